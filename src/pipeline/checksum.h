@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: MIT
+// The checksum stage: XXH3-128 per block of the pages file, and the search for zero units.
+//
+// On dump it fills a SumTable and slot.zero_units. On restore it compares every block with the table *before*
+// the chunk goes on to the GPU; a mismatch fails with EBADMSG and names block, file range and, through
+// `describe`, the BO. Holes (slot.zero_units set by the source) are verified as the zeros they stand for,
+// without looking at the buffer where a whole block is one. Thread-bound to the lane; works inline and posts
+// its completion.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "pipeline/layout.h"
+#include "pipeline/reactor.h"
+#include "pipeline/stage.h"
+#include "pipeline/units.h"
+
+namespace sluice {
+
+// XXH3-128 in canonical (big-endian) byte order, so that images move between hosts.
+using Sum128 = std::array<std::uint8_t, 16>;
+
+Sum128 sum_of(std::span<const std::byte> bytes);
+bool is_zero(std::span<const std::byte> bytes);
+
+// Bytes of a block in images we write. A chunk is a multiple of it.
+inline constexpr std::uint64_t kSumBlockBytes = kMiB;
+
+// One sum per block of a file; the last block may be shorter.
+struct SumTable {
+  std::uint64_t block_bytes = kSumBlockBytes;  // power of two
+  std::uint64_t file_bytes = 0;
+  std::vector<Sum128> sums;  // div_ceil(file_bytes, block_bytes) entries
+
+  static SumTable sized(std::uint64_t file_bytes, std::uint64_t block_bytes);
+};
+
+struct ChecksumOptions {
+  bool detect_zero_units = true;  // dump: fill slot.zero_units
+};
+
+class ChecksumStage final : public Stage {
+ public:
+  // `table`: dump: sized by the caller, filled here; restore: what the sidecar said. Null: no sums are made
+  // or compared (zero units are still found, the header is still checked). `describe` turns a file range into
+  // words for messages
+  // ("BO 3 (gpu 0x5759, VA 0x7f0000000000) at offset 4096"); may be null.
+  // REQUIRES: layout.chunk_bytes() is a multiple of table->block_bytes; table sized for layout.file_bytes().
+  ChecksumStage(Direction direction, const ImageLayout& layout, Reactor& reactor, SumTable* table,
+                const ChecksumOptions& options,
+                std::function<std::string(std::uint64_t file_offset, std::uint64_t length)> describe);
+
+  const char* name() const override { return "checksum"; }
+  Result<Submit> submit(Slot& slot) override;
+  Result<Progress> advance(Slot& slot, Op& op, std::int32_t result) override;
+  Result<void> finish() override;  // restore and dump: every block was seen exactly once
+
+ private:
+  Result<void> sum_chunk(Slot& slot);     // dump
+  Result<void> verify_chunk(Slot& slot);  // restore
+  Result<void> check_header(const Slot& slot) const;
+  static bool all_zero_units(const Slot& slot, std::uint64_t begin, std::uint64_t end);
+  const Sum128& zero_sum(std::uint64_t length) const;
+  Result<void> mark_seen(std::uint64_t block);
+  std::string place(std::uint64_t file_offset, std::uint64_t length) const;
+
+  Direction direction_;
+  const ImageLayout& layout_;
+  Reactor& reactor_;
+  SumTable* table_;
+  ChecksumOptions options_;
+  std::function<std::string(std::uint64_t, std::uint64_t)> describe_;
+  Sum128 zero_block_sum_{};  // of a whole block of zeros
+  Sum128 zero_tail_sum_{};   // of the last block, which may be shorter, were it all zeros
+  std::vector<bool> seen_;   // by block
+  std::uint64_t blocks_seen_ = 0;
+};
+
+}  // namespace sluice

@@ -1,0 +1,411 @@
+// SPDX-License-Identifier: MIT
+// How short I/O is resumed, in numbers (alignment 4096): write [8192, 73728) of a buffer comes back with
+// 10000. Bytes up to 18192 are in the file; a direct write cannot start there. It goes on at 16384, the
+// boundary at or below, and so writes [16384, 18192) twice, the same bytes. A result below one alignment unit
+// brings nothing and is counted as a stall; so is EAGAIN and EINTR. A buffered file has alignment 1: it goes
+// on at 18192.
+#include "pipeline/file_store.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cassert>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "pipeline/units.h"
+
+namespace sluice {
+namespace {
+
+// Alignment where the kernel does not tell one: that of every disk's logical block.
+constexpr std::uint64_t kAssumedAlignment = 4096;
+// Completions in a row without progress before an operation is given up.
+constexpr std::uint32_t kMaxStalls = 100;
+// A stale temporary file may come back between unlink and open only if somebody else dumps here: give up
+// then.
+constexpr int kMaxCreateAttempts = 8;
+
+// Alignment of direct I/O on `fd`, in bytes; 0: not possible.
+std::uint64_t direct_alignment(int fd) {
+#ifdef STATX_DIOALIGN  // Linux 6.1
+  struct statx status {};
+  if (::statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &status) == 0 &&
+      (status.stx_mask & STATX_DIOALIGN) != 0) {
+    return std::max(status.stx_dio_mem_align, status.stx_dio_offset_align);  // both 0: not possible
+  }
+#endif
+  return kAssumedAlignment;
+}
+
+bool set_direct(int fd, bool on) {
+  const int flags = ::fcntl(fd, F_GETFL);
+  return flags >= 0 && ::fcntl(fd, F_SETFL, on ? flags | O_DIRECT : flags & ~O_DIRECT) == 0;
+}
+
+// Reads one unit to see whether the file system takes what set_direct() allowed.
+bool direct_read_works(int fd, std::uint64_t alignment) {
+  const auto bytes = static_cast<std::size_t>(alignment);
+  void* const memory = ::aligned_alloc(bytes, bytes);
+  if (memory == nullptr) return false;
+  const bool works = ::pread(fd, memory, bytes, 0) >= 0;
+  std::free(memory);
+  return works;
+}
+
+// Turns direct I/O on if it can be had for `layout`; returns its alignment, or 1 for buffered. A chunk starts
+// at a multiple of its size, so the alignment must divide it. Buffers are aligned to kBufferAlignment.
+std::uint64_t try_direct(int fd, const ImageLayout& layout) {
+  const std::uint64_t alignment = direct_alignment(fd);
+  if (alignment == 0 || !std::has_single_bit(alignment)) return 1;
+  if (alignment > layout.chunk_bytes() || alignment > kBufferAlignment) return 1;
+  if (!set_direct(fd, true)) return 1;
+  if (direct_read_works(fd, std::max(alignment, kAssumedAlignment))) return alignment;
+  (void)set_direct(fd, false);
+  return 1;
+}
+
+// Whether most of the file is in the page cache. Looks with mincore at an untouched map: reads nothing in.
+bool is_warm(int fd, std::uint64_t file_bytes) {
+  constexpr std::uint64_t kSamples = 64;
+  const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  const auto bytes = static_cast<std::size_t>(file_bytes);
+  void* const map = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, 0);
+  if (map == MAP_FAILED) return false;
+  const std::uint64_t pages = div_ceil(file_bytes, page);
+  const std::uint64_t samples = std::min(pages, kSamples);
+  std::uint64_t resident = 0;
+  for (std::uint64_t i = 0; i < samples; ++i) {
+    const std::uint64_t index = pages * i / samples;  // page counts are far below 2^58
+    unsigned char state = 0;
+    if (::mincore(static_cast<std::byte*>(map) + index * page, static_cast<std::size_t>(page), &state) == 0) {
+      resident += state & 1U;
+    }
+  }
+  (void)::munmap(map, bytes);
+  return resident * 4 >= samples * 3;
+}
+
+std::string range_text(const char* verb, const std::string& name, const Slot& slot, std::uint64_t begin,
+                       std::uint64_t end) {
+  return std::string(verb) + " " + name + " [" + std::to_string(slot.chunk.file_offset + begin) + ", " +
+         std::to_string(slot.chunk.file_offset + end) + ")";
+}
+
+// The next run of units at or after slot.cursor that are not zero, as [op.begin, op.end); moves the cursor
+// past it. With `every_unit`, zero units count as others. False when the chunk is through.
+bool take_next_run(Slot& slot, Op& op, bool every_unit) {
+  const std::uint64_t length = slot.chunk.length;
+  const auto is_gap = [&slot, every_unit](std::uint64_t at) {
+    return !every_unit && slot.zero_units[static_cast<std::size_t>(at / kZeroUnitBytes)];
+  };
+  while (slot.cursor < length && is_gap(slot.cursor)) slot.cursor += kZeroUnitBytes;
+  if (slot.cursor >= length) return false;
+  op.begin = slot.cursor;
+  while (slot.cursor < length && !is_gap(slot.cursor)) slot.cursor += kZeroUnitBytes;
+  op.end = std::min(slot.cursor, length);
+  op.stalled = 0;
+  return true;
+}
+
+// What a completion means for its run.
+enum class Step : std::uint8_t { Again, Complete, Failed };
+
+// Accounts for `result` bytes of [op.begin, op.end); `failure` is set with Failed.
+Step account(Op& op, std::int32_t result, std::uint64_t alignment, std::int32_t& failure) {
+  if (result == -EAGAIN || result == -EINTR) {
+    failure = result;
+    return ++op.stalled < kMaxStalls ? Step::Again : Step::Failed;
+  }
+  if (result <= 0) {
+    failure = result;
+    return Step::Failed;
+  }
+  const std::uint64_t reached = op.begin + static_cast<std::uint64_t>(result);
+  if (reached >= op.end) return Step::Complete;
+  const std::uint64_t resume = align_down(reached, alignment);
+  if (resume > op.begin) {
+    op.begin = resume;
+    op.stalled = 0;
+    return Step::Again;
+  }
+  failure = 0;  // some bytes again and again, never enough
+  return ++op.stalled < kMaxStalls ? Step::Again : Step::Failed;
+}
+
+void reset_ops(Slot& slot) {
+  slot.cursor = 0;
+  slot.live_ops = 0;
+  slot.failed_op = nullptr;
+  slot.failed_result = 0;
+}
+
+// Keeps the first failure of the slot; its Op is not started again, so its range stays for the message.
+void note_failure(Slot& slot, const Op& op, std::int32_t result) {
+  if (slot.failed_op != nullptr) return;
+  slot.failed_op = &op;
+  slot.failed_result = result;
+}
+
+}  // namespace
+
+// ---- FileSink ----
+
+Result<std::unique_ptr<FileSink>> FileSink::create(int dir_fd, std::string name, const ImageLayout& layout,
+                                                   Reactor& reactor, const FileOptions& options) {
+  std::unique_ptr<FileSink> sink(new FileSink(dir_fd, std::move(name), layout, reactor, options));
+  SLUICE_TRY(sink->open_temporary());
+  return sink;
+}
+
+FileSink::FileSink(int dir_fd, std::string name, const ImageLayout& layout, Reactor& reactor,
+                   const FileOptions& options)
+    : dir_fd_(dir_fd),
+      name_(std::move(name)),
+      temporary_(name_ + ".tmp"),
+      layout_(layout),
+      reactor_(reactor),
+      options_(options) {}
+
+FileSink::~FileSink() {
+  fd_.reset();
+  if (created_ && !committed_) (void)::unlinkat(dir_fd_, temporary_.c_str(), 0);
+}
+
+Result<void> FileSink::open_temporary() {
+  for (int attempt = 0; !fd_; ++attempt) {
+    fd_ = UniqueFd(::openat(dir_fd_, temporary_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+    if (fd_) break;
+    if (errno != EEXIST || attempt == kMaxCreateAttempts) return make_error(errno, "create " + temporary_);
+    if (::unlinkat(dir_fd_, temporary_.c_str(), 0) != 0 && errno != ENOENT) {
+      return make_error(errno, "remove the stale " + temporary_);
+    }
+  }
+  created_ = true;
+
+  if (options_.io_mode != IoMode::Buffered) alignment_ = try_direct(fd_.get(), layout_);
+  direct_ = alignment_ > 1;
+  if (options_.io_mode == IoMode::Direct && !direct_)
+    return make_error(EINVAL, "direct I/O on " + temporary_);
+
+  // Sized first: no write extends the file, which would take the inode's lock alone, and what is skipped is a
+  // hole. The padded tail is within; finish() cuts it off.
+  const std::uint64_t bytes = align_up(layout_.file_bytes(), alignment_);
+  if (::ftruncate(fd_.get(), static_cast<off_t>(bytes)) != 0) {
+    return make_error(errno, "size " + temporary_ + " to " + std::to_string(bytes) + " bytes");
+  }
+  return {};
+}
+
+// Starts a write of what is left of the Op's run. The end of the file is padded to the alignment, with zeros:
+// the buffer is a whole chunk long, and what lies behind the contents belongs to nobody.
+void FileSink::start(Slot& slot, Op& op) {
+  const std::uint64_t end = align_up(op.end, alignment_);
+  if (end > op.end) {
+    std::memset(&slot.buffer[static_cast<std::size_t>(op.end)], 0, static_cast<std::size_t>(end - op.end));
+  }
+  reactor_.write(
+      op, fd_.get(),
+      slot.buffer.subspan(static_cast<std::size_t>(op.begin), static_cast<std::size_t>(end - op.begin)),
+      slot.chunk.file_offset + op.begin);
+}
+
+bool FileSink::start_next_run(Slot& slot, Op& op) {
+  if (!take_next_run(slot, op, !options_.holes)) return false;
+  written_bytes_ += align_up(op.end, alignment_) - op.begin;
+  ++slot.live_ops;
+  start(slot, op);
+  return true;
+}
+
+Result<Submit> FileSink::submit(Slot& slot) {
+  assert(!finished_);
+  reset_ops(slot);
+  for (Op& op : slot.ops) {
+    if (!start_next_run(slot, op)) break;
+  }
+  if (slot.live_ops == 0) {  // nothing but zeros
+    slot.op().begin = slot.op().end = 0;
+    slot.live_ops = 1;
+    reactor_.post(slot.op(), 0);
+  }
+  return Submit::Started;
+}
+
+Result<Progress> FileSink::advance(Slot& slot, Op& op, std::int32_t result) {
+  std::int32_t failure = 0;
+  if (op.begin < op.end) {
+    const Step step = account(op, result, alignment_, failure);
+    if (step == Step::Again && slot.failed_op == nullptr) {
+      start(slot, op);
+      return Progress::Pending;
+    }
+    if (step == Step::Failed)
+      note_failure(slot, op, failure == 0 ? -EIO : failure);  // wrote nothing, said no error
+  }
+  --slot.live_ops;
+  if (slot.failed_op == nullptr && op.begin < op.end) (void)start_next_run(slot, op);
+  if (slot.live_ops > 0) return Progress::Pending;
+  if (slot.failed_op != nullptr) {
+    return make_error(-slot.failed_result,
+                      range_text("write", name_, slot, slot.failed_op->begin, slot.failed_op->end));
+  }
+  return Progress::Done;
+}
+
+Result<void> FileSink::finish() {
+  const std::uint64_t bytes = layout_.file_bytes();
+  if (!is_aligned(bytes, alignment_) && ::ftruncate(fd_.get(), static_cast<off_t>(bytes)) != 0) {
+    return make_error(errno, "cut " + temporary_ + " to " + std::to_string(bytes) + " bytes");
+  }
+  if (options_.sync && ::fdatasync(fd_.get()) != 0) return make_error(errno, "sync " + temporary_);
+  // The last chance of a file system to say that it lost something.
+  if (::close(fd_.release()) != 0) return make_error(errno, "close " + temporary_);
+  finished_ = true;
+  return {};
+}
+
+Result<void> FileSink::commit() {
+  assert(finished_ && !committed_);
+  if (::renameat(dir_fd_, temporary_.c_str(), dir_fd_, name_.c_str()) != 0) {
+    return make_error(errno, "rename " + temporary_ + " to " + name_);
+  }
+  committed_ = true;
+  return {};
+}
+
+// ---- FileSource ----
+
+Result<std::unique_ptr<FileSource>> FileSource::open(int dir_fd, std::string name, const ImageLayout& layout,
+                                                     Reactor& reactor, const FileOptions& options) {
+  UniqueFd fd(::openat(dir_fd, name.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) return make_error(errno, "open " + name);
+  struct stat status {};
+  if (::fstat(fd.get(), &status) != 0) return make_error(errno, "stat " + name);
+  if (!S_ISREG(status.st_mode)) return make_error(EINVAL, name + " is not a regular file");
+  if (static_cast<std::uint64_t>(status.st_size) != layout.file_bytes()) {
+    return make_error(EBADMSG, name + " has " + std::to_string(status.st_size) +
+                                   " bytes, its BO table asks for " + std::to_string(layout.file_bytes()));
+  }
+  std::unique_ptr<FileSource> source(new FileSource(std::move(name), layout, reactor, std::move(fd)));
+  const int raw_fd = source->fd_.get();
+  const bool want_direct = options.io_mode == IoMode::Direct ||
+                           (options.io_mode == IoMode::Auto && !is_warm(raw_fd, layout.file_bytes()));
+  if (want_direct) source->alignment_ = try_direct(raw_fd, layout);
+  source->direct_ = source->alignment_ > 1;
+  if (options.io_mode == IoMode::Direct && !source->direct_) {
+    return make_error(EINVAL, "direct I/O on " + source->name_);
+  }
+  if (!source->direct_) (void)::posix_fadvise(raw_fd, 0, 0, POSIX_FADV_SEQUENTIAL);
+  return source;
+}
+
+FileSource::FileSource(std::string name, const ImageLayout& layout, Reactor& reactor, UniqueFd fd)
+    : name_(std::move(name)), layout_(layout), reactor_(reactor), fd_(std::move(fd)) {}
+
+FileSource::~FileSource() = default;
+
+// Sets slot.zero_units of the units that lie in a hole as a whole. Chunks come in order: what lseek said last
+// answers most calls, and a file without holes costs two calls in all.
+void FileSource::mark_holes(Slot& slot) {
+  const std::uint64_t chunk_begin = slot.chunk.file_offset;
+  const std::uint64_t chunk_end = chunk_begin + slot.chunk.length;
+  std::uint64_t unit_begin = chunk_begin;
+  for (std::uint64_t at = chunk_begin; finds_holes_ && at < chunk_end;
+       at = std::min(extent_end_, chunk_end)) {
+    if (at < extent_begin_ || at >= extent_end_) {
+      if (!find_extent(at)) return;
+    }
+    if (!extent_is_hole_) continue;
+    // Whole units of [at, hole_end), counted from the chunk's begin; a unit that the chunk's end cuts short
+    // is whole.
+    const std::uint64_t hole_end = std::min(extent_end_, chunk_end);
+    unit_begin = chunk_begin + align_up(at - chunk_begin, kZeroUnitBytes);
+    for (; unit_begin < hole_end; unit_begin += kZeroUnitBytes) {
+      if (std::min(unit_begin + kZeroUnitBytes, chunk_end) > hole_end) break;
+      slot.zero_units[static_cast<std::size_t>((unit_begin - chunk_begin) / kZeroUnitBytes)] = true;
+    }
+  }
+}
+
+// Asks for the data or hole that `at` lies in. False, for good, where the file system does not tell.
+bool FileSource::find_extent(std::uint64_t at) {
+  const std::uint64_t file_bytes = layout_.file_bytes();
+  const auto offset = static_cast<off_t>(at);
+  off_t data = ::lseek(fd_.get(), offset, SEEK_DATA);
+  if (data < 0 && errno == ENXIO) data = static_cast<off_t>(file_bytes);  // a hole up to the end
+  if (data < offset) {
+    finds_holes_ = false;
+    return false;
+  }
+  extent_begin_ = at;
+  extent_is_hole_ = data > offset;
+  if (extent_is_hole_) {
+    extent_end_ = static_cast<std::uint64_t>(data);
+    return true;
+  }
+  const off_t hole = ::lseek(fd_.get(), offset, SEEK_HOLE);
+  extent_end_ = hole > offset ? static_cast<std::uint64_t>(hole) : file_bytes;
+  return true;
+}
+
+// Reads what is left of the Op's run. At the end of the file a direct read asks for a whole unit and comes
+// back short.
+void FileSource::start(Slot& slot, Op& op) {
+  const std::uint64_t end = align_up(op.end, alignment_);
+  reactor_.read(
+      op, fd_.get(),
+      slot.buffer.subspan(static_cast<std::size_t>(op.begin), static_cast<std::size_t>(end - op.begin)),
+      slot.chunk.file_offset + op.begin);
+}
+
+bool FileSource::start_next_run(Slot& slot, Op& op) {
+  if (!take_next_run(slot, op, false)) return false;
+  ++slot.live_ops;
+  start(slot, op);
+  return true;
+}
+
+Result<Submit> FileSource::submit(Slot& slot) {
+  reset_ops(slot);
+  std::fill(slot.zero_units.begin(), slot.zero_units.end(), false);
+  mark_holes(slot);
+  for (Op& op : slot.ops) {
+    if (!start_next_run(slot, op)) break;
+  }
+  if (slot.live_ops == 0) {  // nothing but holes
+    slot.op().begin = slot.op().end = 0;
+    slot.live_ops = 1;
+    reactor_.post(slot.op(), 0);
+  }
+  return Submit::Started;
+}
+
+Result<Progress> FileSource::advance(Slot& slot, Op& op, std::int32_t result) {
+  std::int32_t failure = 0;
+  if (op.begin < op.end) {
+    const Step step = account(op, result, alignment_, failure);
+    if (step == Step::Again && slot.failed_op == nullptr) {
+      start(slot, op);
+      return Progress::Pending;
+    }
+    if (step == Step::Failed) note_failure(slot, op, failure == 0 ? -EBADMSG : failure);
+  }
+  --slot.live_ops;
+  if (slot.failed_op == nullptr && op.begin < op.end) (void)start_next_run(slot, op);
+  if (slot.live_ops > 0) return Progress::Pending;
+  if (slot.failed_op != nullptr) {
+    std::string text = range_text("read", name_, slot, slot.failed_op->begin, slot.failed_op->end);
+    if (slot.failed_result == -EBADMSG) text += ": the file ends early";
+    return make_error(-slot.failed_result, std::move(text));
+  }
+  return Progress::Done;
+}
+
+}  // namespace sluice

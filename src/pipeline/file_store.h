@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MIT
+// The two file stages: FileSink writes a pages file (dump), FileSource reads one (restore).
+//
+// Nothing looks complete that is not: the sink writes "<name>.tmp" (mode 0600, exclusive), finish() makes it
+// durable, and only commit() renames it. The destructor of an uncommitted sink unlinks the temporary file.
+//
+// Direct I/O where the file system has it (statx DIOALIGN; where the kernel does not say, 4096 is assumed and
+// tried); buffered otherwise. The file range of a chunk is aligned by construction; the last chunk is written
+// zero-padded to the alignment and the file truncated to its size in finish(). Short writes and reads are
+// resumed at an alignment boundary. Zero units are left as holes (the file is new and was ftruncated to size
+// before the first write); with holes off every byte is written. Thread-bound to the lane.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "pipeline/layout.h"
+#include "pipeline/reactor.h"
+#include "pipeline/stage.h"
+#include "pipeline/unique_fd.h"
+
+namespace sluice {
+
+// Auto: direct where possible, else buffered (for a source also buffered when the file is warm in the page
+// cache). Direct: fail with EINVAL where direct I/O is not possible. Buffered: never direct.
+enum class IoMode : std::uint8_t { Auto, Direct, Buffered };
+
+struct FileOptions {
+  IoMode io_mode = IoMode::Auto;
+  bool holes = true;  // sink only: leave zero units unwritten
+  bool sync = true;   // sink only: fdatasync in finish()
+};
+
+class FileSink final : public Stage {
+ public:
+  // Creates "<name>.tmp" in `dir_fd` (borrowed; must stay open until commit() or destruction), replacing a
+  // stale one, and sizes it. Slot buffers must be aligned to kBufferAlignment. Errors: those of openat,
+  // statx, ftruncate.
+  static Result<std::unique_ptr<FileSink>> create(int dir_fd, std::string name, const ImageLayout& layout,
+                                                  Reactor& reactor, const FileOptions& options);
+  ~FileSink() override;
+
+  const char* name() const override { return "store"; }
+  Result<Submit> submit(Slot& slot) override;
+  Result<Progress> advance(Slot& slot, Op& op, std::int32_t result) override;
+  Result<void> finish() override;
+
+  // Renames the temporary file to its name. The caller syncs the directory once for all files.
+  // REQUIRES: finish() succeeded. May be called from another thread after the lane ended.
+  Result<void> commit();
+
+  bool direct() const { return direct_; }
+  std::uint64_t written_bytes() const {
+    return written_bytes_;
+  }  // bytes handed to the disk, tail padding included
+
+ private:
+  FileSink(int dir_fd, std::string name, const ImageLayout& layout, Reactor& reactor,
+           const FileOptions& options);
+  Result<void> open_temporary();
+  bool start_next_run(Slot& slot, Op& op);
+  void start(Slot& slot, Op& op);
+
+  int dir_fd_;
+  std::string name_;
+  std::string temporary_;
+  const ImageLayout& layout_;
+  Reactor& reactor_;
+  FileOptions options_;
+  UniqueFd fd_;
+  std::uint64_t alignment_ = 1;  // of file ranges, lengths and addresses, bytes
+  bool direct_ = false;
+  bool created_ = false;
+  bool finished_ = false;
+  bool committed_ = false;
+  std::uint64_t written_bytes_ = 0;
+};
+
+class FileSource final : public Stage {
+ public:
+  // Opens `name` in `dir_fd`. The file must be exactly layout.file_bytes() long, else EBADMSG with both sizes
+  // named (a truncated image is found before any BO is created or filled). Errors: those of openat, fstat.
+  static Result<std::unique_ptr<FileSource>> open(int dir_fd, std::string name, const ImageLayout& layout,
+                                                  Reactor& reactor, const FileOptions& options);
+  ~FileSource() override;
+
+  const char* name() const override { return "store"; }
+  // Marks holes of the chunk in slot.zero_units (their buffer bytes are then undefined) and reads the rest.
+  Result<Submit> submit(Slot& slot) override;
+  Result<Progress> advance(Slot& slot, Op& op, std::int32_t result) override;
+
+  bool direct() const { return direct_; }
+
+ private:
+  FileSource(std::string name, const ImageLayout& layout, Reactor& reactor, UniqueFd fd);
+  void mark_holes(Slot& slot);
+  bool find_extent(std::uint64_t at);
+  bool start_next_run(Slot& slot, Op& op);
+  void start(Slot& slot, Op& op);
+
+  std::string name_;
+  const ImageLayout& layout_;
+  Reactor& reactor_;
+  UniqueFd fd_;
+  std::uint64_t alignment_ = 1;
+  bool direct_ = false;
+  bool finds_holes_ = true;  // the file system answers SEEK_DATA
+  std::uint64_t extent_begin_ =
+      0;  // what lseek last said: [extent_begin_, extent_end_) is all data or all hole
+  std::uint64_t extent_end_ = 0;
+  bool extent_is_hole_ = false;
+};
+
+}  // namespace sluice

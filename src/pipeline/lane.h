@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: MIT
+// A lane's thread: everything a lane owns (ring, arena, GPU device) is made, used and destroyed inside it.
+//
+// The thread blocks every signal (the host's SIGCHLD and SIGALRM handlers must run in its main thread, where
+// they interrupt its waits) and unshares CLONE_FS (so that neither it nor an io-wq worker makes the host's
+// setns(CLONE_NEWNS) fail).
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "pipeline/result.h"
+
+namespace sluice {
+
+// Move-only; the destructor joins.
+class LaneThread {
+ public:
+  // Runs `body` in a new thread named `name` (at most 15 characters). An exception of `body` (std::bad_alloc)
+  // becomes ENOMEM. Errors: EAGAIN when no thread can be made.
+  static Result<LaneThread> start(const std::string& name, std::function<Result<void>()> body);
+
+  LaneThread(LaneThread&&) noexcept;
+  LaneThread& operator=(LaneThread&&) = delete;
+  ~LaneThread();
+
+  // Waits for the end and returns what `body` returned. Call at most once.
+  Result<void> join();
+
+ private:
+  struct Outcome;
+  LaneThread(std::thread thread, std::unique_ptr<Outcome> outcome);
+  std::thread thread_;
+  std::unique_ptr<Outcome> outcome_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: MIT
+// Where every byte of a pages file comes from. Pure arithmetic, no I/O.
+//
+//   file = u64 payload length (host byte order), then the contents of the BOs back to back, in the order
+//   given
+//
+// A chunk is a range of the file that starts at a multiple of the chunk size; a piece is the part of a chunk
+// that belongs to the header or to one BO. A chunk's buffer starts at the chunk's file offset, so that the
+// *file* range is aligned for O_DIRECT and the 8-byte header skews BO against buffer, never buffer against
+// file.
+//
+// Worked example (chunk 4 MiB; BOs 12 KiB, 10 MiB, 4 KiB): chunk 0 = header at buffer 0, BO 0 whole at buffer
+// 8, BO 1 [0, 4182008) at buffer 12296. Chunk 2 = the end of BO 1, then all of BO 2, 2113544 bytes: 8 mod
+// 4096.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "pipeline/result.h"
+
+namespace sluice {
+
+// Bytes before the first BO: the payload length.
+inline constexpr std::uint64_t kHeaderBytes = 8;
+
+// The part of the file one slot carries: [file_offset, file_offset + length).
+struct Chunk {
+  std::uint64_t index = 0;
+  std::uint64_t file_offset = 0;
+  std::uint64_t length = 0;  // bytes; the last chunk may be shorter than the rest
+};
+
+// The part of a chunk that is one BO's, or the header's.
+struct Piece {
+  static constexpr std::uint32_t kHeader = UINT32_MAX;
+
+  std::uint32_t bo = kHeader;       // index into the BO list, or kHeader
+  std::uint64_t bo_offset = 0;      // first byte within the BO (within the header for kHeader)
+  std::uint64_t buffer_offset = 0;  // first byte within the chunk's buffer
+  std::uint64_t length = 0;         // bytes, never 0
+
+  bool is_header() const { return bo == kHeader; }
+  bool operator==(const Piece&) const = default;
+};
+
+// Immutable after construction; may be read from any thread.
+class ImageLayout {
+ public:
+  // `bo_bytes[i]` is the size of BO i; sizes of 0 are allowed and yield no piece. `chunk_bytes` is a power of
+  // two. Errors: EOVERFLOW when the sizes add up beyond INT64_MAX, EINVAL for a bad chunk size, E2BIG for
+  // more than UINT32_MAX - 1 BOs.
+  static Result<ImageLayout> make(std::span<const std::uint64_t> bo_bytes, std::uint64_t chunk_bytes);
+
+  std::uint64_t payload_bytes() const { return begins_.back() - kHeaderBytes; }
+  std::uint64_t file_bytes() const { return begins_.back(); }
+  std::uint64_t chunk_bytes() const { return chunk_bytes_; }
+  std::uint64_t chunk_count() const;
+  std::uint32_t bo_count() const { return static_cast<std::uint32_t>(begins_.size() - 1); }
+
+  // File range of BO `bo`: [bo_begin(bo), bo_begin(bo + 1)).
+  std::uint64_t bo_begin(std::uint32_t bo) const { return begins_[bo]; }
+  std::uint64_t bo_bytes(std::uint32_t bo) const { return begins_[bo + 1] - begins_[bo]; }
+
+  // REQUIRES: index < chunk_count().
+  Chunk chunk(std::uint64_t index) const;
+
+  // Chunk that holds the last byte of BO `bo`. REQUIRES: bo_bytes(bo) > 0.
+  std::uint64_t last_chunk_of(std::uint32_t bo) const { return (begins_[bo + 1] - 1) / chunk_bytes_; }
+
+  // Walks the pieces of a chunk in file order without allocating:
+  //   for (PieceCursor at = layout.pieces(chunk); at.next(piece);) ...
+  class PieceCursor {
+   public:
+    bool next(Piece& piece);
+
+   private:
+    friend class ImageLayout;
+    PieceCursor(const ImageLayout& layout, const Chunk& chunk);
+    const ImageLayout* layout_;
+    std::uint64_t at_;     // next file offset to hand out
+    std::uint64_t end_;    // end of the chunk in the file
+    std::uint64_t begin_;  // begin of the chunk in the file
+    std::uint32_t bo_;     // BO that holds at_, or the first one after the header
+  };
+  PieceCursor pieces(const Chunk& chunk) const { return PieceCursor(*this, chunk); }
+
+ private:
+  ImageLayout(std::vector<std::uint64_t> begins, std::uint64_t chunk_bytes)
+      : begins_(std::move(begins)), chunk_bytes_(chunk_bytes) {}
+
+  std::vector<std::uint64_t> begins_;  // begins_[i]: file offset of BO i; one more entry: end of file
+  std::uint64_t chunk_bytes_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: MIT
+// The loop: admit chunks to free slots, offer ready slots to their stage, wait, advance. Fits one screen;
+// everything that touches the world is in the stages and the reactor.
+//
+// Progress: chunks are admitted in index order; the lowest one on the route is never refused for order; a
+// refusal for capacity implies something in flight; hence the loop never waits with nothing in flight
+// (asserted). Failure: the first error latches; admission and offering stop; what is in flight drains; run()
+// returns the error. Invariants asserted: I1 (states add up), I3 (one owner), I4 no allocation after start,
+// I5 nothing in flight when run() returns, I6 success only after every chunk and every stage's finish()
+// succeeded.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "pipeline/layout.h"
+#include "pipeline/reactor.h"
+#include "pipeline/slot.h"
+#include "pipeline/stage.h"
+
+namespace sluice {
+
+inline constexpr std::size_t kMaxStages = 4;
+
+// What one run did. Times in nanoseconds of the reactor's clock.
+struct PipelineStats {
+  struct StageStats {
+    const char* name = "";
+    std::uint64_t slot_ns =
+        0;  // time slots spent in this stage, added up over slots: / elapsed_ns = mean slots in it
+    std::uint64_t busy_ns = 0;  // time during which at least one slot was in this stage
+    std::uint64_t refused = 0;  // times it answered Busy
+  };
+  std::uint64_t chunks = 0;
+  std::uint64_t bytes = 0;       // file bytes, header included
+  std::uint64_t zero_bytes = 0;  // of these, found or known to be zero in whole units
+  std::uint64_t elapsed_ns = 0;  // first admission to end of the last finish()
+  std::uint32_t stages = 0;
+  std::array<StageStats, kMaxStages> stage{};
+
+  // The stage that was occupied the largest part of the time. REQUIRES: stages > 0.
+  const StageStats& slowest() const;
+};
+
+// Observes a running pipeline; called from the lane's thread, must not block. May be null.
+// `chunks_done` counts finished chunks.
+using ProgressFn = std::function<void(std::uint64_t chunks_done, std::uint64_t chunks_total)>;
+
+// Thread-bound. Borrows everything for its life.
+class Pipeline {
+ public:
+  // REQUIRES: at least one slot and one stage, at most kMaxStages; every slot.buffer holds
+  // layout.chunk_bytes().
+  Pipeline(const ImageLayout& layout, std::span<Slot> slots, std::span<Stage* const> route, Reactor& reactor);
+
+  // Carries every chunk along the route. Returns when all is done, or, after a failure, when all that was in
+  // flight has come to rest. Call once. `cancelled` (may be null) is read between completions: true fails the
+  // run with ECANCELED.
+  Result<PipelineStats> run(const ProgressFn& progress = nullptr,
+                            const std::function<bool()>& cancelled = nullptr);
+
+  // Called after every step in tests: asserts the invariants.
+  void check_invariants() const;
+
+ private:
+  void admit();
+  void offer();
+  Result<void> wait_and_advance();
+  void fail(Error error);
+  void leave_stage(Slot& slot);
+
+  const ImageLayout& layout_;
+  std::span<Slot> slots_;
+  std::vector<Stage*> route_;
+  Reactor& reactor_;
+  std::vector<Slot*> order_;  // slots on the route, lowest chunk first
+  std::vector<Completion> completions_;
+  std::array<std::uint32_t, kMaxStages> running_{};  // slots Running per stage
+  std::array<std::uint64_t, kMaxStages> busy_since_ns_{};
+  std::uint64_t next_chunk_ = 0;
+  std::uint64_t done_ = 0;
+  std::uint32_t in_stages_ = 0;
+  bool failed_ = false;
+  Error error_;
+  PipelineStats stats_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT
+// A slot: one staging buffer and the chunk it carries at the moment. The fixed number of slots of a lane is
+// its memory bound and its back-pressure: slots in a state are the queue, there is no other.
+//
+// I1: a slot is in exactly one state: Free, Ready (waits to be offered to stage `stage`) or Running (owned by
+// it). I3: the buffer has one owner: the pipeline while Free or Ready, the stage while Running. It changes
+// hands only in
+//     Stage::submit and at the completion that ends it.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "pipeline/layout.h"
+#include "pipeline/reactor.h"
+#include "pipeline/units.h"
+
+namespace sluice {
+
+// Granularity in which zero bytes are told from data: a zero unit becomes a hole in a file.
+inline constexpr std::uint64_t kZeroUnitBytes = 64 * kKiB;
+
+// Operations one slot may have in flight at once (several non-zero runs of one chunk).
+inline constexpr std::size_t kOpsPerSlot = 4;
+
+enum class SlotState : std::uint8_t { Free, Ready, Running };
+
+struct Slot {
+  std::uint32_t index = 0;      // number within the lane
+  std::span<std::byte> buffer;  // chunk_bytes of the lane's arena, aligned to kBufferAlignment
+  SlotState state = SlotState::Free;
+  std::uint32_t stage = 0;       // position on the route
+  Chunk chunk;                   // what it carries; buffer[0] is the byte at chunk.file_offset
+  std::vector<bool> zero_units;  // one per kZeroUnitBytes of the buffer: known to be all zero. On dump set by
+                                 // the checksum stage; on restore by the source for holes, whose buffer
+                                 // bytes are undefined until somebody needs them. Sized once.
+  std::array<Op, kOpsPerSlot> ops;  // all with op.slot == this
+  std::uint64_t entered_ns = 0;     // when it came into its present state, for occupancy figures
+
+  // Belong to the stage that runs the slot, which sets them in submit(): no stage keeps a table by slot.
+  std::uint64_t cursor = 0;        // first byte of the chunk that no Op was started for yet
+  std::uint32_t live_ops = 0;      // Ops in flight
+  const Op* failed_op = nullptr;   // the first that failed, with what it was to do, and ...
+  std::int32_t failed_result = 0;  // ... its -errno
+
+  Op& op() { return ops[0]; }
+};
+
+// Bytes of a buffer's alignment: satisfies every O_DIRECT and every userptr rule (64 KiB pages included).
+inline constexpr std::uint64_t kBufferAlignment = 64 * kKiB;
+
+}  // namespace sluice

@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: MIT
+// Two fixed queues under one mutex: requests for the workers, completions for the lane. Polls go to a thread
+// of their own, which sleeps in ppoll over all of them and is woken by an eventfd when a new one comes.
+#include "pipeline/thread_reactor.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cassert>
+#include <condition_variable>
+#include <ctime>
+#include <limits>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "pipeline/unique_fd.h"
+
+namespace sluice {
+namespace {
+
+constexpr std::uint64_t kNever = std::numeric_limits<std::uint64_t>::max();
+constexpr std::uint64_t kNsPerSecond = 1'000'000'000;
+
+std::uint64_t monotonic_ns() {
+  timespec now{};
+  (void)::clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<std::uint64_t>(now.tv_sec) * kNsPerSecond + static_cast<std::uint64_t>(now.tv_nsec);
+}
+
+// First in, first out, of a capacity fixed at the start.
+template <class T>
+class FixedQueue {
+ public:
+  explicit FixedQueue(std::size_t capacity) : items_(capacity) {}
+  bool empty() const { return count_ == 0; }
+  void push(const T& item) {
+    assert(count_ < items_.size());
+    items_[(first_ + count_++) % items_.size()] = item;
+  }
+  T pop() {
+    assert(count_ > 0);
+    T item = items_[first_];
+    first_ = (first_ + 1) % items_.size();
+    --count_;
+    return item;
+  }
+
+ private:
+  std::vector<T> items_;
+  std::size_t first_ = 0;
+  std::size_t count_ = 0;
+};
+
+struct Request {
+  Op* op = nullptr;
+  int fd = -1;
+  bool is_write = false;
+  std::byte* data = nullptr;  // only read from when is_write
+  std::size_t bytes = 0;
+  std::uint64_t offset = 0;
+};
+
+struct PollRequest {
+  Op* op = nullptr;
+  int fd = -1;
+  std::uint64_t deadline_ns = kNever;
+};
+
+// Blocks every signal while threads are made, for they inherit the mask.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    ::sigfillset(&all);
+    (void)::pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { (void)::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_{};
+};
+
+}  // namespace
+
+struct ThreadReactor::Impl {
+  explicit Impl(unsigned entry_count)
+      : entries(entry_count), requests(entry_count), polls(entry_count), done(entry_count) {}
+  ~Impl();
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  void work();
+  void poll_loop();
+  void complete(const Completion& completion);
+
+  const unsigned entries;
+  UniqueFd wake;  // eventfd: new polls, or stop
+
+  std::mutex mutex;  // guards what follows
+  std::condition_variable requests_changed;
+  std::condition_variable done_changed;
+  FixedQueue<Request> requests;
+  FixedQueue<PollRequest> polls;
+  FixedQueue<Completion> done;
+  bool stop = false;
+
+  std::vector<std::thread> threads;
+};
+
+ThreadReactor::Impl::~Impl() {
+  {
+    const std::lock_guard lock(mutex);
+    stop = true;
+  }
+  requests_changed.notify_all();
+  if (wake) (void)::eventfd_write(wake.get(), 1);
+  for (std::thread& thread : threads) thread.join();
+}
+
+void ThreadReactor::Impl::complete(const Completion& completion) {
+  {
+    const std::lock_guard lock(mutex);
+    done.push(completion);
+  }
+  done_changed.notify_one();
+}
+
+void ThreadReactor::Impl::work() {
+  for (;;) {
+    Request request;
+    {
+      std::unique_lock lock(mutex);
+      requests_changed.wait(lock, [this] { return stop || !requests.empty(); });
+      if (requests.empty()) return;
+      request = requests.pop();
+    }
+    const auto offset = static_cast<off_t>(request.offset);
+    // A transfer ends at MAX_RW_COUNT, below 2 GiB: the count fits.
+    const ssize_t count = request.is_write ? ::pwrite(request.fd, request.data, request.bytes, offset)
+                                           : ::pread(request.fd, request.data, request.bytes, offset);
+    complete(Completion{request.op, count < 0 ? -errno : static_cast<std::int32_t>(count)});
+  }
+}
+
+void ThreadReactor::Impl::poll_loop() {
+  std::vector<PollRequest> active;
+  std::vector<pollfd> fds;
+  active.reserve(entries);
+  fds.reserve(entries + 1);
+  for (;;) {
+    {
+      const std::lock_guard lock(mutex);
+      if (stop) return;
+      while (!polls.empty()) active.push_back(polls.pop());
+    }
+    std::uint64_t deadline_ns = kNever;
+    fds.clear();
+    for (const PollRequest& request : active) {
+      fds.push_back(pollfd{request.fd, POLLIN, 0});
+      deadline_ns = std::min(deadline_ns, request.deadline_ns);
+    }
+    fds.push_back(pollfd{wake.get(), POLLIN, 0});
+    timespec timeout{};
+    if (deadline_ns != kNever) {
+      const std::uint64_t now_ns = monotonic_ns();
+      const std::uint64_t left_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
+      timeout.tv_sec = static_cast<time_t>(left_ns / kNsPerSecond);
+      timeout.tv_nsec = static_cast<long>(left_ns % kNsPerSecond);
+    }
+    if (::ppoll(fds.data(), fds.size(), deadline_ns != kNever ? &timeout : nullptr, nullptr) < 0) {
+      const int err = errno;
+      if (err == EINTR) continue;
+      for (const PollRequest& request : active) complete(Completion{request.op, -err});
+      active.clear();
+      continue;
+    }
+    if (fds.back().revents != 0) {
+      eventfd_t value = 0;
+      (void)::eventfd_read(wake.get(), &value);
+    }
+    const std::uint64_t now_ns = monotonic_ns();
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < active.size(); ++i) {
+      if ((fds[i].revents & POLLNVAL) != 0) {
+        complete(Completion{active[i].op, -EBADF});
+      } else if (fds[i].revents != 0) {
+        complete(Completion{active[i].op, 0});
+      } else if (active[i].deadline_ns <= now_ns) {
+        complete(Completion{active[i].op, -ETIME});
+      } else {
+        active[kept++] = active[i];
+      }
+    }
+    active.resize(kept);
+  }
+}
+
+Result<std::unique_ptr<ThreadReactor>> ThreadReactor::make(unsigned workers, unsigned entries) {
+  assert(workers > 0 && entries > 0);
+  auto impl = std::make_unique<Impl>(entries);
+  impl->wake = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!impl->wake) return make_error(errno, "eventfd of the thread reactor");
+  const SignalsBlocked signals_blocked;
+  impl->threads.reserve(workers + 1);
+  try {
+    Impl* const shared = impl.get();
+    impl->threads.emplace_back([shared] { shared->poll_loop(); });
+    for (unsigned i = 0; i < workers; ++i) {
+      impl->threads.emplace_back([shared] { shared->work(); });
+    }
+  } catch (const std::system_error& failure) {
+    return make_error(failure.code().value(), "threads of the thread reactor");
+  }
+  return std::unique_ptr<ThreadReactor>(new ThreadReactor(std::move(impl)));
+}
+
+ThreadReactor::ThreadReactor(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+ThreadReactor::~ThreadReactor() {
+  assert(in_flight_ == 0);
+}
+
+void ThreadReactor::read(Op& op, int fd, std::span<std::byte> buffer, std::uint64_t offset) {
+  start(op);
+  {
+    const std::lock_guard lock(impl_->mutex);
+    impl_->requests.push(Request{&op, fd, false, buffer.data(), buffer.size(), offset});
+  }
+  impl_->requests_changed.notify_one();
+}
+
+void ThreadReactor::write(Op& op, int fd, std::span<const std::byte> buffer, std::uint64_t offset) {
+  start(op);
+  {
+    const std::lock_guard lock(impl_->mutex);
+    impl_->requests.push(
+        Request{&op, fd, true, const_cast<std::byte*>(buffer.data()), buffer.size(), offset});
+  }
+  impl_->requests_changed.notify_one();
+}
+
+void ThreadReactor::poll_readable(Op& op, int fd, std::chrono::nanoseconds timeout) {
+  if (fd < 0) return post(op, -EBADF);  // poll(2) passes over it
+  start(op);
+  const std::uint64_t now_ns = monotonic_ns();
+  const auto wait_ns = static_cast<std::uint64_t>(std::max<std::int64_t>(timeout.count(), 0));
+  {
+    const std::lock_guard lock(impl_->mutex);
+    impl_->polls.push(PollRequest{&op, fd, wait_ns < kNever - now_ns ? now_ns + wait_ns : kNever});
+  }
+  (void)::eventfd_write(impl_->wake.get(), 1);
+}
+
+void ThreadReactor::post(Op& op, std::int32_t result) {
+  start(op);
+  const std::lock_guard lock(impl_->mutex);
+  impl_->done.push(Completion{&op, result});  // the lane is the one who waits: nobody to notify
+}
+
+Result<std::size_t> ThreadReactor::wait(std::span<Completion> out) {
+  assert(in_flight_ > 0 && !out.empty());
+  std::size_t count = 0;
+  {
+    std::unique_lock lock(impl_->mutex);
+    impl_->done_changed.wait(lock, [this] { return !impl_->done.empty(); });
+    while (count < out.size() && !impl_->done.empty()) out[count++] = impl_->done.pop();
+  }
+  for (std::size_t i = 0; i < count; ++i) out[i].op->in_flight = false;
+  in_flight_ -= count;
+  return count;
+}
+
+std::uint64_t ThreadReactor::now_ns() {
+  return monotonic_ns();
+}
+
+void ThreadReactor::start(Op& op) {
+  assert(!op.in_flight && in_flight_ < impl_->entries);
+  op.in_flight = true;
+  ++in_flight_;
+}
+
+}  // namespace sluice

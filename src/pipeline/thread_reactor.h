@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: MIT
+// Reactor over a few threads with blocking pread, pwrite and poll: does the same work slower where io_uring
+// is refused (sysctl io_uring_disabled, seccomp, memlock). One more thread polls, so that fences that are
+// waited for never take a worker from the disk. All of them block every signal; the destructor joins them.
+#pragma once
+
+#include <memory>
+
+#include "pipeline/reactor.h"
+#include "pipeline/result.h"
+
+namespace sluice {
+
+class ThreadReactor final : public Reactor {
+ public:
+  // `workers` >= 1 reads and writes run at once; `entries` >= Ops that may be in flight at once. Errors:
+  // EAGAIN when threads cannot be made, those of eventfd.
+  static Result<std::unique_ptr<ThreadReactor>> make(unsigned workers, unsigned entries);
+  ~ThreadReactor() override;
+
+  void read(Op& op, int fd, std::span<std::byte> buffer, std::uint64_t offset) override;
+  void write(Op& op, int fd, std::span<const std::byte> buffer, std::uint64_t offset) override;
+  void poll_readable(Op& op, int fd, std::chrono::nanoseconds timeout) override;
+  void post(Op& op, std::int32_t result) override;
+  Result<std::size_t> wait(std::span<Completion> out) override;
+  std::uint64_t now_ns() override;
+
+ private:
+  struct Impl;
+  explicit ThreadReactor(std::unique_ptr<Impl> impl);
+  void start(Op& op);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace sluice
