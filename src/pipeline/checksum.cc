@@ -103,13 +103,18 @@ ChecksumStage::ChecksumStage(Direction direction, const ImageLayout& layout, Rea
   zero_tail_sum_ = sum_of_zeros(tail_bytes);
 }
 
+// One chunk between two waits: the next stage gets a chunk as soon as it is summed, not after all those that
+// came with it, and the disk is asked for more in between.
 Result<Submit> ChecksumStage::submit(Slot& slot) {
+  if (running_) return Submit::Busy;
   SLUICE_TRY(direction_ == Direction::Dump ? sum_chunk(slot) : verify_chunk(slot));
+  running_ = true;
   reactor_.post(slot.op(), 0);
   return Submit::Started;
 }
 
 Result<Progress> ChecksumStage::advance(Slot& /*slot*/, Op& /*op*/, std::int32_t /*result*/) {
+  running_ = false;
   return Progress::Done;
 }
 

@@ -79,6 +79,7 @@ class ChecksumStage final : public Stage {
   Sum128 zero_tail_sum_{};   // of the last block, which may be shorter, were it all zeros
   std::vector<bool> seen_;   // by block
   std::uint64_t blocks_seen_ = 0;
+  bool running_ = false;  // a chunk was summed and its completion is still to come
 };
 
 }  // namespace sluice

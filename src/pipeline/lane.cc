@@ -6,12 +6,14 @@
 #include <signal.h>
 
 #include <new>
+#include <semaphore>
 #include <system_error>
 #include <utility>
 
 namespace sluice {
 
 struct LaneThread::Outcome {
+  std::binary_semaphore apart{0};  // released when the thread has a file system context of its own
   Result<void> result;
 };
 
@@ -35,7 +37,6 @@ class AllSignalsBlocked {
 
 Result<void> run_body(const std::function<Result<void>()>& body) noexcept {
   try {
-    if (unshare(CLONE_FS) != 0) return make_error(errno, "unshare(CLONE_FS) for a lane thread");
     return body();
   } catch (const std::bad_alloc&) {
     return Error{ENOMEM, "out of memory in a lane"};
@@ -52,8 +53,12 @@ Result<LaneThread> LaneThread::start(const std::string& name, std::function<Resu
   try {
     std::thread thread([body = std::move(body), out = outcome.get(), name] {
       (void)pthread_setname_np(pthread_self(), name.substr(0, 15).c_str());
-      out->result = run_body(body);
+      if (unshare(CLONE_FS) != 0) out->result = make_error(errno, "unshare(CLONE_FS) for a lane thread");
+      const bool apart = out->result.ok();
+      out->apart.release();
+      if (apart) out->result = run_body(body);
     });
+    outcome->apart.acquire();
     return LaneThread(std::move(thread), std::move(outcome));
   } catch (const std::system_error& e) {
     return make_error(

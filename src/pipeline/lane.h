@@ -3,7 +3,7 @@
 //
 // The thread blocks every signal (the host's SIGCHLD and SIGALRM handlers must run in its main thread, where
 // they interrupt its waits) and unshares CLONE_FS (so that neither it nor an io-wq worker makes the host's
-// setns(CLONE_NEWNS) fail).
+// setns(CLONE_NEWNS) fail); start() returns when that is done.
 #pragma once
 
 #include <functional>
