@@ -1,0 +1,398 @@
+// SPDX-License-Identifier: MIT
+#include "kfd/criu_ops.h"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstdio>
+#include <new>
+#include <unordered_set>
+#include <utility>
+
+#include "kfd/uapi.h"
+
+namespace sluice::kfd {
+namespace {
+
+// A protobuf message ends at 2 GiB, and the private data has to fit into one.
+constexpr std::uint64_t kPrivDataBytesMax = INT32_MAX;
+
+std::uint64_t user_pointer(const void* pointer) {
+  return reinterpret_cast<std::uintptr_t>(pointer);
+}
+
+std::string hex(std::uint64_t value) {
+  char text[24];
+  std::snprintf(text, sizeof text, "0x%" PRIx64, value);
+  return text;
+}
+
+std::string descriptor_limit_hint(std::size_t needed) {
+  rlimit limit{};
+  std::string hint = " (one descriptor for each of " + std::to_string(needed) + " BOs with contents";
+  if (::getrlimit(RLIMIT_NOFILE, &limit) == 0) hint += ", RLIMIT_NOFILE is " + std::to_string(limit.rlim_cur);
+  return hint + ": raise it)";
+}
+
+constexpr char kTracerHint[] =
+    " (the kernel takes this only from the thread that ptrace-attached the target's lead thread: is the "
+    "target alive and"
+    " traced by this thread?)";
+constexpr char kCapabilityHint[] =
+    " (needs CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN in the initial user namespace)";
+
+// Takes over the descriptor the kernel made for a BO. It comes without O_CLOEXEC.
+Result<UniqueFd> take_dmabuf(const BoBucket& bucket, std::size_t index) {
+  UniqueFd fd;
+  if (bucket.dmabuf_fd != kInvalidFd) fd.reset(static_cast<int>(bucket.dmabuf_fd));
+  if (fd.valid() != has_contents(bucket.alloc_flags)) {
+    return make_error(EIO, "BO " + std::to_string(index) + " at " + hex(bucket.addr) + " with flags " +
+                               hex(bucket.alloc_flags) + (fd.valid() ? " came with" : " came without") +
+                               " a dma-buf");
+  }
+  if (fd) (void)::fcntl(fd.get(), F_SETFD, FD_CLOEXEC);
+  return fd;
+}
+
+}  // namespace
+
+CriuSession::CriuSession(UniqueFd target_kfd, std::string name, IoctlFunction ioctl_function)
+    : kfd_(std::move(target_kfd)),
+      name_(std::move(name)),
+      ioctl_(std::move(ioctl_function)),
+      owner_tid_(::gettid()) {}
+
+CriuSession::~CriuSession() {
+  (void)unpause();
+}
+
+Result<void> CriuSession::on_own_thread(const char* operation) const {
+  const pid_t tid = ::gettid();
+  if (tid == owner_tid_) return {};
+  return make_error(EBADF, std::string(operation) + " of " + name_ + " from thread " + std::to_string(tid) +
+                               ": only thread " + std::to_string(owner_tid_) +
+                               ", which traces it, may do this");
+}
+
+Result<ProcessInfo> CriuSession::process_info() {
+  SLUICE_TRY(on_own_thread("PROCESS_INFO"));
+  if (asked_) {
+    return make_error(EALREADY, "PROCESS_INFO of " + name_ + " a second time would stop its queues for ever");
+  }
+
+  CriuArgs args{};
+  args.op = CriuOp::ProcessInfo;
+  if (const int err = call_ioctl(ioctl_, kfd_.get(), kIocCriuOp, &args); err != 0) {
+    std::string what = "PROCESS_INFO of " + name_;
+    if (err == EBADF) what += kTracerHint;
+    if (err == EACCES) what += kCapabilityHint;
+    if (err == ENODEV) what += " (no GPU is visible to it)";
+    if (err == EOPNOTSUPP) what += " (it has a queue of a kind that the KFD cannot checkpoint)";
+    return make_error(err, std::move(what));
+  }
+  asked_ = true;
+  paused_ = true;
+  info_ = {args.num_devices, args.num_bos, args.num_objects, args.pid, args.priv_data_size};
+  if (info_.priv_data_bytes > kPrivDataBytesMax) {
+    return make_error(EOVERFLOW, "private data of " + name_ + " has " +
+                                     std::to_string(info_.priv_data_bytes) + " bytes, an image holds " +
+                                     std::to_string(kPrivDataBytesMax));
+  }
+  return info_;
+}
+
+Result<Checkpoint> CriuSession::checkpoint() {
+  SLUICE_TRY(on_own_thread("CHECKPOINT"));
+  if (!asked_ || !paused_)
+    return make_error(EINVAL, "CHECKPOINT of " + name_ + " while its queues are not paused");
+  if (checkpointed_) return make_error(EALREADY, "CHECKPOINT of " + name_ + " a second time");
+
+  std::vector<DeviceBucket> devices;
+  std::vector<BoBucket> bos;
+  Checkpoint result;
+  result.info = info_;
+  try {
+    devices.resize(info_.num_devices);
+    // Without a BO the kernel still wants a pointer that is not null.
+    bos.resize(std::max<std::size_t>(info_.num_bos, 1));
+    result.priv_data.resize(info_.priv_data_bytes);
+    result.devices.reserve(info_.num_devices);
+    result.bos.reserve(info_.num_bos);
+  } catch (const std::bad_alloc&) {
+    return make_error(ENOMEM, "tables of " + name_ + ": " + std::to_string(info_.num_bos) + " BOs, " +
+                                  std::to_string(info_.priv_data_bytes) + " bytes of private data");
+  }
+
+  CriuArgs args{};
+  args.op = CriuOp::Checkpoint;
+  args.devices = user_pointer(devices.data());
+  args.bos = user_pointer(bos.data());
+  args.priv_data = user_pointer(result.priv_data.data());
+  args.priv_data_size = info_.priv_data_bytes;
+  args.num_devices = info_.num_devices;
+  args.num_bos = info_.num_bos;
+  args.num_objects = info_.num_objects;
+  if (const int err = call_ioctl(ioctl_, kfd_.get(), kIocCriuOp, &args); err != 0) {
+    std::string what = "CHECKPOINT of " + name_;
+    if (err == EMFILE) what += descriptor_limit_hint(info_.num_bos);
+    if (err == EBADF) what += kTracerHint;
+    if (err == EINVAL) what += " (its BOs, queues or events changed since PROCESS_INFO: it was not stopped)";
+    if (err == EOPNOTSUPP) what += " (the KFD cannot checkpoint queues of this GPU)";
+    return make_error(err, std::move(what));
+  }
+  checkpointed_ = true;
+
+  std::unordered_set<std::uint32_t> user_ids;
+  for (const DeviceBucket& device : devices) {
+    result.devices.push_back({device.user_gpu_id, device.actual_gpu_id});
+    user_ids.insert(device.user_gpu_id);
+  }
+  // Every descriptor gets an owner before any complaint returns.
+  Error complaint{0, {}};
+  for (std::size_t i = 0; i < info_.num_bos; i++) {
+    const BoBucket& bucket = bos[i];
+    auto dmabuf = take_dmabuf(bucket, i);
+    if (!dmabuf && complaint.err == 0) complaint = std::move(dmabuf).error();
+    if (!user_ids.contains(bucket.gpu_id) && complaint.err == 0) {
+      complaint = make_error(EIO, "BO " + std::to_string(i) + " at " + hex(bucket.addr) + " is on GPU " +
+                                      hex(bucket.gpu_id) + ", which is none of the process'");
+    }
+    result.bos.push_back({bucket.addr, bucket.size, bucket.offset, bucket.gpu_id, bucket.alloc_flags,
+                          dmabuf ? std::move(dmabuf).value() : UniqueFd()});
+  }
+  if (complaint.err != 0) return Error{complaint.err, "CHECKPOINT of " + name_ + ": " + complaint.what};
+  return result;
+}
+
+Result<void> CriuSession::unpause() {
+  if (!paused_) return {};
+  SLUICE_TRY(on_own_thread("UNPAUSE"));
+  CriuArgs args{};
+  args.op = CriuOp::Unpause;
+  const int err = call_ioctl(ioctl_, kfd_.get(), kIocCriuOp, &args);
+  if (err == 0) {
+    paused_ = false;
+    return {};
+  }
+  std::string what = "UNPAUSE of " + name_ + ": its GPU queues stay stopped";
+  if (err == EBADF) what += kTracerHint;
+  if (err == EINVAL) {
+    // The kernel says nobody paused it, so no later try can do better.
+    paused_ = false;
+    what = "UNPAUSE of " + name_ + " (the kernel holds its queues for not paused)";
+  }
+  return make_error(err, std::move(what));
+}
+
+UnpauseGuard::~UnpauseGuard() {
+  (void)unpause_all();
+}
+
+CriuSession& UnpauseGuard::open_session(UniqueFd target_kfd, std::string name, IoctlFunction ioctl_function) {
+  sessions_.push_back(
+      std::make_unique<CriuSession>(std::move(target_kfd), std::move(name), std::move(ioctl_function)));
+  return *sessions_.back();
+}
+
+Result<void> UnpauseGuard::unpause_all() {
+  Result<void> first;
+  for (auto& session : sessions_) {
+    auto result = session->unpause();
+    if (!result && first) first = std::move(result);
+  }
+  std::erase_if(sessions_, [](const auto& session) { return !session->paused(); });
+  return first;
+}
+
+std::size_t UnpauseGuard::paused_count() const {
+  return static_cast<std::size_t>(std::count_if(sessions_.begin(), sessions_.end(),
+                                                [](const auto& session) { return session->paused(); }));
+}
+
+namespace {
+
+// What can be known to be wrong before anything is created.
+Result<void> check_restore_arguments(std::span<const RestoreDevice> devices, std::span<const RestoreBo> bos,
+                                     std::span<const std::uint8_t> priv_data) {
+  const auto refuse = [](const std::string& why) { return make_error(EINVAL, "RESTORE: " + why); };
+  if (devices.empty()) return refuse("no GPU");
+  if (priv_data.empty()) return refuse("no private data");
+
+  std::unordered_set<std::uint32_t> user_ids;
+  std::unordered_set<std::uint32_t> actual_ids;
+  for (const RestoreDevice& device : devices) {
+    if (device.user_gpu_id == 0 || device.actual_gpu_id == 0) return refuse("a GPU without gpu_id");
+    if (!user_ids.insert(device.user_gpu_id).second)
+      return refuse("GPU " + hex(device.user_gpu_id) + " named twice");
+    if (!actual_ids.insert(device.actual_gpu_id).second) {
+      return refuse("two GPUs of the image on local GPU " + hex(device.actual_gpu_id));
+    }
+    if (device.drm_fd < 0) return refuse("no render node open for GPU " + hex(device.user_gpu_id));
+  }
+  for (std::size_t i = 0; i < bos.size(); i++) {
+    if (!user_ids.contains(bos[i].gpu_id)) {
+      return refuse("BO " + std::to_string(i) + " at " + hex(bos[i].addr) + " is on GPU " +
+                    hex(bos[i].gpu_id) + ", which is not restored");
+    }
+    if (bos[i].bytes == 0)
+      return refuse("BO " + std::to_string(i) + " at " + hex(bos[i].addr) + " has no size");
+  }
+  return {};
+}
+
+std::string restore_failure(int err, std::size_t num_devices, std::size_t num_with_contents) {
+  std::string what = "RESTORE";
+  switch (err) {
+    case EINVAL:
+      what += " (the kernel compares: GPUs given (" + std::to_string(num_devices) +
+              ") with GPUs visible to this process; sizes of its private records, of queue descriptors and "
+              "of doorbell"
+              " pages with those of the image, which may come from another kernel version; and no GPU may be "
+              "in use by"
+              " this process)";
+      break;
+    case EPERM:
+      what += " (the image needs XNACK, which these GPUs do not offer)";
+      break;
+    case ENOMEM:
+      what += " (not enough VRAM or system memory for the BOs, or a BO handle is taken)";
+      break;
+    case EMFILE:
+      what += descriptor_limit_hint(num_with_contents);
+      break;
+    case EACCES:
+      what += kCapabilityHint;
+      break;
+    case EBADF:
+      what += " (the /dev/kfd file was opened by another process)";
+      break;
+    default:
+      break;
+  }
+  return what;
+}
+
+}  // namespace
+
+Result<std::vector<RestoredBo>> restore(const KfdDevice& kfd, std::span<const RestoreDevice> devices,
+                                        std::span<const RestoreBo> bos, std::uint32_t num_objects,
+                                        std::span<const std::uint8_t> priv_data) {
+  SLUICE_TRY(check_restore_arguments(devices, bos, priv_data));
+
+  std::vector<DeviceBucket> device_buckets;
+  std::vector<BoBucket> bo_buckets;
+  std::vector<RestoredBo> restored;
+  std::size_t num_with_contents = 0;
+  try {
+    device_buckets.reserve(devices.size());
+    bo_buckets.reserve(bos.size());
+    restored.reserve(bos.size());
+  } catch (const std::bad_alloc&) {
+    return make_error(ENOMEM, "RESTORE: tables of " + std::to_string(bos.size()) + " BOs");
+  }
+  for (const RestoreDevice& device : devices) {
+    DeviceBucket bucket{};
+    bucket.user_gpu_id = device.user_gpu_id;
+    bucket.actual_gpu_id = device.actual_gpu_id;
+    bucket.drm_fd = static_cast<std::uint32_t>(device.drm_fd);
+    device_buckets.push_back(bucket);
+  }
+  for (const RestoreBo& bo : bos) {
+    BoBucket bucket{};
+    bucket.addr = bo.addr;
+    bucket.size = bo.bytes;
+    bucket.offset = bo.offset;
+    bucket.gpu_id = bo.gpu_id;
+    bucket.alloc_flags = bo.alloc_flags;
+    bucket.dmabuf_fd = kInvalidFd;
+    bo_buckets.push_back(bucket);
+    if (has_contents(bo.alloc_flags)) num_with_contents++;
+  }
+
+  CriuArgs args{};
+  args.op = CriuOp::Restore;
+  args.devices = user_pointer(device_buckets.data());
+  args.bos = user_pointer(bo_buckets.data());
+  args.priv_data = user_pointer(priv_data.data());
+  args.priv_data_size = priv_data.size();
+  args.num_devices = static_cast<std::uint32_t>(device_buckets.size());
+  args.num_bos = static_cast<std::uint32_t>(bo_buckets.size());
+  args.num_objects = num_objects;
+  if (const int err = call_ioctl(kfd.ioctl_function(), kfd.fd(), kIocCriuOp, &args, OnInterrupt::Fail);
+      err != 0) {
+    return make_error(err, restore_failure(err, devices.size(), num_with_contents));
+  }
+
+  Error complaint{0, {}};
+  for (std::size_t i = 0; i < bo_buckets.size(); i++) {
+    auto dmabuf = take_dmabuf(bo_buckets[i], i);
+    if (!dmabuf && complaint.err == 0) complaint = std::move(dmabuf).error();
+    restored.push_back({bo_buckets[i].restored_offset, dmabuf ? std::move(dmabuf).value() : UniqueFd()});
+  }
+  if (complaint.err != 0) return Error{complaint.err, "RESTORE: " + complaint.what};
+  return restored;
+}
+
+Result<ResumeOutcome> resume(const KfdDevice& kfd, pid_t pid) {
+  CriuArgs args{};
+  args.op = CriuOp::Resume;
+  args.pid = static_cast<std::uint32_t>(pid);
+  const int err = call_ioctl(kfd.ioctl_function(), kfd.fd(), kIocCriuOp, &args);
+  if (err == 0) return ResumeOutcome::Resumed;
+  if (err == ESRCH) return ResumeOutcome::NotGpuProcess;
+  std::string what = "RESUME of process " + std::to_string(pid);
+  if (err == EINVAL) what += " (its GPU state was not restored, or was resumed before)";
+  if (err == EACCES) what += kCapabilityHint;
+  return make_error(err, std::move(what));
+}
+
+namespace {
+
+// PROCESS_INFO of the caller itself, undone at once.
+Result<ProcessInfo> own_process_info(const KfdDevice& kfd) {
+  UniqueFd own(::fcntl(kfd.fd(), F_DUPFD_CLOEXEC, 0));
+  if (!own) return make_error(errno, "dup of /dev/kfd");
+  CriuSession session(std::move(own), "this process", kfd.ioctl_function());
+  auto info = session.process_info();
+  SLUICE_TRY(session.unpause());
+  return info;
+}
+
+}  // namespace
+
+Result<std::uint32_t> probe_bo_record_bytes(const KfdDevice& kfd, std::uint32_t gpu_id, int drm_fd) {
+  constexpr std::uint64_t kAnyAddress = std::uint64_t{1}
+                                        << 32;  // nothing is mapped: any VA of the GPU will do
+  constexpr std::uint64_t kBytes = 4096;
+  const auto call = [&](unsigned long request, void* argument) {
+    return call_ioctl(kfd.ioctl_function(), kfd.fd(), request, argument);
+  };
+
+  AcquireVmArgs vm{static_cast<std::uint32_t>(drm_fd), gpu_id};
+  if (const int err = call(kIocAcquireVm, &vm); err != 0)
+    return make_error(err, "ACQUIRE_VM of GPU " + hex(gpu_id));
+  AllocMemoryArgs memory{};
+  memory.va_addr = kAnyAddress;
+  memory.size = kBytes;
+  memory.gpu_id = gpu_id;
+  memory.flags = kAllocGtt | kAllocWritable;
+  if (const int err = call(kIocAllocMemory, &memory); err != 0) {
+    return make_error(err, "ALLOC_MEMORY_OF_GPU on GPU " + hex(gpu_id));
+  }
+  auto info = own_process_info(kfd);
+  FreeMemoryArgs free{memory.handle};
+  const int free_err = call(kIocFreeMemory, &free);
+  if (!info) return std::move(info).error();
+  if (free_err != 0) return make_error(free_err, "FREE_MEMORY_OF_GPU on GPU " + hex(gpu_id));
+
+  const std::uint64_t around = kProcessRecordBytes + kDeviceRecordBytes * info->num_devices;
+  if (info->num_bos != 1 || info->num_objects != 0 || info->priv_data_bytes < around) {
+    return make_error(EBUSY, "this process uses its KFD: it cannot be asked for the size of a BO's record");
+  }
+  return static_cast<std::uint32_t>(info->priv_data_bytes - around);
+}
+
+}  // namespace sluice::kfd

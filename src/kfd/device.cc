@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: MIT
+#include "kfd/device.h"
+
+#include <fcntl.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <string_view>
+
+#include "kfd/uapi.h"
+
+namespace sluice::kfd {
+namespace {
+
+constexpr unsigned kDrmMajor = 226;
+constexpr unsigned kFirstRenderMinor = 128;
+
+const char* open_remedy(int err) {
+  switch (err) {
+    case ENOENT:
+    case ENXIO:
+    case ENODEV:
+      return " (no KFD here: is the amdgpu module loaded, and is the device given to this container?)";
+    case EACCES:
+      return " (needs membership of the group that owns it, or root; inside a container the device cgroup "
+             "must allow it)";
+    case EPERM:
+      return " (a device cgroup forbids it, or this is a 32-bit program)";
+    case EINVAL:
+      return " (the KFD shows no GPU to this process, or is resetting one: see the kernel's log)";
+    case EMFILE:
+    case ENFILE:
+      return " (too many open files: raise RLIMIT_NOFILE)";
+    default:
+      return "";
+  }
+}
+
+}  // namespace
+
+int system_ioctl(int fd, unsigned long request, void* argument) {
+  return ::ioctl(fd, request, argument);
+}
+
+int call_ioctl(const IoctlFunction& ioctl_function, int fd, unsigned long request, void* argument,
+               OnInterrupt on_interrupt) {
+  for (;;) {
+    if (ioctl_function(fd, request, argument) >= 0) return 0;
+    const int err = errno;
+    if (err != EINTR || on_interrupt == OnInterrupt::Fail) return err;
+  }
+}
+
+Result<void> check_version(KfdVersion version) {
+  if (version.major == kVersionMajor && version.minor >= kVersionMinorMin) return {};
+  return make_error(EPROTONOSUPPORT,
+                    "KFD interface " + std::to_string(version.major) + "." + std::to_string(version.minor) +
+                        " found, " + std::to_string(kVersionMajor) + "." + std::to_string(kVersionMinorMin) +
+                        " or a later 1.x needed (Linux 6.1 has it)");
+}
+
+Result<KfdDevice> KfdDevice::open(const char* path, IoctlFunction ioctl_function) {
+  int raw = -1;
+  do {
+    raw = ::open(path, O_RDWR | O_CLOEXEC);
+  } while (raw < 0 && errno == EINTR);
+  if (raw < 0) {
+    const int err = errno;
+    return make_error(err, std::string("open ") + path + open_remedy(err));
+  }
+  UniqueFd fd(raw);
+
+  GetVersionArgs args{};
+  if (const int err = call_ioctl(ioctl_function, fd.get(), kIocGetVersion, &args); err != 0) {
+    return make_error(err, std::string("AMDKFD_IOC_GET_VERSION on ") + path);
+  }
+  const KfdVersion version{args.major_version, args.minor_version};
+  SLUICE_TRY(check_version(version));
+  return KfdDevice(std::move(fd), version, std::move(ioctl_function));
+}
+
+Result<dev_t> kfd_device_number(const char* path, const char* sysfs_dev) {
+  struct stat st {};
+  if (::stat(path, &st) == 0 && S_ISCHR(st.st_mode)) return st.st_rdev;
+
+  const UniqueFd fd(::open(sysfs_dev, O_RDONLY | O_CLOEXEC));
+  std::array<char, 32> text{};
+  if (fd && ::read(fd.get(), text.data(), text.size() - 1) > 0) {
+    unsigned device_major = 0;
+    unsigned device_minor = 0;
+    if (std::sscanf(text.data(), "%u:%u", &device_major, &device_minor) == 2) {
+      return makedev(device_major, device_minor);
+    }
+  }
+  return make_error(ENOENT, std::string("no KFD: neither ") + path + " nor " + sysfs_dev);
+}
+
+FileClass classify_device(mode_t mode, dev_t device, dev_t kfd) {
+  if (!S_ISCHR(mode)) return {};
+  if (kfd != 0 && device == kfd) return {FileKind::Kfd, 0};
+  if (major(device) == kDrmMajor && minor(device) >= kFirstRenderMinor) {
+    return {FileKind::RenderNode, minor(device)};
+  }
+  return {};
+}
+
+Result<FileClass> classify_fd(int fd, dev_t kfd) {
+  struct stat st {};
+  if (::fstat(fd, &st) != 0) return make_error(errno, "fstat of descriptor " + std::to_string(fd));
+  const FileClass by_device = classify_device(st.st_mode, st.st_rdev, kfd);
+  if (by_device.kind != FileKind::Other || S_ISCHR(st.st_mode)) return by_device;
+
+  // A dma-buf is an inode of an anonymous file system; its name is all that tells it from others.
+  constexpr std::string_view kDmaBufName = "/dmabuf";
+  std::array<char, kDmaBufName.size()> link{};
+  const std::string name = "/proc/self/fd/" + std::to_string(fd);
+  const ssize_t length = ::readlink(name.c_str(), link.data(), link.size());
+  if (length < 0) return make_error(errno, "readlink " + name);
+  if (std::string_view(link.data(), static_cast<std::size_t>(length)) == kDmaBufName) {
+    return FileClass{FileKind::DmaBuf, 0};
+  }
+  return FileClass{};
+}
+
+}  // namespace sluice::kfd

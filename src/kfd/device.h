@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: MIT
+// Our own /dev/kfd, the gate that its version must pass, and how files of the KFD, of render nodes and
+// dma-bufs are told apart.
+//
+// A KfdDevice owns one open file. Opening creates the *caller's* KFD process (one per address space), with
+// one entry per GPU that the caller's device cgroup shows. GET_VERSION works on one's own file only, so a
+// dumper opens one beside the target's. Thread-compatible.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+
+#include "kfd/ioctl_call.h"
+#include "pipeline/result.h"
+#include "pipeline/unique_fd.h"
+
+namespace sluice::kfd {
+
+inline constexpr char kDevicePath[] = "/dev/kfd";
+
+struct KfdVersion {
+  std::uint32_t major = 0;
+  std::uint32_t minor = 0;
+};
+
+// Accepts 1.8 and later 1.x. Error: EPROTONOSUPPORT, the text says what was found and what is needed.
+Result<void> check_version(KfdVersion version);
+
+class KfdDevice {
+ public:
+  // Opens and checks the version. Errors: ENOENT, ENXIO, ENODEV when the machine has no KFD; EINVAL when the
+  // caller sees no GPU or the driver is resetting one; EACCES, EPERM; EPROTONOSUPPORT.
+  static Result<KfdDevice> open(const char* path = kDevicePath, IoctlFunction ioctl_function = system_ioctl);
+
+  int fd() const { return fd_.get(); }
+  KfdVersion version() const { return version_; }
+  const IoctlFunction& ioctl_function() const { return ioctl_; }
+
+  // Gives the open file up: a restored task keeps it as its own.
+  UniqueFd take_fd() && { return std::move(fd_); }
+
+ private:
+  KfdDevice(UniqueFd fd, KfdVersion version, IoctlFunction ioctl_function)
+      : fd_(std::move(fd)), version_(version), ioctl_(std::move(ioctl_function)) {}
+
+  UniqueFd fd_;
+  KfdVersion version_;
+  IoctlFunction ioctl_;
+};
+
+// Device number of the KFD: its major is given out at load time. From the device node, else (a container may
+// have no node at that path) from sysfs. Error: ENOENT when neither exists.
+Result<dev_t> kfd_device_number(const char* path = kDevicePath,
+                                const char* sysfs_dev = "/sys/class/kfd/kfd/dev");
+
+enum class FileKind { Kfd, RenderNode, DmaBuf, Other };
+
+struct FileClass {
+  FileKind kind = FileKind::Other;
+  std::uint32_t render_minor =
+      0;  // of a RenderNode, 128 and up. Of whichever driver: ask the topology whose it is.
+};
+
+// Says what a device number belongs to. `kfd` is what kfd_device_number gave, 0 for a machine without a KFD.
+FileClass classify_device(mode_t mode, dev_t device, dev_t kfd);
+
+// Says what a descriptor of this process is. Looks only, never opens. Errors: those of fstat (EBADF).
+Result<FileClass> classify_fd(int fd, dev_t kfd);
+
+}  // namespace sluice::kfd

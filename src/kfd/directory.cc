@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: MIT
+#include "kfd/directory.h"
+
+#include <dirent.h>
+
+#include <algorithm>
+#include <charconv>
+#include <memory>
+
+namespace sluice::kfd {
+namespace {
+
+struct CloseDirectory {
+  void operator()(DIR* directory) const { (void)::closedir(directory); }
+};
+
+}  // namespace
+
+std::optional<int> parse_number(std::string_view text) {
+  int value = 0;
+  const auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (ec != std::errc() || end != text.data() + text.size() || value < 0) return std::nullopt;
+  return value;
+}
+
+Result<std::vector<int>> numbered_entries(const std::string& path) {
+  const std::unique_ptr<DIR, CloseDirectory> directory(::opendir(path.c_str()));
+  if (directory == nullptr) return make_error(errno, "opendir " + path);
+  std::vector<int> numbers;
+  for (;;) {
+    errno = 0;
+    const dirent* entry = ::readdir(directory.get());
+    if (entry == nullptr) break;
+    if (const auto number = parse_number(entry->d_name)) numbers.push_back(*number);
+  }
+  if (errno != 0) return make_error(errno, "readdir " + path);
+  std::sort(numbers.begin(), numbers.end());
+  return numbers;
+}
+
+}  // namespace sluice::kfd

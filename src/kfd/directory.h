@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: MIT
+// Directories whose entries are numbers: /proc, /proc/PID/fd, and the lists of sysfs. Functions without
+// state.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "pipeline/result.h"
+
+namespace sluice::kfd {
+
+// A whole text that is a decimal number from 0 to INT_MAX.
+std::optional<int> parse_number(std::string_view text);
+
+// The numbers among the names in a directory, ascending. Other names are passed over. Errors: those of
+// opendir and readdir.
+Result<std::vector<int>> numbered_entries(const std::string& path);
+
+}  // namespace sluice::kfd

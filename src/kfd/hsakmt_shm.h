@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: MIT
+// The shared memory that ROCm's libhsakmt keeps in /dev/shm: a small file whose first four bytes are a magic
+// number, and a POSIX semaphore beside it. A restored ROCm process maps the one and locks the other, so both
+// must exist, on a machine (or in a container) where no ROCm process may have run yet.
+//
+// Functions without state. The directory is a parameter for tests. Names and modes: libhsakmt's (0666:
+// processes of all users share them). What exists is never touched.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "pipeline/result.h"
+
+namespace sluice::kfd {
+
+struct HsakmtShm {
+  std::uint64_t bytes = 0;
+  std::uint32_t magic = 0;  // the first four bytes, native order
+
+  bool operator==(const HsakmtShm&) const = default;
+};
+
+inline constexpr char kShmDirectory[] = "/dev/shm";
+
+// What the file is now; nothing when there is none, or one too short for a magic number.
+Result<std::optional<HsakmtShm>> read_hsakmt_shm(const char* directory = kShmDirectory);
+
+// Makes the file and the semaphore (value 1) where they are missing, whole or not at all, also when two tasks
+// do it at once. REQUIRES: shm.bytes >= 4 (else EINVAL). Errors: EACCES, ENOSPC and others of the file
+// system.
+Result<void> restore_hsakmt_shm(const HsakmtShm& shm, const char* directory = kShmDirectory);
+
+}  // namespace sluice::kfd

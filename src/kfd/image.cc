@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: MIT
+#include "kfd/image.h"
+
+#include <criu-amdgpu.pb-c.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <tuple>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "kfd/uapi.h"
+
+namespace sluice::kfd {
+namespace {
+
+// A u32 field of a node in the message and its place in Node. (vram_public is not among the properties of
+// sysfs.)
+struct EntryField {
+  std::uint32_t KfdDeviceEntry::*stored;
+  std::uint32_t Node::*member;
+};
+
+constexpr EntryField kEntryFields[] = {
+    {&KfdDeviceEntry::node_id, &Node::node_id},
+    {&KfdDeviceEntry::gpu_id, &Node::gpu_id},
+    {&KfdDeviceEntry::cpu_cores_count, &Node::cpu_cores_count},
+    {&KfdDeviceEntry::simd_count, &Node::simd_count},
+    {&KfdDeviceEntry::mem_banks_count, &Node::mem_banks_count},
+    {&KfdDeviceEntry::caches_count, &Node::caches_count},
+    {&KfdDeviceEntry::io_links_count, &Node::io_links_count},
+    {&KfdDeviceEntry::max_waves_per_simd, &Node::max_waves_per_simd},
+    {&KfdDeviceEntry::lds_size_in_kb, &Node::lds_size_in_kb},
+    {&KfdDeviceEntry::gds_size_in_kb, &Node::gds_size_in_kb},
+    {&KfdDeviceEntry::num_gws, &Node::num_gws},
+    {&KfdDeviceEntry::wave_front_size, &Node::wave_front_size},
+    {&KfdDeviceEntry::array_count, &Node::array_count},
+    {&KfdDeviceEntry::simd_arrays_per_engine, &Node::simd_arrays_per_engine},
+    {&KfdDeviceEntry::cu_per_simd_array, &Node::cu_per_simd_array},
+    {&KfdDeviceEntry::simd_per_cu, &Node::simd_per_cu},
+    {&KfdDeviceEntry::max_slots_scratch_cu, &Node::max_slots_scratch_cu},
+    {&KfdDeviceEntry::vendor_id, &Node::vendor_id},
+    {&KfdDeviceEntry::device_id, &Node::device_id},
+    {&KfdDeviceEntry::domain, &Node::domain},
+    {&KfdDeviceEntry::drm_render_minor, &Node::drm_render_minor},
+    {&KfdDeviceEntry::num_sdma_engines, &Node::num_sdma_engines},
+    {&KfdDeviceEntry::num_sdma_xgmi_engines, &Node::num_sdma_xgmi_engines},
+    {&KfdDeviceEntry::num_sdma_queues_per_engine, &Node::num_sdma_queues_per_engine},
+    {&KfdDeviceEntry::num_cp_queues, &Node::num_cp_queues},
+    {&KfdDeviceEntry::fw_version, &Node::fw_version},
+    {&KfdDeviceEntry::capability, &Node::capability},
+    {&KfdDeviceEntry::sdma_fw_version, &Node::sdma_fw_version},
+    {&KfdDeviceEntry::vram_public, &Node::vram_public},
+};
+
+// Messages of protobuf-c hold pointers to pointers. This keeps what they point to, in one place, for one
+// encode.
+template <class Message>
+class MessageList {
+ public:
+  void reserve(std::size_t count) {
+    messages_.reserve(count);
+    pointers_.reserve(count);
+  }
+  // REQUIRES: fewer than reserved so far. The reference stays good.
+  Message& add(void (*init)(Message*)) {
+    Message& message = messages_.emplace_back();
+    init(&message);
+    pointers_.push_back(&message);
+    return message;
+  }
+  Message** data() { return pointers_.data(); }
+  std::size_t size() const { return pointers_.size(); }
+
+ private:
+  std::vector<Message> messages_;
+  std::vector<Message*> pointers_;
+};
+
+// protobuf-c writes through none of the pointers it packs from.
+ProtobufCBinaryData borrowed(const std::uint8_t* data, std::size_t size) {
+  return {size, const_cast<std::uint8_t*>(data)};
+}
+char* borrowed(const std::string& text) {
+  return const_cast<char*>(text.c_str());
+}
+
+void fill_entry(const Topology& topology, const Node& node, KfdDeviceEntry& entry,
+                MessageList<DevIolink>& links) {
+  for (const EntryField& field : kEntryFields) entry.*field.stored = node.*field.member;
+  entry.hive_id = node.hive_id;
+  entry.vram_size = node.vram_size;
+  if (node.is_gpu()) {
+    if (!node.name.empty()) entry.name = borrowed(node.name);
+    entry.has_gfx_target_version = 1;
+    entry.gfx_target_version = node.gfx_target_version;
+    entry.has_location_id = 1;
+    entry.location_id = node.location_id;
+    entry.has_unique_id = 1;
+    entry.unique_id = node.unique_id;
+  }
+  links.reserve(node.links.size());
+  for (const IoLink& link : node.links) {
+    if (!topology.valid(link)) continue;
+    DevIolink& stored = links.add(dev_iolink__init);
+    stored.type = link.type;
+    stored.node_to_id = link.node_to;
+  }
+  entry.n_iolinks = links.size();
+  entry.iolinks = links.data();
+}
+
+struct FreeMessage {
+  void operator()(CriuKfd* message) const { criu_kfd__free_unpacked(message, nullptr); }
+};
+
+Error damaged(const std::string& why) {
+  return make_error(EBADMSG, "KFD image: " + why);
+}
+
+Result<Node> decode_node(const KfdDeviceEntry& entry) {
+  Node node;
+  for (const EntryField& field : kEntryFields) node.*field.member = entry.*field.stored;
+  node.hive_id = entry.hive_id;
+  node.vram_size = entry.vram_size;
+  if (node.gpu_id > kGpuIdMax)
+    return damaged("gpu_id " + std::to_string(node.gpu_id) + " has more than 16 bits");
+  if (node.vram_public > 1) return damaged("vram_public is " + std::to_string(node.vram_public));
+  if (entry.name != nullptr) node.name = entry.name;
+  if (entry.has_gfx_target_version) node.gfx_target_version = entry.gfx_target_version;
+  if (entry.has_location_id) node.location_id = entry.location_id;
+  if (entry.has_unique_id) node.unique_id = entry.unique_id;
+  node.links.reserve(entry.n_iolinks);
+  for (std::size_t i = 0; i < entry.n_iolinks; i++) {
+    const DevIolink& link = *entry.iolinks[i];
+    if (link.type != kLinkPcie && link.type != kLinkXgmi) {
+      return damaged("node " + std::to_string(node.node_id) + " has a link of type " +
+                     std::to_string(link.type));
+    }
+    node.links.push_back({link.type, link.node_to_id});
+  }
+  return node;
+}
+
+Result<Topology> decode_topology(const CriuKfd& message) {
+  const std::uint64_t promised = std::uint64_t{message.num_of_gpus} + message.num_of_cpus;
+  if (message.n_device_entries != promised) {
+    return damaged(std::to_string(message.n_device_entries) + " nodes, " + std::to_string(promised) +
+                   " announced");
+  }
+  Topology topology;
+  topology.nodes.reserve(message.n_device_entries);
+  std::unordered_set<std::uint32_t> gpu_ids;
+  for (std::size_t i = 0; i < message.n_device_entries; i++) {
+    SLUICE_TRY_ASSIGN(Node node, decode_node(*message.device_entries[i]));
+    if (node.is_gpu() && !gpu_ids.insert(node.gpu_id).second) {
+      return damaged("GPU " + std::to_string(node.gpu_id) + " twice");
+    }
+    topology.nodes.push_back(std::move(node));
+  }
+  const auto by_id = [](const Node& a, const Node& b) { return a.node_id < b.node_id; };
+  std::stable_sort(topology.nodes.begin(), topology.nodes.end(), by_id);
+  const auto twice = std::adjacent_find(topology.nodes.begin(), topology.nodes.end(),
+                                        [](const Node& a, const Node& b) { return a.node_id == b.node_id; });
+  if (twice != topology.nodes.end()) return damaged("node " + std::to_string(twice->node_id) + " twice");
+  if (gpu_ids.size() != message.num_of_gpus) {
+    return damaged(std::to_string(gpu_ids.size()) + " GPUs, " + std::to_string(message.num_of_gpus) +
+                   " announced");
+  }
+  return topology;
+}
+
+Result<std::vector<BoEntry>> decode_bos(const CriuKfd& message, const Topology& topology) {
+  if (message.n_bo_entries != message.num_of_bos) {
+    return damaged(std::to_string(message.n_bo_entries) + " BOs, " + std::to_string(message.num_of_bos) +
+                   " announced");
+  }
+  std::vector<BoEntry> bos;
+  bos.reserve(message.n_bo_entries);
+  for (std::size_t i = 0; i < message.n_bo_entries; i++) {
+    const KfdBoEntry& entry = *message.bo_entries[i];
+    const std::string name = "BO " + std::to_string(i);
+    if (entry.gpu_id == 0 || topology.find_gpu(entry.gpu_id) == nullptr) {
+      return damaged(name + " is on GPU " + std::to_string(entry.gpu_id) + ", which the image does not have");
+    }
+    if (entry.size == 0) return damaged(name + " has no size");
+    if (entry.addr + entry.size < entry.addr) return damaged(name + " is longer than the address space");
+    bos.push_back({entry.addr, entry.size, entry.offset, entry.alloc_flags, entry.gpu_id, entry.handle});
+  }
+  return bos;
+}
+
+}  // namespace
+
+bool KfdImage::operator==(const KfdImage& other) const {
+  const auto all = [](const KfdImage& image) {
+    return std::tie(image.pid, image.topology.nodes, image.bos, image.num_objects, image.shm, image.priv_data,
+                    image.sluice_version, image.kernel_release, image.kfd_minor_version,
+                    image.bo_record_bytes, image.alias_of, image.dump_id);
+  };
+  return all(*this) == all(other);
+}
+
+Result<Topology> with_user_gpu_ids(const Topology& local, std::span<const DeviceIds> devices) {
+  std::unordered_map<std::uint32_t, std::uint32_t> user_id_of;
+  for (const DeviceIds& device : devices) user_id_of.emplace(device.actual_gpu_id, device.user_gpu_id);
+  if (user_id_of.size() != devices.size() || local.gpu_count() != devices.size()) {
+    return make_error(EIO, "the KFD shows the process " + std::to_string(devices.size()) +
+                               " GPUs, sysfs shows " + std::to_string(local.gpu_count()) +
+                               " here (is a device cgroup different?)");
+  }
+  Topology renamed = local;
+  for (Node& node : renamed.nodes) {
+    if (!node.is_gpu()) continue;
+    const auto at = user_id_of.find(node.gpu_id);
+    if (at == user_id_of.end()) {
+      return make_error(EIO,
+                        "GPU " + std::to_string(node.gpu_id) + " of sysfs is not among the process' GPUs");
+    }
+    node.gpu_id = at->second;
+  }
+  return renamed;
+}
+
+std::vector<std::uint8_t> encode_kfd_image(const KfdImage& image) {
+  CriuKfd message;
+  criu_kfd__init(&message);
+  message.pid = image.pid;
+  message.num_of_gpus = static_cast<std::uint32_t>(image.topology.gpu_count());
+  message.num_of_cpus = static_cast<std::uint32_t>(image.topology.nodes.size()) - message.num_of_gpus;
+  message.num_of_objects = image.num_objects;
+  message.shared_mem_size = image.shm.bytes;
+  message.shared_mem_magic = image.shm.magic;
+  message.priv_data = borrowed(image.priv_data.data(), image.priv_data.size());
+
+  MessageList<KfdDeviceEntry> entries;
+  entries.reserve(image.topology.nodes.size());
+  std::vector<MessageList<DevIolink>> links(image.topology.nodes.size());
+  for (std::size_t i = 0; i < image.topology.nodes.size(); i++) {
+    fill_entry(image.topology, image.topology.nodes[i], entries.add(kfd_device_entry__init), links[i]);
+  }
+  message.n_device_entries = entries.size();
+  message.device_entries = entries.data();
+
+  MessageList<KfdBoEntry> bos;
+  bos.reserve(image.bos.size());
+  for (const BoEntry& bo : image.bos) {
+    KfdBoEntry& entry = bos.add(kfd_bo_entry__init);
+    entry.addr = bo.addr;
+    entry.size = bo.bytes;
+    entry.offset = bo.offset;
+    entry.alloc_flags = bo.alloc_flags;
+    entry.gpu_id = bo.gpu_id;
+    entry.handle = bo.handle;
+  }
+  message.num_of_bos = image.bos.size();
+  message.n_bo_entries = bos.size();
+  message.bo_entries = bos.data();
+
+  if (!image.sluice_version.empty()) message.sluice_version = borrowed(image.sluice_version);
+  if (!image.kernel_release.empty()) message.kernel_release = borrowed(image.kernel_release);
+  message.has_kfd_minor_version = image.kfd_minor_version != 0;
+  message.kfd_minor_version = image.kfd_minor_version;
+  message.has_bo_record_bytes = image.bo_record_bytes != 0;
+  message.bo_record_bytes = image.bo_record_bytes;
+  message.has_alias_of = image.alias_of.has_value();
+  message.alias_of = image.alias_of.value_or(0);
+  message.has_dump_id = image.dump_id.has_value();
+  if (image.dump_id) message.dump_id = borrowed(image.dump_id->data(), image.dump_id->size());
+
+  std::vector<std::uint8_t> bytes(criu_kfd__get_packed_size(&message));
+  criu_kfd__pack(&message, bytes.data());
+  return bytes;
+}
+
+Result<KfdImage> decode_kfd_image(std::span<const std::uint8_t> bytes) {
+  const std::unique_ptr<CriuKfd, FreeMessage> message(criu_kfd__unpack(nullptr, bytes.size(), bytes.data()));
+  if (message == nullptr) return damaged("not a criu_kfd message");
+
+  KfdImage image;
+  SLUICE_TRY_ASSIGN(image.topology, decode_topology(*message));
+  SLUICE_TRY_ASSIGN(image.bos, decode_bos(*message, image.topology));
+  image.pid = message->pid;
+  image.num_objects = message->num_of_objects;
+  image.shm = {message->shared_mem_size, message->shared_mem_magic};
+  image.priv_data.assign(message->priv_data.data, message->priv_data.data + message->priv_data.len);
+  if (message->sluice_version != nullptr) image.sluice_version = message->sluice_version;
+  if (message->kernel_release != nullptr) image.kernel_release = message->kernel_release;
+  if (message->has_kfd_minor_version) image.kfd_minor_version = message->kfd_minor_version;
+  if (message->has_bo_record_bytes) image.bo_record_bytes = message->bo_record_bytes;
+  if (message->has_alias_of) image.alias_of = message->alias_of;
+  if (message->has_dump_id) {
+    DumpId id{};
+    if (message->dump_id.len != id.size()) {
+      return damaged("dump_id has " + std::to_string(message->dump_id.len) + " bytes");
+    }
+    std::copy_n(message->dump_id.data, id.size(), id.begin());
+    image.dump_id = id;
+  }
+  return image;
+}
+
+namespace {
+
+// Layout of the private data, Linux 6.1 to 7.2: process record, device records, BO records, then objects that
+// begin with their type. Only counted, never interpreted beyond sizes.
+constexpr std::size_t kEventRecordBytes = 64;
+constexpr std::size_t kQueueHeaderBytes = 120;
+constexpr std::size_t kQueueCtlStackSizeAt = 108;
+constexpr std::size_t kQueueMqdSizeAt = 112;
+constexpr std::size_t kQueueHeaderFieldsEnd = 116;
+constexpr std::size_t kSvmHeaderBytes = 24;
+constexpr std::uint32_t kBoRecordCandidates[] = {80, 272};
+
+std::uint32_t load_u32(std::span<const std::uint8_t> bytes, std::size_t at) {
+  std::uint32_t value = 0;
+  std::memcpy(&value, bytes.data() + at, sizeof value);
+  return value;
+}
+
+// True when `objects` is exactly `count` object records, with `copies` copies of each queue's state (one per
+// XCC in kernels that checkpoint partitions).
+bool are_objects(std::span<const std::uint8_t> objects, std::size_t count, std::size_t num_devices,
+                 std::uint64_t copies) {
+  for (std::size_t i = 0; i < count; i++) {
+    if (objects.size() < sizeof(std::uint32_t)) return false;
+    std::uint64_t bytes = 0;
+    switch (load_u32(objects, 0)) {
+      case 0:
+        if (objects.size() < kQueueHeaderFieldsEnd) return false;
+        bytes = kQueueHeaderBytes + copies * (std::uint64_t{load_u32(objects, kQueueMqdSizeAt)} +
+                                              load_u32(objects, kQueueCtlStackSizeAt));
+        break;
+      case 1:
+        bytes = kEventRecordBytes;
+        break;
+      case 2:
+        bytes = kSvmHeaderBytes + 8 * (4 + num_devices);
+        break;
+      default:
+        return false;
+    }
+    if (bytes > objects.size()) return false;
+    objects = objects.subspan(static_cast<std::size_t>(bytes));
+  }
+  return objects.empty();
+}
+
+}  // namespace
+
+std::uint32_t derive_bo_record_bytes(std::size_t num_devices, std::size_t num_bos, std::size_t num_objects,
+                                     std::span<const std::uint8_t> priv_data) {
+  if (num_bos == 0) return 0;
+  std::uint32_t found = 0;
+  const std::size_t before_bos = kProcessRecordBytes + kDeviceRecordBytes * num_devices;
+  for (const std::uint32_t candidate : kBoRecordCandidates) {
+    const std::uint64_t before_objects = before_bos + std::uint64_t{candidate} * num_bos;
+    if (before_objects > priv_data.size()) continue;
+    const auto objects = priv_data.subspan(static_cast<std::size_t>(before_objects));
+    bool fits = false;
+    for (const std::uint64_t copies : {1, 2, 3, 4, 6, 8}) {
+      fits = fits || are_objects(objects, num_objects, num_devices, copies);
+    }
+    if (!fits) continue;
+    if (found != 0) return 0;
+    found = candidate;
+  }
+  return found;
+}
+
+}  // namespace sluice::kfd

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: MIT
+// The payload of amdgpu-kfd-<id>.img as a value, and the way to and from its bytes.
+//
+// encode makes what upstream's plugin reads; decode reads what upstream's plugin, or a damaged disk, made:
+// nothing in the result contradicts itself. Fields of our own (see proto/criu-amdgpu.proto) are empty in
+// upstream's images. Framing (8 bytes of length) and files are not known here. Value types,
+// thread-compatible.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kfd/criu_ops.h"
+#include "kfd/hsakmt_shm.h"
+#include "kfd/topology.h"
+#include "pipeline/result.h"
+
+namespace sluice::kfd {
+
+inline constexpr std::uint32_t kNoHandle = 0xFFFFFFFFU;  // BoEntry::handle of a BO that is not shared
+
+struct BoEntry {
+  std::uint64_t addr = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t offset = 0;  // mmap offset at the time of the dump
+  std::uint32_t alloc_flags = 0;
+  std::uint32_t gpu_id = 0;  // user gpu_id
+  std::uint32_t handle = kNoHandle;
+
+  bool operator==(const BoEntry&) const = default;
+};
+
+using DumpId = std::array<std::uint8_t, 16>;
+
+struct KfdImage {
+  std::uint32_t pid = 0;
+  Topology topology;  // gpu_ids are user gpu_ids; `hidden` is not stored
+  std::vector<BoEntry> bos;
+  std::uint32_t num_objects = 0;
+  HsakmtShm shm;  // bytes 0: there was none
+  std::vector<std::uint8_t> priv_data;
+
+  // Ours; empty or 0 for none.
+  std::string sluice_version;
+  std::string kernel_release;
+  std::uint32_t kfd_minor_version = 0;
+  std::uint32_t bo_record_bytes = 0;
+  std::optional<std::uint32_t> alias_of;  // then everything but topology may be empty
+  std::optional<DumpId> dump_id;
+
+  bool operator==(const KfdImage&) const;
+};
+
+// The topology with each GPU named as the dumped process names it. `devices` must name every GPU of `local`
+// once: else EIO (the KFD shows the process other GPUs than sysfs shows us).
+Result<Topology> with_user_gpu_ids(const Topology& local, std::span<const DeviceIds> devices);
+
+// Bytes of the message criu_kfd. Links that are not valid are left out.
+std::vector<std::uint8_t> encode_kfd_image(const KfdImage& image);
+
+// Errors: EBADMSG, the text says what is wrong: not the message, counts that differ from what is there, a
+// node or GPU twice, gpu_id or render minor out of range, a link of an unknown type, BOs of unknown GPUs,
+// without size or longer than the address space; a link that leads nowhere is kept, not valid, as in every
+// topology.
+Result<KfdImage> decode_kfd_image(std::span<const std::uint8_t> bytes);
+
+// Size in bytes of a BO's record in the private data of a checkpoint, which Linux changed without changing a
+// version: 80 before 6.12's time, 272 since. Derived from the counts and the self-describing records behind
+// the BOs; 0 when there is no BO or the data fits neither or both.
+std::uint32_t derive_bo_record_bytes(std::size_t num_devices, std::size_t num_bos, std::size_t num_objects,
+                                     std::span<const std::uint8_t> priv_data);
+
+}  // namespace sluice::kfd

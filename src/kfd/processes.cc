@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: MIT
+#include "kfd/processes.h"
+
+#include <fcntl.h>
+#include <linux/kcmp.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <string_view>
+
+#include "kfd/directory.h"
+
+namespace sluice::kfd {
+namespace {
+
+// TracerPid of a status file; nothing when the process is gone or the line is missing.
+std::optional<pid_t> tracer_of(const std::string& status_path) {
+  const UniqueFd fd(::open(status_path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) return std::nullopt;
+  // The line is among the first eight; 1 KiB holds them whatever the name.
+  std::array<char, 1024> text{};
+  const ssize_t length = ::read(fd.get(), text.data(), text.size());
+  if (length <= 0) return std::nullopt;
+  const std::string_view view(text.data(), static_cast<std::size_t>(length));
+  constexpr std::string_view kKey = "\nTracerPid:\t";
+  const std::size_t at = view.find(kKey);
+  if (at == std::string_view::npos) return std::nullopt;
+  std::string_view value = view.substr(at + kKey.size());
+  value = value.substr(0, value.find('\n'));
+  return parse_number(value);
+}
+
+bool process_gone(int err) {
+  return err == ENOENT || err == ESRCH;
+}
+
+std::string describe(FileHolder holder) {
+  return "descriptor " + std::to_string(holder.fd) + " of process " + std::to_string(holder.pid);
+}
+
+}  // namespace
+
+Result<std::vector<pid_t>> traced_processes(const char* proc) {
+  return processes_traced_by(::gettid(), proc);
+}
+
+Result<std::vector<pid_t>> processes_traced_by(pid_t tracer, const char* proc) {
+  SLUICE_TRY_ASSIGN(const std::vector<int> pids, numbered_entries(proc));
+  std::vector<pid_t> traced;
+  for (const int pid : pids) {
+    if (tracer_of(std::string(proc) + "/" + std::to_string(pid) + "/status") == tracer) traced.push_back(pid);
+  }
+  return traced;
+}
+
+Result<std::vector<int>> device_descriptors(pid_t pid, dev_t device, const char* proc) {
+  const std::string directory = std::string(proc) + "/" + std::to_string(pid) + "/fd";
+  auto entries = numbered_entries(directory);
+  if (!entries) {
+    if (process_gone(entries.error().err)) return std::vector<int>();
+    return std::move(entries).error();
+  }
+  std::vector<int> found;
+  for (const int fd : *entries) {
+    struct stat st {};
+    if (::stat((directory + "/" + std::to_string(fd)).c_str(), &st) != 0) continue;  // closed meanwhile
+    if (S_ISCHR(st.st_mode) && st.st_rdev == device) found.push_back(fd);
+  }
+  return found;
+}
+
+Result<bool> same_open_file(FileHolder a, FileHolder b) {
+  if (a == b) return true;
+  const long order = ::syscall(SYS_kcmp, a.pid, b.pid, KCMP_FILE, static_cast<unsigned long>(a.fd),
+                               static_cast<unsigned long>(b.fd));
+  if (order >= 0) return order == 0;
+  return make_error(errno, "kcmp of " + describe(a) + " and " + describe(b));
+}
+
+Result<std::vector<OpenFile>> open_device_files(const std::vector<pid_t>& pids, dev_t device,
+                                                const char* proc) {
+  std::vector<OpenFile> files;
+  for (const pid_t pid : pids) {
+    SLUICE_TRY_ASSIGN(const std::vector<int> descriptors, device_descriptors(pid, device, proc));
+    for (const int fd : descriptors) {
+      const FileHolder holder{pid, fd};
+      OpenFile* known = nullptr;
+      for (OpenFile& file : files) {
+        SLUICE_TRY_ASSIGN(const bool same, same_open_file(file.holders.front(), holder));
+        if (same) {
+          known = &file;
+          break;
+        }
+      }
+      if (known != nullptr) {
+        known->holders.push_back(holder);
+      } else {
+        files.push_back({{holder}});
+      }
+    }
+  }
+  return files;
+}
+
+Result<std::vector<FileHolder>> holders_of(int fd, dev_t device, const char* proc) {
+  SLUICE_TRY_ASSIGN(const std::vector<pid_t> pids, traced_processes(proc));
+  const FileHolder own{::getpid(), fd};
+  std::vector<FileHolder> holders;
+  for (const pid_t pid : pids) {
+    SLUICE_TRY_ASSIGN(const std::vector<int> descriptors, device_descriptors(pid, device, proc));
+    for (const int descriptor : descriptors) {
+      SLUICE_TRY_ASSIGN(const bool same, same_open_file(own, {pid, descriptor}));
+      if (same) holders.push_back({pid, descriptor});
+    }
+  }
+  return holders;
+}
+
+Result<UniqueFd> take_descriptor(FileHolder holder) {
+  const UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, holder.pid, 0U)));
+  if (!pidfd) return make_error(errno, "pidfd_open of process " + std::to_string(holder.pid));
+  UniqueFd fd(static_cast<int>(::syscall(SYS_pidfd_getfd, pidfd.get(), holder.fd, 0U)));
+  if (!fd) return make_error(errno, "pidfd_getfd of " + describe(holder));
+  return fd;
+}
+
+}  // namespace sluice::kfd

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: MIT
+// Which traced process holds which open /dev/kfd.
+//
+// During a dump CRIU's main thread traces every task of the tree. The KFD files among their descriptors are
+// found by device number in /proc/PID/fd (looked at by stat, never opened: opening /proc/PID/fd/N of a device
+// makes a *new* open file, and with the KFD a KFD process of the opener), told apart by kcmp(2), and taken
+// with pidfd_getfd(2). Two files of one process are two doors to one KFD process: PROCESS_INFO once.
+// Functions without state; call them on the tracing thread, for only it sees itself in TracerPid.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "pipeline/result.h"
+#include "pipeline/unique_fd.h"
+
+namespace sluice::kfd {
+
+// A descriptor of another process.
+struct FileHolder {
+  pid_t pid = 0;  // thread group leader, in the caller's pid namespace
+  int fd = -1;
+
+  bool operator==(const FileHolder&) const = default;
+};
+
+// One open file (struct file) and everyone who holds it, in order of pid and fd.
+struct OpenFile {
+  std::vector<FileHolder> holders;
+};
+
+inline constexpr char kProcPath[] = "/proc";
+
+// The processes whose lead thread is traced by the calling thread, ascending. Processes that end meanwhile
+// are left out. Errors: those of reading `proc`.
+Result<std::vector<pid_t>> traced_processes(const char* proc = kProcPath);
+
+// The same for any tracer thread.
+Result<std::vector<pid_t>> processes_traced_by(pid_t tracer, const char* proc = kProcPath);
+
+// Descriptors of process `pid` that are the character device `device`, ascending. A process that has ended
+// has none. Errors: EACCES (not allowed to look).
+Result<std::vector<int>> device_descriptors(pid_t pid, dev_t device, const char* proc = kProcPath);
+
+// True when the two descriptors are one open file. Errors: ENOSYS (kernel without kcmp), EPERM, ESRCH, EBADF.
+Result<bool> same_open_file(FileHolder a, FileHolder b);
+
+// Every open file of `device` that `pids` hold, told apart by kcmp.
+Result<std::vector<OpenFile>> open_device_files(const std::vector<pid_t>& pids, dev_t device,
+                                                const char* proc = kProcPath);
+
+// Who of the processes traced by this thread holds the open file behind `fd`, a descriptor of this process
+// for `device`. Empty when none does.
+Result<std::vector<FileHolder>> holders_of(int fd, dev_t device, const char* proc = kProcPath);
+
+// A descriptor of this process (close-on-exec) for the open file that `holder` names: the same struct file,
+// not a new one. Errors: ENOSYS (Linux before 5.6), EPERM, ESRCH, EBADF.
+Result<UniqueFd> take_descriptor(FileHolder holder);
+
+}  // namespace sluice::kfd

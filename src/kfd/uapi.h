@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: MIT
+// The KFD's user interface, as far as we use it: structs, numbers, flags, mmap offsets. (Debian 12's
+// <linux/kfd_ioctl.h> includes <drm/drm.h>, which its package leaves out, and spells flags 1 << 31.)
+//
+// Sources: the kernel's uapi header kfd_ioctl.h (sizes and offsets computed by a compiler, equal in
+// Linux 6.1, 6.12 and 7.2); kfd_priv.h for the mmap offset; kfd_chardev.c for the rule that ioctls are
+// dispatched by number alone, so that the sizes below are what *we* pass. Plain data; nothing here owns
+// anything.
+#pragma once
+
+#include <linux/ioctl.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace sluice::kfd {
+
+// The first interface with CRIU ioctls whose GTT BOs can be reached by SDMA.
+inline constexpr std::uint32_t kVersionMajor = 1;
+inline constexpr std::uint32_t kVersionMinorMin = 8;
+
+inline constexpr std::uint32_t kInvalidFd = 0xFFFFFFFFU;  // BoBucket::dmabuf_fd of a BO without one
+inline constexpr std::uint32_t kGpuIdMax = 0xFFFF;        // gpu_id is a 16-bit hash, never 0
+
+// AMDKFD_IOC_GET_VERSION
+struct GetVersionArgs {
+  std::uint32_t major_version;
+  std::uint32_t minor_version;
+};
+
+// AMDKFD_IOC_ACQUIRE_VM
+struct AcquireVmArgs {
+  std::uint32_t drm_fd;
+  std::uint32_t gpu_id;
+};
+
+// AMDKFD_IOC_ALLOC_MEMORY_OF_GPU
+struct AllocMemoryArgs {
+  std::uint64_t va_addr;
+  std::uint64_t size;
+  std::uint64_t handle;       // out
+  std::uint64_t mmap_offset;  // out; in for USERPTR: the CPU address
+  std::uint32_t gpu_id;
+  std::uint32_t flags;
+};
+
+// AMDKFD_IOC_FREE_MEMORY_OF_GPU
+struct FreeMemoryArgs {
+  std::uint64_t handle;
+};
+
+// AMDKFD_IOC_CRIU_OP
+enum class CriuOp : std::uint32_t { ProcessInfo = 0, Checkpoint = 1, Unpause = 2, Restore = 3, Resume = 4 };
+
+struct CriuArgs {
+  std::uint64_t devices;         // user pointer to DeviceBucket[num_devices]
+  std::uint64_t bos;             // user pointer to BoBucket[num_bos]
+  std::uint64_t priv_data;       // user pointer
+  std::uint64_t priv_data_size;  // bytes
+  std::uint32_t num_devices;
+  std::uint32_t num_bos;
+  std::uint32_t num_objects;
+  std::uint32_t pid;
+  CriuOp op;
+};
+
+struct DeviceBucket {
+  std::uint32_t user_gpu_id;
+  std::uint32_t actual_gpu_id;
+  std::uint32_t drm_fd;  // RESTORE only
+  std::uint32_t pad;
+};
+
+struct BoBucket {
+  std::uint64_t addr;
+  std::uint64_t size;
+  std::uint64_t offset;
+  std::uint64_t restored_offset;  // out of RESTORE
+  std::uint32_t gpu_id;           // user gpu_id
+  std::uint32_t alloc_flags;
+  std::uint32_t dmabuf_fd;  // out; kInvalidFd for none
+  std::uint32_t pad;
+};
+
+inline constexpr unsigned long kIocGetVersion = _IOR('K', 0x01, GetVersionArgs);
+inline constexpr unsigned long kIocAcquireVm = _IOW('K', 0x15, AcquireVmArgs);
+inline constexpr unsigned long kIocAllocMemory = _IOWR('K', 0x16, AllocMemoryArgs);
+inline constexpr unsigned long kIocFreeMemory = _IOW('K', 0x17, FreeMemoryArgs);
+inline constexpr unsigned long kIocCriuOp = _IOWR('K', 0x22, CriuArgs);
+
+static_assert(sizeof(GetVersionArgs) == 8 && sizeof(AcquireVmArgs) == 8);
+static_assert(sizeof(AllocMemoryArgs) == 40 && offsetof(AllocMemoryArgs, gpu_id) == 32);
+static_assert(sizeof(FreeMemoryArgs) == 8);
+static_assert(sizeof(CriuArgs) == 56 && offsetof(CriuArgs, op) == 48);
+static_assert(offsetof(CriuArgs, priv_data_size) == 24 && offsetof(CriuArgs, pid) == 44);
+static_assert(sizeof(DeviceBucket) == 16 && offsetof(DeviceBucket, drm_fd) == 8);
+static_assert(sizeof(BoBucket) == 48 && offsetof(BoBucket, restored_offset) == 24);
+static_assert(offsetof(BoBucket, dmabuf_fd) == 40);
+#if defined(__x86_64__) || defined(__aarch64__)
+// (powerpc packs direction and size differently.)
+static_assert(kIocCriuOp == 0xC0384B22UL && kIocGetVersion == 0x80084B01UL);
+static_assert(kIocAcquireVm == 0x40084B15UL && kIocAllocMemory == 0xC0284B16UL);
+static_assert(kIocFreeMemory == 0x40084B17UL);
+#endif
+
+// AllocMemoryArgs::flags and BoBucket::alloc_flags.
+inline constexpr std::uint32_t kAllocVram = 1U << 0;
+inline constexpr std::uint32_t kAllocGtt = 1U << 1;
+inline constexpr std::uint32_t kAllocUserptr = 1U << 2;
+inline constexpr std::uint32_t kAllocDoorbell = 1U << 3;
+inline constexpr std::uint32_t kAllocMmioRemap = 1U << 4;
+inline constexpr std::uint32_t kAllocContiguous = 1U << 23;
+inline constexpr std::uint32_t kAllocExtCoherent = 1U << 24;
+inline constexpr std::uint32_t kAllocUncached = 1U << 25;
+inline constexpr std::uint32_t kAllocCoherent = 1U << 26;
+inline constexpr std::uint32_t kAllocAqlQueueMem = 1U << 27;
+inline constexpr std::uint32_t kAllocNoSubstitute = 1U << 28;
+inline constexpr std::uint32_t kAllocPublic = 1U << 29;
+inline constexpr std::uint32_t kAllocExecutable = 1U << 30;
+inline constexpr std::uint32_t kAllocWritable = 1U << 31;
+
+// The private data of a checkpoint begins with one record of the process and one for each GPU; then come the
+// BOs'.
+inline constexpr std::uint64_t kProcessRecordBytes = 8;
+inline constexpr std::uint64_t kDeviceRecordBytes = 8;
+
+// What is behind an offset of mmap(/dev/kfd).
+enum class MmapType : std::uint32_t { Mmio = 0, ReservedMemory = 1, Events = 2, Doorbell = 3 };
+
+inline constexpr unsigned kMmapTypeShift = 62;
+inline constexpr unsigned kMmapGpuIdShift = 46;
+inline constexpr std::uint64_t kMmapOffsetMask = (std::uint64_t{1} << kMmapGpuIdShift) - 1;
+
+struct MmapOffset {
+  MmapType type = MmapType::Mmio;
+  std::uint32_t gpu_id = 0;  // the *actual* gpu_id, also after a restore on other GPUs; 0 for Events
+  std::uint64_t offset = 0;  // bytes, below 2^46
+
+  bool operator==(const MmapOffset&) const = default;
+};
+
+// The offset is a 64-bit number with bit 63 possibly set: negative as an off_t.
+constexpr std::uint64_t encode_mmap_offset(const MmapOffset& at) {
+  return static_cast<std::uint64_t>(at.type) << kMmapTypeShift |
+         static_cast<std::uint64_t>(at.gpu_id & kGpuIdMax) << kMmapGpuIdShift | (at.offset & kMmapOffsetMask);
+}
+constexpr MmapOffset decode_mmap_offset(std::uint64_t raw) {
+  return {static_cast<MmapType>(raw >> kMmapTypeShift),
+          static_cast<std::uint32_t>(raw >> kMmapGpuIdShift) & kGpuIdMax, raw & kMmapOffsetMask};
+}
+
+static_assert(encode_mmap_offset({MmapType::Doorbell, 0, 0}) == 0xC000000000000000U);
+static_assert(encode_mmap_offset({MmapType::Events, 0, 0}) == 0x8000000000000000U);
+static_assert(decode_mmap_offset(encode_mmap_offset({MmapType::Doorbell, 0x5759, 0x1000})) ==
+              MmapOffset{MmapType::Doorbell, 0x5759, 0x1000});
+
+// True when the BO has contents of its own that a dump must copy: the kernel gives a dma-buf for exactly
+// these.
+constexpr bool has_contents(std::uint32_t alloc_flags) {
+  return (alloc_flags & (kAllocVram | kAllocGtt)) != 0;
+}
+
+}  // namespace sluice::kfd
