@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: MIT
+// See target_file.h.
+#include "drm/target_file.h"
+
+#include <fcntl.h>
+#include <libdrm/amdgpu_drm.h>
+#include <libdrm/drm.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstring>
+
+namespace sluice::drm {
+namespace {
+
+// DRM_IOCTL_AMDGPU_GEM_LIST_HANDLES, driver number 0x19.
+struct ListHandlesArgs {
+  std::uint64_t entries;
+  std::uint32_t num_entries;
+  std::uint32_t padding;
+};
+struct ListHandlesEntry {
+  std::uint32_t gem_handle;
+  std::uint32_t flags;
+  std::uint64_t size;
+  std::uint64_t preferred_domains;
+  std::uint64_t alloc_flags;
+  std::uint64_t alignment;
+};
+constexpr std::uint32_t kListHandlesIsImport = 1;
+static_assert(sizeof(ListHandlesArgs) == 16 && sizeof(ListHandlesEntry) == 40);
+constexpr unsigned long kIoctlListHandles = DRM_IOWR(DRM_COMMAND_BASE + 0x19, ListHandlesArgs);
+static_assert(kIoctlListHandles == 0xC0106459);
+
+// DRM_IOCTL_AMDGPU_GEM_OP with op 2, in its 24-byte form.
+struct GemOpArgs {
+  std::uint32_t handle;
+  std::uint32_t op;
+  std::uint64_t value;
+  std::uint32_t num_entries;
+  std::uint32_t padding;
+};
+struct MappingEntry {
+  std::uint64_t addr;
+  std::uint64_t size;
+  std::uint64_t offset;
+  std::uint64_t flags;
+};
+constexpr std::uint32_t kGemOpGetMappingInfo = 2;
+static_assert(sizeof(GemOpArgs) == 24 && sizeof(MappingEntry) == 32);
+constexpr unsigned long kIoctlGemOp = DRM_IOWR(DRM_COMMAND_BASE + DRM_AMDGPU_GEM_OP, GemOpArgs);
+static_assert(kIoctlGemOp == 0xC0186450);
+
+// A listing is asked for again while the file's tables grow under it; a stopped process does not do that for
+// long.
+constexpr int kListAttempts = 16;
+constexpr std::size_t kFirstEntries = 64;
+
+// Returns 0 or a positive errno.
+int call(int fd, unsigned long request, void* args) {
+  int outcome;
+  do {
+    outcome = ::ioctl(fd, request, args);
+  } while (outcome < 0 && errno == EINTR);
+  return outcome < 0 ? errno : 0;
+}
+
+}  // namespace
+
+Result<std::string> driver_name(int fd) {
+  std::array<char, 64> name{};
+  drm_version version{};
+  version.name = name.data();
+  version.name_len = name.size() - 1;
+  if (const int err = call(fd, DRM_IOCTL_VERSION, &version); err != 0) {
+    return make_error(err, "ask a file for its DRM driver");
+  }
+  return std::string(name.data());
+}
+
+bool is_amdgpu(int fd) {
+  const auto name = driver_name(fd);
+  return name && *name == "amdgpu";
+}
+
+Result<std::optional<std::vector<GemHandle>>> list_handles(int fd) {
+  std::vector<ListHandlesEntry> entries(kFirstEntries);
+  for (int attempt = 0; attempt < kListAttempts; ++attempt) {
+    ListHandlesArgs args{reinterpret_cast<std::uintptr_t>(entries.data()),
+                         static_cast<std::uint32_t>(entries.size()), 0};
+    const int err = call(fd, kIoctlListHandles, &args);
+    if (err == EAGAIN) continue;
+    if (err == EINVAL) return std::optional<std::vector<GemHandle>>();
+    if (err != 0) return make_error(err, "list the GEM handles of a render file");
+    if (args.num_entries > entries.size()) {
+      entries.resize(args.num_entries);
+      continue;
+    }
+    std::vector<GemHandle> handles;
+    handles.reserve(args.num_entries);
+    for (std::uint32_t i = 0; i < args.num_entries; ++i) {
+      const ListHandlesEntry& entry = entries[i];
+      handles.push_back({entry.gem_handle, (entry.flags & kListHandlesIsImport) != 0, entry.size,
+                         entry.preferred_domains, entry.alloc_flags, entry.alignment});
+    }
+    return std::optional(std::move(handles));
+  }
+  return make_error(EAGAIN, "list the GEM handles of a render file: they keep changing");
+}
+
+Result<std::optional<std::vector<GemMapping>>> mappings_of(int fd, std::uint32_t handle) {
+  const auto what = [&] { return "ask for the mappings of GEM handle " + std::to_string(handle); };
+  std::vector<MappingEntry> entries(kFirstEntries);
+  for (int attempt = 0; attempt < kListAttempts; ++attempt) {
+    GemOpArgs args{handle, kGemOpGetMappingInfo, reinterpret_cast<std::uintptr_t>(entries.data()),
+                   static_cast<std::uint32_t>(entries.size()), 0};
+    const int err = call(fd, kIoctlGemOp, &args);
+    if (err == ENOENT) return std::optional(std::vector<GemMapping>());
+    if (err == EINVAL) return std::optional<std::vector<GemMapping>>();
+    if (err != 0) return make_error(err, what());
+    if (args.num_entries > entries.size()) {
+      entries.resize(args.num_entries);
+      continue;
+    }
+    std::vector<GemMapping> mappings;
+    mappings.reserve(args.num_entries);
+    for (std::uint32_t i = 0; i < args.num_entries; ++i) {
+      mappings.push_back({entries[i].addr, entries[i].size, entries[i].offset, entries[i].flags});
+    }
+    return std::optional(std::move(mappings));
+  }
+  return make_error(EAGAIN, what() + ": they keep changing");
+}
+
+Result<UniqueFd> export_dmabuf(int fd, std::uint32_t handle) {
+  drm_prime_handle args{};
+  args.handle = handle;
+  args.flags = DRM_CLOEXEC | DRM_RDWR;
+  if (const int err = call(fd, DRM_IOCTL_PRIME_HANDLE_TO_FD, &args); err != 0) {
+    return make_error(err, "export GEM handle " + std::to_string(handle) + " as a dma-buf");
+  }
+  return UniqueFd(args.fd);
+}
+
+Result<MapAccess> may_map(int fd, std::uint64_t offset) {
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  void* const mapped = ::mmap(nullptr, page, PROT_NONE, MAP_SHARED, fd, static_cast<off_t>(offset));
+  if (mapped != MAP_FAILED) {
+    (void)::munmap(mapped, page);
+    return MapAccess::Allowed;
+  }
+  switch (errno) {
+    case EPERM:
+      return MapAccess::Allowed;
+    case EACCES:
+      return MapAccess::Denied;
+    case EINVAL:
+      return MapAccess::UnknownOffset;
+    default:
+      return make_error(errno, "probe a render file for map offset " + std::to_string(offset));
+  }
+}
+
+}  // namespace sluice::drm

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: MIT
+// What may be asked of a DRM file that belongs to a dumped process, or is being made for a restored one:
+// listing, mapping query, PRIME export, and whether it may map an offset. By raw ioctl and never through
+// libdrm: an import of a BO that the file already holds returns the application's own handle without a
+// reference, and libdrm's free would close it; libdrm's VA manager knows nothing of the application's
+// mappings.
+//
+// Every fd is borrowed. Nothing here changes the file. May be called from any thread.
+// ABI: drm.h, amdgpu_drm.h; GEM_LIST_HANDLES and GET_MAPPING_INFO are newer than Debian 12's headers (first
+// in Linux 6.18 as far as known), their layout is written out here.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "pipeline/result.h"
+#include "pipeline/unique_fd.h"
+
+namespace sluice::drm {
+
+// Name of the driver behind a DRM file ("amdgpu"). Errors: ENOTTY, EINVAL or EBADF where `fd` is no DRM file.
+Result<std::string> driver_name(int fd);
+
+// EINVAL-free shorthand: false for every file that is not an open amdgpu DRM file.
+bool is_amdgpu(int fd);
+
+// One GEM handle of a file.
+struct GemHandle {
+  std::uint32_t handle = 0;
+  bool imported = false;  // attached from another device
+  std::uint64_t bytes = 0;
+  std::uint64_t preferred_domains = 0;  // AMDGPU_GEM_DOMAIN_*
+  std::uint64_t alloc_flags = 0;        // AMDGPU_GEM_CREATE_*
+  std::uint64_t alignment_bytes = 0;
+};
+
+// Every GEM handle of the file, KFD's not included (those are no handles). nullopt: the kernel is too old to
+// say. Errors: ENOMEM, EBADF, ENODEV.
+Result<std::optional<std::vector<GemHandle>>> list_handles(int fd);
+
+// Where a BO is mapped in the file's GPU address space, bytes.
+struct GemMapping {
+  std::uint64_t address = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t bo_offset = 0;
+  std::uint64_t flags = 0;  // AMDGPU_VM_PAGE_* and PTE bits, as the kernel reports them
+};
+
+// Mappings of `handle`; empty if it is mapped nowhere in this file's address space (the kernel answers ENOENT
+// for an unknown handle as well). nullopt: the kernel is too old to say. Errors: ENOMEM, EBADF.
+Result<std::optional<std::vector<GemMapping>>> mappings_of(int fd, std::uint32_t handle);
+
+// A dma-buf of the file's BO `handle`, readable and writable, close-on-exec. Errors: ENOENT unknown handle,
+// EPERM for memory that cannot be shared (userptr, VM_ALWAYS_VALID), EMFILE.
+Result<UniqueFd> export_dmabuf(int fd, std::uint32_t handle);
+
+// What the kernel says when `fd` asks for a mapping of `offset`.
+enum class MapAccess : std::uint8_t {
+  Allowed,        // holds a handle of the BO, or is the file KFD acquired for it
+  Denied,         // another file's BO
+  UnknownOffset,  // no BO of this device has the offset
+};
+
+// Maps one page of `offset` (a multiple of the page size) without access rights and unmaps it: no page is
+// faulted in, nothing of the file changes. A BO that no CPU may map counts as Allowed: access is tested
+// first. Errors: ENOMEM, EBADF, ENODEV.
+Result<MapAccess> may_map(int fd, std::uint64_t offset);
+
+}  // namespace sluice::drm
