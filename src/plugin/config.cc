@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: MIT
+#include "plugin/config.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <bit>
+#include <cctype>
+#include <cerrno>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+
+#include "pipeline/checksum.h"
+#include "pipeline/unique_fd.h"
+#include "pipeline/units.h"
+
+namespace sluice::plugin {
+
+namespace {
+
+constexpr std::uint64_t kLargestStaging = 64 * kGiB;
+constexpr std::uint64_t kLargestChunk = 64 * kMiB;
+constexpr std::uint32_t kFewestSlots = 2;
+constexpr std::size_t kLongestConfigFile = 64 * kKiB;
+
+std::string lower(std::string_view text) {
+  std::string out(text);
+  std::transform(out.begin(), out.end(), out.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return out;
+}
+
+void complain(LogLines& lines, const char* name, const std::string& value, const std::string& expected) {
+  lines.push_back({Level::Warning, std::string(name) + "=" + value + " is not understood (expected " +
+                                       expected + "); the default is used"});
+}
+
+bool parse_switch(const Lookup& lookup, const char* name, bool otherwise, LogLines& lines) {
+  const auto value = lookup(name);
+  if (!value) return otherwise;
+  const std::string word = lower(*value);
+  if (word == "1" || word == "yes" || word == "on" || word == "true") return true;
+  if (word == "0" || word == "no" || word == "off" || word == "false") return false;
+  complain(lines, name, *value, "1/yes/on/true or 0/no/off/false");
+  return otherwise;
+}
+
+std::uint64_t parse_size(const Lookup& lookup, const char* name, std::uint64_t otherwise, std::uint64_t least,
+                         std::uint64_t most, LogLines& lines) {
+  const auto value = lookup(name);
+  if (!value) return otherwise;
+  const auto bytes = parse_bytes(*value);
+  if (!bytes || *bytes < least || *bytes > most) {
+    complain(lines, name, *value,
+             "bytes, with K, M or G, from " + std::to_string(least) + " to " + std::to_string(most));
+    return otherwise;
+  }
+  return *bytes;
+}
+
+IoMode parse_io_mode(const Lookup& lookup, LogLines& lines) {
+  const auto value = lookup("SLUICE_IO_MODE");
+  if (!value) return IoMode::Auto;
+  const std::string word = lower(*value);
+  if (word == "auto") return IoMode::Auto;
+  if (word == "direct") return IoMode::Direct;
+  if (word == "buffered") return IoMode::Buffered;
+  complain(lines, "SLUICE_IO_MODE", *value, "auto, direct or buffered");
+  return IoMode::Auto;
+}
+
+std::string_view trimmed(std::string_view text) {
+  const auto space = [](char c) { return c == ' ' || c == '\t' || c == '\r'; };
+  while (!text.empty() && space(text.front())) text.remove_prefix(1);
+  while (!text.empty() && space(text.back())) text.remove_suffix(1);
+  return text;
+}
+
+std::map<std::string, std::string> parse_file(std::string_view text, const char* file, LogLines& lines) {
+  std::map<std::string, std::string> settings;
+  for (unsigned number = 1; !text.empty(); ++number) {
+    const std::size_t newline = text.find('\n');
+    const std::string_view line = trimmed(text.substr(0, newline));
+    text.remove_prefix(newline == std::string_view::npos ? text.size() : newline + 1);
+    if (line.empty() || line.front() == '#') continue;
+    const std::size_t equals = line.find('=');
+    const std::string name(trimmed(line.substr(0, equals)));
+    if (equals == std::string_view::npos || name.empty()) {
+      lines.push_back(
+          {Level::Warning, std::string(file) + " line " + std::to_string(number) + " is not NAME=value"});
+      continue;
+    }
+    settings[name] = trimmed(line.substr(equals + 1));
+  }
+  return settings;
+}
+
+}  // namespace
+
+std::optional<std::uint64_t> parse_bytes(std::string_view text) {
+  std::uint64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc()) return std::nullopt;
+  std::uint64_t unit = 1;
+  const std::string_view suffix(end, static_cast<std::size_t>(text.data() + text.size() - end));
+  if (suffix.size() > 1) return std::nullopt;
+  if (suffix.size() == 1) {
+    switch (std::toupper(static_cast<unsigned char>(suffix.front()))) {
+      case 'K':
+        unit = kKiB;
+        break;
+      case 'M':
+        unit = kMiB;
+        break;
+      case 'G':
+        unit = kGiB;
+        break;
+      default:
+        return std::nullopt;
+    }
+  }
+  if (number > UINT64_MAX / unit) return std::nullopt;
+  return number * unit;
+}
+
+Config parse_config(const Lookup& lookup, LogLines& lines) {
+  Config config;
+  const Config standard;
+  config.chunk_bytes =
+      parse_size(lookup, "SLUICE_CHUNK_SIZE", standard.chunk_bytes, kSumBlockBytes, kLargestChunk, lines);
+  if (!std::has_single_bit(config.chunk_bytes)) {
+    complain(lines, "SLUICE_CHUNK_SIZE", std::to_string(config.chunk_bytes), "a power of two");
+    config.chunk_bytes = standard.chunk_bytes;
+  }
+  config.staging_bytes = parse_size(lookup, "SLUICE_STAGING_SIZE", standard.staging_bytes,
+                                    kFewestSlots * kSumBlockBytes, kLargestStaging, lines);
+  // Upstream's cap on its copy buffer; 0 means no cap.
+  const std::uint64_t cap = parse_size(lookup, "KFD_MAX_BUFFER_SIZE", 0, 0, UINT64_MAX, lines);
+  if (cap != 0) config.staging_bytes = std::min(config.staging_bytes, cap);
+  // A small cap is kept by smaller chunks first; two slots of the smallest chunk are the least there can be.
+  while (config.staging_bytes / config.chunk_bytes < kFewestSlots && config.chunk_bytes > kSumBlockBytes) {
+    config.chunk_bytes /= 2;
+  }
+  if (config.staging_bytes / config.chunk_bytes < kFewestSlots) {
+    config.staging_bytes = kFewestSlots * config.chunk_bytes;
+    lines.push_back({Level::Warning, "KFD_MAX_BUFFER_SIZE=" + std::to_string(cap) +
+                                         " is less than the pipeline needs; " +
+                                         std::to_string(config.staging_bytes) + " bytes per GPU are used"});
+  }
+  config.staging_bytes -= config.staging_bytes % config.chunk_bytes;
+  config.io_mode = parse_io_mode(lookup, lines);
+  config.checksum = parse_switch(lookup, "SLUICE_CHECKSUM", standard.checksum, lines);
+  config.sync = parse_switch(lookup, "SLUICE_SYNC", standard.sync, lines);
+  config.zero_holes = parse_switch(lookup, "SLUICE_ZERO_HOLES", standard.zero_holes, lines);
+  config.parallel_restore = parse_switch(lookup, "SLUICE_PARALLEL_RESTORE", standard.parallel_restore, lines);
+  // Kept alive for as long as parse_match_rules() looks at them.
+  std::map<std::string, std::optional<std::string>> values;
+  kfd::ParsedMatchRules match = kfd::parse_match_rules([&](const char* name) -> const char* {
+    const auto& value = values.try_emplace(name, lookup(name)).first->second;
+    return value ? value->c_str() : nullptr;
+  });
+  config.match_rules = match.rules;
+  for (std::string& warning : match.warnings) lines.push_back({Level::Warning, std::move(warning)});
+  return config;
+}
+
+Lookup environment_and_file(const char* file, LogLines& lines) {
+  std::map<std::string, std::string> settings;
+  const UniqueFd fd(open(file, O_RDONLY | O_CLOEXEC));
+  if (fd) {
+    std::string text(kLongestConfigFile + 1, '\0');
+    std::size_t have = 0;
+    ssize_t got = 0;
+    while (have < text.size() &&
+           (got = TEMP_FAILURE_RETRY(read(fd.get(), text.data() + have, text.size() - have))) > 0) {
+      have += static_cast<std::size_t>(got);
+    }
+    text.resize(have);
+    if (got < 0 || have > kLongestConfigFile) {
+      lines.push_back(
+          {Level::Warning,
+           std::string(file) + (got < 0 ? " cannot be read" : " is longer than 64 KiB") + "; it is ignored"});
+    } else {
+      settings = parse_file(text, file, lines);
+    }
+  } else if (errno != ENOENT) {
+    lines.push_back({Level::Warning, std::string(file) + " cannot be opened: " + strerrordesc_np(errno)});
+  }
+  return [settings = std::move(settings)](const char* name) -> std::optional<std::string> {
+    if (const char* value = std::getenv(name)) return value;
+    if (const auto found = settings.find(name); found != settings.end()) return found->second;
+    return std::nullopt;
+  };
+}
+
+}  // namespace sluice::plugin

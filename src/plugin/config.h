@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MIT
+// What the user may set: upstream's KFD_* variables with their meaning and ours, SLUICE_*.
+// docs/configuration.md is the list for users.
+//
+// Read once, in init(), before any fork: from the environment, and below it from /etc/criu/sluice.conf (the
+// same names, because container engines do not pass environments on). A bad value gives one warning and the
+// default. Plain value.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "kfd/matching.h"
+#include "pipeline/file_store.h"
+#include "pipeline/units.h"
+#include "plugin/criu_host.h"
+
+namespace sluice::plugin {
+
+inline constexpr const char* kConfigFile = "/etc/criu/sluice.conf";
+
+struct Config {
+  std::uint64_t staging_bytes = 64 * kMiB;  // per GPU; slots = staging_bytes / chunk_bytes
+  std::uint64_t chunk_bytes = 4 * kMiB;     // power of two, multiple of kSumBlockBytes
+  IoMode io_mode = IoMode::Auto;
+  bool checksum = true;
+  bool sync = true;
+  bool zero_holes = true;
+  bool parallel_restore = true;
+  kfd::MatchRules match_rules;
+
+  // Slots of one lane: at least 2, so that one can be copied while the other is written.
+  std::uint32_t slots() const { return static_cast<std::uint32_t>(staging_bytes / chunk_bytes); }
+};
+
+// "4096", "512K", "64M", "2G" (also lower case) as bytes. Nothing for anything else or what overflows.
+std::optional<std::uint64_t> parse_bytes(std::string_view text);
+
+// A variable's value, or nothing. The real one looks into the environment, then into the configuration file.
+using Lookup = std::function<std::optional<std::string>(const char* name)>;
+
+// Turns settings into a Config; complaints go to `lines`.
+Config parse_config(const Lookup& lookup, LogLines& lines);
+
+// Lookup over the process' environment and `file` (lines NAME=value, # comments; at most 64 KiB are read; an
+// unreadable or overlong file is a warning).
+Lookup environment_and_file(const char* file, LogLines& lines);
+
+}  // namespace sluice::plugin

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: MIT
+#include "plugin/content_channel.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+namespace sluice::plugin {
+
+namespace {
+
+constexpr std::uint64_t kMagic =
+    0x31302d6563696c73;  // "slice-01": changes with every change of the structs below
+constexpr std::size_t kReplyText = 512;
+
+struct Hello {
+  std::uint64_t magic = kMagic;
+};
+
+struct Request {
+  std::uint64_t magic = kMagic;
+  std::int32_t id = 0;
+  std::uint32_t gpus = 0;
+  DumpId dump_id{};
+};
+
+struct GpuHeader {
+  std::uint32_t gpu_id = 0;
+  std::uint32_t render_minor = 0;
+  std::int32_t numa_node = -1;
+  std::uint32_t bos = 0;
+  Sum128 bo_table_digest{};
+};
+
+struct BoEntry {
+  std::uint64_t bytes = 0;
+  std::uint64_t va = 0;
+};
+
+struct BoBatch {
+  std::uint64_t count = 0;
+  std::array<BoEntry, kFdsPerMessage> bos{};
+};
+
+struct Reply {
+  std::uint64_t magic = kMagic;
+  std::int32_t err = 0;
+  std::array<char, kReplyText> text{};
+};
+
+// Sends one message with `fds` beside it. MSG_NOSIGNAL: a dead peer is an error, not a SIGPIPE.
+Result<void> send_message(int socket, const void* bytes, std::size_t length, std::span<const int> fds) {
+  iovec part{const_cast<void*>(bytes), length};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(kFdsPerMessage * sizeof(int))> control{};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  if (!fds.empty()) {
+    message.msg_control = control.data();
+    message.msg_controllen = CMSG_SPACE(fds.size_bytes());
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(fds.size_bytes());
+    std::memcpy(CMSG_DATA(header), fds.data(), fds.size_bytes());
+  }
+  const ssize_t sent = TEMP_FAILURE_RETRY(sendmsg(socket, &message, MSG_NOSIGNAL));
+  if (sent < 0) return make_error(errno, "send to the content channel");
+  if (static_cast<std::size_t>(sent) != length) return make_error(EMSGSIZE, "send to the content channel");
+  return {};
+}
+
+// Receives one message of exactly `length` bytes and exactly `fd_count` fds; anything else is EBADMSG.
+Result<std::vector<UniqueFd>> receive_message(int socket, void* bytes, std::size_t length,
+                                              std::size_t fd_count, int flags) {
+  iovec part{bytes, length};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(kFdsPerMessage * sizeof(int))> control{};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  const ssize_t got = TEMP_FAILURE_RETRY(recvmsg(socket, &message, flags | MSG_CMSG_CLOEXEC));
+  if (got < 0) return make_error(errno, "receive from the content channel");
+  std::vector<UniqueFd> fds;
+  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+    const std::size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (std::size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof fd);
+      fds.emplace_back(fd);
+    }
+  }
+  if (got == 0) return make_error(ECONNRESET, "the other end of the content channel is gone");
+  if (static_cast<std::size_t>(got) != length || (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 ||
+      fds.size() != fd_count) {
+    return make_error(EBADMSG,
+                      "a message on the content channel has the wrong size (an fd limit of the main process "
+                      "that is too low looks like this, too)");
+  }
+  return fds;
+}
+
+template <class Message>
+Result<void> receive_plain(int socket, Message& message) {
+  SLUICE_TRY(receive_message(socket, &message, sizeof message, 0, 0));
+  return {};
+}
+
+}  // namespace
+
+Result<std::pair<UniqueFd, UniqueFd>> make_content_sockets() {
+  std::array<int, 2> ends{};
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0) {
+    return make_error(errno, "socketpair for the content server");
+  }
+  return std::pair(UniqueFd(ends[0]), UniqueFd(ends[1]));
+}
+
+Result<void> hand_over(int shared_socket, const ContentRequest& request) {
+  SLUICE_TRY_ASSIGN(auto pair, make_content_sockets());
+  const UniqueFd channel = std::move(pair.first);
+  {
+    const UniqueFd servers =
+        std::move(pair.second);  // closed here after it was sent: the server's death is then seen
+    const int fd = servers.get();
+    const Hello hello;
+    SLUICE_TRY(send_message(shared_socket, &hello, sizeof hello, {&fd, 1}));
+  }
+  Request head;
+  head.id = request.id;
+  head.gpus = static_cast<std::uint32_t>(request.gpus.size());
+  head.dump_id = request.dump_id;
+  SLUICE_TRY(send_message(channel.get(), &head, sizeof head, {}));
+  for (const GpuContents& gpu : request.gpus) {
+    const GpuHeader header{gpu.gpu_id, gpu.render_minor, gpu.numa_node,
+                           static_cast<std::uint32_t>(gpu.bos.size()), gpu.bo_table_digest};
+    SLUICE_TRY(send_message(channel.get(), &header, sizeof header, {}));
+    for (std::size_t at = 0; at < gpu.bos.size();) {
+      BoBatch batch;
+      std::array<int, kFdsPerMessage> fds{};
+      for (; batch.count < kFdsPerMessage && at < gpu.bos.size(); ++at, ++batch.count) {
+        batch.bos[batch.count] = {gpu.bos[at].bytes, gpu.bos[at].va};
+        fds[batch.count] = gpu.bos[at].dmabuf.get();
+      }
+      SLUICE_TRY(send_message(channel.get(), &batch, sizeof batch,
+                              {fds.data(), static_cast<std::size_t>(batch.count)}));
+    }
+  }
+  Reply reply;
+  SLUICE_TRY(receive_plain(channel.get(), reply));
+  reply.text.back() = '\0';
+  if (reply.magic != kMagic || reply.err < 0)
+    return make_error(EBADMSG, "the content server's reply is garbled");
+  if (reply.err != 0) return Error{reply.err, reply.text.data()};
+  return {};
+}
+
+Result<UniqueFd> accept_channel(int shared_socket) {
+  Hello hello{0};
+  SLUICE_TRY_ASSIGN(std::vector<UniqueFd> fds,
+                    receive_message(shared_socket, &hello, sizeof hello, 1, MSG_DONTWAIT));
+  if (hello.magic != kMagic)
+    return make_error(EBADMSG, "a hello on the content socket is not of this plugin");
+  return std::move(fds.front());
+}
+
+Result<ContentRequest> receive_request(int channel) {
+  Request head;
+  SLUICE_TRY(receive_plain(channel, head));
+  if (head.magic != kMagic || head.gpus > kMostGpus)
+    return make_error(EBADMSG, "a content request is not of this plugin");
+  ContentRequest request;
+  request.id = head.id;
+  request.dump_id = head.dump_id;
+  for (std::uint32_t i = 0; i < head.gpus; ++i) {
+    GpuHeader header;
+    SLUICE_TRY(receive_plain(channel, header));
+    if (header.bos > kMostBos) return make_error(EBADMSG, "a content request names too many BOs");
+    GpuContents gpu;
+    gpu.gpu_id = header.gpu_id;
+    gpu.render_minor = header.render_minor;
+    gpu.numa_node = header.numa_node;
+    gpu.bo_table_digest = header.bo_table_digest;
+    gpu.bos.reserve(header.bos);
+    while (gpu.bos.size() < header.bos) {
+      BoBatch batch;
+      const std::size_t expected = std::min<std::size_t>(kFdsPerMessage, header.bos - gpu.bos.size());
+      SLUICE_TRY_ASSIGN(std::vector<UniqueFd> fds,
+                        receive_message(channel, &batch, sizeof batch, expected, 0));
+      if (batch.count != expected) return make_error(EBADMSG, "a batch of BOs has the wrong count");
+      for (std::size_t j = 0; j < expected; ++j) {
+        gpu.bos.push_back({batch.bos[j].bytes, batch.bos[j].va, std::move(fds[j])});
+      }
+    }
+    request.gpus.push_back(std::move(gpu));
+  }
+  return request;
+}
+
+Result<void> send_reply(int channel, const Error& error) {
+  Reply reply;
+  reply.err = error.err;
+  error.what.copy(reply.text.data(), reply.text.size() - 1);
+  return send_message(channel, &reply, sizeof reply, {});
+}
+
+}  // namespace sluice::plugin

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: MIT
+// The content server: fills restored tasks' BOs from CRIU's main process while the tasks go on with their own
+// memory.
+//
+// Made in init(RESTORE) on hosts whose fdstore works there (CRIU >= 4.2), started in POST_FORKING, joined by
+// the first RESUME_DEVICES_LATE or by exit(). Its threads live only in between. Main process only; the tasks
+// see its fdstore id.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "pipeline/lane.h"
+#include "plugin/content_channel.h"
+
+namespace sluice::plugin {
+
+class ContentServer {
+ public:
+  // Puts the tasks' end of the socket into the host's fdstore. Starts no thread. Errors: socketpair's; EIO
+  // when the fdstore refuses.
+  static Result<std::unique_ptr<ContentServer>> make(const Config& config);
+  ~ContentServer();  // cancels whatever runs and joins
+
+  int fdstore_id() const { return fdstore_id_; }
+
+  // Begins to take requests. `image_dir` is borrowed until join().
+  Result<void> start(int image_dir);
+
+  // Takes no further request, waits for all contents and returns the first error of any. Further calls return
+  // the same at once. `report` as in ContentsJob::wait.
+  Result<void> join(const std::function<void(const std::string&)>& report);
+
+  // Makes contents that are still under way fail with ECANCELED. Main thread, before join().
+  void cancel() { cancelled_ = true; }
+
+  // After join(): outcomes per file id, and queued log lines.
+  struct Finished {
+    int id = 0;
+    std::vector<GpuOutcome> gpus;
+    double seconds = 0;  // from the request to the end of its last lane
+  };
+  std::vector<Finished> take_finished() { return std::exchange(finished_, {}); }
+  LogLines take_log_lines() { return std::exchange(log_lines_, {}); }
+
+ private:
+  struct Running {
+    int id = 0;
+    std::chrono::steady_clock::time_point began;
+    std::unique_ptr<ContentsJob> job;
+  };
+  explicit ContentServer(const Config& config) : config_(config) {}
+  Result<void> serve();
+  Result<void> take_request();
+
+  Config config_;
+  int fdstore_id_ = -1;
+  int image_dir_ = -1;
+  UniqueFd socket_;
+  UniqueFd stop_;  // eventfd: readable when join() was called
+  std::optional<LaneThread> thread_;
+  std::vector<Running> running_;  // the server thread's until it was joined
+  std::atomic<bool> cancelled_{false};
+  bool joined_ = false;
+  Result<void> outcome_;
+  std::vector<Finished> finished_;
+  LogLines log_lines_;
+};
+
+}  // namespace sluice::plugin

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MIT
+// The contents of one KFD process' BOs, on the way to or from their pages files: one lane per GPU, all at
+// once.
+//
+// The same job serves the dump, a task that restores itself, and the content server in CRIU's main process.
+// start() makes the lane threads and returns; wait() joins them. Nothing outlives wait(): no thread, ring,
+// io-wq worker, map or fd.
+//
+// dump:    BO table → layout → chunk → [slot] → SDMA copy → checksum → file     then sums, then rename
+// restore: file → checksum (compared before it goes on) → SDMA copy → BO
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "pipeline/checksum.h"
+#include "pipeline/file_store.h"
+#include "pipeline/lane.h"
+#include "pipeline/pipeline.h"
+#include "pipeline/unique_fd.h"
+#include "plugin/config.h"
+#include "plugin/criu_host.h"
+#include "plugin/sums.h"
+
+namespace sluice::plugin {
+
+// One BO whose contents travel (VRAM or GTT). Sizes in bytes.
+struct ContentBo {
+  std::uint64_t bytes = 0;
+  std::uint64_t va = 0;  // for messages
+  UniqueFd dmabuf;       // closed as soon as its first piece has been imported
+};
+
+// The BOs of one GPU, in bucket order: one pages file.
+struct GpuContents {
+  std::uint32_t gpu_id = 0;        // user gpu_id: names the files
+  std::uint32_t render_minor = 0;  // of the local GPU that holds the BOs
+  int numa_node = -1;              // of that GPU, -1 = unknown
+  std::vector<ContentBo> bos;
+  Sum128 bo_table_digest{};  // of the metadata image's entries for this GPU
+};
+
+// What became of one GPU's contents. Times from the start of the lane to its end, durable.
+struct GpuOutcome {
+  std::uint32_t gpu_id = 0;
+  std::uint64_t bos = 0;
+  std::uint64_t bytes = 0;  // of BO contents
+  std::uint64_t zero_bytes = 0;
+  std::uint64_t io_bytes = 0;      // moved to or from the file
+  std::uint64_t pinned_bytes = 0;  // staging registered with GPU and ring
+  bool direct_io = false;
+  bool verified = false;  // restore: every block was compared with its sum
+  double seconds = 0;
+  PipelineStats stats;
+};
+
+class ContentsJob {
+ public:
+  // Starts one lane per entry of `gpus` that has BOs. `image_dir` is borrowed until the job is destroyed.
+  // `dump_id` ties the sidecars to the metadata image: written on dump, compared on restore (all zero: not
+  // known, not compared). Errors: EAGAIN (threads), what opening or reading a sidecar gave. On error nothing
+  // is running.
+  static Result<std::unique_ptr<ContentsJob>> start(Direction direction, int image_dir, int id,
+                                                    std::vector<GpuContents> gpus, const Config& config,
+                                                    const DumpId& dump_id);
+  ~ContentsJob();  // cancels and joins
+
+  // Waits for all lanes; the first error of any lane wins and makes the others stop. `report` (may be null)
+  // is called about once a second with a line of progress, from the calling thread.
+  Result<void> wait(const std::function<void(const std::string&)>& report);
+
+  // Dump, after wait() succeeded: writes the sidecars and renames the pages files to their names.
+  Result<void> commit();
+
+  void cancel() { cancelled_ = true; }
+
+  // After wait():
+  const std::vector<GpuOutcome>& outcomes() const { return outcomes_; }
+  // What the lanes had to say; to be logged by whoever may log. Empties the list.
+  LogLines take_log_lines();
+
+ private:
+  struct Lane;
+  ContentsJob(Direction direction, int image_dir, int id, const Config& config, const DumpId& dump_id);
+  Result<bool> read_sidecar(const GpuContents& gpu, const ImageLayout& layout, Sidecar& sidecar);
+  Result<void> run_and_report(Lane& lane);
+  Result<void> run_lane(Lane& lane);
+  std::string describe(const Lane& lane, std::uint64_t file_offset, std::uint64_t length) const;
+  void note(Level level, std::string text);
+
+  Direction direction_;
+  int image_dir_;
+  int id_;
+  Config config_;
+  DumpId dump_id_;
+  std::vector<std::unique_ptr<Lane>> lanes_;
+  std::vector<GpuOutcome> outcomes_;
+  std::atomic<bool> cancelled_{false};
+  std::mutex mutex_;  // guards the members below
+  std::condition_variable lane_ended_;
+  std::size_t running_ = 0;
+  bool failed_ = false;
+  Error first_error_;
+  LogLines log_lines_;
+};
+
+}  // namespace sluice::plugin

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: MIT
+#include "plugin/criu_host.h"
+
+#include <dlfcn.h>
+#include <elf.h>
+#include <link.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+
+// Symbols of the host, as its headers declare them. All weak: a missing one is a null pointer, never a failed
+// dlopen.
+extern "C" {
+[[gnu::weak]] int criu_get_image_dir(void);
+[[gnu::weak]] int get_service_fd(int type);
+[[gnu::weak]] int find_unused_fd_pid(int pid);
+[[gnu::weak]] int fdstore_add(int fd);
+[[gnu::weak]] int fdstore_get(int id);
+[[gnu::weak]] int add_inventory_plugin(const char* name);
+[[gnu::weak]] bool check_and_remove_inventory_plugin(const char* name, std::size_t length);
+[[gnu::weak]] void print_on_level(unsigned int level, const char* format, ...)
+    __attribute__((format(printf, 2, 3)));
+}
+
+namespace sluice::plugin {
+
+namespace {
+
+constexpr const char* kName = "amdgpu_plugin";  // upstream's: images stay interchangeable
+constexpr unsigned kOldestHookCount = 10;
+constexpr int kImageStreamerServiceFd = 3;  // same number in every version
+constexpr std::size_t kLongestLine = 2048;  // CRIU's own buffer is 8 KiB and not checked on the way out
+
+unsigned read_hook_count() {
+  void* control = dlsym(RTLD_DEFAULT, "cr_plugin_ctl");
+  if (control == nullptr) return kOldestHookCount;
+  Dl_info info;
+  ElfW(Sym)* symbol = nullptr;
+  if (dladdr1(control, &info, reinterpret_cast<void**>(&symbol), RTLD_DL_SYMENT) == 0 || symbol == nullptr) {
+    return kOldestHookCount;
+  }
+  constexpr std::size_t kListHead = 2 * sizeof(void*);
+  const std::size_t size = symbol->st_size;
+  if (size < (kOldestHookCount + 1) * kListHead || size % kListHead != 0 || size > 256 * kListHead)
+    return kOldestHookCount;
+  return static_cast<unsigned>(size / kListHead - 1);
+}
+
+}  // namespace
+
+unsigned host_hook_count() {
+  static const unsigned count = read_hook_count();
+  return count;
+}
+
+void log_line(Level level, std::string_view text) {
+  const int length = static_cast<int>(std::min(text.size(), kLongestLine));
+  if (print_on_level != nullptr) {
+    print_on_level(static_cast<unsigned>(level), "%s: %.*s\n", kName, length, text.data());
+  } else {
+    (void)std::fprintf(stderr, "%s: %.*s\n", kName, length, text.data());
+  }
+}
+
+void log_text(Level level, std::string_view text) {
+  while (!text.empty()) {
+    const std::size_t newline = std::min(text.find('\n'), text.size());
+    log_line(level, text.substr(0, newline));
+    text.remove_prefix(std::min(newline + 1, text.size()));
+  }
+}
+
+void log_lines(const LogLines& lines) {
+  for (const LogLine& line : lines) log_line(line.level, line.text);
+}
+
+int image_dir_fd() {
+  return criu_get_image_dir != nullptr ? criu_get_image_dir() : -1;
+}
+
+int first_unused_fd(int pid) {
+  return find_unused_fd_pid != nullptr ? find_unused_fd_pid(pid) : -1;
+}
+
+int fdstore_add(int fd) {
+  return ::fdstore_add != nullptr ? ::fdstore_add(fd) : -1;
+}
+
+int fdstore_get(int id) {
+  return ::fdstore_get != nullptr ? ::fdstore_get(id) : -1;
+}
+
+bool streaming() {
+  return get_service_fd != nullptr && get_service_fd(kImageStreamerServiceFd) >= 0;
+}
+
+void inventory_add_self() {
+  if (add_inventory_plugin != nullptr && add_inventory_plugin(kName) != 0) {
+    log_line(Level::Warning,
+             "cannot note amdgpu_plugin in the inventory image; restore will not check for the plugin");
+  }
+}
+
+bool inventory_says_not_needed() {
+  return check_and_remove_inventory_plugin != nullptr &&
+         !check_and_remove_inventory_plugin(kName, std::char_traits<char>::length(kName));
+}
+
+}  // namespace sluice::plugin

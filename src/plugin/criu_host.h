@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: MIT
+// The CRIU process the plugin is loaded into, seen through weak symbols: one binary for every host
+// from 3.17.1 on.
+//
+// Source of every fact here: CRIU's criu/include/criu-plugin.h, plugin.c and servicefd.h of v3.17.1, v4.1.1,
+// v4.2 and criu-dev. The plugin API says 0.2.0 in all of them, so hosts are told apart by how many hooks they
+// know, which is the size of their exported `cr_plugin_ctl`: {list_head head; list_head hook_chain[MAX]} = 16
+// + 16 * MAX bytes. Main-thread only, but for log lines made elsewhere and handed over (see LogLines).
+#pragma once
+
+#include <sys/stat.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace sluice::plugin {
+
+// Hook numbers: never changed, only appended to.
+enum Hook : unsigned {
+  kHookDumpExtFile = 2,
+  kHookRestoreExtFile = 3,
+  kHookHandleDeviceVma = 7,
+  kHookUpdateVmaMap = 8,
+  kHookResumeDevicesLate = 9,
+  kHookPauseDevices = 10,       // CRIU >= 4.0
+  kHookCheckpointDevices = 11,  // CRIU >= 4.0
+  kHookPostForking = 12,        // CRIU >= 4.2
+  kHookRestoreInit = 13,        // after 4.2
+  kHookDumpDevicesLate = 14,    // after 4.2
+  kHookCount = 15,
+};
+
+// Layout of cr_plugin_desc_t with as many hooks as we know; a host reads the first max_hooks of them.
+struct PluginDescriptor {
+  const char* name;
+  int (*init)(int stage);
+  void (*exit)(int stage, int ret);
+  unsigned int version;
+  unsigned int max_hooks;
+  void* hooks[kHookCount];
+};
+
+inline constexpr unsigned kPluginApiVersion = 0x000200;  // 0.2.0
+
+enum RunStage : int { kStageDump = 0, kStagePreDump = 1, kStageRestore = 2 };
+
+// What a hook has to say to CRIU: its return value, or nothing when the object is not ours (-ENOTSUP: CRIU
+// then asks the next plugin).
+using Answer = std::optional<int>;
+
+// Hooks this host knows: 10 (3.17 to 3.19), 12 (4.0, 4.1), 13 (4.2), 15 (newer). 10 where it cannot be told.
+unsigned host_hook_count();
+
+// What a host's hook count means.
+inline bool host_has_post_forking() {
+  return host_hook_count() > kHookPostForking;
+}  // and fdstore works in init()
+inline bool host_has_dump_devices_late() {
+  return host_hook_count() > kHookDumpDevicesLate;
+}
+inline bool host_restore_takes_retry() {
+  return host_hook_count() > kHookRestoreInit;
+}  // RESTORE_EXT_FILE(id, bool*)
+inline bool host_takes_vma_fd() {
+  return host_hook_count() > kHookResumeDevicesLate + 1;
+}  // else it dups ours
+
+// CRIU's log levels.
+enum class Level : unsigned { Error = 1, Warning = 2, Info = 3, Debug = 4 };
+
+// One line in CRIU's log, prefixed "amdgpu_plugin: ". Main thread inside a hook only: CRIU formats into one
+// static buffer. Lines longer than 2 KiB are cut. To stderr where the host has no log.
+void log_line(Level level, std::string_view text);
+
+// The same for a text of several lines.
+void log_text(Level level, std::string_view text);
+
+struct LogLine {
+  Level level = Level::Info;
+  std::string text;
+};
+// Lines that lanes queue for the hook that joins them.
+using LogLines = std::vector<LogLine>;
+void log_lines(const LogLines& lines);
+
+// The image directory, an fd of the host (do not close). -1 where there is none.
+int image_dir_fd();
+
+// The number from which on no fd of the task being restored (virtual pid `pid`) lives, or -1 when the host
+// cannot say.
+int first_unused_fd(int pid);
+
+// fds handed from the main process to restored tasks. REQUIRES: host_has_post_forking().
+int fdstore_add(int fd);  // id, or -1
+int fdstore_get(int id);  // new fd, or -1
+
+// Whether the images are streamed (--stream): then there is no directory to write into.
+bool streaming();
+
+// Inventory of plugins that an image needs (CRIU >= 4.1; elsewhere nothing happens and everything is
+// enabled).
+void inventory_add_self();         // at most once per dump
+bool inventory_says_not_needed();  // restore, in init(): true when the image was made without any GPU plugin
+
+}  // namespace sluice::plugin

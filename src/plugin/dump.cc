@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: MIT
+#include "plugin/dump.h"
+
+#include <fcntl.h>
+#include <sys/sysmacros.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "drm/target_file.h"
+#include "kfd/image.h"
+#include "kfd/processes.h"
+#include "kfd/uapi.h"
+#include "plugin/image_files.h"
+#include "plugin/machine.h"
+#include "plugin/metadata.h"
+#include "plugin/stats.h"
+
+namespace sluice::plugin {
+
+namespace {
+
+std::string kernel_release() {
+  utsname names{};
+  return uname(&names) == 0 ? names.release : "";
+}
+
+Result<UniqueFd> duplicate(int fd) {
+  UniqueFd copy(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+  if (!copy) return make_error(errno, "dup of the target's fd");
+  return copy;
+}
+
+std::vector<kfd::BoEntry> bo_entries(const kfd::Checkpoint& checkpoint) {
+  std::vector<kfd::BoEntry> bos;
+  bos.reserve(checkpoint.bos.size());
+  for (const kfd::CheckpointBo& bo : checkpoint.bos) {
+    bos.push_back({bo.addr, bo.bytes, bo.offset, bo.alloc_flags, bo.gpu_id});
+  }
+  return bos;
+}
+
+// The processes of the tree that hold the open file behind `fd`.
+Result<std::vector<pid_t>> holding_processes(int fd, dev_t device) {
+  SLUICE_TRY_ASSIGN(const std::vector<kfd::FileHolder> holders, kfd::holders_of(fd, device));
+  std::vector<pid_t> pids;
+  pids.reserve(holders.size());
+  for (const kfd::FileHolder& holder : holders) pids.push_back(holder.pid);
+  pids.erase(std::unique(pids.begin(), pids.end()), pids.end());  // they come sorted by pid
+  return pids;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Dumper>> Dumper::make(RunStage stage) {
+  std::unique_ptr<Dumper> dumper(new Dumper(stage));
+  const auto kfd_device = kfd::kfd_device_number();
+  if (!kfd_device) return dumper;  // no KFD: nothing is ours, and nothing is said
+  dumper->kfd_device_ = *kfd_device;
+  LogLines lines;
+  dumper->config_ = parse_config(environment_and_file(kConfigFile, lines), lines);
+  log_lines(lines);
+  // A topology that cannot be read fails the dump of a GPU process, not that of every other process.
+  if (auto topology = kfd::read_topology()) {
+    dumper->topology_ = std::move(*topology);
+  } else {
+    dumper->topology_error_ = topology.error().what;
+  }
+  dumper->dump_id_ = random_dump_id();
+  return dumper;
+}
+
+Dumper::~Dumper() = default;
+
+Result<Answer> Dumper::accept_map(const struct stat& st) {
+  if (kfd_device_ == 0) return Answer();
+  const kfd::FileClass file = kfd::classify_device(st.st_mode, st.st_rdev, kfd_device_);
+  const bool ours =
+      file.kind == kfd::FileKind::Kfd ||
+      (file.kind == kfd::FileKind::RenderNode && topology_.find_render_minor(file.render_minor) != nullptr);
+  if (!ours) return Answer();
+  note_in_inventory();
+  return Answer(0);
+}
+
+// Once per image: CRIU does not look for doubles, and a double makes every restore fail.
+void Dumper::note_in_inventory() {
+  if (stage_ == kStageDump && !std::exchange(in_inventory_, true)) inventory_add_self();
+}
+
+Result<Answer> Dumper::dump_file(int fd, int id) {
+  if (kfd_device_ == 0) return Answer();
+  SLUICE_TRY_ASSIGN(const kfd::FileClass file, kfd::classify_fd(fd, kfd_device_));
+  if (file.kind == kfd::FileKind::Kfd) {
+    note_in_inventory();
+    SLUICE_TRY(dump_kfd(fd, id));
+    return Answer(0);
+  }
+  if (file.kind == kfd::FileKind::RenderNode && drm::is_amdgpu(fd)) {
+    note_in_inventory();
+    SLUICE_TRY(dump_render(fd, id, file.render_minor));
+    return Answer(0);
+  }
+  if (file.kind == kfd::FileKind::DmaBuf) {
+    log_line(Level::Warning, "file " + std::to_string(id) +
+                                 " is a dma-buf: GPU memory shared by dma-buf is not supported yet");
+  }
+  return Answer();
+}
+
+Result<void> Dumper::dump_kfd(int fd, int id) {
+  if (streaming()) return Error{EINVAL, "GPU processes cannot be streamed yet; dump without --stream"};
+  if (!topology_error_.empty()) return Error{EIO, topology_error_};
+  SLUICE_TRY(remove_stale());
+  SLUICE_TRY_ASSIGN(const kfd::KfdDevice own, kfd::KfdDevice::open());  // the version gate
+  kfd_minor_version_ = own.version().minor;
+
+  SLUICE_TRY_ASSIGN(std::vector<pid_t> holders, holding_processes(fd, kfd_device_));
+  SLUICE_TRY_ASSIGN(const KfdFile* same, find_alias(holders));
+  if (same != nullptr) {
+    kfd::KfdImage alias;
+    alias.alias_of = static_cast<std::uint32_t>(same->id);
+    alias.dump_id = dump_id_;
+    images_.insert(images_.begin(), kfd_image_name(id));
+    SLUICE_TRY(write_image(image_dir_fd(), kfd_image_name(id), kfd::encode_kfd_image(alias), config_.sync));
+    kfd_files_.push_back({id, std::move(holders), same->owner, true});
+    return {};
+  }
+
+  SLUICE_TRY_ASSIGN(UniqueFd file, duplicate(fd));
+  const pid_t owner = holders.empty() ? 0 : holders.front();
+  const std::string name =
+      owner != 0 ? "process " + std::to_string(owner) : "the process of file " + std::to_string(id);
+  kfd_files_.push_back({id, std::move(holders), owner, false});
+  return dump_process(sessions_.open_session(std::move(file), name), id);
+}
+
+// A KFD process is the unit, not the file: a process that opens /dev/kfd twice has one, and a second
+// PROCESS_INFO would stop its queues for ever. The dumped file of the same process, or null. Which process a
+// file that several hold belongs to cannot be told before PROCESS_INFO, so beside an already dumped one it is
+// refused.
+Result<const Dumper::KfdFile*> Dumper::find_alias(const std::vector<pid_t>& holders) const {
+  for (const KfdFile& file : kfd_files_) {
+    const bool shares = std::any_of(holders.begin(), holders.end(), [&](pid_t pid) {
+      return std::find(file.holders.begin(), file.holders.end(), pid) != file.holders.end();
+    });
+    if (!shares) continue;
+    if (holders.size() == 1 && file.holders.size() == 1) return &file;
+    return Error{
+        EINVAL,
+        "several processes hold several files of /dev/kfd in common; which KFD process each belongs to "
+        "cannot be told safely"};
+  }
+  return nullptr;
+}
+
+// The dump of one KFD process, as a table of contents.
+Result<void> Dumper::dump_process(kfd::CriuSession& session, int id) {
+  const auto began = std::chrono::steady_clock::now();
+  SLUICE_TRY_ASSIGN(const kfd::ProcessInfo info, session.process_info());
+  SLUICE_TRY_ASSIGN(kfd::Checkpoint checkpoint, session.checkpoint());
+  log_line(Level::Info, session.name() + ": " + std::to_string(info.num_devices) + " GPUs, " +
+                            std::to_string(info.num_bos) + " BOs, " + std::to_string(info.num_objects) +
+                            " queues, events and SVM ranges");
+  kfd::KfdImage image;
+  image.pid = info.pid;
+  SLUICE_TRY_ASSIGN(image.topology, topology_of(topology_, checkpoint.devices));
+  image.bos = bo_entries(checkpoint);
+  image.num_objects = info.num_objects;
+  SLUICE_TRY_ASSIGN(const std::optional<kfd::HsakmtShm> shm, kfd::read_hsakmt_shm());
+  image.shm = shm.value_or(kfd::HsakmtShm{});
+  image.priv_data = checkpoint.priv_data;
+  image.sluice_version = SLUICE_VERSION;
+  image.kernel_release = kernel_release();
+  image.kfd_minor_version = kfd_minor_version_;
+  image.bo_record_bytes =
+      kfd::derive_bo_record_bytes(info.num_devices, info.num_bos, info.num_objects, checkpoint.priv_data);
+  image.dump_id = dump_id_;
+
+  images_.insert(images_.begin(), kfd_image_name(id));
+  SLUICE_TRY_ASSIGN(std::vector<GpuContents> contents, contents_of(checkpoint));
+  SLUICE_TRY_ASSIGN(const std::vector<GpuOutcome> outcomes, dump_contents(std::move(contents), id));
+  note_gpus(checkpoint);
+  for (RenderFile& render : render_files_) SLUICE_TRY(settle(render));
+
+  // Metadata last: it stands only beside complete contents.
+  SLUICE_TRY(write_image(image_dir_fd(), kfd_image_name(id), kfd::encode_kfd_image(image), config_.sync));
+  if (config_.sync) SLUICE_TRY(sync_directory(image_dir_fd()));
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  write_stats(Direction::Dump, id, seconds, outcomes);
+  images_.push_back(stats_name(Direction::Dump, id));
+  return {};
+}
+
+// Sorts the BOs that have contents by GPU, in bucket order, and takes their dma-bufs.
+Result<std::vector<GpuContents>> Dumper::contents_of(kfd::Checkpoint& checkpoint) const {
+  const std::vector<kfd::BoEntry> bos = bo_entries(checkpoint);
+  std::vector<GpuContents> contents;
+  for (const kfd::DeviceIds& ids : checkpoint.devices) {
+    const kfd::Node* node = topology_.find_gpu(ids.actual_gpu_id);
+    if (node == nullptr) {
+      return Error{ENODEV, "the process has GPU " + std::to_string(ids.actual_gpu_id) +
+                               ", which the topology in sysfs lacks"};
+    }
+    GpuContents gpu;
+    gpu.gpu_id = ids.user_gpu_id;
+    gpu.render_minor = node->drm_render_minor;
+    gpu.numa_node = numa_node_of_render_minor(node->drm_render_minor);
+    gpu.bo_table_digest = bo_table_digest(bos, ids.user_gpu_id);
+    for (kfd::CheckpointBo& bo : checkpoint.bos) {
+      if (bo.gpu_id == ids.user_gpu_id && kfd::has_contents(bo.alloc_flags)) {
+        gpu.bos.push_back({bo.bytes, bo.addr, std::move(bo.dmabuf)});
+      }
+    }
+    contents.push_back(std::move(gpu));
+  }
+  return contents;
+}
+
+// Runs the lanes and gives the files their names. A GPU without contents has a file of the bare header, as
+// upstream's.
+Result<std::vector<GpuOutcome>> Dumper::dump_contents(std::vector<GpuContents> contents, int id) {
+  for (const GpuContents& gpu : contents) {
+    images_.push_back(pages_image_name(id, gpu.gpu_id));
+    images_.push_back(sums_image_name(id, gpu.gpu_id));
+    if (gpu.bos.empty())
+      SLUICE_TRY(write_image(image_dir_fd(), pages_image_name(id, gpu.gpu_id), {}, config_.sync));
+  }
+  std::erase_if(contents, [](const GpuContents& gpu) { return gpu.bos.empty(); });
+  SLUICE_TRY_ASSIGN(
+      const std::unique_ptr<ContentsJob> job,
+      ContentsJob::start(Direction::Dump, image_dir_fd(), id, std::move(contents), config_, dump_id_));
+  Result<void> done = job->wait([](const std::string& line) { log_line(Level::Info, line); });
+  log_lines(job->take_log_lines());
+  SLUICE_TRY(done);
+  SLUICE_TRY(job->commit());
+  if (config_.sync) SLUICE_TRY(sync_directory(image_dir_fd()));
+  return job->outcomes();
+}
+
+// A render file carries nothing of its own yet: its GPU, and whether it is the one KFD uses as the GPU's
+// address space.
+Result<void> Dumper::dump_render(int fd, int id, std::uint32_t minor) {
+  if (streaming()) return Error{EINVAL, "GPU processes cannot be streamed yet; dump without --stream"};
+  if (!topology_error_.empty()) return Error{EIO, topology_error_};
+  SLUICE_TRY(remove_stale());
+  SLUICE_TRY_ASSIGN(const auto handles, drm::list_handles(fd));
+  if (handles && !handles->empty()) {
+    return Error{
+        EINVAL, "file " + std::to_string(id) + " (renderD" + std::to_string(minor) + ") holds " +
+                    std::to_string(handles->size()) +
+                    " BOs of its own; BOs allocated or imported through a render node are not supported yet"};
+  }
+  const kfd::Node* node = topology_.find_render_minor(minor);
+  if (node == nullptr)
+    return Error{ENODEV, "renderD" + std::to_string(minor) + " belongs to no GPU of the topology in sysfs"};
+  RenderFile render;
+  render.id = id;
+  SLUICE_TRY_ASSIGN(render.file, duplicate(fd));
+  render.minor = minor;
+  render.user_gpu_id = node->gpu_id;
+  images_.insert(images_.begin(), render_image_name(id));
+  SLUICE_TRY(write_render(render));
+  render_files_.push_back(std::move(render));
+  return settle(render_files_.back());
+}
+
+void Dumper::note_gpus(const kfd::Checkpoint& checkpoint) {
+  for (const kfd::DeviceIds& ids : checkpoint.devices) {
+    const kfd::Node* node = topology_.find_gpu(ids.actual_gpu_id);
+    if (node == nullptr) continue;
+    ProcessGpu gpu{node->drm_render_minor, ids.user_gpu_id, std::nullopt};
+    const auto bo =
+        std::find_if(checkpoint.bos.begin(), checkpoint.bos.end(), [&](const kfd::CheckpointBo& candidate) {
+          return candidate.gpu_id == ids.user_gpu_id && kfd::has_contents(candidate.alloc_flags);
+        });
+    if (bo != checkpoint.bos.end()) gpu.bo_offset = bo->offset;
+    gpus_.push_back(gpu);
+  }
+}
+
+// What a KFD process that was dumped before or after tells of a render file: files come in order of their
+// numbers, so either may be first.
+Result<void> Dumper::settle(RenderFile& render) {
+  bool changed = false;
+  for (const ProcessGpu& gpu : gpus_) {
+    if (gpu.minor != render.minor) continue;
+    changed = changed || render.user_gpu_id != gpu.user_gpu_id;
+    render.user_gpu_id = gpu.user_gpu_id;
+    if (!gpu.bo_offset || render.kfd_acquired.value_or(false)) continue;
+    SLUICE_TRY_ASSIGN(const drm::MapAccess access, drm::may_map(render.file.get(), *gpu.bo_offset));
+    render.kfd_acquired = access == drm::MapAccess::Allowed;
+    changed = true;
+  }
+  return changed ? write_render(render) : Result<void>();
+}
+
+Result<void> Dumper::write_render(const RenderFile& render) {
+  RenderImage image;
+  image.gpu_id = render.user_gpu_id;
+  image.id = static_cast<std::uint32_t>(render.id);
+  image.minor = render.minor;
+  image.kfd_acquired = render.kfd_acquired;
+  return write_image(image_dir_fd(), render_image_name(render.id), pack_render_image(image, dump_id_),
+                     config_.sync);
+}
+
+Result<void> Dumper::unpause() {
+  return sessions_.unpause_all();
+}
+
+Result<void> Dumper::finish(int ret) {
+  if (ret < 0) remove_images();
+  return unpause();
+}
+
+// What an earlier dump left in the directory never mixes with this one: a pages file of then beside metadata
+// of now.
+Result<void> Dumper::remove_stale() {
+  if (std::exchange(stale_removed_, true)) return {};
+  return remove_plugin_images(image_dir_fd());
+}
+
+// Metadata goes first, so that at no moment an incomplete dump looks complete.
+void Dumper::remove_images() {
+  for (const std::string& name : images_) {
+    if (auto removed = remove_image(image_dir_fd(), name); !removed)
+      log_line(Level::Warning, removed.error().what);
+  }
+  if (!images_.empty()) (void)sync_directory(image_dir_fd());
+}
+
+}  // namespace sluice::plugin

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: MIT
+// The C boundary: what CRIU calls. Nothing is thrown or aborts from here into CRIU; every hook returns -errno
+// after one log line. -ENOTSUP means "not mine, ask the next plugin" to CRIU and is never let through from
+// below.
+//
+// The only exported symbol is CR_PLUGIN_DESC. All hooks run in the thread that loaded the plugin, or in a
+// task forked from it.
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <memory>
+#include <new>
+#include <optional>
+
+#include "plugin/criu_host.h"
+#include "plugin/dump.h"
+#include "plugin/restore.h"
+
+namespace sluice::plugin {
+
+namespace {
+
+// One of them exists between init() and exit(). If CRIU ends without calling exit(), the dumper's destructor
+// still starts the queues again; in a process CRIU forked it finds that it is not the tracer and does
+// nothing. The restorer is never destroyed that way: such a process has its server's thread on paper only.
+std::unique_ptr<Dumper> dumper;
+std::unique_ptr<Restorer>& restorer = *new std::unique_ptr<Restorer>;
+
+int report(const char* hook, const Error& error) {
+  log_line(Level::Error, std::string(hook) + ": " + error.what);
+  // EOPNOTSUPP is the same number as ENOTSUP: from below it is a failure, not "ask the next plugin".
+  return error.err == ENOTSUP || error.err <= 0 ? -EIO : -error.err;
+}
+
+// Runs a hook's body. A body answers with its return value, with nothing when the object is not ours, or with
+// an error.
+template <class Body>
+int guarded(const char* hook, Body body) noexcept {
+  try {
+    Result<Answer> result = body();
+    if (!result) return report(hook, result.error());
+    return result->value_or(-ENOTSUP);
+  } catch (const std::bad_alloc&) {
+    return report(hook, Error{ENOMEM, "out of memory"});
+  } catch (const std::exception& e) {
+    return report(hook, Error{EIO, std::string("unexpected: ") + e.what()});
+  } catch (...) {
+    return report(hook, Error{EIO, "unexpected exception"});
+  }
+}
+
+int on_init(int stage) {
+  return guarded("init", [&]() -> Result<Answer> {
+    if (stage == kStageRestore) {
+      SLUICE_TRY_ASSIGN(restorer, Restorer::make());
+    } else {
+      SLUICE_TRY_ASSIGN(dumper, Dumper::make(static_cast<RunStage>(stage)));
+    }
+    return Answer(0);
+  });
+}
+
+void on_exit(int stage, int ret) {
+  (void)guarded("exit", [&]() -> Result<Answer> {
+    if (stage == kStageDump && dumper) {
+      const auto finishing = std::exchange(dumper, nullptr);
+      SLUICE_TRY(finishing->finish(ret));
+    } else if (stage == kStageRestore && restorer) {
+      const auto finishing = std::exchange(restorer, nullptr);
+      SLUICE_TRY(finishing->finish());
+    }
+    return Answer(0);
+  });
+}
+
+int on_dump_ext_file(int fd, int id) {
+  return guarded("DUMP_EXT_FILE", [&]() -> Result<Answer> {
+    if (!dumper) return Answer();
+    return dumper->dump_file(fd, id);
+  });
+}
+
+int on_handle_device_vma(int fd, const struct stat* st) {
+  return guarded("HANDLE_DEVICE_VMA", [&]() -> Result<Answer> {
+    (void)fd;
+    return dumper ? dumper->accept_map(*st) : Answer();
+  });
+}
+
+int on_dump_devices_late(int pid) {
+  return guarded("DUMP_DEVICES_LATE", [&]() -> Result<Answer> {
+    (void)pid;
+    // Nothing (-ENOTSUP) also when all went well: an answer of 0 would hide a later failure from CRIU's own
+    // result.
+    if (dumper) SLUICE_TRY(dumper->unpause());
+    return Answer();
+  });
+}
+
+// Hosts with 13 hooks and fewer call this with one argument: `retry_needed` is then garbage and must not be
+// touched.
+int on_restore_ext_file(int id, bool* retry_needed) {
+  if (host_restore_takes_retry()) *retry_needed = false;
+  return guarded("RESTORE_EXT_FILE", [&]() -> Result<Answer> {
+    if (!restorer) return Answer();
+    return restorer->restore_file(id);
+  });
+}
+
+int on_update_vma_map(const char* path, const std::uint64_t address, const std::uint64_t old_offset,
+                      std::uint64_t* new_offset, int* fd) {
+  return guarded("UPDATE_VMA_MAP", [&]() -> Result<Answer> {
+    if (!restorer) return Answer();
+    return restorer->update_map(path, address, old_offset, *new_offset, *fd);
+  });
+}
+
+int on_post_forking() {
+  return guarded("POST_FORKING", [&]() -> Result<Answer> {
+    if (restorer) SLUICE_TRY(restorer->start_server());
+    return Answer();  // other plugins have their own threads to start
+  });
+}
+
+int on_restore_init() {
+  return -ENOTSUP;
+}  // everything was done in init()
+
+int on_resume_devices_late(int pid) {
+  return guarded("RESUME_DEVICES_LATE", [&]() -> Result<Answer> {
+    if (!restorer) return Answer();
+    return restorer->resume(pid);
+  });
+}
+
+template <class Function>
+void* hook(Function* function) {
+  return reinterpret_cast<void*>(function);
+}
+
+}  // namespace
+
+}  // namespace sluice::plugin
+
+extern "C" {
+// NOLINTBEGIN(readability-identifier-naming): CRIU's name
+extern sluice::plugin::PluginDescriptor CR_PLUGIN_DESC;
+[[gnu::visibility("default")]] sluice::plugin::PluginDescriptor CR_PLUGIN_DESC = {
+    .name = "amdgpu_plugin",
+    .init = sluice::plugin::on_init,
+    .exit = sluice::plugin::on_exit,
+    .version = sluice::plugin::kPluginApiVersion,
+    .max_hooks = 0,
+    .hooks = {},
+};
+// NOLINTEND(readability-identifier-naming)
+}
+
+namespace sluice::plugin {
+namespace {
+
+// Runs inside the host's dlopen, before it looks at the descriptor: a host refuses a plugin with more hooks
+// than its own.
+[[gnu::constructor]] void fill_descriptor() {
+  CR_PLUGIN_DESC.max_hooks = std::min<unsigned>(kHookCount, host_hook_count());
+  CR_PLUGIN_DESC.hooks[kHookDumpExtFile] = hook(on_dump_ext_file);
+  CR_PLUGIN_DESC.hooks[kHookRestoreExtFile] = hook(on_restore_ext_file);
+  CR_PLUGIN_DESC.hooks[kHookHandleDeviceVma] = hook(on_handle_device_vma);
+  CR_PLUGIN_DESC.hooks[kHookUpdateVmaMap] = hook(on_update_vma_map);
+  CR_PLUGIN_DESC.hooks[kHookResumeDevicesLate] = hook(on_resume_devices_late);
+  CR_PLUGIN_DESC.hooks[kHookPostForking] = hook(on_post_forking);
+  CR_PLUGIN_DESC.hooks[kHookRestoreInit] = hook(on_restore_init);
+  CR_PLUGIN_DESC.hooks[kHookDumpDevicesLate] = hook(on_dump_devices_late);
+}
+
+}  // namespace
+}  // namespace sluice::plugin

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: MIT
+#include "plugin/image_files.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+
+#include "pipeline/layout.h"
+#include "pipeline/unique_fd.h"
+
+namespace sluice::plugin {
+
+namespace {
+
+std::string per_gpu_name(const char* kind, int id, std::uint32_t gpu_id) {
+  char name[64];
+  (void)std::snprintf(name, sizeof name, "amdgpu-%s-%d-%04" PRIx32 ".img", kind, id, gpu_id);
+  return name;
+}
+
+Result<void> write_all(int fd, std::span<const std::uint8_t> bytes, const std::string& name) {
+  while (!bytes.empty()) {
+    const ssize_t done = TEMP_FAILURE_RETRY(write(fd, bytes.data(), bytes.size()));
+    if (done <= 0) return make_error(done < 0 ? errno : EIO, "write " + name);
+    bytes = bytes.subspan(static_cast<std::size_t>(done));
+  }
+  return {};
+}
+
+Result<void> write_temporary(int dir_fd, const std::string& temporary, std::span<const std::uint8_t> payload,
+                             bool sync) {
+  UniqueFd fd(openat(dir_fd, temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!fd) return make_error(errno, "create " + temporary);
+  const std::uint64_t length = payload.size();
+  std::uint8_t header[kHeaderBytes];
+  std::memcpy(header, &length, sizeof header);
+  SLUICE_TRY(write_all(fd.get(), header, temporary));
+  SLUICE_TRY(write_all(fd.get(), payload, temporary));
+  if (sync && TEMP_FAILURE_RETRY(fdatasync(fd.get())) != 0)
+    return make_error(errno, "fdatasync " + temporary);
+  if (close(fd.release()) != 0) return make_error(errno, "close " + temporary);
+  return {};
+}
+
+struct CloseDirectory {
+  void operator()(DIR* directory) const { (void)closedir(directory); }
+};
+
+Result<std::vector<std::string>> list_names(int dir_fd) {
+  UniqueFd fd(openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd) return make_error(errno, "open the image directory");
+  const std::unique_ptr<DIR, CloseDirectory> directory(fdopendir(fd.get()));
+  if (!directory) return make_error(errno, "list the image directory");
+  (void)fd.release();  // the DIR's now
+  std::vector<std::string> names;
+  errno = 0;
+  while (const dirent* entry = readdir(directory.get())) names.emplace_back(entry->d_name);
+  if (errno != 0) return make_error(errno, "list the image directory");
+  return names;
+}
+
+}  // namespace
+
+std::string kfd_image_name(int id) {
+  return "amdgpu-kfd-" + std::to_string(id) + ".img";
+}
+std::string pages_image_name(int id, std::uint32_t gpu_id) {
+  return per_gpu_name("pages", id, gpu_id);
+}
+std::string sums_image_name(int id, std::uint32_t gpu_id) {
+  return per_gpu_name("sums", id, gpu_id);
+}
+std::string render_image_name(int id) {
+  return "amdgpu-renderD-" + std::to_string(id) + ".img";
+}
+
+Result<void> write_image(int dir_fd, const std::string& name, std::span<const std::uint8_t> payload,
+                         bool sync) {
+  const std::string temporary = name + ".tmp";
+  SLUICE_TRY(remove_image(dir_fd, temporary));
+  Result<void> written = write_temporary(dir_fd, temporary, payload, sync);
+  if (written && renameat(dir_fd, temporary.c_str(), dir_fd, name.c_str()) != 0) {
+    written = make_error(errno, "rename " + temporary + " to " + name);
+  }
+  if (!written) (void)unlinkat(dir_fd, temporary.c_str(), 0);
+  return written;
+}
+
+Result<std::vector<std::uint8_t>> read_image(int dir_fd, const std::string& name) {
+  const UniqueFd fd(openat(dir_fd, name.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) return make_error(errno, "open " + name);
+  struct stat st {};
+  if (fstat(fd.get(), &st) != 0) return make_error(errno, "stat " + name);
+  const auto size = static_cast<std::uint64_t>(st.st_size);
+  if (!S_ISREG(st.st_mode) || size < kHeaderBytes) {
+    return make_error(EBADMSG, name + " is no image: it lacks the 8-byte length");
+  }
+  if (size > kLargestImageBytes)
+    return make_error(EFBIG, name + " is larger than any image of metadata can be");
+  std::vector<std::uint8_t> bytes(size);
+  std::size_t have = 0;
+  while (have < bytes.size()) {
+    const ssize_t got = TEMP_FAILURE_RETRY(
+        pread(fd.get(), bytes.data() + have, bytes.size() - have, static_cast<off_t>(have)));
+    if (got <= 0)
+      return make_error(got < 0 ? errno : EBADMSG, "read " + name + " at " + std::to_string(have));
+    have += static_cast<std::size_t>(got);
+  }
+  std::uint64_t length = 0;
+  std::memcpy(&length, bytes.data(), sizeof length);
+  if (length != size - kHeaderBytes) {
+    return make_error(EBADMSG, name + " says it holds " + std::to_string(length) + " bytes but has " +
+                                   std::to_string(size - kHeaderBytes) +
+                                   "; the image is truncated or damaged");
+  }
+  bytes.erase(bytes.begin(), bytes.begin() + kHeaderBytes);
+  return bytes;
+}
+
+Result<void> remove_image(int dir_fd, const std::string& name) {
+  if (unlinkat(dir_fd, name.c_str(), 0) != 0 && errno != ENOENT)
+    return make_error(errno, "remove stale " + name);
+  return {};
+}
+
+Result<void> remove_plugin_images(int dir_fd) {
+  SLUICE_TRY_ASSIGN(std::vector<std::string> names, list_names(dir_fd));
+  std::erase_if(names, [](const std::string& name) {
+    const bool ours = name.starts_with("amdgpu-") && (name.ends_with(".img") || name.ends_with(".img.tmp"));
+    return !ours && !name.starts_with("sluice-stats-");
+  });
+  std::stable_partition(names.begin(), names.end(),
+                        [](const std::string& name) { return name.starts_with("amdgpu-kfd-"); });
+  for (const std::string& name : names) SLUICE_TRY(remove_image(dir_fd, name));
+  return {};
+}
+
+Result<std::vector<std::string>> list_kfd_images(int dir_fd) {
+  SLUICE_TRY_ASSIGN(std::vector<std::string> names, list_names(dir_fd));
+  std::erase_if(names, [](const std::string& name) {
+    return !name.starts_with("amdgpu-kfd-") || !name.ends_with(".img");
+  });
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+Result<void> sync_directory(int dir_fd) {
+  // A fresh descriptor: the host's may be one that fsync does not take.
+  const UniqueFd dir(openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!dir) return make_error(errno, "open the image directory");
+  if (TEMP_FAILURE_RETRY(fsync(dir.get())) != 0) return make_error(errno, "fsync of the image directory");
+  return {};
+}
+
+}  // namespace sluice::plugin

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: MIT
+// Image files as such: their names and their frame of 8 bytes payload length (host byte order) before the
+// payload. Names and frame are upstream's (see docs/image-format.md); the sums files are ours.
+//
+// Images are untrusted input: a length that does not agree with the file's size, or one beyond the limit, is
+// refused before anything is allocated for it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "pipeline/result.h"
+
+namespace sluice::plugin {
+
+std::string kfd_image_name(int id);                          // amdgpu-kfd-<id>.img
+std::string pages_image_name(int id, std::uint32_t gpu_id);  // amdgpu-pages-<id>-<gpu_id %04x>.img
+std::string sums_image_name(int id, std::uint32_t gpu_id);   // amdgpu-sums-<id>-<gpu_id %04x>.img
+std::string render_image_name(int id);                       // amdgpu-renderD-<id>.img
+
+// Largest metadata image we read or write. 100 000 BOs need about 40 MB.
+inline constexpr std::uint64_t kLargestImageBytes = 1ULL << 30;
+
+// Writes frame and payload under a temporary name (mode 0600), syncs if `sync`, renames. Errors: those of
+// openat, write, fdatasync, renameat; nothing is left behind then. The caller syncs the directory.
+Result<void> write_image(int dir_fd, const std::string& name, std::span<const std::uint8_t> payload,
+                         bool sync);
+
+// Payload of an image. Errors: ENOENT; EBADMSG when frame and file size disagree; EFBIG beyond
+// kLargestImageBytes.
+Result<std::vector<std::uint8_t>> read_image(int dir_fd, const std::string& name);
+
+// Removes a file; that it does not exist is fine.
+Result<void> remove_image(int dir_fd, const std::string& name);
+
+// Removes every image of this plugin and of upstream's, metadata first, and their temporary files.
+Result<void> remove_plugin_images(int dir_fd);
+
+// Names of the directory's KFD images, sorted.
+Result<std::vector<std::string>> list_kfd_images(int dir_fd);
+
+// Makes renames and removals in the directory durable.
+Result<void> sync_directory(int dir_fd);
+
+}  // namespace sluice::plugin

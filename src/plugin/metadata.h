@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: MIT
+// What stands around kfd/image.h: the image of a render file, the tie between BO table and sidecar, and
+// whether a KFD image fits this kernel.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kfd/image.h"
+#include "pipeline/checksum.h"
+#include "pipeline/result.h"
+#include "plugin/sums.h"
+
+namespace sluice::plugin {
+
+// amdgpu-renderD-<id>.img.
+struct RenderImage {
+  std::uint32_t gpu_id = 0;  // user gpu_id
+  std::uint32_t id = 0;
+  std::uint32_t minor = 0;           // at the time of the dump
+  std::uint64_t num_bos = 0;         // GEM BOs of its own: none in what this version writes
+  std::optional<bool> kfd_acquired;  // KFD uses this file as the GPU's VM; unknown in upstream's images
+};
+
+std::vector<std::uint8_t> pack_render_image(const RenderImage& image, const DumpId& dump_id);
+
+// Errors: EBADMSG. `name` is for the message.
+Result<RenderImage> unpack_render_image(std::span<const std::uint8_t> payload, const std::string& name);
+
+// decode_kfd_image() with the file's name in the message.
+Result<kfd::KfdImage> unpack_kfd_image(std::span<const std::uint8_t> payload, const std::string& name);
+
+// Ties a sidecar to the BO table: XXH3-128 of the GPU's entries that have contents (see
+// docs/image-format.md).
+Sum128 bo_table_digest(std::span<const kfd::BoEntry> bos, std::uint32_t gpu_id);
+
+// The private data's records of BOs changed their size between kernels under one version number, and a kernel
+// that gets the wrong ones fails half-way. Where both sizes are known and differ: EINVAL, before anything is
+// created. `local_minor` is KFD's version 1.<minor> here.
+Result<void> check_private_data(const kfd::KfdImage& image, std::uint32_t local_minor);
+
+}  // namespace sluice::plugin

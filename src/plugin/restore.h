@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: MIT
+// The restore stage: init() in CRIU's main process, then restored tasks (forked from it, each with its own
+// copy of the Restorer) make their GPU state, then the main process resumes them.
+//
+// Main process: make, start_server, resume, finish. Task: restore_file, update_map. One thread each.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kfd/criu_ops.h"
+#include "kfd/matching.h"
+#include "kfd/topology.h"
+#include "plugin/config.h"
+#include "plugin/content_server.h"
+#include "plugin/metadata.h"
+
+namespace sluice::plugin {
+
+class Restorer {
+ public:
+  // Reads the configuration; on hosts that can, makes the content server's socket. A restorer whose image
+  // needs no GPU plugin, or on a machine without KFD, finds nothing its own.
+  static Result<std::unique_ptr<Restorer>> make();
+
+  // POST_FORKING: starts the content server, if there is one.
+  Result<void> start_server();
+
+  // RESTORE_EXT_FILE: the fd for CRIU to take, or nothing when file `id` is not ours.
+  Result<Answer> restore_file(int id);
+
+  // UPDATE_VMA_MAP: 1 with new offset (and fd, for a render node), nothing when the map is not ours. A map of
+  // ours that no restored BO explains gets an fd that cannot be mapped: CRIU ignores this hook's errors, but
+  // not that.
+  Result<Answer> update_map(const char* path, std::uint64_t address, std::uint64_t old_offset,
+                            std::uint64_t& new_offset, int& fd);
+
+  // RESUME_DEVICES_LATE: joins all contents at the first call, then starts the process' queues. On any
+  // failure the process is killed, since CRIU ignores this hook's errors; nothing when it is no GPU process.
+  Result<Answer> resume(int pid);
+
+  // exit(): joins what still runs.
+  Result<void> finish();
+
+ private:
+  // A range of mmap offsets of a device file, as it was and as it is.
+  struct OffsetRange {
+    bool kfd = false;  // of /dev/kfd, else of a render node
+    std::uint32_t source_minor = 0;
+    std::uint32_t minor = 0;  // the local render node
+    std::uint64_t old_begin = 0;
+    std::uint64_t bytes = 0;
+    std::uint64_t new_begin = 0;
+  };
+  // The render file that KFD acquired for a GPU in this task: the only one that may map its BOs. Ours from
+  // the moment it is opened, at a number above all of the task's own, until the task has a descriptor of it;
+  // ours for good, and then the task's to inherit, if it never has one.
+  struct AcquiredFile {
+    std::uint32_t minor = 0;
+    UniqueFd file;            // empty: CRIU has given it a number of the task's
+    bool handed_out = false;  // the task has a descriptor, too
+  };
+
+  Restorer() = default;
+  Result<int> restore_kfd(const kfd::KfdImage& image, int id);
+  Result<int> restore_render(const RenderImage& image);
+  Result<void> match_gpus(const kfd::KfdImage& image);
+  Result<void> match_gpus_by_any_image();
+  Result<const kfd::Node*> local_gpu(std::uint32_t user_gpu_id) const;
+  Result<AcquiredFile*> acquire(std::uint32_t minor);
+  Result<UniqueFd> hand_out(std::uint32_t minor);
+  Result<int> mapping_file(std::uint32_t minor);
+  Result<std::vector<kfd::RestoreDevice>> restore_devices(const kfd::KfdImage& image);
+  Result<void> note_offsets(const kfd::KfdImage& image, const std::vector<kfd::RestoredBo>& restored);
+  Result<void> fill_contents(const kfd::KfdImage& image, int id, std::vector<kfd::RestoredBo> restored);
+  Result<void> fill_in_task(int id, std::vector<GpuContents> contents, const DumpId& dump_id);
+  Result<void> join_server();
+
+  Config config_;
+  bool needed_ = false;   // the image may have files of ours
+  dev_t kfd_device_ = 0;  // 0: no KFD on this machine
+  std::unique_ptr<ContentServer> server_;
+  bool server_started_ = false;
+
+  // Of the task:
+  int first_unused_fd_ = -1;
+  kfd::Topology local_;
+  std::optional<kfd::Match> match_;
+  std::vector<AcquiredFile> acquired_;
+  std::vector<OffsetRange> offsets_;
+  std::vector<int> restored_ids_;
+};
+
+}  // namespace sluice::plugin
