@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: MIT
+// Everything the engine asks of the system fails once: the n-th operation of the reactor, or the n-th system
+// call, for n = 0, 1, 2, ... until a run reaches no fault any more. Each run ends, either right to the last
+// byte or with the error that was injected and an object's name; it leaves no file, descriptor or thread.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fault/fault_reactor.h"
+#include "fault/syscall_faults.h"
+#include "pipeline/units.h"
+#include "support/lane.h"
+#include "support/process_state.h"
+#include "support/rng.h"
+#include "support/temp_dir.h"
+
+namespace sluice {
+namespace {
+
+using test::BoList;
+using test::Bytes;
+using test::Fault;
+using test::FaultReactor;
+using test::kPagesName;
+using test::ReactorKind;
+using test::Rng;
+
+constexpr std::uint64_t kChunk = 256 * kKiB;
+
+// Three chunks and a tail, with zero units in the middle: several writes of one chunk.
+BoList some_bos() {
+  BoList bos{Bytes(kChunk), Bytes(2 * kChunk - 4096), Bytes(8192)};
+  Rng rng(11);
+  for (Bytes& bo : bos) rng.fill(bo);
+  std::fill_n(bos[0].begin() + 64 * kKiB, 70 * kKiB, std::byte{0});
+  std::fill_n(bos[1].begin() + 60 * kKiB, 140 * kKiB, std::byte{0});
+  return bos;
+}
+
+BoList garbage_like(const BoList& bos) {
+  BoList garbage;
+  for (const Bytes& bo : bos) garbage.emplace_back(bo.size(), std::byte{0x5a});
+  return garbage;
+}
+
+struct Outcome {
+  Result<PipelineStats> stats;
+  bool fired;
+};
+
+class EngineFault : public ::testing::TestWithParam<std::tuple<ReactorKind, IoMode>> {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = test::unavailable(kind()); !reason.empty()) GTEST_SKIP() << reason;
+    bos_ = some_bos();
+    expected_ = test::serial_file(bos_);
+    sums_ = SumTable::sized(expected_.size(), kChunk);
+    ASSERT_TRUE(
+        run(Direction::Dump, Fault::Error, UINT64_MAX, 0).stats.ok());  // whatever is loaded lazily is
+    sums_wanted_ = sums_;
+    fds_ = test::open_fds();
+    threads_ = test::own_threads();
+  }
+
+  ReactorKind kind() const { return std::get<0>(GetParam()); }
+
+  // One dump or restore with reactor, memory and stages of its own.
+  Outcome run(Direction direction, Fault fault, std::uint64_t at, int err) {
+    ImageLayout layout = std::move(ImageLayout::make(test::sizes_of(bos_), kChunk)).value();
+    test::LaneMemory memory(kChunk, 3);
+    FaultReactor reactor(test::make_reactor_of(kind(), memory.entries(), memory.arena.bytes()), fault, at,
+                         err);
+    const test::LaneRun lane{layout, memory, reactor, &sums_, {std::get<1>(GetParam()), true, true}};
+    if (direction == Direction::Dump) {
+      sums_ = SumTable::sized(expected_.size(), kChunk);
+      auto stats = test::dump_to(dir_.fd(), kPagesName, bos_, lane);
+      return {std::move(stats), reactor.fired()};
+    }
+    sums_ = sums_wanted_;
+    restored_ = garbage_like(bos_);
+    auto stats = test::restore_from(dir_.fd(), kPagesName, restored_, lane);
+    return {std::move(stats), reactor.fired()};
+  }
+
+  void expect_nothing_left() const {
+    EXPECT_EQ(test::open_fds(), fds_);
+    EXPECT_TRUE(test::own_threads_come_down_to(threads_));
+  }
+
+  // Runs n = 0, 1, 2, ... and judges each; `err` 0: the fault must not matter.
+  void fail_each(Direction direction, Fault fault, int injected, int err) {
+    for (std::uint64_t at = 0;; ++at) {
+      SCOPED_TRACE("operation " + std::to_string(at));
+      if (direction == Direction::Dump) (void)::unlinkat(dir_.fd(), kPagesName, 0);
+      const Outcome outcome = run(direction, fault, at, injected);
+      expect_nothing_left();
+      if (err == 0 || !outcome.fired) {
+        ASSERT_TRUE(outcome.stats.ok()) << outcome.stats.error().what;
+        if (direction == Direction::Dump) {
+          ASSERT_EQ(dir_.read(kPagesName), expected_);
+        } else {
+          ASSERT_EQ(restored_, bos_);
+        }
+      } else {
+        ASSERT_FALSE(outcome.stats.ok());
+        EXPECT_EQ(outcome.stats.error().err, err) << outcome.stats.error().what;
+        if (fault != Fault::BrokenRing) {
+          EXPECT_NE(outcome.stats.error().what.find(std::string(kPagesName) + " ["), std::string::npos)
+              << outcome.stats.error().what;
+        }
+        if (direction == Direction::Dump) {
+          EXPECT_TRUE(dir_.names().empty()) << dir_.names()[0];
+        }
+      }
+      if (!outcome.fired) {
+        EXPECT_GT(at, 4U) << "there are more operations than that";
+        return;
+      }
+      if (HasFailure()) return;
+    }
+  }
+
+  test::TempDir dir_;
+  BoList bos_;
+  BoList restored_;
+  Bytes expected_;
+  SumTable sums_;
+  SumTable sums_wanted_;
+  std::size_t fds_ = 0;
+  std::size_t threads_ = 0;
+};
+
+std::string case_name(const ::testing::TestParamInfo<EngineFault::ParamType>& info) {
+  const auto [kind, mode] = info.param;
+  return std::string(test::name_of(kind)) + (mode == IoMode::Auto ? "_auto" : "_buffered");
+}
+
+INSTANTIATE_TEST_SUITE_P(All, EngineFault,
+                         ::testing::Combine(::testing::Values(ReactorKind::Uring, ReactorKind::Threads),
+                                            ::testing::Values(IoMode::Auto, IoMode::Buffered)),
+                         case_name);
+
+TEST_P(EngineFault, DumpWhereEachWriteFails) {
+  fail_each(Direction::Dump, Fault::Error, ENOSPC, ENOSPC);
+  fail_each(Direction::Dump, Fault::Error, EIO, EIO);
+}
+TEST_P(EngineFault, DumpWhereEachWriteIsShort) {
+  fail_each(Direction::Dump, Fault::Short, 0, 0);
+}
+TEST_P(EngineFault, DumpWhereEachWriteIsInterrupted) {
+  fail_each(Direction::Dump, Fault::Interrupted, 0, 0);
+}
+TEST_P(EngineFault, DumpWhereEachWriteWritesNothing) {
+  fail_each(Direction::Dump, Fault::Nothing, 0, EIO);
+}
+
+TEST_P(EngineFault, RestoreWhereEachReadFails) {
+  fail_each(Direction::Restore, Fault::Error, EIO, EIO);
+}
+TEST_P(EngineFault, RestoreWhereEachReadIsShort) {
+  fail_each(Direction::Restore, Fault::Short, 0, 0);
+}
+TEST_P(EngineFault, RestoreWhereEachReadIsInterrupted) {
+  fail_each(Direction::Restore, Fault::Interrupted, 0, 0);
+}
+TEST_P(EngineFault, RestoreWhereEachReadFindsTheEnd) {
+  fail_each(Direction::Restore, Fault::Nothing, 0, EBADMSG);
+}
+
+// The wait of a ThreadReactor does not fail.
+class RingFault : public EngineFault {};
+
+INSTANTIATE_TEST_SUITE_P(All, RingFault,
+                         ::testing::Combine(::testing::Values(ReactorKind::Uring),
+                                            ::testing::Values(IoMode::Auto, IoMode::Buffered)),
+                         case_name);
+
+TEST_P(RingFault, Dump) {
+  fail_each(Direction::Dump, Fault::BrokenRing, 0, EIO);
+}
+TEST_P(RingFault, Restore) {
+  fail_each(Direction::Restore, Fault::BrokenRing, 0, EIO);
+}
+
+// Each system call of a dump, in turn. Some the engine can do without; then the file is right all the same.
+TEST_P(EngineFault, DumpWhereEachSystemCallFails) {
+  std::vector<std::string> fatal;
+  for (std::uint64_t at = 0;; ++at) {
+    (void)::unlinkat(dir_.fd(), kPagesName, 0);
+    ImageLayout layout = std::move(ImageLayout::make(test::sizes_of(bos_), kChunk)).value();
+    test::LaneMemory memory(kChunk, 3);
+    const auto reactor = test::make_reactor_of(kind(), memory.entries(), memory.arena.bytes());
+    const test::LaneRun lane{layout, memory, *reactor, nullptr, {std::get<1>(GetParam()), true, true}};
+    std::string fired;
+    const auto stats = [&] {
+      const test::SyscallFault fault(at, EIO);
+      auto result = test::dump_to(dir_.fd(), kPagesName, bos_, lane);
+      fired = fault.fired() != nullptr ? fault.fired() : "";
+      return result;
+    }();
+    SCOPED_TRACE(fired + ", call " + std::to_string(at));
+    EXPECT_EQ(test::open_fds(), fds_ + 1) << "the reactor's own, a ring or an eventfd, and no other";
+    if (stats.ok()) {
+      ASSERT_EQ(dir_.names(), std::vector<std::string>{kPagesName});
+      ASSERT_EQ(dir_.read(kPagesName), expected_);
+    } else {
+      EXPECT_EQ(stats.error().err, EIO);
+      EXPECT_NE(stats.error().what.find(kPagesName), std::string::npos) << stats.error().what;
+      EXPECT_TRUE(dir_.names().empty()) << dir_.names()[0];
+      fatal.push_back(fired);
+    }
+    if (fired.empty()) break;
+    if (HasFailure()) return;
+  }
+  for (const char* call : {"openat", "ftruncate", "fdatasync", "close", "renameat"}) {
+    EXPECT_NE(std::find(fatal.begin(), fatal.end(), call), fatal.end())
+        << call << " failed and nobody said so";
+  }
+}
+
+TEST_P(EngineFault, RestoreWhereEachSystemCallFails) {
+  std::vector<std::string> fatal;
+  for (std::uint64_t at = 0;; ++at) {
+    ImageLayout layout = std::move(ImageLayout::make(test::sizes_of(bos_), kChunk)).value();
+    test::LaneMemory memory(kChunk, 3);
+    const auto reactor = test::make_reactor_of(kind(), memory.entries(), memory.arena.bytes());
+    SumTable sums = sums_wanted_;
+    const test::LaneRun lane{layout, memory, *reactor, &sums, {std::get<1>(GetParam()), true, true}};
+    BoList restored = garbage_like(bos_);
+    std::string fired;
+    const auto stats = [&] {
+      const test::SyscallFault fault(at, EIO);
+      auto result = test::restore_from(dir_.fd(), kPagesName, restored, lane);
+      fired = fault.fired() != nullptr ? fault.fired() : "";
+      return result;
+    }();
+    SCOPED_TRACE(fired + ", call " + std::to_string(at));
+    if (stats.ok()) {
+      ASSERT_EQ(restored, bos_);
+    } else {
+      EXPECT_EQ(stats.error().err, EIO);
+      EXPECT_NE(stats.error().what.find(kPagesName), std::string::npos) << stats.error().what;
+      fatal.push_back(fired);
+    }
+    if (fired.empty()) break;
+    if (HasFailure()) return;
+  }
+  for (const char* call : {"openat", "fstat"}) {
+    EXPECT_NE(std::find(fatal.begin(), fatal.end(), call), fatal.end())
+        << call << " failed and nobody said so";
+  }
+}
+
+// Refusals of the real system.
+
+TEST_P(EngineFault, AFileSizeLimitIsAnErrorAtTheStart) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = ::signal(SIGXFSZ, SIG_IGN);
+  const rlimit low{kChunk, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &low), 0);
+  (void)::unlinkat(dir_.fd(), kPagesName, 0);
+  const Outcome outcome = run(Direction::Dump, Fault::Error, UINT64_MAX, 0);
+  EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  (void)::signal(SIGXFSZ, handler);
+  ASSERT_FALSE(outcome.stats.ok());
+  EXPECT_EQ(outcome.stats.error().err, EFBIG);
+  EXPECT_TRUE(dir_.names().empty());
+  expect_nothing_left();
+}
+
+TEST_P(EngineFault, ADirectoryInTheWayFailsTheCommit) {
+  (void)::unlinkat(dir_.fd(), kPagesName, 0);
+  ASSERT_EQ(::mkdirat(dir_.fd(), kPagesName, 0700), 0);
+  const Outcome outcome = run(Direction::Dump, Fault::Error, UINT64_MAX, 0);
+  ASSERT_FALSE(outcome.stats.ok());
+  EXPECT_EQ(outcome.stats.error().err, EISDIR);
+  EXPECT_NE(outcome.stats.error().what.find("rename"), std::string::npos);
+  EXPECT_EQ(dir_.names(), std::vector<std::string>{kPagesName}) << "the temporary file is gone";
+}
+
+TEST_P(EngineFault, ADirectoryThatWasRemovedIsAnError) {
+  (void)::unlinkat(dir_.fd(), kPagesName, 0);
+  ASSERT_EQ(::rmdir(dir_.path().c_str()), 0);
+  const Outcome outcome = run(Direction::Dump, Fault::Error, UINT64_MAX, 0);
+  ASSERT_FALSE(outcome.stats.ok());
+  EXPECT_EQ(outcome.stats.error().err, ENOENT);
+  EXPECT_NE(outcome.stats.error().what.find(kPagesName), std::string::npos);
+}
+
+}  // namespace
+}  // namespace sluice

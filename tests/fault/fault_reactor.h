@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: MIT
+// A real reactor that fails, shortens or empties the n-th read or write, or whose n-th wait() fails as if the
+// ring had broken. Everything else is forwarded. After a broken wait() the destructor lets the real reactor
+// come to rest, so that the kernel is done with the memory before the test frees it. Thread-bound.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "pipeline/reactor.h"
+
+namespace sluice::test {
+
+enum class Fault { Error, Short, Interrupted, Nothing, BrokenRing };
+
+class FaultReactor final : public Reactor {
+ public:
+  // `err`: for Error.
+  FaultReactor(std::unique_ptr<Reactor> inner, Fault fault, std::uint64_t at, int err)
+      : inner_(std::move(inner)), fault_(fault), at_(at), err_(err) {}
+  ~FaultReactor() override {
+    std::array<Completion, 16> ignored;
+    while (inner_->in_flight() > 0 && inner_->wait(ignored)) {
+    }
+  }
+
+  void read(Op& op, int fd, std::span<std::byte> buffer, std::uint64_t offset) override {
+    if (const auto result = inject()) {
+      inner_->post(op, *result);
+    } else {
+      inner_->read(op, fd, shorten_ ? buffer.first(shorter(buffer.size())) : buffer, offset);
+    }
+    count();
+  }
+  void write(Op& op, int fd, std::span<const std::byte> buffer, std::uint64_t offset) override {
+    if (const auto result = inject()) {
+      inner_->post(op, *result);
+    } else {
+      inner_->write(op, fd, shorten_ ? buffer.first(shorter(buffer.size())) : buffer, offset);
+    }
+    count();
+  }
+  void poll_readable(Op& op, int fd, std::chrono::nanoseconds timeout) override {
+    inner_->poll_readable(op, fd, timeout);
+    count();
+  }
+  void post(Op& op, std::int32_t result) override {
+    inner_->post(op, result);
+    count();
+  }
+  Result<std::size_t> wait(std::span<Completion> out) override {
+    if (fault_ == Fault::BrokenRing && (fired_ || seen_++ == at_)) {
+      fired_ = true;
+      return make_error(EIO, "the ring broke");
+    }
+    auto completed = inner_->wait(out);
+    count();
+    return completed;
+  }
+  std::uint64_t now_ns() override { return inner_->now_ns(); }
+
+  bool fired() const { return fired_; }
+
+ private:
+  // A page at most, so that direct I/O takes it too.
+  static std::size_t shorter(std::size_t bytes) { return bytes > 8192 ? 4096 : bytes; }
+  void count() { in_flight_ = inner_->in_flight(); }
+
+  // What to answer instead of a transfer; nothing: transfer, shortened if shorten_.
+  const std::int32_t* inject() {
+    shorten_ = false;
+    if (fault_ == Fault::BrokenRing || seen_++ != at_) return nullptr;
+    fired_ = true;
+    shorten_ = fault_ == Fault::Short;
+    answer_ = fault_ == Fault::Error ? -err_ : fault_ == Fault::Interrupted ? -EINTR : 0;
+    return shorten_ ? nullptr : &answer_;
+  }
+
+  std::unique_ptr<Reactor> inner_;
+  Fault fault_;
+  std::uint64_t at_;
+  int err_;
+  std::uint64_t seen_ = 0;
+  std::int32_t answer_ = 0;
+  bool shorten_ = false;
+  bool fired_ = false;
+};
+
+}  // namespace sluice::test

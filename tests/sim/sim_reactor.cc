@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: MIT
+#include "sim/sim_reactor.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "pipeline/units.h"
+
+namespace sluice::sim {
+namespace {
+
+constexpr std::uint64_t kDirectAlignment = 512;  // every direct file system asks for at least this
+
+volatile std::uint64_t current_seed = 0;
+
+void print_seed() {
+  std::array<char, 80> line{};
+  const int length =
+      std::snprintf(line.data(), line.size(), "replay with SLUICE_SIM_SEED=%" PRIu64 "\n", current_seed);
+  const ssize_t ignored = ::write(STDERR_FILENO, line.data(), static_cast<std::size_t>(length));
+  (void)ignored;
+}
+
+void on_abort(int) {
+  print_seed();
+}
+
+}  // namespace
+
+void announce_seed(std::uint64_t seed) {
+  static const bool installed = [] {
+    struct sigaction action {};
+    action.sa_handler = on_abort;
+    action.sa_flags = static_cast<int>(SA_RESETHAND);
+    return ::sigaction(SIGABRT, &action, nullptr) == 0;
+  }();
+  (void)installed;
+  current_seed = seed;
+}
+
+void fail(const char* what) {
+  std::fprintf(stderr, "simulation: %s\n", what);
+  std::abort();
+}
+
+int SimReactor::buffered(int fd) {
+  UniqueFd& own = buffered_[fd];
+  if (!own) {
+    const std::string path = "/proc/self/fd/" + std::to_string(fd);
+    own = UniqueFd(::open(path.c_str(), (::fcntl(fd, F_GETFL) & O_ACCMODE) | O_CLOEXEC));
+    if (!own) fail("cannot open the file behind a descriptor");
+  }
+  return own.get();
+}
+
+void SimReactor::check_alignment(int fd, const void* data, std::size_t bytes, std::uint64_t offset) {
+  if ((::fcntl(fd, F_GETFL) & O_DIRECT) == 0) return;
+  if (!is_aligned(reinterpret_cast<std::uintptr_t>(data), kDirectAlignment) ||
+      !is_aligned(bytes, kDirectAlignment) || !is_aligned(offset, kDirectAlignment)) {
+    fail("direct I/O that is not aligned");
+  }
+}
+
+void SimReactor::start(Pending pending, std::uint64_t latency_ns) {
+  if (pending.op->in_flight) fail("an Op was started twice");
+  pending.op->in_flight = true;
+  ++in_flight_;
+  pending.due_ns = now_ns_ + latency_ns;
+  pending.order = started_++;
+  const auto later = [](const Pending& a, const Pending& b) {
+    return a.due_ns != b.due_ns ? a.due_ns > b.due_ns : a.order > b.order;
+  };
+  pending_.push_back(pending);
+  std::push_heap(pending_.begin(), pending_.end(), later);
+}
+
+void SimReactor::read(Op& op, int fd, std::span<std::byte> buffer, std::uint64_t offset) {
+  check_alignment(fd, buffer.data(), buffer.size(), offset);
+  std::memset(buffer.data(), 0xee, buffer.size());  // whoever looks before the completion sees this
+  start(Pending{0, 0, Kind::Read, &op, fd, buffer.data(), buffer.size(), offset, 0, {}},
+        rng_.between(1, latency_ns_max_));
+}
+
+void SimReactor::write(Op& op, int fd, std::span<const std::byte> buffer, std::uint64_t offset) {
+  check_alignment(fd, buffer.data(), buffer.size(), offset);
+  start(Pending{0, 0, Kind::Write, &op, fd, const_cast<std::byte*>(buffer.data()), buffer.size(), offset, 0,
+                sum_of(buffer)},
+        rng_.between(1, latency_ns_max_));
+}
+
+void SimReactor::poll_readable(Op& op, int, std::chrono::nanoseconds timeout) {
+  start(Pending{0, 0, Kind::Result, &op, -1, nullptr, 0, 0, 0, {}},
+        std::min(rng_.between(1, latency_ns_max_), static_cast<std::uint64_t>(timeout.count())));
+}
+
+void SimReactor::post(Op& op, std::int32_t result) {
+  after(op, 0, result);
+}
+
+void SimReactor::after(Op& op, std::uint64_t latency_ns, std::int32_t result) {
+  start(Pending{0, 0, Kind::Result, &op, -1, nullptr, 0, 0, result, {}}, latency_ns);
+}
+
+std::int32_t SimReactor::carry_out(const Pending& pending) {
+  if (pending.kind == Kind::Result) return pending.result;
+  if (transfers_++ == faults_.fail_op) {
+    fault_fired_ = true;
+    return -faults_.fail_errno;
+  }
+  if (rng_.percent(faults_.stall_percent)) return rng_.percent(50) ? -EAGAIN : -EINTR;
+  std::size_t bytes = pending.bytes;
+  if (bytes > 1 && rng_.percent(faults_.short_percent))
+    bytes = static_cast<std::size_t>(rng_.between(1, bytes - 1));
+  const auto offset = static_cast<off_t>(pending.offset);
+  if (pending.kind == Kind::Read) {
+    return static_cast<std::int32_t>(::pread(buffered(pending.fd), pending.data, bytes, offset));
+  }
+  if (sum_of(std::span<const std::byte>(pending.data, pending.bytes)) != pending.sum) {
+    fail("a buffer changed while it was being written");
+  }
+  if (::pwrite(buffered(pending.fd), pending.data, bytes, offset) != static_cast<ssize_t>(bytes)) {
+    fail("the file could not be written");
+  }
+  const std::size_t end = static_cast<std::size_t>(pending.offset) + bytes;
+  if (written_.size() < end) written_.resize(end);
+  for (std::size_t at = end - bytes; at < end; ++at) ++written_[at];
+  return static_cast<std::int32_t>(bytes);
+}
+
+Result<std::size_t> SimReactor::wait(std::span<Completion> out) {
+  if (pending_.empty()) fail("the loop waits with nothing in flight");
+  if (on_step) on_step();
+  if (broke_ || steps_++ == faults_.break_wait) {
+    broke_ = true;
+    return make_error(EIO, "the simulated ring broke");
+  }
+  const auto later = [](const Pending& a, const Pending& b) {
+    return a.due_ns != b.due_ns ? a.due_ns > b.due_ns : a.order > b.order;
+  };
+  // At least one; then those of the same instant, and sometimes a few more that "were already there".
+  const std::size_t most = std::min<std::size_t>(out.size(), rng_.between(1, 4));
+  std::size_t count = 0;
+  while (count < most && !pending_.empty()) {
+    std::pop_heap(pending_.begin(), pending_.end(), later);
+    const Pending pending = pending_.back();
+    pending_.pop_back();
+    now_ns_ = std::max(now_ns_, pending.due_ns);
+    out[count++] = Completion{pending.op, carry_out(pending)};
+    pending.op->in_flight = false;
+    --in_flight_;
+  }
+  return count;
+}
+
+}  // namespace sluice::sim

@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: MIT
+// The real loop, checksum stage and file stages over the simulated reactor, copy engine and pipe: one seed is
+// one run.
+//
+//   SLUICE_SIM_SEEDS=n  seeds per direction (10 000)
+//   SLUICE_SIM_SEED=n   this seed alone, to replay a failure
+//
+// Checked in every run: the invariants before every wait; each byte of the file written exactly once, bytes
+// of holes never (direct I/O may write the bytes before a resumed boundary twice); the file equals the serial
+// writer's; what is restored equals what was dumped; sums equal an independent XXH3-128; exactly the injected
+// fault is reported, and then no file is left; a corrupt chunk never reaches the copy stage; nothing stays in
+// flight.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "pipeline/arena.h"
+#include "pipeline/checksum.h"
+#include "pipeline/file_store.h"
+#include "pipeline/pipeline.h"
+#include "pipeline/units.h"
+#include "sim/sim_reactor.h"
+#include "sim/sim_stages.h"
+#include "support/temp_dir.h"
+
+namespace sluice::sim {
+namespace {
+
+using test::BoList;
+using test::Bytes;
+using test::Rng;
+
+constexpr std::uint32_t kMaxSlots = 6;
+constexpr std::uint64_t kMaxChunkBytes = kMiB;
+const std::string kName = "pages";
+
+std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
+  const char* const text = std::getenv(variable);
+  return text != nullptr ? std::strtoull(text, nullptr, 10) : otherwise;
+}
+
+// What all runs share: memory, and a directory in memory where there is one.
+struct World {
+  World() : dir(::access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "") {}
+  test::TempDir dir;
+  StagingArena arena = std::move(StagingArena::make(kMaxChunkBytes, kMaxSlots, -1)).value();
+};
+
+enum class Trouble { None, Transfer, Copy, Ring, Cancel, Corruption };
+
+// Everything a seed decides.
+struct Case {
+  Case(std::uint64_t seed, Direction direction);
+
+  Rng rng;
+  Direction direction;
+  std::uint64_t chunk_bytes = 16;
+  std::uint32_t depth = 1;
+  BoList bos;
+  Bytes file;  // as it should be
+  bool ordered = false;
+  FileOptions options;
+  std::uint64_t block_bytes = 0;  // 0: no table
+  std::uint64_t latency_ns_max = 1;
+  Trouble trouble = Trouble::None;
+  Faults faults;
+  SimCopyOptions copy;
+  std::uint64_t cancel_at = UINT64_MAX;
+  std::uint64_t corrupt_at = 0;  // file offset
+};
+
+// Contents with stretches of zeros, at unit boundaries of the file and elsewhere.
+void fill(Case& one, std::uint64_t payload_bytes) {
+  Rng& rng = one.rng;
+  Bytes payload(payload_bytes);
+  rng.fill(payload);
+  for (std::uint64_t zeros = rng.between(0, 4); zeros > 0 && payload_bytes > 0; --zeros) {
+    std::uint64_t begin = rng.between(0, payload_bytes - 1);
+    std::uint64_t end = rng.between(begin, payload_bytes);
+    if (rng.percent(50)) {
+      begin = align_down(begin, kZeroUnitBytes);
+      end = std::min(align_up(end, kZeroUnitBytes), payload_bytes);
+    }
+    std::fill(payload.begin() + static_cast<long>(begin), payload.begin() + static_cast<long>(end),
+              std::byte{0});
+  }
+  std::uint64_t at = 0;
+  while (at < payload_bytes || rng.percent(30)) {
+    const std::uint64_t left = payload_bytes - at;
+    const std::uint64_t bytes =
+        one.bos.size() == 11 ? left : rng.between(0, rng.percent(20) ? left : left / 2 + 1);
+    const std::uint64_t taken = std::min(bytes, left);
+    one.bos.emplace_back(payload.begin() + static_cast<long>(at),
+                         payload.begin() + static_cast<long>(at + taken));
+    at += taken;
+    if (one.bos.size() == 12) break;
+  }
+  one.file = test::serial_file(one.bos);
+}
+
+Case::Case(std::uint64_t seed, Direction way) : rng(seed), direction(way) {
+  constexpr std::array<std::uint64_t, 8> kChunks{16, 32, 128, 4096, 4096, 8192, 64 * kKiB, 256 * kKiB};
+  chunk_bytes = rng.percent(3) ? kMaxChunkBytes : kChunks[rng.between(0, kChunks.size() - 1)];
+  depth = static_cast<std::uint32_t>(rng.between(1, kMaxSlots));
+  const std::uint64_t most_chunks = chunk_bytes <= 8192 ? 20 : chunk_bytes < kMaxChunkBytes ? 6 : 3;
+  fill(*this, rng.percent(2) ? 0 : rng.between(0, most_chunks * chunk_bytes));
+  const std::uint64_t chunks = div_ceil(file.size(), chunk_bytes);
+
+  ordered = rng.percent(20);
+  options.io_mode = rng.percent(50) ? IoMode::Auto : IoMode::Buffered;
+  options.holes = rng.percent(70);
+  options.sync = rng.percent(10);
+  if (rng.percent(75)) block_bytes = chunk_bytes >> rng.between(0, 3);
+  latency_ns_max = rng.percent(20) ? 1 : rng.between(2, 1000);
+  faults.short_percent = rng.percent(50) ? 0 : static_cast<unsigned>(rng.between(1, 60));
+  faults.stall_percent = rng.percent(60) ? 0 : static_cast<unsigned>(rng.between(1, 30));
+  copy.depth = static_cast<int>(rng.between(1, 4));
+  copy.latency_ns_max = rng.percent(20) ? 1 : rng.between(2, 1000);
+
+  if (rng.percent(50)) return;
+  switch (rng.between(0, 4)) {
+    case 0:
+      trouble = Trouble::Transfer;
+      faults.fail_op = rng.between(0, 2 * chunks);
+      faults.fail_errno = rng.percent(50) ? ENOSPC : EIO;
+      break;
+    case 1:
+      trouble = Trouble::Copy;
+      copy.fail_op = rng.between(0, 3 * chunks);
+      break;
+    case 2:
+      trouble = Trouble::Ring;
+      faults.break_wait = rng.between(0, 3 * chunks);
+      break;
+    case 3:
+      trouble = Trouble::Cancel;
+      cancel_at = rng.between(0, 3 * chunks);
+      break;
+    default:
+      if (direction == Direction::Dump || block_bytes == 0) break;
+      trouble = Trouble::Corruption;
+      corrupt_at = rng.between(0, file.size() - 1);
+      copy.bad_chunk = corrupt_at / chunk_bytes;
+  }
+}
+
+// The units of the file that hold nothing but zeros; a unit does not reach across a chunk.
+std::vector<bool> zero_bytes_of(const Case& one) {
+  std::vector<bool> zero(one.file.size());
+  for (std::uint64_t begin = 0; begin < one.file.size();) {
+    const std::uint64_t chunk_end = align_down(begin, one.chunk_bytes) + one.chunk_bytes;
+    const std::uint64_t end =
+        std::min({begin + kZeroUnitBytes, chunk_end, static_cast<std::uint64_t>(one.file.size())});
+    const bool all =
+        std::all_of(one.file.begin() + static_cast<long>(begin), one.file.begin() + static_cast<long>(end),
+                    [](std::byte b) { return b == std::byte{0}; });
+    std::fill(zero.begin() + static_cast<long>(begin), zero.begin() + static_cast<long>(end), all);
+    begin = end;
+  }
+  return zero;
+}
+
+// The file for a restore, with holes where the dump would have left them.
+void write_image(const World& world, const Case& one) {
+  const UniqueFd fd(::openat(world.dir.fd(), kName.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  ASSERT_EQ(::ftruncate(fd.get(), static_cast<off_t>(one.file.size())), 0);
+  const std::vector<bool> zero = zero_bytes_of(one);
+  for (std::size_t begin = 0; begin < one.file.size();) {
+    std::size_t end = begin + 1;
+    while (end < one.file.size() && zero[end] == zero[begin]) ++end;
+    if (!zero[begin] || !one.options.holes) {
+      ASSERT_EQ(::pwrite(fd.get(), &one.file[begin], end - begin, static_cast<off_t>(begin)),
+                static_cast<ssize_t>(end - begin));
+    }
+    begin = end;
+  }
+  if (one.trouble == Trouble::Corruption) {
+    const std::byte flipped = one.file[one.corrupt_at] ^ std::byte{0x40};
+    ASSERT_EQ(::pwrite(fd.get(), &flipped, 1, static_cast<off_t>(one.corrupt_at)), 1);
+  }
+}
+
+void expect_sums(const SumTable& table, const Bytes& file) {
+  for (std::size_t block = 0; block < table.sums.size(); ++block) {
+    const std::size_t begin = block * table.block_bytes;
+    const std::size_t end = std::min<std::size_t>(begin + table.block_bytes, file.size());
+    ASSERT_EQ(table.sums[block], sum_of(std::span(file).subspan(begin, end - begin))) << "block " << block;
+  }
+}
+
+// The one errno the run may fail with; 0: it must succeed.
+int expected_errno(const Case& one, const SimReactor& reactor, const SimCopy& copy, bool cancelled) {
+  if (reactor.broke()) return EIO;
+  if (reactor.fault_fired()) return one.faults.fail_errno;
+  if (copy.fault_fired()) return EREMOTEIO;
+  if (cancelled) return ECANCELED;
+  return one.trouble == Trouble::Corruption ? EBADMSG : 0;
+}
+
+struct Totals {
+  std::uint64_t runs = 0;
+  std::uint64_t failed_as_told = 0;
+  std::uint64_t steps = 0;
+};
+
+void run_seed(World& world, std::uint64_t seed, Direction direction, Totals& totals) {
+  announce_seed(seed);
+  Case one(seed, direction);
+  const ImageLayout layout = std::move(ImageLayout::make(test::sizes_of(one.bos), one.chunk_bytes)).value();
+  ASSERT_EQ(layout.file_bytes(), one.file.size());
+
+  std::vector<Slot> slots(one.depth);
+  for (std::uint32_t i = 0; i < one.depth; ++i) {
+    slots[i].index = i;
+    slots[i].buffer = world.arena.buffer(i).first(one.chunk_bytes);
+  }
+  BoList target;  // of a restore: full of garbage
+  for (const Bytes& bo : one.bos) target.emplace_back(bo.size(), std::byte{0x5a});
+  SumTable table;
+  if (one.block_bytes > 0) {
+    table = SumTable::sized(one.file.size(), one.block_bytes);
+    for (std::size_t block = 0; direction == Direction::Restore && block < table.sums.size(); ++block) {
+      const std::size_t begin = block * one.block_bytes;
+      table.sums[block] = sum_of(std::span(one.file).subspan(
+          begin, std::min<std::size_t>(one.block_bytes, one.file.size() - begin)));
+    }
+  }
+
+  SimReactor reactor(Rng(one.rng.next()), one.latency_ns_max, one.faults);
+  SimCopy copy(direction, layout, reactor, direction == Direction::Dump ? one.bos : target,
+               Rng(one.rng.next()), one.copy);
+  ChecksumStage checksum(direction, layout, reactor, one.block_bytes > 0 ? &table : nullptr,
+                         ChecksumOptions{}, nullptr);
+  std::unique_ptr<FileSink> sink;
+  std::unique_ptr<FileSource> source;
+  Bytes piped;
+  std::unique_ptr<SimPipe> pipe;
+  std::vector<Stage*> route;
+  if (direction == Direction::Dump) {
+    if (!one.ordered) {
+      sink = std::move(FileSink::create(world.dir.fd(), kName, layout, reactor, one.options)).value();
+    }
+  } else if (!one.ordered) {
+    ASSERT_NO_FATAL_FAILURE(write_image(world, one));
+    source = std::move(FileSource::open(world.dir.fd(), kName, layout, reactor, one.options)).value();
+  } else {
+    piped = one.file;
+    if (one.trouble == Trouble::Corruption) piped[one.corrupt_at] ^= std::byte{0x40};
+  }
+  if (one.ordered)
+    pipe = std::make_unique<SimPipe>(direction, reactor, piped, Rng(one.rng.next()), one.latency_ns_max);
+  Stage* const store = sink     ? static_cast<Stage*>(sink.get())
+                       : source ? static_cast<Stage*>(source.get())
+                                : static_cast<Stage*>(pipe.get());
+  route = {&copy, &checksum, store};
+  if (direction == Direction::Restore) std::reverse(route.begin(), route.end());
+
+  Pipeline pipeline(layout, slots, route, reactor);
+  reactor.on_step = [&pipeline] { pipeline.check_invariants(); };
+  std::uint64_t asked = 0;
+  bool cancelled = false;
+  const auto stats = pipeline.run(nullptr, [&] { return cancelled = cancelled || asked++ == one.cancel_at; });
+
+  ++totals.runs;
+  totals.steps += reactor.steps();
+  const int expected = expected_errno(one, reactor, copy, cancelled);
+  ASSERT_EQ(stats.ok() ? 0 : stats.error().err, expected) << (stats.ok() ? "" : stats.error().what);
+  if (!reactor.broke()) {
+    ASSERT_EQ(reactor.in_flight(), 0U);
+    ASSERT_EQ(copy.running(), 0);
+  }
+  if (expected != 0) {
+    ++totals.failed_as_told;
+    sink.reset();
+    if (direction == Direction::Dump) {
+      ASSERT_TRUE(world.dir.names().empty());
+    }
+    return;
+  }
+
+  ASSERT_EQ(stats->chunks, layout.chunk_count());
+  ASSERT_EQ(stats->bytes, layout.file_bytes());
+  if (one.block_bytes > 0) {
+    ASSERT_NO_FATAL_FAILURE(expect_sums(table, one.file));
+  }
+  if (direction == Direction::Restore) {
+    ASSERT_EQ(target, one.bos);
+    return;
+  }
+  if (one.ordered) {
+    ASSERT_EQ(piped, one.file);
+    return;
+  }
+  const bool direct = sink->direct();
+  ASSERT_TRUE(sink->commit().ok());
+  ASSERT_EQ(world.dir.names(), std::vector<std::string>{kName});
+  ASSERT_EQ(world.dir.read(kName), one.file);
+  const std::vector<bool> zero = zero_bytes_of(one);
+  std::vector<std::uint8_t> written = reactor.written();
+  written.resize(one.file.size());
+  for (std::size_t at = 0; at < one.file.size(); ++at) {
+    const bool skipped = one.options.holes && zero[at];
+    ASSERT_TRUE(skipped  ? written[at] == 0
+                : direct ? written[at] >= 1
+                         : written[at] == 1)
+        << "byte " << at << " was written " << unsigned{written[at]} << " times";
+  }
+  ASSERT_EQ(::unlinkat(world.dir.fd(), kName.c_str(), 0), 0);
+}
+
+void run_all(Direction direction) {
+  World world;
+  Totals totals;
+  const char* const replay = std::getenv("SLUICE_SIM_SEED");
+  const std::uint64_t first = replay != nullptr ? number_from("SLUICE_SIM_SEED", 0) : 0;
+  const std::uint64_t count = replay != nullptr ? 1 : number_from("SLUICE_SIM_SEEDS", 10'000);
+  for (std::uint64_t seed = first; seed < first + count; ++seed) {
+    SCOPED_TRACE("replay with SLUICE_SIM_SEED=" + std::to_string(seed));
+    run_seed(world, seed, direction, totals);
+    if (::testing::Test::HasFatalFailure()) return;
+  }
+  std::printf("%s: %llu seeds, %llu of them failed as they were told to, %llu steps\n",
+              direction == Direction::Dump ? "dump" : "restore", static_cast<unsigned long long>(totals.runs),
+              static_cast<unsigned long long>(totals.failed_as_told),
+              static_cast<unsigned long long>(totals.steps));
+  EXPECT_EQ(totals.runs, count);
+  if (replay == nullptr && count >= 100) {
+    EXPECT_GT(totals.failed_as_told, count / 10) << "the faults do not reach the engine";
+  }
+}
+
+TEST(Simulation, Dump) {
+  run_all(Direction::Dump);
+}
+TEST(Simulation, Restore) {
+  run_all(Direction::Restore);
+}
+
+}  // namespace
+}  // namespace sluice::sim

@@ -1,0 +1,389 @@
+// SPDX-License-Identifier: MIT
+// The file stages on real files: bytes, holes, sizes, names, and what the messages say.
+#include "pipeline/file_store.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <vector>
+
+#include "pipeline/units.h"
+#include "support/lane.h"
+#include "support/rng.h"
+#include "support/temp_dir.h"
+
+namespace sluice {
+namespace {
+
+using test::Bytes;
+using test::kPagesName;
+
+constexpr std::uint64_t kChunk = 512 * kKiB;
+const std::string kTemporary = std::string(kPagesName) + ".tmp";
+
+// A reactor that starts nothing by itself: the test looks at what was asked for and answers.
+class ScriptedReactor final : public Reactor {
+ public:
+  struct Call {
+    char what;
+    Op* op;
+    std::uint64_t offset;
+    std::uint64_t bytes;
+    const std::byte* data;
+  };
+  void read(Op& op, int, std::span<std::byte> buffer, std::uint64_t offset) override {
+    calls.push_back({'r', &op, offset, buffer.size(), buffer.data()});
+  }
+  void write(Op& op, int, std::span<const std::byte> buffer, std::uint64_t offset) override {
+    calls.push_back({'w', &op, offset, buffer.size(), buffer.data()});
+  }
+  void poll_readable(Op&, int, std::chrono::nanoseconds) override { ADD_FAILURE() << "a file is not polled"; }
+  void post(Op& op, std::int32_t) override { calls.push_back({'p', &op, 0, 0, nullptr}); }
+  Result<std::size_t> wait(std::span<Completion>) override { return make_error(EIO, "not used"); }
+  std::uint64_t now_ns() override { return 0; }
+
+  std::vector<Call> calls;
+};
+
+struct FileStore : public ::testing::Test {
+  ImageLayout make_layout(std::uint64_t payload_bytes, std::uint64_t chunk_bytes = kChunk) {
+    return std::move(ImageLayout::make(std::array{payload_bytes}, chunk_bytes)).value();
+  }
+
+  // A slot that carries `chunk`, with every unit full of data.
+  Slot& carry(const ImageLayout& layout, std::uint64_t chunk) {
+    Slot& slot = memory.slots[0];
+    slot.chunk = layout.chunk(chunk);
+    slot.zero_units.assign(static_cast<std::size_t>(div_ceil(layout.chunk_bytes(), kZeroUnitBytes)), false);
+    for (std::uint32_t tag = 0; tag < kOpsPerSlot; ++tag) slot.ops[tag] = Op{&slot, tag};
+    test::Rng(chunk + 1).fill(slot.buffer);
+    return slot;
+  }
+
+  std::unique_ptr<FileSink> sink(const ImageLayout& layout, const FileOptions& options) {
+    auto made = FileSink::create(dir.fd(), kPagesName, layout, reactor, options);
+    EXPECT_TRUE(made.ok()) << made.error().what;
+    return std::move(made).value();
+  }
+
+  std::unique_ptr<FileSource> source(const ImageLayout& layout, const FileOptions& options) {
+    auto made = FileSource::open(dir.fd(), kPagesName, layout, reactor, options);
+    EXPECT_TRUE(made.ok()) << made.error().what;
+    return std::move(made).value();
+  }
+
+  bool has_direct() {
+    const ImageLayout layout = make_layout(4096);
+    return FileSink::create(dir.fd(), "probe", layout, reactor, {IoMode::Direct, true, false}).ok();
+  }
+
+  test::TempDir dir;
+  ScriptedReactor reactor;
+  test::LaneMemory memory{kChunk, 1};
+};
+
+const FileOptions kBuffered{IoMode::Buffered, true, false};
+
+TEST_F(FileStore, TheSinkIsPrivateTemporaryAndSizedAtOnce) {
+  const ImageLayout layout = make_layout(3 * kChunk);
+  const auto made = sink(layout, kBuffered);
+  EXPECT_EQ(dir.names(), std::vector<std::string>{kTemporary});
+  struct stat status {};
+  ASSERT_EQ(::stat((dir.path() + "/" + kTemporary).c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 07777U, 0600U);
+  EXPECT_EQ(static_cast<std::uint64_t>(status.st_size), layout.file_bytes());
+  EXPECT_EQ(status.st_blocks, 0);
+}
+
+TEST_F(FileStore, ASinkThatIsNotCommittedLeavesNothing) {
+  const ImageLayout layout = make_layout(kChunk);
+  { const auto made = sink(layout, kBuffered); }
+  EXPECT_TRUE(dir.names().empty());
+  {
+    const auto made = sink(layout, kBuffered);
+    ASSERT_TRUE(made->finish().ok());
+  }
+  EXPECT_TRUE(dir.names().empty()) << "finished is not committed";
+}
+
+TEST_F(FileStore, AStaleTemporaryIsReplacedAndAnOldImageStaysUntilCommit) {
+  dir.write(kTemporary, Bytes(100, std::byte{7}));
+  dir.write(kPagesName, Bytes(10, std::byte{1}));
+  const ImageLayout layout = make_layout(kChunk);
+  const auto made = sink(layout, kBuffered);
+  EXPECT_EQ(dir.read(kTemporary).size(), layout.file_bytes());
+  EXPECT_EQ(dir.read(kTemporary)[0], std::byte{0});
+  EXPECT_EQ(dir.read(kPagesName).size(), 10U);
+  ASSERT_TRUE(made->finish().ok());
+  ASSERT_TRUE(made->commit().ok());
+  EXPECT_EQ(dir.names(), std::vector<std::string>{kPagesName});
+  EXPECT_EQ(dir.read(kPagesName).size(), layout.file_bytes());
+}
+
+TEST_F(FileStore, DenseChunkIsOneWrite) {
+  const ImageLayout layout = make_layout(2 * kChunk);
+  const auto made = sink(layout, kBuffered);
+  Slot& slot = carry(layout, 1);
+  ASSERT_TRUE(made->submit(slot).ok());
+  ASSERT_EQ(reactor.calls.size(), 1U);
+  EXPECT_EQ(reactor.calls[0].what, 'w');
+  EXPECT_EQ(reactor.calls[0].offset, kChunk);
+  EXPECT_EQ(reactor.calls[0].bytes, kChunk);
+  EXPECT_EQ(made->written_bytes(), kChunk);
+  EXPECT_EQ(*made->advance(slot, *reactor.calls[0].op, kChunk), Progress::Done);
+}
+
+TEST_F(FileStore, ZeroUnitsAreSkippedAndRunsGoFourAtATime) {
+  const ImageLayout layout = make_layout(2 * kMiB, kMiB);
+  test::LaneMemory big(kMiB, 1);
+  memory = std::move(big);
+  const auto made = sink(layout, kBuffered);
+  Slot& slot = carry(layout, 0);
+  for (std::size_t unit = 0; unit < slot.zero_units.size(); ++unit) slot.zero_units[unit] = unit % 3 == 2;
+  ASSERT_TRUE(made->submit(slot).ok());
+  ASSERT_EQ(reactor.calls.size(), kOpsPerSlot);
+  std::vector<std::uint64_t> begins;
+  for (std::size_t i = 0; i < reactor.calls.size(); ++i) {  // grows while completions start further runs
+    const auto call = reactor.calls[i];
+    EXPECT_EQ(call.data, slot.buffer.data() + call.offset);
+    begins.push_back(call.offset / kZeroUnitBytes);
+    const Progress progress = *made->advance(slot, *call.op, static_cast<std::int32_t>(call.bytes));
+    EXPECT_EQ(progress == Progress::Done, i + 1 == reactor.calls.size()) << i;
+  }
+  EXPECT_EQ(begins, (std::vector<std::uint64_t>{0, 3, 6, 9, 12, 15}));
+  EXPECT_EQ(made->written_bytes(), 11 * kZeroUnitBytes);
+}
+
+TEST_F(FileStore, AChunkOfZerosIsNotWrittenAtAll) {
+  const ImageLayout layout = make_layout(2 * kChunk);
+  const auto made = sink(layout, kBuffered);
+  Slot& slot = carry(layout, 1);
+  slot.zero_units.assign(slot.zero_units.size(), true);
+  ASSERT_TRUE(made->submit(slot).ok());
+  ASSERT_EQ(reactor.calls.size(), 1U);
+  EXPECT_EQ(reactor.calls[0].what, 'p');
+  EXPECT_EQ(*made->advance(slot, *reactor.calls[0].op, 0), Progress::Done);
+  EXPECT_EQ(made->written_bytes(), 0U);
+}
+
+TEST_F(FileStore, WithoutHolesZerosAreWritten) {
+  const ImageLayout layout = make_layout(2 * kChunk);
+  const auto made = sink(layout, {IoMode::Buffered, false, false});
+  Slot& slot = carry(layout, 1);
+  slot.zero_units.assign(slot.zero_units.size(), true);
+  ASSERT_TRUE(made->submit(slot).ok());
+  ASSERT_EQ(reactor.calls.size(), 1U);
+  EXPECT_EQ(reactor.calls[0].bytes, kChunk);
+}
+
+TEST_F(FileStore, ABufferedShortWriteGoesOnWhereItStopped) {
+  const ImageLayout layout = make_layout(2 * kChunk);
+  const auto made = sink(layout, kBuffered);
+  Slot& slot = carry(layout, 1);
+  ASSERT_TRUE(made->submit(slot).ok());
+  EXPECT_EQ(*made->advance(slot, *reactor.calls[0].op, 10'000), Progress::Pending);
+  ASSERT_EQ(reactor.calls.size(), 2U);
+  EXPECT_EQ(reactor.calls[1].offset, kChunk + 10'000);
+  EXPECT_EQ(reactor.calls[1].bytes, kChunk - 10'000);
+  EXPECT_EQ(*made->advance(slot, *reactor.calls[1].op, -EINTR), Progress::Pending);
+  EXPECT_EQ(*made->advance(slot, *reactor.calls[2].op, -EAGAIN), Progress::Pending);
+  EXPECT_EQ(reactor.calls[3].offset, kChunk + 10'000);
+  EXPECT_EQ(*made->advance(slot, *reactor.calls[3].op, kChunk - 10'000), Progress::Done);
+}
+
+TEST_F(FileStore, ADirectShortWriteGoesBackToTheBoundary) {
+  if (!has_direct()) GTEST_SKIP() << "no direct I/O in " << dir.path();
+  const ImageLayout layout = make_layout(2 * kChunk);
+  const auto made = sink(layout, {IoMode::Direct, true, false});
+  ASSERT_TRUE(made->direct());
+  Slot& slot = carry(layout, 1);
+  ASSERT_TRUE(made->submit(slot).ok());
+  EXPECT_EQ(*made->advance(slot, *reactor.calls[0].op, 10'000), Progress::Pending);
+  const std::uint64_t resumed = reactor.calls[1].offset - kChunk;
+  EXPECT_TRUE(is_aligned(resumed, 512) && resumed <= 10'000 && resumed > 10'000 - 4096) << resumed;
+  EXPECT_EQ(reactor.calls[1].bytes, kChunk - resumed);
+}
+
+TEST_F(FileStore, ADirectTailIsPaddedWithZerosAndCutOff) {
+  if (!has_direct()) GTEST_SKIP() << "no direct I/O in " << dir.path();
+  const ImageLayout layout = make_layout(kChunk);  // the last chunk has 8 bytes
+  const auto made = sink(layout, {IoMode::Direct, true, false});
+  Slot& slot = carry(layout, 1);
+  ASSERT_TRUE(made->submit(slot).ok());
+  ASSERT_EQ(reactor.calls.size(), 1U);
+  EXPECT_TRUE(reactor.calls[0].bytes >= 512 && reactor.calls[0].bytes <= 4096) << reactor.calls[0].bytes;
+  EXPECT_TRUE(std::all_of(slot.buffer.begin() + 8,
+                          slot.buffer.begin() + static_cast<long>(reactor.calls[0].bytes),
+                          [](std::byte b) { return b == std::byte{0}; }));
+  EXPECT_EQ(*made->advance(slot, *reactor.calls[0].op, static_cast<std::int32_t>(reactor.calls[0].bytes)),
+            Progress::Done);
+  ASSERT_TRUE(made->finish().ok());
+  ASSERT_TRUE(made->commit().ok());
+  EXPECT_EQ(dir.read(kPagesName).size(), layout.file_bytes());
+}
+
+TEST_F(FileStore, AWriteErrorNamesFileRangeAndReason) {
+  const ImageLayout layout = make_layout(2 * kChunk);
+  const auto made = sink(layout, kBuffered);
+  Slot& slot = carry(layout, 1);
+  ASSERT_TRUE(made->submit(slot).ok());
+  const auto progress = made->advance(slot, *reactor.calls[0].op, -ENOSPC);
+  ASSERT_FALSE(progress.ok());
+  EXPECT_EQ(progress.error().err, ENOSPC);
+  EXPECT_EQ(progress.error().what,
+            "write amdgpu-pages-1-5759.img [524288, 1048576): No space left on device");
+}
+
+TEST_F(FileStore, AWriteOfNothingIsAnErrorAndEndlessStallsAreToo) {
+  const ImageLayout layout = make_layout(2 * kChunk);
+  const auto made = sink(layout, kBuffered);
+  Slot& slot = carry(layout, 1);
+  ASSERT_TRUE(made->submit(slot).ok());
+  EXPECT_EQ(made->advance(slot, *reactor.calls[0].op, 0).error().err, EIO);
+
+  ASSERT_TRUE(made->submit(slot).ok());
+  for (int i = 0; i < 1000; ++i) {
+    const auto progress = made->advance(slot, *reactor.calls.back().op, -EAGAIN);
+    if (progress.ok()) continue;
+    EXPECT_EQ(progress.error().err, EAGAIN);
+    return;
+  }
+  ADD_FAILURE() << "went on for ever";
+}
+
+TEST_F(FileStore, AFailedSlotComesToRestBeforeItReports) {
+  const ImageLayout layout = make_layout(2 * kChunk);
+  const auto made = sink(layout, kBuffered);
+  Slot& slot = carry(layout, 0);
+  slot.zero_units[1] = slot.zero_units[3] = slot.zero_units[5] = true;
+  ASSERT_TRUE(made->submit(slot).ok());
+  ASSERT_EQ(reactor.calls.size(), 4U);
+  EXPECT_EQ(*made->advance(slot, *reactor.calls[1].op, -EIO), Progress::Pending);
+  EXPECT_EQ(*made->advance(slot, *reactor.calls[0].op, 100), Progress::Pending) << "short, but not resumed";
+  EXPECT_EQ(*made->advance(slot, *reactor.calls[2].op, -ENOSPC), Progress::Pending);
+  const auto progress =
+      made->advance(slot, *reactor.calls[3].op, static_cast<std::int32_t>(reactor.calls[3].bytes));
+  ASSERT_FALSE(progress.ok());
+  EXPECT_EQ(progress.error().err, EIO) << "the first one";
+  EXPECT_NE(progress.error().what.find("[131072, 196608)"), std::string::npos) << progress.error().what;
+  EXPECT_EQ(reactor.calls.size(), 4U);
+}
+
+TEST_F(FileStore, ASourceOfTheWrongSizeIsRefusedWithBothSizes) {
+  dir.write(kPagesName, Bytes(100));
+  const ImageLayout layout = make_layout(4096);
+  const auto made = FileSource::open(dir.fd(), kPagesName, layout, reactor, kBuffered);
+  ASSERT_FALSE(made.ok());
+  EXPECT_EQ(made.error().err, EBADMSG);
+  EXPECT_NE(made.error().what.find("100"), std::string::npos);
+  EXPECT_NE(made.error().what.find("4104"), std::string::npos);
+}
+
+TEST_F(FileStore, ASourceThatIsMissingOrNoFileIsRefused) {
+  const ImageLayout layout = make_layout(4096);
+  EXPECT_EQ(FileSource::open(dir.fd(), kPagesName, layout, reactor, kBuffered).error().err, ENOENT);
+  EXPECT_EQ(FileSource::open(dir.fd(), ".", layout, reactor, kBuffered).error().err, EINVAL);
+}
+
+TEST_F(FileStore, HolesAreMarkedAndOnlyDataIsRead) {
+  const ImageLayout layout = make_layout(2 * kChunk);
+  {  // data in units 2, 3 and 6 of chunk 0 (6 only in part) and nowhere else
+    const UniqueFd fd(::openat(dir.fd(), kPagesName, O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+    ASSERT_EQ(::ftruncate(fd.get(), static_cast<off_t>(layout.file_bytes())), 0);
+    Bytes data(2 * kZeroUnitBytes, std::byte{5});
+    ASSERT_GT(::pwrite(fd.get(), data.data(), data.size(), 2 * kZeroUnitBytes), 0);
+    ASSERT_GT(::pwrite(fd.get(), data.data(), 4096, 6 * kZeroUnitBytes + 8192), 0);
+    if (::lseek(fd.get(), 0, SEEK_DATA) == 0) GTEST_SKIP() << "no holes in " << dir.path();
+  }
+  const auto made = source(layout, kBuffered);
+  Slot& slot = carry(layout, 0);
+  ASSERT_TRUE(made->submit(slot).ok());
+  EXPECT_EQ(slot.zero_units, (std::vector<bool>{true, true, false, false, true, true, false, true}));
+  ASSERT_EQ(reactor.calls.size(), 2U);
+  EXPECT_EQ(reactor.calls[0].offset, 2 * kZeroUnitBytes);
+  EXPECT_EQ(reactor.calls[0].bytes, 2 * kZeroUnitBytes);
+  EXPECT_EQ(reactor.calls[1].offset, 6 * kZeroUnitBytes);
+  EXPECT_EQ(reactor.calls[1].bytes, kZeroUnitBytes);
+  EXPECT_EQ(*made->advance(slot, *reactor.calls[1].op, kZeroUnitBytes), Progress::Pending);
+  EXPECT_EQ(*made->advance(slot, *reactor.calls[0].op, 2 * kZeroUnitBytes), Progress::Done);
+
+  ASSERT_TRUE(made->submit(carry(layout, 2)).ok());  // eight bytes, a hole to the end
+  EXPECT_TRUE(slot.zero_units[0]);
+  EXPECT_EQ(reactor.calls.back().what, 'p');
+}
+
+TEST_F(FileStore, AFileThatEndsEarlyIsNamedWithItsOffset) {
+  const ImageLayout layout = make_layout(2 * kChunk);
+  dir.write(kPagesName, Bytes(layout.file_bytes(), std::byte{1}));
+  const auto made = source(layout, kBuffered);
+  Slot& slot = carry(layout, 1);
+  ASSERT_TRUE(made->submit(slot).ok());
+  EXPECT_EQ(*made->advance(slot, *reactor.calls[0].op, 4096), Progress::Pending);
+  const auto progress = made->advance(slot, *reactor.calls[1].op, 0);
+  ASSERT_FALSE(progress.ok());
+  EXPECT_EQ(progress.error().err, EBADMSG);
+  EXPECT_NE(progress.error().what.find("read amdgpu-pages-1-5759.img [528384, 1048576): the file ends early"),
+            std::string::npos)
+      << progress.error().what;
+}
+
+TEST_F(FileStore, ADirectReadOfTheTailAsksForAWholeUnit) {
+  if (!has_direct()) GTEST_SKIP() << "no direct I/O in " << dir.path();
+  const ImageLayout layout = make_layout(kChunk);
+  dir.write(kPagesName, Bytes(layout.file_bytes(), std::byte{1}));
+  const auto made = source(layout, {IoMode::Direct, true, false});
+  Slot& slot = carry(layout, 1);
+  ASSERT_TRUE(made->submit(slot).ok());
+  EXPECT_TRUE(is_aligned(reactor.calls[0].bytes, 512)) << reactor.calls[0].bytes;
+  EXPECT_EQ(*made->advance(slot, *reactor.calls[0].op, 8), Progress::Done);
+
+  ASSERT_TRUE(made->submit(slot).ok());  // cut short behind our back: found, not looped over
+  for (int i = 0; i < 1000; ++i) {
+    const auto progress = made->advance(slot, *reactor.calls.back().op, 4);
+    if (progress.ok()) continue;
+    EXPECT_EQ(progress.error().err, EBADMSG);
+    return;
+  }
+  ADD_FAILURE() << "went on for ever";
+}
+
+TEST_F(FileStore, ChunksBelowTheAlignmentAreBuffered) {
+  const ImageLayout layout = make_layout(4096, 256);
+  EXPECT_FALSE(sink(layout, {IoMode::Auto, true, false})->direct());
+  const auto refused = FileSink::create(dir.fd(), kPagesName, layout, reactor, {IoMode::Direct, true, false});
+  EXPECT_EQ(refused.error().err, EINVAL);
+  EXPECT_TRUE(dir.names().empty());
+}
+
+// A warm file is read through the page cache, a cold one directly; looking does not warm it.
+TEST_F(FileStore, AutoReadsWarmFilesBuffered) {
+  if (!has_direct()) GTEST_SKIP() << "no direct I/O in " << dir.path();
+  const ImageLayout layout = make_layout(8 * kChunk);
+  dir.write(kPagesName, Bytes(layout.file_bytes(), std::byte{1}));
+  EXPECT_FALSE(source(layout, {IoMode::Auto, true, false})->direct());
+  EXPECT_TRUE(source(layout, {IoMode::Direct, true, false})->direct());
+
+  const UniqueFd fd(::openat(dir.fd(), kPagesName, O_RDWR | O_CLOEXEC));
+  ASSERT_EQ(::fsync(fd.get()), 0);
+  ASSERT_EQ(::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED), 0);
+  const std::size_t bytes = layout.file_bytes();
+  void* const map = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd.get(), 0);
+  ASSERT_NE(map, MAP_FAILED);
+  std::vector<unsigned char> state(div_ceil(bytes, 4096));
+  const auto resident = [&] {
+    EXPECT_EQ(::mincore(map, bytes, state.data()), 0);
+    return std::count_if(state.begin(), state.end(), [](unsigned char s) { return (s & 1U) != 0; });
+  };
+  if (resident() > 0) GTEST_SKIP() << "this file system keeps its pages";
+  EXPECT_TRUE(source(layout, {IoMode::Auto, true, false})->direct());
+  EXPECT_EQ(resident(), 0);
+  ::munmap(map, bytes);
+}
+
+}  // namespace
+}  // namespace sluice

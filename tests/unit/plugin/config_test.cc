@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: MIT
+// What users may set, and that a bad value costs a warning and nothing else.
+#include "plugin/config.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <map>
+
+#include "pipeline/units.h"
+#include "support/temp_dir.h"
+
+namespace sluice::plugin {
+namespace {
+
+struct Parsed {
+  Config config;
+  LogLines lines;
+};
+
+Parsed parse(const std::map<std::string, std::string>& settings) {
+  Parsed parsed;
+  parsed.config = parse_config(
+      [&](const char* name) -> std::optional<std::string> {
+        const auto found = settings.find(name);
+        return found == settings.end() ? std::nullopt : std::optional(found->second);
+      },
+      parsed.lines);
+  return parsed;
+}
+
+TEST(ParseBytes, TakesNumbersWithASuffix) {
+  EXPECT_EQ(parse_bytes("0"), 0U);
+  EXPECT_EQ(parse_bytes("4096"), 4096U);
+  EXPECT_EQ(parse_bytes("3k"), 3 * kKiB);
+  EXPECT_EQ(parse_bytes("64M"), 64 * kMiB);
+  EXPECT_EQ(parse_bytes("2G"), 2 * kGiB);
+}
+
+TEST(ParseBytes, RefusesEverythingElse) {
+  for (const char* text :
+       {"", "M", "-1", " 1", "1 ", "1MB", "1T", "0x10", "1.5G", "18446744073709551616", "17179869184G"}) {
+    EXPECT_EQ(parse_bytes(text), std::nullopt) << text;
+  }
+}
+
+TEST(Config, DefaultsAreDocumented) {
+  const auto [config, lines] = parse({});
+  EXPECT_EQ(config.staging_bytes, 64 * kMiB);
+  EXPECT_EQ(config.chunk_bytes, 4 * kMiB);
+  EXPECT_EQ(config.slots(), 16U);
+  EXPECT_EQ(config.io_mode, IoMode::Auto);
+  EXPECT_TRUE(config.checksum && config.sync && config.zero_holes && config.parallel_restore);
+  EXPECT_EQ(config.match_rules, kfd::MatchRules{});
+  EXPECT_TRUE(lines.empty());
+}
+
+TEST(Config, TakesWhatIsSet) {
+  const auto [config, lines] = parse({{"SLUICE_STAGING_SIZE", "32M"},
+                                      {"SLUICE_CHUNK_SIZE", "8M"},
+                                      {"SLUICE_IO_MODE", "Buffered"},
+                                      {"SLUICE_CHECKSUM", "off"},
+                                      {"SLUICE_SYNC", "0"},
+                                      {"SLUICE_ZERO_HOLES", "NO"},
+                                      {"SLUICE_PARALLEL_RESTORE", "false"},
+                                      {"KFD_NUMA_CHECK", "0"}});
+  EXPECT_EQ(config.slots(), 4U);
+  EXPECT_EQ(config.chunk_bytes, 8 * kMiB);
+  EXPECT_EQ(config.io_mode, IoMode::Buffered);
+  EXPECT_FALSE(config.checksum || config.sync || config.zero_holes || config.parallel_restore);
+  EXPECT_FALSE(config.match_rules.numa);
+  EXPECT_TRUE(lines.empty());
+}
+
+TEST(Config, BadValuesGiveOneWarningEachAndTheDefault) {
+  const std::map<std::string, std::string> bad = {{"SLUICE_STAGING_SIZE", "lots"},
+                                                  {"SLUICE_CHUNK_SIZE", "3M"},
+                                                  {"SLUICE_IO_MODE", "fast"},
+                                                  {"SLUICE_CHECKSUM", "maybe"},
+                                                  {"SLUICE_SYNC", ""},
+                                                  {"KFD_MAX_BUFFER_SIZE", "-5"},
+                                                  {"SLUICE_ZERO_HOLES", "2"},
+                                                  {"KFD_FW_VER_CHECK", "perhaps"}};
+  for (const auto& setting : bad) {
+    const auto [config, lines] = parse({setting});
+    ASSERT_EQ(lines.size(), 1U) << setting.first;
+    EXPECT_EQ(lines[0].level, Level::Warning);
+    EXPECT_NE(lines[0].text.find(setting.first), std::string::npos);
+    EXPECT_EQ(config.staging_bytes, 64 * kMiB);
+    EXPECT_EQ(config.chunk_bytes, 4 * kMiB);
+    EXPECT_TRUE(config.checksum && config.sync && config.zero_holes);
+    EXPECT_EQ(config.match_rules, kfd::MatchRules{});
+  }
+}
+
+TEST(Config, UpstreamsCapIsKeptByFewerThenSmallerChunks) {
+  EXPECT_EQ(parse({{"KFD_MAX_BUFFER_SIZE", "0"}}).config.staging_bytes, 64 * kMiB);
+  EXPECT_EQ(parse({{"KFD_MAX_BUFFER_SIZE", "1G"}}).config.staging_bytes, 64 * kMiB);
+  const Config twelve = parse({{"KFD_MAX_BUFFER_SIZE", "13M"}}).config;
+  EXPECT_EQ(twelve.staging_bytes, 12 * kMiB);
+  EXPECT_EQ(twelve.chunk_bytes, 4 * kMiB);
+  const Config small = parse({{"KFD_MAX_BUFFER_SIZE", "4M"}}).config;
+  EXPECT_EQ(small.staging_bytes, 4 * kMiB);
+  EXPECT_EQ(small.chunk_bytes, 2 * kMiB);
+}
+
+TEST(Config, ACapBelowTheLeastIsSaid) {
+  const auto [config, lines] = parse({{"KFD_MAX_BUFFER_SIZE", "64K"}});
+  EXPECT_EQ(config.staging_bytes, 2 * kMiB);
+  EXPECT_EQ(config.slots(), 2U);
+  ASSERT_EQ(lines.size(), 1U);
+  EXPECT_NE(lines[0].text.find("KFD_MAX_BUFFER_SIZE"), std::string::npos);
+}
+
+TEST(ConfigFile, HoldsTheSameNamesAndYieldsToTheEnvironment) {
+  const test::TempDir dir;
+  const std::string text = "# comment\n\n SLUICE_CHUNK_SIZE = 8M \r\nSLUICE_STAGING_SIZE=32M\nnonsense\n";
+  dir.write("sluice.conf", test::Bytes(reinterpret_cast<const std::byte*>(text.data()),
+                                       reinterpret_cast<const std::byte*>(text.data() + text.size())));
+  ASSERT_EQ(setenv("SLUICE_STAGING_SIZE", "16M", 1), 0);
+  LogLines lines;
+  const Lookup lookup = environment_and_file((dir.path() + "/sluice.conf").c_str(), lines);
+  EXPECT_EQ(lookup("SLUICE_CHUNK_SIZE"), "8M");
+  EXPECT_EQ(lookup("SLUICE_STAGING_SIZE"), "16M");
+  EXPECT_EQ(lookup("SLUICE_SYNC"), std::nullopt);
+  ASSERT_EQ(unsetenv("SLUICE_STAGING_SIZE"), 0);
+  ASSERT_EQ(lines.size(), 1U);
+  EXPECT_NE(lines[0].text.find("line 5"), std::string::npos);
+}
+
+TEST(ConfigFile, MissingIsFineOverlongIsIgnored) {
+  const test::TempDir dir;
+  LogLines lines;
+  (void)environment_and_file((dir.path() + "/none").c_str(), lines);
+  EXPECT_TRUE(lines.empty());
+  dir.write("long", test::Bytes(65 * kKiB, std::byte{'#'}));
+  (void)environment_and_file((dir.path() + "/long").c_str(), lines);
+  EXPECT_EQ(lines.size(), 1U);
+}
+
+}  // namespace
+}  // namespace sluice::plugin

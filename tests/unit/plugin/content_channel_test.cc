@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: MIT
+// The channel between a restored task and the content server: everything arrives, and nothing malformed does.
+#include "plugin/content_channel.h"
+
+#include <gtest/gtest.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include <array>
+#include <thread>
+
+namespace sluice::plugin {
+namespace {
+
+ino_t inode_of(int fd) {
+  struct stat st {};
+  EXPECT_EQ(fstat(fd, &st), 0);
+  return st.st_ino;
+}
+
+// `bos` BOs for each of two GPUs, each with a memfd of its own size.
+ContentRequest sample_request(std::size_t bos) {
+  ContentRequest request;
+  request.id = 42;
+  request.dump_id.fill(5);
+  for (std::uint32_t gpu_id : {0x5759U, 0x1234U}) {
+    GpuContents gpu;
+    gpu.gpu_id = gpu_id;
+    gpu.render_minor = 128 + gpu_id % 2;
+    gpu.numa_node = 1;
+    gpu.bo_table_digest.fill(3);
+    for (std::size_t i = 0; i < bos; ++i) {
+      gpu.bos.push_back({(i + 1) * 4096, 0x100000 + i, UniqueFd(memfd_create("bo", MFD_CLOEXEC))});
+    }
+    request.gpus.push_back(std::move(gpu));
+  }
+  return request;
+}
+
+struct Channel {
+  Channel() {
+    auto pair = make_content_sockets();
+    server = std::move(pair->first);
+    task = std::move(pair->second);
+  }
+  UniqueFd server;
+  UniqueFd task;
+};
+
+TEST(ContentChannel, CarriesARequestOfSeveralMessagesWithItsFds) {
+  const Channel shared;
+  const ContentRequest request = sample_request(600);  // three messages a GPU
+  Result<void> handed = Error{};
+  std::thread task([&] { handed = hand_over(shared.task.get(), request); });
+  auto channel = accept_channel(shared.server.get());
+  while (!channel && channel.error().err == EAGAIN) channel = accept_channel(shared.server.get());
+  ASSERT_TRUE(channel.ok()) << channel.error().what;
+  const auto received = receive_request(channel->get());
+  ASSERT_TRUE(received.ok()) << received.error().what;
+  ASSERT_TRUE(send_reply(channel->get(), Error{0, {}}).ok());
+  task.join();
+  EXPECT_TRUE(handed.ok());
+  EXPECT_EQ(received->id, 42);
+  EXPECT_EQ(received->dump_id, request.dump_id);
+  ASSERT_EQ(received->gpus.size(), 2U);
+  for (std::size_t g = 0; g < 2; ++g) {
+    EXPECT_EQ(received->gpus[g].gpu_id, request.gpus[g].gpu_id);
+    EXPECT_EQ(received->gpus[g].render_minor, request.gpus[g].render_minor);
+    EXPECT_EQ(received->gpus[g].numa_node, 1);
+    EXPECT_EQ(received->gpus[g].bo_table_digest, request.gpus[g].bo_table_digest);
+    ASSERT_EQ(received->gpus[g].bos.size(), 600U);
+    for (std::size_t i = 0; i < 600; ++i) {
+      EXPECT_EQ(received->gpus[g].bos[i].bytes, request.gpus[g].bos[i].bytes);
+      EXPECT_EQ(received->gpus[g].bos[i].va, request.gpus[g].bos[i].va);
+      EXPECT_EQ(inode_of(received->gpus[g].bos[i].dmabuf.get()),
+                inode_of(request.gpus[g].bos[i].dmabuf.get()));
+    }
+  }
+}
+
+TEST(ContentChannel, TheServersRefusalReachesTheTask) {
+  const Channel shared;
+  const ContentRequest request = sample_request(1);
+  Result<void> handed;
+  std::thread task([&] { handed = hand_over(shared.task.get(), request); });
+  auto channel = accept_channel(shared.server.get());
+  while (!channel && channel.error().err == EAGAIN) channel = accept_channel(shared.server.get());
+  ASSERT_TRUE(channel.ok());
+  ASSERT_TRUE(receive_request(channel->get()).ok());
+  ASSERT_TRUE(send_reply(channel->get(), Error{EMFILE, "too many"}).ok());
+  task.join();
+  ASSERT_FALSE(handed.ok());
+  EXPECT_EQ(handed.error().err, EMFILE);
+  EXPECT_EQ(handed.error().what, "too many");
+}
+
+TEST(ContentChannel, AServerThatDiesIsAnErrorAndNotAHang) {
+  Channel shared;
+  Result<void> handed;
+  const ContentRequest request = sample_request(1);
+  std::thread task([&] { handed = hand_over(shared.task.get(), request); });
+  auto channel = accept_channel(shared.server.get());
+  while (!channel && channel.error().err == EAGAIN) channel = accept_channel(shared.server.get());
+  ASSERT_TRUE(channel.ok());
+  channel->reset();
+  task.join();
+  EXPECT_FALSE(handed.ok());
+}
+
+TEST(ContentChannel, NothingPendingIsEagain) {
+  const Channel shared;
+  EXPECT_EQ(accept_channel(shared.server.get()).error().err, EAGAIN);
+}
+
+TEST(ContentChannel, AHelloWithoutFdOrOfAnotherSizeIsRefused) {
+  const Channel shared;
+  std::array<char, 64> junk{};
+  ASSERT_EQ(send(shared.task.get(), junk.data(), 8, 0), 8);
+  EXPECT_EQ(accept_channel(shared.server.get()).error().err, EBADMSG);
+  ASSERT_EQ(send(shared.task.get(), junk.data(), junk.size(), 0), static_cast<ssize_t>(junk.size()));
+  EXPECT_EQ(accept_channel(shared.server.get()).error().err, EBADMSG);
+}
+
+TEST(ContentChannel, JunkOnTheTasksChannelIsRefused) {
+  for (const std::size_t length : {std::size_t{1}, std::size_t{32}, std::size_t{33}, std::size_t{4096}}) {
+    const Channel channel;
+    const std::vector<char> junk(length, '\x7f');
+    ASSERT_EQ(send(channel.task.get(), junk.data(), junk.size(), 0), static_cast<ssize_t>(junk.size()));
+    EXPECT_EQ(receive_request(channel.server.get()).error().err, EBADMSG) << length;
+  }
+}
+
+TEST(ContentChannel, ATaskThatEndsHalfWayIsAnError) {
+  Channel channel;
+  channel.task.reset();
+  EXPECT_EQ(receive_request(channel.server.get()).error().err, ECONNRESET);
+}
+
+}  // namespace
+}  // namespace sluice::plugin

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: MIT
+// Names and frame of image files: whole or not at all, and nothing believed when read.
+#include "plugin/image_files.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include "support/temp_dir.h"
+
+namespace sluice::plugin {
+namespace {
+
+using test::Bytes;
+using test::TempDir;
+
+const std::vector<std::uint8_t> kPayload = {1, 2, 3};
+
+TEST(ImageNames, AreUpstreams) {
+  EXPECT_EQ(kfd_image_name(7), "amdgpu-kfd-7.img");
+  EXPECT_EQ(pages_image_name(7, 0x5759), "amdgpu-pages-7-5759.img");
+  EXPECT_EQ(pages_image_name(7, 0xab), "amdgpu-pages-7-00ab.img");
+  EXPECT_EQ(render_image_name(8), "amdgpu-renderD-8.img");
+  EXPECT_EQ(sums_image_name(7, 0x5759), "amdgpu-sums-7-5759.img");
+}
+
+TEST(WriteImage, FramesPayloadAndLeavesNoTemporaryFile) {
+  const TempDir dir;
+  ASSERT_TRUE(write_image(dir.fd(), "a.img", kPayload, true).ok());
+  EXPECT_EQ(dir.names(), std::vector<std::string>{"a.img"});
+  const Bytes bytes = dir.read("a.img");
+  ASSERT_EQ(bytes.size(), 11U);
+  EXPECT_EQ(bytes[0], std::byte{3});
+  EXPECT_EQ(bytes[8], std::byte{1});
+  struct stat st {};
+  ASSERT_EQ(fstatat(dir.fd(), "a.img", &st, 0), 0);
+  EXPECT_EQ(st.st_mode & 07777U, 0600U);  // GPU memory is private
+}
+
+TEST(WriteImage, ReplacesWhatWasThereAndAStaleTemporaryFile) {
+  const TempDir dir;
+  dir.write("a.img", Bytes(100));
+  dir.write("a.img.tmp", Bytes(100));
+  ASSERT_TRUE(write_image(dir.fd(), "a.img", kPayload, false).ok());
+  EXPECT_EQ(dir.names(), std::vector<std::string>{"a.img"});
+  EXPECT_EQ(dir.read("a.img").size(), 11U);
+}
+
+TEST(WriteImage, FailureNamesTheFileAndLeavesNothing) {
+  const TempDir dir;
+  ASSERT_EQ(mkdirat(dir.fd(), "a.img", 0700), 0);  // what rename cannot replace
+  const Result<void> written = write_image(dir.fd(), "a.img", kPayload, false);
+  ASSERT_FALSE(written.ok());
+  EXPECT_EQ(written.error().err, EISDIR);
+  EXPECT_NE(written.error().what.find("a.img"), std::string::npos);
+  EXPECT_EQ(dir.names(), std::vector<std::string>{"a.img"});
+}
+
+TEST(ReadImage, GivesThePayloadBack) {
+  const TempDir dir;
+  ASSERT_TRUE(write_image(dir.fd(), "a.img", kPayload, false).ok());
+  const auto payload = read_image(dir.fd(), "a.img");
+  ASSERT_TRUE(payload.ok());
+  EXPECT_EQ(*payload, kPayload);
+}
+
+TEST(ReadImage, RefusesWhatDisagreesWithItsLength) {
+  const TempDir dir;
+  EXPECT_EQ(read_image(dir.fd(), "none").error().err, ENOENT);
+  dir.write("short", Bytes(7));
+  EXPECT_EQ(read_image(dir.fd(), "short").error().err, EBADMSG);
+  ASSERT_TRUE(write_image(dir.fd(), "a.img", kPayload, false).ok());
+  Bytes cut = dir.read("a.img");
+  cut.pop_back();
+  dir.write("cut", cut);
+  EXPECT_EQ(read_image(dir.fd(), "cut").error().err, EBADMSG);
+  cut.resize(20);
+  dir.write("long", cut);
+  EXPECT_EQ(read_image(dir.fd(), "long").error().err, EBADMSG);
+  Bytes huge(16, std::byte{0xff});
+  dir.write("huge", huge);
+  EXPECT_EQ(read_image(dir.fd(), "huge").error().err, EBADMSG);
+}
+
+TEST(RemovePluginImages, TakesOnlyThePlugins) {
+  const TempDir dir;
+  for (const char* name : {"amdgpu-kfd-1.img", "amdgpu-pages-1-5759.img", "amdgpu-pages-1-5759.img.tmp",
+                           "amdgpu-sums-1-5759.img", "sluice-stats-dump-1.json", "pages-1.img",
+                           "inventory.img", "amdgpu-notes.txt"}) {
+    dir.write(name, Bytes(8));
+  }
+  ASSERT_TRUE(remove_plugin_images(dir.fd()).ok());
+  EXPECT_EQ(dir.names(), (std::vector<std::string>{"amdgpu-notes.txt", "inventory.img", "pages-1.img"}));
+}
+
+TEST(ListKfdImages, IsSortedAndComplete) {
+  const TempDir dir;
+  for (const char* name :
+       {"amdgpu-kfd-2.img", "amdgpu-kfd-1.img", "amdgpu-kfd-3.img.tmp", "amdgpu-pages-1-1.img"}) {
+    dir.write(name, Bytes(8));
+  }
+  const auto names = list_kfd_images(dir.fd());
+  ASSERT_TRUE(names.ok());
+  EXPECT_EQ(*names, (std::vector<std::string>{"amdgpu-kfd-1.img", "amdgpu-kfd-2.img"}));
+}
+
+}  // namespace
+}  // namespace sluice::plugin

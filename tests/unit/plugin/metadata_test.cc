@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: MIT
+// Sidecars, render images, and what ties a dump's files together.
+#include "plugin/metadata.h"
+
+#include <gtest/gtest.h>
+
+#include "kfd/uapi.h"
+#include "plugin/sums.h"
+
+namespace sluice::plugin {
+namespace {
+
+Sidecar sample_sidecar() {
+  Sidecar sidecar;
+  sidecar.table = SumTable::sized(3 * kSumBlockBytes + 8, kSumBlockBytes);
+  for (std::size_t i = 0; i < sidecar.table.sums.size(); ++i)
+    sidecar.table.sums[i].fill(static_cast<std::uint8_t>(i + 1));
+  sidecar.bo_table_digest.fill(9);
+  sidecar.dump_id.fill(7);
+  sidecar.pages_file = "amdgpu-pages-1-5759.img";
+  return sidecar;
+}
+
+TEST(Sidecar, SurvivesTheRoundTrip) {
+  const Sidecar sidecar = sample_sidecar();
+  const auto back = unpack_sidecar(pack_sidecar(sidecar), "s");
+  ASSERT_TRUE(back.ok()) << back.error().what;
+  EXPECT_EQ(back->table.block_bytes, kSumBlockBytes);
+  EXPECT_EQ(back->table.file_bytes, 3 * kSumBlockBytes + 8);
+  EXPECT_EQ(back->table.sums, sidecar.table.sums);
+  EXPECT_EQ(back->bo_table_digest, sidecar.bo_table_digest);
+  EXPECT_EQ(back->dump_id, sidecar.dump_id);
+  EXPECT_EQ(back->pages_file, sidecar.pages_file);
+}
+
+TEST(Sidecar, TruncatedAnywhereIsRefused) {
+  const std::vector<std::uint8_t> whole = pack_sidecar(sample_sidecar());
+  for (std::size_t length = 0; length < whole.size(); ++length) {
+    const auto back = unpack_sidecar(std::span(whole).first(length), "s");
+    ASSERT_FALSE(back.ok()) << length;
+    EXPECT_EQ(back.error().err, EBADMSG);
+  }
+}
+
+TEST(Sidecar, OneSumTooManyOrTooFewIsRefused) {
+  Sidecar sidecar = sample_sidecar();
+  sidecar.table.sums.pop_back();
+  EXPECT_EQ(unpack_sidecar(pack_sidecar(sidecar), "s").error().err, EBADMSG);
+  sidecar.table.sums.resize(5);
+  EXPECT_EQ(unpack_sidecar(pack_sidecar(sidecar), "s").error().err, EBADMSG);
+}
+
+TEST(Sidecar, BlockSizesOutOfRangeAreRefused) {
+  for (const std::uint64_t block :
+       {std::uint64_t{0}, std::uint64_t{2048}, std::uint64_t{kSumBlockBytes + 1}, std::uint64_t{1} << 27}) {
+    Sidecar sidecar = sample_sidecar();
+    sidecar.table.block_bytes = block;
+    EXPECT_EQ(unpack_sidecar(pack_sidecar(sidecar), "s").error().err, EBADMSG) << block;
+  }
+}
+
+TEST(RenderImage, SurvivesTheRoundTrip) {
+  RenderImage image{0x5759, 4, 129, 0, true};
+  const auto back = unpack_render_image(pack_render_image(image, DumpId{}), "r");
+  ASSERT_TRUE(back.ok());
+  EXPECT_EQ(back->gpu_id, 0x5759U);
+  EXPECT_EQ(back->id, 4U);
+  EXPECT_EQ(back->minor, 129U);
+  EXPECT_EQ(back->kfd_acquired, true);
+  image.kfd_acquired.reset();
+  EXPECT_EQ(unpack_render_image(pack_render_image(image, DumpId{}), "r")->kfd_acquired, std::nullopt);
+}
+
+TEST(RenderImage, CountsThatLieAreRefused) {
+  const RenderImage image{0x5759, 4, 129, 3, std::nullopt};  // three BOs, none in the message
+  EXPECT_EQ(unpack_render_image(pack_render_image(image, DumpId{}), "r").error().err, EBADMSG);
+}
+
+TEST(BoTableDigest, CoversExactlyTheBosWithContentsOfTheGpu) {
+  const std::vector<kfd::BoEntry> bos = {{0x1000, 4096, 0, kfd::kAllocVram, 1},
+                                         {0x2000, 4096, 0, kfd::kAllocUserptr, 1},
+                                         {0x3000, 4096, 0, kfd::kAllocGtt, 2}};
+  const Sum128 digest = bo_table_digest(bos, 1);
+  EXPECT_NE(digest, bo_table_digest(bos, 2));
+  auto changed = bos;
+  changed[1].addr = 0x9000;
+  changed[2].bytes = 8192;
+  EXPECT_EQ(bo_table_digest(changed, 1), digest);
+  changed[0].bytes = 8192;
+  EXPECT_NE(bo_table_digest(changed, 1), digest);
+}
+
+TEST(CheckPrivateData, RefusesOnlyWhatIsKnownToDiffer) {
+  kfd::KfdImage image;
+  image.kernel_release = "6.1.0";
+  image.bo_record_bytes = 80;
+  EXPECT_TRUE(check_private_data(image, 11).ok());
+  EXPECT_TRUE(check_private_data(image, 14).ok());  // not known here
+  const Result<void> refused = check_private_data(image, 17);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().err, EINVAL);
+  EXPECT_NE(refused.error().what.find("6.1.0"), std::string::npos);
+  image.bo_record_bytes = 0;  // an upstream image without BOs: nothing to go by
+  EXPECT_TRUE(check_private_data(image, 17).ok());
+}
+
+}  // namespace
+}  // namespace sluice::plugin

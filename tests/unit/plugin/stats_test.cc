@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: MIT
+// The statistics are JSON that a JSON parser takes, with the figures that went in.
+#include "plugin/stats.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+namespace sluice::plugin {
+namespace {
+
+GpuOutcome sample(std::uint32_t gpu_id) {
+  GpuOutcome gpu;
+  gpu.gpu_id = gpu_id;
+  gpu.bos = 3;
+  gpu.bytes = 1000;
+  gpu.zero_bytes = 400;
+  gpu.io_bytes = 600;
+  gpu.pinned_bytes = 64;
+  gpu.seconds = 0.5;
+  gpu.direct_io = true;
+  gpu.stats.stages = 2;
+  gpu.stats.stage[0].name = "copy";
+  gpu.stats.stage[1].name = "store";
+  gpu.stats.stage[1].busy_ns = 10;
+  gpu.stats.elapsed_ns = 20;
+  return gpu;
+}
+
+TEST(Stats, JsonHasEveryFigureAndTheSums) {
+  const std::vector<GpuOutcome> gpus = {sample(1), sample(2)};
+  const auto json = nlohmann::json::parse(stats_json(7, 1.25, gpus));
+  EXPECT_EQ(json["id"], 7);
+  EXPECT_DOUBLE_EQ(json["seconds"], 1.25);
+  EXPECT_EQ(json["bytes"], 2000);
+  EXPECT_EQ(json["zero_bytes"], 800);
+  EXPECT_EQ(json["io_bytes"], 1200);
+  EXPECT_EQ(json["pinned_bytes"], 128);
+  ASSERT_EQ(json["gpus"].size(), 2U);
+  EXPECT_EQ(json["gpus"][1]["gpu_id"], 2);
+  EXPECT_EQ(json["gpus"][1]["slowest_stage"], "store");
+  EXPECT_EQ(json["gpus"][1]["direct_io"], true);
+  EXPECT_EQ(json["gpus"][1]["verified"], false);
+}
+
+TEST(Stats, JsonOfNoGpuIsStillJson) {
+  EXPECT_TRUE(nlohmann::json::parse(stats_json(1, 0, {}))["gpus"].empty());
+}
+
+TEST(Stats, SummaryNamesGpuAndSlowestStage) {
+  const std::string line = summary_line(Direction::Dump, sample(0x5759));
+  EXPECT_NE(line.find("0x5759"), std::string::npos);
+  EXPECT_NE(line.find("slowest stage store"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace sluice::plugin
