@@ -416,8 +416,9 @@ Result<Progress> SdmaCopy::advance(Slot& slot, Op& /*op*/, std::int32_t result) 
   if (!flight.active) return Progress::Done;  // header only: it was posted
 
   // A poll that failed or woke early is no answer; one that timed out gets a last look.
-  if (!ended(flight, result == -ETIME ? 0ns : options_.fence_timeout)) return lost(slot);
-  const auto state = fence_state(flight.fence.get());
+  if (result < 0 && !ended(flight, result == -ETIME ? 0ns : options_.fence_timeout)) return lost(slot);
+  auto state = fence_state(flight.fence.get());
+  if (state && !*state && ended(flight, options_.fence_timeout)) state = fence_state(flight.fence.get());
   if (state && !*state) return lost(slot);
   flight.active = false;
   flight.fence.reset();

@@ -359,7 +359,7 @@ std::uint32_t derive_bo_record_bytes(std::size_t num_devices, std::size_t num_bo
     if (before_objects > priv_data.size()) continue;
     const auto objects = priv_data.subspan(static_cast<std::size_t>(before_objects));
     bool fits = false;
-    for (const std::uint64_t copies : {1, 2, 3, 4, 6, 8}) {
+    for (const std::uint64_t copies : {1U, 2U, 3U, 4U, 6U, 8U}) {
       fits = fits || are_objects(objects, num_objects, num_devices, copies);
     }
     if (!fits) continue;
