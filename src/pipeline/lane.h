@@ -26,7 +26,8 @@ class LaneThread {
   LaneThread& operator=(LaneThread&&) = delete;
   ~LaneThread();
 
-  // Waits for the end and returns what `body` returned. Call at most once.
+  // Waits for the end of the thread and of its io-wq workers, and returns what `body` returned. Call at most
+  // once.
   Result<void> join();
 
  private:

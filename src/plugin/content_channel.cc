@@ -2,6 +2,7 @@
 #include "plugin/content_channel.h"
 
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -106,6 +107,16 @@ Result<std::vector<UniqueFd>> receive_message(int socket, void* bytes, std::size
   return fds;
 }
 
+// Bounds every later wait on `socket`, in both directions.
+Result<void> set_patience(int socket, std::chrono::seconds patience) {
+  const timeval limit{static_cast<time_t>(patience.count()), 0};
+  if (setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) != 0 ||
+      setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) != 0) {
+    return make_error(errno, "bound the waits on the content channel");
+  }
+  return {};
+}
+
 template <class Message>
 Result<void> receive_plain(int socket, Message& message) {
   SLUICE_TRY(receive_message(socket, &message, sizeof message, 0, 0));
@@ -122,9 +133,10 @@ Result<std::pair<UniqueFd, UniqueFd>> make_content_sockets() {
   return std::pair(UniqueFd(ends[0]), UniqueFd(ends[1]));
 }
 
-Result<void> hand_over(int shared_socket, const ContentRequest& request) {
+Result<void> hand_over(int shared_socket, const ContentRequest& request, std::chrono::seconds patience) {
   SLUICE_TRY_ASSIGN(auto pair, make_content_sockets());
   const UniqueFd channel = std::move(pair.first);
+  SLUICE_TRY(set_patience(channel.get(), patience));
   {
     const UniqueFd servers =
         std::move(pair.second);  // closed here after it was sent: the server's death is then seen
@@ -167,6 +179,7 @@ Result<UniqueFd> accept_channel(int shared_socket) {
                     receive_message(shared_socket, &hello, sizeof hello, 1, MSG_DONTWAIT));
   if (hello.magic != kMagic)
     return make_error(EBADMSG, "a hello on the content socket is not of this plugin");
+  SLUICE_TRY(set_patience(fds.front().get(), kPatience));
   return std::move(fds.front());
 }
 

@@ -6,11 +6,15 @@
 //   channel, task → server:             Request, then per GPU: GpuHeader, then its BOs in BoBatches of at
 //   most 253 fds channel, server → task:             Reply
 //
+// Neither end waits for ever: a peer that stays silent for kPatience is taken for gone (a host whose
+// POST_FORKING another plugin answered never starts the server; the task then restores itself).
+//
 // Both ends are the same binary in processes forked from each other, so plain structs travel. Yet nothing is
 // believed: exact message sizes, bounded counts, a missing or surplus fd ends the channel. A socket of the
 // task's own keeps messages of different tasks apart.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -22,6 +26,7 @@
 
 namespace sluice::plugin {
 
+inline constexpr std::chrono::seconds kPatience{60};
 inline constexpr std::size_t kFdsPerMessage = 253;  // SCM_MAX_FD of Linux
 inline constexpr std::uint32_t kMostGpus = 64;
 inline constexpr std::uint32_t kMostBos = 1U << 20;
@@ -37,9 +42,11 @@ struct ContentRequest {
 // close-on-exec.
 Result<std::pair<UniqueFd, UniqueFd>> make_content_sockets();
 
-// Task: sends `request` and waits until the server took it. The request's dma-buf fds stay open: they are the
-// caller's still if this fails. Errors: whatever the sockets gave; the server's own error when it refused.
-Result<void> hand_over(int shared_socket, const ContentRequest& request);
+// Task: sends `request` and waits, at most `patience`, until the server took it. The request's dma-buf fds
+// stay open: they are the caller's still if this fails. Errors: whatever the sockets gave (EAGAIN: patience
+// ran out); the server's own error when it refused.
+Result<void> hand_over(int shared_socket, const ContentRequest& request,
+                       std::chrono::seconds patience = kPatience);
 
 // Server: one pending Hello on the shared socket; returns the task's channel. EAGAIN when there is none.
 Result<UniqueFd> accept_channel(int shared_socket);

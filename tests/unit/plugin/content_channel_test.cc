@@ -109,6 +109,13 @@ TEST(ContentChannel, AServerThatDiesIsAnErrorAndNotAHang) {
   EXPECT_FALSE(handed.ok());
 }
 
+TEST(ContentChannel, AServerThatNeverStartsIsGivenUp) {
+  const Channel shared;
+  const Result<void> handed = hand_over(shared.task.get(), sample_request(1), std::chrono::seconds(1));
+  ASSERT_FALSE(handed.ok());
+  EXPECT_EQ(handed.error().err, EAGAIN);
+}
+
 TEST(ContentChannel, NothingPendingIsEagain) {
   const Channel shared;
   EXPECT_EQ(accept_channel(shared.server.get()).error().err, EAGAIN);
