@@ -247,7 +247,7 @@ void ContentsJob::note(Level level, std::string text) {
   log_lines_.push_back({level, std::move(text)});
 }
 
-// Names the BOs of a file range: the first one, and how many more.
+// Names the file and the BOs of a file range: the first one, and how many more.
 std::string ContentsJob::describe(const Lane& lane, std::uint64_t file_offset, std::uint64_t length) const {
   ImageLayout::PieceCursor pieces = lane.layout.pieces(Chunk{0, file_offset, length});
   std::string text;
@@ -266,7 +266,7 @@ std::string ContentsJob::describe(const Lane& lane, std::uint64_t file_offset, s
     text = line;
   }
   if (more > 0) text += " and " + std::to_string(more) + " more BOs";
-  return text;
+  return pages_image_name(id_, lane.gpu.gpu_id) + ", " + (text.empty() ? "its length" : text);
 }
 
 }  // namespace sluice::plugin

@@ -26,8 +26,39 @@ namespace {
 std::unique_ptr<Dumper> dumper;
 std::unique_ptr<Restorer>& restorer = *new std::unique_ptr<Restorer>;
 
+// What the user can do about an error that does not say so itself; empty where only the text can tell.
+const char* remedy(int err) {
+  switch (err) {
+    case ENOSPC:
+    case EDQUOT:
+      return "; free space where the image directory is";
+    case EFBIG:
+      return "; raise the limit of file sizes (ulimit -f)";
+    case EROFS:
+      return "; the image directory must be writable";
+    case ENOMEM:
+      return "; free memory, or lower SLUICE_STAGING_SIZE";
+    case EMFILE:
+    case ENFILE:
+      return "; raise the limit of open files (ulimit -n)";
+    case EAGAIN:
+      return "; raise the limit of processes (ulimit -u)";
+    case EACCES:
+    case EPERM:
+      return "; run criu as root or with CAP_CHECKPOINT_RESTORE, in the initial user namespace";
+    case EBADMSG:
+      return "; the image is damaged or incomplete, restore from another checkpoint";
+    case EIO:
+      return "; the kernel log may say more about the disk or the GPU";
+    case ETIMEDOUT:
+      return "; look for a GPU reset in the kernel log";
+    default:
+      return "";
+  }
+}
+
 int report(const char* hook, const Error& error) {
-  log_line(Level::Error, std::string(hook) + ": " + error.what);
+  log_line(Level::Error, std::string(hook) + ": " + error.what + remedy(error.err));
   // EOPNOTSUPP is the same number as ENOTSUP: from below it is a failure, not "ask the next plugin".
   return error.err == ENOTSUP || error.err <= 0 ? -EIO : -error.err;
 }
