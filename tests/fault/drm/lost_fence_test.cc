@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: MIT
+// Jobs that never end, and engines that fail: what the copy stage then says, keeps and gives back. A lost job
+// may write at any time, so these tests let it, after the stage is gone.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <optional>
+
+#include "control.h"
+#include "copy_lane.h"
+#include "pipeline/units.h"
+#include "support/rng.h"
+#include "target.h"
+
+namespace sluice::drm::test {
+namespace {
+
+using namespace std::chrono_literals;
+using sluice::test::Rng;
+
+class LostFenceTest : public testing::TestWithParam<ReactorKind> {
+ protected:
+  void SetUp() override {
+    if (!on_virtual_machine()) GTEST_SKIP() << "needs a virtual machine: run it by vamdgpu-run";
+    if (const std::string why = sluice::test::unavailable(GetParam()); !why.empty()) GTEST_SKIP() << why;
+    control = vamdgpu::Control::open(std::getenv("VAMDGPU_DIR"));
+    ASSERT_NE(control, nullptr);
+    target.emplace();
+    auto opened = Device::open(kFirstNode);
+    ASSERT_TRUE(opened.ok()) << opened.error().what;
+    device.emplace(std::move(opened).value());
+    Rng rng(23);
+    for (const std::uint64_t pages : {1, 40, 3, 64, 5}) {
+      bos.push_back(target->create(pages * 4096));
+      rng.fill(bos.back().cpu());
+    }
+    options.chunk_bytes = 64 * kKiB;
+    options.slots = 3;
+    options.reactor = GetParam();
+    options.holes = false;
+  }
+  void TearDown() override {
+    if (control == nullptr) return;
+    control->clear_faults();
+    control->release_hung_fences();
+  }
+
+  // The k-th job from now, counted from 1.
+  std::uint64_t job(std::uint64_t k) const { return control->fences_made(0) + k; }
+
+  std::unique_ptr<vamdgpu::Control> control;
+  std::optional<TargetFile> target;
+  std::optional<Device> device;
+  std::vector<TargetBo> bos;
+  CopyLaneOptions options;
+};
+
+INSTANTIATE_TEST_SUITE_P(Reactor, LostFenceTest, testing::Values(ReactorKind::Threads, ReactorKind::Uring),
+                         [](const auto& param) {
+                           return param.param == ReactorKind::Threads ? "Threads" : "Uring";
+                         });
+
+TEST_P(LostFenceTest, IsATimeoutThatKeepsWhatTheJobMayReach) {
+  options.copy.fence_timeout = 50ms;
+  for (const Direction direction : {Direction::Dump, Direction::Restore}) {
+    for (const std::uint64_t victim : {1U, 4U}) {
+      SCOPED_TRACE("job " + std::to_string(victim));
+      const vamdgpu::Counts before = control->counts();
+      Bytes image = serial_image(bos);
+      control->hang_fence(0, job(victim));
+      const CopyOutcome outcome = run_copy(*device, direction, *target, bos, image, options);
+      ASSERT_FALSE(outcome.result.ok());
+      EXPECT_EQ(outcome.result.error().err, ETIMEDOUT);
+      const std::string& what = outcome.result.error().what;
+      EXPECT_NE(what.find("chunk "), std::string::npos) << what;
+      EXPECT_NE(what.find("BO "), std::string::npos) << what;
+      EXPECT_NE(what.find(kFirstNode), std::string::npos) << what;
+      EXPECT_NE(what.find("50 ms"), std::string::npos) << what;
+      EXPECT_NE(what.find("stay mapped"), std::string::npos) << what;
+      EXPECT_TRUE(outcome.abandoned);
+
+      const vamdgpu::Counts after = control->counts();
+      EXPECT_GE(after.jobs, 1U) << "it still runs";
+      EXPECT_GT(after.gem_handles, before.gem_handles) << "staging, IBs and the BOs of the job are kept";
+      EXPECT_GT(after.mappings, before.mappings);
+      control->release_hung_fences();
+    }
+  }
+}
+
+// Everything hangs: every job in flight runs into its own timeout, and the drain comes to its end.
+TEST_P(LostFenceTest, ManyAtOnceDrain) {
+  options.copy.fence_timeout = 50ms;
+  control->hang_fence(0, 0);
+  Bytes image;
+  const CopyOutcome outcome = run_copy(*device, Direction::Dump, *target, bos, image, options);
+  ASSERT_FALSE(outcome.result.ok());
+  EXPECT_EQ(outcome.result.error().err, ETIMEDOUT);
+  EXPECT_TRUE(outcome.abandoned);
+}
+
+// A job that can neither be polled nor waited for to its end: the error of the export would not say it all.
+TEST_P(LostFenceTest, WithoutASyncFileIsATimeoutToo) {
+  options.copy.fence_timeout = 50ms;
+  constexpr std::uint32_t kFenceToHandle = 0x54;
+  control->inject({vamdgpu::On::Render, kFenceToHandle, -1, EMFILE, 1, 1, false});
+  control->hang_fence(0, job(2));
+  Bytes image;
+  const CopyOutcome outcome = run_copy(*device, Direction::Dump, *target, bos, image, options);
+  ASSERT_FALSE(outcome.result.ok());
+  EXPECT_EQ(outcome.result.error().err, ETIMEDOUT);
+  EXPECT_TRUE(outcome.abandoned);
+}
+
+TEST_P(LostFenceTest, AFailedEngineIsAnErrorAndLeavesNothing) {
+  for (const int err : {ECANCELED, ETIME}) {
+    const vamdgpu::Counts before = control->counts();
+    control->fail_fence(0, job(3), err);
+    Bytes image;
+    const CopyOutcome outcome = run_copy(*device, Direction::Dump, *target, bos, image, options);
+    ASSERT_FALSE(outcome.result.ok());
+    // The engine's own error, or, if the next submission was quicker, that its context is lost.
+    const int reported = outcome.result.error().err;
+    EXPECT_TRUE(reported == err || reported == ECANCELED) << outcome.result.error().what;
+    EXPECT_NE(outcome.result.error().what.find("chunk "), std::string::npos) << outcome.result.error().what;
+    EXPECT_FALSE(outcome.abandoned);
+    const vamdgpu::Counts after = control->counts();
+    EXPECT_EQ(after.gem_handles, before.gem_handles);
+    EXPECT_EQ(after.mappings, before.mappings);
+    EXPECT_EQ(after.contexts, before.contexts);
+  }
+}
+
+// The device is as good as new for the next lane.
+TEST_P(LostFenceTest, TheNextLaneStartsAfresh) {
+  control->fail_fence(0, job(2), ECANCELED);
+  Bytes image;
+  ASSERT_FALSE(run_copy(*device, Direction::Dump, *target, bos, image, options).result.ok());
+  const CopyOutcome again = run_copy(*device, Direction::Dump, *target, bos, image, options);
+  ASSERT_TRUE(again.result.ok()) << again.result.error().what;
+  EXPECT_TRUE(image == serial_image(bos));
+}
+
+}  // namespace
+}  // namespace sluice::drm::test

@@ -1,0 +1,645 @@
+// SPDX-License-Identifier: MIT
+// The CRIU operations over a KFD made of one function: what is asked of the kernel, once, in order, on which
+// thread, and what becomes of its answers.
+#include "kfd/criu_ops.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <map>
+#include <thread>
+
+#include "kfd/uapi.h"
+#include "machines.h"
+
+namespace sluice::kfd {
+namespace {
+
+// A kernel of one process: two GPUs, three BOs, one of them without contents.
+class FakeKfd {
+ public:
+  IoctlFunction function() {
+    return [this](int fd, unsigned long request, void* argument) { return call(fd, request, argument); };
+  }
+
+  // The n-th next call of `op` fails with `err` (0: the next one).
+  void fail(CriuOp op, int err, int calls = 1) { failures_[op] = {err, calls}; }
+
+  std::vector<CriuOp> ops;  // that reached the kernel, failed or not
+  int paused = 0;           // how often queues were stopped
+  std::vector<BoBucket> bos = {
+      {0x1000000, 4096, 0x100000000, 0, 0x2000, kAllocVram | kAllocWritable, kInvalidFd, 0},
+      {0x2000000, 8192, 0x100001000, 0, 0x2001, kAllocGtt, kInvalidFd, 0},
+      {0x3000000, 8192, 0xC000000000000000, 0, 0x2001, kAllocDoorbell, kInvalidFd, 0}};
+  std::uint32_t num_objects = 3;
+  std::uint64_t priv_data_bytes = 40;
+  std::vector<AcquireVmArgs> vms;
+  GetVersionArgs version = {1, 11};
+  bool give_dmabufs = true;
+  // Of the last RESTORE.
+  std::vector<DeviceBucket> seen_devices;
+  std::vector<BoBucket> seen_bos;
+  std::vector<std::uint8_t> seen_priv_data;
+  CriuArgs seen_args = {};
+
+ private:
+  struct Failure {
+    int err = 0;
+    int calls = 0;
+  };
+
+  int call(int fd, unsigned long request, void* argument) {
+    EXPECT_GE(fd, 0);
+    if (request == kIocGetVersion) {
+      *static_cast<GetVersionArgs*>(argument) = version;
+      return 0;
+    }
+    if (request == kIocAcquireVm) {
+      vms.push_back(*static_cast<AcquireVmArgs*>(argument));
+      return 0;
+    }
+    if (request == kIocAllocMemory) {
+      auto& memory = *static_cast<AllocMemoryArgs*>(argument);
+      bos.push_back({memory.va_addr, memory.size, 0, 0, memory.gpu_id, memory.flags, kInvalidFd, 0});
+      memory.handle = 99;
+      return 0;
+    }
+    if (request == kIocFreeMemory) {
+      EXPECT_EQ(static_cast<FreeMemoryArgs*>(argument)->handle, 99U);
+      bos.pop_back();
+      return 0;
+    }
+    EXPECT_EQ(request, kIocCriuOp);
+    auto& args = *static_cast<CriuArgs*>(argument);
+    ops.push_back(args.op);
+    if (Failure& failure = failures_[args.op]; failure.calls > 0) {
+      failure.calls--;
+      errno = failure.err;
+      return -1;
+    }
+    switch (args.op) {
+      case CriuOp::ProcessInfo:
+        paused++;
+        args.num_devices = 2;
+        args.num_bos = static_cast<std::uint32_t>(bos.size());
+        args.num_objects = num_objects;
+        args.priv_data_size = priv_data_bytes;
+        args.pid = 77;
+        return 0;
+      case CriuOp::Checkpoint:
+        checkpoint(args);
+        return 0;
+      case CriuOp::Unpause:
+        EXPECT_GT(paused, 0);
+        paused--;
+        return 0;
+      case CriuOp::Restore:
+        restore(args);
+        return 0;
+      case CriuOp::Resume:
+        seen_args = args;
+        return 0;
+    }
+    return -1;
+  }
+
+  static std::uint32_t dmabuf() { return static_cast<std::uint32_t>(::memfd_create("dmabuf", 0)); }
+
+  void checkpoint(const CriuArgs& args) {
+    ASSERT_NE(args.devices, 0U);
+    ASSERT_NE(args.bos, 0U);
+    ASSERT_NE(args.priv_data, 0U);
+    EXPECT_EQ(args.num_devices, 2U);
+    EXPECT_EQ(args.num_bos, bos.size());
+    EXPECT_EQ(args.num_objects, num_objects);
+    EXPECT_EQ(args.priv_data_size, priv_data_bytes);
+    auto* devices = reinterpret_cast<DeviceBucket*>(args.devices);
+    devices[0] = {0x2000, 0x5000, 0, 0};
+    devices[1] = {0x2001, 0x5001, 0, 0};
+    auto* out = reinterpret_cast<BoBucket*>(args.bos);
+    for (std::size_t i = 0; i < bos.size(); i++) {
+      out[i] = bos[i];
+      if (has_contents(bos[i].alloc_flags) && give_dmabufs) out[i].dmabuf_fd = dmabuf();
+    }
+    std::memset(reinterpret_cast<void*>(args.priv_data), 0x5A, args.priv_data_size);
+  }
+
+  void restore(const CriuArgs& args) {
+    seen_args = args;
+    const auto* devices = reinterpret_cast<const DeviceBucket*>(args.devices);
+    seen_devices.assign(devices, devices + args.num_devices);
+    auto* buckets = reinterpret_cast<BoBucket*>(args.bos);
+    seen_bos.assign(buckets, buckets + args.num_bos);
+    const auto* priv_data = reinterpret_cast<const std::uint8_t*>(args.priv_data);
+    seen_priv_data.assign(priv_data, priv_data + args.priv_data_size);
+    for (std::size_t i = 0; i < args.num_bos; i++) {
+      buckets[i].dmabuf_fd = has_contents(buckets[i].alloc_flags) && give_dmabufs ? dmabuf() : kInvalidFd;
+      buckets[i].restored_offset = 0x900000000 + i;
+    }
+  }
+
+  std::map<CriuOp, Failure> failures_;
+};
+
+UniqueFd some_fd() {
+  return UniqueFd(::open("/dev/null", O_RDWR | O_CLOEXEC));
+}
+
+std::size_t open_descriptors() {
+  std::size_t count = 0;
+  for (int fd = 0; fd < 256; fd++) count += ::fcntl(fd, F_GETFD) >= 0 ? 1U : 0U;
+  return count;
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+// --- dump
+// -----------------------------------------------------------------------------------------------------------
+
+TEST(CriuSession, dumps_in_order) {
+  const std::size_t before = open_descriptors();
+  {
+    FakeKfd kfd;
+    CriuSession session(some_fd(), "process 77", kfd.function());
+    EXPECT_FALSE(session.paused());
+    const auto info = session.process_info();
+    ASSERT_TRUE(info.ok()) << info.error().what;
+    EXPECT_EQ(info->num_devices, 2U);
+    EXPECT_EQ(info->num_bos, 3U);
+    EXPECT_EQ(info->num_objects, 3U);
+    EXPECT_EQ(info->pid, 77U);
+    EXPECT_EQ(info->priv_data_bytes, 40U);
+    EXPECT_TRUE(session.paused());
+
+    auto checkpoint = session.checkpoint();
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().what;
+    EXPECT_EQ(checkpoint->devices, (std::vector<DeviceIds>{{0x2000, 0x5000}, {0x2001, 0x5001}}));
+    EXPECT_EQ(checkpoint->priv_data, std::vector<std::uint8_t>(40, 0x5A));
+    ASSERT_EQ(checkpoint->bos.size(), 3U);
+    EXPECT_EQ(checkpoint->bos[1].addr, 0x2000000U);
+    EXPECT_EQ(checkpoint->bos[1].bytes, 8192U);
+    EXPECT_EQ(checkpoint->bos[1].gpu_id, 0x2001U);
+    EXPECT_EQ(checkpoint->bos[1].alloc_flags, kAllocGtt);
+    EXPECT_EQ(checkpoint->bos[2].offset, 0xC000000000000000U);
+    ASSERT_TRUE(checkpoint->bos[0].dmabuf.valid());
+    EXPECT_TRUE(checkpoint->bos[1].dmabuf.valid());
+    EXPECT_FALSE(checkpoint->bos[2].dmabuf.valid());
+    EXPECT_EQ(::fcntl(checkpoint->bos[0].dmabuf.get(), F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
+
+    ASSERT_TRUE(session.unpause().ok());
+    EXPECT_FALSE(session.paused());
+    EXPECT_EQ(kfd.paused, 0);
+    EXPECT_EQ(kfd.ops, (std::vector<CriuOp>{CriuOp::ProcessInfo, CriuOp::Checkpoint, CriuOp::Unpause}));
+  }
+  EXPECT_EQ(open_descriptors(), before);
+}
+
+TEST(CriuSession, process_info_happens_once) {
+  FakeKfd kfd;
+  CriuSession session(some_fd(), "process 77", kfd.function());
+  ASSERT_TRUE(session.process_info().ok());
+  EXPECT_EQ(session.process_info().error().err, EALREADY);
+  ASSERT_TRUE(session.unpause().ok());
+  EXPECT_EQ(session.process_info().error().err, EALREADY);
+  EXPECT_EQ(kfd.paused, 0);
+  EXPECT_EQ(kfd.ops.size(), 2U);
+}
+
+TEST(CriuSession, checkpoint_wants_paused_queues_and_happens_once) {
+  FakeKfd kfd;
+  CriuSession session(some_fd(), "process 77", kfd.function());
+  EXPECT_EQ(session.checkpoint().error().err, EINVAL);
+  ASSERT_TRUE(session.process_info().ok());
+  ASSERT_TRUE(session.checkpoint().ok());
+  EXPECT_EQ(session.checkpoint().error().err, EALREADY);
+  ASSERT_TRUE(session.unpause().ok());
+  EXPECT_EQ(session.checkpoint().error().err, EINVAL);
+}
+
+TEST(CriuSession, unpause_happens_once_whoever_calls_it) {
+  FakeKfd kfd;
+  {
+    CriuSession session(some_fd(), "process 77", kfd.function());
+    EXPECT_TRUE(session.unpause().ok());
+    EXPECT_TRUE(kfd.ops.empty());
+    ASSERT_TRUE(session.process_info().ok());
+    EXPECT_TRUE(session.unpause().ok());
+    EXPECT_TRUE(session.unpause().ok());
+  }
+  EXPECT_EQ(kfd.ops.size(), 2U);
+}
+
+TEST(CriuSession, the_destructor_unpauses) {
+  FakeKfd kfd;
+  {
+    CriuSession session(some_fd(), "process 77", kfd.function());
+    ASSERT_TRUE(session.process_info().ok());
+    EXPECT_EQ(kfd.paused, 1);
+  }
+  EXPECT_EQ(kfd.paused, 0);
+}
+
+TEST(CriuSession, a_failed_process_info_pauses_nothing_and_may_be_repeated) {
+  FakeKfd kfd;
+  kfd.fail(CriuOp::ProcessInfo, ENODEV);
+  CriuSession session(some_fd(), "process 77", kfd.function());
+  EXPECT_EQ(session.process_info().error().err, ENODEV);
+  EXPECT_FALSE(session.paused());
+  EXPECT_TRUE(session.unpause().ok());
+  EXPECT_TRUE(session.process_info().ok());
+}
+
+TEST(CriuSession, a_failed_checkpoint_leaves_the_queues_to_unpause) {
+  FakeKfd kfd;
+  kfd.fail(CriuOp::Checkpoint, EINVAL);
+  CriuSession session(some_fd(), "process 77", kfd.function());
+  ASSERT_TRUE(session.process_info().ok());
+  const auto checkpoint = session.checkpoint();
+  EXPECT_EQ(checkpoint.error().err, EINVAL);
+  EXPECT_TRUE(contains(checkpoint.error().what, "process 77"));
+  EXPECT_TRUE(contains(checkpoint.error().what, "was not stopped"));
+  EXPECT_TRUE(session.paused());
+  EXPECT_TRUE(session.unpause().ok());
+}
+
+TEST(CriuSession, interrupted_calls_are_repeated) {
+  FakeKfd kfd;
+  CriuSession session(some_fd(), "process 77", kfd.function());
+  kfd.fail(CriuOp::ProcessInfo, EINTR, 3);
+  ASSERT_TRUE(session.process_info().ok());
+  kfd.fail(CriuOp::Checkpoint, EINTR, 2);
+  ASSERT_TRUE(session.checkpoint().ok());
+  kfd.fail(CriuOp::Unpause, EINTR);
+  ASSERT_TRUE(session.unpause().ok());
+  EXPECT_EQ(kfd.ops.size(), 4U + 3U + 2U);
+}
+
+TEST(CriuSession, another_thread_is_refused_before_the_kernel) {
+  FakeKfd kfd;
+  CriuSession session(some_fd(), "process 77", kfd.function());
+  std::thread([&] {
+    const auto info = session.process_info();
+    EXPECT_EQ(info.error().err, EBADF);
+    EXPECT_TRUE(contains(info.error().what, "traces it"));
+  }).join();
+  EXPECT_TRUE(kfd.ops.empty());
+  ASSERT_TRUE(session.process_info().ok());
+  std::thread([&] {
+    EXPECT_EQ(session.checkpoint().error().err, EBADF);
+    EXPECT_EQ(session.unpause().error().err, EBADF);
+  }).join();
+  EXPECT_EQ(kfd.ops.size(), 1U);
+  EXPECT_TRUE(session.unpause().ok());
+}
+
+TEST(CriuSession, errors_say_what_to_do) {
+  const struct {
+    int err;
+    const char* advice;
+  } table[] = {{EBADF, "ptrace-attached"},
+               {EACCES, "CAP_CHECKPOINT_RESTORE"},
+               {ENODEV, "no GPU"},
+               {EOPNOTSUPP, "queue of a kind"}};
+  for (const auto& row : table) {
+    FakeKfd kfd;
+    kfd.fail(CriuOp::ProcessInfo, row.err);
+    CriuSession session(some_fd(), "process 77", kfd.function());
+    const auto info = session.process_info();
+    EXPECT_EQ(info.error().err, row.err);
+    EXPECT_TRUE(contains(info.error().what, row.advice)) << info.error().what;
+  }
+  FakeKfd kfd;
+  kfd.fail(CriuOp::Checkpoint, EMFILE);
+  CriuSession session(some_fd(), "process 77", kfd.function());
+  ASSERT_TRUE(session.process_info().ok());
+  const auto checkpoint = session.checkpoint();
+  EXPECT_EQ(checkpoint.error().err, EMFILE);
+  EXPECT_TRUE(contains(checkpoint.error().what, "RLIMIT_NOFILE is ")) << checkpoint.error().what;
+}
+
+TEST(CriuSession, answers_that_contradict_themselves_are_refused_without_losing_a_descriptor) {
+  const std::size_t before = open_descriptors();
+  {
+    FakeKfd kfd;
+    kfd.give_dmabufs = false;
+    CriuSession session(some_fd(), "process 77", kfd.function());
+    ASSERT_TRUE(session.process_info().ok());
+    EXPECT_EQ(session.checkpoint().error().err, EIO);
+  }
+  {
+    FakeKfd kfd;
+    kfd.bos[1].gpu_id = 0x7777;
+    CriuSession session(some_fd(), "process 77", kfd.function());
+    ASSERT_TRUE(session.process_info().ok());
+    const auto checkpoint = session.checkpoint();
+    EXPECT_EQ(checkpoint.error().err, EIO);
+    EXPECT_TRUE(contains(checkpoint.error().what, "0x7777")) << checkpoint.error().what;
+  }
+  EXPECT_EQ(open_descriptors(), before);
+}
+
+TEST(CriuSession, private_data_that_no_image_can_hold_is_refused_paused) {
+  FakeKfd kfd;
+  kfd.priv_data_bytes = std::uint64_t{1} << 31;
+  CriuSession session(some_fd(), "process 77", kfd.function());
+  EXPECT_EQ(session.process_info().error().err, EOVERFLOW);
+  EXPECT_TRUE(session.paused());
+  EXPECT_EQ(session.process_info().error().err, EALREADY);
+  EXPECT_TRUE(session.unpause().ok());
+  EXPECT_EQ(kfd.paused, 0);
+}
+
+TEST(CriuSession, a_process_without_bos_is_dumped) {
+  FakeKfd kfd;
+  kfd.bos.clear();
+  CriuSession session(some_fd(), "process 77", kfd.function());
+  ASSERT_TRUE(session.process_info().ok());
+  const auto checkpoint = session.checkpoint();
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().what;
+  EXPECT_TRUE(checkpoint->bos.empty());
+}
+
+TEST(UnpauseGuard, unpauses_what_is_paused_and_no_more) {
+  FakeKfd a;
+  FakeKfd b;
+  FakeKfd c;
+  {
+    UnpauseGuard guard;
+    ASSERT_TRUE(guard.open_session(some_fd(), "a", a.function()).process_info().ok());
+    (void)guard.open_session(some_fd(), "b", b.function());
+    ASSERT_TRUE(guard.open_session(some_fd(), "c", c.function()).process_info().ok());
+    EXPECT_EQ(guard.paused_count(), 2U);
+    EXPECT_TRUE(guard.unpause_all().ok());
+    EXPECT_EQ(guard.paused_count(), 0U);
+    EXPECT_TRUE(guard.unpause_all().ok());
+  }
+  EXPECT_EQ(a.ops.size(), 2U);
+  EXPECT_TRUE(b.ops.empty());
+  EXPECT_EQ(c.ops.size(), 2U);
+}
+
+TEST(UnpauseGuard, one_failure_keeps_no_other_from_running_and_is_tried_again) {
+  FakeKfd a;
+  FakeKfd b;
+  {
+    UnpauseGuard guard;
+    ASSERT_TRUE(guard.open_session(some_fd(), "a", a.function()).process_info().ok());
+    ASSERT_TRUE(guard.open_session(some_fd(), "b", b.function()).process_info().ok());
+    a.fail(CriuOp::Unpause, EIO);
+    const auto result = guard.unpause_all();
+    EXPECT_EQ(result.error().err, EIO);
+    EXPECT_TRUE(contains(result.error().what, "queues stay stopped"));
+    EXPECT_EQ(guard.paused_count(), 1U);
+    EXPECT_EQ(b.paused, 0);
+  }
+  EXPECT_EQ(a.paused, 0);
+}
+
+TEST(UnpauseGuard, a_kernel_that_says_not_paused_is_believed) {
+  FakeKfd a;
+  UnpauseGuard guard;
+  ASSERT_TRUE(guard.open_session(some_fd(), "a", a.function()).process_info().ok());
+  a.fail(CriuOp::Unpause, EINVAL, 5);
+  EXPECT_EQ(guard.unpause_all().error().err, EINVAL);
+  EXPECT_TRUE(guard.unpause_all().ok());
+}
+
+// --- restore
+// --------------------------------------------------------------------------------------------------------
+
+class KfdRestore : public ::testing::Test {
+ protected:
+  KfdDevice open() {
+    auto device = KfdDevice::open("/dev/null", kfd.function());
+    EXPECT_TRUE(device.ok());
+    return std::move(device).value();
+  }
+  FakeKfd kfd;
+  UniqueFd drm = some_fd();
+  std::vector<RestoreDevice> devices = {{0x2000, 0x5001, drm.get()}, {0x2001, 0x5000, drm.get()}};
+  std::vector<RestoreBo> bos = {{0x1000000, 4096, 0x100000000, 0x2000, kAllocVram},
+                                {0x3000000, 8192, 0xC000000000000000, 0x2001, kAllocDoorbell}};
+  std::vector<std::uint8_t> priv_data = {1, 2, 3};
+};
+
+TEST_F(KfdRestore, hands_over_all_and_returns_the_new_offsets) {
+  const std::size_t before = open_descriptors();
+  {
+    const KfdDevice device = open();
+    const auto restored = restore(device, devices, bos, 3, priv_data);
+    ASSERT_TRUE(restored.ok()) << restored.error().what;
+    ASSERT_EQ(restored->size(), 2U);
+    EXPECT_EQ((*restored)[1].offset, 0x900000001U);
+    ASSERT_TRUE((*restored)[0].dmabuf.valid());
+    EXPECT_EQ(::fcntl((*restored)[0].dmabuf.get(), F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
+    EXPECT_FALSE((*restored)[1].dmabuf.valid());
+  }
+  EXPECT_EQ(open_descriptors(), before);
+  EXPECT_EQ(kfd.seen_devices.at(0).user_gpu_id, 0x2000U);
+  EXPECT_EQ(kfd.seen_devices.at(0).actual_gpu_id, 0x5001U);
+  EXPECT_EQ(kfd.seen_devices.at(1).drm_fd, static_cast<std::uint32_t>(drm.get()));
+  EXPECT_EQ(kfd.seen_bos.at(1).addr, 0x3000000U);
+  EXPECT_EQ(kfd.seen_bos.at(1).restored_offset, 0U);
+  EXPECT_EQ(kfd.seen_bos.at(1).dmabuf_fd, kInvalidFd);
+  EXPECT_EQ(kfd.seen_priv_data, priv_data);
+  EXPECT_EQ(kfd.seen_args.num_objects, 3U);
+}
+
+TEST_F(KfdRestore, refuses_what_the_kernel_must_not_see) {
+  const KfdDevice device = open();
+  const auto refused = [&](const char* why) {
+    const auto result = restore(device, devices, bos, 3, priv_data);
+    ASSERT_FALSE(result.ok()) << why;
+    EXPECT_EQ(result.error().err, EINVAL) << why;
+    EXPECT_TRUE(contains(result.error().what, why)) << result.error().what;
+  };
+  const auto good_devices = devices;
+  const auto good_bos = bos;
+  devices.clear();
+  refused("no GPU");
+  devices = good_devices;
+  devices[1].user_gpu_id = 0x2000;
+  refused("named twice");
+  devices = good_devices;
+  devices[1].actual_gpu_id = 0x5001;
+  refused("two GPUs of the image");
+  devices = good_devices;
+  devices[0].drm_fd = -77;
+  refused("no render node open for GPU 0x2000");
+  devices = good_devices;
+  devices[0].user_gpu_id = 0;
+  refused("without gpu_id");
+  devices = good_devices;
+  bos[1].gpu_id = 0x2002;
+  refused("BO 1 at 0x3000000 is on GPU 0x2002");
+  bos = good_bos;
+  bos[0].bytes = 0;
+  refused("has no size");
+  bos = good_bos;
+  priv_data.clear();
+  refused("no private data");
+  EXPECT_TRUE(kfd.ops.empty());
+}
+
+TEST_F(KfdRestore, is_not_repeated_when_interrupted) {
+  const KfdDevice device = open();
+  kfd.fail(CriuOp::Restore, EINTR);
+  EXPECT_EQ(restore(device, devices, bos, 3, priv_data).error().err, EINTR);
+  EXPECT_EQ(kfd.ops.size(), 1U);
+}
+
+TEST_F(KfdRestore, errors_say_what_to_do) {
+  const struct {
+    int err;
+    const char* advice;
+  } table[] = {{EINVAL, "GPUs visible"},
+               {EPERM, "XNACK"},
+               {ENOMEM, "VRAM"},
+               {EMFILE, "RLIMIT_NOFILE"},
+               {EACCES, "CAP_CHECKPOINT_RESTORE"},
+               {EBADF, "another process"}};
+  const KfdDevice device = open();
+  for (const auto& row : table) {
+    kfd.fail(CriuOp::Restore, row.err);
+    const auto result = restore(device, devices, bos, 3, priv_data);
+    EXPECT_EQ(result.error().err, row.err);
+    EXPECT_TRUE(contains(result.error().what, row.advice)) << result.error().what;
+  }
+}
+
+TEST_F(KfdRestore, a_missing_dmabuf_is_an_error_without_losing_the_others) {
+  const std::size_t before = open_descriptors();
+  kfd.give_dmabufs = false;
+  {
+    const KfdDevice device = open();
+    EXPECT_EQ(restore(device, devices, bos, 3, priv_data).error().err, EIO);
+  }
+  EXPECT_EQ(open_descriptors(), before);
+}
+
+TEST_F(KfdRestore, resume_tells_gpu_processes_from_others) {
+  const KfdDevice device = open();
+  const auto resumed = resume(device, 4711);
+  ASSERT_TRUE(resumed.ok());
+  EXPECT_EQ(*resumed, ResumeOutcome::Resumed);
+  EXPECT_EQ(kfd.seen_args.pid, 4711U);
+  kfd.fail(CriuOp::Resume, ESRCH);
+  const auto other = resume(device, 4711);
+  ASSERT_TRUE(other.ok());
+  EXPECT_EQ(*other, ResumeOutcome::NotGpuProcess);
+  kfd.fail(CriuOp::Resume, EINVAL);
+  const auto twice = resume(device, 4711);
+  EXPECT_EQ(twice.error().err, EINVAL);
+  EXPECT_TRUE(contains(twice.error().what, "process 4711"));
+}
+
+class BoRecordProbe : public KfdRestore {
+ protected:
+  BoRecordProbe() {
+    kfd.bos.clear();
+    kfd.num_objects = 0;
+    kfd.priv_data_bytes = 8 + 2 * 8 + 272;
+  }
+};
+
+TEST_F(BoRecordProbe, asks_with_one_bo_and_leaves_nothing) {
+  const std::size_t before = open_descriptors();
+  {
+    const KfdDevice device = open();
+    const auto bytes = probe_bo_record_bytes(device, 0x5000, drm.get());
+    ASSERT_TRUE(bytes.ok()) << bytes.error().what;
+    EXPECT_EQ(*bytes, 272U);
+  }
+  ASSERT_EQ(kfd.vms.size(), 1U);
+  EXPECT_EQ(kfd.vms[0].gpu_id, 0x5000U);
+  EXPECT_EQ(kfd.vms[0].drm_fd, static_cast<std::uint32_t>(drm.get()));
+  EXPECT_TRUE(kfd.bos.empty());
+  EXPECT_EQ(kfd.paused, 0);
+  EXPECT_EQ(open_descriptors(), before);
+}
+
+TEST_F(BoRecordProbe, a_process_that_uses_its_kfd_cannot_be_asked) {
+  kfd.num_objects = 1;
+  const KfdDevice device = open();
+  EXPECT_EQ(probe_bo_record_bytes(device, 0x5000, drm.get()).error().err, EBUSY);
+  EXPECT_TRUE(kfd.bos.empty());
+  EXPECT_EQ(kfd.paused, 0);
+}
+
+TEST_F(BoRecordProbe, a_failure_frees_the_bo) {
+  kfd.fail(CriuOp::ProcessInfo, EACCES);
+  const KfdDevice device = open();
+  EXPECT_EQ(probe_bo_record_bytes(device, 0x5000, drm.get()).error().err, EACCES);
+  EXPECT_TRUE(kfd.bos.empty());
+}
+
+// --- device
+// ---------------------------------------------------------------------------------------------------------
+
+TEST(KfdDevice, passes_its_version_gate) {
+  EXPECT_TRUE(check_version({1, 8}).ok());
+  EXPECT_TRUE(check_version({1, 23}).ok());
+  for (const KfdVersion version : {KfdVersion{1, 7}, KfdVersion{0, 9}, KfdVersion{2, 8}}) {
+    const auto result = check_version(version);
+    ASSERT_FALSE(result.ok());
+    EXPECT_EQ(result.error().err, EPROTONOSUPPORT);
+    EXPECT_TRUE(
+        contains(result.error().what, std::to_string(version.major) + "." + std::to_string(version.minor)));
+    EXPECT_TRUE(contains(result.error().what, "1.8"));
+  }
+  FakeKfd old;
+  old.version = {1, 7};
+  EXPECT_EQ(KfdDevice::open("/dev/null", old.function()).error().err, EPROTONOSUPPORT);
+}
+
+TEST(KfdDevice, a_machine_without_one_says_so) {
+  const auto device = KfdDevice::open("/nonexistent/kfd");
+  EXPECT_EQ(device.error().err, ENOENT);
+  EXPECT_TRUE(contains(device.error().what, "amdgpu module"));
+  EXPECT_EQ(kfd_device_number("/nonexistent/kfd", "/nonexistent/dev").error().err, ENOENT);
+}
+
+TEST(KfdDevice, its_number_comes_from_the_node_or_from_sysfs) {
+  EXPECT_EQ(kfd_device_number("/dev/null", "/nonexistent").value(), makedev(1, 3));
+  const TempDir dir;
+  const std::string file = dir.path() / "dev";
+  write_text(file, "511:0\n");
+  EXPECT_EQ(kfd_device_number("/nonexistent", file.c_str()).value(), makedev(511, 0));
+  write_text(file, "rubbish\n");
+  EXPECT_FALSE(kfd_device_number("/nonexistent", file.c_str()).ok());
+}
+
+TEST(KfdDevice, files_are_told_apart) {
+  const dev_t kfd = makedev(511, 0);
+  EXPECT_EQ(classify_device(S_IFCHR, kfd, kfd).kind, FileKind::Kfd);
+  EXPECT_EQ(classify_device(S_IFCHR, makedev(511, 1), kfd).kind, FileKind::Other);
+  EXPECT_EQ(classify_device(S_IFBLK, kfd, kfd).kind, FileKind::Other);
+  EXPECT_EQ(classify_device(S_IFCHR, makedev(226, 0), kfd).kind, FileKind::Other);
+  EXPECT_EQ(classify_device(S_IFCHR, makedev(226, 127), kfd).kind, FileKind::Other);
+  EXPECT_EQ(classify_device(S_IFCHR, makedev(226, 128), kfd).kind, FileKind::RenderNode);
+  EXPECT_EQ(classify_device(S_IFCHR, makedev(226, 191), kfd).render_minor, 191U);
+  EXPECT_EQ(classify_device(S_IFCHR, 0, 0).kind, FileKind::Other);
+
+  const UniqueFd null = some_fd();
+  EXPECT_EQ(classify_fd(null.get(), makedev(1, 3)).value().kind, FileKind::Kfd);
+  EXPECT_EQ(classify_fd(null.get(), kfd).value().kind, FileKind::Other);
+  const UniqueFd memory(::memfd_create("dmabuf", 0));
+  EXPECT_EQ(classify_fd(memory.get(), kfd).value().kind, FileKind::Other);
+  EXPECT_EQ(classify_fd(-1, kfd).error().err, EBADF);
+}
+
+TEST(MmapOffset, holds_the_type_and_the_gpu) {
+  EXPECT_EQ(encode_mmap_offset({MmapType::Doorbell, 0xFFFF, 0}), 0xFFFFC00000000000U);
+  EXPECT_EQ(decode_mmap_offset(0xD5D6400000002000U), (MmapOffset{MmapType::Doorbell, 0x5759, 0x2000}));
+  EXPECT_EQ(decode_mmap_offset(encode_mmap_offset({MmapType::Mmio, 1, 0})).type, MmapType::Mmio);
+}
+
+}  // namespace
+}  // namespace sluice::kfd

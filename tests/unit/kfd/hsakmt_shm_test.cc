@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: MIT
+// libhsakmt's shared memory, in folders of the test's own.
+#include "kfd/hsakmt_shm.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <semaphore.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <string>
+
+#include "machines.h"
+
+namespace sluice::kfd {
+namespace {
+
+mode_t mode_of(const std::filesystem::path& file) {
+  struct stat st {};
+  EXPECT_EQ(::stat(file.c_str(), &st), 0) << file;
+  return st.st_mode & 07777;
+}
+
+std::size_t entries(const std::filesystem::path& directory) {
+  return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator(directory), {}));
+}
+
+TEST(HsakmtShm, is_noted_and_made_again) {
+  const TempDir before;
+  write_text(before.path() / "hsakmt_shared_mem",
+             std::string("\x78\x56\x34\x12", 4) + std::string(4092, 'x'));
+  const auto noted = read_hsakmt_shm(before.path().c_str());
+  ASSERT_TRUE(noted.ok() && noted->has_value());
+  EXPECT_EQ((*noted)->bytes, 4096U);
+
+  const TempDir after;
+  const mode_t umask_before = ::umask(077);
+  const auto result = restore_hsakmt_shm(**noted, after.path().c_str());
+  (void)::umask(umask_before);
+  ASSERT_TRUE(result.ok()) << result.error().what;
+  EXPECT_EQ(read_hsakmt_shm(after.path().c_str()).value(), *noted);
+  const std::string text = read_whole(after.path() / "hsakmt_shared_mem");
+  EXPECT_EQ(text, std::string("\x78\x56\x34\x12", 4) + std::string(4092, '\0'));
+  EXPECT_EQ(mode_of(after.path() / "hsakmt_shared_mem"), 0666U);
+  EXPECT_EQ(mode_of(after.path() / "sem.hsakmt_semaphore"), 0666U);
+  EXPECT_EQ(entries(after.path()), 2U);
+}
+
+TEST(HsakmtShm, the_semaphore_is_what_the_c_library_makes) {
+  const std::string name = "/sluice-test-" + std::to_string(::getpid());
+  sem_t* theirs = ::sem_open(name.c_str(), O_CREAT | O_EXCL, 0600, 1);
+  if (theirs == SEM_FAILED) GTEST_SKIP() << "no POSIX semaphores here";
+  const std::string expected = read_whole("/dev/shm/sem." + name.substr(1));
+  EXPECT_EQ(::sem_close(theirs), 0);
+  EXPECT_EQ(::sem_unlink(name.c_str()), 0);
+
+  const TempDir dir;
+  ASSERT_TRUE(restore_hsakmt_shm({64, 1}, dir.path().c_str()).ok());
+  EXPECT_EQ(read_whole(dir.path() / "sem.hsakmt_semaphore"), expected);
+}
+
+TEST(HsakmtShm, what_exists_is_not_touched) {
+  const TempDir dir;
+  write_text(dir.path() / "hsakmt_shared_mem", "mine");
+  write_text(dir.path() / "sem.hsakmt_semaphore", "also mine");
+  ASSERT_TRUE(restore_hsakmt_shm({4096, 1}, dir.path().c_str()).ok());
+  EXPECT_EQ(read_whole(dir.path() / "hsakmt_shared_mem"), "mine");
+  EXPECT_EQ(read_whole(dir.path() / "sem.hsakmt_semaphore"), "also mine");
+  EXPECT_EQ(entries(dir.path()), 2U);
+}
+
+TEST(HsakmtShm, one_of_the_two_may_be_missing) {
+  const TempDir dir;
+  write_text(dir.path() / "sem.hsakmt_semaphore", "mine");
+  ASSERT_TRUE(restore_hsakmt_shm({16, 7}, dir.path().c_str()).ok());
+  EXPECT_EQ(read_whole(dir.path() / "hsakmt_shared_mem").size(), 16U);
+  EXPECT_EQ(read_whole(dir.path() / "sem.hsakmt_semaphore"), "mine");
+}
+
+TEST(HsakmtShm, none_is_none) {
+  const TempDir dir;
+  EXPECT_EQ(read_hsakmt_shm(dir.path().c_str()).value(), std::nullopt);
+  write_text(dir.path() / "hsakmt_shared_mem", "abc");
+  EXPECT_EQ(read_hsakmt_shm(dir.path().c_str()).value(), std::nullopt);
+}
+
+TEST(HsakmtShm, sizes_of_a_damaged_image_are_refused) {
+  const TempDir dir;
+  for (const std::uint64_t bytes :
+       {std::uint64_t{0}, std::uint64_t{3}, std::uint64_t{1} << 40, ~std::uint64_t{0}}) {
+    EXPECT_EQ(restore_hsakmt_shm({bytes, 1}, dir.path().c_str()).error().err, EINVAL);
+  }
+  EXPECT_EQ(entries(dir.path()), 0U);
+}
+
+TEST(HsakmtShm, a_folder_that_is_not_there_is_an_error) {
+  EXPECT_EQ(restore_hsakmt_shm({64, 1}, "/nonexistent").error().err, ENOENT);
+}
+
+}  // namespace
+}  // namespace sluice::kfd

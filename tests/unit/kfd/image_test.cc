@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: MIT
+// The KFD image: there and back, as upstream's plugin writes it, and damaged.
+#include "kfd/image.h"
+
+#include <criu-amdgpu.pb-c.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+#include <random>
+
+#include "kfd/uapi.h"
+#include "machines.h"
+
+namespace sluice::kfd {
+namespace {
+
+KfdImage sample() {
+  KfdImage image;
+  image.pid = 4711;
+  image.topology = mi210_machine(2, true);
+  image.bos = {
+      {0x7f0000000000, 4096, 0x100000000, kAllocVram | kAllocWritable, 0x2000, kNoHandle},
+      {0x7f0000200000, 1U << 21, 0x100001000, kAllocGtt | kAllocWritable | kAllocCoherent, 0x2001, 7},
+      {0x7f0000600000, 8192, 0xC000000000000000, kAllocDoorbell, 0x2001, kNoHandle}};
+  image.num_objects = 5;
+  image.shm = {4096, 0x12345678};
+  image.priv_data = {1, 0, 0, 0, 2, 0, 0, 255};
+  image.sluice_version = "0.1.0";
+  image.kernel_release = "6.1.0-test";
+  image.kfd_minor_version = 11;
+  image.bo_record_bytes = 80;
+  image.dump_id = DumpId{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
+  return image;
+}
+
+TEST(KfdImage, there_and_back) {
+  const KfdImage image = sample();
+  const auto decoded = decode_kfd_image(encode_kfd_image(image));
+  ASSERT_TRUE(decoded.ok()) << decoded.error().what;
+  EXPECT_EQ(*decoded, image);
+}
+
+TEST(KfdImage, there_and_back_of_big_machines) {
+  for (const Topology& machine : {mi300x_machine(), cpx_machine()}) {
+    KfdImage image = sample();
+    image.topology = machine;
+    image.bos.clear();
+    image.alias_of = 3;
+    const auto decoded = decode_kfd_image(encode_kfd_image(image));
+    ASSERT_TRUE(decoded.ok()) << decoded.error().what;
+    EXPECT_EQ(*decoded, image);
+  }
+}
+
+TEST(KfdImage, links_that_lead_nowhere_are_not_stored) {
+  KfdImage image = sample();
+  image.topology.nodes[1].links.push_back({kLinkXgmi, 9});
+  const auto decoded = decode_kfd_image(encode_kfd_image(image));
+  ASSERT_TRUE(decoded.ok());
+  EXPECT_EQ(decoded->topology.nodes, sample().topology.nodes);
+}
+
+// Edits the message between the two directions.
+std::vector<std::uint8_t> edited(const KfdImage& image, const std::function<void(CriuKfd&)>& edit) {
+  const std::vector<std::uint8_t> bytes = encode_kfd_image(image);
+  CriuKfd* message = criu_kfd__unpack(nullptr, bytes.size(), bytes.data());
+  edit(*message);
+  std::vector<std::uint8_t> result(criu_kfd__get_packed_size(message));
+  criu_kfd__pack(message, result.data());
+  criu_kfd__free_unpacked(message, nullptr);
+  return result;
+}
+
+TEST(KfdImage, upstreams_image_has_none_of_our_fields) {
+  KfdImage image = sample();
+  image.sluice_version.clear();
+  image.kernel_release.clear();
+  image.kfd_minor_version = 0;
+  image.bo_record_bytes = 0;
+  image.dump_id.reset();
+  for (Node& node : image.topology.nodes) {
+    node.name.clear();
+    node.gfx_target_version = node.location_id = 0;
+    node.unique_id = 0;
+  }
+  const auto bytes = edited(image, [](CriuKfd& message) {
+    EXPECT_EQ(message.sluice_version, nullptr);
+    EXPECT_EQ(message.kernel_release, nullptr);
+    EXPECT_FALSE(message.has_kfd_minor_version || message.has_bo_record_bytes || message.has_alias_of);
+    EXPECT_FALSE(message.has_dump_id);
+    for (std::size_t i = 0; i < message.n_device_entries; i++) {
+      KfdDeviceEntry& entry = *message.device_entries[i];
+      entry.has_gfx_target_version = entry.has_location_id = entry.has_unique_id = 0;
+    }
+  });
+  const auto decoded = decode_kfd_image(bytes);
+  ASSERT_TRUE(decoded.ok()) << decoded.error().what;
+  EXPECT_EQ(*decoded, image);
+}
+
+// One GPU node as bytes that follow from the wire format alone: field numbers must never move.
+TEST(KfdImage, wire_numbers_are_upstreams) {
+  KfdImage image;
+  image.pid = 1;
+  image.priv_data = {9};
+  Node node;
+  node.gpu_id = 3;
+  node.vram_size = 5;
+  node.links = {};
+  image.topology.nodes = {node};
+  image.bos = {{1, 2, 3, 4, 3, 6}};
+  const auto bytes = edited(image, [](CriuKfd& message) {
+    KfdDeviceEntry& entry = *message.device_entries[0];
+    entry.has_gfx_target_version = entry.has_location_id = entry.has_unique_id = 0;
+  });
+  std::vector<std::uint8_t> expected = {0x08, 1, 0x10, 1, 0x18, 0};  // pid, num_of_gpus, num_of_cpus
+  std::vector<std::uint8_t> entry;
+  for (unsigned field = 1; field <= 31; field++) {
+    const unsigned key = field << 3;
+    if (key < 128) {
+      entry.push_back(static_cast<std::uint8_t>(key));
+    } else {
+      entry.push_back(static_cast<std::uint8_t>((key & 127) | 128));
+      entry.push_back(static_cast<std::uint8_t>(key >> 7));
+    }
+    entry.push_back(field == 2 ? 3 : field == 31 ? 5 : 0);
+  }
+  expected.insert(expected.end(), {0x22, static_cast<std::uint8_t>(entry.size())});
+  expected.insert(expected.end(), entry.begin(), entry.end());
+  const std::uint8_t rest[] = {0x28, 1,                                                         // num_of_bos
+                               0x32, 12, 0x08, 1, 0x10, 2, 0x18, 3, 0x20, 4, 0x28, 3, 0x30, 6,  // bo_entries
+                               0x38, 0,  0x40, 0, 0x48, 0,  // num_of_objects, shared_mem_*
+                               0x52, 1,  9};                // priv_data
+  expected.insert(expected.end(), std::begin(rest), std::end(rest));
+  EXPECT_EQ(bytes, expected);
+}
+
+struct Damage {
+  const char* name;
+  std::function<void(CriuKfd&)> edit;
+  const char* complaint;
+};
+
+class KfdImageDamage : public ::testing::TestWithParam<Damage> {};
+
+TEST_P(KfdImageDamage, is_refused_and_named) {
+  const auto decoded = decode_kfd_image(edited(sample(), GetParam().edit));
+  ASSERT_FALSE(decoded.ok());
+  EXPECT_EQ(decoded.error().err, EBADMSG);
+  EXPECT_NE(decoded.error().what.find(GetParam().complaint), std::string::npos) << decoded.error().what;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Table, KfdImageDamage,
+    ::testing::Values(
+        Damage{"gpu_missing", [](CriuKfd& m) { m.num_of_gpus = 3; }, "3 nodes, 4 announced"},
+        Damage{"counts_overflow", [](CriuKfd& m) { m.num_of_gpus = m.num_of_cpus = 0xFFFFFFFF; },
+               "announced"},
+        Damage{"kinds_swapped", [](CriuKfd& m) { std::swap(m.num_of_gpus, m.num_of_cpus); },
+               "2 GPUs, 1 announced"},
+        Damage{"bo_missing", [](CriuKfd& m) { m.num_of_bos = 4; }, "3 BOs, 4 announced"},
+        Damage{"gpu_twice", [](CriuKfd& m) { m.device_entries[1]->gpu_id = m.device_entries[2]->gpu_id; },
+               "twice"},
+        Damage{"node_twice", [](CriuKfd& m) { m.device_entries[1]->node_id = 2; }, "node 2 twice"},
+        Damage{"gpu_id_range", [](CriuKfd& m) { m.device_entries[1]->gpu_id = 65536; }, "16 bits"},
+        Damage{"vram_public_range", [](CriuKfd& m) { m.device_entries[1]->vram_public = 2; }, "vram_public"},
+        Damage{"link_type", [](CriuKfd& m) { m.device_entries[1]->iolinks[0]->type = 5; }, "link of type 5"},
+        Damage{"bo_gpu", [](CriuKfd& m) { m.bo_entries[1]->gpu_id = 0x2002; }, "BO 1 is on GPU 8194"},
+        Damage{"bo_cpu", [](CriuKfd& m) { m.bo_entries[1]->gpu_id = 0; }, "BO 1 is on GPU 0"},
+        Damage{"bo_empty", [](CriuKfd& m) { m.bo_entries[0]->size = 0; }, "BO 0 has no size"},
+        Damage{"bo_wraps", [](CriuKfd& m) { m.bo_entries[0]->size = ~std::uint64_t{0}; }, "address space"},
+        Damage{"dump_id_short", [](CriuKfd& m) { m.dump_id.len = 15; }, "dump_id has 15 bytes"}),
+    [](const auto& test) { return std::string(test.param.name); });
+
+TEST(KfdImage, truncated_at_every_length_is_refused_or_consistent) {
+  const std::vector<std::uint8_t> bytes = encode_kfd_image(sample());
+  std::size_t refused = 0;
+  for (std::size_t length = 0; length < bytes.size(); length++) {
+    // A copy of its own, so that a read past the end is seen.
+    const std::vector<std::uint8_t> part(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(length));
+    if (!decode_kfd_image(part).ok()) refused++;
+  }
+  // Only our optional fields, at the end, can be missing unnoticed.
+  EXPECT_GT(refused, bytes.size() - 80);
+}
+
+TEST(KfdImage, bit_flips_never_crash) {
+  const std::vector<std::uint8_t> bytes = encode_kfd_image(sample());
+  for (std::size_t i = 0; i < bytes.size(); i++) {
+    for (unsigned b = 0; b < 8; b++) {
+      std::vector<std::uint8_t> damaged = bytes;
+      damaged[i] = static_cast<std::uint8_t>(damaged[i] ^ (1U << b));
+      if (const auto decoded = decode_kfd_image(damaged)) {
+        for (const BoEntry& bo : decoded->bos) EXPECT_NE(decoded->topology.find_gpu(bo.gpu_id), nullptr);
+      }
+    }
+  }
+}
+
+TEST(KfdImage, random_bytes_never_crash) {
+  std::mt19937 random(11);
+  for (int round = 0; round < 2000; round++) {
+    std::vector<std::uint8_t> junk(random() % 300);
+    for (auto& byte : junk) byte = static_cast<std::uint8_t>(random());
+    (void)decode_kfd_image(junk);
+  }
+}
+
+TEST(KfdImage, names_gpus_as_the_process_does) {
+  const Topology local = mi210_machine(2, true, 0x5000);
+  const DeviceIds devices[] = {{0x2001, 0x5000}, {0x2000, 0x5001}};
+  const auto named = with_user_gpu_ids(local, devices);
+  ASSERT_TRUE(named.ok()) << named.error().what;
+  EXPECT_EQ(named->nodes[1].gpu_id, 0x2001U);
+  EXPECT_EQ(named->nodes[2].gpu_id, 0x2000U);
+  EXPECT_EQ(named->nodes[0].gpu_id, 0U);
+}
+
+TEST(KfdImage, the_process_and_sysfs_must_show_the_same_gpus) {
+  const Topology local = mi210_machine(2, true, 0x5000);
+  const DeviceIds fewer[] = {{0x2000, 0x5000}};
+  const DeviceIds others[] = {{0x2000, 0x5000}, {0x2001, 0x5002}};
+  const DeviceIds twice[] = {{0x2000, 0x5000}, {0x2001, 0x5000}};
+  for (const std::span<const DeviceIds> devices : {std::span<const DeviceIds>(fewer), {others}, {twice}}) {
+    const auto named = with_user_gpu_ids(local, devices);
+    ASSERT_FALSE(named.ok());
+    EXPECT_EQ(named.error().err, EIO);
+  }
+}
+
+// Private data as Linux lays it out.
+class PrivData {
+ public:
+  PrivData(std::size_t devices, std::size_t bos, std::size_t record_bytes) : devices_(devices) {
+    bytes_.resize(8 + 8 * devices);
+    bytes_[0] = 1;
+    for (std::size_t i = 0; i < bos; i++) {
+      std::vector<std::uint8_t> record(record_bytes);
+      record[8] = static_cast<std::uint8_t>(i);  // idr_handle
+      record[13] = 0x20;                         // mapped on GPU 0x2000
+      append(record);
+    }
+  }
+  PrivData& queue(std::uint32_t mqd, std::uint32_t ctl_stack, std::uint32_t copies = 1) {
+    std::vector<std::uint8_t> record(120);
+    std::memcpy(record.data() + 108, &ctl_stack, 4);
+    std::memcpy(record.data() + 112, &mqd, 4);
+    append(record);
+    append(std::vector<std::uint8_t>(copies * (mqd + ctl_stack), 0xA5));
+    return *this;
+  }
+  PrivData& event() {
+    std::vector<std::uint8_t> record(64);
+    record[0] = 1;
+    return append(record);
+  }
+  PrivData& svm_range() {
+    std::vector<std::uint8_t> record(24 + 8 * (4 + devices_));
+    record[0] = 2;
+    return append(record);
+  }
+  const std::vector<std::uint8_t>& bytes() const { return bytes_; }
+
+ private:
+  PrivData& append(const std::vector<std::uint8_t>& record) {
+    bytes_.insert(bytes_.end(), record.begin(), record.end());
+    return *this;
+  }
+  std::size_t devices_;
+  std::vector<std::uint8_t> bytes_;
+};
+
+TEST(BoRecordBytes, are_derived_for_both_kernels) {
+  for (const std::uint32_t record : {80U, 272U}) {
+    for (const std::size_t bos : {1U, 2U, 159U}) {
+      for (const std::size_t devices : {1U, 2U, 8U}) {
+        EXPECT_EQ(derive_bo_record_bytes(devices, bos, 0, PrivData(devices, bos, record).bytes()), record);
+        const auto mixed = PrivData(devices, bos, record)
+                               .queue(512, 8192)
+                               .queue(4096, 0)
+                               .event()
+                               .event()
+                               .svm_range()
+                               .bytes();
+        EXPECT_EQ(derive_bo_record_bytes(devices, bos, 5, mixed), record)
+            << bos << " BOs " << devices << " GPUs";
+        const auto partitions = PrivData(devices, bos, record).queue(512, 8192, 8).event().bytes();
+        EXPECT_EQ(derive_bo_record_bytes(devices, bos, 2, partitions), record);
+      }
+    }
+  }
+}
+
+TEST(BoRecordBytes, stay_unknown_when_nothing_fits) {
+  EXPECT_EQ(derive_bo_record_bytes(2, 0, 1, PrivData(2, 0, 80).event().bytes()), 0U);
+  EXPECT_EQ(derive_bo_record_bytes(2, 3, 0, PrivData(2, 3, 144).bytes()), 0U);
+  EXPECT_EQ(derive_bo_record_bytes(2, 3, 1, PrivData(2, 3, 80).bytes()), 0U);
+  EXPECT_EQ(derive_bo_record_bytes(2, 3, 0, {}), 0U);
+  std::vector<std::uint8_t> cut = PrivData(1, 1, 80).queue(512, 64).bytes();
+  for (; !cut.empty(); cut.pop_back()) {
+    const std::uint32_t record = derive_bo_record_bytes(1, 1, 1, cut);
+    EXPECT_TRUE(record == 0 || record == 80);
+  }
+}
+
+}  // namespace
+}  // namespace sluice::kfd

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: MIT
+// Machines that the tests of sluice::kfd speak of, as topologies and as trees of text, and a folder to put
+// them in. Property values are those of real captures (MI210 in a hive; MI300X whole and as CPX partitions).
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "kfd/topology.h"
+
+namespace sluice::kfd {
+
+// A folder that is gone with its owner.
+class TempDir {
+ public:
+  TempDir();
+  ~TempDir();
+  TempDir(const TempDir&) = delete;
+  TempDir& operator=(const TempDir&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+void write_text(const std::filesystem::path& file, const std::string& text);
+std::string read_whole(const std::filesystem::path& file);
+
+// GPU nodes without links.
+Node mi210(std::uint32_t node_id, std::uint32_t gpu_id, std::uint32_t render_minor);
+Node mi300x(std::uint32_t node_id, std::uint32_t gpu_id, std::uint32_t render_minor);
+Node mi300x_cpx(std::uint32_t node_id, std::uint32_t gpu_id, std::uint32_t render_minor);
+Node cpu(std::uint32_t node_id);
+
+// Adds a link in both directions.
+void join(Topology& topology, std::uint32_t node_a, std::uint32_t node_b, std::uint32_t type);
+
+// One CPU node and `gpus` MI210 on it, all in one hive if `hive`. gpu_ids count from `first_gpu_id`.
+Topology mi210_machine(std::size_t gpus, bool hive, std::uint32_t first_gpu_id = 0x2000);
+// Two CPU nodes, four MI300X on each, all eight in one hive.
+Topology mi300x_machine();
+// Two CPU nodes and 64 CPX partitions, eight to a GPU, all joined.
+Topology cpx_machine(std::uint32_t first_gpu_id = 0x4000);
+
+// Writes `topology` as sysfs shows it: the files that the kernel has, in the kernel's order of properties.
+void write_tree(const std::filesystem::path& root, const Topology& topology);
+
+}  // namespace sluice::kfd

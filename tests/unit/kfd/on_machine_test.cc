@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: MIT
+// The device side of sluice::kfd on a machine with a KFD: a process with BOs is found by its tracer,
+// checkpointed, unpaused and restored as another process. Run by vamdgpu-run; skipped where there is no
+// /dev/kfd.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/ioctl.h>
+#include <sys/ptrace.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "kfd/criu_ops.h"
+#include "kfd/image.h"
+#include "kfd/matching.h"
+#include "kfd/processes.h"
+#include "kfd/topology.h"
+#include "kfd/uapi.h"
+
+namespace sluice::kfd {
+namespace {
+
+constexpr std::uint64_t kVramAddress = 0x200000000;
+constexpr std::uint64_t kVramBytes = 8192;
+constexpr std::uint64_t kGttAddress = 0x300000000;
+constexpr std::uint64_t kGttBytes = 4096;
+
+// What a task reports when it has done its part.
+struct Report {
+  int err = -1;
+  std::uint64_t value = 0;
+};
+
+// A child that runs `task`, reports, and stays until it is killed.
+class Task {
+ public:
+  explicit Task(const std::function<Report()>& task) {
+    int channel[2];
+    EXPECT_EQ(::pipe2(channel, O_CLOEXEC), 0);
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      const Report report = task();
+      (void)!::write(channel[1], &report, sizeof report);
+      for (;;) ::pause();
+    }
+    ::close(channel[1]);
+    EXPECT_EQ(::read(channel[0], &report_, sizeof report_), static_cast<ssize_t>(sizeof report_));
+    ::close(channel[0]);
+  }
+  ~Task() {
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+  Task(const Task&) = delete;
+  Task& operator=(const Task&) = delete;
+  pid_t pid() const { return pid_; }
+  const Report& report() const { return report_; }
+
+  // Traced and stopped, as CRIU has it.
+  void seize() const {
+    ASSERT_EQ(::ptrace(PTRACE_SEIZE, pid_, nullptr, nullptr), 0);
+    ASSERT_EQ(::ptrace(PTRACE_INTERRUPT, pid_, nullptr, nullptr), 0);
+    int status = 0;
+    ASSERT_EQ(::waitpid(pid_, &status, __WALL), pid_);
+    ASSERT_TRUE(WIFSTOPPED(status));
+  }
+
+ private:
+  pid_t pid_ = -1;
+  Report report_;
+};
+
+UniqueFd open_render(const Node& gpu) {
+  return UniqueFd(
+      ::open(("/dev/dri/renderD" + std::to_string(gpu.drm_render_minor)).c_str(), O_RDWR | O_CLOEXEC));
+}
+
+int allocate(int kfd, std::uint32_t gpu_id, std::uint64_t address, std::uint64_t bytes, std::uint32_t flags) {
+  AllocMemoryArgs memory{};
+  memory.va_addr = address;
+  memory.size = bytes;
+  memory.gpu_id = gpu_id;
+  memory.flags = flags;
+  return ::ioctl(kfd, kIocAllocMemory, &memory) == 0 ? 0 : errno;
+}
+
+// A process with VRAM on the first GPU and GTT on the second, and a second open file of its KFD.
+Report be_a_subject(const Topology& topology) {
+  std::vector<const Node*> gpus;
+  for (const Node& node : topology.nodes) {
+    if (node.is_gpu()) gpus.push_back(&node);
+  }
+  UniqueFd kfd(::open(kDevicePath, O_RDWR | O_CLOEXEC));
+  const int second = ::open(kDevicePath, O_RDWR | O_CLOEXEC);
+  if (!kfd || second < 0) return {errno, 0};
+  for (const Node* gpu : gpus) {
+    AcquireVmArgs vm{static_cast<std::uint32_t>(open_render(*gpu).release()), gpu->gpu_id};
+    if (::ioctl(kfd.get(), kIocAcquireVm, &vm) != 0) return {errno, 1};
+  }
+  if (const int err =
+          allocate(kfd.get(), gpus[0]->gpu_id, kVramAddress, kVramBytes, kAllocVram | kAllocWritable)) {
+    return {err, 2};
+  }
+  if (const int err =
+          allocate(kfd.get(), gpus[1]->gpu_id, kGttAddress, kGttBytes, kAllocGtt | kAllocWritable)) {
+    return {err, 3};
+  }
+  (void)kfd.release();
+  return {0, 0};
+}
+
+class OnMachine : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    struct stat st {};
+    if (::stat(kDevicePath, &st) != 0) GTEST_SKIP() << "no " << kDevicePath << " here";
+    auto local = read_topology();
+    ASSERT_TRUE(local.ok()) << local.error().what;
+    topology = std::move(local).value();
+    ASSERT_EQ(topology.gpu_count(), 2U);
+  }
+
+  // The session of the subject's process, found as the plugin finds it.
+  CriuSession& open_session(const Task& subject) {
+    const auto files = open_device_files({subject.pid()}, kfd_device_number().value());
+    EXPECT_TRUE(files.ok()) << files.error().what;
+    EXPECT_EQ(files->size(), 2U);  // two files, one KFD process
+    auto fd = take_descriptor(files->front().holders.front());
+    EXPECT_TRUE(fd.ok()) << fd.error().what;
+    EXPECT_EQ(classify_fd(fd->get(), kfd_device_number().value()).value().kind, FileKind::Kfd);
+    EXPECT_EQ(holders_of(fd->get(), kfd_device_number().value()).value(), files->front().holders);
+    return guard.open_session(std::move(fd).value(), "the subject");
+  }
+
+  Topology topology;
+  UnpauseGuard guard;
+};
+
+TEST_F(OnMachine, the_device_opens_and_is_told_from_others) {
+  const auto device = KfdDevice::open();
+  ASSERT_TRUE(device.ok()) << device.error().what;
+  EXPECT_EQ(device->version().major, 1U);
+  const dev_t number = kfd_device_number().value();
+  EXPECT_EQ(classify_fd(device->fd(), number).value().kind, FileKind::Kfd);
+  const UniqueFd render = open_render(topology.nodes.back());
+  const auto render_class = classify_fd(render.get(), number);
+  ASSERT_TRUE(render_class.ok());
+  EXPECT_EQ(render_class->kind, FileKind::RenderNode);
+  EXPECT_EQ(render_class->render_minor, topology.nodes.back().drm_render_minor);
+  EXPECT_TRUE(std::get<Match>(match_gpus(topology, topology, {})).identity);
+}
+
+TEST_F(OnMachine, a_process_is_checkpointed_and_restored) {
+  const Task subject([&] { return be_a_subject(topology); });
+  ASSERT_EQ(subject.report().err, 0) << "step " << subject.report().value;
+  subject.seize();
+
+  CriuSession& session = open_session(subject);
+  const auto info = session.process_info();
+  ASSERT_TRUE(info.ok()) << info.error().what;
+  EXPECT_EQ(info->num_devices, 2U);
+  EXPECT_EQ(info->num_bos, 2U);
+  EXPECT_EQ(guard.paused_count(), 1U);
+  auto checkpoint = session.checkpoint();
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().what;
+  for (const CheckpointBo& bo : checkpoint->bos) {
+    EXPECT_EQ(classify_fd(bo.dmabuf.get(), 0).value().kind, FileKind::DmaBuf);
+    EXPECT_EQ(bo.bytes, bo.addr == kVramAddress ? kVramBytes : kGttBytes);
+  }
+  const std::uint32_t record_bytes =
+      derive_bo_record_bytes(info->num_devices, info->num_bos, info->num_objects, checkpoint->priv_data);
+  EXPECT_TRUE(record_bytes == 80 || record_bytes == 272) << record_bytes;
+  ASSERT_TRUE(guard.unpause_all().ok());
+
+  // Through the image.
+  KfdImage image;
+  auto named = with_user_gpu_ids(topology, checkpoint->devices);
+  ASSERT_TRUE(named.ok()) << named.error().what;
+  image.topology = std::move(named).value();
+  for (const CheckpointBo& bo : checkpoint->bos) {
+    image.bos.push_back({bo.addr, bo.bytes, bo.offset, bo.alloc_flags, bo.gpu_id, kNoHandle});
+  }
+  image.num_objects = info->num_objects;
+  image.priv_data = checkpoint->priv_data;
+  const auto decoded = decode_kfd_image(encode_kfd_image(image));
+  ASSERT_TRUE(decoded.ok()) << decoded.error().what;
+
+  // Into another process, each GPU on the other one.
+  std::vector<DeviceIds> swapped = checkpoint->devices;
+  std::swap(swapped[0].actual_gpu_id, swapped[1].actual_gpu_id);
+  const Task restored([&]() -> Report {
+    auto device = KfdDevice::open();
+    if (!device) return {device.error().err, 0};
+    std::vector<UniqueFd> renders;
+    std::vector<RestoreDevice> devices;
+    for (const DeviceIds& ids : swapped) {
+      renders.push_back(open_render(*topology.find_gpu(ids.actual_gpu_id)));
+      devices.push_back({ids.user_gpu_id, ids.actual_gpu_id, renders.back().get()});
+    }
+    std::vector<RestoreBo> bos;
+    for (const BoEntry& bo : decoded->bos)
+      bos.push_back({bo.addr, bo.bytes, bo.offset, bo.gpu_id, bo.alloc_flags});
+    const auto result = restore(*device, devices, bos, decoded->num_objects, decoded->priv_data);
+    if (!result) {
+      std::fprintf(stderr, "%s\n", result.error().what.c_str());
+      return {result.error().err, 1};
+    }
+    for (const RestoredBo& bo : *result) {
+      if (!bo.dmabuf || bo.offset == 0) return {EIO, 2};
+    }
+    (void)std::move(*device).take_fd().release();
+    for (UniqueFd& render : renders) (void)render.release();
+    return {0, result->size()};
+  });
+  ASSERT_EQ(restored.report().err, 0) << "step " << restored.report().value;
+  EXPECT_EQ(restored.report().value, 2U);
+
+  const auto own = KfdDevice::open();
+  ASSERT_TRUE(own.ok());
+  const auto resumed = resume(*own, restored.pid());
+  ASSERT_TRUE(resumed.ok()) << resumed.error().what;
+  EXPECT_EQ(*resumed, ResumeOutcome::Resumed);
+  EXPECT_EQ(resume(*own, restored.pid()).error().err, EINVAL);
+
+  // A process restored on other GPUs is still known by its own names for them.
+  restored.seize();
+  const auto again = open_device_files({restored.pid()}, kfd_device_number().value());
+  ASSERT_TRUE(again.ok());
+  ASSERT_EQ(again->size(), 1U);
+  CriuSession& second =
+      guard.open_session(take_descriptor(again->front().holders.front()).value(), "the restored process");
+  ASSERT_TRUE(second.process_info().ok());
+  auto second_checkpoint = second.checkpoint();
+  ASSERT_TRUE(second_checkpoint.ok()) << second_checkpoint.error().what;
+  EXPECT_EQ(second_checkpoint->devices.size(), 2U);
+  for (const DeviceIds& ids : second_checkpoint->devices) {
+    EXPECT_NE(std::find(swapped.begin(), swapped.end(), ids), swapped.end());
+  }
+  for (const CheckpointBo& bo : second_checkpoint->bos) {
+    EXPECT_EQ(bo.gpu_id, checkpoint->bos[bo.addr == checkpoint->bos[0].addr ? 0 : 1].gpu_id);
+  }
+  EXPECT_TRUE(guard.unpause_all().ok());
+}
+
+TEST_F(OnMachine, a_process_that_is_not_traced_is_refused_with_the_reason) {
+  const Task subject([&] { return be_a_subject(topology); });
+  ASSERT_EQ(subject.report().err, 0) << "step " << subject.report().value;
+  const auto files = open_device_files({subject.pid()}, kfd_device_number().value());
+  ASSERT_TRUE(files.ok()) << files.error().what;
+  auto fd = take_descriptor(files->front().holders.front());
+  ASSERT_TRUE(fd.ok()) << fd.error().what;
+  CriuSession& session = guard.open_session(std::move(fd).value(), "the subject");
+  const auto info = session.process_info();
+  ASSERT_FALSE(info.ok());
+  EXPECT_EQ(info.error().err, EBADF);
+  EXPECT_NE(info.error().what.find("ptrace-attached"), std::string::npos) << info.error().what;
+  EXPECT_EQ(guard.paused_count(), 0U);
+}
+
+TEST_F(OnMachine, resume_of_a_process_without_gpu_is_no_error) {
+  const Task bystander([] { return Report{0, 0}; });
+  const auto own = KfdDevice::open();
+  ASSERT_TRUE(own.ok());
+  const auto outcome = resume(*own, bystander.pid());
+  ASSERT_TRUE(outcome.ok()) << outcome.error().what;
+  EXPECT_EQ(*outcome, ResumeOutcome::NotGpuProcess);
+}
+
+TEST_F(OnMachine, the_size_of_a_bo_record_is_what_a_checkpoint_has) {
+  const Task helper([&]() -> Report {
+    const auto device = KfdDevice::open();
+    if (!device) return {device.error().err, 0};
+    const Node& gpu = topology.nodes.back();
+    const UniqueFd render = open_render(gpu);
+    const auto bytes = probe_bo_record_bytes(*device, gpu.gpu_id, render.get());
+    if (!bytes) {
+      std::fprintf(stderr, "%s\n", bytes.error().what.c_str());
+      return {bytes.error().err, 1};
+    }
+    return {0, *bytes};
+  });
+  ASSERT_EQ(helper.report().err, 0);
+  EXPECT_TRUE(helper.report().value == 80 || helper.report().value == 272) << helper.report().value;
+}
+
+TEST_F(OnMachine, a_restore_that_does_not_name_every_gpu_is_refused) {
+  const Task task([&]() -> Report {
+    const auto device = KfdDevice::open();
+    if (!device) return {device.error().err, 0};
+    const Node& gpu = topology.nodes.back();
+    const UniqueFd render = open_render(gpu);
+    const RestoreDevice devices[] = {{gpu.gpu_id, gpu.gpu_id, render.get()}};
+    const std::uint8_t priv_data[16] = {1};
+    const auto result = restore(*device, devices, {}, 0, priv_data);
+    return {result ? 0 : result.error().err, 1};
+  });
+  EXPECT_EQ(task.report().err, EINVAL);
+}
+
+}  // namespace
+}  // namespace sluice::kfd

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: MIT
+// Finding open device files in traced processes. The device is /dev/null; the processes are children of the
+// test.
+#include "kfd/processes.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/ptrace.h>
+#include <sys/sysmacros.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <functional>
+
+#include "machines.h"
+
+namespace sluice::kfd {
+namespace {
+
+const dev_t kNull = makedev(1, 3);
+
+// A child that runs `setup`, says so, and waits until it is killed.
+class Child {
+ public:
+  explicit Child(const std::function<void()>& setup) {
+    int ready[2];
+    EXPECT_EQ(::pipe2(ready, O_CLOEXEC), 0);
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      setup();
+      (void)!::write(ready[1], "x", 1);
+      for (;;) ::pause();
+    }
+    ::close(ready[1]);
+    char byte = 0;
+    EXPECT_EQ(::read(ready[0], &byte, 1), 1);
+    ::close(ready[0]);
+  }
+  ~Child() {
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+  pid_t pid() const { return pid_; }
+  bool trace() const { return ::ptrace(PTRACE_SEIZE, pid_, nullptr, nullptr) == 0; }
+
+ private:
+  pid_t pid_ = -1;
+};
+
+// Descriptors far from those a test runner may have for /dev/null itself.
+void put(int fd, int at) {
+  (void)::dup2(fd, at);
+}
+
+bool can_compare() {
+  const auto same = same_open_file({::getpid(), 0}, {::getpid(), 1});
+  return same.ok() || same.error().err != ENOSYS;
+}
+
+std::vector<FileHolder> from_300(std::vector<FileHolder> holders) {
+  std::erase_if(holders, [](FileHolder holder) { return holder.fd < 300; });
+  return holders;
+}
+
+TEST(Processes, only_those_traced_by_this_thread_are_found) {
+  const Child traced([] {});
+  const Child other([] {});
+  ASSERT_TRUE(traced.trace());
+  const auto pids = traced_processes();
+  ASSERT_TRUE(pids.ok()) << pids.error().what;
+  EXPECT_EQ(*pids, std::vector<pid_t>{traced.pid()});
+  EXPECT_EQ(processes_traced_by(traced.pid()).value(), std::vector<pid_t>());
+}
+
+TEST(Processes, a_tracer_is_read_from_status_and_nothing_else) {
+  const TempDir proc;
+  write_text(proc.path() / "10/status",
+             "Name:\tx\nUmask:\t0022\nState:\tS\nTgid:\t10\nPid:\t10\nTracerPid:\t5\n");
+  write_text(proc.path() / "9/status", "Name:\tx\nTracerPid:\t5\n");
+  write_text(proc.path() / "11/status", "Name:\tx\nTracerPid:\t55\n");
+  write_text(proc.path() / "12/status", "Name:\tx\nTracerPid:\t0\n");
+  write_text(proc.path() / "13/status", "");
+  write_text(proc.path() / "self/status", "Name:\tx\nTracerPid:\t5\n");
+  std::filesystem::create_directory(proc.path() / "14");
+  EXPECT_EQ(processes_traced_by(5, proc.path().c_str()).value(), (std::vector<pid_t>{9, 10}));
+}
+
+TEST(Processes, an_open_file_has_its_holders_whatever_their_descriptors) {
+  if (!can_compare()) GTEST_SKIP() << "this kernel has no kcmp";
+  // One file that both children hold, two that only the second has.
+  const int shared = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  const Child first([&] { put(shared, 300); });
+  const Child second([&] {
+    put(shared, 301);
+    put(shared, 302);
+    put(::open("/dev/null", O_RDWR), 310);
+    put(::open("/dev/null", O_RDWR), 311);
+    put(::open("/dev/zero", O_RDWR), 312);
+  });
+  ::close(shared);
+  ASSERT_TRUE(first.trace());
+  ASSERT_TRUE(second.trace());
+
+  const auto files = open_device_files({first.pid(), second.pid()}, kNull);
+  ASSERT_TRUE(files.ok()) << files.error().what;
+  std::vector<std::vector<FileHolder>> found;
+  for (const OpenFile& file : *files) {
+    if (const auto holders = from_300(file.holders); !holders.empty()) found.push_back(holders);
+  }
+  ASSERT_EQ(found.size(), 3U);
+  EXPECT_EQ(found[0],
+            (std::vector<FileHolder>{{first.pid(), 300}, {second.pid(), 301}, {second.pid(), 302}}));
+  EXPECT_EQ(found[1], (std::vector<FileHolder>{{second.pid(), 310}}));
+  EXPECT_EQ(found[2], (std::vector<FileHolder>{{second.pid(), 311}}));
+
+  auto taken = take_descriptor({first.pid(), 300});
+  if (!taken && taken.error().err == ENOSYS) GTEST_SKIP() << "this kernel has no pidfd_getfd";
+  ASSERT_TRUE(taken.ok()) << taken.error().what;
+  EXPECT_EQ(::fcntl(taken->get(), F_GETFD), FD_CLOEXEC);
+  const auto holders = holders_of(taken->get(), kNull);
+  ASSERT_TRUE(holders.ok()) << holders.error().what;
+  EXPECT_EQ(from_300(*holders), found[0]);
+
+  const UniqueFd own(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  EXPECT_EQ(from_300(holders_of(own.get(), kNull).value()), std::vector<FileHolder>());
+}
+
+TEST(Processes, ended_processes_and_closed_descriptors_are_told_apart_from_errors) {
+  pid_t gone = -1;
+  {
+    const Child child([] {});
+    gone = child.pid();
+    const auto none = take_descriptor({gone, 999});
+    EXPECT_TRUE(none.error().err == EBADF || none.error().err == ENOSYS) << none.error().what;
+  }
+  EXPECT_EQ(device_descriptors(gone, kNull).value(), std::vector<int>());
+  EXPECT_EQ(take_descriptor({gone, 0}).error().err, ESRCH);
+  EXPECT_EQ(traced_processes("/nonexistent").error().err, ENOENT);
+}
+
+}  // namespace
+}  // namespace sluice::kfd
