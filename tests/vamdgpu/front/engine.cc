@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Virtual SDMA engines (see engine.h). Which job is whose turn is decided under the shared lock from the
 // model's own queues; translation of addresses too, a batch at a time; bytes are moved without the lock.
-// Pools are moved with pread and pwrite on the pool files: no page tables, no resident memory, and a bad
-// userptr is an error number instead of a signal.
+// Between a pool and the process' own memory bytes move through a map of the pool, with vector stores;
+// whatever that does not fit goes by pread and pwrite on the pool file, where a bad userptr is an error
+// number instead of a signal.
 #include "engine.h"
 
 #include <fcntl.h>
@@ -12,6 +13,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <time.h>
@@ -23,6 +25,7 @@
 #include <cstring>
 
 #include "../model/sdma.h"
+#include "dma_copy.h"
 #include "raw.h"
 
 namespace vamdgpu {
@@ -34,6 +37,7 @@ constexpr std::uint64_t kIdleNs = 250'000'000;
 constexpr std::size_t kStackBytes = 1024 * 1024;
 constexpr std::size_t kBounceBytes = 256 * 1024;
 constexpr int kBatch = 128;
+constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20;
 
 struct Worker {
   pthread_t thread{};
@@ -86,12 +90,13 @@ struct Move {
 class Mover {
  public:
   explicit Mover(const Local& local) : local_(local), pid_(own_pid()) {
-    for (auto& gpu : fds_) gpu[0] = gpu[1] = -1;
+    for (auto& gpu : pools_) gpu[0] = gpu[1] = Pool{};
   }
   ~Mover() {
-    for (auto& gpu : fds_) {
-      for (const int fd : gpu) {
-        if (fd >= 0) raw::close(fd);
+    for (auto& gpu : pools_) {
+      for (const Pool& pool : gpu) {
+        if (pool.map != nullptr) ::syscall(SYS_munmap, pool.map, pool.map_bytes);
+        if (pool.fd >= 0) raw::close(pool.fd);
       }
     }
     if (bounce_ != nullptr) ::syscall(SYS_munmap, bounce_, kBounceBytes);
@@ -103,6 +108,10 @@ class Mover {
   int run(const Move& move) {
     if (move.fill) return fill(move);
     const bool from_pool = move.from.pool != VAM_POOL_NONE, to_pool = move.to.pool != VAM_POOL_NONE;
+    if (from_pool && !to_pool && move.to.pid == pid_ && mapped_copy(move.from, move.to, move.bytes, true))
+      return 0;
+    if (!from_pool && to_pool && move.from.pid == pid_ && mapped_copy(move.to, move.from, move.bytes, false))
+      return 0;
     if (from_pool && !to_pool && move.to.pid == pid_)
       return pool_io(SYS_pread64, move.from, move.to.offset, move.bytes);
     if (!from_pool && to_pool && move.from.pid == pid_)
@@ -124,13 +133,61 @@ class Mover {
   }
 
  private:
-  int pool_fd(const Place& place) {
-    int& fd = fds_[place.gpu][place.pool == VAM_POOL_VRAM ? 0 : 1];
-    if (fd < 0) {
+  // A pool's file, and a map of all of it at a multiple of the huge page, so that huge pages are mapped as
+  // such.
+  struct Pool {
+    int fd = -1;
+    char* map = nullptr;
+    std::uint64_t map_bytes = 0;
+    bool map_failed = false;
+  };
+
+  Pool& pool_of(const Place& place) {
+    Pool& pool = pools_[place.gpu][place.pool == VAM_POOL_VRAM ? 0 : 1];
+    if (pool.fd < 0) {
       const StatePath path = pool_path(local_.directory, static_cast<vam_pool>(place.pool), place.gpu);
-      fd = raw::openat(AT_FDCWD, path.c_str(), O_RDWR | O_CLOEXEC, 0);
+      pool.fd = raw::openat(AT_FDCWD, path.c_str(), O_RDWR | O_CLOEXEC, 0);
     }
-    return fd;
+    return pool;
+  }
+
+  int pool_fd(const Place& place) { return pool_of(place).fd; }
+
+  char* pool_map(const Place& place) {
+    Pool& pool = pool_of(place);
+    if (pool.map != nullptr || pool.map_failed) return pool.map;
+    struct stat status;
+    pool.map_failed = pool.fd < 0 || raw::fstat(pool.fd, &status) != 0;
+    if (pool.map_failed) return nullptr;
+    const auto bytes = static_cast<std::uint64_t>(status.st_size);
+    const long reserved = ::syscall(SYS_mmap, nullptr, bytes + kHugePage, PROT_NONE,
+                                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    pool.map_failed = reserved == -1;
+    if (pool.map_failed) return nullptr;
+    const auto begin = static_cast<std::uint64_t>(reserved);
+    const std::uint64_t aligned = (begin + kHugePage - 1) / kHugePage * kHugePage;
+    pool.map_failed =
+        ::syscall(SYS_mmap, aligned, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, pool.fd, 0) == -1;
+    if (aligned > begin) ::syscall(SYS_munmap, begin, aligned - begin);
+    const std::uint64_t end = (aligned + bytes + 4095) / 4096 * 4096;
+    if (end < begin + bytes + kHugePage) ::syscall(SYS_munmap, end, begin + bytes + kHugePage - end);
+    if (pool.map_failed) return nullptr;
+    pool.map = reinterpret_cast<char*>(aligned);
+    pool.map_bytes = bytes;
+    return pool.map;
+  }
+
+  // Copies between a pool and this process' memory, `out_of_pool` or into it. False: not possible this way.
+  bool mapped_copy(const Place& pool, const Place& memory, std::uint64_t bytes, bool out_of_pool) {
+    char* const here = reinterpret_cast<char*>(memory.offset);
+    char* const map = pool_map(pool);
+    if (map == nullptr || !is_mapped(here, bytes)) return false;
+    if (out_of_pool) {
+      dma_copy(here, map + pool.offset, bytes);
+    } else {
+      dma_copy(map + pool.offset, here, bytes);
+    }
+    return true;
   }
 
   int pool_io(long call, const Place& place, std::uint64_t address, std::uint64_t bytes) {
@@ -197,7 +254,7 @@ class Mover {
 
   const Local& local_;
   int pid_;
-  int fds_[VAMDGPU_MAX_GPUS][2];
+  Pool pools_[VAMDGPU_MAX_GPUS][2];
   char* bounce_ = nullptr;
 };
 

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: MIT
+// The demo's figures, and how they are told: as a table and as JSON. Plain values, pure functions.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace sluice::host_test {
+
+// What the plugin's statistics files of one direction say, all KFD files together.
+struct PluginStats {
+  std::uint64_t bytes = 0;
+  std::uint64_t zero_bytes = 0;
+  std::uint64_t pinned_bytes = 0;
+  double seconds = 0;  // hook's start to its join
+  std::string slowest_stage;
+  bool found = false;
+
+  // Bytes that reached the disk, per second, in 10^9.
+  double gbps() const { return seconds > 0 ? static_cast<double>(bytes - zero_bytes) / seconds / 1e9 : 0; }
+};
+
+// Sums `sluice-stats-<direction>-*.json` of a directory: bytes add up, seconds are the longest.
+PluginStats read_plugin_stats(const std::string& directory, const std::string& direction);
+
+struct Report {
+  std::uint32_t gpus = 0;
+  std::uint64_t bos = 0;
+  PluginStats dump, restore;
+  double raw_write_gbps = 0;
+  double raw_read_gbps = 0;
+  std::uint64_t peak_rss_bytes = 0;
+  bool verified = false;
+};
+
+std::string table_of(const Report& report);
+std::string json_of(const Report& report);
+
+double median(std::vector<double> values);  // REQUIRES: not empty
+std::string readable_bytes(std::uint64_t bytes);
+
+}  // namespace sluice::host_test

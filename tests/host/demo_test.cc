@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: MIT
+// The demo, small: its exit status, its JSON, the corrupted image, and the arithmetic of its table.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <set>
+
+#include "demo_report.h"
+#include "harness.h"
+
+extern char** environ;
+
+namespace sluice::host_test {
+namespace {
+
+Strings our_environment() {
+  Strings result;
+  for (char** entry = environ; *entry != nullptr; ++entry) result.emplace_back(*entry);
+  return result;
+}
+
+// Runs the demo; its exit status. What it says up to the first empty line goes to `output`.
+int run_demo(const Strings& more, std::string* output = nullptr) {
+  Strings arguments = {(program_directory() / "sluice-demo").string()};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  Program demo(arguments, our_environment());
+  std::string text;
+  for (std::string line = demo.hear(); !line.empty(); line = demo.hear()) text += line + "\n";
+  if (output != nullptr) *output = text;
+  return demo.wait();
+}
+
+// "key": value pairs of the one flat object.
+std::map<std::string, std::string> fields(const std::string& json) {
+  std::map<std::string, std::string> result;
+  std::size_t at = 0;
+  while ((at = json.find('"', at)) != std::string::npos) {
+    const std::size_t end = json.find('"', at + 1);
+    const std::size_t value = json.find_first_not_of(": ", end + 1);
+    result[json.substr(at + 1, end - at - 1)] = json.substr(value, json.find_first_of(",}", value) - value);
+    at = json.find(',', value);
+    if (at == std::string::npos) break;
+  }
+  return result;
+}
+
+TEST(DemoTest, VerifiesAndReportsWhatItSays) {
+  const ScratchDirectory scratch;
+  const std::string file = scratch.path() / "figures.json";
+  ASSERT_EQ(run_demo({"--gpus", "3", "--vram", "16M", "--dir", scratch.path().string(), "--json", file}), 0);
+  std::map<std::string, std::string> figures = fields(read_file(file));
+  EXPECT_EQ(figures.size(), 11U);
+  EXPECT_EQ(figures["gpus"], "3");
+  EXPECT_EQ(figures["verified"], "true");
+  for (const char* key : {"bos", "bytes", "zero_bytes", "dump_gbps", "restore_gbps", "raw_write_gbps",
+                          "raw_read_gbps", "peak_rss_bytes", "pinned_bytes"}) {
+    EXPECT_GT(std::strtod(figures[key].c_str(), nullptr), 0) << key;
+  }
+  EXPECT_GE(std::strtod(figures["bytes"].c_str(), nullptr), 3 * 16.0 * (1 << 20));
+  // Nothing else is left in the directory.
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(scratch.path()), {}), 1);
+}
+
+TEST(DemoTest, JsonOnStandardOutputIsAlone) {
+  std::string output;
+  ASSERT_EQ(run_demo({"--gpus", "1", "--vram", "16M", "--preset", "mi300x", "--json", "-"}, &output), 0);
+  EXPECT_TRUE(output.starts_with("{\"gpus\": 1,")) << output;
+}
+
+TEST(DemoTest, ACorruptedImageIsRefused) {
+  EXPECT_EQ(run_demo({"--vram", "16M", "--corrupt"}), 0);
+}
+
+TEST(DemoTest, BadArgumentsAndTooSmallMachinesAreUsageErrors) {
+  EXPECT_EQ(run_demo({"--gpus", "0"}), 2);
+  EXPECT_EQ(run_demo({"--vram", "many"}), 2);
+  EXPECT_EQ(run_demo({"--preset", "geforce"}), 2);
+  EXPECT_EQ(run_demo({"--gpus", "16", "--vram", "8192G"}), 2);
+}
+
+TEST(DemoReportTest, MedianIsTheMiddle) {
+  EXPECT_DOUBLE_EQ(median({3, 1, 2}), 2);
+  EXPECT_DOUBLE_EQ(median({4, 1}), 2.5);
+}
+
+TEST(DemoReportTest, RatesCountBytesThatReachTheDisk) {
+  PluginStats stats;
+  stats.bytes = 3'000'000'000;
+  stats.zero_bytes = 1'000'000'000;
+  stats.seconds = 2;
+  EXPECT_DOUBLE_EQ(stats.gbps(), 1);
+}
+
+TEST(DemoReportTest, StatisticsOfSeveralFilesAreAddedUp) {
+  const ScratchDirectory scratch;
+  for (const char* name : {"sluice-stats-dump-1.json", "sluice-stats-dump-7.json"}) {
+    std::ofstream(scratch.path() / name)
+        << R"({"id": 1, "seconds": 2.5, "bytes": 100, "zero_bytes": 10, "io_bytes": 90, "pinned_bytes": 64,)"
+        << R"( "gpus": [{"gpu_id": 5, "bytes": 1, "seconds": 9, "slowest_stage": "store"}]})";
+  }
+  std::ofstream(scratch.path() / "sluice-stats-restore-1.json") << R"({"bytes": 5})";
+  const PluginStats stats = read_plugin_stats(scratch.path(), "dump");
+  EXPECT_TRUE(stats.found);
+  EXPECT_EQ(stats.bytes, 200U);
+  EXPECT_EQ(stats.zero_bytes, 20U);
+  EXPECT_EQ(stats.pinned_bytes, 128U);
+  EXPECT_DOUBLE_EQ(stats.seconds, 2.5);
+  EXPECT_EQ(stats.slowest_stage, "store");
+}
+
+}  // namespace
+}  // namespace sluice::host_test

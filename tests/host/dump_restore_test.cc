@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: MIT
+// The shipped plugin in all four hosts: what is dumped comes back whole, the KFD calls come in the one right
+// order, and the images are what the serial way gives.
+#include <signal.h>
+
+#include <cstdio>
+#include <map>
+
+#include "plugin_test.h"
+
+namespace sluice::host_test {
+namespace {
+
+using DumpRestoreTest = PluginTest;
+
+TEST_P(DumpRestoreTest, TheRestoredProcessIsWholeAndEndsWell) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_NO_FATAL_FAILURE(dump());
+  EXPECT_EQ(scene_.subject().wait(), 128 + SIGKILL);
+  restore_and_check();
+  EXPECT_EQ(heard("quit"), "ok quit");
+}
+
+TEST_P(DumpRestoreTest, RestoresInTheTaskWhenParallelRestoreIsOff) {
+  scene_.variables["SLUICE_PARALLEL_RESTORE"] = "off";
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_NO_FATAL_FAILURE(dump());
+  restore_and_check();
+}
+
+TEST_P(DumpRestoreTest, ARestoredProcessCanBeDumpedAgain) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  for (int generation = 0; generation < 3; ++generation) {
+    ASSERT_NO_FATAL_FAILURE(dump());
+    ASSERT_NO_FATAL_FAILURE(restore_and_check());
+  }
+}
+
+TEST_P(DumpRestoreTest, LeaveRunningLeavesTheProcessRunning) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_EQ(scene_.dump(version(), {"--leave-running"}), 0) << scene_.log();
+  expect_running();
+}
+
+TEST_P(DumpRestoreTest, QueuesStayPausedUntilCpuPagesAreDumped) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  Program host = scene_.start_host(version(), "dump", {"--leave-running", "--hold", "before_exit"});
+  ASSERT_EQ(host.hear_control(), "before_exit") << scene_.log();
+  const auto process = scene_.control().process(scene_.subject_pid());
+  ASSERT_TRUE(process.has_value());
+  // DUMP_DEVICES_LATE, where it exists, comes after the pages and may have let the queues run.
+  if (hooks() < 15) {
+    EXPECT_TRUE(process->queues_paused);
+    EXPECT_FALSE(process->queues_run());
+  }
+  host.release_control();
+  EXPECT_EQ(host.wait(), 0) << scene_.log();
+  expect_running();
+}
+
+TEST_P(DumpRestoreTest, QueuesArePausedWhileCpuPagesAreDumped) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  Program host = scene_.start_host(version(), "dump", {"--hold", "cpu_pages"});
+  ASSERT_EQ(host.hear_control(), "cpu_pages") << scene_.log();
+  const auto process = scene_.control().process(scene_.subject_pid());
+  ASSERT_TRUE(process.has_value());
+  EXPECT_TRUE(process->queues_paused);
+  EXPECT_EQ(process->unpauses, 0U);
+  host.release_control();
+  EXPECT_EQ(host.wait(), 0) << scene_.log();
+}
+
+TEST_P(DumpRestoreTest, EachCriuOperationIsCalledOnce) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_NO_FATAL_FAILURE(dump());
+  EXPECT_EQ(scene_.control().criu_calls(kProcessInfo), 1U);
+  EXPECT_EQ(scene_.control().criu_calls(kCheckpoint), 1U);
+  EXPECT_EQ(scene_.control().criu_calls(kUnpause), 1U);
+  scene_.control().clear_trace();
+  ASSERT_EQ(scene_.restore(version()), 0) << scene_.log();
+  // RESUME comes after the last copy onto a GPU.
+  std::uint64_t restored = 0, last_copy = 0, resumed = 0;
+  for (const vamdgpu::TracedCall& call : scene_.control().trace()) {
+    if (call.name == "KFD_CRIU_OP:RESTORE") restored = call.sequence;
+    if (call.name == "KFD_CRIU_OP:RESUME") resumed = call.sequence;
+    if (call.name == "DRM_CS") last_copy = call.sequence;
+  }
+  EXPECT_GT(restored, 0U);
+  EXPECT_GT(last_copy, restored);
+  EXPECT_GT(resumed, last_copy);
+}
+
+TEST_P(DumpRestoreTest, TwoFilesOfOneKfdProcessAreOneProcess) {
+  ASSERT_NO_FATAL_FAILURE(start({"--second-kfd"}));
+  ASSERT_NO_FATAL_FAILURE(dump());
+  EXPECT_EQ(scene_.control().criu_calls(kProcessInfo), 1U);
+  restore_and_check();
+}
+
+TEST_P(DumpRestoreTest, ADuplicatedDescriptorStaysADuplicate) {
+  ASSERT_NO_FATAL_FAILURE(start({"--dup-kfd"}));
+  ASSERT_NO_FATAL_FAILURE(dump());
+  restore_and_check();
+}
+
+TEST_P(DumpRestoreTest, BosOfEverySizeComeBack) {
+  for (const char* sizes : {"small", "many", "huge"}) {
+    SCOPED_TRACE(sizes);
+    ASSERT_NO_FATAL_FAILURE(start({"--bos", sizes}));
+    ASSERT_NO_FATAL_FAILURE(dump());
+    ASSERT_NO_FATAL_FAILURE(restore_and_check());
+    EXPECT_EQ(heard("quit"), "ok quit");
+  }
+}
+
+TEST_P(DumpRestoreTest, AllZeroAndNoZeroComeBack) {
+  for (const char* percent : {"0", "100"}) {
+    SCOPED_TRACE(percent);
+    ASSERT_NO_FATAL_FAILURE(start({"--zero", percent}));
+    ASSERT_NO_FATAL_FAILURE(dump());
+    ASSERT_NO_FATAL_FAILURE(restore_and_check());
+    EXPECT_EQ(heard("quit"), "ok quit");
+  }
+}
+
+TEST_P(DumpRestoreTest, NothingIsLeftOnTheMachine) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_NO_FATAL_FAILURE(dump());
+  EXPECT_EQ(scene_.control().counts(), vamdgpu::Counts());
+  ASSERT_EQ(scene_.restore(version()), 0) << scene_.log();
+  EXPECT_EQ(heard("quit"), "ok quit");
+  EXPECT_EQ(scene_.subject().hear(), "");  // it has ended
+  // Descriptors close in the kernel's own time after the end of file that we have seen: the process goes
+  // last.
+  while (!scene_.control().processes().empty()) (void)::sched_yield();
+  EXPECT_EQ(scene_.control().counts(), vamdgpu::Counts());
+}
+
+// The serial way, independent of the plugin: payload length, then the contents of each VRAM and GTT BO in the
+// order in which KFD lists them.
+TEST_P(DumpRestoreTest, PagesFilesAreWhatTheSerialWayGives) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  const auto process = scene_.control().process(scene_.subject_pid());
+  ASSERT_TRUE(process.has_value());
+  std::map<std::uint32_t, std::string> expected;
+  for (const vamdgpu::DeviceInfo& device : process->devices) expected[device.gpu_id] = std::string(8, '\0');
+  for (const vamdgpu::BoInfo& bo : process->bos) {
+    if ((bo.flags & 3) == 0) continue;  // neither VRAM nor GTT
+    std::string& file = expected[bo.user_gpu_id];
+    const std::size_t at = file.size();
+    file.resize(at + bo.size);
+    ASSERT_TRUE(
+        scene_.control().read(scene_.subject_pid(), bo.user_gpu_id, bo.va, file.data() + at, bo.size));
+  }
+  ASSERT_NO_FATAL_FAILURE(dump());
+  for (auto& [gpu_id, file] : expected) {
+    const std::uint64_t payload = file.size() - 8;
+    std::copy_n(reinterpret_cast<const char*>(&payload), sizeof(payload), file.data());
+    char name[64];
+    std::snprintf(name, sizeof(name), "amdgpu-pages-1-%04x.img", gpu_id);
+    EXPECT_TRUE(read_file(scene_.images() / name) == file) << name;
+  }
+}
+
+TEST_P(DumpRestoreTest, ImagesGoToAnyOtherHost) {
+  for (const Version& other : kVersions) {
+    SCOPED_TRACE(other.name);
+    ASSERT_NO_FATAL_FAILURE(start());
+    ASSERT_NO_FATAL_FAILURE(dump());
+    ASSERT_EQ(scene_.restore(other.name), 0) << scene_.log();
+    expect_whole();
+    EXPECT_EQ(heard("quit"), "ok quit");
+  }
+}
+
+TEST_P(DumpRestoreTest, AProcessMovesToAMachineWithOtherIds) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_NO_FATAL_FAILURE(dump());
+  vamdgpu::MachineOptions other = small_machine();
+  other.gpu_ids = {0x1234, 0x4321};
+  other.minor_base = 140;
+  scene_.move_to(other);
+  ASSERT_EQ(scene_.restore(version()), 0) << scene_.log();
+  EXPECT_TRUE(heard("check").starts_with("ok check")) << last_;
+}
+
+TEST_P(DumpRestoreTest, OneAndFourGpus) {
+  for (const unsigned gpus : {1U, 4U}) {
+    SCOPED_TRACE(gpus);
+    scene_.move_to(small_machine(gpus));
+    ASSERT_NO_FATAL_FAILURE(start());
+    ASSERT_NO_FATAL_FAILURE(dump());
+    ASSERT_NO_FATAL_FAILURE(restore_and_check());
+    EXPECT_EQ(heard("quit"), "ok quit");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Versions, DumpRestoreTest, ::testing::ValuesIn(kVersions), name_of_version);
+
+}  // namespace
+}  // namespace sluice::host_test

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: MIT
+// What goes wrong: a dump that fails anywhere leaves the process running with its queues and no image that
+// looks whole; a restore that fails anywhere resumes nothing, says why, and leaves nothing.
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "pipeline/unique_fd.h"
+#include "plugin_test.h"
+
+namespace sluice::host_test {
+namespace {
+
+class FailureTest : public PluginTest {
+ protected:
+  void expect_failed_dump() {
+    EXPECT_TRUE(images("amdgpu-kfd-").empty()) << "an image looks complete";
+    expect_running();
+  }
+
+  // Changes a byte of an image file at `offset`.
+  void flip(const std::string& name, std::uint64_t offset) {
+    const UniqueFd fd(::open((scene_.images() / name).c_str(), O_RDWR));
+    char byte = 0;
+    ASSERT_EQ(::pread(fd.get(), &byte, 1, static_cast<off_t>(offset)), 1);
+    byte = static_cast<char>(byte ^ 1);
+    ASSERT_EQ(::pwrite(fd.get(), &byte, 1, static_cast<off_t>(offset)), 1);
+  }
+
+  void expect_refused(const std::string& why) {
+    scene_.control().clear_trace();
+    EXPECT_EQ(scene_.restore(version()), 1);
+    const std::string log = scene_.log();
+    EXPECT_NE(log.find(why), std::string::npos) << "not said: " << why << "\n" << log;
+    expect_not_resumed();
+  }
+
+  vamdgpu::Fault criu_fault(std::uint32_t op, int error) const {
+    return {.device = vamdgpu::On::Kfd, .nr = kCriuNr, .op = static_cast<int>(op), .error = error};
+  }
+};
+
+TEST_P(FailureTest, AHostThatFailsInTheMiddleOfADump) {
+  for (const char* step : {"vmas", "dump_ext_file", "cpu_pages", "late", "inventory"}) {
+    SCOPED_TRACE(step);
+    ASSERT_NO_FATAL_FAILURE(start());
+    EXPECT_EQ(scene_.dump(version(), {"--fail-after", step}), 1);
+    ASSERT_NO_FATAL_FAILURE(expect_failed_dump());
+    EXPECT_EQ(heard("quit"), "ok quit");
+  }
+}
+
+TEST_P(FailureTest, ADumpAfterAFailedOneSucceeds) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  EXPECT_EQ(scene_.dump(version(), {"--fail-after", "cpu_pages"}), 1);
+  ASSERT_NO_FATAL_FAILURE(dump());
+  restore_and_check();
+}
+
+TEST_P(FailureTest, EachCriuIoctlOfADump) {
+  for (const std::uint32_t op : {kProcessInfo, kCheckpoint}) {
+    SCOPED_TRACE(op);
+    ASSERT_NO_FATAL_FAILURE(start());
+    scene_.control().inject(criu_fault(op, EBUSY));
+    EXPECT_EQ(scene_.dump(version()), 1);
+    scene_.control().clear_faults();
+    ASSERT_NO_FATAL_FAILURE(expect_failed_dump());
+    EXPECT_EQ(heard("quit"), "ok quit");
+  }
+}
+
+TEST_P(FailureTest, AFenceThatFailsFailsTheDump) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  scene_.control().fail_fence(1, 0, EIO);
+  EXPECT_EQ(scene_.dump(version()), 1);
+  scene_.control().clear_faults();
+  expect_failed_dump();
+}
+
+TEST_P(FailureTest, AFenceThatFailsFailsTheRestore) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_NO_FATAL_FAILURE(dump());
+  scene_.control().fail_fence(0, 0, EIO);
+  EXPECT_EQ(scene_.restore(version()), 1);
+  scene_.control().clear_faults();
+  expect_not_resumed();
+}
+
+TEST_P(FailureTest, EachCriuIoctlOfARestore) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_NO_FATAL_FAILURE(dump());
+  scene_.control().inject(criu_fault(kRestoreOp, EINVAL));
+  EXPECT_EQ(scene_.restore(version()), 1);
+  scene_.control().clear_faults();
+  expect_not_resumed();
+  // A failed RESUME kills the task: CRIU ignores the hook's answer.
+  scene_.control().inject(criu_fault(kResume, EINVAL));
+  EXPECT_EQ(scene_.restore(version()), 1);
+  scene_.control().clear_faults();
+  EXPECT_TRUE(scene_.control().processes().empty());
+  EXPECT_EQ(scene_.control().counts(), vamdgpu::Counts());
+}
+
+TEST_P(FailureTest, ATaskThatFailsAfterItsContentsWereHandedOver) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_NO_FATAL_FAILURE(dump());
+  for (const char* step : {"restore_ext_file", "update_vma_map", "restored", "post_forking", "seized"}) {
+    SCOPED_TRACE(step);
+    EXPECT_EQ(scene_.restore(version(), {"--fail-after", step}), 1) << scene_.log();
+    expect_not_resumed();
+  }
+  restore_and_check();
+}
+
+TEST_P(FailureTest, ACorruptedBlockIsNamedAndNothingIsResumed) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_NO_FATAL_FAILURE(dump());
+  const std::set<std::string> pages = images("amdgpu-pages-1-");
+  ASSERT_EQ(pages.size(), 2U);
+  const auto size = std::filesystem::file_size(scene_.images() / *pages.rbegin());
+  // First payload byte, somewhere in the middle, last byte; a hole, too, may hold what it should not.
+  for (const std::uint64_t offset : {std::uint64_t{8}, size / 2 + 13, size - 1}) {
+    SCOPED_TRACE(offset);
+    flip(*pages.rbegin(), offset);
+    expect_refused(*pages.rbegin());
+    flip(*pages.rbegin(), offset);
+  }
+  restore_and_check();
+}
+
+TEST_P(FailureTest, ATruncatedPagesFileIsRefused) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_NO_FATAL_FAILURE(dump());
+  const std::string name = *images("amdgpu-pages-1-").begin();
+  const auto size = std::filesystem::file_size(scene_.images() / name);
+  std::filesystem::resize_file(scene_.images() / name, size - 4096);
+  expect_refused(name);
+}
+
+TEST_P(FailureTest, AMissingPagesFileIsRefused) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_NO_FATAL_FAILURE(dump());
+  const std::string name = *images("amdgpu-pages-1-").begin();
+  std::filesystem::remove(scene_.images() / name);
+  expect_refused(name);
+}
+
+TEST_P(FailureTest, ACorruptedMetadataImageIsRefused) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_NO_FATAL_FAILURE(dump());
+  const auto size = std::filesystem::file_size(scene_.images() / "amdgpu-kfd-1.img");
+  std::filesystem::resize_file(scene_.images() / "amdgpu-kfd-1.img", size / 2);
+  expect_refused("amdgpu-kfd-1.img");
+}
+
+TEST_P(FailureTest, ACorruptedSidecarIsRefused) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_NO_FATAL_FAILURE(dump());
+  const std::string name = *images("amdgpu-sums-1-").begin();
+  const auto size = std::filesystem::file_size(scene_.images() / name);
+  flip(name, size - 20);
+  expect_refused("amdgpu-");
+}
+
+TEST_P(FailureTest, ImagesWithoutSidecarsRestoreWithAWarning) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_NO_FATAL_FAILURE(dump());
+  for (const std::string& name : images("amdgpu-sums-")) std::filesystem::remove(scene_.images() / name);
+  ASSERT_EQ(scene_.restore(version()), 0) << scene_.log();
+  EXPECT_NE(scene_.log().find("amdgpu-sums-"), std::string::npos);
+  expect_whole();
+}
+
+TEST_P(FailureTest, FewerGpusAreRefusedBeforeAnythingIsCreated) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_NO_FATAL_FAILURE(dump());
+  scene_.move_to(small_machine(1));
+  EXPECT_EQ(scene_.restore(version()), 1);
+  EXPECT_EQ(scene_.control().criu_calls(kRestoreOp), 0U);
+  expect_not_resumed();
+}
+
+TEST_P(FailureTest, AnotherKernelsPrivateDataIsRefusedBeforeAnythingIsCreated) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_NO_FATAL_FAILURE(dump());
+  vamdgpu::MachineOptions older = small_machine();
+  older.bo_record_bytes = 80;
+  scene_.move_to(older);
+  EXPECT_EQ(scene_.restore(version()), 1);
+  expect_not_resumed();
+}
+
+INSTANTIATE_TEST_SUITE_P(Versions, FailureTest, ::testing::ValuesIn(kVersions), name_of_version);
+
+}  // namespace
+}  // namespace sluice::host_test

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: MIT
+#include "harness.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <system_error>
+#include <utility>
+
+namespace sluice::host_test {
+namespace {
+
+[[noreturn]] void fail(const char* what) {
+  throw std::system_error(errno, std::generic_category(), what);
+}
+
+std::pair<UniqueFd, UniqueFd> make_pipe() {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) fail("pipe2");
+  return {UniqueFd(ends[0]), UniqueFd(ends[1])};
+}
+
+std::vector<char*> pointers(const Strings& strings) {
+  std::vector<char*> result;
+  for (const std::string& text : strings) result.push_back(const_cast<char*>(text.c_str()));
+  result.push_back(nullptr);
+  return result;
+}
+
+std::string read_line(int fd) {
+  std::string line;
+  for (;;) {
+    char letter = 0;
+    const ssize_t got = ::read(fd, &letter, 1);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return {};  // an unfinished line is none
+    if (letter == '\n') return line;
+    line += letter;
+  }
+}
+
+}  // namespace
+
+Program::Program(const Strings& arguments, const Strings& environment, bool control) {
+  auto [child_input, our_input] = make_pipe();
+  auto [our_output, child_output] = make_pipe();
+  UniqueFd child_control;
+  if (control) {
+    int ends[2];
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) fail("socketpair");
+    control_.reset(ends[0]);
+    child_control.reset(ends[1]);
+  }
+  std::vector<char*> argv = pointers(arguments);
+  std::vector<char*> envp = pointers(environment);
+  pid_ = ::fork();
+  if (pid_ < 0) fail("fork");
+  if (pid_ == 0) {
+    (void)::dup2(child_input.get(), STDIN_FILENO);
+    (void)::dup2(child_output.get(), STDOUT_FILENO);
+    if (control) (void)::dup2(child_control.get(), kControlFd);
+    (void)::execve(argv[0], argv.data(), envp.data());
+    ::_exit(127);
+  }
+  input_ = std::move(our_input);
+  output_ = std::move(our_output);
+}
+
+Program& Program::operator=(Program&& other) noexcept {
+  if (this == &other) return *this;
+  kill();
+  pid_ = std::exchange(other.pid_, 0);
+  input_ = std::move(other.input_);
+  output_ = std::move(other.output_);
+  control_ = std::move(other.control_);
+  return *this;
+}
+
+Program::~Program() {
+  kill();
+}
+
+void Program::say(const std::string& line) {
+  const std::string text = line + "\n";
+  std::size_t done = 0;
+  while (done < text.size()) {
+    const ssize_t wrote = ::write(input_.get(), text.data() + done, text.size() - done);
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote <= 0) return;  // it is gone: hear() says so
+    done += static_cast<std::size_t>(wrote);
+  }
+}
+
+std::string Program::hear() {
+  return read_line(output_.get());
+}
+
+std::string Program::ask(const std::string& line) {
+  say(line);
+  return hear();
+}
+
+std::string Program::hear_control() {
+  return read_line(control_.get());
+}
+
+void Program::release_control() {
+  (void)!::write(control_.get(), "g", 1);
+}
+
+int Program::wait() {
+  int status = 0;
+  pid_t waited = 0;
+  do {
+    waited = ::waitpid(pid_, &status, 0);
+  } while (waited < 0 && errno == EINTR);
+  pid_ = 0;
+  if (waited < 0) fail("waitpid");
+  return vamdgpu::shell_status(status);
+}
+
+void Program::kill() {
+  if (pid_ <= 0) return;
+  (void)::kill(pid_, SIGKILL);
+  (void)wait();
+}
+
+std::filesystem::path program_directory() {
+  return std::filesystem::read_symlink("/proc/self/exe").parent_path();
+}
+
+std::filesystem::path shipped_plugin_directory() {
+  return (program_directory() / "../../src/plugin").lexically_normal();
+}
+
+std::filesystem::path probe_plugin_directory() {
+  return program_directory() / "probe";
+}
+
+ScratchDirectory::ScratchDirectory(const std::filesystem::path& parent) {
+  std::string name =
+      ((parent.empty() ? std::filesystem::temp_directory_path() : parent) / "sluice-XXXXXX").string();
+  if (::mkdtemp(name.data()) == nullptr) fail("mkdtemp");
+  path_ = name;
+}
+
+ScratchDirectory::~ScratchDirectory() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+Scene::Scene(const vamdgpu::MachineOptions& options, std::filesystem::path libdir,
+             const std::filesystem::path& images)
+    : scratch_(std::make_unique<ScratchDirectory>()),
+      machine_(vamdgpu::Machine::create(options)),
+      libdir_(std::move(libdir)),
+      images_(images.empty() ? scratch_->path() / "images" : images),
+      log_(scratch_->path() / "host.log"),
+      control_(vamdgpu::Control::open(machine_.directory().string())) {
+  if (!control_) fail("open the virtual machine");
+  // A subject or host that dies must show as a failed check, not end the test program.
+  (void)::signal(SIGPIPE, SIG_IGN);
+}
+
+void Scene::move_to(const vamdgpu::MachineOptions& options) {
+  end_subject();
+  control_.reset();
+  machine_ = vamdgpu::Machine::create(options);
+  control_ = vamdgpu::Control::open(machine_.directory().string());
+  if (!control_) fail("open the virtual machine");
+}
+
+Strings Scene::environment() const {
+  Strings result = machine_.process_environment();
+  for (const auto& [name, value] : variables) result.push_back(name + "=" + value);
+  return result;
+}
+
+std::string Scene::start_subject(const Strings& arguments) {
+  end_subject();
+  Strings command = {(program_directory() / "gpu-subject").string()};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  subject_ = Program(command, environment());
+  subject_pid_ = subject_.pid();
+  return subject_.hear();
+}
+
+Program Scene::start_host(const std::string& version, const std::string& command, const Strings& more) {
+  Strings arguments = {(program_directory() / ("criu-host-" + version)).string(),
+                       command,
+                       "--images",
+                       images_.string(),
+                       "--libdir",
+                       libdir_.string(),
+                       "--log",
+                       log_.string(),
+                       "--control-fd",
+                       std::to_string(Program::kControlFd)};
+  if (command == "restore") {
+    arguments.insert(arguments.end(), {"--detach", "--pidfile", pid_file().string()});
+  } else {
+    arguments.insert(arguments.end(), {"--pid", std::to_string(subject_pid_)});
+  }
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return Program(arguments, environment(), true);
+}
+
+int Scene::dump(const std::string& version, const Strings& more) {
+  return start_host(version, "dump", more).wait();
+}
+
+int Scene::restore(const std::string& version, const Strings& more) {
+  Program host = start_host(version, "restore", more);
+  const int status = host.wait();
+  if (status == 0) adopt(std::move(host));
+  return status;
+}
+
+void Scene::adopt(Program host) {
+  subject_ = std::move(host);
+  subject_pid_ = std::atoi(read_file(pid_file()).c_str());
+}
+
+void Scene::end_subject() {
+  if (subject_pid_ == 0) return;
+  subject_.close_input();  // it ends at end of file
+  wait_until_subject_is_gone();
+  subject_ = Program();
+  subject_pid_ = 0;
+}
+
+void Scene::wait_until_subject_is_gone() {
+  while (!subject_.hear().empty()) {
+  }
+  // Its output has closed; what is left are a few more descriptors. There is one subject at a time.
+  const auto open_files = [this] {
+    const vamdgpu::Counts counts = control_->counts();
+    return counts.kfd_files + counts.render_files + counts.processes;
+  };
+  while (open_files() > 0) (void)::sched_yield();
+}
+
+std::string Scene::log() {
+  std::string text = read_file(log_);
+  std::error_code ignored;
+  std::filesystem::remove(log_, ignored);
+  return text;
+}
+
+std::string read_file(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+}  // namespace sluice::host_test

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: MIT
+// What the tests of this folder and the demo have in common: programs with pipes, and a scene: a virtual
+// machine, a directory for images, a subject, and hosts of any version that dump and restore it.
+//
+// Thread-bound. Nothing here waits by time: a program that dies gives end of file, which every reader sees.
+#pragma once
+
+#include <sys/types.h>
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "control.h"
+#include "machine.h"
+#include "pipeline/unique_fd.h"
+
+namespace sluice::host_test {
+
+using Strings = std::vector<std::string>;
+
+// A running program: its standard input and output are ours, standard error is inherited. The destructor
+// kills and reaps what has not been waited for.
+class Program {
+ public:
+  Program() = default;
+  // `environment` is what execve takes. With `control` a socket lies at descriptor kControlFd in the program.
+  Program(const Strings& arguments, const Strings& environment, bool control = false);
+  Program(Program&& other) noexcept { *this = std::move(other); }
+  Program& operator=(Program&& other) noexcept;
+  ~Program();
+
+  pid_t pid() const { return pid_; }
+  // Sends `line` and a newline.
+  void say(const std::string& line);
+  // Next line of its output, without the newline; "" at end of file.
+  std::string hear();
+  // say() and hear().
+  std::string ask(const std::string& line);
+  void close_input() { input_.reset(); }
+
+  // On the control socket: next line ("" at end of file), and one byte that lets it go on.
+  std::string hear_control();
+  void release_control();
+
+  // Waits for the end; status as a shell's: 128 + N for signal N. At most once.
+  int wait();
+  // SIGKILL and wait().
+  void kill();
+  bool started() const { return pid_ > 0; }
+
+  static constexpr int kControlFd = 9;
+
+ private:
+  pid_t pid_ = 0;
+  UniqueFd input_, output_, control_;
+};
+
+// Directory of the running executable: the hosts and the subject lie beside it.
+std::filesystem::path program_directory();
+// Directories of plugins: the shipped one, and the one that only writes down what happens to it.
+std::filesystem::path shipped_plugin_directory();
+std::filesystem::path probe_plugin_directory();
+
+// A directory that goes with the object.
+class ScratchDirectory {
+ public:
+  // Below `parent`, by default $TMPDIR or /tmp.
+  explicit ScratchDirectory(const std::filesystem::path& parent = {});
+  ~ScratchDirectory();
+  ScratchDirectory(const ScratchDirectory&) = delete;
+  ScratchDirectory& operator=(const ScratchDirectory&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+class Scene {
+ public:
+  // `libdir`: the plugin directory. Images go to `images`; empty: into a scratch directory.
+  Scene(const vamdgpu::MachineOptions& options, std::filesystem::path libdir,
+        const std::filesystem::path& images = {});
+
+  vamdgpu::Machine& machine() { return machine_; }
+  const std::filesystem::path& images() const { return images_; }
+  std::filesystem::path pid_file() const { return scratch_->path() / "pid"; }
+  // Programs started from now on run on another machine ("the images were carried there").
+  void move_to(const vamdgpu::MachineOptions& options);
+
+  // More variables for the hosts' environment.
+  std::map<std::string, std::string> variables;
+
+  // Starts the subject and waits until it is ready. Its first line, "ready ..." or "bad ...".
+  std::string start_subject(const Strings& arguments = {});
+  Program& subject() { return subject_; }
+  // Its process id: after a restore that of the restored one, which is nobody's child here.
+  pid_t subject_pid() const { return subject_pid_; }
+
+  // Runs a host to its end; its exit status. `version`: "4.2" etc.
+  int dump(const std::string& version, const Strings& more = {});
+  // Restores; after success subject() is the restored one, to be asked like the first.
+  int restore(const std::string& version, const Strings& more = {});
+  // Starts a host with a control socket, for --hold.
+  Program start_host(const std::string& version, const std::string& command, const Strings& more);
+  // Takes a restoring host's pipes as those of the subject, once it has exited with success.
+  void adopt(Program host);
+  // Looking into the machine.
+  vamdgpu::Control& control() { return *control_; }
+
+  // Returns when the killed subject has given back its GPU memory: the kernel closes its files in its own
+  // time.
+  void wait_until_subject_is_gone();
+
+  // What the last host logged, and forgets it.
+  std::string log();
+
+ private:
+  Strings environment() const;
+  void end_subject();
+
+  std::unique_ptr<ScratchDirectory> scratch_;
+  vamdgpu::Machine machine_;
+  std::filesystem::path libdir_;
+  std::filesystem::path images_;
+  std::filesystem::path log_;
+  Program subject_;
+  pid_t subject_pid_ = 0;
+  std::unique_ptr<vamdgpu::Control> control_;
+};
+
+std::string read_file(const std::filesystem::path& path);
+
+}  // namespace sluice::host_test

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: MIT
+// Dump and pre-dump in CRIU's order (criu/cr-dump.c of v3.17.1 to criu-dev, as far as a plugin sees it):
+// everything in the main thread; plugins' exit() with the tasks still stopped; tasks resumed on failure,
+// killed on success.
+//
+// The task's memory is its arena (subject_arena.h): there is no parasite here. Its device maps come from the
+// table in the arena, because the virtual amdgpu's maps are, for /proc/PID/maps, maps of pool files.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <string_view>
+
+#include "host_images.h"
+#include "host_log.h"
+#include "host_options.h"
+#include "host_plugins.h"
+#include "host_service_fds.h"
+#include "host_task.h"
+#include "host_version.h"
+#include "subject_arena.h"
+
+namespace sluice::host {
+namespace {
+
+constexpr unsigned kTimeoutSeconds = 10;  // CRIU's default for pausing and freezing
+
+// CRIU exits on any child that ends while tasks are being dumped, without calling exit() of plugins.
+void child_ended(int, siginfo_t* info, void*) {
+  if (info->si_code != CLD_EXITED && info->si_code != CLD_KILLED && info->si_code != CLD_DUMPED) return;
+  static const char kText[] = "Error: a child ended while tasks are being dumped\n";
+  (void)!::write(log_fd(), kText, sizeof(kText) - 1);
+  ::_exit(1);
+}
+
+void watch_children(bool on) {
+  struct sigaction action {};
+  if (on) {
+    action.sa_sigaction = child_ended;
+    action.sa_flags = SA_SIGINFO | SA_RESTART;
+  } else {
+    action.sa_handler = SIG_DFL;
+  }
+  (void)::sigaction(SIGCHLD, &action, nullptr);
+}
+
+bool refused(int hook_result) {
+  return hook_result < 0 && hook_result != kNotSupported;
+}
+
+// The tables at the beginning of the task's arena.
+int read_arena(pid_t pid, subject::Arena* arena) {
+  constexpr std::size_t kBytes = offsetof(subject::Arena, events);
+  const iovec local{arena, kBytes};
+  const iovec remote{reinterpret_cast<void*>(subject::kArenaAddress), kBytes};
+  if (::process_vm_readv(pid, &local, 1, &remote, 1, 0) != static_cast<ssize_t>(kBytes) ||
+      arena->magic != subject::kArenaMagic) {
+    log_line(kError, "Error: %d is no subject: no arena\n", pid);
+    return -1;
+  }
+  return 0;
+}
+
+std::vector<VmaEntry> device_vmas(const subject::Arena& arena) {
+  std::vector<VmaEntry> vmas;
+  for (std::uint32_t i = 0; i < arena.num_maps; ++i) {
+    const subject::MapRecord& map = arena.maps[i];
+    vmas.push_back({map.address, map.bytes, map.offset, map.prot, O_RDWR, map.path.data()});
+  }
+  std::sort(vmas.begin(), vmas.end(), [](const VmaEntry& a, const VmaEntry& b) { return a.start < b.start; });
+  return vmas;
+}
+
+// HANDLE_DEVICE_VMA for each VMA, but one whose file is that of the VMA before inherits the answer. The fd is
+// a new open of the device: what CRIU gets from map_files where the device lies on devtmpfs.
+int handle_vmas(const std::vector<VmaEntry>& vmas) {
+  std::string_view last;
+  for (const VmaEntry& vma : vmas) {
+    if (vma.path == last) continue;
+    last = vma.path;
+    const UniqueFd fd(::open(vma.path.c_str(), O_RDONLY | O_CLOEXEC));
+    struct stat status {};
+    if (!fd || ::fstat(fd.get(), &status) != 0) {
+      log_line(kError, "Error: can't open %s: %s\n", vma.path.c_str(), std::strerror(errno));
+      return -1;
+    }
+    if (run_handle_device_vma(fd.get(), &status) < 0) {
+      log_line(kError, "Error: can't handle non-regular mapping of %s\n", vma.path.c_str());
+      return -1;
+    }
+  }
+  return 0;
+}
+
+// DUMP_EXT_FILE once per struct file, in ascending order of descriptors. All of the task's descriptors are
+// held at once, as CRIU holds a block of them.
+int dump_files(pid_t pid, std::vector<FdEntry>* entries) {
+  const UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  if (!pidfd) {
+    log_line(kError, "Error: pidfd_open: %s\n", std::strerror(errno));
+    return -1;
+  }
+  struct Known {
+    UniqueFd fd;
+    int id;
+  };
+  std::vector<Known> files;
+  for (const int number : proc_numbers(pid, "fd")) {
+    UniqueFd fd = fd_of(pidfd.get(), number);
+    if (!fd) {
+      log_line(kError, "Error: can't take descriptor %d: %s\n", number, std::strerror(errno));
+      return -1;
+    }
+    if (kind_of(fd.get()) == FileKind::Plain) continue;
+    FdEntry entry{number, 0, cloexec_of(pid, number)};
+    for (const Known& known : files) {
+      if (same_file(known.fd.get(), fd.get())) entry.id = known.id;
+    }
+    if (entry.id == 0) {
+      entry.id = static_cast<int>(files.size()) + 1;
+      const int result = run_dump_ext_file(fd.get(), entry.id);
+      if (result < 0) {
+        log_line(kError, "Error: Can't dump file %d of that type [%s]\n", number, link_of(fd.get()).c_str());
+        return -1;
+      }
+      files.push_back({std::move(fd), entry.id});
+    }
+    entries->push_back(entry);
+  }
+  return 0;
+}
+
+int dump_task(const Options& options, int images) {
+  // 18 MiB, of which the tables alone are touched.
+  const std::unique_ptr<subject::Arena> arena(new subject::Arena);
+  if (read_arena(options.pid, arena.get()) != 0) return -1;
+  const std::vector<VmaEntry> vmas = device_vmas(*arena);
+  if (handle_vmas(vmas) != 0 || write_vmas(images, vmas) != 0 || step(options, "vmas") != 0) return -1;
+  std::vector<FdEntry> fds;
+  if (dump_files(options.pid, &fds) != 0 || write_fds(images, fds) != 0 ||
+      step(options, "dump_ext_file") != 0) {
+    return -1;
+  }
+  check_setns();
+  if (write_pages(images, options.pid, subject::kArenaAddress, arena->bytes) != 0) return -1;
+  return step(options, "cpu_pages");
+}
+
+int dump_all(const Options& options, int images, Seized& task) {
+  ::alarm(kTimeoutSeconds);
+  if (refused(run_pid_hook(kPauseDevices, options.pid)) || step(options, "pause") != 0) return -1;
+  if (task.seize(options.pid) != 0 || step(options, "seized") != 0) return -1;
+  ::alarm(0);
+  watch_children(true);
+  if (refused(run_pid_hook(kCheckpointDevices, options.pid)) || step(options, "checkpoint") != 0) return -1;
+  if (dump_task(options, images) != 0) return -1;
+  const int late = run_pid_hook(kDumpDevicesLate, options.pid);
+  if ((late != 0 && late != kNotSupported) || step(options, "late") != 0) return -1;
+  if (write_inventory(images, {kHostVersion.inventory_plugins, inventory_added()}) != 0) return -1;
+  inventory_free();
+  return step(options, "inventory");
+}
+
+}  // namespace
+
+int dump(const Options& options) {
+  const std::vector<int> fds_before = proc_numbers(0, "fd");
+  if (plugins_init(options.libdir, kDump) != 0) return -1;
+  const int images = service(kImageFd);
+  Seized task;
+  int ret = step(options, "init");
+  if (ret == 0) ret = dump_all(options, images, task);
+  ::alarm(0);
+  (void)step(options, "before_exit");
+  plugins_fini(kDump, ret);
+  for (const int thread : extra_threads()) violation("thread %d lives after exit()", thread);
+  for (const int fd : proc_numbers(0, "fd")) {
+    if (!std::binary_search(fds_before.begin(), fds_before.end(), fd) && !front_fd(fd)) {
+      violation("descriptor %d (%s) is open after exit()", fd, link_of(fd).c_str());
+    }
+  }
+  (void)step(options, "after_exit");
+  watch_children(false);
+  if (ret == 0 && !options.leave_running) {
+    task.kill();
+  } else {
+    task.resume();
+  }
+  log_line(kMessage, ret == 0 ? "Dumping finished successfully\n" : "Dumping FAILED.\n");
+  return ret;
+}
+
+int pre_dump(const Options& options) {
+  if (plugins_init(options.libdir, kPreDump) != 0) return -1;
+  Seized task;
+  if (refused(run_pid_hook(kPauseDevices, options.pid)) || task.seize(options.pid) != 0) return -1;
+  const std::unique_ptr<subject::Arena> arena(new subject::Arena);
+  const int ret = read_arena(options.pid, arena.get()) == 0 ? handle_vmas(device_vmas(*arena)) : -1;
+  task.resume();
+  return ret;  // and no exit() of plugins: none of the four versions calls it here
+}
+
+}  // namespace sluice::host

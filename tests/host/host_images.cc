@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: MIT
+#include "host_images.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <iomanip>
+#include <sstream>
+
+#include "host_log.h"
+#include "pipeline/unique_fd.h"
+
+namespace sluice::host {
+namespace {
+
+constexpr const char* kFdsImage = "host-fdinfo.img";
+constexpr const char* kVmasImage = "host-mm.img";
+constexpr const char* kInventoryImage = "host-inventory.img";
+constexpr const char* kPagesImage = "host-pages.img";
+constexpr std::uint64_t kWindowBytes = 1 << 20;
+
+struct PagesHeader {
+  std::uint64_t address;
+  std::uint64_t bytes;
+};
+
+bool write_all(int fd, const void* data, std::size_t bytes) {
+  const auto* at = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t wrote = ::write(fd, at, bytes);
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote <= 0) return false;
+    at += wrote;
+    bytes -= static_cast<std::size_t>(wrote);
+  }
+  return true;
+}
+
+bool read_all(int fd, void* data, std::size_t bytes) {
+  auto* at = static_cast<char*>(data);
+  while (bytes > 0) {
+    const ssize_t got = ::read(fd, at, bytes);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return false;
+    at += got;
+    bytes -= static_cast<std::size_t>(got);
+  }
+  return true;
+}
+
+UniqueFd create(int directory, const char* name) {
+  UniqueFd fd(::openat(directory, name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  if (!fd) log_line(kError, "Error: can't create %s: %s\n", name, std::strerror(errno));
+  return fd;
+}
+
+int write_text(int directory, const char* name, const std::string& text) {
+  const UniqueFd fd = create(directory, name);
+  return fd && write_all(fd.get(), text.data(), text.size()) ? 0 : -1;
+}
+
+int read_text(int directory, const char* name, std::string* text) {
+  const UniqueFd fd(::openat(directory, name, O_RDONLY | O_CLOEXEC));
+  if (!fd) {
+    log_line(kError, "Error: can't open %s: %s\n", name, std::strerror(errno));
+    return -1;
+  }
+  std::array<char, 4096> buffer{};
+  for (;;) {
+    const ssize_t got = ::read(fd.get(), buffer.data(), buffer.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return -1;
+    if (got == 0) return 0;
+    text->append(buffer.data(), static_cast<std::size_t>(got));
+  }
+}
+
+}  // namespace
+
+int write_fds(int directory, const std::vector<FdEntry>& fds) {
+  std::ostringstream text;
+  for (const FdEntry& fd : fds) text << fd.number << ' ' << fd.id << ' ' << fd.cloexec << '\n';
+  return write_text(directory, kFdsImage, text.str());
+}
+
+int read_fds(int directory, std::vector<FdEntry>* fds) {
+  std::string text;
+  if (read_text(directory, kFdsImage, &text) != 0) return -1;
+  std::istringstream lines(text);
+  FdEntry fd;
+  while (lines >> fd.number >> fd.id >> fd.cloexec) fds->push_back(fd);
+  return 0;
+}
+
+int write_vmas(int directory, const std::vector<VmaEntry>& vmas) {
+  std::ostringstream text;
+  for (const VmaEntry& vma : vmas) {
+    text << vma.start << ' ' << vma.bytes << ' ' << vma.pgoff << ' ' << vma.prot << ' ' << vma.flags << ' '
+         << vma.path << '\n';
+  }
+  return write_text(directory, kVmasImage, text.str());
+}
+
+int read_vmas(int directory, std::vector<VmaEntry>* vmas) {
+  std::string text;
+  if (read_text(directory, kVmasImage, &text) != 0) return -1;
+  std::istringstream lines(text);
+  VmaEntry vma;
+  while (lines >> vma.start >> vma.bytes >> vma.pgoff >> vma.prot >> vma.flags >> vma.path)
+    vmas->push_back(vma);
+  return 0;
+}
+
+int write_inventory(int directory, const Inventory& inventory) {
+  std::ostringstream text;
+  text << (inventory.has_plugins ? "plugins" : "old") << '\n';
+  for (const std::string& name : inventory.plugins) text << name << '\n';
+  return write_text(directory, kInventoryImage, text.str());
+}
+
+int read_inventory(int directory, Inventory* inventory) {
+  std::string text;
+  if (read_text(directory, kInventoryImage, &text) != 0) return -1;
+  std::istringstream lines(text);
+  std::string line;
+  std::getline(lines, line);
+  inventory->has_plugins = line == "plugins";
+  while (std::getline(lines, line)) inventory->plugins.push_back(line);
+  return 0;
+}
+
+int write_pages(int directory, int pid, std::uint64_t address, std::uint64_t bytes) {
+  const UniqueFd fd = create(directory, kPagesImage);
+  const PagesHeader header{address, bytes};
+  if (!fd || !write_all(fd.get(), &header, sizeof(header))) return -1;
+  std::vector<char> window(kWindowBytes);
+  while (bytes > 0) {
+    const std::uint64_t length = std::min(bytes, kWindowBytes);
+    const iovec local{window.data(), length};
+    const iovec remote{reinterpret_cast<void*>(address), length};
+    const ssize_t got = ::process_vm_readv(pid, &local, 1, &remote, 1, 0);
+    if (got != static_cast<ssize_t>(length)) {
+      log_line(kError, "Error: can't read the memory of %d: %s\n", pid, std::strerror(errno));
+      return -1;
+    }
+    if (!write_all(fd.get(), window.data(), length)) return -1;
+    address += length;
+    bytes -= length;
+  }
+  return 0;
+}
+
+void* read_pages(int directory, std::uint64_t* address, std::uint64_t* bytes) {
+  const UniqueFd fd(::openat(directory, kPagesImage, O_RDONLY | O_CLOEXEC));
+  PagesHeader header{};
+  if (!fd || !read_all(fd.get(), &header, sizeof(header))) {
+    log_line(kError, "Error: can't read %s\n", kPagesImage);
+    return nullptr;
+  }
+  void* memory = ::mmap(nullptr, header.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED || !read_all(fd.get(), memory, header.bytes)) {
+    log_line(kError, "Error: can't read the pages: %s\n", std::strerror(errno));
+    return nullptr;
+  }
+  *address = header.address;
+  *bytes = header.bytes;
+  return memory;
+}
+
+}  // namespace sluice::host

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: MIT
+// The host's command line, and the places where a test may hold it or make it fail.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+
+namespace sluice::host {
+
+struct Options {
+  std::string command;  // dump, pre-dump, restore
+  pid_t pid = 0;
+  std::string images;
+  std::string libdir;
+  std::string log;      // file, empty: standard error
+  std::string pidfile;  // restore: gets the restored process' id
+  unsigned log_level = 4;
+  bool leave_running = false;
+  bool detach = false;     // restore: do not wait for the restored process
+  std::string fail_after;  // step
+  std::string hold;        // step
+  int control_fd = -1;     // where a held host says "STEP\n" and waits for one byte
+};
+
+// Called at every step, in order. dump: init, pause, seized, checkpoint, vmas, dump_ext_file, cpu_pages,
+// late, inventory, before_exit, after_exit. restore: init, forked, post_forking, [child:] premapped,
+// restore_ext_file, update_vma_map, restored, [main:] seized, resume, detached, after_exit. Returns -1 where
+// the operation must fail, else 0.
+int step(const Options& options, const char* name);
+
+// setns(CLONE_NEWNS) into the namespace we are in, which CRIU does while plugin threads may live: the kernel
+// refuses it (EINVAL) to a process whose threads share its file system information. A refusal is a violation.
+// Skipped where it needs a privilege we lack.
+void check_setns();
+
+int dump(const Options& options);
+int pre_dump(const Options& options);
+
+}  // namespace sluice::host

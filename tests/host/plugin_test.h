@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: MIT
+// What the tests of the shipped plugin share: a small machine, the versions as parameters, a subject that is
+// ready.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+
+#include "harness.h"
+
+namespace sluice::host_test {
+
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+
+inline vamdgpu::MachineOptions small_machine(unsigned gpus = 2) {
+  vamdgpu::MachineOptions options;
+  options.gpus = gpus;
+  options.vram_bytes = 24 * kMiB;
+  options.gtt_bytes = 80 * kMiB;  // a context save area alone has some 60 MiB
+  return options;
+}
+
+struct Version {
+  const char* name;
+  unsigned hooks;
+};
+inline constexpr Version kVersions[] = {{"3.17.1", 10}, {"4.1.1", 12}, {"4.2", 13}, {"dev", 15}};
+
+inline void PrintTo(const Version& version, std::ostream* out) {
+  *out << version.name;
+}
+
+inline std::string name_of_version(const ::testing::TestParamInfo<Version>& tested) {
+  std::string name = tested.param.name;
+  std::replace(name.begin(), name.end(), '.', '_');
+  return name;
+}
+
+// A scene with the shipped plugin.
+class PluginTest : public ::testing::TestWithParam<Version> {
+ protected:
+  PluginTest() : scene_(small_machine(), shipped_plugin_directory()) {}
+
+  std::string version() const { return GetParam().name; }
+  unsigned hooks() const { return GetParam().hooks; }
+
+  void start(const Strings& more = {}) {
+    Strings arguments = {"--vram", "16M", "--gtt", "1M"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const std::string ready = scene_.start_subject(arguments);
+    ASSERT_TRUE(ready.starts_with("ready")) << ready;
+  }
+
+  void dump() {
+    ASSERT_EQ(scene_.dump(version()), 0) << scene_.log();
+    (void)scene_.log();
+    scene_.wait_until_subject_is_gone();
+  }
+
+  // Restores and has the restored process check itself, work on, check again.
+  void restore_and_check() {
+    ASSERT_EQ(scene_.restore(version()), 0) << scene_.log();
+    expect_whole();
+  }
+
+  void expect_whole() {
+    EXPECT_TRUE(heard("check").starts_with("ok check")) << last_;
+    EXPECT_EQ(heard("work"), "ok work");
+    EXPECT_TRUE(heard("check").starts_with("ok check")) << last_;
+  }
+
+  // The subject runs on as if nothing had happened: its queues too, and the plugin has let go of it.
+  void expect_running() {
+    const auto process = scene_.control().process(scene_.subject_pid());
+    ASSERT_TRUE(process.has_value());
+    EXPECT_FALSE(process->queues_paused);
+    EXPECT_TRUE(process->queues_run());
+    EXPECT_EQ(process->process_infos, process->unpauses);
+    expect_whole();
+  }
+
+  // A restore that was refused: no process is left that uses a GPU, none was resumed.
+  void expect_not_resumed() {
+    EXPECT_TRUE(scene_.control().processes().empty());
+    EXPECT_EQ(scene_.control().criu_calls(kResume), 0U);
+    EXPECT_EQ(scene_.control().counts(), vamdgpu::Counts());
+  }
+
+  std::string heard(const std::string& command) { return last_ = scene_.subject().ask(command); }
+
+  // Names of image files, with a beginning.
+  std::set<std::string> images(const std::string& prefix) const {
+    std::set<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(scene_.images())) {
+      const std::string name = entry.path().filename().string();
+      if (name.starts_with(prefix)) names.insert(name);
+    }
+    return names;
+  }
+
+  static constexpr std::uint32_t kCriuNr = 0x22;
+  static constexpr std::uint32_t kProcessInfo = 0, kCheckpoint = 1, kUnpause = 2, kRestoreOp = 3, kResume = 4;
+
+  Scene scene_;
+  std::string last_;
+};
+
+}  // namespace sluice::host_test

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MIT
+#include "subject_bos.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstdio>
+#include <cstring>
+#include <string>
+
+#include "pipeline/units.h"
+#include "subject_device.h"
+
+namespace sluice::subject {
+
+bool has_contents(const BoRecord& bo) {
+  return (bo.flags & (KFD_IOC_ALLOC_MEM_FLAGS_VRAM | KFD_IOC_ALLOC_MEM_FLAGS_GTT)) != 0;
+}
+
+Pattern pattern_of(const BoRecord& bo) {
+  return Pattern{bo.seed, bo.bytes, bo.zero_percent};
+}
+
+std::string name_of(const Arena& arena, const BoRecord& bo) {
+  std::array<char, 128> text{};
+  std::snprintf(text.data(), text.size(), "BO %td (GPU %" PRIu32 ", VA 0x%" PRIx64 ", %" PRIu64 " bytes)",
+                &bo - arena.bos.data(), arena.gpus[bo.gpu].gpu_id, bo.va, bo.bytes);
+  return text.data();
+}
+
+Result<std::uint32_t> add_bo(Arena& arena, const NewBo& wanted, std::uint64_t* mmap_offset) {
+  if (arena.num_bos == kMaxBos) return Error{ENOSPC, "the subject's BO table is full"};
+  GpuRecord& gpu = arena.gpus[wanted.gpu];
+  BoRecord bo{};
+  bo.gpu = wanted.gpu;
+  bo.bytes = wanted.bytes;
+  bo.flags = wanted.flags;
+  bo.role = wanted.role;
+  bo.zero_percent = wanted.zero_percent;
+  bo.seed = mix(arena.seed + arena.num_bos + 1);
+  *mmap_offset = wanted.user_address;
+  if (wanted.user_address != 0) {
+    bo.va = wanted.user_address;
+  } else {
+    bo.va = gpu.next_va;
+    // One page stays free between BOs: an access past an end must not land in a neighbour.
+    gpu.next_va += align_up(bo.bytes, 64 * kKiB) + 64 * kKiB;
+  }
+  SLUICE_TRY_ASSIGN(bo.handle,
+                    alloc_memory(arena.kfd_fd, gpu.gpu_id, bo.va, bo.bytes, bo.flags, mmap_offset));
+  SLUICE_TRY(map_memory(arena.kfd_fd, bo.handle, gpu.gpu_id));
+  arena.bos[arena.num_bos] = bo;
+  return arena.num_bos++;
+}
+
+Result<void> add_map(Arena& arena, const NewMap& wanted, const char* path) {
+  if (arena.num_maps == kMaxMaps) return Error{ENOSPC, "the subject's map table is full"};
+  MapRecord map{};
+  map.address = wanted.address;
+  map.bytes = wanted.bytes;
+  map.offset = wanted.offset;
+  map.bo = wanted.bo;
+  map.fd = wanted.fd;
+  map.prot = wanted.prot;
+  std::snprintf(map.path.data(), map.path.size(), "%s", path);
+  void* at = ::mmap(reinterpret_cast<void*>(wanted.address), wanted.bytes, wanted.prot,
+                    MAP_SHARED | MAP_FIXED_NOREPLACE, wanted.fd, static_cast<off_t>(wanted.offset));
+  if (at == MAP_FAILED) return make_error(errno, std::string("mmap of ") + path);
+  if (reinterpret_cast<std::uintptr_t>(at) != wanted.address) return Error{EEXIST, "mmap went elsewhere"};
+  arena.maps[arena.num_maps++] = map;
+  return {};
+}
+
+Result<UniqueFd> open_window_file(const Arena& arena, std::uint32_t gpu) {
+  SLUICE_TRY_ASSIGN(const std::string path, render_path(arena.gpus[gpu].render_fd));
+  return open_device(path);
+}
+
+Result<UniqueFd> export_bo(const Arena& arena, const BoRecord& bo) {
+  Result<UniqueFd> direct = export_dmabuf(arena.kfd_fd, bo.handle);
+  if (direct || direct.error().err != EINVAL) return direct;
+  SLUICE_TRY_ASSIGN(const std::string path, render_path(arena.gpus[bo.gpu].render_fd));
+  SLUICE_TRY_ASSIGN(const std::vector<TopologyGpu> local, read_topology());
+  for (const TopologyGpu& gpu : local) {
+    if (path != "/dev/dri/renderD" + std::to_string(gpu.render_minor)) continue;
+    return export_dmabuf(arena.kfd_fd, std::uint64_t{gpu.gpu_id} << 32 | (bo.handle & 0xffffffff));
+  }
+  return direct;
+}
+
+Result<void> fill_bo(const Arena& arena, int window_fd, const BoRecord& bo) {
+  SLUICE_TRY_ASSIGN(UniqueFd dmabuf, export_bo(arena, bo));
+  return visit_bo(window_fd, std::move(dmabuf), bo.bytes,
+                  [&](std::span<std::uint8_t> window, std::uint64_t offset) -> Result<void> {
+                    pattern_of(bo).fill(window, offset);
+                    return {};
+                  });
+}
+
+Result<void> check_bo(const Arena& arena, int window_fd, const BoRecord& bo) {
+  SLUICE_TRY_ASSIGN(UniqueFd dmabuf, export_bo(arena, bo));
+  const off_t size = ::lseek(dmabuf.get(), 0, SEEK_END);
+  if (size < 0 || static_cast<std::uint64_t>(size) != bo.bytes) {
+    return Error{EINVAL, name_of(arena, bo) + " has " + std::to_string(size) + " bytes"};
+  }
+  return visit_bo(window_fd, std::move(dmabuf), bo.bytes,
+                  [&](std::span<std::uint8_t> window, std::uint64_t offset) -> Result<void> {
+                    const auto difference = pattern_of(bo).first_difference(window, offset);
+                    if (!difference) return {};
+                    return Error{EIO, name_of(arena, bo) + " differs at byte " + std::to_string(*difference)};
+                  });
+}
+
+}  // namespace sluice::subject

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: MIT
+// BOs and CPU maps of the subject, as records in the arena. Shared by its building and its checking half.
+#pragma once
+
+#include <cstdint>
+
+#include "pipeline/result.h"
+#include "pipeline/unique_fd.h"
+#include "subject_arena.h"
+#include "subject_pattern.h"
+
+namespace sluice::subject {
+
+bool has_contents(const BoRecord& bo);  // VRAM or GTT: what a dump carries
+Pattern pattern_of(const BoRecord& bo);
+
+// Allocates a BO on arena.gpus[gpu], maps it into that GPU's VM and records it. Gives its index.
+// `user_address`: CPU address of a USERPTR, whose GPU address is the same; else 0.
+struct NewBo {
+  std::uint32_t gpu = 0;
+  std::uint64_t bytes = 0;
+  std::uint32_t flags = 0;
+  BoRole role = BoRole::Data;
+  std::uint32_t zero_percent = 0;
+  std::uint64_t user_address = 0;
+};
+Result<std::uint32_t> add_bo(Arena& arena, const NewBo& wanted, std::uint64_t* mmap_offset);
+
+// CPU-maps the first `bytes` of a BO at `address` (must be free) and records the map.
+struct NewMap {
+  std::uint32_t bo = 0;
+  std::uint64_t address = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t offset = 0;  // the device's mmap offset
+  int fd = -1;
+  int prot = 0;
+};
+Result<void> add_map(Arena& arena, const NewMap& wanted, const char* path);
+
+// A render file of the subject's own on the GPU, for looking into BOs. Not kept: no part of what is dumped.
+Result<UniqueFd> open_window_file(const Arena& arena, std::uint32_t gpu);
+
+// dma-buf of a BO by its record. After a restore onto a GPU with another gpu_id the kernel resolves the
+// handle's upper half as the local id here and nowhere else (a known gap), so that form is tried second.
+Result<UniqueFd> export_bo(const Arena& arena, const BoRecord& bo);
+
+// Visits a BO's bytes through the window file.
+Result<void> fill_bo(const Arena& arena, int window_fd, const BoRecord& bo);
+Result<void> check_bo(const Arena& arena, int window_fd, const BoRecord& bo);
+
+// "BO 17 (GPU 5759, VA 0x..., 4096 bytes)"
+std::string name_of(const Arena& arena, const BoRecord& bo);
+
+}  // namespace sluice::subject
