@@ -17,12 +17,16 @@ def programs(log):
         return [json.loads(line) for line in lines if line.strip()]
 
 
-def cases_by_program(log):
-    """Program name -> its GoogleTest cases, as Meson merged them; programs without cases have one of their own."""
-    found = {}
-    for suite in xml.parse(log / "testlog.junit.xml").getroot().iter("testsuite"):
-        found.setdefault(suite.get("name", ""), []).extend(suite.findall("testcase"))
-    return found
+def merged_suites(log):
+    """(name, cases) of every GoogleTest suite. Meson names it `PROJECT.PROGRAM.SUITE`."""
+    return [(suite.get("name", ""), suite.findall("testcase"))
+            for suite in xml.parse(log / "testlog.junit.xml").getroot().iter("testsuite")]
+
+
+def cases_of(program, suites):
+    project = program.split(":", 1)[0]
+    prefix = f"{project}.{program}."
+    return [case for name, cases in suites if name.startswith(prefix) for case in cases]
 
 
 def last_line(text):
@@ -33,11 +37,10 @@ def last_line(text):
 def main():
     log = pathlib.Path(sys.argv[1])
     passed, failed, skipped = 0, [], []
-    merged = cases_by_program(log)
+    suites = merged_suites(log)
     for program in programs(log):
         name, result = program["name"], program["result"]
-        cases = [case for suite, cases in merged.items() if suite.split(".", 1)[-1] == name or suite.endswith(name)
-                 for case in cases]
+        cases = cases_of(name, suites)
         before = len(failed)
         for case in cases:
             label = f"{name}: {case.get('classname', '')}.{case.get('name', '')}"
