@@ -42,7 +42,8 @@ namespace {
 constexpr const char* kHostVersion = "4.2";
 constexpr std::uint64_t kBlockBytes = 4 * kMiB;  // the plugin's defaults, for the raw measurement
 constexpr std::uint32_t kDepth = 16;
-constexpr std::uint64_t kCeilingBytes = 8 * kGiB;  // at most this much is written raw
+constexpr std::uint64_t kCeilingBytes = 8 * kGiB;        // at most this much is written raw
+constexpr std::uint64_t kTouchBytesPerGpu = 160 * kMiB;  // staging memory and what is around it
 constexpr int kSampleMilliseconds = 10;
 
 struct DemoOptions {
@@ -139,11 +140,14 @@ std::uint64_t memory_line(const char* name) {
   return proc_bytes(read_file("/proc/meminfo"), name);
 }
 
-// Takes `bytes` of free memory, writes every page, gives it back.
+// Takes `bytes` of free memory, writes every page, gives it back: what is allocated next is memory that the
+// hypervisor has given already. Done right before each timed run, since free memory may be reported and taken
+// back within seconds.
 void touch_free_memory(std::uint64_t bytes) {
   const std::uint64_t take = std::min(bytes, memory_line("MemFree") / 10 * 8);
   void* memory = ::mmap(nullptr, take, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return;
+  (void)::madvise(memory, take, MADV_HUGEPAGE);  // as staging memory is
   const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   for (std::uint64_t at = 0; at < take; at += page) static_cast<volatile char*>(memory)[at] = 1;
   (void)::munmap(memory, take);
@@ -240,11 +244,10 @@ class Demo {
          report_.bos, readable_bytes(figure(ready, "bytes")).c_str(),
          readable_bytes(figure(ready, "zero")).c_str());
     const std::uint64_t to_disk = figure(ready, "bytes") - figure(ready, "zero");
-    touch_free_memory(to_disk + kGiB);
-
     tell("3. Measuring the disk, raw.\n");
     measure(place.path(), to_disk);
     tell("4. Dumping it as CRIU %s does, and killing it.\n", kHostVersion);
+    touch_free_memory(kTouchBytesPerGpu * options_.gpus);
     Program dumper = scene.start_host(kHostVersion, "dump", {"--log-level", "2"});
     const int dumped = watch(dumper, "dumping", images, to_disk, &report_.peak_rss_bytes);
     if (dumped != 0) throw Stop{1, "the dump failed:\n" + scene.log()};
@@ -255,6 +258,7 @@ class Demo {
 
     measure(place.path(), to_disk);
     tell("5. Restoring it.\n");
+    touch_free_memory(kTouchBytesPerGpu * options_.gpus);
     Program restorer = scene.start_host(kHostVersion, "restore", {"--log-level", "2"});
     std::uint64_t restoring_rss_bytes = 0;
     const int restored = watch(restorer, "restoring", images, 0, &restoring_rss_bytes);
