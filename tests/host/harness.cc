@@ -18,6 +18,12 @@
 namespace sluice::host_test {
 namespace {
 
+// Asked at the start: in a mount namespace that a test makes later the link may lead nowhere.
+const std::filesystem::path kProgram = [] {
+  std::error_code error;
+  return std::filesystem::read_symlink("/proc/self/exe", error);
+}();
+
 [[noreturn]] void fail(const char* what) {
   throw std::system_error(errno, std::generic_category(), what);
 }
@@ -134,7 +140,7 @@ void Program::kill() {
 }
 
 std::filesystem::path program_directory() {
-  return std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  return kProgram.parent_path();
 }
 
 std::filesystem::path shipped_plugin_directory() {

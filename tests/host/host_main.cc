@@ -149,9 +149,10 @@ int step(const Options& options, const char* name) {
 
 void check_setns() {
   const UniqueFd mounts(::open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC));
-  const UniqueFd place(
-      ::open(".", O_PATH | O_DIRECTORY | O_CLOEXEC));  // setns moves us to the namespace's root
-  if (!mounts || !place) return;
+  // setns moves us to the namespace's root, out of any chroot.
+  const UniqueFd root(::open("/", O_PATH | O_DIRECTORY | O_CLOEXEC));
+  const UniqueFd place(::open(".", O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!mounts || !root || !place) return;
   if (::setns(mounts.get(), CLONE_NEWNS) != 0) {
     if (errno != EINVAL) return;
     violation("setns(CLONE_NEWNS) is refused: threads share our file system information");
@@ -159,7 +160,9 @@ void check_setns() {
       log_line(kError, "thread %d: %s\n", thread, thread_name(thread).c_str());
     return;
   }
-  (void)::fchdir(place.get());
+  if (::fchdir(root.get()) != 0 || ::chroot(".") != 0 || ::fchdir(place.get()) != 0) {
+    violation("the host's own root directory is lost");
+  }
 }
 
 }  // namespace sluice::host

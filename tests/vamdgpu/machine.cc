@@ -18,6 +18,12 @@
 namespace vamdgpu {
 namespace {
 
+// Asked at the start: in a mount namespace that the program makes later the link may lead nowhere.
+const std::filesystem::path kProgram = [] {
+  std::error_code error;
+  return std::filesystem::read_symlink("/proc/self/exe", error);
+}();
+
 namespace fs = std::filesystem;
 
 constexpr const char* kLibraryName = "libvamdgpu.so";
@@ -162,7 +168,7 @@ int Machine::run(const std::vector<std::string>& arguments) const {
 fs::path find_preload_library() {
   const char* named = std::getenv("VAMDGPU_LIBRARY");
   if (named != nullptr && *named != '\0') return named;
-  const fs::path program = fs::read_symlink("/proc/self/exe");
+  const fs::path& program = kProgram;
   fs::path directory = program.parent_path();
   while (true) {
     for (const fs::path& place : {directory / kLibraryName, directory / "tests/vamdgpu" / kLibraryName,
