@@ -22,9 +22,10 @@ namespace {
 
 // One of them exists between init() and exit(). If CRIU ends without calling exit(), the dumper's destructor
 // still starts the queues again; in a process CRIU forked it finds that it is not the tracer and does
-// nothing. The restorer is never destroyed that way: such a process has its server's thread on paper only.
+// nothing. The restorer, owned as well, is never destroyed that way: such a process has its server's thread
+// on paper only.
 std::unique_ptr<Dumper> dumper;
-std::unique_ptr<Restorer>& restorer = *new std::unique_ptr<Restorer>;
+Restorer* restorer = nullptr;
 
 // What the user can do about an error that does not say so itself; empty where only the text can tell.
 const char* remedy(int err) {
@@ -83,7 +84,8 @@ int guarded(const char* hook, Body body) noexcept {
 int on_init(int stage) {
   return guarded("init", [&]() -> Result<Answer> {
     if (stage == kStageRestore) {
-      SLUICE_TRY_ASSIGN(restorer, Restorer::make());
+      SLUICE_TRY_ASSIGN(std::unique_ptr<Restorer> made, Restorer::make());
+      restorer = made.release();
     } else {
       SLUICE_TRY_ASSIGN(dumper, Dumper::make(static_cast<RunStage>(stage)));
     }
@@ -96,8 +98,8 @@ void on_exit(int stage, int ret) {
     if (stage == kStageDump && dumper) {
       const auto finishing = std::exchange(dumper, nullptr);
       SLUICE_TRY(finishing->finish(ret));
-    } else if (stage == kStageRestore && restorer) {
-      const auto finishing = std::exchange(restorer, nullptr);
+    } else if (stage == kStageRestore && restorer != nullptr) {
+      const std::unique_ptr<Restorer> finishing(std::exchange(restorer, nullptr));
       SLUICE_TRY(finishing->finish());
     }
     return Answer(0);
@@ -133,7 +135,7 @@ int on_dump_devices_late(int pid) {
 int on_restore_ext_file(int id, bool* retry_needed) {
   if (host_restore_takes_retry()) *retry_needed = false;
   return guarded("RESTORE_EXT_FILE", [&]() -> Result<Answer> {
-    if (!restorer) return Answer();
+    if (restorer == nullptr) return Answer();
     return restorer->restore_file(id);
   });
 }
@@ -141,14 +143,14 @@ int on_restore_ext_file(int id, bool* retry_needed) {
 int on_update_vma_map(const char* path, const std::uint64_t address, const std::uint64_t old_offset,
                       std::uint64_t* new_offset, int* fd) {
   return guarded("UPDATE_VMA_MAP", [&]() -> Result<Answer> {
-    if (!restorer) return Answer();
+    if (restorer == nullptr) return Answer();
     return restorer->update_map(path, address, old_offset, *new_offset, *fd);
   });
 }
 
 int on_post_forking() {
   return guarded("POST_FORKING", [&]() -> Result<Answer> {
-    if (restorer) SLUICE_TRY(restorer->start_server());
+    if (restorer != nullptr) SLUICE_TRY(restorer->start_server());
     return Answer();  // other plugins have their own threads to start
   });
 }
@@ -159,7 +161,7 @@ int on_restore_init() {
 
 int on_resume_devices_late(int pid) {
   return guarded("RESUME_DEVICES_LATE", [&]() -> Result<Answer> {
-    if (!restorer) return Answer();
+    if (restorer == nullptr) return Answer();
     return restorer->resume(pid);
   });
 }
