@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
 // The staging arena of one lane: anonymous memory cut into slot buffers of equal size.
 //
-// Anonymous, because a CPU map of a GTT BO is VM_PFNMAP and both O_DIRECT and registered buffers get EFAULT on it, and
-// because userptr refuses file-backed memory (MAP_HUGETLB included) with EPERM. Transparent huge pages where they exist;
-// MADV_DONTFORK, so that a fork of the host neither copies it nor sees it change; bound to the GPU's NUMA node when one
-// is given. Touched once when made: no page fault happens in the pipeline.
+// Anonymous, because a CPU map of a GTT BO is VM_PFNMAP and both O_DIRECT and registered buffers get EFAULT
+// on it, and because userptr refuses file-backed memory (MAP_HUGETLB included) with EPERM. Transparent huge
+// pages where they exist; MADV_DONTFORK, so that a fork of the host neither copies it nor sees it change;
+// bound to the GPU's NUMA node when one is given. Touched once when made: no page fault happens in the
+// pipeline.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +19,8 @@ namespace sluice {
 // Move-only owner of the mapping. May be handed between threads.
 class StagingArena {
  public:
-  // `slots` buffers of `slot_bytes` (a multiple of kBufferAlignment) each. `numa_node` -1: no preference; a node that
-  // does not exist or cannot be bound to is no error. Errors: ENOMEM, EINVAL.
+  // `slots` buffers of `slot_bytes` (a multiple of kBufferAlignment) each. `numa_node` -1: no preference; a
+  // node that does not exist or cannot be bound to is no error. Errors: ENOMEM, EINVAL.
   static Result<StagingArena> make(std::uint64_t slot_bytes, std::uint32_t slots, int numa_node);
 
   StagingArena(StagingArena&& other) noexcept;
@@ -29,7 +30,8 @@ class StagingArena {
   std::span<std::byte> bytes() const { return bytes_; }
   std::uint32_t slots() const { return static_cast<std::uint32_t>(bytes_.size() / slot_bytes_); }
   std::span<std::byte> buffer(std::uint32_t slot) const {
-    return bytes_.subspan(static_cast<std::size_t>(slot * slot_bytes_), static_cast<std::size_t>(slot_bytes_));
+    return bytes_.subspan(static_cast<std::size_t>(slot * slot_bytes_),
+                          static_cast<std::size_t>(slot_bytes_));
   }
 
   // Leaves the memory mapped for ever: something (a fence that never came) may still write into it.
@@ -37,7 +39,8 @@ class StagingArena {
   bool abandoned() const { return abandoned_; }
 
  private:
-  StagingArena(std::span<std::byte> bytes, std::uint64_t slot_bytes) : bytes_(bytes), slot_bytes_(slot_bytes) {}
+  StagingArena(std::span<std::byte> bytes, std::uint64_t slot_bytes)
+      : bytes_(bytes), slot_bytes_(slot_bytes) {}
   void unmap();
 
   std::span<std::byte> bytes_;

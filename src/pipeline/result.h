@@ -80,8 +80,8 @@ class [[nodiscard]] Result<void> {
     if (auto sluice_try_ = (expression); !sluice_try_) return std::move(sluice_try_).error(); \
   } while (false)
 
-// SLUICE_TRY_ASSIGN(auto fd, open_it()): declares or assigns the value, or returns the error. Several statements: put
-// braces around it behind an `if`.
+// SLUICE_TRY_ASSIGN(auto fd, open_it()): declares or assigns the value, or returns the error. Several
+// statements: put braces around it behind an `if`.
 #define SLUICE_TRY_ASSIGN(target, expression) \
   SLUICE_TRY_ASSIGN_(target, expression, SLUICE_TRY_NAME_(sluice_result_, __LINE__))
 #define SLUICE_TRY_NAME_(a, b) SLUICE_TRY_NAME2_(a, b)

@@ -166,7 +166,8 @@ std::vector<int> extra_threads() {
     if (thread == ::getpid()) continue;
     if (thread_name(thread).starts_with("vamdgpu")) continue;
 #if defined(__SANITIZE_THREAD__)
-    if (thread_name(thread) == thread_name(::getpid())) continue;  // the runtime's own; a plugin names its threads
+    if (thread_name(thread) == thread_name(::getpid()))
+      continue;  // the runtime's own; a plugin names its threads
 #endif
     threads.push_back(thread);
   }
