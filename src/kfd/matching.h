@@ -4,13 +4,13 @@
 // The rules are upstream's, with its seven KFD_*_CHECK switches, so that what one plugin restores the other
 // does too:
 //
-//   number of GPUs   equal (the kernel compares it as well); at least as many XGMI groups here as in the image
-//   one GPU for one  properties equal, or at least as good (table in matching.cc); as many valid links or more;
-//                    every link to a CPU node matched: not PCIe for XGMI, not one-way for two-way
-//   KFD_NUMA_CHECK   CPU nodes of the image map one to one to CPU nodes here, the same way for all GPUs; a link
-//                    keeps its type, unless it is the only one to its CPU node and becomes XGMI
-//   XGMI groups      GPUs joined by two-way XGMI links (hive_id does not count) go to one group here, which may
-//                    be larger; what is left of it serves GPUs that have no group
+//   number of GPUs   equal (the kernel compares it as well); at least as many XGMI groups here
+//   one GPU for one  properties equal, or at least as good (table in matching.cc); as many valid links or
+//                    more; every link to a CPU node matched: not PCIe for XGMI, not one-way for two-way
+//   KFD_NUMA_CHECK   CPU nodes of the image map one to one to CPU nodes here, the same way for all GPUs; a
+//                    link keeps its type, unless it is the only one to its CPU node and becomes XGMI
+//   XGMI groups      GPUs joined by two-way XGMI links (hive_id does not count) go to one group here, which
+//                    may be larger; what is left of it serves GPUs that have no group
 //
 // Search. Each GPU of the image keeps the set of local GPUs that fit it by themselves. CPU nodes and groups
 // are decided one after the other; each decision narrows the sets, and a bipartite matching says at once
