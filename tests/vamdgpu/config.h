@@ -7,40 +7,44 @@
 #ifndef VAMDGPU_CONFIG_H
 #define VAMDGPU_CONFIG_H
 
+#ifdef __KERNEL__
+#include <linux/types.h>
+#else
 #include <stdint.h>
+#endif
 
 #define VAMDGPU_MAX_GPUS 16
 
 /* One GPU. All sizes in bytes. */
 struct vamdgpu_gpu_config {
-	uint32_t gpu_id;           /* KFD's 16-bit hash, 1..65535, unique on the machine */
-	uint32_t render_minor;     /* 128.. : /dev/dri/renderD<render_minor> */
-	uint32_t card_minor;       /* 0..   : the card node libdrm tells GPUs apart by */
-	uint32_t family;           /* AMDGPU_FAMILY_*: 141 = AI (MI200, MI300) */
-	uint32_t device_id;        /* PCI device id */
-	uint32_t sdma_instances;   /* DMA engines; a context sees at most two rings over them */
-	uint32_t sdma_max_bytes;   /* largest count an SDMA packet of this generation may carry */
-	uint32_t doorbell_bytes;   /* process doorbell slice, 8192 on SOC15 */
-	uint32_t mqd_bytes;        /* size of one queue's MQD in the private data */
-	uint32_t ctl_stack_bytes;  /* size of one queue's control stack in the private data */
-	uint32_t cwsr_bytes;       /* least context save area of a compute queue */
-	uint32_t vram_public;      /* 1: whole VRAM is CPU visible (large BAR) */
-	uint64_t vram_bytes;       /* size of the VRAM pool */
-	uint64_t gtt_bytes;        /* size of the GTT pool of this GPU */
-	uint64_t sdma_bytes_per_s; /* rate limit of all engines of this GPU together, 0 = none */
+  uint32_t gpu_id;           /* KFD's 16-bit hash, 1..65535, unique on the machine */
+  uint32_t render_minor;     /* 128.. : /dev/dri/renderD<render_minor> */
+  uint32_t card_minor;       /* 0..   : the card node libdrm tells GPUs apart by */
+  uint32_t family;           /* AMDGPU_FAMILY_*: 141 = AI (MI200, MI300) */
+  uint32_t device_id;        /* PCI device id */
+  uint32_t sdma_instances;   /* DMA engines; a context sees at most two rings over them */
+  uint32_t sdma_max_bytes;   /* largest count an SDMA packet of this generation may carry */
+  uint32_t doorbell_bytes;   /* process doorbell slice, 8192 on SOC15 */
+  uint32_t mqd_bytes;        /* size of one queue's MQD in the private data */
+  uint32_t ctl_stack_bytes;  /* size of one queue's control stack in the private data */
+  uint32_t cwsr_bytes;       /* least context save area of a compute queue */
+  uint32_t vram_public;      /* 1: whole VRAM is CPU visible (large BAR) */
+  uint64_t vram_bytes;       /* size of the VRAM pool */
+  uint64_t gtt_bytes;        /* size of the GTT pool of this GPU */
+  uint64_t sdma_bytes_per_s; /* rate limit of all engines of this GPU together, 0 = none */
 };
 
 /* The machine. */
 struct vamdgpu_machine_config {
-	uint32_t num_gpus;
-	uint32_t kfd_major;         /* char major of /dev/kfd: dynamic in the kernel, not 226 */
-	uint32_t kfd_minor_version; /* GET_VERSION says 1.<this>: 11 (6.1), 17 (6.12), 23 (7.2) */
-	uint32_t bo_record_bytes;   /* private data record of a BO: 80 (6.1) or 272 (6.12 and later) */
-	uint32_t evict_once;        /* 0: as kernels <= 7.2, PROCESS_INFO evicts every time; 1: as 7.3 */
-	uint32_t change_handle;     /* 1: DRM_IOCTL_GEM_CHANGE_HANDLE works */
-	uint32_t list_handles;      /* 1: GEM_LIST_HANDLES and GET_MAPPING_INFO exist */
-	uint32_t tolerant_sdma;     /* 1: one byte past a copy's end is forgiven (upstream's off-by-one) */
-	struct vamdgpu_gpu_config gpus[VAMDGPU_MAX_GPUS];
+  uint32_t num_gpus;
+  uint32_t kfd_major;         /* char major of /dev/kfd: dynamic in the kernel, not 226 */
+  uint32_t kfd_minor_version; /* GET_VERSION says 1.<this>: 11 (6.1), 17 (6.12), 23 (7.2) */
+  uint32_t bo_record_bytes;   /* private data record of a BO: 80 (6.1) or 272 (6.12 and later) */
+  uint32_t evict_once;        /* 0: as kernels <= 7.2, PROCESS_INFO evicts every time; 1: as 7.3 */
+  uint32_t change_handle;     /* 1: DRM_IOCTL_GEM_CHANGE_HANDLE works */
+  uint32_t list_handles;      /* 1: GEM_LIST_HANDLES and GET_MAPPING_INFO exist */
+  uint32_t tolerant_sdma;     /* 1: one byte past a copy's end is forgiven (upstream's off-by-one) */
+  struct vamdgpu_gpu_config gpus[VAMDGPU_MAX_GPUS];
 };
 
 #endif

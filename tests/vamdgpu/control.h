@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
-// Looking into a virtual machine from outside, and meddling: for tests, the host look-alike and the demo.
-// Works in any process that can reach the machine's directory, on the machine or not, from any thread; every
-// function takes the machine's lock for as long as it runs.
+// Looking into a virtual machine from outside, and meddling: for tests, the host look-alike and the demo. The
+// machine lives in a directory (vamdgpu-run, machine.h) or in the kernel (vamdgpu-load). Works in any process
+// that can reach the directory, on the machine or not, or that may read debugfs; from any thread. Every
+// function takes the machine's lock for as long as it looks. What goes wrong with the machine itself (no room
+// for one more fault, the module is gone) throws std::system_error.
 #pragma once
 
 #include <sys/types.h>
@@ -17,7 +19,7 @@
 
 namespace vamdgpu {
 
-struct Shared;
+class ControlFront;
 
 // Makes a machine's state in an existing directory: the shared segment and one VRAM and one GTT pool per GPU,
 // every page of them touched (filled with 0xA5, so that nobody takes fresh memory for zeroes). 0 or -errno;
@@ -65,8 +67,10 @@ struct BoInfo {
 struct QueueInfo {
   std::uint32_t id = 0, gpu = 0, type = 0, format = 0, doorbell = 0;
   std::uint64_t ring = 0, ring_size = 0, read_ptr = 0, write_ptr = 0;
-  bool active = false;   // has a ring and a share
-  bool running = false;  // active and not evicted
+  bool active = false;         // has a ring and a share
+  bool running = false;        // active and not evicted
+  std::uint64_t consumed = 0;  // packets since it was made or restored
+  std::string fault;           // why it consumes no more, "" = it does
 };
 
 struct EventInfo {
@@ -136,14 +140,18 @@ struct DeviceMapping {
 
 class Control {
  public:
-  // nullptr with errno when the directory holds no machine.
+  // The machine in a directory, or, "kernel" or the debugfs directory, the kernel's. nullptr with errno when
+  // there is none.
   static std::unique_ptr<Control> open(const std::string& directory);
+  // The machine that this process is on: the one in $VAMDGPU_DIR, else the kernel's.
+  static std::unique_ptr<Control> open_default();
   ~Control();
   Control(const Control&) = delete;
   Control& operator=(const Control&) = delete;
 
   const vamdgpu_machine_config& config() const;
   const std::string& directory() const { return directory_; }
+  bool in_kernel() const { return in_kernel_; }
 
   // ---- faults. All of these stay until clear_faults().
   void inject(const Fault& fault);
@@ -184,13 +192,11 @@ class Control {
   std::optional<DeviceMapping> device_of_mapping(dev_t device, ino_t inode, std::uint64_t offset) const;
 
  private:
-  Control(std::string directory, Shared* shared, std::uint64_t device);
-  bool transfer(pid_t pid, std::uint32_t gpu_id, std::uint64_t va, void* bytes, std::size_t size,
-                bool write) const;
+  Control(std::string directory, bool in_kernel, std::unique_ptr<ControlFront> front);
 
   std::string directory_;
-  Shared* shared_;
-  std::uint64_t device_;
+  bool in_kernel_;
+  std::unique_ptr<ControlFront> front_;
 };
 
 // Name of an ioctl, as in TracedCall::name.

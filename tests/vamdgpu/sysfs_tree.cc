@@ -13,6 +13,7 @@
 #include <cstdarg>
 #include <cstdio>
 #include <system_error>
+#include <utility>
 
 namespace vamdgpu {
 namespace {
@@ -56,38 +57,56 @@ void write_node(const fs::path& path) {
   fs::create_symlink("/dev/null", path);
 }
 
-void write_link_directories(const fs::path& directory, const std::vector<Link>& links, std::uint32_t node,
-                            bool sdma_masks) {
-  fs::create_directory(directory);
-  for (std::size_t i = 0; i < links.size(); ++i) {
-    const fs::path link = directory / std::to_string(i);
-    fs::create_directory(link);
-    write_file(link / "properties", link_properties_text(links[i], node, sdma_masks));
+// Texts of one topology, in the order in which directories can be made.
+class TopologyTexts {
+ public:
+  explicit TopologyTexts(const Topology& topology) : topology_(topology) {
+    add_file("generation_id", format("%" PRIu32 "\n", topology.generation_id));
+    add_file("system_properties", system_properties_text(topology));
+    add_directory("nodes");
+    for (std::size_t i = 0; i < topology.nodes.size(); ++i) add_node(i);
   }
-}
 
-void write_topology_node(const fs::path& directory, const TopologyNode& node, std::uint32_t number,
-                         bool sdma_masks) {
-  fs::create_directory(directory);
-  write_file(directory / "gpu_id", format("%" PRIu32 "\n", node.gpu_id));
-  write_file(directory / "name", node.name + "\n");
-  write_file(directory / "properties", properties_text(node.properties));
-  fs::create_directory(directory / "mem_banks");
-  for (std::size_t i = 0; i < node.memory_banks.size(); ++i) {
-    const fs::path bank = directory / "mem_banks" / std::to_string(i);
-    fs::create_directory(bank);
-    write_file(bank / "properties", memory_bank_text(node.memory_banks[i]));
+  std::vector<TopologyText> take() { return std::move(texts_); }
+
+ private:
+  void add_file(const std::string& path, const std::string& text) { texts_.push_back({path, text, gpu_id_}); }
+  void add_directory(const std::string& path) { texts_.push_back({path + "/", "", gpu_id_}); }
+
+  // DIRECTORY/0/properties, DIRECTORY/1/properties ...
+  template <typename Item, typename Text>
+  void add_list(const std::string& directory, const std::vector<Item>& items, const Text& text) {
+    add_directory(directory);
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      const std::string item = directory + "/" + std::to_string(i);
+      add_directory(item);
+      add_file(item + "/properties", text(items[i]));
+    }
   }
-  fs::create_directory(directory / "caches");
-  for (std::size_t i = 0; i < node.caches.size(); ++i) {
-    const fs::path cache = directory / "caches" / std::to_string(i);
-    fs::create_directory(cache);
-    write_file(cache / "properties", cache_text(node.caches[i]));
+
+  void add_node(std::size_t number) {
+    const TopologyNode& node = topology_.nodes[number];
+    const std::string directory = "nodes/" + std::to_string(number);
+    const auto link_text = [&](const Link& link) {
+      return link_properties_text(link, static_cast<std::uint32_t>(number), topology_.link_sdma_masks);
+    };
+    gpu_id_ = node.gpu_id;
+    add_directory(directory);
+    add_file(directory + "/gpu_id", format("%" PRIu32 "\n", node.gpu_id));
+    add_file(directory + "/name", node.name + "\n");
+    add_file(directory + "/properties", properties_text(node.properties));
+    add_list(directory + "/mem_banks", node.memory_banks, memory_bank_text);
+    add_list(directory + "/caches", node.caches, cache_text);
+    add_list(directory + "/io_links", node.io_links, link_text);
+    add_list(directory + "/p2p_links", node.p2p_links, link_text);
+    add_directory(directory + "/perf");
+    gpu_id_ = 0;
   }
-  write_link_directories(directory / "io_links", node.io_links, number, sdma_masks);
-  write_link_directories(directory / "p2p_links", node.p2p_links, number, sdma_masks);
-  fs::create_directory(directory / "perf");
-}
+
+  const Topology& topology_;
+  std::uint32_t gpu_id_ = 0;
+  std::vector<TopologyText> texts_;
+};
 
 // dev, uevent and the links that every DRM minor has below its PCI device.
 void write_drm_minor(const fs::path& root, const PciGpu& gpu, const fs::path& device, const char* prefix,
@@ -235,13 +254,18 @@ std::string pci_address(const PciGpu& gpu) {
   return format("%04" PRIx32 ":%02" PRIx32 ":00.0", gpu.domain, gpu.bus);
 }
 
+std::vector<TopologyText> topology_texts(const Topology& topology) {
+  return TopologyTexts(topology).take();
+}
+
 void write_topology(const fs::path& directory, const Topology& topology) {
-  fs::create_directories(directory / "nodes");
-  write_file(directory / "generation_id", format("%" PRIu32 "\n", topology.generation_id));
-  write_file(directory / "system_properties", system_properties_text(topology));
-  for (std::size_t i = 0; i < topology.nodes.size(); ++i)
-    write_topology_node(directory / "nodes" / std::to_string(i), topology.nodes[i],
-                        static_cast<std::uint32_t>(i), topology.link_sdma_masks);
+  fs::create_directories(directory);
+  for (const TopologyText& text : topology_texts(topology)) {
+    if (text.path.back() == '/')
+      fs::create_directory(directory / text.path.substr(0, text.path.size() - 1));
+    else
+      write_file(directory / text.path, text.text);
+  }
 }
 
 void write_system_tree(const fs::path& root, const SystemTree& tree) {

@@ -115,6 +115,16 @@ std::string system_properties_text(const Topology& topology);
 // "0000:63:00.0"
 std::string pci_address(const PciGpu& gpu);
 
+// One file of KFD's topology, or, with a slash at the end of its path, a directory.
+struct TopologyText {
+  std::string path;  // below .../kfd/topology
+  std::string text;
+  std::uint32_t gpu_id = 0;  // the GPU to whose node it belongs; 0: to none
+};
+
+// All of a topology, every directory before what lies in it.
+std::vector<TopologyText> topology_texts(const Topology& topology);
+
 // Writes generation_id, system_properties and nodes/ into `directory` (made if missing): what a topology
 // parser takes as its root. Hidden nodes are written in full; the front refuses them by `write_hidden_list`.
 void write_topology(const std::filesystem::path& directory, const Topology& topology);

@@ -19,7 +19,6 @@
 namespace vamdgpu {
 namespace {
 
-constexpr unsigned kKfdType = 'K';
 constexpr unsigned kDrmType = 'd';
 constexpr unsigned kDmaBufType = 'b';
 constexpr unsigned kSyncFileType = '>';
@@ -27,77 +26,34 @@ constexpr unsigned kSyncFileType = '>';
 constexpr std::uint64_t kDoorbellStride = 65536;
 constexpr std::uint64_t kMmioAt = 32768;
 
-std::uint32_t word_at(const void* argument, std::uint32_t bytes, std::uint32_t offset) {
-  std::uint32_t value = 0;
-  if (offset + 4 <= bytes) std::memcpy(&value, static_cast<const char*>(argument) + offset, 4);
-  return value;
-}
-
-// The operation within an ioctl, where it has several.
-std::uint32_t op_of(Device device, std::uint32_t nr, const void* argument, std::uint32_t bytes) {
-  if (device == Device::Kfd) return nr == VAM_KFD_CRIU_OP ? word_at(argument, bytes, 48) : 0;
-  switch (nr) {
-    case VAM_DRM_GEM_VA:
-      return word_at(argument, bytes, 8);
-    case VAM_DRM_CTX:
-    case VAM_DRM_BO_LIST:
-      return word_at(argument, bytes, 0);
-    case VAM_DRM_GEM_OP:
-    case VAM_DRM_GEM_METADATA:
-      return word_at(argument, bytes, 4);
-    case VAM_DRM_INFO:
-      return word_at(argument, bytes, 12);
-    case VAM_DRM_FENCE_TO_HANDLE:
-      return word_at(argument, bytes, 24);
-    default:
-      return 0;
-  }
-}
-
-// The fault rule that this call falls under, or nullptr.
-FaultRule* fault_for(Shared* shared, Device device, std::uint32_t nr, std::uint32_t op) {
-  for (FaultRule& rule : shared->faults) {
-    if (!rule.active || rule.device != device || rule.nr != nr) continue;
-    if (rule.op >= 0 && static_cast<std::uint32_t>(rule.op) != op) continue;
-    const std::uint64_t seen = rule.seen++;
-    if (seen < rule.skip || (rule.times != 0 && seen >= std::uint64_t{rule.skip} + rule.times)) continue;
-    ++rule.hit;
-    return &rule;
-  }
-  return nullptr;
-}
-
-void trace(Shared* shared, const vam_call& call, Device device, std::uint32_t nr, std::uint32_t op,
-           int result, bool injected) {
-  TraceRecord& record = shared->trace[shared->trace_count++ % kTraceRecords];
-  record = {shared->trace_count,
-            call.pid,
-            call.tid,
-            device,
-            static_cast<std::uint8_t>(injected),
-            static_cast<std::uint16_t>(nr),
-            op,
-            result,
-            VAM_FILE_AT(call.model, call.file)->gpu};
-  ++shared->calls[static_cast<int>(device)][nr & 255];
-  if (device == Device::Kfd && nr == VAM_KFD_CRIU_OP) ++shared->criu_calls[op & 7];
-}
-
 struct Request {
-  Device device;
+  vam_file_kind device;
   std::uint32_t nr, bytes, op;
   void* argument;
 };
 
+void trace(Shared* shared, const vam_call& call, const Request& request, int result, bool injected) {
+  vam_trace_record record{};
+  record.pid = call.pid;
+  record.tid = call.tid;
+  record.device = static_cast<std::uint8_t>(request.device);
+  record.injected = injected ? 1 : 0;
+  record.nr = static_cast<std::uint16_t>(request.nr);
+  record.op = request.op;
+  record.result = result;
+  record.gpu = VAM_FILE_AT(call.model, call.file)->gpu;
+  vam_debug_trace(&shared->debug, &record);
+}
+
 int run_model(const vam_call& call, const Request& request, vam_again again, std::uint64_t* deadline) {
-  if (request.device == Device::Kfd)
+  if (request.device == VAM_FILE_KFD)
     return vam_kfd_ioctl(&call, request.nr, request.argument, request.bytes, again, deadline);
   return vam_drm_ioctl(&call, request.nr, request.argument, request.bytes, again, deadline);
 }
 
 bool allocates(const Request& request) {
-  return request.device == Device::Kfd ? request.nr == VAM_KFD_ALLOC_MEMORY
-                                       : request.nr == VAM_DRM_GEM_CREATE || request.nr == VAM_DRM_CTX;
+  return request.device == VAM_FILE_KFD ? request.nr == VAM_KFD_ALLOC_MEMORY
+                                        : request.nr == VAM_DRM_GEM_CREATE || request.nr == VAM_DRM_CTX;
 }
 
 // Runs the ioctl, waiting as long as it wants to.
@@ -106,16 +62,16 @@ int run_request(const Local& machine, const vam_call& call, const Request& reque
   std::uint64_t deadline = 0;
   vam_again again = VAM_FIRST;
   bool reaped = false;
-  FaultRule* rule = nullptr;
+  int fault = 0, after = 0;
   for (;;) {
     std::uint32_t seen = 0;
     {
       Locked locked(shared->lock);
       if (again == VAM_FIRST && !reaped) {
-        rule = fault_for(shared, request.device, request.nr, request.op);
-        if (rule != nullptr && !rule->after) {
-          trace(shared, call, request.device, request.nr, request.op, -rule->error, true);
-          return -rule->error;
+        fault = vam_debug_fault(&shared->debug, request.device, request.nr, request.op, &after);
+        if (fault != 0 && after == 0) {
+          trace(shared, call, request, fault, true);
+          return fault;
         }
       }
       std::uint64_t wanted = 0;
@@ -126,8 +82,8 @@ int run_request(const Local& machine, const vam_call& call, const Request& reque
         continue;
       }
       if (result != -VAM_WOULD_BLOCK) {
-        if (rule != nullptr) result = -rule->error;
-        trace(shared, call, request.device, request.nr, request.op, result, rule != nullptr);
+        if (fault != 0) result = fault;
+        trace(shared, call, request, result, fault != 0);
         return result;
       }
       if (again == VAM_FIRST) deadline = wanted;
@@ -150,18 +106,19 @@ int device_ioctl(const Local& machine, FileTag tag, unsigned long request, void*
   if (tag.kind == FileKind::DmaBuf) return dmabuf_ioctl(request);
   if (tag.kind == FileKind::Syncobj) return -ENOTTY;
   Request r{};
-  r.device = tag.kind == FileKind::Kfd ? Device::Kfd : Device::Render;
+  r.device = tag.kind == FileKind::Kfd ? VAM_FILE_KFD : VAM_FILE_RENDER;
   r.nr = _IOC_NR(request);
   r.bytes = _IOC_SIZE(request);
-  if (_IOC_TYPE(request) != (r.device == Device::Kfd ? kKfdType : kDrmType)) return -ENOTTY;
+  // KFD looks at the number only, whatever the type (seen on Linux 6.12).
+  if (r.device == VAM_FILE_RENDER && _IOC_TYPE(request) != kDrmType) return -ENOTTY;
   CallFrame frame;
   fill_call(machine, tag.index, &frame);
   const int known =
-      r.device == Device::Kfd ? vam_kfd_arg_bytes(machine.model(), r.nr) : vam_drm_arg_bytes(r.nr);
+      r.device == VAM_FILE_KFD ? vam_kfd_arg_bytes(machine.model(), r.nr) : vam_drm_arg_bytes(r.nr);
   if (known < 0) {
-    const int result = r.device == Device::Kfd ? -ENOTTY : -EINVAL;
+    const int result = r.device == VAM_FILE_KFD ? -ENOTTY : -EINVAL;
     Locked locked(machine.shared->lock);
-    trace(machine.shared, frame.call, r.device, r.nr, 0, result, false);
+    trace(machine.shared, frame.call, r, result, false);
     return result;
   }
   // Bigger arguments than any fixed one: only SVM, whose attributes follow.
@@ -177,7 +134,7 @@ int device_ioctl(const Local& machine, FileTag tag, unsigned long request, void*
   } else {
     if ((_IOC_DIR(request) & _IOC_WRITE) != 0) std::memcpy(copy, argument, r.bytes);
     r.argument = copy;
-    r.op = op_of(r.device, r.nr, copy, static_cast<std::uint32_t>(size));
+    r.op = vam_debug_op(r.device, r.nr, copy, static_cast<std::uint32_t>(size));
     result = run_request(machine, frame.call, r);
     if ((_IOC_DIR(request) & _IOC_READ) != 0) std::memcpy(argument, copy, r.bytes);  // even after an error
   }

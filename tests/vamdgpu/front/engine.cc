@@ -336,8 +336,8 @@ class JobRunner {
 
   int fault(int error, const char* why, std::uint64_t va) {
     Locked locked(local_.shared->lock);
-    std::snprintf(local_.shared->last_fault, sizeof(local_.shared->last_fault), "GPU %u: %s (VA 0x%llx)",
-                  gpu_, why, static_cast<unsigned long long>(va));
+    std::snprintf(local_.shared->debug.last_fault, sizeof(local_.shared->debug.last_fault),
+                  "GPU %u: %s (VA 0x%llx)", gpu_, why, static_cast<unsigned long long>(va));
     return error;
   }
 
@@ -474,7 +474,7 @@ std::uint32_t pick(vam_model* model, std::uint32_t gpu, bool* waiting) {
 
 // Waits until the rate limit of the GPU would have let these bytes through. Engines of a GPU share the limit.
 void pace(Shared* shared, std::uint32_t gpu, std::uint64_t bytes, std::uint64_t started) {
-  const std::uint64_t rate = shared->bytes_per_s[gpu];
+  const std::uint64_t rate = shared->debug.bytes_per_s[gpu];
   if (rate == 0 || bytes == 0) return;
   const auto cost = static_cast<std::uint64_t>(static_cast<double>(bytes) * 1e9 / static_cast<double>(rate));
   std::atomic<std::uint64_t>& busy = shared->busy_until_ns[gpu];
@@ -484,17 +484,6 @@ void pace(Shared* shared, std::uint32_t gpu, std::uint64_t bytes, std::uint64_t 
   } while (!busy.compare_exchange_weak(before, until));
   const timespec end = {static_cast<time_t>(until / 1'000'000'000), static_cast<long>(until % 1'000'000'000)};
   ::clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &end, nullptr);
-}
-
-// The injected fate of a fence. Lock held. 0 none, 1 never signals, -errno signals with it.
-int fence_fate(Shared* shared, std::uint32_t gpu, std::uint64_t number) {
-  for (FenceFault& fault : shared->fence_faults) {
-    if (!fault.active || fault.gpu != gpu || (fault.number != 0 && fault.number != number)) continue;
-    ++fault.hit;
-    if (fault.number != 0) fault.active = 0;
-    return fault.kind == FenceFaultKind::Hang ? 1 : -fault.error;
-  }
-  return 0;
 }
 
 void run_job(const Local& local, JobRunner* runner, std::uint32_t job, std::uint32_t gpu) {
@@ -510,15 +499,17 @@ void run_job(const Local& local, JobRunner* runner, std::uint32_t job, std::uint
   if (error != 0) error = -ECANCELED;  // what a job that took its engine down is given
   Locked locked(local.shared->lock);
   vam_model* model = local.model();
-  local.shared->engine_bytes.fetch_add(bytes);
-  local.shared->engine_jobs.fetch_add(1);
-  const int fate = fence_fate(local.shared, gpu, VAM_FENCE_AT(model, VAM_JOB_AT(model, job)->fence)->number);
-  if (fate > 0) {  // stays in flight for ever, as far as anybody can see
+  local.shared->debug.engine_bytes += bytes;
+  local.shared->debug.engine_jobs++;
+  std::int32_t injected = 0;
+  const vam_fence_fate fate = vam_debug_fence(
+      &local.shared->debug, gpu, VAM_FENCE_AT(model, VAM_JOB_AT(model, job)->fence)->number, &injected);
+  if (fate == VAM_FENCE_HANGS) {  // stays in flight for ever, as far as anybody can see
     VAM_JOB_AT(model, job)->hung = 1;
     return;
   }
   std::uint32_t fence = 0;
-  vam_job_finish(model, job, fate != 0 ? fate : error, &fence);
+  vam_job_finish(model, job, fate == VAM_FENCE_FAILS ? injected : error, &fence);
   signal_exports(local.shared, local.directory, fence);
   vam_fence_unref(model, fence);
   announce_change(local.shared);
@@ -571,9 +562,9 @@ void* engine_main(void* argument) {
       rested = rest(machine, doorbell, change, waiting);
     }
     const std::uint64_t now = thread_cpu_ns();
-    machine.shared->engine_cpu_ns.fetch_add(now - cpu);
-    cpu = now;
     machine.shared->lock.lock();
+    machine.shared->debug.engine_cpu_ns += now - cpu;
+    cpu = now;
     if (job == 0) --g_engine.idle[gpu];
   }
   --g_engine.running[gpu];

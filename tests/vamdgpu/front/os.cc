@@ -190,11 +190,7 @@ class MapsReader {
 };
 
 int user_range(const vam_call* call, std::uint64_t address, std::uint64_t bytes, std::uint32_t flags) {
-  Shared* shared = frame_of(call).local->shared;
-  if (shared->userptr_busy != 0) {
-    --shared->userptr_busy;
-    return -EBUSY;
-  }
+  if (vam_debug_userptr_busy(&frame_of(call).local->shared->debug) != 0) return -EBUSY;
   const std::uint64_t end = address + bytes;
   if (end < address) return -EFAULT;
   std::uint64_t covered = address;

@@ -18,7 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "../model/model.h"
+#include "../model/debug.h"
 
 namespace vamdgpu {
 
@@ -44,45 +44,6 @@ class Locked {
   SharedLock& lock_;
 };
 
-enum class Device : std::uint8_t { Kfd = 1, Render = 2 };
-
-// One ioctl, in the order in which they took effect.
-struct TraceRecord {
-  std::uint64_t sequence;  // from 1; 0 = never written
-  std::int32_t pid, tid;
-  Device device;
-  std::uint8_t injected;  // 1: the result is an injected fault, the ioctl was not run
-  std::uint16_t nr;
-  std::uint32_t op;     // operation of CRIU_OP, GEM_VA, CTX, BO_LIST, GEM_OP; else 0
-  std::int32_t result;  // 0 or -errno
-  std::uint32_t gpu;
-};
-
-struct FaultRule {
-  std::uint32_t active;
-  Device device;
-  std::uint16_t nr;
-  std::int32_t op;      // -1: any
-  std::int32_t error;   // positive errno
-  std::uint32_t skip;   // so many matching calls pass first
-  std::uint32_t times;  // then so many fail; 0 = all
-  std::uint32_t after;  // 1: the ioctl is run first, then reported as failed
-  std::uint64_t seen, hit;
-};
-
-enum class FenceFaultKind : std::uint32_t { Hang = 1, Error = 2 };
-
-struct FenceFault {
-  std::uint32_t active;
-  std::uint32_t gpu;
-  FenceFaultKind kind;
-  std::int32_t error;    // positive errno, for Error
-  std::uint64_t number;  // which fence of that GPU, counted from 1; 0 = every one
-  std::uint64_t hit;
-};
-
-constexpr std::uint32_t kTraceRecords = 16384;
-constexpr std::uint32_t kFaultRules = 64;
 constexpr std::uint64_t kSharedMagic = 0x31756d6461766c73;
 
 struct Shared {
@@ -93,20 +54,9 @@ struct Shared {
   // Bumped whenever something that can be waited for changes; a futex.
   alignas(64) std::atomic<std::uint32_t> change;
   std::atomic<std::uint32_t> waiters;
-  alignas(64) std::uint64_t next_name;  // of files in the directory
-  std::uint64_t trace_count;
-  std::uint64_t calls[3][256];  // by device and number
-  std::uint64_t criu_calls[8];  // by CRIU operation
-  std::uint64_t userptr_busy;   // so many userptr registrations fail with EBUSY next
-  FaultRule faults[kFaultRules];
-  FenceFault fence_faults[kFaultRules];
-  std::uint64_t bytes_per_s[VAMDGPU_MAX_GPUS];  // rate limit of the engines of a GPU together, 0 = none
-  std::atomic<std::uint64_t> busy_until_ns[VAMDGPU_MAX_GPUS];
-  std::atomic<std::uint64_t> engine_cpu_ns;
-  std::atomic<std::uint64_t> engine_bytes;
-  std::atomic<std::uint64_t> engine_jobs;
-  char last_fault[160];  // why the last job failed
-  TraceRecord trace[kTraceRecords];
+  alignas(64) std::uint64_t next_name;                         // of files in the directory
+  std::atomic<std::uint64_t> busy_until_ns[VAMDGPU_MAX_GPUS];  // by the rate limit of a GPU's engines
+  vam_debug debug;
 
   // What `magic` must be: two builds with different layouts do not meet.
   static constexpr std::uint64_t layout() {

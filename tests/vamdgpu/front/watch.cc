@@ -84,13 +84,14 @@ bool start_thread() {
   return started;
 }
 
-bool is_eventfd(int fd) {
+// 0, -EBADF when it is not open, -EINVAL when it is something else.
+int check_eventfd(int fd) {
   char path[32], text[64];
   std::snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
   const ssize_t length = raw::readlinkat(AT_FDCWD, path, text, sizeof(text) - 1);
-  if (length <= 0) return false;
+  if (length <= 0) return -EBADF;
   text[length] = 0;
-  return std::strcmp(text, "anon_inode:[eventfd]") == 0;
+  return std::strcmp(text, "anon_inode:[eventfd]") == 0 ? 0 : -EINVAL;
 }
 
 }  // namespace
@@ -102,7 +103,8 @@ int watch(const Local& machine, std::uint32_t syncobj, std::uint64_t point, bool
     g_watches.running = false;
     g_watches.pid = pid;
   }
-  if (!is_eventfd(fd)) return -EBADF;
+  const int error = check_eventfd(fd);
+  if (error != 0) return error;
   for (Watch& slot : g_watches.table) {
     if (slot.used) continue;
     const long copy = ::syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, kLowestPrivateFd);

@@ -119,6 +119,8 @@ int vam_bo_create(struct vam_model* m, uint32_t gpu, enum vam_pool pool, enum va
   return 0;
 }
 
+void (*vam_bo_released)(struct vam_model* m, uint32_t bo);
+
 void vam_bo_ref(struct vam_model* m, uint32_t bo) {
   VAM_BO_AT(m, bo)->refs++;
 }
@@ -127,6 +129,7 @@ void vam_bo_unref(struct vam_model* m, uint32_t index) {
   struct vam_bo* bo = VAM_BO_AT(m, index);
   if (--bo->refs) return;
   while (bo->maps) vam_vm_unmap_range(m, bo->maps);
+  if (vam_bo_released) vam_bo_released(m, index);
   pool_free(m, bo->gpu, bo->pool, bo->range);
   if (bo->metadata) vam_put(m, VAM_T_METADATA, bo->metadata);
   vam_put(m, VAM_T_BO, index);

@@ -15,10 +15,17 @@ uint32_t vam_find_process(const struct vam_model* m, int32_t pid, uint64_t start
   return 0;
 }
 
+static int any_gpu(const struct vam_model* m) {
+  for (uint32_t i = 0; i < m->num_gpus; ++i) {
+    if (!m->gpu[i].hidden) return 1;
+  }
+  return 0;
+}
+
 int vam_open_kfd(const struct vam_call* call, uint32_t* out) {
   struct vam_model* m = call->model;
   uint32_t file, process;
-  if (vam_num_pdds(m) == 0) return -VAM_EINVAL;
+  if (!any_gpu(m)) return -VAM_EINVAL;
   process = vam_find_process(m, call->pid, call->start_time);
   file = vam_take(m, VAM_T_FILE);
   if (!file) return -VAM_ENFILE;
@@ -33,7 +40,7 @@ int vam_open_kfd(const struct vam_call* call, uint32_t* out) {
     p->pid = call->pid;
     p->start_time = call->start_time;
     for (uint32_t i = 0; i < m->num_gpus; ++i) {
-      if (m->gpu[i].hidden) continue;
+      if (m->gpu[i].hidden || (call->os->gpu_allowed && !call->os->gpu_allowed(call, i))) continue;
       p->pdd[i].present = 1;
       p->pdd[i].user_gpu_id = m->gpu[i].config.gpu_id;
     }

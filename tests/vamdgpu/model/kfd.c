@@ -20,9 +20,9 @@ uint32_t vam_gpu_by_id(const struct vam_model* m, uint32_t gpu_id) {
   return 0;
 }
 
-uint32_t vam_num_pdds(const struct vam_model* m) {
+uint32_t vam_num_pdds(const struct vam_model* m, const struct vam_process* p) {
   uint32_t count = 0;
-  for (uint32_t i = 0; i < m->num_gpus; ++i) count += !m->gpu[i].hidden;
+  for (uint32_t i = 0; i < m->num_gpus; ++i) count += p->pdd[i].present;
   return count;
 }
 
@@ -315,25 +315,27 @@ static void apertures_of(const struct vam_model* m, uint32_t gpu, struct vam_ape
   a->gpu_id = m->gpu[gpu].config.gpu_id;
 }
 
-static int apertures_old(const struct vam_call* call, struct vam_get_apertures_args* args) {
+static int apertures_old(const struct vam_call* call, uint32_t process, struct vam_get_apertures_args* args) {
+  const struct vam_process* p = VAM_PROCESS_AT(call->model, process);
   args->num_nodes = 0;
   for (uint32_t i = 0; i < call->model->num_gpus && args->num_nodes < 7; ++i) {
-    if (!call->model->gpu[i].hidden) apertures_of(call->model, i, &args->apertures[args->num_nodes++]);
+    if (p->pdd[i].present) apertures_of(call->model, i, &args->apertures[args->num_nodes++]);
   }
   return 0;
 }
 
-static int apertures_new(const struct vam_call* call, struct vam_get_apertures_new_args* args) {
+static int apertures_new(const struct vam_call* call, uint32_t process,
+                         struct vam_get_apertures_new_args* args) {
   const struct vam_model* m = call->model;
   uint32_t count = args->num_nodes, done = 0;
   if (count == 0) {
-    args->num_nodes = vam_num_pdds(m);
+    args->num_nodes = vam_num_pdds(m, VAM_PROCESS_AT(m, process));
     return 0;
   }
   if (count > m->num_gpus + 1) return -VAM_EINVAL; /* topology nodes: the GPUs and at least one CPU */
   for (uint32_t i = 0; i < m->num_gpus && done < count; ++i) {
     struct vam_apertures a;
-    if (m->gpu[i].hidden) continue;
+    if (!VAM_PROCESS_AT(m, process)->pdd[i].present) continue;
     apertures_of(m, i, &a);
     if (call->os->copy_out(call, args->apertures + done++ * sizeof(a), &a, sizeof(a))) return -VAM_EFAULT;
   }
@@ -400,11 +402,26 @@ static int xnack_mode(struct vam_process* p, struct vam_xnack_args* args) {
   return args->enabled ? -VAM_EPERM : 0; /* no GPU of this machine retries */
 }
 
+/* The language runtime announces itself to a debugger: once, and before the first queue. */
+static int runtime_enable(struct vam_process* p, const struct vam_runtime_enable_args* args) {
+  if (!(args->mode_mask & VAM_RUNTIME_ENABLE)) {
+    p->runtime_enabled = 0;
+    return 0;
+  }
+  if (p->runtime_enabled) return -VAM_EBUSY;
+  if (p->num_queues) return -VAM_EEXIST;
+  p->runtime_enabled = 1;
+  return 0;
+}
+
 /* ---- dispatch
  * ------------------------------------------------------------------------------------------------------ */
 
 static uint32_t command_end(const struct vam_model* m) {
-  return m->config.kfd_minor_version < 17 ? 0x24 : m->config.kfd_minor_version < 23 ? 0x27 : 0x29;
+  uint32_t minor = m->config.kfd_minor_version;
+  if (minor < 12) return 0x24;
+  if (minor < 13) return 0x25; /* EXPORT_DMABUF */
+  return minor < 23 ? 0x27 : 0x29;
 }
 
 int vam_kfd_arg_bytes(const struct vam_model* m, uint32_t nr) {
@@ -458,9 +475,9 @@ int vam_kfd_ioctl(const struct vam_call* call, uint32_t nr, void* arg, uint32_t 
     case VAM_KFD_GET_TILE_CONFIG:
       return tile_config(call, process, arg);
     case VAM_KFD_GET_PROCESS_APERTURES:
-      return apertures_old(call, arg);
+      return apertures_old(call, process, arg);
     case VAM_KFD_GET_PROCESS_APERTURES_NEW:
-      return apertures_new(call, arg);
+      return apertures_new(call, process, arg);
     case VAM_KFD_ACQUIRE_VM:
       return acquire_vm(call, process, arg);
     case VAM_KFD_ALLOC_MEMORY:
@@ -491,8 +508,10 @@ int vam_kfd_ioctl(const struct vam_call* call, uint32_t nr, void* arg, uint32_t 
     case VAM_KFD_DBG_WAVE_CONTROL:
       return -VAM_EPERM;
     case VAM_KFD_RUNTIME_ENABLE:
-    case VAM_KFD_SMI_EVENTS:
+      return runtime_enable(VAM_PROCESS_AT(m, process), arg);
     case VAM_KFD_DBG_TRAP:
+      return vam_find_process(m, *(const int32_t*)arg, 0) ? -VAM_EINVAL : -VAM_ESRCH;
+    case VAM_KFD_SMI_EVENTS:
     case VAM_KFD_CREATE_PROCESS:
     case VAM_KFD_PROFILER:
       return -VAM_EINVAL; /* no debugger, no event stream, no second context on this machine */
@@ -521,7 +540,7 @@ static int map_kfd(const struct vam_call* call, uint64_t offset, uint64_t length
       out->what = VAM_MAP_DOORBELL;
       return 0;
     case VAM_MMAP_MMIO >> VAM_MMAP_TYPE_SHIFT:
-      if (!gpu) return -VAM_EFAULT;
+      if (!gpu) return -VAM_ENODEV;
       if (length != VAM_PAGE) return -VAM_EINVAL;
       out->what = VAM_MAP_MMIO;
       return 0;
@@ -534,7 +553,7 @@ static int map_kfd(const struct vam_call* call, uint64_t offset, uint64_t length
       out->pool_offset = VAM_BO_AT(m, out->bo)->pool_offset;
       return 0;
     default:
-      return -VAM_EINVAL;
+      return gpu ? -VAM_EINVAL : -VAM_ENODEV; /* reserved memory: APUs only */
   }
 }
 

@@ -105,6 +105,7 @@ enum vam_queue_type {
 struct vam_get_version_args {
   uint32_t major, minor;
 };
+#define VAM_RUNTIME_ENABLE 1u
 struct vam_create_queue_args {
   uint64_t ring_base, write_pointer, read_pointer, doorbell_offset;
   uint32_t ring_size, gpu_id, type, percentage, priority, queue_id;

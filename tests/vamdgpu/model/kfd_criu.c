@@ -17,8 +17,8 @@ struct cursor {
   uint64_t user, at, end;
 };
 
-static uint64_t bo_records_at(const struct vam_model* m) {
-  return sizeof(struct vam_priv_process) + vam_num_pdds(m) * sizeof(struct vam_priv_device);
+static uint64_t bo_records_at(const struct vam_model* m, const struct vam_process* p) {
+  return sizeof(struct vam_priv_process) + vam_num_pdds(m, p) * sizeof(struct vam_priv_device);
 }
 
 static int counts(const struct vam_model* m, const struct vam_mem* mem) {
@@ -33,7 +33,7 @@ static uint64_t queue_state_bytes(const struct vam_model* m, const struct vam_qu
 static int count_all(const struct vam_model* m, const struct vam_process* p, struct totals* t) {
   uint32_t id, value;
   memset(t, 0, sizeof(*t));
-  t->bytes = bo_records_at(m);
+  t->bytes = bo_records_at(m, p);
   for (uint32_t i = 0; i < m->num_gpus; ++i) {
     for (id = 0; (value = vam_idr_next(m, &p->pdd[i].mems, &id)); ++id)
       t->bos += counts(m, VAM_MEM_AT(m, value)) ? 1 : 0;
@@ -47,7 +47,7 @@ static int count_all(const struct vam_model* m, const struct vam_process* p, str
   t->objects += p->num_events + p->num_svm;
   t->bytes += (uint64_t)p->num_events * sizeof(struct vam_priv_event);
   t->bytes += (uint64_t)p->num_svm *
-              (sizeof(struct vam_priv_svm) + sizeof(struct vam_svm_attr) * (4ull + vam_num_pdds(m)));
+              (sizeof(struct vam_priv_svm) + sizeof(struct vam_svm_attr) * (4ull + vam_num_pdds(m, p)));
   return 0;
 }
 
@@ -64,13 +64,13 @@ static void unevict(const struct vam_model* m, struct vam_process* p) {
 static int process_info(const struct vam_call* call, struct vam_process* p, struct vam_criu_args* args) {
   struct vam_model* m = call->model;
   struct totals t;
-  if (vam_num_pdds(m) == 0) return -VAM_ENODEV;
+  if (vam_num_pdds(m, p) == 0) return -VAM_ENODEV;
   if (!(m->config.evict_once && p->queues_paused)) evict(m, p);
   p->queues_paused = 1;
   p->process_infos++;
   count_all(m, p, &t);
   args->pid = (uint32_t)p->pid;
-  args->num_devices = vam_num_pdds(m);
+  args->num_devices = vam_num_pdds(m, p);
   args->num_bos = t.bos;
   args->num_objects = t.objects;
   args->priv_data_size = t.bytes;
@@ -224,7 +224,7 @@ static void close_buckets(const struct vam_call* call, uint64_t buckets, uint32_
 static int put_bos(const struct vam_call* call, const struct vam_process* p,
                    const struct vam_criu_args* args) {
   const struct vam_model* m = call->model;
-  uint64_t priv = args->priv_data + bo_records_at(m);
+  uint64_t priv = args->priv_data + bo_records_at(m, p);
   uint32_t done = 0, value;
   for (uint32_t i = 0; i < m->num_gpus; ++i) {
     for (uint32_t id = 0; (value = vam_idr_next(m, &p->pdd[i].mems, &id)); ++id) {
@@ -251,10 +251,10 @@ static int checkpoint(const struct vam_call* call, struct vam_process* p, const 
   struct totals t;
   uint32_t value, done = 0;
   if (!args->devices || !args->bos || !args->priv_data) return -VAM_EINVAL;
-  if (vam_num_pdds(m) == 0) return -VAM_ENODEV;
+  if (vam_num_pdds(m, p) == 0) return -VAM_ENODEV;
   if (!p->queues_paused) return -VAM_EINVAL;
   count_all(m, p, &t);
-  if (args->num_devices != vam_num_pdds(m) || args->num_bos != t.bos || args->num_objects != t.objects ||
+  if (args->num_devices != vam_num_pdds(m, p) || args->num_bos != t.bos || args->num_objects != t.objects ||
       args->priv_data_size != t.bytes)
     return -VAM_EINVAL;
   if (put(call, &c, &process, sizeof(process))) return -VAM_EFAULT;
@@ -343,7 +343,7 @@ static int restore_objects(const struct vam_call* call, uint32_t process, struct
       if (err) return err;
     } else if (type == VAM_PRIV_SVM) {
       struct vam_priv_svm r;
-      uint32_t attrs = 4 + vam_num_pdds(call->model);
+      uint32_t attrs = 4 + vam_num_pdds(call->model, VAM_PROCESS_AT(call->model, process));
       err = get(call, c, &r, sizeof(r));
       if (err) return err;
       if (attrs * sizeof(struct vam_svm_attr) > c->end - c->at) return -VAM_EINVAL;
@@ -409,7 +409,7 @@ static int restore(const struct vam_call* call, uint32_t process, const struct v
   if (err) return err;
   if (priv.version != 1) return -VAM_EINVAL;
   if (priv.xnack_mode) return -VAM_EPERM;
-  if (args->num_devices != vam_num_pdds(m)) return -VAM_EINVAL;
+  if (args->num_devices != vam_num_pdds(m, p)) return -VAM_EINVAL;
   for (uint32_t i = 0; i < args->num_devices; ++i) {
     struct vam_criu_device d;
     err = get(call, &c, &device, sizeof(device));
@@ -430,7 +430,7 @@ static int restore(const struct vam_call* call, uint32_t process, const struct v
   }
   err = restore_objects(call, process, &c, args->num_objects);
   if (err) return err;
-  return hand_out(call, process, args, args->priv_data + bo_records_at(m));
+  return hand_out(call, process, args, args->priv_data + bo_records_at(m, p));
 }
 
 /* ---- UNPAUSE, RESUME

@@ -64,9 +64,6 @@ static int create_event(const struct vam_call* call, uint32_t process, struct va
     err = vam_event_set_page(call, process, args->page_offset);
     if (err) return err;
   }
-  if (args->type != VAM_EVENT_SIGNAL && args->type != VAM_EVENT_HW_EXCEPTION &&
-      args->type != VAM_EVENT_DEBUG && args->type != VAM_EVENT_MEMORY)
-    return -VAM_EINVAL;
   err = add_event(m, process, args->type, -1, &event);
   if (err) return err;
   event_at(m, event)->auto_reset = args->auto_reset;
@@ -88,7 +85,6 @@ static int wait_events(const struct vam_call* call, const struct vam_process* p,
                        struct vam_wait_events_args* args, int again, uint64_t* deadline_ns) {
   struct vam_model* m = call->model;
   uint32_t signaled = 0;
-  if (args->num_events == 0 || args->num_events > VAM_SIGNAL_EVENTS) return -VAM_ENOMEM;
   for (uint32_t i = 0; i < args->num_events; ++i) {
     struct vam_event_data d;
     uint32_t event;
@@ -97,7 +93,7 @@ static int wait_events(const struct vam_call* call, const struct vam_process* p,
     if (!event) return again ? -VAM_EIO : -VAM_EINVAL; /* destroyed while waiting */
     signaled += event_at(m, event)->signaled ? 1 : 0;
   }
-  if (signaled && (!args->wait_all || signaled == args->num_events)) {
+  if (signaled == args->num_events || (signaled && !args->wait_all)) {
     for (uint32_t i = 0; i < args->num_events; ++i) {
       struct vam_event_data d;
       struct vam_event* e;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
 /*
  * User-mode queues of a KFD process: creation with the kernel's checks, and their state in the private data.
- * A queue here consumes no packets; whether it runs is its process' eviction counter on its GPU. Its MQD and
- * control stack are bytes computed from a seed, so that damage to the opaque data shows.
+ * Whether a queue runs is its process' eviction counter on its GPU; queue_run.c runs it. Its MQD and control
+ * stack are bytes computed from a seed, so that damage to the opaque data shows.
  */
-#include "model.h"
+#include "queue_run.h"
 
 /* Types inside the kernel, and so in the private data. */
 enum { TYPE_COMPUTE = 0, TYPE_SDMA = 1, TYPE_SDMA_XGMI = 4, TYPE_COUNT = 6 };
@@ -134,14 +134,26 @@ void vam_queue_free(struct vam_model* m, uint32_t queue) {
   vam_put(m, VAM_T_QUEUE, queue);
 }
 
-static int update_queue(struct vam_queue* q, const struct vam_update_queue_args* args) {
+static int check_update(const struct vam_update_queue_args* args) {
   if ((args->percentage & 0xff) > 100 || args->priority > 15) return -VAM_EINVAL;
-  if (args->ring_size & (args->ring_size - 1)) return -VAM_EINVAL;
+  return args->ring_size & (args->ring_size - 1) ? -VAM_EINVAL : 0;
+}
+
+static int update_missing_queue(const struct vam_update_queue_args* args) {
+  int err = check_update(args);
+  return err ? err : -VAM_EFAULT;
+}
+
+static int update_queue(struct vam_queue* q, const struct vam_update_queue_args* args) {
+  int err = check_update(args);
+  if (err) return err;
   q->ring = args->ring_base;
   q->ring_size = args->ring_size && args->ring_size < 1024 ? 1024 : args->ring_size;
   q->percent = args->percentage & 0xff;
   q->priority = args->priority;
   q->active = q->ring && q->ring_size && q->percent;
+  q->fault = VAM_QUEUE_OK;
+  q->done = 0;
   return 0;
 }
 
@@ -157,7 +169,7 @@ int vam_queue_ioctl(const struct vam_call* call, uint32_t nr, void* arg) {
   else
     id = *(const uint32_t*)arg; /* DESTROY_QUEUE, SET_CU_MASK, ALLOC_QUEUE_GWS begin with it */
   queue = vam_idr_find(m, &VAM_PROCESS_AT(m, process)->queues, id);
-  if (!queue) return -VAM_EINVAL;
+  if (!queue) return nr == VAM_KFD_UPDATE_QUEUE ? update_missing_queue(arg) : -VAM_EINVAL;
   q = VAM_AT(m, VAM_T_QUEUE, vam_queue, queue);
   switch (nr) {
     case VAM_KFD_DESTROY_QUEUE:

@@ -188,6 +188,7 @@ struct vam_process {
   uint32_t event_page_bo;
   uint32_t num_queues, num_events, num_svm;
   uint32_t svm_pending; /* restored attributes wait for RESUME */
+  uint32_t runtime_enabled;
   uint32_t mqd_damaged; /* restored queues whose opaque bytes had changed */
   uint32_t svm_first, svm_last;
   struct vam_idr queues, signal_events, other_events;
@@ -200,6 +201,10 @@ struct vam_queue {
   uint32_t ctx_size, ctl_stack_size, eop_size, gws;
   uint64_t ring, ring_size, read_ptr, write_ptr, eop, ctx_area;
   uint64_t seed; /* its synthetic MQD and control stack are a function of this */
+  /* queue_run.c: packets since it was made or restored, bytes done of the packet at the read pointer, why it
+   * stands (enum vam_queue_fault) and at which address. */
+  uint64_t consumed, done, fault_va;
+  uint32_t fault, pad;
 };
 
 struct vam_event {
@@ -380,6 +385,9 @@ int vam_bo_create(struct vam_model* m, uint32_t gpu, enum vam_pool pool, enum va
                   uint64_t alignment, uint32_t* bo);
 void vam_bo_ref(struct vam_model* m, uint32_t bo);
 void vam_bo_unref(struct vam_model* m, uint32_t bo);
+/* Called when the last reference of a BO has gone, while its record still says what it was. A front whose
+ * pools take memory as they are written gives it back there; 0 = nobody wants to know. */
+extern void (*vam_bo_released)(struct vam_model* m, uint32_t bo);
 /* The offset at which a render node maps this BO: linear in the pool offset. */
 uint64_t vam_bo_mmap_offset(const struct vam_model* m, uint32_t bo);
 /* The BO whose render-node offset is exactly `offset`, 0 = none. */
@@ -440,6 +448,9 @@ struct vam_os {
   void (*submitted)(const struct vam_call* call, uint32_t job);
   /* A fence changed state (or a syncobj got one): wake who waits, fill its exported files. */
   void (*fence_changed)(const struct vam_call* call, uint32_t fence);
+  /* Whether the device cgroup lets the caller's new KFD process have a GPU. 0: every GPU that is not hidden.
+   */
+  int (*gpu_allowed)(const struct vam_call* call, uint32_t gpu);
 };
 
 struct vam_call {
@@ -501,9 +512,9 @@ int vam_mmap(const struct vam_call* call, uint64_t offset, uint64_t length, stru
 
 int vam_kfd_criu(const struct vam_call* call, struct vam_criu_args* args);
 uint32_t vam_pdd_by_user_id(const struct vam_model* m, uint32_t process,
-                            uint32_t gpu_id);                       /* gpu index + 1, 0 */
-uint32_t vam_gpu_by_id(const struct vam_model* m, uint32_t gpu_id); /* gpu index + 1, 0 */
-uint32_t vam_num_pdds(const struct vam_model* m);                   /* GPUs that processes see */
+                            uint32_t gpu_id);                                  /* gpu index + 1, 0 */
+uint32_t vam_gpu_by_id(const struct vam_model* m, uint32_t gpu_id);            /* gpu index + 1, 0 */
+uint32_t vam_num_pdds(const struct vam_model* m, const struct vam_process* p); /* GPUs that it sees */
 uint64_t vam_gpuvm_base(const struct vam_model* m);
 int vam_kfd_alloc_at(const struct vam_call* call, uint32_t process, uint32_t gpu, uint64_t va, uint64_t size,
                      uint32_t flags, uint64_t user_addr, uint32_t idr_handle, int fixed_handle,

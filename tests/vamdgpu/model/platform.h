@@ -10,6 +10,12 @@
 #ifdef __KERNEL__
 #include <linux/string.h>
 #include <linux/types.h>
+#ifndef UINT64_MAX
+#define UINT64_MAX 0xffffffffffffffffull
+#endif
+#ifndef INT64_MAX
+#define INT64_MAX 0x7fffffffffffffffll
+#endif
 #else
 #include <stddef.h>
 #include <stdint.h>

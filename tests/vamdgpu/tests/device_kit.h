@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // What the device tests have in common: descriptors that close themselves, KFD ioctls as functions that
 // return 0 or errno, and a DRM device through the real libdrm_amdgpu with a DMA ring to copy on. The tests
-// run on a virtual machine (vamdgpu-run), which they look into through Control.
+// run on a virtual machine (vamdgpu-run, or in a guest with the kernel module), which they look into through
+// Control.
 #pragma once
 
 #include <amdgpu.h>
@@ -58,8 +59,7 @@ inline int call(int fd, unsigned long request, void* argument) {
 }
 
 inline std::unique_ptr<Control> machine() {
-  const char* directory = std::getenv("VAMDGPU_DIR");
-  return directory == nullptr ? nullptr : Control::open(directory);
+  return Control::open_default();
 }
 
 inline Fd open_kfd() {

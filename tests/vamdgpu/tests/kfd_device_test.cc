@@ -56,7 +56,7 @@ TEST_F(KfdDevice, StartUp) {
     args.num_of_nodes = 100;
     EXPECT_EQ(call(kfd.get(), AMDKFD_IOC_GET_PROCESS_APERTURES_NEW, &args), EINVAL);
     EXPECT_EQ(call(kfd.get(), _IOWR('K', 0x7e, int), &version), ENOTTY);
-    EXPECT_EQ(call(kfd.get(), _IOWR('Q', 0x01, int), &version), ENOTTY);
+    EXPECT_EQ(call(kfd.get(), _IOWR('Q', 0x01, int), &version), 0);  // the number alone counts
     EXPECT_EQ(call(kfd.get(), AMDKFD_IOC_GET_VERSION, nullptr), EFAULT);
   });
 }
@@ -239,6 +239,8 @@ TEST_F(KfdDevice, DmaBufsGoOutAndIn) {
     KfdBo bo;
     ASSERT_EQ(alloc(kfd.get(), ids_[0], kVa, 65536, kVram, &bo), 0);
     kfd_ioctl_import_dmabuf_args import{};
+    import.va_addr = kVa + (1 << 20);
+    import.gpu_id = ids_[0];
     struct {
       std::uint64_t handle;
       std::uint32_t flags, fd;
@@ -252,8 +254,6 @@ TEST_F(KfdDevice, DmaBufsGoOutAndIn) {
       EXPECT_EQ(info.size, 65536u);
       EXPECT_EQ(info.gpu_id, ids_[0]);
       EXPECT_EQ(info.flags & 1u, 1u);
-      import.va_addr = kVa + (1 << 20);
-      import.gpu_id = ids_[0];
       import.dmabuf_fd = out.fd;
       EXPECT_EQ(call(kfd.get(), AMDKFD_IOC_IMPORT_DMABUF, &import), 0);
       EXPECT_NE(import.handle, bo.handle);

@@ -147,8 +147,8 @@ TEST(Run, HelpNamesTheOptions) {
   EXPECT_EQ(launcher.line(), "usage: vamdgpu-run [OPTION...] -- COMMAND [ARGUMENT...]");
   const std::string rest = launcher.rest();
   EXPECT_EQ(launcher.wait(), 0);
-  for (const char* option :
-       {"--gpus", "--preset", "--vram", "--gtt", "--cpu-nodes", "--links", "--minor-base", "--keep", "--dir"})
+  for (const char* option : {"--gpus", "--preset", "--vram", "--gtt", "--cpu-nodes", "--links",
+                             "--minor-base", "--minors", "--linux", "--keep", "--dir"})
     EXPECT_NE(rest.find(option), std::string::npos) << option;
 }
 

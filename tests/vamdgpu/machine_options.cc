@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: MIT
+// Parsing of the options that say what machine to make. See machine_options.h.
+#include "machine_options.h"
+
+#include <sys/utsname.h>
+
+#include <charconv>
+#include <cstdio>
+#include <limits>
+#include <string_view>
+
+namespace vamdgpu {
+namespace {
+
+enum Option {
+  kGpus = kFirstMachineOption,
+  kPreset,
+  kVram,
+  kGtt,
+  kCpuNodes,
+  kLinks,
+  kMinorBase,
+  kMinors,
+  kGpuIds,
+  kNodeOrder,
+  kLinux,
+  kChangeHandle
+};
+
+template <typename Number>
+bool parse_number(std::string_view text, Number* number) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *number);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+// "1,0,2"
+template <typename Number>
+bool parse_list(std::string_view text, std::vector<Number>* numbers) {
+  numbers->clear();
+  while (true) {
+    const std::size_t comma = text.find(',');
+    Number number = 0;
+    if (!parse_number(text.substr(0, comma), &number)) return false;
+    numbers->push_back(number);
+    if (comma == std::string_view::npos) return true;
+    text.remove_prefix(comma + 1);
+  }
+}
+
+bool parse_size(std::string_view text, std::uint64_t* bytes) {
+  unsigned shift = 0;
+  if (!text.empty()) {
+    const std::size_t suffix = std::string_view("KMGT").find(text.back());
+    if (suffix != std::string_view::npos) {
+      shift = 10 * static_cast<unsigned>(suffix + 1);
+      text.remove_suffix(1);
+    }
+  }
+  if (!parse_number(text, bytes) || *bytes > std::numeric_limits<std::uint64_t>::max() >> shift) return false;
+  *bytes <<= shift;
+  return true;
+}
+
+bool parse_preset(std::string_view text, Preset* preset) {
+  const auto found = preset_by_name(text);
+  if (found.has_value()) *preset = *found;
+  return found.has_value();
+}
+
+bool parse_links(std::string_view text, Fabric* fabric) {
+  *fabric = text == "pcie" ? Fabric::Pcie : Fabric::Xgmi;
+  return text == "pcie" || text == "xgmi";
+}
+
+bool parse_linux(std::string_view text, std::uint32_t* kfd_minor_version) {
+  if (text == "6.1") {
+    *kfd_minor_version = kKfdLinux61;
+  } else if (text == "6.12") {
+    *kfd_minor_version = kKfdLinux612;
+  } else if (text == "7.2") {
+    *kfd_minor_version = kKfdLinux72;
+  } else {
+    return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+const char* const kMachineOptionsHelp =
+    "  --gpus N           number of GPUs, 1 to 16 (2)\n"
+    "  --preset NAME      the card: mi210 or mi300x (mi210)\n"
+    "  --vram SIZE        memory of each GPU, a multiple of 4096 bytes; K, M, G, T (256M)\n"
+    "  --gtt SIZE         system memory that each GPU can reach through BOs (256M)\n"
+    "  --cpu-nodes K      number of CPU (NUMA) nodes, the GPUs spread over them (1)\n"
+    "  --links xgmi|pcie  how the GPUs are joined (xgmi)\n"
+    "  --minor-base N     minor of the first render node, 128 to 191 (128)\n"
+    "  --minors N,N...    minors of the render nodes, by GPU\n"
+    "  --gpu-ids N,N...   KFD's ids, by GPU, 1 to 65535 (a hash)\n"
+    "  --node-order I,I...  GPUs (from 0) in the order of their topology nodes (0,1,2...)\n"
+    "  --change-handle    the DRM driver has DRM_IOCTL_GEM_CHANGE_HANDLE\n"
+    "  --linux RELEASE    whose driver it resembles: 6.1, 6.12 or 7.2";
+
+std::vector<option> with_machine_options(std::vector<option> own) {
+  own.insert(own.end(), {{"gpus", required_argument, nullptr, kGpus},
+                         {"preset", required_argument, nullptr, kPreset},
+                         {"vram", required_argument, nullptr, kVram},
+                         {"gtt", required_argument, nullptr, kGtt},
+                         {"cpu-nodes", required_argument, nullptr, kCpuNodes},
+                         {"links", required_argument, nullptr, kLinks},
+                         {"minor-base", required_argument, nullptr, kMinorBase},
+                         {"minors", required_argument, nullptr, kMinors},
+                         {"gpu-ids", required_argument, nullptr, kGpuIds},
+                         {"node-order", required_argument, nullptr, kNodeOrder},
+                         {"linux", required_argument, nullptr, kLinux},
+                         {"change-handle", no_argument, nullptr, kChangeHandle},
+                         {nullptr, 0, nullptr, 0}});
+  return own;
+}
+
+std::optional<bool> take_machine_option(int which, const char* argument, MachineOptions* machine) {
+  switch (which) {
+    case kGpus:
+      return parse_number(argument, &machine->gpus);
+    case kPreset:
+      return parse_preset(argument, &machine->preset);
+    case kVram:
+      return parse_size(argument, &machine->vram_bytes);
+    case kGtt:
+      return parse_size(argument, &machine->gtt_bytes);
+    case kCpuNodes:
+      return parse_number(argument, &machine->cpu_nodes);
+    case kLinks:
+      return parse_links(argument, &machine->fabric);
+    case kMinorBase:
+      return parse_number(argument, &machine->minor_base);
+    case kMinors:
+      return parse_list(argument, &machine->minors);
+    case kGpuIds:
+      return parse_list(argument, &machine->gpu_ids);
+    case kNodeOrder:
+      return parse_list(argument, &machine->node_order);
+    case kLinux:
+      return parse_linux(argument, &machine->kfd_minor_version);
+    case kChangeHandle:
+      machine->change_handle = true;
+      return true;
+    default:
+      return std::nullopt;
+  }
+}
+
+std::uint32_t running_kfd_minor_version() {
+  utsname names{};
+  unsigned major = 0, minor = 0;
+  if (::uname(&names) != 0 || std::sscanf(names.release, "%u.%u", &major, &minor) != 2) return kKfdLinux61;
+  if (major > 7 || (major == 7 && minor >= 2)) return kKfdLinux72;
+  if (major == 7 || (major == 6 && minor >= 12)) return kKfdLinux612;
+  return kKfdLinux61;
+}
+
+}  // namespace vamdgpu

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: MIT
+// What the machine shows of itself in sysfs and through libdrm, and that its parts agree: topology, PCI
+// devices, DRM nodes and the configuration that Control reports. Runs on a virtual machine of either front
+// (device_kit.h).
+#include <stdlib.h>
+#include <sys/mount.h>
+#include <xf86drm.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include "device_kit.h"
+
+namespace vamdgpu::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path kNodes = "/sys/class/kfd/kfd/topology/nodes";
+
+std::string text_of(const fs::path& path) {
+  std::ifstream stream(path);
+  EXPECT_TRUE(stream.is_open()) << path;
+  std::ostringstream text;
+  text << stream.rdbuf();
+  return text.str();
+}
+
+std::map<std::string, std::uint64_t> properties_of(const fs::path& path) {
+  std::istringstream lines(text_of(path));
+  std::map<std::string, std::uint64_t> properties;
+  std::string name;
+  std::uint64_t value = 0;
+  while (lines >> name >> value) properties[name] = value;
+  return properties;
+}
+
+class SystemDevice : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    control_ = machine();
+    ASSERT_NE(control_, nullptr) << "not on a virtual machine";
+    for (int node = 0; fs::exists(kNodes / std::to_string(node)); ++node) {
+      const std::uint64_t gpu_id = std::stoull(text_of(kNodes / std::to_string(node) / "gpu_id"));
+      if (gpu_id != 0) nodes_[static_cast<std::uint32_t>(gpu_id)] = kNodes / std::to_string(node);
+    }
+  }
+
+  const vamdgpu_gpu_config& gpu(unsigned index) const { return control_->config().gpus[index]; }
+  unsigned gpus() const { return control_->config().num_gpus; }
+
+  std::unique_ptr<Control> control_;
+  std::map<std::uint32_t, fs::path> nodes_;  // of GPUs, by gpu_id
+};
+
+TEST_F(SystemDevice, EachGpuHasATopologyNode) {
+  ASSERT_EQ(nodes_.size(), gpus());
+  for (unsigned i = 0; i < gpus(); ++i) {
+    ASSERT_EQ(nodes_.count(gpu(i).gpu_id), 1u);
+    const fs::path node = nodes_[gpu(i).gpu_id];
+    auto properties = properties_of(node / "properties");
+    EXPECT_EQ(properties["drm_render_minor"], gpu(i).render_minor);
+    EXPECT_EQ(properties["device_id"], gpu(i).device_id);
+    EXPECT_EQ(properties_of(node / "mem_banks/0/properties")["size_in_bytes"], gpu(i).vram_bytes);
+    for (const char* list : {"mem_banks", "caches", "io_links", "p2p_links"}) {
+      const auto entries = fs::directory_iterator(node / list);
+      EXPECT_EQ(static_cast<std::uint64_t>(std::distance(begin(entries), end(entries))),
+                properties[std::string(list) + "_count"])
+          << node / list;
+    }
+  }
+}
+
+TEST_F(SystemDevice, LibdrmFindsEachGpuWhereTopologySaysItIs) {
+  for (unsigned i = 0; i < gpus(); ++i) {
+    const Fd render = open_render(*control_, i);
+    ASSERT_GE(render.get(), 0);
+    drmDevicePtr device = nullptr;
+    ASSERT_EQ(drmGetDevice2(render.get(), DRM_DEVICE_GET_PCI_REVISION, &device), 0);
+    auto properties = properties_of(nodes_[gpu(i).gpu_id] / "properties");
+    EXPECT_EQ(device->bustype, DRM_BUS_PCI);
+    EXPECT_EQ(device->businfo.pci->domain, properties["domain"]);
+    EXPECT_EQ(device->businfo.pci->bus, properties["location_id"] >> 8);
+    EXPECT_EQ(device->businfo.pci->dev, 0);
+    EXPECT_EQ(device->businfo.pci->func, 0);
+    EXPECT_EQ(device->deviceinfo.pci->vendor_id, 0x1002);
+    EXPECT_EQ(device->deviceinfo.pci->device_id, gpu(i).device_id);
+    EXPECT_EQ(device->deviceinfo.pci->subvendor_id, 0x1002);
+    EXPECT_EQ(std::string(device->nodes[DRM_NODE_RENDER]),
+              "/dev/dri/renderD" + std::to_string(gpu(i).render_minor));
+    drmFreeDevice(&device);
+  }
+}
+
+TEST_F(SystemDevice, LibdrmListsEveryGpuOnce) {
+  drmDevicePtr devices[64];
+  const int count = drmGetDevices2(0, devices, 64);
+  unsigned amd = 0;
+  for (int i = 0; i < count; ++i)
+    if (devices[i]->bustype == DRM_BUS_PCI && devices[i]->deviceinfo.pci->vendor_id == 0x1002 &&
+        (devices[i]->available_nodes & 1 << DRM_NODE_RENDER) != 0)
+      ++amd;
+  drmFreeDevices(devices, count);
+  EXPECT_EQ(amd, gpus());
+}
+
+TEST_F(SystemDevice, DriverIsAmdgpu) {
+  EXPECT_EQ(text_of("/sys/module/amdgpu/initstate"), "live\n");
+  for (unsigned i = 0; i < gpus(); ++i) {
+    const fs::path device =
+        fs::path("/sys/class/drm/renderD" + std::to_string(gpu(i).render_minor)) / "device";
+    EXPECT_EQ(fs::canonical(device / "driver"), fs::canonical("/sys/bus/pci/drivers/amdgpu"));
+    EXPECT_EQ(fs::canonical(device / "subsystem"), fs::canonical("/sys/bus/pci"));
+    EXPECT_EQ(std::stoull(text_of(device / "mem_info_vram_total")), gpu(i).vram_bytes);
+    EXPECT_EQ(std::stoull(text_of(device / "mem_info_gtt_total")), gpu(i).gtt_bytes);
+    EXPECT_EQ(std::stoull(text_of(device / "unique_id"), nullptr, 16),
+              properties_of(nodes_[gpu(i).gpu_id] / "properties")["unique_id"]);
+    EXPECT_TRUE(fs::exists("/sys/bus/pci/drivers/amdgpu" / fs::canonical(device).filename()));
+  }
+}
+
+// A device cgroup in which a child may not have one render node.
+class DeviceCgroup {
+ public:
+  explicit DeviceCgroup(std::uint32_t minor) {
+    std::string name = "/tmp/vamdgpu-cgroup-XXXXXX";
+    if (::mkdtemp(name.data()) == nullptr) return;
+    mount_ = name;
+    mounted_ = ::mount("devices", name.c_str(), "cgroup", 0, "devices") == 0;
+    if (!mounted_ || !fs::create_directory(group())) return;
+    ready_ = write(group() / "devices.deny", "c 226:" + std::to_string(minor) + " rwm");
+  }
+  ~DeviceCgroup() {
+    std::error_code ignored;
+    if (mounted_) fs::remove(group(), ignored);
+    if (mounted_) ::umount2(mount_.c_str(), MNT_DETACH);
+    if (!mount_.empty()) fs::remove(mount_, ignored);
+  }
+  DeviceCgroup(const DeviceCgroup&) = delete;
+  DeviceCgroup& operator=(const DeviceCgroup&) = delete;
+  bool ready() const { return ready_; }
+  bool enter() const { return write(group() / "cgroup.procs", std::to_string(::getpid())); }
+
+ private:
+  fs::path group() const { return mount_ / "hidden"; }
+  static bool write(const fs::path& path, const std::string& text) {
+    std::ofstream stream(path);
+    stream << text << std::flush;
+    return stream.good();
+  }
+
+  fs::path mount_;
+  bool mounted_ = false, ready_ = false;
+};
+
+TEST_F(SystemDevice, GpuThatTheDeviceCgroupRefusesIsNotReadable) {
+  if (!control_->in_kernel()) GTEST_SKIP() << "device cgroups are the kernel's";
+  const DeviceCgroup cgroup(gpu(0).render_minor);
+  if (!cgroup.ready()) GTEST_SKIP() << "no device cgroup (v1) to be had here";
+  EXPECT_EQ(in_child([&] {
+              ASSERT_TRUE(cgroup.enter());
+              const auto read_error = [](const fs::path& path) {
+                const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+                EXPECT_GE(file.get(), 0) << path;  // the file opens; reading it is refused
+                char byte = 0;
+                return ::read(file.get(), &byte, 1) < 0 ? errno : 0;
+              };
+              for (const char* name :
+                   {"gpu_id", "name", "properties", "mem_banks/0/properties", "caches/0/properties"}) {
+                EXPECT_EQ(read_error(nodes_[gpu(0).gpu_id] / name), EPERM) << name;
+                EXPECT_EQ(read_error(nodes_[gpu(1).gpu_id] / name), 0) << name;
+              }
+              EXPECT_EQ(read_error(kNodes / "0/properties"), 0);
+              EXPECT_LT(open_render(*control_, 0).get(), 0);
+              const Fd kfd = open_kfd();
+              kfd_ioctl_get_process_apertures_new_args args{};
+              ASSERT_EQ(call(kfd.get(), AMDKFD_IOC_GET_PROCESS_APERTURES_NEW, &args), 0);
+              EXPECT_EQ(args.num_of_nodes, gpus() - 1);
+            }),
+            0);
+}
+
+}  // namespace
+}  // namespace vamdgpu::test
