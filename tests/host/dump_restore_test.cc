@@ -184,6 +184,18 @@ TEST_P(DumpRestoreTest, AProcessMovesToAMachineWithOtherIds) {
   EXPECT_TRUE(heard("check").starts_with("ok check")) << last_;
 }
 
+// The links of the others lead to it, and sysfs shows its node.
+TEST_P(DumpRestoreTest, AGpuThatADeviceCgroupHidesIsNoPartOfTheImage) {
+  vamdgpu::MachineOptions three = small_machine(3);
+  three.hidden = {1};
+  scene_.move_to(three);
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_NO_FATAL_FAILURE(dump());
+  EXPECT_EQ(images("amdgpu-pages-1-").size(), 2U);
+  ASSERT_NO_FATAL_FAILURE(restore_and_check());
+  EXPECT_EQ(heard("quit"), "ok quit");
+}
+
 TEST_P(DumpRestoreTest, OneAndFourGpus) {
   for (const unsigned gpus : {1U, 4U}) {
     SCOPED_TRACE(gpus);

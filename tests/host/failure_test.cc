@@ -5,6 +5,8 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <sstream>
+
 #include "pipeline/unique_fd.h"
 #include "plugin_test.h"
 
@@ -33,6 +35,14 @@ class FailureTest : public PluginTest {
     const std::string log = scene_.log();
     EXPECT_NE(log.find(why), std::string::npos) << "not said: " << why << "\n" << log;
     expect_not_resumed();
+  }
+
+  // Lines of the last host's log that speak of `what`.
+  std::size_t lines_with(const std::string& what) {
+    std::istringstream log(scene_.log());
+    std::size_t found = 0;
+    for (std::string line; std::getline(log, line);) found += line.find(what) != std::string::npos ? 1U : 0U;
+    return found;
   }
 
   vamdgpu::Fault criu_fault(std::uint32_t op, int error) const {
@@ -128,6 +138,16 @@ TEST_P(FailureTest, ACorruptedBlockIsNamedAndNothingIsResumed) {
   restore_and_check();
 }
 
+TEST_P(FailureTest, AFailureIsToldOnce) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_NO_FATAL_FAILURE(dump());
+  const std::string name = *images("amdgpu-pages-1-").begin();
+  flip(name, 8);
+  (void)scene_.log();
+  EXPECT_EQ(scene_.restore(version()), 1);
+  EXPECT_EQ(lines_with("the image is damaged or incomplete"), 1U);
+}
+
 TEST_P(FailureTest, ATruncatedPagesFileIsRefused) {
   ASSERT_NO_FATAL_FAILURE(start());
   ASSERT_NO_FATAL_FAILURE(dump());
@@ -188,6 +208,25 @@ TEST_P(FailureTest, AnotherKernelsPrivateDataIsRefusedBeforeAnythingIsCreated) {
   scene_.move_to(older);
   EXPECT_EQ(scene_.restore(version()), 1);
   expect_not_resumed();
+}
+
+// KFD 1.12 to 1.16 have records of either size: the kernel is asked.
+TEST_P(FailureTest, AKernelWhoseVersionDoesNotTellTheSizeOfItsRecordsIsAsked) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_NO_FATAL_FAILURE(dump());
+  vamdgpu::MachineOptions between = small_machine();
+  between.kfd_minor_version = 14;
+  for (const std::uint32_t bytes : {80U, 272U}) {
+    SCOPED_TRACE(bytes);
+    between.bo_record_bytes = bytes;
+    scene_.move_to(between);
+    if (bytes == 272) {
+      restore_and_check();
+    } else {
+      expect_refused("keeps 272 bytes per BO where this one keeps 80");
+      EXPECT_EQ(scene_.control().criu_calls(kRestoreOp), 0U);
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Versions, FailureTest, ::testing::ValuesIn(kVersions), name_of_version);

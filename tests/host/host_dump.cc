@@ -192,7 +192,7 @@ int dump(const Options& options) {
   if (ret == 0 && !options.leave_running) {
     task.kill();
   } else {
-    task.resume();
+    (void)task.resume();
   }
   log_line(kMessage, ret == 0 ? "Dumping finished successfully\n" : "Dumping FAILED.\n");
   return ret;
@@ -204,7 +204,7 @@ int pre_dump(const Options& options) {
   if (refused(run_pid_hook(kPauseDevices, options.pid)) || task.seize(options.pid) != 0) return -1;
   const std::unique_ptr<subject::Arena> arena(new subject::Arena);
   const int ret = read_arena(options.pid, arena.get()) == 0 ? handle_vmas(device_vmas(*arena)) : -1;
-  task.resume();
+  (void)task.resume();
   return ret;  // and no exit() of plugins: none of the four versions calls it here
 }
 

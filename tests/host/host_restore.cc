@@ -105,13 +105,12 @@ int restore_root(const Options& options, pid_t task, Seized& seized) {
   }
   if (step(options, "resume") != 0) return -1;
   // The detach of a killed task fails; so does the restore then.
-  if (!seized.alive()) {
+  if (!seized.resume()) {
     log_line(kError, "Error: the task %d has died\n", task);
     return -1;
   }
   g_shared->go = 1;
   futex_wake(g_shared->go);
-  seized.resume();
   // Until it says so the task would still die with us.
   while (g_shared->task == kTaskRestored) futex_wait(g_shared->task, kTaskRestored);
   return g_shared->task == kTaskFree ? 0 : -1;

@@ -69,14 +69,14 @@ int Seized::seize(pid_t pid) {
           ::ptrace(PTRACE_INTERRUPT, thread, nullptr, nullptr) != 0) {
         if (errno == ESRCH && thread != pid) continue;  // it has just ended
         log_line(kError, "Error: can't seize %d: %s\n", thread, std::strerror(errno));
-        resume();
+        (void)resume();
         return -1;
       }
       int status = 0;
       if (::waitpid(thread, &status, __WALL) != thread || !WIFSTOPPED(status)) {
         if (thread != pid) continue;
         log_line(kError, "Error: %d does not stop\n", thread);
-        resume();
+        (void)resume();
         return -1;
       }
       threads_.push_back(thread);
@@ -88,29 +88,23 @@ int Seized::seize(pid_t pid) {
   return -1;
 }
 
-void Seized::resume() {
-  for (const pid_t thread : threads_) (void)::ptrace(PTRACE_DETACH, thread, nullptr, nullptr);
-  threads_.clear();
+bool Seized::resume() {
+  std::erase_if(threads_,
+                [](pid_t thread) { return ::ptrace(PTRACE_DETACH, thread, nullptr, nullptr) == 0; });
+  return threads_.empty();
 }
 
 void Seized::kill() {
   if (threads_.empty()) return;
   (void)::kill(pid_, SIGKILL);
+  // The kernel reports the leader's end only when every other thread has been waited for.
+  std::stable_partition(threads_.begin(), threads_.end(), [this](pid_t thread) { return thread != pid_; });
   for (const pid_t thread : threads_) {
     int status = 0;
     while (::waitpid(thread, &status, __WALL) == thread && !WIFEXITED(status) && !WIFSIGNALED(status)) {
     }
   }
   threads_.clear();
-}
-
-bool Seized::alive() const {
-  // State is the third field, after the name in parentheses.
-  const std::string line = first_line(proc_path(pid_, "stat"));
-  const std::size_t name_end = line.rfind(')');
-  if (name_end == std::string::npos || name_end + 2 >= line.size()) return false;
-  const char state = line[name_end + 2];
-  return state != 'Z' && state != 'X';
 }
 
 std::string link_of(int fd) {

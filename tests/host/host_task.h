@@ -19,18 +19,16 @@ namespace sluice::host {
 class Seized {
  public:
   Seized() = default;
-  ~Seized() { resume(); }
+  ~Seized() { (void)resume(); }
   Seized(const Seized&) = delete;
   Seized& operator=(const Seized&) = delete;
 
   // 0, or -1 logged: then nothing is seized.
   int seize(pid_t pid);
-  // Detaches: the process runs on. Nothing when not seized.
-  void resume();
+  // Detaches: the process runs on. Nothing when not seized. False when it has been killed.
+  bool resume();
   // SIGKILL, and waits until the process is gone (a zombie of its parent).
   void kill();
-  // Whether the process still lives (a killed one has become a zombie or is gone).
-  bool alive() const;
 
  private:
   pid_t pid_ = 0;

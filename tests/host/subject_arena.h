@@ -7,8 +7,9 @@
 // appear in /proc/PID/maps as maps of its pool files. Whatever the subject must remember across a restore is
 // in here; nothing points out of here but the addresses of device maps, which are fixed too.
 //
-// Plain data without constructors. Written by the subject's only thread; read by the host while that thread
-// is stopped.
+// Plain data without constructors. Written by the subject's main thread (and the waiter, its own two fields);
+// read by the host while that thread is stopped. What only a real CRIU restores (a second thread, FIFOs, a
+// child, maps that are not in the table) is remembered in here too, but lies elsewhere.
 #pragma once
 
 #include <array>
@@ -30,16 +31,27 @@ inline constexpr std::uint64_t kGpuVaStride = 0x100'0000'0000;  // 1 TiB of addr
 inline constexpr std::uint64_t kArenaMagic = 0x736c75'6963'6531;
 inline constexpr std::uint32_t kMaxGpus = 16;
 inline constexpr std::uint32_t kMaxBos = 16384;
-inline constexpr std::uint32_t kMaxMaps = 512;
+inline constexpr std::uint32_t kMaxMaps = kMaxBos + 256;
 inline constexpr std::uint32_t kMaxEvents = 16;
 inline constexpr std::uint32_t kMaxQueues = 2 * kMaxGpus;
 inline constexpr std::uint64_t kUserptrBytes =
-    1024 * 1024;  // anonymous memory per GPU that the GPU may access
+    1024 * 1024;                                       // anonymous memory per GPU that the GPU may access
+inline constexpr std::uint64_t kSvmBytes = 64 * 1024;  // and that has SVM ranges
+inline constexpr std::uint32_t kSvmRanges = 2;         // per GPU
+inline constexpr std::uint64_t kNoBo = ~std::uint64_t{0};
+
+// What kind of process this is.
+enum class Shape : std::uint32_t {
+  Gpu,         // a ROCm-like process
+  RenderOnly,  // render nodes are open, /dev/kfd is not
+  Plain,       // no device at all
+};
 
 enum class BoRole : std::uint32_t {
   Data,       // filled with seeded data, checked
   EventPage,  // written by the driver: existing slots are checked
-  Pointer,    // read and write pointers of a queue: all zero
+  Pointer,    // read and write pointers of a queue that gets no packets: all zero
+  Running,    // ring, pointers or scratch memory of a queue that gets packets: subject_queues.cc knows
   Doorbell,
   Mmio,
   Userptr,  // memory of the arena
@@ -61,7 +73,7 @@ struct MapRecord {
   std::uint64_t address;
   std::uint64_t bytes;
   std::uint64_t offset;  // bytes, the whole 64-bit mmap offset
-  std::uint64_t bo;      // index of the BO behind it
+  std::uint64_t bo;      // index of the BO behind it; kNoBo: a GEM BO
   std::uint64_t bo_offset;
   std::int32_t fd;  // the subject's descriptor it was mapped through
   std::int32_t prot;
@@ -82,14 +94,43 @@ struct QueueRecord {
   std::uint32_t ring_bytes;
   std::uint64_t ring_va;
   std::uint64_t doorbell_offset;
+  std::uint64_t read_va, write_va;  // of its pointers
+  // Of a queue that gets packets:
+  std::uint64_t scratch_va;  // signals and data (subject_queues.cc)
+  std::uint64_t position;    // where the next packet goes: packets (AQL) or bytes (SDMA) since the start
+  std::uint64_t gate;        // position of the packet that waits for the gate
+  std::uint64_t batches;     // put into the ring
+  std::uint64_t consumed;    // packets known to be through
+  std::uint32_t event_id;    // raised by the last packet before the gate, and by the last of all
+  std::uint32_t open;        // 1: the gate is open, its packets may still be waiting
+};
+
+// Attributes of one SVM range as GET_ATTR gave them: type and value by turns.
+struct SvmRecord {
+  std::uint64_t address, bytes;
+  std::uint32_t gpu;
+  std::array<std::uint32_t, 10> attributes;
 };
 
 struct GpuRecord {
-  std::uint32_t gpu_id;        // as the process has known it from the start
-  std::uint32_t render_minor;  // at the start; another GPU's after a restore on another machine
-  std::int32_t render_fd;      // the file whose VM KFD acquired
+  std::uint32_t gpu_id;          // as the process has known it from the start
+  std::uint32_t render_minor;    // at the start; another GPU's after a restore on another machine
+  std::int32_t render_fd;        // the file whose VM KFD acquired; -1: closed after mapping
+  std::int32_t other_render_fd;  // -1, or another file of the same GPU, opened before that one
   std::uint32_t doorbell_bo;
+  std::uint32_t gem_handle;  // of a BO that was allocated through render_fd; 0 = none
+  std::uint32_t pad;
+  std::uint64_t gem_address;  // where it is mapped
+  std::uint64_t gem_seed;     // of its data
   std::uint64_t next_va;
+};
+
+// A second thread that waits for an event without end.
+struct WaiterRecord {
+  std::uint32_t event_id;
+  std::int32_t tid;     // 0: there is none
+  std::uint32_t wakes;  // futex: how often the event came
+  std::uint32_t stop;
 };
 
 struct Arena {
@@ -102,16 +143,31 @@ struct Arena {
   std::uint32_t num_maps;
   std::uint32_t num_events;
   std::uint32_t num_queues;
-  std::int32_t kfd_fd;
-  std::int32_t second_kfd_fd;  // -1, or another open file of /dev/kfd
-  std::int32_t kfd_dup_fd;     // -1, or a dup of kfd_fd
-  std::uint32_t checks;        // rounds of checking done: survives the restore
+  std::uint32_t num_svm;
+  Shape shape;
+  std::int32_t in_fd, out_fd;     // commands and answers
+  std::int32_t kfd_fd;            // -1: no KFD process, or closed after mapping
+  std::int32_t second_kfd_fd;     // -1, or another open file of /dev/kfd
+  std::int32_t kfd_dup_fd;        // -1, or a dup of kfd_fd
+  std::int32_t inherited_kfd_fd;  // -1, or a file of /dev/kfd that a process which is gone has opened
+  std::int32_t dmabuf_fd;         // -1, or a dma-buf
+  std::int32_t child;             // 0, or the pid of a child that holds all descriptors
+  std::uint32_t run_queues;       // 1: queues get packets
+  std::uint32_t can_export;       // 0: KFD exports no dma-bufs (before 1.12), so every BO is CPU-mapped
+  std::uint32_t dmabuf_zero;      // percent, with the next two: its data
+  std::uint64_t dmabuf_bytes, dmabuf_seed;
+  std::uint64_t dmabuf_map;      // 0, or where a BO is mapped through its dma-buf
+  std::uint64_t shm, semaphore;  // 0, or where libhsakmt's shared memory and semaphore are mapped
+  WaiterRecord waiter;
+  std::uint32_t checks;  // rounds of checking done: survives the restore
   std::array<GpuRecord, kMaxGpus> gpus;
   std::array<MapRecord, kMaxMaps> maps;
   std::array<EventRecord, kMaxEvents> events;
   std::array<QueueRecord, kMaxQueues> queues;
+  std::array<SvmRecord, kMaxGpus * kSvmRanges> svm;
   std::array<BoRecord, kMaxBos> bos;
   alignas(4096) std::array<std::array<std::uint8_t, kUserptrBytes>, kMaxGpus> userptr;
+  alignas(4096) std::array<std::array<std::uint8_t, kSvmBytes>, kMaxGpus> svm_memory;
 };
 
 inline Arena* arena_at_its_place() {

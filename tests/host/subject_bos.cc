@@ -18,6 +18,10 @@ bool has_contents(const BoRecord& bo) {
   return (bo.flags & (KFD_IOC_ALLOC_MEM_FLAGS_VRAM | KFD_IOC_ALLOC_MEM_FLAGS_GTT)) != 0;
 }
 
+bool has_pattern(const BoRecord& bo) {
+  return has_contents(bo) && bo.role != BoRole::EventPage && bo.role != BoRole::Running;
+}
+
 Pattern pattern_of(const BoRecord& bo) {
   return Pattern{bo.seed, bo.bytes, bo.zero_percent};
 }
@@ -72,15 +76,30 @@ Result<void> add_map(Arena& arena, const NewMap& wanted, const char* path) {
   return {};
 }
 
+Result<void> map_bo(Arena& arena, std::uint32_t index, std::uint64_t offset) {
+  const BoRecord& bo = arena.bos[index];
+  NewMap map{.bo = index, .address = bo.va, .bytes = bo.bytes, .offset = offset};
+  map.fd = arena.gpus[bo.gpu].render_fd;
+  map.prot = PROT_READ | PROT_WRITE;
+  SLUICE_TRY_ASSIGN(const std::string path, render_path_of(arena, bo.gpu));
+  return add_map(arena, map, path.c_str());
+}
+
+Result<std::string> render_path_of(const Arena& arena, std::uint32_t gpu) {
+  const GpuRecord& record = arena.gpus[gpu];
+  if (record.render_fd >= 0) return render_path(record.render_fd);
+  return "/dev/dri/renderD" + std::to_string(record.render_minor);
+}
+
 Result<UniqueFd> open_window_file(const Arena& arena, std::uint32_t gpu) {
-  SLUICE_TRY_ASSIGN(const std::string path, render_path(arena.gpus[gpu].render_fd));
+  SLUICE_TRY_ASSIGN(const std::string path, render_path_of(arena, gpu));
   return open_device(path);
 }
 
 Result<UniqueFd> export_bo(const Arena& arena, const BoRecord& bo) {
   Result<UniqueFd> direct = export_dmabuf(arena.kfd_fd, bo.handle);
   if (direct || direct.error().err != EINVAL) return direct;
-  SLUICE_TRY_ASSIGN(const std::string path, render_path(arena.gpus[bo.gpu].render_fd));
+  SLUICE_TRY_ASSIGN(const std::string path, render_path_of(arena, bo.gpu));
   SLUICE_TRY_ASSIGN(const std::vector<TopologyGpu> local, read_topology());
   for (const TopologyGpu& gpu : local) {
     if (path != "/dev/dri/renderD" + std::to_string(gpu.render_minor)) continue;
@@ -90,6 +109,10 @@ Result<UniqueFd> export_bo(const Arena& arena, const BoRecord& bo) {
 }
 
 Result<void> fill_bo(const Arena& arena, int window_fd, const BoRecord& bo) {
+  if (arena.can_export == 0) {
+    pattern_of(bo).fill({reinterpret_cast<std::uint8_t*>(bo.va), bo.bytes}, 0);
+    return {};
+  }
   SLUICE_TRY_ASSIGN(UniqueFd dmabuf, export_bo(arena, bo));
   return visit_bo(window_fd, std::move(dmabuf), bo.bytes,
                   [&](std::span<std::uint8_t> window, std::uint64_t offset) -> Result<void> {
@@ -99,6 +122,7 @@ Result<void> fill_bo(const Arena& arena, int window_fd, const BoRecord& bo) {
 }
 
 Result<void> check_bo(const Arena& arena, int window_fd, const BoRecord& bo) {
+  if (arena.can_export == 0) return {};
   SLUICE_TRY_ASSIGN(UniqueFd dmabuf, export_bo(arena, bo));
   const off_t size = ::lseek(dmabuf.get(), 0, SEEK_END);
   if (size < 0 || static_cast<std::uint64_t>(size) != bo.bytes) {

@@ -2,7 +2,10 @@
 // BOs and CPU maps of the subject, as records in the arena. Shared by its building and its checking half.
 #pragma once
 
+#include <linux/kfd_ioctl.h>
+
 #include <cstdint>
+#include <string>
 
 #include "pipeline/result.h"
 #include "pipeline/unique_fd.h"
@@ -11,7 +14,10 @@
 
 namespace sluice::subject {
 
+inline constexpr auto kWritable = static_cast<std::uint32_t>(KFD_IOC_ALLOC_MEM_FLAGS_WRITABLE);
+
 bool has_contents(const BoRecord& bo);  // VRAM or GTT: what a dump carries
+bool has_pattern(const BoRecord& bo);   // and that nobody but fill_bo() writes
 Pattern pattern_of(const BoRecord& bo);
 
 // Allocates a BO on arena.gpus[gpu], maps it into that GPU's VM and records it. Gives its index.
@@ -37,6 +43,14 @@ struct NewMap {
 };
 Result<void> add_map(Arena& arena, const NewMap& wanted, const char* path);
 
+// CPU-maps a whole VRAM or GTT BO at its GPU address, read-write, through the acquired file of its GPU, as
+// the thunk does. `offset`: from add_bo().
+Result<void> map_bo(Arena& arena, std::uint32_t index, std::uint64_t offset);
+
+// "/dev/dri/renderD<minor>" of a GPU: that of its open file, or, where that was closed, as it was at the
+// start.
+Result<std::string> render_path_of(const Arena& arena, std::uint32_t gpu);
+
 // A render file of the subject's own on the GPU, for looking into BOs. Not kept: no part of what is dumped.
 Result<UniqueFd> open_window_file(const Arena& arena, std::uint32_t gpu);
 
@@ -44,7 +58,8 @@ Result<UniqueFd> open_window_file(const Arena& arena, std::uint32_t gpu);
 // handle's upper half as the local id here and nowhere else (a known gap), so that form is tried second.
 Result<UniqueFd> export_bo(const Arena& arena, const BoRecord& bo);
 
-// Visits a BO's bytes through the window file.
+// Visits a BO's bytes through the window file; where KFD exports no dma-bufs, through the BO's own CPU map
+// (check_bo then leaves the contents to the check of that map).
 Result<void> fill_bo(const Arena& arena, int window_fd, const BoRecord& bo);
 Result<void> check_bo(const Arena& arena, int window_fd, const BoRecord& bo);
 

@@ -37,6 +37,24 @@ std::string read_text(const std::string& path) {
   return text;
 }
 
+// What the size of a context save area depends on.
+struct Waves {
+  std::uint32_t simds = 0, simds_per_unit = 1, arrays = 0, arrays_per_engine = 1;
+};
+
+// gfx9, per XCC: 40 waves a compute unit, at most 512 an array; 8 bytes of control stack a wave behind a
+// header of 40; VGPRs, SGPRs, LDS and hardware registers of a compute unit take 0x95000 bytes. The kernel
+// compares.
+void compute_save_area(const Waves& waves, TopologyGpu* gpu) {
+  constexpr std::uint32_t kUnitBytes = 0x80000 + 0x4000 + 0x10000 + 0x1000;
+  const std::uint32_t units = waves.simds / waves.simds_per_unit / gpu->num_xcc;
+  const std::uint32_t most = std::min(units * 40, waves.arrays / waves.arrays_per_engine * 512);
+  const std::uint64_t control = align_up(std::uint64_t{40} + most * 8 + 8, kGpuPageBytes);
+  gpu->ctl_stack_bytes = static_cast<std::uint32_t>(control);
+  gpu->cwsr_bytes =
+      static_cast<std::uint32_t>(control + align_up(std::uint64_t{units} * kUnitBytes, kGpuPageBytes));
+}
+
 // Closes a GEM handle when it goes out of scope.
 struct GemHandle {
   int fd;
@@ -83,6 +101,7 @@ Result<std::vector<TopologyGpu>> read_topology() {
     std::istringstream lines(read_text(node + "/properties"));
     std::string key;
     std::uint64_t value = 0;
+    Waves waves;
     while (lines >> key >> value) {
       const auto small = static_cast<std::uint32_t>(value);
       if (key == "drm_render_minor") gpu.render_minor = small;
@@ -90,7 +109,12 @@ Result<std::vector<TopologyGpu>> read_topology() {
       if (key == "num_xcc" && value > 0) gpu.num_xcc = small;
       if (key == "cwsr_size") gpu.cwsr_bytes = small;
       if (key == "ctl_stack_size") gpu.ctl_stack_bytes = small;
+      if (key == "simd_count") waves.simds = small;
+      if (key == "simd_per_cu" && value > 0) waves.simds_per_unit = small;
+      if (key == "array_count") waves.arrays = small;
+      if (key == "simd_arrays_per_engine" && value > 0) waves.arrays_per_engine = small;
     }
+    if (gpu.cwsr_bytes == 0) compute_save_area(waves, &gpu);
     gpus.push_back(gpu);
   }
   return gpus;

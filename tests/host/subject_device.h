@@ -45,7 +45,9 @@ struct TopologyGpu {
   std::uint32_t render_minor = 0;
   std::uint32_t gfx_target = 0;  // 90402 = gfx942
   std::uint32_t num_xcc = 1;
-  std::uint32_t cwsr_bytes = 0;  // least context save area of a compute queue; 0 = not told
+  // Least context save area of a compute queue per XCC, and its control stack: as the kernel tells, or
+  // computed in its way where it does not.
+  std::uint32_t cwsr_bytes = 0;
   std::uint32_t ctl_stack_bytes = 0;
 };
 // ENOENT: no topology. GPUs whose gpu_id cannot be read (hidden by a device cgroup) are left out.

@@ -1,122 +1,100 @@
 // SPDX-License-Identifier: MIT
-// gpu-subject: builds a GPU process, says "ready bos=N bytes=N zero=N gpus=N" on standard output, and obeys
-// commands from standard input (subject.h). It sits in read(2) between commands, which is where it is dumped.
-#include <getopt.h>
+// gpu-subject: builds a GPU process, says "ready bos=N bytes=N zero=N gpus=N pid=N", and obeys commands
+// (subject.h). It sits in read(2) between commands, which is where it is dumped. It talks over standard input
+// and output, or over two FIFOs that it has opened itself: then it holds nothing of who started it.
+#include <dirent.h>
+#include <fcntl.h>
+#include <unistd.h>
 
-#include <cstdio>
+#include <cerrno>
 #include <cstdlib>
+#include <memory>
 #include <string>
-#include <string_view>
 
+#include "pipeline/unique_fd.h"
 #include "subject.h"
 
 namespace {
 
-using sluice::subject::BoSizes;
+using sluice::Error;
+using sluice::make_error;
+using sluice::Result;
+using sluice::UniqueFd;
+using sluice::subject::Arena;
+using sluice::subject::Options;
 
-bool parse_size(std::string_view text, std::uint64_t* bytes) {
-  char* end = nullptr;
-  const std::string copy(text);
-  const std::uint64_t number = std::strtoull(copy.c_str(), &end, 10);
-  const std::string_view suffix(end);
-  const std::uint64_t unit = suffix == "K"    ? sluice::kKiB
-                             : suffix == "M"  ? sluice::kMiB
-                             : suffix == "G"  ? sluice::kGiB
-                             : suffix.empty() ? 1
-                                              : 0;
-  *bytes = number * unit;
-  return end != copy.c_str() && unit != 0;
+Result<UniqueFd> open_fifo(const std::string& path) {
+  // For both directions: opening waits for nobody, and nobody's going away is an end of file.
+  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (!fd) return make_error(errno, path);
+  return fd;
 }
 
-bool parse_sizes(std::string_view text, BoSizes* sizes) {
-  if (text == "mixed")
-    *sizes = BoSizes::Mixed;
-  else if (text == "small")
-    *sizes = BoSizes::Small;
-  else if (text == "many")
-    *sizes = BoSizes::Many;
-  else if (text == "huge")
-    *sizes = BoSizes::Huge;
-  else
-    return false;
-  return true;
+// Closes what came through execve: descriptors without FD_CLOEXEC. `but` stays.
+Result<void> close_inherited(int but) {
+  std::unique_ptr<DIR, int (*)(DIR*)> directory(::opendir("/proc/self/fd"), &::closedir);
+  if (!directory) return make_error(errno, "/proc/self/fd");
+  while (const dirent* entry = ::readdir(directory.get())) {
+    const int fd = std::atoi(entry->d_name);  // "." and "..": 0
+    const int flags = fd > STDERR_FILENO && fd != but ? ::fcntl(fd, F_GETFD) : FD_CLOEXEC;
+    if ((flags & FD_CLOEXEC) == 0) (void)::close(fd);
+  }
+  return {};
 }
 
-int usage() {
-  std::fputs(
-      "usage: gpu-subject [--gpus N] [--vram SIZE] [--gtt SIZE] [--zero PERCENT] [--seed N]\n"
-      "                   [--bos mixed|small|many|huge] [--second-kfd] [--dup-kfd] [--no-events] "
-      "[--no-queues]\n"
-      "Sizes are bytes per GPU, with K, M or G. Commands on standard input: check, work, quit.\n",
-      stderr);
-  return 2;
+// Commands and answers go over the FIFOs; the standard descriptors go to /dev/null, the terminal is let go.
+Result<void> talk_over_fifos(Arena& arena, const std::string& directory) {
+  SLUICE_TRY(close_inherited(arena.inherited_kfd_fd));
+  SLUICE_TRY_ASSIGN(UniqueFd in, open_fifo(directory + "/in"));
+  SLUICE_TRY_ASSIGN(UniqueFd out, open_fifo(directory + "/out"));
+  arena.in_fd = in.release();
+  arena.out_fd = out.release();
+  (void)::setsid();  // EPERM: a leader already
+  const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  if (!null) return make_error(errno, "/dev/null");
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::dup2(null.get(), fd) < 0) return make_error(errno, "dup2");
+  }
+  return {};
+}
+
+// Opens /dev/kfd and goes on in a child; the opener ends. The child's descriptor of a dead process' file.
+Result<int> inherit_kfd() {
+  UniqueFd fd(::open("/dev/kfd", O_RDWR | O_CLOEXEC));
+  if (!fd) return make_error(errno, "/dev/kfd");
+  const pid_t pid = ::fork();
+  if (pid < 0) return make_error(errno, "fork");
+  if (pid > 0) ::_exit(0);
+  return fd.release();
+}
+
+Result<void> build(Arena& arena, const Options& options) {
+  if (options.inherited_kfd) {
+    SLUICE_TRY_ASSIGN(arena.inherited_kfd_fd, inherit_kfd());
+  }
+  if (!options.control.empty()) SLUICE_TRY(talk_over_fifos(arena, options.control));
+  return sluice::subject::subject_start(arena, options);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  sluice::subject::Options options;
-  const option table[] = {{"gpus", required_argument, nullptr, 'g'},
-                          {"vram", required_argument, nullptr, 'v'},
-                          {"gtt", required_argument, nullptr, 't'},
-                          {"zero", required_argument, nullptr, 'z'},
-                          {"seed", required_argument, nullptr, 's'},
-                          {"bos", required_argument, nullptr, 'b'},
-                          {"second-kfd", no_argument, nullptr, '2'},
-                          {"dup-kfd", no_argument, nullptr, 'd'},
-                          {"no-events", no_argument, nullptr, 'e'},
-                          {"no-queues", no_argument, nullptr, 'q'},
-                          {nullptr, 0, nullptr, 0}};
-  for (int choice = 0; (choice = ::getopt_long(argc, argv, "", table, nullptr)) != -1;) {
-    bool good = true;
-    switch (choice) {
-      case 'g':
-        options.gpus = static_cast<std::uint32_t>(std::strtoul(optarg, nullptr, 10));
-        break;
-      case 'v':
-        good = parse_size(optarg, &options.vram_bytes);
-        break;
-      case 't':
-        good = parse_size(optarg, &options.gtt_bytes);
-        break;
-      case 'z':
-        options.zero_percent = static_cast<std::uint32_t>(std::strtoul(optarg, nullptr, 10));
-        break;
-      case 's':
-        options.seed = std::strtoull(optarg, nullptr, 10);
-        break;
-      case 'b':
-        good = parse_sizes(optarg, &options.sizes);
-        break;
-      case '2':
-        options.second_kfd = true;
-        break;
-      case 'd':
-        options.dup_kfd = true;
-        break;
-      case 'e':
-        options.events = false;
-        break;
-      case 'q':
-        options.queues = false;
-        break;
-      default:
-        good = false;
-    }
-    if (!good) return usage();
-  }
-  auto arena = sluice::subject::create_arena();
-  if (!arena) {
-    sluice::subject::say("bad " + arena.error().what);
+  const auto options = sluice::subject::parse_options(argc, argv);
+  if (!options) return 2;
+  auto created = sluice::subject::create_arena();
+  if (!created) {
+    sluice::subject::say(STDOUT_FILENO, "bad " + created.error().what);
     return 1;
   }
-  if (auto started = sluice::subject::subject_start(**arena, options); !started) {
-    sluice::subject::say("bad " + started.error().what);
+  Arena& arena = **created;
+  if (const auto built = build(arena, *options); !built) {
+    sluice::subject::say(arena.out_fd, "bad " + built.error().what);
     return 1;
   }
-  const sluice::subject::Totals totals = sluice::subject::totals_of(**arena);
-  sluice::subject::say("ready bos=" + std::to_string(totals.bos) + " bytes=" + std::to_string(totals.bytes) +
-                       " zero=" + std::to_string(totals.zero_bytes) +
-                       " gpus=" + std::to_string((*arena)->num_gpus));
-  return sluice::subject::subject_continue(**arena);
+  const sluice::subject::Totals totals = sluice::subject::totals_of(arena);
+  sluice::subject::say(arena.out_fd,
+                       "ready bos=" + std::to_string(totals.bos) + " bytes=" + std::to_string(totals.bytes) +
+                           " zero=" + std::to_string(totals.zero_bytes) +
+                           " gpus=" + std::to_string(arena.num_gpus) + " pid=" + std::to_string(::getpid()));
+  return sluice::subject::subject_continue(arena);
 }

@@ -138,6 +138,7 @@ int restore_ext_file(int id, bool* retry) {
   if (std::getenv("PROBE_THREAD") != nullptr) {
     pthread_t thread;
     ::pthread_create(&thread, nullptr, wait_for_ever, nullptr);
+    ::pthread_setname_np(thread, "probe");
   }
   if (std::getenv("PROBE_FD") != nullptr) (void)::fcntl(image_dir(), F_DUPFD_CLOEXEC, 500);
   return answer("RESTORE_EXT_FILE", ::open(path, O_RDWR | O_CLOEXEC));

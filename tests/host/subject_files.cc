@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: MIT
+#include "subject_files.h"
+
+#include <fcntl.h>
+#include <libdrm/amdgpu_drm.h>
+#include <linux/kcmp.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <xf86drm.h>
+
+#include <cerrno>
+#include <cstring>
+#include <span>
+#include <string>
+
+#include "pipeline/units.h"
+#include "subject_bos.h"
+
+namespace sluice::subject {
+namespace {
+
+constexpr std::uint64_t kGemBytes = kMiB;
+constexpr std::uint32_t kFirstMinorWithExport = 12;  // EXPORT_DMABUF
+
+// libhsakmt's shared memory: a magic number, "HSA" read as a number, and a count.
+constexpr const char* kShmName = "/hsakmt_shared_mem";
+constexpr const char* kSemaphoreName = "/hsakmt_semaphore";
+constexpr mode_t kShmMode = 0666;
+constexpr std::uint32_t kShmMagic = 0x00415348;
+struct HsakmtShared {
+  std::uint32_t magic;
+  std::uint32_t slots_left;
+};
+
+// The device behind an open character device's descriptor.
+Result<dev_t> device_of(int fd) {
+  struct stat status {};
+  if (::fstat(fd, &status) != 0) return make_error(errno, "descriptor " + std::to_string(fd));
+  if (!S_ISCHR(status.st_mode)) return Error{EBADF, "descriptor " + std::to_string(fd) + " is no device"};
+  return status.st_rdev;
+}
+
+bool same_open_file(pid_t one, int one_fd, pid_t other, int other_fd) {
+  return ::syscall(SYS_kcmp, one, other, KCMP_FILE, one_fd, other_fd) == 0;
+}
+
+Result<void> open_render(Arena& arena, std::uint32_t index, const TopologyGpu& topology, bool twice) {
+  GpuRecord& gpu = arena.gpus[index];
+  gpu.gpu_id = topology.gpu_id;
+  gpu.render_minor = topology.render_minor;
+  gpu.next_va = kGpuVaBase + index * kGpuVaStride;
+  gpu.other_render_fd = -1;
+  const std::string path = "/dev/dri/renderD" + std::to_string(gpu.render_minor);
+  if (twice) {
+    SLUICE_TRY_ASSIGN(UniqueFd other, open_device(path));
+    gpu.other_render_fd = other.release();
+  }
+  SLUICE_TRY_ASSIGN(UniqueFd render, open_device(path));
+  gpu.render_fd = render.release();
+  return {};
+}
+
+void close_fd(std::int32_t& fd) {
+  if (fd >= 0) (void)::close(fd);
+  fd = -1;
+}
+
+// ---- GEM BOs and dma-bufs
+// ----------------------------------------------------------------------------------------------------------
+
+Result<std::uint32_t> create_gem(int render_fd) {
+  drm_amdgpu_gem_create create{};
+  create.in.bo_size = kGemBytes;
+  create.in.alignment = kGpuPageBytes;
+  create.in.domains = AMDGPU_GEM_DOMAIN_VRAM;
+  create.in.domain_flags = AMDGPU_GEM_CREATE_CPU_ACCESS_REQUIRED;
+  SLUICE_TRY(device_ioctl(render_fd, DRM_IOCTL_AMDGPU_GEM_CREATE, &create, "GEM_CREATE"));
+  return std::uint32_t{create.out.handle};
+}
+
+Result<std::uint64_t> gem_mmap_offset(int render_fd, std::uint32_t handle) {
+  drm_amdgpu_gem_mmap where{};
+  where.in.handle = handle;
+  SLUICE_TRY(device_ioctl(render_fd, DRM_IOCTL_AMDGPU_GEM_MMAP, &where, "GEM_MMAP"));
+  return std::uint64_t{where.out.addr_ptr};
+}
+
+// A map of a GEM BO.
+Result<std::span<std::uint8_t>> map_gem(int render_fd, std::uint32_t handle) {
+  SLUICE_TRY_ASSIGN(const std::uint64_t offset, gem_mmap_offset(render_fd, handle));
+  void* map =
+      ::mmap(nullptr, kGemBytes, PROT_READ | PROT_WRITE, MAP_SHARED, render_fd, static_cast<off_t>(offset));
+  if (map == MAP_FAILED) return make_error(errno, "mmap of a GEM BO");
+  return std::span(static_cast<std::uint8_t*>(map), kGemBytes);
+}
+
+Pattern dmabuf_data(const Arena& arena) {
+  return Pattern{arena.dmabuf_seed, arena.dmabuf_bytes, arena.dmabuf_zero};
+}
+
+// A dma-buf of the first data BO of KFD; where KFD exports none, of a GEM BO that nothing else holds.
+Result<UniqueFd> make_dmabuf(Arena& arena) {
+  if (arena.can_export != 0) {
+    for (std::uint32_t i = 0; i < arena.num_bos; ++i) {
+      const BoRecord& bo = arena.bos[i];
+      if (bo.role != BoRole::Data || !has_contents(bo)) continue;
+      arena.dmabuf_bytes = bo.bytes;
+      arena.dmabuf_seed = bo.seed;
+      arena.dmabuf_zero = bo.zero_percent;
+      return export_bo(arena, bo);
+    }
+    return Error{EINVAL, "there is no BO for a dma-buf"};
+  }
+  const int render_fd = arena.gpus[0].render_fd;
+  SLUICE_TRY_ASSIGN(const std::uint32_t handle, create_gem(render_fd));
+  arena.dmabuf_bytes = kGemBytes;
+  arena.dmabuf_seed = mix(arena.seed);
+  SLUICE_TRY_ASSIGN(const std::span<std::uint8_t> bytes, map_gem(render_fd, handle));
+  dmabuf_data(arena).fill(bytes, 0);
+  (void)::munmap(bytes.data(), bytes.size());
+  int fd = -1;
+  if (drmPrimeHandleToFD(render_fd, handle, DRM_CLOEXEC | DRM_RDWR, &fd) != 0)
+    return make_error(errno, "PRIME_HANDLE_TO_FD");
+  UniqueFd dmabuf(fd);
+  if (drmCloseBufferHandle(render_fd, handle) != 0) return make_error(errno, "GEM_CLOSE");
+  return dmabuf;
+}
+
+Result<void> add_dmabuf(Arena& arena, const Options& options) {
+  SLUICE_TRY_ASSIGN(UniqueFd fd, make_dmabuf(arena));
+  if (options.map_dmabuf) {
+    void* map = ::mmap(nullptr, arena.dmabuf_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+    if (map == MAP_FAILED) return make_error(errno, "mmap of a dma-buf");
+    arena.dmabuf_map = reinterpret_cast<std::uintptr_t>(map);
+  }
+  arena.dmabuf_fd = fd.release();
+  return {};
+}
+
+Result<void> check_dmabuf(const Arena& arena) {
+  if (arena.dmabuf_fd >= 0) {
+    const off_t size = ::lseek(arena.dmabuf_fd, 0, SEEK_END);
+    if (size < 0 || static_cast<std::uint64_t>(size) != arena.dmabuf_bytes)
+      return Error{EBADF, "the dma-buf has " + std::to_string(size) + " bytes"};
+  }
+  if (arena.dmabuf_map != 0) {
+    const std::span bytes(reinterpret_cast<const std::uint8_t*>(arena.dmabuf_map), arena.dmabuf_bytes);
+    if (const auto difference = dmabuf_data(arena).first_difference(bytes, 0))
+      return Error{EIO, "the dma-buf's map differs at byte " + std::to_string(*difference)};
+  }
+  return {};
+}
+
+// ---- libhsakmt's shared memory
+// ----------------------------------------------------------------------------------------------------------
+
+Result<void> add_hsakmt_shm(Arena& arena) {
+  const mode_t before = ::umask(0);
+  // Twice: who makes the semaphore has libc's temporary file mapped, which has no name any more; this process
+  // is one that came later.
+  if (sem_t* first = ::sem_open(kSemaphoreName, O_CREAT, kShmMode, 1); first != SEM_FAILED)
+    (void)::sem_close(first);
+  sem_t* semaphore = ::sem_open(kSemaphoreName, O_CREAT, kShmMode, 1);
+  const UniqueFd fd(::shm_open(kShmName, O_CREAT | O_RDWR | O_CLOEXEC, kShmMode));
+  (void)::umask(before);
+  if (semaphore == SEM_FAILED) return make_error(errno, "sem_open");
+  arena.semaphore = reinterpret_cast<std::uintptr_t>(semaphore);
+  if (!fd || ::ftruncate(fd.get(), sizeof(HsakmtShared)) != 0) return make_error(errno, "shm_open");
+  void* map = ::mmap(nullptr, sizeof(HsakmtShared), PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  if (map == MAP_FAILED) return make_error(errno, "mmap of libhsakmt's shared memory");
+  static_cast<HsakmtShared*>(map)->magic = kShmMagic;
+  arena.shm = reinterpret_cast<std::uintptr_t>(map);
+  return {};
+}
+
+Result<void> check_hsakmt_shm(const Arena& arena) {
+  if (arena.shm == 0) return {};
+  if (reinterpret_cast<const HsakmtShared*>(arena.shm)->magic != kShmMagic)
+    return Error{EIO, "libhsakmt's shared memory has lost its magic number"};
+  auto* semaphore = reinterpret_cast<sem_t*>(arena.semaphore);
+  if (::sem_trywait(semaphore) != 0) return make_error(errno, "libhsakmt's semaphore");
+  (void)::sem_post(semaphore);
+  // The file that other ROCm processes open is the one that is mapped here.
+  const UniqueFd fd(::shm_open(kShmName, O_RDWR | O_CLOEXEC, 0));
+  std::uint32_t magic = 0;
+  if (!fd || ::pread(fd.get(), &magic, sizeof(magic), 0) != sizeof(magic) || magic != kShmMagic)
+    return Error{ENOENT, "libhsakmt's shared memory is not in /dev/shm"};
+  return {};
+}
+
+// ---- the child
+// ----------------------------------------------------------------------------------------------------------
+
+// The child of a process with GPU memory inherits descriptors, but no device map and no memory that a GPU
+// uses, as libhsakmt arranges it.
+Result<void> add_child(Arena& arena) {
+  for (std::uint32_t i = 0; i < arena.num_maps; ++i)
+    (void)::madvise(reinterpret_cast<void*>(arena.maps[i].address), arena.maps[i].bytes, MADV_DONTFORK);
+  if (::madvise(&arena, arena.bytes, MADV_DONTFORK) != 0) return make_error(errno, "MADV_DONTFORK");
+  const pid_t pid = ::fork();
+  if (pid < 0) return make_error(errno, "fork");
+  if (pid == 0) {
+    (void)::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (;;) (void)::pause();
+  }
+  arena.child = pid;
+  return {};
+}
+
+Result<void> check_child(const Arena& arena) {
+  if (arena.child == 0) return {};
+  if (::kill(arena.child, 0) != 0) return make_error(errno, "the child");
+  for (const int fd : {arena.kfd_fd, arena.gpus[0].render_fd}) {
+    if (fd >= 0 && !same_open_file(::getpid(), fd, arena.child, fd))
+      return Error{EBADF, "descriptor " + std::to_string(fd) + " of the child is another file"};
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<void> open_files(Arena& arena, const Options& options, const std::vector<TopologyGpu>& topology) {
+  SLUICE_TRY_ASSIGN(UniqueFd kfd, open_device("/dev/kfd"));
+  arena.kfd_fd = kfd.release();
+  if (options.second_kfd) {
+    SLUICE_TRY_ASSIGN(UniqueFd second, open_device("/dev/kfd"));
+    arena.second_kfd_fd = second.release();
+  }
+  if (options.dup_kfd) arena.kfd_dup_fd = ::fcntl(arena.kfd_fd, F_DUPFD_CLOEXEC, 20);
+
+  kfd_ioctl_get_version_args version{};
+  SLUICE_TRY(device_ioctl(arena.kfd_fd, AMDKFD_IOC_GET_VERSION, &version, "GET_VERSION"));
+  if (version.major_version != 1) return Error{EPROTO, "unknown KFD version"};
+  arena.can_export = version.minor_version >= kFirstMinorWithExport ? 1 : 0;
+  SLUICE_TRY(open_render_nodes(arena, options, topology));
+  for (std::uint32_t i = 0; i < arena.num_gpus; ++i)
+    SLUICE_TRY(acquire_vm(arena.kfd_fd, arena.gpus[i].render_fd, arena.gpus[i].gpu_id));
+  return {};
+}
+
+Result<void> open_render_nodes(Arena& arena, const Options& options,
+                               const std::vector<TopologyGpu>& topology) {
+  for (std::uint32_t i = 0; i < arena.num_gpus; ++i)
+    SLUICE_TRY(open_render(arena, i, topology[i], options.second_render));
+  return {};
+}
+
+Result<void> finish_files(Arena& arena, const Options& options) {
+  if (options.dmabuf_fd || options.map_dmabuf) SLUICE_TRY(add_dmabuf(arena, options));
+  if (options.hsakmt_shm) SLUICE_TRY(add_hsakmt_shm(arena));
+  for (std::uint32_t i = 0; i < arena.num_gpus && options.close_render; ++i)
+    close_fd(arena.gpus[i].render_fd);
+  if (options.close_kfd) {
+    close_fd(arena.kfd_dup_fd);
+    close_fd(arena.second_kfd_fd);
+    close_fd(arena.kfd_fd);
+  }
+  return options.fork_child ? add_child(arena) : Result<void>{};
+}
+
+Result<void> check_files(const Arena& arena) {
+  if (arena.kfd_fd >= 0) {
+    SLUICE_TRY_ASSIGN(const dev_t kfd, device_of(arena.kfd_fd));
+    for (const int fd : {arena.kfd_dup_fd, arena.second_kfd_fd, arena.inherited_kfd_fd}) {
+      if (fd < 0) continue;
+      SLUICE_TRY_ASSIGN(const dev_t other, device_of(fd));
+      if (other != kfd) return Error{EBADF, "descriptor " + std::to_string(fd) + " is no /dev/kfd"};
+    }
+    // Both open files of /dev/kfd belong to one KFD process: each answers.
+    for (const int fd : {arena.kfd_fd, arena.kfd_dup_fd, arena.second_kfd_fd}) {
+      if (fd < 0) continue;
+      SLUICE_TRY_ASSIGN(const std::vector<std::uint32_t> ids, aperture_gpu_ids(fd));
+      if (ids.size() < arena.num_gpus) return Error{ENODEV, "GPUs are missing"};
+    }
+  }
+  for (std::uint32_t i = 0; i < arena.num_gpus; ++i) {
+    const GpuRecord& gpu = arena.gpus[i];
+    if (gpu.render_fd < 0) continue;
+    SLUICE_TRY_ASSIGN(const dev_t render, device_of(gpu.render_fd));
+    std::uint32_t working = 0;
+    drm_amdgpu_info info{};
+    info.return_pointer = reinterpret_cast<std::uintptr_t>(&working);
+    info.return_size = sizeof(working);
+    info.query = AMDGPU_INFO_ACCEL_WORKING;
+    SLUICE_TRY(device_ioctl(gpu.render_fd, DRM_IOCTL_AMDGPU_INFO, &info, "AMDGPU_INFO"));
+    if (working == 0) return Error{EIO, "a render node does not work"};
+    if (gpu.other_render_fd < 0) continue;
+    SLUICE_TRY_ASSIGN(const dev_t other, device_of(gpu.other_render_fd));
+    if (other != render) return Error{EBADF, "two render files are of different GPUs"};
+    if (same_open_file(::getpid(), gpu.render_fd, ::getpid(), gpu.other_render_fd))
+      return Error{EBADF, "two render files have become one"};
+  }
+  SLUICE_TRY(check_dmabuf(arena));
+  SLUICE_TRY(check_hsakmt_shm(arena));
+  return check_child(arena);
+}
+
+Result<void> end_child(Arena& arena) {
+  if (arena.child == 0) return {};
+  if (::kill(arena.child, SIGKILL) != 0) return make_error(errno, "the child");
+  while (::waitpid(arena.child, nullptr, 0) < 0 && errno == EINTR) {
+  }
+  arena.child = 0;
+  return {};
+}
+
+// ---- GEM BOs
+// ----------------------------------------------------------------------------------------------------------
+
+Result<void> add_gem_bos(Arena& arena) {
+  for (std::uint32_t i = 0; i < arena.num_gpus; ++i) {
+    GpuRecord& gpu = arena.gpus[i];
+    SLUICE_TRY_ASSIGN(gpu.gem_handle, create_gem(gpu.render_fd));
+    SLUICE_TRY_ASSIGN(const std::uint64_t offset, gem_mmap_offset(gpu.render_fd, gpu.gem_handle));
+    SLUICE_TRY_ASSIGN(const std::string path, render_path(gpu.render_fd));
+    gpu.gem_address = gpu.next_va;
+    gpu.next_va += 2 * kGemBytes;
+    gpu.gem_seed = mix(arena.seed + 0x4745'4d00 + i);
+    NewMap map{.address = gpu.gem_address, .bytes = kGemBytes, .offset = offset, .fd = gpu.render_fd};
+    map.prot = PROT_READ | PROT_WRITE;
+    SLUICE_TRY(add_map(arena, map, path.c_str()));
+    arena.maps[arena.num_maps - 1].bo = kNoBo;
+    Pattern{gpu.gem_seed, kGemBytes, arena.zero_percent}.fill(
+        {reinterpret_cast<std::uint8_t*>(gpu.gem_address), kGemBytes}, 0);
+  }
+  return {};
+}
+
+Result<void> check_gem_bos(const Arena& arena) {
+  for (std::uint32_t i = 0; i < arena.num_gpus; ++i) {
+    const GpuRecord& gpu = arena.gpus[i];
+    if (gpu.gem_handle == 0) continue;
+    if (gpu.render_fd >= 0) SLUICE_TRY(gem_mmap_offset(gpu.render_fd, gpu.gem_handle));  // the handle exists
+    const auto difference = Pattern{gpu.gem_seed, kGemBytes, arena.zero_percent}.first_difference(
+        {reinterpret_cast<const std::uint8_t*>(gpu.gem_address), kGemBytes}, 0);
+    if (difference)
+      return Error{
+          EIO, "the GEM BO of GPU " + std::to_string(i) + " differs at byte " + std::to_string(*difference)};
+  }
+  return {};
+}
+
+Result<void> work_gem_bo(const Arena& arena, std::uint32_t gpu) {
+  const int fd = arena.gpus[gpu].render_fd;
+  SLUICE_TRY_ASSIGN(const std::uint32_t handle, create_gem(fd));
+  SLUICE_TRY_ASSIGN(const std::span<std::uint8_t> bytes, map_gem(fd, handle));
+  const Pattern pattern{arena.seed + arena.checks, kGemBytes, 0};
+  pattern.fill(bytes, 0);
+  const auto difference = pattern.first_difference(bytes, 0);
+  (void)::munmap(bytes.data(), bytes.size());
+  if (drmCloseBufferHandle(fd, handle) != 0) return make_error(errno, "GEM_CLOSE");
+  if (difference) return Error{EIO, "a new GEM BO differs at byte " + std::to_string(*difference)};
+  return {};
+}
+
+}  // namespace sluice::subject

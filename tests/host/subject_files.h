@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: MIT
+// The subject's open files in all their shapes, what hangs on them (a child, maps), and libhsakmt's shared
+// memory. Functions over the arena, called from the main thread.
+#pragma once
+
+#include <vector>
+
+#include "pipeline/result.h"
+#include "subject_arena.h"
+#include "subject_device.h"
+#include "subject_options.h"
+
+namespace sluice::subject {
+
+// /dev/kfd and the render nodes as the options say; fills the GPU records; every GPU's VM is acquired.
+Result<void> open_files(Arena& arena, const Options& options, const std::vector<TopologyGpu>& topology);
+// Render nodes only.
+Result<void> open_render_nodes(Arena& arena, const Options& options,
+                               const std::vector<TopologyGpu>& topology);
+
+// What the options want to be there once all BOs exist: dma-buf and its map, shared memory, the child; then
+// files that shall be closed are closed.
+Result<void> finish_files(Arena& arena, const Options& options);
+
+Result<void> check_files(const Arena& arena);
+Result<void> end_child(Arena& arena);
+
+// A BO of 1 MiB in VRAM through each render file (DRM, not KFD), mapped and filled.
+Result<void> add_gem_bos(Arena& arena);
+Result<void> check_gem_bos(const Arena& arena);
+// Allocates, maps, checks and frees another one.
+Result<void> work_gem_bo(const Arena& arena, std::uint32_t gpu);
+
+}  // namespace sluice::subject

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: MIT
+#include "subject_options.h"
+
+#include <array>
+#include <charconv>
+#include <cstdio>
+#include <string_view>
+
+namespace sluice::subject {
+namespace {
+
+template <class Number>
+bool parse_number(std::string_view text, Number* number) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *number);
+  return error == std::errc{} && end == text.data() + text.size();
+}
+
+bool parse_size(std::string_view text, std::uint64_t* bytes) {
+  std::uint64_t unit = 1;
+  if (text.ends_with('K')) unit = kKiB;
+  if (text.ends_with('M')) unit = kMiB;
+  if (text.ends_with('G')) unit = kGiB;
+  if (unit != 1) text.remove_suffix(1);
+  if (!parse_number(text, bytes) || *bytes > ~std::uint64_t{0} / unit) return false;
+  *bytes *= unit;
+  return true;
+}
+
+bool parse_sizes(std::string_view text, Options* options) {
+  constexpr std::string_view kCount = "count:";
+  if (text.starts_with(kCount)) {
+    options->sizes = BoSizes::Count;
+    return parse_number(text.substr(kCount.size()), &options->bo_count);
+  }
+  struct Name {
+    std::string_view text;
+    BoSizes sizes;
+  };
+  for (const Name& name : {Name{"mixed", BoSizes::Mixed}, Name{"small", BoSizes::Small},
+                           Name{"many", BoSizes::Many}, Name{"huge", BoSizes::Huge}}) {
+    if (name.text != text) continue;
+    options->sizes = name.sizes;
+    return true;
+  }
+  return false;
+}
+
+struct Flag {
+  std::string_view name;
+  bool Options::*member;
+  bool value;
+};
+constexpr std::array kFlags = {
+    Flag{"--no-events", &Options::events, false},
+    Flag{"--no-queues", &Options::queues, false},
+    Flag{"--no-userptr", &Options::userptrs, false},
+    Flag{"--svm", &Options::svm, true},
+    Flag{"--svm-context", &Options::svm_context, true},
+    Flag{"--waiter", &Options::waiter, true},
+    Flag{"--run-queues", &Options::run_queues, true},
+    Flag{"--hsakmt-shm", &Options::hsakmt_shm, true},
+    Flag{"--second-kfd", &Options::second_kfd, true},
+    Flag{"--dup-kfd", &Options::dup_kfd, true},
+    Flag{"--second-render", &Options::second_render, true},
+    Flag{"--fork-child", &Options::fork_child, true},
+    Flag{"--close-render-after-map", &Options::close_render, true},
+    Flag{"--no-kfd-fd", &Options::close_kfd, true},
+    Flag{"--map-dmabuf", &Options::map_dmabuf, true},
+    Flag{"--dmabuf-fd", &Options::dmabuf_fd, true},
+    Flag{"--inherited-kfd", &Options::inherited_kfd, true},
+    Flag{"--gem-bo", &Options::gem_bo, true},
+    Flag{"--render-only", &Options::render_only, true},
+    Flag{"--plain", &Options::plain, true},
+};
+
+bool parse_flag(std::string_view name, Options* options) {
+  for (const Flag& flag : kFlags) {
+    if (flag.name != name) continue;
+    options->*flag.member = flag.value;
+    return true;
+  }
+  return false;
+}
+
+bool parse_value(std::string_view name, std::string_view value, Options* options) {
+  if (name == "--gpus") return parse_number(value, &options->gpus);
+  if (name == "--vram") return parse_size(value, &options->vram_bytes);
+  if (name == "--gtt") return parse_size(value, &options->gtt_bytes);
+  if (name == "--zero") return parse_number(value, &options->zero_percent);
+  if (name == "--seed") return parse_number(value, &options->seed);
+  if (name == "--bos") return parse_sizes(value, options);
+  if (name == "--one-bo") {
+    options->sizes = BoSizes::One;
+    return parse_size(value, &options->one_bo_bytes);
+  }
+  if (name == "--control") {
+    options->control = value;
+    return true;
+  }
+  return false;
+}
+
+bool fit_together(const Options& options) {
+  // A queue tells by an event that it is through.
+  return !options.run_queues || (options.events && options.queues);
+}
+
+void usage() {
+  std::fputs(
+      "usage: gpu-subject [OPTION]...\n"
+      "Commands, line by line: check, work, queue-progress, quit. Sizes are bytes, with K, M or G.\n"
+      "  --control DIR     commands from the FIFO DIR/in, answers to DIR/out, no standard input or output\n"
+      "data:\n"
+      "  --gpus N  --seed N  --zero PERCENT  --vram SIZE  --gtt SIZE       (sizes per GPU)\n"
+      "  --bos mixed|small|many|huge|count:N  --one-bo SIZE\n"
+      "  --no-events  --no-queues  --no-userptr\n"
+      "more in the process:\n"
+      "  --svm  --svm-context  --waiter  --run-queues  --hsakmt-shm  --gem-bo\n"
+      "files:\n"
+      "  --second-kfd  --dup-kfd  --inherited-kfd  --no-kfd-fd  --second-render  --close-render-after-map\n"
+      "  --dmabuf-fd  --map-dmabuf  --fork-child\n"
+      "instead of a ROCm-like process:\n"
+      "  --render-only  --plain\n",
+      stderr);
+}
+
+}  // namespace
+
+std::optional<Options> parse_options(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i < argc; ++i) {
+    if (parse_flag(argv[i], &options)) continue;
+    if (i + 1 < argc && parse_value(argv[i], argv[i + 1], &options)) {
+      ++i;
+      continue;
+    }
+    std::fprintf(stderr, "gpu-subject: cannot use %s\n", argv[i]);
+    usage();
+    return std::nullopt;
+  }
+  if (!fit_together(options)) {
+    std::fputs("gpu-subject: --run-queues needs events and queues\n", stderr);
+    return std::nullopt;
+  }
+  return options;
+}
+
+}  // namespace sluice::subject

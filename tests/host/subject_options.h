@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT
+// What kind of GPU process the subject shall be, and its command line.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "pipeline/units.h"
+
+namespace sluice::subject {
+
+// Which sizes the BOs of a GPU have. Count: `bo_count` of 4 KiB in VRAM, over all GPUs. One: a single BO of
+// `one_bo_bytes` in VRAM of the first GPU, and nothing else.
+enum class BoSizes { Mixed, Small, Many, Huge, Count, One };
+
+struct Options {
+  std::uint32_t gpus = 0;                // 0 = all
+  std::uint64_t vram_bytes = 64 * kMiB;  // per GPU
+  std::uint64_t gtt_bytes = 4 * kMiB;    // per GPU
+  std::uint32_t zero_percent = 20;       // share of units that are zero
+  std::uint64_t seed = 1;
+  BoSizes sizes = BoSizes::Mixed;
+  std::uint32_t bo_count = 0;
+  std::uint64_t one_bo_bytes = 0;
+  bool events = true;
+  bool queues = true;
+  bool userptrs = true;
+  bool svm = false;          // SVM ranges with attributes
+  bool svm_context = false;  // context save areas of compute queues are SVM ranges instead of BOs
+  bool waiter = false;       // a second thread waits for an event without end
+  bool run_queues = false;   // queues get packets; needs a driver that runs them
+  bool hsakmt_shm = false;   // libhsakmt's shared memory and semaphore
+
+  bool second_kfd = false;     // opens /dev/kfd a second time
+  bool dup_kfd = false;        // dups the first descriptor
+  bool second_render = false;  // each GPU has another render file, opened before the acquired one
+  bool fork_child = false;     // a child holds all descriptors
+  bool close_render = false;   // acquired render files are closed after mapping
+  bool close_kfd = false;      // and so are all of /dev/kfd
+  bool dmabuf_fd = false;      // a dma-buf is open
+  bool map_dmabuf = false;     // and its BO is mapped through it
+  bool inherited_kfd = false;  // a file of /dev/kfd was opened by a process that is gone
+  bool gem_bo = false;         // a BO per GPU is allocated through the render file
+
+  bool render_only = false;  // no /dev/kfd
+  bool plain = false;        // no device
+
+  std::string control;  // "" = standard input and output, else a directory with FIFOs "in" and "out"
+};
+
+// Nothing: the command line is wrong, and standard error has been told how it should be.
+std::optional<Options> parse_options(int argc, char** argv);
+
+}  // namespace sluice::subject
