@@ -154,17 +154,42 @@ Result<Checkpoint> CriuSession::checkpoint() {
   Error complaint{0, {}};
   for (std::size_t i = 0; i < info_.num_bos; i++) {
     const BoBucket& bucket = bos[i];
-    auto dmabuf = take_dmabuf(bucket, i);
-    if (!dmabuf && complaint.err == 0) complaint = std::move(dmabuf).error();
+    UniqueFd dmabuf;
+    if (auto taken = take_dmabuf(bucket, i)) {
+      dmabuf = std::move(taken).value();
+    } else if (complaint.err == 0) {
+      complaint = std::move(taken).error();
+    }
     if (!user_ids.contains(bucket.gpu_id) && complaint.err == 0) {
       complaint = make_error(EIO, "BO " + std::to_string(i) + " at " + hex(bucket.addr) + " is on GPU " +
                                       hex(bucket.gpu_id) + ", which is none of the process'");
     }
-    result.bos.push_back({bucket.addr, bucket.size, bucket.offset, bucket.gpu_id, bucket.alloc_flags,
-                          dmabuf ? std::move(dmabuf).value() : UniqueFd()});
+    result.bos.push_back(
+        {bucket.addr, bucket.size, bucket.offset, bucket.gpu_id, bucket.alloc_flags, std::move(dmabuf)});
   }
   if (complaint.err != 0) return Error{complaint.err, "CHECKPOINT of " + name_ + ": " + complaint.what};
   return result;
+}
+
+Result<bool> CriuSession::same_process(int kfd_fd) {
+  SLUICE_TRY(on_own_thread("CHECKPOINT"));
+  if (!paused_) return make_error(EINVAL, "no file can be compared with " + name_ + ": it is not paused");
+  constexpr std::uint64_t kNobodysMemory = 1;  // no process has anything there, and it is not null
+  CriuArgs args{};
+  args.op = CriuOp::Checkpoint;
+  args.devices = args.bos = args.priv_data = kNobodysMemory;
+  args.priv_data_size = info_.priv_data_bytes;
+  args.num_devices = info_.num_devices;
+  args.num_bos = info_.num_bos;
+  args.num_objects = info_.num_objects;
+  const int err = call_ioctl(ioctl_, kfd_fd, kIocCriuOp, &args);
+  if (err == EFAULT) return true;   // stopped, and these are its counts
+  if (err == EINVAL) return false;  // it runs, or has others
+  std::string what = "CHECKPOINT of another file beside " + name_;
+  if (err == 0) return make_error(EIO, what + " succeeded without memory to write to");
+  if (err == EBADF) what += kTracerHint;
+  if (err == EACCES) what += kCapabilityHint;
+  return make_error(err, std::move(what));
 }
 
 Result<void> CriuSession::unpause() {
@@ -328,9 +353,13 @@ Result<std::vector<RestoredBo>> restore(const KfdDevice& kfd, std::span<const Re
 
   Error complaint{0, {}};
   for (std::size_t i = 0; i < bo_buckets.size(); i++) {
-    auto dmabuf = take_dmabuf(bo_buckets[i], i);
-    if (!dmabuf && complaint.err == 0) complaint = std::move(dmabuf).error();
-    restored.push_back({bo_buckets[i].restored_offset, dmabuf ? std::move(dmabuf).value() : UniqueFd()});
+    UniqueFd dmabuf;
+    if (auto taken = take_dmabuf(bo_buckets[i], i)) {
+      dmabuf = std::move(taken).value();
+    } else if (complaint.err == 0) {
+      complaint = std::move(taken).error();
+    }
+    restored.push_back({bo_buckets[i].restored_offset, std::move(dmabuf)});
   }
   if (complaint.err != 0) return Error{complaint.err, "RESTORE: " + complaint.what};
   return restored;

@@ -79,6 +79,14 @@ class CriuSession {
   // ENOMEM, EFAULT, EIO (the kernel's answer contradicts itself).
   Result<Checkpoint> checkpoint();
 
+  // Whether the open file behind `kfd_fd`, a borrowed descriptor of another file of the target, belongs to
+  // this session's KFD process. Needs a successful process_info() (EINVAL). Asks by a CHECKPOINT that cannot
+  // begin: the kernel compares state and counts before it touches the caller's memory, of which there is
+  // none. Changes nothing. True as well for another process that stands stopped with the very same counts:
+  // whoever has several sessions asks them all. Errors: EBADF (the file's process is not traced by this
+  // thread), EACCES, ENODEV; EIO (an answer that is none).
+  Result<bool> same_process(int kfd_fd);
+
   // UNPAUSE, if PROCESS_INFO succeeded and it has not been undone; otherwise success without a system call.
   // After an error the queues still stand, and a later call tries again.
   Result<void> unpause();

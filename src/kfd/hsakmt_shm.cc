@@ -31,16 +31,14 @@ Result<void> create_if_missing(const std::string& path, const void* head, std::s
   const UniqueFd fd(::open(temporary.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kMode));
   if (!fd) return make_error(errno, "create " + temporary);
 
-  int err = 0;
-  if (::fchmod(fd.get(), kMode) != 0 ||
-      ::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {  // umask or not
-    err = errno;
-  } else if (const ssize_t written = ::pwrite(fd.get(), head, head_bytes, 0);
-             written != static_cast<ssize_t>(head_bytes)) {
-    err = written < 0 ? errno : ENOSPC;
-  } else if (::link(temporary.c_str(), path.c_str()) != 0 && errno != EEXIST) {
-    err = errno;
-  }
+  const int err = [&] {
+    if (::fchmod(fd.get(), kMode) != 0) return errno;  // whatever the umask
+    if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) return errno;
+    const ssize_t written = ::pwrite(fd.get(), head, head_bytes, 0);
+    if (written < 0) return errno;
+    if (written != static_cast<ssize_t>(head_bytes)) return ENOSPC;
+    return ::link(temporary.c_str(), path.c_str()) == 0 || errno == EEXIST ? 0 : errno;
+  }();
   (void)::unlink(temporary.c_str());
   if (err != 0) return make_error(err, "create " + path);
   return {};

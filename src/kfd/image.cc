@@ -202,25 +202,27 @@ bool KfdImage::operator==(const KfdImage& other) const {
   return all(*this) == all(other);
 }
 
-Result<Topology> with_user_gpu_ids(const Topology& local, std::span<const DeviceIds> devices) {
+Result<Topology> topology_of_process(const Topology& local, std::span<const DeviceIds> devices) {
   std::unordered_map<std::uint32_t, std::uint32_t> user_id_of;
-  for (const DeviceIds& device : devices) user_id_of.emplace(device.actual_gpu_id, device.user_gpu_id);
-  if (user_id_of.size() != devices.size() || local.gpu_count() != devices.size()) {
-    return make_error(EIO, "the KFD shows the process " + std::to_string(devices.size()) +
-                               " GPUs, sysfs shows " + std::to_string(local.gpu_count()) +
-                               " here (is a device cgroup different?)");
-  }
-  Topology renamed = local;
-  for (Node& node : renamed.nodes) {
-    if (!node.is_gpu()) continue;
-    const auto at = user_id_of.find(node.gpu_id);
-    if (at == user_id_of.end()) {
-      return make_error(EIO,
-                        "GPU " + std::to_string(node.gpu_id) + " of sysfs is not among the process' GPUs");
+  for (const DeviceIds& device : devices) {
+    if (!user_id_of.emplace(device.actual_gpu_id, device.user_gpu_id).second) {
+      return make_error(
+          EIO, "the KFD names GPU " + std::to_string(device.actual_gpu_id) + " of the process twice");
     }
-    node.gpu_id = at->second;
   }
-  return renamed;
+  Topology known;
+  for (const Node& node : local.nodes) {
+    const auto at = node.is_gpu() ? user_id_of.find(node.gpu_id) : user_id_of.end();
+    if (node.is_gpu() && at == user_id_of.end()) continue;  // hidden from the process
+    known.nodes.push_back(node);
+    if (node.is_gpu()) known.nodes.back().gpu_id = at->second;
+  }
+  if (known.gpu_count() != devices.size()) {
+    return make_error(ENODEV, "the process has " + std::to_string(devices.size()) +
+                                  " GPUs, the topology in sysfs shows " + std::to_string(known.gpu_count()) +
+                                  " of them; is sysfs of the host visible here?");
+  }
+  return known;
 }
 
 std::vector<std::uint8_t> encode_kfd_image(const KfdImage& image) {

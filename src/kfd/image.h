@@ -55,9 +55,10 @@ struct KfdImage {
   bool operator==(const KfdImage&) const;
 };
 
-// The topology with each GPU named as the dumped process names it. `devices` must name every GPU of `local`
-// once: else EIO (the KFD shows the process other GPUs than sysfs shows us).
-Result<Topology> with_user_gpu_ids(const Topology& local, std::span<const DeviceIds> devices);
+// The part of `local` that a process knows: all CPU nodes, and the GPUs of `devices` under the names it has
+// for them; a GPU that is hidden from it is left out, and links to that are not valid. Errors: ENODEV, the
+// KFD shows the process a GPU that sysfs does not show us; EIO, `devices` names one twice.
+Result<Topology> topology_of_process(const Topology& local, std::span<const DeviceIds> devices);
 
 // Bytes of the message criu_kfd. Links that are not valid are left out.
 std::vector<std::uint8_t> encode_kfd_image(const KfdImage& image);

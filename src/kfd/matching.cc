@@ -515,7 +515,8 @@ std::string Refusal::text() const {
       }
     }
     for (const auto& [reason, locals] : lines) {
-      text += "\n  GPU " + gpu_name(source) + " on local GPU " + locals + ": " + reason;
+      text.append("\n  GPU ").append(gpu_name(source)).append(" on local GPU ").append(locals);
+      text.append(": ").append(reason);
     }
   }
   return text;

@@ -1,38 +1,18 @@
 // SPDX-License-Identifier: MIT
 #include "kfd/processes.h"
 
-#include <fcntl.h>
 #include <linux/kcmp.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
-#include <optional>
-#include <string_view>
+#include <fstream>
 
 #include "kfd/directory.h"
+#include "kfd/task_status.h"
 
 namespace sluice::kfd {
 namespace {
-
-// TracerPid of a status file; nothing when the process is gone or the line is missing.
-std::optional<pid_t> tracer_of(const std::string& status_path) {
-  const UniqueFd fd(::open(status_path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd) return std::nullopt;
-  // The line is among the first eight; 1 KiB holds them whatever the name.
-  std::array<char, 1024> text{};
-  const ssize_t length = ::read(fd.get(), text.data(), text.size());
-  if (length <= 0) return std::nullopt;
-  const std::string_view view(text.data(), static_cast<std::size_t>(length));
-  constexpr std::string_view kKey = "\nTracerPid:\t";
-  const std::size_t at = view.find(kKey);
-  if (at == std::string_view::npos) return std::nullopt;
-  std::string_view value = view.substr(at + kKey.size());
-  value = value.substr(0, value.find('\n'));
-  return parse_number(value);
-}
 
 bool process_gone(int err) {
   return err == ENOENT || err == ESRCH;
@@ -52,9 +32,19 @@ Result<std::vector<pid_t>> processes_traced_by(pid_t tracer, const char* proc) {
   SLUICE_TRY_ASSIGN(const std::vector<int> pids, numbered_entries(proc));
   std::vector<pid_t> traced;
   for (const int pid : pids) {
-    if (tracer_of(std::string(proc) + "/" + std::to_string(pid) + "/status") == tracer) traced.push_back(pid);
+    const auto status = read_task_status(std::string(proc) + "/" + std::to_string(pid));
+    if (status && status->tracer == tracer) traced.push_back(pid);
   }
   return traced;
+}
+
+std::optional<pid_t> innermost_pid(pid_t pid, const char* proc) {
+  std::ifstream status(std::string(proc) + "/" + std::to_string(pid) + "/status");
+  for (std::string line; std::getline(status, line);) {
+    // "NSpid:\t4711\t12\t1": outermost first.
+    if (line.starts_with("NSpid:\t")) return parse_number(line.substr(line.rfind('\t') + 1));
+  }
+  return std::nullopt;
 }
 
 Result<std::vector<int>> device_descriptors(pid_t pid, dev_t device, const char* proc) {

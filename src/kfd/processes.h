@@ -10,6 +10,7 @@
 
 #include <sys/types.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,9 @@ Result<std::vector<pid_t>> traced_processes(const char* proc = kProcPath);
 
 // The same for any tracer thread.
 Result<std::vector<pid_t>> processes_traced_by(pid_t tracer, const char* proc = kProcPath);
+
+// The pid of `pid` in its own, innermost pid namespace; nothing when the process is gone.
+std::optional<pid_t> innermost_pid(pid_t pid, const char* proc = kProcPath);
 
 // Descriptors of process `pid` that are the character device `device`, ascending. A process that has ended
 // has none. Errors: EACCES (not allowed to look).

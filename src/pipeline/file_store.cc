@@ -153,6 +153,26 @@ void note_failure(Slot& slot, const Op& op, std::int32_t result) {
   slot.failed_result = result;
 }
 
+// Takes one completion of a slot whose Ops work through its runs: goes on with the Op's run by `start`, or,
+// when that is through, with the next one by `start_next`. Done when the slot is at rest, after a failure
+// too. `nothing` is the failure of an operation that moves no byte and gives no error.
+template <class Start, class StartNext>
+Progress advance_runs(Slot& slot, Op& op, std::int32_t result, std::uint64_t alignment, std::int32_t nothing,
+                      Start start, StartNext start_next) {
+  if (op.begin < op.end) {
+    std::int32_t failure = 0;
+    const Step step = account(op, result, alignment, failure);
+    if (step == Step::Again && slot.failed_op == nullptr) {
+      start();
+      return Progress::Pending;
+    }
+    if (step == Step::Failed) note_failure(slot, op, failure == 0 ? nothing : failure);
+  }
+  --slot.live_ops;
+  if (slot.failed_op == nullptr && op.begin < op.end) start_next();
+  return slot.live_ops > 0 ? Progress::Pending : Progress::Done;
+}
+
 }  // namespace
 
 // ---- FileSink ----
@@ -239,24 +259,13 @@ Result<Submit> FileSink::submit(Slot& slot) {
 }
 
 Result<Progress> FileSink::advance(Slot& slot, Op& op, std::int32_t result) {
-  std::int32_t failure = 0;
-  if (op.begin < op.end) {
-    const Step step = account(op, result, alignment_, failure);
-    if (step == Step::Again && slot.failed_op == nullptr) {
-      start(slot, op);
-      return Progress::Pending;
-    }
-    if (step == Step::Failed)
-      note_failure(slot, op, failure == 0 ? -EIO : failure);  // wrote nothing, said no error
-  }
-  --slot.live_ops;
-  if (slot.failed_op == nullptr && op.begin < op.end) (void)start_next_run(slot, op);
-  if (slot.live_ops > 0) return Progress::Pending;
-  if (slot.failed_op != nullptr) {
+  const Progress progress = advance_runs(
+      slot, op, result, alignment_, -EIO, [&] { start(slot, op); }, [&] { (void)start_next_run(slot, op); });
+  if (progress == Progress::Done && slot.failed_op != nullptr) {
     return make_error(-slot.failed_result,
                       range_text("write", name_, slot, slot.failed_op->begin, slot.failed_op->end));
   }
-  return Progress::Done;
+  return progress;
 }
 
 Result<void> FileSink::finish() {
@@ -316,7 +325,6 @@ FileSource::~FileSource() = default;
 void FileSource::mark_holes(Slot& slot) {
   const std::uint64_t chunk_begin = slot.chunk.file_offset;
   const std::uint64_t chunk_end = chunk_begin + slot.chunk.length;
-  std::uint64_t unit_begin = chunk_begin;
   for (std::uint64_t at = chunk_begin; finds_holes_ && at < chunk_end;
        at = std::min(extent_end_, chunk_end)) {
     if (at < extent_begin_ || at >= extent_end_) {
@@ -326,8 +334,8 @@ void FileSource::mark_holes(Slot& slot) {
     // Whole units of [at, hole_end), counted from the chunk's begin; a unit that the chunk's end cuts short
     // is whole.
     const std::uint64_t hole_end = std::min(extent_end_, chunk_end);
-    unit_begin = chunk_begin + align_up(at - chunk_begin, kZeroUnitBytes);
-    for (; unit_begin < hole_end; unit_begin += kZeroUnitBytes) {
+    for (std::uint64_t unit_begin = chunk_begin + align_up(at - chunk_begin, kZeroUnitBytes);
+         unit_begin < hole_end; unit_begin += kZeroUnitBytes) {
       if (std::min(unit_begin + kZeroUnitBytes, chunk_end) > hole_end) break;
       slot.zero_units[static_cast<std::size_t>((unit_begin - chunk_begin) / kZeroUnitBytes)] = true;
     }
@@ -388,24 +396,15 @@ Result<Submit> FileSource::submit(Slot& slot) {
 }
 
 Result<Progress> FileSource::advance(Slot& slot, Op& op, std::int32_t result) {
-  std::int32_t failure = 0;
-  if (op.begin < op.end) {
-    const Step step = account(op, result, alignment_, failure);
-    if (step == Step::Again && slot.failed_op == nullptr) {
-      start(slot, op);
-      return Progress::Pending;
-    }
-    if (step == Step::Failed) note_failure(slot, op, failure == 0 ? -EBADMSG : failure);
-  }
-  --slot.live_ops;
-  if (slot.failed_op == nullptr && op.begin < op.end) (void)start_next_run(slot, op);
-  if (slot.live_ops > 0) return Progress::Pending;
-  if (slot.failed_op != nullptr) {
+  const Progress progress = advance_runs(
+      slot, op, result, alignment_, -EBADMSG, [&] { start(slot, op); },
+      [&] { (void)start_next_run(slot, op); });
+  if (progress == Progress::Done && slot.failed_op != nullptr) {
     std::string text = range_text("read", name_, slot, slot.failed_op->begin, slot.failed_op->end);
     if (slot.failed_result == -EBADMSG) text += ": the file ends early";
     return make_error(-slot.failed_result, std::move(text));
   }
-  return Progress::Done;
+  return progress;
 }
 
 }  // namespace sluice

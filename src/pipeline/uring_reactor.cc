@@ -171,14 +171,14 @@ void UringReactor::Impl::reap() {
   for (;;) {
     const unsigned count = io_uring_peek_batch_cqe(&ring, cqes.data(), static_cast<unsigned>(cqes.size()));
     for (unsigned i = 0; i < count; ++i) {
-      const std::uint64_t user_data = cqes[i]->user_data;
+      void* const data = io_uring_cqe_get_data(cqes[i]);
       const std::int32_t result = cqes[i]->res;
-      const std::uint64_t tag = user_data & kTagMask;
+      const std::uint64_t tag = cqes[i]->user_data & kTagMask;
       if (tag == 0) {
-        push_ready(Completion{reinterpret_cast<Op*>(static_cast<std::uintptr_t>(user_data)), result});
+        push_ready(Completion{static_cast<Op*>(data), result});
         continue;
       }
-      Poll& poll = *reinterpret_cast<Poll*>(static_cast<std::uintptr_t>(user_data & ~kTagMask));
+      Poll& poll = *reinterpret_cast<Poll*>(static_cast<std::byte*>(data) - tag);
       (tag == kPollTag ? poll.poll_result : poll.timeout_result) = result;
       if (--poll.cqes_due == 0) {
         push_ready(Completion{poll.op, outcome(poll)});

@@ -8,9 +8,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cinttypes>
+#include <cstdio>
 
 #include "drm/target_file.h"
 #include "kfd/image.h"
+#include "kfd/mapped_files.h"
 #include "kfd/processes.h"
 #include "kfd/uapi.h"
 #include "plugin/image_files.h"
@@ -52,6 +55,23 @@ Result<std::vector<pid_t>> holding_processes(int fd, dev_t device) {
   return pids;
 }
 
+// CRIU restores a file in the process of the lowest pid that holds it, and the KFD process becomes that
+// one's. `owner`: the process that opened it, as PROCESS_INFO says, in its own pid namespace.
+Result<void> check_owner(pid_t owner, int id, const std::vector<pid_t>& holders) {
+  std::optional<pid_t> lowest;
+  for (const pid_t holder : holders) {
+    const auto pid = kfd::innermost_pid(holder);
+    if (!pid) return {};  // an old kernel does not say
+    lowest = std::min(lowest.value_or(*pid), *pid);
+  }
+  if (!lowest || lowest == owner) return {};
+  return Error{EINVAL, "file " + std::to_string(id) + " of /dev/kfd was opened by process " +
+                           std::to_string(owner) + " and would be restored in process " +
+                           std::to_string(*lowest) +
+                           ", which has inherited it; that is not supported: the process that opened it must "
+                           "keep it, and have the lowest pid of all that hold it"};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Dumper>> Dumper::make(RunStage stage) {
@@ -81,8 +101,29 @@ Result<Answer> Dumper::accept_map(const struct stat& st) {
       file.kind == kfd::FileKind::Kfd ||
       (file.kind == kfd::FileKind::RenderNode && topology_.find_render_minor(file.render_minor) != nullptr);
   if (!ours) return Answer();
+  if (file.kind == kfd::FileKind::Kfd) SLUICE_TRY(check_kfd_maps());
   note_in_inventory();
   return Answer(0);
+}
+
+// CRIU names no process here, but all of the tree stand still and are traced by now, so once is enough. A map
+// without a descriptor would pass unseen otherwise: no DUMP_EXT_FILE ever comes for it.
+Result<void> Dumper::check_kfd_maps() {
+  if (stage_ != kStageDump || std::exchange(kfd_maps_checked_, true)) return {};
+  SLUICE_TRY_ASSIGN(const std::vector<pid_t> pids, kfd::traced_processes());
+  for (const pid_t pid : pids) {
+    SLUICE_TRY_ASSIGN(const std::vector<kfd::MappedFile> files, kfd::mapped_files(pid));
+    const bool maps_kfd = std::any_of(
+        files.begin(), files.end(), [&](const kfd::MappedFile& file) { return file.device == kfd_device_; });
+    if (!maps_kfd) continue;
+    SLUICE_TRY_ASSIGN(const std::vector<int> descriptors, kfd::device_descriptors(pid, kfd_device_));
+    if (descriptors.empty()) {
+      return Error{EINVAL, "process " + std::to_string(pid) +
+                               " maps /dev/kfd but has no descriptor of it: what it has in the GPUs cannot "
+                               "be reached; it must keep /dev/kfd open"};
+    }
+  }
+  return {};
 }
 
 // Once per image: CRIU does not look for doubles, and a double makes every restore fail.
@@ -118,55 +159,72 @@ Result<void> Dumper::dump_kfd(int fd, int id) {
   kfd_minor_version_ = own.version().minor;
 
   SLUICE_TRY_ASSIGN(std::vector<pid_t> holders, holding_processes(fd, kfd_device_));
-  SLUICE_TRY_ASSIGN(const KfdFile* same, find_alias(holders));
+  SLUICE_TRY_ASSIGN(const KfdFile* same, find_alias(fd, holders));
   if (same != nullptr) {
     kfd::KfdImage alias;
     alias.alias_of = static_cast<std::uint32_t>(same->id);
     alias.dump_id = dump_id_;
     images_.insert(images_.begin(), kfd_image_name(id));
     SLUICE_TRY(write_image(image_dir_fd(), kfd_image_name(id), kfd::encode_kfd_image(alias), config_.sync));
-    kfd_files_.push_back({id, std::move(holders), same->owner, true});
     return {};
   }
 
   SLUICE_TRY_ASSIGN(UniqueFd file, duplicate(fd));
-  const pid_t owner = holders.empty() ? 0 : holders.front();
-  const std::string name =
-      owner != 0 ? "process " + std::to_string(owner) : "the process of file " + std::to_string(id);
-  kfd_files_.push_back({id, std::move(holders), owner, false});
-  return dump_process(sessions_.open_session(std::move(file), name), id);
+  const std::string name = holders.empty() ? "the process of file " + std::to_string(id)
+                                           : "process " + std::to_string(holders.front());
+  kfd::CriuSession& session = sessions_.open_session(std::move(file), name);
+  SLUICE_TRY(dump_process(session, id, holders));
+  kfd_files_.push_back({id, std::move(holders), &session});
+  return {};
 }
 
 // A KFD process is the unit, not the file: a process that opens /dev/kfd twice has one, and a second
-// PROCESS_INFO would stop its queues for ever. The dumped file of the same process, or null. Which process a
-// file that several hold belongs to cannot be told before PROCESS_INFO, so beside an already dumped one it is
-// refused.
-Result<const Dumper::KfdFile*> Dumper::find_alias(const std::vector<pid_t>& holders) const {
+// PROCESS_INFO would stop its queues for ever. The file through which the KFD process of `fd` was dumped, or
+// null when it runs. What could not be restored is refused: in a restored task every file of /dev/kfd that it
+// opens itself belongs to one KFD process, its own.
+Result<const Dumper::KfdFile*> Dumper::find_alias(int fd, const std::vector<pid_t>& holders) const {
+  const auto refusal = [&] {
+    return Error{EINVAL,
+                 "of the files of /dev/kfd that " +
+                     (holders.empty() ? "a process" : "process " + std::to_string(holders.front())) +
+                     " holds, one was inherited through a fork; that is not supported yet where there "
+                     "are several"};
+  };
+  const KfdFile* same = nullptr;
+  bool runs = true;
   for (const KfdFile& file : kfd_files_) {
-    const bool shares = std::any_of(holders.begin(), holders.end(), [&](pid_t pid) {
-      return std::find(file.holders.begin(), file.holders.end(), pid) != file.holders.end();
-    });
-    if (!shares) continue;
-    if (holders.size() == 1 && file.holders.size() == 1) return &file;
-    return Error{
-        EINVAL,
-        "several processes hold several files of /dev/kfd in common; which KFD process each belongs to "
-        "cannot be told safely"};
+    SLUICE_TRY_ASSIGN(const bool is_same, file.session->same_process(fd));
+    if (is_same) runs = false;
+    const bool shares = std::find_first_of(holders.begin(), holders.end(), file.holders.begin(),
+                                           file.holders.end()) != holders.end();
+    if (!shares) continue;  // processes that are alike have the same counts
+    if (!is_same || holders.size() != 1 || file.holders.size() != 1) return refusal();
+    same = &file;
   }
-  return nullptr;
+  if (same == nullptr && !runs) return refusal();
+  return same;
 }
 
 // The dump of one KFD process, as a table of contents.
-Result<void> Dumper::dump_process(kfd::CriuSession& session, int id) {
+Result<void> Dumper::dump_process(kfd::CriuSession& session, int id, const std::vector<pid_t>& holders) {
   const auto began = std::chrono::steady_clock::now();
-  SLUICE_TRY_ASSIGN(const kfd::ProcessInfo info, session.process_info());
+  const auto answer = session.process_info();
+  if (!answer && answer.error().err == EBADF) {
+    return Error{EBADF, "file " + std::to_string(id) +
+                            " of /dev/kfd was opened by a process that is gone or not part of this dump, and "
+                            "inherited: " +
+                            session.name() + " must close it (" + answer.error().what + ")"};
+  }
+  if (!answer) return answer.error();
+  const kfd::ProcessInfo info = *answer;
+  SLUICE_TRY(check_owner(static_cast<pid_t>(info.pid), id, holders));
   SLUICE_TRY_ASSIGN(kfd::Checkpoint checkpoint, session.checkpoint());
   log_line(Level::Info, session.name() + ": " + std::to_string(info.num_devices) + " GPUs, " +
                             std::to_string(info.num_bos) + " BOs, " + std::to_string(info.num_objects) +
                             " queues, events and SVM ranges");
   kfd::KfdImage image;
   image.pid = info.pid;
-  SLUICE_TRY_ASSIGN(image.topology, topology_of(topology_, checkpoint.devices));
+  SLUICE_TRY_ASSIGN(image.topology, kfd::topology_of_process(topology_, checkpoint.devices));
   image.bos = bo_entries(checkpoint);
   image.num_objects = info.num_objects;
   SLUICE_TRY_ASSIGN(const std::optional<kfd::HsakmtShm> shm, kfd::read_hsakmt_shm());
@@ -312,8 +370,31 @@ Result<void> Dumper::unpause() {
 }
 
 Result<void> Dumper::finish(int ret) {
-  if (ret < 0) remove_images();
+  if (ret < 0) {
+    remove_images();
+    name_hopeless_maps();
+  }
   return unpause();
+}
+
+// CRIU's own parser stops at a map of a dma-buf, before it asks any plugin.
+void Dumper::name_hopeless_maps() const {
+  if (kfd_device_ == 0 || stage_ != kStageDump) return;
+  const auto pids = kfd::traced_processes();
+  if (!pids) return;
+  for (const pid_t pid : *pids) {
+    const auto files = kfd::mapped_files(pid);
+    if (!files) continue;
+    const auto dma_buf = std::find_if(files->begin(), files->end(),
+                                      [](const kfd::MappedFile& file) { return file.is_dma_buf(); });
+    if (dma_buf == files->end()) continue;
+    char address[24];
+    (void)std::snprintf(address, sizeof address, "0x%" PRIx64, dma_buf->address);
+    log_line(Level::Error, "process " + std::to_string(pid) + " maps a dma-buf, " + dma_buf->name + ", at " +
+                               address +
+                               ": CRIU cannot dump such a map, whatever the plugin; the process "
+                               "must unmap it first");
+  }
 }
 
 // What an earlier dump left in the directory never mixes with this one: a pages file of then beside metadata

@@ -30,7 +30,9 @@ class Dumper {
   // the target's open file, borrowed.
   Result<Answer> dump_file(int fd, int id);
 
-  // HANDLE_DEVICE_VMA: 0 for maps of /dev/kfd and of AMD render nodes, nothing for others.
+  // HANDLE_DEVICE_VMA: 0 for maps of /dev/kfd and of AMD render nodes, nothing for others. EINVAL where a
+  // process of the tree maps /dev/kfd and holds no descriptor of it, through which alone its GPU state could
+  // be reached.
   Result<Answer> accept_map(const struct stat& st);
 
   // Starts the queues of every dumped process again. Idempotent.
@@ -40,12 +42,11 @@ class Dumper {
   Result<void> finish(int ret);
 
  private:
-  // An open file of /dev/kfd that was dumped.
+  // The open file of /dev/kfd through which a KFD process was dumped.
   struct KfdFile {
     int id = 0;
     std::vector<pid_t> holders;  // processes whose descriptor it is
-    pid_t owner = 0;             // the KFD process, as a pid here; 0 when it cannot be told
-    bool alias = false;
+    kfd::CriuSession* session = nullptr;
   };
   // A GPU of a dumped KFD process, as far as render files of it want to know.
   struct ProcessGpu {
@@ -65,10 +66,11 @@ class Dumper {
 
   explicit Dumper(RunStage stage) : stage_(stage) {}
   void note_in_inventory();
+  Result<void> check_kfd_maps();
   Result<void> dump_kfd(int fd, int id);
   Result<void> dump_render(int fd, int id, std::uint32_t minor);
-  Result<const KfdFile*> find_alias(const std::vector<pid_t>& holders) const;
-  Result<void> dump_process(kfd::CriuSession& session, int id);
+  Result<const KfdFile*> find_alias(int fd, const std::vector<pid_t>& holders) const;
+  Result<void> dump_process(kfd::CriuSession& session, int id, const std::vector<pid_t>& holders);
   Result<std::vector<GpuOutcome>> dump_contents(std::vector<GpuContents> contents, int id);
   Result<std::vector<GpuContents>> contents_of(kfd::Checkpoint& checkpoint) const;
   void note_gpus(const kfd::Checkpoint& checkpoint);
@@ -76,6 +78,7 @@ class Dumper {
   Result<void> write_render(const RenderFile& render);
   Result<void> remove_stale();
   void remove_images();
+  void name_hopeless_maps() const;
 
   RunStage stage_;
   Config config_;
@@ -90,6 +93,7 @@ class Dumper {
   std::vector<RenderFile> render_files_;
   std::vector<std::string> images_;  // names of this dump, in the order in which they must go
   bool in_inventory_ = false;
+  bool kfd_maps_checked_ = false;
   bool stale_removed_ = false;
 };
 

@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
@@ -26,24 +25,6 @@ int numa_node_of_render_minor(std::uint32_t minor) {
   int node = -1;
   if (got > 0) (void)std::from_chars(text.data(), text.data() + got, node);
   return node;
-}
-
-Result<kfd::Topology> topology_of(const kfd::Topology& machine, std::span<const kfd::DeviceIds> devices) {
-  kfd::Topology known;
-  for (const kfd::Node& node : machine.nodes) {
-    const auto ids = std::find_if(devices.begin(), devices.end(), [&](const kfd::DeviceIds& candidate) {
-      return candidate.actual_gpu_id == node.gpu_id;
-    });
-    if (node.is_gpu() && ids == devices.end()) continue;  // hidden from the process
-    known.nodes.push_back(node);
-    if (node.is_gpu()) known.nodes.back().gpu_id = ids->user_gpu_id;
-  }
-  if (known.gpu_count() != devices.size()) {
-    return Error{ENODEV, "the process has " + std::to_string(devices.size()) +
-                             " GPUs, the topology in sysfs shows " + std::to_string(known.gpu_count()) +
-                             " of them; is sysfs of the host visible here?"};
-  }
-  return known;
 }
 
 void write_stats(Direction direction, int id, double seconds, std::span<const GpuOutcome> gpus) {

@@ -15,16 +15,11 @@ namespace sluice::plugin {
 namespace {
 
 // MAX_GPU_INSTANCE gpu_ids of four bytes and 16 bytes more. Read in Linux 6.1 (KFD 1.11), 6.12 (1.17) and 7.2
-// (1.23); what lies between is not known to us.
+// (1.23); which of the versions between changed it is not known to us.
 constexpr std::uint32_t kOldRecordBytes = 80;
 constexpr std::uint32_t kNewRecordBytes = 272;
 constexpr std::uint32_t kLastKnownOldMinor = 11;
 constexpr std::uint32_t kFirstKnownNewMinor = 17;
-
-std::uint32_t local_record_bytes(std::uint32_t minor) {
-  if (minor <= kLastKnownOldMinor) return kOldRecordBytes;
-  return minor >= kFirstKnownNewMinor ? kNewRecordBytes : 0;
-}
 
 struct FreeRenderNode {
   void operator()(CriuRenderNode* node) const { criu_render_node__free_unpacked(node, nullptr); }
@@ -78,18 +73,25 @@ Sum128 bo_table_digest(std::span<const kfd::BoEntry> bos, std::uint32_t gpu_id) 
   return sum_of(std::as_bytes(std::span<const std::uint64_t>(words)));
 }
 
-Result<void> check_private_data(const kfd::KfdImage& image, std::uint32_t local_minor) {
-  const std::uint32_t here = local_record_bytes(local_minor);
-  const std::uint32_t there = image.bo_record_bytes != 0
-                                  ? image.bo_record_bytes
-                                  : kfd::derive_bo_record_bytes(image.topology.gpu_count(), image.bos.size(),
-                                                                image.num_objects, image.priv_data);
-  if (here == 0 || there == 0 || here == there) return {};
-  return Error{EINVAL,
-               "the image was made under Linux " +
-                   (image.kernel_release.empty() ? std::string("(not recorded)") : image.kernel_release) +
-                   ", whose driver keeps " + std::to_string(there) + " bytes per BO where this one keeps " +
-                   std::to_string(here) + "; restore it under a kernel of the same kind"};
+std::uint32_t known_record_bytes(std::uint32_t minor) {
+  if (minor <= kLastKnownOldMinor) return kOldRecordBytes;
+  return minor >= kFirstKnownNewMinor ? kNewRecordBytes : 0;
+}
+
+std::uint32_t record_bytes_of(const kfd::KfdImage& image) {
+  if (image.bo_record_bytes != 0) return image.bo_record_bytes;
+  return kfd::derive_bo_record_bytes(image.topology.gpu_count(), image.bos.size(), image.num_objects,
+                                     image.priv_data);
+}
+
+Result<void> check_private_data(const kfd::KfdImage& image, std::uint32_t local_record_bytes) {
+  const std::uint32_t recorded = record_bytes_of(image);
+  if (local_record_bytes == 0 || recorded == 0 || local_record_bytes == recorded) return {};
+  return Error{
+      EINVAL, "the image was made under Linux " +
+                  (image.kernel_release.empty() ? std::string("(not recorded)") : image.kernel_release) +
+                  ", whose driver keeps " + std::to_string(recorded) + " bytes per BO where this one keeps " +
+                  std::to_string(local_record_bytes) + "; restore it under a kernel of the same kind"};
 }
 
 }  // namespace sluice::plugin

@@ -38,8 +38,14 @@ Result<kfd::KfdImage> unpack_kfd_image(std::span<const std::uint8_t> payload, co
 Sum128 bo_table_digest(std::span<const kfd::BoEntry> bos, std::uint32_t gpu_id);
 
 // The private data's records of BOs changed their size between kernels under one version number, and a kernel
-// that gets the wrong ones fails half-way. Where both sizes are known and differ: EINVAL, before anything is
-// created. `local_minor` is KFD's version 1.<minor> here.
-Result<void> check_private_data(const kfd::KfdImage& image, std::uint32_t local_minor);
+// that gets the wrong ones fails half-way. Bytes of a record under KFD 1.<minor>; 0 where only the kernel can
+// tell (kfd::probe_bo_record_bytes).
+std::uint32_t known_record_bytes(std::uint32_t minor);
+
+// The same of the kernel that the image was made under; 0 where it cannot be told.
+std::uint32_t record_bytes_of(const kfd::KfdImage& image);
+
+// EINVAL, naming both sizes, where both are known and differ: before anything is created.
+Result<void> check_private_data(const kfd::KfdImage& image, std::uint32_t local_record_bytes);
 
 }  // namespace sluice::plugin

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/eventfd.h>
+#include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
@@ -46,6 +47,17 @@ std::optional<std::uint32_t> render_minor_of(std::string_view path) {
   return minor;
 }
 
+// The KFD wants its capability for RESTORE in the initial user namespace, where no task is that CRIU restores
+// into one of its own. The inode of the initial one is fixed (PROC_USER_INIT_INO, include/linux/proc_ns.h).
+Result<void> check_user_namespace() {
+  constexpr ino_t kInitialUserNamespace = 0xEFFFFFFD;
+  struct stat st {};
+  if (stat("/proc/self/ns/user", &st) != 0 || st.st_ino == kInitialUserNamespace) return {};
+  return Error{EPERM,
+               "this task is restored into a user namespace, and the kernel creates KFD state only for the "
+               "initial one; nothing was created"};
+}
+
 void log_progress(const std::string& line) {
   log_line(Level::Info, line);
 }
@@ -61,10 +73,45 @@ Result<std::unique_ptr<Restorer>> Restorer::make() {
   LogLines lines;
   restorer->config_ = parse_config(environment_and_file(kConfigFile, lines), lines);
   log_lines(lines);
+  restorer->ask_record_bytes();
   if (restorer->config_.parallel_restore && host_has_post_forking()) {
     SLUICE_TRY_ASSIGN(restorer->server_, ContentServer::make(restorer->config_));
   }
   return restorer;
+}
+
+// Asks a kernel whose version does not tell it for the size of its BO records. In init(), where no task has
+// been forked: this process' KFD process cannot RESTORE afterwards, and has no need to. Only where there is
+// something to compare; without an answer the restore goes on unchecked.
+void Restorer::ask_record_bytes() {
+  if (streaming()) return;
+  const auto names = list_kfd_images(image_dir_fd());
+  if (!names || names->empty()) return;
+  const auto own = kfd::KfdDevice::open();
+  if (!own || known_record_bytes(own->version().minor) != 0) return;
+  const auto recorded = std::any_of(names->begin(), names->end(), [](const std::string& name) {
+    const auto payload = read_image(image_dir_fd(), name);
+    if (!payload) return false;  // the task that needs it will say so
+    const auto image = unpack_kfd_image(*payload, name);
+    return image && record_bytes_of(*image) != 0;
+  });
+  if (!recorded) return;
+  const auto answer = [&]() -> Result<std::uint32_t> {
+    SLUICE_TRY_ASSIGN(const kfd::Topology local, kfd::read_topology());
+    const auto gpu = std::find_if(local.nodes.begin(), local.nodes.end(),
+                                  [](const kfd::Node& node) { return node.is_gpu(); });
+    if (gpu == local.nodes.end()) return make_error(ENODEV, "no GPU");
+    const std::string path = drm::Device::render_node(gpu->drm_render_minor);
+    const UniqueFd render(open(path.c_str(), O_RDWR | O_CLOEXEC));
+    if (!render) return make_error(errno, "open " + path);
+    return kfd::probe_bo_record_bytes(*own, gpu->gpu_id, render.get());
+  }();
+  if (answer) {
+    asked_record_bytes_ = *answer;
+  } else {
+    log_line(Level::Warning, "cannot tell whether this kernel understands the image's private data (" +
+                                 answer.error().what + "); if it does not, the restore will fail half-way");
+  }
 }
 
 Result<void> Restorer::start_server() {
@@ -111,7 +158,9 @@ Result<int> Restorer::restore_kfd(const kfd::KfdImage& image, int id) {
     return std::move(own).take_fd().release();
   }
   if (first_unused_fd_ < 0) first_unused_fd_ = first_unused_fd(static_cast<int>(image.pid));
-  SLUICE_TRY(check_private_data(image, own.version().minor));
+  SLUICE_TRY(check_user_namespace());
+  const std::uint32_t known = known_record_bytes(own.version().minor);
+  SLUICE_TRY(check_private_data(image, known != 0 ? known : asked_record_bytes_));
   SLUICE_TRY(match_gpus(image));
   SLUICE_TRY_ASSIGN(const std::vector<kfd::RestoreDevice> devices, restore_devices(image));
   std::vector<kfd::RestoreBo> bos;
@@ -136,9 +185,9 @@ Result<int> Restorer::restore_render(const RenderImage& image) {
                              " BOs of its own; BOs of render nodes are not supported yet"};
   }
   if (!match_) SLUICE_TRY(match_gpus_by_any_image());
-  SLUICE_TRY_ASSIGN(const kfd::Node* gpu, local_gpu(image.gpu_id));
+  SLUICE_TRY_ASSIGN(const kfd::Node* gpu, match_ ? local_gpu(image.gpu_id) : same_gpu(image));
   const std::uint32_t minor = gpu->drm_render_minor;
-  if (image.kfd_acquired.value_or(true)) {
+  if (match_ && image.kfd_acquired.value_or(true)) {
     SLUICE_TRY_ASSIGN(UniqueFd acquired, hand_out(minor));
     return acquired.release();
   }
@@ -161,7 +210,8 @@ Result<void> Restorer::match_gpus(const kfd::KfdImage& image) {
   return {};
 }
 
-// A render file may come before its KFD file. Every KFD image of a dump describes the same machine.
+// A render file may come before its KFD file. Every KFD image of a dump describes the same machine. No match
+// where there is none: then the tree has render files only.
 Result<void> Restorer::match_gpus_by_any_image() {
   SLUICE_TRY_ASSIGN(const std::vector<std::string> names, list_kfd_images(image_dir_fd()));
   for (const std::string& name : names) {
@@ -171,9 +221,21 @@ Result<void> Restorer::match_gpus_by_any_image() {
     if (first_unused_fd_ < 0) first_unused_fd_ = first_unused_fd(static_cast<int>(image.pid));
     return match_gpus(image);
   }
-  return Error{
-      ENOENT,
-      "the image has a render node but no KFD process, so its GPU cannot be matched; not supported yet"};
+  return {};
+}
+
+// The GPU of a render file when no KFD process tells what the machine was like: the one of the same gpu_id,
+// which is a hash over the GPU's place and size.
+Result<const kfd::Node*> Restorer::same_gpu(const RenderImage& image) {
+  SLUICE_TRY_ASSIGN(local_, kfd::read_topology());
+  const kfd::Node* node = local_.find_gpu(image.gpu_id);
+  if (node == nullptr) {
+    return Error{ENODEV, "renderD" + std::to_string(image.minor) + " of the image belongs to GPU " +
+                             std::to_string(image.gpu_id) +
+                             ", which is not here, and without a KFD process the image does not say what it "
+                             "was like, so no other can stand in for it"};
+  }
+  return node;
 }
 
 Result<const kfd::Node*> Restorer::local_gpu(std::uint32_t user_gpu_id) const {
@@ -357,6 +419,7 @@ Result<Answer> Restorer::resume(int pid) {
 
 Result<void> Restorer::join_server() {
   if (!server_) return {};
+  joined_ = true;
   Result<void> joined = server_->join(log_progress);
   log_lines(server_->take_log_lines());
   if (joined) {
@@ -368,8 +431,8 @@ Result<void> Restorer::join_server() {
 }
 
 Result<void> Restorer::finish() {
-  if (!server_) return {};
-  server_->cancel();  // nothing is left to wait for: whatever was needed, resume() has joined
+  if (!server_ || joined_) return {};
+  server_->cancel();  // nothing is left to wait for: whatever was needed, resume() would have joined
   Result<void> joined = join_server();
   if (!joined && joined.error().err == ECANCELED) return {};
   return joined;

@@ -42,7 +42,7 @@ class Restorer {
   // failure the process is killed, since CRIU ignores this hook's errors; nothing when it is no GPU process.
   Result<Answer> resume(int pid);
 
-  // exit(): joins what still runs.
+  // exit(): joins what still runs. A failure that resume() has reported is not reported again.
   Result<void> finish();
 
  private:
@@ -65,11 +65,13 @@ class Restorer {
   };
 
   Restorer() = default;
+  void ask_record_bytes();
   Result<int> restore_kfd(const kfd::KfdImage& image, int id);
   Result<int> restore_render(const RenderImage& image);
   Result<void> match_gpus(const kfd::KfdImage& image);
   Result<void> match_gpus_by_any_image();
   Result<const kfd::Node*> local_gpu(std::uint32_t user_gpu_id) const;
+  Result<const kfd::Node*> same_gpu(const RenderImage& image);
   Result<AcquiredFile*> acquire(std::uint32_t minor);
   Result<UniqueFd> hand_out(std::uint32_t minor);
   Result<int> mapping_file(std::uint32_t minor);
@@ -83,7 +85,8 @@ class Restorer {
   bool needed_ = false;   // the image may have files of ours
   dev_t kfd_device_ = 0;  // 0: no KFD on this machine
   std::unique_ptr<ContentServer> server_;
-  bool server_started_ = false;
+  bool joined_ = false;                   // resume() knows, and has reported, how the server's contents fared
+  std::uint32_t asked_record_bytes_ = 0;  // what the kernel said; 0: its version tells, or nothing does
 
   // Of the task:
   int first_unused_fd_ = -1;

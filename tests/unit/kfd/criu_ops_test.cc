@@ -92,6 +92,7 @@ class FakeKfd {
         args.pid = 77;
         return 0;
       case CriuOp::Checkpoint:
+        if (args.priv_data == 1) return refuse_without_memory(args);
         checkpoint(args);
         return 0;
       case CriuOp::Unpause:
@@ -105,6 +106,14 @@ class FakeKfd {
         seen_args = args;
         return 0;
     }
+    return -1;
+  }
+
+  // The kernel's order: whether the queues stand, then the counts, then the caller's memory.
+  int refuse_without_memory(const CriuArgs& args) const {
+    const bool counts_agree = args.num_devices == 2 && args.num_bos == bos.size() &&
+                              args.num_objects == num_objects && args.priv_data_size == priv_data_bytes;
+    errno = paused > 0 && counts_agree ? EFAULT : EINVAL;
     return -1;
   }
 
@@ -413,6 +422,28 @@ TEST(UnpauseGuard, a_kernel_that_says_not_paused_is_believed) {
 
 // --- restore
 // --------------------------------------------------------------------------------------------------------
+
+TEST(CriuSession, tells_another_file_of_its_process_from_one_of_another) {
+  FakeKfd kfd;
+  CriuSession session(some_fd(), "process 77", kfd.function());
+  const UniqueFd other = some_fd();
+  EXPECT_EQ(session.same_process(other.get()).error().err, EINVAL);
+  EXPECT_TRUE(kfd.ops.empty());
+  ASSERT_TRUE(session.process_info().ok());
+  EXPECT_TRUE(session.same_process(other.get()).value());
+  // The kernel's word for a process that runs, or that stands with other counts.
+  kfd.fail(CriuOp::Checkpoint, EINVAL);
+  EXPECT_FALSE(session.same_process(other.get()).value());
+  for (const int err : {EBADF, EACCES, ENODEV}) {
+    kfd.fail(CriuOp::Checkpoint, err);
+    EXPECT_EQ(session.same_process(other.get()).error().err, err);
+  }
+  EXPECT_EQ(kfd.paused, 1);
+  // The question leaves the answer to CHECKPOINT as it is.
+  EXPECT_TRUE(session.checkpoint().ok());
+  EXPECT_TRUE(session.unpause().ok());
+  EXPECT_EQ(session.same_process(other.get()).error().err, EINVAL);
+}
 
 class KfdRestore : public ::testing::Test {
  protected:

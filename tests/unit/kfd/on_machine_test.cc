@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -38,6 +39,15 @@ struct Report {
   std::uint64_t value = 0;
 };
 
+// Traced and stopped, as CRIU has it.
+void seize_process(pid_t pid) {
+  ASSERT_EQ(::ptrace(PTRACE_SEIZE, pid, nullptr, nullptr), 0);
+  ASSERT_EQ(::ptrace(PTRACE_INTERRUPT, pid, nullptr, nullptr), 0);
+  int status = 0;
+  ASSERT_EQ(::waitpid(pid, &status, __WALL), pid);
+  ASSERT_TRUE(WIFSTOPPED(status));
+}
+
 // A child that runs `task`, reports, and stays until it is killed.
 class Task {
  public:
@@ -51,7 +61,9 @@ class Task {
       for (;;) ::pause();
     }
     ::close(channel[1]);
-    EXPECT_EQ(::read(channel[0], &report_, sizeof report_), static_cast<ssize_t>(sizeof report_));
+    Report report;
+    EXPECT_EQ(::read(channel[0], &report, sizeof report), static_cast<ssize_t>(sizeof report));
+    report_ = report;
     ::close(channel[0]);
   }
   ~Task() {
@@ -63,14 +75,7 @@ class Task {
   pid_t pid() const { return pid_; }
   const Report& report() const { return report_; }
 
-  // Traced and stopped, as CRIU has it.
-  void seize() const {
-    ASSERT_EQ(::ptrace(PTRACE_SEIZE, pid_, nullptr, nullptr), 0);
-    ASSERT_EQ(::ptrace(PTRACE_INTERRUPT, pid_, nullptr, nullptr), 0);
-    int status = 0;
-    ASSERT_EQ(::waitpid(pid_, &status, __WALL), pid_);
-    ASSERT_TRUE(WIFSTOPPED(status));
-  }
+  void seize() const { seize_process(pid_); }
 
  private:
   pid_t pid_ = -1;
@@ -181,7 +186,7 @@ TEST_F(OnMachine, a_process_is_checkpointed_and_restored) {
 
   // Through the image.
   KfdImage image;
-  auto named = with_user_gpu_ids(topology, checkpoint->devices);
+  auto named = topology_of_process(topology, checkpoint->devices);
   ASSERT_TRUE(named.ok()) << named.error().what;
   image.topology = std::move(named).value();
   for (const CheckpointBo& bo : checkpoint->bos) {
@@ -246,6 +251,50 @@ TEST_F(OnMachine, a_process_is_checkpointed_and_restored) {
   for (const CheckpointBo& bo : second_checkpoint->bos) {
     EXPECT_EQ(bo.gpu_id, checkpoint->bos[bo.addr == checkpoint->bos[0].addr ? 0 : 1].gpu_id);
   }
+  EXPECT_TRUE(guard.unpause_all().ok());
+}
+
+TEST_F(OnMachine, two_files_of_one_process_are_told_from_one_that_was_inherited) {
+  // The parent opens /dev/kfd; the child inherits that file and opens one of its own. Both live on.
+  const Task parent([]() -> Report {
+    const int inherited = ::open(kDevicePath, O_RDWR | O_CLOEXEC);
+    if (inherited < 0) return {errno, 0};
+    int channel[2];
+    if (::pipe2(channel, O_CLOEXEC) != 0) return {errno, 1};
+    const pid_t child = ::fork();
+    if (child < 0) return {errno, 2};
+    if (child == 0) {
+      const int own = ::open(kDevicePath, O_RDWR | O_CLOEXEC);
+      const int second = ::open(kDevicePath, O_RDWR | O_CLOEXEC);
+      const int err = own < 0 || second < 0 ? errno : 0;
+      (void)::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      (void)!::write(channel[1], &err, sizeof err);
+      for (;;) ::pause();
+    }
+    int err = EIO;
+    (void)!::read(channel[0], &err, sizeof err);
+    ::close(inherited);  // the child's descriptor is the last one now
+    return {err, static_cast<std::uint64_t>(child)};
+  });
+  ASSERT_EQ(parent.report().err, 0) << "step " << parent.report().value;
+  const auto child = static_cast<pid_t>(parent.report().value);
+  parent.seize();
+  seize_process(child);
+
+  const auto files = open_device_files({child}, kfd_device_number().value());
+  ASSERT_TRUE(files.ok()) << files.error().what;
+  ASSERT_EQ(files->size(), 3U);  // in order of their numbers: inherited, own, second
+  std::vector<UniqueFd> fds;
+  for (const OpenFile& file : *files) fds.push_back(take_descriptor(file.holders.front()).value());
+  CriuSession& session = guard.open_session(std::move(fds[1]), "the child");
+  ASSERT_TRUE(session.process_info().ok());
+  const auto second = session.same_process(fds[2].get());
+  ASSERT_TRUE(second.ok()) << second.error().what;
+  EXPECT_TRUE(*second);
+  const auto inherited = session.same_process(fds[0].get());
+  ASSERT_TRUE(inherited.ok()) << inherited.error().what;
+  EXPECT_FALSE(*inherited);
+  EXPECT_TRUE(session.checkpoint().ok());
   EXPECT_TRUE(guard.unpause_all().ok());
 }
 

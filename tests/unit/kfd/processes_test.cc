@@ -89,6 +89,18 @@ TEST(Processes, a_tracer_is_read_from_status_and_nothing_else) {
   EXPECT_EQ(processes_traced_by(5, proc.path().c_str()).value(), (std::vector<pid_t>{9, 10}));
 }
 
+TEST(Processes, the_innermost_pid_is_the_last_of_its_line) {
+  const TempDir proc;
+  write_text(proc.path() / "10/status", "Name:\tx\nPid:\t10\nNSpid:\t10\t4\t1\nNSpgid:\t10\t4\t2\n");
+  write_text(proc.path() / "11/status", "Name:\tx\nPid:\t11\nNSpid:\t11\n");
+  write_text(proc.path() / "12/status", "Name:\tx\nPid:\t12\n");
+  EXPECT_EQ(innermost_pid(10, proc.path().c_str()), 1);
+  EXPECT_EQ(innermost_pid(11, proc.path().c_str()), 11);
+  EXPECT_EQ(innermost_pid(12, proc.path().c_str()), std::nullopt);
+  EXPECT_EQ(innermost_pid(13, proc.path().c_str()), std::nullopt);
+  EXPECT_EQ(innermost_pid(::getpid()), ::getpid());
+}
+
 TEST(Processes, an_open_file_has_its_holders_whatever_their_descriptors) {
   if (!can_compare()) GTEST_SKIP() << "this kernel has no kcmp";
   // One file that both children hold, two that only the second has.

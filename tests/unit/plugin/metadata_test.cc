@@ -94,14 +94,25 @@ TEST(CheckPrivateData, RefusesOnlyWhatIsKnownToDiffer) {
   kfd::KfdImage image;
   image.kernel_release = "6.1.0";
   image.bo_record_bytes = 80;
-  EXPECT_TRUE(check_private_data(image, 11).ok());
-  EXPECT_TRUE(check_private_data(image, 14).ok());  // not known here
-  const Result<void> refused = check_private_data(image, 17);
+  EXPECT_TRUE(check_private_data(image, 80).ok());
+  EXPECT_TRUE(check_private_data(image, 0).ok());  // nobody knows
+  const Result<void> refused = check_private_data(image, 272);
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().err, EINVAL);
-  EXPECT_NE(refused.error().what.find("6.1.0"), std::string::npos);
+  for (const char* said : {"6.1.0", "80 bytes", "keeps 272"}) {
+    EXPECT_NE(refused.error().what.find(said), std::string::npos) << refused.error().what;
+  }
   image.bo_record_bytes = 0;  // an upstream image without BOs: nothing to go by
-  EXPECT_TRUE(check_private_data(image, 17).ok());
+  EXPECT_EQ(record_bytes_of(image), 0U);
+  EXPECT_TRUE(check_private_data(image, 272).ok());
+}
+
+TEST(PrivateData, VersionsOfTheKernelTellTheSizeOfARecordOrLeaveItOpen) {
+  EXPECT_EQ(known_record_bytes(8), 80U);
+  EXPECT_EQ(known_record_bytes(11), 80U);
+  for (std::uint32_t minor = 12; minor <= 16; ++minor) EXPECT_EQ(known_record_bytes(minor), 0U) << minor;
+  EXPECT_EQ(known_record_bytes(17), 272U);
+  EXPECT_EQ(known_record_bytes(23), 272U);
 }
 
 }  // namespace

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: MIT
+#include "cli/command.h"
+
+#include <cstdio>
+#include <string>
+
+namespace sluice::cli {
+
+void print_json(const nlohmann::ordered_json& object) {
+  const std::string text = object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  (void)std::puts(text.c_str());
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: MIT
+// What the commands of `sluice` have in common: how one is added, how it ends, how it prints.
+//
+// Each command has a file of its own with one function, which adds a subcommand to the parser and leaves in
+// `run` what is to be done when the user has chosen it. To add a command: that file, a line in commands.h, a
+// line in main.cc. Single-threaded.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <nlohmann/json.hpp>
+
+namespace sluice::cli {
+
+// The exit status, the same in all commands.
+enum class ExitCode {
+  Done = 0,     // done, or there was nothing to do
+  Failed = 1,   // tried, and it did not succeed
+  Usage = 2,    // the command line is wrong
+  Refused = 3,  // not tried: this is nothing the command may touch
+};
+
+using Run = std::function<ExitCode()>;
+
+// The last line of every command's --help.
+inline constexpr char kExitCodesHelp[] =
+    "Exit status: 0 done or nothing to do, 1 failed, 2 wrong usage, 3 refused (nothing was changed).";
+
+// One object on one line of standard output. Text that is not UTF-8 is made so.
+void print_json(const nlohmann::ordered_json& object);
+
+}  // namespace sluice::cli

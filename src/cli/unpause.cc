@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: MIT
+// sluice unpause PID: makes the GPU queues of a process run again whose dump was killed. What is done is in
+// kfd/unpause.h; here it is told, with what else keeps the process from running.
+#include "kfd/unpause.h"
+
+#include <climits>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/commands.h"
+#include "cli/process_state.h"
+#include "kfd/task_status.h"
+
+namespace sluice::cli {
+namespace {
+
+using kfd::UnpauseReport;
+using kfd::UnpauseStatus;
+
+struct Options {
+  int pid = 0;
+  bool json = false;
+};
+
+// How a status is called and how the command ends with it.
+struct Meaning {
+  const char* result;
+  const char* reason;  // "" where the result says it all
+  ExitCode exit_code;
+};
+
+Meaning meaning_of(UnpauseStatus status) {
+  switch (status) {
+    case UnpauseStatus::Unpaused:
+      return {"unpaused", "", ExitCode::Done};
+    case UnpauseStatus::NotPaused:
+      return {"not-paused", "", ExitCode::Done};
+    case UnpauseStatus::NoKfd:
+      return {"refused", "no-kfd", ExitCode::Refused};
+    case UnpauseStatus::NoSuchProcess:
+      return {"refused", "no-such-process", ExitCode::Refused};
+    case UnpauseStatus::NotLeadThread:
+      return {"refused", "not-lead-thread", ExitCode::Refused};
+    case UnpauseStatus::Ended:
+      return {"refused", "ended", ExitCode::Refused};
+    case UnpauseStatus::NotGpuProcess:
+      return {"refused", "not-gpu-process", ExitCode::Refused};
+    case UnpauseStatus::Traced:
+      return {"refused", "traced", ExitCode::Refused};
+    case UnpauseStatus::InheritedFiles:
+      return {"refused", "inherited-files", ExitCode::Refused};
+    case UnpauseStatus::NotPermitted:
+      return {"failed", "not-permitted", ExitCode::Failed};
+    case UnpauseStatus::KernelError:
+      break;
+  }
+  return {"failed", "kernel-error", ExitCode::Failed};
+}
+
+const char* word_of(Parasite parasite) {
+  switch (parasite) {
+    case Parasite::Mapped:
+      return "mapped";
+    case Parasite::Running:
+      return "running";
+    case Parasite::None:
+      break;
+  }
+  return "none";
+}
+
+// What the user should know besides: full sentences.
+std::vector<std::string> notes_on(pid_t pid, UnpauseStatus status, const ProcessState& state) {
+  std::vector<std::string> notes;
+  if (state.frozen) {
+    notes.push_back("its cgroup is frozen, so its threads stand still; to let them run: echo " +
+                    state.frozen->thaw + " > " + state.frozen->file);
+  }
+  if (state.stopped > 0) {
+    notes.push_back(std::to_string(state.stopped) + " of its " + std::to_string(state.threads) +
+                    " threads are stopped by a signal; to let them run: kill -CONT " + std::to_string(pid));
+  }
+  if (state.parasite == Parasite::Running) {
+    notes.emplace_back(
+        "its lead thread is in criu's own code; it leaves that by itself once criu is gone: if it is still "
+        "there in a second, the process cannot be saved");
+  }
+  if (state.parasite == Parasite::Mapped) {
+    notes.emplace_back("criu's code is left in its memory (memfd:CRIUMFD) and not executed: it does no harm");
+  }
+  if (status == UnpauseStatus::NotPaused) {
+    notes.emplace_back(
+        "if its GPU work stands still nevertheless: was it dumped again after a killed dump, without an "
+        "unpause between them? Before Linux 7.3 nothing but ending the process helps then");
+  }
+  return notes;
+}
+
+void print_as_json(const Options& options, const std::string& name, const UnpauseReport& report,
+                   const ProcessState& state, const std::vector<std::string>& notes) {
+  const Meaning meaning = meaning_of(report.status);
+  nlohmann::ordered_json object = {{"command", "unpause"},
+                                   {"pid", options.pid},
+                                   {"name", name},
+                                   {"result", meaning.result},
+                                   {"reason", meaning.reason},
+                                   {"error", nullptr},
+                                   {"message", report.what},
+                                   {"remedy", report.remedy},
+                                   {"kfd_descriptors", report.descriptors},
+                                   {"threads", state.threads},
+                                   {"stopped_threads", state.stopped},
+                                   {"criu_code", word_of(state.parasite)},
+                                   {"frozen_cgroup", nullptr},
+                                   {"notes", notes}};
+  if (report.err != 0) {
+    const char* error_name = strerrorname_np(report.err);
+    object["error"] = error_name != nullptr ? error_name : std::to_string(report.err);
+  }
+  if (state.frozen) object["frozen_cgroup"] = {{"file", state.frozen->file}, {"thaw", state.frozen->thaw}};
+  print_json(object);
+}
+
+void print_as_text(const Options& options, const std::string& name, const UnpauseReport& report,
+                   const std::vector<std::string>& notes) {
+  const bool good = meaning_of(report.status).exit_code == ExitCode::Done;
+  std::FILE* out = good ? stdout : stderr;
+  std::string text;
+  if (good) {
+    text = "process " + std::to_string(options.pid) + " (" + name + "): ";
+    text += report.status == UnpauseStatus::Unpaused
+                ? "its GPU queues run again"
+                : "nothing to do, no dump has left its GPU queues paused";
+  } else {
+    text = "sluice unpause: " + report.what;
+  }
+  text += '\n';
+  if (!report.remedy.empty()) text += "  " + report.remedy + '\n';
+  for (const std::string& note : notes) text += "note: " + note + '\n';
+  (void)std::fputs(text.c_str(), out);
+}
+
+ExitCode unpause(const Options& options) {
+  // Before: while we are attached, /proc shows our own tracing.
+  const auto task = kfd::read_task_status("/proc/" + std::to_string(options.pid));
+  const ProcessState state = read_process_state(options.pid);
+  const UnpauseReport report = kfd::unpause_left_paused(options.pid);
+
+  const std::string name = task ? task->name : "";
+  const ExitCode exit_code = meaning_of(report.status).exit_code;
+  // Of a process that is none of ours to touch only the reason matters.
+  const auto notes = exit_code == ExitCode::Refused ? std::vector<std::string>()
+                                                    : notes_on(options.pid, report.status, state);
+  if (options.json) {
+    print_as_json(options, name, report, state, notes);
+  } else {
+    print_as_text(options, name, report, notes);
+  }
+  return exit_code;
+}
+
+}  // namespace
+
+void add_unpause(CLI::App& app, Run& run) {
+  const auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand(
+      "unpause", "Let the GPU queues of a process run again after its dump was killed (SIGKILL, OOM)");
+  command->add_option("PID", options->pid, "the process, as this pid namespace numbers it")
+      ->required()
+      ->check(CLI::Range(1, INT_MAX).description(""));
+  command->add_flag("--json", options->json, "print one JSON object on standard output");
+  command->footer(
+      "Changes nothing in a process that a dump or a debugger traces, or whose queues no dump has paused.\n"
+      "Needs root on the host: CAP_SYS_PTRACE, and CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN in the initial "
+      "user\nnamespace.\n" +
+      std::string(kExitCodesHelp));
+  command->callback([options, &run] { run = [options] { return unpause(*options); }; });
+}
+
+}  // namespace sluice::cli

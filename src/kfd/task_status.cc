@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: MIT
+#include "kfd/task_status.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <string_view>
+
+#include "kfd/directory.h"
+#include "pipeline/unique_fd.h"
+
+namespace sluice::kfd {
+namespace {
+
+// The value of the line "key:\tvalue"; empty when there is none. The name is the first line and cannot hold a
+// newline (the kernel writes it as "\n"), so no task can make up a line by its name.
+std::string_view value_of(std::string_view text, std::string_view key) {
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    if (line.starts_with(key) && line.substr(key.size()).starts_with(":\t")) {
+      return line.substr(key.size() + 2);
+    }
+    text.remove_prefix(line.size() == text.size() ? line.size() : line.size() + 1);
+  }
+  return {};
+}
+
+}  // namespace
+
+std::optional<TaskStatus> read_task_status(const std::string& directory) {
+  const UniqueFd fd(::open((directory + "/status").c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) return std::nullopt;
+  // What is asked for stands in the first eight lines; 1 KiB holds them whatever the name.
+  std::array<char, 1024> bytes{};
+  const ssize_t length = ::read(fd.get(), bytes.data(), bytes.size());
+  if (length <= 0) return std::nullopt;
+  const std::string_view text(bytes.data(), static_cast<std::size_t>(length));
+
+  TaskStatus status;
+  for (const char letter : value_of(text, "Name")) {
+    status.name += letter >= ' ' && letter <= '~' ? letter : '?';
+  }
+  if (const std::string_view state = value_of(text, "State"); !state.empty()) status.state = state.front();
+  status.tgid = parse_number(value_of(text, "Tgid")).value_or(0);
+  status.parent = parse_number(value_of(text, "PPid")).value_or(0);
+  status.tracer = parse_number(value_of(text, "TracerPid")).value_or(0);
+  return status;
+}
+
+}  // namespace sluice::kfd

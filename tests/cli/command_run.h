@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: MIT
+// Runs the `sluice` command and keeps what it says. Thread-bound.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace sluice::cli_test {
+
+struct Ended {
+  int status = 0;  // as a shell's
+  std::string out, err;
+};
+
+// Runs `arguments` with an environment ("NAME=value") to its end. `before` is called in the new process
+// before the program starts.
+Ended run_command(const std::vector<std::string>& arguments, const std::vector<std::string>& environment,
+                  const std::function<void()>& before = {});
+
+// For `before`: from now on system call `number` fails with `error` in this process and what it starts.
+void refuse_system_call(int number, int error);
+// For `before`: what root starts from here on has none of these capabilities.
+void give_up_capabilities(const std::vector<int>& capabilities);
+
+}  // namespace sluice::cli_test

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: MIT
+// Processes that the tests of `sluice unpause` need beside the subject:
+//
+//   gpu-actor pause PID TIMES   traces process PID, calls PROCESS_INFO through its /dev/kfd TIMES times, says
+//                               "paused" and waits to be killed: a dump up to the moment of its death
+//   gpu-actor inherit           opens /dev/kfd, says "child PID" of a child that has inherited it, and both
+//                               wait until standard input ends
+#include <fcntl.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "kfd/criu_ops.h"
+#include "kfd/device.h"
+#include "kfd/processes.h"
+
+namespace {
+
+using sluice::kfd::CriuSession;
+
+int complain(const std::string& what) {
+  std::fprintf(stderr, "gpu-actor: %s\n", what.c_str());
+  return 1;
+}
+
+void wait_for_end_of_input() {
+  char letter = 0;
+  while (::read(STDIN_FILENO, &letter, 1) > 0) {
+  }
+}
+
+int pause_process(pid_t pid, int times) {
+  if (::ptrace(PTRACE_SEIZE, pid, nullptr, nullptr) != 0) return complain("cannot trace");
+  const auto device = sluice::kfd::kfd_device_number();
+  if (!device) return complain(device.error().what);
+  const auto descriptors = sluice::kfd::device_descriptors(pid, *device);
+  if (!descriptors || descriptors->empty()) return complain("no /dev/kfd");
+  // A session pauses once, so each time has its own; none gets to unpause.
+  std::vector<std::unique_ptr<CriuSession>> sessions;
+  for (int i = 0; i < times; i++) {
+    auto file = sluice::kfd::take_descriptor({pid, descriptors->front()});
+    if (!file) return complain(file.error().what);
+    sessions.push_back(std::make_unique<CriuSession>(std::move(*file), "the subject"));
+    if (auto info = sessions.back()->process_info(); !info) return complain(info.error().what);
+  }
+  std::puts("paused");
+  (void)std::fflush(stdout);
+  wait_for_end_of_input();
+  return 0;
+}
+
+int inherit() {
+  const auto kfd = sluice::kfd::KfdDevice::open();
+  if (!kfd) return complain(kfd.error().what);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    wait_for_end_of_input();
+    ::_exit(0);
+  }
+  std::printf("child %d\n", child);
+  (void)std::fflush(stdout);
+  wait_for_end_of_input();
+  return ::waitpid(child, nullptr, 0) == child ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::vector<std::string_view> arguments(argv + 1, argv + argc);
+  if (arguments.size() == 3 && arguments[0] == "pause") {
+    return pause_process(std::atoi(argv[2]), std::atoi(argv[3]));
+  }
+  if (arguments.size() == 1 && arguments[0] == "inherit") return inherit();
+  return complain("pause PID TIMES, or inherit");
+}

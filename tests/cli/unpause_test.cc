@@ -1,0 +1,403 @@
+// SPDX-License-Identifier: MIT
+// `sluice unpause PID` on a virtual machine: a process whose queues a killed dump has left paused, and
+// everybody who must not be touched.
+#include <gtest/gtest.h>
+#include <linux/capability.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <climits>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "command_run.h"
+#include "control.h"
+#include "harness.h"
+#include "kfd/task_status.h"
+#include "machine.h"
+
+namespace sluice::cli_test {
+namespace {
+
+using host_test::Program;
+using nlohmann::json;
+using Strings = std::vector<std::string>;
+
+constexpr int kDone = 0, kFailed = 1, kUsage = 2, kRefused = 3;
+constexpr std::uint32_t kCriuNr = 0x22;
+constexpr int kUnpauseOp = 2;
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+
+vamdgpu::MachineOptions small_machine(bool evict_once = false) {
+  vamdgpu::MachineOptions options;
+  options.gpus = 2;
+  options.vram_bytes = 24 * kMiB;
+  options.gtt_bytes = 80 * kMiB;
+  options.evict_once = evict_once;
+  return options;
+}
+
+class UnpauseTest : public ::testing::Test {
+ protected:
+  explicit UnpauseTest(bool evict_once = false)
+      : machine_(vamdgpu::Machine::create(small_machine(evict_once))),
+        control_(vamdgpu::Control::open(machine_.directory().string())) {
+    (void)::signal(SIGPIPE, SIG_IGN);  // a program that dies must show as a failed check
+  }
+
+  // Starts the subject.
+  void start(const Strings& more = {}) {
+    Strings command = {GPU_SUBJECT, "--vram", "1M", "--gtt", "1M"};
+    command.insert(command.end(), more.begin(), more.end());
+    subject_ = Program(command, machine_.process_environment());
+    const std::string ready = subject_.hear();
+    ASSERT_TRUE(ready.starts_with("ready")) << ready;
+    expect_running();
+  }
+
+  // A tracer that has called PROCESS_INFO so often and has not been killed yet.
+  Program start_pausing(int times = 1) {
+    Program actor({GPU_ACTOR, "pause", std::to_string(subject_.pid()), std::to_string(times)},
+                  machine_.process_environment());
+    EXPECT_EQ(actor.hear(), "paused");
+    return actor;
+  }
+
+  void leave_paused(int times = 1) {
+    start_pausing(times).kill();
+    ASSERT_TRUE(state().queues_paused);
+    ASSERT_FALSE(state().queues_run());
+  }
+
+  Ended sluice(const Strings& arguments, const std::function<void()>& before = {}) {
+    Strings command = {SLUICE};
+    command.insert(command.end(), arguments.begin(), arguments.end());
+    Strings environment = machine_.process_environment();
+    // Where leaks are looked for at a program's end, ptrace is needed, which `before` may have forbidden.
+    if (before) environment.insert(environment.begin(), "ASAN_OPTIONS=detect_leaks=0");
+    return run_command(command, environment, before);
+  }
+
+  Ended unpause(const std::function<void()>& before = {}) {
+    return sluice({"unpause", std::to_string(subject_.pid())}, before);
+  }
+
+  // With --json: the object, after checking that it stands alone.
+  json unpause_json(pid_t pid, int status, const std::function<void()>& before = {}) {
+    const Ended ended = sluice({"unpause", "--json", std::to_string(pid)}, before);
+    EXPECT_EQ(ended.status, status) << ended.out << ended.err;
+    EXPECT_EQ(ended.err, "");
+    EXPECT_EQ(std::count(ended.out.begin(), ended.out.end(), '\n'), 1);
+    return json::parse(ended.out);
+  }
+  json unpause_json(int status, const std::function<void()>& before = {}) {
+    return unpause_json(subject_.pid(), status, before);
+  }
+
+  vamdgpu::ProcessInfo state() const { return control_->process(subject_.pid()).value(); }
+  std::uint64_t unpause_calls() const { return control_->criu_calls(kUnpauseOp); }
+
+  void expect_running() {
+    EXPECT_FALSE(state().queues_paused);
+    EXPECT_TRUE(state().queues_run());
+    for (const auto& device : state().devices) EXPECT_EQ(device.evictions, 0U);
+    const std::string check = subject_.ask("check");
+    EXPECT_TRUE(check.starts_with("ok check")) << check;
+    EXPECT_EQ(subject_.ask("work"), "ok work");
+  }
+
+  void expect_still_paused() {
+    EXPECT_TRUE(state().queues_paused);
+    EXPECT_FALSE(state().queues_run());
+    EXPECT_EQ(state().unpauses, 0U);
+  }
+
+  vamdgpu::Machine machine_;
+  std::unique_ptr<vamdgpu::Control> control_;
+  Program subject_;
+};
+
+TEST_F(UnpauseTest, QueuesThatAKilledDumpLeftPausedRunAgain) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_NO_FATAL_FAILURE(leave_paused());
+  const Ended ended = unpause();
+  EXPECT_EQ(ended.status, kDone);
+  EXPECT_EQ(ended.out,
+            "process " + std::to_string(subject_.pid()) + " (gpu-subject): its GPU queues run again\n");
+  EXPECT_EQ(ended.err, "");
+  EXPECT_EQ(state().unpauses, 1U);
+  expect_running();
+}
+
+TEST_F(UnpauseTest, JsonSaysTheSame) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_NO_FATAL_FAILURE(leave_paused());
+  const json object = unpause_json(kDone);
+  EXPECT_EQ(object.at("command"), "unpause");
+  EXPECT_EQ(object.at("pid"), subject_.pid());
+  EXPECT_EQ(object.at("name"), "gpu-subject");
+  EXPECT_EQ(object.at("result"), "unpaused");
+  EXPECT_EQ(object.at("reason"), "");
+  EXPECT_TRUE(object.at("error").is_null());
+  EXPECT_EQ(object.at("message"), "");
+  EXPECT_EQ(object.at("remedy"), "");
+  EXPECT_EQ(object.at("kfd_descriptors").size(), 1U);
+  EXPECT_GE(object.at("threads").get<int>(), 1);
+  EXPECT_EQ(object.at("stopped_threads"), 0);
+  EXPECT_EQ(object.at("criu_code"), "none");
+  EXPECT_TRUE(object.at("frozen_cgroup").is_null());
+  EXPECT_TRUE(object.at("notes").empty());
+  expect_running();
+}
+
+TEST_F(UnpauseTest, WhereNothingIsPausedThereIsNothingToDo) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  EXPECT_EQ(unpause_json(kDone).at("result"), "not-paused");
+  const Ended ended = unpause();
+  EXPECT_EQ(ended.status, kDone);
+  EXPECT_NE(ended.out.find("nothing to do"), std::string::npos) << ended.out;
+  EXPECT_EQ(state().unpauses, 0U);
+  expect_running();
+}
+
+TEST_F(UnpauseTest, OneUnpauseIsAllThatAProcessGetsWhateverItsDescriptors) {
+  ASSERT_NO_FATAL_FAILURE(start({"--second-kfd", "--dup-kfd"}));
+  ASSERT_NO_FATAL_FAILURE(leave_paused());
+  EXPECT_EQ(unpause_json(kDone).at("kfd_descriptors").size(), 3U);
+  EXPECT_EQ(state().unpauses, 1U);
+  expect_running();
+}
+
+// Evictions are counted, and only the one that the flag stands for is given back: the rest might be memory
+// pressure's.
+TEST_F(UnpauseTest, AnEvictionThatIsNotFlaggedIsLeftAlone) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_NO_FATAL_FAILURE(leave_paused(2));
+  EXPECT_EQ(unpause_json(kDone).at("result"), "unpaused");
+  EXPECT_EQ(state().devices.front().evictions, 1U);
+  const json object = unpause_json(kDone);
+  EXPECT_EQ(object.at("result"), "not-paused");
+  ASSERT_EQ(object.at("notes").size(), 1U);
+  EXPECT_NE(object.at("notes").front().get<std::string>().find("7.3"), std::string::npos);
+  EXPECT_EQ(state().devices.front().evictions, 1U);
+  EXPECT_EQ(state().unpauses, 1U);
+}
+
+class UnpauseOnNewKernelTest : public UnpauseTest {
+ protected:
+  UnpauseOnNewKernelTest() : UnpauseTest(true) {}
+};
+
+TEST_F(UnpauseOnNewKernelTest, HoweverOftenItWasPausedOneUnpauseIsEnough) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_NO_FATAL_FAILURE(leave_paused(3));
+  EXPECT_EQ(unpause_json(kDone).at("result"), "unpaused");
+  expect_running();
+}
+
+TEST_F(UnpauseTest, APluginsDumpThatIsKilledInsideItsHooks) {
+  for (const char* step : {"dump_ext_file", "cpu_pages"}) {
+    SCOPED_TRACE(step);
+    ASSERT_NO_FATAL_FAILURE(start());
+    const host_test::ScratchDirectory images;
+    Program dump(
+        {CRIU_HOST, "dump", "--pid", std::to_string(subject_.pid()), "--images", images.path().string(),
+         "--libdir", std::filesystem::path(SLUICE_PLUGIN).parent_path(), "--log", images.path() / "log",
+         "--hold", step, "--control-fd", std::to_string(Program::kControlFd)},
+        machine_.process_environment(), true);
+    ASSERT_EQ(dump.hear_control(), step) << host_test::read_file(images.path() / "log");
+    EXPECT_EQ(unpause_json(kRefused).at("reason"), "traced");
+    expect_still_paused();
+    dump.kill();
+    expect_still_paused();
+    EXPECT_EQ(unpause_json(kDone).at("result"), "unpaused");
+    expect_running();
+    EXPECT_EQ(subject_.ask("quit"), "ok quit");
+  }
+}
+
+TEST_F(UnpauseTest, AStoppedProcessStaysStoppedAndTheUserIsTold) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_NO_FATAL_FAILURE(leave_paused());
+  ASSERT_EQ(::kill(subject_.pid(), SIGSTOP), 0);
+  int status = 0;
+  ASSERT_EQ(::waitpid(subject_.pid(), &status, WUNTRACED), subject_.pid());
+  ASSERT_TRUE(WIFSTOPPED(status));
+
+  const json object = unpause_json(kDone);
+  EXPECT_EQ(object.at("result"), "unpaused");
+  EXPECT_EQ(object.at("stopped_threads"), object.at("threads"));
+  ASSERT_EQ(object.at("notes").size(), 1U);
+  EXPECT_NE(object.at("notes").front().get<std::string>().find("kill -CONT"), std::string::npos);
+  EXPECT_TRUE(state().queues_run());
+  // The kernel puts it back into its stop when the tracer is gone, in its own time.
+  const std::string directory = "/proc/" + std::to_string(subject_.pid());
+  while (kfd::read_task_status(directory)->state != 'T') (void)::sched_yield();
+  ASSERT_EQ(::kill(subject_.pid(), SIGCONT), 0);
+  expect_running();
+}
+
+// ---- who is refused
+
+TEST_F(UnpauseTest, AProcessThatADumpTracesIsRefused) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  const Program dump = start_pausing();
+  const Ended ended = unpause();
+  EXPECT_EQ(ended.status, kRefused);
+  EXPECT_EQ(ended.out, "");
+  const std::string tracer = "traced by process " + std::to_string(dump.pid()) + " (gpu-actor)";
+  EXPECT_NE(ended.err.find(tracer), std::string::npos) << ended.err;
+  const json object = unpause_json(kRefused);
+  EXPECT_EQ(object.at("result"), "refused");
+  EXPECT_EQ(object.at("reason"), "traced");
+  EXPECT_NE(object.at("remedy"), "");
+  EXPECT_EQ(unpause_calls(), 0U);
+  expect_still_paused();
+}
+
+TEST_F(UnpauseTest, AThreadIsRefusedAndItsProcessNamed) {
+  pid_t tid = 0;
+  json object;
+  std::thread([&] {
+    tid = ::gettid();
+    object = unpause_json(tid, kRefused);
+  }).join();
+  EXPECT_EQ(object.at("reason"), "not-lead-thread");
+  EXPECT_NE(object.at("remedy").get<std::string>().find(std::to_string(::getpid())), std::string::npos);
+}
+
+TEST_F(UnpauseTest, AProcessThatHasEndedIsRefused) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(0);
+  siginfo_t info{};
+  ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT), 0);
+  EXPECT_EQ(unpause_json(child, kRefused).at("reason"), "ended");
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+  EXPECT_EQ(unpause_json(child, kRefused).at("reason"), "no-such-process");
+}
+
+TEST_F(UnpauseTest, NoProcessAtAllIsRefused) {
+  EXPECT_EQ(unpause_json(INT_MAX, kRefused).at("reason"), "no-such-process");
+}
+
+TEST_F(UnpauseTest, AProcessWithoutGpuIsRefused) {
+  EXPECT_EQ(unpause_json(::getpid(), kRefused).at("reason"), "not-gpu-process");
+}
+
+TEST_F(UnpauseTest, AProcessThatInheritedTheFileIsRefusedAndItsParentNamed) {
+  Program parent({GPU_ACTOR, "inherit"}, machine_.process_environment());
+  const std::string line = parent.hear();
+  ASSERT_TRUE(line.starts_with("child ")) << line;
+  const json object = unpause_json(std::stoi(line.substr(6)), kRefused);
+  EXPECT_EQ(object.at("reason"), "inherited-files");
+  EXPECT_NE(object.at("remedy").get<std::string>().find(std::to_string(parent.pid())), std::string::npos);
+  parent.close_input();
+  EXPECT_EQ(parent.wait(), 0);
+}
+
+TEST_F(UnpauseTest, AMachineWithoutKfdIsRefused) {
+  if (std::filesystem::exists("/dev/kfd")) GTEST_SKIP() << "this machine has a KFD of its own";
+  const Ended ended = run_command({SLUICE, "unpause", "--json", std::to_string(::getpid())}, {});
+  EXPECT_EQ(ended.status, kRefused);
+  EXPECT_EQ(json::parse(ended.out).at("reason"), "no-kfd");
+}
+
+// ---- what fails
+
+TEST_F(UnpauseTest, AnUnpauseThatTheDriverRefusesFailsOnceAndCanBeTriedAgain) {
+  ASSERT_NO_FATAL_FAILURE(start({"--second-kfd"}));
+  ASSERT_NO_FATAL_FAILURE(leave_paused());
+  control_->inject({.nr = kCriuNr, .op = kUnpauseOp, .error = EIO, .times = 1});
+  const json object = unpause_json(kFailed);
+  EXPECT_EQ(object.at("result"), "failed");
+  EXPECT_EQ(object.at("reason"), "kernel-error");
+  EXPECT_EQ(object.at("error"), "EIO");
+  EXPECT_NE(object.at("remedy").get<std::string>().find("dmesg"), std::string::npos);
+  expect_still_paused();  // the second file of the same process was not tried
+  control_->clear_faults();
+  EXPECT_EQ(unpause().status, kDone);
+  expect_running();
+}
+
+TEST_F(UnpauseTest, AFileThatTheKernelHoldsForAnothersIsRefused) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_NO_FATAL_FAILURE(leave_paused());
+  control_->inject({.nr = kCriuNr, .op = kUnpauseOp, .error = EBADF});
+  EXPECT_EQ(unpause_json(kRefused).at("reason"), "inherited-files");
+  expect_still_paused();
+}
+
+TEST_F(UnpauseTest, SystemCallsThatAreForbidden) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_NO_FATAL_FAILURE(leave_paused());
+  for (const int number : {SYS_ptrace, SYS_pidfd_open, SYS_pidfd_getfd}) {
+    SCOPED_TRACE(number);
+    const json object = unpause_json(kFailed, [number] { refuse_system_call(number, EPERM); });
+    EXPECT_EQ(object.at("result"), "failed");
+    EXPECT_EQ(object.at("reason"), "not-permitted");
+    EXPECT_EQ(object.at("error"), "EPERM");
+    EXPECT_NE(object.at("remedy").get<std::string>().find("CAP_SYS_PTRACE"), std::string::npos);
+    expect_still_paused();
+  }
+  const Ended ended = unpause([] { refuse_system_call(SYS_pidfd_getfd, EPERM); });
+  EXPECT_EQ(ended.status, kFailed);
+  EXPECT_EQ(ended.out, "");
+  EXPECT_NE(ended.err.find("Operation not permitted"), std::string::npos) << ended.err;
+  EXPECT_EQ(unpause().status, kDone);
+  expect_running();
+}
+
+TEST_F(UnpauseTest, AKernelWithoutPidfdGetfd) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_NO_FATAL_FAILURE(leave_paused());
+  const json object = unpause_json(kFailed, [] { refuse_system_call(SYS_pidfd_getfd, ENOSYS); });
+  EXPECT_EQ(object.at("reason"), "kernel-error");
+  EXPECT_EQ(object.at("error"), "ENOSYS");
+  expect_still_paused();
+}
+
+TEST_F(UnpauseTest, WithoutTheCapabilityOfCheckpoints) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give up a capability and stay root";
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_NO_FATAL_FAILURE(leave_paused());
+  const json object = unpause_json(kFailed, [] {
+    give_up_capabilities({CAP_SYS_ADMIN, CAP_CHECKPOINT_RESTORE});
+  });
+  EXPECT_EQ(object.at("reason"), "not-permitted");
+  EXPECT_EQ(object.at("error"), "EACCES");
+  EXPECT_NE(object.at("remedy").get<std::string>().find("CAP_CHECKPOINT_RESTORE"), std::string::npos);
+  expect_still_paused();
+}
+
+// ---- the command line
+
+TEST_F(UnpauseTest, WrongUsage) {
+  for (const Strings& arguments :
+       {Strings{}, Strings{"unpause"}, Strings{"unpause", "0"}, Strings{"unpause", "-5"},
+        Strings{"unpause", "4711x"}, Strings{"unpause", "99999999999"}, Strings{"unpause", "1", "2"},
+        Strings{"unpause", "--force", "1"}, Strings{"pause", "1"}}) {
+    const Ended ended = sluice(arguments);
+    EXPECT_EQ(ended.status, kUsage) << ::testing::PrintToString(arguments);
+    EXPECT_EQ(ended.out, "");
+    EXPECT_NE(ended.err, "");
+  }
+}
+
+TEST_F(UnpauseTest, HelpAndVersionAreNoErrors) {
+  for (const Strings& arguments : {Strings{"--help"}, Strings{"unpause", "--help"}}) {
+    const Ended ended = sluice(arguments);
+    EXPECT_EQ(ended.status, kDone);
+    EXPECT_NE(ended.out.find("unpause"), std::string::npos) << ended.out;
+    EXPECT_NE(ended.out.find("Exit status: 0"), std::string::npos) << ended.out;
+  }
+  const Ended version = sluice({"--version"});
+  EXPECT_EQ(version.status, kDone);
+  EXPECT_TRUE(version.out.starts_with("sluice ")) << version.out;
+}
+
+}  // namespace
+}  // namespace sluice::cli_test
