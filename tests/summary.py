@@ -1,15 +1,26 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Counts what `meson test` ran, case by case, and names what was skipped and why.
+"""Counts what `meson test` and the guests ran, case by case, and names what was skipped and why.
 
-usage: summary.py MESON-LOGS
-Reads testlog.json (one object a test program) and testlog.junit.xml (GoogleTest's cases within them). The last line is
-`N passed, N failed, N skipped`; exit status 1 when something failed or nothing passed.
+MESON-LOGS has testlog.json (one object a test program) and testlog.junit.xml (GoogleTest's cases within them);
+results.json is scripts/vm's. The last line is `N passed, N failed, N skipped`; exit status 1 when something failed or
+nothing passed. What failed in a guest that does not decide is named loudly and counted beside, with --strict like everything else.
 """
+import argparse
 import json
 import pathlib
 import sys
 import xml.etree.ElementTree as xml
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "vm"))
+import suites  # noqa: E402
+
+
+class Tally:
+    """What was counted. `failed`: labels; `skipped`: (label, reason); `beside`: labels that do not count."""
+
+    def __init__(self):
+        self.passed, self.failed, self.skipped, self.beside = 0, [], [], []
 
 
 def programs(log):
@@ -23,10 +34,10 @@ def merged_suites(log):
             for suite in xml.parse(log / "testlog.junit.xml").getroot().iter("testsuite")]
 
 
-def cases_of(program, suites):
+def cases_of(program, merged):
     project = program.split(":", 1)[0]
     prefix = f"{project}.{program}."
-    return [case for name, cases in suites if name.startswith(prefix) for case in cases]
+    return [case for name, cases in merged if name.startswith(prefix) for case in cases]
 
 
 def last_line(text):
@@ -34,37 +45,76 @@ def last_line(text):
     return lines[-1] if lines else "no reason given"
 
 
-def main():
-    log = pathlib.Path(sys.argv[1])
-    passed, failed, skipped = 0, [], []
-    suites = merged_suites(log)
+def count_programs(log, tally):
+    merged = merged_suites(log)
     for program in programs(log):
         name, result = program["name"], program["result"]
-        cases = cases_of(name, suites)
-        before = len(failed)
+        cases = cases_of(name, merged)
+        before = len(tally.failed)
         for case in cases:
             label = f"{name}: {case.get('classname', '')}.{case.get('name', '')}"
             if case.find("failure") is not None or case.find("error") is not None:
-                failed.append(label)
+                tally.failed.append(label)
             elif case.find("skipped") is not None or case.get("result") == "skipped":
                 note = case.find("skipped")
                 reason = (note.get("message") or note.text or "") if note is not None else ""
-                skipped.append((label, last_line(reason)))
+                tally.skipped.append((label, last_line(reason)))
             else:
-                passed += 1
+                tally.passed += 1
         if result in ("FAIL", "ERROR", "TIMEOUT", "INTERRUPT", "UNEXPECTEDPASS"):
-            if len(failed) == before:
-                failed.append(f"{name} ({result.lower()})")
+            if len(tally.failed) == before:
+                tally.failed.append(f"{name} ({result.lower()})")
         elif result == "SKIP" and not cases:
-            skipped.append((name, last_line(program.get("stdout"))))
+            tally.skipped.append((name, last_line(program.get("stdout"))))
         elif not cases:
-            passed += 1
-    for label in failed:
+            tally.passed += 1
+
+
+def count_guests(results, strict, tally):
+    """`results` is scripts/vm's file. A suite that it does not have is a failure: the run did not come to its end."""
+    found = {}
+    if results.exists():
+        found = {result["suite"]: result for result in json.loads(results.read_text(encoding="utf-8"))}
+    for suite in suites.SUITES.values():
+        failed = tally.failed if suite.decides or strict else tally.beside
+        result = found.get(suite.name)
+        if not result:
+            failed.append(f"vm {suite.name}: no results")
+            continue
+        for problem in result["problems"]:
+            failed.append(f"vm {suite.name}: {problem.splitlines()[0]}")
+        for case in result["cases"]:
+            label = f"vm {suite.name}: {case['name']}"
+            if case["result"] == "failed":
+                failed.append(label)
+            elif case["result"] == "skipped":
+                tally.skipped.append((label, case["reason"]))
+            else:
+                tally.passed += 1
+
+
+def main(words=None):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("log", type=pathlib.Path, metavar="MESON-LOGS")
+    parser.add_argument("--vm", type=pathlib.Path, metavar="RESULTS.json", help="count the guests' scenarios")
+    parser.add_argument("--no-vm", metavar="REASON", help="the guests were left out")
+    parser.add_argument("--strict", action="store_true", help="every guest decides")
+    options = parser.parse_args(words)
+    tally = Tally()
+    count_programs(options.log, tally)
+    if options.vm:
+        count_guests(options.vm, options.strict, tally)
+    if options.no_vm:
+        tally.skipped += [(f"vm {name}", options.no_vm) for name in suites.SUITES]
+    for label in tally.failed:
         print(f"failed: {label}")
-    for label, reason in skipped:
+    for label, reason in tally.skipped:
         print(f"skipped: {label}: {reason}")
-    print(f"{passed} passed, {len(failed)} failed, {len(skipped)} skipped")
-    return 0 if passed and not failed else 1
+    for label in tally.beside:
+        print(f"!!! FAILED, but does not decide: {label}")
+    beside = f"; {len(tally.beside)} failed that do not decide" if tally.beside else ""
+    print(f"{tally.passed} passed, {len(tally.failed)} failed, {len(tally.skipped)} skipped{beside}")
+    return 0 if tally.passed and not tally.failed else 1
 
 
 if __name__ == "__main__":

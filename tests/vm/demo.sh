@@ -1,0 +1,75 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+# scripts/demo --criu, inside the guest: a process with two virtual GPUs is dumped by the real criu, gone, and restored by
+# the real criu; said in plain words. Exit status 0 only when everything was there again.
+images=/mnt/images talk=/run/demo
+mkdir -p "$images" "$talk"
+
+fail() {
+  echo "NOT as it should be: $*"
+  for log in "$images"/*.log; do
+    [ -e "$log" ] && grep -E 'amdgpu_plugin: |Error ' "$log" | tail -n 20
+  done
+  exit 1
+}
+gpus() {
+  vamdgpu-load --gpus 2 --vram 64M --gtt 64M >/run/load.log 2>&1 || fail "the virtual GPUs do not come: $(cat /run/load.log)"
+}
+# One line to the process, one line back.
+ask() {
+  echo "$1" >&3
+  answer=
+  read -r -t 120 answer <&4 || fail "the process does not answer to \"$1\""
+}
+
+gpus
+system=$(sed -n 's/^PRETTY_NAME="\(.*\)"/\1/p' /etc/os-release)
+echo "A computer with $system, Linux $(uname -r) and $(criu --version | sed -n 's/Version:/criu/p'),"
+echo "all three as Debian ships them, and two virtual AMD GPUs. Everything is emulated: the rates below say nothing."
+for node in /sys/class/kfd/kfd/topology/nodes/*; do
+  minor=$(sed -n 's/drm_render_minor //p' "$node/properties")
+  [ "$(cat "$node/gpu_id")" = 0 ] || echo "  GPU $(cat "$node/gpu_id")  $(cat "$node/name")  /dev/dri/renderD$minor"
+done
+
+mkfifo "$talk/in" "$talk/out"
+exec 3<>"$talk/in" 4<>"$talk/out"
+gpu-subject --control "$talk" --gpus 2 --vram 24M --gtt 4M --svm-context --run-queues 3>&- 4>&- &
+answer=
+read -r -t 120 answer <&4 || fail "the process does not start"
+case $answer in ready*) ;; *) fail "the process says: $answer" ;; esac
+pid=$(echo "$answer" | sed -n 's/.*pid=\([0-9]*\).*/\1/p')
+echo
+echo "1. A process works on them ($answer)."
+ask check
+case $answer in ok*) echo "   It has looked at every byte of its GPU memory: $answer" ;; *) fail "$answer" ;; esac
+
+echo
+echo "2. criu dump: the process is written to disk and ended."
+criu dump --tree "$pid" --images-dir "$images" -v4 --log-file dump.log ||
+  fail "criu dump ended with $?"
+wait "$pid" 2>/dev/null
+[ -e "/proc/$pid" ] && fail "process $pid is still there"
+grep -o 'amdgpu_plugin: .*' "$images/dump.log" | grep -E 'GB/s|MB/s' | sed 's/^amdgpu_plugin: /   /'
+echo "   $(du -sm "$images" | cut -f 1) MiB of images; process $pid is no more."
+
+echo
+echo "3. The GPUs are taken out and put in again: their memory is empty."
+vamdgpu-load --unload || fail "the GPUs are still in use"
+gpus
+
+echo
+echo "4. criu restore: the process comes back from the images."
+criu restore --restore-detached --images-dir "$images" -v4 --log-file restore.log ||
+  fail "criu restore ended with $?"
+[ -e "/proc/$pid" ] || fail "process $pid is not there"
+grep -o 'amdgpu_plugin: .*' "$images/restore.log" | grep -E 'GB/s|MB/s' | sed 's/^amdgpu_plugin: /   /'
+ask check
+case $answer in ok*) echo "   It has looked at every byte again: $answer" ;; *) fail "$answer" ;; esac
+ask queue-progress
+case $answer in *" runs "*) echo "   Its queues go on: $answer" ;; *) fail "$answer" ;; esac
+ask work
+case $answer in ok*) echo "   It allocates, computes and frees again: $answer" ;; *) fail "$answer" ;; esac
+ask quit
+case $answer in ok*) ;; *) fail "$answer" ;; esac
+echo
+echo "Everything was there again: GPU memory, queues, maps. The process worked on and ended by itself."

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: MIT
+"""One boot of a guest in QEMU: what it runs, what it said, and how it ended.
+
+Emulation on one thread (`-accel tcg,thread=single`, one CPU): with more, about one boot in thirty ended in a kernel
+oops that is not ours. A guest that panics ends QEMU with status 0, so only the debug-exit port's own codes count.
+"""
+import dataclasses
+import pathlib
+import re
+import subprocess
+
+import image
+import roots
+
+PASSED, FAILED = (3 << 1) | 1, (1 << 1) | 1     # QEMU's exit status for what guest-init writes to the debug-exit port
+DEBUG_EXIT = 0x501
+MEMORY = "1G"
+IMAGES_MIB = 1024
+KERNEL_LINE = ("console=ttyS0 rdinit=/init panic=-1 oops=panic mitigations=off nokaslr tsc=reliable no_timer_check log_buf_len=4M "
+               "quiet sysrq_always_enabled")
+COPYING_OUT = 120        # seconds beyond the program's own limit: boot, copying out, the end
+CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\r\x00]")
+
+
+@dataclasses.dataclass
+class Boot:
+    """How a boot ended: `code` is QEMU's exit status (None: it hung and was killed), `serial` all that it printed."""
+    code: int
+    serial: pathlib.Path
+    out: pathlib.Path
+
+
+class Guest:
+    """The files of one suite's guest in `work`; owns the disks, which `remove_disks` deletes."""
+
+    def __init__(self, suite, root, work):
+        self.suite, self.work = suite, work
+        self.version, self.vmlinuz = roots.kernel(root)
+        self.shared = work / "in"
+        self.disk, self.out = work / "images.img", None
+
+    def prepare(self, name="out"):
+        """Before a boot: an empty disk for images, empty folders for what goes in and (`name`) for what comes out."""
+        self.out = self.work / name
+        for folder in (self.out, self.shared):
+            roots.remove(folder)
+            folder.mkdir(parents=True)
+        self.disk.unlink(missing_ok=True)
+        image.make_filesystem(self.disk, IMAGES_MIB)
+
+    def command(self, run, seconds):
+        line = f"{KERNEL_LINE} guest.run={run} guest.suite={self.suite.name} guest.seconds={seconds}"
+        def drive(file):
+            return f"if=virtio,format=raw,cache=unsafe,file={file}"
+        def share(folder, tag):
+            return f"local,path={folder},mount_tag={tag},security_model=none"
+        return ["qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
+                "-machine", "q35", "-accel", "tcg,thread=single", "-cpu", "max", "-smp", "1", "-m", MEMORY,
+                "-serial", "mon:stdio" if run == "shell" else "stdio",
+                "-kernel", str(self.vmlinuz), "-initrd", str(self.work / "initrd.cpio"), "-append", line,
+                "-device", f"isa-debug-exit,iobase={DEBUG_EXIT:#x},iosize=2",
+                "-drive", drive(self.work / "root.img"), "-drive", drive(self.disk),
+                "-virtfs", share(self.out, "out"), "-virtfs", share(self.shared, "in")]
+
+    def boot(self, run, seconds, heard):
+        """Runs the guest to its end. `heard(line)` is called for every line of the console as it comes."""
+        serial = self.work / f"{self.out.name}.serial.log"
+        words = ["timeout", "--foreground", "--kill-after=5", str(seconds + COPYING_OUT), *self.command(run, seconds)]
+        with open(serial, "w", encoding="utf-8") as log, \
+                subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                 text=True, errors="replace", bufsize=1) as qemu:
+            for line in qemu.stdout:
+                line = CONTROL.sub("", line.rstrip("\n"))
+                log.write(line + "\n")
+                log.flush()
+                heard(line)
+        return Boot(None if qemu.returncode in (124, 137) else qemu.returncode, serial, self.out)
+
+    def shell(self):
+        """The guest's console on this terminal. Returns QEMU's exit status."""
+        return subprocess.run(self.command("shell", 0), check=False).returncode
+
+    def remove_disks(self):
+        for name in ("root.img", "images.img", "initrd.cpio"):
+            (self.work / name).unlink(missing_ok=True)

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: MIT
+"""What one suite's guest found: its scenarios from GoogleTest's XML, the kernel's complaints, and how the boot ended.
+
+A suite is good when QEMU ended by the guest's own word, the XML is complete, no scenario failed and the kernel's log is
+clean; each of these alone can lie.
+
+Run as a program: `report.py results.json` prints the table of docs/vm.md.
+"""
+import dataclasses
+import json
+import pathlib
+import re
+import sys
+import xml.etree.ElementTree as xml
+
+import guest
+
+COMPLAINTS = re.compile(
+    r"BUG:|WARNING:|Oops|KASAN|UBSAN|Kernel panic|general protection fault|Call Trace|INFO: task .* blocked|"
+    r"possible (recursive|circular) locking|inconsistent lock state|suspicious RCU usage|refcount_t:|"
+    r"list_(add|del) corruption|sleeping function called|soft lockup|rcu_(sched|preempt).*stall")
+LOG_LINES = 25
+
+
+@dataclasses.dataclass
+class Case:
+    name: str
+    result: str          # passed, failed, skipped
+    seconds: float
+    reason: str = ""     # why skipped, or the failure's text
+    logs: list = dataclasses.field(default_factory=list)     # files that a failed scenario left
+
+
+@dataclasses.dataclass
+class Result:
+    """A suite's. `problems` are failures that belong to no scenario."""
+    suite: str
+    decides: bool
+    criu: str = ""
+    kernel: str = ""
+    cases: list = dataclasses.field(default_factory=list)
+    problems: list = dataclasses.field(default_factory=list)
+    logs: list = dataclasses.field(default_factory=list)     # files of scenarios that did not come to their end
+    seconds: float = 0.0
+
+    def count(self, result):
+        return sum(case.result == result for case in self.cases)
+
+    @property
+    def good(self):
+        return not self.problems and self.count("passed") > 0 and not self.count("failed")
+
+
+def cases(out):
+    """Every case that ran, from what a boot left in `out`. OSError, xml.ParseError: it did not come to its end."""
+    found = []
+    for case in xml.parse(out / "vm-scenarios.xml").getroot().iter("testcase"):
+        if case.get("status") == "notrun":
+            continue
+        name = f"{case.get('classname')}.{case.get('name')}"
+        failures = [(part.text or part.get("message") or "").strip() for part in case.findall("failure")]
+        skipped = case.find("skipped")
+        if failures:
+            logs = sorted(str(path) for path in (out / "logs" / name.replace("/", "-")).glob("*"))
+            found.append(Case(name, "failed", float(case.get("time", 0)), "\n".join(failures), logs))
+        elif skipped is not None:
+            text = (skipped.text or skipped.get("message") or "no reason given").strip()
+            found.append(Case(name, "skipped", 0.0, text.splitlines()[-1]))
+        else:
+            found.append(Case(name, "passed", float(case.get("time", 0))))
+    return found
+
+
+def kernel_complaints(boot):
+    """What the kernel of a guest said that fails it: nothing, or one text."""
+    log = boot.out / "dmesg"
+    if not log.exists():
+        log = boot.serial
+    found = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if COMPLAINTS.search(line)]
+    return [f"the kernel complained ({log}):\n" + "\n".join(found[:LOG_LINES])] if found else []
+
+
+def tail(text, count):
+    return text.rstrip("\n").splitlines()[-count:]
+
+
+def read(boot, result):
+    """Adds what a boot that ran the scenarios found to `result`."""
+    serial = boot.serial.read_text(encoding="utf-8", errors="replace")
+    running = [line.split("]", 1)[1].strip() for line in serial.splitlines() if line.startswith("[ RUN      ]")]
+    during = f" during {running[-1]}" if running else ""
+    if boot.code is None:
+        result.problems.append(f"the guest hung{during}")
+    elif boot.code not in (guest.PASSED, guest.FAILED):
+        end = "\n".join(tail(serial, LOG_LINES))
+        result.problems.append(f"the guest died{during} (QEMU ended with {boot.code}):\n{end}")
+    try:
+        result.cases += cases(boot.out)
+    except (OSError, xml.ParseError):
+        if boot.code in (guest.PASSED, guest.FAILED):
+            result.problems.append(f"vm-scenarios hung or died{during}")
+        result.logs += sorted(str(path) for path in (boot.out / "logs" / "unfinished").rglob("*") if path.is_file())
+    else:
+        if boot.code == guest.FAILED and not result.count("failed"):
+            result.problems.append("vm-scenarios failed though none of its scenarios did")
+    result.problems += kernel_complaints(boot)
+
+
+def show_log(path, say):
+    text = pathlib.Path(path).read_text(encoding="utf-8", errors="replace")
+    if not text.strip():
+        return
+    ours = [line for line in text.splitlines() if "amdgpu_plugin: " in line]
+    say(f"    {path}, the plugin's lines:")
+    for line in ours[-LOG_LINES:]:
+        say(f"      {line}")
+    say("    and its end:")
+    for line in tail(text, LOG_LINES):
+        say(f"      {line}")
+
+
+def explain(result, say):
+    """Every failed scenario with its reason, and of its criu logs the plugin's lines and the end."""
+    for case in result.cases:
+        if case.result == "failed":
+            say(f"--- {case.name} failed")
+            for line in case.reason.splitlines():
+                say(f"    {line}")
+            for path in case.logs:
+                show_log(path, say)
+    for problem in result.problems:
+        for number, line in enumerate(problem.splitlines()):
+            say(f"    {line}" if number else f"--- {line}")
+    for path in result.logs:
+        show_log(path, say)
+
+
+def table(results):
+    """Markdown: a line for every scenario, a column for every suite, seconds."""
+    words = {"failed": "FAILED", "skipped": "-"}
+    times = [{case["name"]: words.get(case["result"]) or f"{case['seconds']:.1f}" for case in result["cases"]}
+             for result in results]
+    lines = [f"| scenario | {' | '.join(result['suite'] for result in results)} |", "|---|" + "---:|" * len(results)]
+    for name in sorted({name for column in times for name in column}):
+        lines.append(f"| {name} | {' | '.join(column.get(name, '') for column in times)} |")
+    return lines + [f"| **all, with boots** | {' | '.join(format(result['seconds'], '.0f') for result in results)} |"]
+
+
+if __name__ == "__main__":
+    print("\n".join(table(json.loads(pathlib.Path(sys.argv[1]).read_text(encoding="utf-8")))))

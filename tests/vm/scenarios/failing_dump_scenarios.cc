@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: MIT
+// A dump that fails, and a criu that is killed in the middle of one: the process runs on, its queues run
+// (after `sluice unpause` where criu could not see to it), and nothing looks like a complete image.
+#include <sys/mount.h>
+
+#include "scenario.h"
+
+namespace sluice::vm_test {
+namespace {
+
+constexpr std::uint32_t kCriuNr = 0x22;
+constexpr std::uint32_t kProcessInfo = 0, kCheckpoint = 1, kUnpause = 2;
+// Hooks (criu-plugin.h).
+constexpr unsigned kDumpExtFile = 2, kHandleDeviceVma = 7;
+
+Strings working_subject() {
+  return {"--gpus", "2", "--vram", "8M", "--gtt", "1M", "--run-queues", "--svm"};
+}
+
+class DumpThatFails : public Scenario {
+ protected:
+  // The process is what it was before, and a dump still works.
+  void expect_unharmed() {
+    ASSERT_TRUE(subject_->alive());
+    const auto process = control().process(subject_->pid());
+    ASSERT_TRUE(process.has_value());
+    EXPECT_FALSE(process->queues_paused);
+    EXPECT_TRUE(process->queues_run());
+    ASSERT_NO_FATAL_FAILURE(expect_queues_run());
+    ASSERT_NO_FATAL_FAILURE(expect_whole());
+  }
+
+  void expect_failed(const CriuRun& run, const std::string& because) {
+    ASSERT_TRUE(run.status.has_value());
+    EXPECT_NE(run.status, 0);
+    EXPECT_TRUE(run.said(because)) << "criu's log does not say: " << because;
+  }
+
+  void expect_next_dump_works() {
+    criu_->environment.clear();
+    ASSERT_TRUE(criu_->dump(subject_->pid(), images("next")).good());
+    ASSERT_TRUE(subject_->reap_dumped());
+    ASSERT_TRUE(criu_->restore(images("next")).good());
+    ASSERT_NO_FATAL_FAILURE(expect_whole());
+    EXPECT_EQ(subject_->quit(), 0);
+  }
+
+  // The task still lives while a restore is tried: its pid is taken, which alone would refuse it. So the
+  // image is tried when the process is gone, last of all.
+  void end_and_expect_no_complete_image() {
+    EXPECT_EQ(subject_->quit(), 0);
+    expect_no_complete_image(images());
+  }
+};
+
+TEST_F(DumpThatFails, KfdRefusesToStopTheQueues) {
+  load();
+  ASSERT_NO_FATAL_FAILURE(start_subject(working_subject()));
+  control().inject({.nr = kCriuNr, .op = kProcessInfo, .error = EIO});
+  ASSERT_NO_FATAL_FAILURE(expect_failed(criu_->dump(subject_->pid(), images()), "PROCESS_INFO"));
+  control().clear_faults();
+  ASSERT_NO_FATAL_FAILURE(expect_unharmed());
+  end_and_expect_no_complete_image();
+}
+
+TEST_F(DumpThatFails, KfdRefusesTheCheckpoint) {
+  load();
+  ASSERT_NO_FATAL_FAILURE(start_subject(working_subject()));
+  control().inject({.nr = kCriuNr, .op = kCheckpoint, .error = ENOMEM});
+  ASSERT_NO_FATAL_FAILURE(expect_failed(criu_->dump(subject_->pid(), images()), "CHECKPOINT"));
+  control().clear_faults();
+  ASSERT_NO_FATAL_FAILURE(expect_unharmed());
+  end_and_expect_no_complete_image();
+}
+
+TEST_F(DumpThatFails, CopyEngineReportsAnError) {
+  load();
+  ASSERT_NO_FATAL_FAILURE(start_subject(working_subject()));
+  control().fail_fence(1, 0, EIO);
+  ASSERT_NO_FATAL_FAILURE(
+      expect_failed(criu_->dump(subject_->pid(), images()), "amdgpu_plugin: DUMP_EXT_FILE"));
+  control().clear_faults();
+  ASSERT_NO_FATAL_FAILURE(expect_unharmed());
+  ASSERT_NO_FATAL_FAILURE(expect_next_dump_works());
+  expect_no_complete_image(images());
+}
+
+TEST_F(DumpThatFails, DiskIsFull) {
+  load();
+  ASSERT_NO_FATAL_FAILURE(start_subject(working_subject()));
+  const std::filesystem::path disk = images("full");
+  ASSERT_EQ(::mount("tmpfs", disk.c_str(), "tmpfs", 0, "size=2M"), 0);
+  const CriuRun run = criu_->dump(subject_->pid(), disk / "images");
+  const auto unmount = [&] { EXPECT_EQ(::umount(disk.c_str()), 0); };
+  expect_failed(run, "No space left on device");
+  expect_unharmed();
+  EXPECT_EQ(subject_->quit(), 0);
+  expect_no_complete_image(disk / "images");
+  unmount();
+}
+
+TEST_F(DumpThatFails, CriuItselfFailsAfterTheGpusWereDumped) {
+  load();
+  ASSERT_NO_FATAL_FAILURE(start_subject(working_subject()));
+  // A post-dump script that says no: criu then lets the process run on.
+  const std::filesystem::path script = scratch() / "refuse.sh";
+  write_file(script, "#!/bin/sh\n[ \"$CRTOOLS_SCRIPT_ACTION\" != post-dump ]\n");
+  std::filesystem::permissions(script, std::filesystem::perms::owner_all);
+  const CriuRun run = criu_->dump(subject_->pid(), images(), {"--action-script", script.string()});
+  ASSERT_TRUE(run.status.has_value());
+  EXPECT_NE(run.status, 0);
+  ASSERT_NO_FATAL_FAILURE(expect_unharmed());
+  EXPECT_EQ(subject_->quit(), 0);
+}
+
+// ---- criu killed
+
+struct StopPoint {
+  const char* name;
+  std::function<bool(const SystemCall&)> here;
+  bool queues_stand;    // the plugin had stopped them
+  bool image_complete;  // everything was written by then
+};
+
+void PrintTo(const StopPoint& point, std::ostream* out) {
+  *out << point.name;
+}
+
+class KilledCriu : public DumpThatFails {
+ protected:
+  void expect_unpause_helps(bool queues_stand) {
+    // The kernel sets a process free whose tracer died, and the parasite in it ends by itself.
+    ASSERT_TRUE(eventually([&] {
+      return read_file("/proc/" + std::to_string(subject_->pid()) + "/status").find("TracerPid:\t0\n") !=
+             std::string::npos;
+    }));
+    const auto paused = control().process(subject_->pid());
+    ASSERT_TRUE(paused.has_value());
+    EXPECT_EQ(paused->queues_paused, queues_stand);
+    EXPECT_NE(paused->queues_run(), queues_stand);
+    if (!queues_stand) return;
+    const std::string answer = subject_->ask("queue-progress");
+    EXPECT_EQ(answer.rfind("ok queue-progress stands", 0), 0U) << answer;
+    Launch tool;
+    tool.arguments = {(settings().programs / "sluice").string(), "unpause", std::to_string(subject_->pid())};
+    tool.output = "/dev/console";
+    EXPECT_EQ(run(tool), 0);
+  }
+};
+
+class KilledAtAPoint : public KilledCriu, public testing::WithParamInterface<StopPoint> {};
+
+TEST_P(KilledAtAPoint, LeavesAProcessThatUnpauseMakesWholeAgain) {
+  load();
+  ASSERT_NO_FATAL_FAILURE(start_subject(working_subject()));
+  {
+    StoppedCriu criu(criu_->command("dump", images(), {"-t", std::to_string(subject_->pid())}));
+    ASSERT_TRUE(criu.run_until(GetParam().here)) << "criu ended before that point";
+  }  // killed
+  ASSERT_NO_FATAL_FAILURE(expect_unpause_helps(GetParam().queues_stand));
+  ASSERT_NO_FATAL_FAILURE(expect_unharmed());
+  EXPECT_EQ(subject_->quit(), 0);
+  if (!GetParam().image_complete) expect_no_complete_image(images());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    DuringDump, KilledAtAPoint,
+    testing::Values(StopPoint{"InInit", opening("/etc/criu/sluice.conf"), false, false},
+                    StopPoint{"AtDeviceMap", before_hook(kHandleDeviceVma), false, false},
+                    StopPoint{"AtFile", before_hook(kDumpExtFile), false, false},
+                    StopPoint{"AfterQueuesStopped", criu_op(kProcessInfo, false), true, false},
+                    StopPoint{"AfterCheckpoint", criu_op(kCheckpoint, false), true, false},
+                    StopPoint{"BeforeMetadataHasItsName", renaming_to("amdgpu-kfd-"), true, false},
+                    StopPoint{"InExit", criu_op(kUnpause, true), true, true}),
+    [](const testing::TestParamInfo<StopPoint>& point) { return std::string(point.param.name); });
+
+// The copy is in the GPU when criu dies.
+TEST_F(KilledCriu, WhileTheGpuCopiesLeavesAProcessThatUnpauseMakesWholeAgain) {
+  load();
+  ASSERT_NO_FATAL_FAILURE(start_subject(working_subject()));
+  control().hang_fence(0, 0);
+  const pid_t criu =
+      vm_test::start(criu_->command("dump", images(), {"-t", std::to_string(subject_->pid())}));
+  EXPECT_TRUE(eventually([&] { return control().faults_hit() > 0; })) << "no copy was started";
+  kill_and_reap(criu);
+  control().release_hung_fences();
+  control().clear_faults();
+  ASSERT_NO_FATAL_FAILURE(expect_unpause_helps(true));
+  ASSERT_NO_FATAL_FAILURE(expect_unharmed());
+  EXPECT_EQ(subject_->quit(), 0);
+  expect_no_complete_image(images());
+}
+
+}  // namespace
+}  // namespace sluice::vm_test

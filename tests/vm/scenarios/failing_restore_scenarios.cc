@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: MIT
+// A restore that fails: the reason is said, the task never runs, nothing is left, and the same images restore
+// once the cause is gone.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "scenario.h"
+
+namespace sluice::vm_test {
+namespace {
+
+constexpr std::uint32_t kCriuNr = 0x22;
+constexpr std::uint32_t kRestore = 3, kResume = 4;
+
+class RestoreThatFails : public Scenario {
+ protected:
+  void SetUp() override {
+    Scenario::SetUp();
+    load();
+    ASSERT_NO_FATAL_FAILURE(start_subject({"--gpus", "2", "--vram", "8M", "--gtt", "1M", "--run-queues"}));
+    ASSERT_NO_FATAL_FAILURE(dump());
+    // Waits in the FIFO: a task that runs for a moment answers it.
+    subject_->say("check");
+  }
+
+  void expect_never_ran(const std::string& because) {
+    const CriuRun run = criu_->restore(images());
+    ASSERT_TRUE(run.status.has_value()) << "criu restore hangs";
+    EXPECT_NE(run.status, 0);
+    EXPECT_TRUE(run.said(because)) << "criu's log does not say: " << because;
+    EXPECT_TRUE(eventually([&] { return !is_alive(dumped_pid_) && living_children().empty(); }, Seconds(20)))
+        << "the task lives";
+    EXPECT_FALSE(subject_->has_spoken()) << "the task ran";
+  }
+
+  // Once the cause is gone, the question that waited all the time is answered.
+  void expect_restores_now() {
+    ASSERT_NO_FATAL_FAILURE(restore());
+    const std::string answer = subject_->hear();
+    EXPECT_EQ(answer.rfind("ok check", 0), 0U) << answer;
+    ASSERT_NO_FATAL_FAILURE(expect_whole());
+    EXPECT_EQ(subject_->quit(), 0);
+  }
+
+  std::string pages_file() const {
+    for (const auto& entry : std::filesystem::directory_iterator(images())) {
+      const std::string name = entry.path().filename().string();
+      if (name.starts_with("amdgpu-pages-")) return name;
+    }
+    return {};
+  }
+
+  void flip_byte(const std::string& name, std::uint64_t offset) const {
+    const UniqueFd fd(::open((images() / name).c_str(), O_RDWR | O_CLOEXEC));
+    char byte = 0;
+    ASSERT_EQ(::pread(fd.get(), &byte, 1, static_cast<off_t>(offset)), 1);
+    byte = static_cast<char>(byte ^ 1);
+    ASSERT_EQ(::pwrite(fd.get(), &byte, 1, static_cast<off_t>(offset)), 1);
+  }
+};
+
+TEST_F(RestoreThatFails, CorruptBlockIsNamed) {
+  const std::string name = pages_file();
+  ASSERT_FALSE(name.empty());
+  const std::uint64_t middle = std::filesystem::file_size(images() / name) / 2;
+  ASSERT_NO_FATAL_FAILURE(flip_byte(name, middle));
+  expect_never_ran(name);
+  ASSERT_NO_FATAL_FAILURE(flip_byte(name, middle));
+  expect_restores_now();
+}
+
+TEST_F(RestoreThatFails, KfdRefusesTheRestore) {
+  control().inject({.nr = kCriuNr, .op = kRestore, .error = ENOMEM});
+  expect_never_ran("RESTORE");
+  control().clear_faults();
+  expect_restores_now();
+}
+
+TEST_F(RestoreThatFails, KfdRefusesToResume) {
+  control().inject({.nr = kCriuNr, .op = kResume, .error = EINVAL});
+  expect_never_ran("RESUME");
+  control().clear_faults();
+  expect_restores_now();
+}
+
+TEST_F(RestoreThatFails, CopyEngineReportsAnError) {
+  control().fail_fence(0, 0, EIO);
+  expect_never_ran("amdgpu_plugin: ");
+  control().clear_faults();
+  expect_restores_now();
+}
+
+TEST_F(RestoreThatFails, PagesFileIsMissing) {
+  const std::string name = pages_file();
+  std::filesystem::rename(images() / name, images("aside") / name);
+  expect_never_ran(name);
+  std::filesystem::rename(images("aside") / name, images() / name);
+  expect_restores_now();
+}
+
+}  // namespace
+}  // namespace sluice::vm_test

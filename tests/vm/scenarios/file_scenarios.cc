@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: MIT
+// Device files in all shapes: several opens, dups, inherited descriptors, descriptors that are gone while
+// their maps are not, and what cannot be dumped and says so.
+#include <linux/kcmp.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "scenario.h"
+
+namespace sluice::vm_test {
+namespace {
+
+class Files : public Scenario {
+ protected:
+  static Strings with(const Strings& more) {
+    Strings options = {"--gpus", "2", "--vram", "4M", "--gtt", "1M"};
+    options.insert(options.end(), more.begin(), more.end());
+    return options;
+  }
+
+  // Descriptors of the subject for files whose name starts so.
+  std::vector<int> descriptors(pid_t pid, const std::string& prefix) const {
+    std::vector<int> found;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd")) {
+      std::error_code error;
+      const std::string target = std::filesystem::read_symlink(entry.path(), error).string();
+      if (target.starts_with(prefix)) found.push_back(std::atoi(entry.path().filename().c_str()));
+    }
+    std::sort(found.begin(), found.end());
+    return found;
+  }
+
+  bool same_file(pid_t a, int fd_a, pid_t b, int fd_b) const {
+    return ::syscall(SYS_kcmp, a, b, KCMP_FILE, static_cast<unsigned long>(fd_a),
+                     static_cast<unsigned long>(fd_b)) == 0;
+  }
+
+  void expect_refused(const std::string& because) {
+    const CriuRun run = criu_->dump(subject_->pid(), images());
+    ASSERT_TRUE(run.status.has_value());
+    EXPECT_NE(run.status, 0);
+    EXPECT_TRUE(run.said(because)) << "criu's log does not say: " << because;
+    ASSERT_TRUE(subject_->alive());
+    const std::string answer = subject_->ask("check");
+    EXPECT_EQ(answer.rfind("ok check", 0), 0U) << answer;
+  }
+};
+
+TEST_F(Files, TwoOpensOfKfdAreOneProcess) {
+  load();
+  ASSERT_NO_FATAL_FAILURE(start_subject(with({"--second-kfd", "--run-queues"})));
+  const std::vector<int> before = descriptors(subject_->pid(), "/dev/kfd");
+  ASSERT_EQ(before.size(), 2U);
+  ASSERT_NO_FATAL_FAILURE(expect_survives());
+  EXPECT_EQ(descriptors(subject_->pid(), "/dev/kfd"), before);
+  EXPECT_FALSE(same_file(subject_->pid(), before[0], subject_->pid(), before[1]));
+  EXPECT_EQ(subject_->quit(), 0);
+}
+
+TEST_F(Files, QueuesRunAfterADumpOfTwoOpens) {
+  load();
+  ASSERT_NO_FATAL_FAILURE(start_subject(with({"--second-kfd", "--run-queues"})));
+  ASSERT_TRUE(criu_->dump(subject_->pid(), images(), {"--leave-running"}).good());
+  const auto process = control().process(subject_->pid());
+  ASSERT_TRUE(process.has_value());
+  EXPECT_EQ(process->process_infos, 1U);
+  ASSERT_NO_FATAL_FAILURE(expect_queues_run());
+  EXPECT_EQ(subject_->quit(), 0);
+}
+
+TEST_F(Files, DupStaysADup) {
+  load();
+  ASSERT_NO_FATAL_FAILURE(start_subject(with({"--dup-kfd"})));
+  const std::vector<int> before = descriptors(subject_->pid(), "/dev/kfd");
+  ASSERT_EQ(before.size(), 2U);
+  ASSERT_NO_FATAL_FAILURE(expect_survives());
+  EXPECT_EQ(descriptors(subject_->pid(), "/dev/kfd"), before);
+  EXPECT_TRUE(same_file(subject_->pid(), before[0], subject_->pid(), before[1]));
+  EXPECT_EQ(subject_->quit(), 0);
+}
+
+TEST_F(Files, OfTwoRenderFilesTheAcquiredOneComesBackAsSuch) {
+  load();
+  ASSERT_NO_FATAL_FAILURE(start_subject(with({"--second-render"})));
+  const std::vector<int> before = descriptors(subject_->pid(), "/dev/dri/renderD");
+  ASSERT_EQ(before.size(), 4U);
+  ASSERT_NO_FATAL_FAILURE(expect_survives());
+  EXPECT_EQ(descriptors(subject_->pid(), "/dev/dri/renderD"), before);
+  EXPECT_EQ(subject_->quit(), 0);
+}
+
+TEST_F(Files, TheAcquiredFileIsFoundWithoutSideEffects) {
+  load();
+  ASSERT_NO_FATAL_FAILURE(start_subject(with({"--second-render"})));
+  const vamdgpu::Counts before = control().counts();
+  ASSERT_TRUE(criu_->dump(subject_->pid(), images(), {"--leave-running"}).good());
+  vamdgpu::Counts after;
+  EXPECT_TRUE(eventually([&] { return (after = control().counts()) == before; }, Seconds(20)))
+      << "before: " << describe(before) << "\nafter: " << describe(after);
+  ASSERT_NO_FATAL_FAILURE(expect_whole());
+  EXPECT_EQ(subject_->quit(), 0);
+}
+
+TEST_F(Files, ChildThatInheritedTheFilesHasThemAgain) {
+  load();
+  ASSERT_NO_FATAL_FAILURE(start_subject(with({"--fork-child"})));
+  const auto child_of = [](pid_t pid) {
+    const std::string id = std::to_string(pid);
+    return static_cast<pid_t>(std::atoi(read_file("/proc/" + id + "/task/" + id + "/children").c_str()));
+  };
+  const pid_t child = child_of(subject_->pid());
+  ASSERT_GT(child, 0);
+  const std::vector<int> before = descriptors(child, "/dev/");
+  ASSERT_FALSE(descriptors(child, "/dev/kfd").empty());
+  ASSERT_NO_FATAL_FAILURE(dump());
+  ASSERT_NO_FATAL_FAILURE(restore());
+  EXPECT_EQ(child_of(subject_->pid()), child);
+  EXPECT_EQ(descriptors(child, "/dev/"), before);
+  const int kfd = descriptors(child, "/dev/kfd").at(0);
+  EXPECT_TRUE(same_file(subject_->pid(), kfd, child, kfd));
+  ASSERT_NO_FATAL_FAILURE(expect_whole());
+  EXPECT_EQ(subject_->quit(), 0);
+}
+
+TEST_F(Files, MapsWhoseRenderFileWasClosedComeBack) {
+  load();
+  ASSERT_NO_FATAL_FAILURE(start_subject(with({"--close-render-after-map"})));
+  ASSERT_TRUE(descriptors(subject_->pid(), "/dev/dri/renderD").empty());
+  ASSERT_NO_FATAL_FAILURE(expect_survives());
+  EXPECT_EQ(subject_->quit(), 0);
+}
+
+TEST_F(Files, MapsOfKfdWithoutADescriptorAreRefusedByName) {
+  load();
+  ASSERT_NO_FATAL_FAILURE(start_subject(with({"--no-kfd-fd"})));
+  ASSERT_TRUE(descriptors(subject_->pid(), "/dev/kfd").empty());
+  expect_refused("process " + std::to_string(subject_->pid()) + " maps /dev/kfd but has no descriptor of it");
+}
+
+TEST_F(Files, InheritedFileOfAProcessThatIsGoneIsRefusedByName) {
+  load();
+  ASSERT_NO_FATAL_FAILURE(start_subject(with({"--inherited-kfd"})));
+  ASSERT_EQ(descriptors(subject_->pid(), "/dev/kfd").size(), 2U);
+  expect_refused("was opened by a process that is gone");
+  EXPECT_EQ(subject_->quit(), 0);
+}
+
+// What no plugin can mend.
+TEST_F(Files, AMappedDmaBufIsNamed) {
+  load();
+  ASSERT_NO_FATAL_FAILURE(start_subject(with({"--map-dmabuf"})));
+  expect_refused("process " + std::to_string(subject_->pid()) + " maps a dma-buf");
+  EXPECT_EQ(subject_->quit(), 0);
+}
+
+TEST_F(Files, AnOpenDmaBufIsNamed) {
+  load();
+  ASSERT_NO_FATAL_FAILURE(start_subject(with({"--dmabuf-fd"})));
+  expect_refused("is a dma-buf");
+  EXPECT_EQ(subject_->quit(), 0);
+}
+
+}  // namespace
+}  // namespace sluice::vm_test

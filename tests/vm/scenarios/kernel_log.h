@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: MIT
+// What the kernel had to say since a mark: a scenario after which the log holds a warning has failed.
+//
+// Source: Documentation/ABI/testing/dev-kmsg. Thread-bound.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "pipeline/unique_fd.h"
+
+namespace sluice::vm_test {
+
+class KernelLog {
+ public:
+  KernelLog();  // the mark is here. Throws std::system_error without /dev/kmsg
+
+  // Lines since the mark, or the last call, of the levels warning and worse, and those that tell of a bug on
+  // any level. What a module that is not of this kernel's build always causes is left out.
+  std::vector<std::string> complaints();
+
+ private:
+  UniqueFd file_;
+};
+
+}  // namespace sluice::vm_test

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: MIT
+// Many BOs, and one that is larger than what memory could buffer.
+#include <fstream>
+
+#include "scenario.h"
+
+namespace sluice::vm_test {
+namespace {
+
+constexpr std::uint64_t kMiBytes = 1024 * 1024;
+
+// MemAvailable of /proc/meminfo, in bytes.
+std::uint64_t available_memory() {
+  std::ifstream file("/proc/meminfo");
+  for (std::string line; std::getline(file, line);) {
+    unsigned long long kib = 0;
+    if (std::sscanf(line.c_str(), "MemAvailable: %llu kB", &kib) == 1) return kib * 1024;
+  }
+  return 0;
+}
+
+class Large : public Scenario {};
+
+TEST_F(Large, TenThousandBosComeBackWhole) {
+  load();
+  ASSERT_NO_FATAL_FAILURE(start_subject({"--gpus", "2", "--bos", "count:10000", "--gtt", "1M"}));
+  const auto before = control().process(subject_->pid());
+  ASSERT_TRUE(before.has_value());
+  ASSERT_GE(before->bos.size(), 10000U);
+  ASSERT_NO_FATAL_FAILURE(dump());
+  ASSERT_NO_FATAL_FAILURE(restore());
+  const std::string answer = subject_->ask("check");
+  ASSERT_EQ(answer.rfind("ok check", 0), 0U) << answer;
+  EXPECT_EQ(subject_->quit(), 0);
+}
+
+TEST_F(Large, ABoLargerThanFreeMemoryComesBackWhole) {
+  // The virtual VRAM is the guest's own memory: with three fifths of it taken, the rest cannot hold the BO.
+  const std::uint64_t vram = available_memory() * 3 / 5 / kMiBytes;
+  const std::uint64_t bo = vram - 16;
+  load({"--gpus", "1", "--vram", std::to_string(vram) + "M", "--gtt", "32M"});
+  ASSERT_NO_FATAL_FAILURE(
+      start_subject({"--one-bo", std::to_string(bo) + "M", "--zero", "50", "--no-queues"}));
+  ASSERT_LT(available_memory(), bo * kMiBytes) << "the guest could buffer the whole BO";
+  ASSERT_NO_FATAL_FAILURE(dump());
+  ASSERT_NO_FATAL_FAILURE(restore());
+  const std::string answer = subject_->ask("check");
+  ASSERT_EQ(answer.rfind("ok check", 0), 0U) << answer;
+  EXPECT_EQ(subject_->quit(), 0);
+}
+
+}  // namespace
+}  // namespace sluice::vm_test

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: MIT
+// Containers: mount, pid and network namespaces, only some of the GPUs visible, and user namespaces, where
+// the kernel refuses to create KFD state.
+#include <sched.h>
+
+#include "container.h"
+#include "scenario.h"
+
+namespace sluice::vm_test {
+namespace {
+
+constexpr const char* kControlInside = "/control";
+
+class Namespaces : public Scenario {
+ protected:
+  void start_inside(const Container& container, const Launch& launch, const Strings& options) {
+    subject_.emplace(container.root() / "control", kControlInside);
+    const Strings all = with_common_options(options);
+    const std::string ready = subject_->start(all, launch);
+    ASSERT_EQ(ready.rfind("ready", 0), 0U) << "the subject said: " << ready;
+  }
+
+  // The restored process has a new pid here.
+  void restore_inside(Container& container, const Strings& more = {}) {
+    const std::filesystem::path pid_file = scratch() / "pid";
+    Strings options = container.before_restore();
+    options.insert(options.end(), {"--pidfile", pid_file.string()});
+    options.insert(options.end(), more.begin(), more.end());
+    ASSERT_NO_FATAL_FAILURE(restore(options));
+    subject_->adopt(std::atoi(read_file(pid_file).c_str()));
+    ASSERT_TRUE(subject_->alive());
+  }
+
+  static Strings small_subject(const std::string& gpus = "2") {
+    return {"--gpus", gpus, "--vram", "4M", "--gtt", "1M", "--run-queues"};
+  }
+};
+
+TEST_F(Namespaces, MountAndPidNamespace) {
+  load();
+  Container container(images("root"), {128, 129});
+  ASSERT_NO_FATAL_FAILURE(start_inside(container, container.launch(CLONE_NEWPID), small_subject()));
+  ASSERT_NO_FATAL_FAILURE(expect_whole());
+  ASSERT_NO_FATAL_FAILURE(dump());
+  ASSERT_NO_FATAL_FAILURE(restore_inside(container));
+  ASSERT_NO_FATAL_FAILURE(expect_queues_run());
+  ASSERT_NO_FATAL_FAILURE(expect_whole());
+  EXPECT_EQ(subject_->quit(), 0);
+}
+
+TEST_F(Namespaces, NetworkNamespace) {
+  load();
+  Container container(images("root"), {128, 129});
+  ASSERT_NO_FATAL_FAILURE(
+      start_inside(container, container.launch(CLONE_NEWPID | CLONE_NEWNET), small_subject()));
+  const Strings lock = {"--network-lock", criu_traits().network_lock};
+  ASSERT_NO_FATAL_FAILURE(dump(lock));
+  ASSERT_NO_FATAL_FAILURE(restore_inside(container, lock));
+  ASSERT_NO_FATAL_FAILURE(expect_queues_run());
+  ASSERT_NO_FATAL_FAILURE(expect_whole());
+  EXPECT_EQ(subject_->quit(), 0);
+}
+
+// One of two GPUs: the other has no node in the container, and the device cgroup hides it from KFD and sysfs.
+TEST_F(Namespaces, OnlyOneOfTwoGpusIsVisible) {
+  load();
+  const DeviceCgroup box(scratch() / "devices", {"c 226:129 rwm"});
+  Container container(images("root"), {128});
+  const Launch launch = container.launch(CLONE_NEWPID, [&] { box.enter(); });
+  ASSERT_NO_FATAL_FAILURE(start_inside(container, launch, small_subject("0")));
+  const auto process = control().process(subject_->pid());
+  ASSERT_TRUE(process.has_value());
+  EXPECT_EQ(process->devices.size(), 1U) << "the other GPU is visible";
+  ASSERT_NO_FATAL_FAILURE(dump());
+  ASSERT_NO_FATAL_FAILURE(restore_inside(container));
+  ASSERT_NO_FATAL_FAILURE(expect_queues_run());
+  ASSERT_NO_FATAL_FAILURE(expect_whole());
+  EXPECT_EQ(subject_->quit(), 0);
+  subject_.reset();
+}
+
+// A container of a user who is root inside only. Its network namespace is its own, or it could not mount
+// /sys.
+class UserNamespace : public Namespaces {
+ protected:
+  void SetUp() override {
+    Namespaces::SetUp();
+    load();
+    container_.emplace(images("root"), std::vector<unsigned>{128, 129});
+  }
+  void TearDown() override {
+    subject_.reset();
+    container_.reset();
+    Namespaces::TearDown();
+  }
+  void start_in_user_namespace(const Strings& options) {
+    start_inside(*container_, container_->launch(CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET), options);
+  }
+  Strings lock() const { return {"--network-lock", criu_traits().network_lock}; }
+
+  std::optional<Container> container_;
+};
+
+TEST_F(UserNamespace, DumpWorksAndTheProcessRunsOn) {
+  ASSERT_NO_FATAL_FAILURE(start_in_user_namespace(small_subject()));
+  Strings options = lock();
+  options.emplace_back("--leave-running");
+  ASSERT_TRUE(criu_->dump(subject_->pid(), images(), options).good());
+  ASSERT_NO_FATAL_FAILURE(expect_queues_run());
+  ASSERT_NO_FATAL_FAILURE(expect_whole());
+  EXPECT_EQ(subject_->quit(), 0);
+}
+
+TEST_F(UserNamespace, RestoreOfKfdStateIsRefusedBeforeAnythingIsCreated) {
+  ASSERT_NO_FATAL_FAILURE(start_in_user_namespace(small_subject()));
+  ASSERT_NO_FATAL_FAILURE(dump(lock()));
+  Strings options = container_->before_restore();
+  for (const std::string& option : lock()) options.push_back(option);
+  const CriuRun run = criu_->restore(images(), options);
+  ASSERT_TRUE(run.status.has_value());
+  EXPECT_NE(run.status, 0);
+  EXPECT_TRUE(run.said("the kernel creates KFD state only for the initial one")) << "the reason is not said";
+  EXPECT_EQ(control().criu_calls(3), 0U) << "RESTORE was tried";
+}
+
+TEST_F(UserNamespace, ProcessWithRenderNodesOnlyIsRestored) {
+  ASSERT_NO_FATAL_FAILURE(start_in_user_namespace({"--gpus", "2", "--render-only"}));
+  ASSERT_NO_FATAL_FAILURE(dump(lock()));
+  ASSERT_NO_FATAL_FAILURE(restore_inside(*container_, lock()));
+  const std::string answer = subject_->ask("check");
+  EXPECT_EQ(answer.rfind("ok check", 0), 0U) << answer;
+  EXPECT_EQ(subject_->quit(), 0);
+}
+
+TEST_F(Namespaces, ProcessWithRenderNodesOnlyIsRestoredOutsideOfAnyToo) {
+  load();
+  ASSERT_NO_FATAL_FAILURE(start_subject({"--gpus", "2", "--render-only"}));
+  ASSERT_NO_FATAL_FAILURE(dump());
+  ASSERT_NO_FATAL_FAILURE(restore());
+  const std::string answer = subject_->ask("check");
+  EXPECT_EQ(answer.rfind("ok check", 0), 0U) << answer;
+  EXPECT_EQ(subject_->quit(), 0);
+}
+
+}  // namespace
+}  // namespace sluice::vm_test

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: MIT
+// One process on two GPUs with all that a ROCm process has: VRAM, GTT, userptr, doorbell and MMIO BOs, SVM
+// ranges, CPU maps, events of every kind and a thread that waits for one, compute and SDMA queues with work
+// before and after, libhsakmt's shared memory file.
+#include "scenario.h"
+
+namespace sluice::vm_test {
+namespace {
+
+// The thunk's semaphore was made under another name and linked to its own, as sem_open() does.
+const Strings kLinkRemap = {"--link-remap"};
+
+class OneProcessTwoGpus : public Scenario {};
+
+TEST_F(OneProcessTwoGpus, ComesBackWholeAndWorksOn) {
+  load();
+  ASSERT_NO_FATAL_FAILURE(start_subject({"--gpus", "2", "--vram", "24M", "--gtt", "4M"}));
+  ASSERT_NO_FATAL_FAILURE(expect_whole());
+  ASSERT_NO_FATAL_FAILURE(expect_survives());
+  EXPECT_EQ(subject_->quit(), 0);
+}
+
+TEST_F(OneProcessTwoGpus, WithEverythingAtOnceComesBackWholeAndWorksOn) {
+  load();
+  ASSERT_NO_FATAL_FAILURE(start_subject(everything()));
+  ASSERT_NO_FATAL_FAILURE(expect_whole());
+  ASSERT_NO_FATAL_FAILURE(expect_survives(kLinkRemap));
+  EXPECT_EQ(subject_->quit(), 0);
+}
+
+TEST_F(OneProcessTwoGpus, KernelStateAfterRestoreIsTheOldOne) {
+  load();
+  ASSERT_NO_FATAL_FAILURE(start_subject(everything()));
+  const auto before = control().process(subject_->pid());
+  ASSERT_TRUE(before.has_value());
+  EXPECT_TRUE(before->queues_run());
+  EXPECT_GT(before->svm_ranges, 0U);
+  ASSERT_NO_FATAL_FAILURE(dump(kLinkRemap));
+  ASSERT_NO_FATAL_FAILURE(restore());
+  ASSERT_TRUE(eventually([&] {
+    const auto now = control().process(subject_->pid());
+    return now && now->queues_run();
+  })) << "the queues of the restored process do not run";
+  const auto after = control().process(subject_->pid());
+  ASSERT_TRUE(after.has_value());
+  EXPECT_FALSE(after->restore_blocked);
+  EXPECT_EQ(after->damaged_queues, 0U);
+  EXPECT_EQ(after->svm_ranges, before->svm_ranges);
+  EXPECT_EQ(after->bos.size(), before->bos.size());
+  EXPECT_EQ(after->event_page_handle, before->event_page_handle);
+  ASSERT_EQ(after->queues.size(), before->queues.size());
+  for (std::size_t i = 0; i < before->queues.size(); ++i) {
+    EXPECT_EQ(after->queues[i].id, before->queues[i].id);
+    EXPECT_EQ(after->queues[i].type, before->queues[i].type);
+    EXPECT_EQ(after->queues[i].ring, before->queues[i].ring);
+    EXPECT_EQ(after->queues[i].doorbell, before->queues[i].doorbell);
+  }
+  ASSERT_EQ(after->events.size(), before->events.size());
+  for (std::size_t i = 0; i < before->events.size(); ++i) {
+    EXPECT_EQ(after->events[i].id, before->events[i].id);
+    EXPECT_EQ(after->events[i].type, before->events[i].type);
+    EXPECT_EQ(after->events[i].auto_reset, before->events[i].auto_reset);
+  }
+  ASSERT_NO_FATAL_FAILURE(expect_whole());
+  EXPECT_EQ(subject_->quit(), 0);
+}
+
+TEST_F(OneProcessTwoGpus, QueuesConsumePacketsBeforeAndAfter) {
+  load();
+  ASSERT_NO_FATAL_FAILURE(start_subject({"--gpus", "2", "--vram", "4M", "--gtt", "1M", "--run-queues"}));
+  ASSERT_NO_FATAL_FAILURE(expect_queues_run());
+  ASSERT_NO_FATAL_FAILURE(dump());
+  ASSERT_NO_FATAL_FAILURE(restore());
+  ASSERT_NO_FATAL_FAILURE(expect_queues_run());
+  ASSERT_NO_FATAL_FAILURE(expect_whole());
+  EXPECT_EQ(subject_->quit(), 0);
+}
+
+TEST_F(OneProcessTwoGpus, SharedMemoryFileOfTheThunkIsMadeAgainWhereItIsMissing) {
+  load();
+  ASSERT_NO_FATAL_FAILURE(start_subject({"--gpus", "2", "--vram", "4M", "--gtt", "1M", "--hsakmt-shm"}));
+  ASSERT_TRUE(std::filesystem::exists("/dev/shm/hsakmt_shared_mem"));
+  ASSERT_NO_FATAL_FAILURE(dump(kLinkRemap));
+  // The restored process runs on a machine that was started afresh.
+  std::filesystem::remove("/dev/shm/hsakmt_shared_mem");
+  std::filesystem::remove("/dev/shm/sem.hsakmt_semaphore");
+  ASSERT_NO_FATAL_FAILURE(restore());
+  EXPECT_TRUE(std::filesystem::exists("/dev/shm/hsakmt_shared_mem"));
+  ASSERT_NO_FATAL_FAILURE(expect_whole());
+  EXPECT_EQ(subject_->quit(), 0);
+}
+
+}  // namespace
+}  // namespace sluice::vm_test

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: MIT
+#include "process.h"
+
+#include <fcntl.h>
+#include <linux/sched.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <exception>
+#include <fstream>
+#include <sstream>
+#include <system_error>
+#include <thread>
+
+#include "pipeline/unique_fd.h"
+
+namespace sluice::vm_test {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+[[noreturn]] void fail(const std::string& what) {
+  throw std::system_error(errno, std::generic_category(), what);
+}
+
+int shell_status(int status) {
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+std::optional<int> reap(pid_t pid) {
+  int status = 0;
+  pid_t waited = 0;
+  do {
+    waited = ::waitpid(pid, &status, 0);
+  } while (waited < 0 && errno == EINTR);
+  if (waited < 0) return std::nullopt;
+  return shell_status(status);
+}
+
+[[noreturn]] void become(const Launch& launch) noexcept {
+  try {
+    if (launch.own_session) (void)::setsid();
+    if (launch.prepare) launch.prepare();
+    const int input = ::open("/dev/null", O_RDWR);
+    const int output = launch.output.empty()
+                           ? input
+                           : ::open(launch.output.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    if (input < 0 || output < 0) ::_exit(126);
+    (void)::dup2(input, STDIN_FILENO);
+    (void)::dup2(output, STDOUT_FILENO);
+    (void)::dup2(output, STDERR_FILENO);
+    if (input > STDERR_FILENO) (void)::close(input);
+    for (const auto& [name, value] : launch.environment) (void)::setenv(name.c_str(), value.c_str(), 1);
+    std::vector<char*> argv;
+    for (const std::string& text : launch.arguments) argv.push_back(const_cast<char*>(text.c_str()));
+    argv.push_back(nullptr);
+    (void)::execvp(argv[0], argv.data());
+  } catch (const std::exception& e) {
+    (void)!::write(STDERR_FILENO, e.what(), std::string_view(e.what()).size());
+    (void)!::write(STDERR_FILENO, "\n", 1);
+  }
+  ::_exit(127);
+}
+
+}  // namespace
+
+pid_t start(const Launch& launch) {
+  clone_args arguments{};
+  arguments.flags = launch.namespaces;
+  arguments.exit_signal = SIGCHLD;
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) fail("pipe2");
+  const UniqueFd wait(ends[0]);
+  UniqueFd go(ends[1]);
+  const auto pid = static_cast<pid_t>(::syscall(SYS_clone3, &arguments, sizeof arguments));
+  if (pid < 0) fail("start of " + launch.arguments.front());
+  if (pid == 0) {
+    go.reset();
+    char byte = 0;
+    (void)!::read(wait.get(), &byte, 1);  // end of file: its ids are set
+    become(launch);
+  }
+  if ((launch.namespaces & CLONE_NEWUSER) != 0) {
+    for (const char* name : {"uid_map", "gid_map"})
+      write_file("/proc/" + std::to_string(pid) + "/" + name, "0 0 65536\n");
+  }
+  return pid;
+}
+
+std::optional<int> wait_for(pid_t pid, Seconds patience) {
+  const UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0U)));
+  if (!pidfd) return reap(pid);
+  const Clock::time_point end = Clock::now() + patience;
+  for (;;) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now());
+    pollfd wait{pidfd.get(), POLLIN, 0};
+    const int ready = ::poll(&wait, 1, static_cast<int>(std::max<std::int64_t>(left.count(), 0)));
+    if (ready > 0) return reap(pid);
+    if (ready == 0) return std::nullopt;
+    if (errno != EINTR) fail("poll of a pidfd");
+  }
+}
+
+std::optional<int> run(const Launch& launch, Seconds patience) {
+  const pid_t pid = start(launch);
+  const std::optional<int> status = wait_for(pid, patience);
+  if (!status) kill_and_reap(pid);
+  return status;
+}
+
+void kill_and_reap(pid_t pid) {
+  (void)::kill(pid, SIGKILL);
+  (void)reap(pid);
+}
+
+bool eventually(const std::function<bool()>& done, Seconds patience) {
+  const Clock::time_point end = Clock::now() + patience;
+  while (!done()) {
+    if (Clock::now() >= end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  return true;
+}
+
+std::vector<pid_t> living_children() {
+  while (::waitpid(-1, nullptr, WNOHANG) > 0) {
+  }
+  std::vector<pid_t> children;
+  std::istringstream list(read_file("/proc/self/task/" + std::to_string(::getpid()) + "/children"));
+  for (pid_t pid = 0; list >> pid;) children.push_back(pid);
+  return children;
+}
+
+bool is_alive(pid_t pid) {
+  const std::string stat = read_file("/proc/" + std::to_string(pid) + "/stat");
+  const std::size_t after_name = stat.rfind(") ");
+  return after_name != std::string::npos && stat[after_name + 2] != 'Z' && stat[after_name + 2] != 'X';
+}
+
+std::string read_file(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+void write_file(const std::filesystem::path& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file << text;
+  file.close();
+  if (!file) throw std::runtime_error("cannot write " + path.string());
+}
+
+void become_subreaper() {
+  if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) fail("PR_SET_CHILD_SUBREAPER");
+}
+
+}  // namespace sluice::vm_test

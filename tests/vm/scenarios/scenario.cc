@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: MIT
+#include "scenario.h"
+
+#include <signal.h>
+
+#include <deque>
+#include <iostream>
+#include <sstream>
+
+namespace sluice::vm_test {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kLastLines = 40;
+
+std::string case_name() {
+  const testing::TestInfo* info = testing::UnitTest::GetInstance()->current_test_info();
+  std::string name = std::string(info->test_suite_name()) + "." + info->name();
+  for (char& letter : name) {
+    if (letter == '/') letter = '-';
+  }
+  return name;
+}
+
+std::string command_of(pid_t pid) {
+  std::string name = read_file("/proc/" + std::to_string(pid) + "/comm");
+  while (!name.empty() && name.back() == '\n') name.pop_back();
+  return std::to_string(pid) + " (" + name + ")";
+}
+
+void print_log(const fs::path& file) {
+  std::istringstream text(read_file(file));
+  std::deque<std::string> last;
+  std::cout << "---- " << file.filename().string() << ": the plugin's lines\n";
+  for (std::string line; std::getline(text, line);) {
+    if (line.find("amdgpu_plugin: ") != std::string::npos || line.find("Error (") != std::string::npos)
+      std::cout << line << "\n";
+    last.push_back(line);
+    if (last.size() > kLastLines) last.pop_front();
+  }
+  std::cout << "---- " << file.filename().string() << ": its last lines\n";
+  for (const std::string& line : last) std::cout << line << "\n";
+}
+
+}  // namespace
+
+Strings two_gpus() {
+  return {"--gpus", "2", "--vram", "64M", "--gtt", "64M"};
+}
+
+Strings everything() {
+  return {"--gpus", "2", "--vram", "24M", "--gtt", "4M", "--svm", "--waiter", "--run-queues", "--hsakmt-shm"};
+}
+
+Strings with_common_options(const Strings& options) {
+  // Context save areas of real size would be most of what is dumped.
+  Strings all = {"--svm-context"};
+  all.insert(all.end(), options.begin(), options.end());
+  return all;
+}
+
+std::string describe(const vamdgpu::Counts& counts) {
+  std::ostringstream text;
+  text << counts.kfd_files << " kfd files, " << counts.render_files << " render files, " << counts.processes
+       << " KFD processes, " << counts.bos << " BOs, " << counts.gem_handles << " GEM handles, "
+       << counts.kfd_handles << " KFD handles, " << counts.mappings << " mappings, " << counts.contexts
+       << " contexts, " << counts.bo_lists << " BO lists, " << counts.jobs << " jobs, " << counts.fences
+       << " fences, " << counts.syncobjs << " syncobjs, " << counts.dma_bufs << " dma-bufs, "
+       << counts.vram_bytes << " bytes of VRAM, " << counts.gtt_bytes << " bytes of GTT";
+  return text.str();
+}
+
+Scenario::Scenario() = default;
+Scenario::~Scenario() = default;
+
+void Scenario::SetUp() {
+  kernel_log_.emplace();
+  scratch_ = fs::temp_directory_path() / "vm-scenarios" / case_name();
+  disk_ = settings().images / case_name();
+  fs::remove_all(scratch_);
+  fs::remove_all(disk_);
+  fs::create_directories(scratch_ / "plugins");
+  fs::create_directories(disk_);
+  fs::create_symlink(settings().plugin, scratch_ / "plugins" / "amdgpu_plugin.so");
+  criu_.emplace(scratch_ / "logs");
+  criu_->use_plugins(scratch_ / "plugins");
+}
+
+void Scenario::TearDown() {
+  subject_.reset();
+  for (const fs::directory_entry& entry : fs::directory_iterator("/dev/shm")) fs::remove(entry.path());
+  expect_nothing_left();
+  for (const std::string& line : kernel_log_->complaints()) ADD_FAILURE() << "kernel log: " << line;
+  if (HasFailure()) report_logs();
+  fs::remove_all(scratch_);
+  fs::remove_all(disk_);
+}
+
+void Scenario::expect_nothing_left() {
+  for (const pid_t pid : living_children()) {
+    ADD_FAILURE() << "process " << command_of(pid) << " is left";
+    kill_and_reap(pid);
+  }
+  if (!machine_.loaded()) return;
+  vamdgpu::Counts counts;
+  // The kernel closes the files of what was killed in its own time.
+  if (at_start_ && !eventually([&] { return (counts = control().counts()) == *at_start_; }, Seconds(20)))
+    ADD_FAILURE() << "left on the GPUs: " << describe(counts);
+  EXPECT_TRUE(machine_.unload()) << "the module cannot be unloaded";
+}
+
+void Scenario::report_logs() {
+  if (!fs::exists(criu_->logs())) return;
+  std::vector<fs::path> files;
+  for (const fs::directory_entry& entry : fs::directory_iterator(criu_->logs()))
+    files.push_back(entry.path());
+  std::sort(files.begin(), files.end());
+  for (const fs::path& file : files) print_log(file);
+  if (settings().out.empty()) return;
+  std::error_code error;
+  fs::create_directories(settings().out / case_name(), error);
+  for (const fs::path& file : files)
+    fs::copy_file(file, settings().out / case_name() / file.filename(), fs::copy_options::overwrite_existing,
+                  error);
+  if (error) std::cout << "the logs were not kept: " << error.message() << "\n";
+}
+
+fs::path Scenario::images(const std::string& name) const {
+  fs::create_directories(disk_ / name);
+  return disk_ / name;
+}
+
+void Scenario::load(const Strings& options) {
+  machine_.load(options);
+  at_start_ = control().counts();
+}
+
+void Scenario::move_to(const Strings& options) {
+  vamdgpu::Counts counts;
+  ASSERT_TRUE(eventually([&] { return (counts = control().counts()) == *at_start_; }, Seconds(20)))
+      << describe(counts);
+  ASSERT_TRUE(machine_.unload());
+  load(options);
+}
+
+void Scenario::start_subject(const Strings& options, const Launch& launch) {
+  subject_.emplace(scratch_ / "subject");
+  const std::string ready = subject_->start(with_common_options(options), launch);
+  ASSERT_EQ(ready.rfind("ready", 0), 0U) << "the subject said: " << ready;
+}
+
+void Scenario::expect_whole() {
+  std::string answer = subject_->ask("check");
+  ASSERT_EQ(answer.rfind("ok check", 0), 0U) << answer;
+  answer = subject_->ask("work");
+  ASSERT_EQ(answer, "ok work");
+  answer = subject_->ask("check");
+  ASSERT_EQ(answer.rfind("ok check", 0), 0U) << answer;
+}
+
+void Scenario::dump(const Strings& more) {
+  dumped_pid_ = subject_->root();
+  const CriuRun run = criu_->dump(dumped_pid_, images(), more);
+  ASSERT_TRUE(run.good()) << "criu dump ended with " << run.status.value_or(-1);
+  ASSERT_TRUE(subject_->reap_dumped()) << "the dumped process still runs";
+}
+
+void Scenario::restore(const Strings& more) {
+  const CriuRun run = criu_->restore(images(), more);
+  ASSERT_TRUE(run.good()) << "criu restore ended with " << run.status.value_or(-1);
+}
+
+void Scenario::expect_survives(const Strings& dump_options, const Strings& restore_options) {
+  ASSERT_NO_FATAL_FAILURE(dump(dump_options));
+  ASSERT_NO_FATAL_FAILURE(restore(restore_options));
+  ASSERT_NO_FATAL_FAILURE(expect_whole());
+}
+
+void Scenario::expect_queues_run() {
+  const std::string answer = subject_->ask("queue-progress");
+  ASSERT_EQ(answer.rfind("ok queue-progress runs", 0), 0U) << answer;
+}
+
+void Scenario::expect_no_complete_image(const fs::path& directory) {
+  if (fs::exists(directory)) {
+    for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
+      const std::string name = entry.path().filename().string();
+      EXPECT_FALSE(name.starts_with("amdgpu-kfd-") && name.ends_with(".img"))
+          << name << " stands although the dump failed";
+    }
+  }
+  const CriuRun run = criu_->restore(directory);
+  EXPECT_TRUE(run.status.has_value());
+  EXPECT_FALSE(run.good()) << "criu restored from images of a dump that failed";
+}
+
+}  // namespace sluice::vm_test

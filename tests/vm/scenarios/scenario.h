@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: MIT
+// What every scenario has: the virtual GPUs, a subject, criu, a directory for images, and an end that looks
+// for what was left behind. GoogleTest fixtures derive from it.
+//
+// After the body: no process is left, every GPU object is gone, the module can be unloaded, the kernel has
+// nothing to complain of. A scenario that failed prints the end of its criu logs and all of the plugin's
+// lines, and its logs go to SLUICE_VM_OUT.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <optional>
+
+#include "criu.h"
+#include "guest_machine.h"
+#include "guest_subject.h"
+#include "kernel_log.h"
+#include "settings.h"
+
+namespace sluice::vm_test {
+
+// Two GPUs with 64 MiB each: what most scenarios run on.
+Strings two_gpus();
+// The subject with everything a process can have, on those.
+Strings everything();
+// Options of the subject with those that every subject here gets.
+Strings with_common_options(const Strings& options);
+
+class Scenario : public testing::Test {
+ protected:
+  Scenario();
+  ~Scenario() override;
+  void SetUp() override;
+  void TearDown() override;
+
+  // A directory on the disk, made, empty.
+  std::filesystem::path images(const std::string& name = "images") const;
+  const std::filesystem::path& scratch() const { return scratch_; }
+
+  void load(const Strings& options = two_gpus());
+  // Unloads and loads again: the images were carried to another machine.
+  void move_to(const Strings& options);
+  vamdgpu::Control& control() { return machine_.control(); }
+
+  // ---- steps; each expects its own success, and an ASSERT_NO_FATAL_FAILURE around them ends the scenario
+  void start_subject(const Strings& options, const Launch& launch = {});
+  // Everything in the subject is as it was, it works on, and all is right after that, too.
+  void expect_whole();
+  // Dumps it, and it is gone.
+  void dump(const Strings& more = {});
+  void restore(const Strings& more = {});
+  // dump, restore, expect_whole.
+  void expect_survives(const Strings& dump_options = {}, const Strings& restore_options = {});
+  // The subject's queues run: packets put into them are consumed.
+  void expect_queues_run();
+
+  // No restore comes from these images: criu says so and no process is made.
+  void expect_no_complete_image(const std::filesystem::path& directory);
+
+  GuestMachine machine_;
+  std::optional<GuestSubject> subject_;
+  std::optional<Criu> criu_;
+  pid_t dumped_pid_ = 0;
+
+  // What the kernel has said up to now was asked for.
+  void forgive_kernel_log() { kernel_log_.emplace(); }
+
+ private:
+  void expect_nothing_left();
+  void report_logs();
+
+  std::filesystem::path scratch_;
+  std::filesystem::path disk_;
+  std::optional<KernelLog> kernel_log_;
+  std::optional<vamdgpu::Counts> at_start_;
+};
+
+// A text with numbers, for the messages of failed leak checks.
+std::string describe(const vamdgpu::Counts& counts);
+
+}  // namespace sluice::vm_test

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: MIT
+"""The table of suites: which Debian, with which criu and kernel, makes a guest. A new suite is one line here.
+
+A host of CRIU with 15 hooks is proven by the look-alike (tests/host) until a Debian ships one: then it gets a line, too.
+"""
+import dataclasses
+
+# What every root has: criu, what builds the module and the guest's own userland. Nothing of this project.
+PACKAGES = (
+    "criu", "busybox-static", "iproute2", "kmod", "libdrm-amdgpu1", "libprotobuf-c1",
+    "gcc", "libc6-dev", "make", "linux-image-amd64", "linux-headers-amd64",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Suite:
+    name: str        # Debian's name of it
+    criu: str        # version, as far as it is known beforehand
+    kernel: str      # the same
+    hooks: int       # how many hooks that criu has
+    decides: bool    # whether a failure fails scripts/test without --strict
+    packages: tuple = ()     # more than PACKAGES
+    programs: tuple = ()     # files of those packages that go into the guest
+    client: str = ""         # C source on AMD's runtime, compiled in this root
+    stock_driver: bool = False   # its own amdgpu.ko makes a /dev/kfd without a GPU, so it can be asked
+
+
+SUITES = {suite.name: suite for suite in (
+    Suite("bookworm", "3.17.1", "6.1", 10, True),
+    Suite("trixie", "4.1.1", "6.12", 12, True, stock_driver=True),
+    # Still moving. It has Debian's ROCm runtime, which runs on the virtual GPUs as a client that nobody here wrote.
+    Suite("forky", "4.2.1", "7.2", 13, False, ("rocminfo", "libhsa-runtime-dev"), ("usr/bin/rocminfo",),
+          "tests/vm/client/hsa_client.c"),
+)}
