@@ -77,12 +77,25 @@ Result<void> CriuSession::on_own_thread(const char* operation) const {
                                ", which traces it, may do this");
 }
 
+// The kernel counts evictions, and its UNPAUSE gives one back: on top of a pause that a dump left behind when
+// it died, this session's would never end.
+Result<void> CriuSession::end_older_pause() {
+  CriuArgs args{};
+  args.op = CriuOp::Unpause;
+  const int err = call_ioctl(ioctl_, kfd_.get(), kIocCriuOp, &args);
+  found_paused_ = err == 0;
+  // EINVAL: it runs. Whoever may not ask, or cannot, is told by PROCESS_INFO why.
+  if (err == 0 || err == EINVAL || err == EBADF || err == EACCES) return {};
+  return make_error(err, "UNPAUSE of " + name_ + ", which another dump has left paused");
+}
+
 Result<ProcessInfo> CriuSession::process_info() {
   SLUICE_TRY(on_own_thread("PROCESS_INFO"));
   if (asked_) {
     return make_error(EALREADY, "PROCESS_INFO of " + name_ + " a second time would stop its queues for ever");
   }
 
+  SLUICE_TRY(end_older_pause());
   CriuArgs args{};
   args.op = CriuOp::ProcessInfo;
   if (const int err = call_ioctl(ioctl_, kfd_.get(), kIocCriuOp, &args); err != 0) {

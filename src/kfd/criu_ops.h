@@ -68,11 +68,14 @@ class CriuSession {
   CriuSession(const CriuSession&) = delete;
   CriuSession& operator=(const CriuSession&) = delete;
 
-  // PROCESS_INFO: stops the target's queues and counts what it has. Once: EALREADY after a success (a second
-  // one would stop the queues twice, and UNPAUSE starts them once). Errors: EBADF (wrong thread, or the
-  // target is not traced by it), EACCES (capability), ENODEV (the target sees no GPU), EOPNOTSUPP (a kind of
-  // queue that cannot be dumped), EOVERFLOW (private data that no image can hold).
+  // PROCESS_INFO: stops the target's queues and counts what it has. A pause that an older dump left behind
+  // when it was killed is ended first. Once: EALREADY after a success (a second one would stop the queues
+  // twice, and UNPAUSE starts them once). Errors: EBADF (wrong thread, or the target is not traced by it),
+  // EACCES (capability), ENODEV (the target sees no GPU), EOPNOTSUPP (a kind of queue that cannot be dumped),
+  // EOVERFLOW (private data that no image can hold).
   Result<ProcessInfo> process_info();
+  // Whether process_info() found such a pause.
+  bool found_paused() const { return found_paused_; }
 
   // CHECKPOINT. Needs process_info() first (EINVAL), once (EALREADY). The dma-buf descriptors are
   // close-on-exec. Errors: as above; EINVAL (the target's BOs or queues changed: it was not stopped), EMFILE,
@@ -97,6 +100,7 @@ class CriuSession {
 
  private:
   Result<void> on_own_thread(const char* operation) const;
+  Result<void> end_older_pause();
 
   UniqueFd kfd_;
   std::string name_;
@@ -105,6 +109,7 @@ class CriuSession {
   ProcessInfo info_;
   bool asked_ = false;
   bool checkpointed_ = false;
+  bool found_paused_ = false;
   bool paused_ = false;
 };
 

@@ -216,6 +216,9 @@ Result<void> Dumper::dump_process(kfd::CriuSession& session, int id, const std::
                             session.name() + " must close it (" + answer.error().what + ")"};
   }
   if (!answer) return answer.error();
+  if (session.found_paused()) {
+    log_line(Level::Warning, session.name() + ": an older dump was killed and had left its queues paused");
+  }
   const kfd::ProcessInfo info = *answer;
   SLUICE_TRY(check_owner(static_cast<pid_t>(info.pid), id, holders));
   SLUICE_TRY_ASSIGN(kfd::Checkpoint checkpoint, session.checkpoint());

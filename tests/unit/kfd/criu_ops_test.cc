@@ -30,8 +30,13 @@ class FakeKfd {
   // The n-th next call of `op` fails with `err` (0: the next one).
   void fail(CriuOp op, int err, int calls = 1) { failures_[op] = {err, calls}; }
 
-  std::vector<CriuOp> ops;  // that reached the kernel, failed or not
-  int paused = 0;           // how often queues were stopped
+  // That reached the kernel, failed or not; without an UNPAUSE of what runs.
+  std::vector<CriuOp> ops;
+  int paused = 0;  // how often queues were stopped
+  void leave_paused() {
+    paused++;
+    flag_ = true;
+  }
   std::vector<BoBucket> bos = {
       {0x1000000, 4096, 0x100000000, 0, 0x2000, kAllocVram | kAllocWritable, kInvalidFd, 0},
       {0x2000000, 8192, 0x100001000, 0, 0x2001, kAllocGtt, kInvalidFd, 0},
@@ -76,6 +81,10 @@ class FakeKfd {
     }
     EXPECT_EQ(request, kIocCriuOp);
     auto& args = *static_cast<CriuArgs*>(argument);
+    if (args.op == CriuOp::Unpause && !flag_) {
+      errno = EINVAL;
+      return -1;
+    }
     ops.push_back(args.op);
     if (Failure& failure = failures_[args.op]; failure.calls > 0) {
       failure.calls--;
@@ -85,6 +94,7 @@ class FakeKfd {
     switch (args.op) {
       case CriuOp::ProcessInfo:
         paused++;
+        flag_ = true;
         args.num_devices = 2;
         args.num_bos = static_cast<std::uint32_t>(bos.size());
         args.num_objects = num_objects;
@@ -95,8 +105,8 @@ class FakeKfd {
         if (args.priv_data == 1) return refuse_without_memory(args);
         checkpoint(args);
         return 0;
-      case CriuOp::Unpause:
-        EXPECT_GT(paused, 0);
+      case CriuOp::Unpause:  // one eviction, while the flag is set
+        flag_ = false;
         paused--;
         return 0;
       case CriuOp::Restore:
@@ -116,6 +126,8 @@ class FakeKfd {
     errno = paused > 0 && counts_agree ? EFAULT : EINVAL;
     return -1;
   }
+
+  bool flag_ = false;  // "paused by CRIU"
 
   static std::uint32_t dmabuf() { return static_cast<std::uint32_t>(::memfd_create("dmabuf", 0)); }
 
@@ -219,6 +231,30 @@ TEST(CriuSession, process_info_happens_once) {
   EXPECT_EQ(session.process_info().error().err, EALREADY);
   EXPECT_EQ(kfd.paused, 0);
   EXPECT_EQ(kfd.ops.size(), 2U);
+}
+
+TEST(CriuSession, a_pause_that_an_older_dump_left_behind_is_ended_first) {
+  FakeKfd kfd;
+  kfd.leave_paused();
+  {
+    CriuSession session(some_fd(), "process 77", kfd.function());
+    ASSERT_TRUE(session.process_info().ok());
+    EXPECT_TRUE(session.found_paused());
+    EXPECT_EQ(kfd.paused, 1);
+  }
+  EXPECT_EQ(kfd.paused, 0);
+  CriuSession next(some_fd(), "process 77", kfd.function());
+  ASSERT_TRUE(next.process_info().ok());
+  EXPECT_FALSE(next.found_paused());
+}
+
+TEST(CriuSession, a_pause_that_cannot_be_ended_gets_no_second_one_on_top) {
+  FakeKfd kfd;
+  kfd.leave_paused();
+  kfd.fail(CriuOp::Unpause, EIO);
+  CriuSession session(some_fd(), "process 77", kfd.function());
+  EXPECT_EQ(session.process_info().error().err, EIO);
+  EXPECT_EQ(kfd.paused, 1);
 }
 
 TEST(CriuSession, checkpoint_wants_paused_queues_and_happens_once) {
