@@ -6,38 +6,78 @@
 #include <cinttypes>
 #include <cstdio>
 #include <fstream>
-#include <set>
+#include <map>
 #include <utility>
 
 namespace sluice::kfd {
+namespace {
 
-Result<std::vector<MappedFile>> mapped_files(pid_t pid, const char* proc) {
+// One line of /proc/PID/maps that is of a file.
+struct FileMap {
+  std::uint64_t begin = 0, end = 0, offset = 0;
+  std::pair<std::string, std::uint64_t> file;  // file system and inode
+  std::string name;
+};
+
+std::optional<FileMap> parse_file_map(const std::string& line) {
+  // "7f00-7f01 rw-s 00000000 00:05 123    /dev/kfd"
+  FileMap map;
+  char system[16];
+  int name_at = 0;
+  if (std::sscanf(line.c_str(), "%" SCNx64 "-%" SCNx64 " %*s %" SCNx64 " %15s %" SCNu64 " %n", &map.begin,
+                  &map.end, &map.offset, system, &map.file.second, &name_at) != 5 ||
+      map.file.second == 0) {
+    return std::nullopt;
+  }
+  map.file.first = system;
+  map.name = line.substr(static_cast<std::size_t>(name_at));
+  return map;
+}
+
+std::optional<dev_t> device_of(const std::string& directory, const FileMap& map) {
+  char range[48];
+  (void)std::snprintf(range, sizeof range, "/map_files/%" PRIx64 "-%" PRIx64, map.begin, map.end);
+  struct stat st {};
+  if (::stat((directory + range).c_str(), &st) != 0 || !S_ISCHR(st.st_mode)) return std::nullopt;
+  return st.st_rdev;
+}
+
+// Calls `take` for every map of a file, with the file's device number; `first` says that the file is new.
+template <class Take>
+Result<void> for_each_file_map(pid_t pid, const char* proc, Take take) {
   const std::string directory = std::string(proc) + "/" + std::to_string(pid);
   std::ifstream maps(directory + "/maps");
   if (!maps) {
-    if (errno == ENOENT || errno == ESRCH) return std::vector<MappedFile>();
+    if (errno == ENOENT || errno == ESRCH) return {};
     return make_error(errno, "open " + directory + "/maps");
   }
-  std::vector<MappedFile> files;
-  std::set<std::pair<std::string, std::uint64_t>> seen;  // file system and inode
+  std::map<std::pair<std::string, std::uint64_t>, std::optional<dev_t>> seen;
   for (std::string line; std::getline(maps, line);) {
-    // "7f00-7f01 rw-s 00000000 00:05 123    /dev/kfd"
-    std::uint64_t begin = 0, end = 0, inode = 0;
-    char system[16];
-    int name_at = 0;
-    if (std::sscanf(line.c_str(), "%" SCNx64 "-%" SCNx64 " %*s %*s %15s %" SCNu64 " %n", &begin, &end, system,
-                    &inode, &name_at) != 4 ||
-        inode == 0 || !seen.emplace(system, inode).second) {
-      continue;
-    }
-    MappedFile file{begin, line.substr(static_cast<std::size_t>(name_at)), std::nullopt};
-    char range[48];
-    (void)std::snprintf(range, sizeof range, "/map_files/%" PRIx64 "-%" PRIx64, begin, end);
-    struct stat st {};
-    if (::stat((directory + range).c_str(), &st) == 0 && S_ISCHR(st.st_mode)) file.device = st.st_rdev;
-    files.push_back(std::move(file));
+    auto map = parse_file_map(line);
+    if (!map) continue;
+    const auto [at, first] = seen.try_emplace(map->file);
+    if (first) at->second = device_of(directory, *map);
+    take(std::move(*map), at->second, first);
   }
+  return {};
+}
+
+}  // namespace
+
+Result<std::vector<MappedFile>> mapped_files(pid_t pid, const char* proc) {
+  std::vector<MappedFile> files;
+  SLUICE_TRY(for_each_file_map(pid, proc, [&](FileMap map, std::optional<dev_t> device, bool first) {
+    if (first) files.push_back({map.begin, std::move(map.name), device});
+  }));
   return files;
+}
+
+Result<std::vector<DeviceMap>> device_maps(pid_t pid, const char* proc) {
+  std::vector<DeviceMap> found;
+  SLUICE_TRY(for_each_file_map(pid, proc, [&](const FileMap& map, std::optional<dev_t> device, bool) {
+    if (device) found.push_back({map.begin, map.offset, *device});
+  }));
+  return found;
 }
 
 }  // namespace sluice::kfd

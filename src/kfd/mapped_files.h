@@ -31,4 +31,14 @@ struct MappedFile {
 // recognised as such without CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE. Errors: EACCES (not allowed to look).
 Result<std::vector<MappedFile>> mapped_files(pid_t pid, const char* proc = kProcPath);
 
+// One map of a character device.
+struct DeviceMap {
+  std::uint64_t address = 0;
+  std::uint64_t offset = 0;  // in the device, bytes
+  dev_t device = 0;
+};
+
+// Every map of a character device in process `pid`, by address. Needs and errors as above.
+Result<std::vector<DeviceMap>> device_maps(pid_t pid, const char* proc = kProcPath);
+
 }  // namespace sluice::kfd

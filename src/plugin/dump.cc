@@ -10,6 +10,8 @@
 #include <chrono>
 #include <cinttypes>
 #include <cstdio>
+#include <iterator>
+#include <map>
 
 #include "drm/target_file.h"
 #include "kfd/image.h"
@@ -53,6 +55,47 @@ Result<std::vector<pid_t>> holding_processes(int fd, dev_t device) {
   for (const kfd::FileHolder& holder : holders) pids.push_back(holder.pid);
   pids.erase(std::unique(pids.begin(), pids.end()), pids.end());  // they come sorted by pid
   return pids;
+}
+
+constexpr unsigned kDrmMajor = 226, kFirstRenderMinor = 128;
+
+Error unlisted_bo(pid_t pid, const kfd::DeviceMap& map) {
+  char address[24];
+  (void)std::snprintf(address, sizeof address, "0x%" PRIx64, map.address);
+  return Error{EINVAL, "process " + std::to_string(pid) + " maps at " + address + " a BO of renderD" +
+                           std::to_string(minor(map.device)) +
+                           " that the KFD does not know; BOs allocated or imported through a render node are "
+                           "not supported yet"};
+}
+
+// Kernels before 7.2 do not list the BOs of a render node. Those that are mapped show.
+Result<void> check_render_maps(const kfd::Checkpoint& checkpoint, const std::vector<pid_t>& holders) {
+  std::map<std::uint64_t, std::uint64_t> ends;  // of the KFD's BOs, by mmap offset
+  for (const kfd::CheckpointBo& bo : checkpoint.bos) ends.emplace(bo.offset, bo.offset + bo.bytes);
+  for (const pid_t pid : holders) {
+    SLUICE_TRY_ASSIGN(const std::vector<kfd::DeviceMap> maps, kfd::device_maps(pid));
+    for (const kfd::DeviceMap& map : maps) {
+      if (major(map.device) != kDrmMajor || minor(map.device) < kFirstRenderMinor) continue;
+      const auto after = ends.upper_bound(map.offset);
+      if (after == ends.begin() || std::prev(after)->second <= map.offset) return unlisted_bo(pid, map);
+    }
+  }
+  return {};
+}
+
+// The same for a process without a KFD file: whatever it maps of a render node is that node's own.
+Result<void> check_render_maps_without_kfd(int fd, std::uint32_t render_minor, dev_t kfd_device) {
+  const dev_t device = makedev(kDrmMajor, render_minor);
+  SLUICE_TRY_ASSIGN(const std::vector<pid_t> holders, holding_processes(fd, device));
+  for (const pid_t pid : holders) {
+    SLUICE_TRY_ASSIGN(const std::vector<int> descriptors, kfd::device_descriptors(pid, kfd_device));
+    if (!descriptors.empty()) continue;
+    SLUICE_TRY_ASSIGN(const std::vector<kfd::DeviceMap> maps, kfd::device_maps(pid));
+    for (const kfd::DeviceMap& map : maps) {
+      if (map.device == device) return unlisted_bo(pid, map);
+    }
+  }
+  return {};
 }
 
 // CRIU restores a file in the process of the lowest pid that holds it, and the KFD process becomes that
@@ -222,6 +265,7 @@ Result<void> Dumper::dump_process(kfd::CriuSession& session, int id, const std::
   const kfd::ProcessInfo info = *answer;
   SLUICE_TRY(check_owner(static_cast<pid_t>(info.pid), id, holders));
   SLUICE_TRY_ASSIGN(kfd::Checkpoint checkpoint, session.checkpoint());
+  SLUICE_TRY(check_render_maps(checkpoint, holders));
   log_line(Level::Info, session.name() + ": " + std::to_string(info.num_devices) + " GPUs, " +
                             std::to_string(info.num_bos) + " BOs, " + std::to_string(info.num_objects) +
                             " queues, events and SVM ranges");
@@ -314,6 +358,7 @@ Result<void> Dumper::dump_render(int fd, int id, std::uint32_t minor) {
                     std::to_string(handles->size()) +
                     " BOs of its own; BOs allocated or imported through a render node are not supported yet"};
   }
+  if (!handles) SLUICE_TRY(check_render_maps_without_kfd(fd, minor, kfd_device_));
   const kfd::Node* node = topology_.find_render_minor(minor);
   if (node == nullptr)
     return Error{ENODEV, "renderD" + std::to_string(minor) + " belongs to no GPU of the topology in sysfs"};

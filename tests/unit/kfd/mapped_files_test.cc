@@ -49,6 +49,12 @@ TEST(MappedFiles, an_ordinary_file_is_no_device) {
                            [](const MappedFile& file) { return file.device.has_value(); }));
 }
 
+TEST(MappedFiles, maps_of_ordinary_files_are_no_maps_of_devices) {
+  const auto maps = device_maps(::getpid());
+  ASSERT_TRUE(maps.ok()) << maps.error().what;
+  EXPECT_TRUE(maps->empty());
+}
+
 TEST(MappedFiles, a_process_that_has_ended_maps_nothing) {
   const TempDir proc;
   const auto files = mapped_files(7, proc.path().c_str());
