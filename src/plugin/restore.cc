@@ -297,6 +297,17 @@ Result<int> Restorer::mapping_file(std::uint32_t minor) {
   return Error{EBADF, "no descriptor of the task may map the BOs of " + drm::Device::render_node(minor)};
 }
 
+// mapping_file() for UPDATE_VMA_MAP, which comes once for each of perhaps thousands of maps, when CRIU has
+// moved all of the task's descriptors to their places: looked for once.
+Result<int> Restorer::map_source(std::uint32_t minor) {
+  SLUICE_TRY_ASSIGN(AcquiredFile * acquired, acquire(minor));
+  if (acquired->file) return acquired->file.get();
+  if (acquired->task_fd < 0) {
+    SLUICE_TRY_ASSIGN(acquired->task_fd, mapping_file(minor));
+  }
+  return acquired->task_fd;
+}
+
 Result<std::vector<kfd::RestoreDevice>> Restorer::restore_devices(const kfd::KfdImage& image) {
   std::vector<kfd::RestoreDevice> devices;
   for (const kfd::Node& source : image.topology.nodes) {
@@ -394,7 +405,7 @@ Result<Answer> Restorer::update_map(const char* path, std::uint64_t address, std
   }
   new_offset = range->new_begin + (old_offset - range->old_begin);
   if (in_kfd) return Answer(1);  // CRIU opens /dev/kfd itself: any file of the process may map these
-  SLUICE_TRY_ASSIGN(const int file, mapping_file(range->minor));
+  SLUICE_TRY_ASSIGN(const int file, map_source(range->minor));
   // Older hosts dup what they get; newer ones take it, and would close the same number twice.
   fd = host_takes_vma_fd() ? fcntl(file, F_DUPFD_CLOEXEC, std::max(first_unused_fd_, 0)) : file;
   if (fd < 0) return make_error(errno, "dup of " + drm::Device::render_node(range->minor));

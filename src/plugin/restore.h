@@ -62,6 +62,7 @@ class Restorer {
     std::uint32_t minor = 0;
     UniqueFd file;            // empty: CRIU has given it a number of the task's
     bool handed_out = false;  // the task has a descriptor, too
+    int task_fd = -1;         // that one, once it was looked for on behalf of a map
   };
 
   Restorer() = default;
@@ -75,6 +76,7 @@ class Restorer {
   Result<AcquiredFile*> acquire(std::uint32_t minor);
   Result<UniqueFd> hand_out(std::uint32_t minor);
   Result<int> mapping_file(std::uint32_t minor);
+  Result<int> map_source(std::uint32_t minor);
   Result<std::vector<kfd::RestoreDevice>> restore_devices(const kfd::KfdImage& image);
   Result<void> note_offsets(const kfd::KfdImage& image, const std::vector<kfd::RestoredBo>& restored);
   Result<void> fill_contents(const kfd::KfdImage& image, int id, std::vector<kfd::RestoredBo> restored);

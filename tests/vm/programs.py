@@ -78,6 +78,7 @@ def built_in_root(checkout, build, folder, say):
 
 
 def collect(checkout, build, folder, required, say):
+    say("the guests' programs")
     if glibc_is_old_enough():
         return built_here(checkout, build, required, say)
     say(f"this machine's glibc is newer than {OLDEST_SUITE}'s: the programs are built in a {OLDEST_SUITE} root")

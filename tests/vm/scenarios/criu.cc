@@ -135,10 +135,6 @@ bool StoppedCriu::run_until(const std::function<bool(const SystemCall&)>& here) 
   }
 }
 
-void StoppedCriu::let_go() {
-  (void)::ptrace(PTRACE_DETACH, pid_, nullptr, nullptr);
-}
-
 void StoppedCriu::kill() {
   if (pid_ > 0) kill_and_reap(pid_);
   pid_ = 0;

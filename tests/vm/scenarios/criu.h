@@ -76,8 +76,6 @@ class StoppedCriu {
 
   // Lets it run until `here` says true. False when it ended before that.
   bool run_until(const std::function<bool(const SystemCall&)>& here);
-  // Lets it run on, stopped nowhere.
-  void let_go();
   void kill();
 
  private:

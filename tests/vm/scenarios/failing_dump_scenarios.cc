@@ -117,9 +117,9 @@ TEST_F(DumpThatFails, CriuItselfFailsAfterTheGpusWereDumped) {
 
 struct StopPoint {
   const char* name;
-  std::function<bool(const SystemCall&)> here;
-  bool queues_stand;    // the plugin had stopped them
-  bool image_complete;  // everything was written by then
+  std::vector<std::function<bool(const SystemCall&)>> way;  // there: one after the other
+  bool queues_stand;                                        // the plugin had stopped them
+  bool image_complete;                                      // everything was written by then
 };
 
 void PrintTo(const StopPoint& point, std::ostream* out) {
@@ -128,12 +128,16 @@ void PrintTo(const StopPoint& point, std::ostream* out) {
 
 class KilledCriu : public DumpThatFails {
  protected:
-  void expect_unpause_helps(bool queues_stand) {
-    // The kernel sets a process free whose tracer died, and the parasite in it ends by itself.
+  // The kernel sets a process free whose tracer died, and the parasite in it ends by itself.
+  void expect_let_go() {
     ASSERT_TRUE(eventually([&] {
       return read_file("/proc/" + std::to_string(subject_->pid()) + "/status").find("TracerPid:\t0\n") !=
              std::string::npos;
     }));
+  }
+
+  void expect_unpause_helps(bool queues_stand) {
+    ASSERT_NO_FATAL_FAILURE(expect_let_go());
     const auto paused = control().process(subject_->pid());
     ASSERT_TRUE(paused.has_value());
     EXPECT_EQ(paused->queues_paused, queues_stand);
@@ -155,7 +159,8 @@ TEST_P(KilledAtAPoint, LeavesAProcessThatUnpauseMakesWholeAgain) {
   ASSERT_NO_FATAL_FAILURE(start_subject(working_subject()));
   {
     StoppedCriu criu(criu_->command("dump", images(), {"-t", std::to_string(subject_->pid())}));
-    ASSERT_TRUE(criu.run_until(GetParam().here)) << "criu ended before that point";
+    for (const auto& step : GetParam().way)
+      ASSERT_TRUE(criu.run_until(step)) << "criu ended before that point";
   }  // killed
   ASSERT_NO_FATAL_FAILURE(expect_unpause_helps(GetParam().queues_stand));
   ASSERT_NO_FATAL_FAILURE(expect_unharmed());
@@ -165,14 +170,30 @@ TEST_P(KilledAtAPoint, LeavesAProcessThatUnpauseMakesWholeAgain) {
 
 INSTANTIATE_TEST_SUITE_P(
     DuringDump, KilledAtAPoint,
-    testing::Values(StopPoint{"InInit", opening("/etc/criu/sluice.conf"), false, false},
-                    StopPoint{"AtDeviceMap", before_hook(kHandleDeviceVma), false, false},
-                    StopPoint{"AtFile", before_hook(kDumpExtFile), false, false},
-                    StopPoint{"AfterQueuesStopped", criu_op(kProcessInfo, false), true, false},
-                    StopPoint{"AfterCheckpoint", criu_op(kCheckpoint, false), true, false},
-                    StopPoint{"BeforeMetadataHasItsName", renaming_to("amdgpu-kfd-"), true, false},
-                    StopPoint{"InExit", criu_op(kUnpause, true), true, true}),
+    testing::Values(StopPoint{"InInit", {opening("/etc/criu/sluice.conf")}, false, false},
+                    StopPoint{"AtDeviceMap", {before_hook(kHandleDeviceVma)}, false, false},
+                    StopPoint{"AtFile", {before_hook(kDumpExtFile)}, false, false},
+                    StopPoint{"AfterQueuesStopped", {criu_op(kProcessInfo, false)}, true, false},
+                    StopPoint{"AfterCheckpoint", {criu_op(kCheckpoint, false)}, true, false},
+                    StopPoint{"BeforeMetadataHasItsName", {renaming_to("amdgpu-kfd-")}, true, false},
+                    StopPoint{"InExit", {criu_op(kCheckpoint, false), criu_op(kUnpause, true)}, true, true}),
     [](const testing::TestParamInfo<StopPoint>& point) { return std::string(point.param.name); });
+
+// Nobody has unpaused the process: the next dump finds that, and its own unpause makes the queues run.
+TEST_F(KilledCriu, IsMadeUpForByTheNextDump) {
+  load();
+  ASSERT_NO_FATAL_FAILURE(start_subject(working_subject()));
+  {
+    StoppedCriu criu(criu_->command("dump", images(), {"-t", std::to_string(subject_->pid())}));
+    ASSERT_TRUE(criu.run_until(criu_op(kCheckpoint, false)));
+  }  // killed
+  ASSERT_NO_FATAL_FAILURE(expect_let_go());
+  const std::string answer = subject_->ask("check");
+  ASSERT_EQ(answer.rfind("ok check", 0), 0U) << answer;
+  ASSERT_TRUE(criu_->dump(subject_->pid(), images("second"), {"--leave-running"}).good());
+  ASSERT_NO_FATAL_FAILURE(expect_unharmed());
+  ASSERT_NO_FATAL_FAILURE(expect_next_dump_works());
+}
 
 // The copy is in the GPU when criu dies.
 TEST_F(KilledCriu, WhileTheGpuCopiesLeavesAProcessThatUnpauseMakesWholeAgain) {

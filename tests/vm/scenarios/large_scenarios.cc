@@ -19,6 +19,11 @@ std::uint64_t available_memory() {
   return 0;
 }
 
+std::size_t descriptors_of(pid_t pid) {
+  const std::filesystem::directory_iterator entries("/proc/" + std::to_string(pid) + "/fd");
+  return static_cast<std::size_t>(std::distance(begin(entries), end(entries)));
+}
+
 class Large : public Scenario {};
 
 TEST_F(Large, TenThousandBosComeBackWhole) {
@@ -27,10 +32,12 @@ TEST_F(Large, TenThousandBosComeBackWhole) {
   const auto before = control().process(subject_->pid());
   ASSERT_TRUE(before.has_value());
   ASSERT_GE(before->bos.size(), 10000U);
+  const std::size_t descriptors = descriptors_of(subject_->pid());
   ASSERT_NO_FATAL_FAILURE(dump());
   ASSERT_NO_FATAL_FAILURE(restore());
   const std::string answer = subject_->ask("check");
   ASSERT_EQ(answer.rfind("ok check", 0), 0U) << answer;
+  EXPECT_EQ(descriptors_of(subject_->pid()), descriptors);
   EXPECT_EQ(subject_->quit(), 0);
 }
 

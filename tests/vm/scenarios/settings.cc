@@ -56,10 +56,10 @@ CriuVersion ask_version() {
   return version;
 }
 
-//                                        since       hooks inventory server vDSO network lock
-constexpr std::array<CriuTraits, 3> kTraits = {{{{3, 17, 0}, 10, false, false, false, "nftables"},
-                                                {{4, 1, 0}, 12, true, false, false, "skip"},
-                                                {{4, 2, 0}, 13, true, true, true, "skip"}}};
+//                                        since      inventory vDSO network lock
+constexpr std::array<CriuTraits, 3> kTraits = {{{{3, 17, 0}, false, false, "nftables"},
+                                                {{4, 1, 0}, true, false, "skip"},
+                                                {{4, 2, 0}, true, true, "skip"}}};
 
 }  // namespace
 

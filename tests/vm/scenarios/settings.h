@@ -40,9 +40,7 @@ struct CriuVersion {
 // nearest older one.
 struct CriuTraits {
   CriuVersion since;
-  int hooks;                  // that it knows
   bool inventory_of_plugins;  // images name the plugins they need
-  bool content_server;        // GPU memory is filled by CRIU's main process (POST_FORKING)
   bool new_vdso_layout;       // moves a process from a kernel whose vDSO has more data pages than it knew
   const char* network_lock;   // option for a dump of a network namespace without iptables
 };
