@@ -11,8 +11,8 @@
 // at work, and a debugger, trace the process, and whoever is traced is left alone.
 //
 // What it cannot undo: up to Linux 7.2 every PROCESS_INFO evicts, flag or no flag. Two of them before an
-// UNPAUSE (which CriuSession never does, but upstream's plugin may) leave the process evicted for ever; no call of the
-// kernel tells or mends that.
+// UNPAUSE (which CriuSession never does, but upstream's plugin may) leave the process evicted for ever; no
+// call of the kernel tells or mends that.
 //
 // Sources: kfd_chardev.c (kfd_ioctl, criu_process_info, criu_unpause), kernel/ptrace.c, Linux 6.1 to 7.3.
 #pragma once
