@@ -7,6 +7,7 @@ that are bound over its /build, in a mount namespace of their own). Everything b
 rights mmdebstrap works as root, without them in a user namespace.
 """
 import fcntl
+import functools
 import os
 import pathlib
 import shutil
@@ -31,16 +32,23 @@ def directory(checkout):
     return pathlib.Path(os.environ.get("SLUICE_VM_DIR") or checkout / "build" / "vm")
 
 
+@functools.cache
 def namespace():
     """The words that start a command with mounts of its own and, inside, root's rights."""
-    return ["unshare", "--mount"] if IS_ROOT else ["unshare", "--map-root-user", "--mount", "--pid", "--fork"]
+    if not IS_ROOT:
+        return ["unshare", "--map-root-user", "--mount", "--pid", "--fork"]
+    # In a chroot / is no mount, and its propagation cannot be changed: enter() takes its mounts away itself.
+    private = subprocess.run(["unshare", "--mount", "true"], stderr=subprocess.DEVNULL, check=False).returncode == 0
+    return ["unshare", "--mount"] if private else ["unshare", "--mount", "--propagation", "unchanged"]
 
 
 def enter(root, binds, script):
     """The command that runs `script` (sh) in `root`; `binds` are (folder outside, mount point inside)."""
-    lines = ["set -e", f'mount -t proc proc "{root}/proc"']
-    lines += [f'mount --bind "{outside}" "{root}{inside}"' for outside, inside in binds]
-    lines += [f'exec chroot "{root}" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 sh -ec "$1"']
+    mounts = [("-t proc proc", "/proc"), *((f'--bind "{outside}"', inside) for outside, inside in binds)]
+    lines = ["trap '" + "; ".join(f'umount -l "{root}{inside}" 2>/dev/null' for _, inside in reversed(mounts)) + "' EXIT",
+             "set -e"]
+    lines += [f'mount {what} "{root}{inside}"' for what, inside in mounts]
+    lines += [f'chroot "{root}" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 sh -ec "$1"']
     return [*namespace(), "sh", "-c", "\n".join(lines), "sh", script]
 
 
