@@ -12,19 +12,16 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <memory>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
-#include "kfd/criu_ops.h"
 #include "kfd/device.h"
+#include "kfd/ioctl_call.h"
 #include "kfd/processes.h"
+#include "kfd/uapi.h"
 
 namespace {
-
-using sluice::kfd::CriuSession;
 
 int complain(const std::string& what) {
   std::fprintf(stderr, "gpu-actor: %s\n", what.c_str());
@@ -43,13 +40,15 @@ int pause_process(pid_t pid, int times) {
   if (!device) return complain(device.error().what);
   const auto descriptors = sluice::kfd::device_descriptors(pid, *device);
   if (!descriptors || descriptors->empty()) return complain("no /dev/kfd");
-  // A session pauses once, so each time has its own; none gets to unpause.
-  std::vector<std::unique_ptr<CriuSession>> sessions;
+  const auto file = sluice::kfd::take_descriptor({pid, descriptors->front()});
+  if (!file) return complain(file.error().what);
+  // By hand, as upstream's plugin does: a CriuSession never lets two pauses pile up.
   for (int i = 0; i < times; i++) {
-    auto file = sluice::kfd::take_descriptor({pid, descriptors->front()});
-    if (!file) return complain(file.error().what);
-    sessions.push_back(std::make_unique<CriuSession>(std::move(*file), "the subject"));
-    if (auto info = sessions.back()->process_info(); !info) return complain(info.error().what);
+    sluice::kfd::CriuArgs args{};
+    args.op = sluice::kfd::CriuOp::ProcessInfo;
+    const int err =
+        sluice::kfd::call_ioctl(sluice::kfd::system_ioctl, file->get(), sluice::kfd::kIocCriuOp, &args);
+    if (err != 0) return complain("PROCESS_INFO: errno " + std::to_string(err));
   }
   std::puts("paused");
   (void)std::fflush(stdout);
