@@ -603,14 +603,18 @@ void start_worker(std::uint32_t gpu) {
   }
 }
 
+// A thread for a job that waits to be run, if none is idle.
+void start_worker_for(const vam_model* model, std::uint32_t job) {
+  const std::uint32_t gpu = VAM_FILE_AT(model, VAM_JOB_AT(model, job)->file)->gpu;
+  const std::uint32_t limit = std::min(model->gpu[gpu].config.sdma_instances, kMaxThreadsPerGpu);
+  if (g_engine.idle[gpu] == 0 && g_engine.running[gpu] < limit) start_worker(gpu);
+}
+
 }  // namespace
 
 void engine_submit(const Local& machine, std::uint32_t job) {
   adopt_engine();
-  const vam_model* model = machine.model();
-  const std::uint32_t gpu = VAM_FILE_AT(model, VAM_JOB_AT(model, job)->file)->gpu;
-  const std::uint32_t limit = std::min(model->gpu[gpu].config.sdma_instances, kMaxThreadsPerGpu);
-  if (g_engine.idle[gpu] == 0 && g_engine.running[gpu] < limit) start_worker(gpu);
+  start_worker_for(machine.model(), job);
   ring_doorbell();
 }
 
@@ -643,6 +647,13 @@ void engine_stop_if_unused(const Local& machine) {
   for (std::uint32_t i = 0; i < count; ++i) ::pthread_join(threads[i], nullptr);
   Locked locked(machine.shared->lock);
   g_engine.stopping = false;
+  // Another thread may have made a context meanwhile and submitted to engines that were about to stop.
+  const vam_model* model = machine.model();
+  for (std::uint32_t i = 1; i < model->table[VAM_T_JOB].high; ++i) {
+    const vam_job* job = VAM_JOB_AT(model, i);
+    if (job->rec.live && job->owner_pid == pid && !job->running) start_worker_for(model, i);
+  }
+  ring_doorbell();
 }
 
 }  // namespace vamdgpu
