@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: MIT
 // A program on AMD's own runtime (libhsa-runtime64, unchanged), to be dumped and restored: nothing of what it
-// asks of the driver was written here. On every GPU it allocates VRAM that all other GPUs may access, fine-grained
-// host memory that all GPUs may access, a signal and an AQL queue, and fills the memory with data it can check.
+// asks of the driver was written here. On every GPU it allocates VRAM that all other GPUs may access,
+// fine-grained host memory that all GPUs may access, a signal and an AQL queue, and fills the memory with
+// data it can check.
 //
 // usage: hsa-client DIR      commands from the FIFO DIR/in, answers to the FIFO DIR/out, one line each:
 //   (start) -> "ready gpus=N bytes=N"
 //   check   -> "ok check bytes=N"       every byte of every allocation, every signal's value
-//   work    -> "ok work packets=N"      a barrier packet through every queue, memory allocated, used and freed
-//   quit    -> "ok quit"
-// Anything that is not as it should be: "bad REASON". It opens both FIFOs for reading and writing itself, so that
-// it depends on nobody else's end of them. Single-threaded but for the runtime's own threads.
+//   work    -> "ok work packets=N"      a barrier packet through every queue, memory allocated, used and
+//   freed quit    -> "ok quit"
+// Anything that is not as it should be: "bad REASON". It opens both FIFOs for reading and writing itself, so
+// that it depends on nobody else's end of them. Single-threaded but for the runtime's own threads.
 #include <fcntl.h>
 #include <hsa/hsa.h>
 #include <hsa/hsa_ext_amd.h>
@@ -26,8 +27,8 @@ enum { MAX_GPUS = 16, VRAM_BYTES = 6 << 20, HOST_BYTES = 1 << 20, QUEUE_PACKETS 
 struct gpu {
   hsa_agent_t agent;
   hsa_amd_memory_pool_t vram;
-  uint64_t *device, *host; // VRAM_BYTES and HOST_BYTES long
-  hsa_signal_t signal;     // keeps the value 1000 + index
+  uint64_t *device, *host;  // VRAM_BYTES and HOST_BYTES long
+  hsa_signal_t signal;      // keeps the value 1000 + index
   hsa_queue_t* queue;
 };
 
@@ -90,7 +91,7 @@ static int holds(const uint64_t* memory, uint64_t bytes, uint64_t seed, const ch
 // ---- what there is
 
 static hsa_status_t take_pool(hsa_amd_memory_pool_t pool, void* data) {
-  struct gpu* gpu = data; // NULL: the pools of a CPU
+  struct gpu* gpu = data;  // NULL: the pools of a CPU
   hsa_amd_segment_t segment;
   bool allocatable = false;
   uint32_t flags = 0;
@@ -142,7 +143,8 @@ static int build(void) {
 
 static int check(void) {
   for (uint32_t i = 0; i < num_gpus; ++i) {
-    if (!holds(gpus[i].device, VRAM_BYTES, i, "VRAM") || !holds(gpus[i].host, HOST_BYTES, 100 + i, "host memory"))
+    if (!holds(gpus[i].device, VRAM_BYTES, i, "VRAM") ||
+        !holds(gpus[i].host, HOST_BYTES, 100 + i, "host memory"))
       return 0;
     if (hsa_signal_load_scacquire(gpus[i].signal) != 1000 + (hsa_signal_value_t)i)
       return say("bad signal of GPU %" PRIu32, i), 0;
