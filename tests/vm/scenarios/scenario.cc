@@ -170,7 +170,7 @@ void Scenario::restore(const Strings& more) {
   // A restore that failed has killed its task; the pid is free when that is gone.
   ASSERT_TRUE(eventually([&] {
     (void)living_children();
-    return ::kill(dumped_pid_, 0) != 0;
+    return dumped_pid_ <= 0 || ::kill(dumped_pid_, 0) != 0;
   })) << dumped_pid_
       << " still exists";
   const CriuRun run = criu_->restore(images(), more);
