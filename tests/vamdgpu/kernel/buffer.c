@@ -25,6 +25,7 @@ static void buffer_release(struct dma_buf* buf) {
   } else { /* another one was made while this one was on its way out */
     vam_bo_unref(machine->model, buffer->bo);
   }
+  vam_changed(machine, 0);
   mutex_unlock(&machine->lock);
   kfree(buffer);
 }

@@ -7,6 +7,8 @@
  *   model    read: the model as it was at open(2): struct vam_model and its tables, only the used part of
  * each, so that the model's own functions work on the bytes. 64-byte alignment is as in the kernel's. memory
  * ioctl: contents of BOs
+ *   changes  poll: readable when something changed in the machine since the last read(2) of this open file,
+ * or ever; read: a u64 that counts changes. So whoever waits reads it, looks at the machine, and polls.
  *
  * Commands: numbers in decimal or, with 0x, in hexadecimal; DEVICE is "kfd" or "render"; OP -1 is any.
  *

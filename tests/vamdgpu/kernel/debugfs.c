@@ -7,6 +7,7 @@
 #include <linux/fs.h>
 #include <linux/mm.h>
 #include <linux/module.h>
+#include <linux/poll.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
 
@@ -173,6 +174,52 @@ static ssize_t debug_read(struct file* file, char __user* to, size_t bytes, loff
 static const struct file_operations debug_fops = {
     .owner = THIS_MODULE, .open = simple_open, .read = debug_read, .llseek = default_llseek};
 
+/* ---- changes */
+
+struct watcher {
+  struct vam_machine* machine;
+  int seen; /* value of machine->change at the last read */
+};
+
+static int changes_open(struct inode* inode, struct file* file) {
+  struct watcher* watcher = kzalloc(sizeof(*watcher), GFP_KERNEL);
+
+  if (!watcher) return -ENOMEM;
+  watcher->machine = inode->i_private;
+  watcher->seen = atomic_read(&watcher->machine->change) - 1;
+  file->private_data = watcher;
+  return 0;
+}
+
+static ssize_t changes_read(struct file* file, char __user* to, size_t bytes, loff_t* at) {
+  struct watcher* watcher = file->private_data;
+  u64 count;
+
+  if (bytes < sizeof(count)) return -EINVAL;
+  watcher->seen = atomic_read(&watcher->machine->change);
+  count = (u32)watcher->seen;
+  return copy_to_user(to, &count, sizeof(count)) ? -EFAULT : (ssize_t)sizeof(count);
+}
+
+static __poll_t changes_poll(struct file* file, poll_table* table) {
+  struct watcher* watcher = file->private_data;
+
+  poll_wait(file, &watcher->machine->wait, table);
+  return atomic_read(&watcher->machine->change) != watcher->seen ? EPOLLIN | EPOLLRDNORM : 0;
+}
+
+static int changes_release(struct inode* inode, struct file* file) {
+  kfree(file->private_data);
+  return 0;
+}
+
+static const struct file_operations changes_fops = {.owner = THIS_MODULE,
+                                                    .open = changes_open,
+                                                    .read = changes_read,
+                                                    .poll = changes_poll,
+                                                    .release = changes_release,
+                                                    .llseek = noop_llseek};
+
 /* ---- model */
 
 /* The bytes of a struct vam_model and its tables follow. */
@@ -296,6 +343,7 @@ int vam_debugfs_create(struct vam_machine* machine) {
   mutex_unlock(&machine->lock);
   debugfs_create_file("control", 0200, c->directory, machine, &control_fops);
   debugfs_create_file("debug", 0400, c->directory, machine, &debug_fops);
+  debugfs_create_file("changes", 0400, c->directory, machine, &changes_fops);
   debugfs_create_file("model", 0400, c->directory, machine, &model_fops);
   debugfs_create_file("memory", 0600, c->directory, machine, &memory_fops);
   return 0;

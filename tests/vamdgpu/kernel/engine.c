@@ -399,6 +399,7 @@ static void run_job(struct vam_engine* engine, u32 job) {
     VAM_JOB_AT(model, job)->hung = 1; /* stays in flight for ever, as far as anybody can see */
   else
     vam_job_end(machine, job, fate ? fate : err);
+  vam_announce(machine);
   mutex_unlock(&machine->lock);
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "guest_machine.h"
 
+#include <fcntl.h>
+
 #include <cerrno>
 #include <cstring>
 #include <stdexcept>
@@ -28,11 +30,16 @@ void GuestMachine::load(const Strings& options) {
   if (status != 0) throw std::runtime_error("vamdgpu-load did not load the module");
   control_ = vamdgpu::Control::open(kControlDirectory);
   if (!control_) throw std::runtime_error(std::string("no control of the module: ") + std::strerror(errno));
+  changes_.reset(::open((std::string(kControlDirectory) + "/changes").c_str(), O_RDONLY | O_CLOEXEC));
+  if (!changes_) throw std::runtime_error(std::string("changes of the module: ") + std::strerror(errno));
+  watch_for_changes(changes_.get());
 }
 
 bool GuestMachine::unload() {
   if (!loaded()) return true;
   control_.reset();
+  watch_for_changes(-1);
+  changes_.reset();
   Launch loader;
   loader.arguments = {(settings().programs / "vamdgpu-load").string(), "--unload"};
   loader.output = "/dev/console";

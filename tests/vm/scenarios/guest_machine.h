@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "control.h"
+#include "pipeline/unique_fd.h"
 #include "process.h"
 
 namespace sluice::vm_test {
@@ -28,6 +29,7 @@ class GuestMachine {
 
  private:
   std::unique_ptr<vamdgpu::Control> control_;
+  UniqueFd changes_;  // for eventually()
 };
 
 }  // namespace sluice::vm_test

@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/signalfd.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,7 +16,6 @@
 #include <fstream>
 #include <sstream>
 #include <system_error>
-#include <thread>
 
 #include "pipeline/unique_fd.h"
 
@@ -42,8 +42,27 @@ std::optional<int> reap(pid_t pid) {
   return shell_status(status);
 }
 
+int changes_fd = -1;
+
+sigset_t only_sigchld() {
+  sigset_t set;
+  (void)::sigemptyset(&set);
+  (void)::sigaddset(&set, SIGCHLD);
+  return set;
+}
+
+// Readable when a child has ended. The signal is blocked for good: a child that ends at any time is told.
+UniqueFd children_ended() {
+  const sigset_t ended = only_sigchld();
+  UniqueFd fd(::signalfd(-1, &ended, SFD_NONBLOCK | SFD_CLOEXEC));
+  if (!fd || ::sigprocmask(SIG_BLOCK, &ended, nullptr) != 0) fail("signalfd");
+  return fd;
+}
+
 [[noreturn]] void become(const Launch& launch) noexcept {
   try {
+    const sigset_t ended = only_sigchld();
+    (void)::sigprocmask(SIG_UNBLOCK, &ended, nullptr);
     if (launch.own_session) (void)::setsid();
     if (launch.prepare) launch.prepare();
     const int input = ::open("/dev/null", O_RDWR);
@@ -118,13 +137,26 @@ void kill_and_reap(pid_t pid) {
   (void)reap(pid);
 }
 
+void watch_for_changes(int fd) {
+  changes_fd = fd;
+}
+
 bool eventually(const std::function<bool()>& done, Seconds patience) {
+  static const UniqueFd children = children_ended();
   const Clock::time_point end = Clock::now() + patience;
-  while (!done()) {
-    if (Clock::now() >= end) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  for (;;) {
+    // Armed before the look: what happens between the look and the poll ends the poll.
+    signalfd_siginfo signal;
+    while (::read(children.get(), &signal, sizeof signal) > 0) {
+    }
+    std::uint64_t changes = 0;
+    if (changes_fd >= 0 && ::read(changes_fd, &changes, sizeof changes) < 0) fail("read of the changes");
+    if (done()) return true;
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now());
+    if (left.count() <= 0) return false;
+    pollfd waits[2] = {{children.get(), POLLIN, 0}, {changes_fd, POLLIN, 0}};
+    if (::poll(waits, 2, static_cast<int>(left.count())) < 0 && errno != EINTR) fail("poll");
   }
-  return true;
 }
 
 std::vector<pid_t> living_children() {

@@ -47,9 +47,13 @@ std::optional<int> run(const Launch& launch, Seconds patience = kPatience);
 // SIGKILL and reap. Nothing happens when the child is gone.
 void kill_and_reap(pid_t pid);
 
-// Calls `done` until it says true, at most `patience` long: for what another program or the kernel does and
-// nobody can block on. False when the time is over.
+// Calls `done` at once and whenever a child of this process has ended or the virtual GPUs have changed, until
+// it says true. False when it has not for as long as `patience`.
 bool eventually(const std::function<bool()>& done, Seconds patience = kPatience);
+
+// A descriptor that eventually() may poll for changes and re-arms by a read of eight bytes; -1: none.
+// Borrowed.
+void watch_for_changes(int fd);
 
 // Children of this process, adopted ones included; what has ended is reaped first.
 std::vector<pid_t> living_children();

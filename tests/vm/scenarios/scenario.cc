@@ -167,7 +167,7 @@ void Scenario::dump(const Strings& more) {
 }
 
 void Scenario::restore(const Strings& more) {
-  // A restore that failed has killed its task; the pid is free when that is gone.
+  // A restore that failed has killed its task; the pid is free when that is reaped.
   ASSERT_TRUE(eventually([&] {
     (void)living_children();
     return dumped_pid_ <= 0 || ::kill(dumped_pid_, 0) != 0;
