@@ -24,12 +24,6 @@ std::uint64_t user_pointer(const void* pointer) {
   return reinterpret_cast<std::uintptr_t>(pointer);
 }
 
-std::string hex(std::uint64_t value) {
-  char text[24];
-  std::snprintf(text, sizeof text, "0x%" PRIx64, value);
-  return text;
-}
-
 std::string descriptor_limit_hint(std::size_t needed) {
   rlimit limit{};
   std::string hint = " (one descriptor for each of " + std::to_string(needed) + " BOs with contents";

@@ -9,6 +9,9 @@
 
 #include <cassert>
 #include <cerrno>
+#include <cinttypes>
+#include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -20,6 +23,13 @@ struct Error {
   int err = EIO;  // positive errno
   std::string what;
 };
+
+// As messages show addresses, flags and ids: "0x7f00".
+inline std::string hex(std::uint64_t value) {
+  char text[24];
+  (void)std::snprintf(text, sizeof text, "0x%" PRIx64, value);
+  return text;
+}
 
 // Builds an Error whose text ends with the errno's name in words.
 inline Error make_error(int err, std::string what) {

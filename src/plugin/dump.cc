@@ -57,25 +57,25 @@ Result<std::vector<pid_t>> holding_processes(int fd, dev_t device) {
   return pids;
 }
 
-constexpr unsigned kDrmMajor = 226, kFirstRenderMinor = 128;
+constexpr unsigned kDrmMajor = 226;
 
 Error unlisted_bo(pid_t pid, const kfd::DeviceMap& map) {
-  char address[24];
-  (void)std::snprintf(address, sizeof address, "0x%" PRIx64, map.address);
-  return Error{EINVAL, "process " + std::to_string(pid) + " maps at " + address + " a BO of renderD" +
-                           std::to_string(minor(map.device)) +
+  return Error{EINVAL, "process " + std::to_string(pid) + " maps at " + hex(map.address) +
+                           " a BO of renderD" + std::to_string(minor(map.device)) +
                            " that the KFD does not know; BOs allocated or imported through a render node are "
                            "not supported yet"};
 }
 
 // Kernels before 7.2 do not list the BOs of a render node. Those that are mapped show.
-Result<void> check_render_maps(const kfd::Checkpoint& checkpoint, const std::vector<pid_t>& holders) {
+Result<void> check_render_maps(const kfd::Checkpoint& checkpoint, const kfd::Topology& topology,
+                               const std::vector<pid_t>& holders) {
   std::map<std::uint64_t, std::uint64_t> ends;  // of the KFD's BOs, by mmap offset
   for (const kfd::CheckpointBo& bo : checkpoint.bos) ends.emplace(bo.offset, bo.offset + bo.bytes);
   for (const pid_t pid : holders) {
     SLUICE_TRY_ASSIGN(const std::vector<kfd::DeviceMap> maps, kfd::device_maps(pid));
     for (const kfd::DeviceMap& map : maps) {
-      if (major(map.device) != kDrmMajor || minor(map.device) < kFirstRenderMinor) continue;
+      if (major(map.device) != kDrmMajor || topology.find_render_minor(minor(map.device)) == nullptr)
+        continue;
       const auto after = ends.upper_bound(map.offset);
       if (after == ends.begin() || std::prev(after)->second <= map.offset) return unlisted_bo(pid, map);
     }
@@ -265,7 +265,7 @@ Result<void> Dumper::dump_process(kfd::CriuSession& session, int id, const std::
   const kfd::ProcessInfo info = *answer;
   SLUICE_TRY(check_owner(static_cast<pid_t>(info.pid), id, holders));
   SLUICE_TRY_ASSIGN(kfd::Checkpoint checkpoint, session.checkpoint());
-  SLUICE_TRY(check_render_maps(checkpoint, holders));
+  SLUICE_TRY(check_render_maps(checkpoint, topology_, holders));
   log_line(Level::Info, session.name() + ": " + std::to_string(info.num_devices) + " GPUs, " +
                             std::to_string(info.num_bos) + " BOs, " + std::to_string(info.num_objects) +
                             " queues, events and SVM ranges");
@@ -436,10 +436,8 @@ void Dumper::name_hopeless_maps() const {
     const auto dma_buf = std::find_if(files->begin(), files->end(),
                                       [](const kfd::MappedFile& file) { return file.is_dma_buf(); });
     if (dma_buf == files->end()) continue;
-    char address[24];
-    (void)std::snprintf(address, sizeof address, "0x%" PRIx64, dma_buf->address);
     log_line(Level::Error, "process " + std::to_string(pid) + " maps a dma-buf, " + dma_buf->name + ", at " +
-                               address +
+                               hex(dma_buf->address) +
                                ": CRIU cannot dump such a map, whatever the plugin; the process "
                                "must unmap it first");
   }

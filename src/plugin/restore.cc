@@ -397,10 +397,8 @@ Result<Answer> Restorer::update_map(const char* path, std::uint64_t address, std
   if (range == offsets_.end()) {
     fd = eventfd(0, EFD_CLOEXEC);
     new_offset = old_offset;
-    char where[64];
-    (void)std::snprintf(where, sizeof where, " at 0x%" PRIx64 ", offset 0x%" PRIx64, address, old_offset);
-    log_line(Level::Error, "UPDATE_VMA_MAP: the map of " + clean + where +
-                               " belongs to no restored BO; the restore will fail");
+    log_line(Level::Error, "UPDATE_VMA_MAP: the map of " + clean + " at " + hex(address) + ", offset " +
+                               hex(old_offset) + " belongs to no restored BO; the restore will fail");
     return Answer(1);
   }
   new_offset = range->new_begin + (old_offset - range->old_begin);

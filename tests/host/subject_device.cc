@@ -164,20 +164,25 @@ Result<void> free_memory(int kfd_fd, std::uint64_t handle) {
   return device_ioctl(kfd_fd, AMDKFD_IOC_FREE_MEMORY_OF_GPU, &args, "FREE_MEMORY_OF_GPU");
 }
 
-Result<void> map_memory(int kfd_fd, std::uint64_t handle, std::uint32_t gpu_id) {
-  kfd_ioctl_map_memory_to_gpu_args args{};
+// Both ioctls take a BO and a list of GPUs.
+template <class Args>
+Result<void> call_for_gpu(int kfd_fd, unsigned long request, std::uint64_t handle, std::uint32_t gpu_id,
+                          const char* name) {
+  Args args{};
   args.handle = handle;
   args.device_ids_array_ptr = reinterpret_cast<std::uintptr_t>(&gpu_id);
   args.n_devices = 1;
-  return device_ioctl(kfd_fd, AMDKFD_IOC_MAP_MEMORY_TO_GPU, &args, "MAP_MEMORY_TO_GPU");
+  return device_ioctl(kfd_fd, request, &args, name);
+}
+
+Result<void> map_memory(int kfd_fd, std::uint64_t handle, std::uint32_t gpu_id) {
+  return call_for_gpu<kfd_ioctl_map_memory_to_gpu_args>(kfd_fd, AMDKFD_IOC_MAP_MEMORY_TO_GPU, handle, gpu_id,
+                                                        "MAP_MEMORY_TO_GPU");
 }
 
 Result<void> unmap_memory(int kfd_fd, std::uint64_t handle, std::uint32_t gpu_id) {
-  kfd_ioctl_unmap_memory_from_gpu_args args{};
-  args.handle = handle;
-  args.device_ids_array_ptr = reinterpret_cast<std::uintptr_t>(&gpu_id);
-  args.n_devices = 1;
-  return device_ioctl(kfd_fd, AMDKFD_IOC_UNMAP_MEMORY_FROM_GPU, &args, "UNMAP_MEMORY_FROM_GPU");
+  return call_for_gpu<kfd_ioctl_unmap_memory_from_gpu_args>(kfd_fd, AMDKFD_IOC_UNMAP_MEMORY_FROM_GPU, handle,
+                                                            gpu_id, "UNMAP_MEMORY_FROM_GPU");
 }
 
 Result<UniqueFd> export_dmabuf(int kfd_fd, std::uint64_t handle) {

@@ -54,33 +54,16 @@ struct Request {
 
 // False, after a line on stderr, when the arguments make no request.
 bool parse(int argc, char** argv, Request* request) {
-  enum Option { kModule = 256, kUnload, kHelpOption };
-  const std::vector<option> options =
-      vamdgpu::with_machine_options({{"module", required_argument, nullptr, kModule},
-                                     {"unload", no_argument, nullptr, kUnload},
-                                     {"help", no_argument, nullptr, kHelpOption}});
   request->options.kfd_minor_version = vamdgpu::running_kfd_minor_version();
-  int which = 0;
-  int index = 0;
-  while ((which = ::getopt_long(argc, argv, "", options.data(), &index)) != -1) {
-    if (which == kModule) {
-      request->module = optarg;
-    } else if (which == kUnload) {
-      request->unload = true;
-    } else if (which == kHelpOption) {
-      request->help = true;
-    } else {
-      const auto good = vamdgpu::take_machine_option(which, optarg, &request->options);
-      if (!good.has_value()) return false;  // getopt_long has said what is wrong
-      if (!*good) {
-        std::fprintf(stderr, "vamdgpu-load: --%s cannot be %s\n",
-                     options[static_cast<std::size_t>(index)].name, optarg);
-        return false;
-      }
-    }
-  }
-  if (optind != argc) std::fprintf(stderr, "vamdgpu-load: what is %s? See --help\n", argv[optind]);
-  return optind == argc;
+  const int rest =
+      vamdgpu::parse_options(argc, argv,
+                             {{"module", true, [&](const char* file) { request->module = file; }},
+                              {"unload", false, [&](const char*) { request->unload = true; }},
+                              {"help", false, [&](const char*) { request->help = true; }}},
+                             &request->options);
+  if (rest == 0) return false;
+  if (rest != argc) std::fprintf(stderr, "vamdgpu-load: what is %s? See --help\n", argv[rest]);
+  return rest == argc;
 }
 
 // A file that is removed when this object goes.

@@ -2,10 +2,13 @@
 // Parsing of the options that say what machine to make. See machine_options.h.
 #include "machine_options.h"
 
+#include <getopt.h>
 #include <sys/utsname.h>
 
+#include <cerrno>
 #include <charconv>
 #include <cstdio>
+#include <iterator>
 #include <limits>
 #include <string_view>
 
@@ -13,7 +16,8 @@ namespace vamdgpu {
 namespace {
 
 enum Option {
-  kGpus = kFirstMachineOption,
+  kOwn = 256,  // every one of the program's; the index tells which
+  kGpus,
   kPreset,
   kVram,
   kGtt,
@@ -85,40 +89,20 @@ bool parse_linux(std::string_view text, std::uint32_t* kfd_minor_version) {
   return true;
 }
 
-}  // namespace
+constexpr option kMachineOptions[] = {{"gpus", required_argument, nullptr, kGpus},
+                                      {"preset", required_argument, nullptr, kPreset},
+                                      {"vram", required_argument, nullptr, kVram},
+                                      {"gtt", required_argument, nullptr, kGtt},
+                                      {"cpu-nodes", required_argument, nullptr, kCpuNodes},
+                                      {"links", required_argument, nullptr, kLinks},
+                                      {"minor-base", required_argument, nullptr, kMinorBase},
+                                      {"minors", required_argument, nullptr, kMinors},
+                                      {"gpu-ids", required_argument, nullptr, kGpuIds},
+                                      {"node-order", required_argument, nullptr, kNodeOrder},
+                                      {"linux", required_argument, nullptr, kLinux},
+                                      {"change-handle", no_argument, nullptr, kChangeHandle}};
 
-const char* const kMachineOptionsHelp =
-    "  --gpus N           number of GPUs, 1 to 16 (2)\n"
-    "  --preset NAME      the card: mi210 or mi300x (mi210)\n"
-    "  --vram SIZE        memory of each GPU, a multiple of 4096 bytes; K, M, G, T (256M)\n"
-    "  --gtt SIZE         system memory that each GPU can reach through BOs (256M)\n"
-    "  --cpu-nodes K      number of CPU (NUMA) nodes, the GPUs spread over them (1)\n"
-    "  --links xgmi|pcie  how the GPUs are joined (xgmi)\n"
-    "  --minor-base N     minor of the first render node, 128 to 191 (128)\n"
-    "  --minors N,N...    minors of the render nodes, by GPU\n"
-    "  --gpu-ids N,N...   KFD's ids, by GPU, 1 to 65535 (a hash)\n"
-    "  --node-order I,I...  GPUs (from 0) in the order of their topology nodes (0,1,2...)\n"
-    "  --change-handle    the DRM driver has DRM_IOCTL_GEM_CHANGE_HANDLE\n"
-    "  --linux RELEASE    whose driver it resembles: 6.1, 6.12 or 7.2";
-
-std::vector<option> with_machine_options(std::vector<option> own) {
-  own.insert(own.end(), {{"gpus", required_argument, nullptr, kGpus},
-                         {"preset", required_argument, nullptr, kPreset},
-                         {"vram", required_argument, nullptr, kVram},
-                         {"gtt", required_argument, nullptr, kGtt},
-                         {"cpu-nodes", required_argument, nullptr, kCpuNodes},
-                         {"links", required_argument, nullptr, kLinks},
-                         {"minor-base", required_argument, nullptr, kMinorBase},
-                         {"minors", required_argument, nullptr, kMinors},
-                         {"gpu-ids", required_argument, nullptr, kGpuIds},
-                         {"node-order", required_argument, nullptr, kNodeOrder},
-                         {"linux", required_argument, nullptr, kLinux},
-                         {"change-handle", no_argument, nullptr, kChangeHandle},
-                         {nullptr, 0, nullptr, 0}});
-  return own;
-}
-
-std::optional<bool> take_machine_option(int which, const char* argument, MachineOptions* machine) {
+bool take_machine_option(int which, const char* argument, MachineOptions* machine) {
   switch (which) {
     case kGpus:
       return parse_number(argument, &machine->gpus);
@@ -146,8 +130,45 @@ std::optional<bool> take_machine_option(int which, const char* argument, Machine
       machine->change_handle = true;
       return true;
     default:
-      return std::nullopt;
+      return false;
   }
+}
+
+}  // namespace
+
+const char* const kMachineOptionsHelp =
+    "  --gpus N           number of GPUs, 1 to 16 (2)\n"
+    "  --preset NAME      the card: mi210 or mi300x (mi210)\n"
+    "  --vram SIZE        memory of each GPU, a multiple of 4096 bytes; K, M, G, T (256M)\n"
+    "  --gtt SIZE         system memory that each GPU can reach through BOs (256M)\n"
+    "  --cpu-nodes K      number of CPU (NUMA) nodes, the GPUs spread over them (1)\n"
+    "  --links xgmi|pcie  how the GPUs are joined (xgmi)\n"
+    "  --minor-base N     minor of the first render node, 128 to 191 (128)\n"
+    "  --minors N,N...    minors of the render nodes, by GPU\n"
+    "  --gpu-ids N,N...   KFD's ids, by GPU, 1 to 65535 (a hash)\n"
+    "  --node-order I,I...  GPUs (from 0) in the order of their topology nodes (0,1,2...)\n"
+    "  --change-handle    the DRM driver has DRM_IOCTL_GEM_CHANGE_HANDLE\n"
+    "  --linux RELEASE    whose driver it resembles: 6.1, 6.12 or 7.2";
+
+int parse_options(int argc, char** argv, const std::vector<OwnOption>& own, MachineOptions* machine) {
+  std::vector<option> table(std::begin(kMachineOptions), std::end(kMachineOptions));
+  for (const OwnOption& each : own) {
+    table.push_back({each.name, each.has_argument ? required_argument : no_argument, nullptr, kOwn});
+  }
+  table.push_back({nullptr, 0, nullptr, 0});
+  int which = 0;
+  int index = 0;
+  while ((which = ::getopt_long(argc, argv, "+", table.data(), &index)) != -1) {
+    if (which == '?') return 0;  // getopt_long has said what is wrong
+    if (which == kOwn) {
+      own[static_cast<std::size_t>(index) - std::size(kMachineOptions)].take(optarg != nullptr ? optarg : "");
+    } else if (!take_machine_option(which, optarg, machine)) {
+      std::fprintf(stderr, "%s: --%s cannot be %s\n", ::program_invocation_short_name,
+                   table[static_cast<std::size_t>(index)].name, optarg);
+      return 0;
+    }
+  }
+  return optind;
 }
 
 std::uint32_t running_kfd_minor_version() {

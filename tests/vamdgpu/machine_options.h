@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: MIT
-// The command line options that say what machine to make, for every program that makes one (vamdgpu-run,
-// vamdgpu-load): entries for getopt_long, their help, and what each does to MachineOptions. No state; a
-// program calls getopt_long itself and may have options of its own.
+// The command line of every program that makes a machine (vamdgpu-run, vamdgpu-load): the options that say
+// what machine, beside the program's own. One thread, for getopt_long has state.
 #pragma once
 
-#include <getopt.h>
-
-#include <optional>
+#include <functional>
 #include <vector>
 
 #include "presets.h"
@@ -16,12 +13,16 @@ namespace vamdgpu {
 // Lines for --help, in its format.
 extern const char* const kMachineOptionsHelp;
 
-// getopt_long's table: the program's own entries (values below kFirstMachineOption), the machine's, the end.
-constexpr int kFirstMachineOption = 1024;
-std::vector<option> with_machine_options(std::vector<option> own);
+// An option of a program's own; `take` gets its argument, "" when it has none.
+struct OwnOption {
+  const char* name;
+  bool has_argument;
+  std::function<void(const char*)> take;
+};
 
-// Takes what getopt_long returned. Nothing: not a machine option; false: `argument` cannot be its value.
-std::optional<bool> take_machine_option(int which, const char* argument, MachineOptions* machine);
+// Parses argv up to the first argument that is no option, whose index it returns; 0, after a line on stderr,
+// for a wrong option.
+int parse_options(int argc, char** argv, const std::vector<OwnOption>& own, MachineOptions* machine);
 
 // The newest release whose formats are known (kKfdLinux61 ...) that is not newer than this kernel; the oldest
 // one on anything older.

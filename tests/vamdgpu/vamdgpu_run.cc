@@ -52,34 +52,17 @@ struct Request {
 
 // False, after a line on stderr, when the arguments make no request.
 bool parse(int argc, char** argv, Request* request) {
-  enum Option { kDir = 256, kKeep, kHelpOption };
-  const std::vector<option> options =
-      vamdgpu::with_machine_options({{"dir", required_argument, nullptr, kDir},
-                                     {"keep", no_argument, nullptr, kKeep},
-                                     {"help", no_argument, nullptr, kHelpOption}});
-  int which = 0;
-  int index = 0;
-  while ((which = ::getopt_long(argc, argv, "+", options.data(), &index)) != -1) {
-    if (which == kDir) {
-      request->directory = optarg;
-    } else if (which == kKeep) {
-      request->keep = true;
-    } else if (which == kHelpOption) {
-      request->help = true;
-      return true;
-    } else {
-      const auto good = vamdgpu::take_machine_option(which, optarg, &request->options);
-      if (!good.has_value()) return false;  // getopt_long has said what is wrong
-      if (!*good) {
-        std::fprintf(stderr, "vamdgpu-run: --%s cannot be %s\n",
-                     options[static_cast<std::size_t>(index)].name, optarg);
-        return false;
-      }
-    }
-  }
-  request->command.assign(argv + optind, argv + argc);
-  if (request->command.empty()) std::fprintf(stderr, "vamdgpu-run: no command; see --help\n");
-  return !request->command.empty();
+  const int rest =
+      vamdgpu::parse_options(argc, argv,
+                             {{"dir", true, [&](const char* directory) { request->directory = directory; }},
+                              {"keep", false, [&](const char*) { request->keep = true; }},
+                              {"help", false, [&](const char*) { request->help = true; }}},
+                             &request->options);
+  if (rest == 0) return false;
+  request->command.assign(argv + rest, argv + argc);
+  const bool complete = request->help || !request->command.empty();
+  if (!complete) std::fprintf(stderr, "vamdgpu-run: no command; see --help\n");
+  return complete;
 }
 
 // Waits for the command, passing on what asks this process to end. A signal from the terminal reaches the

@@ -4,6 +4,7 @@
 // options from which both programs make a machine. No kernel involved.
 #include "kernel/description.h"
 
+#include <getopt.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -155,16 +156,14 @@ TEST(Description, AnyDamagedByteIsSurvived) {
 
 // The machine that a command line makes; nothing when an option is refused.
 std::optional<MachineOptions> parsed(std::vector<std::string> arguments) {
-  std::vector<char*> pointers = {nullptr};
+  std::string program = "program";
+  std::vector<char*> pointers = {program.data()};
   for (std::string& argument : arguments) pointers.push_back(argument.data());
   pointers.push_back(nullptr);
-  const std::vector<option> table = with_machine_options({});
   MachineOptions machine;
   optind = 0;  // start anew
-  int which = 0;
-  while ((which = ::getopt_long(static_cast<int>(pointers.size()) - 1, pointers.data(), "", table.data(),
-                                nullptr)) != -1)
-    if (!take_machine_option(which, optarg, &machine).value_or(false)) return std::nullopt;
+  const int count = static_cast<int>(pointers.size()) - 1;
+  if (parse_options(count, pointers.data(), {}, &machine) != count) return std::nullopt;
   return machine;
 }
 

@@ -15,39 +15,6 @@ namespace {
 constexpr std::uint64_t kVa = 0x100000000;
 constexpr std::size_t kBytes = 65536;
 
-// Sends or receives one descriptor.
-bool send_fd(int socket, int fd) {
-  char byte = 0;
-  iovec data = {&byte, 1};
-  alignas(cmsghdr) char space[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = space;
-  message.msg_controllen = sizeof(space);
-  cmsghdr* header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof(int));
-  std::memcpy(CMSG_DATA(header), &fd, sizeof(fd));
-  return ::sendmsg(socket, &message, 0) == 1;
-}
-
-Fd receive_fd(int socket) {
-  char byte = 0;
-  iovec data = {&byte, 1};
-  alignas(cmsghdr) char space[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = space;
-  message.msg_controllen = sizeof(space);
-  if (::recvmsg(socket, &message, MSG_CMSG_CLOEXEC) != 1 || CMSG_FIRSTHDR(&message) == nullptr) return Fd();
-  int fd = -1;
-  std::memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof(fd));
-  return Fd(fd);
-}
-
 // The "VmFlags:" of the map that contains `address`.
 std::string vm_flags(const void* address) {
   std::ifstream smaps("/proc/self/smaps");
