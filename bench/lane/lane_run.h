@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: MIT
+// Lanes as the plugin runs them, over any copy engine and any store: arena, ring, slots, copy → checksum →
+// store or the route reversed, each lane in its own thread. What is timed is the whole of it, from the making
+// of the threads to the durable directory.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/copy_engine.h"
+#include "measure/sample.h"
+#include "pipeline/checksum.h"
+#include "pipeline/file_store.h"
+#include "pipeline/pipeline.h"
+
+namespace sluice::bench {
+
+// Makes a store stage that is no file, for what would be `layout`'s.
+using MakeStore = std::function<Result<std::unique_ptr<Stage>>(const ImageLayout& layout, Reactor& reactor)>;
+
+struct LanePlan {
+  CopyEngine* engine = nullptr;  // borrowed
+  Direction direction = Direction::Dump;
+  std::uint64_t chunk_bytes = 4 * kMiB;     // the plugin's defaults
+  std::uint64_t staging_bytes = 64 * kMiB;  // slots = staging_bytes / chunk_bytes
+  bool checksum = true;
+  SumTable* sums = nullptr;  // with checksum: made on dump, compared on restore; null: made and forgotten
+  MakeStore make_store;      // empty: a file, as the following say
+  int directory = -1;        // borrowed descriptor
+  std::string name;
+  FileOptions file;
+};
+
+struct LaneResult {
+  PipelineStats stats;
+  double seconds = 0;  // from the lane's start to its end
+};
+
+struct RunResult {
+  Sample sample;  // bytes: file bytes of all lanes
+  std::vector<LaneResult> lanes;
+};
+
+// Runs all at once. Dumps to files are committed and their directory is synced inside the time. The first
+// error of any lane is returned when all have ended.
+Result<RunResult> run_lanes(std::span<const LanePlan> plans);
+
+}  // namespace sluice::bench

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: MIT
+// One timed transfer and what it cost, whoever made it. Plain value.
+#pragma once
+
+#include <cstdint>
+
+namespace sluice::bench {
+
+struct Sample {
+  std::uint64_t bytes = 0;  // moved, as the caller of the transfer counts them
+  double seconds = 0;       // to durable
+  double cpu_seconds =
+      0;  // user and system time of this process, io-wq workers included, less dma_cpu_seconds
+  double dma_cpu_seconds = 0;  // of threads that stand for hardware
+
+  double gbps() const {
+    return seconds > 0 ? static_cast<double>(bytes) / seconds / 1e9 : 0;
+  }  // 10^9 bytes/s
+  double cpu_seconds_per_gb() const {
+    return bytes > 0 ? cpu_seconds / (static_cast<double>(bytes) / 1e9) : 0;
+  }
+};
+
+}  // namespace sluice::bench

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: MIT
+// What this machine can do with nothing of ours: disk by fill state, memory and checksum.
+#include <chrono>
+
+#include "engine/copy_engine.h"
+#include "front/dma_copy.h"
+#include "measure/process.h"
+#include "measure/raw_disk.h"
+#include "pipeline/arena.h"
+#include "scenario/place.h"
+#include "scenario/scenario.h"
+
+namespace sluice::bench {
+namespace {
+
+constexpr std::uint64_t kBlockBytes = 4 * kMiB;
+
+double time_of(const std::function<void()>& work) {
+  const auto begin = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+Result<Case> memory_case(const BenchOptions& options) {
+  const std::uint64_t bytes = options.by_scale(16 * kMiB, 256 * kMiB, kGiB);
+  const unsigned count = options.by_scale(1u, 5u, 9u);
+  SLUICE_TRY_ASSIGN(const StagingArena from, StagingArena::make(bytes, 1, -1));
+  SLUICE_TRY_ASSIGN(const StagingArena ring, StagingArena::make(16 * kBlockBytes, 1, -1));
+  std::vector<double> copies, sums;
+  volatile std::uint8_t seen = 0;
+  for (unsigned i = 0; i < count; ++i) {
+    const double gb = static_cast<double>(bytes) / 1e9;
+    copies.push_back(gb / time_of([&] {
+                       for (std::uint64_t at = 0; at < bytes; at += kBlockBytes) {
+                         vamdgpu::dma_copy(&ring.bytes()[at % ring.bytes().size()], &from.bytes()[at],
+                                           kBlockBytes);
+                       }
+                     }));
+    sums.push_back(gb / time_of([&] {
+                     for (std::uint64_t at = 0; at < bytes; at += kSumBlockBytes) {
+                       seen = seen ^ sum_of(from.bytes().subspan(at, kSumBlockBytes))[0];
+                     }
+                   }));
+  }
+  return Case{"one core",
+              "copies go from memory into a ring of 64 MiB; sums are of memory",
+              {figure("copy", "GB/s", copies), figure("checksum", "GB/s", sums)}};
+}
+
+}  // namespace
+
+Result<Report> run_limits(const BenchOptions& options) {
+  const std::uint64_t bytes = options.by_scale(16 * kMiB, kGiB, 4 * kGiB);
+  const unsigned count = options.by_scale(1u, 3u, 9u);
+  Report report{"limits", "the raw ceilings of this machine", {}};
+  SLUICE_TRY_ASSIGN(const Place place, Place::make(options.directory));
+  for (const FillState fill : {FillState::New, FillState::Allocated, FillState::Rewritten}) {
+    options.tell(std::string("disk, ") + name_of(fill));
+    SLUICE_TRY_ASSIGN(const std::unique_ptr<RawDisk> raw,
+                      RawDisk::make({{place.file("raw")}, bytes, kBlockBytes, 16, fill}));
+    std::vector<double> writes, reads;
+    for (unsigned i = 0; i < count; ++i) {
+      place.settle();
+      SLUICE_TRY_ASSIGN(const Sample write, raw->write());
+      SLUICE_TRY_ASSIGN(const Sample read, raw->read());
+      writes.push_back(write.gbps());
+      reads.push_back(read.gbps());
+    }
+    std::string note = raw->direct() ? "" : "no direct I/O here: through the page cache";
+    if (!raw->ring()) note += " no io_uring here: one block at a time";
+    report.cases.push_back({std::string("disk, ") + name_of(fill) + " file",
+                            note,
+                            {figure("write", "GB/s", writes), figure("read", "GB/s", reads)}});
+    raw->remove();
+  }
+  options.tell("memory");
+  SLUICE_TRY_ASSIGN(Case memory, memory_case(options));
+  report.cases.push_back(std::move(memory));
+  return report;
+}
+
+}  // namespace sluice::bench

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: MIT
+#include "scenario/pairs.h"
+
+#include <algorithm>
+
+namespace sluice::bench {
+namespace {
+
+template <class Value>
+std::vector<double> values(const std::vector<Sample>& samples, Value value) {
+  std::vector<double> result;
+  result.reserve(samples.size());
+  for (const Sample& sample : samples) result.push_back(value(sample));
+  return result;
+}
+
+double gbps(const Sample& sample) {
+  return sample.gbps();
+}
+double cpu(const Sample& sample) {
+  return sample.cpu_seconds_per_gb();
+}
+double dma_cpu(const Sample& sample) {
+  return sample.dma_cpu_seconds / (static_cast<double>(sample.bytes) / 1e9);
+}
+
+}  // namespace
+
+std::vector<double> Pairs::our_gbps() const {
+  return values(ours, gbps);
+}
+
+std::vector<double> Pairs::raw_gbps() const {
+  return values(raw, gbps);
+}
+
+std::vector<Figure> Pairs::figures() const {
+  std::vector<Figure> all = {ratio("ratio", our_gbps(), raw_gbps()), figure("ours", "GB/s", our_gbps()),
+                             figure("raw", "GB/s", raw_gbps()), figure("cpu", "s/GB", values(ours, cpu)),
+                             figure("raw cpu", "s/GB", values(raw, cpu))};
+  if (std::any_of(ours.begin(), ours.end(), [](const Sample& sample) { return sample.dma_cpu_seconds > 0; }))
+    all.push_back(figure("dma cpu", "s/GB", values(ours, dma_cpu)));
+  return all;
+}
+
+Result<Pairs> run_pairs(unsigned count, const std::function<void()>& prepare, const Run& ours,
+                        const Run& raw) {
+  Pairs pairs;
+  for (unsigned pair = 0; pair < count; ++pair) {
+    for (const bool first : {true, false}) {
+      const bool ours_now = first == (pair % 2 == 0);
+      prepare();
+      SLUICE_TRY_ASSIGN(const Sample sample, ours_now ? ours() : raw());
+      (ours_now ? pairs.ours : pairs.raw).push_back(sample);
+    }
+  }
+  return pairs;
+}
+
+}  // namespace sluice::bench

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: MIT
+// Two ways of doing the same, run in turn: A-B-B-A-A-B ..., so that neither always comes first, with what
+// both cost. What is compared is the pairs.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "measure/sample.h"
+#include "pipeline/result.h"
+#include "report/report.h"
+
+namespace sluice::bench {
+
+using Run = std::function<Result<Sample>()>;
+
+struct Pairs {
+  std::vector<Sample> ours, raw;
+
+  std::vector<double> our_gbps() const;
+  std::vector<double> raw_gbps() const;
+  // "ratio", "ours", "raw" (GB/s), "cpu", "raw cpu" (s/GB), and "dma cpu" where there is some.
+  std::vector<Figure> figures() const;
+};
+
+// Runs both `count` times. `prepare` comes before each run, outside its time.
+Result<Pairs> run_pairs(unsigned count, const std::function<void()>& prepare, const Run& ours,
+                        const Run& raw);
+
+}  // namespace sluice::bench

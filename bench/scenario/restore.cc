@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: MIT
+// Restore beside the raw disk: both read the same file, not in the page cache.
+#include "lane/lane_run.h"
+#include "measure/process.h"
+#include "measure/raw_disk.h"
+#include "scenario/pairs.h"
+#include "scenario/place.h"
+#include "scenario/scenario.h"
+
+namespace sluice::bench {
+namespace {
+
+constexpr const char* kName = "amdgpu-pages-1-0001.img";
+constexpr std::uint64_t kChunkBytes = 4 * kMiB;
+constexpr std::uint64_t kStagingBytes = 64 * kMiB;
+constexpr std::uint64_t kTouchBytes = 256 * kMiB;
+
+}  // namespace
+
+Result<Report> run_restore(const BenchOptions& options) {
+  const std::uint64_t bytes = options.by_scale(16 * kMiB, kGiB, 4 * kGiB);
+  const unsigned count = options.by_scale(1u, 5u, 9u);
+  SLUICE_TRY_ASSIGN(const Place place, Place::make(options.directory));
+  SLUICE_TRY_ASSIGN(const std::unique_ptr<CopyEngine> engine, make_memcpy_engine({{bytes}}));
+  SumTable sums;
+  LanePlan plan;
+  plan.engine = engine.get();
+  plan.directory = place.fd();
+  plan.name = kName;
+  plan.sums = &sums;
+  SLUICE_TRY(run_lanes({&plan, 1}));
+  place.settle();
+  SLUICE_TRY_ASSIGN(const std::unique_ptr<RawDisk> raw,
+                    RawDisk::make({{place.file(kName)},
+                                   bytes,
+                                   kChunkBytes,
+                                   static_cast<std::uint32_t>(kStagingBytes / kChunkBytes)}));
+  plan.direction = Direction::Restore;
+  Report report{"restore", "verified file to memory, beside raw reads of the same file", {}};
+  for (const bool checksum : {true, false}) {
+    Case each{checksum ? "memcpy, every block verified" : "memcpy, unverified", "", {}};
+    options.tell(each.name);
+    plan.checksum = checksum;
+    SLUICE_TRY(engine->scribble());
+    SLUICE_TRY_ASSIGN(const Pairs pairs, run_pairs(
+                                             count, [&] { touch_free_memory(kTouchBytes); },
+                                             [&]() -> Result<Sample> {
+                                               SLUICE_TRY_ASSIGN(const RunResult run, run_lanes({&plan, 1}));
+                                               return run.sample;
+                                             },
+                                             [&] { return raw->read(); }));
+    SLUICE_TRY_ASSIGN(const bool intact, engine->intact());
+    if (!intact) return Error{EBADMSG, "the restored contents are not what was dumped"};
+    each.figures = pairs.figures();
+    report.cases.push_back(std::move(each));
+  }
+  return report;
+}
+
+}  // namespace sluice::bench

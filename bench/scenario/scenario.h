@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: MIT
+// The scenarios: each measures one thing and gives a report. One file a scenario; the list is scenarios.cc.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <string>
+
+#include "pipeline/result.h"
+#include "pipeline/units.h"
+#include "report/report.h"
+
+namespace sluice::bench {
+
+// How much is done. Smoke sizes show that a scenario runs, and nothing else.
+enum class Scale : std::uint8_t { Smoke, Quick, Full };
+
+struct BenchOptions {
+  std::filesystem::path directory;  // on the disk to be measured; files of ours in it are removed again
+  Scale scale = Scale::Quick;
+  std::function<void(const std::string&)> tell;  // a line of progress; never empty
+
+  // One of three values by scale.
+  template <class T>
+  T by_scale(T smoke, T quick, T full) const {
+    return scale == Scale::Smoke ? smoke : scale == Scale::Quick ? quick : full;
+  }
+};
+
+struct Scenario {
+  const char* name;
+  const char* help;
+  Result<Report> (*run)(const BenchOptions&);
+};
+
+std::span<const Scenario> scenarios();
+
+// ---- the scenarios
+Result<Report> run_limits(const BenchOptions& options);
+Result<Report> run_dump(const BenchOptions& options);
+Result<Report> run_restore(const BenchOptions& options);
+
+}  // namespace sluice::bench
