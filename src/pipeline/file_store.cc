@@ -198,7 +198,26 @@ FileSink::~FileSink() {
   if (created_ && !committed_) (void)::unlinkat(dir_fd_, temporary_.c_str(), 0);
 }
 
+// Sets fd_ and reused_ when there is a file to take over. One that has a second name, or is none of ours, is
+// left alone: the new file replaces it in the end.
+Result<void> FileSink::take_over() {
+  UniqueFd fd(::openat(dir_fd_, name_.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+  struct stat status {};
+  if (!fd || ::fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode) || status.st_nlink != 1) return {};
+  if (::fchmod(fd.get(), 0600) != 0) return make_error(errno, "chmod " + name_);
+  if (::renameat(dir_fd_, name_.c_str(), dir_fd_, temporary_.c_str()) != 0)
+    return make_error(errno, "rename " + name_ + " to " + temporary_);
+  created_ = true;
+  // Before the first byte changes: after a crash nobody may find new bytes under the old name.
+  const UniqueFd directory(::openat(dir_fd_, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!directory || ::fsync(directory.get()) != 0) return make_error(errno, "sync the directory of " + name_);
+  fd_ = std::move(fd);
+  reused_ = true;
+  return {};
+}
+
 Result<void> FileSink::open_temporary() {
+  if (options_.reuse) SLUICE_TRY(take_over());
   for (int attempt = 0; !fd_; ++attempt) {
     fd_ = UniqueFd(::openat(dir_fd_, temporary_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
     if (fd_) break;
@@ -237,7 +256,7 @@ void FileSink::start(Slot& slot, Op& op) {
 }
 
 bool FileSink::start_next_run(Slot& slot, Op& op) {
-  if (!take_next_run(slot, op, !options_.holes)) return false;
+  if (!take_next_run(slot, op, reused_ || !options_.holes)) return false;
   written_bytes_ += align_up(op.end, alignment_) - op.begin;
   ++slot.live_ops;
   start(slot, op);

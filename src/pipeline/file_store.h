@@ -30,13 +30,18 @@ struct FileOptions {
   IoMode io_mode = IoMode::Auto;
   bool holes = true;  // sink only: leave zero units unwritten
   bool sync = true;   // sink only: fdatasync in finish()
+  // Sink only: writes into the blocks of the file that has the name already, if there is one and no other
+  // link to it: nothing has to be allocated, and disks and file systems rewrite faster than they write. It
+  // becomes the temporary file, durably, before its first byte changes. It gets no holes: zero units are
+  // written, too.
+  bool reuse = false;
 };
 
 class FileSink final : public Stage {
  public:
   // Creates "<name>.tmp" in `dir_fd` (borrowed; must stay open until commit() or destruction), replacing a
-  // stale one, and sizes it. Slot buffers must be aligned to kBufferAlignment. Errors: those of openat,
-  // statx, ftruncate.
+  // stale one, or takes over the file called `name`; sizes it. Slot buffers must be aligned to
+  // kBufferAlignment. Errors: those of openat, statx, ftruncate, and with reuse of renameat and fsync.
   static Result<std::unique_ptr<FileSink>> create(int dir_fd, std::string name, const ImageLayout& layout,
                                                   Reactor& reactor, const FileOptions& options);
   ~FileSink() override;
@@ -51,6 +56,7 @@ class FileSink final : public Stage {
   Result<void> commit();
 
   bool direct() const { return direct_; }
+  bool reused() const { return reused_; }
   std::uint64_t written_bytes() const {
     return written_bytes_;
   }  // bytes handed to the disk, tail padding included
@@ -59,6 +65,7 @@ class FileSink final : public Stage {
   FileSink(int dir_fd, std::string name, const ImageLayout& layout, Reactor& reactor,
            const FileOptions& options);
   Result<void> open_temporary();
+  Result<void> take_over();
   bool start_next_run(Slot& slot, Op& op);
   void start(Slot& slot, Op& op);
 
@@ -71,6 +78,7 @@ class FileSink final : public Stage {
   UniqueFd fd_;
   std::uint64_t alignment_ = 1;  // of file ranges, lengths and addresses, bytes
   bool direct_ = false;
+  bool reused_ = false;
   bool created_ = false;
   bool finished_ = false;
   bool committed_ = false;

@@ -154,6 +154,7 @@ Config parse_config(const Lookup& lookup, LogLines& lines) {
   config.checksum = parse_switch(lookup, "SLUICE_CHECKSUM", standard.checksum, lines);
   config.sync = parse_switch(lookup, "SLUICE_SYNC", standard.sync, lines);
   config.zero_holes = parse_switch(lookup, "SLUICE_ZERO_HOLES", standard.zero_holes, lines);
+  config.reuse_files = parse_switch(lookup, "SLUICE_REUSE", standard.reuse_files, lines);
   config.parallel_restore = parse_switch(lookup, "SLUICE_PARALLEL_RESTORE", standard.parallel_restore, lines);
   // Kept alive for as long as parse_match_rules() looks at them.
   std::map<std::string, std::optional<std::string>> values;

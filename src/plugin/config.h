@@ -29,6 +29,7 @@ struct Config {
   bool checksum = true;
   bool sync = true;
   bool zero_holes = true;
+  bool reuse_files = false;
   bool parallel_restore = true;
   kfd::MatchRules match_rules;
 

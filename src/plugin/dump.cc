@@ -418,6 +418,7 @@ Result<void> Dumper::unpause() {
 }
 
 Result<void> Dumper::finish(int ret) {
+  remove_old_pages();
   if (ret < 0) {
     remove_images();
     name_hopeless_maps();
@@ -447,7 +448,17 @@ void Dumper::name_hopeless_maps() const {
 // of now.
 Result<void> Dumper::remove_stale() {
   if (std::exchange(stale_removed_, true)) return {};
-  return remove_plugin_images(image_dir_fd());
+  SLUICE_TRY_ASSIGN(old_pages_, remove_plugin_images(image_dir_fd(), config_.reuse_files));
+  return {};
+}
+
+// What no GPU of this dump has written over.
+void Dumper::remove_old_pages() {
+  for (const std::string& name : old_pages_) {
+    if (std::find(images_.begin(), images_.end(), name) != images_.end()) continue;
+    if (auto removed = remove_image(image_dir_fd(), name); !removed)
+      log_line(Level::Warning, removed.error().what);
+  }
 }
 
 // Metadata goes first, so that at no moment an incomplete dump looks complete.

@@ -78,6 +78,7 @@ class Dumper {
   Result<void> write_render(const RenderFile& render);
   Result<void> remove_stale();
   void remove_images();
+  void remove_old_pages();
   void name_hopeless_maps() const;
 
   RunStage stage_;
@@ -95,6 +96,7 @@ class Dumper {
   bool in_inventory_ = false;
   bool kfd_maps_checked_ = false;
   bool stale_removed_ = false;
+  std::vector<std::string> old_pages_;  // pages files of an earlier dump that may be written over
 };
 
 }  // namespace sluice::plugin

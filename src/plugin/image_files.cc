@@ -130,7 +130,7 @@ Result<void> remove_image(int dir_fd, const std::string& name) {
   return {};
 }
 
-Result<void> remove_plugin_images(int dir_fd) {
+Result<std::vector<std::string>> remove_plugin_images(int dir_fd, bool keep_pages) {
   SLUICE_TRY_ASSIGN(std::vector<std::string> names, list_names(dir_fd));
   std::erase_if(names, [](const std::string& name) {
     const bool ours = name.starts_with("amdgpu-") && (name.ends_with(".img") || name.ends_with(".img.tmp"));
@@ -138,8 +138,15 @@ Result<void> remove_plugin_images(int dir_fd) {
   });
   std::stable_partition(names.begin(), names.end(),
                         [](const std::string& name) { return name.starts_with("amdgpu-kfd-"); });
-  for (const std::string& name : names) SLUICE_TRY(remove_image(dir_fd, name));
-  return {};
+  std::vector<std::string> kept;
+  for (const std::string& name : names) {
+    if (keep_pages && name.starts_with("amdgpu-pages-") && name.ends_with(".img")) {
+      kept.push_back(name);
+    } else {
+      SLUICE_TRY(remove_image(dir_fd, name));
+    }
+  }
+  return kept;
 }
 
 Result<std::vector<std::string>> list_kfd_images(int dir_fd) {

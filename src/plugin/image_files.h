@@ -35,8 +35,9 @@ Result<std::vector<std::uint8_t>> read_image(int dir_fd, const std::string& name
 // Removes a file; that it does not exist is fine.
 Result<void> remove_image(int dir_fd, const std::string& name);
 
-// Removes every image of this plugin and of upstream's, metadata first, and their temporary files.
-Result<void> remove_plugin_images(int dir_fd);
+// Removes every image of this plugin and of upstream's, metadata first, and their temporary files. With
+// `keep_pages` the pages files stay, which say nothing without their metadata; returns their names.
+Result<std::vector<std::string>> remove_plugin_images(int dir_fd, bool keep_pages);
 
 // Names of the directory's KFD images, sorted.
 Result<std::vector<std::string>> list_kfd_images(int dir_fd);

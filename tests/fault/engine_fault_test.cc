@@ -128,6 +128,8 @@ class EngineFault : public ::testing::TestWithParam<std::tuple<ReactorKind, IoMo
     }
   }
 
+  void fail_each_system_call_of_a_dump(const Bytes& old, const std::vector<std::string>& expected_fatal);
+
   test::TempDir dir_;
   BoList bos_;
   BoList restored_;
@@ -191,14 +193,18 @@ TEST_P(RingFault, Restore) {
 }
 
 // Each system call of a dump, in turn. Some the engine can do without; then the file is right all the same.
-TEST_P(EngineFault, DumpWhereEachSystemCallFails) {
+// `old`: of an earlier dump, to be written over; empty: there is none.
+void EngineFault::fail_each_system_call_of_a_dump(const Bytes& old,
+                                                  const std::vector<std::string>& expected_fatal) {
   std::vector<std::string> fatal;
   for (std::uint64_t at = 0;; ++at) {
     (void)::unlinkat(dir_.fd(), kPagesName, 0);
+    if (!old.empty()) dir_.write(kPagesName, old);
     ImageLayout layout = std::move(ImageLayout::make(test::sizes_of(bos_), kChunk)).value();
     test::LaneMemory memory(kChunk, 3);
     const auto reactor = test::make_reactor_of(kind(), memory.entries(), memory.arena.bytes());
-    const test::LaneRun lane{layout, memory, *reactor, nullptr, {std::get<1>(GetParam()), true, true}};
+    const test::LaneRun lane{
+        layout, memory, *reactor, nullptr, {std::get<1>(GetParam()), true, true, !old.empty()}};
     std::string fired;
     const auto stats = [&] {
       const test::SyscallFault fault(at, EIO);
@@ -214,16 +220,29 @@ TEST_P(EngineFault, DumpWhereEachSystemCallFails) {
     } else {
       EXPECT_EQ(stats.error().err, EIO);
       EXPECT_NE(stats.error().what.find(kPagesName), std::string::npos) << stats.error().what;
-      EXPECT_TRUE(dir_.names().empty()) << dir_.names()[0];
+      // Nothing, or the old file as it was: never one with bytes of both.
+      if (const std::vector<std::string> left = dir_.names(); !left.empty()) {
+        EXPECT_EQ(left, std::vector<std::string>{kPagesName});
+        EXPECT_EQ(dir_.read(kPagesName), old);
+      }
       fatal.push_back(fired);
     }
     if (fired.empty()) break;
     if (HasFailure()) return;
   }
-  for (const char* call : {"openat", "ftruncate", "fdatasync", "close", "renameat"}) {
+  for (const std::string& call : expected_fatal) {
     EXPECT_NE(std::find(fatal.begin(), fatal.end(), call), fatal.end())
         << call << " failed and nobody said so";
   }
+}
+
+TEST_P(EngineFault, DumpWhereEachSystemCallFails) {
+  fail_each_system_call_of_a_dump({}, {"openat", "ftruncate", "fdatasync", "close", "renameat"});
+}
+
+TEST_P(EngineFault, DumpOverAnOldFileWhereEachSystemCallFails) {
+  fail_each_system_call_of_a_dump(Bytes(expected_.size() + 4 * kChunk, std::byte{0x77}),
+                                  {"fchmod", "fsync", "ftruncate", "fdatasync", "close", "renameat"});
 }
 
 TEST_P(EngineFault, RestoreWhereEachSystemCallFails) {

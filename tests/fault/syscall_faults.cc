@@ -87,6 +87,11 @@ int fstat(int fd, struct stat* status) noexcept {
   return fails("fstat") ? -1 : real(fd, status);
 }
 
+int fchmod(int fd, mode_t mode) noexcept {
+  static auto* const real = SLUICE_TEST_NEXT(fchmod);
+  return fails("fchmod") ? -1 : real(fd, mode);
+}
+
 ssize_t pread(int fd, void* data, size_t bytes, off_t offset) {
   static auto* const real = SLUICE_TEST_NEXT64(pread);
   return fails("pread") ? -1 : real(fd, data, bytes, offset);
@@ -100,6 +105,11 @@ int ftruncate(int fd, off_t bytes) noexcept {
 int fdatasync(int fd) {
   static auto* const real = SLUICE_TEST_NEXT(fdatasync);
   return fails("fdatasync") ? -1 : real(fd);
+}
+
+int fsync(int fd) {
+  static auto* const real = SLUICE_TEST_NEXT(fsync);
+  return fails("fsync") ? -1 : real(fd);
 }
 
 // As the kernel does it: the descriptor is gone, and then the error is told.

@@ -2,8 +2,11 @@
 // The shipped plugin in all four hosts: what is dumped comes back whole, the KFD calls come in the one right
 // order, and the images are what the serial way gives.
 #include <signal.h>
+#include <sys/stat.h>
 
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
 #include <map>
 
 #include "plugin_test.h"
@@ -34,6 +37,28 @@ TEST_P(DumpRestoreTest, ARestoredProcessCanBeDumpedAgain) {
     ASSERT_NO_FATAL_FAILURE(dump());
     ASSERT_NO_FATAL_FAILURE(restore_and_check());
   }
+}
+
+TEST_P(DumpRestoreTest, ADumpMayWriteIntoTheFilesOfAnEarlierOne) {
+  scene_.variables["SLUICE_REUSE"] = "on";
+  ASSERT_NO_FATAL_FAILURE(start());
+  std::map<std::string, ino_t> inodes;
+  for (int generation = 0; generation < 3; ++generation) {
+    ASSERT_EQ(scene_.dump(version(), {"--leave-running"}), 0) << scene_.log();
+    EXPECT_EQ(heard("work"), "ok work");  // other contents for the next one
+    for (const auto& entry : std::filesystem::directory_iterator(scene_.images())) {
+      if (!entry.path().filename().string().starts_with("amdgpu-pages-")) continue;
+      struct stat status {};
+      ASSERT_EQ(::stat(entry.path().c_str(), &status), 0);
+      if (generation == 0) inodes[entry.path().string()] = status.st_ino;
+      EXPECT_EQ(inodes.at(entry.path().string()), status.st_ino) << entry.path();
+    }
+  }
+  // Of a GPU that this process has not: it would only take room.
+  std::ofstream(scene_.images() / "amdgpu-pages-1-0001.img") << "old";
+  ASSERT_NO_FATAL_FAILURE(dump());
+  EXPECT_FALSE(std::filesystem::exists(scene_.images() / "amdgpu-pages-1-0001.img"));
+  restore_and_check();
 }
 
 TEST_P(DumpRestoreTest, LeaveRunningLeavesTheProcessRunning) {

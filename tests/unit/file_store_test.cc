@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -123,6 +124,52 @@ TEST_F(FileStore, AStaleTemporaryIsReplacedAndAnOldImageStaysUntilCommit) {
   ASSERT_TRUE(made->commit().ok());
   EXPECT_EQ(dir.names(), std::vector<std::string>{kPagesName});
   EXPECT_EQ(dir.read(kPagesName).size(), layout.file_bytes());
+}
+
+const FileOptions kReuse{IoMode::Buffered, true, false, true};
+
+TEST_F(FileStore, ReuseWritesIntoTheFileThatIsThereZerosToo) {
+  const ImageLayout layout = make_layout(2 * kChunk);
+  dir.write(kPagesName, Bytes(5 * kChunk, std::byte{7}));
+  struct stat before {
+  }, after{};
+  ASSERT_EQ(::stat((dir.path() + "/" + kPagesName).c_str(), &before), 0);
+  const auto made = sink(layout, kReuse);
+  EXPECT_TRUE(made->reused());
+  EXPECT_EQ(dir.names(), std::vector<std::string>{kTemporary});
+  Slot& slot = carry(layout, 1);
+  slot.zero_units.assign(slot.zero_units.size(), true);
+  ASSERT_TRUE(made->submit(slot).ok());
+  ASSERT_EQ(reactor.calls.size(), 1U);
+  EXPECT_EQ(reactor.calls[0].what, 'w');
+  EXPECT_EQ(reactor.calls[0].bytes, kChunk);
+  EXPECT_EQ(*made->advance(slot, *reactor.calls[0].op, static_cast<std::int32_t>(kChunk)), Progress::Done);
+  ASSERT_TRUE(made->finish().ok());
+  ASSERT_TRUE(made->commit().ok());
+  ASSERT_EQ(::stat((dir.path() + "/" + kPagesName).c_str(), &after), 0);
+  EXPECT_EQ(after.st_ino, before.st_ino);
+  EXPECT_EQ(after.st_mode & 07777U, 0600U);
+  EXPECT_EQ(static_cast<std::uint64_t>(after.st_size), layout.file_bytes());
+}
+
+TEST_F(FileStore, ReuseLeavesAFileAloneThatHasASecondNameOrIsNone) {
+  const ImageLayout layout = make_layout(kChunk);
+  const std::string name = dir.path() + "/" + kPagesName;
+  dir.write(kPagesName, Bytes(kChunk, std::byte{7}));
+  ASSERT_EQ(::link(name.c_str(), (dir.path() + "/copy").c_str()), 0);
+  {
+    const auto made = sink(layout, kReuse);
+    EXPECT_FALSE(made->reused());
+    ASSERT_TRUE(made->finish().ok());
+    ASSERT_TRUE(made->commit().ok());
+  }
+  EXPECT_EQ(dir.read("copy"), Bytes(kChunk, std::byte{7}));
+  ASSERT_EQ(::unlink(name.c_str()), 0);
+  ASSERT_EQ(::symlink("copy", name.c_str()), 0);
+  EXPECT_FALSE(sink(layout, kReuse)->reused());
+  EXPECT_EQ(dir.read("copy"), Bytes(kChunk, std::byte{7}));
+  ASSERT_EQ(::unlink(name.c_str()), 0);
+  EXPECT_FALSE(sink(layout, kReuse)->reused()) << "there is no file at all";
 }
 
 TEST_F(FileStore, DenseChunkIsOneWrite) {

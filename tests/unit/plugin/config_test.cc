@@ -51,6 +51,7 @@ TEST(Config, DefaultsAreDocumented) {
   EXPECT_EQ(config.slots(), 16U);
   EXPECT_EQ(config.io_mode, IoMode::Auto);
   EXPECT_TRUE(config.checksum && config.sync && config.zero_holes && config.parallel_restore);
+  EXPECT_FALSE(config.reuse_files);
   EXPECT_EQ(config.match_rules, kfd::MatchRules{});
   EXPECT_TRUE(lines.empty());
 }
@@ -62,12 +63,14 @@ TEST(Config, TakesWhatIsSet) {
                                       {"SLUICE_CHECKSUM", "off"},
                                       {"SLUICE_SYNC", "0"},
                                       {"SLUICE_ZERO_HOLES", "NO"},
+                                      {"SLUICE_REUSE", "on"},
                                       {"SLUICE_PARALLEL_RESTORE", "false"},
                                       {"KFD_NUMA_CHECK", "0"}});
   EXPECT_EQ(config.slots(), 4U);
   EXPECT_EQ(config.chunk_bytes, 8 * kMiB);
   EXPECT_EQ(config.io_mode, IoMode::Buffered);
   EXPECT_FALSE(config.checksum || config.sync || config.zero_holes || config.parallel_restore);
+  EXPECT_TRUE(config.reuse_files);
   EXPECT_FALSE(config.match_rules.numa);
   EXPECT_TRUE(lines.empty());
 }

@@ -88,7 +88,12 @@ TEST(RemovePluginImages, TakesOnlyThePlugins) {
                            "inventory.img", "amdgpu-notes.txt"}) {
     dir.write(name, Bytes(8));
   }
-  ASSERT_TRUE(remove_plugin_images(dir.fd()).ok());
+  const auto kept = remove_plugin_images(dir.fd(), true);
+  ASSERT_TRUE(kept.ok());
+  EXPECT_EQ(*kept, std::vector<std::string>{"amdgpu-pages-1-5759.img"});
+  EXPECT_EQ(dir.names(), (std::vector<std::string>{"amdgpu-notes.txt", "amdgpu-pages-1-5759.img",
+                                                   "inventory.img", "pages-1.img"}));
+  ASSERT_TRUE(remove_plugin_images(dir.fd(), false).ok());
   EXPECT_EQ(dir.names(), (std::vector<std::string>{"amdgpu-notes.txt", "inventory.img", "pages-1.img"}));
 }
 
