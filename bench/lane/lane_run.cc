@@ -49,8 +49,12 @@ Result<void> run_lane(const LanePlan& plan, const ImageLayout& layout, LaneResul
   if (sums == nullptr && plan.direction == Direction::Dump) sums = &forgotten;
   if (sums != nullptr && plan.direction == Direction::Dump)
     *sums = SumTable::sized(layout.file_bytes(), kSumBlockBytes);
+  std::unique_ptr<SlotWorkers> workers;
+  if (plan.checksum_workers > 0) {
+    SLUICE_TRY_ASSIGN(workers, SlotWorkers::start("lane-sum", plan.checksum_workers, slot_count));
+  }
   ChecksumStage checksum(plan.direction, layout, *reactor, plan.checksum ? sums : nullptr,
-                         ChecksumOptions{plan.file.holes}, nullptr);
+                         ChecksumOptions{plan.file.holes}, nullptr, std::move(workers));
 
   std::unique_ptr<Stage> other_store;
   std::unique_ptr<FileSink> sink;
@@ -73,7 +77,7 @@ Result<void> run_lane(const LanePlan& plan, const ImageLayout& layout, LaneResul
   if (plan.direction == Direction::Restore) std::reverse(route.begin(), route.end());
 
   Pipeline pipeline(layout, slots, route, *reactor);
-  SLUICE_TRY_ASSIGN(result.stats, pipeline.run());
+  SLUICE_TRY_ASSIGN(result.stats, pipeline.run(plan.progress));
   if (sink) SLUICE_TRY(sink->commit());
   result.seconds = seconds_since(begin);
   return {};

@@ -27,11 +27,13 @@ struct LanePlan {
   std::uint64_t chunk_bytes = 4 * kMiB;     // the plugin's defaults
   std::uint64_t staging_bytes = 64 * kMiB;  // slots = staging_bytes / chunk_bytes
   bool checksum = true;
+  unsigned checksum_workers = 0;  // threads beside the lane's that hash; 0: the lane does
   SumTable* sums = nullptr;  // with checksum: made on dump, compared on restore; null: made and forgotten
   MakeStore make_store;      // empty: a file, as the following say
   int directory = -1;        // borrowed descriptor
   std::string name;
   FileOptions file;
+  ProgressFn progress;  // may be empty; called in the lane's thread
 };
 
 struct LaneResult {

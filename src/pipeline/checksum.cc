@@ -86,13 +86,15 @@ SumTable SumTable::sized(std::uint64_t file_bytes, std::uint64_t block_bytes) {
 
 ChecksumStage::ChecksumStage(Direction direction, const ImageLayout& layout, Reactor& reactor,
                              SumTable* table, const ChecksumOptions& options,
-                             std::function<std::string(std::uint64_t, std::uint64_t)> describe)
+                             std::function<std::string(std::uint64_t, std::uint64_t)> describe,
+                             std::unique_ptr<SlotWorkers> workers)
     : direction_(direction),
       layout_(layout),
       reactor_(reactor),
       table_(table),
       options_(options),
-      describe_(std::move(describe)) {
+      describe_(std::move(describe)),
+      workers_(std::move(workers)) {
   if (table_ == nullptr) return;
   assert(std::has_single_bit(table_->block_bytes) && layout_.chunk_bytes() % table_->block_bytes == 0);
   assert(table_->file_bytes == layout_.file_bytes());
@@ -103,19 +105,29 @@ ChecksumStage::ChecksumStage(Direction direction, const ImageLayout& layout, Rea
   zero_tail_sum_ = sum_of_zeros(tail_bytes);
 }
 
-// One chunk between two waits: the next stage gets a chunk as soon as it is summed, not after all those that
-// came with it, and the disk is asked for more in between.
+// Inline one chunk between two waits: the next stage gets a chunk as soon as it is summed, not after all
+// those that came with it, and the disk is asked for more in between.
 Result<Submit> ChecksumStage::submit(Slot& slot) {
   if (running_) return Submit::Busy;
-  SLUICE_TRY(direction_ == Direction::Dump ? sum_chunk(slot) : verify_chunk(slot));
-  running_ = true;
-  reactor_.post(slot.op(), 0);
+  SLUICE_TRY(mark_seen(slot));
+  if (workers_ != nullptr) {
+    workers_->run(slot, *this, reactor_);
+  } else {
+    SLUICE_TRY(work(slot));
+    running_ = true;
+    reactor_.post(slot.op(), 0);
+  }
   return Submit::Started;
 }
 
-Result<Progress> ChecksumStage::advance(Slot& /*slot*/, Op& /*op*/, std::int32_t /*result*/) {
+Result<Progress> ChecksumStage::advance(Slot& slot, Op& /*op*/, std::int32_t result) {
   running_ = false;
+  if (workers_ != nullptr) SLUICE_TRY(workers_->take(slot, result));
   return Progress::Done;
+}
+
+Result<void> ChecksumStage::work(Slot& slot) {
+  return direction_ == Direction::Dump ? sum_chunk(slot) : verify_chunk(slot);
 }
 
 Result<void> ChecksumStage::finish() {
@@ -143,7 +155,6 @@ Result<void> ChecksumStage::sum_chunk(Slot& slot) {
     }
     if (table_ == nullptr) continue;
     const std::uint64_t block = (slot.chunk.file_offset + begin) / block_bytes;
-    SLUICE_TRY(mark_seen(block));
     table_->sums[static_cast<std::size_t>(block)] =
         all_zero_units(slot, begin, end) ? zero_sum(end - begin) : sum_of(part(slot, begin, end));
   }
@@ -159,7 +170,6 @@ Result<void> ChecksumStage::verify_chunk(Slot& slot) {
   for (std::uint64_t begin = 0; begin < length; begin += block_bytes) {
     const std::uint64_t end = std::min(begin + block_bytes, length);
     const std::uint64_t block = (slot.chunk.file_offset + begin) / block_bytes;
-    SLUICE_TRY(mark_seen(block));
     Sum128 sum;
     if (all_zero_units(slot, begin, end)) {
       sum = zero_sum(end - begin);
@@ -206,12 +216,16 @@ const Sum128& ChecksumStage::zero_sum(std::uint64_t length) const {
   return length == table_->block_bytes ? zero_block_sum_ : zero_tail_sum_;
 }
 
-Result<void> ChecksumStage::mark_seen(std::uint64_t block) {
-  const auto index = static_cast<std::size_t>(block);
-  if (seen_[index])
-    return make_error(EIO, "block " + std::to_string(block) + " came to the checksum stage twice");
-  seen_[index] = true;
-  ++blocks_seen_;
+Result<void> ChecksumStage::mark_seen(const Slot& slot) {
+  if (table_ == nullptr) return {};
+  const std::uint64_t end = div_ceil(slot.chunk.file_offset + slot.chunk.length, table_->block_bytes);
+  for (std::uint64_t block = slot.chunk.file_offset / table_->block_bytes; block < end; ++block) {
+    const auto index = static_cast<std::size_t>(block);
+    if (seen_[index])
+      return make_error(EIO, "block " + std::to_string(block) + " came to the checksum stage twice");
+    seen_[index] = true;
+    ++blocks_seen_;
+  }
   return {};
 }
 

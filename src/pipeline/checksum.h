@@ -4,19 +4,21 @@
 // On dump it fills a SumTable and slot.zero_units. On restore it compares every block with the table *before*
 // the chunk goes on to the GPU; a mismatch fails with EBADMSG and names block, file range and, through
 // `describe`, the BO. Holes (slot.zero_units set by the source) are verified as the zeros they stand for,
-// without looking at the buffer where a whole block is one. Thread-bound to the lane; works inline and posts
-// its completion.
+// without looking at the buffer where a whole block is one. Thread-bound to the lane. Works inline, one chunk
+// between two waits, or has a lane's workers do it, several chunks at once.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "pipeline/layout.h"
 #include "pipeline/reactor.h"
+#include "pipeline/slot_workers.h"
 #include "pipeline/stage.h"
 #include "pipeline/units.h"
 
@@ -44,16 +46,18 @@ struct ChecksumOptions {
   bool detect_zero_units = true;  // dump: fill slot.zero_units
 };
 
-class ChecksumStage final : public Stage {
+class ChecksumStage final : public Stage, private SlotWork {
  public:
   // `table`: dump: sized by the caller, filled here; restore: what the sidecar said. Null: no sums are made
   // or compared (zero units are still found, the header is still checked). `describe` turns a file range into
   // words for messages
-  // ("BO 3 (gpu 0x5759, VA 0x7f0000000000) at offset 4096"); may be null.
-  // REQUIRES: layout.chunk_bytes() is a multiple of table->block_bytes; table sized for layout.file_bytes().
+  // ("BO 3 (gpu 0x5759, VA 0x7f0000000000) at offset 4096"); may be null; workers call it, too. `workers`:
+  // null to work inline; else for as many slots as the lane has. REQUIRES: layout.chunk_bytes() is
+  // a multiple of table->block_bytes; table sized for layout.file_bytes().
   ChecksumStage(Direction direction, const ImageLayout& layout, Reactor& reactor, SumTable* table,
                 const ChecksumOptions& options,
-                std::function<std::string(std::uint64_t file_offset, std::uint64_t length)> describe);
+                std::function<std::string(std::uint64_t file_offset, std::uint64_t length)> describe,
+                std::unique_ptr<SlotWorkers> workers = nullptr);
 
   const char* name() const override { return "checksum"; }
   Result<Submit> submit(Slot& slot) override;
@@ -61,12 +65,13 @@ class ChecksumStage final : public Stage {
   Result<void> finish() override;  // restore and dump: every block was seen exactly once
 
  private:
+  Result<void> work(Slot& slot) override;
   Result<void> sum_chunk(Slot& slot);     // dump
   Result<void> verify_chunk(Slot& slot);  // restore
   Result<void> check_header(const Slot& slot) const;
   static bool all_zero_units(const Slot& slot, std::uint64_t begin, std::uint64_t end);
   const Sum128& zero_sum(std::uint64_t length) const;
-  Result<void> mark_seen(std::uint64_t block);
+  Result<void> mark_seen(const Slot& slot);
   std::string place(std::uint64_t file_offset, std::uint64_t length) const;
 
   Direction direction_;
@@ -79,7 +84,8 @@ class ChecksumStage final : public Stage {
   Sum128 zero_tail_sum_{};   // of the last block, which may be shorter, were it all zeros
   std::vector<bool> seen_;   // by block
   std::uint64_t blocks_seen_ = 0;
-  bool running_ = false;  // a chunk was summed and its completion is still to come
+  bool running_ = false;                  // inline: a chunk was summed and its completion is still to come
+  std::unique_ptr<SlotWorkers> workers_;  // last: what they still do uses the rest
 };
 
 }  // namespace sluice

@@ -164,10 +164,15 @@ Result<void> ContentsJob::run_lane(Lane& lane) {
   if (!copy->staging_note().empty())
     note(Level::Warning, gpu_words(lane.gpu.gpu_id) + ": " + copy->staging_note());
 
+  std::unique_ptr<SlotWorkers> workers;
+  if (const unsigned threads = lane.has_sums ? spare_workers(lanes_.size()) : 0; threads > 0) {
+    SLUICE_TRY_ASSIGN(workers, SlotWorkers::start("sluice-sum", threads, slot_count));
+  }
   ChecksumStage checksum(
       direction_, layout, *reactor, lane.has_sums ? &lane.sidecar.table : nullptr,
       ChecksumOptions{config_.zero_holes},
-      [this, &lane](std::uint64_t offset, std::uint64_t length) { return describe(lane, offset, length); });
+      [this, &lane](std::uint64_t offset, std::uint64_t length) { return describe(lane, offset, length); },
+      std::move(workers));
   const FileOptions file_options{config_.io_mode, config_.zero_holes, config_.sync, config_.reuse_files};
   const std::string pages = pages_image_name(id_, lane.gpu.gpu_id);
   std::unique_ptr<FileSource> source;

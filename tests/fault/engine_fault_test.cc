@@ -56,7 +56,7 @@ struct Outcome {
   bool fired;
 };
 
-class EngineFault : public ::testing::TestWithParam<std::tuple<ReactorKind, IoMode>> {
+class EngineFault : public ::testing::TestWithParam<std::tuple<ReactorKind, IoMode, unsigned>> {
  protected:
   void SetUp() override {
     if (const std::string reason = test::unavailable(kind()); !reason.empty()) GTEST_SKIP() << reason;
@@ -71,6 +71,7 @@ class EngineFault : public ::testing::TestWithParam<std::tuple<ReactorKind, IoMo
   }
 
   ReactorKind kind() const { return std::get<0>(GetParam()); }
+  unsigned checksum_workers() const { return std::get<2>(GetParam()); }
 
   // One dump or restore with reactor, memory and stages of its own.
   Outcome run(Direction direction, Fault fault, std::uint64_t at, int err) {
@@ -78,7 +79,8 @@ class EngineFault : public ::testing::TestWithParam<std::tuple<ReactorKind, IoMo
     test::LaneMemory memory(kChunk, 3);
     FaultReactor reactor(test::make_reactor_of(kind(), memory.entries(), memory.arena.bytes()), fault, at,
                          err);
-    const test::LaneRun lane{layout, memory, reactor, &sums_, {std::get<1>(GetParam()), true, true}};
+    const test::LaneRun lane{
+        layout, memory, reactor, &sums_, {std::get<1>(GetParam()), true, true}, checksum_workers()};
     if (direction == Direction::Dump) {
       sums_ = SumTable::sized(expected_.size(), kChunk);
       auto stats = test::dump_to(dir_.fd(), kPagesName, bos_, lane);
@@ -141,13 +143,15 @@ class EngineFault : public ::testing::TestWithParam<std::tuple<ReactorKind, IoMo
 };
 
 std::string case_name(const ::testing::TestParamInfo<EngineFault::ParamType>& info) {
-  const auto [kind, mode] = info.param;
-  return std::string(test::name_of(kind)) + (mode == IoMode::Auto ? "_auto" : "_buffered");
+  const auto [kind, mode, workers] = info.param;
+  return std::string(test::name_of(kind)) + (mode == IoMode::Auto ? "_auto" : "_buffered") +
+         (workers > 0 ? "_workers" : "");
 }
 
 INSTANTIATE_TEST_SUITE_P(All, EngineFault,
                          ::testing::Combine(::testing::Values(ReactorKind::Uring, ReactorKind::Threads),
-                                            ::testing::Values(IoMode::Auto, IoMode::Buffered)),
+                                            ::testing::Values(IoMode::Auto, IoMode::Buffered),
+                                            ::testing::Values(0U, 2U)),
                          case_name);
 
 TEST_P(EngineFault, DumpWhereEachWriteFails) {
@@ -182,7 +186,8 @@ class RingFault : public EngineFault {};
 
 INSTANTIATE_TEST_SUITE_P(All, RingFault,
                          ::testing::Combine(::testing::Values(ReactorKind::Uring),
-                                            ::testing::Values(IoMode::Auto, IoMode::Buffered)),
+                                            ::testing::Values(IoMode::Auto, IoMode::Buffered),
+                                            ::testing::Values(0U, 2U)),
                          case_name);
 
 TEST_P(RingFault, Dump) {
@@ -203,8 +208,12 @@ void EngineFault::fail_each_system_call_of_a_dump(const Bytes& old,
     ImageLayout layout = std::move(ImageLayout::make(test::sizes_of(bos_), kChunk)).value();
     test::LaneMemory memory(kChunk, 3);
     const auto reactor = test::make_reactor_of(kind(), memory.entries(), memory.arena.bytes());
-    const test::LaneRun lane{
-        layout, memory, *reactor, nullptr, {std::get<1>(GetParam()), true, true, !old.empty()}};
+    const test::LaneRun lane{layout,
+                             memory,
+                             *reactor,
+                             nullptr,
+                             {std::get<1>(GetParam()), true, true, !old.empty()},
+                             checksum_workers()};
     std::string fired;
     const auto stats = [&] {
       const test::SyscallFault fault(at, EIO);
@@ -252,7 +261,8 @@ TEST_P(EngineFault, RestoreWhereEachSystemCallFails) {
     test::LaneMemory memory(kChunk, 3);
     const auto reactor = test::make_reactor_of(kind(), memory.entries(), memory.arena.bytes());
     SumTable sums = sums_wanted_;
-    const test::LaneRun lane{layout, memory, *reactor, &sums, {std::get<1>(GetParam()), true, true}};
+    const test::LaneRun lane{
+        layout, memory, *reactor, &sums, {std::get<1>(GetParam()), true, true}, checksum_workers()};
     BoList restored = garbage_like(bos_);
     std::string fired;
     const auto stats = [&] {

@@ -81,7 +81,7 @@ TEST_P(DumpRestore, SameFileAsTheSerialWriterAndBack) {
     const auto reactor = test::make_reactor_of(kind, memory.entries(), memory.arena.bytes());
     SumTable table = SumTable::sized(layout.file_bytes(), chunk_bytes >> rng.between(0, 2));
     const FileOptions options{mode, holes, seed % 10 == 0};
-    const test::LaneRun run{layout, memory, *reactor, &table, options};
+    const test::LaneRun run{layout, memory, *reactor, &table, options, seed % 4 == 0 ? 2U : 0U};
 
     const auto dumped = test::dump_to(dir.fd(), test::kPagesName, bos, run);
     ASSERT_TRUE(dumped.ok()) << dumped.error().what;

@@ -21,6 +21,12 @@ StagingArena make_arena(std::uint64_t chunk_bytes, std::uint32_t depth) {
   return std::move(*arena);
 }
 
+Result<std::unique_ptr<SlotWorkers>> workers_of(const LaneRun& run) {
+  if (run.checksum_workers == 0) return std::unique_ptr<SlotWorkers>();
+  return SlotWorkers::start("worker", run.checksum_workers,
+                            static_cast<std::uint32_t>(run.memory.slots.size()));
+}
+
 }  // namespace
 
 const char* name_of(ReactorKind kind) {
@@ -51,7 +57,9 @@ LaneMemory::LaneMemory(std::uint64_t chunk_bytes, std::uint32_t depth)
 Result<PipelineStats> dump_to(int dir_fd, const std::string& name, BoList& bos, const LaneRun& run) {
   SLUICE_TRY_ASSIGN(auto sink, FileSink::create(dir_fd, name, run.layout, run.reactor, run.file));
   MemoryCopy copy(Direction::Dump, run.layout, run.reactor, bos);
-  ChecksumStage checksum(Direction::Dump, run.layout, run.reactor, run.table, ChecksumOptions{}, nullptr);
+  SLUICE_TRY_ASSIGN(std::unique_ptr<SlotWorkers> workers, workers_of(run));
+  ChecksumStage checksum(Direction::Dump, run.layout, run.reactor, run.table, ChecksumOptions{}, nullptr,
+                         std::move(workers));
   const std::array<Stage*, 3> route{&copy, &checksum, sink.get()};
   Pipeline pipeline(run.layout, run.memory.slots, route, run.reactor);
   auto stats = pipeline.run(nullptr, [&pipeline] {
@@ -66,7 +74,9 @@ Result<PipelineStats> dump_to(int dir_fd, const std::string& name, BoList& bos, 
 Result<PipelineStats> restore_from(int dir_fd, const std::string& name, BoList& bos, const LaneRun& run) {
   SLUICE_TRY_ASSIGN(auto source, FileSource::open(dir_fd, name, run.layout, run.reactor, run.file));
   MemoryCopy copy(Direction::Restore, run.layout, run.reactor, bos);
-  ChecksumStage checksum(Direction::Restore, run.layout, run.reactor, run.table, ChecksumOptions{}, nullptr);
+  SLUICE_TRY_ASSIGN(std::unique_ptr<SlotWorkers> workers, workers_of(run));
+  ChecksumStage checksum(Direction::Restore, run.layout, run.reactor, run.table, ChecksumOptions{}, nullptr,
+                         std::move(workers));
   const std::array<Stage*, 3> route{source.get(), &checksum, &copy};
   Pipeline pipeline(run.layout, run.memory.slots, route, run.reactor);
   return pipeline.run(nullptr, [&pipeline] {

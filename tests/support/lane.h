@@ -42,6 +42,7 @@ struct LaneRun {
   Reactor& reactor;
   SumTable* table = nullptr;
   FileOptions file;
+  unsigned checksum_workers = 0;  // 0: inline
 };
 
 // Both leave nothing but `name` (and that only on success) in the directory.

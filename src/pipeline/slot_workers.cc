@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: MIT
+#include "pipeline/slot_workers.h"
+
+#include <sched.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <cassert>
+#include <cerrno>
+#include <chrono>
+#include <new>
+#include <utility>
+
+namespace sluice {
+namespace {
+
+// A worker always ends its job; the reactor wants a bound.
+constexpr auto kForEver = std::chrono::hours(24);
+
+constexpr std::size_t kMostWorkers = 3;
+
+}  // namespace
+
+unsigned spare_workers(std::size_t lanes) {
+  // A lane's own work and the kernel's for it (io-wq, interrupts) take two.
+  constexpr std::size_t kCpusOfALane = 2;
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  if (lanes == 0 || ::sched_getaffinity(0, sizeof cpus, &cpus) != 0) return 0;
+  const auto count = static_cast<std::size_t>(CPU_COUNT(&cpus));
+  return count <= lanes * kCpusOfALane
+             ? 0
+             : static_cast<unsigned>(std::min(count / lanes - kCpusOfALane, kMostWorkers));
+}
+
+SlotWorkers::SlotWorkers(std::uint32_t slots) : outcomes_(slots), queue_(slots) {}
+
+Result<std::unique_ptr<SlotWorkers>> SlotWorkers::start(const std::string& name, unsigned threads,
+                                                        std::uint32_t slots) {
+  assert(threads > 0);
+  std::unique_ptr<SlotWorkers> workers(new SlotWorkers(slots));
+  for (Outcome& outcome : workers->outcomes_) {
+    outcome.done = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!outcome.done) return make_error(errno, "eventfd of a checksum worker");
+  }
+  for (unsigned i = 0; i < threads; ++i) {
+    SLUICE_TRY_ASSIGN(LaneThread thread,
+                      LaneThread::start(name, [self = workers.get()] { return self->serve(); }));
+    workers->threads_.push_back(std::move(thread));
+  }
+  return workers;
+}
+
+SlotWorkers::~SlotWorkers() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  wake_.notify_all();
+  threads_.clear();  // joins
+}
+
+void SlotWorkers::run(Slot& slot, SlotWork& work, Reactor& reactor) {
+  reactor.poll_readable(slot.op(), outcomes_[slot.index].done.get(), kForEver);
+  {
+    const std::lock_guard lock(mutex_);
+    assert(queued_ < queue_.size());
+    queue_[(first_ + queued_++) % queue_.size()] = {&slot, &work};
+  }
+  wake_.notify_one();
+}
+
+Result<void> SlotWorkers::take(const Slot& slot, std::int32_t completion) {
+  Outcome& outcome = outcomes_[slot.index];
+  eventfd_t count = 0;
+  if (completion < 0) return make_error(-completion, "wait for a checksum worker");
+  if (::eventfd_read(outcome.done.get(), &count) != 0)
+    return make_error(errno, "eventfd of a checksum worker");
+  return std::exchange(outcome.result, {});
+}
+
+Result<void> SlotWorkers::serve() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    wake_.wait(lock, [this] { return ending_ || queued_ > 0; });
+    if (queued_ == 0) return {};
+    const Job job = queue_[first_];
+    first_ = (first_ + 1) % queue_.size();
+    --queued_;
+    lock.unlock();
+    Outcome& outcome = outcomes_[job.slot->index];
+    try {
+      outcome.result = job.work->work(*job.slot);
+    } catch (const std::bad_alloc&) {
+      outcome.result = Error{ENOMEM, {}};
+    }
+    (void)::eventfd_write(outcome.done.get(), 1);
+    lock.lock();
+  }
+}
+
+}  // namespace sluice

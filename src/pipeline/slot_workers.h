@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: MIT
+// Threads of a lane for work on slots that would keep its loop from the ring for too long: one core hashes
+// less than a fast GPU link and a fast disk carry.
+//
+// A job's end reaches the lane's reactor as the completion of the slot's first Op: its eventfd polls
+// readable, so the lane still waits in one place. run() and take() belong to the lane's thread. The
+// destructor runs what is queued and joins; slots, buffers and work must live until then. Memory is bounded
+// by the number of slots and taken at the start.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "pipeline/lane.h"
+#include "pipeline/reactor.h"
+#include "pipeline/result.h"
+#include "pipeline/slot.h"
+#include "pipeline/unique_fd.h"
+
+namespace sluice {
+
+// Worker threads that each of `lanes` may have without more threads than CPUs that this process may run on; at
+// most 3, which is more than any GPU link of today needs. 0: the lanes' own threads are all there is room for.
+unsigned spare_workers(std::size_t lanes);
+
+// What a worker does. work() is called from several threads at once, for different slots.
+class SlotWork {
+ public:
+  virtual Result<void> work(Slot& slot) = 0;
+
+ protected:
+  ~SlotWork() = default;
+};
+
+class SlotWorkers {
+ public:
+  // `threads` > 0 threads named `name` for slots with an index below `slots`. Errors: EAGAIN (threads),
+  // EMFILE.
+  static Result<std::unique_ptr<SlotWorkers>> start(const std::string& name, unsigned threads,
+                                                    std::uint32_t slots);
+  ~SlotWorkers();
+  SlotWorkers(const SlotWorkers&) = delete;
+  SlotWorkers& operator=(const SlotWorkers&) = delete;
+
+  // Has `work` done on `slot`; slot.op() completes when that is over. REQUIRES: none of this slot's runs.
+  void run(Slot& slot, SlotWork& work, Reactor& reactor);
+  // What the work came to. `completion`: of slot.op(). REQUIRES: called once for each run().
+  Result<void> take(const Slot& slot, std::int32_t completion);
+
+ private:
+  struct Job {
+    Slot* slot = nullptr;
+    SlotWork* work = nullptr;
+  };
+  // One for each slot; written by a worker before it writes the eventfd, read by the lane after it has read
+  // that.
+  struct Outcome {
+    UniqueFd done;
+    Result<void> result;
+  };
+
+  explicit SlotWorkers(std::uint32_t slots);
+  Result<void> serve();
+
+  std::vector<Outcome> outcomes_;  // by slot
+  std::mutex mutex_;               // guards the members below
+  std::condition_variable wake_;
+  std::vector<Job> queue_;  // a ring as large as there are slots
+  std::size_t first_ = 0;
+  std::size_t queued_ = 0;
+  bool ending_ = false;
+  std::vector<LaneThread> threads_;
+};
+
+}  // namespace sluice
