@@ -7,7 +7,6 @@
 #include "pipeline/file_store.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -69,27 +68,6 @@ std::uint64_t try_direct(int fd, const ImageLayout& layout) {
   if (direct_read_works(fd, std::max(alignment, kAssumedAlignment))) return alignment;
   (void)set_direct(fd, false);
   return 1;
-}
-
-// Whether most of the file is in the page cache. Looks with mincore at an untouched map: reads nothing in.
-bool is_warm(int fd, std::uint64_t file_bytes) {
-  constexpr std::uint64_t kSamples = 64;
-  const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-  const auto bytes = static_cast<std::size_t>(file_bytes);
-  void* const map = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, 0);
-  if (map == MAP_FAILED) return false;
-  const std::uint64_t pages = div_ceil(file_bytes, page);
-  const std::uint64_t samples = std::min(pages, kSamples);
-  std::uint64_t resident = 0;
-  for (std::uint64_t i = 0; i < samples; ++i) {
-    const std::uint64_t index = pages * i / samples;  // page counts are far below 2^58
-    unsigned char state = 0;
-    if (::mincore(static_cast<std::byte*>(map) + index * page, static_cast<std::size_t>(page), &state) == 0) {
-      resident += state & 1U;
-    }
-  }
-  (void)::munmap(map, bytes);
-  return resident * 4 >= samples * 3;
 }
 
 std::string range_text(const char* verb, const std::string& name, const Slot& slot, std::uint64_t begin,
@@ -323,10 +301,16 @@ Result<std::unique_ptr<FileSource>> FileSource::open(int dir_fd, std::string nam
   }
   std::unique_ptr<FileSource> source(new FileSource(std::move(name), layout, reactor, std::move(fd)));
   const int raw_fd = source->fd_.get();
-  const bool want_direct = options.io_mode == IoMode::Direct ||
-                           (options.io_mode == IoMode::Auto && !is_warm(raw_fd, layout.file_bytes()));
-  if (want_direct) source->alignment_ = try_direct(raw_fd, layout);
+  if (options.io_mode != IoMode::Buffered) source->alignment_ = try_direct(raw_fd, layout);
   source->direct_ = source->alignment_ > 1;
+  if (source->direct_ && options.io_mode == IoMode::Auto) {
+    source->cache_ = PageCache::of(raw_fd, layout.file_bytes());
+    // Not to be read through the cache is worth a lot only where there is something: no error without.
+    if (source->cache_)
+      source->cached_fd_.reset(::openat(dir_fd, source->name_.c_str(), O_RDONLY | O_CLOEXEC));
+    // What is not in the cache is read past it.
+    if (source->cached_fd_) (void)::posix_fadvise(source->cached_fd_.get(), 0, 0, POSIX_FADV_RANDOM);
+  }
   if (options.io_mode == IoMode::Direct && !source->direct_) {
     return make_error(EINVAL, "direct I/O on " + source->name_);
   }
@@ -387,7 +371,7 @@ bool FileSource::find_extent(std::uint64_t at) {
 void FileSource::start(Slot& slot, Op& op) {
   const std::uint64_t end = align_up(op.end, alignment_);
   reactor_.read(
-      op, fd_.get(),
+      op, slot.cached ? cached_fd_.get() : fd_.get(),
       slot.buffer.subspan(static_cast<std::size_t>(op.begin), static_cast<std::size_t>(end - op.begin)),
       slot.chunk.file_offset + op.begin);
 }
@@ -403,6 +387,8 @@ Result<Submit> FileSource::submit(Slot& slot) {
   reset_ops(slot);
   std::fill(slot.zero_units.begin(), slot.zero_units.end(), false);
   mark_holes(slot);
+  slot.cached =
+      cached_fd_ && cache_->holds(slot.chunk.file_offset, slot.chunk.file_offset + slot.chunk.length);
   for (Op& op : slot.ops) {
     if (!start_next_run(slot, op)) break;
   }

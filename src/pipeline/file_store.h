@@ -16,14 +16,15 @@
 #include <string>
 
 #include "pipeline/layout.h"
+#include "pipeline/page_cache.h"
 #include "pipeline/reactor.h"
 #include "pipeline/stage.h"
 #include "pipeline/unique_fd.h"
 
 namespace sluice {
 
-// Auto: direct where possible, else buffered (for a source also buffered when the file is warm in the page
-// cache). Direct: fail with EINVAL where direct I/O is not possible. Buffered: never direct.
+// Auto: direct where possible, else buffered; a source reads chunks that are in the page cache from there.
+// Direct: fail with EINVAL where direct I/O is not possible. Buffered: never direct.
 enum class IoMode : std::uint8_t { Auto, Direct, Buffered };
 
 struct FileOptions {
@@ -98,6 +99,7 @@ class FileSource final : public Stage {
   Result<Submit> submit(Slot& slot) override;
   Result<Progress> advance(Slot& slot, Op& op, std::int32_t result) override;
 
+  // What is not in the page cache is read directly.
   bool direct() const { return direct_; }
 
  private:
@@ -111,6 +113,8 @@ class FileSource final : public Stage {
   const ImageLayout& layout_;
   Reactor& reactor_;
   UniqueFd fd_;
+  UniqueFd cached_fd_;                // with a cache_: the same file, not direct
+  std::unique_ptr<PageCache> cache_;  // of a file that is read directly and is there in part
   std::uint64_t alignment_ = 1;
   bool direct_ = false;
   bool finds_holes_ = true;  // the file system answers SEEK_DATA

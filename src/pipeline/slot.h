@@ -43,6 +43,7 @@ struct Slot {
   // Belong to the stage that runs the slot, which sets them in submit(): no stage keeps a table by slot.
   std::uint64_t cursor = 0;        // first byte of the chunk that no Op was started for yet
   std::uint32_t live_ops = 0;      // Ops in flight
+  bool cached = false;             // restore: the chunk is in the page cache, and read from there
   const Op* failed_op = nullptr;   // the first that failed, with what it was to do, and ...
   std::int32_t failed_result = 0;  // ... its -errno
 
