@@ -17,7 +17,7 @@ namespace {
 // A worker always ends its job; the reactor wants a bound.
 constexpr auto kForEver = std::chrono::hours(24);
 
-constexpr std::size_t kMostWorkers = 3;
+constexpr std::size_t kMostWorkers = 4;
 
 }  // namespace
 

@@ -86,9 +86,8 @@ TEST(Sum, KnownAnswers) {
   EXPECT_EQ(sum_of(text("a")), a);
 }
 
-TEST(Sum, EveryInstructionSetGivesTheSame) {
 #if defined(__x86_64__)
-  if (!__builtin_cpu_supports("avx2")) GTEST_SKIP() << "this CPU has no AVX2";
+void expect_same_as_baseline(void (*kernel)(const void*, std::size_t, unsigned char*)) {
   Rng rng(1);
   Bytes bytes(300'000);
   rng.fill(bytes);
@@ -98,14 +97,22 @@ TEST(Sum, EveryInstructionSetGivesTheSame) {
       Sum128 baseline{};
       Sum128 wide{};
       detail::xxh3_128_baseline(&bytes[skew], count, baseline.data());
-      detail::xxh3_128_avx2(&bytes[skew], count, wide.data());
+      kernel(&bytes[skew], count, wide.data());
       EXPECT_EQ(baseline, wide) << length << " at " << skew;
     }
   }
-#else
-  GTEST_SKIP() << "one implementation on this machine";
-#endif
 }
+
+TEST(Sum, Avx2GivesTheSame) {
+  if (!__builtin_cpu_supports("avx2")) GTEST_SKIP() << "this CPU has no AVX2";
+  expect_same_as_baseline(detail::xxh3_128_avx2);
+}
+
+TEST(Sum, Avx512GivesTheSame) {
+  if (!__builtin_cpu_supports("avx512f")) GTEST_SKIP() << "this CPU has no AVX-512F";
+  expect_same_as_baseline(detail::xxh3_128_avx512);
+}
+#endif
 
 TEST(IsZero, FindsOneByteAnywhere) {
   for (const std::size_t length : {1, 7, 8, 63, 64, 65, 127, 128, 129, 1000, 4096}) {

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: MIT
+// XXH3-128 compiled with -mavx512f. See checksum_kernels.h for what must not be included here.
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "pipeline/checksum_kernels.h"
+
+namespace sluice::detail {
+
+void xxh3_128_avx512(const void* data, size_t bytes, unsigned char* sum) {
+  XXH128_canonical_t canonical;
+  XXH128_canonicalFromHash(&canonical, XXH3_128bits(data, bytes));
+  __builtin_memcpy(sum, canonical.digest, sizeof canonical.digest);
+}
+
+}  // namespace sluice::detail
