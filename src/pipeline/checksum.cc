@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "pipeline/checksum.h"
 
+#include "pipeline/checksum_kernels.h"
+
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -11,7 +13,6 @@
 #include <cstring>
 #include <utility>
 
-#include "pipeline/checksum_kernels.h"
 #include "pipeline/units.h"
 
 namespace sluice {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // XXH3-128 compiled with -mavx512f. See checksum_kernels.h for what must not be included here.
+#include "pipeline/checksum_kernels.h"
+
 #define XXH_INLINE_ALL
 #include <xxhash.h>
-
-#include "pipeline/checksum_kernels.h"
 
 namespace sluice::detail {
 

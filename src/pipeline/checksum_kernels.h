@@ -9,6 +9,12 @@
 
 #include <stddef.h>
 
+// For xxhash.h, included after this file: how many bytes ahead a kernel asks for its input, a page and a
+// half. What a GPU or a disk has just written is in no cache of this core, and the CPU's own prefetchers stop
+// at a page's end. With the library's 384 bytes a server core hashed 9 GB/s of such data, with this 17
+// (docs/performance.md).
+#define XXH_PREFETCH_DIST 6144
+
 namespace sluice::detail {
 
 // Stores 16 bytes at `sum`. `data` may have any alignment.

@@ -68,6 +68,7 @@ void Pipeline::offer() {
   for (Slot* slot : order_) {
     if (failed_) return;
     if (slot->state != SlotState::Ready) continue;
+    const std::uint64_t now_ns = reactor_.now_ns();  // before: a stage may do all its work in submit()
     Result<Submit> answer = route_[slot->stage]->submit(*slot);
     if (!answer) {
       fail(std::move(answer).error());
@@ -75,7 +76,7 @@ void Pipeline::offer() {
       ++stats_.stage[slot->stage].refused;
     } else {
       slot->state = SlotState::Running;
-      slot->entered_ns = reactor_.now_ns();
+      slot->entered_ns = now_ns;
       if (running_[slot->stage]++ == 0) busy_since_ns_[slot->stage] = slot->entered_ns;
       ++in_stages_;
     }
