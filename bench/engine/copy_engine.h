@@ -39,6 +39,9 @@ class CopyEngine {
   // Whether the BOs hold the contents they were made with.
   virtual Result<bool> intact() = 0;
 
+  // All BOs back to back, for an engine whose BOs are ordinary memory; else empty.
+  virtual std::span<std::byte> memory() { return {}; }
+
   // CPU time so far of threads that do what hardware does elsewhere.
   virtual double dma_cpu_seconds() const { return 0; }
 
@@ -52,6 +55,16 @@ class CopyEngine {
 
 // BOs in anonymous memory, touched and filled. Errors: ENOMEM, EAGAIN (thread).
 Result<std::unique_ptr<CopyEngine>> make_memcpy_engine(Contents contents);
+
+// BOs in the VRAM of the first GPU of the virtual machine that this process runs on. Errors: ENODEV (it runs
+// on none), ENOMEM, EINVAL for BOs that are not whole pages.
+Result<std::unique_ptr<CopyEngine>> make_vamdgpu_engine(Contents contents);
+bool on_virtual_machine();
+
+// BOs in the memory of CUDA's GPU number `device`. Their bytes repeat themselves, but for a word in every
+// page, every 32 MiB: host memory stays small. Errors: ENODEV (no driver, no GPU; the text says which),
+// ENOMEM.
+Result<std::unique_ptr<CopyEngine>> make_cuda_engine(Contents contents, int device);
 
 // Takes `bytes_per_second` as its rate, 0 for no time at all. Knows no contents: intact() is always true.
 Result<std::unique_ptr<CopyEngine>> make_ghost_engine(Contents contents, double bytes_per_second);

@@ -148,6 +148,7 @@ class MemcpyEngine final : public CopyEngine {
     return {};
   }
   Result<bool> intact() override { return digest(memory_.bytes()) == digest_; }
+  std::span<std::byte> memory() override { return memory_.bytes(); }
   double dma_cpu_seconds() const override { return thread_.cpu_seconds(); }
 
  private:

@@ -77,6 +77,7 @@ Result<void> run_lane(const LanePlan& plan, const ImageLayout& layout, LaneResul
   if (plan.direction == Direction::Restore) std::reverse(route.begin(), route.end());
 
   Pipeline pipeline(layout, slots, route, *reactor);
+  if (plan.begin) plan.begin();
   SLUICE_TRY_ASSIGN(result.stats, pipeline.run(plan.progress));
   if (sink) SLUICE_TRY(sink->commit());
   result.seconds = seconds_since(begin);

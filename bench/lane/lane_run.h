@@ -33,7 +33,9 @@ struct LanePlan {
   int directory = -1;        // borrowed descriptor
   std::string name;
   FileOptions file;
-  ProgressFn progress;  // may be empty; called in the lane's thread
+  std::function<void()> begin;  // may be empty; called in the lane's thread when all is made, before the
+                                // first chunk
+  ProgressFn progress;          // may be empty; called in the lane's thread
 };
 
 struct LaneResult {

@@ -216,8 +216,13 @@ Result<std::unique_ptr<RawDisk>> RawDisk::make(RawPlan plan) {
   return disk;
 }
 
-Result<Sample> RawDisk::write() {
+Result<void> RawDisk::prepare() {
   for (const std::unique_ptr<Lane>& lane : lanes_) SLUICE_TRY(lane->prepare());
+  return {};
+}
+
+Result<Sample> RawDisk::write() {
+  SLUICE_TRY(prepare());
   return run(Way::Write);
 }
 

@@ -37,7 +37,9 @@ class RawDisk {
   static Result<std::unique_ptr<RawDisk>> make(RawPlan plan);
   ~RawDisk();
 
-  // The fill state is brought about before the clock starts.
+  // Brings about the fill state.
+  Result<void> prepare();
+  // prepare(), then the clock starts.
   Result<Sample> write();
   // The files must be there: written by write(), or whoever made them as long at least.
   Result<Sample> read();

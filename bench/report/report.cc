@@ -2,12 +2,11 @@
 #include "report/report.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 
 namespace sluice::bench {
-namespace {
 
-// Three digits that say something, whatever the size.
 std::string number(double value) {
   char text[32];
   const double size = value < 0 ? -value : value;
@@ -20,7 +19,9 @@ std::string number(double value) {
   return text;
 }
 
-}  // namespace
+std::string with_unit(double value, const std::string& unit) {
+  return number(value) + (unit == "ratio" ? "" : " " + unit);
+}
 
 Figure figure(std::string name, std::string unit, std::vector<double> samples) {
   Interval value = median_interval(samples);
@@ -76,6 +77,25 @@ nlohmann::ordered_json json_of(const Report& report) {
     cases.push_back({{"name", each.name}, {"note", each.note}, {"figures", std::move(figures)}});
   }
   return {{"scenario", report.scenario}, {"what", report.what}, {"cases", std::move(cases)}};
+}
+
+Result<Report> report_of(const nlohmann::ordered_json& json) {
+  try {
+    Report report{json.at("scenario"), json.at("what"), {}};
+    for (const auto& each : json.at("cases")) {
+      Case added{each.at("name"), each.at("note"), {}};
+      for (const auto& [name, figure] : each.at("figures").items()) {
+        added.figures.push_back({name,
+                                 figure.at("unit"),
+                                 {figure.at("value"), figure.at("low"), figure.at("high")},
+                                 figure.at("samples")});
+      }
+      report.cases.push_back(std::move(added));
+    }
+    return report;
+  } catch (const nlohmann::json::exception& error) {
+    return make_error(EINVAL, error.what());
+  }
 }
 
 }  // namespace sluice::bench

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "measure/statistics.h"
+#include "pipeline/result.h"
 
 namespace sluice::bench {
 
@@ -42,7 +43,14 @@ struct Report {
   const Case* find(const std::string& name) const;  // null: there is none
 };
 
+// Three digits that say something, whatever the size.
+std::string number(double value);
+// With its unit behind it; a ratio has none.
+std::string with_unit(double value, const std::string& unit);
+
 std::string table_of(const Report& report);
 nlohmann::ordered_json json_of(const Report& report);
+// What json_of() gave. Errors: EINVAL (it did not).
+Result<Report> report_of(const nlohmann::ordered_json& json);
 
 }  // namespace sluice::bench

@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: MIT
 // Dump beside the raw disk, file system, block size, depth, fill state and sync being the same.
+#include <fcntl.h>
+
+#include <cerrno>
+
 #include "lane/lane_run.h"
 #include "measure/process.h"
 #include "measure/raw_disk.h"
 #include "scenario/pairs.h"
 #include "scenario/place.h"
 #include "scenario/scenario.h"
+#include "scenario/vamdgpu_cases.h"
 
 namespace sluice::bench {
 namespace {
@@ -15,41 +20,75 @@ constexpr std::uint64_t kChunkBytes = 4 * kMiB;
 constexpr std::uint64_t kStagingBytes = 64 * kMiB;
 constexpr std::uint64_t kTouchBytes = 256 * kMiB;
 
+struct DumpCase {
+  FillState fill;
+  bool checksum;
+};
+
+// Brings about the state of the file that a dump finds.
+Result<void> prepare(const Place& place, FillState fill, std::uint64_t bytes) {
+  if (fill != FillState::Rewritten) std::filesystem::remove(place.file(kName));
+  if (fill == FillState::Allocated) {
+    const UniqueFd fd(::open(place.file(kName).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+    if (!fd || ::fallocate(fd.get(), 0, 0, static_cast<off_t>(bytes)) != 0)
+      return make_error(errno, "fallocate");
+  }
+  place.settle();
+  return {};
+}
+
+// What is measured on the engine that this process can have.
+Result<void> add_cases(const BenchOptions& options, std::uint64_t bytes, Report& report) {
+  const unsigned count = options.by_scale(1u, 5u, 9u);
+  SLUICE_TRY_ASSIGN(const Place place, Place::make(options.directory));
+  SLUICE_TRY_ASSIGN(const std::unique_ptr<CopyEngine> engine,
+                    on_virtual_machine() ? make_vamdgpu_engine({{bytes}}) : make_memcpy_engine({{bytes}}));
+  std::vector<DumpCase> cases = {{FillState::New, true}};
+  if (!on_virtual_machine()) {
+    cases.insert(cases.end(),
+                 {{FillState::New, false}, {FillState::Allocated, true}, {FillState::Rewritten, true}});
+  }
+  for (const DumpCase& wanted : cases) {
+    SLUICE_TRY_ASSIGN(const std::unique_ptr<RawDisk> raw,
+                      RawDisk::make({{place.file("raw")},
+                                     bytes,
+                                     kChunkBytes,
+                                     static_cast<std::uint32_t>(kStagingBytes / kChunkBytes),
+                                     wanted.fill}));
+    LanePlan plan;
+    plan.engine = engine.get();
+    plan.checksum = wanted.checksum;
+    plan.directory = place.fd();
+    plan.name = kName;
+    plan.file.reuse = wanted.fill != FillState::New;
+    Case each{engine->name() + std::string(", ") + name_of(wanted.fill) + " file" +
+                  (wanted.checksum ? ", checksum" : ", no checksum"),
+              "",
+              {}};
+    options.tell(each.name);
+    if (wanted.fill == FillState::Rewritten) SLUICE_TRY(run_lanes({&plan, 1}));  // what is written over
+    const auto dump = [&]() -> Result<Sample> {
+      SLUICE_TRY(prepare(place, wanted.fill, bytes + kHeaderBytes));
+      SLUICE_TRY_ASSIGN(const RunResult run, run_lanes({&plan, 1}));
+      return run.sample;
+    };
+    SLUICE_TRY_ASSIGN(const Pairs pairs, run_pairs(
+                                             count, [&] { touch_free_memory(kTouchBytes); }, dump,
+                                             [&] { return raw->write(); }));
+    raw->remove();
+    each.figures = pairs.figures();
+    report.cases.push_back(std::move(each));
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<Report> run_dump(const BenchOptions& options) {
   const std::uint64_t bytes = options.by_scale(16 * kMiB, kGiB, 4 * kGiB);
-  const unsigned count = options.by_scale(1u, 5u, 9u);
-  SLUICE_TRY_ASSIGN(const Place place, Place::make(options.directory));
-  SLUICE_TRY_ASSIGN(const std::unique_ptr<CopyEngine> engine, make_memcpy_engine({{bytes}}));
-  SLUICE_TRY_ASSIGN(const std::unique_ptr<RawDisk> raw,
-                    RawDisk::make({{place.file("raw")},
-                                   bytes,
-                                   kChunkBytes,
-                                   static_cast<std::uint32_t>(kStagingBytes / kChunkBytes)}));
-  const auto dump = [&](bool checksum) {
-    LanePlan plan;
-    plan.engine = engine.get();
-    plan.checksum = checksum;
-    plan.directory = place.fd();
-    plan.name = kName;
-    return [plan, &place]() -> Result<Sample> {
-      std::filesystem::remove(place.file(kName));  // a new file each time
-      place.settle();
-      SLUICE_TRY_ASSIGN(const RunResult run, run_lanes({&plan, 1}));
-      return run.sample;
-    };
-  };
   Report report{"dump", "memory to durable file, beside the raw disk on new files", {}};
-  for (const bool checksum : {true, false}) {
-    Case each{checksum ? "memcpy, new file, checksum" : "memcpy, new file, no checksum", "", {}};
-    options.tell(each.name);
-    SLUICE_TRY_ASSIGN(const Pairs pairs, run_pairs(
-                                             count, [&] { touch_free_memory(kTouchBytes); }, dump(checksum),
-                                             [&] { return raw->write(); }));
-    each.figures = pairs.figures();
-    report.cases.push_back(std::move(each));
-  }
+  SLUICE_TRY(add_cases(options, bytes, report));
+  if (!on_virtual_machine()) SLUICE_TRY(add_vamdgpu_cases(options, "dump", bytes, report));
   return report;
 }
 

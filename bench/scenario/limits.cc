@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: MIT
-// What this machine can do with nothing of ours: disk by fill state, memory and checksum.
+// What this machine can do with nothing of ours: disk by fill state, memory and checksum. The disk's figures
+// are compared with fio's, where that is installed.
 #include <chrono>
 
 #include "engine/copy_engine.h"
 #include "front/dma_copy.h"
+#include "measure/fio.h"
 #include "measure/process.h"
 #include "measure/raw_disk.h"
 #include "pipeline/arena.h"
+#include "scenario/pairs.h"
 #include "scenario/place.h"
 #include "scenario/scenario.h"
 
@@ -14,6 +17,8 @@ namespace sluice::bench {
 namespace {
 
 constexpr std::uint64_t kBlockBytes = 4 * kMiB;
+constexpr std::uint32_t kDepth = 16;
+constexpr std::uint64_t kTouchBytes = 256 * kMiB;
 
 double time_of(const std::function<void()>& work) {
   const auto begin = std::chrono::steady_clock::now();
@@ -47,6 +52,30 @@ Result<Case> memory_case(const BenchOptions& options) {
               {figure("copy", "GB/s", copies), figure("checksum", "GB/s", sums)}};
 }
 
+// Both do the same to the same file, in turn.
+Result<Case> fio_case(const Place& place, RawDisk& raw, FillState fill, std::uint64_t bytes, unsigned count) {
+  const FioPlan fio{place.file("raw"), bytes, kBlockBytes, kDepth};
+  const auto prepare = [&] {
+    place.settle();
+    touch_free_memory(kTouchBytes);
+  };
+  SLUICE_TRY_ASSIGN(const Pairs writes, run_pairs(
+                                            count, prepare, [&] { return raw.write(); },
+                                            [&]() -> Result<Sample> {
+                                              SLUICE_TRY(raw.prepare());
+                                              return fio_write(fio);
+                                            }));
+  SLUICE_TRY_ASSIGN(const Pairs reads,
+                    run_pairs(
+                        count, prepare, [&] { return raw.read(); }, [&] { return fio_read(fio); }));
+  return Case{std::string("fio, ") + name_of(fill) + " file",
+              "our raw loop beside fio",
+              {ratio("write ratio", writes.our_gbps(), writes.raw_gbps()),
+               ratio("read ratio", reads.our_gbps(), reads.raw_gbps()),
+               figure("raw write", "GB/s", writes.our_gbps()), figure("fio write", "GB/s", writes.raw_gbps()),
+               figure("raw read", "GB/s", reads.our_gbps()), figure("fio read", "GB/s", reads.raw_gbps())}};
+}
+
 }  // namespace
 
 Result<Report> run_limits(const BenchOptions& options) {
@@ -54,10 +83,11 @@ Result<Report> run_limits(const BenchOptions& options) {
   const unsigned count = options.by_scale(1u, 3u, 9u);
   Report report{"limits", "the raw ceilings of this machine", {}};
   SLUICE_TRY_ASSIGN(const Place place, Place::make(options.directory));
+  const bool with_fio = options.scale != Scale::Smoke && have_fio();
   for (const FillState fill : {FillState::New, FillState::Allocated, FillState::Rewritten}) {
     options.tell(std::string("disk, ") + name_of(fill));
     SLUICE_TRY_ASSIGN(const std::unique_ptr<RawDisk> raw,
-                      RawDisk::make({{place.file("raw")}, bytes, kBlockBytes, 16, fill}));
+                      RawDisk::make({{place.file("raw")}, bytes, kBlockBytes, kDepth, fill}));
     std::vector<double> writes, reads;
     for (unsigned i = 0; i < count; ++i) {
       place.settle();
@@ -71,8 +101,14 @@ Result<Report> run_limits(const BenchOptions& options) {
     report.cases.push_back({std::string("disk, ") + name_of(fill) + " file",
                             note,
                             {figure("write", "GB/s", writes), figure("read", "GB/s", reads)}});
+    if (with_fio) {
+      options.tell(std::string("fio, ") + name_of(fill));
+      SLUICE_TRY_ASSIGN(Case fio, fio_case(place, *raw, fill, bytes, count));
+      report.cases.push_back(std::move(fio));
+    }
     raw->remove();
   }
+  if (!with_fio) report.cases.push_back({"fio", "left out: it is not installed, or this is a smoke run", {}});
   options.tell("memory");
   SLUICE_TRY_ASSIGN(Case memory, memory_case(options));
   report.cases.push_back(std::move(memory));

@@ -6,6 +6,7 @@
 #include "scenario/pairs.h"
 #include "scenario/place.h"
 #include "scenario/scenario.h"
+#include "scenario/vamdgpu_cases.h"
 
 namespace sluice::bench {
 namespace {
@@ -15,13 +16,12 @@ constexpr std::uint64_t kChunkBytes = 4 * kMiB;
 constexpr std::uint64_t kStagingBytes = 64 * kMiB;
 constexpr std::uint64_t kTouchBytes = 256 * kMiB;
 
-}  // namespace
-
-Result<Report> run_restore(const BenchOptions& options) {
-  const std::uint64_t bytes = options.by_scale(16 * kMiB, kGiB, 4 * kGiB);
+// What is measured on the engine that this process can have.
+Result<void> add_cases(const BenchOptions& options, std::uint64_t bytes, Report& report) {
   const unsigned count = options.by_scale(1u, 5u, 9u);
   SLUICE_TRY_ASSIGN(const Place place, Place::make(options.directory));
-  SLUICE_TRY_ASSIGN(const std::unique_ptr<CopyEngine> engine, make_memcpy_engine({{bytes}}));
+  SLUICE_TRY_ASSIGN(const std::unique_ptr<CopyEngine> engine,
+                    on_virtual_machine() ? make_vamdgpu_engine({{bytes}}) : make_memcpy_engine({{bytes}}));
   SumTable sums;
   LanePlan plan;
   plan.engine = engine.get();
@@ -36,9 +36,9 @@ Result<Report> run_restore(const BenchOptions& options) {
                                    kChunkBytes,
                                    static_cast<std::uint32_t>(kStagingBytes / kChunkBytes)}));
   plan.direction = Direction::Restore;
-  Report report{"restore", "verified file to memory, beside raw reads of the same file", {}};
   for (const bool checksum : {true, false}) {
-    Case each{checksum ? "memcpy, every block verified" : "memcpy, unverified", "", {}};
+    if (!checksum && on_virtual_machine()) break;
+    Case each{engine->name() + std::string(checksum ? ", every block verified" : ", unverified"), "", {}};
     options.tell(each.name);
     plan.checksum = checksum;
     SLUICE_TRY(engine->scribble());
@@ -54,6 +54,16 @@ Result<Report> run_restore(const BenchOptions& options) {
     each.figures = pairs.figures();
     report.cases.push_back(std::move(each));
   }
+  return {};
+}
+
+}  // namespace
+
+Result<Report> run_restore(const BenchOptions& options) {
+  const std::uint64_t bytes = options.by_scale(16 * kMiB, kGiB, 4 * kGiB);
+  Report report{"restore", "verified file to memory, beside raw reads of the same file", {}};
+  SLUICE_TRY(add_cases(options, bytes, report));
+  if (!on_virtual_machine()) SLUICE_TRY(add_vamdgpu_cases(options, "restore", bytes, report));
   return report;
 }
 

@@ -39,7 +39,16 @@ std::span<const Scenario> scenarios();
 
 // ---- the scenarios
 Result<Report> run_limits(const BenchOptions& options);
+Result<Report> run_cuda(const BenchOptions& options);
 Result<Report> run_dump(const BenchOptions& options);
 Result<Report> run_restore(const BenchOptions& options);
+Result<Report> run_serial(const BenchOptions& options);
+Result<Report> run_zero(const BenchOptions& options);
+Result<Report> run_cached(const BenchOptions& options);
+Result<Report> run_bubble(const BenchOptions& options);
+Result<Report> run_engine(const BenchOptions& options);
+Result<Report> run_memory(const BenchOptions& options);
+Result<Report> run_small(const BenchOptions& options);
+Result<Report> run_scale(const BenchOptions& options);
 
 }  // namespace sluice::bench

@@ -6,11 +6,20 @@
 namespace sluice::bench {
 
 std::span<const Scenario> scenarios() {
-  static constexpr std::array<Scenario, 3> kAll = {{
+  static constexpr auto kAll = std::to_array<Scenario>({
       {"limits", "the raw ceilings of this machine: disk, memory, checksum", run_limits},
       {"dump", "copy, checksum and durable write beside the raw disk", run_dump},
       {"restore", "read, verification and copy beside the raw disk", run_restore},
-  }};
+      {"serial", "beside whole BOs, copied and then written through the page cache", run_serial},
+      {"zero", "contents that are zero in part, in runs of some lengths", run_zero},
+      {"cached", "restore from a page cache that is warm, half warm, cold", run_cached},
+      {"cuda", "real DMA: GPU memory to and from memory and disk, on a machine with CUDA GPUs", run_cuda},
+      {"bubble", "stages of 27 combinations of rates, beside the slowest alone", run_bubble},
+      {"engine", "the engine's own time per chunk, and the checksum beside bare sums", run_engine},
+      {"memory", "a BO of 1 TiB under a limit of 128 MiB; rates by size of pool and chunk", run_memory},
+      {"small", "many small BOs beside one large", run_small},
+      {"scale", "64 lanes on one disk and 8 on sinks of their own, beside one lane", run_scale},
+  });
   return kAll;
 }
 

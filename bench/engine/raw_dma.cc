@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: MIT
+#include "engine/raw_dma.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "engine/contents.h"
+#include "engine/cuda_driver.h"
+#include "measure/process.h"
+#include "pipeline/arena.h"
+#include "pipeline/checksum.h"
+#include "pipeline/units.h"
+
+namespace sluice::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+constexpr std::uint64_t kDeviceBytes = kGiB;  // copied from, or to, over and over; no cache of a GPU holds it
+constexpr std::size_t kStreams = 4;
+
+}  // namespace
+
+class RawDma::Lane {
+ public:
+  static Result<std::unique_ptr<Lane>> make(const RawDmaPlan& plan, int ordinal) {
+    SLUICE_TRY_ASSIGN(cuda::Gpu gpu, cuda::Gpu::open(ordinal));
+    SLUICE_TRY_ASSIGN(StagingArena ring, StagingArena::make(plan.block_bytes, plan.depth, gpu.numa_node()));
+    fill(ring.bytes(), Contents{{ring.bytes().size()}});
+    SLUICE_TRY_ASSIGN(cuda::Registration registration, cuda::Registration::make(ring.bytes()));
+    SLUICE_TRY_ASSIGN(cuda::DeviceMemory memory, cuda::DeviceMemory::make(kDeviceBytes + plan.skew));
+    std::unique_ptr<Lane> lane(
+        new Lane(plan, std::move(gpu), std::move(ring), std::move(registration), std::move(memory)));
+    for (std::size_t i = 0; i < kStreams; ++i) {
+      SLUICE_TRY_ASSIGN(cuda::Stream stream, cuda::Stream::make());
+      lane->streams_.push_back(std::move(stream));
+    }
+    for (std::uint32_t i = 0; i < plan.depth; ++i) {
+      SLUICE_TRY_ASSIGN(cuda::Event event, cuda::Event::make());
+      lane->copied_.push_back(std::move(event));
+    }
+    return lane;
+  }
+  ~Lane() { (void)gpu_.use(); }
+  Lane(const Lane&) = delete;
+  Lane& operator=(const Lane&) = delete;
+
+  std::uint64_t bytes() const { return blocks() * plan_.block_bytes; }
+  Result<void> run(Direction direction) { return copy(direction, blocks()); }
+  // Each block of the ring, once.
+  Result<void> fill_ring() { return copy(Direction::Dump, plan_.depth); }
+
+  std::span<const std::byte> ring() const { return ring_.bytes(); }
+
+ private:
+  std::uint64_t blocks() const { return plan_.bytes / plan_.block_bytes; }
+
+  // A block of the ring is used again when its copy is done.
+  Result<void> copy(Direction direction, std::uint64_t blocks) {
+    SLUICE_TRY(gpu_.use());
+    for (std::uint64_t block = 0; block < blocks; ++block) {
+      const auto number = static_cast<std::uint32_t>(block % plan_.depth);
+      CUstream_st* const stream = streams_[number % kStreams].get();
+      const cuda::Event& copied = copied_[number];
+      if (block >= plan_.depth) SLUICE_TRY(wait(copied));
+      const unsigned long long device =
+          memory_.address() + plan_.skew + block * plan_.block_bytes % kDeviceBytes;
+      std::byte* const host = ring_.buffer(number).data();
+      SLUICE_TRY(cuda::check(direction == Direction::Dump
+                                 ? cuda::driver().copy_to_host(host, device, plan_.block_bytes, stream)
+                                 : cuda::driver().copy_to_device(device, host, plan_.block_bytes, stream),
+                             "a bare copy"));
+      SLUICE_TRY(cuda::check(cuda::driver().event_record(copied.get(), stream), "cuEventRecord"));
+    }
+    for (std::uint32_t number = 0; number < std::min<std::uint64_t>(plan_.depth, blocks); ++number)
+      SLUICE_TRY(wait(copied_[number]));
+    return {};
+  }
+
+  Lane(const RawDmaPlan& plan, cuda::Gpu gpu, StagingArena ring, cuda::Registration registration,
+       cuda::DeviceMemory memory)
+      : plan_(plan),
+        gpu_(std::move(gpu)),
+        ring_(std::move(ring)),
+        registration_(std::move(registration)),
+        memory_(std::move(memory)) {}
+
+  static Result<void> wait(const cuda::Event& event) {
+    return cuda::check(cuda::driver().event_synchronize(event.get()), "cuEventSynchronize");
+  }
+
+  const RawDmaPlan& plan_;
+  cuda::Gpu gpu_;
+  StagingArena ring_;
+  cuda::Registration registration_;
+  cuda::DeviceMemory memory_;
+  std::vector<cuda::Event> copied_;  // by block of the ring
+  std::vector<cuda::Stream> streams_;
+};
+
+Result<std::unique_ptr<RawDma>> RawDma::make(RawDmaPlan plan) {
+  SLUICE_TRY(cuda::load());
+  std::unique_ptr<RawDma> dma(new RawDma(plan));
+  for (int gpu = 0; gpu < plan.gpus; ++gpu) {
+    SLUICE_TRY_ASSIGN(std::unique_ptr<Lane> lane, Lane::make(dma->plan_, gpu));
+    dma->lanes_.push_back(std::move(lane));
+  }
+  return dma;
+}
+
+RawDma::RawDma(RawDmaPlan plan) : plan_(plan) {}
+RawDma::~RawDma() = default;
+
+Result<double> RawDma::sum_rate() {
+  std::uint8_t seen = 0;
+  double seconds = 0;
+  std::uint64_t bytes = 0;
+  while (bytes < plan_.bytes / 8) {
+    SLUICE_TRY(lanes_.front()->fill_ring());
+    const std::span<const std::byte> ring = lanes_.front()->ring();
+    const auto start = Clock::now();
+    for (std::uint64_t at = 0; at < ring.size(); at += kSumBlockBytes)
+      seen = seen ^ sum_of(ring.subspan(at, std::min(kSumBlockBytes, ring.size() - at)))[0];
+    seconds += seconds_since(start);
+    bytes += ring.size();
+  }
+  const volatile std::uint8_t used = seen;
+  (void)used;
+  return static_cast<double>(bytes) / seconds / 1e9;
+}
+
+Result<Sample> RawDma::run(Direction direction) {
+  std::vector<Result<void>> results(lanes_.size());
+  Sample sample;
+  const double cpu = process_cpu_seconds();
+  const auto start = Clock::now();
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    sample.bytes += lanes_[i]->bytes();
+    threads.emplace_back([&, i] { results[i] = lanes_[i]->run(direction); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  sample.seconds = seconds_since(start);
+  sample.cpu_seconds = process_cpu_seconds() - cpu;
+  for (Result<void>& result : results) {
+    if (!result) return std::move(result).error();
+  }
+  return sample;
+}
+
+}  // namespace sluice::bench

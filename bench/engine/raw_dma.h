@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: MIT
+// What the DMA engines of CUDA GPUs can do: bare asynchronous copies between GPU memory and a registered ring
+// of blocks, with nothing of the engine. Every GPU has a thread, a ring and streams of its own, all at once.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "measure/sample.h"
+#include "pipeline/result.h"
+#include "pipeline/stage.h"
+
+namespace sluice::bench {
+
+struct RawDmaPlan {
+  int gpus = 1;                   // the first ones
+  std::uint64_t bytes = 0;        // for each GPU, rounded down to whole blocks
+  std::uint64_t block_bytes = 0;  // one copy
+  std::uint32_t depth = 0;        // blocks of the ring, all in flight
+  std::uint64_t skew = 0;         // bytes by which GPU memory is off the alignment of the ring
+};
+
+// Rings are made once and touched; runs may be repeated. One thread calls.
+class RawDma {
+ public:
+  // Errors: those of cuda::load(); ENOMEM.
+  static Result<std::unique_ptr<RawDma>> make(RawDmaPlan plan);
+  ~RawDma();
+
+  // Dump: from the GPUs into their rings.
+  Result<Sample> run(Direction direction);
+  // The rate at which one core makes the checksums of a ring that a GPU has just written, 10^9 bytes/s.
+  Result<double> sum_rate();
+
+ private:
+  class Lane;
+  explicit RawDma(RawDmaPlan plan);
+
+  RawDmaPlan plan_;
+  std::vector<std::unique_ptr<Lane>> lanes_;
+};
+
+}  // namespace sluice::bench

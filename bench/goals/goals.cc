@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: MIT
+#include "goals/goals.h"
+
+#include <algorithm>
+
+#include "goals/why.h"
+
+namespace sluice::bench {
+namespace {
+
+const Figure* find(const Bar& bar, std::span<const Report> reports) {
+  for (const Report& report : reports) {
+    if (report.scenario != bar.scenario) continue;
+    const Case* in = report.find(bar.case_name);
+    const Figure* figure = in == nullptr ? nullptr : in->find(bar.figure);
+    if (figure != nullptr && figure->unit == bar.unit) return figure;
+  }
+  return nullptr;
+}
+
+BarResult judge(const Bar& bar, std::span<const Report> reports) {
+  BarResult result{bar, {}, Verdict::NotMeasured, 0};
+  const Figure* figure = find(bar, reports);
+  if (figure == nullptr) return result;
+  result.measured = figure->value;
+  const double worse_end = bar.side == Side::AtLeast ? figure->value.low : figure->value.high;
+  result.margin = (worse_end - bar.limit) / bar.limit * (bar.side == Side::AtLeast ? 1 : -1);
+  result.verdict = result.margin >= 0 ? Verdict::Pass : Verdict::Short;
+  return result;
+}
+
+bool tighter(const BarResult& left, const BarResult& right) {
+  if (left.measured.has_value() != right.measured.has_value()) return left.measured.has_value();
+  return left.margin < right.margin;
+}
+
+bool any(const std::vector<BarResult>& bars, Verdict verdict) {
+  return std::any_of(bars.begin(), bars.end(), [&](const BarResult& bar) { return bar.verdict == verdict; });
+}
+
+}  // namespace
+
+const std::vector<Goal>& goals() {
+  static const std::vector<Goal> kGoals = {
+      {1,
+       "dump at the speed of raw durable writes",
+       {{"dump", "memcpy, new file, checksum", "ratio", Side::AtLeast, 0.95, "ratio"},
+        {"dump", "memcpy, allocated file, checksum", "ratio", Side::AtLeast, 0.95, "ratio"},
+        {"dump", "memcpy, rewritten file, checksum", "ratio", Side::AtLeast, 0.95, "ratio"}}},
+      {2,
+       "verified restore at the speed of raw reads",
+       {{"restore", "memcpy, every block verified", "ratio", Side::AtLeast, 0.95, "ratio"},
+        {"cached", "all warm", "ratio", Side::AtLeast, 1.0, "ratio"}}},
+      {3,
+       "no bubble: the slowest stage alone sets the pace",
+       {{"bubble", "worst", "overhead", Side::AtMost, 1.03, "ratio"}}},
+      {4,
+       "engine cost per chunk of 4 MiB",
+       {{"engine", "no checksum", "per chunk", Side::AtMost, 10, "us"},
+        {"engine", "checksum", "ratio", Side::AtLeast, 0.95, "ratio"}}},
+      {5,
+       "CPU with the checksum on",
+       {{"dump", "memcpy, new file, checksum", "cpu", Side::AtMost, 0.10, "s/GB"},
+        {"restore", "memcpy, every block verified", "cpu", Side::AtMost, 0.06, "s/GB"}}},
+      {6,
+       "memory bounded at full rate",
+       {{"memory", "1 TiB BO", "peak", Side::AtMost, 128, "MiB"},
+        {"memory", "pool 64 MiB", "ratio", Side::AtLeast, 0.99, "ratio"}}},
+      {7,
+       "faster than the serial way",
+       {{"serial", "dump, to durable", "ratio", Side::AtLeast, 2, "ratio"},
+        {"serial", "restore, cold cache", "ratio", Side::AtLeast, 1.5, "ratio"}}},
+      {10,
+       "zero memory is not written",
+       {{"zero", "75 % zero, runs of 1 MiB", "ratio", Side::AtLeast, 3, "ratio"},
+        {"zero", "75 % zero, runs of 1 MiB", "disk", Side::AtMost, 27, "%"},
+        {"zero", "dense data, zero search on / off", "ratio", Side::AtLeast, 0.99, "ratio"}}},
+      {11,
+       "eight GPUs, eight processes",
+       {{"scale", "one disk", "ratio", Side::AtLeast, 0.97, "ratio"},
+        {"scale", "one disk", "unfairness", Side::AtMost, 5, "%"},
+        {"scale", "independent sinks", "ratio", Side::AtLeast, 0.95, "ratio"}}},
+  };
+  return kGoals;
+}
+
+const char* name_of(Verdict verdict) {
+  return verdict == Verdict::Pass ? "pass" : verdict == Verdict::Short ? "short" : "not measured";
+}
+
+GoalResult judge(const Goal& goal, std::span<const Report> reports, unsigned cores) {
+  GoalResult result{goal.id, goal.name, {}, {}, Verdict::Pass, {}};
+  for (const Bar& bar : goal.bars) result.bars.push_back(judge(bar, reports));
+  result.tightest = *std::min_element(result.bars.begin(), result.bars.end(), tighter);
+  for (const Verdict worse : {Verdict::NotMeasured, Verdict::Short}) {
+    if (any(result.bars, worse)) result.verdict = worse;
+  }
+  result.why = why(result, reports, cores);
+  return result;
+}
+
+}  // namespace sluice::bench

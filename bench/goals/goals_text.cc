@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: MIT
+// How judged goals are told: as a table for people and as JSON.
+#include <cstdio>
+#include <sstream>
+
+#include "goals/goals.h"
+
+namespace sluice::bench {
+namespace {
+
+constexpr std::size_t kWidth = 108;  // of the table, in characters
+
+std::string bar_text(const Bar& bar) {
+  char text[64];
+  (void)std::snprintf(text, sizeof text, "%s %g%s%s", bar.side == Side::AtLeast ? ">=" : "<=", bar.limit,
+                      std::string(bar.unit) == "ratio" ? "" : " ",
+                      std::string(bar.unit) == "ratio" ? "" : bar.unit);
+  return text;
+}
+
+// `text` in lines that end before kWidth, each `indent` in.
+std::string wrapped(const std::string& text, std::size_t indent) {
+  std::string lines, line;
+  std::istringstream words(text);
+  for (std::string word; words >> word;) {
+    if (!line.empty() && indent + line.size() + 1 + word.size() > kWidth) {
+      lines += std::string(indent, ' ') + line + "\n";
+      line.clear();
+    }
+    line += (line.empty() ? "" : " ") + word;
+  }
+  return lines + std::string(indent, ' ') + line + "\n";
+}
+
+nlohmann::ordered_json json_of(const BarResult& result) {
+  nlohmann::ordered_json json = {{"bar", result.bar.limit},
+                                 {"side", result.bar.side == Side::AtLeast ? "at least" : "at most"},
+                                 {"unit", result.bar.unit}};
+  for (const char* key : {"value", "low", "high"}) json[key] = nullptr;
+  if (result.measured) {
+    json["value"] = result.measured->value;
+    json["low"] = result.measured->low;
+    json["high"] = result.measured->high;
+  }
+  json["pass"] = result.verdict == Verdict::Pass;
+  json["scenario"] = result.bar.scenario;
+  json["case"] = result.bar.case_name;
+  json["figure"] = result.bar.figure;
+  return json;
+}
+
+}  // namespace
+
+std::string table_of(std::span<const GoalResult> results) {
+  char line[256];
+  (void)std::snprintf(line, sizeof line, "%4s  %-50s %-14s %8s  %-18s  %s\n", "goal", "", "bar", "measured",
+                      "95 % interval", "");
+  std::string text = line;
+  unsigned passed = 0;
+  for (const GoalResult& result : results) {
+    const BarResult& bar = result.tightest;
+    const std::string interval =
+        bar.measured ? "[" + number(bar.measured->low) + ", " + number(bar.measured->high) + "]" : "";
+    (void)std::snprintf(line, sizeof line, "%4u  %-50s %-14s %8s  %-18s  %s\n", result.id,
+                        result.name.c_str(), bar_text(bar.bar).c_str(),
+                        bar.measured ? number(bar.measured->value).c_str() : "", interval.c_str(),
+                        name_of(result.verdict));
+    text += line;
+    for (const std::string& sentence : result.why) text += wrapped(sentence, 6);
+    if (result.verdict == Verdict::Pass) ++passed;
+  }
+  return text + std::to_string(passed) + " of " + std::to_string(results.size()) + " goals pass\n";
+}
+
+nlohmann::ordered_json json_of(std::span<const GoalResult> results) {
+  nlohmann::ordered_json all = nlohmann::ordered_json::array();
+  for (const GoalResult& result : results) {
+    nlohmann::ordered_json goal = {{"id", result.id}, {"name", result.name}};
+    goal.update(json_of(result.tightest));
+    goal["pass"] = result.verdict == Verdict::Pass;
+    goal["verdict"] = name_of(result.verdict);
+    goal["why"] = result.why;
+    goal["bars"] = nlohmann::ordered_json::array();
+    for (const BarResult& bar : result.bars) goal["bars"].push_back(json_of(bar));
+    all.push_back(std::move(goal));
+  }
+  return all;
+}
+
+}  // namespace sluice::bench

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: MIT
+#include "goals/run_goals.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "goals/machine.h"
+
+namespace sluice::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr double kQuietCores = 0.1;  // others may keep this much busy without a word
+
+std::vector<Goal> wanted_goals(const std::vector<unsigned>& only) {
+  std::vector<Goal> wanted;
+  for (const Goal& goal : goals()) {
+    if (only.empty() || std::find(only.begin(), only.end(), goal.id) != only.end()) wanted.push_back(goal);
+  }
+  return wanted;
+}
+
+bool needs(const std::vector<Goal>& goals, const std::string& scenario) {
+  return std::any_of(goals.begin(), goals.end(), [&](const Goal& goal) {
+    return std::any_of(goal.bars.begin(), goal.bars.end(),
+                       [&](const Bar& bar) { return bar.scenario == scenario; });
+  });
+}
+
+const char* name_of(Scale scale) {
+  return scale == Scale::Smoke ? "smoke" : scale == Scale::Quick ? "quick" : "full";
+}
+
+}  // namespace
+
+GoalsRun run_goals(const BenchOptions& options, const std::vector<unsigned>& only) {
+  const std::vector<Goal> wanted = wanted_goals(only);
+  const Machine machine = machine_of(options.directory);
+  const OthersMeter others;
+  std::vector<Report> reports;
+  nlohmann::ordered_json told = nlohmann::ordered_json::array(), failed = told;
+  for (const Scenario& scenario : scenarios()) {
+    if (!needs(wanted, scenario.name)) continue;
+    BenchOptions own = options;
+    own.tell = [&](const std::string& line) { options.tell(std::string(scenario.name) + ": " + line); };
+    const auto begin = Clock::now();
+    Result<Report> report = scenario.run(own);
+    const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+    if (report) {
+      told.push_back(json_of(*report));
+      told.back()["seconds"] = seconds;
+      reports.push_back(std::move(*report));
+    } else {
+      failed.push_back({{"scenario", scenario.name}, {"error", report.error().what}});
+    }
+  }
+  std::vector<GoalResult> results;
+  for (const Goal& goal : wanted) results.push_back(judge(goal, reports, machine.cores));
+
+  const double others_cores = others.cores();
+  GoalsRun run;
+  run.complete = failed.empty();
+  run.text = text_of(machine) + table_of(results);
+  for (const auto& each : failed)
+    run.text += each["scenario"].get<std::string>() + " failed: " + each["error"].get<std::string>() + "\n";
+  if (others_cores > kQuietCores)
+    run.text += "not a quiet machine: others kept " + number(others_cores) + " of its cores busy\n";
+  if (options.scale == Scale::Smoke) run.text += "smoke sizes: these figures say nothing of speed\n";
+  run.json = {{"goals", json_of(results)},
+              {"scale", name_of(options.scale)},
+              {"machine", json_of(machine)},
+              {"reports", std::move(told)},
+              {"failed", std::move(failed)}};
+  run.json["machine"]["others_busy_cores"] = others_cores;
+  return run;
+}
+
+}  // namespace sluice::bench

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: MIT
+// Runs the scenarios that goals need, each once, and judges. One thread.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "goals/goals.h"
+#include "scenario/scenario.h"
+
+namespace sluice::bench {
+
+struct GoalsRun {
+  std::string text;             // the machine and the table, for people
+  nlohmann::ordered_json json;  // goals, machine, reports with their samples, scenarios that failed
+  bool complete = true;         // every scenario ran to its end
+};
+
+// `only`: ids of the goals wanted; empty: all.
+GoalsRun run_goals(const BenchOptions& options, const std::vector<unsigned>& only);
+
+}  // namespace sluice::bench

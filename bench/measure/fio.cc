@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: MIT
+#include "measure/fio.h"
+
+#include <cerrno>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "measure/program.h"
+
+namespace sluice::bench {
+namespace {
+
+Result<Sample> run(const FioPlan& plan, const std::string& way) {
+  const std::string report = plan.file.string() + ".json";
+  // As RawDisk does it: buffers in huge pages, which malloc is told to ask for (in plain pages both lose a
+  // third and more, by how scattered the pages are), no times of single blocks, buffers filled once.
+  SLUICE_TRY_ASSIGN(const int status, run_program({"env",
+                                                   "GLIBC_TUNABLES=glibc.malloc.hugetlb=1",
+                                                   "fio",
+                                                   "--name=raw",
+                                                   "--filename=" + plan.file.string(),
+                                                   "--rw=" + way,
+                                                   "--size=" + std::to_string(plan.bytes),
+                                                   "--bs=" + std::to_string(plan.block_bytes),
+                                                   "--iodepth=" + std::to_string(plan.depth),
+                                                   "--ioengine=io_uring",
+                                                   "--direct=1",
+                                                   "--fixedbufs=1",
+                                                   "--registerfiles=1",
+                                                   "--mem=malloc",
+                                                   "--iomem_align=2m",
+                                                   "--end_fsync=1",
+                                                   "--fallocate=none",
+                                                   "--thread",
+                                                   "--gtod_reduce=1",
+                                                   "--scramble_buffers=0",
+                                                   "--output=" + report,
+                                                   "--output-format=json"}));
+  if (status != 0) return make_error(EIO, "fio: exit status " + std::to_string(status));
+  std::ifstream text(report);
+  try {
+    const nlohmann::json job = nlohmann::json::parse(text).at("jobs").at(0);
+    Sample sample;
+    sample.bytes = job.at(way).at("io_bytes");
+    sample.seconds = job.at(way).at("runtime").get<double>() / 1e3;
+    if (sample.bytes != plan.bytes) return make_error(EBADMSG, "fio moved another number of bytes");
+    return sample;
+  } catch (const nlohmann::json::exception& error) {
+    return make_error(EBADMSG, std::string("fio's report: ") + error.what());
+  }
+}
+
+}  // namespace
+
+bool have_fio() {
+  const auto status = run_program({"fio", "--version"});
+  return status && *status == 0;
+}
+
+Result<Sample> fio_write(const FioPlan& plan) {
+  return run(plan, "write");
+}
+
+Result<Sample> fio_read(const FioPlan& plan) {
+  return run(plan, "read");
+}
+
+}  // namespace sluice::bench

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: MIT
+#include "plot/plot.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <fstream>
+#include <sstream>
+
+#include "measure/program.h"
+#include "pipeline/unique_fd.h"
+#include "plot/figures.h"
+#include "plot/saved.h"
+#include "plot/tables.h"
+
+namespace sluice::bench {
+namespace {
+
+// Runs gnuplot, script on stdin, with its stdout in `file`.
+Result<void> draw(const std::string& script, const std::filesystem::path& file) {
+  const UniqueFd in(::memfd_create("script", MFD_CLOEXEC));
+  if (!in) return make_error(errno, "memfd_create");
+  if (::pwrite(in.get(), script.data(), script.size(), 0) != static_cast<ssize_t>(script.size()))
+    return make_error(errno, "a script for gnuplot");
+  const UniqueFd svg(::open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (!svg) return make_error(errno, file);
+  const Result<int> status = run_program({"gnuplot"}, in.get(), svg.get());
+  if (status && *status == 0) return {};
+  (void)::unlink(file.c_str());
+  if (!status && status.error().err == ENOENT)
+    return Error{ENOENT, "figures need gnuplot: apt-get install gnuplot-nox"};
+  if (!status) return status.error();
+  return Error{EIO, "gnuplot could not draw " + file.filename().string()};
+}
+
+Result<void> write_text(const std::filesystem::path& file, const std::string& text) {
+  std::ofstream out(file);
+  out << text;
+  out.close();
+  if (!out) return make_error(EIO, file);
+  return {};
+}
+
+}  // namespace
+
+Result<std::vector<std::string>> plot(const std::filesystem::path& file, const std::filesystem::path& out) {
+  SLUICE_TRY_ASSIGN(const Saved saved, read_saved(file));
+  std::error_code error;
+  std::filesystem::create_directories(out, error);
+  if (error) return make_error(error.value(), out);
+  std::vector<std::string> written = {"tables.md"};
+  SLUICE_TRY(write_text(out / written.back(), markdown_of(saved)));
+  for (const Drawing& drawing : drawings(saved)) {
+    written.push_back(drawing.name + ".svg");
+    SLUICE_TRY(draw(drawing.script, out / written.back()));
+  }
+  return written;
+}
+
+Result<void> fill_in(const std::filesystem::path& file, const std::filesystem::path& document) {
+  SLUICE_TRY_ASSIGN(const Saved saved, read_saved(file));
+  errno = 0;
+  std::ifstream in(document);
+  std::ostringstream text;
+  if (!in || !(text << in.rdbuf())) return make_error(errno != 0 ? errno : EIO, document);
+  return write_text(document, filled_in(text.str(), saved));
+}
+
+}  // namespace sluice::bench

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: MIT
+// Restore beside a plain buffered read of the same file, with all, half or nothing of it in the page cache. A
+// restore that reads past a warm cache is slower than the plainest program.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <vector>
+
+#include "lane/lane_run.h"
+#include "measure/page_cache.h"
+#include "measure/process.h"
+#include "pipeline/arena.h"
+#include "scenario/pairs.h"
+#include "scenario/place.h"
+#include "scenario/scenario.h"
+
+namespace sluice::bench {
+namespace {
+
+constexpr const char* kName = "amdgpu-pages-1-0001.img";
+constexpr std::uint64_t kBlockBytes = 4 * kMiB;
+constexpr std::uint32_t kBlocks = 16;
+constexpr std::uint64_t kTouchBytes = 256 * kMiB;
+
+using Clock = std::chrono::steady_clock;
+
+// The plain way: block after block into a ring of buffers, and nothing done with it.
+Result<Sample> read_plainly(const std::filesystem::path& path, const StagingArena& ring) {
+  Sample sample;
+  const double cpu = process_cpu_seconds();
+  const auto begin = Clock::now();
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) return make_error(errno, path);
+  for (std::uint32_t block = 0;; block = (block + 1) % kBlocks) {
+    const ssize_t got =
+        ::pread(fd.get(), ring.buffer(block).data(), kBlockBytes, static_cast<off_t>(sample.bytes));
+    if (got < 0) return make_error(errno, path);
+    if (got == 0) break;
+    sample.bytes += static_cast<std::uint64_t>(got);
+  }
+  sample.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  sample.cpu_seconds = process_cpu_seconds() - cpu;
+  return sample;
+}
+
+struct State {
+  const char* name;
+  double share;  // of the file, from its begin, in the cache
+};
+constexpr std::array<State, 3> kStates = {{{"all warm", 1}, {"half warm", 0.5}, {"cold", 0}}};
+
+}  // namespace
+
+Result<Report> run_cached(const BenchOptions& options) {
+  const std::uint64_t bytes = options.by_scale(16 * kMiB, kGiB, 2 * kGiB);
+  const unsigned count = options.by_scale(1u, 5u, 9u);
+  SLUICE_TRY_ASSIGN(const Place place, Place::make(options.directory));
+  SLUICE_TRY_ASSIGN(const std::unique_ptr<CopyEngine> engine, make_memcpy_engine({{bytes}}));
+  SLUICE_TRY_ASSIGN(const StagingArena ring, StagingArena::make(kBlockBytes, kBlocks, -1));
+  SumTable sums;
+  LanePlan plan;
+  plan.engine = engine.get();
+  plan.directory = place.fd();
+  plan.name = kName;
+  plan.sums = &sums;
+  SLUICE_TRY(run_lanes({&plan, 1}));
+  plan.direction = Direction::Restore;
+  const std::filesystem::path path = place.file(kName);
+  const std::uint64_t file_bytes = std::filesystem::file_size(path);
+
+  Report report{"cached", "verified restore, beside a loop of buffered reads of the same file", {}};
+  for (const State& state : kStates) {
+    options.tell(state.name);
+    std::vector<double> cached;
+    // The cache as wanted; either way of reading changes it.
+    const auto with_cache = [&](const Run& run) -> Run {
+      return [&, run]() -> Result<Sample> {
+        SLUICE_TRY(drop_cached(path));
+        SLUICE_TRY(read_in(path, static_cast<std::uint64_t>(static_cast<double>(file_bytes) * state.share)));
+        SLUICE_TRY_ASSIGN(const double share, cached_share(path));
+        cached.push_back(share * 100);
+        return run();
+      };
+    };
+    SLUICE_TRY_ASSIGN(const Pairs pairs,
+                      run_pairs(
+                          count, [] { touch_free_memory(kTouchBytes); }, with_cache([&]() -> Result<Sample> {
+                            SLUICE_TRY(engine->scribble());
+                            SLUICE_TRY_ASSIGN(const RunResult run, run_lanes({&plan, 1}));
+                            SLUICE_TRY_ASSIGN(const bool intact, engine->intact());
+                            if (!intact)
+                              return make_error(EBADMSG, "the restored contents are not what was dumped");
+                            return run.sample;
+                          }),
+                          with_cache([&] { return read_plainly(path, ring); })));
+    Case each{state.name, "ours verifies every block", pairs.figures()};
+    for (Figure& figure : each.figures) {
+      if (figure.name == "raw") figure.name = "buffered";
+      if (figure.name == "raw cpu") figure.name = "buffered cpu";
+    }
+    each.figures.push_back(figure("cached", "%", cached));
+    report.cases.push_back(std::move(each));
+  }
+  return report;
+}
+
+}  // namespace sluice::bench
