@@ -77,6 +77,7 @@ class Race {
 
 // Lanes of one size, each with an engine and a file.
 struct Group {
+  std::unique_ptr<FairShare> disk = std::make_unique<FairShare>();  // the lanes', as the plugin's have one
   std::vector<std::unique_ptr<CopyEngine>> engines;
   std::vector<SumTable> sums;
   std::vector<LanePlan> plans;
@@ -98,6 +99,7 @@ Result<Group> make_group(const std::string& name, std::size_t lanes, std::uint64
     plan.engine = engine.get();
     plan.sums = &group.sums[i];
     plan.name = name + "-" + std::to_string(i);
+    plan.file.share = group.disk.get();
     group.engines.push_back(std::move(engine));
   }
   return group;

@@ -169,7 +169,8 @@ FileSink::FileSink(int dir_fd, std::string name, const ImageLayout& layout, Reac
       temporary_(name_ + ".tmp"),
       layout_(layout),
       reactor_(reactor),
-      options_(options) {}
+      options_(options),
+      share_(options.share) {}
 
 FileSink::~FileSink() {
   fd_.reset();
@@ -243,6 +244,7 @@ bool FileSink::start_next_run(Slot& slot, Op& op) {
 
 Result<Submit> FileSink::submit(Slot& slot) {
   assert(!finished_);
+  if (!share_.begin()) return Submit::Busy;
   reset_ops(slot);
   for (Op& op : slot.ops) {
     if (!start_next_run(slot, op)) break;
@@ -258,6 +260,7 @@ Result<Submit> FileSink::submit(Slot& slot) {
 Result<Progress> FileSink::advance(Slot& slot, Op& op, std::int32_t result) {
   const Progress progress = advance_runs(
       slot, op, result, alignment_, -EIO, [&] { start(slot, op); }, [&] { (void)start_next_run(slot, op); });
+  if (progress == Progress::Done) share_.end();
   if (progress == Progress::Done && slot.failed_op != nullptr) {
     return make_error(-slot.failed_result,
                       range_text("write", name_, slot, slot.failed_op->begin, slot.failed_op->end));
@@ -299,7 +302,8 @@ Result<std::unique_ptr<FileSource>> FileSource::open(int dir_fd, std::string nam
     return make_error(EBADMSG, name + " has " + std::to_string(status.st_size) +
                                    " bytes, its BO table asks for " + std::to_string(layout.file_bytes()));
   }
-  std::unique_ptr<FileSource> source(new FileSource(std::move(name), layout, reactor, std::move(fd)));
+  std::unique_ptr<FileSource> source(
+      new FileSource(std::move(name), layout, reactor, std::move(fd), options.share));
   const int raw_fd = source->fd_.get();
   if (options.io_mode != IoMode::Buffered) source->alignment_ = try_direct(raw_fd, layout);
   source->direct_ = source->alignment_ > 1;
@@ -318,8 +322,9 @@ Result<std::unique_ptr<FileSource>> FileSource::open(int dir_fd, std::string nam
   return source;
 }
 
-FileSource::FileSource(std::string name, const ImageLayout& layout, Reactor& reactor, UniqueFd fd)
-    : name_(std::move(name)), layout_(layout), reactor_(reactor), fd_(std::move(fd)) {}
+FileSource::FileSource(std::string name, const ImageLayout& layout, Reactor& reactor, UniqueFd fd,
+                       FairShare* share)
+    : name_(std::move(name)), layout_(layout), reactor_(reactor), fd_(std::move(fd)), share_(share) {}
 
 FileSource::~FileSource() = default;
 
@@ -384,6 +389,7 @@ bool FileSource::start_next_run(Slot& slot, Op& op) {
 }
 
 Result<Submit> FileSource::submit(Slot& slot) {
+  if (!share_.begin()) return Submit::Busy;
   reset_ops(slot);
   std::fill(slot.zero_units.begin(), slot.zero_units.end(), false);
   mark_holes(slot);
@@ -404,6 +410,7 @@ Result<Progress> FileSource::advance(Slot& slot, Op& op, std::int32_t result) {
   const Progress progress = advance_runs(
       slot, op, result, alignment_, -EBADMSG, [&] { start(slot, op); },
       [&] { (void)start_next_run(slot, op); });
+  if (progress == Progress::Done) share_.end();
   if (progress == Progress::Done && slot.failed_op != nullptr) {
     std::string text = range_text("read", name_, slot, slot.failed_op->begin, slot.failed_op->end);
     if (slot.failed_result == -EBADMSG) text += ": the file ends early";

@@ -15,6 +15,7 @@
 #include <memory>
 #include <string>
 
+#include "pipeline/fair_share.h"
 #include "pipeline/layout.h"
 #include "pipeline/page_cache.h"
 #include "pipeline/reactor.h"
@@ -36,6 +37,7 @@ struct FileOptions {
   // becomes the temporary file, durably, before its first byte changes. It gets no holes: zero units are
   // written, too.
   bool reuse = false;
+  FairShare* share = nullptr;  // of the lanes that use this disk at the same time; borrowed
 };
 
 class FileSink final : public Stage {
@@ -84,6 +86,7 @@ class FileSink final : public Stage {
   bool finished_ = false;
   bool committed_ = false;
   std::uint64_t written_bytes_ = 0;
+  FairShare::Member share_;
 };
 
 class FileSource final : public Stage {
@@ -103,7 +106,7 @@ class FileSource final : public Stage {
   bool direct() const { return direct_; }
 
  private:
-  FileSource(std::string name, const ImageLayout& layout, Reactor& reactor, UniqueFd fd);
+  FileSource(std::string name, const ImageLayout& layout, Reactor& reactor, UniqueFd fd, FairShare* share);
   void mark_holes(Slot& slot);
   bool find_extent(std::uint64_t at);
   bool start_next_run(Slot& slot, Op& op);
@@ -122,6 +125,7 @@ class FileSource final : public Stage {
       0;  // what lseek last said: [extent_begin_, extent_end_) is all data or all hole
   std::uint64_t extent_end_ = 0;
   bool extent_is_hole_ = false;
+  FairShare::Member share_;
 };
 
 }  // namespace sluice

@@ -173,7 +173,8 @@ Result<void> ContentsJob::run_lane(Lane& lane) {
       ChecksumOptions{config_.zero_holes},
       [this, &lane](std::uint64_t offset, std::uint64_t length) { return describe(lane, offset, length); },
       std::move(workers));
-  const FileOptions file_options{config_.io_mode, config_.zero_holes, config_.sync, config_.reuse_files};
+  const FileOptions file_options{config_.io_mode, config_.zero_holes, config_.sync, config_.reuse_files,
+                                 &disk_};
   const std::string pages = pages_image_name(id_, lane.gpu.gpu_id);
   std::unique_ptr<FileSource> source;
   std::array<Stage*, 3> route{};

@@ -101,6 +101,7 @@ class ContentsJob {
   int id_;
   Config config_;
   DumpId dump_id_;
+  FairShare disk_;  // all lanes write to, or read from, one directory
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::vector<GpuOutcome> outcomes_;
   std::atomic<bool> cancelled_{false};

@@ -67,6 +67,7 @@ static int create_event(const struct vam_call* call, uint32_t process, struct va
   err = add_event(m, process, args->type, -1, &event);
   if (err) return err;
   event_at(m, event)->auto_reset = args->auto_reset;
+  event_at(m, event)->age = 1; /* a restored one has none: whoever waits with an age wakes once */
   args->event_id = args->trigger_data = event_at(m, event)->id;
   args->page_offset = has_slot(args->type) ? VAM_MMAP_EVENTS : 0;
   args->slot_index = has_slot(args->type) ? args->event_id : 0;
@@ -81,28 +82,53 @@ void vam_event_free(struct vam_model* m, uint32_t event) {
   vam_put(m, VAM_T_EVENT, event);
 }
 
+void vam_event_set(struct vam_model* m, uint32_t event) {
+  struct vam_event* e = event_at(m, event);
+  e->signaled = 1;
+  e->age++;
+  e->set_at = ++VAM_PROCESS_AT(m, e->process)->event_clock;
+}
+
+/* Linux 6.5: who waits says which age of the event it has seen last; 0: it does not use ages. */
+static int has_seen_age(const struct vam_model* m, const struct vam_event* e, uint64_t age) {
+  return m->config.kfd_minor_version >= 14 && e->type == VAM_EVENT_SIGNAL && age != 0;
+}
+
+/* Whether an event wakes a waiter: it is set, was set since the wait began (a set wakes all that wait, also when
+ * one of them resets the event at once), or is older than the waiter knows. */
+static int wakes(const struct vam_model* m, const struct vam_event* e, const struct vam_event_data* d,
+                 uint32_t began) {
+  uint64_t age;
+  memcpy(&age, d->data, sizeof(age));
+  return e->signaled || (int32_t)(e->set_at - began) > 0 || (has_seen_age(m, e, age) && e->age != age);
+}
+
+/* What waits keep between two calls is the clock at their begin, in `result`, which is an output. */
 static int wait_events(const struct vam_call* call, const struct vam_process* p,
                        struct vam_wait_events_args* args, int again, uint64_t* deadline_ns) {
   struct vam_model* m = call->model;
-  uint32_t signaled = 0;
+  uint32_t awake = 0;
+  if (again == VAM_FIRST) args->result = p->event_clock;
   for (uint32_t i = 0; i < args->num_events; ++i) {
     struct vam_event_data d;
     uint32_t event;
     if (call->os->copy_in(call, &d, args->events + i * sizeof(d), sizeof(d))) return -VAM_EFAULT;
     event = find_event(m, p, d.event_id);
     if (!event) return again ? -VAM_EIO : -VAM_EINVAL; /* destroyed while waiting */
-    signaled += event_at(m, event)->signaled ? 1 : 0;
+    awake += wakes(m, event_at(m, event), &d, args->result) ? 1 : 0;
   }
-  if (signaled == args->num_events || (signaled && !args->wait_all)) {
+  if (awake == args->num_events || (awake && !args->wait_all)) {
     for (uint32_t i = 0; i < args->num_events; ++i) {
       struct vam_event_data d;
       struct vam_event* e;
+      uint64_t age;
       if (call->os->copy_in(call, &d, args->events + i * sizeof(d), sizeof(d))) return -VAM_EFAULT;
       e = event_at(m, find_event(m, p, d.event_id));
-      if (!e->signaled) continue;
-      if (e->type == VAM_EVENT_SIGNAL)
+      if (!wakes(m, e, &d, args->result)) continue;
+      memcpy(&age, d.data, sizeof(age));
+      if (has_seen_age(m, e, age))
         memcpy(d.data, &e->age, sizeof(e->age));
-      else
+      else if (e->type != VAM_EVENT_SIGNAL)
         memcpy(d.data, e->data, sizeof(d.data));
       if (call->os->copy_out(call, args->events + i * sizeof(d), &d, sizeof(d))) return -VAM_EFAULT;
       if (e->auto_reset) e->signaled = 0;
@@ -137,8 +163,7 @@ int vam_event_ioctl(const struct vam_call* call, uint32_t nr, void* arg, int aga
   }
   if (e->type != VAM_EVENT_SIGNAL) return -VAM_EINVAL;
   if (nr == VAM_KFD_SET_EVENT) {
-    e->age++;
-    e->signaled = 1;
+    vam_event_set(m, event);
     call->os->fence_changed(call, 0);
   } else {
     e->signaled = 0;

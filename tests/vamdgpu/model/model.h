@@ -187,6 +187,7 @@ struct vam_process {
   uint32_t event_page_mem;
   uint32_t event_page_bo;
   uint32_t num_queues, num_events, num_svm;
+  uint32_t event_clock; /* sets of events so far */
   uint32_t svm_pending; /* restored attributes wait for RESUME */
   uint32_t runtime_enabled;
   uint32_t mqd_damaged; /* restored queues whose opaque bytes had changed */
@@ -210,7 +211,7 @@ struct vam_queue {
 struct vam_event {
   struct vam_rec rec;
   uint32_t process, id, type, auto_reset, signaled;
-  uint32_t pad;
+  uint32_t set_at; /* the process' event_clock at the last set */
   uint64_t age;
   uint8_t data[32];
 };
@@ -528,6 +529,8 @@ void vam_queue_free(struct vam_model* m, uint32_t queue);
 int vam_event_ioctl(const struct vam_call* call, uint32_t nr, void* arg, int again, uint64_t* deadline_ns);
 int vam_event_restore(const struct vam_call* call, uint32_t process, const struct vam_priv_event* record);
 void vam_event_free(struct vam_model* m, uint32_t event);
+/* All that wait for it wake. The caller announces the change. */
+void vam_event_set(struct vam_model* m, uint32_t event);
 int vam_event_set_page(const struct vam_call* call, uint32_t process, uint64_t handle);
 int vam_queue_ioctl(const struct vam_call* call, uint32_t nr, void* arg);
 /* Synthetic MQD and control stack bytes of a queue: byte `at` of them. */

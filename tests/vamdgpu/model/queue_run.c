@@ -188,15 +188,12 @@ static int interrupt(struct step* s, uint32_t id) {
   struct vam_process* p = process_of(s);
   struct vam_place slot = {s->q->process, p->event_page_bo, (uint64_t)id * 8};
   uint32_t event = id < VAM_SIGNAL_EVENTS ? vam_idr_find(s->m, &p->signal_events, id) : 0;
-  struct vam_event* e;
   uint64_t value;
   if (!p->event_page_bo || !event) return 0;
   if (s->run->read(s->run->shim, &slot, &value, 8)) return stop(s, VAM_QUEUE_BAD_ADDRESS, 0);
   if (value == unsignalled) return 0;
   if (s->run->write(s->run->shim, &slot, &unsignalled, 8)) return stop(s, VAM_QUEUE_BAD_ADDRESS, 0);
-  e = VAM_AT(s->m, VAM_T_EVENT, vam_event, event);
-  e->age++;
-  e->signaled = 1;
+  vam_event_set(s->m, event);
   s->out->events++;
   return 0;
 }

@@ -82,6 +82,12 @@ class Machine {
     std::uint64_t deadline = 0;
     return -vam_kfd_ioctl(&call_, nr, arg, bytes, VAM_FIRST, &deadline);
   }
+  // A step of a call that waits: `again` as the model has it. VAM_WOULD_BLOCK: it goes on waiting.
+  int kfd_step(std::uint32_t file, std::uint32_t nr, void* arg, int again) {
+    call_.file = file;
+    std::uint64_t deadline = 0;
+    return -vam_kfd_ioctl(&call_, nr, arg, 0, again, &deadline);
+  }
   int drm(std::uint32_t file, std::uint32_t nr, void* arg) {
     call_.file = file;
     std::uint64_t deadline = 0;

@@ -7,6 +7,7 @@
 #include <map>
 #include <random>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "model/model.h"
@@ -504,5 +505,95 @@ TEST_P(ModelCriu, EvictionIsACounter) {
 }
 
 INSTANTIATE_TEST_SUITE_P(RecordSizes, ModelCriu, ::testing::Values(80u, 272u));
+
+// ---- events
+
+// Signal events of a process, and waits for them that are told step by step.
+class Events : public ::testing::Test {
+ protected:
+  // A thread that waits for one event.
+  struct Wait {
+    explicit Wait(std::uint32_t event, std::uint64_t seen_age = 0) {
+      data.event_id = event;
+      std::memcpy(data.data, &seen_age, sizeof seen_age);
+      args.events = reinterpret_cast<std::uint64_t>(&data);
+      args.num_events = 1;
+      args.timeout_ms = VAM_EVENT_TIMEOUT_INFINITE;
+    }
+    std::uint64_t age() const {
+      std::uint64_t value = 0;
+      std::memcpy(&value, data.data, sizeof value);
+      return value;
+    }
+    vam_event_data data{};
+    vam_wait_events_args args{};
+  };
+
+  void SetUp() override {
+    kfd_ = machine_.open_kfd();
+    ASSERT_EQ(machine_.acquire(kfd_, machine_.open_render(0), 1000), 0);
+    vam_alloc_memory_args page{};
+    page.va = 1ull << 40;
+    page.size = VAM_SIGNAL_PAGE_BYTES;
+    page.flags = VAM_ALLOC_GTT | VAM_ALLOC_WRITABLE;
+    page.gpu_id = 1000;
+    ASSERT_EQ(machine_.kfd(kfd_, VAM_KFD_ALLOC_MEMORY, &page), 0);
+    vam_create_event_args args{};
+    args.page_offset = page.handle;
+    args.type = VAM_EVENT_SIGNAL;
+    args.auto_reset = 1;
+    ASSERT_EQ(machine_.kfd(kfd_, VAM_KFD_CREATE_EVENT, &args), 0);
+    event_ = args.event_id;
+  }
+  void set() {
+    vam_event_id_args args{};
+    args.event_id = event_;
+    EXPECT_EQ(machine_.kfd(kfd_, VAM_KFD_SET_EVENT, &args), 0);
+  }
+  bool sleeps(Wait& wait, int again) {
+    const int result = machine_.kfd_step(kfd_, VAM_KFD_WAIT_EVENTS, &wait.args, again);
+    EXPECT_TRUE(result == VAM_WOULD_BLOCK || (result == 0 && wait.args.result == VAM_WAIT_COMPLETE))
+        << result;
+    return result == VAM_WOULD_BLOCK;
+  }
+
+  Machine machine_;
+  std::uint32_t kfd_ = 0, event_ = 0;
+};
+
+// As the kernel's: the first that wakes resets the event, and the others have been woken all the same.
+TEST_F(Events, ASetWakesAllThatWaitThoughTheFirstResetsIt) {
+  Wait one(event_), other(event_);
+  ASSERT_TRUE(sleeps(one, VAM_FIRST));
+  ASSERT_TRUE(sleeps(other, VAM_FIRST));
+  EXPECT_TRUE(sleeps(one, VAM_AGAIN)) << "something else has changed";
+  set();
+  EXPECT_FALSE(sleeps(one, VAM_AGAIN));
+  EXPECT_FALSE(sleeps(other, VAM_AGAIN));
+  Wait late(event_);
+  EXPECT_TRUE(sleeps(late, VAM_FIRST)) << "it was reset";
+}
+
+TEST_F(Events, ASetThatNobodyWaitsForIsKeptForOne) {
+  set();
+  Wait one(event_), other(event_);
+  EXPECT_FALSE(sleeps(one, VAM_FIRST));
+  EXPECT_TRUE(sleeps(other, VAM_FIRST));
+}
+
+// Linux 6.5: a set that somebody else has used up is seen by its age.
+TEST_F(Events, WhoKnowsAnOlderAgeDoesNotSleep) {
+  Wait fresh(event_, 1);
+  EXPECT_TRUE(sleeps(fresh, VAM_FIRST)) << "1 is the age of an event that was never set";
+  set();
+  Wait thief(event_);
+  EXPECT_FALSE(sleeps(thief, VAM_FIRST));
+  EXPECT_EQ(thief.age(), 0U) << "who gives no age gets none";
+  Wait late(event_, 1);
+  EXPECT_FALSE(sleeps(late, VAM_FIRST));
+  EXPECT_EQ(late.age(), 2U);
+  Wait informed(event_, late.age());
+  EXPECT_TRUE(sleeps(informed, VAM_FIRST));
+}
 
 }  // namespace

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT
+#include "pipeline/fair_share.h"
+
+#include <algorithm>
+#include <optional>
+
+namespace sluice {
+namespace {
+
+// How far a lane may lead before it is throttled. What it has on the disk then comes on top.
+constexpr std::uint64_t kLeadChunks = 2;
+
+}  // namespace
+
+FairShare::Member::Member(FairShare* share) : share_(share) {
+  if (share_ == nullptr) return;
+  const std::lock_guard lock(share_->mutex_);
+  share_->members_.push_back(this);
+}
+
+FairShare::Member::~Member() {
+  if (share_ == nullptr) return;
+  const std::lock_guard lock(share_->mutex_);
+  std::erase(share_->members_, this);
+}
+
+bool FairShare::Member::begin() {
+  if (share_ == nullptr) return true;
+  const std::lock_guard lock(share_->mutex_);
+  const std::uint64_t last = share_->last_position(position_);
+  if (on_disk_ == 0) {
+    position_ = std::max(position_, last);
+  } else if (position_ >= last + kLeadChunks) {
+    return false;
+  }
+  ++on_disk_;
+  return true;
+}
+
+void FairShare::Member::end() {
+  if (share_ == nullptr) return;
+  const std::lock_guard lock(share_->mutex_);
+  --on_disk_;
+  ++position_;
+}
+
+std::uint64_t FairShare::last_position(std::uint64_t otherwise) const {
+  std::optional<std::uint64_t> last;
+  for (const Member* member : members_) {
+    if (member->on_disk_ > 0) last = std::min(last.value_or(member->position_), member->position_);
+  }
+  return last.value_or(otherwise);
+}
+
+}  // namespace sluice

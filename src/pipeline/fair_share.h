@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MIT
+// Lanes that use one disk at the same time keep step there: nothing else ties them together, and a lane that
+// falls behind by chance would stay behind until the others have ended.
+//
+// Fair queueing by start time: a lane's position grows with each chunk that comes back from the disk. One
+// that leads the last of those on the disk by a few chunks begins another only when it has none there: it is
+// throttled to one at a time, never stopped, so no lane waits for another and none has to be woken. A lane
+// that comes to the disk with nothing there takes the last one's position at least: who is slow for another
+// reason (its GPU, its checksum) saves up no claim and slows nobody down.
+//
+// Threads: a member belongs to one lane's thread; members of one share may be used at once.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+namespace sluice {
+
+class FairShare {
+ public:
+  // One lane's part in it. All calls are cheap beside a chunk.
+  class Member {
+   public:
+    // `share`: borrowed for the member's life; null: the lane has the disk for itself.
+    explicit Member(FairShare* share);
+    ~Member();
+    Member(const Member&) = delete;
+    Member& operator=(const Member&) = delete;
+
+    // Whether another chunk may go to the disk now; if so, it counts as there. Always true when this lane has
+    // none there.
+    bool begin();
+    // One that began has come back.
+    void end();
+
+   private:
+    friend class FairShare;
+    FairShare* share_;
+    std::uint64_t on_disk_ = 0;   // guarded by the share's mutex, as is ...
+    std::uint64_t position_ = 0;  // ... this, in chunks
+  };
+
+ private:
+  // Of the last member that has something on the disk; `otherwise` when none has.
+  std::uint64_t last_position(std::uint64_t otherwise) const;
+
+  std::mutex mutex_;
+  std::vector<const Member*> members_;
+};
+
+}  // namespace sluice
