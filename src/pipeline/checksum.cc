@@ -33,7 +33,6 @@ using SumFunction = void (*)(const void* data, std::size_t bytes, unsigned char*
 
 SumFunction best_sum_function() {
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f")) return detail::xxh3_128_avx512;
   if (__builtin_cpu_supports("avx2")) return detail::xxh3_128_avx2;
 #endif
   return detail::xxh3_128_baseline;

@@ -107,11 +107,6 @@ TEST(Sum, Avx2GivesTheSame) {
   if (!__builtin_cpu_supports("avx2")) GTEST_SKIP() << "this CPU has no AVX2";
   expect_same_as_baseline(detail::xxh3_128_avx2);
 }
-
-TEST(Sum, Avx512GivesTheSame) {
-  if (!__builtin_cpu_supports("avx512f")) GTEST_SKIP() << "this CPU has no AVX-512F";
-  expect_same_as_baseline(detail::xxh3_128_avx512);
-}
 #endif
 
 TEST(IsZero, FindsOneByteAnywhere) {

@@ -137,6 +137,17 @@ void kill_and_reap(pid_t pid) {
   (void)reap(pid);
 }
 
+std::string stacks_of(pid_t pid) {
+  std::string text;
+  std::error_code gone;
+  for (const auto& task :
+       std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/task", gone)) {
+    text += "thread " + task.path().filename().string() + " ";
+    for (const char* file : {"comm", "syscall", "stack"}) text += read_file(task.path() / file);
+  }
+  return text;
+}
+
 void watch_for_changes(int fd) {
   changes_fd = fd;
 }

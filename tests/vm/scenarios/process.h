@@ -51,6 +51,9 @@ void kill_and_reap(pid_t pid);
 // it says true. False when it has not for as long as `patience`.
 bool eventually(const std::function<bool()>& done, Seconds patience = kPatience);
 
+// Where every thread of a process stands: its name, the system call it is in, its stack in the kernel.
+std::string stacks_of(pid_t pid);
+
 // A descriptor that eventually() may poll for changes and re-arms by a read of eight bytes; -1: none.
 // Borrowed.
 void watch_for_changes(int fd);

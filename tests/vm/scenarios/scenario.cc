@@ -88,6 +88,8 @@ void Scenario::SetUp() {
 }
 
 void Scenario::TearDown() {
+  if (HasFailure() && subject_ && subject_->pid() > 0)
+    std::cout << "---- subject: where its threads stand\n" << stacks_of(subject_->pid()) << std::flush;
   subject_.reset();
   for (const fs::directory_entry& entry : fs::directory_iterator("/dev/shm")) fs::remove(entry.path());
   expect_nothing_left();
