@@ -7,7 +7,7 @@
 
 #include "engine/contents.h"
 #include "engine/cuda_driver.h"
-#include "measure/process.h"
+#include "measure/at_once.h"
 #include "pipeline/arena.h"
 #include "pipeline/checksum.h"
 #include "pipeline/units.h"
@@ -135,22 +135,7 @@ Result<double> RawDma::sum_rate() {
 }
 
 Result<Sample> RawDma::run(Direction direction) {
-  std::vector<Result<void>> results(lanes_.size());
-  Sample sample;
-  const double cpu = process_cpu_seconds();
-  const auto start = Clock::now();
-  std::vector<std::thread> threads;
-  for (std::size_t i = 0; i < lanes_.size(); ++i) {
-    sample.bytes += lanes_[i]->bytes();
-    threads.emplace_back([&, i] { results[i] = lanes_[i]->run(direction); });
-  }
-  for (std::thread& thread : threads) thread.join();
-  sample.seconds = seconds_since(start);
-  sample.cpu_seconds = process_cpu_seconds() - cpu;
-  for (Result<void>& result : results) {
-    if (!result) return std::move(result).error();
-  }
-  return sample;
+  return run_at_once(lanes_, [direction](Lane& lane) { return lane.run(direction); });
 }
 
 }  // namespace sluice::bench

@@ -8,20 +8,16 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "measure/process.h"
+#include "measure/at_once.h"
 #include "pipeline/unique_fd.h"
 #include "pipeline/units.h"
 
 namespace sluice::bench {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr std::uint64_t kHugePageBytes = 2 * kMiB;
 
@@ -242,24 +238,8 @@ bool RawDisk::ring() const {
   return std::all_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->have_ring(); });
 }
 
-// All lanes at once, each in its thread; from the first start to the last end.
 Result<Sample> RawDisk::run(Way way) {
-  std::vector<Result<void>> results(lanes_.size());
-  Sample sample;
-  const double cpu = process_cpu_seconds();
-  const auto start = Clock::now();
-  std::vector<std::thread> threads;
-  for (std::size_t i = 0; i < lanes_.size(); ++i) {
-    sample.bytes += lanes_[i]->bytes();
-    threads.emplace_back([&, i] { results[i] = lanes_[i]->run(way); });
-  }
-  for (std::thread& thread : threads) thread.join();
-  sample.seconds = std::chrono::duration<double>(Clock::now() - start).count();
-  sample.cpu_seconds = process_cpu_seconds() - cpu;
-  for (Result<void>& result : results) {
-    if (!result) return std::move(result).error();
-  }
-  return sample;
+  return run_at_once(lanes_, [way](Lane& lane) { return lane.run(way); });
 }
 
 }  // namespace sluice::bench

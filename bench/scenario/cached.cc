@@ -16,14 +16,13 @@
 #include "scenario/pairs.h"
 #include "scenario/place.h"
 #include "scenario/scenario.h"
+#include "scenario/shape.h"
 
 namespace sluice::bench {
 namespace {
 
-constexpr const char* kName = "amdgpu-pages-1-0001.img";
 constexpr std::uint64_t kBlockBytes = 4 * kMiB;
 constexpr std::uint32_t kBlocks = 16;
-constexpr std::uint64_t kTouchBytes = 256 * kMiB;
 
 using Clock = std::chrono::steady_clock;
 
@@ -64,11 +63,11 @@ Result<Report> run_cached(const BenchOptions& options) {
   LanePlan plan;
   plan.engine = engine.get();
   plan.directory = place.fd();
-  plan.name = kName;
+  plan.name = kPagesName;
   plan.sums = &sums;
   SLUICE_TRY(run_lanes({&plan, 1}));
   plan.direction = Direction::Restore;
-  const std::filesystem::path path = place.file(kName);
+  const std::filesystem::path path = place.file(kPagesName);
   const std::uint64_t file_bytes = std::filesystem::file_size(path);
 
   Report report{"cached", "verified restore, beside a loop of buffered reads of the same file", {}};

@@ -14,12 +14,11 @@
 #include "measure/raw_disk.h"
 #include "scenario/place.h"
 #include "scenario/scenario.h"
+#include "scenario/shape.h"
 
 namespace sluice::bench {
 namespace {
 
-constexpr std::uint64_t kChunkBytes = 4 * kMiB;
-constexpr std::uint64_t kStagingBytes = 64 * kMiB;
 constexpr auto kDepth = static_cast<std::uint32_t>(kStagingBytes / kChunkBytes);
 
 using Engines = std::vector<std::unique_ptr<CopyEngine>>;

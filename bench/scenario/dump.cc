@@ -10,15 +10,11 @@
 #include "scenario/pairs.h"
 #include "scenario/place.h"
 #include "scenario/scenario.h"
+#include "scenario/shape.h"
 #include "scenario/vamdgpu_cases.h"
 
 namespace sluice::bench {
 namespace {
-
-constexpr const char* kName = "amdgpu-pages-1-0001.img";
-constexpr std::uint64_t kChunkBytes = 4 * kMiB;
-constexpr std::uint64_t kStagingBytes = 64 * kMiB;
-constexpr std::uint64_t kTouchBytes = 256 * kMiB;
 
 struct DumpCase {
   FillState fill;
@@ -27,9 +23,9 @@ struct DumpCase {
 
 // Brings about the state of the file that a dump finds.
 Result<void> prepare(const Place& place, FillState fill, std::uint64_t bytes) {
-  if (fill != FillState::Rewritten) std::filesystem::remove(place.file(kName));
+  if (fill != FillState::Rewritten) std::filesystem::remove(place.file(kPagesName));
   if (fill == FillState::Allocated) {
-    const UniqueFd fd(::open(place.file(kName).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+    const UniqueFd fd(::open(place.file(kPagesName).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
     if (!fd || ::fallocate(fd.get(), 0, 0, static_cast<off_t>(bytes)) != 0)
       return make_error(errno, "fallocate");
   }
@@ -59,7 +55,7 @@ Result<void> add_cases(const BenchOptions& options, std::uint64_t bytes, Report&
     plan.engine = engine.get();
     plan.checksum = wanted.checksum;
     plan.directory = place.fd();
-    plan.name = kName;
+    plan.name = kPagesName;
     plan.file.reuse = wanted.fill != FillState::New;
     Case each{engine->name() + std::string(", ") + name_of(wanted.fill) + " file" +
                   (wanted.checksum ? ", checksum" : ", no checksum"),

@@ -13,12 +13,11 @@
 #include "pipeline/lane.h"
 #include "scenario/pairs.h"
 #include "scenario/scenario.h"
+#include "scenario/shape.h"
 
 namespace sluice::bench {
 namespace {
 
-constexpr std::uint64_t kChunkBytes = 4 * kMiB;
-constexpr std::uint64_t kStagingBytes = 64 * kMiB;
 constexpr std::uint32_t kSlots = kStagingBytes / kChunkBytes;
 
 // One Op of the ring a chunk, which the kernel ends at once.

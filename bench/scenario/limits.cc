@@ -12,13 +12,13 @@
 #include "scenario/pairs.h"
 #include "scenario/place.h"
 #include "scenario/scenario.h"
+#include "scenario/shape.h"
 
 namespace sluice::bench {
 namespace {
 
 constexpr std::uint64_t kBlockBytes = 4 * kMiB;
 constexpr std::uint32_t kDepth = 16;
-constexpr std::uint64_t kTouchBytes = 256 * kMiB;
 
 double time_of(const std::function<void()>& work) {
   const auto begin = std::chrono::steady_clock::now();

@@ -16,11 +16,11 @@
 #include "measure/process.h"
 #include "scenario/place.h"
 #include "scenario/scenario.h"
+#include "scenario/shape.h"
 
 namespace sluice::bench {
 namespace {
 
-constexpr const char* kName = "amdgpu-pages-1-0001.img";
 constexpr std::uint64_t kTiB = 1024 * kGiB;
 constexpr std::uint64_t kLimitBytes = 128 * kMiB;
 
@@ -134,8 +134,8 @@ Result<void> dump_and_restore(const BenchOptions& options, const Place& place, C
   plan.staging_bytes = setting.staging_bytes;
   plan.sums = &sums;
   plan.directory = place.fd();
-  plan.name = kName;
-  std::filesystem::remove(place.file(kName));  // a new file each time
+  plan.name = kPagesName;
+  std::filesystem::remove(place.file(kPagesName));  // a new file each time
   place.settle();
   touch_free_memory(touch_bytes);
   SLUICE_TRY_ASSIGN(const RunResult dump, run_lanes({&plan, 1}));

@@ -6,15 +6,11 @@
 #include "scenario/pairs.h"
 #include "scenario/place.h"
 #include "scenario/scenario.h"
+#include "scenario/shape.h"
 #include "scenario/vamdgpu_cases.h"
 
 namespace sluice::bench {
 namespace {
-
-constexpr const char* kName = "amdgpu-pages-1-0001.img";
-constexpr std::uint64_t kChunkBytes = 4 * kMiB;
-constexpr std::uint64_t kStagingBytes = 64 * kMiB;
-constexpr std::uint64_t kTouchBytes = 256 * kMiB;
 
 // What is measured on the engine that this process can have.
 Result<void> add_cases(const BenchOptions& options, std::uint64_t bytes, Report& report) {
@@ -26,12 +22,12 @@ Result<void> add_cases(const BenchOptions& options, std::uint64_t bytes, Report&
   LanePlan plan;
   plan.engine = engine.get();
   plan.directory = place.fd();
-  plan.name = kName;
+  plan.name = kPagesName;
   plan.sums = &sums;
   SLUICE_TRY(run_lanes({&plan, 1}));
   place.settle();
   SLUICE_TRY_ASSIGN(const std::unique_ptr<RawDisk> raw,
-                    RawDisk::make({{place.file(kName)},
+                    RawDisk::make({{place.file(kPagesName)},
                                    bytes,
                                    kChunkBytes,
                                    static_cast<std::uint32_t>(kStagingBytes / kChunkBytes)}));

@@ -22,11 +22,11 @@
 #include "scenario/pairs.h"
 #include "scenario/place.h"
 #include "scenario/scenario.h"
+#include "scenario/shape.h"
 
 namespace sluice::bench {
 namespace {
 
-constexpr const char* kName = "amdgpu-pages-1-0001.img";
 constexpr const char* kSerialName = "serial.img";
 
 using Clock = std::chrono::steady_clock;
@@ -96,7 +96,7 @@ class SerialWay {
   }
 
   Result<Sample> restore() {
-    const std::filesystem::path path = place_.file(kName);
+    const std::filesystem::path path = place_.file(kPagesName);
     std::uint64_t payload = 0;
     const Meter meter(thread_, engine_.contents().total_bytes() + sizeof payload);
     SLUICE_TRY_ASSIGN(const File file, open_file(path, "r"));
@@ -166,7 +166,7 @@ Result<Report> run_serial(const BenchOptions& options) {
   LanePlan plan;
   plan.engine = engine.get();
   plan.directory = place.fd();
-  plan.name = kName;
+  plan.name = kPagesName;
   plan.sums = &sums;
   Report report{
       "serial", "beside whole BOs copied, then written through the page cache, one after the other", {}};
@@ -174,7 +174,7 @@ Result<Report> run_serial(const BenchOptions& options) {
   options.tell("dump");
   // All the memory that the page cache will take has been touched: a hypervisor's first touch is not timed.
   const auto prepare_dump = [&] {
-    std::filesystem::remove(place.file(kName));
+    std::filesystem::remove(place.file(kPagesName));
     std::filesystem::remove(place.file(kSerialName));
     place.settle();
     touch_free_memory(bytes);
@@ -198,7 +198,7 @@ Result<Report> run_serial(const BenchOptions& options) {
   prepare_dump();
   SLUICE_TRY(dump());
   SLUICE_TRY(serial->dump());
-  SLUICE_TRY_ASSIGN(const bool same, same_contents(place.file(kName), place.file(kSerialName)));
+  SLUICE_TRY_ASSIGN(const bool same, same_contents(place.file(kPagesName), place.file(kSerialName)));
   if (!same) return make_error(EBADMSG, "the two ways wrote different files");
   std::filesystem::remove(place.file(kSerialName));
 
@@ -221,9 +221,9 @@ Result<Report> run_serial(const BenchOptions& options) {
     const auto cache = [&](const Run& run) -> Run {
       return [&, run]() -> Result<Sample> {
         touch_free_memory(bytes);
-        SLUICE_TRY(warm ? read_in(place.file(kName), std::filesystem::file_size(place.file(kName)))
-                        : drop_cached(place.file(kName)));
-        SLUICE_TRY_ASSIGN(const double share, cached_share(place.file(kName)));
+        SLUICE_TRY(warm ? read_in(place.file(kPagesName), std::filesystem::file_size(place.file(kPagesName)))
+                        : drop_cached(place.file(kPagesName)));
+        SLUICE_TRY_ASSIGN(const double share, cached_share(place.file(kPagesName)));
         cached.push_back(share * 100);
         return run();
       };

@@ -10,12 +10,11 @@
 #include "measure/raw_disk.h"
 #include "scenario/place.h"
 #include "scenario/scenario.h"
+#include "scenario/shape.h"
 
 namespace sluice::bench {
 namespace {
 
-constexpr std::uint64_t kChunkBytes = 4 * kMiB;
-constexpr std::uint64_t kStagingBytes = 64 * kMiB;
 constexpr std::uint64_t kBoUnitBytes = 4 * kKiB;
 
 std::vector<std::uint64_t> small_sizes(std::size_t count) {

@@ -14,11 +14,10 @@
 #include "scenario/pairs.h"
 #include "scenario/place.h"
 #include "scenario/scenario.h"
+#include "scenario/shape.h"
 
 namespace sluice::bench {
 namespace {
-
-constexpr std::uint64_t kTouchBytes = 256 * kMiB;
 
 struct Mix {
   double zero_share;

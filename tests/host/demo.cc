@@ -13,7 +13,6 @@
 #include <getopt.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
@@ -27,13 +26,16 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 
-#include "demo_ceiling.h"
 #include "demo_report.h"
 #include "harness.h"
+#include "measure/process.h"
+#include "measure/raw_disk.h"
+#include "measure/statistics.h"
 #include "pipeline/units.h"
 
 namespace sluice::host_test {
@@ -136,23 +138,6 @@ std::uint64_t proc_bytes(const std::string& text, const char* name) {
   return std::strtoull(text.c_str() + at + std::strlen(name) + 1, nullptr, 10) * kKiB;
 }
 
-std::uint64_t memory_line(const char* name) {
-  return proc_bytes(read_file("/proc/meminfo"), name);
-}
-
-// Takes `bytes` of free memory, writes every page, gives it back: what is allocated next is memory that the
-// hypervisor has given already. Done right before each timed run, since free memory may be reported and taken
-// back within seconds.
-void touch_free_memory(std::uint64_t bytes) {
-  const std::uint64_t take = std::min(bytes, memory_line("MemFree") / 10 * 8);
-  void* memory = ::mmap(nullptr, take, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) return;
-  (void)::madvise(memory, take, MADV_HUGEPAGE);  // as staging memory is
-  const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-  for (std::uint64_t at = 0; at < take; at += page) static_cast<volatile char*>(memory)[at] = 1;
-  (void)::munmap(memory, take);
-}
-
 // Bytes that the files of a directory hold on disk.
 std::uint64_t disk_bytes(const std::filesystem::path& directory) {
   std::uint64_t sum = 0;
@@ -247,7 +232,7 @@ class Demo {
     tell("3. Measuring the disk, raw.\n");
     measure(place.path(), to_disk);
     tell("4. Dumping it as CRIU %s does, and killing it.\n", kHostVersion);
-    touch_free_memory(kTouchBytesPerGpu * options_.gpus);
+    bench::touch_free_memory(kTouchBytesPerGpu * options_.gpus);
     Program dumper = scene.start_host(kHostVersion, "dump", {"--log-level", "2"});
     const int dumped = watch(dumper, "dumping", images, to_disk, &report_.peak_rss_bytes);
     if (dumped != 0) throw Stop{1, "the dump failed:\n" + scene.log()};
@@ -258,7 +243,7 @@ class Demo {
 
     measure(place.path(), to_disk);
     tell("5. Restoring it.\n");
-    touch_free_memory(kTouchBytesPerGpu * options_.gpus);
+    bench::touch_free_memory(kTouchBytesPerGpu * options_.gpus);
     Program restorer = scene.start_host(kHostVersion, "restore", {"--log-level", "2"});
     std::uint64_t restoring_rss_bytes = 0;
     const int restored = watch(restorer, "restoring", images, 0, &restoring_rss_bytes);
@@ -295,9 +280,9 @@ class Demo {
   void check_room() const {
     const std::uint64_t per_gpu = options_.vram_bytes + gtt_bytes() + queue_bytes();
     const std::uint64_t memory = options_.gpus * (per_gpu + 128 * kMiB) + 512 * kMiB;
-    if (memory_line("MemAvailable") < memory) {
+    if (bench::memory_line("MemAvailable") < memory) {
       throw Stop{2, "this needs about " + readable_bytes(memory) + " of free memory and there are " +
-                        readable_bytes(memory_line("MemAvailable")) +
+                        readable_bytes(bench::memory_line("MemAvailable")) +
                         ": use a smaller --vram or fewer --gpus"};
     }
     const std::string where =
@@ -315,17 +300,25 @@ class Demo {
 
   // One round of the raw measurement. The medians of all rounds stand in the report.
   void measure(const std::filesystem::path& directory, std::uint64_t bytes) {
-    CeilingPlan plan{directory, options_.gpus, std::min(bytes, kCeilingBytes), kBlockBytes, kDepth};
-    plan.bytes = std::max(plan.bytes, std::uint64_t{plan.files} * plan.block_bytes);
-    Result<Ceiling> ceiling = measure_ceiling(plan);
-    if (!ceiling) throw Stop{1, "the disk cannot be measured: " + ceiling.error().what};
-    if (!ceiling->direct) tell("   (this file system has no direct I/O: through the page cache)\n");
-    if (!ceiling->ring) tell("   (io_uring is refused here: one block at a time)\n");
-    raw_writes_.push_back(ceiling->write_gbps);
-    raw_reads_.push_back(ceiling->read_gbps);
-    report_.raw_write_gbps = median(raw_writes_);
-    report_.raw_read_gbps = median(raw_reads_);
-    tell("   raw disk: writes %.2f GB/s, reads %.2f GB/s\n", ceiling->write_gbps, ceiling->read_gbps);
+    bench::RawPlan plan;
+    for (unsigned file = 0; file < options_.gpus; ++file)
+      plan.files.push_back(directory / ("raw-" + std::to_string(file)));
+    plan.bytes_per_file = std::min(bytes, kCeilingBytes) / options_.gpus;
+    plan.block_bytes = kBlockBytes;
+    plan.depth = kDepth;
+    const auto must = [](auto result) {
+      if (!result) throw Stop{1, "the disk cannot be measured: " + result.error().what};
+      return std::move(*result);
+    };
+    const std::unique_ptr<bench::RawDisk> disk = must(bench::RawDisk::make(plan));
+    raw_writes_.push_back(must(disk->write()).gbps());
+    raw_reads_.push_back(must(disk->read()).gbps());
+    disk->remove();
+    if (!disk->direct()) tell("   (this file system has no direct I/O: through the page cache)\n");
+    if (!disk->ring()) tell("   (io_uring is refused here: one block at a time)\n");
+    report_.raw_write_gbps = bench::median(raw_writes_);
+    report_.raw_read_gbps = bench::median(raw_reads_);
+    tell("   raw disk: writes %.2f GB/s, reads %.2f GB/s\n", raw_writes_.back(), raw_reads_.back());
   }
 
   int refuse(Scene& scene, const std::filesystem::path& images) {

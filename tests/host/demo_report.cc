@@ -58,12 +58,6 @@ PluginStats read_plugin_stats(const std::string& directory, const std::string& d
   return sum;
 }
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const std::size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
-
 std::string readable_bytes(std::uint64_t bytes) {
   const auto value = static_cast<double>(bytes);
   if (bytes >= kGiB) return text("%.2f GiB", value / static_cast<double>(kGiB));

@@ -37,7 +37,6 @@ struct Report {
 std::string table_of(const Report& report);
 std::string json_of(const Report& report);
 
-double median(std::vector<double> values);  // REQUIRES: not empty
 std::string readable_bytes(std::uint64_t bytes);
 
 }  // namespace sluice::host_test

@@ -79,11 +79,6 @@ TEST(DemoTest, BadArgumentsAndTooSmallMachinesAreUsageErrors) {
   EXPECT_EQ(run_demo({"--gpus", "16", "--vram", "8192G"}), 2);
 }
 
-TEST(DemoReportTest, MedianIsTheMiddle) {
-  EXPECT_DOUBLE_EQ(median({3, 1, 2}), 2);
-  EXPECT_DOUBLE_EQ(median({4, 1}), 2.5);
-}
-
 TEST(DemoReportTest, RatesCountBytesThatReachTheDisk) {
   PluginStats stats;
   stats.bytes = 3'000'000'000;

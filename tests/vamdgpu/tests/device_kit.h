@@ -59,36 +59,40 @@ inline int call(int fd, unsigned long request, void* argument) {
   return ::ioctl(fd, request, argument) == 0 ? 0 : errno;
 }
 
-// Sends or receives one descriptor.
-inline bool send_fd(int socket, int fd) {
+// A message of one byte with room for one descriptor.
+struct FdMessage {
+  FdMessage() {
+    message.msg_iov = &data;
+    message.msg_iovlen = 1;
+    message.msg_control = space;
+    message.msg_controllen = sizeof(space);
+  }
+  FdMessage(const FdMessage&) = delete;
+  FdMessage& operator=(const FdMessage&) = delete;
+
   char byte = 0;
   iovec data = {&byte, 1};
   alignas(cmsghdr) char space[CMSG_SPACE(sizeof(int))] = {};
   msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = space;
-  message.msg_controllen = sizeof(space);
-  cmsghdr* header = CMSG_FIRSTHDR(&message);
+};
+
+inline bool send_fd(int socket, int fd) {
+  FdMessage carrier;
+  cmsghdr* header = CMSG_FIRSTHDR(&carrier.message);
   header->cmsg_level = SOL_SOCKET;
   header->cmsg_type = SCM_RIGHTS;
   header->cmsg_len = CMSG_LEN(sizeof(int));
   std::memcpy(CMSG_DATA(header), &fd, sizeof(fd));
-  return ::sendmsg(socket, &message, 0) == 1;
+  return ::sendmsg(socket, &carrier.message, 0) == 1;
 }
 
 inline Fd receive_fd(int socket) {
-  char byte = 0;
-  iovec data = {&byte, 1};
-  alignas(cmsghdr) char space[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = space;
-  message.msg_controllen = sizeof(space);
-  if (::recvmsg(socket, &message, MSG_CMSG_CLOEXEC) != 1 || CMSG_FIRSTHDR(&message) == nullptr) return Fd();
+  FdMessage carrier;
+  if (::recvmsg(socket, &carrier.message, MSG_CMSG_CLOEXEC) != 1) return Fd();
+  const cmsghdr* header = CMSG_FIRSTHDR(&carrier.message);
+  if (header == nullptr) return Fd();
   int fd = -1;
-  std::memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof(fd));
+  std::memcpy(&fd, CMSG_DATA(header), sizeof(fd));
   return Fd(fd);
 }
 
