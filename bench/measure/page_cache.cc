@@ -9,6 +9,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
+#include <thread>
 #include <vector>
 
 #include "pipeline/unique_fd.h"
@@ -24,6 +26,10 @@ struct CachestatRange {
 struct Cachestat {  // pages
   std::uint64_t cached, dirty, writeback, evicted, recently_evicted;
 };
+
+// For a page that the disk still fills to be dropped.
+constexpr int kDropAttempts = 1000;
+constexpr auto kDropPause = std::chrono::milliseconds(1);
 
 Result<UniqueFd> open_read(const std::filesystem::path& file) {
   UniqueFd fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
@@ -82,10 +88,20 @@ Result<void> read_in(const std::filesystem::path& file, std::uint64_t bytes) {
     at += static_cast<std::uint64_t>(got);
   }
   // What was read ahead goes again: reading without that would leave the cache in pieces of single pages,
-  // which are slower to read back.
-  if (const int error = ::posix_fadvise(fd.get(), static_cast<off_t>(bytes), 0, POSIX_FADV_DONTNEED);
-      error != 0)
-    return make_error(error, "posix_fadvise " + file.string());
+  // which are slower to read back. A page that the disk still fills cannot be dropped: it is waited for.
+  struct stat status {};
+  if (::fstat(fd.get(), &status) != 0) return make_error(errno, "stat " + file.string());
+  const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  const double wanted =
+      static_cast<double>(align_up(bytes, page)) / static_cast<double>(std::max<off_t>(status.st_size, 1));
+  for (int attempt = 0; attempt < kDropAttempts; ++attempt) {
+    if (const int error = ::posix_fadvise(fd.get(), static_cast<off_t>(bytes), 0, POSIX_FADV_DONTNEED);
+        error != 0)
+      return make_error(error, "posix_fadvise " + file.string());
+    SLUICE_TRY_ASSIGN(const double share, cached_share(file));
+    if (share <= wanted) break;
+    std::this_thread::sleep_for(kDropPause);
+  }
   return {};
 }
 

@@ -23,7 +23,7 @@ TEST(PageCacheTest, DropsAndReadsIn) {
   if (cached_share(file).value() == 1) GTEST_SKIP() << "a file system that keeps its files in memory";
   EXPECT_DOUBLE_EQ(cached_share(file).value(), 0);
   ASSERT_TRUE(read_in(file, kBytes / 2).ok());
-  EXPECT_NEAR(cached_share(file).value(), 0.5, 0.1);
+  EXPECT_DOUBLE_EQ(cached_share(file).value(), 0.5);
   ASSERT_TRUE(read_in(file, kBytes).ok());
   EXPECT_DOUBLE_EQ(cached_share(file).value(), 1);
 }
