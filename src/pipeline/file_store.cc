@@ -389,12 +389,13 @@ bool FileSource::start_next_run(Slot& slot, Op& op) {
 }
 
 Result<Submit> FileSource::submit(Slot& slot) {
-  if (!share_.begin()) return Submit::Busy;
+  if (reads_cached_ || !share_.begin()) return Submit::Busy;
   reset_ops(slot);
   std::fill(slot.zero_units.begin(), slot.zero_units.end(), false);
   mark_holes(slot);
   slot.cached =
       cached_fd_ && cache_->holds(slot.chunk.file_offset, slot.chunk.file_offset + slot.chunk.length);
+  reads_cached_ = slot.cached;
   for (Op& op : slot.ops) {
     if (!start_next_run(slot, op)) break;
   }
@@ -410,7 +411,10 @@ Result<Progress> FileSource::advance(Slot& slot, Op& op, std::int32_t result) {
   const Progress progress = advance_runs(
       slot, op, result, alignment_, -EBADMSG, [&] { start(slot, op); },
       [&] { (void)start_next_run(slot, op); });
-  if (progress == Progress::Done) share_.end();
+  if (progress == Progress::Done) {
+    share_.end();
+    if (slot.cached) reads_cached_ = false;
+  }
   if (progress == Progress::Done && slot.failed_op != nullptr) {
     std::string text = range_text("read", name_, slot, slot.failed_op->begin, slot.failed_op->end);
     if (slot.failed_result == -EBADMSG) text += ": the file ends early";

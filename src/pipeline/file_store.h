@@ -99,6 +99,8 @@ class FileSource final : public Stage {
 
   const char* name() const override { return "store"; }
   // Marks holes of the chunk in slot.zero_units (their buffer bytes are then undefined) and reads the rest.
+  // While a chunk comes from the page cache it is Busy: the kernel copies that one within the call that
+  // starts it, and its bytes are to be used while the processor's caches hold them.
   Result<Submit> submit(Slot& slot) override;
   Result<Progress> advance(Slot& slot, Op& op, std::int32_t result) override;
 
@@ -120,7 +122,8 @@ class FileSource final : public Stage {
   std::unique_ptr<PageCache> cache_;  // of a file that is read directly and is there in part
   std::uint64_t alignment_ = 1;
   bool direct_ = false;
-  bool finds_holes_ = true;  // the file system answers SEEK_DATA
+  bool reads_cached_ = false;  // a chunk comes from the page cache at the moment
+  bool finds_holes_ = true;    // the file system answers SEEK_DATA
   std::uint64_t extent_begin_ =
       0;  // what lseek last said: [extent_begin_, extent_end_) is all data or all hole
   std::uint64_t extent_end_ = 0;

@@ -32,7 +32,6 @@ Result<PipelineStats> Pipeline::run(const ProgressFn& progress, const std::funct
   while ((!failed_ && done_ < layout_.chunk_count()) || in_stages_ > 0) {
     if (!failed_ && cancelled && cancelled()) fail(Error{ECANCELED, "cancelled because another lane failed"});
     const std::uint64_t done_before = done_;
-    admit();
     offer();
     assert(in_stages_ > 0 || failed_);  // the progress argument of the header
     if (in_stages_ > 0) {
@@ -50,37 +49,43 @@ Result<PipelineStats> Pipeline::run(const ProgressFn& progress, const std::funct
   return stats_;
 }
 
-// Free slots take the next chunks, lowest first, so order_ stays sorted by chunk.
-void Pipeline::admit() {
-  if (failed_) return;
+// What is on the route first, lowest chunk first. Then free slots take the next chunks, lowest slot first,
+// until the first stage refuses one: order_ stays sorted by chunk, and a stage that takes one chunk at a time
+// uses the same few slots again and again, whose memory the caches still hold.
+void Pipeline::offer() {
+  bool accepts = true;
+  for (std::size_t i = 0; i < order_.size() && !failed_; ++i) {
+    if (order_[i]->state == SlotState::Ready) accepts = offer(*order_[i]) || order_[i]->stage > 0;
+  }
   for (Slot& slot : slots_) {
-    if (next_chunk_ == layout_.chunk_count()) return;
+    if (failed_ || !accepts || next_chunk_ == layout_.chunk_count()) return;
     if (slot.state != SlotState::Free) continue;
     slot.state = SlotState::Ready;
     slot.stage = 0;
     slot.chunk = layout_.chunk(next_chunk_++);
     std::fill(slot.zero_units.begin(), slot.zero_units.end(), false);
     order_.push_back(&slot);
+    accepts = offer(slot);
   }
 }
 
-void Pipeline::offer() {
-  for (Slot* slot : order_) {
-    if (failed_) return;
-    if (slot->state != SlotState::Ready) continue;
-    const std::uint64_t now_ns = reactor_.now_ns();  // before: a stage may do all its work in submit()
-    Result<Submit> answer = route_[slot->stage]->submit(*slot);
-    if (!answer) {
-      fail(std::move(answer).error());
-    } else if (*answer == Submit::Busy) {
-      ++stats_.stage[slot->stage].refused;
-    } else {
-      slot->state = SlotState::Running;
-      slot->entered_ns = now_ns;
-      if (running_[slot->stage]++ == 0) busy_since_ns_[slot->stage] = slot->entered_ns;
-      ++in_stages_;
-    }
+// False when the stage refused, or failed.
+bool Pipeline::offer(Slot& slot) {
+  const std::uint64_t now_ns = reactor_.now_ns();  // before: a stage may do all its work in submit()
+  Result<Submit> answer = route_[slot.stage]->submit(slot);
+  if (!answer) {
+    fail(std::move(answer).error());
+    return false;
   }
+  if (*answer == Submit::Busy) {
+    ++stats_.stage[slot.stage].refused;
+    return false;
+  }
+  slot.state = SlotState::Running;
+  slot.entered_ns = now_ns;
+  if (running_[slot.stage]++ == 0) busy_since_ns_[slot.stage] = slot.entered_ns;
+  ++in_stages_;
+  return true;
 }
 
 Result<void> Pipeline::wait_and_advance() {

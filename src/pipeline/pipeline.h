@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
-// The loop: admit chunks to free slots, offer ready slots to their stage, wait, advance. Fits one screen;
-// everything that touches the world is in the stages and the reactor.
+// The loop: offer ready slots to their stage, and the next chunks to the first one while slots are free,
+// wait, advance. Fits one screen; everything that touches the world is in the stages and the reactor.
 //
-// Progress: chunks are admitted in index order; the lowest one on the route is never refused for order; a
-// refusal for capacity implies something in flight; hence the loop never waits with nothing in flight
-// (asserted). Failure: the first error latches; admission and offering stop; what is in flight drains; run()
-// returns the error. Invariants asserted: I1 (states add up), I3 (one owner), I4 no allocation after start,
-// I5 nothing in flight when run() returns, I6 success only after every chunk and every stage's finish()
-// succeeded.
+// Progress: chunks come to the first stage in index order, and at most one waits there; the lowest one on the
+// route is never refused for order; a refusal for capacity implies something in flight; hence the loop never
+// waits with nothing in flight (asserted). Failure: the first error latches; admission and offering stop;
+// what is in flight drains; run() returns the error. Invariants asserted: I1 (states add up), I3 (one owner),
+// I4 no allocation after start, I5 nothing in flight when run() returns, I6 success only after every chunk
+// and every stage's finish() succeeded.
 #pragma once
 
 #include <array>
@@ -66,8 +66,8 @@ class Pipeline {
   void check_invariants() const;
 
  private:
-  void admit();
   void offer();
+  bool offer(Slot& slot);
   Result<void> wait_and_advance();
   void fail(Error error);
   void leave_stage(Slot& slot);

@@ -87,7 +87,7 @@ struct FileStore : public ::testing::Test {
 
   test::TempDir dir;
   ScriptedReactor reactor;
-  test::LaneMemory memory{kChunk, 1};
+  test::LaneMemory memory{kChunk, 2};
 };
 
 const FileOptions kBuffered{IoMode::Buffered, true, false};
@@ -441,6 +441,11 @@ TEST_F(FileStore, AutoReadsEachChunkWhereItIs) {
   const auto from = source(layout, {IoMode::Auto, true, false});
   EXPECT_TRUE(from->direct());
   EXPECT_FALSE(reads_directly(*from, 1));
+  Slot& cached = memory.slots[0];
+  Slot& next = memory.slots[1];
+  next.chunk = layout.chunk(2);
+  EXPECT_EQ(from->submit(next).value(), Submit::Busy) << "one chunk at a time comes from the cache";
+  EXPECT_EQ(from->advance(cached, cached.op(), kChunk).value(), Progress::Done);
   EXPECT_TRUE(reads_directly(*from, kChunks - 2));
   EXPECT_EQ(resident(), before);
   ::munmap(map, bytes);

@@ -9,6 +9,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -122,6 +123,20 @@ TEST_F(PipelineTest, ARefusedSlotIsOfferedAgainInChunkOrder) {
   ASSERT_TRUE(run().ok());
   EXPECT_TRUE(std::is_sorted(second.done.begin(), second.done.end()));
   EXPECT_EQ(second.done.size(), 20U);
+}
+
+// Its memory stays in the processor's caches that way.
+TEST_F(PipelineTest, AFirstStageThatTakesOneAtATimeUsesFewSlots) {
+  prepare(20, 8);
+  std::set<const Slot*> used;
+  first.refuses = [&](const Slot& slot) {
+    used.insert(&slot);
+    return first.running > 0;
+  };
+  ASSERT_TRUE(run().ok());
+  EXPECT_EQ(first.most_running, 1);
+  EXPECT_EQ(second.done.size(), 20U);
+  EXPECT_LE(used.size(), 3U) << "one in each stage, one that waits";
 }
 
 TEST_F(PipelineTest, TheFirstErrorStopsAdmissionAndWins) {
