@@ -74,6 +74,7 @@ Result<void> CriuSession::on_own_thread(const char* operation) const {
 // The kernel counts evictions, and its UNPAUSE gives one back: on top of a pause that a dump left behind when
 // it died, this session's would never end.
 Result<void> CriuSession::end_older_pause() {
+  if (std::exchange(older_pause_ended_, true)) return {};
   CriuArgs args{};
   args.op = CriuOp::Unpause;
   const int err = call_ioctl(ioctl_, kfd_.get(), kIocCriuOp, &args);

@@ -68,14 +68,19 @@ class CriuSession {
   CriuSession(const CriuSession&) = delete;
   CriuSession& operator=(const CriuSession&) = delete;
 
-  // PROCESS_INFO: stops the target's queues and counts what it has. A pause that an older dump left behind
-  // when it was killed is ended first. Once: EALREADY after a success (a second one would stop the queues
-  // twice, and UNPAUSE starts them once). Errors: EBADF (wrong thread, or the target is not traced by it),
-  // EACCES (capability), ENODEV (the target sees no GPU), EOPNOTSUPP (a kind of queue that cannot be dumped),
-  // EOVERFLOW (private data that no image can hold).
-  Result<ProcessInfo> process_info();
-  // Whether process_info() found such a pause.
+  // Ends a pause that an older dump left behind when it was killed; nothing where there is none. Once,
+  // further calls do nothing. Where there are several sessions, for all of them before the first
+  // process_info(): the kernel does not tell a process that was left paused from one that was just paused.
+  // Errors: EIO and the like.
+  Result<void> end_older_pause();
+  // Whether it found such a pause.
   bool found_paused() const { return found_paused_; }
+
+  // PROCESS_INFO: stops the target's queues and counts what it has, after end_older_pause(). Once: EALREADY
+  // after a success (a second one would stop the queues twice, and UNPAUSE starts them once). Errors: EBADF
+  // (wrong thread, or the target is not traced by it), EACCES (capability), ENODEV (the target sees no GPU),
+  // EOPNOTSUPP (a kind of queue that cannot be dumped), EOVERFLOW (private data that no image can hold).
+  Result<ProcessInfo> process_info();
 
   // CHECKPOINT. Needs process_info() first (EINVAL), once (EALREADY). The dma-buf descriptors are
   // close-on-exec. Errors: as above; EINVAL (the target's BOs or queues changed: it was not stopped), EMFILE,
@@ -100,13 +105,13 @@ class CriuSession {
 
  private:
   Result<void> on_own_thread(const char* operation) const;
-  Result<void> end_older_pause();
 
   UniqueFd kfd_;
   std::string name_;
   IoctlFunction ioctl_;
   pid_t owner_tid_;
   ProcessInfo info_;
+  bool older_pause_ended_ = false;
   bool asked_ = false;
   bool checkpointed_ = false;
   bool found_paused_ = false;

@@ -424,6 +424,7 @@ MatchOutcome Matcher::run() {
     std::string sentence = "the image was made with " + gpus(count) + " visible, here " +
                            gpus(local_.gpus.size()) + (local_.gpus.size() == 1 ? " is" : " are") +
                            ": the kernel wants the same number";
+    if (local_.gpus.size() > count) sentence += "; a device cgroup hides those that are too many";
     if (hidden_count_ != 0) sentence += " (" + gpus(hidden_count_) + " hidden here, by a device cgroup)";
     return refuse(std::move(sentence));
   }

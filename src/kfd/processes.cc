@@ -6,6 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 
 #include "kfd/directory.h"
@@ -108,6 +109,14 @@ Result<std::vector<FileHolder>> holders_of(int fd, dev_t device, const char* pro
     }
   }
   return holders;
+}
+
+std::vector<pid_t> processes_of(const std::vector<FileHolder>& holders) {
+  std::vector<pid_t> pids;
+  pids.reserve(holders.size());
+  for (const FileHolder& holder : holders) pids.push_back(holder.pid);
+  pids.erase(std::unique(pids.begin(), pids.end()), pids.end());
+  return pids;
 }
 
 Result<UniqueFd> take_descriptor(FileHolder holder) {

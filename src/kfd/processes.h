@@ -59,6 +59,9 @@ Result<std::vector<OpenFile>> open_device_files(const std::vector<pid_t>& pids, 
 // for `device`. Empty when none does.
 Result<std::vector<FileHolder>> holders_of(int fd, dev_t device, const char* proc = kProcPath);
 
+// The processes of holders that come in order of pid, each once.
+std::vector<pid_t> processes_of(const std::vector<FileHolder>& holders);
+
 // A descriptor of this process (close-on-exec) for the open file that `holder` names: the same struct file,
 // not a new one. Errors: ENOSYS (Linux before 5.6), EPERM, ESRCH, EBADF.
 Result<UniqueFd> take_descriptor(FileHolder holder);

@@ -54,8 +54,11 @@ class FileSink final : public Stage {
   Result<Progress> advance(Slot& slot, Op& op, std::int32_t result) override;
   Result<void> finish() override;
 
+  // For a file whose name is not known when it is begun. Before commit().
+  void set_name(std::string name) { name_ = std::move(name); }
+
   // Renames the temporary file to its name. The caller syncs the directory once for all files.
-  // REQUIRES: finish() succeeded. May be called from another thread after the lane ended.
+  // REQUIRES: finish() succeeded. May be called from another thread after the lane ended, as may set_name().
   Result<void> commit();
 
   bool direct() const { return direct_; }

@@ -23,6 +23,7 @@ namespace {
 constexpr std::uint64_t kLargestStaging = 64 * kGiB;
 constexpr std::uint64_t kLargestChunk = 64 * kMiB;
 constexpr std::uint32_t kFewestSlots = 2;
+constexpr std::uint32_t kEnoughSlots = 8;  // of a lane whose share was not chosen by the user
 constexpr std::size_t kLongestConfigFile = 64 * kKiB;
 
 std::string lower(std::string_view text) {
@@ -125,6 +126,17 @@ std::optional<std::uint64_t> parse_bytes(std::string_view text) {
   return number * unit;
 }
 
+Config Config::shared_by(unsigned lanes) const {
+  Config part = *this;
+  part.staging_bytes /= std::max(lanes, 1U);
+  const std::uint64_t enough = lanes > 1 ? kEnoughSlots : kFewestSlots;
+  while (part.staging_bytes / part.chunk_bytes < enough && part.chunk_bytes > kSumBlockBytes)
+    part.chunk_bytes /= 2;
+  part.staging_bytes =
+      std::max(part.staging_bytes - part.staging_bytes % part.chunk_bytes, kFewestSlots * part.chunk_bytes);
+  return part;
+}
+
 Config parse_config(const Lookup& lookup, LogLines& lines) {
   Config config;
   const Config standard;
@@ -139,23 +151,19 @@ Config parse_config(const Lookup& lookup, LogLines& lines) {
   // Upstream's cap on its copy buffer; 0 means no cap.
   const std::uint64_t cap = parse_size(lookup, "KFD_MAX_BUFFER_SIZE", 0, 0, UINT64_MAX, lines);
   if (cap != 0) config.staging_bytes = std::min(config.staging_bytes, cap);
-  // A small cap is kept by smaller chunks first; two slots of the smallest chunk are the least there can be.
-  while (config.staging_bytes / config.chunk_bytes < kFewestSlots && config.chunk_bytes > kSumBlockBytes) {
-    config.chunk_bytes /= 2;
-  }
-  if (config.staging_bytes / config.chunk_bytes < kFewestSlots) {
-    config.staging_bytes = kFewestSlots * config.chunk_bytes;
+  const Config wanted = config;
+  config = config.shared_by(1);
+  if (config.staging_bytes > wanted.staging_bytes) {
     lines.push_back({Level::Warning, "KFD_MAX_BUFFER_SIZE=" + std::to_string(cap) +
                                          " is less than the pipeline needs; " +
                                          std::to_string(config.staging_bytes) + " bytes per GPU are used"});
   }
-  config.staging_bytes -= config.staging_bytes % config.chunk_bytes;
   config.io_mode = parse_io_mode(lookup, lines);
   config.checksum = parse_switch(lookup, "SLUICE_CHECKSUM", standard.checksum, lines);
   config.sync = parse_switch(lookup, "SLUICE_SYNC", standard.sync, lines);
   config.zero_holes = parse_switch(lookup, "SLUICE_ZERO_HOLES", standard.zero_holes, lines);
   config.reuse_files = parse_switch(lookup, "SLUICE_REUSE", standard.reuse_files, lines);
-  config.parallel_restore = parse_switch(lookup, "SLUICE_PARALLEL_RESTORE", standard.parallel_restore, lines);
+  config.parallel = parse_switch(lookup, "SLUICE_PARALLEL", standard.parallel, lines);
   // Kept alive for as long as parse_match_rules() looks at them.
   std::map<std::string, std::optional<std::string>> values;
   kfd::ParsedMatchRules match = kfd::parse_match_rules([&](const char* name) -> const char* {

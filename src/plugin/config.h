@@ -30,11 +30,16 @@ struct Config {
   bool sync = true;
   bool zero_holes = true;
   bool reuse_files = false;
-  bool parallel_restore = true;
+  bool parallel = true;
   kfd::MatchRules match_rules;
 
   // Slots of one lane: at least 2, so that one can be copied while the other is written.
   std::uint32_t slots() const { return static_cast<std::uint32_t>(staging_bytes / chunk_bytes); }
+
+  // The same for one of `lanes` that use a GPU at the same time and share its staging memory. Chunks shrink
+  // before there are too few of them to keep all stages busy; two of the smallest are the least that a lane
+  // works with.
+  Config shared_by(unsigned lanes) const;
 };
 
 // "4096", "512K", "64M", "2G" (also lower case) as bytes. Nothing for anything else or what overflows.

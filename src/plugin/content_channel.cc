@@ -15,7 +15,7 @@ namespace sluice::plugin {
 namespace {
 
 constexpr std::uint64_t kMagic =
-    0x31302d6563696c73;  // "slice-01": changes with every change of the structs below
+    0x32302d6563696c73;  // "slice-02": changes with every change of the structs below
 constexpr std::size_t kReplyText = 512;
 
 struct Hello {
@@ -33,7 +33,8 @@ struct GpuHeader {
   std::uint32_t gpu_id = 0;
   std::uint32_t render_minor = 0;
   std::int32_t numa_node = -1;
-  std::uint32_t bos = 0;
+  std::uint32_t sharers = 1;
+  std::uint64_t bos = 0;
   Sum128 bo_table_digest{};
 };
 
@@ -150,8 +151,8 @@ Result<void> hand_over(int shared_socket, const ContentRequest& request, std::ch
   head.dump_id = request.dump_id;
   SLUICE_TRY(send_message(channel.get(), &head, sizeof head, {}));
   for (const GpuContents& gpu : request.gpus) {
-    const GpuHeader header{gpu.gpu_id, gpu.render_minor, gpu.numa_node,
-                           static_cast<std::uint32_t>(gpu.bos.size()), gpu.bo_table_digest};
+    const GpuHeader header{gpu.gpu_id,  gpu.render_minor, gpu.numa_node,
+                           gpu.sharers, gpu.bos.size(),   gpu.bo_table_digest};
     SLUICE_TRY(send_message(channel.get(), &header, sizeof header, {}));
     for (std::size_t at = 0; at < gpu.bos.size();) {
       BoBatch batch;
@@ -199,6 +200,7 @@ Result<ContentRequest> receive_request(int channel) {
     gpu.gpu_id = header.gpu_id;
     gpu.render_minor = header.render_minor;
     gpu.numa_node = header.numa_node;
+    gpu.sharers = header.sharers;
     gpu.bo_table_digest = header.bo_table_digest;
     gpu.bos.reserve(header.bos);
     while (gpu.bos.size() < header.bos) {

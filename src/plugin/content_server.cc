@@ -5,13 +5,15 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 
 namespace sluice::plugin {
 
-Result<std::unique_ptr<ContentServer>> ContentServer::make(const Config& config) {
+Result<std::unique_ptr<ContentServer>> ContentServer::make(const Config& config, std::size_t lanes) {
   std::unique_ptr<ContentServer> server(new ContentServer(config));
+  server->shared_.lanes = lanes;
   SLUICE_TRY_ASSIGN(auto pair, make_content_sockets());
   server->socket_ = std::move(pair.first);
   server->stop_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -62,11 +64,11 @@ Result<void> ContentServer::take_request() {
   if (!request) {
     answer = request.error();
   } else {
-    const auto began = std::chrono::steady_clock::now();
-    auto job = ContentsJob::start(Direction::Restore, image_dir_, request->id, std::move(request->gpus),
-                                  config_, request->dump_id);
+    const std::int64_t began_ns = monotonic_ns();
+    auto job = ContentsJob::restore(image_dir_, request->id, std::move(request->gpus), config_,
+                                    request->dump_id, shared_);
     if (job) {
-      running_.push_back({request->id, began, std::move(*job)});
+      running_.push_back({request->id, began_ns, std::move(*job)});
     } else {
       answer = job.error();
     }
@@ -84,6 +86,7 @@ Result<void> ContentServer::take_request() {
 Result<void> ContentServer::join(const std::function<void(const std::string&)>& report) {
   if (joined_) return outcome_;
   joined_ = true;
+  const std::int64_t joined_ns = monotonic_ns();
   if (thread_) {
     const std::uint64_t one = 1;
     if (TEMP_FAILURE_RETRY(write(stop_.get(), &one, sizeof one)) != sizeof one) {
@@ -101,9 +104,10 @@ Result<void> ContentServer::join(const std::function<void(const std::string&)>& 
       for (Running& other : running_) other.job->cancel();
     }
     for (LogLine& line : running.job->take_log_lines()) log_lines_.push_back(std::move(line));
-    finished_.push_back(
-        {running.id, running.job->outcomes(),
-         std::chrono::duration<double>(std::chrono::steady_clock::now() - running.began).count()});
+    FileTimes times{running.began_ns, joined_ns, running.began_ns};
+    for (const GpuOutcome& gpu : running.job->outcomes())
+      times.ended_ns = std::max(times.ended_ns, gpu.ended_ns);
+    finished_.push_back({running.id, running.job->outcomes(), times});
   }
   running_.clear();
   return outcome_;

@@ -8,13 +8,13 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <memory>
 #include <optional>
 #include <vector>
 
 #include "pipeline/lane.h"
 #include "plugin/content_channel.h"
+#include "plugin/stats.h"
 
 namespace sluice::plugin {
 
@@ -22,7 +22,8 @@ class ContentServer {
  public:
   // Puts the tasks' end of the socket into the host's fdstore. Starts no thread. Errors: socketpair's; EIO
   // when the fdstore refuses.
-  static Result<std::unique_ptr<ContentServer>> make(const Config& config);
+  // `lanes`: that all tasks together will ask for.
+  static Result<std::unique_ptr<ContentServer>> make(const Config& config, std::size_t lanes);
   ~ContentServer();  // cancels whatever runs and joins
 
   int fdstore_id() const { return fdstore_id_; }
@@ -41,7 +42,7 @@ class ContentServer {
   struct Finished {
     int id = 0;
     std::vector<GpuOutcome> gpus;
-    double seconds = 0;  // from the request to the end of its last lane
+    FileTimes times;
   };
   std::vector<Finished> take_finished() { return std::exchange(finished_, {}); }
   LogLines take_log_lines() { return std::exchange(log_lines_, {}); }
@@ -49,7 +50,7 @@ class ContentServer {
  private:
   struct Running {
     int id = 0;
-    std::chrono::steady_clock::time_point began;
+    std::int64_t began_ns = 0;
     std::unique_ptr<ContentsJob> job;
   };
   explicit ContentServer(const Config& config) : config_(config) {}
@@ -57,6 +58,7 @@ class ContentServer {
   Result<void> take_request();
 
   Config config_;
+  SharedByJobs shared_;
   int fdstore_id_ = -1;
   int image_dir_ = -1;
   UniqueFd socket_;

@@ -16,6 +16,7 @@ namespace sluice::plugin {
 
 namespace {
 
+constexpr int kNoId = -1;  // of a dump: the host says it later
 constexpr auto kProgressPeriod = std::chrono::seconds(1);
 
 std::string gpu_words(std::uint32_t gpu_id) {
@@ -26,14 +27,21 @@ std::string gpu_words(std::uint32_t gpu_id) {
 
 }  // namespace
 
+std::int64_t monotonic_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
 // Everything of one lane. The members the lane's thread makes for itself (arena, ring, device, stages) live
 // on its stack, in run_lane(); what outlives the thread is here.
 struct ContentsJob::Lane {
-  Lane(GpuContents contents, ImageLayout its_layout)
-      : gpu(std::move(contents)), layout(std::move(its_layout)) {}
+  Lane(GpuContents contents, ImageLayout its_layout, std::uint32_t its_slots)
+      : gpu(std::move(contents)), layout(std::move(its_layout)), slots(its_slots) {}
 
   GpuContents gpu;
   ImageLayout layout;
+  std::uint32_t slots;
   Sidecar sidecar;  // restore: as read; dump: filled by the lane
   bool has_sums = false;
   std::unique_ptr<FileSink> sink;  // dump: finished by the lane, committed by commit()
@@ -43,55 +51,78 @@ struct ContentsJob::Lane {
 };
 
 ContentsJob::ContentsJob(Direction direction, int image_dir, int id, const Config& config,
-                         const DumpId& dump_id)
-    : direction_(direction), image_dir_(image_dir), id_(id), config_(config), dump_id_(dump_id) {}
+                         const DumpId& dump_id, SharedByJobs& shared)
+    : direction_(direction),
+      image_dir_(image_dir),
+      id_(id),
+      config_(config),
+      dump_id_(dump_id),
+      shared_(shared) {}
 
 ContentsJob::~ContentsJob() {
   cancel();
   lanes_.clear();  // joins
 }
 
-Result<std::unique_ptr<ContentsJob>> ContentsJob::start(Direction direction, int image_dir, int id,
-                                                        std::vector<GpuContents> gpus, const Config& config,
-                                                        const DumpId& dump_id) {
-  std::unique_ptr<ContentsJob> job(new ContentsJob(direction, image_dir, id, config, dump_id));
-  for (GpuContents& gpu : gpus) {
-    std::vector<std::uint64_t> sizes;
-    sizes.reserve(gpu.bos.size());
-    for (const ContentBo& bo : gpu.bos) sizes.push_back(bo.bytes);
-    SLUICE_TRY_ASSIGN(ImageLayout layout, ImageLayout::make(sizes, config.chunk_bytes));
-    Sidecar sidecar;
-    bool has_sums = false;
-    if (direction == Direction::Dump) {
-      has_sums = config.checksum;
-      sidecar.table = SumTable::sized(layout.file_bytes(), kSumBlockBytes);
-      sidecar.bo_table_digest = gpu.bo_table_digest;
-      sidecar.dump_id = dump_id;
-      sidecar.pages_file = pages_image_name(id, gpu.gpu_id);
-    } else if (config.checksum) {
-      SLUICE_TRY_ASSIGN(has_sums, job->read_sidecar(gpu, layout, sidecar));
-      if (has_sums && sidecar.table.block_bytes > config.chunk_bytes) {
-        SLUICE_TRY_ASSIGN(layout, ImageLayout::make(sizes, sidecar.table.block_bytes));
-      }
-    }
-    auto lane = std::make_unique<Lane>(std::move(gpu), std::move(layout));
-    lane->sidecar = std::move(sidecar);
-    lane->has_sums = has_sums;
-    job->lanes_.push_back(std::move(lane));
-  }
-  job->running_ = job->lanes_.size();
-  for (std::size_t i = 0; i < job->lanes_.size(); ++i) {
-    Lane& lane = *job->lanes_[i];
-    auto thread =
-        LaneThread::start("sluice-" + std::to_string(lane.gpu.render_minor),
-                          [job = job.get(), &lane]() -> Result<void> { return job->run_and_report(lane); });
-    if (!thread) {
-      job->cancel();
-      return std::move(thread).error();  // the job's destructor joins those that run
-    }
-    lane.thread.emplace(std::move(*thread));
-  }
+Result<std::unique_ptr<ContentsJob>> ContentsJob::dump(int image_dir, std::vector<GpuContents> gpus,
+                                                       const Config& config, const DumpId& dump_id,
+                                                       SharedByJobs& shared) {
+  std::unique_ptr<ContentsJob> job(
+      new ContentsJob(Direction::Dump, image_dir, kNoId, config, dump_id, shared));
+  SLUICE_TRY(job->start(std::move(gpus)));
   return job;
+}
+
+Result<std::unique_ptr<ContentsJob>> ContentsJob::restore(int image_dir, int id,
+                                                          std::vector<GpuContents> gpus, const Config& config,
+                                                          const DumpId& dump_id, SharedByJobs& shared) {
+  std::unique_ptr<ContentsJob> job(
+      new ContentsJob(Direction::Restore, image_dir, id, config, dump_id, shared));
+  SLUICE_TRY(job->start(std::move(gpus)));
+  return job;
+}
+
+// On error the job's destructor joins the lanes that run.
+Result<void> ContentsJob::start(std::vector<GpuContents> gpus) {
+  for (GpuContents& gpu : gpus) {
+    SLUICE_TRY_ASSIGN(std::unique_ptr<Lane> lane, make_lane(std::move(gpu)));
+    lanes_.push_back(std::move(lane));
+  }
+  running_ = lanes_.size();
+  for (const std::unique_ptr<Lane>& each : lanes_) {
+    Lane& lane = *each;
+    lane.outcome.began_ns = monotonic_ns();
+    SLUICE_TRY_ASSIGN(LaneThread thread,
+                      LaneThread::start("sluice-" + std::to_string(lane.gpu.render_minor),
+                                        [this, &lane]() -> Result<void> { return run_and_report(lane); }));
+    lane.thread.emplace(std::move(thread));
+  }
+  return {};
+}
+
+Result<std::unique_ptr<ContentsJob::Lane>> ContentsJob::make_lane(GpuContents gpu) {
+  std::vector<std::uint64_t> sizes;
+  sizes.reserve(gpu.bos.size());
+  for (const ContentBo& bo : gpu.bos) sizes.push_back(bo.bytes);
+  const Config config = config_.shared_by(gpu.sharers);
+  SLUICE_TRY_ASSIGN(ImageLayout layout, ImageLayout::make(sizes, config.chunk_bytes));
+  Sidecar sidecar;
+  bool has_sums = false;
+  if (direction_ == Direction::Dump) {
+    has_sums = config.checksum;
+    sidecar.table = SumTable::sized(layout.file_bytes(), kSumBlockBytes);
+    sidecar.bo_table_digest = gpu.bo_table_digest;
+    sidecar.dump_id = dump_id_;
+  } else if (config.checksum) {
+    SLUICE_TRY_ASSIGN(has_sums, read_sidecar(gpu, layout, sidecar));
+    if (has_sums && sidecar.table.block_bytes > config.chunk_bytes) {
+      SLUICE_TRY_ASSIGN(layout, ImageLayout::make(sizes, sidecar.table.block_bytes));
+    }
+  }
+  auto lane = std::make_unique<Lane>(std::move(gpu), std::move(layout), config.slots());
+  lane->sidecar = std::move(sidecar);
+  lane->has_sums = has_sums;
+  return lane;
 }
 
 // Whether there are sums for the GPU's pages file; those that belong to another dump or table are an error.
@@ -116,7 +147,6 @@ Result<bool> ContentsJob::read_sidecar(const GpuContents& gpu, const ImageLayout
 }
 
 Result<void> ContentsJob::run_and_report(Lane& lane) {
-  const auto began = std::chrono::steady_clock::now();
   Result<void> result = [&]() -> Result<void> {
     try {
       return run_lane(lane);
@@ -124,7 +154,7 @@ Result<void> ContentsJob::run_and_report(Lane& lane) {
       return Error{ENOMEM, "out of memory in the lane of " + gpu_words(lane.gpu.gpu_id)};
     }
   }();
-  lane.outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  lane.outcome.ended_ns = monotonic_ns();
   const std::lock_guard lock(mutex_);
   if (!result && !failed_) {
     failed_ = true;
@@ -139,7 +169,7 @@ Result<void> ContentsJob::run_and_report(Lane& lane) {
 Result<void> ContentsJob::run_lane(Lane& lane) {
   const ImageLayout& layout = lane.layout;
   const auto slot_count =
-      static_cast<std::uint32_t>(std::min<std::uint64_t>(config_.slots(), layout.chunk_count()));
+      static_cast<std::uint32_t>(std::min<std::uint64_t>(lane.slots, layout.chunk_count()));
   // Made in this order, so destroyed in the other: stages first, then what they use.
   SLUICE_TRY_ASSIGN(StagingArena arena,
                     StagingArena::make(layout.chunk_bytes(), slot_count, lane.gpu.numa_node));
@@ -165,7 +195,7 @@ Result<void> ContentsJob::run_lane(Lane& lane) {
     note(Level::Warning, gpu_words(lane.gpu.gpu_id) + ": " + copy->staging_note());
 
   std::unique_ptr<SlotWorkers> workers;
-  if (const unsigned threads = lane.has_sums ? spare_workers(lanes_.size()) : 0; threads > 0) {
+  if (const unsigned threads = lane.has_sums ? spare_workers(shared_.lanes) : 0; threads > 0) {
     SLUICE_TRY_ASSIGN(workers, SlotWorkers::start("sluice-sum", threads, slot_count));
   }
   ChecksumStage checksum(
@@ -174,16 +204,17 @@ Result<void> ContentsJob::run_lane(Lane& lane) {
       [this, &lane](std::uint64_t offset, std::uint64_t length) { return describe(lane, offset, length); },
       std::move(workers));
   const FileOptions file_options{config_.io_mode, config_.zero_holes, config_.sync, config_.reuse_files,
-                                 &disk_};
-  const std::string pages = pages_image_name(id_, lane.gpu.gpu_id);
+                                 &shared_.disk};
   std::unique_ptr<FileSource> source;
   std::array<Stage*, 3> route{};
   if (direction_ == Direction::Dump) {
-    SLUICE_TRY_ASSIGN(lane.sink, FileSink::create(image_dir_, pages, layout, *reactor, file_options));
+    SLUICE_TRY_ASSIGN(lane.sink,
+                      FileSink::create(image_dir_, lane.gpu.working_name, layout, *reactor, file_options));
     route = {copy.get(), &checksum, lane.sink.get()};
     lane.outcome.direct_io = lane.sink->direct();
   } else {
-    SLUICE_TRY_ASSIGN(source, FileSource::open(image_dir_, pages, layout, *reactor, file_options));
+    SLUICE_TRY_ASSIGN(source, FileSource::open(image_dir_, pages_image_name(id_, lane.gpu.gpu_id), layout,
+                                               *reactor, file_options));
     route = {source.get(), &checksum, copy.get()};
     lane.outcome.direct_io = source->direct();
   }
@@ -232,12 +263,15 @@ Result<void> ContentsJob::wait(const std::function<void(const std::string&)>& re
   return {};
 }
 
-Result<void> ContentsJob::commit() {
+Result<void> ContentsJob::commit(int id) {
   for (const auto& lane : lanes_) {
+    const std::string pages = pages_image_name(id, lane->gpu.gpu_id);
     if (lane->has_sums) {
-      SLUICE_TRY(write_image(image_dir_, sums_image_name(id_, lane->gpu.gpu_id), pack_sidecar(lane->sidecar),
+      lane->sidecar.pages_file = pages;
+      SLUICE_TRY(write_image(image_dir_, sums_image_name(id, lane->gpu.gpu_id), pack_sidecar(lane->sidecar),
                              config_.sync));
     }
+    lane->sink->set_name(pages);
     SLUICE_TRY(lane->sink->commit());
   }
   return {};

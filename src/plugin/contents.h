@@ -3,8 +3,8 @@
 // once.
 //
 // The same job serves the dump, a task that restores itself, and the content server in CRIU's main process.
-// start() makes the lane threads and returns; wait() joins them. Nothing outlives wait(): no thread, ring,
-// io-wq worker, map or fd.
+// Any number of jobs run at once. dump() and restore() make the lane threads and return; wait() joins them.
+// Nothing outlives wait(): no thread, ring, io-wq worker, map or fd.
 //
 // dump:    BO table → layout → chunk → [slot] → SDMA copy → checksum → file     then sums, then rename
 // restore: file → checksum (compared before it goes on) → SDMA copy → BO
@@ -46,9 +46,20 @@ struct GpuContents {
   int numa_node = -1;              // of that GPU, -1 = unknown
   std::vector<ContentBo> bos;
   Sum128 bo_table_digest{};  // of the metadata image's entries for this GPU
+  unsigned sharers = 1;      // lanes of the whole dump or restore that use this GPU and share its staging
+  // Dump: what the pages file is called until commit(); one of this name that is there is written over where
+  // the configuration says so.
+  std::string working_name;
 };
 
-// What became of one GPU's contents. Times from the start of the lane to its end, durable.
+// What all jobs of one dump or restore share. Outlives them.
+struct SharedByJobs {
+  FairShare disk;                     // all lanes write to, or read from, one directory
+  std::atomic<std::size_t> lanes{1};  // that may run at once
+};
+
+// What became of one GPU's contents. Times in nanoseconds of CLOCK_MONOTONIC: from the start of the lane to
+// its end, durable.
 struct GpuOutcome {
   std::uint32_t gpu_id = 0;
   std::uint64_t bos = 0;
@@ -58,19 +69,27 @@ struct GpuOutcome {
   std::uint64_t pinned_bytes = 0;  // staging registered with GPU and ring
   bool direct_io = false;
   bool verified = false;  // restore: every block was compared with its sum
-  double seconds = 0;
+  std::int64_t began_ns = 0;
+  std::int64_t ended_ns = 0;
   PipelineStats stats;
+
+  double seconds() const { return static_cast<double>(ended_ns - began_ns) / 1e9; }
 };
+
+std::int64_t monotonic_ns();
 
 class ContentsJob {
  public:
-  // Starts one lane per entry of `gpus` that has BOs. `image_dir` is borrowed until the job is destroyed.
-  // `dump_id` ties the sidecars to the metadata image: written on dump, compared on restore (all zero: not
-  // known, not compared). Errors: EAGAIN (threads), what opening or reading a sidecar gave. On error nothing
-  // is running.
-  static Result<std::unique_ptr<ContentsJob>> start(Direction direction, int image_dir, int id,
-                                                    std::vector<GpuContents> gpus, const Config& config,
-                                                    const DumpId& dump_id);
+  // Start one lane per entry of `gpus`, each of which has BOs. `image_dir` and `shared` are borrowed until
+  // the job is destroyed. `dump_id` ties the sidecars to the metadata image: written on dump, compared on
+  // restore (all zero: not known, not compared). `id` is CRIU's of the KFD file: it names the images. Errors:
+  // EAGAIN (threads), what opening or reading a sidecar gave. On error nothing is running.
+  static Result<std::unique_ptr<ContentsJob>> dump(int image_dir, std::vector<GpuContents> gpus,
+                                                   const Config& config, const DumpId& dump_id,
+                                                   SharedByJobs& shared);
+  static Result<std::unique_ptr<ContentsJob>> restore(int image_dir, int id, std::vector<GpuContents> gpus,
+                                                      const Config& config, const DumpId& dump_id,
+                                                      SharedByJobs& shared);
   ~ContentsJob();  // cancels and joins
 
   // Waits for all lanes; the first error of any lane wins and makes the others stop. `report` (may be null)
@@ -78,7 +97,7 @@ class ContentsJob {
   Result<void> wait(const std::function<void(const std::string&)>& report);
 
   // Dump, after wait() succeeded: writes the sidecars and renames the pages files to their names.
-  Result<void> commit();
+  Result<void> commit(int id);
 
   void cancel() { cancelled_ = true; }
 
@@ -89,7 +108,10 @@ class ContentsJob {
 
  private:
   struct Lane;
-  ContentsJob(Direction direction, int image_dir, int id, const Config& config, const DumpId& dump_id);
+  ContentsJob(Direction direction, int image_dir, int id, const Config& config, const DumpId& dump_id,
+              SharedByJobs& shared);
+  Result<void> start(std::vector<GpuContents> gpus);
+  Result<std::unique_ptr<Lane>> make_lane(GpuContents gpu);
   Result<bool> read_sidecar(const GpuContents& gpu, const ImageLayout& layout, Sidecar& sidecar);
   Result<void> run_and_report(Lane& lane);
   Result<void> run_lane(Lane& lane);
@@ -98,10 +120,10 @@ class ContentsJob {
 
   Direction direction_;
   int image_dir_;
-  int id_;
+  int id_;  // restore only
   Config config_;
   DumpId dump_id_;
-  FairShare disk_;  // all lanes write to, or read from, one directory
+  SharedByJobs& shared_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::vector<GpuOutcome> outcomes_;
   std::atomic<bool> cancelled_{false};

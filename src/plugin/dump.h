@@ -12,10 +12,8 @@
 #include <vector>
 
 #include "kfd/criu_ops.h"
-#include "kfd/topology.h"
-#include "plugin/config.h"
-#include "plugin/contents.h"
 #include "plugin/criu_host.h"
+#include "plugin/process_dump.h"
 
 namespace sluice::plugin {
 
@@ -25,6 +23,9 @@ class Dumper {
   // pre-dump only accept_map() is asked, and nothing must change: CRIU never calls exit() after it.
   static Result<std::unique_ptr<Dumper>> make(RunStage stage);
   ~Dumper();  // unpauses what finish() could not
+
+  // CHECKPOINT_DEVICES: stops the queues of every KFD process of the tree and starts their contents, once.
+  Result<void> begin_all();
 
   // DUMP_EXT_FILE. 0 when the file is ours and dumped, nothing when it is not ours. `fd` is a descriptor of
   // the target's open file, borrowed.
@@ -42,23 +43,22 @@ class Dumper {
   Result<void> finish(int ret);
 
  private:
-  // The open file of /dev/kfd through which a KFD process was dumped.
+  // An open file of /dev/kfd. Through one of each KFD process that process is dumped; others are aliases.
   struct KfdFile {
-    int id = 0;
-    std::vector<pid_t> holders;  // processes whose descriptor it is
-    kfd::CriuSession* session = nullptr;
-  };
-  // A GPU of a dumped KFD process, as far as render files of it want to know.
-  struct ProcessGpu {
-    std::uint32_t minor = 0;
-    std::uint32_t user_gpu_id = 0;
-    std::optional<std::uint64_t>
-        bo_offset;  // mmap offset of one of its BOs: only the file KFD acquired may map it
+    std::vector<pid_t> holders;           // processes whose descriptor it is
+    std::string name;                     // of its process, for messages
+    kfd::CriuSession* session = nullptr;  // has a descriptor of it
+    std::unique_ptr<ProcessDump> process;
+    std::optional<std::size_t> alias_of;  // another one of kfd_files_; then it has no process
+    std::optional<int> id;                // CRIU's, once DUMP_EXT_FILE has come for it
+
+    bool begun() const { return process || alias_of; }
   };
   // An open render node that was dumped.
   struct RenderFile {
     int id = 0;
     UniqueFd file;  // ours, of the target's open file: to ask what it may map
+    std::vector<pid_t> holders;
     std::uint32_t minor = 0;
     std::uint32_t user_gpu_id = 0;
     std::optional<bool> kfd_acquired;  // unknown until a BO of its GPU was seen
@@ -68,34 +68,36 @@ class Dumper {
   void note_in_inventory();
   Result<void> check_kfd_maps();
   Result<void> dump_kfd(int fd, int id);
+  Result<std::vector<std::pair<UniqueFd, std::vector<pid_t>>>> take_kfd_files() const;
+  Result<void> open_files();
+  Result<void> add_file(UniqueFd own, std::vector<pid_t> holders);
+  Result<KfdFile*> find(int fd);
+  Result<void> begin(KfdFile& file);
+  Result<void> start_contents();
+  Result<void> write_alias(const KfdFile& file);
   Result<void> dump_render(int fd, int id, std::uint32_t minor);
-  Result<const KfdFile*> find_alias(int fd, const std::vector<pid_t>& holders) const;
-  Result<void> dump_process(kfd::CriuSession& session, int id, const std::vector<pid_t>& holders);
-  Result<std::vector<GpuOutcome>> dump_contents(std::vector<GpuContents> contents, int id);
-  Result<std::vector<GpuContents>> contents_of(kfd::Checkpoint& checkpoint) const;
-  void note_gpus(const kfd::Checkpoint& checkpoint);
+  Result<std::optional<std::size_t>> find_alias(const KfdFile& wanted) const;
   Result<void> settle(RenderFile& render);
   Result<void> write_render(const RenderFile& render);
   Result<void> remove_stale();
   void remove_images();
   void remove_old_pages();
   void name_hopeless_maps() const;
+  void stop_unasked(bool say);
 
   RunStage stage_;
-  Config config_;
+  DumpRun run_;
   dev_t kfd_device_ = 0;  // 0: no KFD on this machine
-  kfd::Topology topology_;
   std::string topology_error_;
-  std::uint32_t kfd_minor_version_ = 0;
-  DumpId dump_id_{};
   kfd::UnpauseGuard sessions_;
-  std::vector<KfdFile> kfd_files_;
-  std::vector<ProcessGpu> gpus_;
+  std::vector<KfdFile> kfd_files_;  // behind sessions_ and run_: contents stop before queues run
+  std::vector<std::pair<ProcessGpu, std::vector<pid_t>>> gpus_;  // with the holders of the KFD file
   std::vector<RenderFile> render_files_;
   std::vector<std::string> images_;  // names of this dump, in the order in which they must go
   bool in_inventory_ = false;
   bool kfd_maps_checked_ = false;
   bool stale_removed_ = false;
+  bool files_opened_ = false;
   std::vector<std::string> old_pages_;  // pages files of an earlier dump that may be written over
 };
 

@@ -6,6 +6,7 @@
 // The only exported symbol is CR_PLUGIN_DESC. All hooks run in the thread that loaded the plugin, or in a
 // task forked from it.
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <memory>
@@ -21,10 +22,15 @@ namespace sluice::plugin {
 namespace {
 
 // One of them exists between init() and exit(). If CRIU ends without calling exit(), the dumper's destructor
-// still starts the queues again; in a process CRIU forked it finds that it is not the tracer and does
-// nothing. The restorer, owned as well, is never destroyed that way: such a process has its server's thread
-// on paper only.
-std::unique_ptr<Dumper> dumper;
+// still starts the queues again, but not in a process that CRIU has forked: such a one has the lanes' threads
+// on paper only, and would wait for them for ever. The restorer, owned as well, is never destroyed that way.
+struct DeleteWhereMade {
+  pid_t maker = getpid();
+  void operator()(Dumper* made) const {
+    if (getpid() == maker) delete made;
+  }
+};
+std::unique_ptr<Dumper, DeleteWhereMade> dumper;
 Restorer* restorer = nullptr;
 
 // What the user can do about an error that does not say so itself; empty where only the text can tell.
@@ -87,7 +93,8 @@ int on_init(int stage) {
       SLUICE_TRY_ASSIGN(std::unique_ptr<Restorer> made, Restorer::make());
       restorer = made.release();
     } else {
-      SLUICE_TRY_ASSIGN(dumper, Dumper::make(static_cast<RunStage>(stage)));
+      SLUICE_TRY_ASSIGN(std::unique_ptr<Dumper> made, Dumper::make(static_cast<RunStage>(stage)));
+      dumper = {made.release(), DeleteWhereMade()};
     }
     return Answer(0);
   });
@@ -96,7 +103,7 @@ int on_init(int stage) {
 void on_exit(int stage, int ret) {
   (void)guarded("exit", [&]() -> Result<Answer> {
     if (stage == kStageDump && dumper) {
-      const auto finishing = std::exchange(dumper, nullptr);
+      const auto finishing = std::move(dumper);
       SLUICE_TRY(finishing->finish(ret));
     } else if (stage == kStageRestore && restorer != nullptr) {
       const std::unique_ptr<Restorer> finishing(std::exchange(restorer, nullptr));
@@ -117,6 +124,14 @@ int on_handle_device_vma(int fd, const struct stat* st) {
   return guarded("HANDLE_DEVICE_VMA", [&]() -> Result<Answer> {
     (void)fd;
     return dumper ? dumper->accept_map(*st) : Answer();
+  });
+}
+
+int on_checkpoint_devices(int pid) {
+  return guarded("CHECKPOINT_DEVICES", [&]() -> Result<Answer> {
+    (void)pid;  // one for each task: the first stands for all
+    if (dumper) SLUICE_TRY(dumper->begin_all());
+    return Answer();  // other plugins are asked, too: a task may have GPUs of theirs
   });
 }
 
@@ -201,6 +216,7 @@ namespace {
   CR_PLUGIN_DESC.hooks[kHookHandleDeviceVma] = hook(on_handle_device_vma);
   CR_PLUGIN_DESC.hooks[kHookUpdateVmaMap] = hook(on_update_vma_map);
   CR_PLUGIN_DESC.hooks[kHookResumeDevicesLate] = hook(on_resume_devices_late);
+  CR_PLUGIN_DESC.hooks[kHookCheckpointDevices] = hook(on_checkpoint_devices);
   CR_PLUGIN_DESC.hooks[kHookPostForking] = hook(on_post_forking);
   CR_PLUGIN_DESC.hooks[kHookRestoreInit] = hook(on_restore_init);
   CR_PLUGIN_DESC.hooks[kHookDumpDevicesLate] = hook(on_dump_devices_late);

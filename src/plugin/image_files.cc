@@ -19,10 +19,10 @@ namespace sluice::plugin {
 
 namespace {
 
-std::string per_gpu_name(const char* kind, int id, std::uint32_t gpu_id) {
-  char name[64];
-  (void)std::snprintf(name, sizeof name, "amdgpu-%s-%d-%04" PRIx32 ".img", kind, id, gpu_id);
-  return name;
+std::string gpu_ending(std::uint32_t gpu_id) {
+  char ending[24];
+  (void)std::snprintf(ending, sizeof ending, "-%04" PRIx32 ".img", gpu_id);
+  return ending;
 }
 
 Result<void> write_all(int fd, std::span<const std::uint8_t> bytes, const std::string& name) {
@@ -72,13 +72,20 @@ std::string kfd_image_name(int id) {
   return "amdgpu-kfd-" + std::to_string(id) + ".img";
 }
 std::string pages_image_name(int id, std::uint32_t gpu_id) {
-  return per_gpu_name("pages", id, gpu_id);
+  return "amdgpu-pages-" + std::to_string(id) + gpu_ending(gpu_id);
 }
 std::string sums_image_name(int id, std::uint32_t gpu_id) {
-  return per_gpu_name("sums", id, gpu_id);
+  return "amdgpu-sums-" + std::to_string(id) + gpu_ending(gpu_id);
 }
 std::string render_image_name(int id) {
   return "amdgpu-renderD-" + std::to_string(id) + ".img";
+}
+
+std::string pages_image_ending(std::uint32_t gpu_id) {
+  return gpu_ending(gpu_id);
+}
+std::string unnamed_pages_image(unsigned number, std::uint32_t gpu_id) {
+  return "amdgpu-pages-unnamed" + std::to_string(number) + gpu_ending(gpu_id);
 }
 
 Result<void> write_image(int dir_fd, const std::string& name, std::span<const std::uint8_t> payload,

@@ -20,6 +20,11 @@ std::string pages_image_name(int id, std::uint32_t gpu_id);  // amdgpu-pages-<id
 std::string sums_image_name(int id, std::uint32_t gpu_id);   // amdgpu-sums-<id>-<gpu_id %04x>.img
 std::string render_image_name(int id);                       // amdgpu-renderD-<id>.img
 
+// How the names of a GPU's pages files end, whatever the id.
+std::string pages_image_ending(std::uint32_t gpu_id);
+// For the pages file of a process whose id is not known yet: another one for each `number`.
+std::string unnamed_pages_image(unsigned number, std::uint32_t gpu_id);
+
 // Largest metadata image we read or write. 100 000 BOs need about 40 MB.
 inline constexpr std::uint64_t kLargestImageBytes = 1ULL << 30;
 

@@ -27,10 +27,10 @@ int numa_node_of_render_minor(std::uint32_t minor) {
   return node;
 }
 
-void write_stats(Direction direction, int id, double seconds, std::span<const GpuOutcome> gpus) {
+void write_stats(Direction direction, int id, const FileTimes& times, std::span<const GpuOutcome> gpus) {
   for (const GpuOutcome& gpu : gpus) log_line(Level::Info, summary_line(direction, gpu));
   const std::string name = stats_name(direction, id);
-  const std::string text = stats_json(id, seconds, gpus);
+  const std::string text = stats_json(id, times, gpus);
   const UniqueFd fd(
       openat(image_dir_fd(), name.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!fd ||

@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <chrono>
 #include <cinttypes>
 #include <cstdio>
 
@@ -58,6 +57,12 @@ Result<void> check_user_namespace() {
                "initial one; nothing was created"};
 }
 
+bool gpu_has_contents(const kfd::KfdImage& image, std::uint32_t gpu_id) {
+  return std::any_of(image.bos.begin(), image.bos.end(), [gpu_id](const kfd::BoEntry& bo) {
+    return bo.gpu_id == gpu_id && kfd::has_contents(bo.alloc_flags);
+  });
+}
+
 void log_progress(const std::string& line) {
   log_line(Level::Info, line);
 }
@@ -73,29 +78,38 @@ Result<std::unique_ptr<Restorer>> Restorer::make() {
   LogLines lines;
   restorer->config_ = parse_config(environment_and_file(kConfigFile, lines), lines);
   log_lines(lines);
+  restorer->survey_images();
   restorer->ask_record_bytes();
-  if (restorer->config_.parallel_restore && host_has_post_forking()) {
-    SLUICE_TRY_ASSIGN(restorer->server_, ContentServer::make(restorer->config_));
+  if (restorer->config_.parallel && host_has_post_forking()) {
+    SLUICE_TRY_ASSIGN(restorer->server_, ContentServer::make(restorer->config_, restorer->all_lanes()));
   }
   return restorer;
+}
+
+// What has to be known of all images before there is a task. What is wrong with one, the task that needs it
+// will say.
+void Restorer::survey_images() {
+  if (streaming()) return;
+  const auto names = list_kfd_images(image_dir_fd());
+  if (!names) return;
+  for (const std::string& name : *names) {
+    const auto payload = read_image(image_dir_fd(), name);
+    const auto image = payload ? unpack_kfd_image(*payload, name) : Result<kfd::KfdImage>(payload.error());
+    if (!image) continue;
+    has_record_bytes_ = has_record_bytes_ || record_bytes_of(*image) != 0;
+    for (const kfd::Node& gpu : image->topology.nodes) {
+      if (gpu.is_gpu() && gpu_has_contents(*image, gpu.gpu_id)) ++lanes_by_minor_[gpu.drm_render_minor];
+    }
+  }
 }
 
 // Asks a kernel whose version does not tell it for the size of its BO records. In init(), where no task has
 // been forked: this process' KFD process cannot RESTORE afterwards, and has no need to. Only where there is
 // something to compare; without an answer the restore goes on unchecked.
 void Restorer::ask_record_bytes() {
-  if (streaming()) return;
-  const auto names = list_kfd_images(image_dir_fd());
-  if (!names || names->empty()) return;
+  if (!has_record_bytes_) return;
   const auto own = kfd::KfdDevice::open();
   if (!own || known_record_bytes(own->version().minor) != 0) return;
-  const auto recorded = std::any_of(names->begin(), names->end(), [](const std::string& name) {
-    const auto payload = read_image(image_dir_fd(), name);
-    if (!payload) return false;  // the task that needs it will say so
-    const auto image = unpack_kfd_image(*payload, name);
-    return image && record_bytes_of(*image) != 0;
-  });
-  if (!recorded) return;
   const auto answer = [&]() -> Result<std::uint32_t> {
     SLUICE_TRY_ASSIGN(const kfd::Topology local, kfd::read_topology());
     const auto gpu = std::find_if(local.nodes.begin(), local.nodes.end(),
@@ -112,6 +126,12 @@ void Restorer::ask_record_bytes() {
     log_line(Level::Warning, "cannot tell whether this kernel understands the image's private data (" +
                                  answer.error().what + "); if it does not, the restore will fail half-way");
   }
+}
+
+std::size_t Restorer::all_lanes() const {
+  std::size_t lanes = 0;
+  for (const auto& [minor, of_gpu] : lanes_by_minor_) lanes += of_gpu;
+  return std::max<std::size_t>(lanes, 1);
 }
 
 Result<void> Restorer::start_server() {
@@ -345,6 +365,8 @@ Result<void> Restorer::fill_contents(const kfd::KfdImage& image, int id,
     contents.render_minor = gpu->drm_render_minor;
     contents.numa_node = numa_node_of_render_minor(gpu->drm_render_minor);
     contents.bo_table_digest = bo_table_digest(image.bos, source.gpu_id);
+    if (const auto lanes = lanes_by_minor_.find(source.drm_render_minor); lanes != lanes_by_minor_.end())
+      contents.sharers = lanes->second;
     for (std::size_t i = 0; i < image.bos.size(); ++i) {
       if (image.bos[i].gpu_id == source.gpu_id && kfd::has_contents(image.bos[i].alloc_flags)) {
         contents.bos.push_back({image.bos[i].bytes, image.bos[i].addr, std::move(restored[i].dmabuf)});
@@ -367,16 +389,15 @@ Result<void> Restorer::fill_contents(const kfd::KfdImage& image, int id,
 }
 
 Result<void> Restorer::fill_in_task(int id, std::vector<GpuContents> contents, const DumpId& dump_id) {
-  const auto began = std::chrono::steady_clock::now();
-  SLUICE_TRY_ASSIGN(
-      const std::unique_ptr<ContentsJob> job,
-      ContentsJob::start(Direction::Restore, image_dir_fd(), id, std::move(contents), config_, dump_id));
+  const std::int64_t began_ns = monotonic_ns();
+  SharedByJobs shared;
+  shared.lanes = all_lanes();
+  SLUICE_TRY_ASSIGN(const std::unique_ptr<ContentsJob> job,
+                    ContentsJob::restore(image_dir_fd(), id, std::move(contents), config_, dump_id, shared));
   const Result<void> done = job->wait(log_progress);
   log_lines(job->take_log_lines());
   SLUICE_TRY(done);
-  write_stats(Direction::Restore, id,
-              std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count(),
-              job->outcomes());
+  write_stats(Direction::Restore, id, {began_ns, began_ns, monotonic_ns()}, job->outcomes());
   return {};
 }
 
@@ -433,7 +454,7 @@ Result<void> Restorer::join_server() {
   log_lines(server_->take_log_lines());
   if (joined) {
     for (const ContentServer::Finished& file : server_->take_finished()) {
-      write_stats(Direction::Restore, file.id, file.seconds, file.gpus);
+      write_stats(Direction::Restore, file.id, file.times, file.gpus);
     }
   }
   return joined;

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -66,7 +67,9 @@ class Restorer {
   };
 
   Restorer() = default;
+  void survey_images();
   void ask_record_bytes();
+  std::size_t all_lanes() const;
   Result<int> restore_kfd(const kfd::KfdImage& image, int id);
   Result<int> restore_render(const RenderImage& image);
   Result<void> match_gpus(const kfd::KfdImage& image);
@@ -89,6 +92,11 @@ class Restorer {
   std::unique_ptr<ContentServer> server_;
   bool joined_ = false;                   // resume() knows, and has reported, how the server's contents fared
   std::uint32_t asked_record_bytes_ = 0;  // what the kernel said; 0: its version tells, or nothing does
+
+  // Of all KFD images, as far as they can be read in init():
+  bool has_record_bytes_ = false;  // one tells the size of its BO records
+  std::map<std::uint32_t, unsigned>
+      lanes_by_minor_;  // lanes that a GPU of the image, by its render minor, will have
 
   // Of the task:
   int first_unused_fd_ = -1;

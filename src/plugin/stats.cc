@@ -32,9 +32,11 @@ double per_second(std::uint64_t bytes, double seconds) {
 std::string gpu_json(const GpuOutcome& gpu) {
   return format("{\"gpu_id\": %" PRIu32 ", \"bos\": %" PRIu64 ", \"bytes\": %" PRIu64
                 ", \"zero_bytes\": %" PRIu64 ", \"io_bytes\": %" PRIu64 ", \"pinned_bytes\": %" PRIu64
+                ", \"began_ns\": %" PRId64 ", \"ended_ns\": %" PRId64
                 ", \"seconds\": %.6f, \"direct_io\": %s, \"verified\": %s, \"slowest_stage\": \"%s\"}",
-                gpu.gpu_id, gpu.bos, gpu.bytes, gpu.zero_bytes, gpu.io_bytes, gpu.pinned_bytes, gpu.seconds,
-                gpu.direct_io ? "true" : "false", gpu.verified ? "true" : "false", gpu.stats.slowest().name);
+                gpu.gpu_id, gpu.bos, gpu.bytes, gpu.zero_bytes, gpu.io_bytes, gpu.pinned_bytes, gpu.began_ns,
+                gpu.ended_ns, gpu.seconds(), gpu.direct_io ? "true" : "false",
+                gpu.verified ? "true" : "false", gpu.stats.slowest().name);
 }
 
 }  // namespace
@@ -52,12 +54,12 @@ std::string summary_line(Direction direction, const GpuOutcome& gpu) {
   return format("%s GPU 0x%04" PRIx32 ": %" PRIu64 " BOs, %" PRIu64 " MiB (%" PRIu64
                 " MiB zero) in %.2f s, %.2f GB/s%s%s; "
                 "slowest stage %s, %.1f slots busy on average",
-                word(direction), gpu.gpu_id, gpu.bos, gpu.bytes / kMiB, gpu.zero_bytes / kMiB, gpu.seconds,
-                per_second(gpu.io_bytes, gpu.seconds), gpu.direct_io ? ", direct I/O" : ", buffered I/O",
+                word(direction), gpu.gpu_id, gpu.bos, gpu.bytes / kMiB, gpu.zero_bytes / kMiB, gpu.seconds(),
+                per_second(gpu.io_bytes, gpu.seconds()), gpu.direct_io ? ", direct I/O" : ", buffered I/O",
                 gpu.verified ? ", verified" : "", slowest.name, slots);
 }
 
-std::string stats_json(int id, double seconds, std::span<const GpuOutcome> gpus) {
+std::string stats_json(int id, const FileTimes& times, std::span<const GpuOutcome> gpus) {
   std::uint64_t bytes = 0;
   std::uint64_t zero_bytes = 0;
   std::uint64_t io_bytes = 0;
@@ -70,10 +72,12 @@ std::string stats_json(int id, double seconds, std::span<const GpuOutcome> gpus)
     pinned_bytes += gpu.pinned_bytes;
     list += (list.empty() ? "\n    " : ",\n    ") + gpu_json(gpu);
   }
-  return format("{\n  \"id\": %d,\n  \"seconds\": %.6f,\n  \"bytes\": %" PRIu64
+  return format("{\n  \"id\": %d,\n  \"began_ns\": %" PRId64 ",\n  \"joined_ns\": %" PRId64
+                ",\n  \"ended_ns\": %" PRId64 ",\n  \"seconds\": %.6f,\n  \"bytes\": %" PRIu64
                 ",\n  \"zero_bytes\": %" PRIu64 ",\n  \"io_bytes\": %" PRIu64
                 ",\n  \"pinned_bytes\": %" PRIu64 ",\n  \"gpus\": [",
-                id, seconds, bytes, zero_bytes, io_bytes, pinned_bytes) +
+                id, times.began_ns, times.joined_ns, times.ended_ns, times.seconds(), bytes, zero_bytes,
+                io_bytes, pinned_bytes) +
          list + "\n  ]\n}\n";
 }
 

@@ -15,7 +15,17 @@ std::string stats_name(Direction direction, int id);  // sluice-stats-<dump|rest
 // slots busy".
 std::string summary_line(Direction direction, const GpuOutcome& gpu);
 
-// The JSON text. `seconds` is from the hook's start to its join, durable.
-std::string stats_json(int id, double seconds, std::span<const GpuOutcome> gpus);
+// When the GPU memory of one KFD file was on its way, in nanoseconds of CLOCK_MONOTONIC. Between `began` and
+// `joined` the host did something else meanwhile.
+struct FileTimes {
+  std::int64_t began_ns = 0;   // its first ioctl, or request
+  std::int64_t joined_ns = 0;  // the host came to wait for it
+  std::int64_t ended_ns = 0;   // all of it was durable, or in place
+
+  double seconds() const { return static_cast<double>(ended_ns - began_ns) / 1e9; }
+};
+
+// The JSON text.
+std::string stats_json(int id, const FileTimes& times, std::span<const GpuOutcome> gpus);
 
 }  // namespace sluice::plugin

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// sluice-demo: a GPU process on virtual GPUs is dumped through the plugin, killed, restored and checked byte
+// sluice-demo: GPU processes on virtual GPUs are dumped through the plugin, killed, restored and checked byte
 // for byte, and the speeds are set beside what the same disk does raw, in the same run.
 //
 // Memory is touched before anything is timed: in a virtual machine the first write to a page of guest memory
@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <getopt.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -26,6 +27,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -50,7 +53,8 @@ constexpr int kSampleMilliseconds = 10;
 
 struct DemoOptions {
   unsigned gpus = 2;
-  std::uint64_t vram_bytes = kGiB;
+  unsigned processes = 1;
+  std::uint64_t vram_bytes = kGiB;  // of each process on each GPU
   std::string directory;
   vamdgpu::Preset preset = vamdgpu::Preset::Mi210;
   std::string json;  // "" none, "-" standard output
@@ -87,9 +91,11 @@ std::optional<std::uint64_t> parse_size(const char* text) {
 
 int usage() {
   std::fputs(
-      "usage: demo [--gpus N] [--vram SIZE] [--dir DIR] [--preset mi210|mi300x] [--json FILE|-] [--corrupt]\n"
+      "usage: demo [--gpus N] [--processes N] [--vram SIZE] [--dir DIR] [--preset mi210|mi300x]\n"
+      "            [--json FILE|-] [--corrupt]\n"
       "  --gpus N        virtual GPUs, 1 to 16 (2)\n"
-      "  --vram SIZE     memory that the process holds on each, with K, M or G (1G)\n"
+      "  --processes N   GPU processes, dumped and restored together, 1 to 16 (1)\n"
+      "  --vram SIZE     memory that each process holds on each GPU, with K, M or G (1G)\n"
       "  --dir DIR       where the images go: on the disk you want to see (the temporary directory)\n"
       "  --preset NAME   what the GPUs say they are (mi210)\n"
       "  --json FILE     the figures as one JSON object; - is standard output\n"
@@ -100,16 +106,16 @@ int usage() {
 
 std::optional<DemoOptions> parse(int argc, char** argv) {
   DemoOptions options;
-  const option table[] = {{"gpus", required_argument, nullptr, 'g'},
-                          {"vram", required_argument, nullptr, 'v'},
-                          {"dir", required_argument, nullptr, 'd'},
-                          {"preset", required_argument, nullptr, 'p'},
-                          {"json", required_argument, nullptr, 'j'},
-                          {"corrupt", no_argument, nullptr, 'c'},
-                          {nullptr, 0, nullptr, 0}};
+  const option table[] = {
+      {"gpus", required_argument, nullptr, 'g'},   {"processes", required_argument, nullptr, 'n'},
+      {"vram", required_argument, nullptr, 'v'},   {"dir", required_argument, nullptr, 'd'},
+      {"preset", required_argument, nullptr, 'p'}, {"json", required_argument, nullptr, 'j'},
+      {"corrupt", no_argument, nullptr, 'c'},      {nullptr, 0, nullptr, 0}};
   for (int choice = 0; (choice = ::getopt_long(argc, argv, "", table, nullptr)) != -1;) {
     if (choice == 'g') {
       options.gpus = static_cast<unsigned>(std::strtoul(optarg, nullptr, 10));
+    } else if (choice == 'n') {
+      options.processes = static_cast<unsigned>(std::strtoul(optarg, nullptr, 10));
     } else if (choice == 'v') {
       options.vram_bytes = parse_size(optarg).value_or(0);
     } else if (choice == 'd') {
@@ -126,8 +132,8 @@ std::optional<DemoOptions> parse(int argc, char** argv) {
       return std::nullopt;
     }
   }
-  const bool good = optind == argc && options.gpus >= 1 && options.gpus <= 16 && options.vram_bytes >= kMiB &&
-                    options.vram_bytes % 4096 == 0;
+  const bool good = optind == argc && options.gpus >= 1 && options.gpus <= 16 && options.processes >= 1 &&
+                    options.processes <= 16 && options.vram_bytes >= kMiB && options.vram_bytes % 4096 == 0;
   return good ? std::optional(options) : std::nullopt;
 }
 
@@ -200,7 +206,10 @@ std::uint64_t figure(const std::string& line, const std::string& key) {
 
 class Demo {
  public:
-  explicit Demo(const DemoOptions& options) : options_(options) { report_.gpus = options.gpus; }
+  explicit Demo(const DemoOptions& options) : options_(options) {
+    report_.gpus = options.gpus;
+    report_.processes = options.processes;
+  }
 
   int run() {
     check_room();
@@ -212,32 +221,33 @@ class Demo {
         "disk are "
         "real.\n",
         options_.gpus, std::string(vamdgpu::preset_name(options_.preset)).c_str(),
-        readable_bytes(options_.vram_bytes).c_str());
+        readable_bytes(options_.processes * options_.vram_bytes).c_str());
     vamdgpu::MachineOptions machine;
     machine.preset = options_.preset;
     machine.gpus = options_.gpus;
-    machine.vram_bytes = options_.vram_bytes + 64 * kMiB;
-    machine.gtt_bytes = gtt_bytes() + queue_bytes();
+    machine.vram_bytes = options_.processes * options_.vram_bytes + 64 * kMiB;
+    machine.gtt_bytes = options_.processes * (gtt_bytes() + queue_bytes());
     Scene scene(machine, shipped_plugin_directory(), images);
 
-    tell("2. Starting a GPU process that fills its memory with data it can check.\n");
-    const std::string ready = scene.start_subject({"--vram", std::to_string(options_.vram_bytes), "--gtt",
-                                                   std::to_string(gtt_bytes()), "--zero", "20"});
-    if (!ready.starts_with("ready")) throw Stop{1, "the GPU process failed: " + ready};
-    report_.bos = figure(ready, "bos");
-    tell("   process %d: %" PRIu64 " BOs, %s of VRAM and GTT, of it %s zero\n", scene.subject().pid(),
-         report_.bos, readable_bytes(figure(ready, "bytes")).c_str(),
-         readable_bytes(figure(ready, "zero")).c_str());
-    const std::uint64_t to_disk = figure(ready, "bytes") - figure(ready, "zero");
+    tell("2. Starting %s with data that can be checked.\n", options_.processes == 1
+                                                                ? "a GPU process that fills its memory"
+                                                                : "GPU processes that fill their memory");
+    std::uint64_t bytes = 0;
+    const std::uint64_t to_disk = start_subjects(scene, place.path(), bytes);
     tell("3. Measuring the disk, raw.\n");
     measure(place.path(), to_disk);
     tell("4. Dumping it as CRIU %s does, and killing it.\n", kHostVersion);
     bench::touch_free_memory(kTouchBytesPerGpu * options_.gpus);
-    Program dumper = scene.start_host(kHostVersion, "dump", {"--log-level", "2"});
+    Strings arguments = {"--log-level", "2"};
+    for (const FifoSubject& subject : subjects_)
+      arguments.insert(arguments.end(), {"--pid", std::to_string(subject.pid())});
+    Program dumper = scene.start_host(kHostVersion, "dump", arguments);
     const int dumped = watch(dumper, "dumping", images, to_disk, &report_.peak_rss_bytes);
     if (dumped != 0) throw Stop{1, "the dump failed:\n" + scene.log()};
-    if (scene.subject().wait() != 128 + SIGKILL) throw Stop{1, "the process survived its dump"};
-    scene.wait_until_subject_is_gone();
+    for (FifoSubject& subject : subjects_) {
+      if (subject.wait() != 128 + SIGKILL) throw Stop{1, "a process survived its dump"};
+    }
+    while (scene.control().counts() != vamdgpu::Counts()) (void)::sched_yield();
     report_.dump = read_plugin_stats(images, "dump");
     if (options_.corrupt) return refuse(scene, images);
 
@@ -248,28 +258,63 @@ class Demo {
     std::uint64_t restoring_rss_bytes = 0;
     const int restored = watch(restorer, "restoring", images, 0, &restoring_rss_bytes);
     if (restored != 0) throw Stop{1, "the restore failed:\n" + scene.log()};
-    scene.adopt(std::move(restorer));
+    meet_restored(scene);
     report_.restore = read_plugin_stats(images, "restore");
 
-    tell("6. The restored process checks every byte, address, handle, map, event and queue, and works on.\n");
-    const std::string checked = scene.subject().ask("check");
-    const std::string worked = scene.subject().ask("work");
-    const std::string ended = scene.subject().ask("quit");
-    for (const std::string& answer : {checked, worked, ended}) {
-      if (!answer.starts_with("ok"))
-        tell("   it says: %s\n", answer.empty() ? "nothing, it is gone" : answer.c_str());
-    }
-    const bool whole =
-        report_.dump.bytes == figure(ready, "bytes") && report_.restore.bytes == report_.dump.bytes;
+    tell("6. What was restored checks every byte, address, handle, map, event and queue, and works on.\n");
+    const bool well = check_subjects();
+    const bool whole = report_.dump.bytes == bytes && report_.restore.bytes == bytes;
     if (!whole) tell("   the statistics do not account for every byte\n");
-    report_.verified =
-        checked.starts_with("ok") && worked.starts_with("ok") && ended.starts_with("ok") && whole;
+    report_.verified = well && whole;
     measure(place.path(), to_disk);
     finish();
     return report_.verified ? 0 : 1;
   }
 
  private:
+  // Bytes of theirs that are not zero; `bytes`: all.
+  std::uint64_t start_subjects(Scene& scene, const std::filesystem::path& place, std::uint64_t& bytes) {
+    std::uint64_t zero = 0;
+    for (unsigned i = 0; i < options_.processes; ++i) {
+      const std::string name = "process" + std::to_string(i + 1);
+      FifoSubject& subject = subjects_.emplace_back(place / name);
+      const std::string ready = subject.start(
+          scene, {"--vram", std::to_string(options_.vram_bytes), "--gtt", std::to_string(gtt_bytes()),
+                  "--zero", "20", "--seed", std::to_string(i + 1)});
+      if (!ready.starts_with("ready")) throw Stop{1, "a GPU process failed: " + ready};
+      report_.bos += figure(ready, "bos");
+      bytes += figure(ready, "bytes");
+      zero += figure(ready, "zero");
+      tell("   process %d: %" PRIu64 " BOs, %s of VRAM and GTT, of it %s zero\n", subject.pid(),
+           figure(ready, "bos"), readable_bytes(figure(ready, "bytes")).c_str(),
+           readable_bytes(figure(ready, "zero")).c_str());
+    }
+    return bytes - zero;
+  }
+
+  void meet_restored(Scene& scene) {
+    std::ifstream pids(scene.pid_file());
+    for (FifoSubject& subject : subjects_) {
+      pid_t pid = 0;
+      if (!(pids >> pid)) throw Stop{1, "the host does not say what it restored"};
+      subject.become(pid);
+    }
+  }
+
+  bool check_subjects() {
+    bool well = true;
+    for (FifoSubject& subject : subjects_) {
+      for (const char* command : {"check", "work", "quit"}) {
+        const std::string answer = subject.ask(command);
+        if (answer.starts_with("ok")) continue;
+        well = false;
+        tell("   process %d says: %s\n", subject.pid(),
+             answer.empty() ? "nothing, it is gone" : answer.c_str());
+      }
+    }
+    return well;
+  }
+
   std::uint64_t gtt_bytes() const {
     return std::clamp<std::uint64_t>(options_.vram_bytes / 16 / kMiB * kMiB, kMiB, 64 * kMiB);
   }
@@ -279,18 +324,18 @@ class Demo {
 
   void check_room() const {
     const std::uint64_t per_gpu = options_.vram_bytes + gtt_bytes() + queue_bytes();
-    const std::uint64_t memory = options_.gpus * (per_gpu + 128 * kMiB) + 512 * kMiB;
+    const std::uint64_t memory = options_.gpus * (options_.processes * per_gpu + 128 * kMiB) + 512 * kMiB;
     if (bench::memory_line("MemAvailable") < memory) {
       throw Stop{2, "this needs about " + readable_bytes(memory) + " of free memory and there are " +
                         readable_bytes(bench::memory_line("MemAvailable")) +
-                        ": use a smaller --vram or fewer --gpus"};
+                        ": use a smaller --vram, or fewer --gpus or --processes"};
     }
     const std::string where =
         options_.directory.empty() ? std::filesystem::temp_directory_path().string() : options_.directory;
     struct statvfs disk {};
     if (::statvfs(where.c_str(), &disk) != 0) throw Stop{2, where + ": " + std::strerror(errno)};
     const std::uint64_t room = std::uint64_t{disk.f_bavail} * disk.f_frsize;
-    const std::uint64_t images = options_.gpus * per_gpu;
+    const std::uint64_t images = options_.processes * options_.gpus * per_gpu;
     const std::uint64_t need = images + std::min(images, kCeilingBytes) + 128 * kMiB;
     if (room < need) {
       throw Stop{2, where + " has " + readable_bytes(room) + " free and this needs " + readable_bytes(need) +
@@ -326,11 +371,12 @@ class Demo {
     corrupt(images);
     (void)scene.log();
     Program host = scene.start_host(kHostVersion, "restore", {"--log-level", "1"});
+    for (FifoSubject& subject : subjects_) subject.say("check");  // one that runs for a moment answers
     std::uint64_t rss_bytes = 0;
     const int status = watch(host, "restoring", images, 0, &rss_bytes);
     const std::string log = scene.log();
-    // The host's end was the last holder of the task's pipe, unless a task runs.
-    const bool runs = host.ask("check") != "";
+    const bool runs = std::any_of(subjects_.begin(), subjects_.end(),
+                                  [](FifoSubject& subject) { return subject.has_spoken(); });
     const bool named = log.find("amdgpu-pages-") != std::string::npos;
     tell("   the host ended with status %d and said:\n%s", status, log.c_str());
     const bool refused = status == 1 && !runs && named;
@@ -355,6 +401,7 @@ class Demo {
 
   DemoOptions options_;
   Report report_;
+  std::list<FifoSubject> subjects_;
   std::vector<double> raw_writes_, raw_reads_;
 };
 

@@ -41,6 +41,7 @@ std::uint64_t number_of(std::string_view json, const std::string& key) {
 PluginStats read_plugin_stats(const std::string& directory, const std::string& direction) {
   PluginStats sum;
   const std::string prefix = "sluice-stats-" + direction + "-";
+  std::uint64_t began_ns = UINT64_MAX, ended_ns = 0;
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator(directory, ignored)) {
     const std::string name = entry.path().filename().string();
@@ -50,11 +51,12 @@ PluginStats read_plugin_stats(const std::string& directory, const std::string& d
     sum.bytes += number_of(json, "bytes");
     sum.zero_bytes += number_of(json, "zero_bytes");
     sum.pinned_bytes += number_of(json, "pinned_bytes");
-    const std::string seconds(value_of(json, "seconds").substr(0, 32));
-    sum.seconds = std::max(sum.seconds, std::strtod(seconds.c_str(), nullptr));
+    began_ns = std::min(began_ns, number_of(json, "began_ns"));
+    ended_ns = std::max(ended_ns, number_of(json, "ended_ns"));
     const std::string_view stage = value_of(json, "slowest_stage");
     sum.slowest_stage = stage.substr(0, stage.find('"'));
   }
+  if (sum.found) sum.seconds = static_cast<double>(ended_ns - began_ns) / 1e9;
   return sum;
 }
 
@@ -76,9 +78,9 @@ std::string table_of(const Report& report) {
   out += "             GPU memory    of it zero   seconds      GB/s  raw disk   of raw   slowest stage\n";
   out += line("dump", report.dump, report.raw_write_gbps);
   out += line("restore", report.restore, report.raw_read_gbps);
-  out += text("  GPUs %" PRIu32 ", BOs %" PRIu64
+  out += text("  processes %" PRIu32 ", GPUs %" PRIu32 ", BOs %" PRIu64
               "; GB/s are 10^9 bytes that reached or left the disk, durable\n",
-              report.gpus, report.bos);
+              report.processes, report.gpus, report.bos);
   out +=
       text("  peak resident memory of the dumping process %s, pinned memory %s\n",
            readable_bytes(report.peak_rss_bytes).c_str(), readable_bytes(report.dump.pinned_bytes).c_str());
@@ -88,12 +90,13 @@ std::string table_of(const Report& report) {
 
 std::string json_of(const Report& report) {
   return text(
-      "{\"gpus\": %" PRIu32 ", \"bos\": %" PRIu64 ", \"bytes\": %" PRIu64 ", \"zero_bytes\": %" PRIu64
+      "{\"processes\": %" PRIu32 ", \"gpus\": %" PRIu32 ", \"bos\": %" PRIu64 ", \"bytes\": %" PRIu64
+      ", \"zero_bytes\": %" PRIu64
       ", \"dump_gbps\": %.4f, \"restore_gbps\": %.4f, \"raw_write_gbps\": %.4f, \"raw_read_gbps\": %.4f, "
       "\"peak_rss_bytes\": %" PRIu64 ", \"pinned_bytes\": %" PRIu64 ", \"verified\": %s}\n",
-      report.gpus, report.bos, report.dump.bytes, report.dump.zero_bytes, report.dump.gbps(),
-      report.restore.gbps(), report.raw_write_gbps, report.raw_read_gbps, report.peak_rss_bytes,
-      report.dump.pinned_bytes, report.verified ? "true" : "false");
+      report.processes, report.gpus, report.bos, report.dump.bytes, report.dump.zero_bytes,
+      report.dump.gbps(), report.restore.gbps(), report.raw_write_gbps, report.raw_read_gbps,
+      report.peak_rss_bytes, report.dump.pinned_bytes, report.verified ? "true" : "false");
 }
 
 }  // namespace sluice::host_test

@@ -13,7 +13,7 @@ struct PluginStats {
   std::uint64_t bytes = 0;
   std::uint64_t zero_bytes = 0;
   std::uint64_t pinned_bytes = 0;
-  double seconds = 0;  // hook's start to its join
+  double seconds = 0;  // from the first file's begin to the last one's end
   std::string slowest_stage;
   bool found = false;
 
@@ -21,11 +21,12 @@ struct PluginStats {
   double gbps() const { return seconds > 0 ? static_cast<double>(bytes - zero_bytes) / seconds / 1e9 : 0; }
 };
 
-// Sums `sluice-stats-<direction>-*.json` of a directory: bytes add up, seconds are the longest.
+// Sums `sluice-stats-<direction>-*.json` of a directory: bytes add up.
 PluginStats read_plugin_stats(const std::string& directory, const std::string& direction);
 
 struct Report {
   std::uint32_t gpus = 0;
+  std::uint32_t processes = 1;
   std::uint64_t bos = 0;
   PluginStats dump, restore;
   double raw_write_gbps = 0;

@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <map>
 #include <set>
 
 #include "demo_report.h"
@@ -50,7 +51,7 @@ TEST(DemoTest, VerifiesAndReportsWhatItSays) {
   const std::string file = scratch.path() / "figures.json";
   ASSERT_EQ(run_demo({"--gpus", "3", "--vram", "16M", "--dir", scratch.path().string(), "--json", file}), 0);
   std::map<std::string, std::string> figures = fields(read_file(file));
-  EXPECT_EQ(figures.size(), 11U);
+  EXPECT_EQ(figures.size(), 12U);
   EXPECT_EQ(figures["gpus"], "3");
   EXPECT_EQ(figures["verified"], "true");
   for (const char* key : {"bos", "bytes", "zero_bytes", "dump_gbps", "restore_gbps", "raw_write_gbps",
@@ -65,7 +66,15 @@ TEST(DemoTest, VerifiesAndReportsWhatItSays) {
 TEST(DemoTest, JsonOnStandardOutputIsAlone) {
   std::string output;
   ASSERT_EQ(run_demo({"--gpus", "1", "--vram", "16M", "--preset", "mi300x", "--json", "-"}, &output), 0);
-  EXPECT_TRUE(output.starts_with("{\"gpus\": 1,")) << output;
+  EXPECT_TRUE(output.starts_with("{\"processes\": 1, \"gpus\": 1,")) << output;
+}
+
+TEST(DemoTest, SeveralProcessesComeBack) {
+  std::string output;
+  ASSERT_EQ(run_demo({"--processes", "3", "--vram", "8M", "--json", "-"}, &output), 0);
+  std::map<std::string, std::string> figures = fields(output);
+  EXPECT_EQ(figures["processes"], "3");
+  EXPECT_GE(std::strtod(figures["bytes"].c_str(), nullptr), 3 * 2 * 8.0 * (1 << 20));
 }
 
 TEST(DemoTest, ACorruptedImageIsRefused) {
@@ -74,6 +83,7 @@ TEST(DemoTest, ACorruptedImageIsRefused) {
 
 TEST(DemoTest, BadArgumentsAndTooSmallMachinesAreUsageErrors) {
   EXPECT_EQ(run_demo({"--gpus", "0"}), 2);
+  EXPECT_EQ(run_demo({"--processes", "17"}), 2);
   EXPECT_EQ(run_demo({"--vram", "many"}), 2);
   EXPECT_EQ(run_demo({"--preset", "geforce"}), 2);
   EXPECT_EQ(run_demo({"--gpus", "16", "--vram", "8192G"}), 2);
@@ -89,9 +99,13 @@ TEST(DemoReportTest, RatesCountBytesThatReachTheDisk) {
 
 TEST(DemoReportTest, StatisticsOfSeveralFilesAreAddedUp) {
   const ScratchDirectory scratch;
-  for (const char* name : {"sluice-stats-dump-1.json", "sluice-stats-dump-7.json"}) {
+  const std::map<std::string, std::string> times = {
+      {"sluice-stats-dump-1.json", R"("began_ns": 1000000000, "ended_ns": 3000000000)"},
+      {"sluice-stats-dump-7.json", R"("began_ns": 2000000000, "ended_ns": 3500000000)"}};
+  for (const auto& [name, file_times] : times) {
     std::ofstream(scratch.path() / name)
-        << R"({"id": 1, "seconds": 2.5, "bytes": 100, "zero_bytes": 10, "io_bytes": 90, "pinned_bytes": 64,)"
+        << R"({"id": 1, )" << file_times
+        << R"(, "seconds": 9, "bytes": 100, "zero_bytes": 10, "io_bytes": 90, "pinned_bytes": 64,)"
         << R"( "gpus": [{"gpu_id": 5, "bytes": 1, "seconds": 9, "slowest_stage": "store"}]})";
   }
   std::ofstream(scratch.path() / "sluice-stats-restore-1.json") << R"({"bytes": 5})";

@@ -25,7 +25,7 @@ TEST_P(DumpRestoreTest, TheRestoredProcessIsWholeAndEndsWell) {
 }
 
 TEST_P(DumpRestoreTest, RestoresInTheTaskWhenParallelRestoreIsOff) {
-  scene_.variables["SLUICE_PARALLEL_RESTORE"] = "off";
+  scene_.variables["SLUICE_PARALLEL"] = "off";
   ASSERT_NO_FATAL_FAILURE(start());
   ASSERT_NO_FATAL_FAILURE(dump());
   restore_and_check();

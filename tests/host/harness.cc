@@ -2,12 +2,16 @@
 #include "harness.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <fstream>
@@ -212,7 +216,7 @@ Program Scene::start_host(const std::string& version, const std::string& command
                        std::to_string(Program::kControlFd)};
   if (command == "restore") {
     arguments.insert(arguments.end(), {"--detach", "--pidfile", pid_file().string()});
-  } else {
+  } else if (subject_pid_ != 0) {
     arguments.insert(arguments.end(), {"--pid", std::to_string(subject_pid_)});
   }
   arguments.insert(arguments.end(), more.begin(), more.end());
@@ -259,6 +263,68 @@ std::string Scene::log() {
   std::error_code ignored;
   std::filesystem::remove(log_, ignored);
   return text;
+}
+
+FifoSubject::FifoSubject(const std::filesystem::path& directory) : directory_(directory) {
+  std::filesystem::create_directories(directory);
+  for (const char* name : {"in", "out"}) {
+    if (::mkfifo((directory / name).c_str(), 0600) != 0) fail("mkfifo");
+  }
+  to_ = UniqueFd(::open((directory / "in").c_str(), O_RDWR | O_CLOEXEC));
+  from_ = UniqueFd(::open((directory / "out").c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  if (!to_ || !from_) fail("open a FIFO");
+}
+
+std::string FifoSubject::start(Scene& scene, const Strings& arguments) {
+  Strings command = {(program_directory() / "gpu-subject").string(), "--control", directory_.string()};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  program_ = scene.start_program(command);
+  become(program_.pid());
+  return hear();
+}
+
+void FifoSubject::become(pid_t pid) {
+  pid_ = pid;
+  pidfd_ = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  if (!pidfd_) fail("pidfd_open");
+}
+
+void FifoSubject::say(const std::string& line) {
+  const std::string text = line + "\n";
+  (void)!::write(to_.get(), text.data(), text.size());
+}
+
+std::string FifoSubject::hear() {
+  for (;;) {
+    if (const std::size_t end = heard_.find('\n'); end != std::string::npos) {
+      std::string line = heard_.substr(0, end);
+      heard_.erase(0, end + 1);
+      return line;
+    }
+    // Its end closes the FIFO, too; before it has opened that, only its pidfd tells.
+    std::array<pollfd, 2> sources = {{{from_.get(), POLLIN, 0}, {pidfd_.get(), POLLIN, 0}}};
+    if (::poll(sources.data(), sources.size(), -1) < 0) {
+      if (errno == EINTR) continue;
+      fail("poll");
+    }
+    std::array<char, 256> text{};
+    const ssize_t got = ::read(from_.get(), text.data(), text.size());
+    if (got > 0) {
+      heard_.append(text.data(), static_cast<std::size_t>(got));
+    } else if (got == 0 || sources[1].revents != 0) {
+      return {};
+    }
+  }
+}
+
+std::string FifoSubject::ask(const std::string& line) {
+  say(line);
+  return hear();
+}
+
+bool FifoSubject::has_spoken() {
+  pollfd wait{from_.get(), POLLIN, 0};
+  return !heard_.empty() || (::poll(&wait, 1, 0) > 0 && (wait.revents & POLLIN) != 0);
 }
 
 std::string read_file(const std::filesystem::path& path) {

@@ -99,11 +99,14 @@ class Scene {
   // Its process id: after a restore that of the restored one, which is nobody's child here.
   pid_t subject_pid() const { return subject_pid_; }
 
+  // A program on the machine.
+  Program start_program(const Strings& arguments) { return Program(arguments, environment()); }
+
   // Runs a host to its end; its exit status. `version`: "4.2" etc.
   int dump(const std::string& version, const Strings& more = {});
   // Restores; after success subject() is the restored one, to be asked like the first.
   int restore(const std::string& version, const Strings& more = {});
-  // Starts a host with a control socket, for --hold.
+  // Starts a host with a control socket, for --hold. It dumps the subject, where there is one.
   Program start_host(const std::string& version, const std::string& command, const Strings& more);
   // Takes a restoring host's pipes as those of the subject, once it has exited with success.
   void adopt(Program host);
@@ -129,6 +132,37 @@ class Scene {
   Program subject_;
   pid_t subject_pid_ = 0;
   std::unique_ptr<vamdgpu::Control> control_;
+};
+
+// A subject that talks through FIFOs, which outlive it: after a restore the same object goes on talking.
+class FifoSubject {
+ public:
+  // Makes the FIFOs in `directory`, which is new.
+  explicit FifoSubject(const std::filesystem::path& directory);
+  FifoSubject(FifoSubject&&) = delete;
+
+  // Starts it on the scene's machine. Its first line, "ready ..." or "bad ...".
+  std::string start(Scene& scene, const Strings& arguments);
+  // The restored process is this one.
+  void become(pid_t pid);
+  pid_t pid() const { return pid_; }
+
+  void say(const std::string& line);
+  // Next line; "" when the process has ended.
+  std::string hear();
+  std::string ask(const std::string& line);
+  // Whether there is something to hear. Does not wait.
+  bool has_spoken();
+
+  // Waits for the end of the program that start() started; status as a shell's, -1 when it was waited for.
+  int wait() { return program_.started() ? program_.wait() : -1; }
+
+ private:
+  std::filesystem::path directory_;
+  UniqueFd to_, from_, pidfd_;
+  Program program_;
+  pid_t pid_ = 0;
+  std::string heard_;  // and not returned yet
 };
 
 std::string read_file(const std::filesystem::path& path);

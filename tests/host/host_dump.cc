@@ -100,69 +100,100 @@ int handle_vmas(const std::vector<VmaEntry>& vmas) {
   return 0;
 }
 
-// DUMP_EXT_FILE once per struct file, in ascending order of descriptors. All of the task's descriptors are
-// held at once, as CRIU holds a block of them.
-int dump_files(pid_t pid, std::vector<FdEntry>* entries) {
+// A struct file that a plugin has dumped.
+struct Known {
+  UniqueFd fd;
+  int id;
+};
+
+// DUMP_EXT_FILE once per struct file, in ascending order of descriptors. All of the tree's descriptors are
+// held at once; CRIU holds a block of them. Tasks that share a file are beyond this look-alike.
+int dump_files(pid_t pid, std::vector<Known>* files, std::vector<FdEntry>* entries) {
   const UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   if (!pidfd) {
     log_line(kError, "Error: pidfd_open: %s\n", std::strerror(errno));
     return -1;
   }
-  struct Known {
-    UniqueFd fd;
-    int id;
-  };
-  std::vector<Known> files;
+  const std::size_t files_before = files->size();
   for (const int number : proc_numbers(pid, "fd")) {
     UniqueFd fd = fd_of(pidfd.get(), number);
     if (!fd) {
       log_line(kError, "Error: can't take descriptor %d: %s\n", number, std::strerror(errno));
       return -1;
     }
-    if (kind_of(fd.get()) == FileKind::Plain) continue;
-    FdEntry entry{number, 0, cloexec_of(pid, number)};
-    for (const Known& known : files) {
-      if (same_file(known.fd.get(), fd.get())) entry.id = known.id;
+    const FileKind kind = kind_of(fd.get());
+    if (kind == FileKind::Plain) continue;
+    FdEntry entry{number, 0, cloexec_of(pid, number), {}};
+    if (kind == FileKind::Fifo) {
+      entry.fifo = link_of(fd.get());
+      entries->push_back(entry);
+      continue;
+    }
+    for (std::size_t i = 0; i < files->size(); ++i) {
+      if (!same_file((*files)[i].fd.get(), fd.get())) continue;
+      entry.id = (*files)[i].id;
+      if (i < files_before) {
+        log_line(kError, "Error: descriptor %d of %d is shared with another task\n", number, pid);
+        return -1;
+      }
     }
     if (entry.id == 0) {
-      entry.id = static_cast<int>(files.size()) + 1;
+      entry.id = static_cast<int>(files->size()) + 1;
       const int result = run_dump_ext_file(fd.get(), entry.id);
       if (result < 0) {
         log_line(kError, "Error: Can't dump file %d of that type [%s]\n", number, link_of(fd.get()).c_str());
         return -1;
       }
-      files.push_back({std::move(fd), entry.id});
+      files->push_back({std::move(fd), entry.id});
     }
     entries->push_back(entry);
   }
   return 0;
 }
 
-int dump_task(const Options& options, int images) {
+int dump_task(const Options& options, int images, unsigned number, std::vector<Known>* files) {
+  const pid_t pid = options.pids[number];
   // 18 MiB, of which the tables alone are touched.
   const std::unique_ptr<subject::Arena> arena(new subject::Arena);
-  if (read_arena(options.pid, arena.get()) != 0) return -1;
+  if (read_arena(pid, arena.get()) != 0) return -1;
   const std::vector<VmaEntry> vmas = device_vmas(*arena);
-  if (handle_vmas(vmas) != 0 || write_vmas(images, vmas) != 0 || step(options, "vmas") != 0) return -1;
+  if (handle_vmas(vmas) != 0 || write_vmas(images, number, vmas) != 0 || step(options, "vmas") != 0)
+    return -1;
   std::vector<FdEntry> fds;
-  if (dump_files(options.pid, &fds) != 0 || write_fds(images, fds) != 0 ||
+  if (dump_files(pid, files, &fds) != 0 || write_fds(images, number, fds) != 0 ||
       step(options, "dump_ext_file") != 0) {
     return -1;
   }
   check_setns();
-  if (write_pages(images, options.pid, subject::kArenaAddress, arena->bytes) != 0) return -1;
+  if (write_pages(images, number, pid, subject::kArenaAddress, arena->bytes) != 0) return -1;
   return step(options, "cpu_pages");
 }
 
-int dump_all(const Options& options, int images, Seized& task) {
+// The root's PAUSE_DEVICES comes before anything stands still, a child's when its parent does.
+int freeze(const Options& options, std::vector<Seized>& tasks) {
+  for (std::size_t i = 0; i < tasks.size(); ++i) {
+    if (refused(run_pid_hook(kPauseDevices, options.pids[i])) || (i == 0 && step(options, "pause") != 0))
+      return -1;
+    if (tasks[i].seize(options.pids[i]) != 0) return -1;
+  }
+  return step(options, "seized");
+}
+
+int dump_all(const Options& options, int images, std::vector<Seized>& tasks) {
   ::alarm(kTimeoutSeconds);
-  if (refused(run_pid_hook(kPauseDevices, options.pid)) || step(options, "pause") != 0) return -1;
-  if (task.seize(options.pid) != 0 || step(options, "seized") != 0) return -1;
+  if (freeze(options, tasks) != 0) return -1;
   ::alarm(0);
   watch_children(true);
-  if (refused(run_pid_hook(kCheckpointDevices, options.pid)) || step(options, "checkpoint") != 0) return -1;
-  if (dump_task(options, images) != 0) return -1;
-  const int late = run_pid_hook(kDumpDevicesLate, options.pid);
+  for (const pid_t pid : options.pids) {
+    if (refused(run_pid_hook(kCheckpointDevices, pid))) return -1;
+  }
+  if (step(options, "checkpoint") != 0) return -1;
+  std::vector<Known> files;
+  for (unsigned number = 0; number < tasks.size(); ++number) {
+    if (dump_task(options, images, number, &files) != 0) return -1;
+  }
+  if (write_tree(images, static_cast<unsigned>(tasks.size())) != 0) return -1;
+  const int late = run_pid_hook(kDumpDevicesLate, options.pids.front());
   if ((late != 0 && late != kNotSupported) || step(options, "late") != 0) return -1;
   if (write_inventory(images, {kHostVersion.inventory_plugins, inventory_added()}) != 0) return -1;
   inventory_free();
@@ -175,9 +206,9 @@ int dump(const Options& options) {
   const std::vector<int> fds_before = proc_numbers(0, "fd");
   if (plugins_init(options.libdir, kDump) != 0) return -1;
   const int images = service(kImageFd);
-  Seized task;
+  std::vector<Seized> tasks(options.pids.size());
   int ret = step(options, "init");
-  if (ret == 0) ret = dump_all(options, images, task);
+  if (ret == 0) ret = dump_all(options, images, tasks);
   ::alarm(0);
   (void)step(options, "before_exit");
   plugins_fini(kDump, ret);
@@ -189,10 +220,12 @@ int dump(const Options& options) {
   }
   (void)step(options, "after_exit");
   watch_children(false);
-  if (ret == 0 && !options.leave_running) {
-    task.kill();
-  } else {
-    (void)task.resume();
+  for (Seized& task : tasks) {
+    if (ret == 0 && !options.leave_running) {
+      task.kill();
+    } else {
+      (void)task.resume();
+    }
   }
   log_line(kMessage, ret == 0 ? "Dumping finished successfully\n" : "Dumping FAILED.\n");
   return ret;
@@ -201,9 +234,10 @@ int dump(const Options& options) {
 int pre_dump(const Options& options) {
   if (plugins_init(options.libdir, kPreDump) != 0) return -1;
   Seized task;
-  if (refused(run_pid_hook(kPauseDevices, options.pid)) || task.seize(options.pid) != 0) return -1;
+  const pid_t pid = options.pids.front();
+  if (refused(run_pid_hook(kPauseDevices, pid)) || task.seize(pid) != 0) return -1;
   const std::unique_ptr<subject::Arena> arena(new subject::Arena);
-  const int ret = read_arena(options.pid, arena.get()) == 0 ? handle_vmas(device_vmas(*arena)) : -1;
+  const int ret = read_arena(pid, arena.get()) == 0 ? handle_vmas(device_vmas(*arena)) : -1;
   (void)task.resume();
   return ret;  // and no exit() of plugins: none of the four versions calls it here
 }

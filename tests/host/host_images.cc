@@ -20,10 +20,8 @@
 namespace sluice::host {
 namespace {
 
-constexpr const char* kFdsImage = "host-fdinfo.img";
-constexpr const char* kVmasImage = "host-mm.img";
+constexpr const char* kTreeImage = "host-pstree.img";
 constexpr const char* kInventoryImage = "host-inventory.img";
-constexpr const char* kPagesImage = "host-pages.img";
 constexpr std::uint64_t kWindowBytes = 1 << 20;
 
 struct PagesHeader {
@@ -55,21 +53,25 @@ bool read_all(int fd, void* data, std::size_t bytes) {
   return true;
 }
 
-UniqueFd create(int directory, const char* name) {
-  UniqueFd fd(::openat(directory, name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-  if (!fd) log_line(kError, "Error: can't create %s: %s\n", name, std::strerror(errno));
+std::string image_of(const char* what, unsigned task) {
+  return std::string("host-") + what + "-" + std::to_string(task) + ".img";
+}
+
+UniqueFd create(int directory, const std::string& name) {
+  UniqueFd fd(::openat(directory, name.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  if (!fd) log_line(kError, "Error: can't create %s: %s\n", name.c_str(), std::strerror(errno));
   return fd;
 }
 
-int write_text(int directory, const char* name, const std::string& text) {
+int write_text(int directory, const std::string& name, const std::string& text) {
   const UniqueFd fd = create(directory, name);
   return fd && write_all(fd.get(), text.data(), text.size()) ? 0 : -1;
 }
 
-int read_text(int directory, const char* name, std::string* text) {
-  const UniqueFd fd(::openat(directory, name, O_RDONLY | O_CLOEXEC));
+int read_text(int directory, const std::string& name, std::string* text) {
+  const UniqueFd fd(::openat(directory, name.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd) {
-    log_line(kError, "Error: can't open %s: %s\n", name, std::strerror(errno));
+    log_line(kError, "Error: can't open %s: %s\n", name.c_str(), std::strerror(errno));
     return -1;
   }
   std::array<char, 4096> buffer{};
@@ -84,33 +86,50 @@ int read_text(int directory, const char* name, std::string* text) {
 
 }  // namespace
 
-int write_fds(int directory, const std::vector<FdEntry>& fds) {
-  std::ostringstream text;
-  for (const FdEntry& fd : fds) text << fd.number << ' ' << fd.id << ' ' << fd.cloexec << '\n';
-  return write_text(directory, kFdsImage, text.str());
+int write_tree(int directory, unsigned tasks) {
+  return write_text(directory, kTreeImage, std::to_string(tasks) + "\n");
 }
 
-int read_fds(int directory, std::vector<FdEntry>* fds) {
+int read_tree(int directory, unsigned* tasks) {
   std::string text;
-  if (read_text(directory, kFdsImage, &text) != 0) return -1;
+  if (read_text(directory, kTreeImage, &text) != 0) return -1;
+  std::istringstream lines(text);
+  return lines >> *tasks ? 0 : -1;
+}
+
+int write_fds(int directory, unsigned task, const std::vector<FdEntry>& fds) {
+  std::ostringstream text;
+  for (const FdEntry& fd : fds) {
+    text << fd.number << ' ' << fd.id << ' ' << fd.cloexec << ' ' << (fd.fifo.empty() ? "-" : fd.fifo)
+         << '\n';
+  }
+  return write_text(directory, image_of("fdinfo", task), text.str());
+}
+
+int read_fds(int directory, unsigned task, std::vector<FdEntry>* fds) {
+  std::string text;
+  if (read_text(directory, image_of("fdinfo", task), &text) != 0) return -1;
   std::istringstream lines(text);
   FdEntry fd;
-  while (lines >> fd.number >> fd.id >> fd.cloexec) fds->push_back(fd);
+  while (lines >> fd.number >> fd.id >> fd.cloexec >> fd.fifo) {
+    if (fd.fifo == "-") fd.fifo.clear();
+    fds->push_back(fd);
+  }
   return 0;
 }
 
-int write_vmas(int directory, const std::vector<VmaEntry>& vmas) {
+int write_vmas(int directory, unsigned task, const std::vector<VmaEntry>& vmas) {
   std::ostringstream text;
   for (const VmaEntry& vma : vmas) {
     text << vma.start << ' ' << vma.bytes << ' ' << vma.pgoff << ' ' << vma.prot << ' ' << vma.flags << ' '
          << vma.path << '\n';
   }
-  return write_text(directory, kVmasImage, text.str());
+  return write_text(directory, image_of("mm", task), text.str());
 }
 
-int read_vmas(int directory, std::vector<VmaEntry>* vmas) {
+int read_vmas(int directory, unsigned task, std::vector<VmaEntry>* vmas) {
   std::string text;
-  if (read_text(directory, kVmasImage, &text) != 0) return -1;
+  if (read_text(directory, image_of("mm", task), &text) != 0) return -1;
   std::istringstream lines(text);
   VmaEntry vma;
   while (lines >> vma.start >> vma.bytes >> vma.pgoff >> vma.prot >> vma.flags >> vma.path)
@@ -136,8 +155,8 @@ int read_inventory(int directory, Inventory* inventory) {
   return 0;
 }
 
-int write_pages(int directory, int pid, std::uint64_t address, std::uint64_t bytes) {
-  const UniqueFd fd = create(directory, kPagesImage);
+int write_pages(int directory, unsigned task, int pid, std::uint64_t address, std::uint64_t bytes) {
+  const UniqueFd fd = create(directory, image_of("pages", task));
   const PagesHeader header{address, bytes};
   if (!fd || !write_all(fd.get(), &header, sizeof(header))) return -1;
   std::vector<char> window(kWindowBytes);
@@ -157,11 +176,12 @@ int write_pages(int directory, int pid, std::uint64_t address, std::uint64_t byt
   return 0;
 }
 
-void* read_pages(int directory, std::uint64_t* address, std::uint64_t* bytes) {
-  const UniqueFd fd(::openat(directory, kPagesImage, O_RDONLY | O_CLOEXEC));
+void* read_pages(int directory, unsigned task, std::uint64_t* address, std::uint64_t* bytes) {
+  const std::string name = image_of("pages", task);
+  const UniqueFd fd(::openat(directory, name.c_str(), O_RDONLY | O_CLOEXEC));
   PagesHeader header{};
   if (!fd || !read_all(fd.get(), &header, sizeof(header))) {
-    log_line(kError, "Error: can't read %s\n", kPagesImage);
+    log_line(kError, "Error: can't read %s\n", name.c_str());
     return nullptr;
   }
   void* memory = ::mmap(nullptr, header.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -14,6 +14,7 @@ struct FdEntry {
   int number = -1;
   int id = 0;  // of its struct file: descriptors of one file share it
   bool cloexec = false;
+  std::string fifo;  // path of a FIFO, which no plugin is asked about
 };
 
 // One map of a device file.
@@ -31,17 +32,19 @@ struct Inventory {
   std::vector<std::string> plugins;
 };
 
-// 0, or -1 logged.
-int write_fds(int directory, const std::vector<FdEntry>& fds);
-int read_fds(int directory, std::vector<FdEntry>* fds);
-int write_vmas(int directory, const std::vector<VmaEntry>& vmas);
-int read_vmas(int directory, std::vector<VmaEntry>* vmas);
+// 0, or -1 logged. `task`: number in the tree, the root is 0.
+int write_tree(int directory, unsigned tasks);
+int read_tree(int directory, unsigned* tasks);
+int write_fds(int directory, unsigned task, const std::vector<FdEntry>& fds);
+int read_fds(int directory, unsigned task, std::vector<FdEntry>* fds);
+int write_vmas(int directory, unsigned task, const std::vector<VmaEntry>& vmas);
+int read_vmas(int directory, unsigned task, std::vector<VmaEntry>* vmas);
 int write_inventory(int directory, const Inventory& inventory);
 int read_inventory(int directory, Inventory* inventory);
 
 // Copies [address, address + bytes) of process `pid` into the pages image, in windows of 1 MiB.
-int write_pages(int directory, int pid, std::uint64_t address, std::uint64_t bytes);
+int write_pages(int directory, unsigned task, int pid, std::uint64_t address, std::uint64_t bytes);
 // Maps anonymous memory anywhere and reads the pages image into it. nullptr: logged.
-void* read_pages(int directory, std::uint64_t* address, std::uint64_t* bytes);
+void* read_pages(int directory, unsigned task, std::uint64_t* address, std::uint64_t* bytes);
 
 }  // namespace sluice::host

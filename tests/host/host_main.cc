@@ -32,7 +32,8 @@ constexpr int kControlFloor = 4000;  // the control descriptor is kept out of ev
 
 int usage() {
   std::fputs(
-      "usage: criu-host-VERSION dump|pre-dump --pid PID --images DIR --libdir DIR [--leave-running]\n"
+      "usage: criu-host-VERSION dump|pre-dump --pid PID [--pid PID]... --images DIR --libdir DIR "
+      "[--leave-running]\n"
       "       criu-host-VERSION restore --images DIR --libdir DIR [--detach] [--pidfile FILE]\n"
       "       [--log FILE] [--log-level N] [--fail-after STEP] [--hold STEP] [--control-fd N]\n",
       stderr);
@@ -52,7 +53,7 @@ bool parse(int argc, char** argv, Options* options) {
   for (int choice = 0; (choice = ::getopt_long(argc - 1, argv + 1, "", table, nullptr)) != -1;) {
     switch (choice) {
       case 'p':
-        options->pid = std::atoi(optarg);
+        options->pids.push_back(std::atoi(optarg));
         break;
       case 'i':
         options->images = optarg;
@@ -90,7 +91,7 @@ bool parse(int argc, char** argv, Options* options) {
   }
   const bool dumps = options->command == "dump" || options->command == "pre-dump";
   if (!dumps && options->command != "restore") return false;
-  return !options->images.empty() && !options->libdir.empty() && (!dumps || options->pid > 0);
+  return !options->images.empty() && !options->libdir.empty() && (!dumps || !options->pids.empty());
 }
 
 int run(Options& options) {

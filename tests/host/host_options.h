@@ -5,16 +5,17 @@
 #include <sys/types.h>
 
 #include <string>
+#include <vector>
 
 namespace sluice::host {
 
 struct Options {
-  std::string command;  // dump, pre-dump, restore
-  pid_t pid = 0;
+  std::string command;      // dump, pre-dump, restore
+  std::vector<pid_t> pids;  // dump: the tasks of the tree, the root first
   std::string images;
   std::string libdir;
   std::string log;      // file, empty: standard error
-  std::string pidfile;  // restore: gets the restored process' id
+  std::string pidfile;  // restore: gets the restored processes' ids, a line each
   unsigned log_level = 4;
   bool leave_running = false;
   bool detach = false;     // restore: do not wait for the restored process

@@ -27,24 +27,27 @@
 namespace sluice::host {
 namespace {
 
-RestoreShared* g_shared = nullptr;
-volatile sig_atomic_t g_traced_pid =
-    0;  // while stops of this task may be pending, only its end is looked for
+RestoreShared* g_shared = nullptr;  // one for each task
+unsigned g_tasks = 0;
+volatile sig_atomic_t g_traced = 0;  // tasks are traced: their ends are looked at and left to be waited for
+
+void fail_all() {
+  for (unsigned i = 0; i < g_tasks; ++i) {
+    g_shared[i].task = kTaskFailed;
+    futex_wake(g_shared[i].task);
+  }
+}
 
 // Any child that ends while tasks are being restored aborts the restore, whatever its exit status.
 void child_ended(int, siginfo_t*, void*) {
   const int saved = errno;
   for (;;) {
     siginfo_t info{};
-    const bool traced = g_traced_pid != 0;
-    const int options = WEXITED | WNOHANG | (traced ? WNOWAIT : 0);
-    if (::waitid(traced ? P_PID : P_ALL, static_cast<id_t>(g_traced_pid), &info, options) != 0 ||
-        info.si_pid == 0)
+    if (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | (g_traced != 0 ? WNOWAIT : 0)) != 0 || info.si_pid == 0)
       break;
     if (info.si_code != CLD_EXITED && info.si_code != CLD_KILLED && info.si_code != CLD_DUMPED) break;
-    g_shared->task = kTaskFailed;
-    futex_wake(g_shared->task);
-    if (traced) break;
+    fail_all();
+    if (g_traced != 0) break;
   }
   errno = saved;
 }
@@ -85,35 +88,62 @@ int load_plugins(const Options& options) {
   return result < 0 && result != kNotSupported ? -1 : 0;
 }
 
-// From the fork to the moment at which the task runs by itself. On failure the task is dead or about to be
+bool wait_while(unsigned number, std::uint32_t state, std::uint32_t wanted) {
+  std::atomic<std::uint32_t>& task = g_shared[number].task;
+  while (task == state) futex_wait(task, state);
+  return task == wanted;
+}
+
+// From the fork to the moment at which the tasks run by themselves. On failure they are dead or about to be
 // killed.
-int restore_root(const Options& options, pid_t task, Seized& seized) {
+int restore_tree(const Options& options, const std::vector<pid_t>& tasks, std::vector<Seized>& seized) {
   if (step(options, "forked") != 0) return -1;
   const int post = run_void_hook(kPostForking);
   if ((post < 0 && post != kNotSupported) || step(options, "post_forking") != 0) return -1;
   check_setns();
-  while (g_shared->task == kTaskBusy) futex_wait(g_shared->task, kTaskBusy);
-  if (g_shared->task != kTaskRestored) {
-    log_line(kError, "Error: the task %d was not restored\n", task);
+  for (unsigned i = 0; i < tasks.size(); ++i) {
+    if (wait_while(i, kTaskBusy, kTaskRestored)) continue;
+    log_line(kError, "Error: the task %d was not restored\n", tasks[i]);
     return -1;
   }
-  g_traced_pid = task;
-  if (seized.seize(task) != 0 || step(options, "seized") != 0) return -1;
-  const int resumed = run_pid_hook(kResumeDevicesLate, task);
-  if (resumed < 0 && resumed != kNotSupported) {
-    log_line(kDebug, "restore late stage hook for external devices failed\n");  // and nothing else
+  g_traced = 1;
+  for (unsigned i = 0; i < tasks.size(); ++i) {
+    if (seized[i].seize(tasks[i]) != 0) return -1;
+  }
+  if (step(options, "seized") != 0) return -1;
+  for (const pid_t task : tasks) {
+    const int resumed = run_pid_hook(kResumeDevicesLate, task);
+    if (resumed < 0 && resumed != kNotSupported) {
+      log_line(kDebug, "restore late stage hook for external devices failed\n");  // and nothing else
+    }
   }
   if (step(options, "resume") != 0) return -1;
   // The detach of a killed task fails; so does the restore then.
-  if (!seized.resume()) {
-    log_line(kError, "Error: the task %d has died\n", task);
+  for (unsigned i = 0; i < tasks.size(); ++i) {
+    if (seized[i].resume()) continue;
+    log_line(kError, "Error: the task %d has died\n", tasks[i]);
     return -1;
   }
-  g_shared->go = 1;
-  futex_wake(g_shared->go);
-  // Until it says so the task would still die with us.
-  while (g_shared->task == kTaskRestored) futex_wait(g_shared->task, kTaskRestored);
-  return g_shared->task == kTaskFree ? 0 : -1;
+  for (unsigned i = 0; i < tasks.size(); ++i) {
+    g_shared[i].go = 1;
+    futex_wake(g_shared[i].go);
+  }
+  // Until they say so they would still die with us.
+  for (unsigned i = 0; i < tasks.size(); ++i) {
+    if (!wait_while(i, kTaskRestored, kTaskFree)) return -1;
+  }
+  return 0;
+}
+
+// Forks a task for each of the tree. False when one could not be forked.
+bool fork_tasks(const Options& options, std::vector<pid_t>* tasks) {
+  for (unsigned i = 0; i < g_tasks; ++i) {
+    const pid_t task = fork_task();
+    if (task == 0) restore_task(options, i, g_shared[i]);
+    if (task < 0) return false;
+    tasks->push_back(task);
+  }
+  return true;
 }
 
 }  // namespace
@@ -135,30 +165,35 @@ int restore(const Options& options) {
   }
   int ret = step(options, "init");
 
-  void* shared =
-      ::mmap(nullptr, sizeof(RestoreShared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  g_shared = new (shared) RestoreShared;
-  Seized seized;
-  pid_t task = 0;
+  if (read_tree(service(kImageFd), &g_tasks) != 0 || g_tasks == 0 || g_tasks > kMostTasks) {
+    log_line(kError, "Error: how many tasks there are is not in the images\n");
+    ret = -1;
+  }
+  void* shared = ::mmap(nullptr, kMostTasks * sizeof(RestoreShared), PROT_READ | PROT_WRITE,
+                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  g_shared = new (shared) RestoreShared[kMostTasks];
+  std::vector<Seized> seized(g_tasks);
+  std::vector<pid_t> tasks;
   if (ret == 0) {
     watch_children();
     for (const int thread : extra_threads()) violation("thread %d lives at the fork", thread);
-    task = fork_task();
-    if (task == 0) restore_task(options, *g_shared);
-    ret = task > 0 ? restore_root(options, task, seized) : -1;
+    ret = fork_tasks(options, &tasks) ? restore_tree(options, tasks, seized) : -1;
   }
   if (ret == 0) {
     log_line(kInfo, "Restore finished successfully. Tasks resumed.\n");
-    if (!options.pidfile.empty()) std::ofstream(options.pidfile) << task << '\n';
+    if (!options.pidfile.empty()) {
+      std::ofstream file(options.pidfile);
+      for (const pid_t task : tasks) file << task << '\n';
+    }
     (void)step(options, "detached");
   } else {
     struct sigaction ignore {};
     ignore.sa_handler = SIG_DFL;
     (void)::sigaction(SIGCHLD, &ignore, nullptr);
-    if (task > 0) {
-      (void)::kill(task, SIGKILL);
-      seized.kill();
-      (void)::waitpid(task, nullptr, __WALL);
+    for (unsigned i = 0; i < tasks.size(); ++i) {
+      (void)::kill(tasks[i], SIGKILL);
+      seized[i].kill();
+      (void)::waitpid(tasks[i], nullptr, __WALL);
     }
     log_line(kError, "Restoring FAILED.\n");
   }
@@ -174,7 +209,7 @@ int restore(const Options& options) {
     struct sigaction plain {};
     plain.sa_handler = SIG_DFL;
     (void)::sigaction(SIGCHLD, &plain, nullptr);
-    (void)::waitpid(task, nullptr, 0);
+    for (const pid_t task : tasks) (void)::waitpid(task, nullptr, 0);
   }
   return ret;
 }

@@ -51,10 +51,23 @@ int move_to(int fd, int number) {
   return 0;
 }
 
+int restore_fifo(const FdEntry& entry) {
+  const int fd = ::open(entry.fifo.c_str(), O_RDWR);
+  if (fd < 0) {
+    log_line(kError, "Error: can't open %s: %s\n", entry.fifo.c_str(), std::strerror(errno));
+    return -1;
+  }
+  return move_to(fd, entry.number);
+}
+
 int restore_files(const std::vector<FdEntry>& entries) {
   std::vector<FdEntry> owners, copies;  // the lowest descriptor of each file, and the others
   std::set<int> ids;
   for (const FdEntry& entry : entries) {
+    if (!entry.fifo.empty()) {
+      if (restore_fifo(entry) != 0) return -1;
+      continue;
+    }
     (ids.insert(entry.id).second ? owners : copies).push_back(entry);
     g_unrestored.insert(entry.number);
   }
@@ -202,17 +215,18 @@ int map_everything(std::vector<Mapping>& mappings) {
   return 0;
 }
 
-int restore_everything(const Options& options) {
+int restore_everything(const Options& options, unsigned number) {
   const int images = service(kImageFd);
   for (const int fd : proc_numbers(0, "fd")) {
     if (!standing_fd(options, fd)) ::close(fd);
   }
   std::uint64_t address = 0;
   std::uint64_t bytes = 0;
-  void* memory = read_pages(images, &address, &bytes);
+  void* memory = read_pages(images, number, &address, &bytes);
   std::vector<FdEntry> fds;
   std::vector<VmaEntry> vmas;
-  if (memory == nullptr || read_fds(images, &fds) != 0 || read_vmas(images, &vmas) != 0) return -1;
+  if (memory == nullptr || read_fds(images, number, &fds) != 0 || read_vmas(images, number, &vmas) != 0)
+    return -1;
   relocate_services(fds.empty() ? STDERR_FILENO : fds.back().number);
   if (step(options, "premapped") != 0) return -1;
   const unsigned violations_before = violations();
@@ -244,13 +258,13 @@ int first_free_task_fd() {
   return number;
 }
 
-void restore_task(const Options& options, RestoreShared& shared) {
+void restore_task(const Options& options, unsigned number, RestoreShared& shared) {
   // A task whose main process died must not stay behind, half restored.
   (void)::prctl(PR_SET_PDEATHSIG, SIGKILL);
   struct sigaction action {};
   action.sa_handler = child_ended;
   (void)::sigaction(SIGCHLD, &action, nullptr);
-  if (restore_everything(options) != 0) ::_exit(1);
+  if (restore_everything(options, number) != 0) ::_exit(1);
 
   shared.task = kTaskRestored;
   futex_wake(shared.task);

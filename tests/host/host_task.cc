@@ -124,6 +124,7 @@ FileKind kind_of(int fd) {
   struct stat status {};
   if (::fstat(fd, &status) != 0) return FileKind::Plain;
   if (link_of(fd).starts_with("/dmabuf")) return FileKind::DmaBuf;
+  if (S_ISFIFO(status.st_mode) && link_of(fd).starts_with("/")) return FileKind::Fifo;
   if (!S_ISCHR(status.st_mode)) return FileKind::Plain;
   const unsigned number = major(status.st_rdev);
   const bool terminal =

@@ -43,6 +43,7 @@ enum class FileKind {
   Plain,   // standard streams, pipes, regular files, the look-alike's own
   Device,  // a character device that CRIU hands to plugins
   DmaBuf,
+  Fifo,  // with a name
 };
 FileKind kind_of(int fd);
 // Text of /proc/self/fd/<fd>.

@@ -50,7 +50,7 @@ TEST(Config, DefaultsAreDocumented) {
   EXPECT_EQ(config.chunk_bytes, 4 * kMiB);
   EXPECT_EQ(config.slots(), 16U);
   EXPECT_EQ(config.io_mode, IoMode::Auto);
-  EXPECT_TRUE(config.checksum && config.sync && config.zero_holes && config.parallel_restore);
+  EXPECT_TRUE(config.checksum && config.sync && config.zero_holes && config.parallel);
   EXPECT_FALSE(config.reuse_files);
   EXPECT_EQ(config.match_rules, kfd::MatchRules{});
   EXPECT_TRUE(lines.empty());
@@ -64,12 +64,12 @@ TEST(Config, TakesWhatIsSet) {
                                       {"SLUICE_SYNC", "0"},
                                       {"SLUICE_ZERO_HOLES", "NO"},
                                       {"SLUICE_REUSE", "on"},
-                                      {"SLUICE_PARALLEL_RESTORE", "false"},
+                                      {"SLUICE_PARALLEL", "false"},
                                       {"KFD_NUMA_CHECK", "0"}});
   EXPECT_EQ(config.slots(), 4U);
   EXPECT_EQ(config.chunk_bytes, 8 * kMiB);
   EXPECT_EQ(config.io_mode, IoMode::Buffered);
-  EXPECT_FALSE(config.checksum || config.sync || config.zero_holes || config.parallel_restore);
+  EXPECT_FALSE(config.checksum || config.sync || config.zero_holes || config.parallel);
   EXPECT_TRUE(config.reuse_files);
   EXPECT_FALSE(config.match_rules.numa);
   EXPECT_TRUE(lines.empty());
@@ -105,6 +105,17 @@ TEST(Config, UpstreamsCapIsKeptByFewerThenSmallerChunks) {
   const Config small = parse({{"KFD_MAX_BUFFER_SIZE", "4M"}}).config;
   EXPECT_EQ(small.staging_bytes, 4 * kMiB);
   EXPECT_EQ(small.chunk_bytes, 2 * kMiB);
+}
+
+TEST(Config, LanesOfOneGpuShareItsStaging) {
+  const Config config = parse({}).config;
+  EXPECT_EQ(config.shared_by(1).staging_bytes, 64 * kMiB);
+  EXPECT_EQ(config.shared_by(1).chunk_bytes, 4 * kMiB);
+  EXPECT_EQ(config.shared_by(2).staging_bytes, 32 * kMiB);
+  EXPECT_EQ(config.shared_by(2).slots(), 8U);
+  EXPECT_EQ(config.shared_by(8).staging_bytes, 8 * kMiB);
+  EXPECT_EQ(config.shared_by(8).slots(), 8U);
+  EXPECT_EQ(config.shared_by(1000).staging_bytes, 2 * kMiB) << "the least that a lane works with";
 }
 
 TEST(Config, ACapBelowTheLeastIsSaid) {

@@ -17,7 +17,8 @@ GpuOutcome sample(std::uint32_t gpu_id) {
   gpu.zero_bytes = 400;
   gpu.io_bytes = 600;
   gpu.pinned_bytes = 64;
-  gpu.seconds = 0.5;
+  gpu.began_ns = 1'000'000'000;
+  gpu.ended_ns = 1'500'000'000;
   gpu.direct_io = true;
   gpu.stats.stages = 2;
   gpu.stats.stage[0].name = "copy";
@@ -29,22 +30,27 @@ GpuOutcome sample(std::uint32_t gpu_id) {
 
 TEST(Stats, JsonHasEveryFigureAndTheSums) {
   const std::vector<GpuOutcome> gpus = {sample(1), sample(2)};
-  const auto json = nlohmann::json::parse(stats_json(7, 1.25, gpus));
+  const auto json = nlohmann::json::parse(stats_json(7, {3, 5, 1'250'000'003}, gpus));
   EXPECT_EQ(json["id"], 7);
   EXPECT_DOUBLE_EQ(json["seconds"], 1.25);
+  EXPECT_EQ(json["began_ns"], 3);
+  EXPECT_EQ(json["joined_ns"], 5);
+  EXPECT_EQ(json["ended_ns"], 1'250'000'003);
   EXPECT_EQ(json["bytes"], 2000);
   EXPECT_EQ(json["zero_bytes"], 800);
   EXPECT_EQ(json["io_bytes"], 1200);
   EXPECT_EQ(json["pinned_bytes"], 128);
   ASSERT_EQ(json["gpus"].size(), 2U);
   EXPECT_EQ(json["gpus"][1]["gpu_id"], 2);
+  EXPECT_EQ(json["gpus"][1]["began_ns"], 1'000'000'000);
+  EXPECT_DOUBLE_EQ(json["gpus"][1]["seconds"], 0.5);
   EXPECT_EQ(json["gpus"][1]["slowest_stage"], "store");
   EXPECT_EQ(json["gpus"][1]["direct_io"], true);
   EXPECT_EQ(json["gpus"][1]["verified"], false);
 }
 
 TEST(Stats, JsonOfNoGpuIsStillJson) {
-  EXPECT_TRUE(nlohmann::json::parse(stats_json(1, 0, {}))["gpus"].empty());
+  EXPECT_TRUE(nlohmann::json::parse(stats_json(1, {}, {}))["gpus"].empty());
 }
 
 TEST(Stats, SummaryNamesGpuAndSlowestStage) {

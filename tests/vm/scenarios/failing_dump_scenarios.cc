@@ -118,7 +118,8 @@ TEST_F(DumpThatFails, CriuItselfFailsAfterTheGpusWereDumped) {
 struct StopPoint {
   const char* name;
   std::vector<std::function<bool(const SystemCall&)>> way;  // there: one after the other
-  bool queues_stand;                                        // the plugin had stopped them
+  bool frozen;                                              // all tasks stood still, and ...
+  bool queues_stand;                                        // ... every host's plugin had stopped the queues
   bool image_complete;                                      // everything was written by then
 };
 
@@ -160,7 +161,9 @@ TEST_P(KilledAtAPoint, LeavesAProcessThatUnpauseMakesWholeAgain) {
     for (const auto& step : GetParam().way)
       ASSERT_TRUE(criu.run_until(step)) << "criu ended before that point";
   }  // killed
-  ASSERT_NO_FATAL_FAILURE(expect_unpause_helps(GetParam().queues_stand));
+  // Where the host says that all tasks are frozen the plugin stops the queues at once.
+  ASSERT_NO_FATAL_FAILURE(expect_unpause_helps(GetParam().queues_stand ||
+                                               (GetParam().frozen && criu_traits().begins_when_frozen)));
   ASSERT_NO_FATAL_FAILURE(expect_unharmed());
   EXPECT_EQ(subject_->quit(), 0);
   if (!GetParam().image_complete) expect_no_complete_image(images());
@@ -168,13 +171,14 @@ TEST_P(KilledAtAPoint, LeavesAProcessThatUnpauseMakesWholeAgain) {
 
 INSTANTIATE_TEST_SUITE_P(
     DuringDump, KilledAtAPoint,
-    testing::Values(StopPoint{"InInit", {opening("/etc/criu/sluice.conf")}, false, false},
-                    StopPoint{"AtDeviceMap", {before_hook(kHandleDeviceVma)}, false, false},
-                    StopPoint{"AtFile", {before_hook(kDumpExtFile)}, false, false},
-                    StopPoint{"AfterQueuesStopped", {criu_op(kProcessInfo, false)}, true, false},
-                    StopPoint{"AfterCheckpoint", {criu_op(kCheckpoint, false)}, true, false},
-                    StopPoint{"BeforeMetadataHasItsName", {renaming_to("amdgpu-kfd-")}, true, false},
-                    StopPoint{"InExit", {criu_op(kCheckpoint, false), criu_op(kUnpause, true)}, true, true}),
+    testing::Values(StopPoint{"InInit", {opening("/etc/criu/sluice.conf")}, false, false, false},
+                    StopPoint{"AtDeviceMap", {before_hook(kHandleDeviceVma)}, true, false, false},
+                    StopPoint{"AtFile", {before_hook(kDumpExtFile)}, true, false, false},
+                    StopPoint{"AfterQueuesStopped", {criu_op(kProcessInfo, false)}, true, true, false},
+                    StopPoint{"AfterCheckpoint", {criu_op(kCheckpoint, false)}, true, true, false},
+                    StopPoint{"BeforeMetadataHasItsName", {renaming_to("amdgpu-kfd-")}, true, true, false},
+                    StopPoint{
+                        "InExit", {criu_op(kCheckpoint, false), criu_op(kUnpause, true)}, true, true, true}),
     [](const testing::TestParamInfo<StopPoint>& point) { return std::string(point.param.name); });
 
 // Nobody has unpaused the process: the next dump finds that, and its own unpause makes the queues run.

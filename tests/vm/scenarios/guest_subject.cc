@@ -65,6 +65,12 @@ std::string GuestSubject::start_program(Launch launch) {
   return ready;
 }
 
+std::string GuestSubject::meet() {
+  std::string ready = hear();
+  if (const long pid = number_in(ready, "pid"); pid > 0) pid_ = static_cast<pid_t>(pid);
+  return ready;
+}
+
 std::string GuestSubject::ask(const std::string& command) {
   say(command);
   return hear();

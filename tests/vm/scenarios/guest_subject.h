@@ -30,6 +30,9 @@ class GuestSubject {
   // The same for another program that obeys in the same way, through the FIFOs in directory().
   std::string start_program(Launch launch);
 
+  // Waits for the first line of a subject that somebody else starts on the FIFOs in directory().
+  std::string meet();
+
   // Sends a line and waits for the answer.
   std::string ask(const std::string& command);
   void say(const std::string& command);
@@ -46,6 +49,8 @@ class GuestSubject {
   bool alive() const { return pid_ > 0 && is_alive(pid_); }
   // SIGKILL and reap.
   void kill();
+  // It has ended, and somebody else reaps it.
+  void forget() { pid_ = root_ = 0; }
   // Reaps it and its children after criu has killed them. False when one still runs after kPatience.
   bool reap_dumped();
   // Asks it to end by itself; its exit status.

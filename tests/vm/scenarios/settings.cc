@@ -56,10 +56,10 @@ CriuVersion ask_version() {
   return version;
 }
 
-//                                        since      inventory vDSO network lock
-constexpr std::array<CriuTraits, 3> kTraits = {{{{3, 17, 0}, false, false, "nftables"},
-                                                {{4, 1, 0}, true, false, "skip"},
-                                                {{4, 2, 0}, true, true, "skip"}}};
+//                                        since      inventory vDSO frozen server network lock
+constexpr std::array<CriuTraits, 3> kTraits = {{{{3, 17, 0}, false, false, false, false, "nftables"},
+                                                {{4, 1, 0}, true, false, true, false, "skip"},
+                                                {{4, 2, 0}, true, true, true, true, "skip"}}};
 
 }  // namespace
 

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: MIT
+#include "plugin/process_dump.h"
+
+#include <sys/sysmacros.h>
+#include <sys/utsname.h>
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+
+#include "drm/target_file.h"
+#include "kfd/hsakmt_shm.h"
+#include "kfd/mapped_files.h"
+#include "kfd/processes.h"
+#include "kfd/uapi.h"
+#include "plugin/image_files.h"
+#include "plugin/machine.h"
+#include "plugin/metadata.h"
+#include "plugin/render_maps.h"
+
+namespace sluice::plugin {
+
+namespace {
+
+std::string kernel_release() {
+  utsname names{};
+  return uname(&names) == 0 ? names.release : "";
+}
+
+std::vector<kfd::BoEntry> bo_entries(const kfd::Checkpoint& checkpoint) {
+  std::vector<kfd::BoEntry> bos;
+  bos.reserve(checkpoint.bos.size());
+  for (const kfd::CheckpointBo& bo : checkpoint.bos) {
+    bos.push_back({bo.addr, bo.bytes, bo.offset, bo.alloc_flags, bo.gpu_id});
+  }
+  return bos;
+}
+
+// CRIU restores a file in the process of the lowest pid that holds it, and the KFD process becomes that
+// one's. `owner`: the process that opened it, as PROCESS_INFO says, in its own pid namespace.
+Result<void> check_owner(pid_t owner, const std::vector<pid_t>& holders) {
+  std::optional<pid_t> lowest;
+  for (const pid_t holder : holders) {
+    const auto pid = kfd::innermost_pid(holder);
+    if (!pid) return {};  // an old kernel does not say
+    lowest = std::min(lowest.value_or(*pid), *pid);
+  }
+  if (!lowest || lowest == owner) return {};
+  return Error{EINVAL, "a file of /dev/kfd was opened by process " + std::to_string(owner) +
+                           " and would be restored in process " + std::to_string(*lowest) +
+                           ", which has inherited it; that is not supported: the process that opened it must "
+                           "keep it, and have the lowest pid of all that hold it"};
+}
+
+}  // namespace
+
+// As a table of contents.
+Result<std::unique_ptr<ProcessDump>> ProcessDump::begin(kfd::CriuSession& session,
+                                                        const std::vector<pid_t>& holders, DumpRun& run) {
+  std::unique_ptr<ProcessDump> process(new ProcessDump(session, run));
+  process->times_.began_ns = monotonic_ns();
+  const auto answer = session.process_info();
+  if (!answer && answer.error().err == EBADF) {
+    return Error{EBADF,
+                 "a file of /dev/kfd was opened by a process that is gone or not part of this dump, and "
+                 "inherited: " +
+                     session.name() + " must close it (" + answer.error().what + ")"};
+  }
+  if (!answer) return answer.error();
+  if (session.found_paused()) {
+    log_line(Level::Warning, session.name() + ": an older dump was killed and had left its queues paused");
+  }
+  const kfd::ProcessInfo info = *answer;
+  SLUICE_TRY(check_owner(static_cast<pid_t>(info.pid), holders));
+  SLUICE_TRY_ASSIGN(kfd::Checkpoint checkpoint, session.checkpoint());
+  SLUICE_TRY(check_render_maps(checkpoint, run.topology, holders));
+  log_line(Level::Info, session.name() + ": " + std::to_string(info.num_devices) + " GPUs, " +
+                            std::to_string(info.num_bos) + " BOs, " + std::to_string(info.num_objects) +
+                            " queues, events and SVM ranges");
+  kfd::KfdImage& image = process->image_;
+  image.pid = info.pid;
+  SLUICE_TRY_ASSIGN(image.topology, kfd::topology_of_process(run.topology, checkpoint.devices));
+  image.bos = bo_entries(checkpoint);
+  image.num_objects = info.num_objects;
+  SLUICE_TRY_ASSIGN(const std::optional<kfd::HsakmtShm> shm, kfd::read_hsakmt_shm());
+  image.shm = shm.value_or(kfd::HsakmtShm{});
+  image.bo_record_bytes =
+      kfd::derive_bo_record_bytes(info.num_devices, info.num_bos, info.num_objects, checkpoint.priv_data);
+  image.priv_data = std::move(checkpoint.priv_data);
+  image.sluice_version = SLUICE_VERSION;
+  image.kernel_release = kernel_release();
+  image.kfd_minor_version = run.kfd_minor_version;
+  image.dump_id = run.dump_id;
+  SLUICE_TRY(process->sort_contents(checkpoint));
+  return process;
+}
+
+// Sorts the BOs that have contents by GPU, in bucket order, and takes their dma-bufs.
+Result<void> ProcessDump::sort_contents(kfd::Checkpoint& checkpoint) {
+  for (const kfd::DeviceIds& ids : checkpoint.devices) {
+    const kfd::Node* node = run_.topology.find_gpu(ids.actual_gpu_id);
+    if (node == nullptr) {
+      return Error{ENODEV, "the process has GPU " + std::to_string(ids.actual_gpu_id) +
+                               ", which the topology in sysfs lacks"};
+    }
+    ProcessGpu known{node->drm_render_minor, ids.user_gpu_id, std::nullopt};
+    GpuContents gpu;
+    gpu.gpu_id = ids.user_gpu_id;
+    gpu.render_minor = node->drm_render_minor;
+    gpu.numa_node = numa_node_of_render_minor(node->drm_render_minor);
+    gpu.bo_table_digest = bo_table_digest(image_.bos, ids.user_gpu_id);
+    for (kfd::CheckpointBo& bo : checkpoint.bos) {
+      if (bo.gpu_id != ids.user_gpu_id || !kfd::has_contents(bo.alloc_flags)) continue;
+      if (!known.bo_offset) known.bo_offset = bo.offset;
+      gpu.bos.push_back({bo.bytes, bo.addr, std::move(bo.dmabuf)});
+    }
+    gpus_.push_back(known);
+    (gpu.bos.empty() ? empty_gpus_ : full_gpus_).push_back(gpu.gpu_id);
+    if (!gpu.bos.empty()) waiting_.push_back(std::move(gpu));
+  }
+  return {};
+}
+
+Result<void> ProcessDump::start_contents() {
+  for (GpuContents& gpu : waiting_) gpu.working_name = take_working_name(gpu.gpu_id);
+  SLUICE_TRY_ASSIGN(job_, ContentsJob::dump(image_dir_fd(), std::exchange(waiting_, {}), run_.config,
+                                            run_.dump_id, run_.shared));
+  return {};
+}
+
+// One of the GPU's of an earlier dump, to be written over, or one that no file has.
+std::string ProcessDump::take_working_name(std::uint32_t gpu_id) {
+  const std::string ending = pages_image_ending(gpu_id);
+  const auto old = std::find_if(run_.reusable_pages.begin(), run_.reusable_pages.end(),
+                                [&](const std::string& name) { return name.ends_with(ending); });
+  if (old == run_.reusable_pages.end()) return unnamed_pages_image(number_, gpu_id);
+  std::string name = std::move(*old);
+  run_.reusable_pages.erase(old);
+  return name;
+}
+
+Result<void> ProcessDump::finish(int id, std::vector<std::string>& images) {
+  times_.joined_ns = monotonic_ns();
+  images.insert(images.begin(), kfd_image_name(id));
+  SLUICE_TRY(finish_contents(id, images));
+  // Metadata last: it stands only beside complete contents.
+  SLUICE_TRY(
+      write_image(image_dir_fd(), kfd_image_name(id), kfd::encode_kfd_image(image_), run_.config.sync));
+  if (run_.config.sync) SLUICE_TRY(sync_directory(image_dir_fd()));
+  times_.ended_ns = monotonic_ns();
+  write_stats(Direction::Dump, id, times_, job_->outcomes());
+  images.push_back(stats_name(Direction::Dump, id));
+  job_.reset();
+  return {};
+}
+
+// Joins the lanes and gives the files their names. A GPU without contents has a file of the bare header, as
+// upstream's.
+Result<void> ProcessDump::finish_contents(int id, std::vector<std::string>& images) {
+  Result<void> done = job_->wait([](const std::string& line) { log_line(Level::Info, line); });
+  log_lines(job_->take_log_lines());
+  SLUICE_TRY(done);
+  for (const std::uint32_t gpu_id : empty_gpus_) {
+    images.push_back(pages_image_name(id, gpu_id));
+    SLUICE_TRY(write_image(image_dir_fd(), pages_image_name(id, gpu_id), {}, run_.config.sync));
+  }
+  for (const std::uint32_t gpu_id : full_gpus_) {
+    images.push_back(pages_image_name(id, gpu_id));
+    images.push_back(sums_image_name(id, gpu_id));
+  }
+  SLUICE_TRY(job_->commit(id));
+  if (run_.config.sync) SLUICE_TRY(sync_directory(image_dir_fd()));
+  return {};
+}
+
+}  // namespace sluice::plugin

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: MIT
+// One KFD process on its way into the images: its queues stop, its state is asked, its contents flow beside
+// whatever the host does meanwhile, and when the host has said which file it is, all of it gets its names.
+//
+// Main thread only.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kfd/criu_ops.h"
+#include "kfd/image.h"
+#include "kfd/topology.h"
+#include "plugin/config.h"
+#include "plugin/contents.h"
+#include "plugin/stats.h"
+
+namespace sluice::plugin {
+
+// What all processes of one dump have in common. Outlives them.
+struct DumpRun {
+  Config config;
+  kfd::Topology topology;  // local
+  DumpId dump_id{};
+  std::uint32_t kfd_minor_version = 0;
+  SharedByJobs shared;
+  std::vector<std::string>
+      reusable_pages;  // names of pages files of an earlier dump that may be written over
+  unsigned begun = 0;  // processes
+};
+
+// A GPU of a dumped KFD process, as far as render files of it want to know.
+struct ProcessGpu {
+  std::uint32_t minor = 0;
+  std::uint32_t user_gpu_id = 0;
+  std::optional<std::uint64_t>
+      bo_offset;  // mmap offset of one of its BOs: only the file KFD acquired may map it
+};
+
+class ProcessDump {
+ public:
+  // PROCESS_INFO and CHECKPOINT: the queues stand from now on. `session` and `run` are borrowed. `holders`:
+  // the processes that hold its file. Errors: those of the two; EINVAL for what could not be restored.
+  static Result<std::unique_ptr<ProcessDump>> begin(kfd::CriuSession& session,
+                                                    const std::vector<pid_t>& holders, DumpRun& run);
+
+  const std::vector<ProcessGpu>& gpus() const { return gpus_; }
+  // GPUs whose contents have not been started yet.
+  std::vector<GpuContents>& waiting_contents() { return waiting_; }
+
+  // Starts a lane for each of them.
+  Result<void> start_contents();
+  bool started() const { return job_ != nullptr; }
+
+  // Joins the contents and writes everything under `id`, metadata last. Names go to `images` before there are
+  // such files.
+  Result<void> finish(int id, std::vector<std::string>& images);
+
+ private:
+  ProcessDump(kfd::CriuSession& session, DumpRun& run) : session_(session), run_(run), number_(run.begun++) {}
+  Result<void> sort_contents(kfd::Checkpoint& checkpoint);
+  Result<void> finish_contents(int id, std::vector<std::string>& images);
+  std::string take_working_name(std::uint32_t gpu_id);
+
+  kfd::CriuSession& session_;
+  DumpRun& run_;
+  unsigned number_;
+  FileTimes times_;
+  kfd::KfdImage image_;
+  std::vector<ProcessGpu> gpus_;
+  std::vector<GpuContents> waiting_;
+  std::vector<std::uint32_t> empty_gpus_;  // without contents
+  std::vector<std::uint32_t> full_gpus_;
+  std::unique_ptr<ContentsJob> job_;
+};
+
+}  // namespace sluice::plugin

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: MIT
+// Several processes with GPU state of their own on the same GPUs, in all four hosts: their contents flow at
+// once where the host lets them, within one GPU's staging memory, and what is wrong with one keeps all from
+// running.
+#include <signal.h>
+
+#include <algorithm>
+#include <fstream>
+#include <list>
+
+#include <nlohmann/json.hpp>
+
+#include "plugin_test.h"
+
+namespace sluice::host_test {
+namespace {
+
+constexpr unsigned kTasks = 4;
+constexpr std::uint64_t kSlowBytesPerSecond = 4 * kMiB;
+
+class TreeTest : public PluginTest {
+ protected:
+  void SetUp() override {
+    for (unsigned i = 0; i < kTasks; ++i) {
+      tasks_.emplace_back(directory_.path() / ("task" + std::to_string(i)));
+      const std::string ready = tasks_.back().start(
+          scene_,
+          {"--gpus", "2", "--vram", "4M", "--gtt", "1M", "--svm-context", "--seed", std::to_string(i + 1)});
+      ASSERT_TRUE(ready.starts_with("ready")) << ready;
+    }
+  }
+  void TearDown() override {
+    for (FifoSubject& task : tasks_) {
+      if (task.pid() > 0) (void)::kill(task.pid(), SIGKILL);
+      (void)task.wait();
+    }
+  }
+
+  Strings with_pids(Strings more = {}) const {
+    for (const FifoSubject& task : tasks_) more.insert(more.end(), {"--pid", std::to_string(task.pid())});
+    return more;
+  }
+
+  void dump_tree() {
+    ASSERT_EQ(scene_.dump(version(), with_pids()), 0) << scene_.log();
+    wait_for_dumped();
+  }
+  void wait_for_dumped() {
+    for (FifoSubject& task : tasks_) (void)task.wait();
+    wait_until_gpus_are_free();
+  }
+
+  // The kernel closes the files of what was killed in its own time.
+  void wait_until_gpus_are_free() {
+    while (scene_.control().counts() != vamdgpu::Counts()) (void)::sched_yield();
+  }
+
+  int restore_tree() {
+    const int status = scene_.start_host(version(), "restore", {}).wait();
+    if (status == 0) meet_restored();
+    return status;
+  }
+  void meet_restored() {
+    std::ifstream pids(scene_.pid_file());
+    for (FifoSubject& task : tasks_) {
+      pid_t pid = 0;
+      ASSERT_TRUE(pids >> pid);
+      task.become(pid);
+    }
+  }
+
+  void expect_all_whole() {
+    for (FifoSubject& task : tasks_) {
+      for (const std::string command : {"check", "work", "check"})
+        EXPECT_TRUE(task.ask(command).starts_with("ok " + command)) << task.pid();
+    }
+  }
+
+  void quit_all() {
+    for (FifoSubject& task : tasks_) {
+      EXPECT_EQ(task.ask("quit"), "ok quit");
+      EXPECT_EQ(task.hear(), "");
+    }
+  }
+
+  void set_rate(std::uint64_t bytes_per_second) {
+    for (const unsigned gpu : {0U, 1U}) scene_.control().set_engine_rate(gpu, bytes_per_second);
+  }
+
+  std::vector<nlohmann::json> statistics(const std::string& direction) const {
+    std::vector<nlohmann::json> all;
+    for (const std::string& name : images("sluice-stats-" + direction))
+      all.push_back(nlohmann::json::parse(std::ifstream(scene_.images() / name)));
+    return all;
+  }
+
+  // Each began before any other's last lane had ended.
+  static bool all_at_once(const std::vector<nlohmann::json>& files) {
+    std::int64_t last_begin = INT64_MIN, first_end = INT64_MAX;
+    for (const nlohmann::json& file : files) {
+      std::int64_t end = INT64_MIN;
+      for (const nlohmann::json& gpu : file["gpus"]) {
+        last_begin = std::max(last_begin, gpu["began_ns"].get<std::int64_t>());
+        end = std::max(end, gpu["ended_ns"].get<std::int64_t>());
+      }
+      first_end = std::min(first_end, end);
+    }
+    return last_begin < first_end;
+  }
+
+  static bool begun_before_joined(const std::vector<nlohmann::json>& files) {
+    return std::all_of(files.begin(), files.end(),
+                       [](const nlohmann::json& file) { return file["began_ns"] < file["joined_ns"]; });
+  }
+
+  // All files of one GPU together.
+  static std::uint64_t pinned_per_gpu(const std::vector<nlohmann::json>& files) {
+    std::map<std::uint32_t, std::uint64_t> pinned;
+    for (const nlohmann::json& file : files) {
+      for (const nlohmann::json& gpu : file["gpus"])
+        pinned[gpu["gpu_id"]] += gpu["pinned_bytes"].get<std::uint64_t>();
+    }
+    std::uint64_t most = 0;
+    for (const auto& [gpu, bytes] : pinned) most = std::max(most, bytes);
+    return most;
+  }
+
+  ScratchDirectory directory_;
+  std::list<FifoSubject> tasks_;
+};
+
+// The GPUs are too slow for any contents to be through before the host says that it is where all have begun.
+TEST_P(TreeTest, FourProcessesFlowAtOnceAndComeBackWhole) {
+  set_rate(kSlowBytesPerSecond);
+  Program dumper = scene_.start_host(version(), "dump", with_pids({"--hold", "checkpoint"}));
+  ASSERT_EQ(dumper.hear_control(), "checkpoint") << scene_.log();
+  set_rate(0);
+  dumper.release_control();
+  ASSERT_EQ(dumper.wait(), 0) << scene_.log();
+  wait_for_dumped();
+  EXPECT_EQ(scene_.control().criu_calls(kProcessInfo), kTasks);
+  const auto dumped = statistics("dump");
+  ASSERT_EQ(dumped.size(), kTasks);
+  if (hooks() >= 12) {
+    EXPECT_TRUE(all_at_once(dumped));
+    EXPECT_TRUE(begun_before_joined(dumped));
+    EXPECT_LE(pinned_per_gpu(dumped), 64 * kMiB);
+  }
+  (void)scene_.log();
+  set_rate(hooks() >= 13 ? kSlowBytesPerSecond : 0);
+  Program restorer = scene_.start_host(version(), "restore", {"--hold", "seized"});
+  ASSERT_EQ(restorer.hear_control(), "seized") << scene_.log();
+  set_rate(0);
+  restorer.release_control();
+  ASSERT_EQ(restorer.wait(), 0) << scene_.log();
+  meet_restored();
+  const auto restored = statistics("restore");
+  ASSERT_EQ(restored.size(), kTasks);
+  if (hooks() >= 13) {
+    EXPECT_TRUE(all_at_once(restored));
+    EXPECT_TRUE(begun_before_joined(restored));
+  }
+  EXPECT_LE(pinned_per_gpu(restored), 64 * kMiB);
+  expect_all_whole();
+  quit_all();
+}
+
+TEST_P(TreeTest, WithParallelOffOneProcessFlowsAfterAnother) {
+  scene_.variables["SLUICE_PARALLEL"] = "off";
+  ASSERT_NO_FATAL_FAILURE(dump_tree());
+  EXPECT_FALSE(all_at_once(statistics("dump")));
+  ASSERT_EQ(restore_tree(), 0) << scene_.log();
+  expect_all_whole();
+  quit_all();
+}
+
+// Contents are under way when the dump fails: they stop, the queues run, nothing is left.
+TEST_P(TreeTest, ADumpThatFailsWhileContentsFlowLeavesAllRunning) {
+  set_rate(kSlowBytesPerSecond);
+  EXPECT_EQ(scene_.dump(version(), with_pids({"--fail-after", "checkpoint"})), 1) << scene_.log();
+  set_rate(0);
+  EXPECT_TRUE(images("amdgpu-").empty());
+  for (const FifoSubject& task : tasks_) {
+    const auto process = scene_.control().process(task.pid());
+    ASSERT_TRUE(process.has_value());
+    EXPECT_TRUE(process->queues_run());
+    EXPECT_EQ(process->process_infos, process->unpauses);
+  }
+  expect_all_whole();
+  ASSERT_NO_FATAL_FAILURE(dump_tree());
+  ASSERT_EQ(restore_tree(), 0) << scene_.log();
+  expect_all_whole();
+}
+
+TEST_P(TreeTest, ADumpThatIsKilledWhileContentsFlowIsFollowedByAGoodOne) {
+  set_rate(kSlowBytesPerSecond);
+  Program host = scene_.start_host(version(), "dump", with_pids({"--hold", "checkpoint"}));
+  ASSERT_EQ(host.hear_control(), "checkpoint");
+  host.kill();
+  set_rate(0);
+  for (const std::string& name : images("amdgpu-")) EXPECT_TRUE(name.ends_with(".tmp")) << name;
+  ASSERT_NO_FATAL_FAILURE(dump_tree());
+  for (const std::string& name : images("amdgpu-")) EXPECT_FALSE(name.ends_with(".tmp")) << name;
+  ASSERT_EQ(restore_tree(), 0) << scene_.log();
+  expect_all_whole();
+}
+
+TEST_P(TreeTest, ACorruptBlockOfOneKeepsAllFromRunning) {
+  ASSERT_NO_FATAL_FAILURE(dump_tree());
+  const std::string name = *images("amdgpu-pages-").rbegin();
+  const std::filesystem::path pages = scene_.images() / name;
+  const auto flip = [&] {
+    std::fstream file(pages, std::ios::in | std::ios::out | std::ios::binary);
+    const auto middle = static_cast<std::streamoff>(std::filesystem::file_size(pages) / 2);
+    file.seekg(middle);
+    const char byte = static_cast<char>(file.get() ^ 1);
+    file.seekp(middle);
+    file.put(byte);
+  };
+  flip();
+  for (FifoSubject& task : tasks_) task.say("check");
+  EXPECT_NE(restore_tree(), 0);
+  EXPECT_NE(scene_.log().find(name), std::string::npos);
+  for (FifoSubject& task : tasks_) EXPECT_FALSE(task.has_spoken());
+  EXPECT_EQ(scene_.control().criu_calls(kResume), 0U);
+  wait_until_gpus_are_free();
+  flip();
+  ASSERT_EQ(restore_tree(), 0) << scene_.log();
+  for (FifoSubject& task : tasks_) EXPECT_TRUE(task.hear().starts_with("ok check"));
+}
+
+// Its contents are still on their way then, where the host has a content server.
+TEST_P(TreeTest, ATaskThatDiesBeforeItRunsTakesAllWithIt) {
+  ASSERT_NO_FATAL_FAILURE(dump_tree());
+  for (FifoSubject& task : tasks_) task.say("check");
+  set_rate(kSlowBytesPerSecond);
+  Program host = scene_.start_host(version(), "restore", {"--hold", "seized"});
+  ASSERT_EQ(host.hear_control(), "seized") << scene_.log();
+  const std::string children =
+      read_file("/proc/" + std::to_string(host.pid()) + "/task/" + std::to_string(host.pid()) + "/children");
+  const pid_t first = std::atoi(children.c_str());
+  ASSERT_GT(first, 0) << children;
+  ASSERT_EQ(::kill(first, SIGKILL), 0);
+  set_rate(0);
+  host.release_control();
+  EXPECT_EQ(host.wait(), 1) << scene_.log();
+  for (FifoSubject& task : tasks_) EXPECT_FALSE(task.has_spoken());
+  wait_until_gpus_are_free();
+  ASSERT_EQ(restore_tree(), 0) << scene_.log();
+  for (FifoSubject& task : tasks_) EXPECT_TRUE(task.hear().starts_with("ok check"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Hosts, TreeTest, ::testing::ValuesIn(kVersions), name_of_version);
+
+}  // namespace
+}  // namespace sluice::host_test
