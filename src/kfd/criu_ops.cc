@@ -74,13 +74,14 @@ Result<void> CriuSession::on_own_thread(const char* operation) const {
 // The kernel counts evictions, and its UNPAUSE gives one back: on top of a pause that a dump left behind when
 // it died, this session's would never end.
 Result<void> CriuSession::end_older_pause() {
-  if (std::exchange(older_pause_ended_, true)) return {};
+  if (older_pause_ended_) return {};
   CriuArgs args{};
   args.op = CriuOp::Unpause;
   const int err = call_ioctl(ioctl_, kfd_.get(), kIocCriuOp, &args);
   found_paused_ = err == 0;
   // EINVAL: it runs. Whoever may not ask, or cannot, is told by PROCESS_INFO why.
-  if (err == 0 || err == EINVAL || err == EBADF || err == EACCES) return {};
+  older_pause_ended_ = err == 0 || err == EINVAL || err == EBADF || err == EACCES;
+  if (older_pause_ended_) return {};
   return make_error(err, "UNPAUSE of " + name_ + ", which another dump has left paused");
 }
 

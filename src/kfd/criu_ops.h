@@ -71,7 +71,7 @@ class CriuSession {
   // Ends a pause that an older dump left behind when it was killed; nothing where there is none. Once,
   // further calls do nothing. Where there are several sessions, for all of them before the first
   // process_info(): the kernel does not tell a process that was left paused from one that was just paused.
-  // Errors: EIO and the like.
+  // Errors: the kernel's, but for EBADF and EACCES, whose reason process_info() tells.
   Result<void> end_older_pause();
   // Whether it found such a pause.
   bool found_paused() const { return found_paused_; }

@@ -1,16 +1,11 @@
 // SPDX-License-Identifier: MIT
 #include "plugin/process_dump.h"
 
-#include <sys/sysmacros.h>
 #include <sys/utsname.h>
 
 #include <algorithm>
-#include <iterator>
-#include <map>
 
-#include "drm/target_file.h"
 #include "kfd/hsakmt_shm.h"
-#include "kfd/mapped_files.h"
 #include "kfd/processes.h"
 #include "kfd/uapi.h"
 #include "plugin/image_files.h"

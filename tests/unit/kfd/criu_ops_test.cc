@@ -257,6 +257,22 @@ TEST(CriuSession, a_pause_that_cannot_be_ended_gets_no_second_one_on_top) {
   EXPECT_EQ(kfd.paused, 1);
 }
 
+TEST(CriuSession, an_older_pause_is_ended_once_and_may_be_beforehand) {
+  FakeKfd kfd;
+  kfd.leave_paused();
+  CriuSession session(some_fd(), "process 77", kfd.function());
+  kfd.fail(CriuOp::Unpause, EIO);
+  EXPECT_EQ(session.end_older_pause().error().err, EIO);
+  EXPECT_EQ(kfd.paused, 1);
+  ASSERT_TRUE(session.end_older_pause().ok());
+  EXPECT_TRUE(session.found_paused());
+  EXPECT_EQ(kfd.paused, 0);
+  const std::size_t asked = kfd.ops.size();
+  ASSERT_TRUE(session.process_info().ok());
+  EXPECT_EQ(kfd.ops.size(), asked + 1) << "it does not try again";
+  EXPECT_TRUE(session.found_paused());
+}
+
 TEST(CriuSession, checkpoint_wants_paused_queues_and_happens_once) {
   FakeKfd kfd;
   CriuSession session(some_fd(), "process 77", kfd.function());

@@ -84,8 +84,8 @@ TEST(ReadImage, RefusesWhatDisagreesWithItsLength) {
 TEST(RemovePluginImages, TakesOnlyThePlugins) {
   const TempDir dir;
   for (const char* name : {"amdgpu-kfd-1.img", "amdgpu-pages-1-5759.img", "amdgpu-pages-1-5759.img.tmp",
-                           "amdgpu-sums-1-5759.img", "sluice-stats-dump-1.json", "pages-1.img",
-                           "inventory.img", "amdgpu-notes.txt"}) {
+                           "amdgpu-pages-unnamed0-5759.img.tmp", "amdgpu-sums-1-5759.img",
+                           "sluice-stats-dump-1.json", "pages-1.img", "inventory.img", "amdgpu-notes.txt"}) {
     dir.write(name, Bytes(8));
   }
   const auto kept = remove_plugin_images(dir.fd(), true);
@@ -95,6 +95,14 @@ TEST(RemovePluginImages, TakesOnlyThePlugins) {
                                                    "inventory.img", "pages-1.img"}));
   ASSERT_TRUE(remove_plugin_images(dir.fd(), false).ok());
   EXPECT_EQ(dir.names(), (std::vector<std::string>{"amdgpu-notes.txt", "inventory.img", "pages-1.img"}));
+}
+
+TEST(PagesImageNames, EndAlikeForOneGpu) {
+  EXPECT_EQ(unnamed_pages_image(3, 0x5759), "amdgpu-pages-unnamed3-5759.img");
+  for (const std::string& name : {unnamed_pages_image(3, 0x5759), pages_image_name(12, 0x5759)}) {
+    EXPECT_TRUE(name.ends_with(pages_image_ending(0x5759)));
+    EXPECT_FALSE(name.ends_with(pages_image_ending(0x759)));
+  }
 }
 
 TEST(ListKfdImages, IsSortedAndComplete) {
