@@ -12,7 +12,7 @@ constexpr std::uint64_t kLeadChunks = 2;
 
 }  // namespace
 
-FairShare::Member::Member(FairShare* share) : share_(share) {
+FairShare::Member::Member(FairShare* share, unsigned turn) : share_(share), turn_(turn) {
   if (share_ == nullptr) return;
   const std::lock_guard lock(share_->mutex_);
   share_->members_.push_back(this);
@@ -27,10 +27,10 @@ FairShare::Member::~Member() {
 bool FairShare::Member::begin() {
   if (share_ == nullptr) return true;
   const std::lock_guard lock(share_->mutex_);
-  const std::uint64_t last = share_->last_position(position_);
+  const std::uint64_t last = share_->last_position(turn_, position_);
   if (on_disk_ == 0) {
     position_ = std::max(position_, last);
-  } else if (position_ >= last + kLeadChunks) {
+  } else if (position_ >= last + kLeadChunks || share_->earlier_on_disk(turn_)) {
     return false;
   }
   ++on_disk_;
@@ -44,12 +44,18 @@ void FairShare::Member::end() {
   ++position_;
 }
 
-std::uint64_t FairShare::last_position(std::uint64_t otherwise) const {
+std::uint64_t FairShare::last_position(unsigned turn, std::uint64_t otherwise) const {
   std::optional<std::uint64_t> last;
   for (const Member* member : members_) {
-    if (member->on_disk_ > 0) last = std::min(last.value_or(member->position_), member->position_);
+    if (member->turn_ == turn && member->on_disk_ > 0)
+      last = std::min(last.value_or(member->position_), member->position_);
   }
   return last.value_or(otherwise);
+}
+
+bool FairShare::earlier_on_disk(unsigned turn) const {
+  return std::any_of(members_.begin(), members_.end(),
+                     [turn](const Member* member) { return member->turn_ < turn && member->on_disk_ > 0; });
 }
 
 }  // namespace sluice

@@ -8,6 +8,9 @@
 // that comes to the disk with nothing there takes the last one's position at least: who is slow for another
 // reason (its GPU, its checksum) saves up no claim and slows nobody down.
 //
+// Lanes of a later turn take what those of earlier ones leave: they are throttled while one of an earlier
+// turn has something on the disk. Positions count among lanes of one turn.
+//
 // Threads: a member belongs to one lane's thread; members of one share may be used at once.
 #pragma once
 
@@ -23,7 +26,7 @@ class FairShare {
   class Member {
    public:
     // `share`: borrowed for the member's life; null: the lane has the disk for itself.
-    explicit Member(FairShare* share);
+    explicit Member(FairShare* share, unsigned turn = 0);
     ~Member();
     Member(const Member&) = delete;
     Member& operator=(const Member&) = delete;
@@ -37,13 +40,16 @@ class FairShare {
    private:
     friend class FairShare;
     FairShare* share_;
+    unsigned turn_;
     std::uint64_t on_disk_ = 0;   // guarded by the share's mutex, as is ...
     std::uint64_t position_ = 0;  // ... this, in chunks
   };
 
  private:
-  // Of the last member that has something on the disk; `otherwise` when none has.
-  std::uint64_t last_position(std::uint64_t otherwise) const;
+  // Of the last member of a turn that has something on the disk; `otherwise` when none has.
+  std::uint64_t last_position(unsigned turn, std::uint64_t otherwise) const;
+  // Whether a member of an earlier turn has something on the disk.
+  bool earlier_on_disk(unsigned turn) const;
 
   std::mutex mutex_;
   std::vector<const Member*> members_;

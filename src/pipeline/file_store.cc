@@ -170,7 +170,7 @@ FileSink::FileSink(int dir_fd, std::string name, const ImageLayout& layout, Reac
       layout_(layout),
       reactor_(reactor),
       options_(options),
-      share_(options.share) {}
+      share_(options.share, options.turn) {}
 
 FileSink::~FileSink() {
   fd_.reset();
@@ -303,7 +303,7 @@ Result<std::unique_ptr<FileSource>> FileSource::open(int dir_fd, std::string nam
                                    " bytes, its BO table asks for " + std::to_string(layout.file_bytes()));
   }
   std::unique_ptr<FileSource> source(
-      new FileSource(std::move(name), layout, reactor, std::move(fd), options.share));
+      new FileSource(std::move(name), layout, reactor, std::move(fd), options));
   const int raw_fd = source->fd_.get();
   if (options.io_mode != IoMode::Buffered) source->alignment_ = try_direct(raw_fd, layout);
   source->direct_ = source->alignment_ > 1;
@@ -323,8 +323,12 @@ Result<std::unique_ptr<FileSource>> FileSource::open(int dir_fd, std::string nam
 }
 
 FileSource::FileSource(std::string name, const ImageLayout& layout, Reactor& reactor, UniqueFd fd,
-                       FairShare* share)
-    : name_(std::move(name)), layout_(layout), reactor_(reactor), fd_(std::move(fd)), share_(share) {}
+                       const FileOptions& options)
+    : name_(std::move(name)),
+      layout_(layout),
+      reactor_(reactor),
+      fd_(std::move(fd)),
+      share_(options.share, options.turn) {}
 
 FileSource::~FileSource() = default;
 

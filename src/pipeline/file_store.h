@@ -38,6 +38,7 @@ struct FileOptions {
   // written, too.
   bool reuse = false;
   FairShare* share = nullptr;  // of the lanes that use this disk at the same time; borrowed
+  unsigned turn = 0;           // of this one among them
 };
 
 class FileSink final : public Stage {
@@ -111,7 +112,8 @@ class FileSource final : public Stage {
   bool direct() const { return direct_; }
 
  private:
-  FileSource(std::string name, const ImageLayout& layout, Reactor& reactor, UniqueFd fd, FairShare* share);
+  FileSource(std::string name, const ImageLayout& layout, Reactor& reactor, UniqueFd fd,
+             const FileOptions& options);
   void mark_holes(Slot& slot);
   bool find_extent(std::uint64_t at);
   bool start_next_run(Slot& slot, Op& op);

@@ -203,8 +203,8 @@ Result<void> ContentsJob::run_lane(Lane& lane) {
       ChecksumOptions{config_.zero_holes},
       [this, &lane](std::uint64_t offset, std::uint64_t length) { return describe(lane, offset, length); },
       std::move(workers));
-  const FileOptions file_options{config_.io_mode, config_.zero_holes, config_.sync, config_.reuse_files,
-                                 &shared_.disk};
+  const FileOptions file_options{config_.io_mode,     config_.zero_holes, config_.sync,
+                                 config_.reuse_files, &shared_.disk,      lane.gpu.turn};
   std::unique_ptr<FileSource> source;
   std::array<Stage*, 3> route{};
   if (direction_ == Direction::Dump) {

@@ -46,6 +46,7 @@ struct GpuContents {
   int numa_node = -1;              // of that GPU, -1 = unknown
   std::vector<ContentBo> bos;
   Sum128 bo_table_digest{};  // of the metadata image's entries for this GPU
+  unsigned turn = 0;         // dump: contents of lower turns come first on the disk: they are asked for first
   unsigned sharers = 1;      // lanes of the whole dump or restore that use this GPU and share its staging
   // Dump: what the pages file is called until commit(); one of this name that is there is written over where
   // the configuration says so.

@@ -117,7 +117,10 @@ Result<void> ProcessDump::sort_contents(kfd::Checkpoint& checkpoint) {
 }
 
 Result<void> ProcessDump::start_contents() {
-  for (GpuContents& gpu : waiting_) gpu.working_name = take_working_name(gpu.gpu_id);
+  for (GpuContents& gpu : waiting_) {
+    gpu.working_name = take_working_name(gpu.gpu_id);
+    gpu.turn = number_;  // the host asks in the order in which processes were begun, and waits for each
+  }
   SLUICE_TRY_ASSIGN(job_, ContentsJob::dump(image_dir_fd(), std::exchange(waiting_, {}), run_.config,
                                             run_.dump_id, run_.shared));
   return {};

@@ -55,6 +55,23 @@ TEST(FairShare, ALaneWithNothingOnTheDiskThrottlesNobodyAndSavesUpNothing) {
   EXPECT_TRUE(busy.begin());
 }
 
+TEST(FairShare, ALaterTurnTakesWhatAnEarlierOneLeaves) {
+  FairShare disk;
+  FairShare::Member later(&disk, 1), earlier(&disk, 0);
+  for (int chunk = 0; chunk < 5; ++chunk) EXPECT_TRUE(later.begin()) << "there is no other";
+  EXPECT_TRUE(earlier.begin());
+  EXPECT_FALSE(later.begin());
+  for (int chunk = 0; chunk < 50; ++chunk) {
+    EXPECT_TRUE(earlier.begin()) << "however far it leads";
+    earlier.end();
+  }
+  for (int chunk = 0; chunk < 5; ++chunk) later.end();
+  EXPECT_TRUE(later.begin()) << "never stopped";
+  EXPECT_FALSE(later.begin());
+  earlier.end();
+  EXPECT_TRUE(later.begin());
+}
+
 TEST(FairShare, WhoHasGoneIsNotWaitedFor) {
   FairShare disk;
   FairShare::Member stays(&disk);
