@@ -15,8 +15,8 @@ namespace {
   char text[512];
   va_list arguments;
   va_start(arguments, pattern);
-  (void)std::vsnprintf(text, sizeof text, pattern,
-                       arguments);  // NOLINT(clang-analyzer-valist.Uninitialized): a false alarm
+  // NOLINTNEXTLINE(clang-analyzer-valist.Uninitialized): a false alarm
+  (void)std::vsnprintf(text, sizeof text, pattern, arguments);
   va_end(arguments);
   return text;
 }
