@@ -55,7 +55,10 @@ Result<PipelineStats> Pipeline::run(const ProgressFn& progress, const std::funct
 void Pipeline::offer() {
   bool accepts = true;
   for (std::size_t i = 0; i < order_.size() && !failed_; ++i) {
-    if (order_[i]->state == SlotState::Ready) accepts = offer(*order_[i]) || order_[i]->stage > 0;
+    Slot& slot = *order_[i];
+    if (slot.state != SlotState::Ready) continue;
+    const bool taken = offer(slot);
+    if (slot.stage == 0) accepts = taken;
   }
   for (Slot& slot : slots_) {
     if (failed_ || !accepts || next_chunk_ == layout_.chunk_count()) return;
