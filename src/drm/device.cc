@@ -13,6 +13,7 @@
 #include <array>
 #include <bit>
 #include <cassert>
+#include <mutex>
 
 #include "drm/target_file.h"
 #include "pipeline/units.h"
@@ -26,6 +27,10 @@ constexpr std::uint64_t kGpuPageBytes = 4096;
 constexpr std::uint64_t kLargeFragmentBytes = 2 * kMiB;
 // The indirect packet drops the low five address bits silently.
 constexpr std::uint32_t kIbAlignmentLeast = 32;
+
+// libdrm drops a device's last reference before it takes it off its list, and aborts when another thread
+// finds it there meanwhile.
+std::mutex open_devices;
 
 // libdrm mostly returns -errno, but hands through the -1 of drmIoctl in places (prime import, fence export).
 // REQUIRES: errno was 0 before the call, outcome != 0.
@@ -54,7 +59,9 @@ amdgpu_cs_fence fence_of(amdgpu_context* context, const Job& job) {
 }  // namespace
 
 DeviceState::~DeviceState() {
-  if (handle != nullptr) (void)amdgpu_device_deinitialize(handle);
+  if (handle == nullptr) return;
+  const std::lock_guard lock(open_devices);
+  (void)amdgpu_device_deinitialize(handle);
 }
 
 Result<Device> Device::open(const std::string& path) {
@@ -70,11 +77,13 @@ Result<Device> Device::open(const std::string& path) {
   state->path = path;
   std::uint32_t major = 0;
   std::uint32_t minor = 0;
-  if (const int err =
-          checked([&] { return amdgpu_device_initialize(file.get(), &major, &minor, &state->handle); });
-      err != 0) {
+  const int refused = checked([&] {
+    const std::lock_guard lock(open_devices);
+    return amdgpu_device_initialize(file.get(), &major, &minor, &state->handle);
+  });
+  if (refused != 0) {
     state->handle = nullptr;
-    return make_error(err, "initialise libdrm_amdgpu on " + path);
+    return make_error(refused, "initialise libdrm_amdgpu on " + path);
   }
   amdgpu_gpu_info info{};
   if (const int err = checked([&] { return amdgpu_query_gpu_info(state->handle, &info); }); err != 0) {

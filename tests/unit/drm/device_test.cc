@@ -13,6 +13,7 @@
 #include <cstring>
 #include <optional>
 #include <set>
+#include <thread>
 #include <vector>
 
 #include "control.h"
@@ -55,6 +56,17 @@ TEST_F(OnTwoGpus, OpeningTwiceIsOneDevice) {
   const Device first = open(kFirstNode);
   const Device again = open(kFirstNode);
   EXPECT_EQ(first.state()->handle, again.state()->handle);
+}
+
+// One lane ends while another begins: libdrm's own list of devices does not stand that.
+TEST_F(OnTwoGpus, ThreadsMayOpenAndCloseOneDeviceAtOnce) {
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([] {
+      for (int round = 0; round < 100; ++round) EXPECT_TRUE(Device::open(kFirstNode).ok());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 TEST_F(OnTwoGpus, AClosedDeviceLeavesNoDescriptor) {
