@@ -17,14 +17,16 @@ void unlink_path(const StatePath& path) {
   ::syscall(SYS_unlinkat, AT_FDCWD, path.c_str(), 0);
 }
 
+// The record goes before the file: a process may be killed between, and a record without its file would be
+// given out again, while a file without a record is made anew.
 void reap_device_file(Shared* shared, const char* directory, std::uint32_t index) {
   vam_model* model = shared->model();
   const vam_file* file = VAM_FILE_AT(model, index);
   if (!file->rec.live || file->inode == 0) return;
   const StatePath path = file_path(directory, *file);
   if (file_is_open(path.c_str())) return;
-  unlink_path(path);
   vam_close_file(model, index);
+  unlink_path(path);
 }
 
 void reap_buffer(Shared* shared, const char* directory, std::uint32_t index) {
@@ -33,8 +35,8 @@ void reap_buffer(Shared* shared, const char* directory, std::uint32_t index) {
   if (!bo->rec.live || !bo->exported) return;
   const StatePath path = buffer_path(directory, *bo);
   if (file_is_open(path.c_str())) return;
-  unlink_path(path);
   vam_bo_set_exported(model, index, 0);
+  unlink_path(path);
 }
 
 void reap_syncobj(Shared* shared, const char* directory, std::uint32_t index) {
@@ -43,9 +45,9 @@ void reap_syncobj(Shared* shared, const char* directory, std::uint32_t index) {
   if (!syncobj->rec.live || syncobj->inode == 0) return;
   const StatePath path = syncobj_path(directory, syncobj->name);
   if (file_is_open(path.c_str())) return;
-  unlink_path(path);
   syncobj->inode = 0;
   vam_syncobj_unref(model, index);
+  unlink_path(path);
 }
 
 void reap_jobs(Shared* shared, const char* directory) {
