@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <thread>
 
 #include "engine/contents.h"
 #include "engine/cuda_driver.h"

@@ -4,6 +4,7 @@
 // of the threads to the durable directory.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
@@ -15,8 +16,14 @@
 #include "pipeline/checksum.h"
 #include "pipeline/file_store.h"
 #include "pipeline/pipeline.h"
+#include "pipeline/units.h"
 
 namespace sluice::bench {
+
+// The plugin's defaults.
+inline constexpr std::uint64_t kChunkBytes = 4 * kMiB;
+inline constexpr std::uint64_t kStagingBytes = 64 * kMiB;
+inline constexpr std::uint32_t kSlots = kStagingBytes / kChunkBytes;
 
 // Makes a store stage that is no file, for what would be `layout`'s.
 using MakeStore = std::function<Result<std::unique_ptr<Stage>>(const ImageLayout& layout, Reactor& reactor)>;
@@ -24,8 +31,8 @@ using MakeStore = std::function<Result<std::unique_ptr<Stage>>(const ImageLayout
 struct LanePlan {
   CopyEngine* engine = nullptr;  // borrowed
   Direction direction = Direction::Dump;
-  std::uint64_t chunk_bytes = 4 * kMiB;     // the plugin's defaults
-  std::uint64_t staging_bytes = 64 * kMiB;  // slots = staging_bytes / chunk_bytes
+  std::uint64_t chunk_bytes = kChunkBytes;
+  std::uint64_t staging_bytes = kStagingBytes;  // slots = staging_bytes / chunk_bytes
   bool checksum = true;
   unsigned checksum_workers = 0;  // threads beside the lane's that hash; 0: the lane does
   SumTable* sums = nullptr;  // with checksum: made on dump, compared on restore; null: made and forgotten

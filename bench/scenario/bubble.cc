@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/timed_stage.h"
+#include "lane/lane_run.h"
 #include "pipeline/arena.h"
 #include "pipeline/lane.h"
 #include "pipeline/pipeline.h"
@@ -21,7 +22,6 @@
 namespace sluice::bench {
 namespace {
 
-constexpr std::uint32_t kSlots = 16;
 constexpr std::array<double, 3> kRates = {5e9, 10e9, 25e9};  // bytes/s
 constexpr std::array<const char*, 3> kNames = {"copy", "checksum", "store"};
 
@@ -51,7 +51,7 @@ class CountedStage final : public Stage {
   bool first_;
 };
 
-// A lane of 16 buffers, and as many chunks of their size as one asks for.
+// A lane of kSlots buffers, and as many chunks of their size as one asks for.
 class Bench {
  public:
   static Result<Bench> make(std::uint64_t chunk_bytes) {

@@ -21,9 +21,6 @@
 namespace sluice::bench {
 namespace {
 
-constexpr std::uint64_t kBlockBytes = 4 * kMiB;
-constexpr std::uint32_t kBlocks = 16;
-
 using Clock = std::chrono::steady_clock;
 
 // The plain way: block after block into a ring of buffers, and nothing done with it.
@@ -33,9 +30,9 @@ Result<Sample> read_plainly(const std::filesystem::path& path, const StagingAren
   const auto begin = Clock::now();
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd) return make_error(errno, path);
-  for (std::uint32_t block = 0;; block = (block + 1) % kBlocks) {
+  for (std::uint32_t block = 0;; block = (block + 1) % kSlots) {
     const ssize_t got =
-        ::pread(fd.get(), ring.buffer(block).data(), kBlockBytes, static_cast<off_t>(sample.bytes));
+        ::pread(fd.get(), ring.buffer(block).data(), kChunkBytes, static_cast<off_t>(sample.bytes));
     if (got < 0) return make_error(errno, path);
     if (got == 0) break;
     sample.bytes += static_cast<std::uint64_t>(got);
@@ -58,7 +55,7 @@ Result<Report> run_cached(const BenchOptions& options) {
   const unsigned count = options.by_scale(1u, 5u, 9u);
   SLUICE_TRY_ASSIGN(const Place place, Place::make(options.directory));
   SLUICE_TRY_ASSIGN(const std::unique_ptr<CopyEngine> engine, make_memcpy_engine({{bytes}}));
-  SLUICE_TRY_ASSIGN(const StagingArena ring, StagingArena::make(kBlockBytes, kBlocks, -1));
+  SLUICE_TRY_ASSIGN(const StagingArena ring, StagingArena::make(kChunkBytes, kSlots, -1));
   SumTable sums;
   LanePlan plan;
   plan.engine = engine.get();

@@ -14,12 +14,9 @@
 #include "measure/raw_disk.h"
 #include "scenario/place.h"
 #include "scenario/scenario.h"
-#include "scenario/shape.h"
 
 namespace sluice::bench {
 namespace {
-
-constexpr auto kDepth = static_cast<std::uint32_t>(kStagingBytes / kChunkBytes);
 
 using Engines = std::vector<std::unique_ptr<CopyEngine>>;
 
@@ -239,8 +236,6 @@ std::vector<LanePlan> plans_for(const Engines& engines, Direction direction, Che
   for (std::size_t i = 0; i < engines.size(); ++i) {
     plans[i].engine = engines[i].get();
     plans[i].direction = direction;
-    plans[i].chunk_bytes = kChunkBytes;
-    plans[i].staging_bytes = kStagingBytes;
     plans[i].checksum = checksum != Checksum::Off;
     if (checksum == Checksum::Workers) plans[i].checksum_workers = spare_workers(engines.size());
     plans[i].sums = &sums[i];
@@ -250,7 +245,7 @@ std::vector<LanePlan> plans_for(const Engines& engines, Direction direction, Che
 
 Result<std::unique_ptr<RawDma>> make_dma(const BenchOptions& options, std::size_t gpus) {
   const std::uint64_t bytes = options.by_scale(16 * kMiB, 4 * kGiB, 16 * kGiB);
-  return RawDma::make({static_cast<int>(gpus), bytes, kChunkBytes, kDepth});
+  return RawDma::make({static_cast<int>(gpus), bytes, kChunkBytes, kSlots});
 }
 
 // GPU memory to and from memory. Restore comes first: what the dumps then find is what it left there.
@@ -300,7 +295,7 @@ Result<void> measure_disk(const BenchOptions& options, std::size_t gpus, Report&
   SLUICE_TRY_ASSIGN(const Place place, Place::make(options.directory));
   SLUICE_TRY_ASSIGN(const Engines engines, make_engines(gpus, bytes));
   SLUICE_TRY_ASSIGN(const std::unique_ptr<RawDma> dma, make_dma(options, gpus));
-  RawPlan raw_writes{{}, bytes, kChunkBytes, kDepth};
+  RawPlan raw_writes{{}, bytes, kChunkBytes, kSlots};
   RawPlan raw_reads = raw_writes;
   std::vector<SumTable> sums(gpus);
   const auto plans_over_files = [&](Direction direction, Checksum checksum) {
@@ -353,9 +348,9 @@ Result<void> measure_disk(const BenchOptions& options, std::size_t gpus, Report&
 Result<Case> measure_limits(const BenchOptions& options) {
   const unsigned count = options.by_scale(1u, 3u, 9u);
   const std::uint64_t bytes = options.by_scale(16 * kMiB, 4 * kGiB, 16 * kGiB);
-  SLUICE_TRY_ASSIGN(const std::unique_ptr<RawDma> dma, RawDma::make({1, bytes, kChunkBytes, kDepth}));
+  SLUICE_TRY_ASSIGN(const std::unique_ptr<RawDma> dma, RawDma::make({1, bytes, kChunkBytes, kSlots}));
   SLUICE_TRY_ASSIGN(const std::unique_ptr<RawDma> skewed,
-                    RawDma::make({1, bytes, kChunkBytes, kDepth, kChunkBytes - kHeaderBytes}));
+                    RawDma::make({1, bytes, kChunkBytes, kSlots, kChunkBytes - kHeaderBytes}));
   std::vector<double> down, up, down_skewed, up_skewed, sums_of_ring;
   for (unsigned i = 0; i < count; ++i) {
     for (const auto& [raw, direction, rates] :

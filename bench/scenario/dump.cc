@@ -46,11 +46,7 @@ Result<void> add_cases(const BenchOptions& options, std::uint64_t bytes, Report&
   }
   for (const DumpCase& wanted : cases) {
     SLUICE_TRY_ASSIGN(const std::unique_ptr<RawDisk> raw,
-                      RawDisk::make({{place.file("raw")},
-                                     bytes,
-                                     kChunkBytes,
-                                     static_cast<std::uint32_t>(kStagingBytes / kChunkBytes),
-                                     wanted.fill}));
+                      RawDisk::make({{place.file("raw")}, bytes, kChunkBytes, kSlots, wanted.fill}));
     LanePlan plan;
     plan.engine = engine.get();
     plan.checksum = wanted.checksum;

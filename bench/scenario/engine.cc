@@ -13,12 +13,9 @@
 #include "pipeline/lane.h"
 #include "scenario/pairs.h"
 #include "scenario/scenario.h"
-#include "scenario/shape.h"
 
 namespace sluice::bench {
 namespace {
-
-constexpr std::uint32_t kSlots = kStagingBytes / kChunkBytes;
 
 // One Op of the ring a chunk, which the kernel ends at once.
 class RingStage final : public Stage {
@@ -81,8 +78,6 @@ Result<std::unique_ptr<Stage>> make_null_file(const ImageLayout& /*layout*/, Rea
 LanePlan plan_of(CopyEngine& engine, MakeStore make_store, bool checksum) {
   LanePlan plan;
   plan.engine = &engine;
-  plan.chunk_bytes = kChunkBytes;
-  plan.staging_bytes = kStagingBytes;
   plan.checksum = checksum;
   plan.make_store = std::move(make_store);
   return plan;

@@ -5,6 +5,7 @@
 
 #include "engine/copy_engine.h"
 #include "front/dma_copy.h"
+#include "lane/lane_run.h"
 #include "measure/fio.h"
 #include "measure/process.h"
 #include "measure/raw_disk.h"
@@ -17,9 +18,6 @@
 namespace sluice::bench {
 namespace {
 
-constexpr std::uint64_t kBlockBytes = 4 * kMiB;
-constexpr std::uint32_t kDepth = 16;
-
 double time_of(const std::function<void()>& work) {
   const auto begin = std::chrono::steady_clock::now();
   work();
@@ -30,15 +28,15 @@ Result<Case> memory_case(const BenchOptions& options) {
   const std::uint64_t bytes = options.by_scale(16 * kMiB, 256 * kMiB, kGiB);
   const unsigned count = options.by_scale(1u, 5u, 9u);
   SLUICE_TRY_ASSIGN(const StagingArena from, StagingArena::make(bytes, 1, -1));
-  SLUICE_TRY_ASSIGN(const StagingArena ring, StagingArena::make(16 * kBlockBytes, 1, -1));
+  SLUICE_TRY_ASSIGN(const StagingArena ring, StagingArena::make(kStagingBytes, 1, -1));
   std::vector<double> copies, sums;
   volatile std::uint8_t seen = 0;
   for (unsigned i = 0; i < count; ++i) {
     const double gb = static_cast<double>(bytes) / 1e9;
     copies.push_back(gb / time_of([&] {
-                       for (std::uint64_t at = 0; at < bytes; at += kBlockBytes) {
+                       for (std::uint64_t at = 0; at < bytes; at += kChunkBytes) {
                          vamdgpu::dma_copy(&ring.bytes()[at % ring.bytes().size()], &from.bytes()[at],
-                                           kBlockBytes);
+                                           kChunkBytes);
                        }
                      }));
     sums.push_back(gb / time_of([&] {
@@ -54,7 +52,7 @@ Result<Case> memory_case(const BenchOptions& options) {
 
 // Both do the same to the same file, in turn.
 Result<Case> fio_case(const Place& place, RawDisk& raw, FillState fill, std::uint64_t bytes, unsigned count) {
-  const FioPlan fio{place.file("raw"), bytes, kBlockBytes, kDepth};
+  const FioPlan fio{place.file("raw"), bytes, kChunkBytes, kSlots};
   const auto prepare = [&] {
     place.settle();
     touch_free_memory(kTouchBytes);
@@ -87,7 +85,7 @@ Result<Report> run_limits(const BenchOptions& options) {
   for (const FillState fill : {FillState::New, FillState::Allocated, FillState::Rewritten}) {
     options.tell(std::string("disk, ") + name_of(fill));
     SLUICE_TRY_ASSIGN(const std::unique_ptr<RawDisk> raw,
-                      RawDisk::make({{place.file("raw")}, bytes, kBlockBytes, kDepth, fill}));
+                      RawDisk::make({{place.file("raw")}, bytes, kChunkBytes, kSlots, fill}));
     std::vector<double> writes, reads;
     for (unsigned i = 0; i < count; ++i) {
       place.settle();

@@ -27,10 +27,7 @@ Result<void> add_cases(const BenchOptions& options, std::uint64_t bytes, Report&
   SLUICE_TRY(run_lanes({&plan, 1}));
   place.settle();
   SLUICE_TRY_ASSIGN(const std::unique_ptr<RawDisk> raw,
-                    RawDisk::make({{place.file(kPagesName)},
-                                   bytes,
-                                   kChunkBytes,
-                                   static_cast<std::uint32_t>(kStagingBytes / kChunkBytes)}));
+                    RawDisk::make({{place.file(kPagesName)}, bytes, kChunkBytes, kSlots}));
   plan.direction = Direction::Restore;
   for (const bool checksum : {true, false}) {
     if (!checksum && on_virtual_machine()) break;

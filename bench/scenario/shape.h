@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What scenarios run with where it is not what they vary: the plugin's defaults. Sizes in bytes.
+// What scenarios run with where it is not what they vary. Sizes in bytes.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,6 @@
 namespace sluice::bench {
 
 inline constexpr const char* kPagesName = "amdgpu-pages-1-0001.img";
-inline constexpr std::uint64_t kChunkBytes = 4 * kMiB;
-inline constexpr std::uint64_t kStagingBytes = 64 * kMiB;
 inline constexpr std::uint64_t kTouchBytes = 256 * kMiB;  // of free memory, before a timed run
 
 }  // namespace sluice::bench

@@ -10,7 +10,6 @@
 #include "measure/raw_disk.h"
 #include "scenario/place.h"
 #include "scenario/scenario.h"
-#include "scenario/shape.h"
 
 namespace sluice::bench {
 namespace {
@@ -68,8 +67,6 @@ class Ways {
     LanePlan plan;
     plan.engine = way.engine.get();
     plan.direction = direction;
-    plan.chunk_bytes = kChunkBytes;
-    plan.staging_bytes = kStagingBytes;
     plan.sums = &way.sums;
     plan.directory = place_.fd();
     plan.name = way.name;
@@ -114,10 +111,7 @@ Result<Report> run_small(const BenchOptions& options) {
   const std::uint64_t bytes = small.total_bytes();
   SLUICE_TRY_ASSIGN(const Place place, Place::make(options.directory));
   SLUICE_TRY_ASSIGN(const std::unique_ptr<RawDisk> raw,
-                    RawDisk::make({{place.file("raw")},
-                                   bytes,
-                                   kChunkBytes,
-                                   static_cast<std::uint32_t>(kStagingBytes / kChunkBytes)}));
+                    RawDisk::make({{place.file("raw")}, bytes, kChunkBytes, kSlots}));
   Ways ways(place, *raw, options.by_scale(kMiB, 256 * kMiB, 256 * kMiB));
   SLUICE_TRY_ASSIGN(std::unique_ptr<CopyEngine> many, make_memcpy_engine(std::move(small)));
   SLUICE_TRY_ASSIGN(std::unique_ptr<CopyEngine> one, make_memcpy_engine({{bytes}}));

@@ -40,6 +40,7 @@
 #include "measure/raw_disk.h"
 #include "measure/statistics.h"
 #include "pipeline/units.h"
+#include "support/flip_byte.h"
 
 namespace sluice::host_test {
 namespace {
@@ -182,20 +183,17 @@ int watch(Program& host, const char* what, const std::filesystem::path& images, 
   return host.wait();
 }
 
-// Changes one byte of data in the middle of a pages file. Tells where.
+// Flips one bit of data in the middle of a pages file. Tells where.
 void corrupt(const std::filesystem::path& images) {
   std::filesystem::path pages;
   for (const auto& entry : std::filesystem::directory_iterator(images)) {
     if (entry.path().filename().string().starts_with("amdgpu-pages-")) pages = std::max(pages, entry.path());
   }
-  const UniqueFd fd(::open(pages.c_str(), O_RDWR | O_CLOEXEC));
+  const UniqueFd fd(::open(pages.c_str(), O_RDONLY | O_CLOEXEC));
   const off_t size = fd ? ::lseek(fd.get(), 0, SEEK_END) : -1;
   const off_t at = size > 0 ? ::lseek(fd.get(), size / 2, SEEK_DATA) : -1;
-  char byte = 0;
-  if (at < 0 || ::pread(fd.get(), &byte, 1, at) != 1) throw Stop{1, "there is no pages file to damage"};
-  byte = static_cast<char>(byte ^ 0x10);
-  if (::pwrite(fd.get(), &byte, 1, at) != 1 || ::fdatasync(fd.get()) != 0)
-    throw Stop{1, "cannot damage the image"};
+  if (at < 0) throw Stop{1, "there is no pages file to damage"};
+  test::flip_byte(pages, static_cast<std::uint64_t>(at));
   tell("   flipped one bit of %s at byte %jd\n", pages.filename().c_str(), static_cast<std::intmax_t>(at));
 }
 

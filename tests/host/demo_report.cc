@@ -5,12 +5,9 @@
 #include <array>
 #include <cinttypes>
 #include <cstdio>
-#include <cstdlib>
-#include <filesystem>
-#include <string_view>
 
-#include "harness.h"
 #include "pipeline/units.h"
+#include "support/plugin_statistics.h"
 
 namespace sluice::host_test {
 namespace {
@@ -22,39 +19,21 @@ std::string text(const char* format, Arguments... arguments) {
   return buffer.data();
 }
 
-// The text after `"key":` at its first place, which is the outer object's: the files put the totals first.
-std::string_view value_of(std::string_view json, const std::string& key) {
-  const std::size_t at = json.find("\"" + key + "\"");
-  if (at == std::string_view::npos) return {};
-  const std::size_t colon = json.find(':', at);
-  const std::size_t start =
-      colon == std::string_view::npos ? colon : json.find_first_not_of(" \t\n\"", colon + 1);
-  return start == std::string_view::npos ? std::string_view() : json.substr(start);
-}
-
-std::uint64_t number_of(std::string_view json, const std::string& key) {
-  return std::strtoull(std::string(value_of(json, key).substr(0, 32)).c_str(), nullptr, 10);
-}
-
 }  // namespace
 
 PluginStats read_plugin_stats(const std::string& directory, const std::string& direction) {
   PluginStats sum;
-  const std::string prefix = "sluice-stats-" + direction + "-";
   std::uint64_t began_ns = UINT64_MAX, ended_ns = 0;
-  std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator(directory, ignored)) {
-    const std::string name = entry.path().filename().string();
-    if (!name.starts_with(prefix) || !name.ends_with(".json")) continue;
-    const std::string json = read_file(entry.path());
+  for (const nlohmann::json& file : test::plugin_statistics(directory, direction)) {
+    const auto total = [&](const char* key) { return file.value(key, std::uint64_t{0}); };
     sum.found = true;
-    sum.bytes += number_of(json, "bytes");
-    sum.zero_bytes += number_of(json, "zero_bytes");
-    sum.pinned_bytes += number_of(json, "pinned_bytes");
-    began_ns = std::min(began_ns, number_of(json, "began_ns"));
-    ended_ns = std::max(ended_ns, number_of(json, "ended_ns"));
-    const std::string_view stage = value_of(json, "slowest_stage");
-    sum.slowest_stage = stage.substr(0, stage.find('"'));
+    sum.bytes += total("bytes");
+    sum.zero_bytes += total("zero_bytes");
+    sum.pinned_bytes += total("pinned_bytes");
+    began_ns = std::min(began_ns, total("began_ns"));
+    ended_ns = std::max(ended_ns, total("ended_ns"));
+    const auto gpus = file.value("gpus", nlohmann::json::array());
+    if (!gpus.empty()) sum.slowest_stage = gpus.front().value("slowest_stage", "");
   }
   if (sum.found) sum.seconds = static_cast<double>(ended_ns - began_ns) / 1e9;
   return sum;

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: MIT
 // What goes wrong: a dump that fails anywhere leaves the process running with its queues and no image that
 // looks whole; a restore that fails anywhere resumes nothing, says why, and leaves nothing.
-#include <fcntl.h>
 #include <signal.h>
-#include <unistd.h>
 
 #include <sstream>
 
-#include "pipeline/unique_fd.h"
 #include "plugin_test.h"
+#include "support/flip_byte.h"
 
 namespace sluice::host_test {
 namespace {
@@ -18,15 +16,6 @@ class FailureTest : public PluginTest {
   void expect_failed_dump() {
     EXPECT_TRUE(images("amdgpu-kfd-").empty()) << "an image looks complete";
     expect_running();
-  }
-
-  // Changes a byte of an image file at `offset`.
-  void flip(const std::string& name, std::uint64_t offset) {
-    const UniqueFd fd(::open((scene_.images() / name).c_str(), O_RDWR));
-    char byte = 0;
-    ASSERT_EQ(::pread(fd.get(), &byte, 1, static_cast<off_t>(offset)), 1);
-    byte = static_cast<char>(byte ^ 1);
-    ASSERT_EQ(::pwrite(fd.get(), &byte, 1, static_cast<off_t>(offset)), 1);
   }
 
   void expect_refused(const std::string& why) {
@@ -131,9 +120,9 @@ TEST_P(FailureTest, ACorruptedBlockIsNamedAndNothingIsResumed) {
   // First payload byte, somewhere in the middle, last byte; a hole, too, may hold what it should not.
   for (const std::uint64_t offset : {std::uint64_t{8}, size / 2 + 13, size - 1}) {
     SCOPED_TRACE(offset);
-    flip(*pages.rbegin(), offset);
+    test::flip_byte(scene_.images() / *pages.rbegin(), offset);
     expect_refused(*pages.rbegin());
-    flip(*pages.rbegin(), offset);
+    test::flip_byte(scene_.images() / *pages.rbegin(), offset);
   }
   restore_and_check();
 }
@@ -142,7 +131,7 @@ TEST_P(FailureTest, AFailureIsToldOnce) {
   ASSERT_NO_FATAL_FAILURE(start());
   ASSERT_NO_FATAL_FAILURE(dump());
   const std::string name = *images("amdgpu-pages-1-").begin();
-  flip(name, 8);
+  test::flip_byte(scene_.images() / name, 8);
   (void)scene_.log();
   EXPECT_EQ(scene_.restore(version()), 1);
   EXPECT_EQ(lines_with("the image is damaged or incomplete"), 1U);
@@ -178,7 +167,7 @@ TEST_P(FailureTest, ACorruptedSidecarIsRefused) {
   ASSERT_NO_FATAL_FAILURE(dump());
   const std::string name = *images("amdgpu-sums-1-").begin();
   const auto size = std::filesystem::file_size(scene_.images() / name);
-  flip(name, size - 20);
+  test::flip_byte(scene_.images() / name, size - 20);
   expect_refused("amdgpu-");
 }
 

@@ -198,7 +198,7 @@ std::string Scene::start_subject(const Strings& arguments) {
   end_subject();
   Strings command = {(program_directory() / "gpu-subject").string()};
   command.insert(command.end(), arguments.begin(), arguments.end());
-  subject_ = Program(command, environment());
+  subject_ = start_program(command);
   subject_pid_ = subject_.pid();
   return subject_.hear();
 }

@@ -8,9 +8,9 @@
 #include <fstream>
 #include <list>
 
-#include <nlohmann/json.hpp>
-
 #include "plugin_test.h"
+#include "support/flip_byte.h"
+#include "support/plugin_statistics.h"
 
 namespace sluice::host_test {
 namespace {
@@ -87,34 +87,12 @@ class TreeTest : public PluginTest {
     for (const unsigned gpu : {0U, 1U}) scene_.control().set_engine_rate(gpu, bytes_per_second);
   }
 
-  std::vector<nlohmann::json> statistics(const std::string& direction) const {
-    std::vector<nlohmann::json> all;
-    for (const std::string& name : images("sluice-stats-" + direction))
-      all.push_back(nlohmann::json::parse(std::ifstream(scene_.images() / name)));
-    return all;
-  }
-
-  // Each began before any other's last lane had ended.
-  static bool all_at_once(const std::vector<nlohmann::json>& files) {
-    std::int64_t last_begin = INT64_MIN, first_end = INT64_MAX;
-    for (const nlohmann::json& file : files) {
-      std::int64_t end = INT64_MIN;
-      for (const nlohmann::json& gpu : file["gpus"]) {
-        last_begin = std::max(last_begin, gpu["began_ns"].get<std::int64_t>());
-        end = std::max(end, gpu["ended_ns"].get<std::int64_t>());
-      }
-      first_end = std::min(first_end, end);
-    }
-    return last_begin < first_end;
-  }
-
-  static bool begun_before_joined(const std::vector<nlohmann::json>& files) {
-    return std::all_of(files.begin(), files.end(),
-                       [](const nlohmann::json& file) { return file["began_ns"] < file["joined_ns"]; });
+  test::PluginStatistics statistics(const std::string& direction) const {
+    return test::plugin_statistics(scene_.images(), direction);
   }
 
   // All files of one GPU together.
-  static std::uint64_t pinned_per_gpu(const std::vector<nlohmann::json>& files) {
+  static std::uint64_t pinned_per_gpu(const test::PluginStatistics& files) {
     std::map<std::uint32_t, std::uint64_t> pinned;
     for (const nlohmann::json& file : files) {
       for (const nlohmann::json& gpu : file["gpus"])
@@ -142,8 +120,8 @@ TEST_P(TreeTest, FourProcessesFlowAtOnceAndComeBackWhole) {
   const auto dumped = statistics("dump");
   ASSERT_EQ(dumped.size(), kTasks);
   if (hooks() >= 12) {
-    EXPECT_TRUE(all_at_once(dumped));
-    EXPECT_TRUE(begun_before_joined(dumped));
+    EXPECT_TRUE(test::all_at_once(dumped));
+    EXPECT_TRUE(test::begun_before_joined(dumped));
     EXPECT_LE(pinned_per_gpu(dumped), 64 * kMiB);
   }
   (void)scene_.log();
@@ -157,8 +135,8 @@ TEST_P(TreeTest, FourProcessesFlowAtOnceAndComeBackWhole) {
   const auto restored = statistics("restore");
   ASSERT_EQ(restored.size(), kTasks);
   if (hooks() >= 13) {
-    EXPECT_TRUE(all_at_once(restored));
-    EXPECT_TRUE(begun_before_joined(restored));
+    EXPECT_TRUE(test::all_at_once(restored));
+    EXPECT_TRUE(test::begun_before_joined(restored));
   }
   EXPECT_LE(pinned_per_gpu(restored), 64 * kMiB);
   expect_all_whole();
@@ -168,7 +146,7 @@ TEST_P(TreeTest, FourProcessesFlowAtOnceAndComeBackWhole) {
 TEST_P(TreeTest, WithParallelOffOneProcessFlowsAfterAnother) {
   scene_.variables["SLUICE_PARALLEL"] = "off";
   ASSERT_NO_FATAL_FAILURE(dump_tree());
-  EXPECT_FALSE(all_at_once(statistics("dump")));
+  EXPECT_FALSE(test::all_at_once(statistics("dump")));
   ASSERT_EQ(restore_tree(), 0) << scene_.log();
   expect_all_whole();
   quit_all();
@@ -209,22 +187,15 @@ TEST_P(TreeTest, ACorruptBlockOfOneKeepsAllFromRunning) {
   ASSERT_NO_FATAL_FAILURE(dump_tree());
   const std::string name = *images("amdgpu-pages-").rbegin();
   const std::filesystem::path pages = scene_.images() / name;
-  const auto flip = [&] {
-    std::fstream file(pages, std::ios::in | std::ios::out | std::ios::binary);
-    const auto middle = static_cast<std::streamoff>(std::filesystem::file_size(pages) / 2);
-    file.seekg(middle);
-    const char byte = static_cast<char>(file.get() ^ 1);
-    file.seekp(middle);
-    file.put(byte);
-  };
-  flip();
+  const std::uint64_t middle = std::filesystem::file_size(pages) / 2;
+  test::flip_byte(pages, middle);
   for (FifoSubject& task : tasks_) task.say("check");
   EXPECT_NE(restore_tree(), 0);
   EXPECT_NE(scene_.log().find(name), std::string::npos);
   for (FifoSubject& task : tasks_) EXPECT_FALSE(task.has_spoken());
   EXPECT_EQ(scene_.control().criu_calls(kResume), 0U);
   wait_until_gpus_are_free();
-  flip();
+  test::flip_byte(pages, middle);
   ASSERT_EQ(restore_tree(), 0) << scene_.log();
   for (FifoSubject& task : tasks_) EXPECT_TRUE(task.hear().starts_with("ok check"));
 }

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: MIT
 // A restore that fails: the reason is said, the task never runs, nothing is left, and the same images restore
 // once the cause is gone.
-#include <fcntl.h>
-#include <unistd.h>
-
 #include "scenario.h"
+#include "support/flip_byte.h"
 
 namespace sluice::vm_test {
 namespace {
@@ -49,23 +47,15 @@ class RestoreThatFails : public Scenario {
     }
     return {};
   }
-
-  void flip_byte(const std::string& name, std::uint64_t offset) const {
-    const UniqueFd fd(::open((images() / name).c_str(), O_RDWR | O_CLOEXEC));
-    char byte = 0;
-    ASSERT_EQ(::pread(fd.get(), &byte, 1, static_cast<off_t>(offset)), 1);
-    byte = static_cast<char>(byte ^ 1);
-    ASSERT_EQ(::pwrite(fd.get(), &byte, 1, static_cast<off_t>(offset)), 1);
-  }
 };
 
 TEST_F(RestoreThatFails, CorruptBlockIsNamed) {
   const std::string name = pages_file();
   ASSERT_FALSE(name.empty());
   const std::uint64_t middle = std::filesystem::file_size(images() / name) / 2;
-  ASSERT_NO_FATAL_FAILURE(flip_byte(name, middle));
+  test::flip_byte(images() / name, middle);
   expect_never_ran(name);
-  ASSERT_NO_FATAL_FAILURE(flip_byte(name, middle));
+  test::flip_byte(images() / name, middle);
   expect_restores_now();
 }
 

@@ -1,17 +1,11 @@
 // SPDX-License-Identifier: MIT
 // A tree of processes, each with GPU state of its own on the same two GPUs, below a parent that has none: all
 // of it comes back, the processes' contents flow at once, and what is wrong with one keeps all from running.
-#include <fcntl.h>
-#include <signal.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <fstream>
 #include <list>
 
-#include <nlohmann/json.hpp>
-
 #include "scenario.h"
+#include "support/flip_byte.h"
+#include "support/plugin_statistics.h"
 
 namespace sluice::vm_test {
 namespace {
@@ -19,11 +13,6 @@ namespace {
 constexpr unsigned kProcesses = 4;
 constexpr std::uint64_t kSlowBytesPerSecond =
     8 << 20;  // so that contents take seconds, however fast the guest is
-
-// One lane of a statistics file.
-struct Flow {
-  std::int64_t began_ns = 0, ended_ns = 0;
-};
 
 class Tree : public Scenario {
  protected:
@@ -91,36 +80,8 @@ class Tree : public Scenario {
     root_ = 0;
   }
 
-  // Every lane of the statistics of one direction, by the beginning of each file.
-  std::vector<std::vector<Flow>> flows(const std::string& direction, bool& while_host_works) const {
-    std::vector<std::vector<Flow>> all;
-    while_host_works = true;
-    for (const auto& entry : std::filesystem::directory_iterator(images())) {
-      if (!entry.path().filename().string().starts_with("sluice-stats-" + direction)) continue;
-      std::ifstream text(entry.path());
-      const auto json = nlohmann::json::parse(text);
-      std::vector<Flow> file;
-      for (const auto& gpu : json["gpus"]) {
-        file.push_back({gpu["began_ns"], gpu["ended_ns"]});
-        while_host_works = while_host_works && file.back().began_ns < json["joined_ns"].get<std::int64_t>();
-      }
-      all.push_back(std::move(file));
-    }
-    return all;
-  }
-
-  // In every pair of processes each began before the other's last lane had ended.
-  static bool all_at_once(const std::vector<std::vector<Flow>>& files) {
-    std::int64_t last_begin = INT64_MIN, first_end = INT64_MAX;
-    for (const std::vector<Flow>& file : files) {
-      std::int64_t end = INT64_MIN;
-      for (const Flow& flow : file) {
-        last_begin = std::max(last_begin, flow.began_ns);
-        end = std::max(end, flow.ended_ns);
-      }
-      first_end = std::min(first_end, end);
-    }
-    return last_begin < first_end;
+  test::PluginStatistics statistics(const std::string& direction) const {
+    return test::plugin_statistics(images(), direction);
   }
 
   std::list<GuestSubject> tasks_;
@@ -134,20 +95,19 @@ TEST_F(Tree, OfFourProcessesOnTwoGpusComesBackWhole) {
   ASSERT_NO_FATAL_FAILURE(expect_all_whole());
   slow_down();
   ASSERT_TRUE(dump_tree().good());
-  bool while_host_works = false;
-  const auto dumped = flows("dump", while_host_works);
+  const auto dumped = statistics("dump");
   EXPECT_EQ(dumped.size(), kProcesses);
   if (criu_traits().begins_when_frozen) {
-    EXPECT_TRUE(all_at_once(dumped)) << "the processes were dumped one after another";
-    EXPECT_TRUE(while_host_works);
+    EXPECT_TRUE(test::all_at_once(dumped)) << "the processes were dumped one after another";
+    EXPECT_TRUE(test::begun_before_joined(dumped));
   }
   ASSERT_TRUE(criu_->restore(images()).good());
   full_speed();
-  const auto restored = flows("restore", while_host_works);
+  const auto restored = statistics("restore");
   EXPECT_EQ(restored.size(), kProcesses);
   if (criu_traits().has_content_server) {
-    EXPECT_TRUE(all_at_once(restored)) << "the processes were restored one after another";
-    EXPECT_TRUE(while_host_works);
+    EXPECT_TRUE(test::all_at_once(restored)) << "the processes were restored one after another";
+    EXPECT_TRUE(test::begun_before_joined(restored));
   }
   ASSERT_NO_FATAL_FAILURE(expect_all_whole());
   quit_all();
@@ -171,8 +131,7 @@ TEST_F(Tree, WithParallelOffIsDumpedOneAfterAnotherAndComesBack) {
   criu_->environment["SLUICE_PARALLEL"] = "off";
   ASSERT_NO_FATAL_FAILURE(start_tree(kProcess));
   ASSERT_TRUE(dump_tree().good());
-  bool while_host_works = false;
-  EXPECT_FALSE(all_at_once(flows("dump", while_host_works)));
+  EXPECT_FALSE(test::all_at_once(statistics("dump")));
   ASSERT_TRUE(criu_->restore(images()).good());
   ASSERT_NO_FATAL_FAILURE(expect_all_whole());
   quit_all();
@@ -180,7 +139,7 @@ TEST_F(Tree, WithParallelOffIsDumpedOneAfterAnotherAndComesBack) {
 
 TEST_F(Tree, WhoseDumpFailsInOneProcessRunsOn) {
   ASSERT_NO_FATAL_FAILURE(start_tree(kProcess));
-  // CHECKPOINT of the third.
+  // One CHECKPOINT in the middle of the dump.
   control().inject({.nr = 0x22, .op = 1, .error = ENOMEM, .skip = 2});
   EXPECT_FALSE(dump_tree().good());
   control().clear_faults();
@@ -200,22 +159,15 @@ TEST_F(Tree, WithACorruptBlockInOneProcessNeverRuns) {
     if (entry.path().filename().string().starts_with("amdgpu-pages-")) pages = entry.path();
   }
   ASSERT_FALSE(pages.empty());
-  const auto flip = [&] {
-    std::fstream file(pages, std::ios::in | std::ios::out | std::ios::binary);
-    const auto middle = static_cast<std::streamoff>(std::filesystem::file_size(pages) / 2);
-    file.seekg(middle);
-    const char byte = static_cast<char>(file.get() ^ 1);
-    file.seekp(middle);
-    file.put(byte);
-  };
-  flip();
+  const std::uint64_t middle = std::filesystem::file_size(pages) / 2;
+  test::flip_byte(pages, middle);
   for (GuestSubject& task : tasks_) task.say("check");  // a task that runs for a moment answers
   const CriuRun run = criu_->restore(images());
   EXPECT_NE(run.status, 0);
   EXPECT_TRUE(run.said(pages.filename().string()));
   EXPECT_TRUE(eventually([] { return living_children().empty(); }, Seconds(20))) << "a task lives";
   for (GuestSubject& task : tasks_) EXPECT_FALSE(task.has_spoken()) << "a task ran";
-  flip();
+  test::flip_byte(pages, middle);
   ASSERT_TRUE(criu_->restore(images()).good());
   for (GuestSubject& task : tasks_) EXPECT_EQ(task.hear().rfind("ok check", 0), 0U);
   quit_all();
