@@ -53,7 +53,8 @@ Result<void> run_lane(const LanePlan& plan, const ImageLayout& layout, LaneResul
   if (plan.checksum_workers > 0) {
     SLUICE_TRY_ASSIGN(workers, SlotWorkers::start("lane-sum", plan.checksum_workers, slot_count));
   }
-  ChecksumStage checksum(plan.direction, layout, *reactor, plan.checksum ? sums : nullptr,
+  ChecksumStage checksum(plan.direction, layout, *reactor,
+                         {sums, plan.checksum && sums != nullptr ? 1U : 0U},
                          ChecksumOptions{plan.file.holes}, nullptr, std::move(workers));
 
   std::unique_ptr<Stage> other_store;

@@ -30,13 +30,13 @@ std::string in_milliseconds(std::chrono::nanoseconds time) {
 }
 
 // `error` with the object it met put in front, and what can be done about it behind.
-Error explain(const std::string& object, const Error& error) {
-  std::string what = object + ": " + error.what;
+Error copy_error(const std::string& object, const Error& error) {
+  Error explained = explain(object, error);
   if (error.err == ENOMEM)
-    what += " (GPU or system memory is full: stop its other users, or use smaller staging)";
-  if (error.err == EMFILE) what += " (raise the limit of open files, ulimit -n)";
-  if (error.err == ECANCELED) what += " (the GPU was reset: try again)";
-  return Error{error.err, std::move(what)};
+    explained.what += " (GPU or system memory is full: stop its other users, or use smaller staging)";
+  if (error.err == EMFILE) explained.what += " (raise the limit of open files, ulimit -n)";
+  if (error.err == ECANCELED) explained.what += " (the GPU was reset: try again)";
+  return explained;
 }
 
 }  // namespace
@@ -254,7 +254,7 @@ Result<SdmaCopy::LiveBo*> SdmaCopy::acquire(std::uint32_t bo) {
   assert(!source.done);
   if (source.live != kNone) return &hw.live[source.live];
 
-  const auto fail = [&](const Error& error) { return explain("copy " + describe_bo(bo), error); };
+  const auto fail = [&](const Error& error) { return copy_error("copy " + describe_bo(bo), error); };
   auto imported = Bo::import(device_, std::move(source.dmabuf));
   if (!imported) return fail(imported.error());
   if (imported->bytes() < layout_.bo_bytes(bo)) {
@@ -270,7 +270,7 @@ Result<SdmaCopy::LiveBo*> SdmaCopy::acquire(std::uint32_t bo) {
   hw.free_live = live.next_free;
   live.bo = std::move(imported).value();
   live.mapping = std::move(mapped).value();
-  live.chunks_left = layout_.last_chunk_of(bo) - layout_.bo_begin(bo) / layout_.chunk_bytes() + 1;
+  live.chunks_left = layout_.chunks_of_bo(bo);
   ++stats_.imported_bos;
   stats_.live_bos_peak = std::max(stats_.live_bos_peak, ++hw.live_count);
   return &live;
@@ -330,7 +330,7 @@ Result<void> SdmaCopy::encode(Slot& slot, IbBuilder& ib) {
   for (auto at = layout_.pieces(slot.chunk); at.next(piece);) {
     if (piece.is_header()) {
       if (direction_ == Direction::Dump) {
-        const std::uint64_t payload_bytes = layout_.payload_bytes();
+        const std::uint64_t payload_bytes = layout_.payload_bytes(slot.chunk.file);
         std::memcpy(slot.buffer.data() + piece.buffer_offset,
                     reinterpret_cast<const std::byte*>(&payload_bytes) + piece.bo_offset, piece.length);
       }
@@ -383,7 +383,7 @@ void SdmaCopy::encode_restore(Slot& slot, const Piece& piece, std::uint64_t targ
 
 Result<void> SdmaCopy::launch(Slot& slot, IbBuilder& ib, std::span<const IbSegment> segments) {
   Hardware& hw = *hardware_;
-  const auto fail = [&](const Error& error) { return explain("copy " + describe(slot.chunk), error); };
+  const auto fail = [&](const Error& error) { return copy_error("copy " + describe(slot.chunk), error); };
   std::array<IbRange, kIbSegmentsMax> ranges;
   for (std::size_t i = 0; i < segments.size(); ++i) {
     ranges[i] = {hw.ib_map.address() + index_of(slot) * hw.ib_bytes + std::uint64_t{segments[i].offset} * 4,
@@ -424,7 +424,7 @@ Result<Progress> SdmaCopy::advance(Slot& slot, Op& /*op*/, std::int32_t result) 
   flight.fence.reset();
   --in_flight_;
   if (!state) {
-    return explain("copy " + describe(slot.chunk) + " on " + device_.path(), state.error());
+    return copy_error("copy " + describe(slot.chunk) + " on " + device_.path(), state.error());
   }
   if (direction_ == Direction::Dump && hardware_->staging == Staging::CpuCopy) copy_from_staging_bo(slot);
   release_pieces(slot.chunk);

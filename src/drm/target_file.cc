@@ -5,12 +5,13 @@
 #include <fcntl.h>
 #include <libdrm/amdgpu_drm.h>
 #include <libdrm/drm.h>
-#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <array>
 #include <cstring>
+
+#include "drm/drm_call.h"
 
 namespace sluice::drm {
 namespace {
@@ -58,15 +59,6 @@ static_assert(kIoctlGemOp == 0xC0186450);
 constexpr int kListAttempts = 16;
 constexpr std::size_t kFirstEntries = 64;
 
-// Returns 0 or a positive errno.
-int call(int fd, unsigned long request, void* args) {
-  int outcome;
-  do {
-    outcome = ::ioctl(fd, request, args);
-  } while (outcome < 0 && errno == EINTR);
-  return outcome < 0 ? errno : 0;
-}
-
 }  // namespace
 
 Result<std::string> driver_name(int fd) {
@@ -74,7 +66,7 @@ Result<std::string> driver_name(int fd) {
   drm_version version{};
   version.name = name.data();
   version.name_len = name.size() - 1;
-  if (const int err = call(fd, DRM_IOCTL_VERSION, &version); err != 0) {
+  if (const int err = drm_call(fd, DRM_IOCTL_VERSION, &version); err != 0) {
     return make_error(err, "ask a file for its DRM driver");
   }
   return std::string(name.data());
@@ -90,7 +82,7 @@ Result<std::optional<std::vector<GemHandle>>> list_handles(int fd) {
   for (int attempt = 0; attempt < kListAttempts; ++attempt) {
     ListHandlesArgs args{reinterpret_cast<std::uintptr_t>(entries.data()),
                          static_cast<std::uint32_t>(entries.size()), 0};
-    const int err = call(fd, kIoctlListHandles, &args);
+    const int err = drm_call(fd, kIoctlListHandles, &args);
     if (err == EAGAIN) continue;
     if (err == EINVAL) return std::optional<std::vector<GemHandle>>();
     if (err != 0) return make_error(err, "list the GEM handles of a render file");
@@ -103,7 +95,7 @@ Result<std::optional<std::vector<GemHandle>>> list_handles(int fd) {
     for (std::uint32_t i = 0; i < args.num_entries; ++i) {
       const ListHandlesEntry& entry = entries[i];
       handles.push_back({entry.gem_handle, (entry.flags & kListHandlesIsImport) != 0, entry.size,
-                         entry.preferred_domains, entry.alloc_flags, entry.alignment});
+                         entry.preferred_domains, entry.alloc_flags});
     }
     return std::optional(std::move(handles));
   }
@@ -116,7 +108,7 @@ Result<std::optional<std::vector<GemMapping>>> mappings_of(int fd, std::uint32_t
   for (int attempt = 0; attempt < kListAttempts; ++attempt) {
     GemOpArgs args{handle, kGemOpGetMappingInfo, reinterpret_cast<std::uintptr_t>(entries.data()),
                    static_cast<std::uint32_t>(entries.size()), 0};
-    const int err = call(fd, kIoctlGemOp, &args);
+    const int err = drm_call(fd, kIoctlGemOp, &args);
     if (err == ENOENT) return std::optional(std::vector<GemMapping>());
     if (err == EINVAL) return std::optional<std::vector<GemMapping>>();
     if (err != 0) return make_error(err, what());
@@ -134,14 +126,49 @@ Result<std::optional<std::vector<GemMapping>>> mappings_of(int fd, std::uint32_t
   return make_error(EAGAIN, what() + ": they keep changing");
 }
 
+Result<std::uint64_t> alignment_of(int fd, std::uint32_t handle) {
+  drm_amdgpu_gem_create_in info{};
+  GemOpArgs args{handle, AMDGPU_GEM_OP_GET_GEM_CREATE_INFO, reinterpret_cast<std::uintptr_t>(&info), 0, 0};
+  if (const int err = drm_call(fd, kIoctlGemOp, &args); err != 0)
+    return make_error(err, "ask how GEM handle " + std::to_string(handle) + " was created");
+  return info.alignment;
+}
+
+Result<std::uint64_t> mmap_offset_of(int fd, std::uint32_t handle) {
+  drm_amdgpu_gem_mmap args{};
+  args.in.handle = handle;
+  const int err = drm_call(fd, DRM_IOCTL_AMDGPU_GEM_MMAP, &args);
+  if (err == EPERM) return std::uint64_t{0};
+  if (err != 0) return make_error(err, "ask for the mmap offset of GEM handle " + std::to_string(handle));
+  return std::uint64_t{args.out.addr_ptr};
+}
+
+Result<bool> wait_until_idle(int fd, std::uint32_t handle, std::chrono::steady_clock::time_point deadline) {
+  drm_amdgpu_gem_wait_idle args{};
+  args.in.handle = handle;
+  args.in.timeout = static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(deadline.time_since_epoch()).count());
+  if (const int err = drm_call(fd, DRM_IOCTL_AMDGPU_GEM_WAIT_IDLE, &args); err != 0)
+    return make_error(err, "wait until GEM handle " + std::to_string(handle) + " is idle");
+  return args.out.status == 0;
+}
+
 Result<UniqueFd> export_dmabuf(int fd, std::uint32_t handle) {
   drm_prime_handle args{};
   args.handle = handle;
   args.flags = DRM_CLOEXEC | DRM_RDWR;
-  if (const int err = call(fd, DRM_IOCTL_PRIME_HANDLE_TO_FD, &args); err != 0) {
+  if (const int err = drm_call(fd, DRM_IOCTL_PRIME_HANDLE_TO_FD, &args); err != 0) {
     return make_error(err, "export GEM handle " + std::to_string(handle) + " as a dma-buf");
   }
   return UniqueFd(args.fd);
+}
+
+Result<void> allow_map(int fd, int dmabuf) {
+  drm_prime_handle args{};
+  args.fd = dmabuf;
+  if (const int err = drm_call(fd, DRM_IOCTL_PRIME_FD_TO_HANDLE, &args); err != 0)
+    return make_error(err, "import a BO that is to be mapped");
+  return {};
 }
 
 Result<MapAccess> may_map(int fd, std::uint64_t offset) {

@@ -10,6 +10,7 @@
 // in Linux 6.18 as far as known), their layout is written out here.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -33,7 +34,6 @@ struct GemHandle {
   std::uint64_t bytes = 0;
   std::uint64_t preferred_domains = 0;  // AMDGPU_GEM_DOMAIN_*
   std::uint64_t alloc_flags = 0;        // AMDGPU_GEM_CREATE_*
-  std::uint64_t alignment_bytes = 0;
 };
 
 // Every GEM handle of the file, KFD's not included (those are no handles). nullopt: the kernel is too old to
@@ -46,15 +46,33 @@ struct GemMapping {
   std::uint64_t bytes = 0;
   std::uint64_t bo_offset = 0;
   std::uint64_t flags = 0;  // AMDGPU_VM_PAGE_* and PTE bits, as the kernel reports them
+
+  bool operator==(const GemMapping&) const = default;
 };
 
 // Mappings of `handle`; empty if it is mapped nowhere in this file's address space (the kernel answers ENOENT
 // for an unknown handle as well). nullopt: the kernel is too old to say. Errors: ENOMEM, EBADF.
 Result<std::optional<std::vector<GemMapping>>> mappings_of(int fd, std::uint32_t handle);
 
+// Alignment in bytes that `handle` was created with (GEM_OP's creation info: the listing says it in pages).
+// Errors: ENOENT unknown handle, EBADF.
+Result<std::uint64_t> alignment_of(int fd, std::uint32_t handle);
+
+// The offset at which the device maps the BO; 0 for one that no CPU may map. Errors: ENOENT, EBADF.
+Result<std::uint64_t> mmap_offset_of(int fd, std::uint32_t handle);
+
+// Waits until no submitted work uses the BO any more; false when it does at `deadline`. Errors: ENOENT,
+// EBADF.
+Result<bool> wait_until_idle(int fd, std::uint32_t handle, std::chrono::steady_clock::time_point deadline);
+
 // A dma-buf of the file's BO `handle`, readable and writable, close-on-exec. Errors: ENOENT unknown handle,
 // EPERM for memory that cannot be shared (userptr, VM_ALWAYS_VALID), EMFILE.
 Result<UniqueFd> export_dmabuf(int fd, std::uint32_t handle);
+
+// Lets `fd`, a render file of our own that the application will never hold, map the BO behind a dma-buf of
+// the same device: gives it a handle of it, which stays until the file is closed. Errors: EINVAL, ENOMEM,
+// EBADF.
+Result<void> allow_map(int fd, int dmabuf);
 
 // What the kernel says when `fd` asks for a mapping of `offset`.
 enum class MapAccess : std::uint8_t {

@@ -42,6 +42,10 @@ const char* open_remedy(int err) {
 
 }  // namespace
 
+dev_t render_node_device(std::uint32_t minor) {
+  return makedev(kDrmMajor, minor);
+}
+
 int system_ioctl(int fd, unsigned long request, void* argument) {
   return ::ioctl(fd, request, argument);
 }

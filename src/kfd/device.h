@@ -20,6 +20,9 @@ namespace sluice::kfd {
 
 inline constexpr char kDevicePath[] = "/dev/kfd";
 
+// Device number of /dev/dri/renderD<minor>.
+dev_t render_node_device(std::uint32_t minor);
+
 struct KfdVersion {
   std::uint32_t major = 0;
   std::uint32_t minor = 0;

@@ -23,6 +23,29 @@ std::string describe(FileHolder holder) {
   return "descriptor " + std::to_string(holder.fd) + " of process " + std::to_string(holder.pid);
 }
 
+struct Descriptor {
+  int fd = -1;
+  dev_t device = 0;
+};
+
+// Those of process `pid` that are one of `devices`.
+Result<std::vector<Descriptor>> descriptors_of(pid_t pid, std::span<const dev_t> devices, const char* proc) {
+  const std::string directory = std::string(proc) + "/" + std::to_string(pid) + "/fd";
+  auto entries = numbered_entries(directory);
+  if (!entries) {
+    if (process_gone(entries.error().err)) return std::vector<Descriptor>();
+    return std::move(entries).error();
+  }
+  std::vector<Descriptor> found;
+  for (const int fd : *entries) {
+    struct stat st {};
+    if (::stat((directory + "/" + std::to_string(fd)).c_str(), &st) != 0) continue;  // closed meanwhile
+    if (S_ISCHR(st.st_mode) && std::find(devices.begin(), devices.end(), st.st_rdev) != devices.end())
+      found.push_back({fd, st.st_rdev});
+  }
+  return found;
+}
+
 }  // namespace
 
 Result<std::vector<pid_t>> traced_processes(const char* proc) {
@@ -49,18 +72,9 @@ std::optional<pid_t> innermost_pid(pid_t pid, const char* proc) {
 }
 
 Result<std::vector<int>> device_descriptors(pid_t pid, dev_t device, const char* proc) {
-  const std::string directory = std::string(proc) + "/" + std::to_string(pid) + "/fd";
-  auto entries = numbered_entries(directory);
-  if (!entries) {
-    if (process_gone(entries.error().err)) return std::vector<int>();
-    return std::move(entries).error();
-  }
+  SLUICE_TRY_ASSIGN(const std::vector<Descriptor> descriptors, descriptors_of(pid, {&device, 1}, proc));
   std::vector<int> found;
-  for (const int fd : *entries) {
-    struct stat st {};
-    if (::stat((directory + "/" + std::to_string(fd)).c_str(), &st) != 0) continue;  // closed meanwhile
-    if (S_ISCHR(st.st_mode) && st.st_rdev == device) found.push_back(fd);
-  }
+  for (const Descriptor& descriptor : descriptors) found.push_back(descriptor.fd);
   return found;
 }
 
@@ -72,15 +86,16 @@ Result<bool> same_open_file(FileHolder a, FileHolder b) {
   return make_error(errno, "kcmp of " + describe(a) + " and " + describe(b));
 }
 
-Result<std::vector<OpenFile>> open_device_files(const std::vector<pid_t>& pids, dev_t device,
-                                                const char* proc) {
+Result<std::vector<OpenFile>> open_device_files(const std::vector<pid_t>& pids,
+                                                std::span<const dev_t> devices, const char* proc) {
   std::vector<OpenFile> files;
   for (const pid_t pid : pids) {
-    SLUICE_TRY_ASSIGN(const std::vector<int> descriptors, device_descriptors(pid, device, proc));
-    for (const int fd : descriptors) {
-      const FileHolder holder{pid, fd};
+    SLUICE_TRY_ASSIGN(const std::vector<Descriptor> descriptors, descriptors_of(pid, devices, proc));
+    for (const Descriptor& descriptor : descriptors) {
+      const FileHolder holder{pid, descriptor.fd};
       OpenFile* known = nullptr;
       for (OpenFile& file : files) {
+        if (file.device != descriptor.device) continue;
         SLUICE_TRY_ASSIGN(const bool same, same_open_file(file.holders.front(), holder));
         if (same) {
           known = &file;
@@ -90,7 +105,7 @@ Result<std::vector<OpenFile>> open_device_files(const std::vector<pid_t>& pids, 
       if (known != nullptr) {
         known->holders.push_back(holder);
       } else {
-        files.push_back({{holder}});
+        files.push_back({descriptor.device, {holder}});
       }
     }
   }

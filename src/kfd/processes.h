@@ -11,6 +11,7 @@
 #include <sys/types.h>
 
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,7 @@ struct FileHolder {
 
 // One open file (struct file) and everyone who holds it, in order of pid and fd.
 struct OpenFile {
+  dev_t device = 0;
   std::vector<FileHolder> holders;
 };
 
@@ -51,9 +53,9 @@ Result<std::vector<int>> device_descriptors(pid_t pid, dev_t device, const char*
 // True when the two descriptors are one open file. Errors: ENOSYS (kernel without kcmp), EPERM, ESRCH, EBADF.
 Result<bool> same_open_file(FileHolder a, FileHolder b);
 
-// Every open file of `device` that `pids` hold, told apart by kcmp.
-Result<std::vector<OpenFile>> open_device_files(const std::vector<pid_t>& pids, dev_t device,
-                                                const char* proc = kProcPath);
+// Every open file of one of `devices` that `pids` hold, told apart by kcmp.
+Result<std::vector<OpenFile>> open_device_files(const std::vector<pid_t>& pids,
+                                                std::span<const dev_t> devices, const char* proc = kProcPath);
 
 // Who of the processes traced by this thread holds the open file behind `fd`, a descriptor of this process
 // for `device`. Empty when none does.

@@ -86,24 +86,27 @@ SumTable SumTable::sized(std::uint64_t file_bytes, std::uint64_t block_bytes) {
 }
 
 ChecksumStage::ChecksumStage(Direction direction, const ImageLayout& layout, Reactor& reactor,
-                             SumTable* table, const ChecksumOptions& options,
-                             std::function<std::string(std::uint64_t, std::uint64_t)> describe,
+                             std::span<SumTable> tables, const ChecksumOptions& options, Describe describe,
                              std::unique_ptr<SlotWorkers> workers)
     : direction_(direction),
       layout_(layout),
       reactor_(reactor),
-      table_(table),
+      tables_(tables),
       options_(options),
       describe_(std::move(describe)),
       workers_(std::move(workers)) {
-  if (table_ == nullptr) return;
-  assert(std::has_single_bit(table_->block_bytes) && layout_.chunk_bytes() % table_->block_bytes == 0);
-  assert(table_->file_bytes == layout_.file_bytes());
-  assert(table_->sums.size() == div_ceil(layout_.file_bytes(), table_->block_bytes));
-  seen_.assign(table_->sums.size(), false);
-  const std::uint64_t tail_bytes = layout_.file_bytes() - (table_->sums.size() - 1) * table_->block_bytes;
-  zero_block_sum_ = sum_of_zeros(table_->block_bytes);
-  zero_tail_sum_ = sum_of_zeros(tail_bytes);
+  assert(tables_.empty() || tables_.size() == layout_.file_count());
+  for (std::uint32_t file = 0; file < tables_.size(); ++file) {
+    const SumTable& table = tables_[file];
+    assert(std::has_single_bit(table.block_bytes) && layout_.chunk_bytes() % table.block_bytes == 0);
+    assert(table.file_bytes == layout_.file_bytes(file));
+    assert(table.sums.size() == div_ceil(table.file_bytes, table.block_bytes));
+    seen_.emplace_back(table.sums.size());
+    blocks_ += table.sums.size();
+  }
+  if (tables_.empty()) return;
+  zero_block_bytes_ = tables_.front().block_bytes;
+  zero_block_sum_ = sum_of_zeros(zero_block_bytes_);
 }
 
 // Inline one chunk between two waits: the next stage gets a chunk as soon as it is summed, not after all
@@ -132,8 +135,8 @@ Result<void> ChecksumStage::work(Slot& slot) {
 }
 
 Result<void> ChecksumStage::finish() {
-  if (table_ != nullptr && blocks_seen_ != seen_.size()) {
-    return make_error(EIO, std::to_string(blocks_seen_) + " of " + std::to_string(seen_.size()) +
+  if (blocks_seen_ != blocks_) {
+    return make_error(EIO, std::to_string(blocks_seen_) + " of " + std::to_string(blocks_) +
                                " blocks went through the checksum stage");
   }
   return {};
@@ -143,7 +146,8 @@ Result<void> ChecksumStage::finish() {
 // but zero units needs no hashing. Dense data pays one cache line per unit.
 Result<void> ChecksumStage::sum_chunk(Slot& slot) {
   const std::uint64_t length = slot.chunk.length;
-  const std::uint64_t block_bytes = table_ != nullptr ? table_->block_bytes : layout_.chunk_bytes();
+  SumTable* const table = table_of(slot);
+  const std::uint64_t block_bytes = table != nullptr ? table->block_bytes : layout_.chunk_bytes();
   std::uint64_t next_unit = 0;  // units below were looked at
   for (std::uint64_t begin = 0; begin < length; begin += block_bytes) {
     const std::uint64_t end = std::min(begin + block_bytes, length);
@@ -154,19 +158,20 @@ Result<void> ChecksumStage::sum_chunk(Slot& slot) {
         slot.zero_units[static_cast<std::size_t>(next_unit)] = is_zero(part(slot, unit_begin, unit_end));
       }
     }
-    if (table_ == nullptr) continue;
+    if (table == nullptr) continue;
     const std::uint64_t block = (slot.chunk.file_offset + begin) / block_bytes;
-    table_->sums[static_cast<std::size_t>(block)] =
+    table->sums[static_cast<std::size_t>(block)] =
         all_zero_units(slot, begin, end) ? zero_sum(end - begin) : sum_of(part(slot, begin, end));
   }
   return {};
 }
 
 Result<void> ChecksumStage::verify_chunk(Slot& slot) {
-  if (slot.chunk.index == 0) SLUICE_TRY(check_header(slot));
-  if (table_ == nullptr) return {};
+  if (slot.chunk.file_offset == 0) SLUICE_TRY(check_header(slot));
+  const SumTable* const table = table_of(slot);
+  if (table == nullptr) return {};
   const std::uint64_t length = slot.chunk.length;
-  const std::uint64_t block_bytes = table_->block_bytes;
+  const std::uint64_t block_bytes = table->block_bytes;
   std::uint64_t next_unit = 0;  // holes below have been given their zeros, where anybody looks
   for (std::uint64_t begin = 0; begin < length; begin += block_bytes) {
     const std::uint64_t end = std::min(begin + block_bytes, length);
@@ -185,10 +190,10 @@ Result<void> ChecksumStage::verify_chunk(Slot& slot) {
       }
       sum = sum_of(part(slot, begin, end));
     }
-    const Sum128& expected = table_->sums[static_cast<std::size_t>(block)];
+    const Sum128& expected = table->sums[static_cast<std::size_t>(block)];
     if (sum != expected) {
-      return make_error(EBADMSG, "block " + std::to_string(block) +
-                                     " is corrupt: " + place(slot.chunk.file_offset + begin, end - begin) +
+      return make_error(EBADMSG, "block " + std::to_string(block) + " is corrupt: " +
+                                     place(slot, slot.chunk.file_offset + begin, end - begin) +
                                      " has XXH3-128 " + hex(sum) + ", the sidecar says " + hex(expected));
     }
   }
@@ -199,10 +204,11 @@ Result<void> ChecksumStage::verify_chunk(Slot& slot) {
 Result<void> ChecksumStage::check_header(const Slot& slot) const {
   std::uint64_t payload_bytes = 0;
   if (!slot.zero_units[0]) std::memcpy(&payload_bytes, slot.buffer.data(), sizeof payload_bytes);
-  if (payload_bytes == layout_.payload_bytes()) return {};
-  return make_error(
-      EBADMSG, "the header of " + place(0, kHeaderBytes) + " says " + std::to_string(payload_bytes) +
-                   " bytes of contents, the BO table adds up to " + std::to_string(layout_.payload_bytes()));
+  const std::uint64_t expected = layout_.payload_bytes(slot.chunk.file);
+  if (payload_bytes == expected) return {};
+  return make_error(EBADMSG, "the header of " + place(slot, 0, kHeaderBytes) + " says " +
+                                 std::to_string(payload_bytes) +
+                                 " bytes of contents, the BO table adds up to " + std::to_string(expected));
 }
 
 // Whether [begin, end) of the chunk lies in zero units only.
@@ -213,27 +219,29 @@ bool ChecksumStage::all_zero_units(const Slot& slot, std::uint64_t begin, std::u
   return true;
 }
 
-const Sum128& ChecksumStage::zero_sum(std::uint64_t length) const {
-  return length == table_->block_bytes ? zero_block_sum_ : zero_tail_sum_;
+Sum128 ChecksumStage::zero_sum(std::uint64_t length) const {
+  return length == zero_block_bytes_ ? zero_block_sum_ : sum_of_zeros(length);
 }
 
 Result<void> ChecksumStage::mark_seen(const Slot& slot) {
-  if (table_ == nullptr) return {};
-  const std::uint64_t end = div_ceil(slot.chunk.file_offset + slot.chunk.length, table_->block_bytes);
-  for (std::uint64_t block = slot.chunk.file_offset / table_->block_bytes; block < end; ++block) {
+  const SumTable* const table = table_of(slot);
+  if (table == nullptr) return {};
+  std::vector<bool>& seen = seen_[slot.chunk.file];
+  const std::uint64_t end = div_ceil(slot.chunk.file_offset + slot.chunk.length, table->block_bytes);
+  for (std::uint64_t block = slot.chunk.file_offset / table->block_bytes; block < end; ++block) {
     const auto index = static_cast<std::size_t>(block);
-    if (seen_[index])
+    if (seen[index])
       return make_error(EIO, "block " + std::to_string(block) + " came to the checksum stage twice");
-    seen_[index] = true;
+    seen[index] = true;
     ++blocks_seen_;
   }
   return {};
 }
 
-std::string ChecksumStage::place(std::uint64_t file_offset, std::uint64_t length) const {
+std::string ChecksumStage::place(const Slot& slot, std::uint64_t file_offset, std::uint64_t length) const {
   std::string text =
       "file range [" + std::to_string(file_offset) + ", " + std::to_string(file_offset + length) + ")";
-  if (describe_) text += " (" + describe_(file_offset, length) + ")";
+  if (describe_) text += " (" + describe_(slot.chunk.file, file_offset, length) + ")";
   return text;
 }
 

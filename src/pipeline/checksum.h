@@ -48,15 +48,17 @@ struct ChecksumOptions {
 
 class ChecksumStage final : public Stage, private SlotWork {
  public:
-  // `table`: dump: sized by the caller, filled here; restore: what the sidecar said. Null: no sums are made
-  // or compared (zero units are still found, the header is still checked). `describe` turns a file range into
-  // words for messages
-  // ("BO 3 (gpu 0x5759, VA 0x7f0000000000) at offset 4096"); may be null; workers call it, too. `workers`:
-  // null to work inline; else for as many slots as the lane has. REQUIRES: layout.chunk_bytes() is
-  // a multiple of table->block_bytes; table sized for layout.file_bytes().
-  ChecksumStage(Direction direction, const ImageLayout& layout, Reactor& reactor, SumTable* table,
-                const ChecksumOptions& options,
-                std::function<std::string(std::uint64_t file_offset, std::uint64_t length)> describe,
+  // Turns a range of a file into words for messages ("BO 3 (gpu 0x5759, VA 0x7f0000000000) at offset 4096").
+  using Describe =
+      std::function<std::string(std::uint32_t file, std::uint64_t file_offset, std::uint64_t length)>;
+
+  // `tables`: one for each file of the layout, borrowed. Dump: sized by the caller, filled here; restore:
+  // what the sidecar said. Empty: no sums are made or compared (zero units are still found, headers are still
+  // checked). `describe` may be null; workers call it, too. `workers`: null to work inline; else for as many
+  // slots as the lane has. REQUIRES: layout.chunk_bytes() is a multiple of each table's block_bytes; each is
+  // sized for layout.file_bytes() of its file.
+  ChecksumStage(Direction direction, const ImageLayout& layout, Reactor& reactor, std::span<SumTable> tables,
+                const ChecksumOptions& options, Describe describe,
                 std::unique_ptr<SlotWorkers> workers = nullptr);
 
   const char* name() const override { return "checksum"; }
@@ -70,19 +72,22 @@ class ChecksumStage final : public Stage, private SlotWork {
   Result<void> verify_chunk(Slot& slot);  // restore
   Result<void> check_header(const Slot& slot) const;
   static bool all_zero_units(const Slot& slot, std::uint64_t begin, std::uint64_t end);
-  const Sum128& zero_sum(std::uint64_t length) const;
+  Sum128 zero_sum(std::uint64_t length) const;
+  // Null where no sums are made or compared.
+  SumTable* table_of(const Slot& slot) const { return tables_.empty() ? nullptr : &tables_[slot.chunk.file]; }
   Result<void> mark_seen(const Slot& slot);
-  std::string place(std::uint64_t file_offset, std::uint64_t length) const;
+  std::string place(const Slot& slot, std::uint64_t file_offset, std::uint64_t length) const;
 
   Direction direction_;
   const ImageLayout& layout_;
   Reactor& reactor_;
-  SumTable* table_;
+  std::span<SumTable> tables_;
   ChecksumOptions options_;
-  std::function<std::string(std::uint64_t, std::uint64_t)> describe_;
-  Sum128 zero_block_sum_{};  // of a whole block of zeros
-  Sum128 zero_tail_sum_{};   // of the last block, which may be shorter, were it all zeros
-  std::vector<bool> seen_;   // by block
+  Describe describe_;
+  std::uint64_t zero_block_bytes_ = 0;
+  Sum128 zero_block_sum_{};              // of so many zeros: a whole block of the first file
+  std::vector<std::vector<bool>> seen_;  // by file and block
+  std::uint64_t blocks_ = 0;
   std::uint64_t blocks_seen_ = 0;
   bool running_ = false;                  // inline: a chunk was summed and its completion is still to come
   std::unique_ptr<SlotWorkers> workers_;  // last: what they still do uses the rest

@@ -156,21 +156,24 @@ Progress advance_runs(Slot& slot, Op& op, std::int32_t result, std::uint64_t ali
 // ---- FileSink ----
 
 Result<std::unique_ptr<FileSink>> FileSink::create(int dir_fd, std::string name, const ImageLayout& layout,
-                                                   Reactor& reactor, const FileOptions& options) {
-  std::unique_ptr<FileSink> sink(new FileSink(dir_fd, std::move(name), layout, reactor, options));
+                                                   Reactor& reactor, const FileOptions& options,
+                                                   std::uint32_t file) {
+  std::unique_ptr<FileSink> sink(new FileSink(dir_fd, std::move(name), layout, reactor, options, file));
   SLUICE_TRY(sink->open_temporary());
   return sink;
 }
 
 FileSink::FileSink(int dir_fd, std::string name, const ImageLayout& layout, Reactor& reactor,
-                   const FileOptions& options)
+                   const FileOptions& options, std::uint32_t file)
     : dir_fd_(dir_fd),
       name_(std::move(name)),
       temporary_(name_ + ".tmp"),
       layout_(layout),
       reactor_(reactor),
       options_(options),
-      share_(options.share, options.turn) {}
+      file_bytes_(layout.file_bytes(file)) {
+  share_.emplace(options.share, options.turn);
+}
 
 FileSink::~FileSink() {
   fd_.reset();
@@ -214,7 +217,7 @@ Result<void> FileSink::open_temporary() {
 
   // Sized first: no write extends the file, which would take the inode's lock alone, and what is skipped is a
   // hole. The padded tail is within; finish() cuts it off.
-  const std::uint64_t bytes = align_up(layout_.file_bytes(), alignment_);
+  const std::uint64_t bytes = align_up(file_bytes_, alignment_);
   if (::ftruncate(fd_.get(), static_cast<off_t>(bytes)) != 0) {
     return make_error(errno, "size " + temporary_ + " to " + std::to_string(bytes) + " bytes");
   }
@@ -244,7 +247,7 @@ bool FileSink::start_next_run(Slot& slot, Op& op) {
 
 Result<Submit> FileSink::submit(Slot& slot) {
   assert(!finished_);
-  if (!share_.begin()) return Submit::Busy;
+  if (!share_->begin()) return Submit::Busy;
   reset_ops(slot);
   for (Op& op : slot.ops) {
     if (!start_next_run(slot, op)) break;
@@ -260,7 +263,7 @@ Result<Submit> FileSink::submit(Slot& slot) {
 Result<Progress> FileSink::advance(Slot& slot, Op& op, std::int32_t result) {
   const Progress progress = advance_runs(
       slot, op, result, alignment_, -EIO, [&] { start(slot, op); }, [&] { (void)start_next_run(slot, op); });
-  if (progress == Progress::Done) share_.end();
+  if (progress == Progress::Done) share_->end();
   if (progress == Progress::Done && slot.failed_op != nullptr) {
     return make_error(-slot.failed_result,
                       range_text("write", name_, slot, slot.failed_op->begin, slot.failed_op->end));
@@ -268,14 +271,20 @@ Result<Progress> FileSink::advance(Slot& slot, Op& op, std::int32_t result) {
   return progress;
 }
 
-Result<void> FileSink::finish() {
-  const std::uint64_t bytes = layout_.file_bytes();
-  if (!is_aligned(bytes, alignment_) && ::ftruncate(fd_.get(), static_cast<off_t>(bytes)) != 0) {
-    return make_error(errno, "cut " + temporary_ + " to " + std::to_string(bytes) + " bytes");
+Result<void> FileSink::cut() {
+  if (!is_aligned(file_bytes_, alignment_) && ::ftruncate(fd_.get(), static_cast<off_t>(file_bytes_)) != 0) {
+    return make_error(errno, "cut " + temporary_ + " to " + std::to_string(file_bytes_) + " bytes");
   }
+  cut_ = true;
+  return {};
+}
+
+Result<void> FileSink::finish() {
+  if (!cut_) SLUICE_TRY(cut());
   if (options_.sync && ::fdatasync(fd_.get()) != 0) return make_error(errno, "sync " + temporary_);
   // The last chance of a file system to say that it lost something.
   if (::close(fd_.release()) != 0) return make_error(errno, "close " + temporary_);
+  share_.reset();
   finished_ = true;
   return {};
 }
@@ -291,24 +300,29 @@ Result<void> FileSink::commit() {
 
 // ---- FileSource ----
 
+Result<void> check_pages_file(const std::string& name, const struct stat& status, std::uint64_t file_bytes) {
+  if (!S_ISREG(status.st_mode)) return make_error(EINVAL, name + " is not a regular file");
+  if (static_cast<std::uint64_t>(status.st_size) == file_bytes) return {};
+  return make_error(EBADMSG, name + " has " + std::to_string(status.st_size) +
+                                 " bytes, its BO table asks for " + std::to_string(file_bytes));
+}
+
 Result<std::unique_ptr<FileSource>> FileSource::open(int dir_fd, std::string name, const ImageLayout& layout,
-                                                     Reactor& reactor, const FileOptions& options) {
+                                                     Reactor& reactor, const FileOptions& options,
+                                                     std::uint32_t file) {
+  const std::uint64_t file_bytes = layout.file_bytes(file);
   UniqueFd fd(::openat(dir_fd, name.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd) return make_error(errno, "open " + name);
   struct stat status {};
   if (::fstat(fd.get(), &status) != 0) return make_error(errno, "stat " + name);
-  if (!S_ISREG(status.st_mode)) return make_error(EINVAL, name + " is not a regular file");
-  if (static_cast<std::uint64_t>(status.st_size) != layout.file_bytes()) {
-    return make_error(EBADMSG, name + " has " + std::to_string(status.st_size) +
-                                   " bytes, its BO table asks for " + std::to_string(layout.file_bytes()));
-  }
+  SLUICE_TRY(check_pages_file(name, status, file_bytes));
   std::unique_ptr<FileSource> source(
-      new FileSource(std::move(name), layout, reactor, std::move(fd), options));
+      new FileSource(std::move(name), file_bytes, reactor, std::move(fd), options));
   const int raw_fd = source->fd_.get();
   if (options.io_mode != IoMode::Buffered) source->alignment_ = try_direct(raw_fd, layout);
   source->direct_ = source->alignment_ > 1;
   if (source->direct_ && options.io_mode == IoMode::Auto) {
-    source->cache_ = PageCache::of(raw_fd, layout.file_bytes());
+    source->cache_ = PageCache::of(raw_fd, file_bytes);
     // Not to be read through the cache is worth a lot only where there is something: no error without.
     if (source->cache_)
       source->cached_fd_.reset(::openat(dir_fd, source->name_.c_str(), O_RDONLY | O_CLOEXEC));
@@ -322,10 +336,10 @@ Result<std::unique_ptr<FileSource>> FileSource::open(int dir_fd, std::string nam
   return source;
 }
 
-FileSource::FileSource(std::string name, const ImageLayout& layout, Reactor& reactor, UniqueFd fd,
+FileSource::FileSource(std::string name, std::uint64_t file_bytes, Reactor& reactor, UniqueFd fd,
                        const FileOptions& options)
     : name_(std::move(name)),
-      layout_(layout),
+      file_bytes_(file_bytes),
       reactor_(reactor),
       fd_(std::move(fd)),
       share_(options.share, options.turn) {}
@@ -356,10 +370,9 @@ void FileSource::mark_holes(Slot& slot) {
 
 // Asks for the data or hole that `at` lies in. False, for good, where the file system does not tell.
 bool FileSource::find_extent(std::uint64_t at) {
-  const std::uint64_t file_bytes = layout_.file_bytes();
   const auto offset = static_cast<off_t>(at);
   off_t data = ::lseek(fd_.get(), offset, SEEK_DATA);
-  if (data < 0 && errno == ENXIO) data = static_cast<off_t>(file_bytes);  // a hole up to the end
+  if (data < 0 && errno == ENXIO) data = static_cast<off_t>(file_bytes_);  // a hole up to the end
   if (data < offset) {
     finds_holes_ = false;
     return false;
@@ -371,7 +384,7 @@ bool FileSource::find_extent(std::uint64_t at) {
     return true;
   }
   const off_t hole = ::lseek(fd_.get(), offset, SEEK_HOLE);
-  extent_end_ = hole > offset ? static_cast<std::uint64_t>(hole) : file_bytes;
+  extent_end_ = hole > offset ? static_cast<std::uint64_t>(hole) : file_bytes_;
   return true;
 }
 

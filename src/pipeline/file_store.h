@@ -11,8 +11,11 @@
 // before the first write); with holes off every byte is written. Thread-bound to the lane.
 #pragma once
 
+#include <sys/stat.h>
+
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "pipeline/fair_share.h"
@@ -41,19 +44,29 @@ struct FileOptions {
   unsigned turn = 0;           // of this one among them
 };
 
+// Whether a file of the directory is one that a source may read: EINVAL for no regular file, EBADMSG for one
+// of another size, both named.
+Result<void> check_pages_file(const std::string& name, const struct stat& status, std::uint64_t file_bytes);
+
 class FileSink final : public Stage {
  public:
   // Creates "<name>.tmp" in `dir_fd` (borrowed; must stay open until commit() or destruction), replacing a
   // stale one, or takes over the file called `name`; sizes it. Slot buffers must be aligned to
-  // kBufferAlignment. Errors: those of openat, statx, ftruncate, and with reuse of renameat and fsync.
+  // kBufferAlignment. `file` of the layout: chunks of others must not come. Errors: those of openat, statx,
+  // ftruncate, and with reuse of renameat and fsync.
   static Result<std::unique_ptr<FileSink>> create(int dir_fd, std::string name, const ImageLayout& layout,
-                                                  Reactor& reactor, const FileOptions& options);
+                                                  Reactor& reactor, const FileOptions& options,
+                                                  std::uint32_t file = 0);
   ~FileSink() override;
 
   const char* name() const override { return "store"; }
   Result<Submit> submit(Slot& slot) override;
   Result<Progress> advance(Slot& slot, Op& op, std::int32_t result) override;
   Result<void> finish() override;
+
+  // The first part of finish(): the file gets its size. For who makes it durable himself.
+  Result<void> cut();
+  int fd() const { return fd_.get(); }
 
   // For a file whose name is not known when it is begun. Before commit().
   void set_name(std::string name) { name_ = std::move(name); }
@@ -70,7 +83,7 @@ class FileSink final : public Stage {
 
  private:
   FileSink(int dir_fd, std::string name, const ImageLayout& layout, Reactor& reactor,
-           const FileOptions& options);
+           const FileOptions& options, std::uint32_t file);
   Result<void> open_temporary();
   Result<void> take_over();
   bool start_next_run(Slot& slot, Op& op);
@@ -82,23 +95,27 @@ class FileSink final : public Stage {
   const ImageLayout& layout_;
   Reactor& reactor_;
   FileOptions options_;
+  std::uint64_t file_bytes_;
   UniqueFd fd_;
   std::uint64_t alignment_ = 1;  // of file ranges, lengths and addresses, bytes
   bool direct_ = false;
   bool reused_ = false;
   bool created_ = false;
+  bool cut_ = false;
   bool finished_ = false;
   bool committed_ = false;
   std::uint64_t written_bytes_ = 0;
-  FairShare::Member share_;
+  std::optional<FairShare::Member> share_;  // until finish()
 };
 
 class FileSource final : public Stage {
  public:
-  // Opens `name` in `dir_fd`. The file must be exactly layout.file_bytes() long, else EBADMSG with both sizes
-  // named (a truncated image is found before any BO is created or filled). Errors: those of openat, fstat.
+  // Opens `name` in `dir_fd`, `file` of the layout. It must be exactly layout.file_bytes(file) long, else
+  // EBADMSG with both sizes named (a truncated image is found before any BO is created or filled). Errors:
+  // those of openat, fstat.
   static Result<std::unique_ptr<FileSource>> open(int dir_fd, std::string name, const ImageLayout& layout,
-                                                  Reactor& reactor, const FileOptions& options);
+                                                  Reactor& reactor, const FileOptions& options,
+                                                  std::uint32_t file = 0);
   ~FileSource() override;
 
   const char* name() const override { return "store"; }
@@ -112,7 +129,7 @@ class FileSource final : public Stage {
   bool direct() const { return direct_; }
 
  private:
-  FileSource(std::string name, const ImageLayout& layout, Reactor& reactor, UniqueFd fd,
+  FileSource(std::string name, std::uint64_t file_bytes, Reactor& reactor, UniqueFd fd,
              const FileOptions& options);
   void mark_holes(Slot& slot);
   bool find_extent(std::uint64_t at);
@@ -120,7 +137,7 @@ class FileSource final : public Stage {
   void start(Slot& slot, Op& op);
 
   std::string name_;
-  const ImageLayout& layout_;
+  std::uint64_t file_bytes_;
   Reactor& reactor_;
   UniqueFd fd_;
   UniqueFd cached_fd_;                // with a cache_: the same file, not direct

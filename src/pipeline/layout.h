@@ -4,6 +4,8 @@
 //   file = u64 payload length (host byte order), then the contents of the BOs back to back, in the order
 //   given
 //
+// All BOs of a layout lie in one file, or each in a file of its own. No chunk spans two files.
+//
 // A chunk is a range of the file that starts at a multiple of the chunk size; a piece is the part of a chunk
 // that belongs to the header or to one BO. A chunk's buffer starts at the chunk's file offset, so that the
 // *file* range is aligned for O_DIRECT and the 8-byte header skews BO against buffer, never buffer against
@@ -29,7 +31,8 @@ inline constexpr std::uint64_t kHeaderBytes = 8;
 struct Chunk {
   std::uint64_t index = 0;
   std::uint64_t file_offset = 0;
-  std::uint64_t length = 0;  // bytes; the last chunk may be shorter than the rest
+  std::uint64_t length = 0;  // bytes; the last chunk of a file may be shorter than the rest
+  std::uint32_t file = 0;
 };
 
 // The part of a chunk that is one BO's, or the header's.
@@ -52,22 +55,32 @@ class ImageLayout {
   // two. Errors: EOVERFLOW when the sizes add up beyond INT64_MAX, EINVAL for a bad chunk size, E2BIG for
   // more than UINT32_MAX - 1 BOs.
   static Result<ImageLayout> make(std::span<const std::uint64_t> bo_bytes, std::uint64_t chunk_bytes);
+  // The same with a file for each BO: BO i is file i.
+  static Result<ImageLayout> make_file_per_bo(std::span<const std::uint64_t> bo_bytes,
+                                              std::uint64_t chunk_bytes);
 
-  std::uint64_t payload_bytes() const { return begins_.back() - kHeaderBytes; }
-  std::uint64_t file_bytes() const { return begins_.back(); }
+  std::uint32_t file_count() const { return static_cast<std::uint32_t>(files_.size()); }
+  std::uint64_t file_bytes(std::uint32_t file = 0) const { return files_[file].bytes; }
+  std::uint64_t payload_bytes(std::uint32_t file = 0) const { return files_[file].bytes - kHeaderBytes; }
+  std::uint64_t all_file_bytes() const { return all_payload_bytes() + file_count() * kHeaderBytes; }
+  std::uint64_t all_payload_bytes() const { return all_payload_bytes_; }
+
   std::uint64_t chunk_bytes() const { return chunk_bytes_; }
-  std::uint64_t chunk_count() const;
-  std::uint32_t bo_count() const { return static_cast<std::uint32_t>(begins_.size() - 1); }
+  std::uint64_t chunk_count() const { return chunk_count_; }
+  std::uint64_t chunks_of_file(std::uint32_t file) const;
+  std::uint32_t bo_count() const { return static_cast<std::uint32_t>(bos_.size()); }
 
-  // File range of BO `bo`: [bo_begin(bo), bo_begin(bo + 1)).
-  std::uint64_t bo_begin(std::uint32_t bo) const { return begins_[bo]; }
-  std::uint64_t bo_bytes(std::uint32_t bo) const { return begins_[bo + 1] - begins_[bo]; }
+  // BO `bo` is [bo_begin(bo), bo_begin(bo) + bo_bytes(bo)) of its file.
+  std::uint64_t bo_begin(std::uint32_t bo) const { return bos_[bo].begin; }
+  std::uint64_t bo_bytes(std::uint32_t bo) const { return bos_[bo].bytes; }
 
   // REQUIRES: index < chunk_count().
   Chunk chunk(std::uint64_t index) const;
 
-  // Chunk that holds the last byte of BO `bo`. REQUIRES: bo_bytes(bo) > 0.
-  std::uint64_t last_chunk_of(std::uint32_t bo) const { return (begins_[bo + 1] - 1) / chunk_bytes_; }
+  // How many chunks hold a part of BO `bo`. REQUIRES: bo_bytes(bo) > 0.
+  std::uint64_t chunks_of_bo(std::uint32_t bo) const {
+    return (bo_begin(bo) + bo_bytes(bo) - 1) / chunk_bytes_ - bo_begin(bo) / chunk_bytes_ + 1;
+  }
 
   // Walks the pieces of a chunk in file order without allocating:
   //   for (PieceCursor at = layout.pieces(chunk); at.next(piece);) ...
@@ -87,11 +100,28 @@ class ImageLayout {
   PieceCursor pieces(const Chunk& chunk) const { return PieceCursor(*this, chunk); }
 
  private:
-  ImageLayout(std::vector<std::uint64_t> begins, std::uint64_t chunk_bytes)
-      : begins_(std::move(begins)), chunk_bytes_(chunk_bytes) {}
+  struct Bo {
+    std::uint64_t begin = 0;  // in its file
+    std::uint64_t bytes = 0;
+  };
+  struct File {
+    std::uint64_t bytes = 0;
+    std::uint64_t first_chunk = 0;
+    std::uint32_t first_bo = 0;
+  };
+  ImageLayout() = default;
+  static Result<ImageLayout> make(std::span<const std::uint64_t> bo_bytes, std::uint64_t chunk_bytes,
+                                  bool file_per_bo);
+  void end_file(std::uint32_t first_bo, std::uint64_t bytes);
+  std::uint32_t end_bo(std::uint32_t file) const {
+    return file + 1 < files_.size() ? files_[file + 1].first_bo : bo_count();
+  }
 
-  std::vector<std::uint64_t> begins_;  // begins_[i]: file offset of BO i; one more entry: end of file
-  std::uint64_t chunk_bytes_;
+  std::vector<Bo> bos_;
+  std::vector<File> files_;  // in chunk order
+  std::uint64_t chunk_bytes_ = 0;
+  std::uint64_t chunk_count_ = 0;
+  std::uint64_t all_payload_bytes_ = 0;
 };
 
 }  // namespace sluice

@@ -48,6 +48,9 @@ class Reactor {
   virtual void read(Op& op, int fd, std::span<std::byte> buffer, std::uint64_t offset) = 0;
   virtual void write(Op& op, int fd, std::span<const std::byte> buffer, std::uint64_t offset) = 0;
 
+  // fdatasync of `fd`.
+  virtual void sync_data(Op& op, int fd) = 0;
+
   // Completes with 0 when `fd` polls readable, -ETIME when that takes longer than `timeout`. The fd stays the
   // caller's. For a sync_file "readable" means signalled, not succeeded.
   virtual void poll_readable(Op& op, int fd, std::chrono::nanoseconds timeout) = 0;

@@ -38,6 +38,11 @@ inline Error make_error(int err, std::string what) {
   return Error{err, std::move(what)};
 }
 
+// The same error, with what it happened to in front.
+inline Error explain(const std::string& object, const Error& error) {
+  return Error{error.err, object + ": " + error.what};
+}
+
 template <class T>
 class [[nodiscard]] Result {
  public:

@@ -59,12 +59,27 @@ class FixedQueue {
 };
 
 struct Request {
+  enum class Kind : std::uint8_t { Read, Write, SyncData };
+
   Op* op = nullptr;
   int fd = -1;
-  bool is_write = false;
-  std::byte* data = nullptr;  // only read from when is_write
+  Kind kind = Kind::Read;
+  std::byte* data = nullptr;  // only read from by a write
   std::size_t bytes = 0;
   std::uint64_t offset = 0;
+
+  ssize_t carry_out() const {
+    const auto at = static_cast<off_t>(offset);
+    switch (kind) {
+      case Kind::Read:
+        return ::pread(fd, data, bytes, at);
+      case Kind::Write:
+        return ::pwrite(fd, data, bytes, at);
+      case Kind::SyncData:
+        return ::fdatasync(fd);
+    }
+    __builtin_unreachable();
+  }
 };
 
 struct PollRequest {
@@ -100,6 +115,7 @@ struct ThreadReactor::Impl {
 
   void work();
   void poll_loop();
+  void ask(const Request& request);
   void complete(const Completion& completion);
 
   const unsigned entries;
@@ -126,6 +142,14 @@ ThreadReactor::Impl::~Impl() {
   for (std::thread& thread : threads) thread.join();
 }
 
+void ThreadReactor::Impl::ask(const Request& request) {
+  {
+    const std::lock_guard lock(mutex);
+    requests.push(request);
+  }
+  requests_changed.notify_one();
+}
+
 void ThreadReactor::Impl::complete(const Completion& completion) {
   {
     const std::lock_guard lock(mutex);
@@ -143,10 +167,8 @@ void ThreadReactor::Impl::work() {
       if (requests.empty()) return;
       request = requests.pop();
     }
-    const auto offset = static_cast<off_t>(request.offset);
     // A transfer ends at MAX_RW_COUNT, below 2 GiB: the count fits.
-    const ssize_t count = request.is_write ? ::pwrite(request.fd, request.data, request.bytes, offset)
-                                           : ::pread(request.fd, request.data, request.bytes, offset);
+    const ssize_t count = request.carry_out();
     complete(Completion{request.op, count < 0 ? -errno : static_cast<std::int32_t>(count)});
   }
 }
@@ -231,21 +253,17 @@ ThreadReactor::~ThreadReactor() {
 
 void ThreadReactor::read(Op& op, int fd, std::span<std::byte> buffer, std::uint64_t offset) {
   start(op);
-  {
-    const std::lock_guard lock(impl_->mutex);
-    impl_->requests.push(Request{&op, fd, false, buffer.data(), buffer.size(), offset});
-  }
-  impl_->requests_changed.notify_one();
+  impl_->ask({&op, fd, Request::Kind::Read, buffer.data(), buffer.size(), offset});
 }
 
 void ThreadReactor::write(Op& op, int fd, std::span<const std::byte> buffer, std::uint64_t offset) {
   start(op);
-  {
-    const std::lock_guard lock(impl_->mutex);
-    impl_->requests.push(
-        Request{&op, fd, true, const_cast<std::byte*>(buffer.data()), buffer.size(), offset});
-  }
-  impl_->requests_changed.notify_one();
+  impl_->ask({&op, fd, Request::Kind::Write, const_cast<std::byte*>(buffer.data()), buffer.size(), offset});
+}
+
+void ThreadReactor::sync_data(Op& op, int fd) {
+  start(op);
+  impl_->ask({&op, fd, Request::Kind::SyncData, nullptr, 0, 0});
 }
 
 void ThreadReactor::poll_readable(Op& op, int fd, std::chrono::nanoseconds timeout) {

@@ -20,6 +20,7 @@ class ThreadReactor final : public Reactor {
 
   void read(Op& op, int fd, std::span<std::byte> buffer, std::uint64_t offset) override;
   void write(Op& op, int fd, std::span<const std::byte> buffer, std::uint64_t offset) override;
+  void sync_data(Op& op, int fd) override;
   void poll_readable(Op& op, int fd, std::chrono::nanoseconds timeout) override;
   void post(Op& op, std::int32_t result) override;
   Result<std::size_t> wait(std::span<Completion> out) override;  // never fails

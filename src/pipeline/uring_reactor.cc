@@ -125,8 +125,9 @@ bool UringReactor::Impl::supports_our_operations() {
   if ((ring.features & kFeatures) != kFeatures) return false;
   io_uring_probe* const probe = io_uring_get_probe_ring(&ring);
   if (probe == nullptr) return false;
-  constexpr std::array<int, 6> kOperations{IORING_OP_READ,        IORING_OP_WRITE,    IORING_OP_READ_FIXED,
-                                           IORING_OP_WRITE_FIXED, IORING_OP_POLL_ADD, IORING_OP_LINK_TIMEOUT};
+  constexpr std::array kOperations{IORING_OP_READ,        IORING_OP_WRITE,    IORING_OP_READ_FIXED,
+                                   IORING_OP_WRITE_FIXED, IORING_OP_POLL_ADD, IORING_OP_LINK_TIMEOUT,
+                                   IORING_OP_FSYNC};
   const bool all = std::all_of(kOperations.begin(), kOperations.end(), [probe](int operation) {
     return io_uring_opcode_supported(probe, operation) != 0;
   });
@@ -261,6 +262,14 @@ void UringReactor::write(Op& op, int fd, std::span<const std::byte> buffer, std:
   } else {
     io_uring_prep_write(sqe, fd, buffer.data(), bytes, offset);
   }
+  io_uring_sqe_set_data(sqe, &op);
+  impl_->submit();
+}
+
+void UringReactor::sync_data(Op& op, int fd) {
+  if (!start(op, 1)) return;
+  io_uring_sqe* const sqe = impl_->next_sqe();
+  io_uring_prep_fsync(sqe, fd, IORING_FSYNC_DATASYNC);
   io_uring_sqe_set_data(sqe, &op);
   impl_->submit();
 }

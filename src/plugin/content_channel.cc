@@ -15,7 +15,7 @@ namespace sluice::plugin {
 namespace {
 
 constexpr std::uint64_t kMagic =
-    0x32302d6563696c73;  // "slice-02": changes with every change of the structs below
+    0x33302d6563696c73;  // "slice-03": changes with every change of the structs below
 constexpr std::size_t kReplyText = 512;
 
 struct Hello {
@@ -29,11 +29,15 @@ struct Request {
   DumpId dump_id{};
 };
 
+constexpr std::uint32_t kNoMinor = UINT32_MAX;
+
 struct GpuHeader {
   std::uint32_t gpu_id = 0;
   std::uint32_t render_minor = 0;
   std::int32_t numa_node = -1;
   std::uint32_t sharers = 1;
+  std::uint32_t drm_minor = kNoMinor;
+  std::uint32_t padding = 0;
   std::uint64_t bos = 0;
   Sum128 bo_table_digest{};
 };
@@ -41,6 +45,8 @@ struct GpuHeader {
 struct BoEntry {
   std::uint64_t bytes = 0;
   std::uint64_t va = 0;
+  std::uint32_t number = 0;
+  std::uint32_t padding = 0;
 };
 
 struct BoBatch {
@@ -151,14 +157,15 @@ Result<void> hand_over(int shared_socket, const ContentRequest& request, std::ch
   head.dump_id = request.dump_id;
   SLUICE_TRY(send_message(channel.get(), &head, sizeof head, {}));
   for (const GpuContents& gpu : request.gpus) {
-    const GpuHeader header{gpu.gpu_id,  gpu.render_minor, gpu.numa_node,
-                           gpu.sharers, gpu.bos.size(),   gpu.bo_table_digest};
+    const GpuHeader header{
+        gpu.gpu_id, gpu.render_minor, gpu.numa_node,      gpu.sharers, gpu.drm_minor.value_or(kNoMinor),
+        0,          gpu.bos.size(),   gpu.bo_table_digest};
     SLUICE_TRY(send_message(channel.get(), &header, sizeof header, {}));
     for (std::size_t at = 0; at < gpu.bos.size();) {
       BoBatch batch;
       std::array<int, kFdsPerMessage> fds{};
       for (; batch.count < kFdsPerMessage && at < gpu.bos.size(); ++at, ++batch.count) {
-        batch.bos[batch.count] = {gpu.bos[at].bytes, gpu.bos[at].va};
+        batch.bos[batch.count] = {gpu.bos[at].bytes, gpu.bos[at].va, gpu.bos[at].number, 0};
         fds[batch.count] = gpu.bos[at].dmabuf.get();
       }
       SLUICE_TRY(send_message(channel.get(), &batch, sizeof batch,
@@ -201,6 +208,7 @@ Result<ContentRequest> receive_request(int channel) {
     gpu.render_minor = header.render_minor;
     gpu.numa_node = header.numa_node;
     gpu.sharers = header.sharers;
+    if (header.drm_minor != kNoMinor) gpu.drm_minor = header.drm_minor;
     gpu.bo_table_digest = header.bo_table_digest;
     gpu.bos.reserve(header.bos);
     while (gpu.bos.size() < header.bos) {
@@ -210,7 +218,8 @@ Result<ContentRequest> receive_request(int channel) {
                         receive_message(channel, &batch, sizeof batch, expected, 0));
       if (batch.count != expected) return make_error(EBADMSG, "a batch of BOs has the wrong count");
       for (std::size_t j = 0; j < expected; ++j) {
-        gpu.bos.push_back({batch.bos[j].bytes, batch.bos[j].va, std::move(fds[j])});
+        const BoEntry& bo = batch.bos[j];
+        gpu.bos.push_back({bo.bytes, bo.va, std::move(fds[j]), bo.number});
       }
     }
     request.gpus.push_back(std::move(gpu));

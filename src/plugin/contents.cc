@@ -8,6 +8,7 @@
 #include "drm/device.h"
 #include "drm/sdma_copy.h"
 #include "pipeline/arena.h"
+#include "pipeline/file_set.h"
 #include "pipeline/units.h"
 #include "pipeline/uring_reactor.h"
 #include "plugin/image_files.h"
@@ -23,6 +24,34 @@ std::string gpu_words(std::uint32_t gpu_id) {
   char text[32];
   (void)std::snprintf(text, sizeof text, "GPU 0x%04" PRIx32, gpu_id);
   return text;
+}
+
+std::string words_of(const GpuContents& gpu) {
+  return gpu.drm_minor ? "renderD" + std::to_string(*gpu.drm_minor) : gpu_words(gpu.gpu_id);
+}
+
+// Of one of the lane's files under CRIU's file id.
+std::string pages_name(int id, const GpuContents& gpu, std::uint32_t file) {
+  return gpu.drm_minor ? drm_pages_image_name(id, *gpu.drm_minor, gpu.bos[file].number)
+                       : pages_image_name(id, gpu.gpu_id);
+}
+
+std::string sums_name(int id, const GpuContents& gpu) {
+  return gpu.drm_minor ? drm_sums_image_name(id, *gpu.drm_minor) : sums_image_name(id, gpu.gpu_id);
+}
+
+std::vector<std::string> pages_names(int id, const GpuContents& gpu, const ImageLayout& layout) {
+  std::vector<std::string> names;
+  for (std::uint32_t file = 0; file < layout.file_count(); ++file) names.push_back(pages_name(id, gpu, file));
+  return names;
+}
+
+Result<ImageLayout> layout_of(const GpuContents& gpu, std::uint64_t chunk_bytes) {
+  std::vector<std::uint64_t> sizes;
+  sizes.reserve(gpu.bos.size());
+  for (const ContentBo& bo : gpu.bos) sizes.push_back(bo.bytes);
+  return gpu.drm_minor ? ImageLayout::make_file_per_bo(sizes, chunk_bytes)
+                       : ImageLayout::make(sizes, chunk_bytes);
 }
 
 }  // namespace
@@ -44,7 +73,7 @@ struct ContentsJob::Lane {
   std::uint32_t slots;
   Sidecar sidecar;  // restore: as read; dump: filled by the lane
   bool has_sums = false;
-  std::unique_ptr<FileSink> sink;  // dump: finished by the lane, committed by commit()
+  std::unique_ptr<FileSetSink> sink;  // dump: finished by the lane, committed by commit()
   GpuOutcome outcome;
   std::atomic<std::uint64_t> chunks_done{0};
   std::optional<LaneThread> thread;
@@ -101,22 +130,22 @@ Result<void> ContentsJob::start(std::vector<GpuContents> gpus) {
 }
 
 Result<std::unique_ptr<ContentsJob::Lane>> ContentsJob::make_lane(GpuContents gpu) {
-  std::vector<std::uint64_t> sizes;
-  sizes.reserve(gpu.bos.size());
-  for (const ContentBo& bo : gpu.bos) sizes.push_back(bo.bytes);
   const Config config = config_.shared_by(gpu.sharers);
-  SLUICE_TRY_ASSIGN(ImageLayout layout, ImageLayout::make(sizes, config.chunk_bytes));
+  SLUICE_TRY_ASSIGN(ImageLayout layout, layout_of(gpu, config.chunk_bytes));
   Sidecar sidecar;
   bool has_sums = false;
   if (direction_ == Direction::Dump) {
     has_sums = config.checksum;
-    sidecar.table = SumTable::sized(layout.file_bytes(), kSumBlockBytes);
+    for (std::uint32_t file = 0; file < layout.file_count(); ++file)
+      sidecar.tables.push_back(SumTable::sized(layout.file_bytes(file), kSumBlockBytes));
     sidecar.bo_table_digest = gpu.bo_table_digest;
     sidecar.dump_id = dump_id_;
   } else if (config.checksum) {
     SLUICE_TRY_ASSIGN(has_sums, read_sidecar(gpu, layout, sidecar));
-    if (has_sums && sidecar.table.block_bytes > config.chunk_bytes) {
-      SLUICE_TRY_ASSIGN(layout, ImageLayout::make(sizes, sidecar.table.block_bytes));
+    std::uint64_t block_bytes = 0;
+    for (const SumTable& table : sidecar.tables) block_bytes = std::max(block_bytes, table.block_bytes);
+    if (block_bytes > config.chunk_bytes) {
+      SLUICE_TRY_ASSIGN(layout, layout_of(gpu, block_bytes));
     }
   }
   auto lane = std::make_unique<Lane>(std::move(gpu), std::move(layout), config.slots());
@@ -125,22 +154,27 @@ Result<std::unique_ptr<ContentsJob::Lane>> ContentsJob::make_lane(GpuContents gp
   return lane;
 }
 
-// Whether there are sums for the GPU's pages file; those that belong to another dump or table are an error.
+// Whether there are sums for the lane's pages files; those that belong to another dump or table are an error.
 Result<bool> ContentsJob::read_sidecar(const GpuContents& gpu, const ImageLayout& layout, Sidecar& sidecar) {
-  const std::string name = sums_image_name(id_, gpu.gpu_id);
-  const std::string pages = pages_image_name(id_, gpu.gpu_id);
+  const std::string name = sums_name(id_, gpu);
   auto payload = read_image(image_dir_, name);
   if (!payload) {
     if (payload.error().err != ENOENT) return std::move(payload).error();
-    note(Level::Warning,
-         pages + " has no checksums (" + name + " is missing): its contents are restored unverified");
+    note(Level::Warning, pages_name(id_, gpu, 0) + " has no checksums (" + name +
+                             " is missing): its contents are restored unverified");
     return false;
   }
   SLUICE_TRY_ASSIGN(sidecar, unpack_sidecar(*payload, name));
   const bool same_dump = dump_id_ == DumpId{} || sidecar.dump_id == dump_id_;
-  if (!same_dump || sidecar.bo_table_digest != gpu.bo_table_digest ||
-      sidecar.table.file_bytes != layout.file_bytes() || sidecar.pages_file != pages) {
-    return make_error(EBADMSG, name + " belongs to another dump than " + kfd_image_name(id_) +
+  bool fits = same_dump && sidecar.bo_table_digest == gpu.bo_table_digest &&
+              sidecar.tables.size() == layout.file_count();
+  for (std::uint32_t file = 0; fits && file < layout.file_count(); ++file) {
+    fits = sidecar.tables[file].file_bytes == layout.file_bytes(file) &&
+           sidecar.pages_files[file] == pages_name(id_, gpu, file);
+  }
+  if (!fits) {
+    const std::string metadata = gpu.drm_minor ? render_image_name(id_) : kfd_image_name(id_);
+    return make_error(EBADMSG, name + " belongs to another dump than " + metadata +
                                    "; the image directory mixes two dumps");
   }
   return true;
@@ -151,7 +185,7 @@ Result<void> ContentsJob::run_and_report(Lane& lane) {
     try {
       return run_lane(lane);
     } catch (const std::bad_alloc&) {
-      return Error{ENOMEM, "out of memory in the lane of " + gpu_words(lane.gpu.gpu_id)};
+      return Error{ENOMEM, "out of memory in the lane of " + words_of(lane.gpu)};
     }
   }();
   lane.outcome.ended_ns = monotonic_ns();
@@ -177,7 +211,7 @@ Result<void> ContentsJob::run_lane(Lane& lane) {
   SLUICE_TRY_ASSIGN(
       const std::unique_ptr<Reactor> reactor,
       make_reactor(slot_count * static_cast<unsigned>(kOpsPerSlot), arena.bytes(), reactor_note));
-  if (!reactor_note.empty()) note(Level::Warning, gpu_words(lane.gpu.gpu_id) + ": " + reactor_note);
+  if (!reactor_note.empty()) note(Level::Warning, words_of(lane.gpu) + ": " + reactor_note);
   std::vector<Slot> slots(slot_count);
   for (std::uint32_t i = 0; i < slot_count; ++i) {
     slots[i].index = i;
@@ -191,43 +225,43 @@ Result<void> ContentsJob::run_lane(Lane& lane) {
   for (ContentBo& bo : lane.gpu.bos) bos.push_back({std::move(bo.dmabuf), bo.bytes});
   SLUICE_TRY_ASSIGN(const std::unique_ptr<drm::SdmaCopy> copy,
                     drm::SdmaCopy::make(device, direction_, layout, std::move(bos), arena, slots, *reactor));
-  if (!copy->staging_note().empty())
-    note(Level::Warning, gpu_words(lane.gpu.gpu_id) + ": " + copy->staging_note());
+  if (!copy->staging_note().empty()) note(Level::Warning, words_of(lane.gpu) + ": " + copy->staging_note());
 
   std::unique_ptr<SlotWorkers> workers;
   if (const unsigned threads = lane.has_sums ? spare_workers(shared_.lanes) : 0; threads > 0) {
     SLUICE_TRY_ASSIGN(workers, SlotWorkers::start("sluice-sum", threads, slot_count));
   }
   ChecksumStage checksum(
-      direction_, layout, *reactor, lane.has_sums ? &lane.sidecar.table : nullptr,
+      direction_, layout, *reactor, lane.has_sums ? std::span(lane.sidecar.tables) : std::span<SumTable>(),
       ChecksumOptions{config_.zero_holes},
-      [this, &lane](std::uint64_t offset, std::uint64_t length) { return describe(lane, offset, length); },
+      [this, &lane](std::uint32_t file, std::uint64_t offset, std::uint64_t length) {
+        return describe(lane, Chunk{0, offset, length, file});
+      },
       std::move(workers));
   const FileOptions file_options{config_.io_mode,     config_.zero_holes, config_.sync,
                                  config_.reuse_files, &shared_.disk,      lane.gpu.turn};
-  std::unique_ptr<FileSource> source;
+  std::unique_ptr<FileSetSource> source;
   std::array<Stage*, 3> route{};
   if (direction_ == Direction::Dump) {
-    SLUICE_TRY_ASSIGN(lane.sink,
-                      FileSink::create(image_dir_, lane.gpu.working_name, layout, *reactor, file_options));
+    lane.sink =
+        std::make_unique<FileSetSink>(image_dir_, lane.gpu.working_names, layout, *reactor, file_options);
     route = {copy.get(), &checksum, lane.sink.get()};
-    lane.outcome.direct_io = lane.sink->direct();
   } else {
-    SLUICE_TRY_ASSIGN(source, FileSource::open(image_dir_, pages_image_name(id_, lane.gpu.gpu_id), layout,
-                                               *reactor, file_options));
+    SLUICE_TRY_ASSIGN(source, FileSetSource::open(image_dir_, pages_names(id_, lane.gpu, layout), layout,
+                                                  *reactor, file_options));
     route = {source.get(), &checksum, copy.get()};
-    lane.outcome.direct_io = source->direct();
   }
 
   Pipeline pipeline(layout, slots, route, *reactor);
   SLUICE_TRY_ASSIGN(lane.outcome.stats,
                     pipeline.run([&lane](std::uint64_t done, std::uint64_t) { lane.chunks_done = done; },
                                  [this] { return cancelled_.load(); }));
+  lane.outcome.direct_io = direction_ == Direction::Dump ? lane.sink->direct() : source->direct();
   lane.outcome.gpu_id = lane.gpu.gpu_id;
   lane.outcome.bos = lane.gpu.bos.size();
-  lane.outcome.bytes = layout.payload_bytes();
+  lane.outcome.bytes = layout.all_payload_bytes();
   lane.outcome.zero_bytes = lane.outcome.stats.zero_bytes;
-  lane.outcome.io_bytes = layout.file_bytes() - lane.outcome.stats.zero_bytes;
+  lane.outcome.io_bytes = layout.all_file_bytes() - lane.outcome.stats.zero_bytes;
   lane.outcome.pinned_bytes = copy->stats().pinned_bytes;
   lane.outcome.verified = direction_ == Direction::Restore && lane.has_sums;
   return {};
@@ -263,15 +297,25 @@ Result<void> ContentsJob::wait(const std::function<void(const std::string&)>& re
   return {};
 }
 
+std::vector<std::string> ContentsJob::image_names(int id) const {
+  std::vector<std::string> names;
+  for (const auto& lane : lanes_) {
+    std::vector<std::string> pages = pages_names(id, lane->gpu, lane->layout);
+    std::move(pages.begin(), pages.end(), std::back_inserter(names));
+    names.push_back(sums_name(id, lane->gpu));
+  }
+  return names;
+}
+
 Result<void> ContentsJob::commit(int id) {
   for (const auto& lane : lanes_) {
-    const std::string pages = pages_image_name(id, lane->gpu.gpu_id);
+    std::vector<std::string> names = pages_names(id, lane->gpu, lane->layout);
     if (lane->has_sums) {
-      lane->sidecar.pages_file = pages;
-      SLUICE_TRY(write_image(image_dir_, sums_image_name(id, lane->gpu.gpu_id), pack_sidecar(lane->sidecar),
-                             config_.sync));
+      lane->sidecar.pages_files = names;
+      SLUICE_TRY(
+          write_image(image_dir_, sums_name(id, lane->gpu), pack_sidecar(lane->sidecar), config_.sync));
     }
-    lane->sink->set_name(pages);
+    lane->sink->set_names(std::move(names));
     SLUICE_TRY(lane->sink->commit());
   }
   return {};
@@ -288,8 +332,8 @@ void ContentsJob::note(Level level, std::string text) {
 }
 
 // Names the file and the BOs of a file range: the first one, and how many more.
-std::string ContentsJob::describe(const Lane& lane, std::uint64_t file_offset, std::uint64_t length) const {
-  ImageLayout::PieceCursor pieces = lane.layout.pieces(Chunk{0, file_offset, length});
+std::string ContentsJob::describe(const Lane& lane, const Chunk& range) const {
+  ImageLayout::PieceCursor pieces = lane.layout.pieces(range);
   std::string text;
   std::uint64_t more = 0;
   for (Piece piece; pieces.next(piece);) {
@@ -299,14 +343,14 @@ std::string ContentsJob::describe(const Lane& lane, std::uint64_t file_offset, s
       continue;
     }
     char line[128];
-    (void)std::snprintf(line, sizeof line,
-                        "%s BO %" PRIu32 " (VA 0x%" PRIx64 ", %" PRIu64 " bytes) from its byte %" PRIu64,
-                        gpu_words(lane.gpu.gpu_id).c_str(), piece.bo, lane.gpu.bos[piece.bo].va,
-                        lane.gpu.bos[piece.bo].bytes, piece.bo_offset);
+    (void)std::snprintf(
+        line, sizeof line, "%s BO %" PRIu32 " (VA 0x%" PRIx64 ", %" PRIu64 " bytes) from its byte %" PRIu64,
+        words_of(lane.gpu).c_str(), lane.gpu.drm_minor ? lane.gpu.bos[piece.bo].number : piece.bo,
+        lane.gpu.bos[piece.bo].va, lane.gpu.bos[piece.bo].bytes, piece.bo_offset);
     text = line;
   }
   if (more > 0) text += " and " + std::to_string(more) + " more BOs";
-  return pages_image_name(id_, lane.gpu.gpu_id) + ", " + (text.empty() ? "its length" : text);
+  return pages_name(id_, lane.gpu, range.file) + ", " + (text.empty() ? "its length" : text);
 }
 
 }  // namespace sluice::plugin

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The contents of one KFD process' BOs, on the way to or from their pages files: one lane per GPU, all at
-// once.
+// The contents of the BOs of one open file, on the way to or from their pages files: those of a KFD process,
+// one lane per GPU, all at once; or those of a render file, one lane.
 //
 // The same job serves the dump, a task that restores itself, and the content server in CRIU's main process.
 // Any number of jobs run at once. dump() and restore() make the lane threads and return; wait() joins them.
@@ -35,11 +35,13 @@ namespace sluice::plugin {
 // One BO whose contents travel (VRAM or GTT). Sizes in bytes.
 struct ContentBo {
   std::uint64_t bytes = 0;
-  std::uint64_t va = 0;  // for messages
-  UniqueFd dmabuf;       // closed as soon as its first piece has been imported
+  std::uint64_t va = 0;      // for messages
+  UniqueFd dmabuf;           // closed as soon as its first piece has been imported
+  std::uint32_t number = 0;  // in the BO table of a render file: names its pages file
 };
 
-// The BOs of one GPU, in bucket order: one pages file.
+// The BOs of one GPU that one lane carries. Those of a KFD process, in bucket order: one pages file. Those of
+// a render file: one for each.
 struct GpuContents {
   std::uint32_t gpu_id = 0;        // user gpu_id: names the files
   std::uint32_t render_minor = 0;  // of the local GPU that holds the BOs
@@ -48,9 +50,11 @@ struct GpuContents {
   Sum128 bo_table_digest{};  // of the metadata image's entries for this GPU
   unsigned turn = 0;         // dump: contents of lower turns come first on the disk: they are asked for first
   unsigned sharers = 1;      // lanes of the whole dump or restore that use this GPU and share its staging
-  // Dump: what the pages file is called until commit(); one of this name that is there is written over where
-  // the configuration says so.
-  std::string working_name;
+  // Of a render file: its minor in the image, which names the files.
+  std::optional<std::uint32_t> drm_minor;
+  // Dump: what the pages files are called until commit(); one of this name that is there is written over
+  // where the configuration says so.
+  std::vector<std::string> working_names;
 };
 
 // What all jobs of one dump or restore share. Outlives them.
@@ -97,6 +101,9 @@ class ContentsJob {
   // is called about once a second with a line of progress, from the calling thread.
   Result<void> wait(const std::function<void(const std::string&)>& report);
 
+  // Dump: the names of all pages files and sidecars under CRIU's file id.
+  std::vector<std::string> image_names(int id) const;
+
   // Dump, after wait() succeeded: writes the sidecars and renames the pages files to their names.
   Result<void> commit(int id);
 
@@ -116,7 +123,7 @@ class ContentsJob {
   Result<bool> read_sidecar(const GpuContents& gpu, const ImageLayout& layout, Sidecar& sidecar);
   Result<void> run_and_report(Lane& lane);
   Result<void> run_lane(Lane& lane);
-  std::string describe(const Lane& lane, std::uint64_t file_offset, std::uint64_t length) const;
+  std::string describe(const Lane& lane, const Chunk& range) const;
   void note(Level level, std::string text);
 
   Direction direction_;

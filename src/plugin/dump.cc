@@ -2,13 +2,13 @@
 #include "plugin/dump.h"
 
 #include <fcntl.h>
-#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <map>
 
 #include "drm/target_file.h"
+#include "kfd/device.h"
 #include "kfd/image.h"
 #include "kfd/mapped_files.h"
 #include "kfd/processes.h"
@@ -21,8 +21,6 @@
 namespace sluice::plugin {
 
 namespace {
-
-constexpr unsigned kDrmMajor = 226;
 
 bool share_any(const std::vector<pid_t>& left, const std::vector<pid_t>& right) {
   return std::find_first_of(left.begin(), left.end(), right.begin(), right.end()) != left.end();
@@ -118,40 +116,53 @@ Result<Answer> Dumper::dump_file(int fd, int id) {
 Result<void> Dumper::begin_all() {
   if (kfd_device_ == 0 || stage_ != kStageDump || !run_.config.parallel || streaming()) return {};
   SLUICE_TRY(open_files());
-  if (kfd_files_.empty()) return {};
+  if (kfd_files_.empty() && render_files_.empty()) return {};
   note_in_inventory();
   for (KfdFile& file : kfd_files_) {
     if (!file.begun()) SLUICE_TRY(begin(file));
   }
+  for (const RenderFile& file : render_files_) {
+    if (!file.dump->begun()) SLUICE_TRY(begin(*file.dump));
+  }
   return start_contents();
 }
 
-// Every open file of /dev/kfd in the tree, once, before any of them is begun: what an older dump has left
-// paused must run again first.
+// Every open file of /dev/kfd and of render nodes in the tree, once, before any of them is begun: what an
+// older dump has left paused must run again first, and whoever maps a render node may map any file's BOs.
 Result<void> Dumper::open_files() {
   if (std::exchange(files_opened_, true)) return {};
-  auto taken = take_kfd_files();
+  auto taken = take_files();
   if (!taken) {  // nothing has been touched, and DUMP_EXT_FILE brings every file
     log_line(Level::Warning, "processes are dumped one after another: " + taken.error().what);
     return {};
   }
-  for (auto& [own, holders] : *taken) SLUICE_TRY(add_file(std::move(own), std::move(holders)));
+  for (TakenFile& file : *taken) {
+    if (file.device == kfd_device_) {
+      SLUICE_TRY(add_kfd(std::move(file.own), std::move(file.holders)));
+    } else {
+      const std::uint32_t minor = kfd::classify_device(S_IFCHR, file.device, kfd_device_).render_minor;
+      SLUICE_TRY(add_render(std::move(file.own), std::move(file.holders), minor));
+    }
+  }
   return {};
 }
 
-// With the processes that hold it.
-Result<std::vector<std::pair<UniqueFd, std::vector<pid_t>>>> Dumper::take_kfd_files() const {
+Result<std::vector<Dumper::TakenFile>> Dumper::take_files() const {
+  std::vector<dev_t> devices{kfd_device_};
+  for (const kfd::Node& node : run_.topology.nodes) {
+    if (node.is_gpu()) devices.push_back(kfd::render_node_device(node.drm_render_minor));
+  }
   SLUICE_TRY_ASSIGN(const std::vector<pid_t> pids, kfd::traced_processes());
-  SLUICE_TRY_ASSIGN(const std::vector<kfd::OpenFile> files, kfd::open_device_files(pids, kfd_device_));
-  std::vector<std::pair<UniqueFd, std::vector<pid_t>>> taken;
+  SLUICE_TRY_ASSIGN(const std::vector<kfd::OpenFile> files, kfd::open_device_files(pids, devices));
+  std::vector<TakenFile> taken;
   for (const kfd::OpenFile& file : files) {
     SLUICE_TRY_ASSIGN(UniqueFd own, kfd::take_descriptor(file.holders.front()));
-    taken.emplace_back(std::move(own), kfd::processes_of(file.holders));
+    taken.push_back({file.device, std::move(own), kfd::processes_of(file.holders)});
   }
   return taken;
 }
 
-Result<void> Dumper::add_file(UniqueFd own, std::vector<pid_t> holders) {
+Result<void> Dumper::add_kfd(UniqueFd own, std::vector<pid_t> holders) {
   KfdFile file;
   file.name = holders.empty() ? "a process of the tree" : "process " + std::to_string(holders.front());
   file.session = &sessions_.open_session(std::move(own), file.name);
@@ -161,14 +172,31 @@ Result<void> Dumper::add_file(UniqueFd own, std::vector<pid_t> holders) {
   return {};
 }
 
+Result<void> Dumper::add_render(UniqueFd own, std::vector<pid_t> holders, std::uint32_t minor) {
+  if (!topology_error_.empty()) return Error{EIO, topology_error_};
+  const kfd::Node* node = run_.topology.find_render_minor(minor);
+  if (node == nullptr)
+    return Error{ENODEV, "renderD" + std::to_string(minor) + " belongs to no GPU of the topology in sysfs"};
+  SLUICE_TRY_ASSIGN(std::unique_ptr<RenderDump> dump,
+                    RenderDump::list(std::move(own), std::move(holders), *node, run_));
+  if (!dump->lists_bos() && !std::exchange(unlisted_said_, true)) {
+    log_line(
+        Level::Info,
+        "this kernel does not list the BOs of render nodes: those allocated there are not saved; one that "
+        "is mapped by the CPU fails the dump");
+  }
+  render_files_.push_back({std::move(dump), std::nullopt});
+  return {};
+}
+
 Result<void> Dumper::dump_kfd(int fd, int id) {
   if (streaming()) return Error{EINVAL, "GPU processes cannot be streamed yet; dump without --stream"};
   SLUICE_TRY(open_files());
-  SLUICE_TRY_ASSIGN(KfdFile * file, find(fd));
+  SLUICE_TRY_ASSIGN(KfdFile * file, find_kfd(fd));
   if (file == nullptr) {
     SLUICE_TRY_ASSIGN(UniqueFd own, duplicate(fd));
     SLUICE_TRY_ASSIGN(const std::vector<kfd::FileHolder> holders, kfd::holders_of(fd, kfd_device_));
-    SLUICE_TRY(add_file(std::move(own), kfd::processes_of(holders)));
+    SLUICE_TRY(add_kfd(std::move(own), kfd::processes_of(holders)));
     file = &kfd_files_.back();
   }
   if (!file->begun()) {
@@ -179,16 +207,26 @@ Result<void> Dumper::dump_kfd(int fd, int id) {
   if (file->alias_of) return write_alias(*file);
   SLUICE_TRY(file->process->finish(id, images_));
   for (const ProcessGpu& gpu : file->process->gpus()) gpus_.push_back({gpu, file->holders});
-  for (RenderFile& render : render_files_) SLUICE_TRY(settle(render));
+  for (const RenderFile& render : render_files_) SLUICE_TRY(settle(*render.dump));
   return {};
 }
 
 // The file that is the same open file as `fd`, where it was not finished; else null.
-Result<Dumper::KfdFile*> Dumper::find(int fd) {
+Result<Dumper::KfdFile*> Dumper::find_kfd(int fd) {
   const pid_t self = getpid();
   for (KfdFile& file : kfd_files_) {
     if (file.id) continue;
     SLUICE_TRY_ASSIGN(const bool same, kfd::same_open_file({self, fd}, {self, file.session->fd()}));
+    if (same) return &file;
+  }
+  return nullptr;
+}
+
+Result<Dumper::RenderFile*> Dumper::find_render(int fd) {
+  const pid_t self = getpid();
+  for (RenderFile& file : render_files_) {
+    if (file.id) continue;
+    SLUICE_TRY_ASSIGN(const bool same, kfd::same_open_file({self, fd}, {self, file.dump->fd()}));
     if (same) return &file;
   }
   return nullptr;
@@ -206,25 +244,26 @@ Result<void> Dumper::begin(KfdFile& file) {
   return {};
 }
 
-// Of all processes whose contents do not flow yet. Those that use one GPU share its staging memory.
+// Of all files whose contents do not flow yet. Those that use one GPU share its staging memory.
 Result<void> Dumper::start_contents() {
+  std::vector<DumpContents*> waiting;
+  for (const KfdFile& file : kfd_files_) {
+    if (file.process && !file.process->contents().started()) waiting.push_back(&file.process->contents());
+  }
+  for (const RenderFile& file : render_files_) {
+    if (file.dump->begun() && !file.dump->contents().started()) waiting.push_back(&file.dump->contents());
+  }
   std::map<std::uint32_t, unsigned> lanes_by_minor;
   std::size_t lanes = 0;
-  const auto each_waiting = [&](const auto& act) -> Result<void> {
-    for (KfdFile& file : kfd_files_) {
-      if (file.process && !file.id && !file.process->started()) SLUICE_TRY(act(*file.process));
-    }
-    return {};
-  };
-  SLUICE_TRY(each_waiting([&](ProcessDump& process) -> Result<void> {
-    for (const GpuContents& gpu : process.waiting_contents()) ++lanes_by_minor[gpu.render_minor], ++lanes;
-    return {};
-  }));
+  for (DumpContents* contents : waiting) {
+    for (const GpuContents& gpu : contents->waiting()) ++lanes_by_minor[gpu.render_minor], ++lanes;
+  }
   run_.shared.lanes = std::max<std::size_t>(lanes, 1);
-  return each_waiting([&](ProcessDump& process) -> Result<void> {
-    for (GpuContents& gpu : process.waiting_contents()) gpu.sharers = lanes_by_minor[gpu.render_minor];
-    return process.start_contents();
-  });
+  for (DumpContents* contents : waiting) {
+    for (GpuContents& gpu : contents->waiting()) gpu.sharers = lanes_by_minor[gpu.render_minor];
+    SLUICE_TRY(contents->start());
+  }
+  return {};
 }
 
 Result<void> Dumper::write_alias(const KfdFile& file) {
@@ -267,61 +306,39 @@ Result<std::optional<std::size_t>> Dumper::find_alias(const KfdFile& wanted) con
   return same;
 }
 
-// A render file carries nothing of its own yet: its GPU, and whether it is the one KFD uses as the GPU's
-// address space.
 Result<void> Dumper::dump_render(int fd, int id, std::uint32_t minor) {
   if (streaming()) return Error{EINVAL, "GPU processes cannot be streamed yet; dump without --stream"};
-  if (!topology_error_.empty()) return Error{EIO, topology_error_};
-  SLUICE_TRY(remove_stale());
-  SLUICE_TRY_ASSIGN(const auto handles, drm::list_handles(fd));
-  if (handles && !handles->empty()) {
-    return Error{
-        EINVAL, "file " + std::to_string(id) + " (renderD" + std::to_string(minor) + ") holds " +
-                    std::to_string(handles->size()) +
-                    " BOs of its own; BOs allocated or imported through a render node are not supported yet"};
+  SLUICE_TRY(open_files());
+  SLUICE_TRY_ASSIGN(RenderFile * file, find_render(fd));
+  if (file == nullptr) {
+    SLUICE_TRY_ASSIGN(UniqueFd own, duplicate(fd));
+    SLUICE_TRY_ASSIGN(const std::vector<kfd::FileHolder> holders,
+                      kfd::holders_of(fd, kfd::render_node_device(minor)));
+    SLUICE_TRY(add_render(std::move(own), kfd::processes_of(holders), minor));
+    file = &render_files_.back();
   }
-  if (!handles) SLUICE_TRY(check_render_maps_without_kfd(fd, minor, kfd_device_));
-  const kfd::Node* node = run_.topology.find_render_minor(minor);
-  if (node == nullptr)
-    return Error{ENODEV, "renderD" + std::to_string(minor) + " belongs to no GPU of the topology in sysfs"};
-  RenderFile render;
-  render.id = id;
-  SLUICE_TRY_ASSIGN(render.file, duplicate(fd));
-  render.minor = minor;
-  render.user_gpu_id = node->gpu_id;
-  SLUICE_TRY_ASSIGN(const std::vector<kfd::FileHolder> holders,
-                    kfd::holders_of(fd, makedev(kDrmMajor, minor)));
-  render.holders = kfd::processes_of(holders);
-  images_.insert(images_.begin(), render_image_name(id));
-  SLUICE_TRY(write_render(render));
-  render_files_.push_back(std::move(render));
-  return settle(render_files_.back());
+  if (!file->dump->begun()) {
+    SLUICE_TRY(begin(*file->dump));
+    SLUICE_TRY(start_contents());
+  }
+  file->id = id;
+  SLUICE_TRY(file->dump->finish(id, images_));
+  return settle(*file->dump);
+}
+
+// What processes of the KFD map is looked at when they are begun.
+Result<void> Dumper::begin(RenderDump& render) {
+  SLUICE_TRY(remove_stale());
+  SLUICE_TRY_ASSIGN(const std::vector<pid_t> pids, processes_without_kfd(render.holders(), kfd_device_));
+  SLUICE_TRY(check_render_maps(run_.render_bos, run_.topology, pids));
+  return render.begin();
 }
 
 // What the KFD process of those that hold a render file tells of it, dumped before or after: files come in
 // order of their numbers, so either may be first.
-Result<void> Dumper::settle(RenderFile& render) {
-  bool changed = false;
-  for (const auto& [gpu, holders] : gpus_) {
-    if (gpu.minor != render.minor || !share_any(holders, render.holders)) continue;
-    changed = changed || render.user_gpu_id != gpu.user_gpu_id;
-    render.user_gpu_id = gpu.user_gpu_id;
-    if (!gpu.bo_offset || render.kfd_acquired.value_or(false)) continue;
-    SLUICE_TRY_ASSIGN(const drm::MapAccess access, drm::may_map(render.file.get(), *gpu.bo_offset));
-    render.kfd_acquired = access == drm::MapAccess::Allowed;
-    changed = true;
-  }
-  return changed ? write_render(render) : Result<void>();
-}
-
-Result<void> Dumper::write_render(const RenderFile& render) {
-  RenderImage image;
-  image.gpu_id = render.user_gpu_id;
-  image.id = static_cast<std::uint32_t>(render.id);
-  image.minor = render.minor;
-  image.kfd_acquired = render.kfd_acquired;
-  return write_image(image_dir_fd(), render_image_name(render.id), pack_render_image(image, run_.dump_id),
-                     run_.config.sync);
+Result<void> Dumper::settle(RenderDump& render) {
+  for (const auto& [gpu, holders] : gpus_) SLUICE_TRY(render.settle(gpu, holders));
+  return {};
 }
 
 Result<void> Dumper::unpause() {
@@ -336,7 +353,12 @@ void Dumper::stop_unasked(bool say) {
       log_line(Level::Warning,
                file.name + ": CRIU did not ask for its /dev/kfd; its GPU memory is in no image");
   }
+  for (const RenderFile& file : render_files_) {
+    if (say && file.dump->begun() && !file.id)
+      log_line(Level::Warning, file.dump->name() + ": CRIU did not ask for it; its BOs are in no image");
+  }
   kfd_files_.clear();
+  render_files_.clear();
 }
 
 Result<void> Dumper::finish(int ret) {

@@ -14,6 +14,7 @@
 #include "kfd/criu_ops.h"
 #include "plugin/criu_host.h"
 #include "plugin/process_dump.h"
+#include "plugin/render_dump.h"
 
 namespace sluice::plugin {
 
@@ -54,31 +55,35 @@ class Dumper {
 
     bool begun() const { return process || alias_of; }
   };
-  // An open render node that was dumped.
+  // An open file of a render node.
   struct RenderFile {
-    int id = 0;
-    UniqueFd file;  // ours, of the target's open file: to ask what it may map
-    std::vector<pid_t> holders;
-    std::uint32_t minor = 0;
-    std::uint32_t user_gpu_id = 0;
-    std::optional<bool> kfd_acquired;  // unknown until a BO of its GPU was seen
+    std::unique_ptr<RenderDump> dump;
+    std::optional<int> id;
   };
 
   explicit Dumper(RunStage stage) : stage_(stage) {}
   void note_in_inventory();
   Result<void> check_kfd_maps();
   Result<void> dump_kfd(int fd, int id);
-  Result<std::vector<std::pair<UniqueFd, std::vector<pid_t>>>> take_kfd_files() const;
+  // An open file of the tree that we have a descriptor of, and the processes that hold it.
+  struct TakenFile {
+    dev_t device = 0;
+    UniqueFd own;
+    std::vector<pid_t> holders;
+  };
+  Result<std::vector<TakenFile>> take_files() const;
   Result<void> open_files();
-  Result<void> add_file(UniqueFd own, std::vector<pid_t> holders);
-  Result<KfdFile*> find(int fd);
+  Result<void> add_kfd(UniqueFd own, std::vector<pid_t> holders);
+  Result<void> add_render(UniqueFd own, std::vector<pid_t> holders, std::uint32_t minor);
+  Result<KfdFile*> find_kfd(int fd);
+  Result<RenderFile*> find_render(int fd);
   Result<void> begin(KfdFile& file);
   Result<void> start_contents();
   Result<void> write_alias(const KfdFile& file);
   Result<void> dump_render(int fd, int id, std::uint32_t minor);
   Result<std::optional<std::size_t>> find_alias(const KfdFile& wanted) const;
-  Result<void> settle(RenderFile& render);
-  Result<void> write_render(const RenderFile& render);
+  Result<void> begin(RenderDump& render);
+  Result<void> settle(RenderDump& render);
   Result<void> remove_stale();
   void remove_images();
   void remove_old_pages();
@@ -91,13 +96,14 @@ class Dumper {
   std::string topology_error_;
   kfd::UnpauseGuard sessions_;
   std::vector<KfdFile> kfd_files_;  // behind sessions_ and run_: contents stop before queues run
-  std::vector<std::pair<ProcessGpu, std::vector<pid_t>>> gpus_;  // with the holders of the KFD file
   std::vector<RenderFile> render_files_;
+  std::vector<std::pair<ProcessGpu, std::vector<pid_t>>> gpus_;  // with the holders of the KFD file
   std::vector<std::string> images_;  // names of this dump, in the order in which they must go
   bool in_inventory_ = false;
   bool kfd_maps_checked_ = false;
   bool stale_removed_ = false;
   bool files_opened_ = false;
+  bool unlisted_said_ = false;
   std::vector<std::string> old_pages_;  // pages files of an earlier dump that may be written over
 };
 

@@ -19,9 +19,16 @@ namespace sluice::plugin {
 
 namespace {
 
-std::string gpu_ending(std::uint32_t gpu_id) {
+constexpr std::string_view kKfdPrefix = "amdgpu-kfd-";
+constexpr std::string_view kRenderPrefix = "amdgpu-renderD-";
+
+bool is_metadata(std::string_view name) {
+  return name.starts_with(kKfdPrefix) || name.starts_with(kRenderPrefix);
+}
+
+std::string gpu_ending(std::uint32_t number) {
   char ending[24];
-  (void)std::snprintf(ending, sizeof ending, "-%04" PRIx32 ".img", gpu_id);
+  (void)std::snprintf(ending, sizeof ending, "-%04" PRIx32 ".img", number);
   return ending;
 }
 
@@ -66,10 +73,19 @@ Result<std::vector<std::string>> list_names(int dir_fd) {
   return names;
 }
 
+Result<std::vector<std::string>> list_images(int dir_fd, std::string_view prefix) {
+  SLUICE_TRY_ASSIGN(std::vector<std::string> names, list_names(dir_fd));
+  std::erase_if(names, [prefix](const std::string& name) {
+    return !name.starts_with(prefix) || !name.ends_with(".img");
+  });
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
 }  // namespace
 
 std::string kfd_image_name(int id) {
-  return "amdgpu-kfd-" + std::to_string(id) + ".img";
+  return std::string(kKfdPrefix) + std::to_string(id) + ".img";
 }
 std::string pages_image_name(int id, std::uint32_t gpu_id) {
   return "amdgpu-pages-" + std::to_string(id) + gpu_ending(gpu_id);
@@ -78,7 +94,14 @@ std::string sums_image_name(int id, std::uint32_t gpu_id) {
   return "amdgpu-sums-" + std::to_string(id) + gpu_ending(gpu_id);
 }
 std::string render_image_name(int id) {
-  return "amdgpu-renderD-" + std::to_string(id) + ".img";
+  return std::string(kRenderPrefix) + std::to_string(id) + ".img";
+}
+
+std::string drm_pages_image_name(int id, std::uint32_t minor, std::uint32_t bo) {
+  return "amdgpu-drm-pages-" + std::to_string(id) + "-" + std::to_string(minor) + gpu_ending(bo);
+}
+std::string drm_sums_image_name(int id, std::uint32_t minor) {
+  return "amdgpu-sums-drm-" + std::to_string(id) + "-" + std::to_string(minor) + ".img";
 }
 
 std::string pages_image_ending(std::uint32_t gpu_id) {
@@ -86,6 +109,9 @@ std::string pages_image_ending(std::uint32_t gpu_id) {
 }
 std::string unnamed_pages_image(unsigned number, std::uint32_t gpu_id) {
   return "amdgpu-pages-unnamed" + std::to_string(number) + gpu_ending(gpu_id);
+}
+std::string unnamed_drm_pages_image(unsigned number, std::uint32_t minor, std::uint32_t bo) {
+  return "amdgpu-drm-pages-unnamed" + std::to_string(number) + "-" + std::to_string(minor) + gpu_ending(bo);
 }
 
 Result<void> write_image(int dir_fd, const std::string& name, std::span<const std::uint8_t> payload,
@@ -144,7 +170,7 @@ Result<std::vector<std::string>> remove_plugin_images(int dir_fd, bool keep_page
     return !ours && !name.starts_with("sluice-stats-");
   });
   std::stable_partition(names.begin(), names.end(),
-                        [](const std::string& name) { return name.starts_with("amdgpu-kfd-"); });
+                        [](const std::string& name) { return is_metadata(name); });
   std::vector<std::string> kept;
   for (const std::string& name : names) {
     if (keep_pages && name.starts_with("amdgpu-pages-") && name.ends_with(".img")) {
@@ -157,12 +183,10 @@ Result<std::vector<std::string>> remove_plugin_images(int dir_fd, bool keep_page
 }
 
 Result<std::vector<std::string>> list_kfd_images(int dir_fd) {
-  SLUICE_TRY_ASSIGN(std::vector<std::string> names, list_names(dir_fd));
-  std::erase_if(names, [](const std::string& name) {
-    return !name.starts_with("amdgpu-kfd-") || !name.ends_with(".img");
-  });
-  std::sort(names.begin(), names.end());
-  return names;
+  return list_images(dir_fd, kKfdPrefix);
+}
+Result<std::vector<std::string>> list_render_images(int dir_fd) {
+  return list_images(dir_fd, kRenderPrefix);
 }
 
 Result<void> sync_directory(int dir_fd) {

@@ -19,11 +19,15 @@ std::string kfd_image_name(int id);                          // amdgpu-kfd-<id>.
 std::string pages_image_name(int id, std::uint32_t gpu_id);  // amdgpu-pages-<id>-<gpu_id %04x>.img
 std::string sums_image_name(int id, std::uint32_t gpu_id);   // amdgpu-sums-<id>-<gpu_id %04x>.img
 std::string render_image_name(int id);                       // amdgpu-renderD-<id>.img
+// amdgpu-drm-pages-<id>-<minor>-<bo %04x>.img: BO number `bo` of a render file
+std::string drm_pages_image_name(int id, std::uint32_t minor, std::uint32_t bo);
+std::string drm_sums_image_name(int id, std::uint32_t minor);  // amdgpu-sums-drm-<id>-<minor>.img
 
 // How the names of a GPU's pages files end, whatever the id.
 std::string pages_image_ending(std::uint32_t gpu_id);
-// For the pages file of a process whose id is not known yet: another one for each `number`.
+// For pages files of an open file whose id is not known yet: others for each `number`.
 std::string unnamed_pages_image(unsigned number, std::uint32_t gpu_id);
+std::string unnamed_drm_pages_image(unsigned number, std::uint32_t minor, std::uint32_t bo);
 
 // Largest metadata image we read or write. 100 000 BOs need about 40 MB.
 inline constexpr std::uint64_t kLargestImageBytes = 1ULL << 30;
@@ -44,8 +48,9 @@ Result<void> remove_image(int dir_fd, const std::string& name);
 // `keep_pages` the pages files stay, which say nothing without their metadata; returns their names.
 Result<std::vector<std::string>> remove_plugin_images(int dir_fd, bool keep_pages);
 
-// Names of the directory's KFD images, sorted.
+// Names of the directory's KFD images, and of its render files' images, sorted.
 Result<std::vector<std::string>> list_kfd_images(int dir_fd);
+Result<std::vector<std::string>> list_render_images(int dir_fd);
 
 // Makes renames and removals in the directory durable.
 Result<void> sync_directory(int dir_fd);

@@ -27,21 +27,91 @@ struct FreeRenderNode {
 
 }  // namespace
 
-std::vector<std::uint8_t> pack_render_image(const RenderImage& image, const DumpId& dump_id) {
-  DumpId id = dump_id;
+bool RenderImage::has_mappable_bos() const {
+  return std::any_of(bos.begin(), bos.end(), [](const RenderBo& bo) { return bo.mmap_offset != 0; });
+}
+
+std::vector<std::uint8_t> pack_render_image(const RenderImage& image) {
   CriuRenderNode node = CRIU_RENDER_NODE__INIT;
   node.gpu_id = image.gpu_id;
   node.id = image.id;
   node.drm_render_minor = image.minor;
-  node.num_of_bos = image.num_bos;
+  node.num_of_bos = image.bos.size();
   node.has_kfd_acquired = image.kfd_acquired.has_value() ? 1 : 0;
   node.kfd_acquired = image.kfd_acquired.value_or(false) ? 1 : 0;
-  node.has_dump_id = 1;
+  DumpId id = image.dump_id.value_or(DumpId{});
+  node.has_dump_id = image.dump_id.has_value() ? 1 : 0;
   node.dump_id = {id.size(), id.data()};
+  node.has_pid = image.pid.has_value() ? 1 : 0;
+  node.pid = image.pid.value_or(0);
+
+  std::size_t mappings = 0;
+  for (const RenderBo& bo : image.bos) mappings += bo.gem.mappings.size();
+  // Sized at once: protobuf-c wants arrays of pointers to what stays where it is.
+  std::vector<DrmBoEntry> bos(image.bos.size());
+  std::vector<DrmBoEntry*> bo_pointers;
+  std::vector<DrmVmEntry> vms(mappings);
+  std::vector<DrmVmEntry*> vm_pointers(mappings);
+  std::size_t next_vm = 0;
+  for (std::size_t i = 0; i < bos.size(); ++i) {
+    const drm::GemBo& gem = image.bos[i].gem;
+    bos[i] = DRM_BO_ENTRY__INIT;
+    bos[i].addr = gem.mappings.empty() ? 0 : gem.mappings.front().address;
+    bos[i].size = gem.bytes;
+    bos[i].offset = image.bos[i].mmap_offset;
+    bos[i].alloc_flags = gem.alloc_flags;
+    bos[i].alignment = gem.alignment_bytes;
+    bos[i].preferred_domains = static_cast<std::uint32_t>(gem.domains);
+    bos[i].handle = gem.handle;
+    bos[i].num_of_vms = static_cast<std::uint32_t>(gem.mappings.size());
+    bos[i].n_vm_entries = gem.mappings.size();
+    bos[i].vm_entries = vm_pointers.data() + next_vm;
+    for (const drm::GemMapping& mapping : gem.mappings) {
+      vms[next_vm] = DRM_VM_ENTRY__INIT;
+      vms[next_vm].addr = mapping.address;
+      vms[next_vm].size = mapping.bytes;
+      vms[next_vm].offset = mapping.bo_offset;
+      vms[next_vm].flags = mapping.flags;
+      vm_pointers[next_vm] = &vms[next_vm];
+      ++next_vm;
+    }
+    bo_pointers.push_back(&bos[i]);
+  }
+  node.n_bo_entries = bo_pointers.size();
+  node.bo_entries = bo_pointers.data();
   std::vector<std::uint8_t> payload(criu_render_node__get_packed_size(&node));
   (void)criu_render_node__pack(&node, payload.data());
   return payload;
 }
+
+namespace {
+
+// What could not be made again, in words; empty when it could.
+std::string fault_of(const DrmBoEntry& entry, std::uint32_t handle_before) {
+  if (entry.handle <= handle_before || entry.handle > INT32_MAX) return "a handle out of order";
+  if (entry.size == 0 || entry.size > INT64_MAX) return "an impossible size";
+  if (entry.num_of_vms != entry.n_vm_entries) return "mappings that contradict their number";
+  for (std::size_t i = 0; i < entry.n_vm_entries; ++i) {
+    const DrmVmEntry& vm = *entry.vm_entries[i];
+    if (vm.size == 0 || vm.size > entry.size || vm.offset > entry.size - vm.size ||
+        vm.addr > UINT64_MAX - vm.size || vm.flags > UINT32_MAX)
+      return "an impossible mapping";
+  }
+  return "";
+}
+
+RenderBo bo_of(const DrmBoEntry& entry) {
+  RenderBo bo;
+  bo.gem = {entry.handle, entry.size, entry.alignment, entry.preferred_domains, entry.alloc_flags, {}};
+  for (std::size_t i = 0; i < entry.n_vm_entries; ++i) {
+    const DrmVmEntry& vm = *entry.vm_entries[i];
+    bo.gem.mappings.push_back({vm.addr, vm.size, vm.offset, vm.flags});
+  }
+  bo.mmap_offset = entry.offset;
+  return bo;
+}
+
+}  // namespace
 
 Result<RenderImage> unpack_render_image(std::span<const std::uint8_t> payload, const std::string& name) {
   const std::unique_ptr<CriuRenderNode, FreeRenderNode> node(
@@ -50,8 +120,27 @@ Result<RenderImage> unpack_render_image(std::span<const std::uint8_t> payload, c
   if (node->num_of_bos != node->n_bo_entries || node->gpu_id > kfd::kGpuIdMax) {
     return make_error(EBADMSG, name + " contradicts itself; the image is damaged");
   }
-  RenderImage image{node->gpu_id, node->id, node->drm_render_minor, node->num_of_bos, std::nullopt};
+  RenderImage image{node->gpu_id, node->id,    node->drm_render_minor, {}, std::nullopt,
+                    std::nullopt, std::nullopt};
+  std::uint32_t handle = 0;
+  for (std::size_t i = 0; i < node->n_bo_entries; ++i) {
+    const DrmBoEntry& entry = *node->bo_entries[i];
+    const auto at = [&] {
+      return name + ": BO " + std::to_string(i) + " (GEM handle " + std::to_string(entry.handle) + ")";
+    };
+    if (entry.is_import != 0)
+      return Error{EINVAL, at() + " is imported; shared BOs of render nodes are not supported yet"};
+    if (const std::string fault = fault_of(entry, handle); !fault.empty())
+      return make_error(EBADMSG, at() + " has " + fault + "; the image is damaged");
+    handle = entry.handle;
+    image.bos.push_back(bo_of(entry));
+  }
   if (node->has_kfd_acquired != 0) image.kfd_acquired = node->kfd_acquired != 0;
+  if (node->has_pid != 0) image.pid = node->pid;
+  if (node->has_dump_id != 0 && node->dump_id.len == sizeof(DumpId)) {
+    image.dump_id.emplace();
+    std::copy_n(node->dump_id.data, image.dump_id->size(), image.dump_id->begin());
+  }
   return image;
 }
 
@@ -69,6 +158,15 @@ Sum128 bo_table_digest(std::span<const kfd::BoEntry> bos, std::uint32_t gpu_id) 
          {bo.addr, bo.bytes, std::uint64_t{bo.alloc_flags}, std::uint64_t{bo.gpu_id}}) {
       words.push_back(htole64(word));
     }
+  }
+  return sum_of(std::as_bytes(std::span<const std::uint64_t>(words)));
+}
+
+Sum128 bo_table_digest(std::span<const RenderBo> bos) {
+  std::vector<std::uint64_t> words;
+  for (const RenderBo& bo : bos) {
+    for (const std::uint64_t word : {std::uint64_t{bo.gem.handle}, bo.gem.bytes, bo.gem.alloc_flags})
+      words.push_back(htole64(word));
   }
   return sum_of(std::as_bytes(std::span<const std::uint64_t>(words)));
 }

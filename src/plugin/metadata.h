@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "drm/gem_restore.h"
 #include "kfd/image.h"
 #include "pipeline/checksum.h"
 #include "pipeline/result.h"
@@ -16,18 +17,30 @@
 
 namespace sluice::plugin {
 
+// A BO of a render file.
+struct RenderBo {
+  drm::GemBo gem;
+  std::uint64_t mmap_offset = 0;  // at the time of the dump, 0 = no CPU may map it
+
+  bool operator==(const RenderBo&) const = default;
+};
+
 // amdgpu-renderD-<id>.img.
 struct RenderImage {
   std::uint32_t gpu_id = 0;  // user gpu_id
   std::uint32_t id = 0;
   std::uint32_t minor = 0;           // at the time of the dump
-  std::uint64_t num_bos = 0;         // GEM BOs of its own: none in what this version writes
+  std::vector<RenderBo> bos;         // GEM BOs of its own, by handle
   std::optional<bool> kfd_acquired;  // KFD uses this file as the GPU's VM; unknown in upstream's images
+  std::optional<DumpId> dump_id;     // not in upstream's images
+  std::optional<std::uint32_t> pid;  // in its own pid namespace: the process that restores the file
+
+  bool has_mappable_bos() const;
 };
 
-std::vector<std::uint8_t> pack_render_image(const RenderImage& image, const DumpId& dump_id);
+std::vector<std::uint8_t> pack_render_image(const RenderImage& image);
 
-// Errors: EBADMSG. `name` is for the message.
+// Errors: EBADMSG for what contradicts itself; EINVAL for BOs that are imported. `name` is for the message.
 Result<RenderImage> unpack_render_image(std::span<const std::uint8_t> payload, const std::string& name);
 
 // decode_kfd_image() with the file's name in the message.
@@ -36,6 +49,7 @@ Result<kfd::KfdImage> unpack_kfd_image(std::span<const std::uint8_t> payload, co
 // Ties a sidecar to the BO table: XXH3-128 of the GPU's entries that have contents (see
 // docs/image-format.md).
 Sum128 bo_table_digest(std::span<const kfd::BoEntry> bos, std::uint32_t gpu_id);
+Sum128 bo_table_digest(std::span<const RenderBo> bos);
 
 // The private data's records of BOs changed their size between kernels under one version number, and a kernel
 // that gets the wrong ones fails half-way. Bytes of a record under KFD 1.<minor>; 0 where only the kernel can

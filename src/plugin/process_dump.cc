@@ -53,7 +53,6 @@ Result<void> check_owner(pid_t owner, const std::vector<pid_t>& holders) {
 Result<std::unique_ptr<ProcessDump>> ProcessDump::begin(kfd::CriuSession& session,
                                                         const std::vector<pid_t>& holders, DumpRun& run) {
   std::unique_ptr<ProcessDump> process(new ProcessDump(session, run));
-  process->times_.began_ns = monotonic_ns();
   const auto answer = session.process_info();
   if (!answer && answer.error().err == EBADF) {
     return Error{EBADF,
@@ -68,7 +67,7 @@ Result<std::unique_ptr<ProcessDump>> ProcessDump::begin(kfd::CriuSession& sessio
   const kfd::ProcessInfo info = *answer;
   SLUICE_TRY(check_owner(static_cast<pid_t>(info.pid), holders));
   SLUICE_TRY_ASSIGN(kfd::Checkpoint checkpoint, session.checkpoint());
-  SLUICE_TRY(check_render_maps(checkpoint, run.topology, holders));
+  SLUICE_TRY(check_render_maps(process->bo_ranges(checkpoint), run.topology, holders));
   log_line(Level::Info, session.name() + ": " + std::to_string(info.num_devices) + " GPUs, " +
                             std::to_string(info.num_bos) + " BOs, " + std::to_string(info.num_objects) +
                             " queues, events and SVM ranges");
@@ -90,6 +89,21 @@ Result<std::unique_ptr<ProcessDump>> ProcessDump::begin(kfd::CriuSession& sessio
   return process;
 }
 
+// What the process may map of render nodes: its own BOs, and those of render files.
+BoRanges ProcessDump::bo_ranges(const kfd::Checkpoint& checkpoint) const {
+  BoRanges ranges = run_.render_bos;
+  std::map<std::uint32_t, std::uint32_t> minors;  // by user gpu_id
+  for (const kfd::DeviceIds& ids : checkpoint.devices) {
+    if (const kfd::Node* node = run_.topology.find_gpu(ids.actual_gpu_id))
+      minors.emplace(ids.user_gpu_id, node->drm_render_minor);
+  }
+  for (const kfd::CheckpointBo& bo : checkpoint.bos) {
+    if (kfd::has_contents(bo.alloc_flags))
+      ranges.emplace(std::pair(minors[bo.gpu_id], bo.offset), bo.offset + bo.bytes);
+  }
+  return ranges;
+}
+
 // Sorts the BOs that have contents by GPU, in bucket order, and takes their dma-bufs.
 Result<void> ProcessDump::sort_contents(kfd::Checkpoint& checkpoint) {
   for (const kfd::DeviceIds& ids : checkpoint.devices) {
@@ -107,66 +121,37 @@ Result<void> ProcessDump::sort_contents(kfd::Checkpoint& checkpoint) {
     for (kfd::CheckpointBo& bo : checkpoint.bos) {
       if (bo.gpu_id != ids.user_gpu_id || !kfd::has_contents(bo.alloc_flags)) continue;
       if (!known.bo_offset) known.bo_offset = bo.offset;
+      SLUICE_TRY(run_.note_dmabuf(bo.dmabuf.get(), session_.name() + "'s BO at " + hex(bo.addr)));
       gpu.bos.push_back({bo.bytes, bo.addr, std::move(bo.dmabuf)});
     }
     gpus_.push_back(known);
-    (gpu.bos.empty() ? empty_gpus_ : full_gpus_).push_back(gpu.gpu_id);
-    if (!gpu.bos.empty()) waiting_.push_back(std::move(gpu));
+    if (gpu.bos.empty()) {
+      empty_gpus_.push_back(gpu.gpu_id);
+    } else {
+      contents_.waiting().push_back(std::move(gpu));
+    }
   }
   return {};
-}
-
-Result<void> ProcessDump::start_contents() {
-  for (GpuContents& gpu : waiting_) {
-    gpu.working_name = take_working_name(gpu.gpu_id);
-    gpu.turn = number_;  // the host asks in the order in which processes were begun, and waits for each
-  }
-  SLUICE_TRY_ASSIGN(job_, ContentsJob::dump(image_dir_fd(), std::exchange(waiting_, {}), run_.config,
-                                            run_.dump_id, run_.shared));
-  return {};
-}
-
-// One of the GPU's of an earlier dump, to be written over, or one that no file has.
-std::string ProcessDump::take_working_name(std::uint32_t gpu_id) {
-  const std::string ending = pages_image_ending(gpu_id);
-  const auto old = std::find_if(run_.reusable_pages.begin(), run_.reusable_pages.end(),
-                                [&](const std::string& name) { return name.ends_with(ending); });
-  if (old == run_.reusable_pages.end()) return unnamed_pages_image(number_, gpu_id);
-  std::string name = std::move(*old);
-  run_.reusable_pages.erase(old);
-  return name;
 }
 
 Result<void> ProcessDump::finish(int id, std::vector<std::string>& images) {
-  times_.joined_ns = monotonic_ns();
   images.insert(images.begin(), kfd_image_name(id));
   SLUICE_TRY(finish_contents(id, images));
   // Metadata last: it stands only beside complete contents.
   SLUICE_TRY(
       write_image(image_dir_fd(), kfd_image_name(id), kfd::encode_kfd_image(image_), run_.config.sync));
   if (run_.config.sync) SLUICE_TRY(sync_directory(image_dir_fd()));
-  times_.ended_ns = monotonic_ns();
-  write_stats(Direction::Dump, id, times_, job_->outcomes());
-  images.push_back(stats_name(Direction::Dump, id));
-  job_.reset();
+  contents_.write_stats(id, images);
   return {};
 }
 
-// Joins the lanes and gives the files their names. A GPU without contents has a file of the bare header, as
-// upstream's.
+// A GPU without contents has a file of the bare header, as upstream's.
 Result<void> ProcessDump::finish_contents(int id, std::vector<std::string>& images) {
-  Result<void> done = job_->wait([](const std::string& line) { log_line(Level::Info, line); });
-  log_lines(job_->take_log_lines());
-  SLUICE_TRY(done);
+  SLUICE_TRY(contents_.join(id, images));
   for (const std::uint32_t gpu_id : empty_gpus_) {
     images.push_back(pages_image_name(id, gpu_id));
     SLUICE_TRY(write_image(image_dir_fd(), pages_image_name(id, gpu_id), {}, run_.config.sync));
   }
-  for (const std::uint32_t gpu_id : full_gpus_) {
-    images.push_back(pages_image_name(id, gpu_id));
-    images.push_back(sums_image_name(id, gpu_id));
-  }
-  SLUICE_TRY(job_->commit(id));
   if (run_.config.sync) SLUICE_TRY(sync_directory(image_dir_fd()));
   return {};
 }

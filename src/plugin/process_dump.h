@@ -16,23 +16,9 @@
 #include "kfd/criu_ops.h"
 #include "kfd/image.h"
 #include "kfd/topology.h"
-#include "plugin/config.h"
-#include "plugin/contents.h"
-#include "plugin/stats.h"
+#include "plugin/dump_contents.h"
 
 namespace sluice::plugin {
-
-// What all processes of one dump have in common. Outlives them.
-struct DumpRun {
-  Config config;
-  kfd::Topology topology;  // local
-  DumpId dump_id{};
-  std::uint32_t kfd_minor_version = 0;
-  SharedByJobs shared;
-  std::vector<std::string>
-      reusable_pages;  // names of pages files of an earlier dump that may be written over
-  unsigned begun = 0;  // processes
-};
 
 // A GPU of a dumped KFD process, as far as render files of it want to know.
 struct ProcessGpu {
@@ -50,33 +36,24 @@ class ProcessDump {
                                                     const std::vector<pid_t>& holders, DumpRun& run);
 
   const std::vector<ProcessGpu>& gpus() const { return gpus_; }
-  // GPUs whose contents have not been started yet.
-  std::vector<GpuContents>& waiting_contents() { return waiting_; }
-
-  // Starts a lane for each of them.
-  Result<void> start_contents();
-  bool started() const { return job_ != nullptr; }
+  DumpContents& contents() { return contents_; }
 
   // Joins the contents and writes everything under `id`, metadata last. Names go to `images` before there are
   // such files.
   Result<void> finish(int id, std::vector<std::string>& images);
 
  private:
-  ProcessDump(kfd::CriuSession& session, DumpRun& run) : session_(session), run_(run), number_(run.begun++) {}
+  ProcessDump(kfd::CriuSession& session, DumpRun& run) : session_(session), run_(run), contents_(run) {}
+  BoRanges bo_ranges(const kfd::Checkpoint& checkpoint) const;
   Result<void> sort_contents(kfd::Checkpoint& checkpoint);
   Result<void> finish_contents(int id, std::vector<std::string>& images);
-  std::string take_working_name(std::uint32_t gpu_id);
 
   kfd::CriuSession& session_;
   DumpRun& run_;
-  unsigned number_;
-  FileTimes times_;
   kfd::KfdImage image_;
   std::vector<ProcessGpu> gpus_;
-  std::vector<GpuContents> waiting_;
   std::vector<std::uint32_t> empty_gpus_;  // without contents
-  std::vector<std::uint32_t> full_gpus_;
-  std::unique_ptr<ContentsJob> job_;
+  DumpContents contents_;
 };
 
 }  // namespace sluice::plugin

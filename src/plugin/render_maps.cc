@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "plugin/render_maps.h"
 
+#include <sys/stat.h>
 #include <sys/sysmacros.h>
 
 #include <iterator>
@@ -14,45 +15,41 @@ namespace sluice::plugin {
 
 namespace {
 
-constexpr unsigned kDrmMajor = 226;
-
-Error unlisted_bo(pid_t pid, const kfd::DeviceMap& map) {
-  return Error{EINVAL, "process " + std::to_string(pid) + " maps at " + hex(map.address) +
-                           " a BO of renderD" + std::to_string(minor(map.device)) +
-                           " that the KFD does not know; BOs allocated or imported through a render node are "
-                           "not supported yet"};
+Error unknown_bo(pid_t pid, const kfd::DeviceMap& map) {
+  return Error{
+      EINVAL,
+      "process " + std::to_string(pid) + " maps at " + hex(map.address) + " a BO of renderD" +
+          std::to_string(minor(map.device)) +
+          " that neither the KFD nor any of its render files lists; before Linux 6.18 no kernel tells "
+          "of BOs allocated or imported through a render node"};
 }
 
 }  // namespace
 
-Result<void> check_render_maps(const kfd::Checkpoint& checkpoint, const kfd::Topology& topology,
-                               const std::vector<pid_t>& holders) {
-  std::map<std::uint64_t, std::uint64_t> ends;  // of the KFD's BOs, by mmap offset
-  for (const kfd::CheckpointBo& bo : checkpoint.bos) ends.emplace(bo.offset, bo.offset + bo.bytes);
-  for (const pid_t pid : holders) {
+Result<void> check_render_maps(const BoRanges& known, const kfd::Topology& topology,
+                               const std::vector<pid_t>& processes) {
+  for (const pid_t pid : processes) {
     SLUICE_TRY_ASSIGN(const std::vector<kfd::DeviceMap> maps, kfd::device_maps(pid));
     for (const kfd::DeviceMap& map : maps) {
-      if (major(map.device) != kDrmMajor || topology.find_render_minor(minor(map.device)) == nullptr)
+      const kfd::FileClass file = kfd::classify_device(S_IFCHR, map.device, 0);
+      if (file.kind != kfd::FileKind::RenderNode || topology.find_render_minor(file.render_minor) == nullptr)
         continue;
-      const auto after = ends.upper_bound(map.offset);
-      if (after == ends.begin() || std::prev(after)->second <= map.offset) return unlisted_bo(pid, map);
+      const auto after = known.upper_bound({file.render_minor, map.offset});
+      if (after == known.begin()) return unknown_bo(pid, map);
+      const auto& [begin, end] = *std::prev(after);
+      if (begin.first != file.render_minor || end <= map.offset) return unknown_bo(pid, map);
     }
   }
   return {};
 }
 
-Result<void> check_render_maps_without_kfd(int fd, std::uint32_t render_minor, dev_t kfd_device) {
-  const dev_t device = makedev(kDrmMajor, render_minor);
-  SLUICE_TRY_ASSIGN(const std::vector<kfd::FileHolder> holders, kfd::holders_of(fd, device));
-  for (const pid_t pid : kfd::processes_of(holders)) {
+Result<std::vector<pid_t>> processes_without_kfd(const std::vector<pid_t>& pids, dev_t kfd_device) {
+  std::vector<pid_t> without;
+  for (const pid_t pid : pids) {
     SLUICE_TRY_ASSIGN(const std::vector<int> descriptors, kfd::device_descriptors(pid, kfd_device));
-    if (!descriptors.empty()) continue;
-    SLUICE_TRY_ASSIGN(const std::vector<kfd::DeviceMap> maps, kfd::device_maps(pid));
-    for (const kfd::DeviceMap& map : maps) {
-      if (map.device == device) return unlisted_bo(pid, map);
-    }
+    if (descriptors.empty()) without.push_back(pid);
   }
-  return {};
+  return without;
 }
 
 }  // namespace sluice::plugin

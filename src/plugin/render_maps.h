@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Maps of render nodes that a dump could not bring back, found before anything is written. Kernels before 7.2
-// do not list the BOs of a render node; those that are mapped show.
+// Maps of render nodes that a dump could not bring back, found before anything is written. Kernels
+// before 6.18 do not list the BOs of a render node; those that are mapped show.
 #pragma once
 
 #include <sys/types.h>
@@ -8,19 +8,18 @@
 #include <cstdint>
 #include <vector>
 
-#include "kfd/criu_ops.h"
 #include "kfd/topology.h"
 #include "pipeline/result.h"
+#include "plugin/dump_contents.h"
 
 namespace sluice::plugin {
 
-// Every map of a render node in the processes of a KFD process must be one of its BOs. EINVAL names the first
+// Every map of a render node in `processes` must be one of the BOs that are known. EINVAL names the first
 // that is not.
-Result<void> check_render_maps(const kfd::Checkpoint& checkpoint, const kfd::Topology& topology,
-                               const std::vector<pid_t>& holders);
+Result<void> check_render_maps(const BoRanges& known, const kfd::Topology& topology,
+                               const std::vector<pid_t>& processes);
 
-// The same for a process without a KFD file that holds the render file `fd`: whatever it maps of a render
-// node is that node's own.
-Result<void> check_render_maps_without_kfd(int fd, std::uint32_t render_minor, dev_t kfd_device);
+// Those of `pids` that hold no file of the KFD: whatever such a one maps of a render node is that node's own.
+Result<std::vector<pid_t>> processes_without_kfd(const std::vector<pid_t>& pids, dev_t kfd_device);
 
 }  // namespace sluice::plugin

@@ -5,7 +5,6 @@
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/stat.h>
-#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 #include <cstdio>
 
 #include "drm/device.h"
+#include "drm/gem_restore.h"
 #include "drm/target_file.h"
 #include "kfd/processes.h"
 #include "kfd/uapi.h"
@@ -25,7 +25,6 @@ namespace sluice::plugin {
 
 namespace {
 
-constexpr unsigned kDrmMajor = 226;
 constexpr std::string_view kRenderPrefix = "/dev/dri/renderD";
 
 // CRIU's paths sometimes have doubled slashes.
@@ -98,9 +97,52 @@ void Restorer::survey_images() {
     if (!image) continue;
     has_record_bytes_ = has_record_bytes_ || record_bytes_of(*image) != 0;
     for (const kfd::Node& gpu : image->topology.nodes) {
-      if (gpu.is_gpu() && gpu_has_contents(*image, gpu.gpu_id)) ++lanes_by_minor_[gpu.drm_render_minor];
+      if (!gpu.is_gpu() || !gpu_has_contents(*image, gpu.gpu_id)) continue;
+      ++lanes_by_minor_[gpu.drm_render_minor];
+      mapped_files_[{image->pid, gpu.drm_render_minor}].acquired = true;
     }
   }
+  const auto render_names = list_render_images(image_dir_fd());
+  if (!render_names) return;
+  for (const std::string& name : *render_names) {
+    const auto payload = read_image(image_dir_fd(), name);
+    const auto image = payload ? unpack_render_image(*payload, name) : Result<RenderImage>(payload.error());
+    if (!image || image->bos.empty()) continue;
+    ++lanes_by_minor_[image->minor];
+    if (!image->pid || !image->has_mappable_bos()) continue;
+    MappedFiles& files = mapped_files_[{*image->pid, image->minor}];
+    if (image->kfd_acquired.value_or(false)) {
+      files.acquired = true;
+    } else {
+      ++files.others;
+    }
+  }
+}
+
+bool Restorer::maps_several_files(std::uint32_t pid, std::uint32_t source_minor) const {
+  const auto files = mapped_files_.find({pid, source_minor});
+  return files != mapped_files_.end() && files->second.others + (files->second.acquired ? 1 : 0) > 1;
+}
+
+// Makes the file when the first BO comes. The handles that it gets keep BOs for as long as something is
+// mapped through it: a BO that the process frees while it maps another goes a little later than it would
+// have.
+Result<void> Restorer::allow_in_common_file(std::uint32_t minor, int dmabuf) {
+  UniqueFd& file = common_files_[minor];
+  if (!file) {
+    SLUICE_TRY_ASSIGN(file, open_high(minor));
+  }
+  return drm::allow_map(file.get(), dmabuf);
+}
+
+// A render node, at a number above all of the task's own.
+Result<UniqueFd> Restorer::open_high(std::uint32_t minor) const {
+  const std::string path = drm::Device::render_node(minor);
+  const UniqueFd low(open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (!low) return make_error(errno, "open " + path + "; the container must have this device");
+  UniqueFd high(fcntl(low.get(), F_DUPFD_CLOEXEC, std::max(first_unused_fd_, 0)));
+  if (!high) return make_error(errno, "move " + path + " above the task's own fds");
+  return high;
 }
 
 // Asks a kernel whose version does not tell it for the size of its BO records. In init(), where no task has
@@ -160,7 +202,7 @@ Result<Answer> Restorer::restore_file(int id) {
     SLUICE_TRY_ASSIGN(fd, restore_kfd(image, id));
   } else {
     SLUICE_TRY_ASSIGN(const RenderImage image, unpack_render_image(*payload, name));
-    SLUICE_TRY_ASSIGN(fd, restore_render(image));
+    SLUICE_TRY_ASSIGN(fd, restore_render(image, id));
   }
   return Answer(fd);
 }
@@ -177,7 +219,7 @@ Result<int> Restorer::restore_kfd(const kfd::KfdImage& image, int id) {
     }
     return std::move(own).take_fd().release();
   }
-  if (first_unused_fd_ < 0) first_unused_fd_ = first_unused_fd(static_cast<int>(image.pid));
+  meet(image.pid);
   SLUICE_TRY(check_user_namespace());
   const std::uint32_t known = known_record_bytes(own.version().minor);
   SLUICE_TRY(check_private_data(image, known != 0 ? known : asked_record_bytes_));
@@ -189,31 +231,83 @@ Result<int> Restorer::restore_kfd(const kfd::KfdImage& image, int id) {
   SLUICE_TRY_ASSIGN(std::vector<kfd::RestoredBo> restored,
                     kfd::restore(own, devices, bos, image.num_objects, image.priv_data));
   SLUICE_TRY(note_offsets(image, restored));
-  SLUICE_TRY(fill_contents(image, id, std::move(restored)));
+  SLUICE_TRY(allow_kfd_maps(image, restored));
+  SLUICE_TRY_ASSIGN(ContentRequest request, request_of(image, id, std::move(restored)));
+  SLUICE_TRY(fill_contents(std::move(request)));
   if (image.shm.bytes != 0) SLUICE_TRY(kfd::restore_hsakmt_shm(image.shm));
   restored_ids_.push_back(id);
+  restored_any_ = true;
   for (AcquiredFile& acquired : acquired_) {
     if (acquired.handed_out) acquired.file.reset();
   }
   return std::move(own).take_fd().release();
 }
 
-Result<int> Restorer::restore_render(const RenderImage& image) {
-  if (image.num_bos != 0) {
-    return Error{EINVAL, "renderD" + std::to_string(image.minor) + " of the image has " +
-                             std::to_string(image.num_bos) +
-                             " BOs of its own; BOs of render nodes are not supported yet"};
-  }
+// The task's pid, in its own namespace.
+void Restorer::meet(std::uint32_t pid) {
+  pid_ = pid;
+  if (first_unused_fd_ < 0) first_unused_fd_ = first_unused_fd(static_cast<int>(pid));
+}
+
+Result<int> Restorer::restore_render(const RenderImage& image, int id) {
+  if (image.pid) meet(*image.pid);
   if (!match_) SLUICE_TRY(match_gpus_by_any_image());
   SLUICE_TRY_ASSIGN(const kfd::Node* gpu, match_ ? local_gpu(image.gpu_id) : same_gpu(image));
   const std::uint32_t minor = gpu->drm_render_minor;
+  UniqueFd file;
   if (match_ && image.kfd_acquired.value_or(true)) {
-    SLUICE_TRY_ASSIGN(UniqueFd acquired, hand_out(minor));
-    return acquired.release();
+    SLUICE_TRY_ASSIGN(file, hand_out(minor));
+  } else {
+    file.reset(open(drm::Device::render_node(minor).c_str(), O_RDWR | O_CLOEXEC));
+    if (!file) return make_error(errno, "open " + drm::Device::render_node(minor));
   }
-  UniqueFd fresh(open(drm::Device::render_node(minor).c_str(), O_RDWR | O_CLOEXEC));
-  if (!fresh) return make_error(errno, "open " + drm::Device::render_node(minor));
-  return fresh.release();
+  SLUICE_TRY(restore_bos(image, id, file.get(), *gpu));
+  restored_any_ = true;
+  return file.release();
+}
+
+// Makes the BOs of a render file again, in ascending order of their handles, and has them filled.
+Result<void> Restorer::restore_bos(const RenderImage& image, int id, int file, const kfd::Node& gpu) {
+  if (image.bos.empty()) return {};
+  const auto in_image = [&](const Error& error) { return explain(render_image_name(id), error); };
+  GpuContents contents = contents_on(gpu, image.gpu_id, image.minor);
+  contents.bo_table_digest = bo_table_digest(image.bos);
+  contents.drm_minor = image.minor;
+  const bool several = image.pid && maps_several_files(*image.pid, image.minor);
+  if (several && !host_takes_vma_fd()) {
+    return Error{EINVAL, "a process maps renderD" + std::to_string(image.minor) +
+                             " through several files, which this version of CRIU cannot bring back; 3.19 and "
+                             "newer can"};
+  }
+  drm::GemRestore gem(file);
+  for (std::uint32_t i = 0; i < image.bos.size(); ++i) {
+    const RenderBo& bo = image.bos[i];
+    if (auto created = gem.create(bo.gem); !created) return in_image(created.error());
+    auto dmabuf = drm::export_dmabuf(file, bo.gem.handle);
+    if (!dmabuf) return in_image(dmabuf.error());
+    if (bo.mmap_offset != 0) {
+      SLUICE_TRY_ASSIGN(const std::uint64_t offset, drm::mmap_offset_of(file, bo.gem.handle));
+      if (several) SLUICE_TRY(allow_in_common_file(gpu.drm_render_minor, dmabuf->get()));
+      offsets_.push_back(
+          {false, image.minor, gpu.drm_render_minor, bo.mmap_offset, bo.gem.bytes, offset, id});
+    }
+    const std::uint64_t va = bo.gem.mappings.empty() ? 0 : bo.gem.mappings.front().address;
+    contents.bos.push_back({bo.gem.bytes, va, std::move(*dmabuf), i});
+  }
+  ContentRequest request{id, image.dump_id.value_or(DumpId{}), {}};
+  request.gpus.push_back(std::move(contents));
+  return fill_contents(std::move(request));
+}
+
+GpuContents Restorer::contents_on(const kfd::Node& gpu, std::uint32_t user_gpu_id,
+                                  std::uint32_t source_minor) const {
+  GpuContents contents;
+  contents.gpu_id = user_gpu_id;
+  contents.render_minor = gpu.drm_render_minor;
+  contents.numa_node = numa_node_of_render_minor(gpu.drm_render_minor);
+  if (const auto lanes = lanes_by_minor_.find(source_minor); lanes != lanes_by_minor_.end())
+    contents.sharers = lanes->second;
+  return contents;
 }
 
 // Maps the image's GPUs to local ones, once per task. The local topology is the task's view: its device
@@ -238,7 +332,7 @@ Result<void> Restorer::match_gpus_by_any_image() {
     SLUICE_TRY_ASSIGN(const std::vector<std::uint8_t> payload, read_image(image_dir_fd(), name));
     SLUICE_TRY_ASSIGN(const kfd::KfdImage image, unpack_kfd_image(payload, name));
     if (image.alias_of) continue;
-    if (first_unused_fd_ < 0) first_unused_fd_ = first_unused_fd(static_cast<int>(image.pid));
+    if (!pid_) meet(image.pid);
     return match_gpus(image);
   }
   return {};
@@ -272,12 +366,8 @@ Result<Restorer::AcquiredFile*> Restorer::acquire(std::uint32_t minor) {
   for (AcquiredFile& acquired : acquired_) {
     if (acquired.minor == minor) return &acquired;
   }
-  const std::string path = drm::Device::render_node(minor);
-  const UniqueFd low(open(path.c_str(), O_RDWR | O_CLOEXEC));
-  if (!low) return make_error(errno, "open " + path + "; the container must have this device");
-  UniqueFd high(fcntl(low.get(), F_DUPFD_CLOEXEC, std::max(first_unused_fd_, 0)));
-  if (!high) return make_error(errno, "move " + path + " above the task's own fds");
-  acquired_.push_back({minor, std::move(high), false});
+  SLUICE_TRY_ASSIGN(UniqueFd file, open_high(minor));
+  acquired_.push_back({minor, std::move(file), false});
   return &acquired_.back();
 }
 
@@ -305,27 +395,45 @@ Result<UniqueFd> Restorer::hand_out(std::uint32_t minor) {
 Result<int> Restorer::mapping_file(std::uint32_t minor) {
   SLUICE_TRY_ASSIGN(const AcquiredFile* acquired, acquire(minor));
   if (acquired->file) return acquired->file.get();
-  const auto bo = std::find_if(offsets_.begin(), offsets_.end(),
-                               [&](const OffsetRange& range) { return !range.kfd && range.minor == minor; });
+  const auto bo = std::find_if(offsets_.begin(), offsets_.end(), [&](const OffsetRange& range) {
+    return !range.kfd && !range.render_id && range.minor == minor;
+  });
+  if (bo != offsets_.end()) return task_file_of(*bo);
   SLUICE_TRY_ASSIGN(const std::vector<int> descriptors,
-                    kfd::device_descriptors(getpid(), makedev(kDrmMajor, minor)));
-  for (const int fd : descriptors) {
-    if (bo == offsets_.end()) return fd;
-    const auto access = drm::may_map(fd, bo->new_begin);
-    if (access && *access == drm::MapAccess::Allowed) return fd;
-  }
-  return Error{EBADF, "no descriptor of the task may map the BOs of " + drm::Device::render_node(minor)};
+                    kfd::device_descriptors(getpid(), kfd::render_node_device(minor)));
+  if (!descriptors.empty()) return descriptors.front();
+  return Error{EBADF, "no descriptor of the task is " + drm::Device::render_node(minor)};
 }
 
-// mapping_file() for UPDATE_VMA_MAP, which comes once for each of perhaps thousands of maps, when CRIU has
-// moved all of the task's descriptors to their places: looked for once.
-Result<int> Restorer::map_source(std::uint32_t minor) {
-  SLUICE_TRY_ASSIGN(AcquiredFile * acquired, acquire(minor));
-  if (acquired->file) return acquired->file.get();
-  if (acquired->task_fd < 0) {
-    SLUICE_TRY_ASSIGN(acquired->task_fd, mapping_file(minor));
+// The task's own descriptor, borrowed, of a file that may map the BO.
+Result<int> Restorer::task_file_of(const OffsetRange& bo) const {
+  SLUICE_TRY_ASSIGN(const std::vector<int> descriptors,
+                    kfd::device_descriptors(getpid(), kfd::render_node_device(bo.minor)));
+  for (const int fd : descriptors) {
+    const auto access = drm::may_map(fd, bo.new_begin);
+    if (access && *access == drm::MapAccess::Allowed) return fd;
   }
-  return acquired->task_fd;
+  return Error{EBADF, "no descriptor of the task may map the BO at offset " + hex(bo.new_begin) + " of " +
+                          drm::Device::render_node(bo.minor)};
+}
+
+// For UPDATE_VMA_MAP, which comes once for each of perhaps thousands of maps, when CRIU has moved all of the
+// task's descriptors to their places: each file is looked for once.
+Result<int> Restorer::map_source(const OffsetRange& bo) {
+  if (const auto common = common_files_.find(bo.minor); common != common_files_.end())
+    return common->second.get();
+  int* known = nullptr;
+  if (bo.render_id) {
+    known = &render_fds_.emplace(*bo.render_id, -1).first->second;
+  } else {
+    SLUICE_TRY_ASSIGN(AcquiredFile * acquired, acquire(bo.minor));
+    if (acquired->file) return acquired->file.get();
+    known = &acquired->task_fd;
+  }
+  if (*known < 0) {
+    SLUICE_TRY_ASSIGN(*known, task_file_of(bo));
+  }
+  return *known;
 }
 
 Result<std::vector<kfd::RestoreDevice>> Restorer::restore_devices(const kfd::KfdImage& image) {
@@ -347,26 +455,33 @@ Result<void> Restorer::note_offsets(const kfd::KfdImage& image,
     SLUICE_TRY_ASSIGN(const kfd::Node* gpu, local_gpu(bo.gpu_id));
     const bool in_kfd = (bo.alloc_flags & (kfd::kAllocDoorbell | kfd::kAllocMmioRemap)) != 0;
     if (!in_kfd && !kfd::has_contents(bo.alloc_flags)) continue;  // userptr: ordinary memory to the CPU
-    offsets_.push_back(
-        {in_kfd, source->drm_render_minor, gpu->drm_render_minor, bo.offset, bo.bytes, restored[i].offset});
+    offsets_.push_back({in_kfd, source->drm_render_minor, gpu->drm_render_minor, bo.offset, bo.bytes,
+                        restored[i].offset, std::nullopt});
   }
   return {};
 }
 
-// Hands the BOs to the content server, or fills them here when there is none or it does not answer.
-Result<void> Restorer::fill_contents(const kfd::KfdImage& image, int id,
-                                     std::vector<kfd::RestoredBo> restored) {
+Result<void> Restorer::allow_kfd_maps(const kfd::KfdImage& image,
+                                      const std::vector<kfd::RestoredBo>& restored) {
+  for (std::size_t i = 0; i < image.bos.size(); ++i) {
+    const kfd::BoEntry& bo = image.bos[i];
+    if (!kfd::has_contents(bo.alloc_flags)) continue;
+    const kfd::Node* source = image.topology.find_gpu(bo.gpu_id);
+    if (!maps_several_files(image.pid, source->drm_render_minor)) continue;
+    SLUICE_TRY_ASSIGN(const kfd::Node* gpu, local_gpu(bo.gpu_id));
+    SLUICE_TRY(allow_in_common_file(gpu->drm_render_minor, restored[i].dmabuf.get()));
+  }
+  return {};
+}
+
+Result<ContentRequest> Restorer::request_of(const kfd::KfdImage& image, int id,
+                                            std::vector<kfd::RestoredBo> restored) const {
   ContentRequest request{id, image.dump_id.value_or(DumpId{}), {}};
   for (const kfd::Node& source : image.topology.nodes) {
     if (!source.is_gpu()) continue;
     SLUICE_TRY_ASSIGN(const kfd::Node* gpu, local_gpu(source.gpu_id));
-    GpuContents contents;
-    contents.gpu_id = source.gpu_id;
-    contents.render_minor = gpu->drm_render_minor;
-    contents.numa_node = numa_node_of_render_minor(gpu->drm_render_minor);
+    GpuContents contents = contents_on(*gpu, source.gpu_id, source.drm_render_minor);
     contents.bo_table_digest = bo_table_digest(image.bos, source.gpu_id);
-    if (const auto lanes = lanes_by_minor_.find(source.drm_render_minor); lanes != lanes_by_minor_.end())
-      contents.sharers = lanes->second;
     for (std::size_t i = 0; i < image.bos.size(); ++i) {
       if (image.bos[i].gpu_id == source.gpu_id && kfd::has_contents(image.bos[i].alloc_flags)) {
         contents.bos.push_back({image.bos[i].bytes, image.bos[i].addr, std::move(restored[i].dmabuf)});
@@ -374,6 +489,11 @@ Result<void> Restorer::fill_contents(const kfd::KfdImage& image, int id,
     }
     if (!contents.bos.empty()) request.gpus.push_back(std::move(contents));
   }
+  return request;
+}
+
+// Hands the BOs to the content server, or fills them here when there is none or it does not answer.
+Result<void> Restorer::fill_contents(ContentRequest request) {
   if (request.gpus.empty()) return {};
   if (server_) {
     const UniqueFd socket(fdstore_get(server_->fdstore_id()));
@@ -381,29 +501,37 @@ Result<void> Restorer::fill_contents(const kfd::KfdImage& image, int id,
                                     ? hand_over(socket.get(), request)
                                     : Result<void>(make_error(EBADF, "get the socket from CRIU's fdstore"));
     if (handed) return {};
-    log_line(Level::Warning, "file " + std::to_string(id) +
+    log_line(Level::Warning, "file " + std::to_string(request.id) +
                                  ": the content server did not take the GPU memory (" + handed.error().what +
                                  "); this task restores it itself");
   }
-  return fill_in_task(id, std::move(request.gpus), image.dump_id.value_or(DumpId{}));
+  return fill_in_task(std::move(request));
 }
 
-Result<void> Restorer::fill_in_task(int id, std::vector<GpuContents> contents, const DumpId& dump_id) {
+Result<void> Restorer::fill_in_task(ContentRequest request) {
   const std::int64_t began_ns = monotonic_ns();
   SharedByJobs shared;
   shared.lanes = all_lanes();
   SLUICE_TRY_ASSIGN(const std::unique_ptr<ContentsJob> job,
-                    ContentsJob::restore(image_dir_fd(), id, std::move(contents), config_, dump_id, shared));
+                    ContentsJob::restore(image_dir_fd(), request.id, std::move(request.gpus), config_,
+                                         request.dump_id, shared));
   const Result<void> done = job->wait(log_progress);
   log_lines(job->take_log_lines());
   SLUICE_TRY(done);
-  write_stats(Direction::Restore, id, {began_ns, began_ns, monotonic_ns()}, job->outcomes());
+  write_stats(Direction::Restore, request.id, {began_ns, began_ns, monotonic_ns()}, job->outcomes());
   return {};
 }
 
 Result<Answer> Restorer::update_map(const char* path, std::uint64_t address, std::uint64_t old_offset,
                                     std::uint64_t& new_offset, int& fd) {
-  if (!needed_ || restored_ids_.empty()) return Answer();
+  if (!needed_ || !restored_any_) return Answer();
+  Result<Answer> answer = find_map(path, address, old_offset, new_offset, fd);
+  if (map_runs().is_last(address)) close_kept_files();
+  return answer;
+}
+
+Result<Answer> Restorer::find_map(const char* path, std::uint64_t address, std::uint64_t old_offset,
+                                  std::uint64_t& new_offset, int& fd) {
   const std::string clean = without_doubled_slashes(path);
   const bool in_kfd = clean == kfd::kDevicePath;
   const std::optional<std::uint32_t> minor = render_minor_of(clean);
@@ -423,12 +551,39 @@ Result<Answer> Restorer::update_map(const char* path, std::uint64_t address, std
     return Answer(1);
   }
   new_offset = range->new_begin + (old_offset - range->old_begin);
-  if (in_kfd) return Answer(1);  // CRIU opens /dev/kfd itself: any file of the process may map these
-  SLUICE_TRY_ASSIGN(const int file, map_source(range->minor));
-  // Older hosts dup what they get; newer ones take it, and would close the same number twice.
-  fd = host_takes_vma_fd() ? fcntl(file, F_DUPFD_CLOEXEC, std::max(first_unused_fd_, 0)) : file;
-  if (fd < 0) return make_error(errno, "dup of " + drm::Device::render_node(range->minor));
+  // CRIU opens /dev/kfd itself: any file of the process may map these.
+  if (!in_kfd && map_runs().is_first(address)) {
+    SLUICE_TRY_ASSIGN(const int file, map_source(*range));
+    SLUICE_TRY_ASSIGN(fd, give_away(file));
+  }
   return Answer(1);
+}
+
+// A descriptor for the host. Older hosts dup what they get; newer ones take it, and would close the same
+// number twice.
+Result<int> Restorer::give_away(int file) const {
+  if (!host_takes_vma_fd()) return file;
+  const int copy = fcntl(file, F_DUPFD_CLOEXEC, std::max(first_unused_fd_, 0));
+  if (copy < 0) return make_error(errno, "dup of a render file to map through");
+  return copy;
+}
+
+// Where the image cannot be read, every map counts as the first of a run, and none as the last: descriptors
+// of ours stay in the task then.
+const MapRuns& Restorer::map_runs() {
+  if (map_runs_) return *map_runs_;
+  auto runs = pid_ && !streaming() ? MapRuns::read(image_dir_fd(), *pid_)
+                                   : Result<MapRuns>(Error{ENOENT, "no image of the task's memory"});
+  if (!runs) log_line(Level::Info, "descriptors of GPU maps stay in the task: " + runs.error().what);
+  map_runs_ = runs ? std::move(*runs) : MapRuns();
+  return *map_runs_;
+}
+
+// Nobody asks for maps any more. What an older host has been given just now, it dups only after this.
+void Restorer::close_kept_files() {
+  if (!host_takes_vma_fd()) return;
+  common_files_.clear();
+  for (AcquiredFile& acquired : acquired_) acquired.file.reset();
 }
 
 Result<Answer> Restorer::resume(int pid) {

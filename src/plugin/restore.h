@@ -16,7 +16,9 @@
 #include "kfd/matching.h"
 #include "kfd/topology.h"
 #include "plugin/config.h"
+#include "plugin/content_channel.h"
 #include "plugin/content_server.h"
+#include "plugin/map_runs.h"
 #include "plugin/metadata.h"
 
 namespace sluice::plugin {
@@ -55,6 +57,7 @@ class Restorer {
     std::uint64_t old_begin = 0;
     std::uint64_t bytes = 0;
     std::uint64_t new_begin = 0;
+    std::optional<int> render_id;  // CRIU's id of the render file that has the BO; none: the KFD has it
   };
   // The render file that KFD acquired for a GPU in this task: the only one that may map its BOs. Ours from
   // the moment it is opened, at a number above all of the task's own, until the task has a descriptor of it;
@@ -68,23 +71,46 @@ class Restorer {
 
   Restorer() = default;
   void survey_images();
+  // Whether the process maps BOs of the GPU through several files, or may.
+  bool maps_several_files(std::uint32_t pid, std::uint32_t source_minor) const;
+  Result<void> allow_in_common_file(std::uint32_t minor, int dmabuf);
   void ask_record_bytes();
   std::size_t all_lanes() const;
   Result<int> restore_kfd(const kfd::KfdImage& image, int id);
-  Result<int> restore_render(const RenderImage& image);
+  void meet(std::uint32_t pid);
+  Result<int> restore_render(const RenderImage& image, int id);
+  Result<void> restore_bos(const RenderImage& image, int id, int file, const kfd::Node& gpu);
+  GpuContents contents_on(const kfd::Node& gpu, std::uint32_t user_gpu_id, std::uint32_t source_minor) const;
   Result<void> match_gpus(const kfd::KfdImage& image);
   Result<void> match_gpus_by_any_image();
   Result<const kfd::Node*> local_gpu(std::uint32_t user_gpu_id) const;
   Result<const kfd::Node*> same_gpu(const RenderImage& image);
+  Result<UniqueFd> open_high(std::uint32_t minor) const;
+  Result<void> allow_kfd_maps(const kfd::KfdImage& image, const std::vector<kfd::RestoredBo>& restored);
   Result<AcquiredFile*> acquire(std::uint32_t minor);
   Result<UniqueFd> hand_out(std::uint32_t minor);
   Result<int> mapping_file(std::uint32_t minor);
-  Result<int> map_source(std::uint32_t minor);
+  Result<int> task_file_of(const OffsetRange& bo) const;
+  Result<int> map_source(const OffsetRange& bo);
+  Result<Answer> find_map(const char* path, std::uint64_t address, std::uint64_t old_offset,
+                          std::uint64_t& new_offset, int& fd);
+  const MapRuns& map_runs();
+  Result<int> give_away(int file) const;
+  void close_kept_files();
   Result<std::vector<kfd::RestoreDevice>> restore_devices(const kfd::KfdImage& image);
   Result<void> note_offsets(const kfd::KfdImage& image, const std::vector<kfd::RestoredBo>& restored);
-  Result<void> fill_contents(const kfd::KfdImage& image, int id, std::vector<kfd::RestoredBo> restored);
-  Result<void> fill_in_task(int id, std::vector<GpuContents> contents, const DumpId& dump_id);
+  Result<ContentRequest> request_of(const kfd::KfdImage& image, int id,
+                                    std::vector<kfd::RestoredBo> restored) const;
+  Result<void> fill_contents(ContentRequest request);
+  Result<void> fill_in_task(ContentRequest request);
   Result<void> join_server();
+
+  // The files of one process through which it maps BOs of one GPU: by the pid and the render minor in the
+  // image. Among them the one that KFD acquired for it is `acquired`.
+  struct MappedFiles {
+    bool acquired = false;
+    unsigned others = 0;
+  };
 
   Config config_;
   bool needed_ = false;   // the image may have files of ours
@@ -98,13 +124,22 @@ class Restorer {
   std::map<std::uint32_t, unsigned>
       lanes_by_minor_;  // lanes that a GPU of the image, by its render minor, will have
 
+  std::map<std::pair<std::uint32_t, std::uint32_t>, MappedFiles> mapped_files_;
+
   // Of the task:
   int first_unused_fd_ = -1;
   kfd::Topology local_;
   std::optional<kfd::Match> match_;
   std::vector<AcquiredFile> acquired_;
   std::vector<OffsetRange> offsets_;
-  std::vector<int> restored_ids_;
+  // By local minor, where maps_several_files(): a file that may map the BOs of all of them. CRIU takes one
+  // descriptor for a whole run of maps of one path, whichever files they were mapped through.
+  std::map<std::uint32_t, UniqueFd> common_files_;
+  std::map<int, int> render_fds_;     // the task's descriptor by render file, once a map of it was asked for
+  std::optional<std::uint32_t> pid_;  // in its own namespace
+  std::optional<MapRuns> map_runs_;
+  std::vector<int> restored_ids_;  // of KFD files
+  bool restored_any_ = false;      // file of ours
 };
 
 }  // namespace sluice::plugin

@@ -27,6 +27,11 @@ ProtobufCBinaryData borrowed(std::span<const std::uint8_t> bytes) {
   return {bytes.size(), const_cast<std::uint8_t*>(bytes.data())};  // packing only reads
 }
 
+// REQUIRES: as many bytes.
+bool equal_bytes(const ProtobufCBinaryData& bytes, std::span<const std::uint8_t> others) {
+  return std::memcmp(bytes.data, others.data(), others.size()) == 0;
+}
+
 }  // namespace
 
 DumpId random_dump_id() {
@@ -38,20 +43,25 @@ DumpId random_dump_id() {
 
 std::vector<std::uint8_t> pack_sidecar(const Sidecar& sidecar) {
   std::string algorithm = kAlgorithm;
-  std::string pages_file = sidecar.pages_file;
-  FileSums sums = FILE_SUMS__INIT;
-  sums.algorithm = algorithm.data();
-  sums.block_bytes = sidecar.table.block_bytes;
-  sums.file_bytes = sidecar.table.file_bytes;
-  sums.bo_table_digest = borrowed(sidecar.bo_table_digest);
-  sums.dump_id = borrowed(sidecar.dump_id);
-  sums.sums = borrowed({reinterpret_cast<const std::uint8_t*>(sidecar.table.sums.data()),
-                        sidecar.table.sums.size() * sizeof(Sum128)});
-  sums.pages_file = pages_file.data();
-  FileSums* files[] = {&sums};
+  std::vector<std::string> names = sidecar.pages_files;
+  std::vector<FileSums> sums(sidecar.tables.size());
+  std::vector<FileSums*> files;
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    const SumTable& table = sidecar.tables[i];
+    sums[i] = FILE_SUMS__INIT;
+    sums[i].algorithm = algorithm.data();
+    sums[i].block_bytes = table.block_bytes;
+    sums[i].file_bytes = table.file_bytes;
+    sums[i].bo_table_digest = borrowed(sidecar.bo_table_digest);
+    sums[i].dump_id = borrowed(sidecar.dump_id);
+    sums[i].sums = borrowed(
+        {reinterpret_cast<const std::uint8_t*>(table.sums.data()), table.sums.size() * sizeof(Sum128)});
+    sums[i].pages_file = names[i].data();
+    files.push_back(&sums[i]);
+  }
   SumsImage image = SUMS_IMAGE__INIT;
-  image.n_files = 1;
-  image.files = files;
+  image.n_files = files.size();
+  image.files = files.data();
   std::vector<std::uint8_t> payload(sums_image__get_packed_size(&image));
   (void)sums_image__pack(&image, payload.data());
   return payload;
@@ -61,26 +71,32 @@ Result<Sidecar> unpack_sidecar(std::span<const std::uint8_t> payload, const std:
   const std::unique_ptr<SumsImage, FreeSumsImage> image(
       sums_image__unpack(nullptr, payload.size(), payload.data()));
   if (!image) return make_error(EBADMSG, name + " cannot be parsed; the sidecar is damaged");
-  if (image->n_files != 1) return make_error(EBADMSG, name + " does not describe exactly one pages file");
-  const FileSums& sums = *image->files[0];
-  const bool blocks_ok = std::has_single_bit(sums.block_bytes) && sums.block_bytes >= kLeastBlockBytes &&
-                         sums.block_bytes <= kMostBlockBytes;
-  if (std::strcmp(sums.algorithm, kAlgorithm) != 0 || !blocks_ok) {
-    return make_error(EBADMSG, name + " uses checksums this plugin does not know");
-  }
+  if (image->n_files == 0) return make_error(EBADMSG, name + " describes no pages file");
   Sidecar sidecar;
-  if (sums.bo_table_digest.len != sidecar.bo_table_digest.size() ||
-      sums.dump_id.len != sidecar.dump_id.size() || sums.sums.len % sizeof(Sum128) != 0 ||
-      sums.sums.len / sizeof(Sum128) != div_ceil(sums.file_bytes, sums.block_bytes)) {
-    return make_error(EBADMSG, name + " contradicts itself; the sidecar is damaged");
+  for (std::size_t i = 0; i < image->n_files; ++i) {
+    const FileSums& sums = *image->files[i];
+    const bool blocks_ok = std::has_single_bit(sums.block_bytes) && sums.block_bytes >= kLeastBlockBytes &&
+                           sums.block_bytes <= kMostBlockBytes;
+    if (std::strcmp(sums.algorithm, kAlgorithm) != 0 || !blocks_ok) {
+      return make_error(EBADMSG, name + " uses checksums this plugin does not know");
+    }
+    const bool fits = sums.bo_table_digest.len == sidecar.bo_table_digest.size() &&
+                      sums.dump_id.len == sidecar.dump_id.size() && sums.sums.len % sizeof(Sum128) == 0 &&
+                      sums.sums.len / sizeof(Sum128) == div_ceil(sums.file_bytes, sums.block_bytes);
+    if (fits && i == 0) {
+      std::copy_n(sums.bo_table_digest.data, sidecar.bo_table_digest.size(), sidecar.bo_table_digest.begin());
+      std::copy_n(sums.dump_id.data, sidecar.dump_id.size(), sidecar.dump_id.begin());
+    }
+    if (!fits || !equal_bytes(sums.bo_table_digest, sidecar.bo_table_digest) ||
+        !equal_bytes(sums.dump_id, sidecar.dump_id)) {
+      return make_error(EBADMSG, name + " contradicts itself; the sidecar is damaged");
+    }
+    SumTable table{sums.block_bytes, sums.file_bytes, {}};
+    table.sums.resize(sums.sums.len / sizeof(Sum128));
+    std::memcpy(table.sums.data(), sums.sums.data, sums.sums.len);
+    sidecar.tables.push_back(std::move(table));
+    sidecar.pages_files.emplace_back(sums.pages_file);
   }
-  sidecar.table.block_bytes = sums.block_bytes;
-  sidecar.table.file_bytes = sums.file_bytes;
-  sidecar.table.sums.resize(sums.sums.len / sizeof(Sum128));
-  std::memcpy(sidecar.table.sums.data(), sums.sums.data, sums.sums.len);
-  std::copy_n(sums.bo_table_digest.data, sidecar.bo_table_digest.size(), sidecar.bo_table_digest.begin());
-  std::copy_n(sums.dump_id.data, sidecar.dump_id.size(), sidecar.dump_id.begin());
-  sidecar.pages_file = sums.pages_file;
   return sidecar;
 }
 

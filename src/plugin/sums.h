@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// The sidecar amdgpu-sums-<id>-<gpu_id>.img: an XXH3-128 per block of a pages file, and what ties it to its
-// dump.
+// The sidecar beside one lane's pages files: an XXH3-128 per block of each, and what ties them to their dump.
+// amdgpu-sums-<id>-<gpu_id>.img for the one file of a GPU's KFD BOs, amdgpu-sums-drm-<id>-<minor>.img for all
+// files of a render file's BOs.
 #pragma once
 
 #include <array>
@@ -21,16 +22,18 @@ using kfd::DumpId;
 DumpId random_dump_id();
 
 struct Sidecar {
-  SumTable table;
+  std::vector<SumTable> tables;          // one per pages file
+  std::vector<std::string> pages_files;  // their names, in the same order
   Sum128 bo_table_digest{};
   DumpId dump_id{};
-  std::string pages_file;
 };
 
+// REQUIRES: as many names as tables.
 std::vector<std::uint8_t> pack_sidecar(const Sidecar& sidecar);
 
-// Errors: EBADMSG for anything that is not a sidecar as we write it: counts that do not agree with the sizes,
-// another algorithm, a block size that is no power of two from 4 KiB to 64 MiB. `name` is for the message.
+// Errors: EBADMSG for anything that is not a sidecar as we write it: no file, counts that do not agree with
+// the sizes, another algorithm, a block size that is no power of two from 4 KiB to 64 MiB, files of two dumps
+// or BO tables. `name` is for the message.
 Result<Sidecar> unpack_sidecar(std::span<const std::uint8_t> payload, const std::string& name);
 
 }  // namespace sluice::plugin

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A real reactor that fails, shortens or empties the n-th read or write, or whose n-th wait() fails as if the
+// A real reactor that fails, shortens or empties the n-th read, write or sync, or whose n-th wait() fails as if the
 // ring had broken. Everything else is forwarded. After a broken wait() the destructor lets the real reactor
 // come to rest, so that the kernel is done with the memory before the test frees it. Thread-bound.
 #pragma once
@@ -39,6 +39,14 @@ class FaultReactor final : public Reactor {
       inner_->post(op, *result);
     } else {
       inner_->write(op, fd, shorten_ ? buffer.first(shorter(buffer.size())) : buffer, offset);
+    }
+    count();
+  }
+  void sync_data(Op& op, int fd) override {
+    if (const auto result = inject()) {
+      inner_->post(op, *result);
+    } else {
+      inner_->sync_data(op, fd);
     }
     count();
   }

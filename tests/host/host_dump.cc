@@ -157,7 +157,7 @@ int dump_task(const Options& options, int images, unsigned number, std::vector<K
   const std::unique_ptr<subject::Arena> arena(new subject::Arena);
   if (read_arena(pid, arena.get()) != 0) return -1;
   const std::vector<VmaEntry> vmas = device_vmas(*arena);
-  if (handle_vmas(vmas) != 0 || write_vmas(images, number, vmas) != 0 || step(options, "vmas") != 0)
+  if (handle_vmas(vmas) != 0 || write_vmas(images, number, pid, vmas) != 0 || step(options, "vmas") != 0)
     return -1;
   std::vector<FdEntry> fds;
   if (dump_files(pid, files, &fds) != 0 || write_fds(images, number, fds) != 0 ||

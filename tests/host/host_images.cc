@@ -14,6 +14,7 @@
 #include <iomanip>
 #include <sstream>
 
+#include "criu-mm.pb-c.h"
 #include "host_log.h"
 #include "pipeline/unique_fd.h"
 
@@ -118,7 +119,44 @@ int read_fds(int directory, unsigned task, std::vector<FdEntry>* fds) {
   return 0;
 }
 
-int write_vmas(int directory, unsigned task, const std::vector<VmaEntry>& vmas) {
+namespace {
+
+// CRIU's message: every map is a shared one of a file, which is a device's that a plugin has accepted.
+int write_mm(int directory, int pid, const std::vector<VmaEntry>& vmas) {
+  constexpr std::uint32_t kRegular = 1U << 0, kFileShared = 1U << 7, kPlugin = 1U << 27;
+  constexpr std::uint32_t kCommonMagic = 0x54564319, kMmMagic = 0x57492820;
+  std::vector<std::string> paths;
+  std::vector<::VmaEntry> entries;
+  for (const VmaEntry& vma : vmas) {
+    auto known = std::find(paths.begin(), paths.end(), vma.path);
+    if (known == paths.end()) known = paths.insert(paths.end(), vma.path);
+    ::VmaEntry entry = VMA_ENTRY__INIT;
+    entry.start = vma.start;
+    entry.shmid = static_cast<std::uint64_t>(known - paths.begin());
+    entry.prot = static_cast<std::uint32_t>(vma.prot);
+    entry.status = kRegular | kFileShared | kPlugin;
+    entry.has_fdflags = 1;
+    entry.fdflags = static_cast<std::uint32_t>(vma.flags);
+    entries.push_back(entry);
+  }
+  std::vector<::VmaEntry*> pointers;
+  for (::VmaEntry& entry : entries) pointers.push_back(&entry);
+  MmEntry mm = MM_ENTRY__INIT;
+  mm.n_vmas = pointers.size();
+  mm.vmas = pointers.data();
+  std::vector<std::uint8_t> message(mm_entry__get_packed_size(&mm));
+  (void)mm_entry__pack(&mm, message.data());
+  const std::array<std::uint32_t, 3> header{kCommonMagic, kMmMagic,
+                                            static_cast<std::uint32_t>(message.size())};
+  std::string text(reinterpret_cast<const char*>(header.data()), sizeof(header));
+  text.append(reinterpret_cast<const char*>(message.data()), message.size());
+  return write_text(directory, "mm-" + std::to_string(pid) + ".img", text);
+}
+
+}  // namespace
+
+int write_vmas(int directory, unsigned task, int pid, const std::vector<VmaEntry>& vmas) {
+  if (write_mm(directory, pid, vmas) != 0) return -1;
   std::ostringstream text;
   for (const VmaEntry& vma : vmas) {
     text << vma.start << ' ' << vma.bytes << ' ' << vma.pgoff << ' ' << vma.prot << ' ' << vma.flags << ' '

@@ -37,7 +37,8 @@ int write_tree(int directory, unsigned tasks);
 int read_tree(int directory, unsigned* tasks);
 int write_fds(int directory, unsigned task, const std::vector<FdEntry>& fds);
 int read_fds(int directory, unsigned task, std::vector<FdEntry>* fds);
-int write_vmas(int directory, unsigned task, const std::vector<VmaEntry>& vmas);
+// Also as CRIU's own mm-<pid>.img, for whoever reads that.
+int write_vmas(int directory, unsigned task, int pid, const std::vector<VmaEntry>& vmas);
 int read_vmas(int directory, unsigned task, std::vector<VmaEntry>* vmas);
 int write_inventory(int directory, const Inventory& inventory);
 int read_inventory(int directory, Inventory* inventory);

@@ -130,7 +130,8 @@ int open_vmas(const std::vector<VmaEntry>& vmas, std::vector<Mapping>* mappings,
                plugin_fd);
       mapping.vma.pgoff = new_pgoff;
     }
-    const bool continues = !mappings->empty() && mappings->back().vma.path == vma.path;
+    const bool continues = !mappings->empty() && mappings->back().vma.path == vma.path &&
+                           mappings->back().vma.flags == vma.flags;
     if (continues) {
       mapping.fd = mappings->back().fd;
       if (plugin_fd >= 0) left_by_plugin->insert(plugin_fd);
@@ -163,13 +164,13 @@ void check_leftovers(const Options& options, const std::vector<FdEntry>& entries
   for (const Mapping& mapping : mappings) expected.insert(mapping.fd);
   for (const int fd : proc_numbers(0, "fd")) {
     if (standing_fd(options, fd) || expected.contains(fd)) continue;
-    if (left_by_plugin.contains(fd)) {
-      log_line(kInfo, "the plugin's descriptor %d stays: this host ignored or duplicated it\n", fd);
+    if (left_by_plugin.contains(fd) && kHostVersion.dups_vma_fd) {
+      log_line(kInfo, "the plugin's descriptor %d stays: this host duplicated it\n", fd);
       continue;
     }
-    // No hook comes after the last UPDATE_VMA_MAP, and no plugin can be sure which that is: the device files
-    // that it maps through may stay, out of the way of the task's own numbers.
-    if (kind_of(fd) == FileKind::Device && fd > highest) {
+    // A host that duplicates what it gets does so after its last hook: the device files that the plugin maps
+    // through may stay, out of the way of the task's own numbers.
+    if (kind_of(fd) == FileKind::Device && fd > highest && kHostVersion.dups_vma_fd) {
       log_line(kInfo, "the plugin's descriptor %d (%s) stays\n", fd, link_of(fd).c_str());
       continue;
     }

@@ -38,7 +38,8 @@ inline constexpr std::uint64_t kUserptrBytes =
     1024 * 1024;                                       // anonymous memory per GPU that the GPU may access
 inline constexpr std::uint64_t kSvmBytes = 64 * 1024;  // and that has SVM ranges
 inline constexpr std::uint32_t kSvmRanges = 2;         // per GPU
-inline constexpr std::uint64_t kNoBo = ~std::uint64_t{0};
+inline constexpr std::uint32_t kMaxGems = 4096;
+inline constexpr std::uint64_t kGemBoBase = 1ULL << 32;  // MapRecord::bo of the first GEM BO
 
 // What kind of process this is.
 enum class Shape : std::uint32_t {
@@ -73,7 +74,7 @@ struct MapRecord {
   std::uint64_t address;
   std::uint64_t bytes;
   std::uint64_t offset;  // bytes, the whole 64-bit mmap offset
-  std::uint64_t bo;      // index of the BO behind it; kNoBo: a GEM BO
+  std::uint64_t bo;      // index of the BO behind it; from kGemBoBase on: of the GEM BO
   std::uint64_t bo_offset;
   std::int32_t fd;  // the subject's descriptor it was mapped through
   std::int32_t prot;
@@ -118,11 +119,26 @@ struct GpuRecord {
   std::int32_t render_fd;        // the file whose VM KFD acquired; -1: closed after mapping
   std::int32_t other_render_fd;  // -1, or another file of the same GPU, opened before that one
   std::uint32_t doorbell_bo;
-  std::uint32_t gem_handle;  // of a BO that was allocated through render_fd; 0 = none
   std::uint32_t pad;
-  std::uint64_t gem_address;  // where it is mapped
-  std::uint64_t gem_seed;     // of its data
   std::uint64_t next_va;
+};
+
+// Where a GPU maps a part of a GEM BO.
+struct GpuMap {
+  std::uint64_t address, bytes, bo_offset;
+  std::uint64_t flags;  // AMDGPU_VM_PAGE_*
+};
+
+// A BO that was allocated through a render file.
+struct GemRecord {
+  std::uint32_t gpu;            // index into Arena::gpus
+  std::uint32_t in_other_file;  // 1: in other_render_fd, 0: in render_fd
+  std::uint32_t handle;
+  std::uint32_t num_maps;
+  std::uint64_t bytes, alignment;
+  std::uint64_t domains, flags;  // AMDGPU_GEM_DOMAIN_*, AMDGPU_GEM_CREATE_*
+  std::uint64_t seed;            // of its data
+  std::array<GpuMap, 2> maps;
 };
 
 // A second thread that waits for an event without end.
@@ -144,6 +160,7 @@ struct Arena {
   std::uint32_t num_events;
   std::uint32_t num_queues;
   std::uint32_t num_svm;
+  std::uint32_t num_gems;
   Shape shape;
   std::int32_t in_fd, out_fd;     // commands and answers
   std::int32_t kfd_fd;            // -1: no KFD process, or closed after mapping
@@ -166,6 +183,7 @@ struct Arena {
   std::array<QueueRecord, kMaxQueues> queues;
   std::array<SvmRecord, kMaxGpus * kSvmRanges> svm;
   std::array<BoRecord, kMaxBos> bos;
+  std::array<GemRecord, kMaxGems> gems;
   alignas(4096) std::array<std::array<std::uint8_t, kUserptrBytes>, kMaxGpus> userptr;
   alignas(4096) std::array<std::array<std::uint8_t, kSvmBytes>, kMaxGpus> svm_memory;
 };

@@ -15,6 +15,7 @@
 #include "subject_device.h"
 #include "subject_events.h"
 #include "subject_files.h"
+#include "subject_gem.h"
 #include "subject_queues.h"
 #include "subject_svm.h"
 
@@ -163,7 +164,7 @@ Result<void> start_without_kfd(Arena& arena, const Options& options,
   }
   arena.shape = Shape::RenderOnly;
   SLUICE_TRY(open_render_nodes(arena, options, topology));
-  if (options.gem_bo) SLUICE_TRY(add_gem_bos(arena));
+  SLUICE_TRY(add_gem_bos(arena, options));
   return finish_files(arena, options);
 }
 
@@ -185,7 +186,7 @@ Result<void> start_with_kfd(Arena& arena, const Options& options, const std::vec
   if (options.svm) SLUICE_TRY(add_svm_ranges(arena));
   for (std::uint32_t i = 0; i < arena.num_gpus && options.queues; ++i)
     SLUICE_TRY(add_queues(arena, i, topology[i], options));
-  if (options.gem_bo) SLUICE_TRY(add_gem_bos(arena));
+  SLUICE_TRY(add_gem_bos(arena, options));
   if (options.run_queues) SLUICE_TRY(start_queues(arena));
   if (options.waiter) SLUICE_TRY(start_waiter(arena));
   return finish_files(arena, options);

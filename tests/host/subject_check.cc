@@ -14,6 +14,7 @@
 #include "subject_device.h"
 #include "subject_events.h"
 #include "subject_files.h"
+#include "subject_gem.h"
 #include "subject_queues.h"
 #include "subject_svm.h"
 
@@ -36,7 +37,7 @@ Result<void> check_map(const Arena& arena, const MapRecord& map) {
       return Error{ENOMEM, name_of_map(map) + " is gone"};
     }
   }
-  if (map.bo == kNoBo) return {};  // a GEM BO: checked as such
+  if (map.bo >= kGemBoBase) return {};  // checked with its BO
   const BoRecord& bo = arena.bos[map.bo];
   // Registers: reading them means nothing. A running queue's memory: it knows.
   if (!has_contents(bo) || bo.role == BoRole::Running) return {};
@@ -162,8 +163,8 @@ Result<void> check_everything(Arena& arena) {
 Result<void> work_on(Arena& arena) {
   for (std::uint32_t i = 0; i < arena.num_gpus; ++i) {
     if (arena.kfd_fd >= 0) SLUICE_TRY(work_bo(arena, i));
-    if (arena.gpus[i].gem_handle != 0 && arena.gpus[i].render_fd >= 0) SLUICE_TRY(work_gem_bo(arena, i));
   }
+  SLUICE_TRY(work_gem_bos(arena));
   if (arena.kfd_fd < 0) return {};
   SLUICE_TRY(work_events(arena));
   if (arena.waiter.tid != 0) SLUICE_TRY(work_waiter(arena));

@@ -21,11 +21,11 @@
 
 #include "pipeline/units.h"
 #include "subject_bos.h"
+#include "subject_gem.h"
 
 namespace sluice::subject {
 namespace {
 
-constexpr std::uint64_t kGemBytes = kMiB;
 constexpr std::uint32_t kFirstMinorWithExport = 12;  // EXPORT_DMABUF
 
 // libhsakmt's shared memory: a magic number, "HSA" read as a number, and a count.
@@ -71,34 +71,8 @@ void close_fd(std::int32_t& fd) {
   fd = -1;
 }
 
-// ---- GEM BOs and dma-bufs
+// ---- dma-bufs
 // ----------------------------------------------------------------------------------------------------------
-
-Result<std::uint32_t> create_gem(int render_fd) {
-  drm_amdgpu_gem_create create{};
-  create.in.bo_size = kGemBytes;
-  create.in.alignment = kGpuPageBytes;
-  create.in.domains = AMDGPU_GEM_DOMAIN_VRAM;
-  create.in.domain_flags = AMDGPU_GEM_CREATE_CPU_ACCESS_REQUIRED;
-  SLUICE_TRY(device_ioctl(render_fd, DRM_IOCTL_AMDGPU_GEM_CREATE, &create, "GEM_CREATE"));
-  return std::uint32_t{create.out.handle};
-}
-
-Result<std::uint64_t> gem_mmap_offset(int render_fd, std::uint32_t handle) {
-  drm_amdgpu_gem_mmap where{};
-  where.in.handle = handle;
-  SLUICE_TRY(device_ioctl(render_fd, DRM_IOCTL_AMDGPU_GEM_MMAP, &where, "GEM_MMAP"));
-  return std::uint64_t{where.out.addr_ptr};
-}
-
-// A map of a GEM BO.
-Result<std::span<std::uint8_t>> map_gem(int render_fd, std::uint32_t handle) {
-  SLUICE_TRY_ASSIGN(const std::uint64_t offset, gem_mmap_offset(render_fd, handle));
-  void* map =
-      ::mmap(nullptr, kGemBytes, PROT_READ | PROT_WRITE, MAP_SHARED, render_fd, static_cast<off_t>(offset));
-  if (map == MAP_FAILED) return make_error(errno, "mmap of a GEM BO");
-  return std::span(static_cast<std::uint8_t*>(map), kGemBytes);
-}
 
 Pattern dmabuf_data(const Arena& arena) {
   return Pattern{arena.dmabuf_seed, arena.dmabuf_bytes, arena.dmabuf_zero};
@@ -118,10 +92,10 @@ Result<UniqueFd> make_dmabuf(Arena& arena) {
     return Error{EINVAL, "there is no BO for a dma-buf"};
   }
   const int render_fd = arena.gpus[0].render_fd;
-  SLUICE_TRY_ASSIGN(const std::uint32_t handle, create_gem(render_fd));
-  arena.dmabuf_bytes = kGemBytes;
+  SLUICE_TRY_ASSIGN(const std::uint32_t handle, create_plain_gem(render_fd));
+  arena.dmabuf_bytes = kPlainGemBytes;
   arena.dmabuf_seed = mix(arena.seed);
-  SLUICE_TRY_ASSIGN(const std::span<std::uint8_t> bytes, map_gem(render_fd, handle));
+  SLUICE_TRY_ASSIGN(const std::span<std::uint8_t> bytes, map_plain_gem(render_fd, handle));
   dmabuf_data(arena).fill(bytes, 0);
   (void)::munmap(bytes.data(), bytes.size());
   int fd = -1;
@@ -307,55 +281,6 @@ Result<void> end_child(Arena& arena) {
   while (::waitpid(arena.child, nullptr, 0) < 0 && errno == EINTR) {
   }
   arena.child = 0;
-  return {};
-}
-
-// ---- GEM BOs
-// ----------------------------------------------------------------------------------------------------------
-
-Result<void> add_gem_bos(Arena& arena) {
-  for (std::uint32_t i = 0; i < arena.num_gpus; ++i) {
-    GpuRecord& gpu = arena.gpus[i];
-    SLUICE_TRY_ASSIGN(gpu.gem_handle, create_gem(gpu.render_fd));
-    SLUICE_TRY_ASSIGN(const std::uint64_t offset, gem_mmap_offset(gpu.render_fd, gpu.gem_handle));
-    SLUICE_TRY_ASSIGN(const std::string path, render_path(gpu.render_fd));
-    gpu.gem_address = gpu.next_va;
-    gpu.next_va += 2 * kGemBytes;
-    gpu.gem_seed = mix(arena.seed + 0x4745'4d00 + i);
-    NewMap map{.address = gpu.gem_address, .bytes = kGemBytes, .offset = offset, .fd = gpu.render_fd};
-    map.prot = PROT_READ | PROT_WRITE;
-    SLUICE_TRY(add_map(arena, map, path.c_str()));
-    arena.maps[arena.num_maps - 1].bo = kNoBo;
-    Pattern{gpu.gem_seed, kGemBytes, arena.zero_percent}.fill(
-        {reinterpret_cast<std::uint8_t*>(gpu.gem_address), kGemBytes}, 0);
-  }
-  return {};
-}
-
-Result<void> check_gem_bos(const Arena& arena) {
-  for (std::uint32_t i = 0; i < arena.num_gpus; ++i) {
-    const GpuRecord& gpu = arena.gpus[i];
-    if (gpu.gem_handle == 0) continue;
-    if (gpu.render_fd >= 0) SLUICE_TRY(gem_mmap_offset(gpu.render_fd, gpu.gem_handle));  // the handle exists
-    const auto difference = Pattern{gpu.gem_seed, kGemBytes, arena.zero_percent}.first_difference(
-        {reinterpret_cast<const std::uint8_t*>(gpu.gem_address), kGemBytes}, 0);
-    if (difference)
-      return Error{
-          EIO, "the GEM BO of GPU " + std::to_string(i) + " differs at byte " + std::to_string(*difference)};
-  }
-  return {};
-}
-
-Result<void> work_gem_bo(const Arena& arena, std::uint32_t gpu) {
-  const int fd = arena.gpus[gpu].render_fd;
-  SLUICE_TRY_ASSIGN(const std::uint32_t handle, create_gem(fd));
-  SLUICE_TRY_ASSIGN(const std::span<std::uint8_t> bytes, map_gem(fd, handle));
-  const Pattern pattern{arena.seed + arena.checks, kGemBytes, 0};
-  pattern.fill(bytes, 0);
-  const auto difference = pattern.first_difference(bytes, 0);
-  (void)::munmap(bytes.data(), bytes.size());
-  if (drmCloseBufferHandle(fd, handle) != 0) return make_error(errno, "GEM_CLOSE");
-  if (difference) return Error{EIO, "a new GEM BO differs at byte " + std::to_string(*difference)};
   return {};
 }
 

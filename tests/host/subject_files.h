@@ -25,10 +25,4 @@ Result<void> finish_files(Arena& arena, const Options& options);
 Result<void> check_files(const Arena& arena);
 Result<void> end_child(Arena& arena);
 
-// A BO of 1 MiB in VRAM through each render file (DRM, not KFD), mapped and filled.
-Result<void> add_gem_bos(Arena& arena);
-Result<void> check_gem_bos(const Arena& arena);
-// Allocates, maps, checks and frees another one.
-Result<void> work_gem_bo(const Arena& arena, std::uint32_t gpu);
-
 }  // namespace sluice::subject

@@ -45,6 +45,26 @@ bool parse_sizes(std::string_view text, Options* options) {
   return false;
 }
 
+// "1,3,70", or "count:N" for 1 to N.
+bool parse_handles(std::string_view text, std::vector<std::uint32_t>* handles) {
+  constexpr std::string_view kCount = "count:";
+  if (text.starts_with(kCount)) {
+    std::uint32_t count = 0;
+    if (!parse_number(text.substr(kCount.size()), &count)) return false;
+    for (std::uint32_t handle = 1; handle <= count; ++handle) handles->push_back(handle);
+    return true;
+  }
+  for (;;) {
+    const std::size_t comma = text.find(',');
+    std::uint32_t handle = 0;
+    if (!parse_number(text.substr(0, comma), &handle)) return false;
+    if (handle <= (handles->empty() ? 0 : handles->back())) return false;
+    handles->push_back(handle);
+    if (comma == std::string_view::npos) return true;
+    text.remove_prefix(comma + 1);
+  }
+}
+
 struct Flag {
   std::string_view name;
   bool Options::*member;
@@ -68,7 +88,6 @@ constexpr std::array kFlags = {
     Flag{"--map-dmabuf", &Options::map_dmabuf, true},
     Flag{"--dmabuf-fd", &Options::dmabuf_fd, true},
     Flag{"--inherited-kfd", &Options::inherited_kfd, true},
-    Flag{"--gem-bo", &Options::gem_bo, true},
     Flag{"--render-only", &Options::render_only, true},
     Flag{"--plain", &Options::plain, true},
 };
@@ -88,6 +107,7 @@ bool parse_value(std::string_view name, std::string_view value, Options* options
   if (name == "--gtt") return parse_size(value, &options->gtt_bytes);
   if (name == "--zero") return parse_number(value, &options->zero_percent);
   if (name == "--seed") return parse_number(value, &options->seed);
+  if (name == "--gem-handles") return parse_handles(value, &options->gem_handles);
   if (name == "--bos") return parse_sizes(value, options);
   if (name == "--one-bo") {
     options->sizes = BoSizes::One;
@@ -115,7 +135,8 @@ void usage() {
       "  --bos mixed|small|many|huge|count:N  --one-bo SIZE\n"
       "  --no-events  --no-queues  --no-userptr\n"
       "more in the process:\n"
-      "  --svm  --svm-context  --waiter  --run-queues  --hsakmt-shm  --gem-bo\n"
+      "  --svm  --svm-context  --waiter  --run-queues  --hsakmt-shm\n"
+      "  --gem-handles H,H,...|count:N      (BOs of each render file)\n"
       "files:\n"
       "  --second-kfd  --dup-kfd  --inherited-kfd  --no-kfd-fd  --second-render  --close-render-after-map\n"
       "  --dmabuf-fd  --map-dmabuf  --fork-child\n"

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "pipeline/units.h"
 
@@ -41,7 +42,8 @@ struct Options {
   bool dmabuf_fd = false;      // a dma-buf is open
   bool map_dmabuf = false;     // and its BO is mapped through it
   bool inherited_kfd = false;  // a file of /dev/kfd was opened by a process that is gone
-  bool gem_bo = false;         // a BO per GPU is allocated through the render file
+  // BOs that are allocated through each render file, by the handles they get, ascending.
+  std::vector<std::uint32_t> gem_handles;
 
   bool render_only = false;  // no /dev/kfd
   bool plain = false;        // no device

@@ -48,21 +48,20 @@ TEST_P(ShapeTest, BuildsChecksWorksAndEnds) {
 
 INSTANTIATE_TEST_SUITE_P(
     Shapes, ShapeTest,
-    ::testing::Values(Shape{"Default", {}}, Shape{"Svm", {"--svm"}}, Shape{"SvmContext", {"--svm-context"}},
-                      Shape{"Waiter", {"--waiter"}}, Shape{"SecondKfd", {"--second-kfd"}},
-                      Shape{"DupKfd", {"--dup-kfd"}}, Shape{"SecondRender", {"--second-render"}},
-                      Shape{"ForkChild", {"--fork-child"}},
-                      Shape{"CloseRenderAfterMap", {"--close-render-after-map"}},
-                      Shape{"NoKfdFd", {"--no-kfd-fd"}}, Shape{"MapDmabuf", {"--map-dmabuf"}},
-                      Shape{"DmabufFd", {"--dmabuf-fd"}}, Shape{"GemBo", {"--gem-bo"}},
-                      Shape{"RenderOnly", {"--render-only"}},
-                      Shape{"RenderOnlyGemBo", {"--render-only", "--gem-bo"}}, Shape{"Plain", {"--plain"}},
-                      Shape{"TenThousandBos", {"--bos", "count:10000", "--no-queues"}},
-                      Shape{"OneBo", {"--one-bo", "20M", "--no-queues"}},
-                      Shape{"LittleOfAll", {"--no-events", "--no-queues", "--no-userptr"}},
-                      Shape{"MuchAtOnce",
-                            {"--svm", "--waiter", "--second-kfd", "--dup-kfd", "--second-render",
-                             "--fork-child", "--gem-bo", "--dmabuf-fd"}}),
+    ::testing::Values(
+        Shape{"Default", {}}, Shape{"Svm", {"--svm"}}, Shape{"SvmContext", {"--svm-context"}},
+        Shape{"Waiter", {"--waiter"}}, Shape{"SecondKfd", {"--second-kfd"}}, Shape{"DupKfd", {"--dup-kfd"}},
+        Shape{"SecondRender", {"--second-render"}}, Shape{"ForkChild", {"--fork-child"}},
+        Shape{"CloseRenderAfterMap", {"--close-render-after-map"}}, Shape{"NoKfdFd", {"--no-kfd-fd"}},
+        Shape{"MapDmabuf", {"--map-dmabuf"}}, Shape{"DmabufFd", {"--dmabuf-fd"}},
+        Shape{"GemBo", {"--gem-handles", "1,3,70"}}, Shape{"RenderOnly", {"--render-only"}},
+        Shape{"RenderOnlyGemBos", {"--render-only", "--second-render", "--gem-handles", "count:100"}},
+        Shape{"Plain", {"--plain"}}, Shape{"TenThousandBos", {"--bos", "count:10000", "--no-queues"}},
+        Shape{"OneBo", {"--one-bo", "20M", "--no-queues"}},
+        Shape{"LittleOfAll", {"--no-events", "--no-queues", "--no-userptr"}},
+        Shape{"MuchAtOnce",
+              {"--svm", "--waiter", "--second-kfd", "--dup-kfd", "--second-render", "--fork-child",
+               "--gem-handles", "1,3,70", "--dmabuf-fd"}}),
     name_of_shape);
 
 // Kernels whose KFD exports no dma-bufs, and whose topology does not tell how large a context save area is.
@@ -74,7 +73,7 @@ TEST(OlderKernelTest, BuildsChecksWorksAndEnds) {
     Scene scene(machine, shipped_plugin_directory());
     const vamdgpu::QueueRunner runner(scene.machine().directory());
     const std::string ready = scene.start_subject(
-        {"--vram", "8M", "--gtt", "1M", "--svm", "--run-queues", "--map-dmabuf", "--gem-bo"});
+        {"--vram", "8M", "--gtt", "1M", "--svm", "--run-queues", "--map-dmabuf", "--gem-handles", "1,3,70"});
     ASSERT_TRUE(ready.starts_with("ready")) << ready;
     for (int round = 0; round < 2; ++round) {
       const std::string checked = scene.subject().ask("check");

@@ -53,8 +53,45 @@ TEST(LayoutProperty, PiecesTileTheFile) {
     ASSERT_EQ(file_offset, layout.file_bytes());
     for (std::uint32_t i = 0; i < layout.bo_count(); ++i) {
       if (sizes[i] == 0) continue;
-      ASSERT_EQ(layout.last_chunk_of(i), (layout.bo_begin(i) + sizes[i] - 1) / chunk_bytes);
+      const std::uint64_t last = (layout.bo_begin(i) + sizes[i] - 1) / chunk_bytes;
+      ASSERT_EQ(layout.chunks_of_bo(i), last - layout.bo_begin(i) / chunk_bytes + 1);
     }
+  }
+}
+
+// A file for each BO is what a layout of that BO alone is, and chunks are numbered through all of them.
+TEST(LayoutProperty, AFileForEachBoIsALayoutForEachBo) {
+  for (std::uint64_t seed = 0; seed < 1000; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    test::Rng rng(seed);
+    std::vector<std::uint64_t> sizes(rng.between(0, 20));
+    for (std::uint64_t& size : sizes) size = rng.percent(20) ? 0 : rng.between(1, 3000);
+    const std::uint64_t chunk_bytes = std::uint64_t{16} << rng.between(0, 8);
+    const ImageLayout all = std::move(ImageLayout::make_file_per_bo(sizes, chunk_bytes)).value();
+    std::uint64_t index = 0;
+    for (std::uint32_t bo = 0; bo < sizes.size(); ++bo) {
+      const ImageLayout one = std::move(ImageLayout::make({&sizes[bo], 1}, chunk_bytes)).value();
+      ASSERT_EQ(all.file_bytes(bo), one.file_bytes());
+      ASSERT_EQ(all.chunks_of_file(bo), one.chunk_count());
+      for (std::uint64_t i = 0; i < one.chunk_count(); ++i, ++index) {
+        const Chunk chunk = all.chunk(index);
+        const Chunk alone = one.chunk(i);
+        ASSERT_EQ(chunk.index, index);
+        ASSERT_EQ(chunk.file, bo);
+        ASSERT_EQ(chunk.file_offset, alone.file_offset);
+        ASSERT_EQ(chunk.length, alone.length);
+        auto pieces = all.pieces(chunk);
+        auto expected = one.pieces(alone);
+        Piece piece, its;
+        while (expected.next(its)) {
+          ASSERT_TRUE(pieces.next(piece));
+          if (!its.is_header()) its.bo = bo;
+          ASSERT_EQ(piece, its);
+        }
+        ASSERT_FALSE(pieces.next(piece));
+      }
+    }
+    ASSERT_EQ(index, all.chunk_count());
   }
 }
 

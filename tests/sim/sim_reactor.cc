@@ -96,6 +96,10 @@ void SimReactor::write(Op& op, int fd, std::span<const std::byte> buffer, std::u
         rng_.between(1, latency_ns_max_));
 }
 
+void SimReactor::sync_data(Op& op, int fd) {
+  start(Pending{0, 0, Kind::Sync, &op, fd, nullptr, 0, 0, 0, {}}, rng_.between(1, latency_ns_max_));
+}
+
 void SimReactor::poll_readable(Op& op, int, std::chrono::nanoseconds timeout) {
   start(Pending{0, 0, Kind::Result, &op, -1, nullptr, 0, 0, 0, {}},
         std::min(rng_.between(1, latency_ns_max_), static_cast<std::uint64_t>(timeout.count())));
@@ -115,6 +119,7 @@ std::int32_t SimReactor::carry_out(const Pending& pending) {
     fault_fired_ = true;
     return -faults_.fail_errno;
   }
+  if (pending.kind == Kind::Sync) return 0;
   if (rng_.percent(faults_.stall_percent)) return rng_.percent(50) ? -EAGAIN : -EINTR;
   std::size_t bytes = pending.bytes;
   if (bytes > 1 && rng_.percent(faults_.short_percent))

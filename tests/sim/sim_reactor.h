@@ -28,7 +28,7 @@ namespace sluice::sim {
 struct Faults {
   unsigned short_percent = 0;          // of reads and writes
   unsigned stall_percent = 0;          // EAGAIN or EINTR instead of a transfer
-  std::uint64_t fail_op = UINT64_MAX;  // the n-th read or write completes with -fail_errno
+  std::uint64_t fail_op = UINT64_MAX;  // the n-th read, write or sync completes with -fail_errno
   int fail_errno = 0;
   std::uint64_t break_wait = UINT64_MAX;  // the n-th wait() fails with EIO, and so does every later one
 };
@@ -40,6 +40,7 @@ class SimReactor final : public Reactor {
 
   void read(Op& op, int fd, std::span<std::byte> buffer, std::uint64_t offset) override;
   void write(Op& op, int fd, std::span<const std::byte> buffer, std::uint64_t offset) override;
+  void sync_data(Op& op, int fd) override;
   void poll_readable(Op& op, int fd, std::chrono::nanoseconds timeout) override;
   void post(Op& op, std::int32_t result) override;
   Result<std::size_t> wait(std::span<Completion> out) override;
@@ -59,7 +60,7 @@ class SimReactor final : public Reactor {
   const std::vector<std::uint8_t>& written() const { return written_; }
 
  private:
-  enum class Kind : std::uint8_t { Read, Write, Result };
+  enum class Kind : std::uint8_t { Read, Write, Sync, Result };
   struct Pending {
     std::uint64_t due_ns = 0;
     std::uint64_t order = 0;  // among equals, as started

@@ -238,7 +238,7 @@ void run_seed(World& world, std::uint64_t seed, Direction direction, Totals& tot
   SimReactor reactor(Rng(one.rng.next()), one.latency_ns_max, one.faults);
   SimCopy copy(direction, layout, reactor, direction == Direction::Dump ? one.bos : target,
                Rng(one.rng.next()), one.copy);
-  ChecksumStage checksum(direction, layout, reactor, one.block_bytes > 0 ? &table : nullptr,
+  ChecksumStage checksum(direction, layout, reactor, {&table, one.block_bytes > 0 ? 1U : 0U},
                          ChecksumOptions{}, nullptr);
   std::unique_ptr<FileSink> sink;
   std::unique_ptr<FileSource> source;

@@ -58,7 +58,7 @@ Result<PipelineStats> dump_to(int dir_fd, const std::string& name, BoList& bos, 
   SLUICE_TRY_ASSIGN(auto sink, FileSink::create(dir_fd, name, run.layout, run.reactor, run.file));
   MemoryCopy copy(Direction::Dump, run.layout, run.reactor, bos);
   SLUICE_TRY_ASSIGN(std::unique_ptr<SlotWorkers> workers, workers_of(run));
-  ChecksumStage checksum(Direction::Dump, run.layout, run.reactor, run.table, ChecksumOptions{}, nullptr,
+  ChecksumStage checksum(Direction::Dump, run.layout, run.reactor, run.tables(), ChecksumOptions{}, nullptr,
                          std::move(workers));
   const std::array<Stage*, 3> route{&copy, &checksum, sink.get()};
   Pipeline pipeline(run.layout, run.memory.slots, route, run.reactor);
@@ -75,8 +75,8 @@ Result<PipelineStats> restore_from(int dir_fd, const std::string& name, BoList& 
   SLUICE_TRY_ASSIGN(auto source, FileSource::open(dir_fd, name, run.layout, run.reactor, run.file));
   MemoryCopy copy(Direction::Restore, run.layout, run.reactor, bos);
   SLUICE_TRY_ASSIGN(std::unique_ptr<SlotWorkers> workers, workers_of(run));
-  ChecksumStage checksum(Direction::Restore, run.layout, run.reactor, run.table, ChecksumOptions{}, nullptr,
-                         std::move(workers));
+  ChecksumStage checksum(Direction::Restore, run.layout, run.reactor, run.tables(), ChecksumOptions{},
+                         nullptr, std::move(workers));
   const std::array<Stage*, 3> route{source.get(), &checksum, &copy};
   Pipeline pipeline(run.layout, run.memory.slots, route, run.reactor);
   return pipeline.run(nullptr, [&pipeline] {

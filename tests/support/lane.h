@@ -43,6 +43,8 @@ struct LaneRun {
   SumTable* table = nullptr;
   FileOptions file;
   unsigned checksum_workers = 0;  // 0: inline
+
+  std::span<SumTable> tables() const { return {table, table != nullptr ? 1U : 0U}; }
 };
 
 // Both leave nothing but `name` (and that only on success) in the directory.

@@ -7,7 +7,7 @@
 namespace sluice::test {
 
 void move_chunk(Direction direction, const ImageLayout& layout, BoList& bos, Slot& slot) {
-  const std::uint64_t payload_bytes = layout.payload_bytes();
+  const std::uint64_t payload_bytes = layout.payload_bytes(slot.chunk.file);
   if (direction == Direction::Restore) {
     for (std::size_t unit = 0; unit < slot.zero_units.size(); ++unit) {
       const std::uint64_t begin = unit * kZeroUnitBytes;

@@ -44,8 +44,8 @@ struct Fixture {
 
   ChecksumStage stage(Direction direction, bool with_table = true) {
     return ChecksumStage(
-        direction, layout, *reactor, with_table ? &table : nullptr, ChecksumOptions{},
-        [](std::uint64_t offset, std::uint64_t) { return "BO at " + std::to_string(offset); });
+        direction, layout, *reactor, {&table, with_table ? 1U : 0U}, ChecksumOptions{},
+        [](std::uint32_t, std::uint64_t offset, std::uint64_t) { return "BO at " + std::to_string(offset); });
   }
 
   // Runs `chunk` through `stage` and returns what it said at last.

@@ -44,6 +44,7 @@ class ScriptedReactor final : public Reactor {
   void write(Op& op, int, std::span<const std::byte> buffer, std::uint64_t offset) override {
     calls.push_back({'w', &op, offset, buffer.size(), buffer.data()});
   }
+  void sync_data(Op& op, int) override { calls.push_back({'s', &op, 0, 0, nullptr}); }
   void poll_readable(Op&, int, std::chrono::nanoseconds) override { ADD_FAILURE() << "a file is not polled"; }
   void post(Op& op, std::int32_t) override { calls.push_back({'p', &op, 0, 0, nullptr}); }
   Result<std::size_t> wait(std::span<Completion>) override { return make_error(EIO, "not used"); }

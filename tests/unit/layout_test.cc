@@ -41,9 +41,9 @@ TEST(Layout, ThreeBosOverThreeChunks) {
   EXPECT_EQ(layout.chunk(2).length, 2113544U);
   EXPECT_EQ(layout.chunk(2).length % 4096, 8U);
   EXPECT_EQ(pieces_of(layout, 2), (std::vector<Piece>{{1, 8376312, 0, 2109448}, {2, 0, 2109448, 4096}}));
-  EXPECT_EQ(layout.last_chunk_of(0), 0U);
-  EXPECT_EQ(layout.last_chunk_of(1), 2U);
-  EXPECT_EQ(layout.last_chunk_of(2), 2U);
+  EXPECT_EQ(layout.chunks_of_bo(0), 1U);
+  EXPECT_EQ(layout.chunks_of_bo(1), 3U);
+  EXPECT_EQ(layout.chunks_of_bo(2), 1U);
 }
 
 TEST(Layout, EmptyBosYieldNoPiece) {
@@ -63,6 +63,31 @@ TEST(Layout, AHugeBoIsArithmetic) {
   const ImageLayout layout = layout_of({1024 * kGiB}, 4 * kMiB);
   EXPECT_EQ(layout.chunk_count(), 262145U);
   EXPECT_EQ(pieces_of(layout, 262144), (std::vector<Piece>{{0, 1024 * kGiB - 8, 0, 8}}));
+}
+
+TEST(Layout, AFileForEachBoBeginsWithAHeaderAndAChunkOfItsOwn) {
+  const std::vector<std::uint64_t> sizes{8, 40, 0, 24};
+  const ImageLayout layout = std::move(ImageLayout::make_file_per_bo(sizes, 16)).value();
+  ASSERT_EQ(layout.file_count(), 4U);
+  EXPECT_EQ(layout.all_payload_bytes(), 72U);
+  EXPECT_EQ(layout.all_file_bytes(), 104U);
+  EXPECT_EQ(layout.file_bytes(1), 48U);
+  EXPECT_EQ(layout.payload_bytes(1), 40U);
+  EXPECT_EQ(layout.chunks_of_file(1), 3U);
+  ASSERT_EQ(layout.chunk_count(), 7U);
+  EXPECT_EQ(pieces_of(layout, 0), (std::vector<Piece>{{Piece::kHeader, 0, 0, 8}, {0, 0, 8, 8}}));
+  EXPECT_EQ(layout.chunk(3).file, 1U);
+  EXPECT_EQ(layout.chunk(3).file_offset, 32U);
+  EXPECT_EQ(pieces_of(layout, 3), (std::vector<Piece>{{1, 24, 0, 16}}));
+  EXPECT_EQ(layout.chunk(4).length, 8U);  // of a BO without contents: a header alone
+  EXPECT_EQ(pieces_of(layout, 4), (std::vector<Piece>{{Piece::kHeader, 0, 0, 8}}));
+  EXPECT_EQ(pieces_of(layout, 6), (std::vector<Piece>{{3, 8, 0, 16}}));
+}
+
+TEST(Layout, NoBosAndAFileForEachIsNothing) {
+  const ImageLayout layout = std::move(ImageLayout::make_file_per_bo({}, 16)).value();
+  EXPECT_EQ(layout.file_count(), 0U);
+  EXPECT_EQ(layout.chunk_count(), 0U);
 }
 
 TEST(Layout, RefusesWhatNoFileHolds) {

@@ -96,6 +96,21 @@ TEST_P(ReactorTest, WhatCannotBeStartedCompletesWithItsErrno) {
   EXPECT_EQ(wait_for(op), -EBADF);
 }
 
+TEST_P(ReactorTest, SyncsAFileAndSaysWhenItCannot) {
+  const UniqueFd file = create("file");
+  ASSERT_EQ(::write(file.get(), "bytes", 5), 5);
+  Op op;
+  reactor_->sync_data(op, file.get());
+  EXPECT_EQ(wait_for(op), 0);
+  std::array<int, 2> pipe{};
+  ASSERT_EQ(::pipe2(pipe.data(), O_CLOEXEC), 0);
+  const UniqueFd read_end(pipe[0]), write_end(pipe[1]);
+  reactor_->sync_data(op, write_end.get());
+  EXPECT_EQ(wait_for(op), -EINVAL);
+  reactor_->sync_data(op, -1);
+  EXPECT_EQ(wait_for(op), -EBADF);
+}
+
 TEST_P(ReactorTest, MoreOpsThanTheOutputHolds) {
   const UniqueFd fd = create("file");
   Bytes data(4096);

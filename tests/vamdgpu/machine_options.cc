@@ -28,7 +28,8 @@ enum Option {
   kGpuIds,
   kNodeOrder,
   kLinux,
-  kChangeHandle
+  kChangeHandle,
+  kListHandles
 };
 
 template <typename Number>
@@ -100,7 +101,8 @@ constexpr option kMachineOptions[] = {{"gpus", required_argument, nullptr, kGpus
                                       {"gpu-ids", required_argument, nullptr, kGpuIds},
                                       {"node-order", required_argument, nullptr, kNodeOrder},
                                       {"linux", required_argument, nullptr, kLinux},
-                                      {"change-handle", no_argument, nullptr, kChangeHandle}};
+                                      {"change-handle", no_argument, nullptr, kChangeHandle},
+                                      {"list-handles", no_argument, nullptr, kListHandles}};
 
 bool take_machine_option(int which, const char* argument, MachineOptions* machine) {
   switch (which) {
@@ -129,6 +131,9 @@ bool take_machine_option(int which, const char* argument, MachineOptions* machin
     case kChangeHandle:
       machine->change_handle = true;
       return true;
+    case kListHandles:
+      machine->list_handles = true;
+      return true;
     default:
       return false;
   }
@@ -148,6 +153,7 @@ const char* const kMachineOptionsHelp =
     "  --gpu-ids N,N...   KFD's ids, by GPU, 1 to 65535 (a hash)\n"
     "  --node-order I,I...  GPUs (from 0) in the order of their topology nodes (0,1,2...)\n"
     "  --change-handle    the DRM driver has DRM_IOCTL_GEM_CHANGE_HANDLE\n"
+    "  --list-handles     the DRM driver lists BOs, as that of Linux 7.2 does\n"
     "  --linux RELEASE    whose driver it resembles: 6.1, 6.12 or 7.2";
 
 int parse_options(int argc, char** argv, const std::vector<OwnOption>& own, MachineOptions* machine) {

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <csignal>
 #include <cstdio>
 #include <functional>
@@ -134,7 +135,7 @@ class OnMachine : public ::testing::Test {
 
   // The session of the subject's process, found as the plugin finds it.
   CriuSession& open_session(const Task& subject) {
-    const auto files = open_device_files({subject.pid()}, kfd_device_number().value());
+    const auto files = open_device_files({subject.pid()}, std::array{kfd_device_number().value()});
     EXPECT_TRUE(files.ok()) << files.error().what;
     EXPECT_EQ(files->size(), 2U);  // two files, one KFD process
     auto fd = take_descriptor(files->front().holders.front());
@@ -236,7 +237,7 @@ TEST_F(OnMachine, a_process_is_checkpointed_and_restored) {
 
   // A process restored on other GPUs is still known by its own names for them.
   restored.seize();
-  const auto again = open_device_files({restored.pid()}, kfd_device_number().value());
+  const auto again = open_device_files({restored.pid()}, std::array{kfd_device_number().value()});
   ASSERT_TRUE(again.ok());
   ASSERT_EQ(again->size(), 1U);
   CriuSession& second =
@@ -281,7 +282,7 @@ TEST_F(OnMachine, two_files_of_one_process_are_told_from_one_that_was_inherited)
   parent.seize();
   seize_process(child);
 
-  const auto files = open_device_files({child}, kfd_device_number().value());
+  const auto files = open_device_files({child}, std::array{kfd_device_number().value()});
   ASSERT_TRUE(files.ok()) << files.error().what;
   ASSERT_EQ(files->size(), 3U);  // in order of their numbers: inherited, own, second
   std::vector<UniqueFd> fds;
@@ -301,7 +302,7 @@ TEST_F(OnMachine, two_files_of_one_process_are_told_from_one_that_was_inherited)
 TEST_F(OnMachine, a_process_that_is_not_traced_is_refused_with_the_reason) {
   const Task subject([&] { return be_a_subject(topology); });
   ASSERT_EQ(subject.report().err, 0) << "step " << subject.report().value;
-  const auto files = open_device_files({subject.pid()}, kfd_device_number().value());
+  const auto files = open_device_files({subject.pid()}, std::array{kfd_device_number().value()});
   ASSERT_TRUE(files.ok()) << files.error().what;
   auto fd = take_descriptor(files->front().holders.front());
   ASSERT_TRUE(fd.ok()) << fd.error().what;

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <csignal>
 #include <functional>
 
@@ -117,7 +118,7 @@ TEST(Processes, an_open_file_has_its_holders_whatever_their_descriptors) {
   ASSERT_TRUE(first.trace());
   ASSERT_TRUE(second.trace());
 
-  const auto files = open_device_files({first.pid(), second.pid()}, kNull);
+  const auto files = open_device_files({first.pid(), second.pid()}, std::array{kNull});
   ASSERT_TRUE(files.ok()) << files.error().what;
   std::vector<std::vector<FileHolder>> found;
   for (const OpenFile& file : *files) {

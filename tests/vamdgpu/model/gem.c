@@ -217,7 +217,7 @@ static int list_handles(const struct vam_call* call, struct vam_gem_list_args* a
   for (id = 0; (h = vam_idr_next(m, &f->gem, &id)); ++id) {
     const struct vam_bo* bo = VAM_BO_AT(m, VAM_HANDLE_AT(m, h)->bo);
     struct vam_gem_list_entry entry = {
-        id, bo->gpu != f->gpu, bo->size, bo->domains, bo->gem_flags & VAM_GEM_SETTABLE, bo->alignment};
+        id, bo->gpu != f->gpu, bo->size, bo->domains, bo->gem_flags & VAM_GEM_SETTABLE, bo->alignment / VAM_PAGE};
     if (call->os->copy_out(call, args->entries + count++ * sizeof(entry), &entry, sizeof(entry)))
       return -VAM_EFAULT;
   }

@@ -194,6 +194,11 @@ TEST(MachineOptions, SizesHaveUnitsAndBounds) {
     EXPECT_FALSE(parsed({"--vram", size}).has_value()) << size;
 }
 
+TEST(MachineOptions, AnOlderKernelMayBeMadeToListBos) {
+  EXPECT_EQ(describe(*parsed({"--linux", "6.1"})).config.list_handles, 0u);
+  EXPECT_EQ(describe(*parsed({"--linux", "6.1", "--list-handles"})).config.list_handles, 1u);
+}
+
 TEST(MachineOptions, ChangeHandleIsOffUnlessAskedFor) {
   EXPECT_EQ(describe(*parsed({})).config.change_handle, 0u);
   EXPECT_EQ(describe(*parsed({"--change-handle"})).config.change_handle, 1u);

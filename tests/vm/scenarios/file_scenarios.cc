@@ -145,21 +145,6 @@ TEST_F(Files, InheritedFileOfAProcessThatIsGoneIsRefusedByName) {
   EXPECT_EQ(subject_->quit(), 0);
 }
 
-// Whether the kernel lists BOs of a render node (7.2) or not: those that are mapped do not get lost.
-TEST_F(Files, BosOfARenderNodeAreRefusedByName) {
-  load();
-  ASSERT_NO_FATAL_FAILURE(start_subject(with({"--gem-bo"})));
-  expect_refused("BOs allocated or imported through a render node are not supported yet");
-  EXPECT_EQ(subject_->quit(), 0);
-}
-
-TEST_F(Files, BosOfARenderNodeWithoutKfdAreRefusedByName) {
-  load();
-  ASSERT_NO_FATAL_FAILURE(start_subject({"--render-only", "--gem-bo"}));
-  expect_refused("BOs allocated or imported through a render node are not supported yet");
-  EXPECT_EQ(subject_->quit(), 0);
-}
-
 // What no plugin can mend.
 TEST_F(Files, AMappedDmaBufIsNamed) {
   load();

@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <exception>
 #include <fstream>
@@ -201,6 +202,28 @@ void write_file(const std::filesystem::path& path, const std::string& text) {
 
 void become_subreaper() {
   if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) fail("PR_SET_CHILD_SUBREAPER");
+}
+
+Strings possessions_of(pid_t pid) {
+  const std::filesystem::path proc = "/proc/" + std::to_string(pid);
+  Strings all;
+  for (const auto& entry : std::filesystem::directory_iterator(proc / "fd"))
+    all.push_back("fd " + entry.path().filename().string());
+  std::size_t threads = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(proc / "task"))
+    threads += entry.exists() ? 1 : 0;
+  all.push_back("threads " + std::to_string(threads));
+  std::ifstream maps(proc / "maps");
+  for (std::string line; std::getline(maps, line);) {
+    std::istringstream words(line);
+    std::string range, rights, offset, device, inode, path;
+    words >> range >> rights >> offset >> device >> inode >> path;
+    // Memory is cut and joined as the kernel likes, files are not. Render nodes may have other numbers.
+    if (path.empty() || path.front() != '/') continue;
+    all.push_back(path.substr(0, path.find_last_not_of("0123456789") + 1) + " at " + range + " " + rights);
+  }
+  std::sort(all.begin(), all.end());
+  return all;
 }
 
 }  // namespace sluice::vm_test

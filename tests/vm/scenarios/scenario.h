@@ -61,6 +61,7 @@ class Scenario : public testing::Test {
   std::optional<GuestSubject> subject_;
   std::optional<Criu> criu_;
   pid_t dumped_pid_ = 0;
+  Strings possessions_;  // of the dumped process
 
   // What the kernel has said up to now was asked for.
   void forgive_kernel_log() { kernel_log_.emplace(); }

@@ -57,9 +57,9 @@ CriuVersion ask_version() {
 }
 
 //                                        since      inventory vDSO frozen server network lock
-constexpr std::array<CriuTraits, 3> kTraits = {{{{3, 17, 0}, false, false, false, false, "nftables"},
-                                                {{4, 1, 0}, true, false, true, false, "skip"},
-                                                {{4, 2, 0}, true, true, true, true, "skip"}}};
+constexpr std::array<CriuTraits, 3> kTraits = {{{{3, 17, 0}, false, false, false, false, false, "nftables"},
+                                                {{4, 1, 0}, true, false, true, true, false, "skip"},
+                                                {{4, 2, 0}, true, true, true, true, true, "skip"}}};
 
 }  // namespace
 

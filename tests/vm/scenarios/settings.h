@@ -42,6 +42,7 @@ struct CriuTraits {
   CriuVersion since;
   bool inventory_of_plugins;  // images name the plugins they need
   bool new_vdso_layout;       // moves a process from a kernel whose vDSO has more data pages than it knew
+  bool takes_map_fds;         // takes the descriptor that UPDATE_VMA_MAP gives, instead of a dup of it
   bool begins_when_frozen;    // has CHECKPOINT_DEVICES: contents flow from the moment all tasks are frozen
   bool has_content_server;    // has POST_FORKING: contents flow while tasks restore their own memory
   const char* network_lock;   // option for a dump of a network namespace without iptables

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: MIT
+#include "drm/gem_restore.h"
+
+#include <libdrm/amdgpu_drm.h>
+#include <libdrm/drm.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "drm/drm_call.h"
+
+namespace sluice::drm {
+namespace {
+
+// DRM_IOCTL_GEM_CHANGE_HANDLE, newer than Debian 12's headers.
+struct ChangeHandleArgs {
+  std::uint32_t handle;
+  std::uint32_t new_handle;
+};
+constexpr unsigned long kIoctlChangeHandle = DRM_IOWR(0xD2, ChangeHandleArgs);
+static_assert(kIoctlChangeHandle == 0xC00864D2);
+
+std::string words_of(const GemBo& bo) {
+  return "GEM handle " + std::to_string(bo.handle) + " (" + std::to_string(bo.bytes) + " bytes)";
+}
+
+}  // namespace
+
+GemRestore::~GemRestore() {
+  for (const std::uint32_t handle : placeholders_) close(handle);
+}
+
+Result<void> GemRestore::create(const GemBo& bo) {
+  SLUICE_TRY_ASSIGN(std::uint32_t handle, create_anywhere(bo));
+  if (handle < bo.handle && can_change_) {
+    ChangeHandleArgs args{handle, bo.handle};
+    const int err = drm_call(fd_, kIoctlChangeHandle, &args);
+    if (err == 0) handle = bo.handle;
+    if (err == EINVAL) can_change_ = false;
+    if (err != 0 && err != EINVAL) return make_error(err, "move a BO to " + words_of(bo));
+  }
+  if (handle < bo.handle) {
+    close(handle);
+    SLUICE_TRY(hold_handles_below(bo.handle));
+    SLUICE_TRY_ASSIGN(handle, create_anywhere(bo));
+  }
+  if (handle != bo.handle) {
+    return make_error(EEXIST, words_of(bo) + " cannot be had: the kernel gave " + std::to_string(handle));
+  }
+  ++created_;
+  for (const GemMapping& mapping : bo.mappings) SLUICE_TRY(map(bo, mapping));
+  return {};
+}
+
+Result<std::uint32_t> GemRestore::create_anywhere(const GemBo& bo) const {
+  drm_amdgpu_gem_create args{};
+  args.in.bo_size = bo.bytes;
+  args.in.alignment = bo.alignment_bytes;
+  args.in.domains = bo.domains;
+  args.in.domain_flags = bo.alloc_flags;
+  if (const int err = drm_call(fd_, DRM_IOCTL_AMDGPU_GEM_CREATE, &args); err != 0)
+    return make_error(err, "create the BO of " + words_of(bo));
+  return std::uint32_t{args.out.handle};
+}
+
+// Afterwards `wanted` is the lowest handle that is free.
+Result<void> GemRestore::hold_handles_below(std::uint32_t wanted) {
+  if (wanted - 1 - created_ > kMostPlaceholders) {
+    return make_error(E2BIG, "GEM handle " + std::to_string(wanted) + " needs more than " +
+                                 std::to_string(kMostPlaceholders) +
+                                 " placeholders below it on this kernel, which cannot change handles");
+  }
+  const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  const GemBo placeholder{0, page, page, AMDGPU_GEM_DOMAIN_CPU, 0, {}};
+  for (;;) {
+    auto handle = create_anywhere(placeholder);
+    if (!handle) return explain("hold the handles below " + std::to_string(wanted), handle.error());
+    if (*handle >= wanted) {
+      close(*handle);
+      return {};
+    }
+    placeholders_.push_back(*handle);
+  }
+}
+
+Result<void> GemRestore::map(const GemBo& bo, const GemMapping& mapping) const {
+  drm_amdgpu_gem_va args{};
+  args.handle = bo.handle;
+  args.operation = AMDGPU_VA_OP_MAP;
+  args.flags = static_cast<std::uint32_t>(mapping.flags);
+  args.va_address = mapping.address;
+  args.offset_in_bo = mapping.bo_offset;
+  args.map_size = mapping.bytes;
+  if (const int err = drm_call(fd_, DRM_IOCTL_AMDGPU_GEM_VA, &args); err != 0) {
+    return make_error(err, "map " + words_of(bo) + " at GPU address " + hex(mapping.address));
+  }
+  return {};
+}
+
+void GemRestore::close(std::uint32_t handle) const {
+  drm_gem_close args{};
+  args.handle = handle;
+  (void)drm_call(fd_, DRM_IOCTL_GEM_CLOSE, &args);
+}
+
+}  // namespace sluice::drm

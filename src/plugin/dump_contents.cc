@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: MIT
+#include "plugin/dump_contents.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+
+#include "plugin/image_files.h"
+#include "plugin/machine.h"
+
+namespace sluice::plugin {
+
+Result<void> DumpRun::note_dmabuf(int dmabuf, const std::string& owner) {
+  struct stat st {};
+  if (::fstat(dmabuf, &st) != 0) return make_error(errno, "fstat of a dma-buf");
+  const auto [known, is_new] = dmabufs.emplace(st.st_ino, owner);
+  if (is_new) return {};
+  return Error{EINVAL, owner + " is the same memory as " + known->second +
+                           ", shared by dma-buf; that is not supported yet"};
+}
+
+Result<void> DumpContents::start() {
+  started_ = true;
+  for (GpuContents& gpu : waiting_) {
+    gpu.turn = number_;  // the host asks in the order in which files were begun, and waits for each
+    if (!gpu.drm_minor) {
+      gpu.working_names.push_back(take_working_name(gpu.gpu_id));
+      continue;
+    }
+    for (const ContentBo& bo : gpu.bos)
+      gpu.working_names.push_back(unnamed_drm_pages_image(number_, *gpu.drm_minor, bo.number));
+  }
+  SLUICE_TRY_ASSIGN(job_, ContentsJob::dump(image_dir_fd(), std::exchange(waiting_, {}), run_.config,
+                                            run_.dump_id, run_.shared));
+  return {};
+}
+
+// One of the GPU's of an earlier dump, to be written over, or one that no file has.
+std::string DumpContents::take_working_name(std::uint32_t gpu_id) {
+  const std::string ending = pages_image_ending(gpu_id);
+  const auto old = std::find_if(run_.reusable_pages.begin(), run_.reusable_pages.end(),
+                                [&](const std::string& name) { return name.ends_with(ending); });
+  if (old == run_.reusable_pages.end()) return unnamed_pages_image(number_, gpu_id);
+  std::string name = std::move(*old);
+  run_.reusable_pages.erase(old);
+  return name;
+}
+
+Result<void> DumpContents::join(int id, std::vector<std::string>& images) {
+  times_.joined_ns = monotonic_ns();
+  Result<void> done = job_->wait([](const std::string& line) { log_line(Level::Info, line); });
+  log_lines(job_->take_log_lines());
+  SLUICE_TRY(done);
+  std::vector<std::string> names = job_->image_names(id);
+  std::move(names.begin(), names.end(), std::back_inserter(images));
+  return job_->commit(id);
+}
+
+void DumpContents::write_stats(int id, std::vector<std::string>& images) {
+  times_.ended_ns = monotonic_ns();
+  plugin::write_stats(Direction::Dump, id, times_, job_->outcomes());
+  images.push_back(stats_name(Direction::Dump, id));
+  job_.reset();
+}
+
+}  // namespace sluice::plugin

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: MIT
+// What one dump's open files have in common, and how the GPU memory of one of them gets into pages files: it
+// flows beside whatever the host does, under working names, and is given its names when the host has said
+// which file it is.
+//
+// Main thread only.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kfd/topology.h"
+#include "plugin/config.h"
+#include "plugin/contents.h"
+#include "plugin/stats.h"
+
+namespace sluice::plugin {
+
+// Where the BOs of render nodes lie: their ends by render minor and mmap offset.
+using BoRanges = std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint64_t>;
+
+// What all open files of one dump have in common. Outlives them.
+struct DumpRun {
+  Config config;
+  kfd::Topology topology;  // local
+  DumpId dump_id{};
+  std::uint32_t kfd_minor_version = 0;
+  SharedByJobs shared;
+  // Names of pages files of an earlier dump that may be written over.
+  std::vector<std::string> reusable_pages;
+  BoRanges render_bos;                   // of all render files
+  std::map<ino_t, std::string> dmabufs;  // that BOs were exported as, and whose they are
+  unsigned begun = 0;                    // open files with contents
+
+  // A BO that two of the tree's files, or processes, have is one dma-buf: EINVAL, naming both. `dmabuf`:
+  // borrowed; it must stay known to the kernel for as long as its BO has an owner.
+  Result<void> note_dmabuf(int dmabuf, const std::string& owner);
+};
+
+class DumpContents {
+ public:
+  explicit DumpContents(DumpRun& run) : run_(run), number_(run.begun++) { times_.began_ns = monotonic_ns(); }
+
+  // GPUs whose contents have not been started yet.
+  std::vector<GpuContents>& waiting() { return waiting_; }
+
+  // Starts a lane for each of them.
+  Result<void> start();
+  bool started() const { return started_; }
+
+  // Joins the lanes and gives the files their names under `id`. Names go to `images` before there are such
+  // files.
+  Result<void> join(int id, std::vector<std::string>& images);
+
+  // The last step, when the metadata stand as well: what it took, as sluice-stats-dump-<id>.json.
+  void write_stats(int id, std::vector<std::string>& images);
+
+ private:
+  std::string take_working_name(std::uint32_t gpu_id);
+
+  DumpRun& run_;
+  unsigned number_;
+  FileTimes times_;
+  std::vector<GpuContents> waiting_;
+  bool started_ = false;
+  std::unique_ptr<ContentsJob> job_;
+};
+
+}  // namespace sluice::plugin

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: MIT
+#include "plugin/map_runs.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "criu-mm.pb-c.h"
+#include "pipeline/unique_fd.h"
+
+namespace sluice::plugin {
+
+namespace {
+
+// Before the message: two magic numbers and its length.
+constexpr std::uint32_t kCommonMagic = 0x54564319;
+constexpr std::uint32_t kMmMagic = 0x57492820;
+constexpr std::size_t kHeaderBytes = 3 * sizeof(std::uint32_t);
+constexpr std::uint64_t kLargestBytes = 256ULL << 20;
+
+// Bits of vma_entry.status.
+constexpr std::uint32_t kRegular = 1U << 0;
+constexpr std::uint32_t kFileShared = 1U << 7;
+constexpr std::uint32_t kMemfd = 1U << 14;
+constexpr std::uint32_t kPlugin = 1U << 27;
+
+struct FreeMm {
+  void operator()(MmEntry* mm) const { mm_entry__free_unpacked(mm, nullptr); }
+};
+
+// What tells one run from the next.
+struct Opened {
+  std::uint64_t file = 0;
+  std::uint32_t flags = 0;
+  bool memfd = false;
+
+  bool operator==(const Opened&) const = default;
+};
+
+Opened opened_for(const VmaEntry& vma) {
+  const std::uint32_t guess = (vma.prot & PROT_WRITE) != 0 ? O_RDWR : O_RDONLY;  // CRIU's, of old images
+  return {vma.shmid, vma.has_fdflags != 0 ? vma.fdflags : guess, (vma.status & kMemfd) != 0};
+}
+
+}  // namespace
+
+Result<MapRuns> MapRuns::read(int image_dir, std::uint32_t pid) {
+  const std::string name = "mm-" + std::to_string(pid) + ".img";
+  const UniqueFd fd(::openat(image_dir, name.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) return make_error(errno, "open " + name);
+  struct stat st {};
+  if (::fstat(fd.get(), &st) != 0) return make_error(errno, "stat " + name);
+  if (static_cast<std::uint64_t>(st.st_size) > kLargestBytes) return make_error(EFBIG, name);
+  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(st.st_size));
+  for (std::size_t have = 0; have < bytes.size();) {
+    const ssize_t got =
+        TEMP_FAILURE_RETRY(::pread(fd.get(), &bytes[have], bytes.size() - have, static_cast<off_t>(have)));
+    if (got <= 0) return make_error(got < 0 ? errno : EBADMSG, "read " + name);
+    have += static_cast<std::size_t>(got);
+  }
+  auto runs = parse(bytes);
+  if (!runs) return explain(name, runs.error());
+  return runs;
+}
+
+Result<MapRuns> MapRuns::parse(std::span<const std::uint8_t> bytes) {
+  std::array<std::uint32_t, 3> header{};
+  if (bytes.size() < kHeaderBytes) return make_error(EBADMSG, "an image of a task's memory");
+  std::memcpy(header.data(), bytes.data(), kHeaderBytes);
+  const std::span<const std::uint8_t> payload = bytes.subspan(kHeaderBytes);
+  if (header[0] != kCommonMagic || header[1] != kMmMagic || header[2] > payload.size())
+    return make_error(EBADMSG, "an image of a task's memory");
+  const std::unique_ptr<MmEntry, FreeMm> mm(mm_entry__unpack(nullptr, header[2], payload.data()));
+  if (!mm) return make_error(EBADMSG, "an image of a task's memory");
+  MapRuns runs;
+  std::optional<Opened> run;
+  for (std::size_t i = 0; i < mm->n_vmas; ++i) {
+    const VmaEntry& vma = *mm->vmas[i];
+    if ((vma.status & kRegular) == 0 || (vma.status & kFileShared) == 0) continue;
+    const Opened opened = opened_for(vma);
+    if ((vma.status & kPlugin) != 0) {
+      runs.first_[vma.start] = opened != run;
+      runs.last_ = vma.start;
+    }
+    run = opened;
+  }
+  return runs;
+}
+
+bool MapRuns::is_first(std::uint64_t address) const {
+  const auto known = first_.find(address);
+  return known == first_.end() || known->second;
+}
+
+}  // namespace sluice::plugin

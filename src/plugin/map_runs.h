@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: MIT
+// Which descriptors the host takes from UPDATE_VMA_MAP. It restores a run of maps of one file through one
+// descriptor, the one that the hook gives for the first of them; what the hook gives for the others it
+// forgets, open, in the restored task. So the hook must know the runs, which are in the task's mm-<pid>.img.
+//
+// Source of every fact here: CRIU's criu/mem.c (open_vmas, premap_private_vma), files-reg.c (open_filemap),
+// include/image.h and include/magic.h of v3.17.1, v4.1.1, v4.2 and criu-dev, which agree: a run is broken by
+// another shared file map of another file or other open flags, by nothing else.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+
+#include "pipeline/result.h"
+
+namespace sluice::plugin {
+
+class MapRuns {
+ public:
+  // Of the task with that pid in its own pid namespace. Errors: those of reading the image; EBADMSG.
+  static Result<MapRuns> read(int image_dir, std::uint32_t pid);
+  // The same from the file's bytes.
+  static Result<MapRuns> parse(std::span<const std::uint8_t> bytes);
+
+  // Whether the map of a plugin at `address` is the first of its run; true for one that is not known.
+  bool is_first(std::uint64_t address) const;
+  // Whether no hook comes after the one for this map.
+  bool is_last(std::uint64_t address) const { return last_ == address; }
+
+ private:
+  std::map<std::uint64_t, bool> first_;  // maps that plugins are asked about
+  std::optional<std::uint64_t> last_;
+};
+
+}  // namespace sluice::plugin

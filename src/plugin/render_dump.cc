@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: MIT
+#include "plugin/render_dump.h"
+
+#include <libdrm/amdgpu_drm.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "kfd/processes.h"
+#include "plugin/image_files.h"
+#include "plugin/machine.h"
+
+namespace sluice::plugin {
+
+namespace {
+
+// The kernel gives a job of a compute or DMA ring 10 seconds or 60, by its version, and then resets the ring.
+constexpr auto kIdlePatience = std::chrono::seconds(70);
+
+// Flags of memory whose contents nobody but its own file, or nobody at all, can read.
+constexpr std::uint64_t kUnreadable = AMDGPU_GEM_CREATE_VM_ALWAYS_VALID | AMDGPU_GEM_CREATE_ENCRYPTED;
+
+}  // namespace
+
+Result<std::unique_ptr<RenderDump>> RenderDump::list(UniqueFd file, std::vector<pid_t> holders,
+                                                     const kfd::Node& gpu, DumpRun& run) {
+  std::unique_ptr<RenderDump> dump(new RenderDump(std::move(file), std::move(holders), run));
+  dump->image_.minor = gpu.drm_render_minor;
+  dump->image_.gpu_id = gpu.gpu_id;
+  dump->image_.dump_id = run.dump_id;
+  for (const pid_t holder : dump->holders_) {
+    if (const auto pid = kfd::innermost_pid(holder))
+      dump->image_.pid = std::min(dump->image_.pid.value_or(UINT32_MAX), static_cast<std::uint32_t>(*pid));
+  }
+  dump->name_ = "renderD" + std::to_string(gpu.drm_render_minor);
+  if (!dump->holders_.empty()) dump->name_ += " of process " + std::to_string(dump->holders_.front());
+  SLUICE_TRY(dump->list_bos());
+  return dump;
+}
+
+Result<void> RenderDump::list_bos() {
+  SLUICE_TRY_ASSIGN(auto handles, drm::list_handles(file_.get()));
+  lists_bos_ = handles.has_value();
+  if (!handles) return {};
+  std::sort(handles->begin(), handles->end(),
+            [](const drm::GemHandle& a, const drm::GemHandle& b) { return a.handle < b.handle; });
+  for (const drm::GemHandle& handle : *handles) {
+    SLUICE_TRY_ASSIGN(RenderBo bo, bo_of(handle));
+    if (bo.mmap_offset != 0)
+      run_.render_bos.emplace(std::pair(image_.minor, bo.mmap_offset), bo.mmap_offset + bo.gem.bytes);
+    image_.bos.push_back(std::move(bo));
+  }
+  return {};
+}
+
+Result<RenderBo> RenderDump::bo_of(const drm::GemHandle& handle) const {
+  const auto refusal = [&](const char* why) { return Error{EINVAL, words_of(handle.handle) + why}; };
+  if (handle.imported)
+    return refusal(" is memory of another device, shared by dma-buf; that is not supported yet");
+  if ((handle.alloc_flags & AMDGPU_GEM_CREATE_VM_ALWAYS_VALID) != 0)
+    return refusal(" was created as always valid: the kernel lets nobody else read it");
+  if ((handle.alloc_flags & kUnreadable) != 0) return refusal(" is encrypted: its contents cannot be read");
+  RenderBo bo;
+  bo.gem.handle = handle.handle;
+  bo.gem.bytes = handle.bytes;
+  bo.gem.domains = handle.preferred_domains;
+  bo.gem.alloc_flags = handle.alloc_flags;
+  SLUICE_TRY_ASSIGN(bo.gem.alignment_bytes, drm::alignment_of(file_.get(), handle.handle));
+  SLUICE_TRY_ASSIGN(bo.mmap_offset, drm::mmap_offset_of(file_.get(), handle.handle));
+  SLUICE_TRY_ASSIGN(auto mappings, drm::mappings_of(file_.get(), handle.handle));
+  if (!mappings) return refusal(": this kernel lists BOs but not where the GPU maps them");
+  bo.gem.mappings = std::move(*mappings);
+  std::sort(bo.gem.mappings.begin(), bo.gem.mappings.end(),
+            [](const drm::GemMapping& a, const drm::GemMapping& b) { return a.address < b.address; });
+  return bo;
+}
+
+Result<void> RenderDump::begin() {
+  begun_ = true;
+  contents_ = std::make_unique<DumpContents>(run_);
+  GpuContents contents;
+  contents.gpu_id = image_.gpu_id;
+  contents.render_minor = image_.minor;
+  contents.numa_node = numa_node_of_render_minor(image_.minor);
+  contents.bo_table_digest = bo_table_digest(image_.bos);
+  contents.drm_minor = image_.minor;
+  const auto deadline = std::chrono::steady_clock::now() + kIdlePatience;
+  for (std::uint32_t i = 0; i < image_.bos.size(); ++i) {
+    const drm::GemBo& gem = image_.bos[i].gem;
+    SLUICE_TRY_ASSIGN(const bool idle, drm::wait_until_idle(file_.get(), gem.handle, deadline));
+    if (!idle) {
+      return make_error(ETIMEDOUT, words_of(gem.handle) + " is still used by work that was submitted before");
+    }
+    auto dmabuf = drm::export_dmabuf(file_.get(), gem.handle);
+    if (!dmabuf && dmabuf.error().err == EPERM) {
+      return Error{EINVAL, words_of(gem.handle) +
+                               " is memory of the process itself (userptr), which the kernel does not tell "
+                               "enough of to register it again"};
+    }
+    if (!dmabuf) return explain(name_, dmabuf.error());
+    SLUICE_TRY(run_.note_dmabuf(dmabuf->get(), words_of(gem.handle)));
+    const std::uint64_t va = gem.mappings.empty() ? 0 : gem.mappings.front().address;
+    contents.bos.push_back({gem.bytes, va, std::move(*dmabuf), i});
+  }
+  if (!contents.bos.empty()) contents_->waiting().push_back(std::move(contents));
+  return {};
+}
+
+Result<void> RenderDump::finish(int id, std::vector<std::string>& images) {
+  image_.id = static_cast<std::uint32_t>(id);
+  images.insert(images.begin(), render_image_name(id));
+  SLUICE_TRY(contents_->join(id, images));
+  finished_ = true;
+  SLUICE_TRY(write());
+  if (run_.config.sync) SLUICE_TRY(sync_directory(image_dir_fd()));
+  if (!image_.bos.empty()) contents_->write_stats(id, images);
+  return {};
+}
+
+Result<void> RenderDump::settle(const ProcessGpu& gpu, const std::vector<pid_t>& kfd_holders) {
+  const bool same_processes = std::find_first_of(holders_.begin(), holders_.end(), kfd_holders.begin(),
+                                                 kfd_holders.end()) != holders_.end();
+  if (gpu.minor != image_.minor || !same_processes) return {};
+  bool changed = image_.gpu_id != gpu.user_gpu_id;
+  image_.gpu_id = gpu.user_gpu_id;
+  if (gpu.bo_offset && !image_.kfd_acquired.value_or(false)) {
+    SLUICE_TRY_ASSIGN(const drm::MapAccess access, drm::may_map(file_.get(), *gpu.bo_offset));
+    image_.kfd_acquired = access == drm::MapAccess::Allowed;
+    changed = true;
+  }
+  return changed && finished_ ? write() : Result<void>();
+}
+
+Result<void> RenderDump::write() const {
+  return write_image(image_dir_fd(), render_image_name(static_cast<int>(image_.id)),
+                     pack_render_image(image_), run_.config.sync);
+}
+
+std::string RenderDump::words_of(std::uint32_t handle) const {
+  return name_ + ", GEM handle " + std::to_string(handle);
+}
+
+}  // namespace sluice::plugin

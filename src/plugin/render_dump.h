@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: MIT
+// One open render file on its way into the images: its BOs are listed, waited for and exported, their
+// contents flow beside whatever the host does, and when the host has said which file it is, all of it gets
+// its names.
+//
+// Nothing of the target's file changes but that its BOs have dma-bufs. Main thread only.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "drm/target_file.h"
+#include "kfd/topology.h"
+#include "pipeline/unique_fd.h"
+#include "plugin/dump_contents.h"
+#include "plugin/metadata.h"
+#include "plugin/process_dump.h"
+
+namespace sluice::plugin {
+
+class RenderDump {
+ public:
+  // Lists the BOs. `file`: ours, of the target's open file of `gpu`'s render node. `holders`: the processes
+  // that hold it. `run` is borrowed. Errors: EINVAL for a BO that could not be restored, by its handle.
+  static Result<std::unique_ptr<RenderDump>> list(UniqueFd file, std::vector<pid_t> holders,
+                                                  const kfd::Node& gpu, DumpRun& run);
+
+  int fd() const { return file_.get(); }
+  const std::vector<pid_t>& holders() const { return holders_; }
+  const std::string& name() const { return name_; }
+  // False where the kernel is too old to list BOs.
+  bool lists_bos() const { return lists_bos_; }
+
+  // Waits until the BOs are idle and exports them: contents() are waiting then. Once. Errors: ETIMEDOUT where
+  // work of the target's uses a BO for longer than the kernel lets a job run; EINVAL for memory that cannot
+  // be exported or is shared.
+  Result<void> begin();
+  bool begun() const { return begun_; }
+  DumpContents& contents() { return *contents_; }
+
+  // Joins the contents and writes everything under `id`, metadata last. Names go to `images` before there are
+  // such files.
+  Result<void> finish(int id, std::vector<std::string>& images);
+
+  // What the KFD process of those that hold the file tells of it: its GPU's name there, and whether KFD uses
+  // this file. Before or after finish(), for files come in order of their numbers.
+  Result<void> settle(const ProcessGpu& gpu, const std::vector<pid_t>& kfd_holders);
+
+ private:
+  RenderDump(UniqueFd file, std::vector<pid_t> holders, DumpRun& run)
+      : file_(std::move(file)), holders_(std::move(holders)), run_(run) {}
+  Result<void> list_bos();
+  Result<RenderBo> bo_of(const drm::GemHandle& handle) const;
+  Result<void> write() const;
+  std::string words_of(std::uint32_t handle) const;
+
+  UniqueFd file_;
+  std::vector<pid_t> holders_;
+  DumpRun& run_;
+  std::string name_;
+  RenderImage image_;
+  bool lists_bos_ = false;
+  bool begun_ = false;
+  bool finished_ = false;
+  std::unique_ptr<DumpContents> contents_;  // from begin() on
+};
+
+}  // namespace sluice::plugin

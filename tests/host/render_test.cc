@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: MIT
+// BOs that were allocated through render nodes, in all four hosts: they come back under their handles, mapped
+// where they were, with their contents; with and without a kernel that changes handles.
+#include <algorithm>
+#include <fstream>
+
+#include "plugin_test.h"
+#include "support/flip_byte.h"
+
+namespace sluice::host_test {
+namespace {
+
+const Strings kHandlesWithGaps = {"--gem-handles", "1,3,70,4096"};
+
+class RenderTest : public PluginTest {
+ protected:
+  void start_with(const Strings& options) {
+    Strings arguments = {"--vram", "4M", "--gtt", "1M", "--svm-context"};
+    arguments.insert(arguments.end(), options.begin(), options.end());
+    const std::string ready = scene_.start_subject(arguments);
+    ASSERT_TRUE(ready.starts_with("ready")) << ready;
+    ASSERT_TRUE(heard("check").starts_with("ok check")) << last_;
+  }
+
+  void let_the_kernel_change_handles() {
+    vamdgpu::MachineOptions options = small_machine();
+    options.change_handle = true;
+    scene_.move_to(options);
+  }
+
+  // Twice, for the second dump is of a restored process.
+  void dump_and_restore_twice() {
+    for (int generation = 0; generation < 2; ++generation) {
+      ASSERT_NO_FATAL_FAILURE(dump());
+      ASSERT_NO_FATAL_FAILURE(restore_and_check());
+    }
+    EXPECT_EQ(heard("quit"), "ok quit");
+  }
+
+  std::size_t traced(const std::string& name) {
+    const auto trace = scene_.control().trace();
+    return static_cast<std::size_t>(std::count_if(
+        trace.begin(), trace.end(), [&](const vamdgpu::TracedCall& call) { return call.name == name; }));
+  }
+};
+
+TEST_P(RenderTest, HandlesWithGapsComeBackByPlaceholders) {
+  ASSERT_NO_FATAL_FAILURE(start_with(kHandlesWithGaps));
+  dump_and_restore_twice();
+}
+
+TEST_P(RenderTest, HandlesWithGapsComeBackWhereTheKernelChangesThem) {
+  let_the_kernel_change_handles();
+  ASSERT_NO_FATAL_FAILURE(start_with(kHandlesWithGaps));
+  ASSERT_NO_FATAL_FAILURE(dump());
+  scene_.control().clear_trace();
+  ASSERT_EQ(scene_.restore(version()), 0) << scene_.log();
+  EXPECT_EQ(traced("DRM_GEM_CHANGE_HANDLE"), 6U);
+  expect_whole();
+}
+
+// BOs of both are mapped by the CPU, one beside the other.
+TEST_P(RenderTest, TwoRenderFilesOfOneGpuKeepTheirOwn) {
+  ASSERT_NO_FATAL_FAILURE(start_with({"--second-render", "--gem-handles", "2,5"}));
+  if (hooks() >= 12) return dump_and_restore_twice();
+  ASSERT_NO_FATAL_FAILURE(dump());
+  EXPECT_NE(scene_.restore(version()), 0);
+  EXPECT_NE(scene_.log().find("maps renderD128 through several files"), std::string::npos);
+}
+
+TEST_P(RenderTest, AProcessWithRenderNodesOnlyComesBack) {
+  ASSERT_NO_FATAL_FAILURE(start_with({"--render-only", "--gem-handles", "1,3,70"}));
+  dump_and_restore_twice();
+}
+
+TEST_P(RenderTest, ManySmallBosComeBack) {
+  ASSERT_NO_FATAL_FAILURE(start_with({"--gpus", "1", "--gem-handles", "count:60"}));
+  ASSERT_NO_FATAL_FAILURE(dump());
+  EXPECT_EQ(images("amdgpu-drm-pages-").size(), 60U);
+  EXPECT_EQ(images("amdgpu-sums-drm-").size(), 1U);
+  restore_and_check();
+}
+
+TEST_P(RenderTest, RestoresInTheTaskWhenParallelIsOff) {
+  scene_.variables["SLUICE_PARALLEL"] = "off";
+  ASSERT_NO_FATAL_FAILURE(start_with(kHandlesWithGaps));
+  dump_and_restore_twice();
+}
+
+TEST_P(RenderTest, LeaveRunningLeavesEverythingAsItWas) {
+  ASSERT_NO_FATAL_FAILURE(start_with(kHandlesWithGaps));
+  ASSERT_EQ(scene_.dump(version(), {"--leave-running"}), 0) << scene_.log();
+  expect_running();
+  EXPECT_EQ(heard("quit"), "ok quit");
+}
+
+// Work that was submitted before the process was stopped may still write.
+TEST_P(RenderTest, BosAreWaitedForBeforeTheyAreExported) {
+  ASSERT_NO_FATAL_FAILURE(start_with({"--gpus", "1", "--gem-handles", "1,2"}));
+  scene_.control().clear_trace();
+  ASSERT_NO_FATAL_FAILURE(dump());
+  EXPECT_EQ(traced("DRM_GEM_WAIT_IDLE"), 2U);
+}
+
+TEST_P(RenderTest, ACorruptBlockIsFoundAndNamed) {
+  ASSERT_NO_FATAL_FAILURE(start_with({"--gpus", "1", "--gem-handles", "1,2,3"}));
+  ASSERT_NO_FATAL_FAILURE(dump());
+  const std::string name = *images("amdgpu-drm-pages-").rbegin();
+  test::flip_byte(scene_.images() / name, 3000);
+  EXPECT_NE(scene_.restore(version()), 0);
+  const std::string log = scene_.log();
+  EXPECT_NE(log.find(name), std::string::npos) << log;
+  expect_not_resumed();
+  test::flip_byte(scene_.images() / name, 3000);
+  restore_and_check();
+}
+
+TEST_P(RenderTest, ADumpThatFailsLeavesNothing) {
+  ASSERT_NO_FATAL_FAILURE(start_with(kHandlesWithGaps));
+  scene_.control().inject(
+      {.device = vamdgpu::On::Render, .nr = 0x2d, .error = ENOMEM, .skip = 3});  // PRIME_HANDLE_TO_FD
+  EXPECT_NE(scene_.dump(version()), 0);
+  EXPECT_TRUE(images("amdgpu-").empty());
+  scene_.control().clear_faults();
+  expect_running();
+  ASSERT_NO_FATAL_FAILURE(dump());
+  restore_and_check();
+}
+
+INSTANTIATE_TEST_SUITE_P(Hosts, RenderTest, ::testing::ValuesIn(kVersions), name_of_version);
+
+}  // namespace
+}  // namespace sluice::host_test

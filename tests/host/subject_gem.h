@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: MIT
+// BOs that the subject allocates through its render files (DRM, not KFD): under chosen handles, in both
+// domains, mapped in the GPU's address space in different ways, some mapped for the CPU. Functions over the
+// arena, called from the main thread.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "pipeline/result.h"
+#include "pipeline/unique_fd.h"
+#include "subject_arena.h"
+#include "subject_options.h"
+
+namespace sluice::subject {
+
+// A BO of 1 MiB in VRAM that the CPU may map. Gives its handle.
+inline constexpr std::uint64_t kPlainGemBytes = kMiB;
+Result<std::uint32_t> create_plain_gem(int render_fd);
+// Maps it for the CPU.
+Result<std::span<std::uint8_t>> map_plain_gem(int render_fd, std::uint32_t handle);
+
+// A BO for each of options.gem_handles in every render file.
+Result<void> add_gem_bos(Arena& arena, const Options& options);
+// Contents, sizes, domains and flags by their handles, and where the GPU maps them, as far as the kernel
+// tells.
+Result<void> check_gem_bos(const Arena& arena);
+// Allocates, maps, checks and frees another one in each render file that has any: it gets the lowest handle
+// that is free.
+Result<void> work_gem_bos(const Arena& arena);
+
+}  // namespace sluice::subject

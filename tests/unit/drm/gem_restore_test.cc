@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: MIT
+// BOs made again under chosen handles, on the virtual driver, whose kernel changes handles (SLUICE_CHANGES=1)
+// or does not.
+#include "drm/gem_restore.h"
+
+#include <gtest/gtest.h>
+#include <libdrm/amdgpu_drm.h>
+
+#include <cstdlib>
+
+#include "control.h"
+#include "pipeline/units.h"
+#include "target.h"
+
+namespace sluice::drm {
+namespace {
+
+using test::TargetFile;
+
+GemBo bo_with(std::uint32_t handle) {
+  return {handle, 8 * kKiB, 4 * kKiB, AMDGPU_GEM_DOMAIN_GTT, 0, {}};
+}
+
+class GemRestoreTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!test::on_virtual_machine()) GTEST_SKIP() << "needs a virtual machine";
+    control_ = vamdgpu::Control::open(std::getenv("VAMDGPU_DIR"));
+    changes_ = control_->config().change_handle != 0;
+  }
+
+  std::vector<std::uint32_t> handles() const {
+    std::vector<std::uint32_t> numbers;
+    const auto listed = list_handles(target_.fd());
+    for (const GemHandle& handle : **listed) numbers.push_back(handle.handle);
+    return numbers;
+  }
+
+  TargetFile target_;
+  std::unique_ptr<vamdgpu::Control> control_;
+  bool changes_ = false;
+};
+
+TEST_F(GemRestoreTest, HandlesWithGapsComeBackAndNothingElse) {
+  {
+    GemRestore restore(target_.fd());
+    for (const std::uint32_t handle : {1U, 3U, 70U, 4096U}) {
+      const auto created = restore.create(bo_with(handle));
+      ASSERT_TRUE(created.ok()) << created.error().what;
+    }
+    EXPECT_EQ(restore.placeholders(), changes_ ? 0U : 4092U);
+  }
+  EXPECT_EQ(handles(), (std::vector<std::uint32_t>{1, 3, 70, 4096}));
+  EXPECT_EQ(target_.create(4096).handle(), 2U) << "the next BO gets the lowest handle that is free";
+}
+
+TEST_F(GemRestoreTest, MappingsAreMadeAgain) {
+  GemBo bo = bo_with(5);
+  bo.mappings = {{1ULL << 40, 8 * kKiB, 0, AMDGPU_VM_PAGE_READABLE | AMDGPU_VM_PAGE_WRITEABLE},
+                 {2ULL << 40, 4 * kKiB, 4 * kKiB, AMDGPU_VM_PAGE_READABLE}};
+  GemRestore restore(target_.fd());
+  ASSERT_TRUE(restore.create(bo).ok());
+  const auto mappings = mappings_of(target_.fd(), 5);
+  ASSERT_TRUE(mappings.ok() && mappings->has_value());
+  EXPECT_EQ((*mappings)->size(), 2U);
+  EXPECT_EQ(*alignment_of(target_.fd(), 5), 4 * kKiB);
+}
+
+TEST_F(GemRestoreTest, AHandleThatIsTakenIsRefused) {
+  const auto taken = target_.create(4096);
+  GemRestore restore(target_.fd());
+  const auto refused = restore.create(bo_with(taken.handle()));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().err, EEXIST);
+}
+
+TEST_F(GemRestoreTest, TooManyPlaceholdersAreRefusedBeforeAnyIsMade) {
+  GemRestore restore(target_.fd());
+  const auto created = restore.create(bo_with(kMostPlaceholders + 2));
+  EXPECT_EQ(created.ok(), changes_);
+  if (changes_) return;
+  EXPECT_EQ(created.error().err, E2BIG);
+  EXPECT_EQ(restore.placeholders(), 0U);
+  EXPECT_TRUE(handles().empty());
+}
+
+TEST_F(GemRestoreTest, EachCallThatFailsIsReportedAndLeavesNoPlaceholder) {
+  constexpr std::uint32_t kCreate = 0x40, kVa = 0x48;
+  for (const std::uint32_t nr : {kCreate, kVa}) {
+    for (std::uint32_t skip = 0; skip < (nr == kCreate ? 3U : 1U); ++skip) {
+      const TargetFile target;
+      control_->inject({vamdgpu::On::Render, nr, -1, ENOMEM, skip, 1, false});
+      {
+        GemRestore restore(target.fd());
+        GemBo bo = bo_with(4);
+        bo.mappings = {{1ULL << 40, 8 * kKiB, 0, AMDGPU_VM_PAGE_READABLE}};
+        const auto created = restore.create(bo);
+        if (changes_ && nr == kCreate && skip > 0) {
+          EXPECT_TRUE(created.ok());
+        } else {
+          ASSERT_FALSE(created.ok()) << nr << " " << skip;
+          EXPECT_EQ(created.error().err, ENOMEM);
+        }
+      }
+      const auto left = list_handles(target.fd());
+      for (const GemHandle& handle : **left) EXPECT_EQ(handle.handle, 4U);
+      control_->clear_faults();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sluice::drm

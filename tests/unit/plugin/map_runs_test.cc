@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: MIT
+// Which maps the host opens a file for, from the bytes of a task's memory image.
+#include "plugin/map_runs.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <array>
+#include <cstring>
+#include <vector>
+
+#include "criu-mm.pb-c.h"
+
+namespace sluice::plugin {
+namespace {
+
+constexpr std::uint32_t kRegular = 1U << 0, kFilePrivate = 1U << 6, kFileShared = 1U << 7,
+                        kAnonPrivate = 1U << 9, kMemfd = 1U << 14, kPlugin = 1U << 27;
+constexpr std::uint32_t kDevice = kRegular | kFileShared | kPlugin;
+
+struct Map {
+  std::uint64_t start = 0;
+  std::uint64_t file = 0;
+  std::uint32_t status = kDevice;
+  std::uint32_t flags = O_RDWR;
+};
+
+std::vector<std::uint8_t> image_of(const std::vector<Map>& maps) {
+  std::vector<VmaEntry> entries;
+  for (const Map& map : maps) {
+    VmaEntry entry = VMA_ENTRY__INIT;
+    entry.start = map.start;
+    entry.shmid = map.file;
+    entry.prot = PROT_READ | PROT_WRITE;
+    entry.status = map.status;
+    entry.has_fdflags = 1;
+    entry.fdflags = map.flags;
+    entries.push_back(entry);
+  }
+  std::vector<VmaEntry*> pointers;
+  for (VmaEntry& entry : entries) pointers.push_back(&entry);
+  MmEntry mm = MM_ENTRY__INIT;
+  mm.n_vmas = pointers.size();
+  mm.vmas = pointers.data();
+  std::vector<std::uint8_t> bytes(12 + mm_entry__get_packed_size(&mm));
+  const std::array<std::uint32_t, 3> header{0x54564319, 0x57492820,
+                                            static_cast<std::uint32_t>(bytes.size() - 12)};
+  std::memcpy(bytes.data(), header.data(), 12);
+  (void)mm_entry__pack(&mm, &bytes[12]);
+  return bytes;
+}
+
+MapRuns runs_of(const std::vector<Map>& maps) {
+  auto runs = MapRuns::parse(image_of(maps));
+  EXPECT_TRUE(runs.ok());
+  return std::move(runs).value();
+}
+
+TEST(MapRuns, OnlyTheFirstOfARunIsOpened) {
+  const MapRuns runs = runs_of({{1, 7}, {2, 7}, {3, 8}, {4, 7}});
+  EXPECT_TRUE(runs.is_first(1));
+  EXPECT_FALSE(runs.is_first(2));
+  EXPECT_TRUE(runs.is_first(3));
+  EXPECT_TRUE(runs.is_first(4));
+}
+
+TEST(MapRuns, OtherOpenFlagsBreakARun) {
+  const MapRuns runs = runs_of({{1, 7, kDevice, O_RDWR}, {2, 7, kDevice, O_RDONLY}});
+  EXPECT_TRUE(runs.is_first(2));
+}
+
+// Memory and private files are restored elsewhere.
+TEST(MapRuns, WhatIsNoSharedFileBreaksNone) {
+  const MapRuns runs =
+      runs_of({{1, 7}, {2, 0, kRegular | kAnonPrivate}, {3, 9, kRegular | kFilePrivate}, {4, 7}});
+  EXPECT_FALSE(runs.is_first(4));
+}
+
+TEST(MapRuns, ASharedFileThatNoPluginHasBreaksARun) {
+  const MapRuns runs = runs_of(
+      {{1, 7}, {2, 9, kRegular | kFileShared}, {3, 7}, {4, 7, kRegular | kFileShared | kMemfd}, {5, 7}});
+  EXPECT_TRUE(runs.is_first(3));
+  EXPECT_TRUE(runs.is_first(5)) << "a memfd of that number is another file";
+}
+
+TEST(MapRuns, TheLastIsTheLastOfAPlugin) {
+  const MapRuns runs = runs_of({{1, 7}, {2, 7}, {3, 9, kRegular | kFileShared}});
+  EXPECT_FALSE(runs.is_last(1));
+  EXPECT_TRUE(runs.is_last(2));
+  EXPECT_FALSE(runs.is_last(3));
+  EXPECT_FALSE(MapRuns().is_last(0));
+}
+
+TEST(MapRuns, WhatIsNotKnownIsFirst) {
+  EXPECT_TRUE(runs_of({{1, 7}}).is_first(77));
+  EXPECT_TRUE(MapRuns().is_first(1));
+}
+
+TEST(MapRuns, DamagedImagesAreRefused) {
+  const std::vector<std::uint8_t> whole = image_of({{1, 7}, {2, 7}});
+  for (std::size_t length = 0; length < whole.size(); ++length)
+    EXPECT_EQ(MapRuns::parse(std::span(whole).first(length)).error().err, EBADMSG) << length;
+  for (const std::size_t at : {0U, 4U}) {
+    std::vector<std::uint8_t> other = whole;
+    other[at] ^= 1;
+    EXPECT_EQ(MapRuns::parse(other).error().err, EBADMSG);
+  }
+  for (std::size_t at = 12; at < whole.size(); ++at) {
+    std::vector<std::uint8_t> other = whole;
+    other[at] ^= 0x80;
+    (void)MapRuns::parse(other);  // says something, and reads nothing beyond its end
+  }
+}
+
+}  // namespace
+}  // namespace sluice::plugin
