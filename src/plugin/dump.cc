@@ -328,6 +328,7 @@ Result<void> Dumper::dump_render(int fd, int id, std::uint32_t minor) {
 
 // What processes of the KFD map is looked at when they are begun.
 Result<void> Dumper::begin(RenderDump& render) {
+  SLUICE_TRY(check_kfd_maps());
   SLUICE_TRY(remove_stale());
   SLUICE_TRY_ASSIGN(const std::vector<pid_t> pids, processes_without_kfd(render.holders(), kfd_device_));
   SLUICE_TRY(check_render_maps(run_.render_bos, run_.topology, pids));

@@ -218,8 +218,8 @@ Strings possessions_of(pid_t pid) {
     std::istringstream words(line);
     std::string range, rights, offset, device, inode, path;
     words >> range >> rights >> offset >> device >> inode >> path;
-    // Memory is cut and joined as the kernel likes, files are not. Render nodes may have other numbers.
-    if (path.empty() || path.front() != '/') continue;
+    // Private maps are cut and joined as the kernel likes. Render nodes may have other numbers.
+    if (path.empty() || path.front() != '/' || !rights.ends_with('s')) continue;
     all.push_back(path.substr(0, path.find_last_not_of("0123456789") + 1) + " at " + range + " " + rights);
   }
   std::sort(all.begin(), all.end());
