@@ -5,6 +5,7 @@
 #include <libdrm/drm.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <string>
 
 #include "drm/drm_call.h"
@@ -24,6 +25,15 @@ std::string words_of(const GemBo& bo) {
   return "GEM handle " + std::to_string(bo.handle) + " (" + std::to_string(bo.bytes) + " bytes)";
 }
 
+GemBo placeholder_of_one_page() {
+  const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  return {0, page, page, AMDGPU_GEM_DOMAIN_CPU, 0, {}};
+}
+
+Error taken(const GemBo& bo, std::uint32_t given) {
+  return make_error(EEXIST, words_of(bo) + " cannot be had: the kernel gave " + std::to_string(given));
+}
+
 }  // namespace
 
 GemRestore::~GemRestore() {
@@ -31,25 +41,54 @@ GemRestore::~GemRestore() {
 }
 
 Result<void> GemRestore::create(const GemBo& bo) {
+  if (!can_change_ && created_ + placeholders() + 1 < bo.handle) SLUICE_TRY(hold_handles_below(bo.handle));
   SLUICE_TRY_ASSIGN(std::uint32_t handle, create_anywhere(bo));
-  if (handle < bo.handle && can_change_) {
-    ChangeHandleArgs args{handle, bo.handle};
-    const int err = drm_call(fd_, kIoctlChangeHandle, &args);
-    if (err == 0) handle = bo.handle;
-    if (err == EINVAL) can_change_ = false;
-    if (err != 0 && err != EINVAL) return make_error(err, "move a BO to " + words_of(bo));
-  }
-  if (handle < bo.handle) {
+  handle = move(handle, bo);
+  if (handle < bo.handle) {  // the first time that it shows that the kernel does not change handles
     close(handle);
     SLUICE_TRY(hold_handles_below(bo.handle));
     SLUICE_TRY_ASSIGN(handle, create_anywhere(bo));
   }
-  if (handle != bo.handle) {
-    return make_error(EEXIST, words_of(bo) + " cannot be had: the kernel gave " + std::to_string(handle));
-  }
+  if (handle != bo.handle) return taken(bo, handle);
   ++created_;
   for (const GemMapping& mapping : bo.mappings) SLUICE_TRY(map(bo, mapping));
   return {};
+}
+
+Result<void> GemRestore::reserve(const GemBo& bo) {
+  GemBo placeholder = placeholder_of_one_page();
+  placeholder.handle = bo.handle;
+  return create(placeholder);
+}
+
+Result<void> GemRestore::import(const GemBo& bo, int dmabuf) {
+  const off_t bytes = ::lseek(dmabuf, 0, SEEK_END);
+  if (bytes < 0 || static_cast<std::uint64_t>(bytes) < bo.bytes)
+    return make_error(EINVAL, "the memory for " + words_of(bo) + " has " + std::to_string(bytes) + " bytes");
+  close(bo.handle);  // now the lowest handle that is free, unless handles can be changed
+  drm_prime_handle args{};
+  args.fd = dmabuf;
+  if (const int err = drm_call(fd_, DRM_IOCTL_PRIME_FD_TO_HANDLE, &args); err != 0)
+    return make_error(err, "import the memory for " + words_of(bo));
+  const std::uint32_t handle = move(args.handle, bo);
+  if (handle != bo.handle) return taken(bo, handle);
+  SLUICE_TRY_ASSIGN(const auto known, mappings_of(fd_, handle));
+  const std::vector<GemMapping> mapped = known.value_or(std::vector<GemMapping>());
+  for (const GemMapping& mapping : bo.mappings) {
+    const bool is_mapped = std::any_of(mapped.begin(), mapped.end(), [&](const GemMapping& one) {
+      return one.address == mapping.address && one.bytes == mapping.bytes;
+    });
+    if (!is_mapped) SLUICE_TRY(map(bo, mapping));
+  }
+  return {};
+}
+
+// Where the kernel changes handles: to the one that is wanted. The handle that it has then.
+std::uint32_t GemRestore::move(std::uint32_t handle, const GemBo& bo) {
+  if (handle >= bo.handle || !can_change_) return handle;
+  ChangeHandleArgs args{handle, bo.handle};
+  can_change_ = drm_call(fd_, kIoctlChangeHandle, &args) == 0;
+  return can_change_ ? bo.handle : handle;
 }
 
 Result<std::uint32_t> GemRestore::create_anywhere(const GemBo& bo) const {
@@ -70,8 +109,7 @@ Result<void> GemRestore::hold_handles_below(std::uint32_t wanted) {
                                  std::to_string(kMostPlaceholders) +
                                  " placeholders below it on this kernel, which cannot change handles");
   }
-  const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-  const GemBo placeholder{0, page, page, AMDGPU_GEM_DOMAIN_CPU, 0, {}};
+  const GemBo placeholder = placeholder_of_one_page();
   for (;;) {
     auto handle = create_anywhere(placeholder);
     if (!handle) return explain("hold the handles below " + std::to_string(wanted), handle.error());

@@ -34,7 +34,7 @@ struct GemBo {
 
 class GemRestore {
  public:
-  // `fd`: borrowed. It has no handles yet.
+  // `fd`: borrowed, and stays open until the destructor. It has no handles yet.
   explicit GemRestore(int fd) : fd_(fd) {}
   ~GemRestore();  // closes the placeholders; a file with a part of its BOs is of no use
   GemRestore(const GemRestore&) = delete;
@@ -44,10 +44,17 @@ class GemRestore {
   // that asks for too many placeholders, ENOMEM, EINVAL for what the kernel does not take.
   Result<void> create(const GemBo& bo);
 
+  // In place of create() for a BO that is imported later: keeps its handle.
+  Result<void> reserve(const GemBo& bo);
+  // Imports it and maps it, where it is not mapped already: in the file that KFD uses, its own BOs are.
+  // Errors: those of create(); EINVAL for a dma-buf that holds fewer bytes.
+  Result<void> import(const GemBo& bo, int dmabuf);
+
   std::uint32_t placeholders() const { return static_cast<std::uint32_t>(placeholders_.size()); }
 
  private:
   Result<std::uint32_t> create_anywhere(const GemBo& bo) const;
+  std::uint32_t move(std::uint32_t handle, const GemBo& bo);
   Result<void> hold_handles_below(std::uint32_t wanted);
   Result<void> map(const GemBo& bo, const GemMapping& mapping) const;
   void close(std::uint32_t handle) const;

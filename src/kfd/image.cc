@@ -186,7 +186,8 @@ Result<std::vector<BoEntry>> decode_bos(const CriuKfd& message, const Topology& 
     }
     if (entry.size == 0) return damaged(name + " has no size");
     if (entry.addr + entry.size < entry.addr) return damaged(name + " is longer than the address space");
-    bos.push_back({entry.addr, entry.size, entry.offset, entry.alloc_flags, entry.gpu_id, entry.handle});
+    bos.push_back({entry.addr, entry.size, entry.offset, entry.alloc_flags, entry.gpu_id, entry.handle,
+                   entry.has_shared != 0 ? entry.shared : 0});
   }
   return bos;
 }
@@ -255,6 +256,8 @@ std::vector<std::uint8_t> encode_kfd_image(const KfdImage& image) {
     entry.alloc_flags = bo.alloc_flags;
     entry.gpu_id = bo.gpu_id;
     entry.handle = bo.handle;
+    entry.has_shared = bo.shared != 0 ? 1 : 0;
+    entry.shared = bo.shared;
   }
   message.num_of_bos = image.bos.size();
   message.n_bo_entries = bos.size();

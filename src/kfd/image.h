@@ -30,6 +30,7 @@ struct BoEntry {
   std::uint32_t alloc_flags = 0;
   std::uint32_t gpu_id = 0;  // user gpu_id
   std::uint32_t handle = kNoHandle;
+  std::uint32_t shared = 0;  // number of the memory in the dump where others have it, too; 0: nobody has
 
   bool operator==(const BoEntry&) const = default;
 };

@@ -7,7 +7,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <fstream>
+#include <string_view>
 
 #include "kfd/directory.h"
 #include "kfd/task_status.h"
@@ -76,6 +78,39 @@ Result<std::vector<int>> device_descriptors(pid_t pid, dev_t device, const char*
   std::vector<int> found;
   for (const Descriptor& descriptor : descriptors) found.push_back(descriptor.fd);
   return found;
+}
+
+Result<std::vector<DmaBufDescriptor>> dmabuf_descriptors(pid_t pid, const char* proc) {
+  constexpr std::string_view kDmaBufName = "/dmabuf";
+  const std::string directory = std::string(proc) + "/" + std::to_string(pid) + "/fd";
+  auto entries = numbered_entries(directory);
+  if (!entries) {
+    if (process_gone(entries.error().err)) return std::vector<DmaBufDescriptor>();
+    return std::move(entries).error();
+  }
+  std::vector<DmaBufDescriptor> found;
+  for (const int fd : *entries) {
+    const std::string name = directory + "/" + std::to_string(fd);
+    std::array<char, kDmaBufName.size()> link{};
+    const ssize_t length = ::readlink(name.c_str(), link.data(), link.size());
+    struct stat st {};
+    if (length < 0 || std::string_view(link.data(), static_cast<std::size_t>(length)) != kDmaBufName ||
+        ::stat(name.c_str(), &st) != 0)
+      continue;
+    found.push_back({fd, st.st_ino});
+  }
+  return found;
+}
+
+RestoringProcess restoring_process(const std::vector<pid_t>& holders) {
+  RestoringProcess lowest{holders.empty() ? 0 : holders.front(), std::nullopt};
+  for (const pid_t holder : holders) {
+    const auto pid = innermost_pid(holder);
+    if (!pid) return {holders.front(), std::nullopt};
+    if (!lowest.innermost || static_cast<std::uint32_t>(*pid) < *lowest.innermost)
+      lowest = {holder, static_cast<std::uint32_t>(*pid)};
+  }
+  return lowest;
 }
 
 Result<bool> same_open_file(FileHolder a, FileHolder b) {

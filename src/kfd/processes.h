@@ -50,6 +50,22 @@ std::optional<pid_t> innermost_pid(pid_t pid, const char* proc = kProcPath);
 // has none. Errors: EACCES (not allowed to look).
 Result<std::vector<int>> device_descriptors(pid_t pid, dev_t device, const char* proc = kProcPath);
 
+// A descriptor of a dma-buf.
+struct DmaBufDescriptor {
+  int fd = -1;
+  ino_t inode = 0;  // tells the dma-buf
+};
+// Those of process `pid`. Needs and errors as above.
+Result<std::vector<DmaBufDescriptor>> dmabuf_descriptors(pid_t pid, const char* proc = kProcPath);
+
+// The process, in its own pid namespace, that CRIU restores a file in which `holders` have: the lowest pid.
+// Nothing where the kernel does not tell.
+struct RestoringProcess {
+  pid_t pid = 0;                           // in the caller's namespace
+  std::optional<std::uint32_t> innermost;  // in its own; nothing where the kernel does not tell
+};
+RestoringProcess restoring_process(const std::vector<pid_t>& holders);
+
 // True when the two descriptors are one open file. Errors: ENOSYS (kernel without kcmp), EPERM, ESRCH, EBADF.
 Result<bool> same_open_file(FileHolder a, FileHolder b);
 

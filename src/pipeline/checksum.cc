@@ -167,7 +167,7 @@ Result<void> ChecksumStage::sum_chunk(Slot& slot) {
 }
 
 Result<void> ChecksumStage::verify_chunk(Slot& slot) {
-  if (slot.chunk.file_offset == 0) SLUICE_TRY(check_header(slot));
+  if (slot.chunk.file_offset == 0 && options_.check_headers) SLUICE_TRY(check_header(slot));
   const SumTable* const table = table_of(slot);
   if (table == nullptr) return {};
   const std::uint64_t length = slot.chunk.length;

@@ -44,6 +44,7 @@ struct SumTable {
 
 struct ChecksumOptions {
   bool detect_zero_units = true;  // dump: fill slot.zero_units
+  bool check_headers = true;      // restore: the first bytes of a file say how long it is
 };
 
 class ChecksumStage final : public Stage, private SlotWork {

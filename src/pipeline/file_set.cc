@@ -6,7 +6,19 @@
 #include <cassert>
 #include <utility>
 
+#include "pipeline/units.h"
+
 namespace sluice {
+namespace {
+
+constexpr std::uint64_t kSmallBytes = 256 * kKiB;
+
+FileOptions for_file(FileOptions options, std::uint64_t file_bytes) {
+  if (options.io_mode == IoMode::Auto && file_bytes <= kSmallBytes) options.io_mode = IoMode::Buffered;
+  return options;
+}
+
+}  // namespace
 FileSetSink::FileSetSink(int dir_fd, std::vector<std::string> names, const ImageLayout& layout,
                          Reactor& reactor, const FileOptions& options)
     : dir_fd_(dir_fd),
@@ -26,9 +38,10 @@ FileSetSink::FileSetSink(int dir_fd, std::vector<std::string> names, const Image
 Result<Submit> FileSetSink::submit(Slot& slot) {
   File& file = files_[slot.chunk.file];
   if (!file.sink) {
-    SLUICE_TRY_ASSIGN(file.sink,
-                      FileSink::create(dir_fd_, file.name, layout_, reactor_, options_, slot.chunk.file));
-    direct_ = direct_ && file.sink->direct();
+    SLUICE_TRY_ASSIGN(file.sink, FileSink::create(dir_fd_, file.name, layout_, reactor_,
+                                                  for_file(options_, layout_.file_bytes(slot.chunk.file)),
+                                                  slot.chunk.file));
+    direct_ = direct_ || file.sink->direct();
   }
   return file.sink->submit(slot);
 }
@@ -97,9 +110,10 @@ FileSetSource::FileSetSource(int dir_fd, std::vector<std::string> names, const I
 Result<Submit> FileSetSource::submit(Slot& slot) {
   File& file = files_[slot.chunk.file];
   if (!file.source) {
-    SLUICE_TRY_ASSIGN(file.source,
-                      FileSource::open(dir_fd_, file.name, layout_, reactor_, options_, slot.chunk.file));
-    direct_ = direct_ && file.source->direct();
+    SLUICE_TRY_ASSIGN(file.source, FileSource::open(dir_fd_, file.name, layout_, reactor_,
+                                                    for_file(options_, layout_.file_bytes(slot.chunk.file)),
+                                                    slot.chunk.file));
+    direct_ = direct_ || file.source->direct();
   }
   return file.source->submit(slot);
 }

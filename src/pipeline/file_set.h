@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The store stages of a lane whose layout has several files: each file is open from its first chunk to its
-// last, so that thousands of small files are never open at once.
+// last, so that thousands of small files are never open at once. Small ones are not read and written
+// directly, unless asked for: to find out whether that can be done costs more than it brings.
 //
 // FileSetSink: a file that is complete is made durable by an Op of its last slot, while others are written:
 // as many at once as there are slots, which costs a journalling file system little more than one. Then it is
@@ -34,7 +35,7 @@ class FileSetSink final : public Stage {
   // As FileSink::commit, of all files. Errors leave some with their names; the caller removes them.
   Result<void> commit();
 
-  // Of the files so far: all are written directly.
+  // Of the files so far: one at least is written directly.
   bool direct() const { return direct_; }
 
  private:
@@ -50,7 +51,7 @@ class FileSetSink final : public Stage {
   Reactor& reactor_;
   FileOptions options_;  // of a file: without sync, that is the set's
   bool sync_;
-  bool direct_ = true;
+  bool direct_ = false;
   std::vector<File> files_;
   std::uint64_t files_left_;
 };
@@ -82,7 +83,7 @@ class FileSetSource final : public Stage {
   const ImageLayout& layout_;
   Reactor& reactor_;
   FileOptions options_;
-  bool direct_ = true;
+  bool direct_ = false;
   std::vector<File> files_;
 };
 

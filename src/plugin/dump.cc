@@ -105,8 +105,8 @@ Result<Answer> Dumper::dump_file(int fd, int id) {
     return Answer(0);
   }
   if (file.kind == kfd::FileKind::DmaBuf) {
-    log_line(Level::Warning, "file " + std::to_string(id) +
-                                 " is a dma-buf: GPU memory shared by dma-buf is not supported yet");
+    SLUICE_TRY_ASSIGN(const bool ours, dump_dmabuf(fd, id));
+    if (ours) return Answer(0);
   }
   return Answer();
 }
@@ -115,26 +115,37 @@ Result<Answer> Dumper::dump_file(int fd, int id) {
 // dump.
 Result<void> Dumper::begin_all() {
   if (kfd_device_ == 0 || stage_ != kStageDump || !run_.config.parallel || streaming()) return {};
+  return begin_tree();
+}
+
+// All open files of the tree, once: only then is it known which of them have the same memory. In an older
+// host the first DUMP_EXT_FILE is where this happens.
+Result<void> Dumper::begin_tree() {
+  if (std::exchange(tree_begun_, true)) return {};
   SLUICE_TRY(open_files());
   if (kfd_files_.empty() && render_files_.empty()) return {};
   note_in_inventory();
-  for (KfdFile& file : kfd_files_) {
-    if (!file.begun()) SLUICE_TRY(begin(file));
-  }
-  for (const RenderFile& file : render_files_) {
-    if (!file.dump->begun()) SLUICE_TRY(begin(*file.dump));
-  }
-  return start_contents();
+  for (KfdFile& file : kfd_files_) SLUICE_TRY(begin(file));
+  for (const RenderFile& file : render_files_) SLUICE_TRY(begin(*file.dump));
+  SLUICE_TRY(check_kfd_maps());
+  SLUICE_TRY_ASSIGN(const std::vector<pid_t> pids, kfd::traced_processes());
+  SLUICE_TRY(check_render_maps(run_.maps, run_.topology, pids));
+  SLUICE_TRY(run_.shared_bos.settle());
+  return run_.config.parallel ? start_contents(nullptr) : Result<void>();
 }
 
 // Every open file of /dev/kfd and of render nodes in the tree, once, before any of them is begun: what an
 // older dump has left paused must run again first, and whoever maps a render node may map any file's BOs.
 Result<void> Dumper::open_files() {
-  if (std::exchange(files_opened_, true)) return {};
   auto taken = take_files();
   if (!taken) {  // nothing has been touched, and DUMP_EXT_FILE brings every file
     log_line(Level::Warning, "processes are dumped one after another: " + taken.error().what);
     return {};
+  }
+  SLUICE_TRY_ASSIGN(const std::vector<pid_t> pids, kfd::traced_processes());
+  for (const pid_t pid : pids) {
+    SLUICE_TRY_ASSIGN(const std::vector<kfd::DmaBufDescriptor> dmabufs, kfd::dmabuf_descriptors(pid));
+    for (const kfd::DmaBufDescriptor& dmabuf : dmabufs) run_.shared_bos.add_descriptor(dmabuf.inode);
   }
   for (TakenFile& file : *taken) {
     if (file.device == kfd_device_) {
@@ -191,18 +202,18 @@ Result<void> Dumper::add_render(UniqueFd own, std::vector<pid_t> holders, std::u
 
 Result<void> Dumper::dump_kfd(int fd, int id) {
   if (streaming()) return Error{EINVAL, "GPU processes cannot be streamed yet; dump without --stream"};
-  SLUICE_TRY(open_files());
+  SLUICE_TRY(begin_tree());
   SLUICE_TRY_ASSIGN(KfdFile * file, find_kfd(fd));
   if (file == nullptr) {
     SLUICE_TRY_ASSIGN(UniqueFd own, duplicate(fd));
     SLUICE_TRY_ASSIGN(const std::vector<kfd::FileHolder> holders, kfd::holders_of(fd, kfd_device_));
     SLUICE_TRY(add_kfd(std::move(own), kfd::processes_of(holders)));
     file = &kfd_files_.back();
-  }
-  if (!file->begun()) {
     SLUICE_TRY(begin(*file));
-    SLUICE_TRY(start_contents());
+    SLUICE_TRY(check_render_maps(run_.maps, run_.topology, file->holders));
+    SLUICE_TRY(run_.shared_bos.settle());
   }
+  if (file->process) SLUICE_TRY(start_contents(&file->process->contents()));
   file->id = id;
   if (file->alias_of) return write_alias(*file);
   SLUICE_TRY(file->process->finish(id, images_));
@@ -244,8 +255,11 @@ Result<void> Dumper::begin(KfdFile& file) {
   return {};
 }
 
-// Of all files whose contents do not flow yet. Those that use one GPU share its staging memory.
-Result<void> Dumper::start_contents() {
+// Of all files whose contents do not flow yet, or of one. Those that use one GPU share its staging memory.
+Result<void> Dumper::start_contents(const DumpContents* wanted) {
+  for (const RenderFile& file : render_files_) {
+    if (file.dump->begun()) file.dump->take_contents();
+  }
   std::vector<DumpContents*> waiting;
   for (const KfdFile& file : kfd_files_) {
     if (file.process && !file.process->contents().started()) waiting.push_back(&file.process->contents());
@@ -253,6 +267,8 @@ Result<void> Dumper::start_contents() {
   for (const RenderFile& file : render_files_) {
     if (file.dump->begun() && !file.dump->contents().started()) waiting.push_back(&file.dump->contents());
   }
+  std::erase_if(waiting, [wanted](const DumpContents* one) { return wanted != nullptr && one != wanted; });
+  if (waiting.empty()) return {};
   std::map<std::uint32_t, unsigned> lanes_by_minor;
   std::size_t lanes = 0;
   for (DumpContents* contents : waiting) {
@@ -308,7 +324,7 @@ Result<std::optional<std::size_t>> Dumper::find_alias(const KfdFile& wanted) con
 
 Result<void> Dumper::dump_render(int fd, int id, std::uint32_t minor) {
   if (streaming()) return Error{EINVAL, "GPU processes cannot be streamed yet; dump without --stream"};
-  SLUICE_TRY(open_files());
+  SLUICE_TRY(begin_tree());
   SLUICE_TRY_ASSIGN(RenderFile * file, find_render(fd));
   if (file == nullptr) {
     SLUICE_TRY_ASSIGN(UniqueFd own, duplicate(fd));
@@ -316,23 +332,56 @@ Result<void> Dumper::dump_render(int fd, int id, std::uint32_t minor) {
                       kfd::holders_of(fd, kfd::render_node_device(minor)));
     SLUICE_TRY(add_render(std::move(own), kfd::processes_of(holders), minor));
     file = &render_files_.back();
-  }
-  if (!file->dump->begun()) {
+    if (file->dump->has_bos()) {  // what runs meanwhile, and who else has them, is not known
+      return Error{EINVAL,
+                   file->dump->name() +
+                       " has BOs of its own, which can only be dumped where all files of the tree can be "
+                       "seen in advance (pidfd_getfd)"};
+    }
     SLUICE_TRY(begin(*file->dump));
-    SLUICE_TRY(start_contents());
   }
+  SLUICE_TRY(start_contents(&file->dump->contents()));
   file->id = id;
-  SLUICE_TRY(file->dump->finish(id, images_));
-  return settle(*file->dump);
+  SLUICE_TRY(settle(*file->dump));
+  return file->dump->finish(id, images_);
 }
 
-// What processes of the KFD map is looked at when they are begun.
+// A descriptor of memory that a file of the tree has. False: nothing of ours knows it.
+Result<bool> Dumper::dump_dmabuf(int fd, int id) {
+  if (streaming()) return Error{EINVAL, "GPU processes cannot be streamed yet; dump without --stream"};
+  SLUICE_TRY(begin_tree());
+  struct stat st {};
+  if (::fstat(fd, &st) != 0) return make_error(errno, "fstat of a dma-buf");
+  const SharedBos::Number number = run_.shared_bos.number_of(st.st_ino);
+  if (number.shared == 0) {
+    log_line(Level::Warning, "file " + std::to_string(id) +
+                                 " is a dma-buf of memory that no /dev/kfd or render node of the tree has");
+    return false;
+  }
+  std::vector<pid_t> holders;
+  SLUICE_TRY_ASSIGN(const std::vector<pid_t> pids, kfd::traced_processes());
+  for (const pid_t pid : pids) {
+    SLUICE_TRY_ASSIGN(const std::vector<kfd::DmaBufDescriptor> dmabufs, kfd::dmabuf_descriptors(pid));
+    for (const kfd::DmaBufDescriptor& dmabuf : dmabufs) {
+      if (dmabuf.inode != st.st_ino) continue;
+      SLUICE_TRY_ASSIGN(const bool same, kfd::same_open_file({getpid(), fd}, {pid, dmabuf.fd}));
+      if (same) holders.push_back(pid);
+    }
+  }
+  const DmaBufImage image{number.handle, number.shared, kfd::restoring_process(holders).innermost};
+  images_.insert(images_.begin(), dmabuf_image_name(id));
+  SLUICE_TRY(write_image(image_dir_fd(), dmabuf_image_name(id), pack_dmabuf_image(image), run_.config.sync));
+  return true;
+}
+
 Result<void> Dumper::begin(RenderDump& render) {
-  SLUICE_TRY(check_kfd_maps());
   SLUICE_TRY(remove_stale());
-  SLUICE_TRY_ASSIGN(const std::vector<pid_t> pids, processes_without_kfd(render.holders(), kfd_device_));
-  SLUICE_TRY(check_render_maps(run_.render_bos, run_.topology, pids));
-  return render.begin();
+  bool any_kfd = false;
+  for (const pid_t pid : render.holders()) {
+    SLUICE_TRY_ASSIGN(const std::vector<int> descriptors, kfd::device_descriptors(pid, kfd_device_));
+    any_kfd = any_kfd || !descriptors.empty();
+  }
+  return render.begin(any_kfd);
 }
 
 // What the KFD process of those that hold a render file tells of it, dumped before or after: files come in
@@ -394,7 +443,14 @@ void Dumper::name_hopeless_maps() const {
 // of now.
 Result<void> Dumper::remove_stale() {
   if (std::exchange(stale_removed_, true)) return {};
-  SLUICE_TRY_ASSIGN(old_pages_, remove_plugin_images(image_dir_fd(), run_.config.reuse_files));
+  SLUICE_TRY_ASSIGN(std::vector<std::string> names,
+                    remove_plugin_images(image_dir_fd(), run_.config.reuse_files));
+  // Under names that no file of this dump gets: one that is finished must not be taken for an old one.
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    std::string neutral = old_pages_image(i, names[i]);
+    SLUICE_TRY(rename_image(image_dir_fd(), names[i], neutral));
+    old_pages_.push_back(std::move(neutral));
+  }
   run_.reusable_pages = old_pages_;
   return {};
 }

@@ -64,7 +64,9 @@ class Dumper {
   explicit Dumper(RunStage stage) : stage_(stage) {}
   void note_in_inventory();
   Result<void> check_kfd_maps();
+  Result<void> begin_tree();
   Result<void> dump_kfd(int fd, int id);
+  Result<bool> dump_dmabuf(int fd, int id);
   // An open file of the tree that we have a descriptor of, and the processes that hold it.
   struct TakenFile {
     dev_t device = 0;
@@ -78,7 +80,7 @@ class Dumper {
   Result<KfdFile*> find_kfd(int fd);
   Result<RenderFile*> find_render(int fd);
   Result<void> begin(KfdFile& file);
-  Result<void> start_contents();
+  Result<void> start_contents(const DumpContents* wanted);
   Result<void> write_alias(const KfdFile& file);
   Result<void> dump_render(int fd, int id, std::uint32_t minor);
   Result<std::optional<std::size_t>> find_alias(const KfdFile& wanted) const;
@@ -102,7 +104,7 @@ class Dumper {
   bool in_inventory_ = false;
   bool kfd_maps_checked_ = false;
   bool stale_removed_ = false;
-  bool files_opened_ = false;
+  bool tree_begun_ = false;
   bool unlisted_said_ = false;
   std::vector<std::string> old_pages_;  // pages files of an earlier dump that may be written over
 };

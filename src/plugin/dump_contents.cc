@@ -1,23 +1,12 @@
 // SPDX-License-Identifier: MIT
 #include "plugin/dump_contents.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 
 #include "plugin/image_files.h"
 #include "plugin/machine.h"
 
 namespace sluice::plugin {
-
-Result<void> DumpRun::note_dmabuf(int dmabuf, const std::string& owner) {
-  struct stat st {};
-  if (::fstat(dmabuf, &st) != 0) return make_error(errno, "fstat of a dma-buf");
-  const auto [known, is_new] = dmabufs.emplace(st.st_ino, owner);
-  if (is_new) return {};
-  return Error{EINVAL, owner + " is the same memory as " + known->second +
-                           ", shared by dma-buf; that is not supported yet"};
-}
 
 Result<void> DumpContents::start() {
   started_ = true;

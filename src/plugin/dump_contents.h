@@ -18,11 +18,12 @@
 #include "kfd/topology.h"
 #include "plugin/config.h"
 #include "plugin/contents.h"
+#include "plugin/shared_bos.h"
 #include "plugin/stats.h"
 
 namespace sluice::plugin {
 
-// Where the BOs of render nodes lie: their ends by render minor and mmap offset.
+// Where BOs of render nodes lie: their ends by render minor and mmap offset.
 using BoRanges = std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint64_t>;
 
 // What all open files of one dump have in common. Outlives them.
@@ -34,13 +35,10 @@ struct DumpRun {
   SharedByJobs shared;
   // Names of pages files of an earlier dump that may be written over.
   std::vector<std::string> reusable_pages;
-  BoRanges render_bos;                   // of all render files
-  std::map<ino_t, std::string> dmabufs;  // that BOs were exported as, and whose they are
-  unsigned begun = 0;                    // open files with contents
-
-  // A BO that two of the tree's files, or processes, have is one dma-buf: EINVAL, naming both. `dmabuf`:
-  // borrowed; it must stay known to the kernel for as long as its BO has an owner.
-  Result<void> note_dmabuf(int dmabuf, const std::string& owner);
+  // What each process can have mapped again: BOs of the files that are restored in it.
+  std::map<pid_t, BoRanges> maps;
+  SharedBos shared_bos;
+  unsigned begun = 0;  // open files with contents
 };
 
 class DumpContents {

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
@@ -100,6 +101,9 @@ std::string render_image_name(int id) {
 std::string drm_pages_image_name(int id, std::uint32_t minor, std::uint32_t bo) {
   return "amdgpu-drm-pages-" + std::to_string(id) + "-" + std::to_string(minor) + gpu_ending(bo);
 }
+std::string dmabuf_image_name(int id) {
+  return "amdgpu-dmabuf_" + std::to_string(id) + ".img";
+}
 std::string drm_sums_image_name(int id, std::uint32_t minor) {
   return "amdgpu-sums-drm-" + std::to_string(id) + "-" + std::to_string(minor) + ".img";
 }
@@ -157,6 +161,15 @@ Result<std::vector<std::uint8_t>> read_image(int dir_fd, const std::string& name
   return bytes;
 }
 
+std::string old_pages_image(std::size_t number, const std::string& name) {
+  return "amdgpu-pages-old" + std::to_string(number) + name.substr(name.rfind('-'));
+}
+
+Result<void> rename_image(int dir_fd, const std::string& from, const std::string& to) {
+  if (from == to || renameat(dir_fd, from.c_str(), dir_fd, to.c_str()) == 0) return {};
+  return make_error(errno, "rename " + from + " to " + to);
+}
+
 Result<void> remove_image(int dir_fd, const std::string& name) {
   if (unlinkat(dir_fd, name.c_str(), 0) != 0 && errno != ENOENT)
     return make_error(errno, "remove stale " + name);
@@ -187,6 +200,14 @@ Result<std::vector<std::string>> list_kfd_images(int dir_fd) {
 }
 Result<std::vector<std::string>> list_render_images(int dir_fd) {
   return list_images(dir_fd, kRenderPrefix);
+}
+
+std::optional<int> id_of_image(std::string_view name) {
+  const std::size_t begin = name.find_last_not_of("0123456789", name.size() - sizeof(".img")) + 1;
+  int id = 0;
+  const auto [end, error] = std::from_chars(name.data() + begin, name.data() + name.size(), id);
+  if (error != std::errc() || std::string_view(end, name.data() + name.size()) != ".img") return std::nullopt;
+  return id;
 }
 
 Result<void> sync_directory(int dir_fd) {

@@ -7,8 +7,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "pipeline/result.h"
@@ -21,6 +23,7 @@ std::string sums_image_name(int id, std::uint32_t gpu_id);   // amdgpu-sums-<id>
 std::string render_image_name(int id);                       // amdgpu-renderD-<id>.img
 // amdgpu-drm-pages-<id>-<minor>-<bo %04x>.img: BO number `bo` of a render file
 std::string drm_pages_image_name(int id, std::uint32_t minor, std::uint32_t bo);
+std::string dmabuf_image_name(int id);                         // amdgpu-dmabuf_<id>.img
 std::string drm_sums_image_name(int id, std::uint32_t minor);  // amdgpu-sums-drm-<id>-<minor>.img
 
 // How the names of a GPU's pages files end, whatever the id.
@@ -41,6 +44,11 @@ Result<void> write_image(int dir_fd, const std::string& name, std::span<const st
 // kLargestImageBytes.
 Result<std::vector<std::uint8_t>> read_image(int dir_fd, const std::string& name);
 
+// What a pages file of an earlier dump, "...-<gpu_id>.img", is called until it is written over: another name
+// for each `number`.
+std::string old_pages_image(std::size_t number, const std::string& name);
+Result<void> rename_image(int dir_fd, const std::string& from, const std::string& to);
+
 // Removes a file; that it does not exist is fine.
 Result<void> remove_image(int dir_fd, const std::string& name);
 
@@ -51,6 +59,8 @@ Result<std::vector<std::string>> remove_plugin_images(int dir_fd, bool keep_page
 // Names of the directory's KFD images, and of its render files' images, sorted.
 Result<std::vector<std::string>> list_kfd_images(int dir_fd);
 Result<std::vector<std::string>> list_render_images(int dir_fd);
+// CRIU's file id in such a name.
+std::optional<int> id_of_image(std::string_view name);
 
 // Makes renames and removals in the directory durable.
 Result<void> sync_directory(int dir_fd);

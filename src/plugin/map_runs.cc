@@ -87,11 +87,17 @@ Result<MapRuns> MapRuns::parse(std::span<const std::uint8_t> bytes) {
     const Opened opened = opened_for(vma);
     if ((vma.status & kPlugin) != 0) {
       runs.first_[vma.start] = opened != run;
+      runs.offsets_.insert(vma.pgoff);
       runs.last_ = vma.start;
     }
     run = opened;
   }
   return runs;
+}
+
+bool MapRuns::maps(std::uint64_t offset, std::uint64_t bytes) const {
+  const auto at = offsets_.lower_bound(offset);
+  return at != offsets_.end() && *at - offset < bytes;
 }
 
 bool MapRuns::is_first(std::uint64_t address) const {

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 
 #include "pipeline/result.h"
@@ -26,11 +27,14 @@ class MapRuns {
 
   // Whether the map of a plugin at `address` is the first of its run; true for one that is not known.
   bool is_first(std::uint64_t address) const;
+  // Whether a plugin's map begins in [offset, offset + bytes) of its device, whichever that is.
+  bool maps(std::uint64_t offset, std::uint64_t bytes) const;
   // Whether no hook comes after the one for this map.
   bool is_last(std::uint64_t address) const { return last_ == address; }
 
  private:
-  std::map<std::uint64_t, bool> first_;  // maps that plugins are asked about
+  std::map<std::uint64_t, bool> first_;  // by address: maps that plugins are asked about
+  std::set<std::uint64_t> offsets_;      // of those
   std::optional<std::uint64_t> last_;
 };
 

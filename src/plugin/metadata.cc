@@ -21,14 +21,24 @@ constexpr std::uint32_t kNewRecordBytes = 272;
 constexpr std::uint32_t kLastKnownOldMinor = 11;
 constexpr std::uint32_t kFirstKnownNewMinor = 17;
 
+constexpr std::uint32_t kMostMinor = (1U << 20) - 1;  // Linux
+
 struct FreeRenderNode {
   void operator()(CriuRenderNode* node) const { criu_render_node__free_unpacked(node, nullptr); }
+};
+
+struct FreeDmaBufNode {
+  void operator()(CriuDmabufNode* node) const { criu_dmabuf_node__free_unpacked(node, nullptr); }
 };
 
 }  // namespace
 
 bool RenderImage::has_mappable_bos() const {
   return std::any_of(bos.begin(), bos.end(), [](const RenderBo& bo) { return bo.mmap_offset != 0; });
+}
+
+bool RenderImage::has_contents() const {
+  return std::any_of(bos.begin(), bos.end(), [](const RenderBo& bo) { return !bo.imports; });
 }
 
 std::vector<std::uint8_t> pack_render_image(const RenderImage& image) {
@@ -63,6 +73,9 @@ std::vector<std::uint8_t> pack_render_image(const RenderImage& image) {
     bos[i].alignment = gem.alignment_bytes;
     bos[i].preferred_domains = static_cast<std::uint32_t>(gem.domains);
     bos[i].handle = gem.handle;
+    bos[i].is_import = image.bos[i].imports ? 1 : 0;
+    bos[i].has_shared = image.bos[i].shared != 0 ? 1 : 0;
+    bos[i].shared = image.bos[i].shared;
     bos[i].num_of_vms = static_cast<std::uint32_t>(gem.mappings.size());
     bos[i].n_vm_entries = gem.mappings.size();
     bos[i].vm_entries = vm_pointers.data() + next_vm;
@@ -108,6 +121,8 @@ RenderBo bo_of(const DrmBoEntry& entry) {
     bo.gem.mappings.push_back({vm.addr, vm.size, vm.offset, vm.flags});
   }
   bo.mmap_offset = entry.offset;
+  bo.shared = entry.has_shared != 0 ? entry.shared : 0;
+  bo.imports = entry.is_import != 0;
   return bo;
 }
 
@@ -117,7 +132,8 @@ Result<RenderImage> unpack_render_image(std::span<const std::uint8_t> payload, c
   const std::unique_ptr<CriuRenderNode, FreeRenderNode> node(
       criu_render_node__unpack(nullptr, payload.size(), payload.data()));
   if (!node) return make_error(EBADMSG, name + " cannot be parsed; the image is damaged");
-  if (node->num_of_bos != node->n_bo_entries || node->gpu_id > kfd::kGpuIdMax) {
+  if (node->num_of_bos != node->n_bo_entries || node->gpu_id > kfd::kGpuIdMax ||
+      node->drm_render_minor > kMostMinor) {
     return make_error(EBADMSG, name + " contradicts itself; the image is damaged");
   }
   RenderImage image{node->gpu_id, node->id,    node->drm_render_minor, {}, std::nullopt,
@@ -128,8 +144,8 @@ Result<RenderImage> unpack_render_image(std::span<const std::uint8_t> payload, c
     const auto at = [&] {
       return name + ": BO " + std::to_string(i) + " (GEM handle " + std::to_string(entry.handle) + ")";
     };
-    if (entry.is_import != 0)
-      return Error{EINVAL, at() + " is imported; shared BOs of render nodes are not supported yet"};
+    if (entry.is_import != 0 && (entry.has_shared == 0 || entry.shared == 0))
+      return Error{EINVAL, at() + " is imported, and the image does not tell whose memory it is"};
     if (const std::string fault = fault_of(entry, handle); !fault.empty())
       return make_error(EBADMSG, at() + " has " + fault + "; the image is damaged");
     handle = entry.handle;
@@ -141,6 +157,29 @@ Result<RenderImage> unpack_render_image(std::span<const std::uint8_t> payload, c
     image.dump_id.emplace();
     std::copy_n(node->dump_id.data, image.dump_id->size(), image.dump_id->begin());
   }
+  return image;
+}
+
+std::vector<std::uint8_t> pack_dmabuf_image(const DmaBufImage& image) {
+  CriuDmabufNode node = CRIU_DMABUF_NODE__INIT;
+  node.gem_handle = image.gem_handle;
+  node.has_shared = 1;
+  node.shared = image.shared;
+  node.has_pid = image.pid.has_value() ? 1 : 0;
+  node.pid = image.pid.value_or(0);
+  std::vector<std::uint8_t> payload(criu_dmabuf_node__get_packed_size(&node));
+  (void)criu_dmabuf_node__pack(&node, payload.data());
+  return payload;
+}
+
+Result<DmaBufImage> unpack_dmabuf_image(std::span<const std::uint8_t> payload, const std::string& name) {
+  const std::unique_ptr<CriuDmabufNode, FreeDmaBufNode> node(
+      criu_dmabuf_node__unpack(nullptr, payload.size(), payload.data()));
+  if (!node) return make_error(EBADMSG, name + " cannot be parsed; the image is damaged");
+  if (node->has_shared == 0 || node->shared == 0)
+    return Error{EINVAL, name + " does not tell whose memory the dma-buf is"};
+  DmaBufImage image{node->gem_handle, node->shared, std::nullopt};
+  if (node->has_pid != 0) image.pid = node->pid;
   return image;
 }
 

@@ -21,6 +21,8 @@ namespace sluice::plugin {
 struct RenderBo {
   drm::GemBo gem;
   std::uint64_t mmap_offset = 0;  // at the time of the dump, 0 = no CPU may map it
+  std::uint32_t shared = 0;       // number of the memory in the dump where others have it, too
+  bool imports = false;           // another file makes it, and has its contents
 
   bool operator==(const RenderBo&) const = default;
 };
@@ -36,12 +38,24 @@ struct RenderImage {
   std::optional<std::uint32_t> pid;  // in its own pid namespace: the process that restores the file
 
   bool has_mappable_bos() const;
+  bool has_contents() const;
 };
 
 std::vector<std::uint8_t> pack_render_image(const RenderImage& image);
 
-// Errors: EBADMSG for what contradicts itself; EINVAL for BOs that are imported. `name` is for the message.
+// Errors: EBADMSG for what contradicts itself; EINVAL for BOs that are imported from nobody knows where, as
+// in upstream's images. `name` is for the message.
 Result<RenderImage> unpack_render_image(std::span<const std::uint8_t> payload, const std::string& name);
+
+// amdgpu-dmabuf_<id>.img: a descriptor of a dma-buf.
+struct DmaBufImage {
+  std::uint32_t gem_handle = 0;
+  std::uint32_t shared = 0;
+  std::optional<std::uint32_t> pid;  // as in RenderImage
+};
+std::vector<std::uint8_t> pack_dmabuf_image(const DmaBufImage& image);
+// Errors: EBADMSG; EINVAL for one of upstream's images, which do not tell what memory it is.
+Result<DmaBufImage> unpack_dmabuf_image(std::span<const std::uint8_t> payload, const std::string& name);
 
 // decode_kfd_image() with the file's name in the message.
 Result<kfd::KfdImage> unpack_kfd_image(std::span<const std::uint8_t> payload, const std::string& name);

@@ -34,13 +34,8 @@ std::vector<kfd::BoEntry> bo_entries(const kfd::Checkpoint& checkpoint) {
 // CRIU restores a file in the process of the lowest pid that holds it, and the KFD process becomes that
 // one's. `owner`: the process that opened it, as PROCESS_INFO says, in its own pid namespace.
 Result<void> check_owner(pid_t owner, const std::vector<pid_t>& holders) {
-  std::optional<pid_t> lowest;
-  for (const pid_t holder : holders) {
-    const auto pid = kfd::innermost_pid(holder);
-    if (!pid) return {};  // an old kernel does not say
-    lowest = std::min(lowest.value_or(*pid), *pid);
-  }
-  if (!lowest || lowest == owner) return {};
+  const std::optional<std::uint32_t> lowest = kfd::restoring_process(holders).innermost;
+  if (!lowest || *lowest == static_cast<std::uint32_t>(owner)) return {};
   return Error{EINVAL, "a file of /dev/kfd was opened by process " + std::to_string(owner) +
                            " and would be restored in process " + std::to_string(*lowest) +
                            ", which has inherited it; that is not supported: the process that opened it must "
@@ -67,7 +62,7 @@ Result<std::unique_ptr<ProcessDump>> ProcessDump::begin(kfd::CriuSession& sessio
   const kfd::ProcessInfo info = *answer;
   SLUICE_TRY(check_owner(static_cast<pid_t>(info.pid), holders));
   SLUICE_TRY_ASSIGN(kfd::Checkpoint checkpoint, session.checkpoint());
-  SLUICE_TRY(check_render_maps(process->bo_ranges(checkpoint), run.topology, holders));
+  process->note_maps(checkpoint, kfd::restoring_process(holders).pid);
   log_line(Level::Info, session.name() + ": " + std::to_string(info.num_devices) + " GPUs, " +
                             std::to_string(info.num_bos) + " BOs, " + std::to_string(info.num_objects) +
                             " queues, events and SVM ranges");
@@ -89,19 +84,18 @@ Result<std::unique_ptr<ProcessDump>> ProcessDump::begin(kfd::CriuSession& sessio
   return process;
 }
 
-// What the process may map of render nodes: its own BOs, and those of render files.
-BoRanges ProcessDump::bo_ranges(const kfd::Checkpoint& checkpoint) const {
-  BoRanges ranges = run_.render_bos;
+// What the process may map of render nodes.
+void ProcessDump::note_maps(const kfd::Checkpoint& checkpoint, pid_t pid) {
   std::map<std::uint32_t, std::uint32_t> minors;  // by user gpu_id
   for (const kfd::DeviceIds& ids : checkpoint.devices) {
     if (const kfd::Node* node = run_.topology.find_gpu(ids.actual_gpu_id))
       minors.emplace(ids.user_gpu_id, node->drm_render_minor);
   }
+  BoRanges& ranges = run_.maps[pid];
   for (const kfd::CheckpointBo& bo : checkpoint.bos) {
     if (kfd::has_contents(bo.alloc_flags))
       ranges.emplace(std::pair(minors[bo.gpu_id], bo.offset), bo.offset + bo.bytes);
   }
-  return ranges;
 }
 
 // Sorts the BOs that have contents by GPU, in bucket order, and takes their dma-bufs.
@@ -118,10 +112,14 @@ Result<void> ProcessDump::sort_contents(kfd::Checkpoint& checkpoint) {
     gpu.render_minor = node->drm_render_minor;
     gpu.numa_node = numa_node_of_render_minor(node->drm_render_minor);
     gpu.bo_table_digest = bo_table_digest(image_.bos, ids.user_gpu_id);
-    for (kfd::CheckpointBo& bo : checkpoint.bos) {
+    for (std::size_t i = 0; i < checkpoint.bos.size(); ++i) {
+      kfd::CheckpointBo& bo = checkpoint.bos[i];
       if (bo.gpu_id != ids.user_gpu_id || !kfd::has_contents(bo.alloc_flags)) continue;
       if (!known.bo_offset) known.bo_offset = bo.offset;
-      SLUICE_TRY(run_.note_dmabuf(bo.dmabuf.get(), session_.name() + "'s BO at " + hex(bo.addr)));
+      SharedBos::Holder holder{.name = session_.name() + "'s BO at " + hex(bo.addr), .kfd = true};
+      holder.shared = &image_.bos[i].shared;
+      holder.kfd_handle = &image_.bos[i].handle;
+      SLUICE_TRY(run_.shared_bos.add(bo.dmabuf.get(), std::move(holder)));
       gpu.bos.push_back({bo.bytes, bo.addr, std::move(bo.dmabuf)});
     }
     gpus_.push_back(known);

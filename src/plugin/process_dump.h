@@ -44,7 +44,7 @@ class ProcessDump {
 
  private:
   ProcessDump(kfd::CriuSession& session, DumpRun& run) : session_(session), run_(run), contents_(run) {}
-  BoRanges bo_ranges(const kfd::Checkpoint& checkpoint) const;
+  void note_maps(const kfd::Checkpoint& checkpoint, pid_t pid);
   Result<void> sort_contents(kfd::Checkpoint& checkpoint);
   Result<void> finish_contents(int id, std::vector<std::string>& images);
 

@@ -20,6 +20,8 @@ constexpr auto kIdlePatience = std::chrono::seconds(70);
 // Flags of memory whose contents nobody but its own file, or nobody at all, can read.
 constexpr std::uint64_t kUnreadable = AMDGPU_GEM_CREATE_VM_ALWAYS_VALID | AMDGPU_GEM_CREATE_ENCRYPTED;
 
+constexpr std::uint64_t kMemory = AMDGPU_GEM_DOMAIN_CPU | AMDGPU_GEM_DOMAIN_GTT | AMDGPU_GEM_DOMAIN_VRAM;
+
 }  // namespace
 
 Result<std::unique_ptr<RenderDump>> RenderDump::list(UniqueFd file, std::vector<pid_t> holders,
@@ -28,17 +30,15 @@ Result<std::unique_ptr<RenderDump>> RenderDump::list(UniqueFd file, std::vector<
   dump->image_.minor = gpu.drm_render_minor;
   dump->image_.gpu_id = gpu.gpu_id;
   dump->image_.dump_id = run.dump_id;
-  for (const pid_t holder : dump->holders_) {
-    if (const auto pid = kfd::innermost_pid(holder))
-      dump->image_.pid = std::min(dump->image_.pid.value_or(UINT32_MAX), static_cast<std::uint32_t>(*pid));
-  }
+  const kfd::RestoringProcess process = kfd::restoring_process(dump->holders_);
+  dump->image_.pid = process.innermost;
   dump->name_ = "renderD" + std::to_string(gpu.drm_render_minor);
   if (!dump->holders_.empty()) dump->name_ += " of process " + std::to_string(dump->holders_.front());
-  SLUICE_TRY(dump->list_bos());
+  SLUICE_TRY(dump->list_bos(process.pid));
   return dump;
 }
 
-Result<void> RenderDump::list_bos() {
+Result<void> RenderDump::list_bos(pid_t pid) {
   SLUICE_TRY_ASSIGN(auto handles, drm::list_handles(file_.get()));
   lists_bos_ = handles.has_value();
   if (!handles) return {};
@@ -47,7 +47,7 @@ Result<void> RenderDump::list_bos() {
   for (const drm::GemHandle& handle : *handles) {
     SLUICE_TRY_ASSIGN(RenderBo bo, bo_of(handle));
     if (bo.mmap_offset != 0)
-      run_.render_bos.emplace(std::pair(image_.minor, bo.mmap_offset), bo.mmap_offset + bo.gem.bytes);
+      run_.maps[pid].emplace(std::pair(image_.minor, bo.mmap_offset), bo.mmap_offset + bo.gem.bytes);
     image_.bos.push_back(std::move(bo));
   }
   return {};
@@ -55,12 +55,12 @@ Result<void> RenderDump::list_bos() {
 
 Result<RenderBo> RenderDump::bo_of(const drm::GemHandle& handle) const {
   const auto refusal = [&](const char* why) { return Error{EINVAL, words_of(handle.handle) + why}; };
-  if (handle.imported)
-    return refusal(" is memory of another device, shared by dma-buf; that is not supported yet");
   if ((handle.alloc_flags & AMDGPU_GEM_CREATE_VM_ALWAYS_VALID) != 0)
     return refusal(" was created as always valid: the kernel lets nobody else read it");
   if ((handle.alloc_flags & kUnreadable) != 0) return refusal(" is encrypted: its contents cannot be read");
+  if ((handle.preferred_domains & ~kMemory) != 0) return refusal(" is no memory, but a part of the GPU");
   RenderBo bo;
+  bo.imports = handle.imported;  // of another device: somebody else must make it
   bo.gem.handle = handle.handle;
   bo.gem.bytes = handle.bytes;
   bo.gem.domains = handle.preferred_domains;
@@ -70,50 +70,67 @@ Result<RenderBo> RenderDump::bo_of(const drm::GemHandle& handle) const {
   SLUICE_TRY_ASSIGN(auto mappings, drm::mappings_of(file_.get(), handle.handle));
   if (!mappings) return refusal(": this kernel lists BOs but not where the GPU maps them");
   bo.gem.mappings = std::move(*mappings);
+  for (const drm::GemMapping& mapping : bo.gem.mappings) {
+    if (mapping.flags > UINT32_MAX)
+      return refusal(" is mapped in the GPU with flags that it could not be mapped with again");
+  }
   std::sort(bo.gem.mappings.begin(), bo.gem.mappings.end(),
             [](const drm::GemMapping& a, const drm::GemMapping& b) { return a.address < b.address; });
   return bo;
 }
 
-Result<void> RenderDump::begin() {
-  begun_ = true;
+Result<void> RenderDump::begin(bool any_kfd) {
+  if (!any_kfd) image_.kfd_acquired = false;
   contents_ = std::make_unique<DumpContents>(run_);
+  const auto deadline = std::chrono::steady_clock::now() + kIdlePatience;
+  for (RenderBo& bo : image_.bos) {
+    const std::uint32_t handle = bo.gem.handle;
+    SLUICE_TRY_ASSIGN(const bool idle, drm::wait_until_idle(file_.get(), handle, deadline));
+    if (!idle) {
+      return make_error(ETIMEDOUT, words_of(handle) + " is still used by work that was submitted before");
+    }
+    auto dmabuf = drm::export_dmabuf(file_.get(), handle);
+    if (!dmabuf && dmabuf.error().err == EPERM) {
+      return Error{EINVAL, words_of(handle) +
+                               " is memory of the process itself (userptr), which the kernel does not tell "
+                               "enough of to register it again"};
+    }
+    if (!dmabuf) return explain(name_, dmabuf.error());
+    SharedBos::Holder holder{.name = words_of(handle), .can_create = !bo.imports, .handle = handle};
+    holder.shared = &bo.shared;
+    holder.imports = &bo.imports;
+    SLUICE_TRY(run_.shared_bos.add(dmabuf->get(), std::move(holder)));
+    dmabufs_.push_back(std::move(*dmabuf));
+  }
+  return {};
+}
+
+void RenderDump::take_contents() {
+  if (dmabufs_.empty()) return;
   GpuContents contents;
   contents.gpu_id = image_.gpu_id;
   contents.render_minor = image_.minor;
   contents.numa_node = numa_node_of_render_minor(image_.minor);
   contents.bo_table_digest = bo_table_digest(image_.bos);
   contents.drm_minor = image_.minor;
-  const auto deadline = std::chrono::steady_clock::now() + kIdlePatience;
   for (std::uint32_t i = 0; i < image_.bos.size(); ++i) {
     const drm::GemBo& gem = image_.bos[i].gem;
-    SLUICE_TRY_ASSIGN(const bool idle, drm::wait_until_idle(file_.get(), gem.handle, deadline));
-    if (!idle) {
-      return make_error(ETIMEDOUT, words_of(gem.handle) + " is still used by work that was submitted before");
-    }
-    auto dmabuf = drm::export_dmabuf(file_.get(), gem.handle);
-    if (!dmabuf && dmabuf.error().err == EPERM) {
-      return Error{EINVAL, words_of(gem.handle) +
-                               " is memory of the process itself (userptr), which the kernel does not tell "
-                               "enough of to register it again"};
-    }
-    if (!dmabuf) return explain(name_, dmabuf.error());
-    SLUICE_TRY(run_.note_dmabuf(dmabuf->get(), words_of(gem.handle)));
+    if (image_.bos[i].imports) continue;
     const std::uint64_t va = gem.mappings.empty() ? 0 : gem.mappings.front().address;
-    contents.bos.push_back({gem.bytes, va, std::move(*dmabuf), i});
+    contents.bos.push_back({gem.bytes, va, std::move(dmabufs_[i]), i});
   }
+  dmabufs_.clear();
   if (!contents.bos.empty()) contents_->waiting().push_back(std::move(contents));
-  return {};
 }
 
 Result<void> RenderDump::finish(int id, std::vector<std::string>& images) {
   image_.id = static_cast<std::uint32_t>(id);
   images.insert(images.begin(), render_image_name(id));
   SLUICE_TRY(contents_->join(id, images));
+  if (run_.config.sync) SLUICE_TRY(sync_directory(image_dir_fd()));
   finished_ = true;
   SLUICE_TRY(write());
-  if (run_.config.sync) SLUICE_TRY(sync_directory(image_dir_fd()));
-  if (!image_.bos.empty()) contents_->write_stats(id, images);
+  if (image_.has_contents()) contents_->write_stats(id, images);
   return {};
 }
 
@@ -132,8 +149,9 @@ Result<void> RenderDump::settle(const ProcessGpu& gpu, const std::vector<pid_t>&
 }
 
 Result<void> RenderDump::write() const {
-  return write_image(image_dir_fd(), render_image_name(static_cast<int>(image_.id)),
-                     pack_render_image(image_), run_.config.sync);
+  SLUICE_TRY(write_image(image_dir_fd(), render_image_name(static_cast<int>(image_.id)),
+                         pack_render_image(image_), run_.config.sync));
+  return run_.config.sync ? sync_directory(image_dir_fd()) : Result<void>();
 }
 
 std::string RenderDump::words_of(std::uint32_t handle) const {

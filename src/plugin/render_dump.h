@@ -35,12 +35,16 @@ class RenderDump {
   const std::string& name() const { return name_; }
   // False where the kernel is too old to list BOs.
   bool lists_bos() const { return lists_bos_; }
+  bool has_bos() const { return !image_.bos.empty(); }
 
-  // Waits until the BOs are idle and exports them: contents() are waiting then. Once. Errors: ETIMEDOUT where
-  // work of the target's uses a BO for longer than the kernel lets a job run; EINVAL for memory that cannot
-  // be exported or is shared.
-  Result<void> begin();
-  bool begun() const { return begun_; }
+  // Waits until the BOs are idle and exports them. Once. Errors: ETIMEDOUT where work of the target's uses a
+  // BO for longer than the kernel lets a job run; EINVAL for memory that cannot be exported.
+  // `any_kfd`: a process that holds the file has a /dev/kfd, too.
+  Result<void> begin(bool any_kfd);
+  bool begun() const { return contents_ != nullptr; }
+
+  // When it is settled which BOs others make: contents() of the rest are waiting then. Idempotent.
+  void take_contents();
   DumpContents& contents() { return *contents_; }
 
   // Joins the contents and writes everything under `id`, metadata last. Names go to `images` before there are
@@ -54,7 +58,7 @@ class RenderDump {
  private:
   RenderDump(UniqueFd file, std::vector<pid_t> holders, DumpRun& run)
       : file_(std::move(file)), holders_(std::move(holders)), run_(run) {}
-  Result<void> list_bos();
+  Result<void> list_bos(pid_t pid);
   Result<RenderBo> bo_of(const drm::GemHandle& handle) const;
   Result<void> write() const;
   std::string words_of(std::uint32_t handle) const;
@@ -65,8 +69,8 @@ class RenderDump {
   std::string name_;
   RenderImage image_;
   bool lists_bos_ = false;
-  bool begun_ = false;
   bool finished_ = false;
+  std::vector<UniqueFd> dmabufs_;           // of the BOs, from begin() to take_contents()
   std::unique_ptr<DumpContents> contents_;  // from begin() on
 };
 

@@ -14,12 +14,9 @@
 
 namespace sluice::plugin {
 
-// Every map of a render node in `processes` must be one of the BOs that are known. EINVAL names the first
-// that is not.
-Result<void> check_render_maps(const BoRanges& known, const kfd::Topology& topology,
+// Every map of a render node in `processes` must be one of those that its process can have again. EINVAL
+// names the first that is not.
+Result<void> check_render_maps(const std::map<pid_t, BoRanges>& known, const kfd::Topology& topology,
                                const std::vector<pid_t>& processes);
-
-// Those of `pids` that hold no file of the KFD: whatever such a one maps of a render node is that node's own.
-Result<std::vector<pid_t>> processes_without_kfd(const std::vector<pid_t>& pids, dev_t kfd_device);
 
 }  // namespace sluice::plugin

@@ -26,6 +26,8 @@ namespace sluice::plugin {
 namespace {
 
 constexpr std::string_view kRenderPrefix = "/dev/dri/renderD";
+constexpr std::uint64_t kNoOffset =
+    ~std::uint64_t{0xFFFF};  // a multiple of any page that no file can be mapped at
 
 // CRIU's paths sometimes have doubled slashes.
 std::string without_doubled_slashes(const char* path) {
@@ -78,6 +80,9 @@ Result<std::unique_ptr<Restorer>> Restorer::make() {
   restorer->config_ = parse_config(environment_and_file(kConfigFile, lines), lines);
   log_lines(lines);
   restorer->survey_images();
+  if (!restorer->shared_numbers_.empty()) {
+    SLUICE_TRY_ASSIGN(restorer->shared_, SharedTable::make(*restorer->shared_numbers_.rbegin()));
+  }
   restorer->ask_record_bytes();
   if (restorer->config_.parallel && host_has_post_forking()) {
     SLUICE_TRY_ASSIGN(restorer->server_, ContentServer::make(restorer->config_, restorer->all_lanes()));
@@ -96,6 +101,10 @@ void Restorer::survey_images() {
     const auto image = payload ? unpack_kfd_image(*payload, name) : Result<kfd::KfdImage>(payload.error());
     if (!image) continue;
     has_record_bytes_ = has_record_bytes_ || record_bytes_of(*image) != 0;
+    if (const auto id = id_of_image(name); id && !image->alias_of) kfd_pids_.emplace(*id, image->pid);
+    for (const kfd::BoEntry& bo : image->bos) {
+      if (bo.shared != 0) shared_numbers_.insert(bo.shared);
+    }
     for (const kfd::Node& gpu : image->topology.nodes) {
       if (!gpu.is_gpu() || !gpu_has_contents(*image, gpu.gpu_id)) continue;
       ++lanes_by_minor_[gpu.drm_render_minor];
@@ -107,8 +116,12 @@ void Restorer::survey_images() {
   for (const std::string& name : *render_names) {
     const auto payload = read_image(image_dir_fd(), name);
     const auto image = payload ? unpack_render_image(*payload, name) : Result<RenderImage>(payload.error());
-    if (!image || image->bos.empty()) continue;
-    ++lanes_by_minor_[image->minor];
+    if (!image) continue;
+    if (const auto id = id_of_image(name); id && image->pid) render_pids_.emplace(*id, *image->pid);
+    for (const RenderBo& bo : image->bos) {
+      if (bo.shared != 0 && !bo.imports) shared_numbers_.insert(bo.shared);
+    }
+    if (image->has_contents()) ++lanes_by_minor_[image->minor];
     if (!image->pid || !image->has_mappable_bos()) continue;
     MappedFiles& files = mapped_files_[{*image->pid, image->minor}];
     if (image->kfd_acquired.value_or(false)) {
@@ -182,13 +195,91 @@ Result<void> Restorer::start_server() {
   return {};
 }
 
+// Memory that several files have is made by one of them and imported by the rest, which may be restored
+// first. So a task makes everything that is its to make before it waits for others: then nobody waits for
+// ever.
+Result<void> Restorer::make_all(std::uint32_t pid) {
+  if (std::exchange(all_made_, true)) return {};
+  meet(pid);
+  for (const auto& [id, its_pid] : kfd_pids_) {
+    if (its_pid != pid) continue;
+    SLUICE_TRY_ASSIGN(const auto payload, read_image(image_dir_fd(), kfd_image_name(id)));
+    SLUICE_TRY_ASSIGN(const kfd::KfdImage image, unpack_kfd_image(payload, kfd_image_name(id)));
+    SLUICE_TRY_ASSIGN(const int fd, restore_kfd(image, id));
+    SLUICE_TRY_ASSIGN(made_[id], make_high(UniqueFd(fd)));
+  }
+  for (const auto& [id, its_pid] : render_pids_) {
+    if (its_pid != pid) continue;
+    SLUICE_TRY_ASSIGN(const auto payload, read_image(image_dir_fd(), render_image_name(id)));
+    SLUICE_TRY_ASSIGN(const RenderImage image, unpack_render_image(payload, render_image_name(id)));
+    SLUICE_TRY_ASSIGN(const int fd, restore_render(image, id));
+    made_[id].reset(fd);
+  }
+  return import_bos();
+}
+
+Result<void> Restorer::import_bos() {
+  for (Importing& file : importing_) {
+    for (const RenderBo& bo : file.image.bos) {
+      if (!bo.imports) continue;
+      const auto imported = [&]() -> Result<void> {
+        if (!shared_numbers_.contains(bo.shared)) return make_error(EBADMSG, "no image has the memory");
+        SLUICE_TRY_ASSIGN(const UniqueFd dmabuf, shared_->take(bo.shared));
+        SLUICE_TRY(file.gem->import(bo.gem, dmabuf.get()));
+        return note_mapped(file, bo, dmabuf.get());
+      }();
+      if (!imported) {
+        return explain(render_image_name(file.id) + ", GEM handle " + std::to_string(bo.gem.handle),
+                       imported.error());
+      }
+    }
+  }
+  importing_.clear();
+  return {};
+}
+
+// A descriptor for a dma-buf that the process had open.
+Result<int> Restorer::restore_dmabuf(const DmaBufImage& image) {
+  if (!shared_numbers_.contains(image.shared))
+    return make_error(EBADMSG, "no image has the dma-buf's memory");
+  if (image.pid) SLUICE_TRY(make_all(*image.pid));
+  SLUICE_TRY_ASSIGN(UniqueFd dmabuf, shared_->take(image.shared));
+  return dmabuf.release();
+}
+
+Result<void> Restorer::publish(std::uint32_t number, int dmabuf) {
+  if (number == 0) return {};
+  if (!shared_) return make_error(EBADMSG, "shared memory that was not in the images at the beginning");
+  return shared_->publish(number, dmabuf);
+}
+
+// To a number above all of the task's own, where it may stay while CRIU restores other files.
+Result<UniqueFd> Restorer::make_high(UniqueFd file) const {
+  if (first_unused_fd_ < 0 || file.get() >= first_unused_fd_) return file;
+  UniqueFd high(fcntl(file.get(), F_DUPFD_CLOEXEC, first_unused_fd_));
+  if (!high) return make_error(errno, "move a device file above the task's own fds");
+  return high;
+}
+
 Result<Answer> Restorer::restore_file(int id) {
   if (!needed_) return Answer();
+  if (shared_) {
+    for (const auto* pids : {&kfd_pids_, &render_pids_}) {
+      if (const auto pid = pids->find(id); pid != pids->end()) SLUICE_TRY(make_all(pid->second));
+    }
+    if (const auto made = made_.find(id); made != made_.end() && made->second)
+      return Answer(made->second.release());
+  }
   std::string name = kfd_image_name(id);
   auto payload = read_image(image_dir_fd(), name);
   const bool is_kfd = payload.ok() || payload.error().err != ENOENT;
   if (!is_kfd) {
     name = render_image_name(id);
+    payload = read_image(image_dir_fd(), name);
+  }
+  const bool is_render = !is_kfd && (payload.ok() || payload.error().err != ENOENT);
+  if (!is_kfd && !is_render) {
+    name = dmabuf_image_name(id);
     payload = read_image(image_dir_fd(), name);
     if (!payload && payload.error().err == ENOENT) return Answer();
   }
@@ -200,9 +291,13 @@ Result<Answer> Restorer::restore_file(int id) {
   if (is_kfd) {
     SLUICE_TRY_ASSIGN(const kfd::KfdImage image, unpack_kfd_image(*payload, name));
     SLUICE_TRY_ASSIGN(fd, restore_kfd(image, id));
-  } else {
+  } else if (is_render) {
     SLUICE_TRY_ASSIGN(const RenderImage image, unpack_render_image(*payload, name));
     SLUICE_TRY_ASSIGN(fd, restore_render(image, id));
+    SLUICE_TRY(import_bos());
+  } else {
+    SLUICE_TRY_ASSIGN(const DmaBufImage image, unpack_dmabuf_image(*payload, name));
+    SLUICE_TRY_ASSIGN(fd, restore_dmabuf(image));
   }
   return Answer(fd);
 }
@@ -232,6 +327,8 @@ Result<int> Restorer::restore_kfd(const kfd::KfdImage& image, int id) {
                     kfd::restore(own, devices, bos, image.num_objects, image.priv_data));
   SLUICE_TRY(note_offsets(image, restored));
   SLUICE_TRY(allow_kfd_maps(image, restored));
+  for (std::size_t i = 0; i < restored.size(); ++i)
+    SLUICE_TRY(publish(image.bos[i].shared, restored[i].dmabuf.get()));
   SLUICE_TRY_ASSIGN(ContentRequest request, request_of(image, id, std::move(restored)));
   SLUICE_TRY(fill_contents(std::move(request)));
   if (image.shm.bytes != 0) SLUICE_TRY(kfd::restore_hsakmt_shm(image.shm));
@@ -252,7 +349,10 @@ void Restorer::meet(std::uint32_t pid) {
 Result<int> Restorer::restore_render(const RenderImage& image, int id) {
   if (image.pid) meet(*image.pid);
   if (!match_) SLUICE_TRY(match_gpus_by_any_image());
-  SLUICE_TRY_ASSIGN(const kfd::Node* gpu, match_ ? local_gpu(image.gpu_id) : same_gpu(image));
+  // The image of a file that no KFD process holds has the GPU's own id, not the one that processes know.
+  const kfd::Node* source = match_ ? source_.find_render_minor(image.minor) : nullptr;
+  SLUICE_TRY_ASSIGN(const kfd::Node* gpu,
+                    match_ ? local_gpu(source != nullptr ? source->gpu_id : image.gpu_id) : same_gpu(image));
   const std::uint32_t minor = gpu->drm_render_minor;
   UniqueFd file;
   if (match_ && image.kfd_acquired.value_or(true)) {
@@ -261,42 +361,62 @@ Result<int> Restorer::restore_render(const RenderImage& image, int id) {
     file.reset(open(drm::Device::render_node(minor).c_str(), O_RDWR | O_CLOEXEC));
     if (!file) return make_error(errno, "open " + drm::Device::render_node(minor));
   }
-  SLUICE_TRY(restore_bos(image, id, file.get(), *gpu));
+  SLUICE_TRY_ASSIGN(file, make_high(std::move(file)));
+  SLUICE_TRY(restore_bos({id, file.get(), image, gpu, std::make_unique<drm::GemRestore>(file.get())}));
   restored_any_ = true;
   return file.release();
 }
 
-// Makes the BOs of a render file again, in ascending order of their handles, and has them filled.
-Result<void> Restorer::restore_bos(const RenderImage& image, int id, int file, const kfd::Node& gpu) {
+// Makes the BOs of a render file again, in ascending order of their handles, and has them filled. Those that
+// it imports come later.
+Result<void> Restorer::restore_bos(Importing file) {
+  const RenderImage& image = file.image;
   if (image.bos.empty()) return {};
-  const auto in_image = [&](const Error& error) { return explain(render_image_name(id), error); };
-  GpuContents contents = contents_on(gpu, image.gpu_id, image.minor);
-  contents.bo_table_digest = bo_table_digest(image.bos);
-  contents.drm_minor = image.minor;
-  const bool several = image.pid && maps_several_files(*image.pid, image.minor);
-  if (several && !host_takes_vma_fd()) {
+  const bool mapped = std::any_of(image.bos.begin(), image.bos.end(), [&](const RenderBo& bo) {
+    return map_runs().maps(bo.mmap_offset, bo.gem.bytes);
+  });
+  if (mapped && image.pid && maps_several_files(*image.pid, image.minor) && !host_takes_vma_fd()) {
     return Error{EINVAL, "a process maps renderD" + std::to_string(image.minor) +
-                             " through several files, which this version of CRIU cannot bring back; 3.19 and "
+                             " through several files, which this version of CRIU cannot bring back; 4.0 and "
                              "newer can"};
   }
-  drm::GemRestore gem(file);
+  GpuContents contents = contents_on(*file.gpu, image.gpu_id, image.minor);
+  contents.bo_table_digest = bo_table_digest(image.bos);
+  contents.drm_minor = image.minor;
+  bool imports = false;
   for (std::uint32_t i = 0; i < image.bos.size(); ++i) {
     const RenderBo& bo = image.bos[i];
-    if (auto created = gem.create(bo.gem); !created) return in_image(created.error());
-    auto dmabuf = drm::export_dmabuf(file, bo.gem.handle);
-    if (!dmabuf) return in_image(dmabuf.error());
-    if (bo.mmap_offset != 0) {
-      SLUICE_TRY_ASSIGN(const std::uint64_t offset, drm::mmap_offset_of(file, bo.gem.handle));
-      if (several) SLUICE_TRY(allow_in_common_file(gpu.drm_render_minor, dmabuf->get()));
-      offsets_.push_back(
-          {false, image.minor, gpu.drm_render_minor, bo.mmap_offset, bo.gem.bytes, offset, id});
-    }
-    const std::uint64_t va = bo.gem.mappings.empty() ? 0 : bo.gem.mappings.front().address;
-    contents.bos.push_back({bo.gem.bytes, va, std::move(*dmabuf), i});
+    imports = imports || bo.imports;
+    const auto made = [&]() -> Result<void> {
+      if (bo.imports) return file.gem->reserve(bo.gem);
+      SLUICE_TRY(file.gem->create(bo.gem));
+      SLUICE_TRY_ASSIGN(UniqueFd dmabuf, drm::export_dmabuf(file.file, bo.gem.handle));
+      SLUICE_TRY(note_mapped(file, bo, dmabuf.get()));
+      SLUICE_TRY(publish(bo.shared, dmabuf.get()));
+      const std::uint64_t va = bo.gem.mappings.empty() ? 0 : bo.gem.mappings.front().address;
+      contents.bos.push_back({bo.gem.bytes, va, std::move(dmabuf), i});
+      return {};
+    }();
+    if (!made) return explain(render_image_name(file.id), made.error());
   }
-  ContentRequest request{id, image.dump_id.value_or(DumpId{}), {}};
+  ContentRequest request{file.id, image.dump_id.value_or(DumpId{}), {}};
+  if (imports) importing_.push_back(std::move(file));
+  if (contents.bos.empty()) return {};
   request.gpus.push_back(std::move(contents));
   return fill_contents(std::move(request));
+}
+
+// Where the BO is mapped from now on, for UPDATE_VMA_MAP.
+Result<void> Restorer::note_mapped(const Importing& file, const RenderBo& bo, int dmabuf) {
+  if (bo.mmap_offset == 0) return {};
+  const RenderImage& image = file.image;
+  SLUICE_TRY_ASSIGN(const std::uint64_t offset, drm::mmap_offset_of(file.file, bo.gem.handle));
+  if (image.pid && maps_several_files(*image.pid, image.minor) &&
+      map_runs().maps(bo.mmap_offset, bo.gem.bytes))
+    SLUICE_TRY(allow_in_common_file(file.gpu->drm_render_minor, dmabuf));
+  offsets_.push_back(
+      {false, image.minor, file.gpu->drm_render_minor, bo.mmap_offset, bo.gem.bytes, offset, file.id});
+  return {};
 }
 
 GpuContents Restorer::contents_on(const kfd::Node& gpu, std::uint32_t user_gpu_id,
@@ -321,6 +441,7 @@ Result<void> Restorer::match_gpus(const kfd::KfdImage& image) {
     return Error{ENODEV, "the image's GPUs cannot be matched to local ones (see the table above)"};
   }
   match_ = std::get<kfd::Match>(std::move(outcome));
+  source_ = image.topology;
   return {};
 }
 
@@ -332,7 +453,7 @@ Result<void> Restorer::match_gpus_by_any_image() {
     SLUICE_TRY_ASSIGN(const std::vector<std::uint8_t> payload, read_image(image_dir_fd(), name));
     SLUICE_TRY_ASSIGN(const kfd::KfdImage image, unpack_kfd_image(payload, name));
     if (image.alias_of) continue;
-    if (!pid_) meet(image.pid);
+    if (!pid_) meet(static_cast<std::uint32_t>(getpid()));
     return match_gpus(image);
   }
   return {};
@@ -467,7 +588,8 @@ Result<void> Restorer::allow_kfd_maps(const kfd::KfdImage& image,
     const kfd::BoEntry& bo = image.bos[i];
     if (!kfd::has_contents(bo.alloc_flags)) continue;
     const kfd::Node* source = image.topology.find_gpu(bo.gpu_id);
-    if (!maps_several_files(image.pid, source->drm_render_minor)) continue;
+    if (!maps_several_files(image.pid, source->drm_render_minor) || !map_runs().maps(bo.offset, bo.bytes))
+      continue;
     SLUICE_TRY_ASSIGN(const kfd::Node* gpu, local_gpu(bo.gpu_id));
     SLUICE_TRY(allow_in_common_file(gpu->drm_render_minor, restored[i].dmabuf.get()));
   }
@@ -544,8 +666,8 @@ Result<Answer> Restorer::find_map(const char* path, std::uint64_t address, std::
            old_offset >= candidate.old_begin && old_offset - candidate.old_begin < candidate.bytes;
   });
   if (range == offsets_.end()) {
-    fd = eventfd(0, EFD_CLOEXEC);
-    new_offset = old_offset;
+    if (map_runs().is_first(address)) fd = eventfd(0, EFD_CLOEXEC);
+    new_offset = kNoOffset;
     log_line(Level::Error, "UPDATE_VMA_MAP: the map of " + clean + " at " + hex(address) + ", offset " +
                                hex(old_offset) + " belongs to no restored BO; the restore will fail");
     return Answer(1);

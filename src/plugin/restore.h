@@ -9,9 +9,11 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "drm/gem_restore.h"
 #include "kfd/criu_ops.h"
 #include "kfd/matching.h"
 #include "kfd/topology.h"
@@ -20,6 +22,7 @@
 #include "plugin/content_server.h"
 #include "plugin/map_runs.h"
 #include "plugin/metadata.h"
+#include "plugin/shared_table.h"
 
 namespace sluice::plugin {
 
@@ -36,8 +39,8 @@ class Restorer {
   Result<Answer> restore_file(int id);
 
   // UPDATE_VMA_MAP: 1 with new offset (and fd, for a render node), nothing when the map is not ours. A map of
-  // ours that no restored BO explains gets an fd that cannot be mapped: CRIU ignores this hook's errors, but
-  // not that.
+  // ours that no restored BO explains gets an offset, and an fd, that cannot be mapped: CRIU ignores this
+  // hook's errors, but not that.
   Result<Answer> update_map(const char* path, std::uint64_t address, std::uint64_t old_offset,
                             std::uint64_t& new_offset, int& fd);
 
@@ -69,6 +72,15 @@ class Restorer {
     int task_fd = -1;         // that one, once it was looked for on behalf of a map
   };
 
+  // A render file whose BOs are made, but for those that it imports.
+  struct Importing {
+    int id = 0;
+    int file = -1;  // borrowed
+    RenderImage image;
+    const kfd::Node* gpu = nullptr;
+    std::unique_ptr<drm::GemRestore> gem;
+  };
+
   Restorer() = default;
   void survey_images();
   // Whether the process maps BOs of the GPU through several files, or may.
@@ -76,10 +88,16 @@ class Restorer {
   Result<void> allow_in_common_file(std::uint32_t minor, int dmabuf);
   void ask_record_bytes();
   std::size_t all_lanes() const;
+  Result<void> make_all(std::uint32_t pid);
+  Result<UniqueFd> make_high(UniqueFd file) const;
+  Result<int> restore_dmabuf(const DmaBufImage& image);
+  Result<void> publish(std::uint32_t number, int dmabuf);
   Result<int> restore_kfd(const kfd::KfdImage& image, int id);
   void meet(std::uint32_t pid);
   Result<int> restore_render(const RenderImage& image, int id);
-  Result<void> restore_bos(const RenderImage& image, int id, int file, const kfd::Node& gpu);
+  Result<void> restore_bos(Importing file);
+  Result<void> import_bos();
+  Result<void> note_mapped(const Importing& file, const RenderBo& bo, int dmabuf);
   GpuContents contents_on(const kfd::Node& gpu, std::uint32_t user_gpu_id, std::uint32_t source_minor) const;
   Result<void> match_gpus(const kfd::KfdImage& image);
   Result<void> match_gpus_by_any_image();
@@ -126,9 +144,16 @@ class Restorer {
 
   std::map<std::pair<std::uint32_t, std::uint32_t>, MappedFiles> mapped_files_;
 
+  // Files of the images by id, with the pid of the process that restores them, where it is known.
+  std::map<int, std::uint32_t> kfd_pids_;
+  std::map<int, std::uint32_t> render_pids_;
+  std::set<std::uint32_t> shared_numbers_;  // of memory that several files have and one of them makes
+  std::unique_ptr<SharedTable> shared_;     // where there is any
+
   // Of the task:
   int first_unused_fd_ = -1;
   kfd::Topology local_;
+  kfd::Topology source_;  // with match_: of the image's machine
   std::optional<kfd::Match> match_;
   std::vector<AcquiredFile> acquired_;
   std::vector<OffsetRange> offsets_;
@@ -138,6 +163,9 @@ class Restorer {
   std::map<int, int> render_fds_;     // the task's descriptor by render file, once a map of it was asked for
   std::optional<std::uint32_t> pid_;  // in its own namespace
   std::optional<MapRuns> map_runs_;
+  std::vector<Importing> importing_;
+  bool all_made_ = false;
+  std::map<int, UniqueFd> made_;   // files of the task that CRIU has not asked for yet, by id
   std::vector<int> restored_ids_;  // of KFD files
   bool restored_any_ = false;      // file of ours
 };

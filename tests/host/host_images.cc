@@ -132,6 +132,7 @@ int write_mm(int directory, int pid, const std::vector<VmaEntry>& vmas) {
     if (known == paths.end()) known = paths.insert(paths.end(), vma.path);
     ::VmaEntry entry = VMA_ENTRY__INIT;
     entry.start = vma.start;
+    entry.pgoff = vma.pgoff;
     entry.shmid = static_cast<std::uint64_t>(known - paths.begin());
     entry.prot = static_cast<std::uint32_t>(vma.prot);
     entry.status = kRegular | kFileShared | kPlugin;

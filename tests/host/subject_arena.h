@@ -56,6 +56,7 @@ enum class BoRole : std::uint32_t {
   Doorbell,
   Mmio,
   Userptr,  // memory of the arena
+  Shared,   // subject_share.cc knows
 };
 
 struct BoRecord {
@@ -141,6 +142,15 @@ struct GemRecord {
   std::array<GpuMap, 2> maps;
 };
 
+// A render file's handle of the BO that is shared.
+struct ShareRecord {
+  std::uint32_t gpu;
+  std::uint32_t in_other_file;  // as in GemRecord
+  std::uint32_t handle;
+  std::uint32_t pad;
+  GpuMap map;
+};
+
 // A second thread that waits for an event without end.
 struct WaiterRecord {
   std::uint32_t event_id;
@@ -168,10 +178,14 @@ struct Arena {
   std::int32_t kfd_dup_fd;        // -1, or a dup of kfd_fd
   std::int32_t inherited_kfd_fd;  // -1, or a file of /dev/kfd that a process which is gone has opened
   std::int32_t dmabuf_fd;         // -1, or a dma-buf
-  std::int32_t child;             // 0, or the pid of a child that holds all descriptors
-  std::uint32_t run_queues;       // 1: queues get packets
-  std::uint32_t can_export;       // 0: KFD exports no dma-bufs (before 1.12), so every BO is CPU-mapped
-  std::uint32_t dmabuf_zero;      // percent, with the next two: its data
+  std::int32_t share_fd;          // 0, or a dma-buf of the shared BO
+  std::uint32_t has_share;        // 1: there is a shared BO
+  std::uint32_t share_bo;         // 0, or one more than the index of its KFD BO
+  std::uint32_t num_shares;
+  std::int32_t child;         // 0, or the pid of a child that holds all descriptors
+  std::uint32_t run_queues;   // 1: queues get packets
+  std::uint32_t can_export;   // 0: KFD exports no dma-bufs (before 1.12), so every BO is CPU-mapped
+  std::uint32_t dmabuf_zero;  // percent, with the next two: its data
   std::uint64_t dmabuf_bytes, dmabuf_seed;
   std::uint64_t dmabuf_map;      // 0, or where a BO is mapped through its dma-buf
   std::uint64_t shm, semaphore;  // 0, or where libhsakmt's shared memory and semaphore are mapped
@@ -184,6 +198,7 @@ struct Arena {
   std::array<SvmRecord, kMaxGpus * kSvmRanges> svm;
   std::array<BoRecord, kMaxBos> bos;
   std::array<GemRecord, kMaxGems> gems;
+  std::array<ShareRecord, 8> shares;
   alignas(4096) std::array<std::array<std::uint8_t, kUserptrBytes>, kMaxGpus> userptr;
   alignas(4096) std::array<std::array<std::uint8_t, kSvmBytes>, kMaxGpus> svm_memory;
 };

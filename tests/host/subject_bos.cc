@@ -19,7 +19,8 @@ bool has_contents(const BoRecord& bo) {
 }
 
 bool has_pattern(const BoRecord& bo) {
-  return has_contents(bo) && bo.role != BoRole::EventPage && bo.role != BoRole::Running;
+  return has_contents(bo) && bo.role != BoRole::EventPage && bo.role != BoRole::Running &&
+         bo.role != BoRole::Shared;
 }
 
 Pattern pattern_of(const BoRecord& bo) {

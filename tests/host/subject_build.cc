@@ -17,6 +17,7 @@
 #include "subject_files.h"
 #include "subject_gem.h"
 #include "subject_queues.h"
+#include "subject_share.h"
 #include "subject_svm.h"
 
 namespace sluice::subject {
@@ -165,6 +166,7 @@ Result<void> start_without_kfd(Arena& arena, const Options& options,
   arena.shape = Shape::RenderOnly;
   SLUICE_TRY(open_render_nodes(arena, options, topology));
   SLUICE_TRY(add_gem_bos(arena, options));
+  SLUICE_TRY(add_shared_bo(arena, options));
   return finish_files(arena, options);
 }
 
@@ -187,6 +189,7 @@ Result<void> start_with_kfd(Arena& arena, const Options& options, const std::vec
   for (std::uint32_t i = 0; i < arena.num_gpus && options.queues; ++i)
     SLUICE_TRY(add_queues(arena, i, topology[i], options));
   SLUICE_TRY(add_gem_bos(arena, options));
+  SLUICE_TRY(add_shared_bo(arena, options));
   if (options.run_queues) SLUICE_TRY(start_queues(arena));
   if (options.waiter) SLUICE_TRY(start_waiter(arena));
   return finish_files(arena, options);

@@ -16,6 +16,7 @@
 #include "subject_files.h"
 #include "subject_gem.h"
 #include "subject_queues.h"
+#include "subject_share.h"
 #include "subject_svm.h"
 
 namespace sluice::subject {
@@ -40,7 +41,7 @@ Result<void> check_map(const Arena& arena, const MapRecord& map) {
   if (map.bo >= kGemBoBase) return {};  // checked with its BO
   const BoRecord& bo = arena.bos[map.bo];
   // Registers: reading them means nothing. A running queue's memory: it knows.
-  if (!has_contents(bo) || bo.role == BoRole::Running) return {};
+  if (!has_contents(bo) || bo.role == BoRole::Running || bo.role == BoRole::Shared) return {};
   const std::span bytes(reinterpret_cast<const std::uint8_t*>(map.address), map.bytes);
   if (bo.role == BoRole::EventPage) {
     for (std::uint32_t i = 0; i < arena.num_events; ++i) {
@@ -150,6 +151,7 @@ Result<void> check_everything(Arena& arena) {
   if (arena.kfd_fd >= 0) SLUICE_TRY(check_bos(arena));
   SLUICE_TRY(check_userptrs(arena));
   SLUICE_TRY(check_gem_bos(arena));
+  if (arena.has_share != 0) SLUICE_TRY(peek_shared_bo(arena));
   if (arena.kfd_fd >= 0) {
     for (std::uint32_t i = 0; i < arena.num_events; ++i) SLUICE_TRY(check_event(arena, arena.events[i]));
     SLUICE_TRY(check_svm(arena));

@@ -3,11 +3,14 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
+#include <cstring>
 #include <string>
 #include <utility>
 
 #include "subject.h"
 #include "subject_queues.h"
+#include "subject_share.h"
 
 namespace sluice::subject {
 namespace {
@@ -42,8 +45,14 @@ Result<std::string> obey(Arena& arena, const std::string& command) {
     SLUICE_TRY_ASSIGN(const QueueProgress progress, queue_progress(arena));
     return (progress.runs ? " runs" : " stands") + (" consumed=" + std::to_string(progress.consumed));
   }
+  if (command == "peek") {
+    SLUICE_TRY_ASSIGN(const std::uint64_t value, peek_shared_bo(arena));
+    return " " + std::to_string(value);
+  }
   Result<void> result;
-  if (command == "work")
+  if (command.starts_with("poke "))
+    result = poke_shared_bo(arena, std::strtoull(command.c_str() + std::strlen("poke "), nullptr, 10));
+  else if (command == "work")
     result = work_on(arena);
   else if (command == "quit")
     result = tear_down(arena);

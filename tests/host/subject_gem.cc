@@ -69,17 +69,6 @@ Result<std::span<std::uint8_t>> map_for_cpu(int fd, std::uint32_t handle, std::u
   return std::span(static_cast<std::uint8_t*>(map), bytes);
 }
 
-Result<void> map_for_gpu(int fd, std::uint32_t handle, const GpuMap& map) {
-  drm_amdgpu_gem_va args{};
-  args.handle = handle;
-  args.operation = AMDGPU_VA_OP_MAP;
-  args.flags = static_cast<std::uint32_t>(map.flags);
-  args.va_address = map.address;
-  args.offset_in_bo = map.bo_offset;
-  args.map_size = map.bytes;
-  return device_ioctl(fd, DRM_IOCTL_AMDGPU_GEM_VA, &args, "GEM_VA");
-}
-
 // What the BO with number `number` of its file is like: sizes, domains, flags and GPU maps by turns.
 GemRecord plan(Arena& arena, std::uint32_t gpu, bool in_other_file, std::uint32_t handle,
                std::uint32_t number) {
@@ -175,25 +164,42 @@ Result<void> check_creation(int fd, const GemRecord& bo) {
   return Error{EINVAL, words_of(bo) + " is another kind of BO than it was"};
 }
 
-Result<void> check_gpu_maps(int fd, const GemRecord& bo) {
+// `only`: nowhere else.
+Result<void> check_gpu_maps(int fd, std::uint32_t handle, std::span<const GpuMap> maps, bool only) {
   std::array<MappingInfo, 8> found{};
-  MappingInfoArgs args{bo.handle, kGetMappingInfo, reinterpret_cast<std::uintptr_t>(found.data()),
+  MappingInfoArgs args{handle, kGetMappingInfo, reinterpret_cast<std::uintptr_t>(found.data()),
                        static_cast<std::uint32_t>(found.size()), 0};
   if (Result<void> asked = device_ioctl(fd, kGemMappingInfo, &args, "GEM_OP"); !asked)
     return asked.error().err == EINVAL ? Result<void>() : asked;  // an old kernel does not tell
-  bool same = args.entries == bo.num_maps;
-  for (std::uint32_t i = 0; same && i < bo.num_maps; ++i) {
-    const GpuMap& map = bo.maps[i];
+  bool same = !only || args.entries == maps.size();
+  for (std::size_t i = 0; same && i < maps.size(); ++i) {
+    const GpuMap& map = maps[i];
     same = std::any_of(found.begin(), found.begin() + args.entries, [&](const MappingInfo& info) {
       return info.address == map.address && info.bytes == map.bytes && info.bo_offset == map.bo_offset &&
              info.flags == map.flags;
     });
   }
   if (same) return {};
-  return Error{EINVAL, words_of(bo) + " is mapped elsewhere than it was, in the GPU"};
+  return Error{EINVAL,
+               "GEM handle " + std::to_string(handle) + " is mapped elsewhere than it was, in the GPU"};
 }
 
 }  // namespace
+
+Result<void> map_for_gpu(int fd, std::uint32_t handle, const GpuMap& map) {
+  drm_amdgpu_gem_va args{};
+  args.handle = handle;
+  args.operation = AMDGPU_VA_OP_MAP;
+  args.flags = static_cast<std::uint32_t>(map.flags);
+  args.va_address = map.address;
+  args.offset_in_bo = map.bo_offset;
+  args.map_size = map.bytes;
+  return device_ioctl(fd, DRM_IOCTL_AMDGPU_GEM_VA, &args, "GEM_VA");
+}
+
+Result<void> check_gpu_map(int fd, std::uint32_t handle, const GpuMap& map) {
+  return check_gpu_maps(fd, handle, {&map, 1}, false);
+}
 
 Result<std::uint32_t> create_plain_gem(int render_fd) {
   GemRecord bo{};
@@ -223,7 +229,7 @@ Result<void> check_gem_bos(const Arena& arena) {
       const GemRecord& bo = arena.gems[g];
       if (bo.gpu != i || file_of(arena, bo) < 0) continue;
       SLUICE_TRY(check_creation(file_of(arena, bo), bo));
-      SLUICE_TRY(check_gpu_maps(file_of(arena, bo), bo));
+      SLUICE_TRY(check_gpu_maps(file_of(arena, bo), bo.handle, std::span(bo.maps).first(bo.num_maps), true));
       SLUICE_TRY(visit(arena, bo, window.get(),
                        [&](std::span<std::uint8_t> bytes, std::uint64_t offset) -> Result<void> {
                          const auto difference = pattern_of(arena, bo).first_difference(bytes, offset);
@@ -254,7 +260,8 @@ Result<void> work_gem_bos(const Arena& arena) {
     for (std::uint32_t other = g; other < arena.num_gems && file_of(arena, arena.gems[other]) == fd;
          ++other) {
       if (handle == arena.gems[other].handle) return Error{EEXIST, "a handle was given out twice"};
-      if (handle > arena.gems[other].handle && other - g + 1 < arena.gems[other].handle)
+      if (arena.num_shares == 0 && handle > arena.gems[other].handle &&
+          other - g + 1 < arena.gems[other].handle)
         return Error{EINVAL, "a new BO did not get the lowest free handle"};
     }
     SLUICE_TRY_ASSIGN(const std::span<std::uint8_t> bytes, map_plain_gem(fd, handle));

@@ -20,6 +20,12 @@ Result<std::uint32_t> create_plain_gem(int render_fd);
 // Maps it for the CPU.
 Result<std::span<std::uint8_t>> map_plain_gem(int render_fd, std::uint32_t handle);
 
+// Maps a part of a BO in the GPU's address space of the file.
+Result<void> map_for_gpu(int render_fd, std::uint32_t handle, const GpuMap& map);
+// It is mapped so, as far as the kernel tells; perhaps elsewhere, too: the file that KFD has acquired shows
+// KFD's own maps of a BO.
+Result<void> check_gpu_map(int render_fd, std::uint32_t handle, const GpuMap& map);
+
 // A BO for each of options.gem_handles in every render file.
 Result<void> add_gem_bos(Arena& arena, const Options& options);
 // Contents, sizes, domains and flags by their handles, and where the GPU maps them, as far as the kernel

@@ -88,6 +88,7 @@ constexpr std::array kFlags = {
     Flag{"--map-dmabuf", &Options::map_dmabuf, true},
     Flag{"--dmabuf-fd", &Options::dmabuf_fd, true},
     Flag{"--inherited-kfd", &Options::inherited_kfd, true},
+    Flag{"--share-fd", &Options::share_fd, true},
     Flag{"--render-only", &Options::render_only, true},
     Flag{"--plain", &Options::plain, true},
 };
@@ -107,6 +108,11 @@ bool parse_value(std::string_view name, std::string_view value, Options* options
   if (name == "--gtt") return parse_size(value, &options->gtt_bytes);
   if (name == "--zero") return parse_number(value, &options->zero_percent);
   if (name == "--seed") return parse_number(value, &options->seed);
+  if (name == "--import-from") return parse_number(value, &options->import_from);
+  if (name == "--share") {
+    options->share = value == "kfd" ? Share::Kfd : Share::Gem;
+    return value == "kfd" || value == "gem";
+  }
   if (name == "--gem-handles") return parse_handles(value, &options->gem_handles);
   if (name == "--bos") return parse_sizes(value, options);
   if (name == "--one-bo") {
@@ -128,7 +134,8 @@ bool fit_together(const Options& options) {
 void usage() {
   std::fputs(
       "usage: gpu-subject [OPTION]...\n"
-      "Commands, line by line: check, work, queue-progress, quit. Sizes are bytes, with K, M or G.\n"
+      "Commands, line by line: check, work, queue-progress, peek, poke N, quit. Sizes are bytes, with K, M "
+      "or G.\n"
       "  --control DIR     commands from the FIFO DIR/in, answers to DIR/out, no standard input or output\n"
       "data:\n"
       "  --gpus N  --seed N  --zero PERCENT  --vram SIZE  --gtt SIZE       (sizes per GPU)\n"
@@ -137,6 +144,7 @@ void usage() {
       "more in the process:\n"
       "  --svm  --svm-context  --waiter  --run-queues  --hsakmt-shm\n"
       "  --gem-handles H,H,...|count:N      (BOs of each render file)\n"
+      "  --share kfd|gem  --import-from PID  --share-fd   (a BO shared by dma-buf)\n"
       "files:\n"
       "  --second-kfd  --dup-kfd  --inherited-kfd  --no-kfd-fd  --second-render  --close-render-after-map\n"
       "  --dmabuf-fd  --map-dmabuf  --fork-child\n"

@@ -15,6 +15,9 @@ namespace sluice::subject {
 // `one_bo_bytes` in VRAM of the first GPU, and nothing else.
 enum class BoSizes { Mixed, Small, Many, Huge, Count, One };
 
+// Who allocates the BO that is shared by dma-buf.
+enum class Share { None, Kfd, Gem };
+
 struct Options {
   std::uint32_t gpus = 0;                // 0 = all
   std::uint64_t vram_bytes = 64 * kMiB;  // per GPU
@@ -44,6 +47,10 @@ struct Options {
   bool inherited_kfd = false;  // a file of /dev/kfd was opened by a process that is gone
   // BOs that are allocated through each render file, by the handles they get, ascending.
   std::vector<std::uint32_t> gem_handles;
+
+  Share share = Share::None;
+  std::uint32_t import_from = 0;  // pid of a process that keeps its shared BO's dma-buf for others
+  bool share_fd = false;          // keeps one itself
 
   bool render_only = false;  // no /dev/kfd
   bool plain = false;        // no device

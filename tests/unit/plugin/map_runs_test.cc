@@ -24,6 +24,7 @@ struct Map {
   std::uint64_t file = 0;
   std::uint32_t status = kDevice;
   std::uint32_t flags = O_RDWR;
+  std::uint64_t offset = 0;
 };
 
 std::vector<std::uint8_t> image_of(const std::vector<Map>& maps) {
@@ -32,6 +33,7 @@ std::vector<std::uint8_t> image_of(const std::vector<Map>& maps) {
     VmaEntry entry = VMA_ENTRY__INIT;
     entry.start = map.start;
     entry.shmid = map.file;
+    entry.pgoff = map.offset;
     entry.prot = PROT_READ | PROT_WRITE;
     entry.status = map.status;
     entry.has_fdflags = 1;
@@ -90,6 +92,15 @@ TEST(MapRuns, TheLastIsTheLastOfAPlugin) {
   EXPECT_TRUE(runs.is_last(2));
   EXPECT_FALSE(runs.is_last(3));
   EXPECT_FALSE(MapRuns().is_last(0));
+}
+
+TEST(MapRuns, TellsWhatIsMapped) {
+  const MapRuns runs =
+      runs_of({{1, 7, kDevice, O_RDWR, 0x9000}, {2, 9, kRegular | kFileShared, O_RDWR, 0x20000}});
+  EXPECT_TRUE(runs.maps(0x8000, 0x2000));
+  EXPECT_TRUE(runs.maps(0x9000, 0x1000));
+  EXPECT_FALSE(runs.maps(0x8000, 0x1000));
+  EXPECT_FALSE(runs.maps(0x20000, 0x1000));
 }
 
 TEST(MapRuns, WhatIsNotKnownIsFirst) {

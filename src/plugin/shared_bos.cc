@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: MIT
+#include "plugin/shared_bos.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+
+namespace sluice::plugin {
+
+Result<void> SharedBos::add(int dmabuf, Holder holder) {
+  struct stat st {};
+  if (::fstat(dmabuf, &st) != 0) return make_error(errno, "fstat of a dma-buf");
+  Bo& bo = bos_[st.st_ino];
+  if (bo.settled) {
+    return Error{EINVAL, holder.name + " is the same memory as " + bo.holders.front().name +
+                             ", shared by dma-buf, and the files of the tree could not be seen in advance"};
+  }
+  bo.holders.push_back(std::move(holder));
+  return {};
+}
+
+Result<void> SharedBos::settle() {
+  for (auto& [inode, bo] : bos_) {
+    if (!bo.settled) SLUICE_TRY(settle(bo));
+  }
+  return {};
+}
+
+Result<void> SharedBos::settle(Bo& bo) {
+  if (bo.holders.empty()) return {};  // a descriptor of something else
+  bo.settled = true;
+  std::vector<Holder>& holders = bo.holders;
+  const auto kfd = std::count_if(holders.begin(), holders.end(), [](const Holder& one) { return one.kfd; });
+  if (kfd > 1) {
+    return Error{EINVAL, holders[0].name + " and " + holders[1].name +
+                             " are one BO, imported into the KFD; that is not supported yet"};
+  }
+  const auto creator = std::find_if(holders.begin(), holders.end(),
+                                    [&](const Holder& one) { return kfd > 0 ? one.kfd : one.can_create; });
+  if (creator == holders.end()) {
+    return Error{EINVAL,
+                 holders.front().name +
+                     " is memory of another GPU that no process of the tree has there; it cannot be made "
+                     "again"};
+  }
+  if (holders.size() + bo.descriptors < 2) return {};
+  bo.number.shared = ++last_number_;
+  const auto importer =
+      std::find_if(holders.begin(), holders.end(), [](const Holder& one) { return !one.kfd; });
+  bo.number.handle = creator->kfd && importer != holders.end() ? importer->handle : creator->handle;
+  if (creator->kfd && importer == holders.end()) bo.number.handle = bo.number.shared;
+  for (Holder& holder : holders) {
+    *holder.shared = bo.number.shared;
+    if (holder.kfd_handle != nullptr) *holder.kfd_handle = bo.number.handle;
+    if (holder.imports != nullptr) *holder.imports = &holder != &*creator;
+  }
+  return {};
+}
+
+SharedBos::Number SharedBos::number_of(ino_t dmabuf) const {
+  const auto bo = bos_.find(dmabuf);
+  return bo != bos_.end() ? bo->second.number : Number();
+}
+
+}  // namespace sluice::plugin

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: MIT
+// Memory that several files of the tree have: told apart by the dma-buf that the kernel exports it as, of
+// which a BO has one for as long as somebody has it. It is dumped once and made once: by the KFD process that
+// has it, for the kernel makes all of that one's BOs itself; else through the render file that comes first.
+// The others import it.
+//
+// Main thread only.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "pipeline/result.h"
+
+namespace sluice::plugin {
+
+class SharedBos {
+ public:
+  // Who has a BO. What is pointed to stays where it is until the dump ends, and is set by settle().
+  struct Holder {
+    std::string name;  // for messages
+    bool kfd = false;
+    bool can_create = true;           // else its memory lies on another GPU
+    std::uint32_t handle = 0;         // GEM handle, of a render file
+    std::uint32_t* shared = nullptr;  // the number of the memory in the dump, from 1; 0: nobody else has it
+    std::uint32_t* kfd_handle =
+        nullptr;              // of a KFD process: the GEM handle that upstream's images name it by
+    bool* imports = nullptr;  // of a render file: another one makes the memory
+  };
+
+  // `dmabuf`: borrowed. Errors: EINVAL for a BO that was settled without this holder.
+  Result<void> add(int dmabuf, Holder holder);
+  // A task has a descriptor of the dma-buf.
+  void add_descriptor(ino_t dmabuf) { ++bos_[dmabuf].descriptors; }
+
+  // When all are known; may be called again when more have come. Errors: EINVAL for what could not be made
+  // again, naming its holders.
+  Result<void> settle();
+
+  // Of a dma-buf that a task has a descriptor of: its number, and the GEM handle that upstream knows it by. 0
+  // where no file of the tree has the memory.
+  struct Number {
+    std::uint32_t shared = 0;
+    std::uint32_t handle = 0;
+  };
+  Number number_of(ino_t dmabuf) const;
+
+ private:
+  struct Bo {
+    std::vector<Holder> holders;
+    unsigned descriptors = 0;
+    bool settled = false;
+    Number number;
+  };
+  Result<void> settle(Bo& bo);
+
+  std::map<ino_t, Bo> bos_;
+  std::uint32_t last_number_ = 0;
+};
+
+}  // namespace sluice::plugin

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: MIT
+// Memory that several files have by dma-buf, in all four hosts: dumped once, made once, and the same memory
+// for everyone afterwards.
+#include <signal.h>
+
+#include <fstream>
+#include <list>
+
+#include "plugin_test.h"
+
+namespace sluice::host_test {
+namespace {
+
+class ShareTest : public PluginTest {
+ protected:
+  static Strings with_kfd(const Strings& more) {
+    Strings arguments = {"--vram", "2M", "--gtt", "1M", "--svm-context"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  }
+
+  void start_one(const Strings& arguments) {
+    const std::string ready = scene_.start_subject(arguments);
+    ASSERT_TRUE(ready.starts_with("ready")) << ready;
+    ASSERT_TRUE(heard("check").starts_with("ok check")) << last_;
+  }
+
+  // Twice, for the second dump is of a restored process, and what is written through one is seen by all.
+  void dump_and_restore_twice() {
+    for (const char* value : {"4711", "815"}) {
+      EXPECT_EQ(heard(std::string("poke ") + value), std::string("ok poke ") + value);
+      ASSERT_NO_FATAL_FAILURE(dump());
+      ASSERT_NO_FATAL_FAILURE(restore_and_check());
+      EXPECT_EQ(heard("peek"), std::string("ok peek ") + value);
+      EXPECT_EQ(heard("poke 1"), "ok poke 1");
+      EXPECT_EQ(heard("peek"), "ok peek 1");
+    }
+    EXPECT_EQ(heard("quit"), "ok quit");
+  }
+};
+
+TEST_P(ShareTest, ABoOfTheKfdIsImportedIntoRenderFilesOfTwoGpus) {
+  ASSERT_NO_FATAL_FAILURE(start_one(with_kfd({"--share", "kfd", "--gem-handles", "1,3"})));
+  dump_and_restore_twice();
+}
+
+TEST_P(ShareTest, ADescriptorOfTheDmaBufComesBack) {
+  ASSERT_NO_FATAL_FAILURE(start_one(with_kfd({"--share", "kfd", "--share-fd"})));
+  dump_and_restore_twice();
+}
+
+TEST_P(ShareTest, ABoOfARenderFileIsImportedIntoOthers) {
+  ASSERT_NO_FATAL_FAILURE(start_one({"--render-only", "--second-render", "--share", "gem", "--share-fd"}));
+  dump_and_restore_twice();
+}
+
+TEST_P(ShareTest, ImportsKeepTheirHandlesWhereTheKernelChangesThem) {
+  vamdgpu::MachineOptions options = small_machine();
+  options.change_handle = true;
+  scene_.move_to(options);
+  ASSERT_NO_FATAL_FAILURE(start_one(with_kfd({"--share", "kfd", "--gem-handles", "1,5,9"})));
+  dump_and_restore_twice();
+}
+
+// Its contents are in one image only.
+TEST_P(ShareTest, IsDumpedOnce) {
+  ASSERT_NO_FATAL_FAILURE(start_one(with_kfd({"--share", "kfd"})));
+  ASSERT_NO_FATAL_FAILURE(dump());
+  EXPECT_TRUE(images("amdgpu-drm-pages-").empty());
+  restore_and_check();
+}
+
+// Two processes; the one that imports comes first in the tree, and so is asked for its files first.
+class ShareTreeTest : public ShareTest {
+ protected:
+  void SetUp() override {
+    start("exporter", {"--share", "kfd", "--share-fd", "--seed", "1"});
+    start("importer", {"--import-from", std::to_string(exporter().pid()), "--seed", "2"});
+  }
+  void TearDown() override {
+    for (FifoSubject& task : tasks_) {
+      if (task.pid() > 0) (void)::kill(task.pid(), SIGKILL);
+      (void)task.wait();
+    }
+  }
+  void start(const std::string& name, const Strings& more) {
+    tasks_.emplace_front(directory_.path() / name);
+    Strings options = with_kfd(more);
+    const std::string ready = tasks_.front().start(scene_, options);
+    ASSERT_TRUE(ready.starts_with("ready")) << ready;
+  }
+
+  FifoSubject& importer() { return tasks_.front(); }
+  FifoSubject& exporter() { return tasks_.back(); }
+
+  Strings pids() const {
+    Strings pids;
+    for (const FifoSubject& task : tasks_) pids.insert(pids.end(), {"--pid", std::to_string(task.pid())});
+    return pids;
+  }
+
+  void dump_tree() {
+    ASSERT_EQ(scene_.dump(version(), pids()), 0) << scene_.log();
+    for (FifoSubject& task : tasks_) (void)task.wait();
+    while (scene_.control().counts() != vamdgpu::Counts()) (void)::sched_yield();
+  }
+  void restore_tree() {
+    ASSERT_EQ(scene_.start_host(version(), "restore", {}).wait(), 0) << scene_.log();
+    std::ifstream pids(scene_.pid_file());
+    for (FifoSubject& task : tasks_) {
+      pid_t pid = 0;
+      ASSERT_TRUE(pids >> pid);
+      task.become(pid);
+    }
+  }
+
+  ScratchDirectory directory_;
+  std::list<FifoSubject> tasks_;
+};
+
+TEST_P(ShareTreeTest, TwoProcessesHaveTheSameMemoryAgain) {
+  EXPECT_EQ(importer().ask("poke 4711"), "ok poke 4711");
+  ASSERT_NO_FATAL_FAILURE(dump_tree());
+  ASSERT_NO_FATAL_FAILURE(restore_tree());
+  for (FifoSubject& task : tasks_) {
+    EXPECT_EQ(task.ask("peek"), "ok peek 4711");
+    EXPECT_TRUE(task.ask("check").starts_with("ok check"));
+  }
+  EXPECT_EQ(exporter().ask("poke 815"), "ok poke 815");
+  EXPECT_EQ(importer().ask("peek"), "ok peek 815");
+  for (FifoSubject& task : tasks_) EXPECT_EQ(task.ask("quit"), "ok quit");
+}
+
+INSTANTIATE_TEST_SUITE_P(Hosts, ShareTest, ::testing::ValuesIn(kVersions), name_of_version);
+INSTANTIATE_TEST_SUITE_P(Hosts, ShareTreeTest, ::testing::ValuesIn(kVersions), name_of_version);
+
+}  // namespace
+}  // namespace sluice::host_test

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: MIT
+#include "subject_share.h"
+
+#include <fcntl.h>
+#include <libdrm/amdgpu_drm.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include <xf86drm.h>
+
+#include <cerrno>
+#include <cstring>
+#include <optional>
+#include <string>
+
+#include "pipeline/units.h"
+#include "subject_bos.h"
+#include "subject_device.h"
+#include "subject_gem.h"
+
+namespace sluice::subject {
+namespace {
+
+constexpr std::uint64_t kShareBytes = kPlainGemBytes;
+
+int file_of(const Arena& arena, const ShareRecord& share) {
+  const GpuRecord& gpu = arena.gpus[share.gpu];
+  return share.in_other_file != 0 ? gpu.other_render_fd : gpu.render_fd;
+}
+
+Result<UniqueFd> take_from(pid_t pid) {
+  const UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  if (!process) return make_error(errno, "pidfd_open of " + std::to_string(pid));
+  UniqueFd dmabuf(static_cast<int>(::syscall(SYS_pidfd_getfd, process.get(), kShareFd, 0)));
+  if (!dmabuf) return make_error(errno, "pidfd_getfd of the dma-buf of " + std::to_string(pid));
+  return dmabuf;
+}
+
+Result<UniqueFd> export_handle(int fd, std::uint32_t handle) {
+  int dmabuf = -1;
+  if (drmPrimeHandleToFD(fd, handle, DRM_CLOEXEC | DRM_RDWR, &dmabuf) != 0)
+    return make_error(errno, "PRIME_HANDLE_TO_FD");
+  return UniqueFd(dmabuf);
+}
+
+// The GPU maps it where nothing else is.
+Result<void> note(Arena& arena, ShareRecord share) {
+  std::uint64_t& next_va = arena.gpus[share.gpu].next_va;
+  share.map = {next_va, kShareBytes, 0, AMDGPU_VM_PAGE_READABLE | AMDGPU_VM_PAGE_WRITEABLE};
+  next_va += 2 * kShareBytes;
+  SLUICE_TRY(map_for_gpu(file_of(arena, share), share.handle, share.map));
+  if (arena.num_shares == arena.shares.size()) return Error{ENOSPC, "the table of shares is full"};
+  arena.shares[arena.num_shares++] = share;
+  return {};
+}
+
+Result<void> import_into(Arena& arena, int dmabuf, std::uint32_t gpu, bool other_file) {
+  ShareRecord share{gpu, other_file ? 1U : 0U, 0, 0, {}};
+  const int fd = file_of(arena, share);
+  if (fd < 0) return {};
+  if (drmPrimeFDToHandle(fd, dmabuf, &share.handle) != 0) return make_error(errno, "PRIME_FD_TO_HANDLE");
+  return note(arena, share);
+}
+
+// Shows the first word of what is behind a dma-buf, for reading or writing.
+template <class Visit>
+Result<void> visit_word(const Arena& arena, std::uint32_t gpu, UniqueFd dmabuf, Visit visitor) {
+  SLUICE_TRY_ASSIGN(const UniqueFd window, open_window_file(arena, gpu));
+  return visit_bo(window.get(), std::move(dmabuf), kShareBytes,
+                  [&](std::span<std::uint8_t> bytes, std::uint64_t offset) -> Result<void> {
+                    if (offset == 0) visitor(bytes);
+                    return {};
+                  });
+}
+
+Result<std::uint64_t> value_of(const Arena& arena, std::uint32_t gpu, UniqueFd dmabuf) {
+  std::uint64_t value = 0;
+  SLUICE_TRY(visit_word(arena, gpu, std::move(dmabuf), [&](std::span<std::uint8_t> bytes) {
+    std::memcpy(&value, bytes.data(), sizeof value);
+  }));
+  return value;
+}
+
+}  // namespace
+
+Result<void> add_shared_bo(Arena& arena, const Options& options) {
+  UniqueFd dmabuf;
+  if (options.import_from != 0) {
+    SLUICE_TRY_ASSIGN(dmabuf, take_from(static_cast<pid_t>(options.import_from)));
+  } else if (options.share == Share::Kfd) {
+    NewBo wanted{.gpu = 0, .bytes = kShareBytes, .role = BoRole::Shared};
+    wanted.flags = KFD_IOC_ALLOC_MEM_FLAGS_VRAM | KFD_IOC_ALLOC_MEM_FLAGS_PUBLIC | kWritable;
+    std::uint64_t offset = 0;
+    SLUICE_TRY_ASSIGN(const std::uint32_t index, add_bo(arena, wanted, &offset));
+    arena.share_bo = index + 1;
+    SLUICE_TRY_ASSIGN(dmabuf, export_bo(arena, arena.bos[index]));
+  } else if (options.share == Share::Gem) {
+    ShareRecord share{};
+    SLUICE_TRY_ASSIGN(share.handle, create_plain_gem(arena.gpus[0].render_fd));
+    SLUICE_TRY(note(arena, share));
+    SLUICE_TRY_ASSIGN(dmabuf, export_handle(arena.gpus[0].render_fd, share.handle));
+  } else {
+    return {};
+  }
+  SLUICE_TRY(import_into(arena, dmabuf.get(), 0, true));
+  if (arena.num_shares == 0 || arena.shares[0].in_other_file != 0)
+    SLUICE_TRY(import_into(arena, dmabuf.get(), 0, false));
+  if (arena.num_gpus > 1) SLUICE_TRY(import_into(arena, dmabuf.get(), 1, false));
+  if (options.share_fd) {
+    if (::fcntl(dmabuf.get(), F_DUPFD_CLOEXEC, kShareFd) != kShareFd)
+      return Error{EEXIST, "the number of the dma-buf is taken"};
+    arena.share_fd = kShareFd;
+  }
+  arena.has_share = 1;
+  return options.import_from != 0 ? Result<void>() : poke_shared_bo(arena, arena.seed);
+}
+
+Result<std::uint64_t> peek_shared_bo(const Arena& arena) {
+  std::optional<std::uint64_t> seen;
+  const auto compare = [&](Result<std::uint64_t> value, const std::string& who) -> Result<void> {
+    if (!value) return std::move(value).error();
+    if (seen && *seen != *value) return Error{EIO, who + " sees other memory than the rest"};
+    seen = *value;
+    return {};
+  };
+  for (std::uint32_t i = 0; i < arena.num_shares; ++i) {
+    const ShareRecord& share = arena.shares[i];
+    SLUICE_TRY(check_gpu_map(file_of(arena, share), share.handle, share.map));
+    SLUICE_TRY_ASSIGN(UniqueFd dmabuf, export_handle(file_of(arena, share), share.handle));
+    SLUICE_TRY(compare(value_of(arena, share.gpu, std::move(dmabuf)), "share " + std::to_string(i)));
+  }
+  if (arena.share_bo != 0) {
+    SLUICE_TRY_ASSIGN(UniqueFd dmabuf, export_bo(arena, arena.bos[arena.share_bo - 1]));
+    SLUICE_TRY(compare(value_of(arena, 0, std::move(dmabuf)), "the KFD"));
+  }
+  if (arena.share_fd > 0) {
+    UniqueFd copy(::fcntl(arena.share_fd, F_DUPFD_CLOEXEC, 0));
+    if (!copy) return make_error(errno, "the descriptor of the dma-buf");
+    SLUICE_TRY(compare(value_of(arena, 0, std::move(copy)), "the descriptor"));
+  }
+  if (!seen) return Error{ENOENT, "nothing is shared"};
+  return *seen;
+}
+
+Result<void> poke_shared_bo(const Arena& arena, std::uint64_t value) {
+  if (arena.num_shares == 0) return Error{ENOENT, "nothing is shared"};
+  const ShareRecord& last = arena.shares[arena.num_shares - 1];
+  SLUICE_TRY_ASSIGN(UniqueFd dmabuf, export_handle(file_of(arena, last), last.handle));
+  return visit_word(arena, last.gpu, std::move(dmabuf),
+                    [&](std::span<std::uint8_t> bytes) { std::memcpy(bytes.data(), &value, sizeof value); });
+}
+
+}  // namespace sluice::subject
