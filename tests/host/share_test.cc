@@ -131,6 +131,31 @@ TEST_P(ShareTreeTest, TwoProcessesHaveTheSameMemoryAgain) {
   for (FifoSubject& task : tasks_) EXPECT_EQ(task.ask("quit"), "ok quit");
 }
 
+// Whose GPUs it does not share the names of: the KFD calls them otherwise in every process.
+class RenderOnlyBesideKfdTest : public ShareTreeTest {
+ protected:
+  void SetUp() override {
+    start("kfd", {"--seed", "1"});
+    tasks_.emplace_front(directory_.path() / "render");
+    const std::string ready =
+        tasks_.front().start(scene_, {"--render-only", "--gpus", "2", "--gem-handles", "1,3", "--seed", "2"});
+    ASSERT_TRUE(ready.starts_with("ready")) << ready;
+  }
+};
+
+TEST_P(RenderOnlyBesideKfdTest, BothComeBack) {
+  for (int generation = 0; generation < 2; ++generation) {
+    ASSERT_NO_FATAL_FAILURE(dump_tree());
+    ASSERT_NO_FATAL_FAILURE(restore_tree());
+    for (FifoSubject& task : tasks_) {
+      for (const std::string command : {"check", "work", "check"})
+        EXPECT_TRUE(task.ask(command).starts_with("ok " + command));
+    }
+  }
+  for (FifoSubject& task : tasks_) EXPECT_EQ(task.ask("quit"), "ok quit");
+}
+
+INSTANTIATE_TEST_SUITE_P(Hosts, RenderOnlyBesideKfdTest, ::testing::ValuesIn(kVersions), name_of_version);
 INSTANTIATE_TEST_SUITE_P(Hosts, ShareTest, ::testing::ValuesIn(kVersions), name_of_version);
 INSTANTIATE_TEST_SUITE_P(Hosts, ShareTreeTest, ::testing::ValuesIn(kVersions), name_of_version);
 

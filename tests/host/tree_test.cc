@@ -152,6 +152,19 @@ TEST_P(TreeTest, WithParallelOffOneProcessFlowsAfterAnother) {
   quit_all();
 }
 
+// The files of one process, finished, are not those of an earlier dump for the next.
+TEST_P(TreeTest, DumpsOverTheFilesOfAnEarlierOne) {
+  scene_.variables["SLUICE_REUSE"] = "on";
+  scene_.variables["SLUICE_PARALLEL"] = "off";
+  ASSERT_EQ(scene_.dump(version(), with_pids({"--leave-running"})), 0) << scene_.log();
+  expect_all_whole();
+  ASSERT_NO_FATAL_FAILURE(dump_tree());
+  EXPECT_EQ(images("amdgpu-pages-").size(), 2 * kTasks);
+  ASSERT_EQ(restore_tree(), 0) << scene_.log();
+  expect_all_whole();
+  quit_all();
+}
+
 // Contents are under way when the dump fails: they stop, the queues run, nothing is left.
 TEST_P(TreeTest, ADumpThatFailsWhileContentsFlowLeavesAllRunning) {
   set_rate(kSlowBytesPerSecond);
