@@ -292,8 +292,13 @@ Result<void> Dumper::write_alias(const KfdFile& file) {
   alias.alias_of = static_cast<std::uint32_t>(*main);
   alias.dump_id = run_.dump_id;
   images_.insert(images_.begin(), kfd_image_name(*file.id));
-  return write_image(image_dir_fd(), kfd_image_name(*file.id), kfd::encode_kfd_image(alias),
-                     run_.config.sync);
+  return write_metadata(kfd_image_name(*file.id), kfd::encode_kfd_image(alias));
+}
+
+// Of a file that has no contents of its own.
+Result<void> Dumper::write_metadata(const std::string& name, std::span<const std::uint8_t> payload) {
+  SLUICE_TRY(write_image(image_dir_fd(), name, payload, run_.config.sync));
+  return run_.config.sync ? sync_directory(image_dir_fd()) : Result<void>();
 }
 
 // A KFD process is the unit, not the file: a process that opens /dev/kfd twice has one, and a second
@@ -370,7 +375,7 @@ Result<bool> Dumper::dump_dmabuf(int fd, int id) {
   }
   const DmaBufImage image{number.handle, number.shared, kfd::restoring_process(holders).innermost};
   images_.insert(images_.begin(), dmabuf_image_name(id));
-  SLUICE_TRY(write_image(image_dir_fd(), dmabuf_image_name(id), pack_dmabuf_image(image), run_.config.sync));
+  SLUICE_TRY(write_metadata(dmabuf_image_name(id), pack_dmabuf_image(image)));
   return true;
 }
 

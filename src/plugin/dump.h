@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -81,6 +82,7 @@ class Dumper {
   Result<RenderFile*> find_render(int fd);
   Result<void> begin(KfdFile& file);
   Result<void> start_contents(const DumpContents* wanted);
+  Result<void> write_metadata(const std::string& name, std::span<const std::uint8_t> payload);
   Result<void> write_alias(const KfdFile& file);
   Result<void> dump_render(int fd, int id, std::uint32_t minor);
   Result<std::optional<std::size_t>> find_alias(const KfdFile& wanted) const;

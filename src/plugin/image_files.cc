@@ -22,9 +22,10 @@ namespace {
 
 constexpr std::string_view kKfdPrefix = "amdgpu-kfd-";
 constexpr std::string_view kRenderPrefix = "amdgpu-renderD-";
+constexpr std::string_view kDmaBufPrefix = "amdgpu-dmabuf_";
 
 bool is_metadata(std::string_view name) {
-  return name.starts_with(kKfdPrefix) || name.starts_with(kRenderPrefix);
+  return name.starts_with(kKfdPrefix) || name.starts_with(kRenderPrefix) || name.starts_with(kDmaBufPrefix);
 }
 
 std::string gpu_ending(std::uint32_t number) {
@@ -102,7 +103,7 @@ std::string drm_pages_image_name(int id, std::uint32_t minor, std::uint32_t bo) 
   return "amdgpu-drm-pages-" + std::to_string(id) + "-" + std::to_string(minor) + gpu_ending(bo);
 }
 std::string dmabuf_image_name(int id) {
-  return "amdgpu-dmabuf_" + std::to_string(id) + ".img";
+  return std::string(kDmaBufPrefix) + std::to_string(id) + ".img";
 }
 std::string drm_sums_image_name(int id, std::uint32_t minor) {
   return "amdgpu-sums-drm-" + std::to_string(id) + "-" + std::to_string(minor) + ".img";

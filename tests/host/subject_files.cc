@@ -78,19 +78,8 @@ Pattern dmabuf_data(const Arena& arena) {
   return Pattern{arena.dmabuf_seed, arena.dmabuf_bytes, arena.dmabuf_zero};
 }
 
-// A dma-buf of the first data BO of KFD; where KFD exports none, of a GEM BO that nothing else holds.
+// A dma-buf of memory that nothing else holds.
 Result<UniqueFd> make_dmabuf(Arena& arena) {
-  if (arena.can_export != 0) {
-    for (std::uint32_t i = 0; i < arena.num_bos; ++i) {
-      const BoRecord& bo = arena.bos[i];
-      if (bo.role != BoRole::Data || !has_contents(bo)) continue;
-      arena.dmabuf_bytes = bo.bytes;
-      arena.dmabuf_seed = bo.seed;
-      arena.dmabuf_zero = bo.zero_percent;
-      return export_bo(arena, bo);
-    }
-    return Error{EINVAL, "there is no BO for a dma-buf"};
-  }
   const int render_fd = arena.gpus[0].render_fd;
   SLUICE_TRY_ASSIGN(const std::uint32_t handle, create_plain_gem(render_fd));
   arena.dmabuf_bytes = kPlainGemBytes;

@@ -153,10 +153,11 @@ TEST_F(Files, AMappedDmaBufIsNamed) {
   EXPECT_EQ(subject_->quit(), 0);
 }
 
-TEST_F(Files, AnOpenDmaBufIsNamed) {
+// Its memory has no file that could make it again.
+TEST_F(Files, AnOpenDmaBufThatNothingElseHoldsIsNamed) {
   load();
   ASSERT_NO_FATAL_FAILURE(start_subject(with({"--dmabuf-fd"})));
-  expect_refused("is a dma-buf");
+  expect_refused("is a dma-buf of memory that no /dev/kfd or render node of the tree has");
   EXPECT_EQ(subject_->quit(), 0);
 }
 
