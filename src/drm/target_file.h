@@ -5,9 +5,9 @@
 // reference, and libdrm's free would close it; libdrm's VA manager knows nothing of the application's
 // mappings.
 //
-// Every fd is borrowed. Nothing here changes the file. May be called from any thread.
-// ABI: drm.h, amdgpu_drm.h; GEM_LIST_HANDLES and GET_MAPPING_INFO are newer than Debian 12's headers (first
-// in Linux 6.18 as far as known), their layout is written out here.
+// Every fd is borrowed. Nothing here changes the file, but allow_map(), which is for files of our own. May be
+// called from any thread. ABI: drm.h, amdgpu_drm.h; GEM_LIST_HANDLES and GET_MAPPING_INFO are newer than
+// Debian 12's headers (first in Linux 6.18 as far as known), their layout is written out here.
 #pragma once
 
 #include <chrono>

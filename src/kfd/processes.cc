@@ -76,6 +76,7 @@ std::optional<pid_t> innermost_pid(pid_t pid, const char* proc) {
 Result<std::vector<int>> device_descriptors(pid_t pid, dev_t device, const char* proc) {
   SLUICE_TRY_ASSIGN(const std::vector<Descriptor> descriptors, descriptors_of(pid, {&device, 1}, proc));
   std::vector<int> found;
+  found.reserve(descriptors.size());
   for (const Descriptor& descriptor : descriptors) found.push_back(descriptor.fd);
   return found;
 }

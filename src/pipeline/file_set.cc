@@ -26,7 +26,9 @@ FileSetSink::FileSetSink(int dir_fd, std::vector<std::string> names, const Image
       reactor_(reactor),
       options_(options),
       sync_(std::exchange(options_.sync, false)),
+      share_(options.share, options.turn),
       files_left_(names.size()) {
+  options_.member = &share_;
   assert(names.size() == layout.file_count());
   files_.resize(names.size());
   for (std::uint32_t i = 0; i < files_.size(); ++i) {
@@ -99,7 +101,12 @@ Result<std::unique_ptr<FileSetSource>> FileSetSource::open(int dir_fd, std::vect
 
 FileSetSource::FileSetSource(int dir_fd, std::vector<std::string> names, const ImageLayout& layout,
                              Reactor& reactor, const FileOptions& options)
-    : dir_fd_(dir_fd), layout_(layout), reactor_(reactor), options_(options) {
+    : dir_fd_(dir_fd),
+      layout_(layout),
+      reactor_(reactor),
+      options_(options),
+      share_(options.share, options.turn) {
+  options_.member = &share_;
   files_.resize(names.size());
   for (std::uint32_t i = 0; i < files_.size(); ++i) {
     files_[i].name = std::move(names[i]);

@@ -52,6 +52,7 @@ class FileSetSink final : public Stage {
   FileOptions options_;  // of a file: without sync, that is the set's
   bool sync_;
   bool direct_ = false;
+  FairShare::Member share_;  // the lane's: all files are its
   std::vector<File> files_;
   std::uint64_t files_left_;
 };
@@ -84,6 +85,7 @@ class FileSetSource final : public Stage {
   Reactor& reactor_;
   FileOptions options_;
   bool direct_ = false;
+  FairShare::Member share_;
   std::vector<File> files_;
 };
 

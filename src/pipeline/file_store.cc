@@ -117,6 +117,13 @@ Step account(Op& op, std::int32_t result, std::uint64_t alignment, std::int32_t&
   return ++op.stalled < kMaxStalls ? Step::Again : Step::Failed;
 }
 
+// What is lent, or one of its own.
+FairShare::Member* member_of(const FileOptions& options, std::optional<FairShare::Member>& own) {
+  if (options.member != nullptr) return options.member;
+  own.emplace(options.share, options.turn);
+  return &*own;
+}
+
 void reset_ops(Slot& slot) {
   slot.cursor = 0;
   slot.live_ops = 0;
@@ -171,9 +178,8 @@ FileSink::FileSink(int dir_fd, std::string name, const ImageLayout& layout, Reac
       layout_(layout),
       reactor_(reactor),
       options_(options),
-      file_bytes_(layout.file_bytes(file)) {
-  share_.emplace(options.share, options.turn);
-}
+      file_bytes_(layout.file_bytes(file)),
+      share_(member_of(options, own_share_)) {}
 
 FileSink::~FileSink() {
   fd_.reset();
@@ -284,7 +290,7 @@ Result<void> FileSink::finish() {
   if (options_.sync && ::fdatasync(fd_.get()) != 0) return make_error(errno, "sync " + temporary_);
   // The last chance of a file system to say that it lost something.
   if (::close(fd_.release()) != 0) return make_error(errno, "close " + temporary_);
-  share_.reset();
+  own_share_.reset();
   finished_ = true;
   return {};
 }
@@ -342,7 +348,7 @@ FileSource::FileSource(std::string name, std::uint64_t file_bytes, Reactor& reac
       file_bytes_(file_bytes),
       reactor_(reactor),
       fd_(std::move(fd)),
-      share_(options.share, options.turn) {}
+      share_(member_of(options, own_share_)) {}
 
 FileSource::~FileSource() = default;
 
@@ -406,7 +412,7 @@ bool FileSource::start_next_run(Slot& slot, Op& op) {
 }
 
 Result<Submit> FileSource::submit(Slot& slot) {
-  if (reads_cached_ || !share_.begin()) return Submit::Busy;
+  if (reads_cached_ || !share_->begin()) return Submit::Busy;
   reset_ops(slot);
   std::fill(slot.zero_units.begin(), slot.zero_units.end(), false);
   mark_holes(slot);
@@ -429,7 +435,7 @@ Result<Progress> FileSource::advance(Slot& slot, Op& op, std::int32_t result) {
       slot, op, result, alignment_, -EBADMSG, [&] { start(slot, op); },
       [&] { (void)start_next_run(slot, op); });
   if (progress == Progress::Done) {
-    share_.end();
+    share_->end();
     if (slot.cached) reads_cached_ = false;
   }
   if (progress == Progress::Done && slot.failed_op != nullptr) {

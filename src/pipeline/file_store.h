@@ -42,6 +42,8 @@ struct FileOptions {
   bool reuse = false;
   FairShare* share = nullptr;  // of the lanes that use this disk at the same time; borrowed
   unsigned turn = 0;           // of this one among them
+  // The lane's part in it, lent by who has several files; null: this file is all that the lane has.
+  FairShare::Member* member = nullptr;
 };
 
 // Whether a file of the directory is one that a source may read: EINVAL for no regular file, EBADMSG for one
@@ -105,7 +107,8 @@ class FileSink final : public Stage {
   bool finished_ = false;
   bool committed_ = false;
   std::uint64_t written_bytes_ = 0;
-  std::optional<FairShare::Member> share_;  // until finish()
+  std::optional<FairShare::Member> own_share_;  // where none is lent, until finish()
+  FairShare::Member* share_;
 };
 
 class FileSource final : public Stage {
@@ -150,7 +153,8 @@ class FileSource final : public Stage {
       0;  // what lseek last said: [extent_begin_, extent_end_) is all data or all hole
   std::uint64_t extent_end_ = 0;
   bool extent_is_hole_ = false;
-  FairShare::Member share_;
+  std::optional<FairShare::Member> own_share_;  // where none is lent
+  FairShare::Member* share_;
 };
 
 }  // namespace sluice

@@ -6,8 +6,8 @@
 // route is never refused for order; a refusal for capacity implies something in flight; hence the loop never
 // waits with nothing in flight (asserted). Failure: the first error latches; admission and offering stop;
 // what is in flight drains; run() returns the error. Invariants asserted: I1 (states add up), I3 (one owner),
-// I4 no allocation after start, I5 nothing in flight when run() returns, I6 success only after every chunk
-// and every stage's finish() succeeded.
+// I4 no allocation after start (but for a store that opens files as they come), I5 nothing in flight when
+// run() returns, I6 success only after every chunk and every stage's finish() succeeded.
 #pragma once
 
 #include <array>

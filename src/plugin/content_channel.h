@@ -31,7 +31,7 @@ inline constexpr std::size_t kFdsPerMessage = 253;  // SCM_MAX_FD of Linux
 inline constexpr std::uint32_t kMostGpus = 64;
 inline constexpr std::uint32_t kMostBos = 1U << 20;
 
-// What a task asks for: the contents of one KFD file.
+// What a task asks for: the contents of one open file.
 struct ContentRequest {
   int id = 0;  // CRIU's file id: names the images
   DumpId dump_id{};

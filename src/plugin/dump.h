@@ -26,7 +26,8 @@ class Dumper {
   static Result<std::unique_ptr<Dumper>> make(RunStage stage);
   ~Dumper();  // unpauses what finish() could not
 
-  // CHECKPOINT_DEVICES: stops the queues of every KFD process of the tree and starts their contents, once.
+  // CHECKPOINT_DEVICES: stops the queues of every KFD process of the tree, and starts the contents of these
+  // and of all render files, once.
   Result<void> begin_all();
 
   // DUMP_EXT_FILE. 0 when the file is ours and dumped, nothing when it is not ours. `fd` is a descriptor of

@@ -106,7 +106,7 @@ Result<void> ProcessDump::sort_contents(kfd::Checkpoint& checkpoint) {
       return Error{ENODEV, "the process has GPU " + std::to_string(ids.actual_gpu_id) +
                                ", which the topology in sysfs lacks"};
     }
-    ProcessGpu known{node->drm_render_minor, ids.user_gpu_id, std::nullopt};
+    gpus_.push_back({node->drm_render_minor, ids.user_gpu_id, std::nullopt});
     GpuContents gpu;
     gpu.gpu_id = ids.user_gpu_id;
     gpu.render_minor = node->drm_render_minor;
@@ -115,14 +115,12 @@ Result<void> ProcessDump::sort_contents(kfd::Checkpoint& checkpoint) {
     for (std::size_t i = 0; i < checkpoint.bos.size(); ++i) {
       kfd::CheckpointBo& bo = checkpoint.bos[i];
       if (bo.gpu_id != ids.user_gpu_id || !kfd::has_contents(bo.alloc_flags)) continue;
-      if (!known.bo_offset) known.bo_offset = bo.offset;
       SharedBos::Holder holder{.name = session_.name() + "'s BO at " + hex(bo.addr), .kfd = true};
       holder.shared = &image_.bos[i].shared;
       holder.kfd_handle = &image_.bos[i].handle;
       SLUICE_TRY(run_.shared_bos.add(bo.dmabuf.get(), std::move(holder)));
       gpu.bos.push_back({bo.bytes, bo.addr, std::move(bo.dmabuf)});
     }
-    gpus_.push_back(known);
     if (gpu.bos.empty()) {
       empty_gpus_.push_back(gpu.gpu_id);
     } else {
@@ -133,6 +131,12 @@ Result<void> ProcessDump::sort_contents(kfd::Checkpoint& checkpoint) {
 }
 
 Result<void> ProcessDump::finish(int id, std::vector<std::string>& images) {
+  for (ProcessGpu& gpu : gpus_) {
+    const auto own = std::find_if(image_.bos.begin(), image_.bos.end(), [&](const kfd::BoEntry& bo) {
+      return bo.gpu_id == gpu.user_gpu_id && bo.shared == 0 && kfd::has_contents(bo.alloc_flags);
+    });
+    if (own != image_.bos.end()) gpu.bo_offset = own->offset;
+  }
   images.insert(images.begin(), kfd_image_name(id));
   SLUICE_TRY(finish_contents(id, images));
   // Metadata last: it stands only beside complete contents.

@@ -24,8 +24,8 @@ namespace sluice::plugin {
 struct ProcessGpu {
   std::uint32_t minor = 0;
   std::uint32_t user_gpu_id = 0;
-  std::optional<std::uint64_t>
-      bo_offset;  // mmap offset of one of its BOs: only the file KFD acquired may map it
+  // mmap offset of a BO that no render file has: only the file KFD acquired may map it.
+  std::optional<std::uint64_t> bo_offset;
 };
 
 class ProcessDump {
@@ -35,6 +35,7 @@ class ProcessDump {
   static Result<std::unique_ptr<ProcessDump>> begin(kfd::CriuSession& session,
                                                     const std::vector<pid_t>& holders, DumpRun& run);
 
+  // After finish().
   const std::vector<ProcessGpu>& gpus() const { return gpus_; }
   DumpContents& contents() { return contents_; }
 

@@ -137,9 +137,8 @@ bool Restorer::maps_several_files(std::uint32_t pid, std::uint32_t source_minor)
   return files != mapped_files_.end() && files->second.others + (files->second.acquired ? 1 : 0) > 1;
 }
 
-// Makes the file when the first BO comes. The handles that it gets keep BOs for as long as something is
-// mapped through it: a BO that the process frees while it maps another goes a little later than it would
-// have.
+// Makes the file when the first BO comes. The handles that it gets keep BOs for as long as anything is mapped
+// through it: memory that the process frees meanwhile goes only then.
 Result<void> Restorer::allow_in_common_file(std::uint32_t minor, int dmabuf) {
   UniqueFd& file = common_files_[minor];
   if (!file) {
@@ -362,14 +361,16 @@ Result<int> Restorer::restore_render(const RenderImage& image, int id) {
     if (!file) return make_error(errno, "open " + drm::Device::render_node(minor));
   }
   SLUICE_TRY_ASSIGN(file, make_high(std::move(file)));
-  SLUICE_TRY(restore_bos({id, file.get(), image, gpu, std::make_unique<drm::GemRestore>(file.get())}));
+  Importing importing{id, file.get(), image, gpu, nullptr};
+  importing.gem = std::make_unique<drm::GemRestore>(file.get());
+  SLUICE_TRY(restore_bos(importing));
   restored_any_ = true;
   return file.release();
 }
 
 // Makes the BOs of a render file again, in ascending order of their handles, and has them filled. Those that
 // it imports come later.
-Result<void> Restorer::restore_bos(Importing file) {
+Result<void> Restorer::restore_bos(Importing& file) {
   const RenderImage& image = file.image;
   if (image.bos.empty()) return {};
   const bool mapped = std::any_of(image.bos.begin(), image.bos.end(), [&](const RenderBo& bo) {
@@ -400,10 +401,12 @@ Result<void> Restorer::restore_bos(Importing file) {
     if (!made) return explain(render_image_name(file.id), made.error());
   }
   ContentRequest request{file.id, image.dump_id.value_or(DumpId{}), {}};
+  if (!contents.bos.empty()) {
+    request.gpus.push_back(std::move(contents));
+    SLUICE_TRY(fill_contents(std::move(request)));
+  }
   if (imports) importing_.push_back(std::move(file));
-  if (contents.bos.empty()) return {};
-  request.gpus.push_back(std::move(contents));
-  return fill_contents(std::move(request));
+  return {};
 }
 
 // Where the BO is mapped from now on, for UPDATE_VMA_MAP.

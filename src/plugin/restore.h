@@ -62,9 +62,10 @@ class Restorer {
     std::uint64_t new_begin = 0;
     std::optional<int> render_id;  // CRIU's id of the render file that has the BO; none: the KFD has it
   };
-  // The render file that KFD acquired for a GPU in this task: the only one that may map its BOs. Ours from
-  // the moment it is opened, at a number above all of the task's own, until the task has a descriptor of it;
-  // ours for good, and then the task's to inherit, if it never has one.
+  // The render file that KFD acquired for a GPU in this task: the only one that may map those of its BOs
+  // that are not shared. Ours from the moment it is opened, at a number above all of the task's own, until
+  // the task has a descriptor of it, or until the last map; a host that dups what it maps through leaves it
+  // to the task.
   struct AcquiredFile {
     std::uint32_t minor = 0;
     UniqueFd file;            // empty: CRIU has given it a number of the task's
@@ -95,7 +96,7 @@ class Restorer {
   Result<int> restore_kfd(const kfd::KfdImage& image, int id);
   void meet(std::uint32_t pid);
   Result<int> restore_render(const RenderImage& image, int id);
-  Result<void> restore_bos(Importing file);
+  Result<void> restore_bos(Importing& file);
   Result<void> import_bos();
   Result<void> note_mapped(const Importing& file, const RenderBo& bo, int dmabuf);
   GpuContents contents_on(const kfd::Node& gpu, std::uint32_t user_gpu_id, std::uint32_t source_minor) const;
@@ -131,26 +132,26 @@ class Restorer {
   };
 
   Config config_;
-  bool needed_ = false;   // the image may have files of ours
-  dev_t kfd_device_ = 0;  // 0: no KFD on this machine
-  std::unique_ptr<ContentServer> server_;
+  bool needed_ = false;                   // the image may have files of ours
   bool joined_ = false;                   // resume() knows, and has reported, how the server's contents fared
+  bool has_record_bytes_ = false;         // a KFD image tells the size of its BO records
+  bool restored_any_ = false;             // task: a file of ours
+  bool all_made_ = false;                 // task: make_all()
   std::uint32_t asked_record_bytes_ = 0;  // what the kernel said; 0: its version tells, or nothing does
+  dev_t kfd_device_ = 0;                  // 0: no KFD on this machine
+  std::unique_ptr<ContentServer> server_;
 
-  // Of all KFD images, as far as they can be read in init():
-  bool has_record_bytes_ = false;  // one tells the size of its BO records
-  std::map<std::uint32_t, unsigned>
-      lanes_by_minor_;  // lanes that a GPU of the image, by its render minor, will have
-
+  // Of all images, as far as they can be read in init():
+  std::map<std::uint32_t, unsigned> lanes_by_minor_;  // by the render minor in the image
   std::map<std::pair<std::uint32_t, std::uint32_t>, MappedFiles> mapped_files_;
-
-  // Files of the images by id, with the pid of the process that restores them, where it is known.
+  // Files by id, with the pid of the process that restores them, where it is known.
   std::map<int, std::uint32_t> kfd_pids_;
   std::map<int, std::uint32_t> render_pids_;
   std::set<std::uint32_t> shared_numbers_;  // of memory that several files have and one of them makes
   std::unique_ptr<SharedTable> shared_;     // where there is any
 
   // Of the task:
+  std::optional<std::uint32_t> pid_;  // in its own namespace
   int first_unused_fd_ = -1;
   kfd::Topology local_;
   kfd::Topology source_;  // with match_: of the image's machine
@@ -160,14 +161,11 @@ class Restorer {
   // By local minor, where maps_several_files(): a file that may map the BOs of all of them. CRIU takes one
   // descriptor for a whole run of maps of one path, whichever files they were mapped through.
   std::map<std::uint32_t, UniqueFd> common_files_;
-  std::map<int, int> render_fds_;     // the task's descriptor by render file, once a map of it was asked for
-  std::optional<std::uint32_t> pid_;  // in its own namespace
+  std::map<int, int> render_fds_;  // the task's descriptor by render file, once a map of it was asked for
   std::optional<MapRuns> map_runs_;
   std::vector<Importing> importing_;
-  bool all_made_ = false;
   std::map<int, UniqueFd> made_;   // files of the task that CRIU has not asked for yet, by id
   std::vector<int> restored_ids_;  // of KFD files
-  bool restored_any_ = false;      // file of ours
 };
 
 }  // namespace sluice::plugin

@@ -131,6 +131,18 @@ TEST_P(ShareTreeTest, TwoProcessesHaveTheSameMemoryAgain) {
   for (FifoSubject& task : tasks_) EXPECT_EQ(task.ask("quit"), "ok quit");
 }
 
+// The rest of the tree waits for what it makes.
+TEST_P(ShareTreeTest, WhenTheExporterFailsNobodyWaitsForEver) {
+  ASSERT_NO_FATAL_FAILURE(dump_tree());
+  scene_.control().inject(
+      {.nr = kCriuNr, .op = static_cast<int>(kRestoreOp), .error = ENOMEM, .skip = 1, .times = 0});
+  EXPECT_NE(scene_.start_host(version(), "restore", {}).wait(), 0);
+  scene_.control().clear_faults();
+  while (scene_.control().counts() != vamdgpu::Counts()) (void)::sched_yield();
+  ASSERT_NO_FATAL_FAILURE(restore_tree());
+  for (FifoSubject& task : tasks_) EXPECT_TRUE(task.ask("check").starts_with("ok check"));
+}
+
 // Whose GPUs it does not share the names of: the KFD calls them otherwise in every process.
 class RenderOnlyBesideKfdTest : public ShareTreeTest {
  protected:
