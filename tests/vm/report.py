@@ -20,6 +20,7 @@ COMPLAINTS = re.compile(
     r"possible (recursive|circular) locking|inconsistent lock state|suspicious RCU usage|refcount_t:|"
     r"list_(add|del) corruption|sleeping function called|soft lockup|rcu_(sched|preempt).*stall")
 LOG_LINES = 25
+COMPLAINT_LINES = 100    # an oops with its registers, twice
 
 
 @dataclasses.dataclass
@@ -72,12 +73,15 @@ def cases(out):
 
 
 def kernel_complaints(boot):
-    """What the kernel of a guest said that fails it: nothing, or one text."""
+    """What the kernel of a guest said that fails it, from there on: nothing, or one text."""
     log = boot.out / "dmesg"
     if not log.exists():
         log = boot.serial
-    found = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if COMPLAINTS.search(line)]
-    return [f"the kernel complained ({log}):\n" + "\n".join(found[:LOG_LINES])] if found else []
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    first = next((i for i, line in enumerate(lines) if COMPLAINTS.search(line)), None)
+    if first is None:
+        return []
+    return [f"the kernel complained ({log}):\n" + "\n".join(lines[first:first + COMPLAINT_LINES])]
 
 
 def tail(text, count):

@@ -146,9 +146,9 @@ class Report(Folder):
 
     def test_the_kernels_complaints_fail_the_suite(self):
         line = "[    9.1] WARNING: possible circular locking dependency detected"
-        result = self.read(guest.PASSED, dmesg=f"[    0.0] Command line: oops=panic\n{line}\n")
+        result = self.read(guest.PASSED, dmesg=f"[    0.0] Command line: oops=panic\n{line}\n[    9.2] criu/1\n")
         self.assertEqual(len(result.problems), 1)
-        self.assertTrue(result.problems[0].endswith(":\n" + line))
+        self.assertTrue(result.problems[0].endswith(":\n" + line + "\n[    9.2] criu/1"))
 
 
 class Summary(Folder):

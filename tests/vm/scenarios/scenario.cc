@@ -100,6 +100,8 @@ void Scenario::TearDown() {
 }
 
 void Scenario::expect_nothing_left() {
+  // criu does not wait for what it kills when a restore fails.
+  (void)eventually([] { return living_children().empty(); }, Seconds(5));
   for (const pid_t pid : living_children()) {
     ADD_FAILURE() << "process " << command_of(pid) << " is left";
     kill_and_reap(pid);
