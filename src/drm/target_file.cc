@@ -163,12 +163,12 @@ Result<UniqueFd> export_dmabuf(int fd, std::uint32_t handle) {
   return UniqueFd(args.fd);
 }
 
-Result<void> allow_map(int fd, int dmabuf) {
+Result<std::uint32_t> allow_map(int fd, int dmabuf) {
   drm_prime_handle args{};
   args.fd = dmabuf;
   if (const int err = drm_call(fd, DRM_IOCTL_PRIME_FD_TO_HANDLE, &args); err != 0)
     return make_error(err, "import a BO that is to be mapped");
-  return {};
+  return std::uint32_t{args.handle};
 }
 
 Result<MapAccess> may_map(int fd, std::uint64_t offset) {

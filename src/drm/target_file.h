@@ -70,9 +70,9 @@ Result<bool> wait_until_idle(int fd, std::uint32_t handle, std::chrono::steady_c
 Result<UniqueFd> export_dmabuf(int fd, std::uint32_t handle);
 
 // Lets `fd`, a render file of our own that the application will never hold, map the BO behind a dma-buf of
-// the same device: gives it a handle of it, which stays until the file is closed. Errors: EINVAL, ENOMEM,
-// EBADF.
-Result<void> allow_map(int fd, int dmabuf);
+// the same device: gives it a handle of it, which is returned and stays until the file is closed. Errors:
+// EINVAL, ENOMEM, EBADF.
+Result<std::uint32_t> allow_map(int fd, int dmabuf);
 
 // What the kernel says when `fd` asks for a mapping of `offset`.
 enum class MapAccess : std::uint8_t {

@@ -171,25 +171,58 @@ Result<Topology> decode_topology(const CriuKfd& message) {
   return topology;
 }
 
+Result<BoEntry> decode_bo(const KfdBoEntry& entry, const std::string& name, const Topology& topology) {
+  if (entry.gpu_id == 0 || topology.find_gpu(entry.gpu_id) == nullptr) {
+    return damaged(name + " is on GPU " + std::to_string(entry.gpu_id) + ", which the image does not have");
+  }
+  if (entry.size == 0) return damaged(name + " has no size");
+  if (entry.addr + entry.size < entry.addr) return damaged(name + " is longer than the address space");
+  return BoEntry{entry.addr,
+                 entry.size,
+                 entry.offset,
+                 entry.alloc_flags,
+                 entry.gpu_id,
+                 entry.handle,
+                 entry.has_shared != 0 ? entry.shared : 0,
+                 false};
+}
+
+// Those that are imported say where among the others they belong.
 Result<std::vector<BoEntry>> decode_bos(const CriuKfd& message, const Topology& topology) {
   if (message.n_bo_entries != message.num_of_bos) {
     return damaged(std::to_string(message.n_bo_entries) + " BOs, " + std::to_string(message.num_of_bos) +
                    " announced");
   }
   std::vector<BoEntry> bos;
-  bos.reserve(message.n_bo_entries);
-  for (std::size_t i = 0; i < message.n_bo_entries; i++) {
-    const KfdBoEntry& entry = *message.bo_entries[i];
-    const std::string name = "BO " + std::to_string(i);
-    if (entry.gpu_id == 0 || topology.find_gpu(entry.gpu_id) == nullptr) {
-      return damaged(name + " is on GPU " + std::to_string(entry.gpu_id) + ", which the image does not have");
+  bos.reserve(message.n_bo_entries + message.n_imported_bos);
+  std::size_t next = 0;
+  for (std::size_t i = 0; i <= message.n_imported_bos; i++) {
+    const KfdImportedBo* imported = i < message.n_imported_bos ? message.imported_bos[i] : nullptr;
+    for (; next < message.n_bo_entries && (imported == nullptr || bos.size() < imported->index); ++next) {
+      SLUICE_TRY_ASSIGN(BoEntry bo,
+                        decode_bo(*message.bo_entries[next], "BO " + std::to_string(bos.size()), topology));
+      bos.push_back(bo);
     }
-    if (entry.size == 0) return damaged(name + " has no size");
-    if (entry.addr + entry.size < entry.addr) return damaged(name + " is longer than the address space");
-    bos.push_back({entry.addr, entry.size, entry.offset, entry.alloc_flags, entry.gpu_id, entry.handle,
-                   entry.has_shared != 0 ? entry.shared : 0});
+    if (imported == nullptr) break;
+    const std::string name = "imported BO " + std::to_string(imported->index);
+    if (imported->index != bos.size()) return damaged(name + " is out of order");
+    SLUICE_TRY_ASSIGN(BoEntry bo, decode_bo(*imported->bo, name, topology));
+    if (bo.shared == 0) return damaged(name + " does not tell whose memory it is");
+    bo.imports = true;
+    bos.push_back(bo);
   }
   return bos;
+}
+
+void fill_bo(const BoEntry& bo, KfdBoEntry& entry) {
+  entry.addr = bo.addr;
+  entry.size = bo.bytes;
+  entry.offset = bo.offset;
+  entry.alloc_flags = bo.alloc_flags;
+  entry.gpu_id = bo.gpu_id;
+  entry.handle = bo.handle;
+  entry.has_shared = bo.shared != 0 ? 1 : 0;
+  entry.shared = bo.shared;
 }
 
 }  // namespace
@@ -247,21 +280,25 @@ std::vector<std::uint8_t> encode_kfd_image(const KfdImage& image) {
   message.device_entries = entries.data();
 
   MessageList<KfdBoEntry> bos;
+  MessageList<KfdBoEntry> bos_of_imports;
+  MessageList<KfdImportedBo> imports;
   bos.reserve(image.bos.size());
-  for (const BoEntry& bo : image.bos) {
-    KfdBoEntry& entry = bos.add(kfd_bo_entry__init);
-    entry.addr = bo.addr;
-    entry.size = bo.bytes;
-    entry.offset = bo.offset;
-    entry.alloc_flags = bo.alloc_flags;
-    entry.gpu_id = bo.gpu_id;
-    entry.handle = bo.handle;
-    entry.has_shared = bo.shared != 0 ? 1 : 0;
-    entry.shared = bo.shared;
+  bos_of_imports.reserve(image.bos.size());
+  imports.reserve(image.bos.size());
+  for (std::size_t i = 0; i < image.bos.size(); ++i) {
+    const BoEntry& bo = image.bos[i];
+    KfdBoEntry& entry = (bo.imports ? bos_of_imports : bos).add(kfd_bo_entry__init);
+    fill_bo(bo, entry);
+    if (!bo.imports) continue;
+    KfdImportedBo& imported = imports.add(kfd_imported_bo__init);
+    imported.index = static_cast<std::uint32_t>(i);
+    imported.bo = &entry;
   }
-  message.num_of_bos = image.bos.size();
+  message.num_of_bos = bos.size();
   message.n_bo_entries = bos.size();
   message.bo_entries = bos.data();
+  message.n_imported_bos = imports.size();
+  message.imported_bos = imports.data();
 
   if (!image.sluice_version.empty()) message.sluice_version = borrowed(image.sluice_version);
   if (!image.kernel_release.empty()) message.kernel_release = borrowed(image.kernel_release);
@@ -304,74 +341,6 @@ Result<KfdImage> decode_kfd_image(std::span<const std::uint8_t> bytes) {
     image.dump_id = id;
   }
   return image;
-}
-
-namespace {
-
-// Layout of the private data, Linux 6.1 to 7.2: process record, device records, BO records, then objects that
-// begin with their type. Only counted, never interpreted beyond sizes.
-constexpr std::size_t kEventRecordBytes = 64;
-constexpr std::size_t kQueueHeaderBytes = 120;
-constexpr std::size_t kQueueCtlStackSizeAt = 108;
-constexpr std::size_t kQueueMqdSizeAt = 112;
-constexpr std::size_t kQueueHeaderFieldsEnd = 116;
-constexpr std::size_t kSvmHeaderBytes = 24;
-constexpr std::uint32_t kBoRecordCandidates[] = {80, 272};
-
-std::uint32_t load_u32(std::span<const std::uint8_t> bytes, std::size_t at) {
-  std::uint32_t value = 0;
-  std::memcpy(&value, bytes.data() + at, sizeof value);
-  return value;
-}
-
-// True when `objects` is exactly `count` object records, with `copies` copies of each queue's state (one per
-// XCC in kernels that checkpoint partitions).
-bool are_objects(std::span<const std::uint8_t> objects, std::size_t count, std::size_t num_devices,
-                 std::uint64_t copies) {
-  for (std::size_t i = 0; i < count; i++) {
-    if (objects.size() < sizeof(std::uint32_t)) return false;
-    std::uint64_t bytes = 0;
-    switch (load_u32(objects, 0)) {
-      case 0:
-        if (objects.size() < kQueueHeaderFieldsEnd) return false;
-        bytes = kQueueHeaderBytes + copies * (std::uint64_t{load_u32(objects, kQueueMqdSizeAt)} +
-                                              load_u32(objects, kQueueCtlStackSizeAt));
-        break;
-      case 1:
-        bytes = kEventRecordBytes;
-        break;
-      case 2:
-        bytes = kSvmHeaderBytes + 8 * (4 + num_devices);
-        break;
-      default:
-        return false;
-    }
-    if (bytes > objects.size()) return false;
-    objects = objects.subspan(static_cast<std::size_t>(bytes));
-  }
-  return objects.empty();
-}
-
-}  // namespace
-
-std::uint32_t derive_bo_record_bytes(std::size_t num_devices, std::size_t num_bos, std::size_t num_objects,
-                                     std::span<const std::uint8_t> priv_data) {
-  if (num_bos == 0) return 0;
-  std::uint32_t found = 0;
-  const std::size_t before_bos = kProcessRecordBytes + kDeviceRecordBytes * num_devices;
-  for (const std::uint32_t candidate : kBoRecordCandidates) {
-    const std::uint64_t before_objects = before_bos + std::uint64_t{candidate} * num_bos;
-    if (before_objects > priv_data.size()) continue;
-    const auto objects = priv_data.subspan(static_cast<std::size_t>(before_objects));
-    bool fits = false;
-    for (const std::uint64_t copies : {1U, 2U, 3U, 4U, 6U, 8U}) {
-      fits = fits || are_objects(objects, num_objects, num_devices, copies);
-    }
-    if (!fits) continue;
-    if (found != 0) return 0;
-    found = candidate;
-  }
-  return found;
 }
 
 }  // namespace sluice::kfd

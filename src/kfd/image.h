@@ -31,6 +31,7 @@ struct BoEntry {
   std::uint32_t gpu_id = 0;  // user gpu_id
   std::uint32_t handle = kNoHandle;
   std::uint32_t shared = 0;  // number of the memory in the dump where others have it, too; 0: nobody has
+  bool imports = false;      // another holder makes it, and has its contents: not among upstream's BOs
 
   bool operator==(const BoEntry&) const = default;
 };
@@ -39,8 +40,8 @@ using DumpId = std::array<std::uint8_t, 16>;
 
 struct KfdImage {
   std::uint32_t pid = 0;
-  Topology topology;  // gpu_ids are user gpu_ids; `hidden` is not stored
-  std::vector<BoEntry> bos;
+  Topology topology;         // gpu_ids are user gpu_ids; `hidden` is not stored
+  std::vector<BoEntry> bos;  // in the order of the kernel's buckets
   std::uint32_t num_objects = 0;
   HsakmtShm shm;  // bytes 0: there was none
   std::vector<std::uint8_t> priv_data;
@@ -69,11 +70,5 @@ std::vector<std::uint8_t> encode_kfd_image(const KfdImage& image);
 // without size or longer than the address space; a link that leads nowhere is kept, not valid, as in every
 // topology.
 Result<KfdImage> decode_kfd_image(std::span<const std::uint8_t> bytes);
-
-// Size in bytes of a BO's record in the private data of a checkpoint, which Linux changed without changing a
-// version: 80 before 6.12's time, 272 since. Derived from the counts and the self-describing records behind
-// the BOs; 0 when there is no BO or the data fits neither or both.
-std::uint32_t derive_bo_record_bytes(std::size_t num_devices, std::size_t num_bos, std::size_t num_objects,
-                                     std::span<const std::uint8_t> priv_data);
 
 }  // namespace sluice::kfd

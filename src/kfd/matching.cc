@@ -391,6 +391,7 @@ Match Matcher::match(bool identity) const {
   result.gpus.resize(source_.gpus.size());
   for (std::size_t b = 0; b < local_.gpus.size(); b++) {
     const std::size_t a = partner_[b];
+    if (a == kNone) continue;
     result.gpus[a] = {source_.gpus[a]->gpu_id, local_.gpus[b]->gpu_id};
   }
   return result;
@@ -420,15 +421,14 @@ MatchOutcome Matcher::run() {
   const auto gpus = [](std::size_t number) {
     return std::to_string(number) + (number == 1 ? " GPU" : " GPUs");
   };
-  if (count != local_.gpus.size()) {
-    std::string sentence = "the image was made with " + gpus(count) + " visible, here " +
-                           gpus(local_.gpus.size()) + (local_.gpus.size() == 1 ? " is" : " are") +
-                           ": the kernel wants the same number";
-    if (local_.gpus.size() > count) sentence += "; a device cgroup hides those that are too many";
+  const std::size_t local_count = local_.gpus.size();
+  if (count > local_count) {
+    std::string sentence = "the image was made with " + gpus(count) + " visible, here " + gpus(local_count) +
+                           (local_count == 1 ? " is" : " are");
     if (hidden_count_ != 0) sentence += " (" + gpus(hidden_count_) + " hidden here, by a device cgroup)";
     return refuse(std::move(sentence));
   }
-  if (count > kGpusMax)
+  if (local_count > kGpusMax)
     return refuse("more than " + gpus(kGpusMax) + ", which is what the KFD gives a process");
   if (source_.groups.size() > local_.groups.size()) {
     return refuse("the image has " + std::to_string(source_.groups.size()) +
@@ -441,9 +441,9 @@ MatchOutcome Matcher::run() {
   all_ = count == kGpusMax ? ~GpuSet{0} : bit(count) - 1;
   Rows fitting(count);
   Rows same_id(count);
-  pairs_.reserve(count * count);
+  pairs_.reserve(count * local_count);
   for (std::size_t a = 0; a < count; a++) {
-    for (std::size_t b = 0; b < count; b++) {
+    for (std::size_t b = 0; b < local_count; b++) {
       PairReport report{{source_.gpus[a]->gpu_id, local_.gpus[b]->gpu_id}, compare(a, b)};
       steps_++;
       if (report.mismatches.empty()) {

@@ -4,7 +4,7 @@
 // The rules are upstream's, with its seven KFD_*_CHECK switches, so that what one plugin restores the other
 // does too:
 //
-//   number of GPUs   equal (the kernel compares it as well); at least as many XGMI groups here
+//   number of GPUs   at least as many here (upstream: equal), and as many XGMI groups
 //   one GPU for one  properties equal, or at least as good (table in matching.cc); as many valid links or
 //                    more; every link to a CPU node matched: not PCIe for XGMI, not one-way for two-way
 //   KFD_NUMA_CHECK   CPU nodes of the image map one to one to CPU nodes here, the same way for all GPUs; a

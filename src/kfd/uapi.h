@@ -49,6 +49,22 @@ struct FreeMemoryArgs {
   std::uint64_t handle;
 };
 
+// AMDKFD_IOC_MAP_MEMORY_TO_GPU
+struct MapMemoryArgs {
+  std::uint64_t handle;
+  std::uint64_t device_ids;  // user pointer to uint32_t[num_devices]: user gpu_ids
+  std::uint32_t num_devices;
+  std::uint32_t num_mapped;  // in: how many of them are mapped already; out: how many are
+};
+
+// AMDKFD_IOC_IMPORT_DMABUF
+struct ImportDmabufArgs {
+  std::uint64_t va_addr;
+  std::uint64_t handle;  // out
+  std::uint32_t gpu_id;
+  std::uint32_t dmabuf_fd;
+};
+
 // AMDKFD_IOC_CRIU_OP
 enum class CriuOp : std::uint32_t { ProcessInfo = 0, Checkpoint = 1, Unpause = 2, Restore = 3, Resume = 4 };
 
@@ -86,11 +102,15 @@ inline constexpr unsigned long kIocGetVersion = _IOR('K', 0x01, GetVersionArgs);
 inline constexpr unsigned long kIocAcquireVm = _IOW('K', 0x15, AcquireVmArgs);
 inline constexpr unsigned long kIocAllocMemory = _IOWR('K', 0x16, AllocMemoryArgs);
 inline constexpr unsigned long kIocFreeMemory = _IOW('K', 0x17, FreeMemoryArgs);
+inline constexpr unsigned long kIocMapMemory = _IOWR('K', 0x18, MapMemoryArgs);
+inline constexpr unsigned long kIocImportDmabuf = _IOWR('K', 0x1D, ImportDmabufArgs);
 inline constexpr unsigned long kIocCriuOp = _IOWR('K', 0x22, CriuArgs);
 
 static_assert(sizeof(GetVersionArgs) == 8 && sizeof(AcquireVmArgs) == 8);
 static_assert(sizeof(AllocMemoryArgs) == 40 && offsetof(AllocMemoryArgs, gpu_id) == 32);
 static_assert(sizeof(FreeMemoryArgs) == 8);
+static_assert(sizeof(MapMemoryArgs) == 24 && offsetof(MapMemoryArgs, num_mapped) == 20);
+static_assert(sizeof(ImportDmabufArgs) == 24 && offsetof(ImportDmabufArgs, dmabuf_fd) == 20);
 static_assert(sizeof(CriuArgs) == 56 && offsetof(CriuArgs, op) == 48);
 static_assert(offsetof(CriuArgs, priv_data_size) == 24 && offsetof(CriuArgs, pid) == 44);
 static_assert(sizeof(DeviceBucket) == 16 && offsetof(DeviceBucket, drm_fd) == 8);
@@ -100,7 +120,8 @@ static_assert(offsetof(BoBucket, dmabuf_fd) == 40);
 // (powerpc packs direction and size differently.)
 static_assert(kIocCriuOp == 0xC0384B22UL && kIocGetVersion == 0x80084B01UL);
 static_assert(kIocAcquireVm == 0x40084B15UL && kIocAllocMemory == 0xC0284B16UL);
-static_assert(kIocFreeMemory == 0x40084B17UL);
+static_assert(kIocFreeMemory == 0x40084B17UL && kIocMapMemory == 0xC0184B18UL);
+static_assert(kIocImportDmabuf == 0xC0184B1DUL);
 #endif
 
 // AllocMemoryArgs::flags and BoBucket::alloc_flags.
@@ -118,6 +139,11 @@ inline constexpr std::uint32_t kAllocNoSubstitute = 1U << 28;
 inline constexpr std::uint32_t kAllocPublic = 1U << 29;
 inline constexpr std::uint32_t kAllocExecutable = 1U << 30;
 inline constexpr std::uint32_t kAllocWritable = 1U << 31;
+
+// CHECKPOINT gives these for a BO that was imported, whatever the memory was allocated with: one of the first
+// two, and both others.
+inline constexpr std::uint32_t kAllocFlagsOfImports =
+    kAllocVram | kAllocGtt | kAllocExecutable | kAllocWritable;
 
 // The private data of a checkpoint begins with one record of the process and one for each GPU; then come the
 // BOs'.

@@ -257,6 +257,9 @@ Result<void> Dumper::begin(KfdFile& file) {
 
 // Of all files whose contents do not flow yet, or of one. Those that use one GPU share its staging memory.
 Result<void> Dumper::start_contents(const DumpContents* wanted) {
+  for (const KfdFile& file : kfd_files_) {
+    if (file.process) SLUICE_TRY(file.process->take_contents());
+  }
   for (const RenderFile& file : render_files_) {
     if (file.dump->begun()) file.dump->take_contents();
   }

@@ -215,10 +215,21 @@ std::uint32_t known_record_bytes(std::uint32_t minor) {
   return minor >= kFirstKnownNewMinor ? kNewRecordBytes : 0;
 }
 
+namespace {
+
+kfd::PrivateCounts counts_of(const kfd::KfdImage& image) {
+  return {image.topology.gpu_count(), image.bos.size(), image.num_objects};
+}
+
+}  // namespace
+
 std::uint32_t record_bytes_of(const kfd::KfdImage& image) {
   if (image.bo_record_bytes != 0) return image.bo_record_bytes;
-  return kfd::derive_bo_record_bytes(image.topology.gpu_count(), image.bos.size(), image.num_objects,
-                                     image.priv_data);
+  return kfd::derive_bo_record_bytes(counts_of(image), image.priv_data);
+}
+
+Result<kfd::PrivateData> private_records(const kfd::KfdImage& image) {
+  return kfd::PrivateData::parse(image.priv_data, counts_of(image), record_bytes_of(image));
 }
 
 Result<void> check_private_data(const kfd::KfdImage& image, std::uint32_t local_record_bytes) {

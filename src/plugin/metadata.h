@@ -11,6 +11,7 @@
 
 #include "drm/gem_restore.h"
 #include "kfd/image.h"
+#include "kfd/private_data.h"
 #include "pipeline/checksum.h"
 #include "pipeline/result.h"
 #include "plugin/sums.h"
@@ -72,6 +73,9 @@ std::uint32_t known_record_bytes(std::uint32_t minor);
 
 // The same of the kernel that the image was made under; 0 where it cannot be told.
 std::uint32_t record_bytes_of(const kfd::KfdImage& image);
+
+// The records of the image's private data, which is borrowed. Errors: EBADMSG.
+Result<kfd::PrivateData> private_records(const kfd::KfdImage& image);
 
 // EINVAL, naming both sizes, where both are known and differ: before anything is created.
 Result<void> check_private_data(const kfd::KfdImage& image, std::uint32_t local_record_bytes);

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "kfd/hsakmt_shm.h"
+#include "kfd/private_data.h"
 #include "kfd/processes.h"
 #include "kfd/uapi.h"
 #include "plugin/image_files.h"
@@ -74,7 +75,7 @@ Result<std::unique_ptr<ProcessDump>> ProcessDump::begin(kfd::CriuSession& sessio
   SLUICE_TRY_ASSIGN(const std::optional<kfd::HsakmtShm> shm, kfd::read_hsakmt_shm());
   image.shm = shm.value_or(kfd::HsakmtShm{});
   image.bo_record_bytes =
-      kfd::derive_bo_record_bytes(info.num_devices, info.num_bos, info.num_objects, checkpoint.priv_data);
+      kfd::derive_bo_record_bytes({info.num_devices, info.num_bos, info.num_objects}, checkpoint.priv_data);
   image.priv_data = std::move(checkpoint.priv_data);
   image.sluice_version = SLUICE_VERSION;
   image.kernel_release = kernel_release();
@@ -116,11 +117,22 @@ Result<void> ProcessDump::sort_contents(kfd::Checkpoint& checkpoint) {
       kfd::CheckpointBo& bo = checkpoint.bos[i];
       if (bo.gpu_id != ids.user_gpu_id || !kfd::has_contents(bo.alloc_flags)) continue;
       SharedBos::Holder holder{.name = session_.name() + "'s BO at " + hex(bo.addr), .kfd = true};
+      holder.looks_imported = (bo.alloc_flags & ~kfd::kAllocFlagsOfImports) == 0;
       holder.shared = &image_.bos[i].shared;
       holder.kfd_handle = &image_.bos[i].handle;
+      holder.imports = &image_.bos[i].imports;
       SLUICE_TRY(run_.shared_bos.add(bo.dmabuf.get(), std::move(holder)));
-      gpu.bos.push_back({bo.bytes, bo.addr, std::move(bo.dmabuf)});
+      gpu.bos.push_back({bo.bytes, bo.addr, std::move(bo.dmabuf), static_cast<std::uint32_t>(i)});
     }
+    contents_of_gpus_.push_back(std::move(gpu));
+  }
+  return {};
+}
+
+Result<void> ProcessDump::take_contents() {
+  SLUICE_TRY(check_imports());
+  for (GpuContents& gpu : std::exchange(contents_of_gpus_, {})) {
+    std::erase_if(gpu.bos, [this](const ContentBo& bo) { return image_.bos[bo.number].imports; });
     if (gpu.bos.empty()) {
       empty_gpus_.push_back(gpu.gpu_id);
     } else {
@@ -128,6 +140,18 @@ Result<void> ProcessDump::sort_contents(kfd::Checkpoint& checkpoint) {
     }
   }
   return {};
+}
+
+// A restore has to know which of the private data's records is whose.
+Result<void> ProcessDump::check_imports() const {
+  const auto import =
+      std::find_if(image_.bos.begin(), image_.bos.end(), [](const kfd::BoEntry& bo) { return bo.imports; });
+  if (import == image_.bos.end()) return {};
+  const auto records = private_records(image_);
+  if (records) return {};
+  return Error{records.error().err,
+               session_.name() + "'s BO at " + hex(import->addr) +
+                   " is shared by dma-buf and cannot be restored so: " + records.error().what};
 }
 
 Result<void> ProcessDump::finish(int id, std::vector<std::string>& images) {

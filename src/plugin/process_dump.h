@@ -35,9 +35,13 @@ class ProcessDump {
   static Result<std::unique_ptr<ProcessDump>> begin(kfd::CriuSession& session,
                                                     const std::vector<pid_t>& holders, DumpRun& run);
 
+  // When it is settled which BOs others make: contents() of the rest are waiting then. Idempotent. Errors:
+  // EBADMSG where the private data cannot be told apart, as a restore of imports must.
+  Result<void> take_contents();
+  DumpContents& contents() { return contents_; }
+
   // After finish().
   const std::vector<ProcessGpu>& gpus() const { return gpus_; }
-  DumpContents& contents() { return contents_; }
 
   // Joins the contents and writes everything under `id`, metadata last. Names go to `images` before there are
   // such files.
@@ -47,13 +51,15 @@ class ProcessDump {
   ProcessDump(kfd::CriuSession& session, DumpRun& run) : session_(session), run_(run), contents_(run) {}
   void note_maps(const kfd::Checkpoint& checkpoint, pid_t pid);
   Result<void> sort_contents(kfd::Checkpoint& checkpoint);
+  Result<void> check_imports() const;
   Result<void> finish_contents(int id, std::vector<std::string>& images);
 
   kfd::CriuSession& session_;
   DumpRun& run_;
   kfd::KfdImage image_;
   std::vector<ProcessGpu> gpus_;
-  std::vector<std::uint32_t> empty_gpus_;  // without contents
+  std::vector<GpuContents> contents_of_gpus_;  // from begin() to take_contents()
+  std::vector<std::uint32_t> empty_gpus_;      // without contents, from then on
   DumpContents contents_;
 };
 

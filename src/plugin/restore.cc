@@ -15,6 +15,8 @@
 #include "drm/device.h"
 #include "drm/gem_restore.h"
 #include "drm/target_file.h"
+#include "kfd/bo_import.h"
+#include "kfd/private_data.h"
 #include "kfd/processes.h"
 #include "kfd/uapi.h"
 #include "plugin/image_files.h"
@@ -60,8 +62,22 @@ Result<void> check_user_namespace() {
 
 bool gpu_has_contents(const kfd::KfdImage& image, std::uint32_t gpu_id) {
   return std::any_of(image.bos.begin(), image.bos.end(), [gpu_id](const kfd::BoEntry& bo) {
-    return bo.gpu_id == gpu_id && kfd::has_contents(bo.alloc_flags);
+    return bo.gpu_id == gpu_id && kfd::has_contents(bo.alloc_flags) && !bo.imports;
   });
+}
+
+// What a task that never saw the GPU will know it by: its own id, unless another GPU has that for the task.
+std::uint32_t free_gpu_id(std::span<const kfd::RestoreDevice> devices, std::uint32_t gpu_id) {
+  const auto taken = [&](std::uint32_t id) {
+    return std::any_of(devices.begin(), devices.end(),
+                       [id](const kfd::RestoreDevice& device) { return device.user_gpu_id == id; });
+  };
+  while (taken(gpu_id)) gpu_id = gpu_id % kfd::kGpuIdMax + 1;
+  return gpu_id;
+}
+
+bool any_imports(const kfd::KfdImage& image) {
+  return std::any_of(image.bos.begin(), image.bos.end(), [](const kfd::BoEntry& bo) { return bo.imports; });
 }
 
 void log_progress(const std::string& line) {
@@ -103,7 +119,7 @@ void Restorer::survey_images() {
     has_record_bytes_ = has_record_bytes_ || record_bytes_of(*image) != 0;
     if (const auto id = id_of_image(name); id && !image->alias_of) kfd_pids_.emplace(*id, image->pid);
     for (const kfd::BoEntry& bo : image->bos) {
-      if (bo.shared != 0) shared_numbers_.insert(bo.shared);
+      if (bo.shared != 0 && !bo.imports) shared_numbers_.insert(bo.shared);
     }
     for (const kfd::Node& gpu : image->topology.nodes) {
       if (!gpu.is_gpu() || !gpu_has_contents(*image, gpu.gpu_id)) continue;
@@ -144,7 +160,8 @@ Result<void> Restorer::allow_in_common_file(std::uint32_t minor, int dmabuf) {
   if (!file) {
     SLUICE_TRY_ASSIGN(file, open_high(minor));
   }
-  return drm::allow_map(file.get(), dmabuf);
+  SLUICE_TRY(drm::allow_map(file.get(), dmabuf));
+  return {};
 }
 
 // A render node, at a number above all of the task's own.
@@ -205,7 +222,7 @@ Result<void> Restorer::make_all(std::uint32_t pid) {
     SLUICE_TRY_ASSIGN(const auto payload, read_image(image_dir_fd(), kfd_image_name(id)));
     SLUICE_TRY_ASSIGN(const kfd::KfdImage image, unpack_kfd_image(payload, kfd_image_name(id)));
     SLUICE_TRY_ASSIGN(const int fd, restore_kfd(image, id));
-    SLUICE_TRY_ASSIGN(made_[id], make_high(UniqueFd(fd)));
+    made_[id].reset(fd);
   }
   for (const auto& [id, its_pid] : render_pids_) {
     if (its_pid != pid) continue;
@@ -218,12 +235,13 @@ Result<void> Restorer::make_all(std::uint32_t pid) {
 }
 
 Result<void> Restorer::import_bos() {
+  for (const KfdImporting& process : kfd_importing_) SLUICE_TRY(import_kfd_bos(process));
+  kfd_importing_.clear();
   for (Importing& file : importing_) {
     for (const RenderBo& bo : file.image.bos) {
       if (!bo.imports) continue;
       const auto imported = [&]() -> Result<void> {
-        if (!shared_numbers_.contains(bo.shared)) return make_error(EBADMSG, "no image has the memory");
-        SLUICE_TRY_ASSIGN(const UniqueFd dmabuf, shared_->take(bo.shared));
+        SLUICE_TRY_ASSIGN(const UniqueFd dmabuf, take_shared(bo.shared));
         SLUICE_TRY(file.gem->import(bo.gem, dmabuf.get()));
         return note_mapped(file, bo, dmabuf.get());
       }();
@@ -237,12 +255,47 @@ Result<void> Restorer::import_bos() {
   return {};
 }
 
+// In ascending order of their handles on each GPU.
+Result<void> Restorer::import_kfd_bos(const KfdImporting& process) {
+  const kfd::KfdImage& image = process.image;
+  SLUICE_TRY_ASSIGN(const kfd::PrivateData records, private_records(image));
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::size_t> imports;  // by gpu_id and handle
+  for (std::size_t i = 0; i < image.bos.size(); ++i) {
+    if (image.bos[i].imports) imports.emplace(std::pair(image.bos[i].gpu_id, records.bo(i).handle), i);
+  }
+  kfd::BoImport kfd(process.file);
+  for (const auto& import : imports) {
+    const kfd::BoEntry& bo = image.bos[import.second];
+    const kfd::PrivateData::BoRecord record = records.bo(import.second);
+    const auto imported = [&]() -> Result<void> {
+      SLUICE_TRY_ASSIGN(const UniqueFd dmabuf, take_shared(bo.shared));
+      SLUICE_TRY(
+          kfd.import({bo.addr, bo.bytes, bo.gpu_id, record.handle, record.mapped_gpu_ids}, dmabuf.get()));
+      SLUICE_TRY_ASSIGN(const kfd::Node* gpu, local_gpu(bo.gpu_id));
+      SLUICE_TRY_ASSIGN(const std::uint64_t offset, mmap_offset_of(gpu->drm_render_minor, dmabuf.get()));
+      return note_kfd_bo(image, bo, offset, dmabuf.get());
+    }();
+    if (!imported) return explain(kfd_image_name(process.id), imported.error());
+  }
+  return {};
+}
+
+Result<UniqueFd> Restorer::take_shared(std::uint32_t number) {
+  if (!shared_numbers_.contains(number)) return make_error(EBADMSG, "no image has the memory");
+  return shared_->take(number);
+}
+
+// Through a render file of our own, which forgets the BO again.
+Result<std::uint64_t> Restorer::mmap_offset_of(std::uint32_t minor, int dmabuf) const {
+  SLUICE_TRY_ASSIGN(const UniqueFd file, open_high(minor));
+  SLUICE_TRY_ASSIGN(const std::uint32_t handle, drm::allow_map(file.get(), dmabuf));
+  return drm::mmap_offset_of(file.get(), handle);
+}
+
 // A descriptor for a dma-buf that the process had open.
 Result<int> Restorer::restore_dmabuf(const DmaBufImage& image) {
-  if (!shared_numbers_.contains(image.shared))
-    return make_error(EBADMSG, "no image has the dma-buf's memory");
-  if (image.pid) SLUICE_TRY(make_all(*image.pid));
-  SLUICE_TRY_ASSIGN(UniqueFd dmabuf, shared_->take(image.shared));
+  if (image.pid && shared_) SLUICE_TRY(make_all(*image.pid));
+  SLUICE_TRY_ASSIGN(UniqueFd dmabuf, take_shared(image.shared));
   return dmabuf.release();
 }
 
@@ -290,6 +343,7 @@ Result<Answer> Restorer::restore_file(int id) {
   if (is_kfd) {
     SLUICE_TRY_ASSIGN(const kfd::KfdImage image, unpack_kfd_image(*payload, name));
     SLUICE_TRY_ASSIGN(fd, restore_kfd(image, id));
+    SLUICE_TRY(import_bos());
   } else if (is_render) {
     SLUICE_TRY_ASSIGN(const RenderImage image, unpack_render_image(*payload, name));
     SLUICE_TRY_ASSIGN(fd, restore_render(image, id));
@@ -319,24 +373,24 @@ Result<int> Restorer::restore_kfd(const kfd::KfdImage& image, int id) {
   SLUICE_TRY(check_private_data(image, known != 0 ? known : asked_record_bytes_));
   SLUICE_TRY(match_gpus(image));
   SLUICE_TRY_ASSIGN(const std::vector<kfd::RestoreDevice> devices, restore_devices(image));
-  std::vector<kfd::RestoreBo> bos;
-  for (const kfd::BoEntry& bo : image.bos)
-    bos.push_back({bo.addr, bo.bytes, bo.offset, bo.gpu_id, bo.alloc_flags});
-  SLUICE_TRY_ASSIGN(std::vector<kfd::RestoredBo> restored,
-                    kfd::restore(own, devices, bos, image.num_objects, image.priv_data));
-  SLUICE_TRY(note_offsets(image, restored));
-  SLUICE_TRY(allow_kfd_maps(image, restored));
-  for (std::size_t i = 0; i < restored.size(); ++i)
-    SLUICE_TRY(publish(image.bos[i].shared, restored[i].dmabuf.get()));
+  SLUICE_TRY_ASSIGN(std::vector<kfd::RestoredBo> restored, make_bos(own, image, devices));
+  for (std::size_t i = 0; i < restored.size(); ++i) {
+    const kfd::BoEntry& bo = image.bos[i];
+    if (bo.imports) continue;
+    SLUICE_TRY(note_kfd_bo(image, bo, restored[i].offset, restored[i].dmabuf.get()));
+    SLUICE_TRY(publish(bo.shared, restored[i].dmabuf.get()));
+  }
   SLUICE_TRY_ASSIGN(ContentRequest request, request_of(image, id, std::move(restored)));
   SLUICE_TRY(fill_contents(std::move(request)));
   if (image.shm.bytes != 0) SLUICE_TRY(kfd::restore_hsakmt_shm(image.shm));
+  SLUICE_TRY_ASSIGN(UniqueFd file, make_high(std::move(own).take_fd()));
+  if (any_imports(image)) kfd_importing_.push_back({id, file.get(), image});
   restored_ids_.push_back(id);
   restored_any_ = true;
   for (AcquiredFile& acquired : acquired_) {
     if (acquired.handed_out) acquired.file.reset();
   }
-  return std::move(own).take_fd().release();
+  return file.release();
 }
 
 // The task's pid, in its own namespace.
@@ -353,19 +407,33 @@ Result<int> Restorer::restore_render(const RenderImage& image, int id) {
   SLUICE_TRY_ASSIGN(const kfd::Node* gpu,
                     match_ ? local_gpu(source != nullptr ? source->gpu_id : image.gpu_id) : same_gpu(image));
   const std::uint32_t minor = gpu->drm_render_minor;
+  const bool acquired = match_ && image.kfd_acquired.value_or(true);
   UniqueFd file;
-  if (match_ && image.kfd_acquired.value_or(true)) {
+  if (acquired) {
     SLUICE_TRY_ASSIGN(file, hand_out(minor));
   } else {
     file.reset(open(drm::Device::render_node(minor).c_str(), O_RDWR | O_CLOEXEC));
     if (!file) return make_error(errno, "open " + drm::Device::render_node(minor));
   }
   SLUICE_TRY_ASSIGN(file, make_high(std::move(file)));
-  Importing importing{id, file.get(), image, gpu, nullptr};
-  importing.gem = std::make_unique<drm::GemRestore>(file.get());
+  Importing importing{id, file.get(), image, gpu, acquired, std::make_unique<drm::GemRestore>(file.get())};
   SLUICE_TRY(restore_bos(importing));
   restored_any_ = true;
   return file.release();
+}
+
+// The file that KFD uses shows KFD's maps, too: those of a BO that the file makes and KFD imports come with
+// the import.
+drm::GemBo Restorer::without_maps_of_kfd(const RenderBo& bo) const {
+  drm::GemBo gem = bo.gem;
+  for (const KfdImporting& process : kfd_importing_) {
+    for (const kfd::BoEntry& import : process.image.bos) {
+      if (!import.imports || import.shared != bo.shared) continue;
+      std::erase_if(gem.mappings,
+                    [&](const drm::GemMapping& mapping) { return mapping.address == import.addr; });
+    }
+  }
+  return gem;
 }
 
 // Makes the BOs of a render file again, in ascending order of their handles, and has them filled. Those that
@@ -390,7 +458,7 @@ Result<void> Restorer::restore_bos(Importing& file) {
     imports = imports || bo.imports;
     const auto made = [&]() -> Result<void> {
       if (bo.imports) return file.gem->reserve(bo.gem);
-      SLUICE_TRY(file.gem->create(bo.gem));
+      SLUICE_TRY(file.gem->create(file.acquired ? without_maps_of_kfd(bo) : bo.gem));
       SLUICE_TRY_ASSIGN(UniqueFd dmabuf, drm::export_dmabuf(file.file, bo.gem.handle));
       SLUICE_TRY(note_mapped(file, bo, dmabuf.get()));
       SLUICE_TRY(publish(bo.shared, dmabuf.get()));
@@ -568,35 +636,60 @@ Result<std::vector<kfd::RestoreDevice>> Restorer::restore_devices(const kfd::Kfd
     SLUICE_TRY_ASSIGN(const AcquiredFile* acquired, acquire(gpu->drm_render_minor));
     devices.push_back({source.gpu_id, gpu->gpu_id, acquired->file.get()});
   }
+  // The kernel wants to hear of every GPU that the task sees.
+  for (const kfd::Node& node : local_.nodes) {
+    const bool is_named = std::any_of(devices.begin(), devices.end(), [&](const kfd::RestoreDevice& device) {
+      return device.actual_gpu_id == node.gpu_id;
+    });
+    if (!node.is_gpu() || is_named) continue;
+    SLUICE_TRY_ASSIGN(const AcquiredFile* acquired, acquire(node.drm_render_minor));
+    devices.push_back({free_gpu_id(devices, node.gpu_id), node.gpu_id, acquired->file.get()});
+  }
   return devices;
 }
 
-Result<void> Restorer::note_offsets(const kfd::KfdImage& image,
-                                    const std::vector<kfd::RestoredBo>& restored) {
+// RESTORE. One entry for each BO of the image, empty for those that are imported later.
+Result<std::vector<kfd::RestoredBo>> Restorer::make_bos(const kfd::KfdDevice& own, const kfd::KfdImage& image,
+                                                        std::span<const kfd::RestoreDevice> devices) const {
+  std::vector<kfd::RestoreBo> made;
+  std::vector<std::size_t> imported;
   for (std::size_t i = 0; i < image.bos.size(); ++i) {
     const kfd::BoEntry& bo = image.bos[i];
-    const kfd::Node* source = image.topology.find_gpu(bo.gpu_id);
-    SLUICE_TRY_ASSIGN(const kfd::Node* gpu, local_gpu(bo.gpu_id));
-    const bool in_kfd = (bo.alloc_flags & (kfd::kAllocDoorbell | kfd::kAllocMmioRemap)) != 0;
-    if (!in_kfd && !kfd::has_contents(bo.alloc_flags)) continue;  // userptr: ordinary memory to the CPU
-    offsets_.push_back({in_kfd, source->drm_render_minor, gpu->drm_render_minor, bo.offset, bo.bytes,
-                        restored[i].offset, std::nullopt});
+    if (bo.imports) {
+      imported.push_back(i);
+    } else {
+      made.push_back({bo.addr, bo.bytes, bo.offset, bo.gpu_id, bo.alloc_flags});
+    }
   }
-  return {};
+  std::vector<std::uint32_t> more_gpu_ids;
+  for (const kfd::RestoreDevice& device : devices) {
+    if (image.topology.find_gpu(device.user_gpu_id) == nullptr) more_gpu_ids.push_back(device.user_gpu_id);
+  }
+  if (imported.empty() && more_gpu_ids.empty())
+    return kfd::restore(own, devices, made, image.num_objects, image.priv_data);
+  SLUICE_TRY_ASSIGN(const kfd::PrivateData records, private_records(image));
+  SLUICE_TRY_ASSIGN(
+      std::vector<kfd::RestoredBo> restored,
+      kfd::restore(own, devices, made, image.num_objects, records.edit(imported, more_gpu_ids)));
+  std::vector<kfd::RestoredBo> all(image.bos.size());
+  for (std::size_t i = 0, next = 0; i < all.size(); ++i) {
+    if (!image.bos[i].imports) all[i] = std::move(restored[next++]);
+  }
+  return all;
 }
 
-Result<void> Restorer::allow_kfd_maps(const kfd::KfdImage& image,
-                                      const std::vector<kfd::RestoredBo>& restored) {
-  for (std::size_t i = 0; i < image.bos.size(); ++i) {
-    const kfd::BoEntry& bo = image.bos[i];
-    if (!kfd::has_contents(bo.alloc_flags)) continue;
-    const kfd::Node* source = image.topology.find_gpu(bo.gpu_id);
-    if (!maps_several_files(image.pid, source->drm_render_minor) || !map_runs().maps(bo.offset, bo.bytes))
-      continue;
-    SLUICE_TRY_ASSIGN(const kfd::Node* gpu, local_gpu(bo.gpu_id));
-    SLUICE_TRY(allow_in_common_file(gpu->drm_render_minor, restored[i].dmabuf.get()));
-  }
-  return {};
+// Where a BO of the KFD is mapped from now on, for UPDATE_VMA_MAP.
+Result<void> Restorer::note_kfd_bo(const kfd::KfdImage& image, const kfd::BoEntry& bo,
+                                   std::uint64_t new_offset, int dmabuf) {
+  const std::uint32_t source_minor = image.topology.find_gpu(bo.gpu_id)->drm_render_minor;
+  SLUICE_TRY_ASSIGN(const kfd::Node* gpu, local_gpu(bo.gpu_id));
+  const bool in_kfd = (bo.alloc_flags & (kfd::kAllocDoorbell | kfd::kAllocMmioRemap)) != 0;
+  if (!in_kfd && !kfd::has_contents(bo.alloc_flags)) return {};  // userptr: ordinary memory to the CPU
+  offsets_.push_back(
+      {in_kfd, source_minor, gpu->drm_render_minor, bo.offset, bo.bytes, new_offset, std::nullopt});
+  if (in_kfd || !maps_several_files(image.pid, source_minor) || !map_runs().maps(bo.offset, bo.bytes))
+    return {};
+  return allow_in_common_file(gpu->drm_render_minor, dmabuf);
 }
 
 Result<ContentRequest> Restorer::request_of(const kfd::KfdImage& image, int id,
@@ -608,7 +701,7 @@ Result<ContentRequest> Restorer::request_of(const kfd::KfdImage& image, int id,
     GpuContents contents = contents_on(*gpu, source.gpu_id, source.drm_render_minor);
     contents.bo_table_digest = bo_table_digest(image.bos, source.gpu_id);
     for (std::size_t i = 0; i < image.bos.size(); ++i) {
-      if (image.bos[i].gpu_id == source.gpu_id && kfd::has_contents(image.bos[i].alloc_flags)) {
+      if (image.bos[i].gpu_id == source.gpu_id && restored[i].dmabuf) {
         contents.bos.push_back({image.bos[i].bytes, image.bos[i].addr, std::move(restored[i].dmabuf)});
       }
     }

@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -79,7 +80,15 @@ class Restorer {
     int file = -1;  // borrowed
     RenderImage image;
     const kfd::Node* gpu = nullptr;
+    bool acquired = false;  // KFD uses it
     std::unique_ptr<drm::GemRestore> gem;
+  };
+
+  // A KFD process that RESTORE has made, but for the BOs that it imports.
+  struct KfdImporting {
+    int id = 0;
+    int file = -1;  // borrowed
+    kfd::KfdImage image;
   };
 
   Restorer() = default;
@@ -93,11 +102,15 @@ class Restorer {
   Result<UniqueFd> make_high(UniqueFd file) const;
   Result<int> restore_dmabuf(const DmaBufImage& image);
   Result<void> publish(std::uint32_t number, int dmabuf);
+  Result<UniqueFd> take_shared(std::uint32_t number);
   Result<int> restore_kfd(const kfd::KfdImage& image, int id);
   void meet(std::uint32_t pid);
   Result<int> restore_render(const RenderImage& image, int id);
+  drm::GemBo without_maps_of_kfd(const RenderBo& bo) const;
   Result<void> restore_bos(Importing& file);
   Result<void> import_bos();
+  Result<void> import_kfd_bos(const KfdImporting& process);
+  Result<std::uint64_t> mmap_offset_of(std::uint32_t minor, int dmabuf) const;
   Result<void> note_mapped(const Importing& file, const RenderBo& bo, int dmabuf);
   GpuContents contents_on(const kfd::Node& gpu, std::uint32_t user_gpu_id, std::uint32_t source_minor) const;
   Result<void> match_gpus(const kfd::KfdImage& image);
@@ -105,7 +118,8 @@ class Restorer {
   Result<const kfd::Node*> local_gpu(std::uint32_t user_gpu_id) const;
   Result<const kfd::Node*> same_gpu(const RenderImage& image);
   Result<UniqueFd> open_high(std::uint32_t minor) const;
-  Result<void> allow_kfd_maps(const kfd::KfdImage& image, const std::vector<kfd::RestoredBo>& restored);
+  Result<void> note_kfd_bo(const kfd::KfdImage& image, const kfd::BoEntry& bo, std::uint64_t new_offset,
+                           int dmabuf);
   Result<AcquiredFile*> acquire(std::uint32_t minor);
   Result<UniqueFd> hand_out(std::uint32_t minor);
   Result<int> mapping_file(std::uint32_t minor);
@@ -117,7 +131,8 @@ class Restorer {
   Result<int> give_away(int file) const;
   void close_kept_files();
   Result<std::vector<kfd::RestoreDevice>> restore_devices(const kfd::KfdImage& image);
-  Result<void> note_offsets(const kfd::KfdImage& image, const std::vector<kfd::RestoredBo>& restored);
+  Result<std::vector<kfd::RestoredBo>> make_bos(const kfd::KfdDevice& own, const kfd::KfdImage& image,
+                                                std::span<const kfd::RestoreDevice> devices) const;
   Result<ContentRequest> request_of(const kfd::KfdImage& image, int id,
                                     std::vector<kfd::RestoredBo> restored) const;
   Result<void> fill_contents(ContentRequest request);
@@ -164,6 +179,7 @@ class Restorer {
   std::map<int, int> render_fds_;  // the task's descriptor by render file, once a map of it was asked for
   std::optional<MapRuns> map_runs_;
   std::vector<Importing> importing_;
+  std::vector<KfdImporting> kfd_importing_;
   std::map<int, UniqueFd> made_;   // files of the task that CRIU has not asked for yet, by id
   std::vector<int> restored_ids_;  // of KFD files
 };

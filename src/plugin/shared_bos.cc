@@ -6,6 +6,16 @@
 #include <algorithm>
 
 namespace sluice::plugin {
+namespace {
+
+// Who makes the memory: the first of the lowest.
+int rank(const SharedBos::Holder& holder) {
+  if (!holder.can_create) return 3;
+  if (!holder.kfd) return 1;
+  return holder.looks_imported ? 2 : 0;
+}
+
+}  // namespace
 
 Result<void> SharedBos::add(int dmabuf, Holder holder) {
   struct stat st {};
@@ -30,14 +40,9 @@ Result<void> SharedBos::settle(Bo& bo) {
   if (bo.holders.empty()) return {};  // a descriptor of something else
   bo.settled = true;
   std::vector<Holder>& holders = bo.holders;
-  const auto kfd = std::count_if(holders.begin(), holders.end(), [](const Holder& one) { return one.kfd; });
-  if (kfd > 1) {
-    return Error{EINVAL, holders[0].name + " and " + holders[1].name +
-                             " are one BO, imported into the KFD; that is not supported yet"};
-  }
-  const auto creator = std::find_if(holders.begin(), holders.end(),
-                                    [&](const Holder& one) { return kfd > 0 ? one.kfd : one.can_create; });
-  if (creator == holders.end()) {
+  const auto creator = std::min_element(holders.begin(), holders.end(),
+                                        [](const Holder& a, const Holder& b) { return rank(a) < rank(b); });
+  if (!creator->can_create) {
     return Error{EINVAL,
                  holders.front().name +
                      " is memory of another GPU that no process of the tree has there; it cannot be made "
@@ -52,7 +57,7 @@ Result<void> SharedBos::settle(Bo& bo) {
   for (Holder& holder : holders) {
     *holder.shared = bo.number.shared;
     if (holder.kfd_handle != nullptr) *holder.kfd_handle = bo.number.handle;
-    if (holder.imports != nullptr) *holder.imports = &holder != &*creator;
+    *holder.imports = &holder != &*creator;
   }
   return {};
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Memory that several files of the tree have: told apart by the dma-buf that the kernel exports it as, of
-// which a BO has one for as long as somebody has it. It is dumped once and made once: by the KFD process that
-// has it, for the kernel makes all of that one's BOs itself; else through the render file that comes first.
-// The others import it.
+// which a BO has one for as long as somebody has it. It is dumped once and made once; the others import it.
+// It is made by the KFD process that has allocated it; else through the render file that comes first; else by
+// the KFD process that does.
 //
 // Main thread only.
 #pragma once
@@ -24,12 +24,14 @@ class SharedBos {
   struct Holder {
     std::string name;  // for messages
     bool kfd = false;
+    // Of a KFD process: it looks like what IMPORT_DMABUF makes, whose flags say little of the memory.
+    bool looks_imported = false;
     bool can_create = true;           // else its memory lies on another GPU
     std::uint32_t handle = 0;         // GEM handle, of a render file
     std::uint32_t* shared = nullptr;  // the number of the memory in the dump, from 1; 0: nobody else has it
     std::uint32_t* kfd_handle =
         nullptr;              // of a KFD process: the GEM handle that upstream's images name it by
-    bool* imports = nullptr;  // of a render file: another one makes the memory
+    bool* imports = nullptr;  // another one makes the memory
   };
 
   // `dmabuf`: borrowed. Errors: EINVAL for a BO that was settled without this holder.

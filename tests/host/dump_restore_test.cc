@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <set>
 
 #include "plugin_test.h"
 
@@ -218,6 +219,35 @@ TEST_P(DumpRestoreTest, AProcessMovesToAMachineWithOtherIds) {
   scene_.move_to(other);
   ASSERT_EQ(scene_.restore(version()), 0) << scene_.log();
   EXPECT_TRUE(heard("check").starts_with("ok check")) << last_;
+}
+
+// Its SVM ranges, too, that tell each visible GPU how it may use them. From then on the process has all
+// three.
+TEST_P(DumpRestoreTest, AProcessMovesToAMachineWithMoreGpus) {
+  vamdgpu::MachineOptions machine = small_machine();
+  machine.fabric = vamdgpu::Fabric::Pcie;  // with XGMI each GPU of a larger machine has more links
+  machine.gpu_ids = {0x1234, 0x4321};
+  scene_.move_to(machine);
+  ASSERT_NO_FATAL_FAILURE(start({"--gpus", "2", "--svm"}));
+  ASSERT_NO_FATAL_FAILURE(dump());
+  machine.gpus = 3;
+  machine.gpu_ids = {0x5555, 0x6666, 0x1234};  // the third's name is what the process calls another one
+  for (int generation = 0; generation < 2; ++generation) {
+    scene_.move_to(machine);
+    ASSERT_NO_FATAL_FAILURE(restore_and_check());
+    const auto process = scene_.control().process(scene_.subject_pid());
+    ASSERT_TRUE(process.has_value());
+    std::set<std::uint32_t> names;
+    for (const vamdgpu::DeviceInfo& gpu : process->devices) names.insert(gpu.user_gpu_id);
+    EXPECT_EQ(names, (std::set<std::uint32_t>{0x1234, 0x1235, 0x4321}));
+    ASSERT_NO_FATAL_FAILURE(dump());
+    machine.minor_base = 140;
+  }
+  machine.gpus = 2;
+  machine.gpu_ids = {0x5555, 0x6666};
+  scene_.move_to(machine);
+  EXPECT_NE(scene_.restore(version()), 0);
+  EXPECT_NE(scene_.log().find("made with 3 GPUs visible, here 2 GPUs are"), std::string::npos);
 }
 
 // The links of the others lead to it, and sysfs shows its node.

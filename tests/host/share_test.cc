@@ -5,6 +5,7 @@
 
 #include <fstream>
 #include <list>
+#include <tuple>
 
 #include "plugin_test.h"
 
@@ -25,8 +26,24 @@ class ShareTest : public PluginTest {
     ASSERT_TRUE(heard("check").starts_with("ok check")) << last_;
   }
 
+  // The BOs that a process has imported into its KFD: handle, place, size and the GPUs that have it mapped.
+  using Import = std::tuple<std::uint32_t, std::uint64_t, std::uint64_t, std::uint32_t>;
+  std::vector<Import> imports_of(pid_t pid) {
+    std::vector<Import> imports;
+    const auto process = scene_.control().process(pid);
+    if (!process) return imports;
+    for (const vamdgpu::BoInfo& bo : process->bos) {
+      if (bo.imported) imports.emplace_back(bo.kfd_handle, bo.va, bo.size, bo.mapped_gpus);
+    }
+    return imports;
+  }
+
   // Twice, for the second dump is of a restored process, and what is written through one is seen by all.
   void dump_and_restore_twice() {
+    come_back_twice();
+    EXPECT_EQ(heard("quit"), "ok quit");
+  }
+  void come_back_twice() {
     for (const char* value : {"4711", "815"}) {
       EXPECT_EQ(heard(std::string("poke ") + value), std::string("ok poke ") + value);
       ASSERT_NO_FATAL_FAILURE(dump());
@@ -35,7 +52,6 @@ class ShareTest : public PluginTest {
       EXPECT_EQ(heard("poke 1"), "ok poke 1");
       EXPECT_EQ(heard("peek"), "ok peek 1");
     }
-    EXPECT_EQ(heard("quit"), "ok quit");
   }
 };
 
@@ -60,6 +76,25 @@ TEST_P(ShareTest, ImportsKeepTheirHandlesWhereTheKernelChangesThem) {
   scene_.move_to(options);
   ASSERT_NO_FATAL_FAILURE(start_one(with_kfd({"--share", "kfd", "--gem-handles", "1,5,9"})));
   dump_and_restore_twice();
+}
+
+// Of its own memory, at another address; with a hole below its handle, and mapped by both GPUs.
+TEST_P(ShareTest, AnImportOfTheKfdComesBack) {
+  ASSERT_NO_FATAL_FAILURE(start_one(with_kfd({"--share", "kfd", "--kfd-import", "--share-fd"})));
+  const std::vector<Import> before = imports_of(scene_.subject_pid());
+  ASSERT_EQ(before.size(), 1U);
+  EXPECT_EQ(std::get<3>(before.front()), 3U);
+  come_back_twice();
+  EXPECT_EQ(imports_of(scene_.subject_pid()), before);
+  EXPECT_EQ(heard("quit"), "ok quit");
+}
+
+TEST_P(ShareTest, ABoOfARenderFileIsImportedIntoTheKfd) {
+  ASSERT_NO_FATAL_FAILURE(start_one(with_kfd({"--share", "gem", "--kfd-import"})));
+  const std::vector<Import> before = imports_of(scene_.subject_pid());
+  come_back_twice();
+  EXPECT_EQ(imports_of(scene_.subject_pid()), before);
+  EXPECT_EQ(heard("quit"), "ok quit");
 }
 
 // Its contents are in one image only.
@@ -131,6 +166,33 @@ TEST_P(ShareTreeTest, TwoProcessesHaveTheSameMemoryAgain) {
   for (FifoSubject& task : tasks_) EXPECT_EQ(task.ask("quit"), "ok quit");
 }
 
+// The importer has it in its KFD, too, as a process that another one has sent a handle.
+class KfdImportTreeTest : public ShareTreeTest {
+ protected:
+  void SetUp() override {
+    start("exporter", {"--share", "kfd", "--share-fd", "--seed", "1"});
+    start("importer", {"--import-from", std::to_string(exporter().pid()), "--kfd-import", "--seed", "2"});
+  }
+};
+
+TEST_P(KfdImportTreeTest, TwoKfdProcessesHaveTheSameMemoryAgain) {
+  const std::vector<Import> before = imports_of(importer().pid());
+  ASSERT_EQ(before.size(), 1U);
+  for (const char* value : {"4711", "815"}) {
+    EXPECT_EQ(importer().ask(std::string("poke ") + value), std::string("ok poke ") + value);
+    ASSERT_NO_FATAL_FAILURE(dump_tree());
+    ASSERT_NO_FATAL_FAILURE(restore_tree());
+    for (FifoSubject& task : tasks_) {
+      EXPECT_EQ(task.ask("peek"), std::string("ok peek ") + value);
+      EXPECT_TRUE(task.ask("check").starts_with("ok check"));
+    }
+    EXPECT_EQ(exporter().ask("poke 1"), "ok poke 1");
+    EXPECT_EQ(importer().ask("peek"), "ok peek 1");
+    EXPECT_EQ(imports_of(importer().pid()), before);
+  }
+  for (FifoSubject& task : tasks_) EXPECT_EQ(task.ask("quit"), "ok quit");
+}
+
 // The rest of the tree waits for what it makes.
 TEST_P(ShareTreeTest, WhenTheExporterFailsNobodyWaitsForEver) {
   ASSERT_NO_FATAL_FAILURE(dump_tree());
@@ -169,6 +231,7 @@ TEST_P(RenderOnlyBesideKfdTest, BothComeBack) {
 
 INSTANTIATE_TEST_SUITE_P(Hosts, RenderOnlyBesideKfdTest, ::testing::ValuesIn(kVersions), name_of_version);
 INSTANTIATE_TEST_SUITE_P(Hosts, ShareTest, ::testing::ValuesIn(kVersions), name_of_version);
+INSTANTIATE_TEST_SUITE_P(Hosts, KfdImportTreeTest, ::testing::ValuesIn(kVersions), name_of_version);
 INSTANTIATE_TEST_SUITE_P(Hosts, ShareTreeTest, ::testing::ValuesIn(kVersions), name_of_version);
 
 }  // namespace

@@ -13,6 +13,11 @@
 #include "subject_device.h"
 
 namespace sluice::subject {
+namespace {
+
+constexpr std::uint64_t kPlaceholderBytes = 64 * kKiB;  // a page, wherever
+
+}  // namespace
 
 bool has_contents(const BoRecord& bo) {
   return (bo.flags & (KFD_IOC_ALLOC_MEM_FLAGS_VRAM | KFD_IOC_ALLOC_MEM_FLAGS_GTT)) != 0;
@@ -55,6 +60,35 @@ Result<std::uint32_t> add_bo(Arena& arena, const NewBo& wanted, std::uint64_t* m
   SLUICE_TRY_ASSIGN(bo.handle,
                     alloc_memory(arena.kfd_fd, gpu.gpu_id, bo.va, bo.bytes, bo.flags, mmap_offset));
   SLUICE_TRY(map_memory(arena.kfd_fd, bo.handle, gpu.gpu_id));
+  arena.bos[arena.num_bos] = bo;
+  return arena.num_bos++;
+}
+
+Result<std::uint32_t> import_bo(Arena& arena, std::uint32_t gpu, int dmabuf, std::uint64_t bytes) {
+  if (arena.num_bos == kMaxBos) return Error{ENOSPC, "the subject's BO table is full"};
+  GpuRecord& on = arena.gpus[gpu];
+  BoRecord bo{};
+  bo.gpu = gpu;
+  bo.bytes = bytes;
+  bo.flags = KFD_IOC_ALLOC_MEM_FLAGS_VRAM | kWritable;
+  bo.role = BoRole::Shared;
+  bo.va = on.next_va;
+  on.next_va += align_up(bytes, 64 * kKiB) + 64 * kKiB;
+  std::array<std::uint64_t, 2> below{};
+  for (std::uint64_t& handle : below) {
+    std::uint64_t offset = 0;
+    SLUICE_TRY_ASSIGN(handle, alloc_memory(arena.kfd_fd, on.gpu_id, on.next_va, kPlaceholderBytes,
+                                           KFD_IOC_ALLOC_MEM_FLAGS_GTT | kWritable, &offset));
+  }
+  kfd_ioctl_import_dmabuf_args args{};
+  args.va_addr = bo.va;
+  args.gpu_id = on.gpu_id;
+  args.dmabuf_fd = static_cast<std::uint32_t>(dmabuf);
+  SLUICE_TRY(device_ioctl(arena.kfd_fd, AMDKFD_IOC_IMPORT_DMABUF, &args, "IMPORT_DMABUF"));
+  bo.handle = args.handle;
+  for (const std::uint64_t handle : below) SLUICE_TRY(free_memory(arena.kfd_fd, handle));
+  for (std::uint32_t i = 0; i < arena.num_gpus; ++i)
+    SLUICE_TRY(map_memory(arena.kfd_fd, bo.handle, arena.gpus[i].gpu_id));
   arena.bos[arena.num_bos] = bo;
   return arena.num_bos++;
 }

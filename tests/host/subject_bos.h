@@ -32,6 +32,10 @@ struct NewBo {
 };
 Result<std::uint32_t> add_bo(Arena& arena, const NewBo& wanted, std::uint64_t* mmap_offset);
 
+// Imports a dma-buf into the KFD, on arena.gpus[gpu], maps it into the VM of every GPU of the arena and
+// records it, with a hole below its handle. Gives its index.
+Result<std::uint32_t> import_bo(Arena& arena, std::uint32_t gpu, int dmabuf, std::uint64_t bytes);
+
 // CPU-maps the first `bytes` of a BO at `address` (must be free) and records the map.
 struct NewMap {
   std::uint32_t bo = 0;

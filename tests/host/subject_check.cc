@@ -182,7 +182,9 @@ Result<void> tear_down(Arena& arena) {
   }
   for (std::uint32_t i = 0; i < arena.num_bos && arena.kfd_fd >= 0; ++i) {
     const BoRecord& bo = arena.bos[i];
-    SLUICE_TRY(unmap_memory(arena.kfd_fd, bo.handle, arena.gpus[bo.gpu].gpu_id));
+    for (std::uint32_t gpu = 0; gpu < arena.num_gpus; ++gpu) {  // those that have not mapped it do not mind
+      SLUICE_TRY(unmap_memory(arena.kfd_fd, bo.handle, arena.gpus[gpu].gpu_id));
+    }
     // The event page belongs to the process until it exits: the kernel refuses to free it.
     if (bo.role != BoRole::EventPage) SLUICE_TRY(free_memory(arena.kfd_fd, bo.handle));
   }

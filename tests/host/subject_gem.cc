@@ -55,13 +55,6 @@ Result<std::uint32_t> create(int fd, const GemRecord& bo) {
   return std::uint32_t{args.out.handle};
 }
 
-Result<std::uint64_t> mmap_offset(int fd, std::uint32_t handle) {
-  drm_amdgpu_gem_mmap where{};
-  where.in.handle = handle;
-  SLUICE_TRY(device_ioctl(fd, DRM_IOCTL_AMDGPU_GEM_MMAP, &where, "GEM_MMAP"));
-  return std::uint64_t{where.out.addr_ptr};
-}
-
 Result<std::span<std::uint8_t>> map_for_cpu(int fd, std::uint32_t handle, std::uint64_t bytes) {
   SLUICE_TRY_ASSIGN(const std::uint64_t offset, mmap_offset(fd, handle));
   void* map = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, static_cast<off_t>(offset));
@@ -185,6 +178,13 @@ Result<void> check_gpu_maps(int fd, std::uint32_t handle, std::span<const GpuMap
 }
 
 }  // namespace
+
+Result<std::uint64_t> mmap_offset(int fd, std::uint32_t handle) {
+  drm_amdgpu_gem_mmap where{};
+  where.in.handle = handle;
+  SLUICE_TRY(device_ioctl(fd, DRM_IOCTL_AMDGPU_GEM_MMAP, &where, "GEM_MMAP"));
+  return std::uint64_t{where.out.addr_ptr};
+}
 
 Result<void> map_for_gpu(int fd, std::uint32_t handle, const GpuMap& map) {
   drm_amdgpu_gem_va args{};

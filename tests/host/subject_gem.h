@@ -20,6 +20,9 @@ Result<std::uint32_t> create_plain_gem(int render_fd);
 // Maps it for the CPU.
 Result<std::span<std::uint8_t>> map_plain_gem(int render_fd, std::uint32_t handle);
 
+// Where the device file maps a BO.
+Result<std::uint64_t> mmap_offset(int render_fd, std::uint32_t handle);
+
 // Maps a part of a BO in the GPU's address space of the file.
 Result<void> map_for_gpu(int render_fd, std::uint32_t handle, const GpuMap& map);
 // It is mapped so, as far as the kernel tells; perhaps elsewhere, too: the file that KFD has acquired shows

@@ -89,6 +89,7 @@ constexpr std::array kFlags = {
     Flag{"--dmabuf-fd", &Options::dmabuf_fd, true},
     Flag{"--inherited-kfd", &Options::inherited_kfd, true},
     Flag{"--share-fd", &Options::share_fd, true},
+    Flag{"--kfd-import", &Options::kfd_import, true},
     Flag{"--render-only", &Options::render_only, true},
     Flag{"--plain", &Options::plain, true},
 };
@@ -144,7 +145,7 @@ void usage() {
       "more in the process:\n"
       "  --svm  --svm-context  --waiter  --run-queues  --hsakmt-shm\n"
       "  --gem-handles H,H,...|count:N      (BOs of each render file)\n"
-      "  --share kfd|gem  --import-from PID  --share-fd   (a BO shared by dma-buf)\n"
+      "  --share kfd|gem  --import-from PID  --share-fd  --kfd-import   (a BO shared by dma-buf)\n"
       "files:\n"
       "  --second-kfd  --dup-kfd  --inherited-kfd  --no-kfd-fd  --second-render  --close-render-after-map\n"
       "  --dmabuf-fd  --map-dmabuf  --fork-child\n"

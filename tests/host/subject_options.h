@@ -51,6 +51,7 @@ struct Options {
   Share share = Share::None;
   std::uint32_t import_from = 0;  // pid of a process that keeps its shared BO's dma-buf for others
   bool share_fd = false;          // keeps one itself
+  bool kfd_import = false;        // imports it into its KFD, too
 
   bool render_only = false;  // no /dev/kfd
   bool plain = false;        // no device

@@ -61,6 +61,18 @@ Result<void> import_into(Arena& arena, int dmabuf, std::uint32_t gpu, bool other
   return note(arena, share);
 }
 
+// Into the KFD, mapped by the CPU at the same address.
+Result<void> import_into_kfd(Arena& arena, int dmabuf) {
+  SLUICE_TRY_ASSIGN(const std::uint32_t index, import_bo(arena, 0, dmabuf, kShareBytes));
+  SLUICE_TRY_ASSIGN(const UniqueFd window, open_window_file(arena, 0));
+  std::uint32_t handle = 0;
+  if (drmPrimeFDToHandle(window.get(), dmabuf, &handle) != 0) return make_error(errno, "PRIME_FD_TO_HANDLE");
+  SLUICE_TRY_ASSIGN(const std::uint64_t offset, mmap_offset(window.get(), handle));
+  SLUICE_TRY(map_bo(arena, index, offset));
+  arena.import_bo = index + 1;
+  return {};
+}
+
 // Shows the first word of what is behind a dma-buf, for reading or writing.
 template <class Visit>
 Result<void> visit_word(const Arena& arena, std::uint32_t gpu, UniqueFd dmabuf, Visit visitor) {
@@ -105,6 +117,7 @@ Result<void> add_shared_bo(Arena& arena, const Options& options) {
   if (arena.num_shares == 0 || arena.shares[0].in_other_file != 0)
     SLUICE_TRY(import_into(arena, dmabuf.get(), 0, false));
   if (arena.num_gpus > 1) SLUICE_TRY(import_into(arena, dmabuf.get(), 1, false));
+  if (options.kfd_import) SLUICE_TRY(import_into_kfd(arena, dmabuf.get()));
   if (options.share_fd) {
     if (::fcntl(dmabuf.get(), F_DUPFD_CLOEXEC, kShareFd) != kShareFd)
       return Error{EEXIST, "the number of the dma-buf is taken"};
@@ -131,6 +144,14 @@ Result<std::uint64_t> peek_shared_bo(const Arena& arena) {
   if (arena.share_bo != 0) {
     SLUICE_TRY_ASSIGN(UniqueFd dmabuf, export_bo(arena, arena.bos[arena.share_bo - 1]));
     SLUICE_TRY(compare(value_of(arena, 0, std::move(dmabuf)), "the KFD"));
+  }
+  if (arena.import_bo != 0) {
+    const BoRecord& bo = arena.bos[arena.import_bo - 1];
+    SLUICE_TRY_ASSIGN(UniqueFd dmabuf, export_bo(arena, bo));
+    SLUICE_TRY(compare(value_of(arena, 0, std::move(dmabuf)), "the KFD's import"));
+    std::uint64_t value = 0;
+    std::memcpy(&value, reinterpret_cast<const void*>(bo.va), sizeof value);
+    SLUICE_TRY(compare(value, "the map of the KFD's import"));
   }
   if (arena.share_fd > 0) {
     UniqueFd copy(::fcntl(arena.share_fd, F_DUPFD_CLOEXEC, 0));

@@ -53,6 +53,22 @@ TEST(KfdImage, there_and_back_of_big_machines) {
   }
 }
 
+KfdImage with_imports() {
+  KfdImage image = sample();
+  for (const std::size_t i : {0U, 2U}) {
+    image.bos[i].shared = 5 + static_cast<std::uint32_t>(i);
+    image.bos[i].imports = true;
+  }
+  return image;
+}
+
+TEST(KfdImage, imported_bos_keep_their_places) {
+  const KfdImage image = with_imports();
+  const auto decoded = decode_kfd_image(encode_kfd_image(image));
+  ASSERT_TRUE(decoded.ok()) << decoded.error().what;
+  EXPECT_EQ(*decoded, image);
+}
+
 TEST(KfdImage, links_that_lead_nowhere_are_not_stored) {
   KfdImage image = sample();
   image.topology.nodes[1].links.push_back({kLinkXgmi, 9});
@@ -70,6 +86,36 @@ std::vector<std::uint8_t> edited(const KfdImage& image, const std::function<void
   criu_kfd__pack(message, result.data());
   criu_kfd__free_unpacked(message, nullptr);
   return result;
+}
+
+// A reader that makes its BOs independent ones must not find them.
+TEST(KfdImage, imported_bos_are_not_among_upstreams) {
+  edited(with_imports(), [](CriuKfd& message) {
+    EXPECT_EQ(message.num_of_bos, 1U);
+    EXPECT_EQ(message.n_bo_entries, 1U);
+    EXPECT_EQ(message.n_imported_bos, 2U);
+  });
+}
+
+TEST(KfdImage, damaged_imports_are_refused_by_name) {
+  const struct {
+    std::function<void(CriuKfd&)> damage;
+    const char* words;
+  } cases[] = {
+      {[](CriuKfd& message) { message.imported_bos[1]->index = 0; }, "imported BO 0 is out of order"},
+      {[](CriuKfd& message) { message.imported_bos[1]->index = 3; }, "imported BO 3 is out of order"},
+      {[](CriuKfd& message) { std::swap(message.imported_bos[0], message.imported_bos[1]); }, "out of order"},
+      {[](CriuKfd& message) { message.imported_bos[0]->index = UINT32_MAX; }, "out of order"},
+      {[](CriuKfd& message) { message.imported_bos[0]->bo->has_shared = 0; }, "whose memory"},
+      {[](CriuKfd& message) { message.imported_bos[0]->bo->gpu_id = 77; }, "GPU 77"},
+      {[](CriuKfd& message) { message.imported_bos[0]->bo->size = 0; }, "no size"},
+  };
+  for (const auto& damaged : cases) {
+    const auto decoded = decode_kfd_image(edited(with_imports(), damaged.damage));
+    ASSERT_FALSE(decoded.ok()) << damaged.words;
+    EXPECT_EQ(decoded.error().err, EBADMSG);
+    EXPECT_NE(decoded.error().what.find(damaged.words), std::string::npos) << decoded.error().what;
+  }
 }
 
 TEST(KfdImage, upstreams_image_has_none_of_our_fields) {
@@ -245,81 +291,6 @@ TEST(KfdImage, the_process_cannot_have_what_sysfs_does_not_show) {
   EXPECT_EQ(topology_of_process(local, others).error().err, ENODEV);
   const DeviceIds twice[] = {{0x2000, 0x5000}, {0x2001, 0x5000}};
   EXPECT_EQ(topology_of_process(local, twice).error().err, EIO);
-}
-
-// Private data as Linux lays it out.
-class PrivData {
- public:
-  PrivData(std::size_t devices, std::size_t bos, std::size_t record_bytes) : devices_(devices) {
-    bytes_.resize(8 + 8 * devices);
-    bytes_[0] = 1;
-    for (std::size_t i = 0; i < bos; i++) {
-      std::vector<std::uint8_t> record(record_bytes);
-      record[8] = static_cast<std::uint8_t>(i);  // idr_handle
-      record[13] = 0x20;                         // mapped on GPU 0x2000
-      append(record);
-    }
-  }
-  PrivData& queue(std::uint32_t mqd, std::uint32_t ctl_stack, std::uint32_t copies = 1) {
-    std::vector<std::uint8_t> record(120);
-    std::memcpy(record.data() + 108, &ctl_stack, 4);
-    std::memcpy(record.data() + 112, &mqd, 4);
-    append(record);
-    append(std::vector<std::uint8_t>(copies * (mqd + ctl_stack), 0xA5));
-    return *this;
-  }
-  PrivData& event() {
-    std::vector<std::uint8_t> record(64);
-    record[0] = 1;
-    return append(record);
-  }
-  PrivData& svm_range() {
-    std::vector<std::uint8_t> record(24 + 8 * (4 + devices_));
-    record[0] = 2;
-    return append(record);
-  }
-  const std::vector<std::uint8_t>& bytes() const { return bytes_; }
-
- private:
-  PrivData& append(const std::vector<std::uint8_t>& record) {
-    bytes_.insert(bytes_.end(), record.begin(), record.end());
-    return *this;
-  }
-  std::size_t devices_;
-  std::vector<std::uint8_t> bytes_;
-};
-
-TEST(BoRecordBytes, are_derived_for_both_kernels) {
-  for (const std::uint32_t record : {80U, 272U}) {
-    for (const std::size_t bos : {1U, 2U, 159U}) {
-      for (const std::size_t devices : {1U, 2U, 8U}) {
-        EXPECT_EQ(derive_bo_record_bytes(devices, bos, 0, PrivData(devices, bos, record).bytes()), record);
-        const auto mixed = PrivData(devices, bos, record)
-                               .queue(512, 8192)
-                               .queue(4096, 0)
-                               .event()
-                               .event()
-                               .svm_range()
-                               .bytes();
-        EXPECT_EQ(derive_bo_record_bytes(devices, bos, 5, mixed), record)
-            << bos << " BOs " << devices << " GPUs";
-        const auto partitions = PrivData(devices, bos, record).queue(512, 8192, 8).event().bytes();
-        EXPECT_EQ(derive_bo_record_bytes(devices, bos, 2, partitions), record);
-      }
-    }
-  }
-}
-
-TEST(BoRecordBytes, stay_unknown_when_nothing_fits) {
-  EXPECT_EQ(derive_bo_record_bytes(2, 0, 1, PrivData(2, 0, 80).event().bytes()), 0U);
-  EXPECT_EQ(derive_bo_record_bytes(2, 3, 0, PrivData(2, 3, 144).bytes()), 0U);
-  EXPECT_EQ(derive_bo_record_bytes(2, 3, 1, PrivData(2, 3, 80).bytes()), 0U);
-  EXPECT_EQ(derive_bo_record_bytes(2, 3, 0, {}), 0U);
-  std::vector<std::uint8_t> cut = PrivData(1, 1, 80).queue(512, 64).bytes();
-  for (; !cut.empty(); cut.pop_back()) {
-    const std::uint32_t record = derive_bo_record_bytes(1, 1, 1, cut);
-    EXPECT_TRUE(record == 0 || record == 80);
-  }
 }
 
 }  // namespace

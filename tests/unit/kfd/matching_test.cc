@@ -422,14 +422,29 @@ TEST(KfdMatching, several_gpus_for_one_place_are_refused) {
   EXPECT_NE(refusal_or_die(source, local).sentence.find("only the same ones"), std::string::npos);
 }
 
-TEST(KfdMatching, fewer_or_more_gpus_are_refused_with_the_numbers) {
+TEST(KfdMatching, fewer_gpus_are_refused_with_the_numbers) {
   Topology one = one_gpu();
   one.hidden.push_back({2, EPERM});
   const std::string fewer = refusal_or_die(mi210_machine(2, false), one).text();
   EXPECT_NE(fewer.find("2 GPUs visible, here 1 GPU is"), std::string::npos) << fewer;
   EXPECT_NE(fewer.find("1 GPU hidden"), std::string::npos) << fewer;
-  const std::string more = refusal_or_die(one_gpu(), mi210_machine(2, false)).text();
-  EXPECT_NE(more.find("1 GPU visible, here 2 GPUs are"), std::string::npos) << more;
+}
+
+TEST(KfdMatching, of_more_gpus_those_that_fit_are_taken) {
+  const Topology source = mi210_machine(2, false, 0x2000);
+  Topology local = mi210_machine(4, false, 0x5000);
+  local.nodes[1].simd_count = 1;  // 0x5000
+  const Match match = match_or_die(source, local);
+  EXPECT_FALSE(match.identity);
+  ASSERT_EQ(match.gpus.size(), 2U);
+  EXPECT_EQ(match.gpus[0], (DeviceIds{0x2000, 0x5001}));
+  EXPECT_EQ(match.gpus[1], (DeviceIds{0x2001, 0x5002}));
+  // The same machine, with GPUs that were hidden then.
+  const Match same = match_or_die(source, mi210_machine(4, false, 0x2000));
+  EXPECT_TRUE(same.identity);
+  EXPECT_EQ(same.gpus, (std::vector<DeviceIds>{{0x2000, 0x2000}, {0x2001, 0x2001}}));
+  for (Node& node : local.nodes) node.simd_count = 1;
+  EXPECT_EQ(refusal_or_die(source, local).pairs.size(), 8U);
 }
 
 TEST(KfdMatching, the_table_has_a_line_for_each_gpu_and_reason) {

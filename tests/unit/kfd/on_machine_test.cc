@@ -22,6 +22,7 @@
 #include "kfd/criu_ops.h"
 #include "kfd/image.h"
 #include "kfd/matching.h"
+#include "kfd/private_data.h"
 #include "kfd/processes.h"
 #include "kfd/topology.h"
 #include "kfd/uapi.h"
@@ -181,7 +182,7 @@ TEST_F(OnMachine, a_process_is_checkpointed_and_restored) {
     EXPECT_EQ(bo.bytes, bo.addr == kVramAddress ? kVramBytes : kGttBytes);
   }
   const std::uint32_t record_bytes =
-      derive_bo_record_bytes(info->num_devices, info->num_bos, info->num_objects, checkpoint->priv_data);
+      derive_bo_record_bytes({info->num_devices, info->num_bos, info->num_objects}, checkpoint->priv_data);
   EXPECT_TRUE(record_bytes == 80 || record_bytes == 272) << record_bytes;
   ASSERT_TRUE(guard.unpause_all().ok());
 

@@ -88,14 +88,24 @@ TEST_F(OtherGpus, DumpedAgainWhereItsGpusHaveOtherIds) {
   expect_restores_on(machine({"--gpu-ids", "555,666"}));
 }
 
-TEST_F(OtherGpus, MoreGpusAreRefusedWithTheReason) {
-  ASSERT_NO_FATAL_FAILURE(dump_on(two_gpus()));
-  expect_refused_on({"--gpus", "3", "--vram", "64M", "--gtt", "64M"},
-                    {"made with 2 GPUs visible, here 3 GPUs are", "the kernel wants the same number"});
-  expect_restores_on(two_gpus());
+// Joined by PCIe only: with XGMI each GPU of a larger machine has more links, and is another GPU for that.
+TEST_F(OtherGpus, MoreGpusComeAlong) {
+  const Strings three = {"--gpus", "3",       "--vram", "64M",       "--gtt",
+                         "64M",    "--links", "pcie",   "--gpu-ids", "22222,333,11111"};
+  load(machine({"--links", "pcie", "--gpu-ids", kIds}));
+  ASSERT_NO_FATAL_FAILURE(
+      start_subject({"--gpus", "2", "--vram", "8M", "--gtt", "1M", "--run-queues", "--svm"}));
+  ASSERT_NO_FATAL_FAILURE(dump());
+  ASSERT_NO_FATAL_FAILURE(move_to(three));
+  ASSERT_NO_FATAL_FAILURE(restore());
+  ASSERT_NO_FATAL_FAILURE(expect_devices({11111, 22222, 333}, {11111, 22222, 333}));
+  ASSERT_NO_FATAL_FAILURE(expect_whole());
+  std::filesystem::remove_all(images());
+  ASSERT_NO_FATAL_FAILURE(dump());
+  expect_refused_on(machine({"--links", "pcie"}), {"made with 3 GPUs visible, here 2 GPUs are"});
+  expect_restores_on(three);
 }
 
-// Joined by PCIe only: with XGMI each GPU of a larger machine has more links, and is another GPU for that.
 TEST_F(OtherGpus, MoreGpusDoNotMatterWhereADeviceCgroupHidesThem) {
   ASSERT_NO_FATAL_FAILURE(dump_on(machine({"--links", "pcie"})));
   ASSERT_NO_FATAL_FAILURE(move_to({"--gpus", "3", "--vram", "64M", "--gtt", "64M", "--links", "pcie"}));

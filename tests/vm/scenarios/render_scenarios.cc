@@ -45,6 +45,49 @@ class RenderNodes : public Scenario {
     ASSERT_NO_FATAL_FAILURE(expect_whole());
     EXPECT_EQ(subject_->quit(), 0);
   }
+
+  // Of two processes the one that imports has the lower pid, and is restored first.
+  void expect_two_have_the_same_memory(const Strings& options_of_importer) {
+    GuestSubject importer(scratch() / "importer"), exporter(scratch() / "exporter");
+    const std::string program = (settings().programs / "gpu-subject").string();
+    const auto line = [&](const GuestSubject& task, const Strings& more) {
+      std::string text = program + " --control " + task.directory().string();
+      for (const std::string& option : with_common_options(with_kfd(more))) text += " " + option;
+      return text;
+    };
+    Launch launch;
+    // The importer waits until it is told the exporter's pid.
+    launch.arguments = {
+        "sh", "-c",
+        "(read pid < " + (scratch() / "go").string() + "; exec " + line(importer, options_of_importer) +
+            " $pid) & " +
+            line(exporter, {"--seed", "1", "--share", kfd_exports() ? "kfd" : "gem", "--share-fd"}) +
+            " & wait"};
+    launch.own_session = true;
+    ASSERT_EQ(::mkfifo((scratch() / "go").c_str(), 0600), 0);
+    const pid_t root = vm_test::start(launch);
+    ASSERT_EQ(exporter.meet().rfind("ready", 0), 0U);
+    std::ofstream(scratch() / "go") << exporter.pid() << std::endl;
+    const std::string ready = importer.meet();
+    ASSERT_EQ(ready.rfind("ready", 0), 0U) << ready;
+    EXPECT_LT(importer.pid(), exporter.pid());
+    EXPECT_EQ(importer.ask("poke 4711"), "ok poke 4711");
+    ASSERT_TRUE(criu_->dump(root, images()).good());
+    EXPECT_TRUE(wait_for(root).has_value());
+    EXPECT_TRUE(eventually([] { return living_children().empty(); })) << "a dumped process still runs";
+    ASSERT_TRUE(criu_->restore(images()).good());
+    for (GuestSubject* task : {&importer, &exporter}) {
+      EXPECT_EQ(task->ask("peek"), "ok peek 4711");
+      EXPECT_EQ(task->ask("check").rfind("ok check", 0), 0U);
+    }
+    EXPECT_EQ(exporter.ask("poke 815"), "ok poke 815");
+    EXPECT_EQ(importer.ask("peek"), "ok peek 815");
+    for (GuestSubject* task : {&importer, &exporter}) {
+      EXPECT_EQ(task->ask("quit"), "ok quit");
+      task->forget();
+    }
+    EXPECT_EQ(wait_for(root), 0);
+  }
 };
 
 TEST_F(RenderNodes, HandlesWithGapsComeBackByPlaceholders) {
@@ -129,48 +172,31 @@ TEST_F(RenderNodes, BosOfARenderFileAreSharedWithOthers) {
   expect_survives_twice();
 }
 
-// The one that imports has the lower pid, and is restored first.
 TEST_F(RenderNodes, TwoProcessesHaveTheSameMemoryAgain) {
   load(listing());
-  GuestSubject importer(scratch() / "importer"), exporter(scratch() / "exporter");
-  const std::string program = (settings().programs / "gpu-subject").string();
-  const auto line = [&](const GuestSubject& task, const Strings& more) {
-    std::string text = program + " --control " + task.directory().string();
-    for (const std::string& option : with_common_options(with_kfd(more))) text += " " + option;
-    return text;
-  };
-  Launch launch;
-  // The importer waits until it is told the exporter's pid.
-  launch.arguments = {
-      "sh", "-c",
-      "(read pid < " + (scratch() / "go").string() + "; exec " +
-          line(importer, {"--seed", "2", "--import-from"}) + " $pid) & " +
-          line(exporter, {"--seed", "1", "--share", kfd_exports() ? "kfd" : "gem", "--share-fd"}) +
-          " & wait"};
-  launch.own_session = true;
-  ASSERT_EQ(::mkfifo((scratch() / "go").c_str(), 0600), 0);
-  const pid_t root = vm_test::start(launch);
-  ASSERT_EQ(exporter.meet().rfind("ready", 0), 0U);
-  std::ofstream(scratch() / "go") << exporter.pid() << std::endl;
-  const std::string ready = importer.meet();
-  ASSERT_EQ(ready.rfind("ready", 0), 0U) << ready;
-  EXPECT_LT(importer.pid(), exporter.pid());
-  EXPECT_EQ(importer.ask("poke 4711"), "ok poke 4711");
-  ASSERT_TRUE(criu_->dump(root, images()).good());
-  EXPECT_TRUE(wait_for(root).has_value());
-  EXPECT_TRUE(eventually([] { return living_children().empty(); })) << "a dumped process still runs";
-  ASSERT_TRUE(criu_->restore(images()).good());
-  for (GuestSubject* task : {&importer, &exporter}) {
-    EXPECT_EQ(task->ask("peek"), "ok peek 4711");
-    EXPECT_EQ(task->ask("check").rfind("ok check", 0), 0U);
-  }
-  EXPECT_EQ(exporter.ask("poke 815"), "ok poke 815");
-  EXPECT_EQ(importer.ask("peek"), "ok peek 815");
-  for (GuestSubject* task : {&importer, &exporter}) {
-    EXPECT_EQ(task->ask("quit"), "ok quit");
-    task->forget();
-  }
-  EXPECT_EQ(wait_for(root), 0);
+  expect_two_have_the_same_memory({"--seed", "2", "--import-from"});
+}
+
+// ---- imported into the KFD
+
+TEST_F(RenderNodes, MemoryIsImportedIntoTheKfdOfTheSameProcess) {
+  load(listing());
+  if (!kfd_exports()) GTEST_SKIP() << "this guest's KFD exports no dma-bufs";
+  ASSERT_NO_FATAL_FAILURE(start_subject(with_kfd({"--share", "kfd", "--kfd-import"})));
+  expect_survives_twice();
+}
+
+TEST_F(RenderNodes, MemoryOfARenderFileIsImportedIntoTheKfd) {
+  load(listing());
+  if (!kfd_exports()) GTEST_SKIP() << "the subject asks the KFD for the import's dma-buf";
+  ASSERT_NO_FATAL_FAILURE(start_subject(with_kfd({"--share", "gem", "--kfd-import"})));
+  expect_survives_twice();
+}
+
+TEST_F(RenderNodes, MemoryIsImportedIntoTheKfdOfAnotherProcess) {
+  load(listing());
+  if (!kfd_exports()) GTEST_SKIP() << "this guest's KFD exports no dma-bufs";
+  expect_two_have_the_same_memory({"--seed", "2", "--kfd-import", "--import-from"});
 }
 
 // A kernel that does not list them: those that the CPU maps do not get lost.

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: MIT
+#include "kfd/bo_import.h"
+
+#include <unistd.h>
+
+#include <string>
+
+#include "kfd/uapi.h"
+
+namespace sluice::kfd {
+
+BoImport::~BoImport() {
+  for (const std::uint64_t handle : held_) {
+    FreeMemoryArgs args{handle};
+    (void)call_ioctl(ioctl_, kfd_fd_, kIocFreeMemory, &args);
+  }
+}
+
+Result<void> BoImport::import(const Bo& bo, int dmabuf) {
+  const std::string name = "the BO at " + hex(bo.addr) + " of GPU " + std::to_string(bo.gpu_id);
+  const off_t bytes = ::lseek(dmabuf, 0, SEEK_END);
+  if (bytes < 0 || static_cast<std::uint64_t>(bytes) < bo.bytes) {
+    return make_error(EINVAL, "the memory for " + name + " has " + std::to_string(bytes) + " bytes, not " +
+                                  std::to_string(bo.bytes));
+  }
+  const std::uint64_t wanted = std::uint64_t{bo.gpu_id} << 32 | bo.handle;
+  for (std::size_t in_vain = 0;; ++in_vain) {
+    if (in_vain > kMostHeldHandles) {
+      return make_error(E2BIG, "handle " + std::to_string(bo.handle) + " of " + name + " has more than " +
+                                   std::to_string(kMostHeldHandles) + " free ones below it");
+    }
+    ImportDmabufArgs args{bo.addr, 0, bo.gpu_id, static_cast<std::uint32_t>(dmabuf)};
+    if (const int err = call_ioctl(ioctl_, kfd_fd_, kIocImportDmabuf, &args); err != 0)
+      return make_error(err, "IMPORT_DMABUF of " + name);
+    if (args.handle == wanted) break;
+    held_.push_back(args.handle);
+    if (args.handle > wanted) {
+      return make_error(EEXIST, "handle " + std::to_string(bo.handle) + " of " + name +
+                                    " cannot be had: the kernel gave " + hex(args.handle));
+    }
+  }
+  if (bo.mapped_gpu_ids.empty()) return {};
+  MapMemoryArgs map{wanted, reinterpret_cast<std::uintptr_t>(bo.mapped_gpu_ids.data()),
+                    static_cast<std::uint32_t>(bo.mapped_gpu_ids.size()), 0};
+  if (const int err = call_ioctl(ioctl_, kfd_fd_, kIocMapMemory, &map); err != 0)
+    return make_error(err, "MAP_MEMORY_TO_GPU of " + name);
+  return {};
+}
+
+}  // namespace sluice::kfd
