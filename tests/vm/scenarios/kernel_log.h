@@ -16,7 +16,8 @@ class KernelLog {
   KernelLog();  // the mark is here. Throws std::system_error without /dev/kmsg
 
   // Lines since the mark, or the last call, of the levels warning and worse, and those that tell of a bug on
-  // any level. What a module that is not of this kernel's build always causes is left out.
+  // any level. What a module that is not of this kernel's build always causes is left out, and so is what a
+  // host that is busy causes.
   std::vector<std::string> complaints();
 
  private:
