@@ -9,7 +9,10 @@
 #include <unistd.h>
 
 #include <array>
+#include <charconv>
 #include <cstring>
+#include <fstream>
+#include <string_view>
 
 #include "drm/drm_call.h"
 
@@ -75,6 +78,25 @@ Result<std::string> driver_name(int fd) {
 bool is_amdgpu(int fd) {
   const auto name = driver_name(fd);
   return name && *name == "amdgpu";
+}
+
+std::vector<std::string> engines_used(int fd, const char* fdinfo) {
+  constexpr std::string_view kPrefix = "drm-engine-";
+  constexpr std::string_view kCapacity = "capacity-";  // how many there are, not what they did
+  std::vector<std::string> engines;
+  std::ifstream lines(std::string(fdinfo) + "/" + std::to_string(fd));
+  for (std::string text; std::getline(lines, text);) {  // "drm-engine-dma:\t4711 ns"
+    std::string_view line = text;
+    if (!line.starts_with(kPrefix)) continue;
+    line.remove_prefix(kPrefix.size());
+    const std::size_t colon = line.find(':');
+    const std::size_t number = line.find_first_of("0123456789", colon);
+    if (line.starts_with(kCapacity) || colon == line.npos || number == line.npos) continue;
+    std::uint64_t ns = 0;
+    (void)std::from_chars(line.data() + number, line.data() + line.size(), ns);
+    if (ns > 0) engines.emplace_back(line.substr(0, colon));
+  }
+  return engines;
 }
 
 Result<std::optional<std::vector<GemHandle>>> list_handles(int fd) {

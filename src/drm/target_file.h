@@ -36,6 +36,11 @@ struct GemHandle {
   std::uint64_t alloc_flags = 0;        // AMDGPU_GEM_CREATE_*
 };
 
+// The engines ("compute", "dma") that have worked for contexts of the file, KFD's queues not included: the
+// one trace of contexts, syncobjs and fences, which nothing lists. From its fdinfo; empty where that does not
+// tell, as before Linux 5.14 and for a file that has submitted nothing.
+std::vector<std::string> engines_used(int fd, const char* fdinfo = "/proc/self/fdinfo");
+
 // Every GEM handle of the file, KFD's not included (those are no handles). nullopt: the kernel is too old to
 // say. Errors: ENOMEM, EBADF, ENODEV.
 Result<std::optional<std::vector<GemHandle>>> list_handles(int fd);

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "kfd/ioctl_call.h"
 #include "pipeline/result.h"
@@ -68,6 +69,11 @@ struct FileClass {
 
 // Says what a device number belongs to. `kfd` is what kfd_device_number gave, 0 for a machine without a KFD.
 FileClass classify_device(mode_t mode, dev_t device, dev_t kfd);
+
+// What a descriptor of this process is to a GPU's user where no plugin can bring it back: "a fence
+// (sync_file)", "a syncobj", "a stream of KFD events". Of whichever driver; by the name that the kernel gives
+// it, `link`, as /proc/self/fd shows it. Empty: none of these.
+std::string_view words_of_hopeless_file(std::string_view link);
 
 // Says what a descriptor of this process is. Looks only, never opens. Errors: those of fstat (EBADF).
 Result<FileClass> classify_fd(int fd, dev_t kfd);

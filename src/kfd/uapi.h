@@ -98,6 +98,17 @@ struct BoBucket {
   std::uint32_t pad;
 };
 
+// AMDKFD_IOC_DBG_TRAP, as far as KFD_IOC_DBG_TRAP_QUERY_DEBUG_EVENT needs it.
+struct DebugTrapArgs {
+  std::uint32_t pid;  // of the process in question
+  std::uint32_t op;
+  std::uint64_t exception_mask;  // in: events to clear; out: what has happened
+  std::uint32_t gpu_id;          // out
+  std::uint32_t queue_id;        // out
+  std::uint64_t pad;             // other operations have more
+};
+inline constexpr std::uint32_t kDebugTrapQueryEvent = 11;
+
 inline constexpr unsigned long kIocGetVersion = _IOR('K', 0x01, GetVersionArgs);
 inline constexpr unsigned long kIocAcquireVm = _IOW('K', 0x15, AcquireVmArgs);
 inline constexpr unsigned long kIocAllocMemory = _IOWR('K', 0x16, AllocMemoryArgs);
@@ -105,6 +116,7 @@ inline constexpr unsigned long kIocFreeMemory = _IOW('K', 0x17, FreeMemoryArgs);
 inline constexpr unsigned long kIocMapMemory = _IOWR('K', 0x18, MapMemoryArgs);
 inline constexpr unsigned long kIocImportDmabuf = _IOWR('K', 0x1D, ImportDmabufArgs);
 inline constexpr unsigned long kIocCriuOp = _IOWR('K', 0x22, CriuArgs);
+inline constexpr unsigned long kIocDebugTrap = _IOWR('K', 0x26, DebugTrapArgs);
 
 static_assert(sizeof(GetVersionArgs) == 8 && sizeof(AcquireVmArgs) == 8);
 static_assert(sizeof(AllocMemoryArgs) == 40 && offsetof(AllocMemoryArgs, gpu_id) == 32);
@@ -113,6 +125,7 @@ static_assert(sizeof(MapMemoryArgs) == 24 && offsetof(MapMemoryArgs, num_mapped)
 static_assert(sizeof(ImportDmabufArgs) == 24 && offsetof(ImportDmabufArgs, dmabuf_fd) == 20);
 static_assert(sizeof(CriuArgs) == 56 && offsetof(CriuArgs, op) == 48);
 static_assert(offsetof(CriuArgs, priv_data_size) == 24 && offsetof(CriuArgs, pid) == 44);
+static_assert(sizeof(DebugTrapArgs) == 32 && offsetof(DebugTrapArgs, exception_mask) == 8);
 static_assert(sizeof(DeviceBucket) == 16 && offsetof(DeviceBucket, drm_fd) == 8);
 static_assert(sizeof(BoBucket) == 48 && offsetof(BoBucket, restored_offset) == 24);
 static_assert(offsetof(BoBucket, dmabuf_fd) == 40);
@@ -122,6 +135,7 @@ static_assert(kIocCriuOp == 0xC0384B22UL && kIocGetVersion == 0x80084B01UL);
 static_assert(kIocAcquireVm == 0x40084B15UL && kIocAllocMemory == 0xC0284B16UL);
 static_assert(kIocFreeMemory == 0x40084B17UL && kIocMapMemory == 0xC0184B18UL);
 static_assert(kIocImportDmabuf == 0xC0184B1DUL);
+static_assert(kIocDebugTrap == 0xC0204B26UL);
 #endif
 
 // AllocMemoryArgs::flags and BoBucket::alloc_flags.

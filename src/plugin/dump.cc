@@ -5,12 +5,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 
 #include "drm/target_file.h"
 #include "kfd/device.h"
 #include "kfd/image.h"
 #include "kfd/mapped_files.h"
+#include "kfd/not_saved.h"
 #include "kfd/processes.h"
 #include "kfd/uapi.h"
 #include "plugin/image_files.h"
@@ -24,6 +26,48 @@ namespace {
 
 bool share_any(const std::vector<pid_t>& left, const std::vector<pid_t>& right) {
   return std::find_first_of(left.begin(), left.end(), right.begin(), right.end()) != left.end();
+}
+
+// CRIU refuses such a file by its number alone, when no plugin takes it.
+void name_hopeless_file(int fd, int id) {
+  std::array<char, 64> link{};
+  const ssize_t length =
+      ::readlink(("/proc/self/fd/" + std::to_string(fd)).c_str(), link.data(), link.size());
+  if (length < 0) return;
+  const auto words = kfd::words_of_hopeless_file({link.data(), static_cast<std::size_t>(length)});
+  if (words.empty()) return;
+  log_line(Level::Warning, "file " + std::to_string(id) + " is " + std::string(words) +
+                               ", which cannot be brought back; the process must close it");
+}
+
+// Once for each file: that it may have contexts and the like, and that these are lost.
+void warn_of_contexts(int fd, const std::string& name) {
+  std::string engines;
+  for (const std::string& engine : drm::engines_used(fd)) engines += (engines.empty() ? "" : ", ") + engine;
+  if (engines.empty()) return;
+  log_line(Level::Warning, name + " has submitted work of its own (" + engines +
+                               "): its contexts, syncobjs, BO lists and user queues are not saved; a "
+                               "restored process that goes on using them gets errors");
+}
+
+// The kernel's checkpoint would leave these out and say nothing.
+Result<void> check_saved_wholly(const kfd::KfdDevice& own, const std::vector<pid_t>& holders) {
+  for (const pid_t pid : holders) {
+    const std::string who = "process " + std::to_string(pid);
+    SLUICE_TRY_ASSIGN(const bool contexts, kfd::has_secondary_contexts(pid));
+    if (contexts) {
+      return Error{EINVAL, who +
+                               " has secondary KFD contexts (CREATE_PROCESS), which the kernel does not "
+                               "checkpoint; it must close them"};
+    }
+    SLUICE_TRY_ASSIGN(const bool debugged, kfd::is_debugged(own, pid));
+    if (debugged) {
+      return Error{EINVAL, who +
+                               " is debugged through the KFD (DBG_TRAP), and the kernel does not checkpoint "
+                               "the state of that; detach the debugger"};
+    }
+  }
+  return {};
 }
 
 Result<UniqueFd> duplicate(int fd) {
@@ -108,6 +152,7 @@ Result<Answer> Dumper::dump_file(int fd, int id) {
     SLUICE_TRY_ASSIGN(const bool ours, dump_dmabuf(fd, id));
     if (ours) return Answer(0);
   }
+  if (file.kind == kfd::FileKind::Other) name_hopeless_file(fd, id);
   return Answer();
 }
 
@@ -196,6 +241,7 @@ Result<void> Dumper::add_render(UniqueFd own, std::vector<pid_t> holders, std::u
         "this kernel does not list the BOs of render nodes: those allocated there are not saved; one that "
         "is mapped by the CPU fails the dump");
   }
+  warn_of_contexts(dump->fd(), dump->name());
   render_files_.push_back({std::move(dump), std::nullopt});
   return {};
 }
@@ -251,6 +297,7 @@ Result<void> Dumper::begin(KfdFile& file) {
   run_.kfd_minor_version = device.version().minor;
   SLUICE_TRY_ASSIGN(file.alias_of, find_alias(file));
   if (file.alias_of) return {};
+  SLUICE_TRY(check_saved_wholly(device, file.holders));
   SLUICE_TRY_ASSIGN(file.process, ProcessDump::begin(*file.session, file.holders, run_));
   return {};
 }

@@ -3,6 +3,7 @@
 // looks whole; a restore that fails anywhere resumes nothing, says why, and leaves nothing.
 #include <signal.h>
 
+#include <filesystem>
 #include <sstream>
 
 #include "plugin_test.h"
@@ -10,6 +11,8 @@
 
 namespace sluice::host_test {
 namespace {
+
+constexpr std::uint32_t kDebugTrapNr = 0x26;
 
 class FailureTest : public PluginTest {
  protected:
@@ -66,6 +69,27 @@ TEST_P(FailureTest, EachCriuIoctlOfADump) {
     ASSERT_NO_FATAL_FAILURE(expect_failed_dump());
     EXPECT_EQ(heard("quit"), "ok quit");
   }
+}
+
+// The kernel lists its secondary contexts, which its checkpoint leaves out.
+TEST_P(FailureTest, AProcessWithSecondaryContextsIsRefusedByName) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  const std::filesystem::path listed = scene_.machine().directory() /
+                                       "sysfs/sys/devices/virtual/kfd/kfd/proc" /
+                                       std::to_string(scene_.subject_pid()) / "context_1";
+  std::filesystem::create_directories(listed);
+  EXPECT_EQ(scene_.dump(version()), 1);
+  EXPECT_NE(scene_.log().find("has secondary KFD contexts"), std::string::npos);
+  expect_failed_dump();
+}
+
+// The KFD says that it has no event for a debugger: so there is one.
+TEST_P(FailureTest, ADebuggedProcessIsRefusedByName) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  scene_.control().inject({.device = vamdgpu::On::Kfd, .nr = kDebugTrapNr, .error = EAGAIN});
+  EXPECT_EQ(scene_.dump(version()), 1);
+  EXPECT_NE(scene_.log().find("is debugged through the KFD"), std::string::npos);
+  expect_failed_dump();
 }
 
 TEST_P(FailureTest, AFenceThatFailsFailsTheDump) {

@@ -414,6 +414,30 @@ static int runtime_enable(struct vam_process* p, const struct vam_runtime_enable
   return 0;
 }
 
+/* Debugging can be switched on and off, and asked for events, of which there are none. */
+static int debug_trap(const struct vam_call* call, uint32_t process, const struct vam_debug_trap_args* args) {
+  uint32_t target = vam_find_process(call->model, args->pid, 0);
+  struct vam_process* p;
+  if (!target) return -VAM_ESRCH;
+  p = VAM_PROCESS_AT(call->model, target);
+  if (target != process && args->op != VAM_DEBUG_TRAP_DISABLE && !call->os->traces(call, p->pid))
+    return -VAM_EPERM;
+  if (args->op != VAM_DEBUG_TRAP_ENABLE && !p->debugged) return -VAM_EINVAL;
+  switch (args->op) {
+    case VAM_DEBUG_TRAP_ENABLE:
+      if (p->debugged) return -VAM_EALREADY;
+      p->debugged = 1;
+      return 0;
+    case VAM_DEBUG_TRAP_DISABLE:
+      p->debugged = 0;
+      return 0;
+    case VAM_DEBUG_TRAP_QUERY_DEBUG_EVENT:
+      return -VAM_EAGAIN;
+    default:
+      return -VAM_EPERM; /* what works on the hardware */
+  }
+}
+
 /* ---- dispatch
  * ------------------------------------------------------------------------------------------------------ */
 
@@ -510,11 +534,11 @@ int vam_kfd_ioctl(const struct vam_call* call, uint32_t nr, void* arg, uint32_t 
     case VAM_KFD_RUNTIME_ENABLE:
       return runtime_enable(VAM_PROCESS_AT(m, process), arg);
     case VAM_KFD_DBG_TRAP:
-      return vam_find_process(m, *(const int32_t*)arg, 0) ? -VAM_EINVAL : -VAM_ESRCH;
+      return debug_trap(call, process, arg);
     case VAM_KFD_SMI_EVENTS:
     case VAM_KFD_CREATE_PROCESS:
     case VAM_KFD_PROFILER:
-      return -VAM_EINVAL; /* no debugger, no event stream, no second context on this machine */
+      return -VAM_EINVAL; /* no event stream, no second context on this machine */
     default:
       return -VAM_ENOTTY;
   }

@@ -222,6 +222,16 @@ struct vam_runtime_enable_args {
   uint64_t r_debug;
   uint32_t mode_mask, capabilities;
 };
+enum vam_debug_trap_op {
+  VAM_DEBUG_TRAP_ENABLE = 0,
+  VAM_DEBUG_TRAP_DISABLE = 1,
+  VAM_DEBUG_TRAP_QUERY_DEBUG_EVENT = 11
+};
+struct vam_debug_trap_args {
+  int32_t pid;
+  uint32_t op;
+  uint64_t more[3]; /* by operation */
+};
 struct vam_criu_args {
   uint64_t devices, bos, priv_data, priv_data_size;
   uint32_t num_devices, num_bos, num_objects, pid, op, pad;

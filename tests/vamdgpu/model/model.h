@@ -189,7 +189,7 @@ struct vam_process {
   uint32_t num_queues, num_events, num_svm;
   uint32_t event_clock; /* sets of events so far */
   uint32_t svm_pending; /* restored attributes wait for RESUME */
-  uint32_t runtime_enabled;
+  uint32_t runtime_enabled, debugged;
   uint32_t mqd_damaged; /* restored queues whose opaque bytes had changed */
   uint32_t svm_first, svm_last;
   struct vam_idr queues, signal_events, other_events;

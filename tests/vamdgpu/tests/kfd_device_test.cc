@@ -34,6 +34,33 @@ int map_size(int fd, std::size_t size, std::uint64_t offset) {
   return 0;
 }
 
+// AMDKFD_IOC_DBG_TRAP, which the oldest headers lack.
+struct DebugTrap {
+  std::int32_t pid;
+  std::uint32_t op;
+  std::uint64_t more[3];
+};
+constexpr std::uint32_t kEnable = 0, kDisable = 1, kQueryEvent = 11;
+
+TEST_F(KfdDevice, DebuggingIsAskedForOnlyWhereItIsOn) {
+  if (control_->config().kfd_minor_version < 13) GTEST_SKIP() << "a KFD without DBG_TRAP";
+  apart([&] {
+    const Fd kfd = open_kfd();
+    ASSERT_GE(kfd.get(), 0);
+    const auto ask = [&](pid_t pid, std::uint32_t op) {
+      DebugTrap args{pid, op, {}};
+      return call(kfd.get(), _IOWR('K', 0x26, DebugTrap), &args);
+    };
+    EXPECT_EQ(ask(::getpid(), kQueryEvent), EINVAL);
+    EXPECT_EQ(ask(::getpid(), kEnable), 0);
+    EXPECT_EQ(ask(::getpid(), kEnable), EALREADY);
+    EXPECT_EQ(ask(::getpid(), kQueryEvent), EAGAIN);
+    EXPECT_EQ(ask(::getpid(), kDisable), 0);
+    EXPECT_EQ(ask(::getpid(), kQueryEvent), EINVAL);
+    EXPECT_EQ(ask(::getppid(), kQueryEvent), ESRCH);
+  });
+}
+
 TEST_F(KfdDevice, StartUp) {
   apart([&] {
     const Fd kfd = open_kfd();

@@ -21,7 +21,8 @@
 namespace sluice::vm_test {
 namespace {
 
-constexpr std::uint32_t kNoGpu = 0x7777;  // a gpu_id that no machine has
+constexpr std::uint32_t kNoGpu = 0x7777;        // a gpu_id that no machine has
+constexpr std::uint32_t kQueryDebugEvent = 11;  // of DBG_TRAP; the oldest header lacks it
 
 // One question's argument: words that are not zero, as (index of a 32-bit word, value).
 struct Word {
@@ -144,6 +145,9 @@ std::string report() {
     text.append(question).append("\t").append(answer).append("\n");
   };
   for (const Question& question : questions()) add(question.text, ask(fd.get(), question));
+  const auto self = static_cast<std::uint32_t>(::getpid());
+  add("DBG_TRAP, an event of a process that nobody debugs",
+      ask(fd.get(), {"", 0x26, 32, {{0, self}, {1, kQueryDebugEvent}}, {}}));
   add("an ioctl at address 8",
       ::ioctl(fd.get(), _IOC(_IOC_READ | _IOC_WRITE, 'K', 1U, 8U), 8) == 0 ? "ok" : name_of(errno));
   add("an ioctl of type 'X'",
