@@ -21,7 +21,8 @@ namespace sluice {
 
 struct LaneThread::Outcome {
   pid_t tid = 0;
-  std::binary_semaphore apart{0};  // released when the thread has a file system context of its own
+  Result<void> apart;              // whether the thread has a file system context of its own
+  std::binary_semaphore tried{0};  // released when `apart` is known
   Result<void> result;
 };
 
@@ -72,7 +73,7 @@ Result<void> run_body(const std::function<Result<void>()>& body) noexcept {
   try {
     return body();
   } catch (const std::bad_alloc&) {
-    return Error{ENOMEM, "out of memory in a lane"};
+    return Error{ENOMEM, "out of memory"};  // words that need none
   } catch (const std::exception& e) {
     return Error{EIO, std::string("a lane ended with an exception: ") + e.what()};
   }
@@ -86,13 +87,17 @@ Result<LaneThread> LaneThread::start(const std::string& name, std::function<Resu
   try {
     std::thread thread([body = std::move(body), out = outcome.get(), name] {
       (void)pthread_setname_np(pthread_self(), name.substr(0, 15).c_str());
-      if (unshare(CLONE_FS) != 0) out->result = make_error(errno, "unshare(CLONE_FS) for a lane thread");
+      if (unshare(CLONE_FS) != 0) out->apart = make_error(errno, "unshare(CLONE_FS) for a lane thread");
       out->tid = gettid();
-      const bool apart = out->result.ok();
-      out->apart.release();
+      const bool apart = out->apart.ok();
+      out->tried.release();
       if (apart) out->result = run_body(body);
     });
-    outcome->apart.acquire();
+    outcome->tried.acquire();
+    if (!outcome->apart) {
+      thread.join();
+      return outcome->apart.error();
+    }
     return LaneThread(std::move(thread), std::move(outcome));
   } catch (const std::system_error& e) {
     return make_error(

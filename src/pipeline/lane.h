@@ -19,7 +19,8 @@ namespace sluice {
 class LaneThread {
  public:
   // Runs `body` in a new thread named `name` (at most 15 characters). An exception of `body` (std::bad_alloc)
-  // becomes ENOMEM. Errors: EAGAIN when no thread can be made.
+  // becomes ENOMEM. On error `body` does not run. Errors: EAGAIN when no thread can be made; what unshare
+  // gave.
   static Result<LaneThread> start(const std::string& name, std::function<Result<void>()> body);
 
   LaneThread(LaneThread&&) noexcept;

@@ -15,7 +15,7 @@ namespace sluice::plugin {
 namespace {
 
 constexpr std::uint64_t kMagic =
-    0x33302d6563696c73;  // "slice-03": changes with every change of the structs below
+    0x34302d6563696c73;  // "slice-04": changes with every change of the structs below
 constexpr std::size_t kReplyText = 512;
 
 struct Hello {
@@ -60,6 +60,10 @@ struct Reply {
   std::array<char, kReplyText> text{};
 };
 
+struct Handover {
+  std::uint64_t magic = kMagic;
+};
+
 // Sends one message with `fds` beside it. MSG_NOSIGNAL: a dead peer is an error, not a SIGPIPE.
 Result<void> send_message(int socket, const void* bytes, std::size_t length, std::span<const int> fds) {
   iovec part{const_cast<void*>(bytes), length};
@@ -84,7 +88,7 @@ Result<void> send_message(int socket, const void* bytes, std::size_t length, std
 
 // Receives one message of exactly `length` bytes and exactly `fd_count` fds; anything else is EBADMSG.
 Result<std::vector<UniqueFd>> receive_message(int socket, void* bytes, std::size_t length,
-                                              std::size_t fd_count, int flags) {
+                                              std::size_t fd_count) {
   iovec part{bytes, length};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(kFdsPerMessage * sizeof(int))> control{};
   msghdr message{};
@@ -92,9 +96,10 @@ Result<std::vector<UniqueFd>> receive_message(int socket, void* bytes, std::size
   message.msg_iovlen = 1;
   message.msg_control = control.data();
   message.msg_controllen = control.size();
-  const ssize_t got = TEMP_FAILURE_RETRY(recvmsg(socket, &message, flags | MSG_CMSG_CLOEXEC));
-  if (got < 0) return make_error(errno, "receive from the content channel");
   std::vector<UniqueFd> fds;
+  fds.reserve(kFdsPerMessage);  // before there are any that nobody would own
+  const ssize_t got = TEMP_FAILURE_RETRY(recvmsg(socket, &message, MSG_CMSG_CLOEXEC));
+  if (got < 0) return make_error(errno, "receive from the content channel");
   for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
     if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
     const std::size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
@@ -126,7 +131,7 @@ Result<void> set_patience(int socket, std::chrono::seconds patience) {
 
 template <class Message>
 Result<void> receive_plain(int socket, Message& message) {
-  SLUICE_TRY(receive_message(socket, &message, sizeof message, 0, 0));
+  SLUICE_TRY(receive_message(socket, &message, sizeof message, 0));
   return {};
 }
 
@@ -141,6 +146,7 @@ Result<std::pair<UniqueFd, UniqueFd>> make_content_sockets() {
 }
 
 Result<void> hand_over(int shared_socket, const ContentRequest& request, std::chrono::seconds patience) {
+  SLUICE_TRY(set_patience(shared_socket, patience));  // it may be full
   SLUICE_TRY_ASSIGN(auto pair, make_content_sockets());
   const UniqueFd channel = std::move(pair.first);
   SLUICE_TRY(set_patience(channel.get(), patience));
@@ -178,13 +184,13 @@ Result<void> hand_over(int shared_socket, const ContentRequest& request, std::ch
   if (reply.magic != kMagic || reply.err < 0)
     return make_error(EBADMSG, "the content server's reply is garbled");
   if (reply.err != 0) return Error{reply.err, reply.text.data()};
-  return {};
+  const Handover handover;
+  return send_message(channel.get(), &handover, sizeof handover, {});
 }
 
 Result<UniqueFd> accept_channel(int shared_socket) {
   Hello hello{0};
-  SLUICE_TRY_ASSIGN(std::vector<UniqueFd> fds,
-                    receive_message(shared_socket, &hello, sizeof hello, 1, MSG_DONTWAIT));
+  SLUICE_TRY_ASSIGN(std::vector<UniqueFd> fds, receive_message(shared_socket, &hello, sizeof hello, 1));
   if (hello.magic != kMagic)
     return make_error(EBADMSG, "a hello on the content socket is not of this plugin");
   SLUICE_TRY(set_patience(fds.front().get(), kPatience));
@@ -214,8 +220,7 @@ Result<ContentRequest> receive_request(int channel) {
     while (gpu.bos.size() < header.bos) {
       BoBatch batch;
       const std::size_t expected = std::min<std::size_t>(kFdsPerMessage, header.bos - gpu.bos.size());
-      SLUICE_TRY_ASSIGN(std::vector<UniqueFd> fds,
-                        receive_message(channel, &batch, sizeof batch, expected, 0));
+      SLUICE_TRY_ASSIGN(std::vector<UniqueFd> fds, receive_message(channel, &batch, sizeof batch, expected));
       if (batch.count != expected) return make_error(EBADMSG, "a batch of BOs has the wrong count");
       for (std::size_t j = 0; j < expected; ++j) {
         const BoEntry& bo = batch.bos[j];
@@ -232,6 +237,20 @@ Result<void> send_reply(int channel, const Error& error) {
   reply.err = error.err;
   error.what.copy(reply.text.data(), reply.text.size() - 1);
   return send_message(channel, &reply, sizeof reply, {});
+}
+
+Result<void> receive_handover(int channel) {
+  Handover handover{0};
+  const auto receive = [&] {
+    return TEMP_FAILURE_RETRY(recv(channel, &handover, sizeof handover, 0)) == sizeof handover;
+  };
+  if (!receive()) {
+    // One that comes now is refused: the task learns that it is too late. One that came before is there.
+    (void)shutdown(channel, SHUT_RDWR);
+    if (!receive()) return Error{ECONNRESET, "it restores itself, or is dead"};
+  }
+  if (handover.magic != kMagic) return make_error(EBADMSG, "a handover is not of this plugin");
+  return {};
 }
 
 }  // namespace sluice::plugin

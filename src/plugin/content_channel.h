@@ -4,7 +4,13 @@
 //
 //   shared socket (in CRIU's fdstore):  Hello + 1 fd: the task's own channel
 //   channel, task → server:             Request, then per GPU: GpuHeader, then its BOs in BoBatches of at
-//   most 253 fds channel, server → task:             Reply
+//                                       most 253 fds
+//   channel, server → task:             Reply
+//   channel, task → server:             Handover, after a good reply: the contents are the server's from here
+//                                       on
+//
+// A BO has one writer. The server touches none before it has the Handover; a task that could not send it
+// restores itself, and after one that was sent it never does.
 //
 // Neither end waits for ever: a peer that stays silent for kPatience is taken for gone (a host whose
 // POST_FORKING another plugin answered never starts the server; the task then restores itself).
@@ -42,20 +48,25 @@ struct ContentRequest {
 // close-on-exec.
 Result<std::pair<UniqueFd, UniqueFd>> make_content_sockets();
 
-// Task: sends `request` and waits, at most `patience`, until the server took it. The request's dma-buf fds
-// stay open: they are the caller's still if this fails. Errors: whatever the sockets gave (EAGAIN: patience
-// ran out); the server's own error when it refused.
+// Task: sends `request`, waits, at most `patience`, until the server would take it, and hands it over. The
+// request's dma-buf fds stay open: they, and the contents, are the caller's still if this fails. Errors:
+// whatever the sockets gave (EAGAIN: patience ran out); the server's own error when it refused.
 Result<void> hand_over(int shared_socket, const ContentRequest& request,
                        std::chrono::seconds patience = kPatience);
 
-// Server: one pending Hello on the shared socket; returns the task's channel. EAGAIN when there is none.
+// Server: waits for a Hello on the shared socket; returns the task's channel. ECONNRESET when the socket was
+// shut down and nothing is pending any more; EBADMSG for a message that is no Hello.
 Result<UniqueFd> accept_channel(int shared_socket);
 
 // Server: reads a whole request. EBADMSG for anything that does not fit the protocol, ECONNRESET when the
 // task died.
 Result<ContentRequest> receive_request(int channel);
 
-// Server: tells the task that its request was taken, or why not (`error`.err != 0).
+// Server: tells the task that its request would be taken, or why not (`error`.err != 0).
 Result<void> send_reply(int channel, const Error& error);
+
+// Server, after a good reply: waits for the Handover. On error there is none and never will be: the task
+// restores itself, or is dead. Needs no memory before that is settled. Errors: ECONNRESET, EBADMSG.
+Result<void> receive_handover(int channel);
 
 }  // namespace sluice::plugin

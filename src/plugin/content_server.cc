@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: MIT
 #include "plugin/content_server.h"
 
-#include <poll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
+#include <sys/socket.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
+#include <new>
 
 namespace sluice::plugin {
 
@@ -16,8 +14,6 @@ Result<std::unique_ptr<ContentServer>> ContentServer::make(const Config& config,
   server->shared_.lanes = lanes;
   SLUICE_TRY_ASSIGN(auto pair, make_content_sockets());
   server->socket_ = std::move(pair.first);
-  server->stop_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!server->stop_) return make_error(errno, "eventfd for the content server");
   server->fdstore_id_ = fdstore_add(pair.second.get());
   if (server->fdstore_id_ < 0)
     return make_error(EIO, "CRIU's fdstore did not take the content server's socket");
@@ -31,56 +27,71 @@ ContentServer::~ContentServer() {
 
 Result<void> ContentServer::start(int image_dir) {
   image_dir_ = image_dir;
-  SLUICE_TRY_ASSIGN(LaneThread thread, LaneThread::start("sluice-server", [this] { return serve(); }));
-  thread_.emplace(std::move(thread));
+  auto thread = LaneThread::start("sluice-server", [this] { return serve(); });
+  if (!thread) {
+    turn_away();
+    return thread.error();
+  }
+  thread_.emplace(std::move(*thread));
   return {};
 }
 
+// Until the socket is shut down and all that was sent before is answered, or until it fails. What was handed
+// over by then goes on.
 Result<void> ContentServer::serve() {
-  std::array<pollfd, 2> sources{pollfd{socket_.get(), POLLIN, 0}, pollfd{stop_.get(), POLLIN, 0}};
+  Result<void> failure;
   for (;;) {
-    if (TEMP_FAILURE_RETRY(poll(sources.data(), sources.size(), -1)) < 0)
-      return make_error(errno, "poll of the content server");
-    // Requests first: a task that got its reply is always served, whatever the order of events.
-    if ((sources[0].revents & POLLIN) != 0) {
-      SLUICE_TRY(take_request());
-    } else if (sources[1].revents != 0 || sources[0].revents != 0) {
-      return {};
+    try {
+      auto channel = accept_channel(socket_.get());
+      if (channel) {
+        take_request(std::move(*channel));
+      } else if (channel.error().err == EBADMSG) {
+        log_lines_.push_back({Level::Warning, channel.error().what});
+      } else {
+        if (channel.error().err != ECONNRESET) failure = channel.error();
+        break;
+      }
+    } catch (const std::bad_alloc&) {  // before a handover: the task sees its channel close
+      failure = Error{ENOMEM, "out of memory"};
+      break;
     }
   }
+  turn_away();
+  return failure;
 }
 
-// One task's request. What goes wrong with the channel or the start is the task's to handle (it restores
-// itself); contents that fail later are the server's.
-Result<void> ContentServer::take_request() {
-  auto channel = accept_channel(socket_.get());
-  if (!channel) {
-    if (channel.error().err == EAGAIN) return {};
-    log_lines_.push_back({Level::Warning, channel.error().what});
-    return {};
+// One task's request. Until it is handed over all is the task's to handle.
+void ContentServer::take_request(UniqueFd channel) {
+  const std::int64_t began_ns = monotonic_ns();
+  auto request = receive_request(channel.get());
+  auto job = request ? ContentsJob::restore(image_dir_, request->id, std::move(request->gpus), config_,
+                                            request->dump_id, shared_)
+                     : Result<std::unique_ptr<ContentsJob>>(request.error());
+  if (!job) {
+    log_lines_.push_back({Level::Warning, "the content server refused a task: " + job.error().what});
+    (void)send_reply(channel.get(), job.error());  // a task that is gone needs none
+    return;
   }
-  auto request = receive_request(channel->get());
-  Error answer{0, {}};
-  if (!request) {
-    answer = request.error();
-  } else {
-    const std::int64_t began_ns = monotonic_ns();
-    auto job = ContentsJob::restore(image_dir_, request->id, std::move(request->gpus), config_,
-                                    request->dump_id, shared_);
-    if (job) {
-      running_.push_back({request->id, began_ns, std::move(*job)});
-    } else {
-      answer = job.error();
-    }
-  }
-  if (answer.err != 0)
-    log_lines_.push_back({Level::Warning, "the content server refused a task: " + answer.what});
-  if (auto sent = send_reply(channel->get(), answer); !sent) {
+  running_.reserve(running_.size() + 1);
+  Result<void> taken = send_reply(channel.get(), Error{0, {}});
+  if (taken) taken = receive_handover(channel.get());
+  if (!taken) {
     log_lines_.push_back(
-        {Level::Warning, "a task did not take the content server's reply: " + sent.error().what});
-    if (answer.err == 0) running_.back().job->cancel();  // it will not know, and restores itself or dies
+        {Level::Warning, "a task did not hand its GPU memory to the content server: " + taken.error().what});
+    return;
   }
-  return {};
+  // Nothing fails from here on: the task goes on and counts on it.
+  (*job)->begin();
+  running_.push_back({request->id, began_ns, std::move(*job)});
+}
+
+// Who asks from now on learns at once that there is no server, and who has asked, too.
+void ContentServer::turn_away() {
+  (void)shutdown(socket_.get(), SHUT_RDWR);
+  for (;;) {
+    const auto channel = accept_channel(socket_.get());
+    if (!channel && channel.error().err != EBADMSG) return;
+  }
 }
 
 Result<void> ContentServer::join(const std::function<void(const std::string&)>& report) {
@@ -88,12 +99,10 @@ Result<void> ContentServer::join(const std::function<void(const std::string&)>& 
   joined_ = true;
   const std::int64_t joined_ns = monotonic_ns();
   if (thread_) {
-    const std::uint64_t one = 1;
-    if (TEMP_FAILURE_RETRY(write(stop_.get(), &one, sizeof one)) != sizeof one) {
-      outcome_ =
-          make_error(errno, "stop the content server");  // an eventfd write of 1 cannot fail; said if it does
-    }
-    if (auto served = thread_->join(); !served && outcome_) outcome_ = served;
+    (void)shutdown(socket_.get(), SHUT_RDWR);
+    if (const auto served = thread_->join(); !served)
+      log_lines_.push_back({Level::Warning, "the content server failed, and tasks restored themselves: " +
+                                                served.error().what});
     thread_.reset();
   }
   for (Running& running : running_) {

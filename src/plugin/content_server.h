@@ -5,6 +5,10 @@
 // Made in init(RESTORE) on hosts whose fdstore works there (CRIU >= 4.2), started in POST_FORKING, joined by
 // the first RESUME_DEVICES_LATE or by exit(). Its threads live only in between. Main process only; the tasks
 // see its fdstore id.
+//
+// What a task has handed over (content_channel.h) is the server's, and its failure the restore's. Whatever
+// goes wrong before that is no failure of the restore: the task restores itself, and the server has not
+// touched its BOs.
 #pragma once
 
 #include <atomic>
@@ -28,11 +32,12 @@ class ContentServer {
 
   int fdstore_id() const { return fdstore_id_; }
 
-  // Begins to take requests. `image_dir` is borrowed until join().
+  // Begins to take requests. `image_dir` is borrowed until join(). Error: EAGAIN (threads); tasks are turned
+  // away then, and restore themselves.
   Result<void> start(int image_dir);
 
-  // Takes no further request, waits for all contents and returns the first error of any. Further calls return
-  // the same at once. `report` as in ContentsJob::wait.
+  // Takes no further request, waits for all contents that were handed over and returns the first error of
+  // any. Further calls return the same at once. `report` as in ContentsJob::wait.
   Result<void> join(const std::function<void(const std::string&)>& report);
 
   // Makes contents that are still under way fail with ECANCELED. Main thread, before join().
@@ -55,16 +60,16 @@ class ContentServer {
   };
   explicit ContentServer(const Config& config) : config_(config) {}
   Result<void> serve();
-  Result<void> take_request();
+  void take_request(UniqueFd channel);
+  void turn_away();
 
   Config config_;
   SharedByJobs shared_;
   int fdstore_id_ = -1;
   int image_dir_ = -1;
-  UniqueFd socket_;
-  UniqueFd stop_;  // eventfd: readable when join() was called
+  UniqueFd socket_;  // shut down: no further request
   std::optional<LaneThread> thread_;
-  std::vector<Running> running_;  // the server thread's until it was joined
+  std::vector<Running> running_;  // begun; the server thread's until it was joined
   std::atomic<bool> cancelled_{false};
   bool joined_ = false;
   Result<void> outcome_;

@@ -99,6 +99,7 @@ Result<std::unique_ptr<ContentsJob>> ContentsJob::dump(int image_dir, std::vecto
   std::unique_ptr<ContentsJob> job(
       new ContentsJob(Direction::Dump, image_dir, kNoId, config, dump_id, shared));
   SLUICE_TRY(job->start(std::move(gpus)));
+  job->begin();
   return job;
 }
 
@@ -120,10 +121,11 @@ Result<void> ContentsJob::start(std::vector<GpuContents> gpus) {
   running_ = lanes_.size();
   for (const std::unique_ptr<Lane>& each : lanes_) {
     Lane& lane = *each;
-    lane.outcome.began_ns = monotonic_ns();
-    SLUICE_TRY_ASSIGN(LaneThread thread,
-                      LaneThread::start("sluice-" + std::to_string(lane.gpu.render_minor),
-                                        [this, &lane]() -> Result<void> { return run_and_report(lane); }));
+    SLUICE_TRY_ASSIGN(LaneThread thread, LaneThread::start("sluice-" + std::to_string(lane.gpu.render_minor),
+                                                           [this, &lane]() -> Result<void> {
+                                                             run_and_report(lane);
+                                                             return {};
+                                                           }));
     lane.thread.emplace(std::move(thread));
   }
   return {};
@@ -180,24 +182,45 @@ Result<bool> ContentsJob::read_sidecar(const GpuContents& gpu, const ImageLayout
   return true;
 }
 
-Result<void> ContentsJob::run_and_report(Lane& lane) {
+void ContentsJob::begin() {
+  const std::lock_guard lock(mutex_);
+  begun_ = true;
+  may_begin_.notify_all();
+}
+
+void ContentsJob::cancel() {
+  const std::lock_guard lock(mutex_);
+  cancelled_ = true;
+  may_begin_.notify_all();
+}
+
+// However the lane ends, it is counted: wait() relies on that. Without memory there are no words that need
+// any.
+void ContentsJob::run_and_report(Lane& lane) noexcept {
   Result<void> result = [&]() -> Result<void> {
+    {
+      std::unique_lock lock(mutex_);
+      may_begin_.wait(lock, [this] { return begun_ || cancelled_; });
+      if (!begun_) return Error{ECANCELED, {}};
+    }
+    lane.outcome.began_ns = monotonic_ns();
     try {
       return run_lane(lane);
     } catch (const std::bad_alloc&) {
-      return Error{ENOMEM, "out of memory in the lane of " + words_of(lane.gpu)};
+      return Error{ENOMEM, "out of memory"};
+    } catch (...) {
+      return Error{EIO, "exception"};
     }
   }();
   lane.outcome.ended_ns = monotonic_ns();
   const std::lock_guard lock(mutex_);
   if (!result && !failed_) {
     failed_ = true;
-    first_error_ = result.error();
+    first_error_ = std::move(result).error();
     cancelled_ = true;
   }
   --running_;
   lane_ended_.notify_all();
-  return result;
 }
 
 Result<void> ContentsJob::run_lane(Lane& lane) {
@@ -292,7 +315,7 @@ Result<void> ContentsJob::wait(const std::function<void(const std::string&)>& re
     }
   }
   for (const auto& lane : lanes_) {
-    if (lane->thread) (void)lane->thread->join();  // its result is in first_error_ already
+    if (lane->thread) (void)lane->thread->join();  // its result is in first_error_
     lane->thread.reset();
     outcomes_.push_back(lane->outcome);
   }

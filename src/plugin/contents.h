@@ -3,8 +3,9 @@
 // one lane per GPU, all at once; or those of a render file, one lane.
 //
 // The same job serves the dump, a task that restores itself, and the content server in CRIU's main process.
-// Any number of jobs run at once. dump() and restore() make the lane threads and return; wait() joins them.
-// Nothing outlives wait(): no thread, ring, io-wq worker, map or fd.
+// Any number of jobs run at once. dump() and restore() make the lane threads and return; a restore's touch
+// nothing before begin(), so that whoever does not begin it may leave the BOs to another writer. wait() joins
+// the threads. Nothing outlives wait(): no thread, ring, io-wq worker, map or fd.
 //
 // dump:    BO table → layout → chunk → [slot] → SDMA copy → checksum → file     then sums, then rename
 // restore: file → checksum (compared before it goes on) → SDMA copy → BO
@@ -87,8 +88,9 @@ class ContentsJob {
  public:
   // Start one lane per entry of `gpus`, each of which has BOs. `image_dir` and `shared` are borrowed until
   // the job is destroyed. `dump_id` ties the sidecars to the metadata image: written on dump, compared on
-  // restore (all zero: not known, not compared). `id` is CRIU's of the open file: it names the images.
-  // Errors: EAGAIN (threads), what opening or reading a sidecar gave. On error nothing is running.
+  // restore (all zero: not known, not compared). `id` is CRIU's of the open file: it names the images. The
+  // lanes of a restore wait for begin(). Errors: EAGAIN (threads), what opening or reading a sidecar gave. On
+  // error nothing is running.
   static Result<std::unique_ptr<ContentsJob>> dump(int image_dir, std::vector<GpuContents> gpus,
                                                    const Config& config, const DumpId& dump_id,
                                                    SharedByJobs& shared);
@@ -97,8 +99,11 @@ class ContentsJob {
                                                       SharedByJobs& shared);
   ~ContentsJob();  // cancels and joins
 
-  // Waits for all lanes; the first error of any lane wins and makes the others stop. `report` (may be null)
-  // is called about once a second with a line of progress, from the calling thread.
+  // Restore: from here on the BOs are this job's to fill. Allocates nothing and cannot fail.
+  void begin();
+
+  // After begin(): waits for all lanes; the first error of any lane wins and makes the others stop. `report`
+  // (may be null) is called about once a second with a line of progress, from the calling thread.
   Result<void> wait(const std::function<void(const std::string&)>& report);
 
   // Dump: the names of all pages files and sidecars under CRIU's file id.
@@ -107,7 +112,8 @@ class ContentsJob {
   // Dump, after wait() succeeded: writes the sidecars and renames the pages files to their names.
   Result<void> commit(int id);
 
-  void cancel() { cancelled_ = true; }
+  // Lanes that run stop at their next chunk with ECANCELED; those that wait for begin() end at once.
+  void cancel();
 
   // After wait():
   const std::vector<GpuOutcome>& outcomes() const { return outcomes_; }
@@ -121,7 +127,7 @@ class ContentsJob {
   Result<void> start(std::vector<GpuContents> gpus);
   Result<std::unique_ptr<Lane>> make_lane(GpuContents gpu);
   Result<bool> read_sidecar(const GpuContents& gpu, const ImageLayout& layout, Sidecar& sidecar);
-  Result<void> run_and_report(Lane& lane);
+  void run_and_report(Lane& lane) noexcept;
   Result<void> run_lane(Lane& lane);
   std::string describe(const Lane& lane, const Chunk& range) const;
   void note(Level level, std::string text);
@@ -136,7 +142,9 @@ class ContentsJob {
   std::vector<GpuOutcome> outcomes_;
   std::atomic<bool> cancelled_{false};
   std::mutex mutex_;  // guards the members below
+  std::condition_variable may_begin_;
   std::condition_variable lane_ended_;
+  bool begun_ = false;
   std::size_t running_ = 0;
   bool failed_ = false;
   Error first_error_;

@@ -165,7 +165,7 @@ int on_update_vma_map(const char* path, const std::uint64_t address, const std::
 
 int on_post_forking() {
   return guarded("POST_FORKING", [&]() -> Result<Answer> {
-    if (restorer != nullptr) SLUICE_TRY(restorer->start_server());
+    if (restorer != nullptr) restorer->start_server();
     return Answer();  // other plugins have their own threads to start
   });
 }

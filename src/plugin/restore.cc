@@ -11,6 +11,7 @@
 #include <charconv>
 #include <cinttypes>
 #include <cstdio>
+#include <new>
 
 #include "drm/device.h"
 #include "drm/gem_restore.h"
@@ -96,12 +97,18 @@ Result<std::unique_ptr<Restorer>> Restorer::make() {
   restorer->config_ = parse_config(environment_and_file(kConfigFile, lines), lines);
   log_lines(lines);
   restorer->survey_images();
+  SLUICE_TRY_ASSIGN(restorer->lifeline_, Lifeline::make());
   if (!restorer->shared_numbers_.empty()) {
     SLUICE_TRY_ASSIGN(restorer->shared_, SharedTable::make(*restorer->shared_numbers_.rbegin()));
   }
   restorer->ask_record_bytes();
   if (restorer->config_.parallel && host_has_post_forking()) {
-    SLUICE_TRY_ASSIGN(restorer->server_, ContentServer::make(restorer->config_, restorer->all_lanes()));
+    auto server = ContentServer::make(restorer->config_, restorer->all_lanes());
+    if (server) {
+      restorer->server_ = std::move(*server);
+    } else {
+      log_line(Level::Warning, "tasks restore their GPU memory themselves: " + server.error().what);
+    }
   }
   return restorer;
 }
@@ -205,10 +212,10 @@ std::size_t Restorer::all_lanes() const {
   return std::max<std::size_t>(lanes, 1);
 }
 
-Result<void> Restorer::start_server() {
-  if (!server_) return {};
-  SLUICE_TRY(server_->start(image_dir_fd()));
-  return {};
+void Restorer::start_server() {
+  if (!server_) return;
+  if (const auto started = server_->start(image_dir_fd()); !started)
+    log_line(Level::Warning, "tasks restore their GPU memory themselves: " + started.error().what);
 }
 
 // Memory that several files have is made by one of them and imported by the rest, which may be restored
@@ -282,7 +289,7 @@ Result<void> Restorer::import_kfd_bos(const KfdImporting& process) {
 
 Result<UniqueFd> Restorer::take_shared(std::uint32_t number) {
   if (!shared_numbers_.contains(number)) return make_error(EBADMSG, "no image has the memory");
-  return shared_->take(number);
+  return shared_->take(number, *lifeline_);
 }
 
 // Through a render file of our own, which forgets the BO again.
@@ -719,6 +726,7 @@ Result<void> Restorer::fill_contents(ContentRequest request) {
                                     ? hand_over(socket.get(), request)
                                     : Result<void>(make_error(EBADF, "get the socket from CRIU's fdstore"));
     if (handed) return {};
+    SLUICE_TRY(lifeline_->check());
     log_line(Level::Warning, "file " + std::to_string(request.id) +
                                  ": the content server did not take the GPU memory (" + handed.error().what +
                                  "); this task restores it itself");
@@ -733,6 +741,7 @@ Result<void> Restorer::fill_in_task(ContentRequest request) {
   SLUICE_TRY_ASSIGN(const std::unique_ptr<ContentsJob> job,
                     ContentsJob::restore(image_dir_fd(), request.id, std::move(request.gpus), config_,
                                          request.dump_id, shared));
+  job->begin();
   const Result<void> done = job->wait(log_progress);
   log_lines(job->take_log_lines());
   SLUICE_TRY(done);
@@ -806,18 +815,37 @@ void Restorer::close_kept_files() {
 
 Result<Answer> Restorer::resume(int pid) {
   if (!needed_ || kfd_device_ == 0) return Answer();
-  const auto outcome = [&]() -> Result<kfd::ResumeOutcome> {
-    SLUICE_TRY(join_server());
-    SLUICE_TRY_ASSIGN(const kfd::KfdDevice own, kfd::KfdDevice::open());
-    return kfd::resume(own, pid);
-  }();
+  if (tree_killed_) {  // why was said
+    (void)kill(pid, SIGKILL);
+    return Answer(-ECANCELED);
+  }
+  Result<kfd::ResumeOutcome> outcome = Error{ENOMEM, "out of memory"};
+  try {
+    outcome = resume_process(pid);
+  } catch (const std::bad_alloc&) {  // no way out of here may let the tree run
+  }
   if (!outcome) {
+    tree_killed_ = true;
+    if (tree_) tree_->kill();
     (void)kill(pid, SIGKILL);
     return Error{outcome.error().err,
-                 outcome.error().what + " (process " + std::to_string(pid) + " was killed: it must not run)"};
+                 outcome.error().what + " (all processes of the tree were killed: none must run)"};
   }
   if (*outcome == kfd::ResumeOutcome::NotGpuProcess) return Answer();
   return Answer(0);
+}
+
+Result<kfd::ResumeOutcome> Restorer::resume_process(int pid) {
+  if (!tree_) {
+    SLUICE_TRY_ASSIGN(tree_, StoppedTree::find());
+    SLUICE_TRY(tree_->hold());
+    SLUICE_TRY(join_server());
+    SLUICE_TRY(tree_->hold());
+  }
+  SLUICE_TRY_ASSIGN(const kfd::KfdDevice own, kfd::KfdDevice::open());
+  SLUICE_TRY_ASSIGN(const kfd::ResumeOutcome outcome, kfd::resume(own, pid));
+  tree_->ready(pid);
+  return outcome;
 }
 
 Result<void> Restorer::join_server() {

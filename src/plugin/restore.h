@@ -21,9 +21,11 @@
 #include "plugin/config.h"
 #include "plugin/content_channel.h"
 #include "plugin/content_server.h"
+#include "plugin/lifeline.h"
 #include "plugin/map_runs.h"
 #include "plugin/metadata.h"
 #include "plugin/shared_table.h"
+#include "plugin/stopped_tree.h"
 
 namespace sluice::plugin {
 
@@ -33,8 +35,8 @@ class Restorer {
   // needs no GPU plugin, or on a machine without KFD, finds nothing its own.
   static Result<std::unique_ptr<Restorer>> make();
 
-  // POST_FORKING: starts the content server, if there is one.
-  Result<void> start_server();
+  // POST_FORKING: starts the content server, if there is one. Without it tasks restore themselves.
+  void start_server();
 
   // RESTORE_EXT_FILE: the fd for CRIU to take, or nothing when file `id` is not ours.
   Result<Answer> restore_file(int id);
@@ -46,7 +48,8 @@ class Restorer {
                             std::uint64_t& new_offset, int& fd);
 
   // RESUME_DEVICES_LATE: joins all contents at the first call, then starts the process' queues. On any
-  // failure the process is killed, since CRIU ignores this hook's errors; nothing when it is no GPU process.
+  // failure the whole tree is killed and nothing more is started, since CRIU ignores this hook's errors; so
+  // it is when CRIU dies before all are started. Nothing when it is no GPU process.
   Result<Answer> resume(int pid);
 
   // exit(): joins what still runs. A failure that resume() has reported is not reported again.
@@ -137,6 +140,7 @@ class Restorer {
                                     std::vector<kfd::RestoredBo> restored) const;
   Result<void> fill_contents(ContentRequest request);
   Result<void> fill_in_task(ContentRequest request);
+  Result<kfd::ResumeOutcome> resume_process(int pid);
   Result<void> join_server();
 
   // The files of one process through which it maps BOs of one GPU: by the pid and the render minor in the
@@ -155,6 +159,9 @@ class Restorer {
   std::uint32_t asked_record_bytes_ = 0;  // what the kernel said; 0: its version tells, or nothing does
   dev_t kfd_device_ = 0;                  // 0: no KFD on this machine
   std::unique_ptr<ContentServer> server_;
+  std::unique_ptr<Lifeline> lifeline_;
+  std::optional<StoppedTree> tree_;  // from the first resume() on
+  bool tree_killed_ = false;
 
   // Of all images, as far as they can be read in init():
   std::map<std::uint32_t, unsigned> lanes_by_minor_;  // by the render minor in the image

@@ -7,10 +7,17 @@
 #include <unistd.h>
 
 #include <climits>
+#include <ctime>
 
 #include "plugin/criu_host.h"
 
 namespace sluice::plugin {
+
+namespace {
+
+constexpr timespec kLookAtMain{1, 0};  // who waits wakes up so often to see whether main lives
+
+}  // namespace
 
 Result<std::unique_ptr<SharedTable>> SharedTable::make(std::uint32_t most) {
   static_assert(Entry::is_always_lock_free && sizeof(Entry) == sizeof(std::uint32_t), "a futex");
@@ -39,10 +46,13 @@ Result<void> SharedTable::publish(std::uint32_t number, int dmabuf) {
   return {};
 }
 
-Result<UniqueFd> SharedTable::take(std::uint32_t number) {
+Result<UniqueFd> SharedTable::take(std::uint32_t number, const Lifeline& main) {
   SLUICE_TRY_ASSIGN(Entry* const entry, this->entry(number));
   std::uint32_t value = 0;
-  while ((value = entry->load()) == 0) (void)::syscall(SYS_futex, entry, FUTEX_WAIT, 0, nullptr, nullptr, 0);
+  while ((value = entry->load()) == 0) {
+    SLUICE_TRY(main.check());
+    (void)::syscall(SYS_futex, entry, FUTEX_WAIT, 0, &kLookAtMain, nullptr, 0);
+  }
   UniqueFd dmabuf(fdstore_get(static_cast<int>(value - 1)));
   if (!dmabuf) return make_error(EIO, "CRIU's fdstore has lost a shared BO");
   return dmabuf;

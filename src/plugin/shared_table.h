@@ -2,7 +2,7 @@
 // How the tasks of a tree find memory that several of them have: who has made it puts its dma-buf into CRIU's
 // fdstore and the number there into this table, which all tasks have inherited; who imports it waits for
 // that. No task waits before it has made everything that it makes itself, so none waits for ever: when one
-// fails, the host kills all.
+// fails, the host kills all, and when the host is dead, who waits gives up.
 #pragma once
 
 #include <atomic>
@@ -11,6 +11,7 @@
 
 #include "pipeline/result.h"
 #include "pipeline/unique_fd.h"
+#include "plugin/lifeline.h"
 
 namespace sluice::plugin {
 
@@ -27,8 +28,8 @@ class SharedTable {
 
   // Task: the memory with that number is this dma-buf's, borrowed. Errors: ERANGE, EIO (the fdstore).
   Result<void> publish(std::uint32_t number, int dmabuf);
-  // Task: waits until it was published. Errors: ERANGE, EIO.
-  Result<UniqueFd> take(std::uint32_t number);
+  // Task: waits until it was published. Errors: ERANGE, EIO; as Lifeline::check().
+  Result<UniqueFd> take(std::uint32_t number, const Lifeline& main);
 
  private:
   // 0: not made yet; else the fdstore's number and one.

@@ -265,6 +265,10 @@ std::string Scene::log() {
   return text;
 }
 
+bool Scene::has_logged(const std::string& text) const {
+  return read_file(log_).find(text) != std::string::npos;
+}
+
 FifoSubject::FifoSubject(const std::filesystem::path& directory) : directory_(directory) {
   std::filesystem::create_directories(directory);
   for (const char* name : {"in", "out"}) {

@@ -119,6 +119,8 @@ class Scene {
 
   // What the last host logged, and forgets it.
   std::string log();
+  // Whether it has logged the text by now.
+  bool has_logged(const std::string& text) const;
 
  private:
   Strings environment() const;

@@ -26,8 +26,8 @@ struct Options {
 
 // Called at every step, in order. dump: init, pause, seized, checkpoint, vmas, dump_ext_file, cpu_pages,
 // late, inventory, before_exit, after_exit. restore: init, forked, post_forking, [child:] premapped,
-// restore_ext_file, update_vma_map, restored, [main:] seized, resume, detached, after_exit. Returns -1 where
-// the operation must fail, else 0.
+// restore_ext_file, update_vma_map, restored, [main:] seized, first_resumed, resume, detached, after_exit.
+// Returns -1 where the operation must fail, else 0.
 int step(const Options& options, const char* name);
 
 // setns(CLONE_NEWNS) into the namespace we are in, which CRIU does while plugin threads may live: the kernel

@@ -110,12 +110,18 @@ int restore_tree(const Options& options, const std::vector<pid_t>& tasks, std::v
   for (unsigned i = 0; i < tasks.size(); ++i) {
     if (seized[i].seize(tasks[i]) != 0) return -1;
   }
+  // From here on a task that is let go runs, whoever lets it go: we, or the kernel when we are dead.
+  for (unsigned i = 0; i < tasks.size(); ++i) {
+    g_shared[i].go = 1;
+    futex_wake(g_shared[i].go);
+  }
   if (step(options, "seized") != 0) return -1;
-  for (const pid_t task : tasks) {
-    const int resumed = run_pid_hook(kResumeDevicesLate, task);
+  for (unsigned i = 0; i < tasks.size(); ++i) {
+    const int resumed = run_pid_hook(kResumeDevicesLate, tasks[i]);
     if (resumed < 0 && resumed != kNotSupported) {
       log_line(kDebug, "restore late stage hook for external devices failed\n");  // and nothing else
     }
+    if (i == 0 && step(options, "first_resumed") != 0) return -1;
   }
   if (step(options, "resume") != 0) return -1;
   // The detach of a killed task fails; so does the restore then.
@@ -125,11 +131,6 @@ int restore_tree(const Options& options, const std::vector<pid_t>& tasks, std::v
     return -1;
   }
   for (unsigned i = 0; i < tasks.size(); ++i) {
-    g_shared[i].go = 1;
-    futex_wake(g_shared[i].go);
-  }
-  // Until they say so they would still die with us.
-  for (unsigned i = 0; i < tasks.size(); ++i) {
     if (!wait_while(i, kTaskRestored, kTaskFree)) return -1;
   }
   return 0;
@@ -137,9 +138,10 @@ int restore_tree(const Options& options, const std::vector<pid_t>& tasks, std::v
 
 // Forks a task for each of the tree. False when one could not be forked.
 bool fork_tasks(const Options& options, std::vector<pid_t>* tasks) {
+  const pid_t main = ::getpid();
   for (unsigned i = 0; i < g_tasks; ++i) {
     const pid_t task = fork_task();
-    if (task == 0) restore_task(options, i, g_shared[i]);
+    if (task == 0) restore_task(options, main, i, g_shared[i]);
     if (task < 0) return false;
     tasks->push_back(task);
   }
@@ -150,6 +152,13 @@ bool fork_tasks(const Options& options, std::vector<pid_t>* tasks) {
 
 void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t value) {
   (void)::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAIT, value, nullptr, nullptr, 0);
+}
+
+bool futex_wait_a_moment(std::atomic<std::uint32_t>& word, std::uint32_t value) {
+  constexpr timespec kMoment{0, 100'000'000};
+  (void)::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAIT, value, &kMoment, nullptr,
+                  0);
+  return word != value;
 }
 
 void futex_wake(std::atomic<std::uint32_t>& word) {

@@ -7,7 +7,6 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -259,9 +258,7 @@ int first_free_task_fd() {
   return number;
 }
 
-void restore_task(const Options& options, unsigned number, RestoreShared& shared) {
-  // A task whose main process died must not stay behind, half restored.
-  (void)::prctl(PR_SET_PDEATHSIG, SIGKILL);
+void restore_task(const Options& options, pid_t main, unsigned number, RestoreShared& shared) {
   struct sigaction action {};
   action.sa_handler = child_ended;
   (void)::sigaction(SIGCHLD, &action, nullptr);
@@ -269,14 +266,16 @@ void restore_task(const Options& options, unsigned number, RestoreShared& shared
 
   shared.task = kTaskRestored;
   futex_wake(shared.task);
-  while (shared.go == 0) futex_wait(shared.go, 0);
+  // CRIU's tasks wait on when it is dead. These end, so that one that does not is stuck in the plugin.
+  while (!futex_wait_a_moment(shared.go, 0)) {
+    if (::getppid() != main) ::_exit(1);
+  }
 
   action.sa_handler = SIG_DFL;
   (void)::sigaction(SIGCHLD, &action, nullptr);
   sigset_t none;
   ::sigemptyset(&none);
   (void)::sigprocmask(SIG_SETMASK, &none, nullptr);
-  (void)::prctl(PR_SET_PDEATHSIG, 0);
   shared.task = kTaskFree;
   futex_wake(shared.task);
   for (int type = 1; type <= kHostVersion.last_service_fd; ++type) close_service(type);

@@ -2,7 +2,10 @@
 // Several processes with GPU state of their own on the same GPUs, in all four hosts: their contents flow at
 // once where the host lets them, within one GPU's staging memory, and what is wrong with one keeps all from
 // running.
+#include <poll.h>
 #include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
@@ -74,6 +77,15 @@ class TreeTest : public PluginTest {
       for (const std::string command : {"check", "work", "check"})
         EXPECT_TRUE(task.ask(command).starts_with("ok " + command)) << task.pid();
     }
+  }
+
+  // After a restore that failed or died: no task has said a word, and the same images restore.
+  void expect_none_ran_and_restore() {
+    wait_until_gpus_are_free();
+    for (FifoSubject& task : tasks_) EXPECT_FALSE(task.has_spoken());
+    ASSERT_EQ(restore_tree(), 0) << scene_.log();
+    for (FifoSubject& task : tasks_) EXPECT_TRUE(task.hear().starts_with("ok check"));
+    quit_all();
   }
 
   void quit_all() {
@@ -229,11 +241,98 @@ TEST_P(TreeTest, ATaskThatDiesBeforeItRunsTakesAllWithIt) {
   host.release_control();
   EXPECT_EQ(host.wait(), 1) << scene_.log();
   for (FifoSubject& task : tasks_) EXPECT_FALSE(task.has_spoken());
-  wait_until_gpus_are_free();
-  ASSERT_EQ(restore_tree(), 0) << scene_.log();
-  for (FifoSubject& task : tasks_) EXPECT_TRUE(task.hear().starts_with("ok check"));
+  expect_none_ran_and_restore();
 }
 
+// One of its tasks may be refused by the KFD when others have been resumed.
+TEST_P(TreeTest, ATaskThatCannotBeResumedKeepsAllFromRunning) {
+  ASSERT_NO_FATAL_FAILURE(dump_tree());
+  for (FifoSubject& task : tasks_) task.say("check");
+  scene_.control().inject({.nr = kCriuNr, .op = static_cast<int>(kResume), .error = EINVAL, .skip = 2});
+  EXPECT_EQ(restore_tree(), 1);
+  scene_.control().clear_faults();
+  expect_none_ran_and_restore();
+}
+
+// What is left of a restore whose main process is killed ends, and none of it runs.
+class KilledRestoreTest : public TreeTest {
+ protected:
+  Program start_restore(const std::string& hold, std::uint64_t bytes_per_second = kSlowBytesPerSecond) {
+    EXPECT_NO_FATAL_FAILURE(dump_tree());
+    for (FifoSubject& task : tasks_) task.say("check");
+    scene_.control().clear_trace();
+    fences_before_ = scene_.control().fences_made(0);
+    (void)scene_.log();
+    set_rate(bytes_per_second);
+    Program host = scene_.start_host(version(), "restore", {"--hold", hold});
+    EXPECT_EQ(host.hear_control(), hold) << scene_.log();
+    return host;
+  }
+  void wait_until_contents_flow() {
+    while (scene_.control().fences_made(0) == fences_before_) (void)::sched_yield();
+  }
+  void kill_and_expect_nothing_left(Program& host) {
+    scene_.control().between_calls([&] { host.kill(); });
+    scene_.control().release_hung_fences();
+    scene_.control().clear_faults();
+    set_rate(0);
+    expect_none_ran_and_restore();
+  }
+  pid_t first_task_of(const Program& host) const {
+    const std::string pid = std::to_string(host.pid());
+    return std::atoi(read_file("/proc/" + pid + "/task/" + pid + "/children").c_str());
+  }
+
+ private:
+  std::uint64_t fences_before_ = 0;
+};
+
+TEST_P(KilledRestoreTest, WhileContentsFlow) {
+  Program host = start_restore("post_forking");
+  wait_until_contents_flow();
+  kill_and_expect_nothing_left(host);
+}
+
+TEST_P(KilledRestoreTest, WhileTasksAskForTheirContents) {
+  Program host = start_restore("forked");  // there is no content server yet, and tasks wait for it
+  while (scene_.control().criu_calls(kRestoreOp) < kTasks) (void)::sched_yield();
+  kill_and_expect_nothing_left(host);
+}
+
+// The tasks stand still, one step before they run, while the hook waits for their contents.
+TEST_P(KilledRestoreTest, InResumeDevicesLate) {
+  if (hooks() < 13) GTEST_SKIP() << "this host has no content server: the hook waits for nothing";
+  Program host = start_restore("seized");
+  // Their last fences, too, are still to come then.
+  for (const unsigned gpu : {0U, 1U}) scene_.control().hang_fence(gpu, 0);
+  host.release_control();
+  while (!scene_.has_logged("restore: ")) (void)::sched_yield();  // it waits: that is its progress
+  kill_and_expect_nothing_left(host);
+}
+
+TEST_P(KilledRestoreTest, AfterOneTaskWasResumed) {
+  Program host = start_restore("first_resumed", 0);
+  kill_and_expect_nothing_left(host);
+}
+
+TEST_P(KilledRestoreTest, ATaskThatIsKilledInRestoreExtFileTakesAllWithIt) {
+  Program host = start_restore("forked");
+  while (scene_.control().criu_calls(kRestoreOp) < kTasks) (void)::sched_yield();
+  const pid_t first = first_task_of(host);
+  ASSERT_GT(first, 0);
+  const UniqueFd task(static_cast<int>(::syscall(SYS_pidfd_open, first, 0)));
+  scene_.control().between_calls([&] {
+    EXPECT_EQ(::kill(first, SIGKILL), 0);
+    pollfd dead{task.get(), POLLIN, 0};
+    EXPECT_EQ(TEMP_FAILURE_RETRY(::poll(&dead, 1, -1)), 1);
+  });
+  set_rate(0);
+  host.release_control();
+  EXPECT_EQ(host.wait(), 1) << scene_.log();
+  expect_none_ran_and_restore();
+}
+
+INSTANTIATE_TEST_SUITE_P(Hosts, KilledRestoreTest, ::testing::ValuesIn(kVersions), name_of_version);
 INSTANTIATE_TEST_SUITE_P(Hosts, TreeTest, ::testing::ValuesIn(kVersions), name_of_version);
 
 }  // namespace

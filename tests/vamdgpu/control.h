@@ -9,6 +9,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -168,6 +169,10 @@ class Control {
   // How many calls and fences were hit by injected faults so far.
   std::uint64_t faults_hit() const;
   std::string last_engine_fault() const;  // why the last failed job failed, for messages
+
+  // Runs `body` while no program on a machine in a directory is in the middle of a device call. What `body`
+  // kills, and sees dead, has died between two calls: a kernel would not let it die inside one.
+  void between_calls(const std::function<void()>& body);
 
   // ---- what happened
   std::vector<TracedCall> trace() const;  // the last 16384 calls, oldest first

@@ -55,11 +55,11 @@ TEST(ContentChannel, CarriesARequestOfSeveralMessagesWithItsFds) {
   Result<void> handed = Error{};
   std::thread task([&] { handed = hand_over(shared.task.get(), request); });
   auto channel = accept_channel(shared.server.get());
-  while (!channel && channel.error().err == EAGAIN) channel = accept_channel(shared.server.get());
   ASSERT_TRUE(channel.ok()) << channel.error().what;
   const auto received = receive_request(channel->get());
   ASSERT_TRUE(received.ok()) << received.error().what;
   ASSERT_TRUE(send_reply(channel->get(), Error{0, {}}).ok());
+  EXPECT_TRUE(receive_handover(channel->get()).ok());
   task.join();
   EXPECT_TRUE(handed.ok());
   EXPECT_EQ(received->id, 42);
@@ -86,7 +86,6 @@ TEST(ContentChannel, TheServersRefusalReachesTheTask) {
   Result<void> handed;
   std::thread task([&] { handed = hand_over(shared.task.get(), request); });
   auto channel = accept_channel(shared.server.get());
-  while (!channel && channel.error().err == EAGAIN) channel = accept_channel(shared.server.get());
   ASSERT_TRUE(channel.ok());
   ASSERT_TRUE(receive_request(channel->get()).ok());
   ASSERT_TRUE(send_reply(channel->get(), Error{EMFILE, "too many"}).ok());
@@ -102,7 +101,6 @@ TEST(ContentChannel, AServerThatDiesIsAnErrorAndNotAHang) {
   const ContentRequest request = sample_request(1);
   std::thread task([&] { handed = hand_over(shared.task.get(), request); });
   auto channel = accept_channel(shared.server.get());
-  while (!channel && channel.error().err == EAGAIN) channel = accept_channel(shared.server.get());
   ASSERT_TRUE(channel.ok());
   channel->reset();
   task.join();
@@ -116,9 +114,29 @@ TEST(ContentChannel, AServerThatNeverStartsIsGivenUp) {
   EXPECT_EQ(handed.error().err, EAGAIN);
 }
 
-TEST(ContentChannel, NothingPendingIsEagain) {
+TEST(ContentChannel, AServerThatIsShutDownIsGivenUpAtOnce) {
   const Channel shared;
-  EXPECT_EQ(accept_channel(shared.server.get()).error().err, EAGAIN);
+  ASSERT_EQ(shutdown(shared.server.get(), SHUT_RDWR), 0);
+  EXPECT_FALSE(hand_over(shared.task.get(), sample_request(1)).ok());
+  EXPECT_EQ(accept_channel(shared.server.get()).error().err, ECONNRESET);
+}
+
+TEST(ContentChannel, ATaskThatGoesWithoutAHandoverHasNotHandedOver) {
+  Channel channel;
+  ASSERT_TRUE(send_reply(channel.server.get(), Error{0, {}}).ok());
+  channel.task.reset();
+  EXPECT_FALSE(receive_handover(channel.server.get()).ok());
+}
+
+// Whoever of the two sees that the handover failed, the other sees it, too.
+TEST(ContentChannel, AHandoverThatComesTooLateIsRefused) {
+  const Channel channel;
+  const timeval soon{0, 1};
+  ASSERT_EQ(setsockopt(channel.server.get(), SOL_SOCKET, SO_RCVTIMEO, &soon, sizeof soon), 0);
+  EXPECT_FALSE(receive_handover(channel.server.get()).ok());
+  const std::uint64_t anything = 0;
+  EXPECT_EQ(send(channel.task.get(), &anything, sizeof anything, MSG_NOSIGNAL), -1);
+  EXPECT_EQ(errno, EPIPE);
 }
 
 TEST(ContentChannel, AHelloWithoutFdOrOfAnotherSizeIsRefused) {

@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: MIT
 // A tree of processes, each with GPU state of its own on the same two GPUs, below a parent that has none: all
-// of it comes back, the processes' contents flow at once, and what is wrong with one keeps all from running.
+// of it comes back, the processes' contents flow at once, and what is wrong with one, or with criu, keeps all
+// from running.
+#include <signal.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+
+#include <algorithm>
 #include <list>
 
 #include "scenario.h"
@@ -13,6 +19,17 @@ namespace {
 constexpr unsigned kProcesses = 4;
 constexpr std::uint64_t kSlowBytesPerSecond =
     8 << 20;  // so that contents take seconds, however fast the guest is
+
+constexpr std::uint32_t kCriuNr = 0x22;
+constexpr std::uint32_t kResume = 4;
+constexpr unsigned kResumeDevicesLate = 9;  // hook (criu-plugin.h)
+
+const Strings kProcess = {"--gpus", "2", "--vram", "6M", "--gtt", "1M", "--run-queues"};
+
+// Where it is restored, but not yet by criu's last, small program, which has no plugin.
+bool is_in_plugin(pid_t pid) {
+  return read_file("/proc/" + std::to_string(pid) + "/maps").find("amdgpu_plugin.so") != std::string::npos;
+}
 
 class Tree : public Scenario {
  protected:
@@ -71,6 +88,38 @@ class Tree : public Scenario {
     }
   }
 
+  // A task that runs for a moment answers.
+  void ask_all() {
+    for (GuestSubject& task : tasks_) task.say("check");
+  }
+  void dump_and_ask() {
+    ASSERT_NO_FATAL_FAILURE(start_tree(kProcess));
+    ASSERT_TRUE(dump_tree().good());
+    ask_all();
+  }
+
+  // A criu whose first task's contents are on their way.
+  pid_t start_slow_restore() {
+    slow_down();
+    const std::uint64_t fences = control().fences_made(0);
+    const pid_t criu = vm_test::start(criu_->command("restore", images(), {"-d"}));
+    EXPECT_TRUE(eventually([&] {
+      return control().process(tasks_.front().pid()).has_value() && control().fences_made(0) > fences;
+    })) << "no contents flow";
+    return criu;
+  }
+
+  void expect_never_ran() {
+    EXPECT_TRUE(eventually([] { return living_children().empty(); }, Seconds(20))) << "a task lives";
+    for (GuestSubject& task : tasks_) EXPECT_FALSE(task.has_spoken()) << "a task ran";
+  }
+  // Once the cause is gone, the questions that waited all the time are answered.
+  void expect_restores_now() {
+    ASSERT_TRUE(criu_->restore(images()).good());
+    for (GuestSubject& task : tasks_) EXPECT_EQ(task.hear().rfind("ok check", 0), 0U);
+    quit_all();
+  }
+
   void quit_all() {
     for (GuestSubject& task : tasks_) {
       EXPECT_EQ(task.ask("quit"), "ok quit");
@@ -87,8 +136,6 @@ class Tree : public Scenario {
   std::list<GuestSubject> tasks_;
   pid_t root_ = 0;
 };
-
-const Strings kProcess = {"--gpus", "2", "--vram", "6M", "--gtt", "1M", "--run-queues"};
 
 TEST_F(Tree, OfFourProcessesOnTwoGpusComesBackWhole) {
   ASSERT_NO_FATAL_FAILURE(start_tree(kProcess));
@@ -161,16 +208,90 @@ TEST_F(Tree, WithACorruptBlockInOneProcessNeverRuns) {
   ASSERT_FALSE(pages.empty());
   const std::uint64_t middle = std::filesystem::file_size(pages) / 2;
   test::flip_byte(pages, middle);
-  for (GuestSubject& task : tasks_) task.say("check");  // a task that runs for a moment answers
+  ask_all();
   const CriuRun run = criu_->restore(images());
   EXPECT_NE(run.status, 0);
   EXPECT_TRUE(run.said(pages.filename().string()));
-  EXPECT_TRUE(eventually([] { return living_children().empty(); }, Seconds(20))) << "a task lives";
-  for (GuestSubject& task : tasks_) EXPECT_FALSE(task.has_spoken()) << "a task ran";
+  ASSERT_NO_FATAL_FAILURE(expect_never_ran());
   test::flip_byte(pages, middle);
-  ASSERT_TRUE(criu_->restore(images()).good());
-  for (GuestSubject& task : tasks_) EXPECT_EQ(task.hear().rfind("ok check", 0), 0U);
-  quit_all();
+  expect_restores_now();
+}
+
+TEST_F(Tree, OfWhichOneCannotBeResumedNeverRuns) {
+  ASSERT_NO_FATAL_FAILURE(dump_and_ask());
+  control().inject({.nr = kCriuNr, .op = kResume, .error = EINVAL, .skip = 2});
+  EXPECT_NE(criu_->restore(images()).status, 0);
+  control().clear_faults();
+  ASSERT_NO_FATAL_FAILURE(expect_never_ran());
+  expect_restores_now();
+}
+
+TEST_F(Tree, OfWhichOneIsKilledWhileContentsFlowNeverRuns) {
+  ASSERT_NO_FATAL_FAILURE(dump_and_ask());
+  const pid_t criu = start_slow_restore();
+  ASSERT_EQ(::kill(tasks_.front().pid(), SIGKILL), 0);
+  const auto status = wait_for(criu);
+  ASSERT_TRUE(status.has_value()) << "criu restore hangs";
+  EXPECT_NE(status, 0);
+  full_speed();
+  ASSERT_NO_FATAL_FAILURE(expect_never_ran());
+  expect_restores_now();
+}
+
+// ---- criu killed while it restores. What is left of the tree waits for criu for ever, or is dead; it does
+// not run.
+
+TEST_F(Tree, WhoseCriuIsKilledWhileContentsFlowNeverRuns) {
+  ASSERT_NO_FATAL_FAILURE(dump_and_ask());
+  kill_and_reap(start_slow_restore());
+  full_speed();
+  EXPECT_TRUE(eventually([&] {
+    return std::none_of(tasks_.begin(), tasks_.end(),
+                        [](const GuestSubject& task) { return is_in_plugin(task.pid()); });
+  })) << "a task waits in the plugin";
+  for (const pid_t left : living_children()) (void)::kill(left, SIGKILL);
+  ASSERT_NO_FATAL_FAILURE(expect_never_ran());
+  expect_restores_now();
+}
+
+// All tasks stand still one step before they run, and the kernel lets them go when their tracer dies.
+class TreeWhoseCriuIsKilled : public Tree {
+ protected:
+  void expect_nothing_runs_after(const std::vector<std::function<bool(const SystemCall&)>>& way) {
+    {
+      StoppedCriu criu(criu_->command("restore", images(), {"-d"}));
+      for (const auto& step : way) ASSERT_TRUE(criu.run_until(step)) << "criu ended before that point";
+    }  // killed
+    full_speed();
+    ASSERT_NO_FATAL_FAILURE(expect_never_ran());
+    expect_restores_now();
+  }
+};
+
+TEST_F(TreeWhoseCriuIsKilled, WhileTheHookWaitsForContentsNeverRuns) {
+  if (!criu_traits().has_content_server) GTEST_SKIP() << "this criu's hook waits for no contents";
+  ASSERT_NO_FATAL_FAILURE(dump_and_ask());
+  slow_down();
+  // The shell, too.
+  const auto held = [left = kProcesses + 1](const SystemCall& call) mutable {
+    return !call.entering && call.number == SYS_ptrace && call.arguments[0] == PTRACE_SETOPTIONS &&
+           call.arguments[3] == PTRACE_O_EXITKILL && --left == 0;
+  };
+  const auto waiting = [](const SystemCall& call) { return call.entering && call.number == SYS_futex; };
+  expect_nothing_runs_after({before_hook(kResumeDevicesLate), held, waiting});
+}
+
+TEST_F(TreeWhoseCriuIsKilled, BeforeAnyTaskIsResumedNeverRuns) {
+  ASSERT_NO_FATAL_FAILURE(dump_and_ask());
+  expect_nothing_runs_after({before_hook(kResumeDevicesLate), criu_op(kResume, true)});
+}
+
+TEST_F(TreeWhoseCriuIsKilled, WhenOneTaskIsResumedNeverRuns) {
+  ASSERT_NO_FATAL_FAILURE(dump_and_ask());
+  const auto resumed = [left = criu_op(kResume, false)](const SystemCall& call) {
+    return left(call) && call.result == 0;
+  };
+  expect_nothing_runs_after({before_hook(kResumeDevicesLate), resumed});
 }
 
 }  // namespace

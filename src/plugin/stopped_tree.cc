@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: MIT
+#include "plugin/stopped_tree.h"
+
+#include <signal.h>
+#include <sys/ptrace.h>
+
+#include <cerrno>
+#include <string>
+
+#include "kfd/processes.h"
+
+namespace sluice::plugin {
+
+Result<StoppedTree> StoppedTree::find() {
+  StoppedTree tree;
+  SLUICE_TRY_ASSIGN(tree.tasks_, kfd::traced_processes());
+  tree.waiting_ = tree.tasks_;
+  return tree;
+}
+
+// The options that CRIU has set are for stops that lie behind; it detaches next.
+Result<void> StoppedTree::hold() const {
+  return set_options(PTRACE_O_EXITKILL);
+}
+
+Result<void> StoppedTree::set_options(unsigned long options) const {
+  for (const pid_t task : tasks_) {
+    if (::ptrace(PTRACE_SETOPTIONS, task, nullptr, options) == 0) continue;
+    const std::string who = "process " + std::to_string(task);
+    if (errno == ESRCH) return Error{ESRCH, who + " has died while it was restored"};
+    return make_error(errno, "ptrace of " + who);
+  }
+  return {};
+}
+
+void StoppedTree::kill() const {
+  for (const pid_t task : tasks_) (void)::kill(task, SIGKILL);
+}
+
+void StoppedTree::ready(pid_t pid) {
+  if (std::erase(waiting_, pid) == 0 || !waiting_.empty()) return;
+  (void)set_options(0);  // a task that is dead by now CRIU finds when it detaches
+}
+
+}  // namespace sluice::plugin

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: MIT
+// The content server when things go wrong: what was not handed over is the task's, untouched, and no failure
+// of the restore; what was, is the server's, and its failure the restore's. There are no images here:
+// contents that begin fail, which tells whether any have begun.
+#include "plugin/content_server.h"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <pthread.h>
+#include <sys/mman.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <new>
+
+#include "support/temp_dir.h"
+
+namespace {
+
+sluice::UniqueFd g_tasks_end;  // of the server's socket
+constexpr int kNever = -1;
+std::atomic<int> g_fail_thread{kNever};      // as many threads are made, and one is not
+std::atomic<int> g_fail_allocation{kNever};  // the same of allocations, but for those of the test's thread
+thread_local bool t_is_test = false;
+
+// Whether this is the one that fails. Once.
+bool is_the_one(std::atomic<int>& left) {
+  return left.load() != kNever && left.fetch_sub(1) == 0;
+}
+
+}  // namespace
+
+// The host.
+extern "C" int fdstore_add(int fd);
+extern "C" int fdstore_add(int fd) {
+  g_tasks_end.reset(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+  return 0;
+}
+
+extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*body)(void*),
+                              void* argument) noexcept {
+  static const auto next = reinterpret_cast<decltype(&pthread_create)>(dlsym(RTLD_NEXT, "pthread_create"));
+  return is_the_one(g_fail_thread) ? EAGAIN : next(thread, attributes, body, argument);
+}
+
+void* operator new(std::size_t bytes) {
+  if (!t_is_test && is_the_one(g_fail_allocation)) throw std::bad_alloc();
+  void* memory = std::malloc(bytes != 0 ? bytes : 1);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+
+namespace sluice::plugin {
+namespace {
+
+ContentRequest request() {
+  ContentRequest request;
+  request.id = 7;
+  for (const std::uint32_t gpu_id : {0x5759U, 0x1234U}) {
+    GpuContents gpu;
+    gpu.gpu_id = gpu_id;
+    gpu.bos.push_back({4096, 0x100000, UniqueFd(memfd_create("bo", MFD_CLOEXEC)), 0});
+    request.gpus.push_back(std::move(gpu));
+  }
+  return request;
+}
+
+class ContentServerTest : public ::testing::Test {
+ protected:
+  ContentServerTest() {
+    t_is_test = true;
+    make_server();
+  }
+  ~ContentServerTest() override {
+    g_fail_thread = kNever;
+    g_fail_allocation = kNever;
+  }
+
+  void make_server() {
+    auto made = ContentServer::make(Config(), 2);
+    server_ = std::move(*made);
+  }
+  bool hand_over() { return plugin::hand_over(g_tasks_end.get(), request()).ok(); }
+
+  test::TempDir images_;
+  std::unique_ptr<ContentServer> server_;
+};
+
+TEST_F(ContentServerTest, WhatWasHandedOverIsTheRestores) {
+  ASSERT_TRUE(server_->start(images_.fd()).ok());
+  EXPECT_TRUE(hand_over());
+  const auto joined = server_->join(nullptr);
+  ASSERT_FALSE(joined.ok());
+  EXPECT_EQ(server_->join(nullptr).error().what, joined.error().what);
+}
+
+TEST_F(ContentServerTest, ATaskThatDoesNotWaitForTheReplyKeepsItsContents) {
+  EXPECT_FALSE(plugin::hand_over(g_tasks_end.get(), request(), std::chrono::seconds(1)).ok());
+  ASSERT_TRUE(server_->start(images_.fd()).ok());  // too late: the request is there, the task is not
+  EXPECT_TRUE(server_->join(nullptr).ok());
+  EXPECT_EQ(server_->take_log_lines().size(), 1U);
+}
+
+TEST_F(ContentServerTest, AServerThatCannotStartTurnsTasksAway) {
+  g_fail_thread = 0;
+  EXPECT_EQ(server_->start(images_.fd()).error().err, EAGAIN);
+  EXPECT_FALSE(hand_over());
+  EXPECT_TRUE(server_->join(nullptr).ok());
+}
+
+TEST_F(ContentServerTest, AThreadThatCannotBeMadeLeavesTheContentsToTheTask) {
+  for (int lane = 0; lane < 2; ++lane) {
+    SCOPED_TRACE(lane);
+    make_server();
+    ASSERT_TRUE(server_->start(images_.fd()).ok());
+    g_fail_thread = lane;
+    EXPECT_FALSE(hand_over());
+    EXPECT_TRUE(server_->join(nullptr).ok());
+  }
+}
+
+TEST_F(ContentServerTest, ACancelledOneDoesNotWait) {
+  ASSERT_TRUE(server_->start(images_.fd()).ok());
+  EXPECT_TRUE(hand_over());
+  server_->cancel();
+  EXPECT_FALSE(server_->join(nullptr).ok());
+}
+
+// Wherever memory runs out once: the contents are either handed over and the server's, or they are not and
+// have not begun.
+TEST_F(ContentServerTest, EveryAllocation) {
+  bool all_tried = false;
+  for (int nth = 0; !all_tried; ++nth) {
+    SCOPED_TRACE(nth);
+    make_server();
+    ASSERT_TRUE(server_->start(images_.fd()).ok());
+    g_fail_allocation = nth;
+    const bool handed = hand_over();
+    EXPECT_NE(handed, server_->join(nullptr).ok());
+    all_tried = g_fail_allocation.exchange(kNever) >= 0;
+  }
+}
+
+}  // namespace
+}  // namespace sluice::plugin
