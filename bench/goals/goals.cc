@@ -80,6 +80,14 @@ const std::vector<Goal>& goals() {
        {{"scale", "one disk", "ratio", Side::AtLeast, 0.97, "ratio"},
         {"scale", "one disk", "unfairness", Side::AtMost, 5, "%"},
         {"scale", "independent sinks", "ratio", Side::AtLeast, 0.95, "ratio"}}},
+      {12,
+       "streams at the speed of a splice loop",
+       {{"stream", "dump, to the disk", "ratio", Side::AtLeast, 0.90, "ratio"},
+        {"stream", "dump, to a program", "ratio", Side::AtLeast, 0.90, "ratio"},
+        {"stream", "restore, from the disk", "ratio", Side::AtLeast, 0.90, "ratio"},
+        {"stream", "restore, from a program", "ratio", Side::AtLeast, 0.90, "ratio"},
+        {"stream", "dump, to the disk", "beyond the pools", Side::AtMost, 64, "MiB"},
+        {"stream", "restore, from the disk", "beyond the pools", Side::AtMost, 64, "MiB"}}},
   };
   return kGoals;
 }

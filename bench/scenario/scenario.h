@@ -49,6 +49,7 @@ Result<Report> run_bubble(const BenchOptions& options);
 Result<Report> run_engine(const BenchOptions& options);
 Result<Report> run_memory(const BenchOptions& options);
 Result<Report> run_small(const BenchOptions& options);
+Result<Report> run_stream(const BenchOptions& options);
 Result<Report> run_scale(const BenchOptions& options);
 
 }  // namespace sluice::bench

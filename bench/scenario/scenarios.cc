@@ -18,6 +18,7 @@ std::span<const Scenario> scenarios() {
       {"engine", "the engine's own time per chunk, and the checksum beside bare sums", run_engine},
       {"memory", "a BO of 1 TiB under a limit of 128 MiB; rates by size of pool and chunk", run_memory},
       {"small", "many small BOs beside one large", run_small},
+      {"stream", "through a pipe, beside a splice loop", run_stream},
       {"scale", "64 lanes on one disk and 8 on sinks of their own, beside one lane", run_scale},
   });
   return kAll;

@@ -134,6 +134,7 @@ void Pipeline::fail(Error error) {
   if (failed_) return;
   failed_ = true;
   error_ = std::move(error);
+  for (Stage* const stage : route_) stage->abandon();
 }
 
 void Pipeline::check_invariants() const {

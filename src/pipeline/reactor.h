@@ -34,6 +34,9 @@ struct Op {
   std::uint32_t stalled = 0;  // completions in a row that brought nothing
 };
 
+// In place of an offset: the fd is a stream and has none.
+inline constexpr std::uint64_t kStream = UINT64_MAX;
+
 struct Completion {
   Op* op = nullptr;
   std::int32_t result = 0;  // bytes or 0, else -errno
@@ -43,8 +46,10 @@ class Reactor {
  public:
   virtual ~Reactor() = default;
 
-  // pread / pwrite of `buffer` at `offset`. May come back short. The buffer must stay valid and untouched
-  // until the completion. Alignment rules of O_DIRECT are the caller's.
+  // pread / pwrite of `buffer` at `offset`, or, with kStream, a read / write of a stream: a pipe whose end
+  // has O_NONBLOCK and polls ready (with nothing to do it may come back with -EAGAIN, or hold on to the Op
+  // until there is). May come back short. The buffer must stay valid and untouched until the completion.
+  // Alignment rules of O_DIRECT are the caller's.
   virtual void read(Op& op, int fd, std::span<std::byte> buffer, std::uint64_t offset) = 0;
   virtual void write(Op& op, int fd, std::span<const std::byte> buffer, std::uint64_t offset) = 0;
 
@@ -54,6 +59,8 @@ class Reactor {
   // Completes with 0 when `fd` polls readable, -ETIME when that takes longer than `timeout`. The fd stays the
   // caller's. For a sync_file "readable" means signalled, not succeeded.
   virtual void poll_readable(Op& op, int fd, std::chrono::nanoseconds timeout) = 0;
+  // The same for writable. A pipe whose other end is gone is both.
+  virtual void poll_writable(Op& op, int fd, std::chrono::nanoseconds timeout) = 0;
 
   // Completes with `result` without touching anything: how a stage that works inline reports.
   virtual void post(Op& op, std::int32_t result) = 0;

@@ -38,6 +38,10 @@ class Stage {
   // completions here and the stage must not start new work for them beyond what it needs to come to rest.
   virtual Result<Progress> advance(Slot& slot, Op& op, std::int32_t result) = 0;
 
+  // Once, when the lane has failed: what still waits for somebody outside the machine's own devices, as for
+  // the other end of a pipe, must come to rest without him, soon. No more submit() follows.
+  virtual void abandon() {}
+
   // Once, after the last chunk passed every stage, and only if nothing failed: sync, truncate, compare
   // totals.
   virtual Result<void> finish() { return {}; }

@@ -72,9 +72,9 @@ struct Request {
     const auto at = static_cast<off_t>(offset);
     switch (kind) {
       case Kind::Read:
-        return ::pread(fd, data, bytes, at);
+        return offset == kStream ? ::read(fd, data, bytes) : ::pread(fd, data, bytes, at);
       case Kind::Write:
-        return ::pwrite(fd, data, bytes, at);
+        return offset == kStream ? ::write(fd, data, bytes) : ::pwrite(fd, data, bytes, at);
       case Kind::SyncData:
         return ::fdatasync(fd);
     }
@@ -85,6 +85,7 @@ struct Request {
 struct PollRequest {
   Op* op = nullptr;
   int fd = -1;
+  short events = 0;
   std::uint64_t deadline_ns = kNever;
 };
 
@@ -187,7 +188,7 @@ void ThreadReactor::Impl::poll_loop() {
     std::uint64_t deadline_ns = kNever;
     fds.clear();
     for (const PollRequest& request : active) {
-      fds.push_back(pollfd{request.fd, POLLIN, 0});
+      fds.push_back(pollfd{request.fd, request.events, 0});
       deadline_ns = std::min(deadline_ns, request.deadline_ns);
     }
     fds.push_back(pollfd{wake.get(), POLLIN, 0});
@@ -267,13 +268,21 @@ void ThreadReactor::sync_data(Op& op, int fd) {
 }
 
 void ThreadReactor::poll_readable(Op& op, int fd, std::chrono::nanoseconds timeout) {
+  poll(op, fd, POLLIN, timeout);
+}
+
+void ThreadReactor::poll_writable(Op& op, int fd, std::chrono::nanoseconds timeout) {
+  poll(op, fd, POLLOUT, timeout);
+}
+
+void ThreadReactor::poll(Op& op, int fd, short events, std::chrono::nanoseconds timeout) {
   if (fd < 0) return post(op, -EBADF);  // poll(2) passes over it
   start(op);
   const std::uint64_t now_ns = monotonic_ns();
   const auto wait_ns = static_cast<std::uint64_t>(std::max<std::int64_t>(timeout.count(), 0));
   {
     const std::lock_guard lock(impl_->mutex);
-    impl_->polls.push(PollRequest{&op, fd, wait_ns < kNever - now_ns ? now_ns + wait_ns : kNever});
+    impl_->polls.push(PollRequest{&op, fd, events, wait_ns < kNever - now_ns ? now_ns + wait_ns : kNever});
   }
   (void)::eventfd_write(impl_->wake.get(), 1);
 }

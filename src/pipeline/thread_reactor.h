@@ -22,6 +22,7 @@ class ThreadReactor final : public Reactor {
   void write(Op& op, int fd, std::span<const std::byte> buffer, std::uint64_t offset) override;
   void sync_data(Op& op, int fd) override;
   void poll_readable(Op& op, int fd, std::chrono::nanoseconds timeout) override;
+  void poll_writable(Op& op, int fd, std::chrono::nanoseconds timeout) override;
   void post(Op& op, std::int32_t result) override;
   Result<std::size_t> wait(std::span<Completion> out) override;  // never fails
   std::uint64_t now_ns() override;
@@ -30,6 +31,7 @@ class ThreadReactor final : public Reactor {
   struct Impl;
   explicit ThreadReactor(std::unique_ptr<Impl> impl);
   void start(Op& op);
+  void poll(Op& op, int fd, short events, std::chrono::nanoseconds timeout);
   std::unique_ptr<Impl> impl_;
 };
 

@@ -24,6 +24,7 @@ namespace {
 
 // io_uring takes no larger fixed buffer.
 constexpr std::uint64_t kMaxFixedBufferBytes = kGiB;
+static_assert(kStream == static_cast<std::uint64_t>(-1), "io_uring's offset of what has none");
 // A read or write ends at MAX_RW_COUNT (2 GiB minus a page) anyway; what is above comes back short.
 constexpr std::size_t kMaxTransferBytes = static_cast<std::size_t>(kGiB);
 // Refusals in a row (EAGAIN: no memory for a request; EBUSY: completions overflowed) with nothing of ours in
@@ -275,6 +276,14 @@ void UringReactor::sync_data(Op& op, int fd) {
 }
 
 void UringReactor::poll_readable(Op& op, int fd, std::chrono::nanoseconds timeout) {
+  poll(op, fd, POLLIN, timeout);
+}
+
+void UringReactor::poll_writable(Op& op, int fd, std::chrono::nanoseconds timeout) {
+  poll(op, fd, POLLOUT, timeout);
+}
+
+void UringReactor::poll(Op& op, int fd, unsigned events, std::chrono::nanoseconds timeout) {
   if (!start(op, 2)) return;
   Poll& poll = *impl_->free_polls.back();
   impl_->free_polls.pop_back();
@@ -283,7 +292,7 @@ void UringReactor::poll_readable(Op& op, int fd, std::chrono::nanoseconds timeou
   const auto address = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(&poll));
 
   io_uring_sqe* const poll_sqe = impl_->next_sqe();
-  io_uring_prep_poll_add(poll_sqe, fd, POLLIN);
+  io_uring_prep_poll_add(poll_sqe, fd, events);
   io_uring_sqe_set_data64(poll_sqe, address | kPollTag);
   poll_sqe->flags |= IOSQE_IO_LINK;
   io_uring_sqe* const timeout_sqe = impl_->next_sqe();

@@ -36,6 +36,7 @@ class UringReactor final : public Reactor {
   void write(Op& op, int fd, std::span<const std::byte> buffer, std::uint64_t offset) override;
   void sync_data(Op& op, int fd) override;
   void poll_readable(Op& op, int fd, std::chrono::nanoseconds timeout) override;
+  void poll_writable(Op& op, int fd, std::chrono::nanoseconds timeout) override;
   void post(Op& op, std::int32_t result) override;
   Result<std::size_t> wait(std::span<Completion> out) override;
   std::uint64_t now_ns() override;
@@ -44,6 +45,7 @@ class UringReactor final : public Reactor {
   struct Impl;
   explicit UringReactor(std::unique_ptr<Impl> impl);
   bool start(Op& op, std::size_t cqes);
+  void poll(Op& op, int fd, unsigned events, std::chrono::nanoseconds timeout);
   std::unique_ptr<Impl> impl_;
 };
 

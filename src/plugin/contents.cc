@@ -9,9 +9,11 @@
 #include "drm/sdma_copy.h"
 #include "pipeline/arena.h"
 #include "pipeline/file_set.h"
+#include "pipeline/pipe_store.h"
 #include "pipeline/units.h"
 #include "pipeline/uring_reactor.h"
 #include "plugin/image_files.h"
+#include "plugin/image_store.h"
 
 namespace sluice::plugin {
 
@@ -40,12 +42,6 @@ std::string sums_name(int id, const GpuContents& gpu) {
   return gpu.drm_minor ? drm_sums_image_name(id, *gpu.drm_minor) : sums_image_name(id, gpu.gpu_id);
 }
 
-std::vector<std::string> pages_names(int id, const GpuContents& gpu, const ImageLayout& layout) {
-  std::vector<std::string> names;
-  for (std::uint32_t file = 0; file < layout.file_count(); ++file) names.push_back(pages_name(id, gpu, file));
-  return names;
-}
-
 Result<ImageLayout> layout_of(const GpuContents& gpu, std::uint64_t chunk_bytes) {
   std::vector<std::uint64_t> sizes;
   sizes.reserve(gpu.bos.size());
@@ -55,6 +51,13 @@ Result<ImageLayout> layout_of(const GpuContents& gpu, std::uint64_t chunk_bytes)
 }
 
 }  // namespace
+
+std::vector<std::string> pages_names(int id, const GpuContents& gpu) {
+  std::vector<std::string> names;
+  const std::size_t files = gpu.drm_minor ? gpu.bos.size() : 1;
+  for (std::uint32_t file = 0; file < files; ++file) names.push_back(pages_name(id, gpu, file));
+  return names;
+}
 
 std::int64_t monotonic_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -66,15 +69,19 @@ std::int64_t monotonic_ns() {
 // on its stack, in run_lane(); what outlives the thread is here.
 struct ContentsJob::Lane {
   Lane(GpuContents contents, ImageLayout its_layout, std::uint32_t its_slots)
-      : gpu(std::move(contents)), layout(std::move(its_layout)), slots(its_slots) {}
+      : gpu(std::move(contents)),
+        layout(std::move(its_layout)),
+        slots(its_slots),
+        chunks_total(layout.chunk_count()) {}
 
   GpuContents gpu;
   ImageLayout layout;
   std::uint32_t slots;
   Sidecar sidecar;  // restore: as read; dump: filled by the lane
   bool has_sums = false;
-  std::unique_ptr<FileSetSink> sink;  // dump: finished by the lane, committed by commit()
+  std::unique_ptr<FileSetSink> sink;  // dump to files: finished by the lane, committed by commit()
   GpuOutcome outcome;
+  std::atomic<std::uint64_t> chunks_total;
   std::atomic<std::uint64_t> chunks_done{0};
   std::optional<LaneThread> thread;
 };
@@ -142,13 +149,8 @@ Result<std::unique_ptr<ContentsJob::Lane>> ContentsJob::make_lane(GpuContents gp
       sidecar.tables.push_back(SumTable::sized(layout.file_bytes(file), kSumBlockBytes));
     sidecar.bo_table_digest = gpu.bo_table_digest;
     sidecar.dump_id = dump_id_;
-  } else if (config.checksum) {
-    SLUICE_TRY_ASSIGN(has_sums, read_sidecar(gpu, layout, sidecar));
-    std::uint64_t block_bytes = 0;
-    for (const SumTable& table : sidecar.tables) block_bytes = std::max(block_bytes, table.block_bytes);
-    if (block_bytes > config.chunk_bytes) {
-      SLUICE_TRY_ASSIGN(layout, layout_of(gpu, block_bytes));
-    }
+  } else if (!streaming()) {
+    SLUICE_TRY(take_sums(gpu, layout, sidecar, has_sums));
   }
   auto lane = std::make_unique<Lane>(std::move(gpu), std::move(layout), config.slots());
   lane->sidecar = std::move(sidecar);
@@ -156,10 +158,23 @@ Result<std::unique_ptr<ContentsJob::Lane>> ContentsJob::make_lane(GpuContents gp
   return lane;
 }
 
+// Of a restore: the sums, and a layout whose chunks are whole blocks of theirs.
+Result<void> ContentsJob::take_sums(const GpuContents& gpu, ImageLayout& layout, Sidecar& sidecar,
+                                    bool& has_sums) {
+  if (!config_.checksum) return {};
+  SLUICE_TRY_ASSIGN(has_sums, read_sidecar(gpu, layout, sidecar));
+  std::uint64_t block_bytes = 0;
+  for (const SumTable& table : sidecar.tables) block_bytes = std::max(block_bytes, table.block_bytes);
+  if (block_bytes > layout.chunk_bytes()) {
+    SLUICE_TRY_ASSIGN(layout, layout_of(gpu, block_bytes));
+  }
+  return {};
+}
+
 // Whether there are sums for the lane's pages files; those that belong to another dump or table are an error.
 Result<bool> ContentsJob::read_sidecar(const GpuContents& gpu, const ImageLayout& layout, Sidecar& sidecar) {
   const std::string name = sums_name(id_, gpu);
-  auto payload = read_image(image_dir_, name);
+  auto payload = streaming() ? load_stream(name) : read_image(image_dir_, name);
   if (!payload) {
     if (payload.error().err != ENOENT) return std::move(payload).error();
     note(Level::Warning, pages_name(id_, gpu, 0) + " has no checksums (" + name +
@@ -224,6 +239,15 @@ void ContentsJob::run_and_report(Lane& lane) noexcept {
 }
 
 Result<void> ContentsJob::run_lane(Lane& lane) {
+  if (direction_ == Direction::Dump || !streaming()) return carry(lane);
+  const std::lock_guard turn(shared_.stream);
+  if (cancelled_) return Error{ECANCELED, "cancelled because another lane failed"};
+  SLUICE_TRY(take_sums(lane.gpu, lane.layout, lane.sidecar, lane.has_sums));
+  lane.chunks_total = lane.layout.chunk_count();
+  return carry(lane);
+}
+
+Result<void> ContentsJob::carry(Lane& lane) {
   const ImageLayout& layout = lane.layout;
   const auto slot_count =
       static_cast<std::uint32_t>(std::min<std::uint64_t>(lane.slots, layout.chunk_count()));
@@ -267,14 +291,22 @@ Result<void> ContentsJob::run_lane(Lane& lane) {
   const FileOptions file_options{config_.io_mode,     config_.zero_holes, config_.sync,
                                  config_.reuse_files, &shared_.disk,      lane.gpu.turn};
   std::unique_ptr<FileSetSource> source;
+  std::unique_ptr<PipeStore> pipe;
   std::array<Stage*, 3> route{};
-  if (direction_ == Direction::Dump) {
+  if (streaming()) {
+    pipe = std::make_unique<PipeStore>(
+        direction_, [this](const std::string& name) { return open_stream(name, direction_); },
+        direction_ == Direction::Dump ? lane.gpu.working_names : pages_names(id_, lane.gpu), layout,
+        *reactor);
+    route = {copy.get(), &checksum, pipe.get()};
+    if (direction_ == Direction::Restore) std::swap(route.front(), route.back());
+  } else if (direction_ == Direction::Dump) {
     lane.sink =
         std::make_unique<FileSetSink>(image_dir_, lane.gpu.working_names, layout, *reactor, file_options);
     route = {copy.get(), &checksum, lane.sink.get()};
   } else {
-    SLUICE_TRY_ASSIGN(source, FileSetSource::open(image_dir_, pages_names(id_, lane.gpu, layout), layout,
-                                                  *reactor, file_options));
+    SLUICE_TRY_ASSIGN(
+        source, FileSetSource::open(image_dir_, pages_names(id_, lane.gpu), layout, *reactor, file_options));
     route = {source.get(), &checksum, copy.get()};
   }
 
@@ -282,25 +314,24 @@ Result<void> ContentsJob::run_lane(Lane& lane) {
   SLUICE_TRY_ASSIGN(lane.outcome.stats,
                     pipeline.run([&lane](std::uint64_t done, std::uint64_t) { lane.chunks_done = done; },
                                  [this] { return cancelled_.load(); }));
-  lane.outcome.direct_io = direction_ == Direction::Dump ? lane.sink->direct() : source->direct();
+  lane.outcome.direct_io = (lane.sink && lane.sink->direct()) || (source && source->direct());
   lane.outcome.gpu_id = lane.gpu.gpu_id;
   lane.outcome.bos = lane.gpu.bos.size();
   lane.outcome.bytes = layout.all_payload_bytes();
   lane.outcome.zero_bytes = lane.outcome.stats.zero_bytes;
-  lane.outcome.io_bytes = layout.all_file_bytes() - lane.outcome.stats.zero_bytes;
+  lane.outcome.io_bytes = layout.all_file_bytes() - (pipe ? 0 : lane.outcome.stats.zero_bytes);
   lane.outcome.pinned_bytes = copy->stats().pinned_bytes;
   lane.outcome.verified = direction_ == Direction::Restore && lane.has_sums;
   return {};
 }
 
 Result<void> ContentsJob::wait(const std::function<void(const std::string&)>& report) {
-  std::uint64_t chunks_total = 0;
-  for (const auto& lane : lanes_) chunks_total += lane->layout.chunk_count();
   {
     std::unique_lock lock(mutex_);
     while (!lane_ended_.wait_for(lock, kProgressPeriod, [this] { return running_ == 0; })) {
       std::uint64_t chunks_done = 0;
-      for (const auto& lane : lanes_) chunks_done += lane->chunks_done;
+      std::uint64_t chunks_total = 0;
+      for (const auto& lane : lanes_) chunks_done += lane->chunks_done, chunks_total += lane->chunks_total;
       lock.unlock();
       if (report) {
         char line[128];
@@ -326,7 +357,7 @@ Result<void> ContentsJob::wait(const std::function<void(const std::string&)>& re
 std::vector<std::string> ContentsJob::image_names(int id) const {
   std::vector<std::string> names;
   for (const auto& lane : lanes_) {
-    std::vector<std::string> pages = pages_names(id, lane->gpu, lane->layout);
+    std::vector<std::string> pages = pages_names(id, lane->gpu);
     std::move(pages.begin(), pages.end(), std::back_inserter(names));
     names.push_back(sums_name(id, lane->gpu));
   }
@@ -335,12 +366,12 @@ std::vector<std::string> ContentsJob::image_names(int id) const {
 
 Result<void> ContentsJob::commit(int id) {
   for (const auto& lane : lanes_) {
-    std::vector<std::string> names = pages_names(id, lane->gpu, lane->layout);
+    std::vector<std::string> names = pages_names(id, lane->gpu);
     if (lane->has_sums) {
       lane->sidecar.pages_files = names;
-      SLUICE_TRY(
-          write_image(image_dir_, sums_name(id, lane->gpu), pack_sidecar(lane->sidecar), config_.sync));
+      SLUICE_TRY(save_image(sums_name(id, lane->gpu), pack_sidecar(lane->sidecar), config_.sync));
     }
+    if (!lane->sink) continue;  // streams
     lane->sink->set_names(std::move(names));
     SLUICE_TRY(lane->sink->commit());
   }

@@ -9,6 +9,9 @@
 //
 // dump:    BO table → layout → chunk → [slot] → SDMA copy → checksum → file     then sums, then rename
 // restore: file → checksum (compared before it goes on) → SDMA copy → BO
+//
+// Where the host streams, pipes stand in place of the files. A dump's lanes write side by side; a restore's
+// come one after another, each with its sidecar first.
 #pragma once
 
 #include <array>
@@ -55,13 +58,21 @@ struct GpuContents {
   std::optional<std::uint32_t> drm_minor;
   // Dump: what the pages files are called until commit(); one of this name that is there is written over
   // where the configuration says so.
+  // Those of streams are the names for good.
   std::vector<std::string> working_names;
 };
+
+// Names of the pages files under CRIU's file id, in the order of the BOs.
+std::vector<std::string> pages_names(int id, const GpuContents& gpu);
 
 // What all jobs of one dump or restore share. Outlives them.
 struct SharedByJobs {
   FairShare disk;                     // all lanes write to, or read from, one directory
   std::atomic<std::size_t> lanes{1};  // that may run at once
+  // Restore from streams: held by the lane whose files come. A streamer sends one file at a time, each to its
+  // end, and whoever opens another one waits for that; so each is opened and read to its end by one thread
+  // that waits for nobody meanwhile.
+  std::mutex stream;
 };
 
 // What became of one GPU's contents. Times in nanoseconds of CLOCK_MONOTONIC: from the start of the lane to
@@ -126,7 +137,9 @@ class ContentsJob {
               SharedByJobs& shared);
   Result<void> start(std::vector<GpuContents> gpus);
   Result<std::unique_ptr<Lane>> make_lane(GpuContents gpu);
+  Result<void> take_sums(const GpuContents& gpu, ImageLayout& layout, Sidecar& sidecar, bool& has_sums);
   Result<bool> read_sidecar(const GpuContents& gpu, const ImageLayout& layout, Sidecar& sidecar);
+  Result<void> carry(Lane& lane);
   void run_and_report(Lane& lane) noexcept;
   Result<void> run_lane(Lane& lane);
   std::string describe(const Lane& lane, const Chunk& range) const;

@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 #include <elf.h>
+#include <fcntl.h>
 #include <link.h>
 #include <unistd.h>
 
@@ -16,6 +17,7 @@ extern "C" {
 [[gnu::weak]] int criu_get_image_dir(void);
 [[gnu::weak]] int get_service_fd(int type);
 [[gnu::weak]] int find_unused_fd_pid(int pid);
+[[gnu::weak]] int img_streamer_open(char* filename, int flags);
 [[gnu::weak]] int fdstore_add(int fd);
 [[gnu::weak]] int fdstore_get(int id);
 [[gnu::weak]] int add_inventory_plugin(const char* name);
@@ -94,6 +96,13 @@ int fdstore_get(int id) {
 
 bool streaming() {
   return get_service_fd != nullptr && get_service_fd(kImageStreamerServiceFd) >= 0;
+}
+
+// The host compares the flags with those of its mode, and stops at others.
+int host_open_stream(const std::string& name, bool dump) {
+  if (img_streamer_open == nullptr) return -ENOSYS;
+  std::string copy = name;
+  return img_streamer_open(copy.data(), dump ? O_WRONLY | O_CREAT | O_TRUNC : O_RDONLY);
 }
 
 void inventory_add_self() {

@@ -97,8 +97,13 @@ int first_unused_fd(int pid);
 int fdstore_add(int fd);  // id, or -1
 int fdstore_get(int id);  // new fd, or -1
 
-// Whether the images are streamed (--stream): then there is no directory to write into.
+// Whether the images are streamed (--stream, to or from an image streamer): then there is no directory to
+// write into.
 bool streaming();
+// Our end of a pipe for the file of that name: the host asks its streamer. In any thread and any task, one at
+// a time, which the host sees to: blocks while the streamer is busy with another file. -ENOENT: restore, no
+// such file; any other negative number: no streamer any more. REQUIRES: streaming(); `dump` as in the run.
+int host_open_stream(const std::string& name, bool dump);
 
 // Inventory of plugins that an image needs (CRIU >= 4.1; elsewhere nothing happens and everything is
 // enabled).

@@ -16,6 +16,7 @@
 #include "kfd/processes.h"
 #include "kfd/uapi.h"
 #include "plugin/image_files.h"
+#include "plugin/image_store.h"
 #include "plugin/machine.h"
 #include "plugin/metadata.h"
 #include "plugin/render_maps.h"
@@ -100,14 +101,16 @@ Dumper::~Dumper() = default;
 
 Result<Answer> Dumper::accept_map(const struct stat& st) {
   if (kfd_device_ == 0) return Answer();
-  const kfd::FileClass file = kfd::classify_device(st.st_mode, st.st_rdev, kfd_device_);
-  const bool ours =
-      file.kind == kfd::FileKind::Kfd || (file.kind == kfd::FileKind::RenderNode &&
-                                          run_.topology.find_render_minor(file.render_minor) != nullptr);
-  if (!ours) return Answer();
-  if (file.kind == kfd::FileKind::Kfd) SLUICE_TRY(check_kfd_maps());
+  if (!S_ISCHR(st.st_mode) || !is_ours(st.st_rdev)) return Answer();
+  if (st.st_rdev == kfd_device_) SLUICE_TRY(check_kfd_maps());
   note_in_inventory();
   return Answer(0);
+}
+
+bool Dumper::is_ours(dev_t device) const {
+  const kfd::FileClass file = kfd::classify_device(S_IFCHR, device, kfd_device_);
+  return file.kind == kfd::FileKind::Kfd || (file.kind == kfd::FileKind::RenderNode &&
+                                             run_.topology.find_render_minor(file.render_minor) != nullptr);
 }
 
 // CRIU names no process here, but all of the tree stand still and are traced by now, so once is enough. A map
@@ -159,7 +162,7 @@ Result<Answer> Dumper::dump_file(int fd, int id) {
 // All tasks of the tree stand still from here on: what they have in the GPUs may flow, beside CRIU's own
 // dump.
 Result<void> Dumper::begin_all() {
-  if (kfd_device_ == 0 || stage_ != kStageDump || !run_.config.parallel || streaming()) return {};
+  if (kfd_device_ == 0 || stage_ != kStageDump || !run_.config.parallel) return {};
   return begin_tree();
 }
 
@@ -176,7 +179,8 @@ Result<void> Dumper::begin_tree() {
   SLUICE_TRY_ASSIGN(const std::vector<pid_t> pids, kfd::traced_processes());
   SLUICE_TRY(check_render_maps(run_.maps, run_.topology, pids));
   SLUICE_TRY(run_.shared_bos.settle());
-  return run_.config.parallel ? start_contents(nullptr) : Result<void>();
+  tree_known_ = true;
+  return run_.config.parallel && !streaming() ? start_contents(nullptr, std::nullopt) : Result<void>();
 }
 
 // Every open file of /dev/kfd and of render nodes in the tree, once, before any of them is begun: what an
@@ -247,7 +251,6 @@ Result<void> Dumper::add_render(UniqueFd own, std::vector<pid_t> holders, std::u
 }
 
 Result<void> Dumper::dump_kfd(int fd, int id) {
-  if (streaming()) return Error{EINVAL, "GPU processes cannot be streamed yet; dump without --stream"};
   SLUICE_TRY(begin_tree());
   SLUICE_TRY_ASSIGN(KfdFile * file, find_kfd(fd));
   if (file == nullptr) {
@@ -259,13 +262,72 @@ Result<void> Dumper::dump_kfd(int fd, int id) {
     SLUICE_TRY(check_render_maps(run_.maps, run_.topology, file->holders));
     SLUICE_TRY(run_.shared_bos.settle());
   }
-  if (file->process) SLUICE_TRY(start_contents(&file->process->contents()));
+  if (file->process) SLUICE_TRY(start_contents(&file->process->contents(), id));
   file->id = id;
-  if (file->alias_of) return write_alias(*file);
-  SLUICE_TRY(file->process->finish(id, images_));
-  for (const ProcessGpu& gpu : file->process->gpus()) gpus_.push_back({gpu, file->holders});
+  return streams_flow_on() ? finish_streams_behind_the_last() : finish_file(*file);
+}
+
+Result<void> Dumper::finish_file(KfdFile& file) {
+  if (std::exchange(file.finished, true)) return {};
+  if (file.alias_of) return write_alias(file);
+  SLUICE_TRY(file.process->finish(*file.id, images_));
+  for (const ProcessGpu& gpu : file.process->gpus()) gpus_.push_back({gpu, file.holders});
   for (const RenderFile& render : render_files_) SLUICE_TRY(settle(*render.dump));
   return {};
+}
+
+Result<void> Dumper::finish_file(RenderFile& file) {
+  if (std::exchange(file.finished, true)) return {};
+  SLUICE_TRY(settle(*file.dump));
+  return file.dump->finish(*file.id, images_);
+}
+
+// Contents of streams begin when CRIU says what a file is called, and flow beside those of the next ones: the
+// hook for the last file, which is known where all are, joins all.
+bool Dumper::streams_flow_on() const {
+  return streaming() && tree_known_;
+}
+
+Result<void> Dumper::finish_streams_behind_the_last() {
+  const auto has_id = [](const auto& file) { return file.id.has_value(); };
+  const bool last = std::all_of(kfd_files_.begin(), kfd_files_.end(), has_id) &&
+                    std::all_of(render_files_.begin(), render_files_.end(), has_id);
+  return last ? finish_streams() : Result<void>();
+}
+
+// All that CRIU has asked for, and what stands in no stream twice: the metadata, and last of all the index.
+Result<void> Dumper::finish_streams() {
+  if (!streams_flow_on() || std::exchange(index_saved_, true)) return {};
+  std::vector<std::string> metadata;
+  for (KfdFile& file : kfd_files_) {
+    if (!file.id) continue;
+    SLUICE_TRY(finish_file(file));
+    metadata.push_back(kfd_image_name(*file.id));
+  }
+  for (RenderFile& file : render_files_) {
+    if (!file.id) continue;
+    SLUICE_TRY(finish_file(file));
+    metadata.push_back(render_image_name(*file.id));
+  }
+  if (metadata.empty()) return {};
+  SLUICE_TRY_ASSIGN(const auto maps, maps_of_tree());
+  return save_index(metadata, maps);
+}
+
+// What a restore from files reads in CRIU's images of the tasks' memory; but for the runs, which are CRIU's
+// alone to know.
+Result<std::map<std::uint32_t, std::vector<PluginMap>>> Dumper::maps_of_tree() const {
+  std::map<std::uint32_t, std::vector<PluginMap>> tasks;
+  SLUICE_TRY_ASSIGN(const std::vector<pid_t> pids, kfd::traced_processes());
+  for (const pid_t pid : pids) {
+    const std::optional<std::uint32_t> own_pid = kfd::restoring_process({pid}).innermost;
+    if (!own_pid) continue;
+    SLUICE_TRY_ASSIGN(const std::vector<kfd::DeviceMap> maps, kfd::device_maps(pid));
+    for (const kfd::DeviceMap& map : maps) {
+      if (is_ours(map.device)) tasks[*own_pid].push_back({map.address, map.offset});
+    }
+  }
+  return tasks;
 }
 
 // The file that is the same open file as `fd`, where it was not finished; else null.
@@ -302,8 +364,9 @@ Result<void> Dumper::begin(KfdFile& file) {
   return {};
 }
 
-// Of all files whose contents do not flow yet, or of one. Those that use one GPU share its staging memory.
-Result<void> Dumper::start_contents(const DumpContents* wanted) {
+// Of all files whose contents do not flow yet, or of one, CRIU's id of which is known. Those that flow at
+// once and use one GPU share its staging memory.
+Result<void> Dumper::start_contents(const DumpContents* wanted, std::optional<int> id) {
   for (const KfdFile& file : kfd_files_) {
     if (file.process) SLUICE_TRY(file.process->take_contents());
   }
@@ -317,8 +380,18 @@ Result<void> Dumper::start_contents(const DumpContents* wanted) {
   for (const RenderFile& file : render_files_) {
     if (file.dump->begun() && !file.dump->contents().started()) waiting.push_back(&file.dump->contents());
   }
-  std::erase_if(waiting, [wanted](const DumpContents* one) { return wanted != nullptr && one != wanted; });
+  const auto drop_others = [&] {
+    std::erase_if(waiting, [wanted](const DumpContents* one) { return wanted != nullptr && one != wanted; });
+  };
+  if (!streams_flow_on()) drop_others();
   if (waiting.empty()) return {};
+  if (!streams_flow_on() || !std::exchange(staging_shared_, true)) share_staging(waiting);
+  drop_others();
+  for (DumpContents* contents : waiting) SLUICE_TRY(contents->start(streaming() ? id : std::nullopt));
+  return {};
+}
+
+void Dumper::share_staging(const std::vector<DumpContents*>& waiting) {
   std::map<std::uint32_t, unsigned> lanes_by_minor;
   std::size_t lanes = 0;
   for (DumpContents* contents : waiting) {
@@ -327,9 +400,7 @@ Result<void> Dumper::start_contents(const DumpContents* wanted) {
   run_.shared.lanes = std::max<std::size_t>(lanes, 1);
   for (DumpContents* contents : waiting) {
     for (GpuContents& gpu : contents->waiting()) gpu.sharers = lanes_by_minor[gpu.render_minor];
-    SLUICE_TRY(contents->start());
   }
-  return {};
 }
 
 Result<void> Dumper::write_alias(const KfdFile& file) {
@@ -347,8 +418,8 @@ Result<void> Dumper::write_alias(const KfdFile& file) {
 
 // Of a file that has no contents of its own.
 Result<void> Dumper::write_metadata(const std::string& name, std::span<const std::uint8_t> payload) {
-  SLUICE_TRY(write_image(image_dir_fd(), name, payload, run_.config.sync));
-  return run_.config.sync ? sync_directory(image_dir_fd()) : Result<void>();
+  SLUICE_TRY(save_image(name, payload, run_.config.sync));
+  return run_.config.sync ? sync_images() : Result<void>();
 }
 
 // A KFD process is the unit, not the file: a process that opens /dev/kfd twice has one, and a second
@@ -378,7 +449,6 @@ Result<std::optional<std::size_t>> Dumper::find_alias(const KfdFile& wanted) con
 }
 
 Result<void> Dumper::dump_render(int fd, int id, std::uint32_t minor) {
-  if (streaming()) return Error{EINVAL, "GPU processes cannot be streamed yet; dump without --stream"};
   SLUICE_TRY(begin_tree());
   SLUICE_TRY_ASSIGN(RenderFile * file, find_render(fd));
   if (file == nullptr) {
@@ -395,15 +465,13 @@ Result<void> Dumper::dump_render(int fd, int id, std::uint32_t minor) {
     }
     SLUICE_TRY(begin(*file->dump));
   }
-  SLUICE_TRY(start_contents(&file->dump->contents()));
+  SLUICE_TRY(start_contents(&file->dump->contents(), id));
   file->id = id;
-  SLUICE_TRY(settle(*file->dump));
-  return file->dump->finish(id, images_);
+  return streams_flow_on() ? finish_streams_behind_the_last() : finish_file(*file);
 }
 
 // A descriptor of memory that a file of the tree has. False: nothing of ours knows it.
 Result<bool> Dumper::dump_dmabuf(int fd, int id) {
-  if (streaming()) return Error{EINVAL, "GPU processes cannot be streamed yet; dump without --stream"};
   SLUICE_TRY(begin_tree());
   struct stat st {};
   if (::fstat(fd, &st) != 0) return make_error(errno, "fstat of a dma-buf");
@@ -446,9 +514,12 @@ Result<void> Dumper::settle(RenderDump& render) {
   return {};
 }
 
+// Streams are joined by now, unless CRIU has not asked for a file that the tree has.
 Result<void> Dumper::unpause() {
+  Result<void> joined = finish_streams();
   stop_unasked(true);
-  return sessions_.unpause_all();
+  SLUICE_TRY(sessions_.unpause_all());
+  return joined;
 }
 
 // Contents must not flow any more when queues run.
@@ -467,13 +538,15 @@ void Dumper::stop_unasked(bool say) {
 }
 
 Result<void> Dumper::finish(int ret) {
+  Result<void> joined = ret >= 0 ? finish_streams() : Result<void>();
   stop_unasked(ret >= 0);
   remove_old_pages();
   if (ret < 0) {
     remove_images();
     name_hopeless_maps();
   }
-  return unpause();
+  SLUICE_TRY(unpause());
+  return joined;
 }
 
 // CRIU's own parser stops at a map of a dma-buf, before it asks any plugin.
@@ -497,7 +570,7 @@ void Dumper::name_hopeless_maps() const {
 // What an earlier dump left in the directory never mixes with this one: a pages file of then beside metadata
 // of now.
 Result<void> Dumper::remove_stale() {
-  if (std::exchange(stale_removed_, true)) return {};
+  if (std::exchange(stale_removed_, true) || streaming()) return {};
   SLUICE_TRY_ASSIGN(std::vector<std::string> names,
                     remove_plugin_images(image_dir_fd(), run_.config.reuse_files));
   // Under names that no file of this dump gets: one that is finished must not be taken for an old one.
@@ -521,6 +594,7 @@ void Dumper::remove_old_pages() {
 
 // Metadata goes first, so that at no moment an incomplete dump looks complete.
 void Dumper::remove_images() {
+  if (streaming()) return;
   for (const std::string& name : images_) {
     if (auto removed = remove_image(image_dir_fd(), name); !removed)
       log_line(Level::Warning, removed.error().what);

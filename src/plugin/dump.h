@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -14,6 +15,7 @@
 
 #include "kfd/criu_ops.h"
 #include "plugin/criu_host.h"
+#include "plugin/map_runs.h"
 #include "plugin/process_dump.h"
 #include "plugin/render_dump.h"
 
@@ -54,6 +56,7 @@ class Dumper {
     std::unique_ptr<ProcessDump> process;
     std::optional<std::size_t> alias_of;  // another one of kfd_files_; then it has no process
     std::optional<int> id;                // CRIU's, once DUMP_EXT_FILE has come for it
+    bool finished = false;                // in the images
 
     bool begun() const { return process || alias_of; }
   };
@@ -61,9 +64,11 @@ class Dumper {
   struct RenderFile {
     std::unique_ptr<RenderDump> dump;
     std::optional<int> id;
+    bool finished = false;
   };
 
   explicit Dumper(RunStage stage) : stage_(stage) {}
+  bool is_ours(dev_t device) const;
   void note_in_inventory();
   Result<void> check_kfd_maps();
   Result<void> begin_tree();
@@ -82,7 +87,14 @@ class Dumper {
   Result<KfdFile*> find_kfd(int fd);
   Result<RenderFile*> find_render(int fd);
   Result<void> begin(KfdFile& file);
-  Result<void> start_contents(const DumpContents* wanted);
+  Result<void> start_contents(const DumpContents* wanted, std::optional<int> id);
+  void share_staging(const std::vector<DumpContents*>& waiting);
+  Result<void> finish_file(KfdFile& file);
+  Result<void> finish_file(RenderFile& file);
+  bool streams_flow_on() const;
+  Result<void> finish_streams_behind_the_last();
+  Result<void> finish_streams();
+  Result<std::map<std::uint32_t, std::vector<PluginMap>>> maps_of_tree() const;
   Result<void> write_metadata(const std::string& name, std::span<const std::uint8_t> payload);
   Result<void> write_alias(const KfdFile& file);
   Result<void> dump_render(int fd, int id, std::uint32_t minor);
@@ -108,6 +120,9 @@ class Dumper {
   bool kfd_maps_checked_ = false;
   bool stale_removed_ = false;
   bool tree_begun_ = false;
+  bool tree_known_ = false;  // all files of ours that the tree has were found before the first was asked for
+  bool staging_shared_ = false;  // of streams: by all of the tree, once
+  bool index_saved_ = false;     // of streams: nothing more can come
   bool unlisted_said_ = false;
   std::vector<std::string> old_pages_;  // pages files of an earlier dump that may be written over
 };

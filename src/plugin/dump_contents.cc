@@ -8,9 +8,13 @@
 
 namespace sluice::plugin {
 
-Result<void> DumpContents::start() {
+Result<void> DumpContents::start(std::optional<int> id) {
   started_ = true;
   for (GpuContents& gpu : waiting_) {
+    if (id) {
+      gpu.working_names = pages_names(*id, gpu);
+      continue;
+    }
     gpu.turn = number_;  // the host asks in the order in which files were begun, and waits for each
     if (!gpu.drm_minor) {
       gpu.working_names.push_back(take_working_name(gpu.gpu_id));

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -48,8 +49,8 @@ class DumpContents {
   // GPUs whose contents have not been started yet.
   std::vector<GpuContents>& waiting() { return waiting_; }
 
-  // Starts a lane for each of them.
-  Result<void> start();
+  // Starts a lane for each of them. `id`: of streams, which have their names from the start.
+  Result<void> start(std::optional<int> id);
   bool started() const { return started_; }
 
   // Joins the lanes and gives the files their names under `id`. Names go to `images` before there are such

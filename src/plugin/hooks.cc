@@ -53,6 +53,9 @@ const char* remedy(int err) {
     case EACCES:
     case EPERM:
       return "; run criu as root or with CAP_CHECKPOINT_RESTORE, in the initial user namespace";
+    case EPIPE:
+    case ECONNRESET:
+      return "; the image streamer has ended: see what it has said, and what reads from it or writes to it";
     case EBADMSG:
       return "; the image is damaged or incomplete, restore from another checkpoint";
     case EIO:

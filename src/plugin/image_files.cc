@@ -20,8 +20,6 @@ namespace sluice::plugin {
 
 namespace {
 
-constexpr std::string_view kKfdPrefix = "amdgpu-kfd-";
-constexpr std::string_view kRenderPrefix = "amdgpu-renderD-";
 constexpr std::string_view kDmaBufPrefix = "amdgpu-dmabuf_";
 
 bool is_metadata(std::string_view name) {

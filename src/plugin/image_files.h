@@ -17,6 +17,9 @@
 
 namespace sluice::plugin {
 
+inline constexpr std::string_view kKfdPrefix = "amdgpu-kfd-";
+inline constexpr std::string_view kRenderPrefix = "amdgpu-renderD-";
+
 std::string kfd_image_name(int id);                          // amdgpu-kfd-<id>.img
 std::string pages_image_name(int id, std::uint32_t gpu_id);  // amdgpu-pages-<id>-<gpu_id %04x>.img
 std::string sums_image_name(int id, std::uint32_t gpu_id);   // amdgpu-sums-<id>-<gpu_id %04x>.img

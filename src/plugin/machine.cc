@@ -29,6 +29,7 @@ int numa_node_of_render_minor(std::uint32_t minor) {
 
 void write_stats(Direction direction, int id, const FileTimes& times, std::span<const GpuOutcome> gpus) {
   for (const GpuOutcome& gpu : gpus) log_line(Level::Info, summary_line(direction, gpu));
+  if (streaming()) return;  // nothing goes to the local disk
   const std::string name = stats_name(direction, id);
   const std::string text = stats_json(id, times, gpus);
   const UniqueFd fd(

@@ -13,6 +13,7 @@ namespace sluice::plugin {
 int numa_node_of_render_minor(std::uint32_t minor);
 
 // Writes sluice-stats-*.json into the image directory. Statistics never fail a run: a warning is logged.
+// With streams the log alone has them.
 void write_stats(Direction direction, int id, const FileTimes& times, std::span<const GpuOutcome> gpus);
 
 }  // namespace sluice::plugin

@@ -51,6 +51,17 @@ Opened opened_for(const VmaEntry& vma) {
 
 }  // namespace
 
+MapRuns MapRuns::of(std::span<const PluginMap> maps) {
+  MapRuns runs;
+  for (const PluginMap& map : maps) {
+    runs.known_ = true;
+    runs.first_[map.address] = true;
+    runs.offsets_.insert(map.offset);
+    runs.last_ = map.address;
+  }
+  return runs;
+}
+
 Result<MapRuns> MapRuns::read(int image_dir, std::uint32_t pid) {
   const std::string name = "mm-" + std::to_string(pid) + ".img";
   const UniqueFd fd(::openat(image_dir, name.c_str(), O_RDONLY | O_CLOEXEC));
@@ -80,6 +91,7 @@ Result<MapRuns> MapRuns::parse(std::span<const std::uint8_t> bytes) {
   const std::unique_ptr<MmEntry, FreeMm> mm(mm_entry__unpack(nullptr, header[2], payload.data()));
   if (!mm) return make_error(EBADMSG, "an image of a task's memory");
   MapRuns runs;
+  runs.known_ = true;
   std::optional<Opened> run;
   for (std::size_t i = 0; i < mm->n_vmas; ++i) {
     const VmaEntry& vma = *mm->vmas[i];
@@ -96,6 +108,7 @@ Result<MapRuns> MapRuns::parse(std::span<const std::uint8_t> bytes) {
 }
 
 bool MapRuns::maps(std::uint64_t offset, std::uint64_t bytes) const {
+  if (!known_) return true;
   const auto at = offsets_.lower_bound(offset);
   return at != offsets_.end() && *at - offset < bytes;
 }

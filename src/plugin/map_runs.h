@@ -18,8 +18,17 @@
 
 namespace sluice::plugin {
 
+// A map that plugins are asked about.
+struct PluginMap {
+  std::uint64_t address = 0;
+  std::uint64_t offset = 0;  // in its device, bytes
+};
+
 class MapRuns {
  public:
+  // Of such maps, by address, each of which may be the first of its run: then the host is given a descriptor
+  // too many rather than none. Of no maps nothing is known.
+  static MapRuns of(std::span<const PluginMap> maps);
   // Of the task with that pid in its own pid namespace. Errors: those of reading the image; EBADMSG.
   static Result<MapRuns> read(int image_dir, std::uint32_t pid);
   // The same from the file's bytes.
@@ -27,12 +36,14 @@ class MapRuns {
 
   // Whether the map of a plugin at `address` is the first of its run; true for one that is not known.
   bool is_first(std::uint64_t address) const;
-  // Whether a plugin's map begins in [offset, offset + bytes) of its device, whichever that is.
+  // Whether a plugin's map begins in [offset, offset + bytes) of its device, whichever that is; true where
+  // nothing is known.
   bool maps(std::uint64_t offset, std::uint64_t bytes) const;
   // Whether no hook comes after the one for this map.
   bool is_last(std::uint64_t address) const { return last_ == address; }
 
  private:
+  bool known_ = false;                   // from an image
   std::map<std::uint64_t, bool> first_;  // by address: maps that plugins are asked about
   std::set<std::uint64_t> offsets_;      // of those
   std::optional<std::uint64_t> last_;

@@ -10,6 +10,7 @@
 #include "kfd/processes.h"
 #include "kfd/uapi.h"
 #include "plugin/image_files.h"
+#include "plugin/image_store.h"
 #include "plugin/machine.h"
 #include "plugin/metadata.h"
 #include "plugin/render_maps.h"
@@ -164,9 +165,8 @@ Result<void> ProcessDump::finish(int id, std::vector<std::string>& images) {
   images.insert(images.begin(), kfd_image_name(id));
   SLUICE_TRY(finish_contents(id, images));
   // Metadata last: it stands only beside complete contents.
-  SLUICE_TRY(
-      write_image(image_dir_fd(), kfd_image_name(id), kfd::encode_kfd_image(image_), run_.config.sync));
-  if (run_.config.sync) SLUICE_TRY(sync_directory(image_dir_fd()));
+  SLUICE_TRY(save_image(kfd_image_name(id), kfd::encode_kfd_image(image_), run_.config.sync));
+  if (run_.config.sync) SLUICE_TRY(sync_images());
   contents_.write_stats(id, images);
   return {};
 }
@@ -176,9 +176,9 @@ Result<void> ProcessDump::finish_contents(int id, std::vector<std::string>& imag
   SLUICE_TRY(contents_.join(id, images));
   for (const std::uint32_t gpu_id : empty_gpus_) {
     images.push_back(pages_image_name(id, gpu_id));
-    SLUICE_TRY(write_image(image_dir_fd(), pages_image_name(id, gpu_id), {}, run_.config.sync));
+    SLUICE_TRY(save_image(pages_image_name(id, gpu_id), {}, run_.config.sync));
   }
-  if (run_.config.sync) SLUICE_TRY(sync_directory(image_dir_fd()));
+  if (run_.config.sync) SLUICE_TRY(sync_images());
   return {};
 }
 

@@ -8,6 +8,7 @@
 
 #include "kfd/processes.h"
 #include "plugin/image_files.h"
+#include "plugin/image_store.h"
 #include "plugin/machine.h"
 
 namespace sluice::plugin {
@@ -127,7 +128,7 @@ Result<void> RenderDump::finish(int id, std::vector<std::string>& images) {
   image_.id = static_cast<std::uint32_t>(id);
   images.insert(images.begin(), render_image_name(id));
   SLUICE_TRY(contents_->join(id, images));
-  if (run_.config.sync) SLUICE_TRY(sync_directory(image_dir_fd()));
+  if (run_.config.sync) SLUICE_TRY(sync_images());
   finished_ = true;
   SLUICE_TRY(write());
   if (image_.has_contents()) contents_->write_stats(id, images);
@@ -145,13 +146,13 @@ Result<void> RenderDump::settle(const ProcessGpu& gpu, const std::vector<pid_t>&
     image_.kfd_acquired = access == drm::MapAccess::Allowed;
     changed = true;
   }
-  return changed && finished_ ? write() : Result<void>();
+  return changed && finished_ && !streaming() ? write() : Result<void>();
 }
 
 Result<void> RenderDump::write() const {
-  SLUICE_TRY(write_image(image_dir_fd(), render_image_name(static_cast<int>(image_.id)),
-                         pack_render_image(image_), run_.config.sync));
-  return run_.config.sync ? sync_directory(image_dir_fd()) : Result<void>();
+  SLUICE_TRY(save_image(render_image_name(static_cast<int>(image_.id)), pack_render_image(image_),
+                        run_.config.sync));
+  return run_.config.sync ? sync_images() : Result<void>();
 }
 
 std::string RenderDump::words_of(std::uint32_t handle) const {

@@ -52,7 +52,8 @@ class RenderDump {
   Result<void> finish(int id, std::vector<std::string>& images);
 
   // What the KFD process of those that hold the file tells of it: its GPU's name there, and whether KFD uses
-  // this file. Before or after finish(), for files come in order of their numbers.
+  // this file. Before or after finish(), for files come in order of their numbers; a stream does not take the
+  // image a second time.
   Result<void> settle(const ProcessGpu& gpu, const std::vector<pid_t>& kfd_holders);
 
  private:

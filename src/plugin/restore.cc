@@ -21,6 +21,7 @@
 #include "kfd/processes.h"
 #include "kfd/uapi.h"
 #include "plugin/image_files.h"
+#include "plugin/image_store.h"
 #include "plugin/machine.h"
 #include "plugin/stats.h"
 
@@ -116,11 +117,10 @@ Result<std::unique_ptr<Restorer>> Restorer::make() {
 // What has to be known of all images before there is a task. What is wrong with one, the task that needs it
 // will say.
 void Restorer::survey_images() {
-  if (streaming()) return;
-  const auto names = list_kfd_images(image_dir_fd());
+  const auto names = kfd_images();
   if (!names) return;
   for (const std::string& name : *names) {
-    const auto payload = read_image(image_dir_fd(), name);
+    const auto payload = load_image(name);
     const auto image = payload ? unpack_kfd_image(*payload, name) : Result<kfd::KfdImage>(payload.error());
     if (!image) continue;
     has_record_bytes_ = has_record_bytes_ || record_bytes_of(*image) != 0;
@@ -134,10 +134,10 @@ void Restorer::survey_images() {
       mapped_files_[{image->pid, gpu.drm_render_minor}].acquired = true;
     }
   }
-  const auto render_names = list_render_images(image_dir_fd());
+  const auto render_names = render_images();
   if (!render_names) return;
   for (const std::string& name : *render_names) {
-    const auto payload = read_image(image_dir_fd(), name);
+    const auto payload = load_image(name);
     const auto image = payload ? unpack_render_image(*payload, name) : Result<RenderImage>(payload.error());
     if (!image) continue;
     if (const auto id = id_of_image(name); id && image->pid) render_pids_.emplace(*id, *image->pid);
@@ -226,14 +226,14 @@ Result<void> Restorer::make_all(std::uint32_t pid) {
   meet(pid);
   for (const auto& [id, its_pid] : kfd_pids_) {
     if (its_pid != pid) continue;
-    SLUICE_TRY_ASSIGN(const auto payload, read_image(image_dir_fd(), kfd_image_name(id)));
+    SLUICE_TRY_ASSIGN(const auto payload, load_image(kfd_image_name(id)));
     SLUICE_TRY_ASSIGN(const kfd::KfdImage image, unpack_kfd_image(payload, kfd_image_name(id)));
     SLUICE_TRY_ASSIGN(const int fd, restore_kfd(image, id));
     made_[id].reset(fd);
   }
   for (const auto& [id, its_pid] : render_pids_) {
     if (its_pid != pid) continue;
-    SLUICE_TRY_ASSIGN(const auto payload, read_image(image_dir_fd(), render_image_name(id)));
+    SLUICE_TRY_ASSIGN(const auto payload, load_image(render_image_name(id)));
     SLUICE_TRY_ASSIGN(const RenderImage image, unpack_render_image(payload, render_image_name(id)));
     SLUICE_TRY_ASSIGN(const int fd, restore_render(image, id));
     made_[id].reset(fd);
@@ -330,16 +330,16 @@ Result<Answer> Restorer::restore_file(int id) {
       return Answer(made->second.release());
   }
   std::string name = kfd_image_name(id);
-  auto payload = read_image(image_dir_fd(), name);
+  auto payload = load_image(name);
   const bool is_kfd = payload.ok() || payload.error().err != ENOENT;
   if (!is_kfd) {
     name = render_image_name(id);
-    payload = read_image(image_dir_fd(), name);
+    payload = load_image(name);
   }
   const bool is_render = !is_kfd && (payload.ok() || payload.error().err != ENOENT);
   if (!is_kfd && !is_render) {
     name = dmabuf_image_name(id);
-    payload = read_image(image_dir_fd(), name);
+    payload = load_image(name);
     if (!payload && payload.error().err == ENOENT) return Answer();
   }
   if (!payload) return std::move(payload).error();
@@ -526,9 +526,9 @@ Result<void> Restorer::match_gpus(const kfd::KfdImage& image) {
 // A render file may come before its KFD file. Every KFD image of a dump describes the same machine. No match
 // where there is none: then the tree has render files only.
 Result<void> Restorer::match_gpus_by_any_image() {
-  SLUICE_TRY_ASSIGN(const std::vector<std::string> names, list_kfd_images(image_dir_fd()));
+  SLUICE_TRY_ASSIGN(const std::vector<std::string> names, kfd_images());
   for (const std::string& name : names) {
-    SLUICE_TRY_ASSIGN(const std::vector<std::uint8_t> payload, read_image(image_dir_fd(), name));
+    SLUICE_TRY_ASSIGN(const std::vector<std::uint8_t> payload, load_image(name));
     SLUICE_TRY_ASSIGN(const kfd::KfdImage image, unpack_kfd_image(payload, name));
     if (image.alias_of) continue;
     if (!pid_) meet(static_cast<std::uint32_t>(getpid()));
@@ -799,8 +799,9 @@ Result<int> Restorer::give_away(int file) const {
 // of ours stay in the task then.
 const MapRuns& Restorer::map_runs() {
   if (map_runs_) return *map_runs_;
-  auto runs = pid_ && !streaming() ? MapRuns::read(image_dir_fd(), *pid_)
-                                   : Result<MapRuns>(Error{ENOENT, "no image of the task's memory"});
+  auto runs = !pid_         ? Result<MapRuns>(Error{ENOENT, "no image of the task's memory"})
+              : streaming() ? map_runs_of_stream(*pid_)
+                            : MapRuns::read(image_dir_fd(), *pid_);
   if (!runs) log_line(Level::Info, "descriptors of GPU maps stay in the task: " + runs.error().what);
   map_runs_ = runs ? std::move(*runs) : MapRuns();
   return *map_runs_;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// A real reactor that fails, shortens or empties the n-th read, write or sync, or whose n-th wait() fails as if the
-// ring had broken. Everything else is forwarded. After a broken wait() the destructor lets the real reactor
-// come to rest, so that the kernel is done with the memory before the test frees it. Thread-bound.
+// A real reactor that fails, shortens or empties the n-th read, write or sync, or whose n-th wait() fails as
+// if the ring had broken. Everything else is forwarded. After a broken wait() the destructor lets the real
+// reactor come to rest, so that the kernel is done with the memory before the test frees it. Thread-bound.
 #pragma once
 
 #include <array>
@@ -52,6 +52,10 @@ class FaultReactor final : public Reactor {
   }
   void poll_readable(Op& op, int fd, std::chrono::nanoseconds timeout) override {
     inner_->poll_readable(op, fd, timeout);
+    count();
+  }
+  void poll_writable(Op& op, int fd, std::chrono::nanoseconds timeout) override {
+    inner_->poll_writable(op, fd, timeout);
     count();
   }
   void post(Op& op, std::int32_t result) override {

@@ -24,6 +24,7 @@
 #include "host_options.h"
 #include "host_plugins.h"
 #include "host_service_fds.h"
+#include "host_stream.h"
 #include "host_task.h"
 #include "host_version.h"
 #include "subject_arena.h"
@@ -183,6 +184,7 @@ int dump_all(const Options& options, int images, std::vector<Seized>& tasks) {
   ::alarm(kTimeoutSeconds);
   if (freeze(options, tasks) != 0) return -1;
   ::alarm(0);
+  stream_frozen();
   watch_children(true);
   for (const pid_t pid : options.pids) {
     if (refused(run_pid_hook(kCheckpointDevices, pid))) return -1;
@@ -219,6 +221,7 @@ int dump(const Options& options) {
     }
   }
   (void)step(options, "after_exit");
+  if (streams()) close_service(kStreamerFd);
   watch_children(false);
   for (Seized& task : tasks) {
     if (ret == 0 && !options.leave_running) {

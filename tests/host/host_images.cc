@@ -16,6 +16,7 @@
 
 #include "criu-mm.pb-c.h"
 #include "host_log.h"
+#include "host_stream.h"
 #include "pipeline/unique_fd.h"
 
 namespace sluice::host {
@@ -59,7 +60,7 @@ std::string image_of(const char* what, unsigned task) {
 }
 
 UniqueFd create(int directory, const std::string& name) {
-  UniqueFd fd(::openat(directory, name.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  UniqueFd fd = open_image(directory, name, O_WRONLY | O_CREAT | O_TRUNC);
   if (!fd) log_line(kError, "Error: can't create %s: %s\n", name.c_str(), std::strerror(errno));
   return fd;
 }
@@ -70,7 +71,7 @@ int write_text(int directory, const std::string& name, const std::string& text) 
 }
 
 int read_text(int directory, const std::string& name, std::string* text) {
-  const UniqueFd fd(::openat(directory, name.c_str(), O_RDONLY | O_CLOEXEC));
+  const UniqueFd fd = open_image(directory, name, O_RDONLY);
   if (!fd) {
     log_line(kError, "Error: can't open %s: %s\n", name.c_str(), std::strerror(errno));
     return -1;
@@ -217,7 +218,7 @@ int write_pages(int directory, unsigned task, int pid, std::uint64_t address, st
 
 void* read_pages(int directory, unsigned task, std::uint64_t* address, std::uint64_t* bytes) {
   const std::string name = image_of("pages", task);
-  const UniqueFd fd(::openat(directory, name.c_str(), O_RDONLY | O_CLOEXEC));
+  const UniqueFd fd = open_image(directory, name, O_RDONLY);
   PagesHeader header{};
   if (!fd || !read_all(fd.get(), &header, sizeof(header))) {
     log_line(kError, "Error: can't read %s\n", name.c_str());

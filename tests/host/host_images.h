@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The host's own images: what CRIU keeps in protobuf, here lines of text, and the arena's bytes. Names begin
-// with "host-" and never meet a plugin's. All functions work in a directory fd and log what fails.
+// with "host-" and never meet a plugin's. All functions work in a directory fd, or with --stream through the
+// streamer, and log what fails.
 #pragma once
 
 #include <cstdint>

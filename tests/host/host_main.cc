@@ -21,6 +21,7 @@
 #include "host_options.h"
 #include "host_restore.h"
 #include "host_service_fds.h"
+#include "host_stream.h"
 #include "host_task.h"
 #include "host_version.h"
 #include "pipeline/unique_fd.h"
@@ -35,7 +36,7 @@ int usage() {
       "usage: criu-host-VERSION dump|pre-dump --pid PID [--pid PID]... --images DIR --libdir DIR "
       "[--leave-running]\n"
       "       criu-host-VERSION restore --images DIR --libdir DIR [--detach] [--pidfile FILE]\n"
-      "       [--log FILE] [--log-level N] [--fail-after STEP] [--hold STEP] [--control-fd N]\n",
+      "       [--log FILE] [--log-level N] [--fail-after STEP] [--hold STEP] [--control-fd N] [--stream]\n",
       stderr);
   return 2;
 }
@@ -43,13 +44,19 @@ int usage() {
 bool parse(int argc, char** argv, Options* options) {
   if (argc < 2) return false;
   options->command = argv[1];
-  const option table[] = {
-      {"pid", required_argument, nullptr, 'p'},        {"images", required_argument, nullptr, 'i'},
-      {"libdir", required_argument, nullptr, 'L'},     {"log", required_argument, nullptr, 'o'},
-      {"log-level", required_argument, nullptr, 'v'},  {"leave-running", no_argument, nullptr, 'R'},
-      {"detach", no_argument, nullptr, 'd'},           {"pidfile", required_argument, nullptr, 'P'},
-      {"fail-after", required_argument, nullptr, 'f'}, {"hold", required_argument, nullptr, 'h'},
-      {"control-fd", required_argument, nullptr, 'c'}, {nullptr, 0, nullptr, 0}};
+  const option table[] = {{"pid", required_argument, nullptr, 'p'},
+                          {"images", required_argument, nullptr, 'i'},
+                          {"libdir", required_argument, nullptr, 'L'},
+                          {"log", required_argument, nullptr, 'o'},
+                          {"log-level", required_argument, nullptr, 'v'},
+                          {"leave-running", no_argument, nullptr, 'R'},
+                          {"detach", no_argument, nullptr, 'd'},
+                          {"pidfile", required_argument, nullptr, 'P'},
+                          {"fail-after", required_argument, nullptr, 'f'},
+                          {"hold", required_argument, nullptr, 'h'},
+                          {"control-fd", required_argument, nullptr, 'c'},
+                          {"stream", no_argument, nullptr, 'S'},
+                          {nullptr, 0, nullptr, 0}};
   for (int choice = 0; (choice = ::getopt_long(argc - 1, argv + 1, "", table, nullptr)) != -1;) {
     switch (choice) {
       case 'p':
@@ -69,6 +76,9 @@ bool parse(int argc, char** argv, Options* options) {
         break;
       case 'R':
         options->leave_running = true;
+        break;
+      case 'S':
+        options->stream = true;
         break;
       case 'd':
         options->detach = true;
@@ -123,6 +133,7 @@ int run(Options& options) {
   }
   install_service(kImageFd, images);
   install_service(kProcFd, proc);
+  if (options.stream && stream_connect(options.images, options.command == "dump") != 0) return 1;
 
   int ret = 0;
   if (options.command == "dump") ret = dump(options);

@@ -18,6 +18,7 @@ struct Options {
   std::string pidfile;  // restore: gets the restored processes' ids, a line each
   unsigned log_level = 4;
   bool leave_running = false;
+  bool stream = false;     // images go to, or come from, an image streamer
   bool detach = false;     // restore: do not wait for the restored process
   std::string fail_after;  // step
   std::string hold;        // step

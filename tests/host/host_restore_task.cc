@@ -23,6 +23,7 @@
 #include "host_plugins.h"
 #include "host_restore.h"
 #include "host_service_fds.h"
+#include "host_stream.h"
 #include "host_task.h"
 #include "host_version.h"
 #include "pipeline/unique_fd.h"
@@ -171,6 +172,12 @@ void check_leftovers(const Options& options, const std::vector<FdEntry>& entries
     // through may stay, out of the way of the task's own numbers.
     if (kind_of(fd) == FileKind::Device && fd > highest && kHostVersion.dups_vma_fd) {
       log_line(kInfo, "the plugin's descriptor %d (%s) stays\n", fd, link_of(fd).c_str());
+      continue;
+    }
+    // Which maps share a descriptor, and which is the last, is in CRIU's mm image, which a stream sends once,
+    // to CRIU.
+    if (kind_of(fd) == FileKind::Device && fd > highest && streams()) {
+      log_line(kInfo, "the plugin's descriptor %d stays: images are streamed\n", fd);
       continue;
     }
     violation("descriptor %d (%s) is left in the restored task", fd, link_of(fd).c_str());

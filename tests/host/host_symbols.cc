@@ -23,6 +23,7 @@
 #include "host_plugins.h"
 #include "host_restore.h"
 #include "host_service_fds.h"
+#include "host_stream.h"
 #include "host_version.h"
 
 #if HOST_VERSION == 3171
@@ -126,10 +127,8 @@ int service_fd_rlim_cur(void) {
   return host::service_limit();
 }
 
-// This host never streams: CRIU takes a lock there that it made only with --stream, and crashes.
-int img_streamer_open(char* name, int) {
-  host::log_line(host::kError, "Error: BUG: img_streamer_open(%s) without --stream\n", name);
-  std::abort();
+int img_streamer_open(char* name, int flags) {
+  return host::stream_open(name, flags);
 }
 
 int fdstore_add(int fd) {

@@ -2,6 +2,7 @@
 #include "sim/sim_reactor.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -62,7 +63,7 @@ int SimReactor::buffered(int fd) {
 }
 
 void SimReactor::check_alignment(int fd, const void* data, std::size_t bytes, std::uint64_t offset) {
-  if ((::fcntl(fd, F_GETFL) & O_DIRECT) == 0) return;
+  if (offset == kStream || (::fcntl(fd, F_GETFL) & O_DIRECT) == 0) return;
   if (!is_aligned(reinterpret_cast<std::uintptr_t>(data), kDirectAlignment) ||
       !is_aligned(bytes, kDirectAlignment) || !is_aligned(offset, kDirectAlignment)) {
     fail("direct I/O that is not aligned");
@@ -85,23 +86,31 @@ void SimReactor::start(Pending pending, std::uint64_t latency_ns) {
 void SimReactor::read(Op& op, int fd, std::span<std::byte> buffer, std::uint64_t offset) {
   check_alignment(fd, buffer.data(), buffer.size(), offset);
   std::memset(buffer.data(), 0xee, buffer.size());  // whoever looks before the completion sees this
-  start(Pending{0, 0, Kind::Read, &op, fd, buffer.data(), buffer.size(), offset, 0, {}},
+  start(Pending{0, 0, Kind::Read, 0, &op, fd, buffer.data(), buffer.size(), offset, 0, {}},
         rng_.between(1, latency_ns_max_));
 }
 
 void SimReactor::write(Op& op, int fd, std::span<const std::byte> buffer, std::uint64_t offset) {
   check_alignment(fd, buffer.data(), buffer.size(), offset);
-  start(Pending{0, 0, Kind::Write, &op, fd, const_cast<std::byte*>(buffer.data()), buffer.size(), offset, 0,
-                sum_of(buffer)},
+  start(Pending{0, 0, Kind::Write, 0, &op, fd, const_cast<std::byte*>(buffer.data()), buffer.size(), offset,
+                0, sum_of(buffer)},
         rng_.between(1, latency_ns_max_));
 }
 
 void SimReactor::sync_data(Op& op, int fd) {
-  start(Pending{0, 0, Kind::Sync, &op, fd, nullptr, 0, 0, 0, {}}, rng_.between(1, latency_ns_max_));
+  start(Pending{0, 0, Kind::Sync, 0, &op, fd, nullptr, 0, 0, 0, {}}, rng_.between(1, latency_ns_max_));
 }
 
-void SimReactor::poll_readable(Op& op, int, std::chrono::nanoseconds timeout) {
-  start(Pending{0, 0, Kind::Result, &op, -1, nullptr, 0, 0, 0, {}},
+void SimReactor::poll_readable(Op& op, int fd, std::chrono::nanoseconds timeout) {
+  poll(op, fd, POLLIN, timeout);
+}
+
+void SimReactor::poll_writable(Op& op, int fd, std::chrono::nanoseconds timeout) {
+  poll(op, fd, POLLOUT, timeout);
+}
+
+void SimReactor::poll(Op& op, int fd, short events, std::chrono::nanoseconds timeout) {
+  start(Pending{0, 0, Kind::Poll, events, &op, fd, nullptr, 0, 0, 0, {}},
         std::min(rng_.between(1, latency_ns_max_), static_cast<std::uint64_t>(timeout.count())));
 }
 
@@ -110,11 +119,15 @@ void SimReactor::post(Op& op, std::int32_t result) {
 }
 
 void SimReactor::after(Op& op, std::uint64_t latency_ns, std::int32_t result) {
-  start(Pending{0, 0, Kind::Result, &op, -1, nullptr, 0, 0, result, {}}, latency_ns);
+  start(Pending{0, 0, Kind::Result, 0, &op, -1, nullptr, 0, 0, result, {}}, latency_ns);
 }
 
 std::int32_t SimReactor::carry_out(const Pending& pending) {
   if (pending.kind == Kind::Result) return pending.result;
+  if (pending.kind == Kind::Poll) {
+    pollfd look{pending.fd, pending.events, 0};
+    return ::poll(&look, 1, 0) > 0 ? 0 : -ETIME;
+  }
   if (transfers_++ == faults_.fail_op) {
     fault_fired_ = true;
     return -faults_.fail_errno;
@@ -125,11 +138,20 @@ std::int32_t SimReactor::carry_out(const Pending& pending) {
   if (bytes > 1 && rng_.percent(faults_.short_percent))
     bytes = static_cast<std::size_t>(rng_.between(1, bytes - 1));
   const auto offset = static_cast<off_t>(pending.offset);
+  const bool stream = pending.offset == kStream;
+  if (pending.kind == Kind::Read && stream) {
+    const ssize_t got = ::read(pending.fd, pending.data, bytes);
+    return got < 0 ? -errno : static_cast<std::int32_t>(got);
+  }
   if (pending.kind == Kind::Read) {
     return static_cast<std::int32_t>(::pread(buffered(pending.fd), pending.data, bytes, offset));
   }
   if (sum_of(std::span<const std::byte>(pending.data, pending.bytes)) != pending.sum) {
     fail("a buffer changed while it was being written");
+  }
+  if (stream) {
+    const ssize_t taken = ::write(pending.fd, pending.data, bytes);
+    return taken < 0 ? -errno : static_cast<std::int32_t>(taken);
   }
   if (::pwrite(buffered(pending.fd), pending.data, bytes, offset) != static_cast<ssize_t>(bytes)) {
     fail("the file could not be written");

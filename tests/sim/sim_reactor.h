@@ -3,7 +3,8 @@
 //
 // Reads and writes are carried out on the real file behind the fd, but when they complete in virtual time and
 // through a buffered descriptor of the simulator's own, so that any length works and the outcome depends on
-// the seed alone. It may inject: completion in any order, short results (of O_DIRECT files too, at odd
+// the seed alone; a stream's on the fd itself. A poll looks once, when it completes: not ready then is its
+// timeout. It may inject: completion in any order, short results (of O_DIRECT files too, at odd
 // lengths), EAGAIN and EINTR, one chosen errno on the n-th operation, a failing wait(). It injects no
 // corruption of its own.
 //
@@ -42,6 +43,7 @@ class SimReactor final : public Reactor {
   void write(Op& op, int fd, std::span<const std::byte> buffer, std::uint64_t offset) override;
   void sync_data(Op& op, int fd) override;
   void poll_readable(Op& op, int fd, std::chrono::nanoseconds timeout) override;
+  void poll_writable(Op& op, int fd, std::chrono::nanoseconds timeout) override;
   void post(Op& op, std::int32_t result) override;
   Result<std::size_t> wait(std::span<Completion> out) override;
   std::uint64_t now_ns() override { return now_ns_; }
@@ -60,11 +62,12 @@ class SimReactor final : public Reactor {
   const std::vector<std::uint8_t>& written() const { return written_; }
 
  private:
-  enum class Kind : std::uint8_t { Read, Write, Sync, Result };
+  enum class Kind : std::uint8_t { Read, Write, Sync, Poll, Result };
   struct Pending {
     std::uint64_t due_ns = 0;
     std::uint64_t order = 0;  // among equals, as started
     Kind kind = Kind::Result;
+    short events = 0;  // of a poll
     Op* op = nullptr;
     int fd = -1;
     std::byte* data = nullptr;
@@ -76,6 +79,7 @@ class SimReactor final : public Reactor {
 
   void start(Pending pending, std::uint64_t latency_ns);
   std::int32_t carry_out(const Pending& pending);
+  void poll(Op& op, int fd, short events, std::chrono::nanoseconds timeout);
   int buffered(int fd);
   void check_alignment(int fd, const void* data, std::size_t bytes, std::uint64_t offset);
 

@@ -1,8 +1,16 @@
 // SPDX-License-Identifier: MIT
 #include "sim/sim_stages.h"
 
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <cstring>
+
+#include "pipeline/units.h"
 
 namespace sluice::sim {
 
@@ -32,37 +40,59 @@ Result<Progress> SimCopy::advance(Slot& slot, Op& /*op*/, std::int32_t result) {
   return Progress::Done;
 }
 
-Result<Submit> SimPipe::submit(Slot& slot) {
-  if (running_ || slot.chunk.index != turn_) return Submit::Busy;
-  running_ = true;
-  slot.cursor = 0;
-  start(slot);
-  return Submit::Started;
+Result<UniqueFd> StreamPeer::open() {
+  std::array<int, 2> ends{};
+  const bool narrow = rng_.percent(50);
+  const int made = narrow ? ::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data())
+                          : ::pipe2(ends.data(), O_CLOEXEC);
+  if (made != 0) return make_error(errno, "a stream");
+  if (narrow) {
+    for (const int end : ends) {
+      const int bytes = 1;  // the least that the kernel gives
+      (void)::setsockopt(end, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
+    }
+  }
+  UniqueFd reader(ends[0]);
+  UniqueFd writer(ends[1]);
+  end_ = std::move(direction_ == Direction::Dump ? reader : writer);
+  if (::fcntl(end_.get(), F_SETFL, O_NONBLOCK) != 0) return make_error(errno, "a stream");
+  return std::move(direction_ == Direction::Dump ? writer : reader);
 }
 
-// A pipe takes, or gives, what it likes.
-void SimPipe::start(Slot& slot) {
-  const std::uint64_t left = slot.chunk.length - slot.cursor;
-  reactor_.after(slot.op(), rng_.between(1, latency_ns_max_),
-                 static_cast<std::int32_t>(rng_.between(1, left)));
-}
-
-Result<Progress> SimPipe::advance(Slot& slot, Op& /*op*/, std::int32_t result) {
-  const auto count = static_cast<std::uint64_t>(result);
-  const std::span<std::byte> staged = slot.buffer.subspan(slot.cursor, count);
+void StreamPeer::step() {
+  if (!end_ || rng_.percent(30)) return;
   if (direction_ == Direction::Dump) {
-    bytes_.insert(bytes_.end(), staged.begin(), staged.end());
+    (void)take();
   } else {
-    std::memcpy(staged.data(), &bytes_[slot.chunk.file_offset + slot.cursor], count);
+    give();
   }
-  slot.cursor += count;
-  if (slot.cursor < slot.chunk.length) {
-    start(slot);
-    return Progress::Pending;
+}
+
+void StreamPeer::drain() {
+  while (direction_ == Direction::Dump && end_ && take()) {
   }
-  running_ = false;
-  ++turn_;
-  return Progress::Done;
+}
+
+bool StreamPeer::take() {
+  test::Bytes some(rng_.between(1, 128 * kKiB));
+  const ssize_t got = ::read(end_.get(), some.data(), some.size());
+  if (got < 0) return false;
+  bytes_.insert(bytes_.end(), some.begin(), some.begin() + got);
+  if (got == 0 || (manner_ == Manner::Dies && bytes_.size() >= at_)) end_.reset();
+  return got > 0;
+}
+
+void StreamPeer::give() {
+  const std::uint64_t total = manner_ == Manner::EndsEarly ? at_ : bytes_.size();
+  const std::uint64_t most = std::min(rng_.between(1, 128 * kKiB), total - given_);
+  if (most > 0) {
+    const ssize_t gave = ::write(end_.get(), &bytes_[given_], most);
+    if (gave < 0) return;
+    given_ += static_cast<std::uint64_t>(gave);
+  }
+  if (given_ < total) return;
+  if (manner_ == Manner::HasMore && ::write(end_.get(), "", 1) != 1) return;
+  end_.reset();
 }
 
 }  // namespace sluice::sim

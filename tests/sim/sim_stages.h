@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT
-// Simulated stages for both ends of a route: a copy engine with a depth, several operations per slot and
-// latency, and a pipe, which takes chunks in order only and answers Busy until it is a chunk's turn.
-// Thread-bound.
+// What stands at both ends of a simulated route: a copy engine with a depth, several operations per slot and
+// latency; and the other end of the pipe stage's streams. Thread-bound.
 //
-// Their bytes move when the last operation completes, and a buffer that holds nothing yet (or nothing any
-// more) is full of garbage, so that a stage which looks too early or too late is found.
+// The copy engine's bytes move when the last operation completes, and a buffer that holds nothing yet (or
+// nothing any more) is full of garbage, so that a stage which looks too early or too late is found.
 #pragma once
 
 #include <cstdint>
 
 #include "pipeline/layout.h"
 #include "pipeline/stage.h"
+#include "pipeline/unique_fd.h"
 #include "sim/sim_reactor.h"
 #include "support/memory_copy.h"
 #include "support/rng.h"
@@ -49,27 +49,33 @@ class SimCopy final : public Stage {
   bool fault_fired_ = false;
 };
 
-// Dump: takes the bytes into `bytes`. Restore: gives them out of it.
-class SimPipe final : public Stage {
+// The other end of a lane's stream, worked between two waits of the lane: takes (dump) or gives (restore)
+// some bytes, or none, at each step; dies, ends early or goes on too long where it is told to.
+class StreamPeer {
  public:
-  SimPipe(Direction direction, SimReactor& reactor, test::Bytes& bytes, test::Rng rng,
-          std::uint64_t latency_ns_max)
-      : direction_(direction), reactor_(reactor), bytes_(bytes), rng_(rng), latency_ns_max_(latency_ns_max) {}
+  enum class Manner : std::uint8_t { Sound, Dies, EndsEarly, HasMore };
 
-  const char* name() const override { return "pipe"; }
-  Result<Submit> submit(Slot& slot) override;
-  Result<Progress> advance(Slot& slot, Op& op, std::int32_t result) override;
+  // `bytes`: what was taken, or what is given. `at`: the byte where Dies and EndsEarly happen.
+  StreamPeer(Direction direction, test::Bytes& bytes, test::Rng rng, Manner manner, std::uint64_t at)
+      : direction_(direction), bytes_(bytes), rng_(rng), manner_(manner), at_(at) {}
+
+  // For the stage. A pipe, or a socket that holds a few KiB: what has to wait all the time.
+  Result<UniqueFd> open();
+  void step();
+  // The lane is through: takes what is left.
+  void drain();
 
  private:
-  void start(Slot& slot);
+  bool take();
+  void give();
 
   Direction direction_;
-  SimReactor& reactor_;
   test::Bytes& bytes_;
   test::Rng rng_;
-  std::uint64_t latency_ns_max_;
-  std::uint64_t turn_ = 0;
-  bool running_ = false;
+  Manner manner_;
+  std::uint64_t at_;
+  std::uint64_t given_ = 0;
+  UniqueFd end_;
 };
 
 }  // namespace sluice::sim

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The real loop, checksum stage and file stages over the simulated reactor, copy engine and pipe: one seed is
-// one run.
+// The real loop, checksum stage, file stages and pipe stage over the simulated reactor and copy engine: one
+// seed is one run.
 //
 //   SLUICE_SIM_SEEDS=n  seeds per direction (10 000)
 //   SLUICE_SIM_SEED=n   this seed alone, to replay a failure
@@ -12,6 +12,7 @@
 // flight.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -26,6 +27,7 @@
 #include "pipeline/arena.h"
 #include "pipeline/checksum.h"
 #include "pipeline/file_store.h"
+#include "pipeline/pipe_store.h"
 #include "pipeline/pipeline.h"
 #include "pipeline/units.h"
 #include "sim/sim_reactor.h"
@@ -55,7 +57,7 @@ struct World {
   StagingArena arena = std::move(StagingArena::make(kMaxChunkBytes, kMaxSlots, -1)).value();
 };
 
-enum class Trouble { None, Transfer, Copy, Ring, Cancel, Corruption };
+enum class Trouble { None, Transfer, Copy, Ring, Cancel, Corruption, Peer };
 
 // Everything a seed decides.
 struct Case {
@@ -67,7 +69,9 @@ struct Case {
   std::uint32_t depth = 1;
   BoList bos;
   Bytes file;  // as it should be
-  bool ordered = false;
+  bool streamed = false;
+  StreamPeer::Manner manner = StreamPeer::Manner::Sound;
+  std::uint64_t manner_at = 0;  // file offset
   FileOptions options;
   std::uint64_t block_bytes = 0;  // 0: no table
   std::uint64_t latency_ns_max = 1;
@@ -115,7 +119,7 @@ Case::Case(std::uint64_t seed, Direction way) : rng(seed), direction(way) {
   fill(*this, rng.percent(2) ? 0 : rng.between(0, most_chunks * chunk_bytes));
   const std::uint64_t chunks = div_ceil(file.size(), chunk_bytes);
 
-  ordered = rng.percent(20);
+  streamed = rng.percent(30);
   options.io_mode = rng.percent(50) ? IoMode::Auto : IoMode::Buffered;
   options.holes = rng.percent(70);
   options.sync = rng.percent(10);
@@ -127,7 +131,7 @@ Case::Case(std::uint64_t seed, Direction way) : rng(seed), direction(way) {
   copy.latency_ns_max = rng.percent(20) ? 1 : rng.between(2, 1000);
 
   if (rng.percent(50)) return;
-  switch (rng.between(0, 4)) {
+  switch (rng.between(0, 5)) {
     case 0:
       trouble = Trouble::Transfer;
       faults.fail_op = rng.between(0, 2 * chunks);
@@ -144,6 +148,14 @@ Case::Case(std::uint64_t seed, Direction way) : rng(seed), direction(way) {
     case 3:
       trouble = Trouble::Cancel;
       cancel_at = rng.between(0, 3 * chunks);
+      break;
+    case 4:
+      if (!streamed) break;
+      trouble = Trouble::Peer;
+      manner_at = rng.between(0, file.size() - 1);
+      manner = direction == Direction::Dump ? StreamPeer::Manner::Dies
+               : rng.percent(50)            ? StreamPeer::Manner::EndsEarly
+                                            : StreamPeer::Manner::HasMore;
       break;
     default:
       if (direction == Direction::Dump || block_bytes == 0) break;
@@ -203,6 +215,7 @@ int expected_errno(const Case& one, const SimReactor& reactor, const SimCopy& co
   if (reactor.fault_fired()) return one.faults.fail_errno;
   if (copy.fault_fired()) return EREMOTEIO;
   if (cancelled) return ECANCELED;
+  if (one.trouble == Trouble::Peer && one.direction == Direction::Restore) return EBADMSG;
   return one.trouble == Trouble::Corruption ? EBADMSG : 0;
 }
 
@@ -242,22 +255,26 @@ void run_seed(World& world, std::uint64_t seed, Direction direction, Totals& tot
                          ChecksumOptions{}, nullptr);
   std::unique_ptr<FileSink> sink;
   std::unique_ptr<FileSource> source;
-  Bytes piped;
-  std::unique_ptr<SimPipe> pipe;
+  Bytes streamed;
+  StreamPeer peer(direction, streamed, Rng(one.rng.next()), one.manner, one.manner_at);
+  std::unique_ptr<PipeStore> pipe;
   std::vector<Stage*> route;
   if (direction == Direction::Dump) {
-    if (!one.ordered) {
+    if (!one.streamed) {
       sink = std::move(FileSink::create(world.dir.fd(), kName, layout, reactor, one.options)).value();
     }
-  } else if (!one.ordered) {
+  } else if (!one.streamed) {
     ASSERT_NO_FATAL_FAILURE(write_image(world, one));
     source = std::move(FileSource::open(world.dir.fd(), kName, layout, reactor, one.options)).value();
   } else {
-    piped = one.file;
-    if (one.trouble == Trouble::Corruption) piped[one.corrupt_at] ^= std::byte{0x40};
+    streamed = one.file;
+    if (one.trouble == Trouble::Corruption) streamed[one.corrupt_at] ^= std::byte{0x40};
   }
-  if (one.ordered)
-    pipe = std::make_unique<SimPipe>(direction, reactor, piped, Rng(one.rng.next()), one.latency_ns_max);
+  if (one.streamed) {
+    pipe = std::make_unique<PipeStore>(
+        direction, [&peer](const std::string&) { return peer.open(); }, std::vector<std::string>{kName},
+        layout, reactor);
+  }
   Stage* const store = sink     ? static_cast<Stage*>(sink.get())
                        : source ? static_cast<Stage*>(source.get())
                                 : static_cast<Stage*>(pipe.get());
@@ -265,14 +282,19 @@ void run_seed(World& world, std::uint64_t seed, Direction direction, Totals& tot
   if (direction == Direction::Restore) std::reverse(route.begin(), route.end());
 
   Pipeline pipeline(layout, slots, route, reactor);
-  reactor.on_step = [&pipeline] { pipeline.check_invariants(); };
+  reactor.on_step = [&pipeline, &peer] {
+    pipeline.check_invariants();
+    peer.step();
+  };
   std::uint64_t asked = 0;
   bool cancelled = false;
   const auto stats = pipeline.run(nullptr, [&] { return cancelled = cancelled || asked++ == one.cancel_at; });
 
   ++totals.runs;
   totals.steps += reactor.steps();
-  const int expected = expected_errno(one, reactor, copy, cancelled);
+  int expected = expected_errno(one, reactor, copy, cancelled);
+  // The peer's death is seen by whoever writes after it: nobody, when all is in the pipe.
+  if (one.manner == StreamPeer::Manner::Dies && !stats.ok()) expected = EPIPE;
   ASSERT_EQ(stats.ok() ? 0 : stats.error().err, expected) << (stats.ok() ? "" : stats.error().what);
   if (!reactor.broke()) {
     ASSERT_EQ(reactor.in_flight(), 0U);
@@ -296,8 +318,12 @@ void run_seed(World& world, std::uint64_t seed, Direction direction, Totals& tot
     ASSERT_EQ(target, one.bos);
     return;
   }
-  if (one.ordered) {
-    ASSERT_EQ(piped, one.file);
+  if (one.streamed) {
+    pipe.reset();
+    peer.drain();
+    if (one.manner != StreamPeer::Manner::Dies) {
+      ASSERT_EQ(streamed, one.file);
+    }
     return;
   }
   const bool direct = sink->direct();
@@ -318,6 +344,7 @@ void run_seed(World& world, std::uint64_t seed, Direction direction, Totals& tot
 }
 
 void run_all(Direction direction) {
+  (void)::signal(SIGPIPE, SIG_IGN);
   World world;
   Totals totals;
   const char* const replay = std::getenv("SLUICE_SIM_SEED");

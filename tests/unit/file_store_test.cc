@@ -46,6 +46,7 @@ class ScriptedReactor final : public Reactor {
   }
   void sync_data(Op& op, int) override { calls.push_back({'s', &op, 0, 0, nullptr}); }
   void poll_readable(Op&, int, std::chrono::nanoseconds) override { ADD_FAILURE() << "a file is not polled"; }
+  void poll_writable(Op&, int, std::chrono::nanoseconds) override { ADD_FAILURE() << "a file is not polled"; }
   void post(Op& op, std::int32_t) override { calls.push_back({'p', &op, 0, 0, nullptr}); }
   Result<std::size_t> wait(std::span<Completion>) override { return make_error(EIO, "not used"); }
   std::uint64_t now_ns() override { return 0; }

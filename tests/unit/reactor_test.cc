@@ -219,6 +219,48 @@ TEST_P(ReactorTest, PollOfAPipeWhoseWriterWent) {
   EXPECT_EQ(wait_for(op), 0) << "reading it would not block";
 }
 
+TEST_P(ReactorTest, AStreamHasNoOffset) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK), 0);
+  const UniqueFd reader(ends[0]);
+  UniqueFd writer(ends[1]);
+  Bytes data(5'000);
+  test::Rng(2).fill(data);
+  Op op;
+  reactor_->poll_writable(op, writer.get(), 1h);
+  EXPECT_EQ(wait_for(op), 0);
+  reactor_->write(op, writer.get(), data, kStream);
+  EXPECT_EQ(wait_for(op), 5'000);
+  Bytes back(4'000);
+  for (const std::size_t part : {4'000U, 1'000U}) {
+    reactor_->read(op, reader.get(), back, kStream);
+    EXPECT_EQ(wait_for(op), static_cast<std::int32_t>(part));
+    EXPECT_TRUE(std::equal(back.begin(), back.begin() + static_cast<long>(part),
+                           data.begin() + (part == 4'000U ? 0 : 4'000)));
+  }
+  writer.reset();
+  reactor_->read(op, reader.get(), back, kStream);
+  EXPECT_EQ(wait_for(op), 0) << "the stream's end";
+}
+
+TEST_P(ReactorTest, PollOfAFullPipeAndOfOneThatNobodyReads) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK), 0);
+  UniqueFd reader(ends[0]);
+  const UniqueFd writer(ends[1]);
+  const Bytes data(4096);
+  while (::write(writer.get(), data.data(), data.size()) > 0) {
+  }
+  Op op;
+  reactor_->poll_writable(op, writer.get(), 5ms);
+  EXPECT_EQ(wait_for(op), -ETIME);
+  reactor_->poll_writable(op, writer.get(), 1h);
+  reader.reset();
+  EXPECT_EQ(wait_for(op), 0) << "writing would not block";
+  reactor_->poll_writable(op, -1, 1s);
+  EXPECT_EQ(wait_for(op), -EBADF);
+}
+
 // Each poll and its timeout give one completion, however they race, and their memory is used again and again.
 TEST_P(ReactorTest, PollsThatRaceWithTheirTimeoutsCompleteOnce) {
   const UniqueFd fd(::eventfd(0, EFD_CLOEXEC));

@@ -17,6 +17,7 @@ PLACES = {
     "amdgpu_plugin": "usr/lib/sluice/amdgpu_plugin.so",
     "other_plugin": "usr/lib/sluice/other_plugin.so",
     "gpu-subject": "usr/lib/sluice/gpu-subject",
+    "test-streamer": "usr/lib/sluice/test-streamer",
     "vamdgpu-load": "usr/lib/sluice/vamdgpu-load",
     "vm-scenarios": "usr/lib/sluice/vm-scenarios",
     "sluice": "usr/lib/sluice/sluice",

@@ -224,6 +224,7 @@ class SilentReactor final : public Reactor {
   void write(Op&, int, std::span<const std::byte>, std::uint64_t) override {}
   void sync_data(Op&, int) override {}
   void poll_readable(Op& op, int, std::chrono::nanoseconds) override { op.in_flight = true; }
+  void poll_writable(Op& op, int, std::chrono::nanoseconds) override { op.in_flight = true; }
   void post(Op& op, std::int32_t) override { op.in_flight = true; }
   Result<std::size_t> wait(std::span<Completion>) override { return make_error(EIO, "the ring broke"); }
   std::uint64_t now_ns() override { return 0; }

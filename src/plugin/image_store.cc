@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: MIT
+#include "plugin/image_store.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <list>
+#include <map>
+#include <memory>
+#include <string_view>
+
+#include "plugin/criu_host.h"
+#include "plugin/image_files.h"
+#include "sluice-stream.pb-c.h"
+
+namespace sluice::plugin {
+
+namespace {
+
+constexpr const char* kIndexImage = "amdgpu-sluice-index.img";
+constexpr std::size_t kReadBytes = 64 * kKiB;
+
+// Images of a stream, by name: each is sent once.
+std::map<std::string, std::vector<std::uint8_t>>& kept_images() {
+  static std::map<std::string, std::vector<std::uint8_t>> images;
+  return images;
+}
+
+Result<void> write_all(int fd, std::span<const std::uint8_t> bytes, const std::string& name) {
+  while (!bytes.empty()) {
+    const ssize_t done = TEMP_FAILURE_RETRY(write(fd, bytes.data(), bytes.size()));
+    if (done <= 0) return make_error(done < 0 ? errno : EIO, "write " + name + " to the image stream");
+    bytes = bytes.subspan(static_cast<std::size_t>(done));
+  }
+  return {};
+}
+
+// All that comes, to the end: a streamer whose pipe is closed early ends.
+Result<std::vector<std::uint8_t>> read_to_end(int fd, const std::string& name) {
+  std::vector<std::uint8_t> bytes;
+  for (;;) {
+    const std::size_t have = bytes.size();
+    if (have > kLargestImageBytes)
+      return make_error(EFBIG, name + " is larger than any image of metadata can be");
+    bytes.resize(have + kReadBytes);
+    const ssize_t got = TEMP_FAILURE_RETRY(read(fd, &bytes[have], kReadBytes));
+    if (got < 0) return make_error(errno, "read " + name + " from the image stream");
+    bytes.resize(have + static_cast<std::size_t>(got));
+    if (got == 0) return bytes;
+  }
+}
+
+struct FreeIndex {
+  void operator()(StreamIndex* index) const { stream_index__free_unpacked(index, nullptr); }
+};
+
+using Index = std::unique_ptr<StreamIndex, FreeIndex>;
+
+// Null: the stream has none.
+Result<Index> index_of_stream() {
+  auto payload = load_image(kIndexImage);
+  if (!payload && payload.error().err == ENOENT) return Index();
+  if (!payload) return payload.error();
+  Index index(stream_index__unpack(nullptr, payload->size(), payload->data()));
+  if (!index) return make_error(EBADMSG, std::string(kIndexImage) + " cannot be parsed");
+  return index;
+}
+
+Result<std::vector<std::string>> images_like(std::string_view prefix) {
+  SLUICE_TRY_ASSIGN(const Index index, index_of_stream());
+  std::vector<std::string> names;
+  if (index) names.assign(index->images, index->images + index->n_images);
+  std::erase_if(names, [prefix](const std::string& name) { return !name.starts_with(prefix); });
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// One task of the index; pointers into it live as long as it does.
+struct PackedTask {
+  PackedTask(std::uint32_t pid, const std::vector<PluginMap>& plugin_maps) : maps(plugin_maps.size()) {
+    pointers.reserve(maps.size());
+    for (std::size_t i = 0; i < maps.size(); ++i) {
+      maps[i] = STREAM_MAP__INIT;
+      maps[i].address = plugin_maps[i].address;
+      maps[i].offset = plugin_maps[i].offset;
+      pointers.push_back(&maps[i]);
+    }
+    task = STREAM_TASK__INIT;
+    task.pid = pid;
+    task.n_maps = pointers.size();
+    task.maps = pointers.data();
+  }
+  PackedTask(const PackedTask&) = delete;
+  PackedTask& operator=(const PackedTask&) = delete;
+
+  std::vector<StreamMap> maps;
+  std::vector<StreamMap*> pointers;
+  StreamTask task;
+};
+
+}  // namespace
+
+Result<UniqueFd> open_stream(const std::string& name, Direction direction) {
+  const int fd = host_open_stream(name, direction == Direction::Dump);
+  if (fd == -ENOENT) return make_error(ENOENT, "open " + name + " of the image stream");
+  if (fd < 0) return make_error(ECONNRESET, "open " + name + " of the image stream");
+  return UniqueFd(fd);
+}
+
+Result<void> save_image(const std::string& name, std::span<const std::uint8_t> payload, bool sync) {
+  if (!streaming()) return write_image(image_dir_fd(), name, payload, sync);
+  SLUICE_TRY_ASSIGN(const UniqueFd pipe, open_stream(name, Direction::Dump));
+  const std::uint64_t length = payload.size();
+  std::uint8_t header[kHeaderBytes];
+  std::memcpy(header, &length, sizeof header);
+  SLUICE_TRY(write_all(pipe.get(), header, name));
+  return write_all(pipe.get(), payload, name);
+}
+
+Result<std::vector<std::uint8_t>> load_stream(const std::string& name) {
+  SLUICE_TRY_ASSIGN(const UniqueFd pipe, open_stream(name, Direction::Restore));
+  SLUICE_TRY_ASSIGN(std::vector<std::uint8_t> bytes, read_to_end(pipe.get(), name));
+  std::uint64_t length = 0;
+  if (bytes.size() >= kHeaderBytes) std::memcpy(&length, bytes.data(), sizeof length);
+  if (bytes.size() < kHeaderBytes || length != bytes.size() - kHeaderBytes) {
+    return make_error(EBADMSG, name + " of the image stream has " + std::to_string(bytes.size()) +
+                                   " bytes, which is not what its length says; it is truncated or damaged");
+  }
+  bytes.erase(bytes.begin(), bytes.begin() + kHeaderBytes);
+  return bytes;
+}
+
+Result<std::vector<std::uint8_t>> load_image(const std::string& name) {
+  if (!streaming()) return read_image(image_dir_fd(), name);
+  const auto kept = kept_images().find(name);
+  if (kept != kept_images().end()) return kept->second;
+  SLUICE_TRY_ASSIGN(std::vector<std::uint8_t> payload, load_stream(name));
+  return kept_images()[name] = std::move(payload);
+}
+
+Result<void> sync_images() {
+  return streaming() ? Result<void>() : sync_directory(image_dir_fd());
+}
+
+Result<std::vector<std::string>> kfd_images() {
+  return streaming() ? images_like(kKfdPrefix) : list_kfd_images(image_dir_fd());
+}
+
+Result<std::vector<std::string>> render_images() {
+  return streaming() ? images_like(kRenderPrefix) : list_render_images(image_dir_fd());
+}
+
+Result<void> save_index(const std::vector<std::string>& images,
+                        const std::map<std::uint32_t, std::vector<PluginMap>>& maps) {
+  std::vector<std::string> names = images;
+  std::vector<char*> name_pointers(names.size());
+  std::transform(names.begin(), names.end(), name_pointers.begin(),
+                 [](std::string& name) { return name.data(); });
+  std::list<PackedTask> tasks;
+  std::vector<StreamTask*> task_pointers;
+  task_pointers.reserve(maps.size());
+  for (const auto& [pid, of_task] : maps) task_pointers.push_back(&tasks.emplace_back(pid, of_task).task);
+  StreamIndex index = STREAM_INDEX__INIT;
+  index.n_images = name_pointers.size();
+  index.images = name_pointers.data();
+  index.n_tasks = task_pointers.size();
+  index.tasks = task_pointers.data();
+  std::vector<std::uint8_t> payload(stream_index__get_packed_size(&index));
+  (void)stream_index__pack(&index, payload.data());
+  return save_image(kIndexImage, payload, false);
+}
+
+Result<MapRuns> map_runs_of_stream(std::uint32_t pid) {
+  SLUICE_TRY_ASSIGN(const Index index, index_of_stream());
+  for (std::size_t i = 0; index && i < index->n_tasks; ++i) {
+    const StreamTask& task = *index->tasks[i];
+    if (task.pid != pid) continue;
+    std::vector<PluginMap> maps;
+    maps.reserve(task.n_maps);
+    for (std::size_t j = 0; j < task.n_maps; ++j)
+      maps.push_back({task.maps[j]->address, task.maps[j]->offset});
+    return MapRuns::of(maps);
+  }
+  return Error{ENOENT, "the stream does not tell of the task's maps"};
+}
+
+}  // namespace sluice::plugin

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT
+// Where the images of this run are: files in the host's image directory, or, with --stream, in the hands of
+// an image streamer, which sends and takes each file once, through a pipe, and can neither list nor remove
+// any.
+//
+// With streams: what load_image() has read is kept, for the tasks that are forked from this process; a name
+// is asked for once. An image that is written is in the stream for good: metadata comes last, so whoever
+// finds it finds everything. What the streamer does with a stream that ends before is the streamer's user's
+// to see: criu's exit status tells whether the checkpoint is one.
+//
+// Main thread, or a task's only one, but for open_stream() and load_stream(), which lanes may call: the host
+// guards its connection, and logs nothing unless that is broken.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "pipeline/pipe_store.h"
+#include "pipeline/result.h"
+#include "pipeline/stage.h"
+#include "plugin/map_runs.h"
+
+namespace sluice::plugin {
+
+// Under its name at once, or not at all; synced if `sync`, where that means something. Errors: those of
+// write_image(); EPIPE when the streamer has ended.
+Result<void> save_image(const std::string& name, std::span<const std::uint8_t> payload, bool sync);
+// Payload. Errors: those of read_image(); ECONNRESET when the streamer has ended.
+Result<std::vector<std::uint8_t>> load_image(const std::string& name);
+// Makes names durable, where images are files.
+Result<void> sync_images();
+
+// Names of the KFD images, and of the render files' images, sorted. None for a stream without an index, as
+// upstream's plugin makes it: then no image is known before somebody asks for it.
+Result<std::vector<std::string>> kfd_images();
+Result<std::vector<std::string>> render_images();
+
+// ---- streams only
+
+// Our end of a new pipe for that file, to be written (dump) or read (restore). Errors: ENOENT (restore: there
+// is none), ECONNRESET.
+Result<UniqueFd> open_stream(const std::string& name, Direction direction);
+// Payload of an image that is kept by nobody.
+Result<std::vector<std::uint8_t>> load_stream(const std::string& name);
+// The last image of a dump. `images`: all that there is of metadata; `maps`: of the tasks that map GPUs, by
+// pid in their own pid namespace.
+Result<void> save_index(const std::vector<std::string>& images,
+                        const std::map<std::uint32_t, std::vector<PluginMap>>& maps);
+// Errors: ENOENT where the stream's index has no such task, or there is none.
+Result<MapRuns> map_runs_of_stream(std::uint32_t pid);
+
+}  // namespace sluice::plugin

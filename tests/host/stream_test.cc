@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: MIT
+// --stream with the shipped plugin, in all four hosts: what goes through a streamer, and through whatever its
+// user puts behind it, comes back whole; what is damaged or dies on the way is told, and nothing runs that
+// must not.
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <list>
+#include <optional>
+
+#include "plugin_test.h"
+#include "support/flip_byte.h"
+
+namespace sluice::host_test {
+namespace {
+
+std::string test_streamer() {
+  return (program_directory() / "../streamer/test-streamer").lexically_normal().string();
+}
+
+// A shell command with the streamer in it, which has told that it is ready.
+class Streamer {
+ public:
+  // `command`: with $STREAMER where "test-streamer COMMAND --images-dir DIR --progress-fd 1" is meant; what
+  // goes to standard output must go elsewhere. It runs in the images' directory.
+  Streamer(const std::filesystem::path& images, const std::string& what, const std::string& command) {
+    std::filesystem::create_directories(images);
+    const std::string streamer =
+        test_streamer() + " " + what + " --images-dir " + images.string() + " --progress-fd 3";
+    program_.emplace(Strings{"/bin/bash", "-c", "exec 3>&1; " + command},
+                     Strings{"STREAMER=" + streamer, path()});
+    program_->close_input();
+    ready_ = program_->hear() == "socket-init";
+  }
+  bool ready() const { return ready_; }
+  int wait() { return program_->wait(); }
+  void kill() { program_->kill(); }
+
+ private:
+  static std::string path() {
+    const char* const value = std::getenv("PATH");
+    return std::string("PATH=") + (value != nullptr ? value : "/usr/bin:/bin");
+  }
+  std::optional<Program> program_;
+  bool ready_ = false;
+};
+
+class StreamTest : public PluginTest {
+ protected:
+  std::string image() const { return (directory_.path() / "image").string(); }
+  // Direct children of the shell, so that a signal hits the streamer.
+  std::string capture_to_file() const { return "exec $STREAMER " + image(); }
+
+  int dump_streamed(const std::string& command, const Strings& more = {}) {
+    Streamer streamer(scene_.images(), "capture", command);
+    EXPECT_TRUE(streamer.ready());
+    Strings arguments = {"--stream"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const int status = scene_.start_host(version(), "dump", arguments).wait();
+    EXPECT_EQ(streamer.wait(), 0);
+    return status;
+  }
+  int restore_streamed(const std::string& command) {
+    Streamer streamer(scene_.images(), "serve", command);
+    if (!streamer.ready()) return -1;
+    const int status = scene_.restore(version(), {"--stream"});
+    streamer.kill();
+    return status;
+  }
+  void start_small(const Strings& more) {
+    Strings arguments = {"--vram", "4M", "--gtt", "1M", "--svm-context"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const std::string ready = scene_.start_subject(arguments);
+    ASSERT_TRUE(ready.starts_with("ready")) << ready;
+  }
+  void dump_and_restore(const std::string& capture, const std::string& serve) {
+    ASSERT_EQ(dump_streamed(capture), 0) << scene_.log();
+    scene_.wait_until_subject_is_gone();
+    ASSERT_EQ(restore_streamed(serve), 0) << scene_.log();
+    expect_whole();
+  }
+  // Nothing of ours is on the local disk.
+  void expect_no_local_images() {
+    for (const auto& entry : std::filesystem::directory_iterator(scene_.images()))
+      EXPECT_TRUE(entry.is_socket()) << entry.path();
+  }
+  // The streamed image's files, in a directory.
+  std::filesystem::path extracted() {
+    std::filesystem::path place = directory_.path() / "extracted";
+    std::filesystem::create_directories(place);
+    Program program({test_streamer(), "extract", "--images-dir", place.string(), image()}, {});
+    EXPECT_EQ(program.wait(), 0);
+    return place;
+  }
+
+  ScratchDirectory directory_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Hosts, StreamTest, ::testing::ValuesIn(kVersions), name_of_version);
+
+TEST_P(StreamTest, OneGpuComesBackWhole) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_NO_FATAL_FAILURE(dump_and_restore(capture_to_file(), "exec $STREAMER " + image()));
+  expect_no_local_images();
+  EXPECT_EQ(heard("quit"), "ok quit");
+}
+
+TEST_P(StreamTest, TwoGpusAndZerosComeBackWhole) {
+  ASSERT_NO_FATAL_FAILURE(start({"--gpus", "2", "--zero", "50"}));
+  dump_and_restore(capture_to_file(), "exec $STREAMER " + image());
+}
+
+TEST_P(StreamTest, WithoutParallelWorkItIsTheSame) {
+  scene_.variables["SLUICE_PARALLEL"] = "off";
+  ASSERT_NO_FATAL_FAILURE(start({"--gpus", "2"}));
+  dump_and_restore(capture_to_file(), "exec $STREAMER " + image());
+}
+
+TEST_P(StreamTest, ThroughLz4) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  dump_and_restore("$STREAMER | lz4 -q > " + image(), "lz4 -dc " + image() + " | $STREAMER");
+}
+
+TEST_P(StreamTest, ThroughZstd) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  dump_and_restore("$STREAMER | zstd -q > " + image(), "zstd -dc " + image() + " | $STREAMER");
+}
+
+// Pages, and what they are verified by, are those of a dump to files.
+TEST_P(StreamTest, WhatIsExtractedIsWhatADumpToFilesWrites) {
+  ASSERT_NO_FATAL_FAILURE(start({"--gpus", "2", "--zero", "50"}));
+  ASSERT_EQ(scene_.dump(version(), {"--leave-running"}), 0) << scene_.log();
+  ASSERT_EQ(dump_streamed(capture_to_file(), {"--leave-running"}), 0) << scene_.log();
+  const std::filesystem::path place = extracted();
+  const auto pages = images("amdgpu-pages-");
+  EXPECT_EQ(pages.size(), 2U);
+  for (const std::string& name : pages)
+    EXPECT_EQ(read_file(place / name), read_file(scene_.images() / name)) << name;
+  for (const std::string prefix : {"amdgpu-kfd-", "amdgpu-sums-", "amdgpu-renderD-"}) {
+    for (const std::string& name : images(prefix)) EXPECT_TRUE(std::filesystem::exists(place / name)) << name;
+  }
+  expect_running();
+}
+
+TEST_P(StreamTest, WhatIsExtractedIsRestoredFromFiles) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_EQ(dump_streamed(capture_to_file()), 0) << scene_.log();
+  scene_.wait_until_subject_is_gone();
+  const std::filesystem::path place = extracted();
+  for (const auto& entry : std::filesystem::directory_iterator(place))
+    std::filesystem::copy(entry.path(), scene_.images());
+  restore_and_check();
+}
+
+// A consumer that stands still holds the dump up, and no more. All the pipes on the way together hold less
+// than the contents, so the dump cannot be through when the last of them is full.
+TEST_P(StreamTest, AConsumerThatStallsHoldsTheDumpUp) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  const std::string fifo = (directory_.path() / "fifo").string();
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  const UniqueFd reader(::open(fifo.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  Streamer streamer(scene_.images(), "capture", "exec $STREAMER " + fifo);
+  ASSERT_TRUE(streamer.ready());
+  Program host = scene_.start_host(version(), "dump", {"--stream"});
+  const int almost_full = ::fcntl(reader.get(), F_GETPIPE_SZ) / 2;
+  for (int waiting = 0; waiting < almost_full; (void)::ioctl(reader.get(), FIONREAD, &waiting))
+    (void)::sched_yield();
+  Program consumer({"/bin/cp", fifo, image()}, {});
+  EXPECT_EQ(host.wait(), 0) << scene_.log();
+  EXPECT_EQ(streamer.wait(), 0);
+  EXPECT_EQ(consumer.wait(), 0);
+  scene_.wait_until_subject_is_gone();
+  ASSERT_EQ(restore_streamed("exec $STREAMER " + image()), 0) << scene_.log();
+  expect_whole();
+}
+
+TEST_P(StreamTest, AConsumerThatDiesFailsTheDumpAndTheProcessGoesOn) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  Streamer streamer(scene_.images(), "capture", capture_to_file());
+  ASSERT_TRUE(streamer.ready());
+  Program host = scene_.start_host(version(), "dump", {"--stream", "--hold", "vmas"});
+  ASSERT_EQ(host.hear_control(), "vmas") << scene_.log();
+  streamer.kill();
+  host.release_control();
+  EXPECT_NE(host.wait(), 0);
+  const std::string log = scene_.log();
+  EXPECT_NE(log.find("the image streamer has ended"), std::string::npos) << log;
+  expect_running();
+}
+
+TEST_P(StreamTest, ADamagedBlockIsFoundBeforeAnythingRuns) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_EQ(dump_streamed(capture_to_file()), 0) << scene_.log();
+  scene_.wait_until_subject_is_gone();
+  // The VRAM is by far the largest part of the image.
+  test::flip_byte(image(), std::filesystem::file_size(image()) / 2);
+  EXPECT_NE(restore_streamed("exec $STREAMER " + image()), 0);
+  const std::string log = scene_.log();
+  EXPECT_NE(log.find("restore from another checkpoint"), std::string::npos) << log;
+  expect_not_resumed();
+}
+
+// Their BOs lie in a file each.
+TEST_P(StreamTest, BosOfRenderNodesComeBackWhole) {
+  ASSERT_NO_FATAL_FAILURE(start_small({"--gem-handles", "1,3,70"}));
+  dump_and_restore(capture_to_file(), "exec $STREAMER " + image());
+}
+
+TEST_P(StreamTest, MapsThroughSeveralFilesOfOneGpuComeBack) {
+  ASSERT_NO_FATAL_FAILURE(start_small({"--second-render", "--gem-handles", "2,5"}));
+  if (hooks() >= 12) return dump_and_restore(capture_to_file(), "exec $STREAMER " + image());
+  ASSERT_EQ(dump_streamed(capture_to_file()), 0) << scene_.log();
+  scene_.wait_until_subject_is_gone();
+  EXPECT_NE(restore_streamed("exec $STREAMER " + image()), 0);
+  EXPECT_NE(scene_.log().find("through several files"), std::string::npos);
+}
+
+// One memory before, one memory behind; a stream that cannot be listed tells of it in time all the same.
+TEST_P(StreamTest, SharedMemoryIsOneAgain) {
+  ASSERT_NO_FATAL_FAILURE(start_small({"--share", "kfd", "--share-fd", "--gem-handles", "1,3"}));
+  EXPECT_EQ(heard("poke 4711"), "ok poke 4711");
+  ASSERT_NO_FATAL_FAILURE(dump_and_restore(capture_to_file(), "exec $STREAMER " + image()));
+  EXPECT_EQ(heard("peek"), "ok peek 4711");
+  EXPECT_EQ(heard("poke 1"), "ok poke 1");
+  EXPECT_EQ(heard("peek"), "ok peek 1");
+}
+
+TEST_P(StreamTest, AnImageWithoutSumsIsRestoredUnverified) {
+  scene_.variables["SLUICE_CHECKSUM"] = "off";
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_EQ(dump_streamed(capture_to_file()), 0) << scene_.log();
+  scene_.wait_until_subject_is_gone();
+  scene_.variables.clear();
+  ASSERT_EQ(restore_streamed("exec $STREAMER " + image()), 0) << scene_.log();
+  EXPECT_NE(scene_.log().find("restored unverified"), std::string::npos);
+  expect_whole();
+}
+
+// Four processes that share two GPUs, through one streamer.
+TEST_P(StreamTest, ATreeComesBackWhole) {
+  std::list<FifoSubject> tasks;
+  Strings pids = {"--stream", "--hold", "dump_ext_file"};
+  for (unsigned i = 0; i < 4; ++i) {
+    tasks.emplace_back(directory_.path() / ("task" + std::to_string(i)));
+    const std::string ready = tasks.back().start(scene_, {"--gpus", "2", "--vram", "4M", "--gtt", "1M",
+                                                          "--svm-context", "--seed", std::to_string(i + 1)});
+    ASSERT_TRUE(ready.starts_with("ready")) << ready;
+    pids.insert(pids.end(), {"--pid", std::to_string(tasks.back().pid())});
+  }
+  {
+    Streamer streamer(scene_.images(), "capture", capture_to_file());
+    ASSERT_TRUE(streamer.ready());
+    Program host = scene_.start_host(version(), "dump", pids);
+    for (std::size_t i = 1; i <= tasks.size(); ++i) {
+      ASSERT_EQ(host.hear_control(), "dump_ext_file") << scene_.log();
+      if (i + 1 == tasks.size()) {
+        EXPECT_EQ(scene_.log().find("dump GPU"), std::string::npos)
+            << "the hook for the last file joins all, no other";
+      }
+      host.release_control();
+    }
+    EXPECT_EQ(host.wait(), 0) << scene_.log();
+    EXPECT_EQ(streamer.wait(), 0);
+  }
+  for (FifoSubject& task : tasks) (void)task.wait();
+  while (scene_.control().counts() != vamdgpu::Counts()) (void)::sched_yield();
+  Streamer streamer(scene_.images(), "serve", "exec $STREAMER " + image());
+  ASSERT_TRUE(streamer.ready());
+  ASSERT_EQ(scene_.start_host(version(), "restore", {"--stream"}).wait(), 0) << scene_.log();
+  std::ifstream file(scene_.pid_file());
+  for (FifoSubject& task : tasks) {
+    pid_t pid = 0;
+    ASSERT_TRUE(file >> pid);
+    task.become(pid);
+  }
+  for (FifoSubject& task : tasks) {
+    for (const std::string command : {"check", "work", "check"})
+      EXPECT_TRUE(task.ask(command).starts_with("ok " + command)) << task.pid();
+  }
+  for (FifoSubject& task : tasks) EXPECT_EQ(task.ask("quit"), "ok quit");
+}
+
+}  // namespace
+}  // namespace sluice::host_test
