@@ -34,14 +34,18 @@ bool is_in_plugin(pid_t pid) {
   return read_file("/proc/" + std::to_string(pid) + "/maps").find("amdgpu_plugin.so") != std::string::npos;
 }
 
-// Whether a task that is in the plugin ends, as it must when criu is dead. One that waits for criu elsewhere
-// may live on.
+// Whether a task that is in the plugin leaves it, as it must when criu is dead: by ending, which is an event,
+// or for criu's last program, where it waits for criu for ever, and of which nothing tells.
 bool leaves_the_plugin(pid_t pid) {
+  constexpr int kLookAgainMs = 200;
   const UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-  if (!process || !is_in_plugin(pid)) return true;
+  if (!process) return true;
   pollfd end{process.get(), POLLIN, 0};
-  (void)::poll(&end, 1, static_cast<int>(std::chrono::milliseconds(kPatience).count()));
-  return !is_in_plugin(pid);
+  for (auto left_ms = std::chrono::milliseconds(kPatience).count(); left_ms > 0; left_ms -= kLookAgainMs) {
+    if (!is_in_plugin(pid)) return true;
+    (void)::poll(&end, 1, kLookAgainMs);
+  }
+  return false;
 }
 
 class Tree : public Scenario {
