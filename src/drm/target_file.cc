@@ -64,7 +64,7 @@ constexpr std::size_t kFirstEntries = 64;
 
 }  // namespace
 
-Result<std::string> driver_name(int fd) {
+Result<Driver> driver_of(int fd) {
   std::array<char, 64> name{};
   drm_version version{};
   version.name = name.data();
@@ -72,7 +72,12 @@ Result<std::string> driver_name(int fd) {
   if (const int err = drm_call(fd, DRM_IOCTL_VERSION, &version); err != 0) {
     return make_error(err, "ask a file for its DRM driver");
   }
-  return std::string(name.data());
+  return Driver{name.data(), version.version_major, version.version_minor};
+}
+
+Result<std::string> driver_name(int fd) {
+  SLUICE_TRY_ASSIGN(Driver driver, driver_of(fd));
+  return std::move(driver.name);
 }
 
 bool is_amdgpu(int fd) {

@@ -21,7 +21,13 @@
 
 namespace sluice::drm {
 
-// Name of the driver behind a DRM file ("amdgpu"). Errors: ENOTTY, EINVAL or EBADF where `fd` is no DRM file.
+// The driver behind a DRM file ("amdgpu", 3.61). Errors: ENOTTY, EINVAL or EBADF where `fd` is no DRM file.
+struct Driver {
+  std::string name;
+  int major = 0;
+  int minor = 0;
+};
+Result<Driver> driver_of(int fd);
 Result<std::string> driver_name(int fd);
 
 // EINVAL-free shorthand: false for every file that is not an open amdgpu DRM file.

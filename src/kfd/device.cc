@@ -40,6 +40,26 @@ const char* open_remedy(int err) {
   }
 }
 
+Result<UniqueFd> open_device(const char* path, int access) {
+  int raw = -1;
+  do {
+    raw = ::open(path, access | O_CLOEXEC);
+  } while (raw < 0 && errno == EINTR);
+  if (raw < 0) {
+    const int err = errno;
+    return make_error(err, std::string("open ") + path + open_remedy(err));
+  }
+  return UniqueFd(raw);
+}
+
+Result<KfdVersion> version_of(int fd, const char* path, const IoctlFunction& ioctl_function) {
+  GetVersionArgs args{};
+  if (const int err = call_ioctl(ioctl_function, fd, kIocGetVersion, &args); err != 0) {
+    return make_error(err, std::string("AMDKFD_IOC_GET_VERSION on ") + path);
+  }
+  return KfdVersion{args.major_version, args.minor_version};
+}
+
 }  // namespace
 
 dev_t render_node_device(std::uint32_t minor) {
@@ -67,22 +87,14 @@ Result<void> check_version(KfdVersion version) {
                         " or a later 1.x needed (Linux 6.1 has it)");
 }
 
-Result<KfdDevice> KfdDevice::open(const char* path, IoctlFunction ioctl_function) {
-  int raw = -1;
-  do {
-    raw = ::open(path, O_RDWR | O_CLOEXEC);
-  } while (raw < 0 && errno == EINTR);
-  if (raw < 0) {
-    const int err = errno;
-    return make_error(err, std::string("open ") + path + open_remedy(err));
-  }
-  UniqueFd fd(raw);
+Result<KfdVersion> read_version(const char* path) {
+  SLUICE_TRY_ASSIGN(const UniqueFd fd, open_device(path, O_RDONLY));
+  return version_of(fd.get(), path, system_ioctl);
+}
 
-  GetVersionArgs args{};
-  if (const int err = call_ioctl(ioctl_function, fd.get(), kIocGetVersion, &args); err != 0) {
-    return make_error(err, std::string("AMDKFD_IOC_GET_VERSION on ") + path);
-  }
-  const KfdVersion version{args.major_version, args.minor_version};
+Result<KfdDevice> KfdDevice::open(const char* path, IoctlFunction ioctl_function) {
+  SLUICE_TRY_ASSIGN(UniqueFd fd, open_device(path, O_RDWR));
+  SLUICE_TRY_ASSIGN(const KfdVersion version, version_of(fd.get(), path, ioctl_function));
   SLUICE_TRY(check_version(version));
   return KfdDevice(std::move(fd), version, std::move(ioctl_function));
 }

@@ -32,6 +32,10 @@ struct KfdVersion {
 // Accepts 1.8 and later 1.x. Error: EPROTONOSUPPORT, the text says what was found and what is needed.
 Result<void> check_version(KfdVersion version);
 
+// The version alone, asked through a file that is opened for reading and closed again. Not checked. Errors:
+// those of KfdDevice::open but the last.
+Result<KfdVersion> read_version(const char* path = kDevicePath);
+
 class KfdDevice {
  public:
   // Opens and checks the version. Errors: ENOENT, ENXIO, ENODEV when the machine has no KFD; EINVAL when the

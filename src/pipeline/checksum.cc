@@ -191,7 +191,9 @@ Result<void> ChecksumStage::verify_chunk(Slot& slot) {
       sum = sum_of(part(slot, begin, end));
     }
     const Sum128& expected = table->sums[static_cast<std::size_t>(block)];
-    if (sum != expected) {
+    if (sum != expected && options_.on_bad_block) {
+      options_.on_bad_block({slot.chunk.file, slot.chunk.file_offset + begin, end - begin});
+    } else if (sum != expected) {
       return make_error(EBADMSG, "block " + std::to_string(block) + " is corrupt: " +
                                      place(slot, slot.chunk.file_offset + begin, end - begin) +
                                      " has XXH3-128 " + hex(sum) + ", the sidecar says " + hex(expected));

@@ -42,9 +42,19 @@ struct SumTable {
   static SumTable sized(std::uint64_t file_bytes, std::uint64_t block_bytes);
 };
 
+// A block that is not what its sum says.
+struct BadBlock {
+  std::uint32_t file = 0;  // of the layout
+  std::uint64_t file_offset = 0;
+  std::uint64_t length = 0;  // bytes
+};
+
 struct ChecksumOptions {
   bool detect_zero_units = true;  // dump: fill slot.zero_units
   bool check_headers = true;      // restore: the first bytes of a file say how long it is
+  // Restore: is told of every block that differs, by whoever compares it, workers too; the chunk goes on.
+  // Null: the first one fails it.
+  std::function<void(const BadBlock&)> on_bad_block = nullptr;
 };
 
 class ChecksumStage final : public Stage, private SlotWork {

@@ -21,17 +21,14 @@
 #include "pipeline/units.h"
 
 namespace sluice {
+
 namespace {
 
 // Alignment where the kernel does not tell one: that of every disk's logical block.
 constexpr std::uint64_t kAssumedAlignment = 4096;
-// Completions in a row without progress before an operation is given up.
-constexpr std::uint32_t kMaxStalls = 100;
-// A stale temporary file may come back between unlink and open only if somebody else dumps here: give up
-// then.
-constexpr int kMaxCreateAttempts = 8;
 
-// Alignment of direct I/O on `fd`, in bytes; 0: not possible.
+}  // namespace
+
 std::uint64_t direct_alignment(int fd) {
 #ifdef STATX_DIOALIGN  // Linux 6.1
   struct statx status {};
@@ -42,6 +39,14 @@ std::uint64_t direct_alignment(int fd) {
 #endif
   return kAssumedAlignment;
 }
+
+namespace {
+
+// Completions in a row without progress before an operation is given up.
+constexpr std::uint32_t kMaxStalls = 100;
+// A stale temporary file may come back between unlink and open only if somebody else dumps here: give up
+// then.
+constexpr int kMaxCreateAttempts = 8;
 
 bool set_direct(int fd, bool on) {
   const int flags = ::fcntl(fd, F_GETFL);

@@ -28,8 +28,9 @@
 namespace sluice {
 
 // Auto: direct where possible, else buffered; a source reads chunks that are in the page cache from there.
+// Uncached: direct where possible, else buffered; what the disk has counts, not what the page cache has.
 // Direct: fail with EINVAL where direct I/O is not possible. Buffered: never direct.
-enum class IoMode : std::uint8_t { Auto, Direct, Buffered };
+enum class IoMode : std::uint8_t { Auto, Uncached, Direct, Buffered };
 
 struct FileOptions {
   IoMode io_mode = IoMode::Auto;
@@ -49,6 +50,10 @@ struct FileOptions {
 // Whether a file of the directory is one that a source may read: EINVAL for no regular file, EBADMSG for one
 // of another size, both named.
 Result<void> check_pages_file(const std::string& name, const struct stat& status, std::uint64_t file_bytes);
+
+// Alignment in bytes that direct I/O on an open file wants; 0: there is none. Where the kernel does not tell,
+// what is tried first.
+std::uint64_t direct_alignment(int fd);
 
 class FileSink final : public Stage {
  public:

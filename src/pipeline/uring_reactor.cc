@@ -239,6 +239,11 @@ Result<void> UringReactor::register_buffer(std::span<std::byte> memory) {
   return {};
 }
 
+std::string UringReactor::features() const {
+  if ((impl_->ring.flags & IORING_SETUP_DEFER_TASKRUN) != 0) return "SINGLE_ISSUER, DEFER_TASKRUN";
+  return (impl_->ring.flags & IORING_SETUP_COOP_TASKRUN) != 0 ? "COOP_TASKRUN" : "plain";
+}
+
 void UringReactor::read(Op& op, int fd, std::span<std::byte> buffer, std::uint64_t offset) {
   if (!start(op, 1)) return;
   io_uring_sqe* const sqe = impl_->next_sqe();

@@ -32,6 +32,9 @@ class UringReactor final : public Reactor {
   // is no failure of the lane: returns the errno's reason for a note, and plain buffers are used.
   Result<void> register_buffer(std::span<std::byte> memory);
 
+  // What the kernel's io_uring has of what is asked for, in words: "SINGLE_ISSUER, DEFER_TASKRUN".
+  std::string features() const;
+
   void read(Op& op, int fd, std::span<std::byte> buffer, std::uint64_t offset) override;
   void write(Op& op, int fd, std::span<const std::byte> buffer, std::uint64_t offset) override;
   void sync_data(Op& op, int fd) override;

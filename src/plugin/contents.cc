@@ -7,12 +7,13 @@
 
 #include "drm/device.h"
 #include "drm/sdma_copy.h"
+#include "images/files.h"
+#include "images/pages.h"
 #include "pipeline/arena.h"
 #include "pipeline/file_set.h"
 #include "pipeline/pipe_store.h"
 #include "pipeline/units.h"
 #include "pipeline/uring_reactor.h"
-#include "plugin/image_files.h"
 #include "plugin/image_store.h"
 
 namespace sluice::plugin {
@@ -22,41 +23,17 @@ namespace {
 constexpr int kNoId = -1;  // of a dump: the host says it later
 constexpr auto kProgressPeriod = std::chrono::seconds(1);
 
-std::string gpu_words(std::uint32_t gpu_id) {
-  char text[32];
-  (void)std::snprintf(text, sizeof text, "GPU 0x%04" PRIx32, gpu_id);
-  return text;
-}
-
-std::string words_of(const GpuContents& gpu) {
-  return gpu.drm_minor ? "renderD" + std::to_string(*gpu.drm_minor) : gpu_words(gpu.gpu_id);
-}
-
-// Of one of the lane's files under CRIU's file id.
-std::string pages_name(int id, const GpuContents& gpu, std::uint32_t file) {
-  return gpu.drm_minor ? drm_pages_image_name(id, *gpu.drm_minor, gpu.bos[file].number)
-                       : pages_image_name(id, gpu.gpu_id);
-}
-
-std::string sums_name(int id, const GpuContents& gpu) {
-  return gpu.drm_minor ? drm_sums_image_name(id, *gpu.drm_minor) : sums_image_name(id, gpu.gpu_id);
-}
-
-Result<ImageLayout> layout_of(const GpuContents& gpu, std::uint64_t chunk_bytes) {
-  std::vector<std::uint64_t> sizes;
-  sizes.reserve(gpu.bos.size());
-  for (const ContentBo& bo : gpu.bos) sizes.push_back(bo.bytes);
-  return gpu.drm_minor ? ImageLayout::make_file_per_bo(sizes, chunk_bytes)
-                       : ImageLayout::make(sizes, chunk_bytes);
+PagesSet pages_of(const GpuContents& gpu) {
+  PagesSet set{gpu.gpu_id, gpu.drm_minor, {}, gpu.bo_table_digest};
+  set.bos.reserve(gpu.bos.size());
+  for (const ContentBo& bo : gpu.bos) set.bos.push_back({bo.bytes, bo.va, bo.number});
+  return set;
 }
 
 }  // namespace
 
 std::vector<std::string> pages_names(int id, const GpuContents& gpu) {
-  std::vector<std::string> names;
-  const std::size_t files = gpu.drm_minor ? gpu.bos.size() : 1;
-  for (std::uint32_t file = 0; file < files; ++file) names.push_back(pages_name(id, gpu, file));
-  return names;
+  return pages_of(gpu).pages_names(id);
 }
 
 std::int64_t monotonic_ns() {
@@ -68,13 +45,15 @@ std::int64_t monotonic_ns() {
 // Everything of one lane. The members the lane's thread makes for itself (arena, ring, device, stages) live
 // on its stack, in run_lane(); what outlives the thread is here.
 struct ContentsJob::Lane {
-  Lane(GpuContents contents, ImageLayout its_layout, std::uint32_t its_slots)
+  Lane(GpuContents contents, PagesSet its_pages, ImageLayout its_layout, std::uint32_t its_slots)
       : gpu(std::move(contents)),
+        pages(std::move(its_pages)),
         layout(std::move(its_layout)),
         slots(its_slots),
         chunks_total(layout.chunk_count()) {}
 
   GpuContents gpu;
+  PagesSet pages;
   ImageLayout layout;
   std::uint32_t slots;
   Sidecar sidecar;  // restore: as read; dump: filled by the lane
@@ -140,7 +119,8 @@ Result<void> ContentsJob::start(std::vector<GpuContents> gpus) {
 
 Result<std::unique_ptr<ContentsJob::Lane>> ContentsJob::make_lane(GpuContents gpu) {
   const Config config = config_.shared_by(gpu.sharers);
-  SLUICE_TRY_ASSIGN(ImageLayout layout, layout_of(gpu, config.chunk_bytes));
+  PagesSet pages = pages_of(gpu);
+  SLUICE_TRY_ASSIGN(ImageLayout layout, pages.layout(config.chunk_bytes));
   Sidecar sidecar;
   bool has_sums = false;
   if (direction_ == Direction::Dump) {
@@ -150,51 +130,31 @@ Result<std::unique_ptr<ContentsJob::Lane>> ContentsJob::make_lane(GpuContents gp
     sidecar.bo_table_digest = gpu.bo_table_digest;
     sidecar.dump_id = dump_id_;
   } else if (!streaming()) {
-    SLUICE_TRY(take_sums(gpu, layout, sidecar, has_sums));
+    SLUICE_TRY(take_sums(pages, layout, sidecar, has_sums));
   }
-  auto lane = std::make_unique<Lane>(std::move(gpu), std::move(layout), config.slots());
+  auto lane = std::make_unique<Lane>(std::move(gpu), std::move(pages), std::move(layout), config.slots());
   lane->sidecar = std::move(sidecar);
   lane->has_sums = has_sums;
   return lane;
 }
 
 // Of a restore: the sums, and a layout whose chunks are whole blocks of theirs.
-Result<void> ContentsJob::take_sums(const GpuContents& gpu, ImageLayout& layout, Sidecar& sidecar,
+Result<void> ContentsJob::take_sums(const PagesSet& pages, ImageLayout& layout, Sidecar& sidecar,
                                     bool& has_sums) {
   if (!config_.checksum) return {};
-  SLUICE_TRY_ASSIGN(has_sums, read_sidecar(gpu, layout, sidecar));
-  std::uint64_t block_bytes = 0;
-  for (const SumTable& table : sidecar.tables) block_bytes = std::max(block_bytes, table.block_bytes);
-  if (block_bytes > layout.chunk_bytes()) {
-    SLUICE_TRY_ASSIGN(layout, layout_of(gpu, block_bytes));
-  }
-  return {};
-}
-
-// Whether there are sums for the lane's pages files; those that belong to another dump or table are an error.
-Result<bool> ContentsJob::read_sidecar(const GpuContents& gpu, const ImageLayout& layout, Sidecar& sidecar) {
-  const std::string name = sums_name(id_, gpu);
-  auto payload = streaming() ? load_stream(name) : read_image(image_dir_, name);
-  if (!payload) {
-    if (payload.error().err != ENOENT) return std::move(payload).error();
-    note(Level::Warning, pages_name(id_, gpu, 0) + " has no checksums (" + name +
+  const std::string name = pages.sums_name(id_);
+  SLUICE_TRY_ASSIGN(std::optional<Sidecar> found,
+                    take_sidecar(streaming() ? load_stream(name) : read_image(image_dir_, name), id_, pages,
+                                 layout, dump_id_));
+  has_sums = found.has_value();
+  if (!found) {
+    note(Level::Warning, pages.pages_name(id_, 0) + " has no checksums (" + name +
                              " is missing): its contents are restored unverified");
-    return false;
+    return {};
   }
-  SLUICE_TRY_ASSIGN(sidecar, unpack_sidecar(*payload, name));
-  const bool same_dump = dump_id_ == DumpId{} || sidecar.dump_id == dump_id_;
-  bool fits = same_dump && sidecar.bo_table_digest == gpu.bo_table_digest &&
-              sidecar.tables.size() == layout.file_count();
-  for (std::uint32_t file = 0; fits && file < layout.file_count(); ++file) {
-    fits = sidecar.tables[file].file_bytes == layout.file_bytes(file) &&
-           sidecar.pages_files[file] == pages_name(id_, gpu, file);
-  }
-  if (!fits) {
-    const std::string metadata = gpu.drm_minor ? render_image_name(id_) : kfd_image_name(id_);
-    return make_error(EBADMSG, name + " belongs to another dump than " + metadata +
-                                   "; the image directory mixes two dumps");
-  }
-  return true;
+  sidecar = std::move(*found);
+  SLUICE_TRY_ASSIGN(layout, pages.layout(std::max(layout.chunk_bytes(), sidecar.most_block_bytes())));
+  return {};
 }
 
 void ContentsJob::begin() {
@@ -242,7 +202,7 @@ Result<void> ContentsJob::run_lane(Lane& lane) {
   if (direction_ == Direction::Dump || !streaming()) return carry(lane);
   const std::lock_guard turn(shared_.stream);
   if (cancelled_) return Error{ECANCELED, "cancelled because another lane failed"};
-  SLUICE_TRY(take_sums(lane.gpu, lane.layout, lane.sidecar, lane.has_sums));
+  SLUICE_TRY(take_sums(lane.pages, lane.layout, lane.sidecar, lane.has_sums));
   lane.chunks_total = lane.layout.chunk_count();
   return carry(lane);
 }
@@ -258,7 +218,7 @@ Result<void> ContentsJob::carry(Lane& lane) {
   SLUICE_TRY_ASSIGN(
       const std::unique_ptr<Reactor> reactor,
       make_reactor(slot_count * static_cast<unsigned>(kOpsPerSlot), arena.bytes(), reactor_note));
-  if (!reactor_note.empty()) note(Level::Warning, words_of(lane.gpu) + ": " + reactor_note);
+  if (!reactor_note.empty()) note(Level::Warning, lane.pages.words() + ": " + reactor_note);
   std::vector<Slot> slots(slot_count);
   for (std::uint32_t i = 0; i < slot_count; ++i) {
     slots[i].index = i;
@@ -272,7 +232,7 @@ Result<void> ContentsJob::carry(Lane& lane) {
   for (ContentBo& bo : lane.gpu.bos) bos.push_back({std::move(bo.dmabuf), bo.bytes});
   SLUICE_TRY_ASSIGN(const std::unique_ptr<drm::SdmaCopy> copy,
                     drm::SdmaCopy::make(device, direction_, layout, std::move(bos), arena, slots, *reactor));
-  if (!copy->staging_note().empty()) note(Level::Warning, words_of(lane.gpu) + ": " + copy->staging_note());
+  if (!copy->staging_note().empty()) note(Level::Warning, lane.pages.words() + ": " + copy->staging_note());
 
   std::unique_ptr<SlotWorkers> workers;
   if (const unsigned threads = lane.has_sums ? spare_workers(shared_.lanes) : 0; threads > 0) {
@@ -285,7 +245,7 @@ Result<void> ContentsJob::carry(Lane& lane) {
       direction_, layout, *reactor, lane.has_sums ? std::span(lane.sidecar.tables) : std::span<SumTable>(),
       ChecksumOptions{config_.zero_holes, check_headers},
       [this, &lane](std::uint32_t file, std::uint64_t offset, std::uint64_t length) {
-        return describe(lane, Chunk{0, offset, length, file});
+        return lane.pages.describe(id_, lane.layout, Chunk{0, offset, length, file});
       },
       std::move(workers));
   const FileOptions file_options{config_.io_mode,     config_.zero_holes, config_.sync,
@@ -296,7 +256,7 @@ Result<void> ContentsJob::carry(Lane& lane) {
   if (streaming()) {
     pipe = std::make_unique<PipeStore>(
         direction_, [this](const std::string& name) { return open_stream(name, direction_); },
-        direction_ == Direction::Dump ? lane.gpu.working_names : pages_names(id_, lane.gpu), layout,
+        direction_ == Direction::Dump ? lane.gpu.working_names : lane.pages.pages_names(id_), layout,
         *reactor);
     route = {copy.get(), &checksum, pipe.get()};
     if (direction_ == Direction::Restore) std::swap(route.front(), route.back());
@@ -306,7 +266,7 @@ Result<void> ContentsJob::carry(Lane& lane) {
     route = {copy.get(), &checksum, lane.sink.get()};
   } else {
     SLUICE_TRY_ASSIGN(
-        source, FileSetSource::open(image_dir_, pages_names(id_, lane.gpu), layout, *reactor, file_options));
+        source, FileSetSource::open(image_dir_, lane.pages.pages_names(id_), layout, *reactor, file_options));
     route = {source.get(), &checksum, copy.get()};
   }
 
@@ -357,19 +317,19 @@ Result<void> ContentsJob::wait(const std::function<void(const std::string&)>& re
 std::vector<std::string> ContentsJob::image_names(int id) const {
   std::vector<std::string> names;
   for (const auto& lane : lanes_) {
-    std::vector<std::string> pages = pages_names(id, lane->gpu);
+    std::vector<std::string> pages = lane->pages.pages_names(id);
     std::move(pages.begin(), pages.end(), std::back_inserter(names));
-    names.push_back(sums_name(id, lane->gpu));
+    names.push_back(lane->pages.sums_name(id));
   }
   return names;
 }
 
 Result<void> ContentsJob::commit(int id) {
   for (const auto& lane : lanes_) {
-    std::vector<std::string> names = pages_names(id, lane->gpu);
+    std::vector<std::string> names = lane->pages.pages_names(id);
     if (lane->has_sums) {
       lane->sidecar.pages_files = names;
-      SLUICE_TRY(save_image(sums_name(id, lane->gpu), pack_sidecar(lane->sidecar), config_.sync));
+      SLUICE_TRY(save_image(lane->pages.sums_name(id), pack_sidecar(lane->sidecar), config_.sync));
     }
     if (!lane->sink) continue;  // streams
     lane->sink->set_names(std::move(names));
@@ -386,28 +346,6 @@ LogLines ContentsJob::take_log_lines() {
 void ContentsJob::note(Level level, std::string text) {
   const std::lock_guard lock(mutex_);
   log_lines_.push_back({level, std::move(text)});
-}
-
-// Names the file and the BOs of a file range: the first one, and how many more.
-std::string ContentsJob::describe(const Lane& lane, const Chunk& range) const {
-  ImageLayout::PieceCursor pieces = lane.layout.pieces(range);
-  std::string text;
-  std::uint64_t more = 0;
-  for (Piece piece; pieces.next(piece);) {
-    if (piece.is_header()) continue;
-    if (!text.empty()) {
-      ++more;
-      continue;
-    }
-    char line[128];
-    (void)std::snprintf(
-        line, sizeof line, "%s BO %" PRIu32 " (VA 0x%" PRIx64 ", %" PRIu64 " bytes) from its byte %" PRIu64,
-        words_of(lane.gpu).c_str(), lane.gpu.drm_minor ? lane.gpu.bos[piece.bo].number : piece.bo,
-        lane.gpu.bos[piece.bo].va, lane.gpu.bos[piece.bo].bytes, piece.bo_offset);
-    text = line;
-  }
-  if (more > 0) text += " and " + std::to_string(more) + " more BOs";
-  return pages_name(id_, lane.gpu, range.file) + ", " + (text.empty() ? "its length" : text);
 }
 
 }  // namespace sluice::plugin

@@ -25,6 +25,8 @@
 #include <string>
 #include <vector>
 
+#include "images/pages.h"
+#include "images/sums.h"
 #include "pipeline/checksum.h"
 #include "pipeline/file_store.h"
 #include "pipeline/lane.h"
@@ -32,7 +34,6 @@
 #include "pipeline/unique_fd.h"
 #include "plugin/config.h"
 #include "plugin/criu_host.h"
-#include "plugin/sums.h"
 
 namespace sluice::plugin {
 
@@ -41,7 +42,7 @@ struct ContentBo {
   std::uint64_t bytes = 0;
   std::uint64_t va = 0;      // for messages
   UniqueFd dmabuf;           // closed as soon as its first piece has been imported
-  std::uint32_t number = 0;  // in the BO table of a render file: names its pages file
+  std::uint32_t number = 0;  // in the BO table of its image; names the pages file of a render file's
 };
 
 // The BOs of one GPU that one lane carries. Those of a KFD process, in bucket order: one pages file. Those of
@@ -137,12 +138,10 @@ class ContentsJob {
               SharedByJobs& shared);
   Result<void> start(std::vector<GpuContents> gpus);
   Result<std::unique_ptr<Lane>> make_lane(GpuContents gpu);
-  Result<void> take_sums(const GpuContents& gpu, ImageLayout& layout, Sidecar& sidecar, bool& has_sums);
-  Result<bool> read_sidecar(const GpuContents& gpu, const ImageLayout& layout, Sidecar& sidecar);
+  Result<void> take_sums(const PagesSet& pages, ImageLayout& layout, Sidecar& sidecar, bool& has_sums);
   Result<void> carry(Lane& lane);
   void run_and_report(Lane& lane) noexcept;
   Result<void> run_lane(Lane& lane);
-  std::string describe(const Lane& lane, const Chunk& range) const;
   void note(Level level, std::string text);
 
   Direction direction_;

@@ -9,16 +9,16 @@
 #include <map>
 
 #include "drm/target_file.h"
+#include "images/files.h"
+#include "images/metadata.h"
 #include "kfd/device.h"
 #include "kfd/image.h"
 #include "kfd/mapped_files.h"
 #include "kfd/not_saved.h"
 #include "kfd/processes.h"
 #include "kfd/uapi.h"
-#include "plugin/image_files.h"
 #include "plugin/image_store.h"
 #include "plugin/machine.h"
-#include "plugin/metadata.h"
 #include "plugin/render_maps.h"
 
 namespace sluice::plugin {

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "plugin/image_files.h"
+#include "images/files.h"
 #include "plugin/machine.h"
 
 namespace sluice::plugin {

@@ -21,6 +21,9 @@ namespace sluice::plugin {
 
 namespace {
 
+// Tells the file from others of this name: `sluice check` looks for it.
+[[gnu::used]] constexpr char kIdentity[] = "sluice amdgpu_plugin " SLUICE_VERSION;
+
 // One of them exists between init() and exit(). If CRIU ends without calling exit(), the dumper's destructor
 // still starts the queues again, but not in a process that CRIU has forked: such a one has the lanes' threads
 // on paper only, and would wait for them for ever. The restorer, owned as well, is never destroyed that way.

@@ -12,8 +12,8 @@
 #include <memory>
 #include <string_view>
 
+#include "images/files.h"
 #include "plugin/criu_host.h"
-#include "plugin/image_files.h"
 #include "sluice-stream.pb-c.h"
 
 namespace sluice::plugin {

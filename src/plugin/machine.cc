@@ -9,9 +9,9 @@
 #include <charconv>
 #include <cinttypes>
 
+#include "images/files.h"
 #include "pipeline/unique_fd.h"
 #include "plugin/criu_host.h"
-#include "plugin/image_files.h"
 
 namespace sluice::plugin {
 

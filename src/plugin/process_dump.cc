@@ -5,14 +5,14 @@
 
 #include <algorithm>
 
+#include "images/files.h"
+#include "images/metadata.h"
 #include "kfd/hsakmt_shm.h"
 #include "kfd/private_data.h"
 #include "kfd/processes.h"
 #include "kfd/uapi.h"
-#include "plugin/image_files.h"
 #include "plugin/image_store.h"
 #include "plugin/machine.h"
-#include "plugin/metadata.h"
 #include "plugin/render_maps.h"
 
 namespace sluice::plugin {

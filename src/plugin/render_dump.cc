@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "images/files.h"
 #include "kfd/processes.h"
-#include "plugin/image_files.h"
 #include "plugin/image_store.h"
 #include "plugin/machine.h"
 

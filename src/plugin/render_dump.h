@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "drm/target_file.h"
+#include "images/metadata.h"
 #include "kfd/topology.h"
 #include "pipeline/unique_fd.h"
 #include "plugin/dump_contents.h"
-#include "plugin/metadata.h"
 #include "plugin/process_dump.h"
 
 namespace sluice::plugin {

@@ -16,11 +16,11 @@
 #include "drm/device.h"
 #include "drm/gem_restore.h"
 #include "drm/target_file.h"
+#include "images/files.h"
 #include "kfd/bo_import.h"
 #include "kfd/private_data.h"
 #include "kfd/processes.h"
 #include "kfd/uapi.h"
-#include "plugin/image_files.h"
 #include "plugin/image_store.h"
 #include "plugin/machine.h"
 #include "plugin/stats.h"
@@ -709,7 +709,8 @@ Result<ContentRequest> Restorer::request_of(const kfd::KfdImage& image, int id,
     contents.bo_table_digest = bo_table_digest(image.bos, source.gpu_id);
     for (std::size_t i = 0; i < image.bos.size(); ++i) {
       if (image.bos[i].gpu_id == source.gpu_id && restored[i].dmabuf) {
-        contents.bos.push_back({image.bos[i].bytes, image.bos[i].addr, std::move(restored[i].dmabuf)});
+        contents.bos.push_back({image.bos[i].bytes, image.bos[i].addr, std::move(restored[i].dmabuf),
+                                static_cast<std::uint32_t>(i)});
       }
     }
     if (!contents.bos.empty()) request.gpus.push_back(std::move(contents));

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "drm/gem_restore.h"
+#include "images/metadata.h"
 #include "kfd/criu_ops.h"
 #include "kfd/matching.h"
 #include "kfd/topology.h"
@@ -23,7 +24,6 @@
 #include "plugin/content_server.h"
 #include "plugin/lifeline.h"
 #include "plugin/map_runs.h"
-#include "plugin/metadata.h"
 #include "plugin/shared_table.h"
 #include "plugin/stopped_tree.h"
 

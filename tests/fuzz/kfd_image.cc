@@ -7,8 +7,8 @@
 #include <variant>
 
 #include "fuzz.h"
+#include "images/metadata.h"
 #include "kfd/matching.h"
-#include "plugin/metadata.h"
 
 using namespace sluice;
 
@@ -24,7 +24,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto again = kfd::decode_kfd_image(kfd::encode_kfd_image(*written));
   FUZZ_CHECK(again.ok() && *again == *written);
 
-  if (const auto records = plugin::private_records(*image)) {
+  if (const auto records = private_records(*image)) {
     FUZZ_CHECK(records->edit({}, {}) == image->priv_data);
     std::vector<std::size_t> all(image->bos.size());
     std::iota(all.begin(), all.end(), std::size_t{0});

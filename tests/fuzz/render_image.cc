@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: MIT
 // amdgpu-renderD-<id>.img and amdgpu-dmabuf_<id>.img.
 #include "fuzz.h"
-#include "plugin/metadata.h"
+#include "images/metadata.h"
 
 using namespace sluice;
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  const auto image = plugin::unpack_render_image({data, size}, "image");
+  const auto image = unpack_render_image({data, size}, "image");
   if (image) {
-    const auto again = plugin::unpack_render_image(plugin::pack_render_image(*image), "image");
+    const auto again = unpack_render_image(pack_render_image(*image), "image");
     FUZZ_CHECK(again.ok() && again->bos == image->bos && again->minor == image->minor);
     FUZZ_CHECK(again->gpu_id == image->gpu_id && again->dump_id == image->dump_id &&
                again->pid == image->pid);
-    FUZZ_CHECK(plugin::bo_table_digest(image->bos) == plugin::bo_table_digest(again->bos));
+    FUZZ_CHECK(bo_table_digest(image->bos) == bo_table_digest(again->bos));
   } else {
     FUZZ_CHECK(image.error().err > 0 && !image.error().what.empty());
   }
-  const auto dmabuf = plugin::unpack_dmabuf_image({data, size}, "image");
+  const auto dmabuf = unpack_dmabuf_image({data, size}, "image");
   if (dmabuf) {
-    const auto again = plugin::unpack_dmabuf_image(plugin::pack_dmabuf_image(*dmabuf), "image");
+    const auto again = unpack_dmabuf_image(pack_dmabuf_image(*dmabuf), "image");
     FUZZ_CHECK(again.ok() && again->shared == dmabuf->shared && again->gem_handle == dmabuf->gem_handle);
   }
   return 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "plugin/sums.h"
+#include "images/sums.h"
 
 #include <sys/random.h>
 
@@ -11,7 +11,7 @@
 #include "pipeline/units.h"
 #include "sluice-sums.pb-c.h"
 
-namespace sluice::plugin {
+namespace sluice {
 
 namespace {
 
@@ -39,6 +39,12 @@ DumpId random_dump_id() {
   // Never fails for so few bytes once the system is up; if it did, the id stays zero and nothing is compared.
   if (getrandom(id.data(), id.size(), 0) != static_cast<ssize_t>(id.size())) id = {};
   return id;
+}
+
+std::uint64_t Sidecar::most_block_bytes() const {
+  std::uint64_t most = 0;
+  for (const SumTable& table : tables) most = std::max(most, table.block_bytes);
+  return most;
 }
 
 std::vector<std::uint8_t> pack_sidecar(const Sidecar& sidecar) {
@@ -78,7 +84,7 @@ Result<Sidecar> unpack_sidecar(std::span<const std::uint8_t> payload, const std:
     const bool blocks_ok = std::has_single_bit(sums.block_bytes) && sums.block_bytes >= kLeastBlockBytes &&
                            sums.block_bytes <= kMostBlockBytes;
     if (std::strcmp(sums.algorithm, kAlgorithm) != 0 || !blocks_ok) {
-      return make_error(EBADMSG, name + " uses checksums this plugin does not know");
+      return make_error(EBADMSG, name + " uses checksums that are not known here");
     }
     const bool fits = sums.bo_table_digest.len == sidecar.bo_table_digest.size() &&
                       sums.dump_id.len == sidecar.dump_id.size() && sums.sums.len % sizeof(Sum128) == 0 &&
@@ -100,4 +106,4 @@ Result<Sidecar> unpack_sidecar(std::span<const std::uint8_t> payload, const std:
   return sidecar;
 }
 
-}  // namespace sluice::plugin
+}  // namespace sluice

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 // Sidecars, render images, and what ties a dump's files together.
-#include "plugin/metadata.h"
+#include "images/metadata.h"
 
 #include <gtest/gtest.h>
 
+#include "images/sums.h"
 #include "kfd/uapi.h"
-#include "plugin/sums.h"
 
-namespace sluice::plugin {
+namespace sluice {
 namespace {
 
 Sidecar sample_sidecar() {
@@ -156,4 +156,4 @@ TEST(PrivateData, VersionsOfTheKernelTellTheSizeOfARecordOrLeaveItOpen) {
 }
 
 }  // namespace
-}  // namespace sluice::plugin
+}  // namespace sluice

@@ -15,7 +15,7 @@
 #include "pipeline/checksum.h"
 #include "pipeline/result.h"
 
-namespace sluice::plugin {
+namespace sluice {
 
 // Random, the same in every image of one dump; all zero means unknown.
 using kfd::DumpId;
@@ -26,6 +26,9 @@ struct Sidecar {
   std::vector<std::string> pages_files;  // their names, in the same order
   Sum128 bo_table_digest{};
   DumpId dump_id{};
+
+  // The largest of any table; 0 without tables.
+  std::uint64_t most_block_bytes() const;
 };
 
 // REQUIRES: as many names as tables.
@@ -36,4 +39,4 @@ std::vector<std::uint8_t> pack_sidecar(const Sidecar& sidecar);
 // or BO tables. `name` is for the message.
 Result<Sidecar> unpack_sidecar(std::span<const std::uint8_t> payload, const std::string& name);
 
-}  // namespace sluice::plugin
+}  // namespace sluice

@@ -15,7 +15,7 @@
 
 #include "pipeline/result.h"
 
-namespace sluice::plugin {
+namespace sluice {
 
 inline constexpr std::string_view kKfdPrefix = "amdgpu-kfd-";
 inline constexpr std::string_view kRenderPrefix = "amdgpu-renderD-";
@@ -59,13 +59,16 @@ Result<void> remove_image(int dir_fd, const std::string& name);
 // `keep_pages` the pages files stay, which say nothing without their metadata; returns their names.
 Result<std::vector<std::string>> remove_plugin_images(int dir_fd, bool keep_pages);
 
-// Names of the directory's KFD images, and of its render files' images, sorted.
+// Names of the directory's KFD images, of its render files' and of its dma-bufs', sorted; and of its
+// statistics.
 Result<std::vector<std::string>> list_kfd_images(int dir_fd);
 Result<std::vector<std::string>> list_render_images(int dir_fd);
+Result<std::vector<std::string>> list_dmabuf_images(int dir_fd);
+Result<std::vector<std::string>> list_stats(int dir_fd);
 // CRIU's file id in such a name.
 std::optional<int> id_of_image(std::string_view name);
 
 // Makes renames and removals in the directory durable.
 Result<void> sync_directory(int dir_fd);
 
-}  // namespace sluice::plugin
+}  // namespace sluice

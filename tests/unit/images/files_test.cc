@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 // Names and frame of image files: whole or not at all, and nothing believed when read.
-#include "plugin/image_files.h"
+#include "images/files.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
 #include "support/temp_dir.h"
 
-namespace sluice::plugin {
+namespace sluice {
 namespace {
 
 using test::Bytes;
@@ -117,4 +117,4 @@ TEST(ListKfdImages, IsSortedAndComplete) {
 }
 
 }  // namespace
-}  // namespace sluice::plugin
+}  // namespace sluice

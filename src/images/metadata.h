@@ -10,13 +10,13 @@
 #include <vector>
 
 #include "drm/gem_restore.h"
+#include "images/sums.h"
 #include "kfd/image.h"
 #include "kfd/private_data.h"
 #include "pipeline/checksum.h"
 #include "pipeline/result.h"
-#include "plugin/sums.h"
 
-namespace sluice::plugin {
+namespace sluice {
 
 // A BO of a render file.
 struct RenderBo {
@@ -80,4 +80,4 @@ Result<kfd::PrivateData> private_records(const kfd::KfdImage& image);
 // EINVAL, naming both sizes, where both are known and differ: before anything is created.
 Result<void> check_private_data(const kfd::KfdImage& image, std::uint32_t local_record_bytes);
 
-}  // namespace sluice::plugin
+}  // namespace sluice

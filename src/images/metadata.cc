@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "plugin/metadata.h"
+#include "images/metadata.h"
 
 #include <endian.h>
 
@@ -10,7 +10,7 @@
 #include "criu-amdgpu.pb-c.h"
 #include "kfd/uapi.h"
 
-namespace sluice::plugin {
+namespace sluice {
 
 namespace {
 
@@ -242,4 +242,4 @@ Result<void> check_private_data(const kfd::KfdImage& image, std::uint32_t local_
                   std::to_string(local_record_bytes) + "; restore it under a kernel of the same kind"};
 }
 
-}  // namespace sluice::plugin
+}  // namespace sluice

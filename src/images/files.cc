@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "plugin/image_files.h"
+#include "images/files.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -16,11 +16,13 @@
 #include "pipeline/layout.h"
 #include "pipeline/unique_fd.h"
 
-namespace sluice::plugin {
+namespace sluice {
 
 namespace {
 
 constexpr std::string_view kDmaBufPrefix = "amdgpu-dmabuf_";
+constexpr std::string_view kStatsPrefix = "sluice-stats-";
+constexpr std::string_view kImageEnding = ".img";
 
 bool is_metadata(std::string_view name) {
   return name.starts_with(kKfdPrefix) || name.starts_with(kRenderPrefix) || name.starts_with(kDmaBufPrefix);
@@ -73,10 +75,10 @@ Result<std::vector<std::string>> list_names(int dir_fd) {
   return names;
 }
 
-Result<std::vector<std::string>> list_images(int dir_fd, std::string_view prefix) {
+Result<std::vector<std::string>> list_files(int dir_fd, std::string_view prefix, std::string_view ending) {
   SLUICE_TRY_ASSIGN(std::vector<std::string> names, list_names(dir_fd));
-  std::erase_if(names, [prefix](const std::string& name) {
-    return !name.starts_with(prefix) || !name.ends_with(".img");
+  std::erase_if(names, [prefix, ending](const std::string& name) {
+    return !name.starts_with(prefix) || !name.ends_with(ending);
   });
   std::sort(names.begin(), names.end());
   return names;
@@ -179,7 +181,7 @@ Result<std::vector<std::string>> remove_plugin_images(int dir_fd, bool keep_page
   SLUICE_TRY_ASSIGN(std::vector<std::string> names, list_names(dir_fd));
   std::erase_if(names, [](const std::string& name) {
     const bool ours = name.starts_with("amdgpu-") && (name.ends_with(".img") || name.ends_with(".img.tmp"));
-    return !ours && !name.starts_with("sluice-stats-");
+    return !ours && !name.starts_with(kStatsPrefix);
   });
   std::stable_partition(names.begin(), names.end(),
                         [](const std::string& name) { return is_metadata(name); });
@@ -195,10 +197,16 @@ Result<std::vector<std::string>> remove_plugin_images(int dir_fd, bool keep_page
 }
 
 Result<std::vector<std::string>> list_kfd_images(int dir_fd) {
-  return list_images(dir_fd, kKfdPrefix);
+  return list_files(dir_fd, kKfdPrefix, kImageEnding);
 }
 Result<std::vector<std::string>> list_render_images(int dir_fd) {
-  return list_images(dir_fd, kRenderPrefix);
+  return list_files(dir_fd, kRenderPrefix, kImageEnding);
+}
+Result<std::vector<std::string>> list_dmabuf_images(int dir_fd) {
+  return list_files(dir_fd, kDmaBufPrefix, kImageEnding);
+}
+Result<std::vector<std::string>> list_stats(int dir_fd) {
+  return list_files(dir_fd, kStatsPrefix, ".json");
 }
 
 std::optional<int> id_of_image(std::string_view name) {
@@ -217,4 +225,4 @@ Result<void> sync_directory(int dir_fd) {
   return {};
 }
 
-}  // namespace sluice::plugin
+}  // namespace sluice

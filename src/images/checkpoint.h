@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: MIT
+// All metadata images of one image directory. Contents are not looked at.
+#pragma once
+
+#include <vector>
+
+#include "images/metadata.h"
+#include "kfd/image.h"
+#include "pipeline/result.h"
+
+namespace sluice {
+
+// An image under CRIU's id of the open file.
+template <class Image>
+struct NumberedImage {
+  int id = 0;
+  Image image;
+};
+
+struct Checkpoint {
+  std::vector<NumberedImage<kfd::KfdImage>> kfd;  // each by id, ascending
+  std::vector<NumberedImage<RenderImage>> render;
+  std::vector<NumberedImage<DmaBufImage>> dmabufs;
+  std::vector<Error> unreadable;  // one for each image that cannot be read, which is then not above
+
+  bool empty() const { return kfd.empty() && render.empty() && dmabufs.empty() && unreadable.empty(); }
+};
+
+// Errors: those of listing the directory.
+Result<Checkpoint> read_checkpoint(int dir_fd);
+
+}  // namespace sluice

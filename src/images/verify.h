@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: MIT
+// Reads all contents of a checkpoint and compares every block with its sum: a restore without GPUs, through
+// the same engine (source → checksum), but one that goes on after what is bad and tells all of it.
+//
+// Lanes, as many as pages sets but not more than the machine has CPUs, read the sets one after the other.
+// Thread-safe; nothing outlives the destructor, which stops what still runs and joins.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "images/checkpoint.h"
+#include "images/pages.h"
+#include "pipeline/fair_share.h"
+#include "pipeline/lane.h"
+#include "pipeline/pipeline.h"
+#include "pipeline/result.h"
+
+namespace sluice {
+
+enum class ProblemKind : std::uint8_t {
+  BadBlock,    // is not what its sum says
+  Unreadable,  // the disk or the file system refuses
+  BadFile,     // is missing, or has another size than its BO table says
+  BadSums,     // the sidecar is damaged or another dump's: what it covers was only read
+};
+
+struct VerifyProblem {
+  ProblemKind kind = ProblemKind::BadBlock;
+  std::string file;               // its name in the image directory
+  std::uint64_t file_offset = 0;  // bytes; with `length` 0 the file as a whole
+  std::uint64_t length = 0;
+  std::string owner;  // whose contents: PagesSet::words()
+  PagesPlace place;   // of a range
+  std::string what;   // the reason in words; empty for a BadBlock
+};
+
+struct VerifyTotals {
+  std::uint64_t files = 0;
+  std::uint64_t bytes = 0;             // of the files, holes included
+  std::uint64_t hole_bytes = 0;        // of these, not read: zeros in whole units
+  std::uint64_t blocks = 0;            // compared
+  std::uint64_t bad_blocks = 0;        // of these, not what they should be
+  std::uint64_t unverified_bytes = 0;  // read, but without sums to compare with
+  bool direct = true;                  // nothing came through the page cache
+};
+
+struct VerifyOptions {
+  std::uint64_t chunk_bytes = 0;  // a power of two
+  std::uint32_t slots = 0;        // of each lane; slots · chunk_bytes is its memory
+};
+
+class Verification {
+ public:
+  // Begins. `dir_fd` is borrowed for the object's life. Errors: EAGAIN (threads), what ImageLayout::make
+  // gave.
+  static Result<std::unique_ptr<Verification>> start(int dir_fd, const Checkpoint& checkpoint,
+                                                     const VerifyOptions& options);
+  ~Verification();
+
+  // Waits for the end, for `period` at most. Whether it has come.
+  bool wait_for(std::chrono::milliseconds period);
+  std::uint64_t bytes_done() const;
+  std::uint64_t bytes_total() const { return bytes_total_; }
+
+  // What was found since the last call.
+  std::vector<VerifyProblem> take_problems();
+  VerifyTotals totals() const;
+  // What is worth knowing of how it was read, since the last call.
+  std::vector<std::string> take_notes();
+
+ private:
+  // The pages files of one set.
+  struct Item {
+    int id = 0;
+    PagesSet set;
+    DumpId dump_id{};
+    std::uint64_t bytes = 0;
+    std::atomic<std::uint64_t> done{0};  // bytes
+  };
+  class Source;
+
+  Verification(int dir_fd, const VerifyOptions& options) : dir_fd_(dir_fd), options_(options) {}
+  Result<void> add(int id, PagesSet set, const std::optional<DumpId>& dump_id);
+  Result<void> serve();
+  void look_at(Item& item);
+  Result<void> read(Item& item, const PagesSet& set, const ImageLayout& layout, std::vector<SumTable> tables);
+  std::optional<Sidecar> sums_of(const Item& item, const ImageLayout& layout);
+  void drop_bad_files(const Item& item, const ImageLayout& layout, PagesSet& set,
+                      std::vector<SumTable>& tables);
+  void report(VerifyProblem problem);
+
+  int dir_fd_;
+  VerifyOptions options_;
+  FairShare disk_;
+  std::vector<std::unique_ptr<Item>> items_;
+  std::uint64_t bytes_total_ = 0;
+  std::size_t lane_count_ = 0;
+  std::atomic<std::size_t> next_item_{0};
+  std::atomic<bool> cancelled_{false};
+  mutable std::mutex mutex_;  // guards the members up to running_
+  std::condition_variable ended_;
+  std::vector<VerifyProblem> problems_;
+  std::vector<std::string> notes_;
+  VerifyTotals totals_;
+  std::size_t running_ = 0;
+  std::vector<LaneThread> lanes_;  // last: joined first
+};
+
+}  // namespace sluice
