@@ -14,10 +14,11 @@ namespace sluice::cli {
 
 // The exit status, the same in all commands.
 enum class ExitCode {
-  Done = 0,     // done, or there was nothing to do
-  Failed = 1,   // tried, and it did not succeed
-  Usage = 2,    // the command line is wrong
-  Refused = 3,  // not tried: this is nothing the command may touch
+  Done = 0,    // done, or there was nothing to do; a question was answered with yes
+  Failed = 1,  // tried, and it did not succeed; something is damaged
+  Usage = 2,   // the command line is wrong
+  Refused =
+      3,  // not tried: this is nothing the command may touch, or can say anything about; the answer is no
 };
 
 using Run = std::function<ExitCode()>;

@@ -6,6 +6,16 @@
 
 namespace sluice::cli {
 
+// sluice check [--dir DIR] [--pid PID]
+void add_check(CLI::App& app, Run& run);
+// sluice show IMAGES
+void add_show(CLI::App& app, Run& run);
+// sluice verify IMAGES
+void add_verify(CLI::App& app, Run& run);
+// sluice map IMAGES [--sysfs DIR]
+void add_map(CLI::App& app, Run& run);
+// sluice diff A B
+void add_diff(CLI::App& app, Run& run);
 // sluice unpause PID
 void add_unpause(CLI::App& app, Run& run);
 

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: MIT
+// sluice check: will a dump on this machine, of this process, into this directory work? Like criu check, for
+// GPUs.
+#include "cli/check.h"
+
+#include <chrono>
+#include <climits>
+#include <cstdio>
+#include <memory>
+
+#include "cli/commands.h"
+#include "cli/text.h"
+
+namespace sluice::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Options {
+  std::string directory;
+  int pid = 0;  // 0: none
+  bool json = false;
+};
+
+const char* word_of(Weight weight) {
+  switch (weight) {
+    case Weight::Good:
+      return "good";
+    case Weight::Warning:
+      return "warning";
+    case Weight::Problem:
+      break;
+  }
+  return "problem";
+}
+
+void append(Findings& all, Findings more) {
+  std::move(more.begin(), more.end(), std::back_inserter(all));
+}
+
+std::string text_of(const Findings& findings) {
+  std::string text;
+  for (const Finding& finding : findings) {
+    const char* mark = finding.weight == Weight::Good      ? "  "
+                       : finding.weight == Weight::Warning ? "! "
+                                                           : "X ";
+    text += mark + finding.subject + ": " + finding.text + '\n';
+    if (!finding.remedy.empty()) text += "    " + finding.remedy + '\n';
+  }
+  return text;
+}
+
+ExitCode check(const Options& options) {
+  const auto began = std::chrono::steady_clock::now();
+  CriuQuestion criu;
+  plugin::LogLines warnings;
+  const plugin::Config config =
+      plugin::parse_config(plugin::environment_and_file(plugin::kConfigFile, warnings), warnings);
+  Findings findings;
+  for (const plugin::LogLine& line : warnings)
+    findings.push_back({Weight::Warning, "settings", line.text, "see docs/configuration.md"});
+  findings.push_back(check_plugin());
+  GpuCheck gpus = check_gpus();
+  append(findings, std::move(gpus.findings));
+  append(findings, check_host(config));
+  std::optional<std::uint64_t> bytes;
+  if (options.pid != 0) {
+    ProcessCheck processes = check_processes(options.pid, gpus.topology);
+    append(findings, std::move(processes.findings));
+    bytes = processes.bytes;
+  }
+  if (!options.directory.empty()) append(findings, check_directory(options.directory, bytes));
+  findings.insert(findings.begin(), criu.answer());
+
+  std::size_t problems = 0;
+  std::size_t notes = 0;
+  for (const Finding& finding : findings) {
+    problems += finding.weight == Weight::Problem ? 1 : 0;
+    notes += finding.weight == Weight::Warning ? 1 : 0;
+  }
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+  if (options.json) {
+    Json list = Json::array();
+    for (const Finding& finding : findings) {
+      list.push_back({{"weight", word_of(finding.weight)},
+                      {"subject", finding.subject},
+                      {"text", finding.text},
+                      {"remedy", finding.remedy}});
+    }
+    print_json({{"command", "check"},
+                {"result", problems == 0 ? "works" : "refused"},
+                {"problems", problems},
+                {"warnings", notes},
+                {"gpu_bytes", bytes ? Json(*bytes) : Json()},
+                {"seconds", took.count()},
+                {"findings", std::move(list)}});
+  } else {
+    std::string text = text_of(findings);
+    text += problems == 0 ? "A dump will work" : "A dump will NOT work: " + count_text(problems, "problem");
+    if (notes > 0)
+      text += problems == 0 ? ", with " + count_text(notes, "warning") : ", " + count_text(notes, "warning");
+    (void)std::fputs((text + "\n").c_str(), stdout);
+  }
+  return problems == 0 ? ExitCode::Done : ExitCode::Refused;
+}
+
+}  // namespace
+
+void add_check(CLI::App& app, Run& run) {
+  const auto options = std::make_shared<Options>();
+  CLI::App* command =
+      app.add_subcommand("check", "Whether a dump will work here, and what to do where it will not");
+  command->add_option("--dir", options->directory, "where the images would go")->type_name("DIR");
+  command->add_option("--pid", options->pid, "the process that would be dumped, with its children")
+      ->type_name("PID")
+      ->check(CLI::Range(1, INT_MAX).description(""));
+  command->add_flag("--json", options->json, "print one JSON object on standard output");
+  command->footer(
+      "Looks only: writes nothing, stops nothing, opens nothing for writing. Lines with X make a dump fail, "
+      "lines with !\n"
+      "make it slower or less safe. How fast the disk is, sluice-bench measures.\n"
+      "Exit status: 0 a dump will work, 2 wrong usage, 3 it will not.");
+  command->callback([options, &run] { run = [options] { return check(*options); }; });
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: MIT
+# bash completion of sluice(1)
+_sluice() {
+  local word=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]} options=--json
+  if ((COMP_CWORD == 1)); then
+    mapfile -t COMPREPLY < <(compgen -W "check show verify map diff unpause --help --version" -- "$word")
+    return
+  fi
+  case $previous in
+    --dir | --sysfs) mapfile -t COMPREPLY < <(compgen -d -- "$word"); return ;;
+    --pid) mapfile -t COMPREPLY < <(cd /proc && compgen -G "$word[0-9]*"); return ;;
+  esac
+  case ${COMP_WORDS[1]} in
+    check) options+=" --dir --pid" ;;
+    show) options+=" --bos --stats" ;;
+    map) options+=" --sysfs" ;;
+    diff) options+=" --bos" ;;
+  esac
+  if [[ $word == -* ]]; then
+    mapfile -t COMPREPLY < <(compgen -W "$options --help" -- "$word")
+  elif [[ ${COMP_WORDS[1]} == unpause ]]; then
+    mapfile -t COMPREPLY < <(cd /proc && compgen -G "$word[0-9]*")
+  elif [[ ${COMP_WORDS[1]} != check ]]; then
+    mapfile -t COMPREPLY < <(compgen -d -- "$word")
+  fi
+}
+complete -o filenames -F _sluice sluice

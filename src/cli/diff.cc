@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: MIT
+// sluice diff A B: what changed between two checkpoints of the same processes. The comparing is
+// images/compare.h's; here it is told.
+#include <cstdio>
+#include <memory>
+
+#include "cli/commands.h"
+#include "cli/image_directory.h"
+#include "cli/text.h"
+#include "images/compare.h"
+
+namespace sluice::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Options {
+  std::string older;
+  std::string newer;
+  bool bos = false;
+  bool json = false;
+};
+
+Json json_of(const Difference& bytes) {
+  return {{"bytes", bytes.bytes()}, {"equal", bytes.equal}, {"changed", bytes.changed}, {"zero", bytes.zero}};
+}
+
+void print_as_json(const Options& options, const std::vector<SetDifference>& differences,
+                   const Difference& total) {
+  Json sets = Json::array();
+  for (const SetDifference& set : differences) {
+    Json bos = Json::array();
+    for (const BoDifference& bo : set.bos) {
+      Json object = {{"bo", bo.bo.number}, {"address", bo.bo.va}, {"new", bo.is_new}};
+      object.update(json_of(bo.bytes));
+      bos.push_back(std::move(object));
+    }
+    Json object = {
+        {"pid", set.pid}, {"of", set.owner}, {"by_sums", set.by_sums}, {"gone_bytes", set.gone_bytes}};
+    object.update(json_of(set.total()));
+    object["bos"] = std::move(bos);
+    sets.push_back(std::move(object));
+  }
+  Json object = {{"command", "diff"},
+                 {"older", options.older},
+                 {"newer", options.newer},
+                 {"result", total.changed == 0 ? "equal" : "changed"}};
+  object.update(json_of(total));
+  object["sets"] = std::move(sets);
+  print_json(object);
+}
+
+void print_as_text(const Options& options, const std::vector<SetDifference>& differences,
+                   const Difference& total) {
+  Table table({">process", "of", ">bytes", ">equal", ">changed", ">zero", ">gone", "by"});
+  Table bos({">process", "of", ">BO", "address", ">bytes", ">equal", ">changed", ">zero", ""});
+  for (const SetDifference& set : differences) {
+    const Difference sum = set.total();
+    table.add({std::to_string(set.pid), set.owner, bytes_text(sum.bytes()), bytes_text(sum.equal),
+               bytes_text(sum.changed), bytes_text(sum.zero),
+               set.gone_bytes > 0 ? bytes_text(set.gone_bytes) : "",
+               set.bos.empty() ? ""
+               : set.by_sums   ? "sums"
+                               : "contents"});
+    for (const BoDifference& bo : set.bos) {
+      bos.add({std::to_string(set.pid), set.owner, std::to_string(bo.bo.number), hex(bo.bo.va),
+               std::to_string(bo.bytes.bytes()), std::to_string(bo.bytes.equal),
+               std::to_string(bo.bytes.changed), std::to_string(bo.bytes.zero), bo.is_new ? "new" : ""});
+    }
+  }
+  std::string text = table.text("");
+  if (options.bos) text += "\nBOs\n" + bos.text();
+  const std::uint64_t full = total.equal + total.changed;
+  text += "\nA dump of what changed would write " + bytes_text(total.changed) + " instead of " +
+          bytes_text(full) + (full > 0 ? ": it saves " + share_text(total.equal, full) : "") + '\n';
+  (void)std::fputs(text.c_str(), stdout);
+}
+
+ExitCode diff(const Options& options) {
+  const auto older = open_images(options.older);
+  if (const auto* none = std::get_if<NoImages>(&older)) return refuse("diff", options.json, *none);
+  const auto newer = open_images(options.newer);
+  if (const auto* none = std::get_if<NoImages>(&newer)) return refuse("diff", options.json, *none);
+  const auto& a = std::get<ImageDirectory>(older);
+  const auto& b = std::get<ImageDirectory>(newer);
+  for (const ImageDirectory* directory : {&a, &b}) {
+    if (directory->checkpoint.unreadable.empty()) continue;
+    return refuse("diff", options.json,
+                  {ExitCode::Failed, directory->path + ": " + directory->checkpoint.unreadable.front().what,
+                   "sluice verify tells what else is damaged there"});
+  }
+  const auto differences = compare({a.fd.get(), &a.checkpoint}, {b.fd.get(), &b.checkpoint});
+  if (!differences) {
+    return refuse("diff", options.json,
+                  {ExitCode::Failed, differences.error().what, "sluice verify tells what is damaged"});
+  }
+  Difference total;
+  for (const SetDifference& set : *differences) total += set.total();
+  if (options.json) {
+    print_as_json(options, *differences, total);
+  } else {
+    print_as_text(options, *differences, total);
+  }
+  return ExitCode::Done;
+}
+
+}  // namespace
+
+void add_diff(CLI::App& app, Run& run) {
+  const auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand("diff", "What changed between two checkpoints, by GPU and BO");
+  add_images_argument(*command, "A", options->older, "the image directory of the older dump");
+  add_images_argument(*command, "B", options->newer, "that of the newer one");
+  command->add_flag("--bos", options->bos, "list every BO");
+  command->add_flag("--json", options->json, "print one JSON object on standard output");
+  command->footer(
+      "In blocks of 1 MiB, from the checksums alone where both have the same BOs, else by reading the "
+      "contents. Zero\n"
+      "blocks are counted apart: a dump does not write them.\n" +
+      std::string(kExitCodesHelp));
+  command->callback([options, &run] { run = [options] { return diff(*options); }; });
+}
+
+}  // namespace sluice::cli

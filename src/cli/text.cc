@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: MIT
+#include "cli/text.h"
+
+#include <algorithm>
+#include <array>
+#include <cassert>
+#include <cinttypes>
+#include <cstdio>
+
+namespace sluice::cli {
+
+std::string bytes_text(std::uint64_t bytes) {
+  constexpr std::array<const char*, 6> kUnits{"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  if (bytes < 1024) return std::to_string(bytes) + " B";
+  double value = static_cast<double>(bytes) / 1024;
+  std::size_t unit = 0;
+  while (value >= 1023.5 && unit + 1 < kUnits.size()) {
+    value /= 1024;
+    ++unit;
+  }
+  std::array<char, 32> text{};
+  const int decimals = value < 9.995 ? 2 : value < 99.95 ? 1 : 0;
+  (void)std::snprintf(text.data(), text.size(), "%.*f %s", decimals, value, kUnits[unit]);
+  return text.data();
+}
+
+std::string count_text(std::uint64_t count, const std::string& noun) {
+  return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
+}
+
+std::string share_text(std::uint64_t part, std::uint64_t whole) {
+  const double percent = whole == 0 ? 0 : 100 * static_cast<double>(part) / static_cast<double>(whole);
+  std::array<char, 32> text{};
+  (void)std::snprintf(text.data(), text.size(), "%.0f %%", percent);
+  return text.data();
+}
+
+std::string rate_text(std::uint64_t bytes, double seconds) {
+  if (seconds <= 0) return "";
+  std::array<char, 32> text{};
+  (void)std::snprintf(text.data(), text.size(), "%.2f GB/s", static_cast<double>(bytes) / seconds / 1e9);
+  return text.data();
+}
+
+Table::Table(std::vector<std::string> headings) {
+  for (std::string& heading : headings) {
+    right_.push_back(heading.starts_with('>'));
+    if (right_.back()) heading.erase(0, 1);
+  }
+  rows_.push_back(std::move(headings));
+}
+
+void Table::add(std::vector<std::string> cells) {
+  assert(cells.size() == right_.size());
+  rows_.push_back(std::move(cells));
+}
+
+std::string Table::text(const std::string& indent) const {
+  std::vector<std::size_t> widths(right_.size());
+  for (const auto& row : rows_) {
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (const auto& row : rows_) {
+    std::string line = indent;
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      const std::string padding(widths[i] - row[i].size(), ' ');
+      line += i > 0 ? "  " : "";
+      line += right_[i] ? padding + row[i] : row[i] + padding;
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + '\n';
+  }
+  return text;
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: MIT
+// What people read: sizes, shares, tables. Pure functions.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace sluice::cli {
+
+// "512 B", "1.50 GiB": three digits that count. Exact numbers are in the JSON.
+std::string bytes_text(std::uint64_t bytes);
+// "1 file", "2 files".
+std::string count_text(std::uint64_t count, const std::string& noun);
+// "23 %"; "0 %" of nothing.
+std::string share_text(std::uint64_t part, std::uint64_t whole);
+// "2.31 GB/s" (10^9); "" where no time has passed.
+std::string rate_text(std::uint64_t bytes, double seconds);
+
+// Columns as wide as their widest cell, two blanks between them, and a heading. A column whose heading begins
+// with '>' (which is not printed) is set flush right.
+class Table {
+ public:
+  explicit Table(std::vector<std::string> headings);
+  // REQUIRES: as many cells as headings.
+  void add(std::vector<std::string> cells);
+  bool empty() const { return rows_.size() == 1; }
+  // Lines with their newlines, each behind `indent`.
+  std::string text(const std::string& indent = "  ") const;
+
+ private:
+  std::vector<bool> right_;
+  std::vector<std::vector<std::string>> rows_;  // the headings first
+};
+
+}  // namespace sluice::cli

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: MIT
+// sluice verify IMAGES: reads all contents of a checkpoint and compares them with their sums. The reading is
+// images/verify.h's; here it is told.
+#include "images/verify.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cinttypes>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "cli/commands.h"
+#include "cli/image_directory.h"
+#include "cli/text.h"
+#include "plugin/config.h"
+
+namespace sluice::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kProgressPeriod = std::chrono::milliseconds(200);
+constexpr std::size_t kMostLines = 100;  // of problems, as text: one damaged disk can make millions
+
+struct Options {
+  std::string images;
+  bool json = false;
+};
+
+// What was found, and how.
+struct Findings {
+  std::vector<VerifyProblem> problems;
+  VerifyTotals totals;
+  double seconds = 0;
+
+  bool damaged() const { return !problems.empty(); }
+  bool without_sums() const { return totals.unverified_bytes > 0; }
+  ExitCode exit_code() const {
+    if (damaged()) return ExitCode::Failed;
+    return without_sums() ? ExitCode::Refused : ExitCode::Done;
+  }
+  const char* result() const {
+    if (damaged()) return "damaged";
+    return without_sums() ? "unverifiable" : "verified";
+  }
+};
+
+const char* word_of(ProblemKind kind) {
+  switch (kind) {
+    case ProblemKind::BadBlock:
+      return "bad-block";
+    case ProblemKind::Unreadable:
+      return "unreadable";
+    case ProblemKind::BadFile:
+      return "bad-file";
+    case ProblemKind::BadSums:
+      break;
+  }
+  return "bad-sums";
+}
+
+std::string text_of(const VerifyProblem& problem) {
+  if (problem.length == 0) return problem.what;
+  const std::string range = "[" + std::to_string(problem.file_offset) + ", " +
+                            std::to_string(problem.file_offset + problem.length) + ")";
+  const std::string place = problem.owner + " " + problem.place.words();
+  if (problem.kind == ProblemKind::BadBlock) return "bad block: " + problem.file + " " + range + ": " + place;
+  return problem.what + ": " + place;
+}
+
+Json json_of(const VerifyProblem& problem) {
+  const PagesPlace& place = problem.place;
+  return {{"kind", word_of(problem.kind)},
+          {"file", problem.file},
+          {"file_offset", problem.file_offset},
+          {"length", problem.length},
+          {"of", problem.owner},
+          {"bo", place.bo ? Json(place.bo->number) : Json()},
+          {"bo_address", place.bo ? Json(place.bo->va) : Json()},
+          {"bo_offset", place.bo ? Json(place.bo_offset) : Json()},
+          {"more_bos", place.more_bos},
+          {"message", text_of(problem)}};
+}
+
+// One line on the terminal that is written over and over; nothing where there is no terminal.
+class ProgressBar {
+ public:
+  explicit ProgressBar(bool wanted) : shown_(wanted && ::isatty(STDERR_FILENO) == 1) {}
+  ~ProgressBar() { clear(); }
+  ProgressBar(const ProgressBar&) = delete;
+  ProgressBar& operator=(const ProgressBar&) = delete;
+
+  void draw(std::uint64_t done, std::uint64_t total, double seconds) {
+    if (!shown_ || total == 0) return;
+    constexpr std::size_t kWidth = 30;
+    const double part = std::min(1.0, static_cast<double>(done) / static_cast<double>(total));
+    const auto full = static_cast<std::size_t>(part * kWidth);
+    std::array<char, 32> left{};
+    if (part > 0) (void)std::snprintf(left.data(), left.size(), ", %.0f s left", seconds * (1 - part) / part);
+    (void)std::fprintf(stderr, "\r\033[K[%s%s] %3.0f %% of %s, %s%s", std::string(full, '#').c_str(),
+                       std::string(kWidth - full, ' ').c_str(), part * 100, bytes_text(total).c_str(),
+                       rate_text(done, seconds).c_str(), left.data());
+    (void)std::fflush(stderr);
+  }
+  void clear() {
+    if (shown_) (void)std::fputs("\r\033[K", stderr);
+  }
+
+ private:
+  bool shown_;
+};
+
+// Prints problems as they come, as far as there is a point.
+class ProblemLines {
+ public:
+  void add(const std::vector<VerifyProblem>& problems) {
+    for (const VerifyProblem& problem : problems) {
+      if (++count_ <= kMostLines) (void)std::fprintf(stdout, "%s\n", text_of(problem).c_str());
+    }
+    (void)std::fflush(stdout);
+  }
+  void end() const {
+    if (count_ > kMostLines)
+      (void)std::fprintf(stdout, "... and %zu more: --json lists all\n", count_ - kMostLines);
+  }
+
+ private:
+  std::size_t count_ = 0;
+};
+
+void tell(const Findings& found) {
+  const VerifyTotals& totals = found.totals;
+  std::string text = bytes_text(totals.bytes) + " in " + count_text(totals.files, "file");
+  if (totals.hole_bytes > 0) text += ", " + bytes_text(totals.hole_bytes) + " of it holes";
+  std::array<char, 64> time{};
+  (void)std::snprintf(time.data(), time.size(), ", read in %.2f s", found.seconds);
+  text += time.data();
+  if (const std::string rate = rate_text(totals.bytes - totals.hole_bytes, found.seconds); !rate.empty())
+    text += ", " + rate;
+  if (!totals.direct) text += ", partly through the page cache";
+  text += '\n';
+  if (found.damaged()) {
+    text += "DAMAGED: " + count_text(totals.bad_blocks, "bad block") + " of " + std::to_string(totals.blocks);
+    if (found.problems.size() > totals.bad_blocks)
+      text += ", " + count_text(found.problems.size() - totals.bad_blocks, "other fault");
+    text += "; a restore from here is refused or wrong, use another checkpoint\n";
+  } else if (found.without_sums()) {
+    text +=
+        "NOT VERIFIED: " + bytes_text(totals.unverified_bytes) +
+        " have no checksums (amdgpu-sums-*.img) to compare with; every file has its size and could be read\n";
+  } else {
+    text += "verified: all " + std::to_string(totals.blocks) + " blocks are as they were written\n";
+  }
+  (void)std::fputs(text.c_str(), stdout);
+}
+
+void print_as_json(const Options& options, const Findings& found) {
+  Json problems = Json::array();
+  for (const VerifyProblem& problem : found.problems) problems.push_back(json_of(problem));
+  print_json({{"command", "verify"},
+              {"images", options.images},
+              {"result", found.result()},
+              {"files", found.totals.files},
+              {"bytes", found.totals.bytes},
+              {"hole_bytes", found.totals.hole_bytes},
+              {"unverified_bytes", found.totals.unverified_bytes},
+              {"blocks", found.totals.blocks},
+              {"bad_blocks", found.totals.bad_blocks},
+              {"seconds", found.seconds},
+              {"direct_io", found.totals.direct},
+              {"problems", std::move(problems)}});
+}
+
+ExitCode verify(const Options& options) {
+  const auto opened = open_images(options.images);
+  if (const auto* none = std::get_if<NoImages>(&opened)) return refuse("verify", options.json, *none);
+  const auto& directory = std::get<ImageDirectory>(opened);
+
+  Findings found;
+  ProblemLines lines;
+  const auto take = [&](std::vector<VerifyProblem> problems) {
+    if (!options.json) lines.add(problems);
+    std::move(problems.begin(), problems.end(), std::back_inserter(found.problems));
+  };
+  std::vector<VerifyProblem> unreadable;
+  for (const Error& error : directory.checkpoint.unreadable)
+    unreadable.push_back({.kind = ProblemKind::BadFile, .what = error.what});
+  take(std::move(unreadable));
+
+  const plugin::Config standard;  // as much memory as a restore takes
+  const auto began = Clock::now();
+  const auto seconds = [began] { return std::chrono::duration<double>(Clock::now() - began).count(); };
+  const auto started =
+      Verification::start(directory.fd.get(), directory.checkpoint, {standard.chunk_bytes, standard.slots()});
+  if (!started) return refuse("verify", options.json, {ExitCode::Failed, started.error().what, ""});
+  Verification& verification = **started;
+  ProgressBar bar(!options.json);
+  for (bool ended = false; !ended;) {
+    ended = verification.wait_for(kProgressPeriod);
+    std::vector<VerifyProblem> problems = verification.take_problems();
+    if (!problems.empty()) bar.clear();
+    take(std::move(problems));
+    if (!ended) bar.draw(verification.bytes_done(), verification.bytes_total(), seconds());
+  }
+  bar.clear();
+  found.seconds = seconds();
+  found.totals = verification.totals();
+  for (const std::string& note : verification.take_notes())
+    (void)std::fprintf(stderr, "sluice verify: %s\n", note.c_str());
+  if (options.json) {
+    std::sort(found.problems.begin(), found.problems.end(),
+              [](const VerifyProblem& a, const VerifyProblem& b) {
+                return std::tie(a.file, a.file_offset) < std::tie(b.file, b.file_offset);
+              });
+    print_as_json(options, found);
+  } else {
+    lines.end();
+    tell(found);
+  }
+  return found.exit_code();
+}
+
+}  // namespace
+
+void add_verify(CLI::App& app, Run& run) {
+  const auto options = std::make_shared<Options>();
+  CLI::App* command =
+      app.add_subcommand("verify", "Read all contents of a checkpoint and compare them with their checksums");
+  add_images_argument(*command, "IMAGES", options->images, "the image directory of a dump (criu dump -D)");
+  command->add_flag("--json", options->json, "print one JSON object on standard output");
+  command->footer(
+      "Reads what is on the disk, past the page cache where the file system has direct I/O, and goes on "
+      "after what is\n"
+      "bad. Needs no GPU.\n"
+      "Exit status: 0 every block is as it was written, 1 something is damaged, missing or unreadable, 2 "
+      "wrong usage,\n"
+      "3 nothing bad was found, but there are contents without checksums, or no images at all.");
+  command->callback([options, &run] { run = [options] { return verify(*options); }; });
+}
+
+}  // namespace sluice::cli
