@@ -61,9 +61,10 @@ std::string topology_below(const std::string& directory) {
 std::vector<Mapping> map_all(const Checkpoint& checkpoint, const kfd::Topology& local,
                              const kfd::MatchRules& rules) {
   std::vector<Mapping> mappings;
-  for (const auto& [id, image] : checkpoint.kfd) {
+  for (const auto& entry : checkpoint.kfd) {
+    const kfd::KfdImage& image = entry.image;
     if (image.alias_of) continue;
-    const std::string name = kfd_image_name(id);
+    const std::string name = kfd_image_name(entry.id);
     const auto known = std::find_if(mappings.begin(), mappings.end(), [&](const Mapping& mapping) {
       return mapping.source.nodes == image.topology.nodes;
     });
