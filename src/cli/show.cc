@@ -310,7 +310,7 @@ std::string links_text(const kfd::Node& gpu, const kfd::Topology& topology) {
         peer->is_gpu() ? " " + hex4(peer->gpu_id) : " CPU" + std::to_string(peer->node_id);
   }
   std::string text;
-  for (const auto& [type, names] : peers) text += (text.empty() ? "" : ", ") + type + names;
+  for (const auto& [type, names] : peers) text.append(text.empty() ? "" : ", ").append(type).append(names);
   return text;
 }
 
