@@ -177,8 +177,15 @@ class Streams {
     const UniqueFd in(::open(place_.file(kStreamed).c_str(), O_RDONLY | O_CLOEXEC));
     if (!in) return make_error(errno, "open the streamed file");
     (void)::posix_fadvise(in.get(), 0, 0, POSIX_FADV_SEQUENTIAL);
-    return move_all("splice",
-                    [&] { return ::splice(in.get(), nullptr, pipe.get(), nullptr, kStreamerBytes, 0); });
+    // To the last byte and no further: who has read that may have closed the pipe.
+    std::uint64_t at = 0;
+    return move_all("splice", [&]() -> ssize_t {
+      const std::size_t most = std::min<std::size_t>(kStreamerBytes, file_.size() - at);
+      if (most == 0) return 0;
+      const ssize_t moved = ::splice(in.get(), nullptr, pipe.get(), nullptr, most, 0);
+      if (moved > 0) at += static_cast<std::uint64_t>(moved);
+      return moved;
+    });
   }
 
   const Place& place_;
