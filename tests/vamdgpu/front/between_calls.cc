@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: MIT
-// ptrace, wrapped: a tracer must not stop a thread in the middle of a virtual driver call, where it holds the
-// machine's lock and would keep everybody out, its tracer included. A real driver's ioctl is never cut in two
-// either. So a stop is asked for with the lock held, and the lock kept until the thread has stopped: outside.
+// ptrace and kill, wrapped: a thread must not be stopped or killed in the middle of a virtual driver call or
+// of an engine's bookkeeping, where it holds the machine's lock: stopped, it would keep everybody out, its
+// tracer included; killed, it would leave half of a change. A real driver's ioctl is never cut in two either.
+// So both are asked for with the lock held, and the lock kept until the thread has stopped, or the process
+// ended: outside.
+#include <poll.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
@@ -13,6 +17,7 @@
 
 #include "local.h"
 #include "next.h"
+#include "raw.h"
 
 namespace vamdgpu {
 namespace {
@@ -35,10 +40,26 @@ long stop_outside(const Local& machine, int request, pid_t pid, void* address, v
   return result;
 }
 
+long kill_outside(const Local& machine, pid_t pid) {
+  Locked locked(machine.shared->lock);
+  const auto process = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
+  const long result = ::syscall(SYS_kill, pid, SIGKILL);
+  const int error = errno;
+  if (process >= 0) {
+    pollfd ended = {process, POLLIN, 0};  // readable when its last thread has ended
+    const timespec patience = {kPatienceNs / 1'000'000'000, 0};
+    if (result == 0) ::syscall(SYS_ppoll, &ended, 1, &patience, nullptr, 0);
+    raw::close(process);
+  }
+  errno = error;
+  return result;
+}
+
 }  // namespace
 }  // namespace vamdgpu
 
 extern "C" __attribute__((visibility("default"))) long wrap_ptrace(int request, ...) __asm__("ptrace");
+extern "C" __attribute__((visibility("default"))) int wrap_kill(pid_t pid, int signal) __asm__("kill");
 
 long wrap_ptrace(int request, ...) {
   va_list list;
@@ -51,4 +72,11 @@ long wrap_ptrace(int request, ...) {
   if (request == PTRACE_INTERRUPT || request == PTRACE_ATTACH) machine = vamdgpu::local();
   if (machine != nullptr) return vamdgpu::stop_outside(*machine, request, pid, address, data);
   return vamdgpu::g_ptrace.get()(request, pid, address, data);
+}
+
+int wrap_kill(pid_t pid, int signal) {
+  const vamdgpu::Local* machine = nullptr;
+  if (signal == SIGKILL && pid > 0 && pid != ::getpid()) machine = vamdgpu::local();
+  return static_cast<int>(machine != nullptr ? vamdgpu::kill_outside(*machine, pid)
+                                             : ::syscall(SYS_kill, pid, signal));
 }
