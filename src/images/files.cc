@@ -47,11 +47,7 @@ Result<void> write_temporary(int dir_fd, const std::string& temporary, std::span
                              bool sync) {
   UniqueFd fd(openat(dir_fd, temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!fd) return make_error(errno, "create " + temporary);
-  const std::uint64_t length = payload.size();
-  std::uint8_t header[kHeaderBytes];
-  std::memcpy(header, &length, sizeof header);
-  SLUICE_TRY(write_all(fd.get(), header, temporary));
-  SLUICE_TRY(write_all(fd.get(), payload, temporary));
+  SLUICE_TRY(write_framed(fd.get(), payload, temporary));
   if (sync && TEMP_FAILURE_RETRY(fdatasync(fd.get())) != 0)
     return make_error(errno, "fdatasync " + temporary);
   if (close(fd.release()) != 0) return make_error(errno, "close " + temporary);
@@ -119,6 +115,28 @@ std::string unnamed_drm_pages_image(unsigned number, std::uint32_t minor, std::u
   return "amdgpu-drm-pages-unnamed" + std::to_string(number) + "-" + std::to_string(minor) + gpu_ending(bo);
 }
 
+Result<void> write_framed(int fd, std::span<const std::uint8_t> payload, const std::string& name) {
+  const std::uint64_t length = payload.size();
+  std::uint8_t header[kHeaderBytes];
+  std::memcpy(header, &length, sizeof header);
+  SLUICE_TRY(write_all(fd, header, name));
+  return write_all(fd, payload, name);
+}
+
+Result<std::vector<std::uint8_t>> unframe(std::vector<std::uint8_t> bytes, const std::string& name) {
+  if (bytes.size() < kHeaderBytes)
+    return make_error(EBADMSG, name + " is no image: it lacks the 8-byte length");
+  std::uint64_t length = 0;
+  std::memcpy(&length, bytes.data(), sizeof length);
+  if (length != bytes.size() - kHeaderBytes) {
+    return make_error(EBADMSG, name + " says it holds " + std::to_string(length) + " bytes but has " +
+                                   std::to_string(bytes.size() - kHeaderBytes) +
+                                   "; the image is truncated or damaged");
+  }
+  bytes.erase(bytes.begin(), bytes.begin() + kHeaderBytes);
+  return bytes;
+}
+
 Result<void> write_image(int dir_fd, const std::string& name, std::span<const std::uint8_t> payload,
                          bool sync) {
   const std::string temporary = name + ".tmp";
@@ -151,15 +169,7 @@ Result<std::vector<std::uint8_t>> read_image(int dir_fd, const std::string& name
       return make_error(got < 0 ? errno : EBADMSG, "read " + name + " at " + std::to_string(have));
     have += static_cast<std::size_t>(got);
   }
-  std::uint64_t length = 0;
-  std::memcpy(&length, bytes.data(), sizeof length);
-  if (length != size - kHeaderBytes) {
-    return make_error(EBADMSG, name + " says it holds " + std::to_string(length) + " bytes but has " +
-                                   std::to_string(size - kHeaderBytes) +
-                                   "; the image is truncated or damaged");
-  }
-  bytes.erase(bytes.begin(), bytes.begin() + kHeaderBytes);
-  return bytes;
+  return unframe(std::move(bytes), name);
 }
 
 std::string old_pages_image(std::size_t number, const std::string& name) {

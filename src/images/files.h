@@ -38,6 +38,11 @@ std::string unnamed_drm_pages_image(unsigned number, std::uint32_t minor, std::u
 // Largest metadata image we read or write. 100 000 BOs need about 40 MB.
 inline constexpr std::uint64_t kLargestImageBytes = 1ULL << 30;
 
+// The frame and the payload, to a file or a pipe. Errors: those of write, with the name.
+Result<void> write_framed(int fd, std::span<const std::uint8_t> payload, const std::string& name);
+// The payload of what was read whole. EBADMSG when it is not as long as its frame says.
+Result<std::vector<std::uint8_t>> unframe(std::vector<std::uint8_t> bytes, const std::string& name);
+
 // Writes frame and payload under a temporary name (mode 0600), syncs if `sync`, renames. Errors: those of
 // openat, write, fdatasync, renameat; nothing is left behind then. The caller syncs the directory.
 Result<void> write_image(int dir_fd, const std::string& name, std::span<const std::uint8_t> payload,

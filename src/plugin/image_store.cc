@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <list>
 #include <map>
 #include <memory>
@@ -27,15 +26,6 @@ constexpr std::size_t kReadBytes = 64 * kKiB;
 std::map<std::string, std::vector<std::uint8_t>>& kept_images() {
   static std::map<std::string, std::vector<std::uint8_t>> images;
   return images;
-}
-
-Result<void> write_all(int fd, std::span<const std::uint8_t> bytes, const std::string& name) {
-  while (!bytes.empty()) {
-    const ssize_t done = TEMP_FAILURE_RETRY(write(fd, bytes.data(), bytes.size()));
-    if (done <= 0) return make_error(done < 0 ? errno : EIO, "write " + name + " to the image stream");
-    bytes = bytes.subspan(static_cast<std::size_t>(done));
-  }
-  return {};
 }
 
 // All that comes, to the end: a streamer whose pipe is closed early ends.
@@ -113,24 +103,13 @@ Result<UniqueFd> open_stream(const std::string& name, Direction direction) {
 Result<void> save_image(const std::string& name, std::span<const std::uint8_t> payload, bool sync) {
   if (!streaming()) return write_image(image_dir_fd(), name, payload, sync);
   SLUICE_TRY_ASSIGN(const UniqueFd pipe, open_stream(name, Direction::Dump));
-  const std::uint64_t length = payload.size();
-  std::uint8_t header[kHeaderBytes];
-  std::memcpy(header, &length, sizeof header);
-  SLUICE_TRY(write_all(pipe.get(), header, name));
-  return write_all(pipe.get(), payload, name);
+  return write_framed(pipe.get(), payload, name + " to the image stream");
 }
 
 Result<std::vector<std::uint8_t>> load_stream(const std::string& name) {
   SLUICE_TRY_ASSIGN(const UniqueFd pipe, open_stream(name, Direction::Restore));
   SLUICE_TRY_ASSIGN(std::vector<std::uint8_t> bytes, read_to_end(pipe.get(), name));
-  std::uint64_t length = 0;
-  if (bytes.size() >= kHeaderBytes) std::memcpy(&length, bytes.data(), sizeof length);
-  if (bytes.size() < kHeaderBytes || length != bytes.size() - kHeaderBytes) {
-    return make_error(EBADMSG, name + " of the image stream has " + std::to_string(bytes.size()) +
-                                   " bytes, which is not what its length says; it is truncated or damaged");
-  }
-  bytes.erase(bytes.begin(), bytes.begin() + kHeaderBytes);
-  return bytes;
+  return unframe(std::move(bytes), name + " of the image stream");
 }
 
 Result<std::vector<std::uint8_t>> load_image(const std::string& name) {
