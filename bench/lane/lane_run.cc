@@ -37,11 +37,7 @@ Result<void> run_lane(const LanePlan& plan, const ImageLayout& layout, LaneResul
   std::string note;
   SLUICE_TRY_ASSIGN(const std::unique_ptr<Reactor> reactor,
                     make_reactor(slot_count * static_cast<unsigned>(kOpsPerSlot), arena.bytes(), note));
-  std::vector<Slot> slots(slot_count);
-  for (std::uint32_t i = 0; i < slot_count; ++i) {
-    slots[i].index = i;
-    slots[i].buffer = arena.buffer(i);
-  }
+  std::vector<Slot> slots = slots_of(arena);
   SLUICE_TRY_ASSIGN(const std::unique_ptr<Stage> copy,
                     plan.engine->make_stage(plan.direction, layout, arena, slots, *reactor));
   SumTable forgotten;
@@ -53,8 +49,7 @@ Result<void> run_lane(const LanePlan& plan, const ImageLayout& layout, LaneResul
   if (plan.checksum_workers > 0) {
     SLUICE_TRY_ASSIGN(workers, SlotWorkers::start("lane-sum", plan.checksum_workers, slot_count));
   }
-  ChecksumStage checksum(plan.direction, layout, *reactor,
-                         {sums, plan.checksum && sums != nullptr ? 1U : 0U},
+  ChecksumStage checksum(plan.direction, layout, *reactor, {sums, plan.checksum && sums != nullptr ? 1U : 0U},
                          ChecksumOptions{plan.file.holes}, nullptr, std::move(workers));
 
   std::unique_ptr<Stage> other_store;

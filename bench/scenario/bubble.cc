@@ -82,11 +82,8 @@ class Bench {
     std::string note;
     SLUICE_TRY_ASSIGN(const std::unique_ptr<Reactor> reactor,
                       make_reactor(slot_count * static_cast<unsigned>(kOpsPerSlot), arena_.bytes(), note));
-    std::vector<Slot> slots(slot_count);
-    for (std::uint32_t i = 0; i < slot_count; ++i) {
-      slots[i].index = i;
-      slots[i].buffer = arena_.buffer(i);
-    }
+    std::vector<Slot> slots = slots_of(arena_);
+    slots.resize(slot_count);  // perhaps fewer than there is memory for
     std::vector<std::unique_ptr<TimedStage>> stages;
     for (std::size_t i = 0; i < rates.size(); ++i) {
       SLUICE_TRY_ASSIGN(std::unique_ptr<TimedStage> stage, TimedStage::make(kNames[i], rates[i], *reactor));

@@ -195,11 +195,7 @@ Result<void> Verification::read(Item& item, const PagesSet& set, const ImageLayo
   std::string note;
   SLUICE_TRY_ASSIGN(const std::unique_ptr<Reactor> reactor,
                     make_reactor(slot_count * static_cast<unsigned>(kOpsPerSlot), arena.bytes(), note));
-  std::vector<Slot> slots(slot_count);
-  for (std::uint32_t i = 0; i < slot_count; ++i) {
-    slots[i].index = i;
-    slots[i].buffer = arena.buffer(i);
-  }
+  std::vector<Slot> slots = slots_of(arena);
   SLUICE_TRY_ASSIGN(const std::unique_ptr<FileSetSource> files,
                     FileSetSource::open(dir_fd_, set.pages_names(item.id), layout, *reactor,
                                         FileOptions{.io_mode = IoMode::Uncached, .share = &disk_}));

@@ -105,4 +105,13 @@ void StagingArena::unmap() {
   bytes_ = {};
 }
 
+std::vector<Slot> slots_of(const StagingArena& arena) {
+  std::vector<Slot> slots(arena.slots());
+  for (std::uint32_t i = 0; i < arena.slots(); ++i) {
+    slots[i].index = i;
+    slots[i].buffer = arena.buffer(i);
+  }
+  return slots;
+}
+
 }  // namespace sluice

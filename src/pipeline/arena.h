@@ -11,8 +11,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "pipeline/result.h"
+#include "pipeline/slot.h"
 
 namespace sluice {
 
@@ -47,5 +49,8 @@ class StagingArena {
   std::uint64_t slot_bytes_ = 1;
   bool abandoned_ = false;
 };
+
+// One slot for each of the arena's buffers, numbered as they are.
+std::vector<Slot> slots_of(const StagingArena& arena);
 
 }  // namespace sluice

@@ -219,11 +219,7 @@ Result<void> ContentsJob::carry(Lane& lane) {
       const std::unique_ptr<Reactor> reactor,
       make_reactor(slot_count * static_cast<unsigned>(kOpsPerSlot), arena.bytes(), reactor_note));
   if (!reactor_note.empty()) note(Level::Warning, lane.pages.words() + ": " + reactor_note);
-  std::vector<Slot> slots(slot_count);
-  for (std::uint32_t i = 0; i < slot_count; ++i) {
-    slots[i].index = i;
-    slots[i].buffer = arena.buffer(i);
-  }
+  std::vector<Slot> slots = slots_of(arena);
 
   SLUICE_TRY_ASSIGN(const drm::Device device,
                     drm::Device::open(drm::Device::render_node(lane.gpu.render_minor)));
