@@ -87,7 +87,13 @@ ProcessCheck check_processes(pid_t root, const std::optional<kfd::Topology>& top
          "name the process"});
     return check;
   }
-  const dev_t kfd_device = kfd::kfd_device_number().ok() ? *kfd::kfd_device_number() : 0;
+  std::vector<dev_t> devices;
+  if (const auto kfd = kfd::kfd_device_number(); kfd.ok() && *kfd != 0) devices.push_back(*kfd);
+  const std::size_t first_render_node = devices.size();
+  if (topology) {
+    for (const kfd::Node& node : topology->nodes)
+      if (node.is_gpu()) devices.push_back(kfd::render_node_device(node.drm_render_minor));
+  }
   const std::vector<pid_t> tree = tree_of(root);
   std::size_t gpu_tasks = 0;
   std::size_t dmabufs = 0;
@@ -102,26 +108,21 @@ ProcessCheck check_processes(pid_t root, const std::optional<kfd::Topology>& top
            "process " + std::to_string(pid) + " is traced by " + std::to_string(task->tracer),
            "wait for the other dump, or end the debugger"});
     }
-    const auto kfd_files = kfd::device_descriptors(pid, kfd_device);
-    if (!kfd_files) {
-      check.findings.push_back({Weight::Problem, "process", kfd_files.error().what, "run as root"});
+    const auto files = kfd::device_descriptors(pid, std::span<const dev_t>(devices));
+    if (!files) {
+      check.findings.push_back({Weight::Problem, "process", files.error().what, "run as root"});
       return check;
     }
-    bool on_gpu = kfd_device != 0 && !kfd_files->empty();
+    for (const kfd::DeviceDescriptor& file : *files) {
+      if (first_render_node == 0 || file.device != devices.front()) add_client(pid, file.fd, bytes_by_client);
+    }
     if (topology) {
-      for (const kfd::Node& node : topology->nodes) {
-        if (!node.is_gpu()) continue;
-        const auto files = kfd::device_descriptors(pid, kfd::render_node_device(node.drm_render_minor));
-        if (!files) continue;
-        on_gpu = on_gpu || !files->empty();
-        for (const int fd : *files) add_client(pid, fd, bytes_by_client);
-      }
       if (const auto bytes = kfd_vram(pid, *topology, kfd_proc)) {
         vram += *bytes;
         told = true;
       }
     }
-    if (on_gpu) ++gpu_tasks;
+    if (!files->empty()) ++gpu_tasks;
     if (const auto open = kfd::dmabuf_descriptors(pid)) dmabufs += open->size();
   }
   std::uint64_t of_clients = 0;

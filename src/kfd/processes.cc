@@ -25,29 +25,6 @@ std::string describe(FileHolder holder) {
   return "descriptor " + std::to_string(holder.fd) + " of process " + std::to_string(holder.pid);
 }
 
-struct Descriptor {
-  int fd = -1;
-  dev_t device = 0;
-};
-
-// Those of process `pid` that are one of `devices`.
-Result<std::vector<Descriptor>> descriptors_of(pid_t pid, std::span<const dev_t> devices, const char* proc) {
-  const std::string directory = std::string(proc) + "/" + std::to_string(pid) + "/fd";
-  auto entries = numbered_entries(directory);
-  if (!entries) {
-    if (process_gone(entries.error().err)) return std::vector<Descriptor>();
-    return std::move(entries).error();
-  }
-  std::vector<Descriptor> found;
-  for (const int fd : *entries) {
-    struct stat st {};
-    if (::stat((directory + "/" + std::to_string(fd)).c_str(), &st) != 0) continue;  // closed meanwhile
-    if (S_ISCHR(st.st_mode) && std::find(devices.begin(), devices.end(), st.st_rdev) != devices.end())
-      found.push_back({fd, st.st_rdev});
-  }
-  return found;
-}
-
 }  // namespace
 
 Result<std::vector<pid_t>> traced_processes(const char* proc) {
@@ -73,11 +50,30 @@ std::optional<pid_t> innermost_pid(pid_t pid, const char* proc) {
   return std::nullopt;
 }
 
+Result<std::vector<DeviceDescriptor>> device_descriptors(pid_t pid, std::span<const dev_t> devices,
+                                                         const char* proc) {
+  const std::string directory = std::string(proc) + "/" + std::to_string(pid) + "/fd";
+  auto entries = numbered_entries(directory);
+  if (!entries) {
+    if (process_gone(entries.error().err)) return std::vector<DeviceDescriptor>();
+    return std::move(entries).error();
+  }
+  std::vector<DeviceDescriptor> found;
+  for (const int fd : *entries) {
+    struct stat st {};
+    if (::stat((directory + "/" + std::to_string(fd)).c_str(), &st) != 0) continue;  // closed meanwhile
+    if (S_ISCHR(st.st_mode) && std::find(devices.begin(), devices.end(), st.st_rdev) != devices.end())
+      found.push_back({fd, st.st_rdev});
+  }
+  return found;
+}
+
 Result<std::vector<int>> device_descriptors(pid_t pid, dev_t device, const char* proc) {
-  SLUICE_TRY_ASSIGN(const std::vector<Descriptor> descriptors, descriptors_of(pid, {&device, 1}, proc));
+  SLUICE_TRY_ASSIGN(const std::vector<DeviceDescriptor> descriptors,
+                    device_descriptors(pid, std::span(&device, 1), proc));
   std::vector<int> found;
   found.reserve(descriptors.size());
-  for (const Descriptor& descriptor : descriptors) found.push_back(descriptor.fd);
+  for (const DeviceDescriptor& descriptor : descriptors) found.push_back(descriptor.fd);
   return found;
 }
 
@@ -126,8 +122,9 @@ Result<std::vector<OpenFile>> open_device_files(const std::vector<pid_t>& pids,
                                                 std::span<const dev_t> devices, const char* proc) {
   std::vector<OpenFile> files;
   for (const pid_t pid : pids) {
-    SLUICE_TRY_ASSIGN(const std::vector<Descriptor> descriptors, descriptors_of(pid, devices, proc));
-    for (const Descriptor& descriptor : descriptors) {
+    SLUICE_TRY_ASSIGN(const std::vector<DeviceDescriptor> descriptors,
+                      device_descriptors(pid, devices, proc));
+    for (const DeviceDescriptor& descriptor : descriptors) {
       const FileHolder holder{pid, descriptor.fd};
       OpenFile* known = nullptr;
       for (OpenFile& file : files) {

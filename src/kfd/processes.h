@@ -50,6 +50,14 @@ std::optional<pid_t> innermost_pid(pid_t pid, const char* proc = kProcPath);
 // has none. Errors: EACCES (not allowed to look).
 Result<std::vector<int>> device_descriptors(pid_t pid, dev_t device, const char* proc = kProcPath);
 
+// The same of several devices, in one walk.
+struct DeviceDescriptor {
+  int fd = -1;
+  dev_t device = 0;
+};
+Result<std::vector<DeviceDescriptor>> device_descriptors(pid_t pid, std::span<const dev_t> devices,
+                                                         const char* proc = kProcPath);
+
 // A descriptor of a dma-buf.
 struct DmaBufDescriptor {
   int fd = -1;
