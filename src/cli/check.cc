@@ -114,7 +114,7 @@ void add_check(CLI::App& app, Run& run) {
   command->add_option("--pid", options->pid, "the process that would be dumped, with its children")
       ->type_name("PID")
       ->check(CLI::Range(1, INT_MAX).description(""));
-  command->add_flag("--json", options->json, "print one JSON object on standard output");
+  add_json_flag(*command, options->json);
   command->footer(
       "Looks only: writes nothing, stops nothing, opens nothing for writing. Lines with X make a dump fail, "
       "lines with !\n"

@@ -6,6 +6,10 @@
 
 namespace sluice::cli {
 
+void add_json_flag(CLI::App& command, bool& json) {
+  command.add_flag("--json", json, "print one JSON object on standard output");
+}
+
 void print_json(const nlohmann::ordered_json& object) {
   const std::string text = object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
   (void)std::puts(text.c_str());

@@ -27,6 +27,9 @@ using Run = std::function<ExitCode()>;
 inline constexpr char kExitCodesHelp[] =
     "Exit status: 0 done or nothing to do, 1 failed, 2 wrong usage, 3 refused (nothing was changed).";
 
+// --json, which every command has.
+void add_json_flag(CLI::App& command, bool& json);
+
 // One object on one line of standard output. Text that is not UTF-8 is made so.
 void print_json(const nlohmann::ordered_json& object);
 

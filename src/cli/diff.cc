@@ -112,7 +112,7 @@ void add_diff(CLI::App& app, Run& run) {
   add_images_argument(*command, "A", options->older, "the image directory of the older dump");
   add_images_argument(*command, "B", options->newer, "that of the newer one");
   command->add_flag("--bos", options->bos, "list every BO");
-  command->add_flag("--json", options->json, "print one JSON object on standard output");
+  add_json_flag(*command, options->json);
   command->footer(
       "In blocks of 1 MiB, from the checksums alone where both have the same BOs, else by reading the "
       "contents. Zero\n"

@@ -207,7 +207,7 @@ void add_map(CLI::App& app, Run& run) {
       ->add_option("--sysfs", options->sysfs,
                    "instead of this machine: one whose KFD topology was copied to DIR (cp -rL)")
       ->type_name("DIR");
-  command->add_flag("--json", options->json, "print one JSON object on standard output");
+  add_json_flag(*command, options->json);
   command->footer(
       "Obeys the KFD_*_CHECK switches of the environment and of /etc/criu/sluice.conf, as a restore does, "
       "and names the\n"

@@ -654,7 +654,7 @@ void add_show(CLI::App& app, Run& run) {
   command->add_flag("--bos", options->bos, "list every BO");
   command->add_flag("--stats", options->stats,
                     "instead: how fast the dump and the last restore were, by GPU");
-  command->add_flag("--json", options->json, "print one JSON object on standard output");
+  add_json_flag(*command, options->json);
   command->footer(
       "Reads metadata only and looks for missing files and wrong sizes; whether the contents are whole, "
       "sluice verify\n"

@@ -170,7 +170,7 @@ void add_unpause(CLI::App& app, Run& run) {
   command->add_option("PID", options->pid, "the process, as this pid namespace numbers it")
       ->required()
       ->check(CLI::Range(1, INT_MAX).description(""));
-  command->add_flag("--json", options->json, "print one JSON object on standard output");
+  add_json_flag(*command, options->json);
   command->footer(
       "Changes nothing in a process that a dump or a debugger traces, or whose queues no dump has paused.\n"
       "Needs root on the host: CAP_SYS_PTRACE, and CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN in the initial "

@@ -234,7 +234,7 @@ void add_verify(CLI::App& app, Run& run) {
   CLI::App* command =
       app.add_subcommand("verify", "Read all contents of a checkpoint and compare them with their checksums");
   add_images_argument(*command, "IMAGES", options->images, "the image directory of a dump (criu dump -D)");
-  command->add_flag("--json", options->json, "print one JSON object on standard output");
+  add_json_flag(*command, options->json);
   command->footer(
       "Reads what is on the disk, past the page cache where the file system has direct I/O, and goes on "
       "after what is\n"
