@@ -55,7 +55,6 @@ MapRuns MapRuns::of(std::span<const PluginMap> maps) {
   MapRuns runs;
   for (const PluginMap& map : maps) {
     runs.known_ = true;
-    runs.first_[map.address] = true;
     runs.offsets_.insert(map.offset);
     runs.last_ = map.address;
   }
