@@ -67,6 +67,23 @@ int receive_framed(int socket, std::string* message) {
   return bytes == 0 || receive_all(socket, message->data(), bytes) == 1 ? 1 : -1;
 }
 
+// One byte, with room for one descriptor.
+struct PipeMessage {
+  PipeMessage() {
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+  }
+  PipeMessage(const PipeMessage&) = delete;
+  PipeMessage& operator=(const PipeMessage&) = delete;
+
+  char byte = 0;
+  iovec part{&byte, 1};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  msghdr message{};
+};
+
 }  // namespace
 
 UniqueFd connect_to(const std::string& directory, const char* name) {
@@ -95,21 +112,14 @@ int open_stream(int socket, const std::string& file, bool dump) {
   UniqueFd writer(ends[1]);
   const UniqueFd theirs = std::move(dump ? reader : writer);
   UniqueFd ours = std::move(dump ? writer : reader);
-  char byte = 0;
-  iovec part{&byte, 1};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  cmsghdr* const header = CMSG_FIRSTHDR(&message);
+  PipeMessage with;
+  cmsghdr* const header = CMSG_FIRSTHDR(&with.message);
   header->cmsg_level = SOL_SOCKET;
   header->cmsg_type = SCM_RIGHTS;
   header->cmsg_len = CMSG_LEN(sizeof(int));
   const int fd = theirs.get();
   std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
-  if (TEMP_FAILURE_RETRY(::sendmsg(socket, &message, MSG_NOSIGNAL)) != 1) return -EPIPE;
+  if (TEMP_FAILURE_RETRY(::sendmsg(socket, &with.message, MSG_NOSIGNAL)) != 1) return -EPIPE;
   return ours.release();
 }
 
@@ -160,16 +170,9 @@ int answer(int socket, bool exists) {
 }
 
 UniqueFd receive_pipe(int socket) {
-  char byte = 0;
-  iovec part{&byte, 1};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  if (TEMP_FAILURE_RETRY(::recvmsg(socket, &message, MSG_CMSG_CLOEXEC)) != 1) return {};
-  const cmsghdr* const header = CMSG_FIRSTHDR(&message);
+  PipeMessage with;
+  if (TEMP_FAILURE_RETRY(::recvmsg(socket, &with.message, MSG_CMSG_CLOEXEC)) != 1) return {};
+  const cmsghdr* const header = CMSG_FIRSTHDR(&with.message);
   if (header == nullptr || header->cmsg_type != SCM_RIGHTS || header->cmsg_len != CMSG_LEN(sizeof(int)))
     return {};
   int fd = -1;
