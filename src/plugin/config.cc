@@ -25,6 +25,20 @@ constexpr std::uint64_t kLargestChunk = 64 * kMiB;
 constexpr std::uint32_t kFewestSlots = 2;
 constexpr std::uint32_t kEnoughSlots = 8;  // of a lane whose share was not chosen by the user
 constexpr std::size_t kLongestConfigFile = 64 * kKiB;
+constexpr std::uint64_t kLongestFenceTimeout = 3600;  // seconds
+
+constexpr const char* kSettingNames[] = {
+    "KFD_CACHES_COUNT_CHECK", "KFD_CAPABILITY_CHECK", "KFD_FW_VER_CHECK",      "KFD_MAX_BUFFER_SIZE",
+    "KFD_NUMA_CHECK",         "KFD_NUM_GWS_CHECK",    "KFD_SDMA_FW_VER_CHECK", "KFD_VRAM_SIZE_CHECK",
+    "SLUICE_CHECKSUM",        "SLUICE_CHUNK_SIZE",    "SLUICE_FENCE_TIMEOUT",  "SLUICE_IO_MODE",
+    "SLUICE_PARALLEL",        "SLUICE_REUSE",         "SLUICE_STAGING_SIZE",   "SLUICE_SYNC",
+    "SLUICE_ZERO_HOLES",
+};
+
+bool is_setting(const std::string& name) {
+  return std::any_of(std::begin(kSettingNames), std::end(kSettingNames),
+                     [&](const char* known) { return name == known; });
+}
 
 std::string lower(std::string_view text) {
   std::string out(text);
@@ -72,6 +86,20 @@ IoMode parse_io_mode(const Lookup& lookup, LogLines& lines) {
   return IoMode::Auto;
 }
 
+std::chrono::seconds parse_seconds(const Lookup& lookup, const char* name, std::chrono::seconds otherwise,
+                                   std::uint64_t most, LogLines& lines) {
+  const auto value = lookup(name);
+  if (!value) return otherwise;
+  std::uint64_t seconds = 0;
+  const char* const end = value->data() + value->size();
+  const auto parsed = std::from_chars(value->data(), end, seconds);
+  if (parsed.ec != std::errc() || parsed.ptr != end || seconds < 1 || seconds > most) {
+    complain(lines, name, *value, "seconds, from 1 to " + std::to_string(most));
+    return otherwise;
+  }
+  return std::chrono::seconds(seconds);
+}
+
 std::string_view trimmed(std::string_view text) {
   const auto space = [](char c) { return c == ' ' || c == '\t' || c == '\r'; };
   while (!text.empty() && space(text.front())) text.remove_prefix(1);
@@ -93,12 +121,21 @@ std::map<std::string, std::string> parse_file(std::string_view text, const char*
           {Level::Warning, std::string(file) + " line " + std::to_string(number) + " is not NAME=value"});
       continue;
     }
+    if (!is_setting(name)) {
+      lines.push_back({Level::Warning, std::string(file) + " line " + std::to_string(number) + ": " + name +
+                                           " is no setting (docs/configuration.md has all names)"});
+      continue;
+    }
     settings[name] = trimmed(line.substr(equals + 1));
   }
   return settings;
 }
 
 }  // namespace
+
+std::span<const char* const> setting_names() {
+  return kSettingNames;
+}
 
 std::optional<std::uint64_t> parse_bytes(std::string_view text) {
   std::uint64_t number = 0;
@@ -164,6 +201,8 @@ Config parse_config(const Lookup& lookup, LogLines& lines) {
   config.zero_holes = parse_switch(lookup, "SLUICE_ZERO_HOLES", standard.zero_holes, lines);
   config.reuse_files = parse_switch(lookup, "SLUICE_REUSE", standard.reuse_files, lines);
   config.parallel = parse_switch(lookup, "SLUICE_PARALLEL", standard.parallel, lines);
+  config.fence_timeout =
+      parse_seconds(lookup, "SLUICE_FENCE_TIMEOUT", standard.fence_timeout, kLongestFenceTimeout, lines);
   // Kept alive for as long as parse_match_rules() looks at them.
   std::map<std::string, std::optional<std::string>> values;
   kfd::ParsedMatchRules match = kfd::parse_match_rules([&](const char* name) -> const char* {

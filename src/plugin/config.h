@@ -4,12 +4,14 @@
 //
 // Read once, in init(), before any fork: from the environment, and below it from /etc/criu/sluice.conf (the
 // same names, because container engines do not pass environments on). A bad value gives one warning and the
-// default. Plain value.
+// default; a name in the file that is no setting, one warning. Plain value.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -31,6 +33,7 @@ struct Config {
   bool zero_holes = true;
   bool reuse_files = false;
   bool parallel = true;
+  std::chrono::seconds fence_timeout{60};  // for one GPU copy, and for work of the target's on its BOs
   kfd::MatchRules match_rules;
 
   // Slots of one lane: at least 2, so that one can be copied while the other is written.
@@ -41,6 +44,9 @@ struct Config {
   // works with.
   Config shared_by(unsigned lanes) const;
 };
+
+// The names of all of them.
+std::span<const char* const> setting_names();
 
 // "4096", "512K", "64M", "2G" (also lower case) as bytes. Nothing for anything else or what overflows.
 std::optional<std::uint64_t> parse_bytes(std::string_view text);

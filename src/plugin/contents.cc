@@ -227,7 +227,8 @@ Result<void> ContentsJob::carry(Lane& lane) {
   bos.reserve(lane.gpu.bos.size());
   for (ContentBo& bo : lane.gpu.bos) bos.push_back({std::move(bo.dmabuf), bo.bytes});
   SLUICE_TRY_ASSIGN(const std::unique_ptr<drm::SdmaCopy> copy,
-                    drm::SdmaCopy::make(device, direction_, layout, std::move(bos), arena, slots, *reactor));
+                    drm::SdmaCopy::make(device, direction_, layout, std::move(bos), arena, slots, *reactor,
+                                        {.fence_timeout = config_.fence_timeout}));
   if (!copy->staging_note().empty()) note(Level::Warning, lane.pages.words() + ": " + copy->staging_note());
 
   std::unique_ptr<SlotWorkers> workers;
@@ -269,7 +270,7 @@ Result<void> ContentsJob::carry(Lane& lane) {
   Pipeline pipeline(layout, slots, route, *reactor);
   SLUICE_TRY_ASSIGN(lane.outcome.stats,
                     pipeline.run([&lane](std::uint64_t done, std::uint64_t) { lane.chunks_done = done; },
-                                 [this] { return cancelled_.load(); }));
+                                 [this] { return cancelled_ || shared_.stopped; }));
   lane.outcome.direct_io = (lane.sink && lane.sink->direct()) || (source && source->direct());
   lane.outcome.gpu_id = lane.gpu.gpu_id;
   lane.outcome.bos = lane.gpu.bos.size();

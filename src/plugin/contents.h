@@ -74,6 +74,8 @@ struct SharedByJobs {
   // end, and whoever opens another one waits for that; so each is opened and read to its end by one thread
   // that waits for nobody meanwhile.
   std::mutex stream;
+  // Dump: set by whoever wants no more of it. Lanes of all jobs end at their next chunk, with ECANCELED.
+  std::atomic<bool> stopped{false};
 };
 
 // What became of one GPU's contents. Times in nanoseconds of CLOCK_MONOTONIC: from the start of the lane to

@@ -143,16 +143,20 @@ Result<Answer> Dumper::dump_file(int fd, int id) {
   SLUICE_TRY_ASSIGN(const kfd::FileClass file, kfd::classify_fd(fd, kfd_device_));
   if (file.kind == kfd::FileKind::Kfd) {
     note_in_inventory();
-    SLUICE_TRY(dump_kfd(fd, id));
+    SLUICE_TRY(undisturbed([&] { return dump_kfd(fd, id); }));
     return Answer(0);
   }
   if (file.kind == kfd::FileKind::RenderNode && drm::is_amdgpu(fd)) {
     note_in_inventory();
-    SLUICE_TRY(dump_render(fd, id, file.render_minor));
+    SLUICE_TRY(undisturbed([&] { return dump_render(fd, id, file.render_minor); }));
     return Answer(0);
   }
   if (file.kind == kfd::FileKind::DmaBuf) {
-    SLUICE_TRY_ASSIGN(const bool ours, dump_dmabuf(fd, id));
+    bool ours = false;
+    SLUICE_TRY(undisturbed([&]() -> Result<void> {
+      SLUICE_TRY_ASSIGN(ours, dump_dmabuf(fd, id));
+      return {};
+    }));
     if (ours) return Answer(0);
   }
   if (file.kind == kfd::FileKind::Other) name_hopeless_file(fd, id);
@@ -162,8 +166,22 @@ Result<Answer> Dumper::dump_file(int fd, int id) {
 // All tasks of the tree stand still from here on: what they have in the GPUs may flow, beside CRIU's own
 // dump.
 Result<void> Dumper::begin_all() {
-  if (kfd_device_ == 0 || stage_ != kStageDump || !run_.config.parallel) return {};
-  return begin_tree();
+  if (kfd_device_ == 0 || stage_ != kStageDump || !run_.config.parallel || tree_begun_) return {};
+  return undisturbed([this] { return begin_tree(); });
+}
+
+// What CRIU waits for. A signal that would end it meanwhile ends the dump.
+Result<void> Dumper::undisturbed(const std::function<Result<void>()>& step) {
+  Result<void> done;
+  {
+    const HeldSignals::InHook hook(signals_);
+    done = step();
+  }
+  if (const auto signal = signals_.caught()) {
+    return Error{EINTR, std::string("SIG") + sigabbrev_np(*signal) +
+                            " has come: the dump ends here and is undone, and the processes run on"};
+  }
+  return done;
 }
 
 // All open files of the tree, once: only then is it known which of them have the same memory. In an older
@@ -516,7 +534,8 @@ Result<void> Dumper::settle(RenderDump& render) {
 
 // Streams are joined by now, unless CRIU has not asked for a file that the tree has.
 Result<void> Dumper::unpause() {
-  Result<void> joined = finish_streams();
+  const bool streams = streams_flow_on() && !index_saved_;
+  Result<void> joined = streams ? undisturbed([this] { return finish_streams(); }) : Result<void>();
   stop_unasked(true);
   SLUICE_TRY(sessions_.unpause_all());
   return joined;
@@ -538,6 +557,7 @@ void Dumper::stop_unasked(bool say) {
 }
 
 Result<void> Dumper::finish(int ret) {
+  const HeldSignals::InHook hook(signals_);
   Result<void> joined = ret >= 0 ? finish_streams() : Result<void>();
   stop_unasked(ret >= 0);
   remove_old_pages();
@@ -545,7 +565,7 @@ Result<void> Dumper::finish(int ret) {
     remove_images();
     name_hopeless_maps();
   }
-  SLUICE_TRY(unpause());
+  SLUICE_TRY(sessions_.unpause_all());
   return joined;
 }
 

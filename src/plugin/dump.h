@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -15,6 +16,7 @@
 
 #include "kfd/criu_ops.h"
 #include "plugin/criu_host.h"
+#include "plugin/held_signals.h"
 #include "plugin/map_runs.h"
 #include "plugin/process_dump.h"
 #include "plugin/render_dump.h"
@@ -67,10 +69,11 @@ class Dumper {
     bool finished = false;
   };
 
-  explicit Dumper(RunStage stage) : stage_(stage) {}
+  explicit Dumper(RunStage stage) : stage_(stage), signals_(run_.shared.stopped) {}
   bool is_ours(dev_t device) const;
   void note_in_inventory();
   Result<void> check_kfd_maps();
+  Result<void> undisturbed(const std::function<Result<void>()>& step);
   Result<void> begin_tree();
   Result<void> dump_kfd(int fd, int id);
   Result<bool> dump_dmabuf(int fd, int id);
@@ -109,6 +112,7 @@ class Dumper {
 
   RunStage stage_;
   DumpRun run_;
+  HeldSignals signals_;   // outlives all below: what was held acts when the queues run
   dev_t kfd_device_ = 0;  // 0: no KFD on this machine
   std::string topology_error_;
   kfd::UnpauseGuard sessions_;

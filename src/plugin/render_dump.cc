@@ -15,8 +15,12 @@ namespace sluice::plugin {
 
 namespace {
 
-// The kernel gives a job of a compute or DMA ring 10 seconds or 60, by its version, and then resets the ring.
-constexpr auto kIdlePatience = std::chrono::seconds(70);
+// The kernel gives a job of a compute or DMA ring 10 seconds or 60, by its version, and then resets the ring:
+// that takes a while, too.
+constexpr auto kResetPatience = std::chrono::seconds(10);
+
+// How often a wait looks whether the dump goes on at all.
+constexpr auto kListenPeriod = std::chrono::milliseconds(100);
 
 // Flags of memory whose contents nobody but its own file, or nobody at all, can read.
 constexpr std::uint64_t kUnreadable = AMDGPU_GEM_CREATE_VM_ALWAYS_VALID | AMDGPU_GEM_CREATE_ENCRYPTED;
@@ -83,10 +87,16 @@ Result<RenderBo> RenderDump::bo_of(const drm::GemHandle& handle) const {
 Result<void> RenderDump::begin(bool any_kfd) {
   if (!any_kfd) image_.kfd_acquired = false;
   contents_ = std::make_unique<DumpContents>(run_);
-  const auto deadline = std::chrono::steady_clock::now() + kIdlePatience;
+  const auto deadline = std::chrono::steady_clock::now() + run_.config.fence_timeout + kResetPatience;
   for (RenderBo& bo : image_.bos) {
     const std::uint32_t handle = bo.gem.handle;
-    SLUICE_TRY_ASSIGN(const bool idle, drm::wait_until_idle(file_.get(), handle, deadline));
+    bool idle = false;
+    auto now = std::chrono::steady_clock::now();
+    for (; !idle && now < deadline; now = std::chrono::steady_clock::now()) {
+      if (run_.shared.stopped) return Error{ECANCELED, words_of(handle) + ": the dump was stopped"};
+      SLUICE_TRY_ASSIGN(idle,
+                        drm::wait_until_idle(file_.get(), handle, std::min(deadline, now + kListenPeriod)));
+    }
     if (!idle) {
       return make_error(ETIMEDOUT, words_of(handle) + " is still used by work that was submitted before");
     }

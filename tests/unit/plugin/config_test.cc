@@ -6,6 +6,8 @@
 
 #include <cstdlib>
 #include <map>
+#include <set>
+#include <string>
 
 #include "pipeline/units.h"
 #include "support/temp_dir.h"
@@ -52,6 +54,7 @@ TEST(Config, DefaultsAreDocumented) {
   EXPECT_EQ(config.io_mode, IoMode::Auto);
   EXPECT_TRUE(config.checksum && config.sync && config.zero_holes && config.parallel);
   EXPECT_FALSE(config.reuse_files);
+  EXPECT_EQ(config.fence_timeout, std::chrono::seconds(60));
   EXPECT_EQ(config.match_rules, kfd::MatchRules{});
   EXPECT_TRUE(lines.empty());
 }
@@ -65,12 +68,14 @@ TEST(Config, TakesWhatIsSet) {
                                       {"SLUICE_ZERO_HOLES", "NO"},
                                       {"SLUICE_REUSE", "on"},
                                       {"SLUICE_PARALLEL", "false"},
+                                      {"SLUICE_FENCE_TIMEOUT", "5"},
                                       {"KFD_NUMA_CHECK", "0"}});
   EXPECT_EQ(config.slots(), 4U);
   EXPECT_EQ(config.chunk_bytes, 8 * kMiB);
   EXPECT_EQ(config.io_mode, IoMode::Buffered);
   EXPECT_FALSE(config.checksum || config.sync || config.zero_holes || config.parallel);
   EXPECT_TRUE(config.reuse_files);
+  EXPECT_EQ(config.fence_timeout, std::chrono::seconds(5));
   EXPECT_FALSE(config.match_rules.numa);
   EXPECT_TRUE(lines.empty());
 }
@@ -83,6 +88,7 @@ TEST(Config, BadValuesGiveOneWarningEachAndTheDefault) {
                                                   {"SLUICE_SYNC", ""},
                                                   {"KFD_MAX_BUFFER_SIZE", "-5"},
                                                   {"SLUICE_ZERO_HOLES", "2"},
+                                                  {"SLUICE_FENCE_TIMEOUT", "0"},
                                                   {"KFD_FW_VER_CHECK", "perhaps"}};
   for (const auto& setting : bad) {
     const auto [config, lines] = parse({setting});
@@ -140,6 +146,31 @@ TEST(ConfigFile, HoldsTheSameNamesAndYieldsToTheEnvironment) {
   ASSERT_EQ(unsetenv("SLUICE_STAGING_SIZE"), 0);
   ASSERT_EQ(lines.size(), 1U);
   EXPECT_NE(lines[0].text.find("line 5"), std::string::npos);
+}
+
+TEST(ConfigFile, ANameThatIsNoSettingIsSaid) {
+  const test::TempDir dir;
+  const std::string text = "SLUICE_CHEKSUM=off\nSLUICE_SYNC=off\n";
+  dir.write("sluice.conf", test::Bytes(reinterpret_cast<const std::byte*>(text.data()),
+                                       reinterpret_cast<const std::byte*>(text.data() + text.size())));
+  LogLines lines;
+  const Lookup lookup = environment_and_file((dir.path() + "/sluice.conf").c_str(), lines);
+  EXPECT_EQ(lookup("SLUICE_SYNC"), "off");
+  ASSERT_EQ(lines.size(), 1U);
+  EXPECT_NE(lines[0].text.find("line 1: SLUICE_CHEKSUM is no setting"), std::string::npos) << lines[0].text;
+}
+
+TEST(ConfigFile, KnowsAllNamesThatAreAskedFor) {
+  std::set<std::string> asked;
+  LogLines lines;
+  (void)parse_config(
+      [&](const char* name) -> std::optional<std::string> {
+        asked.insert(name);
+        return std::nullopt;
+      },
+      lines);
+  const auto names = setting_names();
+  EXPECT_EQ(std::set<std::string>(names.begin(), names.end()), asked);
 }
 
 TEST(ConfigFile, MissingIsFineOverlongIsIgnored) {

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: MIT
+#include "plugin/held_signals.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <chrono>
+
+namespace sluice::plugin {
+
+namespace {
+
+constexpr auto kPatience = std::chrono::seconds(5);
+
+// Those of the two that would end the process. False: neither.
+bool deadly_signals(sigset_t& set) {
+  sigset_t blocked;
+  (void)pthread_sigmask(SIG_SETMASK, nullptr, &blocked);
+  (void)sigemptyset(&set);
+  bool any = false;
+  for (const int number : {SIGTERM, SIGINT}) {
+    struct sigaction action {};
+    if (sigaction(number, nullptr, &action) != 0 || action.sa_handler != SIG_DFL) continue;
+    if (sigismember(&blocked, number) != 0) continue;
+    (void)sigaddset(&set, number);
+    any = true;
+  }
+  return any;
+}
+
+}  // namespace
+
+void HeldSignals::hold() {
+  if (caught_ != 0 || !deadly_signals(held_)) return;
+  ended_.reset(eventfd(0, EFD_CLOEXEC));
+  signals_.reset(signalfd(-1, &held_, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!ended_ || !signals_) return;
+  auto watcher = LaneThread::start("sluice-signals", [this]() -> Result<void> {
+    watch();
+    return {};
+  });
+  if (!watcher) return;
+  watcher_.emplace(std::move(*watcher));
+  (void)pthread_sigmask(SIG_BLOCK, &held_, &before_);
+}
+
+// In a thread that blocks every signal.
+void HeldSignals::watch() {
+  pollfd files[] = {{ended_.get(), POLLIN, 0}, {signals_.get(), POLLIN, 0}};
+  for (;;) {
+    const auto patience = std::chrono::milliseconds(kPatience).count();
+    const int ready = poll(files, 2, caught_ == 0 ? -1 : static_cast<int>(patience));
+    if (files[0].revents != 0) return;
+    signalfd_siginfo info{};
+    const bool came = ready > 0 && read(signals_.get(), &info, sizeof info) == sizeof info;
+    if (caught_ == 0 && came) {
+      caught_ = static_cast<int>(info.ssi_signo);
+      stop_ = true;
+    } else if (came || ready == 0) {
+      (void)raise(caught_);
+      (void)pthread_sigmask(SIG_UNBLOCK, &held_, nullptr);  // the end of the process
+    }
+  }
+}
+
+void HeldSignals::release() {
+  if (!watcher_) return;
+  (void)eventfd_write(ended_.get(), 1);
+  (void)watcher_->join();
+  watcher_.reset();
+  signals_.reset();
+  ended_.reset();
+  if (caught_ == 0) {  // but perhaps behind the watcher's last look
+    const timespec now{};
+    const int late = sigtimedwait(&held_, nullptr, &now);
+    if (late > 0) caught_ = late;
+  }
+  if (caught_ == 0) (void)pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+}
+
+std::optional<int> HeldSignals::caught() const {
+  const int number = caught_;
+  return number == 0 ? std::nullopt : std::optional(number);
+}
+
+HeldSignals::~HeldSignals() {
+  if (caught_ == 0) return;
+  (void)raise(caught_);  // pending, until it is not blocked any more
+  (void)pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+}
+
+}  // namespace sluice::plugin

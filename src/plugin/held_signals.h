@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: MIT
+// SIGTERM and SIGINT while CRIU waits for a dump in one of our hooks. CRIU has no handler for them: they
+// would end it in the middle, and only it, the tracer, may let the queues of the processes run again. So they
+// are held: contents stop, the hook fails, CRIU undoes its dump, and when the queues run the signal acts.
+//
+// A signal whose action is not the default, or which the host has blocked, is the host's, and left alone.
+#pragma once
+
+#include <signal.h>
+
+#include <atomic>
+#include <optional>
+
+#include "pipeline/lane.h"
+#include "pipeline/unique_fd.h"
+
+namespace sluice::plugin {
+
+// One for a dump. Main thread.
+class HeldSignals {
+ public:
+  // `stop` is borrowed, and set by a thread of this class as soon as a signal comes.
+  explicit HeldSignals(std::atomic<bool>& stop) : stop_(stop) {}
+  // What was held acts: as a rule, the process ends here.
+  ~HeldSignals();
+  HeldSignals(const HeldSignals&) = delete;
+  HeldSignals& operator=(const HeldSignals&) = delete;
+
+  // While it lives signals are held; what has come by its end stays held. A second signal, or five seconds in
+  // which it does not end, and the first one acts, whatever that leaves: who asked must not be kept for ever
+  // by a device or a stream that hangs. Where there are no descriptors and no thread for that, nothing is
+  // held.
+  class InHook {
+   public:
+    explicit InHook(HeldSignals& signals) : signals_(signals) { signals_.hold(); }
+    ~InHook() { signals_.release(); }
+    InHook(const InHook&) = delete;
+    InHook& operator=(const InHook&) = delete;
+
+   private:
+    HeldSignals& signals_;
+  };
+
+  // SIGTERM or SIGINT, once one has come.
+  std::optional<int> caught() const;
+
+ private:
+  void hold();
+  void release();
+  void watch();
+
+  std::atomic<bool>& stop_;
+  sigset_t held_{};
+  sigset_t before_{};
+  UniqueFd signals_, ended_;
+  std::optional<LaneThread> watcher_;
+  std::atomic<int> caught_{0};
+};
+
+}  // namespace sluice::plugin
