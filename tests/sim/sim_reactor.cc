@@ -3,54 +3,21 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cinttypes>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <string>
 
 #include "pipeline/units.h"
+#include "sim/seeds.h"
 
 namespace sluice::sim {
 namespace {
 
 constexpr std::uint64_t kDirectAlignment = 512;  // every direct file system asks for at least this
 
-volatile std::uint64_t current_seed = 0;
-
-void print_seed() {
-  std::array<char, 80> line{};
-  const int length =
-      std::snprintf(line.data(), line.size(), "replay with SLUICE_SIM_SEED=%" PRIu64 "\n", current_seed);
-  const ssize_t ignored = ::write(STDERR_FILENO, line.data(), static_cast<std::size_t>(length));
-  (void)ignored;
-}
-
-void on_abort(int) {
-  print_seed();
-}
-
 }  // namespace
-
-void announce_seed(std::uint64_t seed) {
-  static const bool installed = [] {
-    struct sigaction action {};
-    action.sa_handler = on_abort;
-    action.sa_flags = static_cast<int>(SA_RESETHAND);
-    return ::sigaction(SIGABRT, &action, nullptr) == 0;
-  }();
-  (void)installed;
-  current_seed = seed;
-}
-
-void fail(const char* what) {
-  std::fprintf(stderr, "simulation: %s\n", what);
-  std::abort();
-}
 
 int SimReactor::buffered(int fd) {
   UniqueFd& own = buffered_[fd];

@@ -10,7 +10,7 @@
 //
 // It checks: a buffer is not changed while a write is under way; wait() is never called with nothing in
 // flight; an Op is started once at a time; direct I/O is aligned; no byte is written that nobody asked for.
-// What fails ends the process through fail(), which prints the seed. Thread-bound.
+// What fails ends the process through fail() (seeds.h), which prints the seed. Thread-bound.
 #pragma once
 
 #include <array>
@@ -96,10 +96,5 @@ class SimReactor final : public Reactor {
   std::map<int, UniqueFd> buffered_;
   std::vector<std::uint8_t> written_;
 };
-
-// The seed of the run under way; -1: none. Printed by fail() and, on SIGABRT (an assert of the engine), by
-// the handler that announce_seed() installs.
-void announce_seed(std::uint64_t seed);
-[[noreturn]] void fail(const char* what);
 
 }  // namespace sluice::sim

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "pipeline/units.h"
+#include "sim/seeds.h"
 
 namespace sluice::sim {
 

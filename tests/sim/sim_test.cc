@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The real loop, checksum stage, file stages and pipe stage over the simulated reactor and copy engine: one
-// seed is one run.
-//
-//   SLUICE_SIM_SEEDS=n  seeds per direction (10 000)
-//   SLUICE_SIM_SEED=n   this seed alone, to replay a failure
+// seed is one run (seeds.h).
 //
 // Checked in every run: the invariants before every wait; each byte of the file written exactly once, bytes
 // of holes never (direct I/O may write the bytes before a resumed boundary twice); the file equals the serial
@@ -18,7 +15,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -30,6 +26,7 @@
 #include "pipeline/pipe_store.h"
 #include "pipeline/pipeline.h"
 #include "pipeline/units.h"
+#include "sim/seeds.h"
 #include "sim/sim_reactor.h"
 #include "sim/sim_stages.h"
 #include "support/temp_dir.h"
@@ -44,11 +41,6 @@ using test::Rng;
 constexpr std::uint32_t kMaxSlots = 6;
 constexpr std::uint64_t kMaxChunkBytes = kMiB;
 const std::string kName = "pages";
-
-std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
-  const char* const text = std::getenv(variable);
-  return text != nullptr ? std::strtoull(text, nullptr, 10) : otherwise;
-}
 
 // What all runs share: memory, and a directory in memory where there is one.
 struct World {
@@ -347,10 +339,8 @@ void run_all(Direction direction) {
   (void)::signal(SIGPIPE, SIG_IGN);
   World world;
   Totals totals;
-  const char* const replay = std::getenv("SLUICE_SIM_SEED");
-  const std::uint64_t first = replay != nullptr ? number_from("SLUICE_SIM_SEED", 0) : 0;
-  const std::uint64_t count = replay != nullptr ? 1 : number_from("SLUICE_SIM_SEEDS", 10'000);
-  for (std::uint64_t seed = first; seed < first + count; ++seed) {
+  const Seeds seeds = seeds_of_test(10'000);
+  for (std::uint64_t seed = seeds.first; seed < seeds.first + seeds.count; ++seed) {
     SCOPED_TRACE("replay with SLUICE_SIM_SEED=" + std::to_string(seed));
     run_seed(world, seed, direction, totals);
     if (::testing::Test::HasFatalFailure()) return;
@@ -359,9 +349,9 @@ void run_all(Direction direction) {
               direction == Direction::Dump ? "dump" : "restore", static_cast<unsigned long long>(totals.runs),
               static_cast<unsigned long long>(totals.failed_as_told),
               static_cast<unsigned long long>(totals.steps));
-  EXPECT_EQ(totals.runs, count);
-  if (replay == nullptr && count >= 100) {
-    EXPECT_GT(totals.failed_as_told, count / 10) << "the faults do not reach the engine";
+  EXPECT_EQ(totals.runs, seeds.count);
+  if (!seeds.replay && seeds.count >= 100) {
+    EXPECT_GT(totals.failed_as_told, seeds.count / 10) << "the faults do not reach the engine";
   }
 }
 
