@@ -32,7 +32,6 @@ thread_local void* own_thread = nullptr;
 // An end of a socket pair, or memory, which has no other end.
 struct SimFile {
   struct Message {
-    std::uint64_t due_ns = 0;
     std::vector<std::byte> bytes;
     std::vector<std::shared_ptr<SimFile>> files;
   };
@@ -255,8 +254,6 @@ long SimProcesses::send(int fd, std::vector<std::byte> bytes, const std::vector<
   const auto other = file->peer.lock();
   if (!other || file->shut) return -EPIPE;
   const auto sent = static_cast<long>(bytes.size());
-  const std::uint64_t before = other->inbox.empty() ? 0 : other->inbox.back().due_ns;
-  message.due_ns = std::max(before, now_ns_ + some_time());
   message.bytes = std::move(bytes);
   other->inbox.push_back(std::move(message));
   return sent;
@@ -275,8 +272,8 @@ SimProcesses::Received SimProcesses::receive(int fd) {
     return received;
   }
   const auto ready = [&]() -> std::optional<std::uint64_t> {
-    if (!file->inbox.empty()) return file->inbox.front().due_ns;
-    return file->alone || file->shut ? std::optional(now_ns_) : std::nullopt;
+    const bool any = !file->inbox.empty() || file->alone || file->shut;
+    return any ? std::optional(now_ns_) : std::nullopt;
   };
   const std::uint64_t deadline = file->patience_ns == kForEver ? kForEver : now_ns_ + file->patience_ns;
   if (!block(ready, deadline)) {

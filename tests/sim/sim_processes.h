@@ -36,7 +36,7 @@ struct SimFile;
 class SimProcesses {
  public:
   struct Chances {
-    std::uint64_t pause_ns_max = 1000;  // between two calls of a thread, and on the way of a message
+    std::uint64_t pause_ns_max = 1000;  // between two calls of a thread
     unsigned stall_permille = 0;        // of pauses: longer than anybody's patience
     std::uint64_t socket_bytes = 64 * 1024;
     // Dies when all threads together have gone on so often.
