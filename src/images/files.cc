@@ -22,6 +22,7 @@ namespace {
 
 constexpr std::string_view kDmaBufPrefix = "amdgpu-dmabuf_";
 constexpr std::string_view kStatsPrefix = "sluice-stats-";
+constexpr std::string_view kTracePrefix = "sluice-trace-";
 constexpr std::string_view kImageEnding = ".img";
 
 bool is_metadata(std::string_view name) {
@@ -191,7 +192,7 @@ Result<std::vector<std::string>> remove_plugin_images(int dir_fd, bool keep_page
   SLUICE_TRY_ASSIGN(std::vector<std::string> names, list_names(dir_fd));
   std::erase_if(names, [](const std::string& name) {
     const bool ours = name.starts_with("amdgpu-") && (name.ends_with(".img") || name.ends_with(".img.tmp"));
-    return !ours && !name.starts_with(kStatsPrefix);
+    return !ours && !name.starts_with(kStatsPrefix) && !name.starts_with(kTracePrefix);
   });
   std::stable_partition(names.begin(), names.end(),
                         [](const std::string& name) { return is_metadata(name); });

@@ -125,6 +125,7 @@ void Pipeline::leave_stage(Slot& slot) {
   const std::uint64_t now_ns = reactor_.now_ns();
   PipelineStats::StageStats& stats = stats_.stage[slot.stage];
   stats.slot_ns += now_ns - slot.entered_ns;
+  if (trace_ != nullptr) trace_->add({slot.entered_ns, now_ns, slot.chunk.index, slot.index, slot.stage});
   if (--running_[slot.stage] == 0) stats.busy_ns += now_ns - busy_since_ns_[slot.stage];
   --in_stages_;
   slot.state = SlotState::Ready;

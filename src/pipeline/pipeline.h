@@ -20,6 +20,7 @@
 #include "pipeline/reactor.h"
 #include "pipeline/slot.h"
 #include "pipeline/stage.h"
+#include "pipeline/trace.h"
 
 namespace sluice {
 
@@ -62,6 +63,9 @@ class Pipeline {
   Result<PipelineStats> run(const ProgressFn& progress = nullptr,
                             const std::function<bool()>& cancelled = nullptr);
 
+  // Before run(): each stay of a chunk in a stage goes there. Borrowed until run() returns.
+  void trace_into(Trace& trace) { trace_ = &trace; }
+
   // Called after every step in tests: asserts the invariants.
   void check_invariants() const;
 
@@ -86,6 +90,7 @@ class Pipeline {
   bool failed_ = false;
   Error error_;
   PipelineStats stats_;
+  Trace* trace_ = nullptr;
 };
 
 }  // namespace sluice

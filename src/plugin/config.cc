@@ -28,10 +28,12 @@ constexpr std::size_t kLongestConfigFile = 64 * kKiB;
 constexpr std::uint64_t kLongestFenceTimeout = 3600;  // seconds
 
 constexpr const char* kSettingNames[] = {
-    "KFD_CACHES_COUNT_CHECK", "KFD_CAPABILITY_CHECK", "KFD_FW_VER_CHECK",      "KFD_MAX_BUFFER_SIZE",
-    "KFD_NUMA_CHECK",         "KFD_NUM_GWS_CHECK",    "KFD_SDMA_FW_VER_CHECK", "KFD_VRAM_SIZE_CHECK",
-    "SLUICE_CHECKSUM",        "SLUICE_CHUNK_SIZE",    "SLUICE_FENCE_TIMEOUT",  "SLUICE_IO_MODE",
-    "SLUICE_PARALLEL",        "SLUICE_REUSE",         "SLUICE_STAGING_SIZE",   "SLUICE_SYNC",
+    "KFD_CACHES_COUNT_CHECK", "KFD_CAPABILITY_CHECK", "KFD_FW_VER_CHECK",
+    "KFD_MAX_BUFFER_SIZE",    "KFD_NUMA_CHECK",       "KFD_NUM_GWS_CHECK",
+    "KFD_SDMA_FW_VER_CHECK",  "KFD_VRAM_SIZE_CHECK",  "SLUICE_CHECKSUM",
+    "SLUICE_CHUNK_SIZE",      "SLUICE_FENCE_TIMEOUT", "SLUICE_IO_MODE",
+    "SLUICE_PARALLEL",        "SLUICE_REUSE",         "SLUICE_STAGING_SIZE",
+    "SLUICE_STATS",           "SLUICE_SYNC",          "SLUICE_TRACE",
     "SLUICE_ZERO_HOLES",
 };
 
@@ -201,6 +203,8 @@ Config parse_config(const Lookup& lookup, LogLines& lines) {
   config.zero_holes = parse_switch(lookup, "SLUICE_ZERO_HOLES", standard.zero_holes, lines);
   config.reuse_files = parse_switch(lookup, "SLUICE_REUSE", standard.reuse_files, lines);
   config.parallel = parse_switch(lookup, "SLUICE_PARALLEL", standard.parallel, lines);
+  config.stats = parse_switch(lookup, "SLUICE_STATS", standard.stats, lines);
+  config.trace = parse_switch(lookup, "SLUICE_TRACE", standard.trace, lines);
   config.fence_timeout =
       parse_seconds(lookup, "SLUICE_FENCE_TIMEOUT", standard.fence_timeout, kLongestFenceTimeout, lines);
   // Kept alive for as long as parse_match_rules() looks at them.

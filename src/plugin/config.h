@@ -33,6 +33,8 @@ struct Config {
   bool zero_holes = true;
   bool reuse_files = false;
   bool parallel = true;
+  bool stats = true;
+  bool trace = false;
   std::chrono::seconds fence_timeout{60};  // for one GPU copy, and for work of the target's on its BOs
   kfd::MatchRules match_rules;
 

@@ -22,6 +22,7 @@ namespace {
 
 constexpr int kNoId = -1;  // of a dump: the host says it later
 constexpr auto kProgressPeriod = std::chrono::seconds(1);
+constexpr std::uint64_t kMostTraceEvents = std::uint64_t{1} << 18;  // of a lane
 
 PagesSet pages_of(const GpuContents& gpu) {
   PagesSet set{gpu.gpu_id, gpu.drm_minor, {}, gpu.bo_table_digest};
@@ -268,6 +269,10 @@ Result<void> ContentsJob::carry(Lane& lane) {
   }
 
   Pipeline pipeline(layout, slots, route, *reactor);
+  if (config_.trace) {
+    lane.outcome.trace = Trace(std::min(layout.chunk_count() * route.size(), kMostTraceEvents));
+    pipeline.trace_into(lane.outcome.trace);
+  }
   SLUICE_TRY_ASSIGN(lane.outcome.stats,
                     pipeline.run([&lane](std::uint64_t done, std::uint64_t) { lane.chunks_done = done; },
                                  [this] { return cancelled_ || shared_.stopped; }));
@@ -305,7 +310,7 @@ Result<void> ContentsJob::wait(const std::function<void(const std::string&)>& re
   for (const auto& lane : lanes_) {
     if (lane->thread) (void)lane->thread->join();  // its result is in first_error_
     lane->thread.reset();
-    outcomes_.push_back(lane->outcome);
+    outcomes_.push_back(std::move(lane->outcome));
   }
   if (failed_) return first_error_;
   return {};

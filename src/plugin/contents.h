@@ -92,6 +92,7 @@ struct GpuOutcome {
   std::int64_t began_ns = 0;
   std::int64_t ended_ns = 0;
   PipelineStats stats;
+  Trace trace;  // where the configuration asks for one
 
   double seconds() const { return static_cast<double>(ended_ns - began_ns) / 1e9; }
 };

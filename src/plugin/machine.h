@@ -12,8 +12,10 @@ namespace sluice::plugin {
 // NUMA node of the GPU behind a render node, -1 when unknown.
 int numa_node_of_render_minor(std::uint32_t minor);
 
-// Writes sluice-stats-*.json into the image directory. Statistics never fail a run: a warning is logged.
-// With streams the log alone has them.
-void write_stats(Direction direction, int id, const FileTimes& times, std::span<const GpuOutcome> gpus);
+// Logs a line for each GPU, and writes sluice-stats-*.json and sluice-trace-*.json into the image directory
+// as the configuration says. Statistics never fail a run: a warning is logged. With streams the log alone has
+// them.
+void write_stats(Direction direction, int id, const FileTimes& times, std::span<const GpuOutcome> gpus,
+                 const Config& config);
 
 }  // namespace sluice::plugin

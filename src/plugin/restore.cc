@@ -746,7 +746,7 @@ Result<void> Restorer::fill_in_task(ContentRequest request) {
   const Result<void> done = job->wait(log_progress);
   log_lines(job->take_log_lines());
   SLUICE_TRY(done);
-  write_stats(Direction::Restore, request.id, {began_ns, began_ns, monotonic_ns()}, job->outcomes());
+  write_stats(Direction::Restore, request.id, {began_ns, began_ns, monotonic_ns()}, job->outcomes(), config_);
   return {};
 }
 
@@ -857,7 +857,7 @@ Result<void> Restorer::join_server() {
   log_lines(server_->take_log_lines());
   if (joined) {
     for (const ContentServer::Finished& file : server_->take_finished()) {
-      write_stats(Direction::Restore, file.id, file.times, file.gpus);
+      write_stats(Direction::Restore, file.id, file.times, file.gpus, config_);
     }
   }
   return joined;

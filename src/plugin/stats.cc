@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "plugin/stats.h"
 
+#include <algorithm>
 #include <cinttypes>
 #include <cstdarg>
 #include <cstdio>
@@ -45,6 +46,10 @@ std::string stats_name(Direction direction, int id) {
   return format("sluice-stats-%s-%d.json", word(direction), id);
 }
 
+std::string trace_name(Direction direction, int id) {
+  return format("sluice-trace-%s-%d.json", word(direction), id);
+}
+
 std::string summary_line(Direction direction, const GpuOutcome& gpu) {
   const PipelineStats::StageStats& slowest = gpu.stats.slowest();
   std::uint64_t slot_ns = 0;
@@ -79,6 +84,27 @@ std::string stats_json(int id, const FileTimes& times, std::span<const GpuOutcom
                 id, times.began_ns, times.joined_ns, times.ended_ns, times.seconds(), bytes, zero_bytes,
                 io_bytes, pinned_bytes) +
          list + "\n  ]\n}\n";
+}
+
+std::string trace_events(Direction direction, std::size_t number, const GpuOutcome& gpu) {
+  std::string text = format(
+      "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%zu,\"args\":{\"name\":\"%s GPU 0x%04" PRIx32 "\"}}",
+      number, word(direction), gpu.gpu_id);
+  std::uint32_t slots = 0;
+  for (const TraceEvent& event : gpu.trace.events()) slots = std::max(slots, event.slot + 1);
+  for (std::uint32_t slot = 0; slot < slots; ++slot) {
+    text += format(",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%zu,\"tid\":%" PRIu32
+                   ",\"args\":{\"name\":\"slot %" PRIu32 "\"}}",
+                   number, slot, slot);
+  }
+  for (const TraceEvent& event : gpu.trace.events()) {
+    text += format(",\n{\"ph\":\"X\",\"name\":\"%s\",\"pid\":%zu,\"tid\":%" PRIu32
+                   ",\"ts\":%.3f,\"dur\":%.3f,\"args\":{\"chunk\":%" PRIu64 "}}",
+                   gpu.stats.stage[event.stage].name, number, event.slot,
+                   static_cast<double>(event.began_ns) / 1e3,
+                   static_cast<double>(event.ended_ns - event.began_ns) / 1e3, event.chunk);
+  }
+  return text;
 }
 
 }  // namespace sluice::plugin

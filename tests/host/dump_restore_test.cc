@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "plugin_test.h"
@@ -157,6 +158,27 @@ TEST_P(DumpRestoreTest, AllZeroAndNoZeroComeBack) {
     ASSERT_NO_FATAL_FAILURE(dump());
     ASSERT_NO_FATAL_FAILURE(restore_and_check());
     EXPECT_EQ(heard("quit"), "ok quit");
+  }
+}
+
+// One for each direction, beside the images, with every chunk in every stage.
+TEST_P(DumpRestoreTest, ATraceIsWrittenWhereItIsAskedFor) {
+  scene_.variables["SLUICE_TRACE"] = "on";
+  scene_.variables["SLUICE_STATS"] = "off";
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_NO_FATAL_FAILURE(dump());
+  ASSERT_NO_FATAL_FAILURE(restore_and_check());
+  EXPECT_TRUE(images("sluice-stats-").empty());
+  std::set<std::string> names = images("sluice-trace-");
+  ASSERT_EQ(names.size(), 2U);
+  for (const std::string& name : names) {
+    const auto events = nlohmann::json::parse(read_file(scene_.images() / name));
+    std::map<std::pair<int, int>, std::set<std::string>> stages;  // by GPU and chunk
+    for (const auto& event : events) {
+      if (event["ph"] == "X") stages[{event["pid"], event["args"]["chunk"]}].insert(event["name"]);
+    }
+    EXPECT_FALSE(stages.empty()) << name;
+    for (const auto& [chunk, seen] : stages) EXPECT_EQ(seen.size(), 3U) << name << " chunk " << chunk.second;
   }
 }
 

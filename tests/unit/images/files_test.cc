@@ -83,9 +83,10 @@ TEST(ReadImage, RefusesWhatDisagreesWithItsLength) {
 
 TEST(RemovePluginImages, TakesOnlyThePlugins) {
   const TempDir dir;
-  for (const char* name : {"amdgpu-kfd-1.img", "amdgpu-pages-1-5759.img", "amdgpu-pages-1-5759.img.tmp",
-                           "amdgpu-pages-unnamed0-5759.img.tmp", "amdgpu-sums-1-5759.img",
-                           "sluice-stats-dump-1.json", "pages-1.img", "inventory.img", "amdgpu-notes.txt"}) {
+  for (const char* name :
+       {"amdgpu-kfd-1.img", "amdgpu-pages-1-5759.img", "amdgpu-pages-1-5759.img.tmp",
+        "amdgpu-pages-unnamed0-5759.img.tmp", "amdgpu-sums-1-5759.img", "sluice-stats-dump-1.json",
+        "sluice-trace-dump-1.json", "pages-1.img", "inventory.img", "amdgpu-notes.txt"}) {
     dir.write(name, Bytes(8));
   }
   const auto kept = remove_plugin_images(dir.fd(), true);

@@ -53,7 +53,8 @@ TEST(Config, DefaultsAreDocumented) {
   EXPECT_EQ(config.slots(), 16U);
   EXPECT_EQ(config.io_mode, IoMode::Auto);
   EXPECT_TRUE(config.checksum && config.sync && config.zero_holes && config.parallel);
-  EXPECT_FALSE(config.reuse_files);
+  EXPECT_TRUE(config.stats);
+  EXPECT_FALSE(config.reuse_files || config.trace);
   EXPECT_EQ(config.fence_timeout, std::chrono::seconds(60));
   EXPECT_EQ(config.match_rules, kfd::MatchRules{});
   EXPECT_TRUE(lines.empty());
@@ -69,27 +70,25 @@ TEST(Config, TakesWhatIsSet) {
                                       {"SLUICE_REUSE", "on"},
                                       {"SLUICE_PARALLEL", "false"},
                                       {"SLUICE_FENCE_TIMEOUT", "5"},
+                                      {"SLUICE_STATS", "off"},
+                                      {"SLUICE_TRACE", "on"},
                                       {"KFD_NUMA_CHECK", "0"}});
   EXPECT_EQ(config.slots(), 4U);
   EXPECT_EQ(config.chunk_bytes, 8 * kMiB);
   EXPECT_EQ(config.io_mode, IoMode::Buffered);
   EXPECT_FALSE(config.checksum || config.sync || config.zero_holes || config.parallel);
-  EXPECT_TRUE(config.reuse_files);
+  EXPECT_TRUE(config.reuse_files && config.trace);
+  EXPECT_FALSE(config.stats);
   EXPECT_EQ(config.fence_timeout, std::chrono::seconds(5));
   EXPECT_FALSE(config.match_rules.numa);
   EXPECT_TRUE(lines.empty());
 }
 
 TEST(Config, BadValuesGiveOneWarningEachAndTheDefault) {
-  const std::map<std::string, std::string> bad = {{"SLUICE_STAGING_SIZE", "lots"},
-                                                  {"SLUICE_CHUNK_SIZE", "3M"},
-                                                  {"SLUICE_IO_MODE", "fast"},
-                                                  {"SLUICE_CHECKSUM", "maybe"},
-                                                  {"SLUICE_SYNC", ""},
-                                                  {"KFD_MAX_BUFFER_SIZE", "-5"},
-                                                  {"SLUICE_ZERO_HOLES", "2"},
-                                                  {"SLUICE_FENCE_TIMEOUT", "0"},
-                                                  {"KFD_FW_VER_CHECK", "perhaps"}};
+  const std::map<std::string, std::string> bad = {
+      {"SLUICE_STAGING_SIZE", "lots"}, {"SLUICE_CHUNK_SIZE", "3M"},   {"SLUICE_IO_MODE", "fast"},
+      {"SLUICE_CHECKSUM", "maybe"},    {"SLUICE_SYNC", ""},           {"KFD_MAX_BUFFER_SIZE", "-5"},
+      {"SLUICE_ZERO_HOLES", "2"},      {"SLUICE_FENCE_TIMEOUT", "0"}, {"KFD_FW_VER_CHECK", "perhaps"}};
   for (const auto& setting : bad) {
     const auto [config, lines] = parse({setting});
     ASSERT_EQ(lines.size(), 1U) << setting.first;

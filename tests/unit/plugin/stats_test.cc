@@ -53,6 +53,26 @@ TEST(Stats, JsonOfNoGpuIsStillJson) {
   EXPECT_TRUE(nlohmann::json::parse(stats_json(1, {}, {}))["gpus"].empty());
 }
 
+TEST(Trace, IsJsonWithEachStayOfAChunk) {
+  GpuOutcome gpu = sample(0x5759);
+  gpu.trace = Trace(2);
+  gpu.trace.add({1'000'500, 2'000'000, 3, 1, 0});
+  gpu.trace.add({2'000'000, 2'000'250, 3, 1, 1});
+  gpu.trace.add({3'000'000, 4'000'000, 4, 0, 0});  // more than there was room for
+  const auto json = nlohmann::json::parse("[" + trace_events(Direction::Dump, 5, gpu) + "]");
+  ASSERT_EQ(json.size(), 1U + 2U + 2U) << "the GPU, its slots, their events";
+  EXPECT_EQ(json[0]["args"]["name"], "dump GPU 0x5759");
+  EXPECT_EQ(json[2]["args"]["name"], "slot 1");
+  const auto& copy = json[3];
+  EXPECT_EQ(copy["name"], "copy");
+  EXPECT_EQ(copy["pid"], 5);
+  EXPECT_EQ(copy["tid"], 1);
+  EXPECT_DOUBLE_EQ(copy["ts"], 1000.5);
+  EXPECT_DOUBLE_EQ(copy["dur"], 999.5);
+  EXPECT_EQ(copy["args"]["chunk"], 3);
+  EXPECT_EQ(json[4]["name"], "store");
+}
+
 TEST(Stats, SummaryNamesGpuAndSlowestStage) {
   const std::string line = summary_line(Direction::Dump, sample(0x5759));
   EXPECT_NE(line.find("0x5759"), std::string::npos);
