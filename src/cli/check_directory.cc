@@ -56,7 +56,8 @@ Finding check_direct_io(int dir_fd) {
   const dirent* entry = nullptr;
   for (int i = 0; list && i < kMostEntries && (entry = ::readdir(list.get())) != nullptr; ++i) {
     if (entry->d_type != DT_REG) continue;
-    const UniqueFd fd(::openat(dir_fd, entry->d_name, O_RDONLY | O_DIRECT | O_CLOEXEC | O_NONBLOCK));
+    const UniqueFd fd(
+        ::openat(dir_fd, entry->d_name, O_RDONLY | O_DIRECT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
     if (!fd && errno != EINVAL) continue;
     const std::uint64_t alignment = fd ? direct_alignment(fd.get()) : 0;
     if (alignment != 0)

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 // sluice show IMAGES: what is in a checkpoint. From its metadata images, the sizes and holes of its pages
 // files, and the statistics beside them; contents are not read.
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,6 +21,7 @@
 #include "images/pages.h"
 #include "kfd/uapi.h"
 #include "pipeline/file_store.h"
+#include "pipeline/image_file.h"
 
 namespace sluice::cli {
 namespace {
@@ -167,16 +166,15 @@ std::vector<PagesFile> look_at_pages(int dir_fd, int id, const PagesSet& set, co
     PagesFile file{
         .name = set.pages_name(id, i), .owner = set.words(), .expected_bytes = layout->file_bytes(i)};
     file.has_sums = sums && *sums;
-    const UniqueFd fd(::openat(dir_fd, file.name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-    struct stat status {};
-    if (!fd || ::fstat(fd.get(), &status) != 0) {
-      file.fault = make_error(errno, "open " + file.name).what;
+    const auto opened = open_image_file(dir_fd, file.name);
+    if (!opened) {
+      file.fault = opened.error().what;
     } else {
-      const auto good = check_pages_file(file.name, status, file.expected_bytes);
+      const auto good = check_pages_file(file.name, opened->status, file.expected_bytes);
       if (!good) file.fault = good.error().what;
-      file.bytes = static_cast<std::uint64_t>(status.st_size);
-      file.disk_bytes = static_cast<std::uint64_t>(status.st_blocks) * 512;
-      if (good) file.zero_bytes = hole_bytes(fd.get(), file.bytes);
+      file.bytes = static_cast<std::uint64_t>(opened->status.st_size);
+      file.disk_bytes = static_cast<std::uint64_t>(opened->status.st_blocks) * 512;
+      if (good) file.zero_bytes = hole_bytes(opened->fd.get(), file.bytes);
       if (file.has_sums) file.zero_bytes = std::max(file.zero_bytes, zero_block_bytes((**sums).tables[i]));
     }
     if (!file.fault.empty()) faults.push_back(file.fault);
@@ -442,12 +440,12 @@ std::vector<Statistics> read_statistics(int dir_fd, std::vector<std::string>& fa
     return all;
   }
   for (const std::string& name : *names) {
-    const UniqueFd fd(::openat(dir_fd, name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    const auto opened = open_image_file(dir_fd, name);
     std::string text;
     std::array<char, 16384> part{};
-    ssize_t got = fd ? 1 : -1;
+    ssize_t got = opened ? 1 : -1;
     while (got > 0 && text.size() < kMostBytes) {
-      got = TEMP_FAILURE_RETRY(::read(fd.get(), part.data(), part.size()));
+      got = TEMP_FAILURE_RETRY(::read(opened->fd.get(), part.data(), part.size()));
       if (got > 0) text.append(part.data(), static_cast<std::size_t>(got));
     }
     Json content = Json::parse(text, nullptr, false);

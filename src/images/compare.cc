@@ -2,7 +2,6 @@
 #include "images/compare.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +12,7 @@
 
 #include "pipeline/checksum.h"
 #include "pipeline/file_store.h"
+#include "pipeline/image_file.h"
 #include "pipeline/unique_fd.h"
 
 namespace sluice {
@@ -82,10 +82,9 @@ class Contents {
   Result<void> open(std::uint32_t file) {
     if (fd_ && file == file_) return {};
     const std::string name = set_.set.pages_name(set_.id, file);
-    fd_.reset(::openat(dir_fd_, name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-    struct stat status {};
-    if (!fd_ || ::fstat(fd_.get(), &status) != 0) return make_error(errno, "open " + name);
-    SLUICE_TRY(check_pages_file(name, status, layout_.file_bytes(file)));
+    SLUICE_TRY_ASSIGN(ImageFile opened, open_image_file(dir_fd_, name));
+    SLUICE_TRY(check_pages_file(name, opened.status, layout_.file_bytes(file)));
+    fd_ = std::move(opened.fd);
     (void)::posix_fadvise(fd_.get(), 0, 0, POSIX_FADV_SEQUENTIAL);
     file_ = file;
     return {};

@@ -3,7 +3,6 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,8 +12,8 @@
 #include <cstring>
 #include <memory>
 
+#include "pipeline/image_file.h"
 #include "pipeline/layout.h"
-#include "pipeline/unique_fd.h"
 
 namespace sluice {
 
@@ -44,15 +43,26 @@ Result<void> write_all(int fd, std::span<const std::uint8_t> bytes, const std::s
   return {};
 }
 
-Result<void> write_temporary(int dir_fd, const std::string& temporary, std::span<const std::uint8_t> payload,
-                             bool sync) {
-  UniqueFd fd(openat(dir_fd, temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!fd) return make_error(errno, "create " + temporary);
-  SLUICE_TRY(write_framed(fd.get(), payload, temporary));
+// `fill` writes the file, of which it gets descriptor and name.
+template <class Fill>
+Result<void> write_temporary(int dir_fd, const std::string& temporary, bool sync, Fill fill) {
+  SLUICE_TRY_ASSIGN(UniqueFd fd, create_image_file(dir_fd, temporary));
+  SLUICE_TRY(fill(fd.get(), temporary));
   if (sync && TEMP_FAILURE_RETRY(fdatasync(fd.get())) != 0)
     return make_error(errno, "fdatasync " + temporary);
   if (close(fd.release()) != 0) return make_error(errno, "close " + temporary);
   return {};
+}
+
+template <class Fill>
+Result<void> replace_file(int dir_fd, const std::string& name, bool sync, Fill fill) {
+  const std::string temporary = name + ".tmp";
+  Result<void> written = write_temporary(dir_fd, temporary, sync, fill);
+  if (written && renameat(dir_fd, temporary.c_str(), dir_fd, name.c_str()) != 0) {
+    written = make_error(errno, "rename " + temporary + " to " + name);
+  }
+  if (!written) (void)unlinkat(dir_fd, temporary.c_str(), 0);
+  return written;
 }
 
 struct CloseDirectory {
@@ -140,36 +150,20 @@ Result<std::vector<std::uint8_t>> unframe(std::vector<std::uint8_t> bytes, const
 
 Result<void> write_image(int dir_fd, const std::string& name, std::span<const std::uint8_t> payload,
                          bool sync) {
-  const std::string temporary = name + ".tmp";
-  SLUICE_TRY(remove_image(dir_fd, temporary));
-  Result<void> written = write_temporary(dir_fd, temporary, payload, sync);
-  if (written && renameat(dir_fd, temporary.c_str(), dir_fd, name.c_str()) != 0) {
-    written = make_error(errno, "rename " + temporary + " to " + name);
-  }
-  if (!written) (void)unlinkat(dir_fd, temporary.c_str(), 0);
-  return written;
+  return replace_file(dir_fd, name, sync, [payload](int fd, const std::string& temporary) {
+    return write_framed(fd, payload, temporary);
+  });
+}
+
+Result<void> write_statistics(int dir_fd, const std::string& name, std::string_view text) {
+  return replace_file(dir_fd, name, false, [text](int fd, const std::string& temporary) {
+    return write_all(fd, {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()}, temporary);
+  });
 }
 
 Result<std::vector<std::uint8_t>> read_image(int dir_fd, const std::string& name) {
-  const UniqueFd fd(openat(dir_fd, name.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd) return make_error(errno, "open " + name);
-  struct stat st {};
-  if (fstat(fd.get(), &st) != 0) return make_error(errno, "stat " + name);
-  const auto size = static_cast<std::uint64_t>(st.st_size);
-  if (!S_ISREG(st.st_mode) || size < kHeaderBytes) {
-    return make_error(EBADMSG, name + " is no image: it lacks the 8-byte length");
-  }
-  if (size > kLargestImageBytes)
-    return make_error(EFBIG, name + " is larger than any image of metadata can be");
-  std::vector<std::uint8_t> bytes(size);
-  std::size_t have = 0;
-  while (have < bytes.size()) {
-    const ssize_t got = TEMP_FAILURE_RETRY(
-        pread(fd.get(), bytes.data() + have, bytes.size() - have, static_cast<off_t>(have)));
-    if (got <= 0)
-      return make_error(got < 0 ? errno : EBADMSG, "read " + name + " at " + std::to_string(have));
-    have += static_cast<std::size_t>(got);
-  }
+  SLUICE_TRY_ASSIGN(const ImageFile file, open_image_file(dir_fd, name));
+  SLUICE_TRY_ASSIGN(std::vector<std::uint8_t> bytes, read_whole(file, kLargestImageBytes, name));
   return unframe(std::move(bytes), name);
 }
 

@@ -44,12 +44,15 @@ Result<void> write_framed(int fd, std::span<const std::uint8_t> payload, const s
 Result<std::vector<std::uint8_t>> unframe(std::vector<std::uint8_t> bytes, const std::string& name);
 
 // Writes frame and payload under a temporary name (mode 0600), syncs if `sync`, renames. Errors: those of
-// openat, write, fdatasync, renameat; nothing is left behind then. The caller syncs the directory.
+// create_image_file, write, fdatasync, renameat; nothing is left behind then. The caller syncs the directory.
 Result<void> write_image(int dir_fd, const std::string& name, std::span<const std::uint8_t> payload,
                          bool sync);
 
-// Payload of an image. Errors: ENOENT; EBADMSG when frame and file size disagree; EFBIG beyond
-// kLargestImageBytes.
+// The same for statistics: `text` and nothing around it, not synced.
+Result<void> write_statistics(int dir_fd, const std::string& name, std::string_view text);
+
+// Payload of an image. Errors: those of open_image_file() and read_whole(), of more than kLargestImageBytes;
+// EBADMSG when frame and file size disagree.
 Result<std::vector<std::uint8_t>> read_image(int dir_fd, const std::string& name);
 
 // What a pages file of an earlier dump, "...-<gpu_id>.img", is called until it is written over: another name

@@ -169,7 +169,7 @@ void Verification::drop_bad_files(const Item& item, const ImageLayout& layout, P
   for (std::uint32_t file = 0; file < layout.file_count(); ++file) {
     const std::string name = item.set.pages_name(item.id, file);
     struct stat status {};
-    const Result<void> good = ::fstatat(dir_fd_, name.c_str(), &status, 0) != 0
+    const Result<void> good = ::fstatat(dir_fd_, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0
                                   ? Result<void>(make_error(errno, "open " + name))
                                   : check_pages_file(name, status, layout.file_bytes(file));
     if (!good) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "pipeline/file_set.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 
 #include <cassert>
@@ -92,7 +93,8 @@ Result<std::unique_ptr<FileSetSource>> FileSetSource::open(int dir_fd, std::vect
   assert(names.size() == layout.file_count());
   for (std::uint32_t i = 0; i < names.size(); ++i) {
     struct stat status {};
-    if (::fstatat(dir_fd, names[i].c_str(), &status, 0) != 0) return make_error(errno, "open " + names[i]);
+    if (::fstatat(dir_fd, names[i].c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0)
+      return make_error(errno, "open " + names[i]);
     SLUICE_TRY(check_pages_file(names[i], status, layout.file_bytes(i)));
   }
   return std::unique_ptr<FileSetSource>(

@@ -18,6 +18,7 @@
 #include <cstring>
 #include <utility>
 
+#include "pipeline/image_file.h"
 #include "pipeline/units.h"
 
 namespace sluice {
@@ -44,9 +45,6 @@ namespace {
 
 // Completions in a row without progress before an operation is given up.
 constexpr std::uint32_t kMaxStalls = 100;
-// A stale temporary file may come back between unlink and open only if somebody else dumps here: give up
-// then.
-constexpr int kMaxCreateAttempts = 8;
 
 bool set_direct(int fd, bool on) {
   const int flags = ::fcntl(fd, F_GETFL);
@@ -191,13 +189,13 @@ FileSink::~FileSink() {
   if (created_ && !committed_) (void)::unlinkat(dir_fd_, temporary_.c_str(), 0);
 }
 
-// Sets fd_ and reused_ when there is a file to take over. One that has a second name, or is none of ours, is
-// left alone: the new file replaces it in the end.
+// Sets fd_ and reused_ when there is a file to take over. One that has a second name, or that another user
+// may hold open, who would then read what is written into it, is left alone: the new file replaces it in the
+// end.
 Result<void> FileSink::take_over() {
   UniqueFd fd(::openat(dir_fd_, name_.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
   struct stat status {};
-  if (!fd || ::fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode) || status.st_nlink != 1) return {};
-  if (::fchmod(fd.get(), 0600) != 0) return make_error(errno, "chmod " + name_);
+  if (!fd || ::fstat(fd.get(), &status) != 0 || !is_private(status) || status.st_nlink != 1) return {};
   if (::renameat(dir_fd_, name_.c_str(), dir_fd_, temporary_.c_str()) != 0)
     return make_error(errno, "rename " + name_ + " to " + temporary_);
   created_ = true;
@@ -211,13 +209,8 @@ Result<void> FileSink::take_over() {
 
 Result<void> FileSink::open_temporary() {
   if (options_.reuse) SLUICE_TRY(take_over());
-  for (int attempt = 0; !fd_; ++attempt) {
-    fd_ = UniqueFd(::openat(dir_fd_, temporary_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-    if (fd_) break;
-    if (errno != EEXIST || attempt == kMaxCreateAttempts) return make_error(errno, "create " + temporary_);
-    if (::unlinkat(dir_fd_, temporary_.c_str(), 0) != 0 && errno != ENOENT) {
-      return make_error(errno, "remove the stale " + temporary_);
-    }
+  if (!fd_) {
+    SLUICE_TRY_ASSIGN(fd_, create_image_file(dir_fd_, temporary_));
   }
   created_ = true;
 
@@ -312,7 +305,7 @@ Result<void> FileSink::commit() {
 // ---- FileSource ----
 
 Result<void> check_pages_file(const std::string& name, const struct stat& status, std::uint64_t file_bytes) {
-  if (!S_ISREG(status.st_mode)) return make_error(EINVAL, name + " is not a regular file");
+  SLUICE_TRY(check_regular(name, status));
   if (static_cast<std::uint64_t>(status.st_size) == file_bytes) return {};
   return make_error(EBADMSG, name + " has " + std::to_string(status.st_size) +
                                  " bytes, its BO table asks for " + std::to_string(file_bytes));
@@ -322,21 +315,19 @@ Result<std::unique_ptr<FileSource>> FileSource::open(int dir_fd, std::string nam
                                                      Reactor& reactor, const FileOptions& options,
                                                      std::uint32_t file) {
   const std::uint64_t file_bytes = layout.file_bytes(file);
-  UniqueFd fd(::openat(dir_fd, name.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd) return make_error(errno, "open " + name);
-  struct stat status {};
-  if (::fstat(fd.get(), &status) != 0) return make_error(errno, "stat " + name);
-  SLUICE_TRY(check_pages_file(name, status, file_bytes));
+  SLUICE_TRY_ASSIGN(ImageFile opened, open_image_file(dir_fd, name));
+  SLUICE_TRY(check_pages_file(name, opened.status, file_bytes));
   std::unique_ptr<FileSource> source(
-      new FileSource(std::move(name), file_bytes, reactor, std::move(fd), options));
+      new FileSource(std::move(name), file_bytes, reactor, std::move(opened.fd), options));
   const int raw_fd = source->fd_.get();
   if (options.io_mode != IoMode::Buffered) source->alignment_ = try_direct(raw_fd, layout);
   source->direct_ = source->alignment_ > 1;
   if (source->direct_ && options.io_mode == IoMode::Auto) {
     source->cache_ = PageCache::of(raw_fd, file_bytes);
     // Not to be read through the cache is worth a lot only where there is something: no error without.
-    if (source->cache_)
-      source->cached_fd_.reset(::openat(dir_fd, source->name_.c_str(), O_RDONLY | O_CLOEXEC));
+    if (source->cache_) {
+      if (auto cached = open_image_file(dir_fd, source->name_)) source->cached_fd_ = std::move(cached->fd);
+    }
     // What is not in the cache is read past it.
     if (source->cached_fd_) (void)::posix_fadvise(source->cached_fd_.get(), 0, 0, POSIX_FADV_RANDOM);
   }

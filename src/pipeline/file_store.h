@@ -3,6 +3,7 @@
 //
 // Nothing looks complete that is not: the sink writes "<name>.tmp" (mode 0600, exclusive), finish() makes it
 // durable, and only commit() renames it. The destructor of an uncommitted sink unlinks the temporary file.
+// Nothing is written or read through a symbolic link (image_file.h).
 //
 // Direct I/O where the file system has it (statx DIOALIGN; where the kernel does not say, 4096 is assumed and
 // tried); buffered otherwise. The file range of a chunk is aligned by construction; the last chunk is written
@@ -36,10 +37,10 @@ struct FileOptions {
   IoMode io_mode = IoMode::Auto;
   bool holes = true;  // sink only: leave zero units unwritten
   bool sync = true;   // sink only: fdatasync in finish()
-  // Sink only: writes into the blocks of the file that has the name already, if there is one and no other
-  // link to it: nothing has to be allocated, and disks and file systems rewrite faster than they write. It
-  // becomes the temporary file, durably, before its first byte changes. It gets no holes: zero units are
-  // written, too.
+  // Sink only: writes into the blocks of the file that has the name already, if there is one, is_private(),
+  // and no other link to it: nothing has to be allocated, and disks and file systems rewrite faster than they
+  // write. It becomes the temporary file, durably, before its first byte changes. It gets no holes: zero
+  // units are written, too.
   bool reuse = false;
   FairShare* share = nullptr;  // of the lanes that use this disk at the same time; borrowed
   unsigned turn = 0;           // of this one among them
@@ -120,7 +121,7 @@ class FileSource final : public Stage {
  public:
   // Opens `name` in `dir_fd`, `file` of the layout. It must be exactly layout.file_bytes(file) long, else
   // EBADMSG with both sizes named (a truncated image is found before any BO is created or filled). Errors:
-  // those of openat, fstat.
+  // those of open_image_file().
   static Result<std::unique_ptr<FileSource>> open(int dir_fd, std::string name, const ImageLayout& layout,
                                                   Reactor& reactor, const FileOptions& options,
                                                   std::uint32_t file = 0);

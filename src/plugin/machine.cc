@@ -9,8 +9,6 @@
 #include <charconv>
 #include <cinttypes>
 #include <string>
-#include <string_view>
-#include <vector>
 
 #include "images/files.h"
 #include "pipeline/unique_fd.h"
@@ -30,40 +28,20 @@ int numa_node_of_render_minor(std::uint32_t minor) {
   return node;
 }
 
-namespace {
-
-// A file beside the images, in place of an older one. False, with errno.
-bool write_beside(const std::string& name, std::span<const std::string> texts) {
-  const UniqueFd fd(
-      openat(image_dir_fd(), name.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!fd) return false;
-  for (std::string_view rest : texts) {
-    while (!rest.empty()) {
-      const ssize_t wrote = TEMP_FAILURE_RETRY(write(fd.get(), rest.data(), rest.size()));
-      if (wrote <= 0) return false;
-      rest.remove_prefix(static_cast<std::size_t>(wrote));
-    }
-  }
-  return true;
-}
-
-}  // namespace
-
 void write_stats(Direction direction, int id, const FileTimes& times, std::span<const GpuOutcome> gpus,
                  const Config& config) {
   for (const GpuOutcome& gpu : gpus) log_line(Level::Info, summary_line(direction, gpu));
   if (streaming()) return;  // nothing goes to the local disk
-  const auto write = [](const std::string& name, const std::vector<std::string>& texts) {
-    if (!write_beside(name, texts))
-      log_line(Level::Warning, "cannot write " + name + ": " + strerrordesc_np(errno));
+  const auto write = [](const std::string& name, const std::string& text) {
+    const auto written = write_statistics(image_dir_fd(), name, text);
+    if (!written) log_line(Level::Warning, "the statistics are lost: " + written.error().what);
   };
-  if (config.stats) write(stats_name(direction, id), {stats_json(id, times, gpus)});
+  if (config.stats) write(stats_name(direction, id), stats_json(id, times, gpus));
   if (!config.trace) return;
-  std::vector<std::string> texts;
-  for (const GpuOutcome& gpu : gpus)
-    texts.push_back((texts.empty() ? "[\n" : ",\n") + trace_events(direction, texts.size(), gpu));
-  texts.emplace_back(texts.empty() ? "[]\n" : "\n]\n");
-  write(trace_name(direction, id), texts);
+  std::string trace;
+  for (std::size_t number = 0; number < gpus.size(); ++number)
+    trace += (number == 0 ? "" : ",\n") + trace_events(direction, number, gpus[number]);
+  write(trace_name(direction, id), "[\n" + trace + "\n]\n");
 }
 
 }  // namespace sluice::plugin

@@ -3,8 +3,6 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <array>
 #include <cstring>
@@ -13,7 +11,7 @@
 #include <vector>
 
 #include "criu-mm.pb-c.h"
-#include "pipeline/unique_fd.h"
+#include "pipeline/image_file.h"
 
 namespace sluice::plugin {
 
@@ -63,18 +61,8 @@ MapRuns MapRuns::of(std::span<const PluginMap> maps) {
 
 Result<MapRuns> MapRuns::read(int image_dir, std::uint32_t pid) {
   const std::string name = "mm-" + std::to_string(pid) + ".img";
-  const UniqueFd fd(::openat(image_dir, name.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd) return make_error(errno, "open " + name);
-  struct stat st {};
-  if (::fstat(fd.get(), &st) != 0) return make_error(errno, "stat " + name);
-  if (static_cast<std::uint64_t>(st.st_size) > kLargestBytes) return make_error(EFBIG, name);
-  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(st.st_size));
-  for (std::size_t have = 0; have < bytes.size();) {
-    const ssize_t got =
-        TEMP_FAILURE_RETRY(::pread(fd.get(), &bytes[have], bytes.size() - have, static_cast<off_t>(have)));
-    if (got <= 0) return make_error(got < 0 ? errno : EBADMSG, "read " + name);
-    have += static_cast<std::size_t>(got);
-  }
+  SLUICE_TRY_ASSIGN(const ImageFile file, open_image_file(image_dir, name));
+  SLUICE_TRY_ASSIGN(const std::vector<std::uint8_t> bytes, read_whole(file, kLargestBytes, name));
   auto runs = parse(bytes);
   if (!runs) return explain(name, runs.error());
   return runs;

@@ -117,6 +117,29 @@ TEST_F(ImagesTest, ShowNamesDamagedStatistics) {
   EXPECT_THAT(ended.err, HasSubstr("sluice-stats-dump-1.json cannot be read"));
 }
 
+TEST_F(ImagesTest, WhatIsNoRegularFileIsToldAndNotWaitedFor) {
+  const std::string directory = damaged_copy();
+  for (const char* prefix : {"amdgpu-pages-", "amdgpu-kfd-"}) {
+    const std::string name = names(directory, prefix)[0];
+    const std::string file = directory + "/" + name;
+    std::filesystem::rename(file, directory + "/elsewhere");
+    for (const bool fifo : {false, true}) {
+      if (fifo) {
+        ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);
+      } else {
+        std::filesystem::create_symlink("elsewhere", file);
+      }
+      for (const char* command : {"show", "verify"}) {
+        const Ended ended = sluice({command, directory});
+        EXPECT_EQ(ended.status, kFailed) << command;
+        EXPECT_THAT(ended.out + ended.err, HasSubstr(name + " is not a regular file")) << command;
+      }
+      std::filesystem::remove(file);
+    }
+    std::filesystem::rename(directory + "/elsewhere", file);
+  }
+}
+
 TEST_F(ImagesTest, VerifyFindsWholeImagesWhole) {
   for (const std::string& directory : {plain(), shared()}) {
     const Ended ended = sluice({"verify", directory});

@@ -3,7 +3,9 @@
 // once, and each failure of each operation named, with nothing left.
 #include "pipeline/file_set.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <array>
 #include <memory>
@@ -143,6 +145,19 @@ TEST_P(FileSet, AFileOfTheWrongSizeIsFoundBeforeAnythingIsRead) {
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().err, EBADMSG);
   EXPECT_NE(refused.error().what.find("pages-20"), std::string::npos) << refused.error().what;
+  EXPECT_EQ(target, garbage());
+}
+
+TEST_P(FileSet, WhatIsNoFileIsFoundBeforeAnythingIsRead) {
+  test::LaneMemory memory(kChunk, kDepth);
+  const auto reactor = test::make_reactor_of(kind(), memory.entries(), memory.arena.bytes());
+  ASSERT_TRUE(dump(*reactor, memory).ok());
+  ASSERT_EQ(::renameat(dir_.fd(), "pages-20", dir_.fd(), "elsewhere"), 0);
+  ASSERT_EQ(::symlinkat("elsewhere", dir_.fd(), "pages-20"), 0);
+  BoList target = garbage();
+  const auto refused = restore(*reactor, memory, target);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().what, "pages-20 is not a regular file");
   EXPECT_EQ(target, garbage());
 }
 

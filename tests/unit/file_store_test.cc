@@ -130,11 +130,37 @@ TEST_F(FileStore, AStaleTemporaryIsReplacedAndAnOldImageStaysUntilCommit) {
   EXPECT_EQ(dir.read(kPagesName).size(), layout.file_bytes());
 }
 
+// Whatever stands under its names, a dump writes into a file of its own.
+TEST_F(FileStore, TheSinkWritesThroughNoLink) {
+  const Bytes precious(100, std::byte{7});
+  dir.write("precious", precious);
+  for (const std::string& name : {kTemporary, std::string(kPagesName)})
+    ASSERT_EQ(::symlinkat("precious", dir.fd(), name.c_str()), 0);
+  const ImageLayout layout = make_layout(kChunk);
+  const auto made = sink(layout, kBuffered);
+  ASSERT_TRUE(made->finish().ok());
+  ASSERT_TRUE(made->commit().ok());
+  EXPECT_EQ(dir.read("precious"), precious);
+  EXPECT_EQ(dir.read(kPagesName).size(), layout.file_bytes());
+  EXPECT_EQ(dir.names(), (std::vector<std::string>{kPagesName, "precious"}));
+}
+
+TEST_F(FileStore, TheSourceFollowsNoLinkAndWaitsForNobody) {
+  const ImageLayout layout = make_layout(kChunk);
+  dir.write("whole", Bytes(layout.file_bytes()));
+  ASSERT_EQ(::symlinkat("whole", dir.fd(), kPagesName), 0);
+  EXPECT_EQ(FileSource::open(dir.fd(), kPagesName, layout, reactor, kBuffered).error().err, EINVAL);
+  ASSERT_EQ(::unlinkat(dir.fd(), kPagesName, 0), 0);
+  ASSERT_EQ(::mkfifoat(dir.fd(), kPagesName, 0600), 0);
+  EXPECT_EQ(FileSource::open(dir.fd(), kPagesName, layout, reactor, kBuffered).error().err, EINVAL);
+}
+
 const FileOptions kReuse{IoMode::Buffered, true, false, true};
 
 TEST_F(FileStore, ReuseWritesIntoTheFileThatIsThereZerosToo) {
   const ImageLayout layout = make_layout(2 * kChunk);
   dir.write(kPagesName, Bytes(5 * kChunk, std::byte{7}));
+  ASSERT_EQ(::chmod((dir.path() + "/" + kPagesName).c_str(), 0600), 0);
   struct stat before {
   }, after{};
   ASSERT_EQ(::stat((dir.path() + "/" + kPagesName).c_str(), &before), 0);
@@ -160,6 +186,7 @@ TEST_F(FileStore, ReuseLeavesAFileAloneThatHasASecondNameOrIsNone) {
   const ImageLayout layout = make_layout(kChunk);
   const std::string name = dir.path() + "/" + kPagesName;
   dir.write(kPagesName, Bytes(kChunk, std::byte{7}));
+  ASSERT_EQ(::chmod(name.c_str(), 0600), 0);
   ASSERT_EQ(::link(name.c_str(), (dir.path() + "/copy").c_str()), 0);
   {
     const auto made = sink(layout, kReuse);
@@ -174,6 +201,25 @@ TEST_F(FileStore, ReuseLeavesAFileAloneThatHasASecondNameOrIsNone) {
   EXPECT_EQ(dir.read("copy"), Bytes(kChunk, std::byte{7}));
   ASSERT_EQ(::unlink(name.c_str()), 0);
   EXPECT_FALSE(sink(layout, kReuse)->reused()) << "there is no file at all";
+}
+
+// Somebody else may hold it open, and would read what is written.
+TEST_F(FileStore, ReuseLeavesAFileAloneThatOthersMayHaveOpened) {
+  const ImageLayout layout = make_layout(kChunk);
+  const std::string name = dir.path() + "/" + kPagesName;
+  dir.write(kPagesName, Bytes(kChunk, std::byte{7}));
+  for (const mode_t mode : {0640U, 0604U, 0660U}) {
+    ASSERT_EQ(::chmod(name.c_str(), mode), 0);
+    EXPECT_FALSE(sink(layout, kReuse)->reused()) << mode;
+  }
+  ASSERT_EQ(::chmod(name.c_str(), 0600), 0);
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give a file away";
+  constexpr uid_t kSomebody = 12345;
+  ASSERT_EQ(::chown(name.c_str(), kSomebody, kSomebody), 0);
+  EXPECT_FALSE(sink(layout, kReuse)->reused());
+  EXPECT_EQ(dir.read(kPagesName), Bytes(kChunk, std::byte{7}));
+  ASSERT_EQ(::chown(name.c_str(), 0, 0), 0);
+  EXPECT_TRUE(sink(layout, kReuse)->reused());
 }
 
 TEST_F(FileStore, DenseChunkIsOneWrite) {

@@ -2,8 +2,10 @@
 // Names and frame of image files: whole or not at all, and nothing believed when read.
 #include "images/files.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "support/temp_dir.h"
 
@@ -79,6 +81,37 @@ TEST(ReadImage, RefusesWhatDisagreesWithItsLength) {
   Bytes huge(16, std::byte{0xff});
   dir.write("huge", huge);
   EXPECT_EQ(read_image(dir.fd(), "huge").error().err, EBADMSG);
+}
+
+// Whoever may write into the directory gets nothing written elsewhere, and nothing from elsewhere read.
+TEST(WriteImage, ReplacesALinkAndLeavesItsTargetAlone) {
+  const TempDir dir;
+  const Bytes precious(100, std::byte{7});
+  dir.write("precious", precious);
+  for (const char* name : {"a.img", "a.img.tmp"}) {
+    ASSERT_EQ(symlinkat("precious", dir.fd(), name), 0);
+    ASSERT_TRUE(write_image(dir.fd(), "a.img", kPayload, false).ok());
+    EXPECT_EQ(dir.read("precious"), precious);
+    EXPECT_EQ(*read_image(dir.fd(), "a.img"), kPayload);
+    EXPECT_EQ(dir.names(), (std::vector<std::string>{"a.img", "precious"}));
+  }
+}
+
+TEST(ReadImage, FollowsNoLinkAndWaitsForNobody) {
+  const TempDir dir;
+  ASSERT_TRUE(write_image(dir.fd(), "a.img", kPayload, false).ok());
+  ASSERT_EQ(symlinkat("a.img", dir.fd(), "link.img"), 0);
+  ASSERT_EQ(mkfifoat(dir.fd(), "fifo.img", 0600), 0);
+  ASSERT_EQ(mkdirat(dir.fd(), "directory.img", 0700), 0);
+  for (const char* name : {"link.img", "fifo.img", "directory.img"})
+    EXPECT_EQ(read_image(dir.fd(), name).error().err, EINVAL) << name;
+}
+
+TEST(ReadImage, RefusesAHugeFileAtOnce) {
+  const TempDir dir;
+  dir.write("a.img", Bytes(8));
+  if (truncate((dir.path() + "/a.img").c_str(), off_t{1} << 40) != 0) GTEST_SKIP() << "no file of 1 TiB here";
+  EXPECT_EQ(read_image(dir.fd(), "a.img").error().err, EFBIG);
 }
 
 TEST(RemovePluginImages, TakesOnlyThePlugins) {

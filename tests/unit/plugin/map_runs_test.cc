@@ -5,12 +5,15 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstring>
 #include <vector>
 
 #include "criu-mm.pb-c.h"
+#include "support/temp_dir.h"
 
 namespace sluice::plugin {
 namespace {
@@ -106,6 +109,19 @@ TEST(MapRuns, TellsWhatIsMapped) {
 TEST(MapRuns, WhatIsNotKnownIsFirst) {
   EXPECT_TRUE(runs_of({{1, 7}}).is_first(77));
   EXPECT_TRUE(MapRuns().is_first(1));
+}
+
+// Its image lies where others may write.
+TEST(MapRuns, OnlyARegularFileIsRead) {
+  const test::TempDir dir;
+  const std::vector<std::uint8_t> whole = image_of({{1, 7}});
+  const auto* const begin = reinterpret_cast<const std::byte*>(whole.data());
+  dir.write("mm-1.img", test::Bytes(begin, begin + whole.size()));
+  EXPECT_TRUE(MapRuns::read(dir.fd(), 1).ok());
+  ASSERT_EQ(::symlinkat("mm-1.img", dir.fd(), "mm-2.img"), 0);
+  ASSERT_EQ(::mkfifoat(dir.fd(), "mm-3.img", 0600), 0);
+  EXPECT_EQ(MapRuns::read(dir.fd(), 2).error().err, EINVAL);
+  EXPECT_EQ(MapRuns::read(dir.fd(), 3).error().err, EINVAL);
 }
 
 TEST(MapRuns, DamagedImagesAreRefused) {
