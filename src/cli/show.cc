@@ -22,6 +22,7 @@
 #include "kfd/uapi.h"
 #include "pipeline/file_store.h"
 #include "pipeline/image_file.h"
+#include "pipeline/printable.h"
 
 namespace sluice::cli {
 namespace {
@@ -433,6 +434,7 @@ struct Statistics {
 
 std::vector<Statistics> read_statistics(int dir_fd, std::vector<std::string>& faults) {
   constexpr std::size_t kMostBytes = 16 << 20;
+  constexpr int kDeepest = 8;
   std::vector<Statistics> all;
   const auto names = list_stats(dir_fd);
   if (!names) {
@@ -448,7 +450,9 @@ std::vector<Statistics> read_statistics(int dir_fd, std::vector<std::string>& fa
       got = TEMP_FAILURE_RETRY(::read(opened->fd.get(), part.data(), part.size()));
       if (got > 0) text.append(part.data(), static_cast<std::size_t>(got));
     }
-    Json content = Json::parse(text, nullptr, false);
+    // What is nested deeper than ours would overflow the stack when it is printed.
+    Json content = Json::parse(
+        text, [](int depth, Json::parse_event_t, Json&) { return depth <= kDeepest; }, false);
     if (got < 0 || !content.is_object() || !content.contains("gpus") || !content["gpus"].is_array()) {
       faults.push_back(name + " cannot be read as statistics");
       continue;
@@ -488,7 +492,7 @@ std::string stats_text(const std::vector<Statistics>& all) {
                  rate_text(member<std::uint64_t>(gpu, "io_bytes"), seconds),
                  std::string(member<bool>(gpu, "direct_io") ? "direct" : "buffered") +
                      (member<bool>(gpu, "verified") ? ", verified" : ""),
-                 member<std::string>(gpu, "slowest_stage")});
+                 printable(member<std::string>(gpu, "slowest_stage"))});
     }
   }
   return table.empty()

@@ -12,6 +12,7 @@
 #include "cli/commands.h"
 #include "cli/process_state.h"
 #include "kfd/task_status.h"
+#include "pipeline/printable.h"
 
 namespace sluice::cli {
 namespace {
@@ -76,7 +77,7 @@ std::vector<std::string> notes_on(pid_t pid, UnpauseStatus status, const Process
   std::vector<std::string> notes;
   if (state.frozen) {
     notes.push_back("its cgroup is frozen, so its threads stand still; to let them run: echo " +
-                    state.frozen->thaw + " > " + state.frozen->file);
+                    state.frozen->thaw + " > " + printable(state.frozen->file));
   }
   if (state.stopped > 0) {
     notes.push_back(std::to_string(state.stopped) + " of its " + std::to_string(state.threads) +

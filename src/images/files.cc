@@ -82,12 +82,19 @@ Result<std::vector<std::string>> list_names(int dir_fd) {
   return names;
 }
 
-Result<std::vector<std::string>> list_files(int dir_fd, std::string_view prefix, std::string_view ending) {
+// Prefix, the shortest decimal form of a number, ending: whoever made up another name meant no good.
+bool is_numbered(std::string_view name, std::string_view prefix, std::string_view ending) {
+  if (!name.starts_with(prefix) || !name.ends_with(ending) || name.size() < prefix.size() + ending.size())
+    return false;
+  const std::string_view digits = name.substr(prefix.size(), name.size() - prefix.size() - ending.size());
+  int number = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  return error == std::errc() && number >= 0 && std::to_string(number) == digits;
+}
+
+Result<std::vector<std::string>> list_images(int dir_fd, std::string_view prefix) {
   SLUICE_TRY_ASSIGN(std::vector<std::string> names, list_names(dir_fd));
-  std::erase_if(names, [prefix, ending](const std::string& name) {
-    return !name.starts_with(prefix) || !name.ends_with(ending);
-  });
-  std::sort(names.begin(), names.end());
+  keep_images(names, prefix);
   return names;
 }
 
@@ -201,17 +208,29 @@ Result<std::vector<std::string>> remove_plugin_images(int dir_fd, bool keep_page
   return kept;
 }
 
+void keep_images(std::vector<std::string>& names, std::string_view prefix) {
+  std::erase_if(names,
+                [prefix](const std::string& name) { return !is_numbered(name, prefix, kImageEnding); });
+  std::sort(names.begin(), names.end());
+}
+
 Result<std::vector<std::string>> list_kfd_images(int dir_fd) {
-  return list_files(dir_fd, kKfdPrefix, kImageEnding);
+  return list_images(dir_fd, kKfdPrefix);
 }
 Result<std::vector<std::string>> list_render_images(int dir_fd) {
-  return list_files(dir_fd, kRenderPrefix, kImageEnding);
+  return list_images(dir_fd, kRenderPrefix);
 }
 Result<std::vector<std::string>> list_dmabuf_images(int dir_fd) {
-  return list_files(dir_fd, kDmaBufPrefix, kImageEnding);
+  return list_images(dir_fd, kDmaBufPrefix);
 }
 Result<std::vector<std::string>> list_stats(int dir_fd) {
-  return list_files(dir_fd, kStatsPrefix, ".json");
+  SLUICE_TRY_ASSIGN(std::vector<std::string> names, list_names(dir_fd));
+  std::erase_if(names, [](const std::string& name) {
+    return !is_numbered(name, "sluice-stats-dump-", ".json") &&
+           !is_numbered(name, "sluice-stats-restore-", ".json");
+  });
+  std::sort(names.begin(), names.end());
+  return names;
 }
 
 std::optional<int> id_of_image(std::string_view name) {

@@ -67,13 +67,17 @@ Result<void> remove_image(int dir_fd, const std::string& name);
 // `keep_pages` the pages files stay, which say nothing without their metadata; returns their names.
 Result<std::vector<std::string>> remove_plugin_images(int dir_fd, bool keep_pages);
 
+// Leaves of `names` those of images with this prefix, exactly as they are called above, and sorts them. Names
+// come from a directory or a stream that others may have filled.
+void keep_images(std::vector<std::string>& names, std::string_view prefix);
+
 // Names of the directory's KFD images, of its render files' and of its dma-bufs', sorted; and of its
-// statistics.
+// statistics. Only what is called exactly so.
 Result<std::vector<std::string>> list_kfd_images(int dir_fd);
 Result<std::vector<std::string>> list_render_images(int dir_fd);
 Result<std::vector<std::string>> list_dmabuf_images(int dir_fd);
 Result<std::vector<std::string>> list_stats(int dir_fd);
-// CRIU's file id in such a name.
+// CRIU's file id in the name of such an image.
 std::optional<int> id_of_image(std::string_view name);
 
 // Makes renames and removals in the directory durable.

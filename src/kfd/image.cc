@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <string_view>
 #include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "kfd/uapi.h"
+#include "pipeline/printable.h"
 
 namespace sluice::kfd {
 namespace {
@@ -117,6 +119,12 @@ struct FreeMessage {
 
 Error damaged(const std::string& why) {
   return make_error(EBADMSG, "KFD image: " + why);
+// A text that only messages show. Null: there is none.
+std::string text_of(const char* text) {
+  constexpr std::size_t kMostShown = 64;
+  return text == nullptr ? "" : printable(std::string_view(text).substr(0, kMostShown));
+}
+
 }
 
 Result<Node> decode_node(const KfdDeviceEntry& entry) {
@@ -127,7 +135,7 @@ Result<Node> decode_node(const KfdDeviceEntry& entry) {
   if (node.gpu_id > kGpuIdMax)
     return damaged("gpu_id " + std::to_string(node.gpu_id) + " has more than 16 bits");
   if (node.vram_public > 1) return damaged("vram_public is " + std::to_string(node.vram_public));
-  if (entry.name != nullptr) node.name = entry.name;
+  node.name = text_of(entry.name);
   if (entry.has_gfx_target_version) node.gfx_target_version = entry.gfx_target_version;
   if (entry.has_location_id) node.location_id = entry.location_id;
   if (entry.has_unique_id) node.unique_id = entry.unique_id;
@@ -327,8 +335,8 @@ Result<KfdImage> decode_kfd_image(std::span<const std::uint8_t> bytes) {
   image.num_objects = message->num_of_objects;
   image.shm = {message->shared_mem_size, message->shared_mem_magic};
   image.priv_data.assign(message->priv_data.data, message->priv_data.data + message->priv_data.len);
-  if (message->sluice_version != nullptr) image.sluice_version = message->sluice_version;
-  if (message->kernel_release != nullptr) image.kernel_release = message->kernel_release;
+  image.sluice_version = text_of(message->sluice_version);
+  image.kernel_release = text_of(message->kernel_release);
   if (message->has_kfd_minor_version) image.kfd_minor_version = message->kfd_minor_version;
   if (message->has_bo_record_bytes) image.bo_record_bytes = message->bo_record_bytes;
   if (message->has_alias_of) image.alias_of = message->alias_of;

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "kfd/directory.h"
+#include "pipeline/printable.h"
 #include "pipeline/unique_fd.h"
 
 namespace sluice::kfd {
@@ -38,9 +39,7 @@ std::optional<TaskStatus> read_task_status(const std::string& directory) {
   const std::string_view text(bytes.data(), static_cast<std::size_t>(length));
 
   TaskStatus status;
-  for (const char letter : value_of(text, "Name")) {
-    status.name += letter >= ' ' && letter <= '~' ? letter : '?';
-  }
+  status.name = printable(value_of(text, "Name"));
   if (const std::string_view state = value_of(text, "State"); !state.empty()) status.state = state.front();
   status.tgid = parse_number(value_of(text, "Tgid")).value_or(0);
   status.parent = parse_number(value_of(text, "PPid")).value_or(0);

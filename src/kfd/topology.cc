@@ -12,6 +12,7 @@
 
 #include "kfd/directory.h"
 #include "kfd/uapi.h"
+#include "pipeline/printable.h"
 #include "pipeline/unique_fd.h"
 
 namespace sluice::kfd {
@@ -84,12 +85,9 @@ std::optional<std::uint64_t> parse_u64(std::string_view text, std::uint64_t max)
   return value;
 }
 
-// Text from outside that goes into messages.
-std::string printable(std::string_view text) {
-  std::string clean(text.substr(0, kNameBytesMax));
-  std::replace_if(
-      clean.begin(), clean.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
-  return clean;
+// As much of a text as a message shows.
+std::string words_of(std::string_view text) {
+  return printable(text.substr(0, kNameBytesMax));
 }
 
 // A file of lines "name value". Lines of other names than those asked for may hold anything.
@@ -118,7 +116,7 @@ class PropertyFile {
       const auto value = parse_u64(digits, max);
       if (!value || found) {
         return make_error(EBADMSG, path_ + ": property " + std::string(name) +
-                                       (value ? " twice" : " is '" + printable(digits) + "'"));
+                                       (value ? " twice" : " is '" + words_of(digits) + "'"));
       }
       found = value;
     }
@@ -200,7 +198,7 @@ Result<void> read_node(const std::string& directory, std::uint32_t node_id, Topo
   std::string_view digits = *gpu_id_text;
   if (digits.ends_with('\n')) digits.remove_suffix(1);
   const auto gpu_id = parse_u64(digits, kGpuIdMax);
-  if (!gpu_id) return make_error(EBADMSG, directory + "/gpu_id is '" + printable(digits) + "'");
+  if (!gpu_id) return make_error(EBADMSG, directory + "/gpu_id is '" + words_of(digits) + "'");
 
   Node node;
   node.node_id = node_id;
@@ -213,7 +211,7 @@ Result<void> read_node(const std::string& directory, std::uint32_t node_id, Topo
     SLUICE_TRY(read_gpu_properties(properties, node));
     SLUICE_TRY(read_memory_banks(directory + "/mem_banks", node));
     if (auto name = read_text(directory + "/name"); name) {
-      node.name = printable(std::string_view(*name).substr(0, name->find('\n')));
+      node.name = words_of(std::string_view(*name).substr(0, name->find('\n')));
     }
   } else {
     SLUICE_TRY_ASSIGN(const std::uint64_t cores, properties.get("cpu_cores_count", kU32Max));

@@ -8,8 +8,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>
+
+#include "pipeline/printable.h"
 
 // Symbols of the host, as its headers declare them. All weak: a missing one is a null pointer, never a failed
 // dlopen.
@@ -57,12 +60,17 @@ unsigned host_hook_count() {
   return count;
 }
 
+// Whatever stands in the text, it is one line and commands no terminal. Without an allocation: memory may be
+// what the line is about.
 void log_line(Level level, std::string_view text) {
-  const int length = static_cast<int>(std::min(text.size(), kLongestLine));
+  std::array<char, kLongestLine> line;
+  text = text.substr(0, line.size());
+  std::transform(text.begin(), text.end(), line.begin(), [](char c) { return printable(c); });
+  const int length = static_cast<int>(text.size());
   if (print_on_level != nullptr) {
-    print_on_level(static_cast<unsigned>(level), "%s: %.*s\n", kName, length, text.data());
+    print_on_level(static_cast<unsigned>(level), "%s: %.*s\n", kName, length, line.data());
   } else {
-    (void)std::fprintf(stderr, "%s: %.*s\n", kName, length, text.data());
+    (void)std::fprintf(stderr, "%s: %.*s\n", kName, length, line.data());
   }
 }
 

@@ -63,8 +63,7 @@ Result<std::vector<std::string>> images_like(std::string_view prefix) {
   SLUICE_TRY_ASSIGN(const Index index, index_of_stream());
   std::vector<std::string> names;
   if (index) names.assign(index->images, index->images + index->n_images);
-  std::erase_if(names, [prefix](const std::string& name) { return !name.starts_with(prefix); });
-  std::sort(names.begin(), names.end());
+  keep_images(names, prefix);
   return names;
 }
 

@@ -117,6 +117,18 @@ TEST_F(ImagesTest, ShowNamesDamagedStatistics) {
   EXPECT_THAT(ended.err, HasSubstr("sluice-stats-dump-1.json cannot be read"));
 }
 
+// Root looks at what somebody else has written.
+TEST_F(ImagesTest, HostileStatisticsNeitherCommandTheTerminalNorCrash) {
+  const std::string directory = damaged_copy();
+  std::ofstream(directory + "/sluice-stats-dump-1.json")
+      << R"({"gpus": [{"slowest_stage": "\u001b[2J\nmade up"}], "deep": )" << std::string(1'000'000, '[')
+      << std::string(1'000'000, ']') << "}";
+  const Ended ended = sluice({"show", "--stats", directory});
+  EXPECT_EQ(ended.status, kDone) << ended.err;
+  EXPECT_THAT(ended.out, HasSubstr("?[2J?made up"));
+  EXPECT_EQ(sluice({"show", "--stats", "--json", directory}).status, kDone);
+}
+
 TEST_F(ImagesTest, WhatIsNoRegularFileIsToldAndNotWaitedFor) {
   const std::string directory = damaged_copy();
   for (const char* prefix : {"amdgpu-pages-", "amdgpu-kfd-"}) {

@@ -139,6 +139,23 @@ TEST(PagesImageNames, EndAlikeForOneGpu) {
   }
 }
 
+// Names that nobody who dumps would make: they are not read, and no message has them.
+TEST(ListImages, OnlyWhatIsCalledExactlySo) {
+  const TempDir dir;
+  for (const char* name :
+       {"amdgpu-kfd-1.img", "amdgpu-kfd-01.img", "amdgpu-kfd--1.img", "amdgpu-kfd-.img", "amdgpu-kfd-x2.img",
+        "amdgpu-kfd-99999999999.img", "amdgpu-kfd-..3.img", "amdgpu-kfd-\n\x1b[31m4.img",
+        "sluice-stats-dump-1.json", "sluice-stats-\x1b[2J.json", "sluice-stats-dump-1x.json"}) {
+    dir.write(name, Bytes(8));
+  }
+  EXPECT_EQ(*list_kfd_images(dir.fd()), std::vector<std::string>{"amdgpu-kfd-1.img"});
+  EXPECT_EQ(*list_stats(dir.fd()), std::vector<std::string>{"sluice-stats-dump-1.json"});
+  std::vector<std::string> of_a_stream = {"amdgpu-kfd-../../etc/passwd1.img", "/amdgpu-kfd-1.img",
+                                          "amdgpu-kfd-7.img", "amdgpu-renderD-7.img"};
+  keep_images(of_a_stream, kKfdPrefix);
+  EXPECT_EQ(of_a_stream, std::vector<std::string>{"amdgpu-kfd-7.img"});
+}
+
 TEST(ListKfdImages, IsSortedAndComplete) {
   const TempDir dir;
   for (const char* name :

@@ -244,6 +244,23 @@ TEST(KfdImage, bit_flips_never_crash) {
   }
 }
 
+// What only messages show cannot make up a line of a log, nor command a terminal.
+TEST(KfdImage, texts_are_made_printable) {
+  KfdImage image = sample();
+  image.sluice_version = "0.1\nError (cr-restore.c): made up";
+  image.kernel_release = "\x1b[2J6.12";
+  for (Node& node : image.topology.nodes) node.name = std::string(100, '\x07');
+  const auto decoded = decode_kfd_image(encode_kfd_image(image));
+  ASSERT_TRUE(decoded.ok()) << decoded.error().what;
+  EXPECT_EQ(decoded->sluice_version, "0.1?Error (cr-restore.c): made up");
+  EXPECT_EQ(decoded->kernel_release, "?[2J6.12");
+  for (const Node& node : decoded->topology.nodes) {
+    if (node.is_gpu()) {
+      EXPECT_EQ(node.name, std::string(64, '?'));
+    }
+  }
+}
+
 TEST(KfdImage, random_bytes_never_crash) {
   std::mt19937 random(11);
   for (int round = 0; round < 2000; round++) {
