@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <string>
 
@@ -26,9 +27,8 @@ constexpr std::uint64_t kBytesMax = 64U << 20;
 Result<void> create_if_missing(const std::string& path, const void* head, std::size_t head_bytes,
                                std::uint64_t bytes) {
   if (::access(path.c_str(), F_OK) == 0) return {};
-  const std::string temporary = path + "." + std::to_string(::getpid());
-  (void)::unlink(temporary.c_str());
-  const UniqueFd fd(::open(temporary.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kMode));
+  std::string temporary = path + ".XXXXXX";  // no name that somebody could have taken in advance
+  const UniqueFd fd(::mkostemp(temporary.data(), O_CLOEXEC));
   if (!fd) return make_error(errno, "create " + temporary);
 
   const int err = [&] {
@@ -48,16 +48,17 @@ Result<void> create_if_missing(const std::string& path, const void* head, std::s
 
 Result<std::optional<HsakmtShm>> read_hsakmt_shm(const char* directory) {
   const std::string path = std::string(directory) + "/" + kFileName;
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (!fd) {
-    if (errno == ENOENT) return std::optional<HsakmtShm>();
+    if (errno == ENOENT || errno == ELOOP || errno == ENXIO) return std::optional<HsakmtShm>();
     return make_error(errno, "open " + path);
   }
   struct stat st {};
   if (::fstat(fd.get(), &st) != 0) return make_error(errno, "fstat of " + path);
   HsakmtShm shm;
   shm.bytes = static_cast<std::uint64_t>(st.st_size);
-  if (shm.bytes < sizeof shm.magic) return std::optional<HsakmtShm>();
+  if (!S_ISREG(st.st_mode) || shm.bytes < sizeof shm.magic || shm.bytes > kBytesMax)
+    return std::optional<HsakmtShm>();
   const ssize_t length = ::pread(fd.get(), &shm.magic, sizeof shm.magic, 0);
   if (length != static_cast<ssize_t>(sizeof shm.magic))
     return make_error(length < 0 ? errno : EIO, "read " + path);

@@ -23,7 +23,9 @@ struct HsakmtShm {
 
 inline constexpr char kShmDirectory[] = "/dev/shm";
 
-// What the file is now; nothing when there is none, or one too short for a magic number.
+// What the file is now; nothing when there is none, or what could not be made again: something else under its
+// name, or a file too short for a magic number or larger than any library makes. Anybody may put that there
+// (the directory is everybody's), and it must neither stop a dump nor spoil it. Does not wait.
 Result<std::optional<HsakmtShm>> read_hsakmt_shm(const char* directory = kShmDirectory);
 
 // Makes the file and the semaphore (value 1) where they are missing, whole or not at all, also when two tasks

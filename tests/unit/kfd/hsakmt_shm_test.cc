@@ -85,6 +85,36 @@ TEST(HsakmtShm, none_is_none) {
   EXPECT_EQ(read_hsakmt_shm(dir.path().c_str()).value(), std::nullopt);
 }
 
+// Every user may put anything into /dev/shm.
+TEST(HsakmtShm, what_a_hostile_user_has_put_there_does_not_stop_a_dump) {
+  const TempDir dir;
+  const std::filesystem::path file = dir.path() / "hsakmt_shared_mem";
+  const auto expect_none = [&] {
+    const auto found = read_hsakmt_shm(dir.path().c_str());
+    ASSERT_TRUE(found.ok()) << found.error().what;
+    EXPECT_EQ(*found, std::nullopt);
+    std::filesystem::remove(file);
+  };
+  ASSERT_EQ(::mkfifo(file.c_str(), 0666), 0);
+  expect_none();
+  std::filesystem::create_symlink("/dev/zero", file);
+  expect_none();
+  std::filesystem::create_directory(file);
+  expect_none();
+  write_text(file, std::string(4096, 'x'));
+  std::filesystem::resize_file(file, std::uintmax_t{1} << 30);  // which no restore would make
+  expect_none();
+}
+
+// A link that leads nowhere is not filled with what it leads to.
+TEST(HsakmtShm, nothing_is_made_through_a_link) {
+  const TempDir dir;
+  std::filesystem::create_symlink(dir.path() / "elsewhere", dir.path() / "hsakmt_shared_mem");
+  ASSERT_TRUE(restore_hsakmt_shm({64, 1}, dir.path().c_str()).ok());
+  EXPECT_FALSE(std::filesystem::exists(dir.path() / "elsewhere"));
+  EXPECT_EQ(entries(dir.path()), 2U);
+}
+
 TEST(HsakmtShm, sizes_of_a_damaged_image_are_refused) {
   const TempDir dir;
   for (const std::uint64_t bytes :
