@@ -2,6 +2,8 @@
 #include "plugin/config.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
@@ -132,6 +134,33 @@ std::map<std::string, std::string> parse_file(std::string_view text, const char*
   }
   return settings;
 }
+// Whoever can write it decides what root's dumps check and how much memory they take.
+bool is_trusted(const struct stat& status) {
+  return S_ISREG(status.st_mode) && (status.st_uid == 0 || status.st_uid == ::geteuid()) &&
+         (status.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+}
+
+// The whole file, unless it is too long or not to be trusted.
+Result<std::string> read_file(const std::string& file) {
+  const UniqueFd fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  struct stat status {};
+  if (!fd || ::fstat(fd.get(), &status) != 0) return make_error(errno, "open " + file);
+  if (!is_trusted(status)) {
+    return Error{EPERM, file + " is no file of root or of this user that nobody else can write"};
+  }
+  std::string text(kLongestConfigFile + 1, '\0');
+  std::size_t have = 0;
+  while (have < text.size()) {
+    const ssize_t got = TEMP_FAILURE_RETRY(::read(fd.get(), text.data() + have, text.size() - have));
+    if (got < 0) return make_error(errno, "read " + file);
+    if (got == 0) break;
+    have += static_cast<std::size_t>(got);
+  }
+  if (have > kLongestConfigFile) return Error{EFBIG, file + " is longer than 64 KiB"};
+  text.resize(have);
+  return text;
+}
+
 
 }  // namespace
 
@@ -220,25 +249,11 @@ Config parse_config(const Lookup& lookup, LogLines& lines) {
 
 Lookup environment_and_file(const char* file, LogLines& lines) {
   std::map<std::string, std::string> settings;
-  const UniqueFd fd(open(file, O_RDONLY | O_CLOEXEC));
-  if (fd) {
-    std::string text(kLongestConfigFile + 1, '\0');
-    std::size_t have = 0;
-    ssize_t got = 0;
-    while (have < text.size() &&
-           (got = TEMP_FAILURE_RETRY(read(fd.get(), text.data() + have, text.size() - have))) > 0) {
-      have += static_cast<std::size_t>(got);
-    }
-    text.resize(have);
-    if (got < 0 || have > kLongestConfigFile) {
-      lines.push_back(
-          {Level::Warning,
-           std::string(file) + (got < 0 ? " cannot be read" : " is longer than 64 KiB") + "; it is ignored"});
-    } else {
-      settings = parse_file(text, file, lines);
-    }
-  } else if (errno != ENOENT) {
-    lines.push_back({Level::Warning, std::string(file) + " cannot be opened: " + strerrordesc_np(errno)});
+  auto text = read_file(file);
+  if (text) {
+    settings = parse_file(*text, file, lines);
+  } else if (text.error().err != ENOENT) {
+    lines.push_back({Level::Warning, text.error().what + "; it is ignored"});
   }
   return [settings = std::move(settings)](const char* name) -> std::optional<std::string> {
     if (const char* value = std::getenv(name)) return value;

@@ -59,8 +59,8 @@ using Lookup = std::function<std::optional<std::string>(const char* name)>;
 // Turns settings into a Config; complaints go to `lines`.
 Config parse_config(const Lookup& lookup, LogLines& lines);
 
-// Lookup over the process' environment and `file` (lines NAME=value, # comments; at most 64 KiB are read; an
-// unreadable or overlong file is a warning).
+// Lookup over the process' environment and `file` (lines NAME=value, # comments). A file that is
+// unreadable, longer than 64 KiB, another user's but not root's, or that others can write, is a warning.
 Lookup environment_and_file(const char* file, LogLines& lines);
 
 }  // namespace sluice::plugin

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The configuration file, and what the settings in it, or in the environment, are taken for.
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <bit>
@@ -14,7 +15,8 @@ using namespace sluice;
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const UniqueFd file(::memfd_create("sluice.conf", MFD_CLOEXEC));
-  FUZZ_CHECK(file.get() >= 0 && ::write(file.get(), data, size) == static_cast<ssize_t>(size));
+  FUZZ_CHECK(file.get() >= 0 && ::fchmod(file.get(), 0600) == 0);
+  FUZZ_CHECK(::write(file.get(), data, size) == static_cast<ssize_t>(size));
   const std::string path = "/proc/self/fd/" + std::to_string(file.get());
   plugin::LogLines lines;
   const plugin::Config config =

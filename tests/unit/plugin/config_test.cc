@@ -3,6 +3,8 @@
 #include "plugin/config.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <map>
@@ -131,14 +133,22 @@ TEST(Config, ACapBelowTheLeastIsSaid) {
   EXPECT_NE(lines[0].text.find("KFD_MAX_BUFFER_SIZE"), std::string::npos);
 }
 
+// A file that only its owner can write, whatever the umask.
+std::string make_config_file(const test::TempDir& dir, const std::string& text) {
+  const auto* const begin = reinterpret_cast<const std::byte*>(text.data());
+  dir.write("sluice.conf", test::Bytes(begin, begin + text.size()));
+  const std::string path = dir.path() + "/sluice.conf";
+  EXPECT_EQ(chmod(path.c_str(), 0644), 0);
+  return path;
+}
+
 TEST(ConfigFile, HoldsTheSameNamesAndYieldsToTheEnvironment) {
   const test::TempDir dir;
-  const std::string text = "# comment\n\n SLUICE_CHUNK_SIZE = 8M \r\nSLUICE_STAGING_SIZE=32M\nnonsense\n";
-  dir.write("sluice.conf", test::Bytes(reinterpret_cast<const std::byte*>(text.data()),
-                                       reinterpret_cast<const std::byte*>(text.data() + text.size())));
+  const std::string path =
+      make_config_file(dir, "# comment\n\n SLUICE_CHUNK_SIZE = 8M \r\nSLUICE_STAGING_SIZE=32M\nnonsense\n");
   ASSERT_EQ(setenv("SLUICE_STAGING_SIZE", "16M", 1), 0);
   LogLines lines;
-  const Lookup lookup = environment_and_file((dir.path() + "/sluice.conf").c_str(), lines);
+  const Lookup lookup = environment_and_file(path.c_str(), lines);
   EXPECT_EQ(lookup("SLUICE_CHUNK_SIZE"), "8M");
   EXPECT_EQ(lookup("SLUICE_STAGING_SIZE"), "16M");
   EXPECT_EQ(lookup("SLUICE_SYNC"), std::nullopt);
@@ -177,8 +187,39 @@ TEST(ConfigFile, MissingIsFineOverlongIsIgnored) {
   LogLines lines;
   (void)environment_and_file((dir.path() + "/none").c_str(), lines);
   EXPECT_TRUE(lines.empty());
-  dir.write("long", test::Bytes(65 * kKiB, std::byte{'#'}));
-  (void)environment_and_file((dir.path() + "/long").c_str(), lines);
+  const std::string path = make_config_file(dir, std::string(65 * kKiB, '#'));
+  (void)environment_and_file(path.c_str(), lines);
+  ASSERT_EQ(lines.size(), 1U);
+  EXPECT_NE(lines[0].text.find("longer than 64 KiB"), std::string::npos);
+}
+
+TEST(ConfigFile, OneThatSomebodyElseCanWriteIsIgnored) {
+  const test::TempDir dir;
+  const std::string path = make_config_file(dir, "SLUICE_CHECKSUM=off\n");
+  const auto is_read = [&] {
+    LogLines lines;
+    const bool found = environment_and_file(path.c_str(), lines)("SLUICE_CHECKSUM").has_value();
+    EXPECT_EQ(lines.size(), found ? 0U : 1U);
+    return found;
+  };
+  EXPECT_TRUE(is_read());
+  for (const mode_t mode : {0664U, 0646U}) {
+    ASSERT_EQ(chmod(path.c_str(), mode), 0);
+    EXPECT_FALSE(is_read()) << mode;
+  }
+  ASSERT_EQ(chmod(path.c_str(), 0600), 0);
+  EXPECT_TRUE(is_read());
+  if (geteuid() != 0) GTEST_SKIP() << "only root can give a file away";
+  ASSERT_EQ(chown(path.c_str(), 12345, 12345), 0);
+  EXPECT_FALSE(is_read());
+}
+
+TEST(ConfigFile, AFifoIsNotWaitedFor) {
+  const test::TempDir dir;
+  const std::string path = dir.path() + "/sluice.conf";
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  LogLines lines;
+  (void)environment_and_file(path.c_str(), lines);
   EXPECT_EQ(lines.size(), 1U);
 }
 
