@@ -129,6 +129,16 @@ Result<void> set_patience(int socket, std::chrono::seconds patience) {
   return {};
 }
 
+// Whether the fd is a socket of the kind that make_content_sockets() makes.
+bool is_content_socket(int fd) {
+  const auto is = [fd](int option, int wanted) {
+    int value = 0;
+    socklen_t length = sizeof value;
+    return getsockopt(fd, SOL_SOCKET, option, &value, &length) == 0 && value == wanted;
+  };
+  return is(SO_DOMAIN, AF_UNIX) && is(SO_TYPE, SOCK_SEQPACKET);
+}
+
 template <class Message>
 Result<void> receive_plain(int socket, Message& message) {
   SLUICE_TRY(receive_message(socket, &message, sizeof message, 0));
@@ -191,7 +201,7 @@ Result<void> hand_over(int shared_socket, const ContentRequest& request, std::ch
 Result<UniqueFd> accept_channel(int shared_socket) {
   Hello hello{0};
   SLUICE_TRY_ASSIGN(std::vector<UniqueFd> fds, receive_message(shared_socket, &hello, sizeof hello, 1));
-  if (hello.magic != kMagic)
+  if (hello.magic != kMagic || !is_content_socket(fds.front().get()))
     return make_error(EBADMSG, "a hello on the content socket is not of this plugin");
   SLUICE_TRY(set_patience(fds.front().get(), kPatience));
   return std::move(fds.front());

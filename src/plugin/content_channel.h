@@ -55,7 +55,8 @@ Result<void> hand_over(int shared_socket, const ContentRequest& request,
                        std::chrono::seconds patience = kPatience);
 
 // Server: waits for a Hello on the shared socket; returns the task's channel. ECONNRESET when the socket was
-// shut down and nothing is pending any more; EBADMSG for a message that is no Hello.
+// shut down and nothing is pending any more; EBADMSG for a message that is no Hello, or has not a channel
+// beside it.
 Result<UniqueFd> accept_channel(int shared_socket);
 
 // Server: reads a whole request. EBADMSG for anything that does not fit the protocol, ECONNRESET when the

@@ -46,7 +46,7 @@ Result<void> ContentServer::serve() {
       if (channel) {
         take_request(std::move(*channel));
       } else if (channel.error().err == EBADMSG) {
-        log_lines_.push_back({Level::Warning, channel.error().what});
+        warn(channel.error().what);
       } else {
         if (channel.error().err != ECONNRESET) failure = channel.error();
         break;
@@ -68,7 +68,7 @@ void ContentServer::take_request(UniqueFd channel) {
                                             request->dump_id, shared_)
                      : Result<std::unique_ptr<ContentsJob>>(request.error());
   if (!job) {
-    log_lines_.push_back({Level::Warning, "the content server refused a task: " + job.error().what});
+    warn("the content server refused a task: " + job.error().what);
     (void)send_reply(channel.get(), job.error());  // a task that is gone needs none
     return;
   }
@@ -76,13 +76,17 @@ void ContentServer::take_request(UniqueFd channel) {
   Result<void> taken = send_reply(channel.get(), Error{0, {}});
   if (taken) taken = receive_handover(channel.get());
   if (!taken) {
-    log_lines_.push_back(
-        {Level::Warning, "a task did not hand its GPU memory to the content server: " + taken.error().what});
+    warn("a task did not hand its GPU memory to the content server: " + taken.error().what);
     return;
   }
   // Nothing fails from here on: the task goes on and counts on it.
   (*job)->begin();
   running_.push_back({request->id, began_ns, std::move(*job)});
+}
+
+// However many messages come, there are not more lines than anybody would read.
+void ContentServer::warn(std::string text) {
+  if (log_lines_.size() < kMostWarnings) log_lines_.push_back({Level::Warning, std::move(text)});
 }
 
 // Who asks from now on learns at once that there is no server, and who has asked, too.

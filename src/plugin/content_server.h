@@ -22,6 +22,8 @@
 
 namespace sluice::plugin {
 
+inline constexpr std::size_t kMostWarnings = 64;  // that a server says
+
 class ContentServer {
  public:
   // Puts the tasks' end of the socket into the host's fdstore. Starts no thread. Errors: socketpair's; EIO
@@ -62,6 +64,7 @@ class ContentServer {
   Result<void> serve();
   void take_request(UniqueFd channel);
   void turn_away();
+  void warn(std::string text);
 
   Config config_;
   SharedByJobs shared_;

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include <array>
+#include <cstring>
 #include <thread>
 
 namespace sluice::plugin {
@@ -146,6 +147,41 @@ TEST(ContentChannel, AHelloWithoutFdOrOfAnotherSizeIsRefused) {
   EXPECT_EQ(accept_channel(shared.server.get()).error().err, EBADMSG);
   ASSERT_EQ(send(shared.task.get(), junk.data(), junk.size(), 0), static_cast<ssize_t>(junk.size()));
   EXPECT_EQ(accept_channel(shared.server.get()).error().err, EBADMSG);
+}
+
+// A hello as it is sent, with descriptors beside it that are no channel.
+TEST(ContentChannel, AHelloWithADescriptorOfTheWrongKindIsRefused) {
+  const Channel shared;
+  const ContentRequest request = sample_request(1);
+  std::thread task([&] { EXPECT_FALSE(hand_over(shared.task.get(), request).ok()); });
+  std::array<char, 64> hello{};
+  const ssize_t length = recv(shared.server.get(), hello.data(), hello.size(), 0);  // its channel is dropped
+  task.join();
+  ASSERT_GT(length, 0);
+  const auto send_hello = [&](const UniqueFd& fd) {
+    iovec part{hello.data(), static_cast<std::size_t>(length)};
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    const int number = fd.get();
+    std::memcpy(CMSG_DATA(header), &number, sizeof number);
+    ASSERT_EQ(sendmsg(shared.task.get(), &message, 0), length);
+  };
+  send_hello(UniqueFd(eventfd(0, EFD_CLOEXEC)));
+  EXPECT_EQ(accept_channel(shared.server.get()).error().err, EBADMSG);
+  send_hello(UniqueFd(memfd_create("bo", MFD_CLOEXEC)));
+  EXPECT_EQ(accept_channel(shared.server.get()).error().err, EBADMSG);
+  send_hello(UniqueFd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)));
+  EXPECT_EQ(accept_channel(shared.server.get()).error().err, EBADMSG);
+  send_hello(UniqueFd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)));
+  EXPECT_TRUE(accept_channel(shared.server.get()).ok());
 }
 
 TEST(ContentChannel, JunkOnTheTasksChannelIsRefused) {

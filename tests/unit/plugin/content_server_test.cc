@@ -9,7 +9,10 @@
 #include <gtest/gtest.h>
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>
@@ -132,6 +135,22 @@ TEST_F(ContentServerTest, ACancelledOneDoesNotWait) {
   EXPECT_TRUE(hand_over());
   server_->cancel();
   EXPECT_FALSE(server_->join(nullptr).ok());
+}
+
+// What is no request costs the server a line at most, and not one without end.
+TEST_F(ContentServerTest, AFloodOfMessagesStopsNobody) {
+  ASSERT_TRUE(server_->start(images_.fd()).ok());
+  const std::array<char, 64> junk{};
+  for (int i = 0; i < 10 * static_cast<int>(kMostWarnings); ++i)
+    ASSERT_EQ(send(g_tasks_end.get(), junk.data(), junk.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(junk.size()));
+  EXPECT_TRUE(hand_over());
+  EXPECT_FALSE(server_->join(nullptr).ok()) << "what was handed over is the restore's";
+  const LogLines lines = server_->take_log_lines();
+  const auto warnings = std::count_if(lines.begin(), lines.end(), [](const LogLine& line) {
+    return line.text.find("a message on the content channel") != std::string::npos;
+  });
+  EXPECT_EQ(static_cast<std::size_t>(warnings), kMostWarnings);
 }
 
 // Wherever memory runs out once: the contents are either handed over and the server's, or they are not and
