@@ -197,8 +197,8 @@ ExitCode verify(const Options& options) {
   const plugin::Config standard;  // as much memory as a restore takes
   const auto began = Clock::now();
   const auto seconds = [began] { return std::chrono::duration<double>(Clock::now() - began).count(); };
-  const auto started =
-      Verification::start(directory.fd.get(), directory.checkpoint, {standard.chunk_bytes, standard.slots()});
+  const auto started = Verification::start(directory.fd.get(), directory.checkpoint,
+                                           {standard.chunk_bytes, standard.staging_bytes});
   if (!started) return refuse("verify", options.json, {ExitCode::Failed, started.error().what, ""});
   Verification& verification = **started;
   ProgressBar bar(!options.json);

@@ -189,8 +189,8 @@ void Verification::drop_bad_files(const Item& item, const ImageLayout& layout, P
 
 Result<void> Verification::read(Item& item, const PagesSet& set, const ImageLayout& layout,
                                 std::vector<SumTable> tables) {
-  const auto slot_count =
-      static_cast<std::uint32_t>(std::min<std::uint64_t>(options_.slots, layout.chunk_count()));
+  const auto slot_count = static_cast<std::uint32_t>(
+      std::min<std::uint64_t>(slots_in(options_.staging_bytes, layout.chunk_bytes()), layout.chunk_count()));
   SLUICE_TRY_ASSIGN(const StagingArena arena, StagingArena::make(layout.chunk_bytes(), slot_count, -1));
   std::string note;
   SLUICE_TRY_ASSIGN(const std::unique_ptr<Reactor> reactor,

@@ -53,8 +53,8 @@ struct VerifyTotals {
 };
 
 struct VerifyOptions {
-  std::uint64_t chunk_bytes = 0;  // a power of two
-  std::uint32_t slots = 0;        // of each lane; slots · chunk_bytes is its memory
+  std::uint64_t chunk_bytes = 0;    // a power of two
+  std::uint64_t staging_bytes = 0;  // of each lane
 };
 
 class Verification {

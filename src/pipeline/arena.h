@@ -8,6 +8,7 @@
 // pipeline.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -17,6 +18,14 @@
 #include "pipeline/slot.h"
 
 namespace sluice {
+
+// One can be copied while the other is written.
+inline constexpr std::uint32_t kFewestSlots = 2;
+
+// How many slots of `slot_bytes` a lane has that may use `bytes` of staging memory.
+constexpr std::uint32_t slots_in(std::uint64_t bytes, std::uint64_t slot_bytes) {
+  return static_cast<std::uint32_t>(std::max<std::uint64_t>(bytes / slot_bytes, kFewestSlots));
+}
 
 // Move-only owner of the mapping. May be handed between threads.
 class StagingArena {

@@ -24,7 +24,6 @@ namespace {
 
 constexpr std::uint64_t kLargestStaging = 64 * kGiB;
 constexpr std::uint64_t kLargestChunk = 64 * kMiB;
-constexpr std::uint32_t kFewestSlots = 2;
 constexpr std::uint32_t kEnoughSlots = 8;  // of a lane whose share was not chosen by the user
 constexpr std::size_t kLongestConfigFile = 64 * kKiB;
 constexpr std::uint64_t kLongestFenceTimeout = 3600;  // seconds
@@ -134,6 +133,7 @@ std::map<std::string, std::string> parse_file(std::string_view text, const char*
   }
   return settings;
 }
+
 // Whoever can write it decides what root's dumps check and how much memory they take.
 bool is_trusted(const struct stat& status) {
   return S_ISREG(status.st_mode) && (status.st_uid == 0 || status.st_uid == ::geteuid()) &&
@@ -160,7 +160,6 @@ Result<std::string> read_file(const std::string& file) {
   text.resize(have);
   return text;
 }
-
 
 }  // namespace
 

@@ -16,6 +16,7 @@
 #include <string_view>
 
 #include "kfd/matching.h"
+#include "pipeline/arena.h"
 #include "pipeline/file_store.h"
 #include "pipeline/units.h"
 #include "plugin/criu_host.h"
@@ -38,8 +39,8 @@ struct Config {
   std::chrono::seconds fence_timeout{60};  // for one GPU copy, and for work of the target's on its BOs
   kfd::MatchRules match_rules;
 
-  // Slots of one lane: at least 2, so that one can be copied while the other is written.
-  std::uint32_t slots() const { return static_cast<std::uint32_t>(staging_bytes / chunk_bytes); }
+  // Slots of one lane.
+  std::uint32_t slots() const { return slots_in(staging_bytes, chunk_bytes); }
 
   // The same for one of `lanes` that use a GPU at the same time and share its staging memory. Chunks shrink
   // before there are too few of them to keep all stages busy; two of the smallest are the least that a lane

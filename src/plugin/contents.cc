@@ -46,17 +46,17 @@ std::int64_t monotonic_ns() {
 // Everything of one lane. The members the lane's thread makes for itself (arena, ring, device, stages) live
 // on its stack, in run_lane(); what outlives the thread is here.
 struct ContentsJob::Lane {
-  Lane(GpuContents contents, PagesSet its_pages, ImageLayout its_layout, std::uint32_t its_slots)
+  Lane(GpuContents contents, PagesSet its_pages, ImageLayout its_layout, std::uint64_t its_staging_bytes)
       : gpu(std::move(contents)),
         pages(std::move(its_pages)),
         layout(std::move(its_layout)),
-        slots(its_slots),
+        staging_bytes(its_staging_bytes),
         chunks_total(layout.chunk_count()) {}
 
   GpuContents gpu;
   PagesSet pages;
   ImageLayout layout;
-  std::uint32_t slots;
+  std::uint64_t staging_bytes;
   Sidecar sidecar;  // restore: as read; dump: filled by the lane
   bool has_sums = false;
   std::unique_ptr<FileSetSink> sink;  // dump to files: finished by the lane, committed by commit()
@@ -133,7 +133,8 @@ Result<std::unique_ptr<ContentsJob::Lane>> ContentsJob::make_lane(GpuContents gp
   } else if (!streaming()) {
     SLUICE_TRY(take_sums(pages, layout, sidecar, has_sums));
   }
-  auto lane = std::make_unique<Lane>(std::move(gpu), std::move(pages), std::move(layout), config.slots());
+  auto lane =
+      std::make_unique<Lane>(std::move(gpu), std::move(pages), std::move(layout), config.staging_bytes);
   lane->sidecar = std::move(sidecar);
   lane->has_sums = has_sums;
   return lane;
@@ -210,8 +211,9 @@ Result<void> ContentsJob::run_lane(Lane& lane) {
 
 Result<void> ContentsJob::carry(Lane& lane) {
   const ImageLayout& layout = lane.layout;
-  const auto slot_count =
-      static_cast<std::uint32_t>(std::min<std::uint64_t>(lane.slots, layout.chunk_count()));
+  // A sidecar with larger blocks makes larger chunks, and fewer.
+  const auto slot_count = static_cast<std::uint32_t>(
+      std::min<std::uint64_t>(slots_in(lane.staging_bytes, layout.chunk_bytes()), layout.chunk_count()));
   // Made in this order, so destroyed in the other: stages first, then what they use.
   SLUICE_TRY_ASSIGN(StagingArena arena,
                     StagingArena::make(layout.chunk_bytes(), slot_count, lane.gpu.numa_node));

@@ -105,6 +105,14 @@ TEST(Arena, AForkWillNotHaveIt) {
   ADD_FAILURE() << "the arena is not listed";
 }
 
+// A sidecar may have blocks of up to 64 MiB, and a chunk holds whole blocks.
+TEST(Arena, LargerSlotsAreFewer) {
+  EXPECT_EQ(slots_in(64 * kMiB, 4 * kMiB), 16U);
+  EXPECT_EQ(slots_in(64 * kMiB, 16 * kMiB), 4U);
+  EXPECT_EQ(slots_in(64 * kMiB, 64 * kMiB), kFewestSlots);
+  EXPECT_EQ(slots_in(0, 64 * kMiB), kFewestSlots);
+}
+
 TEST(Arena, ANodeThatIsNotThereIsNoError) {
   EXPECT_TRUE(StagingArena::make(kBufferAlignment, 1, 0).ok());
   EXPECT_TRUE(StagingArena::make(kBufferAlignment, 1, 999).ok());
