@@ -9,6 +9,7 @@
 
 #include "criu-amdgpu.pb-c.h"
 #include "kfd/uapi.h"
+#include "kfd/unpack_memory.h"
 
 namespace sluice {
 
@@ -129,8 +130,9 @@ RenderBo bo_of(const DrmBoEntry& entry) {
 }  // namespace
 
 Result<RenderImage> unpack_render_image(std::span<const std::uint8_t> payload, const std::string& name) {
+  kfd::UnpackMemory memory(payload.size());
   const std::unique_ptr<CriuRenderNode, FreeRenderNode> node(
-      criu_render_node__unpack(nullptr, payload.size(), payload.data()));
+      criu_render_node__unpack(memory.allocator(), payload.size(), payload.data()));
   if (!node) return make_error(EBADMSG, name + " cannot be parsed; the image is damaged");
   if (node->num_of_bos != node->n_bo_entries || node->gpu_id > kfd::kGpuIdMax ||
       node->drm_render_minor > kMostMinor) {
@@ -173,8 +175,9 @@ std::vector<std::uint8_t> pack_dmabuf_image(const DmaBufImage& image) {
 }
 
 Result<DmaBufImage> unpack_dmabuf_image(std::span<const std::uint8_t> payload, const std::string& name) {
+  kfd::UnpackMemory memory(payload.size());
   const std::unique_ptr<CriuDmabufNode, FreeDmaBufNode> node(
-      criu_dmabuf_node__unpack(nullptr, payload.size(), payload.data()));
+      criu_dmabuf_node__unpack(memory.allocator(), payload.size(), payload.data()));
   if (!node) return make_error(EBADMSG, name + " cannot be parsed; the image is damaged");
   if (node->has_shared == 0 || node->shared == 0)
     return Error{EINVAL, name + " does not tell whose memory the dma-buf is"};

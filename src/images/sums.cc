@@ -8,6 +8,7 @@
 #include <cstring>
 #include <memory>
 
+#include "kfd/unpack_memory.h"
 #include "pipeline/units.h"
 #include "sluice-sums.pb-c.h"
 
@@ -74,8 +75,9 @@ std::vector<std::uint8_t> pack_sidecar(const Sidecar& sidecar) {
 }
 
 Result<Sidecar> unpack_sidecar(std::span<const std::uint8_t> payload, const std::string& name) {
+  kfd::UnpackMemory memory(payload.size());
   const std::unique_ptr<SumsImage, FreeSumsImage> image(
-      sums_image__unpack(nullptr, payload.size(), payload.data()));
+      sums_image__unpack(memory.allocator(), payload.size(), payload.data()));
   if (!image) return make_error(EBADMSG, name + " cannot be parsed; the sidecar is damaged");
   if (image->n_files == 0) return make_error(EBADMSG, name + " describes no pages file");
   Sidecar sidecar;

@@ -12,6 +12,7 @@
 #include <unordered_set>
 
 #include "kfd/uapi.h"
+#include "kfd/unpack_memory.h"
 #include "pipeline/printable.h"
 
 namespace sluice::kfd {
@@ -117,14 +118,14 @@ struct FreeMessage {
   void operator()(CriuKfd* message) const { criu_kfd__free_unpacked(message, nullptr); }
 };
 
-Error damaged(const std::string& why) {
-  return make_error(EBADMSG, "KFD image: " + why);
 // A text that only messages show. Null: there is none.
 std::string text_of(const char* text) {
   constexpr std::size_t kMostShown = 64;
   return text == nullptr ? "" : printable(std::string_view(text).substr(0, kMostShown));
 }
 
+Error damaged(const std::string& why) {
+  return make_error(EBADMSG, "KFD image: " + why);
 }
 
 Result<Node> decode_node(const KfdDeviceEntry& entry) {
@@ -325,7 +326,9 @@ std::vector<std::uint8_t> encode_kfd_image(const KfdImage& image) {
 }
 
 Result<KfdImage> decode_kfd_image(std::span<const std::uint8_t> bytes) {
-  const std::unique_ptr<CriuKfd, FreeMessage> message(criu_kfd__unpack(nullptr, bytes.size(), bytes.data()));
+  UnpackMemory memory(bytes.size());
+  const std::unique_ptr<CriuKfd, FreeMessage> message(
+      criu_kfd__unpack(memory.allocator(), bytes.size(), bytes.data()));
   if (message == nullptr) return damaged("not a criu_kfd message");
 
   KfdImage image;

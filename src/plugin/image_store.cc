@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "images/files.h"
+#include "kfd/unpack_memory.h"
 #include "plugin/criu_host.h"
 #include "sluice-stream.pb-c.h"
 
@@ -54,7 +55,8 @@ Result<Index> index_of_stream() {
   auto payload = load_image(kIndexImage);
   if (!payload && payload.error().err == ENOENT) return Index();
   if (!payload) return payload.error();
-  Index index(stream_index__unpack(nullptr, payload->size(), payload->data()));
+  kfd::UnpackMemory memory(payload->size());
+  Index index(stream_index__unpack(memory.allocator(), payload->size(), payload->data()));
   if (!index) return make_error(EBADMSG, std::string(kIndexImage) + " cannot be parsed");
   return index;
 }

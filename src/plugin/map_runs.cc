@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "criu-mm.pb-c.h"
+#include "kfd/unpack_memory.h"
 #include "pipeline/image_file.h"
 
 namespace sluice::plugin {
@@ -75,7 +76,8 @@ Result<MapRuns> MapRuns::parse(std::span<const std::uint8_t> bytes) {
   const std::span<const std::uint8_t> payload = bytes.subspan(kHeaderBytes);
   if (header[0] != kCommonMagic || header[1] != kMmMagic || header[2] > payload.size())
     return make_error(EBADMSG, "an image of a task's memory");
-  const std::unique_ptr<MmEntry, FreeMm> mm(mm_entry__unpack(nullptr, header[2], payload.data()));
+  kfd::UnpackMemory memory(header[2]);
+  const std::unique_ptr<MmEntry, FreeMm> mm(mm_entry__unpack(memory.allocator(), header[2], payload.data()));
   if (!mm) return make_error(EBADMSG, "an image of a task's memory");
   MapRuns runs;
   runs.known_ = true;

@@ -67,6 +67,14 @@ TEST(Sidecar, BlockSizesOutOfRangeAreRefused) {
   }
 }
 
+TEST(Sidecar, FileSizesNearTheEndOfNumbersAreRefused) {
+  for (const std::uint64_t bytes : {UINT64_MAX, UINT64_MAX - kSumBlockBytes, std::uint64_t{1} << 63}) {
+    Sidecar sidecar = sample_sidecar();
+    sidecar.tables[0].file_bytes = bytes;
+    EXPECT_EQ(unpack_sidecar(pack_sidecar(sidecar), "s").error().err, EBADMSG) << bytes;
+  }
+}
+
 RenderImage sample_render_image() {
   RenderImage image{0x5759, 4, 129, {}, true, DumpId{7}};
   image.bos.push_back({{1, 4096, 4096, 2, 0, {}}, 0});

@@ -206,6 +206,8 @@ INSTANTIATE_TEST_SUITE_P(
         Damage{"kinds_swapped", [](CriuKfd& m) { std::swap(m.num_of_gpus, m.num_of_cpus); },
                "2 GPUs, 1 announced"},
         Damage{"bo_missing", [](CriuKfd& m) { m.num_of_bos = 4; }, "3 BOs, 4 announced"},
+        Damage{"bo_count_wraps", [](CriuKfd& m) { m.num_of_bos = ~std::uint64_t{0}; },
+               "3 BOs, 18446744073709551615 announced"},
         Damage{"gpu_twice", [](CriuKfd& m) { m.device_entries[1]->gpu_id = m.device_entries[2]->gpu_id; },
                "twice"},
         Damage{"node_twice", [](CriuKfd& m) { m.device_entries[1]->node_id = 2; }, "node 2 twice"},
@@ -259,6 +261,18 @@ TEST(KfdImage, texts_are_made_printable) {
       EXPECT_EQ(node.name, std::string(64, '?'));
     }
   }
+}
+
+// Millions of the smallest BOs there can be: unpacked they would take many times the image's own size.
+TEST(KfdImage, a_message_of_tiny_parts_takes_bounded_memory) {
+  const std::uint8_t tiny[] = {0x32, 12, 0x08, 1, 0x10, 2, 0x18, 3, 0x20, 4, 0x28, 3, 0x30, 6};
+  std::vector<std::uint8_t> bytes = encode_kfd_image(sample());
+  const auto grow_by = [&](std::size_t parts) {
+    for (std::size_t i = 0; i < parts; ++i) bytes.insert(bytes.end(), std::begin(tiny), std::end(tiny));
+    return decode_kfd_image(bytes).error().what;
+  };
+  EXPECT_NE(grow_by(300'000).find("300003 BOs, 3 announced"), std::string::npos);
+  EXPECT_NE(grow_by(3'700'000).find("not a criu_kfd message"), std::string::npos);
 }
 
 TEST(KfdImage, random_bytes_never_crash) {

@@ -98,6 +98,13 @@ TEST_F(LifelineTest, WhoWaitsForWhatADeadMainsTaskWouldHaveMadeGivesUp) {
   EXPECT_EQ(status_of_task(), 0);
 }
 
+// How many there are, an image says.
+TEST(SharedTable, MoreThanItHoldsIsRefused) {
+  EXPECT_TRUE(SharedTable::make(SharedTable::kMost).ok());
+  EXPECT_EQ(SharedTable::make(SharedTable::kMost + 1).error().err, E2BIG);
+  EXPECT_EQ(SharedTable::make(UINT32_MAX).error().err, E2BIG);
+}
+
 TEST(Lifeline, CanBeMadeAgain) {
   for (int i = 0; i < 2; ++i) {
     const auto lifeline = Lifeline::make();
