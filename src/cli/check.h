@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "kfd/processes.h"
 #include "kfd/topology.h"
 #include "plugin/config.h"
 
@@ -54,6 +55,10 @@ struct GpuCheck {
   std::optional<kfd::Topology> topology;
 };
 GpuCheck check_gpus();
+
+// A process and everything it has started, parents first, each once: one that starts others meanwhile does
+// not hold this up for ever.
+std::vector<pid_t> tree_of(pid_t root, const std::string& proc_path = kfd::kProcPath);
 
 // A process and its descendants: what criu dumps. `bytes`: of GPU memory, where the kernel tells.
 struct ProcessCheck {

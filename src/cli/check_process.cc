@@ -16,21 +16,7 @@ namespace sluice::cli {
 namespace {
 
 std::string proc(pid_t pid) {
-  return "/proc/" + std::to_string(pid);
-}
-
-// The process and everything it has started, parents first.
-std::vector<pid_t> tree_of(pid_t root) {
-  std::vector<pid_t> tree{root};
-  for (std::size_t i = 0; i < tree.size(); ++i) {
-    const auto threads = kfd::numbered_entries(proc(tree[i]) + "/task");
-    if (!threads) continue;
-    for (const int thread : *threads) {
-      std::ifstream children(proc(tree[i]) + "/task/" + std::to_string(thread) + "/children");
-      for (pid_t child = 0; children >> child;) tree.push_back(child);
-    }
-  }
-  return tree;
+  return std::string(kfd::kProcPath) + "/" + std::to_string(pid);
 }
 
 // Bytes of GPU memory by kind, as the driver tells them of an open render file, by its client: several
@@ -69,6 +55,23 @@ std::optional<std::uint64_t> kfd_vram(pid_t pid, const kfd::Topology& topology, 
 }
 
 }  // namespace
+
+std::vector<pid_t> tree_of(pid_t root, const std::string& proc_path) {
+  std::vector<pid_t> tree{root};
+  std::set<pid_t> known{root};
+  for (std::size_t i = 0; i < tree.size(); ++i) {
+    const std::string tasks = proc_path + "/" + std::to_string(tree[i]) + "/task";
+    const auto threads = kfd::numbered_entries(tasks);
+    if (!threads) continue;
+    for (const int thread : *threads) {
+      std::ifstream children(tasks + "/" + std::to_string(thread) + "/children");
+      for (pid_t child = 0; children >> child;) {
+        if (known.insert(child).second) tree.push_back(child);
+      }
+    }
+  }
+  return tree;
+}
 
 ProcessCheck check_processes(pid_t root, const std::optional<kfd::Topology>& topology,
                              const std::string& kfd_proc) {

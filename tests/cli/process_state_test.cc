@@ -2,6 +2,8 @@
 // What keeps a process from running, read from a made-up /proc and made-up cgroup file systems.
 #include "cli/process_state.h"
 
+#include "cli/check.h"
+
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -108,6 +110,15 @@ TEST_F(ProcessStateTest, OfNoProcessNothingIsTold) {
   EXPECT_EQ(state.threads, 0U);
   EXPECT_FALSE(state.frozen.has_value());
   EXPECT_EQ(state.parasite, Parasite::None);
+}
+
+// Process ids may be used again while a tree is walked.
+TEST_F(ProcessStateTest, AProcessThatComesAgainIsWalkedOnce) {
+  const std::string proc = dir_.path() + "/proc";
+  write("proc/10/task/10/children", "11 12 ");
+  write("proc/11/task/11/children", "10 12 ");
+  write("proc/12/task/12/children", "11 13 ");
+  EXPECT_EQ(tree_of(10, proc), (std::vector<pid_t>{10, 11, 12, 13}));
 }
 
 // The kernel's own words, not made-up ones.
