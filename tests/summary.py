@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: MIT
 """Counts what `meson test` and the guests ran, case by case, and names what was skipped and why.
 
+Before that, what programs have counted themselves: their lines that begin with "shown: " (seeds, cases, cycles).
+
 MESON-LOGS has testlog.json (one object a test program) and testlog.junit.xml (GoogleTest's cases within them);
 results.json is scripts/vm's. The last line is `N passed, N failed, N skipped`; exit status 1 when something failed or
 nothing passed. What failed in a guest that does not decide is named loudly and counted beside, with --strict like everything else.
@@ -70,6 +72,12 @@ def count_programs(log, tally):
             tally.passed += 1
 
 
+def shown(log):
+    """What each program says that it has shown."""
+    return [line for program in programs(log) for line in (program.get("stdout") or "").splitlines()
+            if line.startswith("shown: ")]
+
+
 def count_guests(results, strict, tally):
     """`results` is scripts/vm's file. A suite that it does not have is a failure: the run did not come to its end."""
     found = {}
@@ -106,6 +114,8 @@ def main(words=None):
         count_guests(options.vm, options.strict, tally)
     if options.no_vm:
         tally.skipped += [(f"vm {name}", options.no_vm) for name in suites.SUITES]
+    for line in shown(options.log):
+        print(line)
     for label in tally.failed:
         print(f"failed: {label}")
     for label, reason in tally.skipped:

@@ -127,8 +127,8 @@ TEST_F(LongRunTest, NothingIsLostAndNothingGrows) {
     }
     quit();
   }
-  std::printf("long run: %llu cycles of %llu jobs, all whole\n", static_cast<unsigned long long>(cycles),
-              static_cast<unsigned long long>(jobs));
+  std::printf("shown: long run: %llu cycles of %llu jobs, all whole\n",
+              static_cast<unsigned long long>(cycles), static_cast<unsigned long long>(jobs));
 }
 
 }  // namespace

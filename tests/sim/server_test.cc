@@ -185,7 +185,8 @@ TEST(Simulation, ContentServerAndTasks) {
     if (HasFatalFailure()) return;
   }
   std::printf(
-      "content server: %llu seeds, %llu steps; %llu files handed over, %llu restored by their tasks, %llu "
+      "shown: content server and tasks: %llu seeds, %llu steps; %llu files handed over, %llu restored by "
+      "their tasks, %llu "
       "processes "
       "killed, %llu restores failed\n",
       static_cast<unsigned long long>(totals.runs), static_cast<unsigned long long>(totals.steps),

@@ -345,7 +345,7 @@ void run_all(Direction direction) {
     run_seed(world, seed, direction, totals);
     if (::testing::Test::HasFatalFailure()) return;
   }
-  std::printf("%s: %llu seeds, %llu of them failed as they were told to, %llu steps\n",
+  std::printf("shown: engine, %s: %llu seeds, %llu of them failed as they were told to, %llu steps\n",
               direction == Direction::Dump ? "dump" : "restore", static_cast<unsigned long long>(totals.runs),
               static_cast<unsigned long long>(totals.failed_as_told),
               static_cast<unsigned long long>(totals.steps));
