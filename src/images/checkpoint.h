@@ -21,7 +21,8 @@ struct Checkpoint {
   std::vector<NumberedImage<kfd::KfdImage>> kfd;  // each by id, ascending
   std::vector<NumberedImage<RenderImage>> render;
   std::vector<NumberedImage<DmaBufImage>> dmabufs;
-  std::vector<Error> unreadable;  // one for each image that cannot be read, which is then not above
+  // One for each image that cannot be read, or is of another dump than those before it: it is not above.
+  std::vector<Error> unreadable;
 
   bool empty() const { return kfd.empty() && render.empty() && dmabufs.empty() && unreadable.empty(); }
 };

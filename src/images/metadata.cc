@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "criu-amdgpu.pb-c.h"
+#include "images/digest.h"
 #include "kfd/uapi.h"
 #include "kfd/unpack_memory.h"
 
@@ -27,6 +28,13 @@ constexpr std::uint32_t kMostMinor = (1U << 20) - 1;  // Linux
 struct FreeRenderNode {
   void operator()(CriuRenderNode* node) const { criu_render_node__free_unpacked(node, nullptr); }
 };
+
+std::optional<DumpId> dump_id_of(protobuf_c_boolean has, const ProtobufCBinaryData& bytes) {
+  if (has == 0 || bytes.len != sizeof(DumpId)) return std::nullopt;
+  DumpId id{};
+  std::copy_n(bytes.data, id.size(), id.begin());
+  return id;
+}
 
 struct FreeDmaBufNode {
   void operator()(CriuDmabufNode* node) const { criu_dmabuf_node__free_unpacked(node, nullptr); }
@@ -95,7 +103,7 @@ std::vector<std::uint8_t> pack_render_image(const RenderImage& image) {
   node.bo_entries = bo_pointers.data();
   std::vector<std::uint8_t> payload(criu_render_node__get_packed_size(&node));
   (void)criu_render_node__pack(&node, payload.data());
-  return payload;
+  return with_digest(std::move(payload));
 }
 
 namespace {
@@ -130,6 +138,7 @@ RenderBo bo_of(const DrmBoEntry& entry) {
 }  // namespace
 
 Result<RenderImage> unpack_render_image(std::span<const std::uint8_t> payload, const std::string& name) {
+  SLUICE_TRY(check_digest(payload, name));
   kfd::UnpackMemory memory(payload.size());
   const std::unique_ptr<CriuRenderNode, FreeRenderNode> node(
       criu_render_node__unpack(memory.allocator(), payload.size(), payload.data()));
@@ -155,10 +164,8 @@ Result<RenderImage> unpack_render_image(std::span<const std::uint8_t> payload, c
   }
   if (node->has_kfd_acquired != 0) image.kfd_acquired = node->kfd_acquired != 0;
   if (node->has_pid != 0) image.pid = node->pid;
-  if (node->has_dump_id != 0 && node->dump_id.len == sizeof(DumpId)) {
-    image.dump_id.emplace();
-    std::copy_n(node->dump_id.data, image.dump_id->size(), image.dump_id->begin());
-  }
+  image.dump_id = dump_id_of(node->has_dump_id, node->dump_id);
+  if (image.dump_id) SLUICE_TRY(require_digest(payload, name));
   return image;
 }
 
@@ -169,27 +176,50 @@ std::vector<std::uint8_t> pack_dmabuf_image(const DmaBufImage& image) {
   node.shared = image.shared;
   node.has_pid = image.pid.has_value() ? 1 : 0;
   node.pid = image.pid.value_or(0);
+  DumpId id = image.dump_id.value_or(DumpId{});
+  node.has_dump_id = image.dump_id.has_value() ? 1 : 0;
+  node.dump_id = {id.size(), id.data()};
   std::vector<std::uint8_t> payload(criu_dmabuf_node__get_packed_size(&node));
   (void)criu_dmabuf_node__pack(&node, payload.data());
-  return payload;
+  return with_digest(std::move(payload));
 }
 
 Result<DmaBufImage> unpack_dmabuf_image(std::span<const std::uint8_t> payload, const std::string& name) {
+  SLUICE_TRY(check_digest(payload, name));
   kfd::UnpackMemory memory(payload.size());
   const std::unique_ptr<CriuDmabufNode, FreeDmaBufNode> node(
       criu_dmabuf_node__unpack(memory.allocator(), payload.size(), payload.data()));
   if (!node) return make_error(EBADMSG, name + " cannot be parsed; the image is damaged");
   if (node->has_shared == 0 || node->shared == 0)
     return Error{EINVAL, name + " does not tell whose memory the dma-buf is"};
-  DmaBufImage image{node->gem_handle, node->shared, std::nullopt};
+  DmaBufImage image{node->gem_handle, node->shared, std::nullopt, std::nullopt};
   if (node->has_pid != 0) image.pid = node->pid;
+  image.dump_id = dump_id_of(node->has_dump_id, node->dump_id);
+  SLUICE_TRY(require_digest(payload, name));
   return image;
 }
 
+std::vector<std::uint8_t> pack_kfd_image(const kfd::KfdImage& image) {
+  return with_digest(kfd::encode_kfd_image(image));
+}
+
 Result<kfd::KfdImage> unpack_kfd_image(std::span<const std::uint8_t> payload, const std::string& name) {
+  SLUICE_TRY(check_digest(payload, name));
   auto image = kfd::decode_kfd_image(payload);
   if (!image) return Error{image.error().err, name + ": " + image.error().what};
+  if (image->dump_id) SLUICE_TRY(require_digest(payload, name));
   return image;
+}
+
+Result<void> SameDump::add(const std::string& name, const std::optional<DumpId>& dump_id) {
+  if (!dump_id || dump_id == dump_id_) return {};
+  if (dump_id_) {
+    return make_error(
+        EBADMSG, name + " belongs to another dump than " + first_ + "; the image directory mixes two dumps");
+  }
+  first_ = name;
+  dump_id_ = dump_id;
+  return {};
 }
 
 Sum128 bo_table_digest(std::span<const kfd::BoEntry> bos, std::uint32_t gpu_id) {

@@ -44,8 +44,8 @@ struct RenderImage {
 
 std::vector<std::uint8_t> pack_render_image(const RenderImage& image);
 
-// Errors: EBADMSG for what contradicts itself; EINVAL for BOs that are imported from nobody knows where, as
-// in upstream's images. `name` is for the message.
+// Errors: EBADMSG for what contradicts itself or its digest; EINVAL for BOs that are imported from nobody
+// knows where, as in upstream's images. `name` is for the message.
 Result<RenderImage> unpack_render_image(std::span<const std::uint8_t> payload, const std::string& name);
 
 // amdgpu-dmabuf_<id>.img: a descriptor of a dma-buf.
@@ -53,13 +53,27 @@ struct DmaBufImage {
   std::uint32_t gem_handle = 0;
   std::uint32_t shared = 0;
   std::optional<std::uint32_t> pid;  // as in RenderImage
+  std::optional<DumpId> dump_id;     // likewise
 };
 std::vector<std::uint8_t> pack_dmabuf_image(const DmaBufImage& image);
 // Errors: EBADMSG; EINVAL for one of upstream's images, which do not tell what memory it is.
 Result<DmaBufImage> unpack_dmabuf_image(std::span<const std::uint8_t> payload, const std::string& name);
 
-// decode_kfd_image() with the file's name in the message.
+// encode_kfd_image() with its digest.
+std::vector<std::uint8_t> pack_kfd_image(const kfd::KfdImage& image);
+// decode_kfd_image() with the file's name in the message, after a look at the digest. Errors: EBADMSG.
 Result<kfd::KfdImage> unpack_kfd_image(std::span<const std::uint8_t> payload, const std::string& name);
+
+// Whether images are of one dump, as all of a directory are. Upstream's have no dump_id and are not asked.
+class SameDump {
+ public:
+  // EBADMSG, naming both, for an image of another dump than one before it.
+  Result<void> add(const std::string& name, const std::optional<DumpId>& dump_id);
+
+ private:
+  std::string first_;
+  std::optional<DumpId> dump_id_;
+};
 
 // Ties a sidecar to the BO table: XXH3-128 of the GPU's entries that have contents (see
 // docs/image-format.md).

@@ -110,8 +110,7 @@ Result<std::optional<Sidecar>> take_sidecar(const Result<std::vector<std::uint8_
     return payload.error();
   }
   SLUICE_TRY_ASSIGN(Sidecar sidecar, unpack_sidecar(*payload, name));
-  const bool same_dump = dump_id == DumpId{} || sidecar.dump_id == dump_id;
-  bool fits = same_dump && sidecar.bo_table_digest == set.bo_table_digest &&
+  bool fits = sidecar.dump_id == dump_id && sidecar.bo_table_digest == set.bo_table_digest &&
               sidecar.tables.size() == layout.file_count();
   for (std::uint32_t file = 0; fits && file < layout.file_count(); ++file) {
     fits = sidecar.tables[file].file_bytes == layout.file_bytes(file) &&

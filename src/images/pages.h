@@ -65,8 +65,9 @@ std::vector<PagesSet> pages_of(const kfd::KfdImage& image);
 PagesSet pages_of(const RenderImage& image);
 
 // The sums beside the pages files, out of the payload of sums_name(); nothing where that was ENOENT: there is
-// no sidecar. `dump_id`: all zero is not compared. Errors: other ones of reading it; those of
-// unpack_sidecar(); EBADMSG for a sidecar of another dump or BO table.
+// no sidecar. `dump_id`: of the metadata image; all zero where it has none, which no sidecar is beside.
+// Errors: other ones of reading it; those of unpack_sidecar(); EBADMSG for a sidecar of another dump or BO
+// table.
 Result<std::optional<Sidecar>> take_sidecar(const Result<std::vector<std::uint8_t>>& payload, int id,
                                             const PagesSet& set, const ImageLayout& layout,
                                             const DumpId& dump_id);

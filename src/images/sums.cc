@@ -8,6 +8,7 @@
 #include <cstring>
 #include <memory>
 
+#include "images/digest.h"
 #include "kfd/unpack_memory.h"
 #include "pipeline/units.h"
 #include "sluice-sums.pb-c.h"
@@ -71,10 +72,11 @@ std::vector<std::uint8_t> pack_sidecar(const Sidecar& sidecar) {
   image.files = files.data();
   std::vector<std::uint8_t> payload(sums_image__get_packed_size(&image));
   (void)sums_image__pack(&image, payload.data());
-  return payload;
+  return with_digest(std::move(payload));
 }
 
 Result<Sidecar> unpack_sidecar(std::span<const std::uint8_t> payload, const std::string& name) {
+  SLUICE_TRY(require_digest(payload, name));
   kfd::UnpackMemory memory(payload.size());
   const std::unique_ptr<SumsImage, FreeSumsImage> image(
       sums_image__unpack(memory.allocator(), payload.size(), payload.data()));

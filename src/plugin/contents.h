@@ -103,7 +103,7 @@ class ContentsJob {
  public:
   // Start one lane per entry of `gpus`, each of which has BOs. `image_dir` and `shared` are borrowed until
   // the job is destroyed. `dump_id` ties the sidecars to the metadata image: written on dump, compared on
-  // restore (all zero: not known, not compared). `id` is CRIU's of the open file: it names the images. The
+  // restore (all zero: the image has none). `id` is CRIU's of the open file: it names the images. The
   // lanes of a restore wait for begin(). Errors: EAGAIN (threads), what opening or reading a sidecar gave. On
   // error nothing is running.
   static Result<std::unique_ptr<ContentsJob>> dump(int image_dir, std::vector<GpuContents> gpus,

@@ -431,7 +431,7 @@ Result<void> Dumper::write_alias(const KfdFile& file) {
   alias.alias_of = static_cast<std::uint32_t>(*main);
   alias.dump_id = run_.dump_id;
   images_.insert(images_.begin(), kfd_image_name(*file.id));
-  return write_metadata(kfd_image_name(*file.id), kfd::encode_kfd_image(alias));
+  return write_metadata(kfd_image_name(*file.id), pack_kfd_image(alias));
 }
 
 // Of a file that has no contents of its own.
@@ -509,7 +509,8 @@ Result<bool> Dumper::dump_dmabuf(int fd, int id) {
       if (same) holders.push_back(pid);
     }
   }
-  const DmaBufImage image{number.handle, number.shared, kfd::restoring_process(holders).innermost};
+  const DmaBufImage image{number.handle, number.shared, kfd::restoring_process(holders).innermost,
+                          run_.dump_id};
   images_.insert(images_.begin(), dmabuf_image_name(id));
   SLUICE_TRY(write_metadata(dmabuf_image_name(id), pack_dmabuf_image(image)));
   return true;

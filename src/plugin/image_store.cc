@@ -11,6 +11,7 @@
 #include <memory>
 #include <string_view>
 
+#include "images/digest.h"
 #include "images/files.h"
 #include "kfd/unpack_memory.h"
 #include "plugin/criu_host.h"
@@ -55,6 +56,7 @@ Result<Index> index_of_stream() {
   auto payload = load_image(kIndexImage);
   if (!payload && payload.error().err == ENOENT) return Index();
   if (!payload) return payload.error();
+  SLUICE_TRY(require_digest(*payload, kIndexImage));
   kfd::UnpackMemory memory(payload->size());
   Index index(stream_index__unpack(memory.allocator(), payload->size(), payload->data()));
   if (!index) return make_error(EBADMSG, std::string(kIndexImage) + " cannot be parsed");
@@ -150,7 +152,7 @@ Result<void> save_index(const std::vector<std::string>& images,
   index.tasks = task_pointers.data();
   std::vector<std::uint8_t> payload(stream_index__get_packed_size(&index));
   (void)stream_index__pack(&index, payload.data());
-  return save_image(kIndexImage, payload, false);
+  return save_image(kIndexImage, with_digest(std::move(payload)), false);
 }
 
 Result<MapRuns> map_runs_of_stream(std::uint32_t pid) {

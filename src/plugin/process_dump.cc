@@ -165,7 +165,7 @@ Result<void> ProcessDump::finish(int id, std::vector<std::string>& images) {
   images.insert(images.begin(), kfd_image_name(id));
   SLUICE_TRY(finish_contents(id, images));
   // Metadata last: it stands only beside complete contents.
-  SLUICE_TRY(save_image(kfd_image_name(id), kfd::encode_kfd_image(image_), run_.config.sync));
+  SLUICE_TRY(save_image(kfd_image_name(id), pack_kfd_image(image_), run_.config.sync));
   if (run_.config.sync) SLUICE_TRY(sync_images());
   contents_.write_stats(id, images);
   return {};

@@ -97,7 +97,7 @@ Result<std::unique_ptr<Restorer>> Restorer::make() {
   LogLines lines;
   restorer->config_ = parse_config(environment_and_file(kConfigFile, lines), lines);
   log_lines(lines);
-  restorer->survey_images();
+  SLUICE_TRY(restorer->survey_images());
   SLUICE_TRY_ASSIGN(restorer->lifeline_, Lifeline::make());
   if (!restorer->shared_numbers_.empty()) {
     SLUICE_TRY_ASSIGN(restorer->shared_, SharedTable::make(*restorer->shared_numbers_.rbegin()));
@@ -115,14 +115,15 @@ Result<std::unique_ptr<Restorer>> Restorer::make() {
 }
 
 // What has to be known of all images before there is a task. What is wrong with one, the task that needs it
-// will say.
-void Restorer::survey_images() {
+// will say; but images of two dumps are nobody's.
+Result<void> Restorer::survey_images() {
   const auto names = kfd_images();
-  if (!names) return;
+  if (!names) return {};
   for (const std::string& name : *names) {
     const auto payload = load_image(name);
     const auto image = payload ? unpack_kfd_image(*payload, name) : Result<kfd::KfdImage>(payload.error());
     if (!image) continue;
+    SLUICE_TRY(same_dump_.add(name, image->dump_id));
     has_record_bytes_ = has_record_bytes_ || record_bytes_of(*image) != 0;
     if (const auto id = id_of_image(name); id && !image->alias_of) kfd_pids_.emplace(*id, image->pid);
     for (const kfd::BoEntry& bo : image->bos) {
@@ -135,11 +136,12 @@ void Restorer::survey_images() {
     }
   }
   const auto render_names = render_images();
-  if (!render_names) return;
+  if (!render_names) return {};
   for (const std::string& name : *render_names) {
     const auto payload = load_image(name);
     const auto image = payload ? unpack_render_image(*payload, name) : Result<RenderImage>(payload.error());
     if (!image) continue;
+    SLUICE_TRY(same_dump_.add(name, image->dump_id));
     if (const auto id = id_of_image(name); id && image->pid) render_pids_.emplace(*id, *image->pid);
     for (const RenderBo& bo : image->bos) {
       if (bo.shared != 0 && !bo.imports) shared_numbers_.insert(bo.shared);
@@ -153,6 +155,7 @@ void Restorer::survey_images() {
       ++files.others;
     }
   }
+  return {};
 }
 
 bool Restorer::maps_several_files(std::uint32_t pid, std::uint32_t source_minor) const {
@@ -357,6 +360,7 @@ Result<Answer> Restorer::restore_file(int id) {
     SLUICE_TRY(import_bos());
   } else {
     SLUICE_TRY_ASSIGN(const DmaBufImage image, unpack_dmabuf_image(*payload, name));
+    SLUICE_TRY(same_dump_.add(name, image.dump_id));
     SLUICE_TRY_ASSIGN(fd, restore_dmabuf(image));
   }
   return Answer(fd);

@@ -95,7 +95,7 @@ class Restorer {
   };
 
   Restorer() = default;
-  void survey_images();
+  Result<void> survey_images();
   // Whether the process maps BOs of the GPU through several files, or may.
   bool maps_several_files(std::uint32_t pid, std::uint32_t source_minor) const;
   Result<void> allow_in_common_file(std::uint32_t minor, int dmabuf);
@@ -168,6 +168,7 @@ class Restorer {
   std::map<std::pair<std::uint32_t, std::uint32_t>, MappedFiles> mapped_files_;
   // Files by id, with the pid of the process that restores them, where it is known.
   std::map<int, std::uint32_t> kfd_pids_;
+  SameDump same_dump_;
   std::map<int, std::uint32_t> render_pids_;
   std::set<std::uint32_t> shared_numbers_;  // of memory that several files have and one of them makes
   std::unique_ptr<SharedTable> shared_;     // where there is any

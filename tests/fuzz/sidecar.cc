@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT
 // amdgpu-sums-*.img.
 #include "fuzz.h"
+#include "images/digest.h"
 #include "images/sums.h"
 
 using namespace sluice;
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  const auto sidecar = unpack_sidecar({data, size}, "image");
+  const auto sidecar = unpack_sidecar(with_digest({data, data + size}), "image");
   if (!sidecar) {
     FUZZ_CHECK(sidecar.error().err > 0 && !sidecar.error().what.empty());
     return 0;

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: MIT
+// The digest at the end of every message that we write: metadata, sidecars, the index of a stream. It is the
+// message's last field, `digest`, and covers all bytes before it, so that a byte that changed is found even
+// where it still parses. A reader that does not know the field skips it, as upstream's does.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "pipeline/result.h"
+
+namespace sluice {
+
+// A packed message with its digest behind it.
+std::vector<std::uint8_t> with_digest(std::vector<std::uint8_t> message);
+
+// Whether the payload ends in a digest. Errors: EBADMSG where it does, and the bytes before it have another
+// one. `name` is for the message.
+Result<bool> check_digest(std::span<const std::uint8_t> payload, const std::string& name);
+// The same of what only we write: without a digest it is EBADMSG, too.
+Result<void> require_digest(std::span<const std::uint8_t> payload, const std::string& name);
+
+}  // namespace sluice
