@@ -9,17 +9,17 @@
 #include <memory>
 #include <utility>
 
-#include "pipeline/reactor.h"
+#include "support/forwarding_reactor.h"
 
 namespace sluice::test {
 
 enum class Fault { Error, Short, Interrupted, Nothing, BrokenRing };
 
-class FaultReactor final : public Reactor {
+class FaultReactor final : public ForwardingReactor {
  public:
   // `err`: for Error.
   FaultReactor(std::unique_ptr<Reactor> inner, Fault fault, std::uint64_t at, int err)
-      : inner_(std::move(inner)), fault_(fault), at_(at), err_(err) {}
+      : ForwardingReactor(*inner), inner_(std::move(inner)), fault_(fault), at_(at), err_(err) {}
   ~FaultReactor() override {
     std::array<Completion, 16> ignored;
     while (inner_->in_flight() > 0 && inner_->wait(ignored)) {
@@ -27,58 +27,30 @@ class FaultReactor final : public Reactor {
   }
 
   void read(Op& op, int fd, std::span<std::byte> buffer, std::uint64_t offset) override {
-    if (const auto result = inject()) {
-      inner_->post(op, *result);
-    } else {
-      inner_->read(op, fd, shorten_ ? buffer.first(shorter(buffer.size())) : buffer, offset);
-    }
-    count();
+    if (const auto result = inject()) return post(op, *result);
+    ForwardingReactor::read(op, fd, shorten_ ? buffer.first(shorter(buffer.size())) : buffer, offset);
   }
   void write(Op& op, int fd, std::span<const std::byte> buffer, std::uint64_t offset) override {
-    if (const auto result = inject()) {
-      inner_->post(op, *result);
-    } else {
-      inner_->write(op, fd, shorten_ ? buffer.first(shorter(buffer.size())) : buffer, offset);
-    }
-    count();
+    if (const auto result = inject()) return post(op, *result);
+    ForwardingReactor::write(op, fd, shorten_ ? buffer.first(shorter(buffer.size())) : buffer, offset);
   }
   void sync_data(Op& op, int fd) override {
-    if (const auto result = inject()) {
-      inner_->post(op, *result);
-    } else {
-      inner_->sync_data(op, fd);
-    }
-    count();
-  }
-  void poll_readable(Op& op, int fd, std::chrono::nanoseconds timeout) override {
-    inner_->poll_readable(op, fd, timeout);
-    count();
-  }
-  void poll_writable(Op& op, int fd, std::chrono::nanoseconds timeout) override {
-    inner_->poll_writable(op, fd, timeout);
-    count();
-  }
-  void post(Op& op, std::int32_t result) override {
-    inner_->post(op, result);
-    count();
+    if (const auto result = inject()) return post(op, *result);
+    ForwardingReactor::sync_data(op, fd);
   }
   Result<std::size_t> wait(std::span<Completion> out) override {
     if (fault_ == Fault::BrokenRing && (fired_ || seen_++ == at_)) {
       fired_ = true;
       return make_error(EIO, "the ring broke");
     }
-    auto completed = inner_->wait(out);
-    count();
-    return completed;
+    return ForwardingReactor::wait(out);
   }
-  std::uint64_t now_ns() override { return inner_->now_ns(); }
 
   bool fired() const { return fired_; }
 
  private:
   // A page at most, so that direct I/O takes it too.
   static std::size_t shorter(std::size_t bytes) { return bytes > 8192 ? 4096 : bytes; }
-  void count() { in_flight_ = inner_->in_flight(); }
 
   // What to answer instead of a transfer; nothing: transfer, shortened if shorten_.
   const std::int32_t* inject() {

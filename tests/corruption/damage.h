@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: MIT
+// What disks, copies and people do to an image directory, by seed.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "corruption/directory_copy.h"
+#include "support/rng.h"
+
+namespace sluice::corruption_test {
+
+// A part of a file that may not be what it was.
+struct Place {
+  static constexpr std::uint64_t kToTheEnd = UINT64_MAX;
+
+  std::string file;
+  std::uint64_t begin = 0;  // bytes
+  std::uint64_t end = kToTheEnd;
+};
+
+struct Damage {
+  const char* kind = "";
+  std::vector<Place> places;
+  bool harmless = false;  // nothing that a reader sees has changed
+};
+
+// A directory that may be damaged, what it has, and what an older dump of the same processes had there.
+struct Victim {
+  int dir_fd = -1;
+  const DirectoryCopy& now;
+  const DirectoryCopy& older;
+};
+
+// Damages it.
+Damage do_damage(const Victim& victim, test::Rng& rng);
+
+// Names of all kinds of damage, as in Damage::kind.
+std::vector<std::string> damage_kinds();
+
+}  // namespace sluice::corruption_test

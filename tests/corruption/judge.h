@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: MIT
+// Whether what a reader says of a damaged directory is right: that it names a place where there is damage,
+// and whose memory lies there.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "corruption/damage.h"
+#include "corruption/trial_restore.h"
+#include "images/verify.h"
+
+namespace sluice::corruption_test {
+
+// Whether the words of an error name one of the places: a file that is damaged as a whole, or of which no
+// contents are spoken of, by its name; a range of contents by file, range, GPU, BO and offset in it.
+bool names_damage(const Error& error, const std::vector<Place>& places, const KnownCheckpoint& known);
+
+// What `sluice verify` finds.
+struct Verified {
+  std::vector<VerifyProblem> problems;
+  std::uint64_t bytes = 0;  // read
+};
+Verified verify(int dir_fd, std::uint64_t chunk_bytes);
+bool names_damage(const VerifyProblem& problem, const std::vector<Place>& places,
+                  const KnownCheckpoint& known);
+
+}  // namespace sluice::corruption_test
