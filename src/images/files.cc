@@ -195,10 +195,13 @@ Result<std::vector<std::string>> remove_plugin_images(int dir_fd, bool keep_page
     const bool ours = name.starts_with("amdgpu-") && (name.ends_with(".img") || name.ends_with(".img.tmp"));
     return !ours && !name.starts_with(kStatsPrefix) && !name.starts_with(kTracePrefix);
   });
-  std::stable_partition(names.begin(), names.end(),
-                        [](const std::string& name) { return is_metadata(name); });
+  const auto rest = std::stable_partition(names.begin(), names.end(),
+                                          [](const std::string& name) { return is_metadata(name); });
+  for (auto name = names.begin(); name != rest; ++name) SLUICE_TRY(remove_image(dir_fd, *name));
+  // Before anything else goes or comes: after a crash the old metadata must not stand beside new contents.
+  if (rest != names.begin()) SLUICE_TRY(sync_directory(dir_fd));
   std::vector<std::string> kept;
-  for (const std::string& name : names) {
+  for (const std::string& name : std::span(rest, names.end())) {
     if (keep_pages && name.starts_with("amdgpu-pages-") && name.ends_with(".img")) {
       kept.push_back(name);
     } else {

@@ -63,8 +63,8 @@ Result<void> rename_image(int dir_fd, const std::string& from, const std::string
 // Removes a file; that it does not exist is fine.
 Result<void> remove_image(int dir_fd, const std::string& name);
 
-// Removes every image of this plugin and of upstream's, metadata first, and their temporary files. With
-// `keep_pages` the pages files stay, which say nothing without their metadata; returns their names.
+// Removes every image of this plugin and of upstream's and their temporary files: metadata first, durably.
+// With `keep_pages` the pages files stay, which say nothing without their metadata; returns their names.
 Result<std::vector<std::string>> remove_plugin_images(int dir_fd, bool keep_pages);
 
 // Leaves of `names` those of images with this prefix, exactly as they are called above, and sorts them. Names
