@@ -38,17 +38,20 @@ constexpr char kTracerHint[] =
 constexpr char kCapabilityHint[] =
     " (needs CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN in the initial user namespace)";
 
-// Takes over the descriptor the kernel made for a BO. It comes without O_CLOEXEC.
-Result<UniqueFd> take_dmabuf(const BoBucket& bucket, std::size_t index) {
-  UniqueFd fd;
-  if (bucket.dmabuf_fd != kInvalidFd) fd.reset(static_cast<int>(bucket.dmabuf_fd));
-  if (fd.valid() != has_contents(bucket.alloc_flags)) {
-    return make_error(EIO, "BO " + std::to_string(index) + " at " + hex(bucket.addr) + " with flags " +
-                               hex(bucket.alloc_flags) + (fd.valid() ? " came with" : " came without") +
-                               " a dma-buf");
-  }
-  if (fd) (void)::fcntl(fd.get(), F_SETFD, FD_CLOEXEC);
+// Takes over the descriptor the kernel made for a BO, where it made one. It comes without O_CLOEXEC.
+UniqueFd take_dmabuf(const BoBucket& bucket) {
+  if (bucket.dmabuf_fd == kInvalidFd) return {};
+  UniqueFd fd(static_cast<int>(bucket.dmabuf_fd));
+  (void)::fcntl(fd.get(), F_SETFD, FD_CLOEXEC);
   return fd;
+}
+
+Result<void> check_dmabuf(const BoBucket& bucket, std::size_t index) {
+  const bool has_one = bucket.dmabuf_fd != kInvalidFd;
+  if (has_one == has_contents(bucket.alloc_flags)) return {};
+  return make_error(EIO, "BO " + std::to_string(index) + " at " + hex(bucket.addr) + " with flags " +
+                             hex(bucket.alloc_flags) + (has_one ? " came with" : " came without") +
+                             " a dma-buf");
 }
 
 }  // namespace
@@ -154,29 +157,26 @@ Result<Checkpoint> CriuSession::checkpoint() {
   }
   checkpointed_ = true;
 
+  // Every descriptor gets an owner before anything can fail, an allocation included.
+  for (std::size_t i = 0; i < info_.num_bos; i++) {
+    const BoBucket& bucket = bos[i];
+    result.bos.push_back(
+        {bucket.addr, bucket.size, bucket.offset, bucket.gpu_id, bucket.alloc_flags, take_dmabuf(bucket)});
+  }
   std::unordered_set<std::uint32_t> user_ids;
   for (const DeviceBucket& device : devices) {
     result.devices.push_back({device.user_gpu_id, device.actual_gpu_id});
     user_ids.insert(device.user_gpu_id);
   }
-  // Every descriptor gets an owner before any complaint returns.
-  Error complaint{0, {}};
   for (std::size_t i = 0; i < info_.num_bos; i++) {
     const BoBucket& bucket = bos[i];
-    UniqueFd dmabuf;
-    if (auto taken = take_dmabuf(bucket, i)) {
-      dmabuf = std::move(taken).value();
-    } else if (complaint.err == 0) {
-      complaint = std::move(taken).error();
+    Result<void> checked = check_dmabuf(bucket, i);
+    if (checked && !user_ids.contains(bucket.gpu_id)) {
+      checked = make_error(EIO, "BO " + std::to_string(i) + " at " + hex(bucket.addr) + " is on GPU " +
+                                    hex(bucket.gpu_id) + ", which is none of the process'");
     }
-    if (!user_ids.contains(bucket.gpu_id) && complaint.err == 0) {
-      complaint = make_error(EIO, "BO " + std::to_string(i) + " at " + hex(bucket.addr) + " is on GPU " +
-                                      hex(bucket.gpu_id) + ", which is none of the process'");
-    }
-    result.bos.push_back(
-        {bucket.addr, bucket.size, bucket.offset, bucket.gpu_id, bucket.alloc_flags, std::move(dmabuf)});
+    if (!checked) return explain("CHECKPOINT of " + name_, checked.error());
   }
-  if (complaint.err != 0) return Error{complaint.err, "CHECKPOINT of " + name_ + ": " + complaint.what};
   return result;
 }
 
@@ -360,17 +360,12 @@ Result<std::vector<RestoredBo>> restore(const KfdDevice& kfd, std::span<const Re
     return make_error(err, restore_failure(err, devices.size(), num_with_contents));
   }
 
-  Error complaint{0, {}};
+  // Every descriptor gets an owner before anything can fail, an allocation included.
+  for (const BoBucket& bucket : bo_buckets) restored.push_back({bucket.restored_offset, take_dmabuf(bucket)});
   for (std::size_t i = 0; i < bo_buckets.size(); i++) {
-    UniqueFd dmabuf;
-    if (auto taken = take_dmabuf(bo_buckets[i], i)) {
-      dmabuf = std::move(taken).value();
-    } else if (complaint.err == 0) {
-      complaint = std::move(taken).error();
-    }
-    restored.push_back({bo_buckets[i].restored_offset, std::move(dmabuf)});
+    if (const auto checked = check_dmabuf(bo_buckets[i], i); !checked)
+      return explain("RESTORE", checked.error());
   }
-  if (complaint.err != 0) return Error{complaint.err, "RESTORE: " + complaint.what};
   return restored;
 }
 
