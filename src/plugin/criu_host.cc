@@ -113,11 +113,10 @@ int host_open_stream(const std::string& name, bool dump) {
   return img_streamer_open(copy.data(), dump ? O_WRONLY | O_CREAT | O_TRUNC : O_RDONLY);
 }
 
-void inventory_add_self() {
-  if (add_inventory_plugin != nullptr && add_inventory_plugin(kName) != 0) {
-    log_line(Level::Warning,
-             "cannot note amdgpu_plugin in the inventory image; restore will not check for the plugin");
-  }
+Result<void> inventory_add_self() {
+  if (add_inventory_plugin == nullptr || add_inventory_plugin(kName) == 0) return {};
+  return make_error(ENOMEM, "CRIU did not note " + std::string(kName) +
+                                " in its inventory image, without which it would restore no GPU process");
 }
 
 bool inventory_says_not_needed() {

@@ -16,6 +16,8 @@
 #include <string_view>
 #include <vector>
 
+#include "pipeline/result.h"
+
 namespace sluice::plugin {
 
 // Hook numbers: never changed, only appended to.
@@ -107,7 +109,7 @@ int host_open_stream(const std::string& name, bool dump);
 
 // Inventory of plugins that an image needs (CRIU >= 4.1; elsewhere nothing happens and everything is
 // enabled).
-void inventory_add_self();         // at most once per dump
-bool inventory_says_not_needed();  // restore, in init(): true when the image was made without any GPU plugin
+Result<void> inventory_add_self();  // at most once per dump; nothing where the host keeps no such list
+bool inventory_says_not_needed();   // restore, in init(): true when the image was made without any GPU plugin
 
 }  // namespace sluice::plugin

@@ -103,7 +103,7 @@ Result<Answer> Dumper::accept_map(const struct stat& st) {
   if (kfd_device_ == 0) return Answer();
   if (!S_ISCHR(st.st_mode) || !is_ours(st.st_rdev)) return Answer();
   if (st.st_rdev == kfd_device_) SLUICE_TRY(check_kfd_maps());
-  note_in_inventory();
+  SLUICE_TRY(note_in_inventory());
   return Answer(0);
 }
 
@@ -134,20 +134,21 @@ Result<void> Dumper::check_kfd_maps() {
 }
 
 // Once per image: CRIU does not look for doubles, and a double makes every restore fail.
-void Dumper::note_in_inventory() {
-  if (stage_ == kStageDump && !std::exchange(in_inventory_, true)) inventory_add_self();
+Result<void> Dumper::note_in_inventory() {
+  if (stage_ != kStageDump || std::exchange(in_inventory_, true)) return {};
+  return inventory_add_self();
 }
 
 Result<Answer> Dumper::dump_file(int fd, int id) {
   if (kfd_device_ == 0) return Answer();
   SLUICE_TRY_ASSIGN(const kfd::FileClass file, kfd::classify_fd(fd, kfd_device_));
   if (file.kind == kfd::FileKind::Kfd) {
-    note_in_inventory();
+    SLUICE_TRY(note_in_inventory());
     SLUICE_TRY(undisturbed([&] { return dump_kfd(fd, id); }));
     return Answer(0);
   }
   if (file.kind == kfd::FileKind::RenderNode && drm::is_amdgpu(fd)) {
-    note_in_inventory();
+    SLUICE_TRY(note_in_inventory());
     SLUICE_TRY(undisturbed([&] { return dump_render(fd, id, file.render_minor); }));
     return Answer(0);
   }
@@ -190,7 +191,7 @@ Result<void> Dumper::begin_tree() {
   if (std::exchange(tree_begun_, true)) return {};
   SLUICE_TRY(open_files());
   if (kfd_files_.empty() && render_files_.empty()) return {};
-  note_in_inventory();
+  SLUICE_TRY(note_in_inventory());
   for (KfdFile& file : kfd_files_) SLUICE_TRY(begin(file));
   for (const RenderFile& file : render_files_) SLUICE_TRY(begin(*file.dump));
   SLUICE_TRY(check_kfd_maps());

@@ -71,7 +71,7 @@ class Dumper {
 
   explicit Dumper(RunStage stage) : stage_(stage), signals_(run_.shared.stopped) {}
   bool is_ours(dev_t device) const;
-  void note_in_inventory();
+  Result<void> note_in_inventory();
   Result<void> check_kfd_maps();
   Result<void> undisturbed(const std::function<Result<void>()>& step);
   Result<void> begin_tree();
