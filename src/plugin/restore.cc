@@ -227,6 +227,7 @@ void Restorer::start_server() {
 Result<void> Restorer::make_all(std::uint32_t pid) {
   if (std::exchange(all_made_, true)) return {};
   meet(pid);
+  SLUICE_TRY(read_map_runs());
   for (const auto& [id, its_pid] : kfd_pids_) {
     if (its_pid != pid) continue;
     SLUICE_TRY_ASSIGN(const auto payload, load_image(kfd_image_name(id)));
@@ -379,6 +380,7 @@ Result<int> Restorer::restore_kfd(const kfd::KfdImage& image, int id) {
     return std::move(own).take_fd().release();
   }
   meet(image.pid);
+  SLUICE_TRY(read_map_runs());
   SLUICE_TRY(check_user_namespace());
   const std::uint32_t known = known_record_bytes(own.version().minor);
   SLUICE_TRY(check_private_data(image, known != 0 ? known : asked_record_bytes_));
@@ -413,6 +415,7 @@ void Restorer::meet(std::uint32_t pid) {
 Result<int> Restorer::restore_render(const RenderImage& image, int id) {
   if (image.pid) meet(*image.pid);
   if (!match_) SLUICE_TRY(match_gpus_by_any_image());
+  SLUICE_TRY(read_map_runs());
   // The image of a file that no KFD process holds has the GPU's own id, not the one that processes know.
   const kfd::Node* source = match_ ? source_.find_render_minor(image.minor) : nullptr;
   SLUICE_TRY_ASSIGN(const kfd::Node* gpu,
@@ -453,7 +456,7 @@ Result<void> Restorer::restore_bos(Importing& file) {
   const RenderImage& image = file.image;
   if (image.bos.empty()) return {};
   const bool mapped = std::any_of(image.bos.begin(), image.bos.end(), [&](const RenderBo& bo) {
-    return map_runs().maps(bo.mmap_offset, bo.gem.bytes);
+    return map_runs_.maps(bo.mmap_offset, bo.gem.bytes);
   });
   if (mapped && image.pid && maps_several_files(*image.pid, image.minor) && !host_takes_vma_fd()) {
     return Error{EINVAL, "a process maps renderD" + std::to_string(image.minor) +
@@ -494,7 +497,7 @@ Result<void> Restorer::note_mapped(const Importing& file, const RenderBo& bo, in
   const RenderImage& image = file.image;
   SLUICE_TRY_ASSIGN(const std::uint64_t offset, drm::mmap_offset_of(file.file, bo.gem.handle));
   if (image.pid && maps_several_files(*image.pid, image.minor) &&
-      map_runs().maps(bo.mmap_offset, bo.gem.bytes))
+      map_runs_.maps(bo.mmap_offset, bo.gem.bytes))
     SLUICE_TRY(allow_in_common_file(file.gpu->drm_render_minor, dmabuf));
   offsets_.push_back(
       {false, image.minor, file.gpu->drm_render_minor, bo.mmap_offset, bo.gem.bytes, offset, file.id});
@@ -698,7 +701,7 @@ Result<void> Restorer::note_kfd_bo(const kfd::KfdImage& image, const kfd::BoEntr
   if (!in_kfd && !kfd::has_contents(bo.alloc_flags)) return {};  // userptr: ordinary memory to the CPU
   offsets_.push_back(
       {in_kfd, source_minor, gpu->drm_render_minor, bo.offset, bo.bytes, new_offset, std::nullopt});
-  if (in_kfd || !maps_several_files(image.pid, source_minor) || !map_runs().maps(bo.offset, bo.bytes))
+  if (in_kfd || !maps_several_files(image.pid, source_minor) || !map_runs_.maps(bo.offset, bo.bytes))
     return {};
   return allow_in_common_file(gpu->drm_render_minor, dmabuf);
 }
@@ -758,7 +761,7 @@ Result<Answer> Restorer::update_map(const char* path, std::uint64_t address, std
                                     std::uint64_t& new_offset, int& fd) {
   if (!needed_ || !restored_any_) return Answer();
   Result<Answer> answer = find_map(path, address, old_offset, new_offset, fd);
-  if (map_runs().is_last(address)) close_kept_files();
+  if (map_runs_.is_last(address)) close_kept_files();
   return answer;
 }
 
@@ -776,7 +779,7 @@ Result<Answer> Restorer::find_map(const char* path, std::uint64_t address, std::
            old_offset >= candidate.old_begin && old_offset - candidate.old_begin < candidate.bytes;
   });
   if (range == offsets_.end()) {
-    if (map_runs().is_first(address)) fd = eventfd(0, EFD_CLOEXEC);
+    if (map_runs_.is_first(address)) fd = eventfd(0, EFD_CLOEXEC);
     new_offset = kNoOffset;
     log_line(Level::Error, "UPDATE_VMA_MAP: the map of " + clean + " at " + hex(address) + ", offset " +
                                hex(old_offset) + " belongs to no restored BO; the restore will fail");
@@ -784,7 +787,7 @@ Result<Answer> Restorer::find_map(const char* path, std::uint64_t address, std::
   }
   new_offset = range->new_begin + (old_offset - range->old_begin);
   // CRIU opens /dev/kfd itself: any file of the process may map these.
-  if (!in_kfd && map_runs().is_first(address)) {
+  if (!in_kfd && map_runs_.is_first(address)) {
     SLUICE_TRY_ASSIGN(const int file, map_source(*range));
     SLUICE_TRY_ASSIGN(fd, give_away(file));
   }
@@ -800,16 +803,22 @@ Result<int> Restorer::give_away(int file) const {
   return copy;
 }
 
-// Where the image cannot be read, every map counts as the first of a run, and none as the last: descriptors
-// of ours stay in the task then.
-const MapRuns& Restorer::map_runs() {
-  if (map_runs_) return *map_runs_;
+// Once in a task. Where it has no such image, every map counts as the first of a run, and none as the last:
+// descriptors of ours stay in the task then. One that cannot be read fails the restore, and does so here:
+// the host ignores what UPDATE_VMA_MAP answers.
+Result<void> Restorer::read_map_runs() {
+  if (std::exchange(map_runs_read_, true)) return {};
   auto runs = !pid_         ? Result<MapRuns>(Error{ENOENT, "no image of the task's memory"})
               : streaming() ? map_runs_of_stream(*pid_)
                             : MapRuns::read(image_dir_fd(), *pid_);
-  if (!runs) log_line(Level::Info, "descriptors of GPU maps stay in the task: " + runs.error().what);
-  map_runs_ = runs ? std::move(*runs) : MapRuns();
-  return *map_runs_;
+  if (runs) {
+    map_runs_ = std::move(*runs);
+  } else if (runs.error().err == ENOENT) {
+    log_line(Level::Info, "descriptors of GPU maps stay in the task: " + runs.error().what);
+  } else {
+    return std::move(runs).error();
+  }
+  return {};
 }
 
 // Nobody asks for maps any more. What an older host has been given just now, it dups only after this.

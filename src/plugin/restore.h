@@ -130,7 +130,7 @@ class Restorer {
   Result<int> map_source(const OffsetRange& bo);
   Result<Answer> find_map(const char* path, std::uint64_t address, std::uint64_t old_offset,
                           std::uint64_t& new_offset, int& fd);
-  const MapRuns& map_runs();
+  Result<void> read_map_runs();
   Result<int> give_away(int file) const;
   void close_kept_files();
   Result<std::vector<kfd::RestoreDevice>> restore_devices(const kfd::KfdImage& image);
@@ -185,7 +185,8 @@ class Restorer {
   // descriptor for a whole run of maps of one path, whichever files they were mapped through.
   std::map<std::uint32_t, UniqueFd> common_files_;
   std::map<int, int> render_fds_;  // the task's descriptor by render file, once a map of it was asked for
-  std::optional<MapRuns> map_runs_;
+  bool map_runs_read_ = false;
+  MapRuns map_runs_;
   std::vector<Importing> importing_;
   std::vector<KfdImporting> kfd_importing_;
   std::map<int, UniqueFd> made_;   // files of the task that CRIU has not asked for yet, by id
