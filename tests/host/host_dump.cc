@@ -214,12 +214,7 @@ int dump(const Options& options) {
   ::alarm(0);
   (void)step(options, "before_exit");
   plugins_fini(kDump, ret);
-  for (const int thread : extra_threads()) violation("thread %d lives after exit()", thread);
-  for (const int fd : proc_numbers(0, "fd")) {
-    if (!std::binary_search(fds_before.begin(), fds_before.end(), fd) && !front_fd(fd)) {
-      violation("descriptor %d (%s) is open after exit()", fd, link_of(fd).c_str());
-    }
-  }
+  check_left_over(fds_before);
   (void)step(options, "after_exit");
   if (streams()) close_service(kStreamerFd);
   watch_children(false);

@@ -180,6 +180,15 @@ void check_setns() {
   }
 }
 
+void check_left_over(const std::vector<int>& fds_before) {
+  for (const int thread : extra_threads()) violation("thread %d lives after exit()", thread);
+  for (const int fd : proc_numbers(0, "fd")) {
+    if (!std::binary_search(fds_before.begin(), fds_before.end(), fd) && !front_fd(fd) && !is_service(fd))
+      violation("descriptor %d (%s) is open after exit()", fd, link_of(fd).c_str());
+  }
+  for (const std::string& ring : mapped_rings()) violation("a ring is mapped after exit(): %s", ring.c_str());
+}
+
 }  // namespace sluice::host
 
 int main(int argc, char** argv) {

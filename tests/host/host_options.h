@@ -36,6 +36,10 @@ int step(const Options& options, const char* name);
 // Skipped where it needs a privilege we lack.
 void check_setns();
 
+// Behind the plugins' exit(): threads, rings, and descriptors other than `fds_before` (proc_numbers()) that
+// are left in this process are violations.
+void check_left_over(const std::vector<int>& fds_before);
+
 int dump(const Options& options);
 int pre_dump(const Options& options);
 

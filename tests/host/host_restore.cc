@@ -10,7 +10,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <climits>
 #include <cstring>
@@ -207,12 +206,7 @@ int restore(const Options& options) {
     log_line(kError, "Restoring FAILED.\n");
   }
   plugins_fini(kRestore, ret);
-  for (const int thread : extra_threads()) violation("thread %d lives after exit()", thread);
-  for (const int fd : proc_numbers(0, "fd")) {
-    if (!std::binary_search(fds_before.begin(), fds_before.end(), fd) && !front_fd(fd) && !is_service(fd)) {
-      violation("descriptor %d (%s) is open after exit()", fd, link_of(fd).c_str());
-    }
-  }
+  check_left_over(fds_before);
   (void)step(options, "after_exit");
   if (ret == 0 && !options.detach) {
     struct sigaction plain {};

@@ -13,7 +13,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
 #include <set>
 #include <string>
 #include <vector>
@@ -182,11 +181,8 @@ void check_leftovers(const Options& options, const std::vector<FdEntry>& entries
     }
     violation("descriptor %d (%s) is left in the restored task", fd, link_of(fd).c_str());
   }
-  std::ifstream maps("/proc/self/maps");
-  for (std::string line; std::getline(maps, line);) {
-    if (line.find("io_uring") != std::string::npos)
-      violation("a ring is mapped in the restored task: %s", line.c_str());
-  }
+  for (const std::string& ring : mapped_rings())
+    violation("a ring is mapped in the restored task: %s", ring.c_str());
 }
 
 // The task's own table of its device maps stands for /proc/PID/maps (subject_arena.h), which would tell the

@@ -169,4 +169,13 @@ std::vector<int> extra_threads() {
   return threads;
 }
 
+std::vector<std::string> mapped_rings() {
+  std::vector<std::string> rings;
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("io_uring") != std::string::npos) rings.push_back(line);
+  }
+  return rings;
+}
+
 }  // namespace sluice::host

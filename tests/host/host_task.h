@@ -63,5 +63,7 @@ std::string thread_name(int thread);
 // Threads of the calling process other than the main one and the virtual amdgpu's engines (names
 // "vamdgpu...").
 std::vector<int> extra_threads();
+// Maps of io_uring's rings in the calling process, as /proc/self/maps has them.
+std::vector<std::string> mapped_rings();
 
 }  // namespace sluice::host
