@@ -28,21 +28,6 @@ constexpr std::uint32_t kEnoughSlots = 8;  // of a lane whose share was not chos
 constexpr std::size_t kLongestConfigFile = 64 * kKiB;
 constexpr std::uint64_t kLongestFenceTimeout = 3600;  // seconds
 
-constexpr const char* kSettingNames[] = {
-    "KFD_CACHES_COUNT_CHECK", "KFD_CAPABILITY_CHECK", "KFD_FW_VER_CHECK",
-    "KFD_MAX_BUFFER_SIZE",    "KFD_NUMA_CHECK",       "KFD_NUM_GWS_CHECK",
-    "KFD_SDMA_FW_VER_CHECK",  "KFD_VRAM_SIZE_CHECK",  "SLUICE_CHECKSUM",
-    "SLUICE_CHUNK_SIZE",      "SLUICE_FENCE_TIMEOUT", "SLUICE_IO_MODE",
-    "SLUICE_PARALLEL",        "SLUICE_REUSE",         "SLUICE_STAGING_SIZE",
-    "SLUICE_STATS",           "SLUICE_SYNC",          "SLUICE_TRACE",
-    "SLUICE_ZERO_HOLES",
-};
-
-bool is_setting(const std::string& name) {
-  return std::any_of(std::begin(kSettingNames), std::end(kSettingNames),
-                     [&](const char* known) { return name == known; });
-}
-
 std::string lower(std::string_view text) {
   std::string out(text);
   std::transform(out.begin(), out.end(), out.begin(),
@@ -112,6 +97,10 @@ std::string_view trimmed(std::string_view text) {
 
 std::map<std::string, std::string> parse_file(std::string_view text, const char* file, LogLines& lines) {
   std::map<std::string, std::string> settings;
+  const std::set<std::string> known = setting_names();
+  const auto complain_of_line = [&](unsigned number, const std::string& fault) {
+    lines.push_back({Level::Warning, std::string(file) + " line " + std::to_string(number) + fault});
+  };
   for (unsigned number = 1; !text.empty(); ++number) {
     const std::size_t newline = text.find('\n');
     const std::string_view line = trimmed(text.substr(0, newline));
@@ -120,16 +109,12 @@ std::map<std::string, std::string> parse_file(std::string_view text, const char*
     const std::size_t equals = line.find('=');
     const std::string name(trimmed(line.substr(0, equals)));
     if (equals == std::string_view::npos || name.empty()) {
-      lines.push_back(
-          {Level::Warning, std::string(file) + " line " + std::to_string(number) + " is not NAME=value"});
-      continue;
+      complain_of_line(number, " is not NAME=value");
+    } else if (!known.contains(name)) {
+      complain_of_line(number, ": there is no setting " + name + "; it is ignored");
+    } else {
+      settings[name] = trimmed(line.substr(equals + 1));
     }
-    if (!is_setting(name)) {
-      lines.push_back({Level::Warning, std::string(file) + " line " + std::to_string(number) + ": " + name +
-                                           " is no setting (docs/configuration.md has all names)"});
-      continue;
-    }
-    settings[name] = trimmed(line.substr(equals + 1));
   }
   return settings;
 }
@@ -162,10 +147,6 @@ Result<std::string> read_file(const std::string& file) {
 }
 
 }  // namespace
-
-std::span<const char* const> setting_names() {
-  return kSettingNames;
-}
 
 std::optional<std::uint64_t> parse_bytes(std::string_view text) {
   std::uint64_t number = 0;
@@ -244,6 +225,18 @@ Config parse_config(const Lookup& lookup, LogLines& lines) {
   config.match_rules = match.rules;
   for (std::string& warning : match.warnings) lines.push_back({Level::Warning, std::move(warning)});
   return config;
+}
+
+std::set<std::string> setting_names() {
+  std::set<std::string> names;
+  LogLines none;
+  (void)parse_config(
+      [&](const char* name) -> std::optional<std::string> {
+        names.emplace(name);
+        return std::nullopt;
+      },
+      none);
+  return names;
 }
 
 Lookup environment_and_file(const char* file, LogLines& lines) {

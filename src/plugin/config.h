@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
-#include <span>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -48,9 +48,6 @@ struct Config {
   Config shared_by(unsigned lanes) const;
 };
 
-// The names of all of them.
-std::span<const char* const> setting_names();
-
 // "4096", "512K", "64M", "2G" (also lower case) as bytes. Nothing for anything else or what overflows.
 std::optional<std::uint64_t> parse_bytes(std::string_view text);
 
@@ -60,8 +57,12 @@ using Lookup = std::function<std::optional<std::string>(const char* name)>;
 // Turns settings into a Config; complaints go to `lines`.
 Config parse_config(const Lookup& lookup, LogLines& lines);
 
+// The names of all settings: what parse_config() looks up.
+std::set<std::string> setting_names();
+
 // Lookup over the process' environment and `file` (lines NAME=value, # comments). A file that is
-// unreadable, longer than 64 KiB, another user's but not root's, or that others can write, is a warning.
+// unreadable, longer than 64 KiB, another user's but not root's, or that others can write, is a warning, and
+// so is a name that is no setting: the file, unlike the environment, is for nobody else.
 Lookup environment_and_file(const char* file, LogLines& lines);
 
 }  // namespace sluice::plugin

@@ -7,7 +7,9 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <fstream>
 #include <map>
+#include <regex>
 #include <set>
 #include <string>
 
@@ -159,27 +161,16 @@ TEST(ConfigFile, HoldsTheSameNamesAndYieldsToTheEnvironment) {
 
 TEST(ConfigFile, ANameThatIsNoSettingIsSaid) {
   const test::TempDir dir;
-  const std::string text = "SLUICE_CHEKSUM=off\nSLUICE_SYNC=off\n";
-  dir.write("sluice.conf", test::Bytes(reinterpret_cast<const std::byte*>(text.data()),
-                                       reinterpret_cast<const std::byte*>(text.data() + text.size())));
+  const std::string path =
+      make_config_file(dir, "SLUICE_SYNC=off\nSLUICE_CHEKSUM=off\nsluice_sync=on\nKFD_NUMA_CHECK=0\n");
   LogLines lines;
-  const Lookup lookup = environment_and_file((dir.path() + "/sluice.conf").c_str(), lines);
+  const Lookup lookup = environment_and_file(path.c_str(), lines);
   EXPECT_EQ(lookup("SLUICE_SYNC"), "off");
-  ASSERT_EQ(lines.size(), 1U);
-  EXPECT_NE(lines[0].text.find("line 1: SLUICE_CHEKSUM is no setting"), std::string::npos) << lines[0].text;
-}
-
-TEST(ConfigFile, KnowsAllNamesThatAreAskedFor) {
-  std::set<std::string> asked;
-  LogLines lines;
-  (void)parse_config(
-      [&](const char* name) -> std::optional<std::string> {
-        asked.insert(name);
-        return std::nullopt;
-      },
-      lines);
-  const auto names = setting_names();
-  EXPECT_EQ(std::set<std::string>(names.begin(), names.end()), asked);
+  EXPECT_EQ(lookup("KFD_NUMA_CHECK"), "0");
+  EXPECT_EQ(lookup("SLUICE_CHEKSUM"), std::nullopt);
+  ASSERT_EQ(lines.size(), 2U);
+  EXPECT_NE(lines[0].text.find("line 2: there is no setting SLUICE_CHEKSUM"), std::string::npos);
+  EXPECT_NE(lines[1].text.find("line 3: there is no setting sluice_sync"), std::string::npos);
 }
 
 TEST(ConfigFile, MissingIsFineOverlongIsIgnored) {
@@ -221,6 +212,22 @@ TEST(ConfigFile, AFifoIsNotWaitedFor) {
   LogLines lines;
   (void)environment_and_file(path.c_str(), lines);
   EXPECT_EQ(lines.size(), 1U);
+}
+
+// What users read names every setting, and none that there is not.
+TEST(SettingNames, AreThoseOfTheDocsAndOfTheManual) {
+  const std::set<std::string> names = setting_names();
+  EXPECT_TRUE(names.contains("SLUICE_SYNC") && names.contains("KFD_NUMA_CHECK"));
+  const std::regex setting("(SLUICE|KFD)(_[A-Z]+)+");
+  for (const char* page : {"docs/configuration.md", "man/sluice.conf.5"}) {
+    std::ifstream file(std::string(SOURCE_ROOT "/") + page);
+    ASSERT_TRUE(file) << page;
+    const std::string text(std::istreambuf_iterator<char>(file), {});
+    std::set<std::string> named;
+    for (std::sregex_iterator match(text.begin(), text.end(), setting), end; match != end; ++match)
+      named.insert(match->str());
+    EXPECT_EQ(named, names) << page;
+  }
 }
 
 }  // namespace
