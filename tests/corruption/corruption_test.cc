@@ -3,9 +3,8 @@
 // memory, and named; or it changes nothing of what is restored. Restores and `sluice verify` agree.
 // Directories that are whole raise no alarm.
 //
-//   SLUICE_CORRUPTION_SEEDS=n    cases (100 000)
-//   SLUICE_CORRUPTION_SEED=n     this case alone, to replay a failure
-//   SLUICE_CORRUPTION_CLEAN=n    GB of clean traffic (1000)
+//   SLUICE_SEEDS, SLUICE_SEED    support/seeds.h
+//   SLUICE_CLEAN_GB=n            GB of clean traffic (4)
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -29,6 +28,7 @@
 #include "pipeline/file_set.h"
 #include "pipeline/pipeline.h"
 #include "pipeline/units.h"
+#include "support/seeds.h"
 #include "support/temp_dir.h"
 
 namespace sluice::corruption_test {
@@ -41,11 +41,6 @@ using test::Rng;
 constexpr std::uint64_t kCasesPerWorld = 50;
 constexpr std::uint64_t kMostChunkBytes = 128 * kKiB;
 constexpr std::uint32_t kSlots = 3;
-
-std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
-  const char* const text = std::getenv(variable);
-  return text != nullptr ? std::strtoull(text, nullptr, 10) : otherwise;
-}
 
 std::string memory_directory() {
   return ::access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "";
@@ -239,18 +234,16 @@ class World {
 
 TEST(Corruption, IsFoundAndNamedOrHasNoEffect) {
   const LaneKit kit(kMostChunkBytes, kSlots);
-  const char* const replay = std::getenv("SLUICE_CORRUPTION_SEED");
-  const std::uint64_t first = replay != nullptr ? number_from("SLUICE_CORRUPTION_SEED", 0) : 0;
-  const std::uint64_t count = replay != nullptr ? 1 : number_from("SLUICE_CORRUPTION_SEEDS", 100'000);
+  const test::Seeds seeds = test::seeds_of_test(5'000);
   Totals totals;
   std::optional<World> world;
-  for (std::uint64_t seed = first; seed < first + count; ++seed) {
+  for (std::uint64_t seed = seeds.first; seed < seeds.first + seeds.count; ++seed) {
     if (!world || seed % kCasesPerWorld == 0) {
       if (world) world->expect_clean(totals);
       world.emplace(seed / kCasesPerWorld, kit);
       world->expect_clean(totals);
     }
-    SCOPED_TRACE("replay with SLUICE_CORRUPTION_SEED=" + std::to_string(seed));
+    SCOPED_TRACE(test::replay_with(seed));
     world->run(seed, totals);
     if (HasFatalFailure()) return;
   }
@@ -266,16 +259,16 @@ TEST(Corruption, IsFoundAndNamedOrHasNoEffect) {
   for (const auto& [why, cases] : totals.why_without_effect)
     std::printf("  without effect, %s: %llu\n", why.c_str(), static_cast<unsigned long long>(cases));
   std::printf(
-      "corruption: %llu cases, %llu found, %llu named, %llu without effect, %llu false alarms, "
+      "shown: corruption: %llu cases, %llu found, %llu named, %llu without effect, %llu false alarms, "
       "clean traffic %llu bytes\n",
       static_cast<unsigned long long>(totals.cases), static_cast<unsigned long long>(totals.found),
       static_cast<unsigned long long>(totals.named), static_cast<unsigned long long>(without_effect),
       static_cast<unsigned long long>(totals.false_alarms),
       static_cast<unsigned long long>(totals.clean_bytes));
-  EXPECT_EQ(totals.cases, count);
+  EXPECT_EQ(totals.cases, seeds.count);
   EXPECT_EQ(totals.found + without_effect, totals.cases);
   EXPECT_EQ(totals.named, totals.found);
-  if (count < 2000) return;
+  if (seeds.count < 2000) return;
   EXPECT_EQ(totals.kinds.size(), damage_kinds().size() + kLies.size()) << "a kind of damage never came";
   EXPECT_GT(totals.found, totals.cases / 2) << "the damage does not reach the readers";
 }
@@ -301,7 +294,7 @@ class Ghost final : public Stage {
 TEST(Corruption, CleanTrafficRaisesNoAlarm) {
   constexpr std::uint64_t kChunk = 4 * kMiB;
   constexpr std::uint64_t kGb = 1'000'000'000;
-  const std::uint64_t wanted = number_from("SLUICE_CORRUPTION_CLEAN", 1000) * kGb;
+  const std::uint64_t wanted = test::number_from("SLUICE_CLEAN_GB", 4) * kGb;
   Rng rng(1);
   BoList bos{Bytes(60 * kMiB), Bytes(3 * kMiB), Bytes(4096), Bytes(80 * kMiB + 4096)};
   for (Bytes& bo : bos) rng.fill(bo);
@@ -334,7 +327,7 @@ TEST(Corruption, CleanTrafficRaisesNoAlarm) {
     ASSERT_TRUE(stats.ok()) << stats.error().what;
     bytes += stats->bytes;
   }
-  std::printf("clean traffic: %llu bytes, %llu false alarms\n", static_cast<unsigned long long>(bytes),
+  std::printf("shown: clean traffic: %llu bytes, %llu false alarms\n", static_cast<unsigned long long>(bytes),
               static_cast<unsigned long long>(alarms));
 }
 

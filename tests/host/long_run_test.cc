@@ -4,7 +4,7 @@
 // times, so each process but the first was restored.
 //
 //   SLUICE_CYCLES=n     dumps and restores (8)
-//   SLUICE_SIM_SEED=n   another choice of jobs (1)
+//   SLUICE_SEED=n       another choice of jobs
 #include <sched.h>
 
 #include <cstdio>
@@ -13,6 +13,7 @@
 
 #include "plugin_test.h"
 #include "support/rng.h"
+#include "support/seeds.h"
 
 namespace sluice::host_test {
 namespace {
@@ -23,11 +24,6 @@ constexpr std::uint64_t kMostCyclesOfAJob = 20;
 // dumped.
 constexpr std::size_t kSlackMaps = 16;
 constexpr std::uint64_t kSlackKib = 8192;
-
-std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
-  const char* const text = std::getenv(variable);
-  return text != nullptr ? std::strtoull(text, nullptr, 10) : otherwise;
-}
 
 // What a process holds on to.
 struct Footprint {
@@ -86,8 +82,8 @@ class LongRunTest : public PluginTest {
 };
 
 TEST_F(LongRunTest, NothingIsLostAndNothingGrows) {
-  const std::uint64_t cycles = number_from("SLUICE_CYCLES", 8);
-  test::Rng rng(number_from("SLUICE_SIM_SEED", 1));
+  const std::uint64_t cycles = test::number_from("SLUICE_CYCLES", 8);
+  test::Rng rng(test::seeds_of_test(1).first);
   std::uint64_t jobs = 0;
   for (std::uint64_t cycle = 0; cycle < cycles; ++jobs) {
     const Strings job = random_job(rng);

@@ -3,7 +3,7 @@
 // does to the disk is recorded. After every step the power fails in several ways: what the directory can have
 // then is read as a restore does. It is the older checkpoint or the newer one, whole, or it is refused.
 //
-//   SLUICE_POWERCUT_SEEDS=n   ways that the power fails by chance, after each step and of each kind (20)
+//   SLUICE_CUTS=n   ways that the power fails by chance, after each step and of each kind (20)
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -24,6 +24,7 @@
 #include "plugin_test.h"
 #include "support/memory_copy.h"
 #include "support/rng.h"
+#include "support/seeds.h"
 #include "support/temp_dir.h"
 
 namespace sluice::host_test {
@@ -37,8 +38,7 @@ using test::Rng;
 constexpr std::uint64_t kChunkBytes = 4 * kMiB;
 
 std::uint64_t seeds() {
-  const char* const text = std::getenv("SLUICE_POWERCUT_SEEDS");
-  return text != nullptr ? std::strtoull(text, nullptr, 10) : 20;
+  return test::number_from("SLUICE_CUTS", 20);
 }
 
 // The environment of hosts that are recorded while it lives.
@@ -165,7 +165,8 @@ class PowerCutTest : public PluginTest {
 
   void tell(const char* what, const Counts& counts) const {
     std::printf(
-        "power cut, criu %s, %s: %llu steps, %llu states, %llu the newer, %llu the older, %llu refused\n",
+        "shown: power cut, criu %s, %s: %llu steps, %llu states, %llu the newer, %llu the older, %llu "
+        "refused\n",
         GetParam().name, what, static_cast<unsigned long long>(counts.steps),
         static_cast<unsigned long long>(counts.states), static_cast<unsigned long long>(counts.newer),
         static_cast<unsigned long long>(counts.older), static_cast<unsigned long long>(counts.refused));

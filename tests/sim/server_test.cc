@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // The real content server and the real tasks' end of it, over simulated processes and sockets: one seed is
-// one run (seeds.h). CRIU's main process, up to four tasks with up to two open files each; late and missing
-// servers, peers that stall for longer than anybody waits, full sockets, a call that fails, descriptors that
-// get lost, a process that is killed between any two calls.
+// one run (support/seeds.h). CRIU's main process, up to four tasks with up to two open files each; late and
+// missing servers, peers that stall for longer than anybody waits, full sockets, a call that fails,
+// descriptors that get lost, a process that is killed between any two calls.
 //
 // Checked in every run: nobody waits for ever; a file's BOs have one writer, the server or their task, never
 // both, and none only where one of the two is dead; the server's join tells of contents that failed, and of
@@ -13,8 +13,8 @@
 #include <optional>
 
 #include "plugin/content_server.h"
-#include "sim/seeds.h"
 #include "sim/sim_contents.h"
+#include "support/seeds.h"
 
 namespace sluice::sim {
 namespace {
@@ -137,7 +137,7 @@ struct Totals {
 };
 
 void run_seed(std::uint64_t seed, Totals& totals) {
-  announce_seed(seed);
+  test::announce_seed(seed);
   Case one(seed);
   set_contents(&one.contents);
   Outcome outcome;
@@ -178,9 +178,9 @@ void run_seed(std::uint64_t seed, Totals& totals) {
 
 TEST(Simulation, ContentServerAndTasks) {
   Totals totals;
-  const Seeds seeds = seeds_of_test(5'000);
+  const test::Seeds seeds = test::seeds_of_test(5'000);
   for (std::uint64_t seed = seeds.first; seed < seeds.first + seeds.count; ++seed) {
-    SCOPED_TRACE("replay with SLUICE_SIM_SEED=" + std::to_string(seed));
+    SCOPED_TRACE(test::replay_with(seed));
     run_seed(seed, totals);
     if (HasFatalFailure()) return;
   }

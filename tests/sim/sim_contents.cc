@@ -6,7 +6,7 @@
 #include "pipeline/lane.h"
 #include "plugin/contents.h"
 #include "plugin/criu_host.h"
-#include "sim/seeds.h"
+#include "support/seeds.h"
 
 namespace sluice::sim {
 namespace {
@@ -88,11 +88,11 @@ Result<std::unique_ptr<ContentsJob>> ContentsJob::restore(int image_dir, int id,
 
 void ContentsJob::begin() {
   begun_ = true;
-  if (!sim::contents().begun.insert(id_).second) sim::fail("the contents of a file began twice");
+  if (!sim::contents().begun.insert(id_).second) test::fail("the contents of a file began twice");
 }
 
 Result<void> ContentsJob::wait(const std::function<void(const std::string&)>&) {
-  if (!begun_) sim::fail("the server waits for contents that it has not begun");
+  if (!begun_) test::fail("the server waits for contents that it has not begun");
   sim::SimProcesses::current()->pause();
   if (cancelled_) return Error{ECANCELED, "cancelled"};
   if (!sim::contents().plans[id_].fails) return {};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "sim/sim_processes.h"
+#include "support/seeds.h"
 
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -11,8 +12,6 @@
 #include <cstring>
 #include <deque>
 #include <utility>
-
-#include "sim/seeds.h"
 
 namespace sluice::sim {
 namespace {
@@ -132,8 +131,8 @@ void SimProcesses::run() {
       if (due < when) next = thread.get(), when = due;
     }
     if (all_ended) return;
-    if (next == nullptr) fail("everybody waits for ever");
-    if (++steps_ > kMostSteps) fail("no end in sight");
+    if (next == nullptr) test::fail("everybody waits for ever");
+    if (++steps_ > kMostSteps) test::fail("no end in sight");
     now_ns_ = std::max(now_ns_, when);
     next->timed_out = !next->due_ns || *next->due_ns > next->deadline_ns;
     if (steps_ >= chances_.death_step && !std::exchange(died_, true)) {
@@ -322,7 +321,7 @@ long receive_into(SimProcesses& processes, int fd, msghdr* message) {
   if (received.fds.empty()) {
     message->msg_controllen = 0;
   } else {
-    if (message->msg_controllen < CMSG_SPACE(fd_bytes)) fail("no room for descriptors");
+    if (message->msg_controllen < CMSG_SPACE(fd_bytes)) test::fail("no room for descriptors");
     cmsghdr* const header = CMSG_FIRSTHDR(message);
     header->cmsg_level = SOL_SOCKET;
     header->cmsg_type = SCM_RIGHTS;

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "pipeline/units.h"
-#include "sim/seeds.h"
+#include "support/seeds.h"
 
 namespace sluice::sim {
 namespace {
@@ -24,7 +24,7 @@ int SimReactor::buffered(int fd) {
   if (!own) {
     const std::string path = "/proc/self/fd/" + std::to_string(fd);
     own = UniqueFd(::open(path.c_str(), (::fcntl(fd, F_GETFL) & O_ACCMODE) | O_CLOEXEC));
-    if (!own) fail("cannot open the file behind a descriptor");
+    if (!own) test::fail("cannot open the file behind a descriptor");
   }
   return own.get();
 }
@@ -33,12 +33,12 @@ void SimReactor::check_alignment(int fd, const void* data, std::size_t bytes, st
   if (offset == kStream || (::fcntl(fd, F_GETFL) & O_DIRECT) == 0) return;
   if (!is_aligned(reinterpret_cast<std::uintptr_t>(data), kDirectAlignment) ||
       !is_aligned(bytes, kDirectAlignment) || !is_aligned(offset, kDirectAlignment)) {
-    fail("direct I/O that is not aligned");
+    test::fail("direct I/O that is not aligned");
   }
 }
 
 void SimReactor::start(Pending pending, std::uint64_t latency_ns) {
-  if (pending.op->in_flight) fail("an Op was started twice");
+  if (pending.op->in_flight) test::fail("an Op was started twice");
   pending.op->in_flight = true;
   ++in_flight_;
   pending.due_ns = now_ns_ + latency_ns;
@@ -114,14 +114,14 @@ std::int32_t SimReactor::carry_out(const Pending& pending) {
     return static_cast<std::int32_t>(::pread(buffered(pending.fd), pending.data, bytes, offset));
   }
   if (sum_of(std::span<const std::byte>(pending.data, pending.bytes)) != pending.sum) {
-    fail("a buffer changed while it was being written");
+    test::fail("a buffer changed while it was being written");
   }
   if (stream) {
     const ssize_t taken = ::write(pending.fd, pending.data, bytes);
     return taken < 0 ? -errno : static_cast<std::int32_t>(taken);
   }
   if (::pwrite(buffered(pending.fd), pending.data, bytes, offset) != static_cast<ssize_t>(bytes)) {
-    fail("the file could not be written");
+    test::fail("the file could not be written");
   }
   const std::size_t end = static_cast<std::size_t>(pending.offset) + bytes;
   if (written_.size() < end) written_.resize(end);
@@ -130,7 +130,7 @@ std::int32_t SimReactor::carry_out(const Pending& pending) {
 }
 
 Result<std::size_t> SimReactor::wait(std::span<Completion> out) {
-  if (pending_.empty()) fail("the loop waits with nothing in flight");
+  if (pending_.empty()) test::fail("the loop waits with nothing in flight");
   if (on_step) on_step();
   if (broke_ || steps_++ == faults_.break_wait) {
     broke_ = true;

@@ -10,7 +10,7 @@
 //
 // It checks: a buffer is not changed while a write is under way; wait() is never called with nothing in
 // flight; an Op is started once at a time; direct I/O is aligned; no byte is written that nobody asked for.
-// What fails ends the process through fail() (seeds.h), which prints the seed. Thread-bound.
+// What fails ends the process through test::fail() (support/seeds.h), which prints the seed. Thread-bound.
 #pragma once
 
 #include <array>
@@ -23,6 +23,7 @@
 #include "pipeline/reactor.h"
 #include "pipeline/unique_fd.h"
 #include "support/rng.h"
+#include "support/seeds.h"
 
 namespace sluice::sim {
 

@@ -11,13 +11,13 @@
 #include <cstring>
 
 #include "pipeline/units.h"
-#include "sim/seeds.h"
+#include "support/seeds.h"
 
 namespace sluice::sim {
 
 Result<Submit> SimCopy::submit(Slot& slot) {
   if (running_ == options_.depth) return Submit::Busy;
-  if (slot.chunk.index == options_.bad_chunk) fail("a corrupt chunk came to the copy stage");
+  if (slot.chunk.index == options_.bad_chunk) test::fail("a corrupt chunk came to the copy stage");
   ++running_;
   if (direction_ == Direction::Dump) std::memset(slot.buffer.data(), 0xdb, slot.buffer.size());
   slot.failed_result = 0;

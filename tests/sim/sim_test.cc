@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The real loop, checksum stage, file stages and pipe stage over the simulated reactor and copy engine: one
-// seed is one run (seeds.h).
+// seed is one run (support/seeds.h).
 //
 // Checked in every run: the invariants before every wait; each byte of the file written exactly once, bytes
 // of holes never (direct I/O may write the bytes before a resumed boundary twice); the file equals the serial
@@ -26,9 +26,9 @@
 #include "pipeline/pipe_store.h"
 #include "pipeline/pipeline.h"
 #include "pipeline/units.h"
-#include "sim/seeds.h"
 #include "sim/sim_reactor.h"
 #include "sim/sim_stages.h"
+#include "support/seeds.h"
 #include "support/temp_dir.h"
 
 namespace sluice::sim {
@@ -218,7 +218,7 @@ struct Totals {
 };
 
 void run_seed(World& world, std::uint64_t seed, Direction direction, Totals& totals) {
-  announce_seed(seed);
+  test::announce_seed(seed);
   Case one(seed, direction);
   const ImageLayout layout = std::move(ImageLayout::make(test::sizes_of(one.bos), one.chunk_bytes)).value();
   ASSERT_EQ(layout.file_bytes(), one.file.size());
@@ -339,9 +339,9 @@ void run_all(Direction direction) {
   (void)::signal(SIGPIPE, SIG_IGN);
   World world;
   Totals totals;
-  const Seeds seeds = seeds_of_test(10'000);
+  const test::Seeds seeds = test::seeds_of_test(10'000);
   for (std::uint64_t seed = seeds.first; seed < seeds.first + seeds.count; ++seed) {
-    SCOPED_TRACE("replay with SLUICE_SIM_SEED=" + std::to_string(seed));
+    SCOPED_TRACE(test::replay_with(seed));
     run_seed(world, seed, direction, totals);
     if (::testing::Test::HasFatalFailure()) return;
   }

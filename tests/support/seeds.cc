@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "sim/seeds.h"
+#include "support/seeds.h"
 
 #include <signal.h>
 #include <unistd.h>
@@ -9,7 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-namespace sluice::sim {
+namespace sluice::test {
 namespace {
 
 volatile std::uint64_t current_seed = 0;
@@ -17,18 +17,25 @@ volatile std::uint64_t current_seed = 0;
 void on_abort(int) {
   std::array<char, 80> line{};
   const int length =
-      std::snprintf(line.data(), line.size(), "replay with SLUICE_SIM_SEED=%" PRIu64 "\n", current_seed);
+      std::snprintf(line.data(), line.size(), "replay with SLUICE_SEED=%" PRIu64 "\n", current_seed);
   const ssize_t ignored = ::write(STDERR_FILENO, line.data(), static_cast<std::size_t>(length));
   (void)ignored;
 }
 
 }  // namespace
 
+std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
+  const char* const text = std::getenv(variable);
+  return text != nullptr ? std::strtoull(text, nullptr, 10) : otherwise;
+}
+
 Seeds seeds_of_test(std::uint64_t usual_count) {
-  if (const char* const one = std::getenv("SLUICE_SIM_SEED"))
-    return {std::strtoull(one, nullptr, 10), 1, true};
-  const char* const count = std::getenv("SLUICE_SIM_SEEDS");
-  return {0, count != nullptr ? std::strtoull(count, nullptr, 10) : usual_count, false};
+  if (std::getenv("SLUICE_SEED") != nullptr) return {number_from("SLUICE_SEED", 0), 1, true};
+  return {0, number_from("SLUICE_SEEDS", usual_count), false};
+}
+
+std::string replay_with(std::uint64_t seed) {
+  return "replay with SLUICE_SEED=" + std::to_string(seed);
 }
 
 void announce_seed(std::uint64_t seed) {
@@ -43,8 +50,8 @@ void announce_seed(std::uint64_t seed) {
 }
 
 void fail(const char* what) {
-  std::fprintf(stderr, "simulation: %s\n", what);
+  std::fprintf(stderr, "%s\n", what);
   std::abort();
 }
 
-}  // namespace sluice::sim
+}  // namespace sluice::test

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: MIT
+// Tests that go by seeds: one seed is one case, and what fails names it. How much they do is set from
+// outside.
+//
+//   SLUICE_SEEDS=n  that many seeds (by default what the test says)
+//   SLUICE_SEED=n   this seed alone, to replay a failure
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace sluice::test {
+
+// An environment variable as a number, else `otherwise`.
+std::uint64_t number_from(const char* variable, std::uint64_t otherwise);
+
+// The seeds of a test: [first, first + count).
+struct Seeds {
+  std::uint64_t first = 0;
+  std::uint64_t count = 0;
+  bool replay = false;  // one alone: it shows nothing of how often things happen
+};
+Seeds seeds_of_test(std::uint64_t usual_count);
+
+// For SCOPED_TRACE: how to see this case again.
+std::string replay_with(std::uint64_t seed);
+
+// The seed of the case under way. Printed by fail() and, on SIGABRT (an assert of the code under test), by
+// the handler that this installs.
+void announce_seed(std::uint64_t seed);
+[[noreturn]] void fail(const char* what);
+
+}  // namespace sluice::test
