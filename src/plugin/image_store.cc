@@ -135,6 +135,10 @@ Result<std::vector<std::string>> render_images() {
   return streaming() ? images_like(kRenderPrefix) : list_render_images(image_dir_fd());
 }
 
+Result<std::vector<std::string>> dmabuf_images() {
+  return streaming() ? std::vector<std::string>() : list_dmabuf_images(image_dir_fd());
+}
+
 Result<void> save_index(const std::vector<std::string>& images,
                         const std::map<std::uint32_t, std::vector<PluginMap>>& maps) {
   std::vector<std::string> names = images;

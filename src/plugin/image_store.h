@@ -37,6 +37,8 @@ Result<void> sync_images();
 // upstream's plugin makes it: then no image is known before somebody asks for it.
 Result<std::vector<std::string>> kfd_images();
 Result<std::vector<std::string>> render_images();
+// The same of dma-bufs' images, which no stream's index names.
+Result<std::vector<std::string>> dmabuf_images();
 
 // ---- streams only
 

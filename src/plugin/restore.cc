@@ -155,6 +155,13 @@ Result<void> Restorer::survey_images() {
       ++files.others;
     }
   }
+  const auto dmabuf_names = dmabuf_images();
+  if (!dmabuf_names) return {};
+  for (const std::string& name : *dmabuf_names) {
+    const auto payload = load_image(name);
+    const auto image = payload ? unpack_dmabuf_image(*payload, name) : Result<DmaBufImage>(payload.error());
+    if (image) SLUICE_TRY(same_dump_.add(name, image->dump_id));
+  }
   return {};
 }
 

@@ -236,18 +236,15 @@ Places missing_file(const Victim& victim, Rng& rng) {
 
 // Metadata of an older dump under a number that this one has not used.
 Places left_over_metadata(const Victim& victim, Rng& rng) {
-  static constexpr std::array<std::pair<const char*, const char*>, 3> kNames{
-      {{"amdgpu-kfd-1.img", "amdgpu-kfd-7.img"},
-       {"amdgpu-renderD-2.img", "amdgpu-renderD-7.img"},
-       {"amdgpu-dmabuf_3.img", "amdgpu-dmabuf_7.img"}}};
-  const auto& [from, to] = kNames[rng.between(0, kNames.size() - 1)];
-  const auto file = victim.older.files().find(from);
-  if (file == victim.older.files().end()) return {};
-  const UniqueFd fd(::openat(victim.dir_fd, to, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  check(fd && ::write(fd.get(), file->second.bytes.data(), file->second.bytes.size()) ==
-                  static_cast<ssize_t>(file->second.bytes.size()),
-        to);
-  return {{to}};
+  static constexpr std::array<const char*, 3> kPrefixes{"amdgpu-kfd-", "amdgpu-renderD-", "amdgpu-dmabuf_"};
+  const std::string prefix = kPrefixes[rng.between(0, kPrefixes.size() - 1)];
+  const auto file = victim.older.files().lower_bound(prefix);
+  if (file == victim.older.files().end() || !file->first.starts_with(prefix)) return {};
+  const std::string left = prefix + "77.img";
+  const UniqueFd fd(::openat(victim.dir_fd, left.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  const Bytes& bytes = file->second.bytes;
+  check(fd && ::write(fd.get(), bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size()), left);
+  return {{left}};
 }
 
 // What a copy tool does that knows no holes.

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: MIT
+// Damaged image directories, by seed, before the shipped plugin: it refuses what the trial restore of
+// tests/corruption refuses, names the damage, resumes nothing and keeps nothing; all else it restores whole.
+//
+//   SLUICE_DAMAGE_SEEDS=n   cases for each version of the host (100)
+//   SLUICE_DAMAGE_SEED=n    this case alone
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <optional>
+#include <sstream>
+#include <string>
+
+#include "corruption/damage.h"
+#include "corruption/judge.h"
+#include "corruption/trial_restore.h"
+#include "plugin_test.h"
+
+namespace sluice::host_test {
+namespace {
+
+using corruption_test::Damage;
+using corruption_test::DirectoryCopy;
+using corruption_test::KnownCheckpoint;
+using corruption_test::LaneKit;
+using corruption_test::TrialRestore;
+using test::Rng;
+
+constexpr std::uint64_t kChunkBytes = 4 * kMiB;
+
+std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
+  const char* const text = std::getenv(variable);
+  return text != nullptr ? std::strtoull(text, nullptr, 10) : otherwise;
+}
+
+class DamageTest : public PluginTest {
+ protected:
+  DamageTest() : kit_(kChunkBytes, 2) {}
+
+  // Two dumps, one over the other, of two processes with the same BOs.
+  void make_images() {
+    for (const char* const seed : {"1", "2"}) {
+      const std::string ready = scene_.start_subject(
+          {"--vram", "1M", "--gtt", "256K", "--no-queues", "--share", "gem", "--share-fd", "--seed", seed});
+      ASSERT_TRUE(ready.starts_with("ready")) << ready;
+      ASSERT_EQ(scene_.dump(version(), {"--leave-running"}), 0) << scene_.log();
+      older_ = std::move(now_);
+      older_known_ = std::move(known_);
+      directory_.reset(::open(scene_.images().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+      now_.emplace(directory_.get());
+      known_ = corruption_test::read_known(directory_.get());
+    }
+    EXPECT_EQ(heard("quit"), "ok quit");
+    scene_.wait_until_subject_is_gone();
+    (void)scene_.log();
+  }
+
+  void run(std::uint64_t seed) {
+    Rng rng(seed);
+    const Damage damage = corruption_test::do_damage({directory_.get(), *now_, *older_}, rng);
+    SCOPED_TRACE(damage.kind + (damage.places.empty() ? std::string() : ", " + damage.places[0].file));
+    const TrialRestore trial = corruption_test::trial_restore(directory_.get(), {&known_, &older_known_},
+                                                              kChunkBytes, kit_, *kit_.reactor);
+    scene_.control().clear_trace();
+    const int status = scene_.restore(version());
+    const std::string log = scene_.log();
+    if (trial.errors.empty()) {
+      ++restored_;
+      ASSERT_EQ(status, 0) << log;
+      // All of the older dump's images beside CRIU's newer ones: that these differ only CRIU could know.
+      if (trial.became == &known_) {
+        EXPECT_TRUE(heard("check").starts_with("ok check")) << last_;
+      }
+      EXPECT_EQ(heard("quit"), "ok quit");
+      scene_.wait_until_subject_is_gone();
+    } else {
+      ++refused_;
+      ASSERT_EQ(status, 1) << "restored in spite of: " << trial.errors[0].what;
+      expect_not_resumed();
+      // Of an image that is missing only CRIU knows.
+      EXPECT_TRUE(trial.errors[0].err == ENOENT || names(log, damage)) << log;
+    }
+    for (const corruption_test::Place& place : damage.places) now_->put_back(directory_.get(), place.file);
+  }
+
+  // A line does.
+  bool names(const std::string& log, const Damage& damage) const {
+    std::istringstream lines(log);
+    for (std::string line; std::getline(lines, line);) {
+      if (corruption_test::names_damage(Error{EBADMSG, line}, damage.places, known_)) return true;
+    }
+    return false;
+  }
+
+  LaneKit kit_;
+  UniqueFd directory_;
+  std::optional<DirectoryCopy> older_, now_;
+  KnownCheckpoint older_known_, known_;
+  std::uint64_t refused_ = 0, restored_ = 0;
+};
+
+TEST_P(DamageTest, IsRefusedAndNamedOrHasNoEffect) {
+  ASSERT_NO_FATAL_FAILURE(make_images());
+  const char* const replay = std::getenv("SLUICE_DAMAGE_SEED");
+  const std::uint64_t first = replay != nullptr ? number_from("SLUICE_DAMAGE_SEED", 0) : 0;
+  const std::uint64_t count = replay != nullptr ? 1 : number_from("SLUICE_DAMAGE_SEEDS", 100);
+  for (std::uint64_t seed = first; seed < first + count; ++seed) {
+    SCOPED_TRACE("replay with SLUICE_DAMAGE_SEED=" + std::to_string(seed));
+    run(seed);
+    if (HasFailure()) return;
+  }
+  std::printf("damage, criu %s: %llu cases, %llu refused and named, %llu restored whole\n", GetParam().name,
+              static_cast<unsigned long long>(count), static_cast<unsigned long long>(refused_),
+              static_cast<unsigned long long>(restored_));
+}
+
+INSTANTIATE_TEST_SUITE_P(Versions, DamageTest, ::testing::ValuesIn(kVersions), name_of_version);
+
+}  // namespace
+}  // namespace sluice::host_test
