@@ -66,7 +66,8 @@ class World {
   World(std::uint64_t seed, const LaneKit& kit)
       : kit_(kit),
         rng_(seed),
-        sizes_{64 * kKiB << rng_.between(0, 1), 4 * kKiB << rng_.between(0, 4)},
+        sizes_{kMostChunkBytes, 4 * kKiB << rng_.between(0, 5)},
+        chunk_bytes_(64 * kKiB << rng_.between(0, 1)),
         earlier_(make_checkpoint(rng_)),
         later_(rng_.percent(90) ? make_later(earlier_, rng_) : make_checkpoint(rng_)),
         directory_(memory_directory()) {
@@ -85,7 +86,7 @@ class World {
   // Nothing is wrong with it, and nobody says so.
   void expect_clean(Totals& totals) {
     const TrialRestore trial = restore(directory_.fd(), *kit_.reactor);
-    const Verified verified = verify(directory_.fd(), sizes_.chunk_bytes);
+    const Verified verified = verify(directory_.fd(), chunk_bytes_);
     totals.clean_bytes += trial.bytes + verified.bytes;
     totals.false_alarms += trial.errors.size() + verified.problems.size();
     ASSERT_TRUE(trial.errors.empty()) << trial.errors[0].what;
@@ -111,7 +112,7 @@ class World {
     ASSERT_TRUE(written.ok()) << written.error().what;
   }
   TrialRestore restore(int dir_fd, Reactor& reactor) {
-    return trial_restore(dir_fd, {&later_.known, &earlier_.known}, sizes_.chunk_bytes, kit_, reactor);
+    return trial_restore(dir_fd, {&later_.known, &earlier_.known}, chunk_bytes_, kit_, reactor);
   }
 
   void damaged_directory(Rng& rng, Totals& totals) {
@@ -197,7 +198,7 @@ class World {
     SCOPED_TRACE(words(damage));
     const auto checkpoint = read_checkpoint(dir_fd);
     ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().what;
-    const Verified verified = verify(dir_fd, sizes_.chunk_bytes);
+    const Verified verified = verify(dir_fd, chunk_bytes_);
     for (const VerifyProblem& problem : verified.problems) {
       ASSERT_TRUE(names_damage(problem, damage.places, later_.known))
           << problem.file << " at " << problem.file_offset << ": " << problem.what;
@@ -222,6 +223,7 @@ class World {
   const LaneKit& kit_;
   Rng rng_;
   WriteSizes sizes_;
+  std::uint64_t chunk_bytes_;  // of who reads
   MadeCheckpoint earlier_;
   MadeCheckpoint later_;
   test::TempDir directory_;
@@ -234,7 +236,7 @@ class World {
 
 TEST(Corruption, IsFoundAndNamedOrHasNoEffect) {
   const LaneKit kit(kMostChunkBytes, kSlots);
-  const test::Seeds seeds = test::seeds_of_test(5'000);
+  const test::Seeds seeds = test::seeds_of_test(3'000);
   Totals totals;
   std::optional<World> world;
   for (std::uint64_t seed = seeds.first; seed < seeds.first + seeds.count; ++seed) {
