@@ -199,23 +199,29 @@ Places cut_with_header(const Victim& victim, Rng& rng) {
   return {{target.name, 0, Place::kToTheEnd}};
 }
 
-Places one_file_of_an_older_dump(const Victim& victim, Rng& rng) {
-  const std::string name = any_name(victim.older, rng);
-  victim.older.put_back(victim.dir_fd, name);
-  return {{name}};
-}
-
-// Then any file is of the wrong dump, as seen from another one.
-Places mixed_dumps(const Victim& victim, Rng& rng) {
+// Of files of two dumps any one is of the wrong dump, as seen from another.
+Places all_files(const Victim& victim) {
   Places places;
   for (const auto& [name, copy] : victim.now.files()) places.push_back({name});
-  const auto chance = static_cast<unsigned>(rng.between(10, 90));
   for (const auto& [name, copy] : victim.older.files()) {
-    if (!rng.percent(chance)) continue;
-    victim.older.put_back(victim.dir_fd, name);
     if (!victim.now.files().contains(name)) places.push_back({name});
   }
   return places;
+}
+
+Places one_file_of_an_older_dump(const Victim& victim, Rng& rng) {
+  const std::string name = any_name(victim.older, rng);
+  victim.older.put_back(victim.dir_fd, name);
+  const bool says_what_others_are = name.starts_with("amdgpu-kfd-") || name.starts_with("amdgpu-renderD-");
+  return says_what_others_are ? all_files(victim) : Places{{name}};
+}
+
+Places mixed_dumps(const Victim& victim, Rng& rng) {
+  const auto chance = static_cast<unsigned>(rng.between(10, 90));
+  for (const auto& [name, copy] : victim.older.files()) {
+    if (rng.percent(chance)) victim.older.put_back(victim.dir_fd, name);
+  }
+  return all_files(victim);
 }
 
 Places swapped_files(const Victim& victim, Rng& rng) {
