@@ -73,9 +73,10 @@ Result<MapRuns> MapRuns::parse(std::span<const std::uint8_t> bytes) {
   std::array<std::uint32_t, 3> header{};
   if (bytes.size() < kHeaderBytes) return make_error(EBADMSG, "an image of a task's memory");
   std::memcpy(header.data(), bytes.data(), kHeaderBytes);
+  if (header[0] != kCommonMagic || header[1] != kMmMagic)
+    return make_error(EPROTONOSUPPORT, "an image of a task's memory");
   const std::span<const std::uint8_t> payload = bytes.subspan(kHeaderBytes);
-  if (header[0] != kCommonMagic || header[1] != kMmMagic || header[2] > payload.size())
-    return make_error(EBADMSG, "an image of a task's memory");
+  if (header[2] > payload.size()) return make_error(EBADMSG, "an image of a task's memory");
   kfd::UnpackMemory memory(header[2]);
   const std::unique_ptr<MmEntry, FreeMm> mm(mm_entry__unpack(memory.allocator(), header[2], payload.data()));
   if (!mm) return make_error(EBADMSG, "an image of a task's memory");

@@ -29,7 +29,8 @@ class MapRuns {
   // Of such maps, by address, each of which may be the first of its run: then the host is given a descriptor
   // too many rather than none. Of no maps nothing is known.
   static MapRuns of(std::span<const PluginMap> maps);
-  // Of the task with that pid in its own pid namespace. Errors: those of reading the image; EBADMSG.
+  // Of the task with that pid in its own pid namespace. Errors: those of reading the image; EBADMSG;
+  // EPROTONOSUPPORT: of a form that is not known, as a later CRIU's may be.
   static Result<MapRuns> read(int image_dir, std::uint32_t pid);
   // The same from the file's bytes.
   static Result<MapRuns> parse(std::span<const std::uint8_t> bytes);

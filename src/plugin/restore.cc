@@ -810,9 +810,9 @@ Result<int> Restorer::give_away(int file) const {
   return copy;
 }
 
-// Once in a task. Where it has no such image, every map counts as the first of a run, and none as the last:
-// descriptors of ours stay in the task then. One that cannot be read fails the restore, and does so here:
-// the host ignores what UPDATE_VMA_MAP answers.
+// Once in a task. Where it has no such image, or one of a form that is not known, every map counts as the
+// first of a run, and none as the last: descriptors of ours stay in the task then. One that cannot be read
+// fails the restore, and does so here: the host ignores what UPDATE_VMA_MAP answers.
 Result<void> Restorer::read_map_runs() {
   if (std::exchange(map_runs_read_, true)) return {};
   auto runs = !pid_         ? Result<MapRuns>(Error{ENOENT, "no image of the task's memory"})
@@ -820,7 +820,7 @@ Result<void> Restorer::read_map_runs() {
                             : MapRuns::read(image_dir_fd(), *pid_);
   if (runs) {
     map_runs_ = std::move(*runs);
-  } else if (runs.error().err == ENOENT) {
+  } else if (runs.error().err == ENOENT || runs.error().err == EPROTONOSUPPORT) {
     log_line(Level::Info, "descriptors of GPU maps stay in the task: " + runs.error().what);
   } else {
     return std::move(runs).error();
