@@ -3,8 +3,22 @@
 
 #include <algorithm>
 #include <cassert>
+#include <new>
 
 namespace sluice {
+namespace {
+
+// What a stage answers. Without memory it fails like any other: what is in flight has to come to rest.
+template <class Call>
+auto answer_of(Call call) -> decltype(call()) {
+  try {
+    return call();
+  } catch (const std::bad_alloc&) {
+    return Error{ENOMEM, "out of memory"};  // words that fit without any
+  }
+}
+
+}  // namespace
 
 const PipelineStats::StageStats& PipelineStats::slowest() const {
   return *std::max_element(stage.begin(), stage.begin() + stages,
@@ -30,7 +44,7 @@ Pipeline::Pipeline(const ImageLayout& layout, std::span<Slot> slots, std::span<S
 Result<PipelineStats> Pipeline::run(const ProgressFn& progress, const std::function<bool()>& cancelled) {
   const std::uint64_t began_ns = reactor_.now_ns();
   while ((!failed_ && done_ < layout_.chunk_count()) || in_stages_ > 0) {
-    if (!failed_ && cancelled && cancelled()) fail(Error{ECANCELED, "cancelled because another lane failed"});
+    if (!failed_ && cancelled && cancelled()) fail(Error{ECANCELED, "cancelled"});
     const std::uint64_t done_before = done_;
     offer();
     assert(in_stages_ > 0 || failed_);  // the progress argument of the header
@@ -75,7 +89,7 @@ void Pipeline::offer() {
 // False when the stage refused, or failed.
 bool Pipeline::offer(Slot& slot) {
   const std::uint64_t now_ns = reactor_.now_ns();  // before: a stage may do all its work in submit()
-  Result<Submit> answer = route_[slot.stage]->submit(slot);
+  Result<Submit> answer = answer_of([&] { return route_[slot.stage]->submit(slot); });
   if (!answer) {
     fail(std::move(answer).error());
     return false;
@@ -98,7 +112,8 @@ Result<void> Pipeline::wait_and_advance() {
     Op& op = *completions_[i].op;
     Slot& slot = *op.slot;
     assert(slot.state == SlotState::Running && !op.in_flight);
-    Result<Progress> progress = route_[slot.stage]->advance(slot, op, completions_[i].result);
+    Result<Progress> progress =
+        answer_of([&] { return route_[slot.stage]->advance(slot, op, completions_[i].result); });
     if (progress && *progress == Progress::Pending) continue;
     leave_stage(slot);
     if (!progress) {

@@ -4,8 +4,8 @@
 //
 // submit() starts work on one slot; the stage then gets every completion of that slot's Ops through
 // advance(), until it answers Done. Never blocks (a bounded metadata syscall such as lseek or an ioctl is
-// fine), never completes inline: a stage that works inline posts its completion to the reactor. Thread-bound
-// to the lane.
+// fine), never completes inline: a stage that works inline posts its completion to the reactor. Where an
+// error may be answered, std::bad_alloc is one. Thread-bound to the lane.
 #pragma once
 
 #include <cstdint>

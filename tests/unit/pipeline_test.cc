@@ -9,6 +9,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <new>
 #include <set>
 #include <string>
 #include <vector>
@@ -155,6 +156,17 @@ TEST_F(PipelineTest, ARefusalWithAnErrorFailsTheRun) {
   prepare(5, 2);
   second.submit_error = [](const Slot& slot) { return slot.chunk.index == 1; };
   EXPECT_EQ(run().error().what, "second submit: No space left on device");
+}
+
+TEST_F(PipelineTest, AStageWithoutMemoryFailsTheRunWhenAllHasComeToRest) {
+  prepare(10, 4);
+  second.submit_error = [this](const Slot&) -> bool {
+    if (second.running > 0) throw std::bad_alloc();
+    return false;
+  };
+  const auto stats = run();
+  ASSERT_FALSE(stats.ok());
+  EXPECT_EQ(stats.error().err, ENOMEM);
 }
 
 TEST_F(PipelineTest, AFailedFinishIsAFailedRun) {
