@@ -51,9 +51,10 @@ Result<void> DumpContents::join(int id, std::vector<std::string>& images) {
 
 void DumpContents::write_stats(int id, std::vector<std::string>& images) {
   times_.ended_ns = monotonic_ns();
-  plugin::write_stats(Direction::Dump, id, times_, job_->outcomes(), run_.config);
+  // Before there are such files: a failed dump removes them.
   images.push_back(stats_name(Direction::Dump, id));
   images.push_back(trace_name(Direction::Dump, id));
+  plugin::write_stats(Direction::Dump, id, times_, job_->outcomes(), run_.config);
   job_.reset();
 }
 
