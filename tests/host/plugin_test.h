@@ -42,7 +42,8 @@ inline std::string name_of_version(const ::testing::TestParamInfo<Version>& test
 // A scene with the shipped plugin.
 class PluginTest : public ::testing::TestWithParam<Version> {
  protected:
-  PluginTest() : scene_(small_machine(), shipped_plugin_directory()) {}
+  explicit PluginTest(const vamdgpu::MachineOptions& options = small_machine())
+      : scene_(options, shipped_plugin_directory()) {}
 
   std::string version() const { return GetParam().name; }
   unsigned hooks() const { return GetParam().hooks; }

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: MIT
+// The plugin's imports that can fail, and how. Not here: what cannot (string functions, locks, clocks), what
+// only gives back (free, munmap, amdgpu_bo_free ...), and questions to the host of which every answer is one
+// (get_service_fd, check_and_remove_inventory_plugin).
+#include <amdgpu.h>
+#include <dirent.h>
+#include <protobuf-c/protobuf-c.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <sys/poll.h>
+#include <sys/ptrace.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <iterator>
+
+#include "seam.h"
+
+namespace sluice::seam {
+namespace {
+
+template <std::size_t kBytes>
+struct Name {
+  char text[kBytes]{};
+  constexpr Name(const char (&from)[kBytes]) { std::copy_n(from, kBytes, text); }  // NOLINT: a literal
+};
+
+template <Name kName>
+void* real = nullptr;
+
+// ---- what a failure looks like. `call` makes the call; what it returns.
+
+// -1 (MAP_FAILED) and errno.
+template <int kErrno>
+struct Minus {
+  static constexpr std::uint32_t kKinds = kError | kKill;
+  template <class Result, class Call>
+  static Result fail(Call) {
+    errno = kErrno;
+    return (Result)-1;  // NOLINT: of an integer, and of mmap's pointer
+  }
+};
+// As the kernel does it: the descriptor is gone, and then the error is told.
+struct Late {
+  static constexpr std::uint32_t kKinds = kError | kKill;
+  template <class Result, class Call>
+  static Result fail(Call call) {
+    (void)call();
+    errno = EIO;
+    return -1;
+  }
+};
+template <int kErrno>
+struct Null {
+  static constexpr std::uint32_t kKinds = kError | kKill;
+  template <class Result, class Call>
+  static Result fail(Call) {
+    errno = kErrno;
+    return nullptr;
+  }
+};
+// Memory. A process that is killed here cannot be told from one that is killed at its next other point.
+struct NoMemory : Null<ENOMEM> {
+  static constexpr std::uint32_t kKinds = kError;
+};
+// The error itself is returned, negative or not.
+template <int kResult>
+struct Number {
+  static constexpr std::uint32_t kKinds = kError | kKill;
+  template <class Result, class Call>
+  static Result fail(Call) {
+    return kResult;
+  }
+};
+
+template <Name kName, class Failure, class Function>
+struct Wrapper;
+template <Name kName, class Failure, class Result, class... Arguments>
+struct Wrapper<kName, Failure, Result(Arguments...)> {
+  static Result call(Arguments... arguments) {
+    const auto made = [&] { return reinterpret_cast<Result (*)(Arguments...)>(real<kName>)(arguments...); };
+    return at_point(kName.text, Failure::kKinds) == kError ? Failure::template fail<Result>(made) : made();
+  }
+};
+template <Name kName, class Failure, class Result, class... Arguments>
+struct Wrapper<kName, Failure, Result(Arguments...) noexcept>
+    : Wrapper<kName, Failure, Result(Arguments...)> {};
+
+template <Name kName, class Function>
+Import wrapped_by(Function* wrapper) {
+  return {kName.text, reinterpret_cast<void*>(wrapper), &real<kName>};
+}
+template <Name kName, class Failure, class Function>
+Import entry() {
+  return wrapped_by<kName>(&Wrapper<kName, Failure, Function>::call);
+}
+
+// ---- transfers, which may be short. read and write have no offset and do not look at one.
+template <Name kName>
+ssize_t transfer(int fd, void* data, std::size_t bytes, off_t offset) {
+  const std::uint32_t kinds = kError | kKill | (bytes > 1 ? kShort : kPass);
+  const Kind kind = at_point(kName.text, kinds);
+  if (kind == kError) {
+    errno = EIO;
+    return -1;
+  }
+  if (kind == kShort) bytes /= 2;
+  return reinterpret_cast<ssize_t (*)(int, void*, std::size_t, off_t)>(real<kName>)(fd, data, bytes, offset);
+}
+
+// ---- the odd ones
+
+struct SystemCall {
+  long number;
+  const char* name;
+  int error;
+};
+// Others (futex, gettid ...) pass.
+constexpr SystemCall kSystemCalls[] = {
+    {SYS_pidfd_open, "pidfd_open", EMFILE},
+    {SYS_pidfd_getfd, "pidfd_getfd", EMFILE},
+    {SYS_kcmp, "kcmp", EPERM},
+    {SYS_mbind, "mbind", ENOMEM},
+    {SYS_memfd_create, "memfd_create", EMFILE},
+};
+long system_call(long number, long a, long b, long c, long d, long e, long f) {
+  for (const SystemCall& known : kSystemCalls) {
+    if (known.number != number || at_point(known.name, kError | kKill) == kPass) continue;
+    errno = known.error;
+    return -1;
+  }
+  return reinterpret_cast<long (*)(long, long, long, long, long, long, long)>(real<"syscall">)(number, a, b,
+                                                                                               c, d, e, f);
+}
+
+// The trap of own_calls.cc is a signal that nobody may block.
+int mask_signals(int how, const sigset_t* set, sigset_t* old) {
+  return ::sigprocmask(how, set, old);  // seam.cc's; glibc's two are alike
+}
+
+int poll_files(pollfd* files, nfds_t count, int milliseconds) {
+  if (at_point("poll", kError | kKill) == kError) {
+    errno = ENOMEM;
+    return -1;
+  }
+  const bool cut = hurried() && (milliseconds < 0 || milliseconds > kHurriedMs);
+  return reinterpret_cast<decltype(&poll)>(real<"poll">)(files, count, cut ? kHurriedMs : milliseconds);
+}
+
+// For what is declared without "...".
+#define SEAM(name, failure) entry<#name, failure, decltype(::name)>()
+
+}  // namespace
+
+Imports imports() {
+  static const Import kImports[] = {
+      // files
+      entry<"open", Minus<EMFILE>, int(const char*, int, mode_t)>(),
+      entry<"open64", Minus<EMFILE>, int(const char*, int, mode_t)>(),
+      entry<"openat64", Minus<EMFILE>, int(int, const char*, int, mode_t)>(),
+      entry<"fcntl64", Minus<EMFILE>, int(int, int, long)>(),
+      SEAM(close, Late),
+      SEAM(statx, Minus<EIO>),
+      SEAM(stat64, Minus<EIO>),
+      SEAM(fstat64, Minus<EIO>),
+      SEAM(fstatat64, Minus<EIO>),
+      SEAM(access, Minus<EACCES>),
+      SEAM(readlink, Minus<EIO>),
+      SEAM(opendir, Null<EMFILE>),
+      SEAM(fdopendir, Null<ENOMEM>),
+      SEAM(readdir64, Null<EIO>),
+      SEAM(fopen64, Null<EMFILE>),
+      SEAM(fchmod, Minus<EIO>),
+      SEAM(lseek64, Minus<EIO>),
+      SEAM(ftruncate64, Minus<ENOSPC>),
+      SEAM(fdatasync, Minus<EIO>),
+      SEAM(fsync, Minus<EIO>),
+      SEAM(renameat, Minus<ENOSPC>),
+      SEAM(unlinkat, Minus<EIO>),
+      SEAM(unlink, Minus<EIO>),
+      SEAM(posix_fadvise64, Number<ENOSYS>),
+      wrapped_by<"read">(&transfer<"read">),
+      wrapped_by<"write">(&transfer<"write">),
+      wrapped_by<"pread64">(&transfer<"pread64">),
+      wrapped_by<"pwrite64">(&transfer<"pwrite64">),
+      SEAM(writev, Minus<EIO>),
+      // devices and processes
+      entry<"ioctl", Minus<ENOMEM>, int(int, unsigned long, void*)>(),
+      entry<"ptrace", Minus<ESRCH>, long(int, pid_t, void*, void*)>(),
+      wrapped_by<"syscall">(&system_call),
+      wrapped_by<"poll">(&poll_files),
+      SEAM(ppoll, Minus<ENOMEM>),
+      SEAM(eventfd, Minus<EMFILE>),
+      SEAM(unshare, Minus<ENOMEM>),
+      SEAM(sched_getaffinity, Minus<ENOMEM>),
+      SEAM(getrandom, Minus<ENOSYS>),
+      // sockets
+      SEAM(socketpair, Minus<EMFILE>),
+      SEAM(sendmsg, Minus<ENOBUFS>),
+      SEAM(recvmsg, Minus<ENOMEM>),
+      SEAM(recv, Minus<ENOMEM>),
+      SEAM(setsockopt, Minus<ENOMEM>),
+      // memory
+      SEAM(malloc, NoMemory),
+      SEAM(calloc, NoMemory),
+      SEAM(realloc, NoMemory),
+      SEAM(aligned_alloc, NoMemory),
+      SEAM(strdup, NoMemory),
+      SEAM(mmap64, Minus<ENOMEM>),
+      SEAM(madvise, Minus<ENOMEM>),
+      SEAM(mincore, Minus<EAGAIN>),
+      // threads
+      SEAM(pthread_create, Number<EAGAIN>),
+      wrapped_by<"pthread_sigmask">(&mask_signals),
+      // libraries
+      SEAM(protobuf_c_message_unpack, NoMemory),
+      SEAM(amdgpu_device_initialize, Number<-ENOMEM>),
+      SEAM(amdgpu_query_gpu_info, Number<-EIO>),
+      SEAM(amdgpu_query_hw_ip_info, Number<-EIO>),
+      SEAM(amdgpu_bo_alloc, Number<-ENOMEM>),
+      SEAM(amdgpu_bo_import, Number<-ENOMEM>),
+      SEAM(amdgpu_bo_export, Number<-EMFILE>),
+      SEAM(amdgpu_bo_cpu_map, Number<-ENOMEM>),
+      SEAM(amdgpu_bo_va_op_raw, Number<-ENOMEM>),
+      SEAM(amdgpu_create_bo_from_user_mem, Number<-ENOMEM>),
+      SEAM(amdgpu_va_range_alloc, Number<-ENOMEM>),
+      SEAM(amdgpu_cs_ctx_create, Number<-ENOMEM>),
+      SEAM(amdgpu_cs_submit_raw2, Number<-ENOMEM>),
+      SEAM(amdgpu_cs_fence_to_handle, Number<-EMFILE>),
+      SEAM(amdgpu_cs_query_fence_status, Number<-EIO>),
+      // the host
+      entry<"criu_get_image_dir", Number<-1>, int()>(),
+      entry<"find_unused_fd_pid", Number<-1>, int(int)>(),
+      entry<"fdstore_add", Number<-1>, int(int)>(),
+      entry<"fdstore_get", Number<-1>, int(int)>(),
+      entry<"img_streamer_open", Number<-1>, int(char*, int)>(),
+      entry<"add_inventory_plugin", Number<-1>, int(const char*)>(),
+  };
+  return {kImports, std::size(kImports)};
+}
+
+}  // namespace sluice::seam
