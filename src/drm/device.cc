@@ -13,9 +13,9 @@
 #include <array>
 #include <bit>
 #include <cassert>
-#include <mutex>
 
 #include "drm/target_file.h"
+#include "pipeline/mutex.h"
 #include "pipeline/units.h"
 
 namespace sluice::drm {
@@ -30,7 +30,7 @@ constexpr std::uint32_t kIbAlignmentLeast = 32;
 
 // libdrm drops a device's last reference before it takes it off its list, and aborts when another thread
 // finds it there meanwhile.
-std::mutex open_devices;
+Mutex open_devices;
 
 // libdrm mostly returns -errno, but hands through the -1 of drmIoctl in places (prime import, fence export).
 // REQUIRES: errno was 0 before the call, outcome != 0.
@@ -60,7 +60,7 @@ amdgpu_cs_fence fence_of(amdgpu_context* context, const Job& job) {
 
 DeviceState::~DeviceState() {
   if (handle == nullptr) return;
-  const std::lock_guard lock(open_devices);
+  const Lock lock(open_devices);
   (void)amdgpu_device_deinitialize(handle);
 }
 
@@ -78,7 +78,7 @@ Result<Device> Device::open(const std::string& path) {
   std::uint32_t major = 0;
   std::uint32_t minor = 0;
   const int refused = checked([&] {
-    const std::lock_guard lock(open_devices);
+    const Lock lock(open_devices);
     return amdgpu_device_initialize(file.get(), &major, &minor, &state->handle);
   });
   if (refused != 0) {

@@ -52,7 +52,7 @@ Result<std::unique_ptr<Verification>> Verification::start(int dir_fd, const Chec
   all->lane_count_ = std::min(all->items_.size(), cpus);
   for (std::size_t i = 0; i < all->lane_count_; ++i) {
     {
-      const std::lock_guard lock(all->mutex_);
+      const Lock lock(all->mutex_);
       ++all->running_;
     }
     Verification* const self = all.get();
@@ -81,8 +81,12 @@ Result<void> Verification::add(int id, PagesSet set, const std::optional<DumpId>
 }
 
 bool Verification::wait_for(std::chrono::milliseconds period) {
-  std::unique_lock lock(mutex_);
-  return ended_.wait_for(lock, period, [this] { return running_ == 0; });
+  const auto end = std::chrono::steady_clock::now() + period;
+  Lock lock(mutex_);
+  while (running_ > 0) {
+    if (!lock.wait_until(ended_, end)) return running_ == 0;
+  }
+  return true;
 }
 
 std::uint64_t Verification::bytes_done() const {
@@ -92,22 +96,22 @@ std::uint64_t Verification::bytes_done() const {
 }
 
 std::vector<VerifyProblem> Verification::take_problems() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return std::exchange(problems_, {});
 }
 
 std::vector<std::string> Verification::take_notes() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return std::exchange(notes_, {});
 }
 
 VerifyTotals Verification::totals() const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return totals_;
 }
 
 void Verification::report(VerifyProblem problem) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (problem.kind == ProblemKind::BadBlock) ++totals_.bad_blocks;
   problems_.push_back(std::move(problem));
 }
@@ -129,7 +133,7 @@ Result<void> Verification::serve() {
     }
     item.done = item.bytes;
   }
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   --running_;
   ended_.notify_all();
   return {};
@@ -200,17 +204,17 @@ Result<void> Verification::read(Item& item, const PagesSet& set, const ImageLayo
                     FileSetSource::open(dir_fd_, set.pages_names(item.id), layout, *reactor,
                                         FileOptions{.io_mode = IoMode::Uncached, .share = &disk_}));
 
-  std::mutex unreadable_mutex;
+  Mutex unreadable_mutex;
   std::vector<Chunk> unreadable;
   Source source(*files, [&](const Chunk& chunk, const Error& error) {
     report({ProblemKind::Unreadable, set.pages_name(item.id, chunk.file), chunk.file_offset, chunk.length,
             set.words(), set.place(layout, chunk), error.what});
-    const std::lock_guard lock(unreadable_mutex);
+    const Lock lock(unreadable_mutex);
     unreadable.push_back(chunk);
   });
   const auto on_bad_block = [&](const BadBlock& block) {
     {
-      const std::lock_guard lock(unreadable_mutex);
+      const Lock lock(unreadable_mutex);
       for (const Chunk& chunk : unreadable) {
         if (chunk.file == block.file && block.file_offset >= chunk.file_offset &&
             block.file_offset < chunk.file_offset + chunk.length)
@@ -241,7 +245,7 @@ Result<void> Verification::read(Item& item, const PagesSet& set, const ImageLayo
                           item.done = static_cast<std::uint64_t>(part * static_cast<double>(item.bytes));
                         },
                         [this] { return cancelled_.load(); }));
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (!note.empty()) notes_.push_back(set.words() + ": " + note);
   totals_.files += layout.file_count();
   totals_.bytes += stats.bytes;

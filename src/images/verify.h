@@ -11,7 +11,6 @@
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -20,6 +19,7 @@
 #include "images/pages.h"
 #include "pipeline/fair_share.h"
 #include "pipeline/lane.h"
+#include "pipeline/mutex.h"
 #include "pipeline/pipeline.h"
 #include "pipeline/result.h"
 
@@ -105,12 +105,12 @@ class Verification {
   std::size_t lane_count_ = 0;
   std::atomic<std::size_t> next_item_{0};
   std::atomic<bool> cancelled_{false};
-  mutable std::mutex mutex_;  // guards the members up to running_
+  mutable Mutex mutex_;
   std::condition_variable ended_;
-  std::vector<VerifyProblem> problems_;
-  std::vector<std::string> notes_;
-  VerifyTotals totals_;
-  std::size_t running_ = 0;
+  std::vector<VerifyProblem> problems_ SLUICE_GUARDED_BY(mutex_);
+  std::vector<std::string> notes_ SLUICE_GUARDED_BY(mutex_);
+  VerifyTotals totals_ SLUICE_GUARDED_BY(mutex_);
+  std::size_t running_ SLUICE_GUARDED_BY(mutex_) = 0;
   std::vector<LaneThread> lanes_;  // last: joined first
 };
 

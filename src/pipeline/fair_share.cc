@@ -14,19 +14,19 @@ constexpr std::uint64_t kLeadChunks = 2;
 
 FairShare::Member::Member(FairShare* share, unsigned turn) : share_(share), turn_(turn) {
   if (share_ == nullptr) return;
-  const std::lock_guard lock(share_->mutex_);
+  const Lock lock(share_->mutex_);
   share_->members_.push_back(this);
 }
 
 FairShare::Member::~Member() {
   if (share_ == nullptr) return;
-  const std::lock_guard lock(share_->mutex_);
+  const Lock lock(share_->mutex_);
   std::erase(share_->members_, this);
 }
 
 bool FairShare::Member::begin() {
   if (share_ == nullptr) return true;
-  const std::lock_guard lock(share_->mutex_);
+  const Lock lock(share_->mutex_);
   const std::uint64_t last = share_->last_position(turn_, position_);
   if (on_disk_ == 0) {
     position_ = std::max(position_, last);
@@ -39,7 +39,7 @@ bool FairShare::Member::begin() {
 
 void FairShare::Member::end() {
   if (share_ == nullptr) return;
-  const std::lock_guard lock(share_->mutex_);
+  const Lock lock(share_->mutex_);
   --on_disk_;
   ++position_;
 }

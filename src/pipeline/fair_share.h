@@ -15,8 +15,9 @@
 #pragma once
 
 #include <cstdint>
-#include <mutex>
 #include <vector>
+
+#include "pipeline/mutex.h"
 
 namespace sluice {
 
@@ -47,12 +48,12 @@ class FairShare {
 
  private:
   // Of the last member of a turn that has something on the disk; `otherwise` when none has.
-  std::uint64_t last_position(unsigned turn, std::uint64_t otherwise) const;
+  std::uint64_t last_position(unsigned turn, std::uint64_t otherwise) const SLUICE_REQUIRES(mutex_);
   // Whether a member of an earlier turn has something on the disk.
-  bool earlier_on_disk(unsigned turn) const;
+  bool earlier_on_disk(unsigned turn) const SLUICE_REQUIRES(mutex_);
 
-  std::mutex mutex_;
-  std::vector<const Member*> members_;
+  Mutex mutex_;
+  std::vector<const Member*> members_ SLUICE_GUARDED_BY(mutex_);
 };
 
 }  // namespace sluice

@@ -53,7 +53,7 @@ Result<std::unique_ptr<SlotWorkers>> SlotWorkers::start(const std::string& name,
 
 SlotWorkers::~SlotWorkers() {
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     ending_ = true;
   }
   wake_.notify_all();
@@ -63,7 +63,7 @@ SlotWorkers::~SlotWorkers() {
 void SlotWorkers::run(Slot& slot, SlotWork& work, Reactor& reactor) {
   reactor.poll_readable(slot.op(), outcomes_[slot.index].done.get(), kForEver);
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     assert(queued_ < queue_.size());
     queue_[(first_ + queued_++) % queue_.size()] = {&slot, &work};
   }
@@ -80,9 +80,9 @@ Result<void> SlotWorkers::take(const Slot& slot, std::int32_t completion) {
 }
 
 Result<void> SlotWorkers::serve() {
-  std::unique_lock lock(mutex_);
+  Lock lock(mutex_);
   for (;;) {
-    wake_.wait(lock, [this] { return ending_ || queued_ > 0; });
+    while (!ending_ && queued_ == 0) lock.wait(wake_);
     if (queued_ == 0) return {};
     const Job job = queue_[first_];
     first_ = (first_ + 1) % queue_.size();

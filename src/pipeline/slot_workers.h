@@ -11,11 +11,11 @@
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "pipeline/lane.h"
+#include "pipeline/mutex.h"
 #include "pipeline/reactor.h"
 #include "pipeline/result.h"
 #include "pipeline/slot.h"
@@ -68,12 +68,12 @@ class SlotWorkers {
   Result<void> serve();
 
   std::vector<Outcome> outcomes_;  // by slot
-  std::mutex mutex_;               // guards the members below
+  Mutex mutex_;
   std::condition_variable wake_;
-  std::vector<Job> queue_;  // a ring as large as there are slots
-  std::size_t first_ = 0;
-  std::size_t queued_ = 0;
-  bool ending_ = false;
+  std::vector<Job> queue_ SLUICE_GUARDED_BY(mutex_);  // a ring as large as there are slots
+  std::size_t first_ SLUICE_GUARDED_BY(mutex_) = 0;
+  std::size_t queued_ SLUICE_GUARDED_BY(mutex_) = 0;
+  bool ending_ SLUICE_GUARDED_BY(mutex_) = false;
   std::vector<LaneThread> threads_;
 };
 

@@ -14,12 +14,12 @@
 #include <condition_variable>
 #include <ctime>
 #include <limits>
-#include <mutex>
 #include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "pipeline/mutex.h"
 #include "pipeline/unique_fd.h"
 
 namespace sluice {
@@ -122,20 +122,20 @@ struct ThreadReactor::Impl {
   const unsigned entries;
   UniqueFd wake;  // eventfd: new polls, or stop
 
-  std::mutex mutex;  // guards what follows
+  Mutex mutex;
   std::condition_variable requests_changed;
   std::condition_variable done_changed;
-  FixedQueue<Request> requests;
-  FixedQueue<PollRequest> polls;
-  FixedQueue<Completion> done;
-  bool stop = false;
+  FixedQueue<Request> requests SLUICE_GUARDED_BY(mutex);
+  FixedQueue<PollRequest> polls SLUICE_GUARDED_BY(mutex);
+  FixedQueue<Completion> done SLUICE_GUARDED_BY(mutex);
+  bool stop SLUICE_GUARDED_BY(mutex) = false;
 
   std::vector<std::thread> threads;
 };
 
 ThreadReactor::Impl::~Impl() {
   {
-    const std::lock_guard lock(mutex);
+    const Lock lock(mutex);
     stop = true;
   }
   requests_changed.notify_all();
@@ -145,7 +145,7 @@ ThreadReactor::Impl::~Impl() {
 
 void ThreadReactor::Impl::ask(const Request& request) {
   {
-    const std::lock_guard lock(mutex);
+    const Lock lock(mutex);
     requests.push(request);
   }
   requests_changed.notify_one();
@@ -153,7 +153,7 @@ void ThreadReactor::Impl::ask(const Request& request) {
 
 void ThreadReactor::Impl::complete(const Completion& completion) {
   {
-    const std::lock_guard lock(mutex);
+    const Lock lock(mutex);
     done.push(completion);
   }
   done_changed.notify_one();
@@ -163,8 +163,8 @@ void ThreadReactor::Impl::work() {
   for (;;) {
     Request request;
     {
-      std::unique_lock lock(mutex);
-      requests_changed.wait(lock, [this] { return stop || !requests.empty(); });
+      Lock lock(mutex);
+      while (!stop && requests.empty()) lock.wait(requests_changed);
       if (requests.empty()) return;
       request = requests.pop();
     }
@@ -181,7 +181,7 @@ void ThreadReactor::Impl::poll_loop() {
   fds.reserve(entries + 1);
   for (;;) {
     {
-      const std::lock_guard lock(mutex);
+      const Lock lock(mutex);
       if (stop) return;
       while (!polls.empty()) active.push_back(polls.pop());
     }
@@ -281,7 +281,7 @@ void ThreadReactor::poll(Op& op, int fd, short events, std::chrono::nanoseconds 
   const std::uint64_t now_ns = monotonic_ns();
   const auto wait_ns = static_cast<std::uint64_t>(std::max<std::int64_t>(timeout.count(), 0));
   {
-    const std::lock_guard lock(impl_->mutex);
+    const Lock lock(impl_->mutex);
     impl_->polls.push(PollRequest{&op, fd, events, wait_ns < kNever - now_ns ? now_ns + wait_ns : kNever});
   }
   (void)::eventfd_write(impl_->wake.get(), 1);
@@ -289,7 +289,7 @@ void ThreadReactor::poll(Op& op, int fd, short events, std::chrono::nanoseconds 
 
 void ThreadReactor::post(Op& op, std::int32_t result) {
   start(op);
-  const std::lock_guard lock(impl_->mutex);
+  const Lock lock(impl_->mutex);
   impl_->done.push(Completion{&op, result});  // the lane is the one who waits: nobody to notify
 }
 
@@ -297,8 +297,8 @@ Result<std::size_t> ThreadReactor::wait(std::span<Completion> out) {
   assert(in_flight_ > 0 && !out.empty());
   std::size_t count = 0;
   {
-    std::unique_lock lock(impl_->mutex);
-    impl_->done_changed.wait(lock, [this] { return !impl_->done.empty(); });
+    Lock lock(impl_->mutex);
+    while (impl_->done.empty()) lock.wait(impl_->done_changed);
     while (count < out.size() && !impl_->done.empty()) out[count++] = impl_->done.pop();
   }
   for (std::size_t i = 0; i < count; ++i) out[i].op->in_flight = false;

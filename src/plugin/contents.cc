@@ -105,7 +105,10 @@ Result<void> ContentsJob::start(std::vector<GpuContents> gpus) {
     SLUICE_TRY_ASSIGN(std::unique_ptr<Lane> lane, make_lane(std::move(gpu)));
     lanes_.push_back(std::move(lane));
   }
-  running_ = lanes_.size();
+  {
+    const Lock lock(mutex_);
+    running_ = lanes_.size();
+  }
   for (const std::unique_ptr<Lane>& each : lanes_) {
     Lane& lane = *each;
     SLUICE_TRY_ASSIGN(LaneThread thread, LaneThread::start("sluice-" + std::to_string(lane.gpu.render_minor),
@@ -160,13 +163,13 @@ Result<void> ContentsJob::take_sums(const PagesSet& pages, ImageLayout& layout, 
 }
 
 void ContentsJob::begin() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   begun_ = true;
   may_begin_.notify_all();
 }
 
 void ContentsJob::cancel() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   cancelled_ = true;
   may_begin_.notify_all();
 }
@@ -176,8 +179,8 @@ void ContentsJob::cancel() {
 void ContentsJob::run_and_report(Lane& lane) noexcept {
   Result<void> result = [&]() -> Result<void> {
     {
-      std::unique_lock lock(mutex_);
-      may_begin_.wait(lock, [this] { return begun_ || cancelled_; });
+      Lock lock(mutex_);
+      while (!begun_ && !cancelled_) lock.wait(may_begin_);
       if (!begun_) return Error{ECANCELED, {}};
     }
     lane.outcome.began_ns = monotonic_ns();
@@ -190,7 +193,7 @@ void ContentsJob::run_and_report(Lane& lane) noexcept {
     }
   }();
   lane.outcome.ended_ns = monotonic_ns();
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (!result && !failed_) {
     failed_ = true;
     first_error_ = std::move(result).error();
@@ -202,7 +205,7 @@ void ContentsJob::run_and_report(Lane& lane) noexcept {
 
 Result<void> ContentsJob::run_lane(Lane& lane) {
   if (direction_ == Direction::Dump || !streaming()) return carry(lane);
-  const std::lock_guard turn(shared_.stream);
+  const Lock turn(shared_.stream);
   if (cancelled_) return Error{ECANCELED, "cancelled because another lane failed"};
   SLUICE_TRY(take_sums(lane.pages, lane.layout, lane.sidecar, lane.has_sums));
   lane.chunks_total = lane.layout.chunk_count();
@@ -291,8 +294,10 @@ Result<void> ContentsJob::carry(Lane& lane) {
 
 Result<void> ContentsJob::wait(const std::function<void(const std::string&)>& report) {
   {
-    std::unique_lock lock(mutex_);
-    while (!lane_ended_.wait_for(lock, kProgressPeriod, [this] { return running_ == 0; })) {
+    Lock lock(mutex_);
+    auto report_at = std::chrono::steady_clock::now() + kProgressPeriod;
+    while (running_ > 0) {
+      if (lock.wait_until(lane_ended_, report_at) || running_ == 0) continue;
       std::uint64_t chunks_done = 0;
       std::uint64_t chunks_total = 0;
       for (const auto& lane : lanes_) chunks_done += lane->chunks_done, chunks_total += lane->chunks_total;
@@ -306,6 +311,7 @@ Result<void> ContentsJob::wait(const std::function<void(const std::string&)>& re
                             chunks_done * 100 / std::max<std::uint64_t>(chunks_total, 1));
         report(line);
       }
+      report_at = std::chrono::steady_clock::now() + kProgressPeriod;
       lock.lock();
     }
   }
@@ -314,6 +320,7 @@ Result<void> ContentsJob::wait(const std::function<void(const std::string&)>& re
     lane->thread.reset();
     outcomes_.push_back(std::move(lane->outcome));
   }
+  const Lock lock(mutex_);
   if (failed_) return first_error_;
   return {};
 }
@@ -343,12 +350,12 @@ Result<void> ContentsJob::commit(int id) {
 }
 
 LogLines ContentsJob::take_log_lines() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return std::exchange(log_lines_, {});
 }
 
 void ContentsJob::note(Level level, std::string text) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   log_lines_.push_back({level, std::move(text)});
 }
 

@@ -20,7 +20,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -30,6 +29,7 @@
 #include "pipeline/checksum.h"
 #include "pipeline/file_store.h"
 #include "pipeline/lane.h"
+#include "pipeline/mutex.h"
 #include "pipeline/pipeline.h"
 #include "pipeline/unique_fd.h"
 #include "plugin/config.h"
@@ -73,7 +73,7 @@ struct SharedByJobs {
   // Restore from streams: held by the lane whose files come. A streamer sends one file at a time, each to its
   // end, and whoever opens another one waits for that; so each is opened and read to its end by one thread
   // that waits for nobody meanwhile.
-  std::mutex stream;
+  Mutex stream;
   // Dump: set by whoever wants no more of it. Lanes of all jobs end at their next chunk, with ECANCELED.
   std::atomic<bool> stopped{false};
 };
@@ -156,14 +156,14 @@ class ContentsJob {
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::vector<GpuOutcome> outcomes_;
   std::atomic<bool> cancelled_{false};
-  std::mutex mutex_;  // guards the members below
+  Mutex mutex_;
   std::condition_variable may_begin_;
   std::condition_variable lane_ended_;
-  bool begun_ = false;
-  std::size_t running_ = 0;
-  bool failed_ = false;
-  Error first_error_;
-  LogLines log_lines_;
+  bool begun_ SLUICE_GUARDED_BY(mutex_) = false;
+  std::size_t running_ SLUICE_GUARDED_BY(mutex_) = 0;
+  bool failed_ SLUICE_GUARDED_BY(mutex_) = false;
+  Error first_error_ SLUICE_GUARDED_BY(mutex_);
+  LogLines log_lines_ SLUICE_GUARDED_BY(mutex_);
 };
 
 }  // namespace sluice::plugin
