@@ -7,6 +7,7 @@ glibc is no newer than bookworm's, else in a bookworm root with a compiler.
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 
 import roots
@@ -21,6 +22,11 @@ PLACES = {
     "vamdgpu-load": "usr/lib/sluice/vamdgpu-load",
     "vm-scenarios": "usr/lib/sluice/vm-scenarios",
     "sluice": "usr/lib/sluice/sluice",
+}
+# Those that the Debian package brings, where it has them.
+PACKAGED = {
+    "usr/lib/criu/amdgpu_plugin.so": PLACES["amdgpu_plugin"],
+    "usr/bin/sluice": PLACES["sluice"],
 }
 
 
@@ -84,3 +90,10 @@ def collect(checkout, build, folder, required, say):
         return built_here(checkout, build, required, say)
     say(f"this machine's glibc is newer than {OLDEST_SUITE}'s: the programs are built in a {OLDEST_SUITE} root")
     return built_in_root(checkout, build, folder, say)
+
+
+def of_package(package, folder):
+    """{place in the guest: file} of what the Debian package installs; it is unpacked into `folder`."""
+    shutil.rmtree(folder, ignore_errors=True)
+    run(["dpkg-deb", "--extract", str(package), str(folder)])
+    return {place: folder / path for path, place in PACKAGED.items()}

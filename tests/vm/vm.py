@@ -48,6 +48,8 @@ def arguments():
     parser.add_argument("--shell", action="store_true", help="a shell in the guest (one SUITE); leave with `exit`")
     parser.add_argument("--build", type=pathlib.Path, default=CHECKOUT / "build", metavar="DIR",
                         help="build folder the programs come from (build)")
+    parser.add_argument("--package", type=pathlib.Path, metavar="DEB",
+                        help="plugin and command come out of this package (scripts/package)")
     parser.add_argument("--limit", type=int, default=1200, metavar="SECONDS", help="after which a guest hangs (1200)")
     parser.add_argument("--keep", action="store_true", help="keep the guests' disks, also of what passed")
     options = parser.parse_args()
@@ -196,6 +198,8 @@ def main():
     try:
         required = not (options.run or options.shell)
         files = programs.collect(CHECKOUT, options.build, folder, required, speaker("build"))
+        if options.package:
+            files |= programs.of_package(options.package, options.build / "vm" / "package")
     except programs.Failed as problem:
         print(f"vm: the build failed:\n{problem}", file=sys.stderr)
         return 1

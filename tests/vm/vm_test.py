@@ -12,6 +12,7 @@ import unittest
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent), str(pathlib.Path(__file__).resolve().parents[1])]
 import guest  # noqa: E402
 import mirror  # noqa: E402
+import programs  # noqa: E402
 import report  # noqa: E402
 import roots  # noqa: E402
 import summary  # noqa: E402
@@ -187,6 +188,15 @@ class Summary(Folder):
 
 
 class Files(Folder):
+    def test_a_package_brings_plugin_and_command(self):
+        self.write("tree/DEBIAN/control", "Package: x\nVersion: 1\nArchitecture: all\nMaintainer: x\nDescription: x\n")
+        self.write("tree/usr/lib/criu/amdgpu_plugin.so", "packaged plugin")
+        self.write("tree/usr/bin/sluice", "packaged command")
+        programs.run(["dpkg-deb", "--build", str(self.folder / "tree"), str(self.folder / "x.deb")])
+        files = programs.of_package(self.folder / "x.deb", self.folder / "out")
+        self.assertEqual({place: file.read_text(encoding="utf-8") for place, file in files.items()},
+                         {"usr/lib/sluice/amdgpu_plugin.so": "packaged plugin", "usr/lib/sluice/sluice": "packaged command"})
+
     def test_links_stay_inside_the_root(self):
         self.write("usr/lib/libx.so.1.2", "x")
         (self.folder / "lib").symlink_to("/usr/lib")
