@@ -148,6 +148,7 @@ std::filesystem::path program_directory() {
 }
 
 std::filesystem::path shipped_plugin_directory() {
+  if (const char* installed = std::getenv("SLUICE_TEST_PLUGIN_DIR")) return installed;
   return (program_directory() / "../../src/plugin").lexically_normal();
 }
 

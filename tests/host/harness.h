@@ -60,7 +60,8 @@ class Program {
 
 // Directory of the running executable: the hosts and the subject lie beside it.
 std::filesystem::path program_directory();
-// Directories of plugins: the shipped one, and the one that only writes down what happens to it.
+// Directories of plugins: the shipped one ($SLUICE_TEST_PLUGIN_DIR, by default what the build has made), and
+// the one that only writes down what happens to it.
 std::filesystem::path shipped_plugin_directory();
 std::filesystem::path probe_plugin_directory();
 
