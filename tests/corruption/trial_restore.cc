@@ -99,6 +99,15 @@ Result<std::uint64_t> restore_set(int dir_fd, const KnownSet& known, const Pages
   return stats->bytes;
 }
 
+// What a lane asks of a set that is none of those known, before it would copy anything.
+Result<void> open_set(int dir_fd, int id, const PagesSet& set, const DumpId& dump_id,
+                      std::uint64_t chunk_bytes, Reactor& reactor) {
+  SLUICE_TRY_ASSIGN(const ImageLayout layout, set.layout(chunk_bytes));
+  SLUICE_TRY(read_sidecar(dir_fd, id, set, layout, dump_id));
+  SLUICE_TRY(FileSetSource::open(dir_fd, set.pages_names(id), layout, reactor, FileOptions{}));
+  return {};
+}
+
 // What restores read of one metadata image: its name, its BOs, its packed form.
 struct Read {
   std::string name;
@@ -216,7 +225,11 @@ TrialRestore trial_restore(int dir_fd, const std::vector<const KnownCheckpoint*>
     if (same == nullptr || same != trial.became) known_bytes = false;
     for (const auto& [id, set] : read.sets) {
       const KnownSet* const expected = same != nullptr ? find(*same, id, set) : nullptr;
-      if (expected == nullptr) continue;
+      if (expected == nullptr) {
+        if (const auto refused = open_set(dir_fd, id, set, read.dump_id, chunk_bytes, reactor); !refused)
+          trial.errors.push_back(refused.error());
+        continue;
+      }
       const auto bytes =
           restore_set(dir_fd, *expected, set, read.dump_id, chunk_bytes, kit, reactor, trial.wrong_bytes);
       if (bytes) {
