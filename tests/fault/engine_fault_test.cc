@@ -204,7 +204,10 @@ void EngineFault::fail_each_system_call_of_a_dump(const Bytes& old,
   std::vector<std::string> fatal;
   for (std::uint64_t at = 0;; ++at) {
     (void)::unlinkat(dir_.fd(), kPagesName, 0);
-    if (!old.empty()) dir_.write(kPagesName, old);
+    if (!old.empty()) {
+      dir_.write(kPagesName, old);
+      ASSERT_EQ(::fchmodat(dir_.fd(), kPagesName, 0600, 0), 0);
+    }
     ImageLayout layout = std::move(ImageLayout::make(test::sizes_of(bos_), kChunk)).value();
     test::LaneMemory memory(kChunk, 3);
     const auto reactor = test::make_reactor_of(kind(), memory.entries(), memory.arena.bytes());
@@ -246,12 +249,12 @@ void EngineFault::fail_each_system_call_of_a_dump(const Bytes& old,
 }
 
 TEST_P(EngineFault, DumpWhereEachSystemCallFails) {
-  fail_each_system_call_of_a_dump({}, {"openat", "ftruncate", "fdatasync", "close", "renameat"});
+  fail_each_system_call_of_a_dump({}, {"openat", "fchmod", "ftruncate", "fdatasync", "close", "renameat"});
 }
 
 TEST_P(EngineFault, DumpOverAnOldFileWhereEachSystemCallFails) {
   fail_each_system_call_of_a_dump(Bytes(expected_.size() + 4 * kChunk, std::byte{0x77}),
-                                  {"fchmod", "fsync", "ftruncate", "fdatasync", "close", "renameat"});
+                                  {"fsync", "ftruncate", "fdatasync", "close", "renameat"});
 }
 
 TEST_P(EngineFault, RestoreWhereEachSystemCallFails) {

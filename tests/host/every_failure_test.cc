@@ -132,7 +132,8 @@ class EveryFailureTest : public PluginTest {
         std::accumulate(harmless_.begin(), harmless_.end(), std::size_t{0},
                         [](std::size_t sum, const auto& call) { return sum + call.second; });
     std::printf(
-        "every failure once, %s: %zu points at %zu places: error %zu, short %zu, kill %zu, job failed %zu, "
+        "shown: every failure once, %s: %zu points at %zu places: error %zu, short %zu, kill %zu, job failed "
+        "%zu, "
         "job "
         "hung %zu; harmless %zu, let go %zu, not reached %zu\n",
         ::testing::UnitTest::GetInstance()->current_test_info()->name(),
