@@ -57,8 +57,7 @@ class LongRunTest : public PluginTest {
                          std::to_string(rng.between(0, 100))};
     constexpr const char* kSizes[] = {"mixed", "small", "many", "huge"};
     arguments.insert(arguments.end(), {"--bos", kSizes[rng.between(0, 3)]});
-    for (const char* option :
-         {"--no-events", "--no-userptr", "--svm", "--waiter", "--second-kfd", "--dup-kfd"}) {
+    for (const char* option : {"--no-events", "--no-userptr", "--svm", "--second-kfd", "--dup-kfd"}) {
       if (rng.percent(25)) arguments.push_back(option);
     }
     return arguments;

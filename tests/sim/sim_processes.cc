@@ -358,6 +358,15 @@ int setsockopt(int fd, int level, int name, const void* value, socklen_t bytes) 
       answer(processes->set_patience(fd, static_cast<std::uint64_t>(limit.tv_sec) * sluice::sim::kSecond)));
 }
 
+// What an end is: asked of descriptors that came with a message.
+int getsockopt(int fd, int level, int name, void* value, socklen_t* bytes) noexcept {
+  SimProcesses* const processes = simulation_of(fd);
+  if (processes == nullptr) return static_cast<int>(::syscall(SYS_getsockopt, fd, level, name, value, bytes));
+  const int answer = name == SO_DOMAIN ? AF_UNIX : SOCK_SEQPACKET;
+  std::memcpy(value, &answer, sizeof answer);
+  return 0;
+}
+
 int shutdown(int fd, int how) noexcept {
   SimProcesses* const processes = simulation_of(fd);
   return static_cast<int>(processes != nullptr ? answer(processes->shutdown(fd))

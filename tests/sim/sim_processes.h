@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Processes with threads and sockets in virtual time: seeded pauses, order and deaths. What runs is the real
 // code; one thread runs at a time, until it waits, and the seed decides who is next. Linking sim_processes.cc
-// puts the calls of such a thread on sockets of here: socketpair, setsockopt (patience), sendmsg, recvmsg,
-// recv, shutdown, close. Every other thread's go to the kernel.
+// puts the calls of such a thread on sockets of here: socketpair, setsockopt (patience), getsockopt, sendmsg,
+// recvmsg, recv, shutdown, close. Every other thread's go to the kernel.
 //
 // The sockets are SOCK_SEQPACKET pairs of AF_UNIX as Linux has them: a message is whole and in order, with
 // descriptors beside it, which keep what they mean open on the way; a full one makes the sender wait; whoever
