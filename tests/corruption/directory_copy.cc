@@ -72,11 +72,4 @@ void DirectoryCopy::put_back(int dir_fd, const std::string& name) const {
   }
 }
 
-void DirectoryCopy::put_back_all(int dir_fd) const {
-  for (const std::string& name : image_names(dir_fd)) {
-    if (!files_.contains(name)) put_back(dir_fd, name);
-  }
-  for (const auto& [name, copy] : files_) put_back(dir_fd, name);
-}
-
 }  // namespace sluice::corruption_test

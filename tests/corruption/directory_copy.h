@@ -27,7 +27,6 @@ class DirectoryCopy {
 
   // Makes one file of the directory what it was; one that was not there goes.
   void put_back(int dir_fd, const std::string& name) const;
-  void put_back_all(int dir_fd) const;
 
  private:
   std::map<std::string, FileCopy> files_;
