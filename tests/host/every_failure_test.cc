@@ -204,6 +204,13 @@ class EveryFailureTest : public PluginTest {
   std::vector<std::uint64_t> fences_made() {
     return {scene_.control().fences_made(0), scene_.control().fences_made(1)};
   }
+  // Who is killed cannot remove what he was writing; the next dump into the directory does.
+  void remove_unfinished_statistics() {
+    for (const std::string& name : images("sluice-stats-restore-")) {
+      if (name.ends_with(".json.tmp")) fs::remove(scene_.images() / name);
+    }
+  }
+
   // Each job of a run that began with `before`, in both ways.
   std::vector<LostJob> lost_jobs(const std::vector<std::uint64_t>& before) {
     std::vector<LostJob> all;
@@ -407,7 +414,8 @@ TEST_P(EveryFailureTest, Dump) {
     log_ = scene_.log();
     count(failure, status);
     // Nobody could tell from the images that they are not on the disk.
-    if (failure.kind == seam::kError && plan_->fired && is_of_durability(failure.call)) {
+    const bool of_statistics = log_.find("the statistics are lost") != std::string::npos;
+    if (failure.kind == seam::kError && plan_->fired && is_of_durability(failure.call) && !of_statistics) {
       EXPECT_NE(status, 0);
     }
     judge_dump(status, before);
@@ -435,6 +443,7 @@ TEST_P(EveryFailureTest, Restore) {
     log_ = scene_.log();
     count(failure, status);
     judge_restore(status, std::move(host));
+    if (failure.kind == seam::kKill) remove_unfinished_statistics();
     EXPECT_EQ(listing(scene_.images()), images);
     (void)tell(failure.name(), failure.call + failure.way, status, problems_before);
   }
