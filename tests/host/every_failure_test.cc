@@ -342,7 +342,7 @@ class EveryFailureTest : public PluginTest {
   // The one time at which a host that dies lets tasks run that are not whole: they stand still, and the
   // plugin has not laid hold of them yet (docs/architecture.md, "CRIU killed").
   bool before_hold() const {
-    if (log_.find("step seized") == std::string::npos) return false;
+    if (log_.find("tasks run when they are let go") == std::string::npos) return false;
     return std::none_of(plan_->places.begin(), plan_->places.end(), [this](const seam::Place& place) {
       const std::uint32_t died_at_it = place.id == plan_->place ? 1 : 0;
       return std::string_view(place.call.data()) == "ptrace" && place.turns > died_at_it;

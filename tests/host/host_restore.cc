@@ -110,6 +110,7 @@ int restore_tree(const Options& options, const std::vector<pid_t>& tasks, std::v
     if (seized[i].seize(tasks[i]) != 0) return -1;
   }
   // From here on a task that is let go runs, whoever lets it go: we, or the kernel when we are dead.
+  log_line(kDebug, "tasks run when they are let go\n");
   for (unsigned i = 0; i < tasks.size(); ++i) {
     g_shared[i].go = 1;
     futex_wake(g_shared[i].go);
