@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "command_run.h"
 
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -10,12 +8,12 @@
 
 #include <array>
 #include <cerrno>
-#include <cstddef>
 #include <cstdlib>
 #include <system_error>
 
 #include "machine.h"
 #include "pipeline/unique_fd.h"
+#include "support/refuse_system_call.h"
 
 namespace sluice::cli_test {
 namespace {
@@ -72,15 +70,7 @@ Ended run_command(const std::vector<std::string>& arguments, const std::vector<s
 }
 
 void refuse_system_call(int number, int error) {
-  std::array<sock_filter, 4> filter = {{
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<unsigned>(number), 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<unsigned>(error)),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  }};
-  sock_fprog program = {filter.size(), filter.data()};
-  must(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-  must(::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+  must(test::refuse_system_call(static_cast<unsigned>(number), static_cast<unsigned>(error)));
 }
 
 void give_up_capabilities(const std::vector<int>& capabilities) {

@@ -5,9 +5,6 @@
 // An operation is recorded when it has succeeded; a sync when it begins, and when it has succeeded.
 #include <dlfcn.h>
 #include <fcntl.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -15,13 +12,13 @@
 
 #include <array>
 #include <cerrno>
-#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <string_view>
 
 #include "disk_record.h"
+#include "support/refuse_system_call.h"
 
 namespace {
 
@@ -47,15 +44,7 @@ Function* next(const char* symbol) {
   if (path == nullptr || file == nullptr) return;
   (void)std::strncpy(directory.data(), path, directory.size() - 1);
   record_fd = ::open(file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-  std::array<sock_filter, 4> program{{
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_io_uring_setup, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  }};
-  const sock_fprog filter{static_cast<unsigned short>(program.size()), program.data()};
-  const bool refused = ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-                       ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
+  const bool refused = sluice::test::refuse_system_call(__NR_io_uring_setup, EPERM);
   if (record_fd < 0 || !refused) std::abort();  // a record with holes would be worse than none
 }
 

@@ -26,6 +26,7 @@
 #include "pipeline/units.h"
 #include "support/lane.h"
 #include "support/process_state.h"
+#include "support/refuse_system_call.h"
 #include "support/rng.h"
 #include "support/temp_dir.h"
 
@@ -45,19 +46,6 @@ std::int32_t wait_for_one(Reactor& reactor) {
   const auto count = reactor.wait(completions);
   EXPECT_TRUE(count.ok());
   return completions[0].result;
-}
-
-// Refuses one system call of the calling thread, as a container's seccomp profile would.
-bool refuse_system_call(std::uint32_t number, std::uint32_t err) {
-  std::array<sock_filter, 4> program{{
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | err),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  }};
-  const sock_fprog filter{static_cast<unsigned short>(program.size()), program.data()};
-  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-         ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
 }
 
 TEST(UringReactor, FixedBuffersCarryTheSameBytes) {
@@ -122,7 +110,7 @@ TEST(MakeReactor, PrefersIoUringWithoutANote) {
 TEST(MakeReactor, WhereIoUringIsRefusedThreadsDoTheSame) {
   for (const std::uint32_t err : {EPERM, ENOSYS, ENOMEM}) {
     std::thread lane([err] {
-      ASSERT_TRUE(refuse_system_call(__NR_io_uring_setup, err));
+      ASSERT_TRUE(test::refuse_system_call(__NR_io_uring_setup, err));
       std::string note;
       const auto reactor = make_reactor(4, {}, note);
       ASSERT_TRUE(reactor.ok());
