@@ -28,6 +28,7 @@
 #include "fault/seam/plan.h"
 #include "plugin_test.h"
 #include "support/rng.h"
+#include "support/seeds.h"
 
 namespace sluice::host_test {
 namespace {
@@ -183,8 +184,7 @@ class EveryFailureTest : public PluginTest {
       if (std::strcmp(wanted, "all") == 0) return all;
       share = std::strtoull(wanted, nullptr, 10);
     }
-    const char* const seed = std::getenv("SLUICE_FAULT_SEED");
-    test::Rng rng(seed != nullptr ? std::strtoull(seed, nullptr, 10) : 1);
+    test::Rng rng(test::number_from("SLUICE_FAULT_SEED", 1));
     std::vector<Any> drawn;
     while (drawn.size() < share && !all.empty()) {
       std::swap(all.back(), all[rng.between(0, all.size() - 1)]);
