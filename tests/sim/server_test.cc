@@ -121,7 +121,7 @@ void restore_main(SimProcesses& processes, Case& one, Outcome& outcome) {
     }));
   }
   if (one.starts) {
-    processes.sleep(one.start_after_ns);
+    processes.pause_for(one.start_after_ns);
     (void)server.start(0);  // a failure is told to the tasks
   }
   for (const int task : tasks) processes.wait_until([&] { return processes.ended(task); });

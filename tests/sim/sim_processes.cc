@@ -162,10 +162,10 @@ bool SimProcesses::block(const Ready& ready, std::uint64_t deadline_ns) {
 }
 
 void SimProcesses::pause() {
-  sleep(some_time());
+  pause_for(some_time());
 }
 
-void SimProcesses::sleep(std::uint64_t ns) {
+void SimProcesses::pause_for(std::uint64_t ns) {
   const std::uint64_t due = now_ns_ + ns;
   (void)block([due] { return std::optional(due); }, kForEver);
 }

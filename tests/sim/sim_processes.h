@@ -64,8 +64,9 @@ class SimProcesses {
   static SimProcesses* current();  // null: the calling thread is none of a simulation
   int process() const;
   std::uint64_t now_ns() const { return now_ns_; }
+  // Virtual time goes by, for the others to go on: as much as the seed says, or so much.
   void pause();
-  void sleep(std::uint64_t ns);
+  void pause_for(std::uint64_t ns);
   // Waits until `ready`, which changes by what other threads do. Also while the process dies.
   void wait_until(const std::function<bool()>& ready);
   bool ended(int thread) const;
