@@ -25,6 +25,13 @@ std::string describe(FileHolder holder) {
   return "descriptor " + std::to_string(holder.fd) + " of process " + std::to_string(holder.pid);
 }
 
+// The numbers in /proc/PID/fd; none of a process that is gone.
+Result<std::vector<int>> descriptors_in(const std::string& directory) {
+  auto entries = numbered_entries(directory);
+  if (!entries && process_gone(entries.error().err)) return std::vector<int>();
+  return entries;
+}
+
 }  // namespace
 
 Result<std::vector<pid_t>> traced_processes(const char* proc) {
@@ -53,13 +60,9 @@ std::optional<pid_t> innermost_pid(pid_t pid, const char* proc) {
 Result<std::vector<DeviceDescriptor>> device_descriptors(pid_t pid, std::span<const dev_t> devices,
                                                          const char* proc) {
   const std::string directory = std::string(proc) + "/" + std::to_string(pid) + "/fd";
-  auto entries = numbered_entries(directory);
-  if (!entries) {
-    if (process_gone(entries.error().err)) return std::vector<DeviceDescriptor>();
-    return std::move(entries).error();
-  }
+  SLUICE_TRY_ASSIGN(const std::vector<int> descriptors, descriptors_in(directory));
   std::vector<DeviceDescriptor> found;
-  for (const int fd : *entries) {
+  for (const int fd : descriptors) {
     struct stat st {};
     if (::stat((directory + "/" + std::to_string(fd)).c_str(), &st) != 0) continue;  // closed meanwhile
     if (S_ISCHR(st.st_mode) && std::find(devices.begin(), devices.end(), st.st_rdev) != devices.end())
@@ -80,13 +83,9 @@ Result<std::vector<int>> device_descriptors(pid_t pid, dev_t device, const char*
 Result<std::vector<DmaBufDescriptor>> dmabuf_descriptors(pid_t pid, const char* proc) {
   constexpr std::string_view kDmaBufName = "/dmabuf";
   const std::string directory = std::string(proc) + "/" + std::to_string(pid) + "/fd";
-  auto entries = numbered_entries(directory);
-  if (!entries) {
-    if (process_gone(entries.error().err)) return std::vector<DmaBufDescriptor>();
-    return std::move(entries).error();
-  }
+  SLUICE_TRY_ASSIGN(const std::vector<int> descriptors, descriptors_in(directory));
   std::vector<DmaBufDescriptor> found;
-  for (const int fd : *entries) {
+  for (const int fd : descriptors) {
     const std::string name = directory + "/" + std::to_string(fd);
     std::array<char, kDmaBufName.size()> link{};
     const ssize_t length = ::readlink(name.c_str(), link.data(), link.size());
