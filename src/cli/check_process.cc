@@ -91,8 +91,8 @@ ProcessCheck check_processes(pid_t root, const std::optional<kfd::Topology>& top
     return check;
   }
   std::vector<dev_t> devices;
-  if (const auto kfd = kfd::kfd_device_number(); kfd.ok() && *kfd != 0) devices.push_back(*kfd);
-  const std::size_t first_render_node = devices.size();
+  const auto kfd_device = kfd::kfd_device_number();
+  if (kfd_device && *kfd_device != 0) devices.push_back(*kfd_device);
   if (topology) {
     for (const kfd::Node& node : topology->nodes)
       if (node.is_gpu()) devices.push_back(kfd::render_node_device(node.drm_render_minor));
@@ -117,7 +117,7 @@ ProcessCheck check_processes(pid_t root, const std::optional<kfd::Topology>& top
       return check;
     }
     for (const kfd::DeviceDescriptor& file : *files) {
-      if (first_render_node == 0 || file.device != devices.front()) add_client(pid, file.fd, bytes_by_client);
+      if (!kfd_device || file.device != *kfd_device) add_client(pid, file.fd, bytes_by_client);
     }
     if (topology) {
       if (const auto bytes = kfd_vram(pid, *topology, kfd_proc)) {

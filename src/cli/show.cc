@@ -442,18 +442,15 @@ std::vector<Statistics> read_statistics(int dir_fd, std::vector<std::string>& fa
     return all;
   }
   for (const std::string& name : *names) {
-    const auto opened = open_image_file(dir_fd, name);
-    std::string text;
-    std::array<char, 16384> part{};
-    ssize_t got = opened ? 1 : -1;
-    while (got > 0 && text.size() < kMostBytes) {
-      got = TEMP_FAILURE_RETRY(::read(opened->fd.get(), part.data(), part.size()));
-      if (got > 0) text.append(part.data(), static_cast<std::size_t>(got));
+    const auto file = open_image_file(dir_fd, name);
+    const auto text =
+        file ? read_whole(*file, kMostBytes, name) : Result<std::vector<std::uint8_t>>(file.error());
+    Json content;
+    if (text) {  // what is nested deeper than ours would overflow the stack when it is printed
+      content = Json::parse(
+          *text, [](int depth, Json::parse_event_t, Json&) { return depth <= kDeepest; }, false);
     }
-    // What is nested deeper than ours would overflow the stack when it is printed.
-    Json content = Json::parse(
-        text, [](int depth, Json::parse_event_t, Json&) { return depth <= kDeepest; }, false);
-    if (got < 0 || !content.is_object() || !content.contains("gpus") || !content["gpus"].is_array()) {
+    if (!content.is_object() || !content.contains("gpus") || !content["gpus"].is_array()) {
       faults.push_back(name + " cannot be read as statistics");
       continue;
     }
