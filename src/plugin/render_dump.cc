@@ -84,22 +84,26 @@ Result<RenderBo> RenderDump::bo_of(const drm::GemHandle& handle) const {
   return bo;
 }
 
+// In steps, between which it is seen whether the dump goes on at all.
+Result<void> RenderDump::wait_until_idle(std::uint32_t handle,
+                                         std::chrono::steady_clock::time_point deadline) const {
+  for (;;) {
+    const auto step_end = std::min(deadline, std::chrono::steady_clock::now() + kListenPeriod);
+    SLUICE_TRY_ASSIGN(const bool idle, drm::wait_until_idle(file_.get(), handle, step_end));
+    if (idle) return {};
+    if (run_.shared.stopped) return Error{ECANCELED, words_of(handle) + ": the dump was stopped"};
+    if (step_end == deadline)
+      return make_error(ETIMEDOUT, words_of(handle) + " is still used by work that was submitted before");
+  }
+}
+
 Result<void> RenderDump::begin(bool any_kfd) {
   if (!any_kfd) image_.kfd_acquired = false;
   contents_ = std::make_unique<DumpContents>(run_);
   const auto deadline = std::chrono::steady_clock::now() + run_.config.fence_timeout + kResetPatience;
   for (RenderBo& bo : image_.bos) {
     const std::uint32_t handle = bo.gem.handle;
-    bool idle = false;
-    auto now = std::chrono::steady_clock::now();
-    for (; !idle && now < deadline; now = std::chrono::steady_clock::now()) {
-      if (run_.shared.stopped) return Error{ECANCELED, words_of(handle) + ": the dump was stopped"};
-      SLUICE_TRY_ASSIGN(idle,
-                        drm::wait_until_idle(file_.get(), handle, std::min(deadline, now + kListenPeriod)));
-    }
-    if (!idle) {
-      return make_error(ETIMEDOUT, words_of(handle) + " is still used by work that was submitted before");
-    }
+    SLUICE_TRY(wait_until_idle(handle, deadline));
     auto dmabuf = drm::export_dmabuf(file_.get(), handle);
     if (!dmabuf && dmabuf.error().err == EPERM) {
       return Error{EINVAL, words_of(handle) +

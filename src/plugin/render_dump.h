@@ -8,6 +8,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -61,6 +62,7 @@ class RenderDump {
       : file_(std::move(file)), holders_(std::move(holders)), run_(run) {}
   Result<void> list_bos(pid_t pid);
   Result<RenderBo> bo_of(const drm::GemHandle& handle) const;
+  Result<void> wait_until_idle(std::uint32_t handle, std::chrono::steady_clock::time_point deadline) const;
   Result<void> write() const;
   std::string words_of(std::uint32_t handle) const;
 
