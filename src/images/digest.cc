@@ -37,10 +37,13 @@ Result<bool> check_digest(std::span<const std::uint8_t> payload, const std::stri
   return make_error(EBADMSG, name + " is not what its digest says; the image is damaged");
 }
 
+Error lost_digest(const std::string& name) {
+  return make_error(EBADMSG, name + " has lost its digest; the image is damaged");
+}
+
 Result<void> require_digest(std::span<const std::uint8_t> payload, const std::string& name) {
   SLUICE_TRY_ASSIGN(const bool has_digest, check_digest(payload, name));
-  if (has_digest) return {};
-  return make_error(EBADMSG, name + " has lost its digest; the image is damaged");
+  return has_digest ? Result<void>() : lost_digest(name);
 }
 
 }  // namespace sluice

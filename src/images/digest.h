@@ -16,10 +16,12 @@ namespace sluice {
 // A packed message with its digest behind it.
 std::vector<std::uint8_t> with_digest(std::vector<std::uint8_t> message);
 
-// Whether the payload ends in a digest. Errors: EBADMSG where it does, and the bytes before it have another
-// one. `name` is for the message.
+// Whether the payload ends in a digest, as all that has our dump_id does. Errors: EBADMSG where it does, and
+// the bytes before it have another one. `name` is for the message.
 Result<bool> check_digest(std::span<const std::uint8_t> payload, const std::string& name);
-// The same of what only we write: without a digest it is EBADMSG, too.
+// EBADMSG: it should, and does not.
+Error lost_digest(const std::string& name);
+// Both, of what only we write.
 Result<void> require_digest(std::span<const std::uint8_t> payload, const std::string& name);
 
 }  // namespace sluice

@@ -10,7 +10,7 @@
 #include "criu-amdgpu.pb-c.h"
 #include "images/digest.h"
 #include "kfd/uapi.h"
-#include "kfd/unpack_memory.h"
+#include "unpack_memory.h"
 
 namespace sluice {
 
@@ -138,8 +138,8 @@ RenderBo bo_of(const DrmBoEntry& entry) {
 }  // namespace
 
 Result<RenderImage> unpack_render_image(std::span<const std::uint8_t> payload, const std::string& name) {
-  SLUICE_TRY(check_digest(payload, name));
-  kfd::UnpackMemory memory(payload.size());
+  SLUICE_TRY_ASSIGN(const bool has_digest, check_digest(payload, name));
+  UnpackMemory memory(payload.size());
   const std::unique_ptr<CriuRenderNode, FreeRenderNode> node(
       criu_render_node__unpack(memory.allocator(), payload.size(), payload.data()));
   if (!node) return make_error(EBADMSG, name + " cannot be parsed; the image is damaged");
@@ -165,7 +165,7 @@ Result<RenderImage> unpack_render_image(std::span<const std::uint8_t> payload, c
   if (node->has_kfd_acquired != 0) image.kfd_acquired = node->kfd_acquired != 0;
   if (node->has_pid != 0) image.pid = node->pid;
   image.dump_id = dump_id_of(node->has_dump_id, node->dump_id);
-  if (image.dump_id) SLUICE_TRY(require_digest(payload, name));
+  if (image.dump_id && !has_digest) return lost_digest(name);
   return image;
 }
 
@@ -185,8 +185,8 @@ std::vector<std::uint8_t> pack_dmabuf_image(const DmaBufImage& image) {
 }
 
 Result<DmaBufImage> unpack_dmabuf_image(std::span<const std::uint8_t> payload, const std::string& name) {
-  SLUICE_TRY(check_digest(payload, name));
-  kfd::UnpackMemory memory(payload.size());
+  SLUICE_TRY_ASSIGN(const bool has_digest, check_digest(payload, name));
+  UnpackMemory memory(payload.size());
   const std::unique_ptr<CriuDmabufNode, FreeDmaBufNode> node(
       criu_dmabuf_node__unpack(memory.allocator(), payload.size(), payload.data()));
   if (!node) return make_error(EBADMSG, name + " cannot be parsed; the image is damaged");
@@ -195,7 +195,7 @@ Result<DmaBufImage> unpack_dmabuf_image(std::span<const std::uint8_t> payload, c
   DmaBufImage image{node->gem_handle, node->shared, std::nullopt, std::nullopt};
   if (node->has_pid != 0) image.pid = node->pid;
   image.dump_id = dump_id_of(node->has_dump_id, node->dump_id);
-  SLUICE_TRY(require_digest(payload, name));
+  if (!has_digest) return lost_digest(name);
   return image;
 }
 
@@ -204,10 +204,10 @@ std::vector<std::uint8_t> pack_kfd_image(const kfd::KfdImage& image) {
 }
 
 Result<kfd::KfdImage> unpack_kfd_image(std::span<const std::uint8_t> payload, const std::string& name) {
-  SLUICE_TRY(check_digest(payload, name));
+  SLUICE_TRY_ASSIGN(const bool has_digest, check_digest(payload, name));
   auto image = kfd::decode_kfd_image(payload);
   if (!image) return Error{image.error().err, name + ": " + image.error().what};
-  if (image->dump_id) SLUICE_TRY(require_digest(payload, name));
+  if (image->dump_id && !has_digest) return lost_digest(name);
   return image;
 }
 

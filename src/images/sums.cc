@@ -9,9 +9,9 @@
 #include <memory>
 
 #include "images/digest.h"
-#include "kfd/unpack_memory.h"
 #include "pipeline/units.h"
 #include "sluice-sums.pb-c.h"
+#include "unpack_memory.h"
 
 namespace sluice {
 
@@ -77,7 +77,7 @@ std::vector<std::uint8_t> pack_sidecar(const Sidecar& sidecar) {
 
 Result<Sidecar> unpack_sidecar(std::span<const std::uint8_t> payload, const std::string& name) {
   SLUICE_TRY(require_digest(payload, name));
-  kfd::UnpackMemory memory(payload.size());
+  UnpackMemory memory(payload.size());
   const std::unique_ptr<SumsImage, FreeSumsImage> image(
       sums_image__unpack(memory.allocator(), payload.size(), payload.data()));
   if (!image) return make_error(EBADMSG, name + " cannot be parsed; the sidecar is damaged");

@@ -12,8 +12,8 @@
 #include <unordered_set>
 
 #include "kfd/uapi.h"
-#include "kfd/unpack_memory.h"
 #include "pipeline/printable.h"
+#include "unpack_memory.h"
 
 namespace sluice::kfd {
 namespace {

@@ -13,9 +13,9 @@
 
 #include "images/digest.h"
 #include "images/files.h"
-#include "kfd/unpack_memory.h"
 #include "plugin/criu_host.h"
 #include "sluice-stream.pb-c.h"
+#include "unpack_memory.h"
 
 namespace sluice::plugin {
 
@@ -57,7 +57,7 @@ Result<Index> index_of_stream() {
   if (!payload && payload.error().err == ENOENT) return Index();
   if (!payload) return payload.error();
   SLUICE_TRY(require_digest(*payload, kIndexImage));
-  kfd::UnpackMemory memory(payload->size());
+  UnpackMemory memory(payload->size());
   Index index(stream_index__unpack(memory.allocator(), payload->size(), payload->data()));
   if (!index) return make_error(EBADMSG, std::string(kIndexImage) + " cannot be parsed");
   return index;

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "criu-mm.pb-c.h"
-#include "kfd/unpack_memory.h"
 #include "pipeline/image_file.h"
+#include "unpack_memory.h"
 
 namespace sluice::plugin {
 
@@ -77,7 +77,7 @@ Result<MapRuns> MapRuns::parse(std::span<const std::uint8_t> bytes) {
     return make_error(EPROTONOSUPPORT, "an image of a task's memory");
   const std::span<const std::uint8_t> payload = bytes.subspan(kHeaderBytes);
   if (header[2] > payload.size()) return make_error(EBADMSG, "an image of a task's memory");
-  kfd::UnpackMemory memory(header[2]);
+  UnpackMemory memory(header[2]);
   const std::unique_ptr<MmEntry, FreeMm> mm(mm_entry__unpack(memory.allocator(), header[2], payload.data()));
   if (!mm) return make_error(EBADMSG, "an image of a task's memory");
   MapRuns runs;

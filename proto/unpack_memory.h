@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <cstdlib>
 
-namespace sluice::kfd {
+namespace sluice {
 
 // Thread-bound, for one call of an unpack function. What that returns is freed without an allocator, and may
 // live longer.
@@ -38,4 +38,4 @@ class UnpackMemory {
   ProtobufCAllocator allocator_{allocate, release, this};
 };
 
-}  // namespace sluice::kfd
+}  // namespace sluice
