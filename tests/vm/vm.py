@@ -139,7 +139,10 @@ class Run:
 
 
 def together(runs, act):
-    """`act(run)` for all, one guest per processor at once; its answers, or False where something could not be had."""
+    """`act(run)` for all at once; its answers, or False where something could not be had.
+
+    A guest is one thread: with one per processor, the third of two processors would run alone at the end.
+    """
     def whole(run):
         try:
             return act(run)
@@ -148,7 +151,7 @@ def together(runs, act):
         except subprocess.CalledProcessError as problem:
             run.result.problems.append(f"{problem}\n{problem.output or ''}".rstrip())
         return False
-    with concurrent.futures.ThreadPoolExecutor(max_workers=min(len(runs), os.cpu_count() or 1)) as pool:
+    with concurrent.futures.ThreadPoolExecutor(max_workers=len(runs)) as pool:
         return list(pool.map(whole, runs))
 
 

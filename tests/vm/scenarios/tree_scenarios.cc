@@ -289,7 +289,7 @@ TEST_F(Tree, WhoseCriuIsKilledWhileContentsFlowNeverRuns) {
     StoppedCriu criu(criu_->command("restore", images(), {"-d"}));
     ASSERT_TRUE(
         criu.run_until([this](const SystemCall& call) { return call.entering && stops_a_task(call); }));
-    EXPECT_GT(control().fences_made(0), fences) << "no contents flow";
+    EXPECT_TRUE(eventually([&] { return control().fences_made(0) > fences; })) << "no contents flow";
   } else {  // it waits for the tasks, and they for theirs
     kill_and_reap(start_slow_restore());
   }
