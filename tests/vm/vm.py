@@ -5,7 +5,6 @@ import argparse
 import concurrent.futures
 import dataclasses
 import json
-import os
 import pathlib
 import re
 import shutil
