@@ -21,16 +21,18 @@ constexpr std::size_t kMostWorkers = 4;
 
 }  // namespace
 
-unsigned spare_workers(std::size_t lanes) {
+unsigned workers_of_lane(std::size_t cpus, std::size_t lanes) {
   // A lane's own work and the kernel's for it (io-wq, interrupts) take two.
   constexpr std::size_t kCpusOfALane = 2;
+  if (lanes == 0 || cpus <= lanes * kCpusOfALane) return 0;
+  return static_cast<unsigned>(std::min(cpus / lanes - kCpusOfALane, kMostWorkers));
+}
+
+unsigned spare_workers(std::size_t lanes) {
   cpu_set_t cpus;
   CPU_ZERO(&cpus);
-  if (lanes == 0 || ::sched_getaffinity(0, sizeof cpus, &cpus) != 0) return 0;
-  const auto count = static_cast<std::size_t>(CPU_COUNT(&cpus));
-  return count <= lanes * kCpusOfALane
-             ? 0
-             : static_cast<unsigned>(std::min(count / lanes - kCpusOfALane, kMostWorkers));
+  if (::sched_getaffinity(0, sizeof cpus, &cpus) != 0) return 0;
+  return workers_of_lane(static_cast<std::size_t>(CPU_COUNT(&cpus)), lanes);
 }
 
 SlotWorkers::SlotWorkers(std::uint32_t slots) : outcomes_(slots), queue_(slots) {}

@@ -23,9 +23,10 @@
 
 namespace sluice {
 
-// Worker threads that each of `lanes` may have without more threads than CPUs that this process may run on;
-// at most 4: what a PCIe 5 x16 link needs (52 GB/s; docs/performance-real-dma.md). 0: the lanes' own threads
-// are all there is room for.
+// Worker threads that each of `lanes` may have without more threads than `cpus`; at most 4: what a PCIe 5 x16
+// link needs (52 GB/s; docs/performance-real-dma.md). 0: the lanes' own threads are all there is room for.
+unsigned workers_of_lane(std::size_t cpus, std::size_t lanes);
+// The same of the CPUs that this process may run on.
 unsigned spare_workers(std::size_t lanes);
 
 // What a worker does. work() is called from several threads at once, for different slots.
