@@ -10,25 +10,34 @@
 
 namespace sluice::bench {
 
-Result<std::unique_ptr<TimedStage>> TimedStage::make(const char* name, double bytes_per_second,
+double TimedDevice::serve(std::uint64_t bytes, double now_ns) {
+  const std::lock_guard lock(mutex_);
+  free_at_ns_ = std::max(free_at_ns_, now_ns) + static_cast<double>(bytes) / bytes_per_second_ * 1e9;
+  return free_at_ns_;
+}
+
+Result<std::unique_ptr<TimedStage>> TimedStage::make(const char* name, std::shared_ptr<TimedDevice> device,
                                                      Reactor& reactor) {
   UniqueFd never(::eventfd(0, EFD_CLOEXEC));
   if (!never) return make_error(errno, "eventfd");
-  return std::unique_ptr<TimedStage>(new TimedStage(name, bytes_per_second, reactor, std::move(never)));
+  return std::unique_ptr<TimedStage>(new TimedStage(name, std::move(device), reactor, std::move(never)));
+}
+
+Result<std::unique_ptr<TimedStage>> TimedStage::make(const char* name, double bytes_per_second,
+                                                     Reactor& reactor) {
+  return make(name, std::make_shared<TimedDevice>(bytes_per_second), reactor);
 }
 
 Result<Submit> TimedStage::submit(Slot& slot) {
   served_bytes_ += slot.chunk.length;
-  if (bytes_per_second_ <= 0) {
+  if (device_->at_once()) {
     reactor_.post(slot.op(), 0);
     return Submit::Started;
   }
   const auto now = static_cast<double>(reactor_.now_ns());
-  const double takes = static_cast<double>(slot.chunk.length) / bytes_per_second_ * 1e9;
-  busy_ns_ += takes;
-  free_at_ns_ = std::max(free_at_ns_, now) + takes;
+  const double done = device_->serve(slot.chunk.length, now);
   reactor_.poll_readable(slot.op(), never_.get(),
-                         std::chrono::nanoseconds(static_cast<std::int64_t>(free_at_ns_ - now)));
+                         std::chrono::nanoseconds(static_cast<std::int64_t>(done - now)));
   return Submit::Started;
 }
 

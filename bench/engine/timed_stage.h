@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
-// A stage that takes the time a device of a given rate would take, and moves no bytes: chunks are served one
-// after the other, however many wait. Stands for any stage of a route. Thread-bound like every stage.
+// A stage that takes the time a device of a given rate would take, and moves no bytes. Stands for any stage
+// of a route. Thread-bound like every stage.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 
 #include "pipeline/reactor.h"
 #include "pipeline/stage.h"
@@ -12,9 +13,29 @@
 
 namespace sluice::bench {
 
+// Serves chunks one after the other, however many wait, and in the order in which they come. Stages of
+// several lanes may share one: all threads call.
+class TimedDevice {
+ public:
+  // 0: every chunk is done at once.
+  explicit TimedDevice(double bytes_per_second) : bytes_per_second_(bytes_per_second) {}
+
+  // When it will be done with a chunk that comes now. Times are a reactor's, of one clock, in nanoseconds.
+  double serve(std::uint64_t bytes, double now_ns);
+  bool at_once() const { return bytes_per_second_ <= 0; }
+
+ private:
+  const double bytes_per_second_;
+  std::mutex mutex_;
+  double free_at_ns_ = 0;  // guarded by the mutex
+};
+
 class TimedStage final : public Stage {
  public:
-  // `bytes_per_second` 0: every chunk is done at once. Errors of make(): EMFILE.
+  // Errors of make(): EMFILE.
+  static Result<std::unique_ptr<TimedStage>> make(const char* name, std::shared_ptr<TimedDevice> device,
+                                                  Reactor& reactor);
+  // With a device of its own.
   static Result<std::unique_ptr<TimedStage>> make(const char* name, double bytes_per_second,
                                                   Reactor& reactor);
 
@@ -23,18 +44,15 @@ class TimedStage final : public Stage {
   Result<Progress> advance(Slot& slot, Op& op, std::int32_t result) override;
 
   std::uint64_t served_bytes() const { return served_bytes_; }
-  double busy_seconds() const { return busy_ns_ / 1e9; }  // time the device needed for what it served
 
  private:
-  TimedStage(const char* name, double bytes_per_second, Reactor& reactor, UniqueFd never)
-      : name_(name), bytes_per_second_(bytes_per_second), reactor_(reactor), never_(std::move(never)) {}
+  TimedStage(const char* name, std::shared_ptr<TimedDevice> device, Reactor& reactor, UniqueFd never)
+      : name_(name), device_(std::move(device)), reactor_(reactor), never_(std::move(never)) {}
 
   const char* name_;
-  double bytes_per_second_;
+  std::shared_ptr<TimedDevice> device_;
   Reactor& reactor_;
   UniqueFd never_;  // an eventfd that nobody writes: waiting for it is a timer
-  double free_at_ns_ = 0;
-  double busy_ns_ = 0;
   std::uint64_t served_bytes_ = 0;
 };
 

@@ -2,16 +2,16 @@
 // The loop alone: three stages of known rates that move no bytes, beside the time that such a pipeline needs
 // at least. Any time above it is a bubble: a stage stood still while there was work for it.
 //
-// That time is the slowest stage alone for all chunks, and one chunk's way through the other two (fill and
-// drain). Fewer slots would take longer only below (sum of the three stages' times for a chunk) / (the
-// slowest's), which is at most three.
+// That time is forecast/flow_times.h's: the slowest stage alone for all chunks, and one chunk's way through
+// the other two (fill and drain). Fewer slots would take longer only below (sum of the three stages' times
+// for a chunk) / (the slowest's), which is at most three.
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <numeric>
 #include <vector>
 
 #include "engine/timed_stage.h"
+#include "forecast/flow_times.h"
 #include "lane/lane_run.h"
 #include "pipeline/arena.h"
 #include "pipeline/lane.h"
@@ -60,6 +60,11 @@ class Bench {
   }
 
   double chunk_seconds(double rate) const { return static_cast<double>(chunk_bytes_) / rate; }
+  // So many chunks through all three stages, as the forecast has them.
+  forecast::Flow flow(std::uint64_t chunks) const {
+    const auto bytes = static_cast<double>(chunk_bytes_);
+    return {static_cast<double>(chunks) * bytes, bytes, {{0, 1}, {1, 1}, {2, 1}}};
+  }
 
   // From the first chunk's admission to the last one's end. `rates` of all stages, in the route's order.
   Result<double> seconds(std::span<const double> rates, std::uint32_t slots, std::uint64_t chunks) {
@@ -163,10 +168,8 @@ Result<Report> run_bubble(const BenchOptions& options) {
       const std::array<double, 3>& rates = grid[point];
       const double slowest = bench.chunk_seconds(*std::min_element(rates.begin(), rates.end()));
       const auto chunks = static_cast<std::uint64_t>(std::ceil(seconds / slowest));
-      const double way = std::accumulate(rates.begin(), rates.end(), 0.0, [&](double sum, double rate) {
-        return sum + bench.chunk_seconds(rate);
-      });
-      const double ideal = way + static_cast<double>(chunks - 1) * slowest;
+      const std::array flows = {bench.flow(chunks)};
+      const double ideal = forecast::flow_times(rates, flows).seconds;
       SLUICE_TRY_ASSIGN(const double wall, bench.seconds(rates, kSlots, chunks));
       if (wall < 0.999 * ideal) return Error{EIO, name_of(rates) + " was done before its stages could be"};
       overheads[point].push_back(wall / ideal);

@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: MIT
 // What this machine can do with nothing of ours: disk by fill state, memory and checksum. The disk's figures
 // are compared with fio's, where that is installed.
-#include <chrono>
-
-#include "engine/copy_engine.h"
-#include "front/dma_copy.h"
+#include "engine/core_rates.h"
 #include "lane/lane_run.h"
 #include "measure/fio.h"
 #include "measure/process.h"
 #include "measure/raw_disk.h"
-#include "pipeline/arena.h"
 #include "scenario/pairs.h"
 #include "scenario/place.h"
 #include "scenario/scenario.h"
@@ -18,32 +14,14 @@
 namespace sluice::bench {
 namespace {
 
-double time_of(const std::function<void()>& work) {
-  const auto begin = std::chrono::steady_clock::now();
-  work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
 Result<Case> memory_case(const BenchOptions& options) {
   const std::uint64_t bytes = options.by_scale(16 * kMiB, 256 * kMiB, kGiB);
   const unsigned count = options.by_scale(1u, 5u, 9u);
-  SLUICE_TRY_ASSIGN(const StagingArena from, StagingArena::make(bytes, 1, -1));
-  SLUICE_TRY_ASSIGN(const StagingArena ring, StagingArena::make(kStagingBytes, 1, -1));
   std::vector<double> copies, sums;
-  volatile std::uint8_t seen = 0;
   for (unsigned i = 0; i < count; ++i) {
-    const double gb = static_cast<double>(bytes) / 1e9;
-    copies.push_back(gb / time_of([&] {
-                       for (std::uint64_t at = 0; at < bytes; at += kChunkBytes) {
-                         vamdgpu::dma_copy(&ring.bytes()[at % ring.bytes().size()], &from.bytes()[at],
-                                           kChunkBytes);
-                       }
-                     }));
-    sums.push_back(gb / time_of([&] {
-                     for (std::uint64_t at = 0; at < bytes; at += kSumBlockBytes) {
-                       seen = seen ^ sum_of(from.bytes().subspan(at, kSumBlockBytes))[0];
-                     }
-                   }));
+    SLUICE_TRY_ASSIGN(const CoreRates rates, measure_core(bytes));
+    copies.push_back(rates.copy / 1e9);
+    sums.push_back(rates.checksum / 1e9);
   }
   return Case{"one core",
               "copies go from memory into a ring of 64 MiB; sums are of memory",

@@ -51,5 +51,6 @@ Result<Report> run_memory(const BenchOptions& options);
 Result<Report> run_small(const BenchOptions& options);
 Result<Report> run_stream(const BenchOptions& options);
 Result<Report> run_scale(const BenchOptions& options);
+Result<Report> run_plan(const BenchOptions& options);
 
 }  // namespace sluice::bench
