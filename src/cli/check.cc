@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "cli/commands.h"
+#include "cli/plan.h"
 #include "cli/text.h"
 
 namespace sluice::cli {
@@ -18,7 +19,8 @@ using Json = nlohmann::ordered_json;
 
 struct Options {
   std::string directory;
-  int pid = 0;  // 0: none
+  int pid = 0;       // 0: none
+  std::string plan;  // a file that describes a machine; empty: this machine is meant
   bool json = false;
 };
 
@@ -52,10 +54,11 @@ std::string text_of(const Findings& findings) {
 
 ExitCode check(const Options& options) {
   const auto began = std::chrono::steady_clock::now();
-  CriuQuestion criu;
   plugin::LogLines warnings;
   const plugin::Config config =
       plugin::parse_config(plugin::environment_and_file(plugin::kConfigFile, warnings), warnings);
+  if (!options.plan.empty()) return plan(options.plan, config, options.json);
+  CriuQuestion criu;
   Findings findings;
   for (const plugin::LogLine& line : warnings)
     findings.push_back({Weight::Warning, "settings", line.text, "see docs/configuration.md"});
@@ -114,12 +117,18 @@ void add_check(CLI::App& app, Run& run) {
   command->add_option("--pid", options->pid, "the process that would be dumped, with its children")
       ->type_name("PID")
       ->check(CLI::Range(1, INT_MAX).description(""));
+  command
+      ->add_option("--plan", options->plan,
+                   "instead: how long a dump and a restore take on the machine that FILE describes")
+      ->type_name("FILE")
+      ->excludes("--dir")
+      ->excludes("--pid");
   add_json_flag(*command, options->json);
   command->footer(
       "Looks only: writes nothing, stops nothing, opens nothing for writing. Lines with X make a dump fail, "
       "lines with !\n"
       "make it slower or less safe. How fast the disk is, sluice-bench measures.\n"
-      "Exit status: 0 a dump will work, 2 wrong usage, 3 it will not.");
+      "Exit status: 0 a dump will work, 1 --plan FILE describes no machine, 2 wrong usage, 3 it will not.");
   command->callback([options, &run] { run = [options] { return check(*options); }; });
 }
 

@@ -6,7 +6,7 @@
 
 namespace sluice::cli {
 
-// sluice check [--dir DIR] [--pid PID]
+// sluice check [--dir DIR] [--pid PID] | --plan FILE
 void add_check(CLI::App& app, Run& run);
 // sluice show IMAGES
 void add_show(CLI::App& app, Run& run);

@@ -8,10 +8,11 @@ _sluice() {
   fi
   case $previous in
     --dir | --sysfs) mapfile -t COMPREPLY < <(compgen -d -- "$word"); return ;;
+    --plan) mapfile -t COMPREPLY < <(compgen -f -- "$word"); return ;;
     --pid) mapfile -t COMPREPLY < <(cd /proc && compgen -G "$word[0-9]*"); return ;;
   esac
   case ${COMP_WORDS[1]} in
-    check) options+=" --dir --pid" ;;
+    check) options+=" --dir --pid --plan" ;;
     show) options+=" --bos --stats" ;;
     map) options+=" --sysfs" ;;
     diff) options+=" --bos" ;;

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: MIT
+// `sluice check --plan`: a described machine is read strictly, and what is foretold of it is printed.
+#include "cli/plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "made_images.h"
+#include "pipeline/units.h"
+
+namespace sluice::cli_test {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kNode[] = R"({
+  "gpus": [{"count": 8, "bytes": "160G", "zero": 0.25, "copy": 50, "link": 55}],
+  "disks": [{"count": 4, "write": 6.5, "read": 7}],
+  "cpus": 96,
+  "checksum": 17
+})";
+
+// kNode with the first `from` replaced.
+std::string node_with(const std::string& from, const std::string& to) {
+  std::string text = kNode;
+  const std::size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return text.replace(at, from.size(), to);
+}
+
+std::string complaint(const std::string& text) {
+  const auto machine = cli::parse_machine(text);
+  return machine ? "none" : machine.error().what;
+}
+
+TEST(ParseMachine, TakesWhatIsSaidAndDefaults) {
+  const auto machine = cli::parse_machine(kNode);
+  ASSERT_TRUE(machine.ok()) << machine.error().what;
+  ASSERT_EQ(machine->gpus.size(), 1U);
+  const forecast::GpuGroup& gpus = machine->gpus[0];
+  EXPECT_EQ(gpus.count, 8U);
+  EXPECT_EQ(gpus.bytes, 160 * kGiB);
+  EXPECT_EQ(gpus.zero, 0.25);
+  EXPECT_EQ(gpus.copy_rate, 50e9);
+  EXPECT_EQ(gpus.link_rate, 55e9);
+  EXPECT_EQ(gpus.per_link, 1U);
+  ASSERT_EQ(machine->disks.size(), 1U);
+  EXPECT_EQ(machine->disks[0].count, 4U);
+  EXPECT_EQ(machine->disks[0].write_rate, 6.5e9);
+  EXPECT_EQ(machine->disks[0].read_rate, 7e9);
+  EXPECT_EQ(machine->cpus, 96U);
+  EXPECT_EQ(machine->checksum_rate, 17e9);
+
+  const auto least = cli::parse_machine(
+      R"({"gpus": [{"bytes": 4096, "copy": 1}], "disks": [{"write": 1, "read": 1}], "cpus": 1, "checksum": 1})");
+  ASSERT_TRUE(least.ok()) << least.error().what;
+  EXPECT_EQ(least->gpus[0].count, 1U);
+  EXPECT_EQ(least->gpus[0].bytes, 4096U);
+  EXPECT_EQ(least->gpus[0].zero, 0);
+  EXPECT_EQ(least->gpus[0].link_rate, 0);
+}
+
+TEST(ParseMachine, SaysWhereAndWhatIsWrong) {
+  EXPECT_EQ(complaint("{"), "this is no JSON");
+  EXPECT_EQ(complaint("1e999"), "this is no JSON");
+  EXPECT_THAT(complaint("[]"), HasSubstr("should be an object"));
+  EXPECT_THAT(complaint("{}"), HasSubstr("\"gpus\" should be a list of one at least"));
+  EXPECT_THAT(complaint(node_with("\"cpus\": 96,", "")), HasSubstr("\"cpus\" should be a number from 1"));
+  EXPECT_THAT(complaint(node_with("96", "1.5")), HasSubstr("\"cpus\" should be a whole number"));
+  EXPECT_THAT(complaint(node_with("\"160G\"", "\"much\"")), HasSubstr("gpus[0], \"bytes\" should be a size"));
+  EXPECT_THAT(complaint(node_with("\"160G\"", "0")), HasSubstr("gpus[0], \"bytes\" should be a size"));
+  EXPECT_THAT(complaint(node_with("\"160G\"", "\"2000000G\"")), HasSubstr("at most 1.00 PiB"));
+  EXPECT_THAT(complaint(node_with("0.25", "25")),
+              HasSubstr("gpus[0], \"zero\" should be a number from 0 to 1"));
+  EXPECT_THAT(complaint(node_with("50", "0")), HasSubstr("gpus[0], \"copy\" should be a number"));
+  EXPECT_THAT(complaint(node_with("50", "-50")), HasSubstr("gpus[0], \"copy\" should be a number"));
+  EXPECT_THAT(complaint(node_with("7}", "\"7\"}")), HasSubstr("disks[0], \"read\" should be a number"));
+  EXPECT_THAT(complaint(node_with("copy", "copi\\u001b")), HasSubstr("gpus[0], \"copy\" should be a number"));
+  EXPECT_THAT(complaint(node_with("link", "li\\u001bnk")), HasSubstr("gpus[0], \"li?nk\" is not known here"));
+  EXPECT_THAT(complaint(node_with("\"count\": 8", "\"count\": 257")), HasSubstr("from 1 to 256"));
+  EXPECT_THAT(
+      complaint(node_with("[{\"count\": 8, \"bytes\": \"160G\", \"zero\": 0.25, \"copy\": 50, \"link\": 55}]",
+                          "[{\"count\": 200, \"bytes\": 1, \"copy\": 1}, "
+                          "{\"count\": 57, \"bytes\": 1, \"copy\": 1}]")),
+      HasSubstr("more than 256"));
+  EXPECT_EQ(complaint(std::string(100000, '[')), "this is no JSON");
+}
+
+class PlanTest : public ::testing::Test {
+ protected:
+  std::string file(const std::string& text) const {
+    std::ofstream(directory_.path() / "node.json") << text;
+    return (directory_.path() / "node.json").string();
+  }
+
+  host_test::ScratchDirectory directory_;
+};
+
+TEST_F(PlanTest, PrintsBothTimesAndWhatSetsThePace) {
+  const Ended ended = sluice({"check", "--plan", file(kNode)}, nullptr);
+  EXPECT_EQ(ended.status, 0);
+  EXPECT_EQ(ended.err, "");
+  // 960 GiB are not zero; four disks take 26 GB/s of them, and give 28.
+  EXPECT_THAT(ended.out, HasSubstr("8 GPUs with 1.25 TiB, 25 % of it zero; 4 disks, 96 CPUs\n"));
+  EXPECT_THAT(ended.out, HasSubstr("dump     39.6 s  34.67 GB/s  disks"));
+  EXPECT_THAT(ended.out, HasSubstr("restore  36.8 s  37.33 GB/s  disks"));
+  EXPECT_THAT(ended.out, HasSubstr("needs 960 GiB on the disks, 512 MiB of pinned staging memory\n"));
+}
+
+TEST_F(PlanTest, JsonHasTheSame) {
+  const nlohmann::json object = object_of(sluice({"check", "--json", "--plan", file(kNode)}, nullptr));
+  EXPECT_EQ(object["result"], "plan");
+  EXPECT_EQ(object["gpus"], 8);
+  EXPECT_EQ(object["gpu_bytes"], 1280 * kGiB);
+  EXPECT_EQ(object["image_bytes"], 960 * kGiB);
+  EXPECT_EQ(object["pinned_bytes"], 512 * kMiB);
+  EXPECT_NEAR(object["dump"]["seconds"], 960.0 * kGiB / 26e9, 0.01);
+  EXPECT_EQ(object["dump"]["slowest"], "disks");
+  EXPECT_NEAR(object["dump"]["busy"]["disks"], 1, 0.001);
+  EXPECT_NEAR(object["dump"]["seconds_without_slowest"], 160.0 * kGiB / 50e9, 0.01);
+  EXPECT_EQ(object["restore"]["then_slowest"], "copy");
+}
+
+TEST_F(PlanTest, StagingMemoryIsAsItIsSet) {
+  const nlohmann::json object =
+      object_of(sluice({"check", "--json", "--plan", file(kNode)}, nullptr, {"SLUICE_STAGING_SIZE=128M"}));
+  EXPECT_EQ(object["pinned_bytes"], 1024 * kMiB);
+}
+
+TEST_F(PlanTest, AFileThatDescribesNoMachineIsAFailure) {
+  const std::string path = file("{}");
+  const Ended ended = sluice({"check", "--plan", path}, nullptr);
+  EXPECT_EQ(ended.status, kFailed);
+  EXPECT_EQ(ended.out, "");
+  EXPECT_THAT(ended.err, HasSubstr(path + ": \"gpus\" should be a list"));
+  EXPECT_EQ(sluice({"check", "--plan", path + ".not"}, nullptr).status, kFailed);
+  EXPECT_EQ(object_of(sluice({"check", "--json", "--plan", path}, nullptr))["result"], "failed");
+  EXPECT_EQ(sluice({"check", "--plan", path, "--pid", "1"}, nullptr).status, kUsage);
+  EXPECT_EQ(sluice({"check", "--plan", path, "--dir", "/"}, nullptr).status, kUsage);
+}
+
+}  // namespace
+}  // namespace sluice::cli_test
