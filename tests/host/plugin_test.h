@@ -40,13 +40,11 @@ inline std::string name_of_version(const ::testing::TestParamInfo<Version>& test
 }
 
 // A scene with the shipped plugin.
-class PluginTest : public ::testing::TestWithParam<Version> {
+class SceneTest : public ::testing::Test {
  protected:
-  explicit PluginTest(const vamdgpu::MachineOptions& options = small_machine())
-      : scene_(options, shipped_plugin_directory()) {}
-
-  std::string version() const { return GetParam().name; }
-  unsigned hooks() const { return GetParam().hooks; }
+  explicit SceneTest(const vamdgpu::MachineOptions& options = small_machine(),
+                     const std::filesystem::path& images = {})
+      : scene_(options, shipped_plugin_directory(), images) {}
 
   void start(const Strings& more = {}) {
     Strings arguments = {"--vram", "16M", "--gtt", "1M"};
@@ -55,15 +53,15 @@ class PluginTest : public ::testing::TestWithParam<Version> {
     ASSERT_TRUE(ready.starts_with("ready")) << ready;
   }
 
-  void dump() {
-    ASSERT_EQ(scene_.dump(version()), 0) << scene_.log();
+  void dump_with(const std::string& version) {
+    ASSERT_EQ(scene_.dump(version), 0) << scene_.log();
     (void)scene_.log();
     scene_.wait_until_subject_is_gone();
   }
 
   // Restores and has the restored process check itself, work on, check again.
-  void restore_and_check() {
-    ASSERT_EQ(scene_.restore(version()), 0) << scene_.log();
+  void restore_and_check_with(const std::string& version) {
+    ASSERT_EQ(scene_.restore(version), 0) << scene_.log();
     expect_whole();
   }
 
@@ -107,6 +105,18 @@ class PluginTest : public ::testing::TestWithParam<Version> {
 
   Scene scene_;
   std::string last_;
+};
+
+// The same for each version.
+class PluginTest : public SceneTest, public ::testing::WithParamInterface<Version> {
+ protected:
+  using SceneTest::SceneTest;
+
+  std::string version() const { return GetParam().name; }
+  unsigned hooks() const { return GetParam().hooks; }
+
+  void dump() { dump_with(version()); }
+  void restore_and_check() { restore_and_check_with(version()); }
 };
 
 }  // namespace sluice::host_test

@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: MIT
+// Image directories on real file systems, each made for the test: what was dumped there comes back, and a
+// disk that is full, read-only, beyond its quota or broken fails the dump by name, leaves the process running
+// and nothing that looks complete.
+//
+// Needs root, loop devices and the file systems' mkfs; what cannot be had here is skipped by name. Mounts are
+// in a mount namespace of this program's own.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <linux/capability.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/quota.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <linux/capability.h>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "plugin_test.h"
+#include "support/plugin_statistics.h"
+
+namespace sluice::host_test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AnyOf;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+
+constexpr char kNoSpace[] = "No space left on device";
+
+// Runs a program of the system to its end; whether it ended well.
+bool run(const Strings& command) {
+  Strings arguments = {"/usr/bin/env"};  // knows the PATH
+  arguments.insert(arguments.end(), command.begin(), command.end());
+  return Program(arguments, {"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}).wait() == 0;
+}
+
+// A file of `bytes`, of which nothing is on the disk yet.
+void make_sparse(const fs::path& path, std::uint64_t bytes) {
+  std::ofstream(path).flush();
+  fs::resize_file(path, bytes);
+}
+
+// Mounts that go with the object, the last one first. Below a scratch directory.
+class Mounts {
+ public:
+  // Once a program: what it mounts, nobody else sees.
+  static bool unshared() {
+    static const bool done =
+        ::unshare(CLONE_NEWNS) == 0 && ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
+    return done;
+  }
+
+  ~Mounts() {
+    for (auto place = places_.rbegin(); place != places_.rend(); ++place)
+      (void)::umount2(place->c_str(), MNT_DETACH);
+  }
+
+  fs::path directory(const std::string& name) const {
+    fs::create_directories(scratch_.path() / name);
+    return scratch_.path() / name;
+  }
+  bool add(const std::string& type, const fs::path& place, const std::string& options) {
+    if (::mount(type.c_str(), place.c_str(), type.c_str(), 0, options.c_str()) != 0) return false;
+    places_.push_back(place);
+    return true;
+  }
+  // A new file system in a file, through a loop device.
+  bool add_loop(const Strings& make, const fs::path& image, std::uint64_t bytes, const fs::path& place,
+                const std::string& options) {
+    make_sparse(image, bytes);
+    Strings command = make;
+    command.push_back(image.string());
+    if (!run(command) || !run({"mount", "-o", "loop" + options, image.string(), place.string()}))
+      return false;
+    places_.push_back(place);
+    return true;
+  }
+
+ private:
+  ScratchDirectory scratch_;
+  std::vector<fs::path> places_;
+};
+
+struct Kind {
+  const char* name;
+  Strings make;         // mkfs, for those in a file
+  std::uint64_t bytes;  // of that file
+};
+
+void PrintTo(const Kind& kind, std::ostream* out) {
+  *out << kind.name;
+}
+
+// xfs and btrfs refuse smaller ones.
+const Kind kKinds[] = {
+    {"ext4", {"mkfs.ext4", "-q"}, 512 * kMiB},
+    {"xfs", {"mkfs.xfs", "-q"}, 512 * kMiB},
+    {"btrfs", {"mkfs.btrfs", "-q"}, 512 * kMiB},
+    {"tmpfs", {}, 0},
+    {"overlay", {}, 0},
+};
+
+// The place of images is mounted before the scene takes it.
+class MountedImages {
+ protected:
+  explicit MountedImages(const Kind& kind, const std::string& options = "") {
+    if (::geteuid() != 0 || !Mounts::unshared()) {
+      missing_ = "mounting needs root";
+      return;
+    }
+    const std::string name = kind.name;
+    bool mounted = false;
+    if (name == "tmpfs") {
+      mounted = mounts_.add("tmpfs", place_, "size=512M");
+    } else if (name == "overlay") {
+      // Its upper directory may be on any file system but another overlay.
+      const fs::path below = mounts_.directory("below");
+      mounted = mounts_.add("tmpfs", below, "size=512M");
+      for (const char* const part : {"lower", "upper", "work"}) fs::create_directory(below / part);
+      mounted = mounted && mounts_.add("overlay", place_,
+                                       "lowerdir=" + (below / "lower").string() +
+                                           ",upperdir=" + (below / "upper").string() +
+                                           ",workdir=" + (below / "work").string());
+    } else {
+      mounted = mounts_.add_loop(kind.make, mounts_.directory("file") / "image", kind.bytes, place_, options);
+    }
+    if (!mounted) missing_ = name + options + " cannot be made or mounted here";
+  }
+
+  Mounts mounts_;
+  fs::path place_ = mounts_.directory("images");
+  std::string missing_;
+};
+
+// The plugin says what failed on its files.
+auto in_contents(const std::string& error) {
+  return ContainsRegex("amdgpu_plugin: [^\n]*amdgpu-pages-[^\n]*: " + error);
+}
+
+// What a failed dump must leave, whatever the disk does.
+class DiskTest : public MountedImages, public SceneTest {
+ protected:
+  explicit DiskTest(const Kind& kind, const std::string& options = "")
+      : MountedImages(kind, options), SceneTest(small_machine(), place_) {}
+
+  void SetUp() override {
+    if (!missing_.empty()) GTEST_SKIP() << missing_;
+  }
+
+  void expect_refused_and_running(const ::testing::Matcher<const std::string&>& why) {
+    // A newer host writes its own images at the same time, and may be the one who fails.
+    EXPECT_NE(scene_.dump("3.17.1"), 0);
+    const std::string log = scene_.log();
+    EXPECT_THAT(log, why) << log;
+    EXPECT_TRUE(images("amdgpu-kfd").empty()) << "it looks complete";
+    expect_running();
+  }
+  void expect_dumped_and_back() {
+    ASSERT_NO_FATAL_FAILURE(dump_with("4.2"));
+    ASSERT_NO_FATAL_FAILURE(restore_and_check_with("4.2"));
+  }
+  std::uint64_t free_bytes(const fs::path& place) const {
+    struct statvfs space {};
+    EXPECT_EQ(::statvfs(place.c_str(), &space), 0);
+    return space.f_bavail * space.f_frsize;
+  }
+  // Takes all room there but `spare` bytes.
+  static void fill_up(const fs::path& place, std::uint64_t spare) {
+    const fs::path spared = place / "spared";
+    const UniqueFd kept(::open(spared.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+    ASSERT_EQ(::posix_fallocate(kept.get(), 0, static_cast<off_t>(spare)), 0);
+    const UniqueFd filler(::open((place / "filler").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+    off_t end = 0;
+    for (off_t step = 16 << 20; step >= 4096;) {
+      if (::posix_fallocate(filler.get(), end, step) == 0) {
+        end += step;
+      } else {
+        step /= 2;
+      }
+    }
+    ASSERT_GT(end, 0);
+    fs::remove(spared);
+    ASSERT_EQ(::syncfs(filler.get()), 0);  // what was removed is free from now on
+  }
+};
+
+class FileSystemTest : public DiskTest, public ::testing::WithParamInterface<Kind> {
+ protected:
+  FileSystemTest() : DiskTest(GetParam()) {}
+};
+
+TEST_P(FileSystemTest, WhatWasDumpedComesBack) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_NO_FATAL_FAILURE(expect_dumped_and_back());
+  const test::PluginStatistics statistics = test::plugin_statistics(scene_.images(), "dump");
+  ASSERT_EQ(statistics.size(), 1U);
+  std::printf("shown: images on %s: %s I/O\n", GetParam().name,
+              statistics[0].at("gpus").at(0).at("direct_io").get<bool>() ? "direct" : "buffered");
+}
+
+TEST_P(FileSystemTest, AFullDiskFailsTheDumpAndTheNextOneFindsRoom) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_NO_FATAL_FAILURE(fill_up(scene_.images(), 4 * kMiB));
+  ASSERT_NO_FATAL_FAILURE(expect_refused_and_running(in_contents(kNoSpace)));
+  fs::remove(scene_.images() / "filler");
+  ASSERT_NO_FATAL_FAILURE(expect_dumped_and_back());
+}
+
+TEST_P(FileSystemTest, AReadOnlyOneFailsTheDump) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_EQ(::mount(nullptr, place_.c_str(), nullptr, MS_REMOUNT | MS_RDONLY, nullptr), 0);
+  ASSERT_NO_FATAL_FAILURE(expect_refused_and_running(HasSubstr("Read-only file system")));
+}
+
+INSTANTIATE_TEST_SUITE_P(On, FileSystemTest, ::testing::ValuesIn(kKinds),
+                         [](const auto& tested) { return std::string(tested.param.name); });
+
+// A disk that turns out to be broken when contents are written: a loop device whose file finds no room.
+class BrokenDiskTest : public DiskTest {
+ protected:
+  BrokenDiskTest() : DiskTest({"tmpfs", {}, 0}) {
+    if (!missing_.empty()) return;
+    // The image directory moves onto a file system that is in the one that was mounted.
+    below_ = mounts_.directory("below");
+    if (!mounts_.add("tmpfs", below_, "size=64M") ||
+        !mounts_.add_loop({"mkfs.ext4", "-q"}, below_ / "image", 256 * kMiB, place_, ""))
+      missing_ = "ext4 cannot be made or mounted here";
+  }
+
+  fs::path below_;
+};
+
+TEST_F(BrokenDiskTest, ALateErrorFailsTheDump) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_NO_FATAL_FAILURE(fill_up(below_, 4 * kMiB));
+  ASSERT_GT(free_bytes(place_), 64 * kMiB) << "the file system itself has room";
+  ASSERT_NO_FATAL_FAILURE(
+      expect_refused_and_running(AnyOf(HasSubstr("Input/output error"), HasSubstr(kNoSpace))));
+}
+
+// ext4's quotas are for root, too, when he has no CAP_SYS_RESOURCE, as in many containers.
+class QuotaTest : public DiskTest {
+ protected:
+  QuotaTest()
+      : DiskTest({"ext4", {"mkfs.ext4", "-q", "-O", "quota", "-E", "quotatype=usrquota"}, 512 * kMiB},
+                 ",usrquota") {}
+
+  // Of root, on the mounted file system.
+  bool limit(std::uint64_t bytes) const {
+    constexpr std::uint64_t kQuotaBlock = 1024;
+    dqblk quota{};
+    quota.dqb_bhardlimit = bytes / kQuotaBlock;
+    quota.dqb_valid = QIF_BLIMITS;
+    return ::quotactl(QCMD(Q_SETQUOTA, USRQUOTA), device().c_str(), 0, reinterpret_cast<caddr_t>(&quota)) ==
+           0;
+  }
+
+ private:
+  std::string device() const {
+    std::ifstream mounts("/proc/self/mounts");
+    for (std::string device, at, rest; mounts >> device >> at && std::getline(mounts, rest);) {
+      if (at == place_) return device;
+    }
+    return "";
+  }
+};
+
+TEST_F(QuotaTest, FailsTheDumpAndAHigherOneDoesNot) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_TRUE(limit(8 * kMiB)) << std::strerror(errno);
+  ASSERT_EQ(::prctl(PR_CAPBSET_DROP, CAP_SYS_RESOURCE, 0, 0, 0), 0);  // of what this program starts
+  ASSERT_NO_FATAL_FAILURE(expect_refused_and_running(in_contents("Disk quota exceeded")));
+  ASSERT_TRUE(limit(400 * kMiB));
+  ASSERT_NO_FATAL_FAILURE(expect_dumped_and_back());
+}
+
+// btrfs' are for everybody.
+class GroupQuotaTest : public DiskTest {
+ protected:
+  GroupQuotaTest() : DiskTest({"btrfs", {"mkfs.btrfs", "-q"}, 512 * kMiB}) {}
+
+  bool limit(const std::string& bytes) const {
+    return run({"btrfs", "qgroup", "limit", bytes, place_.string()});
+  }
+};
+
+TEST_F(GroupQuotaTest, FailsTheDumpAndAHigherOneDoesNot) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_TRUE(run({"btrfs", "quota", "enable", place_.string()}));
+  ASSERT_TRUE(limit("8M"));
+  ASSERT_NO_FATAL_FAILURE(expect_refused_and_running(in_contents("Disk quota exceeded")));
+  ASSERT_TRUE(limit("none"));
+  ASSERT_NO_FATAL_FAILURE(expect_dumped_and_back());
+}
+
+}  // namespace
+}  // namespace sluice::host_test
