@@ -4,11 +4,9 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdio>
 #include <memory>
 #include <string>
-
 #include <variant>
 #include <vector>
 
@@ -39,10 +37,8 @@ struct Mapping {
 };
 
 std::string gpu_name(const kfd::Topology& topology, std::uint32_t gpu_id) {
-  std::array<char, 16> id{};
-  (void)std::snprintf(id.data(), id.size(), "0x%04x", gpu_id);
   const kfd::Node* node = topology.find_gpu(gpu_id);
-  std::string text = id.data();
+  std::string text = kfd::gpu_id_text(gpu_id);
   if (node != nullptr) text += " renderD" + std::to_string(node->drm_render_minor);
   return text;
 }

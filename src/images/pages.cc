@@ -2,8 +2,6 @@
 #include "images/pages.h"
 
 #include <algorithm>
-#include <cinttypes>
-#include <cstdio>
 
 #include "images/files.h"
 #include "kfd/uapi.h"
@@ -11,9 +9,7 @@
 namespace sluice {
 
 std::string gpu_words(std::uint32_t gpu_id) {
-  char text[32];
-  (void)std::snprintf(text, sizeof text, "GPU 0x%04" PRIx32, gpu_id);
-  return text;
+  return "GPU " + kfd::gpu_id_text(gpu_id);
 }
 
 std::string PagesSet::words() const {

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstdio>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -68,12 +67,6 @@ using GpuSet = std::uint64_t;
 constexpr std::size_t kGpusMax = 64;
 constexpr GpuSet bit(std::size_t index) {
   return GpuSet{1} << index;
-}
-
-std::string gpu_name(std::uint32_t gpu_id) {
-  char text[16];
-  std::snprintf(text, sizeof text, "0x%04x", gpu_id);
-  return text;
 }
 
 // A valid link from a GPU to a CPU node.
@@ -405,7 +398,7 @@ Refusal Matcher::refuse(std::string sentence) {
 std::string Matcher::why_none(const Rows& rows) {
   for (std::size_t a = 0; a < rows.size(); a++) {
     if (rows[a] == 0)
-      return "no local GPU can stand in for GPU " + gpu_name(source_.gpus[a]->gpu_id) + " of the image";
+      return "no local GPU can stand in for GPU " + gpu_id_text(source_.gpus[a]->gpu_id) + " of the image";
   }
   if (!assignable(rows))
     return "every GPU of the image fits some local GPU, but several fit only the same ones";
@@ -510,13 +503,13 @@ std::string Refusal::text() const {
       const auto known =
           std::find_if(lines.begin(), lines.end(), [&](const auto& line) { return line.first == reason; });
       if (known == lines.end()) {
-        lines.emplace_back(reason, gpu_name(first->pair.actual_gpu_id));
+        lines.emplace_back(reason, gpu_id_text(first->pair.actual_gpu_id));
       } else {
-        known->second += ", " + gpu_name(first->pair.actual_gpu_id);
+        known->second += ", " + gpu_id_text(first->pair.actual_gpu_id);
       }
     }
     for (const auto& [reason, locals] : lines) {
-      text.append("\n  GPU ").append(gpu_name(source)).append(" on local GPU ").append(locals);
+      text.append("\n  GPU ").append(gpu_id_text(source)).append(" on local GPU ").append(locals);
       text.append(": ").append(reason);
     }
   }

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cinttypes>
+#include <cstdio>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -243,6 +245,12 @@ std::string read_generation(const std::string& path) {
 }
 
 }  // namespace
+
+std::string gpu_id_text(std::uint32_t gpu_id) {
+  std::array<char, 16> text{};
+  (void)std::snprintf(text.data(), text.size(), "0x%04" PRIx32, gpu_id);
+  return text.data();
+}
 
 std::size_t Topology::gpu_count() const {
   return static_cast<std::size_t>(

@@ -86,6 +86,9 @@ struct DeviceIds {
   bool operator==(const DeviceIds&) const = default;
 };
 
+// A gpu_id as people read it: "0x5759".
+std::string gpu_id_text(std::uint32_t gpu_id);
+
 // A u32 member of Node with its name in sysfs.
 struct NodeField {
   std::string_view name;

@@ -38,6 +38,20 @@ SumFunction best_sum_function() {
   return detail::xxh3_128_baseline;
 }
 
+// The bytes [begin, end) of a chunk's buffer.
+std::span<std::byte> part(Slot& slot, std::uint64_t begin, std::uint64_t end) {
+  return slot.buffer.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
+}
+
+}  // namespace
+
+Sum128 sum_of(std::span<const std::byte> bytes) {
+  static const SumFunction sum_function = best_sum_function();
+  Sum128 sum{};
+  sum_function(bytes.data(), bytes.size(), sum.data());
+  return sum;
+}
+
 Sum128 sum_of_zeros(std::uint64_t length) {
   const std::vector<std::byte> zeros(static_cast<std::size_t>(length));
   return sum_of(zeros);
@@ -51,20 +65,6 @@ std::string hex(const Sum128& sum) {
     text += digits.data();
   }
   return text;
-}
-
-// The bytes [begin, end) of a chunk's buffer.
-std::span<std::byte> part(Slot& slot, std::uint64_t begin, std::uint64_t end) {
-  return slot.buffer.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
-}
-
-}  // namespace
-
-Sum128 sum_of(std::span<const std::byte> bytes) {
-  static const SumFunction sum_function = best_sum_function();
-  Sum128 sum{};
-  sum_function(bytes.data(), bytes.size(), sum.data());
-  return sum;
 }
 
 // All bytes are zero when the first few are and every byte equals the one kStride before it. memcmp is the

@@ -28,6 +28,10 @@ namespace sluice {
 using Sum128 = std::array<std::uint8_t, 16>;
 
 Sum128 sum_of(std::span<const std::byte> bytes);
+// Of `length` bytes that are zero.
+Sum128 sum_of_zeros(std::uint64_t length);
+// 32 digits.
+std::string hex(const Sum128& sum);
 bool is_zero(std::span<const std::byte> bytes);
 
 // Bytes of a block in images we write. A chunk is a multiple of it.
