@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: MIT
+#include "cli/show_survey.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <optional>
+#include <set>
+
+#include "images/pages.h"
+#include "kfd/uapi.h"
+#include "pipeline/file_store.h"
+#include "pipeline/image_file.h"
+
+namespace sluice::cli {
+namespace {
+
+std::string gfx_name(std::uint32_t version) {
+  if (version == 0) return "";
+  std::array<char, 32> text{};
+  (void)std::snprintf(text.data(), text.size(), "gfx%u%x%x", version / 10000, version / 100 % 100,
+                      version % 100);
+  return text.data();
+}
+
+std::string pci_name(const kfd::Node& node) {
+  if (node.location_id == 0) return "";
+  std::array<char, 32> text{};
+  (void)std::snprintf(text.data(), text.size(), "%04x:%02x:%02x.%x", node.domain,
+                      (node.location_id >> 8) & 0xffU, (node.location_id >> 3) & 0x1fU,
+                      node.location_id & 7U);
+  return text.data();
+}
+
+// Every KFD image describes the same machine.
+std::vector<Gpu> gpus_of(const Checkpoint& checkpoint) {
+  std::vector<Gpu> gpus;
+  std::set<std::uint32_t> known;
+  for (const auto& [id, image] : checkpoint.kfd) {
+    for (const kfd::Node& node : image.topology.nodes) {
+      if (!node.is_gpu() || !known.insert(node.gpu_id).second) continue;
+      Gpu gpu{.gpu_id = node.gpu_id,
+              .name = node.name,
+              .gfx = gfx_name(node.gfx_target_version),
+              .pci = pci_name(node),
+              .render_minor = node.drm_render_minor,
+              .vram_bytes = node.vram_size,
+              .links = {}};
+      for (const kfd::IoLink& link : node.links) {
+        const kfd::Node* peer = image.topology.find_node(link.node_to);
+        if (peer == nullptr) continue;
+        gpu.links.push_back({link.type == kfd::kLinkXgmi ? "XGMI" : "PCIe", peer->is_gpu(),
+                             peer->is_gpu() ? peer->gpu_id : peer->node_id});
+      }
+      gpus.push_back(std::move(gpu));
+    }
+  }
+  return gpus;
+}
+
+// Bytes in holes. A file system without holes says: none.
+std::uint64_t hole_bytes(int fd, std::uint64_t file_bytes) {
+  std::uint64_t holes = 0;
+  off_t at = 0;
+  const auto end = static_cast<off_t>(file_bytes);
+  while (at < end) {
+    off_t data = ::lseek(fd, at, SEEK_DATA);
+    if (data < 0 && errno != ENXIO) return 0;
+    if (data < 0 || data > end) data = end;
+    holes += static_cast<std::uint64_t>(data - at);
+    if (data == end) break;
+    at = ::lseek(fd, data, SEEK_HOLE);
+    if (at <= data) break;
+  }
+  return holes;
+}
+
+// Bytes in blocks whose sums are those of zeros: what a copy that filled the holes still shows.
+std::uint64_t zero_block_bytes(const SumTable& table) {
+  const Sum128 zeros = sum_of_zeros(table.block_bytes);
+  const auto blocks = static_cast<std::uint64_t>(std::count(table.sums.begin(), table.sums.end(), zeros));
+  return std::min(blocks * table.block_bytes, table.file_bytes);
+}
+
+std::vector<PagesFile> look_at_pages(int dir_fd, int id, const PagesSet& set, const DumpId& dump_id,
+                                     std::vector<std::string>& faults) {
+  std::vector<PagesFile> files;
+  const auto layout = set.layout(kSumBlockBytes);
+  if (!layout) {
+    faults.push_back(set.metadata_name(id) + ": " + layout.error().what);
+    return files;
+  }
+  auto sums = read_sidecar(dir_fd, id, set, *layout, dump_id);
+  if (!sums) faults.push_back(sums.error().what);
+  for (std::uint32_t i = 0; i < layout->file_count(); ++i) {
+    PagesFile file{
+        .name = set.pages_name(id, i), .owner = set.words(), .expected_bytes = layout->file_bytes(i)};
+    file.has_sums = sums && *sums;
+    const auto opened = open_image_file(dir_fd, file.name);
+    if (!opened) {
+      faults.push_back(opened.error().what);
+    } else {
+      const auto good = check_pages_file(file.name, opened->status, file.expected_bytes);
+      if (!good) faults.push_back(good.error().what);
+      file.bytes = static_cast<std::uint64_t>(opened->status.st_size);
+      file.disk_bytes = static_cast<std::uint64_t>(opened->status.st_blocks) * 512;
+      if (good) file.zero_bytes = hole_bytes(opened->fd.get(), file.bytes);
+      if (file.has_sums) file.zero_bytes = std::max(file.zero_bytes, zero_block_bytes((**sums).tables[i]));
+    }
+    files.push_back(std::move(file));
+  }
+  return files;
+}
+
+void add_kinds(Kinds& all, const Kinds& more) {
+  for (const auto& [kind, sum] : more) {
+    all[kind].bos += sum.bos;
+    all[kind].bytes += sum.bytes;
+  }
+}
+
+std::map<std::uint32_t, SharedMemory> shared_in(const Checkpoint& checkpoint) {
+  std::map<std::uint32_t, SharedMemory> shared;
+  for (const auto& [id, image] : checkpoint.kfd) {
+    for (std::size_t i = 0; i < image.bos.size(); ++i) {
+      const kfd::BoEntry& bo = image.bos[i];
+      if (bo.shared == 0) continue;
+      shared[bo.shared].bytes = bo.bytes;
+      shared[bo.shared].maker =
+          "process " + std::to_string(image.pid) + ", " + gpu_words(bo.gpu_id) + " BO " + std::to_string(i);
+    }
+  }
+  for (const auto& [id, image] : checkpoint.render) {
+    for (const RenderBo& bo : image.bos) {
+      if (bo.shared == 0) continue;
+      const std::string holder = "renderD" + std::to_string(image.minor) + " file " + std::to_string(id) +
+                                 ", GEM handle " + std::to_string(bo.gem.handle);
+      SharedMemory& memory = shared[bo.shared];
+      memory.bytes = bo.gem.bytes;
+      if (bo.imports) {
+        memory.holders.push_back(holder);
+      } else {
+        memory.maker = holder;
+      }
+    }
+  }
+  for (const auto& [id, image] : checkpoint.dmabufs)
+    shared[image.shared].holders.push_back("open dma-buf, file " + std::to_string(id));
+  return shared;
+}
+
+}  // namespace
+
+const char* kind_of(const kfd::BoEntry& bo) {
+  if ((bo.alloc_flags & kfd::kAllocVram) != 0) return "VRAM";
+  if ((bo.alloc_flags & kfd::kAllocGtt) != 0) return "GTT";
+  if ((bo.alloc_flags & kfd::kAllocUserptr) != 0) return "userptr";
+  if ((bo.alloc_flags & kfd::kAllocDoorbell) != 0) return "doorbell";
+  return (bo.alloc_flags & kfd::kAllocMmioRemap) != 0 ? "MMIO" : "other";
+}
+
+// amdgpu_drm.h's AMDGPU_GEM_DOMAIN_*.
+const char* kind_of(const drm::GemBo& bo) {
+  constexpr std::uint64_t kCpu = 1;
+  constexpr std::uint64_t kGtt = 2;
+  constexpr std::uint64_t kVram = 4;
+  if ((bo.domains & kVram) != 0) return "VRAM";
+  if ((bo.domains & kGtt) != 0) return "GTT";
+  return (bo.domains & kCpu) != 0 ? "CPU" : "other";
+}
+
+Kinds kinds_of(const kfd::KfdImage& image) {
+  Kinds kinds;
+  for (const kfd::BoEntry& bo : image.bos) {
+    KindTotal& sum = kinds[kind_of(bo)];
+    ++sum.bos;
+    sum.bytes += bo.bytes;
+  }
+  return kinds;
+}
+
+Kinds kinds_of(const RenderImage& image) {
+  Kinds kinds;
+  for (const RenderBo& bo : image.bos) {
+    KindTotal& sum = kinds[bo.imports ? "imported" : kind_of(bo.gem)];
+    ++sum.bos;
+    sum.bytes += bo.gem.bytes;
+  }
+  return kinds;
+}
+
+Survey survey(const ImageDirectory& directory) {
+  Survey all;
+  all.gpus = gpus_of(directory.checkpoint);
+  const auto take = [&](int id, const PagesSet& set, const std::optional<DumpId>& dump_id) {
+    const auto files = look_at_pages(directory.fd.get(), id, set, dump_id.value_or(DumpId{}), all.faults);
+    all.files.insert(all.files.end(), files.begin(), files.end());
+  };
+  for (const Error& error : directory.checkpoint.unreadable) all.faults.push_back(error.what);
+  for (const auto& [id, image] : directory.checkpoint.kfd) {
+    for (const PagesSet& set : pages_of(image)) take(id, set, image.dump_id);
+    add_kinds(all.memory, kinds_of(image));
+  }
+  for (const auto& [id, image] : directory.checkpoint.render) {
+    if (image.has_contents()) take(id, pages_of(image), image.dump_id);
+    add_kinds(all.memory, kinds_of(image));
+  }
+  for (const PagesFile& file : all.files) {
+    all.bytes += file.bytes;
+    all.disk_bytes += file.disk_bytes;
+    all.zero_bytes += file.zero_bytes;
+    all.all_have_sums = all.all_have_sums && file.has_sums;
+  }
+  all.shared = shared_in(directory.checkpoint);
+  return all;
+}
+
+}  // namespace sluice::cli
