@@ -49,7 +49,7 @@ Json bos_json(const Checkpoint& checkpoint) {
                       {"bytes", bo.bytes},
                       {"alloc_flags", bo.alloc_flags},
                       {"handle", bo.handle == kfd::kNoHandle ? Json() : Json(bo.handle)},
-                      {"imported", false},
+                      {"imported", bo.imports},
                       {"shared", bo.shared}});
     }
   }

@@ -124,27 +124,28 @@ void add_kinds(Kinds& all, const Kinds& more) {
 
 std::map<std::uint32_t, SharedMemory> shared_in(const Checkpoint& checkpoint) {
   std::map<std::uint32_t, SharedMemory> shared;
+  const auto add = [&](std::uint32_t number, std::uint64_t bytes, bool imports, std::string holder) {
+    if (number == 0) return;
+    SharedMemory& memory = shared[number];
+    memory.bytes = bytes;
+    if (imports) {
+      memory.holders.push_back(std::move(holder));
+    } else {
+      memory.maker = std::move(holder);
+    }
+  };
   for (const auto& [id, image] : checkpoint.kfd) {
     for (std::size_t i = 0; i < image.bos.size(); ++i) {
       const kfd::BoEntry& bo = image.bos[i];
-      if (bo.shared == 0) continue;
-      shared[bo.shared].bytes = bo.bytes;
-      shared[bo.shared].maker =
-          "process " + std::to_string(image.pid) + ", " + gpu_words(bo.gpu_id) + " BO " + std::to_string(i);
+      add(bo.shared, bo.bytes, bo.imports,
+          "process " + std::to_string(image.pid) + ", " + gpu_words(bo.gpu_id) + " BO " + std::to_string(i));
     }
   }
   for (const auto& [id, image] : checkpoint.render) {
     for (const RenderBo& bo : image.bos) {
-      if (bo.shared == 0) continue;
-      const std::string holder = "renderD" + std::to_string(image.minor) + " file " + std::to_string(id) +
-                                 ", GEM handle " + std::to_string(bo.gem.handle);
-      SharedMemory& memory = shared[bo.shared];
-      memory.bytes = bo.gem.bytes;
-      if (bo.imports) {
-        memory.holders.push_back(holder);
-      } else {
-        memory.maker = holder;
-      }
+      add(bo.shared, bo.gem.bytes, bo.imports,
+          "renderD" + std::to_string(image.minor) + " file " + std::to_string(id) + ", GEM handle " +
+              std::to_string(bo.gem.handle));
     }
   }
   for (const auto& [id, image] : checkpoint.dmabufs)
@@ -175,7 +176,7 @@ const char* kind_of(const drm::GemBo& bo) {
 Kinds kinds_of(const kfd::KfdImage& image) {
   Kinds kinds;
   for (const kfd::BoEntry& bo : image.bos) {
-    KindTotal& sum = kinds[kind_of(bo)];
+    KindTotal& sum = kinds[bo.imports ? "imported" : kind_of(bo)];
     ++sum.bos;
     sum.bytes += bo.bytes;
   }

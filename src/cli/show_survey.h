@@ -23,7 +23,7 @@ struct KindTotal {
   std::uint64_t bos = 0;
   std::uint64_t bytes = 0;
 };
-// By kind. BOs that a render file imports are of the kind "imported", wherever they are.
+// By kind. BOs that another holder makes are of the kind "imported", wherever they are.
 using Kinds = std::map<std::string, KindTotal>;
 Kinds kinds_of(const kfd::KfdImage& image);
 Kinds kinds_of(const RenderImage& image);

@@ -112,19 +112,21 @@ std::string shared_text(const Survey& survey) {
 std::string bos_text(const Checkpoint& checkpoint) {
   Table table({"image", "GPU", ">BO", "kind", "address", ">bytes", "flags", ">handle", "shared"});
   const auto number = [](std::uint32_t value) { return value == 0 ? "" : std::to_string(value); };
+  const auto imported = [](bool is) -> std::string { return is ? ", imported" : ""; };
   for (const auto& [id, image] : checkpoint.kfd) {
     for (std::size_t i = 0; i < image.bos.size(); ++i) {
       const kfd::BoEntry& bo = image.bos[i];
-      table.add({kfd_image_name(id), kfd::gpu_id_text(bo.gpu_id), std::to_string(i), kind_of(bo),
-                 hex(bo.addr), std::to_string(bo.bytes), hex(bo.alloc_flags),
-                 bo.handle == kfd::kNoHandle ? "" : std::to_string(bo.handle), number(bo.shared)});
+      table.add({kfd_image_name(id), kfd::gpu_id_text(bo.gpu_id), std::to_string(i),
+                 kind_of(bo) + imported(bo.imports), hex(bo.addr), std::to_string(bo.bytes),
+                 hex(bo.alloc_flags), bo.handle == kfd::kNoHandle ? "" : std::to_string(bo.handle),
+                 number(bo.shared)});
     }
   }
   for (const auto& [id, image] : checkpoint.render) {
     for (std::size_t i = 0; i < image.bos.size(); ++i) {
       const RenderBo& bo = image.bos[i];
       table.add({render_image_name(id), kfd::gpu_id_text(image.gpu_id), std::to_string(i),
-                 std::string(kind_of(bo.gem)) + (bo.imports ? ", imported" : ""),
+                 kind_of(bo.gem) + imported(bo.imports),
                  bo.gem.mappings.empty() ? "" : hex(bo.gem.mappings.front().address),
                  std::to_string(bo.gem.bytes), hex(bo.gem.alloc_flags), std::to_string(bo.gem.handle),
                  number(bo.shared)});

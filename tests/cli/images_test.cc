@@ -15,6 +15,9 @@ namespace sluice::cli_test {
 namespace {
 
 using nlohmann::json;
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -96,6 +99,22 @@ TEST_F(ImagesTest, ShowTellsWhoSharesMemory) {
   EXPECT_THAT(shown["shared"][0]["made_by"].get<std::string>(), HasSubstr("process"));
   EXPECT_GE(shown["shared"][0]["also"].size(), 1U);
   EXPECT_THAT(sluice({"show", shared()}).out, HasSubstr("Shared memory"));
+}
+
+// The KFD has the memory twice: once as its own, once imported.
+TEST_F(ImagesTest, ShowTellsWhatAKfdImports) {
+  ASSERT_EQ(images_->dump("imported", {"--svm-context", "--share", "kfd", "--kfd-import"}), "");
+  const json shown = object_of(sluice({"show", "--json", "--bos", images_->directory("imported").string()}));
+  std::vector<std::string> imported;  // how they are called
+  for (const json& bo : shown["bos"]) {
+    if (bo["imported"].get<bool>() && bo["image"].get<std::string>().starts_with("amdgpu-kfd-"))
+      imported.push_back(" BO " + std::to_string(bo["bo"].get<int>()));
+  }
+  ASSERT_EQ(imported.size(), 1U) << shown["bos"];
+  ASSERT_EQ(shown["shared"].size(), 1U);
+  EXPECT_THAT(shown["shared"][0]["made_by"].get<std::string>(),
+              AllOf(HasSubstr("process "), Not(EndsWith(imported[0]))));
+  EXPECT_THAT(shown["shared"][0]["also"].get<std::vector<std::string>>(), Contains(EndsWith(imported[0])));
 }
 
 TEST_F(ImagesTest, ShowHasTheStatisticsOfDumpAndRestore) {
