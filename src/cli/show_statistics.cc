@@ -26,8 +26,10 @@ Value member(const Json& object, const char* name) {
     return value.is_string() ? value.get<std::string>() : "";
   } else if constexpr (std::is_same_v<Value, bool>) {
     return value.is_boolean() && value.get<bool>();
+  } else if constexpr (std::is_integral_v<Value>) {
+    return value.is_number_unsigned() ? value.get<Value>() : 0;
   } else {
-    return value.is_number() ? value.get<Value>() : Value{};
+    return value.is_number() ? value.get<Value>() : 0;
   }
 }
 

@@ -140,11 +140,12 @@ TEST_F(ImagesTest, ShowNamesDamagedStatistics) {
 TEST_F(ImagesTest, HostileStatisticsNeitherCommandTheTerminalNorCrash) {
   const std::string directory = damaged_copy();
   std::ofstream(directory + "/sluice-stats-dump-1.json")
-      << R"({"gpus": [{"slowest_stage": "\u001b[2J\nmade up"}], "deep": )" << std::string(1'000'000, '[')
-      << std::string(1'000'000, ']') << "}";
+      << R"({"gpus": [{"slowest_stage": "\u001b[2J\nmade up", "bytes": 1e300}], "deep": )"
+      << std::string(1'000'000, '[') << std::string(1'000'000, ']') << "}";
   const Ended ended = sluice({"show", "--stats", directory});
   EXPECT_EQ(ended.status, kDone) << ended.err;
   EXPECT_THAT(ended.out, HasSubstr("?[2J?made up"));
+  EXPECT_THAT(ended.out, HasSubstr(" 0 B "));
   EXPECT_EQ(sluice({"show", "--stats", "--json", directory}).status, kDone);
 }
 
