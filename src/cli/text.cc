@@ -37,8 +37,27 @@ std::string share_text(std::uint64_t part, std::uint64_t whole) {
 
 std::string rate_text(std::uint64_t bytes, double seconds) {
   if (seconds <= 0) return "";
+  const double rate = static_cast<double>(bytes) / seconds;
   std::array<char, 32> text{};
-  (void)std::snprintf(text.data(), text.size(), "%.2f GB/s", static_cast<double>(bytes) / seconds / 1e9);
+  if (rate >= 0.0995e9) {
+    (void)std::snprintf(text.data(), text.size(), "%.2f GB/s", rate / 1e9);
+  } else {
+    (void)std::snprintf(text.data(), text.size(), "%.1f MB/s", rate / 1e6);
+  }
+  return text.data();
+}
+
+std::string duration_text(double seconds) {
+  constexpr double kMinute = 60;
+  constexpr double kHour = 3600;
+  std::array<char, 32> text{};
+  if (seconds < 2 * kMinute) {
+    (void)std::snprintf(text.data(), text.size(), "%.0f s", seconds);
+  } else if (seconds < 2 * kHour) {
+    (void)std::snprintf(text.data(), text.size(), "%.0f min", seconds / kMinute);
+  } else {
+    (void)std::snprintf(text.data(), text.size(), "%.1f h", seconds / kHour);
+  }
   return text.data();
 }
 

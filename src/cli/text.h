@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What people read: sizes, shares, tables. Pure functions.
+// What people read: sizes, shares, durations, tables. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,11 @@ std::string bytes_text(std::uint64_t bytes);
 std::string count_text(std::uint64_t count, const std::string& noun);
 // "23 %"; "0 %" of nothing.
 std::string share_text(std::uint64_t part, std::uint64_t whole);
-// "2.31 GB/s" (10^9); "" where no time has passed.
+// "2.31 GB/s" (10^9), "23.1 MB/s" (10^6); "" where no time has passed.
 std::string rate_text(std::uint64_t bytes, double seconds);
+
+// "42 s", "12 min", "2.5 h".
+std::string duration_text(double seconds);
 
 // Columns as wide as their widest cell, two blanks between them, and a heading. A column whose heading begins
 // with '>' (which is not printed) is set flush right.

@@ -3,12 +3,9 @@
 // images/verify.h's; here it is told.
 #include "images/verify.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cinttypes>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -17,6 +14,7 @@
 
 #include "cli/commands.h"
 #include "cli/image_directory.h"
+#include "cli/progress.h"
 #include "cli/text.h"
 #include "plugin/config.h"
 
@@ -88,34 +86,6 @@ Json json_of(const VerifyProblem& problem) {
           {"more_bos", place.more_bos},
           {"message", text_of(problem)}};
 }
-
-// One line on the terminal that is written over and over; nothing where there is no terminal.
-class ProgressBar {
- public:
-  explicit ProgressBar(bool wanted) : shown_(wanted && ::isatty(STDERR_FILENO) == 1) {}
-  ~ProgressBar() { clear(); }
-  ProgressBar(const ProgressBar&) = delete;
-  ProgressBar& operator=(const ProgressBar&) = delete;
-
-  void draw(std::uint64_t done, std::uint64_t total, double seconds) {
-    if (!shown_ || total == 0) return;
-    constexpr std::size_t kWidth = 30;
-    const double part = std::min(1.0, static_cast<double>(done) / static_cast<double>(total));
-    const auto full = static_cast<std::size_t>(part * kWidth);
-    std::array<char, 32> left{};
-    if (part > 0) (void)std::snprintf(left.data(), left.size(), ", %.0f s left", seconds * (1 - part) / part);
-    (void)std::fprintf(stderr, "\r\033[K[%s%s] %3.0f %% of %s, %s%s", std::string(full, '#').c_str(),
-                       std::string(kWidth - full, ' ').c_str(), part * 100, bytes_text(total).c_str(),
-                       rate_text(done, seconds).c_str(), left.data());
-    (void)std::fflush(stderr);
-  }
-  void clear() {
-    if (shown_) (void)std::fputs("\r\033[K", stderr);
-  }
-
- private:
-  bool shown_;
-};
 
 // Prints problems as they come, as far as there is a point.
 class ProblemLines {
@@ -201,15 +171,15 @@ ExitCode verify(const Options& options) {
                                            {standard.chunk_bytes, standard.staging_bytes});
   if (!started) return refuse("verify", options.json, {ExitCode::Failed, started.error().what, ""});
   Verification& verification = **started;
-  ProgressBar bar(!options.json);
+  ProgressLine progress(!options.json);
   for (bool ended = false; !ended;) {
+    progress.draw(verification.bytes_done(), verification.bytes_total(), seconds());
     ended = verification.wait_for(kProgressPeriod);
     std::vector<VerifyProblem> problems = verification.take_problems();
-    if (!problems.empty()) bar.clear();
+    if (!problems.empty()) progress.clear();
     take(std::move(problems));
-    if (!ended) bar.draw(verification.bytes_done(), verification.bytes_total(), seconds());
   }
-  bar.clear();
+  progress.clear();
   found.seconds = seconds();
   found.totals = verification.totals();
   for (const std::string& note : verification.take_notes())

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: MIT
 #include "command_run.h"
 
+#include <fcntl.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdlib>
@@ -18,10 +22,13 @@
 namespace sluice::cli_test {
 namespace {
 
+UniqueFd must_open(int fd, const char* what) {
+  if (fd < 0) throw std::system_error(errno, std::generic_category(), what);
+  return UniqueFd(fd);
+}
+
 UniqueFd memory_file() {
-  UniqueFd fd(::memfd_create("output", MFD_CLOEXEC));
-  if (!fd) throw std::system_error(errno, std::generic_category(), "memfd_create");
-  return fd;
+  return must_open(::memfd_create("output", MFD_CLOEXEC), "memfd_create");
 }
 
 std::string contents(const UniqueFd& fd) {
@@ -47,12 +54,8 @@ void must(bool done) {
   if (!done) ::_exit(126);
 }
 
-}  // namespace
-
-Ended run_command(const std::vector<std::string>& arguments, const std::vector<std::string>& environment,
-                  const std::function<void()>& before) {
-  const UniqueFd out = memory_file();
-  const UniqueFd err = memory_file();
+pid_t start(const std::vector<std::string>& arguments, const std::vector<std::string>& environment,
+            const UniqueFd& out, const UniqueFd& err, const std::function<void()>& before) {
   const std::vector<char*> argv = pointers(arguments);
   const std::vector<char*> envp = pointers(environment);
   const pid_t pid = ::fork();
@@ -63,10 +66,54 @@ Ended run_command(const std::vector<std::string>& arguments, const std::vector<s
     (void)::execve(argv[0], argv.data(), envp.data());
     ::_exit(127);
   }
+  return pid;
+}
+
+int wait_for(pid_t pid) {
   int status = 0;
   while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
   }
-  return {vamdgpu::shell_status(status), contents(out), contents(err)};
+  return vamdgpu::shell_status(status);
+}
+
+}  // namespace
+
+Ended run_command(const std::vector<std::string>& arguments, const std::vector<std::string>& environment,
+                  const std::function<void()>& before) {
+  const UniqueFd out = memory_file();
+  const UniqueFd err = memory_file();
+  const pid_t pid = start(arguments, environment, out, err, before);
+  const int status = wait_for(pid);
+  return {status, contents(out), contents(err)};
+}
+
+Ended run_on_terminal(const std::vector<std::string>& arguments, std::vector<std::string> environment,
+                      const Terminal& terminal) {
+  environment.push_back("TERM=" + terminal.kind);
+  const UniqueFd out = memory_file();
+  const UniqueFd screen = must_open(::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC), "posix_openpt");
+  if (::grantpt(screen.get()) != 0 || ::unlockpt(screen.get()) != 0)
+    throw std::system_error(errno, std::generic_category(), "unlockpt");
+  UniqueFd err =
+      must_open(::open(::ptsname(screen.get()), O_RDWR | O_NOCTTY | O_CLOEXEC), "open the terminal");
+  struct termios mode {};
+  struct winsize size {};
+  size.ws_col = terminal.columns;
+  if (::tcgetattr(err.get(), &mode) != 0)
+    throw std::system_error(errno, std::generic_category(), "tcgetattr");
+  ::cfmakeraw(&mode);  // bytes come as they were written
+  if (::tcsetattr(err.get(), TCSANOW, &mode) != 0 || ::ioctl(err.get(), TIOCSWINSZ, &size) != 0)
+    throw std::system_error(errno, std::generic_category(), "set up the terminal");
+  const pid_t pid = start(arguments, environment, out, err, {});
+  err.reset();
+  std::string text;
+  std::array<char, 4096> bytes{};
+  ssize_t got = 0;
+  // EIO: nobody has the terminal any more.
+  while ((got = ::read(screen.get(), bytes.data(), bytes.size())) > 0 || (got < 0 && errno == EINTR))
+    text.append(bytes.data(), static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+  const int status = wait_for(pid);
+  return {status, contents(out), text};
 }
 
 void refuse_system_call(int number, int error) {

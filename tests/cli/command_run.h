@@ -18,6 +18,14 @@ struct Ended {
 Ended run_command(const std::vector<std::string>& arguments, const std::vector<std::string>& environment,
                   const std::function<void()>& before = {});
 
+// The same where standard error is a terminal of a kind ($TERM) and so many columns: `err` is what it got.
+struct Terminal {
+  std::string kind = "xterm";
+  unsigned short columns = 80;
+};
+Ended run_on_terminal(const std::vector<std::string>& arguments, std::vector<std::string> environment,
+                      const Terminal& terminal);
+
 // For `before`: from now on system call `number` fails with `error` in this process and what it starts.
 void refuse_system_call(int number, int error);
 // For `before`: what root starts from here on has none of these capabilities.

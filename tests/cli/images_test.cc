@@ -211,6 +211,52 @@ TEST_F(ImagesTest, VerifyNamesEveryBadBlockAndGoesOn) {
   EXPECT_TRUE(object["problems"][1]["bo"].is_number());
 }
 
+// What stands on a terminal's line after all this, and how wide it was at most.
+struct Screen {
+  std::string line;
+  std::size_t widest = 0;
+};
+Screen screen_after(std::string_view text) {
+  constexpr std::string_view kErase = "\x1b[K";
+  Screen screen;
+  for (std::size_t at = 0; !text.empty(); text.remove_prefix(1)) {
+    if (text.front() == '\r') {
+      at = 0;
+    } else if (text.starts_with(kErase)) {
+      screen.line.resize(at);
+      text.remove_prefix(kErase.size() - 1);
+    } else {
+      screen.line.resize(std::max(screen.line.size(), at + 1));
+      screen.line[at++] = text.front();
+      screen.widest = std::max(screen.widest, at);
+    }
+  }
+  return screen;
+}
+
+TEST_F(ImagesTest, VerifyShowsItsProgressOnATerminalAndLeavesNothingThere) {
+  const Ended ended = run_on_terminal({SLUICE, "verify", plain()}, {}, {});
+  EXPECT_EQ(ended.status, kDone);
+  EXPECT_THAT(ended.out, AllOf(HasSubstr("verified: all"), Not(HasSubstr("\r"))));
+  EXPECT_THAT(ended.err, AllOf(HasSubstr("] "), HasSubstr(" % of "), Not(HasSubstr("\n"))));
+  const Screen screen = screen_after(ended.err);
+  EXPECT_EQ(screen.line, "");
+  EXPECT_LT(screen.widest, 80U);
+}
+
+TEST_F(ImagesTest, ProgressFitsANarrowTerminal) {
+  const Ended ended = run_on_terminal({SLUICE, "verify", plain()}, {}, {.columns = 12});
+  EXPECT_EQ(ended.status, kDone);
+  EXPECT_THAT(ended.err, HasSubstr(" %"));
+  EXPECT_LT(screen_after(ended.err).widest, 12U);
+}
+
+TEST_F(ImagesTest, NoProgressWhereNobodyWatchesIt) {
+  EXPECT_EQ(sluice({"verify", plain()}, nullptr, {"TERM=xterm"}).err, "");
+  EXPECT_EQ(run_on_terminal({SLUICE, "verify", plain()}, {}, {.kind = "dumb"}).err, "");
+  EXPECT_EQ(run_on_terminal({SLUICE, "verify", "--json", plain()}, {}, {}).err, "");
+}
+
 TEST_F(ImagesTest, VerifyFindsDamageInRenderFiles) {
   const std::string directory = images_->copy("shared", "shared-damaged").string();
   const auto files = names(directory, "amdgpu-drm-pages-");
