@@ -13,8 +13,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <utility>
+#include <vector>
 
 #include "pipeline/checksum.h"
+#include "pipeline/printable.h"
 #include "pipeline/unique_fd.h"
 #include "pipeline/units.h"
 
@@ -27,6 +30,7 @@ constexpr std::uint64_t kLargestChunk = 64 * kMiB;
 constexpr std::uint32_t kEnoughSlots = 8;  // of a lane whose share was not chosen by the user
 constexpr std::size_t kLongestConfigFile = 64 * kKiB;
 constexpr std::uint64_t kLongestFenceTimeout = 3600;  // seconds
+constexpr std::size_t kMostComplaints = 16;  // of one place; a file of something else has thousands of lines
 
 std::string lower(std::string_view text) {
   std::string out(text);
@@ -36,8 +40,9 @@ std::string lower(std::string_view text) {
 }
 
 void complain(LogLines& lines, const char* name, const std::string& value, const std::string& expected) {
-  lines.push_back({Level::Warning, std::string(name) + "=" + value + " is not understood (expected " +
-                                       expected + "); the default is used"});
+  lines.push_back({Level::Warning, std::string(name) + "=" + printable(value) +
+                                       " is not understood (expected " + expected +
+                                       "); the default is used"});
 }
 
 bool parse_switch(const Lookup& lookup, const char* name, bool otherwise, LogLines& lines) {
@@ -95,11 +100,59 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
+// How many letters are missing, too many, wrong, or swapped with their neighbour. Upper and lower case are
+// one.
+std::size_t slips_between(std::string_view a, std::string_view b) {
+  const auto same = [](char x, char y) {
+    return std::toupper(static_cast<unsigned char>(x)) == std::toupper(static_cast<unsigned char>(y));
+  };
+  std::vector<std::size_t> before, last, row(b.size() + 1);  // rows of the table: a's first letters, b's
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    before = std::exchange(last, row);
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      row[j] = std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + (same(a[i - 1], b[j - 1]) ? 0 : 1)});
+      if (i > 1 && j > 1 && same(a[i - 1], b[j - 2]) && same(a[i - 2], b[j - 1]))
+        row[j] = std::min(row[j], before[j - 2] + 1);
+    }
+  }
+  return row[b.size()];
+}
+
+std::string no_such_setting(const std::string& name, const std::optional<std::string>& meant) {
+  return ": there is no setting " + printable(name) + "; it is ignored" +
+         (meant ? ", did you mean " + *meant + "?" : "");
+}
+
+void complain_of_all(LogLines& lines, const std::string& place, const std::vector<std::string>& faults) {
+  for (std::size_t i = 0; i < std::min(faults.size(), kMostComplaints); ++i)
+    lines.push_back({Level::Warning, place + faults[i]});
+  if (faults.size() > kMostComplaints) {
+    lines.push_back({Level::Warning,
+                     place + " has " + std::to_string(faults.size() - kMostComplaints) + " more of these"});
+  }
+}
+
+// Others may have names of their own there, so only what is nearly one of ours is told.
+void look_for_slips(char** environment, LogLines& lines) {
+  const std::set<std::string> known = setting_names();
+  std::vector<std::string> faults;
+  for (; *environment != nullptr; ++environment) {
+    const std::string_view variable(*environment);
+    const std::string name(variable.substr(0, variable.find('=')));
+    if (!name.starts_with("SLUICE_") || known.contains(name)) continue;
+    if (const auto meant = meant_setting(name, known)) faults.push_back(no_such_setting(name, meant));
+  }
+  complain_of_all(lines, "environment", faults);
+}
+
 std::map<std::string, std::string> parse_file(std::string_view text, const char* file, LogLines& lines) {
   std::map<std::string, std::string> settings;
   const std::set<std::string> known = setting_names();
+  std::vector<std::string> faults;
   const auto complain_of_line = [&](unsigned number, const std::string& fault) {
-    lines.push_back({Level::Warning, std::string(file) + " line " + std::to_string(number) + fault});
+    faults.push_back(" line " + std::to_string(number) + fault);
   };
   for (unsigned number = 1; !text.empty(); ++number) {
     const std::size_t newline = text.find('\n');
@@ -111,11 +164,12 @@ std::map<std::string, std::string> parse_file(std::string_view text, const char*
     if (equals == std::string_view::npos || name.empty()) {
       complain_of_line(number, " is not NAME=value");
     } else if (!known.contains(name)) {
-      complain_of_line(number, ": there is no setting " + name + "; it is ignored");
+      complain_of_line(number, no_such_setting(name, meant_setting(name, known)));
     } else {
       settings[name] = trimmed(line.substr(equals + 1));
     }
   }
+  complain_of_all(lines, file, faults);
   return settings;
 }
 
@@ -239,7 +293,25 @@ std::set<std::string> setting_names() {
   return names;
 }
 
+std::optional<std::string> meant_setting(std::string_view name, const std::set<std::string>& settings) {
+  constexpr std::size_t kMostSlips = 2;
+  constexpr std::size_t kLettersPerSlip = 4;  // behind the prefix: short names are soon somebody else's
+  std::optional<std::string> nearest;
+  std::size_t fewest = SIZE_MAX;
+  for (const std::string& setting : settings) {
+    const std::size_t letters = setting.size() - setting.find('_') - 1;
+    const std::size_t most = std::min(kMostSlips, letters / kLettersPerSlip);
+    if (name.size() > setting.size() + most || setting.size() > name.size() + most) continue;
+    const std::size_t slips = slips_between(name, setting);
+    if (slips > most || slips >= fewest) continue;
+    nearest = setting;
+    fewest = slips;
+  }
+  return nearest;
+}
+
 Lookup environment_and_file(const char* file, LogLines& lines) {
+  look_for_slips(environ, lines);
   std::map<std::string, std::string> settings;
   auto text = read_file(file);
   if (text) {

@@ -4,7 +4,8 @@
 //
 // Read once, in init(), before any fork: from the environment, and below it from /etc/criu/sluice.conf (the
 // same names, because container engines do not pass environments on). A bad value gives one warning and the
-// default; a name in the file that is no setting, one warning. Plain value.
+// default; a name in the file that is no setting, or one in the environment that is nearly one of ours, one
+// warning. Plain value.
 #pragma once
 
 #include <chrono>
@@ -60,9 +61,14 @@ Config parse_config(const Lookup& lookup, LogLines& lines);
 // The names of all settings: what parse_config() looks up.
 std::set<std::string> setting_names();
 
+// The setting that a name which is none was most likely meant to be: a slip of the keyboard away, of a long
+// name two; upper and lower case are one. Nothing where there is none. `settings`: all names.
+std::optional<std::string> meant_setting(std::string_view name, const std::set<std::string>& settings);
+
 // Lookup over the process' environment and `file` (lines NAME=value, # comments). A file that is
-// unreadable, longer than 64 KiB, another user's but not root's, or that others can write, is a warning, and
-// so is a name that is no setting: the file, unlike the environment, is for nobody else.
+// unreadable, longer than 64 KiB, another user's but not root's, or that others can write, is a warning. So
+// is a name that is no setting: any in the file, which is for nobody else; in the environment one that begins
+// with SLUICE_ and is nearly one of ours. Of each place only the first ones are told.
 Lookup environment_and_file(const char* file, LogLines& lines);
 
 }  // namespace sluice::plugin

@@ -173,6 +173,113 @@ TEST(ConfigFile, ANameThatIsNoSettingIsSaid) {
   EXPECT_NE(lines[1].text.find("line 3: there is no setting sluice_sync"), std::string::npos);
 }
 
+TEST(ConfigFile, TheNameThatMayBeMeantIsSaid) {
+  const test::TempDir dir;
+  const std::string path = make_config_file(dir, "SLUICE_CHEKSUM=off\nFAST=yes\nKFD_\x1b[2JNUMA_CHECK=0\n");
+  LogLines lines;
+  (void)environment_and_file(path.c_str(), lines);
+  ASSERT_EQ(lines.size(), 3U);
+  EXPECT_EQ(lines[0].text, path +
+                               " line 1: there is no setting SLUICE_CHEKSUM; it is ignored, did you mean "
+                               "SLUICE_CHECKSUM?");
+  EXPECT_EQ(lines[1].text, path + " line 2: there is no setting FAST; it is ignored");
+  EXPECT_EQ(lines[2].text, path + " line 3: there is no setting KFD_?[2JNUMA_CHECK; it is ignored");
+}
+
+TEST(ConfigFile, OnlyTheFirstOfManyFaultsAreSaid) {
+  const test::TempDir dir;
+  std::string text;
+  for (int i = 0; i < 1000; ++i) text += i % 2 == 0 ? "nonsense\n" : "NONSENSE=1\n";
+  const std::string path = make_config_file(dir, text);
+  LogLines lines;
+  (void)environment_and_file(path.c_str(), lines);
+  ASSERT_EQ(lines.size(), 17U);
+  EXPECT_EQ(lines.back().text, path + " has 984 more of these");
+}
+
+// Sets a variable for as long as it lives.
+class Variable {
+ public:
+  Variable(const char* name, const char* value) : name_(name) { EXPECT_EQ(setenv(name, value, 1), 0); }
+  ~Variable() { (void)unsetenv(name_); }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+
+ private:
+  const char* name_;
+};
+
+LogLines complaints_of_the_environment() {
+  LogLines lines;
+  (void)environment_and_file("/none", lines);
+  return lines;
+}
+
+TEST(Environment, AMisspeltSettingIsSaidWithTheOneThatMayBeMeant) {
+  EXPECT_TRUE(complaints_of_the_environment().empty());
+  const Variable misspelt("SLUICE_STAGING_SISE", "1G");
+  const LogLines lines = complaints_of_the_environment();
+  ASSERT_EQ(lines.size(), 1U);
+  EXPECT_EQ(lines[0].level, Level::Warning);
+  EXPECT_EQ(lines[0].text,
+            "environment: there is no setting SLUICE_STAGING_SISE; it is ignored, did you mean "
+            "SLUICE_STAGING_SIZE?");
+}
+
+// Settings, and names of others: those of our own tests, benches and scripts among them.
+TEST(Environment, NothingElseIsSaid) {
+  for (const char* name : {"SLUICE_SYNC",
+                           "KFD_NUMA_CHECK",
+                           "KFD_NUMA_CHEK",
+                           "SLUICE_",
+                           "SLUICE_HOME",
+                           "SLUICE_SEED",
+                           "SLUICE_SEEDS",
+                           "SLUICE_CYCLES",
+                           "SLUICE_CUTS",
+                           "SLUICE_CLEAN_GB",
+                           "SLUICE_CHANGES",
+                           "SLUICE_FAULT_SHARE",
+                           "SLUICE_FAULT_SEED",
+                           "SLUICE_FAULT_POINT",
+                           "SLUICE_DAMAGE_SEED",
+                           "SLUICE_DAMAGE_SEEDS",
+                           "SLUICE_CORRUPTION_SEEDS",
+                           "SLUICE_CORRUPTION_CLEAN",
+                           "SLUICE_BENCH",
+                           "SLUICE_TEST_PLUGIN_DIR",
+                           "SLUICE_PLUGIN",
+                           "SLUICE_VM_DIR",
+                           "SLUICE_VM_OUT",
+                           "SLUICE_VM_SUITE",
+                           "SLUICE_VM_IMAGES",
+                           "SLUICE_VM_OTHER",
+                           "SLUICE_VM_MODULE",
+                           "SLUICE_VM_PROGRAMS",
+                           "SLUICE_VM_FOREIGN",
+                           "SLUICE_VM_PLUGIN"}) {
+    const Variable variable(name, "on");
+    EXPECT_TRUE(complaints_of_the_environment().empty()) << name;
+  }
+}
+
+TEST(MeantSetting, IsASlipOrTwoAway) {
+  const std::set<std::string> names = setting_names();
+  const auto meant = [&](const char* name) { return meant_setting(name, names); };
+  EXPECT_EQ(meant("SLUICE_SNYC"), "SLUICE_SYNC") << "swapped";
+  EXPECT_EQ(meant("SLUICE_SYN"), "SLUICE_SYNC") << "missing";
+  EXPECT_EQ(meant("SLUICE_SYNCH"), "SLUICE_SYNC") << "too many";
+  EXPECT_EQ(meant("SLUICE_STATZ"), "SLUICE_STATS") << "wrong";
+  EXPECT_EQ(meant("sluice_sync"), "SLUICE_SYNC") << "case";
+  EXPECT_EQ(meant("SLUCE_SYNC"), "SLUICE_SYNC") << "in the prefix";
+  EXPECT_EQ(meant("SLUICE_CHECKSUMMS"), "SLUICE_CHECKSUM") << "two in a long name";
+  EXPECT_EQ(meant("SLUICE_SIGN"), std::nullopt) << "two in a short one";
+  EXPECT_EQ(meant("SLUICE_CHEXXXUM"), std::nullopt);
+  EXPECT_EQ(meant("KFD_NUM_CHECK"), "KFD_NUMA_CHECK");
+  EXPECT_EQ(meant(""), std::nullopt);
+  EXPECT_EQ(meant(std::string(1000, 'S').c_str()), std::nullopt);
+}
+
 TEST(ConfigFile, MissingIsFineOverlongIsIgnored) {
   const test::TempDir dir;
   LogLines lines;
