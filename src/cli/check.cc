@@ -119,16 +119,19 @@ void add_check(CLI::App& app, Run& run) {
       ->check(CLI::Range(1, INT_MAX).description(""));
   command
       ->add_option("--plan", options->plan,
-                   "instead: how long a dump and a restore take on the machine that FILE describes")
+                   "instead: foretell the times on a machine that FILE describes")
       ->type_name("FILE")
       ->excludes("--dir")
       ->excludes("--pid");
   add_json_flag(*command, options->json);
   command->footer(
-      "Looks only: writes nothing, stops nothing, opens nothing for writing. Lines with X make a dump fail, "
-      "lines with !\n"
-      "make it slower or less safe. How fast the disk is, sluice-bench measures.\n"
-      "Exit status: 0 a dump will work, 1 --plan FILE describes no machine, 2 wrong usage, 3 it will not.");
+      "Looks only: writes nothing, stops nothing, opens nothing for writing. Without\n"
+      "options only the machine is looked at. Lines with X make a dump fail, lines with\n"
+      "! make it slower or less safe; the line below says what to do. How fast the disk\n"
+      "is, sluice-bench measures. docs/planning.md has the format of FILE.\n\n"
+      "Example: sluice check --dir /var/lib/checkpoints/job --pid 4242\n\n"
+      "Exit status: 0 a dump will work, 1 FILE describes no machine, 2 wrong usage,\n"
+      "3 it will not.");
   command->callback([options, &run] { run = [options] { return check(*options); }; });
 }
 

@@ -2,7 +2,8 @@
 // What the commands of `sluice` have in common: how one is added, how it ends, how it prints.
 //
 // Each command has a file of its own with one function, which adds a subcommand to the parser and leaves in
-// `run` what is to be done when the user has chosen it. To add a command: that file, a line in commands.h, a
+// `run` what is to be done when the user has chosen it. Its --help ends with an example and with what the
+// exit status means, in lines of 80 columns at most. To add a command: that file, a line in commands.h, a
 // line in main.cc. Single-threaded.
 #pragma once
 
@@ -22,10 +23,6 @@ enum class ExitCode {
 };
 
 using Run = std::function<ExitCode()>;
-
-// The last line of every command's --help.
-inline constexpr char kExitCodesHelp[] =
-    "Exit status: 0 done or nothing to do, 1 failed, 2 wrong usage, 3 refused (nothing was changed).";
 
 // --json, which every command has.
 void add_json_flag(CLI::App& command, bool& json);

@@ -114,10 +114,12 @@ void add_diff(CLI::App& app, Run& run) {
   command->add_flag("--bos", options->bos, "list every BO");
   add_json_flag(*command, options->json);
   command->footer(
-      "In blocks of 1 MiB, from the checksums alone where both have the same BOs, else by reading the "
-      "contents. Zero\n"
-      "blocks are counted apart: a dump does not write them.\n" +
-      std::string(kExitCodesHelp));
+      "In blocks of 1 MiB, from the checksums alone where both have the same BOs, else\n"
+      "by reading the contents. Zero blocks are counted apart: a dump does not write\n"
+      "them.\n\n"
+      "Example: sluice diff /var/lib/checkpoints/monday /var/lib/checkpoints/tuesday\n\n"
+      "Exit status: 0 compared, whether equal or not, 1 one is damaged or unreadable,\n"
+      "2 wrong usage, 3 one has no images.");
   command->callback([options, &run] { run = [options] { return diff(*options); }; });
 }
 

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <exception>
 #include <string>
+#include <vector>
 
 #include "cli/commands.h"
 
@@ -11,6 +12,21 @@ namespace {
 
 using sluice::cli::ExitCode;
 using sluice::cli::Run;
+
+// What is wrong with a command line, in a sentence.
+std::string fault_text(const CLI::App& app, const CLI::Error& error) {
+  const bool command_missing = app.get_subcommands().empty() &&
+                               error.get_exit_code() == static_cast<int>(CLI::ExitCodes::RequiredError);
+  if (!command_missing) return error.what();
+  const std::vector<std::string> words = app.remaining();
+  std::string text = words.empty() ? "a command is needed" : words[0] + " is neither a command nor an option";
+  const char* before = ": there are ";
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    text += before + command->get_name();
+    before = ", ";
+  }
+  return text;
+}
 
 ExitCode run_command(int argc, char** argv) {
   CLI::App app("Checkpoints of AMD GPU processes: the commands around the CRIU plugin", "sluice");
@@ -21,16 +37,21 @@ ExitCode run_command(int argc, char** argv) {
       "\nbuilt with: " SLUICE_LIBRARIES "\nplugin: " SLUICE_PLUGIN_DIRECTORY
       "/amdgpu_plugin.so, or in $CRIU_LIBS_DIR\nsettings: /etc/criu/sluice.conf and the environment");
   app.require_subcommand(1);
+  app.get_formatter()->column_width(15);
+  app.get_formatter()->label("SUBCOMMAND", "COMMAND");
+  app.get_formatter()->label("REQUIRED", "");  // as the usage says
   app.footer(
-      std::string("Before a dump:     sluice check --dir DIR --pid PID\n"
-                  "After it:          sluice show DIR; sluice verify DIR\n"
-                  "Before a restore:  sluice map DIR\n"
-                  "Two dumps:         sluice diff OLDER NEWER\n"
-                  "A dump was killed: sluice unpause PID\n"
-                  "Every command has --help, and --json for programs. Progress is for terminals only.\n") +
-      sluice::cli::kExitCodesHelp);
-  app.failure_message([](const CLI::App*, const CLI::Error& error) {
-    return std::string("sluice: ") + error.what() + "\n  sluice --help and sluice COMMAND --help tell more\n";
+      "Before a dump:     sluice check --dir DIR --pid PID\n"
+      "After it:          sluice show DIR; sluice verify DIR\n"
+      "Before a restore:  sluice map DIR\n"
+      "Two dumps:         sluice diff OLDER NEWER\n"
+      "A dump was killed: sluice unpause PID\n\n"
+      "Every command has --help, with an example, and --json for programs. Progress is\n"
+      "shown on terminals only.\n\n"
+      "Exit status: 0 done, or the answer is yes; 1 failed, or something is damaged;\n"
+      "2 wrong usage; 3 refused: the answer is no, or there is nothing to work on.");
+  app.failure_message([](const CLI::App* all, const CLI::Error& error) {
+    return "sluice: " + fault_text(*all, error) + "\n  sluice --help and sluice COMMAND --help tell more\n";
   });
 
   Run run;
@@ -40,6 +61,7 @@ ExitCode run_command(int argc, char** argv) {
   sluice::cli::add_map(app, run);
   sluice::cli::add_diff(app, run);
   sluice::cli::add_unpause(app, run);
+  for (CLI::App* command : app.get_subcommands([](CLI::App*) { return true; })) command->group("Commands");
 
   try {
     app.parse(argc, argv);

@@ -200,17 +200,17 @@ void add_map(CLI::App& app, Run& run) {
       app.add_subcommand("map", "Which GPUs here the images' GPUs would be restored on, or why not");
   add_images_argument(*command, "IMAGES", options->images, "the image directory of a dump (criu dump -D)");
   command
-      ->add_option("--sysfs", options->sysfs,
-                   "instead of this machine: one whose KFD topology was copied to DIR (cp -rL)")
+      ->add_option("--sysfs", options->sysfs, "instead of this machine: one whose topology was copied to DIR")
       ->type_name("DIR");
   add_json_flag(*command, options->json);
   command->footer(
-      "Obeys the KFD_*_CHECK switches of the environment and of /etc/criu/sluice.conf, as a restore does, "
-      "and names the\n"
-      "switch that would allow what it refuses.\n"
-      "Exit status: 0 the GPUs fit, 1 failed (no topology, damaged images), 2 wrong usage, 3 the restore "
-      "would be refused,\n"
-      "or there are no images.");
+      "Obeys the KFD_*_CHECK switches of the environment and of /etc/criu/sluice.conf,\n"
+      "as a restore does, and names the switch that would allow what it refuses. To ask\n"
+      "for another machine, copy its /sys/class/kfd/kfd/topology (cp -rL) and name the\n"
+      "copy with --sysfs.\n\n"
+      "Example: sluice map --sysfs topology-of-node7 /var/lib/checkpoints/job\n\n"
+      "Exit status: 0 the GPUs fit, 1 failed (no topology, damaged images), 2 wrong\n"
+      "usage, 3 the restore would be refused, or there are no images.");
   command->callback([options, &run] { run = [options] { return map(*options); }; });
 }
 

@@ -28,6 +28,7 @@ struct Options {
 
 // Faults are told last, where they are seen.
 ExitCode tell_faults(const std::vector<std::string>& faults) {
+  (void)std::fflush(stdout);
   for (const std::string& fault : faults) (void)std::fprintf(stderr, "sluice show: %s\n", fault.c_str());
   return faults.empty() ? ExitCode::Done : ExitCode::Failed;
 }
@@ -57,7 +58,6 @@ ExitCode show(const Options& options) {
     return all.faults.empty() ? ExitCode::Done : ExitCode::Failed;
   }
   (void)std::fputs(show_text(directory, all, options.bos).c_str(), stdout);
-  (void)std::fflush(stdout);
   return tell_faults(all.faults);
 }
 
@@ -73,10 +73,11 @@ void add_show(CLI::App& app, Run& run) {
                     "instead: how fast the dump and the last restore were, by GPU");
   add_json_flag(*command, options->json);
   command->footer(
-      "Reads metadata only and looks for missing files and wrong sizes; whether the contents are whole, "
-      "sluice verify\n"
-      "says.\n" +
-      std::string(kExitCodesHelp));
+      "Reads metadata only and looks for missing files and wrong sizes; whether the\n"
+      "contents are whole, sluice verify says.\n\n"
+      "Example: sluice show --stats /var/lib/checkpoints/job\n\n"
+      "Exit status: 0 all files are there, with their sizes, 1 something is missing,\n"
+      "damaged or unreadable, 2 wrong usage, 3 there are no images.");
   command->callback([options, &run] { run = [options] { return show(*options); }; });
 }
 

@@ -166,17 +166,20 @@ ExitCode unpause(const Options& options) {
 
 void add_unpause(CLI::App& app, Run& run) {
   const auto options = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand(
-      "unpause", "Let the GPU queues of a process run again after its dump was killed (SIGKILL, OOM)");
+  CLI::App* command =
+      app.add_subcommand("unpause", "Let a process' GPU queues run again after its dump was killed");
   command->add_option("PID", options->pid, "the process, as this pid namespace numbers it")
       ->required()
+      ->type_name("")
       ->check(CLI::Range(1, INT_MAX).description(""));
   add_json_flag(*command, options->json);
   command->footer(
-      "Changes nothing in a process that a dump or a debugger traces, or whose queues no dump has paused.\n"
-      "Needs root on the host: CAP_SYS_PTRACE, and CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN in the initial "
-      "user\nnamespace.\n" +
-      std::string(kExitCodesHelp));
+      "Changes nothing in a process that a dump or a debugger traces, or whose queues\n"
+      "no dump has paused. Needs root on the host: CAP_SYS_PTRACE, and\n"
+      "CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN in the initial user namespace.\n\n"
+      "Example: sluice unpause 4242\n\n"
+      "Exit status: 0 its queues run, or had not been paused, 1 failed, 2 wrong usage,\n"
+      "3 it is no process that may be touched, and was not.");
   command->callback([options, &run] { run = [options] { return unpause(*options); }; });
 }
 

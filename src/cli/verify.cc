@@ -202,16 +202,17 @@ ExitCode verify(const Options& options) {
 void add_verify(CLI::App& app, Run& run) {
   const auto options = std::make_shared<Options>();
   CLI::App* command =
-      app.add_subcommand("verify", "Read all contents of a checkpoint and compare them with their checksums");
+      app.add_subcommand("verify", "Read all of a checkpoint and compare it with its checksums");
   add_images_argument(*command, "IMAGES", options->images, "the image directory of a dump (criu dump -D)");
   add_json_flag(*command, options->json);
   command->footer(
-      "Reads what is on the disk, past the page cache where the file system has direct I/O, and goes on "
-      "after what is\n"
-      "bad. Needs no GPU.\n"
-      "Exit status: 0 every block is as it was written, 1 something is damaged, missing or unreadable, 2 "
-      "wrong usage,\n"
-      "3 nothing bad was found, but there are contents without checksums, or no images at all.");
+      "Reads what is on the disk, past the page cache where the file system has direct\n"
+      "I/O, and goes on after what is bad: every bad block is named, with its BO. Needs\n"
+      "no GPU.\n\n"
+      "Example: sluice verify /var/lib/checkpoints/job\n\n"
+      "Exit status: 0 every block is as it was written, 1 something is damaged, missing\n"
+      "or unreadable, 2 wrong usage, 3 nothing bad was found, but there are contents\n"
+      "without checksums, or no images at all.");
   command->callback([options, &run] { run = [options] { return verify(*options); }; });
 }
 

@@ -8,6 +8,9 @@
 
 namespace sluice::cli_test {
 
+// Exit status of the command.
+inline constexpr int kDone = 0, kFailed = 1, kUsage = 2, kRefused = 3;
+
 struct Ended {
   int status = 0;  // as a shell's
   std::string out, err;

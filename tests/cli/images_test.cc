@@ -408,9 +408,6 @@ TEST_F(ImagesTest, DirectoriesWithoutImagesAreRefused) {
     EXPECT_THAT(ended.err, HasSubstr("has no images of GPU processes")) << command;
     EXPECT_EQ(object_of(sluice({command, "--json", empty.path().string()}))["result"], "refused");
     EXPECT_EQ(sluice({command, "/does/not/exist"}).status, kFailed) << command;
-    EXPECT_EQ(sluice({command}).status, kUsage) << command;
-    EXPECT_EQ(sluice({command, "--nonsense", plain()}).status, kUsage) << command;
-    EXPECT_EQ(sluice({command, "--help"}).status, kDone) << command;
   }
 }
 

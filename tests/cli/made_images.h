@@ -15,8 +15,6 @@ namespace sluice::cli_test {
 
 using Strings = std::vector<std::string>;
 
-inline constexpr int kDone = 0, kFailed = 1, kUsage = 2, kRefused = 3;
-
 vamdgpu::MachineOptions small_machine();
 
 // A machine, and the images of processes that were dumped on it.

@@ -27,7 +27,6 @@ using host_test::Program;
 using nlohmann::json;
 using Strings = std::vector<std::string>;
 
-constexpr int kDone = 0, kFailed = 1, kUsage = 2, kRefused = 3;
 constexpr std::uint32_t kCriuNr = 0x22;
 constexpr int kUnpauseOp = 2;
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
@@ -385,18 +384,6 @@ TEST_F(UnpauseTest, WrongUsage) {
     EXPECT_EQ(ended.out, "");
     EXPECT_NE(ended.err, "");
   }
-}
-
-TEST_F(UnpauseTest, HelpAndVersionAreNoErrors) {
-  for (const Strings& arguments : {Strings{"--help"}, Strings{"unpause", "--help"}}) {
-    const Ended ended = sluice(arguments);
-    EXPECT_EQ(ended.status, kDone);
-    EXPECT_NE(ended.out.find("unpause"), std::string::npos) << ended.out;
-    EXPECT_NE(ended.out.find("Exit status: 0"), std::string::npos) << ended.out;
-  }
-  const Ended version = sluice({"--version"});
-  EXPECT_EQ(version.status, kDone);
-  EXPECT_TRUE(version.out.starts_with("sluice ")) << version.out;
 }
 
 }  // namespace
