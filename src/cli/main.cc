@@ -76,7 +76,11 @@ ExitCode run_command(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
-    return static_cast<int>(run_command(argc, argv));
+    const ExitCode ended = run_command(argc, argv);
+    if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return static_cast<int>(ended);
+    (void)std::fputs("sluice: standard output cannot be written, what was to be told is not all there\n",
+                     stderr);
+    return static_cast<int>(ExitCode::Failed);
   } catch (const std::exception& error) {
     (void)std::fprintf(stderr, "sluice: %s\n", error.what());
     return static_cast<int>(ExitCode::Failed);

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 // What the `sluice` command says of itself and of a command line that is wrong, whatever the machine.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <sstream>
 
@@ -71,6 +73,16 @@ TEST(CommandLine, WhatIsWrongIsNamed) {
     EXPECT_THAT(ended.err, HasSubstr(one.said));
     EXPECT_THAT(ended.err, HasSubstr("--help"));
   }
+}
+
+// A full disk behind a redirection: who reads the file must not take it for all.
+TEST(CommandLine, OutputThatCannotBeWrittenIsAFailure) {
+  const Ended ended = sluice({"--help"}, [] {
+    const int full = ::open("/dev/full", O_WRONLY);
+    if (full < 0 || ::dup2(full, STDOUT_FILENO) < 0) ::_exit(126);
+  });
+  EXPECT_EQ(ended.status, kFailed);
+  EXPECT_THAT(ended.err, HasSubstr("standard output cannot be written"));
 }
 
 }  // namespace
