@@ -20,35 +20,8 @@ const Figure* find(const Case& in, std::initializer_list<const char*> names) {
   return nullptr;
 }
 
-std::string print(const char* format, double value) {
-  char text[64];
-  (void)std::snprintf(text, sizeof text, format, value);
-  return text;
-}
-
-std::string print(double value) {
-  return print("%.6g", value);
-}
-
-std::string print(const Interval& interval) {
+std::string columns(const Interval& interval) {
   return print(interval.value) + " " + print(interval.low) + " " + print(interval.high);
-}
-
-// As a string of gnuplot's, between double quotes.
-std::string quoted(const std::string& text) {
-  std::string quoted = "\"";
-  for (const char each : text) {
-    if (each == '"' || each == '\\') quoted += '\\';
-    quoted += each;
-  }
-  return quoted + "\"";
-}
-
-std::string head(int width, int height, const std::string& title) {
-  return "set terminal svg size " + std::to_string(width) + "," + std::to_string(height) +
-         " noenhanced font 'sans-serif,12' background '#ffffff'\n"
-         "set title " +
-         quoted(title) + "\nset border 3 lc rgb '#606060'\nset tics nomirror\n";
 }
 
 // Rows from top to bottom, a label each, over a value axis from 0.
@@ -57,10 +30,6 @@ std::string rows_head(std::size_t rows, const std::string& title, const std::str
          print(static_cast<double>(rows) - 0.4) + ":-0.6]\nset xlabel " + quoted(axis) +
          "\nset ytics scale 0\nset grid xtics lc rgb '#e0e0e0'\nset style fill solid noborder\n"
          "set key above\n";
-}
-
-std::string data_of(const std::string& name, const std::string& rows) {
-  return "$" + name + " << EOD\n" + rows + "EOD\n";
 }
 
 // A bar for the ratio (the first of `shares`) of each case that has been compared with one of `theirs`, with
@@ -75,7 +44,7 @@ Drawing ratios(const Saved& saved, const char* name, const char* title, const ch
       const Figure* ours = find(each, {"ours"});
       const Figure* other = find(each, theirs);
       if (share == nullptr || ours == nullptr || other == nullptr) continue;
-      rows += quoted(report.scenario + ": " + each.name) + " " + print(share->value) + "\n";
+      rows += quoted(report.scenario + ": " + each.name) + " " + columns(share->value) + "\n";
       labels += "set label " +
                 quoted(print("%.2f", share->value.value) + ": " + print("%.2f", ours->value.value) + " / " +
                        print("%.2f GB/s", other->value.value)) +
@@ -101,8 +70,8 @@ Drawing cpu(const Saved& saved) {
       const Figure* ours = find(each, {"cpu"});
       const Figure* raw = find(each, {"raw cpu", "sink cpu", "buffered cpu", "serial cpu"});
       if (ours == nullptr || raw == nullptr) continue;
-      rows += quoted(report.scenario + ": " + each.name) + " " + print(ours->value) + " " +
-              print(raw->value) + "\n";
+      rows += quoted(report.scenario + ": " + each.name) + " " + columns(ours->value) + " " +
+              columns(raw->value) + "\n";
       ++count;
     }
   }
@@ -197,7 +166,7 @@ Drawing pool(const Saved& saved) {
     const Figure* ours = each.find("ours");
     if (ours == nullptr || std::sscanf(each.name.c_str(), "pool %u MiB", &mib) != 1) continue;
     (each.name.ends_with("restore") ? restores : dumps) +=
-        std::to_string(mib) + " " + print(ours->value) + "\n";
+        std::to_string(mib) + " " + columns(ours->value) + "\n";
   }
   if (dumps.empty() || restores.empty()) return {};
   return {"pool", head(640, 340, "Rate against the size of the staging memory") + data_of("dumps", dumps) +

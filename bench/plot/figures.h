@@ -3,17 +3,12 @@
 // same reports give the same script.
 #pragma once
 
-#include <string>
 #include <vector>
 
+#include "plot/gnuplot.h"
 #include "plot/saved.h"
 
 namespace sluice::bench {
-
-struct Drawing {
-  std::string name;    // of the file, without ".svg"
-  std::string script;  // for gnuplot's stdin
-};
 
 //   throughput  every case that has a ceiling: its rate as a part of it, with both rates in GB/s
 //   gain        the same of what was compared with another way: serial, without zeros

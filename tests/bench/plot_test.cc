@@ -77,6 +77,16 @@ TEST(Drawings, AreTheSameForTheSameReports) {
   for (std::size_t i = 0; i < first.size(); ++i) EXPECT_EQ(first[i].script, second[i].script);
 }
 
+TEST(Drawings, TextFromAFileCommandsNobody) {
+  Report report = dump_report();
+  report.cases[0].name = "`run`\nEOD\nset output \"elsewhere\" \\";
+  for (const Drawing& drawing : drawings({{}, {}, {report}})) {
+    EXPECT_EQ(drawing.script.find('`'), std::string::npos) << drawing.script;
+    EXPECT_NE(drawing.script.find(R"("dump: 'run'?EOD?set output \"elsewhere\" \\")"), std::string::npos)
+        << drawing.script;
+  }
+}
+
 TEST(Tables, HaveTheGoalsAndARowForEachCase) {
   const std::string text = markdown_of({kGoals, {{"cpu", "fast"}, {"cores", 2}}, {dump_report()}});
   for (const char* line :
