@@ -57,6 +57,7 @@ struct DemoOptions {
   unsigned processes = 1;
   std::uint64_t vram_bytes = kGiB;  // of each process on each GPU
   std::string directory;
+  std::string images;  // empty: below `directory`, and gone at the end
   vamdgpu::Preset preset = vamdgpu::Preset::Mi210;
   std::string json;  // "" none, "-" standard output
   bool corrupt = false;
@@ -93,11 +94,12 @@ std::optional<std::uint64_t> parse_size(const char* text) {
 int usage() {
   std::fputs(
       "usage: demo [--gpus N] [--processes N] [--vram SIZE] [--dir DIR] [--preset mi210|mi300x]\n"
-      "            [--json FILE|-] [--corrupt]\n"
+      "            [--images DIR] [--json FILE|-] [--corrupt]\n"
       "  --gpus N        virtual GPUs, 1 to 16 (2)\n"
       "  --processes N   GPU processes, dumped and restored together, 1 to 16 (1)\n"
       "  --vram SIZE     memory that each process holds on each GPU, with K, M or G (1G)\n"
       "  --dir DIR       where the images go: on the disk you want to see (the temporary directory)\n"
+      "  --images DIR    a new directory where they stay, for the sluice command to look at\n"
       "  --preset NAME   what the GPUs say they are (mi210)\n"
       "  --json FILE     the figures as one JSON object; - is standard output\n"
       "  --corrupt       damages one byte of the image and shows that it is refused\n",
@@ -107,11 +109,15 @@ int usage() {
 
 std::optional<DemoOptions> parse(int argc, char** argv) {
   DemoOptions options;
-  const option table[] = {
-      {"gpus", required_argument, nullptr, 'g'},   {"processes", required_argument, nullptr, 'n'},
-      {"vram", required_argument, nullptr, 'v'},   {"dir", required_argument, nullptr, 'd'},
-      {"preset", required_argument, nullptr, 'p'}, {"json", required_argument, nullptr, 'j'},
-      {"corrupt", no_argument, nullptr, 'c'},      {nullptr, 0, nullptr, 0}};
+  const option table[] = {{"gpus", required_argument, nullptr, 'g'},
+                          {"processes", required_argument, nullptr, 'n'},
+                          {"vram", required_argument, nullptr, 'v'},
+                          {"dir", required_argument, nullptr, 'd'},
+                          {"preset", required_argument, nullptr, 'p'},
+                          {"json", required_argument, nullptr, 'j'},
+                          {"images", required_argument, nullptr, 'i'},
+                          {"corrupt", no_argument, nullptr, 'c'},
+                          {nullptr, 0, nullptr, 0}};
   for (int choice = 0; (choice = ::getopt_long(argc, argv, "", table, nullptr)) != -1;) {
     if (choice == 'g') {
       options.gpus = static_cast<unsigned>(std::strtoul(optarg, nullptr, 10));
@@ -121,6 +127,8 @@ std::optional<DemoOptions> parse(int argc, char** argv) {
       options.vram_bytes = parse_size(optarg).value_or(0);
     } else if (choice == 'd') {
       options.directory = optarg;
+    } else if (choice == 'i') {
+      options.images = optarg;
     } else if (choice == 'p') {
       const std::optional<vamdgpu::Preset> preset = vamdgpu::preset_by_name(optarg);
       if (!preset) return std::nullopt;
@@ -213,7 +221,9 @@ class Demo {
     check_room();
     const ScratchDirectory place(options_.directory.empty() ? std::filesystem::temp_directory_path()
                                                             : std::filesystem::path(options_.directory));
-    const std::filesystem::path images = place.path() / "images";
+    const std::filesystem::path images =
+        options_.images.empty() ? place.path() / "images" : std::filesystem::absolute(options_.images);
+    if (std::filesystem::exists(images)) throw Stop{2, images.string() + " is there already"};
     tell(
         "1. Making %u virtual %s with %s each. There is no GPU in this machine; the plugin, libdrm and the "
         "disk are "

@@ -77,6 +77,16 @@ TEST(DemoTest, SeveralProcessesComeBack) {
   EXPECT_GE(std::strtod(figures["bytes"].c_str(), nullptr), 3 * 2 * 8.0 * (1 << 20));
 }
 
+TEST(DemoTest, ImagesStayWhereThatIsAskedFor) {
+  const ScratchDirectory scratch;
+  const std::string images = scratch.path() / "images";
+  const Strings arguments = {"--gpus", "1", "--vram", "8M", "--images", images};
+  ASSERT_EQ(run_demo(arguments), 0);
+  EXPECT_TRUE(std::filesystem::exists(images + "/amdgpu-kfd-1.img"));
+  EXPECT_TRUE(std::filesystem::exists(images + "/sluice-stats-restore-1.json"));
+  EXPECT_EQ(run_demo(arguments), 2);  // others' images are not written over
+}
+
 TEST(DemoTest, ACorruptedImageIsRefused) {
   EXPECT_EQ(run_demo({"--vram", "16M", "--corrupt"}), 0);
 }
