@@ -9,8 +9,15 @@ namespace sluice::bench {
 namespace {
 
 struct PlotRequest {
-  std::filesystem::path report, out = ".", document;
+  std::filesystem::path report, trace, out = ".", document;
 };
+
+int draw_trace(const PlotRequest& request) {
+  const auto written = plot_trace(request.trace, request.out);
+  if (!written) return failed(written.error().what);
+  (void)std::puts((request.out / *written).c_str());
+  return 0;
+}
 
 int draw(const PlotRequest& request) {
   if (!request.document.empty()) {
@@ -27,13 +34,18 @@ int draw(const PlotRequest& request) {
 
 void add_plot_command(CLI::App& app, int& status) {
   CLI::App* command = app.add_subcommand(
-      "plot", "tables and figures of a JSON report, of goals or a scenario (with gnuplot)");
+      "plot", "tables and figures of a JSON report, of goals or a scenario, or of a trace (with gnuplot)");
   const auto request = std::make_shared<PlotRequest>();
-  command->add_option("FILE", request->report, "what --json has written")->required();
+  CLI::Option_group* what = command->add_option_group("what");
+  what->add_option("FILE", request->report, "what --json has written");
+  what->add_option("--trace", request->trace, "what SLUICE_TRACE has written beside images");
+  what->require_option(1);
   command->add_option("--out", request->out, "the directory for tables.md and the SVG files; default: here");
   command->add_option("--into", request->document, "a Markdown document that has places for the tables")
-      ->check(CLI::ExistingFile);
-  command->callback([request, &status] { status = draw(*request); });
+      ->check(CLI::ExistingFile)
+      ->excludes("--trace");
+  command->callback(
+      [request, &status] { status = request->trace.empty() ? draw(*request) : draw_trace(*request); });
 }
 
 }  // namespace sluice::bench

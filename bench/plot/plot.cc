@@ -13,7 +13,9 @@
 #include "pipeline/unique_fd.h"
 #include "plot/figures.h"
 #include "plot/saved.h"
+#include "plot/saved_trace.h"
 #include "plot/tables.h"
+#include "plot/timeline.h"
 
 namespace sluice::bench {
 namespace {
@@ -35,6 +37,13 @@ Result<void> draw(const std::string& script, const std::filesystem::path& file) 
   return Error{EIO, "gnuplot could not draw " + file.filename().string()};
 }
 
+Result<void> make_directory(const std::filesystem::path& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error) return make_error(error.value(), path);
+  return {};
+}
+
 Result<void> write_text(const std::filesystem::path& file, const std::string& text) {
   std::ofstream out(file);
   out << text;
@@ -47,9 +56,7 @@ Result<void> write_text(const std::filesystem::path& file, const std::string& te
 
 Result<std::vector<std::string>> plot(const std::filesystem::path& file, const std::filesystem::path& out) {
   SLUICE_TRY_ASSIGN(const Saved saved, read_saved(file));
-  std::error_code error;
-  std::filesystem::create_directories(out, error);
-  if (error) return make_error(error.value(), out);
+  SLUICE_TRY(make_directory(out));
   std::vector<std::string> written = {"tables.md"};
   SLUICE_TRY(write_text(out / written.back(), markdown_of(saved)));
   for (const Drawing& drawing : drawings(saved)) {
@@ -57,6 +64,15 @@ Result<std::vector<std::string>> plot(const std::filesystem::path& file, const s
     SLUICE_TRY(draw(drawing.script, out / written.back()));
   }
   return written;
+}
+
+Result<std::string> plot_trace(const std::filesystem::path& trace, const std::filesystem::path& out) {
+  SLUICE_TRY_ASSIGN(const SavedTrace saved, read_trace(trace));
+  SLUICE_TRY_ASSIGN(const Drawing drawing, timeline(saved, trace.stem()));
+  SLUICE_TRY(make_directory(out));
+  std::string name = drawing.name + ".svg";
+  SLUICE_TRY(draw(drawing.script, out / name));
+  return name;
 }
 
 Result<void> fill_in(const std::filesystem::path& file, const std::filesystem::path& document) {

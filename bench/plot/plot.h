@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Draws what was measured: tables.md, and SVG files by gnuplot.
+// Draws what was measured: tables.md, and SVG files by gnuplot; and a trace of SLUICE_TRACE's.
 #pragma once
 
 #include <filesystem>
@@ -15,7 +15,11 @@ namespace sluice::bench {
 // written all the same), EIO (gnuplot failed, or writing did).
 Result<std::vector<std::string>> plot(const std::filesystem::path& file, const std::filesystem::path& out);
 
-// Puts the same tables into a Markdown document that has places for them (plot/tables.h).
+// Draws one trace; the name of the file written into `out`, which is that of the trace with the ending .svg.
+// Errors: those of read_trace(), timeline() and plot().
+Result<std::string> plot_trace(const std::filesystem::path& trace, const std::filesystem::path& out);
+
+// Puts the tables of plot() into a Markdown document that has places for them (plot/tables.h).
 Result<void> fill_in(const std::filesystem::path& file, const std::filesystem::path& document);
 
 }  // namespace sluice::bench

@@ -8,9 +8,13 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "pipeline/units.h"
 #include "plot/figures.h"
 #include "plot/saved.h"
+#include "plot/saved_trace.h"
 #include "plot/tables.h"
+#include "plot/timeline.h"
+#include "plugin/stats.h"
 #include "support/temp_dir.h"
 
 namespace sluice::bench {
@@ -57,6 +61,50 @@ std::string saved_as(const test::TempDir& directory, const nlohmann::ordered_jso
   const std::string file = directory.path() + "/saved.json";
   std::ofstream(file) << json;
   return file;
+}
+
+std::string trace_saved_as(const test::TempDir& directory, const std::string& text) {
+  const std::string file = directory.path() + "/trace.json";
+  std::ofstream(file) << text;
+  return file;
+}
+
+// Chunks go through copy and store, one a millisecond, in turn through so many slots.
+plugin::GpuOutcome traced_gpu(std::uint32_t gpu_id, std::uint64_t chunks, std::uint32_t slots) {
+  plugin::GpuOutcome gpu;
+  gpu.gpu_id = gpu_id;
+  gpu.stats.stages = 2;
+  gpu.stats.stage[0].name = "copy";
+  gpu.stats.stage[1].name = "store";
+  gpu.trace = Trace(2 * chunks);
+  for (std::uint64_t chunk = 0; chunk < chunks; ++chunk) {
+    const std::uint64_t began_ns = 5'000'000'000 + chunk * 1'000'000;
+    const auto slot = static_cast<std::uint32_t>(chunk % slots);
+    gpu.trace.add({began_ns, began_ns + 250'000, chunk, slot, 0});
+    gpu.trace.add({began_ns + 250'000, began_ns + 2'000'000, chunk, slot, 1});
+  }
+  return gpu;
+}
+
+// As the plugin writes the file.
+std::string trace_of(const std::vector<plugin::GpuOutcome>& gpus) {
+  std::string text;
+  for (std::size_t number = 0; number < gpus.size(); ++number)
+    text += (number == 0 ? "" : ",\n") + plugin::trace_events(Direction::Dump, number, gpus[number]);
+  return "[\n" + text + "\n]\n";
+}
+
+SavedTrace saved_trace(const std::vector<plugin::GpuOutcome>& gpus) {
+  const test::TempDir directory;
+  auto trace = read_trace(trace_saved_as(directory, trace_of(gpus)));
+  EXPECT_TRUE(trace.ok()) << trace.error().what;
+  return trace.ok() ? *trace : SavedTrace();
+}
+
+std::size_t count(const std::string& text, const std::string& part) {
+  std::size_t found = 0;
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+  return found;
 }
 
 bool has_gnuplot() {
@@ -129,6 +177,127 @@ TEST(Saved, OfSomethingElseIsRefused) {
   EXPECT_EQ(read_saved(saved_as(directory, nlohmann::ordered_json::array())).error().err, EINVAL);
   EXPECT_EQ(read_saved(saved_as(directory, {{"reports", {1}}})).error().err, EINVAL);
   EXPECT_EQ(read_saved(directory.path() + "/none.json").error().err, ENOENT);
+}
+
+TEST(SavedTrace, IsWhatThePluginWrote) {
+  const std::vector<plugin::GpuOutcome> gpus = {traced_gpu(0x5759, 3, 2), traced_gpu(0x11, 1, 1)};
+  const SavedTrace trace = saved_trace(gpus);
+  EXPECT_EQ(trace.stages, (std::vector<std::string>{"copy", "store"}));
+  ASSERT_EQ(trace.lanes.size(), 2U);
+  EXPECT_EQ(trace.lanes[0].name, "dump GPU 0x5759");
+  EXPECT_EQ(trace.lanes[1].name, "dump GPU 0x0011");
+  for (std::size_t lane = 0; lane < 2; ++lane) {
+    const auto& written = gpus[lane].trace.events();
+    const auto& read = trace.lanes[lane].events;
+    ASSERT_EQ(read.size(), written.size());
+    for (std::size_t i = 0; i < read.size(); ++i) {
+      EXPECT_EQ(read[i].began_ns, written[i].began_ns);
+      EXPECT_EQ(read[i].ended_ns, written[i].ended_ns);
+      EXPECT_EQ(read[i].chunk, written[i].chunk);
+      EXPECT_EQ(read[i].slot, written[i].slot);
+      EXPECT_EQ(read[i].stage, written[i].stage);
+    }
+  }
+}
+
+TEST(SavedTrace, OfSomethingElseIsRefusedAndNamed) {
+  const test::TempDir directory;
+  const std::string lane = R"([{"ph":"M","name":"process_name","pid":0,"args":{"name":"a lane"}},)";
+  const struct {
+    std::string text, complaint;
+  } cases[] = {
+      {"", "is no trace"},
+      {"{}", "is no trace"},
+      {lane, "is no trace"},
+      {"[7]", "event 0: ph is no text"},
+      {"[[]]", "event 0: ph is no text"},
+      {R"([{"ph":"X"}])", "event 0: name is no text"},
+      {R"([{"ph":"X","name":"copy","pid":0}])", "event 0: pid is no number below 0"},
+      {R"([{"ph":"M","name":"process_name","pid":64,"args":{}}])", "event 0: pid is no number below 64"},
+      {R"([{"ph":"M","name":"process_name","pid":1,"args":{}}])", "event 0: pid is not the next lane's"},
+      {R"([{"ph":"M","name":"process_name","pid":0,"args":[]}])", "event 0: name is no text"},
+      {R"([{"ph":"M","name":")" + std::string(65, 'x') + R"("}])", "event 0: name is no text of up to 64"},
+      {lane + R"({"ph":"X","name":"copy","pid":0,"tid":-1}])", "event 1: tid is no number below 65536"},
+      {lane + R"({"ph":"X","name":"copy","pid":0,"tid":1e3}])", "event 1: tid is no number below 65536"},
+      {lane + R"({"ph":"X","name":"copy","pid":0,"tid":1,"ts":-1}])", "event 1: ts is no time"},
+      {lane + R"({"ph":"X","name":"copy","pid":0,"tid":1,"ts":1,"dur":1e16}])", "event 1: dur is no time"},
+      {lane + R"({"ph":"X","name":"copy","pid":0,"tid":1,"ts":1,"dur":1}])", "event 1: chunk is no number"},
+  };
+  for (const auto& each : cases) {
+    const auto trace = read_trace(trace_saved_as(directory, each.text));
+    ASSERT_FALSE(trace.ok()) << each.text;
+    EXPECT_EQ(trace.error().err, EINVAL) << each.text;
+    EXPECT_NE(trace.error().what.find(each.complaint), std::string::npos)
+        << each.text << " gives: " << trace.error().what;
+  }
+  EXPECT_EQ(read_trace(directory.path() + "/none.json").error().err, ENOENT);
+}
+
+TEST(SavedTrace, StagesAreBounded) {
+  const test::TempDir directory;
+  std::string text = R"([{"ph":"M","name":"process_name","pid":0,"args":{"name":"a lane"}})";
+  for (int stage = 0; stage < 9; ++stage)
+    text += R"(,{"ph":"X","name":")" + std::to_string(stage) +
+            R"(","pid":0,"tid":0,"ts":1,"dur":1,"args":{"chunk":1}})";
+  const auto trace = read_trace(trace_saved_as(directory, text + "]"));
+  ASSERT_FALSE(trace.ok());
+  EXPECT_NE(trace.error().what.find("event 9: more than 8 stages"), std::string::npos) << trace.error().what;
+}
+
+TEST(SavedTrace, OneThatIsTooLargeIsNotRead) {
+  const test::TempDir directory;
+  const std::string file = trace_saved_as(directory, "[]");
+  std::filesystem::resize_file(file, 512 * kMiB + 1);
+  EXPECT_EQ(read_trace(file).error().err, EFBIG);
+}
+
+TEST(Timeline, HasABarForEachStayInTheRowOfItsSlot) {
+  const auto drawing = timeline(saved_trace({traced_gpu(1, 3, 2), traced_gpu(2, 1, 1)}), "name");
+  ASSERT_TRUE(drawing.ok()) << drawing.error().what;
+  EXPECT_EQ(drawing->name, "name");
+  // Slots 0 and 1 of the first lane, an empty row, slot 0 of the second; times from the first event.
+  EXPECT_NE(drawing->script.find("$stage0 << EOD\n0.000 0.250 0\n1.000 1.250 1\n2.000 2.250 0\n"
+                                 "0.000 0.250 3\nEOD\n"),
+            std::string::npos)
+      << drawing->script;
+  EXPECT_NE(drawing->script.find("$stage1 << EOD\n0.250 2.000 0\n1.250 3.000 1\n2.250 4.000 0\n"
+                                 "0.250 2.000 3\nEOD\n"),
+            std::string::npos)
+      << drawing->script;
+  EXPECT_NE(drawing->script.find(R"(("dump GPU 0x0001" 0.5, "dump GPU 0x0002" 3))"), std::string::npos)
+      << drawing->script;
+  EXPECT_NE(drawing->script.find("set xrange [0:4]"), std::string::npos) << drawing->script;
+  EXPECT_NE(drawing->script.find("title \"copy\""), std::string::npos) << drawing->script;
+}
+
+TEST(Timeline, OfALongTraceIsItsBeginning) {
+  const auto drawing = timeline(saved_trace({traced_gpu(1, 4000, 16)}), "long");
+  ASSERT_TRUE(drawing.ok()) << drawing.error().what;
+  EXPECT_NE(drawing->script.find("the first 3001 of 4001 ms"), std::string::npos);
+  EXPECT_EQ(count(drawing->script.substr(0, drawing->script.find("set ytics")), ".000 ") +
+                count(drawing->script.substr(0, drawing->script.find("set ytics")), ".250 "),
+            12000U)
+      << "two times a bar";
+}
+
+TEST(Timeline, WithoutAChunkOrWithTooManyRowsIsRefused) {
+  EXPECT_EQ(timeline(SavedTrace(), "empty").error().err, EINVAL);
+  EXPECT_EQ(timeline(saved_trace({traced_gpu(1, 1024, 1024)}), "high").ok(), true);
+  EXPECT_EQ(timeline(saved_trace({traced_gpu(1, 1025, 1025)}), "higher").error().err, EFBIG);
+}
+
+TEST(Plot, DrawsATrace) {
+  const test::TempDir directory;
+  const std::string out = directory.path() + "/new";
+  const auto written = plot_trace(trace_saved_as(directory, trace_of({traced_gpu(1, 3, 2)})), out);
+  if (!has_gnuplot()) {
+    ASSERT_FALSE(written.ok());
+    EXPECT_NE(written.error().what.find("apt-get install gnuplot-nox"), std::string::npos);
+    return;
+  }
+  ASSERT_TRUE(written.ok()) << written.error().what;
+  EXPECT_EQ(*written, "trace.svg");
+  EXPECT_GT(std::filesystem::file_size(out + "/trace.svg"), 100U);
 }
 
 TEST(Plot, WritesTablesAndFigures) {
