@@ -91,7 +91,8 @@ std::optional<std::uint64_t> parse_size(const char* text) {
   return suffix.empty() ? std::optional(number) : std::nullopt;
 }
 
-int usage() {
+// Returns `status`.
+int usage(std::FILE* to, int status) {
   std::fputs(
       "usage: demo [--gpus N] [--processes N] [--vram SIZE] [--dir DIR] [--preset mi210|mi300x]\n"
       "            [--images DIR] [--json FILE|-] [--corrupt]\n"
@@ -103,8 +104,8 @@ int usage() {
       "  --preset NAME   what the GPUs say they are (mi210)\n"
       "  --json FILE     the figures as one JSON object; - is standard output\n"
       "  --corrupt       damages one byte of the image and shows that it is refused\n",
-      stderr);
-  return 2;
+      to);
+  return status;
 }
 
 std::optional<DemoOptions> parse(int argc, char** argv) {
@@ -418,8 +419,9 @@ class Demo {
 
 int main(int argc, char** argv) {
   using namespace sluice::host_test;
+  if (argc == 2 && std::string_view(argv[1]) == "--help") return usage(stdout, 0);
   const auto options = parse(argc, argv);
-  if (!options) return usage();
+  if (!options) return usage(stderr, 2);
   if (options->json == "-") g_out = stderr;
   try {
     return Demo(*options).run();

@@ -91,6 +91,12 @@ TEST(DemoTest, ACorruptedImageIsRefused) {
   EXPECT_EQ(run_demo({"--vram", "16M", "--corrupt"}), 0);
 }
 
+TEST(DemoTest, HelpIsNoError) {
+  std::string output;
+  EXPECT_EQ(run_demo({"--help"}, &output), 0);
+  EXPECT_TRUE(output.starts_with("usage: demo")) << output;
+}
+
 TEST(DemoTest, BadArgumentsAndTooSmallMachinesAreUsageErrors) {
   EXPECT_EQ(run_demo({"--gpus", "0"}), 2);
   EXPECT_EQ(run_demo({"--processes", "17"}), 2);
