@@ -61,11 +61,24 @@ def links(page):
     return {(page.parent / target).resolve() for target in targets if "://" not in target}
 
 
+def places(page):
+    """The anchors of a page's headings, as GitHub makes them."""
+    text = re.sub(r"^ *```.*?^ *```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in re.findall(r"^#+ (.*)$", text, re.M)}
+
+
 class Links(unittest.TestCase):
+    PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("tests/**/*.md")]
+
     def test_lead_to_files(self):
-        for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("tests/**/*.md")]:
+        for page in self.PAGES:
             for target in links(page):
                 self.assertTrue(target.exists(), f"{page} -> {target}")
+
+    def test_lead_to_headings(self):
+        for page in self.PAGES:
+            for target, place in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text(encoding="utf-8")):
+                self.assertIn(place, places((page.parent / target).resolve() if target else page), f"{page} -> {target}")
 
     def test_readme_leads_to_every_page(self):
         met, next_pages = set(), {ROOT / "README.md"}
