@@ -23,6 +23,7 @@ constexpr std::size_t kLongestText = 64;
 constexpr double kLongestMicroseconds = 1e15;  // three decades
 
 using nlohmann::json;
+using Parsed = json::parse_event_t;
 
 // Member `name` of an event; null: it has none.
 const json& member(const json& event, const char* name) {
@@ -88,17 +89,17 @@ Result<void> add(SavedTrace& trace, const json& event) {
 // event has only what is asked for is ever in memory.
 class Reader {
  public:
-  bool keep(int depth, json::parse_event_t what, const json& parsed) {
-    using enum json::parse_event_t;
-    const bool is_event = depth == 1 && (what == object_end || what == array_start || what == value);
+  bool keep(int depth, Parsed what, const json& parsed) {
+    const bool is_event =
+        depth == 1 && (what == Parsed::object_end || what == Parsed::array_start || what == Parsed::value);
     if (is_event && !error_) take(parsed);
     switch (what) {
-      case key:
+      case Parsed::key:
         return std::find(std::begin(kMembers), std::end(kMembers), parsed.get_ref<const std::string&>()) !=
                std::end(kMembers);
-      case array_start:
+      case Parsed::array_start:
         return depth == 0;
-      case object_start:
+      case Parsed::object_start:
         return depth <= 2;
       default:
         return !is_event;
@@ -136,10 +137,7 @@ Result<SavedTrace> read_trace(const std::filesystem::path& file) {
   if (!in) return make_error(errno != 0 ? errno : EIO, file);
   Reader reader;
   const json rest = json::parse(
-      in,
-      [&reader](int depth, json::parse_event_t what, const json& parsed) {
-        return reader.keep(depth, what, parsed);
-      },
+      in, [&reader](int depth, Parsed what, const json& parsed) { return reader.keep(depth, what, parsed); },
       false);
   auto trace = std::move(reader).done();
   if (!trace) return explain(file, trace.error());

@@ -53,7 +53,7 @@ Span span_of(const SavedTrace& trace) {
 }
 
 std::string title(const Span& span) {
-  const std::string what = "When each chunk was in which stage, a row for each slot";
+  std::string what = "When each chunk was in which stage, a row for each slot";
   if (span.last_ns == UINT64_MAX) return what;
   return what + "; the first " + print("%.0f", milliseconds(span, span.ended_ns)) + " of " +
          print("%.0f ms", milliseconds(span, span.all_ended_ns));
