@@ -117,9 +117,7 @@ void add_check(CLI::App& app, Run& run) {
   command->add_option("--pid", options->pid, "the process that would be dumped, with its children")
       ->type_name("PID")
       ->check(CLI::Range(1, INT_MAX).description(""));
-  command
-      ->add_option("--plan", options->plan,
-                   "instead: foretell the times on a machine that FILE describes")
+  command->add_option("--plan", options->plan, "instead: foretell the times on a machine that FILE describes")
       ->type_name("FILE")
       ->excludes("--dir")
       ->excludes("--pid");
