@@ -183,6 +183,12 @@ class Summary(Folder):
                                                "4 passed, 0 failed, 0 skipped; 1 failed that do not decide"]))
         self.assertEqual(self.count(results, "--strict")[0], 1)
 
+    def test_other_steps_are_counted(self):
+        words = "--step", "fuzz", "passed", "--step", "package", "failed", "--step", "other", "no root here"
+        status, lines = self.count(self.results(), *words)
+        self.assertEqual((status, lines), (1, ["failed: package", "skipped: other: no root here",
+                                               "5 passed, 1 failed, 1 skipped"]))
+
     def test_a_suite_without_results_failed(self):
         self.assertEqual(self.count([])[1][-1], "1 passed, 2 failed, 0 skipped; 1 failed that do not decide")
 
