@@ -52,10 +52,11 @@ void make_sparse(const fs::path& path, std::uint64_t bytes) {
 // Mounts that go with the object, the last one first. Below a scratch directory.
 class Mounts {
  public:
-  // Once a program: what it mounts, nobody else sees.
+  // Once a program: what it mounts, nobody else sees. In a chroot / is no mount, and what is mounted may be
+  // seen elsewhere until it goes.
   static bool unshared() {
-    static const bool done =
-        ::unshare(CLONE_NEWNS) == 0 && ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
+    static const bool done = ::unshare(CLONE_NEWNS) == 0;
+    if (done) (void)::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr);
     return done;
   }
 
