@@ -4,11 +4,12 @@
 // fine-grained host memory that all GPUs may access, a signal and an AQL queue, and fills the memory with
 // data it can check.
 //
-// usage: hsa-client DIR      commands from the FIFO DIR/in, answers to the FIFO DIR/out, one line each:
+// usage: hsa-client DIR [MIB]      MIB of VRAM on each GPU, by default 6
+// Commands come from the FIFO DIR/in, answers go to the FIFO DIR/out, one line each:
 //   (start) -> "ready gpus=N bytes=N"
 //   check   -> "ok check bytes=N"       every byte of every allocation, every signal's value
-//   work    -> "ok work packets=N"      a barrier packet through every queue, memory allocated, used and
-//   freed quit    -> "ok quit"
+//   work    -> "ok work packets=N"      a barrier packet through every queue; memory allocated, used, freed
+//   quit    -> "ok quit"
 // Anything that is not as it should be: "bad REASON". It opens both FIFOs for reading and writing itself, so
 // that it depends on nobody else's end of them. Single-threaded but for the runtime's own threads.
 #include <fcntl.h>
@@ -22,16 +23,17 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MAX_GPUS = 16, VRAM_BYTES = 6 << 20, HOST_BYTES = 1 << 20, QUEUE_PACKETS = 64 };
+enum { MAX_GPUS = 16, HOST_BYTES = 1 << 20, WORK_BYTES = 6 << 20, QUEUE_PACKETS = 64 };
 
 struct gpu {
   hsa_agent_t agent;
   hsa_amd_memory_pool_t vram;
-  uint64_t *device, *host;  // VRAM_BYTES and HOST_BYTES long
+  uint64_t *device, *host;  // vram_bytes and HOST_BYTES long
   hsa_signal_t signal;      // keeps the value 1000 + index
   hsa_queue_t* queue;
 };
 
+static uint64_t vram_bytes = 6 << 20;  // of each GPU
 static struct gpu gpus[MAX_GPUS];
 static hsa_agent_t gpu_agents[MAX_GPUS];
 static uint32_t num_gpus;
@@ -126,7 +128,7 @@ static int build(void) {
   if (!num_gpus || !have_host_pool) return say("bad no GPU or no host memory found"), 0;
   for (uint32_t i = 0; i < num_gpus; ++i) {
     struct gpu* gpu = &gpus[i];
-    if (!fine(hsa_amd_memory_pool_allocate(gpu->vram, VRAM_BYTES, 0, (void**)&gpu->device), "VRAM") ||
+    if (!fine(hsa_amd_memory_pool_allocate(gpu->vram, vram_bytes, 0, (void**)&gpu->device), "VRAM") ||
         !fine(hsa_amd_agents_allow_access(num_gpus, gpu_agents, NULL, gpu->device), "peer access") ||
         !fine(hsa_amd_memory_pool_allocate(host_pool, HOST_BYTES, 0, (void**)&gpu->host), "host memory") ||
         !fine(hsa_amd_agents_allow_access(num_gpus, gpu_agents, NULL, gpu->host), "host memory access") ||
@@ -135,7 +137,7 @@ static int build(void) {
                                UINT32_MAX, &gpu->queue),
               "queue"))
       return 0;
-    fill(gpu->device, VRAM_BYTES, i);
+    fill(gpu->device, vram_bytes, i);
     fill(gpu->host, HOST_BYTES, 100 + i);
   }
   return 1;
@@ -143,7 +145,7 @@ static int build(void) {
 
 static int check(void) {
   for (uint32_t i = 0; i < num_gpus; ++i) {
-    if (!holds(gpus[i].device, VRAM_BYTES, i, "VRAM") ||
+    if (!holds(gpus[i].device, vram_bytes, i, "VRAM") ||
         !holds(gpus[i].host, HOST_BYTES, 100 + i, "host memory"))
       return 0;
     if (hsa_signal_load_scacquire(gpus[i].signal) != 1000 + (hsa_signal_value_t)i)
@@ -177,11 +179,11 @@ static int work(void) {
   for (uint32_t i = 0; i < num_gpus; ++i) {
     uint64_t* more = NULL;
     if (!run_queue(&gpus[i])) return 0;
-    if (!fine(hsa_amd_memory_pool_allocate(gpus[i].vram, VRAM_BYTES, 0, (void**)&more), "VRAM") ||
+    if (!fine(hsa_amd_memory_pool_allocate(gpus[i].vram, WORK_BYTES, 0, (void**)&more), "VRAM") ||
         !fine(hsa_amd_agents_allow_access(num_gpus, gpu_agents, NULL, more), "peer access"))
       return 0;
-    fill(more, VRAM_BYTES, 200 + i);
-    if (!holds(more, VRAM_BYTES, 200 + i, "new VRAM")) return 0;
+    fill(more, WORK_BYTES, 200 + i);
+    if (!holds(more, WORK_BYTES, 200 + i, "new VRAM")) return 0;
     if (!fine(hsa_amd_memory_pool_free(more), "freeing VRAM")) return 0;
   }
   return 1;
@@ -207,18 +209,19 @@ static int open_fifo(const char* directory, const char* name) {
 }
 
 int main(int argc, char** argv) {
-  if (argc != 2) {
-    fputs("usage: hsa-client DIR     (with FIFOs DIR/in and DIR/out)\n", stderr);
+  if (argc == 3) vram_bytes = strtoull(argv[2], NULL, 10) << 20;
+  if (argc < 2 || argc > 3 || !vram_bytes) {
+    fputs("usage: hsa-client DIR [MIB]     (with FIFOs DIR/in and DIR/out)\n", stderr);
     return 2;
   }
   in_fd = open_fifo(argv[1], "in");
   out_fd = open_fifo(argv[1], "out");
   if (in_fd < 0 || out_fd < 0) return 2;
   if (!build()) return 1;
-  say("ready gpus=%" PRIu32 " bytes=%" PRIu64, num_gpus, (uint64_t)num_gpus * (VRAM_BYTES + HOST_BYTES));
+  say("ready gpus=%" PRIu32 " bytes=%" PRIu64, num_gpus, num_gpus * (vram_bytes + HOST_BYTES));
   for (char line[64]; hear(line, sizeof(line));) {
     if (strcmp(line, "check") == 0) {
-      if (check()) say("ok check bytes=%" PRIu64, (uint64_t)num_gpus * (VRAM_BYTES + HOST_BYTES));
+      if (check()) say("ok check bytes=%" PRIu64, num_gpus * (vram_bytes + HOST_BYTES));
     } else if (strcmp(line, "work") == 0) {
       if (work()) say("ok work packets=%" PRIu32, num_gpus);
     } else if (strcmp(line, "quit") == 0) {
