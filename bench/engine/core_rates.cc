@@ -19,20 +19,24 @@ double time_of(const std::function<void()>& work) {
 
 }  // namespace
 
-Result<CoreRates> measure_core(std::uint64_t bytes) {
+Result<std::vector<CoreRates>> measure_core(std::uint64_t bytes, unsigned count) {
   SLUICE_TRY_ASSIGN(const StagingArena from, StagingArena::make(bytes, 1, -1));
   SLUICE_TRY_ASSIGN(const StagingArena ring, StagingArena::make(kStagingBytes, 1, -1));
   volatile std::uint8_t seen = 0;
-  CoreRates rates;
-  rates.copy = static_cast<double>(bytes) / time_of([&] {
-                 for (std::uint64_t at = 0; at < bytes; at += kChunkBytes)
-                   vamdgpu::dma_copy(&ring.bytes()[at % ring.bytes().size()], &from.bytes()[at], kChunkBytes);
-               });
-  rates.checksum = static_cast<double>(bytes) / time_of([&] {
-                     for (std::uint64_t at = 0; at < bytes; at += kSumBlockBytes)
-                       seen = seen ^ sum_of(from.bytes().subspan(at, kSumBlockBytes))[0];
-                   });
-  return rates;
+  const auto copy = [&] {
+    for (std::uint64_t at = 0; at < bytes; at += kChunkBytes)
+      vamdgpu::dma_copy(&ring.bytes()[at % ring.bytes().size()], &from.bytes()[at], kChunkBytes);
+  };
+  const auto hash = [&] {
+    for (std::uint64_t at = 0; at < bytes; at += kSumBlockBytes)
+      seen = seen ^ sum_of(from.bytes().subspan(at, kSumBlockBytes))[0];
+  };
+  std::vector<CoreRates> all(count);
+  for (CoreRates& rates : all) {
+    rates.copy = static_cast<double>(bytes) / time_of(copy);
+    rates.checksum = static_cast<double>(bytes) / time_of(hash);
+  }
+  return all;
 }
 
 }  // namespace sluice::bench

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "pipeline/result.h"
 
@@ -15,7 +16,7 @@ struct CoreRates {
   double checksum = 0;  // of memory
 };
 
-// `bytes` of memory are worked through once: a multiple of a chunk. Errors: ENOMEM.
-Result<CoreRates> measure_core(std::uint64_t bytes);
+// `count` times: `bytes` of memory, a multiple of a chunk, are worked through. Errors: ENOMEM.
+Result<std::vector<CoreRates>> measure_core(std::uint64_t bytes, unsigned count);
 
 }  // namespace sluice::bench

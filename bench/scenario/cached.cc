@@ -57,11 +57,7 @@ Result<Report> run_cached(const BenchOptions& options) {
   SLUICE_TRY_ASSIGN(const std::unique_ptr<CopyEngine> engine, make_memcpy_engine({{bytes}}));
   SLUICE_TRY_ASSIGN(const StagingArena ring, StagingArena::make(kChunkBytes, kSlots, -1));
   SumTable sums;
-  LanePlan plan;
-  plan.engine = engine.get();
-  plan.directory = place.fd();
-  plan.name = kPagesName;
-  plan.sums = &sums;
+  LanePlan plan = pages_plan(*engine, place, &sums);
   SLUICE_TRY(run_lanes({&plan, 1}));
   plan.direction = Direction::Restore;
   const std::filesystem::path path = place.file(kPagesName);

@@ -47,11 +47,8 @@ Result<void> add_cases(const BenchOptions& options, std::uint64_t bytes, Report&
   for (const DumpCase& wanted : cases) {
     SLUICE_TRY_ASSIGN(const std::unique_ptr<RawDisk> raw,
                       RawDisk::make({{place.file("raw")}, bytes, kChunkBytes, kSlots, wanted.fill}));
-    LanePlan plan;
-    plan.engine = engine.get();
+    LanePlan plan = pages_plan(*engine, place);
     plan.checksum = wanted.checksum;
-    plan.directory = place.fd();
-    plan.name = kPagesName;
     plan.file.reuse = wanted.fill != FillState::New;
     Case each{engine->name() + std::string(", ") + name_of(wanted.fill) + " file" +
                   (wanted.checksum ? ", checksum" : ", no checksum"),

@@ -18,8 +18,8 @@ Result<Case> memory_case(const BenchOptions& options) {
   const std::uint64_t bytes = options.by_scale(16 * kMiB, 256 * kMiB, kGiB);
   const unsigned count = options.by_scale(1u, 5u, 9u);
   std::vector<double> copies, sums;
-  for (unsigned i = 0; i < count; ++i) {
-    SLUICE_TRY_ASSIGN(const CoreRates rates, measure_core(bytes));
+  SLUICE_TRY_ASSIGN(const std::vector<CoreRates> all, measure_core(bytes, count));
+  for (const CoreRates& rates : all) {
     copies.push_back(rates.copy / 1e9);
     sums.push_back(rates.checksum / 1e9);
   }

@@ -128,13 +128,9 @@ Result<void> dump_and_restore(const BenchOptions& options, const Place& place, C
                               Setting& setting) {
   const std::uint64_t touch_bytes = options.scale == Scale::Smoke ? 0 : 256 * kMiB + setting.staging_bytes;
   SumTable sums;
-  LanePlan plan;
-  plan.engine = &engine;
+  LanePlan plan = pages_plan(engine, place, &sums);
   plan.chunk_bytes = setting.chunk_bytes;
   plan.staging_bytes = setting.staging_bytes;
-  plan.sums = &sums;
-  plan.directory = place.fd();
-  plan.name = kPagesName;
   std::filesystem::remove(place.file(kPagesName));  // a new file each time
   place.settle();
   touch_free_memory(touch_bytes);

@@ -109,7 +109,9 @@ Result<void> add_disk_cases(const BenchOptions& options, Report& report) {
   SLUICE_TRY_ASSIGN(const Place place, Place::make(options.directory));
   SLUICE_TRY_ASSIGN(const std::unique_ptr<RawDisk> raw,
                     RawDisk::make({{place.file("raw")}, bytes, kChunkBytes, kSlots}));
-  SLUICE_TRY_ASSIGN(const CoreRates core, measure_core(options.by_scale(4 * kMiB, 256 * kMiB, kGiB)));
+  SLUICE_TRY_ASSIGN(const std::vector<CoreRates> cores,
+                    measure_core(options.by_scale(4 * kMiB, 256 * kMiB, kGiB), 1));
+  const CoreRates& core = cores.front();
   struct Gpu {
     const char* name;
     double copy_rate;  // 0: a thread's, which stands for the GPU
@@ -122,11 +124,7 @@ Result<void> add_disk_cases(const BenchOptions& options, Report& report) {
                       copy_rate > 0 ? make_ghost_engine({{bytes}}, copy_rate)
                                     : make_memcpy_engine({{bytes}, zero, 4 * kMiB}));
     SumTable sums;
-    LanePlan plan;
-    plan.engine = engine.get();
-    plan.directory = place.fd();
-    plan.name = kPagesName;
-    plan.sums = &sums;
+    LanePlan plan = pages_plan(*engine, place, &sums);
     Times dumps, restores;
     for (unsigned i = 0; i < count; ++i) {
       options.tell("this disk, " + std::string(gpu) + ", round " + std::to_string(i + 1) + " of " +

@@ -19,11 +19,7 @@ Result<void> add_cases(const BenchOptions& options, std::uint64_t bytes, Report&
   SLUICE_TRY_ASSIGN(const std::unique_ptr<CopyEngine> engine,
                     on_virtual_machine() ? make_vamdgpu_engine({{bytes}}) : make_memcpy_engine({{bytes}}));
   SumTable sums;
-  LanePlan plan;
-  plan.engine = engine.get();
-  plan.directory = place.fd();
-  plan.name = kPagesName;
-  plan.sums = &sums;
+  LanePlan plan = pages_plan(*engine, place, &sums);
   SLUICE_TRY(run_lanes({&plan, 1}));
   place.settle();
   SLUICE_TRY_ASSIGN(const std::unique_ptr<RawDisk> raw,

@@ -163,11 +163,7 @@ Result<Report> run_serial(const BenchOptions& options) {
   SLUICE_TRY_ASSIGN(const std::unique_ptr<SerialWay> serial, SerialWay::make(*engine, place));
   const std::uint64_t bytes = engine->contents().total_bytes();
   SumTable sums;
-  LanePlan plan;
-  plan.engine = engine.get();
-  plan.directory = place.fd();
-  plan.name = kPagesName;
-  plan.sums = &sums;
+  LanePlan plan = pages_plan(*engine, place, &sums);
   Report report{
       "serial", "beside whole BOs copied, then written through the page cache, one after the other", {}};
 

@@ -4,11 +4,24 @@
 
 #include <cstdint>
 
+#include "lane/lane_run.h"
 #include "pipeline/units.h"
+#include "scenario/place.h"
 
 namespace sluice::bench {
 
 inline constexpr const char* kPagesName = "amdgpu-pages-1-0001.img";
+// A lane between the engine's BOs and that file. Both are borrowed; `sums`: made on dump, compared on
+// restore; null: made and forgotten.
+inline LanePlan pages_plan(CopyEngine& engine, const Place& place, SumTable* sums = nullptr) {
+  LanePlan plan;
+  plan.engine = &engine;
+  plan.directory = place.fd();
+  plan.name = kPagesName;
+  plan.sums = sums;
+  return plan;
+}
+
 inline constexpr std::uint64_t kTouchBytes = 256 * kMiB;  // of free memory, before a timed run
 
 }  // namespace sluice::bench
