@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cinttypes>
 #include <cmath>
 #include <cstdio>
 #include <optional>
@@ -156,13 +155,6 @@ Answer answer(const Machine& machine, Direction direction, const plugin::Config&
   return result;
 }
 
-std::string seconds_text(double seconds) {
-  std::array<char, 32> text{};
-  const int decimals = seconds < 9.995 ? 2 : seconds < 99.95 ? 1 : 0;
-  (void)std::snprintf(text.data(), text.size(), "%.*f s", decimals, seconds);
-  return text.data();
-}
-
 std::string text_of(const Machine& machine, const std::array<Answer, 2>& answers, std::uint64_t pinned) {
   std::uint64_t disks = 0;
   for (const DiskGroup& group : machine.disks) disks += group.count;
@@ -175,12 +167,12 @@ std::string text_of(const Machine& machine, const std::array<Answer, 2>& answers
   headings.insert(headings.end(), {">else", "then slowest"});
   Table table(std::move(headings));
   for (const Answer& each : answers) {
-    std::vector<std::string> cells = {each.name, seconds_text(each.forecast.seconds),
+    std::vector<std::string> cells = {each.name, duration_text(each.forecast.seconds),
                                       rate_text(bytes, each.forecast.seconds),
                                       name_of(each.forecast.slowest)};
     for (const double busy : each.forecast.busy)
       cells.push_back(share_text(static_cast<std::uint64_t>(std::lround(busy * 1000)), 1000));
-    cells.push_back(seconds_text(each.without_slowest.seconds));
+    cells.push_back(duration_text(each.without_slowest.seconds));
     cells.emplace_back(name_of(each.without_slowest.slowest));
     table.add(std::move(cells));
   }

@@ -55,8 +55,8 @@ const char* name_of(Part part);  // "copy", "link", "checksum", "disks"
 struct Forecast {
   double seconds = 0;
   Part slowest = Part::Copy;  // of all, the one that works longest
-  std::array<double, kParts.size()> busy =
-      {};  // by part: share of the time that the busiest of its kind works, 0 to 1
+  // By part: share of the time that the busiest of its kind works, 0 to 1.
+  std::array<double, kParts.size()> busy = {};
 };
 
 // REQUIRES: at least one GPU with bytes, and a disk; rates above 0 (link_rate: or 0); shares from 0 to 1; not
