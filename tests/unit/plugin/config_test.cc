@@ -274,7 +274,7 @@ TEST(MeantSetting, IsASlipOrTwoAway) {
   EXPECT_EQ(meant("SLUCE_SYNC"), "SLUICE_SYNC") << "in the prefix";
   EXPECT_EQ(meant("SLUICE_CHECKSUMMS"), "SLUICE_CHECKSUM") << "two in a long name";
   EXPECT_EQ(meant("SLUICE_SIGN"), std::nullopt) << "two in a short one";
-  EXPECT_EQ(meant("SLUICE_CHEXXXUM"), std::nullopt);
+  EXPECT_EQ(meant("SLUICE_CHEQQQUM"), std::nullopt);
   EXPECT_EQ(meant("KFD_NUM_CHECK"), "KFD_NUMA_CHECK");
   EXPECT_EQ(meant(""), std::nullopt);
   EXPECT_EQ(meant(std::string(1000, 'S').c_str()), std::nullopt);
