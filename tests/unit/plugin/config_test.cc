@@ -9,7 +9,6 @@
 #include <cstdlib>
 #include <fstream>
 #include <map>
-#include <regex>
 #include <set>
 #include <string>
 
@@ -321,19 +320,27 @@ TEST(ConfigFile, AFifoIsNotWaitedFor) {
   EXPECT_EQ(lines.size(), 1U);
 }
 
+std::set<std::string> settings_named_in(const std::string& text) {
+  std::set<std::string> named;
+  for (const std::string prefix : {"SLUICE_", "KFD_"}) {
+    for (std::size_t at = text.find(prefix); at != std::string::npos; at = text.find(prefix, at + 1)) {
+      std::string name = text.substr(at, text.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZ_", at) - at);
+      name.erase(name.find_last_not_of('_') + 1);
+      if (name.size() > prefix.size()) named.insert(name);
+    }
+  }
+  return named;
+}
+
 // What users read names every setting, and none that there is not.
 TEST(SettingNames, AreThoseOfTheDocsAndOfTheManual) {
   const std::set<std::string> names = setting_names();
   EXPECT_TRUE(names.contains("SLUICE_SYNC") && names.contains("KFD_NUMA_CHECK"));
-  const std::regex setting("(SLUICE|KFD)(_[A-Z]+)+");
   for (const char* page : {"docs/configuration.md", "man/sluice.conf.5"}) {
     std::ifstream file(std::string(SOURCE_ROOT "/") + page);
     ASSERT_TRUE(file) << page;
     const std::string text(std::istreambuf_iterator<char>(file), {});
-    std::set<std::string> named;
-    for (std::sregex_iterator match(text.begin(), text.end(), setting), end; match != end; ++match)
-      named.insert(match->str());
-    EXPECT_EQ(named, names) << page;
+    EXPECT_EQ(settings_named_in(text), names) << page;
   }
 }
 

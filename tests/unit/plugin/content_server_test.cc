@@ -48,16 +48,17 @@ extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attribute
   return is_the_one(g_fail_thread) ? EAGAIN : next(thread, attributes, body, argument);
 }
 
-void* operator new(std::size_t bytes) {
+// Not inlined: the compiler would see one of a pair, and take it for a mismatch.
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
   if (!t_is_test && is_the_one(g_fail_allocation)) throw std::bad_alloc();
   void* memory = std::malloc(bytes != 0 ? bytes : 1);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
-void operator delete(void* memory) noexcept {
+[[gnu::noinline]] void operator delete(void* memory) noexcept {
   std::free(memory);
 }
-void operator delete(void* memory, std::size_t) noexcept {
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept {
   std::free(memory);
 }
 
