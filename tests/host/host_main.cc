@@ -181,7 +181,8 @@ void check_setns() {
 }
 
 void check_left_over(const std::vector<int>& fds_before) {
-  for (const int thread : extra_threads()) violation("thread %d lives after exit()", thread);
+  for (const int thread : extra_threads())
+    violation("thread %d (%s) lives after exit()", thread, thread_name(thread).c_str());
   for (const int fd : proc_numbers(0, "fd")) {
     if (!std::binary_search(fds_before.begin(), fds_before.end(), fd) && !front_fd(fd) && !is_service(fd))
       violation("descriptor %d (%s) is open after exit()", fd, link_of(fd).c_str());

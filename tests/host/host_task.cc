@@ -20,6 +20,7 @@
 #include <cstring>
 #include <fstream>
 #include <memory>
+#include <sstream>
 
 #include "host_log.h"
 
@@ -155,10 +156,27 @@ std::string thread_name(int thread) {
   return first_line(proc_path(0, "task/" + std::to_string(thread) + "/comm"));
 }
 
+namespace {
+
+// PF_EXITING (include/linux/sched.h), as /proc/PID/stat shows it. pthread_join returns before the kernel has
+// taken the thread off its list.
+constexpr unsigned long kExiting = 0x4;
+
+bool is_ending(int thread) {
+  const std::string stat = first_line(proc_path(0, "task/" + std::to_string(thread) + "/stat"));
+  // Behind the name, in parentheses: state, five numbers, flags (proc(5)).
+  std::istringstream fields(stat.substr(std::min(stat.size(), stat.rfind(')') + 1)));
+  std::string field;
+  for (int i = 0; i < 7; ++i) fields >> field;
+  return !fields || (std::strtoul(field.c_str(), nullptr, 10) & kExiting) != 0;
+}
+
+}  // namespace
+
 std::vector<int> extra_threads() {
   std::vector<int> threads;
   for (const int thread : proc_numbers(0, "task")) {
-    if (thread == ::getpid()) continue;
+    if (thread == ::getpid() || is_ending(thread)) continue;
     if (thread_name(thread).starts_with("vamdgpu")) continue;
 #if defined(__SANITIZE_THREAD__)
     if (thread_name(thread) == thread_name(::getpid()))

@@ -60,8 +60,8 @@ bool cloexec_of(pid_t pid, int number);
 
 // Name of a thread of the calling process.
 std::string thread_name(int thread);
-// Threads of the calling process other than the main one and the virtual amdgpu's engines (names
-// "vamdgpu...").
+// Threads of the calling process other than the main one, the virtual amdgpu's engines (names "vamdgpu...")
+// and those that have ended but for what the kernel has left to do.
 std::vector<int> extra_threads();
 // Maps of io_uring's rings in the calling process, as /proc/self/maps has them.
 std::vector<std::string> mapped_rings();

@@ -11,7 +11,6 @@
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -26,6 +25,7 @@
 
 #include "../model/sdma.h"
 #include "dma_copy.h"
+#include "own_thread.h"
 #include "raw.h"
 
 namespace vamdgpu {
@@ -34,7 +34,6 @@ namespace {
 constexpr std::uint32_t kMaxThreads = 64;
 constexpr std::uint32_t kMaxThreadsPerGpu = 4;
 constexpr std::uint64_t kIdleNs = 250'000'000;
-constexpr std::size_t kStackBytes = 1024 * 1024;
 constexpr std::size_t kBounceBytes = 256 * 1024;
 constexpr int kBatch = 128;
 constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20;
@@ -540,7 +539,6 @@ void* engine_main(void* argument) {
   const std::uint32_t gpu = self->gpu;
   // A descriptor table of its own, empty: nothing of the process is kept open, nothing of ours is seen there.
   ::syscall(SYS_close_range, 0, ~0U, CLOSE_RANGE_UNSHARE);
-  ::pthread_setname_np(::pthread_self(), "vamdgpu-sdma");
   JobRunner runner(machine);
   std::uint64_t cpu = 0;
   bool rested = true;
@@ -588,16 +586,8 @@ void start_worker(std::uint32_t gpu) {
     if (worker.used) ::pthread_join(worker.thread, nullptr);  // it gave its last sign with the lock held
     worker.used = false;
     worker.gpu = gpu;
-    sigset_t all, before;
-    ::sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before);
-    pthread_attr_t attributes;
-    ::pthread_attr_init(&attributes);
-    ::pthread_attr_setstacksize(&attributes, kStackBytes);
-    worker.running = ::pthread_create(&worker.thread, &attributes, engine_main, &worker) == 0;
+    worker.running = start_own_thread("vamdgpu-sdma", engine_main, &worker, &worker.thread);
     worker.used = worker.running;
-    ::pthread_attr_destroy(&attributes);
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
     if (worker.running) ++g_engine.running[gpu];
     return;
   }

@@ -5,7 +5,6 @@
 
 #include <fcntl.h>
 #include <pthread.h>
-#include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -13,6 +12,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "own_thread.h"
 #include "raw.h"
 
 namespace vamdgpu {
@@ -45,7 +45,6 @@ bool is_met(vam_model* model, const Watch& watch) {
 
 void* watch_main(void*) {
   const Local& machine = *local();
-  ::pthread_setname_np(::pthread_self(), "vamdgpu-sync");
   for (;;) {
     std::uint32_t seen = 0;
     {
@@ -74,13 +73,9 @@ void* watch_main(void*) {
 }
 
 bool start_thread() {
-  sigset_t all, before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
   pthread_t thread;
-  const bool started = ::pthread_create(&thread, nullptr, watch_main, nullptr) == 0;
+  const bool started = start_own_thread("vamdgpu-sync", watch_main, nullptr, &thread);
   if (started) ::pthread_detach(thread);
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return started;
 }
 
