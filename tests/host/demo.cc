@@ -12,7 +12,6 @@
 #include <fcntl.h>
 #include <getopt.h>
 #include <poll.h>
-#include <sched.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -27,8 +26,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -41,6 +38,7 @@
 #include "measure/statistics.h"
 #include "pipeline/units.h"
 #include "support/flip_byte.h"
+#include "task_tree.h"
 
 namespace sluice::host_test {
 namespace {
@@ -242,23 +240,21 @@ class Demo {
                                                                 ? "a GPU process that fills its memory"
                                                                 : "GPU processes that fill their memory");
     std::uint64_t bytes = 0;
-    const std::uint64_t to_disk = start_subjects(scene, place.path(), bytes);
+    TaskTree subjects(scene);
+    const std::uint64_t to_disk = start(subjects, bytes);
     tell("3. Measuring the disk, raw.\n");
     measure(place.path(), to_disk);
     tell("4. Dumping it as CRIU %s does, and killing it.\n", kHostVersion);
     bench::touch_free_memory(kTouchBytesPerGpu * options_.gpus);
-    Strings arguments = {"--log-level", "2"};
-    for (const FifoSubject& subject : subjects_)
-      arguments.insert(arguments.end(), {"--pid", std::to_string(subject.pid())});
-    Program dumper = scene.start_host(kHostVersion, "dump", arguments);
+    Program dumper = scene.start_host(kHostVersion, "dump", subjects.with_pids({"--log-level", "2"}));
     const int dumped = watch(dumper, "dumping", images, to_disk, &report_.peak_rss_bytes);
     if (dumped != 0) throw Stop{1, "the dump failed:\n" + scene.log()};
-    for (FifoSubject& subject : subjects_) {
+    for (FifoSubject& subject : subjects) {
       if (subject.wait() != 128 + SIGKILL) throw Stop{1, "a process survived its dump"};
     }
-    while (scene.control().counts() != vamdgpu::Counts()) (void)::sched_yield();
+    subjects.wait_until_gpus_are_free();
     report_.dump = read_plugin_stats(images, "dump");
-    if (options_.corrupt) return refuse(scene, images);
+    if (options_.corrupt) return refuse(scene, subjects, images);
 
     measure(place.path(), to_disk);
     tell("5. Restoring it.\n");
@@ -267,11 +263,11 @@ class Demo {
     std::uint64_t restoring_rss_bytes = 0;
     const int restored = watch(restorer, "restoring", images, 0, &restoring_rss_bytes);
     if (restored != 0) throw Stop{1, "the restore failed:\n" + scene.log()};
-    meet_restored(scene);
+    if (!subjects.meet_restored()) throw Stop{1, "the host does not say what it restored"};
     report_.restore = read_plugin_stats(images, "restore");
 
     tell("6. What was restored checks every byte, address, handle, map, event and queue, and works on.\n");
-    const bool well = check_subjects();
+    const bool well = check(subjects);
     const bool whole = report_.dump.bytes == bytes && report_.restore.bytes == bytes;
     if (!whole) tell("   the statistics do not account for every byte\n");
     report_.verified = well && whole;
@@ -282,37 +278,26 @@ class Demo {
 
  private:
   // Bytes of theirs that are not zero; `bytes`: all.
-  std::uint64_t start_subjects(Scene& scene, const std::filesystem::path& place, std::uint64_t& bytes) {
+  std::uint64_t start(TaskTree& subjects, std::uint64_t& bytes) {
     std::uint64_t zero = 0;
-    for (unsigned i = 0; i < options_.processes; ++i) {
-      const std::string name = "process" + std::to_string(i + 1);
-      FifoSubject& subject = subjects_.emplace_back(place / name);
-      const std::string ready = subject.start(
-          scene, {"--vram", std::to_string(options_.vram_bytes), "--gtt", std::to_string(gtt_bytes()),
-                  "--zero", "20", "--seed", std::to_string(i + 1)});
+    for (unsigned i = 1; i <= options_.processes; ++i) {
+      const std::string ready =
+          subjects.add({"--vram", std::to_string(options_.vram_bytes), "--gtt", std::to_string(gtt_bytes()),
+                        "--zero", "20", "--seed", std::to_string(i)});
       if (!ready.starts_with("ready")) throw Stop{1, "a GPU process failed: " + ready};
       report_.bos += figure(ready, "bos");
       bytes += figure(ready, "bytes");
       zero += figure(ready, "zero");
-      tell("   process %d: %" PRIu64 " BOs, %s of VRAM and GTT, of it %s zero\n", subject.pid(),
+      tell("   process %d: %" PRIu64 " BOs, %s of VRAM and GTT, of it %s zero\n", subjects.back().pid(),
            figure(ready, "bos"), readable_bytes(figure(ready, "bytes")).c_str(),
            readable_bytes(figure(ready, "zero")).c_str());
     }
     return bytes - zero;
   }
 
-  void meet_restored(Scene& scene) {
-    std::ifstream pids(scene.pid_file());
-    for (FifoSubject& subject : subjects_) {
-      pid_t pid = 0;
-      if (!(pids >> pid)) throw Stop{1, "the host does not say what it restored"};
-      subject.become(pid);
-    }
-  }
-
-  bool check_subjects() {
+  bool check(TaskTree& subjects) {
     bool well = true;
-    for (FifoSubject& subject : subjects_) {
+    for (FifoSubject& subject : subjects) {
       for (const char* command : {"check", "work", "quit"}) {
         const std::string answer = subject.ask(command);
         if (answer.starts_with("ok")) continue;
@@ -375,17 +360,16 @@ class Demo {
     tell("   raw disk: writes %.2f GB/s, reads %.2f GB/s\n", raw_writes_.back(), raw_reads_.back());
   }
 
-  int refuse(Scene& scene, const std::filesystem::path& images) {
+  int refuse(Scene& scene, TaskTree& subjects, const std::filesystem::path& images) {
     tell("5. Damaging the image and restoring it all the same.\n");
     corrupt(images);
     (void)scene.log();
     Program host = scene.start_host(kHostVersion, "restore", {"--log-level", "1"});
-    for (FifoSubject& subject : subjects_) subject.say("check");  // one that runs for a moment answers
+    subjects.say("check");  // one that runs for a moment answers
     std::uint64_t rss_bytes = 0;
     const int status = watch(host, "restoring", images, 0, &rss_bytes);
     const std::string log = scene.log();
-    const bool runs = std::any_of(subjects_.begin(), subjects_.end(),
-                                  [](FifoSubject& subject) { return subject.has_spoken(); });
+    const bool runs = subjects.one_has_spoken();
     const bool named = log.find("amdgpu-pages-") != std::string::npos;
     tell("   the host ended with status %d and said:\n%s", status, log.c_str());
     const bool refused = status == 1 && !runs && named;
@@ -410,7 +394,6 @@ class Demo {
 
   DemoOptions options_;
   Report report_;
-  std::list<FifoSubject> subjects_;
   std::vector<double> raw_writes_, raw_reads_;
 };
 

@@ -332,6 +332,16 @@ bool FifoSubject::has_spoken() {
   return !heard_.empty() || (::poll(&wait, 1, 0) > 0 && (wait.revents & POLLIN) != 0);
 }
 
+void FifoSubject::forget() {
+  heard_.clear();
+  const UniqueFd said(::open((directory_ / "in").c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  for (const int fifo : {said.get(), from_.get()}) {
+    std::array<char, 256> text{};
+    while (::read(fifo, text.data(), text.size()) > 0) {
+    }
+  }
+}
+
 std::string read_file(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;

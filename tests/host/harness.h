@@ -156,6 +156,8 @@ class FifoSubject {
   std::string ask(const std::string& line);
   // Whether there is something to hear. Does not wait.
   bool has_spoken();
+  // Of one that is gone: what was said to it is not heard by the next, and what it has said is not heard.
+  void forget();
 
   // Waits for the end of the program that start() started; status as a shell's, -1 when it was waited for.
   int wait() { return program_.started() ? program_.wait() : -1; }

@@ -71,13 +71,17 @@ class SceneTest : public ::testing::Test {
     EXPECT_TRUE(heard("check").starts_with("ok check")) << last_;
   }
 
-  // The subject runs on as if nothing had happened: its queues too, and the plugin has let go of it.
-  void expect_running() {
-    const auto process = scene_.control().process(scene_.subject_pid());
+  // The queues of a process run on as if nothing had happened, and the plugin has let go of it.
+  void expect_queues_run(pid_t pid) {
+    const auto process = scene_.control().process(pid);
     ASSERT_TRUE(process.has_value());
     EXPECT_FALSE(process->queues_paused);
     EXPECT_TRUE(process->queues_run());
     EXPECT_EQ(process->process_infos, process->unpauses);
+  }
+  // And so does the whole subject.
+  void expect_running() {
+    ASSERT_NO_FATAL_FAILURE(expect_queues_run(scene_.subject_pid()));
     expect_whole();
   }
 

@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Memory that several files have by dma-buf, in all four hosts: dumped once, made once, and the same memory
 // for everyone afterwards.
-#include <signal.h>
-
-#include <fstream>
-#include <list>
 #include <tuple>
 
 #include "plugin_test.h"
+#include "task_tree.h"
 
 namespace sluice::host_test {
 namespace {
@@ -109,48 +106,27 @@ TEST_P(ShareTest, IsDumpedOnce) {
 class ShareTreeTest : public ShareTest {
  protected:
   void SetUp() override {
-    start("exporter", {"--share", "kfd", "--share-fd", "--seed", "1"});
-    start("importer", {"--import-from", std::to_string(exporter().pid()), "--seed", "2"});
+    start({"--share", "kfd", "--share-fd", "--seed", "1"});
+    start({"--import-from", std::to_string(exporter().pid()), "--seed", "2"});
   }
-  void TearDown() override {
-    for (FifoSubject& task : tasks_) {
-      if (task.pid() > 0) (void)::kill(task.pid(), SIGKILL);
-      (void)task.wait();
-    }
-  }
-  void start(const std::string& name, const Strings& more) {
-    tasks_.emplace_front(directory_.path() / name);
-    Strings options = with_kfd(more);
-    const std::string ready = tasks_.front().start(scene_, options);
+  void start(const Strings& more) {
+    const std::string ready = tasks_.add(with_kfd(more), TaskTree::Place::kFirst);
     ASSERT_TRUE(ready.starts_with("ready")) << ready;
   }
 
   FifoSubject& importer() { return tasks_.front(); }
   FifoSubject& exporter() { return tasks_.back(); }
 
-  Strings pids() const {
-    Strings pids;
-    for (const FifoSubject& task : tasks_) pids.insert(pids.end(), {"--pid", std::to_string(task.pid())});
-    return pids;
-  }
-
   void dump_tree() {
-    ASSERT_EQ(scene_.dump(version(), pids()), 0) << scene_.log();
-    for (FifoSubject& task : tasks_) (void)task.wait();
-    while (scene_.control().counts() != vamdgpu::Counts()) (void)::sched_yield();
+    ASSERT_EQ(scene_.dump(version(), tasks_.with_pids()), 0) << scene_.log();
+    tasks_.wait_until_dumped();
   }
   void restore_tree() {
     ASSERT_EQ(scene_.start_host(version(), "restore", {}).wait(), 0) << scene_.log();
-    std::ifstream pids(scene_.pid_file());
-    for (FifoSubject& task : tasks_) {
-      pid_t pid = 0;
-      ASSERT_TRUE(pids >> pid);
-      task.become(pid);
-    }
+    ASSERT_TRUE(tasks_.meet_restored());
   }
 
-  ScratchDirectory directory_;
-  std::list<FifoSubject> tasks_;
+  TaskTree tasks_{scene_};
 };
 
 TEST_P(ShareTreeTest, TwoProcessesHaveTheSameMemoryAgain) {
@@ -163,15 +139,15 @@ TEST_P(ShareTreeTest, TwoProcessesHaveTheSameMemoryAgain) {
   }
   EXPECT_EQ(exporter().ask("poke 815"), "ok poke 815");
   EXPECT_EQ(importer().ask("peek"), "ok peek 815");
-  for (FifoSubject& task : tasks_) EXPECT_EQ(task.ask("quit"), "ok quit");
+  EXPECT_TRUE(tasks_.all_quit());
 }
 
 // The importer has it in its KFD, too, as a process that another one has sent a handle.
 class KfdImportTreeTest : public ShareTreeTest {
  protected:
   void SetUp() override {
-    start("exporter", {"--share", "kfd", "--share-fd", "--seed", "1"});
-    start("importer", {"--import-from", std::to_string(exporter().pid()), "--kfd-import", "--seed", "2"});
+    start({"--share", "kfd", "--share-fd", "--seed", "1"});
+    start({"--import-from", std::to_string(exporter().pid()), "--kfd-import", "--seed", "2"});
   }
 };
 
@@ -190,7 +166,7 @@ TEST_P(KfdImportTreeTest, TwoKfdProcessesHaveTheSameMemoryAgain) {
     EXPECT_EQ(importer().ask("peek"), "ok peek 1");
     EXPECT_EQ(imports_of(importer().pid()), before);
   }
-  for (FifoSubject& task : tasks_) EXPECT_EQ(task.ask("quit"), "ok quit");
+  EXPECT_TRUE(tasks_.all_quit());
 }
 
 // The rest of the tree waits for what it makes.
@@ -200,19 +176,18 @@ TEST_P(ShareTreeTest, WhenTheExporterFailsNobodyWaitsForEver) {
       {.nr = kCriuNr, .op = static_cast<int>(kRestoreOp), .error = ENOMEM, .skip = 1, .times = 0});
   EXPECT_NE(scene_.start_host(version(), "restore", {}).wait(), 0);
   scene_.control().clear_faults();
-  while (scene_.control().counts() != vamdgpu::Counts()) (void)::sched_yield();
+  tasks_.wait_until_gpus_are_free();
   ASSERT_NO_FATAL_FAILURE(restore_tree());
-  for (FifoSubject& task : tasks_) EXPECT_TRUE(task.ask("check").starts_with("ok check"));
+  EXPECT_TRUE(tasks_.all_answer({"check"}));
 }
 
 // Whose GPUs it does not share the names of: the KFD calls them otherwise in every process.
 class RenderOnlyBesideKfdTest : public ShareTreeTest {
  protected:
   void SetUp() override {
-    start("kfd", {"--seed", "1"});
-    tasks_.emplace_front(directory_.path() / "render");
-    const std::string ready =
-        tasks_.front().start(scene_, {"--render-only", "--gpus", "2", "--gem-handles", "1,3", "--seed", "2"});
+    start({"--seed", "1"});
+    const std::string ready = tasks_.add(
+        {"--render-only", "--gpus", "2", "--gem-handles", "1,3", "--seed", "2"}, TaskTree::Place::kFirst);
     ASSERT_TRUE(ready.starts_with("ready")) << ready;
   }
 };
@@ -221,12 +196,9 @@ TEST_P(RenderOnlyBesideKfdTest, BothComeBack) {
   for (int generation = 0; generation < 2; ++generation) {
     ASSERT_NO_FATAL_FAILURE(dump_tree());
     ASSERT_NO_FATAL_FAILURE(restore_tree());
-    for (FifoSubject& task : tasks_) {
-      for (const std::string command : {"check", "work", "check"})
-        EXPECT_TRUE(task.ask(command).starts_with("ok " + command));
-    }
+    EXPECT_TRUE(tasks_.all_whole());
   }
-  for (FifoSubject& task : tasks_) EXPECT_EQ(task.ask("quit"), "ok quit");
+  EXPECT_TRUE(tasks_.all_quit());
 }
 
 INSTANTIATE_TEST_SUITE_P(Hosts, RenderOnlyBesideKfdTest, ::testing::ValuesIn(kVersions), name_of_version);

@@ -4,53 +4,16 @@
 // must not.
 #include <fcntl.h>
 #include <sched.h>
-#include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 
-#include <algorithm>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <list>
-#include <optional>
-
 #include "plugin_test.h"
 #include "support/flip_byte.h"
+#include "task_tree.h"
+#include "test_streamer.h"
 
 namespace sluice::host_test {
 namespace {
-
-std::string test_streamer() {
-  return (program_directory() / "../streamer/test-streamer").lexically_normal().string();
-}
-
-// A shell command with the streamer in it, which has told that it is ready.
-class Streamer {
- public:
-  // `command`: with $STREAMER where "test-streamer COMMAND --images-dir DIR --progress-fd 1" is meant; what
-  // goes to standard output must go elsewhere. It runs in the images' directory.
-  Streamer(const std::filesystem::path& images, const std::string& what, const std::string& command) {
-    std::filesystem::create_directories(images);
-    const std::string streamer =
-        test_streamer() + " " + what + " --images-dir " + images.string() + " --progress-fd 3";
-    program_.emplace(Strings{"/bin/bash", "-c", "exec 3>&1; " + command},
-                     Strings{"STREAMER=" + streamer, path()});
-    program_->close_input();
-    ready_ = program_->hear() == "socket-init";
-  }
-  bool ready() const { return ready_; }
-  int wait() { return program_->wait(); }
-  void kill() { program_->kill(); }
-
- private:
-  static std::string path() {
-    const char* const value = std::getenv("PATH");
-    return std::string("PATH=") + (value != nullptr ? value : "/usr/bin:/bin");
-  }
-  std::optional<Program> program_;
-  bool ready_ = false;
-};
 
 class StreamTest : public PluginTest {
  protected:
@@ -94,9 +57,7 @@ class StreamTest : public PluginTest {
   // The streamed image's files, in a directory.
   std::filesystem::path extracted() {
     std::filesystem::path place = directory_.path() / "extracted";
-    std::filesystem::create_directories(place);
-    Program program({test_streamer(), "extract", "--images-dir", place.string(), image()}, {});
-    EXPECT_EQ(program.wait(), 0);
+    EXPECT_EQ(extract_image(image(), place), 0);
     return place;
   }
 
@@ -245,19 +206,17 @@ TEST_P(StreamTest, AnImageWithoutSumsIsRestoredUnverified) {
 
 // Four processes that share two GPUs, through one streamer.
 TEST_P(StreamTest, ATreeComesBackWhole) {
-  std::list<FifoSubject> tasks;
-  Strings pids = {"--stream", "--hold", "dump_ext_file"};
-  for (unsigned i = 0; i < 4; ++i) {
-    tasks.emplace_back(directory_.path() / ("task" + std::to_string(i)));
-    const std::string ready = tasks.back().start(scene_, {"--gpus", "2", "--vram", "4M", "--gtt", "1M",
-                                                          "--svm-context", "--seed", std::to_string(i + 1)});
+  TaskTree tasks(scene_);
+  for (unsigned i = 1; i <= 4; ++i) {
+    const std::string ready = tasks.add(
+        {"--gpus", "2", "--vram", "4M", "--gtt", "1M", "--svm-context", "--seed", std::to_string(i)});
     ASSERT_TRUE(ready.starts_with("ready")) << ready;
-    pids.insert(pids.end(), {"--pid", std::to_string(tasks.back().pid())});
   }
   {
     Streamer streamer(scene_.images(), "capture", capture_to_file());
     ASSERT_TRUE(streamer.ready());
-    Program host = scene_.start_host(version(), "dump", pids);
+    Program host =
+        scene_.start_host(version(), "dump", tasks.with_pids({"--stream", "--hold", "dump_ext_file"}));
     for (std::size_t i = 1; i <= tasks.size(); ++i) {
       ASSERT_EQ(host.hear_control(), "dump_ext_file") << scene_.log();
       if (i + 1 == tasks.size()) {
@@ -269,22 +228,13 @@ TEST_P(StreamTest, ATreeComesBackWhole) {
     EXPECT_EQ(host.wait(), 0) << scene_.log();
     EXPECT_EQ(streamer.wait(), 0);
   }
-  for (FifoSubject& task : tasks) (void)task.wait();
-  while (scene_.control().counts() != vamdgpu::Counts()) (void)::sched_yield();
+  tasks.wait_until_dumped();
   Streamer streamer(scene_.images(), "serve", "exec $STREAMER " + image());
   ASSERT_TRUE(streamer.ready());
   ASSERT_EQ(scene_.start_host(version(), "restore", {"--stream"}).wait(), 0) << scene_.log();
-  std::ifstream file(scene_.pid_file());
-  for (FifoSubject& task : tasks) {
-    pid_t pid = 0;
-    ASSERT_TRUE(file >> pid);
-    task.become(pid);
-  }
-  for (FifoSubject& task : tasks) {
-    for (const std::string command : {"check", "work", "check"})
-      EXPECT_TRUE(task.ask(command).starts_with("ok " + command)) << task.pid();
-  }
-  for (FifoSubject& task : tasks) EXPECT_EQ(task.ask("quit"), "ok quit");
+  ASSERT_TRUE(tasks.meet_restored());
+  EXPECT_TRUE(tasks.all_whole());
+  EXPECT_TRUE(tasks.all_quit());
 }
 
 }  // namespace

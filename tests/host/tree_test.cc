@@ -8,12 +8,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
-#include <list>
 
 #include "plugin_test.h"
 #include "support/flip_byte.h"
 #include "support/plugin_statistics.h"
+#include "task_tree.h"
 
 namespace sluice::host_test {
 namespace {
@@ -24,75 +23,33 @@ constexpr std::uint64_t kSlowBytesPerSecond = 4 * kMiB;
 class TreeTest : public PluginTest {
  protected:
   void SetUp() override {
-    for (unsigned i = 0; i < kTasks; ++i) {
-      tasks_.emplace_back(directory_.path() / ("task" + std::to_string(i)));
-      const std::string ready = tasks_.back().start(
-          scene_,
-          {"--gpus", "2", "--vram", "4M", "--gtt", "1M", "--svm-context", "--seed", std::to_string(i + 1)});
+    for (unsigned i = 1; i <= kTasks; ++i) {
+      const std::string ready = tasks_.add(
+          {"--gpus", "2", "--vram", "4M", "--gtt", "1M", "--svm-context", "--seed", std::to_string(i)});
       ASSERT_TRUE(ready.starts_with("ready")) << ready;
     }
   }
-  void TearDown() override {
-    for (FifoSubject& task : tasks_) {
-      if (task.pid() > 0) (void)::kill(task.pid(), SIGKILL);
-      (void)task.wait();
-    }
-  }
-
-  Strings with_pids(Strings more = {}) const {
-    for (const FifoSubject& task : tasks_) more.insert(more.end(), {"--pid", std::to_string(task.pid())});
-    return more;
-  }
 
   void dump_tree() {
-    ASSERT_EQ(scene_.dump(version(), with_pids()), 0) << scene_.log();
-    wait_for_dumped();
-  }
-  void wait_for_dumped() {
-    for (FifoSubject& task : tasks_) (void)task.wait();
-    wait_until_gpus_are_free();
-  }
-
-  // The kernel closes the files of what was killed in its own time.
-  void wait_until_gpus_are_free() {
-    while (scene_.control().counts() != vamdgpu::Counts()) (void)::sched_yield();
+    ASSERT_EQ(scene_.dump(version(), tasks_.with_pids()), 0) << scene_.log();
+    tasks_.wait_until_dumped();
   }
 
   int restore_tree() {
     const int status = scene_.start_host(version(), "restore", {}).wait();
-    if (status == 0) meet_restored();
+    if (status == 0) {
+      EXPECT_TRUE(tasks_.meet_restored());
+    }
     return status;
-  }
-  void meet_restored() {
-    std::ifstream pids(scene_.pid_file());
-    for (FifoSubject& task : tasks_) {
-      pid_t pid = 0;
-      ASSERT_TRUE(pids >> pid);
-      task.become(pid);
-    }
-  }
-
-  void expect_all_whole() {
-    for (FifoSubject& task : tasks_) {
-      for (const std::string command : {"check", "work", "check"})
-        EXPECT_TRUE(task.ask(command).starts_with("ok " + command)) << task.pid();
-    }
   }
 
   // After a restore that failed or died: no task has said a word, and the same images restore.
   void expect_none_ran_and_restore() {
-    wait_until_gpus_are_free();
-    for (FifoSubject& task : tasks_) EXPECT_FALSE(task.has_spoken());
+    tasks_.wait_until_gpus_are_free();
+    EXPECT_FALSE(tasks_.one_has_spoken());
     ASSERT_EQ(restore_tree(), 0) << scene_.log();
     for (FifoSubject& task : tasks_) EXPECT_TRUE(task.hear().starts_with("ok check"));
-    quit_all();
-  }
-
-  void quit_all() {
-    for (FifoSubject& task : tasks_) {
-      EXPECT_EQ(task.ask("quit"), "ok quit");
-      EXPECT_EQ(task.hear(), "");
-    }
+    EXPECT_TRUE(tasks_.all_quit());
   }
 
   void set_rate(std::uint64_t bytes_per_second) {
@@ -115,19 +72,18 @@ class TreeTest : public PluginTest {
     return most;
   }
 
-  ScratchDirectory directory_;
-  std::list<FifoSubject> tasks_;
+  TaskTree tasks_{scene_};
 };
 
 // The GPUs are too slow for any contents to be through before the host says that it is where all have begun.
 TEST_P(TreeTest, FourProcessesFlowAtOnceAndComeBackWhole) {
   set_rate(kSlowBytesPerSecond);
-  Program dumper = scene_.start_host(version(), "dump", with_pids({"--hold", "checkpoint"}));
+  Program dumper = scene_.start_host(version(), "dump", tasks_.with_pids({"--hold", "checkpoint"}));
   ASSERT_EQ(dumper.hear_control(), "checkpoint") << scene_.log();
   set_rate(0);
   dumper.release_control();
   ASSERT_EQ(dumper.wait(), 0) << scene_.log();
-  wait_for_dumped();
+  tasks_.wait_until_dumped();
   EXPECT_EQ(scene_.control().criu_calls(kProcessInfo), kTasks);
   const auto dumped = statistics("dump");
   ASSERT_EQ(dumped.size(), kTasks);
@@ -143,7 +99,7 @@ TEST_P(TreeTest, FourProcessesFlowAtOnceAndComeBackWhole) {
   set_rate(0);
   restorer.release_control();
   ASSERT_EQ(restorer.wait(), 0) << scene_.log();
-  meet_restored();
+  ASSERT_TRUE(tasks_.meet_restored());
   const auto restored = statistics("restore");
   ASSERT_EQ(restored.size(), kTasks);
   if (hooks() >= 13) {
@@ -151,8 +107,8 @@ TEST_P(TreeTest, FourProcessesFlowAtOnceAndComeBackWhole) {
     EXPECT_TRUE(test::begun_before_joined(restored));
   }
   EXPECT_LE(pinned_per_gpu(restored), 64 * kMiB);
-  expect_all_whole();
-  quit_all();
+  EXPECT_TRUE(tasks_.all_whole());
+  EXPECT_TRUE(tasks_.all_quit());
 }
 
 TEST_P(TreeTest, WithParallelOffOneProcessFlowsAfterAnother) {
@@ -160,44 +116,39 @@ TEST_P(TreeTest, WithParallelOffOneProcessFlowsAfterAnother) {
   ASSERT_NO_FATAL_FAILURE(dump_tree());
   EXPECT_FALSE(test::all_at_once(statistics("dump")));
   ASSERT_EQ(restore_tree(), 0) << scene_.log();
-  expect_all_whole();
-  quit_all();
+  EXPECT_TRUE(tasks_.all_whole());
+  EXPECT_TRUE(tasks_.all_quit());
 }
 
 // The files of one process, finished, are not those of an earlier dump for the next.
 TEST_P(TreeTest, DumpsOverTheFilesOfAnEarlierOne) {
   scene_.variables["SLUICE_REUSE"] = "on";
   scene_.variables["SLUICE_PARALLEL"] = "off";
-  ASSERT_EQ(scene_.dump(version(), with_pids({"--leave-running"})), 0) << scene_.log();
-  expect_all_whole();
+  ASSERT_EQ(scene_.dump(version(), tasks_.with_pids({"--leave-running"})), 0) << scene_.log();
+  EXPECT_TRUE(tasks_.all_whole());
   ASSERT_NO_FATAL_FAILURE(dump_tree());
   EXPECT_EQ(images("amdgpu-pages-").size(), 2 * kTasks);
   ASSERT_EQ(restore_tree(), 0) << scene_.log();
-  expect_all_whole();
-  quit_all();
+  EXPECT_TRUE(tasks_.all_whole());
+  EXPECT_TRUE(tasks_.all_quit());
 }
 
 // Contents are under way when the dump fails: they stop, the queues run, nothing is left.
 TEST_P(TreeTest, ADumpThatFailsWhileContentsFlowLeavesAllRunning) {
   set_rate(kSlowBytesPerSecond);
-  EXPECT_EQ(scene_.dump(version(), with_pids({"--fail-after", "checkpoint"})), 1) << scene_.log();
+  EXPECT_EQ(scene_.dump(version(), tasks_.with_pids({"--fail-after", "checkpoint"})), 1) << scene_.log();
   set_rate(0);
   EXPECT_TRUE(images("amdgpu-").empty());
-  for (const FifoSubject& task : tasks_) {
-    const auto process = scene_.control().process(task.pid());
-    ASSERT_TRUE(process.has_value());
-    EXPECT_TRUE(process->queues_run());
-    EXPECT_EQ(process->process_infos, process->unpauses);
-  }
-  expect_all_whole();
+  for (const FifoSubject& task : tasks_) expect_queues_run(task.pid());
+  EXPECT_TRUE(tasks_.all_whole());
   ASSERT_NO_FATAL_FAILURE(dump_tree());
   ASSERT_EQ(restore_tree(), 0) << scene_.log();
-  expect_all_whole();
+  EXPECT_TRUE(tasks_.all_whole());
 }
 
 TEST_P(TreeTest, ADumpThatIsKilledWhileContentsFlowIsFollowedByAGoodOne) {
   set_rate(kSlowBytesPerSecond);
-  Program host = scene_.start_host(version(), "dump", with_pids({"--hold", "checkpoint"}));
+  Program host = scene_.start_host(version(), "dump", tasks_.with_pids({"--hold", "checkpoint"}));
   ASSERT_EQ(host.hear_control(), "checkpoint");
   host.kill();
   set_rate(0);
@@ -205,7 +156,7 @@ TEST_P(TreeTest, ADumpThatIsKilledWhileContentsFlowIsFollowedByAGoodOne) {
   ASSERT_NO_FATAL_FAILURE(dump_tree());
   for (const std::string& name : images("amdgpu-")) EXPECT_FALSE(name.ends_with(".tmp")) << name;
   ASSERT_EQ(restore_tree(), 0) << scene_.log();
-  expect_all_whole();
+  EXPECT_TRUE(tasks_.all_whole());
 }
 
 TEST_P(TreeTest, ACorruptBlockOfOneKeepsAllFromRunning) {
@@ -214,12 +165,12 @@ TEST_P(TreeTest, ACorruptBlockOfOneKeepsAllFromRunning) {
   const std::filesystem::path pages = scene_.images() / name;
   const std::uint64_t middle = std::filesystem::file_size(pages) / 2;
   test::flip_byte(pages, middle);
-  for (FifoSubject& task : tasks_) task.say("check");
+  tasks_.say("check");
   EXPECT_NE(restore_tree(), 0);
   EXPECT_NE(scene_.log().find(name), std::string::npos);
-  for (FifoSubject& task : tasks_) EXPECT_FALSE(task.has_spoken());
+  EXPECT_FALSE(tasks_.one_has_spoken());
   EXPECT_EQ(scene_.control().criu_calls(kResume), 0U);
-  wait_until_gpus_are_free();
+  tasks_.wait_until_gpus_are_free();
   test::flip_byte(pages, middle);
   ASSERT_EQ(restore_tree(), 0) << scene_.log();
   for (FifoSubject& task : tasks_) EXPECT_TRUE(task.hear().starts_with("ok check"));
@@ -228,7 +179,7 @@ TEST_P(TreeTest, ACorruptBlockOfOneKeepsAllFromRunning) {
 // Its contents are still on their way then, where the host has a content server.
 TEST_P(TreeTest, ATaskThatDiesBeforeItRunsTakesAllWithIt) {
   ASSERT_NO_FATAL_FAILURE(dump_tree());
-  for (FifoSubject& task : tasks_) task.say("check");
+  tasks_.say("check");
   set_rate(kSlowBytesPerSecond);
   Program host = scene_.start_host(version(), "restore", {"--hold", "seized"});
   ASSERT_EQ(host.hear_control(), "seized") << scene_.log();
@@ -240,14 +191,14 @@ TEST_P(TreeTest, ATaskThatDiesBeforeItRunsTakesAllWithIt) {
   set_rate(0);
   host.release_control();
   EXPECT_EQ(host.wait(), 1) << scene_.log();
-  for (FifoSubject& task : tasks_) EXPECT_FALSE(task.has_spoken());
+  EXPECT_FALSE(tasks_.one_has_spoken());
   expect_none_ran_and_restore();
 }
 
 // One of its tasks may be refused by the KFD when others have been resumed.
 TEST_P(TreeTest, ATaskThatCannotBeResumedKeepsAllFromRunning) {
   ASSERT_NO_FATAL_FAILURE(dump_tree());
-  for (FifoSubject& task : tasks_) task.say("check");
+  tasks_.say("check");
   scene_.control().inject({.nr = kCriuNr, .op = static_cast<int>(kResume), .error = EINVAL, .skip = 2});
   EXPECT_EQ(restore_tree(), 1);
   scene_.control().clear_faults();
@@ -259,7 +210,7 @@ class KilledRestoreTest : public TreeTest {
  protected:
   Program start_restore(const std::string& hold, std::uint64_t bytes_per_second = kSlowBytesPerSecond) {
     EXPECT_NO_FATAL_FAILURE(dump_tree());
-    for (FifoSubject& task : tasks_) task.say("check");
+    tasks_.say("check");
     scene_.control().clear_trace();
     fences_before_ = scene_.control().fences_made(0);
     (void)scene_.log();

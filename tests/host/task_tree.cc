@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: MIT
+#include "task_tree.h"
+
+#include <sched.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <fstream>
+
+namespace sluice::host_test {
+
+TaskTree::~TaskTree() {
+  for (FifoSubject& task : tasks_) {
+    if (task.pid() > 0) (void)::kill(task.pid(), SIGKILL);
+    (void)task.wait();
+  }
+}
+
+std::string TaskTree::add(const Strings& arguments, Place place) {
+  const auto at = place == Place::kFirst ? tasks_.begin() : tasks_.end();
+  const auto task = tasks_.emplace(at, directory_.path() / std::to_string(tasks_.size()));
+  return task->start(scene_, arguments);
+}
+
+Strings TaskTree::with_pids(Strings more) const {
+  for (const FifoSubject& task : tasks_) more.insert(more.end(), {"--pid", std::to_string(task.pid())});
+  return more;
+}
+
+void TaskTree::wait_until_dumped() {
+  for (FifoSubject& task : tasks_) (void)task.wait();
+  wait_until_gpus_are_free();
+}
+
+void TaskTree::wait_until_gpus_are_free() {
+  while (scene_.control().counts() != vamdgpu::Counts()) (void)::sched_yield();
+}
+
+bool TaskTree::meet_restored() {
+  std::ifstream pids(scene_.pid_file());
+  return std::all_of(tasks_.begin(), tasks_.end(), [&pids](FifoSubject& task) {
+    pid_t pid = 0;
+    if (!(pids >> pid)) return false;
+    task.become(pid);
+    return true;
+  });
+}
+
+void TaskTree::say(const std::string& line) {
+  for (FifoSubject& task : tasks_) task.say(line);
+}
+
+bool TaskTree::all_answer(const Strings& commands) {
+  return std::all_of(tasks_.begin(), tasks_.end(), [&commands](FifoSubject& task) {
+    return std::all_of(commands.begin(), commands.end(), [&task](const std::string& command) {
+      return task.ask(command).starts_with("ok " + command);
+    });
+  });
+}
+
+bool TaskTree::one_has_spoken() {
+  return std::any_of(tasks_.begin(), tasks_.end(), [](FifoSubject& task) { return task.has_spoken(); });
+}
+
+bool TaskTree::all_quit() {
+  return std::all_of(tasks_.begin(), tasks_.end(),
+                     [](FifoSubject& task) { return task.ask("quit") == "ok quit" && task.hear().empty(); });
+}
+
+}  // namespace sluice::host_test

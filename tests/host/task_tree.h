@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: MIT
+// Several subjects that are dumped and restored as one tree of processes.
+#pragma once
+
+#include <list>
+#include <string>
+
+#include "harness.h"
+
+namespace sluice::host_test {
+
+class TaskTree {
+ public:
+  explicit TaskTree(Scene& scene) : scene_(scene) {}
+  ~TaskTree();  // kills them
+  TaskTree(const TaskTree&) = delete;
+  TaskTree& operator=(const TaskTree&) = delete;
+
+  enum class Place { kLast, kFirst };
+  // Starts one more; the host is to ask for its files as the last, or the first, of all. Its first line,
+  // "ready ..." or "bad ...".
+  std::string add(const Strings& arguments, Place place = Place::kLast);
+  // `more`, and what tells the host whom to dump.
+  Strings with_pids(Strings more = {}) const;
+  // Returns when all that were dumped and killed have given back their GPU memory.
+  void wait_until_dumped();
+  // The kernel closes the files of what was killed in its own time.
+  void wait_until_gpus_are_free();
+  // After a restore: the tasks are those that the host has made. False: it names fewer.
+  [[nodiscard]] bool meet_restored();
+
+  void say(const std::string& line);
+  // Each answers each of the commands with "ok COMMAND ...".
+  [[nodiscard]] bool all_answer(const Strings& commands);
+  // They check themselves, work on, check again.
+  [[nodiscard]] bool all_whole() { return all_answer({"check", "work", "check"}); }
+  // Whether one of them has said something that nobody has heard.
+  bool one_has_spoken();
+  // All end when they are told to, and say no more than that.
+  [[nodiscard]] bool all_quit();
+
+  FifoSubject& front() { return tasks_.front(); }
+  FifoSubject& back() { return tasks_.back(); }
+  std::size_t size() const { return tasks_.size(); }
+  auto begin() { return tasks_.begin(); }
+  auto end() { return tasks_.end(); }
+  auto begin() const { return tasks_.begin(); }
+  auto end() const { return tasks_.end(); }
+
+ private:
+  Scene& scene_;
+  ScratchDirectory directory_;
+  std::list<FifoSubject> tasks_;
+};
+
+}  // namespace sluice::host_test
