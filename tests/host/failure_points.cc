@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: MIT
+#include "failure_points.h"
+
+#include <cerrno>
+#include <set>
+#include <sstream>
+#include <string_view>
+#include <system_error>
+
+namespace sluice::host_test {
+
+std::string Failure::name() const {
+  const char* const word = kind == seam::kError ? "error" : kind == seam::kShort ? "short" : "kill";
+  std::ostringstream text;
+  text << word << ' ' << std::hex << place << ' ' << std::dec << turn;
+  return text.str();
+}
+
+std::string LostJob::name() const {
+  return std::string(hangs ? "hang " : "fence ") + std::to_string(gpu) + " " + std::to_string(number);
+}
+
+FailurePlan::FailurePlan(const std::filesystem::path& file) : plan_(seam::map_plan(file.c_str(), true)) {
+  if (plan_ == nullptr) throw std::system_error(errno, std::generic_category(), file.string());
+}
+
+FailurePlan::~FailurePlan() {
+  (void)::munmap(plan_, sizeof(seam::Plan));
+}
+
+void FailurePlan::arm(const Failure& failure, bool hurried) {
+  std::memset(static_cast<void*>(plan_), 0, sizeof(seam::Plan));
+  plan_->kind = failure.kind;
+  plan_->place = failure.place;
+  plan_->turn = failure.turn;
+  plan_->hurried = hurried;
+}
+
+std::uint32_t FailurePlan::turns_at(const std::string& call) const {
+  std::uint32_t turns = 0;
+  for (const seam::Place& place : plan_->places) {
+    if (call == place.call.data()) turns += place.turns - (place.id == plan_->place ? 1U : 0U);
+  }
+  return turns;
+}
+
+std::vector<Failure> FailurePlan::failures(std::size_t* places) const {
+  if (plan_->full) throw std::length_error("the seam has no room for so many places");
+  std::vector<Failure> all;
+  for (const seam::Place& place : plan_->places) {
+    if (place.id == 0) continue;
+    ++*places;
+    std::ostringstream way;
+    for (const std::uint32_t frame : place.way) {
+      if (frame != 0) way << std::hex << " 0x" << frame;
+    }
+    for (const std::uint32_t turn : std::set<std::uint32_t>{1, place.turns / 2 + 1}) {
+      for (const seam::Kind kind : {seam::kError, seam::kShort, seam::kKill}) {
+        if ((place.kinds & kind) != 0 && turn <= place.turns)
+          all.push_back({kind, place.id, turn, place.call.data(), way.str()});
+      }
+    }
+  }
+  std::sort(all.begin(), all.end(), [](const Failure& a, const Failure& b) { return a.name() < b.name(); });
+  return all;
+}
+
+}  // namespace sluice::host_test

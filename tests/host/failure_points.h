@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: MIT
+// What may fail in a run of a host under the seam (tests/fault/seam), and which of it does.
+//
+// By default a share of the failures, drawn by seed: SLUICE_FAULT_SHARE (how many of each test, or "all"),
+// SLUICE_FAULT_SEED. SLUICE_FAULT_POINT, as a test that fails tells it, is one and the same failure again.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "fault/seam/plan.h"
+#include "support/rng.h"
+#include "support/seeds.h"
+
+namespace sluice::host_test {
+
+// A call of the plugin that fails.
+struct Failure {
+  seam::Kind kind = seam::kPass;
+  std::uint64_t place = 0;
+  std::uint32_t turn = 0;
+  std::string call;
+  std::string way;  // to the call, for addr2line
+
+  std::string name() const;
+};
+
+// What becomes of a job that a GPU was given.
+struct LostJob {
+  std::uint32_t gpu = 0;
+  std::uint64_t number = 0;  // of its fence, from 1
+  bool hangs = false;        // or fails
+
+  std::string name() const;
+};
+
+// The plan that the test and the hosts share.
+class FailurePlan {
+ public:
+  // In `file`, which is made. Throws std::system_error.
+  explicit FailurePlan(const std::filesystem::path& file);
+  ~FailurePlan();
+  FailurePlan(const FailurePlan&) = delete;
+  FailurePlan& operator=(const FailurePlan&) = delete;
+
+  // For the next run: what fails in it, and that nobody waits long for a fence.
+  void arm(const Failure& failure, bool hurried = false);
+  void disarm() { arm({}); }
+
+  // Of the last run: whether what was armed has happened, and of which kind it was.
+  bool fired() const { return plan_->fired; }
+  seam::Kind kind() const { return plan_->kind; }
+  // How often it has come to `call`, but for the time at which it failed.
+  std::uint32_t turns_at(const std::string& call) const;
+  // What it could have failed of: each kind at each place, in a loop at the first and at the middle turn.
+  // `places`: how many they are.
+  std::vector<Failure> failures(std::size_t* places) const;
+
+ private:
+  seam::Plan* plan_;
+};
+
+// Those of `all` that are to happen in this run of the test; `share` of them by default.
+template <class Any>
+std::vector<Any> share_of(std::vector<Any> all, std::uint64_t share) {
+  if (const char* one = std::getenv("SLUICE_FAULT_POINT"); one != nullptr) {
+    std::erase_if(all, [one](const Any& failure) { return failure.name() != one; });
+    return all;
+  }
+  if (const char* wanted = std::getenv("SLUICE_FAULT_SHARE"); wanted != nullptr) {
+    if (std::strcmp(wanted, "all") == 0) return all;
+    share = std::strtoull(wanted, nullptr, 10);
+  }
+  test::Rng rng(test::number_from("SLUICE_FAULT_SEED", 1));
+  std::vector<Any> drawn;
+  while (drawn.size() < share && !all.empty()) {
+    std::swap(all.back(), all[rng.between(0, all.size() - 1)]);
+    drawn.push_back(std::move(all.back()));
+    all.pop_back();
+  }
+  return drawn;
+}
+
+}  // namespace sluice::host_test
