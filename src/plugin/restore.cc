@@ -3,14 +3,10 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/eventfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
-#include <cinttypes>
-#include <cstdio>
 #include <new>
 
 #include "drm/device.h"
@@ -19,7 +15,6 @@
 #include "images/files.h"
 #include "kfd/bo_import.h"
 #include "kfd/private_data.h"
-#include "kfd/processes.h"
 #include "kfd/uapi.h"
 #include "plugin/image_store.h"
 #include "plugin/machine.h"
@@ -28,28 +23,6 @@
 namespace sluice::plugin {
 
 namespace {
-
-constexpr std::string_view kRenderPrefix = "/dev/dri/renderD";
-constexpr std::uint64_t kNoOffset =
-    ~std::uint64_t{0xFFFF};  // a multiple of any page that no file can be mapped at
-
-// CRIU's paths sometimes have doubled slashes.
-std::string without_doubled_slashes(const char* path) {
-  std::string clean;
-  for (; *path != '\0'; ++path) {
-    if (*path != '/' || clean.empty() || clean.back() != '/') clean += *path;
-  }
-  return clean;
-}
-
-std::optional<std::uint32_t> render_minor_of(std::string_view path) {
-  if (!path.starts_with(kRenderPrefix)) return std::nullopt;
-  path.remove_prefix(kRenderPrefix.size());
-  std::uint32_t minor = 0;
-  const auto [end, error] = std::from_chars(path.data(), path.data() + path.size(), minor);
-  if (error != std::errc() || end != path.data() + path.size()) return std::nullopt;
-  return minor;
-}
 
 // The KFD wants its capability for RESTORE in the initial user namespace, where no task is that CRIU restores
 // into one of its own. The inode of the initial one is fixed (PROC_USER_INIT_INO, include/linux/proc_ns.h).
@@ -60,12 +33,6 @@ Result<void> check_user_namespace() {
   return Error{EPERM,
                "this task is restored into a user namespace, and the kernel creates KFD state only for the "
                "initial one; nothing was created"};
-}
-
-bool gpu_has_contents(const kfd::KfdImage& image, std::uint32_t gpu_id) {
-  return std::any_of(image.bos.begin(), image.bos.end(), [gpu_id](const kfd::BoEntry& bo) {
-    return bo.gpu_id == gpu_id && kfd::has_contents(bo.alloc_flags) && !bo.imports;
-  });
 }
 
 // What a task that never saw the GPU will know it by: its own id, unless another GPU has that for the task.
@@ -97,14 +64,14 @@ Result<std::unique_ptr<Restorer>> Restorer::make() {
   LogLines lines;
   restorer->config_ = parse_config(environment_and_file(kConfigFile, lines), lines);
   log_lines(lines);
-  SLUICE_TRY(restorer->survey_images());
+  SLUICE_TRY_ASSIGN(restorer->survey_, RestoreSurvey::read());
   SLUICE_TRY_ASSIGN(restorer->lifeline_, Lifeline::make());
-  if (!restorer->shared_numbers_.empty()) {
-    SLUICE_TRY_ASSIGN(restorer->shared_, SharedTable::make(*restorer->shared_numbers_.rbegin()));
+  if (const auto& shared = restorer->survey_.shared_numbers(); !shared.empty()) {
+    SLUICE_TRY_ASSIGN(restorer->shared_, SharedTable::make(*shared.rbegin()));
   }
   restorer->ask_record_bytes();
   if (restorer->config_.parallel && host_has_post_forking()) {
-    auto server = ContentServer::make(restorer->config_, restorer->all_lanes());
+    auto server = ContentServer::make(restorer->config_, restorer->survey_.all_lanes());
     if (server) {
       restorer->server_ = std::move(*server);
     } else {
@@ -114,88 +81,11 @@ Result<std::unique_ptr<Restorer>> Restorer::make() {
   return restorer;
 }
 
-// What has to be known of all images before there is a task. What is wrong with one, the task that needs it
-// will say; but images of two dumps are nobody's.
-Result<void> Restorer::survey_images() {
-  const auto names = kfd_images();
-  if (!names) return {};
-  for (const std::string& name : *names) {
-    const auto payload = load_image(name);
-    const auto image = payload ? unpack_kfd_image(*payload, name) : Result<kfd::KfdImage>(payload.error());
-    if (!image) continue;
-    SLUICE_TRY(same_dump_.add(name, image->dump_id));
-    has_record_bytes_ = has_record_bytes_ || record_bytes_of(*image) != 0;
-    if (const auto id = id_of_image(name); id && !image->alias_of) kfd_pids_.emplace(*id, image->pid);
-    for (const kfd::BoEntry& bo : image->bos) {
-      if (bo.shared != 0 && !bo.imports) shared_numbers_.insert(bo.shared);
-    }
-    for (const kfd::Node& gpu : image->topology.nodes) {
-      if (!gpu.is_gpu() || !gpu_has_contents(*image, gpu.gpu_id)) continue;
-      ++lanes_by_minor_[gpu.drm_render_minor];
-      mapped_files_[{image->pid, gpu.drm_render_minor}].acquired = true;
-    }
-  }
-  const auto render_names = render_images();
-  if (!render_names) return {};
-  for (const std::string& name : *render_names) {
-    const auto payload = load_image(name);
-    const auto image = payload ? unpack_render_image(*payload, name) : Result<RenderImage>(payload.error());
-    if (!image) continue;
-    SLUICE_TRY(same_dump_.add(name, image->dump_id));
-    if (const auto id = id_of_image(name); id && image->pid) render_pids_.emplace(*id, *image->pid);
-    for (const RenderBo& bo : image->bos) {
-      if (bo.shared != 0 && !bo.imports) shared_numbers_.insert(bo.shared);
-    }
-    if (image->has_contents()) ++lanes_by_minor_[image->minor];
-    if (!image->pid || !image->has_mappable_bos()) continue;
-    MappedFiles& files = mapped_files_[{*image->pid, image->minor}];
-    if (image->kfd_acquired.value_or(false)) {
-      files.acquired = true;
-    } else {
-      ++files.others;
-    }
-  }
-  const auto dmabuf_names = dmabuf_images();
-  if (!dmabuf_names) return {};
-  for (const std::string& name : *dmabuf_names) {
-    const auto payload = load_image(name);
-    const auto image = payload ? unpack_dmabuf_image(*payload, name) : Result<DmaBufImage>(payload.error());
-    if (image) SLUICE_TRY(same_dump_.add(name, image->dump_id));
-  }
-  return {};
-}
-
-bool Restorer::maps_several_files(std::uint32_t pid, std::uint32_t source_minor) const {
-  const auto files = mapped_files_.find({pid, source_minor});
-  return files != mapped_files_.end() && files->second.others + (files->second.acquired ? 1 : 0) > 1;
-}
-
-// Makes the file when the first BO comes. The handles that it gets keep BOs for as long as anything is mapped
-// through it: memory that the process frees meanwhile goes only then.
-Result<void> Restorer::allow_in_common_file(std::uint32_t minor, int dmabuf) {
-  UniqueFd& file = common_files_[minor];
-  if (!file) {
-    SLUICE_TRY_ASSIGN(file, open_high(minor));
-  }
-  SLUICE_TRY(drm::allow_map(file.get(), dmabuf));
-  return {};
-}
-
-// A render node, at a number above all of the task's own.
-Result<UniqueFd> Restorer::open_high(std::uint32_t minor) const {
-  const std::string path = drm::Device::render_node(minor);
-  const UniqueFd low(open(path.c_str(), O_RDWR | O_CLOEXEC));
-  if (!low) return make_error(errno, "open " + path + "; the container must have this device");
-  UniqueFd high(fcntl(low.get(), F_DUPFD_CLOEXEC, std::max(first_unused_fd_, 0)));
-  if (!high) return make_error(errno, "move " + path + " above the task's own fds");
-  return high;
-}
-
 // Asks a kernel whose version does not tell it for the size of its BO records. In init(), where no task has
 // been forked: this process' KFD process cannot RESTORE afterwards, and has no need to. Only where there is
 // something to compare; without an answer the restore goes on unchecked.
 void Restorer::ask_record_bytes() {
-  if (!has_record_bytes_) return;
+  if (!survey_.has_record_bytes()) return;
   const auto own = kfd::KfdDevice::open();
   if (!own || known_record_bytes(own->version().minor) != 0) return;
   const auto answer = [&]() -> Result<std::uint32_t> {
@@ -216,12 +106,6 @@ void Restorer::ask_record_bytes() {
   }
 }
 
-std::size_t Restorer::all_lanes() const {
-  std::size_t lanes = 0;
-  for (const auto& [minor, of_gpu] : lanes_by_minor_) lanes += of_gpu;
-  return std::max<std::size_t>(lanes, 1);
-}
-
 void Restorer::start_server() {
   if (!server_) return;
   if (const auto started = server_->start(image_dir_fd()); !started)
@@ -233,16 +117,16 @@ void Restorer::start_server() {
 // ever.
 Result<void> Restorer::make_all(std::uint32_t pid) {
   if (std::exchange(all_made_, true)) return {};
-  meet(pid);
-  SLUICE_TRY(read_map_runs());
-  for (const auto& [id, its_pid] : kfd_pids_) {
+  maps_.meet(pid);
+  SLUICE_TRY(maps_.read_runs());
+  for (const auto& [id, its_pid] : survey_.kfd_pids()) {
     if (its_pid != pid) continue;
     SLUICE_TRY_ASSIGN(const auto payload, load_image(kfd_image_name(id)));
     SLUICE_TRY_ASSIGN(const kfd::KfdImage image, unpack_kfd_image(payload, kfd_image_name(id)));
     SLUICE_TRY_ASSIGN(const int fd, restore_kfd(image, id));
     made_[id].reset(fd);
   }
-  for (const auto& [id, its_pid] : render_pids_) {
+  for (const auto& [id, its_pid] : survey_.render_pids()) {
     if (its_pid != pid) continue;
     SLUICE_TRY_ASSIGN(const auto payload, load_image(render_image_name(id)));
     SLUICE_TRY_ASSIGN(const RenderImage image, unpack_render_image(payload, render_image_name(id)));
@@ -289,8 +173,9 @@ Result<void> Restorer::import_kfd_bos(const KfdImporting& process) {
       SLUICE_TRY_ASSIGN(const UniqueFd dmabuf, take_shared(bo.shared));
       SLUICE_TRY(
           kfd.import({bo.addr, bo.bytes, bo.gpu_id, record.handle, record.mapped_gpu_ids}, dmabuf.get()));
-      SLUICE_TRY_ASSIGN(const kfd::Node* gpu, local_gpu(bo.gpu_id));
-      SLUICE_TRY_ASSIGN(const std::uint64_t offset, mmap_offset_of(gpu->drm_render_minor, dmabuf.get()));
+      SLUICE_TRY_ASSIGN(const kfd::Node* gpu, gpus_.local_gpu(bo.gpu_id));
+      SLUICE_TRY_ASSIGN(const std::uint64_t offset,
+                        maps_.mmap_offset_of(gpu->drm_render_minor, dmabuf.get()));
       return note_kfd_bo(image, bo, offset, dmabuf.get());
     }();
     if (!imported) return explain(kfd_image_name(process.id), imported.error());
@@ -299,15 +184,8 @@ Result<void> Restorer::import_kfd_bos(const KfdImporting& process) {
 }
 
 Result<UniqueFd> Restorer::take_shared(std::uint32_t number) {
-  if (!shared_numbers_.contains(number)) return make_error(EBADMSG, "no image has the memory");
+  if (!survey_.shared_numbers().contains(number)) return make_error(EBADMSG, "no image has the memory");
   return shared_->take(number, *lifeline_);
-}
-
-// Through a render file of our own, which forgets the BO again.
-Result<std::uint64_t> Restorer::mmap_offset_of(std::uint32_t minor, int dmabuf) const {
-  SLUICE_TRY_ASSIGN(const UniqueFd file, open_high(minor));
-  SLUICE_TRY_ASSIGN(const std::uint32_t handle, drm::allow_map(file.get(), dmabuf));
-  return drm::mmap_offset_of(file.get(), handle);
 }
 
 // A descriptor for a dma-buf that the process had open.
@@ -323,18 +201,10 @@ Result<void> Restorer::publish(std::uint32_t number, int dmabuf) {
   return shared_->publish(number, dmabuf);
 }
 
-// To a number above all of the task's own, where it may stay while CRIU restores other files.
-Result<UniqueFd> Restorer::make_high(UniqueFd file) const {
-  if (first_unused_fd_ < 0 || file.get() >= first_unused_fd_) return file;
-  UniqueFd high(fcntl(file.get(), F_DUPFD_CLOEXEC, first_unused_fd_));
-  if (!high) return make_error(errno, "move a device file above the task's own fds");
-  return high;
-}
-
 Result<Answer> Restorer::restore_file(int id) {
   if (!needed_) return Answer();
   if (shared_) {
-    for (const auto* pids : {&kfd_pids_, &render_pids_}) {
+    for (const auto* pids : {&survey_.kfd_pids(), &survey_.render_pids()}) {
       if (const auto pid = pids->find(id); pid != pids->end()) SLUICE_TRY(make_all(pid->second));
     }
     if (const auto made = made_.find(id); made != made_.end() && made->second)
@@ -368,7 +238,7 @@ Result<Answer> Restorer::restore_file(int id) {
     SLUICE_TRY(import_bos());
   } else {
     SLUICE_TRY_ASSIGN(const DmaBufImage image, unpack_dmabuf_image(*payload, name));
-    SLUICE_TRY(same_dump_.add(name, image.dump_id));
+    SLUICE_TRY(survey_.add(name, image.dump_id));
     SLUICE_TRY_ASSIGN(fd, restore_dmabuf(image));
   }
   return Answer(fd);
@@ -386,12 +256,12 @@ Result<int> Restorer::restore_kfd(const kfd::KfdImage& image, int id) {
     }
     return std::move(own).take_fd().release();
   }
-  meet(image.pid);
-  SLUICE_TRY(read_map_runs());
+  maps_.meet(image.pid);
+  SLUICE_TRY(maps_.read_runs());
   SLUICE_TRY(check_user_namespace());
   const std::uint32_t known = known_record_bytes(own.version().minor);
   SLUICE_TRY(check_private_data(image, known != 0 ? known : asked_record_bytes_));
-  SLUICE_TRY(match_gpus(image));
+  SLUICE_TRY(gpus_.match(image, config_.match_rules));
   SLUICE_TRY_ASSIGN(const std::vector<kfd::RestoreDevice> devices, restore_devices(image));
   SLUICE_TRY_ASSIGN(std::vector<kfd::RestoredBo> restored, make_bos(own, image, devices));
   for (std::size_t i = 0; i < restored.size(); ++i) {
@@ -403,40 +273,30 @@ Result<int> Restorer::restore_kfd(const kfd::KfdImage& image, int id) {
   SLUICE_TRY_ASSIGN(ContentRequest request, request_of(image, id, std::move(restored)));
   SLUICE_TRY(fill_contents(std::move(request)));
   if (image.shm.bytes != 0) SLUICE_TRY(kfd::restore_hsakmt_shm(image.shm));
-  SLUICE_TRY_ASSIGN(UniqueFd file, make_high(std::move(own).take_fd()));
+  SLUICE_TRY_ASSIGN(UniqueFd file, maps_.make_high(std::move(own).take_fd()));
   if (any_imports(image)) kfd_importing_.push_back({id, file.get(), image});
   restored_ids_.push_back(id);
   restored_any_ = true;
-  for (AcquiredFile& acquired : acquired_) {
-    if (acquired.handed_out) acquired.file.reset();
-  }
+  maps_.kfd_has_files();
   return file.release();
 }
 
-// The task's pid, in its own namespace.
-void Restorer::meet(std::uint32_t pid) {
-  pid_ = pid;
-  if (first_unused_fd_ < 0) first_unused_fd_ = first_unused_fd(static_cast<int>(pid));
-}
-
 Result<int> Restorer::restore_render(const RenderImage& image, int id) {
-  if (image.pid) meet(*image.pid);
-  if (!match_) SLUICE_TRY(match_gpus_by_any_image());
-  SLUICE_TRY(read_map_runs());
-  // The image of a file that no KFD process holds has the GPU's own id, not the one that processes know.
-  const kfd::Node* source = match_ ? source_.find_render_minor(image.minor) : nullptr;
-  SLUICE_TRY_ASSIGN(const kfd::Node* gpu,
-                    match_ ? local_gpu(source != nullptr ? source->gpu_id : image.gpu_id) : same_gpu(image));
+  if (image.pid) maps_.meet(*image.pid);
+  SLUICE_TRY(gpus_.match_by_any_image(config_.match_rules));
+  if (gpus_.matched() && !maps_.met()) maps_.meet(static_cast<std::uint32_t>(getpid()));
+  SLUICE_TRY(maps_.read_runs());
+  SLUICE_TRY_ASSIGN(const kfd::Node* gpu, gpus_.gpu_of(image));
   const std::uint32_t minor = gpu->drm_render_minor;
-  const bool acquired = match_ && image.kfd_acquired.value_or(true);
+  const bool acquired = gpus_.matched() && image.kfd_acquired.value_or(true);
   UniqueFd file;
   if (acquired) {
-    SLUICE_TRY_ASSIGN(file, hand_out(minor));
+    SLUICE_TRY_ASSIGN(file, maps_.hand_out(minor));
   } else {
     file.reset(open(drm::Device::render_node(minor).c_str(), O_RDWR | O_CLOEXEC));
     if (!file) return make_error(errno, "open " + drm::Device::render_node(minor));
   }
-  SLUICE_TRY_ASSIGN(file, make_high(std::move(file)));
+  SLUICE_TRY_ASSIGN(file, maps_.make_high(std::move(file)));
   Importing importing{id, file.get(), image, gpu, acquired, std::make_unique<drm::GemRestore>(file.get())};
   SLUICE_TRY(restore_bos(importing));
   restored_any_ = true;
@@ -463,9 +323,9 @@ Result<void> Restorer::restore_bos(Importing& file) {
   const RenderImage& image = file.image;
   if (image.bos.empty()) return {};
   const bool mapped = std::any_of(image.bos.begin(), image.bos.end(), [&](const RenderBo& bo) {
-    return map_runs_.maps(bo.mmap_offset, bo.gem.bytes);
+    return maps_.maps(bo.mmap_offset, bo.gem.bytes);
   });
-  if (mapped && image.pid && maps_several_files(*image.pid, image.minor) && !host_takes_vma_fd()) {
+  if (mapped && image.pid && survey_.maps_several_files(*image.pid, image.minor) && !host_takes_vma_fd()) {
     return Error{EINVAL, "a process maps renderD" + std::to_string(image.minor) +
                              " through several files, which this version of CRIU cannot bring back; 4.0 and "
                              "newer can"};
@@ -503,11 +363,10 @@ Result<void> Restorer::note_mapped(const Importing& file, const RenderBo& bo, in
   if (bo.mmap_offset == 0) return {};
   const RenderImage& image = file.image;
   SLUICE_TRY_ASSIGN(const std::uint64_t offset, drm::mmap_offset_of(file.file, bo.gem.handle));
-  if (image.pid && maps_several_files(*image.pid, image.minor) &&
-      map_runs_.maps(bo.mmap_offset, bo.gem.bytes))
-    SLUICE_TRY(allow_in_common_file(file.gpu->drm_render_minor, dmabuf));
-  offsets_.push_back(
-      {false, image.minor, file.gpu->drm_render_minor, bo.mmap_offset, bo.gem.bytes, offset, file.id});
+  if (image.pid && survey_.maps_several_files(*image.pid, image.minor) &&
+      maps_.maps(bo.mmap_offset, bo.gem.bytes))
+    SLUICE_TRY(maps_.allow_in_common_file(file.gpu->drm_render_minor, dmabuf));
+  maps_.add({false, image.minor, file.gpu->drm_render_minor, bo.mmap_offset, bo.gem.bytes, offset, file.id});
   return {};
 }
 
@@ -517,154 +376,26 @@ GpuContents Restorer::contents_on(const kfd::Node& gpu, std::uint32_t user_gpu_i
   contents.gpu_id = user_gpu_id;
   contents.render_minor = gpu.drm_render_minor;
   contents.numa_node = numa_node_of_render_minor(gpu.drm_render_minor);
-  if (const auto lanes = lanes_by_minor_.find(source_minor); lanes != lanes_by_minor_.end())
-    contents.sharers = lanes->second;
+  contents.sharers = survey_.lanes_on(source_minor);
   return contents;
-}
-
-// Maps the image's GPUs to local ones, once per task. The local topology is the task's view: its device
-// cgroup hides GPUs from sysfs and from KFD alike.
-Result<void> Restorer::match_gpus(const kfd::KfdImage& image) {
-  if (match_) return {};
-  SLUICE_TRY_ASSIGN(local_, kfd::read_topology());
-  kfd::MatchOutcome outcome = kfd::match_gpus(image.topology, local_, config_.match_rules);
-  if (const auto* refusal = std::get_if<kfd::Refusal>(&outcome)) {
-    log_text(Level::Error, refusal->text());
-    return Error{ENODEV, "the image's GPUs cannot be matched to local ones (see the table above)"};
-  }
-  match_ = std::get<kfd::Match>(std::move(outcome));
-  source_ = image.topology;
-  return {};
-}
-
-// A render file may come before its KFD file. Every KFD image of a dump describes the same machine. No match
-// where there is none: then the tree has render files only.
-Result<void> Restorer::match_gpus_by_any_image() {
-  SLUICE_TRY_ASSIGN(const std::vector<std::string> names, kfd_images());
-  for (const std::string& name : names) {
-    SLUICE_TRY_ASSIGN(const std::vector<std::uint8_t> payload, load_image(name));
-    SLUICE_TRY_ASSIGN(const kfd::KfdImage image, unpack_kfd_image(payload, name));
-    if (image.alias_of) continue;
-    if (!pid_) meet(static_cast<std::uint32_t>(getpid()));
-    return match_gpus(image);
-  }
-  return {};
-}
-
-// The GPU of a render file when no KFD process tells what the machine was like: the one of the same gpu_id,
-// which is a hash over the GPU's place and size.
-Result<const kfd::Node*> Restorer::same_gpu(const RenderImage& image) {
-  SLUICE_TRY_ASSIGN(local_, kfd::read_topology());
-  const kfd::Node* node = local_.find_gpu(image.gpu_id);
-  if (node == nullptr) {
-    return Error{ENODEV, "renderD" + std::to_string(image.minor) + " of the image belongs to GPU " +
-                             std::to_string(image.gpu_id) +
-                             ", which is not here, and without a KFD process the image does not say what it "
-                             "was like, so no other can stand in for it"};
-  }
-  return node;
-}
-
-Result<const kfd::Node*> Restorer::local_gpu(std::uint32_t user_gpu_id) const {
-  const auto ids =
-      std::find_if(match_->gpus.begin(), match_->gpus.end(),
-                   [&](const kfd::DeviceIds& candidate) { return candidate.user_gpu_id == user_gpu_id; });
-  const kfd::Node* node = ids != match_->gpus.end() ? local_.find_gpu(ids->actual_gpu_id) : nullptr;
-  if (node == nullptr)
-    return Error{ENODEV, "no local GPU stands for GPU " + std::to_string(user_gpu_id) + " of the image"};
-  return node;
-}
-
-Result<Restorer::AcquiredFile*> Restorer::acquire(std::uint32_t minor) {
-  for (AcquiredFile& acquired : acquired_) {
-    if (acquired.minor == minor) return &acquired;
-  }
-  SLUICE_TRY_ASSIGN(UniqueFd file, open_high(minor));
-  acquired_.push_back({minor, std::move(file), false});
-  return &acquired_.back();
-}
-
-// A descriptor of the acquired file for CRIU to take. Once KFD has the file, the task's descriptor will do
-// for us, too, and ours goes with it: nothing of ours is left in the task.
-Result<UniqueFd> Restorer::hand_out(std::uint32_t minor) {
-  SLUICE_TRY_ASSIGN(AcquiredFile * acquired, acquire(minor));
-  const bool kfd_has_it = !restored_ids_.empty();
-  if (acquired->file && kfd_has_it) {
-    acquired->handed_out = true;
-    return std::move(acquired->file);
-  }
-  int source = acquired->file.get();
-  if (source < 0) {
-    SLUICE_TRY_ASSIGN(source, mapping_file(minor));
-  }
-  UniqueFd copy(fcntl(source, F_DUPFD_CLOEXEC, 0));
-  if (!copy) return make_error(errno, "dup of " + drm::Device::render_node(minor));
-  acquired->handed_out = true;
-  return copy;
-}
-
-// A descriptor of this process, borrowed, for the acquired file: ours, or the task's own, which CRIU has
-// moved to a number we were not told: it is the one that may map the GPU's BOs.
-Result<int> Restorer::mapping_file(std::uint32_t minor) {
-  SLUICE_TRY_ASSIGN(const AcquiredFile* acquired, acquire(minor));
-  if (acquired->file) return acquired->file.get();
-  const auto bo = std::find_if(offsets_.begin(), offsets_.end(), [&](const OffsetRange& range) {
-    return !range.kfd && !range.render_id && range.minor == minor;
-  });
-  if (bo != offsets_.end()) return task_file_of(*bo);
-  SLUICE_TRY_ASSIGN(const std::vector<int> descriptors,
-                    kfd::device_descriptors(getpid(), kfd::render_node_device(minor)));
-  if (!descriptors.empty()) return descriptors.front();
-  return Error{EBADF, "no descriptor of the task is " + drm::Device::render_node(minor)};
-}
-
-// The task's own descriptor, borrowed, of a file that may map the BO.
-Result<int> Restorer::task_file_of(const OffsetRange& bo) const {
-  SLUICE_TRY_ASSIGN(const std::vector<int> descriptors,
-                    kfd::device_descriptors(getpid(), kfd::render_node_device(bo.minor)));
-  for (const int fd : descriptors) {
-    const auto access = drm::may_map(fd, bo.new_begin);
-    if (access && *access == drm::MapAccess::Allowed) return fd;
-  }
-  return Error{EBADF, "no descriptor of the task may map the BO at offset " + hex(bo.new_begin) + " of " +
-                          drm::Device::render_node(bo.minor)};
-}
-
-// For UPDATE_VMA_MAP, which comes once for each of perhaps thousands of maps, when CRIU has moved all of the
-// task's descriptors to their places: each file is looked for once.
-Result<int> Restorer::map_source(const OffsetRange& bo) {
-  if (const auto common = common_files_.find(bo.minor); common != common_files_.end())
-    return common->second.get();
-  int* known = nullptr;
-  if (bo.render_id) {
-    known = &render_fds_.emplace(*bo.render_id, -1).first->second;
-  } else {
-    SLUICE_TRY_ASSIGN(AcquiredFile * acquired, acquire(bo.minor));
-    if (acquired->file) return acquired->file.get();
-    known = &acquired->task_fd;
-  }
-  if (*known < 0) {
-    SLUICE_TRY_ASSIGN(*known, task_file_of(bo));
-  }
-  return *known;
 }
 
 Result<std::vector<kfd::RestoreDevice>> Restorer::restore_devices(const kfd::KfdImage& image) {
   std::vector<kfd::RestoreDevice> devices;
   for (const kfd::Node& source : image.topology.nodes) {
     if (!source.is_gpu()) continue;
-    SLUICE_TRY_ASSIGN(const kfd::Node* gpu, local_gpu(source.gpu_id));
-    SLUICE_TRY_ASSIGN(const AcquiredFile* acquired, acquire(gpu->drm_render_minor));
-    devices.push_back({source.gpu_id, gpu->gpu_id, acquired->file.get()});
+    SLUICE_TRY_ASSIGN(const kfd::Node* gpu, gpus_.local_gpu(source.gpu_id));
+    SLUICE_TRY_ASSIGN(const int acquired, maps_.acquire(gpu->drm_render_minor));
+    devices.push_back({source.gpu_id, gpu->gpu_id, acquired});
   }
   // The kernel wants to hear of every GPU that the task sees.
-  for (const kfd::Node& node : local_.nodes) {
+  for (const kfd::Node& node : gpus_.local().nodes) {
     const bool is_named = std::any_of(devices.begin(), devices.end(), [&](const kfd::RestoreDevice& device) {
       return device.actual_gpu_id == node.gpu_id;
     });
     if (!node.is_gpu() || is_named) continue;
-    SLUICE_TRY_ASSIGN(const AcquiredFile* acquired, acquire(node.drm_render_minor));
-    devices.push_back({free_gpu_id(devices, node.gpu_id), node.gpu_id, acquired->file.get()});
+    SLUICE_TRY_ASSIGN(const int acquired, maps_.acquire(node.drm_render_minor));
+    devices.push_back({free_gpu_id(devices, node.gpu_id), node.gpu_id, acquired});
   }
   return devices;
 }
@@ -703,14 +434,13 @@ Result<std::vector<kfd::RestoredBo>> Restorer::make_bos(const kfd::KfdDevice& ow
 Result<void> Restorer::note_kfd_bo(const kfd::KfdImage& image, const kfd::BoEntry& bo,
                                    std::uint64_t new_offset, int dmabuf) {
   const std::uint32_t source_minor = image.topology.find_gpu(bo.gpu_id)->drm_render_minor;
-  SLUICE_TRY_ASSIGN(const kfd::Node* gpu, local_gpu(bo.gpu_id));
+  SLUICE_TRY_ASSIGN(const kfd::Node* gpu, gpus_.local_gpu(bo.gpu_id));
   const bool in_kfd = (bo.alloc_flags & (kfd::kAllocDoorbell | kfd::kAllocMmioRemap)) != 0;
   if (!in_kfd && !kfd::has_contents(bo.alloc_flags)) return {};  // userptr: ordinary memory to the CPU
-  offsets_.push_back(
-      {in_kfd, source_minor, gpu->drm_render_minor, bo.offset, bo.bytes, new_offset, std::nullopt});
-  if (in_kfd || !maps_several_files(image.pid, source_minor) || !map_runs_.maps(bo.offset, bo.bytes))
+  maps_.add({in_kfd, source_minor, gpu->drm_render_minor, bo.offset, bo.bytes, new_offset, std::nullopt});
+  if (in_kfd || !survey_.maps_several_files(image.pid, source_minor) || !maps_.maps(bo.offset, bo.bytes))
     return {};
-  return allow_in_common_file(gpu->drm_render_minor, dmabuf);
+  return maps_.allow_in_common_file(gpu->drm_render_minor, dmabuf);
 }
 
 Result<ContentRequest> Restorer::request_of(const kfd::KfdImage& image, int id,
@@ -718,7 +448,7 @@ Result<ContentRequest> Restorer::request_of(const kfd::KfdImage& image, int id,
   ContentRequest request{id, image.dump_id.value_or(DumpId{}), {}};
   for (const kfd::Node& source : image.topology.nodes) {
     if (!source.is_gpu()) continue;
-    SLUICE_TRY_ASSIGN(const kfd::Node* gpu, local_gpu(source.gpu_id));
+    SLUICE_TRY_ASSIGN(const kfd::Node* gpu, gpus_.local_gpu(source.gpu_id));
     GpuContents contents = contents_on(*gpu, source.gpu_id, source.drm_render_minor);
     contents.bo_table_digest = bo_table_digest(image.bos, source.gpu_id);
     for (std::size_t i = 0; i < image.bos.size(); ++i) {
@@ -752,7 +482,7 @@ Result<void> Restorer::fill_contents(ContentRequest request) {
 Result<void> Restorer::fill_in_task(ContentRequest request) {
   const std::int64_t began_ns = monotonic_ns();
   SharedByJobs shared;
-  shared.lanes = all_lanes();
+  shared.lanes = survey_.all_lanes();
   SLUICE_TRY_ASSIGN(const std::unique_ptr<ContentsJob> job,
                     ContentsJob::restore(image_dir_fd(), request.id, std::move(request.gpus), config_,
                                          request.dump_id, shared));
@@ -767,72 +497,7 @@ Result<void> Restorer::fill_in_task(ContentRequest request) {
 Result<Answer> Restorer::update_map(const char* path, std::uint64_t address, std::uint64_t old_offset,
                                     std::uint64_t& new_offset, int& fd) {
   if (!needed_ || !restored_any_) return Answer();
-  Result<Answer> answer = find_map(path, address, old_offset, new_offset, fd);
-  if (map_runs_.is_last(address)) close_kept_files();
-  return answer;
-}
-
-Result<Answer> Restorer::find_map(const char* path, std::uint64_t address, std::uint64_t old_offset,
-                                  std::uint64_t& new_offset, int& fd) {
-  const std::string clean = without_doubled_slashes(path);
-  const bool in_kfd = clean == kfd::kDevicePath;
-  const std::optional<std::uint32_t> minor = render_minor_of(clean);
-  if (!in_kfd && !minor) return Answer();
-  // The signal page of events has the same offset on every machine.
-  if (in_kfd && kfd::decode_mmap_offset(old_offset).type == kfd::MmapType::Events) return Answer();
-
-  const auto range = std::find_if(offsets_.begin(), offsets_.end(), [&](const OffsetRange& candidate) {
-    return candidate.kfd == in_kfd && (in_kfd || candidate.source_minor == *minor) &&
-           old_offset >= candidate.old_begin && old_offset - candidate.old_begin < candidate.bytes;
-  });
-  if (range == offsets_.end()) {
-    if (map_runs_.is_first(address)) fd = eventfd(0, EFD_CLOEXEC);
-    new_offset = kNoOffset;
-    log_line(Level::Error, "UPDATE_VMA_MAP: the map of " + clean + " at " + hex(address) + ", offset " +
-                               hex(old_offset) + " belongs to no restored BO; the restore will fail");
-    return Answer(1);
-  }
-  new_offset = range->new_begin + (old_offset - range->old_begin);
-  // CRIU opens /dev/kfd itself: any file of the process may map these.
-  if (!in_kfd && map_runs_.is_first(address)) {
-    SLUICE_TRY_ASSIGN(const int file, map_source(*range));
-    SLUICE_TRY_ASSIGN(fd, give_away(file));
-  }
-  return Answer(1);
-}
-
-// A descriptor for the host. Older hosts dup what they get; newer ones take it, and would close the same
-// number twice.
-Result<int> Restorer::give_away(int file) const {
-  if (!host_takes_vma_fd()) return file;
-  const int copy = fcntl(file, F_DUPFD_CLOEXEC, std::max(first_unused_fd_, 0));
-  if (copy < 0) return make_error(errno, "dup of a render file to map through");
-  return copy;
-}
-
-// Once in a task. Where it has no such image, or one of a form that is not known, every map counts as the
-// first of a run, and none as the last: descriptors of ours stay in the task then. One that cannot be read
-// fails the restore, and does so here: the host ignores what UPDATE_VMA_MAP answers.
-Result<void> Restorer::read_map_runs() {
-  if (std::exchange(map_runs_read_, true)) return {};
-  auto runs = !pid_         ? Result<MapRuns>(Error{ENOENT, "no image of the task's memory"})
-              : streaming() ? map_runs_of_stream(*pid_)
-                            : MapRuns::read(image_dir_fd(), *pid_);
-  if (runs) {
-    map_runs_ = std::move(*runs);
-  } else if (runs.error().err == ENOENT || runs.error().err == EPROTONOSUPPORT) {
-    log_line(Level::Info, "descriptors of GPU maps stay in the task: " + runs.error().what);
-  } else {
-    return std::move(runs).error();
-  }
-  return {};
-}
-
-// Nobody asks for maps any more. What an older host has been given just now, it dups only after this.
-void Restorer::close_kept_files() {
-  if (!host_takes_vma_fd()) return;
-  common_files_.clear();
-  for (AcquiredFile& acquired : acquired_) acquired.file.reset();
+  return maps_.update(path, address, old_offset, new_offset, fd);
 }
 
 Result<Answer> Restorer::resume(int pid) {

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: MIT
+// What a restore has to know of all images before there is a task.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "images/metadata.h"
+#include "pipeline/result.h"
+
+namespace sluice::plugin {
+
+// Whether the image has contents of BOs of the GPU.
+bool gpu_has_contents(const kfd::KfdImage& image, std::uint32_t gpu_id);
+
+class RestoreSurvey {
+ public:
+  // Reads the images, as far as they can be read: what is wrong with one, the task that needs it will say.
+  // But images of two dumps are nobody's: EBADMSG.
+  static Result<RestoreSurvey> read();
+
+  // An image that read() could not list. EBADMSG: of another dump.
+  Result<void> add(const std::string& name, const std::optional<DumpId>& dump_id) {
+    return same_dump_.add(name, dump_id);
+  }
+
+  // Lanes of the whole restore on a GPU, by its render minor in the images, and on all; 1 at least.
+  unsigned lanes_on(std::uint32_t source_minor) const;
+  std::size_t all_lanes() const;
+
+  // Whether the process maps BOs of the GPU through several files, or may.
+  bool maps_several_files(std::uint32_t pid, std::uint32_t source_minor) const;
+
+  // Files by id, with the pid of the process that restores them, where it is known.
+  const std::map<int, std::uint32_t>& kfd_pids() const { return kfd_pids_; }
+  const std::map<int, std::uint32_t>& render_pids() const { return render_pids_; }
+  // Numbers of the memory that several files have and one of them makes.
+  const std::set<std::uint32_t>& shared_numbers() const { return shared_numbers_; }
+  // Whether a KFD image tells the size of its BO records.
+  bool has_record_bytes() const { return has_record_bytes_; }
+
+ private:
+  // The files of one process through which it maps BOs of one GPU. Among them the one that KFD acquired for
+  // it is `acquired`.
+  struct MappedFiles {
+    bool acquired = false;
+    unsigned others = 0;
+  };
+
+  Result<void> read_kfd_images();
+  Result<void> read_render_images();
+  Result<void> read_dmabuf_images();
+
+  SameDump same_dump_;
+  bool has_record_bytes_ = false;
+  std::map<std::uint32_t, unsigned> lanes_by_minor_;
+  std::map<std::pair<std::uint32_t, std::uint32_t>, MappedFiles> mapped_files_;  // by pid and render minor
+  std::map<int, std::uint32_t> kfd_pids_;
+  std::map<int, std::uint32_t> render_pids_;
+  std::set<std::uint32_t> shared_numbers_;
+};
+
+}  // namespace sluice::plugin
