@@ -57,7 +57,7 @@ class Engine {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static Engine engine;
   std::vector<std::uint32_t> dwords(size / sizeof(std::uint32_t));
-  std::memcpy(dwords.data(), data, dwords.size() * sizeof(std::uint32_t));
+  if (!dwords.empty()) std::memcpy(dwords.data(), data, dwords.size() * sizeof(std::uint32_t));
   for (const bool tolerant : {false, true}) engine.run(dwords, tolerant);
   return 0;
 }

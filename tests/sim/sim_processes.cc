@@ -315,7 +315,7 @@ long receive_into(SimProcesses& processes, int fd, msghdr* message) {
   if (received.result < 0) return answer(received.result);
   const iovec& part = *message->msg_iov;
   const std::size_t bytes = std::min(part.iov_len, received.bytes.size());
-  std::memcpy(part.iov_base, received.bytes.data(), bytes);
+  std::copy_n(received.bytes.data(), bytes, static_cast<std::byte*>(part.iov_base));
   message->msg_flags = (bytes < received.bytes.size() ? MSG_TRUNC : 0) | (received.lost_fds ? MSG_CTRUNC : 0);
   const std::size_t fd_bytes = received.fds.size() * sizeof(int);
   if (received.fds.empty()) {
