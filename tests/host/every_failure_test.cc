@@ -160,15 +160,17 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
     }
     return status;
   }
-  int restore_files(const fs::path& place) {
-    return scene_.start_host(version(), "restore", {"--images", place.string()}).wait();
-  }
+  int restore_files(const fs::path& place) { return run_restore({"--images", place.string()}); }
   int restore_streamed(const fs::path& place) {
     Streamer streamer(scene_.images(), "serve", "exec $STREAMER " + (place / kCaptured).string());
     if (!streamer.ready()) return kFailed;
-    const int status = scene_.start_host(version(), "restore", {"--stream"}).wait();
+    const int status = run_restore({"--stream"});
     streamer.kill();
     return status;
+  }
+  int run_restore(const Strings& arguments) {
+    restorer_ = scene_.start_host(version(), "restore", arguments);
+    return restorer_.wait();
   }
 
   // The tasks are there, as they were at the earlier dump.
@@ -271,22 +273,27 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
     }
     const bool killed = status == kKilled && plan_.kind() == seam::kKill;
     EXPECT_TRUE(status == kFailed || killed) << status;
-    tasks_.say("check");  // one that runs answers
-    while (!tasks_.one_has_spoken() && gpu_files() > 0) (void)::sched_yield();
+    const std::size_t running = tasks_that_run();
     if (killed && before_hold()) {
-      let_go_ += tasks_.one_has_spoken() ? 1U : 0U;
-    } else if (tasks_.one_has_spoken()) {
+      let_go_ += running > 0 ? 1U : 0U;
+    } else if (running > 0) {
       EXPECT_TRUE(killed) << "a task runs on";
-      EXPECT_TRUE(tasks_.meet_restored());
-      for (FifoSubject& task : tasks_) EXPECT_TRUE(task.hear().starts_with("ok check"));
-      EXPECT_TRUE(tasks_.all_answer({"work"}));
+      // But for the time between two of the calls that let them go.
+      EXPECT_TRUE(running == tasks_.size() || plan_.call() == "ptrace") << running << " run";
+      for (FifoSubject& task : tasks_) EXPECT_TRUE(!task.has_spoken() || task.hear().starts_with("ok check"));
     }
     end_tasks();
   }
-  // The kernel closes the files of what is dead in its own time.
-  std::uint64_t gpu_files() {
-    const vamdgpu::Counts counts = scene_.control().counts();
-    return counts.kfd_files + counts.render_files + counts.processes;
+  // After a restore that failed, when the others are dead. They have answered "check" then, and nobody has
+  // heard it.
+  std::size_t tasks_that_run() {
+    tasks_.say("check");
+    while (!restorer_.output_has_ended()) {
+      const std::size_t running = scene_.control().processes().size();
+      if (running > 0 && tasks_.spoken() == running) return running;
+      (void)::sched_yield();
+    }
+    return 0;
   }
 
   // The one time at which a host that dies lets tasks run that are not whole: they stand still, and the
@@ -378,6 +385,7 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
   fs::path place_;  // where a run writes to, or reads from
   FailurePlan plan_;
   TaskTree tasks_{scene_};
+  Program restorer_;
   std::string log_;
   std::map<std::string, std::size_t> harmless_;  // by call: it failed, and the host went on
   std::size_t fences_ = 0, hangs_ = 0, places_ = 0, errors_ = 0, shorts_ = 0, kills_ = 0, let_go_ = 0,

@@ -36,6 +36,12 @@ void FailurePlan::arm(const Failure& failure, bool hurried) {
   plan_->hurried = hurried;
 }
 
+std::string FailurePlan::call() const {
+  const auto place = std::find_if(plan_->places.begin(), plan_->places.end(),
+                                  [this](const seam::Place& each) { return each.id == plan_->place; });
+  return place != plan_->places.end() ? place->call.data() : "";
+}
+
 std::uint32_t FailurePlan::turns_at(const std::string& call) const {
   std::uint32_t turns = 0;
   for (const seam::Place& place : plan_->places) {

@@ -56,6 +56,8 @@ class FailurePlan {
   // Of the last run: whether what was armed has happened, and of which kind it was.
   bool fired() const { return plan_->fired; }
   seam::Kind kind() const { return plan_->kind; }
+  // The call that was to fail; "" where the run did not come to it.
+  std::string call() const;
   // How often it has come to `call`, but for the time at which it failed.
   std::uint32_t turns_at(const std::string& call) const;
   // What it could have failed of: each kind at each place, in a loop at the first and at the middle turn.

@@ -118,6 +118,11 @@ std::string Program::ask(const std::string& line) {
   return hear();
 }
 
+bool Program::output_has_ended() const {
+  pollfd output{output_.get(), 0, 0};
+  return ::poll(&output, 1, 0) > 0 && (output.revents & POLLHUP) != 0;
+}
+
 std::string Program::hear_control() {
   return read_line(control_.get());
 }

@@ -40,6 +40,8 @@ class Program {
   // say() and hear().
   std::string ask(const std::string& line);
   void close_input() { input_.reset(); }
+  // Whether nobody can write to its output any more: it has ended, and so has whoever inherited that.
+  bool output_has_ended() const;
 
   // On the control socket: next line ("" at end of file), and one byte that lets it go on.
   std::string hear_control();

@@ -58,8 +58,9 @@ bool TaskTree::all_answer(const Strings& commands) {
   });
 }
 
-bool TaskTree::one_has_spoken() {
-  return std::any_of(tasks_.begin(), tasks_.end(), [](FifoSubject& task) { return task.has_spoken(); });
+std::size_t TaskTree::spoken() {
+  return static_cast<std::size_t>(
+      std::count_if(tasks_.begin(), tasks_.end(), [](FifoSubject& task) { return task.has_spoken(); }));
 }
 
 bool TaskTree::all_quit() {

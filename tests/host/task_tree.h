@@ -34,8 +34,9 @@ class TaskTree {
   [[nodiscard]] bool all_answer(const Strings& commands);
   // They check themselves, work on, check again.
   [[nodiscard]] bool all_whole() { return all_answer({"check", "work", "check"}); }
-  // Whether one of them has said something that nobody has heard.
-  bool one_has_spoken();
+  // How many have said something that nobody has heard, and whether any has.
+  std::size_t spoken();
+  bool one_has_spoken() { return spoken() > 0; }
   // All end when they are told to, and say no more than that.
   [[nodiscard]] bool all_quit();
 
