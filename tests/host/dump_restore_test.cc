@@ -101,7 +101,7 @@ TEST_P(DumpRestoreTest, ADumpAfterAKilledOneLeavesTheQueuesRunning) {
   ASSERT_NO_FATAL_FAILURE(start());
   Program killed = scene_.start_host(version(), "dump", {"--hold", "cpu_pages"});
   ASSERT_EQ(killed.hear_control(), "cpu_pages") << scene_.log();
-  killed.kill();
+  scene_.control().between_calls([&] { killed.kill(); });
   ASSERT_EQ(scene_.dump(version(), {"--leave-running"}), 0) << scene_.log();
   EXPECT_NE(scene_.log().find("an older dump was killed"), std::string::npos);
   expect_running();

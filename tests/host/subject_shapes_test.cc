@@ -213,7 +213,7 @@ TEST_P(RestoredShapeTest, QueuesStandAfterADumpThatWasKilled) {
   EXPECT_TRUE(heard("queue-progress").starts_with("ok queue-progress runs")) << last_;
   Program host = scene_.start_host(version(), "dump", {"--hold", "cpu_pages"});
   ASSERT_EQ(host.hear_control(), "cpu_pages") << scene_.log();
-  host.kill();
+  scene_.control().between_calls([&] { host.kill(); });
   EXPECT_TRUE(heard("queue-progress").starts_with("ok queue-progress stands")) << last_;
   EXPECT_EQ(heard("quit"), "ok quit");
 }

@@ -150,7 +150,7 @@ TEST_P(TreeTest, ADumpThatIsKilledWhileContentsFlowIsFollowedByAGoodOne) {
   set_rate(kSlowBytesPerSecond);
   Program host = scene_.start_host(version(), "dump", tasks_.with_pids({"--hold", "checkpoint"}));
   ASSERT_EQ(host.hear_control(), "checkpoint");
-  host.kill();
+  scene_.control().between_calls([&] { host.kill(); });
   set_rate(0);
   for (const std::string& name : images("amdgpu-")) EXPECT_TRUE(name.ends_with(".tmp")) << name;
   ASSERT_NO_FATAL_FAILURE(dump_tree());
