@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT
 // What a task may send to the content server. The input is a row of messages: the length in two bytes, the
-// number of descriptors in one, the bytes.
+// number of descriptors in one, the bytes. The descriptors stand for BOs; none is an end of the channel: a
+// server that was given the task's would wait for itself, for as long as it has patience (content_channel.h),
+// which is no finding but takes a minute.
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -17,7 +20,7 @@ using namespace sluice;
 
 namespace {
 
-void send(int socket, std::span<const std::uint8_t> bytes, std::size_t fds) {
+void send(int socket, std::span<const std::uint8_t> bytes, std::size_t fds, int bo) {
   iovec part{const_cast<std::uint8_t*>(bytes.data()), bytes.size()};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(plugin::kFdsPerMessage * sizeof(int))> control{};
   msghdr message{};
@@ -31,7 +34,7 @@ void send(int socket, std::span<const std::uint8_t> bytes, std::size_t fds) {
     header->cmsg_level = SOL_SOCKET;
     header->cmsg_type = SCM_RIGHTS;
     header->cmsg_len = CMSG_LEN(fds * sizeof(int));
-    const std::vector<int> numbers(fds, socket);
+    const std::vector<int> numbers(fds, bo);
     std::memcpy(CMSG_DATA(header), numbers.data(), fds * sizeof(int));
   }
   (void)::sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -47,6 +50,8 @@ std::size_t descriptors() {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  static const UniqueFd bo(::eventfd(0, EFD_CLOEXEC));
+  FUZZ_CHECK(bo);
   const std::size_t before = descriptors();
   {
     auto ends = plugin::make_content_sockets();
@@ -56,7 +61,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     while (rest.size() >= 3) {
       const std::size_t length = std::min<std::size_t>(rest[0] | rest[1] << 8, rest.size() - 3);
       const std::size_t fds = rest[2];
-      send(task.get(), rest.subspan(3, length), fds);
+      send(task.get(), rest.subspan(3, length), fds, bo.get());
       rest = rest.subspan(3 + length);
     }
     task.reset();
