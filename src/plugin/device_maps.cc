@@ -65,21 +65,22 @@ Result<void> DeviceMaps::read_runs() {
   return {};
 }
 
-// A render node, at a number above all of the task's own.
 Result<UniqueFd> DeviceMaps::open_high(std::uint32_t minor) const {
   const std::string path = drm::Device::render_node(minor);
-  const UniqueFd low(open(path.c_str(), O_RDWR | O_CLOEXEC));
-  if (!low) return make_error(errno, "open " + path + "; the container must have this device");
-  UniqueFd high(fcntl(low.get(), F_DUPFD_CLOEXEC, std::max(first_unused_fd_, 0)));
-  if (!high) return make_error(errno, "move " + path + " above the task's own fds");
-  return high;
+  UniqueFd file(open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (!file) return make_error(errno, "open " + path + "; the container must have this device");
+  return make_high(std::move(file));
 }
 
 Result<UniqueFd> DeviceMaps::make_high(UniqueFd file) const {
-  if (first_unused_fd_ < 0 || file.get() >= first_unused_fd_) return file;
-  UniqueFd high(fcntl(file.get(), F_DUPFD_CLOEXEC, first_unused_fd_));
-  if (!high) return make_error(errno, "move a device file above the task's own fds");
-  return high;
+  if (file.get() >= first_unused_fd_) return file;
+  return copy_high(file.get());
+}
+
+Result<UniqueFd> DeviceMaps::copy_high(int file) const {
+  UniqueFd copy(fcntl(file, F_DUPFD_CLOEXEC, std::max(first_unused_fd_, 0)));
+  if (!copy) return make_error(errno, "dup of a device file above the task's own fds");
+  return copy;
 }
 
 Result<DeviceMaps::AcquiredFile*> DeviceMaps::acquired(std::uint32_t minor) {
@@ -107,8 +108,7 @@ Result<UniqueFd> DeviceMaps::hand_out(std::uint32_t minor) {
   if (source < 0) {
     SLUICE_TRY_ASSIGN(source, mapping_file(minor));
   }
-  UniqueFd copy(fcntl(source, F_DUPFD_CLOEXEC, 0));
-  if (!copy) return make_error(errno, "dup of " + drm::Device::render_node(minor));
+  SLUICE_TRY_ASSIGN(UniqueFd copy, copy_high(source));
   known->handed_out = true;
   return copy;
 }
@@ -223,9 +223,8 @@ Result<int> DeviceMaps::map_source(const OffsetRange& bo) {
 // number twice.
 Result<int> DeviceMaps::give_away(int file) const {
   if (!host_takes_vma_fd()) return file;
-  const int copy = fcntl(file, F_DUPFD_CLOEXEC, std::max(first_unused_fd_, 0));
-  if (copy < 0) return make_error(errno, "dup of a render file to map through");
-  return copy;
+  SLUICE_TRY_ASSIGN(UniqueFd copy, copy_high(file));
+  return copy.release();
 }
 
 // Nobody asks for maps any more. What an older host has been given just now, it dups only after this.

@@ -48,9 +48,11 @@ class DeviceMaps {
 
   // To a number above all of the task's own, where it may stay while CRIU restores other files.
   Result<UniqueFd> make_high(UniqueFd file) const;
+  // A render node of one's own, there.
+  Result<UniqueFd> open_high(std::uint32_t minor) const;
   // The file that KFD acquires for a GPU, borrowed; opened at the first call. -1: the task alone has it now.
   Result<int> acquire(std::uint32_t minor);
-  // A descriptor of it for CRIU to take.
+  // A descriptor of it for CRIU to take, as high.
   Result<UniqueFd> hand_out(std::uint32_t minor);
   // RESTORE has given KFD its files: the task's descriptors of them will do for us, too.
   void kfd_has_files();
@@ -75,7 +77,7 @@ class DeviceMaps {
     int task_fd = -1;         // that one, once it was looked for on behalf of a map
   };
 
-  Result<UniqueFd> open_high(std::uint32_t minor) const;
+  Result<UniqueFd> copy_high(int file) const;
   Result<AcquiredFile*> acquired(std::uint32_t minor);
   Result<int> mapping_file(std::uint32_t minor);
   Result<int> task_file_of(const OffsetRange& bo) const;

@@ -293,10 +293,8 @@ Result<int> Restorer::restore_render(const RenderImage& image, int id) {
   if (acquired) {
     SLUICE_TRY_ASSIGN(file, maps_.hand_out(minor));
   } else {
-    file.reset(open(drm::Device::render_node(minor).c_str(), O_RDWR | O_CLOEXEC));
-    if (!file) return make_error(errno, "open " + drm::Device::render_node(minor));
+    SLUICE_TRY_ASSIGN(file, maps_.open_high(minor));
   }
-  SLUICE_TRY_ASSIGN(file, maps_.make_high(std::move(file)));
   Importing importing{id, file.get(), image, gpu, acquired, std::make_unique<drm::GemRestore>(file.get())};
   SLUICE_TRY(restore_bos(importing));
   restored_any_ = true;

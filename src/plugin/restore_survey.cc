@@ -2,7 +2,6 @@
 #include "plugin/restore_survey.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "images/files.h"
 #include "kfd/uapi.h"
@@ -10,75 +9,66 @@
 
 namespace sluice::plugin {
 
+namespace {
+
 bool gpu_has_contents(const kfd::KfdImage& image, std::uint32_t gpu_id) {
   return std::any_of(image.bos.begin(), image.bos.end(), [gpu_id](const kfd::BoEntry& bo) {
     return bo.gpu_id == gpu_id && kfd::has_contents(bo.alloc_flags) && !bo.imports;
   });
 }
 
+}  // namespace
+
+template <class Image>
+Result<void> RestoreSurvey::read_images(const Result<std::vector<std::string>>& names,
+                                        Result<Image> (*unpack)(std::span<const std::uint8_t>,
+                                                                const std::string&)) {
+  if (!names) return {};
+  for (const std::string& name : *names) {
+    const auto payload = load_image(name);
+    if (!payload) continue;
+    const Result<Image> image = unpack(*payload, name);
+    if (!image) continue;
+    SLUICE_TRY(same_dump_.add(name, image->dump_id));
+    note(*image, id_of_image(name));
+  }
+  return {};
+}
+
 Result<RestoreSurvey> RestoreSurvey::read() {
   RestoreSurvey survey;
-  SLUICE_TRY(survey.read_kfd_images());
-  SLUICE_TRY(survey.read_render_images());
-  SLUICE_TRY(survey.read_dmabuf_images());
+  SLUICE_TRY(survey.read_images(kfd_images(), unpack_kfd_image));
+  SLUICE_TRY(survey.read_images(render_images(), unpack_render_image));
+  SLUICE_TRY(survey.read_images(dmabuf_images(), unpack_dmabuf_image));
   return survey;
 }
 
-Result<void> RestoreSurvey::read_kfd_images() {
-  const auto names = kfd_images();
-  if (!names) return {};
-  for (const std::string& name : *names) {
-    const auto payload = load_image(name);
-    const auto image = payload ? unpack_kfd_image(*payload, name) : Result<kfd::KfdImage>(payload.error());
-    if (!image) continue;
-    SLUICE_TRY(same_dump_.add(name, image->dump_id));
-    has_record_bytes_ = has_record_bytes_ || record_bytes_of(*image) != 0;
-    if (const auto id = id_of_image(name); id && !image->alias_of) kfd_pids_.emplace(*id, image->pid);
-    for (const kfd::BoEntry& bo : image->bos) {
-      if (bo.shared != 0 && !bo.imports) shared_numbers_.insert(bo.shared);
-    }
-    for (const kfd::Node& gpu : image->topology.nodes) {
-      if (!gpu.is_gpu() || !gpu_has_contents(*image, gpu.gpu_id)) continue;
-      ++lanes_by_minor_[gpu.drm_render_minor];
-      mapped_files_[{image->pid, gpu.drm_render_minor}].acquired = true;
-    }
+void RestoreSurvey::note(const kfd::KfdImage& image, std::optional<int> id) {
+  has_record_bytes_ = has_record_bytes_ || record_bytes_of(image) != 0;
+  if (id && !image.alias_of) kfd_pids_.emplace(*id, image.pid);
+  for (const kfd::BoEntry& bo : image.bos) {
+    if (bo.shared != 0 && !bo.imports) shared_numbers_.insert(bo.shared);
   }
-  return {};
+  for (const kfd::Node& gpu : image.topology.nodes) {
+    if (!gpu.is_gpu() || !gpu_has_contents(image, gpu.gpu_id)) continue;
+    ++lanes_by_minor_[gpu.drm_render_minor];
+    mapped_files_[{image.pid, gpu.drm_render_minor}].acquired = true;
+  }
 }
 
-Result<void> RestoreSurvey::read_render_images() {
-  const auto names = render_images();
-  if (!names) return {};
-  for (const std::string& name : *names) {
-    const auto payload = load_image(name);
-    const auto image = payload ? unpack_render_image(*payload, name) : Result<RenderImage>(payload.error());
-    if (!image) continue;
-    SLUICE_TRY(same_dump_.add(name, image->dump_id));
-    if (const auto id = id_of_image(name); id && image->pid) render_pids_.emplace(*id, *image->pid);
-    for (const RenderBo& bo : image->bos) {
-      if (bo.shared != 0 && !bo.imports) shared_numbers_.insert(bo.shared);
-    }
-    if (image->has_contents()) ++lanes_by_minor_[image->minor];
-    if (!image->pid || !image->has_mappable_bos()) continue;
-    MappedFiles& files = mapped_files_[{*image->pid, image->minor}];
-    if (image->kfd_acquired.value_or(false)) {
-      files.acquired = true;
-    } else {
-      ++files.others;
-    }
+void RestoreSurvey::note(const RenderImage& image, std::optional<int> id) {
+  if (id && image.pid) render_pids_.emplace(*id, *image.pid);
+  for (const RenderBo& bo : image.bos) {
+    if (bo.shared != 0 && !bo.imports) shared_numbers_.insert(bo.shared);
   }
-  return {};
-}
-
-Result<void> RestoreSurvey::read_dmabuf_images() {
-  const auto names = dmabuf_images();
-  if (!names) return {};
-  for (const std::string& name : *names) {
-    const auto payload = load_image(name);
-    const auto image = payload ? unpack_dmabuf_image(*payload, name) : Result<DmaBufImage>(payload.error());
-    if (image) SLUICE_TRY(same_dump_.add(name, image->dump_id));
+  if (image.has_contents()) ++lanes_by_minor_[image.minor];
+  if (!image.pid || !image.has_mappable_bos()) return;
+  MappedFiles& files = mapped_files_[{*image.pid, image.minor}];
+  if (image.kfd_acquired.value_or(false)) {
+    files.acquired = true;
+  } else {
+    ++files.others;
   }
-  return {};
 }
 
 unsigned RestoreSurvey::lanes_on(std::uint32_t source_minor) const {

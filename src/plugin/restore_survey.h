@@ -7,16 +7,15 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "images/metadata.h"
 #include "pipeline/result.h"
 
 namespace sluice::plugin {
-
-// Whether the image has contents of BOs of the GPU.
-bool gpu_has_contents(const kfd::KfdImage& image, std::uint32_t gpu_id);
 
 class RestoreSurvey {
  public:
@@ -52,9 +51,14 @@ class RestoreSurvey {
     unsigned others = 0;
   };
 
-  Result<void> read_kfd_images();
-  Result<void> read_render_images();
-  Result<void> read_dmabuf_images();
+  // Those of one kind.
+  template <class Image>
+  Result<void> read_images(const Result<std::vector<std::string>>& names,
+                           Result<Image> (*unpack)(std::span<const std::uint8_t>, const std::string&));
+  // `id`: the file's, by the image's name.
+  void note(const kfd::KfdImage& image, std::optional<int> id);
+  void note(const RenderImage& image, std::optional<int> id);
+  void note(const DmaBufImage&, std::optional<int>) {}  // of nobody's concern before a task asks for it
 
   SameDump same_dump_;
   bool has_record_bytes_ = false;
