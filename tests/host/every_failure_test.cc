@@ -229,7 +229,7 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
       }
       expect_queues_run(task.pid());
     }
-    EXPECT_TRUE(tasks_.all_whole());
+    EXPECT_EQ(tasks_.what_is_not_whole(), "");
     plan_.disarm();
     if (streamed()) return judge_captured(killed);
     const Listing after = listing(place_);
@@ -252,7 +252,7 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
     plan_.disarm();
     overwrite_gpu_memory();
     ASSERT_EQ(restore(place_), 0) << scene_.log();
-    EXPECT_TRUE(tasks_.all_whole());
+    EXPECT_EQ(tasks_.what_is_not_whole(), "");
   }
 
   // A stream cannot be taken back. What a failed dump has left of it is not restored, or verifies: the host
@@ -268,7 +268,7 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
   // After a restore with `status`: all of the processes, or nothing.
   void judge_restore(int status) {
     if (status == 0) {
-      EXPECT_TRUE(tasks_.all_whole());
+      EXPECT_EQ(tasks_.what_is_not_whole(), "");
       return end_tasks();
     }
     const bool killed = status == kKilled && plan_.kind() == seam::kKill;
@@ -442,7 +442,7 @@ TEST_P(EveryFailureTest, Restore) {
     (void)tell(failure.name(), failure.call + failure.way, status, problems_before);
   }
   ASSERT_NO_FATAL_FAILURE(restore_earlier());
-  EXPECT_TRUE(tasks_.all_whole());
+  EXPECT_EQ(tasks_.what_is_not_whole(), "");
 }
 
 TEST_P(EveryFailureTest, JobsOfADump) {
@@ -488,7 +488,7 @@ TEST_P(EveryFailureTest, JobsOfARestore) {
     (void)tell(job.name(), {}, status, problems_before);
   }
   ASSERT_NO_FATAL_FAILURE(restore_earlier());
-  EXPECT_TRUE(tasks_.all_whole());
+  EXPECT_EQ(tasks_.what_is_not_whole(), "");
 }
 
 std::vector<Run> all_runs() {

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: MIT
 #include "failure_points.h"
 
+#include <sys/mman.h>
+
 #include <cerrno>
 #include <set>
 #include <sstream>
+#include <stdexcept>
 #include <string_view>
 #include <system_error>
 

@@ -139,7 +139,7 @@ TEST_P(ShareTreeTest, TwoProcessesHaveTheSameMemoryAgain) {
   }
   EXPECT_EQ(exporter().ask("poke 815"), "ok poke 815");
   EXPECT_EQ(importer().ask("peek"), "ok peek 815");
-  EXPECT_TRUE(tasks_.all_quit());
+  EXPECT_EQ(tasks_.who_does_not_quit(), "");
 }
 
 // The importer has it in its KFD, too, as a process that another one has sent a handle.
@@ -166,7 +166,7 @@ TEST_P(KfdImportTreeTest, TwoKfdProcessesHaveTheSameMemoryAgain) {
     EXPECT_EQ(importer().ask("peek"), "ok peek 1");
     EXPECT_EQ(imports_of(importer().pid()), before);
   }
-  EXPECT_TRUE(tasks_.all_quit());
+  EXPECT_EQ(tasks_.who_does_not_quit(), "");
 }
 
 // The rest of the tree waits for what it makes.
@@ -178,7 +178,7 @@ TEST_P(ShareTreeTest, WhenTheExporterFailsNobodyWaitsForEver) {
   scene_.control().clear_faults();
   tasks_.wait_until_gpus_are_free();
   ASSERT_NO_FATAL_FAILURE(restore_tree());
-  EXPECT_TRUE(tasks_.all_answer({"check"}));
+  EXPECT_EQ(tasks_.wrong_answers({"check"}), "");
 }
 
 // Whose GPUs it does not share the names of: the KFD calls them otherwise in every process.
@@ -196,9 +196,9 @@ TEST_P(RenderOnlyBesideKfdTest, BothComeBack) {
   for (int generation = 0; generation < 2; ++generation) {
     ASSERT_NO_FATAL_FAILURE(dump_tree());
     ASSERT_NO_FATAL_FAILURE(restore_tree());
-    EXPECT_TRUE(tasks_.all_whole());
+    EXPECT_EQ(tasks_.what_is_not_whole(), "");
   }
-  EXPECT_TRUE(tasks_.all_quit());
+  EXPECT_EQ(tasks_.who_does_not_quit(), "");
 }
 
 INSTANTIATE_TEST_SUITE_P(Hosts, RenderOnlyBesideKfdTest, ::testing::ValuesIn(kVersions), name_of_version);

@@ -233,8 +233,8 @@ TEST_P(StreamTest, ATreeComesBackWhole) {
   ASSERT_TRUE(streamer.ready());
   ASSERT_EQ(scene_.start_host(version(), "restore", {"--stream"}).wait(), 0) << scene_.log();
   ASSERT_TRUE(tasks.meet_restored());
-  EXPECT_TRUE(tasks.all_whole());
-  EXPECT_TRUE(tasks.all_quit());
+  EXPECT_EQ(tasks.what_is_not_whole(), "");
+  EXPECT_EQ(tasks.who_does_not_quit(), "");
 }
 
 }  // namespace

@@ -8,6 +8,13 @@
 #include <fstream>
 
 namespace sluice::host_test {
+namespace {
+
+std::string line_of(const FifoSubject& task, const std::string& command, const std::string& answer) {
+  return "process " + std::to_string(task.pid()) + ", " + command + ": \"" + answer + "\"\n";
+}
+
+}  // namespace
 
 TaskTree::~TaskTree() {
   for (FifoSubject& task : tasks_) {
@@ -50,12 +57,15 @@ void TaskTree::say(const std::string& line) {
   for (FifoSubject& task : tasks_) task.say(line);
 }
 
-bool TaskTree::all_answer(const Strings& commands) {
-  return std::all_of(tasks_.begin(), tasks_.end(), [&commands](FifoSubject& task) {
-    return std::all_of(commands.begin(), commands.end(), [&task](const std::string& command) {
-      return task.ask(command).starts_with("ok " + command);
-    });
-  });
+std::string TaskTree::wrong_answers(const Strings& commands) {
+  std::string wrong;
+  for (FifoSubject& task : tasks_) {
+    for (const std::string& command : commands) {
+      const std::string answer = task.ask(command);
+      if (!answer.starts_with("ok " + command)) wrong += line_of(task, command, answer);
+    }
+  }
+  return wrong;
 }
 
 std::size_t TaskTree::spoken() {
@@ -63,9 +73,14 @@ std::size_t TaskTree::spoken() {
       std::count_if(tasks_.begin(), tasks_.end(), [](FifoSubject& task) { return task.has_spoken(); }));
 }
 
-bool TaskTree::all_quit() {
-  return std::all_of(tasks_.begin(), tasks_.end(),
-                     [](FifoSubject& task) { return task.ask("quit") == "ok quit" && task.hear().empty(); });
+std::string TaskTree::who_does_not_quit() {
+  std::string wrong;
+  for (FifoSubject& task : tasks_) {
+    const std::string answer = task.ask("quit");
+    const std::string more = answer.empty() ? answer : task.hear();
+    if (answer != "ok quit" || !more.empty()) wrong += line_of(task, "quit", answer + more);
+  }
+  return wrong;
 }
 
 }  // namespace sluice::host_test

@@ -30,15 +30,16 @@ class TaskTree {
   [[nodiscard]] bool meet_restored();
 
   void say(const std::string& line);
-  // Each answers each of the commands with "ok COMMAND ...".
-  [[nodiscard]] bool all_answer(const Strings& commands);
-  // They check themselves, work on, check again.
-  [[nodiscard]] bool all_whole() { return all_answer({"check", "work", "check"}); }
+  // Asks each task each of the commands. What was not answered with "ok COMMAND ...", a line each; empty: all
+  // were.
+  [[nodiscard]] std::string wrong_answers(const Strings& commands);
+  // The same of tasks that check themselves, work on, check again.
+  [[nodiscard]] std::string what_is_not_whole() { return wrong_answers({"check", "work", "check"}); }
   // How many have said something that nobody has heard, and whether any has.
   std::size_t spoken();
   bool one_has_spoken() { return spoken() > 0; }
-  // All end when they are told to, and say no more than that.
-  [[nodiscard]] bool all_quit();
+  // Tells all to end. Which do not, or say more than that they do, a line each; empty: none.
+  [[nodiscard]] std::string who_does_not_quit();
 
   FifoSubject& front() { return tasks_.front(); }
   FifoSubject& back() { return tasks_.back(); }

@@ -11,11 +11,11 @@ std::string path_variable() {
   return std::string("PATH=") + (value != nullptr ? value : "/usr/bin:/bin");
 }
 
-}  // namespace
-
 std::string test_streamer() {
   return (program_directory() / "../streamer/test-streamer").lexically_normal().string();
 }
+
+}  // namespace
 
 Streamer::Streamer(const std::filesystem::path& images, const std::string& what, const std::string& command) {
   std::filesystem::create_directories(images);

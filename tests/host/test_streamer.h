@@ -9,9 +9,6 @@
 
 namespace sluice::host_test {
 
-// Its program.
-std::string test_streamer();
-
 // A shell command with the streamer in it, which has told that it is ready. Whatever is left of it is killed
 // with the object.
 class Streamer {

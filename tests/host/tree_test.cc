@@ -49,7 +49,7 @@ class TreeTest : public PluginTest {
     EXPECT_FALSE(tasks_.one_has_spoken());
     ASSERT_EQ(restore_tree(), 0) << scene_.log();
     for (FifoSubject& task : tasks_) EXPECT_TRUE(task.hear().starts_with("ok check"));
-    EXPECT_TRUE(tasks_.all_quit());
+    EXPECT_EQ(tasks_.who_does_not_quit(), "");
   }
 
   void set_rate(std::uint64_t bytes_per_second) {
@@ -107,8 +107,8 @@ TEST_P(TreeTest, FourProcessesFlowAtOnceAndComeBackWhole) {
     EXPECT_TRUE(test::begun_before_joined(restored));
   }
   EXPECT_LE(pinned_per_gpu(restored), 64 * kMiB);
-  EXPECT_TRUE(tasks_.all_whole());
-  EXPECT_TRUE(tasks_.all_quit());
+  EXPECT_EQ(tasks_.what_is_not_whole(), "");
+  EXPECT_EQ(tasks_.who_does_not_quit(), "");
 }
 
 TEST_P(TreeTest, WithParallelOffOneProcessFlowsAfterAnother) {
@@ -116,8 +116,8 @@ TEST_P(TreeTest, WithParallelOffOneProcessFlowsAfterAnother) {
   ASSERT_NO_FATAL_FAILURE(dump_tree());
   EXPECT_FALSE(test::all_at_once(statistics("dump")));
   ASSERT_EQ(restore_tree(), 0) << scene_.log();
-  EXPECT_TRUE(tasks_.all_whole());
-  EXPECT_TRUE(tasks_.all_quit());
+  EXPECT_EQ(tasks_.what_is_not_whole(), "");
+  EXPECT_EQ(tasks_.who_does_not_quit(), "");
 }
 
 // The files of one process, finished, are not those of an earlier dump for the next.
@@ -125,12 +125,12 @@ TEST_P(TreeTest, DumpsOverTheFilesOfAnEarlierOne) {
   scene_.variables["SLUICE_REUSE"] = "on";
   scene_.variables["SLUICE_PARALLEL"] = "off";
   ASSERT_EQ(scene_.dump(version(), tasks_.with_pids({"--leave-running"})), 0) << scene_.log();
-  EXPECT_TRUE(tasks_.all_whole());
+  EXPECT_EQ(tasks_.what_is_not_whole(), "");
   ASSERT_NO_FATAL_FAILURE(dump_tree());
   EXPECT_EQ(images("amdgpu-pages-").size(), 2 * kTasks);
   ASSERT_EQ(restore_tree(), 0) << scene_.log();
-  EXPECT_TRUE(tasks_.all_whole());
-  EXPECT_TRUE(tasks_.all_quit());
+  EXPECT_EQ(tasks_.what_is_not_whole(), "");
+  EXPECT_EQ(tasks_.who_does_not_quit(), "");
 }
 
 // Contents are under way when the dump fails: they stop, the queues run, nothing is left.
@@ -140,10 +140,10 @@ TEST_P(TreeTest, ADumpThatFailsWhileContentsFlowLeavesAllRunning) {
   set_rate(0);
   EXPECT_TRUE(images("amdgpu-").empty());
   for (const FifoSubject& task : tasks_) expect_queues_run(task.pid());
-  EXPECT_TRUE(tasks_.all_whole());
+  EXPECT_EQ(tasks_.what_is_not_whole(), "");
   ASSERT_NO_FATAL_FAILURE(dump_tree());
   ASSERT_EQ(restore_tree(), 0) << scene_.log();
-  EXPECT_TRUE(tasks_.all_whole());
+  EXPECT_EQ(tasks_.what_is_not_whole(), "");
 }
 
 TEST_P(TreeTest, ADumpThatIsKilledWhileContentsFlowIsFollowedByAGoodOne) {
@@ -156,7 +156,7 @@ TEST_P(TreeTest, ADumpThatIsKilledWhileContentsFlowIsFollowedByAGoodOne) {
   ASSERT_NO_FATAL_FAILURE(dump_tree());
   for (const std::string& name : images("amdgpu-")) EXPECT_FALSE(name.ends_with(".tmp")) << name;
   ASSERT_EQ(restore_tree(), 0) << scene_.log();
-  EXPECT_TRUE(tasks_.all_whole());
+  EXPECT_EQ(tasks_.what_is_not_whole(), "");
 }
 
 TEST_P(TreeTest, ACorruptBlockOfOneKeepsAllFromRunning) {
