@@ -1,20 +1,27 @@
 // SPDX-License-Identifier: MIT
-// The real content server and the real tasks' end of it, over simulated processes and sockets: one seed is
-// one run (support/seeds.h). CRIU's main process, up to four tasks with up to two open files each; late and
-// missing servers, peers that stall for longer than anybody waits, full sockets, a call that fails,
-// descriptors that get lost, a process that is killed between any two calls.
+// The real content server, the real lanes that it starts, and the real tasks' end of it, over simulated
+// processes, sockets, rings and GPUs: one seed is one run (support/seeds.h). CRIU's main process, up to four
+// tasks with up to two open files each; late and missing servers, peers that stall for longer than anybody
+// waits, full sockets, a call that fails, descriptors that get lost, a process that is killed between any two
+// calls or in the middle of a lane; blocks that are not what they were, a disk, a GPU or a ring that fails.
 //
 // Checked in every run: nobody waits for ever; a file's BOs have one writer, the server or their task, never
-// both, and none only where one of the two is dead; the server's join tells of contents that failed, and of
+// both, and none only where one of the two is dead; who is told that all is well has every byte; what does
+// not verify comes to no BO; the server's join tells of contents that failed, by what they failed of, and of
 // nothing else; every descriptor is closed.
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <cstdio>
 #include <optional>
 
+#include "pipeline/units.h"
 #include "plugin/content_server.h"
 #include "sim/sim_contents.h"
 #include "support/seeds.h"
+#include "support/temp_dir.h"
 
 namespace sluice::sim {
 namespace {
@@ -29,7 +36,6 @@ struct File {
   int task = 0;  // its process
   std::uint32_t gpus = 1;
   std::uint64_t bos = 1;         // of each GPU
-  bool settled = false;          // the task knows who writes
   bool handed_over = false;      // the server does
   bool restored_itself = false;  // the task did
 };
@@ -46,6 +52,20 @@ struct Case {
   SimContents contents;
 };
 
+SimGpu gpu_of(Rng& rng, std::uint64_t bos) {
+  test::BoList image;
+  for (; bos > 0; --bos) {
+    // Where there are many they are small.
+    test::Bytes bo(rng.between(1, image.size() + bos > 100 ? 64 : 32 * kKiB));
+    if (!rng.percent(10)) rng.fill(bo);
+    image.push_back(std::move(bo));
+  }
+  const SimGpu::Trouble trouble =
+      rng.percent(90) ? SimGpu::Trouble::None : static_cast<SimGpu::Trouble>(rng.between(1, 4));
+  const std::uint64_t at = rng.between(0, trouble == SimGpu::Trouble::Corrupt ? 1 << 20 : 20);
+  return SimGpu(std::move(image), Rng(rng.next()), trouble, at);
+}
+
 Case::Case(std::uint64_t seed) : rng(seed) {
   tasks = static_cast<int>(rng.between(1, 4));
   int id = 10;
@@ -54,7 +74,9 @@ Case::Case(std::uint64_t seed) : rng(seed) {
       File file{.id = id++, .task = task};
       file.gpus = static_cast<std::uint32_t>(rng.between(1, 2));
       file.bos = rng.percent(10) ? rng.between(200, 600) : rng.between(1, 4);
-      contents.plans[file.id] = {rng.percent(5), rng.percent(5)};
+      if (rng.percent(5)) contents.cannot_be_made.insert(file.id);
+      for (std::uint32_t gpu = 1; gpu <= file.gpus; ++gpu)
+        contents.gpus.emplace(std::pair(file.id, gpu), gpu_of(rng, file.bos));
       files.push_back(file);
     }
   }
@@ -66,7 +88,7 @@ Case::Case(std::uint64_t seed) : rng(seed) {
   chances.socket_bytes = rng.percent(30) ? 1 : 200'000;
   if (rng.percent(40)) {
     chances.victim = static_cast<int>(rng.between(0, static_cast<std::uint64_t>(tasks)));
-    chances.death_step = rng.between(1, 200);
+    chances.death_step = rng.between(1, rng.percent(50) ? 200 : 1000);
   }
   if (rng.percent(40)) {
     constexpr int kErrors[] = {0, ENOMEM, ENOBUFS, EMFILE, EPERM};
@@ -75,30 +97,33 @@ Case::Case(std::uint64_t seed) : rng(seed) {
   }
 }
 
-plugin::ContentRequest request_of(SimProcesses& processes, const File& file) {
+plugin::ContentRequest request_of(SimProcesses& processes, const SimContents& contents, const File& file) {
   plugin::ContentRequest request;
   request.id = file.id;
-  for (std::uint32_t gpu = 0; gpu < file.gpus; ++gpu) {
-    plugin::GpuContents contents;
-    contents.gpu_id = gpu + 1;
-    for (std::uint64_t bo = 0; bo < file.bos; ++bo)
-      contents.bos.push_back(
-          {4096, 0x1000 * bo, UniqueFd(processes.make_memory()), static_cast<std::uint32_t>(bo)});
-    request.gpus.push_back(std::move(contents));
+  for (std::uint32_t gpu = 1; gpu <= file.gpus; ++gpu) {
+    plugin::GpuContents wanted;
+    wanted.gpu_id = gpu;
+    for (const test::Bytes& bo : contents.gpus.at({file.id, gpu}).bos) {
+      const auto number = static_cast<std::uint32_t>(wanted.bos.size());
+      wanted.bos.push_back({bo.size(), 0x10000 * number, UniqueFd(processes.make_memory()), number});
+    }
+    request.gpus.push_back(std::move(wanted));
   }
   return request;
 }
 
 // What RESTORE_EXT_FILE does for its contents.
-void restore_task(SimProcesses& processes, std::vector<File>& files, int task, int shared_socket) {
+void restore_task(SimProcesses& processes, Case& one, int task, int shared_socket) {
   const UniqueFd socket(shared_socket);
-  for (File& file : files) {
+  for (File& file : one.files) {
     if (file.task != task) continue;
     processes.pause();
-    const bool handed = plugin::hand_over(socket.get(), request_of(processes, file)).ok();
-    file.settled = true;
+    const bool handed = plugin::hand_over(socket.get(), request_of(processes, one.contents, file)).ok();
     file.handed_over = handed;
     file.restored_itself = !handed;
+    if (handed) continue;
+    if (!one.contents.untouched(file.id)) test::fail("the server has written to BOs that are the task's");
+    one.contents.restore_itself(file.id);
   }
 }
 
@@ -107,7 +132,7 @@ struct Outcome {
   std::uint64_t told = 0;  // files in take_finished()
 };
 
-void restore_main(SimProcesses& processes, Case& one, Outcome& outcome) {
+void restore_main(SimProcesses& processes, Case& one, int image_dir, Outcome& outcome) {
   const plugin::Config config;
   auto made = plugin::ContentServer::make(config, one.files.size());
   if (!made) return;  // tasks know that there is none
@@ -117,12 +142,12 @@ void restore_main(SimProcesses& processes, Case& one, Outcome& outcome) {
   for (int task = 1; task <= one.tasks; ++task) {
     const int socket = processes.duplicate(stored.get());
     tasks.push_back(processes.spawn(task, [&processes, &one, task, own = std::make_shared<UniqueFd>(socket)] {
-      restore_task(processes, one.files, task, own->release());
+      restore_task(processes, one, task, own->release());
     }));
   }
   if (one.starts) {
     processes.pause_for(one.start_after_ns);
-    (void)server.start(0);  // a failure is told to the tasks
+    (void)server.start(image_dir);  // a failure is told to the tasks
   }
   for (const int task : tasks) processes.wait_until([&] { return processes.ended(task); });
   for (int task = 1; task <= one.tasks; ++task) {
@@ -133,16 +158,43 @@ void restore_main(SimProcesses& processes, Case& one, Outcome& outcome) {
 }
 
 struct Totals {
-  std::uint64_t runs = 0, steps = 0, handed_over = 0, restored_itself = 0, dead = 0, failed = 0;
+  std::uint64_t runs = 0, steps = 0, handed_over = 0, restored_itself = 0, dead = 0, failed = 0, stopped = 0,
+                most_lanes = 0;
 };
 
-void run_seed(std::uint64_t seed, Totals& totals) {
+int errno_of(SimGpu::Trouble trouble) {
+  switch (trouble) {
+    case SimGpu::Trouble::Corrupt:
+      return EBADMSG;
+    case SimGpu::Trouble::Gpu:
+      return EREMOTEIO;
+    case SimGpu::Trouble::Disk:
+    case SimGpu::Trouble::Ring:
+      return EIO;
+    case SimGpu::Trouble::None:
+      break;
+  }
+  return 0;
+}
+
+// The contents of a file that has failed have done so of something that was to happen to them.
+void expect_told(const Case& one) {
+  for (const auto& [id, err] : one.contents.failed) {
+    bool told = false;
+    for (const auto& [key, gpu] : one.contents.gpus)
+      told = told || (key.first == id && err == errno_of(gpu.trouble));
+    ASSERT_TRUE(told) << "file " << id << " failed with " << err;
+  }
+}
+
+void run_seed(const test::TempDir& images, std::uint64_t seed, Totals& totals) {
   test::announce_seed(seed);
   Case one(seed);
+  one.contents.write_images(images);
   set_contents(&one.contents);
   Outcome outcome;
   SimProcesses processes(Rng(one.rng.next()), one.chances);
-  processes.spawn(kMain, [&] { restore_main(processes, one, outcome); });
+  processes.spawn(kMain, [&] { restore_main(processes, one, images.fd(), outcome); });
   processes.run();
   ASSERT_EQ(processes.open_files(), 0U);
 
@@ -151,6 +203,10 @@ void run_seed(std::uint64_t seed, Totals& totals) {
     SCOPED_TRACE("file " + std::to_string(file.id));
     const bool begun = one.contents.begun.contains(file.id);
     ASSERT_FALSE(begun && file.restored_itself) << "two writers";
+    ASSERT_TRUE(begun || file.restored_itself || one.contents.untouched(file.id)) << "a writer too many";
+    if (file.restored_itself || (begun && outcome.joined && outcome.joined->ok())) {
+      ASSERT_TRUE(one.contents.whole(file.id));
+    }
     if (file.handed_over && !main_died) {
       ASSERT_TRUE(begun) << "no writer";
     }
@@ -166,39 +222,46 @@ void run_seed(std::uint64_t seed, Totals& totals) {
                                        [&](const File& file) { return processes.dead(file.task); });
     if (!cancelled) {
       ASSERT_EQ(outcome.joined->ok(), one.contents.failed.empty());
+      ASSERT_TRUE(outcome.joined->ok() || outcome.joined->error().err != ECANCELED) << "of whose failure?";
     }
     totals.failed += outcome.joined->ok() ? 0U : 1U;
   } else {
     ASSERT_TRUE(main_died || one.contents.begun.empty());
   }
+  ASSERT_NO_FATAL_FAILURE(expect_told(one));
   ++totals.runs;
+  totals.stopped += one.contents.stopped;
+  totals.most_lanes = std::max(totals.most_lanes, one.contents.most_lanes);
   totals.steps += processes.steps();
   for (int process = 0; process <= one.tasks; ++process) totals.dead += processes.dead(process) ? 1U : 0U;
 }
 
-TEST(Simulation, ContentServerAndTasks) {
+TEST(Simulation, ContentServerLanesAndTasks) {
+  const test::TempDir images(::access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "");
   Totals totals;
-  const test::Seeds seeds = test::seeds_of_test(5'000);
+  const test::Seeds seeds = test::seeds_of_test(2'000);
   for (std::uint64_t seed = seeds.first; seed < seeds.first + seeds.count; ++seed) {
     SCOPED_TRACE(test::replay_with(seed));
-    run_seed(seed, totals);
+    run_seed(images, seed, totals);
     if (HasFatalFailure()) return;
   }
   std::printf(
-      "shown: content server and tasks: %llu seeds, %llu steps; %llu files handed over, %llu restored by "
-      "their tasks, %llu "
-      "processes "
-      "killed, %llu restores failed\n",
+      "shown: content server, lanes and tasks: %llu seeds, %llu steps; %llu files handed over, %llu restored "
+      "by their tasks, %llu processes killed, %llu restores failed, %llu lanes stopped, at most %llu at "
+      "once\n",
       static_cast<unsigned long long>(totals.runs), static_cast<unsigned long long>(totals.steps),
       static_cast<unsigned long long>(totals.handed_over),
       static_cast<unsigned long long>(totals.restored_itself), static_cast<unsigned long long>(totals.dead),
-      static_cast<unsigned long long>(totals.failed));
+      static_cast<unsigned long long>(totals.failed), static_cast<unsigned long long>(totals.stopped),
+      static_cast<unsigned long long>(totals.most_lanes));
   EXPECT_EQ(totals.runs, seeds.count);
   if (!seeds.replay && seeds.count >= 100) {
     EXPECT_GT(totals.handed_over, seeds.count / 2);
     EXPECT_GT(totals.restored_itself, seeds.count / 10);
     EXPECT_GT(totals.dead, seeds.count / 10) << "deaths come too late";
-    EXPECT_GT(totals.failed, 0U);
+    EXPECT_GT(totals.failed, seeds.count / 20);
+    EXPECT_GT(totals.stopped, seeds.count / 50);
+    EXPECT_GT(totals.most_lanes, 4U);
   }
 }
 

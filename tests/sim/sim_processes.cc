@@ -174,6 +174,13 @@ void SimProcesses::wait_until(const std::function<bool()>& ready) {
   (void)block([&] { return ready() ? std::optional(now_ns_) : std::nullopt; }, kForEver);
 }
 
+void SimProcesses::wait_in_destructor(const std::function<bool()>& ready) {
+  auto& self = *static_cast<Thread*>(own_thread);
+  const bool before = std::exchange(self.dying, true);
+  wait_until(ready);
+  self.dying = before;
+}
+
 bool SimProcesses::dying() const {
   return static_cast<Thread*>(own_thread)->dying;
 }

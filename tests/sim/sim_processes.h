@@ -69,6 +69,9 @@ class SimProcesses {
   void pause_for(std::uint64_t ns);
   // Waits until `ready`, which changes by what other threads do. Also while the process dies.
   void wait_until(const std::function<bool()>& ready);
+  // The same for destructors, which no exception may leave: a thread that is killed meanwhile dies at its
+  // next call.
+  void wait_in_destructor(const std::function<bool()>& ready);
   bool ended(int thread) const;
 
   // Something that can be sent: memory.
