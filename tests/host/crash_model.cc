@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <fstream>
 #include <stdexcept>
 #include <utility>
@@ -46,7 +45,7 @@ std::vector<DiskEvent> read_disk_record(const std::filesystem::path& file) {
   std::size_t at = 0;
   const auto take = [&](void* to, std::size_t count) {
     if (bytes.size() - at < count) throw std::runtime_error("the record is cut short");
-    std::memcpy(to, bytes.data() + at, count);
+    std::copy_n(bytes.data() + at, count, static_cast<std::byte*>(to));
     at += count;
   };
   while (at < bytes.size()) {
