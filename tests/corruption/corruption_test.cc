@@ -308,12 +308,7 @@ TEST(Corruption, CleanTrafficRaisesNoAlarm) {
   const test::TempDir dir(memory_directory());
   const std::string name = pages_image_name(1, 0x5759);
   dir.write(name, file);
-  SumTable table = SumTable::sized(file.size(), kSumBlockBytes);
-  for (std::size_t block = 0; block < table.sums.size(); ++block) {
-    const std::size_t begin = block * table.block_bytes;
-    table.sums[block] =
-        sum_of(std::span(file).subspan(begin, std::min<std::size_t>(table.block_bytes, file.size() - begin)));
-  }
+  SumTable table = test::serial_sums(file, kSumBlockBytes);
   const std::vector<std::uint64_t> sizes{bos[0].size(), bos[1].size(), bos[2].size(), bos[3].size()};
   const ImageLayout layout = std::move(ImageLayout::make(sizes, kChunk)).value();
   const LaneKit kit(kChunk, 4);

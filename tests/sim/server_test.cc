@@ -35,7 +35,6 @@ struct File {
   int id = 0;
   int task = 0;  // its process
   std::uint32_t gpus = 1;
-  std::uint64_t bos = 1;         // of each GPU
   bool handed_over = false;      // the server does
   bool restored_itself = false;  // the task did
 };
@@ -73,10 +72,10 @@ Case::Case(std::uint64_t seed) : rng(seed) {
     for (std::uint64_t n = rng.between(1, 2); n > 0; --n) {
       File file{.id = id++, .task = task};
       file.gpus = static_cast<std::uint32_t>(rng.between(1, 2));
-      file.bos = rng.percent(10) ? rng.between(200, 600) : rng.between(1, 4);
+      const std::uint64_t bos = rng.percent(10) ? rng.between(200, 600) : rng.between(1, 4);
       if (rng.percent(5)) contents.cannot_be_made.insert(file.id);
       for (std::uint32_t gpu = 1; gpu <= file.gpus; ++gpu)
-        contents.gpus.emplace(std::pair(file.id, gpu), gpu_of(rng, file.bos));
+        contents.gpus.emplace(std::pair(file.id, gpu), gpu_of(rng, bos));
       files.push_back(file);
     }
   }
@@ -239,7 +238,7 @@ void run_seed(const test::TempDir& images, std::uint64_t seed, Totals& totals) {
 TEST(Simulation, ContentServerLanesAndTasks) {
   const test::TempDir images(::access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "");
   Totals totals;
-  const test::Seeds seeds = test::seeds_of_test(2'000);
+  const test::Seeds seeds = test::seeds_of_test(5'000);
   for (std::uint64_t seed = seeds.first; seed < seeds.first + seeds.count; ++seed) {
     SCOPED_TRACE(test::replay_with(seed));
     run_seed(images, seed, totals);

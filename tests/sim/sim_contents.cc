@@ -43,13 +43,8 @@ SimGpu::SimGpu(test::BoList was, test::Rng own, Trouble what, std::uint64_t wher
   for (const test::Bytes& bo : image) bos.emplace_back(bo.size(), kGarbage);
   const test::Bytes file = test::serial_file(image);
   at = trouble == Trouble::Corrupt ? at % file.size() : at;
-  chunk_bytes = std::max<std::uint64_t>(4 * kKiB, std::bit_ceil(file.size() / rng.between(2, 24)));
-  sums = SumTable::sized(file.size(), chunk_bytes);
-  for (std::size_t block = 0; block < sums.sums.size(); ++block) {
-    const std::size_t begin = block * chunk_bytes;
-    sums.sums[block] =
-        sum_of(std::span(file).subspan(begin, std::min<std::size_t>(chunk_bytes, file.size() - begin)));
-  }
+  const std::uint64_t most_chunks = rng.between(2, 24);
+  sums = test::serial_sums(file, std::max<std::uint64_t>(4 * kKiB, std::bit_ceil(file.size() / most_chunks)));
 }
 
 void SimContents::write_images(const test::TempDir& directory) const {
@@ -207,14 +202,15 @@ Result<void> ContentsJob::run_lane(Lane& lane) {
 Result<void> ContentsJob::carry(Lane& lane) {
   SimGpu& gpu = sim::contents().gpus.at({id_, lane.gpu_id});
   test::Rng rng(gpu.rng.next());
-  SLUICE_TRY_ASSIGN(const ImageLayout layout, ImageLayout::make(test::sizes_of(gpu.bos), gpu.chunk_bytes));
+  SLUICE_TRY_ASSIGN(const ImageLayout layout,
+                    ImageLayout::make(test::sizes_of(gpu.bos), gpu.sums.block_bytes));
   std::vector<Slot> slots(rng.between(1, sim::kMostSlots));
-  std::vector<test::Bytes> staging(slots.size(), test::Bytes(gpu.chunk_bytes));
+  std::vector<test::Bytes> staging(slots.size(), test::Bytes(gpu.sums.block_bytes));
   for (std::uint32_t i = 0; i < slots.size(); ++i) slots[i].index = i, slots[i].buffer = staging[i];
   sim::SimReactor reactor(test::Rng(rng.next()), rng.between(1, 1000), sim::faults_of(gpu, rng));
   sim::SimCopyOptions options{.depth = 2, .latency_ns_max = rng.between(1, 1000)};
   if (gpu.trouble == SimGpu::Trouble::Gpu) options.fail_op = gpu.at;
-  if (gpu.trouble == SimGpu::Trouble::Corrupt) options.bad_chunk = gpu.at / gpu.chunk_bytes;
+  if (gpu.trouble == SimGpu::Trouble::Corrupt) options.bad_chunk = gpu.at / gpu.sums.block_bytes;
   sim::SimCopy copy(Direction::Restore, layout, reactor, gpu.bos, test::Rng(rng.next()), options);
   ChecksumStage checksum(Direction::Restore, layout, reactor, {&gpu.sums, 1}, ChecksumOptions{}, nullptr);
   FileOptions file_options;

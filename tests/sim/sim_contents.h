@@ -30,8 +30,7 @@ struct SimGpu {
 
   test::BoList image;
   test::BoList bos;  // the task's
-  SumTable sums;
-  std::uint64_t chunk_bytes;
+  SumTable sums;     // a block is a chunk
   test::Rng rng;
   Trouble trouble;
   std::uint64_t at;
@@ -45,7 +44,7 @@ struct SimContents {
 
   // Pages files of all.
   void write_images(const test::TempDir& directory) const;
-  // Whether all, or none, of a file's BOs are as they were; none: nobody has written to them.
+  // Whether a file's BOs are as they were; whether nobody has written to them.
   bool whole(int id) const;
   bool untouched(int id) const;
   // The task does it itself.

@@ -193,14 +193,6 @@ void write_image(const World& world, const Case& one) {
   }
 }
 
-void expect_sums(const SumTable& table, const Bytes& file) {
-  for (std::size_t block = 0; block < table.sums.size(); ++block) {
-    const std::size_t begin = block * table.block_bytes;
-    const std::size_t end = std::min<std::size_t>(begin + table.block_bytes, file.size());
-    ASSERT_EQ(table.sums[block], sum_of(std::span(file).subspan(begin, end - begin))) << "block " << block;
-  }
-}
-
 // The one errno the run may fail with; 0: it must succeed.
 int expected_errno(const Case& one, const SimReactor& reactor, const SimCopy& copy, bool cancelled) {
   if (reactor.broke()) return EIO;
@@ -232,12 +224,8 @@ void run_seed(World& world, std::uint64_t seed, Direction direction, Totals& tot
   for (const Bytes& bo : one.bos) target.emplace_back(bo.size(), std::byte{0x5a});
   SumTable table;
   if (one.block_bytes > 0) {
-    table = SumTable::sized(one.file.size(), one.block_bytes);
-    for (std::size_t block = 0; direction == Direction::Restore && block < table.sums.size(); ++block) {
-      const std::size_t begin = block * one.block_bytes;
-      table.sums[block] = sum_of(std::span(one.file).subspan(
-          begin, std::min<std::size_t>(one.block_bytes, one.file.size() - begin)));
-    }
+    table = direction == Direction::Dump ? SumTable::sized(one.file.size(), one.block_bytes)
+                                         : test::serial_sums(one.file, one.block_bytes);
   }
 
   SimReactor reactor(Rng(one.rng.next()), one.latency_ns_max, one.faults);
@@ -304,7 +292,7 @@ void run_seed(World& world, std::uint64_t seed, Direction direction, Totals& tot
   ASSERT_EQ(stats->chunks, layout.chunk_count());
   ASSERT_EQ(stats->bytes, layout.file_bytes());
   if (one.block_bytes > 0) {
-    ASSERT_NO_FATAL_FAILURE(expect_sums(table, one.file));
+    ASSERT_EQ(table.sums, test::serial_sums(one.file, one.block_bytes).sums);
   }
   if (direction == Direction::Restore) {
     ASSERT_EQ(target, one.bos);

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: MIT
-// The pages file as the serial algorithm writes it: what every dump is compared with.
+// The pages file as the serial algorithm writes it, and its sums: what every dump is compared with.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <vector>
+
+#include "pipeline/checksum.h"
 
 namespace sluice::test {
 
@@ -19,6 +23,15 @@ inline Bytes serial_file(const BoList& bos) {
   std::memcpy(file.data(), &payload_bytes, sizeof payload_bytes);
   for (const Bytes& bo : bos) file.insert(file.end(), bo.begin(), bo.end());
   return file;
+}
+
+inline SumTable serial_sums(const Bytes& file, std::uint64_t block_bytes) {
+  SumTable table = SumTable::sized(file.size(), block_bytes);
+  for (std::size_t begin = 0, block = 0; block < table.sums.size(); ++block, begin += block_bytes) {
+    const std::size_t bytes = std::min<std::size_t>(block_bytes, file.size() - begin);
+    table.sums[block] = sum_of(std::span(file).subspan(begin, bytes));
+  }
+  return table;
 }
 
 }  // namespace sluice::test
