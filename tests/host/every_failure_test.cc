@@ -281,6 +281,10 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
       // But for the time between two of the calls that let them go.
       EXPECT_TRUE(running == tasks_.size() || plan_.call() == "ptrace") << running << " run";
       for (FifoSubject& task : tasks_) EXPECT_TRUE(!task.has_spoken() || task.hear().starts_with("ok check"));
+      if (running == tasks_.size()) {
+        EXPECT_TRUE(tasks_.meet(scene_.control().processes()));
+        EXPECT_EQ(tasks_.wrong_answers({"work"}), "");
+      }
     }
     end_tasks();
   }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <iterator>
 
 namespace sluice::host_test {
 namespace {
@@ -44,13 +45,16 @@ void TaskTree::wait_until_gpus_are_free() {
 }
 
 bool TaskTree::meet_restored() {
-  std::ifstream pids(scene_.pid_file());
-  return std::all_of(tasks_.begin(), tasks_.end(), [&pids](FifoSubject& task) {
-    pid_t pid = 0;
-    if (!(pids >> pid)) return false;
-    task.become(pid);
-    return true;
-  });
+  std::ifstream file(scene_.pid_file());
+  const std::vector<pid_t> pids{std::istream_iterator<pid_t>(file), std::istream_iterator<pid_t>()};
+  return meet(pids);
+}
+
+bool TaskTree::meet(const std::vector<pid_t>& pids) {
+  if (pids.size() != tasks_.size()) return false;
+  auto pid = pids.begin();
+  for (FifoSubject& task : tasks_) task.become(*pid++);
+  return true;
 }
 
 void TaskTree::say(const std::string& line) {
@@ -76,9 +80,9 @@ std::size_t TaskTree::spoken() {
 std::string TaskTree::who_does_not_quit() {
   std::string wrong;
   for (FifoSubject& task : tasks_) {
-    const std::string answer = task.ask("quit");
-    const std::string more = answer.empty() ? answer : task.hear();
-    if (answer != "ok quit" || !more.empty()) wrong += line_of(task, "quit", answer + more);
+    std::string answer = task.ask("quit");
+    if (answer == "ok quit") answer += task.hear();  // until it has ended
+    if (answer != "ok quit") wrong += line_of(task, "quit", answer);
   }
   return wrong;
 }

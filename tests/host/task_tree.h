@@ -4,6 +4,7 @@
 
 #include <list>
 #include <string>
+#include <vector>
 
 #include "harness.h"
 
@@ -26,8 +27,10 @@ class TaskTree {
   void wait_until_dumped();
   // The kernel closes the files of what was killed in its own time.
   void wait_until_gpus_are_free();
-  // After a restore: the tasks are those that the host has made. False: it names fewer.
+  // After a restore: the tasks are those that the host has made. False: it names more or fewer.
   [[nodiscard]] bool meet_restored();
+  // The same of a host that names none: `pids` are the tasks', in any order. False: there are more or fewer.
+  [[nodiscard]] bool meet(const std::vector<pid_t>& pids);
 
   void say(const std::string& line);
   // Asks each task each of the commands. What was not answered with "ok COMMAND ...", a line each; empty: all
