@@ -35,7 +35,8 @@ void prefer_node(std::span<std::byte> memory, int node) {
   std::array<unsigned long, kMaxNodes / kWordBits> mask{};
   mask[static_cast<std::size_t>(node) / kWordBits] = 1UL << (static_cast<std::size_t>(node) % kWordBits);
   // The kernel reads maxnode - 1 bits.
-  (void)::syscall(SYS_mbind, memory.data(), memory.size(), MPOL_PREFERRED, mask.data(), kMaxNodes + 1, 0);
+  (void)::syscall(SYS_mbind, memory.data(), memory.size(), static_cast<unsigned long>(MPOL_PREFERRED),
+                  mask.data(), kMaxNodes + 1, 0U);
 }
 
 // Faults every page in, so that the pipeline never does.

@@ -29,7 +29,7 @@ class DirectoryFront : public ControlFront {
  public:
   DirectoryFront(std::string directory, Shared* shared, std::uint64_t device)
       : directory_(std::move(directory)), shared_(shared), device_(device) {}
-  ~DirectoryFront() override { ::syscall(SYS_munmap, shared_, shared_->bytes); }
+  ~DirectoryFront() override { raw::munmap(shared_, shared_->bytes); }
   DirectoryFront(const DirectoryFront&) = delete;
   DirectoryFront& operator=(const DirectoryFront&) = delete;
 

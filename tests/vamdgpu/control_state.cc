@@ -39,15 +39,16 @@ void want_huge_pages(int fd, std::uint64_t bytes) {
   constexpr int kMadvCollapse = 25;
   const std::uint64_t whole = bytes / kHuge * kHuge;
   if (whole == 0) return;
-  const long reserved = ::syscall(SYS_mmap, nullptr, whole + kHuge, PROT_NONE,
-                                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (reserved == -1) return;
-  const std::uint64_t aligned = (static_cast<std::uint64_t>(reserved) + kHuge - 1) / kHuge * kHuge;
+  void* const reserved =
+      raw::mmap(nullptr, whole + kHuge, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (reserved == MAP_FAILED) return;
+  const std::uint64_t begin = reinterpret_cast<std::uintptr_t>(reserved);
+  auto* const aligned = reinterpret_cast<void*>((begin + kHuge - 1) / kHuge * kHuge);
   const char byte = 0;
   for (std::uint64_t at = 0; at < whole; at += kHuge) (void)!::syscall(SYS_pwrite64, fd, &byte, 1, at);
-  if (::syscall(SYS_mmap, aligned, whole, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) != -1)
+  if (raw::mmap(aligned, whole, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) != MAP_FAILED)
     ::syscall(SYS_madvise, aligned, whole, kMadvCollapse);
-  ::syscall(SYS_munmap, reserved, whole + kHuge);
+  raw::munmap(reserved, whole + kHuge);
 }
 
 int make_pool(const StatePath& path, std::uint64_t bytes) {
@@ -88,19 +89,18 @@ int make_segment(const char* directory, const vamdgpu_machine_config& config) {
   const std::uint64_t bytes = model_offset + vam_model_bytes(&limits);
   const int fd = make_file(StatePath(directory, "state", UINT64_MAX), bytes);
   if (fd < 0) return fd;
-  const long memory =
-      ::syscall(SYS_mmap, nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+  void* const memory = raw::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
   const int error = errno;
   raw::close(fd);
-  if (memory == -1) return -error;
-  auto* shared = reinterpret_cast<Shared*>(memory);
+  if (memory == MAP_FAILED) return -error;
+  auto* shared = static_cast<Shared*>(memory);
   shared->bytes = bytes;
   shared->model_offset = model_offset;
   vam_debug_init(&shared->debug, &config);
   const int result = vam_model_init(shared->model(), &limits, &config);
   if (result == 0) hide_gpus(directory, shared->model());
   shared->magic = Shared::layout();
-  ::syscall(SYS_munmap, memory, bytes);
+  raw::munmap(memory, bytes);
   return result;
 }
 

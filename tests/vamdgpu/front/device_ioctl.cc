@@ -193,11 +193,11 @@ void* map_file(const char* path, void* address, std::size_t length, int protecti
                std::uint64_t offset) {
   const int fd = raw::openat(AT_FDCWD, path, O_RDWR | O_CLOEXEC, 0);
   if (fd < 0) return MAP_FAILED;
-  const long result = ::syscall(SYS_mmap, address, length, protection, flags, fd, offset);
+  void* const memory = raw::mmap(address, length, protection, flags, fd, static_cast<off_t>(offset));
   const int error = errno;
   raw::close(fd);
   errno = error;
-  return reinterpret_cast<void*>(result);
+  return memory;
 }
 
 int locate(const Local& machine, FileTag tag, std::uint64_t offset, std::size_t length,

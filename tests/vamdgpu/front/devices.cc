@@ -61,7 +61,7 @@ void* wrapped_mmap(void* address, std::size_t length, int protection, int flags,
       return device_mmap(*machine, tag, address, length, protection, flags,
                          static_cast<std::uint64_t>(offset));
   }
-  return reinterpret_cast<void*>(::syscall(SYS_mmap, address, length, protection, flags, fd, offset));
+  return raw::mmap(address, length, protection, flags, fd, offset);
 }
 
 }  // namespace

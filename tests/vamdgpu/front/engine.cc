@@ -94,11 +94,11 @@ class Mover {
   ~Mover() {
     for (auto& gpu : pools_) {
       for (const Pool& pool : gpu) {
-        if (pool.map != nullptr) ::syscall(SYS_munmap, pool.map, pool.map_bytes);
+        if (pool.map != nullptr) raw::munmap(pool.map, pool.map_bytes);
         if (pool.fd >= 0) raw::close(pool.fd);
       }
     }
-    if (bounce_ != nullptr) ::syscall(SYS_munmap, bounce_, kBounceBytes);
+    if (bounce_ != nullptr) raw::munmap(bounce_, kBounceBytes);
   }
   Mover(const Mover&) = delete;
   Mover& operator=(const Mover&) = delete;
@@ -159,19 +159,21 @@ class Mover {
     pool.map_failed = pool.fd < 0 || raw::fstat(pool.fd, &status) != 0;
     if (pool.map_failed) return nullptr;
     const auto bytes = static_cast<std::uint64_t>(status.st_size);
-    const long reserved = ::syscall(SYS_mmap, nullptr, bytes + kHugePage, PROT_NONE,
-                                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    pool.map_failed = reserved == -1;
+    void* const reserved =
+        raw::mmap(nullptr, bytes + kHugePage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    pool.map_failed = reserved == MAP_FAILED;
     if (pool.map_failed) return nullptr;
-    const auto begin = static_cast<std::uint64_t>(reserved);
-    const std::uint64_t aligned = (begin + kHugePage - 1) / kHugePage * kHugePage;
+    auto* const begin = static_cast<char*>(reserved);
+    const auto at = reinterpret_cast<std::uintptr_t>(reserved);
+    char* const aligned = begin + ((at + kHugePage - 1) / kHugePage * kHugePage - at);
     pool.map_failed =
-        ::syscall(SYS_mmap, aligned, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, pool.fd, 0) == -1;
-    if (aligned > begin) ::syscall(SYS_munmap, begin, aligned - begin);
-    const std::uint64_t end = (aligned + bytes + 4095) / 4096 * 4096;
-    if (end < begin + bytes + kHugePage) ::syscall(SYS_munmap, end, begin + bytes + kHugePage - end);
+        raw::mmap(aligned, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, pool.fd, 0) == MAP_FAILED;
+    if (aligned > begin) raw::munmap(begin, static_cast<std::size_t>(aligned - begin));
+    char* const end = aligned + (bytes + 4095) / 4096 * 4096;
+    char* const reserved_end = begin + bytes + kHugePage;
+    if (end < reserved_end) raw::munmap(end, static_cast<std::size_t>(reserved_end - end));
     if (pool.map_failed) return nullptr;
-    pool.map = reinterpret_cast<char*>(aligned);
+    pool.map = aligned;
     pool.map_bytes = bytes;
     return pool.map;
   }
@@ -204,7 +206,7 @@ class Mover {
     for (std::uint64_t at = 0; at < bytes;) {
       iovec here = {reinterpret_cast<void*>(address + at), bytes - at};
       iovec there = {reinterpret_cast<void*>(place.offset + at), bytes - at};
-      const long n = ::syscall(call, place.pid, &here, 1, &there, 1, 0);
+      const long n = ::syscall(call, place.pid, &here, 1UL, &there, 1UL, 0UL);
       if (n <= 0) return n < 0 ? -errno : -EFAULT;
       at += static_cast<std::uint64_t>(n);
     }
@@ -213,9 +215,9 @@ class Mover {
 
   char* bounce() {
     if (bounce_ == nullptr) {
-      const long memory = ::syscall(SYS_mmap, nullptr, kBounceBytes, PROT_READ | PROT_WRITE,
-                                    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-      if (memory != -1) bounce_ = reinterpret_cast<char*>(memory);
+      void* const memory =
+          raw::mmap(nullptr, kBounceBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      if (memory != MAP_FAILED) bounce_ = static_cast<char*>(memory);
     }
     return bounce_;
   }
@@ -272,7 +274,7 @@ class Buffer {
  public:
   Buffer() = default;
   ~Buffer() {
-    if (data_ != nullptr) ::syscall(SYS_munmap, data_, bytes_);
+    if (data_ != nullptr) raw::munmap(data_, bytes_);
   }
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
@@ -280,11 +282,11 @@ class Buffer {
   T* reserve(std::size_t count) {
     const std::size_t need = std::max<std::size_t>((count * sizeof(T) + 4095) & ~std::size_t{4095}, 4096);
     if (need > bytes_) {
-      if (data_ != nullptr) ::syscall(SYS_munmap, data_, bytes_);
-      const long memory =
-          ::syscall(SYS_mmap, nullptr, need, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-      data_ = memory == -1 ? nullptr : reinterpret_cast<T*>(memory);
-      bytes_ = memory == -1 ? 0 : need;
+      if (data_ != nullptr) raw::munmap(data_, bytes_);
+      void* const memory =
+          raw::mmap(nullptr, need, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      data_ = memory == MAP_FAILED ? nullptr : static_cast<T*>(memory);
+      bytes_ = memory == MAP_FAILED ? 0 : need;
     }
     return data_;
   }

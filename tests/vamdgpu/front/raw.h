@@ -5,6 +5,7 @@
 #pragma once
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -51,6 +52,14 @@ inline ssize_t read(int fd, void* bytes, std::size_t size) {
 
 inline int close(int fd) {
   return static_cast<int>(::syscall(SYS_close, fd));
+}
+
+inline void* mmap(void* address, std::size_t bytes, int protection, int flags, int fd, off_t offset) {
+  return reinterpret_cast<void*>(::syscall(SYS_mmap, address, bytes, protection, flags, fd, offset));
+}
+
+inline int munmap(void* address, std::size_t bytes) {
+  return static_cast<int>(::syscall(SYS_munmap, address, bytes));
 }
 
 inline int chdir(const char* path) {

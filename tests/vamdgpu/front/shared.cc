@@ -144,8 +144,8 @@ Shared* map_shared(const char* directory, std::uint64_t* device) {
   struct stat status;
   void* memory = MAP_FAILED;
   if (raw::fstat(fd, &status) == 0 && status.st_size > static_cast<off_t>(sizeof(Shared))) {
-    memory = reinterpret_cast<void*>(::syscall(SYS_mmap, nullptr, status.st_size, PROT_READ | PROT_WRITE,
-                                               MAP_SHARED | MAP_NORESERVE, fd, 0));
+    memory = raw::mmap(nullptr, static_cast<std::size_t>(status.st_size), PROT_READ | PROT_WRITE,
+                       MAP_SHARED | MAP_NORESERVE, fd, 0);
   } else {
     errno = EINVAL;
   }
