@@ -59,7 +59,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     UniqueFd task = std::move(ends->first), server = std::move(ends->second);
     std::span<const std::uint8_t> rest(data, size);
     while (rest.size() >= 3) {
-      const std::size_t length = std::min<std::size_t>(rest[0] | rest[1] << 8, rest.size() - 3);
+      const std::size_t length = std::min(std::size_t{rest[0]} | std::size_t{rest[1]} << 8, rest.size() - 3);
       const std::size_t fds = rest[2];
       send(task.get(), rest.subspan(3, length), fds, bo.get());
       rest = rest.subspan(3 + length);

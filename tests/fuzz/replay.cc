@@ -115,7 +115,7 @@ int main(int argc, char** argv) {
   }
   struct sigaction action {};
   action.sa_handler = save_input;
-  action.sa_flags = SA_RESETHAND;
+  action.sa_flags = static_cast<int>(SA_RESETHAND);
   for (const int number : {SIGABRT, SIGSEGV, SIGBUS, SIGFPE}) ::sigaction(number, &action, nullptr);
   for (const Bytes& bytes : corpus) run(bytes);
   Mutator mutator(corpus);
