@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <tuple>
 
 #include "pipeline/image_file.h"
 #include "pipeline/layout.h"
@@ -195,8 +196,13 @@ Result<std::vector<std::string>> remove_plugin_images(int dir_fd, bool keep_page
     const bool ours = name.starts_with("amdgpu-") && (name.ends_with(".img") || name.ends_with(".img.tmp"));
     return !ours && !name.starts_with(kStatsPrefix) && !name.starts_with(kTracePrefix);
   });
-  const auto rest = std::stable_partition(names.begin(), names.end(),
-                                          [](const std::string& name) { return is_metadata(name); });
+  // KFD's first, without which nothing is restored: where one stays, what is gone is of no use without it.
+  const auto place = [](const std::string& name) {
+    return std::tuple(!is_metadata(name), !name.starts_with(kKfdPrefix), std::string_view(name));
+  };
+  std::sort(names.begin(), names.end(),
+            [&](const std::string& left, const std::string& right) { return place(left) < place(right); });
+  const auto rest = std::find_if_not(names.begin(), names.end(), is_metadata);
   for (auto name = names.begin(); name != rest; ++name) SLUICE_TRY(remove_image(dir_fd, *name));
   // Before anything else goes or comes: after a crash the old metadata must not stand beside new contents.
   if (rest != names.begin()) SLUICE_TRY(sync_directory(dir_fd));

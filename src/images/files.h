@@ -63,7 +63,8 @@ Result<void> rename_image(int dir_fd, const std::string& from, const std::string
 // Removes a file; that it does not exist is fine.
 Result<void> remove_image(int dir_fd, const std::string& name);
 
-// Removes every image of this plugin and of upstream's and their temporary files: metadata first, durably.
+// Removes every image of this plugin and of upstream's and their temporary files: metadata first, durably,
+// of it KFD's: a failure at the first leaves all as it was.
 // With `keep_pages` the pages files stay, which say nothing without their metadata; returns their names.
 Result<std::vector<std::string>> remove_plugin_images(int dir_fd, bool keep_pages);
 

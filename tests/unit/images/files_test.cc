@@ -131,6 +131,15 @@ TEST(RemovePluginImages, TakesOnlyThePlugins) {
   EXPECT_EQ(dir.names(), (std::vector<std::string>{"amdgpu-notes.txt", "inventory.img", "pages-1.img"}));
 }
 
+TEST(RemovePluginImages, LeavesAllWhereKfdsMetadataStays) {
+  const TempDir dir;
+  ASSERT_EQ(mkdirat(dir.fd(), "amdgpu-kfd-1.img", 0700), 0);
+  for (const char* name : {"amdgpu-dmabuf-3.img", "amdgpu-pages-1-5759.img", "amdgpu-renderD-2.img"})
+    dir.write(name, Bytes(8));
+  EXPECT_EQ(remove_plugin_images(dir.fd(), false).error().err, EISDIR);
+  EXPECT_EQ(dir.names().size(), 4U);
+}
+
 TEST(PagesImageNames, EndAlikeForOneGpu) {
   EXPECT_EQ(unnamed_pages_image(3, 0x5759), "amdgpu-pages-unnamed3-5759.img");
   for (const std::string& name : {unnamed_pages_image(3, 0x5759), pages_image_name(12, 0x5759)}) {
