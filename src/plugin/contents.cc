@@ -31,6 +31,18 @@ PagesSet pages_of(const GpuContents& gpu) {
   return set;
 }
 
+// Without memory there are no words that need any.
+template <class Call>
+Result<void> caught(Call call) {
+  try {
+    return call();
+  } catch (const std::bad_alloc&) {
+    return Error{ENOMEM, "out of memory"};
+  } catch (...) {
+    return Error{EIO, "exception"};
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> pages_names(int id, const GpuContents& gpu) {
@@ -174,8 +186,7 @@ void ContentsJob::cancel() {
   may_begin_.notify_all();
 }
 
-// However the lane ends, it is counted: wait() relies on that. Without memory there are no words that need
-// any.
+// However the lane ends, it is counted: wait() relies on that.
 void ContentsJob::run_and_report(Lane& lane) noexcept {
   Result<void> result = [&]() -> Result<void> {
     {
@@ -184,13 +195,7 @@ void ContentsJob::run_and_report(Lane& lane) noexcept {
       if (!begun_) return Error{ECANCELED, {}};
     }
     lane.outcome.began_ns = monotonic_ns();
-    try {
-      return run_lane(lane);
-    } catch (const std::bad_alloc&) {
-      return Error{ENOMEM, "out of memory"};
-    } catch (...) {
-      return Error{EIO, "exception"};
-    }
+    return caught([&] { return run_lane(lane); });
   }();
   lane.outcome.ended_ns = monotonic_ns();
   const Lock lock(mutex_);
@@ -206,10 +211,15 @@ void ContentsJob::run_and_report(Lane& lane) noexcept {
 Result<void> ContentsJob::run_lane(Lane& lane) {
   if (direction_ == Direction::Dump || !streaming()) return carry(lane);
   const Lock turn(shared_.stream);
-  if (cancelled_) return Error{ECANCELED, "cancelled because another lane failed"};
-  SLUICE_TRY(take_sums(lane.pages, lane.layout, lane.sidecar, lane.has_sums));
-  lane.chunks_total = lane.layout.chunk_count();
-  return carry(lane);
+  if (shared_.stream_failure) return *shared_.stream_failure;
+  if (cancelled_) return Error{ECANCELED, "cancelled"};
+  auto done = caught([&]() -> Result<void> {
+    SLUICE_TRY(take_sums(lane.pages, lane.layout, lane.sidecar, lane.has_sums));
+    lane.chunks_total = lane.layout.chunk_count();
+    return carry(lane);
+  });
+  if (!done) shared_.stream_failure = done.error();
+  return done;
 }
 
 Result<void> ContentsJob::carry(Lane& lane) {

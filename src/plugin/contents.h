@@ -74,6 +74,9 @@ struct SharedByJobs {
   // end, and whoever opens another one waits for that; so each is opened and read to its end by one thread
   // that waits for nobody meanwhile.
   Mutex stream;
+  // Why a lane gave its files up before their end. The streamer ends of it, so nobody asks it for more: the
+  // lanes that come later fail with the same.
+  std::optional<Error> stream_failure SLUICE_GUARDED_BY(stream);
   // Dump: set by whoever wants no more of it. Lanes of all jobs end at their next chunk, with ECANCELED.
   std::atomic<bool> stopped{false};
 };

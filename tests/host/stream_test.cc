@@ -49,6 +49,29 @@ class StreamTest : public PluginTest {
     ASSERT_EQ(restore_streamed(serve), 0) << scene_.log();
     expect_whole();
   }
+  // Four processes that share two GPUs, through one streamer.
+  void dump_tree(TaskTree& tasks) {
+    for (unsigned i = 1; i <= 4; ++i) {
+      const std::string ready = tasks.add(
+          {"--gpus", "2", "--vram", "4M", "--gtt", "1M", "--svm-context", "--seed", std::to_string(i)});
+      ASSERT_TRUE(ready.starts_with("ready")) << ready;
+    }
+    Streamer streamer(scene_.images(), "capture", capture_to_file());
+    ASSERT_TRUE(streamer.ready());
+    Program host =
+        scene_.start_host(version(), "dump", tasks.with_pids({"--stream", "--hold", "dump_ext_file"}));
+    for (std::size_t i = 1; i <= tasks.size(); ++i) {
+      ASSERT_EQ(host.hear_control(), "dump_ext_file") << scene_.log();
+      if (i + 1 == tasks.size()) {
+        EXPECT_EQ(scene_.log().find("dump GPU"), std::string::npos)
+            << "the hook for the last file joins all, no other";
+      }
+      host.release_control();
+    }
+    ASSERT_EQ(host.wait(), 0) << scene_.log();
+    ASSERT_EQ(streamer.wait(), 0);
+    tasks.wait_until_dumped();
+  }
   // Nothing of ours is on the local disk.
   void expect_no_local_images() {
     for (const auto& entry : std::filesystem::directory_iterator(scene_.images()))
@@ -204,37 +227,34 @@ TEST_P(StreamTest, AnImageWithoutSumsIsRestoredUnverified) {
   expect_whole();
 }
 
-// Four processes that share two GPUs, through one streamer.
 TEST_P(StreamTest, ATreeComesBackWhole) {
   TaskTree tasks(scene_);
-  for (unsigned i = 1; i <= 4; ++i) {
-    const std::string ready = tasks.add(
-        {"--gpus", "2", "--vram", "4M", "--gtt", "1M", "--svm-context", "--seed", std::to_string(i)});
-    ASSERT_TRUE(ready.starts_with("ready")) << ready;
-  }
-  {
-    Streamer streamer(scene_.images(), "capture", capture_to_file());
-    ASSERT_TRUE(streamer.ready());
-    Program host =
-        scene_.start_host(version(), "dump", tasks.with_pids({"--stream", "--hold", "dump_ext_file"}));
-    for (std::size_t i = 1; i <= tasks.size(); ++i) {
-      ASSERT_EQ(host.hear_control(), "dump_ext_file") << scene_.log();
-      if (i + 1 == tasks.size()) {
-        EXPECT_EQ(scene_.log().find("dump GPU"), std::string::npos)
-            << "the hook for the last file joins all, no other";
-      }
-      host.release_control();
-    }
-    EXPECT_EQ(host.wait(), 0) << scene_.log();
-    EXPECT_EQ(streamer.wait(), 0);
-  }
-  tasks.wait_until_dumped();
+  ASSERT_NO_FATAL_FAILURE(dump_tree(tasks));
   Streamer streamer(scene_.images(), "serve", "exec $STREAMER " + image());
   ASSERT_TRUE(streamer.ready());
   ASSERT_EQ(scene_.start_host(version(), "restore", {"--stream"}).wait(), 0) << scene_.log();
   ASSERT_TRUE(tasks.meet_restored());
   EXPECT_EQ(tasks.what_is_not_whole(), "");
   EXPECT_EQ(tasks.who_does_not_quit(), "");
+}
+
+// The streamer ends of it. Of that a host would tell its log in the lane's thread, so nobody asks it for
+// more.
+TEST_P(StreamTest, ADamagedBlockOfOneProcessEndsTheStreamForAll) {
+  if (hooks() < 13) GTEST_SKIP() << "each task restores itself here";
+  TaskTree tasks(scene_);
+  ASSERT_NO_FATAL_FAILURE(dump_tree(tasks));
+  std::string pages;
+  for (const auto& entry : std::filesystem::directory_iterator(extracted())) {
+    if (entry.path().filename().string().starts_with("amdgpu-pages-")) pages = read_file(entry.path());
+  }
+  const std::string part = pages.substr(pages.size() / 2, 64);
+  ASSERT_NE(part, std::string(64, '\0'));
+  const std::size_t place = read_file(image()).find(part);
+  ASSERT_NE(place, std::string::npos);
+  test::flip_byte(image(), place);
+  EXPECT_EQ(restore_streamed("exec $STREAMER " + image()), 1) << "3 is of a host that objects";
+  EXPECT_NE(scene_.log().find("block"), std::string::npos) << scene_.log();
 }
 
 }  // namespace
