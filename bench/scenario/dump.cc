@@ -33,6 +33,25 @@ Result<void> prepare(const Place& place, FillState fill, std::uint64_t bytes) {
   return {};
 }
 
+// What the checksums cost: dumps to new files with and without them.
+Result<Case> checksum_case(const BenchOptions& options, CopyEngine& engine, const Place& place,
+                           std::uint64_t bytes) {
+  const std::string name = engine.name() + std::string(", new file, checksum on / off");
+  options.tell(name);
+  LanePlan plan = pages_plan(engine, place);
+  const auto dump = [&](bool checksum) -> Result<Sample> {
+    SLUICE_TRY(prepare(place, FillState::New, bytes + kHeaderBytes));
+    plan.checksum = checksum;
+    SLUICE_TRY_ASSIGN(const RunResult run, run_lanes({&plan, 1}));
+    return run.sample;
+  };
+  SLUICE_TRY_ASSIGN(const Pairs pairs,
+                    run_pairs(
+                        options.by_scale(1u, 5u, 15u), [] { touch_free_memory(kTouchBytes); },
+                        [&] { return dump(true); }, [&] { return dump(false); }));
+  return Case{name, "what the checksums of blocks cost", pairs.on_off_figures()};
+}
+
 // What is measured on the engine that this process can have.
 Result<void> add_cases(const BenchOptions& options, std::uint64_t bytes, Report& report) {
   const unsigned count = options.by_scale(1u, 5u, 9u);
@@ -67,6 +86,10 @@ Result<void> add_cases(const BenchOptions& options, std::uint64_t bytes, Report&
     raw->remove();
     each.figures = pairs.figures();
     report.cases.push_back(std::move(each));
+  }
+  if (!on_virtual_machine()) {
+    SLUICE_TRY_ASSIGN(Case checksums, checksum_case(options, *engine, place, bytes));
+    report.cases.push_back(std::move(checksums));
   }
   return {};
 }

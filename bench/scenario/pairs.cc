@@ -43,6 +43,11 @@ std::vector<Figure> Pairs::figures() const {
   return all;
 }
 
+std::vector<Figure> Pairs::on_off_figures() const {
+  return {ratio("ratio", our_gbps(), raw_gbps()), figure("on", "GB/s", our_gbps()),
+          figure("off", "GB/s", raw_gbps())};
+}
+
 Result<Pairs> run_pairs(unsigned count, const std::function<void()>& prepare, const Run& ours,
                         const Run& raw) {
   Pairs pairs;

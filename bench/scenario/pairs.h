@@ -22,6 +22,8 @@ struct Pairs {
   std::vector<double> raw_gbps() const;
   // "ratio", "ours", "raw" (GB/s), "cpu", "raw cpu" (s/GB), and "dma cpu" where there is some.
   std::vector<Figure> figures() const;
+  // "ratio", "on" and "off" (GB/s), where both are ours, and `raw` has something off that `ours` has on.
+  std::vector<Figure> on_off_figures() const;
 };
 
 // Runs both `count` times. `prepare` comes before each run, outside its time.

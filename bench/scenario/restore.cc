@@ -12,6 +12,22 @@
 namespace sluice::bench {
 namespace {
 
+// What verifying costs: restores of `plan`'s file with and without it.
+Result<Case> verifying_case(const BenchOptions& options, LanePlan plan) {
+  const std::string name = plan.engine->name() + std::string(", verifying on / off");
+  options.tell(name);
+  const auto restore = [&](bool checksum) -> Result<Sample> {
+    plan.checksum = checksum;
+    SLUICE_TRY_ASSIGN(const RunResult run, run_lanes({&plan, 1}));
+    return run.sample;
+  };
+  SLUICE_TRY_ASSIGN(const Pairs pairs,
+                    run_pairs(
+                        options.by_scale(1u, 5u, 15u), [] { touch_free_memory(kTouchBytes); },
+                        [&] { return restore(true); }, [&] { return restore(false); }));
+  return Case{name, "what it costs to compare every block with its checksum", pairs.on_off_figures()};
+}
+
 // What is measured on the engine that this process can have.
 Result<void> add_cases(const BenchOptions& options, std::uint64_t bytes, Report& report) {
   const unsigned count = options.by_scale(1u, 5u, 9u);
@@ -42,6 +58,10 @@ Result<void> add_cases(const BenchOptions& options, std::uint64_t bytes, Report&
     if (!intact) return Error{EBADMSG, "the restored contents are not what was dumped"};
     each.figures = pairs.figures();
     report.cases.push_back(std::move(each));
+  }
+  if (!on_virtual_machine()) {
+    SLUICE_TRY_ASSIGN(Case verifying, verifying_case(options, plan));
+    report.cases.push_back(std::move(verifying));
   }
   return {};
 }

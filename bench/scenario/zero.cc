@@ -143,11 +143,8 @@ Result<Report> run_zero(const BenchOptions& options) {
                     run_pairs(
                         options.by_scale(1u, 5u, 15u), touch, [&] { return dense.dump(true); },
                         [&] { return dense.dump(false); }));
-  report.cases.push_back(
-      {"dense data, zero search on / off",
-       "what the search costs where it finds nothing",
-       {ratio("ratio", search.our_gbps(), search.raw_gbps()), figure("on", "GB/s", search.our_gbps()),
-        figure("off", "GB/s", search.raw_gbps())}});
+  report.cases.push_back({"dense data, zero search on / off", "what the search costs where it finds nothing",
+                          search.on_off_figures()});
   return report;
 }
 
