@@ -104,7 +104,8 @@ int fdstore_get(int id);  // new fd, or -1
 bool streaming();
 // Our end of a pipe for the file of that name: the host asks its streamer. In any thread and any task, one at
 // a time, which the host sees to: blocks while the streamer is busy with another file. -ENOENT: restore, no
-// such file; any other negative number: no streamer any more. REQUIRES: streaming(); `dump` as in the run.
+// such file; any other negative number: no streamer any more, of which the host may tell its log. REQUIRES:
+// streaming(); `dump` as in the run.
 int host_open_stream(const std::string& name, bool dump);
 
 // Inventory of plugins that an image needs (CRIU >= 4.1; elsewhere nothing happens and everything is

@@ -33,6 +33,24 @@ void write_line(const char* text, std::size_t length) {
   }
 }
 
+// "(pid) <what>: <text>" in one write.
+void write_text(const char* what, const char* format, std::va_list arguments)
+    __attribute__((format(printf, 2, 0)));
+
+void write_text(const char* what, const char* format, std::va_list arguments) {
+  char text[512];
+  const int length = std::snprintf(text, sizeof(text), "(%d) %s", ::getpid(), what);
+  const int more =
+      std::vsnprintf(text + length, sizeof(text) - static_cast<std::size_t>(length) - 1, format, arguments);
+  std::size_t whole = std::min(static_cast<std::size_t>(length + std::max(more, 0)), sizeof(text) - 2);
+  text[whole++] = '\n';
+  write_line(text, whole);
+}
+
+bool in_main_thread() {
+  return ::syscall(SYS_gettid) == ::getpid();
+}
+
 }  // namespace
 
 void log_init(int fd, unsigned level) {
@@ -51,7 +69,7 @@ unsigned log_level() {
 void log_line_v(unsigned level, const char* format, std::va_list arguments) {
   static char buffer[8192];
   const int saved = errno;
-  if (::syscall(SYS_gettid) != ::getpid()) {
+  if (!in_main_thread()) {
     static const char kText[] = "violation: a thread that is not the main one logs\n";
     ++violation_count();
     write_line(kText, sizeof(kText) - 1);
@@ -76,18 +94,19 @@ void log_line(unsigned level, const char* format, ...) {
   va_end(arguments);
 }
 
-void violation(const char* format, ...) {
-  char text[512];
+void log_in_any_thread(const char* format, ...) {
   std::va_list arguments;
   va_start(arguments, format);
-  const int length = std::snprintf(text, sizeof(text), "(%d) violation: ", ::getpid());
-  const int more =
-      std::vsnprintf(text + length, sizeof(text) - static_cast<std::size_t>(length) - 1, format, arguments);
+  write_text(in_main_thread() ? "" : "in a thread: ", format, arguments);
   va_end(arguments);
-  std::size_t whole = std::min(static_cast<std::size_t>(length + std::max(more, 0)), sizeof(text) - 2);
-  text[whole++] = '\n';
+}
+
+void violation(const char* format, ...) {
   ++violation_count();
-  write_line(text, whole);
+  std::va_list arguments;
+  va_start(arguments, format);
+  write_text("violation: ", format, arguments);
+  va_end(arguments);
 }
 
 unsigned violations() {

@@ -20,6 +20,10 @@ void log_line(unsigned level, const char* format, ...) __attribute__((format(pri
 void log_line_v(unsigned level, const char* format, std::va_list arguments)
     __attribute__((format(printf, 2, 0)));
 
+// What the host itself has to say in whichever thread has called it: "in a thread: " comes before, where that
+// is not the main one. CRIU's own log knows no difference, so a plugin does well not to bring that about.
+void log_in_any_thread(const char* format, ...) __attribute__((format(printf, 1, 2)));
+
 // Something that a real host would break on, seen by a check of ours. Logged as "violation: ...". Shared
 // between the main process and the restored tasks.
 void violation(const char* format, ...) __attribute__((format(printf, 1, 2)));

@@ -77,7 +77,7 @@ int stream_open(const char* name, int flags) {
   if (g_dumped != nullptr && !g_dumped->insert(name).second) violation("%s is streamed twice", name);
   const int fd = streamer::open_stream(service(kStreamerFd), name, g_dumped != nullptr);
   if (fd >= 0 || fd == -ENOENT) return fd;
-  log_line(kError, "Error: the image streamer does not answer for %s: %s\n", name, std::strerror(-fd));
+  log_in_any_thread("Error: the image streamer does not answer for %s: %s", name, std::strerror(-fd));
   return -1;
 }
 
