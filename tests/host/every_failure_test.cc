@@ -39,10 +39,18 @@ struct Shape {
   const char* name;
   unsigned tasks;
   bool streamed;
+  Strings more;  // of the tasks
 };
-constexpr Shape kProcess = {"process", 1, false};
-constexpr Shape kTree = {"tree", 2, false};
-constexpr Shape kStream = {"stream", 1, true};
+const std::vector<Shape>& shapes() {
+  static const std::vector<Shape> all = {
+      {"process", 1, false, {}},
+      {"tree", 2, false, {}},
+      {"stream", 1, true, {}},
+      // One memory behind a BO of the KFD, GEM BOs of two GPUs, another BO of the KFD, and a descriptor.
+      {"shared", 1, false, {"--share", "kfd", "--share-fd", "--kfd-import", "--gem-handles", "1,3"}},
+  };
+  return all;
+}
 
 struct Run {
   Version version;
@@ -112,8 +120,10 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
 
   void SetUp() override {
     for (unsigned task = 1; task <= GetParam().shape.tasks; ++task) {
-      const std::string ready =
-          tasks_.add({"--vram", "1M", "--gtt", "1M", "--svm-context", "--seed", std::to_string(task)});
+      Strings arguments = {"--vram", "1M", "--gtt", "1M", "--svm-context", "--seed", std::to_string(task)};
+      const Strings& more = GetParam().shape.more;
+      arguments.insert(arguments.end(), more.begin(), more.end());
+      const std::string ready = tasks_.add(arguments);
       ASSERT_TRUE(ready.starts_with("ready")) << ready;
     }
     fs::create_directory(earlier_);
@@ -503,7 +513,7 @@ TEST_P(EveryFailureTest, JobsOfARestore) {
 std::vector<Run> all_runs() {
   std::vector<Run> runs;
   for (const Version& version : kVersions) {
-    for (const Shape& shape : {kProcess, kTree, kStream}) runs.push_back({version, shape});
+    for (const Shape& shape : shapes()) runs.push_back({version, shape});
   }
   return runs;
 }
