@@ -37,7 +37,6 @@ namespace {
 constexpr const char* kName = "amdgpu_plugin";  // upstream's: images stay interchangeable
 constexpr unsigned kOldestHookCount = 10;
 constexpr int kImageStreamerServiceFd = 3;  // same number in every version
-constexpr std::size_t kLongestLine = 2048;  // CRIU's own buffer is 8 KiB and not checked on the way out
 
 unsigned read_hook_count() {
   void* control = dlsym(RTLD_DEFAULT, "cr_plugin_ctl");

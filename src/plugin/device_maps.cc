@@ -145,6 +145,11 @@ Result<Answer> DeviceMaps::update(const char* path, std::uint64_t address, std::
   return answer;
 }
 
+void DeviceMaps::forbid(std::uint64_t& new_offset, int& fd) {
+  new_offset = kNoOffset;
+  if (fd < 0) fd = eventfd(0, EFD_CLOEXEC);
+}
+
 Result<Answer> DeviceMaps::find(const std::string& path, std::uint64_t address, std::uint64_t old_offset,
                                 std::uint64_t& new_offset, int& fd) {
   const bool in_kfd = path == kfd::kDevicePath;
@@ -158,11 +163,8 @@ Result<Answer> DeviceMaps::find(const std::string& path, std::uint64_t address, 
            old_offset >= candidate.old_begin && old_offset - candidate.old_begin < candidate.bytes;
   });
   if (range == offsets_.end()) {
-    if (runs_.is_first(address)) fd = eventfd(0, EFD_CLOEXEC);
-    new_offset = kNoOffset;
-    log_line(Level::Error, "UPDATE_VMA_MAP: the map of " + path + " at " + hex(address) + ", offset " +
-                               hex(old_offset) + " belongs to no restored BO; the restore will fail");
-    return Answer(1);
+    return Error{EINVAL, "the map of " + path + " at " + hex(address) + ", offset " + hex(old_offset) +
+                             " belongs to no restored BO; the restore will fail"};
   }
   new_offset = range->new_begin + (old_offset - range->old_begin);
   // CRIU opens /dev/kfd itself: any file of the process may map these.

@@ -68,6 +68,8 @@ class DeviceMaps {
   // UPDATE_VMA_MAP, as Restorer says. Behind the last map what was kept for them is closed.
   Result<Answer> update(const char* path, std::uint64_t address, std::uint64_t old_offset,
                         std::uint64_t& new_offset, int& fd);
+  // What no map can be made of: the answer to UPDATE_VMA_MAP where it has failed. Allocates no memory.
+  static void forbid(std::uint64_t& new_offset, int& fd);
 
  private:
   struct AcquiredFile {

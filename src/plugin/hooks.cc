@@ -8,7 +8,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
+#include <cstdio>
 #include <memory>
 #include <new>
 #include <optional>
@@ -70,10 +73,13 @@ const char* remedy(int err) {
   }
 }
 
-int report(const char* hook, const Error& error) {
-  log_line(Level::Error, std::string(hook) + ": " + error.what + remedy(error.err));
+// Without an allocation: memory may be what is lacking.
+int report(const char* hook, int err, const char* text) {
+  std::array<char, kLongestLine> line;
+  const int length = std::snprintf(line.data(), line.size(), "%s: %s%s", hook, text, remedy(err));
+  log_line(Level::Error, {line.data(), std::min<std::size_t>(std::max(length, 0), line.size() - 1)});
   // EOPNOTSUPP is the same number as ENOTSUP: from below it is a failure, not "ask the next plugin".
-  return error.err == ENOTSUP || error.err <= 0 ? -EIO : -error.err;
+  return err == ENOTSUP || err <= 0 ? -EIO : -err;
 }
 
 // Runs a hook's body. A body answers with its return value, with nothing when the object is not ours, or with
@@ -82,14 +88,14 @@ template <class Body>
 int guarded(const char* hook, Body body) noexcept {
   try {
     Result<Answer> result = body();
-    if (!result) return report(hook, result.error());
+    if (!result) return report(hook, result.error().err, result.error().what.c_str());
     return result->value_or(-ENOTSUP);
   } catch (const std::bad_alloc&) {
-    return report(hook, Error{ENOMEM, "out of memory"});
+    return report(hook, ENOMEM, "out of memory");
   } catch (const std::exception& e) {
-    return report(hook, Error{EIO, std::string("unexpected: ") + e.what()});
+    return report(hook, EIO, e.what());
   } catch (...) {
-    return report(hook, Error{EIO, "unexpected exception"});
+    return report(hook, EIO, "unexpected exception");
   }
 }
 
@@ -163,10 +169,14 @@ int on_restore_ext_file(int id, bool* retry_needed) {
 
 int on_update_vma_map(const char* path, const std::uint64_t address, const std::uint64_t old_offset,
                       std::uint64_t* new_offset, int* fd) {
-  return guarded("UPDATE_VMA_MAP", [&]() -> Result<Answer> {
+  const int answer = guarded("UPDATE_VMA_MAP", [&]() -> Result<Answer> {
     if (restorer == nullptr) return Answer();
     return restorer->update_map(path, address, old_offset, *new_offset, *fd);
   });
+  if (answer >= 0 || answer == -ENOTSUP) return answer;
+  // CRIU goes on, and would map what is at the old offset now.
+  DeviceMaps::forbid(*new_offset, *fd);
+  return 1;
 }
 
 int on_post_forking() {
