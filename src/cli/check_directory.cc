@@ -6,8 +6,12 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
+#include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "cli/check.h"
 #include "cli/text.h"
@@ -19,30 +23,25 @@ namespace {
 
 constexpr int kMostEntries = 256;  // looked at for a file to ask
 
+constexpr std::uint32_t kTmpfs = 0x01021994;
+
 // statfs(2)'s numbers.
-const char* type_name(long type) {
-  switch (static_cast<unsigned long>(type) & 0xFFFFFFFFU) {
-    case 0xEF53U:
-      return "ext4";
-    case 0x58465342U:
-      return "xfs";
-    case 0x9123683EU:
-      return "btrfs";
-    case 0xF2F52010U:
-      return "f2fs";
-    case 0x01021994U:
-      return "tmpfs";
-    case 0x794C7630U:
-      return "overlayfs";
-    case 0x6969U:
-      return "nfs";
-    case 0x2FC12FC1U:
-      return "zfs";
-    case 0x0BD00BD0U:
-      return "lustre";
-    default:
-      return "unknown";
-  }
+constexpr std::array kTypes = std::to_array<std::pair<std::uint32_t, const char*>>({
+    {0xEF53, "ext4"},
+    {0x58465342, "xfs"},
+    {0x9123683E, "btrfs"},
+    {0xF2F52010, "f2fs"},
+    {kTmpfs, "tmpfs"},
+    {0x794C7630, "overlayfs"},
+    {0x6969, "nfs"},
+    {0x2FC12FC1, "zfs"},
+    {0x0BD00BD0, "lustre"},
+});
+
+const char* type_name(std::uint32_t type) {
+  const auto known =
+      std::find_if(kTypes.begin(), kTypes.end(), [type](const auto& each) { return each.first == type; });
+  return known == kTypes.end() ? "unknown" : known->second;
 }
 
 struct CloseDirectory {
@@ -79,14 +78,15 @@ Findings check_directory(const std::string& path, std::optional<std::uint64_t> n
   struct statfs type {};
   if (::fstatvfs(fd.get(), &space) != 0 || ::fstatfs(fd.get(), &type) != 0)
     return {{Weight::Problem, "directory", make_error(errno, path).what, ""}};
-  const std::string where = path + " on " + type_name(type.f_type);
+  const auto type_number = static_cast<std::uint32_t>(type.f_type);  // signed and longer in some C libraries
+  const std::string where = path + " on " + type_name(type_number);
   if ((space.f_flag & ST_RDONLY) != 0) {
     findings.push_back(
         {Weight::Problem, "directory", where + " is read-only", "name a directory that can be written"});
   } else if (::faccessat(fd.get(), ".", W_OK | X_OK, AT_EACCESS) != 0) {
     findings.push_back(
         {Weight::Problem, "directory", make_error(errno, where).what, "run as root, or name another"});
-  } else if (type.f_type == 0x01021994) {
+  } else if (type_number == kTmpfs) {
     findings.push_back({Weight::Warning, "directory",
                         where + ": the images are in memory and gone after a boot",
                         "name a directory on a disk"});

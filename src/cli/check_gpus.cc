@@ -44,8 +44,7 @@ GpuCheck check_gpus() {
     const bool none = err == ENOENT || err == ENXIO || err == ENODEV;
     check.findings.push_back(
         {Weight::Problem, "kfd",
-         none ? "this machine has no AMD GPU that can compute: there is no "
-                "/dev/kfd here"
+         none ? "this machine has no AMD GPU that can compute: there is no /dev/kfd here"
               : version.error().what,
          none ? "load the amdgpu driver (modprobe amdgpu); give a container --device /dev/kfd"
               : "run as root, or as a member of the group that owns /dev/kfd"});

@@ -126,8 +126,7 @@ Finding check_capabilities() {
     return {Weight::Good, "permission", "criu may trace and dump other processes", ""};
   return {Weight::Problem, "permission", "this user may not dump processes with GPUs",
           "run as root on the host: criu needs CAP_SYS_PTRACE, and CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN "
-          "in the "
-          "initial user namespace"};
+          "in the initial user namespace"};
 }
 
 }  // namespace
@@ -209,8 +208,7 @@ Finding check_plugin() {
   }
   void* const handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
-    const char* why = ::dlerror();
-    return {Weight::Problem, "plugin", std::string("cannot be loaded: ") + (why != nullptr ? why : path),
+    return {Weight::Problem, "plugin", std::string("cannot be loaded: ") + ::dlerror(),
             "install what it misses: a plugin that cannot be loaded breaks every criu run on this machine"};
   }
   const bool described = ::dlsym(handle, "CR_PLUGIN_DESC") != nullptr;

@@ -15,9 +15,7 @@ using sluice::cli::Run;
 
 // What is wrong with a command line, in a sentence.
 std::string fault_text(const CLI::App& app, const CLI::Error& error) {
-  const bool command_missing = app.get_subcommands().empty() &&
-                               error.get_exit_code() == static_cast<int>(CLI::ExitCodes::RequiredError);
-  if (!command_missing) return error.what();
+  if (!app.get_subcommands().empty()) return error.what();
   const std::vector<std::string> words = app.remaining();
   std::string text = words.empty() ? "a command is needed" : words[0] + " is neither a command nor an option";
   const char* before = ": there are ";
@@ -77,7 +75,8 @@ ExitCode run_command(int argc, char** argv) {
 int main(int argc, char** argv) {
   try {
     const ExitCode ended = run_command(argc, argv);
-    if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return static_cast<int>(ended);
+    (void)std::fflush(stdout);
+    if (std::ferror(stdout) == 0) return static_cast<int>(ended);
     (void)std::fputs("sluice: standard output cannot be written, what was to be told is not all there\n",
                      stderr);
     return static_cast<int>(ExitCode::Failed);

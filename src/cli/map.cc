@@ -36,11 +36,9 @@ struct Mapping {
   kfd::MatchOutcome outcome;
 };
 
+// REQUIRES: the topology has it.
 std::string gpu_name(const kfd::Topology& topology, std::uint32_t gpu_id) {
-  const kfd::Node* node = topology.find_gpu(gpu_id);
-  std::string text = kfd::gpu_id_text(gpu_id);
-  if (node != nullptr) text += " renderD" + std::to_string(node->drm_render_minor);
-  return text;
+  return kfd::gpu_id_text(gpu_id) + " renderD" + std::to_string(topology.find_gpu(gpu_id)->drm_render_minor);
 }
 
 // A copy may be of the topology folder itself, or of one above it, up to /sys.

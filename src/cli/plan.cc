@@ -187,9 +187,7 @@ Json json_of(const Machine& machine, const Answer& each) {
   for (const forecast::Part part : forecast::kParts)
     busy[name_of(part)] = each.forecast.busy[static_cast<std::size_t>(part)];
   return {{"seconds", each.forecast.seconds},
-          {"bytes_per_second", each.forecast.seconds > 0
-                                   ? Json(static_cast<double>(machine.bytes()) / each.forecast.seconds)
-                                   : Json()},
+          {"bytes_per_second", static_cast<double>(machine.bytes()) / each.forecast.seconds},
           {"slowest", name_of(each.forecast.slowest)},
           {"busy", std::move(busy)},
           {"seconds_without_slowest", each.without_slowest.seconds},

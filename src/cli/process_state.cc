@@ -90,11 +90,11 @@ Parasite parasite_in(const std::string& process) {
   std::ifstream maps(process + "/maps");
   for (std::string line; std::getline(maps, line);) {
     if (line.find(kMemoryName) == std::string::npos) continue;
-    if (parasite == Parasite::None) parasite = Parasite::Mapped;
     std::uint64_t start = 0;
     std::uint64_t end = 0;
-    if (std::sscanf(line.c_str(), "%" SCNx64 "-%" SCNx64, &start, &end) != 2) continue;
-    if (start <= counter && counter < end) parasite = Parasite::Running;
+    (void)std::sscanf(line.c_str(), "%" SCNx64 "-%" SCNx64, &start, &end);
+    if (start <= counter && counter < end) return Parasite::Running;
+    parasite = Parasite::Mapped;
   }
   return parasite;
 }

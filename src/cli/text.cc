@@ -14,7 +14,7 @@ std::string bytes_text(std::uint64_t bytes) {
   if (bytes < 1024) return std::to_string(bytes) + " B";
   double value = static_cast<double>(bytes) / 1024;
   std::size_t unit = 0;
-  while (value >= 1023.5 && unit + 1 < kUnits.size()) {
+  while (value >= 1023.5) {  // 2^64 bytes are 16 EiB
     value /= 1024;
     ++unit;
   }

@@ -112,8 +112,7 @@ void tell(const Findings& found) {
   std::array<char, 64> time{};
   (void)std::snprintf(time.data(), time.size(), ", read in %.2f s", found.seconds);
   text += time.data();
-  if (const std::string rate = rate_text(totals.bytes - totals.hole_bytes, found.seconds); !rate.empty())
-    text += ", " + rate;
+  text += ", " + rate_text(totals.bytes - totals.hole_bytes, found.seconds);
   if (!totals.direct) text += ", partly through the page cache";
   text += '\n';
   if (found.damaged()) {
