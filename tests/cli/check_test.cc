@@ -4,26 +4,43 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/capability.h>
 #include <linux/filter.h>
+#include <linux/magic.h>
 #include <linux/seccomp.h>
+#include <signal.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysinfo.h>
+#include <sys/vfs.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
 #include <cstddef>
 #include <fstream>
+#include <system_error>
+#include <thread>
 
 #include "cli/check.h"
+#include "cli/text.h"
+#include "control.h"
 #include "made_images.h"
+#include "pipeline/units.h"
 
 namespace sluice::cli_test {
 namespace {
 
 using nlohmann::json;
+using ::testing::AllOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
 
 // From now on the process, and what it starts, is killed if it opens a file for writing, or changes a name.
 void die_at_writing() {
@@ -70,16 +87,37 @@ class CheckTest : public ::testing::Test {
     return {"PATH=" + tools_.path().string() + ":/usr/bin:/bin",
             "CRIU_LIBS_DIR=" + std::filesystem::path(SLUICE_PLUGIN).parent_path().string()};
   }
-  Ended check(const Strings& arguments, const vamdgpu::Machine* machine) const {
+  Ended check(const Strings& arguments, const vamdgpu::Machine* machine, const Strings& settings = {},
+              const std::function<void()>& before = {}) const {
     Strings command = {"check"};
     command.insert(command.end(), arguments.begin(), arguments.end());
-    return sluice(command, machine, environment());
+    Strings variables = environment();
+    variables.insert(variables.end(), settings.begin(), settings.end());
+    return sluice(command, machine, variables, before);
   }
-  static json finding(const json& object, const std::string& subject) {
+  json check_json(Strings arguments, const vamdgpu::Machine* machine, const Strings& settings = {},
+                  const std::function<void()>& before = {}) const {
+    arguments.emplace_back("--json");
+    return object_of(check(arguments, machine, settings, before));
+  }
+  static std::vector<json> findings(const json& object, const std::string& subject) {
+    std::vector<json> found;
     for (const json& one : object["findings"]) {
-      if (one["subject"] == subject) return one;
+      if (one["subject"] == subject) found.push_back(one);
     }
-    return json::object();
+    return found;
+  }
+  // The first.
+  static json finding(const json& object, const std::string& subject) {
+    const std::vector<json> found = findings(object, subject);
+    return found.empty() ? json::object() : found.front();
+  }
+  // "weight: text (remedy)" of it.
+  static std::string told(const json& object, const std::string& subject) {
+    return text_of(finding(object, subject));
+  }
+  static std::string text_of(const json& one) {
+    return one.value("weight", "") + ": " + one.value("text", "") + " (" + one.value("remedy", "") + ")";
   }
 
   host_test::ScratchDirectory tools_;
@@ -128,32 +166,395 @@ TEST_F(CheckTest, OpensNothingForWriting) {
 }
 
 TEST_F(CheckTest, ReadsTheVersionOfCriu) {
-  make_criu("echo 'Version: 3.16'");
-  json criu = finding(object_of(check({"--json"}, nullptr)), "criu");
-  EXPECT_EQ(criu["weight"], "problem");
-  EXPECT_THAT(criu["remedy"].get<std::string>(), HasSubstr("3.17"));
-  make_criu("exec /bin/sleep 60");  // is not waited for
-  criu = finding(object_of(check({"--json"}, nullptr)), "criu");
-  EXPECT_EQ(criu["weight"], "warning");
-  std::filesystem::remove(tools_.path() / "criu");
-  if (::access("/usr/sbin/criu", F_OK) == 0 || ::access("/usr/bin/criu", F_OK) == 0) return;
-  criu = finding(object_of(check({"--json"}, nullptr)), "criu");
-  EXPECT_EQ(criu["weight"], "problem");
+  for (const char* old : {"3.16", "2.12", "3.9.1"}) {
+    make_criu("echo 'Version: " + std::string(old) + "'");
+    EXPECT_THAT(told(check_json({}, nullptr), "criu"),
+                AllOf(StartsWith("problem: "), HasSubstr("has no hooks"), HasSubstr("install 3.17")))
+        << old;
+  }
+  make_criu("echo 'Version: 3.17.1'");
+  EXPECT_THAT(
+      told(check_json({}, nullptr), "criu"),
+      AllOf(StartsWith("good: "), HasSubstr("3.17.1; 4.0 and newer dump GPU memory beside the rest")));
+  make_criu("echo 'Version: 4.1.1'");
+  EXPECT_THAT(told(check_json({}, nullptr), "criu"),
+              AllOf(StartsWith("good: "), HasSubstr("version 4.1.1 ")));
+}
+
+TEST_F(CheckTest, ACriuThatDoesNotTellItsVersionIsNotWaitedFor) {
+  for (const char* does : {"exec /bin/sleep 60", "exit 1", "echo Version; exec yes"}) {
+    make_criu(does);
+    EXPECT_THAT(told(check_json({}, nullptr), "criu"),
+                AllOf(StartsWith("warning: "), HasSubstr("does not tell its version")))
+        << does;
+  }
+  std::ofstream(tools_.path() / "criu") << "no program";  // and cannot be started
+  EXPECT_THAT(told(check_json({}, nullptr), "criu"), StartsWith("warning: "));
+}
+
+TEST_F(CheckTest, WithoutCriuItSaysWhatToInstall) {
+  if (!may_mount()) GTEST_SKIP() << "the machine's own criu cannot be hidden here";
+  const host_test::ScratchDirectory nothing;
+  const auto hide = [&] {
+    for (const char* directory : {"/usr/sbin", "/usr/local/sbin"})
+      mount_over(nothing.path().string(), directory);
+  };
+  for (const Strings& variables : {Strings{}, Strings{"PATH=" + nothing.path().string() + "::/usr/sbin"}}) {
+    EXPECT_THAT(told(object_of(sluice({"check", "--json"}, nullptr, variables, hide)), "criu"),
+                AllOf(StartsWith("problem: no criu in the PATH"), HasSubstr("apt install criu")));
+  }
 }
 
 TEST_F(CheckTest, APluginOfAnotherIsNotTakenForOurs) {
   const host_test::ScratchDirectory other;
-  std::ofstream(other.path() / "amdgpu_plugin.so") << "not even ELF";
-  const Strings variables = {"CRIU_LIBS_DIR=" + other.path().string()};
-  json plugin = finding(object_of(sluice({"check", "--json"}, nullptr, variables)), "plugin");
-  EXPECT_EQ(plugin["weight"], "warning");
-  std::ofstream(other.path() / "amdgpu_plugin.so") << "sluice amdgpu_plugin 9.9, cut short";
-  plugin = finding(object_of(sluice({"check", "--json"}, nullptr, variables)), "plugin");
-  EXPECT_EQ(plugin["weight"], "problem");
-  EXPECT_THAT(plugin["text"].get<std::string>(), HasSubstr("cannot be loaded"));
-  std::filesystem::remove(other.path() / "amdgpu_plugin.so");
-  plugin = finding(object_of(sluice({"check", "--json"}, nullptr, variables)), "plugin");
-  EXPECT_EQ(plugin["weight"], "problem");
+  const std::filesystem::path file = other.path() / "amdgpu_plugin.so";
+  const auto plugin = [&] {
+    return told(object_of(sluice({"check", "--json"}, nullptr, {"CRIU_LIBS_DIR=" + other.path().string()})),
+                "plugin");
+  };
+  EXPECT_THAT(plugin(),
+              AllOf(StartsWith("problem: "), HasSubstr("No such file"), HasSubstr("CRIU_LIBS_DIR")));
+  std::filesystem::create_directory(file);
+  EXPECT_THAT(plugin(), AllOf(StartsWith("warning: "), HasSubstr("is not sluice's")));
+  std::filesystem::remove(file);
+  for (const char* text : {"", "not even ELF"}) {
+    std::ofstream(file) << text;
+    EXPECT_THAT(plugin(), AllOf(StartsWith("warning: "), HasSubstr("is not sluice's"))) << text;
+  }
+  std::ofstream(file) << "sluice amdgpu_plugin 9.9, cut short";
+  EXPECT_THAT(plugin(), AllOf(StartsWith("problem: "), HasSubstr("cannot be loaded")));
+  std::filesystem::copy_file(NO_PLUGIN, file, std::filesystem::copy_options::overwrite_existing);
+  EXPECT_THAT(plugin(), AllOf(StartsWith("problem: "), HasSubstr("has no plugin descriptor")));
+}
+
+// Where criu looks when no variable says otherwise.
+TEST_F(CheckTest, ThePluginIsLookedForWhereItIsInstalled) {
+  EXPECT_THAT(told(object_of(sluice({"check", "--json"}, nullptr)), "plugin"),
+              HasSubstr(SLUICE_PLUGIN_DIRECTORY "/amdgpu_plugin.so"));
+}
+
+// ---- the machine
+
+TEST_F(CheckTest, ThatADumpWillWorkIsTheLastLine) {
+  if (::geteuid() != 0) GTEST_SKIP() << "a dump will work for root only";
+  const vamdgpu::Machine machine = vamdgpu::Machine::create(small_machine());
+  const json object = check_json({}, &machine);
+  EXPECT_EQ(object["result"], "works") << object;
+  EXPECT_EQ(object["problems"], 0);
+  const auto warnings = object["warnings"].get<std::size_t>();  // of io_uring, in a container
+  const Ended good = check({}, &machine);
+  EXPECT_EQ(good.status, kDone);
+  EXPECT_THAT(good.out, AllOf(StartsWith("  criu: "), HasSubstr("\n  gpu: GPU 0x"),
+                              HasSubstr("lists the BOs of render nodes"), Not(HasSubstr("X "))));
+  if (warnings == 0) {
+    EXPECT_THAT(good.out, EndsWith("\nA dump will work\n"));
+  }
+  const Ended warned = check({}, &machine, {"SLUICE_CHECKSUM=off"});
+  EXPECT_EQ(warned.status, kDone);
+  EXPECT_THAT(warned.out,
+              AllOf(HasSubstr("\n! checksum: switched off"), HasSubstr("\n    leave SLUICE_CHECKSUM on\n"),
+                    EndsWith("\nA dump will work, with " + cli::count_text(warnings + 1, "warning") + "\n")));
+}
+
+TEST_F(CheckTest, WhatKeepsADumpFromWorkingIsCounted) {
+  make_criu("echo 'Version: 3.16'");
+  const Strings setting = {"SLUICE_CHEKSUM=off"};
+  const json object = check_json({}, nullptr, setting);
+  EXPECT_EQ(object["result"], "refused");
+  EXPECT_THAT(told(object, "settings"),
+              AllOf(StartsWith("warning: "), HasSubstr("did you mean SLUICE_CHECKSUM?"),
+                    HasSubstr("docs/configuration.md")));
+  EXPECT_THAT(check({}, nullptr, setting).out,
+              EndsWith("\nA dump will NOT work: " + cli::count_text(object["problems"], "problem") + ", " +
+                       cli::count_text(object["warnings"], "warning") + "\n"));
+}
+
+TEST_F(CheckTest, AGpuThatADeviceCgroupHidesIsTold) {
+  vamdgpu::MachineOptions options = small_machine();
+  options.hidden = {1};
+  const vamdgpu::Machine machine = vamdgpu::Machine::create(options);
+  const std::vector<json> gpus = findings(check_json({}, &machine), "gpu");
+  ASSERT_EQ(gpus.size(), 2U);
+  EXPECT_THAT(text_of(gpus[0]), AllOf(StartsWith("good: "), EndsWith("/dev/dri/renderD128 ()")));
+  EXPECT_THAT(text_of(gpus[1]), StartsWith("warning: 1 GPU hidden from this process (a device cgroup"));
+}
+
+TEST_F(CheckTest, AGpuWithoutItsRenderNodeIsAProblem) {
+  const vamdgpu::Machine machine = vamdgpu::Machine::create(small_machine());
+  const std::filesystem::path hidden = machine.directory() / "hidden";
+  std::filesystem::remove(hidden);  // may not be written
+  std::ofstream(hidden) << "render 129\n";
+  const std::vector<json> gpus = findings(check_json({}, &machine), "gpu");
+  ASSERT_EQ(gpus.size(), 2U);
+  EXPECT_THAT(text_of(gpus[0]), StartsWith("good: "));
+  EXPECT_THAT(text_of(gpus[1]), AllOf(StartsWith("problem: "), HasSubstr("/dev/dri/renderD129: "),
+                                      HasSubstr("criu needs every GPU's render node, in a container too")));
+}
+
+TEST_F(CheckTest, ARenderNodeOfAnotherDriverIsAProblem) {
+  constexpr std::uint32_t kDrmVersionNr = 0;
+  const vamdgpu::Machine machine = vamdgpu::Machine::create(small_machine());
+  vamdgpu::Control::open(machine.directory().string())
+      ->inject({.device = vamdgpu::On::Render, .nr = kDrmVersionNr, .error = EINVAL, .times = 0});
+  EXPECT_THAT(told(check_json({}, &machine), "gpu"),
+              AllOf(StartsWith("problem: "), HasSubstr("/dev/dri/renderD128 is not amdgpu's")));
+}
+
+TEST_F(CheckTest, WhatAnOldKernelLacksIsTold) {
+  vamdgpu::MachineOptions options = small_machine();
+  options.list_handles = false;
+  options.kfd_minor_version = 14;
+  const vamdgpu::Machine old = vamdgpu::Machine::create(options);
+  const json object = check_json({}, &old);
+  EXPECT_THAT(told(object, "kfd"),
+              AllOf(StartsWith("good: interface 1.14"), HasSubstr("known only when it dumps")));
+  EXPECT_THAT(told(object, "drm"), HasSubstr("does not list BOs of render nodes (Linux 6.18 does)"));
+  options.kfd_minor_version = 7;
+  const vamdgpu::Machine older = vamdgpu::Machine::create(options);
+  EXPECT_THAT(told(check_json({}, &older), "kfd"),
+              AllOf(StartsWith("problem: KFD interface 1.7 found"), HasSubstr("use Linux 6.1 or newer")));
+}
+
+TEST_F(CheckTest, AKfdThatMayNotBeAskedIsNoMissingOne) {
+  constexpr std::uint32_t kGetVersionNr = 1;
+  const vamdgpu::Machine machine = vamdgpu::Machine::create(small_machine());
+  vamdgpu::Control::open(machine.directory().string())
+      ->inject({.device = vamdgpu::On::Kfd, .nr = kGetVersionNr, .error = EACCES, .times = 0});
+  EXPECT_THAT(
+      told(check_json({}, &machine), "kfd"),
+      AllOf(StartsWith("problem: "), HasSubstr("Permission denied"), HasSubstr("the group that owns")));
+}
+
+TEST_F(CheckTest, AKfdWithoutItsTopologyIsAProblem) {
+  const vamdgpu::Machine machine = vamdgpu::Machine::create(small_machine());
+  std::filesystem::remove_all(machine.directory() / "sysfs/sys/devices/virtual/kfd/kfd/topology/nodes");
+  EXPECT_THAT(told(check_json({}, &machine), "topology"),
+              AllOf(StartsWith("problem: "), HasSubstr("criu must see the host's /sys")));
+}
+
+TEST_F(CheckTest, WhereIoUringIsRefusedADumpIsSlower) {
+  EXPECT_THAT(
+      told(check_json({}, nullptr, {}, [] { refuse_system_call(SYS_io_uring_setup, EPERM); }), "io_uring"),
+      AllOf(StartsWith("warning: "), HasSubstr("threads do its work, slower"),
+            HasSubstr("kernel.io_uring_disabled=0")));
+}
+
+TEST_F(CheckTest, MemoryThatMayNotBeLockedIsTold) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give up a capability and stay root";
+  const auto with_limit = [this](rlim_t bytes) {
+    const auto limit_it = [bytes] {
+      const rlimit limit = {bytes, bytes};
+      if (::setrlimit(RLIMIT_MEMLOCK, &limit) != 0) ::_exit(126);
+      give_up_capabilities({CAP_IPC_LOCK});
+    };
+    return told(check_json({}, nullptr, {"SLUICE_STAGING_SIZE=2M"}, limit_it), "memlock");
+  };
+  EXPECT_THAT(
+      with_limit(4096),
+      AllOf(StartsWith("warning: only 4.00 KiB may be locked, the staging memory is 2.00 MiB per GPU"),
+            HasSubstr("ulimit -l unlimited")));
+  EXPECT_THAT(with_limit(2 * kMiB), StartsWith("good: "));
+}
+
+TEST_F(CheckTest, StagingMemoryThatTheMachineLacksIsAProblem) {
+  struct sysinfo machine {};
+  ASSERT_EQ(::sysinfo(&machine), 0);
+  if (machine.totalram * machine.mem_unit >= 64 * kGiB)
+    GTEST_SKIP() << "this machine has enough for any setting";
+  EXPECT_THAT(told(check_json({}, nullptr, {"SLUICE_STAGING_SIZE=64G"}), "memory"),
+              AllOf(StartsWith("problem: "), HasSubstr("64.0 GiB of staging memory needed per GPU"),
+                    HasSubstr("lower SLUICE_STAGING_SIZE")));
+}
+
+TEST_F(CheckTest, WhoMayNotDumpIsTold) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give up a capability and stay root";
+  const auto without = [this](const std::vector<int>& capabilities) {
+    return told(check_json({}, nullptr, {}, [&] { give_up_capabilities(capabilities); }), "permission");
+  };
+  EXPECT_THAT(without({CAP_SYS_ADMIN}), StartsWith("good: "));  // the newer ones are enough
+  for (const int also : {CAP_CHECKPOINT_RESTORE, CAP_SYS_PTRACE}) {
+    EXPECT_THAT(without({CAP_SYS_ADMIN, also}),
+                AllOf(StartsWith("problem: this user may not dump"), HasSubstr("run as root on the host")));
+  }
+}
+
+// ---- processes
+
+// A child that does nothing for as long as the object lives.
+class IdleChild {
+ public:
+  // Returns when the child has called `first`.
+  explicit IdleChild(const std::function<void()>& first = {}) {
+    std::array<int, 2> ready{};
+    if (::pipe2(ready.data(), O_CLOEXEC) != 0)
+      throw std::system_error(errno, std::generic_category(), "pipe2");
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      if (first) first();
+      (void)::close(ready[1]);
+      for (;;) (void)::pause();
+    }
+    (void)::close(ready[1]);
+    char none = 0;
+    EXPECT_EQ(::read(ready[0], &none, 1), 0);
+    (void)::close(ready[0]);
+  }
+  ~IdleChild() {
+    (void)::kill(pid_, SIGKILL);
+    (void)::waitpid(pid_, nullptr, 0);
+  }
+  IdleChild(const IdleChild&) = delete;
+  IdleChild& operator=(const IdleChild&) = delete;
+  pid_t pid() const { return pid_; }
+
+ private:
+  pid_t pid_ = -1;
+};
+
+TEST_F(CheckTest, AThreadIsNoProcess) {
+  pid_t tid = 0;
+  json object;
+  std::thread([&] {
+    tid = ::gettid();
+    object = check_json({"--pid", std::to_string(tid)}, nullptr);
+  }).join();
+  EXPECT_EQ(told(object, "process"), "problem: " + std::to_string(tid) + " is a thread of process " +
+                                         std::to_string(::getpid()) + " (name the process)");
+}
+
+TEST_F(CheckTest, AProcessThatIsTracedIsAProblem) {
+  const IdleChild child;
+  ASSERT_EQ(::ptrace(PTRACE_SEIZE, child.pid(), nullptr, nullptr), 0);
+  const json object = check_json({"--pid", std::to_string(child.pid())}, nullptr);
+  EXPECT_EQ(told(object, "process"), "problem: process " + std::to_string(child.pid()) + " is traced by " +
+                                         std::to_string(::gettid()) +
+                                         " (wait for the other dump, or end the debugger)");
+}
+
+TEST_F(CheckTest, AProcessWithoutAGpuGivesThePluginNothingToDo) {
+  const IdleChild child;
+  EXPECT_THAT(told(check_json({"--pid", std::to_string(child.pid())}, nullptr), "process"),
+              AllOf(StartsWith("warning: "), HasSubstr(": 1 process, 0 with GPUs, GPU memory not told"),
+                    HasSubstr("the plugin will have nothing to do")));
+}
+
+TEST_F(CheckTest, AProcessThatMayNotBeLookedAtIsAProblem) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  constexpr uid_t kNobody = 65534;
+  const IdleChild child([] {
+    if (::setresuid(kNobody, kNobody, kNobody) != 0 || ::prctl(PR_SET_DUMPABLE, 1) != 0) ::_exit(126);
+  });
+  const json object = check_json({"--pid", std::to_string(child.pid())}, nullptr, {}, [] {
+    give_up_capabilities({CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE});
+  });
+  EXPECT_THAT(told(object, "process"),
+              AllOf(StartsWith("problem: "), HasSubstr("Permission denied"), EndsWith(" (run as root)")));
+}
+
+TEST_F(CheckTest, ChildrenAreOfTheDump) {
+  const vamdgpu::Machine machine = vamdgpu::Machine::create(small_machine());
+  host_test::Program subject({GPU_SUBJECT, "--vram", "1M", "--gtt", "1M", "--fork-child"},
+                             machine.process_environment());
+  ASSERT_TRUE(subject.hear().starts_with("ready"));
+  EXPECT_THAT(told(check_json({"--pid", std::to_string(subject.pid())}, &machine), "process"),
+              AllOf(StartsWith("good: "), HasSubstr(": 2 processes, 2 with GPUs, ")));
+}
+
+TEST_F(CheckTest, AnOpenDmaBufIsWarnedOf) {
+  const vamdgpu::Machine machine = vamdgpu::Machine::create(small_machine());
+  host_test::Program subject({GPU_SUBJECT, "--vram", "1M", "--gtt", "1M", "--dmabuf-fd"},
+                             machine.process_environment());
+  ASSERT_TRUE(subject.hear().starts_with("ready"));
+  const json object = check_json({"--pid", std::to_string(subject.pid())}, &machine);
+  EXPECT_THAT(told(object, "process"), HasSubstr(", 1 open dma-buf"));
+  EXPECT_THAT(told(object, "dma-buf"),
+              AllOf(StartsWith("warning: an open dma-buf whose memory is of no /dev/kfd"),
+                    HasSubstr("close dma-bufs")));
+}
+
+// What the KFD says of a process' VRAM counts against the room in the directory.
+TEST_F(CheckTest, GpuMemoryIsComparedWithTheSpace) {
+  const vamdgpu::Machine machine = vamdgpu::Machine::create(small_machine());
+  const IdleChild child;
+  const std::filesystem::path told_by_kfd =
+      machine.directory() / "sysfs/sys/devices/virtual/kfd/kfd/proc" / std::to_string(child.pid());
+  std::filesystem::create_directories(told_by_kfd);
+  // The first GPU has 4096 bytes of it.
+  std::vector<std::filesystem::path> of_gpus;
+  for (const auto& node : machine.description().tree.topology.nodes) {
+    if (node.gpu_id != 0) of_gpus.push_back(told_by_kfd / ("vram_" + std::to_string(node.gpu_id)));
+  }
+  ASSERT_EQ(of_gpus.size(), 2U);
+  std::ofstream(of_gpus[0]) << "4096\n";
+  const auto space = [&](std::uint64_t bytes) {
+    std::ofstream(of_gpus[1]) << bytes << '\n';
+    const json object =
+        check_json({"--pid", std::to_string(child.pid()), "--dir", tools_.path().string()}, &machine);
+    EXPECT_EQ(object["gpu_bytes"], 4096 + bytes);
+    return told(object, "space");
+  };
+  EXPECT_THAT(space(4096), AllOf(StartsWith("good: "), HasSubstr(" free for 8.00 KiB of GPU memory")));
+  EXPECT_THAT(space(std::uint64_t{1} << 60),
+              AllOf(StartsWith("problem: "), HasSubstr("the process has 1.00 EiB of GPU memory"),
+                    HasSubstr("free space, or name another directory")));
+}
+
+// ---- directories
+
+TEST_F(CheckTest, ADirectoryInMemoryIsWarnedOf) {
+  struct statfs type {};
+  if (::statfs("/dev/shm", &type) != 0 || type.f_type != TMPFS_MAGIC) GTEST_SKIP() << "no tmpfs there";
+  EXPECT_EQ(
+      told(check_json({"--dir", "/dev/shm"}, nullptr), "directory"),
+      "warning: /dev/shm on tmpfs: the images are in memory and gone after a boot (name a directory on a "
+      "disk)");
+}
+
+TEST_F(CheckTest, FilesWithoutDirectIoAreTold) {
+  const json object = check_json({"--dir", "/proc/self"}, nullptr);
+  EXPECT_THAT(told(object, "directory"), HasSubstr("/proc/self on unknown"));
+  EXPECT_THAT(told(object, "direct-io"),
+              AllOf(StartsWith("warning: no direct I/O: "), HasSubstr("use a directory on ext4 or xfs")));
+}
+
+// A file that may not be opened cannot be asked, nor can one that is none.
+TEST_F(CheckTest, WithoutAFileToAskDirectIoIsNotKnown) {
+  const host_test::ScratchDirectory directory;
+  const auto direct_io = [&] {
+    return told(check_json({"--dir", directory.path().string()}, nullptr, {},
+                           [] {
+                             if (::geteuid() == 0)
+                               give_up_capabilities({CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH});
+                           }),
+                "direct-io");
+  };
+  EXPECT_THAT(direct_io(), StartsWith("good: not known"));
+  std::filesystem::create_directory(directory.path() / "no-file");
+  EXPECT_THAT(direct_io(), StartsWith("good: not known"));
+  const std::filesystem::path file = directory.path() / "file";
+  std::ofstream(file) << "text";
+  ASSERT_EQ(::chmod(file.c_str(), 0), 0);
+  EXPECT_THAT(direct_io(), StartsWith("good: not known"));
+  ASSERT_EQ(::chmod(file.c_str(), 0400), 0);
+  EXPECT_THAT(direct_io(), Not(HasSubstr("not known")));
+}
+
+TEST_F(CheckTest, ADirectoryThatCannotBeWrittenIsAProblem) {
+  const host_test::ScratchDirectory directory;
+  ASSERT_EQ(::chmod(directory.path().c_str(), 0500), 0);
+  const Strings command = {"--dir", directory.path().string()};
+  EXPECT_THAT(told(check_json(command, nullptr, {},
+                              [] {
+                                if (::geteuid() == 0) give_up_capabilities({CAP_DAC_OVERRIDE});
+                              }),
+                   "directory"),
+              AllOf(StartsWith("problem: "), HasSubstr("Permission denied (run as root, or name another)")));
+  if (!may_mount()) GTEST_SKIP() << "nothing can be mounted read-only here";
+  EXPECT_THAT(
+      told(check_json(command, nullptr, {},
+                      [&] { mount_over(directory.path().string(), directory.path().string(), true); }),
+           "directory"),
+      AllOf(StartsWith("problem: "), EndsWith(" is read-only (name a directory that can be written)")));
 }
 
 TEST_F(CheckTest, WrongProcessesAndDirectoriesAreProblems) {
@@ -163,28 +564,6 @@ TEST_F(CheckTest, WrongProcessesAndDirectoriesAreProblems) {
   EXPECT_EQ(finding(object, "directory")["weight"], "problem");
   EXPECT_EQ(check({"--pid", "0"}, nullptr).status, kUsage);
   EXPECT_EQ(check({"--pid", "none"}, nullptr).status, kUsage);
-}
-
-// What the KFD says of a process' VRAM counts against the room in the directory.
-TEST(CheckProcesses, AddsUpVramAndComparesItWithTheSpace) {
-  const host_test::ScratchDirectory sysfs;
-  const std::filesystem::path own = sysfs.path() / std::to_string(::getpid());
-  std::filesystem::create_directory(own);
-  std::ofstream(own / "vram_11") << "4096\n";
-  std::ofstream(own / "vram_12") << (std::uint64_t{1} << 60) << '\n';
-  kfd::Topology topology;
-  for (const std::uint32_t gpu_id : {11U, 12U}) {
-    kfd::Node node;
-    node.gpu_id = gpu_id;
-    node.drm_render_minor = 128 + gpu_id;
-    topology.nodes.push_back(node);
-  }
-  const cli::ProcessCheck processes = cli::check_processes(::getpid(), topology, sysfs.path().string());
-  ASSERT_TRUE(processes.bytes.has_value());
-  EXPECT_EQ(*processes.bytes, 4096 + (std::uint64_t{1} << 60));
-  const cli::Findings directory = cli::check_directory(sysfs.path().string(), processes.bytes);
-  EXPECT_EQ(directory.back().subject, "space");
-  EXPECT_EQ(directory.back().weight, cli::Weight::Problem);
 }
 
 }  // namespace

@@ -2,8 +2,10 @@
 #include "command_run.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <termios.h>
@@ -89,7 +91,7 @@ Ended run_command(const std::vector<std::string>& arguments, const std::vector<s
 
 Ended run_on_terminal(const std::vector<std::string>& arguments, std::vector<std::string> environment,
                       const Terminal& terminal) {
-  environment.push_back("TERM=" + terminal.kind);
+  if (!terminal.kind.empty()) environment.push_back("TERM=" + terminal.kind);
   const UniqueFd out = memory_file();
   const UniqueFd screen = must_open(::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC), "posix_openpt");
   if (::grantpt(screen.get()) != 0 || ::unlockpt(screen.get()) != 0)
@@ -122,6 +124,17 @@ void refuse_system_call(int number, int error) {
 
 void give_up_capabilities(const std::vector<int>& capabilities) {
   for (const int capability : capabilities) must(::prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) == 0);
+}
+
+void mount_over(const std::string& what, const std::string& where, bool read_only) {
+  must(::unshare(CLONE_NEWNS) == 0 && ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0);
+  must(::mount(what.c_str(), where.c_str(), nullptr, MS_BIND, nullptr) == 0);
+  if (read_only)
+    must(::mount("none", where.c_str(), nullptr, MS_REMOUNT | MS_BIND | MS_RDONLY, nullptr) == 0);
+}
+
+bool may_mount() {
+  return run_command({"/bin/true"}, {}, [] { mount_over("/proc", "/proc"); }).status == 0;
 }
 
 }  // namespace sluice::cli_test

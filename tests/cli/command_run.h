@@ -21,7 +21,8 @@ struct Ended {
 Ended run_command(const std::vector<std::string>& arguments, const std::vector<std::string>& environment,
                   const std::function<void()>& before = {});
 
-// The same where standard error is a terminal of a kind ($TERM) and so many columns: `err` is what it got.
+// The same where standard error is a terminal of a kind ($TERM; "": not set) and so many columns (0: it does
+// not tell): `err` is what it got.
 struct Terminal {
   std::string kind = "xterm";
   unsigned short columns = 80;
@@ -33,5 +34,9 @@ Ended run_on_terminal(const std::vector<std::string>& arguments, std::vector<std
 void refuse_system_call(int number, int error);
 // For `before`: what root starts from here on has none of these capabilities.
 void give_up_capabilities(const std::vector<int>& capabilities);
+// For `before`: this process, and what it starts, sees at `where` what lies at `what`; nobody else does.
+void mount_over(const std::string& what, const std::string& where, bool read_only = false);
+// Whether that is allowed here: to root, outside of most containers.
+bool may_mount();
 
 }  // namespace sluice::cli_test
