@@ -6,6 +6,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <istream>
 #include <optional>
 #include <string>
 #include <vector>
@@ -59,6 +60,15 @@ GpuCheck check_gpus();
 // A process and everything it has started, parents first, each once: one that starts others meanwhile does
 // not hold this up for ever.
 std::vector<pid_t> tree_of(pid_t root, const std::string& proc_path = kfd::kProcPath);
+
+// VRAM and GTT of an open render file, as the driver tells them in its fdinfo (/proc/PID/fdinfo/N). Several
+// descriptors of one file, of one process or of those that inherited it, are one client.
+struct DrmClient {
+  std::string id;  // of the machine: device and number
+  std::uint64_t bytes = 0;
+};
+// Nothing where the driver tells no memory.
+std::optional<DrmClient> read_drm_client(std::istream& fdinfo);
 
 // A process and its descendants: what criu dumps. `bytes`: of GPU memory, where the kernel tells.
 struct ProcessCheck {

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <map>
 #include <set>
+#include <string_view>
 
 #include "cli/check.h"
 #include "cli/text.h"
@@ -19,29 +20,6 @@ std::string proc(pid_t pid) {
   return std::string(kfd::kProcPath) + "/" + std::to_string(pid);
 }
 
-// Bytes of GPU memory by kind, as the driver tells them of an open render file, by its client: several
-// descriptors of one file are one client.
-void add_client(pid_t pid, int fd, std::map<std::string, std::uint64_t>& bytes_by_client) {
-  std::ifstream info(proc(pid) + "/fdinfo/" + std::to_string(fd));
-  std::string client;
-  std::uint64_t bytes = 0;
-  bool told = false;
-  for (std::string line; std::getline(info, line);) {
-    if (line.starts_with("drm-client-id:")) client = line;
-    for (const char* name : {"drm-memory-vram:", "drm-memory-gtt:"}) {
-      if (!line.starts_with(name)) continue;
-      char* unit = nullptr;
-      const std::uint64_t number =
-          std::strtoull(line.c_str() + std::char_traits<char>::length(name), &unit, 10);
-      const std::string_view rest(unit);
-      const std::uint64_t scale = rest.ends_with("KiB") ? 1024 : rest.ends_with("MiB") ? 1024 * 1024 : 1;
-      bytes += number > UINT64_MAX / scale ? 0 : number * scale;
-      told = true;
-    }
-  }
-  if (told) bytes_by_client[std::to_string(pid) + client] = bytes;
-}
-
 // Bytes of VRAM that the KFD has given the process; nothing where it does not tell.
 std::optional<std::uint64_t> kfd_vram(pid_t pid, const kfd::Topology& topology, const std::string& kfd_proc) {
   std::optional<std::uint64_t> sum;
@@ -55,6 +33,25 @@ std::optional<std::uint64_t> kfd_vram(pid_t pid, const kfd::Topology& topology, 
 }
 
 }  // namespace
+
+std::optional<DrmClient> read_drm_client(std::istream& fdinfo) {
+  DrmClient client;
+  bool told = false;
+  for (std::string line; std::getline(fdinfo, line);) {
+    if (line.starts_with("drm-pdev:") || line.starts_with("drm-client-id:")) client.id += line;
+    for (const std::string_view name : {"drm-memory-vram:", "drm-memory-gtt:"}) {
+      if (!line.starts_with(name)) continue;
+      char* unit = nullptr;
+      const std::uint64_t number = std::strtoull(line.c_str() + name.size(), &unit, 10);
+      const std::string_view rest(unit);
+      const std::uint64_t scale = rest.ends_with("KiB") ? 1024 : rest.ends_with("MiB") ? 1024 * 1024 : 1;
+      client.bytes += number > UINT64_MAX / scale ? 0 : number * scale;
+      told = true;
+    }
+  }
+  if (!told) return std::nullopt;
+  return client;
+}
 
 std::vector<pid_t> tree_of(pid_t root, const std::string& proc_path) {
   std::vector<pid_t> tree{root};
@@ -117,7 +114,9 @@ ProcessCheck check_processes(pid_t root, const std::optional<kfd::Topology>& top
       return check;
     }
     for (const kfd::DeviceDescriptor& file : *files) {
-      if (!kfd_device || file.device != *kfd_device) add_client(pid, file.fd, bytes_by_client);
+      if (kfd_device && file.device == *kfd_device) continue;
+      std::ifstream fdinfo(proc(pid) + "/fdinfo/" + std::to_string(file.fd));
+      if (const auto client = read_drm_client(fdinfo)) bytes_by_client[client->id] = client->bytes;
     }
     if (topology) {
       if (const auto bytes = kfd_vram(pid, *topology, kfd_proc)) {

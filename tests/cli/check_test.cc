@@ -23,6 +23,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <fstream>
+#include <sstream>
 #include <system_error>
 #include <thread>
 
@@ -497,6 +498,31 @@ TEST_F(CheckTest, GpuMemoryIsComparedWithTheSpace) {
   EXPECT_THAT(space(std::uint64_t{1} << 60),
               AllOf(StartsWith("problem: "), HasSubstr("the process has 1.00 EiB of GPU memory"),
                     HasSubstr("free space, or name another directory")));
+}
+
+TEST(DrmClient, MemoryIsInTheUnitThatIsTold) {
+  const auto client = [](const std::string& memory) {
+    std::istringstream fdinfo("pos:\t0\ndrm-driver:\tamdgpu\ndrm-pdev:\t0000:63:00.0\ndrm-client-id:\t7\n" +
+                              memory);
+    return cli::read_drm_client(fdinfo);
+  };
+  EXPECT_FALSE(client("").has_value());
+  EXPECT_EQ(client("drm-memory-vram:\t4096\n")->bytes, 4096U);
+  EXPECT_EQ(client("drm-memory-vram:\t3 KiB\ndrm-memory-gtt: \t2 MiB\ndrm-memory-cpu:\t8 KiB\n")->bytes,
+            3 * 1024 + 2 * kMiB);
+  EXPECT_EQ(client("drm-memory-vram:\t18446744073709551615 KiB\n")->bytes, 0U);  // nobody's
+}
+
+// Whoever has a descriptor of the file; the same number on another device is another client.
+TEST(DrmClient, IsOfOneDevice) {
+  const auto id = [](const std::string& device, const std::string& number) {
+    std::istringstream fdinfo("drm-pdev:\t" + device + "\ndrm-client-id:\t" + number +
+                              "\ndrm-memory-vram:\t1 KiB\n");
+    return cli::read_drm_client(fdinfo)->id;
+  };
+  EXPECT_EQ(id("0000:63:00.0", "7"), id("0000:63:00.0", "7"));
+  EXPECT_NE(id("0000:63:00.0", "7"), id("0000:63:00.0", "8"));
+  EXPECT_NE(id("0000:63:00.0", "7"), id("0000:43:00.0", "7"));
 }
 
 // ---- directories
