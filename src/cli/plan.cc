@@ -26,11 +26,12 @@ using Json = nlohmann::ordered_json;
 constexpr double kGb = 1e9;
 constexpr std::uint64_t kLongestText = kMiB;
 
-// One object of the text, whose fields are taken by name; what is left over is a mistake.
+// One object of the text, whose fields are taken by name; what is left over is a mistake. `place`: where it
+// is, "gpus[0]"; empty: it is all of the text.
 class Fields {
  public:
   static Result<Fields> of(const Json& value, std::string place) {
-    if (!value.is_object()) return wrong(place, "should be an object: {...}");
+    if (!value.is_object()) return wrong(place.empty() ? "this" : place, "should be an object: {...}");
     return Fields(value, std::move(place));
   }
 
@@ -80,7 +81,9 @@ class Fields {
   static Error wrong(const std::string& place, const std::string& what) {
     return Error{EINVAL, place + " " + what};
   }
-  std::string place_of(const std::string& name) const { return place_ + '"' + printable(name) + '"'; }
+  std::string place_of(const std::string& name) const {
+    return (place_.empty() ? "" : place_ + ", ") + '"' + printable(name) + '"';
+  }
   const Json* take(const char* name) {
     taken_.emplace_back(name);
     const auto found = value_->find(name);
@@ -132,7 +135,7 @@ Result<std::vector<Group>> groups_of(Fields& machine, const char* name,
   SLUICE_TRY_ASSIGN(const Json* const list, machine.list(name));
   std::vector<Group> groups;
   for (const Json& value : *list) {
-    const std::string place = std::string(name) + "[" + std::to_string(groups.size()) + "], ";
+    const std::string place = std::string(name) + "[" + std::to_string(groups.size()) + "]";
     SLUICE_TRY_ASSIGN(Group group, group_of(value, place));
     groups.push_back(group);
   }

@@ -65,7 +65,7 @@ TEST(ParseMachine, TakesWhatIsSaidAndDefaults) {
 TEST(ParseMachine, SaysWhereAndWhatIsWrong) {
   EXPECT_EQ(complaint("{"), "this is no JSON");
   EXPECT_EQ(complaint("1e999"), "this is no JSON");
-  EXPECT_THAT(complaint("[]"), HasSubstr("should be an object"));
+  EXPECT_EQ(complaint("[]"), "this should be an object: {...}");
   EXPECT_THAT(complaint("{}"), HasSubstr("\"gpus\" should be a list of one at least"));
   EXPECT_THAT(complaint(node_with("\"cpus\": 96,", "")), HasSubstr("\"cpus\" should be a number from 1"));
   EXPECT_THAT(complaint(node_with("96", "1.5")), HasSubstr("\"cpus\" should be a whole number"));
@@ -86,6 +86,26 @@ TEST(ParseMachine, SaysWhereAndWhatIsWrong) {
                           "{\"count\": 57, \"bytes\": 1, \"copy\": 1}]")),
       HasSubstr("more than 256"));
   EXPECT_EQ(complaint(std::string(100000, '[')), "this is no JSON");
+  EXPECT_THAT(complaint(R"({"gpus": 7})"), HasSubstr("\"gpus\" should be a list of one at least"));
+  EXPECT_THAT(complaint(R"({"gpus": []})"), HasSubstr("\"gpus\" should be a list of one at least"));
+  EXPECT_THAT(complaint(R"({"gpus": [7]})"), HasSubstr("gpus[0] should be an object"));
+  EXPECT_THAT(complaint(node_with("\"bytes\": \"160G\", ", "")),
+              HasSubstr("gpus[0], \"bytes\" should be a size"));
+  EXPECT_THAT(complaint(node_with("\"160G\"", "160.5")), HasSubstr("gpus[0], \"bytes\" should be a size"));
+  EXPECT_THAT(complaint(node_with("55", "-1")), HasSubstr("gpus[0], \"link\" should be a number"));
+  EXPECT_THAT(complaint(node_with("\"link\": 55", "\"gpus_per_link\": 0")),
+              HasSubstr("gpus[0], \"gpus_per_link\""));
+  EXPECT_THAT(complaint(node_with("\"disks\"", "\"disk\"")), HasSubstr("\"disks\" should be a list"));
+  EXPECT_THAT(complaint(node_with("[{\"count\": 4", "[7, {\"count\": 4")),
+              HasSubstr("disks[0] should be an object"));
+  EXPECT_THAT(complaint(node_with("\"count\": 4", "\"count\": 0")),
+              HasSubstr("disks[0], \"count\" should be a number"));
+  EXPECT_THAT(complaint(node_with("6.5", "\"fast\"")), HasSubstr("disks[0], \"write\" should be a number"));
+  EXPECT_THAT(complaint(node_with("\"read\": 7", "\"read\": 7, \"size\": 1")),
+              HasSubstr("disks[0], \"size\" is not known here"));
+  EXPECT_THAT(complaint(node_with("17", "0")), HasSubstr("\"checksum\" should be a number"));
+  EXPECT_THAT(complaint(node_with("\"cpus\"", "\"sockets\": 2, \"cpus\"")),
+              HasSubstr("\"sockets\" is not known here"));
 }
 
 class PlanTest : public ::testing::Test {
@@ -136,6 +156,9 @@ TEST_F(PlanTest, AFileThatDescribesNoMachineIsAFailure) {
   EXPECT_EQ(ended.out, "");
   EXPECT_THAT(ended.err, HasSubstr(path + ": \"gpus\" should be a list"));
   EXPECT_EQ(sluice({"check", "--plan", path + ".not"}, nullptr).status, kFailed);
+  EXPECT_THAT(sluice({"check", "--plan", file(std::string(kMiB + 1, ' '))}, nullptr).err,
+              HasSubstr("node.json is larger than"));
+  (void)file("{}");
   EXPECT_EQ(object_of(sluice({"check", "--json", "--plan", path}, nullptr))["result"], "failed");
   EXPECT_EQ(sluice({"check", "--plan", path, "--pid", "1"}, nullptr).status, kUsage);
   EXPECT_EQ(sluice({"check", "--plan", path, "--dir", "/"}, nullptr).status, kUsage);
