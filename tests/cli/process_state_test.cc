@@ -101,8 +101,17 @@ TEST_F(ProcessStateTest, CriusCodeIsMappedOrRunning) {
   EXPECT_EQ(read().parasite, Parasite::Mapped);
   write("proc/10/syscall", "45 0x3 0x7f000000f000 0x10 0x100 0x0 0x0 0x7f000000e000 0x7f0000000123\n");
   EXPECT_EQ(read().parasite, Parasite::Running);
-  write("proc/10/syscall", "running\n");
-  EXPECT_EQ(read().parasite, Parasite::Mapped);
+  for (const char* elsewhere : {"running\n", "45 0x3 nowhere\n", "0 0x0 0x7ffd00001000 0x401234\n",
+                                "0 0x0 0x7ffd00001000 0x7f0000010000\n"}) {
+    write("proc/10/syscall", elsewhere);
+    EXPECT_EQ(read().parasite, Parasite::Mapped) << elsewhere;
+  }
+}
+
+// A thread may end while it is looked at.
+TEST_F(ProcessStateTest, AThreadThatHasEndedIsNotCounted) {
+  fs::create_directories(fs::path(dir_.path()) / "proc/10/task/11");
+  EXPECT_EQ(read().threads, 1U);
 }
 
 TEST_F(ProcessStateTest, OfNoProcessNothingIsTold) {
