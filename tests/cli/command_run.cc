@@ -19,7 +19,6 @@
 
 #include "machine.h"
 #include "pipeline/unique_fd.h"
-#include "support/refuse_system_call.h"
 
 namespace sluice::cli_test {
 namespace {
@@ -118,8 +117,8 @@ Ended run_on_terminal(const std::vector<std::string>& arguments, std::vector<std
   return {status, contents(out), text};
 }
 
-void refuse_system_call(int number, int error) {
-  must(test::refuse_system_call(static_cast<unsigned>(number), static_cast<unsigned>(error)));
+void refuse_system_call(int number, int error, std::initializer_list<test::ArgumentBits> arguments) {
+  must(test::refuse_system_call(static_cast<unsigned>(number), static_cast<unsigned>(error), arguments));
 }
 
 void give_up_capabilities(const std::vector<int>& capabilities) {

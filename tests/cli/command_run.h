@@ -3,8 +3,11 @@
 #pragma once
 
 #include <functional>
+#include <initializer_list>
 #include <string>
 #include <vector>
+
+#include "support/refuse_system_call.h"
 
 namespace sluice::cli_test {
 
@@ -31,7 +34,8 @@ Ended run_on_terminal(const std::vector<std::string>& arguments, std::vector<std
                       const Terminal& terminal);
 
 // For `before`: from now on system call `number` fails with `error` in this process and what it starts.
-void refuse_system_call(int number, int error);
+// `arguments`: only where all this is true of the call.
+void refuse_system_call(int number, int error, std::initializer_list<test::ArgumentBits> arguments = {});
 // For `before`: what root starts from here on has none of these capabilities.
 void give_up_capabilities(const std::vector<int>& capabilities);
 // For `before`: this process, and what it starts, sees at `where` what lies at `what`; nobody else does.
