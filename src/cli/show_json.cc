@@ -79,7 +79,7 @@ Json show_json(const ImageDirectory& directory, const Survey& survey, bool list_
   Json processes = Json::array();
   for (const auto& [id, image] : checkpoint.kfd) {
     processes.push_back({{"image", kfd_image_name(id)},
-                         {"pid", image.pid},
+                         {"pid", image.alias_of ? Json() : Json(image.pid)},
                          {"alias_of", image.alias_of ? Json(*image.alias_of) : Json()},
                          {"memory", json_of(kinds_of(image))},
                          {"objects", image.num_objects},

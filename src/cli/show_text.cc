@@ -74,7 +74,7 @@ std::string processes_text(const Checkpoint& checkpoint) {
   };
   Table table({"image", ">process", ">BOs", ">VRAM", ">GTT", "other memory", "queues, events, ranges"});
   for (const auto& [id, image] : checkpoint.kfd) {
-    table.add(row({kfd_image_name(id), std::to_string(image.pid)}, kinds_of(image),
+    table.add(row({kfd_image_name(id), image.alias_of ? "" : std::to_string(image.pid)}, kinds_of(image),
                   image.alias_of ? "those of " + kfd_image_name(static_cast<int>(*image.alias_of))
                                  : std::to_string(image.num_objects)));
   }
@@ -140,7 +140,9 @@ std::string bos_text(const Checkpoint& checkpoint) {
 std::string show_text(const ImageDirectory& directory, const Survey& survey, bool list_bos) {
   const Checkpoint& checkpoint = directory.checkpoint;
   std::set<std::uint32_t> pids;
-  for (const auto& [id, image] : checkpoint.kfd) pids.insert(image.pid);
+  for (const auto& [id, image] : checkpoint.kfd) {
+    if (!image.alias_of) pids.insert(image.pid);  // an alias is of the same process and does not say which
+  }
   for (const auto& [id, image] : checkpoint.render) {
     if (image.pid) pids.insert(*image.pid);
   }

@@ -234,6 +234,23 @@ TEST_F(ImagesTest, ShowOfImagesOfCriusOwnPlugin) {
   EXPECT_FALSE(shown["files"][0]["sums"]);
 }
 
+// Two open files of one process: the second has nothing of its own.
+TEST_F(ImagesTest, ASecondFileOfAProcessIsTheFirst) {
+  ASSERT_EQ(images_->dump("alias", {"--second-kfd"}), "");
+  const std::string directory = images_->directory("alias").string();
+  const json processes = object_of(sluice({"show", "--json", directory}))["processes"];
+  ASSERT_EQ(processes.size(), 2U);
+  ASSERT_TRUE(processes[0]["alias_of"].is_null());
+  EXPECT_TRUE(processes[1]["pid"].is_null());
+  EXPECT_EQ(kfd_image_name(processes[1]["alias_of"]), processes[0]["image"]);
+  EXPECT_THAT(
+      sluice({"show", directory}).out,
+      AllOf(HasSubstr(": 1 process, "), HasSubstr(" those of " + processes[0]["image"].get<std::string>())));
+  const json mapped = object_of(sluice({"map", "--json", directory}, &images_->machine()));
+  EXPECT_EQ(mapped["mappings"].size(), 1U);
+  EXPECT_EQ(mapped["mappings"][0]["images"], json({processes[0]["image"]}));
+}
+
 TEST_F(ImagesTest, TwoProcessesOfOneMachineAreMappedTogether) {
   const std::string directory = damaged_copy();
   const std::string first = names(directory, std::string(kKfdPrefix)).at(0);
