@@ -11,6 +11,7 @@
 
 #include <climits>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -240,6 +241,69 @@ TEST_F(UnpauseTest, AStoppedProcessStaysStoppedAndTheUserIsTold) {
   expect_running();
 }
 
+// What the kernel would show of it, in a file of ours.
+class UnpauseNotesTest : public UnpauseTest {
+ protected:
+  std::string file(const std::string& name, const std::string& text) const {
+    const std::filesystem::path path = files_.path() / name;
+    std::filesystem::create_directories(path.parent_path());
+    std::ofstream(path) << text;
+    return path.string();
+  }
+  std::string proc(const std::string& name) const {
+    return "/proc/" + std::to_string(subject_.pid()) + "/" + name;
+  }
+  // The one note of `unpause` and of `unpause --json`, each told after a dump that was killed.
+  void expect_note(const std::function<void()>& before, const std::string& note, json& object) {
+    ASSERT_NO_FATAL_FAILURE(leave_paused());
+    object = unpause_json(kDone, before);
+    ASSERT_EQ(object.at("notes").size(), 1U) << object;
+    EXPECT_NE(object.at("notes").front().get<std::string>().find(note), std::string::npos) << object;
+    ASSERT_NO_FATAL_FAILURE(leave_paused());
+    const Ended ended = unpause(before);
+    EXPECT_EQ(ended.status, kDone);
+    EXPECT_NE(ended.out.find("its GPU queues run again\nnote: "), std::string::npos) << ended.out;
+    EXPECT_NE(ended.out.find(note), std::string::npos) << ended.out;
+  }
+
+  host_test::ScratchDirectory files_;
+};
+
+TEST_F(UnpauseNotesTest, AFrozenCgroupIsNamedWithTheWayToThawIt) {
+  if (!may_mount()) GTEST_SKIP() << "no cgroup can be made up here";
+  ASSERT_NO_FATAL_FAILURE(start());
+  (void)file("cgroup/cgroup.freeze", "1\n");
+  (void)file("cgroup/freezer/freezer.self_freezing", "1\n");  // where version 1 has it
+  const auto freeze = [&] { mount_over((files_.path() / "cgroup").string(), "/sys/fs/cgroup"); };
+  json object;
+  ASSERT_NO_FATAL_FAILURE(expect_note(
+      freeze, "its cgroup is frozen, so its threads stand still; to let them run: echo ", object));
+  const std::string frozen = object.at("frozen_cgroup").at("file");
+  EXPECT_TRUE(frozen.starts_with("/sys/fs/cgroup/")) << frozen;
+  EXPECT_NE(object.at("notes").front().get<std::string>().find(
+                "echo " + object.at("frozen_cgroup").at("thaw").get<std::string>() + " > " + frozen),
+            std::string::npos);
+}
+
+TEST_F(UnpauseNotesTest, WhetherCriusCodeIsExecutedIsTold) {
+  if (!may_mount()) GTEST_SKIP() << "no map can be made up here";
+  ASSERT_NO_FATAL_FAILURE(start());
+  const std::string maps =
+      file("maps", "7f0000000000-7f0000010000 rwxs 00000000 00:01 77 /memfd:CRIUMFD (deleted)\n");
+  const std::string inside = file("syscall", "45 0x3 0x7f000000e000 0x7f0000000123\n");
+  const auto left = [&] { mount_over(maps, proc("maps")); };
+  json object;
+  ASSERT_NO_FATAL_FAILURE(
+      expect_note(left, "criu's code is left in its memory (memfd:CRIUMFD) and not executed", object));
+  EXPECT_EQ(object.at("criu_code"), "mapped");
+  const auto executed = [&] {
+    left();
+    mount_over(inside, proc("syscall"));
+  };
+  ASSERT_NO_FATAL_FAILURE(expect_note(executed, "its lead thread is in criu's own code", object));
+  EXPECT_EQ(object.at("criu_code"), "running");
+}
+
 // ---- who is refused
 
 TEST_F(UnpauseTest, AProcessThatADumpTracesIsRefused) {
@@ -320,6 +384,14 @@ TEST_F(UnpauseTest, AnUnpauseThatTheDriverRefusesFailsOnceAndCanBeTriedAgain) {
   control_->clear_faults();
   EXPECT_EQ(unpause().status, kDone);
   expect_running();
+}
+
+// As the kernel's own ENOTSUPP, which reaches users now and then.
+TEST_F(UnpauseTest, AnErrorWithoutANameIsANumber) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_NO_FATAL_FAILURE(leave_paused());
+  control_->inject({.nr = kCriuNr, .op = kUnpauseOp, .error = 524});
+  EXPECT_EQ(unpause_json(kFailed).at("error"), "524");
 }
 
 TEST_F(UnpauseTest, AFileThatTheKernelHoldsForAnothersIsRefused) {
