@@ -2,7 +2,6 @@
 #include "plugin/device_maps.h"
 
 #include <fcntl.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,8 +21,6 @@ namespace sluice::plugin {
 namespace {
 
 constexpr std::string_view kRenderPrefix = "/dev/dri/renderD";
-constexpr std::uint64_t kNoOffset =
-    ~std::uint64_t{0xFFFF};  // a multiple of any page that no file can be mapped at
 
 // CRIU's paths sometimes have doubled slashes.
 std::string without_doubled_slashes(const char* path) {
@@ -143,11 +140,6 @@ Result<Answer> DeviceMaps::update(const char* path, std::uint64_t address, std::
   Result<Answer> answer = find(without_doubled_slashes(path), address, old_offset, new_offset, fd);
   if (runs_.is_last(address)) close_kept_files();
   return answer;
-}
-
-void DeviceMaps::forbid(std::uint64_t& new_offset, int& fd) {
-  new_offset = kNoOffset;
-  if (fd < 0) fd = eventfd(0, EFD_CLOEXEC);
 }
 
 Result<Answer> DeviceMaps::find(const std::string& path, std::uint64_t address, std::uint64_t old_offset,

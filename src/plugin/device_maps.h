@@ -32,6 +32,10 @@ struct OffsetRange {
   std::optional<int> render_id;  // CRIU's id of the render file that has the BO; none: the KFD has it
 };
 
+// An offset that no GPU device can be mapped at: KFD's of the doorbells of GPU 0, a number that no GPU has,
+// and far above those that DRM gives.
+inline constexpr std::uint64_t kNoMmapOffset = std::uint64_t{3} << 62;
+
 class DeviceMaps {
  public:
   // The task, by its pid in its own namespace.
@@ -68,8 +72,6 @@ class DeviceMaps {
   // UPDATE_VMA_MAP, as Restorer says. Behind the last map what was kept for them is closed.
   Result<Answer> update(const char* path, std::uint64_t address, std::uint64_t old_offset,
                         std::uint64_t& new_offset, int& fd);
-  // What no map can be made of: the answer to UPDATE_VMA_MAP where it has failed. Allocates no memory.
-  static void forbid(std::uint64_t& new_offset, int& fd);
 
  private:
   struct AcquiredFile {

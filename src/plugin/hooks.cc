@@ -175,7 +175,7 @@ int on_update_vma_map(const char* path, const std::uint64_t address, const std::
   });
   if (answer >= 0 || answer == -ENOTSUP) return answer;
   // CRIU goes on, and would map what is at the old offset now.
-  DeviceMaps::forbid(*new_offset, *fd);
+  *new_offset = kNoMmapOffset;
   return 1;
 }
 

@@ -60,13 +60,16 @@ std::vector<Failure> FailurePlan::failures(std::size_t* places) const {
     if (place.id == 0) continue;
     ++*places;
     std::ostringstream way;
+    std::uint32_t outermost = 0;
     for (const std::uint32_t frame : place.way) {
-      if (frame != 0) way << std::hex << " 0x" << frame;
+      if (frame == 0) break;
+      way << std::hex << " 0x" << frame;
+      outermost = frame;
     }
     for (const std::uint32_t turn : std::set<std::uint32_t>{1, place.turns / 2 + 1}) {
       for (const seam::Kind kind : {seam::kError, seam::kShort, seam::kKill}) {
         if ((place.kinds & kind) != 0 && turn <= place.turns)
-          all.push_back({kind, place.id, turn, place.call.data(), way.str()});
+          all.push_back({kind, place.id, turn, place.call.data(), way.str(), outermost});
       }
     }
   }

@@ -26,7 +26,8 @@ struct Failure {
   std::uint64_t place = 0;
   std::uint32_t turn = 0;
   std::string call;
-  std::string way;  // to the call, for addr2line
+  std::string way;              // to the call, for addr2line
+  std::uint32_t outermost = 0;  // of it: where in the plugin the host's call goes on
 
   std::string name() const;
 };
