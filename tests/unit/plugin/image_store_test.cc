@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,6 +20,7 @@ namespace {
 std::map<std::string, std::string> served;      // what the streamer has
 std::map<std::string, sluice::UniqueFd> taken;  // readers of what it was sent
 std::vector<std::string> asked;
+sluice::UniqueFd ours, streamers;  // ends of the connection
 int wanted_flags = O_RDONLY;
 bool dead = false;
 
@@ -29,7 +31,7 @@ int get_service_fd(int type);
 int img_streamer_open(char* filename, int flags);
 
 int get_service_fd(int type) {
-  return type == 3 ? 3 : -1;
+  return type == 3 ? ours.get() : -1;
 }
 
 int img_streamer_open(char* filename, int flags) {
@@ -71,6 +73,10 @@ struct ImageStore : public ::testing::Test {
     asked.clear();
     wanted_flags = O_RDONLY;
     dead = false;
+    std::array<int, 2> ends{};
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), 0);
+    ours.reset(ends[0]);
+    streamers.reset(ends[1]);
   }
 };
 
@@ -104,6 +110,13 @@ TEST_F(ImageStore, ADeadStreamerIsAnErrorOfItsOwn) {
   ASSERT_FALSE(payload.ok());
   EXPECT_EQ(payload.error().err, ECONNRESET);
   EXPECT_NE(payload.error().what.find("any.img"), std::string::npos);
+}
+
+// The host would tell its log of it, whichever thread asks.
+TEST_F(ImageStore, AStreamerThatHasLeftIsNotAsked) {
+  streamers.reset();
+  EXPECT_EQ(load_image("any.img").error().err, ECONNRESET);
+  EXPECT_TRUE(asked.empty());
 }
 
 TEST_F(ImageStore, ALengthThatIsNotTheStreamsIsDamage) {
