@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <sstream>
 #include <system_error>
+#include <utility>
 
 namespace sluice::vm_test {
 namespace {
@@ -138,6 +139,12 @@ bool StoppedCriu::run_until(const std::function<bool(const SystemCall&)>& here) 
 void StoppedCriu::kill() {
   if (pid_ > 0) kill_and_reap(pid_);
   pid_ = 0;
+}
+
+pid_t StoppedCriu::let_go() {
+  if (::ptrace(PTRACE_DETACH, pid_, nullptr, nullptr) != 0)
+    throw std::system_error(errno, std::generic_category(), "detach from criu");
+  return std::exchange(pid_, 0);
 }
 
 std::function<bool(const SystemCall&)> before_hook(unsigned hook) {

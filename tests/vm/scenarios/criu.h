@@ -77,6 +77,8 @@ class StoppedCriu {
   // Lets it run until `here` says true. False when it ended before that.
   bool run_until(const std::function<bool(const SystemCall&)>& here);
   void kill();
+  // It runs on, untraced; the caller's to kill and reap.
+  pid_t let_go();
 
  private:
   pid_t pid_ = 0;
