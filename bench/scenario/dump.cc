@@ -36,20 +36,14 @@ Result<void> prepare(const Place& place, FillState fill, std::uint64_t bytes) {
 // What the checksums cost: dumps to new files with and without them.
 Result<Case> checksum_case(const BenchOptions& options, CopyEngine& engine, const Place& place,
                            std::uint64_t bytes) {
-  const std::string name = engine.name() + std::string(", new file, checksum on / off");
-  options.tell(name);
   LanePlan plan = pages_plan(engine, place);
-  const auto dump = [&](bool checksum) -> Result<Sample> {
-    SLUICE_TRY(prepare(place, FillState::New, bytes + kHeaderBytes));
-    plan.checksum = checksum;
-    SLUICE_TRY_ASSIGN(const RunResult run, run_lanes({&plan, 1}));
-    return run.sample;
-  };
-  SLUICE_TRY_ASSIGN(const Pairs pairs,
-                    run_pairs(
-                        options.by_scale(1u, 5u, 15u), [] { touch_free_memory(kTouchBytes); },
-                        [&] { return dump(true); }, [&] { return dump(false); }));
-  return Case{name, "what the checksums of blocks cost", pairs.on_off_figures()};
+  return on_off_case(options, engine.name() + std::string(", new file, checksum on / off"),
+                     "what the checksums of blocks cost", [&](bool on) -> Result<Sample> {
+                       SLUICE_TRY(prepare(place, FillState::New, bytes + kHeaderBytes));
+                       plan.checksum = on;
+                       SLUICE_TRY_ASSIGN(const RunResult run, run_lanes({&plan, 1}));
+                       return run.sample;
+                     });
 }
 
 // What is measured on the engine that this process can have.

@@ -3,6 +3,9 @@
 
 #include <algorithm>
 
+#include "measure/process.h"
+#include "scenario/shape.h"
+
 namespace sluice::bench {
 namespace {
 
@@ -43,11 +46,6 @@ std::vector<Figure> Pairs::figures() const {
   return all;
 }
 
-std::vector<Figure> Pairs::on_off_figures() const {
-  return {ratio("ratio", our_gbps(), raw_gbps()), figure("on", "GB/s", our_gbps()),
-          figure("off", "GB/s", raw_gbps())};
-}
-
 Result<Pairs> run_pairs(unsigned count, const std::function<void()>& prepare, const Run& ours,
                         const Run& raw) {
   Pairs pairs;
@@ -60,6 +58,17 @@ Result<Pairs> run_pairs(unsigned count, const std::function<void()>& prepare, co
     }
   }
   return pairs;
+}
+
+Result<Case> on_off_case(const BenchOptions& options, const std::string& name, const std::string& note,
+                         const std::function<Result<Sample>(bool on)>& run) {
+  options.tell(name);
+  SLUICE_TRY_ASSIGN(const Pairs pairs,
+                    run_pairs(
+                        options.by_scale(1u, 5u, 15u), [] { touch_free_memory(kTouchBytes); },
+                        [&] { return run(true); }, [&] { return run(false); }));
+  const std::vector<double> on = pairs.our_gbps(), off = pairs.raw_gbps();
+  return Case{name, note, {ratio("ratio", on, off), figure("on", "GB/s", on), figure("off", "GB/s", off)}};
 }
 
 }  // namespace sluice::bench

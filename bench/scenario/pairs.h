@@ -10,6 +10,7 @@
 #include "measure/sample.h"
 #include "pipeline/result.h"
 #include "report/report.h"
+#include "scenario/scenario.h"
 
 namespace sluice::bench {
 
@@ -22,12 +23,15 @@ struct Pairs {
   std::vector<double> raw_gbps() const;
   // "ratio", "ours", "raw" (GB/s), "cpu", "raw cpu" (s/GB), and "dma cpu" where there is some.
   std::vector<Figure> figures() const;
-  // "ratio", "on" and "off" (GB/s), where both are ours, and `raw` has something off that `ours` has on.
-  std::vector<Figure> on_off_figures() const;
 };
 
 // Runs both `count` times. `prepare` comes before each run, outside its time.
 Result<Pairs> run_pairs(unsigned count, const std::function<void()>& prepare, const Run& ours,
                         const Run& raw);
+
+// What something costs: `run(true)` beside `run(false)`, which goes without it; "ratio", "on" and "off"
+// (GB/s). What is told of it is a percent or two, so with more pairs than elsewhere.
+Result<Case> on_off_case(const BenchOptions& options, const std::string& name, const std::string& note,
+                         const std::function<Result<Sample>(bool on)>& run);
 
 }  // namespace sluice::bench

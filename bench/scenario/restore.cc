@@ -14,18 +14,13 @@ namespace {
 
 // What verifying costs: restores of `plan`'s file with and without it.
 Result<Case> verifying_case(const BenchOptions& options, LanePlan plan) {
-  const std::string name = plan.engine->name() + std::string(", verifying on / off");
-  options.tell(name);
-  const auto restore = [&](bool checksum) -> Result<Sample> {
-    plan.checksum = checksum;
-    SLUICE_TRY_ASSIGN(const RunResult run, run_lanes({&plan, 1}));
-    return run.sample;
-  };
-  SLUICE_TRY_ASSIGN(const Pairs pairs,
-                    run_pairs(
-                        options.by_scale(1u, 5u, 15u), [] { touch_free_memory(kTouchBytes); },
-                        [&] { return restore(true); }, [&] { return restore(false); }));
-  return Case{name, "what it costs to compare every block with its checksum", pairs.on_off_figures()};
+  return on_off_case(options, plan.engine->name() + std::string(", verifying on / off"),
+                     "what it costs to compare every block with its checksum",
+                     [&](bool on) -> Result<Sample> {
+                       plan.checksum = on;
+                       SLUICE_TRY_ASSIGN(const RunResult run, run_lanes({&plan, 1}));
+                       return run.sample;
+                     });
 }
 
 // What is measured on the engine that this process can have.

@@ -138,13 +138,10 @@ Result<Report> run_zero(const BenchOptions& options) {
     SLUICE_TRY_ASSIGN(Case each, mix_case(options, place, mix, bytes, dense));
     report.cases.push_back(std::move(each));
   }
-  options.tell("dense data");
-  SLUICE_TRY_ASSIGN(const Pairs search,
-                    run_pairs(
-                        options.by_scale(1u, 5u, 15u), touch, [&] { return dense.dump(true); },
-                        [&] { return dense.dump(false); }));
-  report.cases.push_back({"dense data, zero search on / off", "what the search costs where it finds nothing",
-                          search.on_off_figures()});
+  SLUICE_TRY_ASSIGN(Case search, on_off_case(options, "dense data, zero search on / off",
+                                             "what the search costs where it finds nothing",
+                                             [&](bool on) { return dense.dump(on); }));
+  report.cases.push_back(std::move(search));
   return report;
 }
 
