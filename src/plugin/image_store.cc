@@ -24,9 +24,9 @@ namespace {
 constexpr const char* kIndexImage = "amdgpu-sluice-index.img";
 constexpr std::size_t kReadBytes = 64 * kKiB;
 
-// Images of a stream, by name: each is sent once.
-std::map<std::string, std::vector<std::uint8_t>>& kept_images() {
-  static std::map<std::string, std::vector<std::uint8_t>> images;
+// Images of a stream, by name, or why there is none: each is sent once, so nobody asks twice.
+std::map<std::string, Result<std::vector<std::uint8_t>>>& kept_images() {
+  static std::map<std::string, Result<std::vector<std::uint8_t>>> images;
   return images;
 }
 
@@ -117,10 +117,9 @@ Result<std::vector<std::uint8_t>> load_stream(const std::string& name) {
 
 Result<std::vector<std::uint8_t>> load_image(const std::string& name) {
   if (!streaming()) return read_image(image_dir_fd(), name);
-  const auto kept = kept_images().find(name);
-  if (kept != kept_images().end()) return kept->second;
-  SLUICE_TRY_ASSIGN(std::vector<std::uint8_t> payload, load_stream(name));
-  return kept_images()[name] = std::move(payload);
+  const auto [kept, is_first] = kept_images().try_emplace(name, Error{ENOMEM, "out of memory"});
+  if (is_first) kept->second = load_stream(name);  // may throw, and then it was that
+  return kept->second;
 }
 
 Result<void> sync_images() {

@@ -3,10 +3,10 @@
 // an image streamer, which sends and takes each file once, through a pipe, and can neither list nor remove
 // any.
 //
-// With streams: what load_image() has read is kept, for the tasks that are forked from this process; a name
-// is asked for once. An image that is written is in the stream for good: metadata comes last, so whoever
-// finds it finds everything. What the streamer does with a stream that ends before is the streamer's user's
-// to see: criu's exit status tells whether the checkpoint is one.
+// With streams: what load_image() has read, or could not, is kept, for the tasks that are forked from this
+// process; a name is asked for once. An image that is written is in the stream for good: metadata comes last,
+// so whoever finds it finds everything. What the streamer does with a stream that ends before is the
+// streamer's user's to see: criu's exit status tells whether the checkpoint is one.
 //
 // Main thread, or a task's only one, but for open_stream() and load_stream(), which lanes may call: the host
 // guards its connection, and logs nothing unless that is broken.

@@ -5,7 +5,6 @@
 
 #include "images/files.h"
 #include "kfd/uapi.h"
-#include "plugin/criu_host.h"
 #include "plugin/image_store.h"
 
 namespace sluice::plugin {
@@ -24,12 +23,9 @@ template <class Image>
 Result<void> RestoreSurvey::read_images(const Result<std::vector<std::string>>& names,
                                         Result<Image> (*unpack)(std::span<const std::uint8_t>,
                                                                 const std::string&)) {
-  // A stream has each file once: what cannot be read now cannot be read by the task that needs it.
-  if (!names && streaming()) return names.error();
   if (!names) return {};
   for (const std::string& name : *names) {
     const auto payload = load_image(name);
-    if (!payload && streaming()) return payload.error();
     if (!payload) continue;
     const Result<Image> image = unpack(*payload, name);
     if (!image) continue;

@@ -115,8 +115,17 @@ TEST_F(ImageStore, ADeadStreamerIsAnErrorOfItsOwn) {
 // The host would tell its log of it, whichever thread asks.
 TEST_F(ImageStore, AStreamerThatHasLeftIsNotAsked) {
   streamers.reset();
-  EXPECT_EQ(load_image("any.img").error().err, ECONNRESET);
+  EXPECT_EQ(load_image("left.img").error().err, ECONNRESET);
   EXPECT_TRUE(asked.empty());
+}
+
+// The streamer would end of it: it has sent the file.
+TEST_F(ImageStore, WhatCouldNotBeReadIsNotAskedForAgain) {
+  served["cut.img"] = framed("payload").substr(0, 12);
+  EXPECT_EQ(load_image("cut.img").error().err, EBADMSG);
+  served["cut.img"] = framed("payload");
+  EXPECT_EQ(load_image("cut.img").error().err, EBADMSG);
+  EXPECT_EQ(asked, std::vector<std::string>{"cut.img"});
 }
 
 TEST_F(ImageStore, ALengthThatIsNotTheStreamsIsDamage) {
