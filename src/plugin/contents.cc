@@ -31,7 +31,7 @@ PagesSet pages_of(const GpuContents& gpu) {
   return set;
 }
 
-// Without memory there are no words that need any.
+// What `call` answers, or what it has thrown. The words need no memory: that may be what is lacking.
 template <class Call>
 Result<void> caught(Call call) {
   try {

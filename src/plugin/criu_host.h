@@ -73,8 +73,8 @@ inline bool host_takes_vma_fd() {
 // CRIU's log levels.
 enum class Level : unsigned { Error = 1, Warning = 2, Info = 3, Debug = 4 };
 
-inline constexpr std::size_t kLongestLine =
-    2048;  // CRIU's own buffer is 8 KiB and not checked on the way out
+// CRIU's own buffer is 8 KiB, and not checked on the way out.
+inline constexpr std::size_t kLongestLine = 2048;
 
 // One line in CRIU's log, prefixed "amdgpu_plugin: ". Main thread inside a hook only: CRIU formats into one
 // static buffer. What is longer than kLongestLine is cut. To stderr where the host has no log.
