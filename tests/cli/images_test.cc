@@ -95,10 +95,10 @@ class ImagesTest : public ::testing::Test {
     return *std::find_if(image.bos.begin(), image.bos.end(),
                          [](const kfd::BoEntry& bo) { return (bo.alloc_flags & kfd::kAllocVram) != 0; });
   }
-  static void remove_sums(const std::string& directory) {
-    for (const std::string& name : names(directory, "amdgpu-sums-"))
-      std::filesystem::remove(directory + "/" + name);
+  static void remove_files(const std::string& directory, const std::string& prefix) {
+    for (const std::string& name : names(directory, prefix)) std::filesystem::remove(directory + "/" + name);
   }
+  static void remove_sums(const std::string& directory) { remove_files(directory, "amdgpu-sums-"); }
 
   static MadeImages* images_;
 };
@@ -350,8 +350,7 @@ TEST_F(ImagesTest, ShowHasTheStatisticsOfDumpAndRestore) {
 
 TEST_F(ImagesTest, ShowSaysWhereThereAreNoStatistics) {
   const std::string directory = damaged_copy();
-  for (const std::string& name : names(directory, "sluice-stats-"))
-    std::filesystem::remove(directory + "/" + name);
+  remove_files(directory, "sluice-stats-");
   const Ended ended = sluice({"show", "--stats", directory});
   EXPECT_EQ(ended.status, kDone);
   EXPECT_EQ(ended.out,
@@ -376,8 +375,7 @@ TEST_F(ImagesTest, ShowNamesStatisticsThatAreNone) {
 
 TEST_F(ImagesTest, StatisticsOfAnotherTypeCountAsNothing) {
   const std::string directory = damaged_copy();
-  for (const std::string& name : names(directory, "sluice-stats-"))
-    std::filesystem::remove(directory + "/" + name);
+  remove_files(directory, "sluice-stats-");
   std::ofstream(directory + "/sluice-stats-dump-1.json")
       << R"({"gpus": [7, {"gpu_id": "all", "bos": -1, "bytes": "many",
       "seconds": "short", "io_bytes": null, "direct_io": 1, "verified": "yes", "slowest_stage": 5}]})";
