@@ -52,6 +52,8 @@ Result<void> run_lane(const LanePlan& plan, const ImageLayout& layout, LaneResul
   ChecksumStage checksum(plan.direction, layout, *reactor, {sums, plan.checksum && sums != nullptr ? 1U : 0U},
                          ChecksumOptions{plan.file.holes}, nullptr, std::move(workers));
 
+  FileOptions file = plan.file;
+  file.most_on_disk = most_on_disk(slot_count);
   std::unique_ptr<Stage> other_store;
   std::unique_ptr<FileSink> sink;
   std::unique_ptr<FileSource> source;
@@ -60,10 +62,10 @@ Result<void> run_lane(const LanePlan& plan, const ImageLayout& layout, LaneResul
     SLUICE_TRY_ASSIGN(other_store, plan.make_store(layout, *reactor));
     store = other_store.get();
   } else if (plan.direction == Direction::Dump) {
-    SLUICE_TRY_ASSIGN(sink, FileSink::create(plan.directory, plan.name, layout, *reactor, plan.file));
+    SLUICE_TRY_ASSIGN(sink, FileSink::create(plan.directory, plan.name, layout, *reactor, file));
     store = sink.get();
   } else {
-    SLUICE_TRY_ASSIGN(source, FileSource::open(plan.directory, plan.name, layout, *reactor, plan.file));
+    SLUICE_TRY_ASSIGN(source, FileSource::open(plan.directory, plan.name, layout, *reactor, file));
     store = source.get();
   }
   std::vector<Stage*> route = {copy.get()};

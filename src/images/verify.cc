@@ -202,7 +202,9 @@ Result<void> Verification::read(Item& item, const PagesSet& set, const ImageLayo
   std::vector<Slot> slots = slots_of(arena);
   SLUICE_TRY_ASSIGN(const std::unique_ptr<FileSetSource> files,
                     FileSetSource::open(dir_fd_, set.pages_names(item.id), layout, *reactor,
-                                        FileOptions{.io_mode = IoMode::Uncached, .share = &disk_}));
+                                        FileOptions{.io_mode = IoMode::Uncached,
+                                                    .share = &disk_,
+                                                    .most_on_disk = most_on_disk(slot_count)}));
 
   Mutex unreadable_mutex;
   std::vector<Chunk> unreadable;

@@ -12,7 +12,8 @@ constexpr std::uint64_t kLeadChunks = 2;
 
 }  // namespace
 
-FairShare::Member::Member(FairShare* share, unsigned turn) : share_(share), turn_(turn) {
+FairShare::Member::Member(FairShare* share, unsigned turn, std::uint32_t most)
+    : share_(share), turn_(turn), most_(most) {
   if (share_ == nullptr) return;
   const Lock lock(share_->mutex_);
   share_->members_.push_back(this);
@@ -25,7 +26,11 @@ FairShare::Member::~Member() {
 }
 
 bool FairShare::Member::begin() {
-  if (share_ == nullptr) return true;
+  if (on_disk_ >= most_) return false;
+  if (share_ == nullptr) {
+    ++on_disk_;
+    return true;
+  }
   const Lock lock(share_->mutex_);
   const std::uint64_t last = share_->last_position(turn_, position_);
   if (on_disk_ == 0) {
@@ -38,7 +43,10 @@ bool FairShare::Member::begin() {
 }
 
 void FairShare::Member::end() {
-  if (share_ == nullptr) return;
+  if (share_ == nullptr) {
+    --on_disk_;
+    return;
+  }
   const Lock lock(share_->mutex_);
   --on_disk_;
   ++position_;

@@ -8,6 +8,10 @@
 // that comes to the disk with nothing there takes the last one's position at least: who is slow for another
 // reason (its GPU, its checksum) saves up no claim and slows nobody down.
 //
+// A lane keeps some of its slots off the disk: a disk that tells of what it has read in bursts would
+// otherwise have nothing to do from the burst until the first of its chunks has been through the lane. What
+// is kept back is free then, and goes there at once.
+//
 // Lanes of a later turn take what those of earlier ones leave: they are throttled while one of an earlier
 // turn has something on the disk. Positions count among lanes of one turn.
 //
@@ -26,8 +30,9 @@ class FairShare {
   // One lane's part in it. All calls are cheap beside a chunk.
   class Member {
    public:
-    // `share`: borrowed for the member's life; null: the lane has the disk for itself.
-    explicit Member(FairShare* share, unsigned turn = 0);
+    // `share`: borrowed for the member's life; null: the lane has the disk for itself. `most`: chunks of this
+    // lane that may be there at once, at least 1.
+    explicit Member(FairShare* share, unsigned turn = 0, std::uint32_t most = UINT32_MAX);
     ~Member();
     Member(const Member&) = delete;
     Member& operator=(const Member&) = delete;
@@ -42,7 +47,8 @@ class FairShare {
     friend class FairShare;
     FairShare* share_;
     unsigned turn_;
-    std::uint64_t on_disk_ = 0;   // guarded by the share's mutex, as is ...
+    std::uint32_t most_;
+    std::uint64_t on_disk_ = 0;   // written by this lane, read by others: with the share's mutex, as is ...
     std::uint64_t position_ = 0;  // ... this, in chunks
   };
 

@@ -27,7 +27,7 @@ FileSetSink::FileSetSink(int dir_fd, std::vector<std::string> names, const Image
       reactor_(reactor),
       options_(options),
       sync_(std::exchange(options_.sync, false)),
-      share_(options.share, options.turn),
+      share_(options.share, options.turn, options.most_on_disk),
       files_left_(names.size()) {
   options_.member = &share_;
   assert(names.size() == layout.file_count());
@@ -107,7 +107,7 @@ FileSetSource::FileSetSource(int dir_fd, std::vector<std::string> names, const I
       layout_(layout),
       reactor_(reactor),
       options_(options),
-      share_(options.share, options.turn) {
+      share_(options.share, options.turn, options.most_on_disk) {
   options_.member = &share_;
   files_.resize(names.size());
   for (std::uint32_t i = 0; i < files_.size(); ++i) {

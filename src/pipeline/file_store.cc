@@ -123,7 +123,7 @@ Step account(Op& op, std::int32_t result, std::uint64_t alignment, std::int32_t&
 // What is lent, or one of its own.
 FairShare::Member* member_of(const FileOptions& options, std::optional<FairShare::Member>& own) {
   if (options.member != nullptr) return options.member;
-  own.emplace(options.share, options.turn);
+  own.emplace(options.share, options.turn, options.most_on_disk);
   return &*own;
 }
 

@@ -42,11 +42,17 @@ struct FileOptions {
   // write. It becomes the temporary file, durably, before its first byte changes. It gets no holes: zero
   // units are written, too.
   bool reuse = false;
-  FairShare* share = nullptr;  // of the lanes that use this disk at the same time; borrowed
-  unsigned turn = 0;           // of this one among them
+  FairShare* share = nullptr;               // of the lanes that use this disk at the same time; borrowed
+  unsigned turn = 0;                        // of this one among them
+  std::uint32_t most_on_disk = UINT32_MAX;  // chunks of this lane, at once; at least 1
   // The lane's part in it, lent by who has several files; null: this file is all that the lane has.
   FairShare::Member* member = nullptr;
 };
+
+// What a lane of `slots` lets on the disk at once: a quarter stays back (fair_share.h says for what).
+constexpr std::uint32_t most_on_disk(std::uint32_t slots) {
+  return slots - slots / 4;
+}
 
 // Whether a file of the directory is one that a source may read: EINVAL for no regular file, EBADMSG for one
 // of another size, both named.

@@ -261,8 +261,13 @@ Result<void> ContentsJob::carry(Lane& lane) {
         return lane.pages.describe(id_, lane.layout, Chunk{0, offset, length, file});
       },
       std::move(workers));
-  const FileOptions file_options{config_.io_mode,     config_.zero_holes, config_.sync,
-                                 config_.reuse_files, &shared_.disk,      lane.gpu.turn};
+  const FileOptions file_options{.io_mode = config_.io_mode,
+                                 .holes = config_.zero_holes,
+                                 .sync = config_.sync,
+                                 .reuse = config_.reuse_files,
+                                 .share = &shared_.disk,
+                                 .turn = lane.gpu.turn,
+                                 .most_on_disk = most_on_disk(slot_count)};
   std::unique_ptr<FileSetSource> source;
   std::unique_ptr<PipeStore> pipe;
   std::array<Stage*, 3> route{};

@@ -8,6 +8,7 @@
 #include <deque>
 #include <vector>
 
+#include "pipeline/file_store.h"
 #include "support/rng.h"
 
 namespace sluice {
@@ -22,6 +23,28 @@ TEST(FairShare, ALaneAloneIsNeverThrottled) {
     EXPECT_TRUE(nobodys.begin());
     if (chunk % 3 == 0) only.end();
   }
+}
+
+TEST(FairShare, ALaneKeepsBackWhatItHasBeenToldTo) {
+  FairShare disk;
+  FairShare::Member alone(nullptr, 0, 3);
+  FairShare::Member sharing(&disk, 0, 3);
+  FairShare::Member other(&disk);
+  for (FairShare::Member* member : {&alone, &sharing}) {
+    for (int chunk = 0; chunk < 3; ++chunk) EXPECT_TRUE(member->begin());
+    EXPECT_FALSE(member->begin());
+    member->end();
+    EXPECT_TRUE(member->begin());
+    EXPECT_FALSE(member->begin());
+  }
+  for (int chunk = 0; chunk < 4; ++chunk) EXPECT_TRUE(other.begin()) << "each has its own number";
+}
+
+TEST(FairShare, AQuarterOfTheSlotsIsKeptBackAndNeverAll) {
+  EXPECT_EQ(most_on_disk(16), 12U);
+  EXPECT_EQ(most_on_disk(4), 3U);
+  EXPECT_EQ(most_on_disk(2), 2U);
+  EXPECT_EQ(most_on_disk(1), 1U);
 }
 
 TEST(FairShare, ALeaderHasOneChunkOnTheDiskUntilTheOtherCatchesUp) {
