@@ -187,7 +187,7 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
   // The host's exit status.
   int dump(const fs::path& place) {
     if (!streamed()) return scene_.dump(version(), tasks_.with_pids({"--images", place.string()}));
-    Streamer streamer(scene_.images(), "capture", "exec $STREAMER " + (place / kCaptured).string());
+    Streamer streamer(scene_.images(), "capture", capture_to(place / kCaptured));
     EXPECT_TRUE(streamer.ready());
     const int status = scene_.dump(version(), tasks_.with_pids({"--stream"}));
     (void)streamer.wait();
@@ -204,7 +204,7 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
   }
   int restore_files(const fs::path& place) { return run_restore({"--images", place.string()}); }
   int restore_streamed(const fs::path& place) {
-    Streamer streamer(scene_.images(), "serve", "exec $STREAMER " + (place / kCaptured).string());
+    Streamer streamer(scene_.images(), "serve", serve_from(place / kCaptured));
     if (!streamer.ready()) return kFailed;
     const int status = run_restore({"--stream"});
     streamer.kill();

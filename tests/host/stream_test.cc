@@ -18,8 +18,6 @@ namespace {
 class StreamTest : public PluginTest {
  protected:
   std::string image() const { return (directory_.path() / "image").string(); }
-  // Direct children of the shell, so that a signal hits the streamer.
-  std::string capture_to_file() const { return "exec $STREAMER " + image(); }
 
   int dump_streamed(const std::string& command, const Strings& more = {}) {
     Streamer streamer(scene_.images(), "capture", command);
@@ -49,6 +47,7 @@ class StreamTest : public PluginTest {
     ASSERT_EQ(restore_streamed(serve), 0) << scene_.log();
     expect_whole();
   }
+  void dump_and_restore() { dump_and_restore(capture_to(image()), serve_from(image())); }
   // Four processes that share two GPUs, through one streamer.
   void dump_tree(TaskTree& tasks) {
     for (unsigned i = 1; i <= 4; ++i) {
@@ -56,7 +55,7 @@ class StreamTest : public PluginTest {
           {"--gpus", "2", "--vram", "4M", "--gtt", "1M", "--svm-context", "--seed", std::to_string(i)});
       ASSERT_TRUE(ready.starts_with("ready")) << ready;
     }
-    Streamer streamer(scene_.images(), "capture", capture_to_file());
+    Streamer streamer(scene_.images(), "capture", capture_to(image()));
     ASSERT_TRUE(streamer.ready());
     Program host =
         scene_.start_host(version(), "dump", tasks.with_pids({"--stream", "--hold", "dump_ext_file"}));
@@ -91,20 +90,20 @@ INSTANTIATE_TEST_SUITE_P(Hosts, StreamTest, ::testing::ValuesIn(kVersions), name
 
 TEST_P(StreamTest, OneGpuComesBackWhole) {
   ASSERT_NO_FATAL_FAILURE(start());
-  ASSERT_NO_FATAL_FAILURE(dump_and_restore(capture_to_file(), "exec $STREAMER " + image()));
+  ASSERT_NO_FATAL_FAILURE(dump_and_restore());
   expect_no_local_images();
   EXPECT_EQ(heard("quit"), "ok quit");
 }
 
 TEST_P(StreamTest, TwoGpusAndZerosComeBackWhole) {
   ASSERT_NO_FATAL_FAILURE(start({"--gpus", "2", "--zero", "50"}));
-  dump_and_restore(capture_to_file(), "exec $STREAMER " + image());
+  dump_and_restore();
 }
 
 TEST_P(StreamTest, WithoutParallelWorkItIsTheSame) {
   scene_.variables["SLUICE_PARALLEL"] = "off";
   ASSERT_NO_FATAL_FAILURE(start({"--gpus", "2"}));
-  dump_and_restore(capture_to_file(), "exec $STREAMER " + image());
+  dump_and_restore();
 }
 
 TEST_P(StreamTest, ThroughLz4) {
@@ -121,7 +120,7 @@ TEST_P(StreamTest, ThroughZstd) {
 TEST_P(StreamTest, WhatIsExtractedIsWhatADumpToFilesWrites) {
   ASSERT_NO_FATAL_FAILURE(start({"--gpus", "2", "--zero", "50"}));
   ASSERT_EQ(scene_.dump(version(), {"--leave-running"}), 0) << scene_.log();
-  ASSERT_EQ(dump_streamed(capture_to_file(), {"--leave-running"}), 0) << scene_.log();
+  ASSERT_EQ(dump_streamed(capture_to(image()), {"--leave-running"}), 0) << scene_.log();
   const std::filesystem::path place = extracted();
   const auto pages = images("amdgpu-pages-");
   EXPECT_EQ(pages.size(), 2U);
@@ -135,7 +134,7 @@ TEST_P(StreamTest, WhatIsExtractedIsWhatADumpToFilesWrites) {
 
 TEST_P(StreamTest, WhatIsExtractedIsRestoredFromFiles) {
   ASSERT_NO_FATAL_FAILURE(start());
-  ASSERT_EQ(dump_streamed(capture_to_file()), 0) << scene_.log();
+  ASSERT_EQ(dump_streamed(capture_to(image())), 0) << scene_.log();
   scene_.wait_until_subject_is_gone();
   const std::filesystem::path place = extracted();
   for (const auto& entry : std::filesystem::directory_iterator(place))
@@ -150,7 +149,7 @@ TEST_P(StreamTest, AConsumerThatStallsHoldsTheDumpUp) {
   const std::string fifo = (directory_.path() / "fifo").string();
   ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
   const UniqueFd reader(::open(fifo.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
-  Streamer streamer(scene_.images(), "capture", "exec $STREAMER " + fifo);
+  Streamer streamer(scene_.images(), "capture", "$STREAMER > " + fifo);
   ASSERT_TRUE(streamer.ready());
   Program host = scene_.start_host(version(), "dump", {"--stream"});
   const int almost_full = ::fcntl(reader.get(), F_GETPIPE_SZ) / 2;
@@ -161,13 +160,13 @@ TEST_P(StreamTest, AConsumerThatStallsHoldsTheDumpUp) {
   EXPECT_EQ(streamer.wait(), 0);
   EXPECT_EQ(consumer.wait(), 0);
   scene_.wait_until_subject_is_gone();
-  ASSERT_EQ(restore_streamed("exec $STREAMER " + image()), 0) << scene_.log();
+  ASSERT_EQ(restore_streamed(serve_from(image())), 0) << scene_.log();
   expect_whole();
 }
 
 TEST_P(StreamTest, AConsumerThatDiesFailsTheDumpAndTheProcessGoesOn) {
   ASSERT_NO_FATAL_FAILURE(start());
-  Streamer streamer(scene_.images(), "capture", capture_to_file());
+  Streamer streamer(scene_.images(), "capture", capture_to(image()));
   ASSERT_TRUE(streamer.ready());
   Program host = scene_.start_host(version(), "dump", {"--stream", "--hold", "vmas"});
   ASSERT_EQ(host.hear_control(), "vmas") << scene_.log();
@@ -181,11 +180,11 @@ TEST_P(StreamTest, AConsumerThatDiesFailsTheDumpAndTheProcessGoesOn) {
 
 TEST_P(StreamTest, ADamagedBlockIsFoundBeforeAnythingRuns) {
   ASSERT_NO_FATAL_FAILURE(start());
-  ASSERT_EQ(dump_streamed(capture_to_file()), 0) << scene_.log();
+  ASSERT_EQ(dump_streamed(capture_to(image())), 0) << scene_.log();
   scene_.wait_until_subject_is_gone();
   // The VRAM is by far the largest part of the image.
   test::flip_byte(image(), std::filesystem::file_size(image()) / 2);
-  EXPECT_NE(restore_streamed("exec $STREAMER " + image()), 0);
+  EXPECT_NE(restore_streamed(serve_from(image())), 0);
   const std::string log = scene_.log();
   EXPECT_NE(log.find("restore from another checkpoint"), std::string::npos) << log;
   expect_not_resumed();
@@ -194,15 +193,15 @@ TEST_P(StreamTest, ADamagedBlockIsFoundBeforeAnythingRuns) {
 // Their BOs lie in a file each.
 TEST_P(StreamTest, BosOfRenderNodesComeBackWhole) {
   ASSERT_NO_FATAL_FAILURE(start_small({"--gem-handles", "1,3,70"}));
-  dump_and_restore(capture_to_file(), "exec $STREAMER " + image());
+  dump_and_restore();
 }
 
 TEST_P(StreamTest, MapsThroughSeveralFilesOfOneGpuComeBack) {
   ASSERT_NO_FATAL_FAILURE(start_small({"--second-render", "--gem-handles", "2,5"}));
-  if (hooks() >= 12) return dump_and_restore(capture_to_file(), "exec $STREAMER " + image());
-  ASSERT_EQ(dump_streamed(capture_to_file()), 0) << scene_.log();
+  if (hooks() >= 12) return dump_and_restore();
+  ASSERT_EQ(dump_streamed(capture_to(image())), 0) << scene_.log();
   scene_.wait_until_subject_is_gone();
-  EXPECT_NE(restore_streamed("exec $STREAMER " + image()), 0);
+  EXPECT_NE(restore_streamed(serve_from(image())), 0);
   EXPECT_NE(scene_.log().find("through several files"), std::string::npos);
 }
 
@@ -210,7 +209,7 @@ TEST_P(StreamTest, MapsThroughSeveralFilesOfOneGpuComeBack) {
 TEST_P(StreamTest, SharedMemoryIsOneAgain) {
   ASSERT_NO_FATAL_FAILURE(start_small({"--share", "kfd", "--share-fd", "--gem-handles", "1,3"}));
   EXPECT_EQ(heard("poke 4711"), "ok poke 4711");
-  ASSERT_NO_FATAL_FAILURE(dump_and_restore(capture_to_file(), "exec $STREAMER " + image()));
+  ASSERT_NO_FATAL_FAILURE(dump_and_restore());
   EXPECT_EQ(heard("peek"), "ok peek 4711");
   EXPECT_EQ(heard("poke 1"), "ok poke 1");
   EXPECT_EQ(heard("peek"), "ok peek 1");
@@ -219,10 +218,10 @@ TEST_P(StreamTest, SharedMemoryIsOneAgain) {
 TEST_P(StreamTest, AnImageWithoutSumsIsRestoredUnverified) {
   scene_.variables["SLUICE_CHECKSUM"] = "off";
   ASSERT_NO_FATAL_FAILURE(start());
-  ASSERT_EQ(dump_streamed(capture_to_file()), 0) << scene_.log();
+  ASSERT_EQ(dump_streamed(capture_to(image())), 0) << scene_.log();
   scene_.wait_until_subject_is_gone();
   scene_.variables.clear();
-  ASSERT_EQ(restore_streamed("exec $STREAMER " + image()), 0) << scene_.log();
+  ASSERT_EQ(restore_streamed(serve_from(image())), 0) << scene_.log();
   EXPECT_NE(scene_.log().find("restored unverified"), std::string::npos);
   expect_whole();
 }
@@ -230,7 +229,7 @@ TEST_P(StreamTest, AnImageWithoutSumsIsRestoredUnverified) {
 TEST_P(StreamTest, ATreeComesBackWhole) {
   TaskTree tasks(scene_);
   ASSERT_NO_FATAL_FAILURE(dump_tree(tasks));
-  Streamer streamer(scene_.images(), "serve", "exec $STREAMER " + image());
+  Streamer streamer(scene_.images(), "serve", serve_from(image()));
   ASSERT_TRUE(streamer.ready());
   ASSERT_EQ(scene_.start_host(version(), "restore", {"--stream"}).wait(), 0) << scene_.log();
   ASSERT_TRUE(tasks.meet_restored());
@@ -253,7 +252,7 @@ TEST_P(StreamTest, ADamagedBlockOfOneProcessEndsTheStreamForAll) {
   const std::size_t place = read_file(image()).find(part);
   ASSERT_NE(place, std::string::npos);
   test::flip_byte(image(), place);
-  EXPECT_EQ(restore_streamed("exec $STREAMER " + image()), 1);
+  EXPECT_EQ(restore_streamed(serve_from(image())), 1);
   EXPECT_NE(scene_.log().find("is corrupt"), std::string::npos) << scene_.log();
   EXPECT_EQ(scene_.log().find("in a thread:"), std::string::npos) << scene_.log();
 }

@@ -3,6 +3,8 @@
 
 #include <cstdlib>
 
+#include "streamer/command.h"
+
 namespace sluice::host_test {
 namespace {
 
@@ -11,24 +13,42 @@ std::string path_variable() {
   return std::string("PATH=") + (value != nullptr ? value : "/usr/bin:/bin");
 }
 
-std::string test_streamer() {
+std::string streamer_program() {
+  const char* const chosen = std::getenv("SLUICE_TEST_STREAMER");
+  if (chosen != nullptr) return chosen;
   return (program_directory() / "../streamer/test-streamer").lexically_normal().string();
+}
+
+Program shell(const std::string& words, const Strings& environment) {
+  return Program({"/bin/bash", "-o", "pipefail", "-c", "exec 3>&1; " + words}, environment);
 }
 
 }  // namespace
 
-Streamer::Streamer(const std::filesystem::path& images, const std::string& what, const std::string& command) {
+std::string capture_to(const std::filesystem::path& image) {
+  return streamer::with_file("$STREAMER", "capture", image);
+}
+
+std::string serve_from(const std::filesystem::path& image) {
+  return streamer::with_file("$STREAMER", "serve", image);
+}
+
+Streamer::Streamer(const std::filesystem::path& images, const std::string& operation,
+                   const std::string& words) {
   std::filesystem::create_directories(images);
-  const std::string streamer =
-      test_streamer() + " " + what + " --images-dir " + images.string() + " --progress-fd 3";
-  program_ = Program({"/bin/bash", "-c", "exec 3>&1; " + command}, {"STREAMER=" + streamer, path_variable()});
+  program_ = shell(
+      words, {"STREAMER=" + streamer::mortal(streamer::command(streamer_program(), images, 3, operation)),
+              path_variable()});
   program_.close_input();
-  ready_ = program_.hear() == "socket-init";
+  std::string line = program_.hear();
+  while (!line.empty() && line != "socket-init") line = program_.hear();  // it also tells what it has read
+  ready_ = !line.empty();
 }
 
 int extract_image(const std::filesystem::path& image, const std::filesystem::path& place) {
   std::filesystem::create_directories(place);
-  return Program({test_streamer(), "extract", "--images-dir", place.string(), image.string()}, {}).wait();
+  const std::string command = streamer::command(streamer_program(), place, 3, "extract");
+  return shell(streamer::with_file(command, "extract", image), {path_variable()}).wait();
 }
 
 }  // namespace sluice::host_test

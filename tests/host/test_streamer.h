@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The test streamer (tests/streamer), started by a shell command as a user would write it.
+// The streamer, started by a shell command as a user would write it: the tests' stand-in (tests/streamer), or
+// the program that SLUICE_TEST_STREAMER names, criu-image-streamer.
 #pragma once
 
 #include <filesystem>
@@ -9,13 +10,17 @@
 
 namespace sluice::host_test {
 
+// `words` of a Streamer whose image is a file.
+std::string capture_to(const std::filesystem::path& image);
+std::string serve_from(const std::filesystem::path& image);
+
 // A shell command with the streamer in it, which has told that it is ready. Whatever is left of it is killed
 // with the object.
 class Streamer {
  public:
-  // `what`: capture or serve. `command`: with $STREAMER where "test-streamer WHAT --images-dir IMAGES
-  // --progress-fd 3" is meant, which takes the image's file as its argument, or standard input and output.
-  Streamer(const std::filesystem::path& images, const std::string& what, const std::string& command);
+  // `operation`: capture or serve. `words`: with $STREAMER where that of the streamer is meant; the image
+  // goes through its standard output or input, a pipe.
+  Streamer(const std::filesystem::path& images, const std::string& operation, const std::string& words);
 
   bool ready() const { return ready_; }
   int wait() { return program_.wait(); }

@@ -2,19 +2,18 @@
 // test-streamer: stands for criu-image-streamer (which Debian has not) in tests. It behaves as that does, not
 // as the plugin would like it to; where it differs, it says so here.
 //
-//   capture --images-dir DIR [FILE]   one socket; any number of files at a time, interleaved as their bytes
-//                                     come; pipes of 4 MiB; spliced, never buffered: to FILE or standard
-//                                     output
-//   serve   --images-dir DIR [FILE]   reads the whole image first, then makes the socket; one request at a
-//                                     time, each file written in full before the next request is read; pipes
-//                                     of 1 MiB; a file that was served is gone, and asking again ends it, as
-//                                     does a reader that closes early
-//   extract --images-dir DIR [FILE]   writes the image's files into DIR
+//   capture   one socket; any number of files at a time, interleaved as their bytes come; pipes of 4 MiB;
+//             spliced, never buffered, to standard output
+//   serve     reads the whole image from standard input first, then makes the socket; one request at a time,
+//             each file written in full before the next request is read; pipes of 1 MiB; a file that was
+//             served is gone, and asking again ends it, as does a reader that closes early
+//   extract   writes the files of the image from standard input into the directory
 //
-// With --progress-fd N a line "socket-init" goes there when the socket can be connected to. Errors are
-// printed; the exit status is 0 all the same. A name that was captured twice is an error when it is read
-// back. The image's format is its own: the real one's has shards, markers in protobuf, and a file of its own
-// for up to 4 KiB.
+// Standard input or output must be a pipe. Options come before the operation. With --progress-fd N a line
+// "socket-init" goes there when the socket can be connected to, on serve after a line of JSON about what was
+// read. Errors are printed; the exit status is 0 all the same. A name that was captured twice is an error
+// when it is read back. The image's format is its own: the real one's has shards, markers in protobuf, and a
+// file of its own for up to 4 KiB.
 //
 //   image  = record*
 //   record = u32 kind, u32 number, u64 length, octet[length]   ; in the host's byte order
@@ -26,6 +25,7 @@
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -39,6 +39,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -259,28 +260,41 @@ bool extract(const std::string& directory, const std::map<std::string, Contents>
   return true;
 }
 
+void tell(int progress, std::string_view line) {
+  if (progress >= 0) (void)write_all(progress, line.data(), line.size());
+}
+
 // The connection, once somebody makes it.
 UniqueFd connection(const std::string& directory, const char* name, int progress) {
   const UniqueFd listener = listen_in(directory, name);
-  if (listener && progress >= 0) (void)write_all(progress, "socket-init\n", 12);
+  if (listener) tell(progress, "socket-init\n");
   UniqueFd socket = listener ? accept_from(listener.get()) : UniqueFd();
   if (!socket) complain("listen in", directory);
   return socket;
 }
 
-bool run(const std::string& command, const std::string& directory, const char* file, int progress) {
+// Standard input or output. None after a complaint.
+UniqueFd open_image(int standard) {
+  struct stat status {};
+  if (::fstat(standard, &status) != 0 || !S_ISFIFO(status.st_mode)) {
+    std::fputs("test-streamer: the image must be a pipe\n", stderr);
+    return UniqueFd();
+  }
+  return UniqueFd(::fcntl(standard, F_DUPFD_CLOEXEC, 3));
+}
+
+bool run(const std::string& command, const std::string& directory, int progress) {
   if (command == "capture") {
-    const UniqueFd out(file != nullptr ? ::open(file, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600)
-                                       : ::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3));
-    if (!out) return complain("open", file != nullptr ? file : "standard output");
+    const UniqueFd out = open_image(STDOUT_FILENO);
+    if (!out) return false;
     UniqueFd socket = connection(directory, kCaptureSocket, progress);
     return socket && Capture(std::move(socket), out.get()).run();
   }
-  const UniqueFd in(file != nullptr ? ::open(file, O_RDONLY | O_CLOEXEC)
-                                    : ::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3));
-  if (!in) return complain("open", file != nullptr ? file : "standard input");
+  const UniqueFd in = open_image(STDIN_FILENO);
+  if (!in) return false;
   auto files = read_image(in.get());
   if (!files) return false;
+  tell(progress, "{\"shards\":[]}\n");
   if (command == "extract") return extract(directory, *files);
   const UniqueFd socket = connection(directory, kServeSocket, progress);
   return socket && serve(socket, std::move(*files));
@@ -290,25 +304,23 @@ bool run(const std::string& command, const std::string& directory, const char* f
 }  // namespace sluice::streamer
 
 int main(int argc, char** argv) {
-  const std::string command = argc > 1 ? argv[1] : "";
   std::string directory;
   int progress = -1;
   const option table[] = {{"images-dir", required_argument, nullptr, 'D'},
                           {"progress-fd", required_argument, nullptr, 'p'},
                           {nullptr, 0, nullptr, 0}};
-  bool understood = command == "capture" || command == "serve" || command == "extract";
-  for (int choice = 0;
-       understood && (choice = ::getopt_long(argc - 1, argv + 1, "D:", table, nullptr)) != -1;) {
+  bool understood = true;
+  for (int choice = 0; understood && (choice = ::getopt_long(argc, argv, "+D:p:", table, nullptr)) != -1;) {
     understood = choice == 'D' || choice == 'p';
     if (choice == 'D') directory = optarg;
     if (choice == 'p') progress = std::atoi(optarg);
   }
-  if (!understood || directory.empty() || argc - 1 - optind > 1) {
-    std::fputs("usage: test-streamer capture|serve|extract --images-dir DIR [--progress-fd N] [FILE]\n",
-               stderr);
+  const std::string command = understood && argc - optind == 1 ? argv[optind] : "";
+  if (directory.empty() || (command != "capture" && command != "serve" && command != "extract")) {
+    std::fputs("usage: test-streamer --images-dir DIR [--progress-fd N] capture|serve|extract\n", stderr);
     return 2;
   }
   (void)::signal(SIGPIPE, SIG_IGN);
-  (void)sluice::streamer::run(command, directory, optind < argc - 1 ? argv[1 + optind] : nullptr, progress);
+  (void)sluice::streamer::run(command, directory, progress);
   return 0;  // whatever happened, as the real one
 }

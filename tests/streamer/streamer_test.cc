@@ -12,6 +12,7 @@
 #include <string>
 #include <utility>
 
+#include "streamer/command.h"
 #include "streamer/wire.h"
 #include "support/rng.h"
 #include "support/temp_dir.h"
@@ -21,25 +22,26 @@ namespace {
 
 using test::Bytes;
 
-// A running test-streamer. Ended by kill(), or it ends itself.
+// A running test-streamer. Without an image it is given no pipe.
 class Program {
  public:
-  Program(const std::string& command, const test::TempDir& dir, const std::string& image) {
+  Program(const std::string& operation, const test::TempDir& dir, const std::string& image) {
     std::array<int, 2> ends{};
     if (::pipe(ends.data()) != 0) return;
     const UniqueFd reader(ends[0]);
     UniqueFd writer(ends[1]);
-    const std::string progress = std::to_string(writer.get());
+    const std::string bare = mortal(streamer::command(TEST_STREAMER, dir.path(), writer.get(), operation));
+    const std::string words =
+        image.empty() ? bare + " < /dev/null > /dev/null" : with_file(bare, operation, image);
     pid_ = ::fork();
     if (pid_ == 0) {
-      ::execl(TEST_STREAMER, "test-streamer", command.c_str(), "--images-dir", dir.path().c_str(),
-              "--progress-fd", progress.c_str(), image.c_str(), nullptr);
+      ::execl("/bin/bash", "bash", "-o", "pipefail", "-c", words.c_str(), nullptr);
       ::_exit(127);
     }
     writer.reset();
-    char byte = 0;
-    while (::read(reader.get(), &byte, 1) == 1 && byte != '\n') {  // ready, or ended
-    }
+    std::string said;
+    char byte = 0;  // until it is ready, or has ended
+    while (!said.ends_with("socket-init\n") && ::read(reader.get(), &byte, 1) == 1) said += byte;
   }
   ~Program() {
     if (pid_ > 0) (void)::kill(pid_, SIGKILL);
@@ -163,6 +165,14 @@ TEST_F(StreamerTest, ADamagedImageIsNotServed) {
   Program program("serve", dir, image());
   EXPECT_EQ(program.wait(), 0);
   EXPECT_FALSE(dir.exists(kServeSocket));
+}
+
+TEST_F(StreamerTest, AnImageThatIsNoPipeIsRefused) {
+  for (const auto& [operation, socket] : {std::pair("capture", kCaptureSocket), {"serve", kServeSocket}}) {
+    Program program(operation, dir, "");
+    EXPECT_EQ(program.wait(), 0) << "an error, and yet";
+    EXPECT_FALSE(connect_to(dir.path(), socket)) << operation;
+  }
 }
 
 }  // namespace

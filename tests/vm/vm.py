@@ -49,6 +49,8 @@ def arguments():
                         help="build folder the programs come from (build)")
     parser.add_argument("--package", type=pathlib.Path, metavar="DEB",
                         help="plugin and command come out of this package (scripts/package)")
+    parser.add_argument("--streamer", type=pathlib.Path, metavar="FILE",
+                        help="criu-image-streamer, in place of the tests' stand-in for it")
     parser.add_argument("--limit", type=int, default=1200, metavar="SECONDS", help="after which a guest hangs (1200)")
     parser.add_argument("--keep", action="store_true", help="keep the guests' disks, also of what passed")
     options = parser.parse_args()
@@ -202,6 +204,8 @@ def main():
         files = programs.collect(CHECKOUT, options.build, folder, required, speaker("build"))
         if options.package:
             files |= programs.of_package(options.package, options.build / "vm" / "package")
+        if options.streamer:
+            files |= {programs.PLACES["test-streamer"]: options.streamer}
     except programs.Failed as problem:
         print(f"vm: the build failed:\n{problem}", file=sys.stderr)
         return 1

@@ -12,10 +12,11 @@
 #include "pipeline/unique_fd.h"
 #include "process.h"
 #include "settings.h"
+#include "streamer/command.h"
 
 namespace sluice::vm_test {
 
-std::string Streamer::begin(const std::string& command) {
+std::string Streamer::begin(const std::string& operation) {
   kill();
   std::filesystem::create_directories(images_);
   std::array<int, 2> ends{};
@@ -23,20 +24,17 @@ std::string Streamer::begin(const std::string& command) {
   const UniqueFd progress(ends[0]);
   UniqueFd told(ends[1]);
   Launch launch;
-  launch.arguments = {(settings().programs / "test-streamer").string(),
-                      command,
-                      "--images-dir",
-                      images_.string(),
-                      "--progress-fd",
-                      std::to_string(told.get()),
-                      image_.string()};
-  launch.output = image_.parent_path() / ("streamer-" + command + ".log");
+  const std::string command = streamer::command((settings().programs / "test-streamer").string(),
+                                                images_.string(), told.get(), operation);
+  launch.own_session = true;
+  launch.arguments = {"sh", "-c", streamer::with_file(command, operation, image_.string())};
+  launch.output = image_.parent_path() / ("streamer-" + operation + ".log");
   pid_ = start(launch);
   told.reset();
+  std::string said;  // it also tells what it has read
   char byte = 0;
-  while (::read(progress.get(), &byte, 1) == 1 && byte != '\n') {
-  }
-  return byte == '\n' ? "" : "the streamer has ended: " + read_file(launch.output);
+  while (!said.ends_with("socket-init\n") && ::read(progress.get(), &byte, 1) == 1) said += byte;
+  return said.ends_with("socket-init\n") ? "" : "the streamer has ended: " + read_file(launch.output);
 }
 
 bool Streamer::ended() {
@@ -50,6 +48,7 @@ bool Streamer::ended() {
 }
 
 void Streamer::kill() {
+  if (pid_ > 0) (void)::kill(-pid_, SIGKILL);  // the shell's session: it and all that it runs
   if (const pid_t pid = std::exchange(pid_, 0); pid > 0) kill_and_reap(pid);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The tests' stand-in for criu-image-streamer (tests/streamer), for a dump and for restores of what it
-// captured.
+// The tests' stand-in for criu-image-streamer (tests/streamer), or that itself (scripts/vm --streamer), for a
+// dump and for restores of what it captured.
 #pragma once
 
 #include <sys/types.h>
@@ -19,8 +19,8 @@ class Streamer {
   Streamer(const Streamer&) = delete;
   Streamer& operator=(const Streamer&) = delete;
 
-  // Starts it with `command`, capture or serve, and waits until criu may connect. Nothing, or why it ended.
-  std::string begin(const std::string& command);
+  // Starts it with `operation`, capture or serve, and waits until criu may connect. Nothing, or why it ended.
+  std::string begin(const std::string& operation);
   // Waits until it ends by itself; false if it does not. Its status tells nothing: it is 0 after an error,
   // too.
   bool ended();
