@@ -25,6 +25,11 @@
 
 namespace sluice {
 
+// What a lane of `slots` lets on the disk at once: a quarter stays back.
+constexpr std::uint32_t most_on_disk(std::uint32_t slots) {
+  return slots - slots / 4;
+}
+
 class FairShare {
  public:
   // One lane's part in it. All calls are cheap beside a chunk.

@@ -49,11 +49,6 @@ struct FileOptions {
   FairShare::Member* member = nullptr;
 };
 
-// What a lane of `slots` lets on the disk at once: a quarter stays back (fair_share.h says for what).
-constexpr std::uint32_t most_on_disk(std::uint32_t slots) {
-  return slots - slots / 4;
-}
-
 // Whether a file of the directory is one that a source may read: EINVAL for no regular file, EBADMSG for one
 // of another size, both named.
 Result<void> check_pages_file(const std::string& name, const struct stat& status, std::uint64_t file_bytes);

@@ -118,7 +118,7 @@ Result<std::vector<std::uint8_t>> load_stream(const std::string& name) {
 Result<std::vector<std::uint8_t>> load_image(const std::string& name) {
   if (!streaming()) return read_image(image_dir_fd(), name);
   const auto [kept, is_first] = kept_images().try_emplace(name, Error{ENOMEM, "out of memory"});
-  if (is_first) kept->second = load_stream(name);  // may throw, and then it was that
+  if (is_first) kept->second = load_stream(name);  // what it throws is what is kept: no memory
   return kept->second;
 }
 

@@ -4,12 +4,17 @@
 #include <signal.h>
 #include <sys/stat.h>
 
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include "plugin_test.h"
 
@@ -17,6 +22,30 @@ namespace sluice::host_test {
 namespace {
 
 using DumpRestoreTest = PluginTest;
+
+constexpr std::size_t kSlots = 16;  // of a lane that has a GPU's 64 MiB of staging memory for itself
+
+struct Period {
+  std::int64_t begin = 0, end = 0;  // nanoseconds
+};
+
+Period period_of(const nlohmann::json& event) {  // which has microseconds
+  const double begin = event.at("ts"), length = event.at("dur");
+  return {std::llround(begin * 1000), std::llround((begin + length) * 1000)};
+}
+
+// How many of them there are at the same time. One that begins where another ends comes after it.
+std::size_t most_at_once(const std::vector<Period>& periods) {
+  std::vector<std::pair<std::int64_t, int>> changes;
+  for (const Period& period : periods) {
+    changes.emplace_back(period.begin, 1);
+    changes.emplace_back(period.end, -1);
+  }
+  std::sort(changes.begin(), changes.end());
+  int now = 0, most = 0;
+  for (const auto& [when, change] : changes) most = std::max(most, now += change);
+  return static_cast<std::size_t>(most);
+}
 
 TEST_P(DumpRestoreTest, TheRestoredProcessIsWholeAndEndsWell) {
   ASSERT_NO_FATAL_FAILURE(start());
@@ -174,11 +203,16 @@ TEST_P(DumpRestoreTest, ATraceIsWrittenWhereItIsAskedFor) {
   for (const std::string& name : names) {
     const auto events = nlohmann::json::parse(read_file(scene_.images() / name));
     std::map<std::pair<int, int>, std::set<std::string>> stages;  // by GPU and chunk
+    std::map<int, std::vector<Period>> on_disk;                   // by GPU
     for (const auto& event : events) {
-      if (event["ph"] == "X") stages[{event["pid"], event["args"]["chunk"]}].insert(event["name"]);
+      if (event["ph"] != "X") continue;
+      stages[{event["pid"], event["args"]["chunk"]}].insert(event["name"]);
+      if (event["name"] == "store") on_disk[event["pid"]].push_back(period_of(event));
     }
     EXPECT_FALSE(stages.empty()) << name;
     for (const auto& [chunk, seen] : stages) EXPECT_EQ(seen.size(), 3U) << name << " chunk " << chunk.second;
+    for (const auto& [gpu, periods] : on_disk)
+      EXPECT_LE(most_at_once(periods), kSlots - kSlots / 4) << name << ": slots that stay off the disk";
   }
 }
 

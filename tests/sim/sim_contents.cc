@@ -216,6 +216,7 @@ Result<void> ContentsJob::carry(Lane& lane) {
   FileOptions file_options;
   file_options.io_mode = IoMode::Buffered;
   file_options.share = &shared_.disk;
+  file_options.most_on_disk = most_on_disk(static_cast<std::uint32_t>(slots.size()));
   SLUICE_TRY_ASSIGN(
       const std::unique_ptr<FileSource> source,
       FileSource::open(image_dir_, sim::pages_name(id_, lane.gpu_id), layout, reactor, file_options));

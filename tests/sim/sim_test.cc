@@ -115,6 +115,7 @@ Case::Case(std::uint64_t seed, Direction way) : rng(seed), direction(way) {
   options.io_mode = rng.percent(50) ? IoMode::Auto : IoMode::Buffered;
   options.holes = rng.percent(70);
   options.sync = rng.percent(10);
+  options.most_on_disk = static_cast<std::uint32_t>(rng.between(1, depth));
   if (rng.percent(75)) block_bytes = chunk_bytes >> rng.between(0, 3);
   latency_ns_max = rng.percent(20) ? 1 : rng.between(2, 1000);
   faults.short_percent = rng.percent(50) ? 0 : static_cast<unsigned>(rng.between(1, 60));

@@ -8,7 +8,6 @@
 #include <deque>
 #include <vector>
 
-#include "pipeline/file_store.h"
 #include "support/rng.h"
 
 namespace sluice {
