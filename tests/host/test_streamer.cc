@@ -19,8 +19,17 @@ std::string streamer_program() {
   return (program_directory() / "../streamer/test-streamer").lexically_normal().string();
 }
 
+constexpr int kProgressFd = 3;
+
+std::string command(const std::filesystem::path& images, const std::string& operation) {
+  return streamer::command(streamer_program(), images, kProgressFd, operation);
+}
+
+// What goes to kProgressFd is heard.
 Program shell(const std::string& words, const Strings& environment) {
-  return Program({"/bin/bash", "-o", "pipefail", "-c", "exec 3>&1; " + words}, environment);
+  return Program(
+      {"/bin/bash", "-o", "pipefail", "-c", "exec " + std::to_string(kProgressFd) + ">&1; " + words},
+      environment);
 }
 
 }  // namespace
@@ -36,19 +45,17 @@ std::string serve_from(const std::filesystem::path& image) {
 Streamer::Streamer(const std::filesystem::path& images, const std::string& operation,
                    const std::string& words) {
   std::filesystem::create_directories(images);
-  program_ = shell(
-      words, {"STREAMER=" + streamer::mortal(streamer::command(streamer_program(), images, 3, operation)),
-              path_variable()});
+  program_ =
+      shell(words, {"STREAMER=" + streamer::dying_with_shell(command(images, operation)), path_variable()});
   program_.close_input();
   std::string line = program_.hear();
-  while (!line.empty() && line != "socket-init") line = program_.hear();  // it also tells what it has read
+  while (!line.empty() && line != streamer::kReady) line = program_.hear();
   ready_ = !line.empty();
 }
 
 int extract_image(const std::filesystem::path& image, const std::filesystem::path& place) {
   std::filesystem::create_directories(place);
-  const std::string command = streamer::command(streamer_program(), place, 3, "extract");
-  return shell(streamer::with_file(command, "extract", image), {path_variable()}).wait();
+  return shell(streamer::with_file(command(place, "extract"), "extract", image), {path_variable()}).wait();
 }
 
 }  // namespace sluice::host_test

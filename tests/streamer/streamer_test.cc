@@ -30,7 +30,7 @@ class Program {
     if (::pipe(ends.data()) != 0) return;
     const UniqueFd reader(ends[0]);
     UniqueFd writer(ends[1]);
-    const std::string bare = mortal(streamer::command(TEST_STREAMER, dir.path(), writer.get(), operation));
+    const std::string bare = dying_with_shell(command(TEST_STREAMER, dir.path(), writer.get(), operation));
     const std::string words =
         image.empty() ? bare + " < /dev/null > /dev/null" : with_file(bare, operation, image);
     pid_ = ::fork();
@@ -39,9 +39,7 @@ class Program {
       ::_exit(127);
     }
     writer.reset();
-    std::string said;
-    char byte = 0;  // until it is ready, or has ended
-    while (!said.ends_with("socket-init\n") && ::read(reader.get(), &byte, 1) == 1) said += byte;
+    (void)wait_until_ready(reader.get());
   }
   ~Program() {
     if (pid_ > 0) (void)::kill(pid_, SIGKILL);

@@ -54,6 +54,8 @@ def arguments():
     parser.add_argument("--limit", type=int, default=1200, metavar="SECONDS", help="after which a guest hangs (1200)")
     parser.add_argument("--keep", action="store_true", help="keep the guests' disks, also of what passed")
     options = parser.parse_args()
+    if options.streamer and not options.streamer.is_file():
+        parser.error(f"{options.streamer} is no file")
     unknown = [name for name in options.suites if name not in SUITES]
     if unknown:
         parser.error(f"no such suite: {', '.join(unknown)}")

@@ -31,10 +31,8 @@ std::string Streamer::begin(const std::string& operation) {
   launch.output = image_.parent_path() / ("streamer-" + operation + ".log");
   pid_ = start(launch);
   told.reset();
-  std::string said;  // it also tells what it has read
-  char byte = 0;
-  while (!said.ends_with("socket-init\n") && ::read(progress.get(), &byte, 1) == 1) said += byte;
-  return said.ends_with("socket-init\n") ? "" : "the streamer has ended: " + read_file(launch.output);
+  return streamer::wait_until_ready(progress.get()) ? ""
+                                                    : "the streamer has ended: " + read_file(launch.output);
 }
 
 bool Streamer::ended() {
