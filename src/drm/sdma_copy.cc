@@ -3,11 +3,13 @@
 #include "drm/sdma_copy.h"
 
 #include <poll.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <cassert>
+#include <cerrno>
 #include <cstring>
 #include <thread>
 
@@ -23,6 +25,8 @@ constexpr int kUserptrAttempts = 6;
 // A submission blocks in the kernel when an entity holds 32 jobs (module parameter sched_jobs); stay well
 // below.
 constexpr std::uint32_t kJobsPerEntity = 16;
+// How long a fence is waited for before it is seen whether the copy goes on at all.
+constexpr std::chrono::nanoseconds kListenPeriod = 100ms;
 constexpr std::uint32_t kNone = UINT32_MAX;
 
 std::string in_milliseconds(std::chrono::nanoseconds time) {
@@ -53,6 +57,7 @@ struct SdmaCopy::LiveBo {
 struct SdmaCopy::Flight {
   bool active = false;  // a job was queued and its end was not seen yet
   UniqueFd fence;
+  std::chrono::steady_clock::time_point deadline;
 };
 
 // Members in order of acquisition; they go in the reverse order.
@@ -114,7 +119,7 @@ Result<std::unique_ptr<SdmaCopy>> SdmaCopy::make(const Device& device, Direction
 SdmaCopy::~SdmaCopy() {
   for (Flight& flight : hardware_->flights) {
     if (lost_) break;
-    lost_ = flight.active && !ended(flight, options_.fence_timeout);
+    lost_ = flight.active && !ended(flight);
   }
   if (!lost_) return;
   // Something may still be copying: neither the memory nor the GPU's way to it may go.
@@ -404,10 +409,11 @@ Result<void> SdmaCopy::launch(Slot& slot, IbBuilder& ib, std::span<const IbSegme
   }
   flight.fence = std::move(fence).value();
   flight.active = true;
+  flight.deadline = std::chrono::steady_clock::now() + options_.fence_timeout;
   ++in_flight_;
   ++stats_.submissions;
   stats_.packets += ib.packets();
-  reactor_.poll_readable(slot.op(), flight.fence.get(), options_.fence_timeout);
+  poll(slot, flight);
   return {};
 }
 
@@ -415,10 +421,14 @@ Result<Progress> SdmaCopy::advance(Slot& slot, Op& /*op*/, std::int32_t result) 
   Flight& flight = hardware_->flights[index_of(slot)];
   if (!flight.active) return Progress::Done;  // header only: it was posted
 
+  if (result == -ETIME && time_left(flight) > 0ns) {
+    poll(slot, flight);
+    return Progress::Pending;
+  }
   // A poll that failed or woke early is no answer; one that timed out gets a last look.
-  if (result < 0 && !ended(flight, result == -ETIME ? 0ns : options_.fence_timeout)) return lost(slot);
+  if (result < 0 && !ended(flight)) return lost(slot);
   auto state = fence_state(flight.fence.get());
-  if (state && !*state && ended(flight, options_.fence_timeout)) state = fence_state(flight.fence.get());
+  if (state && !*state && ended(flight)) state = fence_state(flight.fence.get());
   if (state && !*state) return lost(slot);
   flight.active = false;
   flight.fence.reset();
@@ -451,26 +461,37 @@ void SdmaCopy::copy_from_staging_bo(const Slot& slot) {
 // ---- trouble
 // -------------------------------------------------------------------------------------------------
 
-// Blocks until the job ended, well or not; false if it did not within `timeout`.
-bool SdmaCopy::ended(const Flight& flight, std::chrono::nanoseconds timeout) const {
+std::chrono::nanoseconds SdmaCopy::time_left(const Flight& flight) const {
+  if (options_.stopped != nullptr && *options_.stopped) return 0ns;
+  return std::max<std::chrono::nanoseconds>(flight.deadline - std::chrono::steady_clock::now(), 0ns);
+}
+
+void SdmaCopy::poll(Slot& slot, const Flight& flight) {
+  reactor_.poll_readable(slot.op(), flight.fence.get(), std::min(time_left(flight), kListenPeriod));
+}
+
+// Blocks until the job ended, well or not; false if its time was over first.
+bool SdmaCopy::ended(const Flight& flight) const {
   pollfd wait{flight.fence.get(), POLLIN, 0};
-  const auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(timeout).count();
-  int ready;
-  do {
-    ready = ::poll(&wait, 1, static_cast<int>(std::min<std::int64_t>(milliseconds, INT32_MAX)));
-  } while (ready < 0 && errno == EINTR);
-  return ready > 0;
+  for (;;) {
+    const auto step = std::min(time_left(flight), kListenPeriod);
+    const auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(step).count();
+    const auto ready = TEMP_FAILURE_RETRY(::poll(&wait, 1, static_cast<int>(milliseconds)));
+    if (ready != 0 || step == 0ns) return ready > 0;
+  }
 }
 
 // The job of `slot` may write for ever: everything it can reach stays.
 Error SdmaCopy::lost(const Slot& slot) {
   lost_ = true;
   arena_.abandon();
-  return make_error(ETIMEDOUT,
-                    "copy " + describe(slot.chunk) + " on " + device_.path() +
-                        ": the GPU did not finish within " + in_milliseconds(options_.fence_timeout) +
-                        "; staging memory and buffers stay mapped until this process ends, the kernel log "
-                        "says whether the engine hangs");
+  const std::string what = "copy " + describe(slot.chunk) + " on " + device_.path();
+  if (options_.stopped != nullptr && *options_.stopped)
+    return Error{ECANCELED, what + ": stopped while the GPU was at it"};
+  return make_error(ETIMEDOUT, what + ": the GPU did not finish within " +
+                                   in_milliseconds(options_.fence_timeout) +
+                                   "; staging memory and buffers stay mapped until this process ends, the "
+                                   "kernel log says whether the engine hangs");
 }
 
 std::string SdmaCopy::describe_bo(std::uint32_t bo) const {

@@ -22,6 +22,7 @@
 // reactor are borrowed and must outlive the stage. Thread-bound to the lane.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -52,6 +53,9 @@ struct SdmaCopyOptions {
   // Longer than the kernel's own limit for a DMA job (10 s), after which it resets the engine and signals the
   // fence.
   std::chrono::nanoseconds fence_timeout = std::chrono::seconds(60);
+  // Once it is set nobody needs the bytes any more, and a job that does not end within a tenth of a second is
+  // given up as if its time were over. Borrowed; null: never.
+  const std::atomic<bool>* stopped = nullptr;
 };
 
 enum class Staging : std::uint8_t {
@@ -111,7 +115,9 @@ class SdmaCopy final : public Stage {
   Result<void> launch(Slot& slot, IbBuilder& ib, std::span<const IbSegment> segments);
   void copy_from_staging_bo(const Slot& slot);
   std::size_t index_of(const Slot& slot) const { return static_cast<std::size_t>(&slot - slots_.data()); }
-  bool ended(const Flight& flight, std::chrono::nanoseconds timeout) const;
+  std::chrono::nanoseconds time_left(const Flight& flight) const;
+  void poll(Slot& slot, const Flight& flight);
+  bool ended(const Flight& flight) const;
   Error lost(const Slot& slot);
   std::string describe(const Chunk& chunk) const;
   std::string describe_bo(std::uint32_t bo) const;

@@ -242,9 +242,10 @@ Result<void> ContentsJob::carry(Lane& lane) {
   std::vector<drm::BoSource> bos;
   bos.reserve(lane.gpu.bos.size());
   for (ContentBo& bo : lane.gpu.bos) bos.push_back({std::move(bo.dmabuf), bo.bytes});
-  SLUICE_TRY_ASSIGN(const std::unique_ptr<drm::SdmaCopy> copy,
-                    drm::SdmaCopy::make(device, direction_, layout, std::move(bos), arena, slots, *reactor,
-                                        {.fence_timeout = config_.fence_timeout}));
+  SLUICE_TRY_ASSIGN(
+      const std::unique_ptr<drm::SdmaCopy> copy,
+      drm::SdmaCopy::make(device, direction_, layout, std::move(bos), arena, slots, *reactor,
+                          {.fence_timeout = config_.fence_timeout, .stopped = &shared_.stopped}));
   if (!copy->staging_note().empty()) note(Level::Warning, lane.pages.words() + ": " + copy->staging_note());
 
   std::unique_ptr<SlotWorkers> workers;

@@ -99,12 +99,33 @@ Result<std::unique_ptr<Dumper>> Dumper::make(RunStage stage) {
 
 Dumper::~Dumper() = default;
 
+// What CRIU waits for. A signal that would end it meanwhile ends the dump; a pre-dump stops no queues, and
+// nothing would be left behind.
+template <class Step>
+Result<void> Dumper::undisturbed(const Step& step) {
+  if (stage_ != kStageDump) return step();
+  Result<void> done;
+  {
+    const HeldSignals::InHook hook(signals_);
+    done = step();
+  }
+  if (const auto signal = signals_.caught()) {
+    return Error{EINTR, std::string("SIG") + sigabbrev_np(*signal) +
+                            " has come: the dump ends here and is undone, and the processes run on"};
+  }
+  return done;
+}
+
 Result<Answer> Dumper::accept_map(const struct stat& st) {
   if (kfd_device_ == 0) return Answer();
   if (!S_ISCHR(st.st_mode) || !is_ours(st.st_rdev)) return Answer();
-  if (st.st_rdev == kfd_device_) SLUICE_TRY(check_kfd_maps());
-  SLUICE_TRY(note_in_inventory());
+  SLUICE_TRY(undisturbed([&] { return accept_ours(st.st_rdev); }));
   return Answer(0);
+}
+
+Result<void> Dumper::accept_ours(dev_t device) {
+  if (device == kfd_device_) SLUICE_TRY(check_kfd_maps());
+  return note_in_inventory();
 }
 
 bool Dumper::is_ours(dev_t device) const {
@@ -141,27 +162,29 @@ Result<void> Dumper::note_in_inventory() {
 
 Result<Answer> Dumper::dump_file(int fd, int id) {
   if (kfd_device_ == 0) return Answer();
+  bool ours = false;
+  SLUICE_TRY(undisturbed([&]() -> Result<void> {
+    SLUICE_TRY_ASSIGN(ours, dump_if_ours(fd, id));
+    return {};
+  }));
+  return ours ? Answer(0) : Answer();
+}
+
+Result<bool> Dumper::dump_if_ours(int fd, int id) {
   SLUICE_TRY_ASSIGN(const kfd::FileClass file, kfd::classify_fd(fd, kfd_device_));
   if (file.kind == kfd::FileKind::Kfd) {
     SLUICE_TRY(note_in_inventory());
-    SLUICE_TRY(undisturbed([&] { return dump_kfd(fd, id); }));
-    return Answer(0);
+    SLUICE_TRY(dump_kfd(fd, id));
+    return true;
   }
   if (file.kind == kfd::FileKind::RenderNode && drm::is_amdgpu(fd)) {
     SLUICE_TRY(note_in_inventory());
-    SLUICE_TRY(undisturbed([&] { return dump_render(fd, id, file.render_minor); }));
-    return Answer(0);
+    SLUICE_TRY(dump_render(fd, id, file.render_minor));
+    return true;
   }
-  if (file.kind == kfd::FileKind::DmaBuf) {
-    bool ours = false;
-    SLUICE_TRY(undisturbed([&]() -> Result<void> {
-      SLUICE_TRY_ASSIGN(ours, dump_dmabuf(fd, id));
-      return {};
-    }));
-    if (ours) return Answer(0);
-  }
+  if (file.kind == kfd::FileKind::DmaBuf) return dump_dmabuf(fd, id);
   if (file.kind == kfd::FileKind::Other) name_hopeless_file(fd, id);
-  return Answer();
+  return false;
 }
 
 // All tasks of the tree stand still from here on: what they have in the GPUs may flow, beside CRIU's own
@@ -169,20 +192,6 @@ Result<Answer> Dumper::dump_file(int fd, int id) {
 Result<void> Dumper::begin_all() {
   if (kfd_device_ == 0 || stage_ != kStageDump || !run_.config.parallel || tree_begun_) return {};
   return undisturbed([this] { return begin_tree(); });
-}
-
-// What CRIU waits for. A signal that would end it meanwhile ends the dump.
-Result<void> Dumper::undisturbed(const std::function<Result<void>()>& step) {
-  Result<void> done;
-  {
-    const HeldSignals::InHook hook(signals_);
-    done = step();
-  }
-  if (const auto signal = signals_.caught()) {
-    return Error{EINTR, std::string("SIG") + sigabbrev_np(*signal) +
-                            " has come: the dump ends here and is undone, and the processes run on"};
-  }
-  return done;
 }
 
 // All open files of the tree, once: only then is it known which of them have the same memory. In an older
@@ -536,11 +545,12 @@ Result<void> Dumper::settle(RenderDump& render) {
 
 // Streams are joined by now, unless CRIU has not asked for a file that the tree has.
 Result<void> Dumper::unpause() {
-  const bool streams = streams_flow_on() && !index_saved_;
-  Result<void> joined = streams ? undisturbed([this] { return finish_streams(); }) : Result<void>();
-  stop_unasked(true);
-  SLUICE_TRY(sessions_.unpause_all());
-  return joined;
+  return undisturbed([this]() -> Result<void> {
+    Result<void> joined = finish_streams();
+    stop_unasked(true);
+    SLUICE_TRY(sessions_.unpause_all());
+    return joined;
+  });
 }
 
 // Contents must not flow any more when queues run.

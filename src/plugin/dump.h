@@ -6,7 +6,6 @@
 #include <sys/stat.h>
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -71,9 +70,12 @@ class Dumper {
 
   explicit Dumper(RunStage stage) : stage_(stage), signals_(run_.shared.stopped) {}
   bool is_ours(dev_t device) const;
+  Result<void> accept_ours(dev_t device);
   Result<void> note_in_inventory();
   Result<void> check_kfd_maps();
-  Result<void> undisturbed(const std::function<Result<void>()>& step);
+  template <class Step>
+  Result<void> undisturbed(const Step& step);
+  Result<bool> dump_if_ours(int fd, int id);
   Result<void> begin_tree();
   Result<void> dump_kfd(int fd, int id);
   Result<bool> dump_dmabuf(int fd, int id);

@@ -36,16 +36,21 @@ bool deadly_signals(sigset_t& set) {
 
 void HeldSignals::hold() {
   if (caught_ != 0 || !deadly_signals(held_)) return;
+  (void)pthread_sigmask(SIG_BLOCK, &held_, &before_);
+  if (!start_watcher()) (void)pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+}
+
+bool HeldSignals::start_watcher() {
   ended_.reset(eventfd(0, EFD_CLOEXEC));
   signals_.reset(signalfd(-1, &held_, SFD_CLOEXEC | SFD_NONBLOCK));
-  if (!ended_ || !signals_) return;
+  if (!ended_ || !signals_) return false;
   auto watcher = LaneThread::start("sluice-signals", [this]() -> Result<void> {
     watch();
     return {};
   });
-  if (!watcher) return;
+  if (!watcher) return false;
   watcher_.emplace(std::move(*watcher));
-  (void)pthread_sigmask(SIG_BLOCK, &held_, &before_);
+  return true;
 }
 
 // In a thread that blocks every signal.

@@ -46,6 +46,7 @@ class HeldSignals {
 
  private:
   void hold();
+  bool start_watcher();
   void release();
   void watch();
 

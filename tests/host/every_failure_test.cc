@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Every failure once: each call that the shipped plugin makes of something that can fail (tests/fault/seam)
-// fails once, is short once, and is once the last thing that its process does; one process, a tree of two,
-// one that streams. Whatever happens, a dump either leaves a checkpoint that restores, or the processes
-// running with their queues and no image that looks complete; a restore either brings back all processes
-// whole, or leaves none.
+// fails once, is short once, is once the last thing that its process does, and SIGTERM comes just before it;
+// one process, a tree of two, one that streams. Whatever happens, a dump either leaves a checkpoint that
+// restores, or the processes running with their queues and no image that looks complete; a restore either
+// brings back all processes whole, or leaves none.
 #include <dlfcn.h>
 #include <sched.h>
 #include <signal.h>
@@ -34,7 +34,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kFailed = 1, kLeftOvers = 3, kKilled = 128 + SIGKILL;  // of a host
+constexpr int kFailed = 1, kLeftOvers = 3, kKilled = 128 + SIGKILL, kEnded = 128 + SIGTERM;  // of a host
+constexpr std::uint32_t kFailures = seam::kError | seam::kShort | seam::kKill;
 constexpr std::uint64_t kShare = 10, kShareOfFences = 2;
 
 // What is checkpointed, and where to.
@@ -171,11 +172,12 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
         std::accumulate(harmless_.begin(), harmless_.end(), std::size_t{0},
                         [](std::size_t sum, const auto& call) { return sum + call.second; });
     std::printf(
-        "shown: every failure once, %s: %zu points at %zu places: error %zu, short %zu, kill %zu, job failed "
-        "%zu, job hung %zu; harmless %zu, let go %zu, not reached %zu\n",
+        "shown: every failure once, %s: %zu points at %zu places: error %zu, short %zu, kill %zu, signal "
+        "%zu, "
+        "job failed %zu, job hung %zu; harmless %zu, let go %zu, not reached %zu\n",
         ::testing::UnitTest::GetInstance()->current_test_info()->name(),
-        errors_ + shorts_ + kills_ + fences_ + hangs_, places_, errors_, shorts_, kills_, fences_, hangs_,
-        harmless, let_go_, missed_);
+        errors_ + shorts_ + kills_ + signals_ + fences_ + hangs_, places_, errors_, shorts_, kills_, signals_,
+        fences_, hangs_, harmless, let_go_, missed_);
     for (const auto& [call, times] : harmless_) std::printf("  harmless: %s %zu\n", call.c_str(), times);
   }
 
@@ -246,13 +248,49 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
     }
   }
 
+  // Those of a dump that goes well. The tasks run on after it.
+  void find_failures_of_a_dump(std::uint32_t kinds, std::vector<Failure>& all) {
+    ASSERT_NO_FATAL_FAILURE(restore_earlier());
+    plan_.disarm();
+    ASSERT_EQ(dump(place_), 0) << scene_.log();
+    tasks_.wait_until_dumped();
+    all = plan_.failures(kinds, &places_);
+    ASSERT_NO_FATAL_FAILURE(restore_earlier());
+  }
+
+  void fail_dumps(const std::vector<Failure>& failures) {
+    for (const Failure& failure : failures) {
+      // Half of them over an earlier checkpoint, the others over what the one before has left.
+      if ((errors_ + kills_ + shorts_ + signals_) % 2 == 0) put_earlier_into_place();
+      const Listing before = listing(place_);
+      const int problems_before = problems();
+      (void)scene_.log();
+      plan_.arm(failure);
+      const int status = dump(place_);
+      log_ = scene_.log();
+      count(failure, status);
+      if (failure.kind == seam::kSignal && plan_.fired()) {
+        EXPECT_EQ(status, kEnded);
+      }
+      // Nobody could tell from the images that they are not on the disk.
+      const bool of_statistics = log_.find("the statistics are lost") != std::string::npos;
+      if (failure.kind == seam::kError && plan_.fired() && is_of_durability(failure.call) && !of_statistics) {
+        EXPECT_NE(status, 0);
+      }
+      judge_dump(status, before);
+      if (tell(failure.name(), failure.call + failure.way, status, problems_before)) {
+        ASSERT_NO_FATAL_FAILURE(begin_again());
+      }
+    }
+  }
+
   // Those of a restore that goes well.
   void find_failures_of_a_restore(std::vector<Failure>& all) {
     plan_.disarm();
     const int well = restore(place_);
     ASSERT_EQ(well, 0) << scene_.log();
     judge_restore(well);
-    all = plan_.failures(&places_);
+    all = plan_.failures(kFailures, &places_);
   }
 
   void fail_restores(const std::vector<Failure>& failures) {
@@ -290,7 +328,8 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
   void judge_dump(int status, const Listing& before) {
     if (status == 0) return judge_checkpoint();
     const bool killed = status == kKilled && plan_.kind() == seam::kKill;
-    if (!killed) {
+    const bool ended = status == kEnded && plan_.kind() == seam::kSignal;
+    if (!killed && !ended) {
       EXPECT_EQ(status, kFailed);
     }
     for (const FifoSubject& task : tasks_) {
@@ -301,15 +340,16 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
     }
     EXPECT_EQ(tasks_.what_is_not_whole(), "");
     plan_.disarm();
-    if (streamed()) return judge_captured(killed);
+    if (streamed()) return judge_captured(killed || ended);
     const Listing after = listing(place_);
-    if (after == before) return;  // an earlier checkpoint is as it was
+    if (after == before) return;                     // an earlier checkpoint is as it was
+    if ((killed || ended) && has_metadata(after)) {  // it had come to its last file
+      EXPECT_EQ(sluice({"verify", place_.string()}), 0) << "an image looks complete";
+      return;
+    }
     if (!killed) {
       for (const auto& [name, file] : after)
         EXPECT_TRUE(before.contains(name) && before.at(name) == file) << name << " is left";
-    } else if (has_metadata(after)) {  // it was killed behind its last file
-      EXPECT_EQ(sluice({"verify", place_.string()}), 0) << "an image looks complete";
-      return;
     }
     EXPECT_FALSE(has_metadata(after)) << "an image looks complete";
     EXPECT_EQ(restore_files(place_), kFailed) << "a mixture is restored";
@@ -382,7 +422,10 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
   void count(const Failure& failure, int status) {
     if (!plan_.fired()) ++missed_;
     if (plan_.fired() && status == 0) ++harmless_[failure.call];
-    ++(failure.kind == seam::kError ? errors_ : failure.kind == seam::kShort ? shorts_ : kills_);
+    ++(failure.kind == seam::kError   ? errors_
+       : failure.kind == seam::kShort ? shorts_
+       : failure.kind == seam::kKill  ? kills_
+                                      : signals_);
     EXPECT_TRUE(plan_.fired() || status == 0) << "nothing failed";
   }
 
@@ -412,9 +455,10 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
     return all;
   }
   void lose(const LostJob& job) {
-    plan_.arm({}, job.hangs);
+    plan_.disarm();
     const std::uint64_t number = fences_made()[job.gpu] + job.number;
     if (job.hangs) {
+      scene_.variables["SLUICE_FENCE_TIMEOUT"] = "1";
       scene_.control().hang_fence(job.gpu, number);
     } else {
       scene_.control().fail_fence(job.gpu, number, EIO);
@@ -435,6 +479,7 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
     return kFailed;
   }
   void lose_no_more() {
+    scene_.variables.erase("SLUICE_FENCE_TIMEOUT");
     scene_.control().clear_faults();
     scene_.control().release_hung_fences();
   }
@@ -466,37 +511,22 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
   Program restorer_;
   std::string log_;
   std::map<std::string, std::size_t> harmless_;  // by call: it failed, and the host went on
-  std::size_t fences_ = 0, hangs_ = 0, places_ = 0, errors_ = 0, shorts_ = 0, kills_ = 0, let_go_ = 0,
-              missed_ = 0;
+  std::size_t fences_ = 0, hangs_ = 0, places_ = 0, errors_ = 0, shorts_ = 0, kills_ = 0, signals_ = 0,
+              let_go_ = 0, missed_ = 0;
 };
 
 TEST_P(EveryFailureTest, Dump) {
-  ASSERT_NO_FATAL_FAILURE(restore_earlier());
-  plan_.disarm();
-  ASSERT_EQ(dump(place_), 0) << scene_.log();
-  tasks_.wait_until_dumped();
-  const std::vector<Failure> all = plan_.failures(&places_);
-  ASSERT_NO_FATAL_FAILURE(restore_earlier());
-  for (const Failure& failure : share_of(all, kShare)) {
-    // Half of them over an earlier checkpoint, the others over what the one before has left.
-    if ((errors_ + kills_ + shorts_) % 2 == 0) put_earlier_into_place();
-    const Listing before = listing(place_);
-    const int problems_before = problems();
-    (void)scene_.log();
-    plan_.arm(failure);
-    const int status = dump(place_);
-    log_ = scene_.log();
-    count(failure, status);
-    // Nobody could tell from the images that they are not on the disk.
-    const bool of_statistics = log_.find("the statistics are lost") != std::string::npos;
-    if (failure.kind == seam::kError && plan_.fired() && is_of_durability(failure.call) && !of_statistics) {
-      EXPECT_NE(status, 0);
-    }
-    judge_dump(status, before);
-    if (tell(failure.name(), failure.call + failure.way, status, problems_before)) {
-      ASSERT_NO_FATAL_FAILURE(begin_again());
-    }
-  }
+  std::vector<Failure> all;
+  ASSERT_NO_FATAL_FAILURE(find_failures_of_a_dump(kFailures, all));
+  fail_dumps(share_of(all, kShare));
+}
+
+// The hooks hold it back: no queue is left stopped.
+TEST_P(EveryFailureTest, SignalsOfADump) {
+  std::vector<Failure> all;
+  ASSERT_NO_FATAL_FAILURE(find_failures_of_a_dump(seam::kSignal, all));
+  EXPECT_FALSE(all.empty());
+  fail_dumps(share_of(all, kShare));
 }
 
 TEST_P(EveryFailureTest, Restore) {

@@ -13,7 +13,10 @@
 namespace sluice::host_test {
 
 std::string Failure::name() const {
-  const char* const word = kind == seam::kError ? "error" : kind == seam::kShort ? "short" : "kill";
+  const char* const word = kind == seam::kError   ? "error"
+                           : kind == seam::kShort ? "short"
+                           : kind == seam::kKill  ? "kill"
+                                                  : "signal";
   std::ostringstream text;
   text << word << ' ' << std::hex << place << ' ' << std::dec << turn;
   return text.str();
@@ -31,12 +34,11 @@ FailurePlan::~FailurePlan() {
   (void)::munmap(plan_, sizeof(seam::Plan));
 }
 
-void FailurePlan::arm(const Failure& failure, bool hurried) {
+void FailurePlan::arm(const Failure& failure) {
   std::memset(static_cast<void*>(plan_), 0, sizeof(seam::Plan));
   plan_->kind = failure.kind;
   plan_->place = failure.place;
   plan_->turn = failure.turn;
-  plan_->hurried = hurried;
 }
 
 std::string FailurePlan::call() const {
@@ -53,7 +55,7 @@ std::uint32_t FailurePlan::turns_at(const std::string& call) const {
   return turns;
 }
 
-std::vector<Failure> FailurePlan::failures(std::size_t* places) const {
+std::vector<Failure> FailurePlan::failures(std::uint32_t kinds, std::size_t* places) const {
   if (plan_->full) throw std::length_error("the seam has no room for so many places");
   std::vector<Failure> all;
   for (const seam::Place& place : plan_->places) {
@@ -67,8 +69,8 @@ std::vector<Failure> FailurePlan::failures(std::size_t* places) const {
       outermost = frame;
     }
     for (const std::uint32_t turn : std::set<std::uint32_t>{1, place.turns / 2 + 1}) {
-      for (const seam::Kind kind : {seam::kError, seam::kShort, seam::kKill}) {
-        if ((place.kinds & kind) != 0 && turn <= place.turns)
+      for (const seam::Kind kind : {seam::kError, seam::kShort, seam::kKill, seam::kSignal}) {
+        if ((place.kinds & kinds & kind) != 0 && turn <= place.turns)
           all.push_back({kind, place.id, turn, place.call.data(), way.str(), outermost});
       }
     }

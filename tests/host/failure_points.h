@@ -50,8 +50,8 @@ class FailurePlan {
   FailurePlan(const FailurePlan&) = delete;
   FailurePlan& operator=(const FailurePlan&) = delete;
 
-  // For the next run: what fails in it, and that nobody waits long for a fence.
-  void arm(const Failure& failure, bool hurried = false);
+  // For the next run: what fails in it.
+  void arm(const Failure& failure);
   void disarm() { arm({}); }
 
   // Of the last run: whether what was armed has happened, and of which kind it was.
@@ -61,9 +61,9 @@ class FailurePlan {
   std::string call() const;
   // How often it has come to `call`, but for the time at which it failed.
   std::uint32_t turns_at(const std::string& call) const;
-  // What it could have failed of: each kind at each place, in a loop at the first and at the middle turn.
-  // `places`: how many they are.
-  std::vector<Failure> failures(std::size_t* places) const;
+  // What it could have failed of: each kind of `kinds` at each place, in a loop at the first and at the
+  // middle turn. `places`: how many they are.
+  std::vector<Failure> failures(std::uint32_t kinds, std::size_t* places) const;
 
  private:
   seam::Plan* plan_;

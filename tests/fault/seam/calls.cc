@@ -153,8 +153,7 @@ int poll_files(pollfd* files, nfds_t count, int milliseconds) {
     errno = ENOMEM;
     return -1;
   }
-  const bool cut = hurried() && (milliseconds < 0 || milliseconds > kHurriedMs);
-  return reinterpret_cast<decltype(&poll)>(real<"poll">)(files, count, cut ? kHurriedMs : milliseconds);
+  return reinterpret_cast<decltype(&poll)>(real<"poll">)(files, count, milliseconds);
 }
 
 // For what is declared without "...".

@@ -87,9 +87,6 @@ const char* name_of(const io_uring_sqe& entry) {
 }
 
 void look_at(io_uring_sqe& entry) {
-  if (entry.opcode == IORING_OP_LINK_TIMEOUT && hurried()) {
-    *reinterpret_cast<__kernel_timespec*>(entry.addr) = {0, kHurriedMs * 1'000'000LL};
-  }
   const char* name = name_of(entry);
   if (name == nullptr) return;
   const bool transfer = entry.opcode != IORING_OP_FSYNC && entry.opcode != IORING_OP_POLL_ADD;

@@ -23,9 +23,10 @@ inline constexpr const char* kPlanVariable = "SLUICE_TEST_SEAM";
 // Bits: what may be done at a point.
 enum Kind : std::uint32_t {
   kPass = 0,
-  kError = 1,  // the call is not made (close: it is) and reports a failure
-  kShort = 2,  // a transfer of half of the bytes
-  kKill = 4,   // SIGKILL of the process before the call
+  kError = 1,   // the call is not made (close: it is) and reports a failure
+  kShort = 2,   // a transfer of half of the bytes
+  kKill = 4,    // SIGKILL of the process before the call
+  kSignal = 8,  // SIGTERM for the process before the call, which is made; in its main thread
 };
 
 struct Place {
@@ -42,7 +43,6 @@ struct Plan {
   Kind kind;
   std::uint64_t place;
   std::uint32_t turn;  // from 1
-  bool hurried;        // what waits for a fence waits a tenth of a second at most
 
   // The seam's.
   std::atomic<bool> fired;

@@ -15,12 +15,8 @@
 namespace sluice::seam {
 
 // Counts a call that the plugin is about to make, of which `kinds` can happen, and says what shall: kPass,
-// kError or kShort. Does not return where the process is to die. Any thread, signal handlers too.
+// kError or kShort. Does not return where the process is to die by SIGKILL. Any thread, signal handlers too.
 Kind at_point(const char* call, std::uint32_t kinds);
-
-// Whether waits for fences are to be cut to kHurriedMs (see Plan).
-bool hurried();
-inline constexpr int kHurriedMs = 100;
 
 // One import of the plugin: what it finds instead, and where the real one is kept.
 struct Import {
