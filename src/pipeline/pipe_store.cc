@@ -112,7 +112,7 @@ Result<Progress> PipeStore::take_bytes(Slot& slot, Op& op, std::uint64_t bytes) 
   if (at_end && bytes > 0) return fail(slot, op, EBADMSG, "the stream has more than its BO table asks for");
   if (!at_end && bytes == 0) {
     if (direction_ == Direction::Dump) return fail(slot, op, EIO, "the pipe takes nothing");
-    return fail(slot, op, EBADMSG, "the stream ends early");
+    return fail(slot, op, ENODATA, "the stream ends early");
   }
   op.begin += bytes;
   op.stalled = 0;

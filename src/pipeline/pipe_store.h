@@ -51,8 +51,8 @@ class PipeStore final : public Stage {
   const char* name() const override { return "store"; }
   // Errors: those of `open`.
   Result<Submit> submit(Slot& slot) override;
-  // Errors, with the file's name and range: EPIPE when nobody reads the pipe any more; EBADMSG for a file
-  // that ends early or does not end; ECANCELED once abandoned.
+  // Errors, with the file's name and range: EPIPE when nobody reads the pipe any more; ENODATA for a file
+  // that ends early, EBADMSG for one that does not end; ECANCELED once abandoned.
   Result<Progress> advance(Slot& slot, Op& op, std::int32_t result) override;
   void abandon() override { abandoned_ = true; }
 

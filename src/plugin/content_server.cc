@@ -109,8 +109,11 @@ Result<void> ContentServer::join(const std::function<void(const std::string&)>& 
                                                 served.error().what});
     thread_.reset();
   }
+  // All before any is waited for: of a stream, the next lane would ask for its files while the first one is.
   for (Running& running : running_) {
     if (cancelled_) running.job->cancel();
+  }
+  for (Running& running : running_) {
     auto result = running.job->wait(report);
     if (!result && outcome_) {
       outcome_ = result;

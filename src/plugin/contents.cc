@@ -294,9 +294,11 @@ Result<void> ContentsJob::carry(Lane& lane) {
     lane.outcome.trace = Trace(std::min(layout.chunk_count() * route.size(), kMostTraceEvents));
     pipeline.trace_into(lane.outcome.trace);
   }
-  SLUICE_TRY_ASSIGN(lane.outcome.stats,
-                    pipeline.run([&lane](std::uint64_t done, std::uint64_t) { lane.chunks_done = done; },
-                                 [this] { return cancelled_ || shared_.stopped; }));
+  auto stats = pipeline.run([&lane](std::uint64_t done, std::uint64_t) { lane.chunks_done = done; },
+                            [this] { return cancelled_ || shared_.stopped; });
+  if (!stats && pipe && stats.error().err == ENODATA) return early_end(stats.error().what);
+  if (!stats) return stats.error();
+  lane.outcome.stats = *stats;
   lane.outcome.direct_io = (lane.sink && lane.sink->direct()) || (source && source->direct());
   lane.outcome.gpu_id = lane.gpu.gpu_id;
   lane.outcome.bos = lane.gpu.bos.size();

@@ -106,12 +106,16 @@ bool streaming() {
   return get_service_fd != nullptr && get_service_fd(kImageStreamerServiceFd) >= 0;
 }
 
+bool streamer_ends_within(int milliseconds) {
+  pollfd streamer{get_service_fd(kImageStreamerServiceFd), 0, 0};
+  return ::poll(&streamer, 1, milliseconds) > 0 && (streamer.revents & POLLHUP) != 0;
+}
+
 // The host compares the flags with those of its mode, and stops at others. Of a streamer that is gone it
 // would tell its log, which is for the main thread alone.
 int host_open_stream(const std::string& name, bool dump) {
   if (img_streamer_open == nullptr) return -ENOSYS;
-  pollfd streamer{get_service_fd(kImageStreamerServiceFd), 0, 0};
-  if (::poll(&streamer, 1, 0) > 0 && (streamer.revents & POLLHUP) != 0) return -ECONNRESET;
+  if (streamer_ends_within(0)) return -ECONNRESET;
   std::string copy = name;
   return img_streamer_open(copy.data(), dump ? O_WRONLY | O_CREAT | O_TRUNC : O_RDONLY);
 }

@@ -105,6 +105,8 @@ int fdstore_get(int id);  // new fd, or -1
 // Whether the images are streamed (--stream, to or from an image streamer): then there is no directory to
 // write into.
 bool streaming();
+// Whether the streamer is gone, or goes before that time is over. REQUIRES: streaming().
+bool streamer_ends_within(int milliseconds);
 // Our end of a pipe for the file of that name: the host asks its streamer. In any thread and any task, one at
 // a time, which the host sees to: blocks while the streamer is busy with another file. -ENOENT: restore, no
 // such file; any other negative number: no streamer any more, of which the host may tell its log. REQUIRES:

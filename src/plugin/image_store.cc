@@ -23,6 +23,7 @@ namespace {
 
 constexpr const char* kIndexImage = "amdgpu-sluice-index.img";
 constexpr std::size_t kReadBytes = 64 * kKiB;
+constexpr int kEndOfProgramMs = 100;  // from the end of its pipes to that of its socket
 
 // Images of a stream, by name, or why there is none: each is sent once, so nobody asks twice.
 std::map<std::string, Result<std::vector<std::uint8_t>>>& kept_images() {
@@ -103,6 +104,10 @@ Result<UniqueFd> open_stream(const std::string& name, Direction direction) {
   return UniqueFd(fd);
 }
 
+Error early_end(const std::string& what) {
+  return {streamer_ends_within(kEndOfProgramMs) ? ECONNRESET : EBADMSG, what};
+}
+
 Result<void> save_image(const std::string& name, std::span<const std::uint8_t> payload, bool sync) {
   if (!streaming()) return write_image(image_dir_fd(), name, payload, sync);
   SLUICE_TRY_ASSIGN(const UniqueFd pipe, open_stream(name, Direction::Dump));
@@ -112,7 +117,9 @@ Result<void> save_image(const std::string& name, std::span<const std::uint8_t> p
 Result<std::vector<std::uint8_t>> load_stream(const std::string& name) {
   SLUICE_TRY_ASSIGN(const UniqueFd pipe, open_stream(name, Direction::Restore));
   SLUICE_TRY_ASSIGN(std::vector<std::uint8_t> bytes, read_to_end(pipe.get(), name));
-  return unframe(std::move(bytes), name + " of the image stream");
+  auto payload = unframe(std::move(bytes), name + " of the image stream");
+  if (!payload && payload.error().err == EBADMSG) return early_end(payload.error().what);
+  return payload;
 }
 
 Result<std::vector<std::uint8_t>> load_image(const std::string& name) {

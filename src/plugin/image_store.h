@@ -45,6 +45,9 @@ Result<std::vector<std::string>> dmabuf_images();
 // Our end of a new pipe for that file, to be written (dump) or read (restore). Errors: ENOENT (restore: there
 // is none), ECONNRESET.
 Result<UniqueFd> open_stream(const std::string& name, Direction direction);
+// Why a file has come to its end early: ECONNRESET where the streamer has ended, which sends nothing more;
+// EBADMSG where there was no more of it.
+Error early_end(const std::string& what);
 // Payload of an image that is kept by nobody.
 Result<std::vector<std::uint8_t>> load_stream(const std::string& name);
 // The last image of a dump. `images`: all that there is of metadata; `maps`: of the tasks that map GPUs, by

@@ -178,6 +178,25 @@ TEST_P(StreamTest, AConsumerThatDiesFailsTheDumpAndTheProcessGoesOn) {
   expect_running();
 }
 
+// The image is as good as it was, and nobody is told otherwise.
+TEST_P(StreamTest, AStreamerThatDiesWhileItServesIsNamed) {
+  scene_.variables["SLUICE_STAGING_SIZE"] = "8M";
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_EQ(dump_streamed(capture_to(image())), 0) << scene_.log();
+  scene_.wait_until_subject_is_gone();
+  for (const unsigned gpu : {0U, 1U}) scene_.control().set_engine_rate(gpu, 16 * kMiB);
+  Streamer streamer(scene_.images(), "serve", serve_from(image()));
+  ASSERT_TRUE(streamer.ready());
+  Program host = scene_.start_host(version(), "restore", {"--stream"});
+  while (!scene_.has_logged("restore: ")) (void)::sched_yield();
+  streamer.kill();
+  EXPECT_EQ(host.wait(), 1);
+  const std::string log = scene_.log();
+  EXPECT_NE(log.find("the image streamer has ended"), std::string::npos) << log;
+  EXPECT_EQ(log.find("restore from another checkpoint"), std::string::npos) << log;
+  expect_not_resumed();
+}
+
 TEST_P(StreamTest, ADamagedBlockIsFoundBeforeAnythingRuns) {
   ASSERT_NO_FATAL_FAILURE(start());
   ASSERT_EQ(dump_streamed(capture_to(image())), 0) << scene_.log();

@@ -209,7 +209,7 @@ TEST_P(PipeStoreTest, AReaderThatDiesIsAnError) {
 TEST_P(PipeStoreTest, AStreamThatEndsEarlyIsAnError) {
   files_["pages-1"].resize(2 * kChunk + 5);
   Peer peer(Direction::Restore, files_);
-  expect_error(run(Direction::Restore, peer), EBADMSG,
+  expect_error(run(Direction::Restore, peer), ENODATA,
                "read pages-1 [262149, 393216) of the image stream: "
                "the stream ends early");
 }
@@ -217,7 +217,7 @@ TEST_P(PipeStoreTest, AStreamThatEndsEarlyIsAnError) {
 TEST_P(PipeStoreTest, AnEmptyStreamIsAnError) {
   files_["pages-0"].clear();
   Peer peer(Direction::Restore, files_);
-  expect_error(run(Direction::Restore, peer), EBADMSG, "read pages-0 [0, ");
+  expect_error(run(Direction::Restore, peer), ENODATA, "read pages-0 [0, ");
 }
 
 TEST_P(PipeStoreTest, AByteMoreThanTheTableAsksForIsAnError) {
@@ -265,7 +265,7 @@ TEST_P(PipeStoreTest, EachTransferFailsOnce) {
   };
   for (const Case& one : {Case{Fault::Error, EIO, EIO, EIO}, Case{Fault::Error, EPIPE, EPIPE, EPIPE},
                           Case{Fault::Short, 0, 0, 0}, Case{Fault::Interrupted, 0, 0, 0},
-                          Case{Fault::Error, EAGAIN, 0, 0}, Case{Fault::Nothing, 0, EIO, EBADMSG}}) {
+                          Case{Fault::Error, EAGAIN, 0, 0}, Case{Fault::Nothing, 0, EIO, ENODATA}}) {
     for (const Direction direction : {Direction::Dump, Direction::Restore}) {
       for (std::uint64_t at = 0;; ++at) {
         SCOPED_TRACE("transfer " + std::to_string(at) + " of a " +
