@@ -110,6 +110,11 @@ Result<UniqueFd> DeviceMaps::hand_out(std::uint32_t minor) {
   return copy;
 }
 
+bool DeviceMaps::has_handed_out(std::uint32_t minor) const {
+  return std::any_of(acquired_.begin(), acquired_.end(),
+                     [minor](const AcquiredFile& known) { return known.minor == minor && known.handed_out; });
+}
+
 void DeviceMaps::kfd_has_files() {
   kfd_has_files_ = true;
   for (AcquiredFile& known : acquired_) {

@@ -58,6 +58,7 @@ class DeviceMaps {
   Result<int> acquire(std::uint32_t minor);
   // A descriptor of it for CRIU to take, as high.
   Result<UniqueFd> hand_out(std::uint32_t minor);
+  bool has_handed_out(std::uint32_t minor) const;
   // RESTORE has given KFD its files: the task's descriptors of them will do for us, too.
   void kfd_has_files();
 

@@ -35,9 +35,12 @@ Result<void> GpuMatch::match(const kfd::KfdImage& image, const kfd::MatchRules& 
   return {};
 }
 
-Result<void> GpuMatch::match_by_any_image(const kfd::MatchRules& rules) {
+Result<void> GpuMatch::match_by_an_image(const std::string& own, const kfd::MatchRules& rules) {
   if (match_) return {};
-  SLUICE_TRY_ASSIGN(const std::vector<std::string> names, kfd_images());
+  std::vector<std::string> names{own};
+  if (own.empty()) {
+    SLUICE_TRY_ASSIGN(names, kfd_images());
+  }
   for (const std::string& name : names) {
     SLUICE_TRY_ASSIGN(const std::vector<std::uint8_t> payload, load_image(name));
     SLUICE_TRY_ASSIGN(const kfd::KfdImage image, unpack_kfd_image(payload, name));

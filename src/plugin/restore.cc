@@ -281,14 +281,30 @@ Result<int> Restorer::restore_kfd(const kfd::KfdImage& image, int id) {
   return file.release();
 }
 
+// The name of the image of the KFD process that holds a render file; empty where that is not known.
+std::string Restorer::own_kfd_image(const RenderImage& image) const {
+  for (const auto& [id, pid] : survey_.kfd_pids()) {
+    if (image.pid == pid) return kfd_image_name(id);
+  }
+  return {};
+}
+
 Result<int> Restorer::restore_render(const RenderImage& image, int id) {
   if (image.pid) maps_.meet(*image.pid);
-  SLUICE_TRY(gpus_.match_by_any_image(config_.match_rules));
+  SLUICE_TRY(gpus_.match_by_an_image(own_kfd_image(image), config_.match_rules));
   if (gpus_.matched() && !maps_.met()) maps_.meet(static_cast<std::uint32_t>(getpid()));
   SLUICE_TRY(maps_.read_runs());
   SLUICE_TRY_ASSIGN(const kfd::Node* gpu, gpus_.gpu_of(image));
   const std::uint32_t minor = gpu->drm_render_minor;
-  const bool acquired = gpus_.matched() && image.kfd_acquired.value_or(true);
+  // Where KFD had no memory by which the dump could tell, the first of the GPU's files is its.
+  const bool known = !gpus_.matched() || image.kfd_acquired.has_value() || !maps_.has_handed_out(minor);
+  if (!known) {
+    log_line(Level::Warning, render_image_name(id) + " does not tell whether KFD uses this file of renderD" +
+                                 std::to_string(image.minor) +
+                                 ", where it had no memory; another file is taken for it, and new KFD memory "
+                                 "cannot be mapped through this one");
+  }
+  const bool acquired = gpus_.matched() && known && image.kfd_acquired.value_or(true);
   UniqueFd file;
   if (acquired) {
     SLUICE_TRY_ASSIGN(file, maps_.hand_out(minor));

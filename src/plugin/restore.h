@@ -80,6 +80,7 @@ class Restorer {
   Result<void> publish(std::uint32_t number, int dmabuf);
   Result<UniqueFd> take_shared(std::uint32_t number);
   Result<int> restore_kfd(const kfd::KfdImage& image, int id);
+  std::string own_kfd_image(const RenderImage& image) const;
   Result<int> restore_render(const RenderImage& image, int id);
   drm::GemBo without_maps_of_kfd(const RenderBo& bo) const;
   Result<void> restore_bos(Importing& file);

@@ -49,6 +49,23 @@ TEST_P(RenderTest, HandlesWithGapsComeBackByPlaceholders) {
   dump_and_restore_twice();
 }
 
+// KFD has no BO on the second GPU by which its own file there could be told from the other.
+TEST_P(RenderTest, TwoFilesOfAGpuWithoutKfdMemoryStayTwo) {
+  ASSERT_NO_FATAL_FAILURE(start_with(
+      {"--one-bo", "1M", "--no-queues", "--no-userptr", "--second-render", "--gem-handles", "2,5"}));
+  ASSERT_NO_FATAL_FAILURE(dump());
+  const int status = scene_.restore(version());
+  const std::string log = scene_.log();
+  if (hooks() < 12) {
+    EXPECT_NE(status, 0);
+    EXPECT_NE(log.find("through several files"), std::string::npos) << log;
+    return;
+  }
+  ASSERT_EQ(status, 0) << log;
+  EXPECT_NE(log.find("does not tell whether KFD uses this file of renderD129"), std::string::npos) << log;
+  EXPECT_TRUE(heard("check").starts_with("ok check")) << last_;
+}
+
 TEST_P(RenderTest, HandlesWithGapsComeBackWhereTheKernelChangesThem) {
   let_the_kernel_change_handles();
   ASSERT_NO_FATAL_FAILURE(start_with(kHandlesWithGaps));
