@@ -63,6 +63,8 @@ std::vector<std::uint8_t> pack_render_image(const RenderImage& image) {
   node.dump_id = {id.size(), id.data()};
   node.has_pid = image.pid.has_value() ? 1 : 0;
   node.pid = image.pid.value_or(0);
+  node.has_has_sums = image.has_sums ? 1 : 0;
+  node.has_sums = image.has_sums ? 1 : 0;
 
   std::size_t mappings = 0;
   for (const RenderBo& bo : image.bos) mappings += bo.gem.mappings.size();
@@ -147,8 +149,10 @@ Result<RenderImage> unpack_render_image(std::span<const std::uint8_t> payload, c
       node->drm_render_minor > kMostMinor) {
     return make_error(EBADMSG, name + " contradicts itself; the image is damaged");
   }
-  RenderImage image{node->gpu_id, node->id,    node->drm_render_minor, {}, std::nullopt,
-                    std::nullopt, std::nullopt};
+  RenderImage image;
+  image.gpu_id = node->gpu_id;
+  image.id = node->id;
+  image.minor = node->drm_render_minor;
   std::uint32_t handle = 0;
   for (std::size_t i = 0; i < node->n_bo_entries; ++i) {
     const DrmBoEntry& entry = *node->bo_entries[i];
@@ -164,6 +168,7 @@ Result<RenderImage> unpack_render_image(std::span<const std::uint8_t> payload, c
   }
   if (node->has_kfd_acquired != 0) image.kfd_acquired = node->kfd_acquired != 0;
   if (node->has_pid != 0) image.pid = node->pid;
+  image.has_sums = node->has_has_sums != 0 && node->has_sums != 0;
   image.dump_id = dump_id_of(node->has_dump_id, node->dump_id);
   if (image.dump_id && !has_digest) return lost_digest(name);
   return image;

@@ -37,6 +37,7 @@ struct RenderImage {
   std::optional<bool> kfd_acquired;  // KFD uses this file as the GPU's VM; unknown in upstream's images
   std::optional<DumpId> dump_id;     // not in upstream's images
   std::optional<std::uint32_t> pid;  // in its own pid namespace: the process that restores the file
+  bool has_sums = false;             // the dump has written checksums of the contents
 
   bool has_mappable_bos() const;
   bool has_contents() const;

@@ -75,7 +75,7 @@ std::vector<PagesSet> pages_of(const kfd::KfdImage& image) {
   if (image.alias_of) return sets;
   for (const kfd::Node& node : image.topology.nodes) {
     if (!node.is_gpu()) continue;
-    PagesSet set{node.gpu_id, std::nullopt, {}, bo_table_digest(image.bos, node.gpu_id)};
+    PagesSet set{node.gpu_id, std::nullopt, {}, bo_table_digest(image.bos, node.gpu_id), image.has_sums};
     for (std::uint32_t i = 0; i < image.bos.size(); ++i) {
       const kfd::BoEntry& bo = image.bos[i];
       if (bo.gpu_id == node.gpu_id && kfd::has_contents(bo.alloc_flags) && !bo.imports)
@@ -87,7 +87,7 @@ std::vector<PagesSet> pages_of(const kfd::KfdImage& image) {
 }
 
 PagesSet pages_of(const RenderImage& image) {
-  PagesSet set{image.gpu_id, image.minor, {}, bo_table_digest(image.bos)};
+  PagesSet set{image.gpu_id, image.minor, {}, bo_table_digest(image.bos), image.has_sums};
   for (std::uint32_t i = 0; i < image.bos.size(); ++i) {
     const drm::GemBo& gem = image.bos[i].gem;
     if (!image.bos[i].imports) {
@@ -102,8 +102,11 @@ Result<std::optional<Sidecar>> take_sidecar(const Result<std::vector<std::uint8_
                                             const DumpId& dump_id) {
   const std::string name = set.sums_name(id);
   if (!payload) {
-    if (payload.error().err == ENOENT) return std::optional<Sidecar>();
-    return payload.error();
+    if (payload.error().err != ENOENT) return payload.error();
+    if (!set.has_sums) return std::optional<Sidecar>();
+    return make_error(
+        EBADMSG, name + " is missing, the checksums that the dump has written: " + set.pages_name(id, 0) +
+                     " may be of another dump (SLUICE_CHECKSUM=off restores it as it is)");
   }
   SLUICE_TRY_ASSIGN(Sidecar sidecar, unpack_sidecar(*payload, name));
   bool fits = sidecar.dump_id == dump_id && sidecar.bo_table_digest == set.bo_table_digest &&

@@ -41,6 +41,7 @@ struct PagesSet {
   std::optional<std::uint32_t> drm_minor;  // of a render file: its minor in the image
   std::vector<PagesBo> bos;                // in the order of the BO table
   Sum128 bo_table_digest{};
+  bool has_sums = false;  // the dump has written sums: where they are not, they were lost
 
   // Whose BOs: "GPU 0x5759" or "renderD128".
   std::string words() const;
@@ -64,10 +65,10 @@ std::vector<PagesSet> pages_of(const kfd::KfdImage& image);
 // No BOs where the file has none with contents.
 PagesSet pages_of(const RenderImage& image);
 
-// The sums beside the pages files, out of the payload of sums_name(); nothing where that was ENOENT: there is
-// no sidecar. `dump_id`: of the metadata image; all zero where it has none, which no sidecar is beside.
-// Errors: other ones of reading it; those of unpack_sidecar(); EBADMSG for a sidecar of another dump or BO
-// table.
+// The sums beside the pages files, out of the payload of sums_name(); nothing where that was ENOENT and the
+// dump has written none. `dump_id`: of the metadata image; all zero where it has none, which no sidecar is
+// beside. Errors: other ones of reading it; those of unpack_sidecar(); EBADMSG for a sidecar that was lost,
+// or is of another dump or BO table.
 Result<std::optional<Sidecar>> take_sidecar(const Result<std::vector<std::uint8_t>>& payload, int id,
                                             const PagesSet& set, const ImageLayout& layout,
                                             const DumpId& dump_id);

@@ -240,7 +240,7 @@ bool KfdImage::operator==(const KfdImage& other) const {
   const auto all = [](const KfdImage& image) {
     return std::tie(image.pid, image.topology.nodes, image.bos, image.num_objects, image.shm, image.priv_data,
                     image.sluice_version, image.kernel_release, image.kfd_minor_version,
-                    image.bo_record_bytes, image.alias_of, image.dump_id);
+                    image.bo_record_bytes, image.alias_of, image.dump_id, image.has_sums);
   };
   return all(*this) == all(other);
 }
@@ -319,6 +319,8 @@ std::vector<std::uint8_t> encode_kfd_image(const KfdImage& image) {
   message.alias_of = image.alias_of.value_or(0);
   message.has_dump_id = image.dump_id.has_value();
   if (image.dump_id) message.dump_id = borrowed(image.dump_id->data(), image.dump_id->size());
+  message.has_has_sums = image.has_sums;
+  message.has_sums = image.has_sums;
 
   std::vector<std::uint8_t> bytes(criu_kfd__get_packed_size(&message));
   criu_kfd__pack(&message, bytes.data());
@@ -351,6 +353,7 @@ Result<KfdImage> decode_kfd_image(std::span<const std::uint8_t> bytes) {
     std::copy_n(message->dump_id.data, id.size(), id.begin());
     image.dump_id = id;
   }
+  image.has_sums = message->has_has_sums && message->has_sums;
   return image;
 }
 

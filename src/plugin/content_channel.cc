@@ -15,7 +15,7 @@ namespace sluice::plugin {
 namespace {
 
 constexpr std::uint64_t kMagic =
-    0x34302d6563696c73;  // "slice-04": changes with every change of the structs below
+    0x35302d6563696c73;  // "slice-05": changes with every change of the structs below
 constexpr std::size_t kReplyText = 512;
 
 struct Hello {
@@ -37,7 +37,7 @@ struct GpuHeader {
   std::int32_t numa_node = -1;
   std::uint32_t sharers = 1;
   std::uint32_t drm_minor = kNoMinor;
-  std::uint32_t padding = 0;
+  std::uint32_t has_sums = 0;
   std::uint64_t bos = 0;
   Sum128 bo_table_digest{};
 };
@@ -174,8 +174,8 @@ Result<void> hand_over(int shared_socket, const ContentRequest& request, std::ch
   SLUICE_TRY(send_message(channel.get(), &head, sizeof head, {}));
   for (const GpuContents& gpu : request.gpus) {
     const GpuHeader header{
-        gpu.gpu_id, gpu.render_minor, gpu.numa_node,      gpu.sharers, gpu.drm_minor.value_or(kNoMinor),
-        0,          gpu.bos.size(),   gpu.bo_table_digest};
+        gpu.gpu_id,   gpu.render_minor, gpu.numa_node,      gpu.sharers, gpu.drm_minor.value_or(kNoMinor),
+        gpu.has_sums, gpu.bos.size(),   gpu.bo_table_digest};
     SLUICE_TRY(send_message(channel.get(), &header, sizeof header, {}));
     for (std::size_t at = 0; at < gpu.bos.size();) {
       BoBatch batch;
@@ -226,6 +226,7 @@ Result<ContentRequest> receive_request(int channel) {
     gpu.sharers = header.sharers;
     if (header.drm_minor != kNoMinor) gpu.drm_minor = header.drm_minor;
     gpu.bo_table_digest = header.bo_table_digest;
+    gpu.has_sums = header.has_sums != 0;
     gpu.bos.reserve(header.bos);
     while (gpu.bos.size() < header.bos) {
       BoBatch batch;

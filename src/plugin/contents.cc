@@ -25,7 +25,7 @@ constexpr auto kProgressPeriod = std::chrono::seconds(1);
 constexpr std::uint64_t kMostTraceEvents = std::uint64_t{1} << 18;  // of a lane
 
 PagesSet pages_of(const GpuContents& gpu) {
-  PagesSet set{gpu.gpu_id, gpu.drm_minor, {}, gpu.bo_table_digest};
+  PagesSet set{gpu.gpu_id, gpu.drm_minor, {}, gpu.bo_table_digest, gpu.has_sums};
   set.bos.reserve(gpu.bos.size());
   for (const ContentBo& bo : gpu.bos) set.bos.push_back({bo.bytes, bo.va, bo.number});
   return set;

@@ -57,6 +57,7 @@ struct GpuContents {
   unsigned sharers = 1;      // lanes of the whole dump or restore that use this GPU and share its staging
   // Of a render file: its minor in the image, which names the files.
   std::optional<std::uint32_t> drm_minor;
+  bool has_sums = false;  // restore: the dump has written checksums
   // Dump: what the pages files are called until commit(); one of this name that is there is written over
   // where the configuration says so.
   // Those of streams are the names for good.

@@ -82,6 +82,7 @@ Result<std::unique_ptr<ProcessDump>> ProcessDump::begin(kfd::CriuSession& sessio
   image.kernel_release = kernel_release();
   image.kfd_minor_version = run.kfd_minor_version;
   image.dump_id = run.dump_id;
+  image.has_sums = run.config.checksum;
   SLUICE_TRY(process->sort_contents(checkpoint));
   return process;
 }

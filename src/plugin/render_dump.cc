@@ -35,6 +35,7 @@ Result<std::unique_ptr<RenderDump>> RenderDump::list(UniqueFd file, std::vector<
   dump->image_.minor = gpu.drm_render_minor;
   dump->image_.gpu_id = gpu.gpu_id;
   dump->image_.dump_id = run.dump_id;
+  dump->image_.has_sums = run.config.checksum;
   const kfd::RestoringProcess process = kfd::restoring_process(dump->holders_);
   dump->image_.pid = process.innermost;
   dump->name_ = "renderD" + std::to_string(gpu.drm_render_minor);

@@ -346,6 +346,7 @@ Result<void> Restorer::restore_bos(Importing& file) {
   }
   GpuContents contents = contents_on(*file.gpu, image.gpu_id, image.minor);
   contents.bo_table_digest = bo_table_digest(image.bos);
+  contents.has_sums = image.has_sums;
   contents.drm_minor = image.minor;
   bool imports = false;
   for (std::uint32_t i = 0; i < image.bos.size(); ++i) {
@@ -465,6 +466,7 @@ Result<ContentRequest> Restorer::request_of(const kfd::KfdImage& image, int id,
     SLUICE_TRY_ASSIGN(const kfd::Node* gpu, gpus_.local_gpu(source.gpu_id));
     GpuContents contents = contents_on(*gpu, source.gpu_id, source.drm_render_minor);
     contents.bo_table_digest = bo_table_digest(image.bos, source.gpu_id);
+    contents.has_sums = image.has_sums;
     for (std::size_t i = 0; i < image.bos.size(); ++i) {
       if (image.bos[i].gpu_id == source.gpu_id && restored[i].dmabuf) {
         contents.bos.push_back({image.bos[i].bytes, image.bos[i].addr, std::move(restored[i].dmabuf),

@@ -71,16 +71,17 @@ class ImagesTest : public ::testing::Test {
     return sum;
   }
 
-  // Changes the first image of this kind, as a disk or another plugin might have made it. `from`, `to`: its
-  // bytes to a value and back.
+  // Changes each image of this kind, as a disk or another plugin might have made it. `from`, `to`: its bytes
+  // to a value and back.
   template <class From, class Change, class To>
   static void change_image(const std::string& directory, std::string_view prefix, From from, Change change,
                            To to) {
-    const std::string name = names(directory, std::string(prefix)).at(0);
-    const UniqueFd dir(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    auto image = from(read_image(dir.get(), name).value(), name).value();
-    change(image);
-    ASSERT_TRUE(write_image(dir.get(), name, to(image), false).ok());
+    for (const std::string& name : names(directory, std::string(prefix))) {
+      const UniqueFd dir(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+      auto image = from(read_image(dir.get(), name).value(), name).value();
+      change(image);
+      ASSERT_TRUE(write_image(dir.get(), name, to(image), false).ok());
+    }
   }
   static void change_kfd_image(const std::string& directory,
                                const std::function<void(kfd::KfdImage&)>& change) {
@@ -98,7 +99,12 @@ class ImagesTest : public ::testing::Test {
   static void remove_files(const std::string& directory, const std::string& prefix) {
     for (const std::string& name : names(directory, prefix)) std::filesystem::remove(directory + "/" + name);
   }
-  static void remove_sums(const std::string& directory) { remove_files(directory, "amdgpu-sums-"); }
+  // As if the dump had written none.
+  static void remove_sums(const std::string& directory) {
+    remove_files(directory, "amdgpu-sums-");
+    change_kfd_image(directory, [](kfd::KfdImage& image) { image.has_sums = false; });
+    change_render_image(directory, [](RenderImage& image) { image.has_sums = false; });
+  }
 
   static MadeImages* images_;
 };

@@ -68,6 +68,7 @@ void note_sets(MadeCheckpoint& made) {
 void stamp(MadeCheckpoint& made, Rng& rng) {
   const DumpId id = dump_id_from(rng);
   made.kfd.dump_id = made.render.dump_id = made.dmabuf.dump_id = id;
+  made.kfd.has_sums = made.render.has_sums = true;
   made.kfd.priv_data.resize(rng.between(50, 6000));
   rng.fill(std::as_writable_bytes(std::span(made.kfd.priv_data)));
 }

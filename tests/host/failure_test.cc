@@ -195,12 +195,25 @@ TEST_P(FailureTest, ACorruptedSidecarIsRefused) {
   expect_refused("amdgpu-");
 }
 
-TEST_P(FailureTest, ImagesWithoutSidecarsRestoreWithAWarning) {
+TEST_P(FailureTest, ADumpWithoutChecksumsRestoresWithAWarning) {
+  scene_.variables["SLUICE_CHECKSUM"] = "off";
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_NO_FATAL_FAILURE(dump());
+  scene_.variables.clear();
+  EXPECT_TRUE(images("amdgpu-sums-").empty());
+  ASSERT_EQ(scene_.restore(version()), 0) << scene_.log();
+  EXPECT_NE(scene_.log().find("amdgpu-sums-"), std::string::npos);
+  expect_whole();
+}
+
+// Beside an older dump's pages nothing else would tell.
+TEST_P(FailureTest, LostChecksumsAreRefusedUnlessTheUserWantsNone) {
   ASSERT_NO_FATAL_FAILURE(start());
   ASSERT_NO_FATAL_FAILURE(dump());
   for (const std::string& name : images("amdgpu-sums-")) std::filesystem::remove(scene_.images() / name);
+  expect_refused("amdgpu-sums-");
+  scene_.variables["SLUICE_CHECKSUM"] = "off";
   ASSERT_EQ(scene_.restore(version()), 0) << scene_.log();
-  EXPECT_NE(scene_.log().find("amdgpu-sums-"), std::string::npos);
   expect_whole();
 }
 

@@ -200,7 +200,8 @@ int expected_errno(const Case& one, const SimReactor& reactor, const SimCopy& co
   if (reactor.fault_fired()) return one.faults.fail_errno;
   if (copy.fault_fired()) return EREMOTEIO;
   if (cancelled) return ECANCELED;
-  if (one.trouble == Trouble::Peer && one.direction == Direction::Restore) return EBADMSG;
+  if (one.trouble == Trouble::Peer && one.direction == Direction::Restore)
+    return one.manner == StreamPeer::Manner::EndsEarly ? ENODATA : EBADMSG;
   return one.trouble == Trouble::Corruption ? EBADMSG : 0;
 }
 

@@ -73,7 +73,7 @@ TEST(Sidecar, FileSizesNearTheEndOfNumbersAreRefused) {
 }
 
 RenderImage sample_render_image() {
-  RenderImage image{0x5759, 4, 129, {}, true, DumpId{7}};
+  RenderImage image{0x5759, 4, 129, {}, true, DumpId{7}, 4711, true};
   image.bos.push_back({{1, 4096, 4096, 2, 0, {}}, 0});
   image.bos.push_back(
       {{70, 1 << 20, 1 << 16, 4, 1, {{0x1000, 4096, 0, 6}, {0x8000, 8192, 4096, 14}}}, 0x100000000});
@@ -90,6 +90,8 @@ TEST(RenderImage, SurvivesTheRoundTrip) {
   EXPECT_EQ(back->bos, image.bos);
   EXPECT_EQ(back->kfd_acquired, true);
   EXPECT_EQ(back->dump_id, image.dump_id);
+  EXPECT_EQ(back->pid, image.pid);
+  EXPECT_TRUE(back->has_sums);
   image.kfd_acquired.reset();
   EXPECT_EQ(unpack_render_image(pack_render_image(image), "r")->kfd_acquired, std::nullopt);
 }

@@ -31,6 +31,7 @@ KfdImage sample() {
   image.kfd_minor_version = 11;
   image.bo_record_bytes = 80;
   image.dump_id = DumpId{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
+  image.has_sums = true;
   return image;
 }
 
