@@ -59,7 +59,6 @@ Result<Report> run_cached(const BenchOptions& options) {
   SumTable sums;
   LanePlan plan = pages_plan(*engine, place, &sums);
   SLUICE_TRY(run_lanes({&plan, 1}));
-  plan.direction = Direction::Restore;
   const std::filesystem::path path = place.file(kPagesName);
   const std::uint64_t file_bytes = std::filesystem::file_size(path);
 
@@ -77,17 +76,10 @@ Result<Report> run_cached(const BenchOptions& options) {
         return run();
       };
     };
-    SLUICE_TRY_ASSIGN(const Pairs pairs,
-                      run_pairs(
-                          count, [] { touch_free_memory(kTouchBytes); }, with_cache([&]() -> Result<Sample> {
-                            SLUICE_TRY(engine->scribble());
-                            SLUICE_TRY_ASSIGN(const RunResult run, run_lanes({&plan, 1}));
-                            SLUICE_TRY_ASSIGN(const bool intact, engine->intact());
-                            if (!intact)
-                              return make_error(EBADMSG, "the restored contents are not what was dumped");
-                            return run.sample;
-                          }),
-                          with_cache([&] { return read_plainly(path, ring); })));
+    SLUICE_TRY_ASSIGN(const Pairs pairs, run_pairs(
+                                             count, [] { touch_free_memory(kTouchBytes); },
+                                             with_cache([&] { return checked_restore(plan, 0); }),
+                                             with_cache([&] { return read_plainly(path, ring); })));
     Case each{state.name, "ours verifies every block", pairs.figures()};
     for (Figure& figure : each.figures) {
       if (figure.name == "raw") figure.name = "buffered";

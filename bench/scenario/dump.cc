@@ -33,17 +33,25 @@ Result<void> prepare(const Place& place, FillState fill, std::uint64_t bytes) {
   return {};
 }
 
-// What the checksums cost: dumps to new files with and without them.
+// What the checksums cost: dumps to new files with and without them, one more of each compared.
 Result<Case> checksum_case(const BenchOptions& options, CopyEngine& engine, const Place& place,
                            std::uint64_t bytes) {
-  LanePlan plan = pages_plan(engine, place);
-  return on_off_case(options, engine.name() + std::string(", new file, checksum on / off"),
-                     "what the checksums of blocks cost", [&](bool on) -> Result<Sample> {
-                       SLUICE_TRY(prepare(place, FillState::New, bytes + kHeaderBytes));
-                       plan.checksum = on;
-                       SLUICE_TRY_ASSIGN(const RunResult run, run_lanes({&plan, 1}));
-                       return run.sample;
-                     });
+  SumTable sums;
+  LanePlan plan = pages_plan(engine, place, &sums);
+  const auto dump = [&](bool on) -> Result<Sample> {
+    SLUICE_TRY(prepare(place, FillState::New, bytes + kHeaderBytes));
+    plan.checksum = on;
+    SLUICE_TRY_ASSIGN(const RunResult run, run_lanes({&plan, 1}));
+    return run.sample;
+  };
+  SLUICE_TRY_ASSIGN(Case each,
+                    on_off_case(options, engine.name() + std::string(", new file, checksum on / off"),
+                                "what the checksums of blocks cost", dump));
+  for (const bool on : {true, false}) {
+    SLUICE_TRY(dump(on));
+    SLUICE_TRY(checked_restore(plan, 0));
+  }
+  return each;
 }
 
 // What is measured on the engine that this process can have.
@@ -60,7 +68,8 @@ Result<void> add_cases(const BenchOptions& options, std::uint64_t bytes, Report&
   for (const DumpCase& wanted : cases) {
     SLUICE_TRY_ASSIGN(const std::unique_ptr<RawDisk> raw,
                       RawDisk::make({{place.file("raw")}, bytes, kChunkBytes, kSlots, wanted.fill}));
-    LanePlan plan = pages_plan(*engine, place);
+    SumTable sums;
+    LanePlan plan = pages_plan(*engine, place, &sums);
     plan.checksum = wanted.checksum;
     plan.file.reuse = wanted.fill != FillState::New;
     Case each{engine->name() + std::string(", ") + name_of(wanted.fill) + " file" +
@@ -78,6 +87,7 @@ Result<void> add_cases(const BenchOptions& options, std::uint64_t bytes, Report&
                                              count, [&] { touch_free_memory(kTouchBytes); }, dump,
                                              [&] { return raw->write(); }));
     raw->remove();
+    SLUICE_TRY(checked_restore(plan, 0));  // of what the last run wrote
     each.figures = pairs.figures();
     report.cases.push_back(std::move(each));
   }

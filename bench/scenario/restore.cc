@@ -18,8 +18,7 @@ Result<Case> verifying_case(const BenchOptions& options, LanePlan plan) {
                      "what it costs to compare every block with its checksum",
                      [&](bool on) -> Result<Sample> {
                        plan.checksum = on;
-                       SLUICE_TRY_ASSIGN(const RunResult run, run_lanes({&plan, 1}));
-                       return run.sample;
+                       return checked_restore(plan, kTouchBytes);
                      });
 }
 
@@ -35,22 +34,17 @@ Result<void> add_cases(const BenchOptions& options, std::uint64_t bytes, Report&
   place.settle();
   SLUICE_TRY_ASSIGN(const std::unique_ptr<RawDisk> raw,
                     RawDisk::make({{place.file(kPagesName)}, bytes, kChunkBytes, kSlots}));
-  plan.direction = Direction::Restore;
   for (const bool checksum : {true, false}) {
     if (!checksum && on_virtual_machine()) break;
     Case each{engine->name() + std::string(checksum ? ", every block verified" : ", unverified"), "", {}};
     options.tell(each.name);
     plan.checksum = checksum;
-    SLUICE_TRY(engine->scribble());
     SLUICE_TRY_ASSIGN(const Pairs pairs, run_pairs(
-                                             count, [&] { touch_free_memory(kTouchBytes); },
-                                             [&]() -> Result<Sample> {
-                                               SLUICE_TRY_ASSIGN(const RunResult run, run_lanes({&plan, 1}));
-                                               return run.sample;
-                                             },
-                                             [&] { return raw->read(); }));
-    SLUICE_TRY_ASSIGN(const bool intact, engine->intact());
-    if (!intact) return Error{EBADMSG, "the restored contents are not what was dumped"};
+                                             count, [] {}, [&] { return checked_restore(plan, kTouchBytes); },
+                                             [&] {
+                                               touch_free_memory(kTouchBytes);
+                                               return raw->read();
+                                             }));
     each.figures = pairs.figures();
     report.cases.push_back(std::move(each));
   }

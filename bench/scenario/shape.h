@@ -22,6 +22,11 @@ inline LanePlan pages_plan(CopyEngine& engine, const Place& place, SumTable* sum
   return plan;
 }
 
+// Restores what `plan` has dumped, into BOs that hold something else by then, and compares them with what
+// they held. Only the restore is timed; `touch_bytes` of free memory are touched right before it. Errors:
+// EBADMSG (something else has come back).
+Result<Sample> checked_restore(LanePlan plan, std::uint64_t touch_bytes);
+
 inline constexpr std::uint64_t kTouchBytes = 256 * kMiB;  // of free memory, before a timed run
 
 }  // namespace sluice::bench

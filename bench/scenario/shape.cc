@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: MIT
+#include "scenario/shape.h"
+
+#include <cerrno>
+
+#include "measure/process.h"
+
+namespace sluice::bench {
+
+Result<Sample> checked_restore(LanePlan plan, std::uint64_t touch_bytes) {
+  plan.direction = Direction::Restore;
+  SLUICE_TRY(plan.engine->scribble());
+  touch_free_memory(touch_bytes);
+  SLUICE_TRY_ASSIGN(const RunResult run, run_lanes({&plan, 1}));
+  SLUICE_TRY_ASSIGN(const bool intact, plan.engine->intact());
+  if (!intact) return make_error(EBADMSG, "the restored contents are not what was dumped");
+  return run.sample;
+}
+
+}  // namespace sluice::bench
