@@ -74,16 +74,25 @@ std::string sentence(const BarResult& result, const Case& in, unsigned cores) {
   return place_of(result.bar) + (text.empty() ? "" : ": ") + text;
 }
 
+bool is_told(const std::string& note, const std::vector<std::string>& sentences) {
+  return std::any_of(sentences.begin(), sentences.end(),
+                     [&](const std::string& sentence) { return sentence.ends_with(note); });
+}
+
 }  // namespace
 
 std::vector<std::string> why(const GoalResult& result, std::span<const Report> reports, unsigned cores) {
   std::vector<std::string> sentences;
   for (const BarResult& bar : result.bars) {
     const Case* in = case_of(bar.bar, reports);
-    if (bar.verdict == Verdict::NotMeasured)
-      sentences.push_back(place_of(bar.bar) + ": " + bar.bar.figure + " was not measured");
-    if (bar.verdict == Verdict::Short || (bar.verdict == Verdict::Pass && result.verdict == Verdict::Pass))
+    if (bar.verdict == Verdict::NotMeasured) {
+      sentences.push_back(place_of(bar.bar) + ": " + bar.bar.figure + " was not measured" +
+                          (in == nullptr || in->note.empty() ? "" : "; " + in->note));
+    } else if (bar.verdict == Verdict::Short || result.verdict == Verdict::Pass) {
       sentences.push_back(sentence(bar, *in, cores));
+    } else if (!in->note.empty() && !is_told(in->note, sentences)) {
+      sentences.push_back(place_of(bar.bar) + ": " + in->note);  // how a bar was cleared all the same
+    }
   }
   return sentences;
 }

@@ -123,6 +123,24 @@ TEST(Why, TellsTheCasesNote) {
   EXPECT_TRUE(has(all(judge({1, "dump", {kRatio}}, reports, kCores).why), "without a limit"));
 }
 
+TEST(Why, TellsTheNoteOfAClearedBarOnceWhereAnotherIsShort) {
+  std::vector<Report> reports = dump_report(
+      {measured("ratio", "ratio", {0.97, 0.96, 0.99}), measured("cpu", "s/GB", {0.05, 0.05, 0.05})},
+      "under a limit");
+  reports.push_back({"restore", "", {{"verified", "", {measured("ratio", "ratio", {0.5, 0.4, 0.6})}}}});
+  const GoalResult result = judge({1, "both", {kRatio, kCpu, kRestore}}, reports, kCores);
+  EXPECT_EQ(result.verdict, Verdict::Short);
+  ASSERT_EQ(result.why.size(), 2U) << all(result.why);
+  EXPECT_EQ(result.why[0], "dump, new file: under a limit");
+}
+
+TEST(Why, TellsTheNoteOfACaseThatLacksTheFigure) {
+  const auto reports = dump_report({measured("ratio", "ratio", {0.97, 0.96, 0.99})}, "no limit here");
+  const GoalResult result = judge({5, "cpu", {kCpu}}, reports, kCores);
+  EXPECT_EQ(result.verdict, Verdict::NotMeasured);
+  EXPECT_EQ(all(result.why), "dump, new file: cpu was not measured; no limit here\n");
+}
+
 TEST(GoalsTable, HasBarValueIntervalAndVerdict) {
   const auto reports = dump_report({measured("ratio", "ratio", {0.9, 0.85, 0.93})});
   const std::vector<GoalResult> results = {judge({1, "dump", {kRatio}}, reports, kCores),
