@@ -9,9 +9,9 @@
 #include <fstream>
 #include <sstream>
 #include <string>
-#include <system_error>
 #include <utility>
 
+#include "measure/process.h"
 #include "pipeline/unique_fd.h"
 
 namespace sluice::bench {
@@ -25,22 +25,33 @@ Result<void> write_file(const fs::path& file, const std::string& text) {
   return {};
 }
 
-// Where cgroup v2 is mounted; empty: nowhere.
-fs::path mount_point() {
+// Whether `word` is one of those between commas.
+bool is_among(const std::string& word, const std::string& list) {
+  return ("," + list + ",").find("," + word + ",") != std::string::npos;
+}
+
+// Where control groups of that kind ("cgroup2", "cgroup") are mounted, with that option (of v1 controllers
+// are options); empty: nowhere.
+fs::path mount_point(const std::string& kind, const std::string& option) {
   std::ifstream mounts("/proc/self/mounts");
   for (std::string line; std::getline(mounts, line);) {
     std::istringstream words(line);
-    std::string device, directory, type;
-    if (words >> device >> directory >> type && type == "cgroup2") return directory;
+    std::string device, directory, type, options;
+    if (words >> device >> directory >> type >> options && type == kind && is_among(option, options))
+      return directory;
   }
   return {};
 }
 
-// This process' group, as a path below the mount point.
-fs::path own_group() {
+// This process' group, as a path below the mount point; of v1 that of a controller, of v2 that of "".
+fs::path own_group(const std::string& controller) {
   std::ifstream groups("/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {
-    if (line.starts_with("0::/")) return line.substr(4);
+    std::istringstream fields(line);
+    std::string id, controllers, path;
+    if (std::getline(fields, id, ':') && std::getline(fields, controllers, ':') &&
+        std::getline(fields, path) && is_among(controller, controllers))
+      return fs::path(path).relative_path();
   }
   return {};
 }
@@ -53,28 +64,50 @@ bool shares_out_memory(const fs::path& group) {
   return false;
 }
 
+// The group in which a group with a limit can be made; empty: none.
+fs::path parent_of_v2() {
+  const fs::path top = mount_point("cgroup2", "rw");
+  if (top.empty()) return {};
+  fs::path parent = top / own_group("");
+  while (!shares_out_memory(parent)) {
+    if (parent == top || !parent.has_relative_path()) return {};
+    parent = parent.parent_path();
+  }
+  return parent;
+}
+
+fs::path parent_of_v1() {
+  const fs::path top = mount_point("cgroup", "memory");
+  return top.empty() ? fs::path() : top / own_group("memory");
+}
+
 }  // namespace
 
 Result<MemoryLimit> MemoryLimit::make(std::uint64_t bytes) {
-  const fs::path top = mount_point();
-  if (top.empty()) return make_error(ENOTSUP, "no cgroup v2 is mounted");
-  fs::path parent = top / own_group();
-  while (!shares_out_memory(parent)) {
-    if (parent == top || !parent.has_relative_path())
-      return make_error(ENOTSUP, "no group above this process shares out memory by cgroup v2");
-    parent = parent.parent_path();
+  const std::string limit = std::to_string(bytes);
+  if (const fs::path parent = parent_of_v2(); !parent.empty())
+    return make(parent, {"memory.max", limit}, {"memory.swap.max", "0"}, "memory.peak");
+  if (const fs::path parent = parent_of_v1(); !parent.empty()) {
+    return make(parent, {"memory.limit_in_bytes", limit}, {"memory.memsw.limit_in_bytes", limit},
+                "memory.max_usage_in_bytes");
   }
+  return make_error(ENOTSUP, "no group above this process shares out memory, by cgroup v2 or v1");
+}
+
+Result<MemoryLimit> MemoryLimit::make(const fs::path& parent, const Setting& memory, const Setting& swap,
+                                      const char* peak) {
   const fs::path group = parent / ("sluice-bench-" + std::to_string(::getpid()));
   if (::mkdir(group.c_str(), 0755) != 0) return make_error(errno, group);
-  MemoryLimit limit(group);
-  SLUICE_TRY(write_file(group / "memory.max", std::to_string(bytes)));
-  std::error_code no_swap_counted;
-  if (fs::exists(group / "memory.swap.max", no_swap_counted))
-    SLUICE_TRY(write_file(group / "memory.swap.max", "0"));
+  MemoryLimit limit(group, group / peak);
+  SLUICE_TRY(write_file(group / memory.file, memory.value));
+  // Where swap is not accounted for, a limit is one only on a machine without any.
+  Result<void> bounded = write_file(group / swap.file, swap.value);
+  if (!bounded && memory_line("SwapTotal") > 0) return std::move(bounded).error();
   return limit;
 }
 
-MemoryLimit::MemoryLimit(MemoryLimit&& other) noexcept : group_(std::exchange(other.group_, {})) {}
+MemoryLimit::MemoryLimit(MemoryLimit&& other) noexcept
+    : group_(std::exchange(other.group_, {})), peak_(std::move(other.peak_)) {}
 
 MemoryLimit::~MemoryLimit() {
   if (!group_.empty()) (void)::rmdir(group_.c_str());
@@ -86,7 +119,7 @@ Result<void> MemoryLimit::join() const {
 
 std::uint64_t MemoryLimit::peak_bytes() const {
   std::uint64_t bytes = 0;
-  std::ifstream(group_ / "memory.peak") >> bytes;
+  std::ifstream(peak_) >> bytes;
   return bytes;
 }
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
-// A bound on the memory of processes, kept by the kernel: a control group of its own (cgroup v2), removed in
-// the end. Sizes in bytes.
+// A bound on the memory of processes, swap included, kept by the kernel: a control group of its own (cgroup
+// v2, or v1 where that has the memory controller), removed in the end. Sizes in bytes.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
 
 #include "pipeline/result.h"
 
@@ -14,7 +15,7 @@ class MemoryLimit {
  public:
   // Made as near to this process' own group as memory is shared out: in the group itself where it may have
   // both processes and groups, else in one above. Errors: ENOTSUP (no such group), EACCES, EPERM, EROFS
-  // (not allowed).
+  // (not allowed), ENOENT (there is swap, and nothing that bounds it).
   static Result<MemoryLimit> make(std::uint64_t bytes);
   MemoryLimit(MemoryLimit&& other) noexcept;
   MemoryLimit& operator=(MemoryLimit&&) = delete;
@@ -26,8 +27,17 @@ class MemoryLimit {
   std::uint64_t peak_bytes() const;
 
  private:
-  explicit MemoryLimit(std::filesystem::path group) : group_(std::move(group)) {}
+  struct Setting {
+    const char* file;
+    std::string value;
+  };
+  static Result<MemoryLimit> make(const std::filesystem::path& parent, const Setting& memory,
+                                  const Setting& swap, const char* peak);
+  MemoryLimit(std::filesystem::path group, std::filesystem::path peak)
+      : group_(std::move(group)), peak_(std::move(peak)) {}
+
   std::filesystem::path group_;
+  std::filesystem::path peak_;  // the file that tells it
 };
 
 }  // namespace sluice::bench
