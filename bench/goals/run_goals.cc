@@ -28,6 +28,10 @@ bool needs(const std::vector<Goal>& goals, const std::string& scenario) {
   });
 }
 
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
 const char* name_of(Scale scale) {
   return scale == Scale::Smoke ? "smoke" : scale == Scale::Quick ? "quick" : "full";
 }
@@ -38,6 +42,7 @@ GoalsRun run_goals(const BenchOptions& options, const std::vector<unsigned>& onl
   const std::vector<Goal> wanted = wanted_goals(only);
   const Machine machine = machine_of(options.directory);
   const OthersMeter others;
+  const auto began = Clock::now();
   std::vector<Report> reports;
   nlohmann::ordered_json told = nlohmann::ordered_json::array(), failed = told;
   for (const Scenario& scenario : scenarios()) {
@@ -46,10 +51,9 @@ GoalsRun run_goals(const BenchOptions& options, const std::vector<unsigned>& onl
     own.tell = [&](const std::string& line) { options.tell(std::string(scenario.name) + ": " + line); };
     const auto begin = Clock::now();
     Result<Report> report = scenario.run(own);
-    const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
     if (report) {
       told.push_back(json_of(*report));
-      told.back()["seconds"] = seconds;
+      told.back()["seconds"] = seconds_since(begin);
       reports.push_back(std::move(*report));
     } else {
       failed.push_back({{"scenario", scenario.name}, {"error", report.error().what}});
@@ -58,7 +62,7 @@ GoalsRun run_goals(const BenchOptions& options, const std::vector<unsigned>& onl
   std::vector<GoalResult> results;
   for (const Goal& goal : wanted) results.push_back(judge(goal, reports, machine.cores));
 
-  const double others_cores = others.cores();
+  const double others_cores = others.cores(), seconds = seconds_since(began);
   GoalsRun run;
   run.complete = failed.empty();
   run.text = text_of(machine) + table_of(results);
@@ -66,12 +70,11 @@ GoalsRun run_goals(const BenchOptions& options, const std::vector<unsigned>& onl
     run.text += each["scenario"].get<std::string>() + " failed: " + each["error"].get<std::string>() + "\n";
   if (others_cores > kQuietCores)
     run.text += "not a quiet machine: others kept " + number(others_cores) + " of its cores busy\n";
+  run.text += "measured in " + number(seconds) + " s\n";
   if (options.scale == Scale::Smoke) run.text += "smoke sizes: these figures say nothing of speed\n";
-  run.json = {{"goals", json_of(results)},
-              {"scale", name_of(options.scale)},
-              {"machine", json_of(machine)},
-              {"reports", std::move(told)},
-              {"failed", std::move(failed)}};
+  run.json = {{"goals", json_of(results)},  {"scale", name_of(options.scale)},
+              {"seconds", seconds},         {"machine", json_of(machine)},
+              {"reports", std::move(told)}, {"failed", std::move(failed)}};
   run.json["machine"]["others_busy_cores"] = others_cores;
   return run;
 }

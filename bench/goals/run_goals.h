@@ -13,7 +13,7 @@ namespace sluice::bench {
 
 struct GoalsRun {
   std::string text;             // the machine and the table, for people
-  nlohmann::ordered_json json;  // goals, machine, reports with their samples, scenarios that failed
+  nlohmann::ordered_json json;  // goals, seconds, machine, reports with their samples, scenarios that failed
   bool complete = true;         // every scenario ran to its end
 };
 

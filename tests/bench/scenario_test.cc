@@ -130,6 +130,7 @@ TEST(Goals, RunOnlyWhatIsAskedForAndAreDrawn) {
   ASSERT_EQ(ended.status, 0) << ended.err;
   EXPECT_TRUE(directory.names().empty());
   EXPECT_NE(ended.out.find(" of 2 goals pass"), std::string::npos) << ended.out;
+  EXPECT_NE(ended.out.find("\nmeasured in "), std::string::npos) << ended.out;
   const auto saved = read_json(json);
   ASSERT_EQ(saved.at("goals").size(), 2U);
   EXPECT_EQ(saved.at("goals").at(0).at("id"), 3);
@@ -137,6 +138,10 @@ TEST(Goals, RunOnlyWhatIsAskedForAndAreDrawn) {
   for (const auto& goal : saved.at("goals")) EXPECT_NE(goal.at("verdict"), "not measured") << goal;
   EXPECT_EQ(saved.at("reports").size(), 2U);
   EXPECT_TRUE(saved.at("failed").empty());
+  double seconds = 0;
+  for (const auto& report : saved.at("reports")) seconds += report.at("seconds").get<double>();
+  EXPECT_GT(seconds, 0);
+  EXPECT_GE(saved.at("seconds").get<double>(), seconds);
   EXPECT_GT(saved.at("machine").at("cores"), 0);
   const std::string out = report_directory.path() + "/figures";
   const Ended drawn = bench({"plot", json, "--out", out});
