@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Runs the scenarios that goals need, each once, and judges. One thread.
+// Runs the scenarios that goals need, each once, and judges. A run of all goals, but for a quick one,
+// has the raw ceilings and small BOs besides, which no goal needs and readers do. One thread.
 #pragma once
 
 #include <nlohmann/json.hpp>
