@@ -4,8 +4,10 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
 
 #include "measure/sample.h"
+#include "measure/statistics.h"
 #include "pipeline/result.h"
 
 namespace sluice::bench {
@@ -19,9 +21,13 @@ struct FioPlan {
 
 bool have_fio();
 
-// One job in RawDisk's shape: io_uring, direct, registered buffers and file, synced inside the time. Errors:
-// EIO when fio fails (it says why on stderr), EBADMSG.
+// One job in RawDisk's shape: io_uring, direct, registered buffers, fsync inside the time. Errors: EIO when
+// fio fails (it says why on stderr), EBADMSG.
 Result<Sample> fio_write(const FioPlan& plan);
 Result<Sample> fio_read(const FioPlan& plan);
+
+// Whether rates whose ratio to fio's that is agree with them within 5 %, in words: the whole interval has to
+// be there, else which side it is on.
+std::string verdict_of(const Interval& ratio);
 
 }  // namespace sluice::bench

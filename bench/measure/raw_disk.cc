@@ -84,6 +84,7 @@ class RawDisk::Lane {
 
   bool valid() const { return buffers_.valid(); }
   bool have_ring() const { return have_ring_; }
+  bool registered() const { return registered_; }
   bool direct() const { return direct_; }
   std::uint64_t bytes() const { return blocks_ * plan_.block_bytes; }
   void remove() const { (void)::unlink(name_.c_str()); }
@@ -112,7 +113,8 @@ class RawDisk::Lane {
   Result<void> run(Way way) {
     SLUICE_TRY(open_file(way == Way::Write ? O_RDWR : O_RDONLY));
     SLUICE_TRY(transfer(way));
-    if (way == Way::Write && ::fdatasync(fd_.get()) != 0) return make_error(errno, "fdatasync");
+    if (way == Way::Write && (plan_.fsync ? ::fsync(fd_.get()) : ::fdatasync(fd_.get())) != 0)
+      return make_error(errno, "sync " + name_);
     if (::close(fd_.release()) != 0) return make_error(errno, "close");
     return {};
   }
@@ -219,6 +221,10 @@ Result<void> RawDisk::prepare() {
 
 Result<Sample> RawDisk::write() {
   SLUICE_TRY(prepare());
+  return write_prepared();
+}
+
+Result<Sample> RawDisk::write_prepared() {
   return run(Way::Write);
 }
 
@@ -236,6 +242,10 @@ bool RawDisk::direct() const {
 
 bool RawDisk::ring() const {
   return std::all_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->have_ring(); });
+}
+
+bool RawDisk::registered() const {
+  return std::all_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->registered(); });
 }
 
 Result<Sample> RawDisk::run(Way way) {

@@ -28,6 +28,7 @@ struct RawPlan {
   std::uint32_t depth = 0;                   // blocks in flight per file
   FillState fill = FillState::New;
   bool registered = true;  // buffers known to the ring beforehand, where that is allowed
+  bool fsync = false;      // ends writes, instead of fdatasync
 };
 
 // Buffers and rings are made once and touched; runs may be repeated and mixed. One thread calls.
@@ -41,13 +42,16 @@ class RawDisk {
   Result<void> prepare();
   // prepare(), then the clock starts.
   Result<Sample> write();
+  // REQUIRES: nothing has been written since prepare().
+  Result<Sample> write_prepared();
   // The files must be there: written by write(), or whoever made them as long at least.
   Result<Sample> read();
   // Removes the files.
   void remove();
 
-  bool direct() const;  // of the last run: every lane did direct I/O
-  bool ring() const;    // every lane has a ring
+  bool direct() const;      // of the last run: every lane did direct I/O
+  bool ring() const;        // every lane has a ring
+  bool registered() const;  // every lane's ring knows its buffers
 
  private:
   class Lane;
