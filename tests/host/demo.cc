@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // sluice-demo: GPU processes on virtual GPUs are dumped through the plugin, killed, restored and checked byte
-// for byte, and the speeds are set beside what the same disk does raw, in the same run.
+// for byte, and the speeds are set beside what the same disk does raw, in the same run. With --runs all of it
+// is done so many times, and what the runs say together is told in the end.
 //
 // Memory is touched before anything is timed: in a virtual machine the first write to a page of guest memory
 // is slow, which is the hypervisor's time and not ours. The virtual GPUs' memory is touched when they are
@@ -32,6 +33,7 @@
 #include <string_view>
 
 #include "demo_report.h"
+#include "demo_runs.h"
 #include "harness.h"
 #include "measure/process.h"
 #include "measure/raw_disk.h"
@@ -53,6 +55,7 @@ constexpr int kSampleMilliseconds = 10;
 struct DemoOptions {
   unsigned gpus = 2;
   unsigned processes = 1;
+  unsigned runs = 1;
   std::uint64_t vram_bytes = kGiB;  // of each process on each GPU
   std::string directory;
   std::string images;  // empty: below `directory`, and gone at the end
@@ -93,11 +96,13 @@ std::optional<std::uint64_t> parse_size(const char* text) {
 int usage(std::FILE* to, int status) {
   std::fputs(
       "usage: demo [--gpus N] [--processes N] [--vram SIZE] [--dir DIR] [--preset mi210|mi300x]\n"
-      "            [--images DIR] [--json FILE|-] [--corrupt]\n"
+      "            [--runs N] [--images DIR] [--json FILE|-] [--corrupt]\n"
       "  --gpus N        virtual GPUs, 1 to 16 (2)\n"
       "  --processes N   GPU processes, dumped and restored together, 1 to 16 (1)\n"
       "  --vram SIZE     memory that each process holds on each GPU, with K, M or G (1G)\n"
       "  --dir DIR       where the images go: on the disk you want to see (the temporary directory)\n"
+      "  --runs N        all of it N times, 1 to 99 (1): medians of N pairs with the raw disk, and their\n"
+      "                  95 % intervals\n"
       "  --images DIR    a new directory where they stay, for the sluice command to look at\n"
       "  --preset NAME   what the GPUs say they are (mi210)\n"
       "  --json FILE     the figures as one JSON object; - is standard output\n"
@@ -108,20 +113,19 @@ int usage(std::FILE* to, int status) {
 
 std::optional<DemoOptions> parse(int argc, char** argv) {
   DemoOptions options;
-  const option table[] = {{"gpus", required_argument, nullptr, 'g'},
-                          {"processes", required_argument, nullptr, 'n'},
-                          {"vram", required_argument, nullptr, 'v'},
-                          {"dir", required_argument, nullptr, 'd'},
-                          {"preset", required_argument, nullptr, 'p'},
-                          {"json", required_argument, nullptr, 'j'},
-                          {"images", required_argument, nullptr, 'i'},
-                          {"corrupt", no_argument, nullptr, 'c'},
-                          {nullptr, 0, nullptr, 0}};
+  const option table[] = {
+      {"gpus", required_argument, nullptr, 'g'}, {"processes", required_argument, nullptr, 'n'},
+      {"runs", required_argument, nullptr, 'r'}, {"vram", required_argument, nullptr, 'v'},
+      {"dir", required_argument, nullptr, 'd'},  {"preset", required_argument, nullptr, 'p'},
+      {"json", required_argument, nullptr, 'j'}, {"images", required_argument, nullptr, 'i'},
+      {"corrupt", no_argument, nullptr, 'c'},    {nullptr, 0, nullptr, 0}};
   for (int choice = 0; (choice = ::getopt_long(argc, argv, "", table, nullptr)) != -1;) {
     if (choice == 'g') {
       options.gpus = static_cast<unsigned>(std::strtoul(optarg, nullptr, 10));
     } else if (choice == 'n') {
       options.processes = static_cast<unsigned>(std::strtoul(optarg, nullptr, 10));
+    } else if (choice == 'r') {
+      options.runs = static_cast<unsigned>(std::strtoul(optarg, nullptr, 10));
     } else if (choice == 'v') {
       options.vram_bytes = parse_size(optarg).value_or(0);
     } else if (choice == 'd') {
@@ -140,8 +144,11 @@ std::optional<DemoOptions> parse(int argc, char** argv) {
       return std::nullopt;
     }
   }
+  const bool once = options.runs == 1;
   const bool good = optind == argc && options.gpus >= 1 && options.gpus <= 16 && options.processes >= 1 &&
-                    options.processes <= 16 && options.vram_bytes >= kMiB && options.vram_bytes % 4096 == 0;
+                    options.processes <= 16 && options.vram_bytes >= kMiB && options.vram_bytes % 4096 == 0 &&
+                    options.runs >= 1 && options.runs <= 99 &&
+                    (once || (!options.corrupt && options.images.empty()));
   return good ? std::optional(options) : std::nullopt;
 }
 
@@ -272,8 +279,15 @@ class Demo {
     if (!whole) tell("   the statistics do not account for every byte\n");
     report_.verified = well && whole;
     measure(place.path(), to_disk);
-    finish();
+    tell("\n%s", table_of(report_).c_str());
     return report_.verified ? 0 : 1;
+  }
+
+  const Report& report() const { return report_; }
+  // REQUIRES: run() has returned 0, and nothing was corrupted: the disk was measured three times.
+  RunRates rates() const {
+    return {report_.dump.gbps(),    raw_writes_[0], raw_writes_[1],
+            report_.restore.gbps(), raw_reads_[1],  raw_reads_[2]};
   }
 
  private:
@@ -375,27 +389,44 @@ class Demo {
     const bool refused = status == 1 && !runs && named;
     tell("   %s\n",
          refused ? "refused, the block is named, and nothing was resumed" : "THIS SHOULD HAVE BEEN REFUSED");
-    finish();
     return refused ? 0 : 1;
-  }
-
-  void finish() const {
-    if (!options_.corrupt) tell("\n%s", table_of(report_).c_str());
-    if (options_.json == "-") {
-      std::fputs(json_of(report_).c_str(), stdout);
-    } else if (!options_.json.empty()) {
-      const UniqueFd fd(::open(options_.json.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-      const std::string json = json_of(report_);
-      if (!fd || ::write(fd.get(), json.data(), json.size()) != static_cast<ssize_t>(json.size())) {
-        throw Stop{1, options_.json + ": " + std::strerror(errno)};
-      }
-    }
   }
 
   DemoOptions options_;
   Report report_;
   std::vector<double> raw_writes_, raw_reads_;
 };
+
+void write_json(const std::string& file, const std::string& json) {
+  if (file == "-") {
+    std::fputs(json.c_str(), stdout);
+  } else if (!file.empty()) {
+    const UniqueFd fd(::open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+    if (!fd || ::write(fd.get(), json.data(), json.size()) != static_cast<ssize_t>(json.size()))
+      throw Stop{1, file + ": " + std::strerror(errno)};
+  }
+}
+
+int run_once(const DemoOptions& options) {
+  Demo demo(options);
+  const int status = demo.run();
+  write_json(options.json, json_of(demo.report()));
+  return status;
+}
+
+int run_often(const DemoOptions& options) {
+  std::vector<RunRates> runs;
+  for (unsigned i = 1; i <= options.runs; ++i) {
+    tell("%sRun %u of %u\n", i > 1 ? "\n" : "", i, options.runs);
+    Demo demo(options);
+    if (const int status = demo.run(); status != 0) return status;
+    runs.push_back(demo.rates());
+  }
+  const bench::Report together = report_of(options.processes, options.gpus, runs);
+  tell("\n%s", bench::table_of(together).c_str());
+  write_json(options.json, bench::json_of(together).dump(2) + "\n");
+  return 0;
+}
 
 }  // namespace
 }  // namespace sluice::host_test
@@ -407,7 +438,7 @@ int main(int argc, char** argv) {
   if (!options) return usage(stderr, 2);
   if (options->json == "-") g_out = stderr;
   try {
-    return Demo(*options).run();
+    return options->runs == 1 ? run_once(*options) : run_often(*options);
   } catch (const Stop& stop) {
     std::fprintf(stderr, "demo: %s\n", stop.why.c_str());
     return stop.status;

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "demo_report.h"
+#include "demo_runs.h"
 #include "harness.h"
 
 extern char** environ;
@@ -77,6 +78,23 @@ TEST(DemoTest, SeveralProcessesComeBack) {
   EXPECT_GE(std::strtod(figures["bytes"].c_str(), nullptr), 3 * 2 * 8.0 * (1 << 20));
 }
 
+TEST(DemoTest, SeveralRunsAreToldTogether) {
+  const ScratchDirectory scratch;
+  const std::string file = scratch.path() / "runs.json";
+  ASSERT_EQ(run_demo({"--runs", "2", "--processes", "2", "--gpus", "1", "--vram", "8M", "--dir",
+                      scratch.path().string(), "--json", file}),
+            0);
+  const auto report = bench::report_of(nlohmann::ordered_json::parse(read_file(file), nullptr, false));
+  ASSERT_TRUE(report.ok());
+  EXPECT_EQ(report->scenario, "tree");
+  for (const char* name : {"dump", "restore"}) {
+    const bench::Case* each = report->find(name);
+    ASSERT_NE(each, nullptr) << name;
+    for (const bench::Figure& figure : each->figures) EXPECT_EQ(figure.samples.size(), 2U) << figure.name;
+  }
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(scratch.path()), {}), 1);
+}
+
 TEST(DemoTest, ImagesStayWhereThatIsAskedFor) {
   const ScratchDirectory scratch;
   const std::string images = scratch.path() / "images";
@@ -101,6 +119,9 @@ TEST(DemoTest, BadArgumentsAndTooSmallMachinesAreUsageErrors) {
   EXPECT_EQ(run_demo({"--gpus", "0"}), 2);
   EXPECT_EQ(run_demo({"--processes", "17"}), 2);
   EXPECT_EQ(run_demo({"--vram", "many"}), 2);
+  EXPECT_EQ(run_demo({"--runs", "0"}), 2);
+  EXPECT_EQ(run_demo({"--runs", "2", "--corrupt"}), 2);
+  EXPECT_EQ(run_demo({"--runs", "2", "--images", "images"}), 2);
   EXPECT_EQ(run_demo({"--preset", "geforce"}), 2);
   EXPECT_EQ(run_demo({"--gpus", "16", "--vram", "8192G"}), 2);
 }
@@ -111,6 +132,32 @@ TEST(DemoReportTest, RatesCountBytesThatReachTheDisk) {
   stats.zero_bytes = 1'000'000'000;
   stats.seconds = 2;
   EXPECT_DOUBLE_EQ(stats.gbps(), 1);
+}
+
+// A dump at 2 GB/s between raw writes of 1 and 3 GB/s, whose bytes need as long together as at 1.5.
+TEST(DemoRunsTest, ARunStandsBesideTheDiskBeforeAndAfter) {
+  const std::vector<RunRates> runs(3, {2, 1, 3, 1.9, 2, 2});
+  const bench::Report report = report_of(1, 2, runs);
+  EXPECT_EQ(report.scenario, "demo");
+  const bench::Case* dump = report.find("dump");
+  ASSERT_NE(dump, nullptr);
+  EXPECT_DOUBLE_EQ(dump->find("ratio")->value.value, 2 / 1.5);
+  EXPECT_DOUBLE_EQ(dump->find("time / raw time")->value.value, 1.5 / 2);
+  EXPECT_EQ(dump->note, "ratio at least 0.950: pass");
+  EXPECT_DOUBLE_EQ(report.find("restore")->find("ratio")->value.value, 0.95);
+}
+
+TEST(DemoRunsTest, ABarIsClearedByTheWholeInterval) {
+  const auto notes = [](unsigned processes, std::initializer_list<double> dumps) {
+    std::vector<RunRates> runs;
+    for (const double dump : dumps) runs.push_back({dump, 1, 1, 1, 1, 1});
+    const bench::Report report = report_of(processes, 2, runs);
+    return report.find("dump")->note + "; " + report.find("restore")->note;
+  };
+  EXPECT_EQ(notes(1, {0.96, 0.99, 1}), "ratio at least 0.950: pass; ratio at least 0.950: pass");
+  EXPECT_EQ(notes(1, {0.9, 0.99, 1}), "ratio at least 0.950: short; ratio at least 0.950: pass");
+  EXPECT_EQ(notes(4, {0.92, 0.95, 1}), "time / raw time at most 1.100: pass; ");
+  EXPECT_EQ(notes(4, {0.9, 0.95, 1}), "time / raw time at most 1.100: short; ");
 }
 
 TEST(DemoReportTest, StatisticsOfSeveralFilesAreAddedUp) {
