@@ -90,11 +90,24 @@ TEST_P(RenderTest, AProcessWithRenderNodesOnlyComesBack) {
   dump_and_restore_twice();
 }
 
-TEST_P(RenderTest, ManySmallBosComeBack) {
-  ASSERT_NO_FATAL_FAILURE(start_with({"--gpus", "1", "--gem-handles", "count:60"}));
+TEST_P(RenderTest, ThousandsOfSmallBosComeBack) {
+  const std::size_t count = version() == std::string("4.1.1") ? 3000 : 300;
+  ASSERT_NO_FATAL_FAILURE(
+      start_with({"--gpus", "1", "--gem-handles", "count:" + std::to_string(count), "--gem-bytes", "4K"}));
   ASSERT_NO_FATAL_FAILURE(dump());
-  EXPECT_EQ(images("amdgpu-drm-pages-").size(), 60U);
+  EXPECT_EQ(images("amdgpu-drm-pages-").size(), count);
   EXPECT_EQ(images("amdgpu-sums-drm-").size(), 1U);
+  restore_and_check();
+}
+
+TEST_P(RenderTest, ABoLargerThanTheStagingMemoryComesBack) {
+  scene_.variables["SLUICE_STAGING_SIZE"] = "4M";
+  scene_.variables["SLUICE_CHUNK_SIZE"] = "1M";
+  ASSERT_NO_FATAL_FAILURE(start_with({"--gpus", "1", "--gem-handles", "3", "--gem-bytes", "37M"}));
+  ASSERT_NO_FATAL_FAILURE(dump());
+  const std::set<std::string> pages = images("amdgpu-drm-pages-");
+  ASSERT_EQ(pages.size(), 1U);
+  EXPECT_EQ(std::filesystem::file_size(scene_.images() / *pages.begin()), 8 + 37 * kMiB);
   restore_and_check();
 }
 
@@ -129,6 +142,40 @@ TEST_P(RenderTest, ACorruptBlockIsFoundAndNamed) {
   EXPECT_NE(log.find(name), std::string::npos) << log;
   expect_not_resumed();
   test::flip_byte(scene_.images() / name, 3000);
+  restore_and_check();
+}
+
+// The process is told by name, and runs on.
+TEST_P(RenderTest, BosThatCannotBeSavedAreRefused) {
+  struct Odd {
+    const char* kind;
+    const char* why;
+  };
+  for (const Odd& odd : {Odd{"always-valid", "GEM handle 1 was created as always valid"},
+                         Odd{"encrypted", "GEM handle 1 is encrypted"},
+                         Odd{"userptr", "GEM handle 1 is memory of the process itself (userptr)"}}) {
+    SCOPED_TRACE(odd.kind);
+    ASSERT_NO_FATAL_FAILURE(start_with({"--odd-gem", odd.kind}));
+    EXPECT_EQ(scene_.dump(version()), 1);
+    const std::string log = scene_.log();
+    EXPECT_NE(log.find(odd.why), std::string::npos) << log;
+    EXPECT_TRUE(images("amdgpu-").empty());
+    ASSERT_NO_FATAL_FAILURE(expect_running());
+    EXPECT_EQ(heard("quit"), "ok quit");
+  }
+}
+
+TEST_P(RenderTest, AKernelThatDoesNotListBosIsToldOfOnce) {
+  vamdgpu::MachineOptions options = small_machine();
+  options.list_handles = false;
+  scene_.move_to(options);
+  ASSERT_NO_FATAL_FAILURE(start_with({"--second-render"}));
+  ASSERT_EQ(scene_.dump(version()), 0);
+  const std::string log = scene_.log();
+  const std::string said = "this kernel does not list the BOs of render nodes";
+  ASSERT_NE(log.find(said), std::string::npos) << log;
+  EXPECT_EQ(log.find(said), log.rfind(said)) << log;
+  scene_.wait_until_subject_is_gone();
   restore_and_check();
 }
 

@@ -63,14 +63,14 @@ Result<std::span<std::uint8_t>> map_for_cpu(int fd, std::uint32_t handle, std::u
 }
 
 // What the BO with number `number` of its file is like: sizes, domains, flags and GPU maps by turns.
-GemRecord plan(Arena& arena, std::uint32_t gpu, bool in_other_file, std::uint32_t handle,
-               std::uint32_t number) {
+GemRecord plan(Arena& arena, const Options& options, std::uint32_t gpu, bool in_other_file,
+               std::uint32_t handle, std::uint32_t number) {
   constexpr std::array<std::uint64_t, 5> kSizes = {kMiB, 4 * kKiB, 12 * kKiB, 64 * kKiB, 300 * kKiB};
   GemRecord bo{};
   bo.gpu = gpu;
   bo.in_other_file = in_other_file ? 1 : 0;
   bo.handle = handle;
-  bo.bytes = kSizes[number % kSizes.size()];
+  bo.bytes = options.gem_bytes != 0 ? options.gem_bytes : kSizes[number % kSizes.size()];
   bo.alignment = number % 4 == 3 ? 64 * kKiB : kGpuPageBytes;
   bo.domains = number % 2 == 0 ? AMDGPU_GEM_DOMAIN_VRAM : AMDGPU_GEM_DOMAIN_GTT;
   bo.flags = number % 2 == 0 ? AMDGPU_GEM_CREATE_CPU_ACCESS_REQUIRED : AMDGPU_GEM_CREATE_CPU_GTT_USWC;
@@ -81,7 +81,8 @@ GemRecord plan(Arena& arena, std::uint32_t gpu, bool in_other_file, std::uint32_
     next_va += align_up(bytes, 64 * kKiB) + 64 * kKiB;
   };
   if (number % 5 != 4) place(bo.bytes, 0, AMDGPU_VM_PAGE_READABLE | AMDGPU_VM_PAGE_WRITEABLE);
-  if (number % 5 == 2) place(bo.bytes - kGpuPageBytes, kGpuPageBytes, AMDGPU_VM_PAGE_READABLE);
+  if (number % 5 == 2 && bo.bytes > kGpuPageBytes)
+    place(bo.bytes - kGpuPageBytes, kGpuPageBytes, AMDGPU_VM_PAGE_READABLE);
   return bo;
 }
 
@@ -115,7 +116,7 @@ Result<void> add_to_file(Arena& arena, const Options& options, std::uint32_t gpu
   std::uint32_t number = 0;
   for (const std::uint32_t handle : options.gem_handles) {
     if (arena.num_gems == kMaxGems) return Error{ENOSPC, "the subject's table of GEM BOs is full"};
-    const GemRecord bo = plan(arena, gpu, in_other_file, handle, number);
+    const GemRecord bo = plan(arena, options, gpu, in_other_file, handle, number);
     const int fd = file_of(arena, bo);
     SLUICE_TRY(create_at(fd, bo, unwanted));
     for (std::uint32_t i = 0; i < bo.num_maps; ++i) SLUICE_TRY(map_for_gpu(fd, handle, bo.maps[i]));
@@ -214,11 +215,33 @@ Result<std::span<std::uint8_t>> map_plain_gem(int render_fd, std::uint32_t handl
   return map_for_cpu(render_fd, handle, kPlainGemBytes);
 }
 
+static Result<void> add_odd_gem(const Arena& arena, OddGem kind) {
+  const int fd = arena.gpus[0].render_fd;
+  if (kind == OddGem::Userptr) {
+    void* const memory =
+        ::mmap(nullptr, kPlainGemBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return make_error(errno, "mmap of a userptr's memory");
+    drm_amdgpu_gem_userptr args{};
+    args.addr = reinterpret_cast<std::uintptr_t>(memory);
+    args.size = kPlainGemBytes;
+    args.flags = AMDGPU_GEM_USERPTR_ANONONLY | AMDGPU_GEM_USERPTR_REGISTER;
+    return device_ioctl(fd, DRM_IOCTL_AMDGPU_GEM_USERPTR, &args, "GEM_USERPTR");
+  }
+  GemRecord bo{};
+  bo.bytes = kPlainGemBytes;
+  bo.alignment = kGpuPageBytes;
+  bo.domains = AMDGPU_GEM_DOMAIN_VRAM;
+  bo.flags = kind == OddGem::AlwaysValid ? AMDGPU_GEM_CREATE_VM_ALWAYS_VALID : AMDGPU_GEM_CREATE_ENCRYPTED;
+  SLUICE_TRY(create(fd, bo));
+  return {};
+}
+
 Result<void> add_gem_bos(Arena& arena, const Options& options) {
   for (std::uint32_t i = 0; i < arena.num_gpus; ++i) {
     if (arena.gpus[i].other_render_fd >= 0) SLUICE_TRY(add_to_file(arena, options, i, true));
     SLUICE_TRY(add_to_file(arena, options, i, false));
   }
+  if (options.odd_gem != OddGem::None) SLUICE_TRY(add_odd_gem(arena, options.odd_gem));
   return {};
 }
 

@@ -114,6 +114,13 @@ bool parse_value(std::string_view name, std::string_view value, Options* options
     options->share = value == "kfd" ? Share::Kfd : Share::Gem;
     return value == "kfd" || value == "gem";
   }
+  if (name == "--odd-gem") {
+    options->odd_gem = value == "always-valid" ? OddGem::AlwaysValid
+                       : value == "encrypted"  ? OddGem::Encrypted
+                                               : OddGem::Userptr;
+    return options->odd_gem != OddGem::Userptr || value == "userptr";
+  }
+  if (name == "--gem-bytes") return parse_size(value, &options->gem_bytes);
   if (name == "--gem-handles") return parse_handles(value, &options->gem_handles);
   if (name == "--bos") return parse_sizes(value, options);
   if (name == "--one-bo") {
@@ -144,7 +151,8 @@ void usage() {
       "  --no-events  --no-queues  --no-userptr\n"
       "more in the process:\n"
       "  --svm  --svm-context  --waiter  --run-queues  --hsakmt-shm\n"
-      "  --gem-handles H,H,...|count:N      (BOs of each render file)\n"
+      "  --gem-handles H,H,...|count:N  --gem-bytes SIZE     (BOs of each render file)\n"
+      "  --odd-gem always-valid|encrypted|userptr            (one that cannot be saved)\n"
       "  --share kfd|gem  --import-from PID  --share-fd  --kfd-import   (a BO shared by dma-buf)\n"
       "files:\n"
       "  --second-kfd  --dup-kfd  --inherited-kfd  --no-kfd-fd  --second-render  --close-render-after-map\n"

@@ -18,6 +18,9 @@ enum class BoSizes { Mixed, Small, Many, Huge, Count, One };
 // Who allocates the BO that is shared by dma-buf.
 enum class Share { None, Kfd, Gem };
 
+// A BO of a render file that no dump can save.
+enum class OddGem { None, AlwaysValid, Encrypted, Userptr };
+
 struct Options {
   std::uint32_t gpus = 0;                // 0 = all
   std::uint64_t vram_bytes = 64 * kMiB;  // per GPU
@@ -47,6 +50,9 @@ struct Options {
   bool inherited_kfd = false;  // a file of /dev/kfd was opened by a process that is gone
   // BOs that are allocated through each render file, by the handles they get, ascending.
   std::vector<std::uint32_t> gem_handles;
+  std::uint64_t gem_bytes = 0;  // of each of these BOs; 0: sizes by turns
+
+  OddGem odd_gem = OddGem::None;  // on the first GPU
 
   Share share = Share::None;
   std::uint32_t import_from = 0;  // pid of a process that keeps its shared BO's dma-buf for others
