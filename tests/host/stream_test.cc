@@ -118,14 +118,16 @@ TEST_P(StreamTest, ThroughZstd) {
 
 // Pages, and what they are verified by, are those of a dump to files.
 TEST_P(StreamTest, WhatIsExtractedIsWhatADumpToFilesWrites) {
-  ASSERT_NO_FATAL_FAILURE(start({"--gpus", "2", "--zero", "50"}));
+  ASSERT_NO_FATAL_FAILURE(start({"--gpus", "2", "--zero", "50", "--gem-handles", "1,3"}));
   ASSERT_EQ(scene_.dump(version(), {"--leave-running"}), 0) << scene_.log();
   ASSERT_EQ(dump_streamed(capture_to(image()), {"--leave-running"}), 0) << scene_.log();
   const std::filesystem::path place = extracted();
-  const auto pages = images("amdgpu-pages-");
-  EXPECT_EQ(pages.size(), 2U);
-  for (const std::string& name : pages)
-    EXPECT_EQ(read_file(place / name), read_file(scene_.images() / name)) << name;
+  EXPECT_EQ(images("amdgpu-pages-").size(), 2U);
+  EXPECT_EQ(images("amdgpu-drm-pages-").size(), 4U);
+  for (const std::string prefix : {"amdgpu-pages-", "amdgpu-drm-pages-"}) {
+    for (const std::string& name : images(prefix))
+      EXPECT_EQ(read_file(place / name), read_file(scene_.images() / name)) << name;
+  }
   for (const std::string prefix : {"amdgpu-kfd-", "amdgpu-sums-", "amdgpu-renderD-"}) {
     for (const std::string& name : images(prefix)) EXPECT_TRUE(std::filesystem::exists(place / name)) << name;
   }
@@ -176,6 +178,19 @@ TEST_P(StreamTest, AConsumerThatDiesFailsTheDumpAndTheProcessGoesOn) {
   const std::string log = scene_.log();
   EXPECT_NE(log.find("the image streamer has ended"), std::string::npos) << log;
   expect_running();
+}
+
+// Behind the streamer, in the middle of the contents.
+TEST_P(StreamTest, AProgramThatTakesNoMoreFailsTheDumpAndTheProcessGoesOn) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  Streamer streamer(scene_.images(), "capture", "$STREAMER | head -c 5000000 > " + image());
+  ASSERT_TRUE(streamer.ready());
+  EXPECT_EQ(scene_.dump(version(), {"--stream"}), 1);
+  const std::string log = scene_.log();
+  EXPECT_NE(log.find("the image streamer has ended"), std::string::npos) << log;
+  EXPECT_EQ(std::filesystem::file_size(image()), 5000000U);
+  expect_running();
+  EXPECT_NE(restore_streamed(serve_from(image())), 0);
 }
 
 // The image is as good as it was, and nobody is told otherwise.
