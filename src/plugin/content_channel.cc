@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "plugin/content_channel.h"
 
+#include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -86,7 +88,16 @@ Result<void> send_message(int socket, const void* bytes, std::size_t length, std
   return {};
 }
 
-// Receives one message of exactly `length` bytes and exactly `fd_count` fds; anything else is EBADMSG.
+// Whether nothing but empty messages can come any more. A socket that is shut down takes no new ones.
+bool has_ended(int socket) {
+  pollfd ended{socket, POLLRDHUP, 0};
+  if (TEMP_FAILURE_RETRY(poll(&ended, 1, 0)) == 0) return false;
+  int pending_bytes = 0;
+  return ioctl(socket, FIONREAD, &pending_bytes) != 0 || pending_bytes == 0;
+}
+
+// Receives one message of exactly `length` bytes and exactly `fd_count` fds; anything else is EBADMSG, an
+// empty message too, which looks like the end.
 Result<std::vector<UniqueFd>> receive_message(int socket, void* bytes, std::size_t length,
                                               std::size_t fd_count) {
   iovec part{bytes, length};
@@ -109,7 +120,8 @@ Result<std::vector<UniqueFd>> receive_message(int socket, void* bytes, std::size
       fds.emplace_back(fd);
     }
   }
-  if (got == 0) return make_error(ECONNRESET, "the other end of the content channel is gone");
+  if (got == 0 && has_ended(socket))
+    return make_error(ECONNRESET, "the other end of the content channel is gone");
   if (static_cast<std::size_t>(got) != length || (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 ||
       fds.size() != fd_count) {
     return make_error(EBADMSG,

@@ -50,6 +50,37 @@ struct Channel {
   UniqueFd task;
 };
 
+// A hello as hand_over() sends it, but with the descriptor that is given beside it.
+class HelloOf {
+ public:
+  HelloOf() {
+    const Channel channel;
+    std::thread task([&] { EXPECT_FALSE(hand_over(channel.task.get(), sample_request(1)).ok()); });
+    length_ = recv(channel.server.get(), bytes_.data(), bytes_.size(), 0);  // the task's channel is dropped
+    task.join();
+  }
+  bool send(int socket, const UniqueFd& fd) {
+    iovec part{bytes_.data(), static_cast<std::size_t>(length_)};
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    const int number = fd.get();
+    std::memcpy(CMSG_DATA(header), &number, sizeof number);
+    return length_ > 0 && sendmsg(socket, &message, 0) == length_;
+  }
+
+ private:
+  std::array<char, 64> bytes_{};
+  ssize_t length_ = -1;
+};
+
 TEST(ContentChannel, CarriesARequestOfSeveralMessagesWithItsFds) {
   const Channel shared;
   const ContentRequest request = sample_request(600);  // three messages a GPU
@@ -149,39 +180,35 @@ TEST(ContentChannel, AHelloWithoutFdOrOfAnotherSizeIsRefused) {
   EXPECT_EQ(accept_channel(shared.server.get()).error().err, EBADMSG);
 }
 
-// A hello as it is sent, with descriptors beside it that are no channel.
 TEST(ContentChannel, AHelloWithADescriptorOfTheWrongKindIsRefused) {
   const Channel shared;
-  const ContentRequest request = sample_request(1);
-  std::thread task([&] { EXPECT_FALSE(hand_over(shared.task.get(), request).ok()); });
-  std::array<char, 64> hello{};
-  const ssize_t length = recv(shared.server.get(), hello.data(), hello.size(), 0);  // its channel is dropped
-  task.join();
-  ASSERT_GT(length, 0);
-  const auto send_hello = [&](const UniqueFd& fd) {
-    iovec part{hello.data(), static_cast<std::size_t>(length)};
-    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control.data();
-    message.msg_controllen = control.size();
-    cmsghdr* header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(int));
-    const int number = fd.get();
-    std::memcpy(CMSG_DATA(header), &number, sizeof number);
-    ASSERT_EQ(sendmsg(shared.task.get(), &message, 0), length);
+  HelloOf hello;
+  const auto refuses = [&](const UniqueFd& fd) {
+    EXPECT_TRUE(hello.send(shared.task.get(), fd));
+    return accept_channel(shared.server.get()).error().err == EBADMSG;
   };
-  send_hello(UniqueFd(eventfd(0, EFD_CLOEXEC)));
-  EXPECT_EQ(accept_channel(shared.server.get()).error().err, EBADMSG);
-  send_hello(UniqueFd(memfd_create("bo", MFD_CLOEXEC)));
-  EXPECT_EQ(accept_channel(shared.server.get()).error().err, EBADMSG);
-  send_hello(UniqueFd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)));
-  EXPECT_EQ(accept_channel(shared.server.get()).error().err, EBADMSG);
-  send_hello(UniqueFd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)));
+  EXPECT_TRUE(refuses(UniqueFd(eventfd(0, EFD_CLOEXEC))));
+  EXPECT_TRUE(refuses(UniqueFd(memfd_create("bo", MFD_CLOEXEC))));
+  EXPECT_TRUE(refuses(UniqueFd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0))));
+  ASSERT_TRUE(hello.send(shared.task.get(), UniqueFd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0))));
   EXPECT_TRUE(accept_channel(shared.server.get()).ok());
+}
+
+// It is received as the end is. Whoever has asked before the end came is still heard.
+TEST(ContentChannel, AnEmptyMessageIsNotTheEnd) {
+  const Channel shared;
+  HelloOf hello;
+  const auto send_empty = [&] { return send(shared.task.get(), nullptr, 0, 0) == 0; };
+  ASSERT_TRUE(send_empty());
+  EXPECT_EQ(accept_channel(shared.server.get()).error().err, EBADMSG);
+  ASSERT_TRUE(send_empty() && send_empty());
+  ASSERT_TRUE(hello.send(shared.task.get(), make_content_sockets()->first));
+  ASSERT_TRUE(send_empty());
+  ASSERT_EQ(shutdown(shared.server.get(), SHUT_RDWR), 0);
+  EXPECT_EQ(accept_channel(shared.server.get()).error().err, EBADMSG);
+  EXPECT_EQ(accept_channel(shared.server.get()).error().err, EBADMSG);
+  EXPECT_TRUE(accept_channel(shared.server.get()).ok());
+  EXPECT_EQ(accept_channel(shared.server.get()).error().err, ECONNRESET);
 }
 
 TEST(ContentChannel, JunkOnTheTasksChannelIsRefused) {
