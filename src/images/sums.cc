@@ -2,9 +2,11 @@
 #include "images/sums.h"
 
 #include <sys/random.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
+#include <cerrno>
 #include <cstring>
 #include <memory>
 
@@ -36,10 +38,11 @@ bool equal_bytes(const ProtobufCBinaryData& bytes, std::span<const std::uint8_t>
 
 }  // namespace
 
-DumpId random_dump_id() {
+Result<DumpId> random_dump_id() {
   DumpId id{};
-  // Never fails for so few bytes once the system is up; if it did, the id stays zero and nothing is compared.
-  if (getrandom(id.data(), id.size(), 0) != static_cast<ssize_t>(id.size())) id = {};
+  const ssize_t got = TEMP_FAILURE_RETRY(getrandom(id.data(), id.size(), 0));
+  if (got != static_cast<ssize_t>(id.size()))
+    return make_error(got < 0 ? errno : EIO, "random bytes for the dump's id");
   return id;
 }
 

@@ -19,7 +19,8 @@ namespace sluice {
 
 // Random, the same in every image of one dump; all zero means unknown.
 using kfd::DumpId;
-DumpId random_dump_id();
+// Errors: getrandom's.
+Result<DumpId> random_dump_id();
 
 struct Sidecar {
   std::vector<SumTable> tables;          // one per pages file

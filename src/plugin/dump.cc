@@ -87,14 +87,16 @@ Result<std::unique_ptr<Dumper>> Dumper::make(RunStage stage) {
   LogLines lines;
   dumper->run_.config = parse_config(environment_and_file(kConfigFile, lines), lines);
   log_lines(lines);
-  // A topology that cannot be read fails the dump of a GPU process, not that of every other process.
-  if (auto topology = kfd::read_topology()) {
-    dumper->run_.topology = std::move(*topology);
-  } else {
-    dumper->topology_error_ = topology.error().what;
-  }
-  dumper->run_.dump_id = random_dump_id();
+  dumper->prepared_ = dumper->prepare();
   return dumper;
+}
+
+Result<void> Dumper::prepare() {
+  auto topology = kfd::read_topology();
+  if (!topology) return Error{EIO, std::move(topology).error().what};
+  run_.topology = std::move(*topology);
+  SLUICE_TRY_ASSIGN(run_.dump_id, random_dump_id());
+  return {};
 }
 
 Dumper::~Dumper() = default;
@@ -261,7 +263,7 @@ Result<void> Dumper::add_kfd(UniqueFd own, std::vector<pid_t> holders) {
 }
 
 Result<void> Dumper::add_render(UniqueFd own, std::vector<pid_t> holders, std::uint32_t minor) {
-  if (!topology_error_.empty()) return Error{EIO, topology_error_};
+  SLUICE_TRY(prepared_);
   const kfd::Node* node = run_.topology.find_render_minor(minor);
   if (node == nullptr)
     return Error{ENODEV, "renderD" + std::to_string(minor) + " belongs to no GPU of the topology in sysfs"};
@@ -381,7 +383,7 @@ Result<Dumper::RenderFile*> Dumper::find_render(int fd) {
 
 // Stops the queues of the file's KFD process and asks its state, or finds that another file's dump has.
 Result<void> Dumper::begin(KfdFile& file) {
-  if (!topology_error_.empty()) return Error{EIO, topology_error_};
+  SLUICE_TRY(prepared_);
   SLUICE_TRY(remove_stale());
   SLUICE_TRY_ASSIGN(const kfd::KfdDevice device, kfd::KfdDevice::open());  // the version gate
   run_.kfd_minor_version = device.version().minor;

@@ -69,6 +69,7 @@ class Dumper {
   };
 
   explicit Dumper(RunStage stage) : stage_(stage), signals_(run_.shared.stopped) {}
+  Result<void> prepare();
   bool is_ours(dev_t device) const;
   Result<void> accept_ours(dev_t device);
   Result<void> note_in_inventory();
@@ -114,9 +115,9 @@ class Dumper {
 
   RunStage stage_;
   DumpRun run_;
-  HeldSignals signals_;   // outlives all below: what was held acts when the queues run
-  dev_t kfd_device_ = 0;  // 0: no KFD on this machine
-  std::string topology_error_;
+  HeldSignals signals_;    // outlives all below: what was held acts when the queues run
+  dev_t kfd_device_ = 0;   // 0: no KFD on this machine
+  Result<void> prepared_;  // not so: fails the dump of a GPU process, not that of every other process
   kfd::UnpauseGuard sessions_;
   std::vector<KfdFile> kfd_files_;  // behind sessions_ and run_: contents stop before queues run
   std::vector<RenderFile> render_files_;

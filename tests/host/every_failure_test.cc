@@ -103,9 +103,10 @@ bool has_metadata(const Listing& files) {
   });
 }
 
-bool is_of_durability(const std::string& call) {
-  const std::set<std::string_view> calls = {"fsync", "fdatasync", "io_uring fsync", "io_uring write",
-                                            "renameat"};
+// Nobody could tell from the images that they are not on the disk, or that they have no id.
+bool is_unseen_in_images(const std::string& call) {
+  const std::set<std::string_view> calls = {"fsync",          "fdatasync", "io_uring fsync",
+                                            "io_uring write", "renameat",  "getrandom"};
   return calls.contains(call);
 }
 
@@ -274,7 +275,8 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
       }
       // Nobody could tell from the images that they are not on the disk.
       const bool of_statistics = log_.find("the statistics are lost") != std::string::npos;
-      if (failure.kind == seam::kError && plan_.fired() && is_of_durability(failure.call) && !of_statistics) {
+      if (failure.kind == seam::kError && plan_.fired() && is_unseen_in_images(failure.call) &&
+          !of_statistics) {
         EXPECT_NE(status, 0);
       }
       judge_dump(status, before);
@@ -527,6 +529,15 @@ TEST_P(EveryFailureTest, SignalsOfADump) {
   ASSERT_NO_FATAL_FAILURE(find_failures_of_a_dump(seam::kSignal, all));
   EXPECT_FALSE(all.empty());
   fail_dumps(share_of(all, kShare));
+}
+
+// What tells the images of one dump from those of another is never left out, whatever the share.
+TEST_P(EveryFailureTest, IdsOfDumps) {
+  std::vector<Failure> all;
+  ASSERT_NO_FATAL_FAILURE(find_failures_of_a_dump(seam::kError, all));
+  std::erase_if(all, [](const Failure& failure) { return failure.call != "getrandom"; });
+  EXPECT_FALSE(all.empty());
+  fail_dumps(share_of(all, all.size()));
 }
 
 TEST_P(EveryFailureTest, Restore) {
