@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: MIT
-// The plugin's imports that can fail, and how. Not here: what cannot (string functions, locks, clocks), what
-// only gives back (free, munmap, amdgpu_bo_free ...), and questions to the host of which every answer is one
-// (get_service_fd, check_and_remove_inventory_plugin).
+// The plugin's imports that can fail, and how. What is not here, and why: imports_test.cc.
 #include <amdgpu.h>
 #include <dirent.h>
 #include <protobuf-c/protobuf-c.h>
 #include <sched.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/poll.h>
 #include <sys/ptrace.h>
 #include <sys/random.h>
+#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
+#include <sys/utsname.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -185,6 +186,8 @@ Imports imports() {
       SEAM(fdatasync, Minus<EIO>),
       SEAM(fsync, Minus<EIO>),
       SEAM(renameat, Minus<ENOSPC>),
+      SEAM(mkostemp64, Minus<EMFILE>),
+      SEAM(link, Minus<ENOSPC>),
       SEAM(unlinkat, Minus<EIO>),
       SEAM(unlink, Minus<EIO>),
       SEAM(posix_fadvise64, Number<ENOSYS>),
@@ -200,6 +203,9 @@ Imports imports() {
       wrapped_by<"poll">(&poll_files),
       SEAM(ppoll, Minus<ENOMEM>),
       SEAM(eventfd, Minus<EMFILE>),
+      SEAM(signalfd, Minus<EMFILE>),
+      SEAM(sem_init, Minus<ENOSYS>),
+      SEAM(uname, Minus<EFAULT>),
       SEAM(unshare, Minus<ENOMEM>),
       SEAM(sched_getaffinity, Minus<ENOMEM>),
       SEAM(getrandom, Minus<ENOSYS>),
@@ -208,6 +214,7 @@ Imports imports() {
       SEAM(sendmsg, Minus<ENOBUFS>),
       SEAM(recvmsg, Minus<ENOMEM>),
       SEAM(recv, Minus<ENOMEM>),
+      SEAM(getsockopt, Minus<ENOMEM>),
       SEAM(setsockopt, Minus<ENOMEM>),
       // memory
       SEAM(malloc, NoMemory),
