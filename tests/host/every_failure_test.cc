@@ -468,14 +468,15 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
     ++(job.hangs ? hangs_ : fences_);
   }
   // What a job that never ends may still reach is kept on purpose until the host's process ends: the render
-  // file, dma-bufs and fences. A host that finds nothing else left has failed as it shall.
+  // file, dma-bufs and fences, and staging memory. A host that finds nothing else left has failed as it
+  // shall.
   int but_for_what_hangs(int status, const LostJob& job) const {
     if (!job.hangs || status != kLeftOvers) return status;
     std::istringstream lines(log_);
     for (std::string line; std::getline(lines, line);) {
       const auto speaks_of = [&line](const char* what) { return line.find(what) != std::string::npos; };
       if (speaks_of("violation:") && !speaks_of("(/dev/dri/renderD") && !speaks_of("(/dmabuf:)") &&
-          !speaks_of("(anon_inode:sync_file)"))
+          !speaks_of("(anon_inode:sync_file)") && !speaks_of(" rw-p "))
         return status;
     }
     return kFailed;

@@ -205,7 +205,7 @@ int dump_all(const Options& options, int images, std::vector<Seized>& tasks) {
 }  // namespace
 
 int dump(const Options& options) {
-  const std::vector<int> fds_before = proc_numbers(0, "fd");
+  const Before before = look_before();
   if (plugins_init(options.libdir, kDump) != 0) return -1;
   const int images = service(kImageFd);
   std::vector<Seized> tasks(options.pids.size());
@@ -214,7 +214,7 @@ int dump(const Options& options) {
   ::alarm(0);
   (void)step(options, "before_exit");
   plugins_fini(kDump, ret);
-  check_left_over(fds_before);
+  check_left_over(before);
   (void)step(options, "after_exit");
   if (streams()) close_service(kStreamerFd);
   watch_children(false);

@@ -180,14 +180,20 @@ void check_setns() {
   }
 }
 
-void check_left_over(const std::vector<int>& fds_before) {
+Before look_before() {
+  return {proc_numbers(0, "fd"), maps_of_note()};
+}
+
+void check_left_over(const Before& before) {
   for (const int thread : extra_threads())
     violation("thread %d (%s) lives after exit()", thread, thread_name(thread).c_str());
   for (const int fd : proc_numbers(0, "fd")) {
-    if (!std::binary_search(fds_before.begin(), fds_before.end(), fd) && !front_fd(fd) && !is_service(fd))
+    if (!std::binary_search(before.fds.begin(), before.fds.end(), fd) && !front_fd(fd) && !is_service(fd))
       violation("descriptor %d (%s) is open after exit()", fd, link_of(fd).c_str());
   }
-  for (const std::string& ring : mapped_rings()) violation("a ring is mapped after exit(): %s", ring.c_str());
+  for (const std::string& map : maps_of_note()) {
+    if (!before.maps.contains(map)) violation("a map is left after exit(): %s", map.c_str());
+  }
 }
 
 }  // namespace sluice::host

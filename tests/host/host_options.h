@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -36,9 +37,15 @@ int step(const Options& options, const char* name);
 // Skipped where it needs a privilege we lack.
 void check_setns();
 
-// Behind the plugins' exit(): threads, rings, and descriptors other than `fds_before` (proc_numbers()) that
-// are left in this process are violations.
-void check_left_over(const std::vector<int>& fds_before);
+// What a process has before any plugin is loaded.
+struct Before {
+  std::vector<int> fds;
+  std::set<std::string> maps;  // maps_of_note()
+};
+Before look_before();
+
+// Behind the plugins' exit(): threads, and descriptors and maps that were not there `before`, are violations.
+void check_left_over(const Before& before);
 
 int dump(const Options& options);
 int pre_dump(const Options& options);

@@ -167,7 +167,10 @@ void futex_wake(std::atomic<std::uint32_t>& word) {
 }
 
 int restore(const Options& options) {
-  const std::vector<int> fds_before = proc_numbers(0, "fd");
+  void* shared = ::mmap(nullptr, kMostTasks * sizeof(RestoreShared), PROT_READ | PROT_WRITE,
+                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  g_shared = new (shared) RestoreShared[kMostTasks];
+  const Before before = look_before();
   if (load_plugins(options) != 0) {
     if (plugins_loaded()) plugins_fini(kRestore, -1);
     return -1;
@@ -178,9 +181,6 @@ int restore(const Options& options) {
     log_line(kError, "Error: how many tasks there are is not in the images\n");
     ret = -1;
   }
-  void* shared = ::mmap(nullptr, kMostTasks * sizeof(RestoreShared), PROT_READ | PROT_WRITE,
-                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  g_shared = new (shared) RestoreShared[kMostTasks];
   std::vector<Seized> seized(g_tasks);
   std::vector<pid_t> tasks;
   if (ret == 0) {
@@ -207,7 +207,7 @@ int restore(const Options& options) {
     log_line(kError, "Restoring FAILED.\n");
   }
   plugins_fini(kRestore, ret);
-  check_left_over(fds_before);
+  check_left_over(before);
   (void)step(options, "after_exit");
   if (ret == 0 && !options.detach) {
     struct sigaction plain {};

@@ -155,7 +155,8 @@ int open_vmas(const std::vector<VmaEntry>& vmas, std::vector<Mapping>* mappings,
 
 // Nothing of the plugin's may live on in the task.
 void check_leftovers(const Options& options, const std::vector<FdEntry>& entries,
-                     const std::vector<Mapping>& mappings, const std::set<int>& left_by_plugin) {
+                     const std::vector<Mapping>& mappings, const std::set<int>& left_by_plugin,
+                     const std::set<std::string>& maps_before) {
   for (const int thread : extra_threads()) violation("thread %d lives in the restored task", thread);
   std::set<int> expected;
   for (const FdEntry& entry : entries) expected.insert(entry.number);
@@ -181,8 +182,9 @@ void check_leftovers(const Options& options, const std::vector<FdEntry>& entries
     }
     violation("descriptor %d (%s) is left in the restored task", fd, link_of(fd).c_str());
   }
-  for (const std::string& ring : mapped_rings())
-    violation("a ring is mapped in the restored task: %s", ring.c_str());
+  for (const std::string& map : maps_of_note()) {
+    if (!maps_before.contains(map)) violation("a map is left in the restored task: %s", map.c_str());
+  }
 }
 
 // The task's own table of its device maps stands for /proc/PID/maps (subject_arena.h), which would tell the
@@ -233,11 +235,12 @@ int restore_everything(const Options& options, unsigned number) {
   relocate_services(fds.empty() ? STDERR_FILENO : fds.back().number);
   if (step(options, "premapped") != 0) return -1;
   const unsigned violations_before = violations();
+  const std::set<std::string> maps_before = maps_of_note();
   if (restore_files(fds) != 0 || step(options, "restore_ext_file") != 0) return -1;
   std::vector<Mapping> mappings;
   std::set<int> left_by_plugin;
   if (open_vmas(vmas, &mappings, &left_by_plugin) != 0 || step(options, "update_vma_map") != 0) return -1;
-  check_leftovers(options, fds, mappings, left_by_plugin);
+  check_leftovers(options, fds, mappings, left_by_plugin, maps_before);
   if (violations() != violations_before) return -1;
   if (::mremap(memory, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, reinterpret_cast<void*>(address)) ==
       MAP_FAILED) {

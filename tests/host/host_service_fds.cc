@@ -42,6 +42,9 @@ struct Fdstore {
   pthread_mutex_t mutex;
   int count;
 };
+// Mapped from the start: nobody takes it for what a plugin has left.
+Fdstore* const g_fdstore_memory = static_cast<Fdstore*>(
+    ::mmap(nullptr, sizeof(Fdstore), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
 Fdstore* g_fdstore = nullptr;
 
 class Locked {
@@ -128,8 +131,7 @@ void fdstore_init() {
     bug("fdstore", errno);
   }
   install_service(kHostVersion.last_service_fd, socket_fd);
-  g_fdstore = static_cast<Fdstore*>(
-      ::mmap(nullptr, sizeof(Fdstore), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  g_fdstore = g_fdstore_memory;
   pthread_mutexattr_t attributes;
   ::pthread_mutexattr_init(&attributes);
   ::pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);

@@ -22,6 +22,7 @@
 #include <memory>
 #include <sstream>
 
+#include "fault/seam/plan.h"
 #include "host_log.h"
 
 namespace sluice::host {
@@ -34,6 +35,16 @@ constexpr unsigned kPtsFirst = 136, kPtsLast = 143;
 
 std::string proc_path(pid_t pid, const std::string& rest) {
   return "/proc/" + (pid == 0 ? std::string("self") : std::to_string(pid)) + "/" + rest;
+}
+
+// Whether what has this in its name is the tests' own: the virtual amdgpu's, or the seam's.
+bool is_of_tests(const std::string& name) {
+  const auto is_under = [&name](const char* variable) {
+    const char* const path = std::getenv(variable);
+    return path != nullptr && name.find(path) != std::string::npos;
+  };
+  return name.find("vamdgpu") != std::string::npos || is_under("VAMDGPU_DIR") ||
+         is_under(seam::kPlanVariable);
 }
 
 std::string first_line(const std::string& path) {
@@ -116,9 +127,7 @@ std::string link_of(int fd) {
 }
 
 bool front_fd(int fd) {
-  const std::string link = link_of(fd);
-  const char* directory = std::getenv("VAMDGPU_DIR");
-  return link.find("vamdgpu") != std::string::npos || (directory != nullptr && link.starts_with(directory));
+  return is_of_tests(link_of(fd));
 }
 
 FileKind kind_of(int fd) {
@@ -187,13 +196,18 @@ std::vector<int> extra_threads() {
   return threads;
 }
 
-std::vector<std::string> mapped_rings() {
-  std::vector<std::string> rings;
-  std::ifstream maps("/proc/self/maps");
-  for (std::string line; std::getline(maps, line);) {
-    if (line.find("io_uring") != std::string::npos) rings.push_back(line);
+std::set<std::string> maps_of_note() {
+  std::set<std::string> maps;
+  std::ifstream smaps("/proc/self/smaps");
+  std::string map;
+  for (std::string line; std::getline(smaps, line);) {
+    const std::size_t word = line.find_first_of(" :");
+    if (word != std::string::npos && line[word] == ' ')
+      map = line;  // 7f12...-7f13... rw-p ...; else "Rss: ..."
+    if (!line.starts_with("VmFlags:") || is_of_tests(map)) continue;
+    if (line.find(" sh") != std::string::npos || line.find(" dc") != std::string::npos) maps.insert(map);
   }
-  return rings;
+  return maps;
 }
 
 }  // namespace sluice::host

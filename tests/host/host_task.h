@@ -8,6 +8,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -63,7 +64,9 @@ std::string thread_name(int thread);
 // Threads of the calling process other than the main one, the virtual amdgpu's engines (names "vamdgpu...")
 // and those that have ended but for what the kernel has left to do.
 std::vector<int> extra_threads();
-// Maps of io_uring's rings in the calling process, as /proc/self/maps has them.
-std::vector<std::string> mapped_rings();
+// Maps of the calling process that a plugin might have left, as /proc/self/maps has them: shared ones (rings,
+// image files, what tasks share) and those that a fork does not copy (staging memory). None of the tests'
+// own.
+std::set<std::string> maps_of_note();
 
 }  // namespace sluice::host
