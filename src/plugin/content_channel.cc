@@ -265,7 +265,7 @@ Result<void> send_reply(int channel, const Error& error) {
 Result<void> receive_handover(int channel) {
   Handover handover{0};
   const auto receive = [&] {
-    return TEMP_FAILURE_RETRY(recv(channel, &handover, sizeof handover, 0)) == sizeof handover;
+    return TEMP_FAILURE_RETRY(recv(channel, &handover, sizeof handover, MSG_TRUNC)) == sizeof handover;
   };
   if (!receive()) {
     // One that comes now is refused: the task learns that it is too late. One that came before is there.

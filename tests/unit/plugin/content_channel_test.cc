@@ -8,8 +8,10 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
+#include <span>
 #include <thread>
 
 namespace sluice::plugin {
@@ -59,6 +61,7 @@ class HelloOf {
     length_ = recv(channel.server.get(), bytes_.data(), bytes_.size(), 0);  // the task's channel is dropped
     task.join();
   }
+  std::span<const char> bytes() const { return {bytes_.data(), static_cast<std::size_t>(length_)}; }
   bool send(int socket, const UniqueFd& fd) {
     iovec part{bytes_.data(), static_cast<std::size_t>(length_)};
     alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
@@ -157,6 +160,17 @@ TEST(ContentChannel, ATaskThatGoesWithoutAHandoverHasNotHandedOver) {
   Channel channel;
   ASSERT_TRUE(send_reply(channel.server.get(), Error{0, {}}).ok());
   channel.task.reset();
+  EXPECT_FALSE(receive_handover(channel.server.get()).ok());
+}
+
+TEST(ContentChannel, AHandoverWithMoreBehindItIsNone) {
+  const Channel channel;
+  const HelloOf hello;  // as long as a handover, and the same magic
+  ASSERT_EQ(send(channel.task.get(), hello.bytes().data(), hello.bytes().size(), 0), 8);
+  EXPECT_TRUE(receive_handover(channel.server.get()).ok());
+  std::array<char, 9> longer{};
+  std::copy(hello.bytes().begin(), hello.bytes().end(), longer.begin());
+  ASSERT_EQ(send(channel.task.get(), longer.data(), longer.size(), 0), 9);
   EXPECT_FALSE(receive_handover(channel.server.get()).ok());
 }
 
