@@ -8,7 +8,8 @@
 // descriptors beside it, which keep what they mean open on the way; a full one makes the sender wait; whoever
 // waits longer than its patience gets EAGAIN; an end that closes, dies or is shut down is end of file for the
 // other behind all that was sent, or ECONNRESET where that end had not read everything. A call may be told to
-// fail, and a message to lose its descriptors, as where the receiver has no room for them.
+// fail, and a message to lose its descriptors, as where the receiver has no room for them. No message is
+// empty: whoever receives nothing is at the end, and poll, to which these are no files, does not object.
 //
 // A process dies between two of its calls: its threads leave what they are in by an exception, and their
 // calls fail from then on, but for close.
