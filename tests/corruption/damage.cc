@@ -288,8 +288,11 @@ constexpr std::array<Kind, 18> kKinds{{{"one bit", one_bit},
 }  // namespace
 
 Damage do_damage(const Victim& victim, Rng& rng) {
-  const Kind& kind = kKinds[rng.between(0, kKinds.size() - 1)];
-  return {kind.name, kind.spoil(victim, rng), kind.harmless};
+  return do_damage(victim, rng.between(0, kKinds.size() - 1), rng);
+}
+
+Damage do_damage(const Victim& victim, std::size_t kind, Rng& rng) {
+  return {kKinds[kind].name, kKinds[kind].spoil(victim, rng), kKinds[kind].harmless};
 }
 
 std::vector<std::string> damage_kinds() {

@@ -34,10 +34,11 @@ struct Victim {
   const DirectoryCopy& older;
 };
 
-// Damages it.
-Damage do_damage(const Victim& victim, test::Rng& rng);
-
 // Names of all kinds of damage, as in Damage::kind.
 std::vector<std::string> damage_kinds();
+
+// Damages it; in any way, or in that of number `kind`. REQUIRES: kind < damage_kinds().size().
+Damage do_damage(const Victim& victim, test::Rng& rng);
+Damage do_damage(const Victim& victim, std::size_t kind, test::Rng& rng);
 
 }  // namespace sluice::corruption_test

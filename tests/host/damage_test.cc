@@ -2,7 +2,7 @@
 // Damaged image directories, by seed, before the shipped plugin: it refuses what the trial restore of
 // tests/corruption refuses, names the damage, resumes nothing and keeps nothing; all else it restores whole.
 //
-//   SLUICE_DAMAGE_SEEDS=n   cases for each version of the host (100)
+//   SLUICE_DAMAGE_SEEDS=n   cases for each version of the host (two of each kind of damage)
 //   SLUICE_DAMAGE_SEED=n    this case alone
 #include <fcntl.h>
 #include <unistd.h>
@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <string>
 
@@ -18,6 +19,7 @@
 #include "corruption/judge.h"
 #include "corruption/trial_restore.h"
 #include "plugin_test.h"
+#include "support/seeds.h"
 
 namespace sluice::host_test {
 namespace {
@@ -30,11 +32,6 @@ using corruption_test::TrialRestore;
 using test::Rng;
 
 constexpr std::uint64_t kChunkBytes = 4 * kMiB;
-
-std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
-  const char* const text = std::getenv(variable);
-  return text != nullptr ? std::strtoull(text, nullptr, 10) : otherwise;
-}
 
 class DamageTest : public PluginTest {
  protected:
@@ -60,7 +57,9 @@ class DamageTest : public PluginTest {
 
   void run(std::uint64_t seed) {
     Rng rng(seed);
-    const Damage damage = corruption_test::do_damage({directory_.get(), *now_, *older_}, rng);
+    const Damage damage =
+        corruption_test::do_damage({directory_.get(), *now_, *older_}, seed % kinds().size(), rng);
+    if (!damage.places.empty()) happened_.insert(damage.kind);
     SCOPED_TRACE(damage.kind + (damage.places.empty() ? std::string() : ", " + damage.places[0].file));
     const TrialRestore trial = corruption_test::trial_restore(directory_.get(), {&known_, &older_known_},
                                                               kChunkBytes, kit_, *kit_.reactor);
@@ -86,6 +85,11 @@ class DamageTest : public PluginTest {
     for (const corruption_test::Place& place : damage.places) now_->put_back(directory_.get(), place.file);
   }
 
+  static const std::vector<std::string>& kinds() {
+    static const std::vector<std::string> all = corruption_test::damage_kinds();
+    return all;
+  }
+
   // A line does.
   bool names(const std::string& log, const Damage& damage) const {
     std::istringstream lines(log);
@@ -99,22 +103,29 @@ class DamageTest : public PluginTest {
   UniqueFd directory_;
   std::optional<DirectoryCopy> older_, now_;
   KnownCheckpoint older_known_, known_;
+  std::set<std::string> happened_;  // kinds of damage
   std::uint64_t refused_ = 0, restored_ = 0;
 };
 
 TEST_P(DamageTest, IsRefusedAndNamedOrHasNoEffect) {
   ASSERT_NO_FATAL_FAILURE(make_images());
   const char* const replay = std::getenv("SLUICE_DAMAGE_SEED");
-  const std::uint64_t first = replay != nullptr ? number_from("SLUICE_DAMAGE_SEED", 0) : 0;
-  const std::uint64_t count = replay != nullptr ? 1 : number_from("SLUICE_DAMAGE_SEEDS", 100);
+  const std::uint64_t first = replay != nullptr ? test::number_from("SLUICE_DAMAGE_SEED", 0) : 0;
+  const std::uint64_t count =
+      replay != nullptr ? 1 : test::number_from("SLUICE_DAMAGE_SEEDS", 2 * kinds().size());
   for (std::uint64_t seed = first; seed < first + count; ++seed) {
     SCOPED_TRACE("replay with SLUICE_DAMAGE_SEED=" + std::to_string(seed));
     run(seed);
     if (HasFailure()) return;
   }
-  std::printf("damage, criu %s: %llu cases, %llu refused and named, %llu restored whole\n", GetParam().name,
-              static_cast<unsigned long long>(count), static_cast<unsigned long long>(refused_),
-              static_cast<unsigned long long>(restored_));
+  std::printf(
+      "shown: damage before the plugin, criu %s: %llu cases of %zu kinds, %llu refused and named, %llu "
+      "restored "
+      "whole\n",
+      GetParam().name, static_cast<unsigned long long>(count), happened_.size(),
+      static_cast<unsigned long long>(refused_), static_cast<unsigned long long>(restored_));
+  if (count < kinds().size()) return;
+  EXPECT_EQ(happened_.size(), kinds().size()) << "a kind of damage never came";
 }
 
 INSTANTIATE_TEST_SUITE_P(Versions, DamageTest, ::testing::ValuesIn(kVersions), name_of_version);

@@ -238,7 +238,7 @@ void run_seed(const test::TempDir& images, std::uint64_t seed, Totals& totals) {
 TEST(Simulation, ContentServerLanesAndTasks) {
   const test::TempDir images(::access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "");
   Totals totals;
-  const test::Seeds seeds = test::seeds_of_test(5'000);
+  const test::Seeds seeds = test::seeds_of_test(test::usual(5'000, 300));
   for (std::uint64_t seed = seeds.first; seed < seeds.first + seeds.count; ++seed) {
     SCOPED_TRACE(test::replay_with(seed));
     run_seed(images, seed, totals);

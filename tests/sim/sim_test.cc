@@ -329,7 +329,7 @@ void run_all(Direction direction) {
   (void)::signal(SIGPIPE, SIG_IGN);
   World world;
   Totals totals;
-  const test::Seeds seeds = test::seeds_of_test(10'000);
+  const test::Seeds seeds = test::seeds_of_test(test::usual(10'000, 500));
   for (std::uint64_t seed = seeds.first; seed < seeds.first + seeds.count; ++seed) {
     SCOPED_TRACE(test::replay_with(seed));
     run_seed(world, seed, direction, totals);

@@ -11,6 +11,16 @@
 
 namespace sluice::test {
 
+// How much a test does by default: under a sanitizer, which makes all several times slower, less.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+constexpr std::uint64_t usual(std::uint64_t plain, std::uint64_t sanitized) {
+  return kSanitized ? sanitized : plain;
+}
+
 // An environment variable as a number, else `otherwise`.
 std::uint64_t number_from(const char* variable, std::uint64_t otherwise);
 
