@@ -61,11 +61,11 @@ bool range_in(const std::string& text, std::uint64_t& begin, std::uint64_t& end)
 bool names_damage(const Error& error, const std::vector<Place>& places, const KnownCheckpoint& known) {
   return std::any_of(places.begin(), places.end(), [&](const Place& place) {
     if (!says(error.what, place.file)) return false;
-    std::uint64_t begin = 0;
-    std::uint64_t end = 0;
-    if (!range_in(error.what, begin, end)) return true;
     std::uint32_t file = 0;
     const KnownSet* const one = known.set_of(place.file, file);
+    std::uint64_t begin = 0;
+    std::uint64_t end = 0;
+    if (!range_in(error.what, begin, end)) return one == nullptr || place.end == Place::kToTheEnd;
     if (one == nullptr || begin >= place.end || end <= place.begin) return false;
     std::uint64_t bo_offset = 0;
     const PagesBo* const bo = bo_at(*one, file, begin, end, bo_offset);

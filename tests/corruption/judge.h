@@ -12,8 +12,9 @@
 
 namespace sluice::corruption_test {
 
-// Whether the words of an error name one of the places: a file that is damaged as a whole, or of which no
-// contents are spoken of, by its name; a range of contents by file, range, GPU, BO and offset in it.
+// Whether the words of an error name one of the places: metadata, a sidecar, or a pages file of which the end
+// may be another, by the file's name; what changed within a pages file by file, range, GPU, BO and offset in
+// it, as it may say of any contents.
 bool names_damage(const Error& error, const std::vector<Place>& places, const KnownCheckpoint& known);
 
 // What `sluice verify` finds.
