@@ -50,26 +50,18 @@ struct FreeIndex {
   void operator()(StreamIndex* index) const { stream_index__free_unpacked(index, nullptr); }
 };
 
-using Index = std::unique_ptr<StreamIndex, FreeIndex>;
-
-// Null: the stream has none.
-Result<Index> index_of_stream() {
-  auto payload = load_image(kIndexImage);
-  if (!payload && payload.error().err == ENOENT) return Index();
+// Empty: the stream has none.
+Result<ImageIndex> index_of_stream() {
+  const auto payload = load_image(kIndexImage);
+  if (!payload && payload.error().err == ENOENT) return ImageIndex();
   if (!payload) return payload.error();
-  SLUICE_TRY(require_digest(*payload, kIndexImage));
-  UnpackMemory memory(payload->size());
-  Index index(stream_index__unpack(memory.allocator(), payload->size(), payload->data()));
-  if (!index) return make_error(EBADMSG, std::string(kIndexImage) + " cannot be parsed");
-  return index;
+  return parse_index(*payload);
 }
 
 Result<std::vector<std::string>> images_like(std::string_view prefix) {
-  SLUICE_TRY_ASSIGN(const Index index, index_of_stream());
-  std::vector<std::string> names;
-  if (index) names.assign(index->images, index->images + index->n_images);
-  keep_images(names, prefix);
-  return names;
+  SLUICE_TRY_ASSIGN(ImageIndex index, index_of_stream());
+  keep_images(index.images, prefix);
+  return std::move(index.images);
 }
 
 // One task of the index; pointers into it live as long as it does.
@@ -165,18 +157,28 @@ Result<void> save_index(const std::vector<std::string>& images,
   return save_image(kIndexImage, with_digest(std::move(payload)), false);
 }
 
-Result<MapRuns> map_runs_of_stream(std::uint32_t pid) {
-  SLUICE_TRY_ASSIGN(const Index index, index_of_stream());
-  for (std::size_t i = 0; index && i < index->n_tasks; ++i) {
-    const StreamTask& task = *index->tasks[i];
-    if (task.pid != pid) continue;
-    std::vector<PluginMap> maps;
-    maps.reserve(task.n_maps);
+Result<ImageIndex> parse_index(std::span<const std::uint8_t> payload) {
+  SLUICE_TRY(require_digest(payload, kIndexImage));
+  UnpackMemory memory(payload.size());
+  const std::unique_ptr<StreamIndex, FreeIndex> message(
+      stream_index__unpack(memory.allocator(), payload.size(), payload.data()));
+  if (!message) return make_error(EBADMSG, std::string(kIndexImage) + " cannot be parsed");
+  ImageIndex index;
+  index.images.assign(message->images, message->images + message->n_images);
+  for (std::size_t i = 0; i < message->n_tasks; ++i) {
+    const StreamTask& task = *message->tasks[i];
+    std::vector<PluginMap>& maps = index.maps[task.pid];
     for (std::size_t j = 0; j < task.n_maps; ++j)
       maps.push_back({task.maps[j]->address, task.maps[j]->offset});
-    return MapRuns::of(maps);
   }
-  return Error{ENOENT, "the stream does not tell of the task's maps"};
+  return index;
+}
+
+Result<MapRuns> map_runs_of_stream(std::uint32_t pid) {
+  SLUICE_TRY_ASSIGN(const ImageIndex index, index_of_stream());
+  const auto maps = index.maps.find(pid);
+  if (maps == index.maps.end()) return Error{ENOENT, "the stream does not tell of the task's maps"};
+  return MapRuns::of(maps->second);
 }
 
 }  // namespace sluice::plugin

@@ -50,10 +50,16 @@ Result<UniqueFd> open_stream(const std::string& name, Direction direction);
 Error early_end(const std::string& what);
 // Payload of an image that is kept by nobody.
 Result<std::vector<std::uint8_t>> load_stream(const std::string& name);
-// The last image of a dump. `images`: all that there is of metadata; `maps`: of the tasks that map GPUs, by
-// pid in their own pid namespace.
+// The last image of a dump: all that there is of metadata, and the maps of tasks that map GPUs, by pid in
+// their own pid namespace.
+struct ImageIndex {
+  std::vector<std::string> images;
+  std::map<std::uint32_t, std::vector<PluginMap>> maps;
+};
 Result<void> save_index(const std::vector<std::string>& images,
                         const std::map<std::uint32_t, std::vector<PluginMap>>& maps);
+// Errors: EBADMSG.
+Result<ImageIndex> parse_index(std::span<const std::uint8_t> payload);
 // Errors: ENOENT where the stream's index has no such task, or there is none.
 Result<MapRuns> map_runs_of_stream(std::uint32_t pid);
 

@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: MIT
-// The configuration file, and what the settings in it, or in the environment, are taken for.
+// The configuration file, and what the settings in it, or in the environment, are taken for. The input is the
+// file's text, and behind a zero each the environment's NAME=value.
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <bit>
+#include <cstdlib>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "fuzz.h"
 #include "pipeline/unique_fd.h"
@@ -13,10 +18,42 @@
 
 using namespace sluice;
 
+namespace {
+
+// Settings in the environment while it lives; none of anybody else's.
+class Environment {
+ public:
+  explicit Environment(std::string_view texts) {
+    while (!texts.empty()) {
+      const std::string_view text = texts.substr(0, texts.find('\0'));
+      texts.remove_prefix(std::min(text.size() + 1, texts.size()));
+      const std::size_t equals = text.find('=');
+      const std::string name(text.substr(0, equals));
+      if (equals == std::string_view::npos || !(name.starts_with("SLUICE_") || name.starts_with("KFD_")))
+        continue;
+      FUZZ_CHECK(::setenv(name.c_str(), std::string(text.substr(equals + 1)).c_str(), 1) == 0);
+      names_.push_back(name);
+    }
+  }
+  ~Environment() {
+    for (const std::string& name : names_) (void)::unsetenv(name.c_str());
+  }
+  Environment(const Environment&) = delete;
+  Environment& operator=(const Environment&) = delete;
+
+ private:
+  std::vector<std::string> names_;
+};
+
+}  // namespace
+
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const UniqueFd file(::memfd_create("sluice.conf", MFD_CLOEXEC));
   FUZZ_CHECK(file.get() >= 0 && ::fchmod(file.get(), 0600) == 0);
-  FUZZ_CHECK(::write(file.get(), data, size) == static_cast<ssize_t>(size));
+  const std::string_view all(reinterpret_cast<const char*>(data), size);
+  const std::string_view text = all.substr(0, all.find('\0'));
+  FUZZ_CHECK(::write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()));
+  const Environment environment(all.substr(std::min(text.size() + 1, size)));
   const std::string path = "/proc/self/fd/" + std::to_string(file.get());
   plugin::LogLines lines;
   const plugin::Config config =

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: MIT
+// What comes out of a stream: an image's frame, and amdgpu-sluice-index.img.
+#include <algorithm>
+#include <vector>
+
+#include "fuzz.h"
+#include "images/digest.h"
+#include "images/files.h"
+#include "plugin/image_store.h"
+
+using namespace sluice;
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::vector<std::uint8_t> bytes(data, data + size);
+  const auto payload = unframe(bytes, "image");
+  if (payload) {
+    FUZZ_CHECK(payload->size() + 8 == size &&
+               std::equal(payload->begin(), payload->end(), bytes.begin() + 8));
+  } else {
+    FUZZ_CHECK(payload.error().err == EBADMSG && !payload.error().what.empty());
+  }
+  auto index = plugin::parse_index(with_digest(payload ? *payload : bytes));
+  if (!index) {
+    FUZZ_CHECK(index.error().err > 0 && !index.error().what.empty());
+    return 0;
+  }
+  for (const auto& [pid, maps] : index->maps) {
+    const auto runs = plugin::MapRuns::of(maps);
+    for (const plugin::PluginMap& map : maps) FUZZ_CHECK(runs.maps(map.offset, 1));
+  }
+  keep_images(index->images, kKfdPrefix);
+  for (const std::string& name : index->images)
+    FUZZ_CHECK(name.starts_with(kKfdPrefix) && name.find('/') == std::string::npos);
+  return 0;
+}
