@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """Counts what `meson test` and the guests ran, case by case, and names what was skipped and why.
 
-Before that, what programs have counted themselves: their lines that begin with "shown: " (seeds, cases, cycles).
+Before that, what programs and steps have counted themselves: their lines that begin with "shown: " (seeds, cases, cycles).
 
 MESON-LOGS has testlog.json (one object a test program) and testlog.junit.xml (GoogleTest's cases within them);
 results.json is scripts/vm's. The last line is `N passed, N failed, N skipped`; exit status 1 when something failed or
@@ -72,10 +72,12 @@ def count_programs(log, tally):
             tally.passed += 1
 
 
-def shown(log):
-    """What each program says that it has shown."""
-    return [line for program in programs(log) for line in (program.get("stdout") or "").splitlines()
-            if line.startswith("shown: ")]
+def shown(log, steps):
+    """What each program says that it has shown, and each step in its log beside MESON-LOGS."""
+    logs = [log.parent / f"{name}.log" for name in steps]
+    texts = [program.get("stdout") or "" for program in programs(log)]
+    texts += [step.read_text(encoding="utf-8", errors="replace") for step in logs if step.exists()]
+    return [line for text in texts for line in text.splitlines() if line.startswith("shown: ")]
 
 
 def count_guests(results, strict, tally):
@@ -123,7 +125,7 @@ def main(words=None):
         count_guests(options.vm, options.strict, tally)
     if options.no_vm:
         tally.skipped += [(f"vm {name}", options.no_vm) for name in suites.SUITES]
-    for line in shown(options.log):
+    for line in shown(options.log, [name for name, _ in options.step]):
         print(line)
     for label in tally.failed:
         print(f"failed: {label}")

@@ -120,6 +120,8 @@ int main(int argc, char** argv) {
   for (const Bytes& bytes : corpus) run(bytes);
   Mutator mutator(corpus);
   for (std::size_t i = 0; i < mutations; ++i) run(mutator.next());
-  std::printf("%zu files, %zu mutations\n", corpus.size(), mutations);
+  std::printf("shown: fuzz %s: %zu executions: %zu files of the corpus, %zu mutations\n",
+              std::filesystem::path(argv[1]).filename().c_str(), corpus.size() + mutations, corpus.size(),
+              mutations);
   return 0;
 }
