@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "subject.h"
+#include "subject_files.h"
 #include "subject_queues.h"
 #include "subject_share.h"
 
@@ -54,6 +55,8 @@ Result<std::string> obey(Arena& arena, const std::string& command) {
     result = poke_shared_bo(arena, std::strtoull(command.c_str() + std::strlen("poke "), nullptr, 10));
   else if (command == "work")
     result = work_on(arena);
+  else if (command == "leave")
+    leave_devices(arena);
   else if (command == "quit")
     result = tear_down(arena);
   else

@@ -71,6 +71,12 @@ void close_fd(std::int32_t& fd) {
   fd = -1;
 }
 
+void close_kfd(Arena& arena) {
+  close_fd(arena.kfd_dup_fd);
+  close_fd(arena.second_kfd_fd);
+  close_fd(arena.kfd_fd);
+}
+
 // ---- dma-bufs
 // ----------------------------------------------------------------------------------------------------------
 
@@ -219,11 +225,7 @@ Result<void> finish_files(Arena& arena, const Options& options) {
   if (options.hsakmt_shm) SLUICE_TRY(add_hsakmt_shm(arena));
   for (std::uint32_t i = 0; i < arena.num_gpus && options.close_render; ++i)
     close_fd(arena.gpus[i].render_fd);
-  if (options.close_kfd) {
-    close_fd(arena.kfd_dup_fd);
-    close_fd(arena.second_kfd_fd);
-    close_fd(arena.kfd_fd);
-  }
+  if (options.close_kfd) close_kfd(arena);
   return options.fork_child ? add_child(arena) : Result<void>{};
 }
 
@@ -262,6 +264,17 @@ Result<void> check_files(const Arena& arena) {
   SLUICE_TRY(check_dmabuf(arena));
   SLUICE_TRY(check_hsakmt_shm(arena));
   return check_child(arena);
+}
+
+void leave_devices(Arena& arena) {
+  for (std::uint32_t i = 0; i < arena.num_maps; ++i)
+    (void)::munmap(reinterpret_cast<void*>(arena.maps[i].address), arena.maps[i].bytes);
+  for (std::uint32_t i = 0; i < arena.num_gpus; ++i) {
+    close_fd(arena.gpus[i].render_fd);
+    close_fd(arena.gpus[i].other_render_fd);
+  }
+  close_kfd(arena);
+  arena.num_maps = 0;
 }
 
 Result<void> end_child(Arena& arena) {

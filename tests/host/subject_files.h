@@ -23,6 +23,9 @@ Result<void> open_render_nodes(Arena& arena, const Options& options,
 Result<void> finish_files(Arena& arena, const Options& options);
 
 Result<void> check_files(const Arena& arena);
+// Unmaps and closes /dev/kfd and the render nodes, and asks the kernel for nothing more: it keeps queues and
+// BOs until the process ends.
+void leave_devices(Arena& arena);
 Result<void> end_child(Arena& arena);
 
 }  // namespace sluice::subject

@@ -142,8 +142,8 @@ bool fit_together(const Options& options) {
 void usage() {
   std::fputs(
       "usage: gpu-subject [OPTION]...\n"
-      "Commands, line by line: check, work, queue-progress, peek, poke N, quit. Sizes are bytes, with K, M "
-      "or G.\n"
+      "Commands, line by line: check, work, queue-progress, peek, poke N, leave, quit. Sizes are bytes, "
+      "with K, M or G.\n"
       "  --control DIR     commands from the FIFO DIR/in, answers to DIR/out, no standard input or output\n"
       "data:\n"
       "  --gpus N  --seed N  --zero PERCENT  --vram SIZE  --gtt SIZE       (sizes per GPU)\n"

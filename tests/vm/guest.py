@@ -7,6 +7,9 @@ oops that is not ours. A guest that panics ends QEMU with status 0, so only the 
 Its clock is the HPET: on a busy machine kernels measure the TSC's rate wrongly, and their clock then runs several times too fast,
 and with it every limit of the guest. The scheduler's clock, which the watchdog of stuck CPUs reads, is the TSC all the same, and
 is held to the HPET where the TSC counts as unstable.
+
+What kmalloc() gave is poisoned when it is freed (slub_debug), so that a driver which still uses it dies of that. It costs nothing
+that could be measured.
 """
 import dataclasses
 import pathlib
@@ -21,7 +24,7 @@ DEBUG_EXIT = 0x501
 MEMORY = "1G"
 IMAGES_MIB = 1024
 KERNEL_LINE = ("console=ttyS0 rdinit=/init panic=-1 oops=panic mitigations=off nokaslr tsc=unstable clocksource=hpet "
-               "no_timer_check log_buf_len=4M quiet sysrq_always_enabled")
+               "no_timer_check log_buf_len=4M quiet sysrq_always_enabled slub_debug=P,kmalloc-*")
 COPYING_OUT = 120        # seconds beyond the program's own limit: boot, copying out, the end
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\r\x00]")
 

@@ -188,7 +188,11 @@ void vam_kfd_destroy(struct vam_machine* machine) {
     list_del_init(&owner->link);
     mmu_notifier_put(&owner->notifier);
   }
-  for (u32 i = 1; i < machine->model->table[VAM_T_PROCESS].high; ++i) vam_doorbells_drop(machine, i);
+  /* Their queues stay in the model, and the queues' thread runs until vam_queues_destroy(). */
+  for (u32 i = 1; i < machine->model->table[VAM_T_PROCESS].high; ++i) {
+    machine->owner[i] = NULL;
+    vam_doorbells_drop(machine, i);
+  }
   mutex_unlock(&machine->lock);
   mmu_notifier_synchronize();
 }
