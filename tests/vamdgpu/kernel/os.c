@@ -23,20 +23,27 @@
 /* ---- memory -----------------------------------------------------------------------------------------------
  */
 
-/* Whatever cannot be copied without a page fault is not. Aligned words go in one piece. */
-static unsigned long copy_now(void* kernel, u64 user, unsigned long bytes, bool out) {
-  if (bytes == sizeof(u64) && user % sizeof(u64) == 0) {
-    u64 word = 0;
-    unsigned long failed;
-    if (out) {
-      memcpy(&word, kernel, sizeof(word));
-      smp_wmb(); /* after what was written before it */
-      return __put_user(word, (u64 __user*)user) ? bytes : 0;
-    }
-    failed = __get_user(word, (u64 __user*)user) ? bytes : 0;
-    memcpy(kernel, &word, sizeof(word));
-    return failed;
+/* An aligned word in one piece, written after what was written before it. */
+#define DEFINE_COPY_WORD(type)                               \
+  static int copy_##type(void* kernel, u64 user, bool out) { \
+    type word = 0;                                           \
+    int err;                                                 \
+    if (out) {                                               \
+      memcpy(&word, kernel, sizeof(word));                   \
+      smp_wmb();                                             \
+      return __put_user(word, (type __user*)user);           \
+    }                                                        \
+    err = __get_user(word, (type __user*)user);              \
+    memcpy(kernel, &word, sizeof(word));                     \
+    return err;                                              \
   }
+DEFINE_COPY_WORD(u32)
+DEFINE_COPY_WORD(u64)
+
+/* Whatever cannot be copied without a page fault is not. Aligned words go in one piece (queue_run.h). */
+static unsigned long copy_now(void* kernel, u64 user, unsigned long bytes, bool out) {
+  if (bytes == sizeof(u32) && user % sizeof(u32) == 0) return copy_u32(kernel, user, out) ? bytes : 0;
+  if (bytes == sizeof(u64) && user % sizeof(u64) == 0) return copy_u64(kernel, user, out) ? bytes : 0;
   return out ? __copy_to_user_inatomic(u64_to_user_ptr(user), kernel, bytes)
              : __copy_from_user_inatomic(kernel, u64_to_user_ptr(user), bytes);
 }
