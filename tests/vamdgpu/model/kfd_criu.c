@@ -357,6 +357,12 @@ static int restore_objects(const struct vam_call* call, uint32_t process, struct
   return c->at == c->end ? 0 : -VAM_EINVAL;
 }
 
+/* 0: none. The names come from the caller's memory a second time, and may have changed there meanwhile. */
+static uint32_t restored_mem(const struct vam_model* m, uint32_t process, uint32_t gpu_id, uint32_t handle) {
+  uint32_t gpu = vam_pdd_by_user_id(m, process, gpu_id);
+  return gpu ? vam_idr_find(m, &VAM_PROCESS_AT(m, process)->pdd[gpu - 1].mems, handle) : 0;
+}
+
 /* Gives the caller offset and descriptor of each restored BO. */
 static int hand_out(const struct vam_call* call, uint32_t process, const struct vam_criu_args* args,
                     uint64_t records) {
@@ -366,6 +372,7 @@ static int hand_out(const struct vam_call* call, uint32_t process, const struct 
     struct vam_criu_bo b;
     struct vam_priv_bo r;
     const struct vam_mem* mem;
+    uint32_t index;
     int err = 0;
     memset(&r, 0, sizeof(r));
     if (call->os->copy_in(call, &b, user, sizeof(b)) ||
@@ -373,10 +380,12 @@ static int hand_out(const struct vam_call* call, uint32_t process, const struct 
       close_buckets(call, args->bos, i);
       return -VAM_EFAULT;
     }
-    mem = VAM_MEM_AT(
-        m,
-        vam_idr_find(m, &VAM_PROCESS_AT(m, process)->pdd[vam_pdd_by_user_id(m, process, b.gpu_id) - 1].mems,
-                     r.idr_handle));
+    index = restored_mem(m, process, b.gpu_id, r.idr_handle);
+    if (!index) {
+      close_buckets(call, args->bos, i);
+      return -VAM_EINVAL;
+    }
+    mem = VAM_MEM_AT(m, index);
     if (VAM_BO_AT(m, mem->bo)->kind != VAM_BO_USERPTR) b.restored_offset = bucket_offset(m, mem);
     b.dmabuf_fd = VAM_KFD_INVALID_FD;
     if (mem->flags & (VAM_ALLOC_VRAM | VAM_ALLOC_GTT))

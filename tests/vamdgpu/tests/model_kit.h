@@ -100,14 +100,16 @@ class Machine {
 
   bool traced = false, privileged = true;
   int fds_left = 1 << 20;
-  std::set<std::uint32_t> fds;  // of BOs: handed out and not closed
+  std::set<std::uint32_t> fds;                                       // of BOs: handed out and not closed
+  std::function<void(void* copied, std::uint64_t bytes)> copied_in;  // may change what the model reads
   std::function<void(std::uint32_t bo, std::uint64_t offset, std::uint64_t bytes, std::uint8_t byte)> fill;
 
  private:
   static Machine& self(const vam_call* call) { return *static_cast<Machine*>(call->shim); }
-  static int copy_in(const vam_call*, void* to, std::uint64_t from, std::uint64_t bytes) {
+  static int copy_in(const vam_call* call, void* to, std::uint64_t from, std::uint64_t bytes) {
     if (from < 4096) return -VAM_EFAULT;
     std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
+    if (self(call).copied_in) self(call).copied_in(to, bytes);
     return 0;
   }
   static int copy_out(const vam_call*, std::uint64_t to, const void* from, std::uint64_t bytes) {

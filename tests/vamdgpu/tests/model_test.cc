@@ -417,6 +417,29 @@ TEST_P(ModelCriu, CorruptPrivateDataNeverRestoresAsIfNothingWere) {
   EXPECT_EQ(attempt(broken), VAM_EINVAL) << "doorbell size";
 }
 
+// RESTORE reads bucket and record of a BO twice: another thread may write between.
+TEST_P(ModelCriu, NamesThatChangeWhileTheyAreRestoredAreRefused) {
+  Image image;
+  ASSERT_EQ(dump(&image), 0);
+  constexpr std::uint64_t kNamesOfARecord = 16;  // all that the second look wants of one
+  const auto attempt = [&](bool gpu) {
+    Machine other(config());
+    std::uint32_t buckets = 0;
+    other.copied_in = [&](void* copied, std::uint64_t bytes) {
+      if (bytes == sizeof(vam_criu_bo)) ++buckets;
+      if (buckets <= image.info.num_bos + 2) return;  // two were handed out by then
+      if (gpu && bytes == sizeof(vam_criu_bo)) static_cast<vam_criu_bo*>(copied)->gpu_id = 7;
+      if (!gpu && bytes == kNamesOfARecord) static_cast<vam_priv_bo*>(copied)->idr_handle = 999;
+    };
+    std::uint32_t file = 0;
+    const int result = restore(&other, image, &file);
+    EXPECT_TRUE(other.fds.empty());
+    return result;
+  };
+  EXPECT_EQ(attempt(true), VAM_EINVAL) << "a GPU that the process does not know";
+  EXPECT_EQ(attempt(false), VAM_EINVAL) << "a handle that the process does not have";
+}
+
 TEST_P(ModelCriu, ARecordOfTheOtherKernelIsRefused) {
   Image image;
   ASSERT_EQ(dump(&image), 0);
