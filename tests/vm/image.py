@@ -124,6 +124,9 @@ def make_disk(root, suite, programs, driver, extra_modules, work):
     copy(roots.resolve(root, "/usr/bin/busybox"), tree / "usr/bin/busybox")
     (tree / "usr/bin/sh").symlink_to("busybox")
     debian = {path: roots.resolve(root, f"/{path}") for path in (*DEBIAN, *suite.programs)}
+    lacking = [path for path in suite.programs if not debian[path]]
+    if lacking:
+        raise roots.Unavailable(f"{root} does not have {', '.join(lacking)}")
     files = {place: source for place, source in {**debian, **programs}.items() if source}
     for place, source in files.items():
         copy(source, tree / place)
