@@ -22,6 +22,8 @@ PLACES = {
     "vamdgpu-load": "usr/lib/sluice/vamdgpu-load",
     "vm-scenarios": "usr/lib/sluice/vm-scenarios",
     "sluice": "usr/lib/sluice/sluice",
+    **{f"vamdgpu_{name}_device_test": f"usr/lib/sluice/vamdgpu_{name}_device_test"
+       for name in ("criu", "drm", "kernel", "kfd", "system")},
 }
 # Those that the Debian package brings, where it has them.
 PACKAGED = {

@@ -12,6 +12,7 @@
 #include <linux/kfd_ioctl.h>
 #include <linux/sync_file.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -185,7 +186,7 @@ inline int poll_in(int fd, int timeout_ms) {
 // A GPU through libdrm: BOs with VAs, one context, IBs.
 class Gpu {
  public:
-  Gpu(const Control& control, unsigned index) {
+  Gpu(const Control& control, unsigned index) : index_(index) {
     Fd fd = open_render(control, index);
     std::uint32_t major = 0, minor = 0;
     ok_ = fd.get() >= 0 && amdgpu_device_initialize(fd.get(), &major, &minor, &device_) == 0;
@@ -194,6 +195,7 @@ class Gpu {
     ok_ = ok_ && amdgpu_bo_cpu_map(ib_.bo, reinterpret_cast<void**>(&dwords_)) == 0;
   }
   ~Gpu() {
+    if (holder_.context != nullptr) amdgpu_cs_ctx_free(holder_.context);
     if (context_ != nullptr) amdgpu_cs_ctx_free(context_);
     for (Memory& memory : memories_) {
       amdgpu_bo_va_op(memory.bo, 0, memory.size, memory.va, 0, AMDGPU_VA_OP_UNMAP);
@@ -276,9 +278,31 @@ class Gpu {
     request.resources = list;
     request.number_of_ibs = 1;
     request.ibs = &ib;
+    request.number_of_dependencies = held_back_ ? 1 : 0;
+    request.dependencies = &holder_;
     const int result = amdgpu_cs_submit(context != nullptr ? context : context_, 0, &request, 1);
     amdgpu_bo_list_destroy(list);
     *seq = request.seq_no;
+    return result;
+  }
+
+  // What is submitted from now on is not run until release_hung_fences(): it waits for a job of another
+  // context, which hangs. 0 or -errno.
+  int hold_back(Control* control) {
+    const int failed = amdgpu_cs_ctx_create(device_, &holder_.context);
+    if (failed != 0) return failed;
+    const int result = submit_hanging(control, {0}, &holder_.fence, holder_.context);
+    holder_.ip_type = AMDGPU_HW_IP_DMA;
+    held_back_ = result == 0;
+    return result;
+  }
+  // Submits on ring 0; returns when the job hangs.
+  int submit_hanging(Control* control, const std::vector<std::uint32_t>& packets, std::uint64_t* seq,
+                     amdgpu_context_handle context = nullptr) {
+    const std::uint64_t hits = control->faults_hit();
+    control->hang_fence(index_, control->fences_made(index_) + 1);
+    const int result = submit(packets, seq, 0, context);
+    while (result == 0 && control->faults_hit() == hits) (void)::sched_yield();
     return result;
   }
 
@@ -340,7 +364,10 @@ class Gpu {
     return memory;
   }
 
+  unsigned index_;
   bool ok_ = false;
+  amdgpu_cs_fence holder_{};
+  bool held_back_ = false;
   amdgpu_device_handle device_ = nullptr;
   amdgpu_context_handle context_ = nullptr;
   Memory ib_;

@@ -89,9 +89,9 @@ TEST_F(DrmDevice, JobsOfOneRingRunInOrder) {
 }
 
 TEST_F(DrmDevice, AFenceIsAPollableSyncFile) {
-  control_->set_engine_rate(0, 200 * kMiB);
   Gpu gpu(*control_, 0);
   ASSERT_TRUE(gpu.ok());
+  ASSERT_EQ(gpu.hold_back(control_.get()), 0);
   const Gpu::Memory bo = gpu.allocate(4 * kMiB, AMDGPU_GEM_DOMAIN_VRAM);
   std::uint64_t seq = 0;
   ASSERT_EQ(gpu.submit(Gpu::fill(bo.va, 7, 4 * kMiB), &seq), 0);
@@ -99,6 +99,7 @@ TEST_F(DrmDevice, AFenceIsAPollableSyncFile) {
   ASSERT_GE(fence.get(), 0);
   EXPECT_EQ(fence_status(fence.get()), 0);
   EXPECT_EQ(poll_in(fence.get(), 0), 0);
+  control_->release_hung_fences();
   EXPECT_EQ(poll_in(fence.get(), 30000), POLLIN);
   EXPECT_EQ(fence_status(fence.get()), 1);
   const Fd late = gpu.sync_file(seq);  // of a fence that has signalled
@@ -434,9 +435,9 @@ TEST_F(DrmDevice, ListHandlesAndMappingInfo) {
 }
 
 TEST_F(DrmDevice, SyncobjsCarryFences) {
-  control_->set_engine_rate(0, 200 * kMiB);
   Gpu gpu(*control_, 0);
   ASSERT_TRUE(gpu.ok());
+  ASSERT_EQ(gpu.hold_back(control_.get()), 0);
   const Gpu::Memory bo = gpu.allocate(4 * kMiB, AMDGPU_GEM_DOMAIN_VRAM);
   std::uint64_t seq = 0;
   ASSERT_EQ(gpu.submit(Gpu::fill(bo.va, 7, 4 * kMiB), &seq), 0);
@@ -456,6 +457,7 @@ TEST_F(DrmDevice, SyncobjsCarryFences) {
   EXPECT_EQ(drmSyncobjImportSyncFile(gpu.fd(), empty, sync_file.get()), 0);
   ASSERT_EQ(drmSyncobjCreate(gpu.fd(), 0, &timeline), 0);
   EXPECT_EQ(drmSyncobjTransfer(gpu.fd(), timeline, 5, syncobj, 0, 0), 0);
+  control_->release_hung_fences();
   EXPECT_EQ(drmSyncobjWait(gpu.fd(), &empty, 1, INT64_MAX, 0, &first), 0);
   EXPECT_EQ(fence_status(sync_file.get()), 1);
   std::uint64_t point = 5;
@@ -533,10 +535,9 @@ TEST_F(DrmDevice, AFenceHangsOrFailsWhenToldTo) {
 
   Gpu second(*control_, 0);
   const Gpu::Memory other = second.allocate(kMiB, AMDGPU_GEM_DOMAIN_VRAM);
-  control_->hang_fence(0, control_->fences_made(0) + 1);
-  ASSERT_EQ(second.submit(Gpu::fill(other.va, 1, 4096), &seq), 0);
+  ASSERT_EQ(second.submit_hanging(control_.get(), Gpu::fill(other.va, 1, 4096), &seq), 0);
   fence = second.sync_file(seq);
-  EXPECT_EQ(second.wait(seq, 0, 50'000'000), 1);
+  EXPECT_EQ(second.wait(seq, 0, 0), 1);
   EXPECT_EQ(fence_status(fence.get()), 0);
   control_->release_hung_fences();
   EXPECT_EQ(poll_in(fence.get(), 30000), POLLIN);

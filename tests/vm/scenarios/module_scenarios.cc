@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The virtual GPUs themselves, in a kernel: what stands beneath all other scenarios.
+#include <iostream>
+
 #include "scenario.h"
 
 namespace sluice::vm_test {
@@ -20,6 +22,24 @@ TEST_F(Module, UnloadsBesideAProcessThatLeftItsQueuesBehind) {
   EXPECT_TRUE(subject_->alive());
   EXPECT_EQ(subject_->quit(), 0);
 }
+
+// Its own device tests, which run in user space, too (tests/vamdgpu/tests).
+class DeviceTests : public Scenario, public testing::WithParamInterface<std::string> {};
+
+TEST_P(DeviceTests, Pass) {
+  load();
+  Launch tests;
+  tests.arguments = {(settings().programs / ("vamdgpu_" + GetParam() + "_device_test")).string()};
+  tests.output = scratch() / "tests.log";
+  EXPECT_EQ(run(tests), 0);
+  const std::string said = read_file(tests.output);
+  // What the user-space front cannot show is shown here.
+  EXPECT_TRUE(GetParam() != "kernel" || said.find("SKIPPED") == std::string::npos);
+  if (HasFailure()) std::cout << said << std::flush;
+}
+
+INSTANTIATE_TEST_SUITE_P(OnTheModule, DeviceTests, testing::Values("criu", "drm", "kernel", "kfd", "system"),
+                         [](const testing::TestParamInfo<std::string>& test) { return test.param; });
 
 }  // namespace
 }  // namespace sluice::vm_test
