@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <sstream>
 #include <system_error>
@@ -44,6 +45,12 @@ Strings CriuRun::plugin_lines() const {
     if (line.find("amdgpu_plugin: ") != std::string::npos) lines.push_back(line);
   }
   return lines;
+}
+
+bool CriuRun::plugin_said(std::string_view text) const {
+  const Strings lines = plugin_lines();
+  return std::any_of(lines.begin(), lines.end(),
+                     [text](const std::string& line) { return line.find(text) != std::string::npos; });
 }
 
 Launch Criu::command(const std::string& action, const std::filesystem::path& images, const Strings& more) {

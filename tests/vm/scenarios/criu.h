@@ -20,8 +20,9 @@ struct CriuRun {
   bool good() const { return status == 0; }
   // Whether the log has it.
   bool said(std::string_view text) const { return log.find(text) != std::string::npos; }
-  // Lines of the plugin.
+  // Lines of the plugin, and whether one of them has it.
   Strings plugin_lines() const;
+  bool plugin_said(std::string_view text) const;
 };
 
 class Criu {
@@ -44,6 +45,8 @@ class Criu {
   // The command line of a run, and where it logs: for StoppedCriu.
   Launch command(const std::string& action, const std::filesystem::path& images, const Strings& more);
   const std::filesystem::path& last_log() const { return last_log_; }
+  // The last run, that of a StoppedCriu which has ended: what it logged.
+  CriuRun last_run() const { return {std::nullopt, read_file(last_log_)}; }
   const std::filesystem::path& logs() const { return logs_; }
 
  private:

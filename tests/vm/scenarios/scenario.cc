@@ -201,8 +201,9 @@ void Scenario::expect_no_complete_image(const fs::path& directory) {
   if (fs::exists(directory)) {
     for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
       const std::string name = entry.path().filename().string();
-      EXPECT_FALSE(name.starts_with("amdgpu-kfd-") && name.ends_with(".img"))
-          << name << " stands although the dump failed";
+      const bool metadata = name.starts_with("amdgpu-kfd-") || name.starts_with("amdgpu-renderD-") ||
+                            name.starts_with("amdgpu-dmabuf_");
+      EXPECT_FALSE(metadata && name.ends_with(".img")) << name << " stands although the dump failed";
     }
   }
   const CriuRun run = criu_->restore(directory);
