@@ -43,16 +43,26 @@ TEST_F(Large, TenThousandBosComeBackWhole) {
 
 TEST_F(Large, ABoLargerThanFreeMemoryComesBackWhole) {
   // The virtual VRAM is the guest's own memory: with three fifths of it taken, the rest cannot hold the BO.
+  // Without zeros: a page filled with one value takes no memory where an engine writes it (pool.c).
   const std::uint64_t vram = available_memory() * 3 / 5 / kMiBytes;
   const std::uint64_t bo = vram - 16;
   load({"--gpus", "1", "--vram", std::to_string(vram) + "M", "--gtt", "32M"});
   ASSERT_NO_FATAL_FAILURE(
-      start_subject({"--one-bo", std::to_string(bo) + "M", "--zero", "50", "--no-queues"}));
-  ASSERT_LT(available_memory(), bo * kMiBytes) << "the guest could buffer the whole BO";
+      start_subject({"--one-bo", std::to_string(bo) + "M", "--zero", "0", "--no-queues"}));
+  ASSERT_LT(available_memory(), bo * kMiBytes) << "a dump could buffer the whole BO";
   ASSERT_NO_FATAL_FAILURE(dump());
+  ASSERT_LT(available_memory(), 2 * bo * kMiBytes) << "a restore could buffer the whole BO";
   ASSERT_NO_FATAL_FAILURE(restore());
+  ASSERT_LT(available_memory(), bo * kMiBytes) << "the restored BO takes less memory than its bytes";
   const std::string answer = subject_->ask("check");
   ASSERT_EQ(answer.rfind("ok check", 0), 0U) << answer;
+  EXPECT_EQ(subject_->quit(), 0);
+}
+
+TEST_F(Large, ABoWithHolesComesBackWhole) {
+  load({"--gpus", "1", "--vram", "160M", "--gtt", "32M"});
+  ASSERT_NO_FATAL_FAILURE(start_subject({"--one-bo", "128M", "--zero", "50", "--no-queues"}));
+  ASSERT_NO_FATAL_FAILURE(expect_survives());
   EXPECT_EQ(subject_->quit(), 0);
 }
 
