@@ -195,6 +195,7 @@ Result<void> check_child(const Arena& arena) {
 }  // namespace
 
 Result<void> open_files(Arena& arena, const Options& options, const std::vector<TopologyGpu>& topology) {
+  if (options.render_first) SLUICE_TRY(open_render_nodes(arena, options, topology));
   SLUICE_TRY_ASSIGN(UniqueFd kfd, open_device("/dev/kfd"));
   arena.kfd_fd = kfd.release();
   if (options.second_kfd) {
@@ -207,7 +208,7 @@ Result<void> open_files(Arena& arena, const Options& options, const std::vector<
   SLUICE_TRY(device_ioctl(arena.kfd_fd, AMDKFD_IOC_GET_VERSION, &version, "GET_VERSION"));
   if (version.major_version != 1) return Error{EPROTO, "unknown KFD version"};
   arena.can_export = version.minor_version >= kFirstMinorWithExport ? 1 : 0;
-  SLUICE_TRY(open_render_nodes(arena, options, topology));
+  if (!options.render_first) SLUICE_TRY(open_render_nodes(arena, options, topology));
   for (std::uint32_t i = 0; i < arena.num_gpus; ++i)
     SLUICE_TRY(acquire_vm(arena.kfd_fd, arena.gpus[i].render_fd, arena.gpus[i].gpu_id));
   return {};

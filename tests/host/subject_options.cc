@@ -82,6 +82,7 @@ constexpr std::array kFlags = {
     Flag{"--second-kfd", &Options::second_kfd, true},
     Flag{"--dup-kfd", &Options::dup_kfd, true},
     Flag{"--second-render", &Options::second_render, true},
+    Flag{"--render-first", &Options::render_first, true},
     Flag{"--fork-child", &Options::fork_child, true},
     Flag{"--close-render-after-map", &Options::close_render, true},
     Flag{"--no-kfd-fd", &Options::close_kfd, true},
@@ -156,7 +157,7 @@ void usage() {
       "  --share kfd|gem  --import-from PID  --share-fd  --kfd-import   (a BO shared by dma-buf)\n"
       "files:\n"
       "  --second-kfd  --dup-kfd  --inherited-kfd  --no-kfd-fd  --second-render  --close-render-after-map\n"
-      "  --dmabuf-fd  --map-dmabuf  --fork-child\n"
+      "  --render-first  --dmabuf-fd  --map-dmabuf  --fork-child\n"
       "instead of a ROCm-like process:\n"
       "  --render-only  --plain\n",
       stderr);

@@ -42,6 +42,7 @@ struct Options {
   bool second_kfd = false;     // opens /dev/kfd a second time
   bool dup_kfd = false;        // dups the first descriptor
   bool second_render = false;  // each GPU has another render file, opened before the acquired one
+  bool render_first = false;   // render nodes are opened before /dev/kfd
   bool fork_child = false;     // a child holds all descriptors
   bool close_render = false;   // acquired render files are closed after mapping
   bool close_kfd = false;      // and so are all of /dev/kfd

@@ -51,10 +51,11 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         Shape{"Default", {}}, Shape{"Svm", {"--svm"}}, Shape{"SvmContext", {"--svm-context"}},
         Shape{"Waiter", {"--waiter"}}, Shape{"SecondKfd", {"--second-kfd"}}, Shape{"DupKfd", {"--dup-kfd"}},
-        Shape{"SecondRender", {"--second-render"}}, Shape{"ForkChild", {"--fork-child"}},
-        Shape{"CloseRenderAfterMap", {"--close-render-after-map"}}, Shape{"NoKfdFd", {"--no-kfd-fd"}},
-        Shape{"MapDmabuf", {"--map-dmabuf"}}, Shape{"DmabufFd", {"--dmabuf-fd"}},
-        Shape{"GemBo", {"--gem-handles", "1,3,70"}}, Shape{"RenderOnly", {"--render-only"}},
+        Shape{"SecondRender", {"--second-render"}}, Shape{"RenderFirst", {"--render-first"}},
+        Shape{"ForkChild", {"--fork-child"}}, Shape{"CloseRenderAfterMap", {"--close-render-after-map"}},
+        Shape{"NoKfdFd", {"--no-kfd-fd"}}, Shape{"MapDmabuf", {"--map-dmabuf"}},
+        Shape{"DmabufFd", {"--dmabuf-fd"}}, Shape{"GemBo", {"--gem-handles", "1,3,70"}},
+        Shape{"RenderOnly", {"--render-only"}},
         Shape{"RenderOnlyGemBos", {"--render-only", "--second-render", "--gem-handles", "count:100"}},
         Shape{"Plain", {"--plain"}}, Shape{"TenThousandBos", {"--bos", "count:10000", "--no-queues"}},
         Shape{"OneBo", {"--one-bo", "20M", "--no-queues"}},
@@ -220,6 +221,10 @@ TEST_P(RestoredShapeTest, QueuesStandAfterADumpThatWasKilled) {
 
 TEST_P(RestoredShapeTest, TheAcquiredRenderFileIsFoundAmongTwo) {
   dump_restore_check({"--second-render"});
+}
+
+TEST_P(RestoredShapeTest, RenderFilesThatWereOpenedBeforeTheKfdComeBack) {
+  dump_restore_check({"--render-first"});
 }
 
 TEST_P(RestoredShapeTest, AProcessOnAnOldKernelComesBack) {

@@ -89,6 +89,20 @@ TEST_F(Files, OfTwoRenderFilesTheAcquiredOneComesBackAsSuch) {
   EXPECT_EQ(subject_->quit(), 0);
 }
 
+// CRIU dumps and restores files by their descriptors: the KFD's process comes last.
+TEST_F(Files, RenderFilesThatWereOpenedBeforeTheKfdComeBack) {
+  load();
+  ASSERT_NO_FATAL_FAILURE(start_subject(with({"--render-first", "--run-queues"})));
+  const std::vector<int> kfd = descriptors(subject_->pid(), "/dev/kfd");
+  const std::vector<int> render = descriptors(subject_->pid(), "/dev/dri/renderD");
+  ASSERT_EQ(kfd.size(), 1U);
+  ASSERT_EQ(render.size(), 2U);
+  ASSERT_LT(render.back(), kfd.front());
+  ASSERT_NO_FATAL_FAILURE(expect_survives());
+  ASSERT_NO_FATAL_FAILURE(expect_queues_run());
+  EXPECT_EQ(subject_->quit(), 0);
+}
+
 TEST_F(Files, TheAcquiredFileIsFoundWithoutSideEffects) {
   load();
   ASSERT_NO_FATAL_FAILURE(start_subject(with({"--second-render"})));
