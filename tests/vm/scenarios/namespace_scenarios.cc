@@ -48,6 +48,32 @@ TEST_F(Namespaces, MountAndPidNamespace) {
   EXPECT_EQ(subject_->quit(), 0);
 }
 
+TEST_F(Namespaces, CgroupNamespace) {
+  load();
+  Container container(images("root"), {128, 129});
+  const std::filesystem::path cgroups = "/sys/fs/cgroup", box = cgroups / "box";
+  std::filesystem::create_directory(box);
+  write_file(box / "cgroup.procs", "0");  // its root is where this process is when it is made
+  ASSERT_NO_FATAL_FAILURE(
+      start_inside(container, container.launch(CLONE_NEWPID | CLONE_NEWCGROUP), small_subject()));
+  write_file(cgroups / "cgroup.procs", "0");
+  const auto cgroup = [&] { return read_file("/proc/" + std::to_string(subject_->pid()) + "/cgroup"); };
+  const auto own_namespace = [&] {
+    return std::filesystem::read_symlink("/proc/" + std::to_string(subject_->pid()) + "/ns/cgroup") !=
+           std::filesystem::read_symlink("/proc/self/ns/cgroup");
+  };
+  ASSERT_NE(cgroup().find("0::/box\n"), std::string::npos) << cgroup();
+  ASSERT_TRUE(own_namespace());
+  ASSERT_NO_FATAL_FAILURE(dump());
+  ASSERT_NO_FATAL_FAILURE(restore_inside(container));
+  EXPECT_NE(cgroup().find("0::/box\n"), std::string::npos) << cgroup();
+  EXPECT_TRUE(own_namespace());
+  ASSERT_NO_FATAL_FAILURE(expect_queues_run());
+  ASSERT_NO_FATAL_FAILURE(expect_whole());
+  EXPECT_EQ(subject_->quit(), 0);
+  std::filesystem::remove(box);
+}
+
 TEST_F(Namespaces, NetworkNamespace) {
   load();
   Container container(images("root"), {128, 129});
