@@ -350,8 +350,8 @@ static int sdma_common(struct step* s, const uint32_t* dw, uint32_t dwords, uint
 static int sdma_poll(struct step* s, const uint32_t* dw, uint64_t at) {
   uint32_t value, want = dw[3];
   int err, met;
-  if (!(dw[0] >> 31)) /* a register: only the flush that is nothing here */
-    return dw[0] >> 26 & 1 ? CONSUMED : stop(s, VAM_QUEUE_BAD_PACKET, at);
+  if (!(dw[0] >> 31)) /* a register: only what waits for no value, as flushes do, which are nothing here */
+    return dw[0] >> 26 & 1 || !(dw[0] >> 28 & 7) ? CONSUMED : stop(s, VAM_QUEUE_BAD_PACKET, at);
   err = load(s, address(dw + 1), &value, 4);
   if (err) return err;
   value &= dw[4];

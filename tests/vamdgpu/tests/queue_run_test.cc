@@ -565,6 +565,13 @@ TEST_F(SdmaQueueTest, APollHoldsTheQueueUntilMemoryIsRight) {
   EXPECT_EQ(get<std::uint32_t>(kData + 8), 5u);
 }
 
+// Both forms that drivers and runtimes use: ROCr's stands before a copy between GPUs.
+TEST_F(SdmaQueueTest, AFlushIsConsumed) {
+  const std::uint64_t end = put_dwords(0, {8 | 1u << 26, 0, 0, 0, 0, 0});
+  set_pointers(0, put_dwords(end, {8, 0, 0x80000000, 0, 0, 0}));
+  EXPECT_EQ(step().packets, 2u);
+}
+
 TEST_F(SdmaQueueTest, AFenceIntoTheMailboxAndATrapRaiseTheEvent) {
   const std::uint32_t event = make_event();
   std::uint64_t end = put_dwords(0, {6, event});  // a trap alone: the slot was not written
@@ -605,7 +612,7 @@ TEST_F(SdmaQueueTest, BadPacketsStopTheQueue) {
       {0 | 5u << 16},                                            // NOP beyond the write pointer
       {2, low(kData), high(kData), 9},                           // data beyond it
       {10 | 40u << 25, low(kData), high(kData), 1, 0, 0, 0, 0},  // another atomic
-      {8, 0, 0, 0, 0, 0},                                        // a register poll
+      {8 | 3u << 28, 0, 0, 0, 0, 0},                             // waits for a register's value
   };
   for (const auto& dwords : bad) {
     const std::uint64_t end = put_dwords(0, dwords);

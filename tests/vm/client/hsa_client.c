@@ -8,7 +8,9 @@
 // Commands come from the FIFO DIR/in, answers go to the FIFO DIR/out, one line each:
 //   (start) -> "ready gpus=N bytes=N"
 //   check   -> "ok check bytes=N"       every byte of every allocation, every signal's value
-//   work    -> "ok work packets=N"      a barrier packet through every queue; memory allocated, used, freed
+//   work    -> "ok work packets=N"      a barrier packet through every queue; VRAM of each GPU copied into
+//   the
+//                                      next one's by the GPUs; memory allocated, used, freed
 //   quit    -> "ok quit"
 // Anything that is not as it should be: "bad REASON". It opens both FIFOs for reading and writing itself, so
 // that it depends on nobody else's end of them. Single-threaded but for the runtime's own threads.
@@ -23,12 +25,13 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MAX_GPUS = 16, HOST_BYTES = 1 << 20, WORK_BYTES = 6 << 20, QUEUE_PACKETS = 64 };
+enum { MAX_GPUS = 16, HOST_BYTES = 1 << 20, WORK_BYTES = 6 << 20, COPY_BYTES = 1 << 20, QUEUE_PACKETS = 64 };
 
 struct gpu {
   hsa_agent_t agent;
   hsa_amd_memory_pool_t vram;
   uint64_t *device, *host;  // vram_bytes and HOST_BYTES long
+  uint64_t* landing;        // COPY_BYTES of VRAM for what another GPU has
   hsa_signal_t signal;      // keeps the value 1000 + index
   hsa_queue_t* queue;
 };
@@ -130,6 +133,8 @@ static int build(void) {
     struct gpu* gpu = &gpus[i];
     if (!fine(hsa_amd_memory_pool_allocate(gpu->vram, vram_bytes, 0, (void**)&gpu->device), "VRAM") ||
         !fine(hsa_amd_agents_allow_access(num_gpus, gpu_agents, NULL, gpu->device), "peer access") ||
+        !fine(hsa_amd_memory_pool_allocate(gpu->vram, COPY_BYTES, 0, (void**)&gpu->landing), "VRAM") ||
+        !fine(hsa_amd_agents_allow_access(num_gpus, gpu_agents, NULL, gpu->landing), "peer access") ||
         !fine(hsa_amd_memory_pool_allocate(host_pool, HOST_BYTES, 0, (void**)&gpu->host), "host memory") ||
         !fine(hsa_amd_agents_allow_access(num_gpus, gpu_agents, NULL, gpu->host), "host memory access") ||
         !fine(hsa_signal_create(1000 + i, 0, NULL, &gpu->signal), "signal") ||
@@ -175,10 +180,27 @@ static int run_queue(struct gpu* gpu) {
   return 1;
 }
 
+// What GPU `from` has in its VRAM, copied by a GPU into the VRAM of `to`: one of the two reaches its peer's.
+static int copy_to_peer(uint32_t from, uint32_t to) {
+  hsa_signal_t done;
+  if (!fine(hsa_signal_create(1, 0, NULL, &done), "signal")) return 0;
+  fill(gpus[to].landing, COPY_BYTES, 300 + to);
+  if (!fine(hsa_amd_memory_async_copy(gpus[to].landing, gpus[to].agent, gpus[from].device, gpus[from].agent,
+                                      COPY_BYTES, 0, NULL, done),
+            "copy to a peer"))
+    return 0;
+  hsa_signal_value_t value =
+      hsa_signal_wait_scacquire(done, HSA_SIGNAL_CONDITION_LT, 1, UINT64_MAX, HSA_WAIT_STATE_BLOCKED);
+  hsa_signal_destroy(done);
+  if (value != 0) return say("bad copy to a peer left %" PRId64, (int64_t)value), 0;
+  return holds(gpus[to].landing, COPY_BYTES, from, "VRAM of a peer");
+}
+
 static int work(void) {
   for (uint32_t i = 0; i < num_gpus; ++i) {
     uint64_t* more = NULL;
     if (!run_queue(&gpus[i])) return 0;
+    if (num_gpus > 1 && !copy_to_peer(i, (i + 1) % num_gpus)) return 0;
     if (!fine(hsa_amd_memory_pool_allocate(gpus[i].vram, WORK_BYTES, 0, (void**)&more), "VRAM") ||
         !fine(hsa_amd_agents_allow_access(num_gpus, gpu_agents, NULL, more), "peer access"))
       return 0;
@@ -194,6 +216,7 @@ static int tear_down(void) {
     if (!fine(hsa_queue_destroy(gpus[i].queue), "queue's end") ||
         !fine(hsa_signal_destroy(gpus[i].signal), "signal's end") ||
         !fine(hsa_amd_memory_pool_free(gpus[i].device), "freeing VRAM") ||
+        !fine(hsa_amd_memory_pool_free(gpus[i].landing), "freeing VRAM") ||
         !fine(hsa_amd_memory_pool_free(gpus[i].host), "freeing host memory"))
       return 0;
   }
