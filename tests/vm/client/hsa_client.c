@@ -8,9 +8,8 @@
 // Commands come from the FIFO DIR/in, answers go to the FIFO DIR/out, one line each:
 //   (start) -> "ready gpus=N bytes=N"
 //   check   -> "ok check bytes=N"       every byte of every allocation, every signal's value
-//   work    -> "ok work packets=N"      a barrier packet through every queue; VRAM of each GPU copied into
-//   the
-//                                      next one's by the GPUs; memory allocated, used, freed
+//   work    -> "ok work packets=N"      a barrier packet through every queue; VRAM of each GPU copied by the
+//                                       GPUs into the next one's; memory allocated, used, freed
 //   quit    -> "ok quit"
 // Anything that is not as it should be: "bad REASON". It opens both FIFOs for reading and writing itself, so
 // that it depends on nobody else's end of them. Single-threaded but for the runtime's own threads.
