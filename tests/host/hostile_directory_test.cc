@@ -6,8 +6,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <thread>
+#include <utility>
 
 #include "plugin_test.h"
 
@@ -69,6 +73,77 @@ TEST_P(HostileDirectoryTest, ADumpWritesThroughNoLink) {
     expect_precious();
     expect_private_files();
   }
+  restore_and_check();
+}
+
+// Puts links in the place of files, and takes them away, as fast as it can while it lives: to a file that is
+// there, and to one that is not.
+class NameSwapper {
+ public:
+  NameSwapper(fs::path directory, std::set<std::string> names, fs::path there, fs::path missing)
+      : directory_(std::move(directory)),
+        names_(std::move(names)),
+        targets_{std::move(there), std::move(missing)},
+        thread_([this] { swap(); }) {}
+  ~NameSwapper() {
+    stop_ = true;
+    thread_.join();
+    for (const std::string& name : names_) {
+      if (fs::is_symlink(directory_ / name)) fs::remove(directory_ / name);
+    }
+  }
+  NameSwapper(const NameSwapper&) = delete;
+  NameSwapper& operator=(const NameSwapper&) = delete;
+
+  std::size_t swaps() const { return swaps_; }
+
+ private:
+  void swap() {
+    const fs::path link = directory_ / "link";
+    while (!stop_) {
+      for (const std::string& name : names_) {
+        const fs::path& target = targets_[swaps_++ % targets_.size()];
+        (void)::symlink(target.c_str(), link.c_str());
+        (void)::rename(link.c_str(), (directory_ / name).c_str());
+        if (swaps_ % 3 == 0) (void)::unlink((directory_ / name).c_str());
+      }
+    }
+  }
+
+  const fs::path directory_;
+  const std::set<std::string> names_;
+  const std::array<fs::path, 2> targets_;
+  std::atomic<std::size_t> swaps_{0};
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+// Whatever comes between the plugin's looking and writing. A dump in such a directory may fail; then the
+// process runs on.
+TEST_P(HostileDirectoryTest, NamesThatAreSwappedDuringADumpLeadItNowhere) {
+  constexpr int kDumps = 4;
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_EQ(scene_.dump(version(), {"--leave-running"}), 0) << scene_.log();
+  std::set<std::string> names;
+  for (const std::string& name : ours()) names.merge(std::set<std::string>{name, name + ".tmp"});
+  for (const std::string& name : images("amdgpu-pages-1-")) {
+    const std::string ending = name.substr(name.rfind('-'));
+    for (const char* begin : {"amdgpu-pages-unnamed0", "amdgpu-pages-old0", "amdgpu-pages-old1"})
+      names.merge(std::set<std::string>{begin + ending, begin + ending + ".tmp"});
+  }
+  for (int done = 0; done < kDumps; ++done) {
+    scene_.variables["SLUICE_REUSE"] = done % 2 == 0 ? "off" : "on";
+    const NameSwapper swapper(scene_.images(), names, precious_, elsewhere_.path() / "missing");
+    const std::size_t before = swapper.swaps();
+    const int status = scene_.dump(version(), {"--leave-running"});
+    EXPECT_TRUE(status == 0 || status == 1) << scene_.log();
+    EXPECT_GT(swapper.swaps(), before);
+    (void)scene_.log();
+    expect_precious();
+    EXPECT_FALSE(fs::exists(elsewhere_.path() / "missing")) << "made through a link";
+    expect_running();
+  }
+  ASSERT_NO_FATAL_FAILURE(dump());
   restore_and_check();
 }
 
