@@ -2,6 +2,7 @@
 // The plugin's imports that can fail, and how. What is not here, and why: imports_test.cc.
 #include <amdgpu.h>
 #include <dirent.h>
+#include <fcntl.h>
 #include <protobuf-c/protobuf-c.h>
 #include <sched.h>
 #include <semaphore.h>
@@ -19,6 +20,7 @@
 #include <sys/utsname.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -119,6 +121,66 @@ ssize_t transfer(int fd, void* data, std::size_t bytes, off_t offset) {
   return reinterpret_cast<ssize_t (*)(int, void*, std::size_t, off_t)>(real<kName>)(fd, data, bytes, offset);
 }
 
+// ---- files
+
+void note(int dir, const char* path, bool writes) {
+  const char* const notes = std::getenv(kOpenedVariable);
+  if (notes == nullptr) return;
+  std::array<char, 4096> place{};
+  if (path[0] != '/') {  // not readlink(), for which the virtual machine has answers of its own
+    std::array<char, 64> link{};
+    (void)std::snprintf(link.data(), link.size(), dir == AT_FDCWD ? "/proc/self/cwd" : "/proc/self/fd/%d",
+                        dir);
+    if (::syscall(SYS_readlinkat, AT_FDCWD, link.data(), place.data(), place.size() - 1) < 0) place[0] = '?';
+  }
+  std::array<char, 8192> line{};
+  const int length = std::snprintf(line.data(), line.size(), "%c %s%s%s\n", writes ? 'w' : 'r', place.data(),
+                                   path[0] == '/' ? "" : "/", path);
+  const int fd = ::open(notes, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+  if (fd < 0 || ::write(fd, line.data(), static_cast<std::size_t>(length)) != length) std::abort();
+  (void)::close(fd);
+}
+
+bool writes(int flags) {
+  return (flags & O_ACCMODE) != O_RDONLY || (flags & (O_CREAT | O_TRUNC)) != 0;
+}
+
+template <Name kName>
+int open_file(const char* path, int flags, mode_t mode) {
+  note(AT_FDCWD, path, writes(flags));
+  return Wrapper<kName, Minus<EMFILE>, int(const char*, int, mode_t)>::call(path, flags, mode);
+}
+int open_at(int dir, const char* path, int flags, mode_t mode) {
+  note(dir, path, writes(flags));
+  return Wrapper<"openat64", Minus<EMFILE>, int(int, const char*, int, mode_t)>::call(dir, path, flags, mode);
+}
+FILE* open_stdio(const char* path, const char* mode) {
+  note(AT_FDCWD, path, mode[0] != 'r' || std::strchr(mode, '+') != nullptr);
+  return Wrapper<"fopen64", Null<EMFILE>, FILE*(const char*, const char*)>::call(path, mode);
+}
+int make_file(char* name, int flags) {
+  note(AT_FDCWD, name, true);
+  return Wrapper<"mkostemp64", Minus<EMFILE>, int(char*, int)>::call(name, flags);
+}
+int link_file(const char* from, const char* to) {
+  note(AT_FDCWD, to, true);
+  return Wrapper<"link", Minus<ENOSPC>, int(const char*, const char*)>::call(from, to);
+}
+int rename_at(int dir, const char* from, int to_dir, const char* to) {
+  note(dir, from, true);
+  note(to_dir, to, true);
+  return Wrapper<"renameat", Minus<ENOSPC>, int(int, const char*, int, const char*)>::call(dir, from, to_dir,
+                                                                                           to);
+}
+int unlink_file(const char* path) {
+  note(AT_FDCWD, path, true);
+  return Wrapper<"unlink", Minus<EIO>, int(const char*)>::call(path);
+}
+int unlink_at(int dir, const char* path, int flags) {
+  note(dir, path, true);
+  return Wrapper<"unlinkat", Minus<EIO>, int(int, const char*, int)>::call(dir, path, flags);
+}
+
 // ---- the odd ones
 
 struct SystemCall {
@@ -165,9 +227,9 @@ int poll_files(pollfd* files, nfds_t count, int milliseconds) {
 Imports imports() {
   static const Import kImports[] = {
       // files
-      entry<"open", Minus<EMFILE>, int(const char*, int, mode_t)>(),
-      entry<"open64", Minus<EMFILE>, int(const char*, int, mode_t)>(),
-      entry<"openat64", Minus<EMFILE>, int(int, const char*, int, mode_t)>(),
+      wrapped_by<"open">(&open_file<"open">),
+      wrapped_by<"open64">(&open_file<"open64">),
+      wrapped_by<"openat64">(&open_at),
       entry<"fcntl64", Minus<EMFILE>, int(int, int, long)>(),
       SEAM(close, Late),
       SEAM(statx, Minus<EIO>),
@@ -179,17 +241,17 @@ Imports imports() {
       SEAM(opendir, Null<EMFILE>),
       SEAM(fdopendir, Null<ENOMEM>),
       SEAM(readdir64, Null<EIO>),
-      SEAM(fopen64, Null<EMFILE>),
+      wrapped_by<"fopen64">(&open_stdio),
       SEAM(fchmod, Minus<EIO>),
       SEAM(lseek64, Minus<EIO>),
       SEAM(ftruncate64, Minus<ENOSPC>),
       SEAM(fdatasync, Minus<EIO>),
       SEAM(fsync, Minus<EIO>),
-      SEAM(renameat, Minus<ENOSPC>),
-      SEAM(mkostemp64, Minus<EMFILE>),
-      SEAM(link, Minus<ENOSPC>),
-      SEAM(unlinkat, Minus<EIO>),
-      SEAM(unlink, Minus<EIO>),
+      wrapped_by<"renameat">(&rename_at),
+      wrapped_by<"mkostemp64">(&make_file),
+      wrapped_by<"link">(&link_file),
+      wrapped_by<"unlinkat">(&unlink_at),
+      wrapped_by<"unlink">(&unlink_file),
       SEAM(posix_fadvise64, Number<ENOSYS>),
       wrapped_by<"read">(&transfer<"read">),
       wrapped_by<"write">(&transfer<"write">),

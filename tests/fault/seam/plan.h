@@ -19,6 +19,9 @@
 namespace sluice::seam {
 
 inline constexpr const char* kPlanVariable = "SLUICE_TEST_SEAM";
+// Beside it, where a test wants to know what the plugin opens: a file for one line each, "r PATH" or "w
+// PATH", the latter of what is made, renamed or removed, too.
+inline constexpr const char* kOpenedVariable = "SLUICE_TEST_OPENED";
 
 // Bits: what may be done at a point.
 enum Kind : std::uint32_t {
