@@ -15,12 +15,9 @@
 
 #include "seam.h"
 
-// calls.cc asks these; nothing is called here.
+// calls.cc asks this; nothing is called here.
 sluice::seam::Kind sluice::seam::at_point(const char*, std::uint32_t) {
   return kPass;
-}
-bool sluice::seam::hurried() {
-  return false;
 }
 
 namespace sluice::seam {
