@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "plugin/content_server.h"
 
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -103,8 +104,12 @@ Result<void> ContentServer::join(const std::function<void(const std::string&)>& 
   joined_ = true;
   const std::int64_t joined_ns = monotonic_ns();
   if (thread_) {
+    pollfd socket{socket_.get(), POLLRDHUP, 0};  // whoever has the tasks' end can shut it down
+    const bool was_shut_down = poll(&socket, 1, 0) > 0 && socket.revents != 0;
     (void)shutdown(socket_.get(), SHUT_RDWR);
-    if (const auto served = thread_->join(); !served)
+    Result<void> served = thread_->join();
+    if (served && was_shut_down) served = Error{ECONNRESET, "somebody has shut its socket down"};
+    if (!served)
       log_lines_.push_back({Level::Warning, "the content server failed, and tasks restored themselves: " +
                                                 served.error().what});
     thread_.reset();

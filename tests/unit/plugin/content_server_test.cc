@@ -155,6 +155,17 @@ TEST_F(ContentServerTest, AFloodOfMessagesStopsNobody) {
   EXPECT_EQ(static_cast<std::size_t>(warnings), kMostWarnings);
 }
 
+TEST_F(ContentServerTest, ASocketThatATaskShutsDownIsTheServersEndAndIsTold) {
+  ASSERT_TRUE(server_->start(images_.fd()).ok());
+  ASSERT_EQ(::shutdown(g_tasks_end.get(), SHUT_RDWR), 0);
+  EXPECT_FALSE(hand_over());
+  EXPECT_TRUE(server_->join(nullptr).ok()) << "nothing was handed over";
+  const LogLines lines = server_->take_log_lines();
+  ASSERT_EQ(lines.size(), 1U);
+  EXPECT_NE(lines[0].text.find("the content server failed, and tasks restored themselves"), std::string::npos)
+      << lines[0].text;
+}
+
 // Wherever memory runs out once: the contents are either handed over and the server's, or they are not and
 // have not begun.
 TEST_F(ContentServerTest, EveryAllocation) {

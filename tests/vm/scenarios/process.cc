@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <exception>
 #include <fstream>
@@ -204,11 +205,19 @@ void become_subreaper() {
   if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) fail("PR_SET_CHILD_SUBREAPER");
 }
 
+// Those of inodes, and of render nodes, may be others after a restore.
+static std::string without_numbers(std::string name) {
+  std::erase_if(name, [](unsigned char letter) { return std::isdigit(letter) != 0; });
+  return name;
+}
+
 Strings possessions_of(pid_t pid) {
   const std::filesystem::path proc = "/proc/" + std::to_string(pid);
   Strings all;
-  for (const auto& entry : std::filesystem::directory_iterator(proc / "fd"))
-    all.push_back("fd " + entry.path().filename().string());
+  for (const auto& entry : std::filesystem::directory_iterator(proc / "fd")) {
+    all.push_back("fd " + entry.path().filename().string() + " of " +
+                  without_numbers(std::filesystem::read_symlink(entry.path())));
+  }
   std::size_t threads = 0;
   for (const auto& entry : std::filesystem::directory_iterator(proc / "task"))
     threads += entry.exists() ? 1 : 0;
@@ -219,8 +228,8 @@ Strings possessions_of(pid_t pid) {
     std::string range, rights, offset, device, inode, path;
     words >> range >> rights >> offset >> device >> inode >> path;
     // Private maps are cut and joined as the kernel likes. Render nodes may have other numbers.
-    if (path.empty() || path.front() != '/' || !rights.ends_with('s')) continue;
-    all.push_back(path.substr(0, path.find_last_not_of("0123456789") + 1) + " at " + range + " " + rights);
+    if (path.empty() || !rights.ends_with('s')) continue;
+    all.push_back(without_numbers(path) + " at " + range + " " + rights);
   }
   std::sort(all.begin(), all.end());
   return all;

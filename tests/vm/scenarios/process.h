@@ -69,8 +69,8 @@ void write_file(const std::filesystem::path& path, const std::string& text);
 // Makes orphans of what this process starts its own children.
 void become_subreaper();
 
-// What a process has that a restore must neither lose nor add to: "fd 7", "thread 1", "/dev/dri/renderD128 at
-// 0x2100..., rw-s". Sorted.
+// What a process has that a restore must neither lose nor add to: "fd 7 of /dev/kfd", "threads 1",
+// "/dev/dri/renderD at 2100..., rw-s", inodes and minors left out. Sorted.
 Strings possessions_of(pid_t pid);
 
 }  // namespace sluice::vm_test

@@ -105,6 +105,12 @@ class Tree : public Scenario {
     }
   }
 
+  std::vector<Strings> possessions_of_all() {
+    std::vector<Strings> all;
+    for (const GuestSubject& task : tasks_) all.push_back(possessions_of(task.pid()));
+    return all;
+  }
+
   // A task that runs for a moment answers.
   void ask_all() {
     for (GuestSubject& task : tasks_) task.say("check");
@@ -165,6 +171,7 @@ class Tree : public Scenario {
 TEST_F(Tree, OfFourProcessesOnTwoGpusComesBackWhole) {
   ASSERT_NO_FATAL_FAILURE(start_tree(kProcess));
   ASSERT_NO_FATAL_FAILURE(expect_all_whole());
+  const std::vector<Strings> possessions = possessions_of_all();
   slow_down();
   ASSERT_TRUE(dump_tree().good());
   const auto dumped = statistics("dump");
@@ -181,6 +188,7 @@ TEST_F(Tree, OfFourProcessesOnTwoGpusComesBackWhole) {
     EXPECT_TRUE(test::all_at_once(restored)) << "the processes were restored one after another";
     EXPECT_TRUE(test::begun_before_joined(restored));
   }
+  EXPECT_EQ(possessions_of_all(), possessions) << "the restore added something, or lost it";
   ASSERT_NO_FATAL_FAILURE(expect_all_whole());
   quit_all();
 }
@@ -202,11 +210,13 @@ TEST_F(Tree, DumpedTwiceAndLeftRunningGoesOn) {
 TEST_F(Tree, ComesBackOutOfAStream) {
   Streamer streamer(images(), scratch() / "image");
   ASSERT_NO_FATAL_FAILURE(start_tree(kProcess));
+  const std::vector<Strings> possessions = possessions_of_all();
   ASSERT_EQ(streamer.begin("capture"), "");
   ASSERT_TRUE(dump_tree({"--stream"}).good());
   EXPECT_TRUE(streamer.ended());
   ASSERT_EQ(streamer.begin("serve"), "");
   ASSERT_TRUE(criu_->restore(images(), {"--stream"}).good());
+  EXPECT_EQ(possessions_of_all(), possessions) << "the restore added something, or lost it";
   ASSERT_NO_FATAL_FAILURE(expect_all_whole());
   quit_all();
 }
