@@ -51,7 +51,7 @@ def arguments():
                         help="plugin and command come out of this package (scripts/package)")
     parser.add_argument("--streamer", type=pathlib.Path, metavar="FILE",
                         help="criu-image-streamer, in place of the tests' stand-in for it")
-    parser.add_argument("--limit", type=int, default=1200, metavar="SECONDS", help="after which a guest hangs (1200)")
+    parser.add_argument("--limit", type=int, default=2400, metavar="SECONDS", help="after which a guest hangs (2400)")
     parser.add_argument("--keep", action="store_true", help="keep the guests' disks, also of what passed")
     options = parser.parse_args()
     if options.streamer and not options.streamer.is_file():
