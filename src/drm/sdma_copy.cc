@@ -462,7 +462,7 @@ void SdmaCopy::copy_from_staging_bo(const Slot& slot) {
 // -------------------------------------------------------------------------------------------------
 
 std::chrono::nanoseconds SdmaCopy::time_left(const Flight& flight) const {
-  if (options_.stopped != nullptr && *options_.stopped) return 0ns;
+  if (is_stopped()) return 0ns;
   return std::max<std::chrono::nanoseconds>(flight.deadline - std::chrono::steady_clock::now(), 0ns);
 }
 
@@ -486,8 +486,7 @@ Error SdmaCopy::lost(const Slot& slot) {
   lost_ = true;
   arena_.abandon();
   const std::string what = "copy " + describe(slot.chunk) + " on " + device_.path();
-  if (options_.stopped != nullptr && *options_.stopped)
-    return Error{ECANCELED, what + ": stopped while the GPU was at it"};
+  if (is_stopped()) return Error{ECANCELED, what + ": stopped while the GPU was at it"};
   return make_error(ETIMEDOUT, what + ": the GPU did not finish within " +
                                    in_milliseconds(options_.fence_timeout) +
                                    "; staging memory and buffers stay mapped until this process ends, the "

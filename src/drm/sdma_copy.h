@@ -115,6 +115,7 @@ class SdmaCopy final : public Stage {
   Result<void> launch(Slot& slot, IbBuilder& ib, std::span<const IbSegment> segments);
   void copy_from_staging_bo(const Slot& slot);
   std::size_t index_of(const Slot& slot) const { return static_cast<std::size_t>(&slot - slots_.data()); }
+  bool is_stopped() const { return options_.stopped != nullptr && *options_.stopped; }
   std::chrono::nanoseconds time_left(const Flight& flight) const;
   void poll(Slot& slot, const Flight& flight);
   bool ended(const Flight& flight) const;
