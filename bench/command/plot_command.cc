@@ -20,11 +20,7 @@ int draw_trace(const PlotRequest& request) {
 }
 
 int draw(const PlotRequest& request) {
-  if (!request.document.empty()) {
-    if (const auto filled = fill_in(request.report, request.document); !filled)
-      return failed(filled.error().what);
-  }
-  const auto written = plot(request.report, request.out);
+  const auto written = plot(request.report, request.out, request.document);
   if (!written) return failed(written.error().what);
   for (const std::string& name : *written) (void)std::puts((request.out / name).c_str());
   return 0;
@@ -40,8 +36,10 @@ void add_plot_command(CLI::App& app, int& status) {
   what->add_option("FILE", request->report, "what --json has written");
   what->add_option("--trace", request->trace, "what SLUICE_TRACE has written beside images");
   what->require_option(1);
-  command->add_option("--out", request->out, "the directory for tables.md and the SVG files; default: here");
-  command->add_option("--into", request->document, "a Markdown document that has places for the tables")
+  command->add_option("--out", request->out, "the directory for the SVG files and tables.md; default: here");
+  command
+      ->add_option("--into", request->document,
+                   "a Markdown document that has places for the tables, instead of tables.md")
       ->check(CLI::ExistingFile)
       ->excludes("--trace");
   command->callback(

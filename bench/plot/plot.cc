@@ -52,13 +52,27 @@ Result<void> write_text(const std::filesystem::path& file, const std::string& te
   return {};
 }
 
+Result<void> fill_in(const Saved& saved, const std::filesystem::path& document) {
+  errno = 0;
+  std::ifstream in(document);
+  std::ostringstream text;
+  if (!in || !(text << in.rdbuf())) return make_error(errno != 0 ? errno : EIO, document);
+  return write_text(document, filled_in(text.str(), saved));
+}
+
 }  // namespace
 
-Result<std::vector<std::string>> plot(const std::filesystem::path& file, const std::filesystem::path& out) {
+Result<std::vector<std::string>> plot(const std::filesystem::path& file, const std::filesystem::path& out,
+                                      const std::filesystem::path& document) {
   SLUICE_TRY_ASSIGN(const Saved saved, read_saved(file));
   SLUICE_TRY(make_directory(out));
-  std::vector<std::string> written = {"tables.md"};
-  SLUICE_TRY(write_text(out / written.back(), markdown_of(saved)));
+  std::vector<std::string> written;
+  if (document.empty()) {
+    written.emplace_back("tables.md");
+    SLUICE_TRY(write_text(out / written.back(), markdown_of(saved)));
+  } else {
+    SLUICE_TRY(fill_in(saved, document));
+  }
   for (const Drawing& drawing : drawings(saved)) {
     written.push_back(drawing.name + ".svg");
     SLUICE_TRY(draw(drawing.script, out / written.back()));
@@ -73,15 +87,6 @@ Result<std::string> plot_trace(const std::filesystem::path& trace, const std::fi
   std::string name = drawing.name + ".svg";
   SLUICE_TRY(draw(drawing.script, out / name));
   return name;
-}
-
-Result<void> fill_in(const std::filesystem::path& file, const std::filesystem::path& document) {
-  SLUICE_TRY_ASSIGN(const Saved saved, read_saved(file));
-  errno = 0;
-  std::ifstream in(document);
-  std::ostringstream text;
-  if (!in || !(text << in.rdbuf())) return make_error(errno != 0 ? errno : EIO, document);
-  return write_text(document, filled_in(text.str(), saved));
 }
 
 }  // namespace sluice::bench

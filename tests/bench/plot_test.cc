@@ -7,6 +7,7 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <sstream>
 
 #include "pipeline/units.h"
 #include "plot/figures.h"
@@ -318,6 +319,28 @@ TEST(Plot, WritesTablesAndFigures) {
             (std::vector<std::string>{"tables.md", "throughput.svg", "cpu.svg", "bubble.svg", "pool.svg"}));
   for (const std::string& name : *written)
     EXPECT_GT(std::filesystem::file_size(std::filesystem::path(out) / name), 100U) << name;
+}
+
+TEST(Plot, PutsTheTablesIntoADocument) {
+  const test::TempDir directory;
+  const std::filesystem::path document = directory.path() + "/page.md";
+  std::ofstream(document) << "<!-- measured: dump -->\nold\n<!-- end -->\n";
+  const auto written = plot(saved_as(directory, json_of(dump_report())), directory.path(), document);
+  EXPECT_EQ(written.ok(), has_gnuplot());
+  std::ostringstream text;
+  text << std::ifstream(document).rdbuf();
+  EXPECT_TRUE(text.str().starts_with("<!-- measured: dump -->\n\nbeside the raw disk")) << text.str();
+  EXPECT_EQ(text.str().find("old"), std::string::npos);
+  EXPECT_FALSE(directory.exists("tables.md"));
+}
+
+TEST(Plot, RefusesADocumentThatIsNotThere) {
+  const test::TempDir directory;
+  const auto written =
+      plot(saved_as(directory, json_of(dump_report())), directory.path(), directory.path() + "/page.md");
+  ASSERT_FALSE(written.ok());
+  EXPECT_EQ(written.error().err, ENOENT);
+  EXPECT_FALSE(directory.exists("page.md"));
 }
 
 TEST(Plot, SaysThatThereIsNoGnuplot) {
