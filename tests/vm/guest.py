@@ -9,7 +9,7 @@ and with it every limit of the guest. The scheduler's clock, which the watchdog 
 is held to the HPET where the TSC counts as unstable.
 
 The processor has no ERMS, so that kernel and libc copy and clear memory by words: emulated, `rep movsb` moves one byte in the time of
-eight. Nor has it LA57, a fifth level of page tables to walk. Both together: 61 seconds for what took 88.
+eight. Nor has it LA57, a fifth level of page tables to walk. Seventeen scenarios of trixie took 88 seconds before, and 61 since.
 
 What kmalloc() gave is poisoned when it is freed (slub_debug), so that a driver which still uses it dies of that. It costs nothing
 that could be measured.
