@@ -9,6 +9,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <string_view>
 #include <system_error>
 
 #include "pipeline/unique_fd.h"
@@ -23,6 +24,7 @@ namespace {
 
 constexpr std::uint64_t kLengthBytes = 8;
 constexpr std::uint64_t kPage = 4 * kKiB;
+constexpr std::string_view kImageEnding = ".img";
 
 using Places = std::vector<Place>;
 
@@ -240,6 +242,31 @@ Places missing_file(const Victim& victim, Rng& rng) {
   return {{name}};
 }
 
+// What a copy does that takes what differs and has lost what could tell: pages of an older dump, and no sums
+// beside them.
+Places lost_sidecar_and_stale_pages(const Victim& victim, Rng& rng) {
+  static constexpr std::string_view kSums = "amdgpu-sums-";
+  static constexpr std::string_view kDrm = "drm-";
+  std::vector<std::string> sidecars;
+  for (const auto& [name, copy] : victim.now.files()) {
+    if (name.starts_with(kSums)) sidecars.push_back(name);
+  }
+  if (sidecars.empty()) return {};
+  const std::string sidecar = sidecars[rng.between(0, sidecars.size() - 1)];
+  check(::unlinkat(victim.dir_fd, sidecar.c_str(), 0) == 0, sidecar);
+  Places places{{sidecar}};
+  std::string whose = sidecar.substr(kSums.size(), sidecar.size() - kSums.size() - kImageEnding.size());
+  const bool drm = whose.starts_with(kDrm);
+  if (drm) whose.erase(0, kDrm.size());
+  const std::string pages = (drm ? "amdgpu-drm-pages-" : "amdgpu-pages-") + whose;
+  for (const auto& [name, copy] : victim.older.files()) {
+    if (!name.starts_with(pages)) continue;
+    victim.older.put_back(victim.dir_fd, name);
+    places.push_back({name});
+  }
+  return places;
+}
+
 // Metadata of an older dump under a number that this one has not used.
 Places left_over_metadata(const Victim& victim, Rng& rng) {
   static constexpr std::array<const char*, 3> kPrefixes{"amdgpu-kfd-", "amdgpu-renderD-", "amdgpu-dmabuf_"};
@@ -266,7 +293,7 @@ struct Kind {
   bool harmless = false;
 };
 
-constexpr std::array<Kind, 18> kKinds{{{"one bit", one_bit},
+constexpr std::array<Kind, 19> kKinds{{{"one bit", one_bit},
                                        {"many bits", many_bits},
                                        {"overwritten", overwritten},
                                        {"swapped chunks", swapped_chunks},
@@ -282,6 +309,7 @@ constexpr std::array<Kind, 18> kKinds{{{"one bit", one_bit},
                                        {"mixed dumps", mixed_dumps},
                                        {"swapped files", swapped_files},
                                        {"missing file", missing_file},
+                                       {"lost sidecar, stale pages", lost_sidecar_and_stale_pages},
                                        {"left-over metadata", left_over_metadata},
                                        {"filled holes", filled_holes, true}}};
 
