@@ -118,7 +118,7 @@ class World {
   }
 
   void damaged_directory(Rng& rng, Totals& totals) {
-    const Damage damage = do_damage({directory_.fd(), *now_, *older_}, rng);
+    const Damage damage = do_damage({directory_.fd(), *now_, *older_, later_.known}, rng);
     judge(damage, restore(directory_.fd(), *kit_.reactor), totals);
     if (rng.percent(kVerifiedPercent)) judge_verification(damage, directory_.fd(), totals);
     if (!refused_) {

@@ -9,7 +9,6 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <string_view>
 #include <system_error>
 
 #include "pipeline/unique_fd.h"
@@ -24,7 +23,6 @@ namespace {
 
 constexpr std::uint64_t kLengthBytes = 8;
 constexpr std::uint64_t kPage = 4 * kKiB;
-constexpr std::string_view kImageEnding = ".img";
 
 using Places = std::vector<Place>;
 
@@ -245,24 +243,14 @@ Places missing_file(const Victim& victim, Rng& rng) {
 // What a copy does that takes what differs and has lost what could tell: pages of an older dump, and no sums
 // beside them.
 Places lost_sidecar_and_stale_pages(const Victim& victim, Rng& rng) {
-  static constexpr std::string_view kSums = "amdgpu-sums-";
-  static constexpr std::string_view kDrm = "drm-";
-  std::vector<std::string> sidecars;
-  for (const auto& [name, copy] : victim.now.files()) {
-    if (name.starts_with(kSums)) sidecars.push_back(name);
-  }
-  if (sidecars.empty()) return {};
-  const std::string sidecar = sidecars[rng.between(0, sidecars.size() - 1)];
+  const KnownSet& one = victim.known.sets[rng.between(0, victim.known.sets.size() - 1)];
+  const std::string sidecar = one.set.sums_name(one.id);
   check(::unlinkat(victim.dir_fd, sidecar.c_str(), 0) == 0, sidecar);
   Places places{{sidecar}};
-  std::string whose = sidecar.substr(kSums.size(), sidecar.size() - kSums.size() - kImageEnding.size());
-  const bool drm = whose.starts_with(kDrm);
-  if (drm) whose.erase(0, kDrm.size());
-  const std::string pages = (drm ? "amdgpu-drm-pages-" : "amdgpu-pages-") + whose;
-  for (const auto& [name, copy] : victim.older.files()) {
-    if (!name.starts_with(pages)) continue;
-    victim.older.put_back(victim.dir_fd, name);
-    places.push_back({name});
+  for (const std::string& pages : one.set.pages_names(one.id)) {
+    if (!victim.older.files().contains(pages)) continue;
+    victim.older.put_back(victim.dir_fd, pages);
+    places.push_back({pages});
   }
   return places;
 }

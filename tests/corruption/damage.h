@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "corruption/directory_copy.h"
+#include "corruption/trial_restore.h"
 #include "support/rng.h"
 
 namespace sluice::corruption_test {
@@ -32,6 +33,7 @@ struct Victim {
   int dir_fd = -1;
   const DirectoryCopy& now;
   const DirectoryCopy& older;
+  const KnownCheckpoint& known;  // what it should be
 };
 
 // Names of all kinds of damage, as in Damage::kind.

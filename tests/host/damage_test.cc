@@ -58,7 +58,7 @@ class DamageTest : public PluginTest {
   void run(std::uint64_t seed) {
     Rng rng(seed);
     const Damage damage =
-        corruption_test::do_damage({directory_.get(), *now_, *older_}, seed % kinds().size(), rng);
+        corruption_test::do_damage({directory_.get(), *now_, *older_, known_}, seed % kinds().size(), rng);
     if (!damage.places.empty()) happened_.insert(damage.kind);
     SCOPED_TRACE(damage.kind + (damage.places.empty() ? std::string() : ", " + damage.places[0].file));
     const TrialRestore trial = corruption_test::trial_restore(directory_.get(), {&known_, &older_known_},
