@@ -22,6 +22,7 @@ namespace {
 
 constexpr int kNoId = -1;  // of a dump: the host says it later
 constexpr auto kProgressPeriod = std::chrono::seconds(1);
+constexpr auto kStopPeriod = std::chrono::milliseconds(50);  // how often wait() looks whether all is stopped
 constexpr std::uint64_t kMostTraceEvents = std::uint64_t{1} << 18;  // of a lane
 
 PagesSet pages_of(const GpuContents& gpu) {
@@ -314,8 +315,13 @@ Result<void> ContentsJob::wait(const std::function<void(const std::string&)>& re
   {
     Lock lock(mutex_);
     auto report_at = std::chrono::steady_clock::now() + kProgressPeriod;
+    std::optional<std::chrono::steady_clock::time_point> give_up_at;
     while (running_ > 0) {
-      if (lock.wait_until(lane_ended_, report_at) || running_ == 0) continue;
+      const auto now = std::chrono::steady_clock::now();
+      if (shared_.stopped && !give_up_at) give_up_at = now + kStopPatience;
+      if (give_up_at && now >= *give_up_at) return Error{ECANCELED, "stopped"};
+      (void)lock.wait_until(lane_ended_, std::min(report_at, now + kStopPeriod));
+      if (running_ == 0 || now < report_at) continue;
       std::uint64_t chunks_done = 0;
       std::uint64_t chunks_total = 0;
       for (const auto& lane : lanes_) chunks_done += lane->chunks_done, chunks_total += lane->chunks_total;

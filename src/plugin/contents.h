@@ -5,7 +5,8 @@
 // The same job serves the dump, a task that restores itself, and the content server in CRIU's main process.
 // Any number of jobs run at once. dump() and restore() make the lane threads and return; a restore's touch
 // nothing before begin(), so that whoever does not begin it may leave the BOs to another writer. wait() joins
-// the threads. Nothing outlives wait(): no thread, ring, io-wq worker, map or fd.
+// the threads. Nothing outlives wait(), or the destructor where wait() gave up: no thread, ring, io-wq
+// worker, map or fd.
 //
 // dump:    BO table → layout → chunk → [slot] → SDMA copy → checksum → file     then sums, then rename
 // restore: file → checksum (compared before it goes on) → SDMA copy → BO
@@ -16,6 +17,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -82,6 +84,10 @@ struct SharedByJobs {
   std::atomic<bool> stopped{false};
 };
 
+// How long a job that is stopped is waited for. What a disk has been given cannot be taken back, and one that
+// is slow or hangs must not keep the queues of the processes from running again.
+inline constexpr auto kStopPatience = std::chrono::milliseconds(100);
+
 // What became of one GPU's contents. Times in nanoseconds of CLOCK_MONOTONIC: from the start of the lane to
 // its end, durable.
 struct GpuOutcome {
@@ -122,7 +128,9 @@ class ContentsJob {
   void begin();
 
   // After begin(): waits for all lanes; the first error of any lane wins and makes the others stop. `report`
-  // (may be null) is called about once a second with a line of progress, from the calling thread.
+  // (may be null) is called about once a second with a line of progress, from the calling thread. Once
+  // SharedByJobs::stopped is set it waits for kStopPatience at most: then ECANCELED, and lanes that still
+  // run are the destructor's to join.
   Result<void> wait(const std::function<void(const std::string&)>& report);
 
   // Dump: the names of all pages files and sidecars under CRIU's file id.

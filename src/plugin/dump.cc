@@ -549,14 +549,19 @@ Result<void> Dumper::settle(RenderDump& render) {
 Result<void> Dumper::unpause() {
   return undisturbed([this]() -> Result<void> {
     Result<void> joined = finish_streams();
-    stop_unasked(true);
-    SLUICE_TRY(sessions_.unpause_all());
+    SLUICE_TRY(unpause_and_drop(true));
     return joined;
   });
 }
 
-// Contents must not flow any more when queues run.
-void Dumper::stop_unasked(bool say) {
+// Contents that still flow are in no image, so nobody waits for them before the queues run: a disk may hang.
+Result<void> Dumper::unpause_and_drop(bool say) {
+  Result<void> unpaused = sessions_.unpause_all();
+  drop_files(say);
+  return unpaused;
+}
+
+void Dumper::drop_files(bool say) {
   for (const KfdFile& file : kfd_files_) {
     if (say && file.process && !file.id)
       log_line(Level::Warning,
@@ -573,13 +578,13 @@ void Dumper::stop_unasked(bool say) {
 Result<void> Dumper::finish(int ret) {
   const HeldSignals::InHook hook(signals_);
   Result<void> joined = ret >= 0 ? finish_streams() : Result<void>();
-  stop_unasked(ret >= 0);
+  Result<void> unpaused = unpause_and_drop(ret >= 0);
   remove_old_pages();
   if (ret < 0) {
     remove_images();
     name_hopeless_maps();
   }
-  SLUICE_TRY(sessions_.unpause_all());
+  SLUICE_TRY(unpaused);
   return joined;
 }
 

@@ -111,7 +111,8 @@ class Dumper {
   void remove_images();
   void remove_old_pages();
   void name_hopeless_maps() const;
-  void stop_unasked(bool say);
+  Result<void> unpause_and_drop(bool say);
+  void drop_files(bool say);
 
   RunStage stage_;
   DumpRun run_;
@@ -119,7 +120,7 @@ class Dumper {
   dev_t kfd_device_ = 0;   // 0: no KFD on this machine
   Result<void> prepared_;  // not so: fails the dump of a GPU process, not that of every other process
   kfd::UnpauseGuard sessions_;
-  std::vector<KfdFile> kfd_files_;  // behind sessions_ and run_: contents stop before queues run
+  std::vector<KfdFile> kfd_files_;  // behind sessions_ and run_, which they use
   std::vector<RenderFile> render_files_;
   std::vector<std::pair<ProcessGpu, std::vector<pid_t>>> gpus_;  // with the holders of the KFD file
   std::vector<std::string> images_;  // names of this dump, in the order in which they must go

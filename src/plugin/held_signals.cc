@@ -35,9 +35,12 @@ bool deadly_signals(sigset_t& set) {
 }  // namespace
 
 void HeldSignals::hold() {
-  if (caught_ != 0 || !deadly_signals(held_)) return;
-  (void)pthread_sigmask(SIG_BLOCK, &held_, &before_);
-  if (!start_watcher()) (void)pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  const bool held_since_then = caught_ != 0;
+  if (!held_since_then) {
+    if (!deadly_signals(held_)) return;
+    (void)pthread_sigmask(SIG_BLOCK, &held_, &before_);
+  }
+  if (!start_watcher() && !held_since_then) (void)pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }
 
 bool HeldSignals::start_watcher() {

@@ -8,8 +8,10 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <linux/capability.h>
+#include <linux/fs.h>
 #include <sched.h>
+#include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/quota.h>
@@ -105,10 +107,12 @@ void PrintTo(const Kind& kind, std::ostream* out) {
 const Kind kKinds[] = {
     {"ext4", {"mkfs.ext4", "-q"}, 512 * kMiB},
     {"xfs", {"mkfs.xfs", "-q"}, 512 * kMiB},
-    {"btrfs", {"mkfs.btrfs", "-q"}, 512 * kMiB},
+    {"btrfs", {"mkfs.btrfs", "-q"}, 512 * kMiB},  // the last one in a file
     {"tmpfs", {}, 0},
     {"overlay", {}, 0},
 };
+
+constexpr std::size_t kKindsInAFile = 3;
 
 // The place of images is mounted before the scene takes it.
 class MountedImages {
@@ -226,26 +230,86 @@ INSTANTIATE_TEST_SUITE_P(On, FileSystemTest, ::testing::ValuesIn(kKinds),
                          [](const auto& tested) { return std::string(tested.param.name); });
 
 // A disk that turns out to be broken when contents are written: a loop device whose file finds no room.
-class BrokenDiskTest : public DiskTest {
+class BrokenDiskTest : public DiskTest, public ::testing::WithParamInterface<Kind> {
  protected:
   BrokenDiskTest() : DiskTest({"tmpfs", {}, 0}) {
     if (!missing_.empty()) return;
     // The image directory moves onto a file system that is in the one that was mounted.
     below_ = mounts_.directory("below");
-    if (!mounts_.add("tmpfs", below_, "size=64M") ||
-        !mounts_.add_loop({"mkfs.ext4", "-q"}, below_ / "image", 256 * kMiB, place_, ""))
-      missing_ = "ext4 cannot be made or mounted here";
+    if (!mounts_.add("tmpfs", below_, "size=256M") ||
+        !mounts_.add_loop(GetParam().make, below_ / "image", GetParam().bytes, place_, ""))
+      missing_ = std::string(GetParam().name) + " cannot be made or mounted here";
   }
 
   fs::path below_;
 };
 
-TEST_F(BrokenDiskTest, ALateErrorFailsTheDump) {
+TEST_P(BrokenDiskTest, ALateErrorFailsTheDump) {
   ASSERT_NO_FATAL_FAILURE(start());
   ASSERT_NO_FATAL_FAILURE(fill_up(below_, 4 * kMiB));
   ASSERT_GT(free_bytes(place_), 64 * kMiB) << "the file system itself has room";
   ASSERT_NO_FATAL_FAILURE(
       expect_refused_and_running(AnyOf(HasSubstr("Input/output error"), HasSubstr(kNoSpace))));
+}
+
+INSTANTIATE_TEST_SUITE_P(On, BrokenDiskTest, ::testing::ValuesIn(kKinds, kKinds + kKindsInAFile),
+                         [](const auto& tested) { return std::string(tested.param.name); });
+
+// A disk that does not answer for a while: whoever writes to a frozen file system waits.
+class FrozenDiskTest : public DiskTest {
+ protected:
+  FrozenDiskTest() : DiskTest(kKinds[0]) { scene_.variables["SLUICE_STAGING_SIZE"] = "8M"; }
+
+  class Freeze {
+   public:
+    explicit Freeze(const fs::path& place)
+        : place_(::open(place.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+      frozen_ = ::ioctl(place_.get(), FIFREEZE, 0) == 0;
+    }
+    ~Freeze() {
+      if (frozen_) (void)::ioctl(place_.get(), FITHAW, 0);
+    }
+    Freeze(const Freeze&) = delete;
+    Freeze& operator=(const Freeze&) = delete;
+    bool done() const { return frozen_; }
+
+   private:
+    UniqueFd place_;
+    bool frozen_;
+  };
+
+  // Whether an io-wq worker of `pid` is in a wait that nothing interrupts. Where all is frozen, what was
+  // written before has ended, so that it waits for the file system.
+  static bool any_writer_waits(pid_t pid) {
+    std::error_code gone;
+    for (const auto& task : fs::directory_iterator("/proc/" + std::to_string(pid) + "/task", gone)) {
+      std::string text;
+      std::ifstream stat(task.path() / "stat");
+      std::getline(stat, text);  // number (name) state ...
+      if (text.find("(iou-wrk") != std::string::npos && text.find(") D ") != std::string::npos) return true;
+    }
+    return false;
+  }
+};
+
+// What a disk has been given cannot be taken back: the queues run before it has answered.
+TEST_F(FrozenDiskTest, DoesNotKeepTheQueuesOfAProcessWhenSomebodyEndsTheHost) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  for (const unsigned gpu : {0U, 1U}) scene_.control().set_engine_rate(gpu, 8 * kMiB);
+  Program host = scene_.start_host("4.2", "dump", {});
+  while (!scene_.has_logged("dump: ")) (void)::sched_yield();
+  {
+    const Freeze freeze(place_);
+    ASSERT_TRUE(freeze.done()) << std::strerror(errno);
+    for (const unsigned gpu : {0U, 1U}) scene_.control().set_engine_rate(gpu, 0);
+    while (!any_writer_waits(host.pid())) (void)::sched_yield();
+    ASSERT_EQ(::kill(host.pid(), SIGTERM), 0);
+    while (scene_.control().process(scene_.subject_pid())->queues_paused) (void)::sched_yield();
+  }
+  EXPECT_EQ(host.wait(), 128 + SIGTERM);
+  EXPECT_TRUE(images("amdgpu-kfd").empty()) << "it looks complete";
+  expect_running();
+  ASSERT_NO_FATAL_FAILURE(expect_dumped_and_back());
 }
 
 // ext4's quotas are for root, too, when he has no CAP_SYS_RESOURCE, as in many containers.

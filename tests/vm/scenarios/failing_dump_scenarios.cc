@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 // A dump that fails, and a criu that is killed in the middle of one: the process runs on, its queues run
 // (after `sluice unpause` where criu could not see to it), and nothing looks like a complete image.
+#include <sched.h>
+#include <signal.h>
 #include <sys/mount.h>
 
 #include "scenario.h"
@@ -34,6 +36,14 @@ class DumpThatFails : public Scenario {
     ASSERT_TRUE(run.status.has_value());
     EXPECT_NE(run.status, 0);
     EXPECT_TRUE(run.plugin_said(because)) << "the plugin does not say: " << because;
+  }
+
+  // Whether the process has blocked the signal.
+  static bool holds(pid_t pid, int signal) {
+    const std::string status = read_file("/proc/" + std::to_string(pid) + "/status");
+    const std::size_t blocked = status.find("SigBlk:\t");
+    return blocked != std::string::npos &&
+           (std::stoull(status.substr(blocked + 8, 16), nullptr, 16) >> (signal - 1) & 1) != 0;
   }
 
   void expect_next_dump_works() {
@@ -113,6 +123,26 @@ TEST_F(DumpThatFails, CriuItselfFailsAfterTheGpusWereDumped) {
   EXPECT_NE(run.status, 0);
   ASSERT_NO_FATAL_FAILURE(expect_unharmed());
   EXPECT_EQ(subject_->quit(), 0);
+}
+
+// Which would end criu in the middle, and nobody else may start the queues again. So the plugin holds it
+// until they run.
+TEST_F(DumpThatFails, SomebodyEndsCriuWithSigterm) {
+  load();
+  ASSERT_NO_FATAL_FAILURE(start_subject(working_subject()));
+  control().hang_fence(0, 0);
+  StoppedCriu stopped(criu_->command("dump", images(), {"-t", std::to_string(subject_->pid())}));
+  ASSERT_TRUE(stopped.run_until(before_hook(kDumpExtFile)));
+  const pid_t criu = stopped.let_go();
+  while (is_alive(criu) && !holds(criu, SIGTERM)) (void)::sched_yield();
+  ASSERT_EQ(::kill(criu, SIGTERM), 0);
+  EXPECT_EQ(wait_for(criu), 128 + SIGTERM);
+  EXPECT_TRUE(criu_->last_run().plugin_said("SIGTERM has come"));
+  control().clear_faults();
+  control().release_hung_fences();
+  ASSERT_NO_FATAL_FAILURE(expect_unharmed());
+  ASSERT_NO_FATAL_FAILURE(expect_next_dump_works());
+  expect_no_complete_image(images());
 }
 
 // ---- criu killed
