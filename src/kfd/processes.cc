@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <fstream>
+#include <map>
 #include <string_view>
 
 #include "kfd/directory.h"
@@ -46,6 +47,35 @@ Result<std::vector<pid_t>> processes_traced_by(pid_t tracer, const char* proc) {
     if (status && status->tracer == tracer) traced.push_back(pid);
   }
   return traced;
+}
+
+Result<std::vector<pid_t>> descendants(pid_t ancestor, const char* proc) {
+  SLUICE_TRY_ASSIGN(const std::vector<int> pids, numbered_entries(proc));
+  std::multimap<pid_t, pid_t> children;
+  for (const int pid : pids) {
+    const auto status = read_task_status(std::string(proc) + "/" + std::to_string(pid));
+    if (status) children.emplace(status->parent, pid);
+  }
+  std::vector<pid_t> found;
+  for (std::vector<pid_t> parents{ancestor}; !parents.empty();) {
+    const auto [begin, end] = children.equal_range(parents.back());
+    parents.pop_back();
+    for (auto child = begin; child != end; ++child) {
+      found.push_back(child->second);
+      parents.push_back(child->second);
+    }
+  }
+  return found;
+}
+
+bool has_ended(pid_t pid, const char* proc) {
+  const std::string threads = std::string(proc) + "/" + std::to_string(pid) + "/task";
+  const auto tids = numbered_entries(threads);
+  if (!tids) return process_gone(tids.error().err);
+  return std::all_of(tids->begin(), tids->end(), [&](int tid) {
+    const auto status = read_task_status(threads + "/" + std::to_string(tid));
+    return !status || status->state == 'Z' || status->state == 'X';
+  });
 }
 
 std::optional<pid_t> innermost_pid(pid_t pid, const char* proc) {

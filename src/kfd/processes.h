@@ -46,6 +46,14 @@ Result<std::vector<pid_t>> processes_traced_by(pid_t tracer, const char* proc = 
 // The pid of `pid` in its own, innermost pid namespace; nothing when the process is gone.
 std::optional<pid_t> innermost_pid(pid_t pid, const char* proc = kProcPath);
 
+// The children of process `ancestor`, and theirs. Processes that end meanwhile are left out. Errors: those of
+// reading `proc`.
+Result<std::vector<pid_t>> descendants(pid_t ancestor, const char* proc = kProcPath);
+
+// Whether every thread of process `pid` has ended, though nobody may have waited for it: its memory and its
+// files are gone.
+bool has_ended(pid_t pid, const char* proc = kProcPath);
+
 // Descriptors of process `pid` that are the character device `device`, ascending. A process that has ended
 // has none. Errors: EACCES (not allowed to look).
 Result<std::vector<int>> device_descriptors(pid_t pid, dev_t device, const char* proc = kProcPath);

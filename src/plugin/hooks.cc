@@ -119,7 +119,7 @@ void on_exit(int stage, int ret) {
       SLUICE_TRY(finishing->finish(ret));
     } else if (stage == kStageRestore && restorer != nullptr) {
       const std::unique_ptr<Restorer> finishing(std::exchange(restorer, nullptr));
-      SLUICE_TRY(finishing->finish());
+      SLUICE_TRY(finishing->finish(ret));
     }
     return Answer(0);
   });

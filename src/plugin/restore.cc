@@ -7,7 +7,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <new>
+#include <thread>
 
 #include "drm/device.h"
 #include "drm/gem_restore.h"
@@ -15,6 +17,7 @@
 #include "images/files.h"
 #include "kfd/bo_import.h"
 #include "kfd/private_data.h"
+#include "kfd/processes.h"
 #include "kfd/uapi.h"
 #include "plugin/image_store.h"
 #include "plugin/machine.h"
@@ -23,6 +26,9 @@
 namespace sluice::plugin {
 
 namespace {
+
+constexpr auto kEndPatience = std::chrono::seconds(5);  // until all tasks of a restore that failed have ended
+constexpr auto kEndPeriod = std::chrono::milliseconds(1);
 
 // The KFD wants its capability for RESTORE in the initial user namespace, where no task is that CRIU restores
 // into one of its own. The inode of the initial one is fixed (PROC_USER_INIT_INO, include/linux/proc_ns.h).
@@ -564,12 +570,38 @@ Result<void> Restorer::join_server() {
   return joined;
 }
 
-Result<void> Restorer::finish() {
+Result<void> Restorer::finish(int ret) {
+  Result<void> joined = join_unasked();
+  if (ret < 0) await_end_of_tasks();
+  return joined;
+}
+
+Result<void> Restorer::join_unasked() {
   if (!server_ || joined_) return {};
   server_->cancel();  // nothing is left to wait for: whatever was needed, resume() would have joined
   Result<void> joined = join_server();
   if (!joined && joined.error().err == ECANCELED) return {};
   return joined;
+}
+
+// CRIU waits for none of them. What they have in the GPUs is free for another try when they have ended. And
+// SIGCHLD had better come here: CRIU's handler calls strsignal(), which waits for ever in a main process that
+// was interrupted on its way out where libc had locked its locales (seen with 4.2.1, once in a thousand).
+void Restorer::await_end_of_tasks() const {
+  if (!needed_ || kfd_device_ == 0) return;
+  auto tasks = kfd::descendants(getpid());
+  if (!tasks) return;
+  const auto deadline = std::chrono::steady_clock::now() + kEndPatience;
+  for (;;) {
+    std::erase_if(*tasks, [](pid_t task) { return kfd::has_ended(task); });
+    if (tasks->empty() || std::chrono::steady_clock::now() >= deadline) break;
+    std::this_thread::sleep_for(kEndPeriod);
+  }
+  for (const pid_t task : *tasks) {
+    log_line(Level::Warning, "process " + std::to_string(task) +
+                                 " of the restore that failed has not ended yet: what it has in the GPUs is "
+                                 "not free");
+  }
 }
 
 }  // namespace sluice::plugin

@@ -52,8 +52,9 @@ class Restorer {
   // it is when CRIU dies before all are started. Nothing when it is no GPU process.
   Result<Answer> resume(int pid);
 
-  // exit(): joins what still runs. A failure that resume() has reported is not reported again.
-  Result<void> finish();
+  // exit(): joins what still runs. A failure that resume() has reported is not reported again. `ret` < 0: the
+  // restore has failed, and CRIU has killed its tasks; waits, for a while, until they have ended.
+  Result<void> finish(int ret);
 
  private:
   // A render file whose BOs are made, but for those that it imports.
@@ -99,6 +100,8 @@ class Restorer {
   Result<void> fill_in_task(ContentRequest request);
   Result<kfd::ResumeOutcome> resume_process(int pid);
   Result<void> join_server();
+  Result<void> join_unasked();
+  void await_end_of_tasks() const;
 
   Config config_;
   bool needed_ = false;                   // the image may have files of ours

@@ -148,6 +148,18 @@ bool fork_tasks(const Options& options, std::vector<pid_t>* tasks) {
   return true;
 }
 
+// Of a restore that failed. They were killed before exit(), which waits for them: nobody else does.
+void end_tasks(const std::vector<pid_t>& tasks, std::vector<Seized>& seized) {
+  struct sigaction plain {};
+  plain.sa_handler = SIG_DFL;
+  (void)::sigaction(SIGCHLD, &plain, nullptr);
+  for (unsigned i = 0; i < tasks.size(); ++i) {
+    if (!has_ended(tasks[i])) violation("task %d of a restore that failed lives after exit()", tasks[i]);
+    seized[i].kill();
+    (void)::waitpid(tasks[i], nullptr, __WALL);
+  }
+}
+
 }  // namespace
 
 void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t value) {
@@ -196,17 +208,12 @@ int restore(const Options& options) {
     }
     (void)step(options, "detached");
   } else {
-    struct sigaction ignore {};
-    ignore.sa_handler = SIG_DFL;
-    (void)::sigaction(SIGCHLD, &ignore, nullptr);
-    for (unsigned i = 0; i < tasks.size(); ++i) {
-      (void)::kill(tasks[i], SIGKILL);
-      seized[i].kill();
-      (void)::waitpid(tasks[i], nullptr, __WALL);
-    }
+    // Nobody waits for them.
+    for (const pid_t task : tasks) (void)::kill(task, SIGKILL);
     log_line(kError, "Restoring FAILED.\n");
   }
   plugins_fini(kRestore, ret);
+  if (ret != 0) end_tasks(tasks, seized);
   check_left_over(before);
   (void)step(options, "after_exit");
   if (ret == 0 && !options.detach) {

@@ -119,6 +119,19 @@ void Seized::kill() {
   threads_.clear();
 }
 
+bool has_ended(pid_t pid) {
+  for (const int thread : proc_numbers(pid, "task")) {
+    std::ifstream stat("/proc/" + std::to_string(pid) + "/task/" + std::to_string(thread) + "/stat");
+    std::string text;
+    std::getline(stat, text);
+    const std::size_t behind_name = text.rfind(") ");
+    if (behind_name == std::string::npos) continue;
+    const char state = text[behind_name + 2];
+    if (state != 'Z' && state != 'X') return false;
+  }
+  return true;
+}
+
 std::string link_of(int fd) {
   std::array<char, 512> text{};
   const std::string path = proc_path(0, "fd/" + std::to_string(fd));

@@ -39,6 +39,9 @@ class Seized {
 // Numbers in /proc/<pid>/<what> ("fd", "task"), ascending. "self" for pid 0.
 std::vector<int> proc_numbers(pid_t pid, const char* what);
 
+// Whether no thread of process `pid` runs any more.
+bool has_ended(pid_t pid);
+
 // What an open descriptor of the calling process is.
 enum class FileKind {
   Plain,   // standard streams, pipes, regular files, the look-alike's own

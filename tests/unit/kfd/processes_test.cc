@@ -90,6 +90,40 @@ TEST(Processes, a_tracer_is_read_from_status_and_nothing_else) {
   EXPECT_EQ(processes_traced_by(5, proc.path().c_str()).value(), (std::vector<pid_t>{9, 10}));
 }
 
+TEST(Processes, descendants_are_children_and_theirs) {
+  const TempDir proc;
+  const auto add = [&](int pid, int parent) {
+    write_text(proc.path() / std::to_string(pid) / "status",
+               "Name:\tx\nPPid:\t" + std::to_string(parent) + "\n");
+  };
+  add(1, 0);
+  add(10, 1);
+  add(20, 10);
+  add(30, 20);  // of a child
+  add(5, 20);   // its number is lower than its parent's
+  add(11, 1);
+  write_text(proc.path() / "12/status", "");
+  std::vector<pid_t> found = descendants(10, proc.path().c_str()).value();
+  std::sort(found.begin(), found.end());
+  EXPECT_EQ(found, (std::vector<pid_t>{5, 20, 30}));
+  EXPECT_EQ(descendants(30, proc.path().c_str()).value(), std::vector<pid_t>());
+}
+
+TEST(Processes, a_process_has_ended_when_all_its_threads_have) {
+  const TempDir proc;
+  const auto state = [&](const char* task, const char* is) {
+    write_text(proc.path() / task / "status", std::string("Name:\tx\nState:\t") + is + "\n");
+  };
+  state("10/task/10", "Z (zombie)");
+  state("10/task/11", "X (dead)");
+  state("20/task/20", "Z (zombie)");
+  state("20/task/21", "D (disk sleep)");
+  EXPECT_TRUE(has_ended(10, proc.path().c_str()));
+  EXPECT_FALSE(has_ended(20, proc.path().c_str()));
+  EXPECT_TRUE(has_ended(30, proc.path().c_str())) << "it is gone";
+  EXPECT_FALSE(has_ended(::getpid()));
+}
+
 TEST(Processes, the_innermost_pid_is_the_last_of_its_line) {
   const TempDir proc;
   write_text(proc.path() / "10/status", "Name:\tx\nPid:\t10\nNSpid:\t10\t4\t1\nNSpgid:\t10\t4\t2\n");

@@ -16,6 +16,7 @@
 #include <cerrno>
 #include <exception>
 #include <fstream>
+#include <iostream>
 #include <sstream>
 #include <system_error>
 
@@ -130,7 +131,11 @@ std::optional<int> wait_for(pid_t pid, Seconds patience) {
 std::optional<int> run(const Launch& launch, Seconds patience) {
   const pid_t pid = start(launch);
   const std::optional<int> status = wait_for(pid, patience);
-  if (!status) kill_and_reap(pid);
+  if (!status) {
+    std::cout << "---- " << launch.arguments.front() << " hangs: where its threads stand\n"
+              << stacks_of(pid) << std::flush;
+    kill_and_reap(pid);
+  }
   return status;
 }
 
