@@ -30,7 +30,11 @@ constexpr std::uint64_t kUsualCycles = 10, kMostCyclesOfAJob = 20;
 constexpr std::size_t kSlackMaps = 16;
 constexpr std::uint64_t kSlackKib = 8192;
 // Of the least that a process has had in a quarter of the long job.
+#ifdef __SANITIZE_THREAD__
+constexpr std::size_t kLongSlackMaps = 8;  // its runtime maps memory of its own, now and then
+#else
 constexpr std::size_t kLongSlackMaps = 1;
+#endif
 constexpr std::uint64_t kLongSlackKib = 64;
 constexpr std::uint64_t kFewestLongCycles = 16;
 constexpr unsigned kMostTasks = 3;
