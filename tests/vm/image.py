@@ -17,7 +17,7 @@ DISK_MODULES = ("virtio_pci", "virtio_blk", "ext4")
 # Without nf_tables every criu command fails; the *_diag ones are criu's sockets; nf_conntrack_netlink, tun
 # and veth its network namespaces.
 GUEST_MODULES = ("drm", "unix_diag", "tcp_diag", "udp_diag", "raw_diag", "netlink_diag", "af_packet_diag", "nf_tables",
-                 "nf_conntrack_netlink", "tun", "veth", "loop", "9p", "9pnet_virtio")
+                 "nf_conntrack_netlink", "tun", "veth", "loop", "quota_v2", "9p", "9pnet_virtio")
 # Of a root's own files; what it does not have is left out. libgcc_s is what pthread_exit and pthread_cancel load.
 DEBIAN = ("usr/sbin/criu", "usr/sbin/ip", "usr/bin/ip", "usr/bin/kmod", "usr/lib/x86_64-linux-gnu/libgcc_s.so.1",
           "usr/share/libdrm/amdgpu.ids", "etc/os-release")
@@ -147,10 +147,10 @@ def make_disk(root, suite, programs, driver, extra_modules, work):
     return missing
 
 
-def make_filesystem(disk, mib, tree=None):
+def make_filesystem(disk, mib, tree=None, options=()):
     with open(disk, "wb") as out:
         out.truncate(mib << 20)
-    words = ["mkfs.ext4", "-q", "-F", *(["-d", str(tree)] if tree else []), str(disk)]
+    words = ["mkfs.ext4", "-q", "-F", *options, *(["-d", str(tree)] if tree else []), str(disk)]
     if tree and not roots.IS_ROOT:      # so that what belongs to the caller belongs to root there
         words = ["unshare", "--map-root-user", *words]
     subprocess.run(words, check=True, env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})

@@ -124,7 +124,7 @@ def make(folder, name, suite_name, packages, say):
         fcntl.flock(lock, fcntl.LOCK_EX)
         if stamp.exists() and stamp.read_text(encoding="utf-8") == stamp_text:
             return root
-        say(f"makes its root, once (about 250 MB from the Debian mirror, 700 MB on disk): {root}")
+        say(f"makes a root, once, from the Debian mirror: {root}")
         new = folder / f"new-{name}"
         remove(new)
         bootstrap(new, suite_name, packages, folder)

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 
+import emulator
 import guest
 import image
 import module
@@ -90,7 +91,7 @@ class Run:
         missing = image.make_disk(root, self.suite, files, driver, module.dependencies(root, sources), self.work)
         if missing:
             self.result.problems.append(f"libraries that its root does not have: {', '.join(missing)}")
-        self.guest = guest.Guest(self.suite, root, self.work)
+        self.guest = guest.Guest(self.suite, root, self.work, emulator.words(self.folder, self.say))
         self.result.kernel = self.guest.version
 
     def heard(self, line):

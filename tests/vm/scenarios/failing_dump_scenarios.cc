@@ -1,9 +1,16 @@
 // SPDX-License-Identifier: MIT
 // A dump that fails, and a criu that is killed in the middle of one: the process runs on, its queues run
 // (after `sluice unpause` where criu could not see to it), and nothing looks like a complete image.
+#include <linux/capability.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/quota.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
 
 #include "scenario.h"
 
@@ -109,6 +116,60 @@ TEST_F(DumpThatFails, DiskIsFull) {
   EXPECT_EQ(subject_->quit(), 0);
   expect_no_complete_image(disk / "images");
   unmount();
+}
+
+// Root's quota on the disk of the images (/mnt), which holds for a root without CAP_SYS_RESOURCE, as
+// containers have it. It goes with the object. Throws std::system_error.
+class Quota {
+ public:
+  // What root has there now, and `more` bytes.
+  explicit Quota(std::uint64_t more) {
+    dqblk now{};
+    control(Q_GETQUOTA, &now);
+    set((now.dqb_curspace + more) / kBlock);
+  }
+  ~Quota() {
+    try {
+      set(0);  // none
+    } catch (const std::system_error& e) {
+      ADD_FAILURE() << e.what();
+    }
+  }
+  Quota(const Quota&) = delete;
+  Quota& operator=(const Quota&) = delete;
+
+ private:
+  static constexpr std::uint64_t kBlock = 1024;  // quotactl(2): its limits are in these
+
+  static void set(std::uint64_t blocks) {
+    dqblk quota{};
+    quota.dqb_bhardlimit = blocks;
+    quota.dqb_valid = QIF_BLIMITS;
+    control(Q_SETQUOTA, &quota);
+  }
+  static void control(int command, dqblk* quota) {
+    if (::quotactl(QCMD(command, USRQUOTA), "/dev/vdb", 0, reinterpret_cast<caddr_t>(quota)) != 0)
+      throw std::system_error(errno, std::generic_category(), "quotactl of /dev/vdb");
+  }
+};
+
+TEST_F(DumpThatFails, QuotaOfTheDiskIsUsedUp) {
+  load();
+  criu_->environment["SLUICE_PARALLEL"] = "off";  // as above
+  criu_->prepare = [] {
+    if (::prctl(PR_CAPBSET_DROP, CAP_SYS_RESOURCE, 0, 0, 0) != 0) ::_exit(125);
+  };
+  ASSERT_NO_FATAL_FAILURE(start_subject(working_subject()));
+  {
+    const std::filesystem::path place = images();
+    const Quota quota(2 << 20);
+    ASSERT_NO_FATAL_FAILURE(
+        expect_failed(criu_->dump(subject_->pid(), place), "Disk quota exceeded; free space"));
+  }
+  ASSERT_NO_FATAL_FAILURE(expect_unharmed());
+  criu_->prepare = {};  // a restore without it is more than CRIU can do
+  ASSERT_NO_FATAL_FAILURE(expect_next_dump_works());
+  expect_no_complete_image(images());
 }
 
 TEST_F(DumpThatFails, CriuItselfFailsAfterTheGpusWereDumped) {
