@@ -167,7 +167,7 @@ TEST_F(DumpThatFails, QuotaOfTheDiskIsUsedUp) {
         expect_failed(criu_->dump(subject_->pid(), place), "Disk quota exceeded; free space"));
   }
   ASSERT_NO_FATAL_FAILURE(expect_unharmed());
-  criu_->prepare = {};  // a restore without it is more than CRIU can do
+  criu_->prepare = {};
   ASSERT_NO_FATAL_FAILURE(expect_next_dump_works());
   expect_no_complete_image(images());
 }
