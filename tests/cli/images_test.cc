@@ -254,7 +254,7 @@ TEST_F(ImagesTest, ASecondFileOfAProcessIsTheFirst) {
       AllOf(HasSubstr(": 1 process, "), HasSubstr(" those of " + processes[0]["image"].get<std::string>())));
   const json mapped = object_of(sluice({"map", "--json", directory}, &images_->machine()));
   EXPECT_EQ(mapped["mappings"].size(), 1U);
-  EXPECT_EQ(mapped["mappings"][0]["images"], json({processes[0]["image"]}));
+  EXPECT_EQ(mapped["mappings"][0]["images"], json::array({processes[0]["image"]}));
 }
 
 TEST_F(ImagesTest, TwoProcessesOfOneMachineAreMappedTogether) {

@@ -37,14 +37,15 @@ std::string proc_path(pid_t pid, const std::string& rest) {
   return "/proc/" + (pid == 0 ? std::string("self") : std::to_string(pid)) + "/" + rest;
 }
 
-// Whether what has this in its name is the tests' own: the virtual amdgpu's, or the seam's.
+// Whether what has this in its name is the tests' own: the virtual amdgpu's, the seam's, or a coverage
+// build's counters.
 bool is_of_tests(const std::string& name) {
   const auto is_under = [&name](const char* variable) {
     const char* const path = std::getenv(variable);
     return path != nullptr && name.find(path) != std::string::npos;
   };
-  return name.find("vamdgpu") != std::string::npos || is_under("VAMDGPU_DIR") ||
-         is_under(seam::kPlanVariable);
+  return name.find("vamdgpu") != std::string::npos || name.find(".profraw") != std::string::npos ||
+         is_under("VAMDGPU_DIR") || is_under(seam::kPlanVariable);
 }
 
 std::string first_line(const std::string& path) {

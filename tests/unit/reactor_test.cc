@@ -94,6 +94,10 @@ TEST_P(ReactorTest, WhatCannotBeStartedCompletesWithItsErrno) {
   EXPECT_EQ(wait_for(op), -EISDIR);
   reactor_->poll_readable(op, -1, 1s);
   EXPECT_EQ(wait_for(op), -EBADF);
+  const int closed = ::dup(read_only.get());
+  ASSERT_EQ(::close(closed), 0);
+  reactor_->poll_readable(op, closed, 1s);
+  EXPECT_EQ(wait_for(op), -EBADF);
 }
 
 TEST_P(ReactorTest, SyncsAFileAndSaysWhenItCannot) {

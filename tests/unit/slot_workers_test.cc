@@ -3,14 +3,17 @@
 #include "pipeline/slot_workers.h"
 
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
 
 #include <array>
 #include <atomic>
 #include <latch>
 #include <set>
+#include <thread>
 
 #include "pipeline/thread_reactor.h"
 #include "support/process_state.h"
+#include "support/refuse_system_call.h"
 
 namespace sluice {
 namespace {
@@ -66,6 +69,22 @@ TEST_F(Fixture, EveryResultComesBackWithItsSlotHoweverOften) {
     }
     EXPECT_EQ(work.done, round * kSlots);
   }
+}
+
+TEST_F(Fixture, WithoutDescriptorsOrThreadsThereAreNone) {
+  std::thread([] {
+    ASSERT_TRUE(test::refuse_system_call(SYS_clone3, ENOSYS));  // the C library tries the older one then
+    ASSERT_TRUE(test::refuse_system_call(SYS_clone, EAGAIN));
+    EXPECT_EQ(SlotWorkers::start("worker", 2, kSlots).error().err, EAGAIN);
+    ASSERT_TRUE(test::refuse_system_call(SYS_eventfd2, EMFILE));
+    EXPECT_EQ(SlotWorkers::start("worker", 2, kSlots).error().err, EMFILE);
+  }).join();
+}
+
+TEST_F(Fixture, AWaitThatFailedIsNoResult) {
+  auto workers = std::move(SlotWorkers::start("worker", 1, kSlots)).value();
+  EXPECT_EQ(workers->take(slots[0], -ECANCELED).error().err, ECANCELED);
+  EXPECT_EQ(workers->take(slots[0], 0).error().err, EAGAIN) << "no job of this slot has ended";
 }
 
 // As many jobs at once as there are threads: each waits for the others.

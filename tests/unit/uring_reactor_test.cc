@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What is io_uring's alone: registered buffers, refusal, and that no worker outlives the lane's thread.
+// What is io_uring's alone: registered buffers, refusal, a ring that breaks, and that no worker outlives the
+// lane's thread.
 #include "pipeline/uring_reactor.h"
 
 #include <fcntl.h>
@@ -8,6 +9,7 @@
 #include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -15,6 +17,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -95,6 +98,45 @@ TEST(UringReactor, NoWorkerOutlivesTheThreadOfTheRing) {
     lane.join();
     EXPECT_TRUE(test::threads_come_down_to(threads_before)) << "round " << round;
   }
+}
+
+// The kernel has never heard of what was asked: nothing completes, and whoever waits is told why.
+TEST(UringReactor, ARingThatTakesNothingKeepsEveryOpAndSaysWhy) {
+  SKIP_WITHOUT_URING();
+  for (const int err : {EIO, EAGAIN, EBUSY}) {
+    std::thread lane([err] {
+      const auto reactor = std::move(UringReactor::make(8)).value();
+      const UniqueFd zeros(::open("/dev/zero", O_RDWR | O_CLOEXEC));
+      Bytes memory(16);
+      std::array<Op, 5> ops;
+      ASSERT_TRUE(test::refuse_system_call(__NR_io_uring_enter, static_cast<unsigned>(err)));
+      reactor->read(ops[0], zeros.get(), memory, 0);
+      reactor->write(ops[1], zeros.get(), memory, 0);
+      reactor->sync_data(ops[2], zeros.get());
+      reactor->poll_readable(ops[3], zeros.get(), std::chrono::seconds(1));
+      reactor->post(ops[4], 7);
+      std::array<Completion, 8> completions;
+      for (int again = 0; again < 2; ++again) EXPECT_EQ(reactor->wait(completions).error().err, err);
+      EXPECT_EQ(reactor->in_flight(), ops.size());
+      EXPECT_TRUE(std::all_of(ops.begin(), ops.end(), [](const Op& op) { return op.in_flight; }));
+    });
+    lane.join();
+  }
+}
+
+TEST(UringReactor, ARingThatBreaksEndsTheWait) {
+  SKIP_WITHOUT_URING();
+  std::thread lane([] {
+    const auto reactor = std::move(UringReactor::make(4)).value();
+    const UniqueFd never(::eventfd(0, EFD_CLOEXEC));
+    Op op;
+    reactor->poll_readable(op, never.get(), std::chrono::hours(1));
+    ASSERT_TRUE(test::refuse_system_call(__NR_io_uring_enter, EIO));
+    std::array<Completion, 1> completions;
+    EXPECT_EQ(reactor->wait(completions).error().err, EIO);
+    EXPECT_TRUE(op.in_flight);
+  });
+  lane.join();
 }
 
 TEST(MakeReactor, PrefersIoUringWithoutANote) {

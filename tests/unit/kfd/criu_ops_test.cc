@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
@@ -16,6 +17,7 @@
 
 #include "kfd/uapi.h"
 #include "machines.h"
+#include "support/refuse_system_call.h"
 
 namespace sluice::kfd {
 namespace {
@@ -687,6 +689,24 @@ TEST(KfdDevice, a_machine_without_one_says_so) {
   EXPECT_EQ(device.error().err, ENOENT);
   EXPECT_TRUE(contains(device.error().what, "amdgpu module"));
   EXPECT_EQ(kfd_device_number("/nonexistent/kfd", "/nonexistent/dev").error().err, ENOENT);
+}
+
+TEST(KfdDevice, one_that_cannot_be_opened_says_what_to_do) {
+  const std::map<int, std::string> remedies = {{EACCES, "device cgroup must allow it"},
+                                               {EPERM, "a device cgroup forbids it"},
+                                               {EINVAL, "shows no GPU to this process"},
+                                               {EMFILE, "raise RLIMIT_NOFILE"},
+                                               {ENFILE, "raise RLIMIT_NOFILE"},
+                                               {ENXIO, "is the amdgpu module loaded"},
+                                               {EIO, "open /dev/null: Input/output error"}};
+  for (const auto& [err, remedy] : remedies) {
+    std::thread([err = err, remedy = remedy] {
+      ASSERT_TRUE(test::refuse_system_call(SYS_openat, static_cast<unsigned>(err)));
+      const auto version = read_version("/dev/null");
+      EXPECT_EQ(version.error().err, err);
+      EXPECT_TRUE(contains(version.error().what, remedy)) << version.error().what;
+    }).join();
+  }
 }
 
 TEST(KfdDevice, its_number_comes_from_the_node_or_from_sysfs) {
