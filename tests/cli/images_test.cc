@@ -466,6 +466,20 @@ TEST_F(ImagesTest, VerifyNamesEveryBadBlockAndGoesOn) {
   EXPECT_TRUE(object["problems"][1]["bo"].is_number());
 }
 
+// Where there are more processors than files are read at once, the others hash.
+TEST_F(ImagesTest, VerifyFindsTheSameWithManyProcessors) {
+  const std::vector<std::string> many = {"VAMDGPU_CPUS=16"};
+  const Ended whole = sluice({"verify", plain()}, &images_->machine(), many);
+  EXPECT_EQ(whole.status, kDone) << whole.out << whole.err;
+  const std::string directory = damaged_copy();
+  const auto files = names(directory, "amdgpu-pages-");
+  test::flip_byte(directory + "/" + files.at(1), 3 * kMiB);
+  const Ended damaged = sluice({"verify", directory}, &images_->machine(), many);
+  EXPECT_EQ(damaged.status, kFailed);
+  EXPECT_THAT(damaged.out, AllOf(HasSubstr("bad block: " + files[1] + " [3145728, 4194304): GPU 0x"),
+                                 HasSubstr("1 bad block")));
+}
+
 // What stands on a terminal's line after all this, and how wide it was at most.
 struct Screen {
   std::string line;

@@ -1,15 +1,36 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""What of src ran, by folder, out of `llvm-cov export -format=text`; every line and branch that did not, in a file.
+"""What of src ran, by folder, out of `llvm-cov export -format=text`; every line and branch that did not, with the reason.
 
     report.py COVERAGE.json MISSED.txt
+
+Reasons are in reasons.list beside this file: a title in brackets, then what it explains, `PATH: TEXT` a line, regular
+expressions of the file below src and of what stands in the line. The first that fits counts.
 """
 import collections
 import json
 import pathlib
+import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+NONE = "no reason is given"
+
+
+def read_reasons(text):
+    """[(title, path expression, text expression)], in the order of the file."""
+    rules, title = [], None
+    for line in filter(None, text.splitlines()):
+        if line.startswith("["):
+            title = line.strip("[]")
+        elif not line.startswith("#"):
+            path, words = line.split(": ", 1)
+            rules.append((title, re.compile(path), re.compile(words)))
+    return rules
+
+
+def reason_of(path, text, rules):
+    return next((title for title, file, words in rules if file.fullmatch(path) and words.search(text)), NONE)
 
 
 def missed_lines(segments):
@@ -31,29 +52,38 @@ def missed_branches(file):
 
 def main(coverage, missed):
     files = json.loads(pathlib.Path(coverage).read_text(encoding="utf-8"))["data"][0]["files"]
+    rules = read_reasons((pathlib.Path(__file__).parent / "reasons.list").read_text(encoding="utf-8"))
     tally = collections.defaultdict(collections.Counter)
+    by_reason = {title: [] for title in [NONE] + [title for title, *_ in rules]}
+    for file in sorted(files, key=lambda each: each["filename"]):
+        path = pathlib.Path(file["filename"]).resolve()
+        if not path.is_relative_to(ROOT / "src"):
+            continue
+        path = path.relative_to(ROOT / "src")
+        for kind in ("lines", "branches"):
+            for folder in (path.parts[0], "all of src"):
+                tally[folder][kind] += file["summary"][kind]["count"]
+                tally[folder]["ran " + kind] += file["summary"][kind]["covered"]
+        text = (ROOT / "src" / path).read_text(encoding="utf-8").splitlines()
+        what = collections.defaultdict(set)
+        for line in missed_lines(file["segments"]):
+            what[line].add("never ran")
+        for line, word in missed_branches(file):
+            what[line].add("never " + word)
+        for line, words in sorted(what.items()):
+            code = text[line - 1].strip()
+            by_reason[reason_of(str(path), code, rules)].append(
+                f"src/{path}:{line}: {', '.join(sorted(words))}: {code}")
     with open(missed, "w", encoding="utf-8") as out:
-        for file in sorted(files, key=lambda each: each["filename"]):
-            path = pathlib.Path(file["filename"]).resolve()
-            if not path.is_relative_to(ROOT / "src"):
-                continue
-            path = path.relative_to(ROOT)
-            for kind in ("lines", "branches"):
-                for folder in (path.parts[1], "all of src"):
-                    tally[folder][kind] += file["summary"][kind]["count"]
-                    tally[folder]["ran " + kind] += file["summary"][kind]["covered"]
-            text = (ROOT / path).read_text(encoding="utf-8").splitlines()
-            reasons = collections.defaultdict(list)
-            for line in missed_lines(file["segments"]):
-                reasons[line].append("never ran")
-            for line, word in missed_branches(file):
-                reasons[line].append("never " + word)
-            for line, words in sorted(reasons.items()):
-                out.write(f"{path}:{line}: {', '.join(sorted(set(words)))}: {text[line - 1].strip()}\n")
+        for title, lines in by_reason.items():
+            out.write("".join(f"{line}\n" for line in [f"[{title}] {len(lines)}", *lines, ""]))
     print(f"{'src/':<12}{'lines':>8}{'ran':>9}{'branches':>10}{'ran':>9}")
     for folder, count in sorted(tally.items(), key=lambda each: (each[0] == "all of src", each[0])):
         print(f"{folder:<12}{count['lines']:>8}{share(count, 'lines'):>9}"
               f"{count['branches']:>10}{share(count, 'branches'):>9}")
+    print("\nlines of which nothing, or not every branch, ran, and why")
+    for title, lines in by_reason.items():
+        print(f"{len(lines):>6}  {title}")
 
 
 def share(count, kind):

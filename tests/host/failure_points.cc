@@ -14,11 +14,10 @@ namespace sluice::host_test {
 
 namespace {
 
-// Of a place that a run comes to `turns` times. Where all failures are wanted, each of the first kEach turns,
-// then those at twice the number of the one before, and the last: loops go over what is alike.
-std::set<std::uint32_t> turns_to_try(std::uint32_t turns) {
+// Of a place that a run comes to `turns` times. Loops go over what is alike.
+std::set<std::uint32_t> turns_to_try(std::uint32_t turns, Turns wanted) {
   constexpr std::uint32_t kEach = 16;
-  if (!all_are_wanted()) return {1, turns / 2 + 1};
+  if (wanted == Turns::FirstAndMiddle) return {1, turns / 2 + 1};
   std::set<std::uint32_t> tried{turns};
   for (std::uint32_t turn = 1; turn <= turns; turn = turn < kEach ? turn + 1 : turn * 2) tried.insert(turn);
   return tried;
@@ -28,7 +27,11 @@ std::set<std::uint32_t> turns_to_try(std::uint32_t turns) {
 
 bool all_are_wanted() {
   const char* const share = std::getenv("SLUICE_FAULT_SHARE");
-  return std::getenv("SLUICE_FAULT_POINT") != nullptr || (share != nullptr && std::strcmp(share, "all") == 0);
+  return share != nullptr && std::strcmp(share, "all") == 0;
+}
+
+bool one_is_wanted() {
+  return std::getenv("SLUICE_FAULT_POINT") != nullptr;
 }
 
 std::string Failure::name() const {
@@ -74,7 +77,7 @@ std::uint32_t FailurePlan::turns_at(const std::string& call) const {
   return turns;
 }
 
-std::vector<Failure> FailurePlan::failures(std::uint32_t kinds, std::size_t* places) const {
+std::vector<Failure> FailurePlan::failures(std::uint32_t kinds, Turns turns, std::size_t* places) const {
   if (plan_->full) throw std::length_error("the seam has no room for so many places");
   std::vector<Failure> all;
   for (const seam::Place& place : plan_->places) {
@@ -87,7 +90,7 @@ std::vector<Failure> FailurePlan::failures(std::uint32_t kinds, std::size_t* pla
       way << std::hex << " 0x" << frame;
       outermost = frame;
     }
-    for (const std::uint32_t turn : turns_to_try(place.turns)) {
+    for (const std::uint32_t turn : turns_to_try(place.turns, turns)) {
       for (const seam::Kind kind : {seam::kError, seam::kShort, seam::kKill, seam::kSignal}) {
         if ((place.kinds & kinds & kind) != 0 && turn <= place.turns)
           all.push_back({kind, place.id, turn, place.call.data(), way.str(), outermost});

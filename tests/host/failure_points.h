@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT
 // What may fail in a run of a host under the seam (tests/fault/seam), and which of it does.
 //
-// By default a share of the failures, drawn by seed: SLUICE_FAULT_SHARE (how many of each test, or "all", and
-// then at more turns of each place), SLUICE_FAULT_SEED. SLUICE_FAULT_POINT, as a test that fails tells it, is
-// one and the same failure again.
+// By default a share of the failures, drawn by seed: SLUICE_FAULT_SHARE (how many of each test, or "all"),
+// SLUICE_FAULT_SEED. SLUICE_FAULT_POINT, as a test that fails tells it, is one and the same failure again.
 #pragma once
 
 #include <algorithm>
@@ -42,6 +41,12 @@ struct LostJob {
   std::string name() const;
 };
 
+// At which turns of a place that a run comes to again and again.
+enum class Turns {
+  FirstAndMiddle,
+  Many,  // each of the first 16, those of twice the number each time, and the last
+};
+
 // The plan that the test and the hosts share.
 class FailurePlan {
  public:
@@ -62,17 +67,17 @@ class FailurePlan {
   std::string call() const;
   // How often it has come to `call`, but for the time at which it failed.
   std::uint32_t turns_at(const std::string& call) const;
-  // What it could have failed of: each kind of `kinds` at each place, in a loop at the first and at the
-  // middle turn, or, where all are wanted, at each of the first 16, at those of twice the number each time,
-  // and at the last. `places`: how many they are.
-  std::vector<Failure> failures(std::uint32_t kinds, std::size_t* places) const;
+  // What it could have failed of: each kind of `kinds` at each place, in a loop at `turns`. `places`: how
+  // many they are.
+  std::vector<Failure> failures(std::uint32_t kinds, Turns turns, std::size_t* places) const;
 
  private:
   seam::Plan* plan_;
 };
 
-// Whether this run of the test is to try all failures, or to find one of them.
+// Whether this run of the test is to try all failures, or one that may be any of them.
 bool all_are_wanted();
+bool one_is_wanted();
 
 // Those of `all` that are to happen in this run of the test; `share` of them by default.
 template <class Any>

@@ -161,6 +161,18 @@ TEST_P(FailureTest, AFailureIsToldOnce) {
   EXPECT_EQ(lines_with("the image is damaged or incomplete"), 1U);
 }
 
+// Then threads of their own hash, beside those of the lanes.
+TEST_P(FailureTest, ACorruptBlockIsFoundWithManyProcessorsToo) {
+  scene_.variables["VAMDGPU_CPUS"] = "16";
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_NO_FATAL_FAILURE(dump());
+  ASSERT_NO_FATAL_FAILURE(restore_and_check());
+  ASSERT_NO_FATAL_FAILURE(dump());
+  const std::string name = *images("amdgpu-pages-1-").begin();
+  test::flip_byte(scene_.images() / name, kMiB + 8);
+  expect_refused(name);
+}
+
 TEST_P(FailureTest, ATruncatedPagesFileIsRefused) {
   ASSERT_NO_FATAL_FAILURE(start());
   ASSERT_NO_FATAL_FAILURE(dump());
