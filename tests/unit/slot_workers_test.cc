@@ -7,13 +7,36 @@
 
 #include <array>
 #include <atomic>
+#include <cstdlib>
 #include <latch>
+#include <new>
 #include <set>
 #include <thread>
 
 #include "pipeline/thread_reactor.h"
 #include "support/process_state.h"
 #include "support/refuse_system_call.h"
+
+namespace {
+
+// How many more allocations of this thread succeed; below 0: all.
+thread_local int t_allocations_left = -1;
+
+}  // namespace
+
+// Not inlined: the compiler would see one of a pair, and take it for a mismatch.
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
+  void* const memory =
+      t_allocations_left >= 0 && t_allocations_left-- == 0 ? nullptr : std::malloc(bytes != 0 ? bytes : 1);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
 
 namespace sluice {
 namespace {
@@ -79,6 +102,24 @@ TEST_F(Fixture, WithoutDescriptorsOrThreadsThereAreNone) {
     ASSERT_TRUE(test::refuse_system_call(SYS_eventfd2, EMFILE));
     EXPECT_EQ(SlotWorkers::start("worker", 2, kSlots).error().err, EMFILE);
   }).join();
+}
+
+TEST_F(Fixture, WhereverMemoryRunsOutThereAreNoneAndNobodyWaitsForThem) {
+  const std::size_t threads = test::own_threads();
+  bool started = false;
+  int failed = 0;
+  for (; !started; ++failed) {
+    SCOPED_TRACE(failed);
+    t_allocations_left = failed;
+    try {
+      started = SlotWorkers::start("worker", 3, kSlots).ok();
+      ASSERT_TRUE(started) << "it has an error of its own";
+    } catch (const std::bad_alloc&) {
+    }
+    t_allocations_left = -1;
+    ASSERT_TRUE(test::own_threads_come_down_to(threads));
+  }
+  EXPECT_GT(failed, 3) << "at least one for each thread";
 }
 
 TEST_F(Fixture, AWaitThatFailedIsNoResult) {
