@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: MIT
+// What the tests of the commands that look at images share: images that the plugin made, once for all of
+// them, and ways to damage copies of these.
+#pragma once
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <functional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "images/files.h"
+#include "images/metadata.h"
+#include "kfd/uapi.h"
+#include "made_images.h"
+#include "pipeline/unique_fd.h"
+
+namespace sluice::cli_test {
+
+// "plain": one process with a KFD, dumped and restored once. "shared": its memory is in render files, too.
+class ImagesTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    images_ = new MadeImages;
+    ASSERT_EQ(images_->dump("plain", {}), "");
+    ASSERT_EQ(images_->restore("plain"), "");
+    ASSERT_EQ(images_->dump("shared", {"--svm-context", "--share", "kfd", "--gem-handles", "1,3"}), "");
+  }
+  static void TearDownTestSuite() { delete images_; }
+
+  // Each test has a copy of its own to damage.
+  std::string damaged_copy() const {
+    return images_->copy("plain", ::testing::UnitTest::GetInstance()->current_test_info()->name()).string();
+  }
+  static std::string plain() { return images_->directory("plain").string(); }
+  static std::string shared() { return images_->directory("shared").string(); }
+
+  static std::vector<std::string> names(const std::string& directory, const std::string& prefix) {
+    std::set<std::string> found;
+    for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+      if (const std::string name = entry.path().filename().string(); name.starts_with(prefix))
+        found.insert(name);
+    }
+    return {found.begin(), found.end()};
+  }
+  static std::uint64_t total_size(const std::string& directory, const std::string& prefix) {
+    std::uint64_t sum = 0;
+    for (const std::string& name : names(directory, prefix))
+      sum += std::filesystem::file_size(std::filesystem::path(directory) / name);
+    return sum;
+  }
+
+  // Changes each image of this kind, as a disk or another plugin might have made it. `from`, `to`: its bytes
+  // to a value and back.
+  template <class From, class Change, class To>
+  static void change_image(const std::string& directory, std::string_view prefix, From from, Change change,
+                           To to) {
+    for (const std::string& name : names(directory, std::string(prefix))) {
+      const UniqueFd dir(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+      auto image = from(read_image(dir.get(), name).value(), name).value();
+      change(image);
+      ASSERT_TRUE(write_image(dir.get(), name, to(image), false).ok());
+    }
+  }
+  static void change_kfd_image(const std::string& directory,
+                               const std::function<void(kfd::KfdImage&)>& change) {
+    change_image(directory, kKfdPrefix, unpack_kfd_image, change, pack_kfd_image);
+  }
+  static void change_render_image(const std::string& directory,
+                                  const std::function<void(RenderImage&)>& change) {
+    change_image(directory, kRenderPrefix, unpack_render_image, change, pack_render_image);
+  }
+  // The first BO in VRAM.
+  static kfd::BoEntry& vram_bo(kfd::KfdImage& image) {
+    return *std::find_if(image.bos.begin(), image.bos.end(),
+                         [](const kfd::BoEntry& bo) { return (bo.alloc_flags & kfd::kAllocVram) != 0; });
+  }
+  static void remove_files(const std::string& directory, const std::string& prefix) {
+    for (const std::string& name : names(directory, prefix)) std::filesystem::remove(directory + "/" + name);
+  }
+  // As if the dump had written none.
+  static void remove_sums(const std::string& directory) {
+    remove_files(directory, "amdgpu-sums-");
+    change_kfd_image(directory, [](kfd::KfdImage& image) { image.has_sums = false; });
+    change_render_image(directory, [](RenderImage& image) { image.has_sums = false; });
+  }
+
+  static inline MadeImages* images_ = nullptr;
+};
+
+}  // namespace sluice::cli_test

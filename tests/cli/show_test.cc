@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: MIT
+// `sluice show`: what images tell of themselves, whole, strange and hostile.
+#include "images_test.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "images/files.h"
+#include "images/metadata.h"
+#include "kfd/uapi.h"
+#include "pipeline/unique_fd.h"
+#include "pipeline/units.h"
+
+namespace sluice::cli_test {
+namespace {
+
+using nlohmann::json;
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+TEST_F(ImagesTest, ShowTellsWhatIsThere) {
+  const Ended ended = sluice({"show", plain()});
+  EXPECT_EQ(ended.status, kDone) << ended.err;
+  EXPECT_EQ(ended.err, "");
+  for (const char* part : {"1 process, 2 GPUs", "with checksums", "made by sluice", "gfx90a", "renderD128",
+                           "amdgpu-kfd-", "amdgpu-pages-", "XGMI"})
+    EXPECT_THAT(ended.out, HasSubstr(part));
+  EXPECT_THAT(ended.out, Not(HasSubstr("\x1b")));  // no colour in a pipe
+}
+
+TEST_F(ImagesTest, ShowAsJsonAddsUp) {
+  const Ended ended = sluice({"show", "--json", "--bos", plain()});
+  ASSERT_EQ(ended.status, kDone);
+  const json shown = object_of(ended);
+  EXPECT_EQ(shown["gpus"].size(), 2U);
+  EXPECT_EQ(shown["processes"].size(), 1U);
+  EXPECT_EQ(shown["processes"][0]["bo_record_bytes"], 272);
+  EXPECT_EQ(shown["bytes"], total_size(plain(), "amdgpu-pages-"));
+  EXPECT_GT(shown["zero_bytes"], 0);
+  EXPECT_LT(shown["zero_bytes"], shown["bytes"]);
+  EXPECT_EQ(shown["faults"], json::array());
+  std::uint64_t contents = 0;
+  std::uint64_t bos = 0;
+  for (const json& bo : shown["bos"]) {
+    ++bos;
+    if (bo["kind"] == "VRAM" || bo["kind"] == "GTT") contents += bo["bytes"].get<std::uint64_t>();
+  }
+  EXPECT_EQ(contents + 8 * shown["files"].size(), shown["bytes"]);
+  std::uint64_t of_kinds = 0;
+  for (const json& kind : shown["memory"]) of_kinds += kind["bos"].get<std::uint64_t>();
+  EXPECT_EQ(bos, of_kinds);
+}
+
+TEST_F(ImagesTest, ShowTellsWhoSharesMemory) {
+  const json shown = object_of(sluice({"show", "--json", shared()}));
+  ASSERT_GE(shown["shared"].size(), 1U);
+  EXPECT_THAT(shown["shared"][0]["made_by"].get<std::string>(), HasSubstr("process"));
+  EXPECT_GE(shown["shared"][0]["also"].size(), 1U);
+  EXPECT_THAT(sluice({"show", shared()}).out, HasSubstr("Shared memory"));
+}
+
+// The KFD has the memory twice: once as its own, once imported.
+TEST_F(ImagesTest, ShowTellsWhatAKfdImports) {
+  ASSERT_EQ(images_->dump("imported", {"--svm-context", "--share", "kfd", "--kfd-import"}), "");
+  const json shown = object_of(sluice({"show", "--json", "--bos", images_->directory("imported").string()}));
+  std::vector<std::string> imported;  // how they are called
+  for (const json& bo : shown["bos"]) {
+    if (bo["imported"].get<bool>() && bo["image"].get<std::string>().starts_with("amdgpu-kfd-"))
+      imported.push_back(" BO " + std::to_string(bo["bo"].get<int>()));
+  }
+  ASSERT_EQ(imported.size(), 1U) << shown["bos"];
+  ASSERT_EQ(shown["shared"].size(), 1U);
+  EXPECT_THAT(shown["shared"][0]["made_by"].get<std::string>(),
+              AllOf(HasSubstr("process "), Not(EndsWith(imported[0]))));
+  EXPECT_THAT(shown["shared"][0]["also"].get<std::vector<std::string>>(), Contains(EndsWith(imported[0])));
+}
+
+// A line for each BO, with what JSON says of it.
+TEST_F(ImagesTest, ShowListsBosAsText) {
+  const json shown = object_of(sluice({"show", "--json", "--bos", shared()}));
+  const Ended ended = sluice({"show", "--bos", shared()});
+  EXPECT_EQ(ended.status, kDone) << ended.err;
+  const std::size_t begin = ended.out.find("\nBOs\n  image ");
+  ASSERT_NE(begin, std::string::npos) << ended.out;
+  std::istringstream lines(ended.out.substr(begin + std::strlen("\nBOs\n")));
+  std::string line;
+  ASSERT_TRUE(std::getline(lines, line));
+  std::size_t imported = 0;
+  for (const json& bo : shown["bos"]) {
+    ASSERT_TRUE(std::getline(lines, line));
+    const std::string kind = bo["kind"].get<std::string>() + (bo["imported"] ? ", imported " : " ");
+    EXPECT_THAT(line, AllOf(StartsWith("  " + bo["image"].get<std::string>()),
+                            HasSubstr(" " + bo["bo"].dump() + "  " + kind),
+                            HasSubstr(" " + hex(bo["address"].get<std::uint64_t>()) + " "),
+                            HasSubstr(" " + bo["bytes"].dump() + " ")));
+    if (bo["handle"].is_number()) {
+      EXPECT_THAT(line, HasSubstr(" " + bo["handle"].dump()));
+    }
+    if (bo["shared"] != 0) {
+      EXPECT_THAT(line, EndsWith(" " + bo["shared"].dump()));
+    }
+    imported += bo["imported"] ? 1 : 0;
+  }
+  EXPECT_FALSE(std::getline(lines, line)) << line;
+  EXPECT_GT(imported, 0U);
+}
+
+// They tell neither who made them nor which process they are of, and have no checksums.
+TEST_F(ImagesTest, ShowOfImagesOfCriusOwnPlugin) {
+  const std::string directory = damaged_copy();
+  remove_sums(directory);
+  const auto as_upstream = [](kfd::KfdImage& image) {
+    image.sluice_version.clear();
+    image.kernel_release.clear();
+    image.kfd_minor_version = 0;
+    image.bo_record_bytes = 0;
+    image.priv_data.clear();
+    image.dump_id.reset();
+    for (kfd::Node& node : image.topology.nodes) {
+      node.gfx_target_version = 0;
+      node.location_id = 0;
+    }
+  };
+  change_image(directory, kKfdPrefix, unpack_kfd_image, as_upstream, kfd::encode_kfd_image);
+  for (const std::string& name : names(directory, std::string(kRenderPrefix))) {
+    change_image(
+        directory, name, unpack_render_image,
+        [](RenderImage& image) {
+          image.kfd_acquired.reset();
+          image.pid.reset();
+          image.dump_id.reset();
+        },
+        pack_render_image);
+  }
+  const Ended ended = sluice({"show", directory});
+  EXPECT_EQ(ended.status, kDone) << ended.err;
+  EXPECT_THAT(ended.out, AllOf(HasSubstr(": 1 process, 2 GPUs, "), HasSubstr("not all of it with checksums"),
+                               HasSubstr("\nmade by CRIU's own plugin, or one that does not say\n"),
+                               HasSubstr(" none\n"), HasSubstr(" renderD128\n"), Not(HasSubstr("KFD's"))));
+  const json shown = object_of(sluice({"show", "--json", directory}));
+  EXPECT_EQ(shown["processes"][0]["sluice_version"], "");
+  EXPECT_EQ(shown["processes"][0]["bo_record_bytes"], 0);
+  EXPECT_TRUE(shown["processes"][0]["dump_id"].is_null());
+  EXPECT_TRUE(shown["render_files"][0]["pid"].is_null());
+  EXPECT_TRUE(shown["render_files"][0]["kfd_acquired"].is_null());
+  EXPECT_EQ(shown["gpus"][0]["gfx"], "");
+  EXPECT_EQ(shown["gpus"][0]["pci"], "");
+  EXPECT_FALSE(shown["files"][0]["sums"]);
+}
+
+// Two open files of one process: the second has nothing of its own.
+TEST_F(ImagesTest, ASecondFileOfAProcessIsTheFirst) {
+  ASSERT_EQ(images_->dump("alias", {"--second-kfd"}), "");
+  const std::string directory = images_->directory("alias").string();
+  const json processes = object_of(sluice({"show", "--json", directory}))["processes"];
+  ASSERT_EQ(processes.size(), 2U);
+  ASSERT_TRUE(processes[0]["alias_of"].is_null());
+  EXPECT_TRUE(processes[1]["pid"].is_null());
+  EXPECT_EQ(kfd_image_name(processes[1]["alias_of"]), processes[0]["image"]);
+  EXPECT_THAT(
+      sluice({"show", directory}).out,
+      AllOf(HasSubstr(": 1 process, "), HasSubstr(" those of " + processes[0]["image"].get<std::string>())));
+  const json mapped = object_of(sluice({"map", "--json", directory}, &images_->machine()));
+  EXPECT_EQ(mapped["mappings"].size(), 1U);
+  EXPECT_EQ(mapped["mappings"][0]["images"], json::array({processes[0]["image"]}));
+}
+
+TEST_F(ImagesTest, TwoProcessesOfOneMachineAreMappedTogether) {
+  const std::string directory = damaged_copy();
+  const std::string first = names(directory, std::string(kKfdPrefix)).at(0);
+  const std::string second = kfd_image_name(*id_of_image(first) + 900);
+  std::filesystem::copy(directory + "/" + first, directory + "/" + second);
+  change_image(
+      directory, second, unpack_kfd_image,
+      [](kfd::KfdImage& image) {
+        image.pid += 1;
+        image.bos.clear();
+      },
+      pack_kfd_image);
+  EXPECT_THAT(sluice({"show", directory}).out, HasSubstr(": 2 processes, 2 GPUs, "));
+  const Ended ended = sluice({"map", directory}, &images_->machine());
+  EXPECT_EQ(ended.status, kDone) << ended.err;
+  EXPECT_THAT(ended.out, StartsWith(first + ", " + second + ": every GPU is the one it was\n"));
+}
+
+// What no kernel of today has is shown, not taken for something else.
+TEST_F(ImagesTest, ShowNamesMemoryOfEveryKind) {
+  const std::string directory = images_->copy("shared", "kinds").string();
+  change_kfd_image(directory, [](kfd::KfdImage& image) {
+    for (kfd::BoEntry& bo : image.bos) bo.alloc_flags &= ~kfd::kAllocDoorbell;
+  });
+  change_render_image(directory, [](RenderImage& image) {
+    ASSERT_GE(image.bos.size(), 3U);
+    image.bos[0].gem.domains = 0;
+    image.bos[1].gem.domains = 1;  // AMDGPU_GEM_DOMAIN_CPU
+    image.bos[2].gem.domains = 2;  // AMDGPU_GEM_DOMAIN_GTT
+    image.bos[2].gem.mappings.clear();
+  });
+  const json shown = object_of(sluice({"show", "--json", "--bos", directory}));
+  std::vector<json> of_render;
+  std::set<std::string> of_kfd;
+  const std::string render = names(directory, std::string(kRenderPrefix)).at(0);
+  for (const json& bo : shown["bos"]) {
+    if (bo["image"] == render) of_render.push_back(bo);
+    if (bo["image"].get<std::string>().starts_with(kKfdPrefix)) of_kfd.insert(bo["kind"]);
+  }
+  EXPECT_THAT(of_kfd, AllOf(Contains("VRAM"), Contains("GTT"), Contains("userptr"), Contains("MMIO"),
+                            Contains("other")));
+  ASSERT_GE(of_render.size(), 3U);
+  EXPECT_EQ(of_render[0]["kind"], "other");
+  EXPECT_EQ(of_render[1]["kind"], "CPU");
+  EXPECT_EQ(of_render[2]["kind"], "GTT");
+  EXPECT_EQ(of_render[2]["address"], 0);
+  EXPECT_THAT(sluice({"show", "--bos", directory}).out, AllOf(HasSubstr("  CPU"), HasSubstr("  other")));
+}
+
+TEST_F(ImagesTest, ShowTellsOfSharedMemoryThatNobodyMakes) {
+  ASSERT_EQ(images_->dump("open", {"--svm-context", "--share", "kfd", "--share-fd"}), "");
+  const std::string directory = images_->directory("open").string();
+  EXPECT_THAT(sluice({"show", directory}).out, HasSubstr("; open dma-buf, file "));
+  change_kfd_image(directory, [](kfd::KfdImage& image) {
+    for (kfd::BoEntry& bo : image.bos) bo.shared = 0;
+  });
+  EXPECT_THAT(sluice({"show", directory}).out, HasSubstr(" of nobody in these images; "));
+}
+
+TEST_F(ImagesTest, BosThatNoFileCanHoldAreTold) {
+  const std::string directory = damaged_copy();
+  change_kfd_image(directory, [](kfd::KfdImage& image) { vram_bo(image).bytes = INT64_MAX; });
+  for (const Strings& command :
+       {Strings{"show", directory}, Strings{"verify", directory}, Strings{"diff", plain(), directory}}) {
+    const Ended ended = sluice(command);
+    EXPECT_EQ(ended.status, kFailed) << command[0];
+    EXPECT_THAT(ended.err, HasSubstr("the BO sizes add up to more than a file can hold")) << command[0];
+  }
+  EXPECT_THAT(object_of(sluice({"show", "--json", directory}))["faults"][0].get<std::string>(),
+              StartsWith(names(directory, std::string(kKfdPrefix)).at(0)));
+}
+
+// A file system without holes does not tell where zeros are.
+TEST_F(ImagesTest, WithoutHolesAndSumsNothingIsKnownToBeZero) {
+  const std::string directory = damaged_copy();
+  remove_sums(directory);
+  const UniqueFd file(::open((directory + "/" + names(directory, "amdgpu-pages-")[0]).c_str(), O_RDWR));
+  ASSERT_EQ(::fallocate(file.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, kMiB), 0);
+  EXPECT_EQ(object_of(sluice({"show", "--json", directory}))["zero_bytes"], kMiB);
+  static_assert(SEEK_DATA == 3);  // both bits, and nothing else that lseek is asked for
+  const auto no_holes = [] {
+    refuse_system_call(SYS_lseek, EINVAL, {{.argument = 2, .bits = 1}, {.argument = 2, .bits = 2}});
+  };
+  EXPECT_EQ(object_of(sluice({"show", "--json", directory}, nullptr, {}, no_holes))["zero_bytes"], 0);
+}
+
+TEST_F(ImagesTest, ShowHasTheStatisticsOfDumpAndRestore) {
+  const Ended ended = sluice({"show", "--stats", plain()});
+  EXPECT_EQ(ended.status, kDone);
+  EXPECT_THAT(ended.out, HasSubstr("dump-"));
+  EXPECT_THAT(ended.out, HasSubstr("restore-"));
+  EXPECT_THAT(ended.out, HasSubstr("verified"));
+  const json shown = object_of(sluice({"show", "--stats", "--json", plain()}));
+  EXPECT_EQ(shown["stats"].size(), 2U);
+  EXPECT_EQ(shown["stats"][0]["statistics"]["gpus"].size(), 2U);
+}
+
+TEST_F(ImagesTest, ShowSaysWhereThereAreNoStatistics) {
+  const std::string directory = damaged_copy();
+  remove_files(directory, "sluice-stats-");
+  const Ended ended = sluice({"show", "--stats", directory});
+  EXPECT_EQ(ended.status, kDone);
+  EXPECT_EQ(ended.out,
+            "no statistics beside these images: a dump or restore by CRIU's own plugin leaves none\n");
+}
+
+TEST_F(ImagesTest, ShowNamesStatisticsThatAreNone) {
+  const std::string directory = damaged_copy();
+  const std::string file = directory + "/sluice-stats-dump-1.json";
+  for (const char* text : {"{\"gpus\": 7", "", "[]", "{}", "{\"gpus\": 7}"}) {
+    std::ofstream(file) << text;
+    const Ended ended = sluice({"show", "--stats", directory});
+    EXPECT_EQ(ended.status, kFailed) << text;
+    EXPECT_THAT(ended.err, HasSubstr("sluice-stats-dump-1.json cannot be read")) << text;
+  }
+  std::filesystem::remove(file);
+  ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);
+  const Ended ended = sluice({"show", "--stats", "--json", directory});
+  EXPECT_EQ(ended.status, kFailed);
+  EXPECT_EQ(object_of(ended)["faults"].size(), 1U);
+}
+
+TEST_F(ImagesTest, StatisticsOfAnotherTypeCountAsNothing) {
+  const std::string directory = damaged_copy();
+  remove_files(directory, "sluice-stats-");
+  std::ofstream(directory + "/sluice-stats-dump-1.json")
+      << R"({"gpus": [7, {"gpu_id": "all", "bos": -1, "bytes": "many",
+      "seconds": "short", "io_bytes": null, "direct_io": 1, "verified": "yes", "slowest_stage": 5}]})";
+  const Ended ended = sluice({"show", "--stats", directory});
+  EXPECT_EQ(ended.status, kDone) << ended.err;
+  const std::string nothing = "dump-1  0x0000    0    0 B   0 %    0.000        buffered\n";
+  EXPECT_THAT(ended.out, EndsWith(nothing + nothing));
+}
+
+// Root looks at what somebody else has written.
+TEST_F(ImagesTest, HostileStatisticsNeitherCommandTheTerminalNorCrash) {
+  const std::string directory = damaged_copy();
+  std::ofstream(directory + "/sluice-stats-dump-1.json")
+      << R"({"gpus": [{"slowest_stage": "\u001b[2J\nmade up", "bytes": 1e300}], "deep": )"
+      << std::string(1'000'000, '[') << std::string(1'000'000, ']') << "}";
+  const Ended ended = sluice({"show", "--stats", directory});
+  EXPECT_EQ(ended.status, kDone) << ended.err;
+  EXPECT_THAT(ended.out, HasSubstr("?[2J?made up"));
+  EXPECT_THAT(ended.out, HasSubstr(" 0 B "));
+  EXPECT_EQ(sluice({"show", "--stats", "--json", directory}).status, kDone);
+}
+
+}  // namespace
+}  // namespace sluice::cli_test
