@@ -109,7 +109,10 @@ class SignalsBlocked {
 
 struct ThreadReactor::Impl {
   explicit Impl(unsigned entry_count)
-      : entries(entry_count), requests(entry_count), polls(entry_count), done(entry_count) {}
+      : entries(entry_count), requests(entry_count), polls(entry_count), done(entry_count) {
+    active.reserve(entries);
+    fds.reserve(entries + 1);
+  }
   ~Impl();
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
@@ -129,6 +132,10 @@ struct ThreadReactor::Impl {
   FixedQueue<PollRequest> polls SLUICE_GUARDED_BY(mutex);
   FixedQueue<Completion> done SLUICE_GUARDED_BY(mutex);
   bool stop SLUICE_GUARDED_BY(mutex) = false;
+
+  // The poll thread's, with room for all: a thread that finds no memory could only end the process.
+  std::vector<PollRequest> active;
+  std::vector<pollfd> fds;
 
   std::vector<std::thread> threads;
 };
@@ -175,10 +182,6 @@ void ThreadReactor::Impl::work() {
 }
 
 void ThreadReactor::Impl::poll_loop() {
-  std::vector<PollRequest> active;
-  std::vector<pollfd> fds;
-  active.reserve(entries);
-  fds.reserve(entries + 1);
   for (;;) {
     {
       const Lock lock(mutex);

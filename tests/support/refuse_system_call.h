@@ -5,6 +5,7 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 
 #include <array>
 #include <cerrno>
@@ -46,6 +47,11 @@ inline bool refuse_system_call(unsigned number, unsigned err,
   const sock_fprog filter{static_cast<unsigned short>(length), program.data()};
   return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
          ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
+}
+
+// The making of threads and processes.
+inline bool refuse_threads(unsigned err) {
+  return refuse_system_call(SYS_clone, err) && refuse_system_call(SYS_clone3, err);
 }
 
 }  // namespace sluice::test

@@ -7,36 +7,15 @@
 
 #include <array>
 #include <atomic>
-#include <cstdlib>
 #include <latch>
 #include <new>
 #include <set>
 #include <thread>
 
 #include "pipeline/thread_reactor.h"
+#include "support/failing_allocation.h"
 #include "support/process_state.h"
 #include "support/refuse_system_call.h"
-
-namespace {
-
-// How many more allocations of this thread succeed; below 0: all.
-thread_local int t_allocations_left = -1;
-
-}  // namespace
-
-// Not inlined: the compiler would see one of a pair, and take it for a mismatch.
-[[gnu::noinline]] void* operator new(std::size_t bytes) {
-  void* const memory =
-      t_allocations_left >= 0 && t_allocations_left-- == 0 ? nullptr : std::malloc(bytes != 0 ? bytes : 1);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept {
-  std::free(memory);
-}
-[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept {
-  std::free(memory);
-}
 
 namespace sluice {
 namespace {
@@ -96,8 +75,7 @@ TEST_F(Fixture, EveryResultComesBackWithItsSlotHoweverOften) {
 
 TEST_F(Fixture, WithoutDescriptorsOrThreadsThereAreNone) {
   std::thread([] {
-    ASSERT_TRUE(test::refuse_system_call(SYS_clone3, ENOSYS));  // the C library tries the older one then
-    ASSERT_TRUE(test::refuse_system_call(SYS_clone, EAGAIN));
+    ASSERT_TRUE(test::refuse_threads(EAGAIN));
     EXPECT_EQ(SlotWorkers::start("worker", 2, kSlots).error().err, EAGAIN);
     ASSERT_TRUE(test::refuse_system_call(SYS_eventfd2, EMFILE));
     EXPECT_EQ(SlotWorkers::start("worker", 2, kSlots).error().err, EMFILE);
@@ -106,20 +84,21 @@ TEST_F(Fixture, WithoutDescriptorsOrThreadsThereAreNone) {
 
 TEST_F(Fixture, WhereverMemoryRunsOutThereAreNoneAndNobodyWaitsForThem) {
   const std::size_t threads = test::own_threads();
-  bool started = false;
-  int failed = 0;
-  for (; !started; ++failed) {
-    SCOPED_TRACE(failed);
-    t_allocations_left = failed;
+  int failures = 0;
+  for (bool all_tried = false; !all_tried; ++failures) {
+    SCOPED_TRACE(failures);
+    bool started = false;
+    test::failing_allocation().arm(failures);
     try {
-      started = SlotWorkers::start("worker", 3, kSlots).ok();
-      ASSERT_TRUE(started) << "it has an error of its own";
+      const auto workers = SlotWorkers::start("worker", 3, kSlots);
+      all_tried = test::failing_allocation().disarm();
+      started = workers.ok();
     } catch (const std::bad_alloc&) {
     }
-    t_allocations_left = -1;
+    EXPECT_EQ(started, all_tried);
     ASSERT_TRUE(test::own_threads_come_down_to(threads));
   }
-  EXPECT_GT(failed, 3) << "at least one for each thread";
+  EXPECT_GT(failures, 3) << "at least one for each thread";
 }
 
 TEST_F(Fixture, AWaitThatFailedIsNoResult) {

@@ -5,13 +5,16 @@
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <new>
 #include <thread>
 
 #include "pipeline/unique_fd.h"
+#include "support/failing_allocation.h"
 #include "support/process_state.h"
 #include "support/refuse_system_call.h"
 
@@ -27,12 +30,38 @@ TEST(ThreadReactor, WithoutDescriptorsThereIsNone) {
 
 TEST(ThreadReactor, WithoutThreadsThereIsNone) {
   std::thread([] {
-    ASSERT_TRUE(test::refuse_system_call(SYS_clone3, ENOSYS));  // the C library tries the older one then
-    ASSERT_TRUE(test::refuse_system_call(SYS_clone, EAGAIN));
+    ASSERT_TRUE(test::refuse_threads(EAGAIN));
     const std::size_t fds = test::open_fds();
     EXPECT_EQ(ThreadReactor::make(2, 4).error().err, EAGAIN);
     EXPECT_EQ(test::open_fds(), fds);
   }).join();
+}
+
+// Its maker is told; a thread that found none could only end the process.
+TEST(ThreadReactor, WithoutMemoryThereIsNone) {
+  const std::size_t threads = test::own_threads();
+  bool all_tried = false;
+  for (int nth = 0; !all_tried; ++nth) {
+    SCOPED_TRACE(nth);
+    bool made = false;
+    test::failing_allocation().arm(nth);
+    try {
+      const auto reactor = ThreadReactor::make(2, 4);
+      Op op;
+      if (reactor.ok()) {  // its threads have begun when they have done something
+        std::array<Completion, 1> completions;
+        (*reactor)->sync_data(op, -1);
+        EXPECT_TRUE((*reactor)->wait(completions).ok());
+        (*reactor)->poll_readable(op, STDIN_FILENO, std::chrono::seconds(0));
+        EXPECT_TRUE((*reactor)->wait(completions).ok());
+      }
+      all_tried = test::failing_allocation().disarm();
+      made = reactor.ok();
+    } catch (const std::bad_alloc&) {
+    }
+    EXPECT_EQ(made, all_tried);
+    ASSERT_TRUE(test::own_threads_come_down_to(threads));
+  }
 }
 
 // Threads inherit what their maker is refused.

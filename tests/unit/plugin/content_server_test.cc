@@ -13,25 +13,15 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cerrno>
-#include <cstdlib>
-#include <new>
 
+#include "support/failing_allocation.h"
 #include "support/temp_dir.h"
 
 namespace {
 
-sluice::UniqueFd g_tasks_end;  // of the server's socket
-constexpr int kNever = -1;
-std::atomic<int> g_fail_thread{kNever};      // as many threads are made, and one is not
-std::atomic<int> g_fail_allocation{kNever};  // the same of allocations, but for those of the test's thread
-thread_local bool t_is_test = false;
-
-// Whether this is the one that fails. Once.
-bool is_the_one(std::atomic<int>& left) {
-  return left.load() != kNever && left.fetch_sub(1) == 0;
-}
+sluice::UniqueFd g_tasks_end;             // of the server's socket
+sluice::test::NthFails g_failing_thread;  // that is made
 
 }  // namespace
 
@@ -45,21 +35,7 @@ extern "C" int fdstore_add(int fd) {
 extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*body)(void*),
                               void* argument) noexcept {
   static const auto next = reinterpret_cast<decltype(&pthread_create)>(dlsym(RTLD_NEXT, "pthread_create"));
-  return is_the_one(g_fail_thread) ? EAGAIN : next(thread, attributes, body, argument);
-}
-
-// Not inlined: the compiler would see one of a pair, and take it for a mismatch.
-[[gnu::noinline]] void* operator new(std::size_t bytes) {
-  if (!t_is_test && is_the_one(g_fail_allocation)) throw std::bad_alloc();
-  void* memory = std::malloc(bytes != 0 ? bytes : 1);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept {
-  std::free(memory);
-}
-[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept {
-  std::free(memory);
+  return g_failing_thread.is_this_one() ? EAGAIN : next(thread, attributes, body, argument);
 }
 
 namespace sluice::plugin {
@@ -80,12 +56,12 @@ ContentRequest request() {
 class ContentServerTest : public ::testing::Test {
  protected:
   ContentServerTest() {
-    t_is_test = true;
+    test::spare_allocations_of_this_thread();
     make_server();
   }
   ~ContentServerTest() override {
-    g_fail_thread = kNever;
-    g_fail_allocation = kNever;
+    (void)g_failing_thread.disarm();
+    (void)test::failing_allocation().disarm();
   }
 
   void make_server() {
@@ -114,7 +90,7 @@ TEST_F(ContentServerTest, ATaskThatDoesNotWaitForTheReplyKeepsItsContents) {
 }
 
 TEST_F(ContentServerTest, AServerThatCannotStartTurnsTasksAway) {
-  g_fail_thread = 0;
+  g_failing_thread.arm(0);
   EXPECT_EQ(server_->start(images_.fd()).error().err, EAGAIN);
   EXPECT_FALSE(hand_over());
   EXPECT_TRUE(server_->join(nullptr).ok());
@@ -125,7 +101,7 @@ TEST_F(ContentServerTest, AThreadThatCannotBeMadeLeavesTheContentsToTheTask) {
     SCOPED_TRACE(lane);
     make_server();
     ASSERT_TRUE(server_->start(images_.fd()).ok());
-    g_fail_thread = lane;
+    g_failing_thread.arm(lane);
     EXPECT_FALSE(hand_over());
     EXPECT_TRUE(server_->join(nullptr).ok());
   }
@@ -174,10 +150,10 @@ TEST_F(ContentServerTest, EveryAllocation) {
     SCOPED_TRACE(nth);
     make_server();
     ASSERT_TRUE(server_->start(images_.fd()).ok());
-    g_fail_allocation = nth;
+    test::failing_allocation().arm(nth);
     const bool handed = hand_over();
     EXPECT_NE(handed, server_->join(nullptr).ok());
-    all_tried = g_fail_allocation.exchange(kNever) >= 0;
+    all_tried = test::failing_allocation().disarm();
   }
 }
 
