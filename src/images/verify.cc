@@ -50,7 +50,7 @@ Result<std::unique_ptr<Verification>> Verification::start(int dir_fd, const Chec
   }
   const std::size_t cpus = std::max(std::thread::hardware_concurrency(), 1U);
   all->lane_count_ = std::min(all->items_.size(), cpus);
-  all->lanes_.reserve(all->lane_count_);  // or one that was not cancelled would be joined
+  all->lanes_.reserve(all->lane_count_);  // what cannot be put there would be joined uncancelled
   for (std::size_t i = 0; i < all->lane_count_; ++i) {
     {
       const Lock lock(all->mutex_);

@@ -45,7 +45,7 @@ Result<std::unique_ptr<SlotWorkers>> SlotWorkers::start(const std::string& name,
     outcome.done = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (!outcome.done) return make_error(errno, "eventfd of a checksum worker");
   }
-  workers->threads_.reserve(threads);  // or one that nobody has told to end would be joined
+  workers->threads_.reserve(threads);  // what cannot be put there would be joined, and never end
   for (unsigned i = 0; i < threads; ++i) {
     SLUICE_TRY_ASSIGN(LaneThread thread,
                       LaneThread::start(name, [self = workers.get()] { return self->serve(); }));

@@ -4,8 +4,9 @@
 
     report.py COVERAGE.json MISSED.txt
 
-Reasons are in reasons.list beside this file: a title in brackets, then what it explains, `PATH: TEXT` a line, regular
-expressions of the file below src and of what stands in the line. The first that fits counts.
+Reasons are in reasons.list beside this file: a title in brackets, then what it explains, `PATH: TEXT` a line: the file below
+src, and what stands in the line; for `*`, all files, a regular expression of it. The first that fits counts. So a line that is
+new or has changed has no reason until somebody has given it one.
 """
 import collections
 import json
@@ -18,19 +19,21 @@ NONE = "no reason is given"
 
 
 def read_reasons(text):
-    """[(title, path expression, text expression)], in the order of the file."""
+    """[(title, path, text)], in the order of the file."""
     rules, title = [], None
     for line in filter(None, text.splitlines()):
         if line.startswith("["):
             title = line.strip("[]")
         elif not line.startswith("#"):
-            path, words = line.split(": ", 1)
-            rules.append((title, re.compile(path), re.compile(words)))
+            rules.append((title, *line.split(": ", 1)))
     return rules
 
 
-def reason_of(path, text, rules):
-    return next((title for title, file, words in rules if file.fullmatch(path) and words.search(text)), NONE)
+def reason_of(path, code, rules):
+    for title, file, text in rules:
+        if (re.search(text, code) if file == "*" else (file, text) == (path, code)):
+            return title
+    return NONE
 
 
 def missed_lines(segments):
@@ -72,6 +75,8 @@ def main(coverage, missed):
             what[line].add("never " + word)
         for line, words in sorted(what.items()):
             code = text[line - 1].strip()
+            if not re.search(r"\w", code):
+                continue  # a brace of what is above it
             by_reason[reason_of(str(path), code, rules)].append(
                 f"src/{path}:{line}: {', '.join(sorted(words))}: {code}")
     with open(missed, "w", encoding="utf-8") as out:

@@ -17,8 +17,9 @@ namespace {
 // Of a place that a run comes to `turns` times. Loops go over what is alike.
 std::set<std::uint32_t> turns_to_try(std::uint32_t turns, Turns wanted) {
   constexpr std::uint32_t kEach = 16;
-  if (wanted == Turns::FirstAndMiddle) return {1, turns / 2 + 1};
-  std::set<std::uint32_t> tried{turns};
+  std::set<std::uint32_t> tried{1, turns / 2 + 1};
+  if (wanted == Turns::FirstAndMiddle) return tried;
+  tried.insert(turns);
   for (std::uint32_t turn = 1; turn <= turns; turn = turn < kEach ? turn + 1 : turn * 2) tried.insert(turn);
   return tried;
 }

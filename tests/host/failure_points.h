@@ -44,7 +44,7 @@ struct LostJob {
 // At which turns of a place that a run comes to again and again.
 enum class Turns {
   FirstAndMiddle,
-  Many,  // each of the first 16, those of twice the number each time, and the last
+  Many,  // these, each of the first 16, those of twice the number each time, and the last
 };
 
 // The plan that the test and the hosts share.
@@ -75,8 +75,9 @@ class FailurePlan {
   seam::Plan* plan_;
 };
 
-// Whether this run of the test is to try all failures, or one that may be any of them.
+// Whether this run of the test is to try all failures (SLUICE_FAULT_SHARE=all).
 bool all_are_wanted();
+// Whether it is to find one of them again (SLUICE_FAULT_POINT).
 bool one_is_wanted();
 
 // Those of `all` that are to happen in this run of the test; `share` of them by default.
