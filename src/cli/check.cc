@@ -3,10 +3,12 @@
 // GPUs.
 #include "cli/check.h"
 
+#include <CLI/CLI.hpp>
 #include <chrono>
 #include <climits>
 #include <cstdio>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
 #include "cli/plan.h"

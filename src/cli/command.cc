@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 #include "cli/command.h"
 
+#include <CLI/CLI.hpp>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 #include <string>
 
 namespace sluice::cli {

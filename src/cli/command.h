@@ -7,9 +7,12 @@
 // line in main.cc. Single-threaded.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <functional>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
+
+namespace CLI {
+class App;
+}
 
 namespace sluice::cli {
 

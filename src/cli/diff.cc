@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT
 // sluice diff A B: what changed between two checkpoints of the same processes. The comparing is
 // images/compare.h's; here it is told.
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
 #include "cli/image_directory.h"

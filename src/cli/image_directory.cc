@@ -3,8 +3,10 @@
 
 #include <fcntl.h>
 
+#include <CLI/CLI.hpp>
 #include <cerrno>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 namespace sluice::cli {
 

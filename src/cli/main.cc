@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The `sluice` command: what an operator does by hand around checkpoints of GPU processes. The plugin does
 // not need it.
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
 #include <string>

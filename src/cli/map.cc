@@ -3,9 +3,11 @@
 // whose KFD topology was copied? By the same rules and settings as the plugin's restore (kfd/matching.h).
 #include <sys/stat.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <variant>
 #include <vector>

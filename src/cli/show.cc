@@ -2,8 +2,10 @@
 // sluice show IMAGES: what is in a checkpoint. From its metadata images, the sizes and holes of its pages
 // files, and the statistics beside them; contents are not read. What there is to tell is found in
 // show_survey.h and show_statistics.h.
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "cli/show_json.h"
 
+#include <nlohmann/json.hpp>
+
 #include "images/files.h"
 #include "images/metadata.h"
 #include "pipeline/checksum.h"

@@ -2,7 +2,7 @@
 // What `sluice show --json` prints.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include "cli/image_directory.h"
 #include "cli/show_survey.h"

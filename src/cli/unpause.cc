@@ -3,9 +3,11 @@
 // kfd/unpause.h; here it is told, with what else keeps the process from running.
 #include "kfd/unpause.h"
 
+#include <CLI/CLI.hpp>
 #include <climits>
 #include <cstdio>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 

@@ -37,7 +37,7 @@ Result<std::vector<std::uint8_t>> read_to_end(int fd, const std::string& name) {
   for (;;) {
     const std::size_t have = bytes.size();
     if (have > kLargestImageBytes)
-      return make_error(EFBIG, name + " is larger than any image of metadata can be");
+      return make_error(EBADMSG, name + " is larger than any image of metadata can be");
     bytes.resize(have + kReadBytes);
     const ssize_t got = TEMP_FAILURE_RETRY(read(fd, &bytes[have], kReadBytes));
     if (got < 0) return make_error(errno, "read " + name + " from the image stream");

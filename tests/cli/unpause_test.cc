@@ -386,6 +386,15 @@ TEST_F(UnpauseTest, AnUnpauseThatTheDriverRefusesFailsOnceAndCanBeTriedAgain) {
   expect_running();
 }
 
+TEST_F(UnpauseTest, AKernelThatCannotCheckpointSaysWhichOneCan) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_NO_FATAL_FAILURE(leave_paused());
+  control_->inject({.nr = kCriuNr, .op = kUnpauseOp, .error = ENOTTY});
+  const json object = unpause_json(kFailed);
+  EXPECT_EQ(object.at("error"), "ENOTTY");
+  EXPECT_NE(object.at("remedy").get<std::string>().find("Linux 6.1"), std::string::npos);
+}
+
 // As the kernel's own ENOTSUPP, which reaches users now and then.
 TEST_F(UnpauseTest, AnErrorWithoutANameIsANumber) {
   ASSERT_NO_FATAL_FAILURE(start());

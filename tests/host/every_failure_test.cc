@@ -16,6 +16,7 @@
 #include <iterator>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <regex>
 #include <set>
 #include <sstream>
@@ -29,6 +30,7 @@
 #include "plugin_test.h"
 #include "task_tree.h"
 #include "test_streamer.h"
+#include "thunk_memory.h"
 
 namespace sluice::host_test {
 namespace {
@@ -143,7 +145,10 @@ class HookPlaces {
 
 class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<Run> {
  protected:
-  static void SetUpTestSuite() { (void)::setenv("LD_PRELOAD", SEAM_LIBRARY, 1); }
+  static void SetUpTestSuite() {
+    private_shm_ = make_private_shm();
+    (void)::setenv("LD_PRELOAD", SEAM_LIBRARY, 1);
+  }
 
   EveryFailureTest()
       : SceneTest(tiny_machine(GetParam().shape.tasks)),
@@ -157,6 +162,7 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
   }
 
   void SetUp() override {
+    if (private_shm_) thunk_memory_.emplace();
     for (unsigned task = 1; task <= GetParam().shape.tasks; ++task) {
       Strings arguments = {"--vram", "1M", "--gtt", "1M", "--svm-context", "--seed", std::to_string(task)};
       const Strings& more = GetParam().shape.more;
@@ -225,7 +231,9 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
     streamer.kill();
     return status;
   }
+  // Libhsakmt's memory has to be made each time.
   int run_restore(const Strings& arguments) {
+    if (private_shm_) ThunkMemory::remove();
     restorer_ = scene_.start_host(version(), "restore", arguments);
     return restorer_.wait();
   }
@@ -319,6 +327,7 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
       count(failure, status);
       judge_restore(status);
       if (failure.kind == seam::kKill || host_killed_the_others()) remove_unfinished_statistics();
+      judge_shm(failure.kind == seam::kKill || host_killed_the_others());
       EXPECT_EQ(listing(place_), images);
       (void)tell(failure.name(), failure.call + failure.way, status, problems_before);
     }
@@ -387,6 +396,18 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
     (void)extract_image(place_ / kCaptured, files);
     if (killed && has_metadata(listing(files)) && sluice({"verify", files.string()}) == 0) return;
     EXPECT_EQ(restore_streamed(place_), kFailed) << "what looks complete is not";
+  }
+
+  // Libhsakmt's memory is made under names that only who was killed leaves.
+  void judge_shm(bool killed) {
+    if (!private_shm_) return;
+    for (const auto& entry : fs::directory_iterator("/dev/shm")) {
+      const std::string name = entry.path().filename().string();
+      if (name == "hsakmt_shared_mem" || name == "sem.hsakmt_semaphore") continue;
+      if (name.find("hsakmt") == std::string::npos) continue;
+      EXPECT_TRUE(killed) << name << " is left in /dev/shm";
+      fs::remove(entry.path());
+    }
   }
 
   // After a restore with `status`: all of the processes, or nothing.
@@ -517,7 +538,10 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
     ASSERT_NO_FATAL_FAILURE(restore_earlier());
   }
 
+  static inline bool private_shm_ = false;
+
   ScratchDirectory scratch_;
+  std::optional<ThunkMemory> thunk_memory_;
   fs::path earlier_;  // a checkpoint that nobody is to touch
   Listing earlier_files_;
   fs::path place_;  // where a run writes to, or reads from
@@ -582,7 +606,8 @@ TEST_P(EveryFailureTest, ARestoreOpensAndWritesWhatIsListedAndNothingElse) {
   judge_restore(well);
   const std::string directory = (streamed() ? scene_.images() : place_).string() + "/";
   const std::regex written(
-      "/dev/kfd|/dev/dri/renderD[0-9]+|/dev/shm/(hsakmt_shared_mem|sem\\.hsakmt_semaphore)(\\.XXXXXX)?");
+      "/dev/kfd|/dev/dri/renderD[0-9]+|/dev/shm/"
+      "(hsakmt_shared_mem|sem\\.hsakmt_semaphore)(\\.[A-Za-z0-9]{6})?");
   const std::regex statistics("sluice-stats-restore-[0-9]+\\.json(\\.tmp)?");
   const auto is_listed = [&](char how, const std::string& path) {
     const bool inside = path.starts_with(directory);
@@ -595,6 +620,8 @@ TEST_P(EveryFailureTest, ARestoreOpensAndWritesWhatIsListedAndNothingElse) {
   std::ifstream file(opened);
   for (std::string line; std::getline(file, line);) lines.insert(line);
   EXPECT_TRUE(lines.contains("w /dev/kfd")) << "nothing was noted";
+  const auto is_thunks = [](const std::string& line) { return line.starts_with("w /dev/shm/"); };
+  EXPECT_EQ(std::count_if(lines.begin(), lines.end(), is_thunks), private_shm_ ? 2 : 0);
   for (const std::string& line : lines) EXPECT_TRUE(is_listed(line[0], line.substr(2))) << line;
 }
 

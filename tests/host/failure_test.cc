@@ -3,8 +3,10 @@
 // looks whole; a restore that fails anywhere resumes nothing, says why, and leaves nothing.
 #include <signal.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <sstream>
+#include <utility>
 
 #include "plugin_test.h"
 #include "support/flip_byte.h"
@@ -69,6 +71,39 @@ TEST_P(FailureTest, EachCriuIoctlOfADump) {
     ASSERT_NO_FATAL_FAILURE(expect_failed_dump());
     EXPECT_EQ(heard("quit"), "ok quit");
   }
+}
+
+// What the boundary says of an error is the same in all hosts: one is enough.
+class RemedyTest : public FailureTest {};
+
+// And to criu none of them is "ask another plugin".
+TEST_P(RemedyTest, AnErrorIsToldWithWhatCanBeDone) {
+  const std::pair<int, const char*> remedies[] = {{EPERM, "run criu as root"},
+                                                  {ENFILE, "raise the limit of open files"},
+                                                  {EFBIG, "raise the limit of file sizes"},
+                                                  {EROFS, "must be writable"},
+                                                  {EDQUOT, "free space"},
+                                                  {EAGAIN, "raise the limit of processes"},
+                                                  {EPIPE, "the image streamer has ended"},
+                                                  {EOPNOTSUPP, "cannot checkpoint queues of this GPU"}};
+  ASSERT_NO_FATAL_FAILURE(start({"--vram", "1M"}));
+  for (const auto& [error, remedy] : remedies) {
+    SCOPED_TRACE(error);
+    scene_.control().inject(criu_fault(kCheckpoint, error));
+    EXPECT_EQ(scene_.dump(version()), 1);
+    EXPECT_EQ(lines_with(remedy), 1U);
+    ASSERT_NO_FATAL_FAILURE(expect_failed_dump());
+  }
+}
+
+// Which of them the restored process would get back through which is not told apart yet.
+TEST_P(FailureTest, AnInheritedFileBesideAnotherOfOneKfdProcessIsRefused) {
+  ASSERT_NO_FATAL_FAILURE(start({"--second-kfd", "--fork-child"}));
+  const std::string parent = std::to_string(scene_.subject_pid());
+  const std::string child = read_file("/proc/" + parent + "/task/" + parent + "/children");
+  EXPECT_EQ(scene_.dump(version(), {"--pid", child}), 1);
+  EXPECT_EQ(lines_with("one was inherited through a fork"), 1U);
+  expect_failed_dump();
 }
 
 // The kernel lists its secondary contexts, which its checkpoint leaves out.
@@ -267,6 +302,7 @@ TEST_P(FailureTest, AKernelWhoseVersionDoesNotTellTheSizeOfItsRecordsIsAsked) {
   }
 }
 
+INSTANTIATE_TEST_SUITE_P(Newest, RemedyTest, ::testing::Values(kVersions[3]), name_of_version);
 INSTANTIATE_TEST_SUITE_P(Versions, FailureTest, ::testing::ValuesIn(kVersions), name_of_version);
 
 }  // namespace

@@ -90,6 +90,21 @@ TEST_P(RenderTest, AProcessWithRenderNodesOnlyComesBack) {
   dump_and_restore_twice();
 }
 
+// Without a KFD process the image does not say what its GPUs were like.
+TEST_P(RenderTest, AProcessWithRenderNodesOnlyIsRefusedOnOtherGpus) {
+  ASSERT_NO_FATAL_FAILURE(start_with({"--render-only", "--gem-handles", "1,3"}));
+  ASSERT_NO_FATAL_FAILURE(dump());
+  vamdgpu::MachineOptions other = small_machine();
+  other.gpu_ids = {0x1234, 0x4321};
+  scene_.move_to(other);
+  EXPECT_EQ(scene_.restore(version()), 1);
+  const std::string log = scene_.log();
+  EXPECT_NE(log.find("which is not here, and without a KFD process"), std::string::npos) << log;
+  expect_not_resumed();
+  scene_.move_to(small_machine());
+  restore_and_check();
+}
+
 TEST_P(RenderTest, ThousandsOfSmallBosComeBack) {
   const std::size_t count = version() == std::string("4.1.1") ? 3000 : 300;
   ASSERT_NO_FATAL_FAILURE(

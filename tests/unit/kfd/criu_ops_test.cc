@@ -32,6 +32,9 @@ class FakeKfd {
   // The n-th next call of `op` fails with `err` (0: the next one).
   void fail(CriuOp op, int err, int calls = 1) { failures_[op] = {err, calls}; }
 
+  // So does each of these, which are no operations of CRIU's.
+  void fail(unsigned long request, int err) { refused_[request] = err; }
+
   // That reached the kernel, failed or not; without an UNPAUSE of what runs.
   std::vector<CriuOp> ops;
   int paused = 0;  // how often queues were stopped
@@ -65,6 +68,10 @@ class FakeKfd {
     if (request == kIocGetVersion) {
       *static_cast<GetVersionArgs*>(argument) = version;
       return 0;
+    }
+    if (const auto refused = refused_.find(request); refused != refused_.end()) {
+      errno = refused->second;
+      return -1;
     }
     if (request == kIocAcquireVm) {
       vms.push_back(*static_cast<AcquireVmArgs*>(argument));
@@ -167,6 +174,7 @@ class FakeKfd {
   }
 
   std::map<CriuOp, Failure> failures_;
+  std::map<unsigned long, int> refused_;
 };
 
 UniqueFd some_fd() {
@@ -363,13 +371,14 @@ TEST(CriuSession, another_thread_is_refused_before_the_kernel) {
 }
 
 TEST(CriuSession, errors_say_what_to_do) {
-  const struct {
+  struct Advice {
     int err;
     const char* advice;
-  } table[] = {{EBADF, "ptrace-attached"},
-               {EACCES, "CAP_CHECKPOINT_RESTORE"},
-               {ENODEV, "no GPU"},
-               {EOPNOTSUPP, "queue of a kind"}};
+  };
+  const Advice table[] = {{EBADF, "ptrace-attached"},
+                          {EACCES, "CAP_CHECKPOINT_RESTORE"},
+                          {ENODEV, "no GPU"},
+                          {EOPNOTSUPP, "queue of a kind"}};
   for (const auto& row : table) {
     FakeKfd kfd;
     kfd.fail(CriuOp::ProcessInfo, row.err);
@@ -377,6 +386,16 @@ TEST(CriuSession, errors_say_what_to_do) {
     const auto info = session.process_info();
     EXPECT_EQ(info.error().err, row.err);
     EXPECT_TRUE(contains(info.error().what, row.advice)) << info.error().what;
+  }
+  for (const auto& row : {Advice{EBADF, "ptrace-attached"}, Advice{EOPNOTSUPP, "queues of this GPU"}}) {
+    FakeKfd kfd;
+    kfd.fail(CriuOp::Checkpoint, row.err);
+    CriuSession session(some_fd(), "process 77", kfd.function());
+    ASSERT_TRUE(session.process_info().ok());
+    const auto checkpoint = session.checkpoint();
+    EXPECT_EQ(checkpoint.error().err, row.err);
+    EXPECT_TRUE(contains(checkpoint.error().what, row.advice)) << checkpoint.error().what;
+    ASSERT_TRUE(session.unpause().ok());
   }
   FakeKfd kfd;
   kfd.fail(CriuOp::Checkpoint, EMFILE);
@@ -663,6 +682,25 @@ TEST_F(BoRecordProbe, a_failure_frees_the_bo) {
   const KfdDevice device = open();
   EXPECT_EQ(probe_bo_record_bytes(device, 0x5000, drm.get()).error().err, EACCES);
   EXPECT_TRUE(kfd.bos.empty());
+}
+
+TEST_F(BoRecordProbe, what_the_kernel_refuses_is_named_and_nothing_stays_paused) {
+  const std::pair<unsigned long, const char*> requests[] = {
+      {kIocAcquireVm, "ACQUIRE_VM of GPU 0x5000"},
+      {kIocAllocMemory, "ALLOC_MEMORY_OF_GPU on GPU 0x5000"},
+      {kIocFreeMemory, "FREE_MEMORY_OF_GPU on GPU 0x5000"}};
+  for (const auto& [request, name] : requests) {
+    SCOPED_TRACE(name);
+    FakeKfd refusing;
+    refusing.fail(request, ENOMEM);
+    auto device = KfdDevice::open("/dev/null", refusing.function());
+    ASSERT_TRUE(device.ok());
+    const auto bytes = probe_bo_record_bytes(*device, 0x5000, drm.get());
+    ASSERT_FALSE(bytes.ok());
+    EXPECT_EQ(bytes.error().err, ENOMEM);
+    EXPECT_TRUE(contains(bytes.error().what, name)) << bytes.error().what;
+    EXPECT_EQ(refusing.paused, 0);
+  }
 }
 
 // --- device

@@ -509,6 +509,13 @@ TEST(KfdMatching, thirty_two_pairs_that_cannot_fit_end_within_the_bound) {
   EXPECT_LT(refusal.steps, 3 * kMatchStepsMax);
 }
 
+TEST(KfdMatching, more_cpu_nodes_than_are_tracked_are_refused) {
+  Topology large = one_gpu();
+  for (std::uint32_t id = 100; id < 165; id++) large.nodes.push_back(cpu(id));
+  for (const auto& [source, local] : {std::pair(large, one_gpu()), std::pair(one_gpu(), large)})
+    EXPECT_NE(refusal_or_die(source, local).sentence.find("64 CPU nodes"), std::string::npos);
+}
+
 TEST(KfdMatching, more_gpus_than_a_process_can_have_are_refused) {
   EXPECT_NE(refusal_or_die(mi210_machine(65, false), mi210_machine(65, false)).sentence.find("64"),
             std::string::npos);

@@ -74,6 +74,15 @@ TEST(KfdTopology, a_tree_reads_as_what_it_was_written_from) {
   }
 }
 
+TEST(KfdTopology, more_nodes_than_any_machine_has_are_refused) {
+  const TempDir dir;
+  for (int id = 0; id <= 4096; id++) fs::create_directories(dir.path() / "nodes" / std::to_string(id));
+  const auto topology = read_topology(dir.path().string());
+  ASSERT_FALSE(topology.ok());
+  EXPECT_EQ(topology.error().err, EBADMSG);
+  EXPECT_NE(topology.error().what.find("4097 nodes"), std::string::npos) << topology.error().what;
+}
+
 TEST(KfdTopology, a_gpu_that_may_not_be_looked_at_is_noted_and_its_links_are_not_valid) {
   const TempDir dir;
   write_tree(dir.path(), mi210_machine(2, true));

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: MIT
+// Who makes memory that several files have, and what nobody could make again. Memory files stand for
+// dma-bufs: what tells one from another is the inode.
+#include "plugin/shared_bos.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <string>
+
+#include "pipeline/unique_fd.h"
+
+namespace sluice::plugin {
+namespace {
+
+UniqueFd dmabuf() {
+  return UniqueFd(::memfd_create("dmabuf", MFD_CLOEXEC));
+}
+
+ino_t inode_of(const UniqueFd& fd) {
+  struct stat st {};
+  EXPECT_EQ(::fstat(fd.get(), &st), 0);
+  return st.st_ino;
+}
+
+// What settle() sets of a holder.
+struct Part {
+  std::uint32_t shared = 0;
+  std::uint32_t kfd_handle = 0;
+  bool imports = false;
+
+  SharedBos::Holder of_kfd(const std::string& name, bool looks_imported = false) {
+    return {name, true, looks_imported, true, 0, &shared, &kfd_handle, &imports};
+  }
+  SharedBos::Holder of_render(const std::string& name, std::uint32_t handle, bool can_create = true) {
+    return {name, false, false, can_create, handle, &shared, nullptr, &imports};
+  }
+};
+
+TEST(SharedBos, MemoryOfOneFileAloneIsNotShared) {
+  SharedBos bos;
+  const UniqueFd memory = dmabuf();
+  Part only;
+  ASSERT_TRUE(bos.add(memory.get(), only.of_kfd("a")).ok());
+  ASSERT_TRUE(bos.settle().ok());
+  EXPECT_EQ(only.shared, 0U);
+  EXPECT_EQ(bos.number_of(inode_of(memory)).shared, 0U);
+}
+
+TEST(SharedBos, TheKfdProcessThatAllocatedItMakesIt) {
+  SharedBos bos;
+  const UniqueFd memory = dmabuf();
+  Part render, kfd, importer;
+  ASSERT_TRUE(bos.add(memory.get(), render.of_render("renderD128", 7)).ok());
+  ASSERT_TRUE(bos.add(memory.get(), importer.of_kfd("importer", true)).ok());
+  ASSERT_TRUE(bos.add(memory.get(), kfd.of_kfd("owner")).ok());
+  ASSERT_TRUE(bos.settle().ok());
+  for (const Part* part : {&render, &kfd, &importer}) EXPECT_EQ(part->shared, 1U);
+  EXPECT_TRUE(render.imports);
+  EXPECT_TRUE(importer.imports);
+  EXPECT_FALSE(kfd.imports);
+  EXPECT_EQ(kfd.kfd_handle, 7U) << "upstream knows it by the render file's handle";
+  EXPECT_EQ(bos.number_of(inode_of(memory)).handle, 7U);
+}
+
+TEST(SharedBos, ElseARenderFileMakesItBeforeAKfdProcessThatImportedIt) {
+  SharedBos bos;
+  const UniqueFd memory = dmabuf();
+  Part importer, render;
+  ASSERT_TRUE(bos.add(memory.get(), importer.of_kfd("importer", true)).ok());
+  ASSERT_TRUE(bos.add(memory.get(), render.of_render("renderD128", 3)).ok());
+  ASSERT_TRUE(bos.settle().ok());
+  EXPECT_TRUE(importer.imports);
+  EXPECT_FALSE(render.imports);
+}
+
+TEST(SharedBos, ADescriptorOfItMakesItShared) {
+  SharedBos bos;
+  const UniqueFd memory = dmabuf();
+  Part only;
+  ASSERT_TRUE(bos.add(memory.get(), only.of_render("renderD128", 3)).ok());
+  bos.add_descriptor(inode_of(memory));
+  ASSERT_TRUE(bos.settle().ok());
+  EXPECT_EQ(only.shared, 1U);
+  EXPECT_FALSE(only.imports);
+}
+
+TEST(SharedBos, OfSomethingElseThereIsNoNumber) {
+  SharedBos bos;
+  const UniqueFd known = dmabuf();
+  const UniqueFd unknown = dmabuf();
+  bos.add_descriptor(inode_of(known));
+  ASSERT_TRUE(bos.settle().ok());
+  EXPECT_EQ(bos.number_of(inode_of(known)).shared, 0U);
+  EXPECT_EQ(bos.number_of(inode_of(unknown)).shared, 0U);
+}
+
+TEST(SharedBos, MemoryOfAGpuWhereNobodyHasItCannotBeMadeAgain) {
+  SharedBos bos;
+  const UniqueFd memory = dmabuf();
+  Part first, second;
+  ASSERT_TRUE(bos.add(memory.get(), first.of_render("BO 4 of renderD128", 4, false)).ok());
+  ASSERT_TRUE(bos.add(memory.get(), second.of_render("BO 9 of renderD129", 9, false)).ok());
+  const auto settled = bos.settle();
+  ASSERT_FALSE(settled.ok());
+  EXPECT_EQ(settled.error().err, EINVAL);
+  EXPECT_EQ(settled.error().what,
+            "BO 4 of renderD128 is memory of another GPU that no process of the tree has there; it cannot be "
+            "made again");
+}
+
+// It is in somebody's image by then.
+TEST(SharedBos, WhoComesWhenItIsSettledIsRefused) {
+  SharedBos bos;
+  const UniqueFd memory = dmabuf();
+  Part first, late;
+  ASSERT_TRUE(bos.add(memory.get(), first.of_kfd("first")).ok());
+  ASSERT_TRUE(bos.settle().ok());
+  const auto added = bos.add(memory.get(), late.of_kfd("late"));
+  ASSERT_FALSE(added.ok());
+  EXPECT_EQ(added.error().err, EINVAL);
+  EXPECT_NE(added.error().what.find("late is the same memory as first"), std::string::npos)
+      << added.error().what;
+}
+
+TEST(SharedBos, WhatIsNoFileIsAnError) {
+  SharedBos bos;
+  Part part;
+  EXPECT_EQ(bos.add(-1, part.of_kfd("a")).error().err, EBADF);
+}
+
+}  // namespace
+}  // namespace sluice::plugin
