@@ -258,7 +258,7 @@ INSTANTIATE_TEST_SUITE_P(On, BrokenDiskTest, ::testing::ValuesIn(kKinds, kKinds 
 // A disk that does not answer for a while: whoever writes to a frozen file system waits.
 class FrozenDiskTest : public DiskTest {
  protected:
-  FrozenDiskTest() : DiskTest(kKinds[0]) { scene_.variables["SLUICE_STAGING_SIZE"] = "8M"; }
+  FrozenDiskTest() : DiskTest(kKinds[0]) {}
 
   class Freeze {
    public:

@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstring>
 #include <iomanip>
+#include <span>
 #include <sstream>
 
 #include "criu-mm.pb-c.h"
@@ -26,6 +27,7 @@ constexpr const char* kTreeImage = "host-pstree.img";
 constexpr const char* kInventoryImage = "host-inventory.img";
 constexpr std::uint64_t kWindowBytes = 1 << 20;
 
+// Of a task's memory, and of each run of it that is not all zeros; the last run is of no bytes.
 struct PagesHeader {
   std::uint64_t address;
   std::uint64_t bytes;
@@ -195,6 +197,32 @@ int read_inventory(int directory, Inventory* inventory) {
   return 0;
 }
 
+namespace {
+
+bool is_zero(std::span<const char> page) {
+  return page.front() == 0 && std::memcmp(page.data(), page.data() + 1, page.size() - 1) == 0;
+}
+
+// The runs of pages of `window`, which lies at `address`.
+int write_runs(int fd, std::uint64_t address, std::span<const char> window) {
+  const auto page_bytes = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  const auto page_at = [&](std::size_t at) {
+    return window.subspan(at, std::min(page_bytes, window.size() - at));
+  };
+  for (std::size_t at = 0; at < window.size(); at += page_bytes) {
+    if (is_zero(page_at(at))) continue;
+    std::size_t end = at + page_bytes;
+    while (end < window.size() && !is_zero(page_at(end))) end += page_bytes;
+    end = std::min(end, window.size());
+    const PagesHeader run{address + at, end - at};
+    if (!write_all(fd, &run, sizeof(run)) || !write_all(fd, window.data() + at, end - at)) return -1;
+    at = end;
+  }
+  return 0;
+}
+
+}  // namespace
+
 int write_pages(int directory, unsigned task, int pid, std::uint64_t address, std::uint64_t bytes) {
   const UniqueFd fd = create(directory, image_of("pages", task));
   const PagesHeader header{address, bytes};
@@ -209,12 +237,27 @@ int write_pages(int directory, unsigned task, int pid, std::uint64_t address, st
       log_line(kError, "Error: can't read the memory of %d: %s\n", pid, std::strerror(errno));
       return -1;
     }
-    if (!write_all(fd.get(), window.data(), length)) return -1;
+    if (write_runs(fd.get(), address, std::span(window).first(length)) != 0) return -1;
     address += length;
     bytes -= length;
   }
-  return 0;
+  const PagesHeader end{};
+  return write_all(fd.get(), &end, sizeof(end)) ? 0 : -1;
 }
+
+namespace {
+
+int read_runs(int fd, const PagesHeader& all, void* memory) {
+  for (PagesHeader run{};;) {
+    if (!read_all(fd, &run, sizeof(run))) return -1;
+    if (run.bytes == 0) return 0;
+    const std::uint64_t at = run.address - all.address;
+    if (at > all.bytes || run.bytes > all.bytes - at) return -1;
+    if (!read_all(fd, static_cast<char*>(memory) + at, run.bytes)) return -1;
+  }
+}
+
+}  // namespace
 
 void* read_pages(int directory, unsigned task, std::uint64_t* address, std::uint64_t* bytes) {
   const std::string name = image_of("pages", task);
@@ -225,7 +268,7 @@ void* read_pages(int directory, unsigned task, std::uint64_t* address, std::uint
     return nullptr;
   }
   void* memory = ::mmap(nullptr, header.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED || !read_all(fd.get(), memory, header.bytes)) {
+  if (memory == MAP_FAILED || read_runs(fd.get(), header, memory) != 0) {
     log_line(kError, "Error: can't read the pages: %s\n", std::strerror(errno));
     return nullptr;
   }

@@ -44,7 +44,8 @@ int read_vmas(int directory, unsigned task, std::vector<VmaEntry>* vmas);
 int write_inventory(int directory, const Inventory& inventory);
 int read_inventory(int directory, Inventory* inventory);
 
-// Copies [address, address + bytes) of process `pid` into the pages image, in windows of 1 MiB.
+// Copies [address, address + bytes) of process `pid` into the pages image, in windows of 1 MiB, but for the
+// pages that are all zeros: of a subject's memory they are nearly all.
 int write_pages(int directory, unsigned task, int pid, std::uint64_t address, std::uint64_t bytes);
 // Maps anonymous memory anywhere and reads the pages image into it. nullptr: logged.
 void* read_pages(int directory, unsigned task, std::uint64_t* address, std::uint64_t* bytes);

@@ -44,7 +44,12 @@ class SceneTest : public ::testing::Test {
  protected:
   explicit SceneTest(const vamdgpu::MachineOptions& options = small_machine(),
                      const std::filesystem::path& images = {})
-      : scene_(options, shipped_plugin_directory(), images) {}
+      : scene_(options, shipped_plugin_directory(), images) {
+    // What a small machine has needs no more; the pages of the usual staging memory would be most of the
+    // work.
+    scene_.variables["SLUICE_STAGING_SIZE"] = "8M";
+    scene_.variables["SLUICE_CHUNK_SIZE"] = "1M";
+  }
 
   void start(const Strings& more = {}) {
     Strings arguments = {"--vram", "16M", "--gtt", "1M"};

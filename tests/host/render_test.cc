@@ -117,7 +117,6 @@ TEST_P(RenderTest, ThousandsOfSmallBosComeBack) {
 
 TEST_P(RenderTest, ABoLargerThanTheStagingMemoryComesBack) {
   scene_.variables["SLUICE_STAGING_SIZE"] = "4M";
-  scene_.variables["SLUICE_CHUNK_SIZE"] = "1M";
   ASSERT_NO_FATAL_FAILURE(start_with({"--gpus", "1", "--gem-handles", "3", "--gem-bytes", "37M"}));
   ASSERT_NO_FATAL_FAILURE(dump());
   const std::set<std::string> pages = images("amdgpu-drm-pages-");

@@ -22,7 +22,6 @@ class SignalTest : public PluginTest {
     while (!scene_.has_logged("dump: ")) (void)::sched_yield();
     return host;
   }
-  void SetUp() override { scene_.variables["SLUICE_STAGING_SIZE"] = "8M"; }
   void slow_engines(std::uint64_t bytes_per_second = kSlowBytesPerSecond) {
     for (const unsigned gpu : {0U, 1U}) scene_.control().set_engine_rate(gpu, bytes_per_second);
   }

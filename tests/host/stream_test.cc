@@ -195,7 +195,6 @@ TEST_P(StreamTest, AProgramThatTakesNoMoreFailsTheDumpAndTheProcessGoesOn) {
 
 // The image is as good as it was, and nobody is told otherwise.
 TEST_P(StreamTest, AStreamerThatDiesWhileItServesIsNamed) {
-  scene_.variables["SLUICE_STAGING_SIZE"] = "8M";
   ASSERT_NO_FATAL_FAILURE(start());
   ASSERT_EQ(dump_streamed(capture_to(image())), 0) << scene_.log();
   scene_.wait_until_subject_is_gone();
