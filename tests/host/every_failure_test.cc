@@ -156,7 +156,6 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
         place_(scratch_.path() / "images"),
         plan_(scratch_.path() / "plan") {
     scene_.variables[seam::kPlanVariable] = (scratch_.path() / "plan").string();
-    scene_.variables["SLUICE_STAGING_SIZE"] = "4M";
     if (const char* told = GetParam().shape.processors; told != nullptr)
       scene_.variables["VAMDGPU_CPUS"] = told;
   }
@@ -327,8 +326,9 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
       log_ = scene_.log();
       count(failure, status);
       judge_restore(status);
-      if (failure.kind == seam::kKill || host_killed_the_others()) remove_unfinished_statistics();
-      judge_shm(failure.kind == seam::kKill || host_killed_the_others() || failure.call == "unlink");
+      const bool killed = failure.kind == seam::kKill || host_killed_the_others();
+      if (killed) remove_unfinished_statistics();
+      judge_shm(killed || failure.call == "unlink");
       EXPECT_EQ(listing(place_), images);
       (void)tell(failure.name(), failure.call + failure.way, status, problems_before);
     }

@@ -32,7 +32,7 @@ class FakeKfd {
   // The n-th next call of `op` fails with `err` (0: the next one).
   void fail(CriuOp op, int err, int calls = 1) { failures_[op] = {err, calls}; }
 
-  // So does each of these, which are no operations of CRIU's.
+  // Every call of `request`, which is no operation of CRIU's, fails with `err`.
   void fail(unsigned long request, int err) { refused_[request] = err; }
 
   // That reached the kernel, failed or not; without an UNPAUSE of what runs.
