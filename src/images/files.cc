@@ -203,7 +203,12 @@ Result<std::vector<std::string>> remove_plugin_images(int dir_fd, bool keep_page
   std::sort(names.begin(), names.end(),
             [&](const std::string& left, const std::string& right) { return place(left) < place(right); });
   const auto rest = std::find_if_not(names.begin(), names.end(), is_metadata);
-  for (auto name = names.begin(); name != rest; ++name) SLUICE_TRY(remove_image(dir_fd, *name));
+  Result<void> metadata;
+  for (auto name = names.begin(); name != rest; ++name) {
+    auto removed = remove_image(dir_fd, *name);
+    if (!removed && name == names.begin()) return removed.error();
+    if (!removed && metadata) metadata = std::move(removed);
+  }
   // Before anything else goes or comes: after a crash the old metadata must not stand beside new contents.
   if (rest != names.begin()) SLUICE_TRY(sync_directory(dir_fd));
   std::vector<std::string> kept;
@@ -214,6 +219,7 @@ Result<std::vector<std::string>> remove_plugin_images(int dir_fd, bool keep_page
       SLUICE_TRY(remove_image(dir_fd, name));
     }
   }
+  if (!metadata) return metadata.error();
   return kept;
 }
 

@@ -191,6 +191,8 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
         errors_ + shorts_ + kills_ + signals_ + fences_ + hangs_, places_, errors_, shorts_, kills_, signals_,
         fences_, hangs_, harmless, let_go_, missed_);
     for (const auto& [call, times] : harmless_) std::printf("  harmless: %s %zu\n", call.c_str(), times);
+    if (one_is_wanted() && errors_ + shorts_ + kills_ + signals_ + fences_ + hangs_ == 0)
+      GTEST_SKIP() << "no such failure in this test: SLUICE_FAULT_POINT may be another's, or another build's";
   }
 
   std::string version() const { return GetParam().version.name; }
@@ -353,6 +355,7 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
     if (status == 0) return judge_checkpoint();
     const bool killed = status == kKilled && plan_.kind() == seam::kKill;
     const bool ended = status == kEnded && plan_.kind() == seam::kSignal;
+    const bool an_error = plan_.kind() == seam::kError;
     if (!killed && !ended) {
       EXPECT_EQ(status, kFailed);
     }
@@ -375,7 +378,11 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
       for (const auto& [name, file] : after)
         EXPECT_TRUE(before.contains(name) && before.at(name) == file) << name << " is left";
     }
-    EXPECT_FALSE(has_metadata(after)) << "an image looks complete";
+    // Of the earlier checkpoint one file may have refused to go.
+    if (has_metadata(after)) {
+      EXPECT_TRUE(an_error) << "an image looks complete";
+      EXPECT_NE(sluice({"verify", place_.string()}), 0) << "an image looks complete";
+    }
     EXPECT_EQ(restore_files(place_), kFailed) << "a mixture is restored";
   }
 

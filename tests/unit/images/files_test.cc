@@ -140,6 +140,15 @@ TEST(RemovePluginImages, LeavesAllWhereKfdsMetadataStays) {
   EXPECT_EQ(dir.names().size(), 4U);
 }
 
+TEST(RemovePluginImages, LeavesNothingElseWhereOtherMetadataStays) {
+  const TempDir dir;
+  ASSERT_EQ(mkdirat(dir.fd(), "amdgpu-kfd-2.img", 0700), 0);
+  for (const char* name : {"amdgpu-kfd-1.img", "amdgpu-kfd-3.img", "amdgpu-pages-2-5759.img"})
+    dir.write(name, Bytes(8));
+  EXPECT_EQ(remove_plugin_images(dir.fd(), false).error().err, EISDIR);
+  EXPECT_EQ(dir.names(), std::vector<std::string>{"amdgpu-kfd-2.img"});
+}
+
 TEST(PagesImageNames, EndAlikeForOneGpu) {
   EXPECT_EQ(unnamed_pages_image(3, 0x5759), "amdgpu-pages-unnamed3-5759.img");
   for (const std::string& name : {unnamed_pages_image(3, 0x5759), pages_image_name(12, 0x5759)}) {
