@@ -110,7 +110,8 @@ void relocate_services(int highest_task_fd) {
   for (int type = 1; type < kMostServices; ++type) {
     if (!g_installed[static_cast<std::size_t>(type)]) continue;
     if (::fcntl(base - type, F_GETFD) >= 0) bug("busy target", base - type);
-    if (::dup3(g_base - type, base - type, O_CLOEXEC) < 0) bug("cannot move a service descriptor", type);
+    if (::dup3(g_base - type, base - type, O_CLOEXEC) < 0)
+      bug("cannot move a service descriptor, errno", errno);
     ::close(g_base - type);
   }
   g_base = base;

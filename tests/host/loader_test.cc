@@ -120,9 +120,10 @@ TEST_P(HostTest, RestoreCallsHooksInOrderAndPlace) {
   EXPECT_EQ(scene_.restore(version()), 1);
   const Strings lines = calls();
   Strings in_main, in_task;
-  for (const std::string& entry : order(lines)) {
-    (entry.starts_with("main") ? in_main : in_task).push_back(entry);
-  }
+  // Each in its own order: from criu 4.2 the host's hook runs beside the task's.
+  for (const std::string& line : lines) (line.starts_with("main") ? in_main : in_task).push_back(line);
+  in_main = order(in_main);
+  in_task = order(in_task);
   Strings expected_main = {"main init"};
   if (hooks() >= 15) expected_main.push_back("main RESTORE_INIT");
   if (hooks() >= 13) expected_main.push_back("main POST_FORKING");
