@@ -52,7 +52,7 @@ class SceneTest : public ::testing::Test {
   }
 
   void start(const Strings& more = {}) {
-    Strings arguments = {"--vram", "16M", "--gtt", "1M"};
+    Strings arguments = {"--vram", "4M", "--gtt", "1M"};
     arguments.insert(arguments.end(), more.begin(), more.end());
     const std::string ready = scene_.start_subject(arguments);
     ASSERT_TRUE(ready.starts_with("ready")) << ready;
