@@ -203,23 +203,23 @@ Result<std::vector<std::string>> remove_plugin_images(int dir_fd, bool keep_page
   std::sort(names.begin(), names.end(),
             [&](const std::string& left, const std::string& right) { return place(left) < place(right); });
   const auto rest = std::find_if_not(names.begin(), names.end(), is_metadata);
-  Result<void> metadata;
+  Result<void> metadata_gone;
   for (auto name = names.begin(); name != rest; ++name) {
     auto removed = remove_image(dir_fd, *name);
     if (!removed && name == names.begin()) return removed.error();
-    if (!removed && metadata) metadata = std::move(removed);
+    if (!removed && metadata_gone) metadata_gone = std::move(removed);
   }
   // Before anything else goes or comes: after a crash the old metadata must not stand beside new contents.
   if (rest != names.begin()) SLUICE_TRY(sync_directory(dir_fd));
   std::vector<std::string> kept;
   for (const std::string& name : std::span(rest, names.end())) {
-    if (keep_pages && name.starts_with("amdgpu-pages-") && name.ends_with(".img")) {
+    if (keep_pages && metadata_gone && name.starts_with("amdgpu-pages-") && name.ends_with(".img")) {
       kept.push_back(name);
     } else {
       SLUICE_TRY(remove_image(dir_fd, name));
     }
   }
-  if (!metadata) return metadata.error();
+  if (!metadata_gone) return metadata_gone.error();
   return kept;
 }
 

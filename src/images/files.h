@@ -65,7 +65,7 @@ Result<void> remove_image(int dir_fd, const std::string& name);
 
 // Removes every image of this plugin and of upstream's and their temporary files: metadata first, durably,
 // of it KFD's. A failure at the first leaves all as it was; after one at other metadata the rest goes all the
-// same, contents too, for with them the one that stays would look complete.
+// same, contents too and whatever `keep_pages`, for with them the one that stays would look complete.
 // With `keep_pages` the pages files stay, which say nothing without their metadata; returns their names.
 Result<std::vector<std::string>> remove_plugin_images(int dir_fd, bool keep_pages);
 

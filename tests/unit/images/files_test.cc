@@ -141,12 +141,14 @@ TEST(RemovePluginImages, LeavesAllWhereKfdsMetadataStays) {
 }
 
 TEST(RemovePluginImages, LeavesNothingElseWhereOtherMetadataStays) {
-  const TempDir dir;
-  ASSERT_EQ(mkdirat(dir.fd(), "amdgpu-kfd-2.img", 0700), 0);
-  for (const char* name : {"amdgpu-kfd-1.img", "amdgpu-kfd-3.img", "amdgpu-pages-2-5759.img"})
-    dir.write(name, Bytes(8));
-  EXPECT_EQ(remove_plugin_images(dir.fd(), false).error().err, EISDIR);
-  EXPECT_EQ(dir.names(), std::vector<std::string>{"amdgpu-kfd-2.img"});
+  for (const bool keep_pages : {false, true}) {
+    const TempDir dir;
+    ASSERT_EQ(mkdirat(dir.fd(), "amdgpu-kfd-2.img", 0700), 0);
+    for (const char* name : {"amdgpu-kfd-1.img", "amdgpu-kfd-3.img", "amdgpu-pages-2-5759.img"})
+      dir.write(name, Bytes(8));
+    EXPECT_EQ(remove_plugin_images(dir.fd(), keep_pages).error().err, EISDIR);
+    EXPECT_EQ(dir.names(), std::vector<std::string>{"amdgpu-kfd-2.img"});
+  }
 }
 
 TEST(PagesImageNames, EndAlikeForOneGpu) {
