@@ -2,23 +2,17 @@
 #include "engine/raw_dma.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "engine/contents.h"
 #include "engine/cuda_driver.h"
 #include "measure/at_once.h"
+#include "measure/clock.h"
 #include "pipeline/arena.h"
 #include "pipeline/checksum.h"
 #include "pipeline/units.h"
 
 namespace sluice::bench {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 constexpr std::uint64_t kDeviceBytes = kGiB;  // copied from, or to, over and over; no cache of a GPU holds it
 constexpr std::size_t kStreams = 4;

@@ -3,15 +3,13 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <string_view>
 
 #include "goals/machine.h"
+#include "measure/clock.h"
 
 namespace sluice::bench {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr double kQuietCores = 0.1;  // others may keep this much busy without a word
 
@@ -32,10 +30,6 @@ bool needs(const std::vector<Goal>& goals, const std::string& scenario) {
     return std::any_of(goal.bars.begin(), goal.bars.end(),
                        [&](const Bar& bar) { return bar.scenario == scenario; });
   });
-}
-
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
 const char* name_of(Scale scale) {

@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <optional>
 
+#include "measure/clock.h"
 #include "measure/process.h"
 #include "pipeline/arena.h"
 #include "pipeline/lane.h"
@@ -15,12 +15,6 @@
 
 namespace sluice::bench {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
 
 double dma_cpu_seconds(std::span<const LanePlan> plans) {
   double sum = 0;

@@ -19,7 +19,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Options {
+struct CheckArguments {
   std::string directory;
   int pid = 0;       // 0: none
   std::string plan;  // a file that describes a machine; empty: this machine is meant
@@ -54,12 +54,12 @@ std::string text_of(const Findings& findings) {
   return text;
 }
 
-ExitCode check(const Options& options) {
+ExitCode check(const CheckArguments& arguments) {
   const auto began = std::chrono::steady_clock::now();
   plugin::LogLines warnings;
   const plugin::Config config =
       plugin::parse_config(plugin::environment_and_file(plugin::kConfigFile, warnings), warnings);
-  if (!options.plan.empty()) return plan(options.plan, config, options.json);
+  if (!arguments.plan.empty()) return plan(arguments.plan, config, arguments.json);
   CriuQuestion criu;
   Findings findings;
   for (const plugin::LogLine& line : warnings)
@@ -69,12 +69,12 @@ ExitCode check(const Options& options) {
   append(findings, std::move(gpus.findings));
   append(findings, check_host(config));
   std::optional<std::uint64_t> bytes;
-  if (options.pid != 0) {
-    ProcessCheck processes = check_processes(options.pid, gpus.topology);
+  if (arguments.pid != 0) {
+    ProcessCheck processes = check_processes(arguments.pid, gpus.topology);
     append(findings, std::move(processes.findings));
     bytes = processes.bytes;
   }
-  if (!options.directory.empty()) append(findings, check_directory(options.directory, bytes));
+  if (!arguments.directory.empty()) append(findings, check_directory(arguments.directory, bytes));
   findings.insert(findings.begin(), criu.answer());
 
   std::size_t problems = 0;
@@ -84,7 +84,7 @@ ExitCode check(const Options& options) {
     notes += finding.weight == Weight::Warning ? 1 : 0;
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
-  if (options.json) {
+  if (arguments.json) {
     Json list = Json::array();
     for (const Finding& finding : findings) {
       list.push_back({{"weight", word_of(finding.weight)},
@@ -112,27 +112,28 @@ ExitCode check(const Options& options) {
 }  // namespace
 
 void add_check(CLI::App& app, Run& run) {
-  const auto options = std::make_shared<Options>();
+  const auto arguments = std::make_shared<CheckArguments>();
   CLI::App* command =
       app.add_subcommand("check", "Whether a dump will work here, and what to do where it will not");
-  command->add_option("--dir", options->directory, "where the images would go")->type_name("DIR");
-  command->add_option("--pid", options->pid, "the process that would be dumped, with its children")
+  command->add_option("--dir", arguments->directory, "where the images would go")->type_name("DIR");
+  command->add_option("--pid", arguments->pid, "the process that would be dumped, with its children")
       ->type_name("PID")
       ->check(CLI::Range(1, INT_MAX).description(""));
-  command->add_option("--plan", options->plan, "instead: foretell the times on a machine that FILE describes")
+  command
+      ->add_option("--plan", arguments->plan, "instead: foretell the times on a machine that FILE describes")
       ->type_name("FILE")
       ->excludes("--dir")
       ->excludes("--pid");
-  add_json_flag(*command, options->json);
+  add_json_flag(*command, arguments->json);
   command->footer(
       "Looks only: writes nothing, stops nothing, opens nothing for writing. Without\n"
-      "options only the machine is looked at. Lines with X make a dump fail, lines with\n"
+      "arguments only the machine is looked at. Lines with X make a dump fail, lines with\n"
       "! make it slower or less safe; the line below says what to do. How fast the disk\n"
       "is, sluice-bench measures. docs/planning.md has the format of FILE.\n\n"
       "Example: sluice check --dir /var/lib/checkpoints/job --pid 4242\n\n"
       "Exit status: 0 a dump will work, 1 FILE describes no machine, 2 wrong usage,\n"
       "3 it will not.");
-  command->callback([options, &run] { run = [options] { return check(*options); }; });
+  command->callback([arguments, &run] { run = [arguments] { return check(*arguments); }; });
 }
 
 }  // namespace sluice::cli

@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Options {
+struct DiffArguments {
   std::string older;
   std::string newer;
   bool bos = false;
@@ -27,7 +27,7 @@ Json json_of(const Difference& bytes) {
   return {{"bytes", bytes.bytes()}, {"equal", bytes.equal}, {"changed", bytes.changed}, {"zero", bytes.zero}};
 }
 
-void print_as_json(const Options& options, const std::vector<SetDifference>& differences,
+void print_as_json(const DiffArguments& arguments, const std::vector<SetDifference>& differences,
                    const Difference& total) {
   Json sets = Json::array();
   for (const SetDifference& set : differences) {
@@ -44,15 +44,15 @@ void print_as_json(const Options& options, const std::vector<SetDifference>& dif
     sets.push_back(std::move(object));
   }
   Json object = {{"command", "diff"},
-                 {"older", options.older},
-                 {"newer", options.newer},
+                 {"older", arguments.older},
+                 {"newer", arguments.newer},
                  {"result", total.changed == 0 ? "equal" : "changed"}};
   object.update(json_of(total));
   object["sets"] = std::move(sets);
   print_json(object);
 }
 
-void print_as_text(const Options& options, const std::vector<SetDifference>& differences,
+void print_as_text(const DiffArguments& arguments, const std::vector<SetDifference>& differences,
                    const Difference& total) {
   Table table({">process", "of", ">bytes", ">equal", ">changed", ">zero", ">gone", "by"});
   Table bos({">process", "of", ">BO", "address", ">bytes", ">equal", ">changed", ">zero", ""});
@@ -71,37 +71,37 @@ void print_as_text(const Options& options, const std::vector<SetDifference>& dif
     }
   }
   std::string text = table.text("");
-  if (options.bos) text += "\nBOs\n" + bos.text();
+  if (arguments.bos) text += "\nBOs\n" + bos.text();
   const std::uint64_t full = total.equal + total.changed;
   text += "\nA dump of what changed would write " + bytes_text(total.changed) + " instead of " +
           bytes_text(full) + (full > 0 ? ": it saves " + share_text(total.equal, full) : "") + '\n';
   (void)std::fputs(text.c_str(), stdout);
 }
 
-ExitCode diff(const Options& options) {
-  const auto older = open_images(options.older);
-  if (const auto* none = std::get_if<NoImages>(&older)) return refuse("diff", options.json, *none);
-  const auto newer = open_images(options.newer);
-  if (const auto* none = std::get_if<NoImages>(&newer)) return refuse("diff", options.json, *none);
+ExitCode diff(const DiffArguments& arguments) {
+  const auto older = open_images(arguments.older);
+  if (const auto* none = std::get_if<NoImages>(&older)) return refuse("diff", arguments.json, *none);
+  const auto newer = open_images(arguments.newer);
+  if (const auto* none = std::get_if<NoImages>(&newer)) return refuse("diff", arguments.json, *none);
   const auto& a = std::get<ImageDirectory>(older);
   const auto& b = std::get<ImageDirectory>(newer);
   for (const ImageDirectory* directory : {&a, &b}) {
     if (directory->checkpoint.unreadable.empty()) continue;
-    return refuse("diff", options.json,
+    return refuse("diff", arguments.json,
                   {ExitCode::Failed, directory->path + ": " + directory->checkpoint.unreadable.front().what,
                    "sluice verify tells what else is damaged there"});
   }
   const auto differences = compare({a.fd.get(), &a.checkpoint}, {b.fd.get(), &b.checkpoint});
   if (!differences) {
-    return refuse("diff", options.json,
+    return refuse("diff", arguments.json,
                   {ExitCode::Failed, differences.error().what, "sluice verify tells what is damaged"});
   }
   Difference total;
   for (const SetDifference& set : *differences) total += set.total();
-  if (options.json) {
-    print_as_json(options, *differences, total);
+  if (arguments.json) {
+    print_as_json(arguments, *differences, total);
   } else {
-    print_as_text(options, *differences, total);
+    print_as_text(arguments, *differences, total);
   }
   return ExitCode::Done;
 }
@@ -109,12 +109,12 @@ ExitCode diff(const Options& options) {
 }  // namespace
 
 void add_diff(CLI::App& app, Run& run) {
-  const auto options = std::make_shared<Options>();
+  const auto arguments = std::make_shared<DiffArguments>();
   CLI::App* command = app.add_subcommand("diff", "What changed between two checkpoints, by GPU and BO");
-  add_images_argument(*command, "A", options->older, "the image directory of the older dump");
-  add_images_argument(*command, "B", options->newer, "that of the newer one");
-  command->add_flag("--bos", options->bos, "list every BO");
-  add_json_flag(*command, options->json);
+  add_images_argument(*command, "A", arguments->older, "the image directory of the older dump");
+  add_images_argument(*command, "B", arguments->newer, "that of the newer one");
+  command->add_flag("--bos", arguments->bos, "list every BO");
+  add_json_flag(*command, arguments->json);
   command->footer(
       "In blocks of 1 MiB, from the checksums alone where both have the same BOs, else\n"
       "by reading the contents. Zero blocks are counted apart: a dump does not write\n"
@@ -122,7 +122,7 @@ void add_diff(CLI::App& app, Run& run) {
       "Example: sluice diff /var/lib/checkpoints/monday /var/lib/checkpoints/tuesday\n\n"
       "Exit status: 0 compared, whether equal or not, 1 one is damaged or unreadable,\n"
       "2 wrong usage, 3 one has no images.");
-  command->callback([options, &run] { run = [options] { return diff(*options); }; });
+  command->callback([arguments, &run] { run = [arguments] { return diff(*arguments); }; });
 }
 
 }  // namespace sluice::cli

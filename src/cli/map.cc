@@ -25,7 +25,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Options {
+struct MapArguments {
   std::string images;
   std::string sysfs = kfd::kTopologyPath;
   bool json = false;
@@ -144,21 +144,21 @@ std::vector<std::string> homeless_render_files(const Checkpoint& checkpoint, con
   return homeless;
 }
 
-ExitCode map(const Options& options) {
-  const auto opened = open_images(options.images);
-  if (const auto* none = std::get_if<NoImages>(&opened)) return refuse("map", options.json, *none);
+ExitCode map(const MapArguments& arguments) {
+  const auto opened = open_images(arguments.images);
+  if (const auto* none = std::get_if<NoImages>(&opened)) return refuse("map", arguments.json, *none);
   const auto& directory = std::get<ImageDirectory>(opened);
   if (!directory.checkpoint.unreadable.empty()) {
-    return refuse("map", options.json,
+    return refuse("map", arguments.json,
                   {ExitCode::Failed, directory.checkpoint.unreadable.front().what,
                    "the image is damaged or incomplete: restore from another checkpoint"});
   }
-  const auto local = kfd::read_topology(topology_below(options.sysfs));
+  const auto local = kfd::read_topology(topology_below(arguments.sysfs));
   if (!local) {
     return refuse(
-        "map", options.json,
+        "map", arguments.json,
         {ExitCode::Failed, local.error().what,
-         options.sysfs == kfd::kTopologyPath
+         arguments.sysfs == kfd::kTopologyPath
              ? "this machine has no KFD: load the amdgpu driver, or name with --sysfs a copy of another "
                "machine's /sys/class/kfd/kfd/topology (cp -rL)"
              : "--sysfs wants a copy of a machine's /sys/class/kfd/kfd/topology (cp -rL)"});
@@ -173,11 +173,11 @@ ExitCode map(const Options& options) {
   const std::vector<std::string> homeless = homeless_render_files(directory.checkpoint, *local);
   bool fits = homeless.empty();
   for (const Mapping& mapping : mappings) fits = fits && std::holds_alternative<kfd::Match>(mapping.outcome);
-  if (options.json) {
+  if (arguments.json) {
     Json list = Json::array();
     for (const Mapping& mapping : mappings) list.push_back(json_of(mapping));
     print_json({{"command", "map"},
-                {"images", options.images},
+                {"images", arguments.images},
                 {"result", fits ? "fits" : "refused"},
                 {"local_gpus", local->gpu_count()},
                 {"mappings", std::move(list)},
@@ -195,14 +195,15 @@ ExitCode map(const Options& options) {
 }  // namespace
 
 void add_map(CLI::App& app, Run& run) {
-  const auto options = std::make_shared<Options>();
+  const auto arguments = std::make_shared<MapArguments>();
   CLI::App* command =
       app.add_subcommand("map", "Which GPUs here the images' GPUs would be restored on, or why not");
-  add_images_argument(*command, "IMAGES", options->images, "the image directory of a dump (criu dump -D)");
+  add_images_argument(*command, "IMAGES", arguments->images, "the image directory of a dump (criu dump -D)");
   command
-      ->add_option("--sysfs", options->sysfs, "instead of this machine: one whose topology was copied to DIR")
+      ->add_option("--sysfs", arguments->sysfs,
+                   "instead of this machine: one whose topology was copied to DIR")
       ->type_name("DIR");
-  add_json_flag(*command, options->json);
+  add_json_flag(*command, arguments->json);
   command->footer(
       "Obeys the KFD_*_CHECK switches of the environment and of /etc/criu/sluice.conf,\n"
       "as a restore does, and names the switch that would allow what it refuses. To ask\n"
@@ -211,7 +212,7 @@ void add_map(CLI::App& app, Run& run) {
       "Example: sluice map --sysfs topology-of-node7 /var/lib/checkpoints/job\n\n"
       "Exit status: 0 the GPUs fit, 1 failed (no topology, damaged images), 2 wrong\n"
       "usage, 3 the restore would be refused, or there are no images.");
-  command->callback([options, &run] { run = [options] { return map(*options); }; });
+  command->callback([arguments, &run] { run = [arguments] { return map(*arguments); }; });
 }
 
 }  // namespace sluice::cli

@@ -21,7 +21,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Options {
+struct ShowArguments {
   std::string images;
   bool bos = false;
   bool stats = false;
@@ -35,10 +35,10 @@ ExitCode tell_faults(const std::vector<std::string>& faults) {
   return faults.empty() ? ExitCode::Done : ExitCode::Failed;
 }
 
-ExitCode show_statistics(const ImageDirectory& directory, const Options& options) {
+ExitCode show_statistics(const ImageDirectory& directory, const ShowArguments& arguments) {
   std::vector<std::string> faults;
   const std::vector<Statistics> all = read_statistics(directory.fd.get(), faults);
-  if (options.json) {
+  if (arguments.json) {
     Json list = Json::array();
     for (const Statistics& one : all) list.push_back({{"file", one.name}, {"statistics", one.content}});
     print_json(
@@ -49,38 +49,38 @@ ExitCode show_statistics(const ImageDirectory& directory, const Options& options
   return tell_faults(faults);
 }
 
-ExitCode show(const Options& options) {
-  const auto opened = open_images(options.images);
-  if (const auto* none = std::get_if<NoImages>(&opened)) return refuse("show", options.json, *none);
+ExitCode show(const ShowArguments& arguments) {
+  const auto opened = open_images(arguments.images);
+  if (const auto* none = std::get_if<NoImages>(&opened)) return refuse("show", arguments.json, *none);
   const auto& directory = std::get<ImageDirectory>(opened);
-  if (options.stats) return show_statistics(directory, options);
+  if (arguments.stats) return show_statistics(directory, arguments);
   const Survey all = survey(directory);
-  if (options.json) {
-    print_json(show_json(directory, all, options.bos));
+  if (arguments.json) {
+    print_json(show_json(directory, all, arguments.bos));
     return all.faults.empty() ? ExitCode::Done : ExitCode::Failed;
   }
-  (void)std::fputs(show_text(directory, all, options.bos).c_str(), stdout);
+  (void)std::fputs(show_text(directory, all, arguments.bos).c_str(), stdout);
   return tell_faults(all.faults);
 }
 
 }  // namespace
 
 void add_show(CLI::App& app, Run& run) {
-  const auto options = std::make_shared<Options>();
+  const auto arguments = std::make_shared<ShowArguments>();
   CLI::App* command =
       app.add_subcommand("show", "What is in a checkpoint: GPUs, processes, memory, files, sharing");
-  add_images_argument(*command, "IMAGES", options->images, "the image directory of a dump (criu dump -D)");
-  command->add_flag("--bos", options->bos, "list every BO");
-  command->add_flag("--stats", options->stats,
+  add_images_argument(*command, "IMAGES", arguments->images, "the image directory of a dump (criu dump -D)");
+  command->add_flag("--bos", arguments->bos, "list every BO");
+  command->add_flag("--stats", arguments->stats,
                     "instead: how fast the dump and the last restore were, by GPU");
-  add_json_flag(*command, options->json);
+  add_json_flag(*command, arguments->json);
   command->footer(
       "Reads metadata only and looks for missing files and wrong sizes; whether the\n"
       "contents are whole, sluice verify says.\n\n"
       "Example: sluice show --stats /var/lib/checkpoints/job\n\n"
       "Exit status: 0 all files are there, with their sizes, 1 something is missing,\n"
       "damaged or unreadable, 2 wrong usage, 3 there are no images.");
-  command->callback([options, &run] { run = [options] { return show(*options); }; });
+  command->callback([arguments, &run] { run = [arguments] { return show(*arguments); }; });
 }
 
 }  // namespace sluice::cli

@@ -22,7 +22,7 @@ namespace {
 using kfd::UnpauseReport;
 using kfd::UnpauseStatus;
 
-struct Options {
+struct UnpauseArguments {
   int pid = 0;
   bool json = false;
 };
@@ -101,11 +101,11 @@ std::vector<std::string> notes_on(pid_t pid, UnpauseStatus status, const Process
   return notes;
 }
 
-void print_as_json(const Options& options, const std::string& name, const UnpauseReport& report,
+void print_as_json(const UnpauseArguments& arguments, const std::string& name, const UnpauseReport& report,
                    const ProcessState& state, const std::vector<std::string>& notes) {
   const Meaning meaning = meaning_of(report.status);
   nlohmann::ordered_json object = {{"command", "unpause"},
-                                   {"pid", options.pid},
+                                   {"pid", arguments.pid},
                                    {"name", name},
                                    {"result", meaning.result},
                                    {"reason", meaning.reason},
@@ -126,13 +126,13 @@ void print_as_json(const Options& options, const std::string& name, const Unpaus
   print_json(object);
 }
 
-void print_as_text(const Options& options, const std::string& name, const UnpauseReport& report,
+void print_as_text(const UnpauseArguments& arguments, const std::string& name, const UnpauseReport& report,
                    const std::vector<std::string>& notes) {
   const bool good = meaning_of(report.status).exit_code == ExitCode::Done;
   std::FILE* out = good ? stdout : stderr;
   std::string text;
   if (good) {
-    text = "process " + std::to_string(options.pid) + " (" + name + "): ";
+    text = "process " + std::to_string(arguments.pid) + " (" + name + "): ";
     text += report.status == UnpauseStatus::Unpaused
                 ? "its GPU queues run again"
                 : "nothing to do, no dump has left its GPU queues paused";
@@ -145,21 +145,21 @@ void print_as_text(const Options& options, const std::string& name, const Unpaus
   (void)std::fputs(text.c_str(), out);
 }
 
-ExitCode unpause(const Options& options) {
+ExitCode unpause(const UnpauseArguments& arguments) {
   // Before: while we are attached, /proc shows our own tracing.
-  const auto task = kfd::read_task_status("/proc/" + std::to_string(options.pid));
-  const ProcessState state = read_process_state(options.pid);
-  const UnpauseReport report = kfd::unpause_left_paused(options.pid);
+  const auto task = kfd::read_task_status("/proc/" + std::to_string(arguments.pid));
+  const ProcessState state = read_process_state(arguments.pid);
+  const UnpauseReport report = kfd::unpause_left_paused(arguments.pid);
 
   const std::string name = task ? task->name : "";
   const ExitCode exit_code = meaning_of(report.status).exit_code;
   // Of a process that is none of ours to touch only the reason matters.
   const auto notes = exit_code == ExitCode::Refused ? std::vector<std::string>()
-                                                    : notes_on(options.pid, report.status, state);
-  if (options.json) {
-    print_as_json(options, name, report, state, notes);
+                                                    : notes_on(arguments.pid, report.status, state);
+  if (arguments.json) {
+    print_as_json(arguments, name, report, state, notes);
   } else {
-    print_as_text(options, name, report, notes);
+    print_as_text(arguments, name, report, notes);
   }
   return exit_code;
 }
@@ -167,14 +167,14 @@ ExitCode unpause(const Options& options) {
 }  // namespace
 
 void add_unpause(CLI::App& app, Run& run) {
-  const auto options = std::make_shared<Options>();
+  const auto arguments = std::make_shared<UnpauseArguments>();
   CLI::App* command =
       app.add_subcommand("unpause", "Let a process' GPU queues run again after its dump was killed");
-  command->add_option("PID", options->pid, "the process, as this pid namespace numbers it")
+  command->add_option("PID", arguments->pid, "the process, as this pid namespace numbers it")
       ->required()
       ->type_name("")
       ->check(CLI::Range(1, INT_MAX).description(""));
-  add_json_flag(*command, options->json);
+  add_json_flag(*command, arguments->json);
   command->footer(
       "Changes nothing in a process that a dump or a debugger traces, or whose queues\n"
       "no dump has paused. Needs root on the host: CAP_SYS_PTRACE, and\n"
@@ -182,7 +182,7 @@ void add_unpause(CLI::App& app, Run& run) {
       "Example: sluice unpause 4242\n\n"
       "Exit status: 0 its queues run, or had not been paused, 1 failed, 2 wrong usage,\n"
       "3 it is no process that may be touched, and was not.");
-  command->callback([options, &run] { run = [options] { return unpause(*options); }; });
+  command->callback([arguments, &run] { run = [arguments] { return unpause(*arguments); }; });
 }
 
 }  // namespace sluice::cli

@@ -29,7 +29,7 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kProgressPeriod = std::chrono::milliseconds(200);
 constexpr std::size_t kMostLines = 100;  // of problems, as text: one damaged disk can make millions
 
-struct Options {
+struct VerifyArguments {
   std::string images;
   bool json = false;
 };
@@ -132,11 +132,11 @@ void tell(const Findings& found) {
   (void)std::fputs(text.c_str(), stdout);
 }
 
-void print_as_json(const Options& options, const Findings& found) {
+void print_as_json(const VerifyArguments& arguments, const Findings& found) {
   Json problems = Json::array();
   for (const VerifyProblem& problem : found.problems) problems.push_back(json_of(problem));
   print_json({{"command", "verify"},
-              {"images", options.images},
+              {"images", arguments.images},
               {"result", found.result()},
               {"files", found.totals.files},
               {"bytes", found.totals.bytes},
@@ -149,15 +149,15 @@ void print_as_json(const Options& options, const Findings& found) {
               {"problems", std::move(problems)}});
 }
 
-ExitCode verify(const Options& options) {
-  const auto opened = open_images(options.images);
-  if (const auto* none = std::get_if<NoImages>(&opened)) return refuse("verify", options.json, *none);
+ExitCode verify(const VerifyArguments& arguments) {
+  const auto opened = open_images(arguments.images);
+  if (const auto* none = std::get_if<NoImages>(&opened)) return refuse("verify", arguments.json, *none);
   const auto& directory = std::get<ImageDirectory>(opened);
 
   Findings found;
   ProblemLines lines;
   const auto take = [&](std::vector<VerifyProblem> problems) {
-    if (!options.json) lines.add(problems);
+    if (!arguments.json) lines.add(problems);
     std::move(problems.begin(), problems.end(), std::back_inserter(found.problems));
   };
   std::vector<VerifyProblem> unreadable;
@@ -170,9 +170,9 @@ ExitCode verify(const Options& options) {
   const auto seconds = [began] { return std::chrono::duration<double>(Clock::now() - began).count(); };
   const auto started = Verification::start(directory.fd.get(), directory.checkpoint,
                                            {standard.chunk_bytes, standard.staging_bytes});
-  if (!started) return refuse("verify", options.json, {ExitCode::Failed, started.error().what, ""});
+  if (!started) return refuse("verify", arguments.json, {ExitCode::Failed, started.error().what, ""});
   Verification& verification = **started;
-  ProgressLine progress(!options.json);
+  ProgressLine progress(!arguments.json);
   for (bool ended = false; !ended;) {
     progress.draw(verification.bytes_done(), verification.bytes_total(), seconds());
     ended = verification.wait_for(kProgressPeriod);
@@ -185,12 +185,12 @@ ExitCode verify(const Options& options) {
   found.totals = verification.totals();
   for (const std::string& note : verification.take_notes())
     (void)std::fprintf(stderr, "sluice verify: %s\n", note.c_str());
-  if (options.json) {
+  if (arguments.json) {
     std::sort(found.problems.begin(), found.problems.end(),
               [](const VerifyProblem& a, const VerifyProblem& b) {
                 return std::tie(a.file, a.file_offset) < std::tie(b.file, b.file_offset);
               });
-    print_as_json(options, found);
+    print_as_json(arguments, found);
   } else {
     lines.end();
     tell(found);
@@ -201,11 +201,11 @@ ExitCode verify(const Options& options) {
 }  // namespace
 
 void add_verify(CLI::App& app, Run& run) {
-  const auto options = std::make_shared<Options>();
+  const auto arguments = std::make_shared<VerifyArguments>();
   CLI::App* command =
       app.add_subcommand("verify", "Read all of a checkpoint and compare it with its checksums");
-  add_images_argument(*command, "IMAGES", options->images, "the image directory of a dump (criu dump -D)");
-  add_json_flag(*command, options->json);
+  add_images_argument(*command, "IMAGES", arguments->images, "the image directory of a dump (criu dump -D)");
+  add_json_flag(*command, arguments->json);
   command->footer(
       "Reads what is on the disk, past the page cache where the file system has direct\n"
       "I/O, and goes on after what is bad: every bad block is named, with its BO. Needs\n"
@@ -214,7 +214,7 @@ void add_verify(CLI::App& app, Run& run) {
       "Exit status: 0 every block is as it was written, 1 something is damaged, missing\n"
       "or unreadable, 2 wrong usage, 3 nothing bad was found, but there are contents\n"
       "without checksums, or no images at all.");
-  command->callback([options, &run] { run = [options] { return verify(*options); }; });
+  command->callback([arguments, &run] { run = [arguments] { return verify(*arguments); }; });
 }
 
 }  // namespace sluice::cli

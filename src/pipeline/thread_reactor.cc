@@ -12,13 +12,13 @@
 #include <algorithm>
 #include <cassert>
 #include <condition_variable>
-#include <ctime>
 #include <limits>
 #include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "pipeline/clock.h"
 #include "pipeline/mutex.h"
 #include "pipeline/unique_fd.h"
 
@@ -26,13 +26,6 @@ namespace sluice {
 namespace {
 
 constexpr std::uint64_t kNever = std::numeric_limits<std::uint64_t>::max();
-constexpr std::uint64_t kNsPerSecond = 1'000'000'000;
-
-std::uint64_t monotonic_ns() {
-  timespec now{};
-  (void)::clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<std::uint64_t>(now.tv_sec) * kNsPerSecond + static_cast<std::uint64_t>(now.tv_nsec);
-}
 
 // First in, first out, of a capacity fixed at the start.
 template <class T>
@@ -198,9 +191,9 @@ void ThreadReactor::Impl::poll_loop() {
     timespec timeout{};
     if (deadline_ns != kNever) {
       const std::uint64_t now_ns = monotonic_ns();
-      const std::uint64_t left_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
-      timeout.tv_sec = static_cast<time_t>(left_ns / kNsPerSecond);
-      timeout.tv_nsec = static_cast<long>(left_ns % kNsPerSecond);
+      const auto left_ns = static_cast<std::int64_t>(deadline_ns > now_ns ? deadline_ns - now_ns : 0);
+      timeout.tv_sec = left_ns / kNsPerSecond;
+      timeout.tv_nsec = left_ns % kNsPerSecond;
     }
     if (::ppoll(fds.data(), fds.size(), deadline_ns != kNever ? &timeout : nullptr, nullptr) < 0) {
       const int err = errno;

@@ -12,10 +12,10 @@
 #include <array>
 #include <cassert>
 #include <cstdint>
-#include <ctime>
 #include <string>
 #include <vector>
 
+#include "pipeline/clock.h"
 #include "pipeline/thread_reactor.h"
 #include "pipeline/units.h"
 
@@ -30,7 +30,6 @@ constexpr std::size_t kMaxTransferBytes = static_cast<std::size_t>(kGiB);
 // Refusals in a row (EAGAIN: no memory for a request; EBUSY: completions overflowed) with nothing of ours in
 // the kernel that could end and make room.
 constexpr unsigned kMaxRefusals = 10'000;
-constexpr std::int64_t kNsPerSecond = 1'000'000'000;
 
 // user_data: an Op's address, or, with one of these bits set, a Poll's. Both are aligned to 8.
 constexpr std::uint64_t kPollTag = 1;
@@ -334,9 +333,7 @@ Result<std::size_t> UringReactor::wait(std::span<Completion> out) {
 }
 
 std::uint64_t UringReactor::now_ns() {
-  timespec now{};
-  (void)::clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<std::uint64_t>(now.tv_sec) * kNsPerSecond + static_cast<std::uint64_t>(now.tv_nsec);
+  return monotonic_ns();
 }
 
 // False on a broken ring: the Op stays in flight and wait() tells why.

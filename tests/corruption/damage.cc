@@ -11,6 +11,7 @@
 #include <cstring>
 #include <system_error>
 
+#include "corruption/basics.h"
 #include "pipeline/unique_fd.h"
 #include "pipeline/units.h"
 
@@ -22,13 +23,8 @@ using test::Rng;
 namespace {
 
 constexpr std::uint64_t kLengthBytes = 8;
-constexpr std::uint64_t kPage = 4 * kKiB;
 
 using Places = std::vector<Place>;
-
-void check(bool good, const std::string& what) {
-  if (!good) throw std::system_error(errno, std::generic_category(), what);
-}
 
 // One file of the victim, opened to be damaged.
 struct Target {

@@ -10,15 +10,12 @@
 #include <memory>
 #include <system_error>
 
+#include "corruption/basics.h"
 #include "pipeline/unique_fd.h"
 
 namespace sluice::corruption_test {
 
 namespace {
-
-void check(bool good, const std::string& what) {
-  if (!good) throw std::system_error(errno, std::generic_category(), what);
-}
 
 struct CloseDirectory {
   void operator()(DIR* directory) const { (void)::closedir(directory); }

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "corruption/basics.h"
 #include "pipeline/slot.h"
 #include "pipeline/unique_fd.h"
 #include "pipeline/units.h"
@@ -19,7 +20,6 @@ using test::Bytes;
 namespace {
 
 constexpr std::uint64_t kSector = 512;
-constexpr std::uint64_t kPage = 4 * kKiB;
 
 // The name that the file gets, or has.
 std::string name_of(int fd) {

@@ -35,7 +35,7 @@ namespace {
 constexpr unsigned kTimeoutSeconds = 10;  // CRIU's default for pausing and freezing
 
 // CRIU exits on any child that ends while tasks are being dumped, without calling exit() of plugins.
-void child_ended(int, siginfo_t* info, void*) {
+void child_ended_in_dump(int, siginfo_t* info, void*) {
   if (info->si_code != CLD_EXITED && info->si_code != CLD_KILLED && info->si_code != CLD_DUMPED) return;
   static const char kText[] = "Error: a child ended while tasks are being dumped\n";
   (void)!::write(log_fd(), kText, sizeof(kText) - 1);
@@ -45,7 +45,7 @@ void child_ended(int, siginfo_t* info, void*) {
 void watch_children(bool on) {
   struct sigaction action {};
   if (on) {
-    action.sa_sigaction = child_ended;
+    action.sa_sigaction = child_ended_in_dump;
     action.sa_flags = SA_SIGINFO | SA_RESTART;
   } else {
     action.sa_handler = SIG_DFL;

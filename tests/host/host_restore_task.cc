@@ -252,7 +252,7 @@ int restore_everything(const Options& options, unsigned number) {
 }
 
 // Any child that ends aborts the restore.
-void child_ended(int) {
+void child_of_task_ended(int) {
   ::_exit(1);
 }
 
@@ -266,7 +266,7 @@ int first_free_task_fd() {
 
 void restore_task(const Options& options, pid_t main, unsigned number, RestoreShared& shared) {
   struct sigaction action {};
-  action.sa_handler = child_ended;
+  action.sa_handler = child_of_task_ended;
   (void)::sigaction(SIGCHLD, &action, nullptr);
   if (restore_everything(options, number) != 0) ::_exit(1);
 

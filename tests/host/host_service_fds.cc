@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "host_lock.h"
 #include "host_log.h"
 #include "host_version.h"
 
@@ -46,17 +47,6 @@ struct Fdstore {
 Fdstore* const g_fdstore_memory = static_cast<Fdstore*>(
     ::mmap(nullptr, sizeof(Fdstore), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
 Fdstore* g_fdstore = nullptr;
-
-class Locked {
- public:
-  explicit Locked(pthread_mutex_t& mutex) : mutex_(mutex) { ::pthread_mutex_lock(&mutex_); }
-  ~Locked() { ::pthread_mutex_unlock(&mutex_); }
-  Locked(const Locked&) = delete;
-  Locked& operator=(const Locked&) = delete;
-
- private:
-  pthread_mutex_t& mutex_;
-};
 
 struct Message {
   char byte = 'f';

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <set>
 
+#include "host_lock.h"
 #include "host_log.h"
 #include "host_service_fds.h"
 #include "streamer/wire.h"
@@ -21,14 +22,6 @@ pthread_mutex_t* g_lock = nullptr;  // in memory that all tasks share
 int g_flags = 0;
 bool g_frozen = false;
 std::set<std::string>* g_dumped = nullptr;
-
-class Locked {
- public:
-  Locked() { ::pthread_mutex_lock(g_lock); }
-  ~Locked() { ::pthread_mutex_unlock(g_lock); }
-  Locked(const Locked&) = delete;
-  Locked& operator=(const Locked&) = delete;
-};
 
 }  // namespace
 
@@ -72,7 +65,7 @@ int stream_open(const char* name, int flags) {
              static_cast<unsigned>(flags));
     std::abort();
   }
-  const Locked locked;
+  const Locked locked(*g_lock);
   if (g_dumped != nullptr && !g_frozen) violation("%s is streamed before the tasks are frozen", name);
   if (g_dumped != nullptr && !g_dumped->insert(name).second) violation("%s is streamed twice", name);
   const int fd = streamer::open_stream(service(kStreamerFd), name, g_dumped != nullptr);

@@ -179,7 +179,7 @@ void on_trap(int, siginfo_t* info, void* context) {
   errno = saved;
 }
 
-[[noreturn]] void fail(const char* what) {
+[[noreturn]] void give_up(const char* what) {
   std::perror(what);
   std::abort();
 }
@@ -212,7 +212,7 @@ void trap_calls_between(std::uintptr_t begin, std::uintptr_t end) {
   struct sigaction action {};
   action.sa_sigaction = on_trap;
   action.sa_flags = SA_SIGINFO | SA_NODEFER;
-  if (::sigaction(SIGSYS, &action, nullptr) != 0) fail("sigaction");
+  if (::sigaction(SIGSYS, &action, nullptr) != 0) give_up("sigaction");
   constexpr std::uint64_t kPart = std::uint64_t{1} << 32;
   const std::uintptr_t border = std::clamp<std::uintptr_t>((end - 1) / kPart * kPart, begin, end);
   std::array<sock_filter, 16> filter{};
@@ -221,8 +221,8 @@ void trap_calls_between(std::uintptr_t begin, std::uintptr_t end) {
   append(filter, length, border, end);
   filter[length++] = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
   const sock_fprog program = {static_cast<unsigned short>(length), filter.data()};
-  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) fail("PR_SET_NO_NEW_PRIVS");
-  if (::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) fail("PR_SET_SECCOMP");
+  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) give_up("PR_SET_NO_NEW_PRIVS");
+  if (::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) give_up("PR_SET_SECCOMP");
 }
 
 }  // namespace sluice::seam

@@ -17,8 +17,6 @@
 namespace sluice::vm_test {
 namespace {
 
-constexpr std::uint32_t kCriuNr = 0x22;
-constexpr std::uint32_t kProcessInfo = 0, kCheckpoint = 1, kUnpause = 2;
 // Hooks (criu-plugin.h).
 constexpr unsigned kDumpExtFile = 2, kHandleDeviceVma = 7;
 

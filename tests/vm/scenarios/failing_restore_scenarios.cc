@@ -7,9 +7,6 @@
 namespace sluice::vm_test {
 namespace {
 
-constexpr std::uint32_t kCriuNr = 0x22;
-constexpr std::uint32_t kRestore = 3, kResume = 4;
-
 class RestoreThatFails : public Scenario {
  protected:
   void SetUp() override {

@@ -19,6 +19,10 @@
 
 namespace sluice::vm_test {
 
+// KFD's ioctl of CRIU operations, and these, for Control::inject (kfd_ioctl.h).
+inline constexpr std::uint32_t kCriuNr = 0x22;
+inline constexpr std::uint32_t kProcessInfo = 0, kCheckpoint = 1, kUnpause = 2, kRestore = 3, kResume = 4;
+
 // Two GPUs with 64 MiB each: what most scenarios run on.
 Strings two_gpus();
 // The subject with everything a process can have, on those.

@@ -7,7 +7,7 @@ namespace sluice::vm_test {
 namespace {
 
 // So that contents take seconds, however fast the guest is.
-constexpr std::uint64_t kSlowBytesPerSecond = 4 << 20;
+constexpr std::uint64_t kSlowStreamBytesPerSecond = 4 << 20;
 
 class Streamed : public Scenario {
  protected:
@@ -64,7 +64,7 @@ TEST_F(Streamed, OneGpuComesBackTwice) {
 TEST_F(Streamed, AStreamerThatDiesFailsTheDumpAndTheProcessGoesOn) {
   ASSERT_NO_FATAL_FAILURE(start_subject({"--gpus", "2", "--vram", "16M", "--gtt", "1M", "--run-queues"}));
   ASSERT_EQ(streamer_->begin("capture"), "");
-  for (const unsigned gpu : {0U, 1U}) control().set_engine_rate(gpu, kSlowBytesPerSecond);
+  for (const unsigned gpu : {0U, 1U}) control().set_engine_rate(gpu, kSlowStreamBytesPerSecond);
   const std::uint64_t fences = control().fences_made(0);
   const pid_t criu =
       vm_test::start(criu_->command("dump", images(), {"--stream", "-t", std::to_string(subject_->pid())}));

@@ -23,8 +23,6 @@ constexpr unsigned kProcesses = 4;
 constexpr std::uint64_t kSlowBytesPerSecond =
     8 << 20;  // so that contents take seconds, however fast the guest is
 
-constexpr std::uint32_t kCriuNr = 0x22;
-constexpr std::uint32_t kResume = 4;
 constexpr unsigned kResumeDevicesLate = 9;  // hook (criu-plugin.h)
 
 const Strings kProcess = {"--gpus", "2", "--vram", "6M", "--gtt", "1M", "--run-queues"};

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: MIT
+// The clock that deadlines go by. It does not run while the machine sleeps, and nobody sets it.
+#pragma once
+
+#include <cstdint>
+#include <ctime>
+
+namespace sluice {
+
+inline constexpr std::int64_t kNsPerSecond = 1'000'000'000;
+
+inline std::uint64_t monotonic_ns() {
+  timespec now{};
+  (void)::clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<std::uint64_t>(now.tv_sec * kNsPerSecond + now.tv_nsec);
+}
+
+}  // namespace sluice
