@@ -18,7 +18,7 @@ Result<void> read_all(int dir_fd, Result<std::vector<std::string>> names, Unpack
     if (!id) continue;  // the name of none of ours
     const auto payload = read_image(dir_fd, name);
     Result<Image> image = payload ? unpack(*payload, name) : Result<Image>(payload.error());
-    const Result<void> good = image ? dump.add(name, image->dump_id) : Result<void>(image.error());
+    const Result<void> good = image ? dump.add(name, image->dump_id, image->id) : Result<void>(image.error());
     if (good) {
       images.push_back({*id, std::move(*image)});
     } else {

@@ -9,6 +9,7 @@
 
 #include "criu-amdgpu.pb-c.h"
 #include "images/digest.h"
+#include "images/files.h"
 #include "kfd/uapi.h"
 #include "unpack_memory.h"
 
@@ -184,6 +185,8 @@ std::vector<std::uint8_t> pack_dmabuf_image(const DmaBufImage& image) {
   DumpId id = image.dump_id.value_or(DumpId{});
   node.has_dump_id = image.dump_id.has_value() ? 1 : 0;
   node.dump_id = {id.size(), id.data()};
+  node.has_id = image.id.has_value() ? 1 : 0;
+  node.id = image.id.value_or(0);
   std::vector<std::uint8_t> payload(criu_dmabuf_node__get_packed_size(&node));
   (void)criu_dmabuf_node__pack(&node, payload.data());
   return with_digest(std::move(payload));
@@ -197,12 +200,24 @@ Result<DmaBufImage> unpack_dmabuf_image(std::span<const std::uint8_t> payload, c
   if (!node) return make_error(EBADMSG, name + " cannot be parsed; the image is damaged");
   if (node->has_shared == 0 || node->shared == 0)
     return Error{EINVAL, name + " does not tell whose memory the dma-buf is"};
-  DmaBufImage image{node->gem_handle, node->shared, std::nullopt, std::nullopt};
+  DmaBufImage image{node->gem_handle, node->shared, std::nullopt, std::nullopt, std::nullopt};
   if (node->has_pid != 0) image.pid = node->pid;
   image.dump_id = dump_id_of(node->has_dump_id, node->dump_id);
+  if (node->has_id != 0) image.id = node->id;
   if (!has_digest) return lost_digest(name);
   return image;
 }
+
+namespace {
+
+// What we note of each GPU stands before the kernel's data; a dump's id and the digest stand behind them,
+// where a torn end, or bytes that are no message, could make the image look like one of upstream's.
+bool says_more_than_upstream(const kfd::KfdImage& image) {
+  return std::any_of(image.topology.nodes.begin(), image.topology.nodes.end(),
+                     [](const kfd::Node& node) { return node.gfx_target_version != 0; });
+}
+
+}  // namespace
 
 std::vector<std::uint8_t> pack_kfd_image(const kfd::KfdImage& image) {
   return with_digest(kfd::encode_kfd_image(image));
@@ -212,19 +227,24 @@ Result<kfd::KfdImage> unpack_kfd_image(std::span<const std::uint8_t> payload, co
   SLUICE_TRY_ASSIGN(const bool has_digest, check_digest(payload, name));
   auto image = kfd::decode_kfd_image(payload);
   if (!image) return Error{image.error().err, name + ": " + image.error().what};
-  if (image->dump_id && !has_digest) return lost_digest(name);
+  if (!has_digest && (image->dump_id || says_more_than_upstream(*image))) return lost_digest(name);
   return image;
 }
 
-Result<void> SameDump::add(const std::string& name, const std::optional<DumpId>& dump_id) {
-  if (!dump_id || dump_id == dump_id_) return {};
-  if (dump_id_) {
-    return make_error(
-        EBADMSG, name + " belongs to another dump than " + first_ + "; the image directory mixes two dumps");
+Result<void> SameDump::add(const std::string& name, const std::optional<DumpId>& dump_id,
+                           std::optional<std::uint32_t> id) {
+  const std::optional<int> named = id_of_image(name);
+  if (dump_id && id && named && *id != static_cast<std::uint32_t>(*named)) {
+    return make_error(EBADMSG, name + " is the image of another open file, " + std::to_string(*id) +
+                                   "; files of the image directory have changed names");
   }
-  first_ = name;
-  dump_id_ = dump_id;
-  return {};
+  if (first_.empty()) {
+    first_ = name;
+    dump_id_ = dump_id;
+  }
+  if (dump_id == dump_id_) return {};
+  return make_error(
+      EBADMSG, name + " belongs to another dump than " + first_ + "; the image directory mixes two dumps");
 }
 
 Sum128 bo_table_digest(std::span<const kfd::BoEntry> bos, std::uint32_t gpu_id) {

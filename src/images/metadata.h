@@ -55,6 +55,7 @@ struct DmaBufImage {
   std::uint32_t shared = 0;
   std::optional<std::uint32_t> pid;  // as in RenderImage
   std::optional<DumpId> dump_id;     // likewise
+  std::optional<std::uint32_t> id;   // CRIU's of the descriptor
 };
 std::vector<std::uint8_t> pack_dmabuf_image(const DmaBufImage& image);
 // Errors: EBADMSG; EINVAL for one of upstream's images, which do not tell what memory it is.
@@ -65,11 +66,14 @@ std::vector<std::uint8_t> pack_kfd_image(const kfd::KfdImage& image);
 // decode_kfd_image() with the file's name in the message, after a look at the digest. Errors: EBADMSG.
 Result<kfd::KfdImage> unpack_kfd_image(std::span<const std::uint8_t> payload, const std::string& name);
 
-// Whether images are of one dump, as all of a directory are. Upstream's have no dump_id and are not asked.
+// Whether images are of one dump, as all of a directory are, and each is the one that its name says. Of
+// upstream's, which have no dump_id, the second is not asked.
 class SameDump {
  public:
-  // EBADMSG, naming both, for an image of another dump than one before it.
-  Result<void> add(const std::string& name, const std::optional<DumpId>& dump_id);
+  // `id`: what the image says of itself. EBADMSG, naming both, for an image of another dump than the first,
+  // or that alone says which, or alone does not; naming one, for an image under another's name.
+  Result<void> add(const std::string& name, const std::optional<DumpId>& dump_id,
+                   std::optional<std::uint32_t> id);
 
  private:
   std::string first_;

@@ -240,7 +240,7 @@ bool KfdImage::operator==(const KfdImage& other) const {
   const auto all = [](const KfdImage& image) {
     return std::tie(image.pid, image.topology.nodes, image.bos, image.num_objects, image.shm, image.priv_data,
                     image.sluice_version, image.kernel_release, image.kfd_minor_version,
-                    image.bo_record_bytes, image.alias_of, image.dump_id, image.has_sums);
+                    image.bo_record_bytes, image.alias_of, image.dump_id, image.has_sums, image.id);
   };
   return all(*this) == all(other);
 }
@@ -321,6 +321,8 @@ std::vector<std::uint8_t> encode_kfd_image(const KfdImage& image) {
   if (image.dump_id) message.dump_id = borrowed(image.dump_id->data(), image.dump_id->size());
   message.has_has_sums = image.has_sums;
   message.has_sums = image.has_sums;
+  message.has_id = image.id.has_value();
+  message.id = image.id.value_or(0);
 
   std::vector<std::uint8_t> bytes(criu_kfd__get_packed_size(&message));
   criu_kfd__pack(&message, bytes.data());
@@ -354,6 +356,7 @@ Result<KfdImage> decode_kfd_image(std::span<const std::uint8_t> bytes) {
     image.dump_id = id;
   }
   image.has_sums = message->has_has_sums && message->has_sums;
+  if (message->has_id) image.id = message->id;
   return image;
 }
 

@@ -53,7 +53,8 @@ struct KfdImage {
   std::uint32_t bo_record_bytes = 0;
   std::optional<std::uint32_t> alias_of;  // then everything but topology may be empty
   std::optional<DumpId> dump_id;
-  bool has_sums = false;  // the dump has written checksums of the contents
+  bool has_sums = false;            // the dump has written checksums of the contents
+  std::optional<std::uint32_t> id;  // CRIU's of the open file
 
   bool operator==(const KfdImage&) const;
 };

@@ -442,6 +442,7 @@ Result<void> Dumper::write_alias(const KfdFile& file) {
   kfd::KfdImage alias;
   alias.alias_of = static_cast<std::uint32_t>(*main);
   alias.dump_id = run_.dump_id;
+  alias.id = static_cast<std::uint32_t>(*file.id);
   images_.insert(images_.begin(), kfd_image_name(*file.id));
   return write_metadata(kfd_image_name(*file.id), pack_kfd_image(alias));
 }
@@ -522,7 +523,7 @@ Result<bool> Dumper::dump_dmabuf(int fd, int id) {
     }
   }
   const DmaBufImage image{number.handle, number.shared, kfd::restoring_process(holders).innermost,
-                          run_.dump_id};
+                          run_.dump_id, static_cast<std::uint32_t>(id)};
   images_.insert(images_.begin(), dmabuf_image_name(id));
   SLUICE_TRY(write_metadata(dmabuf_image_name(id), pack_dmabuf_image(image)));
   return true;

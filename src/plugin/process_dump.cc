@@ -163,6 +163,7 @@ Result<void> ProcessDump::finish(int id, std::vector<std::string>& images) {
     });
     if (own != image_.bos.end()) gpu.bo_offset = own->offset;
   }
+  image_.id = static_cast<std::uint32_t>(id);
   images.insert(images.begin(), kfd_image_name(id));
   SLUICE_TRY(finish_contents(id, images));
   // Metadata last: it stands only beside complete contents.

@@ -236,15 +236,17 @@ Result<Answer> Restorer::restore_file(int id) {
   int fd = -1;
   if (is_kfd) {
     SLUICE_TRY_ASSIGN(const kfd::KfdImage image, unpack_kfd_image(*payload, name));
+    SLUICE_TRY(survey_.add(name, image));
     SLUICE_TRY_ASSIGN(fd, restore_kfd(image, id));
     SLUICE_TRY(import_bos());
   } else if (is_render) {
     SLUICE_TRY_ASSIGN(const RenderImage image, unpack_render_image(*payload, name));
+    SLUICE_TRY(survey_.add(name, image));
     SLUICE_TRY_ASSIGN(fd, restore_render(image, id));
     SLUICE_TRY(import_bos());
   } else {
     SLUICE_TRY_ASSIGN(const DmaBufImage image, unpack_dmabuf_image(*payload, name));
-    SLUICE_TRY(survey_.add(name, image.dump_id));
+    SLUICE_TRY(survey_.add(name, image));
     SLUICE_TRY_ASSIGN(fd, restore_dmabuf(image));
   }
   return Answer(fd);

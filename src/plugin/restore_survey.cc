@@ -29,7 +29,7 @@ Result<void> RestoreSurvey::read_images(const Result<std::vector<std::string>>& 
     if (!payload) continue;
     const Result<Image> image = unpack(*payload, name);
     if (!image) continue;
-    SLUICE_TRY(same_dump_.add(name, image->dump_id));
+    SLUICE_TRY(add(name, *image));
     note(*image, id_of_image(name));
   }
   return {};

@@ -20,12 +20,14 @@ namespace sluice::plugin {
 class RestoreSurvey {
  public:
   // Reads the images, as far as they can be read: what is wrong with one, the task that needs it will say.
-  // But images of two dumps are nobody's: EBADMSG.
+  // But images of two dumps, or under another's name, are nobody's: EBADMSG.
   static Result<RestoreSurvey> read();
 
-  // An image that read() could not list. EBADMSG: of another dump.
-  Result<void> add(const std::string& name, const std::optional<DumpId>& dump_id) {
-    return same_dump_.add(name, dump_id);
+  // An image that is about to be restored, for read() may not have been able to list or read it. EBADMSG: of
+  // another dump, or another file's.
+  template <class Image>
+  Result<void> add(const std::string& name, const Image& image) {
+    return same_dump_.add(name, image.dump_id, image.id);
   }
 
   // Lanes of the whole restore on a GPU, by its render minor in the images, and on all; 1 at least.

@@ -131,6 +131,7 @@ TEST_F(ImagesTest, ShowOfImagesOfCriusOwnPlugin) {
     image.bo_record_bytes = 0;
     image.priv_data.clear();
     image.dump_id.reset();
+    image.id.reset();
     for (kfd::Node& node : image.topology.nodes) {
       node.gfx_target_version = 0;
       node.location_id = 0;
@@ -184,14 +185,12 @@ TEST_F(ImagesTest, TwoProcessesOfOneMachineAreMappedTogether) {
   const std::string directory = damaged_copy();
   const std::string first = names(directory, std::string(kKfdPrefix)).at(0);
   const std::string second = kfd_image_name(*id_of_image(first) + 900);
-  std::filesystem::copy(directory + "/" + first, directory + "/" + second);
-  change_image(
-      directory, second, unpack_kfd_image,
-      [](kfd::KfdImage& image) {
-        image.pid += 1;
-        image.bos.clear();
-      },
-      pack_kfd_image);
+  const UniqueFd dir(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  kfd::KfdImage image = unpack_kfd_image(read_image(dir.get(), first).value(), first).value();
+  image.id = static_cast<std::uint32_t>(*id_of_image(second));
+  image.pid += 1;
+  image.bos.clear();
+  ASSERT_TRUE(write_image(dir.get(), second, pack_kfd_image(image), false).ok());
   EXPECT_THAT(sluice({"show", directory}).out, HasSubstr(": 2 processes, 2 GPUs, "));
   const Ended ended = sluice({"map", directory}, &images_->machine());
   EXPECT_EQ(ended.status, kDone) << ended.err;

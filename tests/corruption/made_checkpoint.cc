@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 
+#include "corruption/basics.h"
 #include "images/files.h"
 #include "kfd/uapi.h"
 #include "pipeline/checksum.h"
@@ -20,9 +21,8 @@ using test::Rng;
 
 namespace {
 
-constexpr int kKfdId = 1, kRenderId = 2, kDmaBufId = 3;
+constexpr int kKfdId = 1, kRenderId = 2, kDmaBufId = 3, kIdleId = 4;
 constexpr std::array<std::uint32_t, 3> kGpus{0x5759, 0xab, 0xc0de};  // the last has no contents
-constexpr std::uint64_t kPage = 4 * kKiB;
 
 DumpId dump_id_from(Rng& rng) {
   DumpId id{};
@@ -54,6 +54,7 @@ void add_bos(kfd::KfdImage& image, std::uint32_t gpu_id, Rng& rng) {
 // What the images say of BOs, with room for the contents.
 void note_sets(MadeCheckpoint& made) {
   made.known.metadata = {{kfd_image_name(kKfdId), pack_kfd_image(made.kfd)},
+                         {kfd_image_name(kIdleId), pack_kfd_image(made.idle)},
                          {render_image_name(kRenderId), pack_render_image(made.render)},
                          {dmabuf_image_name(kDmaBufId), pack_dmabuf_image(made.dmabuf)}};
   std::vector<PagesSet> sets = pages_of(made.kfd);
@@ -67,10 +68,12 @@ void note_sets(MadeCheckpoint& made) {
 
 void stamp(MadeCheckpoint& made, Rng& rng) {
   const DumpId id = dump_id_from(rng);
-  made.kfd.dump_id = made.render.dump_id = made.dmabuf.dump_id = id;
+  made.kfd.dump_id = made.idle.dump_id = made.render.dump_id = made.dmabuf.dump_id = id;
   made.kfd.has_sums = made.render.has_sums = true;
-  made.kfd.priv_data.resize(rng.between(50, 6000));
-  rng.fill(std::as_writable_bytes(std::span(made.kfd.priv_data)));
+  for (kfd::KfdImage* const process : {&made.kfd, &made.idle}) {
+    process->priv_data.resize(rng.between(50, 6000));
+    rng.fill(std::as_writable_bytes(std::span(process->priv_data)));
+  }
 }
 
 // Pages of noise, of zeros, and of one word again and again, as real memory has.
@@ -115,7 +118,8 @@ MadeCheckpoint make_checkpoint(Rng& rng) {
   kfd.pid = 1234;
   kfd.topology.nodes.push_back({.node_id = 0, .cpu_cores_count = 8});
   for (std::uint32_t i = 0; i < kGpus.size(); ++i) {
-    kfd::Node gpu{.node_id = i + 1, .gpu_id = kGpus[i], .drm_render_minor = 128 + i};
+    kfd::Node gpu{
+        .node_id = i + 1, .gpu_id = kGpus[i], .drm_render_minor = 128 + i, .gfx_target_version = 90010};
     gpu.links.push_back({kfd::kLinkPcie, 0});
     kfd.topology.nodes.push_back(gpu);
     add_bos(kfd, kGpus[i], rng);
@@ -124,6 +128,11 @@ MadeCheckpoint make_checkpoint(Rng& rng) {
   kfd.sluice_version = "test";
   kfd.kernel_release = "6.1.0";
   kfd.kfd_minor_version = 17;
+  kfd.id = kKfdId;
+  made.idle = kfd;
+  made.idle.pid = 1235;
+  made.idle.id = kIdleId;
+  made.idle.bos.clear();
 
   made.render.gpu_id = kGpus[1];
   made.render.id = kRenderId;
@@ -141,6 +150,7 @@ MadeCheckpoint make_checkpoint(Rng& rng) {
   kfd.bos.front().shared = 1;
   made.dmabuf.gem_handle = 2;
   made.dmabuf.shared = 1;
+  made.dmabuf.id = kDmaBufId;
   stamp(made, rng);
   note_sets(made);
   for (KnownSet& one : made.known.sets) {

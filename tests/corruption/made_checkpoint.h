@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Checkpoints made without a GPU: a process with BOs on two GPUs and none on a third, a render file and a
-// dma-buf, written by the engine's own stages over memory.
+// Checkpoints made without a GPU: a process with BOs on two GPUs and none on a third, a second process
+// without BOs, a render file and a dma-buf, written by the engine's own stages over memory.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,7 @@ namespace sluice::corruption_test {
 
 struct MadeCheckpoint {
   kfd::KfdImage kfd;
+  kfd::KfdImage idle;  // of the second process
   RenderImage render;
   DmaBufImage dmabuf;
   KnownCheckpoint known;  // all of it, as a restore should find it

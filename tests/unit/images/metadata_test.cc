@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "images/files.h"
 #include "images/sums.h"
 #include "kfd/uapi.h"
 
@@ -117,7 +118,14 @@ TEST(Digest, FindsEveryChangedBitOfEveryImage) {
   };
   expect_found(pack_kfd_image(kfd), unpack_kfd_image);
   expect_found(pack_render_image(sample_render_image()), unpack_render_image);
-  expect_found(pack_dmabuf_image({1, 2, 3, DumpId{7}}), unpack_dmabuf_image);
+  expect_found(pack_dmabuf_image({1, 2, 3, DumpId{7}, 4}), unpack_dmabuf_image);
+}
+
+// What is lost is more than the digest: nothing in the rest says that it was there.
+TEST(Digest, AnImageThatHasLostItsEndIsNotTakenForUpstreams) {
+  kfd::KfdImage kfd;
+  kfd.topology.nodes.push_back({.node_id = 1, .gpu_id = 7, .gfx_target_version = 90010});
+  EXPECT_EQ(unpack_kfd_image(kfd::encode_kfd_image(kfd), "k").error().err, EBADMSG);
 }
 
 TEST(Digest, UpstreamsImagesHaveNone) {
@@ -125,16 +133,38 @@ TEST(Digest, UpstreamsImagesHaveNone) {
   EXPECT_TRUE(unpack_kfd_image(kfd::encode_kfd_image(kfd), "k").ok());
 }
 
+void expect_refused(const Result<void>& result, const std::string& words) {
+  ASSERT_FALSE(result.ok()) << words;
+  EXPECT_EQ(result.error().err, EBADMSG);
+  EXPECT_NE(result.error().what.find(words), std::string::npos) << result.error().what;
+}
+
 TEST(SameDump, NamesBothImagesOfTwoDumps) {
   SameDump dump;
-  EXPECT_TRUE(dump.add("upstreams", std::nullopt).ok());
-  EXPECT_TRUE(dump.add("first", DumpId{1}).ok());
-  EXPECT_TRUE(dump.add("second", DumpId{1}).ok());
-  EXPECT_TRUE(dump.add("upstreams", std::nullopt).ok());
-  const Result<void> other = dump.add("other", DumpId{2});
-  ASSERT_FALSE(other.ok());
-  EXPECT_EQ(other.error().err, EBADMSG);
-  EXPECT_NE(other.error().what.find("other belongs to another dump than first"), std::string::npos);
+  EXPECT_TRUE(dump.add("first", DumpId{1}, 1).ok());
+  EXPECT_TRUE(dump.add("second", DumpId{1}, 2).ok());
+  expect_refused(dump.add("other", DumpId{2}, 3), "other belongs to another dump than first");
+}
+
+TEST(SameDump, ImagesOfUpstreamsAreAmongThemselves) {
+  SameDump upstreams;
+  EXPECT_TRUE(upstreams.add("first", std::nullopt, std::nullopt).ok());
+  EXPECT_TRUE(upstreams.add("second", std::nullopt, std::nullopt).ok());
+  expect_refused(upstreams.add("ours", DumpId{1}, 1), "ours belongs to another dump than first");
+  SameDump ours;
+  EXPECT_TRUE(ours.add("ours", DumpId{1}, 1).ok());
+  expect_refused(ours.add("theirs", std::nullopt, std::nullopt), "theirs belongs to another dump than ours");
+}
+
+// Two that have changed their names are both whole, and of one dump.
+TEST(SameDump, AnImageUnderAnothersNameIsRefused) {
+  SameDump dump;
+  EXPECT_TRUE(dump.add(kfd_image_name(4), DumpId{1}, 4).ok());
+  EXPECT_TRUE(dump.add(render_image_name(14), DumpId{1}, 14).ok());
+  expect_refused(dump.add(dmabuf_image_name(14), DumpId{1}, 4),
+                 dmabuf_image_name(14) + " is the image of another open file, 4;");
+  SameDump upstreams;  // nothing of theirs was ever held against the name
+  EXPECT_TRUE(upstreams.add(render_image_name(14), std::nullopt, 4).ok());
 }
 
 TEST(RenderImage, WhatCouldNotBeMadeAgainIsRefused) {
