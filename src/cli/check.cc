@@ -127,7 +127,7 @@ void add_check(CLI::App& app, Run& run) {
   add_json_flag(*command, arguments->json);
   command->footer(
       "Looks only: writes nothing, stops nothing, opens nothing for writing. Without\n"
-      "arguments only the machine is looked at. Lines with X make a dump fail, lines with\n"
+      "options only the machine is looked at. Lines with X make a dump fail, lines with\n"
       "! make it slower or less safe; the line below says what to do. How fast the disk\n"
       "is, sluice-bench measures. docs/planning.md has the format of FILE.\n\n"
       "Example: sluice check --dir /var/lib/checkpoints/job --pid 4242\n\n"

@@ -5,7 +5,9 @@
 //
 // Source of every fact here: CRIU's criu/mem.c (open_vmas, premap_private_vma), files-reg.c (open_filemap),
 // include/image.h and include/magic.h of v3.17.1, v4.1.1, v4.2 and criu-dev, which agree: a run is broken by
-// another shared file map of another file or other open flags, by nothing else.
+// another shared file map of another file or other open flags, by nothing else. A file is what has one id;
+// these versions give each map of a device one of its own (file-ids.c), so that each is a run, but nothing
+// promises that.
 #pragma once
 
 #include <cstdint>

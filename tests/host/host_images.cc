@@ -128,15 +128,12 @@ namespace {
 int write_mm(int directory, int pid, const std::vector<VmaEntry>& vmas) {
   constexpr std::uint32_t kRegular = 1U << 0, kFileShared = 1U << 7, kPlugin = 1U << 27;
   constexpr std::uint32_t kCommonMagic = 0x54564319, kMmMagic = 0x57492820;
-  std::vector<std::string> paths;
   std::vector<::VmaEntry> entries;
   for (const VmaEntry& vma : vmas) {
-    auto known = std::find(paths.begin(), paths.end(), vma.path);
-    if (known == paths.end()) known = paths.insert(paths.end(), vma.path);
     ::VmaEntry entry = VMA_ENTRY__INIT;
     entry.start = vma.start;
     entry.pgoff = vma.pgoff;
-    entry.shmid = static_cast<std::uint64_t>(known - paths.begin());
+    entry.shmid = entries.size();  // each map of a device has an id of its own
     entry.prot = static_cast<std::uint32_t>(vma.prot);
     entry.status = kRegular | kFileShared | kPlugin;
     entry.has_fdflags = 1;

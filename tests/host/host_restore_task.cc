@@ -107,19 +107,18 @@ int restore_files(const std::vector<FdEntry>& entries) {
   return 0;
 }
 
-// One run of consecutive VMAs of the same file shares one descriptor.
 struct Mapping {
   VmaEntry vma;
   int fd = -1;
-  bool last_of_run = false;
 };
 
-// UPDATE_VMA_MAP for every VMA. The first of a run decides the run's descriptor: the plugin's, or a new open
-// of the path; descriptors returned for the others are ignored, and stay.
+// UPDATE_VMA_MAP for every VMA. CRIU shares a descriptor among VMAs of one file after another, by the file's
+// id, but gives each map of a device an id of its own (criu/file-ids.c, fd_id_generate_special): each is
+// mapped through what the plugin gives for it, else through a new open of the path.
 int open_vmas(const std::vector<VmaEntry>& vmas, std::vector<Mapping>* mappings,
               std::set<int>* left_by_plugin) {
   for (const VmaEntry& vma : vmas) {
-    Mapping mapping{vma, -1, false};
+    Mapping mapping{vma, -1};
     std::uint64_t new_pgoff = 0;
     int plugin_fd = -1;
     const int result = run_update_vma_map(vma.path.c_str(), vma.start, vma.pgoff, &new_pgoff, &plugin_fd);
@@ -129,27 +128,18 @@ int open_vmas(const std::vector<VmaEntry>& vmas, std::vector<Mapping>* mappings,
                plugin_fd);
       mapping.vma.pgoff = new_pgoff;
     }
-    const bool continues = !mappings->empty() && mappings->back().vma.path == vma.path &&
-                           mappings->back().vma.flags == vma.flags;
-    if (continues) {
-      mapping.fd = mappings->back().fd;
-      if (plugin_fd >= 0) left_by_plugin->insert(plugin_fd);
+    if (plugin_fd >= 0 && kHostVersion.dups_vma_fd) {
+      mapping.fd = ::dup(plugin_fd);
+      left_by_plugin->insert(plugin_fd);
     } else {
-      if (!mappings->empty()) mappings->back().last_of_run = true;
-      if (plugin_fd >= 0 && kHostVersion.dups_vma_fd) {
-        mapping.fd = ::dup(plugin_fd);
-        left_by_plugin->insert(plugin_fd);
-      } else {
-        mapping.fd = plugin_fd >= 0 ? plugin_fd : ::open(vma.path.c_str(), vma.flags);
-      }
-      if (mapping.fd < 0) {
-        log_line(kError, "Error: can't open %s: %s\n", vma.path.c_str(), std::strerror(errno));
-        return -1;
-      }
+      mapping.fd = plugin_fd >= 0 ? plugin_fd : ::open(vma.path.c_str(), vma.flags);
+    }
+    if (mapping.fd < 0) {
+      log_line(kError, "Error: can't open %s: %s\n", vma.path.c_str(), std::strerror(errno));
+      return -1;
     }
     mappings->push_back(mapping);
   }
-  if (!mappings->empty()) mappings->back().last_of_run = true;
   return 0;
 }
 
@@ -162,6 +152,7 @@ void check_leftovers(const Options& options, const std::vector<FdEntry>& entries
   for (const FdEntry& entry : entries) expected.insert(entry.number);
   const int highest = expected.empty() ? STDERR_FILENO : *expected.rbegin();
   for (const Mapping& mapping : mappings) expected.insert(mapping.fd);
+  std::set<std::string> common;
   for (const int fd : proc_numbers(0, "fd")) {
     if (standing_fd(options, fd) || expected.contains(fd)) continue;
     if (left_by_plugin.contains(fd) && kHostVersion.dups_vma_fd) {
@@ -174,9 +165,9 @@ void check_leftovers(const Options& options, const std::vector<FdEntry>& entries
       log_line(kInfo, "the plugin's descriptor %d (%s) stays\n", fd, link_of(fd).c_str());
       continue;
     }
-    // Which maps share a descriptor, and which is the last, is in CRIU's mm image, which a stream sends once,
-    // to CRIU.
-    if (kind_of(fd) == FileKind::Device && fd > highest && streams()) {
+    // The virtual devices' maps are no devices' in /proc/PID/map_files, so a stream does not tell of them,
+    // nor which is the last: a file that all maps of a GPU are made through stays.
+    if (kind_of(fd) == FileKind::Device && fd > highest && streams() && common.insert(link_of(fd)).second) {
       log_line(kInfo, "the plugin's descriptor %d stays: images are streamed\n", fd);
       continue;
     }
@@ -212,7 +203,7 @@ int map_everything(std::vector<Mapping>& mappings) {
       return -1;
     }
     note_map(mapping);
-    if (mapping.last_of_run && ::close(mapping.fd) != 0) {
+    if (::close(mapping.fd) != 0) {
       log_line(kError, "Error: the descriptor of %s was closed already\n", vma.path.c_str());
       return -1;
     }
