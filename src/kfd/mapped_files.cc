@@ -3,6 +3,7 @@
 
 #include <sys/stat.h>
 
+#include <cerrno>
 #include <cinttypes>
 #include <cstdio>
 #include <fstream>
@@ -34,12 +35,18 @@ std::optional<FileMap> parse_file_map(const std::string& line) {
   return map;
 }
 
-std::optional<dev_t> device_of(const std::string& directory, const FileMap& map) {
+// Nothing for what is no device, or cannot be told: a map that is gone, a caller without the right to look, a
+// file of a server that is gone. But a device that cannot be asked is an error.
+Result<std::optional<dev_t>> device_of(const std::string& directory, const FileMap& map) {
   char range[48];
   (void)std::snprintf(range, sizeof range, "/map_files/%" PRIx64 "-%" PRIx64, map.begin, map.end);
   struct stat st {};
-  if (::stat((directory + range).c_str(), &st) != 0 || !S_ISCHR(st.st_mode)) return std::nullopt;
-  return st.st_rdev;
+  if (::stat((directory + range).c_str(), &st) == 0)
+    return S_ISCHR(st.st_mode) ? std::optional(st.st_rdev) : std::nullopt;
+  if (errno == ENOENT || errno == ESRCH || errno == EPERM || errno == EACCES ||
+      !map.name.starts_with("/dev/"))
+    return std::optional<dev_t>();
+  return make_error(errno, "stat of " + directory + range);
 }
 
 // Calls `take` for every map of a file, with the file's device number; `first` says that the file is new.
@@ -56,7 +63,9 @@ Result<void> for_each_file_map(pid_t pid, const char* proc, Take take) {
     auto map = parse_file_map(line);
     if (!map) continue;
     const auto [at, first] = seen.try_emplace(map->file);
-    if (first) at->second = device_of(directory, *map);
+    if (first) {
+      SLUICE_TRY_ASSIGN(at->second, device_of(directory, *map));
+    }
     take(std::move(*map), at->second, first);
   }
   return {};

@@ -28,7 +28,8 @@ struct MappedFile {
 };
 
 // Every file that process `pid` maps, by address. A process that has ended maps none. Devices are not
-// recognised as such without CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE. Errors: EACCES (not allowed to look).
+// recognised as such without CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE. Errors: EACCES (not allowed to look);
+// stat(2)'s, of a file that by its name is a device.
 Result<std::vector<MappedFile>> mapped_files(pid_t pid, const char* proc = kProcPath);
 
 // One map of a character device.

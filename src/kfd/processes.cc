@@ -8,8 +8,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <string_view>
 
 #include "kfd/directory.h"
@@ -31,6 +33,23 @@ Result<std::vector<int>> descriptors_in(const std::string& directory) {
   auto entries = numbered_entries(directory);
   if (!entries && process_gone(entries.error().err)) return std::vector<int>();
   return entries;
+}
+
+// What an open file is. Nothing where it was closed meanwhile, or cannot be asked and is none of a device's
+// directory, as a file of a server that is gone. A device that cannot be asked is an error: it may be one of
+// those that are looked for.
+Result<std::optional<struct stat>> stat_descriptor(const std::string& directory, FileHolder holder) {
+  const std::string name = directory + "/" + std::to_string(holder.fd);
+  struct stat st {};
+  if (::stat(name.c_str(), &st) == 0) return std::optional(st);
+  const int err = errno;
+  constexpr std::string_view kDevices = "/dev/";
+  std::array<char, kDevices.size()> link{};
+  const ssize_t length = ::readlink(name.c_str(), link.data(), link.size());
+  if (process_gone(err) || (length < 0 && process_gone(errno))) return std::optional<struct stat>();
+  if (length >= 0 && std::string_view(link.data(), static_cast<std::size_t>(length)) != kDevices)
+    return std::optional<struct stat>();
+  return make_error(err, "stat of " + describe(holder));
 }
 
 }  // namespace
@@ -93,10 +112,10 @@ Result<std::vector<DeviceDescriptor>> device_descriptors(pid_t pid, std::span<co
   SLUICE_TRY_ASSIGN(const std::vector<int> descriptors, descriptors_in(directory));
   std::vector<DeviceDescriptor> found;
   for (const int fd : descriptors) {
-    struct stat st {};
-    if (::stat((directory + "/" + std::to_string(fd)).c_str(), &st) != 0) continue;  // closed meanwhile
-    if (S_ISCHR(st.st_mode) && std::find(devices.begin(), devices.end(), st.st_rdev) != devices.end())
-      found.push_back({fd, st.st_rdev});
+    SLUICE_TRY_ASSIGN(const std::optional<struct stat> st, stat_descriptor(directory, {pid, fd}));
+    if (!st || !S_ISCHR(st->st_mode)) continue;
+    if (std::find(devices.begin(), devices.end(), st->st_rdev) != devices.end())
+      found.push_back({fd, st->st_rdev});
   }
   return found;
 }
@@ -119,11 +138,15 @@ Result<std::vector<DmaBufDescriptor>> dmabuf_descriptors(pid_t pid, const char* 
     const std::string name = directory + "/" + std::to_string(fd);
     std::array<char, kDmaBufName.size()> link{};
     const ssize_t length = ::readlink(name.c_str(), link.data(), link.size());
-    struct stat st {};
-    if (length < 0 || std::string_view(link.data(), static_cast<std::size_t>(length)) != kDmaBufName ||
-        ::stat(name.c_str(), &st) != 0)
+    if (length < 0 && !process_gone(errno)) return make_error(errno, "readlink of " + describe({pid, fd}));
+    if (length < 0 || std::string_view(link.data(), static_cast<std::size_t>(length)) != kDmaBufName)
       continue;
-    found.push_back({fd, st.st_ino});
+    struct stat st {};
+    if (::stat(name.c_str(), &st) == 0) {
+      found.push_back({fd, st.st_ino});
+    } else if (!process_gone(errno)) {
+      return make_error(errno, "stat of " + describe({pid, fd}));
+    }
   }
   return found;
 }

@@ -55,7 +55,7 @@ Result<std::vector<pid_t>> descendants(pid_t ancestor, const char* proc = kProcP
 bool has_ended(pid_t pid, const char* proc = kProcPath);
 
 // Descriptors of process `pid` that are the character device `device`, ascending. A process that has ended
-// has none. Errors: EACCES (not allowed to look).
+// has none. Errors: EACCES (not allowed to look); stat(2)'s, of a file that by its name is a device.
 Result<std::vector<int>> device_descriptors(pid_t pid, dev_t device, const char* proc = kProcPath);
 
 // The same of several devices, in one walk.

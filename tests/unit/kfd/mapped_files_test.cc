@@ -55,6 +55,15 @@ TEST(MappedFiles, maps_of_ordinary_files_are_no_maps_of_devices) {
   EXPECT_TRUE(maps->empty());
 }
 
+TEST(MappedFiles, a_device_that_cannot_be_asked_is_an_error) {
+  const TempDir proc;
+  write_text(proc.path() / "7/maps", "10000-11000 rw-s 00000000 00:05 11    /dev/kfd\n");
+  std::filesystem::create_directory(proc.path() / "7/map_files");
+  EXPECT_EQ(device_maps(7, proc.path().c_str()).value().size(), 0U) << "unmapped meanwhile";
+  std::filesystem::create_symlink("/dev/null/x", proc.path() / "7/map_files/10000-11000");
+  EXPECT_EQ(device_maps(7, proc.path().c_str()).error().err, ENOTDIR);
+}
+
 TEST(MappedFiles, a_process_that_has_ended_maps_nothing) {
   const TempDir proc;
   const auto files = mapped_files(7, proc.path().c_str());
