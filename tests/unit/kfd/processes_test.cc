@@ -193,12 +193,11 @@ TEST(Processes, ended_processes_and_closed_descriptors_are_told_apart_from_error
 TEST(Processes, a_descriptor_that_cannot_be_asked_is_no_answer_where_it_may_be_a_device) {
   const TempDir proc;
   write_text(proc.path() / "7/status", "");
-  write_text(proc.path() / "file", "");
   const std::filesystem::path fds = proc.path() / "7/fd";
   std::filesystem::create_directory(fds);
   std::filesystem::create_symlink("/dev/null", fds / "3");
   std::filesystem::create_symlink(proc.path() / "gone", fds / "4");
-  std::filesystem::create_symlink(proc.path() / "file/x", fds / "5");
+  std::filesystem::create_symlink("/proc/version/x", fds / "5");
   EXPECT_EQ(device_descriptors(7, kNull, proc.path().c_str()).value(), std::vector<int>{3});
   std::filesystem::create_symlink("/dev/null/x", fds / "6");
   const auto found = device_descriptors(7, kNull, proc.path().c_str());
