@@ -24,6 +24,15 @@ bool process_gone(int err) {
   return err == ENOENT || err == ESRCH;
 }
 
+// Nothing of a task that has ended, or that others may not look at (hidepid): such a one is none of ours.
+Result<std::optional<TaskStatus>> status_of(const std::string& directory) {
+  auto status = read_task_status(directory);
+  if (status) return std::optional(std::move(*status));
+  if (no_such_task(status.error()) || status.error().err == EPERM || status.error().err == EACCES)
+    return std::optional<TaskStatus>();
+  return std::move(status).error();
+}
+
 std::string describe(FileHolder holder) {
   return "descriptor " + std::to_string(holder.fd) + " of process " + std::to_string(holder.pid);
 }
@@ -62,7 +71,8 @@ Result<std::vector<pid_t>> processes_traced_by(pid_t tracer, const char* proc) {
   SLUICE_TRY_ASSIGN(const std::vector<int> pids, numbered_entries(proc));
   std::vector<pid_t> traced;
   for (const int pid : pids) {
-    const auto status = read_task_status(std::string(proc) + "/" + std::to_string(pid));
+    SLUICE_TRY_ASSIGN(const std::optional<TaskStatus> status,
+                      status_of(std::string(proc) + "/" + std::to_string(pid)));
     if (status && status->tracer == tracer) traced.push_back(pid);
   }
   return traced;
@@ -72,7 +82,8 @@ Result<std::vector<pid_t>> descendants(pid_t ancestor, const char* proc) {
   SLUICE_TRY_ASSIGN(const std::vector<int> pids, numbered_entries(proc));
   std::multimap<pid_t, pid_t> children;
   for (const int pid : pids) {
-    const auto status = read_task_status(std::string(proc) + "/" + std::to_string(pid));
+    SLUICE_TRY_ASSIGN(const std::optional<TaskStatus> status,
+                      status_of(std::string(proc) + "/" + std::to_string(pid)));
     if (status) children.emplace(status->parent, pid);
   }
   std::vector<pid_t> found;
@@ -93,7 +104,7 @@ bool has_ended(pid_t pid, const char* proc) {
   if (!tids) return process_gone(tids.error().err);
   return std::all_of(tids->begin(), tids->end(), [&](int tid) {
     const auto status = read_task_status(threads + "/" + std::to_string(tid));
-    return !status || status->state == 'Z' || status->state == 'X';
+    return status ? status->state == 'Z' || status->state == 'X' : no_such_task(status.error());
   });
 }
 

@@ -29,14 +29,20 @@ std::string_view value_of(std::string_view text, std::string_view key) {
 
 }  // namespace
 
-std::optional<TaskStatus> read_task_status(const std::string& directory) {
-  const UniqueFd fd(::open((directory + "/status").c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd) return std::nullopt;
+Result<TaskStatus> read_task_status(const std::string& directory) {
+  const std::string name = directory + "/status";
+  const UniqueFd fd(::open(name.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) return make_error(errno, "open " + name);
   // What is asked for stands in the first eight lines; 1 KiB holds them whatever the name.
   std::array<char, 1024> bytes{};
-  const ssize_t length = ::read(fd.get(), bytes.data(), bytes.size());
-  if (length <= 0) return std::nullopt;
-  const std::string_view text(bytes.data(), static_cast<std::size_t>(length));
+  std::size_t length = 0;
+  while (length < bytes.size()) {
+    const ssize_t got = TEMP_FAILURE_RETRY(::read(fd.get(), &bytes[length], bytes.size() - length));
+    if (got < 0) return make_error(errno, "read " + name);
+    if (got == 0) break;
+    length += static_cast<std::size_t>(got);
+  }
+  const std::string_view text(bytes.data(), length);
 
   TaskStatus status;
   status.name = printable(value_of(text, "Name"));

@@ -5,8 +5,10 @@
 
 #include <sys/types.h>
 
-#include <optional>
+#include <cerrno>
 #include <string>
+
+#include "pipeline/result.h"
 
 namespace sluice::kfd {
 
@@ -18,8 +20,11 @@ struct TaskStatus {
   pid_t tracer = 0;  // the thread that traces it; 0: none that the reader's pid namespace shows
 };
 
-// Reads `directory`/status, where `directory` is /proc/PID or /proc/PID/task/TID. Nothing when there is no
-// such task or it may not be looked at.
-std::optional<TaskStatus> read_task_status(const std::string& directory);
+// Reads `directory`/status, where `directory` is /proc/PID or /proc/PID/task/TID. Errors: no_such_task();
+// those of open(2) and read(2). That a task cannot be asked does not mean that it is gone.
+Result<TaskStatus> read_task_status(const std::string& directory);
+inline bool no_such_task(const Error& error) {
+  return error.err == ENOENT || error.err == ESRCH;
+}
 
 }  // namespace sluice::kfd

@@ -74,7 +74,7 @@ class Attempt {
   // Refuses what must not be touched, before anything is.
   bool look() {
     const auto status = read_task_status(proc_directory(pid_));
-    if (!status) return gone();
+    if (!status) return no_such_task(status.error()) ? gone() : fail(status.error());
     if (status->tgid != pid_) {
       return end(UnpauseStatus::NotLeadThread,
                  std::to_string(pid_) + " is a thread of process " + named(status->tgid),
@@ -108,6 +108,7 @@ class Attempt {
     if (!threads) return gone();
     for (const int thread : *threads) {
       const auto status = read_task_status(tasks + "/" + std::to_string(thread));
+      if (!status && !no_such_task(status.error())) return fail(status.error());
       if (!status || status->tracer == 0) continue;
       return end(UnpauseStatus::Traced, process_ + " is traced by process " + named(status->tracer),
                  "a dump that is at work starts the queues itself when it ends, and a debugger has its own "

@@ -11,7 +11,7 @@ namespace {
 
 TEST(TaskStatus, OfOneself) {
   const auto status = read_task_status("/proc/self");
-  ASSERT_TRUE(status.has_value());
+  ASSERT_TRUE(status.ok()) << status.error().what;
   EXPECT_EQ(status->tgid, ::getpid());
   EXPECT_EQ(status->parent, ::getppid());
   EXPECT_EQ(status->state, 'R');
@@ -23,13 +23,20 @@ TEST(TaskStatus, ANameCannotMakeUpLinesNorControlTheTerminal) {
   ASSERT_EQ(::prctl(PR_SET_NAME, "a\nTgid:\t1\x1b\xff"), 0);
   const auto status = read_task_status("/proc/thread-self");
   ASSERT_EQ(::prctl(PR_SET_NAME, old_name), 0);
-  ASSERT_TRUE(status.has_value());
+  ASSERT_TRUE(status.ok()) << status.error().what;
   EXPECT_EQ(status->tgid, ::getpid());
   for (const char letter : status->name) EXPECT_TRUE(letter >= ' ' && letter <= '~') << status->name;
 }
 
 TEST(TaskStatus, OfNobody) {
-  EXPECT_FALSE(read_task_status("/proc/0").has_value());
+  EXPECT_TRUE(no_such_task(read_task_status("/proc/0").error()));
+}
+
+TEST(TaskStatus, WhatCannotBeReadIsNotGone) {
+  const auto status = read_task_status("/proc/version");
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().err, ENOTDIR);
+  EXPECT_FALSE(no_such_task(status.error()));
 }
 
 }  // namespace
