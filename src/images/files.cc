@@ -136,6 +136,10 @@ std::string unnamed_drm_pages_image(unsigned number, std::uint32_t minor, std::u
 
 Result<void> write_framed(int fd, std::span<const std::uint8_t> payload, const std::string& name) {
   const std::uint64_t length = payload.size();
+  if (length > kLargestImageBytes - kHeaderBytes) {
+    return make_error(EOVERFLOW, name + " would have " + std::to_string(length) +
+                                     " bytes, more than an image that can be read has");
+  }
   std::uint8_t header[kHeaderBytes];
   std::memcpy(header, &length, sizeof header);
   SLUICE_TRY(write_all(fd, header, name));

@@ -38,7 +38,8 @@ std::string unnamed_drm_pages_image(unsigned number, std::uint32_t minor, std::u
 // Largest metadata image we read or write. 100 000 BOs need about 40 MB.
 inline constexpr std::uint64_t kLargestImageBytes = 1ULL << 30;
 
-// The frame and the payload, to a file or a pipe. Errors: those of write, with the name.
+// The frame and the payload, to a file or a pipe. Errors: EOVERFLOW for more than kLargestImageBytes; those
+// of write, with the name.
 Result<void> write_framed(int fd, std::span<const std::uint8_t> payload, const std::string& name);
 // The payload of what was read whole. EBADMSG when it is not as long as its frame says.
 Result<std::vector<std::uint8_t>> unframe(std::vector<std::uint8_t> bytes, const std::string& name);

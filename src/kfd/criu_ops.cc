@@ -201,16 +201,24 @@ Result<bool> CriuSession::same_process(int kfd_fd) {
   return make_error(err, std::move(what));
 }
 
-Result<void> CriuSession::unpause() {
-  if (!paused_) return {};
-  SLUICE_TRY(on_own_thread("UNPAUSE"));
+// 0, or the errno.
+int CriuSession::call_unpause() noexcept {
   CriuArgs args{};
   args.op = CriuOp::Unpause;
   const int err = call_ioctl(ioctl_, kfd_.get(), kIocCriuOp, &args);
-  if (err == 0) {
-    paused_ = false;
-    return {};
-  }
+  if (err == 0) paused_ = false;
+  return err;
+}
+
+void CriuSession::unpause_at_exit() noexcept {
+  if (paused_ && ::gettid() == owner_tid_) (void)call_unpause();
+}
+
+Result<void> CriuSession::unpause() {
+  if (!paused_) return {};
+  SLUICE_TRY(on_own_thread("UNPAUSE"));
+  const int err = call_unpause();
+  if (err == 0) return {};
   std::string what = "UNPAUSE of " + name_ + ": its GPU queues stay stopped";
   if (err == EBADF) what += kTracerHint;
   if (err == EINVAL) {
@@ -239,6 +247,10 @@ Result<void> UnpauseGuard::unpause_all() {
   }
   std::erase_if(sessions_, [](const auto& session) { return !session->paused(); });
   return first;
+}
+
+void UnpauseGuard::unpause_at_exit() noexcept {
+  for (auto& session : sessions_) session->unpause_at_exit();
 }
 
 std::size_t UnpauseGuard::paused_count() const {

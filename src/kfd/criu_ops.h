@@ -99,12 +99,16 @@ class CriuSession {
   // After an error the queues still stand, and a later call tries again.
   Result<void> unpause();
 
+  // The same without a word about an error: allocates nothing.
+  void unpause_at_exit() noexcept;
+
   bool paused() const { return paused_; }
   int fd() const { return kfd_.get(); }
   const std::string& name() const { return name_; }
 
  private:
   Result<void> on_own_thread(const char* operation) const;
+  int call_unpause() noexcept;
 
   UniqueFd kfd_;
   std::string name_;
@@ -134,6 +138,10 @@ class UnpauseGuard {
   // Unpauses every session that is paused and drops those that run again. A failure does not keep the others
   // from being unpaused; the first one is returned, and its session stays for another try. Idempotent.
   Result<void> unpause_all();
+
+  // For a process that ends on top of whatever it was doing: unpauses all sessions and drops none. Allocates
+  // nothing.
+  void unpause_at_exit() noexcept;
 
   std::size_t paused_count() const;
 

@@ -257,7 +257,8 @@ Result<void> Dumper::add_kfd(UniqueFd own, std::vector<pid_t> holders) {
   file.name = holders.empty() ? "a process of the tree" : "process " + std::to_string(holders.front());
   file.session = &sessions_.open_session(std::move(own), file.name);
   file.holders = std::move(holders);
-  SLUICE_TRY(file.session->end_older_pause());
+  // Afterwards a file may be of a process that this dump has paused; PROCESS_INFO does it for all others.
+  if (sessions_.paused_count() == 0) SLUICE_TRY(file.session->end_older_pause());
   kfd_files_.push_back(std::move(file));
   return {};
 }
@@ -587,6 +588,13 @@ Result<void> Dumper::finish(int ret) {
   }
   SLUICE_TRY(unpaused);
   return joined;
+}
+
+void Dumper::abandon() noexcept {
+  run_.shared.stopped = true;
+  sessions_.unpause_at_exit();
+  if (streaming()) return;
+  for (const std::string& name : images_) (void)::unlinkat(image_dir_fd(), name.c_str(), 0);
 }
 
 // CRIU's own parser stops at a map of a dma-buf, before it asks any plugin.

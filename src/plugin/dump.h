@@ -48,6 +48,10 @@ class Dumper {
   // exit(): unpauses on every path; `ret` < 0: removes the images of this dump, metadata first.
   Result<void> finish(int ret);
 
+  // In place of all that when the process ends on top of a hook, wherever that stands: queues run, images go.
+  // Waits for nothing and allocates nothing, for the hook may have been in malloc().
+  void abandon() noexcept;
+
  private:
   // An open file of /dev/kfd. Through one of each KFD process that process is dumped; others are aliases.
   struct KfdFile {

@@ -9,12 +9,24 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <new>
 
 namespace sluice::plugin {
 
 namespace {
 
 constexpr auto kPatience = std::chrono::seconds(5);
+
+// What was held acts behind main(): CRIU has undone by then what it has done to the tasks and to the network,
+// which some versions do after exit() of plugins, and has told whoever asked for the dump. Not in a process
+// that CRIU has forked.
+struct SignalAtTheEnd {
+  pid_t maker = 0;
+  int signal = 0;
+  ~SignalAtTheEnd() {
+    if (signal != 0 && getpid() == maker) (void)raise(signal);
+  }
+} signal_at_the_end;
 
 // Those of the two that would end the process. False: neither.
 bool deadly_signals(sigset_t& set) {
@@ -43,17 +55,23 @@ void HeldSignals::hold() {
   if (!start_watcher() && !held_since_then) (void)pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }
 
+// False: no descriptors, no thread, or no memory for it.
+
 bool HeldSignals::start_watcher() {
   ended_.reset(eventfd(0, EFD_CLOEXEC));
   signals_.reset(signalfd(-1, &held_, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!ended_ || !signals_) return false;
-  auto watcher = LaneThread::start("sluice-signals", [this]() -> Result<void> {
-    watch();
-    return {};
-  });
-  if (!watcher) return false;
-  watcher_.emplace(std::move(*watcher));
-  return true;
+  try {
+    auto watcher = LaneThread::start("sluice-signals", [this]() -> Result<void> {
+      watch();
+      return {};
+    });
+    if (!watcher) return false;
+    watcher_.emplace(std::move(*watcher));
+    return true;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
 }
 
 // In a thread that blocks every signal.
@@ -97,7 +115,8 @@ std::optional<int> HeldSignals::caught() const {
 
 HeldSignals::~HeldSignals() {
   if (caught_ == 0) return;
-  (void)raise(caught_);  // pending, until it is not blocked any more
+  signal_at_the_end.maker = getpid();
+  signal_at_the_end.signal = caught_;
   (void)pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // SIGTERM and SIGINT while CRIU waits for a dump in one of our hooks. CRIU has no handler for them: they
 // would end it in the middle, and only it, the tracer, may let the queues of the processes run again. So they
-// are held: contents stop, the hook fails, CRIU undoes its dump, and when the queues run the signal acts.
+// are held: contents stop, the hook fails, CRIU undoes its dump, queues run, and at the end of CRIU's process
+// the signal acts.
 //
 // A signal whose action is not the default, or which the host has blocked, is the host's, and left alone.
 #pragma once
@@ -21,7 +22,7 @@ class HeldSignals {
  public:
   // `stop` is borrowed, and set by a thread of this class as soon as a signal comes.
   explicit HeldSignals(std::atomic<bool>& stop) : stop_(stop) {}
-  // What was held acts: as a rule, the process ends here.
+  // What was held acts at the end of the process; another one that comes before acts at once.
   ~HeldSignals();
   HeldSignals(const HeldSignals&) = delete;
   HeldSignals& operator=(const HeldSignals&) = delete;

@@ -15,6 +15,7 @@
 #include <memory>
 #include <new>
 #include <optional>
+#include <utility>
 
 #include "plugin/criu_host.h"
 #include "plugin/dump.h"
@@ -27,17 +28,20 @@ namespace {
 // Tells the file from others of this name: `sluice check` looks for it.
 [[gnu::used]] constexpr char kIdentity[] = "sluice amdgpu_plugin " SLUICE_VERSION;
 
-// One of them exists between init() and exit(). If CRIU ends without calling exit(), the dumper's destructor
-// still starts the queues again, but not in a process that CRIU has forked: such a one has the lanes' threads
-// on paper only, and would wait for them for ever. The restorer, owned as well, is never destroyed that way.
-struct DeleteWhereMade {
-  pid_t maker = getpid();
-  void operator()(Dumper* made) const {
-    if (getpid() == maker) delete made;
-  }
-};
-std::unique_ptr<Dumper, DeleteWhereMade> dumper;
+// One of them exists between init() and exit(); owned.
+Dumper* dumper = nullptr;
 Restorer* restorer = nullptr;
+
+// CRIU may end without calling exit(): its handler of SIGCHLD calls exit(3) when a task of a dump dies, on
+// top of whichever of our hooks was running. What that hook uses, waits for or has locked stays as it is, and
+// the end of the process frees it; but the queues of the other tasks run. Not in a process that CRIU has
+// forked.
+struct QueuesAtTheEnd {
+  pid_t maker = 0;
+  ~QueuesAtTheEnd() {
+    if (dumper != nullptr && getpid() == maker) dumper->abandon();
+  }
+} queues_at_the_end;
 
 // What the user can do about an error that does not say so itself; empty where only the text can tell.
 const char* remedy(int err) {
@@ -106,7 +110,8 @@ int on_init(int stage) {
       restorer = made.release();
     } else {
       SLUICE_TRY_ASSIGN(std::unique_ptr<Dumper> made, Dumper::make(static_cast<RunStage>(stage)));
-      dumper = {made.release(), DeleteWhereMade()};
+      dumper = made.release();
+      queues_at_the_end.maker = getpid();
     }
     return Answer(0);
   });
@@ -114,9 +119,10 @@ int on_init(int stage) {
 
 void on_exit(int stage, int ret) {
   (void)guarded("exit", [&]() -> Result<Answer> {
-    if (stage == kStageDump && dumper) {
-      const auto finishing = std::move(dumper);
-      SLUICE_TRY(finishing->finish(ret));
+    if (stage == kStageDump && dumper != nullptr) {
+      Result<void> finished = dumper->finish(ret);
+      const std::unique_ptr<Dumper> ended(std::exchange(dumper, nullptr));
+      SLUICE_TRY(std::move(finished));
     } else if (stage == kStageRestore && restorer != nullptr) {
       const std::unique_ptr<Restorer> finishing(std::exchange(restorer, nullptr));
       SLUICE_TRY(finishing->finish(ret));
@@ -127,7 +133,7 @@ void on_exit(int stage, int ret) {
 
 int on_dump_ext_file(int fd, int id) {
   return guarded("DUMP_EXT_FILE", [&]() -> Result<Answer> {
-    if (!dumper) return Answer();
+    if (dumper == nullptr) return Answer();
     return dumper->dump_file(fd, id);
   });
 }
@@ -135,14 +141,14 @@ int on_dump_ext_file(int fd, int id) {
 int on_handle_device_vma(int fd, const struct stat* st) {
   return guarded("HANDLE_DEVICE_VMA", [&]() -> Result<Answer> {
     (void)fd;
-    return dumper ? dumper->accept_map(*st) : Answer();
+    return dumper != nullptr ? dumper->accept_map(*st) : Answer();
   });
 }
 
 int on_checkpoint_devices(int pid) {
   return guarded("CHECKPOINT_DEVICES", [&]() -> Result<Answer> {
     (void)pid;  // one for each task: the first stands for all
-    if (dumper) SLUICE_TRY(dumper->begin_all());
+    if (dumper != nullptr) SLUICE_TRY(dumper->begin_all());
     return Answer();  // other plugins are asked, too: a task may have GPUs of theirs
   });
 }
@@ -152,7 +158,7 @@ int on_dump_devices_late(int pid) {
     (void)pid;
     // Nothing (-ENOTSUP) also when all went well: an answer of 0 would hide a later failure from CRIU's own
     // result.
-    if (dumper) SLUICE_TRY(dumper->unpause());
+    if (dumper != nullptr) SLUICE_TRY(dumper->unpause());
     return Answer();
   });
 }

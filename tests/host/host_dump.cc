@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string_view>
@@ -34,12 +35,13 @@ namespace {
 
 constexpr unsigned kTimeoutSeconds = 10;  // CRIU's default for pausing and freezing
 
-// CRIU exits on any child that ends while tasks are being dumped, without calling exit() of plugins.
+// CRIU exits on any child that ends while tasks are being dumped, without calling exit() of plugins, but with
+// all that exit(3) runs, on top of whatever it was doing (sigchld_handler() in criu/parasite-syscall.c).
 void child_ended_in_dump(int, siginfo_t* info, void*) {
   if (info->si_code != CLD_EXITED && info->si_code != CLD_KILLED && info->si_code != CLD_DUMPED) return;
   static const char kText[] = "Error: a child ended while tasks are being dumped\n";
   (void)!::write(log_fd(), kText, sizeof(kText) - 1);
-  ::_exit(1);
+  ::exit(1);
 }
 
 void watch_children(bool on) {

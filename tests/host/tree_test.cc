@@ -168,6 +168,24 @@ TEST_P(TreeTest, ADumpThatIsKilledWhileContentsFlowIsFollowedByAGoodOne) {
   EXPECT_EQ(tasks_.what_is_not_whole(), "");
 }
 
+// CRIU's handler of SIGCHLD ends it, on top of the hook that waits for contents; the others must not stand
+// still for ever because of that.
+TEST_P(TreeTest, ATaskThatDiesWhileContentsAreWaitedForEndsTheHostAndNoOther) {
+  set_rate(kSlowBytesPerSecond);
+  Program host = scene_.start_host(version(), "dump", tasks_.with_pids());
+  while (!scene_.has_logged("dump: ")) (void)::sched_yield();
+  ASSERT_EQ(::kill(tasks_.back().pid(), SIGKILL), 0);
+  EXPECT_EQ(host.wait(), 1) << scene_.log();
+  set_rate(0);
+  for (FifoSubject& task : tasks_) {
+    if (&task == &tasks_.back()) continue;
+    expect_queues_run(task.pid());
+    task.say("check");
+    EXPECT_TRUE(task.hear().starts_with("ok check"));
+  }
+  EXPECT_TRUE(images("amdgpu-kfd-").empty());
+}
+
 TEST_P(TreeTest, ACorruptBlockOfOneKeepsAllFromRunning) {
   ASSERT_NO_FATAL_FAILURE(dump_tree());
   const std::string name = *images("amdgpu-pages-").rbegin();

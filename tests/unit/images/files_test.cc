@@ -4,8 +4,11 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include <filesystem>
 
 #include "support/temp_dir.h"
 
@@ -112,6 +115,21 @@ TEST(ReadImage, RefusesAHugeFileAtOnce) {
   dir.write("a.img", Bytes(8));
   if (truncate((dir.path() + "/a.img").c_str(), off_t{1} << 40) != 0) GTEST_SKIP() << "no file of 1 TiB here";
   EXPECT_EQ(read_image(dir.fd(), "a.img").error().err, EFBIG);
+}
+
+// Nobody could read it again.
+TEST(WriteImage, RefusesWhatIsLargerThanAnImageThatIsRead) {
+  const test::TempDir dir;
+  const UniqueFd fd(open(dir.path().c_str(), O_RDONLY | O_DIRECTORY));
+  void* const zeros =
+      mmap(nullptr, kLargestImageBytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  ASSERT_NE(zeros, MAP_FAILED);
+  const std::span payload(static_cast<const std::uint8_t*>(zeros), kLargestImageBytes);
+  const auto written = write_image(fd.get(), "a.img", payload, false);
+  EXPECT_EQ(munmap(zeros, kLargestImageBytes), 0);
+  ASSERT_FALSE(written.ok());
+  EXPECT_EQ(written.error().err, EOVERFLOW);
+  EXPECT_TRUE(std::filesystem::is_empty(dir.path()));
 }
 
 TEST(RemovePluginImages, TakesOnlyThePlugins) {

@@ -484,6 +484,23 @@ TEST(UnpauseGuard, one_failure_keeps_no_other_from_running_and_is_tried_again) {
   EXPECT_EQ(a.paused, 0);
 }
 
+// Sessions stay, for what uses them is not unwound; one that the kernel refuses keeps no other from running.
+TEST(UnpauseGuard, a_process_that_ends_on_top_of_its_work_unpauses_and_drops_nothing) {
+  FakeKfd a;
+  FakeKfd b;
+  UnpauseGuard guard;
+  CriuSession& first = guard.open_session(some_fd(), "a", a.function());
+  CriuSession& second = guard.open_session(some_fd(), "b", b.function());
+  ASSERT_TRUE(first.process_info().ok());
+  ASSERT_TRUE(second.process_info().ok());
+  a.fail(CriuOp::Unpause, EIO);
+  guard.unpause_at_exit();
+  EXPECT_TRUE(first.paused());
+  EXPECT_FALSE(second.paused());
+  EXPECT_EQ(b.paused, 0);
+  EXPECT_EQ(first.name(), "a");
+}
+
 TEST(UnpauseGuard, a_kernel_that_says_not_paused_is_believed) {
   FakeKfd a;
   UnpauseGuard guard;

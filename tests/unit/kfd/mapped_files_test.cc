@@ -55,6 +55,15 @@ TEST(MappedFiles, maps_of_ordinary_files_are_no_maps_of_devices) {
   EXPECT_TRUE(maps->empty());
 }
 
+// What was read until then may lack the map that has to be seen.
+TEST(MappedFiles, a_list_that_cannot_be_read_to_its_end_is_an_error) {
+  const TempDir proc;
+  std::filesystem::create_directories(proc.path() / "7/maps");  // can be opened, and not read
+  const auto files = mapped_files(7, proc.path().c_str());
+  ASSERT_FALSE(files.ok());
+  EXPECT_NE(files.error().what.find("7/maps"), std::string::npos) << files.error().what;
+}
+
 TEST(MappedFiles, a_device_that_cannot_be_asked_is_an_error) {
   const TempDir proc;
   write_text(proc.path() / "7/maps", "10000-11000 rw-s 00000000 00:05 11    /dev/kfd\n");
