@@ -115,10 +115,10 @@ bool DeviceMaps::has_handed_out(std::uint32_t minor) const {
                      [minor](const AcquiredFile& known) { return known.minor == minor && known.handed_out; });
 }
 
-void DeviceMaps::kfd_has_files() {
+void DeviceMaps::kfd_has_files(const std::set<std::uint32_t>& to_come) {
   kfd_has_files_ = true;
   for (AcquiredFile& known : acquired_) {
-    if (known.handed_out) known.file.reset();
+    if (known.handed_out || (runs_.none() && !to_come.contains(known.minor))) known.file.reset();
   }
 }
 

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -59,8 +60,10 @@ class DeviceMaps {
   // A descriptor of it for CRIU to take, as high.
   Result<UniqueFd> hand_out(std::uint32_t minor);
   bool has_handed_out(std::uint32_t minor) const;
-  // RESTORE has given KFD its files: the task's descriptors of them will do for us, too.
-  void kfd_has_files();
+  // RESTORE has given KFD its files: the task's descriptors of them will do for us, too. Where no map of a
+  // device will come, behind the last of which ours are closed, they are closed here: but those of the GPUs
+  // in `to_come`, by local minor, which are still to be handed out.
+  void kfd_has_files(const std::set<std::uint32_t>& to_come);
 
   // Where a BO that KFD imports is mapped, by its dma-buf.
   Result<std::uint64_t> mmap_offset_of(std::uint32_t minor, int dmabuf) const;

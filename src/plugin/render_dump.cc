@@ -160,8 +160,21 @@ Result<void> RenderDump::settle(const ProcessGpu& gpu, const std::vector<pid_t>&
     SLUICE_TRY_ASSIGN(const drm::MapAccess access, drm::may_map(file_.get(), *gpu.bo_offset));
     image_.kfd_acquired = access == drm::MapAccess::Allowed;
     changed = true;
+    if (*image_.kfd_acquired) SLUICE_TRY(check_restoring_process(kfd_holders));
   }
   return changed && finished_ && !streaming() ? write() : Result<void>();
+}
+
+// CRIU restores a file in the process of the lowest pid that holds it; KFD must get it in its own.
+Result<void> RenderDump::check_restoring_process(const std::vector<pid_t>& kfd_holders) const {
+  const auto own = kfd::restoring_process(holders_).innermost;
+  const auto kfds = kfd::restoring_process(kfd_holders).innermost;
+  if (!own || !kfds || *own == *kfds) return {};
+  return Error{EINVAL,
+               name_ + ", the file that the KFD uses for process " + std::to_string(*kfds) +
+                   ", would be restored in process " + std::to_string(*own) +
+                   ", which holds it, too; that is not supported: the process whose /dev/kfd it is for "
+                   "must have the lowest pid of all that hold it"};
 }
 
 Result<void> RenderDump::write() const {

@@ -63,6 +63,7 @@ class RenderDump {
   Result<void> list_bos(pid_t pid);
   Result<RenderBo> bo_of(const drm::GemHandle& handle) const;
   Result<void> wait_until_idle(std::uint32_t handle, std::chrono::steady_clock::time_point deadline) const;
+  Result<void> check_restoring_process(const std::vector<pid_t>& kfd_holders) const;
   Result<void> write() const;
   std::string words_of(std::uint32_t handle) const;
 

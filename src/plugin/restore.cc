@@ -285,8 +285,18 @@ Result<int> Restorer::restore_kfd(const kfd::KfdImage& image, int id) {
   if (any_imports(image)) kfd_importing_.push_back({id, file.get(), image});
   restored_ids_.push_back(id);
   restored_any_ = true;
-  maps_.kfd_has_files();
+  maps_.kfd_has_files(minors_of_files_to_come(image));
   return file.release();
+}
+
+// Local GPUs of which the task gets a render file, before or later.
+std::set<std::uint32_t> Restorer::minors_of_files_to_come(const kfd::KfdImage& image) const {
+  std::set<std::uint32_t> minors;
+  for (const kfd::Node& source : image.topology.nodes) {
+    if (!source.is_gpu() || !survey_.may_restore_render_file(image.pid, source.drm_render_minor)) continue;
+    if (const auto gpu = gpus_.local_gpu(source.gpu_id)) minors.insert((*gpu)->drm_render_minor);
+  }
+  return minors;
 }
 
 // The name of the image of the KFD process that holds a render file; empty where that is not known.
@@ -534,6 +544,8 @@ Result<Answer> Restorer::resume(int pid) {
   try {
     outcome = resume_process(pid);
   } catch (const std::bad_alloc&) {  // no way out of here may let the tree run
+  } catch (...) {
+    outcome = Error{EIO, "unexpected exception"};
   }
   if (!outcome) {
     tree_killed_ = true;
@@ -555,7 +567,7 @@ Result<kfd::ResumeOutcome> Restorer::resume_process(int pid) {
   }
   SLUICE_TRY_ASSIGN(const kfd::KfdDevice own, kfd::KfdDevice::open());
   SLUICE_TRY_ASSIGN(const kfd::ResumeOutcome outcome, kfd::resume(own, pid));
-  tree_->ready(pid);
+  SLUICE_TRY(tree_->ready(pid));
   return outcome;
 }
 

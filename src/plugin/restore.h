@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -81,6 +82,7 @@ class Restorer {
   Result<void> publish(std::uint32_t number, int dmabuf);
   Result<UniqueFd> take_shared(std::uint32_t number);
   Result<int> restore_kfd(const kfd::KfdImage& image, int id);
+  std::set<std::uint32_t> minors_of_files_to_come(const kfd::KfdImage& image) const;
   std::string own_kfd_image(const RenderImage& image) const;
   Result<int> restore_render(const RenderImage& image, int id);
   drm::GemBo without_maps_of_kfd(const RenderBo& bo) const;

@@ -58,6 +58,7 @@ void RestoreSurvey::note(const kfd::KfdImage& image, std::optional<int> id) {
 
 void RestoreSurvey::note(const RenderImage& image, std::optional<int> id) {
   if (id && image.pid) render_pids_.emplace(*id, *image.pid);
+  render_files_.emplace(image.pid, image.minor);
   for (const RenderBo& bo : image.bos) {
     if (bo.shared != 0 && !bo.imports) shared_numbers_.insert(bo.shared);
   }
@@ -69,6 +70,10 @@ void RestoreSurvey::note(const RenderImage& image, std::optional<int> id) {
   } else {
     ++files.others;
   }
+}
+
+bool RestoreSurvey::may_restore_render_file(std::uint32_t pid, std::uint32_t source_minor) const {
+  return render_files_.contains({pid, source_minor}) || render_files_.contains({std::nullopt, source_minor});
 }
 
 unsigned RestoreSurvey::lanes_on(std::uint32_t source_minor) const {

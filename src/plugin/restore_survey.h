@@ -37,6 +37,9 @@ class RestoreSurvey {
   // Whether the process maps BOs of the GPU through several files, or may.
   bool maps_several_files(std::uint32_t pid, std::uint32_t source_minor) const;
 
+  // Whether the process gets a render file of the GPU, by its minor in the images, or may.
+  bool may_restore_render_file(std::uint32_t pid, std::uint32_t source_minor) const;
+
   // Files by id, with the pid of the process that restores them, where it is known.
   const std::map<int, std::uint32_t>& kfd_pids() const { return kfd_pids_; }
   const std::map<int, std::uint32_t>& render_pids() const { return render_pids_; }
@@ -66,6 +69,8 @@ class RestoreSurvey {
   bool has_record_bytes_ = false;
   std::map<std::uint32_t, unsigned> lanes_by_minor_;
   std::map<std::pair<std::uint32_t, std::uint32_t>, MappedFiles> mapped_files_;  // by pid and render minor
+  // Render files: the process, where it is known, and the minor.
+  std::set<std::pair<std::optional<std::uint32_t>, std::uint32_t>> render_files_;
   std::map<int, std::uint32_t> kfd_pids_;
   std::map<int, std::uint32_t> render_pids_;
   std::set<std::uint32_t> shared_numbers_;

@@ -37,9 +37,12 @@ void StoppedTree::kill() const {
   for (const pid_t task : tasks_) (void)::kill(task, SIGKILL);
 }
 
-void StoppedTree::ready(pid_t pid) {
-  if (std::erase(waiting_, pid) == 0 || !waiting_.empty()) return;
-  (void)set_options(0);  // a task that is dead by now CRIU finds when it detaches
+// While the last ones were asked for, the first may have died: CRIU, which detaches them one after another,
+// would have let others run by the time that it finds out.
+Result<void> StoppedTree::ready(pid_t pid) {
+  if (std::erase(waiting_, pid) == 0 || !waiting_.empty()) return {};
+  SLUICE_TRY(hold());
+  return set_options(0);
 }
 
 }  // namespace sluice::plugin

@@ -27,7 +27,8 @@ class StoppedTree {
   void kill() const;
 
   // The task may run on. With the last one all are let go: whatever becomes of CRIU now, they are whole.
-  void ready(pid_t pid);
+  // Error: as of hold(), when one has died meanwhile.
+  Result<void> ready(pid_t pid);
 
  private:
   Result<void> set_options(unsigned long options) const;

@@ -6,6 +6,7 @@
 
 #include "plugin_test.h"
 #include "support/flip_byte.h"
+#include "task_tree.h"
 
 namespace sluice::host_test {
 namespace {
@@ -103,6 +104,26 @@ TEST_P(RenderTest, AProcessWithRenderNodesOnlyIsRefusedOnOtherGpus) {
   expect_not_resumed();
   scene_.move_to(small_machine());
   restore_and_check();
+}
+
+// Every GPU's file is acquired for it, and none of them mapped: what is kept for maps has to go by itself.
+TEST_P(RenderTest, AProcessWithAnOpenKfdAndNothingElseComesBackWithNothingElse) {
+  ASSERT_NO_FATAL_FAILURE(start_with({"--kfd-only"}));
+  dump_and_restore_twice();
+}
+
+// CRIU would give it to the wrong process, and the KFD of the other one another file.
+TEST_P(RenderTest, TheKfdsFileThatAnEarlierProcessHoldsTooIsRefused) {
+  TaskTree tasks(scene_);
+  ASSERT_TRUE(tasks.add({"--render-only", "--lend-render"}).starts_with("ready"));
+  const std::string ready = tasks.add(
+      {"--vram", "1M", "--gtt", "1M", "--no-queues", "--render-from", std::to_string(tasks.front().pid())});
+  ASSERT_TRUE(ready.starts_with("ready")) << ready;
+  EXPECT_EQ(scene_.dump(version(), tasks.with_pids()), 1);
+  const std::string log = scene_.log();
+  EXPECT_NE(log.find("the file that the KFD uses for process"), std::string::npos) << log;
+  EXPECT_TRUE(images("amdgpu-").empty());
+  EXPECT_EQ(tasks.what_is_not_whole(), "");
 }
 
 TEST_P(RenderTest, ThousandsOfSmallBosComeBack) {

@@ -157,9 +157,13 @@ Result<void> add_device_pages(Arena& arena, std::uint32_t gpu) {
 // A process without a KFD: render nodes, or nothing but memory.
 Result<void> start_without_kfd(Arena& arena, const Options& options,
                                const std::vector<TopologyGpu>& topology) {
-  if (options.plain) {
+  if (options.plain || options.kfd_only) {
     arena.shape = Shape::Plain;
     arena.num_gpus = 0;
+    if (options.kfd_only) {
+      SLUICE_TRY_ASSIGN(UniqueFd kfd, open_device("/dev/kfd"));
+      arena.kfd_fd = kfd.release();
+    }
     plain_data(arena).fill(arena.userptr[0], 0);
     return {};
   }
@@ -221,7 +225,8 @@ Result<void> subject_start(Arena& arena, const Options& options) {
   arena.num_gpus = options.gpus == 0 ? static_cast<std::uint32_t>(topology.size()) : options.gpus;
   if (!options.plain && (arena.num_gpus > topology.size() || arena.num_gpus > kMaxGpus))
     return Error{ENODEV, "fewer GPUs than asked for"};
-  if (options.plain || options.render_only) return start_without_kfd(arena, options, topology);
+  if (options.plain || options.kfd_only || options.render_only)
+    return start_without_kfd(arena, options, topology);
   return start_with_kfd(arena, options, topology);
 }
 

@@ -50,19 +50,29 @@ bool same_open_file(pid_t one, int one_fd, pid_t other, int other_fd) {
   return ::syscall(SYS_kcmp, one, other, KCMP_FILE, one_fd, other_fd) == 0;
 }
 
-Result<void> open_render(Arena& arena, std::uint32_t index, const TopologyGpu& topology, bool twice) {
+// The number at which a process keeps the first GPU's render file for others.
+constexpr int kLentRenderFd = 41;
+
+Result<void> open_render(Arena& arena, std::uint32_t index, const TopologyGpu& topology,
+                         const Options& options) {
   GpuRecord& gpu = arena.gpus[index];
   gpu.gpu_id = topology.gpu_id;
   gpu.render_minor = topology.render_minor;
   gpu.next_va = kGpuVaBase + index * kGpuVaStride;
   gpu.other_render_fd = -1;
   const std::string path = "/dev/dri/renderD" + std::to_string(gpu.render_minor);
-  if (twice) {
+  if (options.second_render) {
     SLUICE_TRY_ASSIGN(UniqueFd other, open_device(path));
     gpu.other_render_fd = other.release();
   }
-  SLUICE_TRY_ASSIGN(UniqueFd render, open_device(path));
+  const bool borrows = index == 0 && options.render_from != 0;
+  SLUICE_TRY_ASSIGN(
+      UniqueFd render,
+      borrows ? take_descriptor(static_cast<pid_t>(options.render_from), kLentRenderFd) : open_device(path));
   gpu.render_fd = render.release();
+  if (index == 0 && options.lend_render &&
+      ::fcntl(gpu.render_fd, F_DUPFD_CLOEXEC, kLentRenderFd) != kLentRenderFd)
+    return Error{EEXIST, "the number of the lent render file is taken"};
   return {};
 }
 
@@ -194,6 +204,14 @@ Result<void> check_child(const Arena& arena) {
 
 }  // namespace
 
+Result<UniqueFd> take_descriptor(pid_t pid, int fd) {
+  const UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  if (!process) return make_error(errno, "pidfd_open of " + std::to_string(pid));
+  UniqueFd taken(static_cast<int>(::syscall(SYS_pidfd_getfd, process.get(), fd, 0)));
+  if (!taken) return make_error(errno, "pidfd_getfd of " + std::to_string(fd) + " of " + std::to_string(pid));
+  return taken;
+}
+
 Result<void> open_files(Arena& arena, const Options& options, const std::vector<TopologyGpu>& topology) {
   if (options.render_first) SLUICE_TRY(open_render_nodes(arena, options, topology));
   SLUICE_TRY_ASSIGN(UniqueFd kfd, open_device("/dev/kfd"));
@@ -216,8 +234,7 @@ Result<void> open_files(Arena& arena, const Options& options, const std::vector<
 
 Result<void> open_render_nodes(Arena& arena, const Options& options,
                                const std::vector<TopologyGpu>& topology) {
-  for (std::uint32_t i = 0; i < arena.num_gpus; ++i)
-    SLUICE_TRY(open_render(arena, i, topology[i], options.second_render));
+  for (std::uint32_t i = 0; i < arena.num_gpus; ++i) SLUICE_TRY(open_render(arena, i, topology[i], options));
   return {};
 }
 

@@ -3,14 +3,20 @@
 // memory. Functions over the arena, called from the main thread.
 #pragma once
 
+#include <sys/types.h>
+
 #include <vector>
 
 #include "pipeline/result.h"
+#include "pipeline/unique_fd.h"
 #include "subject_arena.h"
 #include "subject_device.h"
 #include "subject_options.h"
 
 namespace sluice::subject {
+
+// A copy of another process' descriptor.
+Result<UniqueFd> take_descriptor(pid_t pid, int fd);
 
 // /dev/kfd and the render nodes as the options say; fills the GPU records; every GPU's VM is acquired.
 Result<void> open_files(Arena& arena, const Options& options, const std::vector<TopologyGpu>& topology);

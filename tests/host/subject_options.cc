@@ -93,6 +93,8 @@ constexpr std::array kFlags = {
     Flag{"--kfd-import", &Options::kfd_import, true},
     Flag{"--render-only", &Options::render_only, true},
     Flag{"--plain", &Options::plain, true},
+    Flag{"--kfd-only", &Options::kfd_only, true},
+    Flag{"--lend-render", &Options::lend_render, true},
 };
 
 bool parse_flag(std::string_view name, Options* options) {
@@ -110,6 +112,7 @@ bool parse_value(std::string_view name, std::string_view value, Options* options
   if (name == "--gtt") return parse_size(value, &options->gtt_bytes);
   if (name == "--zero") return parse_number(value, &options->zero_percent);
   if (name == "--seed") return parse_number(value, &options->seed);
+  if (name == "--render-from") return parse_number(value, &options->render_from);
   if (name == "--import-from") return parse_number(value, &options->import_from);
   if (name == "--share") {
     options->share = value == "kfd" ? Share::Kfd : Share::Gem;
@@ -157,9 +160,9 @@ void usage() {
       "  --share kfd|gem  --import-from PID  --share-fd  --kfd-import   (a BO shared by dma-buf)\n"
       "files:\n"
       "  --second-kfd  --dup-kfd  --inherited-kfd  --no-kfd-fd  --second-render  --close-render-after-map\n"
-      "  --render-first  --dmabuf-fd  --map-dmabuf  --fork-child\n"
+      "  --render-first  --dmabuf-fd  --map-dmabuf  --fork-child  --lend-render  --render-from PID\n"
       "instead of a ROCm-like process:\n"
-      "  --render-only  --plain\n",
+      "  --render-only  --plain  --kfd-only\n",
       stderr);
 }
 

@@ -56,12 +56,16 @@ struct Options {
   OddGem odd_gem = OddGem::None;  // on the first GPU
 
   Share share = Share::None;
+  bool lend_render = false;       // keeps a descriptor of the first GPU's render file for others
+  std::uint32_t render_from = 0;  // pid of such a process, whose file it uses as its own
+
   std::uint32_t import_from = 0;  // pid of a process that keeps its shared BO's dma-buf for others
   bool share_fd = false;          // keeps one itself
   bool kfd_import = false;        // imports it into its KFD, too
 
   bool render_only = false;  // no /dev/kfd
   bool plain = false;        // no device
+  bool kfd_only = false;     // no device but an open /dev/kfd
 
   std::string control;  // "" = standard input and output, else a directory with FIFOs "in" and "out"
 };

@@ -15,6 +15,7 @@
 #include "pipeline/units.h"
 #include "subject_bos.h"
 #include "subject_device.h"
+#include "subject_files.h"
 #include "subject_gem.h"
 
 namespace sluice::subject {
@@ -25,14 +26,6 @@ constexpr std::uint64_t kShareBytes = kPlainGemBytes;
 int file_of(const Arena& arena, const ShareRecord& share) {
   const GpuRecord& gpu = arena.gpus[share.gpu];
   return share.in_other_file != 0 ? gpu.other_render_fd : gpu.render_fd;
-}
-
-Result<UniqueFd> take_from(pid_t pid) {
-  const UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-  if (!process) return make_error(errno, "pidfd_open of " + std::to_string(pid));
-  UniqueFd dmabuf(static_cast<int>(::syscall(SYS_pidfd_getfd, process.get(), kShareFd, 0)));
-  if (!dmabuf) return make_error(errno, "pidfd_getfd of the dma-buf of " + std::to_string(pid));
-  return dmabuf;
 }
 
 Result<UniqueFd> export_handle(int fd, std::uint32_t handle) {
@@ -97,7 +90,7 @@ Result<std::uint64_t> value_of(const Arena& arena, std::uint32_t gpu, UniqueFd d
 Result<void> add_shared_bo(Arena& arena, const Options& options) {
   UniqueFd dmabuf;
   if (options.import_from != 0) {
-    SLUICE_TRY_ASSIGN(dmabuf, take_from(static_cast<pid_t>(options.import_from)));
+    SLUICE_TRY_ASSIGN(dmabuf, take_descriptor(static_cast<pid_t>(options.import_from), kShareFd));
   } else if (options.share == Share::Kfd) {
     NewBo wanted{.gpu = 0, .bytes = kShareBytes, .role = BoRole::Shared};
     wanted.flags = KFD_IOC_ALLOC_MEM_FLAGS_VRAM | KFD_IOC_ALLOC_MEM_FLAGS_PUBLIC | kWritable;

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <sstream>
 
 #include "drm/sdma_copy.h"
 #include "plugin_test.h"
@@ -51,6 +52,30 @@ class TreeTest : public PluginTest {
     ASSERT_EQ(restore_tree(), 0) << scene_.log();
     for (FifoSubject& task : tasks_) EXPECT_TRUE(task.hear().starts_with("ok check"));
     EXPECT_EQ(tasks_.who_does_not_quit(), "");
+  }
+
+  // In the order in which they were forked.
+  static std::vector<pid_t> children_of(pid_t pid) {
+    std::istringstream text(
+        read_file("/proc/" + std::to_string(pid) + "/task/" + std::to_string(pid) + "/children"));
+    std::vector<pid_t> children;
+    for (pid_t child = 0; text >> child;) children.push_back(child);
+    return children;
+  }
+
+  // CRIU asks for one task after another, and lets them go one after another.
+  void kill_while_others_are_resumed(unsigned task) {
+    ASSERT_NO_FATAL_FAILURE(dump_tree());
+    tasks_.say("check");
+    Program host = scene_.start_host(version(), "restore", {"--hold", "first_resumed"});
+    ASSERT_EQ(host.hear_control(), "first_resumed") << scene_.log();
+    const std::vector<pid_t> children = children_of(host.pid());
+    ASSERT_GE(children.size(), kTasks);
+    ASSERT_EQ(::kill(children[task], SIGKILL), 0);
+    host.release_control();
+    EXPECT_EQ(host.wait(), 1);
+    EXPECT_NE(scene_.log().find("has died while it was restored"), std::string::npos);
+    expect_none_ran_and_restore();
   }
 
   void set_rate(std::uint64_t bytes_per_second) {
@@ -210,16 +235,22 @@ TEST_P(TreeTest, ATaskThatDiesBeforeItRunsTakesAllWithIt) {
   set_rate(kSlowBytesPerSecond);
   Program host = scene_.start_host(version(), "restore", {"--hold", "seized"});
   ASSERT_EQ(host.hear_control(), "seized") << scene_.log();
-  const std::string children =
-      read_file("/proc/" + std::to_string(host.pid()) + "/task/" + std::to_string(host.pid()) + "/children");
-  const pid_t first = std::atoi(children.c_str());
-  ASSERT_GT(first, 0) << children;
-  ASSERT_EQ(::kill(first, SIGKILL), 0);
+  const std::vector<pid_t> children = children_of(host.pid());
+  ASSERT_FALSE(children.empty());
+  ASSERT_EQ(::kill(children.front(), SIGKILL), 0);
   set_rate(0);
   host.release_control();
   EXPECT_EQ(host.wait(), 1) << scene_.log();
   EXPECT_FALSE(tasks_.one_has_spoken());
   expect_none_ran_and_restore();
+}
+
+TEST_P(TreeTest, ATaskThatDiesAfterItWasResumedTakesAllWithIt) {
+  kill_while_others_are_resumed(0);
+}
+
+TEST_P(TreeTest, ATaskThatDiesWhileOthersAreResumedTakesAllWithIt) {
+  kill_while_others_are_resumed(kTasks - 1);
 }
 
 // One of its tasks may be refused by the KFD when others have been resumed.
