@@ -27,14 +27,15 @@ Result<std::vector<CoreRates>> measure_core(std::uint64_t bytes, unsigned count)
     for (std::uint64_t at = 0; at < bytes; at += kChunkBytes)
       vamdgpu::dma_copy(&ring.bytes()[at % ring.bytes().size()], &from.bytes()[at], kChunkBytes);
   };
-  const auto hash = [&] {
+  const auto hash = [&](const SumMethod& method) {
     for (std::uint64_t at = 0; at < bytes; at += kSumBlockBytes)
-      seen = seen ^ sum_of(from.bytes().subspan(at, kSumBlockBytes))[0];
+      seen = seen ^ method.of(from.bytes().subspan(at, kSumBlockBytes))[0];
   };
   std::vector<CoreRates> all(count);
   for (CoreRates& rates : all) {
     rates.copy = static_cast<double>(bytes) / time_of(copy);
-    rates.checksum = static_cast<double>(bytes) / time_of(hash);
+    rates.checksum = static_cast<double>(bytes) / time_of([&] { hash(SumMethod()); });
+    rates.keyed = static_cast<double>(bytes) / time_of([&] { hash(SumMethod(Blake3Key{})); });
   }
   return all;
 }

@@ -14,6 +14,7 @@ namespace sluice::bench {
 struct CoreRates {
   double copy = 0;      // from memory into a ring of the size of a lane's staging memory
   double checksum = 0;  // of memory
+  double keyed = 0;     // the same with a key
 };
 
 // `count` times: `bytes` of memory, a multiple of a chunk, are worked through. Errors: ENOMEM.

@@ -38,7 +38,7 @@ Result<void> run_lane(const LanePlan& plan, const ImageLayout& layout, LaneResul
   SumTable* sums = plan.sums;
   if (sums == nullptr && plan.direction == Direction::Dump) sums = &forgotten;
   if (sums != nullptr && plan.direction == Direction::Dump)
-    *sums = SumTable::sized(layout.file_bytes(), kSumBlockBytes);
+    *sums = SumTable::sized(layout.file_bytes(), kSumBlockBytes, sums->method);
   std::unique_ptr<SlotWorkers> workers;
   if (plan.checksum_workers > 0) {
     SLUICE_TRY_ASSIGN(workers, SlotWorkers::start("lane-sum", plan.checksum_workers, slot_count));

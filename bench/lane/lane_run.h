@@ -35,9 +35,10 @@ struct LanePlan {
   std::uint64_t staging_bytes = kStagingBytes;  // slots = staging_bytes / chunk_bytes
   bool checksum = true;
   unsigned checksum_workers = 0;  // threads beside the lane's that hash; 0: the lane does
-  SumTable* sums = nullptr;  // with checksum: made on dump, compared on restore; null: made and forgotten
-  MakeStore make_store;      // empty: a file, as the following say
-  int directory = -1;        // borrowed descriptor
+  // With checksum: made on dump, by the method that it has; compared on restore. Null: made and forgotten.
+  SumTable* sums = nullptr;
+  MakeStore make_store;  // empty: a file, as the following say
+  int directory = -1;    // borrowed descriptor
   std::string name;
   FileOptions file;
   std::function<void()> begin;  // may be empty; called in the lane's thread when all is made, before the

@@ -33,20 +33,25 @@ Result<void> prepare(const Place& place, FillState fill, std::uint64_t bytes) {
   return {};
 }
 
-// What the checksums cost: dumps to new files with and without them, one more of each compared.
+// What something of the sums costs: dumps to new files with and without it, one more of each compared.
+// `what`: "checksum", or "key" in place of none.
 Result<Case> checksum_case(const BenchOptions& options, CopyEngine& engine, const Place& place,
-                           std::uint64_t bytes) {
+                           std::uint64_t bytes, const std::string& what, const std::string& note) {
   SumTable sums;
   LanePlan plan = pages_plan(engine, place, &sums);
   const auto dump = [&](bool on) -> Result<Sample> {
     SLUICE_TRY(prepare(place, FillState::New, bytes + kHeaderBytes));
-    plan.checksum = on;
+    if (what == "key") {
+      sums.method = on ? SumMethod(Blake3Key{}) : SumMethod();
+    } else {
+      plan.checksum = on;
+    }
     SLUICE_TRY_ASSIGN(const RunResult run, run_lanes({&plan, 1}));
     return run.sample;
   };
-  SLUICE_TRY_ASSIGN(Case each,
-                    on_off_case(options, engine.name() + std::string(", new file, checksum on / off"),
-                                "what the checksums of blocks cost", dump));
+  SLUICE_TRY_ASSIGN(
+      Case each,
+      on_off_case(options, std::string(engine.name()) + ", new file, " + what + " on / off", note, dump));
   for (const bool on : {true, false}) {
     SLUICE_TRY(dump(on));
     SLUICE_TRY(checked_restore(plan, 0));
@@ -92,8 +97,12 @@ Result<void> add_cases(const BenchOptions& options, std::uint64_t bytes, Report&
     report.cases.push_back(std::move(each));
   }
   if (!on_virtual_machine()) {
-    SLUICE_TRY_ASSIGN(Case checksums, checksum_case(options, *engine, place, bytes));
+    SLUICE_TRY_ASSIGN(Case checksums, checksum_case(options, *engine, place, bytes, "checksum",
+                                                    "what the checksums of blocks cost"));
     report.cases.push_back(std::move(checksums));
+    SLUICE_TRY_ASSIGN(Case keyed, checksum_case(options, *engine, place, bytes, "key",
+                                                "what it costs to make these with a key; the lane hashes"));
+    report.cases.push_back(std::move(keyed));
   }
   return {};
 }

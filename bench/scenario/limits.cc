@@ -17,15 +17,17 @@ namespace {
 Result<Case> memory_case(const BenchOptions& options) {
   const std::uint64_t bytes = options.by_scale(16 * kMiB, 256 * kMiB, kGiB);
   const unsigned count = options.by_scale(1u, 5u, 9u);
-  std::vector<double> copies, sums;
+  std::vector<double> copies, sums, keyed;
   SLUICE_TRY_ASSIGN(const std::vector<CoreRates> all, measure_core(bytes, count));
   for (const CoreRates& rates : all) {
     copies.push_back(rates.copy / 1e9);
     sums.push_back(rates.checksum / 1e9);
+    keyed.push_back(rates.keyed / 1e9);
   }
   return Case{"one core",
               "copies go from memory into a ring of 64 MiB; sums are of memory",
-              {figure("copy", "GB/s", copies), figure("checksum", "GB/s", sums)}};
+              {figure("copy", "GB/s", copies), figure("checksum", "GB/s", sums),
+               figure("checksum with a key", "GB/s", keyed)}};
 }
 
 // Both do the same to the same file, in turn. `plan`: as the ceiling was measured.

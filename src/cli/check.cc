@@ -13,6 +13,7 @@
 #include "cli/commands.h"
 #include "cli/plan.h"
 #include "cli/text.h"
+#include "images/key.h"
 
 namespace sluice::cli {
 namespace {
@@ -60,6 +61,7 @@ ExitCode check(const CheckArguments& arguments) {
   const plugin::Config config =
       plugin::parse_config(plugin::environment_and_file(plugin::kConfigFile, warnings), warnings);
   if (!arguments.plan.empty()) return plan(arguments.plan, config, arguments.json);
+  use_image_key(plugin::read_key(config));
   CriuQuestion criu;
   Findings findings;
   for (const plugin::LogLine& line : warnings)

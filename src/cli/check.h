@@ -47,7 +47,7 @@ class CriuQuestion {
 
 // The plugin where CRIU looks for it: installed, ours, loadable.
 Finding check_plugin();
-// io_uring, pinned memory, the caller's capabilities, the configuration.
+// io_uring, pinned memory, the caller's capabilities, the configuration, the key of images in use.
 Findings check_host(const plugin::Config& config);
 
 // The KFD and its GPUs. `topology` is for the process' check; empty on a machine without.

@@ -18,11 +18,14 @@
 #include <fstream>
 #include <sstream>
 #include <string_view>
+#include <utility>
 
 #include "cli/check.h"
 #include "cli/text.h"
+#include "images/key.h"
 #include "pipeline/arena.h"
 #include "pipeline/checksum.h"
+#include "pipeline/printable.h"
 #include "pipeline/unique_fd.h"
 #include "pipeline/uring_reactor.h"
 
@@ -114,10 +117,22 @@ Finding check_checksum(const plugin::Config& config) {
   }
   const std::vector<std::byte> block(4 * kMiB, std::byte{1});
   const auto began = std::chrono::steady_clock::now();
-  const Sum128 sum = sum_of(block);
+  const Sum128 sum = contents_method().of(block);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
   return {Weight::Good, "checksum", rate_text(block.size() + (sum[0] & 0U), took.count()) + " on one CPU",
           ""};
+}
+
+// The key that images are to be made with, where the settings ask for one.
+Findings check_key(const plugin::Config& config) {
+  if (!config.key_file) return {};
+  if (const auto usable = image_key_is_usable(); !usable) {
+    return {{Weight::Problem, "key", usable.error().what,
+             "make one (openssl rand -hex 32), mode 0600, or leave SLUICE_KEY_FILE out"}};
+  }
+  return {{Weight::Good, "key",
+           "images are made with the key in " + printable(*config.key_file) + ", and no others restored",
+           ""}};
 }
 
 Finding check_capabilities() {
@@ -218,8 +233,10 @@ Finding check_plugin() {
 }
 
 Findings check_host(const plugin::Config& config) {
-  return {check_capabilities(), check_ring(), check_pinning(config), check_memory(config),
-          check_checksum(config)};
+  Findings findings{check_capabilities(), check_ring(), check_pinning(config), check_memory(config),
+                    check_checksum(config)};
+  for (Finding& key : check_key(config)) findings.push_back(std::move(key));
+  return findings;
 }
 
 }  // namespace sluice::cli

@@ -8,9 +8,20 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "images/key.h"
+#include "plugin/config.h"
+
 namespace sluice::cli {
 
 std::variant<ImageDirectory, NoImages> open_images(const std::string& path) {
+  plugin::LogLines warnings;  // `sluice check` tells them
+  use_image_key(plugin::read_key(
+      plugin::parse_config(plugin::environment_and_file(plugin::kConfigFile, warnings), warnings)));
+  if (const auto usable = image_key_is_usable(); !usable) {
+    return NoImages{
+        ExitCode::Failed, usable.error().what,
+        usable.error().err == EACCES ? "the key is its owner's alone to read: try again as root" : ""};
+  }
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!fd) {
     const int err = errno;

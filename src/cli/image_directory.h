@@ -24,7 +24,8 @@ struct NoImages {
   std::string remedy;
 };
 
-// NoImages: it cannot be opened or listed (Failed), or has no image of the plugin (Refused).
+// With the key of the settings, if they have one, which is the process' from then on. NoImages: that key, or
+// the directory, cannot be read (Failed), or there is no image of the plugin (Refused).
 std::variant<ImageDirectory, NoImages> open_images(const std::string& path);
 
 // Tells it: with `json` as an object on standard output, else on standard error. `command`: the subcommand's

@@ -80,7 +80,7 @@ std::uint64_t hole_bytes(int fd, std::uint64_t file_bytes) {
 
 // Bytes in blocks whose sums are those of zeros: what a copy that filled the holes still shows.
 std::uint64_t zero_block_bytes(const SumTable& table) {
-  const Sum128 zeros = sum_of_zeros(table.block_bytes);
+  const Sum128 zeros = table.method.of_zeros(table.block_bytes);
   const auto blocks = static_cast<std::uint64_t>(std::count(table.sums.begin(), table.sums.end(), zeros));
   return std::min(blocks * table.block_bytes, table.file_bytes);
 }

@@ -18,6 +18,7 @@
 #include "cli/image_directory.h"
 #include "cli/progress.h"
 #include "cli/text.h"
+#include "images/key.h"
 #include "plugin/config.h"
 
 namespace sluice::cli {
@@ -127,7 +128,8 @@ void tell(const Findings& found) {
         "NOT VERIFIED: " + bytes_text(totals.unverified_bytes) +
         " have no checksums (amdgpu-sums-*.img) to compare with; every file has its size and could be read\n";
   } else {
-    text += "verified: all " + std::to_string(totals.blocks) + " blocks are as they were written\n";
+    text += "verified: all " + std::to_string(totals.blocks) + " blocks are as they were written" +
+            (has_image_key() ? ", by who has the key\n" : "\n");
   }
   (void)std::fputs(text.c_str(), stdout);
 }
@@ -138,6 +140,7 @@ void print_as_json(const VerifyArguments& arguments, const Findings& found) {
   print_json({{"command", "verify"},
               {"images", arguments.images},
               {"result", found.result()},
+              {"keyed", has_image_key()},
               {"files", found.totals.files},
               {"bytes", found.totals.bytes},
               {"hole_bytes", found.totals.hole_bytes},

@@ -100,13 +100,11 @@ class Contents {
 // Adds the blocks of one file to the BOs that lie in them.
 void compare_sums(const SumTable& older, const SumTable& newer, std::uint32_t file, const ImageLayout& layout,
                   std::vector<BoDifference>& bos) {
-  const Sum128 zeros = sum_of(std::vector<std::byte>(static_cast<std::size_t>(newer.block_bytes)));
+  const Sum128 zeros = newer.method.of_zeros(newer.block_bytes);
   for (std::size_t i = 0; i < newer.sums.size(); ++i) {
     const std::uint64_t begin = i * newer.block_bytes;
     const std::uint64_t length = std::min(newer.block_bytes, newer.file_bytes - begin);
-    const bool zero = length == newer.block_bytes
-                          ? newer.sums[i] == zeros
-                          : newer.sums[i] == sum_of(std::vector<std::byte>(static_cast<std::size_t>(length)));
+    const bool zero = newer.sums[i] == (length == newer.block_bytes ? zeros : newer.method.of_zeros(length));
     const bool equal = older.sums[i] == newer.sums[i];
     ImageLayout::PieceCursor pieces = layout.pieces(Chunk{0, begin, length, file});
     for (Piece piece; pieces.next(piece);) {

@@ -106,7 +106,7 @@ std::vector<std::uint8_t> pack_render_image(const RenderImage& image) {
   node.bo_entries = bo_pointers.data();
   std::vector<std::uint8_t> payload(criu_render_node__get_packed_size(&node));
   (void)criu_render_node__pack(&node, payload.data());
-  return with_digest(std::move(payload));
+  return with_digest(std::move(payload), MessageKind::RenderNode);
 }
 
 namespace {
@@ -141,7 +141,7 @@ RenderBo bo_of(const DrmBoEntry& entry) {
 }  // namespace
 
 Result<RenderImage> unpack_render_image(std::span<const std::uint8_t> payload, const std::string& name) {
-  SLUICE_TRY_ASSIGN(const bool has_digest, check_digest(payload, name));
+  SLUICE_TRY_ASSIGN(const bool has_digest, check_digest(payload, MessageKind::RenderNode, name));
   UnpackMemory memory(payload.size());
   const std::unique_ptr<CriuRenderNode, FreeRenderNode> node(
       criu_render_node__unpack(memory.allocator(), payload.size(), payload.data()));
@@ -189,11 +189,11 @@ std::vector<std::uint8_t> pack_dmabuf_image(const DmaBufImage& image) {
   node.id = image.id.value_or(0);
   std::vector<std::uint8_t> payload(criu_dmabuf_node__get_packed_size(&node));
   (void)criu_dmabuf_node__pack(&node, payload.data());
-  return with_digest(std::move(payload));
+  return with_digest(std::move(payload), MessageKind::DmaBuf);
 }
 
 Result<DmaBufImage> unpack_dmabuf_image(std::span<const std::uint8_t> payload, const std::string& name) {
-  SLUICE_TRY_ASSIGN(const bool has_digest, check_digest(payload, name));
+  SLUICE_TRY_ASSIGN(const bool has_digest, check_digest(payload, MessageKind::DmaBuf, name));
   UnpackMemory memory(payload.size());
   const std::unique_ptr<CriuDmabufNode, FreeDmaBufNode> node(
       criu_dmabuf_node__unpack(memory.allocator(), payload.size(), payload.data()));
@@ -220,11 +220,11 @@ bool says_more_than_upstream(const kfd::KfdImage& image) {
 }  // namespace
 
 std::vector<std::uint8_t> pack_kfd_image(const kfd::KfdImage& image) {
-  return with_digest(kfd::encode_kfd_image(image));
+  return with_digest(kfd::encode_kfd_image(image), MessageKind::Kfd);
 }
 
 Result<kfd::KfdImage> unpack_kfd_image(std::span<const std::uint8_t> payload, const std::string& name) {
-  SLUICE_TRY_ASSIGN(const bool has_digest, check_digest(payload, name));
+  SLUICE_TRY_ASSIGN(const bool has_digest, check_digest(payload, MessageKind::Kfd, name));
   auto image = kfd::decode_kfd_image(payload);
   if (!image) return Error{image.error().err, name + ": " + image.error().what};
   if (!has_digest && (image->dump_id || says_more_than_upstream(*image))) return lost_digest(name);

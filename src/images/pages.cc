@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "images/files.h"
+#include "images/key.h"
 #include "kfd/uapi.h"
 
 namespace sluice {
@@ -103,10 +104,10 @@ Result<std::optional<Sidecar>> take_sidecar(const Result<std::vector<std::uint8_
   const std::string name = set.sums_name(id);
   if (!payload) {
     if (payload.error().err != ENOENT) return payload.error();
-    if (!set.has_sums) return std::optional<Sidecar>();
-    return make_error(
-        EBADMSG, name + " is missing, the checksums that the dump has written: " + set.pages_name(id, 0) +
-                     " may be of another dump (SLUICE_CHECKSUM=off restores it as it is)");
+    if (!set.has_sums && !has_image_key()) return std::optional<Sidecar>();
+    return make_error(EBADMSG, name + " is missing, the checksums that the dump has written: " +
+                                   set.pages_name(id, 0) + " may be of another dump" +
+                                   (has_image_key() ? "" : " (SLUICE_CHECKSUM=off restores it as it is)"));
   }
   SLUICE_TRY_ASSIGN(Sidecar sidecar, unpack_sidecar(*payload, name));
   bool fits = sidecar.dump_id == dump_id && sidecar.bo_table_digest == set.bo_table_digest &&

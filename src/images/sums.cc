@@ -11,6 +11,7 @@
 #include <memory>
 
 #include "images/digest.h"
+#include "images/key.h"
 #include "pipeline/units.h"
 #include "sluice-sums.pb-c.h"
 #include "unpack_memory.h"
@@ -19,7 +20,6 @@ namespace sluice {
 
 namespace {
 
-constexpr char kAlgorithm[] = "XXH3-128";
 constexpr std::uint64_t kLeastBlockBytes = 4 * kKiB;
 constexpr std::uint64_t kMostBlockBytes = 64 * kMiB;
 
@@ -53,7 +53,7 @@ std::uint64_t Sidecar::most_block_bytes() const {
 }
 
 std::vector<std::uint8_t> pack_sidecar(const Sidecar& sidecar) {
-  std::string algorithm = kAlgorithm;
+  std::string algorithm = contents_method().name();
   std::vector<std::string> names = sidecar.pages_files;
   std::vector<FileSums> sums(sidecar.tables.size());
   std::vector<FileSums*> files;
@@ -75,22 +75,23 @@ std::vector<std::uint8_t> pack_sidecar(const Sidecar& sidecar) {
   image.files = files.data();
   std::vector<std::uint8_t> payload(sums_image__get_packed_size(&image));
   (void)sums_image__pack(&image, payload.data());
-  return with_digest(std::move(payload));
+  return with_digest(std::move(payload), MessageKind::Sums);
 }
 
 Result<Sidecar> unpack_sidecar(std::span<const std::uint8_t> payload, const std::string& name) {
-  SLUICE_TRY(require_digest(payload, name));
+  SLUICE_TRY(require_digest(payload, MessageKind::Sums, name));
   UnpackMemory memory(payload.size());
   const std::unique_ptr<SumsImage, FreeSumsImage> image(
       sums_image__unpack(memory.allocator(), payload.size(), payload.data()));
   if (!image) return make_error(EBADMSG, name + " cannot be parsed; the sidecar is damaged");
   if (image->n_files == 0) return make_error(EBADMSG, name + " describes no pages file");
+  const SumMethod method = contents_method();
   Sidecar sidecar;
   for (std::size_t i = 0; i < image->n_files; ++i) {
     const FileSums& sums = *image->files[i];
     const bool blocks_ok = std::has_single_bit(sums.block_bytes) && sums.block_bytes >= kLeastBlockBytes &&
                            sums.block_bytes <= kMostBlockBytes;
-    if (std::strcmp(sums.algorithm, kAlgorithm) != 0 || !blocks_ok) {
+    if (std::strcmp(sums.algorithm, method.name()) != 0 || !blocks_ok) {
       return make_error(EBADMSG, name + " uses checksums that are not known here");
     }
     const bool fits = sums.bo_table_digest.len == sidecar.bo_table_digest.size() &&
@@ -104,7 +105,7 @@ Result<Sidecar> unpack_sidecar(std::span<const std::uint8_t> payload, const std:
         !equal_bytes(sums.dump_id, sidecar.dump_id)) {
       return make_error(EBADMSG, name + " contradicts itself; the sidecar is damaged");
     }
-    SumTable table{sums.block_bytes, sums.file_bytes, {}};
+    SumTable table{sums.block_bytes, sums.file_bytes, {}, method};
     table.sums.resize(sums.sums.len / sizeof(Sum128));
     std::memcpy(table.sums.data(), sums.sums.data, sums.sums.len);
     sidecar.tables.push_back(std::move(table));

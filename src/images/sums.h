@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The sidecar beside one lane's pages files: an XXH3-128 per block of each, and what ties them to their dump.
+// The sidecar beside one lane's pages files: a sum per block of each, and what ties them to their dump.
 // amdgpu-sums-<id>-<gpu_id>.img for the one file of a GPU's KFD BOs, amdgpu-sums-drm-<id>-<minor>.img for all
 // files of a render file's BOs.
 #pragma once
@@ -32,10 +32,10 @@ struct Sidecar {
   std::uint64_t most_block_bytes() const;
 };
 
-// REQUIRES: as many names as tables.
+// REQUIRES: as many names as tables, and these are summed by contents_method().
 std::vector<std::uint8_t> pack_sidecar(const Sidecar& sidecar);
 
-// Errors: EBADMSG for anything that is not a sidecar as we write it: a digest that does not fit, no file,
+// Errors: require_digest()'s; EBADMSG for anything that is not a sidecar as we write it: no file,
 // counts that do not agree with the sizes, another algorithm, a block size that is no power of two from 4 KiB
 // to 64 MiB, files of two dumps or BO tables. `name` is for the message.
 Result<Sidecar> unpack_sidecar(std::span<const std::uint8_t> payload, const std::string& name);

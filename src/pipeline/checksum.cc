@@ -52,9 +52,17 @@ Sum128 sum_of(std::span<const std::byte> bytes) {
   return sum;
 }
 
-Sum128 sum_of_zeros(std::uint64_t length) {
+Sum128 SumMethod::of(std::span<const std::byte> bytes) const {
+  if (!key_) return sum_of(bytes);
+  const auto whole = blake3_keyed(bytes, *key_);
+  Sum128 sum{};
+  std::copy_n(whole.begin(), sum.size(), sum.begin());
+  return sum;
+}
+
+Sum128 SumMethod::of_zeros(std::uint64_t length) const {
   const std::vector<std::byte> zeros(static_cast<std::size_t>(length));
-  return sum_of(zeros);
+  return of(zeros);
 }
 
 std::string hex(const Sum128& sum) {
@@ -80,9 +88,9 @@ bool is_zero(std::span<const std::byte> bytes) {
          std::memcmp(bytes.data(), bytes.data() + kStride, bytes.size() - kStride) == 0;
 }
 
-SumTable SumTable::sized(std::uint64_t file_bytes, std::uint64_t block_bytes) {
+SumTable SumTable::sized(std::uint64_t file_bytes, std::uint64_t block_bytes, const SumMethod& method) {
   return SumTable{block_bytes, file_bytes,
-                  std::vector<Sum128>(static_cast<std::size_t>(div_ceil(file_bytes, block_bytes)))};
+                  std::vector<Sum128>(static_cast<std::size_t>(div_ceil(file_bytes, block_bytes))), method};
 }
 
 ChecksumStage::ChecksumStage(Direction direction, const ImageLayout& layout, Reactor& reactor,
@@ -100,13 +108,14 @@ ChecksumStage::ChecksumStage(Direction direction, const ImageLayout& layout, Rea
     const SumTable& table = tables_[file];
     assert(std::has_single_bit(table.block_bytes) && layout_.chunk_bytes() % table.block_bytes == 0);
     assert(table.file_bytes == layout_.file_bytes(file));
+    assert(table.method == tables_.front().method);
     assert(table.sums.size() == div_ceil(table.file_bytes, table.block_bytes));
     seen_.emplace_back(table.sums.size());
     blocks_ += table.sums.size();
   }
   if (tables_.empty()) return;
   zero_block_bytes_ = tables_.front().block_bytes;
-  zero_block_sum_ = sum_of_zeros(zero_block_bytes_);
+  zero_block_sum_ = tables_.front().method.of_zeros(zero_block_bytes_);
 }
 
 // Inline one chunk between two waits: the next stage gets a chunk as soon as it is summed, not after all
@@ -160,8 +169,9 @@ Result<void> ChecksumStage::sum_chunk(Slot& slot) {
     }
     if (table == nullptr) continue;
     const std::uint64_t block = (slot.chunk.file_offset + begin) / block_bytes;
-    table->sums[static_cast<std::size_t>(block)] =
-        all_zero_units(slot, begin, end) ? zero_sum(end - begin) : sum_of(part(slot, begin, end));
+    table->sums[static_cast<std::size_t>(block)] = all_zero_units(slot, begin, end)
+                                                       ? zero_sum(*table, end - begin)
+                                                       : table->method.of(part(slot, begin, end));
   }
   return {};
 }
@@ -178,7 +188,7 @@ Result<void> ChecksumStage::verify_chunk(Slot& slot) {
     const std::uint64_t block = (slot.chunk.file_offset + begin) / block_bytes;
     Sum128 sum;
     if (all_zero_units(slot, begin, end)) {
-      sum = zero_sum(end - begin);
+      sum = zero_sum(*table, end - begin);
     } else {
       for (next_unit = std::max(next_unit, begin / kZeroUnitBytes); next_unit * kZeroUnitBytes < end;
            ++next_unit) {
@@ -188,15 +198,16 @@ Result<void> ChecksumStage::verify_chunk(Slot& slot) {
             part(slot, unit_begin, std::min(unit_begin + kZeroUnitBytes, length));
         std::memset(unit.data(), 0, unit.size());
       }
-      sum = sum_of(part(slot, begin, end));
+      sum = table->method.of(part(slot, begin, end));
     }
     const Sum128& expected = table->sums[static_cast<std::size_t>(block)];
     if (sum != expected && options_.on_bad_block) {
       options_.on_bad_block({slot.chunk.file, slot.chunk.file_offset + begin, end - begin});
     } else if (sum != expected) {
-      return make_error(EBADMSG, "block " + std::to_string(block) + " is corrupt: " +
-                                     place(slot, slot.chunk.file_offset + begin, end - begin) +
-                                     " has XXH3-128 " + hex(sum) + ", the sidecar says " + hex(expected));
+      return make_error(
+          EBADMSG, "block " + std::to_string(block) +
+                       " is corrupt: " + place(slot, slot.chunk.file_offset + begin, end - begin) + " has " +
+                       table->method.name() + ' ' + hex(sum) + ", the sidecar says " + hex(expected));
     }
   }
   return {};
@@ -221,8 +232,8 @@ bool ChecksumStage::all_zero_units(const Slot& slot, std::uint64_t begin, std::u
   return true;
 }
 
-Sum128 ChecksumStage::zero_sum(std::uint64_t length) const {
-  return length == zero_block_bytes_ ? zero_block_sum_ : sum_of_zeros(length);
+Sum128 ChecksumStage::zero_sum(const SumTable& table, std::uint64_t length) const {
+  return length == zero_block_bytes_ ? zero_block_sum_ : table.method.of_zeros(length);
 }
 
 Result<void> ChecksumStage::mark_seen(const Slot& slot) {

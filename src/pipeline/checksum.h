@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The checksum stage: XXH3-128 per block of the pages file, and the search for zero units.
+// The checksum stage: a sum per block of the pages file, and the search for zero units.
 //
 // On dump it fills a SumTable and slot.zero_units. On restore it compares every block with the table *before*
 // the chunk goes on to the GPU; a mismatch fails with EBADMSG and names block, file range and, through
@@ -12,10 +12,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "pipeline/blake3.h"
 #include "pipeline/layout.h"
 #include "pipeline/reactor.h"
 #include "pipeline/slot_workers.h"
@@ -24,15 +26,33 @@
 
 namespace sluice {
 
-// XXH3-128 in canonical (big-endian) byte order, so that images move between hosts.
 using Sum128 = std::array<std::uint8_t, 16>;
 
+// XXH3-128 in canonical (big-endian) byte order, so that images move between hosts.
 Sum128 sum_of(std::span<const std::byte> bytes);
-// Of `length` bytes that are zero.
-Sum128 sum_of_zeros(std::uint64_t length);
 // 32 digits.
 std::string hex(const Sum128& sum);
 bool is_zero(std::span<const std::byte> bytes);
+
+// How sums are made: XXH3-128, which finds what breaks by accident, or with a key BLAKE3, the first 128 bits,
+// which only who has the key can make. Any thread.
+class SumMethod {
+ public:
+  SumMethod() = default;
+  explicit SumMethod(const Blake3Key& key) : key_(key) {}
+
+  Sum128 of(std::span<const std::byte> bytes) const;
+  // Of `length` bytes that are zero.
+  Sum128 of_zeros(std::uint64_t length) const;
+  // "XXH3-128", "BLAKE3-128 keyed": as sidecars say it, and messages.
+  const char* name() const { return key_ ? "BLAKE3-128 keyed" : "XXH3-128"; }
+
+  // Whether equal bytes have equal sums by both.
+  bool operator==(const SumMethod&) const = default;
+
+ private:
+  std::optional<Blake3Key> key_;
+};
 
 // Bytes of a block in images we write. A chunk is a multiple of it.
 inline constexpr std::uint64_t kSumBlockBytes = kMiB;
@@ -42,8 +62,9 @@ struct SumTable {
   std::uint64_t block_bytes = kSumBlockBytes;  // power of two
   std::uint64_t file_bytes = 0;
   std::vector<Sum128> sums;  // div_ceil(file_bytes, block_bytes) entries
+  SumMethod method;          // how they are made
 
-  static SumTable sized(std::uint64_t file_bytes, std::uint64_t block_bytes);
+  static SumTable sized(std::uint64_t file_bytes, std::uint64_t block_bytes, const SumMethod& method = {});
 };
 
 // A block that is not what its sum says.
@@ -68,10 +89,10 @@ class ChecksumStage final : public Stage, private SlotWork {
       std::function<std::string(std::uint32_t file, std::uint64_t file_offset, std::uint64_t length)>;
 
   // `tables`: one for each file of the layout, borrowed. Dump: sized by the caller, filled here; restore:
-  // what the sidecar said. Empty: no sums are made or compared (zero units are still found, headers are still
-  // checked). `describe` may be null; workers call it, too. `workers`: null to work inline; else for as many
-  // slots as the lane has. REQUIRES: layout.chunk_bytes() is a multiple of each table's block_bytes; each is
-  // sized for layout.file_bytes() of its file.
+  // what the sidecar said; all by the same method. Empty: no sums are made or compared (zero units are still
+  // found, headers are still checked). `describe` may be null; workers call it, too. `workers`: null to work
+  // inline; else for as many slots as the lane has. REQUIRES: layout.chunk_bytes() is a multiple of each
+  // table's block_bytes; each is sized for layout.file_bytes() of its file.
   ChecksumStage(Direction direction, const ImageLayout& layout, Reactor& reactor, std::span<SumTable> tables,
                 const ChecksumOptions& options, Describe describe,
                 std::unique_ptr<SlotWorkers> workers = nullptr);
@@ -87,7 +108,7 @@ class ChecksumStage final : public Stage, private SlotWork {
   Result<void> verify_chunk(Slot& slot);  // restore
   Result<void> check_header(const Slot& slot) const;
   static bool all_zero_units(const Slot& slot, std::uint64_t begin, std::uint64_t end);
-  Sum128 zero_sum(std::uint64_t length) const;
+  Sum128 zero_sum(const SumTable& table, std::uint64_t length) const;
   // Null where no sums are made or compared.
   SumTable* table_of(const Slot& slot) const { return tables_.empty() ? nullptr : &tables_[slot.chunk.file]; }
   Result<void> mark_seen(const Slot& slot);

@@ -28,7 +28,7 @@ namespace {
 constexpr std::uint64_t kLargestStaging = 64 * kGiB;
 constexpr std::uint64_t kLargestChunk = 64 * kMiB;
 constexpr std::uint32_t kEnoughSlots = 8;  // of a lane whose share was not chosen by the user
-constexpr std::size_t kLongestConfigFile = 64 * kKiB;
+constexpr std::size_t kLongestFile = 64 * kKiB;
 constexpr std::uint64_t kLongestFenceTimeout = 3600;  // seconds
 constexpr std::size_t kMostComplaints = 16;  // of one place; a file of something else has thousands of lines
 
@@ -173,21 +173,26 @@ std::map<std::string, std::string> parse_file(std::string_view text, const char*
   return settings;
 }
 
-// Whoever can write it decides what root's dumps check and how much memory they take.
-bool is_trusted(const struct stat& status) {
+// What others may do to a file of ours. Whoever can write the settings decides what root's dumps check and
+// how much memory they take; whoever can read the key makes images of his own.
+enum class Others { MayRead, MayNothing };
+
+bool is_trusted(const struct stat& status, Others others) {
+  const mode_t forbidden = others == Others::MayRead ? S_IWGRP | S_IWOTH : S_IRWXG | S_IRWXO;
   return S_ISREG(status.st_mode) && (status.st_uid == 0 || status.st_uid == ::geteuid()) &&
-         (status.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+         (status.st_mode & forbidden) == 0;
 }
 
 // The whole file, unless it is too long or not to be trusted.
-Result<std::string> read_file(const std::string& file) {
+Result<std::string> read_file(const std::string& file, Others others) {
   const UniqueFd fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status {};
   if (!fd || ::fstat(fd.get(), &status) != 0) return make_error(errno, "open " + file);
-  if (!is_trusted(status)) {
-    return Error{EPERM, file + " is no file of root or of this user that nobody else can write"};
+  if (!is_trusted(status, others)) {
+    return Error{EPERM, file + " is no file of root or of this user that nobody else can " +
+                            (others == Others::MayRead ? "write" : "read or write")};
   }
-  std::string text(kLongestConfigFile + 1, '\0');
+  std::string text(kLongestFile + 1, '\0');
   std::size_t have = 0;
   while (have < text.size()) {
     const ssize_t got = TEMP_FAILURE_RETRY(::read(fd.get(), text.data() + have, text.size() - have));
@@ -195,7 +200,7 @@ Result<std::string> read_file(const std::string& file) {
     if (got == 0) break;
     have += static_cast<std::size_t>(got);
   }
-  if (have > kLongestConfigFile) return Error{EFBIG, file + " is longer than 64 KiB"};
+  if (have > kLongestFile) return Error{EFBIG, file + " is longer than 64 KiB"};
   text.resize(have);
   return text;
 }
@@ -268,6 +273,8 @@ Config parse_config(const Lookup& lookup, LogLines& lines) {
   config.parallel = parse_switch(lookup, "SLUICE_PARALLEL", standard.parallel, lines);
   config.stats = parse_switch(lookup, "SLUICE_STATS", standard.stats, lines);
   config.trace = parse_switch(lookup, "SLUICE_TRACE", standard.trace, lines);
+  config.key_file = lookup("SLUICE_KEY_FILE");
+  if (config.key_file == "none") config.key_file.reset();
   config.fence_timeout =
       parse_seconds(lookup, "SLUICE_FENCE_TIMEOUT", standard.fence_timeout, kLongestFenceTimeout, lines);
   // Kept alive for as long as parse_match_rules() looks at them.
@@ -279,6 +286,32 @@ Config parse_config(const Lookup& lookup, LogLines& lines) {
   config.match_rules = match.rules;
   for (std::string& warning : match.warnings) lines.push_back({Level::Warning, std::move(warning)});
   return config;
+}
+
+Result<std::optional<ImageKey>> read_key(const Config& config) {
+  if (!config.key_file) return std::optional<ImageKey>();
+  const std::string setting = "SLUICE_KEY_FILE=" + printable(*config.key_file);
+  if (!config.key_file->starts_with('/')) return Error{EINVAL, setting + " is no absolute path"};
+  if (!config.checksum) {
+    return Error{EINVAL, setting +
+                             " and SLUICE_CHECKSUM=off contradict each other: what has no checksums has "
+                             "nothing that the key could be for; SLUICE_KEY_FILE=none goes without"};
+  }
+  auto text = read_file(*config.key_file, Others::MayNothing);
+  if (!text) return Error{text.error().err, "SLUICE_KEY_FILE: " + text.error().what};
+  std::string_view digits = *text;
+  if (digits.ends_with('\n')) digits.remove_suffix(1);
+  ImageKey key;
+  bool good = digits.size() == 2 * key.size();
+  for (std::size_t i = 0; good && i < key.size(); ++i) {
+    const char* const begin = digits.data() + 2 * i;
+    const auto parsed = std::from_chars(begin, begin + 2, key[i], 16);
+    good = parsed.ec == std::errc() && parsed.ptr == begin + 2;
+  }
+  if (!good) {
+    return Error{EINVAL, setting + " is no key: 64 hexadecimal digits, as `openssl rand -hex 32` makes them"};
+  }
+  return std::optional(key);
 }
 
 std::set<std::string> setting_names() {
@@ -313,7 +346,7 @@ std::optional<std::string> meant_setting(std::string_view name, const std::set<s
 Lookup environment_and_file(const char* file, LogLines& lines) {
   look_for_slips(environ, lines);
   std::map<std::string, std::string> settings;
-  auto text = read_file(file);
+  auto text = read_file(file, Others::MayRead);
   if (text) {
     settings = parse_file(*text, file, lines);
   } else if (text.error().err != ENOENT) {

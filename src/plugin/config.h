@@ -16,6 +16,7 @@
 #include <string>
 #include <string_view>
 
+#include "images/key.h"
 #include "kfd/matching.h"
 #include "pipeline/arena.h"
 #include "pipeline/file_store.h"
@@ -37,6 +38,7 @@ struct Config {
   bool parallel = true;
   bool stats = true;
   bool trace = false;
+  std::optional<std::string> key_file;     // nothing: images have no key
   std::chrono::seconds fence_timeout{60};  // for one GPU copy, and for work of the target's on its BOs
   kfd::MatchRules match_rules;
 
@@ -57,6 +59,11 @@ using Lookup = std::function<std::optional<std::string>(const char* name)>;
 
 // Turns settings into a Config; complaints go to `lines`.
 Config parse_config(const Lookup& lookup, LogLines& lines);
+
+// The key that the configuration asks for, out of a file of 64 hexadecimal digits and at most a newline.
+// Errors: EINVAL for a path that is not absolute, a file that is no key, and where checksums are switched
+// off; EPERM for a file that is not root's or this user's, or that others may read; those of open and read.
+Result<std::optional<ImageKey>> read_key(const Config& config);
 
 // The names of all settings: what parse_config() looks up.
 std::set<std::string> setting_names();

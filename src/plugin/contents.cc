@@ -8,6 +8,7 @@
 #include "drm/device.h"
 #include "drm/sdma_copy.h"
 #include "images/files.h"
+#include "images/key.h"
 #include "images/pages.h"
 #include "pipeline/arena.h"
 #include "pipeline/file_set.h"
@@ -143,7 +144,7 @@ Result<std::unique_ptr<ContentsJob::Lane>> ContentsJob::make_lane(GpuContents gp
   if (direction_ == Direction::Dump) {
     has_sums = config.checksum;
     for (std::uint32_t file = 0; file < layout.file_count(); ++file)
-      sidecar.tables.push_back(SumTable::sized(layout.file_bytes(file), kSumBlockBytes));
+      sidecar.tables.push_back(SumTable::sized(layout.file_bytes(file), kSumBlockBytes, contents_method()));
     sidecar.bo_table_digest = gpu.bo_table_digest;
     sidecar.dump_id = dump_id_;
   } else if (!streaming()) {

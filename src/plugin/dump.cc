@@ -10,6 +10,7 @@
 
 #include "drm/target_file.h"
 #include "images/files.h"
+#include "images/key.h"
 #include "images/metadata.h"
 #include "kfd/device.h"
 #include "kfd/image.h"
@@ -96,10 +97,13 @@ Result<void> Dumper::prepare() {
   if (!topology) return Error{EIO, std::move(topology).error().what};
   run_.topology = std::move(*topology);
   SLUICE_TRY_ASSIGN(run_.dump_id, random_dump_id());
-  return {};
+  use_image_key(read_key(run_.config));
+  return image_key_is_usable();
 }
 
-Dumper::~Dumper() = default;
+Dumper::~Dumper() {
+  (void)sessions_.unpause_all();  // before contents that still flow are waited for
+}
 
 // What CRIU waits for. A signal that would end it meanwhile ends the dump; a pre-dump stops no queues, and
 // nothing would be left behind.
@@ -531,6 +535,7 @@ Result<bool> Dumper::dump_dmabuf(int fd, int id) {
 }
 
 Result<void> Dumper::begin(RenderDump& render) {
+  SLUICE_TRY(prepared_);
   SLUICE_TRY(remove_stale());
   bool any_kfd = false;
   for (const pid_t pid : render.holders()) {

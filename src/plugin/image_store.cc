@@ -154,11 +154,11 @@ Result<void> save_index(const std::vector<std::string>& images,
   index.tasks = task_pointers.data();
   std::vector<std::uint8_t> payload(stream_index__get_packed_size(&index));
   (void)stream_index__pack(&index, payload.data());
-  return save_image(kIndexImage, with_digest(std::move(payload)), false);
+  return save_image(kIndexImage, with_digest(std::move(payload), MessageKind::StreamIndex), false);
 }
 
 Result<ImageIndex> parse_index(std::span<const std::uint8_t> payload) {
-  SLUICE_TRY(require_digest(payload, kIndexImage));
+  SLUICE_TRY(require_digest(payload, MessageKind::StreamIndex, kIndexImage));
   UnpackMemory memory(payload.size());
   const std::unique_ptr<StreamIndex, FreeIndex> message(
       stream_index__unpack(memory.allocator(), payload.size(), payload.data()));

@@ -15,6 +15,7 @@
 #include "drm/gem_restore.h"
 #include "drm/target_file.h"
 #include "images/files.h"
+#include "images/key.h"
 #include "kfd/bo_import.h"
 #include "kfd/private_data.h"
 #include "kfd/processes.h"
@@ -70,6 +71,7 @@ Result<std::unique_ptr<Restorer>> Restorer::make() {
   LogLines lines;
   restorer->config_ = parse_config(environment_and_file(kConfigFile, lines), lines);
   log_lines(lines);
+  use_image_key(read_key(restorer->config_));  // one that is not to be had fails whoever reads an image
   SLUICE_TRY_ASSIGN(restorer->survey_, RestoreSurvey::read());
   SLUICE_TRY_ASSIGN(restorer->lifeline_, Lifeline::make());
   if (const auto& shared = restorer->survey_.shared_numbers(); !shared.empty()) {

@@ -311,6 +311,75 @@ TEST(ConfigFile, OneThatSomebodyElseCanWriteIsIgnored) {
   EXPECT_FALSE(is_read());
 }
 
+class KeyFile : public ::testing::Test {
+ protected:
+  void write(const std::string& text) {
+    std::ofstream(path_) << text;
+    ASSERT_EQ(chmod(path_.c_str(), 0400), 0);
+  }
+  Result<std::optional<ImageKey>> read(std::map<std::string, std::string> more = {}) const {
+    more.emplace("SLUICE_KEY_FILE", path_);
+    return read_key(parse(more).config);
+  }
+  int error() const {
+    const auto key = read();
+    return key ? 0 : key.error().err;
+  }
+
+  test::TempDir dir_;
+  std::string path_ = dir_.path() + "/key";
+};
+
+TEST_F(KeyFile, SixtyFourDigitsAreAKey) {
+  const std::string digits = "000102030405060708090a0b0c0d0e0f101112131415161718191A1B1C1D1E1F";
+  for (const char* end : {"", "\n"}) {
+    (void)unlink(path_.c_str());
+    write(digits + end);
+    const auto key = read();
+    ASSERT_TRUE(key.ok()) << key.error().what;
+    ASSERT_TRUE(key->has_value());
+    for (std::size_t i = 0; i < 32; ++i) EXPECT_EQ((**key)[i], i);
+  }
+}
+
+TEST_F(KeyFile, NothingElseIs) {
+  const std::string digits(64, 'a');
+  for (const std::string& text : {std::string(), digits.substr(1), digits + 'a', digits + "\n\n",
+                                  digits.substr(1) + 'g', digits.substr(1) + ' ', "-" + digits.substr(1),
+                                  "0x" + digits.substr(2), std::string(64, '\0'), std::string(100000, 'a')}) {
+    (void)unlink(path_.c_str());
+    write(text);
+    EXPECT_FALSE(read().ok()) << text.substr(0, 70);
+  }
+}
+
+TEST_F(KeyFile, OneThatSomebodyElseCanReadIsRefused) {
+  write(std::string(64, 'a'));
+  EXPECT_EQ(error(), 0);
+  for (const mode_t mode : {0640U, 0604U, 0620U, 0602U, 0601U}) {
+    ASSERT_EQ(chmod(path_.c_str(), mode), 0);
+    EXPECT_EQ(error(), EPERM) << mode;
+  }
+}
+
+TEST_F(KeyFile, OneThatIsNotThereIsAnError) {
+  EXPECT_EQ(error(), ENOENT);
+  ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
+  EXPECT_EQ(error(), EPERM);  // and is not waited for
+}
+
+TEST_F(KeyFile, ASettingThatNamesNoneIsAnErrorUnlessItSaysSo) {
+  EXPECT_EQ(read_key(parse({}).config).value(), std::nullopt);
+  EXPECT_EQ(read_key(parse({{"SLUICE_KEY_FILE", "none"}}).config).value(), std::nullopt);
+  EXPECT_EQ(read_key(parse({{"SLUICE_KEY_FILE", ""}}).config).error().err, EINVAL);
+  EXPECT_EQ(read_key(parse({{"SLUICE_KEY_FILE", "key"}}).config).error().err, EINVAL);
+}
+
+TEST_F(KeyFile, ChecksumsThatAreSwitchedOffContradictIt) {
+  write(std::string(64, 'a'));
+  EXPECT_EQ(read({{"SLUICE_CHECKSUM", "off"}}).error().err, EINVAL);
+}
+
 TEST(ConfigFile, AFifoIsNotWaitedFor) {
   const test::TempDir dir;
   const std::string path = dir.path() + "/sluice.conf";

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: MIT
+// The operator's key with the shipped plugin, in all four hosts: a checkpoint that was made with it comes
+// back whole, and one that somebody else has made or changed is refused before anything runs.
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <fstream>
+
+#include "plugin_test.h"
+#include "support/flip_byte.h"
+#include "test_streamer.h"
+
+namespace sluice::host_test {
+namespace {
+
+class KeyTest : public PluginTest {
+ protected:
+  void SetUp() override {
+    make_key("mine", '7');
+    make_key("others", '9');
+  }
+
+  std::string key_file(const std::string& name) const { return (directory_.path() / name).string(); }
+  void make_key(const std::string& name, char digit) {
+    std::ofstream(key_file(name)) << std::string(64, digit) << '\n';
+    ASSERT_EQ(::chmod(key_file(name).c_str(), 0600), 0);
+  }
+  void use_key(const std::string& name) { scene_.variables["SLUICE_KEY_FILE"] = key_file(name); }
+  void use_none() { scene_.variables.erase("SLUICE_KEY_FILE"); }
+
+  void expect_refused(const std::string& why) {
+    scene_.control().clear_trace();
+    (void)scene_.log();
+    EXPECT_EQ(scene_.restore(version()), 1);
+    const std::string log = scene_.log();
+    EXPECT_NE(log.find(why), std::string::npos) << "not said: " << why << "\n" << log;
+    expect_not_resumed();
+  }
+  // Of a directory, so that the next dump may go into it.
+  void keep_images_as(const std::string& name) {
+    std::filesystem::copy(scene_.images(), directory_.path() / name,
+                          std::filesystem::copy_options::recursive);
+  }
+  void take_image(const std::string& from, const std::string& name) {
+    std::filesystem::copy_file(directory_.path() / from / name, scene_.images() / name,
+                               std::filesystem::copy_options::overwrite_existing);
+  }
+
+  ScratchDirectory directory_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Hosts, KeyTest, ::testing::ValuesIn(kVersions), name_of_version);
+
+TEST_P(KeyTest, WhatWasMadeWithTheKeyComesBackWhole) {
+  use_key("mine");
+  ASSERT_NO_FATAL_FAILURE(start({"--gpus", "2", "--zero", "50"}));
+  ASSERT_NO_FATAL_FAILURE(dump());
+  restore_and_check();
+}
+
+TEST_P(KeyTest, MemoryThatIsSharedToo) {
+  use_key("mine");
+  ASSERT_NO_FATAL_FAILURE(start({"--share", "kfd", "--share-fd", "--gem-handles", "1,3"}));
+  ASSERT_NO_FATAL_FAILURE(dump());
+  restore_and_check();
+}
+
+TEST_P(KeyTest, AStreamThatWasMadeWithTheKeyComesBackWholeAndWithNoOther) {
+  use_key("mine");
+  ASSERT_NO_FATAL_FAILURE(start());
+  const std::string image = (directory_.path() / "image").string();
+  {
+    Streamer streamer(scene_.images(), "capture", capture_to(image));
+    ASSERT_TRUE(streamer.ready());
+    ASSERT_EQ(scene_.start_host(version(), "dump", {"--stream"}).wait(), 0) << scene_.log();
+    ASSERT_EQ(streamer.wait(), 0);
+  }
+  scene_.wait_until_subject_is_gone();
+  const auto restore = [&] {
+    Streamer streamer(scene_.images(), "serve", serve_from(image));
+    EXPECT_TRUE(streamer.ready());
+    const int status = scene_.restore(version(), {"--stream"});
+    streamer.kill();
+    return status;
+  };
+  use_key("others");
+  EXPECT_NE(restore(), 0);
+  EXPECT_NE(scene_.log().find("is not what the key of SLUICE_KEY_FILE says"), std::string::npos);
+  use_key("mine");
+  ASSERT_EQ(restore(), 0) << scene_.log();
+  expect_whole();
+}
+
+TEST_P(KeyTest, WhatSomebodyElseHasMadeIsRefused) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_NO_FATAL_FAILURE(dump());
+  use_key("mine");
+  expect_refused("was not made with the key of SLUICE_KEY_FILE");
+  use_none();
+  restore_and_check();
+}
+
+TEST_P(KeyTest, WithAnotherKeyOrNoneItIsRefused) {
+  use_key("mine");
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_NO_FATAL_FAILURE(dump());
+  use_key("others");
+  expect_refused("is not what the key of SLUICE_KEY_FILE says");
+  use_none();
+  expect_refused("SLUICE_KEY_FILE has to name its file");
+  use_key("mine");
+  restore_and_check();
+}
+
+TEST_P(KeyTest, ABlockThatWasChangedIsRefused) {
+  use_key("mine");
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_NO_FATAL_FAILURE(dump());
+  const std::string name = *images("amdgpu-pages-").begin();
+  test::flip_byte(scene_.images() / name, 70000);
+  expect_refused("has BLAKE3-128 keyed ");
+  test::flip_byte(scene_.images() / name, 70000);
+  restore_and_check();
+}
+
+// Whoever can write the directory can make sums as any dump without a key does.
+TEST_P(KeyTest, SumsThatWereMadeAnewAreRefused) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_EQ(scene_.dump(version(), {"--leave-running"}), 0) << scene_.log();
+  keep_images_as("unkeyed");
+  use_key("mine");
+  ASSERT_NO_FATAL_FAILURE(dump());
+  keep_images_as("keyed");
+  for (const char* prefix : {"amdgpu-sums-", "amdgpu-kfd-"}) {
+    SCOPED_TRACE(prefix);
+    const std::string name = *images(prefix).begin();
+    take_image("unkeyed", name);
+    expect_refused(name + " was not made with the key of SLUICE_KEY_FILE");
+    take_image("keyed", name);
+  }
+  const std::string sums = *images("amdgpu-sums-").begin();
+  std::filesystem::remove(scene_.images() / sums);
+  expect_refused(sums + " is missing");
+  take_image("keyed", sums);
+  restore_and_check();
+}
+
+// A dump without it would look as safe as one with it.
+TEST_P(KeyTest, AKeyThatIsNotToBeHadFailsTheDump) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  use_key("missing");
+  EXPECT_EQ(scene_.dump(version()), 1);
+  EXPECT_NE(scene_.log().find("SLUICE_KEY_FILE: open " + key_file("missing")), std::string::npos);
+  ASSERT_NO_FATAL_FAILURE(expect_running());
+  use_key("mine");
+  ASSERT_EQ(::chmod(key_file("mine").c_str(), 0640), 0);
+  EXPECT_EQ(scene_.dump(version()), 1);
+  EXPECT_NE(scene_.log().find("that nobody else can read or write"), std::string::npos);
+  ASSERT_NO_FATAL_FAILURE(expect_running());
+  ASSERT_EQ(::chmod(key_file("mine").c_str(), 0600), 0);
+  scene_.variables["SLUICE_CHECKSUM"] = "off";
+  EXPECT_EQ(scene_.dump(version()), 1);
+  EXPECT_NE(scene_.log().find("contradict each other"), std::string::npos);
+  ASSERT_NO_FATAL_FAILURE(expect_running());
+  EXPECT_TRUE(images("amdgpu-").empty());
+}
+
+TEST_P(KeyTest, AKeyThatIsNotToBeHadFailsTheRestore) {
+  use_key("mine");
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_NO_FATAL_FAILURE(dump());
+  use_key("missing");
+  expect_refused("SLUICE_KEY_FILE: open " + key_file("missing"));
+  use_key("mine");
+  restore_and_check();
+}
+
+}  // namespace
+}  // namespace sluice::host_test
