@@ -115,9 +115,9 @@ LaneThread::~LaneThread() {
 
 // The kernel ends a thread's io-wq workers before the thread itself, but one may be listed for an instant
 // after the join: long enough for a host that counts its threads.
-Result<void> LaneThread::join() {
+Result<void> LaneThread::join(Ring ring) {
   thread_.join();
-  for (int i = 0; i < kWorkerEndPolls && has_io_workers(outcome_->tid); ++i)
+  for (int i = 0; ring == Ring::Had && i < kWorkerEndPolls && has_io_workers(outcome_->tid); ++i)
     std::this_thread::sleep_for(kWorkerEndPoll);
   return std::move(outcome_->result);
 }

@@ -27,9 +27,10 @@ class LaneThread {
   LaneThread& operator=(LaneThread&&) = delete;
   ~LaneThread();
 
-  // Waits for the end of the thread and of its io-wq workers, and returns what `body` returned. Call at most
-  // once.
-  Result<void> join();
+  enum class Ring { Had, None };
+  // Waits for the end of the thread and, if it has had a ring, of its io-wq workers, and returns what `body`
+  // returned. Call at most once.
+  Result<void> join(Ring ring = Ring::Had);
 
  private:
   struct Outcome;

@@ -56,11 +56,11 @@ void HeldSignals::hold() {
 }
 
 // False: no descriptors, no thread, or no memory for it.
-
 bool HeldSignals::start_watcher() {
-  ended_.reset(eventfd(0, EFD_CLOEXEC));
-  signals_.reset(signalfd(-1, &held_, SFD_CLOEXEC | SFD_NONBLOCK));
-  if (!ended_ || !signals_) return false;
+  if (!ended_) ended_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  const int signals = signalfd(signals_.get(), &held_, SFD_CLOEXEC | SFD_NONBLOCK);
+  if (!signals_) signals_.reset(signals);
+  if (!ended_ || signals < 0) return false;
   try {
     auto watcher = LaneThread::start("sluice-signals", [this]() -> Result<void> {
       watch();
@@ -93,13 +93,14 @@ void HeldSignals::watch() {
   }
 }
 
+// Without the watcher nobody takes a signal: nothing is called then that could hang. The descriptors stay.
 void HeldSignals::release() {
   if (!watcher_) return;
   (void)eventfd_write(ended_.get(), 1);
-  (void)watcher_->join();
+  (void)watcher_->join(LaneThread::Ring::None);
   watcher_.reset();
-  signals_.reset();
-  ended_.reset();
+  eventfd_t written = 0;
+  (void)eventfd_read(ended_.get(), &written);
   if (caught_ == 0) {  // but perhaps behind the watcher's last look
     const timespec now{};
     const int late = sigtimedwait(&held_, nullptr, &now);

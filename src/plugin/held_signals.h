@@ -54,7 +54,7 @@ class HeldSignals {
   std::atomic<bool>& stop_;
   sigset_t held_{};
   sigset_t before_{};
-  UniqueFd signals_, ended_;
+  UniqueFd signals_, ended_;  // from the first hook on
   std::optional<LaneThread> watcher_;
   std::atomic<int> caught_{0};
 };
