@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT
 // Every failure once: each call that the shipped plugin makes of something that can fail (tests/fault/seam)
-// fails once, is short once, is once the last thing that its process does, and SIGTERM comes just before it;
-// one process, a tree of two, one that streams. Whatever happens, a dump either leaves a checkpoint that
-// restores, or the processes running with their queues and no image that looks complete; a restore either
-// brings back all processes whole, or leaves none.
+// fails once, is short once, is once the last thing that its process does, SIGTERM comes just before it, and
+// it hangs for ever, until SIGTERM comes; one process, a tree of two, one that streams. Whatever happens, a
+// dump either leaves a checkpoint that restores, or the processes running with their queues and no image that
+// looks complete; a restore either brings back all processes whole, or leaves none.
 #include <dlfcn.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/syscall.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -39,7 +41,7 @@ namespace fs = std::filesystem;
 
 constexpr int kFailed = 1, kLeftOvers = 3, kKilled = 128 + SIGKILL, kEnded = 128 + SIGTERM;  // of a host
 constexpr std::uint32_t kFailures = seam::kError | seam::kShort | seam::kKill;
-constexpr std::uint64_t kShare = 10, kShareOfFences = 2;
+constexpr std::uint64_t kShare = 10, kShareOfHangs = 2, kShareOfFences = 2;
 
 // What is checkpointed, and where to.
 struct Shape {
@@ -186,18 +188,17 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
                         [](std::size_t sum, const auto& call) { return sum + call.second; });
     std::printf(
         "shown: every failure once, %s: %zu points at %zu places: error %zu, short %zu, kill %zu, signal "
-        "%zu, "
-        "job failed %zu, job hung %zu; harmless %zu, let go %zu, not reached %zu\n",
-        ::testing::UnitTest::GetInstance()->current_test_info()->name(),
-        errors_ + shorts_ + kills_ + signals_ + fences_ + hangs_, places_, errors_, shorts_, kills_, signals_,
-        fences_, hangs_, harmless, let_go_, missed_);
+        "%zu, hang %zu, job failed %zu, job hung %zu; harmless %zu, let go %zu, not reached %zu\n",
+        ::testing::UnitTest::GetInstance()->current_test_info()->name(), points(), places_, errors_, shorts_,
+        kills_, signals_, stuck_, fences_, hangs_, harmless, let_go_, missed_);
     for (const auto& [call, times] : harmless_) std::printf("  harmless: %s %zu\n", call.c_str(), times);
-    if (one_is_wanted() && errors_ + shorts_ + kills_ + signals_ + fences_ + hangs_ == 0)
+    if (one_is_wanted() && points() == 0)
       GTEST_SKIP() << "no such failure in this test: SLUICE_FAULT_POINT may be another's, or another build's";
   }
 
   std::string version() const { return GetParam().version.name; }
   bool streamed() const { return GetParam().shape.streamed; }
+  std::size_t points() const { return errors_ + shorts_ + kills_ + signals_ + stuck_ + fences_ + hangs_; }
   // The plugin goes through its loops in the same way in every host: where all failures are wanted, one of
   // them is enough for those deep in loops.
   Turns turns() const {
@@ -209,12 +210,16 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
 
   // The host's exit status.
   int dump(const fs::path& place) {
-    if (!streamed()) return scene_.dump(version(), tasks_.with_pids({"--images", place.string()}));
+    if (!streamed()) return run_dump(tasks_.with_pids({"--images", place.string()}));
     Streamer streamer(scene_.images(), "capture", capture_to(place / kCaptured));
     EXPECT_TRUE(streamer.ready());
-    const int status = scene_.dump(version(), tasks_.with_pids({"--stream"}));
+    const int status = run_dump(tasks_.with_pids({"--stream"}));
     (void)streamer.wait();
     return status;
+  }
+  int run_dump(const Strings& arguments) {
+    Program host = scene_.start_host(version(), "dump", arguments);
+    return plan_.kind() == seam::kHang ? end_dump_that_hangs(host) : host.wait();
   }
 
   // The host's exit status, or kFailed where the streamer refuses the image. After 0 the tasks are there.
@@ -237,7 +242,65 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
   int run_restore(const Strings& arguments) {
     if (private_shm_) ThunkMemory::remove();
     restorer_ = scene_.start_host(version(), "restore", arguments);
+    return plan_.kind() == seam::kHang ? end_restore_that_hangs() : restorer_.wait();
+  }
+
+  // ---- a host in which a call hangs; its exit status
+
+  // The thread that hangs in a lane has had SIGTERM sent: until there is a second one, the host lets the
+  // queues run and waits for the lane. In the main thread it has not, and nothing but the second one ends it.
+  int end_dump_that_hangs(Program& host) {
+    while (!host.has_ended() && !waits_for_what_hangs(host)) (void)::sched_yield();
+    bool taken = true;
+    scene_.control().between_calls([&] {  // nobody dies in a call of the driver
+      if (plan_.hangs_in_main() && !send(host, SIGTERM)) {
+        ADD_FAILURE() << "nobody takes SIGTERM";
+        (void)::kill(host.pid(), SIGKILL);
+      }
+      taken = send(host, SIGTERM);
+      while (taken && !host.has_ended()) (void)::sched_yield();
+    });
+    return host.wait();
+  }
+  bool waits_for_what_hangs(const Program& host) {
+    if (plan_.hung_process() == 0 || plan_.hangs_in_main()) return plan_.hangs_in_main();
+    return plan_.signalled() && !host.has_pending(SIGTERM) && queues_run();
+  }
+  bool queues_run() {
+    return std::all_of(tasks_.begin(), tasks_.end(), [this](const FifoSubject& task) {
+      const auto process = scene_.control().process(task.pid());
+      return process && !process->queues_paused && process->queues_run();
+    });
+  }
+  // Returns when it has acted, or the plugin's thread for that has taken it. False: there is no such thread
+  // while it is held.
+  static bool send(const Program& host, int signal) {
+    (void)::kill(host.pid(), signal);
+    while (!host.has_ended() && host.has_pending(signal)) {
+      if (host.blocks(signal) && !host.has_thread("sluice-signals")) return false;
+      (void)::sched_yield();
+    }
+    return true;
+  }
+
+  // CRIU blocks SIGTERM from the first fork on; SIGKILL ends it then. Of the task in which the call hangs
+  // nobody knows: who has killed CRIU has to kill it.
+  int end_restore_that_hangs() {
+    while (!restorer_.has_ended() && plan_.hung_process() == 0) (void)::sched_yield();
+    scene_.control().between_calls([&] {
+      if (plan_.hung_process() == 0) return;
+      (void)::kill(restorer_.pid(), restorer_.blocks(SIGTERM) ? SIGKILL : SIGTERM);
+      while (!restorer_.has_ended()) (void)::sched_yield();
+      if (plan_.hung_process() != restorer_.pid()) kill_and_see_dead(plan_.hung_process());
+    });
     return restorer_.wait();
+  }
+  static void kill_and_see_dead(pid_t pid) {
+    const UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+    pollfd end{process.get(), POLLIN, 0};
+    if (!process || ::kill(pid, SIGKILL) != 0) return;
+    while (::poll(&end, 1, -1) < 0) {
+    }
   }
 
   // The tasks are there, as they were at the earlier dump.
@@ -285,7 +348,7 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
   void fail_dumps(const std::vector<Failure>& failures) {
     for (const Failure& failure : failures) {
       // Half of them over an earlier checkpoint, the others over what the one before has left.
-      if ((errors_ + kills_ + shorts_ + signals_) % 2 == 0) put_earlier_into_place();
+      if (points() % 2 == 0) put_earlier_into_place();
       const Listing before = listing(place_);
       const int problems_before = problems();
       (void)scene_.log();
@@ -296,6 +359,9 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
       if (failure.kind == seam::kSignal && plan_.fired()) {
         EXPECT_EQ(status, kEnded);
       }
+      if (failure.kind == seam::kHang && plan_.fired()) {
+        EXPECT_EQ(status, kEnded);
+      }
       // Nobody could tell from the images that they are not on the disk.
       const bool of_statistics = log_.find("the statistics are lost") != std::string::npos;
       if (failure.kind == seam::kError && plan_.fired() && is_unseen_in_images(failure.call) &&
@@ -303,6 +369,7 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
         EXPECT_NE(status, 0);
       }
       judge_dump(status, before);
+      if (failure.kind == seam::kHang && status != 0) judge_next_dump();
       if (tell(failure.name(), failure.call + failure.way, status, problems_before)) {
         ASSERT_NO_FATAL_FAILURE(begin_again());
       }
@@ -310,12 +377,12 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
   }
 
   // Those of a restore that goes well.
-  void find_failures_of_a_restore(std::vector<Failure>& all) {
+  void find_failures_of_a_restore(std::uint32_t kinds, std::vector<Failure>& all) {
     plan_.disarm();
     const int well = restore(place_);
     ASSERT_EQ(well, 0) << scene_.log();
     judge_restore(well);
-    all = plan_.failures(kFailures, turns(), &places_);
+    all = plan_.failures(kinds, turns(), &places_);
   }
 
   void fail_restores(const std::vector<Failure>& failures) {
@@ -328,8 +395,11 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
       const int status = restore(place_);
       log_ = scene_.log();
       count(failure, status);
+      if (failure.kind == seam::kHang && plan_.fired()) {
+        EXPECT_NE(status, 0);
+      }
       judge_restore(status);
-      const bool killed = failure.kind == seam::kKill || host_killed_the_others();
+      const bool killed = (failure.kind & (seam::kKill | seam::kHang)) != 0 || host_killed_the_others();
       if (killed) remove_unfinished_statistics();
       judge_shm(killed || failure.call == "unlink");
       EXPECT_EQ(listing(place_), images);
@@ -354,13 +424,15 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
   // one that restores; the processes run on in either case.
   void judge_dump(int status, const Listing& before) {
     if (status == 0) return judge_checkpoint();
-    const bool killed = status == kKilled && plan_.kind() == seam::kKill;
+    const bool hung = status == kEnded && plan_.kind() == seam::kHang;
+    const bool killed = hung || (status == kKilled && plan_.kind() == seam::kKill);
     const bool ended = status == kEnded && plan_.kind() == seam::kSignal;
     if (!killed && !ended) {
       EXPECT_EQ(status, kFailed);
     }
+    const bool could_let_queues_run = !killed || (hung && !plan_.hangs_in_main());
     for (const FifoSubject& task : tasks_) {
-      if (killed) {
+      if (!could_let_queues_run) {
         EXPECT_EQ(sluice({"unpause", std::to_string(task.pid())}), 0);
       }
       expect_queues_run(task.pid());
@@ -389,6 +461,13 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
       EXPECT_NE(sluice({"verify", place_.string()}), 0) << "an image looks complete";
     }
     EXPECT_EQ(restore_files(place_), kFailed) << "a mixture is restored";
+  }
+
+  // Behind one that was ended and could tidy nothing up.
+  void judge_next_dump() {
+    plan_.disarm();
+    ASSERT_EQ(dump(place_), 0) << scene_.log();
+    judge_checkpoint();
   }
 
   void judge_checkpoint() {
@@ -429,7 +508,8 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
       EXPECT_EQ(tasks_.what_is_not_whole(), "");
       return end_tasks();
     }
-    const bool killed = status == kKilled && plan_.kind() == seam::kKill;
+    const bool hung = (status == kKilled || status == kEnded) && plan_.kind() == seam::kHang;
+    const bool killed = hung || (status == kKilled && plan_.kind() == seam::kKill);
     EXPECT_TRUE(status == kFailed || killed) << status;
     const std::size_t running = tasks_that_run();
     if (killed && before_hold()) {
@@ -459,10 +539,12 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
   }
 
   // The one time at which a host that dies lets tasks run that are not whole: they stand still, and the
-  // plugin has not laid hold of each of them yet (docs/architecture.md, "CRIU killed").
+  // plugin has not laid hold of each of them yet (docs/architecture.md, "CRIU killed"). Where a thread hangs
+  // beside the main one, that may have come to anything before it looks at the content server's socket.
   bool before_hold() const {
+    const bool beside = plan_.kind() == seam::kHang && !plan_.hangs_in_main();
     return log_.find("tasks run when they are let go") != std::string::npos &&
-           plan_.turns_at("ptrace") < tasks_.size();
+           (plan_.turns_at("ptrace") < tasks_.size() || (beside && plan_.turns_at("poll") == 0));
   }
 
   // ---- the failures
@@ -473,6 +555,7 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
     ++(failure.kind == seam::kError   ? errors_
        : failure.kind == seam::kShort ? shorts_
        : failure.kind == seam::kKill  ? kills_
+       : failure.kind == seam::kHang  ? stuck_
                                       : signals_);
     EXPECT_TRUE(plan_.fired() || status == 0) << "nothing failed";
   }
@@ -564,7 +647,7 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
   std::string log_;
   std::map<std::string, std::size_t> harmless_;  // by call: it failed, and the host went on
   std::size_t fences_ = 0, hangs_ = 0, places_ = 0, errors_ = 0, shorts_ = 0, kills_ = 0, signals_ = 0,
-              let_go_ = 0, missed_ = 0;
+              stuck_ = 0, let_go_ = 0, missed_ = 0;
 };
 
 TEST_P(EveryFailureTest, Dump) {
@@ -581,6 +664,14 @@ TEST_P(EveryFailureTest, SignalsOfADump) {
   fail_dumps(share_of(all, kShare));
 }
 
+// Who waits for ever is ended, and takes nothing with him.
+TEST_P(EveryFailureTest, HangsOfADump) {
+  std::vector<Failure> all;
+  ASSERT_NO_FATAL_FAILURE(find_failures_of_a_dump(seam::kHang, all));
+  EXPECT_FALSE(all.empty());
+  fail_dumps(share_of(all, kShareOfHangs));
+}
+
 // What tells the images of one dump from those of another is never left out, whatever the share.
 TEST_P(EveryFailureTest, IdsOfDumps) {
   std::vector<Failure> all;
@@ -592,8 +683,15 @@ TEST_P(EveryFailureTest, IdsOfDumps) {
 
 TEST_P(EveryFailureTest, Restore) {
   std::vector<Failure> all;
-  ASSERT_NO_FATAL_FAILURE(find_failures_of_a_restore(all));
+  ASSERT_NO_FATAL_FAILURE(find_failures_of_a_restore(kFailures, all));
   fail_restores(share_of(all, kShare));
+}
+
+TEST_P(EveryFailureTest, HangsOfARestore) {
+  std::vector<Failure> all;
+  ASSERT_NO_FATAL_FAILURE(find_failures_of_a_restore(seam::kHang, all));
+  EXPECT_FALSE(all.empty());
+  fail_restores(share_of(all, kShareOfHangs));
 }
 
 // CRIU takes no notice of what this hook answers, and would go on with maps of something else: each error in
@@ -601,7 +699,7 @@ TEST_P(EveryFailureTest, Restore) {
 TEST_P(EveryFailureTest, UpdatesOfMaps) {
   const HookPlaces hooks;
   std::vector<Failure> all;
-  ASSERT_NO_FATAL_FAILURE(find_failures_of_a_restore(all));
+  ASSERT_NO_FATAL_FAILURE(find_failures_of_a_restore(kFailures, all));
   std::erase_if(all, [&](const Failure& failure) {
     return failure.kind != seam::kError || hooks.hook_at(failure.outermost) != plugin::kHookUpdateVmaMap;
   });

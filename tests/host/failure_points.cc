@@ -39,6 +39,7 @@ std::string Failure::name() const {
   const char* const word = kind == seam::kError   ? "error"
                            : kind == seam::kShort ? "short"
                            : kind == seam::kKill  ? "kill"
+                           : kind == seam::kHang  ? "hang"
                                                   : "signal";
   std::ostringstream text;
   text << word << ' ' << std::hex << place << ' ' << std::dec << turn;
@@ -92,7 +93,7 @@ std::vector<Failure> FailurePlan::failures(std::uint32_t kinds, Turns turns, std
       outermost = frame;
     }
     for (const std::uint32_t turn : turns_to_try(place.turns, turns)) {
-      for (const seam::Kind kind : {seam::kError, seam::kShort, seam::kKill, seam::kSignal}) {
+      for (const seam::Kind kind : {seam::kError, seam::kShort, seam::kKill, seam::kSignal, seam::kHang}) {
         if ((place.kinds & kinds & kind) != 0 && turn <= place.turns)
           all.push_back({kind, place.id, turn, place.call.data(), way.str(), outermost});
       }

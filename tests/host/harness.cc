@@ -57,6 +57,16 @@ std::string read_line(int fd) {
   }
 }
 
+// Of signals, in /proc/PID/status.
+bool is_in_mask(pid_t pid, const std::string& mask, int signal) {
+  std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with(mask))
+      return (std::stoull(line.substr(mask.size()), nullptr, 16) >> (signal - 1) & 1) != 0;
+  }
+  return false;
+}
+
 }  // namespace
 
 Program::Program(const Strings& arguments, const Strings& environment, bool control) {
@@ -121,6 +131,29 @@ std::string Program::ask(const std::string& line) {
 bool Program::output_has_ended() const {
   pollfd output{output_.get(), 0, 0};
   return ::poll(&output, 1, 0) > 0 && (output.revents & POLLHUP) != 0;
+}
+
+bool Program::has_ended() const {
+  siginfo_t info{};
+  return ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+         info.si_pid == pid_;
+}
+
+bool Program::blocks(int signal) const {
+  return is_in_mask(pid_, "SigBlk:", signal);
+}
+
+bool Program::has_pending(int signal) const {
+  return is_in_mask(pid_, "ShdPnd:", signal);
+}
+
+bool Program::has_thread(const std::string& name) const {
+  std::error_code error;
+  std::filesystem::directory_iterator threads("/proc/" + std::to_string(pid_) + "/task", error);
+  for (; !error && threads != std::filesystem::directory_iterator(); threads.increment(error)) {
+    if (read_file(threads->path() / "comm") == name + "\n") return true;
+  }
+  return false;
 }
 
 std::string Program::hear_control() {

@@ -42,6 +42,13 @@ class Program {
   void close_input() { input_.reset(); }
   // Whether nobody can write to its output any more: it has ended, and so has whoever inherited that.
   bool output_has_ended() const;
+  // Whether it has ended itself; wait() still tells how.
+  bool has_ended() const;
+  // Whether its main thread blocks `signal`, and whether such a one has come to it that nobody has taken yet.
+  bool blocks(int signal) const;
+  bool has_pending(int signal) const;
+  // Whether a thread of it is called so.
+  bool has_thread(const std::string& name) const;
 
   // On the control socket: next line ("" at end of file), and one byte that lets it go on.
   std::string hear_control();

@@ -4,8 +4,6 @@
 #include <sched.h>
 #include <signal.h>
 
-#include <fstream>
-
 #include "plugin_test.h"
 
 namespace sluice::host_test {
@@ -24,15 +22,6 @@ class SignalTest : public PluginTest {
   }
   void slow_engines(std::uint64_t bytes_per_second = kSlowBytesPerSecond) {
     for (const unsigned gpu : {0U, 1U}) scene_.control().set_engine_rate(gpu, bytes_per_second);
-  }
-  // Whether a signal has come to `host` that no thread of it has taken yet.
-  static bool has_pending(const Program& host, int signal) {
-    std::ifstream status("/proc/" + std::to_string(host.pid()) + "/status");
-    for (std::string line; std::getline(status, line);) {
-      if (line.starts_with("ShdPnd:"))
-        return (std::stoull(line.substr(7), nullptr, 16) >> (signal - 1) & 1) != 0;
-    }
-    return false;
   }
   void expect_undone() {
     EXPECT_TRUE(images("amdgpu-").empty());
@@ -78,7 +67,7 @@ TEST_P(SignalTest, ASecondOneActsAtOnce) {
   Program host = start_waiting_dump();
   scene_.control().between_calls([&] {  // no call of the driver returns
     ASSERT_EQ(::kill(host.pid(), SIGTERM), 0);
-    while (has_pending(host, SIGTERM)) (void)::sched_yield();
+    while (host.has_pending(SIGTERM)) (void)::sched_yield();
     ASSERT_EQ(::kill(host.pid(), SIGTERM), 0);
     EXPECT_EQ(host.wait(), 128 + SIGTERM);
   });

@@ -43,10 +43,12 @@ void* real = nullptr;
 
 // ---- what a failure looks like. `call` makes the call; what it returns.
 
+constexpr std::uint32_t kOfCalls = kError | kKill | kHang;
+
 // -1 (MAP_FAILED) and errno.
 template <int kErrno>
 struct Minus {
-  static constexpr std::uint32_t kKinds = kError | kKill;
+  static constexpr std::uint32_t kKinds = kOfCalls;
   template <class Result, class Call>
   static Result fail(Call) {
     errno = kErrno;
@@ -55,7 +57,7 @@ struct Minus {
 };
 // As the kernel does it: the descriptor is gone, and then the error is told.
 struct Late {
-  static constexpr std::uint32_t kKinds = kError | kKill;
+  static constexpr std::uint32_t kKinds = kOfCalls;
   template <class Result, class Call>
   static Result fail(Call call) {
     (void)call();
@@ -65,7 +67,7 @@ struct Late {
 };
 template <int kErrno>
 struct Null {
-  static constexpr std::uint32_t kKinds = kError | kKill;
+  static constexpr std::uint32_t kKinds = kOfCalls;
   template <class Result, class Call>
   static Result fail(Call) {
     errno = kErrno;
@@ -79,11 +81,17 @@ struct NoMemory : Null<ENOMEM> {
 // The error itself is returned, negative or not.
 template <int kResult>
 struct Number {
-  static constexpr std::uint32_t kKinds = kError | kKill;
+  static constexpr std::uint32_t kKinds = kOfCalls;
   template <class Result, class Call>
   static Result fail(Call) {
     return kResult;
   }
+};
+// Of a call that waits for nothing but memory of the kernel's: no disk, driver, lock of another process' or
+// peer can keep it. Nor does one hang that waits as long as it is told: what it waits for does, elsewhere.
+template <class Failure>
+struct AtOnce : Failure {
+  static constexpr std::uint32_t kKinds = Failure::kKinds & ~std::uint32_t{kHang};
 };
 
 template <Name kName, class Failure, class Function>
@@ -111,7 +119,7 @@ Import entry() {
 // ---- transfers, which may be short. read and write have no offset and do not look at one.
 template <Name kName>
 ssize_t transfer(int fd, void* data, std::size_t bytes, off_t offset) {
-  const std::uint32_t kinds = kError | kKill | (bytes > 1 ? kShort : kPass);
+  const std::uint32_t kinds = kOfCalls | (bytes > 1 ? kShort : kPass);
   const Kind kind = at_point(kName.text, kinds);
   if (kind == kError) {
     errno = EIO;
@@ -187,18 +195,20 @@ struct SystemCall {
   long number;
   const char* name;
   int error;
+  std::uint32_t kinds;
 };
+constexpr std::uint32_t kAtOnce = AtOnce<Minus<0>>::kKinds;
 // Others (futex, gettid ...) pass.
 constexpr SystemCall kSystemCalls[] = {
-    {SYS_pidfd_open, "pidfd_open", EMFILE},
-    {SYS_pidfd_getfd, "pidfd_getfd", EMFILE},
-    {SYS_kcmp, "kcmp", EPERM},
-    {SYS_mbind, "mbind", ENOMEM},
-    {SYS_memfd_create, "memfd_create", EMFILE},
+    {SYS_pidfd_open, "pidfd_open", EMFILE, kAtOnce},
+    {SYS_pidfd_getfd, "pidfd_getfd", EMFILE, kOfCalls},
+    {SYS_kcmp, "kcmp", EPERM, kOfCalls},
+    {SYS_mbind, "mbind", ENOMEM, kAtOnce},
+    {SYS_memfd_create, "memfd_create", EMFILE, kAtOnce},
 };
 long system_call(long number, long a, long b, long c, long d, long e, long f) {
   for (const SystemCall& known : kSystemCalls) {
-    if (known.number != number || at_point(known.name, kError | kKill) == kPass) continue;
+    if (known.number != number || at_point(known.name, known.kinds) == kPass) continue;
     errno = known.error;
     return -1;
   }
@@ -208,11 +218,20 @@ long system_call(long number, long a, long b, long c, long d, long e, long f) {
 
 // The trap of own_calls.cc is a signal that nobody may block.
 int mask_signals(int how, const sigset_t* set, sigset_t* old) {
-  return ::sigprocmask(how, set, old);  // seam.cc's; glibc's two are alike
+  const bool with = set != nullptr && sigismember(set, SIGTERM) == 1;
+  if (set != nullptr && how == SIG_SETMASK && !with) signals_are_held(false);
+  const int result = ::sigprocmask(how, set, old);  // seam.cc's; glibc's two are alike
+  if (how == SIG_BLOCK && with) signals_are_held(true);
+  return result;
+}
+// The last look for one that was held.
+int take_signal(const sigset_t* set, siginfo_t* info, const timespec* patience) {
+  signals_are_held(false);
+  return reinterpret_cast<decltype(&sigtimedwait)>(real<"sigtimedwait">)(set, info, patience);
 }
 
 int poll_files(pollfd* files, nfds_t count, int milliseconds) {
-  if (at_point("poll", kError | kKill) == kError) {
+  if (at_point("poll", kAtOnce) == kError) {
     errno = ENOMEM;
     return -1;
   }
@@ -230,7 +249,7 @@ Imports imports() {
       wrapped_by<"open">(&open_file<"open">),
       wrapped_by<"open64">(&open_file<"open64">),
       wrapped_by<"openat64">(&open_at),
-      entry<"fcntl64", Minus<EMFILE>, int(int, int, long)>(),
+      entry<"fcntl64", AtOnce<Minus<EMFILE>>, int(int, int, long)>(),
       SEAM(close, Late),
       SEAM(statx, Minus<EIO>),
       SEAM(stat64, Minus<EIO>),
@@ -243,7 +262,7 @@ Imports imports() {
       SEAM(readdir64, Null<EIO>),
       wrapped_by<"fopen64">(&open_stdio),
       SEAM(fchmod, Minus<EIO>),
-      SEAM(lseek64, Minus<EIO>),
+      SEAM(lseek64, AtOnce<Minus<EIO>>),
       SEAM(ftruncate64, Minus<ENOSPC>),
       SEAM(fdatasync, Minus<EIO>),
       SEAM(fsync, Minus<EIO>),
@@ -263,21 +282,21 @@ Imports imports() {
       entry<"ptrace", Minus<ESRCH>, long(int, pid_t, void*, void*)>(),
       wrapped_by<"syscall">(&system_call),
       wrapped_by<"poll">(&poll_files),
-      SEAM(ppoll, Minus<ENOMEM>),
-      SEAM(eventfd, Minus<EMFILE>),
-      SEAM(signalfd, Minus<EMFILE>),
-      SEAM(sem_init, Minus<ENOSYS>),
-      SEAM(uname, Minus<EFAULT>),
-      SEAM(unshare, Minus<ENOMEM>),
-      SEAM(sched_getaffinity, Minus<ENOMEM>),
-      SEAM(getrandom, Minus<ENOSYS>),
+      SEAM(ppoll, AtOnce<Minus<ENOMEM>>),
+      SEAM(eventfd, AtOnce<Minus<EMFILE>>),
+      SEAM(signalfd, AtOnce<Minus<EMFILE>>),
+      SEAM(sem_init, AtOnce<Minus<ENOSYS>>),
+      SEAM(uname, AtOnce<Minus<EFAULT>>),
+      SEAM(unshare, AtOnce<Minus<ENOMEM>>),
+      SEAM(sched_getaffinity, AtOnce<Minus<ENOMEM>>),
+      SEAM(getrandom, AtOnce<Minus<ENOSYS>>),
       // sockets
-      SEAM(socketpair, Minus<EMFILE>),
+      SEAM(socketpair, AtOnce<Minus<EMFILE>>),
       SEAM(sendmsg, Minus<ENOBUFS>),
       SEAM(recvmsg, Minus<ENOMEM>),
       SEAM(recv, Minus<ENOMEM>),
-      SEAM(getsockopt, Minus<ENOMEM>),
-      SEAM(setsockopt, Minus<ENOMEM>),
+      SEAM(getsockopt, AtOnce<Minus<ENOMEM>>),
+      SEAM(setsockopt, AtOnce<Minus<ENOMEM>>),
       // memory
       SEAM(malloc, NoMemory),
       SEAM(calloc, NoMemory),
@@ -285,11 +304,12 @@ Imports imports() {
       SEAM(aligned_alloc, NoMemory),
       SEAM(strdup, NoMemory),
       SEAM(mmap64, Minus<ENOMEM>),
-      SEAM(madvise, Minus<ENOMEM>),
-      SEAM(mincore, Minus<EAGAIN>),
+      SEAM(madvise, AtOnce<Minus<ENOMEM>>),
+      SEAM(mincore, AtOnce<Minus<EAGAIN>>),
       // threads
-      SEAM(pthread_create, Number<EAGAIN>),
+      SEAM(pthread_create, AtOnce<Number<EAGAIN>>),
       wrapped_by<"pthread_sigmask">(&mask_signals),
+      wrapped_by<"sigtimedwait">(&take_signal),
       // libraries
       SEAM(protobuf_c_message_unpack, NoMemory),
       SEAM(amdgpu_device_initialize, Number<-ENOMEM>),

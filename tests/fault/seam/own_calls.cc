@@ -3,14 +3,16 @@
 // of the instruction; the handler counts the point and makes the call, or does not.
 //
 // What a ring is asked to do are points, too: io_uring's results. The handler finds the entries where the
-// plugin has put them, and what it changes there the kernel itself answers: a transfer of half the bytes, or
-// an operation on no file.
+// plugin has put them, and what it changes there the kernel itself answers: a transfer of half the bytes, an
+// operation on no file, or a wait for what never comes.
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/io_uring.h>
 #include <linux/seccomp.h>
 #include <linux/time_types.h>
+#include <poll.h>
 #include <signal.h>
+#include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <ucontext.h>
@@ -86,17 +88,31 @@ const char* name_of(const io_uring_sqe& entry) {
   }
 }
 
+// Beneath its link to a timeout, which a wait for a fence has: that one comes.
+void hang(io_uring_sqe& entry) {
+  io_uring_sqe wait{};
+  wait.opcode = IORING_OP_POLL_ADD;
+  wait.flags = entry.flags;
+  wait.fd = ::eventfd(0, EFD_CLOEXEC);
+  wait.poll32_events = POLLIN;
+  wait.user_data = entry.user_data;
+  entry = wait;
+}
+
 void look_at(io_uring_sqe& entry) {
   const char* name = name_of(entry);
   if (name == nullptr) return;
   const bool transfer = entry.opcode != IORING_OP_FSYNC && entry.opcode != IORING_OP_POLL_ADD;
   const std::uint32_t half = entry.len / 2 / kBlockBytes * kBlockBytes;
-  switch (at_point(name, kError | (transfer && half > 0 ? kShort : kPass))) {
+  switch (at_request(name, kError | kHang | (transfer && half > 0 ? kShort : kPass))) {
     case kError:
       entry.fd = -1;
       break;
     case kShort:
       entry.len = half;
+      break;
+    case kHang:
+      hang(entry);
       break;
     default:
       break;
@@ -127,8 +143,8 @@ struct OwnCall {
 // refusal that passes is. What gives back (munmap, close) is no point.
 constexpr OwnCall kOwnCalls[] = {
     {SYS_io_uring_setup, "io_uring_setup", kError | kKill, ENOMEM},
-    {SYS_io_uring_register, "io_uring_register", kError | kKill, ENOMEM},
-    {SYS_io_uring_enter, "io_uring_enter", kError | kKill, EAGAIN},
+    {SYS_io_uring_register, "io_uring_register", kError | kKill | kHang, ENOMEM},
+    {SYS_io_uring_enter, "io_uring_enter", kError | kKill | kHang, EAGAIN},
     {SYS_mmap, "mmap of a ring", kError | kKill, ENOMEM},
     {SYS_madvise, "madvise of a ring", kError | kKill, ENOMEM},
 };

@@ -30,6 +30,7 @@ enum Kind : std::uint32_t {
   kShort = 2,   // a transfer of half of the bytes
   kKill = 4,    // SIGKILL of the process before the call
   kSignal = 8,  // SIGTERM for the process before the call, which is made; in its main thread
+  kHang = 16,   // the call, or what a ring was asked to do, never ends, as long as the process lives
 };
 
 struct Place {
@@ -49,6 +50,10 @@ struct Plan {
 
   // The seam's.
   std::atomic<bool> fired;
+  std::atomic<pid_t> hung_process;  // of kHang: where, 0 until then; and in which thread
+  std::atomic<pid_t> hung_thread;
+  std::atomic<bool>
+      signalled;           // it has been sent SIGTERM since: where another thread than the main one hangs
   std::atomic<bool> full;  // there were more places than there is room for
   std::array<Place, 1U << 12> places;
 };

@@ -4,10 +4,12 @@
 #include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <unwind.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
@@ -71,9 +73,62 @@ Place* place_of(std::uint64_t id) {
   for (;;) (void)::pause();
 }
 
+bool in_main_thread() {
+  return ::syscall(SYS_gettid) == ::getpid();
+}
+
+// ---- calls that hang
+
+std::atomic_flag g_spinning;
+
+class Spinning {
+ public:
+  Spinning() {
+    while (g_spinning.test_and_set()) (void)::sched_yield();
+  }
+  ~Spinning() { g_spinning.clear(); }
+  Spinning(const Spinning&) = delete;
+  Spinning& operator=(const Spinning&) = delete;
+};
+bool g_held = false, g_wanted = false;  // SIGTERM: by the main thread, and for it
+
+void send_what_is_wanted() {
+  if (!g_held || !g_wanted) return;
+  g_wanted = false;
+  (void)::kill(::getpid(), SIGTERM);
+  g_plan->signalled = true;
+}
+
+void note_hang() {
+  g_plan->hung_thread = static_cast<pid_t>(::syscall(SYS_gettid));
+  g_plan->hung_process = ::getpid();
+  if (in_main_thread()) return;
+  const Spinning lock;
+  g_wanted = true;
+  send_what_is_wanted();
+}
+
+// Handlers of signals run, as in a call that could be interrupted.
+[[noreturn]] void hang() {
+  for (;;) (void)::pause();
+}
+
 }  // namespace
 
+void signals_are_held(bool held) {
+  if (!in_main_thread()) return;
+  const Spinning lock;
+  g_held = held;
+  send_what_is_wanted();
+}
+
 Kind at_point(const char* call, std::uint32_t kinds) {
+  const Kind kind = at_request(call, kinds);
+  if (kind == kHang) hang();
+  return kind;
+}
+
+Kind at_request(const char* call, std::uint32_t kinds) {
   Way way;
   for (const char* letter = call; *letter != '\0'; ++letter) way.add(static_cast<unsigned char>(*letter));
   (void)_Unwind_Backtrace(add_frame, &way);
@@ -82,7 +137,7 @@ Kind at_point(const char* call, std::uint32_t kinds) {
     g_plan->full = true;
     return kPass;
   }
-  if (::syscall(SYS_gettid) == ::getpid()) kinds |= kSignal;
+  if (in_main_thread()) kinds |= kSignal;
   place->kinds |= kinds;
   const std::uint32_t turn = ++place->turns;
   if (turn == 1) {
@@ -93,6 +148,7 @@ Kind at_point(const char* call, std::uint32_t kinds) {
   if ((kind & kinds) == 0 || g_plan->place != way.digest || g_plan->turn != turn) return kPass;
   g_plan->fired = true;
   if (kind == kKill) die();
+  if (kind == kHang) note_hang();
   if (kind != kSignal) return kind;
   (void)::kill(::getpid(), SIGTERM);
   return kPass;

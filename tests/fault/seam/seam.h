@@ -15,8 +15,15 @@
 namespace sluice::seam {
 
 // Counts a call that the plugin is about to make, of which `kinds` can happen, and says what shall: kPass,
-// kError or kShort. Does not return where the process is to die by SIGKILL. Any thread, signal handlers too.
+// kError or kShort. Does not return where the process is to die by SIGKILL, or the call to hang. Any thread,
+// signal handlers too.
 Kind at_point(const char* call, std::uint32_t kinds);
+// The same of what is only asked for, and ends later: returns where that hangs, too, with kHang.
+Kind at_request(const char* call, std::uint32_t kinds);
+
+// The calling thread holds SIGTERM back from now on, or no longer. Where another thread than the main one
+// hangs, SIGTERM comes while the main thread does: at any other time it would simply end the process.
+void signals_are_held(bool held);
 
 // One import of the plugin: what it finds instead, and where the real one is kept.
 struct Import {
