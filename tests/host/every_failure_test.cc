@@ -11,6 +11,7 @@
 #include <sys/syscall.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -33,6 +34,7 @@
 #include "task_tree.h"
 #include "test_streamer.h"
 #include "thunk_memory.h"
+#include "times_taken.h"
 
 namespace sluice::host_test {
 namespace {
@@ -191,6 +193,11 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
         "%zu, hang %zu, job failed %zu, job hung %zu; harmless %zu, let go %zu, not reached %zu\n",
         ::testing::UnitTest::GetInstance()->current_test_info()->name(), points(), places_, errors_, shorts_,
         kills_, signals_, stuck_, fences_, hangs_, harmless, let_go_, missed_);
+    if (queues_ran_after_.count() > 0) {
+      std::printf("shown: every failure once, %s: SIGTERM while a lane hangs, queues run after %s\n",
+                  ::testing::UnitTest::GetInstance()->current_test_info()->name(),
+                  queues_ran_after_.text().c_str());
+    }
     for (const auto& [call, times] : harmless_) std::printf("  harmless: %s %zu\n", call.c_str(), times);
     if (one_is_wanted() && points() == 0)
       GTEST_SKIP() << "no such failure in this test: SLUICE_FAULT_POINT may be another's, or another build's";
@@ -251,6 +258,8 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
   // queues run and waits for the lane. In the main thread it has not, and nothing but the second one ends it.
   int end_dump_that_hangs(Program& host) {
     while (!host.has_ended() && !waits_for_what_hangs(host)) (void)::sched_yield();
+    if (plan_.signalled() && queues_run())
+      queues_ran_after_.add(std::chrono::steady_clock::now() - *plan_.signalled());
     bool taken = true;
     scene_.control().between_calls([&] {  // nobody dies in a call of the driver
       if (plan_.hangs_in_main() && !send(host, SIGTERM)) {
@@ -645,6 +654,7 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
   TaskTree tasks_{scene_};
   Program restorer_;
   std::string log_;
+  TimesTaken queues_ran_after_;
   std::map<std::string, std::size_t> harmless_;  // by call: it failed, and the host went on
   std::size_t fences_ = 0, hangs_ = 0, places_ = 0, errors_ = 0, shorts_ = 0, kills_ = 0, signals_ = 0,
               stuck_ = 0, let_go_ = 0, missed_ = 0;

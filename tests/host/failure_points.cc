@@ -65,6 +65,12 @@ void FailurePlan::arm(const Failure& failure) {
   plan_->turn = failure.turn;
 }
 
+std::optional<std::chrono::steady_clock::time_point> FailurePlan::signalled() const {
+  const std::int64_t ns = plan_->signalled_ns;
+  if (ns == 0) return std::nullopt;
+  return std::chrono::steady_clock::time_point(std::chrono::nanoseconds(ns));
+}
+
 std::string FailurePlan::call() const {
   const auto place = std::find_if(plan_->places.begin(), plan_->places.end(),
                                   [this](const seam::Place& each) { return each.id == plan_->place; });

@@ -6,10 +6,12 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -63,11 +65,11 @@ class FailurePlan {
   // Of the last run: whether what was armed has happened, and of which kind it was.
   bool fired() const { return plan_->fired; }
   seam::Kind kind() const { return plan_->kind; }
-  // Where it hangs: a process, 0 until then; whether its main thread; and whether that has been sent SIGTERM,
-  // which the seam sees to where another one hangs.
+  // Where it hangs: a process, 0 until then; whether its main thread; and when that has been sent SIGTERM,
+  // which the seam sees to where another one hangs. Nothing: not yet.
   pid_t hung_process() const { return plan_->hung_process; }
   bool hangs_in_main() const { return hung_process() != 0 && plan_->hung_thread == hung_process(); }
-  bool signalled() const { return plan_->signalled; }
+  std::optional<std::chrono::steady_clock::time_point> signalled() const;
   // The call that was to fail; "" where the run did not come to it.
   std::string call() const;
   // How often it has come to `call`, but for the time at which it failed.

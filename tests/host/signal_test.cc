@@ -4,7 +4,16 @@
 #include <sched.h>
 #include <signal.h>
 
+#include <chrono>
+#include <cstdio>
+#include <map>
+#include <string>
+
 #include "plugin_test.h"
+#include "times_taken.h"
+#ifdef SEAM_LIBRARY
+#include "failure_points.h"
+#endif
 
 namespace sluice::host_test {
 namespace {
@@ -12,8 +21,23 @@ namespace {
 constexpr std::uint64_t kSlowBytesPerSecond =
     16 * kMiB;  // some seconds for all of a GPU, half a second for the staging
 
+using Clock = std::chrono::steady_clock;
+
+// The plugin's own bound, at which it gives up: what comes later the stop has not brought.
+constexpr auto kPatience = std::chrono::seconds(5);
+constexpr auto kFenceTimeoutSeconds = 1, kAtMostSeconds = 20;  // asked for; with all that a dump does besides
+
 class SignalTest : public PluginTest {
  protected:
+  static void TearDownTestSuite() {
+    for (const auto& [what, times] : times_) {
+      std::printf("shown: a signal during a dump, %s: queues run after %s, %s after %s\n", what.c_str(),
+                  times.queues.text().c_str(),
+                  times.end_is_of_second ? "a second one ends the host" : "the host has ended",
+                  times.end.text().c_str());
+    }
+  }
+
   // A host that waits in DUMP_EXT_FILE for contents: it has said how far they are.
   Program start_waiting_dump() {
     Program host = scene_.start_host(version(), "dump", {});
@@ -23,10 +47,36 @@ class SignalTest : public PluginTest {
   void slow_engines(std::uint64_t bytes_per_second = kSlowBytesPerSecond) {
     for (const unsigned gpu : {0U, 1U}) scene_.control().set_engine_rate(gpu, bytes_per_second);
   }
+  bool queues_run() {
+    const auto process = scene_.control().process(scene_.subject_pid());
+    return process && !process->queues_paused && process->queues_run();
+  }
+  // Sends it and waits for the end, which is to be that signal's. `what`: under which the times are told.
+  void end_and_take_times(Program& host, int signal, const std::string& what) {
+    ASSERT_FALSE(queues_run());
+    const Clock::time_point sent = Clock::now();
+    ASSERT_EQ(::kill(host.pid(), signal), 0);
+    expect_queues_to_run(host, sent, what);
+    EXPECT_EQ(host.wait(), 128 + signal);
+    times_[what].end.add(Clock::now() - sent);
+  }
+  void expect_queues_to_run(const Program& host, Clock::time_point sent, const std::string& what) {
+    while (!queues_run() && !host.has_ended()) (void)::sched_yield();
+    const Clock::duration taken = Clock::now() - sent;
+    EXPECT_TRUE(queues_run());
+    EXPECT_LT(taken, kPatience);
+    times_[what].queues.add(taken);
+  }
   void expect_undone() {
     EXPECT_TRUE(images("amdgpu-").empty());
     expect_running();
   }
+
+  struct Times {
+    TimesTaken queues, end;
+    bool end_is_of_second = false;
+  };
+  static inline std::map<std::string, Times> times_;
 };
 
 TEST_P(SignalTest, EndsTheDumpAndThenTheHost) {
@@ -35,8 +85,7 @@ TEST_P(SignalTest, EndsTheDumpAndThenTheHost) {
     ASSERT_NO_FATAL_FAILURE(start());
     slow_engines();
     Program host = start_waiting_dump();
-    ASSERT_EQ(::kill(host.pid(), signal), 0);
-    EXPECT_EQ(host.wait(), 128 + signal);
+    end_and_take_times(host, signal, "contents flow");
     const std::string log = scene_.log();
     EXPECT_NE(log.find(signal == SIGTERM ? "SIGTERM has come" : "SIGINT has come"), std::string::npos) << log;
     slow_engines(0);
@@ -52,12 +101,46 @@ TEST_P(SignalTest, EndsTheDumpThoughTheEngineHangs) {
   ASSERT_NO_FATAL_FAILURE(start());
   scene_.control().hang_fence(0, 0);
   Program host = start_waiting_dump();
-  ASSERT_EQ(::kill(host.pid(), SIGTERM), 0);
-  EXPECT_EQ(host.wait(), 128 + SIGTERM);
+  end_and_take_times(host, SIGTERM, "an engine hangs");
   scene_.control().clear_faults();
   scene_.control().release_hung_fences();
   ASSERT_NO_FATAL_FAILURE(expect_undone());
 }
+
+#ifdef SEAM_LIBRARY
+// What it has been given cannot be taken back: the queues do not wait for that, the host does until it is
+// told again.
+TEST_P(SignalTest, LetsTheQueuesRunThoughTheDiskHangs) {
+  const ScratchDirectory scratch;
+  const std::filesystem::path file = scratch.path() / "plan";
+  FailurePlan plan(file);
+  scene_.variables[seam::kPlanVariable] = file.string();
+  ASSERT_EQ(::setenv("LD_PRELOAD", SEAM_LIBRARY, 1), 0);
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_NO_FATAL_FAILURE(dump());
+  std::size_t places = 0;
+  const std::vector<Failure> all = plan.failures(seam::kHang, Turns::FirstAndMiddle, &places);
+  const auto write = std::find_if(all.begin(), all.end(), [](const Failure& failure) {
+    return failure.call == "io_uring write" && failure.turn == 1;
+  });
+  if (write == all.end()) GTEST_SKIP() << "this kernel has no io_uring for us";
+  plan.disarm();
+  restore_and_check();
+  plan.arm(*write);
+  Program host = scene_.start_host(version(), "dump", {});
+  while (!plan.signalled() && !host.has_ended()) (void)::sched_yield();
+  ASSERT_TRUE(plan.signalled().has_value());
+  const std::string what = "a disk hangs";
+  expect_queues_to_run(host, *plan.signalled(), what);
+  const Clock::time_point sent = Clock::now();
+  ASSERT_EQ(::kill(host.pid(), SIGTERM), 0);
+  EXPECT_EQ(host.wait(), 128 + SIGTERM);
+  times_[what].end.add(Clock::now() - sent);
+  times_[what].end_is_of_second = true;
+  plan.disarm();
+  expect_running();
+}
+#endif
 
 // A driver that hangs keeps nobody for ever who asks twice. The queues are then for the next dump to start
 // again, or for sluice unpause.
@@ -94,11 +177,13 @@ TEST_P(SignalTest, AnIgnoredOneStaysIgnored) {
 
 // A hang that the kernel does not end is answered when the user says.
 TEST_P(SignalTest, AFenceThatNeverComesIsWaitedForAsLongAsTheUserSays) {
-  scene_.variables["SLUICE_FENCE_TIMEOUT"] = "1";
+  scene_.variables["SLUICE_FENCE_TIMEOUT"] = std::to_string(kFenceTimeoutSeconds);
   ASSERT_NO_FATAL_FAILURE(start());
   scene_.control().hang_fence(0, 0);
-  EXPECT_NE(scene_.dump(version()),
-            0);  // the host sees what is kept on purpose: the engine may still write to it
+  const Clock::time_point began = Clock::now();
+  // The host sees what is kept on purpose: the engine may still write to it.
+  EXPECT_NE(scene_.dump(version()), 0);
+  EXPECT_LT(Clock::now() - began, std::chrono::seconds(kAtMostSeconds));
   const std::string log = scene_.log();
   EXPECT_NE(log.find("the GPU did not finish within 1000 ms"), std::string::npos) << log;
   scene_.control().clear_faults();

@@ -52,8 +52,9 @@ struct Plan {
   std::atomic<bool> fired;
   std::atomic<pid_t> hung_process;  // of kHang: where, 0 until then; and in which thread
   std::atomic<pid_t> hung_thread;
-  std::atomic<bool>
-      signalled;           // it has been sent SIGTERM since: where another thread than the main one hangs
+  // When it has been sent SIGTERM since, where another thread than the main one hangs; 0: it has not. By
+  // CLOCK_MONOTONIC.
+  std::atomic<std::int64_t> signalled_ns;
   std::atomic<bool> full;  // there were more places than there is room for
   std::array<Place, 1U << 12> places;
 };

@@ -7,6 +7,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unwind.h>
 
 #include <atomic>
@@ -95,8 +96,10 @@ bool g_held = false, g_wanted = false;  // SIGTERM: by the main thread, and for 
 void send_what_is_wanted() {
   if (!g_held || !g_wanted) return;
   g_wanted = false;
+  timespec now{};
+  (void)::clock_gettime(CLOCK_MONOTONIC, &now);
   (void)::kill(::getpid(), SIGTERM);
-  g_plan->signalled = true;
+  g_plan->signalled_ns = now.tv_sec * std::int64_t{1'000'000'000} + now.tv_nsec;
 }
 
 void note_hang() {
