@@ -559,6 +559,7 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
   // ---- the failures
 
   void count(const Failure& failure, int status) {
+    EXPECT_FALSE(plan_.unlisted()) << "the seam does not know what the plugin asks the kernel for";
     if (!plan_.fired()) ++missed_;
     if (plan_.fired() && status == 0) ++harmless_[failure.call];
     ++(failure.kind == seam::kError   ? errors_

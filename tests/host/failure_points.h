@@ -64,6 +64,8 @@ class FailurePlan {
 
   // Of the last run: whether what was armed has happened, and of which kind it was.
   bool fired() const { return plan_->fired; }
+  // Whether the plugin has asked the kernel for what the seam does not know; the run has ended there.
+  bool unlisted() const { return plan_->unlisted; }
   seam::Kind kind() const { return plan_->kind; }
   // Where it hangs: a process, 0 until then; whether its main thread; and when that has been sent SIGTERM,
   // which the seam sees to where another one hangs. Nothing: not yet.

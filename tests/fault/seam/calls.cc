@@ -198,7 +198,6 @@ struct SystemCall {
   std::uint32_t kinds;
 };
 constexpr std::uint32_t kAtOnce = AtOnce<Minus<0>>::kKinds;
-// Others (futex, gettid ...) pass.
 constexpr SystemCall kSystemCalls[] = {
     {SYS_pidfd_open, "pidfd_open", EMFILE, kAtOnce},
     {SYS_pidfd_getfd, "pidfd_getfd", EMFILE, kOfCalls},
@@ -206,11 +205,19 @@ constexpr SystemCall kSystemCalls[] = {
     {SYS_mbind, "mbind", ENOMEM, kAtOnce},
     {SYS_memfd_create, "memfd_create", EMFILE, kAtOnce},
 };
+// Of a lock that is there, and who waits looks again whatever it says.
+constexpr long kNoPoint = SYS_futex;
+
 long system_call(long number, long a, long b, long c, long d, long e, long f) {
-  for (const SystemCall& known : kSystemCalls) {
-    if (known.number != number || at_point(known.name, known.kinds) == kPass) continue;
-    errno = known.error;
-    return -1;
+  const auto* const known = std::find_if(std::begin(kSystemCalls), std::end(kSystemCalls),
+                                         [number](const SystemCall& each) { return each.number == number; });
+  if (known != std::end(kSystemCalls)) {
+    if (at_point(known->name, known->kinds) != kPass) {
+      errno = known->error;
+      return -1;
+    }
+  } else if (number != kNoPoint) {
+    give_up_unlisted("the system call", number);
   }
   return reinterpret_cast<long (*)(long, long, long, long, long, long, long)>(real<"syscall">)(number, a, b,
                                                                                                c, d, e, f);

@@ -18,6 +18,7 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstddef>
 #include <cstdio>
@@ -83,8 +84,10 @@ const char* name_of(const io_uring_sqe& entry) {
       return "io_uring fsync";
     case IORING_OP_POLL_ADD:
       return "io_uring poll";
+    case IORING_OP_LINK_TIMEOUT:
+      return nullptr;  // of the poll before it: that one fails, or the ring does
     default:
-      return nullptr;
+      give_up_unlisted("io_uring's operation", entry.opcode);
   }
 }
 
@@ -140,7 +143,7 @@ struct OwnCall {
   int error;
 };
 // A call to io_uring_enter that fails for good is no failure that the kernel has for a ring in order; a
-// refusal that passes is. What gives back (munmap, close) is no point.
+// refusal that passes is.
 constexpr OwnCall kOwnCalls[] = {
     {SYS_io_uring_setup, "io_uring_setup", kError | kKill, ENOMEM},
     {SYS_io_uring_register, "io_uring_register", kError | kKill | kHang, ENOMEM},
@@ -148,6 +151,8 @@ constexpr OwnCall kOwnCalls[] = {
     {SYS_mmap, "mmap of a ring", kError | kKill, ENOMEM},
     {SYS_madvise, "madvise of a ring", kError | kKill, ENOMEM},
 };
+// They give back.
+constexpr std::array<long, 2> kNoPoints = {SYS_munmap, SYS_close};
 
 long make(const Call& call) {
   const auto& arguments = call.arguments;
@@ -168,8 +173,12 @@ long make(const Call& call) {
 }
 
 long count_and_make(const Call& call) {
-  for (const OwnCall& known : kOwnCalls) {
-    if (known.number == call.number && at_point(known.name, known.kinds) == kError) return -known.error;
+  const auto* const known = std::find_if(std::begin(kOwnCalls), std::end(kOwnCalls),
+                                         [&call](const OwnCall& each) { return each.number == call.number; });
+  if (known != std::end(kOwnCalls)) {
+    if (at_point(known->name, known->kinds) == kError) return -known->error;
+  } else if (std::find(kNoPoints.begin(), kNoPoints.end(), call.number) == kNoPoints.end()) {
+    give_up_unlisted("the plugin's own system call", call.number);
   }
   return make(call);
 }

@@ -55,7 +55,8 @@ struct Plan {
   // When it has been sent SIGTERM since, where another thread than the main one hangs; 0: it has not. By
   // CLOCK_MONOTONIC.
   std::atomic<std::int64_t> signalled_ns;
-  std::atomic<bool> full;  // there were more places than there is room for
+  std::atomic<bool> full;      // there were more places than there is room for
+  std::atomic<bool> unlisted;  // the plugin has asked the kernel for something that nobody has thought of
   std::array<Place, 1U << 12> places;
 };
 

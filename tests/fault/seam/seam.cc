@@ -8,8 +8,10 @@
 #include <signal.h>
 #include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 #include <unwind.h>
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdio>
@@ -155,6 +157,16 @@ Kind at_request(const char* call, std::uint32_t kinds) {
   if (kind != kSignal) return kind;
   (void)::kill(::getpid(), SIGTERM);
   return kPass;
+}
+
+void give_up_unlisted(const char* what, long number) {
+  g_plan->unlisted = true;
+  std::array<char, 128> line{};
+  const int length =
+      std::snprintf(line.data(), line.size(),
+                    "the seam does not know %s %ld: let it fail, or say there why it cannot\n", what, number);
+  (void)!::write(STDERR_FILENO, line.data(), static_cast<std::size_t>(length));
+  std::abort();
 }
 
 namespace {

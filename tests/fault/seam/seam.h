@@ -25,6 +25,11 @@ Kind at_request(const char* call, std::uint32_t kinds);
 // hangs, SIGTERM comes while the main thread does: at any other time it would simply end the process.
 void signals_are_held(bool held);
 
+// The plugin asks the kernel for what is neither a point nor known to need none: says so, by its number, and
+// ends the process. What nobody has thought of would look like what cannot fail. Any thread, signal handlers
+// too.
+[[noreturn]] void give_up_unlisted(const char* what, long number);
+
 // One import of the plugin: what it finds instead, and where the real one is kept.
 struct Import {
   const char* name;
