@@ -152,7 +152,20 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
  protected:
   static void SetUpTestSuite() {
     private_shm_ = make_private_shm();
+    if (!private_shm_)
+      std::printf(
+          "shown: every failure once: /dev/shm cannot be made private here: nothing of libhsakmt's memory\n");
     (void)::setenv("LD_PRELOAD", SEAM_LIBRARY, 1);
+  }
+
+  // A kind of which few were tried may have been missed.
+  static void TearDownTestSuite() {
+    constexpr std::size_t kEnough = 3;
+    for (const auto& [kind, count] : all_tried_) {
+      if (count >= kEnough) {
+        EXPECT_GT(all_fired_[kind], 0U) << "of seam::Kind " << kind << ", and " << count << " were tried";
+      }
+    }
   }
 
   EveryFailureTest()
@@ -184,6 +197,8 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
 
   void TearDown() override {
     EXPECT_EQ(listing(earlier_), earlier_files_) << "another directory was touched";
+    // How threads take turns decides how often a run comes to some places: of 240 points one was missed.
+    EXPECT_LE(missed_, 2 + tried_ / 20) << "of " << tried_ << ": what is armed does not happen";
     if (places_ == 0 && fences_ + hangs_ == 0) return;
     const std::size_t harmless =
         std::accumulate(harmless_.begin(), harmless_.end(), std::size_t{0},
@@ -199,8 +214,10 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
                   queues_ran_after_.text().c_str());
     }
     for (const auto& [call, times] : harmless_) std::printf("  harmless: %s %zu\n", call.c_str(), times);
-    if (one_is_wanted() && points() == 0)
+    if (!one_is_wanted()) return;
+    if (tried_ + fences_ + hangs_ == 0)
       GTEST_SKIP() << "no such failure in this test: SLUICE_FAULT_POINT may be another's, or another build's";
+    if (missed_ > 0) GTEST_SKIP() << "this run did not come to the point: another may";
   }
 
   std::string version() const { return GetParam().version.name; }
@@ -357,7 +374,7 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
   void fail_dumps(const std::vector<Failure>& failures) {
     for (const Failure& failure : failures) {
       // Half of them over an earlier checkpoint, the others over what the one before has left.
-      if (points() % 2 == 0) put_earlier_into_place();
+      if (tried_ % 2 == 0) put_earlier_into_place();
       const Listing before = listing(place_);
       const int problems_before = problems();
       (void)scene_.log();
@@ -559,15 +576,21 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
   // ---- the failures
 
   void count(const Failure& failure, int status) {
+    ++tried_;
+    ++all_tried_[failure.kind];
     EXPECT_FALSE(plan_.unlisted()) << "the seam does not know what the plugin asks the kernel for";
-    if (!plan_.fired()) ++missed_;
-    if (plan_.fired() && status == 0) ++harmless_[failure.call];
+    if (!plan_.fired()) {
+      ++missed_;
+      EXPECT_EQ(status, 0) << "nothing failed";
+      return;
+    }
+    ++all_fired_[failure.kind];
+    if (status == 0) ++harmless_[failure.call];
     ++(failure.kind == seam::kError   ? errors_
        : failure.kind == seam::kShort ? shorts_
        : failure.kind == seam::kKill  ? kills_
        : failure.kind == seam::kHang  ? stuck_
                                       : signals_);
-    EXPECT_TRUE(plan_.fired() || status == 0) << "nothing failed";
   }
 
   std::vector<std::uint64_t> fences_made() {
@@ -645,6 +668,7 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
   }
 
   static inline bool private_shm_ = false;
+  static inline std::map<seam::Kind, std::size_t> all_tried_, all_fired_;  // in all tests of this program
 
   ScratchDirectory scratch_;
   std::optional<ThunkMemory> thunk_memory_;
@@ -658,12 +682,13 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
   TimesTaken queues_ran_after_;
   std::map<std::string, std::size_t> harmless_;  // by call: it failed, and the host went on
   std::size_t fences_ = 0, hangs_ = 0, places_ = 0, errors_ = 0, shorts_ = 0, kills_ = 0, signals_ = 0,
-              stuck_ = 0, let_go_ = 0, missed_ = 0;
+              stuck_ = 0, let_go_ = 0, tried_ = 0, missed_ = 0;
 };
 
 TEST_P(EveryFailureTest, Dump) {
   std::vector<Failure> all;
   ASSERT_NO_FATAL_FAILURE(find_failures_of_a_dump(kFailures, all));
+  EXPECT_FALSE(all.empty());
   fail_dumps(share_of(all, kShare));
 }
 
@@ -695,6 +720,7 @@ TEST_P(EveryFailureTest, IdsOfDumps) {
 TEST_P(EveryFailureTest, Restore) {
   std::vector<Failure> all;
   ASSERT_NO_FATAL_FAILURE(find_failures_of_a_restore(kFailures, all));
+  EXPECT_FALSE(all.empty());
   fail_restores(share_of(all, kShare));
 }
 
@@ -754,6 +780,7 @@ TEST_P(EveryFailureTest, JobsOfADump) {
   ASSERT_EQ(dump(place_), 0) << scene_.log();
   tasks_.wait_until_dumped();
   const std::vector<LostJob> all = lost_jobs(made);
+  EXPECT_FALSE(all.empty());
   ASSERT_NO_FATAL_FAILURE(restore_earlier());
   for (const LostJob& job : share_of(all, kShareOfFences)) {
     const Listing before = listing(place_);
@@ -778,7 +805,9 @@ TEST_P(EveryFailureTest, JobsOfARestore) {
   const int well = restore(place_);
   ASSERT_EQ(well, 0) << scene_.log();
   judge_restore(well);
-  for (const LostJob& job : share_of(lost_jobs(made), kShareOfFences)) {
+  const std::vector<LostJob> all = lost_jobs(made);
+  EXPECT_FALSE(all.empty());
+  for (const LostJob& job : share_of(all, kShareOfFences)) {
     const int problems_before = problems();
     (void)scene_.log();
     lose(job);

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <cerrno>
+#include <cstring>
 #include <set>
 #include <sstream>
 #include <stdexcept>
@@ -33,6 +34,12 @@ bool all_are_wanted() {
 
 bool one_is_wanted() {
   return std::getenv("SLUICE_FAULT_POINT") != nullptr;
+}
+
+std::uint64_t wanted_share(std::uint64_t usual) {
+  const std::uint64_t share = test::number_from("SLUICE_FAULT_SHARE", usual);
+  if (share == 0) throw std::invalid_argument("SLUICE_FAULT_SHARE is 0: nothing would fail");
+  return share;
 }
 
 std::string Failure::name() const {

@@ -9,7 +9,6 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -88,6 +87,9 @@ class FailurePlan {
 bool all_are_wanted();
 // Whether it is to find one of them again (SLUICE_FAULT_POINT).
 bool one_is_wanted();
+// How many it is to try otherwise. Throws std::invalid_argument where SLUICE_FAULT_SHARE is no number, or 0:
+// a test that tries nothing would pass.
+std::uint64_t wanted_share(std::uint64_t usual);
 
 // Those of `all` that are to happen in this run of the test; `share` of them by default.
 template <class Any>
@@ -96,10 +98,8 @@ std::vector<Any> share_of(std::vector<Any> all, std::uint64_t share) {
     std::erase_if(all, [one](const Any& failure) { return failure.name() != one; });
     return all;
   }
-  if (const char* wanted = std::getenv("SLUICE_FAULT_SHARE"); wanted != nullptr) {
-    if (std::strcmp(wanted, "all") == 0) return all;
-    share = std::strtoull(wanted, nullptr, 10);
-  }
+  if (all_are_wanted()) return all;
+  share = wanted_share(share);
   test::Rng rng(test::number_from("SLUICE_FAULT_SEED", 1));
   std::vector<Any> drawn;
   while (drawn.size() < share && !all.empty()) {

@@ -5,9 +5,14 @@
 #include <unistd.h>
 
 #include <array>
+#include <charconv>
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <system_error>
 
 namespace sluice::test {
 namespace {
@@ -26,7 +31,13 @@ void on_abort(int) {
 
 std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
   const char* const text = std::getenv(variable);
-  return text != nullptr ? std::strtoull(text, nullptr, 10) : otherwise;
+  if (text == nullptr) return otherwise;
+  const std::string_view digits = text;
+  std::uint64_t number = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  if (error != std::errc() || end != digits.data() + digits.size())
+    throw std::invalid_argument(std::string(variable) + "='" + text + "' is no number");
+  return number;
 }
 
 Seeds seeds_of_test(std::uint64_t usual_count) {

@@ -23,7 +23,8 @@ constexpr std::uint64_t usual(std::uint64_t plain, std::uint64_t sanitized) {
   return kSanitized ? sanitized : plain;
 }
 
-// An environment variable as a number, else `otherwise`.
+// An environment variable as a number, else `otherwise`. Throws std::invalid_argument where it is there and
+// no number: taken for 0, a test would do nothing and pass.
 std::uint64_t number_from(const char* variable, std::uint64_t otherwise);
 
 // The seeds of a test: [first, first + count).
