@@ -163,10 +163,8 @@ class World {
       return;
     }
     ++totals.found;
-    const bool named = std::any_of(trial.errors.begin(), trial.errors.end(), [&](const Error& error) {
-      return names_damage(error, damage.places, later_.known);
-    });
-    ASSERT_TRUE(named) << trial.errors[0].what;
+    for (const Error& error : trial.errors)
+      ASSERT_TRUE(names_damage(error, damage.places, later_.known, sizes_.block_bytes)) << error.what;
     ++totals.named;
   }
 
@@ -201,7 +199,7 @@ class World {
     ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().what;
     const Verified verified = verify(dir_fd, chunk_bytes_);
     for (const VerifyProblem& problem : verified.problems) {
-      ASSERT_TRUE(names_damage(problem, damage.places, later_.known))
+      ASSERT_TRUE(names_damage(problem, damage.places, later_.known, sizes_.block_bytes))
           << problem.file << " at " << problem.file_offset << ": " << problem.what;
     }
     const bool found = !verified.problems.empty() || !checkpoint->unreadable.empty();

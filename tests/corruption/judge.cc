@@ -2,6 +2,7 @@
 #include "corruption/judge.h"
 
 #include <algorithm>
+#include <cctype>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -14,6 +15,15 @@ namespace {
 
 bool says(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
+}
+
+// The same of a text that ends in a number: another that begins with it is not the one.
+bool says_number(const std::string& text, const std::string& part) {
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) {
+    const std::size_t end = at + part.size();
+    if (end == text.size() || std::isdigit(static_cast<unsigned char>(text[end])) == 0) return true;
+  }
+  return false;
 }
 
 // The first BO in [begin, end) of a pages file and where in it that is, by adding up sizes; null: only the
@@ -58,7 +68,8 @@ bool range_in(const std::string& text, std::uint64_t& begin, std::uint64_t& end)
 
 }  // namespace
 
-bool names_damage(const Error& error, const std::vector<Place>& places, const KnownCheckpoint& known) {
+bool names_damage(const Error& error, const std::vector<Place>& places, const KnownCheckpoint& known,
+                  std::uint64_t block_bytes) {
   return std::any_of(places.begin(), places.end(), [&](const Place& place) {
     if (!says(error.what, place.file)) return false;
     std::uint32_t file = 0;
@@ -67,12 +78,14 @@ bool names_damage(const Error& error, const std::vector<Place>& places, const Kn
     std::uint64_t end = 0;
     if (!range_in(error.what, begin, end)) return one == nullptr || place.end == Place::kToTheEnd;
     if (one == nullptr || begin >= place.end || end <= place.begin) return false;
+    if (says(error.what, "is corrupt") && end - begin > block_bytes) return false;
     std::uint64_t bo_offset = 0;
     const PagesBo* const bo = bo_at(*one, file, begin, end, bo_offset);
     const std::string where =
         bo == nullptr ? std::string("its length") : "BO " + std::to_string(bo->number) + " (VA ";
     const std::string offset = bo == nullptr ? "" : " from its byte " + std::to_string(bo_offset);
-    return says(error.what, owner_of(*one)) && says(error.what, where) && says(error.what, offset);
+    return says_number(error.what, owner_of(*one)) && says(error.what, where) &&
+           says_number(error.what, offset);
   });
 }
 
@@ -87,7 +100,8 @@ Verified verify(int dir_fd, std::uint64_t chunk_bytes) {
 }
 
 bool names_damage(const VerifyProblem& problem, const std::vector<Place>& places,
-                  const KnownCheckpoint& known) {
+                  const KnownCheckpoint& known, std::uint64_t block_bytes) {
+  if (problem.kind == ProblemKind::BadBlock && problem.length > block_bytes) return false;
   return std::any_of(places.begin(), places.end(), [&](const Place& place) {
     if (problem.length == 0) return problem.file == place.file || says(problem.what, place.file);
     std::uint32_t file = 0;

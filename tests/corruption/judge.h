@@ -3,6 +3,7 @@
 // and whose memory lies there.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -14,8 +15,9 @@ namespace sluice::corruption_test {
 
 // Whether the words of an error name one of the places: metadata, a sidecar, or a pages file of which the end
 // may be another, by the file's name; what changed within a pages file by file, range, GPU, BO and offset in
-// it, as it may say of any contents.
-bool names_damage(const Error& error, const std::vector<Place>& places, const KnownCheckpoint& known);
+// it, as it may say of any contents. A block that is corrupt is no longer than `block_bytes`.
+bool names_damage(const Error& error, const std::vector<Place>& places, const KnownCheckpoint& known,
+                  std::uint64_t block_bytes);
 
 // What `sluice verify` finds.
 struct Verified {
@@ -24,6 +26,6 @@ struct Verified {
 };
 Verified verify(int dir_fd, std::uint64_t chunk_bytes);
 bool names_damage(const VerifyProblem& problem, const std::vector<Place>& places,
-                  const KnownCheckpoint& known);
+                  const KnownCheckpoint& known, std::uint64_t block_bytes);
 
 }  // namespace sluice::corruption_test

@@ -18,6 +18,7 @@
 #include "corruption/damage.h"
 #include "corruption/judge.h"
 #include "corruption/trial_restore.h"
+#include "pipeline/checksum.h"
 #include "plugin_test.h"
 #include "support/seeds.h"
 
@@ -94,7 +95,8 @@ class DamageTest : public PluginTest {
   bool names(const std::string& log, const Damage& damage) const {
     std::istringstream lines(log);
     for (std::string line; std::getline(lines, line);) {
-      if (corruption_test::names_damage(Error{EBADMSG, line}, damage.places, known_)) return true;
+      if (corruption_test::names_damage(Error{EBADMSG, line}, damage.places, known_, kSumBlockBytes))
+        return true;
     }
     return false;
   }
