@@ -67,12 +67,18 @@ class DamageTest : public PluginTest {
     scene_.control().clear_trace();
     const int status = scene_.restore(version());
     const std::string log = scene_.log();
+    ASSERT_EQ(trial.wrong_bytes, 0U) << "damaged bytes reach memory";
     if (trial.errors.empty()) {
-      ++restored_;
+      ASSERT_NE(trial.became, nullptr) << "restored as what it never was";
       ASSERT_EQ(status, 0) << log;
-      // All of the older dump's images beside CRIU's newer ones: that these differ only CRIU could know.
+      // All of the older dump's images beside CRIU's newer ones: that these differ only CRIU could know. Its
+      // process compares with what the newer one had, and finds the older contents.
       if (trial.became == &known_) {
+        ++restored_;
         EXPECT_TRUE(heard("check").starts_with("ok check")) << last_;
+      } else {
+        ++became_older_;
+        EXPECT_FALSE(heard("check").starts_with("ok check")) << last_;
       }
       EXPECT_EQ(heard("quit"), "ok quit");
       scene_.wait_until_subject_is_gone();
@@ -106,7 +112,7 @@ class DamageTest : public PluginTest {
   std::optional<DirectoryCopy> older_, now_;
   KnownCheckpoint older_known_, known_;
   std::set<std::string> happened_;  // kinds of damage
-  std::uint64_t refused_ = 0, restored_ = 0;
+  std::uint64_t refused_ = 0, restored_ = 0, became_older_ = 0;
 };
 
 TEST_P(DamageTest, IsRefusedAndNamedOrHasNoEffect) {
@@ -122,10 +128,10 @@ TEST_P(DamageTest, IsRefusedAndNamedOrHasNoEffect) {
   }
   std::printf(
       "shown: damage before the plugin, criu %s: %llu cases of %zu kinds, %llu refused and named, %llu "
-      "restored "
-      "whole\n",
+      "restored whole, %llu as the older dump\n",
       GetParam().name, static_cast<unsigned long long>(count), happened_.size(),
-      static_cast<unsigned long long>(refused_), static_cast<unsigned long long>(restored_));
+      static_cast<unsigned long long>(refused_), static_cast<unsigned long long>(restored_),
+      static_cast<unsigned long long>(became_older_));
   if (count < kinds().size()) return;
   EXPECT_EQ(happened_.size(), kinds().size()) << "a kind of damage never came";
 }
