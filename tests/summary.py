@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Counts what `meson test` and the guests ran, case by case, and names what was skipped and why.
+"""Counts what `meson test` and the guests ran, case by case, and names what was skipped and why. A program of GoogleTest
+that ran no case has failed.
 
 Before that, what programs and steps have counted themselves: their lines that begin with "shown: " (seeds, cases, cycles).
 
@@ -42,6 +43,12 @@ def cases_of(program, merged):
     return [case for name, cases in merged if name.startswith(prefix) for case in cases]
 
 
+def is_one_case(program, merged):
+    """Whether Meson goes by the exit status of it alone: a case of the suite that has the project's name."""
+    project = program.split(":", 1)[0]
+    return any(name == project and case.get("name") == program for name, cases in merged for case in cases)
+
+
 def last_line(text):
     lines = [line.strip() for line in (text or "").splitlines() if line.strip()]
     return lines[-1] if lines else "no reason given"
@@ -68,8 +75,10 @@ def count_programs(log, tally):
                 tally.failed.append(f"{name} ({result.lower()})")
         elif result == "SKIP" and not cases:
             tally.skipped.append((name, last_line(program.get("stdout"))))
-        elif not cases:
+        elif not cases and is_one_case(name, merged):
             tally.passed += 1
+        elif not cases:
+            tally.failed.append(f"{name} (no test of it ran)")
 
 
 def shown(log, steps):

@@ -153,10 +153,13 @@ class Report(Folder):
 
 
 class Summary(Folder):
-    def count(self, results, *options):
+    JUNIT = """<testsuites><testsuite name="sluice"><testcase name="sluice:unit / a" classname="sluice"/></testsuite>
+%s</testsuites>"""
+
+    def count(self, results, *options, names=("sluice:unit / a",), junit=""):
         log = self.folder / "log"
-        self.write("log/testlog.json", json.dumps({"name": "sluice:unit / a", "result": "OK"}) + "\n")
-        self.write("log/testlog.junit.xml", "<testsuites/>")
+        self.write("log/testlog.json", "".join(json.dumps({"name": name, "result": "OK"}) + "\n" for name in names))
+        self.write("log/testlog.junit.xml", self.JUNIT % junit)
         words = [str(log), "--vm", str(self.write("results.json", json.dumps(results))), *options]
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
@@ -189,6 +192,17 @@ class Summary(Folder):
         status, lines = self.count(self.results(), *words)
         self.assertEqual((status, lines), (1, ["shown: fuzz: 7 executions", "failed: package", "skipped: other: no root here",
                                                "5 passed, 1 failed, 1 skipped"]))
+
+    def test_the_cases_of_a_program_are_counted(self):
+        junit = """<testsuite name="sluice.sluice:unit / b.Suite"><testcase name="One" classname="Suite" status="run"/>
+            <testcase name="Two" classname="Suite" status="run"><failure message="m">because</failure></testcase></testsuite>"""
+        status, lines = self.count(self.results(), names=("sluice:unit / a", "sluice:unit / b"), junit=junit)
+        self.assertEqual((status, lines), (1, ["failed: sluice:unit / b: Suite.Two", "5 passed, 1 failed, 0 skipped"]))
+
+    def test_a_program_of_which_no_test_ran_failed(self):
+        status, lines = self.count(self.results(), names=("sluice:unit / a", "sluice:unit / b"))
+        self.assertEqual((status, lines),
+                         (1, ["failed: sluice:unit / b (no test of it ran)", "4 passed, 1 failed, 0 skipped"]))
 
     def test_a_suite_without_results_failed(self):
         self.assertEqual(self.count([])[1][-1], "1 passed, 2 failed, 0 skipped; 1 failed that do not decide")
