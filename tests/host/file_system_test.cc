@@ -161,12 +161,13 @@ class DiskTest : public MountedImages, public SceneTest {
     if (!missing_.empty()) GTEST_SKIP() << missing_;
   }
 
-  void expect_refused_and_running(const ::testing::Matcher<const std::string&>& why) {
-    // A newer host writes its own images at the same time, and may be the one who fails.
-    EXPECT_NE(scene_.dump("3.17.1"), 0);
+  // A newer host writes its own images while contents flow, and may be the one who fails.
+  void expect_refused_and_running(const ::testing::Matcher<const std::string&>& why,
+                                  const char* version = "3.17.1") {
+    EXPECT_NE(scene_.dump(version), 0);
     const std::string log = scene_.log();
     EXPECT_THAT(log, why) << log;
-    EXPECT_TRUE(images("amdgpu-kfd").empty()) << "it looks complete";
+    EXPECT_EQ(images("amdgpu-"), std::set<std::string>()) << "they take room, or look complete";
     expect_running();
   }
   void expect_dumped_and_back() {
@@ -223,7 +224,9 @@ TEST_P(FileSystemTest, AFullDiskFailsTheDumpAndTheNextOneFindsRoom) {
 TEST_P(FileSystemTest, AReadOnlyOneFailsTheDump) {
   ASSERT_NO_FATAL_FAILURE(start());
   ASSERT_EQ(::mount(nullptr, place_.c_str(), nullptr, MS_REMOUNT | MS_RDONLY, nullptr), 0);
-  ASSERT_NO_FATAL_FAILURE(expect_refused_and_running(HasSubstr("Read-only file system")));
+  // An older host would fail at images of its own, before the plugin is asked for anything.
+  ASSERT_NO_FATAL_FAILURE(expect_refused_and_running(
+      ContainsRegex("amdgpu_plugin: [^\n]*amdgpu-[^\n]*: Read-only file system"), "4.2"));
 }
 
 INSTANTIATE_TEST_SUITE_P(On, FileSystemTest, ::testing::ValuesIn(kKinds),
