@@ -2,7 +2,10 @@
 # SPDX-License-Identifier: MIT
 """What of src ran, by folder, out of `llvm-cov export -format=text`; every line and branch that did not, with the reason.
 
-    report.py COVERAGE.json MISSED.txt
+    report.py COVERAGE.json MISSED.txt [--part]
+
+Exit status 1: less ran than the bar demands (docs/testing.md), or a line has no reason. With --part, of tests without the
+guests, the latter is told only: what nothing but a guest runs has none.
 
 Reasons are in reasons.list beside this file: a title in brackets, then what it explains, `PATH: TEXT` a line: the file below
 src, and what stands in the line; for `*`, all files, a regular expression of it. The first that fits counts. So a line that is
@@ -16,6 +19,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 NONE = "no reason is given"
+BAR = {"lines": 95, "branches": 90}  # percent of all of src
 
 
 def read_reasons(text):
@@ -53,7 +57,16 @@ def missed_branches(file):
             for count, word in ((yes, "true"), (no, "false")) if count == 0]
 
 
-def main(coverage, missed):
+def complaints(tally, unexplained, part):
+    for kind, bar in BAR.items():
+        if 100 * tally["ran " + kind] < bar * tally[kind] or not tally[kind]:
+            yield f"{share(tally, kind)} of the {kind} ran, the bar is {bar} %"
+    if unexplained and not part:
+        yield f"{unexplained} lines have no reason: tests/coverage/reasons.list"
+
+
+def main(coverage, missed, *options):
+    """The exit status."""
     files = json.loads(pathlib.Path(coverage).read_text(encoding="utf-8"))["data"][0]["files"]
     rules = read_reasons((pathlib.Path(__file__).parent / "reasons.list").read_text(encoding="utf-8"))
     tally = collections.defaultdict(collections.Counter)
@@ -89,6 +102,10 @@ def main(coverage, missed):
     print("\nlines of which nothing, or not every branch, ran, and why")
     for title, lines in by_reason.items():
         print(f"{len(lines):>6}  {title}")
+    found = list(complaints(tally["all of src"], len(by_reason[NONE]), "--part" in options))
+    for complaint in found:
+        print(f"failed: {complaint}")
+    return 1 if found else 0
 
 
 def share(count, kind):
@@ -96,4 +113,4 @@ def share(count, kind):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    sys.exit(main(*sys.argv[1:]))
