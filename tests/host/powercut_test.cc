@@ -249,6 +249,9 @@ TEST_P(PowerCutTest, ADumpThatFailsLate) {
   ASSERT_TRUE(newer.has_value());
   ASSERT_NO_FATAL_FAILURE(cut_after_each(events, std::move(before), {&*newer, &older}, counts));
   tell("a dump that fails late", counts);
+  EXPECT_GT(counts.older, 0U) << "before the first step";
+  EXPECT_GT(counts.newer, 0U) << "before it fails";
+  EXPECT_GT(counts.refused, 10U) << "the power does not fail in between";
   EXPECT_TRUE(images("amdgpu-kfd-").empty());
 }
 
