@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// The real content server, the real lanes that it starts, and the real tasks' end of it, over simulated
-// processes, sockets, rings and GPUs: one seed is one run (support/seeds.h). CRIU's main process, up to four
+// The real content server and the real tasks' end of it, over simulated processes, sockets, rings and GPUs:
+// one seed is one run (support/seeds.h). Of the lanes that it starts what they do with contents is real; what
+// makes, begins and ends them (ContentsJob) is sim_contents.cc's. CRIU's main process, up to four
 // tasks with up to two open files each; late and missing servers, peers that stall for longer than anybody
 // waits, full sockets, a call that fails, descriptors that get lost, a process that is killed between any two
 // calls or in the middle of a lane; blocks that are not what they were, a disk, a GPU or a ring that fails.
