@@ -105,9 +105,12 @@ Result<std::optional<Sidecar>> take_sidecar(const Result<std::vector<std::uint8_
   if (!payload) {
     if (payload.error().err != ENOENT) return payload.error();
     if (!set.has_sums && !has_image_key()) return std::optional<Sidecar>();
-    return make_error(EBADMSG, name + " is missing, the checksums that the dump has written: " +
-                                   set.pages_name(id, 0) + " may be of another dump" +
-                                   (has_image_key() ? "" : " (SLUICE_CHECKSUM=off restores it as it is)"));
+    const std::string other = set.pages_name(id, 0);
+    return make_error(
+        EBADMSG,
+        name + " is missing, the checksums that the dump has written: " + other +
+            (has_image_key() ? " may be of another dump"
+                             : " may be of another dump (SLUICE_CHECKSUM=off restores it as it is)"));
   }
   SLUICE_TRY_ASSIGN(Sidecar sidecar, unpack_sidecar(*payload, name));
   bool fits = sidecar.dump_id == dump_id && sidecar.bo_table_digest == set.bo_table_digest &&

@@ -189,8 +189,10 @@ Result<std::string> read_file(const std::string& file, Others others) {
   struct stat status {};
   if (!fd || ::fstat(fd.get(), &status) != 0) return make_error(errno, "open " + file);
   if (!is_trusted(status, others)) {
-    return Error{EPERM, file + " is no file of root or of this user that nobody else can " +
-                            (others == Others::MayRead ? "write" : "read or write")};
+    return Error{EPERM,
+                 file + (others == Others::MayRead
+                             ? " is no file of root or of this user that nobody else can write"
+                             : " is no file of root or of this user that nobody else can read or write")};
   }
   std::string text(kLongestFile + 1, '\0');
   std::size_t have = 0;
@@ -309,7 +311,7 @@ Result<std::optional<ImageKey>> read_key(const Config& config) {
     good = parsed.ec == std::errc() && parsed.ptr == begin + 2;
   }
   if (!good) {
-    return Error{EINVAL, setting + " is no key: 64 hexadecimal digits, as `openssl rand -hex 32` makes them"};
+    return Error{EINVAL, setting + " is no key: 64 hexadecimal digits, as openssl rand -hex 32 makes them"};
   }
   return std::optional(key);
 }

@@ -104,7 +104,10 @@ void HeldSignals::release() {
   if (caught_ == 0) {  // but perhaps behind the watcher's last look
     const timespec now{};
     const int late = sigtimedwait(&held_, nullptr, &now);
-    if (late > 0) caught_ = late;
+    if (late > 0) {
+      caught_ = late;
+      stop_ = true;
+    }
   }
   if (caught_ == 0) (void)pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }
