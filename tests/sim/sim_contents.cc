@@ -112,7 +112,7 @@ LaneThread::~LaneThread() {
   if (outcome_) processes.wait_in_destructor([&] { return processes.ended(outcome_->thread); });
 }
 
-Result<void> LaneThread::join() {
+Result<void> LaneThread::join(Ring /*ring*/) {
   SimProcesses& processes = *SimProcesses::current();
   processes.wait_until([&] { return processes.ended(outcome_->thread); });
   return std::move(std::exchange(outcome_, nullptr)->result);
