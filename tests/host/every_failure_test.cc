@@ -348,19 +348,6 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
     fs::copy(earlier_, place_);
   }
 
-  // What GPUs keep of one restore shall not pass for the contents that another has brought.
-  void overwrite_gpu_memory() {
-    for (const auto& entry : fs::directory_iterator(scene_.machine().directory())) {
-      const std::string name = entry.path().filename().string();
-      if (!name.starts_with("vram-") && !name.starts_with("gtt-")) continue;
-      static const std::vector<char> bytes(kMiB, '\x5a');
-      std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
-      for (std::uint64_t at = 0; at < GetParam().shape.tasks * kPoolBytesPerTask; at += bytes.size())
-        file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-      ASSERT_TRUE(file.good());
-    }
-  }
-
   // Those of a dump that goes well. The tasks run on after it.
   void find_failures_of_a_dump(std::uint32_t kinds, std::vector<Failure>& all) {
     ASSERT_NO_FATAL_FAILURE(restore_earlier());

@@ -186,6 +186,21 @@ TEST_P(FailureTest, ACorruptedBlockIsNamedAndNothingIsResumed) {
   restore_and_check();
 }
 
+// Neither is it copied first and compared then.
+TEST_P(FailureTest, ADamagedBlockDoesNotReachTheGpu) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_NO_FATAL_FAILURE(dump());
+  const std::string name = *images("amdgpu-pages-1-").rbegin();
+  ASSERT_NO_FATAL_FAILURE(overwrite_block(scene_.images() / name));
+  ASSERT_NO_FATAL_FAILURE(overwrite_gpu_memory());
+  expect_refused(name);
+  EXPECT_FALSE(gpu_memory_has(kFoundNowhereElse));
+  // It would be seen.
+  scene_.variables["SLUICE_CHECKSUM"] = "off";
+  ASSERT_EQ(scene_.restore(version()), 0) << scene_.log();
+  EXPECT_TRUE(gpu_memory_has(kFoundNowhereElse));
+}
+
 TEST_P(FailureTest, AFailureIsToldOnce) {
   ASSERT_NO_FATAL_FAILURE(start());
   ASSERT_NO_FATAL_FAILURE(dump());

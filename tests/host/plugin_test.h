@@ -6,10 +6,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <set>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "harness.h"
+#include "pipeline/checksum.h"
 
 namespace sluice::host_test {
 
@@ -97,12 +102,54 @@ class SceneTest : public ::testing::Test {
     EXPECT_EQ(scene_.control().counts(), vamdgpu::Counts());
   }
 
+  // What GPUs keep of one restore shall not pass for the contents that another has brought.
+  void overwrite_gpu_memory() {
+    for (const std::filesystem::path& pool : gpu_memory()) {
+      static const std::vector<char> bytes(kMiB, '\x5a');
+      std::fstream file(pool, std::ios::in | std::ios::out | std::ios::binary);
+      const std::uint64_t size = std::filesystem::file_size(pool);
+      for (std::uint64_t at = 0; at < size; at += bytes.size())
+        file.write(bytes.data(),
+                   static_cast<std::streamsize>(std::min<std::uint64_t>(bytes.size(), size - at)));
+      ASSERT_TRUE(file.good());
+    }
+  }
+
+  // Whether any GPU has these bytes somewhere in its memory, whosever it is.
+  bool gpu_memory_has(std::string_view bytes) {
+    std::string part(kMiB + bytes.size(), '\0');  // what lies across two parts is whole in the first
+    for (const std::filesystem::path& pool : gpu_memory()) {
+      std::ifstream file(pool, std::ios::binary);
+      for (std::uint64_t at = 0; at < std::filesystem::file_size(pool); at += kMiB) {
+        file.clear();
+        file.seekg(static_cast<std::streamoff>(at));
+        file.read(part.data(), static_cast<std::streamsize>(part.size()));
+        const std::string_view got(part.data(), static_cast<std::size_t>(file.gcount()));
+        if (got.find(bytes) != std::string_view::npos) return true;
+      }
+    }
+    return false;
+  }
+
+  // A block of a pages file of which no other place has a part.
+  static void overwrite_block(const std::filesystem::path& pages) {
+    std::string block;
+    while (block.size() < kSumBlockBytes) block += kFoundNowhereElse;
+    block.resize(kSumBlockBytes);
+    std::fstream file(pages, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(kSumBlockBytes);
+    ASSERT_TRUE(file.write(block.data(), static_cast<std::streamsize>(block.size())).flush());
+    ASSERT_GE(std::filesystem::file_size(pages), 3 * kSumBlockBytes) << "it was no whole block";
+  }
+  static constexpr const char* kFoundNowhereElse = "a damaged block, which is to reach no GPU; ";
+
   std::string heard(const std::string& command) { return last_ = scene_.subject().ask(command); }
 
   // Names of image files, with a beginning.
-  std::set<std::string> images(const std::string& prefix) const {
+  std::set<std::string> images(const std::string& prefix) const { return images_in(scene_.images(), prefix); }
+  static std::set<std::string> images_in(const std::filesystem::path& place, const std::string& prefix) {
     std::set<std::string> names;
-    for (const auto& entry : std::filesystem::directory_iterator(scene_.images())) {
+    for (const auto& entry : std::filesystem::directory_iterator(place)) {
       const std::string name = entry.path().filename().string();
       if (name.starts_with(prefix)) names.insert(name);
     }
@@ -114,6 +161,17 @@ class SceneTest : public ::testing::Test {
 
   Scene scene_;
   std::string last_;
+
+ private:
+  // What the machine has in place of VRAM and GTT.
+  std::vector<std::filesystem::path> gpu_memory() {
+    std::vector<std::filesystem::path> pools;
+    for (const auto& entry : std::filesystem::directory_iterator(scene_.machine().directory())) {
+      const std::string name = entry.path().filename().string();
+      if (name.starts_with("vram-") || name.starts_with("gtt-")) pools.push_back(entry.path());
+    }
+    return pools;
+  }
 };
 
 // The same for each version.

@@ -223,6 +223,25 @@ TEST_P(StreamTest, ADamagedBlockIsFoundBeforeAnythingRuns) {
   expect_not_resumed();
 }
 
+TEST_P(StreamTest, ADamagedBlockDoesNotReachTheGpu) {
+  ASSERT_NO_FATAL_FAILURE(start_small({}));
+  ASSERT_EQ(dump_streamed(capture_to(image())), 0) << scene_.log();
+  scene_.wait_until_subject_is_gone();
+  const std::filesystem::path place = extracted();
+  const std::string pages = *images_in(place, "amdgpu-pages-1-").rbegin();
+  ASSERT_NO_FATAL_FAILURE(overwrite_block(place / pages));
+  ASSERT_TRUE(capture_directory(place, image()));
+  ASSERT_NO_FATAL_FAILURE(overwrite_gpu_memory());
+  EXPECT_NE(restore_streamed(serve_from(image())), 0);
+  EXPECT_NE(scene_.log().find(pages), std::string::npos);
+  expect_not_resumed();
+  EXPECT_FALSE(gpu_memory_has(kFoundNowhereElse));
+  // It would be seen.
+  scene_.variables["SLUICE_CHECKSUM"] = "off";
+  ASSERT_EQ(restore_streamed(serve_from(image())), 0) << scene_.log();
+  EXPECT_TRUE(gpu_memory_has(kFoundNowhereElse));
+}
+
 // Their BOs lie in a file each.
 TEST_P(StreamTest, BosOfRenderNodesComeBackWhole) {
   ASSERT_NO_FATAL_FAILURE(start_small({"--gem-handles", "1,3,70"}));

@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: MIT
 #include "test_streamer.h"
 
+#include <unistd.h>
+
+#include <cerrno>
 #include <cstdlib>
 
+#include "pipeline/unique_fd.h"
 #include "streamer/command.h"
+#include "streamer/wire.h"
 
 namespace sluice::host_test {
 namespace {
@@ -56,6 +61,26 @@ Streamer::Streamer(const std::filesystem::path& images, const std::string& opera
 int extract_image(const std::filesystem::path& image, const std::filesystem::path& place) {
   std::filesystem::create_directories(place);
   return shell(streamer::with_file(command(place, "extract"), "extract", image), {path_variable()}).wait();
+}
+
+bool capture_directory(const std::filesystem::path& place, const std::filesystem::path& image) {
+  const ScratchDirectory sockets;
+  Streamer streamer(sockets.path(), "capture", capture_to(image));
+  if (!streamer.ready()) return false;
+  UniqueFd socket = streamer::connect_to(sockets.path().string(), streamer::kCaptureSocket);
+  if (!socket) return false;
+  for (const auto& entry : std::filesystem::directory_iterator(place)) {
+    const UniqueFd pipe(streamer::open_stream(socket.get(), entry.path().filename().string(), true));
+    if (!pipe) return false;
+    const std::string bytes = read_file(entry.path());
+    for (std::size_t at = 0; at < bytes.size();) {
+      const ssize_t done = TEMP_FAILURE_RETRY(::write(pipe.get(), &bytes[at], bytes.size() - at));
+      if (done <= 0) return false;
+      at += static_cast<std::size_t>(done);
+    }
+  }
+  socket.reset();
+  return streamer.wait() == 0;
 }
 
 }  // namespace sluice::host_test

@@ -34,4 +34,7 @@ class Streamer {
 // The files of a streamed image, into `place`, which is made. The streamer's exit status.
 int extract_image(const std::filesystem::path& image, const std::filesystem::path& place);
 
+// The other way round: an image of all files in `place`. False: it could not be made.
+bool capture_directory(const std::filesystem::path& place, const std::filesystem::path& image);
+
 }  // namespace sluice::host_test
