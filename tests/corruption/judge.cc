@@ -76,7 +76,8 @@ bool names_damage(const Error& error, const std::vector<Place>& places, const Kn
     const KnownSet* const one = known.set_of(place.file, file);
     std::uint64_t begin = 0;
     std::uint64_t end = 0;
-    if (!range_in(error.what, begin, end)) return one == nullptr || place.end == Place::kToTheEnd;
+    if (!range_in(error.what, begin, end) || says(error.what, " of the image stream: "))
+      return one == nullptr || place.end == Place::kToTheEnd;
     if (one == nullptr || begin >= place.end || end <= place.begin) return false;
     if (says(error.what, "is corrupt") && end - begin > block_bytes) return false;
     std::uint64_t bo_offset = 0;

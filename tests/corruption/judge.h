@@ -14,8 +14,9 @@
 namespace sluice::corruption_test {
 
 // Whether the words of an error name one of the places: metadata, a sidecar, or a pages file of which the end
-// may be another, by the file's name; what changed within a pages file by file, range, GPU, BO and offset in
-// it, as it may say of any contents. A block that is corrupt is no longer than `block_bytes`.
+// may be another, by the file's name (a pipe knows of no more than where it was); what changed within a pages
+// file by file, range, GPU, BO and offset in it, as it may say of any contents. A block that is corrupt is no
+// longer than `block_bytes`.
 bool names_damage(const Error& error, const std::vector<Place>& places, const KnownCheckpoint& known,
                   std::uint64_t block_bytes);
 
