@@ -7,7 +7,8 @@
 using namespace sluice;
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  const std::vector<std::uint8_t> payload = with_digest({data, data + size});  // or nothing gets past it
+  const std::vector<std::uint8_t> payload =
+      with_digest({data, data + size}, MessageKind::RenderNode);  // or nothing gets past it
   const auto image = unpack_render_image(payload, "image");
   if (image) {
     const auto again = unpack_render_image(pack_render_image(*image), "image");

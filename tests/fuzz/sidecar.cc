@@ -7,7 +7,7 @@
 using namespace sluice;
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  const auto sidecar = unpack_sidecar(with_digest({data, data + size}), "image");
+  const auto sidecar = unpack_sidecar(with_digest({data, data + size}, MessageKind::Sums), "image");
   if (!sidecar) {
     FUZZ_CHECK(sidecar.error().err > 0 && !sidecar.error().what.empty());
     return 0;

@@ -19,7 +19,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   } else {
     FUZZ_CHECK(payload.error().err == EBADMSG && !payload.error().what.empty());
   }
-  auto index = plugin::parse_index(with_digest(payload ? *payload : bytes));
+  auto index = plugin::parse_index(with_digest(payload ? *payload : bytes, MessageKind::StreamIndex));
   if (!index) {
     FUZZ_CHECK(index.error().err > 0 && !index.error().what.empty());
     return 0;
