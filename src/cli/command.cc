@@ -12,9 +12,12 @@ void add_json_flag(CLI::App& command, bool& json) {
   command.add_flag("--json", json, "print one JSON object on standard output");
 }
 
+std::string json_line(const nlohmann::ordered_json& object) {
+  return object.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace);
+}
+
 void print_json(const nlohmann::ordered_json& object) {
-  const std::string text = object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
-  (void)std::puts(text.c_str());
+  (void)std::puts(json_line(object).c_str());
 }
 
 }  // namespace sluice::cli

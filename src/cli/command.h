@@ -9,6 +9,7 @@
 
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
+#include <string>
 
 namespace CLI {
 class App;
@@ -30,7 +31,10 @@ using Run = std::function<ExitCode()>;
 // --json, which every command has.
 void add_json_flag(CLI::App& command, bool& json);
 
-// One object on one line of standard output. Text that is not UTF-8 is made so.
+// One object on one line, printable ASCII: a terminal obeys some characters above it, too. Text that is not
+// UTF-8 is made so.
+std::string json_line(const nlohmann::ordered_json& object);
+// The same on standard output.
 void print_json(const nlohmann::ordered_json& object);
 
 }  // namespace sluice::cli

@@ -19,6 +19,7 @@
 #include "images/files.h"
 #include "images/metadata.h"
 #include "kfd/uapi.h"
+#include "pipeline/printable.h"
 #include "pipeline/unique_fd.h"
 #include "pipeline/units.h"
 
@@ -318,12 +319,38 @@ TEST_F(ImagesTest, HostileStatisticsNeitherCommandTheTerminalNorCrash) {
   const std::string directory = damaged_copy();
   std::ofstream(directory + "/sluice-stats-dump-1.json")
       << R"({"gpus": [{"slowest_stage": "\u001b[2J\nmade up", "bytes": 1e300}], "deep": )"
-      << std::string(1'000'000, '[') << std::string(1'000'000, ']') << "}";
+      << std::string(30'000, '[') << std::string(30'000, ']') << "}";
   const Ended ended = sluice({"show", "--stats", directory});
   EXPECT_EQ(ended.status, kDone) << ended.err;
   EXPECT_THAT(ended.out, HasSubstr("?[2J?made up"));
   EXPECT_THAT(ended.out, HasSubstr(" 0 B "));
   EXPECT_EQ(sluice({"show", "--stats", "--json", directory}).status, kDone);
+}
+
+// A list of empty objects, which take the parser a time that grows by the square: hours, of 16 MiB.
+TEST_F(ImagesTest, StatisticsThatAreLongerThanAnyDumpsAreNotParsed) {
+  const std::string directory = damaged_copy();
+  std::string objects;
+  while (objects.size() < 80'000) objects += "{},";
+  std::ofstream(directory + "/sluice-stats-dump-1.json") << R"({"gpus": [)" << objects << "{}]}";
+  const Ended ended = sluice({"show", "--stats", directory});
+  EXPECT_EQ(ended.status, kFailed);
+  EXPECT_THAT(ended.err, HasSubstr("sluice-stats-dump-1.json cannot be read as statistics"));
+}
+
+// Some terminals obey characters above ASCII.
+TEST_F(ImagesTest, HostileStatisticsDoNotCommandTheTerminalThroughJsonEither) {
+  const std::string directory = damaged_copy();
+  std::ofstream(directory + "/sluice-stats-dump-1.json")
+      << R"({"gpus": [{"slowest_stage": "\u001b[2J\u009b2J\u007f"}]})";
+  const Ended ended = sluice({"show", "--stats", "--json", directory});
+  EXPECT_EQ(ended.status, kDone) << ended.err;
+  ASSERT_TRUE(ended.out.ends_with("\n"));
+  const std::string line = ended.out.substr(0, ended.out.size() - 1);
+  EXPECT_EQ(line, printable(line));
+  EXPECT_EQ(json::parse(line).at("/stats/0/statistics/gpus/0/slowest_stage"_json_pointer),
+            "\x1b[2J\xc2\x9b"
+            "2J\x7f");
 }
 
 }  // namespace
