@@ -123,9 +123,10 @@ Finding check_checksum(const plugin::Config& config) {
           ""};
 }
 
-// The key that images are to be made with, where the settings ask for one.
+// The key that images are to be made with.
 Findings check_key(const plugin::Config& config) {
-  if (!config.key_file) return {};
+  if (!config.key_file)
+    return {{Weight::Good, "key", "none (SLUICE_KEY_FILE): images are protected against accidents only", ""}};
   if (const auto usable = image_key_is_usable(); !usable) {
     return {{Weight::Problem, "key", usable.error().what,
              "make one (openssl rand -hex 32), mode 0600, or leave SLUICE_KEY_FILE out"}};

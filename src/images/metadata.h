@@ -74,6 +74,8 @@ class SameDump {
   // or that alone says which, or alone does not; naming one, for an image under another's name.
   Result<void> add(const std::string& name, const std::optional<DumpId>& dump_id,
                    std::optional<std::uint32_t> id);
+  // No image was added.
+  bool empty() const { return first_.empty(); }
 
  private:
   std::string first_;

@@ -204,10 +204,12 @@ Result<void> ChecksumStage::verify_chunk(Slot& slot) {
     if (sum != expected && options_.on_bad_block) {
       options_.on_bad_block({slot.chunk.file, slot.chunk.file_offset + begin, end - begin});
     } else if (sum != expected) {
-      return make_error(
-          EBADMSG, "block " + std::to_string(block) +
-                       " is corrupt: " + place(slot, slot.chunk.file_offset + begin, end - begin) + " has " +
-                       table->method.name() + ' ' + hex(sum) + ", the sidecar says " + hex(expected));
+      // A sum by the key is not told: it would be one of bytes that somebody else has chosen.
+      const std::string is = table->method.keyed() ? std::string("another ") + table->method.name() + " sum"
+                                                   : table->method.name() + (' ' + hex(sum));
+      return make_error(EBADMSG, "block " + std::to_string(block) + " is corrupt: " +
+                                     place(slot, slot.chunk.file_offset + begin, end - begin) + " has " + is +
+                                     ", the sidecar says " + hex(expected));
     }
   }
   return {};

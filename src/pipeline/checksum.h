@@ -46,6 +46,7 @@ class SumMethod {
   Sum128 of_zeros(std::uint64_t length) const;
   // "XXH3-128", "BLAKE3-128 keyed": as sidecars say it, and messages.
   const char* name() const { return key_ ? "BLAKE3-128 keyed" : "XXH3-128"; }
+  bool keyed() const { return key_.has_value(); }
 
   // Whether equal bytes have equal sums by both.
   bool operator==(const SumMethod&) const = default;

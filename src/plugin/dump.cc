@@ -285,8 +285,18 @@ Result<void> Dumper::add_render(UniqueFd own, std::vector<pid_t> holders, std::u
   return {};
 }
 
+// With a key nobody restores a stream without it.
+Result<void> Dumper::check_index_can_be() const {
+  if (!streaming() || tree_known_ || !has_image_key()) return {};
+  return Error{
+      EINVAL,
+      "a stream that is made with a key has an index, which tells of all files of the tree: they cannot "
+      "be seen in advance (pidfd_getfd)"};
+}
+
 Result<void> Dumper::dump_kfd(int fd, int id) {
   SLUICE_TRY(begin_tree());
+  SLUICE_TRY(check_index_can_be());
   SLUICE_TRY_ASSIGN(KfdFile * file, find_kfd(fd));
   if (file == nullptr) {
     SLUICE_TRY_ASSIGN(UniqueFd own, duplicate(fd));
@@ -346,7 +356,7 @@ Result<void> Dumper::finish_streams() {
   }
   if (metadata.empty()) return {};
   SLUICE_TRY_ASSIGN(const auto maps, maps_of_tree());
-  return save_index(metadata, maps);
+  return save_index({metadata, maps, run_.dump_id});
 }
 
 // What a restore from files reads in CRIU's images of the tasks' memory; but for the runs, which are CRIU's
@@ -486,6 +496,7 @@ Result<std::optional<std::size_t>> Dumper::find_alias(const KfdFile& wanted) con
 
 Result<void> Dumper::dump_render(int fd, int id, std::uint32_t minor) {
   SLUICE_TRY(begin_tree());
+  SLUICE_TRY(check_index_can_be());
   SLUICE_TRY_ASSIGN(RenderFile * file, find_render(fd));
   if (file == nullptr) {
     SLUICE_TRY_ASSIGN(UniqueFd own, duplicate(fd));

@@ -10,7 +10,6 @@
 
 #include "images/files.h"
 #include "plugin/criu_host.h"
-#include "plugin/image_store.h"
 
 namespace sluice::plugin {
 
@@ -32,20 +31,6 @@ Result<void> GpuMatch::match(const kfd::KfdImage& image, const kfd::MatchRules& 
   }
   match_ = std::get<kfd::Match>(std::move(outcome));
   source_ = image.topology;
-  return {};
-}
-
-Result<void> GpuMatch::match_by_an_image(const std::string& own, const kfd::MatchRules& rules) {
-  if (match_) return {};
-  std::vector<std::string> names{own};
-  if (own.empty()) {
-    SLUICE_TRY_ASSIGN(names, kfd_images());
-  }
-  for (const std::string& name : names) {
-    SLUICE_TRY_ASSIGN(const std::vector<std::uint8_t> payload, load_image(name));
-    SLUICE_TRY_ASSIGN(const kfd::KfdImage image, unpack_kfd_image(payload, name));
-    if (!image.alias_of) return match(image, rules);
-  }
   return {};
 }
 

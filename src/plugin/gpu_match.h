@@ -23,10 +23,6 @@ class GpuMatch {
   // Maps the GPUs of the image's machine to local ones; once: a task has one KFD process. ENODEV after a
   // table that says why.
   Result<void> match(const kfd::KfdImage& image, const kfd::MatchRules& rules);
-  // The same for a render file, which may come before its KFD file: by the image `own`, or, where that is
-  // empty, by any KFD image there is. These agree about the machine, but not always about the ids by which a
-  // process knows its GPUs. No match where there is none: then the tree has render files only.
-  Result<void> match_by_an_image(const std::string& own, const kfd::MatchRules& rules);
   bool matched() const { return match_.has_value(); }
 
   // The local GPU that stands for one of the image, by the id that processes know. ENODEV: none does.

@@ -21,7 +21,6 @@ namespace sluice::plugin {
 
 namespace {
 
-constexpr const char* kIndexImage = "amdgpu-sluice-index.img";
 constexpr std::size_t kReadBytes = 64 * kKiB;
 constexpr int kEndOfProgramMs = 100;  // from the end of its pipes to that of its socket
 
@@ -137,21 +136,24 @@ Result<std::vector<std::string>> dmabuf_images() {
   return streaming() ? std::vector<std::string>() : list_dmabuf_images(image_dir_fd());
 }
 
-Result<void> save_index(const std::vector<std::string>& images,
-                        const std::map<std::uint32_t, std::vector<PluginMap>>& maps) {
-  std::vector<std::string> names = images;
+Result<void> save_index(const ImageIndex& wanted) {
+  std::vector<std::string> names = wanted.images;
   std::vector<char*> name_pointers(names.size());
   std::transform(names.begin(), names.end(), name_pointers.begin(),
                  [](std::string& name) { return name.data(); });
   std::list<PackedTask> tasks;
   std::vector<StreamTask*> task_pointers;
-  task_pointers.reserve(maps.size());
-  for (const auto& [pid, of_task] : maps) task_pointers.push_back(&tasks.emplace_back(pid, of_task).task);
+  task_pointers.reserve(wanted.maps.size());
+  for (const auto& [pid, of_task] : wanted.maps)
+    task_pointers.push_back(&tasks.emplace_back(pid, of_task).task);
   StreamIndex index = STREAM_INDEX__INIT;
   index.n_images = name_pointers.size();
   index.images = name_pointers.data();
   index.n_tasks = task_pointers.size();
   index.tasks = task_pointers.data();
+  DumpId id = wanted.dump_id.value_or(DumpId{});
+  index.has_dump_id = wanted.dump_id ? 1 : 0;
+  index.dump_id = {id.size(), id.data()};
   std::vector<std::uint8_t> payload(stream_index__get_packed_size(&index));
   (void)stream_index__pack(&index, payload.data());
   return save_image(kIndexImage, with_digest(std::move(payload), MessageKind::StreamIndex), false);
@@ -165,6 +167,11 @@ Result<ImageIndex> parse_index(std::span<const std::uint8_t> payload) {
   if (!message) return make_error(EBADMSG, std::string(kIndexImage) + " cannot be parsed");
   ImageIndex index;
   index.images.assign(message->images, message->images + message->n_images);
+  if (message->has_dump_id != 0) {
+    if (message->dump_id.len != sizeof(DumpId))
+      return make_error(EBADMSG, std::string(kIndexImage) + " has no dump's id");
+    std::copy_n(message->dump_id.data, sizeof(DumpId), index.dump_id.emplace().begin());
+  }
   for (std::size_t i = 0; i < message->n_tasks; ++i) {
     const StreamTask& task = *message->tasks[i];
     std::vector<PluginMap>& maps = index.maps[task.pid];
@@ -172,6 +179,12 @@ Result<ImageIndex> parse_index(std::span<const std::uint8_t> payload) {
       maps.push_back({task.maps[j]->address, task.maps[j]->offset});
   }
   return index;
+}
+
+Result<std::optional<DumpId>> dump_of_stream() {
+  if (!streaming()) return std::optional<DumpId>();
+  SLUICE_TRY_ASSIGN(const ImageIndex index, index_of_stream());
+  return index.dump_id;
 }
 
 Result<MapRuns> map_runs_of_stream(std::uint32_t pid) {

@@ -14,10 +14,12 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "images/sums.h"
 #include "pipeline/pipe_store.h"
 #include "pipeline/result.h"
 #include "pipeline/stage.h"
@@ -50,14 +52,18 @@ Result<UniqueFd> open_stream(const std::string& name, Direction direction);
 Error early_end(const std::string& what);
 // Payload of an image that is kept by nobody.
 Result<std::vector<std::uint8_t>> load_stream(const std::string& name);
-// The last image of a dump: all that there is of metadata, and the maps of tasks that map GPUs, by pid in
-// their own pid namespace.
+inline constexpr const char* kIndexImage = "amdgpu-sluice-index.img";
+// The last image of a dump: all that there is of metadata, the maps of tasks that map GPUs, by pid in their
+// own pid namespace, and which dump it is.
 struct ImageIndex {
   std::vector<std::string> images;
   std::map<std::uint32_t, std::vector<PluginMap>> maps;
+  std::optional<DumpId> dump_id;
 };
-Result<void> save_index(const std::vector<std::string>& images,
-                        const std::map<std::uint32_t, std::vector<PluginMap>>& maps);
+Result<void> save_index(const ImageIndex& index);
+// Of the stream's index; nothing for files, and for a stream that has none. Errors: parse_index()'s, and
+// those of reading it.
+Result<std::optional<DumpId>> dump_of_stream();
 // Errors: EBADMSG.
 Result<ImageIndex> parse_index(std::span<const std::uint8_t> payload);
 // Errors: ENOENT where the stream's index has no such task, or there is none.

@@ -129,15 +129,13 @@ Result<void> Restorer::make_all(std::uint32_t pid) {
   SLUICE_TRY(maps_.read_runs());
   for (const auto& [id, its_pid] : survey_.kfd_pids()) {
     if (its_pid != pid) continue;
-    SLUICE_TRY_ASSIGN(const auto payload, load_image(kfd_image_name(id)));
-    SLUICE_TRY_ASSIGN(const kfd::KfdImage image, unpack_kfd_image(payload, kfd_image_name(id)));
+    SLUICE_TRY_ASSIGN(const kfd::KfdImage image, load_kfd_image(id));
     SLUICE_TRY_ASSIGN(const int fd, restore_kfd(image, id));
     made_[id].reset(fd);
   }
   for (const auto& [id, its_pid] : survey_.render_pids()) {
     if (its_pid != pid) continue;
-    SLUICE_TRY_ASSIGN(const auto payload, load_image(render_image_name(id)));
-    SLUICE_TRY_ASSIGN(const RenderImage image, unpack_render_image(payload, render_image_name(id)));
+    SLUICE_TRY_ASSIGN(const RenderImage image, load_render_image(id));
     SLUICE_TRY_ASSIGN(const int fd, restore_render(image, id));
     made_[id].reset(fd);
   }
@@ -301,17 +299,39 @@ std::set<std::uint32_t> Restorer::minors_of_files_to_come(const kfd::KfdImage& i
   return minors;
 }
 
-// The name of the image of the KFD process that holds a render file; empty where that is not known.
-std::string Restorer::own_kfd_image(const RenderImage& image) const {
-  for (const auto& [id, pid] : survey_.kfd_pids()) {
-    if (image.pid == pid) return kfd_image_name(id);
-  }
-  return {};
+// A render file may come before its KFD file: the image of the KFD process that holds it tells of the GPUs,
+// or, where that is not known, any. These agree about the machine, but not always about the ids by which a
+// process knows its GPUs. Where there is none, the tree has render files only.
+Result<void> Restorer::match_gpus_of(const RenderImage& render) {
+  if (gpus_.matched() || survey_.kfd_pids().empty()) return {};
+  const auto& pids = survey_.kfd_pids();
+  auto which =
+      std::find_if(pids.begin(), pids.end(), [&](const auto& each) { return render.pid == each.second; });
+  if (which == pids.end()) which = pids.begin();
+  SLUICE_TRY_ASSIGN(const kfd::KfdImage image, load_kfd_image(which->first));
+  return gpus_.match(image, config_.match_rules);
+}
+
+// What was read in init() may not be there any more.
+Result<kfd::KfdImage> Restorer::load_kfd_image(int id) {
+  const std::string name = kfd_image_name(id);
+  SLUICE_TRY_ASSIGN(const auto payload, load_image(name));
+  SLUICE_TRY_ASSIGN(kfd::KfdImage image, unpack_kfd_image(payload, name));
+  SLUICE_TRY(survey_.add(name, image));
+  return image;
+}
+
+Result<RenderImage> Restorer::load_render_image(int id) {
+  const std::string name = render_image_name(id);
+  SLUICE_TRY_ASSIGN(const auto payload, load_image(name));
+  SLUICE_TRY_ASSIGN(RenderImage image, unpack_render_image(payload, name));
+  SLUICE_TRY(survey_.add(name, image));
+  return image;
 }
 
 Result<int> Restorer::restore_render(const RenderImage& image, int id) {
   if (image.pid) maps_.meet(*image.pid);
-  SLUICE_TRY(gpus_.match_by_an_image(own_kfd_image(image), config_.match_rules));
+  SLUICE_TRY(match_gpus_of(image));
   if (gpus_.matched() && !maps_.met()) maps_.meet(static_cast<std::uint32_t>(getpid()));
   SLUICE_TRY(maps_.read_runs());
   SLUICE_TRY_ASSIGN(const kfd::Node* gpu, gpus_.gpu_of(image));

@@ -83,7 +83,9 @@ class Restorer {
   Result<UniqueFd> take_shared(std::uint32_t number);
   Result<int> restore_kfd(const kfd::KfdImage& image, int id);
   std::set<std::uint32_t> minors_of_files_to_come(const kfd::KfdImage& image) const;
-  std::string own_kfd_image(const RenderImage& image) const;
+  Result<void> match_gpus_of(const RenderImage& render);
+  Result<kfd::KfdImage> load_kfd_image(int id);
+  Result<RenderImage> load_render_image(int id);
   Result<int> restore_render(const RenderImage& image, int id);
   drm::GemBo without_maps_of_kfd(const RenderBo& bo) const;
   Result<void> restore_bos(Importing& file);

@@ -2,8 +2,10 @@
 #include "plugin/restore_survey.h"
 
 #include <algorithm>
+#include <cerrno>
 
 #include "images/files.h"
+#include "images/key.h"
 #include "kfd/uapi.h"
 #include "plugin/image_store.h"
 
@@ -23,13 +25,13 @@ template <class Image>
 Result<void> RestoreSurvey::read_images(const Result<std::vector<std::string>>& names,
                                         Result<Image> (*unpack)(std::span<const std::uint8_t>,
                                                                 const std::string&)) {
-  if (!names) return {};
+  if (!names) return {};  // of a directory; that of a stream was read
   for (const std::string& name : *names) {
     const auto payload = load_image(name);
     if (!payload) continue;
     const Result<Image> image = unpack(*payload, name);
     if (!image) continue;
-    SLUICE_TRY(add(name, *image));
+    SLUICE_TRY(same_dump_.add(name, image->dump_id, image->id));
     note(*image, id_of_image(name));
   }
   return {};
@@ -37,10 +39,23 @@ Result<void> RestoreSurvey::read_images(const Result<std::vector<std::string>>& 
 
 Result<RestoreSurvey> RestoreSurvey::read() {
   RestoreSurvey survey;
+  if (const auto stream = dump_of_stream()) {
+    if (*stream) SLUICE_TRY(survey.same_dump_.add(kIndexImage, *stream, std::nullopt));
+  } else if (stream.error().err == EBADMSG || has_image_key()) {
+    return stream.error();
+  }
   SLUICE_TRY(survey.read_images(kfd_images(), unpack_kfd_image));
   SLUICE_TRY(survey.read_images(render_images(), unpack_render_image));
   SLUICE_TRY(survey.read_images(dmabuf_images(), unpack_dmabuf_image));
   return survey;
+}
+
+Result<void> RestoreSurvey::check_that_any_was_seen(const std::string& name) const {
+  if (!same_dump_.empty() || !has_image_key()) return {};
+  return Error{EKEYREJECTED,
+               name +
+                   " is of a dump that was not to be seen when the restore began: with a key, an "
+                   "image stream has to have its index, and a directory its images from the start"};
 }
 
 void RestoreSurvey::note(const kfd::KfdImage& image, std::optional<int> id) {

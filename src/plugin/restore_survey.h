@@ -20,13 +20,16 @@ namespace sluice::plugin {
 class RestoreSurvey {
  public:
   // Reads the images, as far as they can be read: what is wrong with one, the task that needs it will say.
-  // But images of two dumps, or under another's name, are nobody's: EBADMSG.
+  // But images of two dumps, or under another's name, are nobody's: EBADMSG. So it is with a stream's index
+  // that is damaged, or not made with the key.
   static Result<RestoreSurvey> read();
 
   // An image that is about to be restored, for read() may not have been able to list or read it. EBADMSG: of
-  // another dump, or another file's.
+  // another dump, or another file's. EKEYREJECTED: with a key, where read() has seen no image: each task
+  // could be given those of another dump then, all of them made with the key.
   template <class Image>
   Result<void> add(const std::string& name, const Image& image) {
+    SLUICE_TRY(check_that_any_was_seen(name));
     return same_dump_.add(name, image.dump_id, image.id);
   }
 
@@ -49,6 +52,8 @@ class RestoreSurvey {
   bool has_record_bytes() const { return has_record_bytes_; }
 
  private:
+  Result<void> check_that_any_was_seen(const std::string& name) const;
+
   // The files of one process through which it maps BOs of one GPU. Among them the one that KFD acquired for
   // it is `acquired`.
   struct MappedFiles {

@@ -176,7 +176,7 @@ class StreamDamageTest : public DamageTest {
         now_->put_back(directory_.get(), each.file);
     }
     TrialRestore trial = DamageTest::try_restore(damage);
-    if (const int err = what_is_wrong_with_the_index(); err != 0) {
+    if (const int err = what_is_wrong_with_the_index(trial.became); err != 0) {
       trial.errors.push_back(Error{err, kIndex});
       trial.became = nullptr;
     }
@@ -188,13 +188,15 @@ class StreamDamageTest : public DamageTest {
 
   std::filesystem::path image() const { return scratch_.path() / "image"; }
 
-  // 0: it is that of one of the two dumps. They have the same files.
-  int what_is_wrong_with_the_index() const {
+  // 0: it is that of the dump whose images are restored, or of either where none is.
+  int what_is_wrong_with_the_index(const KnownCheckpoint* became) const {
     const DirectoryCopy is(directory_.get());
     const auto index = is.files().find(kIndex);
     if (index == is.files().end()) return ENOENT;
     const auto& bytes = index->second.bytes;
-    return bytes == now_->files().at(kIndex).bytes || bytes == older_->files().at(kIndex).bytes ? 0 : EBADMSG;
+    const bool is_nows = bytes == now_->files().at(kIndex).bytes;
+    const bool is_olders = bytes == older_->files().at(kIndex).bytes;
+    return (is_nows && became != &older_known_) || (is_olders && became != &known_) ? 0 : EBADMSG;
   }
 
   ScratchDirectory scratch_;

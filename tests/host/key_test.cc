@@ -36,6 +36,21 @@ class KeyTest : public PluginTest {
     EXPECT_NE(log.find(why), std::string::npos) << "not said: " << why << "\n" << log;
     expect_not_resumed();
   }
+  void dump_to_stream(const std::string& image) {
+    Streamer streamer(scene_.images(), "capture", capture_to(image));
+    ASSERT_TRUE(streamer.ready());
+    ASSERT_EQ(scene_.start_host(version(), "dump", {"--stream"}).wait(), 0) << scene_.log();
+    ASSERT_EQ(streamer.wait(), 0);
+    scene_.wait_until_subject_is_gone();
+    (void)scene_.log();
+  }
+  int restore_stream(const std::string& image) {
+    Streamer streamer(scene_.images(), "serve", serve_from(image));
+    EXPECT_TRUE(streamer.ready());
+    const int status = scene_.restore(version(), {"--stream"});
+    streamer.kill();
+    return status;
+  }
   // Of a directory, so that the next dump may go into it.
   void keep_images_as(const std::string& name) {
     std::filesystem::copy(scene_.images(), directory_.path() / name,
@@ -69,26 +84,31 @@ TEST_P(KeyTest, AStreamThatWasMadeWithTheKeyComesBackWholeAndWithNoOther) {
   use_key("mine");
   ASSERT_NO_FATAL_FAILURE(start());
   const std::string image = (directory_.path() / "image").string();
-  {
-    Streamer streamer(scene_.images(), "capture", capture_to(image));
-    ASSERT_TRUE(streamer.ready());
-    ASSERT_EQ(scene_.start_host(version(), "dump", {"--stream"}).wait(), 0) << scene_.log();
-    ASSERT_EQ(streamer.wait(), 0);
-  }
-  scene_.wait_until_subject_is_gone();
-  const auto restore = [&] {
-    Streamer streamer(scene_.images(), "serve", serve_from(image));
-    EXPECT_TRUE(streamer.ready());
-    const int status = scene_.restore(version(), {"--stream"});
-    streamer.kill();
-    return status;
-  };
+  ASSERT_NO_FATAL_FAILURE(dump_to_stream(image));
   use_key("others");
-  EXPECT_NE(restore(), 0);
+  EXPECT_NE(restore_stream(image), 0);
   EXPECT_NE(scene_.log().find("is not what the key of SLUICE_KEY_FILE says"), std::string::npos);
   use_key("mine");
-  ASSERT_EQ(restore(), 0) << scene_.log();
+  ASSERT_EQ(restore_stream(image), 0) << scene_.log();
   expect_whole();
+}
+
+// Each task would take its images for those of the dump, and each could be given another's.
+TEST_P(KeyTest, AStreamThatDoesNotTellWhatThereIsIsRefused) {
+  use_key("mine");
+  ASSERT_NO_FATAL_FAILURE(start());
+  const std::string image = (directory_.path() / "image").string();
+  ASSERT_NO_FATAL_FAILURE(dump_to_stream(image));
+  const std::filesystem::path files = directory_.path() / "extracted";
+  ASSERT_EQ(extract_image(image, files), 0);
+  ASSERT_TRUE(std::filesystem::remove(files / "amdgpu-sluice-index.img"));
+  ASSERT_TRUE(capture_directory(files, image));
+  scene_.control().clear_trace();
+  EXPECT_EQ(restore_stream(image), 1);
+  const std::string log = scene_.log();
+  EXPECT_NE(log.find("is of a dump that was not to be seen when the restore began"), std::string::npos)
+      << log;
+  expect_not_resumed();
 }
 
 TEST_P(KeyTest, WhatSomebodyElseHasMadeIsRefused) {
@@ -118,7 +138,7 @@ TEST_P(KeyTest, ABlockThatWasChangedIsRefused) {
   ASSERT_NO_FATAL_FAILURE(dump());
   const std::string name = *images("amdgpu-pages-").begin();
   test::flip_byte(scene_.images() / name, 70000);
-  expect_refused("has BLAKE3-128 keyed ");
+  expect_refused("has another BLAKE3-128 keyed sum");
   test::flip_byte(scene_.images() / name, 70000);
   restore_and_check();
 }

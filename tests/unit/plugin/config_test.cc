@@ -311,6 +311,18 @@ TEST(ConfigFile, OneThatSomebodyElseCanWriteIsIgnored) {
   EXPECT_FALSE(is_read());
 }
 
+// Nobody notices otherwise that nothing asks for a key.
+TEST(Environment, WhatBeginsLikeTheSettingOfTheKeyIsToldHoweverItEnds) {
+  for (const char* name : {"SLUICE_KEY", "SLUICE_KEY_PATH", "SLUICE_KEYFILE"}) {
+    ASSERT_EQ(setenv(name, "/etc/criu/key", 1), 0);
+    LogLines lines;
+    (void)environment_and_file("/none", lines);
+    EXPECT_EQ(unsetenv(name), 0);
+    ASSERT_EQ(lines.size(), 1U) << name;
+    EXPECT_NE(lines[0].text.find(std::string("there is no setting ") + name), std::string::npos);
+  }
+}
+
 class KeyFile : public ::testing::Test {
  protected:
   void write(const std::string& text) {

@@ -139,8 +139,9 @@ TEST_F(ImageStore, ALengthThatIsNotTheStreamsIsDamage) {
 // The index is kept like every image: one test has one.
 TEST_F(ImageStore, TheIndexTellsWhatThereIs) {
   wanted_flags = O_WRONLY | O_CREAT | O_TRUNC;
-  ASSERT_TRUE(save_index({"amdgpu-renderD-3.img", "amdgpu-kfd-2.img", "amdgpu-kfd-1.img"},
-                         {{7, {{0x1000, 0x10}, {0x3000, 0x20}}}, {8, {}}})
+  ASSERT_TRUE(save_index({{"amdgpu-renderD-3.img", "amdgpu-kfd-2.img", "amdgpu-kfd-1.img"},
+                          {{7, {{0x1000, 0x10}, {0x3000, 0x20}}}, {8, {}}},
+                          DumpId{5}})
                   .ok());
   std::array<char, 256> bytes{};
   const ssize_t got = ::read(taken.at("amdgpu-sluice-index.img").get(), bytes.data(), bytes.size());
@@ -151,6 +152,7 @@ TEST_F(ImageStore, TheIndexTellsWhatThereIs) {
   ASSERT_TRUE(kfd.ok()) << kfd.error().what;
   EXPECT_EQ(*kfd, (std::vector<std::string>{"amdgpu-kfd-1.img", "amdgpu-kfd-2.img"}));
   EXPECT_EQ(*render_images(), std::vector<std::string>{"amdgpu-renderD-3.img"});
+  EXPECT_EQ(*dump_of_stream(), DumpId{5});
   const auto runs = map_runs_of_stream(7);
   ASSERT_TRUE(runs.ok()) << runs.error().what;
   EXPECT_TRUE(runs->is_first(0x1000));
