@@ -12,13 +12,13 @@
 namespace sluice::detail {
 namespace {
 
-constexpr size_t kBlockBytes = 64;
-constexpr size_t kBlockWords = 16;
-constexpr size_t kBlocksOfChunk = kBlake3ChunkBytes / kBlockBytes;
+inline constexpr size_t kBlockBytes = 64;
+inline constexpr size_t kBlockWords = 16;
+inline constexpr size_t kBlocksOfChunk = kBlake3ChunkBytes / kBlockBytes;
 
 enum : uint32_t { kChunkStart = 1, kChunkEnd = 2, kParent = 4, kRoot = 8, kKeyedHash = 16 };
 
-constexpr uint32_t kInitial[4] = {0x6A09E667, 0xBB67AE85, 0x3C6EF372, 0xA54FF53A};
+inline constexpr uint32_t kInitial[4] = {0x6A09E667, 0xBB67AE85, 0x3C6EF372, 0xA54FF53A};
 
 // Which word of the block each step of a round takes: every round permutes those of the round before.
 struct Schedule {
@@ -33,15 +33,15 @@ constexpr Schedule schedule() {
   }
   return made;
 }
-constexpr Schedule kSchedule = schedule();
+inline constexpr Schedule kSchedule = schedule();
 
 // A word of each of several blocks.
 #if defined(__AVX2__)
-constexpr size_t kLanes = 8;
+inline constexpr size_t kLanes = 8;
 #else
-constexpr size_t kLanes = 4;
+inline constexpr size_t kLanes = 4;
 #endif
-typedef uint32_t Lanes __attribute__((vector_size(kLanes * sizeof(uint32_t))));
+using Lanes [[gnu::vector_size(kLanes * sizeof(uint32_t))]] = uint32_t;
 
 // What `word_of` says of each lane.
 template <class WordOf>
@@ -91,7 +91,7 @@ template <class Word>
 template <class Word>
 [[gnu::always_inline]] inline void compress(Word* value, const Word* m, const Word& counter_low,
                                             const Word& counter_high, uint32_t bytes, uint32_t flags) {
-  const Word zero = counter_low ^ counter_low;
+  const Word zero{};
   Word v[kBlockWords];
   for (size_t i = 0; i < kBlake3Words; ++i) v[i] = value[i];
   for (size_t i = 0; i < 4; ++i) v[kBlake3Words + i] = zero + kInitial[i];
