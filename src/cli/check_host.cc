@@ -18,7 +18,6 @@
 #include <fstream>
 #include <sstream>
 #include <string_view>
-#include <utility>
 
 #include "cli/check.h"
 #include "cli/text.h"
@@ -124,16 +123,15 @@ Finding check_checksum(const plugin::Config& config) {
 }
 
 // The key that images are to be made with.
-Findings check_key(const plugin::Config& config) {
+Finding check_key(const plugin::Config& config) {
   if (!config.key_file)
-    return {{Weight::Good, "key", "none (SLUICE_KEY_FILE): images are protected against accidents only", ""}};
+    return {Weight::Good, "key", "none (SLUICE_KEY_FILE): images are protected against accidents only", ""};
   if (const auto usable = image_key_is_usable(); !usable) {
-    return {{Weight::Problem, "key", usable.error().what,
-             "make one (openssl rand -hex 32), mode 0600, or leave SLUICE_KEY_FILE out"}};
+    return {Weight::Problem, "key", usable.error().what,
+            "make one (openssl rand -hex 32), mode 0600, or leave SLUICE_KEY_FILE out"};
   }
-  return {{Weight::Good, "key",
-           "images are made with the key in " + printable(*config.key_file) + ", and no others restored",
-           ""}};
+  return {Weight::Good, "key",
+          "images are made with the key in " + printable(*config.key_file) + ", and no others restored", ""};
 }
 
 Finding check_capabilities() {
@@ -234,10 +232,8 @@ Finding check_plugin() {
 }
 
 Findings check_host(const plugin::Config& config) {
-  Findings findings{check_capabilities(), check_ring(), check_pinning(config), check_memory(config),
-                    check_checksum(config)};
-  for (Finding& key : check_key(config)) findings.push_back(std::move(key));
-  return findings;
+  return {check_capabilities(), check_ring(),           check_pinning(config),
+          check_memory(config), check_checksum(config), check_key(config)};
 }
 
 }  // namespace sluice::cli
