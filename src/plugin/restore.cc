@@ -120,6 +120,13 @@ void Restorer::start_server() {
     log_line(Level::Warning, "tasks restore their GPU memory themselves: " + started.error().what);
 }
 
+// An image that is about to be restored: of the same dump as those that init() has seen.
+template <class Image>
+Result<Image> Restorer::checked(Result<Image> image, const std::string& name) {
+  if (image) SLUICE_TRY(survey_.add(name, *image));
+  return image;
+}
+
 // Memory that several files have is made by one of them and imported by the rest, which may be restored
 // first. So a task makes everything that is its to make before it waits for others: then nobody waits for
 // ever.
@@ -235,18 +242,15 @@ Result<Answer> Restorer::restore_file(int id) {
   }
   int fd = -1;
   if (is_kfd) {
-    SLUICE_TRY_ASSIGN(const kfd::KfdImage image, unpack_kfd_image(*payload, name));
-    SLUICE_TRY(survey_.add(name, image));
+    SLUICE_TRY_ASSIGN(const kfd::KfdImage image, checked(unpack_kfd_image(*payload, name), name));
     SLUICE_TRY_ASSIGN(fd, restore_kfd(image, id));
     SLUICE_TRY(import_bos());
   } else if (is_render) {
-    SLUICE_TRY_ASSIGN(const RenderImage image, unpack_render_image(*payload, name));
-    SLUICE_TRY(survey_.add(name, image));
+    SLUICE_TRY_ASSIGN(const RenderImage image, checked(unpack_render_image(*payload, name), name));
     SLUICE_TRY_ASSIGN(fd, restore_render(image, id));
     SLUICE_TRY(import_bos());
   } else {
-    SLUICE_TRY_ASSIGN(const DmaBufImage image, unpack_dmabuf_image(*payload, name));
-    SLUICE_TRY(survey_.add(name, image));
+    SLUICE_TRY_ASSIGN(const DmaBufImage image, checked(unpack_dmabuf_image(*payload, name), name));
     SLUICE_TRY_ASSIGN(fd, restore_dmabuf(image));
   }
   return Answer(fd);
@@ -316,17 +320,13 @@ Result<void> Restorer::match_gpus_of(const RenderImage& render) {
 Result<kfd::KfdImage> Restorer::load_kfd_image(int id) {
   const std::string name = kfd_image_name(id);
   SLUICE_TRY_ASSIGN(const auto payload, load_image(name));
-  SLUICE_TRY_ASSIGN(kfd::KfdImage image, unpack_kfd_image(payload, name));
-  SLUICE_TRY(survey_.add(name, image));
-  return image;
+  return checked(unpack_kfd_image(payload, name), name);
 }
 
 Result<RenderImage> Restorer::load_render_image(int id) {
   const std::string name = render_image_name(id);
   SLUICE_TRY_ASSIGN(const auto payload, load_image(name));
-  SLUICE_TRY_ASSIGN(RenderImage image, unpack_render_image(payload, name));
-  SLUICE_TRY(survey_.add(name, image));
-  return image;
+  return checked(unpack_render_image(payload, name), name);
 }
 
 Result<int> Restorer::restore_render(const RenderImage& image, int id) {

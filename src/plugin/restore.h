@@ -84,6 +84,8 @@ class Restorer {
   Result<int> restore_kfd(const kfd::KfdImage& image, int id);
   std::set<std::uint32_t> minors_of_files_to_come(const kfd::KfdImage& image) const;
   Result<void> match_gpus_of(const RenderImage& render);
+  template <class Image>
+  Result<Image> checked(Result<Image> image, const std::string& name);
   Result<kfd::KfdImage> load_kfd_image(int id);
   Result<RenderImage> load_render_image(int id);
   Result<int> restore_render(const RenderImage& image, int id);
