@@ -79,9 +79,8 @@ class DamageTest : public PluginTest {
       if (HasFailure()) return;
     }
     std::printf(
-        "shown: %s, criu %s: %llu cases of %zu kinds, %llu refused and named, %llu restored whole, %llu as "
-        "the "
-        "older dump\n",
+        "shown: %s, criu %s: %llu cases of %zu kinds, %llu refused and named, %llu restored whole, "
+        "%llu as the older dump\n",
         what, GetParam().name, static_cast<unsigned long long>(count), happened_.size(),
         static_cast<unsigned long long>(refused_), static_cast<unsigned long long>(restored_),
         static_cast<unsigned long long>(became_older_));

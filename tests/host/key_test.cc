@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <fstream>
+#include <thread>
 
 #include "plugin_test.h"
 #include "support/flip_byte.h"
+#include "support/refuse_system_call.h"
 #include "test_streamer.h"
 
 namespace sluice::host_test {
@@ -92,6 +94,23 @@ TEST_P(KeyTest, AStreamThatWasMadeWithTheKeyComesBackWholeAndWithNoOther) {
   use_key("mine");
   ASSERT_EQ(restore_stream(image), 0) << scene_.log();
   expect_whole();
+}
+
+// Nobody could restore it. Files that cannot be compared are not all known before the first is asked for.
+TEST_P(KeyTest, AStreamThatCouldHaveNoIndexIsNotMade) {
+  use_key("mine");
+  ASSERT_NO_FATAL_FAILURE(start({"--dup-kfd"}));
+  Streamer streamer(scene_.images(), "capture", capture_to((directory_.path() / "image").string()));
+  ASSERT_TRUE(streamer.ready());
+  int status = -1;
+  std::thread([&] {
+    if (test::refuse_system_call(SYS_kcmp, EPERM))
+      status = scene_.start_host(version(), "dump", {"--stream"}).wait();
+  }).join();
+  EXPECT_EQ(status, 1);
+  const std::string log = scene_.log();
+  EXPECT_NE(log.find("a stream that is made with a key has an index"), std::string::npos) << log;
+  expect_running();
 }
 
 // Each task would take its images for those of the dump, and each could be given another's.
