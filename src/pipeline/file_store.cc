@@ -374,7 +374,11 @@ void FileSource::mark_holes(Slot& slot) {
 bool FileSource::find_extent(std::uint64_t at) {
   const auto offset = static_cast<off_t>(at);
   off_t data = ::lseek(fd_.get(), offset, SEEK_DATA);
-  if (data < 0 && errno == ENXIO) data = static_cast<off_t>(file_bytes_);  // a hole up to the end
+  if (data < 0 && errno == ENXIO) {  // a hole up to the end, where that is still where it was
+    struct stat status {};
+    if (::fstat(fd_.get(), &status) == 0 && static_cast<std::uint64_t>(status.st_size) >= file_bytes_)
+      data = static_cast<off_t>(file_bytes_);
+  }
   if (data < offset) {
     finds_holes_ = false;
     return false;

@@ -414,6 +414,30 @@ TEST_F(FileStore, HolesAreMarkedAndOnlyDataIsRead) {
   EXPECT_EQ(reactor.calls.back().what, 'p');
 }
 
+// What it still had when it was opened is no hole now: without sums nobody would see it.
+TEST_F(FileStore, AFileThatIsCutWhileItIsReadHasNoHoleWhereItsEndWas) {
+  const ImageLayout layout = make_layout(3 * kChunk);
+  {
+    const UniqueFd fd(::openat(dir.fd(), kPagesName, O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+    ASSERT_EQ(::ftruncate(fd.get(), static_cast<off_t>(layout.file_bytes())), 0);
+    for (const off_t begin : {off_t{0}, static_cast<off_t>(kChunk)})
+      ASSERT_EQ(::pwrite(fd.get(), "data", 4, begin), 4);
+    if (::lseek(fd.get(), kZeroUnitBytes, SEEK_DATA) == kZeroUnitBytes)
+      GTEST_SKIP() << "no holes in " << dir.path();
+  }
+  const auto made = source(layout, kBuffered);
+  Slot& first = carry(layout, 0);
+  ASSERT_TRUE(made->submit(first).ok());
+  EXPECT_EQ(*made->advance(first, *reactor.calls[0].op, static_cast<std::int32_t>(kZeroUnitBytes)),
+            Progress::Done);
+  ASSERT_EQ(::truncate((dir.path() + "/" + kPagesName).c_str(), 4096), 0);
+  Slot& cut = carry(layout, 2);
+  ASSERT_TRUE(made->submit(cut).ok());
+  EXPECT_FALSE(cut.zero_units[0]);
+  ASSERT_EQ(reactor.calls.back().what, 'r');
+  EXPECT_EQ(made->advance(cut, *reactor.calls.back().op, 0).error().err, EBADMSG);
+}
+
 TEST_F(FileStore, AFileThatEndsEarlyIsNamedWithItsOffset) {
   const ImageLayout layout = make_layout(2 * kChunk);
   dir.write(kPagesName, Bytes(layout.file_bytes(), std::byte{1}));
