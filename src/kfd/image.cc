@@ -140,6 +140,9 @@ Result<Node> decode_node(const KfdDeviceEntry& entry) {
   if (entry.has_gfx_target_version) node.gfx_target_version = entry.gfx_target_version;
   if (entry.has_location_id) node.location_id = entry.location_id;
   if (entry.has_unique_id) node.unique_id = entry.unique_id;
+  if (entry.n_iolinks > kLinksMax)
+    return damaged("node " + std::to_string(node.node_id) + " has " + std::to_string(entry.n_iolinks) +
+                   " links");
   node.links.reserve(entry.n_iolinks);
   for (std::size_t i = 0; i < entry.n_iolinks; i++) {
     const DevIolink& link = *entry.iolinks[i];
@@ -157,6 +160,10 @@ Result<Topology> decode_topology(const CriuKfd& message) {
   if (message.n_device_entries != promised) {
     return damaged(std::to_string(message.n_device_entries) + " nodes, " + std::to_string(promised) +
                    " announced");
+  }
+  if (message.num_of_gpus > kGpusMax || message.num_of_cpus > kCpuNodesMax) {
+    return damaged(std::to_string(message.num_of_gpus) + " GPUs and " + std::to_string(message.num_of_cpus) +
+                   " CPU nodes, more than a process can have");
   }
   Topology topology;
   topology.nodes.reserve(message.n_device_entries);

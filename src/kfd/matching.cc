@@ -62,9 +62,9 @@ constexpr AtLeastField kAtLeastFields[] = {
     {{"sdma_fw_version", &Node::sdma_fw_version}, {"KFD_SDMA_FW_VER_CHECK", &MatchRules::sdma_fw_version}},
 };
 
-// A set of GPUs of one side, by index. 64 is what the kernel gives a process at most.
+// A set of GPUs of one side, by index.
 using GpuSet = std::uint64_t;
-constexpr std::size_t kGpusMax = 64;
+static_assert(kGpusMax == 64);
 constexpr GpuSet bit(std::size_t index) {
   return GpuSet{1} << index;
 }
@@ -427,8 +427,8 @@ MatchOutcome Matcher::run() {
     return refuse("the image has " + std::to_string(source_.groups.size()) +
                   " XGMI groups of GPUs, here are " + std::to_string(local_.groups.size()));
   }
-  if (source_.cpus.size() > kGpusMax || local_.cpus.size() > kGpusMax) {
-    return refuse("more than " + std::to_string(kGpusMax) + " CPU nodes");
+  if (source_.cpus.size() > kCpuNodesMax || local_.cpus.size() > kCpuNodesMax) {
+    return refuse("more than " + std::to_string(kCpuNodesMax) + " CPU nodes");
   }
 
   all_ = count == kGpusMax ? ~GpuSet{0} : bit(count) - 1;

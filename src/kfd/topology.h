@@ -106,6 +106,12 @@ struct HiddenNode {
   bool operator==(const HiddenNode&) const = default;
 };
 
+// What a process can have of GPUs: the kernel's limit. No machine has more CPU nodes that are matched, and a
+// node has a link or two to each other one. More is believed of no image.
+inline constexpr std::size_t kGpusMax = 64;
+inline constexpr std::size_t kCpuNodesMax = 64;
+inline constexpr std::size_t kLinksMax = 256;  // of one node
+
 struct Topology {
   std::vector<Node> nodes;  // ascending node_id; node_ids and gpu_ids (but 0) are unique
   std::vector<HiddenNode> hidden;

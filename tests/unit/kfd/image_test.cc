@@ -222,6 +222,27 @@ INSTANTIATE_TEST_SUITE_P(
         Damage{"dump_id_short", [](CriuKfd& m) { m.dump_id.len = 15; }, "dump_id has 15 bytes"}),
     [](const auto& test) { return std::string(test.param.name); });
 
+// To match them takes time and memory by the product of their numbers.
+TEST(KfdImage, a_topology_that_no_machine_has_is_refused) {
+  KfdImage gpus = sample();
+  gpus.topology = mi210_machine(65, false);
+  KfdImage cpus = sample();
+  for (std::uint32_t id = 100; id < 165; id++)
+    cpus.topology.nodes.push_back({.node_id = id, .cpu_cores_count = 1});
+  KfdImage links = sample();
+  const IoLink first = links.topology.nodes.back().links.front();
+  links.topology.nodes.back().links.assign(kLinksMax + 1, first);
+  for (const auto& [image, complaint] :
+       {std::pair(gpus, "65 GPUs"), {cpus, "CPU nodes"}, {links, "257 links"}}) {
+    const auto decoded = decode_kfd_image(encode_kfd_image(image));
+    ASSERT_FALSE(decoded.ok()) << complaint;
+    EXPECT_EQ(decoded.error().err, EBADMSG);
+    EXPECT_NE(decoded.error().what.find(complaint), std::string::npos) << decoded.error().what;
+  }
+  links.topology.nodes.back().links.pop_back();
+  EXPECT_TRUE(decode_kfd_image(encode_kfd_image(links)).ok());
+}
+
 TEST(KfdImage, truncated_at_every_length_is_refused_or_consistent) {
   const std::vector<std::uint8_t> bytes = encode_kfd_image(sample());
   std::size_t refused = 0;
