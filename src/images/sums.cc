@@ -21,7 +21,7 @@ namespace sluice {
 namespace {
 
 constexpr std::uint64_t kLeastBlockBytes = 4 * kKiB;
-constexpr std::uint64_t kMostBlockBytes = 64 * kMiB;
+constexpr std::uint64_t kMostBlockBytes = kSumBlockBytes;  // of which every chunk is a multiple
 
 struct FreeSumsImage {
   void operator()(SumsImage* image) const { sums_image__free_unpacked(image, nullptr); }

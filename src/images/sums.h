@@ -37,7 +37,7 @@ std::vector<std::uint8_t> pack_sidecar(const Sidecar& sidecar);
 
 // Errors: require_digest()'s; EBADMSG for anything that is not a sidecar as we write it: no file,
 // counts that do not agree with the sizes, another algorithm, a block size that is no power of two from 4 KiB
-// to 64 MiB, files of two dumps or BO tables. `name` is for the message.
+// to kSumBlockBytes, files of two dumps or BO tables. `name` is for the message.
 Result<Sidecar> unpack_sidecar(std::span<const std::uint8_t> payload, const std::string& name);
 
 }  // namespace sluice

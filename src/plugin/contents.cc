@@ -75,7 +75,7 @@ struct ContentsJob::Lane {
   bool has_sums = false;
   std::unique_ptr<FileSetSink> sink;  // dump to files: finished by the lane, committed by commit()
   GpuOutcome outcome;
-  std::atomic<std::uint64_t> chunks_total;
+  const std::uint64_t chunks_total;
   std::atomic<std::uint64_t> chunks_done{0};
   std::optional<LaneThread> thread;
 };
@@ -157,8 +157,8 @@ Result<std::unique_ptr<ContentsJob::Lane>> ContentsJob::make_lane(GpuContents gp
   return lane;
 }
 
-// Of a restore: the sums, and a layout whose chunks are whole blocks of theirs.
-Result<void> ContentsJob::take_sums(const PagesSet& pages, ImageLayout& layout, Sidecar& sidecar,
+// Of a restore.
+Result<void> ContentsJob::take_sums(const PagesSet& pages, const ImageLayout& layout, Sidecar& sidecar,
                                     bool& has_sums) {
   if (!config_.checksum) return {};
   const std::string name = pages.sums_name(id_);
@@ -172,7 +172,6 @@ Result<void> ContentsJob::take_sums(const PagesSet& pages, ImageLayout& layout, 
     return {};
   }
   sidecar = std::move(*found);
-  SLUICE_TRY_ASSIGN(layout, pages.layout(std::max(layout.chunk_bytes(), sidecar.most_block_bytes())));
   return {};
 }
 
@@ -217,7 +216,6 @@ Result<void> ContentsJob::run_lane(Lane& lane) {
   if (cancelled_) return Error{ECANCELED, "cancelled"};
   auto done = caught([&]() -> Result<void> {
     SLUICE_TRY(take_sums(lane.pages, lane.layout, lane.sidecar, lane.has_sums));
-    lane.chunks_total = lane.layout.chunk_count();
     return carry(lane);
   });
   if (!done) shared_.stream_failure = done.error();
@@ -226,7 +224,6 @@ Result<void> ContentsJob::run_lane(Lane& lane) {
 
 Result<void> ContentsJob::carry(Lane& lane) {
   const ImageLayout& layout = lane.layout;
-  // A sidecar with larger blocks makes larger chunks, and fewer.
   const auto slot_count = static_cast<std::uint32_t>(
       std::min<std::uint64_t>(slots_in(lane.staging_bytes, layout.chunk_bytes()), layout.chunk_count()));
   // Made in this order, so destroyed in the other: stages first, then what they use.

@@ -153,7 +153,7 @@ class ContentsJob {
               SharedByJobs& shared);
   Result<void> start(std::vector<GpuContents> gpus);
   Result<std::unique_ptr<Lane>> make_lane(GpuContents gpu);
-  Result<void> take_sums(const PagesSet& pages, ImageLayout& layout, Sidecar& sidecar, bool& has_sums);
+  Result<void> take_sums(const PagesSet& pages, const ImageLayout& layout, Sidecar& sidecar, bool& has_sums);
   Result<void> carry(Lane& lane);
   void run_and_report(Lane& lane) noexcept;
   Result<void> run_lane(Lane& lane);

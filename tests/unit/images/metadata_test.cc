@@ -58,7 +58,7 @@ TEST(Sidecar, OneSumTooManyOrTooFewIsRefused) {
 
 TEST(Sidecar, BlockSizesOutOfRangeAreRefused) {
   for (const std::uint64_t block :
-       {std::uint64_t{0}, std::uint64_t{2048}, std::uint64_t{kSumBlockBytes + 1}, std::uint64_t{1} << 27}) {
+       {std::uint64_t{0}, std::uint64_t{2048}, std::uint64_t{kSumBlockBytes + 1}, 2 * kSumBlockBytes}) {
     Sidecar sidecar = sample_sidecar();
     sidecar.tables[0].block_bytes = block;
     EXPECT_EQ(unpack_sidecar(pack_sidecar(sidecar), "s").error().err, EBADMSG) << block;
