@@ -79,8 +79,9 @@ std::uint64_t hole_bytes(int fd, std::uint64_t file_bytes) {
 }
 
 // Bytes in blocks whose sums are those of zeros: what a copy that filled the holes still shows.
-std::uint64_t zero_block_bytes(const SumTable& table) {
-  const Sum128 zeros = table.method.of_zeros(table.block_bytes);
+std::uint64_t zero_block_bytes(const SumTable& table, ZeroSums& zero_sums) {
+  if (table.file_bytes < table.block_bytes) return 0;
+  const Sum128& zeros = zero_sums.of(table.method, table.block_bytes);
   const auto blocks = static_cast<std::uint64_t>(std::count(table.sums.begin(), table.sums.end(), zeros));
   return std::min(blocks * table.block_bytes, table.file_bytes);
 }
@@ -95,6 +96,7 @@ std::vector<PagesFile> look_at_pages(int dir_fd, int id, const PagesSet& set, co
   }
   auto sums = read_sidecar(dir_fd, id, set, *layout, dump_id);
   if (!sums) faults.push_back(sums.error().what);
+  ZeroSums zero_sums;
   for (std::uint32_t i = 0; i < layout->file_count(); ++i) {
     PagesFile file{
         .name = set.pages_name(id, i), .owner = set.words(), .expected_bytes = layout->file_bytes(i)};
@@ -108,7 +110,8 @@ std::vector<PagesFile> look_at_pages(int dir_fd, int id, const PagesSet& set, co
       file.bytes = static_cast<std::uint64_t>(opened->status.st_size);
       file.disk_bytes = static_cast<std::uint64_t>(opened->status.st_blocks) * 512;
       if (good) file.zero_bytes = hole_bytes(opened->fd.get(), file.bytes);
-      if (file.has_sums) file.zero_bytes = std::max(file.zero_bytes, zero_block_bytes((**sums).tables[i]));
+      if (file.has_sums)
+        file.zero_bytes = std::max(file.zero_bytes, zero_block_bytes((**sums).tables[i], zero_sums));
     }
     files.push_back(std::move(file));
   }

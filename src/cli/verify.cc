@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cinttypes>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -37,11 +38,11 @@ struct VerifyArguments {
 
 // What was found, and how.
 struct Findings {
-  std::vector<VerifyProblem> problems;
+  std::vector<VerifyProblem> problems;  // but for those that nobody has kept
   VerifyTotals totals;
   double seconds = 0;
 
-  bool damaged() const { return !problems.empty(); }
+  bool damaged() const { return totals.problems > 0; }
   bool without_sums() const { return totals.unverified_bytes > 0; }
   ExitCode exit_code() const {
     if (damaged()) return ExitCode::Failed;
@@ -99,9 +100,11 @@ class ProblemLines {
     }
     (void)std::fflush(stdout);
   }
-  void end() const {
-    if (count_ > kMostLines)
-      (void)std::fprintf(stdout, "... and %zu more: --json lists all\n", count_ - kMostLines);
+  // `all`: how many there were.
+  static void end(std::uint64_t all) {
+    if (all > kMostLines)
+      (void)std::fprintf(stdout, "... and %" PRIu64 " more: --json lists up to %zu\n", all - kMostLines,
+                         kMostProblems);
   }
 
  private:
@@ -120,8 +123,8 @@ void tell(const Findings& found) {
   text += '\n';
   if (found.damaged()) {
     text += "DAMAGED: " + count_text(totals.bad_blocks, "bad block") + " of " + std::to_string(totals.blocks);
-    if (found.problems.size() > totals.bad_blocks)
-      text += ", " + count_text(found.problems.size() - totals.bad_blocks, "other fault");
+    if (totals.problems > totals.bad_blocks)
+      text += ", " + count_text(totals.problems - totals.bad_blocks, "other fault");
     text += "; a restore from here is refused or wrong, use another checkpoint\n";
   } else if (found.without_sums()) {
     text +=
@@ -149,7 +152,8 @@ void print_as_json(const VerifyArguments& arguments, const Findings& found) {
               {"bad_blocks", found.totals.bad_blocks},
               {"seconds", found.seconds},
               {"direct_io", found.totals.direct},
-              {"problems", std::move(problems)}});
+              {"problems", std::move(problems)},
+              {"problems_not_listed", found.totals.problems - found.problems.size()}});
 }
 
 ExitCode verify(const VerifyArguments& arguments) {
@@ -186,6 +190,7 @@ ExitCode verify(const VerifyArguments& arguments) {
   progress.clear();
   found.seconds = seconds();
   found.totals = verification.totals();
+  found.totals.problems += directory.checkpoint.unreadable.size();
   for (const std::string& note : verification.take_notes())
     (void)std::fprintf(stderr, "sluice verify: %s\n", note.c_str());
   if (arguments.json) {
@@ -195,7 +200,7 @@ ExitCode verify(const VerifyArguments& arguments) {
               });
     print_as_json(arguments, found);
   } else {
-    lines.end();
+    ProblemLines::end(found.totals.problems);
     tell(found);
   }
   return found.exit_code();

@@ -99,12 +99,11 @@ class Contents {
 
 // Adds the blocks of one file to the BOs that lie in them.
 void compare_sums(const SumTable& older, const SumTable& newer, std::uint32_t file, const ImageLayout& layout,
-                  std::vector<BoDifference>& bos) {
-  const Sum128 zeros = newer.method.of_zeros(newer.block_bytes);
+                  ZeroSums& zero_sums, std::vector<BoDifference>& bos) {
   for (std::size_t i = 0; i < newer.sums.size(); ++i) {
     const std::uint64_t begin = i * newer.block_bytes;
     const std::uint64_t length = std::min(newer.block_bytes, newer.file_bytes - begin);
-    const bool zero = newer.sums[i] == (length == newer.block_bytes ? zeros : newer.method.of_zeros(length));
+    const bool zero = newer.sums[i] == zero_sums.of(newer.method, length);
     const bool equal = older.sums[i] == newer.sums[i];
     ImageLayout::PieceCursor pieces = layout.pieces(Chunk{0, begin, length, file});
     for (Piece piece; pieces.next(piece);) {
@@ -130,8 +129,9 @@ Result<bool> try_sums(const ImagesAt& older, const Set& old_set, const ImagesAt&
   for (std::size_t file = 0; file < new_tables.size(); ++file) {
     if (old_tables[file].block_bytes != new_tables[file].block_bytes) return false;
   }
+  ZeroSums zero_sums;
   for (std::uint32_t file = 0; file < new_tables.size(); ++file)
-    compare_sums(old_tables[file], new_tables[file], file, layout, difference.bos);
+    compare_sums(old_tables[file], new_tables[file], file, layout, zero_sums, difference.bos);
   difference.by_sums = true;
   return true;
 }

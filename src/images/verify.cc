@@ -114,7 +114,7 @@ VerifyTotals Verification::totals() const {
 void Verification::report(VerifyProblem problem) {
   const Lock lock(mutex_);
   if (problem.kind == ProblemKind::BadBlock) ++totals_.bad_blocks;
-  problems_.push_back(std::move(problem));
+  if (++totals_.problems <= kMostProblems) problems_.push_back(std::move(problem));
 }
 
 // A lane.

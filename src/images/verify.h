@@ -42,12 +42,16 @@ struct VerifyProblem {
   std::string what;   // the reason in words; empty for a BadBlock
 };
 
+// Of which no more are kept: sums that are all wrong would fill the memory.
+inline constexpr std::size_t kMostProblems = 16384;
+
 struct VerifyTotals {
   std::uint64_t files = 0;
   std::uint64_t bytes = 0;             // of the files, holes included
   std::uint64_t hole_bytes = 0;        // of these, not read: zeros in whole units
   std::uint64_t blocks = 0;            // compared
   std::uint64_t bad_blocks = 0;        // of these, not what they should be
+  std::uint64_t problems = 0;          // of all kinds, kept or not
   std::uint64_t unverified_bytes = 0;  // read, but without sums to compare with
   bool direct = true;                  // nothing came through the page cache
 };
@@ -70,7 +74,7 @@ class Verification {
   std::uint64_t bytes_done() const;
   std::uint64_t bytes_total() const { return bytes_total_; }
 
-  // What was found since the last call.
+  // What was found since the last call, of the first kMostProblems.
   std::vector<VerifyProblem> take_problems();
   VerifyTotals totals() const;
   // What is worth knowing of how it was read, since the last call.

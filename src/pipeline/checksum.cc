@@ -65,6 +65,16 @@ Sum128 SumMethod::of_zeros(std::uint64_t length) const {
   return of(zeros);
 }
 
+const Sum128& ZeroSums::of(const SumMethod& method, std::uint64_t length) {
+  if (method != method_) {
+    method_ = method;
+    by_length_.clear();
+  }
+  const auto known = by_length_.find(length);
+  return known != by_length_.end() ? known->second
+                                   : by_length_.emplace(length, method.of_zeros(length)).first->second;
+}
+
 std::string hex(const Sum128& sum) {
   std::string text;
   for (const std::uint8_t byte : sum) {

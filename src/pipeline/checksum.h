@@ -11,6 +11,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -53,6 +54,16 @@ class SumMethod {
 
  private:
   std::optional<Blake3Key> key_;
+};
+
+// Sums of zeros: many files end alike, and each sum costs as much as that of data.
+class ZeroSums {
+ public:
+  const Sum128& of(const SumMethod& method, std::uint64_t length);
+
+ private:
+  SumMethod method_;
+  std::map<std::uint64_t, Sum128> by_length_;  // of method_
 };
 
 // Bytes of a block in images we write. A chunk is a multiple of it.

@@ -30,6 +30,18 @@ std::span<const std::byte> text(const char* words) {
   return std::as_bytes(std::span(words, std::strlen(words)));
 }
 
+TEST(ZeroSums, AreThoseOfZerosByEachMethodAndLength) {
+  ZeroSums sums;
+  const SumMethod plain;
+  const SumMethod keyed(Blake3Key{1, 2, 3});
+  for (int round = 0; round < 2; ++round) {
+    for (const SumMethod& method : {plain, keyed}) {
+      for (const std::uint64_t length : {std::uint64_t{8}, 4 * kKiB, kMiB})
+        EXPECT_EQ(sums.of(method, length), method.of(Bytes(length))) << method.name() << ' ' << length;
+    }
+  }
+}
+
 // One slot and a stage around one BO of `payload_bytes`; the buffer is filled by the test.
 struct Fixture {
   explicit Fixture(std::uint64_t payload_bytes)
