@@ -7,6 +7,7 @@
 #include "images/files.h"
 #include "images/key.h"
 #include "kfd/uapi.h"
+#include "plugin/criu_host.h"
 #include "plugin/image_store.h"
 
 namespace sluice::plugin {
@@ -32,6 +33,7 @@ Result<void> RestoreSurvey::read_images(const Result<std::vector<std::string>>& 
     const Result<Image> image = unpack(*payload, name);
     if (!image) continue;
     SLUICE_TRY(same_dump_.add(name, image->dump_id, image->id));
+    seen_.insert(name);
     note(*image, id_of_image(name));
   }
   return {};
@@ -50,12 +52,12 @@ Result<RestoreSurvey> RestoreSurvey::read() {
   return survey;
 }
 
-Result<void> RestoreSurvey::check_that_any_was_seen(const std::string& name) const {
-  if (!same_dump_.empty() || !has_image_key()) return {};
+Result<void> RestoreSurvey::check_that_it_was_seen(const std::string& name) const {
+  if (!has_image_key() || (streaming() ? !same_dump_.empty() : seen_.contains(name))) return {};
   return Error{EKEYREJECTED,
                name +
-                   " is of a dump that was not to be seen when the restore began: with a key, an "
-                   "image stream has to have its index, and a directory its images from the start"};
+                   " was not to be seen when the restore began: with a key, an image stream has to have its "
+                   "index, and a directory its images from the start"};
 }
 
 void RestoreSurvey::note(const kfd::KfdImage& image, std::optional<int> id) {

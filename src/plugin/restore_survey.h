@@ -25,11 +25,12 @@ class RestoreSurvey {
   static Result<RestoreSurvey> read();
 
   // An image that is about to be restored, for read() may not have been able to list or read it. EBADMSG: of
-  // another dump, or another file's. EKEYREJECTED: with a key, where read() has seen no image: each task
-  // could be given those of another dump then, all of them made with the key.
+  // another dump, or another file's. EKEYREJECTED: with a key, where read() has not seen it, or of a stream
+  // nothing: each task could be given those of another dump then, or what read() was to find out about all
+  // images is not so.
   template <class Image>
   Result<void> add(const std::string& name, const Image& image) {
-    SLUICE_TRY(check_that_any_was_seen(name));
+    SLUICE_TRY(check_that_it_was_seen(name));
     return same_dump_.add(name, image.dump_id, image.id);
   }
 
@@ -52,7 +53,7 @@ class RestoreSurvey {
   bool has_record_bytes() const { return has_record_bytes_; }
 
  private:
-  Result<void> check_that_any_was_seen(const std::string& name) const;
+  Result<void> check_that_it_was_seen(const std::string& name) const;
 
   // The files of one process through which it maps BOs of one GPU. Among them the one that KFD acquired for
   // it is `acquired`.
@@ -71,6 +72,7 @@ class RestoreSurvey {
   void note(const DmaBufImage&, std::optional<int>) {}  // of nobody's concern before a task asks for it
 
   SameDump same_dump_;
+  std::set<std::string> seen_;  // images that read() has read
   bool has_record_bytes_ = false;
   std::map<std::uint32_t, unsigned> lanes_by_minor_;
   std::map<std::pair<std::uint32_t, std::uint32_t>, MappedFiles> mapped_files_;  // by pid and render minor

@@ -126,7 +126,30 @@ TEST_P(KeyTest, AStreamThatDoesNotTellWhatThereIsIsRefused) {
   scene_.control().clear_trace();
   EXPECT_EQ(restore_stream(image), 1);
   const std::string log = scene_.log();
-  EXPECT_NE(log.find("is of a dump that was not to be seen when the restore began"), std::string::npos)
+  EXPECT_NE(log.find("was not to be seen when the restore began"), std::string::npos) << log;
+  expect_not_resumed();
+}
+
+// What is restored first would go by what it was told of the others: nothing.
+TEST_P(KeyTest, AnImageThatWasHiddenAtFirstIsRefused) {
+  use_key("mine");
+  ASSERT_NO_FATAL_FAILURE(start({"--render-first"}));
+  ASSERT_NO_FATAL_FAILURE(dump());
+  std::filesystem::path hidden;
+  for (const auto& entry : std::filesystem::directory_iterator(scene_.images())) {
+    if (entry.path().filename().string().starts_with("amdgpu-kfd-")) hidden = entry.path();
+  }
+  const std::filesystem::path elsewhere = directory_.path() / "hidden";
+  std::filesystem::rename(hidden, elsewhere);
+  scene_.control().clear_trace();
+  Program host = scene_.start_host(version(), "restore", {"--hold", "init"});
+  ASSERT_EQ(host.hear_control(), "init") << scene_.log();
+  std::filesystem::rename(elsewhere, hidden);
+  host.release_control();
+  EXPECT_EQ(host.wait(), 1);
+  const std::string log = scene_.log();
+  EXPECT_NE(log.find(hidden.filename().string() + " was not to be seen when the restore began"),
+            std::string::npos)
       << log;
   expect_not_resumed();
 }
