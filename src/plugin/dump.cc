@@ -140,11 +140,19 @@ bool Dumper::is_ours(dev_t device) const {
                                              run_.topology.find_render_minor(file.render_minor) != nullptr);
 }
 
+// The processes that CRIU dumps, all of which stand still. An older host does not name them: all that it
+// traces, and what it does not ask for is nobody's at the end.
+Result<std::vector<pid_t>> Dumper::tree() const {
+  SLUICE_TRY_ASSIGN(std::vector<pid_t> pids, kfd::traced_processes());
+  if (!tasks_.empty()) std::erase_if(pids, [this](pid_t pid) { return !tasks_.contains(pid); });
+  return pids;
+}
+
 // CRIU names no process here, but all of the tree stand still and are traced by now, so once is enough. A map
 // without a descriptor would pass unseen otherwise: no DUMP_EXT_FILE ever comes for it.
 Result<void> Dumper::check_kfd_maps() {
   if (stage_ != kStageDump || std::exchange(kfd_maps_checked_, true)) return {};
-  SLUICE_TRY_ASSIGN(const std::vector<pid_t> pids, kfd::traced_processes());
+  SLUICE_TRY_ASSIGN(const std::vector<pid_t> pids, tree());
   for (const pid_t pid : pids) {
     SLUICE_TRY_ASSIGN(const std::vector<kfd::MappedFile> files, kfd::mapped_files(pid));
     const bool maps_kfd = std::any_of(
@@ -207,14 +215,25 @@ Result<void> Dumper::begin_tree() {
   SLUICE_TRY(open_files());
   if (kfd_files_.empty() && render_files_.empty()) return {};
   SLUICE_TRY(note_in_inventory());
-  for (KfdFile& file : kfd_files_) SLUICE_TRY(begin(file));
-  for (const RenderFile& file : render_files_) SLUICE_TRY(begin(*file.dump));
+  for (KfdFile& file : kfd_files_) {
+    SLUICE_TRY(check_stopped());
+    SLUICE_TRY(begin(file));
+  }
+  for (const RenderFile& file : render_files_) {
+    SLUICE_TRY(check_stopped());
+    SLUICE_TRY(begin(*file.dump));
+  }
   SLUICE_TRY(check_kfd_maps());
-  SLUICE_TRY_ASSIGN(const std::vector<pid_t> pids, kfd::traced_processes());
+  SLUICE_TRY_ASSIGN(const std::vector<pid_t> pids, tree());
   SLUICE_TRY(check_render_maps(run_.maps, run_.topology, pids));
   SLUICE_TRY(run_.shared_bos.settle());
   tree_known_ = true;
   return run_.config.parallel && !streaming() ? start_contents(nullptr, std::nullopt) : Result<void>();
+}
+
+// A signal has come: no more queues are stopped, which are about to run again.
+Result<void> Dumper::check_stopped() const {
+  return run_.shared.stopped ? Error{ECANCELED, "the dump was stopped"} : Result<void>();
 }
 
 // Every open file of /dev/kfd and of render nodes in the tree, once, before any of them is begun: what an
@@ -225,7 +244,7 @@ Result<void> Dumper::open_files() {
     log_line(Level::Warning, "processes are dumped one after another: " + taken.error().what);
     return {};
   }
-  SLUICE_TRY_ASSIGN(const std::vector<pid_t> pids, kfd::traced_processes());
+  SLUICE_TRY_ASSIGN(const std::vector<pid_t> pids, tree());
   for (const pid_t pid : pids) {
     SLUICE_TRY_ASSIGN(const std::vector<kfd::DmaBufDescriptor> dmabufs, kfd::dmabuf_descriptors(pid));
     for (const kfd::DmaBufDescriptor& dmabuf : dmabufs) run_.shared_bos.add_descriptor(dmabuf.inode);
@@ -246,7 +265,7 @@ Result<std::vector<Dumper::TakenFile>> Dumper::take_files() const {
   for (const kfd::Node& node : run_.topology.nodes) {
     if (node.is_gpu()) devices.push_back(kfd::render_node_device(node.drm_render_minor));
   }
-  SLUICE_TRY_ASSIGN(const std::vector<pid_t> pids, kfd::traced_processes());
+  SLUICE_TRY_ASSIGN(const std::vector<pid_t> pids, tree());
   SLUICE_TRY_ASSIGN(const std::vector<kfd::OpenFile> files, kfd::open_device_files(pids, devices));
   std::vector<TakenFile> taken;
   for (const kfd::OpenFile& file : files) {
@@ -317,14 +336,30 @@ Result<void> Dumper::finish_file(KfdFile& file) {
   if (file.alias_of) return write_alias(file);
   SLUICE_TRY(file.process->finish(*file.id, images_));
   for (const ProcessGpu& gpu : file.process->gpus()) gpus_.push_back({gpu, file.holders});
-  for (const RenderFile& render : render_files_) SLUICE_TRY(settle(*render.dump));
+  for (const RenderFile& render : render_files_) {
+    SLUICE_TRY(settle(*render.dump));
+    if (render.finished) SLUICE_TRY(write(*render.dump));
+  }
   return {};
 }
 
 Result<void> Dumper::finish_file(RenderFile& file) {
   if (std::exchange(file.finished, true)) return {};
   SLUICE_TRY(settle(*file.dump));
-  return file.dump->finish(*file.id, images_);
+  SLUICE_TRY(file.dump->finish(*file.id, images_));
+  return write(*file.dump);
+}
+
+// Once, when all that tell of it have: with a key, an earlier one would be as good as the later.
+Result<void> Dumper::write(RenderDump& render) {
+  return awaits_kfd(render) ? Result<void>() : render.write();
+}
+
+// Whether a process that holds the file has a /dev/kfd, too, which is not in the images yet.
+bool Dumper::awaits_kfd(const RenderDump& render) const {
+  return std::any_of(kfd_files_.begin(), kfd_files_.end(), [&](const KfdFile& file) {
+    return !file.finished && !file.alias_of && share_any(render.holders(), file.holders);
+  });
 }
 
 // Contents of streams begin when CRIU says what a file is called, and flow beside those of the next ones: the
@@ -355,15 +390,24 @@ Result<void> Dumper::finish_streams() {
     metadata.push_back(render_image_name(*file.id));
   }
   if (metadata.empty()) return {};
+  SLUICE_TRY(finish_images());
   SLUICE_TRY_ASSIGN(const auto maps, maps_of_tree());
   return save_index({metadata, maps, run_.dump_id});
+}
+
+// When CRIU asks for nothing more. Who waits for a /dev/kfd that it has not asked for waits in vain.
+Result<void> Dumper::finish_images() {
+  for (const RenderFile& render : render_files_) {
+    if (render.finished) SLUICE_TRY(render.dump->write());
+  }
+  return run_.shared_bos.check_saved();
 }
 
 // What a restore from files reads in CRIU's images of the tasks' memory; but for the runs, which are CRIU's
 // alone to know.
 Result<std::map<std::uint32_t, std::vector<PluginMap>>> Dumper::maps_of_tree() const {
   std::map<std::uint32_t, std::vector<PluginMap>> tasks;
-  SLUICE_TRY_ASSIGN(const std::vector<pid_t> pids, kfd::traced_processes());
+  SLUICE_TRY_ASSIGN(const std::vector<pid_t> pids, tree());
   for (const pid_t pid : pids) {
     const std::optional<std::uint32_t> own_pid = kfd::restoring_process({pid}).innermost;
     if (!own_pid) continue;
@@ -529,7 +573,7 @@ Result<bool> Dumper::dump_dmabuf(int fd, int id) {
     return false;
   }
   std::vector<pid_t> holders;
-  SLUICE_TRY_ASSIGN(const std::vector<pid_t> pids, kfd::traced_processes());
+  SLUICE_TRY_ASSIGN(const std::vector<pid_t> pids, tree());
   for (const pid_t pid : pids) {
     SLUICE_TRY_ASSIGN(const std::vector<kfd::DmaBufDescriptor> dmabufs, kfd::dmabuf_descriptors(pid));
     for (const kfd::DmaBufDescriptor& dmabuf : dmabufs) {
@@ -540,6 +584,7 @@ Result<bool> Dumper::dump_dmabuf(int fd, int id) {
   }
   const DmaBufImage image{number.handle, number.shared, kfd::restoring_process(holders).innermost,
                           run_.dump_id, static_cast<std::uint32_t>(id)};
+  run_.shared_bos.note_saved(number.shared, true);
   images_.insert(images_.begin(), dmabuf_image_name(id));
   SLUICE_TRY(write_metadata(dmabuf_image_name(id), pack_dmabuf_image(image)));
   return true;
@@ -563,10 +608,17 @@ Result<void> Dumper::settle(RenderDump& render) {
   return {};
 }
 
+// Once, when no file comes any more.
+Result<void> Dumper::finish_tree() {
+  if (std::exchange(tree_finished_, true)) return {};
+  SLUICE_TRY(finish_streams());
+  return finish_images();
+}
+
 // Streams are joined by now, unless CRIU has not asked for a file that the tree has.
 Result<void> Dumper::unpause() {
   return undisturbed([this]() -> Result<void> {
-    Result<void> joined = finish_streams();
+    Result<void> joined = finish_tree();
     SLUICE_TRY(unpause_and_drop(true));
     return joined;
   });
@@ -595,7 +647,7 @@ void Dumper::drop_files(bool say) {
 
 Result<void> Dumper::finish(int ret) {
   const HeldSignals::InHook hook(signals_);
-  Result<void> joined = ret >= 0 ? finish_streams() : Result<void>();
+  Result<void> finished = ret >= 0 ? finish_tree() : Result<void>();
   Result<void> unpaused = unpause_and_drop(ret >= 0);
   remove_old_pages();
   if (ret < 0) {
@@ -603,7 +655,7 @@ Result<void> Dumper::finish(int ret) {
     name_hopeless_maps();
   }
   SLUICE_TRY(unpaused);
-  return joined;
+  return finished;
 }
 
 void Dumper::abandon() noexcept {
@@ -616,7 +668,7 @@ void Dumper::abandon() noexcept {
 // CRIU's own parser stops at a map of a dma-buf, before it asks any plugin.
 void Dumper::name_hopeless_maps() const {
   if (kfd_device_ == 0 || stage_ != kStageDump) return;
-  const auto pids = kfd::traced_processes();
+  const auto pids = tree();
   if (!pids) return;
   for (const pid_t pid : *pids) {
     const auto files = kfd::mapped_files(pid);

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -28,6 +29,9 @@ class Dumper {
   // pre-dump only accept_map() is asked, and nothing must change: CRIU never calls exit() after it.
   static Result<std::unique_ptr<Dumper>> make(RunStage stage);
   ~Dumper();  // unpauses what finish() could not
+
+  // PAUSE_DEVICES: `pid` is of the tree. CRIU traces more where it freezes a cgroup, and dumps none of these.
+  void note_task(pid_t pid) { tasks_.insert(pid); }
 
   // CHECKPOINT_DEVICES: stops the queues of every KFD process of the tree, and starts the contents of these
   // and of all render files, once.
@@ -76,6 +80,7 @@ class Dumper {
   Result<void> prepare();
   bool is_ours(dev_t device) const;
   Result<void> accept_ours(dev_t device);
+  Result<std::vector<pid_t>> tree() const;
   Result<void> note_in_inventory();
   Result<void> check_kfd_maps();
   template <class Step>
@@ -105,6 +110,8 @@ class Dumper {
   bool streams_flow_on() const;
   Result<void> finish_streams_behind_the_last();
   Result<void> finish_streams();
+  Result<void> finish_images();
+  Result<void> finish_tree();
   Result<std::map<std::uint32_t, std::vector<PluginMap>>> maps_of_tree() const;
   Result<void> write_metadata(const std::string& name, std::span<const std::uint8_t> payload);
   Result<void> write_alias(const KfdFile& file);
@@ -112,8 +119,11 @@ class Dumper {
   Result<std::optional<std::size_t>> find_alias(const KfdFile& wanted) const;
   Result<void> begin(RenderDump& render);
   Result<void> settle(RenderDump& render);
+  Result<void> write(RenderDump& render);
   Result<void> remove_stale();
   void remove_images();
+  Result<void> check_stopped() const;
+  bool awaits_kfd(const RenderDump& render) const;
   void remove_old_pages();
   void name_hopeless_maps() const;
   Result<void> unpause_and_drop(bool say);
@@ -122,6 +132,7 @@ class Dumper {
   RunStage stage_;
   DumpRun run_;
   HeldSignals signals_;    // outlives all below: what was held acts when the queues run
+  std::set<pid_t> tasks_;  // of the tree; none where the host is older than PAUSE_DEVICES, which names them
   dev_t kfd_device_ = 0;   // 0: no KFD on this machine
   Result<void> prepared_;  // not so: fails the dump of a GPU process, not that of every other process
   kfd::UnpauseGuard sessions_;
@@ -136,6 +147,7 @@ class Dumper {
   bool tree_known_ = false;  // all files of ours that the tree has were found before the first was asked for
   bool staging_shared_ = false;  // of streams: by all of the tree, once
   bool index_saved_ = false;     // of streams: nothing more can come
+  bool tree_finished_ = false;
   bool unlisted_said_ = false;
   std::vector<std::string> old_pages_;  // pages files of an earlier dump that may be written over
 };

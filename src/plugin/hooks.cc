@@ -145,6 +145,13 @@ int on_handle_device_vma(int fd, const struct stat* st) {
   });
 }
 
+int on_pause_devices(int pid) {
+  return guarded("PAUSE_DEVICES", [&]() -> Result<Answer> {
+    if (dumper != nullptr) dumper->note_task(pid);
+    return Answer();  // other plugins are asked, too
+  });
+}
+
 int on_checkpoint_devices(int pid) {
   return guarded("CHECKPOINT_DEVICES", [&]() -> Result<Answer> {
     (void)pid;  // one for each task: the first stands for all
@@ -238,6 +245,7 @@ namespace {
   CR_PLUGIN_DESC.hooks[kHookHandleDeviceVma] = hook(on_handle_device_vma);
   CR_PLUGIN_DESC.hooks[kHookUpdateVmaMap] = hook(on_update_vma_map);
   CR_PLUGIN_DESC.hooks[kHookResumeDevicesLate] = hook(on_resume_devices_late);
+  CR_PLUGIN_DESC.hooks[kHookPauseDevices] = hook(on_pause_devices);
   CR_PLUGIN_DESC.hooks[kHookCheckpointDevices] = hook(on_checkpoint_devices);
   CR_PLUGIN_DESC.hooks[kHookPostForking] = hook(on_post_forking);
   CR_PLUGIN_DESC.hooks[kHookRestoreInit] = hook(on_restore_init);

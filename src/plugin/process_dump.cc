@@ -166,6 +166,7 @@ Result<void> ProcessDump::finish(int id, std::vector<std::string>& images) {
   image_.id = static_cast<std::uint32_t>(id);
   images.insert(images.begin(), kfd_image_name(id));
   SLUICE_TRY(finish_contents(id, images));
+  for (const kfd::BoEntry& bo : image_.bos) run_.shared_bos.note_saved(bo.shared, bo.imports);
   // Metadata last: it stands only beside complete contents.
   SLUICE_TRY(save_image(kfd_image_name(id), pack_kfd_image(image_), run_.config.sync));
   if (run_.config.sync) SLUICE_TRY(sync_images());

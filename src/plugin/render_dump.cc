@@ -7,6 +7,7 @@
 #include <chrono>
 
 #include "images/files.h"
+#include "images/key.h"
 #include "kfd/processes.h"
 #include "plugin/image_store.h"
 #include "plugin/machine.h"
@@ -104,6 +105,7 @@ Result<void> RenderDump::begin(bool any_kfd) {
   const auto deadline = std::chrono::steady_clock::now() + run_.config.fence_timeout + kResetPatience;
   for (RenderBo& bo : image_.bos) {
     const std::uint32_t handle = bo.gem.handle;
+    if (run_.shared.stopped) return Error{ECANCELED, words_of(handle) + ": the dump was stopped"};
     SLUICE_TRY(wait_until_idle(handle, deadline));
     auto dmabuf = drm::export_dmabuf(file_.get(), handle);
     if (!dmabuf && dmabuf.error().err == EPERM) {
@@ -143,9 +145,8 @@ Result<void> RenderDump::finish(int id, std::vector<std::string>& images) {
   image_.id = static_cast<std::uint32_t>(id);
   images.insert(images.begin(), render_image_name(id));
   SLUICE_TRY(contents_->join(id, images));
+  for (const RenderBo& bo : image_.bos) run_.shared_bos.note_saved(bo.shared, bo.imports);
   if (run_.config.sync) SLUICE_TRY(sync_images());
-  finished_ = true;
-  SLUICE_TRY(write());
   if (image_.has_contents()) contents_->write_stats(id, images);
   return {};
 }
@@ -154,15 +155,13 @@ Result<void> RenderDump::settle(const ProcessGpu& gpu, const std::vector<pid_t>&
   const bool same_processes = std::find_first_of(holders_.begin(), holders_.end(), kfd_holders.begin(),
                                                  kfd_holders.end()) != holders_.end();
   if (gpu.minor != image_.minor || !same_processes) return {};
-  bool changed = image_.gpu_id != gpu.user_gpu_id;
   image_.gpu_id = gpu.user_gpu_id;
   if (gpu.bo_offset && !image_.kfd_acquired.value_or(false)) {
     SLUICE_TRY_ASSIGN(const drm::MapAccess access, drm::may_map(file_.get(), *gpu.bo_offset));
     image_.kfd_acquired = access == drm::MapAccess::Allowed;
-    changed = true;
     if (*image_.kfd_acquired) SLUICE_TRY(check_restoring_process(kfd_holders));
   }
-  return changed && finished_ && !streaming() ? write() : Result<void>();
+  return {};
 }
 
 // CRIU restores a file in the process of the lowest pid that holds it; KFD must get it in its own.
@@ -177,9 +176,19 @@ Result<void> RenderDump::check_restoring_process(const std::vector<pid_t>& kfd_h
                    "must have the lowest pid of all that hold it"};
 }
 
-Result<void> RenderDump::write() const {
-  SLUICE_TRY(save_image(render_image_name(static_cast<int>(image_.id)), pack_render_image(image_),
-                        run_.config.sync));
+Result<void> RenderDump::write() {
+  const std::string image = render_image_name(static_cast<int>(image_.id));
+  std::vector<std::uint8_t> payload = pack_render_image(image_);
+  if (payload == written_ || (streaming() && !written_.empty())) return {};  // a stream takes it once
+  if (!written_.empty() && has_image_key()) {
+    return Error{EINVAL,
+                 image +
+                     " was made before the /dev/kfd of its process, which tells more of it; with a key "
+                     "it is made once, for which all files of the tree have to be seen in advance "
+                     "(pidfd_getfd)"};
+  }
+  SLUICE_TRY(save_image(image, payload, run_.config.sync));
+  written_ = std::move(payload);
   return run_.config.sync ? sync_images() : Result<void>();
 }
 

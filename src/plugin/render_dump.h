@@ -48,14 +48,17 @@ class RenderDump {
   void take_contents();
   DumpContents& contents() { return *contents_; }
 
-  // Joins the contents and writes everything under `id`, metadata last. Names go to `images` before there are
-  // such files.
+  // Joins the contents and writes all but the metadata under `id`. Names go to `images` before there are such
+  // files.
   Result<void> finish(int id, std::vector<std::string>& images);
 
   // What the KFD process of those that hold the file tells of it: its GPU's name there, and whether KFD uses
-  // this file. Before or after finish(), for files come in order of their numbers; a stream does not take the
-  // image a second time.
+  // this file. Before or after finish(), for files come in order of their numbers.
   Result<void> settle(const ProcessGpu& gpu, const std::vector<pid_t>& kfd_holders);
+
+  // The metadata, behind finish(), where it is not written as it is now. Errors: EINVAL where it was written
+  // otherwise, and there is a key.
+  Result<void> write();
 
  private:
   RenderDump(UniqueFd file, std::vector<pid_t> holders, DumpRun& run)
@@ -64,7 +67,6 @@ class RenderDump {
   Result<RenderBo> bo_of(const drm::GemHandle& handle) const;
   Result<void> wait_until_idle(std::uint32_t handle, std::chrono::steady_clock::time_point deadline) const;
   Result<void> check_restoring_process(const std::vector<pid_t>& kfd_holders) const;
-  Result<void> write() const;
   std::string words_of(std::uint32_t handle) const;
 
   UniqueFd file_;
@@ -72,8 +74,8 @@ class RenderDump {
   DumpRun& run_;
   std::string name_;
   RenderImage image_;
+  std::vector<std::uint8_t> written_;  // the metadata, as it stands in the images
   bool lists_bos_ = false;
-  bool finished_ = false;
   std::vector<UniqueFd> dmabufs_;           // of the BOs, from begin() to take_contents()
   std::unique_ptr<DumpContents> contents_;  // from begin() on
 };

@@ -62,6 +62,24 @@ Result<void> SharedBos::settle(Bo& bo) {
   return {};
 }
 
+void SharedBos::note_saved(std::uint32_t shared, bool imports) {
+  if (shared != 0) (imports ? imported_ : made_).insert(shared);
+}
+
+Result<void> SharedBos::check_saved() const {
+  const auto lost = std::find_if(imported_.begin(), imported_.end(),
+                                 [this](std::uint32_t number) { return !made_.contains(number); });
+  if (lost == imported_.end()) return {};
+  const auto bo = std::find_if(bos_.begin(), bos_.end(),
+                               [&](const auto& each) { return each.second.number.shared == *lost; });
+  const auto creator = std::find_if(bo->second.holders.begin(), bo->second.holders.end(),
+                                    [](const Holder& holder) { return !*holder.imports; });
+  return Error{EINVAL,
+               creator->name +
+                   " is memory that a dumped process shares, and CRIU does not dump who has allocated "
+                   "it: the checkpoint cannot be restored; the two must be dumped together"};
+}
+
 SharedBos::Number SharedBos::number_of(ino_t dmabuf) const {
   const auto bo = bos_.find(dmabuf);
   return bo != bos_.end() ? bo->second.number : Number();

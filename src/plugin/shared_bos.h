@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,12 @@ class SharedBos {
   // again, naming its holders.
   Result<void> settle();
 
+  // A holder stands in the images. `shared` as settled.
+  void note_saved(std::uint32_t shared, bool imports);
+  // When all that do are known. Errors: EINVAL for memory of which only importers stand there: CRIU has not
+  // asked for the file of who makes it, who then is of another tree that it has stopped, too.
+  Result<void> check_saved() const;
+
   // Of a dma-buf that a task has a descriptor of: its number, and the GEM handle that upstream knows it by. 0
   // where no file of the tree has the memory.
   struct Number {
@@ -62,6 +69,7 @@ class SharedBos {
 
   std::map<ino_t, Bo> bos_;
   std::uint32_t last_number_ = 0;
+  std::set<std::uint32_t> made_, imported_;  // numbers of memory that holders in the images make, and import
 };
 
 }  // namespace sluice::plugin

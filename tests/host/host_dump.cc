@@ -172,19 +172,23 @@ int dump_task(const Options& options, int images, unsigned number, std::vector<K
   return step(options, "cpu_pages");
 }
 
-// The root's PAUSE_DEVICES comes before anything stands still, a child's when its parent does.
-int freeze(const Options& options, std::vector<Seized>& tasks) {
+// The root's PAUSE_DEVICES comes before anything stands still, a child's when its parent does. What else is
+// in the freezer's cgroup is seized when the root has been announced, and never announced.
+int freeze(const Options& options, std::vector<Seized>& tasks, std::vector<Seized>& outside) {
   for (std::size_t i = 0; i < tasks.size(); ++i) {
     if (refused(run_pid_hook(kPauseDevices, options.pids[i])) || (i == 0 && step(options, "pause") != 0))
       return -1;
+    for (std::size_t other = 0; i == 0 && other < outside.size(); ++other) {
+      if (outside[other].seize(options.outside[other]) != 0) return -1;
+    }
     if (tasks[i].seize(options.pids[i]) != 0) return -1;
   }
   return step(options, "seized");
 }
 
-int dump_all(const Options& options, int images, std::vector<Seized>& tasks) {
+int dump_all(const Options& options, int images, std::vector<Seized>& tasks, std::vector<Seized>& outside) {
   ::alarm(kTimeoutSeconds);
-  if (freeze(options, tasks) != 0) return -1;
+  if (freeze(options, tasks, outside) != 0) return -1;
   ::alarm(0);
   stream_frozen();
   watch_children(true);
@@ -211,8 +215,9 @@ int dump(const Options& options) {
   if (plugins_init(options.libdir, kDump) != 0) return -1;
   const int images = service(kImageFd);
   std::vector<Seized> tasks(options.pids.size());
+  std::vector<Seized> outside(options.outside.size());  // run on whatever comes
   int ret = step(options, "init");
-  if (ret == 0) ret = dump_all(options, images, tasks);
+  if (ret == 0) ret = dump_all(options, images, tasks, outside);
   ::alarm(0);
   (void)step(options, "before_exit");
   plugins_fini(kDump, ret);

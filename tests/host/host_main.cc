@@ -34,7 +34,7 @@ constexpr int kControlFloor = 4000;  // the control descriptor is kept out of ev
 int usage() {
   std::fputs(
       "usage: criu-host-VERSION dump|pre-dump --pid PID [--pid PID]... --images DIR --libdir DIR "
-      "[--leave-running]\n"
+      "[--outside PID]... [--leave-running]\n"
       "       criu-host-VERSION restore --images DIR --libdir DIR [--detach] [--pidfile FILE]\n"
       "       [--log FILE] [--log-level N] [--fail-after STEP] [--hold STEP] [--control-fd N] [--stream]\n",
       stderr);
@@ -44,23 +44,21 @@ int usage() {
 bool parse(int argc, char** argv, Options* options) {
   if (argc < 2) return false;
   options->command = argv[1];
-  const option table[] = {{"pid", required_argument, nullptr, 'p'},
-                          {"images", required_argument, nullptr, 'i'},
-                          {"libdir", required_argument, nullptr, 'L'},
-                          {"log", required_argument, nullptr, 'o'},
-                          {"log-level", required_argument, nullptr, 'v'},
-                          {"leave-running", no_argument, nullptr, 'R'},
-                          {"detach", no_argument, nullptr, 'd'},
-                          {"pidfile", required_argument, nullptr, 'P'},
-                          {"fail-after", required_argument, nullptr, 'f'},
-                          {"hold", required_argument, nullptr, 'h'},
-                          {"control-fd", required_argument, nullptr, 'c'},
-                          {"stream", no_argument, nullptr, 'S'},
-                          {nullptr, 0, nullptr, 0}};
+  const option table[] = {
+      {"pid", required_argument, nullptr, 'p'},     {"outside", required_argument, nullptr, 'O'},
+      {"images", required_argument, nullptr, 'i'},  {"libdir", required_argument, nullptr, 'L'},
+      {"log", required_argument, nullptr, 'o'},     {"log-level", required_argument, nullptr, 'v'},
+      {"leave-running", no_argument, nullptr, 'R'}, {"detach", no_argument, nullptr, 'd'},
+      {"pidfile", required_argument, nullptr, 'P'}, {"fail-after", required_argument, nullptr, 'f'},
+      {"hold", required_argument, nullptr, 'h'},    {"control-fd", required_argument, nullptr, 'c'},
+      {"stream", no_argument, nullptr, 'S'},        {nullptr, 0, nullptr, 0}};
   for (int choice = 0; (choice = ::getopt_long(argc - 1, argv + 1, "", table, nullptr)) != -1;) {
     switch (choice) {
       case 'p':
         options->pids.push_back(std::atoi(optarg));
+        break;
+      case 'O':
+        options->outside.push_back(std::atoi(optarg));
         break;
       case 'i':
         options->images = optarg;

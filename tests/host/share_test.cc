@@ -169,6 +169,38 @@ TEST_P(KfdImportTreeTest, TwoKfdProcessesHaveTheSameMemoryAgain) {
   EXPECT_EQ(tasks_.who_does_not_quit(), "");
 }
 
+// CRIU freezes a cgroup, and with it who shares the memory, but is not of the tree: started there by somebody
+// else. What is dumped has to come back without him.
+TEST_P(KfdImportTreeTest, WhoIsFrozenWithTheTreeIsNotOfIt) {
+  EXPECT_EQ(importer().ask("poke 4711"), "ok poke 4711");
+  const auto before = scene_.control().process(exporter().pid());
+  ASSERT_TRUE(before.has_value());
+  Strings arguments = {"--pid", std::to_string(importer().pid()), "--outside",
+                       std::to_string(exporter().pid())};
+  ASSERT_EQ(scene_.dump(version(), arguments), 0) << scene_.log();
+  const std::string log = scene_.log();
+  const auto after = scene_.control().process(exporter().pid());
+  ASSERT_TRUE(after.has_value());
+  EXPECT_TRUE(after->queues_run());
+  EXPECT_TRUE(exporter().ask("check").starts_with("ok check"));
+  const int restored = scene_.start_host(version(), "restore", {}).wait();
+  if (hooks() < 12) {  // CRIU does not say who is of the tree before it is too late
+    EXPECT_NE(log.find("and CRIU does not dump who has allocated it"), std::string::npos) << log;
+    EXPECT_NE(restored, 0);
+    return;
+  }
+  EXPECT_EQ(after->unpauses, before->unpauses) << "its queues were stopped";
+  ASSERT_EQ(restored, 0) << scene_.log();
+  pid_t pid = 0;
+  std::ifstream(scene_.pid_file()) >> pid;
+  importer().become(pid);
+  EXPECT_EQ(importer().ask("peek"), "ok peek 4711");
+  EXPECT_EQ(importer().ask("poke 815"), "ok poke 815");
+  EXPECT_EQ(exporter().ask("peek"), "ok peek 4711");
+  EXPECT_EQ(tasks_.what_is_not_whole(), "");
+  EXPECT_EQ(tasks_.who_does_not_quit(), "");
+}
+
 // The rest of the tree waits for what it makes.
 TEST_P(ShareTreeTest, WhenTheExporterFailsNobodyWaitsForEver) {
   ASSERT_NO_FATAL_FAILURE(dump_tree());

@@ -49,6 +49,24 @@ TEST(SharedBos, MemoryOfOneFileAloneIsNotShared) {
   EXPECT_EQ(bos.number_of(inode_of(memory)).shared, 0U);
 }
 
+TEST(SharedBos, WhatOnlyImportersAreSavedOfIsLost) {
+  SharedBos bos;
+  const UniqueFd memory = dmabuf();
+  Part maker, importer;
+  ASSERT_TRUE(bos.add(memory.get(), maker.of_kfd("maker's BO")).ok());
+  ASSERT_TRUE(bos.add(memory.get(), importer.of_render("importer", 7)).ok());
+  ASSERT_TRUE(bos.settle().ok());
+  EXPECT_TRUE(bos.check_saved().ok());
+  bos.note_saved(0, false);
+  bos.note_saved(importer.shared, importer.imports);
+  const auto lost = bos.check_saved();
+  ASSERT_FALSE(lost.ok());
+  EXPECT_EQ(lost.error().err, EINVAL);
+  EXPECT_TRUE(lost.error().what.starts_with("maker's BO is memory")) << lost.error().what;
+  bos.note_saved(maker.shared, maker.imports);
+  EXPECT_TRUE(bos.check_saved().ok());
+}
+
 TEST(SharedBos, TheKfdProcessThatAllocatedItMakesIt) {
   SharedBos bos;
   const UniqueFd memory = dmabuf();
