@@ -53,9 +53,17 @@ struct SdmaCopy::LiveBo {
   std::uint32_t next_free = kNone;
 };
 
+// Runs its jobs in order: one that hangs holds up all behind it.
+struct SdmaCopy::Entity {
+  Context* context;
+  std::uint32_t ring;
+  std::uint32_t jobs = 0;  // in flight
+};
+
 // What a slot has in flight on the GPU.
 struct SdmaCopy::Flight {
   bool active = false;  // a job was queued and its end was not seen yet
+  Entity* entity = nullptr;
   UniqueFd fence;
   std::chrono::steady_clock::time_point deadline;
 };
@@ -68,10 +76,6 @@ struct SdmaCopy::Hardware {
     UniqueFd dmabuf;
     std::uint32_t live = kNone;  // index into `live`
     bool done = false;
-  };
-  struct Entity {
-    Context* context;
-    std::uint32_t ring;
   };
 
   Device device;
@@ -184,7 +188,6 @@ Result<void> SdmaCopy::set_up(std::vector<BoSource> sources) {
   for (const std::uint32_t ring : rings) {
     for (Context& context : hw.contexts) hw.entities.push_back({&context, ring});
   }
-  in_flight_max_ = kJobsPerEntity * static_cast<std::uint32_t>(hw.entities.size());
 
   // Between two chunks in flight only the BO at the admission frontier lives; see sdma_copy.h.
   const std::uint64_t live = std::min<std::uint64_t>(layout_.bo_count(), pieces_max * slots_.size() + 1);
@@ -305,7 +308,8 @@ void SdmaCopy::release_pieces(const Chunk& chunk) {
 
 Result<Submit> SdmaCopy::submit(Slot& slot) {
   Hardware& hw = *hardware_;
-  if (in_flight_ >= in_flight_max_) return Submit::Busy;
+  Entity& entity = next_entity();
+  if (entity.jobs == kJobsPerEntity) return Submit::Busy;
   const std::size_t index = index_of(slot);
   assert(index < hw.flights.size() && !hw.flights[index].active);
 
@@ -320,8 +324,20 @@ Result<Submit> SdmaCopy::submit(Slot& slot) {
     reactor_.post(slot.op(), 0);  // a chunk of the header alone
     return Submit::Started;
   }
-  SLUICE_TRY(launch(slot, ib, segments));
+  SLUICE_TRY(launch(slot, entity, ib, segments));
   return Submit::Started;
+}
+
+// The one with the fewest jobs, so that one that hangs is given little; equals take turns.
+SdmaCopy::Entity& SdmaCopy::next_entity() {
+  std::vector<Entity>& entities = hardware_->entities;
+  std::size_t next = turn_;
+  for (std::size_t i = 0; i < entities.size(); ++i) {
+    const std::size_t other = (turn_ + i) % entities.size();
+    if (entities[other].jobs < entities[next].jobs) next = other;
+  }
+  turn_ = (next + 1) % entities.size();
+  return entities[next];
 }
 
 Result<void> SdmaCopy::encode(Slot& slot, IbBuilder& ib) {
@@ -386,7 +402,8 @@ void SdmaCopy::encode_restore(Slot& slot, const Piece& piece, std::uint64_t targ
   }
 }
 
-Result<void> SdmaCopy::launch(Slot& slot, IbBuilder& ib, std::span<const IbSegment> segments) {
+Result<void> SdmaCopy::launch(Slot& slot, Entity& entity, IbBuilder& ib,
+                              std::span<const IbSegment> segments) {
   Hardware& hw = *hardware_;
   const auto fail = [&](const Error& error) { return copy_error("copy " + describe(slot.chunk), error); };
   std::array<IbRange, kIbSegmentsMax> ranges;
@@ -394,8 +411,6 @@ Result<void> SdmaCopy::launch(Slot& slot, IbBuilder& ib, std::span<const IbSegme
     ranges[i] = {hw.ib_map.address() + index_of(slot) * hw.ib_bytes + std::uint64_t{segments[i].offset} * 4,
                  segments[i].dwords * 4};
   }
-  const Hardware::Entity entity = hw.entities[next_entity_];
-  next_entity_ = (next_entity_ + 1) % static_cast<std::uint32_t>(hw.entities.size());
   auto job = entity.context->submit(entity.ring, hw.list, std::span(ranges).first(segments.size()));
   if (!job) return fail(job.error());
 
@@ -409,7 +424,9 @@ Result<void> SdmaCopy::launch(Slot& slot, IbBuilder& ib, std::span<const IbSegme
   }
   flight.fence = std::move(fence).value();
   flight.active = true;
+  flight.entity = &entity;
   flight.deadline = std::chrono::steady_clock::now() + options_.fence_timeout;
+  ++entity.jobs;
   ++in_flight_;
   ++stats_.submissions;
   stats_.packets += ib.packets();
@@ -432,6 +449,7 @@ Result<Progress> SdmaCopy::advance(Slot& slot, Op& /*op*/, std::int32_t result) 
   if (state && !*state) return lost(slot);
   flight.active = false;
   flight.fence.reset();
+  --flight.entity->jobs;
   --in_flight_;
   if (!state) {
     return copy_error("copy " + describe(slot.chunk) + " on " + device_.path(), state.error());

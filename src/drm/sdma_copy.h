@@ -99,6 +99,7 @@ class SdmaCopy final : public Stage {
 
  private:
   struct LiveBo;
+  struct Entity;
   struct Flight;
   struct Hardware;
   SdmaCopy(const Device& device, Direction direction, const ImageLayout& layout, StagingArena& arena,
@@ -112,7 +113,8 @@ class SdmaCopy final : public Stage {
   void release_pieces(const Chunk& chunk);
   Result<void> encode(Slot& slot, IbBuilder& ib);
   void encode_restore(Slot& slot, const Piece& piece, std::uint64_t target, IbBuilder& ib);
-  Result<void> launch(Slot& slot, IbBuilder& ib, std::span<const IbSegment> segments);
+  Entity& next_entity();
+  Result<void> launch(Slot& slot, Entity& entity, IbBuilder& ib, std::span<const IbSegment> segments);
   void copy_from_staging_bo(const Slot& slot);
   std::size_t index_of(const Slot& slot) const { return static_cast<std::size_t>(&slot - slots_.data()); }
   bool is_stopped() const { return options_.stopped != nullptr && *options_.stopped; }
@@ -133,8 +135,7 @@ class SdmaCopy final : public Stage {
 
   std::unique_ptr<Hardware> hardware_;  // all that must stay if a fence never comes
   std::uint32_t in_flight_ = 0;         // submissions
-  std::uint32_t in_flight_max_ = 0;
-  std::uint32_t next_entity_ = 0;
+  std::size_t turn_ = 0;                // index of the entity that is first asked next
   std::uint64_t finished_bos_ = 0;
   bool lost_ = false;
   SdmaCopyStats stats_;

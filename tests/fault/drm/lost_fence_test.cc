@@ -101,6 +101,21 @@ TEST_P(LostFenceTest, ManyAtOnceDrain) {
   EXPECT_TRUE(outcome.abandoned);
 }
 
+// One entity of four, at whose jobs the others copy on: it is not given so many that the kernel would block
+// the lane, where no time is ever over.
+TEST_P(LostFenceTest, AnEntityThatHangsHoldsUpNoSubmission) {
+  bos.push_back(target->create(40 * kMiB));
+  options.slots = 64;
+  options.copy.fence_timeout = 2s;
+  control->hang_fence(0, job(1));
+  Bytes image;
+  const CopyOutcome outcome = run_copy(*device, Direction::Dump, *target, bos, image, options);
+  ASSERT_FALSE(outcome.result.ok());
+  EXPECT_EQ(outcome.result.error().err, ETIMEDOUT) << outcome.result.error().what;
+  EXPECT_TRUE(outcome.abandoned);
+  EXPECT_LE(control->counts().jobs, options.slots / 4) << "what hangs is its share at the start";
+}
+
 // A job that can neither be polled nor waited for to its end: the error of the export would not say it all.
 TEST_P(LostFenceTest, WithoutASyncFileIsATimeoutToo) {
   options.copy.fence_timeout = 50ms;
