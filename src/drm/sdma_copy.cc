@@ -11,6 +11,7 @@
 #include <cassert>
 #include <cerrno>
 #include <cstring>
+#include <new>
 #include <thread>
 
 #include "pipeline/units.h"
@@ -64,8 +65,9 @@ struct SdmaCopy::Entity {
 struct SdmaCopy::Flight {
   bool active = false;  // a job was queued and its end was not seen yet
   Entity* entity = nullptr;
-  UniqueFd fence;
-  std::chrono::steady_clock::time_point deadline;
+  Job job;
+  UniqueFd fence;  // none until it was asked for, or where it is not to be had
+  std::chrono::steady_clock::time_point launched;
 };
 
 // Members in order of acquisition; they go in the reverse order.
@@ -121,9 +123,13 @@ Result<std::unique_ptr<SdmaCopy>> SdmaCopy::make(const Device& device, Direction
 }
 
 SdmaCopy::~SdmaCopy() {
-  for (Flight& flight : hardware_->flights) {
-    if (lost_) break;
-    lost_ = flight.active && !ended(flight);
+  try {
+    for (const Flight& flight : hardware_->flights) {
+      if (lost_) break;
+      lost_ = flight.active && !ended(flight);
+    }
+  } catch (const std::bad_alloc&) {
+    lost_ = true;  // for all that is known
   }
   if (!lost_) return;
   // Something may still be copying: neither the memory nor the GPU's way to it may go.
@@ -414,24 +420,33 @@ Result<void> SdmaCopy::launch(Slot& slot, Entity& entity, IbBuilder& ib,
   auto job = entity.context->submit(entity.ring, hw.list, std::span(ranges).first(segments.size()));
   if (!job) return fail(job.error());
 
+  // Before anything that may throw: the destructor has to know of it.
   Flight& flight = hw.flights[index_of(slot)];
-  auto fence = entity.context->fence(*job);
-  if (!fence) {
-    // The job runs and cannot be polled. Let it end: an error must leave nothing in flight.
-    const auto ended = entity.context->wait(*job, options_.fence_timeout);
-    if (!ended || !*ended) return lost(slot);
-    return fail(fence.error());
-  }
-  flight.fence = std::move(fence).value();
   flight.active = true;
   flight.entity = &entity;
-  flight.deadline = std::chrono::steady_clock::now() + options_.fence_timeout;
+  flight.job = *job;
+  flight.launched = std::chrono::steady_clock::now();
   ++entity.jobs;
   ++in_flight_;
   ++stats_.submissions;
   stats_.packets += ib.packets();
+  auto fence = entity.context->fence(*job);
+  if (!fence) {
+    // The job runs and cannot be polled. Let it end: an error must leave nothing in flight.
+    if (!ended(flight)) return lost(slot);
+    retire(flight);
+    return fail(fence.error());
+  }
+  flight.fence = std::move(fence).value();
   poll(slot, flight);
   return {};
+}
+
+void SdmaCopy::retire(Flight& flight) {
+  flight.active = false;
+  flight.fence.reset();
+  --flight.entity->jobs;
+  --in_flight_;
 }
 
 Result<Progress> SdmaCopy::advance(Slot& slot, Op& /*op*/, std::int32_t result) {
@@ -447,10 +462,7 @@ Result<Progress> SdmaCopy::advance(Slot& slot, Op& /*op*/, std::int32_t result) 
   auto state = fence_state(flight.fence.get());
   if (state && !*state && ended(flight)) state = fence_state(flight.fence.get());
   if (state && !*state) return lost(slot);
-  flight.active = false;
-  flight.fence.reset();
-  --flight.entity->jobs;
-  --in_flight_;
+  retire(flight);
   if (!state) {
     return copy_error("copy " + describe(slot.chunk) + " on " + device_.path(), state.error());
   }
@@ -481,7 +493,8 @@ void SdmaCopy::copy_from_staging_bo(const Slot& slot) {
 
 std::chrono::nanoseconds SdmaCopy::time_left(const Flight& flight) const {
   if (is_stopped()) return 0ns;
-  return std::max<std::chrono::nanoseconds>(flight.deadline - std::chrono::steady_clock::now(), 0ns);
+  const std::chrono::nanoseconds taken = std::chrono::steady_clock::now() - flight.launched;
+  return std::max(options_.fence_timeout - taken, std::chrono::nanoseconds(0));
 }
 
 void SdmaCopy::poll(Slot& slot, const Flight& flight) {
@@ -490,12 +503,18 @@ void SdmaCopy::poll(Slot& slot, const Flight& flight) {
 
 // Blocks until the job ended, well or not; false if its time was over first.
 bool SdmaCopy::ended(const Flight& flight) const {
-  pollfd wait{flight.fence.get(), POLLIN, 0};
   for (;;) {
     const auto step = std::min(time_left(flight), kListenPeriod);
-    const auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(step).count();
-    const auto ready = TEMP_FAILURE_RETRY(::poll(&wait, 1, static_cast<int>(milliseconds)));
-    if (ready != 0 || step == 0ns) return ready > 0;
+    if (flight.fence) {
+      pollfd wait{flight.fence.get(), POLLIN, 0};
+      const auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(step).count();
+      const auto ready = TEMP_FAILURE_RETRY(::poll(&wait, 1, static_cast<int>(milliseconds)));
+      if (ready != 0) return ready > 0;
+    } else {
+      const auto over = flight.entity->context->wait(flight.job, step);
+      if (!over || *over) return over.ok();
+    }
+    if (step == 0ns) return false;
   }
 }
 

@@ -115,6 +115,7 @@ class SdmaCopy final : public Stage {
   void encode_restore(Slot& slot, const Piece& piece, std::uint64_t target, IbBuilder& ib);
   Entity& next_entity();
   Result<void> launch(Slot& slot, Entity& entity, IbBuilder& ib, std::span<const IbSegment> segments);
+  void retire(Flight& flight);
   void copy_from_staging_bo(const Slot& slot);
   std::size_t index_of(const Slot& slot) const { return static_cast<std::size_t>(&slot - slots_.data()); }
   bool is_stopped() const { return options_.stopped != nullptr && *options_.stopped; }

@@ -6,11 +6,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <new>
 #include <optional>
 
 #include "control.h"
 #include "copy_lane.h"
+#include "ioctl_fault.h"
 #include "pipeline/units.h"
+#include "support/failing_allocation.h"
 #include "support/rng.h"
 #include "target.h"
 
@@ -127,6 +130,33 @@ TEST_P(LostFenceTest, WithoutASyncFileIsATimeoutToo) {
   ASSERT_FALSE(outcome.result.ok());
   EXPECT_EQ(outcome.result.error().err, ETIMEDOUT);
   EXPECT_TRUE(outcome.abandoned);
+}
+
+// The same without memory for the words of it: whichever allocation of the stage fails, from there on.
+TEST_P(LostFenceTest, WithoutMemoryForAnErrorKeepsWhatTheJobMayReachToo) {
+  options.copy.fence_timeout = 50ms;
+  for (int nth = 0;; ++nth) {
+    SCOPED_TRACE("allocation " + std::to_string(nth));
+    control->hang_fence(0, job(2));
+    int fences = 0;
+    const IoctlPlan plan(target->fd(), [&](char, unsigned number, void*) {
+      if (number != kFenceToHandle || fences++ != 1) return 0;
+      sluice::test::failing_allocation().arm(nth);
+      return EMFILE;
+    });
+    Bytes image;
+    try {
+      const CopyOutcome outcome = run_copy(*device, Direction::Dump, *target, bos, image, options);
+      ASSERT_FALSE(sluice::test::failing_allocation().disarm());
+      ASSERT_FALSE(outcome.result.ok());
+      EXPECT_EQ(outcome.result.error().err, ENOMEM);
+      ASSERT_TRUE(outcome.abandoned);
+    } catch (const std::bad_alloc&) {
+      EXPECT_GT(nth, 4) << "the stage allocates more than that";
+      return;  // it was the pipeline's: the stage had all it needed
+    }
+    control->release_hung_fences();
+  }
 }
 
 TEST_P(LostFenceTest, AFailedEngineIsAnErrorAndLeavesNothing) {
