@@ -28,6 +28,8 @@ constexpr int kUserptrAttempts = 6;
 constexpr std::uint32_t kJobsPerEntity = 16;
 // How long a fence is waited for before it is seen whether the copy goes on at all.
 constexpr std::chrono::nanoseconds kListenPeriod = 100ms;
+// What a job has where the copy does not go on: one that was launched just before is no lost one.
+constexpr std::chrono::nanoseconds kStoppedTimeout = 100ms;
 constexpr std::uint32_t kNone = UINT32_MAX;
 
 std::string in_milliseconds(std::chrono::nanoseconds time) {
@@ -492,9 +494,9 @@ void SdmaCopy::copy_from_staging_bo(const Slot& slot) {
 // -------------------------------------------------------------------------------------------------
 
 std::chrono::nanoseconds SdmaCopy::time_left(const Flight& flight) const {
-  if (is_stopped()) return 0ns;
   const std::chrono::nanoseconds taken = std::chrono::steady_clock::now() - flight.launched;
-  return std::max(options_.fence_timeout - taken, std::chrono::nanoseconds(0));
+  const auto all = is_stopped() ? std::min(options_.fence_timeout, kStoppedTimeout) : options_.fence_timeout;
+  return std::max(all - taken, std::chrono::nanoseconds(0));
 }
 
 void SdmaCopy::poll(Slot& slot, const Flight& flight) {

@@ -53,8 +53,8 @@ struct SdmaCopyOptions {
   // Longer than the kernel's own limit for a DMA job (10 s), after which it resets the engine and signals the
   // fence.
   std::chrono::nanoseconds fence_timeout = std::chrono::seconds(60);
-  // Once it is set nobody needs the bytes any more, and a job that does not end within a tenth of a second is
-  // given up as if its time were over. Borrowed; null: never.
+  // Once it is set nobody needs the bytes any more, and a job that has not ended a tenth of a second after it
+  // was launched is given up as if its time were over. Borrowed; null: never.
   const std::atomic<bool>* stopped = nullptr;
 };
 

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <new>
 #include <optional>
@@ -117,6 +119,32 @@ TEST_P(LostFenceTest, AnEntityThatHangsHoldsUpNoSubmission) {
   EXPECT_EQ(outcome.result.error().err, ETIMEDOUT) << outcome.result.error().what;
   EXPECT_TRUE(outcome.abandoned);
   EXPECT_LE(control->counts().jobs, options.slots / 4) << "what hangs is its share at the start";
+}
+
+// Who stops the lane does not wait for the fence's time.
+TEST_P(LostFenceTest, OfAStoppedLaneIsGivenUpSoon) {
+  const std::atomic<bool> stopped = true;
+  options.copy.stopped = &stopped;
+  control->hang_fence(0, job(2));
+  Bytes image;
+  const auto began = std::chrono::steady_clock::now();
+  const CopyOutcome outcome = run_copy(*device, Direction::Dump, *target, bos, image, options);
+  EXPECT_LT(std::chrono::steady_clock::now() - began, 20s);
+  ASSERT_FALSE(outcome.result.ok());
+  EXPECT_EQ(outcome.result.error().err, ECANCELED) << outcome.result.error().what;
+  EXPECT_TRUE(outcome.abandoned);
+}
+
+// A job that was launched when the lane was stopped already is as good as any other.
+TEST_P(LostFenceTest, IsNotWhatAJobOfAStoppedLaneHas) {
+  const std::atomic<bool> stopped = true;
+  options.copy.stopped = &stopped;
+  control->set_engine_rate(0, 32 * kMiB);  // 2 ms a chunk
+  Bytes image;
+  const CopyOutcome outcome = run_copy(*device, Direction::Dump, *target, bos, image, options);
+  control->set_engine_rate(0, 0);
+  EXPECT_TRUE(outcome.result.ok()) << outcome.result.error().what;
+  EXPECT_FALSE(outcome.abandoned);
 }
 
 // A job that can neither be polled nor waited for to its end: the error of the export would not say it all.
