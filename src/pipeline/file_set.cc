@@ -129,10 +129,11 @@ Result<Submit> FileSetSource::submit(Slot& slot) {
 
 Result<Progress> FileSetSource::advance(Slot& slot, Op& op, std::int32_t result) {
   File& file = files_[slot.chunk.file];
-  SLUICE_TRY_ASSIGN(const Progress progress, file.source->advance(slot, op, result));
-  if (progress == Progress::Pending) return progress;
+  Result<Progress> progress = file.source->advance(slot, op, result);
+  if (progress && *progress == Progress::Pending) return progress;
+  // A chunk that failed has been there, too: who goes on all the same is not to run out of descriptors.
   if (--file.chunks_left == 0) file.source.reset();
-  return Progress::Done;
+  return progress;
 }
 
 }  // namespace sluice

@@ -14,6 +14,7 @@
 
 #include "fault/fault_reactor.h"
 #include "pipeline/units.h"
+#include "support/forwarding_reactor.h"
 #include "support/lane.h"
 #include "support/process_state.h"
 #include "support/rng.h"
@@ -172,6 +173,54 @@ TEST_P(FileSet, ASumIsOfItsOwnFile) {
   const auto refused = restore(*reactor, memory, target);
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().err, EBADMSG);
+}
+
+// Every read fails.
+class UnreadableReactor final : public test::ForwardingReactor {
+ public:
+  explicit UnreadableReactor(Reactor& inner) : ForwardingReactor(inner) {}
+  void read(Op& op, int, std::span<std::byte>, std::uint64_t) override { post(op, -EIO); }
+};
+
+// Goes on after chunks that cannot be read, as `sluice verify` does.
+class Undeterred final : public Stage {
+ public:
+  explicit Undeterred(Stage& inner) : inner_(inner) {}
+  const char* name() const override { return inner_.name(); }
+  Result<Submit> submit(Slot& slot) override { return inner_.submit(slot); }
+  Result<Progress> advance(Slot& slot, Op& op, std::int32_t result) override {
+    Result<Progress> progress = inner_.advance(slot, op, result);
+    if (!progress) return Progress::Done;
+    return progress;
+  }
+
+ private:
+  Stage& inner_;
+};
+
+TEST_P(FileSet, AFileThatCannotBeReadIsClosedAfterItsLastChunk) {
+  bos_.assign(100, Bytes(2 * kChunk, std::byte{1}));
+  layout_ = std::move(ImageLayout::make_file_per_bo(test::sizes_of(bos_), kChunk)).value();
+  sums_.clear();
+  test::LaneMemory memory(kChunk, kDepth);
+  const auto inner = test::make_reactor_of(kind(), memory.entries(), memory.arena.bytes());
+  ASSERT_TRUE(dump(*inner, memory).ok());
+
+  UnreadableReactor reactor(*inner);
+  const auto source = FileSetSource::open(dir_.fd(), names_of(bos_), layout_, reactor, options());
+  ASSERT_TRUE(source.ok()) << source.error().what;
+  Undeterred undeterred(**source);
+  const std::array<Stage*, 1> route{&undeterred};
+  Pipeline pipeline(layout_, memory.slots, route, reactor);
+  const std::size_t fds = test::open_fds();
+  std::size_t most_fds = 0;
+  const auto read = pipeline.run(nullptr, [&] {
+    most_fds = std::max(most_fds, test::open_fds());
+    return false;
+  });
+  ASSERT_TRUE(read.ok()) << read.error().what;
+  EXPECT_LE(most_fds, fds + 2 * kDepth) << "one for direct reads and one for others, of each slot's file";
+  EXPECT_EQ(test::open_fds(), fds);
 }
 
 // Reads, writes and syncs: 0, 1, 2, ... until none is left to fail.
