@@ -34,16 +34,19 @@ constexpr unsigned kMaxRefusals = 10'000;
 // user_data: an Op's address, or, with one of these bits set, a Poll's. Both are aligned to 8.
 constexpr std::uint64_t kPollTag = 1;
 constexpr std::uint64_t kTimeoutTag = 2;
+constexpr std::uint64_t kCancelTag = 4;
 constexpr std::uint64_t kTagMask = 7;
 
-// A poll and the timeout linked to it: two CQEs, in either order, of which the second ends the Op. Not reused
-// before.
+// A poll and the timeout linked to it: two CQEs, in either order, of which the second ends the Op; more where
+// it had to be cancelled. Not reused before.
 struct alignas(8) Poll {
   Op* op = nullptr;
   __kernel_timespec timeout{};
   std::int32_t poll_result = 0;
   std::int32_t timeout_result = 0;
-  unsigned cqes_due = 0;
+  std::int32_t cancel_result = -ENOENT;
+  unsigned cqes_due = 2;
+  bool unbounded = false;  // the kernel had no memory for its timeout
 };
 
 // A part of a registered range; its place in the table is the index the kernel knows it by.
@@ -55,6 +58,7 @@ struct FixedBuffer {
 std::int32_t outcome(const Poll& poll) {
   if (poll.poll_result >= 0) return 0;
   if (poll.poll_result != -ECANCELED) return poll.poll_result;
+  if (poll.unbounded) return -ENOMEM;
   // Cancelled: by its timeout (-ETIME), or because the timeout itself was refused.
   return poll.timeout_result < 0 ? poll.timeout_result : -ECANCELED;
 }
@@ -75,7 +79,8 @@ struct UringReactor::Impl {
   int open_ring();
   bool supports_our_operations();
   io_uring_sqe* next_sqe();
-  void submit();
+  bool submit();
+  void cancel(Poll& poll);
   void reap();
   void push_ready(const Completion& completion);
   int fixed_index(const void* data, std::size_t bytes) const;
@@ -125,9 +130,9 @@ bool UringReactor::Impl::supports_our_operations() {
   if ((ring.features & kFeatures) != kFeatures) return false;
   io_uring_probe* const probe = io_uring_get_probe_ring(&ring);
   if (probe == nullptr) return false;
-  constexpr std::array kOperations{IORING_OP_READ,        IORING_OP_WRITE,    IORING_OP_READ_FIXED,
-                                   IORING_OP_WRITE_FIXED, IORING_OP_POLL_ADD, IORING_OP_LINK_TIMEOUT,
-                                   IORING_OP_FSYNC};
+  constexpr std::array kOperations{IORING_OP_READ,         IORING_OP_WRITE,    IORING_OP_READ_FIXED,
+                                   IORING_OP_WRITE_FIXED,  IORING_OP_POLL_ADD, IORING_OP_ASYNC_CANCEL,
+                                   IORING_OP_LINK_TIMEOUT, IORING_OP_FSYNC};
   const bool all = std::all_of(kOperations.begin(), kOperations.end(), [probe](int operation) {
     return io_uring_opcode_supported(probe, operation) != 0;
   });
@@ -143,12 +148,15 @@ io_uring_sqe* UringReactor::Impl::next_sqe() {
   return sqe;
 }
 
-void UringReactor::Impl::submit() {
+// Whether the kernel took it all at once.
+bool UringReactor::Impl::submit() {
+  bool at_once = true;
   unsigned refusals = 0;
   while (broken == 0 && io_uring_sq_ready(&ring) > 0) {
     const int result = io_uring_submit(&ring);
     if (result > 0) {
       refusals = 0;
+      at_once = at_once && io_uring_sq_ready(&ring) == 0;
     } else if (result == 0 || result == -EAGAIN || result == -EBUSY) {
       // Room comes from completions: take those there are, else give the kernel's work a chance to end.
       if (++refusals > kMaxRefusals) broken = result == 0 ? EIO : -result;
@@ -158,6 +166,24 @@ void UringReactor::Impl::submit() {
     } else if (result != -EINTR) {
       broken = -result;
     }
+  }
+  return at_once;
+}
+
+// Ends a poll that has no bound. A worker of the kernel's begins it, maybe in this moment, when it is not to
+// be found; then it is looked for again.
+void UringReactor::Impl::cancel(Poll& poll) {
+  const auto address = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(&poll));
+  poll.unbounded = true;
+  while (broken == 0 && poll.cqes_due > 0 && poll.cancel_result != 0) {
+    ++poll.cqes_due;
+    ++cqes_due;
+    io_uring_sqe* const sqe = next_sqe();
+    io_uring_prep_cancel64(sqe, address | kPollTag, 0);
+    io_uring_sqe_set_data64(sqe, address | kCancelTag);
+    submit();
+    (void)::sched_yield();
+    reap();
   }
 }
 
@@ -180,7 +206,9 @@ void UringReactor::Impl::reap() {
         continue;
       }
       Poll& poll = *reinterpret_cast<Poll*>(static_cast<std::byte*>(data) - tag);
-      (tag == kPollTag ? poll.poll_result : poll.timeout_result) = result;
+      if (tag == kPollTag) poll.poll_result = result;
+      if (tag == kTimeoutTag) poll.timeout_result = result;
+      if (tag == kCancelTag) poll.cancel_result = result;
       if (--poll.cqes_due == 0) {
         push_ready(Completion{poll.op, outcome(poll)});
         free_polls.push_back(&poll);
@@ -292,7 +320,7 @@ void UringReactor::poll(Op& op, int fd, unsigned events, std::chrono::nanosecond
   Poll& poll = *impl_->free_polls.back();
   impl_->free_polls.pop_back();
   const std::int64_t ns = std::max<std::int64_t>(timeout.count(), 0);
-  poll = Poll{&op, {ns / kNsPerSecond, ns % kNsPerSecond}, 0, 0, 2};
+  poll = Poll{&op, {ns / kNsPerSecond, ns % kNsPerSecond}};
   const auto address = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(&poll));
 
   io_uring_sqe* const poll_sqe = impl_->next_sqe();
@@ -302,7 +330,8 @@ void UringReactor::poll(Op& op, int fd, unsigned events, std::chrono::nanosecond
   io_uring_sqe* const timeout_sqe = impl_->next_sqe();
   io_uring_prep_link_timeout(timeout_sqe, &poll.timeout, 0);
   io_uring_sqe_set_data64(timeout_sqe, address | kTimeoutTag);
-  impl_->submit();
+  // Without memory for the second the kernel begins the first alone, and refuses a timeout that comes later.
+  if (!impl_->submit()) impl_->cancel(poll);
 }
 
 void UringReactor::post(Op& op, std::int32_t result) {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
-// What is io_uring's alone: registered buffers, refusal, a ring that breaks, and that no worker outlives the
-// lane's thread.
+// What is io_uring's alone: registered buffers, refusal, a kernel without memory, a ring that breaks, and
+// that no worker outlives the lane's thread.
 #include "pipeline/uring_reactor.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <liburing.h>
 #include <linux/audit.h>
 #include <linux/capability.h>
 #include <linux/filter.h>
@@ -32,6 +33,27 @@
 #include "support/refuse_system_call.h"
 #include "support/rng.h"
 #include "support/temp_dir.h"
+
+namespace {
+
+// What the kernel does where it has no memory for a request.
+bool g_takes_one = false;  // of all that is submitted
+
+}  // namespace
+
+// In place of liburing's, by the linker.
+extern "C" {
+int __real_io_uring_submit(io_uring* ring);
+int __wrap_io_uring_submit(io_uring* ring);
+
+int __wrap_io_uring_submit(io_uring* ring) {
+  const unsigned held_back = g_takes_one ? io_uring_sq_ready(ring) - 1 : 0;
+  ring->sq.sqe_tail -= held_back;
+  const int taken = __real_io_uring_submit(ring);
+  ring->sq.sqe_tail += held_back;
+  return taken;
+}
+}
 
 namespace sluice {
 namespace {
@@ -97,6 +119,30 @@ TEST(UringReactor, NoWorkerOutlivesTheThreadOfTheRing) {
     });
     lane.join();
     EXPECT_TRUE(test::threads_come_down_to(threads_before)) << "round " << round;
+  }
+}
+
+// The poll is in the kernel before its timeout, which is refused.
+TEST(UringReactor, APollWithoutMemoryForItsTimeoutIsNotWaitedForForEver) {
+  SKIP_WITHOUT_URING();
+  const auto reactor = std::move(UringReactor::make(2)).value();
+  const UniqueFd never(::eventfd(0, EFD_CLOEXEC));
+  const UniqueFd always(::eventfd(1, EFD_CLOEXEC));
+  std::array<Op, 2> ops;
+  for (int round = 0; round < 3; ++round) {
+    g_takes_one = true;
+    reactor->poll_readable(ops[0], never.get(), std::chrono::hours(1));
+    g_takes_one = false;
+    EXPECT_EQ(wait_for_one(*reactor), -ENOMEM);
+    g_takes_one = true;
+    reactor->poll_readable(ops[0], always.get(), std::chrono::hours(1));
+    g_takes_one = false;
+    const std::int32_t result = wait_for_one(*reactor);
+    EXPECT_TRUE(result == 0 || result == -ENOMEM) << result;
+    reactor->poll_readable(ops[0], never.get(), std::chrono::milliseconds(1));
+    reactor->poll_readable(ops[1], never.get(), std::chrono::milliseconds(1));
+    EXPECT_EQ(wait_for_one(*reactor), -ETIME);
+    EXPECT_EQ(wait_for_one(*reactor), -ETIME);
   }
 }
 

@@ -86,6 +86,8 @@ const char* name_of(const io_uring_sqe& entry) {
       return "io_uring poll";
     case IORING_OP_LINK_TIMEOUT:
       return nullptr;  // of the poll before it: that one fails, or the ring does
+    case IORING_OP_ASYNC_CANCEL:
+      return nullptr;  // of a poll without a timeout, for want of memory
     default:
       give_up_unlisted("io_uring's operation", entry.opcode);
   }
