@@ -11,8 +11,10 @@
 #include <algorithm>
 #include <array>
 #include <cassert>
+#include <chrono>
 #include <cstdint>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "pipeline/clock.h"
@@ -27,9 +29,10 @@ constexpr std::uint64_t kMaxFixedBufferBytes = kGiB;
 static_assert(kStream == static_cast<std::uint64_t>(-1), "io_uring's offset of what has none");
 // A read or write ends at MAX_RW_COUNT (2 GiB minus a page) anyway; what is above comes back short.
 constexpr std::size_t kMaxTransferBytes = static_cast<std::size_t>(kGiB);
-// Refusals in a row (EAGAIN: no memory for a request; EBUSY: completions overflowed) with nothing of ours in
-// the kernel that could end and make room.
+// Refusals (EAGAIN: no memory for a request; EBUSY: completions overflowed) with nothing of ours in the
+// kernel that could end and make room. While there is something they do not count.
 constexpr unsigned kMaxRefusals = 10'000;
+constexpr auto kRefusedPause = std::chrono::microseconds(100);
 
 // user_data: an Op's address, or, with one of these bits set, a Poll's. Both are aligned to 8.
 constexpr std::uint64_t kPollTag = 1;
@@ -159,10 +162,14 @@ bool UringReactor::Impl::submit() {
       at_once = at_once && io_uring_sq_ready(&ring) == 0;
     } else if (result == 0 || result == -EAGAIN || result == -EBUSY) {
       // Room comes from completions: take those there are, else give the kernel's work a chance to end.
-      if (++refusals > kMaxRefusals) broken = result == 0 ? EIO : -result;
       (void)io_uring_get_events(&ring);
       reap();
-      (void)::sched_yield();
+      if (cqes_due > io_uring_sq_ready(&ring)) {
+        std::this_thread::sleep_for(kRefusedPause);
+      } else {
+        if (++refusals > kMaxRefusals) broken = result == 0 ? EIO : -result;
+        (void)::sched_yield();
+      }
     } else if (result != -EINTR) {
       broken = -result;
     }

@@ -37,7 +37,8 @@
 namespace {
 
 // What the kernel does where it has no memory for a request.
-bool g_takes_one = false;  // of all that is submitted
+bool g_takes_one = false;   // of all that is submitted
+unsigned g_takes_none = 0;  // submissions
 
 }  // namespace
 
@@ -47,6 +48,10 @@ int __real_io_uring_submit(io_uring* ring);
 int __wrap_io_uring_submit(io_uring* ring);
 
 int __wrap_io_uring_submit(io_uring* ring) {
+  if (g_takes_none > 0) {
+    --g_takes_none;
+    return -EAGAIN;
+  }
   const unsigned held_back = g_takes_one ? io_uring_sq_ready(ring) - 1 : 0;
   ring->sq.sqe_tail -= held_back;
   const int taken = __real_io_uring_submit(ring);
@@ -144,6 +149,22 @@ TEST(UringReactor, APollWithoutMemoryForItsTimeoutIsNotWaitedForForEver) {
     EXPECT_EQ(wait_for_one(*reactor), -ETIME);
     EXPECT_EQ(wait_for_one(*reactor), -ETIME);
   }
+}
+
+TEST(UringReactor, ARingThatTakesNothingForAWhileIsNotBrokenWhileSomethingIsUnderWay) {
+  SKIP_WITHOUT_URING();
+  const auto reactor = std::move(UringReactor::make(2)).value();
+  const UniqueFd event(::eventfd(0, EFD_CLOEXEC));
+  const UniqueFd zeros(::open("/dev/zero", O_RDWR | O_CLOEXEC));
+  Bytes memory(16);
+  std::array<Op, 2> ops;
+  reactor->poll_readable(ops[0], event.get(), std::chrono::hours(1));
+  g_takes_none = 12'000;
+  reactor->read(ops[1], zeros.get(), memory, 0);
+  EXPECT_EQ(g_takes_none, 0U);
+  EXPECT_EQ(wait_for_one(*reactor), 16);
+  ASSERT_EQ(::eventfd_write(event.get(), 1), 0);
+  EXPECT_EQ(wait_for_one(*reactor), 0);
 }
 
 // The kernel has never heard of what was asked: nothing completes, and whoever waits is told why.
