@@ -3,15 +3,21 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <linux/kcmp.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <array>
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <new>
 #include <semaphore>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -24,11 +30,14 @@ struct LaneThread::Outcome {
   Result<void> apart;              // whether the thread has a file system context of its own
   std::binary_semaphore tried{0};  // released when `apart` is known
   Result<void> result;
+  std::binary_semaphore ended{0};    // released when `result` is known
+  std::binary_semaphore may_end{0};  // the thread stays until then
 };
 
 namespace {
 
-constexpr std::size_t kCommLength = 15;  // of a thread's name
+using Comm = std::array<char, 16>;  // a thread's name
+constexpr std::string_view kWorkerPrefix = "iou-wrk-";
 constexpr auto kWorkerEndPoll = std::chrono::microseconds(100);
 constexpr int kWorkerEndPolls = 10'000;
 
@@ -52,21 +61,63 @@ struct CloseDirectory {
   void operator()(DIR* directory) const { (void)closedir(directory); }
 };
 
-// Whether the process still lists an io-wq worker of the thread `tid`.
-bool has_io_workers(pid_t tid) {
-  const std::string worker = ("iou-wrk-" + std::to_string(tid)).substr(0, kCommLength);
+// A task of this process, in /proc.
+struct Task {
+  int directory;  // of all of them
+  const char* number;
+
+  // As much of a file of the task as fits, with a zero at its end.
+  template <std::size_t size>
+  std::array<char, size> read(const char* file) const {
+    const std::string path = std::string(number) + "/" + file;
+    std::array<char, size> text{};
+    const UniqueFd fd(openat(directory, path.data(), O_RDONLY | O_CLOEXEC));
+    if (fd) (void)!::read(fd.get(), text.data(), text.size() - 1);
+    return text;
+  }
+
+  // By the calling process's own reckoning, which need not be that of /proc; 0: it is not to be had.
+  pid_t pid() const {
+    const std::array<char, 4096> status = read<4096>("status");
+    const char* const line = std::strstr(status.data(), "\nNSpid:");
+    if (line == nullptr) return 0;
+    const char* const end = strchrnul(line + 1, '\n');
+    const void* const last = memrchr(line, '\t', static_cast<std::size_t>(end - line));
+    return last != nullptr ? static_cast<pid_t>(std::strtol(static_cast<const char*>(last), nullptr, 10)) : 0;
+  }
+};
+
+// Whether `is_it`, of a Task and its name, says so of one of the io-wq workers in this process.
+template <class IsIt>
+bool any_io_worker(const IsIt& is_it) {
   const std::unique_ptr<DIR, CloseDirectory> tasks(opendir("/proc/self/task"));
   if (!tasks) return false;
-  while (const dirent* task = readdir(tasks.get())) {
-    const std::string path = std::string(task->d_name) + "/comm";
-    const UniqueFd comm(openat(dirfd(tasks.get()), path.c_str(), O_RDONLY | O_CLOEXEC));
-    std::array<char, kCommLength + 1> name{};
-    if (comm && read(comm.get(), name.data(), kCommLength) > 0 &&
-        worker == std::string(name.data()).substr(0, worker.size())) {
-      return true;
-    }
+  while (const dirent* const entry = readdir(tasks.get())) {
+    const Task task{dirfd(tasks.get()), entry->d_name};
+    Comm name = task.read<sizeof(Comm)>("comm");
+    *strchrnul(name.data(), '\n') = '\0';
+    if (std::string_view(name.data()).starts_with(kWorkerPrefix) && is_it(task, name)) return true;
   }
   return false;
+}
+
+// What the io-wq workers of a thread are called. Their number is the thread's in the first of all pid
+// namespaces, which within another nobody can ask for: it is taken from one that shares the thread's file
+// system context, as nobody but its workers does.
+Comm io_worker_name(pid_t thread) {
+  Comm found{};
+  (void)std::snprintf(found.data(), found.size(), "%s%d", kWorkerPrefix.data(), thread);
+  (void)any_io_worker([&](const Task& task, const Comm& name) {
+    const bool its = ::syscall(SYS_kcmp, thread, task.pid(), KCMP_FS, 0UL, 0UL) == 0;
+    if (its) found = name;
+    return its;
+  });
+  return found;
+}
+
+// Whether the process still lists an io-wq worker of that name.
+bool has_io_workers(const Comm& worker) {
+  return any_io_worker([&worker](const Task&, const Comm& name) { return name == worker; });
 }
 
 Result<void> run_body(const std::function<Result<void>()>& body) noexcept {
@@ -91,7 +142,10 @@ Result<LaneThread> LaneThread::start(const std::string& name, std::function<Resu
       out->tid = gettid();
       const bool apart = out->apart.ok();
       out->tried.release();
-      if (apart) out->result = run_body(body);
+      if (!apart) return;
+      out->result = run_body(body);
+      out->ended.release();
+      out->may_end.acquire();
     });
     outcome->tried.acquire();
     if (!outcome->apart) {
@@ -114,10 +168,14 @@ LaneThread::~LaneThread() {
 }
 
 // The kernel ends a thread's io-wq workers before the thread itself, but one may be listed for an instant
-// after the join: long enough for a host that counts its threads.
+// after the join: long enough for a host that counts its threads. What they are called is seen while there is
+// the thread.
 Result<void> LaneThread::join(Ring ring) {
+  outcome_->ended.acquire();
+  const Comm worker = ring == Ring::Had ? io_worker_name(outcome_->tid) : Comm{};
+  outcome_->may_end.release();
   thread_.join();
-  for (int i = 0; ring == Ring::Had && i < kWorkerEndPolls && has_io_workers(outcome_->tid); ++i)
+  for (int i = 0; ring == Ring::Had && i < kWorkerEndPolls && has_io_workers(worker); ++i)
     std::this_thread::sleep_for(kWorkerEndPoll);
   return std::move(outcome_->result);
 }

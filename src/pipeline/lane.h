@@ -15,7 +15,7 @@
 
 namespace sluice {
 
-// Move-only; the destructor joins.
+// Move-only; the destructor joins. The thread is there until it is joined.
 class LaneThread {
  public:
   // Runs `body` in a new thread named `name` (at most 15 characters). An exception of `body` (std::bad_alloc)
