@@ -196,10 +196,11 @@ Result<void> Verification::read(Item& item, const PagesSet& set, const ImageLayo
                                 std::vector<SumTable> tables) {
   const auto slot_count = static_cast<std::uint32_t>(
       std::min<std::uint64_t>(slots_in(options_.staging_bytes, layout.chunk_bytes()), layout.chunk_count()));
-  SLUICE_TRY_ASSIGN(const StagingArena arena, StagingArena::make(layout.chunk_bytes(), slot_count, -1));
+  SLUICE_TRY_ASSIGN(StagingArena arena, StagingArena::make(layout.chunk_bytes(), slot_count, -1));
   std::string note;
   SLUICE_TRY_ASSIGN(const std::unique_ptr<Reactor> reactor,
                     make_reactor(slot_count * static_cast<unsigned>(kOpsPerSlot), arena.bytes(), note));
+  const ArenaKeeper keeper(arena, *reactor);
   std::vector<Slot> slots = slots_of(arena);
   SLUICE_TRY_ASSIGN(const std::unique_ptr<FileSetSource> files,
                     FileSetSource::open(dir_fd_, set.pages_names(item.id), layout, *reactor,

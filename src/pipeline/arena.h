@@ -14,6 +14,7 @@
 #include <span>
 #include <vector>
 
+#include "pipeline/reactor.h"
 #include "pipeline/result.h"
 #include "pipeline/slot.h"
 
@@ -57,6 +58,22 @@ class StagingArena {
   std::span<std::byte> bytes_;
   std::uint64_t slot_bytes_ = 1;
   bool abandoned_ = false;
+};
+
+// Of a lane, made after both. Where the reactor has something in flight at the end, its ring broke: what it
+// was to read may come at any time, and the arena is abandoned.
+class ArenaKeeper {
+ public:
+  ArenaKeeper(StagingArena& arena, const Reactor& reactor) : arena_(arena), reactor_(reactor) {}
+  ~ArenaKeeper() {
+    if (reactor_.in_flight() > 0) arena_.abandon();
+  }
+  ArenaKeeper(const ArenaKeeper&) = delete;
+  ArenaKeeper& operator=(const ArenaKeeper&) = delete;
+
+ private:
+  StagingArena& arena_;
+  const Reactor& reactor_;
 };
 
 // One slot for each of the arena's buffers, numbered as they are.

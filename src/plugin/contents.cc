@@ -233,6 +233,7 @@ Result<void> ContentsJob::carry(Lane& lane) {
   SLUICE_TRY_ASSIGN(
       const std::unique_ptr<Reactor> reactor,
       make_reactor(slot_count * static_cast<unsigned>(kOpsPerSlot), arena.bytes(), reactor_note));
+  const ArenaKeeper keeper(arena, *reactor);
   if (!reactor_note.empty()) note(Level::Warning, lane.pages.words() + ": " + reactor_note);
   std::vector<Slot> slots = slots_of(arena);
 

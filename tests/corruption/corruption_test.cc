@@ -13,9 +13,11 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <map>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "corruption/damage.h"
@@ -28,6 +30,8 @@
 #include "pipeline/file_set.h"
 #include "pipeline/pipeline.h"
 #include "pipeline/units.h"
+#include "support/lane.h"
+#include "support/refuse_system_call.h"
 #include "support/seeds.h"
 #include "support/temp_dir.h"
 
@@ -325,6 +329,38 @@ TEST(Corruption, CleanTrafficRaisesNoAlarm) {
   }
   std::printf("shown: clean traffic: %llu bytes, %llu false alarms\n", static_cast<unsigned long long>(bytes),
               static_cast<unsigned long long>(alarms));
+}
+
+// Bytes of this process that no fork has: of arenas and rings.
+std::uint64_t bytes_not_inherited() {
+  std::ifstream smaps("/proc/self/smaps");
+  std::uint64_t all = 0;
+  unsigned long size_kb = 0;
+  for (std::string line; std::getline(smaps, line);) {
+    (void)std::sscanf(line.c_str(), "Size: %lu kB", &size_kb);
+    if (line.starts_with("VmFlags:") && (line + " ").find(" dc ") != std::string::npos) all += size_kb * kKiB;
+  }
+  return all;
+}
+
+// Where nobody can say what has become of a read, the memory that it was for is nobody else's ever after.
+TEST(BrokenRing, LeavesTheArenaOfAVerificationMapped) {
+  if (const std::string why = test::unavailable(test::ReactorKind::Uring); !why.empty()) GTEST_SKIP() << why;
+  Rng rng(31);
+  const test::TempDir dir(memory_directory());
+  const LaneKit kit(kMostChunkBytes, kSlots);
+  const auto written =
+      write_checkpoint(dir.fd(), make_checkpoint(rng), {kMostChunkBytes, 4 * kKiB}, kit, *kit.reactor);
+  ASSERT_TRUE(written.ok()) << written.error().what;
+  const std::uint64_t before = bytes_not_inherited();
+  Verified verified;
+  std::thread([&] {
+    ASSERT_TRUE(test::refuse_system_call(SYS_io_uring_enter, EIO));
+    verified = verify(dir.fd(), kMostChunkBytes);
+  }).join();
+  ASSERT_FALSE(verified.problems.empty());
+  EXPECT_NE(verified.problems[0].what.find("io_uring_enter"), std::string::npos) << verified.problems[0].what;
+  EXPECT_GE(bytes_not_inherited(), before + kFewestSlots * kMostChunkBytes);
 }
 
 }  // namespace

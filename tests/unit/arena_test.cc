@@ -2,21 +2,26 @@
 // StagingArena: aligned, touched, not inherited by a fork, unmapped unless abandoned.
 #include "pipeline/arena.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cinttypes>
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "pipeline/slot.h"
 #include "pipeline/units.h"
+#include "support/lane.h"
+#include "support/refuse_system_call.h"
 
 namespace sluice {
 namespace {
@@ -73,6 +78,25 @@ TEST(Arena, AbandonedStaysMapped) {
   }
   EXPECT_TRUE(is_mapped(bytes.data()));
   EXPECT_EQ(::munmap(bytes.data(), bytes.size()), 0);
+}
+
+// Of a ring that takes nothing nobody knows what it has.
+TEST(Arena, IsAbandonedWithARingThatBroke) {
+  if (const std::string why = test::unavailable(test::ReactorKind::Uring); !why.empty()) GTEST_SKIP() << why;
+  for (const bool broken : {false, true}) {
+    StagingArena arena = arena_of(kBufferAlignment, 1);
+    std::thread([&arena, broken] {
+      const UniqueFd zeros(::open("/dev/zero", O_RDONLY | O_CLOEXEC));
+      const auto reactor = std::move(UringReactor::make(1)).value();
+      const ArenaKeeper keeper(arena, *reactor);
+      ASSERT_TRUE(!broken || test::refuse_system_call(SYS_io_uring_enter, EIO));
+      Op op;
+      reactor->read(op, zeros.get(), arena.buffer(0), 0);
+      std::array<Completion, 1> completions;
+      EXPECT_EQ(reactor->wait(completions).ok(), !broken);
+    }).join();
+    EXPECT_EQ(arena.abandoned(), broken);
+  }
 }
 
 TEST(Arena, MoveAssignmentUnmapsTheOldOne) {
