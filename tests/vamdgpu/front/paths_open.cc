@@ -25,10 +25,11 @@ int refuse(int error) {
   return -1;
 }
 
-// open(2) of a device node by name: what the kernel says before the driver is asked.
+// open(2) of a device node by name: what the kernel says before the driver is asked. With O_PATH nobody is.
 int open_device(const Target& target, int flags) {
   struct stat stands_for;
   if (raw::fstatat(AT_FDCWD, target.path, &stands_for, AT_SYMLINK_NOFOLLOW) != 0) return -1;
+  if ((flags & O_PATH) != 0) return raw::openat(AT_FDCWD, target.path, flags | O_NOFOLLOW, 0);
   if ((flags & O_CREAT) != 0 && (flags & O_EXCL) != 0) return refuse(EEXIST);
   if ((flags & O_DIRECTORY) != 0) return refuse(ENOTDIR);
   if (target.refused) return refuse(EPERM);
@@ -41,7 +42,10 @@ int open_device(const Target& target, int flags) {
 int open_again(int directory, const char* path, int flags) {
   if ((flags & (O_PATH | O_NOFOLLOW)) != 0) return kNotOurs;
   struct stat status;
-  if (raw::fstatat(directory, path, &status, 0) != 0 || !rewrite_stat(&status)) return kNotOurs;
+  if (raw::fstatat(directory, path, &status, 0) != 0) return kNotOurs;
+  Target opened;
+  if (is_path_descriptor(directory, path, status, &opened)) return open_device(opened, flags);
+  if (!rewrite_stat(&status)) return kNotOurs;
   if (!S_ISCHR(status.st_mode)) return refuse(ENXIO);
   const Node node = node_of_device(status.st_rdev);
   if (node.kind == NodeKind::None) return refuse(ENXIO);

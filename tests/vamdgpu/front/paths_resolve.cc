@@ -311,6 +311,15 @@ bool is_device(const char* path, Last last, Target* target) {
   return true;
 }
 
+// Whether a link that somebody has made lies where a device node was. What stands for a node is one to the
+// null device, or the null device.
+bool is_foreign_link(const char* path) {
+  constexpr char kNull[] = "/dev/null";
+  char text[sizeof kNull];
+  const ssize_t length = raw::readlinkat(AT_FDCWD, path, text, sizeof text);
+  return length >= 0 && (length != sizeof kNull - 1 || std::memcmp(text, kNull, sizeof kNull - 1) != 0);
+}
+
 // A cheap look at a path before anything is done: most paths end here.
 bool absolute_may_matter(const char* path) {
   while (*path == '/') ++path;
@@ -358,7 +367,7 @@ void resolve_walked(const char* path, bool below_state, Last last, Walk* walk, T
     char name[32];
     device_name(*target, name);
     if (!below_root(name, std::strlen(name), target->path)) return;
-    target->meaning = Meaning::Device;
+    target->meaning = is_foreign_link(target->path) ? Meaning::Virtual : Meaning::Device;
     return;
   }
   if (as_directory) walk->append("", 0);
@@ -395,6 +404,22 @@ Node node_of_device(dev_t device) {
   if (major(device) == kDrmMajor && minor(device) >= kFirstRenderMinor)
     return {NodeKind::Render, static_cast<std::uint32_t>(minor(device))};
   return {};
+}
+
+bool is_path_descriptor(int directory, const char* link, const struct stat& status, Target* target) {
+  if (!active() || !(S_ISLNK(status.st_mode) || S_ISCHR(status.st_mode))) return false;
+  const int saved = errno;
+  char text[kPathBytes];
+  const ssize_t got = raw::readlinkat(directory, link, text, kPathBytes - 1);
+  errno = saved;
+  if (got <= 0) return false;
+  text[got] = '\0';
+  const std::size_t length = to_machine_name(text, static_cast<std::size_t>(got));
+  if (length == static_cast<std::size_t>(got)) return false;
+  text[length] = '\0';
+  if (!is_device(text, Last::NoFollow, target)) return false;
+  target->meaning = Meaning::Device;
+  return below_root(text, length, target->path);
 }
 
 dev_t device_of(const Target& target) {

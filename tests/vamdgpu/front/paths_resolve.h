@@ -4,6 +4,7 @@
 // path is left as the caller gave it. No function here allocates; all are async-signal-safe and thread-safe.
 #pragma once
 
+#include <sys/stat.h>
 #include <sys/types.h>
 
 #include <cstddef>
@@ -42,6 +43,10 @@ void resolve(int directory, const char* path, Last last, Target* target);
 
 // The device behind an st_rdev, None if it is not the machine's.
 Node node_of_device(dev_t device);
+
+// Whether /proc/PID/fd/N, `link`, is a device node that was opened with O_PATH: `status` is what the kernel
+// says of it, which is what stands for the node. Fills target. Keeps errno.
+bool is_path_descriptor(int directory, const char* link, const struct stat& status, Target* target);
 
 // The device number of a Device target.
 dev_t device_of(const Target& target);

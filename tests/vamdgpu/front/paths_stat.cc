@@ -6,6 +6,7 @@
 #include <sys/sysmacros.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 
 #include "next.h"
@@ -25,6 +26,13 @@ mode_t device_mode(const Target& target) {
   return target.node.kind == NodeKind::None ? kOpenToGroup : kOpenToAll;
 }
 
+void set_device(struct stat* out, const Target& target) {
+  out->st_mode = device_mode(target);
+  out->st_rdev = device_of(target);
+  out->st_size = 0;
+  out->st_blocks = 0;
+}
+
 int stat_at(int directory, const char* path, struct stat* out, int flags) {
   const bool follow = (flags & AT_SYMLINK_NOFOLLOW) == 0;
   Target target;
@@ -35,12 +43,8 @@ int stat_at(int directory, const char* path, struct stat* out, int flags) {
       return raw::fstatat(AT_FDCWD, target.path, out, flags);
     case Meaning::Device: {
       const int result = raw::fstatat(AT_FDCWD, target.path, out, AT_SYMLINK_NOFOLLOW);
-      if (result != 0) return result;
-      out->st_mode = device_mode(target);
-      out->st_rdev = device_of(target);
-      out->st_size = 0;
-      out->st_blocks = 0;
-      return 0;
+      if (result == 0) set_device(out, target);
+      return result;
     }
     case Meaning::Untouched:
     case Meaning::OpenFile:
@@ -53,7 +57,11 @@ int stat_at(int directory, const char* path, struct stat* out, int flags) {
 
 int stat_fd(int fd, struct stat* out) {
   const int result = raw::fstat(fd, out);
-  if (result == 0 && state_dir() != nullptr) rewrite_stat(out);
+  if (result != 0 || state_dir() == nullptr || rewrite_stat(out)) return result;
+  char link[32];
+  std::snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+  Target target;
+  if (is_path_descriptor(AT_FDCWD, link, *out, &target)) set_device(out, target);
   return result;
 }
 

@@ -174,6 +174,47 @@ TEST(Open, DevicesByEveryName) {
   }
 }
 
+// Nobody's driver hears of it.
+TEST(Open, APathDescriptorIsTheNodeAndNoOpenDevice) {
+  const std::pair<const char*, dev_t> nodes[] = {{"/dev/kfd", makedev(kKfdMajor, 0)},
+                                                 {"/dev/char/226:140", makedev(kDrmMajor, 140)},
+                                                 {"/dev/dri/renderD129", makedev(kDrmMajor, 129)}};  // hidden
+  for (const auto& [path, number] : nodes) {
+    const Fd fd(::open(path, O_PATH | O_CLOEXEC));
+    ASSERT_GE(fd.get(), 0) << path << ": " << std::strerror(errno);
+    struct stat status {};
+    ASSERT_EQ(::fstat(fd.get(), &status), 0);
+    expect_device(status, major(number), minor(number));
+    char byte = 0;
+    EXPECT_EQ(::read(fd.get(), &byte, 1), -1);
+    EXPECT_EQ(errno, EBADF);
+    const Fd again(::open(fd_path(fd.get()).c_str(), O_RDWR | O_CLOEXEC));
+    if (minor(number) == 129) {
+      EXPECT_EQ(again.get() < 0 ? errno : 0, EPERM);
+      continue;
+    }
+    ASSERT_GE(again.get(), 0) << path << ": " << std::strerror(errno);
+    ASSERT_EQ(::fstat(again.get(), &status), 0);
+    expect_device(status, major(number), minor(number));
+  }
+}
+
+// As of any other name.
+TEST(Open, ALinkInPlaceOfADeviceNodeIsFollowed) {
+  const fs::path node = fs::path(::getenv("VAMDGPU_DIR")) / "sysfs/dev/dri/renderD140";
+  const fs::path kept = node.string() + ".kept";
+  const fs::path file = node.string() + ".file";
+  std::ofstream(file) << "somebody's";
+  fs::rename(node, kept);
+  fs::create_symlink(file, node);
+  EXPECT_EQ(file_contents("/dev/dri/renderD140"), "somebody's");
+  EXPECT_TRUE(fs::is_symlink("/dev/dri/renderD140"));
+  EXPECT_TRUE(fs::is_regular_file("/dev/dri/renderD140"));
+  fs::rename(kept, node);
+  fs::remove(file);
+  EXPECT_TRUE(fs::is_character_file("/dev/dri/renderD140"));
+}
+
 TEST(Open, DeviceErrors) {
   const auto error_of = [](const char* path, int flags) {
     const Fd fd(::open(path, flags, 0600));
