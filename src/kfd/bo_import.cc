@@ -24,10 +24,11 @@ Result<void> BoImport::import(const Bo& bo, int dmabuf) {
                                   std::to_string(bo.bytes));
   }
   const std::uint64_t wanted = std::uint64_t{bo.gpu_id} << 32 | bo.handle;
-  for (std::size_t in_vain = 0;; ++in_vain) {
-    if (in_vain > kMostHeldHandles) {
-      return make_error(E2BIG, "handle " + std::to_string(bo.handle) + " of " + name + " has more than " +
-                                   std::to_string(kMostHeldHandles) + " free ones below it");
+  for (;;) {
+    if (held_.size() > kMostHeldHandles) {
+      return make_error(E2BIG, "handle " + std::to_string(bo.handle) + " of " + name + " needs more than " +
+                                   std::to_string(kMostHeldHandles) +
+                                   " free ones held, those below other imports included");
     }
     ImportDmabufArgs args{bo.addr, 0, bo.gpu_id, static_cast<std::uint32_t>(dmabuf)};
     if (const int err = call_ioctl(ioctl_, kfd_fd_, kIocImportDmabuf, &args); err != 0)

@@ -16,7 +16,7 @@
 
 namespace sluice::kfd {
 
-// More are refused: each costs the kernel an object and the restore two ioctls.
+// More in all are refused: each costs the kernel an object and the restore two ioctls.
 inline constexpr std::size_t kMostHeldHandles = 65'536;
 
 class BoImport {

@@ -113,12 +113,13 @@ TEST_F(BoImportTest, bounds_the_handles_that_it_holds) {
   {
     BoImport kfd(3, kernel_.function());
     ASSERT_TRUE(kfd.import({0x1000, kBytes, 7, kMostHeldHandles, {}}, memory_.get()).ok());
-    const auto imported = kfd.import({0x1000, kBytes, 8, kMostHeldHandles + 1, {}}, memory_.get());
+    ASSERT_TRUE(kfd.import({0x1000, kBytes, 7, kMostHeldHandles + 1, {}}, memory_.get()).ok());
+    const auto imported = kfd.import({0x1000, kBytes, 7, 2 * kMostHeldHandles + 1, {}}, memory_.get());
     ASSERT_FALSE(imported.ok());
     EXPECT_EQ(imported.error().err, E2BIG);
+    EXPECT_LE(kernel_.imports, kMostHeldHandles + 3);
   }
-  EXPECT_EQ(kernel_.taken[7], std::set<std::uint64_t>{kMostHeldHandles});
-  EXPECT_TRUE(kernel_.taken[8].empty());
+  EXPECT_EQ(kernel_.taken[7], (std::set<std::uint64_t>{kMostHeldHandles, kMostHeldHandles + 1}));
 }
 
 TEST_F(BoImportTest, refuses_memory_that_is_too_small_and_what_is_none) {
