@@ -141,8 +141,7 @@ bool on_virtual_machine() {
 Result<std::unique_ptr<CopyEngine>> make_vamdgpu_engine(Contents contents) {
   std::unique_ptr<vamdgpu::Control> machine = vamdgpu::Control::open_default();
   if (machine == nullptr) return make_error(ENODEV, "this program runs on no virtual machine");
-  SLUICE_TRY_ASSIGN(drm::Device device,
-                    drm::Device::open(drm::Device::render_node(machine->config().gpus[0].render_minor)));
+  SLUICE_TRY_ASSIGN(drm::Device device, drm::Device::open(machine->config().gpus[0].render_minor));
   auto engine = std::make_unique<VamdgpuEngine>(std::move(contents), std::move(machine), std::move(device));
   SLUICE_TRY(engine->make_bos());
   return std::unique_ptr<CopyEngine>(std::move(engine));

@@ -4,9 +4,9 @@
 
 #include <amdgpu.h>
 #include <amdgpu_drm.h>
-#include <fcntl.h>
 #include <linux/sync_file.h>
 #include <sys/ioctl.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,12 +15,14 @@
 #include <cassert>
 
 #include "drm/target_file.h"
+#include "pipeline/device_node.h"
 #include "pipeline/mutex.h"
 #include "pipeline/units.h"
 
 namespace sluice::drm {
 namespace {
 
+constexpr unsigned kDrmMajor = 226;  // the kernel's list of devices has it
 // The GPU's own page, independent of the CPU's: sizes and addresses of mappings are multiples of it.
 constexpr std::uint64_t kGpuPageBytes = 4096;
 // BOs from this size on get an address that lets the kernel use its largest page table fragments.
@@ -64,10 +66,14 @@ DeviceState::~DeviceState() {
   (void)amdgpu_device_deinitialize(handle);
 }
 
-Result<Device> Device::open(const std::string& path) {
+Result<UniqueFd> open_render_node(std::uint32_t minor) {
+  return open_device_node(Device::render_node(minor), makedev(kDrmMajor, minor));
+}
+
+Result<Device> Device::open(std::uint32_t minor) {
+  const std::string path = render_node(minor);
   // libdrm keeps a duplicate; ours is closed on return.
-  const UniqueFd file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
-  if (!file) return make_error(errno, "open " + path);
+  SLUICE_TRY_ASSIGN(const UniqueFd file, open_render_node(minor));
   // Asked here because libdrm dereferences a null pointer where this ioctl fails.
   const auto driver = driver_name(file.get());
   if (!driver) return Error{driver.error().err, path + ": " + driver.error().what};
@@ -75,11 +81,11 @@ Result<Device> Device::open(const std::string& path) {
 
   auto state = std::make_shared<DeviceState>();
   state->path = path;
-  std::uint32_t major = 0;
-  std::uint32_t minor = 0;
+  std::uint32_t version_major = 0;
+  std::uint32_t version_minor = 0;
   const int refused = checked([&] {
     const Lock lock(open_devices);
-    return amdgpu_device_initialize(file.get(), &major, &minor, &state->handle);
+    return amdgpu_device_initialize(file.get(), &version_major, &version_minor, &state->handle);
   });
   if (refused != 0) {
     state->handle = nullptr;

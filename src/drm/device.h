@@ -49,13 +49,16 @@ struct DeviceState {
   std::uint32_t ib_alignment_bytes = 0;
 };
 
+// A render node, or nothing (pipeline/device_node.h). Errors: open(2)'s; ENODEV for another device or none.
+Result<UniqueFd> open_render_node(std::uint32_t minor);
+
 // Cheap to copy: copies are the same device.
 class Device {
  public:
-  // Opens a render node ("/dev/dri/renderD128"). Errors: open(2)'s; ENODEV for a node of another driver or
+  // By render minor (128 and up). Errors: those of open_render_node(); ENODEV for a node of another driver or
   // one that offers no DMA ring to user space; EBADF where libdrm does not like the kernel's version; ENOTSUP
   // for an engine whose packets are not known.
-  static Result<Device> open(const std::string& path);
+  static Result<Device> open(std::uint32_t minor);
 
   // The path of a render minor (128 and up).
   static std::string render_node(std::uint32_t minor) { return "/dev/dri/renderD" + std::to_string(minor); }

@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "kfd/uapi.h"
+#include "pipeline/device_node.h"
 
 namespace sluice::kfd {
 namespace {
@@ -40,16 +41,8 @@ const char* open_remedy(int err) {
   }
 }
 
-Result<UniqueFd> open_device(const char* path, int access) {
-  int raw = -1;
-  do {
-    raw = ::open(path, access | O_CLOEXEC);
-  } while (raw < 0 && errno == EINTR);
-  if (raw < 0) {
-    const int err = errno;
-    return make_error(err, std::string("open ") + path + open_remedy(err));
-  }
-  return UniqueFd(raw);
+Error with_remedy(const Error& error) {
+  return {error.err, error.what + open_remedy(error.err)};
 }
 
 Result<KfdVersion> version_of(int fd, const char* path, const IoctlFunction& ioctl_function) {
@@ -88,15 +81,17 @@ Result<void> check_version(KfdVersion version) {
 }
 
 Result<KfdVersion> read_version(const char* path) {
-  SLUICE_TRY_ASSIGN(const UniqueFd fd, open_device(path, O_RDONLY));
+  const UniqueFd fd(static_cast<int>(TEMP_FAILURE_RETRY(::open(path, O_RDONLY | O_CLOEXEC))));
+  if (!fd) return with_remedy(make_error(errno, std::string("open ") + path));
   return version_of(fd.get(), path, system_ioctl);
 }
 
-Result<KfdDevice> KfdDevice::open(const char* path, IoctlFunction ioctl_function) {
-  SLUICE_TRY_ASSIGN(UniqueFd fd, open_device(path, O_RDWR));
-  SLUICE_TRY_ASSIGN(const KfdVersion version, version_of(fd.get(), path, ioctl_function));
+Result<KfdDevice> KfdDevice::open(dev_t number, const char* path, IoctlFunction ioctl_function) {
+  auto fd = open_device_node(path, number);
+  if (!fd) return with_remedy(fd.error());
+  SLUICE_TRY_ASSIGN(const KfdVersion version, version_of(fd->get(), path, ioctl_function));
   SLUICE_TRY(check_version(version));
-  return KfdDevice(std::move(fd), version, std::move(ioctl_function));
+  return KfdDevice(std::move(*fd), version, std::move(ioctl_function));
 }
 
 Result<dev_t> kfd_device_number(const char* path, const char* sysfs_dev) {

@@ -38,9 +38,12 @@ Result<KfdVersion> read_version(const char* path = kDevicePath);
 
 class KfdDevice {
  public:
-  // Opens and checks the version. Errors: ENOENT, ENXIO, ENODEV when the machine has no KFD; EINVAL when the
-  // caller sees no GPU or the driver is resetting one; EACCES, EPERM; EPROTONOSUPPORT.
-  static Result<KfdDevice> open(const char* path = kDevicePath, IoctlFunction ioctl_function = system_ioctl);
+  // Opens and checks the version. `number`: kfd_device_number()'s, asked for where the node is the machine's
+  // own, and not in a restored task: what has its path there may be anything. Errors: ENOENT, ENXIO when the
+  // machine has no KFD; ENODEV for another device or none at that path; EINVAL when the caller sees no GPU or
+  // the driver is resetting one; EACCES, EPERM; EPROTONOSUPPORT.
+  static Result<KfdDevice> open(dev_t number, const char* path = kDevicePath,
+                                IoctlFunction ioctl_function = system_ioctl);
 
   int fd() const { return fd_.get(); }
   KfdVersion version() const { return version_; }

@@ -237,8 +237,7 @@ Result<void> ContentsJob::carry(Lane& lane) {
   if (!reactor_note.empty()) note(Level::Warning, lane.pages.words() + ": " + reactor_note);
   std::vector<Slot> slots = slots_of(arena);
 
-  SLUICE_TRY_ASSIGN(const drm::Device device,
-                    drm::Device::open(drm::Device::render_node(lane.gpu.render_minor)));
+  SLUICE_TRY_ASSIGN(const drm::Device device, drm::Device::open(lane.gpu.render_minor));
   std::vector<drm::BoSource> bos;
   bos.reserve(lane.gpu.bos.size());
   for (ContentBo& bo : lane.gpu.bos) bos.push_back({std::move(bo.dmabuf), bo.bytes});

@@ -63,10 +63,9 @@ Result<void> DeviceMaps::read_runs() {
 }
 
 Result<UniqueFd> DeviceMaps::open_high(std::uint32_t minor) const {
-  const std::string path = drm::Device::render_node(minor);
-  UniqueFd file(open(path.c_str(), O_RDWR | O_CLOEXEC));
-  if (!file) return make_error(errno, "open " + path + "; the container must have this device");
-  return make_high(std::move(file));
+  auto file = drm::open_render_node(minor);
+  if (!file) return Error{file.error().err, file.error().what + "; the container must have this device"};
+  return make_high(std::move(*file));
 }
 
 Result<UniqueFd> DeviceMaps::make_high(UniqueFd file) const {

@@ -444,7 +444,7 @@ Result<Dumper::RenderFile*> Dumper::find_render(int fd) {
 Result<void> Dumper::begin(KfdFile& file) {
   SLUICE_TRY(prepared_);
   SLUICE_TRY(remove_stale());
-  SLUICE_TRY_ASSIGN(const kfd::KfdDevice device, kfd::KfdDevice::open());  // the version gate
+  SLUICE_TRY_ASSIGN(const kfd::KfdDevice device, kfd::KfdDevice::open(kfd_device_));  // the version gate
   run_.kfd_minor_version = device.version().minor;
   SLUICE_TRY_ASSIGN(file.alias_of, find_alias(file));
   if (file.alias_of) return {};

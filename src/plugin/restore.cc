@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "plugin/restore.h"
 
-#include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -94,16 +93,14 @@ Result<std::unique_ptr<Restorer>> Restorer::make() {
 // something to compare; without an answer the restore goes on unchecked.
 void Restorer::ask_record_bytes() {
   if (!survey_.has_record_bytes()) return;
-  const auto own = kfd::KfdDevice::open();
+  const auto own = kfd::KfdDevice::open(kfd_device_);
   if (!own || known_record_bytes(own->version().minor) != 0) return;
   const auto answer = [&]() -> Result<std::uint32_t> {
     SLUICE_TRY_ASSIGN(const kfd::Topology local, kfd::read_topology());
     const auto gpu = std::find_if(local.nodes.begin(), local.nodes.end(),
                                   [](const kfd::Node& node) { return node.is_gpu(); });
     if (gpu == local.nodes.end()) return make_error(ENODEV, "no GPU");
-    const std::string path = drm::Device::render_node(gpu->drm_render_minor);
-    const UniqueFd render(open(path.c_str(), O_RDWR | O_CLOEXEC));
-    if (!render) return make_error(errno, "open " + path);
+    SLUICE_TRY_ASSIGN(const UniqueFd render, drm::open_render_node(gpu->drm_render_minor));
     return kfd::probe_bo_record_bytes(*own, gpu->gpu_id, render.get());
   }();
   if (answer) {
@@ -258,7 +255,7 @@ Result<Answer> Restorer::restore_file(int id) {
 
 // The restore of one KFD process, as a table of contents.
 Result<int> Restorer::restore_kfd(const kfd::KfdImage& image, int id) {
-  SLUICE_TRY_ASSIGN(kfd::KfdDevice own, kfd::KfdDevice::open());
+  SLUICE_TRY_ASSIGN(kfd::KfdDevice own, kfd::KfdDevice::open(kfd_device_));
   if (image.alias_of) {
     // Another open file of a KFD process that exists by now: files come in the order of their numbers.
     if (std::find(restored_ids_.begin(), restored_ids_.end(), static_cast<int>(*image.alias_of)) ==
@@ -587,7 +584,7 @@ Result<kfd::ResumeOutcome> Restorer::resume_process(int pid) {
     SLUICE_TRY(join_server());
     SLUICE_TRY(tree_->hold());
   }
-  SLUICE_TRY_ASSIGN(const kfd::KfdDevice own, kfd::KfdDevice::open());
+  SLUICE_TRY_ASSIGN(const kfd::KfdDevice own, kfd::KfdDevice::open(kfd_device_));
   SLUICE_TRY_ASSIGN(const kfd::ResumeOutcome outcome, kfd::resume(own, pid));
   SLUICE_TRY(tree_->ready(pid));
   return outcome;

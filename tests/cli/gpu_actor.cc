@@ -57,7 +57,9 @@ int pause_process(pid_t pid, int times) {
 }
 
 int inherit() {
-  const auto kfd = sluice::kfd::KfdDevice::open();
+  const auto number = sluice::kfd::kfd_device_number();
+  if (!number) return complain(number.error().what);
+  const auto kfd = sluice::kfd::KfdDevice::open(*number);
   if (!kfd) return complain(kfd.error().what);
   const pid_t child = ::fork();
   if (child == 0) {

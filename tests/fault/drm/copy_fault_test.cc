@@ -30,7 +30,7 @@ class CopyFaultTest : public testing::Test {
   void SetUp() override {
     if (!on_virtual_machine()) GTEST_SKIP() << "needs a virtual machine: run it by vamdgpu-run";
     target.emplace();
-    auto opened = Device::open(kFirstNode);
+    auto opened = Device::open(kFirstMinor);
     ASSERT_TRUE(opened.ok()) << opened.error().what;
     device.emplace(std::move(opened).value());
     Rng rng(17);
@@ -106,7 +106,7 @@ TEST_P(EveryIoctl, FailsOnce) {
     // A refused close leaves its handle: nobody can do better.
     if (hit == kGemClose) {
       device.reset();  // closes the file and with it the handle
-      device.emplace(std::move(Device::open(kFirstNode)).value());
+      device.emplace(std::move(Device::open(kFirstMinor)).value());
     }
     EXPECT_EQ(handles_of_others(kFirstNode, *target), 0U);
   }
@@ -132,7 +132,7 @@ TEST_F(CopyFaultTest, EveryIoctlOfOpeningADeviceFailsOnce) {
         hit = true;
         return EIO;
       });
-      const auto opened = Device::open(kFirstNode);
+      const auto opened = Device::open(kFirstMinor);
       if (!opened.ok()) {
         EXPECT_TRUE(hit);
         EXPECT_NE(opened.error().what.find("/dev/dri/renderD128"), std::string::npos) << opened.error().what;

@@ -33,7 +33,7 @@ class LostFenceTest : public testing::TestWithParam<ReactorKind> {
     control = vamdgpu::Control::open(std::getenv("VAMDGPU_DIR"));
     ASSERT_NE(control, nullptr);
     target.emplace();
-    auto opened = Device::open(kFirstNode);
+    auto opened = Device::open(kFirstMinor);
     ASSERT_TRUE(opened.ok()) << opened.error().what;
     device.emplace(std::move(opened).value());
     Rng rng(23);

@@ -59,7 +59,7 @@ class SdmaCopyTest : public testing::Test {
  protected:
   void SetUp() override {
     if (!on_virtual_machine()) GTEST_SKIP() << "needs a virtual machine: run it by vamdgpu-run";
-    auto opened = Device::open(kFirstNode);
+    auto opened = Device::open(kFirstMinor);
     ASSERT_TRUE(opened.ok()) << opened.error().what;
     device.emplace(std::move(opened).value());
     target.emplace();
@@ -355,7 +355,7 @@ TEST_F(SdmaCopyTest, ADmabufThatIsTooSmallIsNamed) {
 }
 
 TEST_F(SdmaCopyTest, TwoLanesOfOneGpuShareADevice) {
-  const Device again = std::move(Device::open(kFirstNode)).value();
+  const Device again = std::move(Device::open(kFirstMinor)).value();
   std::vector<TargetBo> bos;
   bos.push_back(target->create(kMiB));
   Rng rng(9);
@@ -383,7 +383,7 @@ TEST_F(SdmaCopyTest, TwoLanesOfOneGpuShareADevice) {
 
 // BOs of one GPU copied by another: the import is a foreign one, the bytes are the same.
 TEST_F(SdmaCopyTest, TheOtherGpuMayCopyToo) {
-  const Device second = std::move(Device::open(kSecondNode)).value();
+  const Device second = std::move(Device::open(kSecondMinor)).value();
   std::vector<TargetBo> bos;
   bos.push_back(target->create(256 * kKiB, Domain::Gtt));
   Rng rng(13);

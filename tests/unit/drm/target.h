@@ -13,6 +13,7 @@
 
 namespace sluice::drm::test {
 
+inline constexpr std::uint32_t kFirstMinor = 128, kSecondMinor = 129;
 inline const std::string kFirstNode = "/dev/dri/renderD128";
 inline const std::string kSecondNode = "/dev/dri/renderD129";
 

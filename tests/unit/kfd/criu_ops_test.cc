@@ -538,7 +538,7 @@ TEST(CriuSession, tells_another_file_of_its_process_from_one_of_another) {
 class KfdRestore : public ::testing::Test {
  protected:
   KfdDevice open() {
-    auto device = KfdDevice::open("/dev/null", kfd.function());
+    auto device = KfdDevice::open(makedev(1, 3), "/dev/null", kfd.function());
     EXPECT_TRUE(device.ok());
     return std::move(device).value();
   }
@@ -710,7 +710,7 @@ TEST_F(BoRecordProbe, what_the_kernel_refuses_is_named_and_nothing_stays_paused)
     SCOPED_TRACE(name);
     FakeKfd refusing;
     refusing.fail(request, ENOMEM);
-    auto device = KfdDevice::open("/dev/null", refusing.function());
+    auto device = KfdDevice::open(makedev(1, 3), "/dev/null", refusing.function());
     ASSERT_TRUE(device.ok());
     const auto bytes = probe_bo_record_bytes(*device, 0x5000, drm.get());
     ASSERT_FALSE(bytes.ok());
@@ -736,11 +736,11 @@ TEST(KfdDevice, passes_its_version_gate) {
   }
   FakeKfd old;
   old.version = {1, 7};
-  EXPECT_EQ(KfdDevice::open("/dev/null", old.function()).error().err, EPROTONOSUPPORT);
+  EXPECT_EQ(KfdDevice::open(makedev(1, 3), "/dev/null", old.function()).error().err, EPROTONOSUPPORT);
 }
 
 TEST(KfdDevice, a_machine_without_one_says_so) {
-  const auto device = KfdDevice::open("/nonexistent/kfd");
+  const auto device = KfdDevice::open(makedev(511, 0), "/nonexistent/kfd");
   EXPECT_EQ(device.error().err, ENOENT);
   EXPECT_TRUE(contains(device.error().what, "amdgpu module"));
   EXPECT_EQ(kfd_device_number("/nonexistent/kfd", "/nonexistent/dev").error().err, ENOENT);

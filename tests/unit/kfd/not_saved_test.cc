@@ -3,6 +3,7 @@
 #include "kfd/not_saved.h"
 
 #include <gtest/gtest.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -35,16 +36,17 @@ TEST(SecondaryContexts, AListThatCannotBeReadIsAnError) {
 
 // A KFD whose answer to DBG_TRAP is chosen.
 Result<bool> asked(int answer, DebugTrapArgs& seen) {
-  const auto own = KfdDevice::open("/dev/null", [&](int, unsigned long request, void* argument) {
-    if (request == kIocGetVersion) {
-      *static_cast<GetVersionArgs*>(argument) = {1, 23};
-      return 0;
-    }
-    EXPECT_EQ(request, kIocDebugTrap);
-    seen = *static_cast<DebugTrapArgs*>(argument);
-    errno = answer;
-    return answer == 0 ? 0 : -1;
-  });
+  const auto own =
+      KfdDevice::open(makedev(1, 3), "/dev/null", [&](int, unsigned long request, void* argument) {
+        if (request == kIocGetVersion) {
+          *static_cast<GetVersionArgs*>(argument) = {1, 23};
+          return 0;
+        }
+        EXPECT_EQ(request, kIocDebugTrap);
+        seen = *static_cast<DebugTrapArgs*>(argument);
+        errno = answer;
+        return answer == 0 ? 0 : -1;
+      });
   return is_debugged(*own, 4711);
 }
 

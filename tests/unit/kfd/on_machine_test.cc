@@ -151,7 +151,7 @@ class OnMachine : public ::testing::Test {
 };
 
 TEST_F(OnMachine, the_device_opens_and_is_told_from_others) {
-  const auto device = KfdDevice::open();
+  const auto device = KfdDevice::open(kfd_device_number().value());
   ASSERT_TRUE(device.ok()) << device.error().what;
   EXPECT_EQ(device->version().major, 1U);
   const dev_t number = kfd_device_number().value();
@@ -203,7 +203,7 @@ TEST_F(OnMachine, a_process_is_checkpointed_and_restored) {
   std::vector<DeviceIds> swapped = checkpoint->devices;
   std::swap(swapped[0].actual_gpu_id, swapped[1].actual_gpu_id);
   const Task restored([&]() -> Report {
-    auto device = KfdDevice::open();
+    auto device = KfdDevice::open(kfd_device_number().value());
     if (!device) return {device.error().err, 0};
     std::vector<UniqueFd> renders;
     std::vector<RestoreDevice> devices;
@@ -229,7 +229,7 @@ TEST_F(OnMachine, a_process_is_checkpointed_and_restored) {
   ASSERT_EQ(restored.report().err, 0) << "step " << restored.report().value;
   EXPECT_EQ(restored.report().value, 2U);
 
-  const auto own = KfdDevice::open();
+  const auto own = KfdDevice::open(kfd_device_number().value());
   ASSERT_TRUE(own.ok());
   const auto resumed = resume(*own, restored.pid());
   ASSERT_TRUE(resumed.ok()) << resumed.error().what;
@@ -317,7 +317,7 @@ TEST_F(OnMachine, a_process_that_is_not_traced_is_refused_with_the_reason) {
 
 TEST_F(OnMachine, resume_of_a_process_without_gpu_is_no_error) {
   const Task bystander([] { return Report{0, 0}; });
-  const auto own = KfdDevice::open();
+  const auto own = KfdDevice::open(kfd_device_number().value());
   ASSERT_TRUE(own.ok());
   const auto outcome = resume(*own, bystander.pid());
   ASSERT_TRUE(outcome.ok()) << outcome.error().what;
@@ -326,7 +326,7 @@ TEST_F(OnMachine, resume_of_a_process_without_gpu_is_no_error) {
 
 TEST_F(OnMachine, the_size_of_a_bo_record_is_what_a_checkpoint_has) {
   const Task helper([&]() -> Report {
-    const auto device = KfdDevice::open();
+    const auto device = KfdDevice::open(kfd_device_number().value());
     if (!device) return {device.error().err, 0};
     const Node& gpu = topology.nodes.back();
     const UniqueFd render = open_render(gpu);
@@ -343,7 +343,7 @@ TEST_F(OnMachine, the_size_of_a_bo_record_is_what_a_checkpoint_has) {
 
 TEST_F(OnMachine, a_restore_that_does_not_name_every_gpu_is_refused) {
   const Task task([&]() -> Report {
-    const auto device = KfdDevice::open();
+    const auto device = KfdDevice::open(kfd_device_number().value());
     if (!device) return {device.error().err, 0};
     const Node& gpu = topology.nodes.back();
     const UniqueFd render = open_render(gpu);

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: MIT
+// A container into which a process is restored has put something else where a device or one of its files was.
+// The restored process gets nothing by it that root can open and it cannot.
+#include <filesystem>
+#include <fstream>
+
+#include "plugin_test.h"
+
+namespace sluice::host_test {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kPrecious[] = "somebody's precious file";
+
+class HostileContainerTest : public PluginTest {
+ protected:
+  HostileContainerTest() { std::ofstream(precious_) << kPrecious; }
+
+  fs::path on_machine(const std::string& path) {
+    return scene_.machine().directory() / "sysfs" / path.substr(1);
+  }
+  void put_a_link_in_place_of(const std::string& path) {
+    fs::remove(on_machine(path));
+    fs::create_symlink(precious_, on_machine(path));
+  }
+
+  void expect_refused(const std::string& path) {
+    EXPECT_EQ(scene_.restore(version()), 1);
+    const std::string log = scene_.log();
+    EXPECT_NE(log.find(path + " is, or leads to, something else than the device"), std::string::npos) << log;
+    expect_not_resumed();
+    EXPECT_EQ(read_file(precious_), kPrecious);
+  }
+
+  ScratchDirectory elsewhere_;
+  fs::path precious_ = elsewhere_.path() / "precious";
+};
+
+// Without a BO nothing is asked of the file before the process has it.
+TEST_P(HostileContainerTest, ALinkInPlaceOfARenderNodeIsNotOpened) {
+  const std::string ready = scene_.start_subject({"--render-only"});
+  ASSERT_TRUE(ready.starts_with("ready")) << ready;
+  ASSERT_NO_FATAL_FAILURE(dump());
+  put_a_link_in_place_of("/dev/dri/renderD128");
+  expect_refused("/dev/dri/renderD128");
+}
+
+TEST_P(HostileContainerTest, ALinkInPlaceOfTheKfdIsNotOpened) {
+  const std::string ready = scene_.start_subject({"--kfd-only"});
+  ASSERT_TRUE(ready.starts_with("ready")) << ready;
+  ASSERT_NO_FATAL_FAILURE(dump());
+  put_a_link_in_place_of("/dev/kfd");
+  expect_refused("/dev/kfd");
+}
+
+INSTANTIATE_TEST_SUITE_P(Versions, HostileContainerTest, ::testing::ValuesIn(kVersions), name_of_version);
+
+}  // namespace
+}  // namespace sluice::host_test
