@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cstdlib>
+#include <cerrno>
 #include <cstring>
 #include <string>
 
@@ -22,26 +22,24 @@ constexpr mode_t kMode = 0666;
 // The file is a table of a few pages. More in an image is damage.
 constexpr std::uint64_t kBytesMax = 64U << 20;
 
-// Puts a file of `bytes` bytes that begins with `head` at `path`, unless something is there. Whole from the
-// moment it can be seen: it is made under a name of its own and linked.
-Result<void> create_if_missing(const std::string& path, const void* head, std::size_t head_bytes,
-                               std::uint64_t bytes) {
-  if (::access(path.c_str(), F_OK) == 0) return {};
-  std::string temporary = path + ".XXXXXX";  // no name that somebody could have taken in advance
-  const UniqueFd fd(::mkostemp(temporary.data(), O_CLOEXEC));
-  if (!fd) return make_error(errno, "create " + temporary);
-
-  const int err = [&] {
-    if (::fchmod(fd.get(), kMode) != 0) return errno;  // whatever the umask
-    if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) return errno;
-    const ssize_t written = ::pwrite(fd.get(), head, head_bytes, 0);
-    if (written < 0) return errno;
-    if (written != static_cast<ssize_t>(head_bytes)) return ENOSPC;
-    return ::link(temporary.c_str(), path.c_str()) == 0 || errno == EEXIST ? 0 : errno;
-  }();
-  (void)::unlink(temporary.c_str());
-  if (err != 0) return make_error(err, "create " + path);
-  return {};
+// Puts a file of `bytes` bytes that begins with `head` into the folder `dir_fd`, unless something has the
+// name. Whole from the moment it can be seen: it has no name before, and who dies meanwhile leaves nothing.
+// An errno.
+int create_if_missing(int dir_fd, const char* name, const void* head, std::size_t head_bytes,
+                      std::uint64_t bytes) {
+  struct stat there {};
+  if (::fstatat(dir_fd, name, &there, AT_SYMLINK_NOFOLLOW) == 0) return 0;
+  const UniqueFd fd(::openat(dir_fd, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, kMode));
+  if (!fd) return errno;
+  if (::fchmod(fd.get(), kMode) != 0) return errno;  // whatever the umask
+  if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) return errno;
+  const ssize_t written = ::pwrite(fd.get(), head, head_bytes, 0);
+  if (written < 0) return errno;
+  if (written != static_cast<ssize_t>(head_bytes)) return ENOSPC;
+  // AT_EMPTY_PATH would do without /proc, but wants CAP_DAC_READ_SEARCH before Linux 6.10.
+  const std::string file = "/proc/self/fd/" + std::to_string(fd.get());
+  const int linked = ::linkat(AT_FDCWD, file.c_str(), dir_fd, name, AT_SYMLINK_FOLLOW);
+  return linked == 0 || errno == EEXIST ? 0 : errno;
 }
 
 }  // namespace
@@ -70,14 +68,24 @@ Result<void> restore_hsakmt_shm(const HsakmtShm& shm, const char* directory) {
     return make_error(EINVAL,
                       "size of " + std::string(kFileName) + " in the image is " + std::to_string(shm.bytes));
   }
-  const std::string base = std::string(directory) + "/";
-  SLUICE_TRY(create_if_missing(base + kFileName, &shm.magic, sizeof shm.magic, shm.bytes));
+  // A link could lead root into a folder of the host's.
+  const UniqueFd dir(::open(directory, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!dir)
+    return make_error(errno, std::string("open ") + directory + ", which must be a folder and no link");
+  const auto create = [&](const char* name, const void* head, std::size_t head_bytes,
+                          std::uint64_t bytes) -> Result<void> {
+    const int err = create_if_missing(dir.get(), name, head, head_bytes, bytes);
+    if (err == 0) return {};
+    const char* hint = err == ENOENT ? " (is /proc mounted there?)" : "";
+    return make_error(err, std::string("create ") + directory + "/" + name + hint);
+  };
+  SLUICE_TRY(create(kFileName, &shm.magic, sizeof shm.magic, shm.bytes));
 
   // glibc keeps a named semaphore as the bytes of a process-shared sem_t.
   sem_t semaphore;
   std::memset(&semaphore, 0, sizeof semaphore);
   if (::sem_init(&semaphore, 1, 1) != 0) return make_error(errno, "sem_init");
-  auto result = create_if_missing(base + kSemaphoreName, &semaphore, sizeof semaphore, sizeof semaphore);
+  auto result = create(kSemaphoreName, &semaphore, sizeof semaphore, sizeof semaphore);
   (void)::sem_destroy(&semaphore);
   return result;
 }

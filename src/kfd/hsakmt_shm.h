@@ -29,8 +29,10 @@ inline constexpr char kShmDirectory[] = "/dev/shm";
 Result<std::optional<HsakmtShm>> read_hsakmt_shm(const char* directory = kShmDirectory);
 
 // Makes the file and the semaphore (value 1) where they are missing, whole or not at all, also when two tasks
-// do it at once. REQUIRES: shm.bytes >= 4 (else EINVAL). Errors: EACCES, ENOSPC and others of the file
-// system.
+// do it at once. The directory is the container's: a link in its place is refused (ENOTDIR), for no system
+// with a driver of our age has one there (long ago it was one to /run/shm). It must know O_TMPFILE, as a
+// tmpfs does, and /proc must be there (else ENOENT). REQUIRES: shm.bytes >= 4 (else EINVAL). Errors: EACCES,
+// ENOSPC and others of the file system.
 Result<void> restore_hsakmt_shm(const HsakmtShm& shm, const char* directory = kShmDirectory);
 
 }  // namespace sluice::kfd

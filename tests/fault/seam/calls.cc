@@ -166,23 +166,16 @@ FILE* open_stdio(const char* path, const char* mode) {
   note(AT_FDCWD, path, mode[0] != 'r' || std::strchr(mode, '+') != nullptr);
   return Wrapper<"fopen64", Null<EMFILE>, FILE*(const char*, const char*)>::call(path, mode);
 }
-int make_file(char* name, int flags) {
-  note(AT_FDCWD, name, true);
-  return Wrapper<"mkostemp64", Minus<EMFILE>, int(char*, int)>::call(name, flags);
-}
-int link_file(const char* from, const char* to) {
-  note(AT_FDCWD, to, true);
-  return Wrapper<"link", Minus<ENOSPC>, int(const char*, const char*)>::call(from, to);
+int link_at(int dir, const char* from, int to_dir, const char* to, int flags) {
+  note(to_dir, to, true);
+  return Wrapper<"linkat", Minus<ENOSPC>, int(int, const char*, int, const char*, int)>::call(
+      dir, from, to_dir, to, flags);
 }
 int rename_at(int dir, const char* from, int to_dir, const char* to) {
   note(dir, from, true);
   note(to_dir, to, true);
   return Wrapper<"renameat", Minus<ENOSPC>, int(int, const char*, int, const char*)>::call(dir, from, to_dir,
                                                                                            to);
-}
-int unlink_file(const char* path) {
-  note(AT_FDCWD, path, true);
-  return Wrapper<"unlink", Minus<EIO>, int(const char*)>::call(path);
 }
 int unlink_at(int dir, const char* path, int flags) {
   note(dir, path, true);
@@ -262,7 +255,6 @@ Imports imports() {
       SEAM(stat64, Minus<EIO>),
       SEAM(fstat64, Minus<EIO>),
       SEAM(fstatat64, Minus<EIO>),
-      SEAM(access, Minus<EACCES>),
       SEAM(readlink, Minus<EIO>),
       SEAM(opendir, Null<EMFILE>),
       SEAM(fdopendir, Null<ENOMEM>),
@@ -274,10 +266,8 @@ Imports imports() {
       SEAM(fdatasync, Minus<EIO>),
       SEAM(fsync, Minus<EIO>),
       wrapped_by<"renameat">(&rename_at),
-      wrapped_by<"mkostemp64">(&make_file),
-      wrapped_by<"link">(&link_file),
+      wrapped_by<"linkat">(&link_at),
       wrapped_by<"unlinkat">(&unlink_at),
-      wrapped_by<"unlink">(&unlink_file),
       SEAM(posix_fadvise64, Number<ENOSYS>),
       wrapped_by<"read">(&transfer<"read">),
       wrapped_by<"write">(&transfer<"write">),

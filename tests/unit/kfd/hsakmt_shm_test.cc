@@ -115,6 +115,17 @@ TEST(HsakmtShm, nothing_is_made_through_a_link) {
   EXPECT_EQ(entries(dir.path()), 2U);
 }
 
+TEST(HsakmtShm, nothing_is_made_in_a_folder_that_a_link_leads_to) {
+  const TempDir elsewhere, dir;
+  const std::filesystem::path link = dir.path() / "shm";
+  std::filesystem::create_directory_symlink(elsewhere.path(), link);
+  const auto refused = restore_hsakmt_shm({64, 1}, link.c_str());
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().err, ENOTDIR);
+  EXPECT_NE(refused.error().what.find(link), std::string::npos) << refused.error().what;
+  EXPECT_EQ(entries(elsewhere.path()), 0U);
+}
+
 TEST(HsakmtShm, sizes_of_a_damaged_image_are_refused) {
   const TempDir dir;
   for (const std::uint64_t bytes :
