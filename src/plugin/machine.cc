@@ -19,7 +19,7 @@ namespace sluice::plugin {
 int numa_node_of_render_minor(std::uint32_t minor) {
   std::array<char, 64> path{};
   (void)std::snprintf(path.data(), path.size(), "/sys/class/drm/renderD%" PRIu32 "/device/numa_node", minor);
-  const UniqueFd fd(open(path.data(), O_RDONLY | O_CLOEXEC));
+  const UniqueFd fd(open(path.data(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd) return -1;
   std::array<char, 16> text{};
   const ssize_t got = TEMP_FAILURE_RETRY(read(fd.get(), text.data(), text.size()));

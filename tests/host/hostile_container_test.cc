@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 // A container into which a process is restored has put something else where a device or one of its files was.
-// The restored process gets nothing by it that root can open and it cannot.
+// The restored process gets nothing by it that root can open and it cannot, and nobody is waited for.
+#include <sys/stat.h>
+
 #include <filesystem>
 #include <fstream>
 
@@ -52,6 +54,15 @@ TEST_P(HostileContainerTest, ALinkInPlaceOfTheKfdIsNotOpened) {
   ASSERT_NO_FATAL_FAILURE(dump());
   put_a_link_in_place_of("/dev/kfd");
   expect_refused("/dev/kfd");
+}
+
+TEST_P(HostileContainerTest, AFifoInPlaceOfAFileInSysfsIsNotWaitedFor) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_NO_FATAL_FAILURE(dump());
+  const fs::path numa_node = on_machine("/sys/class/drm/renderD128/device/numa_node");
+  fs::remove(numa_node);
+  ASSERT_EQ(::mkfifo(numa_node.c_str(), 0666), 0);
+  restore_and_check();
 }
 
 INSTANTIATE_TEST_SUITE_P(Versions, HostileContainerTest, ::testing::ValuesIn(kVersions), name_of_version);
