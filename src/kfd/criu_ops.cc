@@ -63,7 +63,7 @@ CriuSession::CriuSession(UniqueFd target_kfd, std::string name, IoctlFunction io
       owner_tid_(::gettid()) {}
 
 CriuSession::~CriuSession() {
-  (void)unpause();
+  unpause_at_exit();
 }
 
 Result<void> CriuSession::on_own_thread(const char* operation) const {
@@ -97,7 +97,9 @@ Result<ProcessInfo> CriuSession::process_info() {
   SLUICE_TRY(end_older_pause());
   CriuArgs args{};
   args.op = CriuOp::ProcessInfo;
+  paused_ = true;  // or will be, when this process ends on top of the call's return
   if (const int err = call_ioctl(ioctl_, kfd_.get(), kIocCriuOp, &args); err != 0) {
+    paused_ = false;
     std::string what = "PROCESS_INFO of " + name_;
     if (err == EBADF) what += kTracerHint;
     if (err == EACCES) what += kCapabilityHint;
@@ -106,7 +108,6 @@ Result<ProcessInfo> CriuSession::process_info() {
     return make_error(err, std::move(what));
   }
   asked_ = true;
-  paused_ = true;
   info_ = {args.num_devices, args.num_bos, args.num_objects, args.pid, args.priv_data_size};
   if (info_.priv_data_bytes > kPrivDataBytesMax) {
     return make_error(EOVERFLOW, "private data of " + name_ + " has " +
@@ -230,32 +231,29 @@ Result<void> CriuSession::unpause() {
 }
 
 UnpauseGuard::~UnpauseGuard() {
-  (void)unpause_all();
+  unpause_at_exit();
 }
 
 CriuSession& UnpauseGuard::open_session(UniqueFd target_kfd, std::string name, IoctlFunction ioctl_function) {
-  sessions_.push_back(
-      std::make_unique<CriuSession>(std::move(target_kfd), std::move(name), std::move(ioctl_function)));
-  return *sessions_.back();
+  return sessions_.emplace_back(std::move(target_kfd), std::move(name), std::move(ioctl_function));
 }
 
 Result<void> UnpauseGuard::unpause_all() {
   Result<void> first;
-  for (auto& session : sessions_) {
-    auto result = session->unpause();
+  for (CriuSession& session : sessions_) {
+    auto result = session.unpause();
     if (!result && first) first = std::move(result);
   }
-  std::erase_if(sessions_, [](const auto& session) { return !session->paused(); });
   return first;
 }
 
 void UnpauseGuard::unpause_at_exit() noexcept {
-  for (auto& session : sessions_) session->unpause_at_exit();
+  for (CriuSession& session : sessions_) session.unpause_at_exit();
 }
 
 std::size_t UnpauseGuard::paused_count() const {
   return static_cast<std::size_t>(std::count_if(sessions_.begin(), sessions_.end(),
-                                                [](const auto& session) { return session->paused(); }));
+                                                [](const CriuSession& session) { return session.paused(); }));
 }
 
 namespace {

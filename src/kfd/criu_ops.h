@@ -20,7 +20,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
+#include <list>
 #include <span>
 #include <string>
 #include <vector>
@@ -99,7 +99,8 @@ class CriuSession {
   // After an error the queues still stand, and a later call tries again.
   Result<void> unpause();
 
-  // The same without a word about an error: allocates nothing.
+  // The same without a word about an error: allocates nothing. Also on top of any call of this session, the
+  // moment at which PROCESS_INFO returns included; where nothing was paused the kernel says EINVAL.
   void unpause_at_exit() noexcept;
 
   bool paused() const { return paused_; }
@@ -126,27 +127,26 @@ class CriuSession {
 class UnpauseGuard {
  public:
   UnpauseGuard() = default;
-  ~UnpauseGuard();  // unpause_all(), errors lost
+  ~UnpauseGuard();  // unpauses, errors lost
   UnpauseGuard(const UnpauseGuard&) = delete;
   UnpauseGuard& operator=(const UnpauseGuard&) = delete;
 
-  // Makes a session that this guard owns. The reference stays good until unpause_all() or the end of the
-  // guard.
+  // Makes a session that this guard owns. The reference stays good until the end of the guard.
   CriuSession& open_session(UniqueFd target_kfd, std::string name,
                             IoctlFunction ioctl_function = system_ioctl);
 
-  // Unpauses every session that is paused and drops those that run again. A failure does not keep the others
-  // from being unpaused; the first one is returned, and its session stays for another try. Idempotent.
+  // Unpauses every session that is paused. A failure does not keep the others from being unpaused; the first
+  // one is returned, and a later call tries it again. Idempotent.
   Result<void> unpause_all();
 
-  // For a process that ends on top of whatever it was doing: unpauses all sessions and drops none. Allocates
-  // nothing.
+  // For a process that ends on top of whatever it was doing, a call of this guard included: unpauses all
+  // sessions. Allocates nothing.
   void unpause_at_exit() noexcept;
 
   std::size_t paused_count() const;
 
  private:
-  std::vector<std::unique_ptr<CriuSession>> sessions_;
+  std::list<CriuSession> sessions_;  // none moves or goes: unpause_at_exit() may come at any time
 };
 
 struct RestoreDevice {

@@ -102,7 +102,7 @@ Result<void> Dumper::prepare() {
 }
 
 Dumper::~Dumper() {
-  (void)sessions_.unpause_all();  // before contents that still flow are waited for
+  sessions_.unpause_at_exit();  // before contents that still flow are waited for
 }
 
 // What CRIU waits for. A signal that would end it meanwhile ends the dump; a pre-dump stops no queues, and

@@ -54,6 +54,17 @@ class TreeTest : public PluginTest {
     EXPECT_EQ(tasks_.who_does_not_quit(), "");
   }
 
+  // After a dump that the death of the last one has ended.
+  void expect_all_but_the_last_to_run() {
+    for (FifoSubject& task : tasks_) {
+      if (&task == &tasks_.back()) continue;
+      expect_queues_run(task.pid());
+      task.say("check");
+      EXPECT_TRUE(task.hear().starts_with("ok check"));
+    }
+    EXPECT_TRUE(images("amdgpu-kfd-").empty());
+  }
+
   // In the order in which they were forked.
   static std::vector<pid_t> children_of(pid_t pid) {
     std::istringstream text(
@@ -202,13 +213,21 @@ TEST_P(TreeTest, ATaskThatDiesWhileContentsAreWaitedForEndsTheHostAndNoOther) {
   ASSERT_EQ(::kill(tasks_.back().pid(), SIGKILL), 0);
   EXPECT_EQ(host.wait(), 1) << scene_.log();
   set_rate(0);
-  for (FifoSubject& task : tasks_) {
-    if (&task == &tasks_.back()) continue;
-    expect_queues_run(task.pid());
-    task.say("check");
-    EXPECT_TRUE(task.hear().starts_with("ok check"));
-  }
-  EXPECT_TRUE(images("amdgpu-kfd-").empty());
+  expect_all_but_the_last_to_run();
+}
+
+// The same on top of the hook that stops the queues, of one process after another.
+TEST_P(TreeTest, ATaskThatDiesWhileQueuesAreStoppedEndsTheHostAndNoOther) {
+  const UniqueFd last(static_cast<int>(::syscall(SYS_pidfd_open, tasks_.back().pid(), 0)));
+  Program host = scene_.start_host(version(), "dump", tasks_.with_pids());
+  while (scene_.control().criu_calls(kProcessInfo) == 0) (void)::sched_yield();
+  scene_.control().between_calls([&] {
+    ASSERT_EQ(::kill(tasks_.back().pid(), SIGKILL), 0);
+    pollfd dead{last.get(), POLLIN, 0};
+    EXPECT_EQ(TEMP_FAILURE_RETRY(::poll(&dead, 1, -1)), 1);
+  });
+  EXPECT_EQ(host.wait(), 1) << scene_.log();
+  expect_all_but_the_last_to_run();
 }
 
 TEST_P(TreeTest, ACorruptBlockOfOneKeepsAllFromRunning) {

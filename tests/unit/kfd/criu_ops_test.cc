@@ -12,8 +12,10 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <functional>
 #include <map>
 #include <thread>
+#include <utility>
 
 #include "kfd/uapi.h"
 #include "machines.h"
@@ -26,7 +28,22 @@ namespace {
 class FakeKfd {
  public:
   IoctlFunction function() {
-    return [this](int fd, unsigned long request, void* argument) { return call(fd, request, argument); };
+    return [this](int fd, unsigned long request, void* argument) {
+      const int result = call(fd, request, argument);
+      const int err = errno;
+      if (request == kIocCriuOp && static_cast<CriuArgs*>(argument)->op == handled_op_) {
+        if (const auto handler = std::exchange(handler_, nullptr)) handler();
+      }
+      errno = err;
+      return result;
+    };
+  }
+
+  // Runs on top of the next return of `op`, as a signal's handler does: the caller does not know yet how the
+  // call went.
+  void on_return_of(CriuOp op, std::function<void()> handler) {
+    handled_op_ = op;
+    handler_ = std::move(handler);
   }
 
   // The n-th next call of `op` fails with `err` (0: the next one).
@@ -137,6 +154,8 @@ class FakeKfd {
   }
 
   bool flag_ = false;  // "paused by CRIU"
+  CriuOp handled_op_ = CriuOp::ProcessInfo;
+  std::function<void()> handler_;
 
   static std::uint32_t dmabuf() { return static_cast<std::uint32_t>(::memfd_create("dmabuf", 0)); }
 
@@ -499,6 +518,42 @@ TEST(UnpauseGuard, a_process_that_ends_on_top_of_its_work_unpauses_and_drops_not
   EXPECT_FALSE(second.paused());
   EXPECT_EQ(b.paused, 0);
   EXPECT_EQ(first.name(), "a");
+}
+
+// CRIU's handler of SIGCHLD ends the process on top of whatever call it interrupts.
+TEST(UnpauseGuard, no_call_has_a_moment_in_which_the_end_of_the_process_leaves_queues_stopped) {
+  for (const CriuOp op : {CriuOp::ProcessInfo, CriuOp::Checkpoint, CriuOp::Unpause}) {
+    FakeKfd other;
+    FakeKfd kfd;
+    UnpauseGuard guard;
+    ASSERT_TRUE(guard.open_session(some_fd(), "other", other.function()).process_info().ok());
+    CriuSession& session = guard.open_session(some_fd(), "process 77", kfd.function());
+    bool handled = false;
+    kfd.on_return_of(op, [&] {
+      guard.unpause_at_exit();
+      handled = true;
+      EXPECT_EQ(kfd.paused, 0);
+      EXPECT_EQ(other.paused, 0);
+    });
+    ASSERT_TRUE(session.process_info().ok());
+    if (op != CriuOp::ProcessInfo) {
+      ASSERT_TRUE(session.checkpoint().ok());
+    }
+    (void)guard.unpause_all();
+    EXPECT_TRUE(handled);
+    EXPECT_EQ(kfd.paused, 0);
+  }
+}
+
+TEST(UnpauseGuard, the_end_of_the_process_after_a_refused_process_info_changes_nothing) {
+  FakeKfd kfd;
+  UnpauseGuard guard;
+  CriuSession& session = guard.open_session(some_fd(), "process 77", kfd.function());
+  kfd.fail(CriuOp::ProcessInfo, ENODEV);
+  kfd.on_return_of(CriuOp::ProcessInfo, [&] { guard.unpause_at_exit(); });
+  EXPECT_EQ(session.process_info().error().err, ENODEV);
+  EXPECT_FALSE(session.paused());
+  EXPECT_EQ(kfd.paused, 0);
 }
 
 TEST(UnpauseGuard, a_kernel_that_says_not_paused_is_believed) {
