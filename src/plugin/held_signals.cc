@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "plugin/held_signals.h"
 
+#include <dlfcn.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
@@ -16,6 +17,7 @@ namespace sluice::plugin {
 namespace {
 
 constexpr auto kPatience = std::chrono::seconds(5);
+constexpr auto kTimeToUnpause = std::chrono::milliseconds(500);  // of exit(), before a second signal acts
 
 // What was held acts behind main(): CRIU has undone by then what it has done to the tasks and to the network,
 // which some versions do after exit() of plugins, and has told whoever asked for the dump. Not in a process
@@ -27,6 +29,19 @@ struct SignalAtTheEnd {
     if (signal != 0 && getpid() == maker) (void)raise(signal);
   }
 } signal_at_the_end;
+
+// CRIU closes a plugin right behind its exit(), with all of that still to do: the end of this module must not
+// be there. Where the loader has no memory, it is.
+void keep_module_loaded() {
+  Dl_info module{};
+  if (dladdr(&signal_at_the_end, &module) != 0)
+    (void)dlopen(module.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
+}
+
+int take_pending(const sigset_t& set) {
+  const timespec now{};
+  return sigtimedwait(&set, nullptr, &now);
+}
 
 // Those of the two that would end the process. False: neither.
 bool deadly_signals(sigset_t& set) {
@@ -77,6 +92,8 @@ bool HeldSignals::start_watcher() {
 // In a thread that blocks every signal.
 void HeldSignals::watch() {
   pollfd files[] = {{ended_.get(), POLLIN, 0}, {signals_.get(), POLLIN, 0}};
+  // A second one may have come between two hooks, when nothing hung.
+  if (caught_ != 0 && poll(files, 1, static_cast<int>(kTimeToUnpause.count())) > 0) return;
   for (;;) {
     const auto patience = std::chrono::milliseconds(kPatience).count();
     const int ready = poll(files, 2, caught_ == 0 ? -1 : static_cast<int>(patience));
@@ -102,8 +119,7 @@ void HeldSignals::release() {
   eventfd_t written = 0;
   (void)eventfd_read(ended_.get(), &written);
   if (caught_ == 0) {  // but perhaps behind the watcher's last look
-    const timespec now{};
-    const int late = sigtimedwait(&held_, nullptr, &now);
+    const int late = take_pending(held_);
     if (late > 0) {
       caught_ = late;
       stop_ = true;
@@ -119,8 +135,11 @@ std::optional<int> HeldSignals::caught() const {
 
 HeldSignals::~HeldSignals() {
   if (caught_ == 0) return;
+  keep_module_loaded();
   signal_at_the_end.maker = getpid();
   signal_at_the_end.signal = caught_;
+  while (take_pending(held_) > 0) {  // a second one that has had nothing to wait for
+  }
   (void)pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }
 

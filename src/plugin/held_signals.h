@@ -22,15 +22,16 @@ class HeldSignals {
  public:
   // `stop` is borrowed, and set by a thread of this class as soon as a signal comes.
   explicit HeldSignals(std::atomic<bool>& stop) : stop_(stop) {}
-  // What was held acts at the end of the process; another one that comes before acts at once.
+  // What was held acts at the end of the process, for which the module stays loaded; another one that comes
+  // before acts at once.
   ~HeldSignals();
   HeldSignals(const HeldSignals&) = delete;
   HeldSignals& operator=(const HeldSignals&) = delete;
 
   // While it lives signals are held; what has come by its end stays held. A second signal, or five seconds in
   // which it does not end, and the first one acts, whatever that leaves: who asked must not be kept for ever
-  // by a device or a stream that hangs. Where there are no descriptors and no thread for that, nothing is
-  // held.
+  // by a device or a stream that hangs. A hook that begins with one held, as exit() does, has half a second
+  // to let the queues run first. Where there are no descriptors and no thread for that, nothing is held.
   class InHook {
    public:
     explicit InHook(HeldSignals& signals) : signals_(signals) { signals_.hold(); }

@@ -43,6 +43,12 @@ struct QueuesAtTheEnd {
   }
 } queues_at_the_end;
 
+// The end of the dumper, whatever its finish() ends with: what that has left stopped runs before CRIU lets go
+// of the processes, and no later moment is sure to come before it.
+struct DumperEnd {
+  ~DumperEnd() { const std::unique_ptr<Dumper> ended(std::exchange(dumper, nullptr)); }
+};
+
 // What the user can do about an error that does not say so itself; empty where only the text can tell.
 const char* remedy(int err) {
   switch (err) {
@@ -120,9 +126,8 @@ int on_init(int stage) {
 void on_exit(int stage, int ret) {
   (void)guarded("exit", [&]() -> Result<Answer> {
     if (stage == kStageDump && dumper != nullptr) {
-      Result<void> finished = dumper->finish(ret);
-      const std::unique_ptr<Dumper> ended(std::exchange(dumper, nullptr));
-      SLUICE_TRY(std::move(finished));
+      const DumperEnd end;
+      SLUICE_TRY(dumper->finish(ret));
     } else if (stage == kStageRestore && restorer != nullptr) {
       const std::unique_ptr<Restorer> finishing(std::exchange(restorer, nullptr));
       SLUICE_TRY(finishing->finish(ret));

@@ -307,6 +307,8 @@ Imports imports() {
       SEAM(pthread_create, AtOnce<Number<EAGAIN>>),
       wrapped_by<"pthread_sigmask">(&mask_signals),
       wrapped_by<"sigtimedwait">(&take_signal),
+      // the loader
+      entry<"dlopen", AtOnce<Null<ENOMEM>>, void*(const char*, int)>(),
       // libraries
       SEAM(protobuf_c_message_unpack, NoMemory),
       SEAM(amdgpu_device_initialize, Number<-ENOMEM>),

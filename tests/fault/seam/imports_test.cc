@@ -52,7 +52,7 @@ constexpr Exempt kExempt[] = {
      "amdgpu_bo_free amdgpu_cs_ctx_free amdgpu_device_deinitialize amdgpu_va_range_free"},
     {"asks what has an answer in every process",
      "clock_gettime getpid gettid geteuid getenv getrlimit64 get_nprocs sysconf dirfd sched_yield dlsym "
-     "dladdr1"},
+     "dladdr dladdr1"},
     {"a question to the host of which every answer is one",
      "get_service_fd check_and_remove_inventory_plugin print_on_level"},
     {"a line to the standard error", "fprintf fputs fputc fwrite fflush"},
