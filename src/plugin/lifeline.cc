@@ -7,17 +7,19 @@
 
 #include <atomic>
 #include <cerrno>
+#include <new>
 
 namespace sluice::plugin {
 
 struct Lifeline::Held {
   pthread_mutex_t mutex;
+  std::atomic<bool> has_files;
 };
 
 Result<std::unique_ptr<Lifeline>> Lifeline::make() {
   void* memory = ::mmap(nullptr, sizeof(Held), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return make_error(errno, "memory that restored tasks share with CRIU");
-  std::unique_ptr<Lifeline> made(new Lifeline(static_cast<Held*>(memory)));
+  std::unique_ptr<Lifeline> made(new Lifeline(new (memory) Held{}));
   pthread_mutexattr_t robust;
   (void)::pthread_mutexattr_init(&robust);
   (void)::pthread_mutexattr_setpshared(&robust, PTHREAD_PROCESS_SHARED);
@@ -41,6 +43,14 @@ Result<void> Lifeline::check() const {
   return Error{ESRCH,
                "CRIU's main process has died, so this task is not restored any further; kill what is "
                "left of the tree, and restore again"};
+}
+
+void Lifeline::note_file() {
+  held_->has_files = true;
+}
+
+bool Lifeline::has_files() const {
+  return held_->has_files;
 }
 
 }  // namespace sluice::plugin

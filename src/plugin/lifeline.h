@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Tells a restored task whether CRIU's main process still lives. Without it nobody resumes the task and
-// nobody ends it: CRIU's own tasks wait for ever then. Ours must not.
+// nobody ends it: CRIU's own tasks wait for ever then. Ours must not. And tells main whether any task got a
+// file of ours: a tree of which none did is no business of ours, whatever is wrong with this machine's GPUs.
 //
 // A robust mutex in memory that main shares with all its tasks, which the thread that made it holds for as
 // long as it lives: when it ends, however it ends, the kernel marks the mutex' word. No descriptor is needed,
@@ -23,6 +24,11 @@ class Lifeline {
 
   // Task. Error: ESRCH when main is dead.
   Result<void> check() const;
+
+  // Task, before CRIU gets the file.
+  void note_file();
+  // Main: whether any task has, when all have all their files.
+  bool has_files() const;
 
  private:
   struct Held;

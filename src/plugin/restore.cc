@@ -212,6 +212,12 @@ Result<void> Restorer::publish(std::uint32_t number, int dmabuf) {
 }
 
 Result<Answer> Restorer::restore_file(int id) {
+  SLUICE_TRY_ASSIGN(const Answer file, restore_if_ours(id));
+  if (file) lifeline_->note_file();  // no file comes without: there is a KFD
+  return file;
+}
+
+Result<Answer> Restorer::restore_if_ours(int id) {
   if (!needed_) return Answer();
   if (shared_) {
     for (const auto* pids : {&survey_.kfd_pids(), &survey_.render_pids()}) {
@@ -554,7 +560,7 @@ Result<Answer> Restorer::update_map(const char* path, std::uint64_t address, std
 }
 
 Result<Answer> Restorer::resume(int pid) {
-  if (!needed_ || kfd_device_ == 0) return Answer();
+  if (!lifeline_ || !lifeline_->has_files()) return Answer();
   if (tree_killed_) {  // why was said
     (void)kill(pid, SIGKILL);
     return Answer(-ECANCELED);

@@ -50,7 +50,7 @@ class Restorer {
 
   // RESUME_DEVICES_LATE: joins all contents at the first call, then starts the process' queues. On any
   // failure the whole tree is killed and nothing more is started, since CRIU ignores this hook's errors; so
-  // it is when CRIU dies before all are started. Nothing when it is no GPU process.
+  // it is when CRIU dies before all are started. Nothing when it is no GPU process, or none of the tree is.
   Result<Answer> resume(int pid);
 
   // exit(): joins what still runs. A failure that resume() has reported is not reported again. `ret` < 0: the
@@ -76,6 +76,7 @@ class Restorer {
   };
 
   Restorer() = default;
+  Result<Answer> restore_if_ours(int id);
   void ask_record_bytes();
   Result<void> make_all(std::uint32_t pid);
   Result<int> restore_dmabuf(const DmaBufImage& image);

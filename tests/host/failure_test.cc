@@ -14,6 +14,7 @@
 namespace sluice::host_test {
 namespace {
 
+constexpr std::uint32_t kGetVersionNr = 0x01;
 constexpr std::uint32_t kDebugTrapNr = 0x26;
 
 class FailureTest : public PluginTest {
@@ -277,6 +278,18 @@ TEST_P(FailureTest, LostChecksumsAreRefusedUnlessTheUserWantsNone) {
   scene_.variables["SLUICE_CHECKSUM"] = "off";
   ASSERT_EQ(scene_.restore(version()), 0) << scene_.log();
   expect_whole();
+}
+
+// Whatever is wrong with this machine's KFD. Images of the oldest host do not tell that no plugin is needed.
+TEST_P(FailureTest, AProcessWithoutAGpuIsRestoredThoughTheKfdCannotBeUsed) {
+  ASSERT_NO_FATAL_FAILURE(start({"--plain"}));
+  ASSERT_NO_FATAL_FAILURE(dump_with("3.17.1"));
+  EXPECT_TRUE(images("amdgpu-").empty());
+  scene_.control().inject({.device = vamdgpu::On::Kfd, .nr = kGetVersionNr, .error = EPERM, .times = 0});
+  ASSERT_EQ(scene_.restore(version()), 0) << scene_.log();
+  EXPECT_EQ(lines_with("amdgpu_plugin: "), 0U);
+  EXPECT_TRUE(heard("check").starts_with("ok check")) << last_;
+  EXPECT_EQ(heard("quit"), "ok quit");
 }
 
 TEST_P(FailureTest, FewerGpusAreRefusedBeforeAnythingIsCreated) {

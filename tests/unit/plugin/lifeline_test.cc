@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Whether a task learns that the main process is dead, and whether it waits in vain for what a dead one would
-// have made.
+// have made; and whether main learns of its files.
 #include "plugin/lifeline.h"
 
 #include <gtest/gtest.h>
@@ -103,6 +103,19 @@ TEST(SharedTable, MoreThanItHoldsIsRefused) {
   EXPECT_TRUE(SharedTable::make(SharedTable::kMost).ok());
   EXPECT_EQ(SharedTable::make(SharedTable::kMost + 1).error().err, E2BIG);
   EXPECT_EQ(SharedTable::make(UINT32_MAX).error().err, E2BIG);
+}
+
+TEST(Lifeline, TellsMainThatATaskGotAFile) {
+  const auto lifeline = Lifeline::make();
+  ASSERT_TRUE(lifeline.ok());
+  EXPECT_FALSE((*lifeline)->has_files());
+  const pid_t task = clone_task();
+  if (task == 0) {
+    (*lifeline)->note_file();
+    ::_exit(0);
+  }
+  EXPECT_EQ(::waitpid(task, nullptr, 0), task);
+  EXPECT_TRUE((*lifeline)->has_files());
 }
 
 TEST(Lifeline, CanBeMadeAgain) {
