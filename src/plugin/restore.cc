@@ -7,7 +7,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
+#include <fstream>
 #include <new>
+#include <sstream>
+#include <string_view>
 #include <thread>
 
 #include "drm/device.h"
@@ -53,6 +57,29 @@ std::uint32_t free_gpu_id(std::span<const kfd::RestoreDevice> devices, std::uint
 
 bool any_imports(const kfd::KfdImage& image) {
   return std::any_of(image.bos.begin(), image.bos.end(), [](const kfd::BoEntry& bo) { return bo.imports; });
+}
+
+// Whether a process is about to end: SIGKILL was sent to it, or it exits of its own accord. So is one that
+// cannot be asked.
+bool is_ending(pid_t pid) {
+  const std::string directory = "/proc/" + std::to_string(pid);
+  // Of the whole process: there the signal stays to the end, while threads take their own off.
+  constexpr std::string_view kPending = "ShdPnd:\t";
+  std::ifstream status(directory + "/status");
+  for (std::string line; std::getline(status, line);) {
+    if (!line.starts_with(kPending)) continue;
+    const auto pending = std::strtoull(line.c_str() + kPending.size(), nullptr, 16);
+    if ((pending >> (SIGKILL - 1) & 1) != 0) return true;
+  }
+  constexpr unsigned long kExiting = 0x4;  // PF_EXITING, include/linux/sched.h
+  std::ifstream stat(directory + "/stat");
+  std::string text;
+  std::getline(stat, text);
+  // Behind the name, which may hold anything: state, five numbers, flags (proc(5)).
+  std::istringstream fields(text.substr(std::min(text.size(), text.rfind(')') + 1)));
+  std::string field;
+  for (int i = 0; i < 7; ++i) fields >> field;
+  return !fields || (std::strtoul(field.c_str(), nullptr, 10) & kExiting) != 0;
 }
 
 void log_progress(const std::string& line) {
@@ -562,7 +589,7 @@ Result<Answer> Restorer::update_map(const char* path, std::uint64_t address, std
 Result<Answer> Restorer::resume(int pid) {
   if (!lifeline_ || !lifeline_->has_files()) return Answer();
   if (tree_killed_) {  // why was said
-    (void)kill(pid, SIGKILL);
+    StoppedTree::kill_traced(pid);
     return Answer(-ECANCELED);
   }
   Result<kfd::ResumeOutcome> outcome = Error{ENOMEM, "out of memory"};
@@ -575,7 +602,7 @@ Result<Answer> Restorer::resume(int pid) {
   if (!outcome) {
     tree_killed_ = true;
     if (tree_) tree_->kill();
-    (void)kill(pid, SIGKILL);
+    StoppedTree::kill_traced(pid);  // CRIU 3.17.1 asks about helpers, too, which were reaped
     return Error{outcome.error().err,
                  outcome.error().what + " (all processes of the tree were killed: none must run)"};
   }
@@ -610,9 +637,25 @@ Result<void> Restorer::join_server() {
 }
 
 Result<void> Restorer::finish(int ret) {
+  Result<void> resumed = ret >= 0 ? check_resumed() : Result<void>();
   Result<void> joined = join_unasked();
   if (ret < 0) await_end_of_tasks();
+  SLUICE_TRY(std::move(resumed));
   return joined;
+}
+
+// CRIU asks no further plugin where one has answered RESUME_DEVICES_LATE.
+Result<void> Restorer::check_resumed() const {
+  if (!lifeline_ || !lifeline_->has_files() || tree_ || tree_killed_) return {};
+  const auto tasks = kfd::descendants(getpid());
+  if (tasks) {
+    for (const pid_t task : *tasks) (void)kill(task, SIGKILL);
+  }
+  return Error{
+      EPROTO,
+      "CRIU lets the processes run and has not asked for their queues; does another plugin answer "
+      "RESUME_DEVICES_LATE for all? GPU memory may be missing, so criu's children were killed; kill what is "
+      "left of the tree"};
 }
 
 Result<void> Restorer::join_unasked() {
@@ -626,10 +669,12 @@ Result<void> Restorer::join_unasked() {
 // CRIU waits for none of them. What they have in the GPUs is free for another try when they have ended. And
 // SIGCHLD had better come here: CRIU's handler calls strsignal(), which waits for ever in a main process that
 // was interrupted on its way out where libc had locked its locales (seen with 4.2.1, once in a thousand).
+// But it has other children, which live until it ends: cgroupd, since 3.18.
 void Restorer::await_end_of_tasks() const {
   if (!needed_ || kfd_device_ == 0) return;
   auto tasks = kfd::descendants(getpid());
   if (!tasks) return;
+  std::erase_if(*tasks, [](pid_t task) { return !is_ending(task); });
   const auto deadline = std::chrono::steady_clock::now() + kEndPatience;
   for (;;) {
     std::erase_if(*tasks, [](pid_t task) { return kfd::has_ended(task); });

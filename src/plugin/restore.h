@@ -54,7 +54,8 @@ class Restorer {
   Result<Answer> resume(int pid);
 
   // exit(): joins what still runs. A failure that resume() has reported is not reported again. `ret` < 0: the
-  // restore has failed, and CRIU has killed its tasks; waits, for a while, until they have ended.
+  // restore has failed, and CRIU has killed its tasks; waits, for a while, until they have ended. Else:
+  // EPROTO, and the processes are killed, where resume() was never asked.
   Result<void> finish(int ret);
 
  private:
@@ -108,6 +109,7 @@ class Restorer {
   Result<kfd::ResumeOutcome> resume_process(int pid);
   Result<void> join_server();
   Result<void> join_unasked();
+  Result<void> check_resumed() const;
   void await_end_of_tasks() const;
 
   Config config_;

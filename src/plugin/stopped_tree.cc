@@ -37,6 +37,10 @@ void StoppedTree::kill() const {
   for (const pid_t task : tasks_) (void)::kill(task, SIGKILL);
 }
 
+void StoppedTree::kill_traced(pid_t pid) {
+  if (::ptrace(PTRACE_SETOPTIONS, pid, nullptr, PTRACE_O_EXITKILL) == 0) (void)::kill(pid, SIGKILL);
+}
+
 // While the last ones were asked for, the first may have died: CRIU, which detaches them one after another,
 // would have let others run by the time that it finds out.
 Result<void> StoppedTree::ready(pid_t pid) {

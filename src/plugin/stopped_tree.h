@@ -26,6 +26,9 @@ class StoppedTree {
   // Ends all of them.
   void kill() const;
 
+  // Ends process `pid` if this thread traces it, and it stands still: nobody else can have that number then.
+  static void kill_traced(pid_t pid);
+
   // The task may run on. With the last one all are let go: whatever becomes of CRIU now, they are whole.
   // Error: as of hold(), when one has died meanwhile.
   Result<void> ready(pid_t pid);

@@ -171,6 +171,45 @@ TEST_P(FailureTest, ATaskThatFailsAfterItsContentsWereHandedOver) {
   restore_and_check();
 }
 
+// Tasks are waited for, which were killed; nobody has killed that one.
+TEST_P(FailureTest, AChildOfTheHostThatIsNoTaskIsNotWaitedFor) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_NO_FATAL_FAILURE(dump());
+  EXPECT_EQ(scene_.restore(version(), {"--cgroupd", "--fail-after", "post_forking"}), 1);
+  EXPECT_EQ(lines_with("has not ended yet"), 0U);
+  expect_not_resumed();
+  ASSERT_EQ(scene_.restore(version(), {"--cgroupd"}), 0) << scene_.log();
+  expect_whole();
+}
+
+// The number of a helper that was waited for may be anybody's.
+TEST_P(FailureTest, AProcessThatHasTheNumberOfAHelperIsNotKilled) {
+  Program bystander({"/bin/cat"}, {});
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_NO_FATAL_FAILURE(dump());
+  for (const std::uint32_t calls_before : {0U, 1U}) {  // it fails for the helper, or for a task
+    vamdgpu::Fault fault = criu_fault(kResume, EINVAL);
+    fault.skip = calls_before;
+    scene_.control().inject(fault);
+    EXPECT_EQ(scene_.restore(version(), {"--helper", std::to_string(bystander.pid())}), 1);
+    scene_.control().clear_faults();
+    EXPECT_EQ(scene_.control().counts(), vamdgpu::Counts());
+    EXPECT_EQ(bystander.ask("still there"), "still there");
+  }
+}
+
+// CRIU asks no plugin after one that has answered, and lets the tasks run.
+TEST_P(FailureTest, TasksThatRunWithoutHavingBeenResumedAreKilledAloud) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_NO_FATAL_FAILURE(dump());
+  Program host = scene_.start_host(version(), "restore", {"--resumed-elsewhere"});
+  EXPECT_EQ(host.wait(), 0) << scene_.log();
+  ASSERT_EQ(lines_with("has not asked for their queues"), 1U);
+  scene_.wait_until_subject_is_gone();
+  ASSERT_EQ(scene_.restore(version()), 0) << scene_.log();
+  expect_whole();
+}
+
 TEST_P(FailureTest, ACorruptedBlockIsNamedAndNothingIsResumed) {
   ASSERT_NO_FATAL_FAILURE(start());
   ASSERT_NO_FATAL_FAILURE(dump());

@@ -36,6 +36,7 @@ int usage() {
       "usage: criu-host-VERSION dump|pre-dump --pid PID [--pid PID]... --images DIR --libdir DIR "
       "[--outside PID]... [--leave-running]\n"
       "       criu-host-VERSION restore --images DIR --libdir DIR [--detach] [--pidfile FILE]\n"
+      "       [--cgroupd] [--resumed-elsewhere] [--helper PID]\n"
       "       [--log FILE] [--log-level N] [--fail-after STEP] [--hold STEP] [--control-fd N] [--stream]\n",
       stderr);
   return 2;
@@ -44,14 +45,23 @@ int usage() {
 bool parse(int argc, char** argv, Options* options) {
   if (argc < 2) return false;
   options->command = argv[1];
-  const option table[] = {
-      {"pid", required_argument, nullptr, 'p'},     {"outside", required_argument, nullptr, 'O'},
-      {"images", required_argument, nullptr, 'i'},  {"libdir", required_argument, nullptr, 'L'},
-      {"log", required_argument, nullptr, 'o'},     {"log-level", required_argument, nullptr, 'v'},
-      {"leave-running", no_argument, nullptr, 'R'}, {"detach", no_argument, nullptr, 'd'},
-      {"pidfile", required_argument, nullptr, 'P'}, {"fail-after", required_argument, nullptr, 'f'},
-      {"hold", required_argument, nullptr, 'h'},    {"control-fd", required_argument, nullptr, 'c'},
-      {"stream", no_argument, nullptr, 'S'},        {nullptr, 0, nullptr, 0}};
+  const option table[] = {{"pid", required_argument, nullptr, 'p'},
+                          {"outside", required_argument, nullptr, 'O'},
+                          {"images", required_argument, nullptr, 'i'},
+                          {"libdir", required_argument, nullptr, 'L'},
+                          {"log", required_argument, nullptr, 'o'},
+                          {"log-level", required_argument, nullptr, 'v'},
+                          {"leave-running", no_argument, nullptr, 'R'},
+                          {"detach", no_argument, nullptr, 'd'},
+                          {"cgroupd", no_argument, nullptr, 'g'},
+                          {"resumed-elsewhere", no_argument, nullptr, 'e'},
+                          {"helper", required_argument, nullptr, 'H'},
+                          {"pidfile", required_argument, nullptr, 'P'},
+                          {"fail-after", required_argument, nullptr, 'f'},
+                          {"hold", required_argument, nullptr, 'h'},
+                          {"control-fd", required_argument, nullptr, 'c'},
+                          {"stream", no_argument, nullptr, 'S'},
+                          {nullptr, 0, nullptr, 0}};
   for (int choice = 0; (choice = ::getopt_long(argc - 1, argv + 1, "", table, nullptr)) != -1;) {
     switch (choice) {
       case 'p':
@@ -80,6 +90,15 @@ bool parse(int argc, char** argv, Options* options) {
         break;
       case 'd':
         options->detach = true;
+        break;
+      case 'g':
+        options->cgroupd = true;
+        break;
+      case 'e':
+        options->resumed_elsewhere = true;
+        break;
+      case 'H':
+        options->helper = std::atoi(optarg);
         break;
       case 'P':
         options->pidfile = optarg;

@@ -20,12 +20,16 @@ struct Options {
   std::string log;      // file, empty: standard error
   std::string pidfile;  // restore: gets the restored processes' ids, a line each
   unsigned log_level = 4;
+  // restore: the hook is told of it, too, as of helpers that CRIU 3.17.1 has waited for; 0: there is none
+  pid_t helper = 0;
   bool leave_running = false;
-  bool stream = false;     // images go to, or come from, an image streamer
-  bool detach = false;     // restore: do not wait for the restored process
-  std::string fail_after;  // step
-  std::string hold;        // step
-  int control_fd = -1;     // where a held host says "STEP\n" and waits for one byte
+  bool stream = false;   // images go to, or come from, an image streamer
+  bool detach = false;   // restore: do not wait for the restored process
+  bool cgroupd = false;  // restore: there is a child that is no task (CRIU >= 3.18, for sets of cgroups)
+  bool resumed_elsewhere = false;  // restore: another plugin, loaded before, answers RESUME_DEVICES_LATE
+  std::string fail_after;          // step
+  std::string hold;                // step
+  int control_fd = -1;             // where a held host says "STEP\n" and waits for one byte
 };
 
 // Called at every step, in order. dump: init, pause, seized, checkpoint, vmas, dump_ext_file, cpu_pages,

@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -28,6 +29,7 @@ namespace {
 
 RestoreShared* g_shared = nullptr;  // one for each task
 unsigned g_tasks = 0;
+pid_t g_cgroupd = 0;                 // 0: there is none
 volatile sig_atomic_t g_traced = 0;  // tasks are traced: their ends are looked at and left to be waited for
 
 void fail_all() {
@@ -87,6 +89,27 @@ int load_plugins(const Options& options) {
   return result < 0 && result != kNotSupported ? -1 : 0;
 }
 
+// The child that moves threads into their cgroups. It ends when the tasks are there, or with main.
+void start_cgroupd() {
+  const pid_t main = ::getpid();
+  g_cgroupd = fork_task();
+  if (g_cgroupd != 0) return;
+  (void)::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  while (::getppid() == main) (void)::pause();
+  ::_exit(0);
+}
+
+void stop_cgroupd() {
+  if (g_cgroupd <= 0) return;
+  sigset_t children, before;
+  ::sigemptyset(&children);
+  ::sigaddset(&children, SIGCHLD);
+  (void)::sigprocmask(SIG_BLOCK, &children, &before);
+  (void)::kill(g_cgroupd, SIGTERM);
+  (void)::waitpid(g_cgroupd, nullptr, 0);
+  (void)::sigprocmask(SIG_SETMASK, &before, nullptr);
+}
+
 bool wait_while(unsigned number, std::uint32_t state, std::uint32_t wanted) {
   std::atomic<std::uint32_t>& task = g_shared[number].task;
   while (task == state) futex_wait(task, state);
@@ -105,6 +128,7 @@ int restore_tree(const Options& options, const std::vector<pid_t>& tasks, std::v
     log_line(kError, "Error: the task %d was not restored\n", tasks[i]);
     return -1;
   }
+  stop_cgroupd();
   g_traced = 1;
   for (unsigned i = 0; i < tasks.size(); ++i) {
     if (seized[i].seize(tasks[i]) != 0) return -1;
@@ -116,8 +140,9 @@ int restore_tree(const Options& options, const std::vector<pid_t>& tasks, std::v
     futex_wake(g_shared[i].go);
   }
   if (step(options, "seized") != 0) return -1;
+  if (options.helper != 0) (void)run_pid_hook(kResumeDevicesLate, options.helper);
   for (unsigned i = 0; i < tasks.size(); ++i) {
-    const int resumed = run_pid_hook(kResumeDevicesLate, tasks[i]);
+    const int resumed = options.resumed_elsewhere ? 0 : run_pid_hook(kResumeDevicesLate, tasks[i]);
     if (resumed < 0 && resumed != kNotSupported) {
       log_line(kDebug, "restore late stage hook for external devices failed\n");  // and nothing else
     }
@@ -196,6 +221,7 @@ int restore(const Options& options) {
   std::vector<Seized> seized(g_tasks);
   std::vector<pid_t> tasks;
   if (ret == 0) {
+    if (options.cgroupd) start_cgroupd();
     watch_children();
     for (const int thread : extra_threads()) violation("thread %d lives at the fork", thread);
     ret = fork_tasks(options, &tasks) ? restore_tree(options, tasks, seized) : -1;
