@@ -16,16 +16,14 @@ namespace sluice::plugin {
 
 namespace {
 
-constexpr std::uint64_t kMagic =
-    0x35302d6563696c73;  // "slice-05": changes with every change of the structs below
 constexpr std::size_t kReplyText = 512;
 
 struct Hello {
-  std::uint64_t magic = kMagic;
+  std::uint64_t magic = kChannelMagic;
 };
 
 struct Request {
-  std::uint64_t magic = kMagic;
+  std::uint64_t magic = kChannelMagic;
   std::int32_t id = 0;
   std::uint32_t gpus = 0;
   DumpId dump_id{};
@@ -57,17 +55,19 @@ struct BoBatch {
 };
 
 struct Reply {
-  std::uint64_t magic = kMagic;
+  std::uint64_t magic = kChannelMagic;
   std::int32_t err = 0;
   std::array<char, kReplyText> text{};
 };
 
 struct Handover {
-  std::uint64_t magic = kMagic;
+  std::uint64_t magic = kChannelMagic;
 };
 
-// Sends one message with `fds` beside it. MSG_NOSIGNAL: a dead peer is an error, not a SIGPIPE.
-Result<void> send_message(int socket, const void* bytes, std::size_t length, std::span<const int> fds) {
+// Sends one message with `fds` beside it. MSG_NOSIGNAL: a dead peer is an error, not a SIGPIPE. `flags`:
+// MSG_DONTWAIT, or none.
+Result<void> send_message(int socket, const void* bytes, std::size_t length, std::span<const int> fds,
+                          int flags = 0) {
   iovec part{const_cast<void*>(bytes), length};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(kFdsPerMessage * sizeof(int))> control{};
   msghdr message{};
@@ -82,7 +82,7 @@ Result<void> send_message(int socket, const void* bytes, std::size_t length, std
     header->cmsg_len = CMSG_LEN(fds.size_bytes());
     std::memcpy(CMSG_DATA(header), fds.data(), fds.size_bytes());
   }
-  const ssize_t sent = TEMP_FAILURE_RETRY(sendmsg(socket, &message, MSG_NOSIGNAL));
+  const ssize_t sent = TEMP_FAILURE_RETRY(sendmsg(socket, &message, MSG_NOSIGNAL | flags));
   if (sent < 0) return make_error(errno, "send to the content channel");
   if (static_cast<std::size_t>(sent) != length) return make_error(EMSGSIZE, "send to the content channel");
   return {};
@@ -97,9 +97,9 @@ bool has_ended(int socket) {
 }
 
 // Receives one message of exactly `length` bytes and exactly `fd_count` fds; anything else is EBADMSG, an
-// empty message too, which looks like the end.
+// empty message too, which looks like the end. `flags`: MSG_DONTWAIT, or none.
 Result<std::vector<UniqueFd>> receive_message(int socket, void* bytes, std::size_t length,
-                                              std::size_t fd_count) {
+                                              std::size_t fd_count, int flags) {
   iovec part{bytes, length};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(kFdsPerMessage * sizeof(int))> control{};
   msghdr message{};
@@ -109,7 +109,7 @@ Result<std::vector<UniqueFd>> receive_message(int socket, void* bytes, std::size
   message.msg_controllen = control.size();
   std::vector<UniqueFd> fds;
   fds.reserve(kFdsPerMessage);  // before there are any that nobody would own
-  const ssize_t got = TEMP_FAILURE_RETRY(recvmsg(socket, &message, MSG_CMSG_CLOEXEC));
+  const ssize_t got = TEMP_FAILURE_RETRY(recvmsg(socket, &message, MSG_CMSG_CLOEXEC | flags));
   if (got < 0) return make_error(errno, "receive from the content channel");
   for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
     if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
@@ -152,8 +152,8 @@ bool is_content_socket(int fd) {
 }
 
 template <class Message>
-Result<void> receive_plain(int socket, Message& message) {
-  SLUICE_TRY(receive_message(socket, &message, sizeof message, 0));
+Result<void> receive_plain(int socket, Message& message, int flags) {
+  SLUICE_TRY(receive_message(socket, &message, sizeof message, 0, flags));
   return {};
 }
 
@@ -201,9 +201,9 @@ Result<void> hand_over(int shared_socket, const ContentRequest& request, std::ch
     }
   }
   Reply reply;
-  SLUICE_TRY(receive_plain(channel.get(), reply));
+  SLUICE_TRY(receive_plain(channel.get(), reply, 0));
   reply.text.back() = '\0';
-  if (reply.magic != kMagic || reply.err < 0)
+  if (reply.magic != kChannelMagic || reply.err < 0)
     return make_error(EBADMSG, "the content server's reply is garbled");
   if (reply.err != 0) return Error{reply.err, reply.text.data()};
   const Handover handover;
@@ -212,67 +212,87 @@ Result<void> hand_over(int shared_socket, const ContentRequest& request, std::ch
 
 Result<UniqueFd> accept_channel(int shared_socket) {
   Hello hello{0};
-  SLUICE_TRY_ASSIGN(std::vector<UniqueFd> fds, receive_message(shared_socket, &hello, sizeof hello, 1));
-  if (hello.magic != kMagic || !is_content_socket(fds.front().get()))
+  SLUICE_TRY_ASSIGN(std::vector<UniqueFd> fds,
+                    receive_message(shared_socket, &hello, sizeof hello, 1, MSG_DONTWAIT));
+  if (hello.magic != kChannelMagic || !is_content_socket(fds.front().get()))
     return make_error(EBADMSG, "a hello on the content socket is not of this plugin");
-  SLUICE_TRY(set_patience(fds.front().get(), kPatience));
   return std::move(fds.front());
 }
 
-Result<ContentRequest> receive_request(int channel) {
-  Request head;
-  SLUICE_TRY(receive_plain(channel, head));
-  if (head.magic != kMagic || head.gpus > kMostGpus)
-    return make_error(EBADMSG, "a content request is not of this plugin");
-  ContentRequest request;
-  request.id = head.id;
-  request.dump_id = head.dump_id;
-  for (std::uint32_t i = 0; i < head.gpus; ++i) {
-    GpuHeader header;
-    SLUICE_TRY(receive_plain(channel, header));
-    if (header.bos > kMostBos) return make_error(EBADMSG, "a content request names too many BOs");
-    GpuContents gpu;
-    gpu.gpu_id = header.gpu_id;
-    gpu.render_minor = header.render_minor;
-    gpu.numa_node = header.numa_node;
-    gpu.sharers = header.sharers;
-    if (header.drm_minor != kNoMinor) gpu.drm_minor = header.drm_minor;
-    gpu.bo_table_digest = header.bo_table_digest;
-    gpu.has_sums = header.has_sums != 0;
-    gpu.bos.reserve(header.bos);
-    while (gpu.bos.size() < header.bos) {
-      BoBatch batch;
-      const std::size_t expected = std::min<std::size_t>(kFdsPerMessage, header.bos - gpu.bos.size());
-      SLUICE_TRY_ASSIGN(std::vector<UniqueFd> fds, receive_message(channel, &batch, sizeof batch, expected));
-      if (batch.count != expected) return make_error(EBADMSG, "a batch of BOs has the wrong count");
-      for (std::size_t j = 0; j < expected; ++j) {
-        const BoEntry& bo = batch.bos[j];
-        gpu.bos.push_back({bo.bytes, bo.va, std::move(fds[j]), bo.number});
-      }
-    }
-    request.gpus.push_back(std::move(gpu));
+Result<bool> RequestReader::read(int channel) {
+  if (!has_head_) {
+    SLUICE_TRY(read_head(channel));
+  } else if (bos_left_ == 0) {
+    SLUICE_TRY(read_gpu(channel));
+  } else {
+    SLUICE_TRY(read_bos(channel));
   }
-  return request;
+  return gpus_left_ == 0 && bos_left_ == 0;
+}
+
+Result<void> RequestReader::read_head(int channel) {
+  Request head;
+  SLUICE_TRY(receive_plain(channel, head, MSG_DONTWAIT));
+  if (head.magic != kChannelMagic || head.gpus > kMostGpus)
+    return make_error(EBADMSG, "a content request is not of this plugin");
+  has_head_ = true;
+  request_.id = head.id;
+  request_.dump_id = head.dump_id;
+  gpus_left_ = head.gpus;
+  return {};
+}
+
+Result<void> RequestReader::read_gpu(int channel) {
+  GpuHeader header;
+  SLUICE_TRY(receive_plain(channel, header, MSG_DONTWAIT));
+  if (header.bos > kMostBos) return make_error(EBADMSG, "a content request names too many BOs");
+  GpuContents gpu;
+  gpu.gpu_id = header.gpu_id;
+  gpu.render_minor = header.render_minor;
+  gpu.numa_node = header.numa_node;
+  gpu.sharers = header.sharers;
+  if (header.drm_minor != kNoMinor) gpu.drm_minor = header.drm_minor;
+  gpu.bo_table_digest = header.bo_table_digest;
+  gpu.has_sums = header.has_sums != 0;
+  request_.gpus.push_back(std::move(gpu));
+  --gpus_left_;
+  bos_left_ = header.bos;
+  return {};
+}
+
+Result<void> RequestReader::read_bos(int channel) {
+  BoBatch batch;
+  const std::size_t expected = std::min<std::size_t>(kFdsPerMessage, bos_left_);
+  SLUICE_TRY_ASSIGN(std::vector<UniqueFd> fds,
+                    receive_message(channel, &batch, sizeof batch, expected, MSG_DONTWAIT));
+  if (batch.count != expected) return make_error(EBADMSG, "a batch of BOs has the wrong count");
+  for (std::size_t i = 0; i < expected; ++i) {
+    const BoEntry& bo = batch.bos[i];
+    request_.gpus.back().bos.push_back({bo.bytes, bo.va, std::move(fds[i]), bo.number});
+  }
+  bos_left_ -= expected;
+  return {};
 }
 
 Result<void> send_reply(int channel, const Error& error) {
   Reply reply;
   reply.err = error.err;
   error.what.copy(reply.text.data(), reply.text.size() - 1);
-  return send_message(channel, &reply, sizeof reply, {});
+  return send_message(channel, &reply, sizeof reply, {}, MSG_DONTWAIT);
 }
 
 Result<void> receive_handover(int channel) {
   Handover handover{0};
   const auto receive = [&] {
-    return TEMP_FAILURE_RETRY(recv(channel, &handover, sizeof handover, MSG_TRUNC)) == sizeof handover;
+    return TEMP_FAILURE_RETRY(recv(channel, &handover, sizeof handover, MSG_TRUNC | MSG_DONTWAIT)) ==
+           sizeof handover;
   };
   if (!receive()) {
     // One that comes now is refused: the task learns that it is too late. One that came before is there.
     (void)shutdown(channel, SHUT_RDWR);
     if (!receive()) return Error{ECONNRESET, "it restores itself, or is dead"};
   }
-  if (handover.magic != kMagic) return make_error(EBADMSG, "a handover is not of this plugin");
+  if (handover.magic != kChannelMagic) return make_error(EBADMSG, "a handover is not of this plugin");
   return {};
 }
 

@@ -12,8 +12,9 @@
 // A BO has one writer. The server touches none before it has the Handover; a task that could not send it
 // restores itself, and after one that was sent it never does.
 //
-// Neither end waits for ever: a peer that stays silent for kPatience is taken for gone (a host whose
-// POST_FORKING another plugin answered never starts the server; the task then restores itself).
+// A task waits for kPatience at most (a host whose POST_FORKING another plugin answered never starts the
+// server; the task then restores itself). The server's calls never wait: the sockets are not its alone, and
+// what they are told of patience anybody could change. It polls (content_server.h).
 //
 // Both ends are the same binary in processes forked from each other, so plain structs travel. Yet nothing is
 // believed: exact message sizes, bounded counts, a missing or surplus fd ends the channel. A socket of the
@@ -24,6 +25,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "pipeline/result.h"
@@ -32,6 +34,8 @@
 
 namespace sluice::plugin {
 
+// "slice-05": begins each message but those of BOs, and changes with every change of one.
+inline constexpr std::uint64_t kChannelMagic = 0x35302d6563696c73;
 inline constexpr std::chrono::seconds kPatience{60};
 inline constexpr std::size_t kFdsPerMessage = 253;  // SCM_MAX_FD of Linux
 inline constexpr std::uint32_t kMostGpus = 64;
@@ -54,20 +58,37 @@ Result<std::pair<UniqueFd, UniqueFd>> make_content_sockets();
 Result<void> hand_over(int shared_socket, const ContentRequest& request,
                        std::chrono::seconds patience = kPatience);
 
-// Server: waits for a Hello on the shared socket; returns the task's channel. ECONNRESET when the socket was
+// Server: takes a Hello from the shared socket; returns the task's channel. ECONNRESET when the socket was
 // shut down and nothing is pending any more; EBADMSG for a message that is no Hello, or has not a channel
-// beside it.
+// beside it; EAGAIN when there is none.
 Result<UniqueFd> accept_channel(int shared_socket);
 
-// Server: reads a whole request. EBADMSG for anything that does not fit the protocol, ECONNRESET when the
-// task died.
-Result<ContentRequest> receive_request(int channel);
+// Server: puts a task's request together, message by message.
+class RequestReader {
+ public:
+  // Takes the next message; whether the request is whole with it. Not to be called again then, nor after an
+  // error: EBADMSG for anything that does not fit the protocol, ECONNRESET when the task died, EAGAIN when
+  // there is none.
+  Result<bool> read(int channel);
+  ContentRequest take() { return std::move(request_); }
 
-// Server: tells the task that its request would be taken, or why not (`error`.err != 0).
+ private:
+  Result<void> read_head(int channel);
+  Result<void> read_gpu(int channel);
+  Result<void> read_bos(int channel);
+
+  ContentRequest request_;
+  bool has_head_ = false;
+  std::uint32_t gpus_left_ = 0;
+  std::uint64_t bos_left_ = 0;  // of the last GPU
+};
+
+// Server: tells the task that its request would be taken, or why not (`error`.err != 0). EAGAIN where there
+// is no room, as there always is for a task that only asks.
 Result<void> send_reply(int channel, const Error& error);
 
-// Server, after a good reply: waits for the Handover. On error there is none and never will be: the task
-// restores itself, or is dead. Needs no memory before that is settled. Errors: ECONNRESET, EBADMSG.
+// Server, after a good reply: takes the Handover. If it is not there, there is none and never will be: the
+// task restores itself, or is dead. Needs no memory before that is settled. Errors: ECONNRESET, EBADMSG.
 Result<void> receive_handover(int channel);
 
 }  // namespace sluice::plugin

@@ -8,10 +8,13 @@
 #include <cerrno>
 #include <new>
 
+#include "pipeline/clock.h"
+
 namespace sluice::plugin {
 
-Result<std::unique_ptr<ContentServer>> ContentServer::make(const Config& config, std::size_t lanes) {
-  std::unique_ptr<ContentServer> server(new ContentServer(config));
+Result<std::unique_ptr<ContentServer>> ContentServer::make(const Config& config, std::size_t lanes,
+                                                           std::chrono::seconds patience) {
+  std::unique_ptr<ContentServer> server(new ContentServer(config, patience));
   server->shared_.lanes = lanes;
   SLUICE_TRY_ASSIGN(auto pair, make_content_sockets());
   server->socket_ = std::move(pair.first);
@@ -37,52 +40,134 @@ Result<void> ContentServer::start(int image_dir) {
   return {};
 }
 
-// Until the socket is shut down and all that was sent before is answered, or until it fails. What was handed
-// over by then goes on.
 Result<void> ContentServer::serve() {
   Result<void> failure;
-  for (;;) {
+  try {
+    failure = hear_all();
+  } catch (const std::bad_alloc&) {
+    failure = Error{ENOMEM, "out of memory"};
+  }
+  for (Asking& asking : asking_) {
     try {
-      auto channel = accept_channel(socket_.get());
-      if (channel) {
-        take_request(std::move(*channel));
-      } else if (channel.error().err == EBADMSG) {
-        warn(channel.error().what);
-      } else {
-        if (channel.error().err != ECONNRESET) failure = channel.error();
-        break;
-      }
-    } catch (const std::bad_alloc&) {  // before a handover: the task sees its channel close
-      failure = Error{ENOMEM, "out of memory"};
-      break;
+      give_up(asking, "it had not said all when the server ended");
+    } catch (const std::bad_alloc&) {  // for words about what is settled
     }
   }
+  asking_.clear();
   turn_away();
   return failure;
 }
 
-// One task's request. Until it is handed over all is the task's to handle.
-void ContentServer::take_request(UniqueFd channel) {
-  const std::int64_t began_ns = monotonic_ns();
-  auto request = receive_request(channel.get());
-  auto job = request ? ContentsJob::restore(image_dir_, request->id, std::move(request->gpus), config_,
-                                            request->dump_id, shared_)
-                     : Result<std::unique_ptr<ContentsJob>>(request.error());
+// Until the socket is shut down and all that was sent before is answered, or until the server fails. What was
+// handed over by then goes on.
+Result<void> ContentServer::hear_all() {
+  std::vector<pollfd> files;
+  for (bool open = true;;) {
+    files.assign(1, {open ? socket_.get() : -1, POLLIN, 0});
+    for (const Asking& asking : asking_) files.push_back({asking.channel.get(), POLLIN, 0});
+    const std::optional<timespec> left = open ? time_left() : timespec{};
+    const auto ready =
+        TEMP_FAILURE_RETRY(ppoll(files.data(), files.size(), left ? &*left : nullptr, nullptr));
+    if (ready < 0) return make_error(errno, "wait for what tasks ask");
+    if (!open && ready == 0) return {};
+    const std::int64_t now_ns = monotonic_ns();
+    for (std::size_t i = 0; i < asking_.size(); ++i) {
+      if (files[i + 1].revents != 0) {
+        hear(asking_[i]);
+      } else if (now_ns >= asking_[i].deadline_ns) {
+        give_up(asking_[i], "it was silent for too long");
+      }
+    }
+    std::erase_if(asking_, [](const Asking& asking) { return !asking.channel; });
+    if (files.front().revents != 0) {
+      SLUICE_TRY_ASSIGN(open, take_hello());
+    }
+  }
+}
+
+// Nothing: nobody is waited for.
+std::optional<timespec> ContentServer::time_left() const {
+  if (asking_.empty()) return std::nullopt;
+  const auto first = std::min_element(asking_.begin(), asking_.end(), [](const Asking& a, const Asking& b) {
+    return a.deadline_ns < b.deadline_ns;
+  });
+  const std::int64_t left_ns = std::max<std::int64_t>(first->deadline_ns - monotonic_ns(), 0);
+  return timespec{left_ns / kNsPerSecond, left_ns % kNsPerSecond};
+}
+
+// False: there will be no more.
+Result<bool> ContentServer::take_hello() {
+  auto channel = accept_channel(socket_.get());
+  if (channel) {
+    const std::int64_t now_ns = monotonic_ns();
+    asking_.push_back({std::move(*channel), now_ns, now_ns + patience_.count(), {}, 0, nullptr});
+    if (asking_.size() > kMostAsking) {
+      give_up(asking_.front(), "too many others ask");
+      asking_.erase(asking_.begin());
+    }
+    return true;
+  }
+  switch (channel.error().err) {
+    case EBADMSG:
+      warn(channel.error().what);
+      return true;
+    case EAGAIN:
+      return true;
+    case ECONNRESET:
+      return false;
+    default:
+      return channel.error();
+  }
+}
+
+// A task has said something, or has ended.
+void ContentServer::hear(Asking& asking) {
+  if (asking.job) return settle(asking);
+  const auto whole = asking.reader.read(asking.channel.get());
+  if (!whole) {
+    warn("the content server refused a task: " + whole.error().what);
+    (void)send_reply(asking.channel.get(), whole.error());  // a task that is gone needs none
+    asking.channel.reset();
+  } else if (*whole) {
+    take_request(asking);
+  }
+}
+
+// Until it is handed over all is the task's to handle.
+void ContentServer::take_request(Asking& asking) {
+  ContentRequest request = asking.reader.take();
+  auto job = ContentsJob::restore(image_dir_, request.id, std::move(request.gpus), config_, request.dump_id,
+                                  shared_);
   if (!job) {
     warn("the content server refused a task: " + job.error().what);
-    (void)send_reply(channel.get(), job.error());  // a task that is gone needs none
+    (void)send_reply(asking.channel.get(), job.error());
+    asking.channel.reset();
     return;
   }
-  running_.reserve(running_.size() + 1);
-  Result<void> taken = send_reply(channel.get(), Error{0, {}});
-  if (taken) taken = receive_handover(channel.get());
-  if (!taken) {
-    warn("a task did not hand its GPU memory to the content server: " + taken.error().what);
+  running_.reserve(running_.size() + asking_.size());  // for all that may be handed over
+  asking.id = request.id;
+  asking.job = std::move(*job);
+  if (!send_reply(asking.channel.get(), Error{0, {}})) return settle(asking);
+  asking.deadline_ns = monotonic_ns() + patience_.count();
+}
+
+// What was handed over begins, and nothing fails from there on: the task goes on and counts on it.
+void ContentServer::settle(Asking& asking) {
+  const UniqueFd channel = std::move(asking.channel);
+  const auto handed = receive_handover(channel.get());
+  if (!handed) {
+    warn("a task did not hand its GPU memory to the content server: " + handed.error().what);
+    asking.job.reset();
     return;
   }
-  // Nothing fails from here on: the task goes on and counts on it.
-  (*job)->begin();
-  running_.push_back({request->id, began_ns, std::move(*job)});
+  asking.job->begin();
+  running_.push_back({asking.id, asking.began_ns, std::move(asking.job)});
+}
+
+void ContentServer::give_up(Asking& asking, const char* why) {
+  if (asking.job) return settle(asking);
+  asking.channel.reset();
+  warn(std::string("the content server refused a task: ") + why);
 }
 
 // However many messages come, there are not more lines than anybody would read.

@@ -6,12 +6,19 @@
 // the first RESUME_DEVICES_LATE or by exit(). Its threads live only in between. Main process only; the tasks
 // see its fdstore id.
 //
+// One thread hears all tasks side by side and waits for none of them. Who says nothing, or not all, keeps
+// nobody else waiting, and is given up: after a while, when too many are heard, or at join(), for whoever is
+// still restored then has said what he had to say.
+//
 // What a task has handed over (content_channel.h) is the server's, and its failure the restore's. Whatever
 // goes wrong before that is no failure of the restore: the task restores itself, and the server has not
 // touched its BOs.
 #pragma once
 
+#include <time.h>
+
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -23,13 +30,16 @@
 namespace sluice::plugin {
 
 inline constexpr std::size_t kMostWarnings = 64;  // that a server says
+inline constexpr std::size_t kMostAsking = 64;    // tasks that are heard at a time
 
 class ContentServer {
  public:
   // Puts the tasks' end of the socket into the host's fdstore. Starts no thread. Errors: socketpair's; EIO
   // when the fdstore refuses.
-  // `lanes`: that all tasks together will ask for.
-  static Result<std::unique_ptr<ContentServer>> make(const Config& config, std::size_t lanes);
+  // `lanes`: that all tasks together will ask for. `patience`: for a task's whole request, and again for its
+  // handover.
+  static Result<std::unique_ptr<ContentServer>> make(const Config& config, std::size_t lanes,
+                                                     std::chrono::seconds patience = kPatience);
   ~ContentServer();  // cancels whatever runs and joins
 
   int fdstore_id() const { return fdstore_id_; }
@@ -60,18 +70,35 @@ class ContentServer {
     std::int64_t began_ns = 0;
     std::unique_ptr<ContentsJob> job;
   };
-  explicit ContentServer(const Config& config) : config_(config) {}
+  // A task from its hello to its handover. Without a channel: it is done with.
+  struct Asking {
+    UniqueFd channel;
+    std::int64_t began_ns = 0;
+    std::int64_t deadline_ns = 0;
+    RequestReader reader;
+    int id = 0;
+    std::unique_ptr<ContentsJob> job;  // there once the request is whole: what the handover begins
+  };
+  ContentServer(const Config& config, std::chrono::seconds patience) : config_(config), patience_(patience) {}
   Result<void> serve();
-  void take_request(UniqueFd channel);
+  Result<void> hear_all();
+  Result<bool> take_hello();
+  void hear(Asking& asking);
+  void take_request(Asking& asking);
+  void settle(Asking& asking);
+  void give_up(Asking& asking, const char* why);
+  std::optional<timespec> time_left() const;
   void turn_away();
   void warn(std::string text);
 
   Config config_;
+  std::chrono::nanoseconds patience_;
   SharedByJobs shared_;
   int fdstore_id_ = -1;
   int image_dir_ = -1;
   UniqueFd socket_;  // shut down: no further request
   std::optional<LaneThread> thread_;
+  std::vector<Asking> asking_;    // the oldest first; the server thread's
   std::vector<Running> running_;  // begun; the server thread's until it was joined
   std::atomic<bool> cancelled_{false};
   bool joined_ = false;

@@ -3,8 +3,8 @@
 // input is a row of messages: the length in two bytes, the number of descriptors in one, where it goes in
 // one, the bytes.
 //
-// A hello has the server's end of a channel beside it, or BOs; never the task's end, for which a server would
-// wait as long as it has patience (content_channel.h).
+// A hello has the server's end of a channel beside it, or BOs.
+#include <poll.h>
 #include <sys/eventfd.h>
 
 #include <algorithm>
@@ -43,7 +43,7 @@ void check(const Error& error) {
   FUZZ_CHECK(error.err > 0 && !error.what.empty());
 }
 
-// All that was sent is answered, then the socket is at its end.
+// All that was sent is there, and is answered; then the socket is at its end.
 void serve(int shared, std::size_t sent) {
   for (std::size_t i = 0; i <= sent; ++i) {
     const auto channel = plugin::accept_channel(shared);
@@ -52,7 +52,7 @@ void serve(int shared, std::size_t sent) {
       if (channel.error().err != EBADMSG) return;
       continue;
     }
-    const auto request = plugin::receive_request(channel->get());
+    const auto request = fuzz::read_request(channel->get());
     if (!request) check(request.error());
     (void)plugin::send_reply(channel->get(), Error{request ? 0 : request.error().err, "no"});
     if (const auto handed = plugin::receive_handover(channel->get()); !handed) check(handed.error());
@@ -79,6 +79,8 @@ void ask_a_server(const std::vector<Message>& messages, int bo) {
 void answer_a_task(const std::vector<Message>& messages, int bo) {
   auto shared = std::move(plugin::make_content_sockets()).value();
   std::thread server([&] {
+    pollfd hello{shared.first.get(), POLLIN, 0};
+    FUZZ_CHECK(::poll(&hello, 1, -1) == 1);
     const auto channel = plugin::accept_channel(shared.first.get());
     FUZZ_CHECK(channel.ok());
     for (const Message& message : messages) {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 // What a task may send to the content server. The input is a row of messages: the length in two bytes, the
-// number of descriptors in one, the bytes. The descriptors stand for BOs; none is an end of the channel: a
-// server that was given the task's would wait for itself, for as long as it has patience (content_channel.h),
-// which is no finding but takes a minute.
+// number of descriptors in one, the bytes. The descriptors stand for BOs.
 #include <sys/eventfd.h>
 
 #include <algorithm>
@@ -30,7 +28,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       rest = rest.subspan(3 + length);
     }
     task.reset();
-    const auto request = plugin::receive_request(server.get());
+    const auto request = fuzz::read_request(server.get());
     if (request) {
       FUZZ_CHECK(request->gpus.size() <= plugin::kMostGpus);
       for (const auto& gpu : request->gpus) FUZZ_CHECK(gpu.bos.size() <= plugin::kMostBos);

@@ -2,9 +2,10 @@
 // The real content server and the real tasks' end of it, over simulated processes, sockets, rings and GPUs:
 // one seed is one run (support/seeds.h). Of the lanes that it starts what they do with contents is real; what
 // makes, begins and ends them (ContentsJob) is sim_contents.cc's. CRIU's main process, up to four
-// tasks with up to two open files each; late and missing servers, peers that stall for longer than anybody
-// waits, full sockets, a call that fails, descriptors that get lost, a process that is killed between any two
-// calls or in the middle of a lane; blocks that are not what they were, a disk, a GPU or a ring that fails.
+// tasks with up to two open files each; strangers who say hello and nothing more; late and missing servers,
+// peers that stall for longer than anybody waits, full sockets, a call that fails, descriptors that get lost,
+// a process that is killed between any two calls or in the middle of a lane; blocks that are not what they
+// were, a disk, a GPU or a ring that fails.
 //
 // Checked in every run: nobody waits for ever; a file's BOs have one writer, the server or their task, never
 // both, and none only where one of the two is dead; who is told that all is well has every byte; what does
@@ -16,6 +17,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
+#include <memory>
 #include <optional>
 
 #include "pipeline/units.h"
@@ -47,6 +50,7 @@ struct Case {
   SimProcesses::Chances chances;
   std::vector<File> files;
   int tasks = 0;
+  int strangers = 0;
   bool starts = true;  // main gets to POST_FORKING
   std::uint64_t start_after_ns = 0;
   SimContents contents;
@@ -80,6 +84,7 @@ Case::Case(std::uint64_t seed) : rng(seed) {
       files.push_back(file);
     }
   }
+  strangers = rng.percent(20) ? static_cast<int>(rng.between(1, 3)) : 0;
   starts = rng.percent(90);
   start_after_ns = rng.percent(10) ? 100 * kSecond : rng.between(0, 10'000);
   contents.no_thread = rng.percent(5);
@@ -129,8 +134,21 @@ void restore_task(SimProcesses& processes, Case& one, int task, int shared_socke
 
 struct Outcome {
   std::optional<Result<void>> joined;
+  std::uint64_t joined_ns = 0;
   std::uint64_t told = 0;  // files in take_finished()
 };
+
+// Says hello, and holds its end of the channel until nobody could hear more.
+void stay_silent(SimProcesses& processes, int main_thread, int shared_socket) {
+  const UniqueFd socket(shared_socket);
+  auto ends = plugin::make_content_sockets();
+  if (!ends) return;
+  std::vector<std::byte> hello(sizeof plugin::kChannelMagic);
+  std::memcpy(hello.data(), &plugin::kChannelMagic, hello.size());
+  (void)processes.send(socket.get(), std::move(hello), {ends->first.get()}, true);
+  ends->first.reset();
+  processes.wait_until([&] { return processes.ended(main_thread); });
+}
 
 void restore_main(SimProcesses& processes, Case& one, int image_dir, Outcome& outcome) {
   const plugin::Config config;
@@ -138,6 +156,12 @@ void restore_main(SimProcesses& processes, Case& one, int image_dir, Outcome& ou
   if (!made) return;  // tasks know that there is none
   plugin::ContentServer& server = **made;
   const UniqueFd stored(one.contents.stored_fd);
+  for (int stranger = 1; stranger <= one.strangers; ++stranger) {
+    const int socket = processes.duplicate(stored.get());
+    processes.spawn(one.tasks + stranger, [&processes, own = std::make_shared<UniqueFd>(socket)] {
+      stay_silent(processes, kMain, own->release());
+    });
+  }
   std::vector<int> tasks;
   for (int task = 1; task <= one.tasks; ++task) {
     const int socket = processes.duplicate(stored.get());
@@ -154,12 +178,13 @@ void restore_main(SimProcesses& processes, Case& one, int image_dir, Outcome& ou
     if (processes.dead(task)) server.cancel();
   }
   outcome.joined = server.join(nullptr);
+  outcome.joined_ns = processes.now_ns();
   outcome.told = server.take_finished().size();
 }
 
 struct Totals {
   std::uint64_t runs = 0, steps = 0, handed_over = 0, restored_itself = 0, dead = 0, failed = 0, stopped = 0,
-                most_lanes = 0;
+                most_lanes = 0, last_ns = 0;
 };
 
 int errno_of(SimGpu::Trouble trouble) {
@@ -187,9 +212,7 @@ void expect_told(const Case& one) {
   }
 }
 
-void run_seed(const test::TempDir& images, std::uint64_t seed, Totals& totals) {
-  test::announce_seed(seed);
-  Case one(seed);
+void run_case(const test::TempDir& images, Case& one, Totals& totals) {
   one.contents.write_images(images);
   set_contents(&one.contents);
   Outcome outcome;
@@ -233,16 +256,23 @@ void run_seed(const test::TempDir& images, std::uint64_t seed, Totals& totals) {
   totals.stopped += one.contents.stopped;
   totals.most_lanes = std::max(totals.most_lanes, one.contents.most_lanes);
   totals.steps += processes.steps();
+  totals.last_ns = outcome.joined_ns;
   for (int process = 0; process <= one.tasks; ++process) totals.dead += processes.dead(process) ? 1U : 0U;
 }
 
+test::TempDir folder() {
+  return test::TempDir(::access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "");
+}
+
 TEST(Simulation, ContentServerLanesAndTasks) {
-  const test::TempDir images(::access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "");
+  const test::TempDir images = folder();
   Totals totals;
   const test::Seeds seeds = test::seeds_of_test(test::usual(5'000, 300));
   for (std::uint64_t seed = seeds.first; seed < seeds.first + seeds.count; ++seed) {
     SCOPED_TRACE(test::replay_with(seed));
-    run_seed(images, seed, totals);
+    test::announce_seed(seed);
+    Case one(seed);
+    run_case(images, one, totals);
     if (HasFatalFailure()) return;
   }
   std::printf(
@@ -262,6 +292,30 @@ TEST(Simulation, ContentServerLanesAndTasks) {
     EXPECT_GT(totals.failed, seeds.count / 20);
     EXPECT_GT(totals.stopped, seeds.count / 50);
     EXPECT_GT(totals.most_lanes, 4U);
+  }
+}
+
+// However many there are, and whatever they hold: whoever asks is served at once, and the server's end waits
+// for none of them.
+TEST(Simulation, StrangersWhoSayNothingKeepNobodyWaiting) {
+  const test::TempDir images = folder();
+  for (const int strangers : {1, static_cast<int>(2 * plugin::kMostAsking)}) {
+    for (std::uint64_t seed = 0; seed < 20; ++seed) {
+      SCOPED_TRACE(std::to_string(strangers) + " strangers, " + test::replay_with(seed));
+      test::announce_seed(seed);
+      Case one(seed);
+      one.chances = {};
+      one.strangers = strangers;
+      one.starts = true;
+      one.start_after_ns = 0;
+      one.contents.no_thread = false;
+      one.contents.cannot_be_made.clear();
+      Totals totals;
+      run_case(images, one, totals);
+      if (HasFatalFailure()) return;
+      ASSERT_EQ(totals.handed_over, one.files.size());
+      ASSERT_LT(totals.last_ns, kSecond);
+    }
   }
 }
 

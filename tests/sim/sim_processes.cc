@@ -2,6 +2,7 @@
 #include "sim/sim_processes.h"
 #include "support/seeds.h"
 
+#include <signal.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -161,6 +162,11 @@ bool SimProcesses::block(const Ready& ready, std::uint64_t deadline_ns) {
   return !self.timed_out;
 }
 
+bool SimProcesses::block(const Ready& ready, const SimFile& file, bool waits) {
+  if (!waits) return ready().has_value();
+  return block(ready, file.patience_ns == kForEver ? kForEver : now_ns_ + file.patience_ns);
+}
+
 void SimProcesses::pause() {
   pause_for(some_time());
 }
@@ -236,7 +242,7 @@ int SimProcesses::shutdown(int fd) {
   return 0;
 }
 
-long SimProcesses::send(int fd, std::vector<std::byte> bytes, const std::vector<int>& fds) {
+long SimProcesses::send(int fd, std::vector<std::byte> bytes, const std::vector<int>& fds, bool waits) {
   if (dying()) return -EIO;
   pause();
   const auto file = find(fd);
@@ -254,8 +260,7 @@ long SimProcesses::send(int fd, std::vector<std::byte> bytes, const std::vector<
         !other || other->inbox.empty() || other->waiting_bytes() + bytes.size() <= chances_.socket_bytes;
     return room || file->shut || file->reset ? std::optional(now_ns_) : std::nullopt;
   };
-  const std::uint64_t deadline = file->patience_ns == kForEver ? kForEver : now_ns_ + file->patience_ns;
-  if (!block(ready, deadline)) return -EAGAIN;
+  if (!block(ready, *file, waits)) return -EAGAIN;
   if (std::exchange(file->reset, false)) return -ECONNRESET;
   const auto other = file->peer.lock();
   if (!other || file->shut) return -EPIPE;
@@ -265,7 +270,7 @@ long SimProcesses::send(int fd, std::vector<std::byte> bytes, const std::vector<
   return sent;
 }
 
-SimProcesses::Received SimProcesses::receive(int fd) {
+SimProcesses::Received SimProcesses::receive(int fd, bool waits) {
   Received received;
   received.result = -EIO;
   if (dying()) return received;
@@ -281,8 +286,7 @@ SimProcesses::Received SimProcesses::receive(int fd) {
     const bool any = !file->inbox.empty() || file->alone || file->shut;
     return any ? std::optional(now_ns_) : std::nullopt;
   };
-  const std::uint64_t deadline = file->patience_ns == kForEver ? kForEver : now_ns_ + file->patience_ns;
-  if (!block(ready, deadline)) {
+  if (!block(ready, *file, waits)) {
     received.result = -EAGAIN;
     return received;
   }
@@ -298,6 +302,29 @@ SimProcesses::Received SimProcesses::receive(int fd) {
   if (received.lost_fds) message.files.clear();
   for (auto& each : message.files) received.fds.push_back(add(std::move(each)));
   return received;
+}
+
+int SimProcesses::poll(std::span<pollfd> files, std::optional<std::uint64_t> timeout_ns, bool fails) {
+  if (dying()) return -EIO;
+  pause();
+  if (fails && call_fails()) return -chances_.fail_errno;
+  const auto look = [&] {
+    int found = 0;
+    for (pollfd& each : files) {
+      each.revents = 0;
+      const auto file = find(each.fd);
+      if (!file) continue;
+      const bool ended = file->alone || file->shut;
+      if (ended || !file->inbox.empty()) each.revents = POLLIN;
+      if (ended) each.revents |= POLLHUP | POLLRDHUP;
+      each.revents = static_cast<short>(each.revents & (each.events | POLLHUP));
+      found += each.revents != 0 ? 1 : 0;
+    }
+    return found;
+  };
+  const auto ready = [&] { return look() > 0 ? std::optional(now_ns_) : std::nullopt; };
+  (void)block(ready, timeout_ns ? now_ns_ + *timeout_ns : kForEver);
+  return look();
 }
 
 bool SimProcesses::close(int fd) {
@@ -317,8 +344,8 @@ SimProcesses* simulation_of(int fd) {
   return fd >= kFirstFd ? SimProcesses::current() : nullptr;
 }
 
-long receive_into(SimProcesses& processes, int fd, msghdr* message) {
-  const SimProcesses::Received received = processes.receive(fd);
+long receive_into(SimProcesses& processes, int fd, msghdr* message, int flags) {
+  const SimProcesses::Received received = processes.receive(fd, (flags & MSG_DONTWAIT) == 0);
   if (received.result < 0) return answer(received.result);
   const iovec& part = *message->msg_iov;
   const std::size_t bytes = std::min(part.iov_len, received.bytes.size());
@@ -390,12 +417,13 @@ ssize_t sendmsg(int fd, const msghdr* message, int flags) {
     fds.resize((header->cmsg_len - CMSG_LEN(0)) / sizeof(int));
     std::memcpy(fds.data(), CMSG_DATA(header), fds.size() * sizeof(int));
   }
-  return answer(processes->send(fd, {bytes, bytes + message->msg_iov->iov_len}, fds));
+  return answer(
+      processes->send(fd, {bytes, bytes + message->msg_iov->iov_len}, fds, (flags & MSG_DONTWAIT) == 0));
 }
 
 ssize_t recvmsg(int fd, msghdr* message, int flags) {
   SimProcesses* const processes = simulation_of(fd);
-  return processes != nullptr ? sluice::sim::receive_into(*processes, fd, message)
+  return processes != nullptr ? sluice::sim::receive_into(*processes, fd, message, flags)
                               : ::syscall(SYS_recvmsg, fd, message, flags);
 }
 
@@ -406,7 +434,31 @@ ssize_t recv(int fd, void* buffer, std::size_t bytes, int flags) {
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
-  return sluice::sim::receive_into(*processes, fd, &message);
+  return sluice::sim::receive_into(*processes, fd, &message, flags);
+}
+
+int poll(pollfd* files, nfds_t count, int milliseconds) {
+  SimProcesses* const processes = SimProcesses::current();
+  if (processes == nullptr) {
+    const timespec patience{milliseconds / 1000, milliseconds % 1000 * 1'000'000L};
+    return static_cast<int>(
+        ::syscall(SYS_ppoll, files, count, milliseconds < 0 ? nullptr : &patience, nullptr, 0));
+  }
+  const std::optional<std::uint64_t> timeout =
+      milliseconds < 0 ? std::nullopt : std::optional(static_cast<std::uint64_t>(milliseconds) * 1'000'000);
+  return static_cast<int>(answer(processes->poll({files, count}, timeout, false)));
+}
+
+int ppoll(pollfd* files, nfds_t count, const timespec* patience, const sigset_t* mask) {
+  SimProcesses* const processes = SimProcesses::current();
+  if (processes == nullptr)
+    return static_cast<int>(::syscall(SYS_ppoll, files, count, patience, mask, _NSIG / 8));
+  std::optional<std::uint64_t> timeout;
+  if (patience != nullptr) {
+    timeout = static_cast<std::uint64_t>(patience->tv_sec) * sluice::sim::kSecond +
+              static_cast<std::uint64_t>(patience->tv_nsec);
+  }
+  return static_cast<int>(answer(processes->poll({files, count}, timeout, true)));
 }
 
 int close(int fd) {

@@ -2,18 +2,20 @@
 // Processes with threads and sockets in virtual time: seeded pauses, order and deaths. What runs is the real
 // code; one thread runs at a time, until it waits, and the seed decides who is next. Linking sim_processes.cc
 // puts the calls of such a thread on sockets of here: socketpair, setsockopt (patience), getsockopt, sendmsg,
-// recvmsg, recv, shutdown, close. Every other thread's go to the kernel.
+// recvmsg, recv, poll, ppoll, shutdown, close. Every other thread's go to the kernel.
 //
 // The sockets are SOCK_SEQPACKET pairs of AF_UNIX as Linux has them: a message is whole and in order, with
 // descriptors beside it, which keep what they mean open on the way; a full one makes the sender wait; whoever
 // waits longer than its patience gets EAGAIN; an end that closes, dies or is shut down is end of file for the
 // other behind all that was sent, or ECONNRESET where that end had not read everything. A call may be told to
 // fail, and a message to lose its descriptors, as where the receiver has no room for them. No message is
-// empty: whoever receives nothing is at the end, and poll, to which these are no files, does not object.
+// empty: whoever receives nothing is at the end.
 //
 // A process dies between two of its calls: its threads leave what they are in by an exception, and their
 // calls fail from then on, but for close.
 #pragma once
+
+#include <poll.h>
 
 #include <cstdint>
 #include <functional>
@@ -21,6 +23,7 @@
 #include <memory>
 #include <optional>
 #include <semaphore>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -83,14 +86,16 @@ class SimProcesses {
   int socketpair(int ends[2]);
   int set_patience(int fd, std::uint64_t patience_ns);
   int shutdown(int fd);
-  long send(int fd, std::vector<std::byte> bytes, const std::vector<int>& fds);
+  long send(int fd, std::vector<std::byte> bytes, const std::vector<int>& fds, bool waits);
   struct Received {
     long result = 0;  // bytes, 0 at the end
     std::vector<std::byte> bytes;
     std::vector<int> fds;
     bool lost_fds = false;
   };
-  Received receive(int fd);
+  Received receive(int fd, bool waits);
+  // Of POLLIN, POLLHUP and POLLRDHUP. `fails`: the call may be told to.
+  int poll(std::span<pollfd> files, std::optional<std::uint64_t> timeout_ns, bool fails);
   bool close(int fd);  // false: none of ours
 
  private:
@@ -98,6 +103,8 @@ class SimProcesses {
   // When the thread may go on: nothing, not before others did something.
   using Ready = std::function<std::optional<std::uint64_t>()>;
   bool block(const Ready& ready, std::uint64_t deadline_ns);
+  // For as long as the file has patience, or, unless it `waits`, for nothing.
+  bool block(const Ready& ready, const SimFile& file, bool waits);
   std::uint64_t some_time();
   bool dying() const;
   bool call_fails();

@@ -7,12 +7,20 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <span>
+#include <filesystem>
+#include <iterator>
+#include <string>
 #include <thread>
+#include <utility>
+#include <vector>
+
+#include "support/send_fds.h"
+#include "unit/plugin/recorded_request.h"
 
 namespace sluice::plugin {
 namespace {
@@ -52,48 +60,41 @@ struct Channel {
   UniqueFd task;
 };
 
-// A hello as hand_over() sends it, but with the descriptor that is given beside it.
-class HelloOf {
- public:
-  HelloOf() {
-    const Channel channel;
-    std::thread task([&] { EXPECT_FALSE(hand_over(channel.task.get(), sample_request(1)).ok()); });
-    length_ = recv(channel.server.get(), bytes_.data(), bytes_.size(), 0);  // the task's channel is dropped
-    task.join();
-  }
-  std::span<const char> bytes() const { return {bytes_.data(), static_cast<std::size_t>(length_)}; }
-  bool send(int socket, const UniqueFd& fd) {
-    iovec part{bytes_.data(), static_cast<std::size_t>(length_)};
-    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control.data();
-    message.msg_controllen = control.size();
-    cmsghdr* header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(int));
-    const int number = fd.get();
-    std::memcpy(CMSG_DATA(header), &number, sizeof number);
-    return length_ > 0 && sendmsg(socket, &message, 0) == length_;
-  }
+Result<UniqueFd> wait_and_accept(int shared_socket) {
+  wait_for_message(shared_socket);
+  return accept_channel(shared_socket);
+}
 
- private:
-  std::array<char, 64> bytes_{};
-  ssize_t length_ = -1;
-};
+Result<ContentRequest> read_request(int channel) {
+  RequestReader reader;
+  for (;;) {
+    wait_for_message(channel);
+    SLUICE_TRY_ASSIGN(const bool whole, reader.read(channel));
+    if (whole) return reader.take();
+  }
+}
+
+bool send_hello(int shared_socket, const std::vector<int>& fds) {
+  return test::send_with_fds(shared_socket, &kChannelMagic, sizeof kChannelMagic, fds) ==
+         static_cast<ssize_t>(sizeof kChannelMagic);
+}
+
+std::size_t open_descriptors() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return static_cast<std::size_t>(std::distance(begin(all), end(all)));
+}
 
 TEST(ContentChannel, CarriesARequestOfSeveralMessagesWithItsFds) {
   const Channel shared;
   const ContentRequest request = sample_request(600);  // three messages a GPU
   Result<void> handed = Error{};
   std::thread task([&] { handed = hand_over(shared.task.get(), request); });
-  auto channel = accept_channel(shared.server.get());
+  auto channel = wait_and_accept(shared.server.get());
   ASSERT_TRUE(channel.ok()) << channel.error().what;
-  const auto received = receive_request(channel->get());
+  const auto received = read_request(channel->get());
   ASSERT_TRUE(received.ok()) << received.error().what;
   ASSERT_TRUE(send_reply(channel->get(), Error{0, {}}).ok());
+  wait_for_message(channel->get());
   EXPECT_TRUE(receive_handover(channel->get()).ok());
   task.join();
   EXPECT_TRUE(handed.ok());
@@ -120,9 +121,9 @@ TEST(ContentChannel, TheServersRefusalReachesTheTask) {
   const ContentRequest request = sample_request(1);
   Result<void> handed;
   std::thread task([&] { handed = hand_over(shared.task.get(), request); });
-  auto channel = accept_channel(shared.server.get());
+  auto channel = wait_and_accept(shared.server.get());
   ASSERT_TRUE(channel.ok());
-  ASSERT_TRUE(receive_request(channel->get()).ok());
+  ASSERT_TRUE(read_request(channel->get()).ok());
   ASSERT_TRUE(send_reply(channel->get(), Error{EMFILE, "too many"}).ok());
   task.join();
   ASSERT_FALSE(handed.ok());
@@ -135,7 +136,7 @@ TEST(ContentChannel, AServerThatDiesIsAnErrorAndNotAHang) {
   Result<void> handed;
   const ContentRequest request = sample_request(1);
   std::thread task([&] { handed = hand_over(shared.task.get(), request); });
-  auto channel = accept_channel(shared.server.get());
+  auto channel = wait_and_accept(shared.server.get());
   ASSERT_TRUE(channel.ok());
   channel->reset();
   task.join();
@@ -165,11 +166,10 @@ TEST(ContentChannel, ATaskThatGoesWithoutAHandoverHasNotHandedOver) {
 
 TEST(ContentChannel, AHandoverWithMoreBehindItIsNone) {
   const Channel channel;
-  const HelloOf hello;  // as long as a handover, and the same magic
-  ASSERT_EQ(send(channel.task.get(), hello.bytes().data(), hello.bytes().size(), 0), 8);
+  ASSERT_EQ(send(channel.task.get(), &kChannelMagic, sizeof kChannelMagic, 0), 8);
   EXPECT_TRUE(receive_handover(channel.server.get()).ok());
   std::array<char, 9> longer{};
-  std::copy(hello.bytes().begin(), hello.bytes().end(), longer.begin());
+  std::memcpy(longer.data(), &kChannelMagic, sizeof kChannelMagic);
   ASSERT_EQ(send(channel.task.get(), longer.data(), longer.size(), 0), 9);
   EXPECT_FALSE(receive_handover(channel.server.get()).ok());
 }
@@ -177,8 +177,6 @@ TEST(ContentChannel, AHandoverWithMoreBehindItIsNone) {
 // Whoever of the two sees that the handover failed, the other sees it, too.
 TEST(ContentChannel, AHandoverThatComesTooLateIsRefused) {
   const Channel channel;
-  const timeval soon{0, 1};
-  ASSERT_EQ(setsockopt(channel.server.get(), SOL_SOCKET, SO_RCVTIMEO, &soon, sizeof soon), 0);
   EXPECT_FALSE(receive_handover(channel.server.get()).ok());
   const std::uint64_t anything = 0;
   EXPECT_EQ(send(channel.task.get(), &anything, sizeof anything, MSG_NOSIGNAL), -1);
@@ -196,27 +194,40 @@ TEST(ContentChannel, AHelloWithoutFdOrOfAnotherSizeIsRefused) {
 
 TEST(ContentChannel, AHelloWithADescriptorOfTheWrongKindIsRefused) {
   const Channel shared;
-  HelloOf hello;
   const auto refuses = [&](const UniqueFd& fd) {
-    EXPECT_TRUE(hello.send(shared.task.get(), fd));
+    EXPECT_TRUE(send_hello(shared.task.get(), {fd.get()}));
     return accept_channel(shared.server.get()).error().err == EBADMSG;
   };
   EXPECT_TRUE(refuses(UniqueFd(eventfd(0, EFD_CLOEXEC))));
   EXPECT_TRUE(refuses(UniqueFd(memfd_create("bo", MFD_CLOEXEC))));
   EXPECT_TRUE(refuses(UniqueFd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0))));
-  ASSERT_TRUE(hello.send(shared.task.get(), UniqueFd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0))));
+  const UniqueFd right(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  ASSERT_TRUE(send_hello(shared.task.get(), {right.get()}));
   EXPECT_TRUE(accept_channel(shared.server.get()).ok());
+}
+
+TEST(ContentChannel, AHelloWithNoDescriptorOrTwoIsRefusedAndNoneIsKept) {
+  const Channel shared;
+  const Channel tasks;
+  const int end = tasks.server.get();
+  const std::size_t before = open_descriptors();
+  for (const std::vector<int>& fds : {std::vector<int>{}, std::vector<int>{end, end}}) {
+    ASSERT_TRUE(send_hello(shared.task.get(), fds));
+    EXPECT_EQ(accept_channel(shared.server.get()).error().err, EBADMSG) << fds.size();
+  }
+  EXPECT_EQ(open_descriptors(), before);
+  ASSERT_TRUE(send_hello(shared.task.get(), {end}));
+  EXPECT_TRUE(accept_channel(shared.server.get()).ok()) << "the hello itself";
 }
 
 // It is received as the end is. Whoever has asked before the end came is still heard.
 TEST(ContentChannel, AnEmptyMessageIsNotTheEnd) {
   const Channel shared;
-  HelloOf hello;
   const auto send_empty = [&] { return send(shared.task.get(), nullptr, 0, 0) == 0; };
   ASSERT_TRUE(send_empty());
   EXPECT_EQ(accept_channel(shared.server.get()).error().err, EBADMSG);
   ASSERT_TRUE(send_empty() && send_empty());
-  ASSERT_TRUE(hello.send(shared.task.get(), make_content_sockets()->first));
+  ASSERT_TRUE(send_hello(shared.task.get(), {make_content_sockets()->first.get()}));
   ASSERT_TRUE(send_empty());
   ASSERT_EQ(shutdown(shared.server.get(), SHUT_RDWR), 0);
   EXPECT_EQ(accept_channel(shared.server.get()).error().err, EBADMSG);
@@ -230,14 +241,54 @@ TEST(ContentChannel, JunkOnTheTasksChannelIsRefused) {
     const Channel channel;
     const std::vector<char> junk(length, '\x7f');
     ASSERT_EQ(send(channel.task.get(), junk.data(), junk.size(), 0), static_cast<ssize_t>(junk.size()));
-    EXPECT_EQ(receive_request(channel.server.get()).error().err, EBADMSG) << length;
+    EXPECT_EQ(read_request(channel.server.get()).error().err, EBADMSG) << length;
   }
 }
 
+// Each message of a request, the first ones as they are, with a descriptor too few and with one too many.
+TEST(ContentChannel, ARequestWithOtherDescriptorsThanItAnnouncesIsRefusedAndNoneIsKept) {
+  const std::vector<RecordedMessage> messages = record_request(sample_request(2));
+  const std::size_t before = open_descriptors();
+  for (std::size_t last = 1; last < messages.size(); ++last) {
+    const std::size_t right = messages[last].fds.size();
+    for (const std::size_t count : {right - 1, right + 1}) {
+      if (right == 0 && count != 1) continue;
+      SCOPED_TRACE("message " + std::to_string(last) + " with " + std::to_string(count));
+      Channel channel;
+      for (std::size_t i = 1; i < last; ++i) ASSERT_TRUE(messages[i].send(channel.task.get()));
+      const RecordedMessage& wrong = messages[last];
+      const std::vector<int> fds(count, STDIN_FILENO);
+      ASSERT_GT(test::send_with_fds(channel.task.get(), wrong.bytes.data(), wrong.bytes.size(), fds), 0);
+      channel.task.reset();
+      EXPECT_EQ(read_request(channel.server.get()).error().err, EBADMSG);
+    }
+  }
+  EXPECT_EQ(open_descriptors(), before);
+  const Channel channel;
+  for (std::size_t i = 1; i < messages.size(); ++i) ASSERT_TRUE(messages[i].send(channel.task.get()));
+  EXPECT_TRUE(read_request(channel.server.get()).ok()) << "the request itself";
+}
+
 TEST(ContentChannel, ATaskThatEndsHalfWayIsAnError) {
-  Channel channel;
-  channel.task.reset();
-  EXPECT_EQ(receive_request(channel.server.get()).error().err, ECONNRESET);
+  const std::vector<RecordedMessage> messages = record_request(sample_request(2));
+  const std::size_t before = open_descriptors();
+  for (std::size_t sent = 0; sent + 1 < messages.size(); ++sent) {
+    Channel channel;
+    for (std::size_t i = 1; i <= sent; ++i) ASSERT_TRUE(messages[i].send(channel.task.get()));
+    channel.task.reset();
+    EXPECT_EQ(read_request(channel.server.get()).error().err, ECONNRESET) << sent;
+  }
+  EXPECT_EQ(open_descriptors(), before);
+}
+
+TEST(ContentChannel, TheServerWaitsForNobody) {
+  const Channel channel;
+  EXPECT_EQ(accept_channel(channel.server.get()).error().err, EAGAIN);
+  EXPECT_EQ(RequestReader().read(channel.server.get()).error().err, EAGAIN);
+  Result<void> told;
+  while (told) told = send_reply(channel.server.get(), Error{0, {}});
+  EXPECT_EQ(told.error().err, EAGAIN);
+  EXPECT_FALSE(receive_handover(channel.server.get()).ok());
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -14,9 +15,13 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
+#include <utility>
+#include <vector>
 
 #include "support/failing_allocation.h"
 #include "support/temp_dir.h"
+#include "unit/plugin/recorded_request.h"
 
 namespace {
 
@@ -64,11 +69,29 @@ class ContentServerTest : public ::testing::Test {
     (void)test::failing_allocation().disarm();
   }
 
-  void make_server() {
-    auto made = ContentServer::make(Config(), 2);
+  void make_server(std::chrono::seconds patience = kPatience) {
+    auto made = ContentServer::make(Config(), 2, patience);
     server_ = std::move(*made);
   }
   bool hand_over() { return plugin::hand_over(g_tasks_end.get(), request()).ok(); }
+  // Says hello and nothing more. The end that would.
+  static UniqueFd say_hello() {
+    auto ends = std::move(make_content_sockets()).value();
+    const int servers[] = {ends.first.get()};
+    EXPECT_EQ(test::send_with_fds(g_tasks_end.get(), &kChannelMagic, sizeof kChannelMagic, servers),
+              static_cast<ssize_t>(sizeof kChannelMagic));
+    return std::move(ends.second);
+  }
+  std::size_t lines_with(const char* text) {
+    const LogLines lines = server_->take_log_lines();
+    return static_cast<std::size_t>(std::count_if(lines.begin(), lines.end(), [text](const LogLine& line) {
+      return line.text.find(text) != std::string::npos;
+    }));
+  }
+  static void wait_until_given_up(const UniqueFd& channel) {
+    pollfd end{channel.get(), POLLRDHUP, 0};
+    EXPECT_EQ(TEMP_FAILURE_RETRY(poll(&end, 1, -1)), 1);
+  }
 
   test::TempDir images_;
   std::unique_ptr<ContentServer> server_;
@@ -124,11 +147,51 @@ TEST_F(ContentServerTest, AFloodOfMessagesStopsNobody) {
   }
   EXPECT_TRUE(hand_over());
   EXPECT_FALSE(server_->join(nullptr).ok()) << "what was handed over is the restore's";
-  const LogLines lines = server_->take_log_lines();
-  const auto warnings = std::count_if(lines.begin(), lines.end(), [](const LogLine& line) {
-    return line.text.find("a message on the content channel") != std::string::npos;
-  });
-  EXPECT_EQ(static_cast<std::size_t>(warnings), kMostWarnings);
+  EXPECT_EQ(lines_with("a message on the content channel"), kMostWarnings);
+}
+
+// Nor does the end of the server wait for them.
+TEST_F(ContentServerTest, WhoSaysHelloAndNothingMoreKeepsNobodyWaiting) {
+  ASSERT_TRUE(server_->start(images_.fd()).ok());
+  std::vector<UniqueFd> silent;
+  for (std::size_t i = 0; i < 10; ++i) silent.push_back(say_hello());
+  EXPECT_TRUE(hand_over());
+  EXPECT_FALSE(server_->join(nullptr).ok()) << "what was handed over is the restore's";
+  EXPECT_EQ(server_->take_finished().size(), 1U);
+  EXPECT_EQ(lines_with("it had not said all"), silent.size());
+}
+
+TEST_F(ContentServerTest, OfTooManyWhoAskTheOldestIsGivenUp) {
+  ASSERT_TRUE(server_->start(images_.fd()).ok());
+  std::vector<UniqueFd> silent;
+  for (std::size_t i = 0; i <= kMostAsking; ++i) silent.push_back(say_hello());
+  wait_until_given_up(silent.front());
+  EXPECT_TRUE(hand_over());
+}
+
+TEST_F(ContentServerTest, WhoSaysNothingForTooLongIsGivenUp) {
+  make_server(std::chrono::seconds(0));
+  ASSERT_TRUE(server_->start(images_.fd()).ok());
+  wait_until_given_up(say_hello());
+  EXPECT_TRUE(server_->join(nullptr).ok());
+  EXPECT_EQ(lines_with("silent for too long"), 1U);
+}
+
+// The task, which asks in time, learns that it is too late.
+TEST_F(ContentServerTest, WhoDoesNotHandOverForTooLongIsGivenUp) {
+  make_server(std::chrono::seconds(0));
+  const std::vector<RecordedMessage> messages = record_request(request());
+  const auto channel = std::move(make_content_sockets()).value();
+  for (std::size_t i = 1; i < messages.size(); ++i) ASSERT_TRUE(messages[i].send(channel.second.get()));
+  const int servers[] = {channel.first.get()};
+  ASSERT_GT(test::send_with_fds(g_tasks_end.get(), &kChannelMagic, sizeof kChannelMagic, servers), 0);
+  ASSERT_TRUE(server_->start(images_.fd()).ok());
+  wait_until_given_up(channel.second);
+  std::array<char, 1024> reply{};
+  EXPECT_GT(recv(channel.second.get(), reply.data(), reply.size(), 0), 0);
+  EXPECT_EQ(send(channel.second.get(), &kChannelMagic, sizeof kChannelMagic, MSG_NOSIGNAL), -1);
+  EXPECT_EQ(errno, EPIPE);
+  EXPECT_TRUE(server_->join(nullptr).ok()) << "contents have begun that nobody has handed over";
 }
 
 TEST_F(ContentServerTest, ASocketThatATaskShutsDownIsTheServersEndAndIsTold) {
