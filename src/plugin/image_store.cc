@@ -31,12 +31,11 @@ std::map<std::string, Result<std::vector<std::uint8_t>>>& kept_images() {
 }
 
 // All that comes, to the end: a streamer whose pipe is closed early ends.
-Result<std::vector<std::uint8_t>> read_to_end(int fd, const std::string& name) {
+Result<std::vector<std::uint8_t>> read_to_end(int fd, const std::string& name, std::uint64_t most_bytes) {
   std::vector<std::uint8_t> bytes;
   for (;;) {
     const std::size_t have = bytes.size();
-    if (have > kLargestImageBytes)
-      return make_error(EBADMSG, name + " is larger than any image of metadata can be");
+    if (have > most_bytes) return make_error(EBADMSG, name + " is larger than any image of metadata can be");
     bytes.resize(have + kReadBytes);
     const ssize_t got = TEMP_FAILURE_RETRY(read(fd, &bytes[have], kReadBytes));
     if (got < 0) return make_error(errno, "read " + name + " from the image stream");
@@ -105,9 +104,9 @@ Result<void> save_image(const std::string& name, std::span<const std::uint8_t> p
   return write_framed(pipe.get(), payload, name + " to the image stream");
 }
 
-Result<std::vector<std::uint8_t>> load_stream(const std::string& name) {
+Result<std::vector<std::uint8_t>> load_stream(const std::string& name, std::uint64_t most_bytes) {
   SLUICE_TRY_ASSIGN(const UniqueFd pipe, open_stream(name, Direction::Restore));
-  SLUICE_TRY_ASSIGN(std::vector<std::uint8_t> bytes, read_to_end(pipe.get(), name));
+  SLUICE_TRY_ASSIGN(std::vector<std::uint8_t> bytes, read_to_end(pipe.get(), name, most_bytes));
   auto payload = unframe(std::move(bytes), name + " of the image stream");
   if (!payload && payload.error().err == EBADMSG) return early_end(payload.error().what);
   return payload;

@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "images/files.h"
 #include "images/sums.h"
 #include "pipeline/pipe_store.h"
 #include "pipeline/result.h"
@@ -50,8 +51,10 @@ Result<UniqueFd> open_stream(const std::string& name, Direction direction);
 // Why a file has come to its end early: ECONNRESET where the streamer has ended, which sends nothing more;
 // EBADMSG where there was no more of it.
 Error early_end(const std::string& what);
-// Payload of an image that is kept by nobody.
-Result<std::vector<std::uint8_t>> load_stream(const std::string& name);
+// Payload of an image that is kept by nobody. Errors: those of load_image(); EBADMSG for one of more than
+// `most_bytes` with its frame.
+Result<std::vector<std::uint8_t>> load_stream(const std::string& name,
+                                              std::uint64_t most_bytes = kLargestImageBytes);
 inline constexpr const char* kIndexImage = "amdgpu-sluice-index.img";
 // The last image of a dump: all that there is of metadata, the maps of tasks that map GPUs, by pid in their
 // own pid namespace, and which dump it is.

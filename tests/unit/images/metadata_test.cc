@@ -4,9 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include "images/digest.h"
 #include "images/files.h"
 #include "images/sums.h"
 #include "kfd/uapi.h"
+#include "support/unknown_fields.h"
 
 namespace sluice {
 namespace {
@@ -231,6 +233,25 @@ TEST(PrivateData, VersionsOfTheKernelTellTheSizeOfARecordOrLeaveItOpen) {
   for (std::uint32_t minor = 12; minor <= 16; ++minor) EXPECT_EQ(known_record_bytes(minor), 0U) << minor;
   EXPECT_EQ(known_record_bytes(17), 272U);
   EXPECT_EQ(known_record_bytes(23), 272U);
+}
+
+// What is unpacked of `message`, and does not make an image for its own reason, or for memory.
+template <class Unpack>
+void expect_bounded_memory(std::vector<std::uint8_t> message, MessageKind kind, Unpack unpack) {
+  const auto unpacked = [&](std::size_t fields) {
+    const auto image = unpack(with_digest(test::with_unknown_fields(message, fields), kind), "image");
+    return image.ok() ? std::string() : image.error().what;
+  };
+  EXPECT_EQ(unpacked(test::kFieldsThatFit).find("cannot be parsed"), std::string::npos);
+  EXPECT_NE(unpacked(test::kFieldsThatDoNot).find("cannot be parsed"), std::string::npos);
+}
+
+TEST(Metadata, MessagesOfTinyPartsTakeBoundedMemory) {
+  expect_bounded_memory({}, MessageKind::Sums, unpack_sidecar);
+  // Numbers of the GPU, the file and its minor, and no BOs; a handle.
+  expect_bounded_memory({0x08, 1, 0x10, 1, 0x18, 128, 1, 0x20, 0}, MessageKind::RenderNode,
+                        unpack_render_image);
+  expect_bounded_memory({0x08, 1}, MessageKind::DmaBuf, unpack_dmabuf_image);
 }
 
 }  // namespace

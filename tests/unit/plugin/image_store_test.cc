@@ -15,6 +15,9 @@
 #include <string>
 #include <vector>
 
+#include "images/digest.h"
+#include "support/unknown_fields.h"
+
 namespace {
 
 std::map<std::string, std::string> served;      // what the streamer has
@@ -134,6 +137,24 @@ TEST_F(ImageStore, ALengthThatIsNotTheStreamsIsDamage) {
   served["empty.img"] = "";
   for (const char* name : {"short.img", "long.img", "empty.img"})
     EXPECT_EQ(load_image(name).error().err, EBADMSG) << name;
+}
+
+// What comes is kept until the end: a stream has no length that could be asked for.
+TEST_F(ImageStore, AnImageThatDoesNotEndIsRefusedAtItsBound) {
+  served["endless.img"] = framed("payload");
+  EXPECT_TRUE(load_stream("endless.img", served["endless.img"].size()).ok());
+  const auto payload = load_stream("endless.img", served["endless.img"].size() - 1);
+  ASSERT_FALSE(payload.ok());
+  EXPECT_EQ(payload.error().err, EBADMSG);
+  EXPECT_NE(payload.error().what.find("endless.img is larger than"), std::string::npos);
+}
+
+TEST_F(ImageStore, AnIndexOfTinyPartsTakesBoundedMemory) {
+  const auto parse = [](std::size_t fields) {
+    return parse_index(with_digest(test::with_unknown_fields({}, fields), MessageKind::StreamIndex)).ok();
+  };
+  EXPECT_TRUE(parse(test::kFieldsThatFit));
+  EXPECT_FALSE(parse(test::kFieldsThatDoNot));
 }
 
 // The index is kept like every image: one test has one.

@@ -14,6 +14,7 @@
 
 #include "criu-mm.pb-c.h"
 #include "support/temp_dir.h"
+#include "support/unknown_fields.h"
 
 namespace sluice::plugin {
 namespace {
@@ -68,6 +69,17 @@ TEST(MapRuns, OnlyTheFirstOfARunIsOpened) {
   EXPECT_FALSE(runs.is_first(2));
   EXPECT_TRUE(runs.is_first(3));
   EXPECT_TRUE(runs.is_first(4));
+}
+
+TEST(MapRuns, AMessageOfTinyPartsTakesBoundedMemory) {
+  const auto parse = [](std::size_t fields) {
+    std::vector<std::uint8_t> image = test::with_unknown_fields(image_of({{1, 7}}), fields);
+    const auto length = static_cast<std::uint32_t>(image.size() - 12);
+    std::memcpy(&image[8], &length, sizeof length);
+    return MapRuns::parse(image).ok();
+  };
+  EXPECT_TRUE(parse(test::kFieldsThatFit));
+  EXPECT_FALSE(parse(test::kFieldsThatDoNot));
 }
 
 TEST(MapRuns, OtherOpenFlagsBreakARun) {
