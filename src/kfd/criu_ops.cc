@@ -243,6 +243,7 @@ Result<void> UnpauseGuard::unpause_all() {
   for (CriuSession& session : sessions_) {
     auto result = session.unpause();
     if (!result && first) first = std::move(result);
+    if (!session.paused()) session.close();
   }
   return first;
 }

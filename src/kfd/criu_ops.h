@@ -103,6 +103,9 @@ class CriuSession {
   // moment at which PROCESS_INFO returns included; where nothing was paused the kernel says EINVAL.
   void unpause_at_exit() noexcept;
 
+  // Lets go of the target's file: nothing more is asked. REQUIRES: not paused().
+  void close() { kfd_.reset(); }
+
   bool paused() const { return paused_; }
   int fd() const { return kfd_.get(); }
   const std::string& name() const { return name_; }
@@ -135,8 +138,8 @@ class UnpauseGuard {
   CriuSession& open_session(UniqueFd target_kfd, std::string name,
                             IoctlFunction ioctl_function = system_ioctl);
 
-  // Unpauses every session that is paused. A failure does not keep the others from being unpaused; the first
-  // one is returned, and a later call tries it again. Idempotent.
+  // Unpauses every session that is paused, and closes those that run. A failure does not keep the others from
+  // being unpaused; the first one is returned, and a later call tries it again. Idempotent.
   Result<void> unpause_all();
 
   // For a process that ends on top of whatever it was doing, a call of this guard included: unpauses all

@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <map>
@@ -142,6 +143,50 @@ TEST_P(SignalTest, LetsTheQueuesRunThoughTheDiskHangs) {
   times_[what].end_is_of_second = true;
   plan.disarm();
   expect_running();
+}
+
+// What exit() throws ends neither the dump's undoing nor what was held.
+TEST_P(SignalTest, ActsThoughMemoryRunsOutInExit) {
+  const ScratchDirectory scratch;
+  const std::filesystem::path file = scratch.path() / "plan";
+  FailurePlan plan(file);
+  scene_.variables[seam::kPlanVariable] = file.string();
+  ASSERT_EQ(::setenv("LD_PRELOAD", SEAM_LIBRARY, 1), 0);
+  ASSERT_NO_FATAL_FAILURE(start());
+  const auto allocations = [&plan] {
+    std::size_t places = 0;
+    std::vector<Failure> all = plan.failures(seam::kError, Turns::FirstAndMiddle, &places);
+    std::erase_if(all, [](const Failure& failure) { return failure.call != "malloc" || failure.turn != 1; });
+    return all;
+  };
+  plan.disarm();
+  Program failing =
+      scene_.start_host(version(), "dump", {"--fail-after", "cpu_pages", "--hold", "before_exit"});
+  ASSERT_EQ(failing.hear_control(), "before_exit") << scene_.log();
+  const std::vector<Failure> before = allocations();
+  failing.release_control();
+  ASSERT_EQ(failing.wait(), 1) << scene_.log();
+  std::vector<Failure> in_exit = allocations();
+  std::erase_if(in_exit, [&](const Failure& failure) {
+    return std::any_of(before.begin(), before.end(),
+                       [&](const Failure& earlier) { return earlier.place == failure.place; });
+  });
+  bool threw = false;
+  for (const Failure& failure : in_exit) {
+    SCOPED_TRACE(failure.name());
+    (void)scene_.log();
+    slow_engines();
+    plan.arm(failure);
+    Program host = start_waiting_dump();
+    ASSERT_EQ(::kill(host.pid(), SIGTERM), 0);
+    EXPECT_EQ(host.wait(), 128 + SIGTERM);
+    threw = scene_.has_logged("exit: out of memory");
+    plan.disarm();
+    slow_engines(0);
+    expect_running();
+    if (threw) break;  // some are for what can be done without
+  }
+  EXPECT_TRUE(threw);
 }
 #endif
 

@@ -477,8 +477,10 @@ TEST(UnpauseGuard, unpauses_what_is_paused_and_no_more) {
     (void)guard.open_session(some_fd(), "b", b.function());
     ASSERT_TRUE(guard.open_session(some_fd(), "c", c.function()).process_info().ok());
     EXPECT_EQ(guard.paused_count(), 2U);
+    const std::size_t before = open_descriptors();
     EXPECT_TRUE(guard.unpause_all().ok());
     EXPECT_EQ(guard.paused_count(), 0U);
+    EXPECT_EQ(open_descriptors(), before - 3) << "of what runs nothing is held";
     EXPECT_TRUE(guard.unpause_all().ok());
   }
   EXPECT_EQ(a.ops.size(), 2U);
