@@ -107,7 +107,7 @@ Result<Sidecar> unpack_sidecar(std::span<const std::uint8_t> payload, const std:
     }
     SumTable table{sums.block_bytes, sums.file_bytes, {}, method};
     table.sums.resize(sums.sums.len / sizeof(Sum128));
-    std::memcpy(table.sums.data(), sums.sums.data, sums.sums.len);
+    if (!table.sums.empty()) std::memcpy(table.sums.data(), sums.sums.data, sums.sums.len);
     sidecar.tables.push_back(std::move(table));
     sidecar.pages_files.emplace_back(sums.pages_file);
   }

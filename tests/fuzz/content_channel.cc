@@ -21,6 +21,9 @@ using namespace sluice;
 
 namespace {
 
+fuzz::Goal a_handover("a task that hands BOs over"), a_good_reply("a server's good reply"),
+    a_refusal("a server's refusal");
+
 enum Where : std::uint8_t { kHello, kHelloWithBos, kChannel, kReply, kEnd };
 
 struct Message {
@@ -55,7 +58,9 @@ void serve(int shared, std::size_t sent) {
     const auto request = fuzz::read_request(channel->get());
     if (!request) check(request.error());
     (void)plugin::send_reply(channel->get(), Error{request ? 0 : request.error().err, "no"});
-    if (const auto handed = plugin::receive_handover(channel->get()); !handed) check(handed.error());
+    const auto handed = plugin::receive_handover(channel->get());
+    if (!handed) check(handed.error());
+    if (request && handed && !request->gpus.empty() && !request->gpus.front().bos.empty()) a_handover.reach();
   }
   FUZZ_CHECK(!"more came than was sent");
 }
@@ -75,21 +80,33 @@ void ask_a_server(const std::vector<Message>& messages, int bo) {
   serve(shared.first.get(), messages.size());
 }
 
-// A task that asks gets these replies, and then sees its server die.
+void wait_for_message(int socket) {
+  pollfd file{socket, POLLIN, 0};
+  FUZZ_CHECK(::poll(&file, 1, -1) == 1);
+}
+
+// A task that asks gets these replies. Its server ends when it has handed over, or has gone.
 void answer_a_task(const std::vector<Message>& messages, int bo) {
   auto shared = std::move(plugin::make_content_sockets()).value();
   std::thread server([&] {
-    pollfd hello{shared.first.get(), POLLIN, 0};
-    FUZZ_CHECK(::poll(&hello, 1, -1) == 1);
+    wait_for_message(shared.first.get());
     const auto channel = plugin::accept_channel(shared.first.get());
     FUZZ_CHECK(channel.ok());
+    wait_for_message(channel->get());
+    FUZZ_CHECK(fuzz::read_request(channel->get()).ok());
     for (const Message& message : messages) {
       if (message.where == kReply) fuzz::send(channel->get(), message.bytes, message.fds, bo);
     }
+    wait_for_message(channel->get());
   });
   const auto handed = plugin::hand_over(shared.second.get(), plugin::ContentRequest());
   server.join();
-  if (!handed) FUZZ_CHECK(handed.error().err > 0);
+  if (handed) {
+    a_good_reply.reach();
+  } else {
+    FUZZ_CHECK(handed.error().err > 0);
+    if (handed.error().what == "too many") a_refusal.reach();
+  }
 }
 
 }  // namespace

@@ -12,6 +12,12 @@
 
 using namespace sluice;
 
+namespace {
+
+fuzz::Goal a_request("a request with BOs");
+
+}  // namespace
+
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const UniqueFd bo(::eventfd(0, EFD_CLOEXEC));
   FUZZ_CHECK(bo);
@@ -31,7 +37,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const auto request = fuzz::read_request(server.get());
     if (request) {
       FUZZ_CHECK(request->gpus.size() <= plugin::kMostGpus);
-      for (const auto& gpu : request->gpus) FUZZ_CHECK(gpu.bos.size() <= plugin::kMostBos);
+      for (const auto& gpu : request->gpus) {
+        FUZZ_CHECK(gpu.bos.size() <= plugin::kMostBos);
+        if (!gpu.bos.empty()) a_request.reach();
+      }
     } else {
       FUZZ_CHECK(request.error().err > 0 && !request.error().what.empty());
     }

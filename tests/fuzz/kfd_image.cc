@@ -12,34 +12,44 @@
 
 using namespace sluice;
 
+namespace {
+
+fuzz::Goal an_image("an image that can be read"), records("one whose private data can be edited"),
+    machine("one whose GPUs match themselves");
+
+}  // namespace
+
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const auto image = kfd::decode_kfd_image({data, size});
   if (!image) {
     FUZZ_CHECK(image.error().err > 0 && !image.error().what.empty());
     return 0;
   }
+  an_image.reach();
   // Links that lead nowhere are read but not written.
   const auto written = kfd::decode_kfd_image(kfd::encode_kfd_image(*image));
   FUZZ_CHECK(written.ok() && written->bos == image->bos && written->priv_data == image->priv_data);
   const auto again = kfd::decode_kfd_image(kfd::encode_kfd_image(*written));
   FUZZ_CHECK(again.ok() && *again == *written);
 
-  if (const auto records = private_records(*image)) {
-    FUZZ_CHECK(records->edit({}, {}) == image->priv_data);
+  if (const auto private_data = private_records(*image)) {
+    records.reach();
+    FUZZ_CHECK(private_data->edit({}, {}) == image->priv_data);
     std::vector<std::size_t> all(image->bos.size());
     std::iota(all.begin(), all.end(), std::size_t{0});
-    for (const std::size_t i : all) (void)records->bo(i);
+    for (const std::size_t i : all) (void)private_data->bo(i);
     const std::uint32_t more[] = {1, 2};
-    FUZZ_CHECK(records->edit(all, {}).size() <= image->priv_data.size());
-    FUZZ_CHECK(records->edit({}, more).size() >= image->priv_data.size() + 2 * 8);
+    FUZZ_CHECK(private_data->edit(all, {}).size() <= image->priv_data.size());
+    FUZZ_CHECK(private_data->edit({}, more).size() >= image->priv_data.size() + 2 * 8);
   } else {
-    FUZZ_CHECK(records.error().err == EBADMSG);
+    FUZZ_CHECK(private_data.error().err == EBADMSG);
   }
 
   constexpr std::size_t kFewGpus = 8;  // the search is bounded, but that bound is for restores
   if (image->topology.gpu_count() > kFewGpus) return 0;
   const kfd::MatchOutcome outcome = kfd::match_gpus(image->topology, image->topology, kfd::MatchRules{});
   if (const auto* match = std::get_if<kfd::Match>(&outcome)) {
+    if (!match->gpus.empty()) machine.reach();
     FUZZ_CHECK(match->gpus.size() == image->topology.gpu_count());
   } else {
     FUZZ_CHECK(!std::get<kfd::Refusal>(outcome).text().empty());

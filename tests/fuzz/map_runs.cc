@@ -11,13 +11,15 @@ using namespace sluice;
 
 namespace {
 
+fuzz::Goal a_map("a task's memory with a map of a device");
+
 void parse(std::span<const std::uint8_t> bytes) {
   const auto runs = plugin::MapRuns::parse(bytes);
   if (!runs) {
     FUZZ_CHECK(runs.error().err > 0 && !runs.error().what.empty());
     return;
   }
-  (void)runs->maps(0, UINT64_MAX);
+  if (runs->maps(0, UINT64_MAX)) a_map.reach();
   for (const std::uint64_t address : {std::uint64_t{0}, std::uint64_t{0x1000}, UINT64_MAX})
     FUZZ_CHECK(!runs->is_last(address) || runs->maps(0, UINT64_MAX) || runs->maps(UINT64_MAX, 1));
 }

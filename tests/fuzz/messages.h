@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "plugin/content_channel.h"
@@ -15,10 +17,16 @@
 
 namespace sluice::fuzz {
 
-// One message with `fds` times `fd` beside it. One that the socket does not take is dropped.
+// One message with `fds` times `fd` beside it. One that the socket does not take is dropped. One that begins
+// with a magic, of whatever version, has today's: others are refused at once.
 inline void send(int socket, std::span<const std::uint8_t> bytes, std::size_t fds, int fd) {
   const std::vector<int> numbers(std::min(fds, plugin::kFdsPerMessage), fd);
-  (void)test::send_with_fds(socket, bytes.data(), bytes.size(), numbers, MSG_DONTWAIT | MSG_NOSIGNAL);
+  std::vector<std::uint8_t> sent(bytes.begin(), bytes.end());
+  constexpr std::string_view kAnyMagic = "slice-";
+  if (sent.size() >= sizeof plugin::kChannelMagic &&
+      std::equal(kAnyMagic.begin(), kAnyMagic.end(), sent.begin()))
+    std::memcpy(sent.data(), &plugin::kChannelMagic, sizeof plugin::kChannelMagic);
+  (void)test::send_with_fds(socket, sent.data(), sent.size(), numbers, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
 // All of it is there, or it never will be.

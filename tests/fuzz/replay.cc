@@ -4,6 +4,7 @@
 //
 //   replay CORPUS MUTATIONS
 //
+// It fails where the files, as they are, do not come to everything that they should (Goal).
 // An input that ends the process is left in replay.input, in the working directory.
 #include <fcntl.h>
 #include <signal.h>
@@ -49,6 +50,17 @@ std::vector<Bytes> read_corpus(const std::filesystem::path& folder) {
     corpus.emplace_back(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
   }
   return corpus;
+}
+
+// What no input has been taken for yet is told.
+bool all_reached() {
+  bool all = !sluice::fuzz::Goal::all().empty();
+  for (const sluice::fuzz::Goal* const goal : sluice::fuzz::Goal::all()) {
+    if (goal->reached()) continue;
+    std::fprintf(stderr, "no file of the corpus is %s\n", goal->what());
+    all = false;
+  }
+  return all;
 }
 
 class Mutator {
@@ -118,6 +130,7 @@ int main(int argc, char** argv) {
   action.sa_flags = static_cast<int>(SA_RESETHAND);
   for (const int number : {SIGABRT, SIGSEGV, SIGBUS, SIGFPE}) ::sigaction(number, &action, nullptr);
   for (const Bytes& bytes : corpus) run(bytes);
+  if (!all_reached()) return 1;
   Mutator mutator(corpus);
   for (std::size_t i = 0; i < mutations; ++i) run(mutator.next());
   std::printf("shown: fuzz %s: %zu executions: %zu files of the corpus, %zu mutations\n",

@@ -20,6 +20,9 @@ using namespace sluice;
 
 namespace {
 
+fuzz::Goal from_the_file("a file of settings without a fault"),
+    from_the_environment("settings of the environment without a fault");
+
 // Settings in the environment while it lives; none of anybody else's.
 class Environment {
  public:
@@ -35,6 +38,7 @@ class Environment {
       names_.push_back(name);
     }
   }
+  bool empty() const { return names_.empty(); }
   ~Environment() {
     for (const std::string& name : names_) (void)::unsetenv(name.c_str());
   }
@@ -58,6 +62,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   plugin::LogLines lines;
   const plugin::Config config =
       plugin::parse_config(plugin::environment_and_file(path.c_str(), lines), lines);
+  if (lines.empty() && config.staging_bytes != plugin::Config().staging_bytes)
+    (environment.empty() ? from_the_file : from_the_environment).reach();
   for (unsigned lanes : {0U, 1U, 7U, 64U}) {
     const plugin::Config part = config.shared_by(lanes);
     FUZZ_CHECK(std::has_single_bit(part.chunk_bytes) && part.chunk_bytes <= config.chunk_bytes);

@@ -10,10 +10,17 @@
 
 using namespace sluice;
 
+namespace {
+
+fuzz::Goal a_frame("an image in its frame"), an_index("an index of images and maps");
+
+}  // namespace
+
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::vector<std::uint8_t> bytes(data, data + size);
   const auto payload = unframe(bytes, "image");
   if (payload) {
+    a_frame.reach();
     FUZZ_CHECK(payload->size() + 8 == size &&
                std::equal(payload->begin(), payload->end(), bytes.begin() + 8));
   } else {
@@ -24,6 +31,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     FUZZ_CHECK(index.error().err > 0 && !index.error().what.empty());
     return 0;
   }
+  if (!index->images.empty() && !index->maps.empty()) an_index.reach();
   for (const auto& [pid, maps] : index->maps) {
     const auto runs = plugin::MapRuns::of(maps);
     for (const plugin::PluginMap& map : maps) FUZZ_CHECK(runs.maps(map.offset, 1));

@@ -18,6 +18,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
+sluice::fuzz::Goal machine("a topology of GPUs with memory, linked both ways");
+
 // One for the process, which the fuzzer ends without a destructor: emptied before each input.
 fs::path folder() {
   static const fs::path path = [] {
@@ -66,7 +68,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   for (const sluice::kfd::Node& node : topology->nodes) {
     FUZZ_CHECK(node_ids.insert(node.node_id).second);
     FUZZ_CHECK(!node.is_gpu() || gpu_ids.insert(node.gpu_id).second);
-    for (const sluice::kfd::IoLink& link : node.links) (void)topology->bidirectional(node, link);
+    for (const sluice::kfd::IoLink& link : node.links) {
+      if (topology->bidirectional(node, link) && node.is_gpu() && node.vram_size > 0) machine.reach();
+    }
   }
   return 0;
 }
