@@ -634,6 +634,36 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
     scene_.control().release_hung_fences();
   }
 
+  // ---- what a plugin opens, makes, renames and removes
+
+  void note_what_is_opened() {
+    fs::remove(opened_);
+    scene_.variables[seam::kOpenedVariable] = opened_.string();
+  }
+  std::set<std::string> opened() const {
+    std::set<std::string> lines;
+    std::ifstream file(opened_);
+    for (std::string line; std::getline(file, line);) lines.insert(line);
+    return lines;
+  }
+  // Written, or removed, is nothing but paths like `outside` and, in the image directory, names like
+  // `inside`.
+  void expect_listed(const std::set<std::string>& lines, const char* outside, const char* inside) {
+    const std::string directory = (streamed() ? scene_.images() : place_).string() + "/";
+    const std::regex paths(outside);
+    const std::regex names(inside);
+    for (const std::string& line : lines) {
+      const std::string path = line.substr(2);
+      const bool is_inside = path.starts_with(directory);
+      const bool is_read = is_inside || path + "/" == directory || path.starts_with("/proc/") ||
+                           path.starts_with("/sys/") || path.starts_with("/dev/") ||
+                           path == "/etc/criu/sluice.conf";
+      const bool is_written =
+          is_inside ? std::regex_match(path.substr(directory.size()), names) : std::regex_match(path, paths);
+      EXPECT_TRUE(line[0] == 'w' ? is_written : is_read) << line;
+    }
+  }
+
   static int problems() {
     return ::testing::UnitTest::GetInstance()->current_test_info()->result()->total_part_count();
   }
@@ -660,6 +690,7 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
   fs::path earlier_;  // a checkpoint that nobody is to touch
   Listing earlier_files_;
   fs::path place_;  // where a run writes to, or reads from
+  const fs::path opened_ = scratch_.path() / "opened";
   FailurePlan plan_;
   TaskTree tasks_{scene_};
   Program restorer_;
@@ -731,32 +762,51 @@ TEST_P(EveryFailureTest, UpdatesOfMaps) {
 
 // Root does it, on behalf of whoever made the images: docs/security.md lists what.
 TEST_P(EveryFailureTest, ARestoreOpensAndWritesWhatIsListedAndNothingElse) {
-  const fs::path opened = scratch_.path() / "opened";
-  scene_.variables[seam::kOpenedVariable] = opened.string();
+  note_what_is_opened();
   plan_.disarm();
   const int well = restore(place_);
   ASSERT_EQ(well, 0) << scene_.log();
   judge_restore(well);
-  const std::string directory = (streamed() ? scene_.images() : place_).string() + "/";
-  const std::regex written(
-      "/dev/kfd|/dev/dri/renderD[0-9]+|/dev/shm/"
-      "(hsakmt_shared_mem|sem\\.hsakmt_semaphore|\\.)");  // ".": what has no name yet
-  const std::regex statistics("sluice-stats-restore-[0-9]+\\.json(\\.tmp)?");
-  const auto is_listed = [&](char how, const std::string& path) {
-    const bool inside = path.starts_with(directory);
-    if (how == 'w')
-      return std::regex_match(inside ? path.substr(directory.size()) : path, inside ? statistics : written);
-    return inside || path + "/" == directory || path.starts_with("/proc/") || path.starts_with("/sys/") ||
-           path.starts_with("/dev/") || path == "/etc/criu/sluice.conf";
-  };
-  std::set<std::string> lines;
-  std::ifstream file(opened);
-  for (std::string line; std::getline(file, line);) lines.insert(line);
+  const std::set<std::string> lines = opened();
   EXPECT_TRUE(lines.contains("w /dev/kfd")) << "nothing was noted";
   const std::string memory = "w /dev/shm/hsakmt_shared_mem";
   const auto first = lines.lower_bound(memory);
   EXPECT_EQ(first != lines.end() && first->starts_with(memory), private_shm_);
-  for (const std::string& line : lines) EXPECT_TRUE(is_listed(line[0], line.substr(2))) << line;
+  expect_listed(lines,
+                "/dev/kfd|/dev/dri/renderD[0-9]+|/dev/shm/"
+                "(hsakmt_shared_mem|sem\\.hsakmt_semaphore|\\.)",  // ".": what has no name yet
+                "sluice-stats-restore-[0-9]+\\.json(\\.tmp)?");
+}
+
+// The same for whoever can put something into the directory beforehand.
+TEST_P(EveryFailureTest, ADumpOpensAndWritesWhatIsListedAndNothingElse) {
+  const Strings others = {"pages-1000.img", "amdgpu-notes", "sluice-notes", "notes-amdgpu-kfd-1.img"};
+  for (const char* const reuse : {"0", "1"}) {
+    SCOPED_TRACE(std::string("SLUICE_REUSE=") + reuse);
+    ASSERT_NO_FATAL_FAILURE(restore_earlier());
+    put_earlier_into_place();
+    for (const std::string& name : others) std::ofstream(place_ / name) << name;
+    note_what_is_opened();
+    scene_.variables["SLUICE_REUSE"] = reuse;
+    ASSERT_EQ(dump(place_), 0) << scene_.log();
+    scene_.variables.erase(seam::kOpenedVariable);
+    tasks_.wait_until_dumped();
+    const std::set<std::string> lines = opened();
+    EXPECT_TRUE(lines.contains("w /dev/kfd")) << "nothing was noted";
+    if (!streamed()) {
+      const std::string old = "w " + place_.string() + "/amdgpu-pages-old";
+      const auto first = lines.lower_bound(old);
+      EXPECT_EQ(first != lines.end() && first->starts_with(old), *reuse == '1');
+    }
+    expect_listed(lines, "/dev/kfd|/dev/dri/renderD[0-9]+",
+                  "amdgpu-.*\\.img(\\.tmp)?|sluice-(stats|trace)-.*");
+    for (const std::string& name : others) {
+      std::string text;
+      std::getline(std::ifstream(place_ / name), text);
+      EXPECT_EQ(text, name);
+    }
+  }
+  ASSERT_NO_FATAL_FAILURE(restore_earlier());
 }
 
 TEST_P(EveryFailureTest, JobsOfADump) {
