@@ -220,8 +220,19 @@ Result<void> Restorer::import_kfd_bos(const KfdImporting& process) {
   return {};
 }
 
+namespace {
+
+// Those in which all shared memory is.
+std::string images_of_shared_memory() {
+  return streaming() ? std::string("the images that ") + kIndexImage + " names"
+                     : std::string("the images at the beginning");
+}
+
+}  // namespace
+
 Result<UniqueFd> Restorer::take_shared(std::uint32_t number) {
-  if (!survey_.shared_numbers().contains(number)) return make_error(EBADMSG, "no image has the memory");
+  if (!survey_.shared_numbers().contains(number))
+    return make_error(EBADMSG, "shared memory that nobody has in " + images_of_shared_memory());
   return shared_->take(number, *lifeline_);
 }
 
@@ -234,7 +245,7 @@ Result<int> Restorer::restore_dmabuf(const DmaBufImage& image) {
 
 Result<void> Restorer::publish(std::uint32_t number, int dmabuf) {
   if (number == 0) return {};
-  if (!shared_) return make_error(EBADMSG, "shared memory that was not in the images at the beginning");
+  if (!shared_) return make_error(EBADMSG, "shared memory that was not in " + images_of_shared_memory());
   return shared_->publish(number, dmabuf);
 }
 
