@@ -646,6 +646,7 @@ void Dumper::drop_files(bool say) {
 }
 
 Result<void> Dumper::finish(int ret) {
+  if (ret >= 0) signals_.set_too_late();
   const HeldSignals::InHook hook(signals_);
   Result<void> finished = ret >= 0 ? finish_tree() : Result<void>();
   Result<void> unpaused = unpause_and_drop(ret >= 0);

@@ -102,7 +102,7 @@ void HeldSignals::watch() {
     const bool came = ready > 0 && read(signals_.get(), &info, sizeof info) == sizeof info;
     if (caught_ == 0 && came) {
       caught_ = static_cast<int>(info.ssi_signo);
-      stop_ = true;
+      stop_ = !too_late_;
     } else if (came || ready == 0) {
       (void)raise(caught_);
       (void)pthread_sigmask(SIG_UNBLOCK, &held_, nullptr);  // the end of the process
@@ -122,7 +122,7 @@ void HeldSignals::release() {
     const int late = take_pending(held_);
     if (late > 0) {
       caught_ = late;
-      stop_ = true;
+      stop_ = !too_late_;
     }
   }
   if (caught_ == 0) (void)pthread_sigmask(SIG_SETMASK, &before_, nullptr);
@@ -135,9 +135,11 @@ std::optional<int> HeldSignals::caught() const {
 
 HeldSignals::~HeldSignals() {
   if (caught_ == 0) return;
-  keep_module_loaded();
-  signal_at_the_end.maker = getpid();
-  signal_at_the_end.signal = caught_;
+  if (!too_late_) {
+    keep_module_loaded();
+    signal_at_the_end.maker = getpid();
+    signal_at_the_end.signal = caught_;
+  }
   while (take_pending(held_) > 0) {  // a second one that has had nothing to wait for
   }
   (void)pthread_sigmask(SIG_SETMASK, &before_, nullptr);

@@ -43,6 +43,10 @@ class HeldSignals {
     HeldSignals& signals_;
   };
 
+  // The dump has succeeded, and the host is about to end its processes: one that comes now comes too late. It
+  // stops nothing and does not act, for who reads a failure out of it would take the images for none.
+  void set_too_late() { too_late_ = caught_ == 0; }
+
   // SIGTERM or SIGINT, once one has come.
   std::optional<int> caught() const;
 
@@ -58,6 +62,7 @@ class HeldSignals {
   UniqueFd signals_, ended_;  // from the first hook on
   std::optional<LaneThread> watcher_;
   std::atomic<int> caught_{0};
+  std::atomic<bool> too_late_{false};
 };
 
 }  // namespace sluice::plugin

@@ -370,7 +370,9 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
       log_ = scene_.log();
       count(failure, status);
       if (failure.kind == seam::kSignal && plan_.fired()) {
-        EXPECT_EQ(status, kEnded);
+        // In exit() of a dump that has succeeded it comes too late.
+        const bool whole = log_.find("Dumping finished successfully") != std::string::npos;
+        EXPECT_EQ(status, whole ? 0 : kEnded);
       }
       if (failure.kind == seam::kHang && plan_.fired()) {
         EXPECT_EQ(status, kEnded);

@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: MIT
 // The subject in its shapes: each builds, checks itself, works and ends well; the shapes that the look-alike
 // can restore go through a dump. Queues get packets and are run by the test.
+#include <sys/inotify.h>
+#include <unistd.h>
+
+#include <array>
+#include <filesystem>
+#include <map>
 #include <string>
 
 #include "control.h"
@@ -225,6 +231,27 @@ TEST_P(RestoredShapeTest, TheAcquiredRenderFileIsFoundAmongTwo) {
 
 TEST_P(RestoredShapeTest, RenderFilesThatWereOpenedBeforeTheKfdComeBack) {
   dump_restore_check({"--render-first"});
+}
+
+// What a render file's image says of the KFD is known when the KFD's is made. An earlier one without it would
+// be one more that is as good by its digest, or its key.
+TEST_P(RestoredShapeTest, EachImageIsMadeOnce) {
+  ASSERT_NO_FATAL_FAILURE(start({"--render-first"}));
+  std::filesystem::create_directories(scene_.images());
+  const UniqueFd watch(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
+  ASSERT_GE(::inotify_add_watch(watch.get(), scene_.images().c_str(), IN_MOVED_TO), 0);
+  ASSERT_NO_FATAL_FAILURE(dump());
+  std::map<std::string, int> times;
+  alignas(inotify_event) std::array<char, 65536> events{};
+  for (ssize_t got = 0; (got = ::read(watch.get(), events.data(), events.size())) > 0;) {
+    for (ssize_t at = 0; at < got;) {
+      const auto* const event = reinterpret_cast<const inotify_event*>(events.data() + at);
+      if (event->len > 0) ++times[event->name];
+      at += static_cast<ssize_t>(sizeof(inotify_event)) + event->len;
+    }
+  }
+  EXPECT_GE(times.size(), 5U) << "the KFD's, those of two render files, pages and sums";
+  for (const auto& [name, count] : times) EXPECT_EQ(count, 1) << name;
 }
 
 TEST_P(RestoredShapeTest, AProcessOnAnOldKernelComesBack) {

@@ -56,6 +56,37 @@ TEST(HeldSignals, WhatWasHeldActsAtTheEndOfTheProcess) {
   EXPECT_EXIT(end(), ::testing::KilledBySignal(SIGTERM), "undone");
 }
 
+TEST(HeldSignals, WhatComesTooLateDoesNotAct) {
+  const auto end = [] {
+    std::atomic<bool> stop{false};
+    {
+      HeldSignals signals(stop);
+      signals.set_too_late();
+      const HeldSignals::InHook hook(signals);
+      (void)kill(getpid(), SIGTERM);
+    }
+    std::exit(stop || is_blocked(SIGTERM) ? 1 : 2);
+  };
+  EXPECT_EXIT(end(), ::testing::ExitedWithCode(2), "");
+}
+
+// Nor is it too late for one that has come before.
+TEST(HeldSignals, WhatHasComeBeforeActs) {
+  const auto end = [] {
+    {
+      std::atomic<bool> stop{false};
+      HeldSignals signals(stop);
+      {
+        const HeldSignals::InHook hook(signals);
+        (void)kill(getpid(), SIGTERM);
+      }
+      signals.set_too_late();
+    }
+    std::exit(2);
+  };
+  EXPECT_EXIT(end(), ::testing::KilledBySignal(SIGTERM), "");
+}
+
 TEST(HeldSignals, WhatAForkedProcessInheritsIsNotItsOwn) {
   const auto end = [] {
     hold_and_catch(SIGINT);
