@@ -11,7 +11,6 @@
 #include <cassert>
 #include <cerrno>
 #include <cstring>
-#include <new>
 #include <thread>
 
 #include "pipeline/units.h"
@@ -130,7 +129,7 @@ SdmaCopy::~SdmaCopy() {
       if (lost_) break;
       lost_ = flight.active && !ended(flight);
     }
-  } catch (const std::bad_alloc&) {
+  } catch (...) {  // std::bad_alloc
     lost_ = true;  // for all that is known
   }
   if (!lost_) return;

@@ -96,8 +96,7 @@ class ContentServer {
   SharedByJobs shared_;
   int fdstore_id_ = -1;
   int image_dir_ = -1;
-  UniqueFd socket_;  // shut down: no further request
-  std::optional<LaneThread> thread_;
+  UniqueFd socket_;               // shut down: no further request
   std::vector<Asking> asking_;    // the oldest first; the server thread's
   std::vector<Running> running_;  // begun; the server thread's until it was joined
   std::atomic<bool> cancelled_{false};
@@ -105,6 +104,7 @@ class ContentServer {
   Result<void> outcome_;
   std::vector<Finished> finished_;
   LogLines log_lines_;
+  std::optional<LaneThread> thread_;  // last: it ends before all that it uses, whatever join() ended with
 };
 
 }  // namespace sluice::plugin

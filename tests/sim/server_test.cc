@@ -295,6 +295,18 @@ TEST(Simulation, ContentServerLanesAndTasks) {
   }
 }
 
+// Seeds that have found something.
+TEST(Simulation, WhatHasFailedOnce) {
+  const test::TempDir images = folder();
+  for (const std::uint64_t seed : {std::uint64_t{96532}}) {  // main ends in join(), and the server lives on
+    SCOPED_TRACE(test::replay_with(seed));
+    Case one(seed);
+    Totals totals;
+    run_case(images, one, totals);
+    if (HasFatalFailure()) return;
+  }
+}
+
 // However many there are, and whatever they hold: whoever asks is served at once, and the server's end waits
 // for none of them.
 TEST(Simulation, StrangersWhoSayNothingKeepNobodyWaiting) {
