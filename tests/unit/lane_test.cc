@@ -65,15 +65,19 @@ class LaneWithWorker {
  public:
   explicit LaneWithWorker(int file)
       : lane_(std::move(LaneThread::start("lane", [this, file] { return body(file); })).value()) {
-    while (!has_worker_) std::this_thread::sleep_for(1ms);
+    has_worker_.wait(false);
   }
-  ~LaneWithWorker() { may_end_ = true; }
+  ~LaneWithWorker() { let_end(); }
   Result<void> join() {
-    may_end_ = true;
+    let_end();
     return lane_.join();
   }
 
  private:
+  void let_end() {
+    may_end_ = true;
+    may_end_.notify_one();
+  }
   Result<void> body(int file) {
     SLUICE_TRY_ASSIGN(const auto reactor, UringReactor::make(1));
     Op op;
@@ -81,7 +85,8 @@ class LaneWithWorker {
     std::array<Completion, 1> completions;
     SLUICE_TRY(reactor->wait(completions));
     has_worker_ = true;
-    while (!may_end_) std::this_thread::sleep_for(1ms);
+    has_worker_.notify_one();
+    may_end_.wait(false);
     return {};
   }
 
