@@ -2,6 +2,7 @@
 #include "kfd/processes.h"
 
 #include <linux/kcmp.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -9,9 +10,11 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdlib>
 #include <fstream>
 #include <map>
 #include <optional>
+#include <sstream>
 #include <string_view>
 
 #include "kfd/directory.h"
@@ -106,6 +109,27 @@ bool has_ended(pid_t pid, const char* proc) {
     const auto status = read_task_status(threads + "/" + std::to_string(tid));
     return status ? status->state == 'Z' || status->state == 'X' : no_such_task(status.error());
   });
+}
+
+bool is_ending(pid_t pid, const char* proc) {
+  const std::string directory = std::string(proc) + "/" + std::to_string(pid);
+  // Of the whole process: there the signal stays to the end, while threads take their own off.
+  constexpr std::string_view kPending = "ShdPnd:\t";
+  std::ifstream status(directory + "/status");
+  for (std::string line; std::getline(status, line);) {
+    if (!line.starts_with(kPending)) continue;
+    const auto pending = std::strtoull(line.c_str() + kPending.size(), nullptr, 16);
+    if ((pending >> (SIGKILL - 1) & 1) != 0) return true;
+  }
+  constexpr unsigned long kExiting = 0x4;  // PF_EXITING, include/linux/sched.h
+  std::ifstream stat(directory + "/stat");
+  std::string text;
+  std::getline(stat, text);
+  // Behind the name, which may hold anything: state, five numbers, flags (proc(5)).
+  std::istringstream fields(text.substr(std::min(text.size(), text.rfind(')') + 1)));
+  std::string field;
+  for (int i = 0; i < 7; ++i) fields >> field;
+  return !fields || (std::strtoul(field.c_str(), nullptr, 10) & kExiting) != 0;
 }
 
 std::optional<pid_t> innermost_pid(pid_t pid, const char* proc) {

@@ -54,6 +54,10 @@ Result<std::vector<pid_t>> descendants(pid_t ancestor, const char* proc = kProcP
 // files are gone.
 bool has_ended(pid_t pid, const char* proc = kProcPath);
 
+// Whether process `pid` is about to end: SIGKILL was sent to it, or it exits of its own accord. So is one
+// that cannot be asked.
+bool is_ending(pid_t pid, const char* proc = kProcPath);
+
 // Descriptors of process `pid` that are the character device `device`, ascending. A process that has ended
 // has none. Errors: EACCES (not allowed to look); stat(2)'s, of a file that by its name is a device.
 Result<std::vector<int>> device_descriptors(pid_t pid, dev_t device, const char* proc = kProcPath);

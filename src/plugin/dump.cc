@@ -611,8 +611,7 @@ Result<void> Dumper::settle(RenderDump& render) {
 // Once, when no file comes any more.
 Result<void> Dumper::finish_tree() {
   if (std::exchange(tree_finished_, true)) return {};
-  SLUICE_TRY(finish_streams());
-  return finish_images();
+  return streams_flow_on() ? finish_streams() : finish_images();
 }
 
 // Streams are joined by now, unless CRIU has not asked for a file that the tree has.

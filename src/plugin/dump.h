@@ -147,7 +147,7 @@ class Dumper {
   bool tree_known_ = false;  // all files of ours that the tree has were found before the first was asked for
   bool staging_shared_ = false;  // of streams: by all of the tree, once
   bool index_saved_ = false;     // of streams: nothing more can come
-  bool tree_finished_ = false;
+  bool tree_finished_ = false;   // CRIU asks for nothing more, and all files may have been dropped
   bool unlisted_said_ = false;
   std::vector<std::string> old_pages_;  // pages files of an earlier dump that may be written over
 };

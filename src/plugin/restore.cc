@@ -7,11 +7,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
-#include <fstream>
 #include <new>
-#include <sstream>
-#include <string_view>
 #include <thread>
 
 #include "drm/device.h"
@@ -59,27 +55,10 @@ bool any_imports(const kfd::KfdImage& image) {
   return std::any_of(image.bos.begin(), image.bos.end(), [](const kfd::BoEntry& bo) { return bo.imports; });
 }
 
-// Whether a process is about to end: SIGKILL was sent to it, or it exits of its own accord. So is one that
-// cannot be asked.
-bool is_ending(pid_t pid) {
-  const std::string directory = "/proc/" + std::to_string(pid);
-  // Of the whole process: there the signal stays to the end, while threads take their own off.
-  constexpr std::string_view kPending = "ShdPnd:\t";
-  std::ifstream status(directory + "/status");
-  for (std::string line; std::getline(status, line);) {
-    if (!line.starts_with(kPending)) continue;
-    const auto pending = std::strtoull(line.c_str() + kPending.size(), nullptr, 16);
-    if ((pending >> (SIGKILL - 1) & 1) != 0) return true;
-  }
-  constexpr unsigned long kExiting = 0x4;  // PF_EXITING, include/linux/sched.h
-  std::ifstream stat(directory + "/stat");
-  std::string text;
-  std::getline(stat, text);
-  // Behind the name, which may hold anything: state, five numbers, flags (proc(5)).
-  std::istringstream fields(text.substr(std::min(text.size(), text.rfind(')') + 1)));
-  std::string field;
-  for (int i = 0; i < 7; ++i) fields >> field;
-  return !fields || (std::strtoul(field.c_str(), nullptr, 10) & kExiting) != 0;
+// Those in which all shared memory is.
+std::string images_of_shared_memory() {
+  return streaming() ? std::string("the images that ") + kIndexImage + " names"
+                     : std::string("the images at the beginning");
 }
 
 void log_progress(const std::string& line) {
@@ -219,16 +198,6 @@ Result<void> Restorer::import_kfd_bos(const KfdImporting& process) {
   }
   return {};
 }
-
-namespace {
-
-// Those in which all shared memory is.
-std::string images_of_shared_memory() {
-  return streaming() ? std::string("the images that ") + kIndexImage + " names"
-                     : std::string("the images at the beginning");
-}
-
-}  // namespace
 
 Result<UniqueFd> Restorer::take_shared(std::uint32_t number) {
   if (!survey_.shared_numbers().contains(number))
@@ -685,7 +654,7 @@ void Restorer::await_end_of_tasks() const {
   if (!needed_ || kfd_device_ == 0) return;
   auto tasks = kfd::descendants(getpid());
   if (!tasks) return;
-  std::erase_if(*tasks, [](pid_t task) { return !is_ending(task); });
+  std::erase_if(*tasks, [](pid_t task) { return !kfd::is_ending(task); });
   const auto deadline = std::chrono::steady_clock::now() + kEndPatience;
   for (;;) {
     std::erase_if(*tasks, [](pid_t task) { return kfd::has_ended(task); });

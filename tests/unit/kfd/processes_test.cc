@@ -90,6 +90,23 @@ TEST(Processes, a_tracer_is_read_from_status_and_nothing_else) {
   EXPECT_EQ(processes_traced_by(5, proc.path().c_str()).value(), (std::vector<pid_t>{9, 10}));
 }
 
+// The name is the process' own choice.
+TEST(Processes, one_is_ending_that_was_sent_sigkill_or_exits) {
+  const TempDir proc;
+  const auto add = [&](int pid, const std::string& pending, const std::string& flags) {
+    const std::string directory = std::to_string(pid);
+    write_text(proc.path() / directory / "status",
+               "Name:\tx\nSigPnd:\t0000000000000100\nShdPnd:\t" + pending + "\n");
+    write_text(proc.path() / directory / "stat", directory + " (x) S 4) S 1 1 1 0 -1 " + flags + " 0 0\n");
+  };
+  add(10, "0000000000000000", "4194560");
+  add(11, "0000000000000100", "4194560");
+  add(12, "0000000000004000", "4194560");  // SIGTERM
+  add(13, "0000000000000000", "4194564");
+  for (const auto& [pid, ends] : {std::pair(10, false), {11, true}, {12, false}, {13, true}, {14, true}})
+    EXPECT_EQ(is_ending(pid, proc.path().c_str()), ends) << pid;
+}
+
 TEST(Processes, descendants_are_children_and_theirs) {
   const TempDir proc;
   const auto add = [&](int pid, int parent) {
