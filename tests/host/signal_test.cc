@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdio>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "plugin_test.h"
@@ -76,6 +77,21 @@ class SignalTest : public PluginTest {
     expect_running();
   }
 
+#ifdef SEAM_LIBRARY
+  // From now on what the plugin calls goes by it.
+  FailurePlan& make_plan() {
+    const std::filesystem::path file = scratch_.path() / "plan";
+    scene_.variables[seam::kPlanVariable] = file.string();
+    (void)::setenv("LD_PRELOAD", SEAM_LIBRARY, 1);
+    return plan_.emplace(file);
+  }
+  void TearDown() override {
+    if (plan_) (void)::unsetenv("LD_PRELOAD");
+  }
+  ScratchDirectory scratch_;
+  std::optional<FailurePlan> plan_;
+#endif
+
   struct Times {
     TimesTaken queues, end;
     bool end_is_of_second = false;
@@ -115,11 +131,7 @@ TEST_P(SignalTest, EndsTheDumpThoughTheEngineHangs) {
 // What it has been given cannot be taken back: the queues do not wait for that, the host does until it is
 // told again.
 TEST_P(SignalTest, LetsTheQueuesRunThoughTheDiskHangs) {
-  const ScratchDirectory scratch;
-  const std::filesystem::path file = scratch.path() / "plan";
-  FailurePlan plan(file);
-  scene_.variables[seam::kPlanVariable] = file.string();
-  ASSERT_EQ(::setenv("LD_PRELOAD", SEAM_LIBRARY, 1), 0);
+  FailurePlan& plan = make_plan();
   ASSERT_NO_FATAL_FAILURE(start());
   ASSERT_NO_FATAL_FAILURE(dump());
   std::size_t places = 0;
@@ -147,11 +159,7 @@ TEST_P(SignalTest, LetsTheQueuesRunThoughTheDiskHangs) {
 
 // What exit() throws ends neither the dump's undoing nor what was held.
 TEST_P(SignalTest, ActsThoughMemoryRunsOutInExit) {
-  const ScratchDirectory scratch;
-  const std::filesystem::path file = scratch.path() / "plan";
-  FailurePlan plan(file);
-  scene_.variables[seam::kPlanVariable] = file.string();
-  ASSERT_EQ(::setenv("LD_PRELOAD", SEAM_LIBRARY, 1), 0);
+  FailurePlan& plan = make_plan();
   ASSERT_NO_FATAL_FAILURE(start());
   const auto allocations = [&plan] {
     std::size_t places = 0;
