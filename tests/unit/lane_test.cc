@@ -136,13 +136,17 @@ void end_a_lane(int file, const Steps& orders, const Steps& reports) {
 // Of a process that has done nothing else. Returns its exit status.
 int run_in(Place place, int file, const Steps& orders, const Steps& reports) {
   if (place == Place::Here) return end_a_lane(file, orders, reports), 0;
-  if (::unshare(CLONE_NEWPID | CLONE_NEWNS) != 0) return kNoSuchNamespace;
+  const auto refused = [&reports] {
+    reports.tell('n');
+    return kNoSuchNamespace;
+  };
+  if (::unshare(CLONE_NEWPID | CLONE_NEWNS) != 0) return refused();
   const pid_t first = ::fork();
   if (first == 0) {
     const bool proc = place != Place::PidNamespaceWithItsProc ||
                       (::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
                        ::mount("proc", "/proc", "proc", 0, nullptr) == 0);
-    if (!proc) ::_exit(kNoSuchNamespace);
+    if (!proc) ::_exit(refused());
     end_a_lane(file, orders, reports);
     ::_exit(0);
   }
@@ -183,7 +187,6 @@ TEST_P(LaneEnd, WaitsForItsOwnWorkersAlone) {
     return ::waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   };
   if (reports.hear(30s) != 'w') {
-    orders.tell('q'), orders.tell('q');
     ASSERT_EQ(ended(), kNoSuchNamespace);
     GTEST_SKIP() << "no namespaces to be had here";
   }
