@@ -67,6 +67,16 @@ bool is_in_mask(pid_t pid, const std::string& mask, int signal) {
   return false;
 }
 
+// In /proc; empty: there is none.
+std::filesystem::path thread_named(pid_t pid, const std::string& name) {
+  std::error_code error;
+  std::filesystem::directory_iterator threads("/proc/" + std::to_string(pid) + "/task", error);
+  for (; !error && threads != std::filesystem::directory_iterator(); threads.increment(error)) {
+    if (read_file(threads->path() / "comm") == name + "\n") return threads->path();
+  }
+  return {};
+}
+
 }  // namespace
 
 Program::Program(const Strings& arguments, const Strings& environment, bool control) {
@@ -148,12 +158,12 @@ bool Program::has_pending(int signal) const {
 }
 
 bool Program::has_thread(const std::string& name) const {
-  std::error_code error;
-  std::filesystem::directory_iterator threads("/proc/" + std::to_string(pid_) + "/task", error);
-  for (; !error && threads != std::filesystem::directory_iterator(); threads.increment(error)) {
-    if (read_file(threads->path() / "comm") == name + "\n") return true;
-  }
-  return false;
+  return !thread_named(pid_, name).empty();
+}
+
+bool Program::thread_sleeps(const std::string& name) const {
+  const std::filesystem::path thread = thread_named(pid_, name);
+  return !thread.empty() && read_file(thread / "status").find("State:\tS") != std::string::npos;
 }
 
 std::string Program::hear_control() {

@@ -47,8 +47,9 @@ class Program {
   // Whether its main thread blocks `signal`, and whether such a one has come to it that nobody has taken yet.
   bool blocks(int signal) const;
   bool has_pending(int signal) const;
-  // Whether a thread of it is called so.
+  // Whether a thread of it is called so, and whether that sleeps.
   bool has_thread(const std::string& name) const;
+  bool thread_sleeps(const std::string& name) const;
 
   // On the control socket: next line ("" at end of file), and one byte that lets it go on.
   std::string hear_control();

@@ -230,6 +230,24 @@ TEST_P(TreeTest, ATaskThatDiesWhileQueuesAreStoppedEndsTheHostAndNoOther) {
   expect_all_but_the_last_to_run();
 }
 
+// It comes in the hook that stops them, before the first.
+TEST_P(TreeTest, NoQueuesAreStoppedAnyMoreWhenASignalHasCome) {
+  const std::string before = hooks() >= 12 ? "seized" : "vmas";
+  Program host = scene_.start_host(version(), "dump", tasks_.with_pids({"--hold", before}));
+  ASSERT_EQ(host.hear_control(), before) << scene_.log();
+  scene_.control().between_calls([&] {  // no call of the driver returns
+    host.release_control();
+    while (!host.has_thread("sluice-signals")) (void)::sched_yield();
+    ASSERT_EQ(::kill(host.pid(), SIGTERM), 0);
+    while (host.has_pending(SIGTERM) || !host.thread_sleeps("sluice-signals")) (void)::sched_yield();
+  });
+  EXPECT_EQ(host.wait(), 128 + SIGTERM) << scene_.log();
+  EXPECT_EQ(scene_.control().criu_calls(kProcessInfo), 0U);
+  EXPECT_TRUE(images("amdgpu-").empty());
+  for (const FifoSubject& task : tasks_) expect_queues_run(task.pid());
+  EXPECT_EQ(tasks_.what_is_not_whole(), "");
+}
+
 TEST_P(TreeTest, ACorruptBlockOfOneKeepsAllFromRunning) {
   ASSERT_NO_FATAL_FAILURE(dump_tree());
   const std::string name = *images("amdgpu-pages-").rbegin();
