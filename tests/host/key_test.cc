@@ -11,6 +11,9 @@
 #include "support/flip_byte.h"
 #include "support/refuse_system_call.h"
 #include "test_streamer.h"
+#ifdef SEAM_LIBRARY
+#include "failure_points.h"
+#endif
 
 namespace sluice::host_test {
 namespace {
@@ -112,6 +115,37 @@ TEST_P(KeyTest, AStreamThatCouldHaveNoIndexIsNotMade) {
   EXPECT_NE(log.find("a stream that is made with a key has an index"), std::string::npos) << log;
   expect_running();
 }
+
+#ifdef SEAM_LIBRARY
+// The first one, which tells less, would be as good to whoever restores it. Twice it is made where not all
+// files of the tree can be taken in advance.
+TEST_P(KeyTest, AnImageThatWouldBeMadeTwiceFailsTheDump) {
+  const std::filesystem::path file = directory_.path() / "plan";
+  FailurePlan plan(file);
+  ASSERT_NO_FATAL_FAILURE(start({"--render-first"}));
+  scene_.variables[seam::kPlanVariable] = file.string();
+  ASSERT_EQ(::setenv("LD_PRELOAD", SEAM_LIBRARY, 1), 0);
+  const auto dump_on = [this] { return scene_.start_host(version(), "dump", {"--leave-running"}).wait(); };
+  plan.disarm();
+  EXPECT_EQ(dump_on(), 0) << scene_.log();
+  std::size_t places = 0;
+  const std::vector<Failure> all = plan.failures(seam::kError, Turns::FirstAndMiddle, &places);
+  const auto take = std::find_if(all.begin(), all.end(),
+                                 [](const Failure& failure) { return failure.call == "pidfd_getfd"; });
+  ASSERT_NE(take, all.end());
+  plan.arm(*take);
+  EXPECT_EQ(dump_on(), 0) << scene_.log();
+  EXPECT_TRUE(plan.fired());
+  use_key("mine");
+  (void)scene_.log();
+  plan.arm(*take);
+  EXPECT_EQ(dump_on(), 1);
+  (void)::unsetenv("LD_PRELOAD");
+  const std::string log = scene_.log();
+  EXPECT_NE(log.find("with a key it is made once"), std::string::npos) << log;
+  expect_running();
+}
+#endif
 
 // Each task would take its images for those of the dump, and each could be given another's.
 TEST_P(KeyTest, AStreamThatDoesNotTellWhatThereIsIsRefused) {
