@@ -10,9 +10,28 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 
 #include "support/process_state.h"
 #include "support/temp_dir.h"
+
+namespace {
+
+// What somebody does behind each look at a name (O_PATH).
+std::function<void()> behind_a_look;
+
+}  // namespace
+
+extern "C" {
+int __real_open64(const char* path, int flags, ...);
+int __wrap_open64(const char* path, int flags, ...);
+// The mode is for what is created, which open_device_node() does not do.
+int __wrap_open64(const char* path, int flags, ...) {
+  const int fd = __real_open64(path, flags);
+  if ((flags & O_PATH) != 0 && behind_a_look) behind_a_look();
+  return fd;
+}
+}
 
 namespace sluice {
 namespace {
@@ -51,6 +70,22 @@ TEST(DeviceNode, WhatIsNoneOrAnotherIsRefused) {
   }
   EXPECT_EQ(test::open_fds(), before);
   EXPECT_TRUE(open_device_node(place / "other", kZero).ok());
+}
+
+TEST(DeviceNode, WhatTakesItsPlaceBetweenTwoLooksIsRefused) {
+  const test::TempDir dir;
+  const std::filesystem::path place(dir.path());
+  std::ofstream(place / "file") << "somebody's";
+  std::filesystem::create_symlink("/dev/null", place / "name");
+  std::filesystem::create_symlink("file", place / "new");
+  const std::size_t before = test::open_fds();
+  behind_a_look = [&place] { std::filesystem::rename(place / "new", place / "name"); };
+  const auto refused = open_device_node(place / "name", kNull);
+  behind_a_look = nullptr;
+  EXPECT_EQ(std::filesystem::read_symlink(place / "name"), "file");
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().err, ENODEV);
+  EXPECT_EQ(test::open_fds(), before);
 }
 
 TEST(DeviceNode, OneThatIsNotThereIsMissing) {
