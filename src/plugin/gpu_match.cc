@@ -46,21 +46,22 @@ Result<const kfd::Node*> GpuMatch::local_gpu(std::uint32_t user_gpu_id) const {
 
 Result<const kfd::Node*> GpuMatch::gpu_of(const RenderImage& image) {
   if (!match_) return same_gpu(image);
-  // The image of a file that no KFD process holds has the GPU's own id, not the one that processes know.
+  // The image of a file that no KFD process holds has the GPU's own id, not the one that processes know. That
+  // of a GPU which the KFD process did not see can only have that.
   const kfd::Node* source = source_.find_render_minor(image.minor);
-  return local_gpu(source != nullptr ? source->gpu_id : image.gpu_id);
+  return source != nullptr ? local_gpu(source->gpu_id) : same_gpu(image);
 }
 
-// The GPU of a render file when no KFD process tells what the machine was like: the one of the same gpu_id,
-// which is a hash over the GPU's place and size.
+// The GPU of a render file of which no KFD process tells what it was like: the one of the same gpu_id, which
+// is a hash over the GPU's place and size.
 Result<const kfd::Node*> GpuMatch::same_gpu(const RenderImage& image) {
   SLUICE_TRY(read_local());
   const kfd::Node* node = local_.find_gpu(image.gpu_id);
   if (node == nullptr) {
     return Error{ENODEV, "renderD" + std::to_string(image.minor) + " of the image belongs to GPU " +
                              std::to_string(image.gpu_id) +
-                             ", which is not here, and without a KFD process the image does not say what it "
-                             "was like, so no other can stand in for it"};
+                             ", which is not here, and without a KFD process that sees it the image does not "
+                             "say what it was like, so no other can stand in for it"};
   }
   return node;
 }

@@ -43,7 +43,7 @@ class MapRuns {
   // nothing is known.
   bool maps(std::uint64_t offset, std::uint64_t bytes) const;
   // Whether the task is known to have no map that plugins are asked about.
-  bool none() const { return known_ && first_.empty(); }
+  bool none() const { return known_ && offsets_.empty(); }
   // Whether no hook comes after the one for this map.
   bool is_last(std::uint64_t address) const { return last_ == address; }
 

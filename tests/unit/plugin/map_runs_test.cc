@@ -118,6 +118,13 @@ TEST(MapRuns, TellsWhatIsMapped) {
   EXPECT_FALSE(runs.maps(0x20000, 0x1000));
 }
 
+TEST(MapRuns, TellsWhetherThereAreMaps) {
+  EXPECT_FALSE(runs_of({{1, 7}}).none());
+  EXPECT_TRUE(runs_of({{2, 9, kRegular | kFileShared}}).none());
+  EXPECT_FALSE(MapRuns::of(std::vector<PluginMap>{{1, 0x9000}}).none());
+  EXPECT_FALSE(MapRuns().none()) << "nothing is known";
+}
+
 TEST(MapRuns, WhatIsNotKnownIsFirst) {
   EXPECT_TRUE(runs_of({{1, 7}}).is_first(77));
   EXPECT_TRUE(MapRuns().is_first(1));

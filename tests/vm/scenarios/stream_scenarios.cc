@@ -61,6 +61,15 @@ TEST_F(Streamed, OneGpuComesBackTwice) {
   EXPECT_EQ(subject_->quit(), 0);
 }
 
+// What the index says of maps is all that is known of them before the task maps.
+TEST_F(Streamed, MapsWhoseRenderFileWasClosedComeBack) {
+  ASSERT_NO_FATAL_FAILURE(start_subject(
+      {"--gpus", "2", "--vram", "4M", "--gtt", "1M", "--run-queues", "--close-render-after-map"}));
+  ASSERT_NO_FATAL_FAILURE(dump_streamed());
+  ASSERT_NO_FATAL_FAILURE(expect_comes_back());
+  EXPECT_EQ(subject_->quit(), 0);
+}
+
 TEST_F(Streamed, AStreamerThatDiesFailsTheDumpAndTheProcessGoesOn) {
   ASSERT_NO_FATAL_FAILURE(start_subject({"--gpus", "2", "--vram", "16M", "--gtt", "1M", "--run-queues"}));
   ASSERT_EQ(streamer_->begin("capture"), "");
