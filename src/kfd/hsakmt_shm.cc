@@ -48,7 +48,9 @@ Result<std::optional<HsakmtShm>> read_hsakmt_shm(const char* directory) {
   const std::string path = std::string(directory) + "/" + kFileName;
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (!fd) {
-    if (errno == ENOENT || errno == ELOOP || errno == ENXIO) return std::optional<HsakmtShm>();
+    // Who has it open to write cannot be under a lease, so nobody has (EAGAIN).
+    if (errno == ENOENT || errno == ELOOP || errno == ENXIO || errno == EAGAIN)
+      return std::optional<HsakmtShm>();
     return make_error(errno, "open " + path);
   }
   struct stat st {};
@@ -58,8 +60,8 @@ Result<std::optional<HsakmtShm>> read_hsakmt_shm(const char* directory) {
   if (!S_ISREG(st.st_mode) || shm.bytes < sizeof shm.magic || shm.bytes > kBytesMax)
     return std::optional<HsakmtShm>();
   const ssize_t length = ::pread(fd.get(), &shm.magic, sizeof shm.magic, 0);
-  if (length != static_cast<ssize_t>(sizeof shm.magic))
-    return make_error(length < 0 ? errno : EIO, "read " + path);
+  if (length < 0) return make_error(errno, "read " + path);
+  if (length != static_cast<ssize_t>(sizeof shm.magic)) return std::optional<HsakmtShm>();  // cut meanwhile
   return std::optional<HsakmtShm>(shm);
 }
 

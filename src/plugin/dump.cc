@@ -2,6 +2,7 @@
 #include "plugin/dump.h"
 
 #include <fcntl.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -72,6 +73,17 @@ Result<void> check_saved_wholly(const kfd::KfdDevice& own, const std::vector<pid
   return {};
 }
 
+// Who shares a table of descriptors with a process of the tree, and is none of it, runs on, and may have put
+// something else there since it was listed.
+Result<void> check_is(int fd, const kfd::OpenFile& listed) {
+  struct stat st {};
+  if (fstat(fd, &st) != 0) return make_error(errno, "fstat of the target's fd");
+  if (S_ISCHR(st.st_mode) && st.st_rdev == listed.device) return {};
+  const kfd::FileHolder& holder = listed.holders.front();
+  return Error{ESTALE, "descriptor " + std::to_string(holder.fd) + " of process " +
+                           std::to_string(holder.pid) + " is another file than a moment ago"};
+}
+
 Result<UniqueFd> duplicate(int fd) {
   UniqueFd copy(fcntl(fd, F_DUPFD_CLOEXEC, 0));
   if (!copy) return make_error(errno, "dup of the target's fd");
@@ -130,7 +142,7 @@ Result<Answer> Dumper::accept_map(const struct stat& st) {
 }
 
 Result<void> Dumper::accept_ours(dev_t device) {
-  if (device == kfd_device_) SLUICE_TRY(check_kfd_maps());
+  SLUICE_TRY(device == kfd_device_ ? check_kfd_maps() : check_maps_without_files(device));
   return note_in_inventory();
 }
 
@@ -166,6 +178,31 @@ Result<void> Dumper::check_kfd_maps() {
     }
   }
   return {};
+}
+
+// No DUMP_EXT_FILE ever comes for a tree that has no file of ours any more. Its maps would pass unseen, and
+// nobody would make again what they show.
+Result<void> Dumper::check_maps_without_files(dev_t device) {
+  if (stage_ != kStageDump || std::exchange(render_maps_checked_, true)) return {};
+  SLUICE_TRY_ASSIGN(const std::vector<pid_t> pids, tree());
+  for (const pid_t pid : pids) {
+    for (const dev_t any : devices()) {
+      SLUICE_TRY_ASSIGN(const std::vector<int> descriptors, kfd::device_descriptors(pid, any));
+      if (!descriptors.empty()) return {};
+    }
+  }
+  return Error{EINVAL, "a process of the tree maps a BO of renderD" + std::to_string(minor(device)) +
+                           ", and none has an open file of a GPU any more, without which no BO can be made "
+                           "again; who maps it must keep the file open"};
+}
+
+// /dev/kfd and the render nodes of its GPUs.
+std::vector<dev_t> Dumper::devices() const {
+  std::vector<dev_t> devices{kfd_device_};
+  for (const kfd::Node& node : run_.topology.nodes) {
+    if (node.is_gpu()) devices.push_back(kfd::render_node_device(node.drm_render_minor));
+  }
+  return devices;
 }
 
 // Once per image: CRIU does not look for doubles, and a double makes every restore fail.
@@ -261,15 +298,12 @@ Result<void> Dumper::open_files() {
 }
 
 Result<std::vector<Dumper::TakenFile>> Dumper::take_files() const {
-  std::vector<dev_t> devices{kfd_device_};
-  for (const kfd::Node& node : run_.topology.nodes) {
-    if (node.is_gpu()) devices.push_back(kfd::render_node_device(node.drm_render_minor));
-  }
   SLUICE_TRY_ASSIGN(const std::vector<pid_t> pids, tree());
-  SLUICE_TRY_ASSIGN(const std::vector<kfd::OpenFile> files, kfd::open_device_files(pids, devices));
+  SLUICE_TRY_ASSIGN(const std::vector<kfd::OpenFile> files, kfd::open_device_files(pids, devices()));
   std::vector<TakenFile> taken;
   for (const kfd::OpenFile& file : files) {
     SLUICE_TRY_ASSIGN(UniqueFd own, kfd::take_descriptor(file.holders.front()));
+    SLUICE_TRY(check_is(own.get(), file));
     taken.push_back({file.device, std::move(own), kfd::processes_of(file.holders)});
   }
   return taken;
@@ -443,7 +477,6 @@ Result<Dumper::RenderFile*> Dumper::find_render(int fd) {
 // Stops the queues of the file's KFD process and asks its state, or finds that another file's dump has.
 Result<void> Dumper::begin(KfdFile& file) {
   SLUICE_TRY(prepared_);
-  SLUICE_TRY(remove_stale());
   SLUICE_TRY_ASSIGN(const kfd::KfdDevice device, kfd::KfdDevice::open(kfd_device_));  // the version gate
   run_.kfd_minor_version = device.version().minor;
   SLUICE_TRY_ASSIGN(file.alias_of, find_alias(file));
@@ -456,6 +489,7 @@ Result<void> Dumper::begin(KfdFile& file) {
 // Of all files whose contents do not flow yet, or of one, CRIU's id of which is known. Those that flow at
 // once and use one GPU share its staging memory.
 Result<void> Dumper::start_contents(const DumpContents* wanted, std::optional<int> id) {
+  SLUICE_TRY(remove_stale());
   for (const KfdFile& file : kfd_files_) {
     if (file.process) SLUICE_TRY(file.process->take_contents());
   }
@@ -508,6 +542,7 @@ Result<void> Dumper::write_alias(const KfdFile& file) {
 
 // Of a file that has no contents of its own.
 Result<void> Dumper::write_metadata(const std::string& name, std::span<const std::uint8_t> payload) {
+  SLUICE_TRY(remove_stale());
   SLUICE_TRY(save_image(name, payload, run_.config.sync));
   return run_.config.sync ? sync_images() : Result<void>();
 }
@@ -555,6 +590,8 @@ Result<void> Dumper::dump_render(int fd, int id, std::uint32_t minor) {
                        "seen in advance (pidfd_getfd)"};
     }
     SLUICE_TRY(begin(*file->dump));
+    SLUICE_TRY_ASSIGN(const bool any_kfd, have_kfd(file->dump->holders()));
+    if (!any_kfd) SLUICE_TRY(check_render_maps({}, run_.topology, file->dump->holders()));
   }
   SLUICE_TRY(start_contents(&file->dump->contents(), id));
   file->id = id;
@@ -592,13 +629,16 @@ Result<bool> Dumper::dump_dmabuf(int fd, int id) {
 
 Result<void> Dumper::begin(RenderDump& render) {
   SLUICE_TRY(prepared_);
-  SLUICE_TRY(remove_stale());
-  bool any_kfd = false;
-  for (const pid_t pid : render.holders()) {
-    SLUICE_TRY_ASSIGN(const std::vector<int> descriptors, kfd::device_descriptors(pid, kfd_device_));
-    any_kfd = any_kfd || !descriptors.empty();
-  }
+  SLUICE_TRY_ASSIGN(const bool any_kfd, have_kfd(render.holders()));
   return render.begin(any_kfd);
+}
+
+Result<bool> Dumper::have_kfd(const std::vector<pid_t>& processes) const {
+  for (const pid_t pid : processes) {
+    SLUICE_TRY_ASSIGN(const std::vector<int> descriptors, kfd::device_descriptors(pid, kfd_device_));
+    if (!descriptors.empty()) return true;
+  }
+  return false;
 }
 
 // What the KFD process of those that hold a render file tells of it, dumped before or after: files come in
@@ -615,12 +655,8 @@ Result<void> Dumper::finish_tree() {
 }
 
 // Streams are joined by now, unless CRIU has not asked for a file that the tree has.
-Result<void> Dumper::unpause() {
-  return undisturbed([this]() -> Result<void> {
-    Result<void> joined = finish_tree();
-    SLUICE_TRY(unpause_and_drop(true));
-    return joined;
-  });
+Result<void> Dumper::finish_late() {
+  return undisturbed([this] { return finish_tree(); });
 }
 
 // Contents that still flow are in no image, so nobody waits for them before the queues run: a disk may hang.
@@ -649,6 +685,7 @@ Result<void> Dumper::finish(int ret) {
   const HeldSignals::InHook hook(signals_);
   Result<void> finished = ret >= 0 ? finish_tree() : Result<void>();
   Result<void> unpaused = unpause_and_drop(ret >= 0);
+  if (unpaused) signals_.set_nothing_to_undo();
   remove_old_pages();
   if (ret < 0) {
     remove_images();
@@ -684,7 +721,7 @@ void Dumper::name_hopeless_maps() const {
 }
 
 // What an earlier dump left in the directory never mixes with this one: a pages file of then beside metadata
-// of now.
+// of now. Before anything is written, and not before all that could refuse the dump in advance has not.
 Result<void> Dumper::remove_stale() {
   if (std::exchange(stale_removed_, true) || streaming()) return {};
   SLUICE_TRY_ASSIGN(std::vector<std::string> names,

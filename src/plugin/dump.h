@@ -46,8 +46,10 @@ class Dumper {
   // be reached.
   Result<Answer> accept_map(const struct stat& st);
 
-  // Starts the queues of every dumped process again. Idempotent.
-  Result<void> unpause();
+  // DUMP_DEVICES_LATE: joins and writes what is left, where that can still fail the dump. The queues stay
+  // stopped: CRIU has yet to dump memory that is shared, and that of private file systems, which GPUs may
+  // write, too.
+  Result<void> finish_late();
 
   // exit(): unpauses on every path; `ret` < 0: removes the images of this dump, metadata first.
   Result<void> finish(int ret);
@@ -83,6 +85,8 @@ class Dumper {
   Result<std::vector<pid_t>> tree() const;
   Result<void> note_in_inventory();
   Result<void> check_kfd_maps();
+  Result<void> check_maps_without_files(dev_t device);
+  std::vector<dev_t> devices() const;
   template <class Step>
   Result<void> undisturbed(const Step& step);
   Result<bool> dump_if_ours(int fd, int id);
@@ -118,6 +122,7 @@ class Dumper {
   Result<void> dump_render(int fd, int id, std::uint32_t minor);
   Result<std::optional<std::size_t>> find_alias(const KfdFile& wanted) const;
   Result<void> begin(RenderDump& render);
+  Result<bool> have_kfd(const std::vector<pid_t>& processes) const;
   Result<void> settle(RenderDump& render);
   Result<void> write(RenderDump& render);
   Result<void> remove_stale();
@@ -140,6 +145,7 @@ class Dumper {
   std::vector<RenderFile> render_files_;
   std::vector<std::pair<ProcessGpu, std::vector<pid_t>>> gpus_;  // with the holders of the KFD file
   std::vector<std::string> images_;  // names of this dump, in the order in which they must go
+  bool render_maps_checked_ = false;
   bool in_inventory_ = false;
   bool kfd_maps_checked_ = false;
   bool stale_removed_ = false;

@@ -103,7 +103,7 @@ void HeldSignals::watch() {
     if (caught_ == 0 && came) {
       caught_ = static_cast<int>(info.ssi_signo);
       stop_ = !too_late_;
-    } else if (came || ready == 0) {
+    } else if ((came || ready == 0) && !(too_late_ && nothing_to_undo_)) {
       (void)raise(caught_);
       (void)pthread_sigmask(SIG_UNBLOCK, &held_, nullptr);  // the end of the process
     }

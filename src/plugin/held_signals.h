@@ -47,6 +47,10 @@ class HeldSignals {
   // stops nothing and does not act, for who reads a failure out of it would take the images for none.
   void set_too_late() { too_late_ = caught_ == 0; }
 
+  // All queues run: nothing is left that could hang and leave them stopped, so no second signal and no five
+  // seconds make one act that came too late.
+  void set_nothing_to_undo() { nothing_to_undo_ = true; }
+
   // SIGTERM or SIGINT, once one has come.
   std::optional<int> caught() const;
 
@@ -63,6 +67,7 @@ class HeldSignals {
   std::optional<LaneThread> watcher_;
   std::atomic<int> caught_{0};
   std::atomic<bool> too_late_{false};
+  std::atomic<bool> nothing_to_undo_{false};
 };
 
 }  // namespace sluice::plugin

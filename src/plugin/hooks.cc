@@ -170,7 +170,7 @@ int on_dump_devices_late(int pid) {
     (void)pid;
     // Nothing (-ENOTSUP) also when all went well: an answer of 0 would hide a later failure from CRIU's own
     // result.
-    if (dumper != nullptr) SLUICE_TRY(dumper->unpause());
+    if (dumper != nullptr) SLUICE_TRY(dumper->finish_late());
     return Answer();
   });
 }

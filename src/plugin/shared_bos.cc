@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "plugin/shared_table.h"
+
 namespace sluice::plugin {
 namespace {
 
@@ -49,6 +51,10 @@ Result<void> SharedBos::settle(Bo& bo) {
                      "again"};
   }
   if (holders.size() + bo.descriptors < 2) return {};
+  if (last_number_ == SharedTable::kMost) {
+    return Error{E2BIG, creator->name + " is shared, and so are " + std::to_string(last_number_) +
+                            " other BOs; no restore takes more"};
+  }
   bo.number.shared = ++last_number_;
   const auto importer =
       std::find_if(holders.begin(), holders.end(), [](const Holder& one) { return !one.kfd; });

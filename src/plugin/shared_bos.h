@@ -41,7 +41,7 @@ class SharedBos {
   void add_descriptor(ino_t dmabuf) { ++bos_[dmabuf].descriptors; }
 
   // When all are known; may be called again when more have come. Errors: EINVAL for what could not be made
-  // again, naming its holders.
+  // again, naming its holders; E2BIG for more than a restore takes (SharedTable::kMost).
   Result<void> settle();
 
   // A holder stands in the images. `shared` as settled.

@@ -62,6 +62,24 @@ TEST_P(FailureTest, ADumpAfterAFailedOneSucceeds) {
   restore_and_check();
 }
 
+// Nothing of this one has been written, and CRIU has written nothing either where it names the tree in
+// advance.
+TEST_P(FailureTest, ADumpThatIsRefusedInAdvanceLeavesAnOlderCheckpoint) {
+  if (hooks() < 12) GTEST_SKIP() << "CRIU's own images go before this host tells of any file";
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_EQ(scene_.dump(version(), {"--leave-running"}), 0) << scene_.log();
+  const std::set<std::string> before = images("amdgpu-");
+  scene_.control().inject(criu_fault(kCheckpoint, EINVAL));
+  EXPECT_EQ(scene_.dump(version()), 1);
+  scene_.control().clear_faults();
+  EXPECT_EQ(images("amdgpu-"), before);
+  ASSERT_NO_FATAL_FAILURE(expect_running());
+  EXPECT_EQ(heard("quit"), "ok quit");
+  (void)scene_.log();
+  ASSERT_EQ(scene_.restore(version()), 0) << scene_.log();
+  EXPECT_TRUE(heard("check").starts_with("ok check")) << last_;
+}
+
 TEST_P(FailureTest, EachCriuIoctlOfADump) {
   for (const std::uint32_t op : {kProcessInfo, kCheckpoint}) {
     SCOPED_TRACE(op);

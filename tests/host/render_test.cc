@@ -91,6 +91,15 @@ TEST_P(RenderTest, AProcessWithRenderNodesOnlyComesBack) {
   dump_and_restore_twice();
 }
 
+// It is all that is left of the device: no hook is called for any file.
+TEST_P(RenderTest, AProcessThatHasNothingButMapsIsRefused) {
+  ASSERT_NO_FATAL_FAILURE(start_with({"--render-only", "--gem-handles", "1,3", "--close-render-after-map"}));
+  EXPECT_EQ(scene_.dump(version()), 1);
+  const std::string log = scene_.log();
+  EXPECT_NE(log.find("and none has an open file of a GPU any more"), std::string::npos) << log;
+  EXPECT_TRUE(heard("check").starts_with("ok check")) << last_;
+}
+
 // Without a KFD process the image does not say what its GPUs were like.
 TEST_P(RenderTest, AProcessWithRenderNodesOnlyIsRefusedOnOtherGpus) {
   ASSERT_NO_FATAL_FAILURE(start_with({"--render-only", "--gem-handles", "1,3"}));

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <semaphore.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@
 #include <string>
 
 #include "machines.h"
+#include "pipeline/unique_fd.h"
 
 namespace sluice::kfd {
 namespace {
@@ -103,6 +105,11 @@ TEST(HsakmtShm, what_a_hostile_user_has_put_there_does_not_stop_a_dump) {
   expect_none();
   write_text(file, std::string(4096, 'x'));
   std::filesystem::resize_file(file, std::uintmax_t{1} << 30);  // which no restore would make
+  expect_none();
+  const UniqueFd leased(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  ASSERT_EQ(::ftruncate(leased.get(), 4096), 0);
+  (void)::signal(SIGIO, SIG_IGN);  // "somebody wants it"
+  ASSERT_EQ(::fcntl(leased.get(), F_SETLEASE, F_WRLCK), 0);
   expect_none();
 }
 

@@ -4,6 +4,7 @@
 #include "plugin/held_signals.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,6 +19,12 @@ bool is_blocked(int signal) {
   sigset_t blocked;
   (void)pthread_sigmask(SIG_SETMASK, nullptr, &blocked);
   return sigismember(&blocked, signal) == 1;
+}
+
+bool is_pending(int signal) {
+  sigset_t pending;
+  (void)sigpending(&pending);
+  return sigismember(&pending, signal) == 1;
 }
 
 // One caught, and as the host goes on then.
@@ -64,6 +71,25 @@ TEST(HeldSignals, WhatComesTooLateDoesNotAct) {
       signals.set_too_late();
       const HeldSignals::InHook hook(signals);
       (void)kill(getpid(), SIGTERM);
+    }
+    std::exit(stop || is_blocked(SIGTERM) ? 1 : 2);
+  };
+  EXPECT_EXIT(end(), ::testing::ExitedWithCode(2), "");
+}
+
+// Old files go then, which may take long.
+TEST(HeldSignals, NorDoesASecondOneWhenTheQueuesRun) {
+  const auto end = [] {
+    std::atomic<bool> stop{false};
+    {
+      HeldSignals signals(stop);
+      signals.set_too_late();
+      const HeldSignals::InHook hook(signals);
+      signals.set_nothing_to_undo();
+      for (int i = 0; i < 3; ++i) {
+        (void)kill(getpid(), SIGTERM);
+        while (is_pending(SIGTERM)) (void)sched_yield();
+      }
     }
     std::exit(stop || is_blocked(SIGTERM) ? 1 : 2);
   };

@@ -9,8 +9,10 @@
 
 #include <cerrno>
 #include <string>
+#include <vector>
 
 #include "pipeline/unique_fd.h"
+#include "plugin/shared_table.h"
 
 namespace sluice::plugin {
 namespace {
@@ -103,6 +105,23 @@ TEST(SharedBos, ADescriptorOfItMakesItShared) {
   ASSERT_TRUE(bos.settle().ok());
   EXPECT_EQ(only.shared, 1U);
   EXPECT_FALSE(only.imports);
+}
+
+TEST(SharedBos, MoreThanARestoreTakesAreRefused) {
+  SharedBos bos;
+  std::vector<Part> parts(SharedTable::kMost + 1);
+  const auto add = [&bos](Part& part, const std::string& name) {
+    const UniqueFd memory = dmabuf();
+    ASSERT_TRUE(bos.add(memory.get(), part.of_render(name, 1)).ok());
+    bos.add_descriptor(inode_of(memory));
+  };
+  for (std::size_t i = 0; i < SharedTable::kMost; ++i) add(parts[i], "one of many");
+  ASSERT_TRUE(bos.settle().ok());
+  add(parts.back(), "the last");
+  const auto refused = bos.settle();
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().err, E2BIG);
+  EXPECT_TRUE(refused.error().what.starts_with("the last is shared")) << refused.error().what;
 }
 
 TEST(SharedBos, OfSomethingElseThereIsNoNumber) {
