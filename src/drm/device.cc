@@ -6,6 +6,7 @@
 #include <amdgpu_drm.h>
 #include <linux/sync_file.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
@@ -58,6 +59,22 @@ amdgpu_cs_fence fence_of(amdgpu_context* context, const Job& job) {
   return fence;
 }
 
+// What libdrm_amdgpu (2.4.114 to 2.4.131, amdgpu_asic_id.c) reads when a device is initialised, line by line
+// and as long as lines come, to name the GPU. Where this process is about to become one of a container's, it
+// is the container's file: a FIFO there would be waited for, and a device, or a file of /proc, might never
+// end. Without the file the GPU has no name, which nobody asks for.
+constexpr const char* kNamesOfGpus = "/usr/share/libdrm/amdgpu.ids";
+constexpr off_t kNamesOfGpusMostBytes = 1 << 20;  // thirty times of what libdrm comes with
+
+Result<void> check_names_of_gpus() {
+  struct stat st {};
+  if (::stat(kNamesOfGpus, &st) != 0) return {};
+  if (S_ISREG(st.st_mode) && st.st_size > 0 && st.st_size <= kNamesOfGpusMostBytes) return {};
+  return Error{EINVAL, std::string(kNamesOfGpus) +
+                           ", which libdrm reads, is no ordinary file of at most 1 MiB; put libdrm's own "
+                           "there, or none"};
+}
+
 }  // namespace
 
 DeviceState::~DeviceState() {
@@ -78,6 +95,8 @@ Result<Device> Device::open(std::uint32_t minor) {
   const auto driver = driver_name(file.get());
   if (!driver) return Error{driver.error().err, path + ": " + driver.error().what};
   if (*driver != "amdgpu") return make_error(ENODEV, path + " belongs to driver " + *driver + ", not amdgpu");
+
+  SLUICE_TRY(check_names_of_gpus());
 
   auto state = std::make_shared<DeviceState>();
   state->path = path;

@@ -71,7 +71,7 @@ struct Task {
   std::array<char, size> read(const char* file) const {
     const std::string path = std::string(number) + "/" + file;
     std::array<char, size> text{};
-    const UniqueFd fd(openat(directory, path.data(), O_RDONLY | O_CLOEXEC));
+    const UniqueFd fd(openat(directory, path.data(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
     if (fd) (void)!::read(fd.get(), text.data(), text.size() - 1);
     return text;
   }

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: MIT
 // A container into which a process is restored has put something else where a device or one of its files was.
 // The restored process gets nothing by it that root can open and it cannot, and nobody is waited for.
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "plugin_test.h"
 
@@ -62,6 +65,28 @@ TEST_P(HostileContainerTest, AFifoInPlaceOfAFileInSysfsIsNotWaitedFor) {
   const fs::path numa_node = on_machine("/sys/class/drm/renderD128/device/numa_node");
   fs::remove(numa_node);
   ASSERT_EQ(::mkfifo(numa_node.c_str(), 0666), 0);
+  restore_and_check();
+}
+
+// The one file that libdrm opens by itself.
+TEST_P(HostileContainerTest, AFifoInPlaceOfTheNamesOfGpusIsNotWaitedFor) {
+  const fs::path names = "/usr/share/libdrm/amdgpu.ids", fifo = elsewhere_.path() / "fifo";
+  if (!fs::exists(names)) GTEST_SKIP() << names << " is not there";
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_NO_FATAL_FAILURE(dump());
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0666), 0);
+  int status = -1;
+  std::thread([&] {  // which alone has it there
+    if (::unshare(CLONE_NEWNS) == 0 && ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+        ::mount(fifo.c_str(), names.c_str(), nullptr, MS_BIND, nullptr) == 0)
+      status = scene_.start_host(version(), "restore", {}).wait();
+  })
+      .join();
+  if (status == -1) GTEST_SKIP() << "no mount namespace is to be had here";
+  EXPECT_EQ(status, 1);
+  const std::string log = scene_.log();
+  EXPECT_NE(log.find("amdgpu.ids, which libdrm reads, is no ordinary file"), std::string::npos) << log;
+  expect_not_resumed();
   restore_and_check();
 }
 
