@@ -36,7 +36,7 @@ namespace {
 
 constexpr const char* kName = "amdgpu_plugin";  // upstream's: images stay interchangeable
 constexpr unsigned kOldestHookCount = 10;
-constexpr int kImageStreamerServiceFd = 3;  // same number in every version
+constexpr int kImageStreamerServiceFd = 3, kProcServiceFd = 4;  // the same in every version
 
 unsigned read_hook_count() {
   void* control = dlsym(RTLD_DEFAULT, "cr_plugin_ctl");
@@ -84,6 +84,10 @@ void log_text(Level level, std::string_view text) {
 
 void log_lines(const LogLines& lines) {
   for (const LogLine& line : lines) log_line(line.level, line.text);
+}
+
+int proc_fd() {
+  return get_service_fd != nullptr ? get_service_fd(kProcServiceFd) : -1;
 }
 
 int image_dir_fd() {

@@ -91,6 +91,10 @@ struct LogLine {
 using LogLines = std::vector<LogLine>;
 void log_lines(const LogLines& lines);
 
+// The host's own /proc, a directory that it keeps (do not close): in a task one of the task's pid namespace,
+// which no container has had its hands on. -1 where there is none.
+int proc_fd();
+
 // The image directory, an fd of the host (do not close). -1 where there is none.
 int image_dir_fd();
 

@@ -27,6 +27,7 @@
 #include "plugin/restore_survey.h"
 #include "plugin/shared_table.h"
 #include "plugin/stopped_tree.h"
+#include "plugin/thread_numbers.h"
 
 namespace sluice::plugin {
 
@@ -119,7 +120,9 @@ class Restorer {
   bool all_made_ = false;                 // task: make_all()
   std::uint32_t asked_record_bytes_ = 0;  // what the kernel said; 0: its version tells, or nothing does
   dev_t kfd_device_ = 0;                  // 0: no KFD on this machine
-  std::unique_ptr<ContentServer> server_;
+  std::unique_ptr<ThreadNumbers> task_numbers_, own_numbers_;  // the latter of the server's lanes
+  std::optional<ThreadNumbers::Raised> server_numbers_;
+  std::unique_ptr<ContentServer> server_;  // behind these: it ends before
   std::unique_ptr<Lifeline> lifeline_;
   std::optional<StoppedTree> tree_;  // from the first resume() on
   bool tree_killed_ = false;

@@ -183,10 +183,12 @@ struct Arena {
   std::uint32_t share_bo;         // 0, or one more than the index of its KFD BO
   std::uint32_t import_bo;        // 0, or one more than the index of the BO that its KFD has imported
   std::uint32_t num_shares;
-  std::int32_t child;         // 0, or the pid of a child that holds all descriptors
-  std::uint32_t run_queues;   // 1: queues get packets
-  std::uint32_t can_export;   // 0: KFD exports no dma-bufs (before 1.12), so every BO is CPU-mapped
-  std::uint32_t dmabuf_zero;  // percent, with the next two: its data
+  std::int32_t child;           // 0, or the pid of a child that holds all descriptors
+  std::int32_t threaded_child;  // 0, or the pid of a child with threads and no device
+  std::uint32_t child_threads;  // how many it has besides its first
+  std::uint32_t run_queues;     // 1: queues get packets
+  std::uint32_t can_export;     // 0: KFD exports no dma-bufs (before 1.12), so every BO is CPU-mapped
+  std::uint32_t dmabuf_zero;    // percent, with the next two: its data
   std::uint64_t dmabuf_bytes, dmabuf_seed;
   std::uint64_t dmabuf_map;      // 0, or where a BO is mapped through its dma-buf
   std::uint64_t shm, semaphore;  // 0, or where libhsakmt's shared memory and semaphore are mapped

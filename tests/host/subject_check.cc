@@ -175,7 +175,7 @@ Result<void> work_on(Arena& arena) {
 }
 
 Result<void> tear_down(Arena& arena) {
-  SLUICE_TRY(end_child(arena));
+  SLUICE_TRY(end_children(arena));
   if (arena.kfd_fd >= 0) SLUICE_TRY(tear_down_kfd(arena));
   for (std::uint32_t i = 0; i < arena.num_maps; ++i) {
     (void)::munmap(reinterpret_cast<void*>(arena.maps[i].address), arena.maps[i].bytes);

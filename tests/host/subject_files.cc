@@ -16,8 +16,11 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <iterator>
 #include <span>
 #include <string>
+#include <thread>
 
 #include "pipeline/units.h"
 #include "subject_bos.h"
@@ -202,6 +205,15 @@ Result<void> check_child(const Arena& arena) {
   return {};
 }
 
+Result<void> check_threaded_child(const Arena& arena) {
+  if (arena.threaded_child == 0) return {};
+  const auto threads =
+      std::filesystem::directory_iterator("/proc/" + std::to_string(arena.threaded_child) + "/task");
+  const auto found = std::distance(begin(threads), end(threads));
+  if (found == arena.child_threads + 1) return {};
+  return Error{ESRCH, "the child has " + std::to_string(found) + " threads"};
+}
+
 }  // namespace
 
 Result<UniqueFd> take_descriptor(pid_t pid, int fd) {
@@ -281,7 +293,8 @@ Result<void> check_files(const Arena& arena) {
   }
   SLUICE_TRY(check_dmabuf(arena));
   SLUICE_TRY(check_hsakmt_shm(arena));
-  return check_child(arena);
+  SLUICE_TRY(check_child(arena));
+  return check_threaded_child(arena);
 }
 
 void leave_devices(Arena& arena) {
@@ -295,12 +308,39 @@ void leave_devices(Arena& arena) {
   arena.num_maps = 0;
 }
 
-Result<void> end_child(Arena& arena) {
-  if (arena.child == 0) return {};
-  if (::kill(arena.child, SIGKILL) != 0) return make_error(errno, "the child");
-  while (::waitpid(arena.child, nullptr, 0) < 0 && errno == EINTR) {
+Result<void> add_threaded_child(Arena& arena, std::uint32_t threads) {
+  int ready[2];
+  if (::pipe2(ready, O_CLOEXEC) != 0) return make_error(errno, "pipe2");
+  const UniqueFd from(ready[0]), to(ready[1]);
+  if (::madvise(&arena, arena.bytes, MADV_DONTFORK) != 0) return make_error(errno, "MADV_DONTFORK");
+  const pid_t pid = ::fork();
+  if (pid < 0) return make_error(errno, "fork");
+  if (pid == 0) {
+    (void)::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (std::uint32_t i = 0; i < threads; ++i) {
+      std::thread([] {
+        for (;;) (void)::pause();
+      }).detach();
+    }
+    (void)!::write(to.get(), "r", 1);
+    (void)::close_range(0, ~0U, 0);
+    for (;;) (void)::pause();
   }
-  arena.child = 0;
+  char said = 0;
+  if (::read(from.get(), &said, 1) != 1) return make_error(EIO, "the child with threads");
+  arena.threaded_child = pid;
+  arena.child_threads = threads;
+  return {};
+}
+
+Result<void> end_children(Arena& arena) {
+  for (std::int32_t* const child : {&arena.child, &arena.threaded_child}) {
+    if (*child == 0) continue;
+    if (::kill(*child, SIGKILL) != 0) return make_error(errno, "the child");
+    while (::waitpid(*child, nullptr, 0) < 0 && errno == EINTR) {
+    }
+    *child = 0;
+  }
   return {};
 }
 

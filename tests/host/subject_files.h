@@ -24,6 +24,9 @@ Result<void> open_files(Arena& arena, const Options& options, const std::vector<
 Result<void> open_render_nodes(Arena& arena, const Options& options,
                                const std::vector<TopologyGpu>& topology);
 
+// A child that has nothing open, and that many threads besides its first: before the caller has threads.
+Result<void> add_threaded_child(Arena& arena, std::uint32_t threads);
+
 // What the options want to be there once all BOs exist: dma-buf and its map, shared memory, the child; then
 // files that shall be closed are closed.
 Result<void> finish_files(Arena& arena, const Options& options);
@@ -32,6 +35,6 @@ Result<void> check_files(const Arena& arena);
 // Unmaps and closes /dev/kfd and the render nodes, and asks the kernel for nothing more: it keeps queues and
 // BOs until the process ends.
 void leave_devices(Arena& arena);
-Result<void> end_child(Arena& arena);
+Result<void> end_children(Arena& arena);
 
 }  // namespace sluice::subject

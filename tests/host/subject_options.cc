@@ -114,6 +114,7 @@ bool parse_value(std::string_view name, std::string_view value, Options* options
   if (name == "--seed") return parse_number(value, &options->seed);
   if (name == "--render-from") return parse_number(value, &options->render_from);
   if (name == "--import-from") return parse_number(value, &options->import_from);
+  if (name == "--threaded-child") return parse_number(value, &options->threaded_child);
   if (name == "--share") {
     options->share = value == "kfd" ? Share::Kfd : Share::Gem;
     return value == "kfd" || value == "gem";
@@ -154,7 +155,7 @@ void usage() {
       "  --bos mixed|small|many|huge|count:N  --one-bo SIZE\n"
       "  --no-events  --no-queues  --no-userptr\n"
       "more in the process:\n"
-      "  --svm  --svm-context  --waiter  --run-queues  --hsakmt-shm\n"
+      "  --svm  --svm-context  --waiter  --run-queues  --hsakmt-shm  --threaded-child THREADS\n"
       "  --gem-handles H,H,...|count:N  --gem-bytes SIZE     (BOs of each render file)\n"
       "  --odd-gem always-valid|encrypted|userptr            (one that cannot be saved)\n"
       "  --share kfd|gem  --import-from PID  --share-fd  --kfd-import   (a BO shared by dma-buf)\n"

@@ -39,16 +39,17 @@ struct Options {
   bool run_queues = false;   // queues get packets; needs a driver that runs them
   bool hsakmt_shm = false;   // libhsakmt's shared memory and semaphore
 
-  bool second_kfd = false;     // opens /dev/kfd a second time
-  bool dup_kfd = false;        // dups the first descriptor
-  bool second_render = false;  // each GPU has another render file, opened before the acquired one
-  bool render_first = false;   // render nodes are opened before /dev/kfd
-  bool fork_child = false;     // a child holds all descriptors
-  bool close_render = false;   // acquired render files are closed after mapping
-  bool close_kfd = false;      // and so are all of /dev/kfd
-  bool dmabuf_fd = false;      // a dma-buf is open
-  bool map_dmabuf = false;     // and its BO is mapped through it
-  bool inherited_kfd = false;  // a file of /dev/kfd was opened by a process that is gone
+  bool second_kfd = false;           // opens /dev/kfd a second time
+  bool dup_kfd = false;              // dups the first descriptor
+  bool second_render = false;        // each GPU has another render file, opened before the acquired one
+  bool render_first = false;         // render nodes are opened before /dev/kfd
+  bool fork_child = false;           // a child holds all descriptors
+  std::uint32_t threaded_child = 0;  // a child without descriptors has so many threads besides its first
+  bool close_render = false;         // acquired render files are closed after mapping
+  bool close_kfd = false;            // and so are all of /dev/kfd
+  bool dmabuf_fd = false;            // a dma-buf is open
+  bool map_dmabuf = false;           // and its BO is mapped through it
+  bool inherited_kfd = false;        // a file of /dev/kfd was opened by a process that is gone
   // BOs that are allocated through each render file, by the handles they get, ascending.
   std::vector<std::uint32_t> gem_handles;
   std::uint64_t gem_bytes = 0;  // of each of these BOs; 0: sizes by turns

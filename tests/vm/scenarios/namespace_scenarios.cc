@@ -48,6 +48,23 @@ TEST_F(Namespaces, MountAndPidNamespace) {
   EXPECT_EQ(subject_->quit(), 0);
 }
 
+// Their numbers are the lowest of those that are free while GPU memory is restored, by threads, too.
+TEST_F(Namespaces, ThreadsOfATaskAreRestoredWhileAnotherRestoresItsGpuMemory) {
+  load();
+  Container container(images("root"), {128, 129});
+  Strings options = small_subject();
+  options.insert(options.end(), {"--threaded-child", "32"});
+  ASSERT_NO_FATAL_FAILURE(start_inside(container, container.launch(CLONE_NEWPID), options));
+  ASSERT_NO_FATAL_FAILURE(dump());
+  constexpr std::uint64_t kSlowBytesPerSecond = 4 << 20;  // seconds
+  for (const unsigned gpu : {0U, 1U}) control().set_engine_rate(gpu, kSlowBytesPerSecond);
+  ASSERT_NO_FATAL_FAILURE(restore_inside(container));
+  for (const unsigned gpu : {0U, 1U}) control().set_engine_rate(gpu, 0);
+  ASSERT_NO_FATAL_FAILURE(expect_queues_run());
+  ASSERT_NO_FATAL_FAILURE(expect_whole());
+  EXPECT_EQ(subject_->quit(), 0);
+}
+
 TEST_F(Namespaces, CgroupNamespace) {
   load();
   Container container(images("root"), {128, 129});

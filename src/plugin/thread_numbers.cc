@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: MIT
+#include "plugin/thread_numbers.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <new>
+#include <string>
+
+namespace sluice::plugin {
+
+namespace {
+
+constexpr const char* kPlace = "sys/kernel/ns_last_pid";
+constexpr const char* kMost = "sys/kernel/pid_max";
+
+Result<UniqueFd> open_in(int proc, const char* name, int flags) {
+  UniqueFd fd(::openat(proc, name, flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  if (!fd) return make_error(errno, std::string("open /proc/") + name);
+  return fd;
+}
+
+Result<pid_t> read_number(int fd, const char* name) {
+  std::array<char, 16> text{};
+  const ssize_t length = ::pread(fd, text.data(), text.size(), 0);
+  if (length < 0) return make_error(errno, std::string("read /proc/") + name);
+  pid_t number = 0;
+  if (std::from_chars(text.data(), text.data() + length, number).ec != std::errc())
+    return make_error(EBADMSG, std::string("/proc/") + name);
+  return number;
+}
+
+Result<void> write_number(int fd, const char* name, pid_t number) {
+  const std::string text = std::to_string(number);
+  if (::pwrite(fd, text.data(), text.size(), 0) < 0)
+    return make_error(errno, std::string("write to /proc/") + name);
+  return {};
+}
+
+}  // namespace
+
+struct ThreadNumbers::Raised::Shared {
+  pthread_mutex_t mutex;
+  std::uint32_t raised;  // how many there are
+  pid_t before;          // where the kernel's place was when there was none
+
+  // A process that has one and is killed takes the restore with it, and all who wait.
+  class Locked {
+   public:
+    explicit Locked(Shared& shared) : shared_(shared) { (void)::pthread_mutex_lock(&shared_.mutex); }
+    ~Locked() { (void)::pthread_mutex_unlock(&shared_.mutex); }
+    Locked(const Locked&) = delete;
+    Locked& operator=(const Locked&) = delete;
+
+   private:
+    Shared& shared_;
+  };
+};
+
+Result<std::unique_ptr<ThreadNumbers>> ThreadNumbers::make() {
+  void* memory =
+      ::mmap(nullptr, sizeof(Raised::Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return make_error(errno, "memory that restored tasks share");
+  std::unique_ptr<ThreadNumbers> made(new ThreadNumbers(new (memory) Raised::Shared{}));
+  pthread_mutexattr_t shared;
+  (void)::pthread_mutexattr_init(&shared);
+  (void)::pthread_mutexattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
+  (void)::pthread_mutex_init(&made->shared_->mutex, &shared);
+  (void)::pthread_mutexattr_destroy(&shared);
+  return made;
+}
+
+ThreadNumbers::~ThreadNumbers() {
+  (void)::munmap(shared_, sizeof(Raised::Shared));
+}
+
+Result<ThreadNumbers::Raised> ThreadNumbers::raise(int proc) {
+  SLUICE_TRY_ASSIGN(UniqueFd place, open_in(proc, kPlace, O_RDWR));
+  SLUICE_TRY_ASSIGN(const UniqueFd most, open_in(proc, kMost, O_RDONLY));
+  SLUICE_TRY_ASSIGN(const pid_t end, read_number(most.get(), kMost));
+  const Raised::Shared::Locked locked(*shared_);
+  if (shared_->raised == 0) {
+    SLUICE_TRY_ASSIGN(shared_->before, read_number(place.get(), kPlace));
+    SLUICE_TRY(write_number(place.get(), kPlace, end - end / 8));
+  }
+  ++shared_->raised;
+  return Raised(shared_, std::move(place));
+}
+
+ThreadNumbers::Raised::~Raised() {
+  if (shared_ == nullptr) return;
+  const Shared::Locked locked(*shared_);
+  if (--shared_->raised == 0) (void)write_number(place_.get(), kPlace, shared_->before);
+}
+
+}  // namespace sluice::plugin

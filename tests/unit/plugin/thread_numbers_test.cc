@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: MIT
+// Which numbers new threads get while lanes are made, in a pid namespace of their own.
+#include "plugin/thread_numbers.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <optional>
+#include <thread>
+
+#include "support/temp_dir.h"
+
+namespace sluice::plugin {
+namespace {
+
+constexpr int kNoNamespace = 77;  // exit status
+
+pid_t number_of_new_thread() {
+  pid_t number = 0;
+  std::thread([&number] { number = gettid(); }).join();
+  return number;
+}
+
+pid_t lowest_high() {
+  pid_t end = 0;
+  std::ifstream("/proc/sys/kernel/pid_max") >> end;
+  return end - end / 8;
+}
+
+// The exit status of `body`, run as the first process of a pid namespace.
+int in_new_namespace(const std::function<bool()>& body) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::unshare(CLONE_NEWPID) != 0) ::_exit(kNoNamespace);
+    const pid_t first = ::fork();
+    if (first == 0) ::_exit(body() ? 0 : 1);
+    int status = 0;
+    ::_exit(::waitpid(first, &status, 0) == first && WIFEXITED(status) ? WEXITSTATUS(status) : 2);
+  }
+  int status = 0;
+  return ::waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status) : 3;
+}
+
+class ThreadNumbersTest : public ::testing::Test {
+ protected:
+  void expect_in_new_namespace(const std::function<bool()>& body) {
+    const int status = in_new_namespace(body);
+    if (status == kNoNamespace) GTEST_SKIP() << "no pid namespace is to be had here";
+    EXPECT_EQ(status, 0);
+  }
+
+  UniqueFd proc_ = UniqueFd(::open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC));
+  std::unique_ptr<ThreadNumbers> numbers_ = ThreadNumbers::make().value();
+};
+
+TEST_F(ThreadNumbersTest, AreHighWhileRaisedAndLowBehindThat) {
+  expect_in_new_namespace([this] {
+    const pid_t before = number_of_new_thread();
+    {
+      const auto raised = numbers_->raise(proc_.get());
+      if (!raised || number_of_new_thread() < lowest_high()) return false;
+    }
+    const pid_t after = number_of_new_thread();
+    return before < 10 && after > before && after < 10;
+  });
+}
+
+TEST_F(ThreadNumbersTest, StayHighUntilTheLastProcessNeedsThemNoMore) {
+  expect_in_new_namespace([this] {
+    std::optional<ThreadNumbers::Raised> raised(numbers_->raise(proc_.get()).value());
+    const pid_t other = ::fork();
+    if (other == 0) {
+      const pid_t own_before = ::getpid();
+      { const auto its = numbers_->raise(proc_.get()); }
+      ::_exit(own_before >= lowest_high() && number_of_new_thread() >= lowest_high() ? 0 : 1);
+    }
+    int status = 0;
+    if (::waitpid(other, &status, 0) != other || status != 0) return false;
+    raised.reset();
+    return number_of_new_thread() < 10;
+  });
+}
+
+TEST_F(ThreadNumbersTest, AreLeftAloneWhereTheyCannotBeRaised) {
+  const test::TempDir none;
+  const auto refused = numbers_->raise(none.fd());
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().err, ENOENT);
+  const std::filesystem::path kernel = std::filesystem::path(none.path()) / "sys/kernel";
+  std::filesystem::create_directories(kernel);
+  std::ofstream(kernel / "pid_max") << "32768\n";
+  std::ofstream(kernel / "ns_last_pid") << "nonsense\n";
+  EXPECT_EQ(numbers_->raise(none.fd()).error().err, EBADMSG);
+  std::ofstream(kernel / "ns_last_pid") << "12\n";
+  EXPECT_TRUE(numbers_->raise(none.fd()).ok()) << "the one before has not been raised";
+}
+
+}  // namespace
+}  // namespace sluice::plugin
