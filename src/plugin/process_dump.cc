@@ -123,6 +123,7 @@ Result<void> ProcessDump::sort_contents(kfd::Checkpoint& checkpoint) {
       holder.shared = &image_.bos[i].shared;
       holder.kfd_handle = &image_.bos[i].handle;
       holder.imports = &image_.bos[i].imports;
+      holder.place = {node->drm_render_minor, bo.offset};
       SLUICE_TRY(run_.shared_bos.add(bo.dmabuf.get(), std::move(holder)));
       gpu.bos.push_back({bo.bytes, bo.addr, std::move(bo.dmabuf), static_cast<std::uint32_t>(i)});
     }

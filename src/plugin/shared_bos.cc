@@ -22,7 +22,9 @@ int rank(const SharedBos::Holder& holder) {
 Result<void> SharedBos::add(int dmabuf, Holder holder) {
   struct stat st {};
   if (::fstat(dmabuf, &st) != 0) return make_error(errno, "fstat of a dma-buf");
-  Bo& bo = bos_[st.st_ino];
+  ino_t inode = st.st_ino;
+  if (holder.place.second != 0) inode = places_.try_emplace(holder.place, inode).first->second;
+  Bo& bo = bos_[inode];
   if (bo.settled) {
     return Error{EINVAL, holder.name + " is the same memory as " + bo.holders.front().name +
                              ", shared by dma-buf, and the files of the tree could not be seen in advance"};

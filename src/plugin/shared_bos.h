@@ -13,6 +13,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "pipeline/result.h"
@@ -33,9 +34,14 @@ class SharedBos {
     std::uint32_t* kfd_handle =
         nullptr;              // of a KFD process: the GEM handle that upstream's images name it by
     bool* imports = nullptr;  // another one makes the memory
+    // Of a KFD process: the GPU's render minor and the mmap offset there, which no other BO has.
+    std::pair<std::uint32_t, std::uint64_t> place{};  // offset 0: none
   };
 
   // `dmabuf`: borrowed. Errors: EINVAL for a BO that was settled without this holder.
+  //
+  // Memory is told by the dma-buf's inode, and by its place: Linux before 6.2 makes a dma-buf anew for each
+  // CHECKPOINT (criu_get_prime_handle of kfd_chardev.c, amdgpu_gem_prime_export).
   Result<void> add(int dmabuf, Holder holder);
   // A task has a descriptor of the dma-buf.
   void add_descriptor(ino_t dmabuf) { ++bos_[dmabuf].descriptors; }
@@ -68,6 +74,7 @@ class SharedBos {
   Result<void> settle(Bo& bo);
 
   std::map<ino_t, Bo> bos_;
+  std::map<std::pair<std::uint32_t, std::uint64_t>, ino_t> places_;
   std::uint32_t last_number_ = 0;
   std::set<std::uint32_t> made_, imported_;  // numbers of memory that holders in the images make, and import
 };

@@ -96,6 +96,27 @@ TEST(SharedBos, ElseARenderFileMakesItBeforeAKfdProcessThatImportedIt) {
   EXPECT_FALSE(render.imports);
 }
 
+// An old kernel gives each KFD process a dma-buf of its own.
+TEST(SharedBos, OneMemoryOfTwoKfdProcessesIsToldByItsPlaceToo) {
+  SharedBos bos;
+  const UniqueFd owners = dmabuf(), importers = dmabuf(), others = dmabuf();
+  Part owner, importer, other;
+  const auto add = [&bos](const UniqueFd& memory, SharedBos::Holder holder,
+                          std::pair<std::uint32_t, std::uint64_t> place) {
+    holder.place = place;
+    return bos.add(memory.get(), std::move(holder)).ok();
+  };
+  ASSERT_TRUE(add(owners, owner.of_kfd("owner"), {128, 0x10000}));
+  ASSERT_TRUE(add(importers, importer.of_kfd("importer", true), {128, 0x10000}));
+  ASSERT_TRUE(add(others, other.of_kfd("another GPU's"), {129, 0x10000}));
+  ASSERT_TRUE(bos.settle().ok());
+  EXPECT_EQ(owner.shared, 1U);
+  EXPECT_EQ(importer.shared, 1U);
+  EXPECT_FALSE(owner.imports);
+  EXPECT_TRUE(importer.imports);
+  EXPECT_EQ(other.shared, 0U);
+}
+
 TEST(SharedBos, ADescriptorOfItMakesItShared) {
   SharedBos bos;
   const UniqueFd memory = dmabuf();
