@@ -121,15 +121,20 @@ bool is_ending(pid_t pid, const char* proc) {
     const auto pending = std::strtoull(line.c_str() + kPending.size(), nullptr, 16);
     if ((pending >> (SIGKILL - 1) & 1) != 0) return true;
   }
+  // And who exits of its own accord is sent none any more. On its way to PF_EXITING it may wait, for I/O of a
+  // ring, too; since Linux 5.17 its exit code tells, which of one that is stopped would be something else.
   constexpr unsigned long kExiting = 0x4;  // PF_EXITING, include/linux/sched.h
+  constexpr std::size_t kFlags = 6, kExitCode = 49;
   std::ifstream stat(directory + "/stat");
   std::string text;
   std::getline(stat, text);
-  // Behind the name, which may hold anything: state, five numbers, flags (proc(5)).
+  // Behind the name, which may hold anything: state, flags and the rest (proc(5)).
   std::istringstream fields(text.substr(std::min(text.size(), text.rfind(')') + 1)));
-  std::string field;
-  for (int i = 0; i < 7; ++i) fields >> field;
-  return !fields || (std::strtoul(field.c_str(), nullptr, 10) & kExiting) != 0;
+  std::array<std::string, kExitCode + 1> field;
+  for (std::string& one : field) fields >> one;
+  if (!fields) return true;
+  if ((std::strtoul(field[kFlags].c_str(), nullptr, 10) & kExiting) != 0) return true;
+  return field[kExitCode] != "0" && field[0] != "t" && field[0] != "T";
 }
 
 std::optional<pid_t> innermost_pid(pid_t pid, const char* proc) {

@@ -158,7 +158,7 @@ TEST_P(FailureTest, AFenceThatFailsFailsTheRestore) {
   ASSERT_NO_FATAL_FAILURE(start());
   ASSERT_NO_FATAL_FAILURE(dump());
   scene_.control().fail_fence(0, 0, EIO);
-  EXPECT_EQ(scene_.restore(version()), 1);
+  EXPECT_EQ(scene_.restore(version()), 1) << scene_.log();
   scene_.control().clear_faults();
   expect_not_resumed();
 }
@@ -167,12 +167,12 @@ TEST_P(FailureTest, EachCriuIoctlOfARestore) {
   ASSERT_NO_FATAL_FAILURE(start());
   ASSERT_NO_FATAL_FAILURE(dump());
   scene_.control().inject(criu_fault(kRestoreOp, EINVAL));
-  EXPECT_EQ(scene_.restore(version()), 1);
+  EXPECT_EQ(scene_.restore(version()), 1) << scene_.log();
   scene_.control().clear_faults();
   expect_not_resumed();
   // A failed RESUME kills the task: CRIU ignores the hook's answer.
   scene_.control().inject(criu_fault(kResume, EINVAL));
-  EXPECT_EQ(scene_.restore(version()), 1);
+  EXPECT_EQ(scene_.restore(version()), 1) << scene_.log();
   scene_.control().clear_faults();
   EXPECT_TRUE(scene_.control().processes().empty());
   EXPECT_EQ(scene_.control().counts(), vamdgpu::Counts());

@@ -93,17 +93,31 @@ TEST(Processes, a_tracer_is_read_from_status_and_nothing_else) {
 // The name is the process' own choice.
 TEST(Processes, one_is_ending_that_was_sent_sigkill_or_exits) {
   const TempDir proc;
-  const auto add = [&](int pid, const std::string& pending, const std::string& flags) {
+  std::string zeros;
+  for (int i = 0; i < 42; ++i) zeros += " 0";
+  const auto add = [&](int pid, const std::string& pending, const std::string& flags,
+                       const std::string& state = "S", const std::string& exit_code = "0") {
     const std::string directory = std::to_string(pid);
     write_text(proc.path() / directory / "status",
                "Name:\tx\nSigPnd:\t0000000000000100\nShdPnd:\t" + pending + "\n");
-    write_text(proc.path() / directory / "stat", directory + " (x) S 4) S 1 1 1 0 -1 " + flags + " 0 0\n");
+    write_text(proc.path() / directory / "stat",
+               directory + " (x) S 4) " + state + " 1 1 1 0 -1 " + flags + zeros + " " + exit_code + "\n");
   };
   add(10, "0000000000000000", "4194560");
   add(11, "0000000000000100", "4194560");
   add(12, "0000000000004000", "4194560");  // SIGTERM
   add(13, "0000000000000000", "4194564");
-  for (const auto& [pid, ends] : {std::pair(10, false), {11, true}, {12, false}, {13, true}, {14, true}})
+  add(15, "0000000000000000", "4194560", "R", "256");   // exit(1), and is not yet marked
+  add(16, "0000000000000000", "4194560", "t", "1541");  // a tracer's stop
+  add(17, "0000000000000000", "4194560", "T", "19");
+  for (const auto& [pid, ends] : {std::pair(10, false),
+                                  {11, true},
+                                  {12, false},
+                                  {13, true},
+                                  {14, true},
+                                  {15, true},
+                                  {16, false},
+                                  {17, false}})
     EXPECT_EQ(is_ending(pid, proc.path().c_str()), ends) << pid;
 }
 
