@@ -70,9 +70,10 @@ Result<void> check_names_of_gpus() {
   struct stat st {};
   if (::stat(kNamesOfGpus, &st) != 0) return {};
   if (S_ISREG(st.st_mode) && st.st_size > 0 && st.st_size <= kNamesOfGpusMostBytes) return {};
-  return Error{EINVAL, std::string(kNamesOfGpus) +
-                           ", which libdrm reads, is no ordinary file of at most 1 MiB; put libdrm's own "
-                           "there, or none"};
+  return Error{EINVAL,
+               std::string(kNamesOfGpus) +
+                   ", which libdrm reads, is empty, or no ordinary file of at most 1 MiB; put libdrm's own "
+                   "there, or none"};
 }
 
 }  // namespace

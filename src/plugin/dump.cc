@@ -184,12 +184,12 @@ Result<void> Dumper::check_kfd_maps() {
 // nobody would make again what they show.
 Result<void> Dumper::check_maps_without_files(dev_t device) {
   if (stage_ != kStageDump || std::exchange(render_maps_checked_, true)) return {};
+  if (!kfd_files_.empty() || !render_files_.empty()) return {};
+  const std::vector<dev_t> ours = devices();
   SLUICE_TRY_ASSIGN(const std::vector<pid_t> pids, tree());
   for (const pid_t pid : pids) {
-    for (const dev_t any : devices()) {
-      SLUICE_TRY_ASSIGN(const std::vector<int> descriptors, kfd::device_descriptors(pid, any));
-      if (!descriptors.empty()) return {};
-    }
+    SLUICE_TRY_ASSIGN(const std::vector<kfd::DeviceDescriptor> any, kfd::device_descriptors(pid, ours));
+    if (!any.empty()) return {};
   }
   return Error{EINVAL, "a process of the tree maps a BO of renderD" + std::to_string(minor(device)) +
                            ", and none has an open file of a GPU any more, without which no BO can be made "
@@ -622,6 +622,7 @@ Result<bool> Dumper::dump_dmabuf(int fd, int id) {
   const DmaBufImage image{number.handle, number.shared, kfd::restoring_process(holders).innermost,
                           run_.dump_id, static_cast<std::uint32_t>(id)};
   run_.shared_bos.note_saved(number.shared, true);
+  SLUICE_TRY(remove_stale());  // before the name may be that of a file which this dump removes
   images_.insert(images_.begin(), dmabuf_image_name(id));
   SLUICE_TRY(write_metadata(dmabuf_image_name(id), pack_dmabuf_image(image)));
   return true;

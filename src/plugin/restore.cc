@@ -72,14 +72,15 @@ std::optional<ThreadNumbers::Raised> raise_numbers(ThreadNumbers& numbers, int p
   return std::nullopt;
 }
 
-// Whether a task is restored into this process' own pid namespace: what is not known counts as not.
+// Whether tasks are restored into this process' own pid namespace: what is not known counts as not. CRIU's
+// helpers are in it in any case.
 bool shares_pid_namespace() {
   const auto number = [](const std::string& process) {
     struct stat st {};
     return stat(("/proc/" + process + "/ns/pid").c_str(), &st) == 0 ? st.st_ino : 0;
   };
   const auto tasks = kfd::descendants(getpid());
-  return tasks && std::any_of(tasks->begin(), tasks->end(), [&, own = number("self")](pid_t task) {
+  return tasks && std::all_of(tasks->begin(), tasks->end(), [&, own = number("self")](pid_t task) {
            return own != 0 && number(std::to_string(task)) == own;
          });
 }
@@ -144,7 +145,7 @@ void Restorer::ask_record_bytes() {
 
 void Restorer::start_server() {
   if (!server_) return;
-  if (shares_pid_namespace()) {
+  if (survey_.has_contents() && shares_pid_namespace()) {
     const UniqueFd proc(open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC));
     if (auto raised = raise_numbers(*own_numbers_, proc.get())) server_numbers_.emplace(std::move(*raised));
   }

@@ -5,11 +5,14 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
 #include <new>
 #include <string>
+
+#include "pipeline/clock.h"
 
 namespace sluice::plugin {
 
@@ -39,6 +42,13 @@ Result<void> write_number(int fd, const char* name, pid_t number) {
   if (::pwrite(fd, text.data(), text.size(), 0) < 0)
     return make_error(errno, std::string("write to /proc/") + name);
   return {};
+}
+
+// Not always the same: processes that were started near the last place may be those that are restored now.
+pid_t somewhere_high(pid_t end) {
+  const pid_t quarter = end / 4;
+  const pid_t most = quarter - quarter / 8;  // the rest is for what comes to be there
+  return end - quarter + static_cast<pid_t>(monotonic_ns() % static_cast<std::uint64_t>(std::max(most, 1)));
 }
 
 }  // namespace
@@ -84,8 +94,9 @@ Result<ThreadNumbers::Raised> ThreadNumbers::raise(int proc) {
   SLUICE_TRY_ASSIGN(const pid_t end, read_number(most.get(), kMost));
   const Raised::Shared::Locked locked(*shared_);
   if (shared_->raised == 0) {
-    SLUICE_TRY_ASSIGN(shared_->before, read_number(place.get(), kPlace));
-    SLUICE_TRY(write_number(place.get(), kPlace, end - end / 8));
+    SLUICE_TRY_ASSIGN(const pid_t before, read_number(place.get(), kPlace));
+    shared_->before = std::max(before, 0);  // -1 where the only process has been given its number
+    SLUICE_TRY(write_number(place.get(), kPlace, somewhere_high(end)));
   }
   ++shared_->raised;
   return Raised(shared_, std::move(place));

@@ -237,9 +237,10 @@ TEST_P(TreeTest, NoQueuesAreStoppedAnyMoreWhenASignalHasCome) {
   ASSERT_EQ(host.hear_control(), before) << scene_.log();
   scene_.control().between_calls([&] {  // no call of the driver returns
     host.release_control();
-    while (!host.has_thread("sluice-signals")) (void)::sched_yield();
+    while (!host.has_thread("sluice-signals") && !host.has_ended()) (void)::sched_yield();
     ASSERT_EQ(::kill(host.pid(), SIGTERM), 0);
-    while (host.has_pending(SIGTERM) || !host.thread_sleeps("sluice-signals")) (void)::sched_yield();
+    while (!host.has_ended() && (host.has_pending(SIGTERM) || !host.thread_sleeps("sluice-signals")))
+      (void)::sched_yield();
   });
   EXPECT_EQ(host.wait(), 128 + SIGTERM) << scene_.log();
   EXPECT_EQ(scene_.control().criu_calls(kProcessInfo), 0U);

@@ -4,7 +4,10 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/sched.h>
 #include <sched.h>
+#include <signal.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -30,7 +33,7 @@ pid_t number_of_new_thread() {
 pid_t lowest_high() {
   pid_t end = 0;
   std::ifstream("/proc/sys/kernel/pid_max") >> end;
-  return end - end / 8;
+  return end - end / 4;
 }
 
 // The exit status of `body`, run as the first process of a pid namespace.
@@ -39,7 +42,8 @@ int in_new_namespace(const std::function<bool()>& body) {
   if (child == 0) {
     if (::unshare(CLONE_NEWPID) != 0) ::_exit(kNoNamespace);
     const pid_t first = ::fork();
-    if (first == 0) ::_exit(body() ? 0 : 1);
+    if (first == 0)
+      ::_exit(::access("/proc/sys/kernel/ns_last_pid", W_OK) != 0 ? kNoNamespace : body() ? 0 : 1);
     int status = 0;
     ::_exit(::waitpid(first, &status, 0) == first && WIFEXITED(status) ? WEXITSTATUS(status) : 2);
   }
@@ -69,6 +73,29 @@ TEST_F(ThreadNumbersTest, AreHighWhileRaisedAndLowBehindThat) {
     const pid_t after = number_of_new_thread();
     return before < 10 && after > before && after < 10;
   });
+}
+
+// The first process has been given its number, which has moved the kernel's place nowhere.
+TEST_F(ThreadNumbersTest, AreLowBehindThatInANamespaceAsCriuMakesIt) {
+  const pid_t first_pid = 1;
+  clone_args arguments{};
+  arguments.flags = CLONE_NEWPID;
+  arguments.exit_signal = SIGCHLD;
+  arguments.set_tid = reinterpret_cast<std::uintptr_t>(&first_pid);
+  arguments.set_tid_size = 1;
+  const auto first = static_cast<pid_t>(::syscall(SYS_clone3, &arguments, sizeof arguments));
+  if (first == 0) {
+    const bool raised = numbers_->raise(proc_.get()).ok();
+    const auto next = static_cast<pid_t>(::syscall(SYS_fork));
+    if (next == 0) ::_exit(0);
+    ::_exit(!raised ? kNoNamespace : next < 10 ? 0 : 1);
+  }
+  if (first < 0) GTEST_SKIP() << "no pid namespace is to be had here";
+  int status = 0;
+  ASSERT_EQ(::waitpid(first, &status, 0), first);
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == kNoNamespace) GTEST_SKIP() << "numbers cannot be raised here";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 TEST_F(ThreadNumbersTest, StayHighUntilTheLastProcessNeedsThemNoMore) {
