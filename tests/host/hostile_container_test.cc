@@ -85,7 +85,8 @@ TEST_P(HostileContainerTest, AFifoInPlaceOfTheNamesOfGpusIsNotWaitedFor) {
   if (status == -1) GTEST_SKIP() << "no mount namespace is to be had here";
   EXPECT_EQ(status, 1);
   const std::string log = scene_.log();
-  EXPECT_NE(log.find("amdgpu.ids, which libdrm reads, is empty, or no ordinary file"), std::string::npos) << log;
+  EXPECT_NE(log.find("amdgpu.ids, which libdrm reads, is empty, or no ordinary file"), std::string::npos)
+      << log;
   expect_not_resumed();
   restore_and_check();
 }
