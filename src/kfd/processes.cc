@@ -64,6 +64,19 @@ Result<std::optional<struct stat>> stat_descriptor(const std::string& directory,
   return make_error(err, "stat of " + describe(holder));
 }
 
+// Of /proc/PID/stat what stands behind the name, which may hold anything (proc(5)).
+enum StatField : std::size_t { kStatState = 0, kStatFlags = 6, kStatThreads = 17, kStatExitCode = 49 };
+std::optional<std::array<std::string, kStatExitCode + 1>> read_stat(const std::string& directory) {
+  std::ifstream stat(directory + "/stat");
+  std::string text;
+  std::getline(stat, text);
+  std::istringstream fields(text.substr(std::min(text.size(), text.rfind(')') + 1)));
+  std::array<std::string, kStatExitCode + 1> found;
+  for (std::string& field : found) fields >> field;
+  if (!fields) return std::nullopt;
+  return found;
+}
+
 }  // namespace
 
 Result<std::vector<pid_t>> traced_processes(const char* proc) {
@@ -101,14 +114,19 @@ Result<std::vector<pid_t>> descendants(pid_t ancestor, const char* proc) {
   return found;
 }
 
+// A list of threads ends early where the one it has come to dies meanwhile: the kernel counts those that are
+// left.
 bool has_ended(pid_t pid, const char* proc) {
-  const std::string threads = std::string(proc) + "/" + std::to_string(pid) + "/task";
+  const std::string directory = std::string(proc) + "/" + std::to_string(pid);
+  const std::string threads = directory + "/task";
   const auto tids = numbered_entries(threads);
   if (!tids) return process_gone(tids.error().err);
-  return std::all_of(tids->begin(), tids->end(), [&](int tid) {
+  const bool all = std::all_of(tids->begin(), tids->end(), [&](int tid) {
     const auto status = read_task_status(threads + "/" + std::to_string(tid));
     return status ? status->state == 'Z' || status->state == 'X' : no_such_task(status.error());
   });
+  const auto stat = read_stat(directory);
+  return all && (!stat || std::strtoul((*stat)[kStatThreads].c_str(), nullptr, 10) <= tids->size());
 }
 
 bool is_ending(pid_t pid, const char* proc) {
@@ -124,17 +142,10 @@ bool is_ending(pid_t pid, const char* proc) {
   // And who exits of its own accord is sent none any more. On its way to PF_EXITING it may wait, for I/O of a
   // ring, too; since Linux 5.17 its exit code tells, which of one that is stopped would be something else.
   constexpr unsigned long kExiting = 0x4;  // PF_EXITING, include/linux/sched.h
-  constexpr std::size_t kFlags = 6, kExitCode = 49;
-  std::ifstream stat(directory + "/stat");
-  std::string text;
-  std::getline(stat, text);
-  // Behind the name, which may hold anything: state, flags and the rest (proc(5)).
-  std::istringstream fields(text.substr(std::min(text.size(), text.rfind(')') + 1)));
-  std::array<std::string, kExitCode + 1> field;
-  for (std::string& one : field) fields >> one;
-  if (!fields) return true;
-  if ((std::strtoul(field[kFlags].c_str(), nullptr, 10) & kExiting) != 0) return true;
-  return field[kExitCode] != "0" && field[0] != "t" && field[0] != "T";
+  const auto stat = read_stat(directory);
+  if (!stat) return true;
+  if ((std::strtoul((*stat)[kStatFlags].c_str(), nullptr, 10) & kExiting) != 0) return true;
+  return (*stat)[kStatExitCode] != "0" && (*stat)[kStatState] != "t" && (*stat)[kStatState] != "T";
 }
 
 std::optional<pid_t> innermost_pid(pid_t pid, const char* proc) {

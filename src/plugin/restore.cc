@@ -62,27 +62,10 @@ std::string images_of_shared_memory() {
                      : std::string("the images at the beginning");
 }
 
-// Where they cannot be raised, lanes mostly get on all the same.
-std::optional<ThreadNumbers::Raised> raise_numbers(ThreadNumbers& numbers, int proc) {
-  auto raised = numbers.raise(proc);
-  if (raised) return std::move(*raised);
-  log_line(Level::Warning,
-           "threads that restore GPU memory may take numbers that belong to threads of the tree (" +
-               raised.error().what + "); if CRIU is then unable to create a thread (-17), restore again");
-  return std::nullopt;
-}
-
-// Whether tasks are restored into this process' own pid namespace: what is not known counts as not. CRIU's
-// helpers are in it in any case.
-bool shares_pid_namespace() {
-  const auto number = [](const std::string& process) {
-    struct stat st {};
-    return stat(("/proc/" + process + "/ns/pid").c_str(), &st) == 0 ? st.st_ino : 0;
-  };
-  const auto tasks = kfd::descendants(getpid());
-  return tasks && std::all_of(tasks->begin(), tasks->end(), [&, own = number("self")](pid_t task) {
-           return own != 0 && number(std::to_string(task)) == own;
-         });
+// What tells the pid namespace of the calling process from others; 0: it is not to be had.
+ino_t pid_namespace(int directory, const char* own) {
+  struct stat st {};
+  return fstatat(directory, own, &st, 0) == 0 ? st.st_ino : 0;
 }
 
 void log_progress(const std::string& line) {
@@ -103,8 +86,8 @@ Result<std::unique_ptr<Restorer>> Restorer::make() {
   use_image_key(read_key(restorer->config_));  // one that is not to be had fails whoever reads an image
   SLUICE_TRY_ASSIGN(restorer->survey_, RestoreSurvey::read());
   SLUICE_TRY_ASSIGN(restorer->lifeline_, Lifeline::make());
-  SLUICE_TRY_ASSIGN(restorer->task_numbers_, ThreadNumbers::make());
-  SLUICE_TRY_ASSIGN(restorer->own_numbers_, ThreadNumbers::make());
+  SLUICE_TRY_ASSIGN(restorer->thread_numbers_, ThreadNumbers::make());
+  restorer->own_pid_namespace_ = pid_namespace(AT_FDCWD, "/proc/self/ns/pid");
   if (const auto& shared = restorer->survey_.shared_numbers(); !shared.empty()) {
     SLUICE_TRY_ASSIGN(restorer->shared_, SharedTable::make(*shared.rbegin()));
   }
@@ -145,10 +128,6 @@ void Restorer::ask_record_bytes() {
 
 void Restorer::start_server() {
   if (!server_) return;
-  if (survey_.has_contents() && shares_pid_namespace()) {
-    const UniqueFd proc(open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC));
-    if (auto raised = raise_numbers(*own_numbers_, proc.get())) server_numbers_.emplace(std::move(*raised));
-  }
   if (const auto started = server_->start(image_dir_fd()); !started)
     log_line(Level::Warning, "tasks restore their GPU memory themselves: " + started.error().what);
 }
@@ -575,8 +554,21 @@ Result<void> Restorer::fill_contents(ContentRequest request) {
   return fill_in_task(std::move(request));
 }
 
+// In a pid namespace of criu's own numbers are as good as any, and what is there is not for us to move. Where
+// they cannot be raised, lanes mostly get on all the same.
+std::optional<ThreadNumbers::Raised> Restorer::raise_thread_numbers() const {
+  const ino_t its = pid_namespace(proc_fd(), "self/ns/pid");
+  if (its == 0 || its == own_pid_namespace_) return std::nullopt;
+  auto raised = thread_numbers_->raise(proc_fd());
+  if (raised) return std::move(*raised);
+  log_line(Level::Warning,
+           "threads that restore GPU memory may take numbers that belong to threads of the tree (" +
+               raised.error().what + "); if CRIU is then unable to create a thread (-17), restore again");
+  return std::nullopt;
+}
+
 Result<void> Restorer::fill_in_task(ContentRequest request) {
-  const std::optional<ThreadNumbers::Raised> raised = raise_numbers(*task_numbers_, proc_fd());
+  const std::optional<ThreadNumbers::Raised> raised = raise_thread_numbers();
   const std::int64_t began_ns = monotonic_ns();
   SharedByJobs shared;
   shared.lanes = survey_.all_lanes();
@@ -638,7 +630,6 @@ Result<void> Restorer::join_server() {
   if (!server_) return {};
   joined_ = true;
   Result<void> joined = server_->join(log_progress);
-  server_numbers_.reset();
   log_lines(server_->take_log_lines());
   if (joined) {
     for (const ContentServer::Finished& file : server_->take_finished()) {

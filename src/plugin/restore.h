@@ -107,6 +107,7 @@ class Restorer {
                                     std::vector<kfd::RestoredBo> restored) const;
   Result<void> fill_contents(ContentRequest request);
   Result<void> fill_in_task(ContentRequest request);
+  std::optional<ThreadNumbers::Raised> raise_thread_numbers() const;
   Result<kfd::ResumeOutcome> resume_process(int pid);
   Result<void> join_server();
   Result<void> join_unasked();
@@ -120,9 +121,9 @@ class Restorer {
   bool all_made_ = false;                 // task: make_all()
   std::uint32_t asked_record_bytes_ = 0;  // what the kernel said; 0: its version tells, or nothing does
   dev_t kfd_device_ = 0;                  // 0: no KFD on this machine
-  std::unique_ptr<ThreadNumbers> task_numbers_, own_numbers_;  // the latter of the server's lanes
-  std::optional<ThreadNumbers::Raised> server_numbers_;
-  std::unique_ptr<ContentServer> server_;  // behind these: it ends before
+  ino_t own_pid_namespace_ = 0;           // of the main process
+  std::unique_ptr<ThreadNumbers> thread_numbers_;
+  std::unique_ptr<ContentServer> server_;
   std::unique_ptr<Lifeline> lifeline_;
   std::optional<StoppedTree> tree_;  // from the first resume() on
   bool tree_killed_ = false;

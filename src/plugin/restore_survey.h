@@ -37,8 +37,6 @@ class RestoreSurvey {
   // Lanes of the whole restore on a GPU, by its render minor in the images, and on all; 1 at least.
   unsigned lanes_on(std::uint32_t source_minor) const;
   std::size_t all_lanes() const;
-  // Whether there is a GPU whose memory is restored.
-  bool has_contents() const { return !lanes_by_minor_.empty(); }
 
   // Whether the process maps BOs of the GPU through several files, or may.
   bool maps_several_files(std::uint32_t pid, std::uint32_t source_minor) const;

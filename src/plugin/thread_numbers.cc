@@ -12,8 +12,6 @@
 #include <new>
 #include <string>
 
-#include "pipeline/clock.h"
-
 namespace sluice::plugin {
 
 namespace {
@@ -42,13 +40,6 @@ Result<void> write_number(int fd, const char* name, pid_t number) {
   if (::pwrite(fd, text.data(), text.size(), 0) < 0)
     return make_error(errno, std::string("write to /proc/") + name);
   return {};
-}
-
-// Not always the same: processes that were started near the last place may be those that are restored now.
-pid_t somewhere_high(pid_t end) {
-  const pid_t quarter = end / 4;
-  const pid_t most = quarter - quarter / 8;  // the rest is for what comes to be there
-  return end - quarter + static_cast<pid_t>(monotonic_ns() % static_cast<std::uint64_t>(std::max(most, 1)));
 }
 
 }  // namespace
@@ -96,7 +87,7 @@ Result<ThreadNumbers::Raised> ThreadNumbers::raise(int proc) {
   if (shared_->raised == 0) {
     SLUICE_TRY_ASSIGN(const pid_t before, read_number(place.get(), kPlace));
     shared_->before = std::max(before, 0);  // -1 where the only process has been given its number
-    SLUICE_TRY(write_number(place.get(), kPlace, somewhere_high(end)));
+    SLUICE_TRY(write_number(place.get(), kPlace, end - end / 4));
   }
   ++shared_->raised;
   return Raised(shared_, std::move(place));

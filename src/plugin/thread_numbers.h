@@ -32,8 +32,8 @@ class ThreadNumbers {
   ThreadNumbers& operator=(const ThreadNumbers&) = delete;
 
   // While it lives, in whichever of the processes, new threads and processes of the namespace get numbers in
-  // the last quarter of those there are, from some place there on. The last one puts the kernel's place back
-  // where the first has found it. Outlived by the ThreadNumbers.
+  // the last quarter of those there are. The last one puts the kernel's place back where the first has found
+  // it. Outlived by the ThreadNumbers.
   class Raised {
    public:
     Raised(Raised&& other) noexcept

@@ -91,17 +91,27 @@ TEST(Processes, a_tracer_is_read_from_status_and_nothing_else) {
 }
 
 // The name is the process' own choice.
+// As /proc/PID/stat.
+std::string stat_line(const std::string& state, const std::string& flags, const std::string& threads,
+                      const std::string& exit_code) {
+  std::vector<std::string> fields(50, "0");  // behind the name
+  fields[0] = state;
+  fields[6] = flags;
+  fields[17] = threads;
+  fields[49] = exit_code;
+  std::string line = "4711 (x) S 4)";
+  for (const std::string& field : fields) line += " " + field;
+  return line + "\n";
+}
+
 TEST(Processes, one_is_ending_that_was_sent_sigkill_or_exits) {
   const TempDir proc;
-  std::string zeros;
-  for (int i = 0; i < 42; ++i) zeros += " 0";
   const auto add = [&](int pid, const std::string& pending, const std::string& flags,
                        const std::string& state = "S", const std::string& exit_code = "0") {
     const std::string directory = std::to_string(pid);
     write_text(proc.path() / directory / "status",
                "Name:\tx\nSigPnd:\t0000000000000100\nShdPnd:\t" + pending + "\n");
-    write_text(proc.path() / directory / "stat",
-               directory + " (x) S 4) " + state + " 1 1 1 0 -1 " + flags + zeros + " " + exit_code + "\n");
+    write_text(proc.path() / directory / "stat", stat_line(state, flags, "1", exit_code));
   };
   add(10, "0000000000000000", "4194560");
   add(11, "0000000000000100", "4194560");
@@ -149,7 +159,10 @@ TEST(Processes, a_process_has_ended_when_all_its_threads_have) {
   state("10/task/11", "X (dead)");
   state("20/task/20", "Z (zombie)");
   state("20/task/21", "D (disk sleep)");
+  write_text(proc.path() / "10/stat", stat_line("Z", "0", "2", "0"));
   EXPECT_TRUE(has_ended(10, proc.path().c_str()));
+  write_text(proc.path() / "10/stat", stat_line("Z", "0", "3", "0"));
+  EXPECT_FALSE(has_ended(10, proc.path().c_str())) << "the list is not whole";
   EXPECT_FALSE(has_ended(20, proc.path().c_str()));
   EXPECT_TRUE(has_ended(30, proc.path().c_str())) << "it is gone";
   EXPECT_FALSE(has_ended(::getpid()));
