@@ -109,7 +109,7 @@ TEST(HsakmtShm, what_a_hostile_user_has_put_there_does_not_stop_a_dump) {
   const UniqueFd leased(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
   ASSERT_EQ(::ftruncate(leased.get(), 4096), 0);
   (void)::signal(SIGIO, SIG_IGN);  // "somebody wants it"
-  ASSERT_EQ(::fcntl(leased.get(), F_SETLEASE, F_WRLCK), 0);
+  if (::fcntl(leased.get(), F_SETLEASE, F_WRLCK) != 0) GTEST_SKIP() << "this file system has no leases";
   expect_none();
 }
 
