@@ -59,12 +59,12 @@ amdgpu_cs_fence fence_of(amdgpu_context* context, const Job& job) {
   return fence;
 }
 
-// What libdrm_amdgpu (2.4.114 to 2.4.131, amdgpu_asic_id.c) reads when a device is initialised, line by line
+// What libdrm_amdgpu (2.4.114, amdgpu_asic_id.c) reads when a device is initialised, line by line
 // and as long as lines come, to name the GPU. Where this process is about to become one of a container's, it
 // is the container's file: a FIFO there would be waited for, and a device, or a file of /proc, might never
 // end. Without the file the GPU has no name, which nobody asks for.
 constexpr const char* kNamesOfGpus = "/usr/share/libdrm/amdgpu.ids";
-constexpr off_t kNamesOfGpusMostBytes = 1 << 20;  // thirty times of what libdrm comes with
+constexpr off_t kNamesOfGpusMostBytes = 1 << 20;  // many times what libdrm comes with
 
 Result<void> check_names_of_gpus() {
   struct stat st {};

@@ -48,7 +48,7 @@ Result<std::optional<HsakmtShm>> read_hsakmt_shm(const char* directory) {
   const std::string path = std::string(directory) + "/" + kFileName;
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (!fd) {
-    // Who has it open to write cannot be under a lease, so nobody has (EAGAIN).
+    // EAGAIN: a lease that keeps readers out is given to none but the only one who has the file open.
     if (errno == ENOENT || errno == ELOOP || errno == ENXIO || errno == EAGAIN)
       return std::optional<HsakmtShm>();
     return make_error(errno, "open " + path);

@@ -140,7 +140,8 @@ bool is_ending(pid_t pid, const char* proc) {
     if ((pending >> (SIGKILL - 1) & 1) != 0) return true;
   }
   // And who exits of its own accord is sent none any more. On its way to PF_EXITING it may wait, for I/O of a
-  // ring, too; since Linux 5.17 its exit code tells, which of one that is stopped would be something else.
+  // ring, too; its exit code tells (seen on Linux 6.18), which of one that is stopped would be something
+  // else.
   constexpr unsigned long kExiting = 0x4;  // PF_EXITING, include/linux/sched.h
   const auto stat = read_stat(directory);
   if (!stat) return true;

@@ -75,7 +75,7 @@ Result<void> check_saved_wholly(const kfd::KfdDevice& own, const std::vector<pid
 
 // Who shares a table of descriptors with a process of the tree, and is none of it, runs on, and may have put
 // something else there since it was listed.
-Result<void> check_is(int fd, const kfd::OpenFile& listed) {
+Result<void> check_is_still(int fd, const kfd::OpenFile& listed) {
   struct stat st {};
   if (fstat(fd, &st) != 0) return make_error(errno, "fstat of the target's fd");
   if (S_ISCHR(st.st_mode) && st.st_rdev == listed.device) return {};
@@ -303,7 +303,7 @@ Result<std::vector<Dumper::TakenFile>> Dumper::take_files() const {
   std::vector<TakenFile> taken;
   for (const kfd::OpenFile& file : files) {
     SLUICE_TRY_ASSIGN(UniqueFd own, kfd::take_descriptor(file.holders.front()));
-    SLUICE_TRY(check_is(own.get(), file));
+    SLUICE_TRY(check_is_still(own.get(), file));
     taken.push_back({file.device, std::move(own), kfd::processes_of(file.holders)});
   }
   return taken;
@@ -542,7 +542,6 @@ Result<void> Dumper::write_alias(const KfdFile& file) {
 
 // Of a file that has no contents of its own.
 Result<void> Dumper::write_metadata(const std::string& name, std::span<const std::uint8_t> payload) {
-  SLUICE_TRY(remove_stale());
   SLUICE_TRY(save_image(name, payload, run_.config.sync));
   return run_.config.sync ? sync_images() : Result<void>();
 }
@@ -622,7 +621,7 @@ Result<bool> Dumper::dump_dmabuf(int fd, int id) {
   const DmaBufImage image{number.handle, number.shared, kfd::restoring_process(holders).innermost,
                           run_.dump_id, static_cast<std::uint32_t>(id)};
   run_.shared_bos.note_saved(number.shared, true);
-  SLUICE_TRY(remove_stale());  // before the name may be that of a file which this dump removes
+  SLUICE_TRY(remove_stale());  // nothing may have begun to flow yet, and the name be an old file's
   images_.insert(images_.begin(), dmabuf_image_name(id));
   SLUICE_TRY(write_metadata(dmabuf_image_name(id), pack_dmabuf_image(image)));
   return true;

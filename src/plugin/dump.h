@@ -43,7 +43,7 @@ class Dumper {
 
   // HANDLE_DEVICE_VMA: 0 for maps of /dev/kfd and of AMD render nodes, nothing for others. EINVAL where a
   // process of the tree maps /dev/kfd and holds no descriptor of it, through which alone its GPU state could
-  // be reached.
+  // be reached, or one maps a render node and none holds a file of ours.
   Result<Answer> accept_map(const struct stat& st);
 
   // DUMP_DEVICES_LATE: joins and writes what is left, where that can still fail the dump. The queues stay
@@ -145,9 +145,9 @@ class Dumper {
   std::vector<RenderFile> render_files_;
   std::vector<std::pair<ProcessGpu, std::vector<pid_t>>> gpus_;  // with the holders of the KFD file
   std::vector<std::string> images_;  // names of this dump, in the order in which they must go
-  bool render_maps_checked_ = false;
   bool in_inventory_ = false;
   bool kfd_maps_checked_ = false;
+  bool render_maps_checked_ = false;  // check_maps_without_files()
   bool stale_removed_ = false;
   bool tree_begun_ = false;
   bool tree_known_ = false;  // all files of ours that the tree has were found before the first was asked for

@@ -46,8 +46,7 @@ Result<const kfd::Node*> GpuMatch::local_gpu(std::uint32_t user_gpu_id) const {
 
 Result<const kfd::Node*> GpuMatch::gpu_of(const RenderImage& image) {
   if (!match_) return same_gpu(image);
-  // The image of a file that no KFD process holds has the GPU's own id, not the one that processes know. That
-  // of a GPU which the KFD process did not see can only have that.
+  // Of a GPU that the KFD process did not see, the image has the GPU's own id, not one that processes know.
   const kfd::Node* source = source_.find_render_minor(image.minor);
   return source != nullptr ? local_gpu(source->gpu_id) : same_gpu(image);
 }

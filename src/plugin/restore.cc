@@ -554,8 +554,8 @@ Result<void> Restorer::fill_contents(ContentRequest request) {
   return fill_in_task(std::move(request));
 }
 
-// In a pid namespace of criu's own numbers are as good as any, and what is there is not for us to move. Where
-// they cannot be raised, lanes mostly get on all the same.
+// Not in criu's own pid namespace, where others live, too, whose numbers are not for us to move. Where they
+// cannot be raised, the restore mostly gets on all the same.
 std::optional<ThreadNumbers::Raised> Restorer::raise_thread_numbers() const {
   const ino_t its = pid_namespace(proc_fd(), "self/ns/pid");
   if (its == 0 || its == own_pid_namespace_) return std::nullopt;

@@ -40,7 +40,7 @@ class SharedBos {
 
   // `dmabuf`: borrowed. Errors: EINVAL for a BO that was settled without this holder.
   //
-  // Memory is told by the dma-buf's inode, and by its place: Linux before 6.2 makes a dma-buf anew for each
+  // Memory is told by the dma-buf's inode, and by its place: Linux 6.1 makes a dma-buf anew for each
   // CHECKPOINT (criu_get_prime_handle of kfd_chardev.c, amdgpu_gem_prime_export).
   Result<void> add(int dmabuf, Holder holder);
   // A task has a descriptor of the dma-buf.

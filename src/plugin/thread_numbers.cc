@@ -49,7 +49,6 @@ struct ThreadNumbers::Raised::Shared {
   std::uint32_t raised;  // how many there are
   pid_t before;          // where the kernel's place was when there was none
 
-  // A process that has one and is killed takes the restore with it, and all who wait.
   class Locked {
    public:
     explicit Locked(Shared& shared) : shared_(shared) { (void)::pthread_mutex_lock(&shared_.mutex); }

@@ -5,8 +5,8 @@
 // when CRIU comes to the thread to which it belongs, that fails (EEXIST), and the restore with it. So while
 // lanes are made, the kernel looks among high numbers, where few threads have theirs.
 //
-// Source: Linux kernel/pid.c (alloc_pid) and kernel/pid_namespace.c (pid_ns_ctl_handler), 6.1 to 6.18; CRIU's
-// criu/pie/restorer.c.
+// Source: Linux kernel/pid.c (alloc_pid) and kernel/pid_namespace.c (pid_ns_ctl_handler), seen on 6.12 and
+// 6.18; CRIU's criu/pie/restorer.c.
 #pragma once
 
 #include <pthread.h>
@@ -20,9 +20,9 @@
 
 namespace sluice::plugin {
 
-// For one pid namespace, and for processes of one kind: who is killed meanwhile keeps the others waiting, so
-// nobody who has to outlive them shares one with them. Processes that are forked from the one that has made
-// it share it; in each of them, one thread.
+// Of the tasks of a restore, which have one pid namespace, and are forked from the process that has made this
+// and share it; in each of them, one thread. One that is killed here may keep the others waiting: CRIU kills
+// them, too.
 class ThreadNumbers {
  public:
   // Errors: those of mmap(2).

@@ -12,7 +12,7 @@
 #include "support/refuse_system_call.h"
 #include "test_streamer.h"
 #ifdef SEAM_LIBRARY
-#include "failure_points.h"
+#include "seam_plan.h"
 #endif
 
 namespace sluice::host_test {
@@ -120,27 +120,23 @@ TEST_P(KeyTest, AStreamThatCouldHaveNoIndexIsNotMade) {
 // The first one, which tells less, would be as good to whoever restores it. Twice it is made where not all
 // files of the tree can be taken in advance.
 TEST_P(KeyTest, AnImageThatWouldBeMadeTwiceFailsTheDump) {
-  const std::filesystem::path file = directory_.path() / "plan";
-  FailurePlan plan(file);
   ASSERT_NO_FATAL_FAILURE(start({"--render-first"}));
-  scene_.variables[seam::kPlanVariable] = file.string();
-  ASSERT_EQ(::setenv("LD_PRELOAD", SEAM_LIBRARY, 1), 0);
+  SeamPlan plan(scene_);
   const auto dump_on = [this] { return scene_.start_host(version(), "dump", {"--leave-running"}).wait(); };
-  plan.disarm();
+  plan->disarm();
   EXPECT_EQ(dump_on(), 0) << scene_.log();
   std::size_t places = 0;
-  const std::vector<Failure> all = plan.failures(seam::kError, Turns::FirstAndMiddle, &places);
+  const std::vector<Failure> all = plan->failures(seam::kError, Turns::FirstAndMiddle, &places);
   const auto take = std::find_if(all.begin(), all.end(),
                                  [](const Failure& failure) { return failure.call == "pidfd_getfd"; });
   ASSERT_NE(take, all.end());
-  plan.arm(*take);
+  plan->arm(*take);
   EXPECT_EQ(dump_on(), 0) << scene_.log();
-  EXPECT_TRUE(plan.fired());
+  EXPECT_TRUE(plan->fired());
   use_key("mine");
   (void)scene_.log();
-  plan.arm(*take);
+  plan->arm(*take);
   EXPECT_EQ(dump_on(), 1);
-  (void)::unsetenv("LD_PRELOAD");
   const std::string log = scene_.log();
   EXPECT_NE(log.find("with a key it is made once"), std::string::npos) << log;
   expect_running();

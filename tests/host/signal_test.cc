@@ -8,13 +8,12 @@
 #include <chrono>
 #include <cstdio>
 #include <map>
-#include <optional>
 #include <string>
 
 #include "plugin_test.h"
 #include "times_taken.h"
 #ifdef SEAM_LIBRARY
-#include "failure_points.h"
+#include "seam_plan.h"
 #endif
 
 namespace sluice::host_test {
@@ -77,21 +76,6 @@ class SignalTest : public PluginTest {
     expect_running();
   }
 
-#ifdef SEAM_LIBRARY
-  // From now on what the plugin calls goes by it.
-  FailurePlan& make_plan() {
-    const std::filesystem::path file = scratch_.path() / "plan";
-    scene_.variables[seam::kPlanVariable] = file.string();
-    (void)::setenv("LD_PRELOAD", SEAM_LIBRARY, 1);
-    return plan_.emplace(file);
-  }
-  void TearDown() override {
-    if (plan_) (void)::unsetenv("LD_PRELOAD");
-  }
-  ScratchDirectory scratch_;
-  std::optional<FailurePlan> plan_;
-#endif
-
   struct Times {
     TimesTaken queues, end;
     bool end_is_of_second = false;
@@ -131,43 +115,43 @@ TEST_P(SignalTest, EndsTheDumpThoughTheEngineHangs) {
 // What it has been given cannot be taken back: the queues do not wait for that, the host does until it is
 // told again.
 TEST_P(SignalTest, LetsTheQueuesRunThoughTheDiskHangs) {
-  FailurePlan& plan = make_plan();
+  SeamPlan plan(scene_);
   ASSERT_NO_FATAL_FAILURE(start());
   ASSERT_NO_FATAL_FAILURE(dump());
   std::size_t places = 0;
-  const std::vector<Failure> all = plan.failures(seam::kHang, Turns::FirstAndMiddle, &places);
+  const std::vector<Failure> all = plan->failures(seam::kHang, Turns::FirstAndMiddle, &places);
   const auto write = std::find_if(all.begin(), all.end(), [](const Failure& failure) {
     return failure.call == "io_uring write" && failure.turn == 1;
   });
   if (write == all.end()) GTEST_SKIP() << "this kernel has no io_uring for us";
-  plan.disarm();
+  plan->disarm();
   restore_and_check();
-  plan.arm(*write);
+  plan->arm(*write);
   Program host = scene_.start_host(version(), "dump", {});
-  while (!plan.signalled() && !host.has_ended()) (void)::sched_yield();
-  ASSERT_TRUE(plan.signalled().has_value());
+  while (!plan->signalled() && !host.has_ended()) (void)::sched_yield();
+  ASSERT_TRUE(plan->signalled().has_value());
   const std::string what = "a disk hangs";
-  expect_queues_to_run(host, *plan.signalled(), what);
+  expect_queues_to_run(host, *plan->signalled(), what);
   const Clock::time_point sent = Clock::now();
   ASSERT_EQ(::kill(host.pid(), SIGTERM), 0);
   EXPECT_EQ(host.wait(), 128 + SIGTERM);
   times_[what].end.add(Clock::now() - sent);
   times_[what].end_is_of_second = true;
-  plan.disarm();
+  plan->disarm();
   expect_running();
 }
 
 // What exit() throws ends neither the dump's undoing nor what was held.
 TEST_P(SignalTest, ActsThoughMemoryRunsOutInExit) {
-  FailurePlan& plan = make_plan();
+  SeamPlan plan(scene_);
   ASSERT_NO_FATAL_FAILURE(start());
   const auto allocations = [&plan] {
     std::size_t places = 0;
-    std::vector<Failure> all = plan.failures(seam::kError, Turns::FirstAndMiddle, &places);
+    std::vector<Failure> all = plan->failures(seam::kError, Turns::FirstAndMiddle, &places);
     std::erase_if(all, [](const Failure& failure) { return failure.call != "malloc" || failure.turn != 1; });
     return all;
   };
-  plan.disarm();
+  plan->disarm();
   Program failing =
       scene_.start_host(version(), "dump", {"--fail-after", "cpu_pages", "--hold", "before_exit"});
   ASSERT_EQ(failing.hear_control(), "before_exit") << scene_.log();
@@ -184,12 +168,12 @@ TEST_P(SignalTest, ActsThoughMemoryRunsOutInExit) {
     SCOPED_TRACE(failure.name());
     (void)scene_.log();
     slow_engines();
-    plan.arm(failure);
+    plan->arm(failure);
     Program host = start_waiting_dump();
     ASSERT_EQ(::kill(host.pid(), SIGTERM), 0);
     EXPECT_EQ(host.wait(), 128 + SIGTERM);
     threw = scene_.has_logged("exit: out of memory");
-    plan.disarm();
+    plan->disarm();
     slow_engines(0);
     expect_running();
     if (threw) break;  // some are for what can be done without

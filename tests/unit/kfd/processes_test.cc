@@ -90,8 +90,7 @@ TEST(Processes, a_tracer_is_read_from_status_and_nothing_else) {
   EXPECT_EQ(processes_traced_by(5, proc.path().c_str()).value(), (std::vector<pid_t>{9, 10}));
 }
 
-// The name is the process' own choice.
-// As /proc/PID/stat.
+// As /proc/PID/stat. The name is the process' own choice.
 std::string stat_line(const std::string& state, const std::string& flags, const std::string& threads,
                       const std::string& exit_code) {
   std::vector<std::string> fields(50, "0");  // behind the name
