@@ -279,4 +279,14 @@ Result<UniqueFd> take_descriptor(FileHolder holder) {
   return fd;
 }
 
+Result<UniqueFd> take_file(const OpenFile& listed) {
+  const FileHolder& holder = listed.holders.front();
+  SLUICE_TRY_ASSIGN(UniqueFd fd, take_descriptor(holder));
+  struct stat st {};
+  if (fstat(fd.get(), &st) != 0) return make_error(errno, "fstat of " + describe(holder));
+  if (!S_ISCHR(st.st_mode) || st.st_rdev != listed.device)
+    return Error{ESTALE, describe(holder) + " is another file than a moment ago"};
+  return fd;
+}
+
 }  // namespace sluice::kfd

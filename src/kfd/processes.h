@@ -104,4 +104,9 @@ std::vector<pid_t> processes_of(const std::vector<FileHolder>& holders);
 // not a new one. Errors: ENOSYS (Linux before 5.6), EPERM, ESRCH, EBADF.
 Result<UniqueFd> take_descriptor(FileHolder holder);
 
+// The same of a file that was listed, of its first holder. Who shares that one's table of descriptors, and
+// stands still for nobody, may have put something else there since. Errors: ESTALE (another device, or
+// none), else as above.
+Result<UniqueFd> take_file(const OpenFile& listed);
+
 }  // namespace sluice::kfd

@@ -73,17 +73,6 @@ Result<void> check_saved_wholly(const kfd::KfdDevice& own, const std::vector<pid
   return {};
 }
 
-// Who shares a table of descriptors with a process of the tree, and is none of it, runs on, and may have put
-// something else there since it was listed.
-Result<void> check_is_still(int fd, const kfd::OpenFile& listed) {
-  struct stat st {};
-  if (fstat(fd, &st) != 0) return make_error(errno, "fstat of the target's fd");
-  if (S_ISCHR(st.st_mode) && st.st_rdev == listed.device) return {};
-  const kfd::FileHolder& holder = listed.holders.front();
-  return Error{ESTALE, "descriptor " + std::to_string(holder.fd) + " of process " +
-                           std::to_string(holder.pid) + " is another file than a moment ago"};
-}
-
 Result<UniqueFd> duplicate(int fd) {
   UniqueFd copy(fcntl(fd, F_DUPFD_CLOEXEC, 0));
   if (!copy) return make_error(errno, "dup of the target's fd");
@@ -302,8 +291,7 @@ Result<std::vector<Dumper::TakenFile>> Dumper::take_files() const {
   SLUICE_TRY_ASSIGN(const std::vector<kfd::OpenFile> files, kfd::open_device_files(pids, devices()));
   std::vector<TakenFile> taken;
   for (const kfd::OpenFile& file : files) {
-    SLUICE_TRY_ASSIGN(UniqueFd own, kfd::take_descriptor(file.holders.front()));
-    SLUICE_TRY(check_is_still(own.get(), file));
+    SLUICE_TRY_ASSIGN(UniqueFd own, kfd::take_file(file));
     taken.push_back({file.device, std::move(own), kfd::processes_of(file.holders)});
   }
   return taken;

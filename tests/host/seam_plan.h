@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <string>
 
 #include "failure_points.h"
 #include "harness.h"
@@ -26,6 +27,17 @@ class SeamPlan {
   SeamPlan& operator=(const SeamPlan&) = delete;
 
   FailurePlan* operator->() { return &plan_; }
+
+  // For the next run: the first time that the last one made `call`, it fails. False: it made none.
+  bool fail_first(const std::string& call) {
+    std::size_t places = 0;
+    for (const Failure& failure : plan_.failures(seam::kError, Turns::FirstAndMiddle, &places)) {
+      if (failure.call != call) continue;
+      plan_.arm(failure);
+      return true;
+    }
+    return false;
+  }
 
  private:
   Scene& scene_;

@@ -219,6 +219,25 @@ TEST(Processes, an_open_file_has_its_holders_whatever_their_descriptors) {
   EXPECT_EQ(from_300(holders_of(own.get(), kNull).value()), std::vector<FileHolder>());
 }
 
+TEST(Processes, what_has_been_put_in_a_listed_files_place_is_not_taken_for_it) {
+  const Child child([] {
+    put(::open("/dev/zero", O_RDWR), 300);
+    put(::open("/dev/null", O_RDWR), 301);
+    put(::open("/proc/self/status", O_RDONLY), 302);
+  });
+  const auto taken = take_file({kNull, {{child.pid(), 301}, {child.pid(), 300}}});
+  if (!taken && taken.error().err == ENOSYS) GTEST_SKIP() << "this kernel has no pidfd_getfd";
+  EXPECT_TRUE(taken.ok()) << taken.error().what;
+  for (const int replaced : {300, 302}) {
+    const auto other = take_file({kNull, {{child.pid(), replaced}, {child.pid(), 301}}});
+    ASSERT_FALSE(other.ok()) << replaced;
+    EXPECT_EQ(other.error().err, ESTALE);
+    EXPECT_EQ(other.error().what, "descriptor " + std::to_string(replaced) + " of process " +
+                                      std::to_string(child.pid()) + " is another file than a moment ago");
+  }
+  EXPECT_EQ(take_file({kNull, {{child.pid(), 999}}}).error().err, EBADF);
+}
+
 TEST(Processes, ended_processes_and_closed_descriptors_are_told_apart_from_errors) {
   pid_t gone = -1;
   {
