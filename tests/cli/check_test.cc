@@ -369,6 +369,20 @@ TEST_F(CheckTest, StagingMemoryThatTheMachineLacksIsAProblem) {
                     HasSubstr("lower SLUICE_STAGING_SIZE")));
 }
 
+TEST_F(CheckTest, TheKeyIsTold) {
+  const std::string path = tools_.path() / "key";
+  const std::string setting = "SLUICE_KEY_FILE=" + path;
+  const auto key = [&](const std::string& as) { return told(check_json({}, nullptr, {as}), "key"); };
+  EXPECT_THAT(key("SLUICE_KEY_FILE=none"), StartsWith("good: none"));
+  EXPECT_THAT(key(setting),
+              AllOf(StartsWith("problem: SLUICE_KEY_FILE: "), HasSubstr("openssl rand -hex 32")));
+  std::ofstream(path) << std::string(64, '7') << '\n';
+  ASSERT_EQ(::chmod(path.c_str(), 0640), 0);
+  EXPECT_THAT(key(setting), AllOf(StartsWith("problem: SLUICE_KEY_FILE: "), HasSubstr("mode 0600")));
+  ASSERT_EQ(::chmod(path.c_str(), 0600), 0);
+  EXPECT_EQ(key(setting), "good: images are made with the key in " + path + ", and no others restored ()");
+}
+
 TEST_F(CheckTest, WhoMayNotDumpIsTold) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can give up a capability and stay root";
   const auto without = [this](const std::vector<int>& capabilities) {

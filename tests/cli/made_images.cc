@@ -20,18 +20,21 @@ vamdgpu::MachineOptions small_machine() {
   return options;
 }
 
-std::string MadeImages::dump(const std::string& name, const Strings& subject_options) {
+std::string MadeImages::dump(const std::string& name, const Strings& subject_options,
+                             const Strings& settings) {
   std::filesystem::create_directories(directory(name));
   Strings command = {GPU_SUBJECT, "--vram", "4M", "--gtt", "1M", "--zero", "20"};
   command.insert(command.end(), subject_options.begin(), subject_options.end());
   host_test::Program subject(command, machine_.process_environment());
   const std::string ready = subject.hear();
   if (!ready.starts_with("ready")) return ready;
+  Strings environment = machine_.process_environment();
+  environment.insert(environment.end(), settings.begin(), settings.end());
   host_test::Program host(
       {CRIU_HOST, "dump", "--pid", std::to_string(subject.pid()), "--images", directory(name).string(),
        "--libdir", std::filesystem::path(SLUICE_PLUGIN).parent_path().string(), "--log",
        (scratch_.path() / "log").string()},
-      machine_.process_environment());
+      environment);
   if (host.wait() != 0) return host_test::read_file(scratch_.path() / "log");
   (void)subject.wait();
   return {};

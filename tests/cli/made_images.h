@@ -22,8 +22,9 @@ class MadeImages {
  public:
   MadeImages() : machine_(vamdgpu::Machine::create(small_machine())) {}
 
-  // Runs a GPU process with these options and dumps it into a directory of this name. "" or what went wrong.
-  std::string dump(const std::string& name, const Strings& subject_options);
+  // Runs a GPU process with these options and dumps it into a directory of this name, with these settings
+  // ("NAME=value") of the plugin. "" or what went wrong.
+  std::string dump(const std::string& name, const Strings& subject_options, const Strings& settings = {});
   // Restores from there and lets the process end. "" or what went wrong.
   std::string restore(const std::string& name);
 

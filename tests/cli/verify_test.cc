@@ -4,10 +4,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/capability.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
+#include <fstream>
 #include <set>
 #include <sstream>
 #include <string>
@@ -78,6 +82,54 @@ TEST_F(ImagesTest, VerifyFindsTheSameWithManyProcessors) {
   EXPECT_EQ(damaged.status, kFailed);
   EXPECT_THAT(damaged.out, AllOf(HasSubstr("bad block: " + files[1] + " [3145728, 4194304): GPU 0x"),
                                  HasSubstr("1 bad block")));
+}
+
+// A key in a file that is its owner's alone.
+std::string make_key(const std::filesystem::path& path, char digit) {
+  std::ofstream(path) << std::string(64, digit) << '\n';
+  std::filesystem::permissions(path, std::filesystem::perms::owner_read);
+  return path.string();
+}
+
+TEST_F(ImagesTest, VerifyWithTheKeySaysWhoMadeThem) {
+  const host_test::ScratchDirectory keys;
+  const std::string mine = make_key(keys.path() / "mine", '7');
+  const std::string others = make_key(keys.path() / "others", '9');
+  ASSERT_EQ(images_->dump("keyed", {}, {"SLUICE_KEY_FILE=" + mine}), "");
+  const std::string directory = images_->directory("keyed").string();
+  const auto verify = [&](const std::string& key) {
+    return sluice({"verify", directory}, nullptr, {"SLUICE_KEY_FILE=" + key});
+  };
+  const Ended whole = verify(mine);
+  EXPECT_EQ(whole.status, kDone) << whole.out << whole.err;
+  EXPECT_THAT(whole.out, HasSubstr("blocks are as they were written, by who has the key\n"));
+  const Ended foreign = verify(others);
+  EXPECT_EQ(foreign.status, kFailed) << foreign.out;
+  EXPECT_THAT(foreign.out + foreign.err, HasSubstr("is not what the key of SLUICE_KEY_FILE says"));
+  const Ended without = verify("none");
+  EXPECT_EQ(without.status, kFailed) << without.out;
+  EXPECT_THAT(without.out + without.err,
+              HasSubstr("was made with a key: SLUICE_KEY_FILE has to name its file"));
+  // Nor is anything whole that was made without it.
+  const Ended unkeyed = sluice({"verify", plain()}, nullptr, {"SLUICE_KEY_FILE=" + mine});
+  EXPECT_EQ(unkeyed.status, kFailed) << unkeyed.out;
+}
+
+TEST_F(ImagesTest, NothingIsVerifiedWithAKeyThatCannotBeHad) {
+  const host_test::ScratchDirectory keys;
+  const std::string key = make_key(keys.path() / "key", '7');
+  std::filesystem::permissions(key, std::filesystem::perms::others_read, std::filesystem::perm_options::add);
+  const Ended open = sluice({"verify", plain()}, nullptr, {"SLUICE_KEY_FILE=" + key});
+  EXPECT_EQ(open.status, kFailed) << open.out;
+  EXPECT_THAT(open.err, HasSubstr("SLUICE_KEY_FILE: "));
+  EXPECT_EQ(open.out, "");
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give up what lets it read everything";
+  std::filesystem::permissions(key, std::filesystem::perms::none);
+  const Ended secret = sluice({"verify", plain()}, nullptr, {"SLUICE_KEY_FILE=" + key}, [] {
+    give_up_capabilities({CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH});
+  });
+  EXPECT_EQ(secret.status, kFailed) << secret.out;
+  EXPECT_THAT(secret.err, HasSubstr("the key is its owner's alone to read: try again as root"));
 }
 
 // What stands on a terminal's line after all this, and how wide it was at most.
