@@ -40,12 +40,16 @@ def reason_of(path, code, rules):
     return NONE
 
 
-def missed_lines(segments):
-    """Lines where code begins, or goes on, that never ran."""
+def missed_lines(segments, text):
+    """Lines with a word, or a part of one, that never ran."""
     missed = set()
-    for (line, _, count, counted, _, gap), (next_line, next_column, *_) in zip(segments, segments[1:]):
-        if counted and count == 0 and not gap:
-            missed.update(range(line, next_line + (1 if next_column > 1 else 0)))
+    for (line, column, count, counted, _, gap), (next_line, next_column, *_) in zip(segments, segments[1:]):
+        if not counted or count or gap:
+            continue
+        for number in range(line, min(next_line, len(text)) + 1):
+            part = text[number - 1][column - 1 if number == line else 0:next_column - 1 if number == next_line else None]
+            if re.search(r"\w", part):
+                missed.add(number)
     return missed
 
 
@@ -82,7 +86,7 @@ def main(coverage, missed, *options):
                 tally[folder]["ran " + kind] += file["summary"][kind]["covered"]
         text = (ROOT / "src" / path).read_text(encoding="utf-8").splitlines()
         what = collections.defaultdict(set)
-        for line in missed_lines(file["segments"]):
+        for line in missed_lines(file["segments"], text):
             what[line].add("never ran")
         for line, word in missed_branches(file):
             what[line].add("never " + word)

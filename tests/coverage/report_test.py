@@ -48,6 +48,11 @@ class Report(unittest.TestCase):
         self.assertEqual(self.run_report(segments=self.never_ran()),
                          (1, ["failed: 1 lines have no reason: tests/coverage/reasons.list"]))
 
+    def test_what_lies_between_two_words_is_none(self):
+        (line, *_), _ = self.never_ran()
+        behind = [(line, 10, 0, True, True, False), (line, 11, 0, False, False, False)]
+        self.assertEqual(self.run_report(segments=behind), (0, []))
+
     def test_reasons_are_not_asked_of_a_part(self):
         self.assertEqual(self.run_report("--part", segments=self.never_ran()), (0, []))
         self.assertEqual(self.run_report("--part", lines=94)[0], 1)

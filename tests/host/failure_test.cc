@@ -125,6 +125,18 @@ TEST_P(FailureTest, AnInheritedFileBesideAnotherOfOneKfdProcessIsRefused) {
   expect_failed_dump();
 }
 
+// The KFD state would come back in the process that borrowed the file.
+TEST_P(FailureTest, AFileThatAProcessOfAHigherPidHasOpenedIsRefused) {
+  ASSERT_TRUE(scene_.start_subject({"--plain", "--borrowed-kfd"}).starts_with("ready"));
+  const std::string parent = std::to_string(scene_.subject_pid());
+  const std::string child = read_file("/proc/" + parent + "/task/" + parent + "/children");
+  EXPECT_EQ(scene_.dump(version(), {"--pid", child}), 1);
+  const std::string log = scene_.log();
+  EXPECT_NE(log.find("must keep it, and have the lowest pid of all that hold it"), std::string::npos) << log;
+  EXPECT_TRUE(images("amdgpu-").empty());
+  EXPECT_TRUE(heard("check").starts_with("ok check")) << last_;
+}
+
 // The kernel lists its secondary contexts, which its checkpoint leaves out.
 TEST_P(FailureTest, AProcessWithSecondaryContextsIsRefusedByName) {
   ASSERT_NO_FATAL_FAILURE(start());

@@ -5,6 +5,9 @@
 #include <fstream>
 
 #include "plugin_test.h"
+#ifdef SEAM_LIBRARY
+#include "seam_plan.h"
+#endif
 #include "support/flip_byte.h"
 #include "task_tree.h"
 
@@ -222,6 +225,25 @@ TEST_P(RenderTest, AKernelThatDoesNotListBosIsToldOfOnce) {
   scene_.wait_until_subject_is_gone();
   restore_and_check();
 }
+
+#ifdef SEAM_LIBRARY
+// Which of them run, and who else has them, is known of all files of the tree, or not at all.
+TEST_P(RenderTest, BosAreNotDumpedWhereNoFileIsSeenInAdvance) {
+  ASSERT_NO_FATAL_FAILURE(start_with({"--render-only", "--gem-handles", "1"}));
+  SeamPlan plan(scene_);
+  plan->disarm();
+  ASSERT_EQ(scene_.dump(version(), {"--leave-running"}), 0) << scene_.log();
+  ASSERT_TRUE(plan.fail_first("pidfd_getfd"));
+  (void)scene_.log();
+  EXPECT_EQ(scene_.dump(version()), 1);
+  const std::string log = scene_.log();
+  EXPECT_NE(log.find("has BOs of its own, which can only be dumped where all files of the tree"),
+            std::string::npos)
+      << log;
+  EXPECT_TRUE(plan->fired());
+  EXPECT_TRUE(heard("check").starts_with("ok check")) << last_;
+}
+#endif
 
 TEST_P(RenderTest, ADumpThatFailsLeavesNothing) {
   ASSERT_NO_FATAL_FAILURE(start_with(kHandlesWithGaps));

@@ -176,7 +176,7 @@ struct Arena {
   std::int32_t kfd_fd;            // -1: no KFD process, or closed after mapping
   std::int32_t second_kfd_fd;     // -1, or another open file of /dev/kfd
   std::int32_t kfd_dup_fd;        // -1, or a dup of kfd_fd
-  std::int32_t inherited_kfd_fd;  // -1, or a file of /dev/kfd that a process which is gone has opened
+  std::int32_t inherited_kfd_fd;  // -1, or a file of /dev/kfd that another process has opened
   std::int32_t dmabuf_fd;         // -1, or a dma-buf
   std::int32_t share_fd;          // 0, or a dma-buf of the shared BO
   std::uint32_t has_share;        // 1: there is a shared BO

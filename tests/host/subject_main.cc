@@ -4,8 +4,11 @@
 // and output, or over two FIFOs that it has opened itself: then it holds nothing of who started it.
 #include <dirent.h>
 #include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <memory>
@@ -13,6 +16,7 @@
 
 #include "pipeline/unique_fd.h"
 #include "subject.h"
+#include "subject_files.h"
 
 namespace {
 
@@ -68,9 +72,31 @@ Result<int> inherit_kfd() {
   return fd.release();
 }
 
+// A child opens /dev/kfd, and lives as long as its parent, which has the file, too. The parent's descriptor.
+Result<int> borrow_kfd() {
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) return make_error(errno, "pipe2");
+  const UniqueFd out(ends[0]), in(ends[1]);
+  const pid_t pid = ::fork();
+  if (pid < 0) return make_error(errno, "fork");
+  if (pid == 0) {
+    (void)::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    const int fd = ::open("/dev/kfd", O_RDWR | O_CLOEXEC);
+    if (::write(in.get(), &fd, sizeof fd) != sizeof fd) ::_exit(1);
+    for (;;) (void)::pause();
+  }
+  int fd = -1;
+  if (::read(out.get(), &fd, sizeof fd) != sizeof fd) return make_error(EIO, "a child's /dev/kfd");
+  SLUICE_TRY_ASSIGN(UniqueFd taken, sluice::subject::take_descriptor(pid, fd));
+  return taken.release();
+}
+
 Result<void> build(Arena& arena, const Options& options) {
   if (options.inherited_kfd) {
     SLUICE_TRY_ASSIGN(arena.inherited_kfd_fd, inherit_kfd());
+  }
+  if (options.borrowed_kfd) {
+    SLUICE_TRY_ASSIGN(arena.inherited_kfd_fd, borrow_kfd());
   }
   if (!options.control.empty()) SLUICE_TRY(talk_over_fifos(arena, options.control));
   return sluice::subject::subject_start(arena, options);

@@ -89,6 +89,7 @@ constexpr std::array kFlags = {
     Flag{"--map-dmabuf", &Options::map_dmabuf, true},
     Flag{"--dmabuf-fd", &Options::dmabuf_fd, true},
     Flag{"--inherited-kfd", &Options::inherited_kfd, true},
+    Flag{"--borrowed-kfd", &Options::borrowed_kfd, true},
     Flag{"--share-fd", &Options::share_fd, true},
     Flag{"--kfd-import", &Options::kfd_import, true},
     Flag{"--render-only", &Options::render_only, true},
@@ -160,8 +161,9 @@ void usage() {
       "  --odd-gem always-valid|encrypted|userptr            (one that cannot be saved)\n"
       "  --share kfd|gem  --import-from PID  --share-fd  --kfd-import   (a BO shared by dma-buf)\n"
       "files:\n"
-      "  --second-kfd  --dup-kfd  --inherited-kfd  --no-kfd-fd  --second-render  --close-render-after-map\n"
-      "  --render-first  --dmabuf-fd  --map-dmabuf  --fork-child  --lend-render  --render-from PID\n"
+      "  --second-kfd  --dup-kfd  --inherited-kfd  --borrowed-kfd  --no-kfd-fd  --second-render\n"
+      "  --close-render-after-map  --render-first  --dmabuf-fd  --map-dmabuf  --fork-child  --lend-render  "
+      "--render-from PID\n"
       "instead of a ROCm-like process:\n"
       "  --render-only  --plain  --kfd-only\n",
       stderr);

@@ -50,6 +50,7 @@ struct Options {
   bool dmabuf_fd = false;            // a dma-buf is open
   bool map_dmabuf = false;           // and its BO is mapped through it
   bool inherited_kfd = false;        // a file of /dev/kfd was opened by a process that is gone
+  bool borrowed_kfd = false;         // or by a child, which has it open still
   // BOs that are allocated through each render file, by the handles they get, ascending.
   std::vector<std::uint32_t> gem_handles;
   std::uint64_t gem_bytes = 0;  // of each of these BOs; 0: sizes by turns

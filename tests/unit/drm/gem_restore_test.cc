@@ -84,6 +84,31 @@ TEST_F(GemRestoreTest, TooManyPlaceholdersAreRefusedBeforeAnyIsMade) {
   EXPECT_TRUE(handles().empty());
 }
 
+TEST_F(GemRestoreTest, MemoryOfAnotherFileIsImportedUnderTheHandle) {
+  const TargetFile other;
+  const auto memory = other.create(8 * kKiB, test::Domain::Gtt);
+  const UniqueFd dmabuf = other.dmabuf(memory);
+  GemRestore restore(target_.fd());
+  ASSERT_TRUE(restore.reserve(bo_with(2)).ok());
+  const auto imported = restore.import(bo_with(2), dmabuf.get());
+  ASSERT_TRUE(imported.ok()) << imported.error().what;
+}
+
+// What is mapped of it would end in the middle.
+TEST_F(GemRestoreTest, MemoryThatIsSmallerThanTheBoIsNotImported) {
+  const TargetFile other;
+  const auto memory = other.create(4 * kKiB, test::Domain::Gtt);
+  const UniqueFd dmabuf = other.dmabuf(memory);
+  GemRestore restore(target_.fd());
+  ASSERT_TRUE(restore.reserve(bo_with(1)).ok());
+  for (const int fd : {dmabuf.get(), -1}) {
+    const auto imported = restore.import(bo_with(1), fd);
+    ASSERT_FALSE(imported.ok());
+    EXPECT_EQ(imported.error().err, EINVAL);
+  }
+  EXPECT_EQ(handles(), std::vector<std::uint32_t>{1}) << "the place is kept";
+}
+
 TEST_F(GemRestoreTest, EachCallThatFailsIsReportedAndLeavesNoPlaceholder) {
   constexpr std::uint32_t kCreate = 0x40, kVa = 0x48;
   for (const std::uint32_t nr : {kCreate, kVa}) {

@@ -157,6 +157,15 @@ TEST_F(ImageStore, AnIndexOfTinyPartsTakesBoundedMemory) {
   EXPECT_FALSE(parse(test::kFieldsThatDoNot));
 }
 
+TEST_F(ImageStore, AnIndexWithHalfAnIdIsDamage) {
+  // dump_id (1005, bytes; proto/sluice-stream.proto), of two bytes.
+  const std::vector<std::uint8_t> half = {0xea, 0x3e, 2, 0x12, 0x34};
+  const auto index = parse_index(with_digest(half, MessageKind::StreamIndex));
+  ASSERT_FALSE(index.ok());
+  EXPECT_EQ(index.error().err, EBADMSG);
+  EXPECT_NE(index.error().what.find("has no dump's id"), std::string::npos) << index.error().what;
+}
+
 // The index is kept like every image: one test has one.
 TEST_F(ImageStore, TheIndexTellsWhatThereIs) {
   wanted_flags = O_WRONLY | O_CREAT | O_TRUNC;
