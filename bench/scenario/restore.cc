@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Restore beside the raw disk: both read the same file, not in the page cache.
+#include <utility>
+
 #include "lane/lane_run.h"
 #include "measure/process.h"
 #include "measure/raw_disk.h"
@@ -18,6 +20,20 @@ Result<Case> verifying_case(const BenchOptions& options, LanePlan plan) {
                      "what it costs to compare every block with its checksum",
                      [&](bool on) -> Result<Sample> {
                        plan.checksum = on;
+                       return checked_restore(plan, kTouchBytes);
+                     });
+}
+
+// What a key costs: restores of one file, of whose blocks there are sums of both kinds.
+Result<Case> key_case(const BenchOptions& options, LanePlan plan) {
+  SumTable keyed;
+  keyed.method = SumMethod(Blake3Key{});
+  SumTable* const plain = std::exchange(plan.sums, &keyed);
+  plan.checksum = true;
+  SLUICE_TRY(run_lanes({&plan, 1}));  // the same contents again
+  return on_off_case(options, plan.engine->name() + std::string(", key on / off"),
+                     "what it costs to compare by a key; the lane hashes", [&](bool on) -> Result<Sample> {
+                       plan.sums = on ? &keyed : plain;
                        return checked_restore(plan, kTouchBytes);
                      });
 }
@@ -51,6 +67,8 @@ Result<void> add_cases(const BenchOptions& options, std::uint64_t bytes, Report&
   if (!on_virtual_machine()) {
     SLUICE_TRY_ASSIGN(Case verifying, verifying_case(options, plan));
     report.cases.push_back(std::move(verifying));
+    SLUICE_TRY_ASSIGN(Case keyed, key_case(options, plan));
+    report.cases.push_back(std::move(keyed));
   }
   return {};
 }
