@@ -123,11 +123,7 @@ void fdstore_init() {
   }
   install_service(kHostVersion.last_service_fd, socket_fd);
   g_fdstore = g_fdstore_memory;
-  pthread_mutexattr_t attributes;
-  ::pthread_mutexattr_init(&attributes);
-  ::pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
-  ::pthread_mutex_init(&g_fdstore->mutex, &attributes);
-  ::pthread_mutexattr_destroy(&attributes);
+  init_shared(g_fdstore->mutex);
 }
 
 int fdstore_add_fd(int fd) {

@@ -38,11 +38,7 @@ int stream_connect(const std::string& images, bool dump) {
       ::mmap(nullptr, sizeof(pthread_mutex_t), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return -1;
   g_lock = static_cast<pthread_mutex_t*>(memory);
-  pthread_mutexattr_t attributes;
-  ::pthread_mutexattr_init(&attributes);
-  ::pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
-  ::pthread_mutex_init(g_lock, &attributes);
-  ::pthread_mutexattr_destroy(&attributes);
+  init_shared(*g_lock);
   if (dump) g_dumped = new std::set<std::string>;
   return 0;
 }
