@@ -76,7 +76,8 @@ Result<int> inherit_kfd() {
 Result<int> borrow_kfd() {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) return make_error(errno, "pipe2");
-  const UniqueFd out(ends[0]), in(ends[1]);
+  const UniqueFd out(ends[0]);
+  UniqueFd in(ends[1]);
   const pid_t pid = ::fork();
   if (pid < 0) return make_error(errno, "fork");
   if (pid == 0) {
@@ -85,6 +86,7 @@ Result<int> borrow_kfd() {
     if (::write(in.get(), &fd, sizeof fd) != sizeof fd) ::_exit(1);
     for (;;) (void)::pause();
   }
+  in.reset();  // a child that ends before it has written is the end of file
   int fd = -1;
   if (::read(out.get(), &fd, sizeof fd) != sizeof fd) return make_error(EIO, "a child's /dev/kfd");
   SLUICE_TRY_ASSIGN(UniqueFd taken, sluice::subject::take_descriptor(pid, fd));
