@@ -22,6 +22,15 @@ namespace {
 constexpr unsigned kTasks = 4;
 constexpr std::uint64_t kSlowBytesPerSecond = 4 * kMiB;
 
+// Why a test is left out that has the host call exit() in a handler, as CRIU does; nullptr: it is not.
+constexpr const char* kHandlersComeLate =
+#ifdef __SANITIZE_THREAD__
+    "ThreadSanitizer reports exit() in a handler, and puts handlers off to where the virtual driver holds "
+    "its lock";
+#else
+    nullptr;
+#endif
+
 class TreeTest : public PluginTest {
  protected:
   void SetUp() override {
@@ -207,6 +216,7 @@ TEST_P(TreeTest, ADumpThatIsKilledWhileContentsFlowIsFollowedByAGoodOne) {
 // CRIU's handler of SIGCHLD ends it, on top of the hook that waits for contents; the others must not stand
 // still for ever because of that.
 TEST_P(TreeTest, ATaskThatDiesWhileContentsAreWaitedForEndsTheHostAndNoOther) {
+  if (kHandlersComeLate) GTEST_SKIP() << kHandlersComeLate;
   set_rate(kSlowBytesPerSecond);
   Program host = scene_.start_host(version(), "dump", tasks_.with_pids());
   while (!scene_.has_logged("dump: ")) (void)::sched_yield();
@@ -218,6 +228,7 @@ TEST_P(TreeTest, ATaskThatDiesWhileContentsAreWaitedForEndsTheHostAndNoOther) {
 
 // The same on top of the hook that stops the queues, of one process after another.
 TEST_P(TreeTest, ATaskThatDiesWhileQueuesAreStoppedEndsTheHostAndNoOther) {
+  if (kHandlersComeLate) GTEST_SKIP() << kHandlersComeLate;
   const UniqueFd last(static_cast<int>(::syscall(SYS_pidfd_open, tasks_.back().pid(), 0)));
   Program host = scene_.start_host(version(), "dump", tasks_.with_pids());
   while (scene_.control().criu_calls(kProcessInfo) == 0) (void)::sched_yield();
