@@ -84,29 +84,28 @@ TEST_F(GemRestoreTest, TooManyPlaceholdersAreRefusedBeforeAnyIsMade) {
   EXPECT_TRUE(handles().empty());
 }
 
-TEST_F(GemRestoreTest, MemoryOfAnotherFileIsImportedUnderTheHandle) {
+// Where it is smaller, what is mapped of the BO would end in the middle.
+TEST_F(GemRestoreTest, MemoryOfAnotherFileIsImportedUnderTheHandleIfItIsAsLargeAsTheBo) {
   const TargetFile other;
-  const auto memory = other.create(8 * kKiB, test::Domain::Gtt);
-  const UniqueFd dmabuf = other.dmabuf(memory);
-  GemRestore restore(target_.fd());
-  ASSERT_TRUE(restore.reserve(bo_with(2)).ok());
-  const auto imported = restore.import(bo_with(2), dmabuf.get());
-  ASSERT_TRUE(imported.ok()) << imported.error().what;
-}
-
-// What is mapped of it would end in the middle.
-TEST_F(GemRestoreTest, MemoryThatIsSmallerThanTheBoIsNotImported) {
-  const TargetFile other;
-  const auto memory = other.create(4 * kKiB, test::Domain::Gtt);
-  const UniqueFd dmabuf = other.dmabuf(memory);
-  GemRestore restore(target_.fd());
-  ASSERT_TRUE(restore.reserve(bo_with(1)).ok());
-  for (const int fd : {dmabuf.get(), -1}) {
-    const auto imported = restore.import(bo_with(1), fd);
-    ASSERT_FALSE(imported.ok());
-    EXPECT_EQ(imported.error().err, EINVAL);
+  const auto large = other.create(8 * kKiB, test::Domain::Gtt);
+  const auto small = other.create(4 * kKiB, test::Domain::Gtt);
+  const UniqueFd large_dmabuf = other.dmabuf(large), small_dmabuf = other.dmabuf(small);
+  {
+    GemRestore restore(target_.fd());
+    ASSERT_TRUE(restore.reserve(bo_with(2)).ok());
+    for (const int fd : {small_dmabuf.get(), -1}) {
+      const auto refused = restore.import(bo_with(2), fd);
+      ASSERT_FALSE(refused.ok());
+      EXPECT_EQ(refused.error().err, EINVAL);
+    }
+    const auto imported = restore.import(bo_with(2), large_dmabuf.get());
+    ASSERT_TRUE(imported.ok()) << imported.error().what;
   }
-  EXPECT_EQ(handles(), std::vector<std::uint32_t>{1}) << "the place is kept";
+  const auto listed = list_handles(target_.fd());
+  ASSERT_TRUE(listed.ok() && listed->has_value());
+  ASSERT_EQ((*listed)->size(), 1U);
+  EXPECT_EQ((*listed)->front().handle, 2U);
+  EXPECT_EQ((*listed)->front().bytes, 8 * kKiB);
 }
 
 TEST_F(GemRestoreTest, EachCallThatFailsIsReportedAndLeavesNoPlaceholder) {
