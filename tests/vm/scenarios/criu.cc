@@ -15,6 +15,8 @@
 #include <system_error>
 #include <utility>
 
+#include "support/refuse_system_call.h"
+
 namespace sluice::vm_test {
 namespace {
 
@@ -152,6 +154,10 @@ pid_t StoppedCriu::let_go() {
   if (::ptrace(PTRACE_DETACH, pid_, nullptr, nullptr) != 0)
     throw std::system_error(errno, std::generic_category(), "detach from criu");
   return std::exchange(pid_, 0);
+}
+
+void take_no_descriptors() {
+  if (!test::refuse_system_call(SYS_pidfd_getfd, EPERM)) ::_exit(125);
 }
 
 std::function<bool(const SystemCall&)> before_hook(unsigned hook) {

@@ -88,6 +88,10 @@ class StoppedCriu {
   SystemCall call_;
 };
 
+// For Criu::prepare: as in a container whose seccomp profile allows no pidfd_getfd. The plugin sees a file
+// when criu hands it over, and not before.
+void take_no_descriptors();
+
 // ---- points to stop at
 // CRIU's log says that it calls this hook next.
 std::function<bool(const SystemCall&)> before_hook(unsigned hook);
