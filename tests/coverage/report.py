@@ -8,8 +8,8 @@ Exit status 1: less ran than the bar demands (docs/testing.md), or a line has no
 guests, the latter is told only: what nothing but a guest runs has none.
 
 Reasons are in reasons.list beside this file: a title in brackets, then what it explains, `PATH: TEXT` a line: the file below
-src, and what stands in the line; for `*`, all files, or a folder (`drm/`), a regular expression of it. The first that fits
-counts. So a line that is new or has changed has no reason until somebody has given it one.
+src, and what stands in the line; for `*`, all files, a regular expression of it. The first that fits counts. So a line that is
+new or has changed has no reason until somebody has given it one.
 """
 import collections
 import json
@@ -35,8 +35,7 @@ def read_reasons(text):
 
 def reason_of(path, code, rules):
     for title, file, text in rules:
-        of_many = file == "*" or (file.endswith("/") and path.startswith(file))
-        if re.search(text, code) if of_many else (file, text) == (path, code):
+        if (re.search(text, code) if file == "*" else (file, text) == (path, code)):
             return title
     return NONE
 

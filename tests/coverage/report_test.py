@@ -53,12 +53,6 @@ class Report(unittest.TestCase):
         behind = [(line, 10, 0, True, True, False), (line, 11, 0, False, False, False)]
         self.assertEqual(self.run_report(segments=behind), (0, []))
 
-    def test_a_rule_of_a_folder_is_no_other_folders(self):
-        rules = [("of drm", "drm/", r"err != 0"), ("of a file", "kfd/device.cc", "if (err != 0)"), ("of all", "*", "^}")]
-        for path, code, reason in (("drm/device.cc", "if (err != 0)", "of drm"), ("kfd/device.cc", "if (err != 0)", "of a file"),
-                                   ("kfd/other.cc", "if (err != 0)", report.NONE), ("kfd/other.cc", "} else {", "of all")):
-            self.assertEqual(report.reason_of(path, code, rules), reason)
-
     def test_reasons_are_not_asked_of_a_part(self):
         self.assertEqual(self.run_report("--part", segments=self.never_ran()), (0, []))
         self.assertEqual(self.run_report("--part", lines=94)[0], 1)
