@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,12 +13,15 @@
 #include <new>
 #include <string>
 
+#include "pipeline/clock.h"
+
 namespace sluice::plugin {
 
 namespace {
 
 constexpr const char* kPlace = "sys/kernel/ns_last_pid";
 constexpr const char* kMost = "sys/kernel/pid_max";
+constexpr std::uint64_t kPatienceNs = 2'000'000'000;  // for what takes two system calls
 
 Result<UniqueFd> open_in(int proc, const char* name, int flags) {
   UniqueFd fd(::openat(proc, name, flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
@@ -49,15 +53,27 @@ struct ThreadNumbers::Raised::Shared {
   std::uint32_t raised;  // how many there are
   pid_t before;          // where the kernel's place was when there was none
 
+  // Or not: who holds the mutex may have been killed. A robust one would not tell: CRIU makes tasks without
+  // glibc, whose list of robust mutexes the kernel does not know in them.
   class Locked {
    public:
-    explicit Locked(Shared& shared) : shared_(shared) { (void)::pthread_mutex_lock(&shared_.mutex); }
-    ~Locked() { (void)::pthread_mutex_unlock(&shared_.mutex); }
+    explicit Locked(Shared& shared) : shared_(shared) {
+      const std::uint64_t end = sluice::monotonic_ns() + kPatienceNs;
+      const timespec until{.tv_sec = static_cast<time_t>(end / 1'000'000'000),
+                           .tv_nsec = static_cast<long>(end % 1'000'000'000)};
+      error_ = ::pthread_mutex_clocklock(&shared_.mutex, CLOCK_MONOTONIC, &until);
+    }
+    ~Locked() {
+      if (error_ == 0) (void)::pthread_mutex_unlock(&shared_.mutex);
+    }
     Locked(const Locked&) = delete;
     Locked& operator=(const Locked&) = delete;
 
+    int error() const { return error_; }  // 0 or an errno: ETIMEDOUT
+
    private:
     Shared& shared_;
+    int error_;
   };
 };
 
@@ -83,6 +99,8 @@ Result<ThreadNumbers::Raised> ThreadNumbers::raise(int proc) {
   SLUICE_TRY_ASSIGN(const UniqueFd most, open_in(proc, kMost, O_RDONLY));
   SLUICE_TRY_ASSIGN(const pid_t end, read_number(most.get(), kMost));
   const Raised::Shared::Locked locked(*shared_);
+  if (locked.error() != 0)
+    return make_error(locked.error(), "wait for a task that has raised them; it may have been killed");
   if (shared_->raised == 0) {
     SLUICE_TRY_ASSIGN(const pid_t before, read_number(place.get(), kPlace));
     shared_->before = std::max(before, 0);  // -1 where the only process has been given its number
@@ -95,7 +113,8 @@ Result<ThreadNumbers::Raised> ThreadNumbers::raise(int proc) {
 ThreadNumbers::Raised::~Raised() {
   if (shared_ == nullptr) return;
   const Shared::Locked locked(*shared_);
-  if (--shared_->raised == 0) (void)write_number(place_.get(), kPlace, shared_->before);
+  if (locked.error() == 0 && --shared_->raised == 0)
+    (void)write_number(place_.get(), kPlace, shared_->before);
 }
 
 }  // namespace sluice::plugin

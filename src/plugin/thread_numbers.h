@@ -21,8 +21,8 @@
 namespace sluice::plugin {
 
 // Of the tasks of a restore, which have one pid namespace, and are forked from the process that has made this
-// and share it; in each of them, one thread. One that is killed here may keep the others waiting: CRIU kills
-// them, too.
+// and share it; in each of them, one thread. Where one is killed in here, the others get none, two seconds
+// later.
 class ThreadNumbers {
  public:
   // Errors: those of mmap(2).
@@ -33,7 +33,7 @@ class ThreadNumbers {
 
   // While it lives, in whichever of the processes, new threads and processes of the namespace get numbers in
   // the last quarter of those there are. The last one puts the kernel's place back where the first has found
-  // it. Outlived by the ThreadNumbers.
+  // it, unless one was killed in here. Outlived by the ThreadNumbers.
   class Raised {
    public:
     Raised(Raised&& other) noexcept
@@ -51,7 +51,8 @@ class ThreadNumbers {
 
   // `proc`: a /proc of any pid namespace, a directory, borrowed for the call; the namespace is that of the
   // calling process. Errors: those of open(2), read(2) and write(2) there, EPERM without CAP_SYS_ADMIN and
-  // CAP_CHECKPOINT_RESTORE over the namespace; EBADMSG. Nothing is raised then.
+  // CAP_CHECKPOINT_RESTORE over the namespace; EBADMSG; ETIMEDOUT when another was killed in here. Nothing is
+  // raised then.
   Result<Raised> raise(int proc);
 
  private:

@@ -4,13 +4,18 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/filter.h>
 #include <linux/sched.h>
+#include <linux/seccomp.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
+#include <cstddef>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -49,6 +54,14 @@ int in_new_namespace(const std::function<bool()>& body) {
   }
   int status = 0;
   return ::waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status) : 3;
+}
+
+// A directory in place of /proc.
+void make_numbers(const test::TempDir& proc, const char* last) {
+  const std::filesystem::path kernel = std::filesystem::path(proc.path()) / "sys/kernel";
+  std::filesystem::create_directories(kernel);
+  std::ofstream(kernel / "pid_max") << "32768\n";
+  std::ofstream(kernel / "ns_last_pid") << last;
 }
 
 class ThreadNumbersTest : public ::testing::Test {
@@ -114,17 +127,46 @@ TEST_F(ThreadNumbersTest, StayHighUntilTheLastProcessNeedsThemNoMore) {
   });
 }
 
+// The kernel kills the process where it would move the kernel's place, in the lock.
+void be_killed_by_pwrite() {
+  std::array<sock_filter, 4> filter{{
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pwrite64, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  }};
+  const sock_fprog program{.len = filter.size(), .filter = filter.data()};
+  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+      ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
+    ::_exit(kNoNamespace);
+}
+
+TEST_F(ThreadNumbersTest, OfATaskThatIsKilledWhileItRaisesThemKeepNoOtherWaiting) {
+  const test::TempDir proc;
+  make_numbers(proc, "12\n");
+  const pid_t killed = ::fork();
+  if (killed == 0) {
+    be_killed_by_pwrite();
+    (void)numbers_->raise(proc.fd());
+    ::_exit(1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(killed, &status, 0), killed);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == kNoNamespace) GTEST_SKIP() << "no seccomp here";
+  ASSERT_TRUE(WIFSIGNALED(status)) << status;
+  const auto other = numbers_->raise(proc.fd());
+  ASSERT_FALSE(other.ok());
+  EXPECT_EQ(other.error().err, ETIMEDOUT);
+}
+
 TEST_F(ThreadNumbersTest, AreLeftAloneWhereTheyCannotBeRaised) {
   const test::TempDir none;
   const auto refused = numbers_->raise(none.fd());
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().err, ENOENT);
-  const std::filesystem::path kernel = std::filesystem::path(none.path()) / "sys/kernel";
-  std::filesystem::create_directories(kernel);
-  std::ofstream(kernel / "pid_max") << "32768\n";
-  std::ofstream(kernel / "ns_last_pid") << "nonsense\n";
+  make_numbers(none, "nonsense\n");
   EXPECT_EQ(numbers_->raise(none.fd()).error().err, EBADMSG);
-  std::ofstream(kernel / "ns_last_pid") << "12\n";
+  make_numbers(none, "12\n");
   EXPECT_TRUE(numbers_->raise(none.fd()).ok()) << "the one before has not been raised";
 }
 
