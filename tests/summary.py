@@ -82,11 +82,11 @@ def count_programs(log, tally):
 
 
 def shown(log, steps):
-    """What each program says that it has shown, and each step in its log beside MESON-LOGS."""
-    logs = [log.parent / f"{name}.log" for name in steps]
-    texts = [program.get("stdout") or "" for program in programs(log)]
-    texts += [step.read_text(encoding="utf-8", errors="replace") for step in logs if step.exists()]
-    return [line for text in texts for line in text.splitlines() if line.startswith("shown: ")]
+    """What each program says that it has shown, and each step, by its name, in its log beside MESON-LOGS."""
+    texts = [("shown: ", program.get("stdout") or "") for program in programs(log)]
+    logs = [(name, log.parent / f"{name}.log") for name in steps]
+    texts += [(f"shown: {name}: ", path.read_text(encoding="utf-8", errors="replace")) for name, path in logs if path.exists()]
+    return [line.replace("shown: ", who, 1) for who, text in texts for line in text.splitlines() if line.startswith("shown: ")]
 
 
 def count_guests(results, strict, tally):

@@ -5,7 +5,6 @@
 
 #include <CLI/CLI.hpp>
 #include <chrono>
-#include <climits>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -14,6 +13,7 @@
 #include "cli/plan.h"
 #include "cli/text.h"
 #include "images/key.h"
+#include "pipeline/printable.h"
 
 namespace sluice::cli {
 namespace {
@@ -49,7 +49,7 @@ std::string text_of(const Findings& findings) {
     const char* mark = finding.weight == Weight::Good      ? "  "
                        : finding.weight == Weight::Warning ? "! "
                                                            : "X ";
-    text += mark + finding.subject + ": " + finding.text + '\n';
+    text += mark + finding.subject + ": " + printable(finding.text) + '\n';
     if (!finding.remedy.empty()) text += "    " + finding.remedy + '\n';
   }
   return text;
@@ -120,7 +120,7 @@ void add_check(CLI::App& app, Run& run) {
   command->add_option("--dir", arguments->directory, "where the images would go")->type_name("DIR");
   command->add_option("--pid", arguments->pid, "the process that would be dumped, with its children")
       ->type_name("PID")
-      ->check(CLI::Range(1, INT_MAX).description(""));
+      ->check(process_number());
   command
       ->add_option("--plan", arguments->plan, "instead: foretell the times on a machine that FILE describes")
       ->type_name("FILE")

@@ -2,6 +2,7 @@
 #include "cli/command.h"
 
 #include <CLI/CLI.hpp>
+#include <charconv>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -10,6 +11,17 @@ namespace sluice::cli {
 
 void add_json_flag(CLI::App& command, bool& json) {
   command.add_flag("--json", json, "print one JSON object on standard output");
+}
+
+CLI::Validator process_number() {
+  return {[](const std::string& text) {
+            int number = 0;
+            const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+            const bool good = error == std::errc() && end == text.data() + text.size() && number > 0 &&
+                              !text.starts_with('0');
+            return good ? std::string() : text + " is no process number";
+          },
+          ""};
 }
 
 std::string json_line(const nlohmann::ordered_json& object) {

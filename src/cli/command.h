@@ -13,7 +13,8 @@
 
 namespace CLI {
 class App;
-}
+class Validator;
+}  // namespace CLI
 
 namespace sluice::cli {
 
@@ -30,6 +31,9 @@ using Run = std::function<ExitCode()>;
 
 // --json, which every command has.
 void add_json_flag(CLI::App& command, bool& json);
+
+// What a process is named by: decimal, 1 to INT_MAX. CLI11 itself takes 010 for 8.
+CLI::Validator process_number();
 
 // One object on one line, printable ASCII: a terminal obeys some characters above it, too. Text that is not
 // UTF-8 is made so.

@@ -86,9 +86,9 @@ ExitCode diff(const DiffArguments& arguments) {
   const auto& a = std::get<ImageDirectory>(older);
   const auto& b = std::get<ImageDirectory>(newer);
   for (const ImageDirectory* directory : {&a, &b}) {
-    if (directory->checkpoint.unreadable.empty()) continue;
+    if (directory->checkpoint.faults().empty()) continue;
     return refuse("diff", arguments.json,
-                  {ExitCode::Failed, directory->path + ": " + directory->checkpoint.unreadable.front().what,
+                  {ExitCode::Failed, directory->path + ": " + directory->checkpoint.faults().front().what,
                    "sluice verify tells what else is damaged there"});
   }
   const auto differences = compare({a.fd.get(), &a.checkpoint}, {b.fd.get(), &b.checkpoint});

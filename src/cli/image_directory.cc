@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "images/key.h"
+#include "pipeline/printable.h"
 #include "plugin/config.h"
 
 namespace sluice::cli {
@@ -46,8 +47,8 @@ ExitCode refuse(const char* command, bool json, const NoImages& why) {
                 {"message", why.message},
                 {"remedy", why.remedy}});
   } else {
-    (void)std::fprintf(stderr, "sluice %s: %s\n", command, why.message.c_str());
-    if (!why.remedy.empty()) (void)std::fprintf(stderr, "  %s\n", why.remedy.c_str());
+    (void)std::fprintf(stderr, "sluice %s: %s\n", command, printable(why.message).c_str());
+    if (!why.remedy.empty()) (void)std::fprintf(stderr, "  %s\n", printable(why.remedy).c_str());
   }
   return why.exit_code;
 }

@@ -148,9 +148,9 @@ ExitCode map(const MapArguments& arguments) {
   const auto opened = open_images(arguments.images);
   if (const auto* none = std::get_if<NoImages>(&opened)) return refuse("map", arguments.json, *none);
   const auto& directory = std::get<ImageDirectory>(opened);
-  if (!directory.checkpoint.unreadable.empty()) {
+  if (!directory.checkpoint.faults().empty()) {
     return refuse("map", arguments.json,
-                  {ExitCode::Failed, directory.checkpoint.unreadable.front().what,
+                  {ExitCode::Failed, directory.checkpoint.faults().front().what,
                    "the image is damaged or incomplete: restore from another checkpoint"});
   }
   const auto local = kfd::read_topology(topology_below(arguments.sysfs));

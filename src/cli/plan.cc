@@ -231,7 +231,7 @@ ExitCode plan(const std::string& path, const plugin::Config& config, bool json) 
       print_json({{"command", "check"}, {"result", "failed"}, {"message", machine.error().what}});
     } else {
       (void)std::fprintf(stderr, "sluice check: %s\n  docs/planning.md has the format\n",
-                         machine.error().what.c_str());
+                         printable(machine.error().what).c_str());
     }
     return ExitCode::Failed;
   }

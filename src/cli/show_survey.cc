@@ -203,7 +203,7 @@ Survey survey(const ImageDirectory& directory) {
     const auto files = look_at_pages(directory.fd.get(), id, set, dump_id.value_or(DumpId{}), all.faults);
     all.files.insert(all.files.end(), files.begin(), files.end());
   };
-  for (const Error& error : directory.checkpoint.unreadable) all.faults.push_back(error.what);
+  for (const Error& error : directory.checkpoint.faults()) all.faults.push_back(error.what);
   for (const auto& [id, image] : directory.checkpoint.kfd) {
     for (const PagesSet& set : pages_of(image)) take(id, set, image.dump_id);
     add_kinds(all.memory, kinds_of(image));

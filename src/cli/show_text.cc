@@ -9,6 +9,7 @@
 #include "images/files.h"
 #include "images/metadata.h"
 #include "kfd/topology.h"
+#include "pipeline/printable.h"
 
 namespace sluice::cli {
 namespace {
@@ -146,7 +147,7 @@ std::string show_text(const ImageDirectory& directory, const Survey& survey, boo
   for (const auto& [id, image] : checkpoint.render) {
     if (image.pid) pids.insert(*image.pid);
   }
-  std::string text = directory.path + ": ";
+  std::string text = printable(directory.path) + ": ";
   text += pids.size() == 1 ? "1 process" : std::to_string(pids.size()) + " processes";
   text += ", " + count_text(survey.gpus.size(), "GPU") + ", " + bytes_text(survey.bytes) + " of contents (" +
           share_text(survey.zero_bytes, survey.bytes) + " zero), " + bytes_text(survey.disk_bytes) +

@@ -4,7 +4,6 @@
 #include "kfd/unpause.h"
 
 #include <CLI/CLI.hpp>
-#include <climits>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -74,12 +73,19 @@ const char* word_of(Parasite parasite) {
   return "none";
 }
 
+// A word for the user's shell: the process has chosen its name.
+std::string quoted(const std::string& text) {
+  std::string word = "'";
+  for (const char c : printable(text)) word += c == '\'' ? "'\\''" : std::string(1, c);
+  return word + "'";
+}
+
 // What the user should know besides: full sentences.
 std::vector<std::string> notes_on(pid_t pid, UnpauseStatus status, const ProcessState& state) {
   std::vector<std::string> notes;
   if (state.frozen) {
     notes.push_back("its cgroup is frozen, so its threads stand still; to let them run: echo " +
-                    state.frozen->thaw + " > " + printable(state.frozen->file));
+                    state.frozen->thaw + " > " + quoted(state.frozen->file));
   }
   if (state.stopped > 0) {
     notes.push_back(std::to_string(state.stopped) + " of its " + std::to_string(state.threads) +
@@ -173,7 +179,7 @@ void add_unpause(CLI::App& app, Run& run) {
   command->add_option("PID", arguments->pid, "the process, as this pid namespace numbers it")
       ->required()
       ->type_name("")
-      ->check(CLI::Range(1, INT_MAX).description(""));
+      ->check(process_number());
   add_json_flag(*command, arguments->json);
   command->footer(
       "Changes nothing in a process that a dump or a debugger traces, or whose queues\n"

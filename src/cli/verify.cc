@@ -167,10 +167,10 @@ ExitCode verify(const VerifyArguments& arguments) {
     if (!arguments.json) lines.add(problems);
     std::move(problems.begin(), problems.end(), std::back_inserter(found.problems));
   };
-  std::vector<VerifyProblem> unreadable;
-  for (const Error& error : directory.checkpoint.unreadable)
-    unreadable.push_back({.kind = ProblemKind::BadFile, .what = error.what});
-  take(std::move(unreadable));
+  std::vector<VerifyProblem> of_metadata;
+  for (const Error& error : directory.checkpoint.faults())
+    of_metadata.push_back({.kind = ProblemKind::BadFile, .what = error.what});
+  take(std::move(of_metadata));
 
   const plugin::Config standard;  // as much memory as a restore takes
   const auto began = Clock::now();
@@ -190,7 +190,7 @@ ExitCode verify(const VerifyArguments& arguments) {
   progress.clear();
   found.seconds = seconds();
   found.totals = verification.totals();
-  found.totals.problems += directory.checkpoint.unreadable.size();
+  found.totals.problems += directory.checkpoint.faults().size();
   for (const std::string& note : verification.take_notes())
     (void)std::fprintf(stderr, "sluice verify: %s\n", note.c_str());
   if (arguments.json) {

@@ -2,6 +2,9 @@
 #include "images/checkpoint.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <set>
 #include <string>
 
 #include "images/files.h"
@@ -29,6 +32,60 @@ Result<void> read_all(int dir_fd, Result<std::vector<std::string>> names, Unpack
   return {};
 }
 
+// A KFD uses the file: its process restores both.
+bool has_kfd_of(const RenderImage& render, const Checkpoint& all) {
+  return std::any_of(all.kfd.begin(), all.kfd.end(), [&](const auto& each) {
+    return !each.image.alias_of && render.pid.value_or(each.image.pid) == each.image.pid;
+  });
+}
+
+// Numbers of shared memory that an image makes.
+std::set<std::uint32_t> shared_memory_made(const Checkpoint& all) {
+  std::set<std::uint32_t> made;
+  const auto add = [&made](const auto& bos) {
+    for (const auto& bo : bos)
+      if (!bo.imports) made.insert(bo.shared);
+  };
+  for (const auto& [id, image] : all.kfd) add(image.bos);
+  for (const auto& [id, image] : all.render) add(image.bos);
+  return made;
+}
+
+// What images and the names of files of contents say was there and is not.
+Result<std::vector<Error>> look_for_lost_images(int dir_fd, const Checkpoint& all) {
+  std::vector<Error> lost;
+  std::set<std::string> here;
+  for (const auto& [id, image] : all.kfd) here.insert(kfd_image_name(id));
+  for (const auto& [id, image] : all.render) here.insert(render_image_name(id));
+  const auto expect = [&](const std::string& name, const std::string& needed) {
+    if (here.insert(needed).second)
+      lost.push_back({ENOENT, name + " is of " + needed + ", which is not here"});
+  };
+  for (const auto& [id, image] : all.kfd) {
+    if (image.alias_of) expect(kfd_image_name(id), kfd_image_name(static_cast<int>(*image.alias_of)));
+  }
+  SLUICE_TRY_ASSIGN(const auto contents, list_contents(dir_fd));
+  for (const auto& [name, metadata] : contents) expect(name, metadata);
+  for (const auto& [id, image] : all.render) {
+    if (image.kfd_acquired.value_or(false) && !has_kfd_of(image, all))
+      lost.push_back({ENOENT, render_image_name(id) + " is of a KFD process whose image is not here"});
+  }
+
+  const std::set<std::uint32_t> made = shared_memory_made(all);
+  const auto expect_memory = [&](const std::string& name, bool needs) {
+    if (needs) lost.push_back({ENOENT, name + " shares memory with an image that is not here"});
+  };
+  const auto needs_memory = [&made](const auto& bos) {
+    return std::any_of(bos.begin(), bos.end(),
+                       [&](const auto& bo) { return bo.imports && !made.contains(bo.shared); });
+  };
+  for (const auto& [id, image] : all.kfd) expect_memory(kfd_image_name(id), needs_memory(image.bos));
+  for (const auto& [id, image] : all.render) expect_memory(render_image_name(id), needs_memory(image.bos));
+  for (const auto& [id, image] : all.dmabufs)
+    expect_memory(dmabuf_image_name(id), !made.contains(image.shared));
+  return lost;
+}
+
 }  // namespace
 
 Result<Checkpoint> read_checkpoint(int dir_fd) {
@@ -39,6 +96,9 @@ Result<Checkpoint> read_checkpoint(int dir_fd) {
       read_all(dir_fd, list_render_images(dir_fd), unpack_render_image, dump, all.render, all.unreadable));
   SLUICE_TRY(
       read_all(dir_fd, list_dmabuf_images(dir_fd), unpack_dmabuf_image, dump, all.dmabufs, all.unreadable));
+  if (!all.empty() && all.unreadable.empty()) {
+    SLUICE_TRY_ASSIGN(all.lost, look_for_lost_images(dir_fd, all));
+  }
   return all;
 }
 

@@ -23,8 +23,12 @@ struct Checkpoint {
   std::vector<NumberedImage<DmaBufImage>> dmabufs;
   // One for each image that cannot be read, or is of another dump than those before it: it is not above.
   std::vector<Error> unreadable;
+  // Where there are images, all readable: one for each that is lost, as others, or files of contents, say.
+  // Not all that can be lost: which files there were only CRIU knows.
+  std::vector<Error> lost;
 
   bool empty() const { return kfd.empty() && render.empty() && dmabufs.empty() && unreadable.empty(); }
+  const std::vector<Error>& faults() const { return unreadable.empty() ? lost : unreadable; }
 };
 
 // Errors: those of listing the directory.

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cinttypes>
 #include <cstdio>
@@ -91,6 +92,25 @@ bool is_numbered(std::string_view name, std::string_view prefix, std::string_vie
   int number = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
   return error == std::errc() && number >= 0 && std::to_string(number) == digits;
+}
+
+// The image that a file of pages or of sums belongs to, by its name; nothing where it is none of these.
+std::optional<std::string> metadata_image_of(std::string_view name) {
+  constexpr std::array<std::pair<std::string_view, std::string (*)(int)>, 4> kKinds{{
+      {"amdgpu-pages-", kfd_image_name},
+      {"amdgpu-sums-", kfd_image_name},
+      {"amdgpu-drm-pages-", render_image_name},
+      {"amdgpu-sums-drm-", render_image_name},
+  }};
+  for (const auto& [prefix, metadata_name] : kKinds) {
+    const std::size_t end = name.starts_with(prefix) ? name.find('-', prefix.size()) : name.npos;
+    if (end == name.npos || !name.ends_with(kImageEnding) || !is_numbered(name.substr(0, end), prefix, ""))
+      continue;
+    int id = 0;
+    (void)std::from_chars(name.data() + prefix.size(), name.data() + end, id);
+    return metadata_name(id);
+  }
+  return std::nullopt;
 }
 
 Result<std::vector<std::string>> list_images(int dir_fd, std::string_view prefix) {
@@ -258,6 +278,17 @@ std::optional<int> id_of_image(std::string_view name) {
   const auto [end, error] = std::from_chars(name.data() + begin, name.data() + name.size(), id);
   if (error != std::errc() || std::string_view(end, name.data() + name.size()) != ".img") return std::nullopt;
   return id;
+}
+
+Result<std::vector<std::pair<std::string, std::string>>> list_contents(int dir_fd) {
+  SLUICE_TRY_ASSIGN(std::vector<std::string> names, list_names(dir_fd));
+  std::vector<std::pair<std::string, std::string>> contents;
+  for (std::string& name : names) {
+    if (std::optional<std::string> metadata = metadata_image_of(name))
+      contents.emplace_back(std::move(name), std::move(*metadata));
+  }
+  std::sort(contents.begin(), contents.end());
+  return contents;
 }
 
 Result<void> sync_directory(int dir_fd) {

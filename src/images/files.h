@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "pipeline/result.h"
@@ -82,6 +83,8 @@ Result<std::vector<std::string>> list_dmabuf_images(int dir_fd);
 Result<std::vector<std::string>> list_stats(int dir_fd);
 // CRIU's file id in the name of such an image.
 std::optional<int> id_of_image(std::string_view name);
+// Those of pages and of sums, sorted, each with the name of the metadata image whose contents it has.
+Result<std::vector<std::pair<std::string, std::string>>> list_contents(int dir_fd);
 
 // Makes renames and removals in the directory durable.
 Result<void> sync_directory(int dir_fd);

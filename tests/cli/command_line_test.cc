@@ -66,7 +66,10 @@ TEST(CommandLine, WhatIsWrongIsNamed) {
         Case{{"chek"}, "sluice: chek is neither a command nor an option: there are check, "},
         Case{{"--frob"}, "sluice: --frob is neither a command nor an option"},
         Case{{"show"}, "IMAGES is required"}, Case{{"show", "--frob", "images"}, "not expected: --frob"},
-        Case{{"diff", "images"}, "B is required"}, Case{{"unpause", "0"}, "not in range"}}) {
+        Case{{"diff", "images"}, "B is required"}, Case{{"unpause", "0"}, "0 is no process number"},
+        Case{{"unpause", "010"}, "010 is no process number"},
+        Case{{"unpause", "0x1"}, "0x1 is no process number"},
+        Case{{"check", "--pid", "2147483648"}, "2147483648 is no process number"}}) {
     const Ended ended = sluice(one.arguments);
     EXPECT_EQ(ended.status, kUsage) << one.said;
     EXPECT_EQ(ended.out, "");

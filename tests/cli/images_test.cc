@@ -43,6 +43,60 @@ TEST_F(ImagesTest, WhatIsNoRegularFileIsToldAndNotWaitedFor) {
   }
 }
 
+// As a copy that lost one file. What is left is as it was written, and no job comes back from it.
+TEST_F(ImagesTest, AnImageThatIsLostIsToldByWhatNeedsIt) {
+  ASSERT_EQ(images_->dump("open", {"--svm-context", "--share", "kfd", "--share-fd", "--second-kfd"}), "");
+  const auto expect_told = [](const std::string& directory, const std::string& fault) {
+    for (const char* command : {"show", "verify", "map"}) {
+      const Ended ended = sluice({command, directory}, &images_->machine());
+      EXPECT_EQ(ended.status, kFailed) << command;
+      EXPECT_THAT(ended.out + ended.err, HasSubstr(fault)) << command;
+    }
+  };
+  const auto lose = [&](const std::string& name) {
+    const std::string directory = images_->copy("open", "lost-" + name).string();
+    std::filesystem::remove(directory + "/" + name);
+    return directory;
+  };
+  const std::string open = images_->directory("open").string();
+  for (const char* command : {"show", "verify", "map"})
+    ASSERT_EQ(sluice({command, open}, &images_->machine()).status, kDone) << command;
+
+  const std::string kfd = names(open, std::string(kKfdPrefix)).at(0);
+  const std::string without_kfd = lose(kfd);
+  expect_told(without_kfd,
+              names(open, std::string(kKfdPrefix)).at(1) + " is of " + kfd + ", which is not here");
+  const json verified = object_of(sluice({"verify", "--json", without_kfd}));
+  EXPECT_EQ(verified["result"], "damaged");
+  for (const std::string& name : names(without_kfd, std::string(kKfdPrefix)))
+    std::filesystem::remove(without_kfd + "/" + name);
+  expect_told(without_kfd, names(open, "amdgpu-pages-").at(0) + " is of " + kfd + ", which is not here");
+  remove_files(without_kfd, "amdgpu-pages-");
+  remove_files(without_kfd, "amdgpu-sums-" + std::to_string(*id_of_image(kfd)) + "-");
+  expect_told(without_kfd, " is of a KFD process whose image is not here");
+
+  const std::string dmabuf = names(open, "amdgpu-dmabuf_").at(0);
+  const std::string memory = images_->copy("open", "lost-memory").string();
+  change_kfd_image(memory, [](kfd::KfdImage& image) {
+    for (kfd::BoEntry& bo : image.bos) bo.shared = 0;
+  });
+  expect_told(memory, " shares memory with an image that is not here");
+  EXPECT_THAT(sluice({"verify", memory}).out, HasSubstr(dmabuf + " shares memory"));
+}
+
+// Somebody else may have given it to the directory.
+TEST_F(ImagesTest, TheNameOfADirectoryDoesNotCommandTheTerminal) {
+  const std::string directory = images_->copy("plain", "a\033[31mb").string();
+  for (const Strings& command :
+       {Strings{"show", directory}, Strings{"verify", directory + "/none"},
+        Strings{"check", "--dir", directory}, Strings{"check", "--plan", directory}}) {
+    const Ended ended = sluice(command);
+    EXPECT_EQ(ended.out.find('\033'), std::string::npos) << command[0];
+    EXPECT_EQ(ended.err.find('\033'), std::string::npos) << command[0];
+    EXPECT_THAT(ended.out + ended.err, HasSubstr("a?[31mb")) << command[0];
+  }
+}
+
 TEST_F(ImagesTest, DirectoriesWithoutImagesAreRefused) {
   const host_test::ScratchDirectory empty;
   for (const char* command : {"show", "verify", "map"}) {

@@ -281,8 +281,23 @@ TEST_F(UnpauseNotesTest, AFrozenCgroupIsNamedWithTheWayToThawIt) {
   const std::string frozen = object.at("frozen_cgroup").at("file");
   EXPECT_TRUE(frozen.starts_with("/sys/fs/cgroup/")) << frozen;
   EXPECT_NE(object.at("notes").front().get<std::string>().find(
-                "echo " + object.at("frozen_cgroup").at("thaw").get<std::string>() + " > " + frozen),
+                "echo " + object.at("frozen_cgroup").at("thaw").get<std::string>() + " > '" + frozen + "'"),
             std::string::npos);
+}
+
+// Who runs in a cgroup of his own names those below it.
+TEST_F(UnpauseNotesTest, TheNameOfACgroupIsOneWordForTheShell) {
+  if (!may_mount()) GTEST_SKIP() << "no cgroup can be made up here";
+  ASSERT_NO_FATAL_FAILURE(start());
+  (void)file("cgroup/x';id>pwned;'/cgroup.freeze", "1\n");
+  const std::string own = file("own", "0::/x';id>pwned;'\n");
+  json object;
+  ASSERT_NO_FATAL_FAILURE(expect_note(
+      [&] {
+        mount_over((files_.path() / "cgroup").string(), "/sys/fs/cgroup");
+        mount_over(own, proc("cgroup"));
+      },
+      R"(echo 0 > '/sys/fs/cgroup/x'\'';id>pwned;'\''/cgroup.freeze')", object));
 }
 
 TEST_F(UnpauseNotesTest, WhetherCriusCodeIsExecutedIsTold) {

@@ -206,12 +206,12 @@ class World {
       ASSERT_TRUE(names_damage(problem, damage.places, later_.known, sizes_.block_bytes))
           << problem.file << " at " << problem.file_offset << ": " << problem.what;
     }
-    const bool found = !verified.problems.empty() || !checkpoint->unreadable.empty();
+    const bool found = !verified.problems.empty() || !checkpoint->faults().empty();
     const std::size_t images =
         checkpoint->kfd.size() + checkpoint->render.size() + checkpoint->dmabufs.size();
-    if (images == later_.known.metadata.size()) {  // of one that is missing only CRIU knows
+    if (images == later_.known.metadata.size() || !checkpoint->lost.empty()) {
       ASSERT_EQ(found, refused_);
-    } else {
+    } else {  // nothing tells of it: only CRIU knows
       ASSERT_TRUE(refused_);
     }
   }

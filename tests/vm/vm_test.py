@@ -188,9 +188,9 @@ class Summary(Folder):
 
     def test_other_steps_are_counted(self):
         words = "--step", "fuzz", "passed", "--step", "package", "failed", "--step", "other", "no root here"
-        self.write("fuzz.log", "fuzz: a: nothing found\nshown: fuzz: 7 executions\n")
+        self.write("fuzz.log", "fuzz: a: nothing found\nshown: libFuzzer: 7 executions\n")
         status, lines = self.count(self.results(), *words)
-        self.assertEqual((status, lines), (1, ["shown: fuzz: 7 executions", "failed: package", "skipped: other: no root here",
+        self.assertEqual((status, lines), (1, ["shown: fuzz: libFuzzer: 7 executions", "failed: package", "skipped: other: no root here",
                                                "5 passed, 1 failed, 1 skipped"]))
 
     def test_the_cases_of_a_program_are_counted(self):
