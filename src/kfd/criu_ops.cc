@@ -384,7 +384,9 @@ Result<ResumeOutcome> resume(const KfdDevice& kfd, pid_t pid) {
   CriuArgs args{};
   args.op = CriuOp::Resume;
   args.pid = static_cast<std::uint32_t>(pid);
-  const int err = call_ioctl(kfd.ioctl_function(), kfd.fd(), kIocCriuOp, &args);
+  // Once: kfd_criu_resume_svm() drops the SVM ranges that an error leaves unset, and a second call succeeds
+  // without them.
+  const int err = call_ioctl(kfd.ioctl_function(), kfd.fd(), kIocCriuOp, &args, OnInterrupt::Fail);
   if (err == 0) return ResumeOutcome::Resumed;
   if (err == ESRCH) return ResumeOutcome::NotGpuProcess;
   std::string what = "RESUME of process " + std::to_string(pid);

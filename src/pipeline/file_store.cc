@@ -61,12 +61,12 @@ bool direct_read_works(int fd, std::uint64_t alignment) {
   return works;
 }
 
-// Turns direct I/O on if it can be had for `layout`; returns its alignment, or 1 for buffered. A chunk starts
-// at a multiple of its size, so the alignment must divide it. Buffers are aligned to kBufferAlignment.
-std::uint64_t try_direct(int fd, const ImageLayout& layout) {
+// Turns direct I/O on if it can be had for such chunks; returns its alignment, or 1 for buffered. A chunk
+// starts at a multiple of its size, so the alignment must divide it. Buffers are aligned to kBufferAlignment.
+std::uint64_t try_direct(int fd, std::uint64_t chunk_bytes) {
   const std::uint64_t alignment = direct_alignment(fd);
   if (alignment == 0 || !std::has_single_bit(alignment)) return 1;
-  if (alignment > layout.chunk_bytes() || alignment > kBufferAlignment) return 1;
+  if (alignment > chunk_bytes || alignment > kBufferAlignment) return 1;
   if (!set_direct(fd, true)) return 1;
   if (direct_read_works(fd, std::max(alignment, kAssumedAlignment))) return alignment;
   (void)set_direct(fd, false);
@@ -163,6 +163,14 @@ Progress advance_runs(Slot& slot, Op& op, std::int32_t result, std::uint64_t ali
 
 }  // namespace
 
+Result<void> check_direct_io(int dir_fd, std::uint64_t chunk_bytes) {
+  constexpr const char* kProbe = "amdgpu-direct.img.tmp";  // a dump removes such files
+  SLUICE_TRY_ASSIGN(const UniqueFd fd, create_image_file(dir_fd, kProbe));
+  const bool direct = try_direct(fd.get(), chunk_bytes) > 1;
+  (void)::unlinkat(dir_fd, kProbe, 0);
+  return direct ? Result<void>() : Error{EINVAL, "there is no direct I/O in the image directory"};
+}
+
 // ---- FileSink ----
 
 Result<std::unique_ptr<FileSink>> FileSink::create(int dir_fd, std::string name, const ImageLayout& layout,
@@ -191,11 +199,12 @@ FileSink::~FileSink() {
 
 // Sets fd_ and reused_ when there is a file to take over. One that has a second name, or that another user
 // may hold open, who would then read what is written into it, is left alone: the new file replaces it in the
-// end.
+// end. So is one on which somebody has a lease, for which an open without O_NONBLOCK would wait.
 Result<void> FileSink::take_over() {
-  UniqueFd fd(::openat(dir_fd_, name_.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+  UniqueFd fd(::openat(dir_fd_, name_.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   struct stat status {};
   if (!fd || ::fstat(fd.get(), &status) != 0 || !is_private(status) || status.st_nlink != 1) return {};
+  if (::fcntl(fd.get(), F_SETFL, 0) != 0) return make_error(errno, "set up " + name_);
   if (::renameat(dir_fd_, name_.c_str(), dir_fd_, temporary_.c_str()) != 0)
     return make_error(errno, "rename " + name_ + " to " + temporary_);
   created_ = true;
@@ -214,7 +223,7 @@ Result<void> FileSink::open_temporary() {
   }
   created_ = true;
 
-  if (options_.io_mode != IoMode::Buffered) alignment_ = try_direct(fd_.get(), layout_);
+  if (options_.io_mode != IoMode::Buffered) alignment_ = try_direct(fd_.get(), layout_.chunk_bytes());
   direct_ = alignment_ > 1;
   if (options_.io_mode == IoMode::Direct && !direct_)
     return make_error(EINVAL, "direct I/O on " + temporary_);
@@ -320,7 +329,7 @@ Result<std::unique_ptr<FileSource>> FileSource::open(int dir_fd, std::string nam
   std::unique_ptr<FileSource> source(
       new FileSource(std::move(name), file_bytes, reactor, std::move(opened.fd), options));
   const int raw_fd = source->fd_.get();
-  if (options.io_mode != IoMode::Buffered) source->alignment_ = try_direct(raw_fd, layout);
+  if (options.io_mode != IoMode::Buffered) source->alignment_ = try_direct(raw_fd, layout.chunk_bytes());
   source->direct_ = source->alignment_ > 1;
   if (source->direct_ && options.io_mode == IoMode::Auto) {
     source->cache_ = PageCache::of(raw_fd, file_bytes);

@@ -57,6 +57,10 @@ Result<void> check_pages_file(const std::string& name, const struct stat& status
 // what is tried first.
 std::uint64_t direct_alignment(int fd);
 
+// Whether a new file of the directory would have direct I/O for such chunks: makes one and removes it. EINVAL
+// where not. Errors: those of create_image_file().
+Result<void> check_direct_io(int dir_fd, std::uint64_t chunk_bytes);
+
 class FileSink final : public Stage {
  public:
   // Creates "<name>.tmp" in `dir_fd` (borrowed; must stay open until commit() or destruction), replacing a

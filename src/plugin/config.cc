@@ -248,6 +248,10 @@ Config Config::shared_by(unsigned lanes) const {
   return part;
 }
 
+std::size_t Config::lanes_at_once() const {
+  return std::max<std::size_t>(staging_bytes / (kFewestSlots * kSumBlockBytes), 1);
+}
+
 Config parse_config(const Lookup& lookup, LogLines& lines) {
   Config config;
   const Config standard;

@@ -49,6 +49,8 @@ struct Config {
   // before there are too few of them to keep all stages busy; two of the smallest are the least that a lane
   // works with.
   Config shared_by(unsigned lanes) const;
+  // How many can: beyond these the staging memory would grow.
+  std::size_t lanes_at_once() const;
 };
 
 // "4096", "512K", "64M", "2G" (also lower case) as bytes. Nothing for anything else or what overflows.

@@ -26,7 +26,10 @@ Result<std::unique_ptr<ContentServer>> ContentServer::make(const Config& config,
 
 ContentServer::~ContentServer() {
   cancel();
-  (void)join(nullptr);
+  try {
+    (void)join(nullptr);
+  } catch (const std::bad_alloc&) {  // for words; thread and jobs end with their owners
+  }
 }
 
 Result<void> ContentServer::start(int image_dir) {

@@ -182,9 +182,12 @@ void ContentsJob::begin() {
 }
 
 void ContentsJob::cancel() {
-  const Lock lock(mutex_);
-  cancelled_ = true;
-  may_begin_.notify_all();
+  {
+    const Lock lock(mutex_);
+    cancelled_ = true;
+    may_begin_.notify_all();
+  }
+  shared_.room.wake();
 }
 
 // However the lane ends, it is counted: wait() relies on that.
@@ -223,6 +226,9 @@ Result<void> ContentsJob::run_lane(Lane& lane) {
 }
 
 Result<void> ContentsJob::carry(Lane& lane) {
+  const LaneRoom::Place place(shared_.room, lane.gpu.render_minor, config_.lanes_at_once(),
+                              [this] { return cancelled_ || shared_.stopped; });
+  if (!place) return Error{ECANCELED, "cancelled"};
   const ImageLayout& layout = lane.layout;
   const auto slot_count = static_cast<std::uint32_t>(
       std::min<std::uint64_t>(slots_in(lane.staging_bytes, layout.chunk_bytes()), layout.chunk_count()));

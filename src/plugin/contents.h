@@ -36,6 +36,7 @@
 #include "pipeline/unique_fd.h"
 #include "plugin/config.h"
 #include "plugin/criu_host.h"
+#include "plugin/lane_room.h"
 
 namespace sluice::plugin {
 
@@ -71,6 +72,7 @@ std::vector<std::string> pages_names(int id, const GpuContents& gpu);
 
 // What all jobs of one dump or restore share. Outlives them.
 struct SharedByJobs {
+  LaneRoom room;                      // of the staging memory
   FairShare disk;                     // all lanes write to, or read from, one directory
   std::atomic<std::size_t> lanes{1};  // that may run at once
   // Restore from streams: held by the lane whose files come. A streamer sends one file at a time, each to its

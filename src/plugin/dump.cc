@@ -253,6 +253,8 @@ Result<void> Dumper::begin_tree() {
   SLUICE_TRY_ASSIGN(const std::vector<pid_t> pids, tree());
   SLUICE_TRY(check_render_maps(run_.maps, run_.topology, pids));
   SLUICE_TRY(run_.shared_bos.settle());
+  for (const KfdFile& file : kfd_files_) note_gpus(file);
+  for (const RenderFile& file : render_files_) SLUICE_TRY(settle(*file.dump));
   tree_known_ = true;
   return run_.config.parallel && !streaming() ? start_contents(nullptr, std::nullopt) : Result<void>();
 }
@@ -347,6 +349,8 @@ Result<void> Dumper::dump_kfd(int fd, int id) {
     SLUICE_TRY(begin(*file));
     SLUICE_TRY(check_render_maps(run_.maps, run_.topology, file->holders));
     SLUICE_TRY(run_.shared_bos.settle());
+    note_gpus(*file);
+    for (const RenderFile& render : render_files_) SLUICE_TRY(settle(*render.dump));
   }
   if (file->process) SLUICE_TRY(start_contents(&file->process->contents(), id));
   file->id = id;
@@ -357,9 +361,7 @@ Result<void> Dumper::finish_file(KfdFile& file) {
   if (std::exchange(file.finished, true)) return {};
   if (file.alias_of) return write_alias(file);
   SLUICE_TRY(file.process->finish(*file.id, images_));
-  for (const ProcessGpu& gpu : file.process->gpus()) gpus_.push_back({gpu, file.holders});
   for (const RenderFile& render : render_files_) {
-    SLUICE_TRY(settle(*render.dump));
     if (render.finished) SLUICE_TRY(write(*render.dump));
   }
   return {};
@@ -475,9 +477,9 @@ Result<void> Dumper::begin(KfdFile& file) {
 }
 
 // Of all files whose contents do not flow yet, or of one, CRIU's id of which is known. Those that flow at
-// once and use one GPU share its staging memory.
+// once and use one GPU share its staging memory; for which there is no room flow when others have ended, at
+// the latest when CRIU asks for them.
 Result<void> Dumper::start_contents(const DumpContents* wanted, std::optional<int> id) {
-  SLUICE_TRY(remove_stale());
   for (const KfdFile& file : kfd_files_) {
     if (file.process) SLUICE_TRY(file.process->take_contents());
   }
@@ -494,20 +496,29 @@ Result<void> Dumper::start_contents(const DumpContents* wanted, std::optional<in
   const auto drop_others = [&] {
     std::erase_if(waiting, [wanted](const DumpContents* one) { return wanted != nullptr && one != wanted; });
   };
-  if (!streams_flow_on()) drop_others();
+  const bool all_flow = streams_flow_on() || (tree_known_ && run_.config.parallel && !streaming());
+  if (!all_flow) drop_others();
+  SLUICE_TRY(check_stopped());
+  SLUICE_TRY(remove_stale());
   if (waiting.empty()) return {};
-  if (!streams_flow_on() || !std::exchange(staging_shared_, true)) share_staging(waiting);
-  drop_others();
-  for (DumpContents* contents : waiting) SLUICE_TRY(contents->start(streaming() ? id : std::nullopt));
+  if (!all_flow || !std::exchange(staging_shared_, true)) share_staging(waiting);
+  if (streaming()) drop_others();
+  for (DumpContents* contents : waiting) {
+    if (contents != wanted && !contents->has_room()) continue;
+    SLUICE_TRY(check_stopped());
+    SLUICE_TRY(contents->start(streaming() ? id : std::nullopt));
+  }
   return {};
 }
 
 void Dumper::share_staging(const std::vector<DumpContents*>& waiting) {
   std::map<std::uint32_t, unsigned> lanes_by_minor;
-  std::size_t lanes = 0;
   for (DumpContents* contents : waiting) {
-    for (const GpuContents& gpu : contents->waiting()) ++lanes_by_minor[gpu.render_minor], ++lanes;
+    for (const GpuContents& gpu : contents->waiting()) ++lanes_by_minor[gpu.render_minor];
   }
+  std::size_t lanes = 0;
+  for (const auto& [minor, of_gpu] : lanes_by_minor)
+    lanes += std::min<std::size_t>(of_gpu, run_.config.lanes_at_once());
   run_.shared.lanes = std::max<std::size_t>(lanes, 1);
   for (DumpContents* contents : waiting) {
     for (GpuContents& gpu : contents->waiting()) gpu.sharers = lanes_by_minor[gpu.render_minor];
@@ -629,8 +640,13 @@ Result<bool> Dumper::have_kfd(const std::vector<pid_t>& processes) const {
   return false;
 }
 
-// What the KFD process of those that hold a render file tells of it, dumped before or after: files come in
-// order of their numbers, so either may be first.
+// What the file's process tells render files of its holders. When it is settled which BOs are shared.
+void Dumper::note_gpus(const KfdFile& file) {
+  if (!file.process) return;
+  for (const ProcessGpu& gpu : file.process->gpus()) gpus_.push_back({gpu, file.holders});
+}
+
+// By what is noted; where files come one by one, either kind may be first.
 Result<void> Dumper::settle(RenderDump& render) {
   for (const auto& [gpu, holders] : gpus_) SLUICE_TRY(render.settle(gpu, holders));
   return {};
@@ -712,6 +728,8 @@ void Dumper::name_hopeless_maps() const {
 // of now. Before anything is written, and not before all that could refuse the dump in advance has not.
 Result<void> Dumper::remove_stale() {
   if (std::exchange(stale_removed_, true) || streaming()) return {};
+  if (run_.config.io_mode == IoMode::Direct)
+    SLUICE_TRY(check_direct_io(image_dir_fd(), run_.config.chunk_bytes));
   SLUICE_TRY_ASSIGN(std::vector<std::string> names,
                     remove_plugin_images(image_dir_fd(), run_.config.reuse_files));
   // Under names that no file of this dump gets: one that is finished must not be taken for an old one.

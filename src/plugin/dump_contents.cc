@@ -8,9 +8,18 @@
 
 namespace sluice::plugin {
 
+bool DumpContents::has_room() const {
+  return std::all_of(waiting_.begin(), waiting_.end(), [this](const GpuContents& gpu) {
+    const auto lanes = run_.lanes.find(gpu.render_minor);
+    return lanes == run_.lanes.end() || lanes->second < run_.config.lanes_at_once();
+  });
+}
+
 Result<void> DumpContents::start(std::optional<int> id) {
   started_ = true;
   for (GpuContents& gpu : waiting_) {
+    minors_.push_back(gpu.render_minor);
+    ++run_.lanes[gpu.render_minor];
     if (id) {
       gpu.working_names = pages_names(*id, gpu);
       continue;
@@ -44,6 +53,7 @@ Result<void> DumpContents::join(int id, std::vector<std::string>& images) {
   Result<void> done = job_->wait([](const std::string& line) { log_line(Level::Info, line); });
   log_lines(job_->take_log_lines());
   SLUICE_TRY(done);
+  for (const std::uint32_t minor : std::exchange(minors_, {})) --run_.lanes[minor];
   std::vector<std::string> names = job_->image_names(id);
   std::move(names.begin(), names.end(), std::back_inserter(images));
   return job_->commit(id);

@@ -39,7 +39,8 @@ struct DumpRun {
   // What each process can have mapped again: BOs of the files that are restored in it.
   std::map<pid_t, BoRanges> maps;
   SharedBos shared_bos;
-  unsigned begun = 0;  // open files with contents
+  unsigned begun = 0;                          // open files with contents
+  std::map<std::uint32_t, std::size_t> lanes;  // started and not joined, by render minor
 };
 
 class DumpContents {
@@ -48,6 +49,8 @@ class DumpContents {
 
   // GPUs whose contents have not been started yet.
   std::vector<GpuContents>& waiting() { return waiting_; }
+  // Whether the staging memory has room for them beside the lanes that were started and not joined.
+  bool has_room() const;
 
   // Starts a lane for each of them. `id`: of streams, which have their names from the start.
   Result<void> start(std::optional<int> id);
@@ -67,6 +70,7 @@ class DumpContents {
   unsigned number_;
   FileTimes times_;
   std::vector<GpuContents> waiting_;
+  std::vector<std::uint32_t> minors_;  // of those that were started
   bool started_ = false;
   std::unique_ptr<ContentsJob> job_;
 };

@@ -157,13 +157,18 @@ Result<void> ProcessDump::check_imports() const {
                    " is shared by dma-buf and cannot be restored so: " + records.error().what};
 }
 
-Result<void> ProcessDump::finish(int id, std::vector<std::string>& images) {
-  for (ProcessGpu& gpu : gpus_) {
+std::vector<ProcessGpu> ProcessDump::gpus() const {
+  std::vector<ProcessGpu> gpus = gpus_;
+  for (ProcessGpu& gpu : gpus) {
     const auto own = std::find_if(image_.bos.begin(), image_.bos.end(), [&](const kfd::BoEntry& bo) {
       return bo.gpu_id == gpu.user_gpu_id && bo.shared == 0 && kfd::has_contents(bo.alloc_flags);
     });
     if (own != image_.bos.end()) gpu.bo_offset = own->offset;
   }
+  return gpus;
+}
+
+Result<void> ProcessDump::finish(int id, std::vector<std::string>& images) {
   image_.id = static_cast<std::uint32_t>(id);
   images.insert(images.begin(), kfd_image_name(id));
   SLUICE_TRY(finish_contents(id, images));

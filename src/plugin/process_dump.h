@@ -40,8 +40,8 @@ class ProcessDump {
   Result<void> take_contents();
   DumpContents& contents() { return contents_; }
 
-  // After finish().
-  const std::vector<ProcessGpu>& gpus() const { return gpus_; }
+  // When it is settled which BOs are shared.
+  std::vector<ProcessGpu> gpus() const;
 
   // Joins the contents and writes everything under `id`, metadata last. Names go to `images` before there are
   // such files.

@@ -37,11 +37,10 @@ Result<pid_t> read_number(int fd, const char* name) {
   return number;
 }
 
-Result<void> write_number(int fd, const char* name, pid_t number) {
-  const std::string text = std::to_string(number);
-  if (::pwrite(fd, text.data(), text.size(), 0) < 0)
-    return make_error(errno, std::string("write to /proc/") + name);
-  return {};
+bool write_number(int fd, pid_t number) {
+  std::array<char, 16> text{};
+  const char* end = std::to_chars(text.data(), text.data() + text.size(), number).ptr;
+  return ::pwrite(fd, text.data(), static_cast<std::size_t>(end - text.data()), 0) >= 0;
 }
 
 }  // namespace
@@ -103,7 +102,8 @@ Result<ThreadNumbers::Raised> ThreadNumbers::raise(int proc) {
   if (shared_->raised == 0) {
     SLUICE_TRY_ASSIGN(const pid_t before, read_number(place.get(), kPlace));
     shared_->before = std::max(before, 0);  // -1 where the only process has been given its number
-    SLUICE_TRY(write_number(place.get(), kPlace, end - end / 4));
+    if (!write_number(place.get(), end - end / 4))
+      return make_error(errno, std::string("write to /proc/") + kPlace);
   }
   ++shared_->raised;
   return Raised(shared_, std::move(place));
@@ -112,8 +112,7 @@ Result<ThreadNumbers::Raised> ThreadNumbers::raise(int proc) {
 ThreadNumbers::Raised::~Raised() {
   if (shared_ == nullptr) return;
   const Shared::Locked locked(*shared_);
-  if (locked.error() == 0 && --shared_->raised == 0)
-    (void)write_number(place_.get(), kPlace, shared_->before);
+  if (locked.error() == 0 && --shared_->raised == 0) (void)write_number(place_.get(), shared_->before);
 }
 
 }  // namespace sluice::plugin

@@ -124,8 +124,8 @@ class MountedImages {
     }
     const std::string name = kind.name;
     bool mounted = false;
-    if (name == "tmpfs") {
-      mounted = mounts_.add("tmpfs", place_, "size=512M");
+    if (name == "tmpfs" || name == "ramfs") {
+      mounted = mounts_.add(name, place_, "size=512M");  // which ramfs does not know
     } else if (name == "overlay") {
       // Its upper directory may be on any file system but another overlay.
       const fs::path below = mounts_.directory("below");
@@ -238,6 +238,25 @@ INSTANTIATE_TEST_SUITE_P(On, FileSystemTest, ::testing::ValuesIn(kKinds),
                          [](const auto& tested) { return std::string(tested.param.name); });
 
 // A disk that turns out to be broken when contents are written: a loop device whose file finds no room.
+// In memory and nothing else: there is no direct I/O.
+class BufferedDiskTest : public DiskTest {
+ protected:
+  BufferedDiskTest() : DiskTest({"ramfs", {}, 0}) {}
+};
+
+TEST_F(BufferedDiskTest, WhoWantsDirectIoIsRefusedAndKeepsTheEarlierCheckpoint) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_EQ(scene_.dump("4.2", {"--leave-running"}), 0) << scene_.log();
+  const std::set<std::string> earlier = images("amdgpu-");
+  (void)scene_.log();
+  scene_.variables["SLUICE_IO_MODE"] = "direct";
+  EXPECT_NE(scene_.dump("4.2"), 0);
+  const std::string log = scene_.log();
+  EXPECT_THAT(log, HasSubstr("there is no direct I/O in the image directory"));
+  EXPECT_EQ(images("amdgpu-"), earlier);
+  expect_running();
+}
+
 class BrokenDiskTest : public DiskTest, public ::testing::WithParamInterface<Kind> {
  protected:
   BrokenDiskTest() : DiskTest({"tmpfs", {}, 0}) {

@@ -165,6 +165,32 @@ TEST_P(TreeTest, FourProcessesFlowAtOnceAndComeBackWhole) {
   EXPECT_EQ(tasks_.who_does_not_quit(), "");
 }
 
+// Staging memory for one lane of each GPU, and four processes on both. A lane has its contexts for as long as
+// it has memory.
+TEST_P(TreeTest, LanesForWhichThereIsNoStagingMemoryWaitForOthersToEnd) {
+  scene_.variables["SLUICE_STAGING_SIZE"] = "2M";
+  const std::uint32_t of_tasks = scene_.control().counts().contexts;
+  const auto most_contexts = [&](Program host) {
+    std::uint32_t most = 0;
+    while (!host.has_ended()) most = std::max(most, scene_.control().counts().contexts);
+    EXPECT_EQ(host.wait(), 0) << scene_.log();
+    return most;
+  };
+  set_rate(8 * kSlowBytesPerSecond);
+  const std::uint32_t most = 2 * drm::SdmaCopyOptions().contexts;
+  EXPECT_LE(most_contexts(scene_.start_host(version(), "dump", tasks_.with_pids())), of_tasks + most);
+  tasks_.wait_until_dumped();
+  (void)scene_.log();
+  const std::uint32_t restoring = most_contexts(scene_.start_host(version(), "restore", {}));
+  if (hooks() >= 13) {  // else each task fills its own
+    EXPECT_LE(restoring, of_tasks + most);
+  }
+  set_rate(0);
+  ASSERT_TRUE(tasks_.meet_restored());
+  EXPECT_EQ(tasks_.what_is_not_whole(), "");
+  EXPECT_EQ(tasks_.who_does_not_quit(), "");
+}
+
 TEST_P(TreeTest, WithParallelOffOneProcessFlowsAfterAnother) {
   scene_.variables["SLUICE_PARALLEL"] = "off";
   ASSERT_NO_FATAL_FAILURE(dump_tree());

@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -201,6 +202,21 @@ TEST_F(FileStore, ReuseLeavesAFileAloneThatHasASecondNameOrIsNone) {
   EXPECT_EQ(dir.read("copy"), Bytes(kChunk, std::byte{7}));
   ASSERT_EQ(::unlink(name.c_str()), 0);
   EXPECT_FALSE(sink(layout, kReuse)->reused()) << "there is no file at all";
+}
+
+// Of one on which somebody has a lease the kernel would let nobody open it before he has answered, or
+// /proc/sys/fs/lease-break-time is over.
+TEST_F(FileStore, ReuseDoesNotWaitForALease) {
+  const ImageLayout layout = make_layout(kChunk);
+  dir.write(kPagesName, Bytes(kChunk, std::byte{7}));
+  const UniqueFd his(::open((dir.path() + "/" + kPagesName).c_str(), O_RDWR | O_CLOEXEC));
+  ASSERT_EQ(::fchmod(his.get(), 0600), 0);
+  ASSERT_EQ(::signal(SIGIO, SIG_IGN), SIG_DFL);  // by which the kernel asks him
+  if (::fcntl(his.get(), F_SETLEASE, F_WRLCK) != 0) GTEST_SKIP() << "no leases here";
+  EXPECT_FALSE(sink(layout, kReuse)->reused());
+  EXPECT_NE(::fcntl(his.get(), F_GETLEASE), F_WRLCK) << "he has been asked, and has not answered";
+  ASSERT_EQ(::fcntl(his.get(), F_SETLEASE, F_UNLCK), 0);
+  EXPECT_EQ(dir.read(kPagesName), Bytes(kChunk, std::byte{7}));
 }
 
 // Somebody else may hold it open, and would read what is written.
@@ -478,7 +494,9 @@ TEST_F(FileStore, ChunksBelowTheAlignmentAreBuffered) {
   EXPECT_FALSE(sink(layout, {IoMode::Auto, true, false})->direct());
   const auto refused = FileSink::create(dir.fd(), kPagesName, layout, reactor, {IoMode::Direct, true, false});
   EXPECT_EQ(refused.error().err, EINVAL);
+  EXPECT_EQ(check_direct_io(dir.fd(), 256).error().err, EINVAL);
   EXPECT_TRUE(dir.names().empty());
+  EXPECT_EQ(check_direct_io(dir.fd(), kMiB).ok(), has_direct());
 }
 
 // Chunks that are in the page cache are read from there, the others directly; looking warms nothing.

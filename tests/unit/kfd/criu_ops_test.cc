@@ -718,6 +718,13 @@ TEST_F(KfdRestore, resume_tells_gpu_processes_from_others) {
   EXPECT_TRUE(contains(twice.error().what, "process 4711"));
 }
 
+// What it has not set by then the kernel forgets: a second one would say that all is well.
+TEST_F(KfdRestore, a_resume_that_is_interrupted_is_not_repeated) {
+  const KfdDevice device = open();
+  kfd.fail(CriuOp::Resume, EINTR);
+  EXPECT_EQ(resume(device, 4711).error().err, EINTR);
+}
+
 class BoRecordProbe : public KfdRestore {
  protected:
   BoRecordProbe() {

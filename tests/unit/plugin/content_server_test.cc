@@ -205,6 +205,15 @@ TEST_F(ContentServerTest, ASocketThatATaskShutsDownIsTheServersEndAndIsTold) {
       << lines[0].text;
 }
 
+TEST_F(ContentServerTest, ItsEndNeedsNoMemory) {
+  ASSERT_TRUE(server_->start(images_.fd()).ok());
+  EXPECT_TRUE(hand_over());
+  ASSERT_FALSE(server_->join(nullptr).ok());
+  test::failing_allocation().arm(0);
+  server_.reset();
+  (void)test::failing_allocation().disarm();
+}
+
 // Wherever memory runs out once: the contents are either handed over and the server's, or they are not and
 // have not begun.
 TEST_F(ContentServerTest, EveryAllocation) {
