@@ -15,7 +15,8 @@ namespace sluice {
 // live longer.
 class UnpackMemory {
  public:
-  // Beside the message's own texts and bytes. A BO takes less than 200 bytes of it.
+  // Beside the message's own texts and bytes. A BO takes less than 200 bytes of it, and its metadata
+  // less than 150.
   static constexpr std::size_t kTableBytes = std::size_t{256} << 20;
 
   explicit UnpackMemory(std::size_t message_bytes) : left_(message_bytes + kTableBytes) {}

@@ -27,7 +27,7 @@ std::string words_of(const GemBo& bo) {
 
 GemBo placeholder_of_one_page() {
   const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-  return {0, page, page, AMDGPU_GEM_DOMAIN_CPU, 0, {}};
+  return {0, page, page, AMDGPU_GEM_DOMAIN_CPU, 0, {}, {}};
 }
 
 Error taken(const GemBo& bo, std::uint32_t given) {
@@ -51,6 +51,7 @@ Result<void> GemRestore::create(const GemBo& bo) {
   }
   if (handle != bo.handle) return taken(bo, handle);
   ++created_;
+  SLUICE_TRY(set_metadata(bo));
   for (const GemMapping& mapping : bo.mappings) SLUICE_TRY(map(bo, mapping));
   return {};
 }
@@ -72,6 +73,7 @@ Result<void> GemRestore::import(const GemBo& bo, int dmabuf) {
     return make_error(err, "import the memory for " + words_of(bo));
   const std::uint32_t handle = move(args.handle, bo);
   if (handle != bo.handle) return taken(bo, handle);
+  SLUICE_TRY(set_metadata(bo));
   SLUICE_TRY_ASSIGN(const auto known, mappings_of(fd_, handle));
   const std::vector<GemMapping> mapped = known.value_or(std::vector<GemMapping>());
   for (const GemMapping& mapping : bo.mappings) {
@@ -119,6 +121,25 @@ Result<void> GemRestore::hold_handles_below(std::uint32_t wanted) {
     }
     placeholders_.push_back(*handle);
   }
+}
+
+// Flags the kernel takes only together with data, and keeps when the data go.
+Result<void> GemRestore::set_metadata(const GemBo& bo) const {
+  const GemMetadata& metadata = bo.metadata;
+  if (metadata == GemMetadata{}) return {};
+  drm_amdgpu_gem_metadata args{};
+  args.handle = bo.handle;
+  args.op = AMDGPU_GEM_METADATA_OP_SET_METADATA;
+  args.data.tiling_info = metadata.tiling_info;
+  args.data.flags = metadata.flags;
+  std::copy(metadata.data.begin(), metadata.data.end(), reinterpret_cast<std::uint8_t*>(args.data.data));
+  const auto set = [&](std::size_t bytes) -> Result<void> {
+    args.data.data_size_bytes = static_cast<std::uint32_t>(bytes);
+    const int err = drm_call(fd_, DRM_IOCTL_AMDGPU_GEM_METADATA, &args);
+    return err == 0 ? Result<void>() : make_error(err, "set the metadata of " + words_of(bo));
+  };
+  if (metadata.flags != 0 && metadata.data.empty()) SLUICE_TRY(set(1));
+  return set(metadata.data.size());
 }
 
 Result<void> GemRestore::map(const GemBo& bo, const GemMapping& mapping) const {

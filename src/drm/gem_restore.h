@@ -28,6 +28,7 @@ struct GemBo {
   std::uint64_t domains = 0;      // AMDGPU_GEM_DOMAIN_*
   std::uint64_t alloc_flags = 0;  // AMDGPU_GEM_CREATE_*
   std::vector<GemMapping> mappings;
+  GemMetadata metadata;
 
   bool operator==(const GemBo&) const = default;
 };
@@ -40,13 +41,16 @@ class GemRestore {
   GemRestore(const GemRestore&) = delete;
   GemRestore& operator=(const GemRestore&) = delete;
 
-  // Makes the next BO and maps it. Handles ascend. Errors: EEXIST for a handle that is taken, E2BIG for one
-  // that asks for too many placeholders, ENOMEM, EINVAL for what the kernel does not take.
+  // Makes the next BO, with its metadata, and maps it. Handles ascend. Errors: EEXIST for a handle that is
+  // taken, E2BIG for one that asks for too many placeholders, ENOMEM, EINVAL for what the kernel does not
+  // take.
   Result<void> create(const GemBo& bo);
 
   // In place of create() for a BO that is imported later: keeps its handle.
   Result<void> reserve(const GemBo& bo);
-  // Imports it and maps it, where it is not mapped already: in the file that KFD uses, its own BOs are.
+  // Imports it and maps it, where it is not mapped already: in the file that KFD uses, its own BOs are. Gives
+  // it its metadata, too: KFD makes memory without, and memory of another GPU has its own here. Whoever else
+  // has the memory sets the same.
   // Errors: those of create(); EINVAL for a dma-buf that holds fewer bytes.
   Result<void> import(const GemBo& bo, int dmabuf);
 
@@ -56,6 +60,7 @@ class GemRestore {
   Result<std::uint32_t> create_anywhere(const GemBo& bo) const;
   std::uint32_t move(std::uint32_t handle, const GemBo& bo);
   Result<void> hold_handles_below(std::uint32_t wanted);
+  Result<void> set_metadata(const GemBo& bo) const;
   Result<void> map(const GemBo& bo, const GemMapping& mapping) const;
   void close(std::uint32_t handle) const;
 

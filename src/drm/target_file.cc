@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cstring>
@@ -56,6 +57,8 @@ constexpr std::uint32_t kGemOpGetMappingInfo = 2;
 static_assert(sizeof(GemOpArgs) == 24 && sizeof(MappingEntry) == 32);
 constexpr unsigned long kIoctlGemOp = DRM_IOWR(DRM_COMMAND_BASE + DRM_AMDGPU_GEM_OP, GemOpArgs);
 static_assert(kIoctlGemOp == 0xC0186450);
+
+static_assert(sizeof(drm_amdgpu_gem_metadata::data.data) == kMostMetadataBytes);
 
 // A listing is asked for again while the file's tables grow under it; a stopped process does not do that for
 // long.
@@ -159,6 +162,17 @@ Result<std::uint64_t> alignment_of(int fd, std::uint32_t handle) {
   if (const int err = drm_call(fd, kIoctlGemOp, &args); err != 0)
     return make_error(err, "ask how GEM handle " + std::to_string(handle) + " was created");
   return info.alignment;
+}
+
+Result<GemMetadata> metadata_of(int fd, std::uint32_t handle) {
+  drm_amdgpu_gem_metadata args{};
+  args.handle = handle;
+  args.op = AMDGPU_GEM_METADATA_OP_GET_METADATA;
+  if (const int err = drm_call(fd, DRM_IOCTL_AMDGPU_GEM_METADATA, &args); err != 0)
+    return make_error(err, "ask for the metadata of GEM handle " + std::to_string(handle));
+  const auto* const data = reinterpret_cast<const std::uint8_t*>(args.data.data);
+  const std::size_t bytes = std::min<std::size_t>(args.data.data_size_bytes, kMostMetadataBytes);
+  return GemMetadata{args.data.tiling_info, args.data.flags, {data, data + bytes}};
 }
 
 Result<std::uint64_t> mmap_offset_of(int fd, std::uint32_t handle) {

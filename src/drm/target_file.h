@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // What may be asked of a DRM file that belongs to a dumped process, or is being made for a restored one:
-// listing, mapping query, PRIME export, and whether it may map an offset. By raw ioctl and never through
-// libdrm: an import of a BO that the file already holds returns the application's own handle without a
-// reference, and libdrm's free would close it; libdrm's VA manager knows nothing of the application's
+// listing, mapping query, metadata, PRIME export, and whether it may map an offset. By raw ioctl and never
+// through libdrm: an import of a BO that the file already holds returns the application's own handle without
+// a reference, and libdrm's free would close it; libdrm's VA manager knows nothing of the application's
 // mappings.
 //
 // Every fd is borrowed. Nothing here changes the file, but allow_map(), which is for files of our own. May be
@@ -11,6 +11,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -68,6 +69,20 @@ Result<std::optional<std::vector<GemMapping>>> mappings_of(int fd, std::uint32_t
 // Alignment in bytes that `handle` was created with (GEM_OP's creation info: the listing says it in pages).
 // Errors: ENOENT unknown handle, EBADF.
 Result<std::uint64_t> alignment_of(int fd, std::uint32_t handle);
+
+// What the kernel keeps with a BO for those that share it, and does not read (GEM_METADATA): how it is tiled,
+// and octets that mean something to the drivers in user space.
+inline constexpr std::size_t kMostMetadataBytes = 256;
+struct GemMetadata {
+  std::uint64_t tiling_info = 0;  // AMDGPU_TILING_*
+  std::uint64_t flags = 0;
+  std::vector<std::uint8_t> data;  // kMostMetadataBytes at most
+
+  bool operator==(const GemMetadata&) const = default;
+};
+
+// Metadata of `handle`; all zero and empty for a BO that was given none. Errors: ENOENT, EBADF.
+Result<GemMetadata> metadata_of(int fd, std::uint32_t handle);
 
 // The offset at which the device maps the BO; 0 for one that no CPU may map. Errors: ENOENT, EBADF.
 Result<std::uint64_t> mmap_offset_of(int fd, std::uint32_t handle);

@@ -37,6 +37,18 @@ std::optional<DumpId> dump_id_of(protobuf_c_boolean has, const ProtobufCBinaryDa
   return id;
 }
 
+// Borrows the data, which packing only reads.
+DrmBoMetadata packable(const drm::GemMetadata& metadata) {
+  DrmBoMetadata message = DRM_BO_METADATA__INIT;
+  message.has_tiling_info = metadata.tiling_info != 0 ? 1 : 0;
+  message.tiling_info = metadata.tiling_info;
+  message.has_flags = metadata.flags != 0 ? 1 : 0;
+  message.flags = metadata.flags;
+  message.has_data = metadata.data.empty() ? 0 : 1;
+  message.data = {metadata.data.size(), const_cast<std::uint8_t*>(metadata.data.data())};
+  return message;
+}
+
 struct FreeDmaBufNode {
   void operator()(CriuDmabufNode* node) const { criu_dmabuf_node__free_unpacked(node, nullptr); }
 };
@@ -75,6 +87,7 @@ std::vector<std::uint8_t> pack_render_image(const RenderImage& image) {
   std::vector<DrmVmEntry> vms(mappings);
   std::vector<DrmVmEntry*> vm_pointers(mappings);
   std::size_t next_vm = 0;
+  std::vector<DrmBoMetadata> metadata(image.bos.size());
   for (std::size_t i = 0; i < bos.size(); ++i) {
     const drm::GemBo& gem = image.bos[i].gem;
     bos[i] = DRM_BO_ENTRY__INIT;
@@ -100,6 +113,10 @@ std::vector<std::uint8_t> pack_render_image(const RenderImage& image) {
       vm_pointers[next_vm] = &vms[next_vm];
       ++next_vm;
     }
+    if (gem.metadata != drm::GemMetadata{}) {
+      metadata[i] = packable(gem.metadata);
+      bos[i].metadata = &metadata[i];
+    }
     bo_pointers.push_back(&bos[i]);
   }
   node.n_bo_entries = bo_pointers.size();
@@ -122,15 +139,21 @@ std::string fault_of(const DrmBoEntry& entry, std::uint32_t handle_before) {
         vm.addr > UINT64_MAX - vm.size || vm.flags > UINT32_MAX)
       return "an impossible mapping";
   }
+  if (entry.metadata != nullptr && entry.metadata->data.len > drm::kMostMetadataBytes)
+    return "metadata of an impossible size";
   return "";
 }
 
 RenderBo bo_of(const DrmBoEntry& entry) {
   RenderBo bo;
-  bo.gem = {entry.handle, entry.size, entry.alignment, entry.preferred_domains, entry.alloc_flags, {}};
+  bo.gem = {entry.handle, entry.size, entry.alignment, entry.preferred_domains, entry.alloc_flags, {}, {}};
   for (std::size_t i = 0; i < entry.n_vm_entries; ++i) {
     const DrmVmEntry& vm = *entry.vm_entries[i];
     bo.gem.mappings.push_back({vm.addr, vm.size, vm.offset, vm.flags});
+  }
+  if (const DrmBoMetadata* const metadata = entry.metadata; metadata != nullptr) {
+    const ProtobufCBinaryData& data = metadata->data;
+    bo.gem.metadata = {metadata->tiling_info, metadata->flags, {data.data, data.data + data.len}};
   }
   bo.mmap_offset = entry.offset;
   bo.shared = entry.has_shared != 0 ? entry.shared : 0;

@@ -73,6 +73,7 @@ Result<RenderBo> RenderDump::bo_of(const drm::GemHandle& handle) const {
   bo.gem.domains = handle.preferred_domains;
   bo.gem.alloc_flags = handle.alloc_flags;
   SLUICE_TRY_ASSIGN(bo.gem.alignment_bytes, drm::alignment_of(file_.get(), handle.handle));
+  SLUICE_TRY_ASSIGN(bo.gem.metadata, drm::metadata_of(file_.get(), handle.handle));
   SLUICE_TRY_ASSIGN(bo.mmap_offset, drm::mmap_offset_of(file_.get(), handle.handle));
   SLUICE_TRY_ASSIGN(auto mappings, drm::mappings_of(file_.get(), handle.handle));
   if (!mappings) return refusal(": this kernel lists BOs but not where the GPU maps them");

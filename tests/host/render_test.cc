@@ -80,6 +80,35 @@ TEST_P(RenderTest, HandlesWithGapsComeBackWhereTheKernelChangesThem) {
   expect_whole();
 }
 
+// How its pixels lie: without, who gets such a BO from the process sees a scrambled image. Three of the four
+// have any.
+TEST_P(RenderTest, MetadataComesBackToTheBosThatHaveAny) {
+  ASSERT_NO_FATAL_FAILURE(start_with({"--gpus", "1", "--gem-handles", "1,2,3,4"}));
+  ASSERT_NO_FATAL_FAILURE(dump());
+  scene_.control().clear_trace();
+  ASSERT_EQ(scene_.restore(version()), 0) << scene_.log();
+  EXPECT_EQ(traced("DRM_GEM_METADATA"), 3U);
+  expect_whole();
+}
+
+TEST_P(RenderTest, ABoWhoseMetadataCannotBeHadIsNamed) {
+  ASSERT_NO_FATAL_FAILURE(start_with({"--gpus", "1", "--gem-handles", "1,2,3"}));
+  scene_.control().inject({.device = vamdgpu::On::Render, .nr = 0x46, .error = ENOMEM, .skip = 1});
+  EXPECT_EQ(scene_.dump(version()), 1);
+  const std::string asked = scene_.log();
+  EXPECT_NE(asked.find("ask for the metadata of GEM handle 2"), std::string::npos) << asked;
+  scene_.control().clear_faults();
+  expect_running();
+  ASSERT_NO_FATAL_FAILURE(dump());
+  scene_.control().inject({.device = vamdgpu::On::Render, .nr = 0x46, .error = ENOMEM, .skip = 1});
+  EXPECT_EQ(scene_.restore(version()), 1);
+  const std::string set = scene_.log();
+  EXPECT_NE(set.find("set the metadata of GEM handle 3"), std::string::npos) << set;
+  expect_not_resumed();
+  scene_.control().clear_faults();
+  restore_and_check();
+}
+
 // BOs of both are mapped by the CPU, one beside the other.
 TEST_P(RenderTest, TwoRenderFilesOfOneGpuKeepTheirOwn) {
   ASSERT_NO_FATAL_FAILURE(start_with({"--second-render", "--gem-handles", "2,5"}));

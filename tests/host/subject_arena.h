@@ -130,6 +130,14 @@ struct GpuMap {
   std::uint64_t flags;  // AMDGPU_VM_PAGE_*
 };
 
+// What the kernel keeps with a BO (GEM_METADATA).
+struct MetadataRecord {
+  std::uint64_t tiling;
+  std::uint64_t seed;   // of the data
+  std::uint32_t bytes;  // of data; without, and without tiling: none was ever set
+  std::uint32_t pad;
+};
+
 // A BO that was allocated through a render file.
 struct GemRecord {
   std::uint32_t gpu;            // index into Arena::gpus
@@ -140,6 +148,7 @@ struct GemRecord {
   std::uint64_t domains, flags;  // AMDGPU_GEM_DOMAIN_*, AMDGPU_GEM_CREATE_*
   std::uint64_t seed;            // of its data
   std::array<GpuMap, 2> maps;
+  MetadataRecord metadata;
 };
 
 // A render file's handle of the BO that is shared.

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -62,7 +63,28 @@ Result<std::span<std::uint8_t>> map_for_cpu(int fd, std::uint32_t handle, std::u
   return std::span(static_cast<std::uint8_t*>(map), bytes);
 }
 
-// What the BO with number `number` of its file is like: sizes, domains, flags and GPU maps by turns.
+// Numbers that every GPU takes.
+MetadataRecord metadata_of(std::uint32_t number, std::uint64_t seed) {
+  constexpr std::array<std::uint32_t, 4> kDataBytes = {37, 0, sizeof(drm_amdgpu_gem_metadata::data.data), 0};
+  if (number % kDataBytes.size() == 1) return {};
+  return {AMDGPU_TILING_SET(SWIZZLE_MODE, 1 + number % 8), seed, kDataBytes[number % kDataBytes.size()], 0};
+}
+
+drm_amdgpu_gem_metadata call_of(std::uint32_t handle, const MetadataRecord& metadata) {
+  drm_amdgpu_gem_metadata call{};
+  call.handle = handle;
+  call.op = AMDGPU_GEM_METADATA_OP_SET_METADATA;
+  call.data.tiling_info = metadata.tiling;
+  call.data.flags = metadata.bytes != 0 ? metadata.seed : 0;  // the kernel keeps none without data
+  call.data.data_size_bytes = metadata.bytes;
+  auto* const data = reinterpret_cast<std::uint8_t*>(call.data.data);
+  for (std::uint32_t i = 0; i < metadata.bytes; ++i)
+    data[i] = static_cast<std::uint8_t>(mix(metadata.seed + i));
+  return call;
+}
+
+// What the BO with number `number` of its file is like: sizes, domains, flags, metadata and GPU maps by
+// turns.
 GemRecord plan(Arena& arena, const Options& options, std::uint32_t gpu, bool in_other_file,
                std::uint32_t handle, std::uint32_t number) {
   constexpr std::array<std::uint64_t, 5> kSizes = {kMiB, 4 * kKiB, 12 * kKiB, 64 * kKiB, 300 * kKiB};
@@ -75,6 +97,7 @@ GemRecord plan(Arena& arena, const Options& options, std::uint32_t gpu, bool in_
   bo.domains = number % 2 == 0 ? AMDGPU_GEM_DOMAIN_VRAM : AMDGPU_GEM_DOMAIN_GTT;
   bo.flags = number % 2 == 0 ? AMDGPU_GEM_CREATE_CPU_ACCESS_REQUIRED : AMDGPU_GEM_CREATE_CPU_GTT_USWC;
   bo.seed = mix(arena.seed + 0x4745'4d00 + arena.num_gems);
+  bo.metadata = metadata_of(number, bo.seed);
   std::uint64_t& next_va = arena.gpus[gpu].next_va;
   const auto place = [&](std::uint64_t bytes, std::uint64_t bo_offset, std::uint64_t flags) {
     bo.maps[bo.num_maps++] = {next_va, bytes, bo_offset, flags};
@@ -119,6 +142,7 @@ Result<void> add_to_file(Arena& arena, const Options& options, std::uint32_t gpu
     const GemRecord bo = plan(arena, options, gpu, in_other_file, handle, number);
     const int fd = file_of(arena, bo);
     SLUICE_TRY(create_at(fd, bo, unwanted));
+    SLUICE_TRY(set_metadata(fd, handle, bo.metadata));
     for (std::uint32_t i = 0; i < bo.num_maps; ++i) SLUICE_TRY(map_for_gpu(fd, handle, bo.maps[i]));
     SLUICE_TRY(visit(arena, bo, window.get(),
                      [&](std::span<std::uint8_t> bytes, std::uint64_t offset) -> Result<void> {
@@ -202,6 +226,26 @@ Result<void> check_gpu_map(int fd, std::uint32_t handle, const GpuMap& map) {
   return check_gpu_maps(fd, handle, {&map, 1}, false);
 }
 
+Result<void> set_metadata(int fd, std::uint32_t handle, const MetadataRecord& metadata) {
+  if (metadata.tiling == 0 && metadata.bytes == 0) return {};
+  drm_amdgpu_gem_metadata call = call_of(handle, metadata);
+  return device_ioctl(fd, DRM_IOCTL_AMDGPU_GEM_METADATA, &call, "GEM_METADATA");
+}
+
+Result<void> check_metadata(int fd, std::uint32_t handle, const MetadataRecord& metadata) {
+  const auto wanted = call_of(handle, metadata).data;
+  drm_amdgpu_gem_metadata asked{};
+  asked.handle = handle;
+  asked.op = AMDGPU_GEM_METADATA_OP_GET_METADATA;
+  SLUICE_TRY(device_ioctl(fd, DRM_IOCTL_AMDGPU_GEM_METADATA, &asked, "GEM_METADATA"));
+  const auto& found = asked.data;
+  if (found.tiling_info == wanted.tiling_info && found.flags == wanted.flags &&
+      found.data_size_bytes == wanted.data_size_bytes &&
+      std::memcmp(found.data, wanted.data, wanted.data_size_bytes) == 0)
+    return {};
+  return Error{EINVAL, "GEM handle " + std::to_string(handle) + " has other metadata than it had"};
+}
+
 Result<std::uint32_t> create_plain_gem(int render_fd) {
   GemRecord bo{};
   bo.bytes = kPlainGemBytes;
@@ -252,6 +296,7 @@ Result<void> check_gem_bos(const Arena& arena) {
       const GemRecord& bo = arena.gems[g];
       if (bo.gpu != i || file_of(arena, bo) < 0) continue;
       SLUICE_TRY(check_creation(file_of(arena, bo), bo));
+      SLUICE_TRY(check_metadata(file_of(arena, bo), bo.handle, bo.metadata));
       SLUICE_TRY(check_gpu_maps(file_of(arena, bo), bo.handle, std::span(bo.maps).first(bo.num_maps), true));
       SLUICE_TRY(visit(arena, bo, window.get(),
                        [&](std::span<std::uint8_t> bytes, std::uint64_t offset) -> Result<void> {

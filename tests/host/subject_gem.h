@@ -29,10 +29,15 @@ Result<void> map_for_gpu(int render_fd, std::uint32_t handle, const GpuMap& map)
 // KFD's own maps of a BO.
 Result<void> check_gpu_map(int render_fd, std::uint32_t handle, const GpuMap& map);
 
+// Sets a BO's metadata, through any file that has a handle of it.
+Result<void> set_metadata(int render_fd, std::uint32_t handle, const MetadataRecord& metadata);
+// It has these, and no others.
+Result<void> check_metadata(int render_fd, std::uint32_t handle, const MetadataRecord& metadata);
+
 // A BO for each of options.gem_handles in every render file.
 Result<void> add_gem_bos(Arena& arena, const Options& options);
-// Contents, sizes, domains and flags by their handles, and where the GPU maps them, as far as the kernel
-// tells.
+// Contents, sizes, domains, flags and metadata by their handles, and where the GPU maps them, as far as the
+// kernel tells.
 Result<void> check_gem_bos(const Arena& arena);
 // Allocates, maps, checks and frees another one in each render file that has any: it gets the lowest handle
 // that is free.

@@ -22,6 +22,7 @@ namespace sluice::subject {
 namespace {
 
 constexpr std::uint64_t kShareBytes = kPlainGemBytes;
+constexpr MetadataRecord kShareMetadata = {AMDGPU_TILING_SET(SWIZZLE_MODE, 9), 9, 100, 0};
 
 int file_of(const Arena& arena, const ShareRecord& share) {
   const GpuRecord& gpu = arena.gpus[share.gpu];
@@ -35,12 +36,13 @@ Result<UniqueFd> export_handle(int fd, std::uint32_t handle) {
   return UniqueFd(dmabuf);
 }
 
-// The GPU maps it where nothing else is.
+// The GPU maps it where nothing else is. All that have it agree on what it is.
 Result<void> note(Arena& arena, ShareRecord share) {
   std::uint64_t& next_va = arena.gpus[share.gpu].next_va;
   share.map = {next_va, kShareBytes, 0, AMDGPU_VM_PAGE_READABLE | AMDGPU_VM_PAGE_WRITEABLE};
   next_va += 2 * kShareBytes;
   SLUICE_TRY(map_for_gpu(file_of(arena, share), share.handle, share.map));
+  SLUICE_TRY(set_metadata(file_of(arena, share), share.handle, kShareMetadata));
   if (arena.num_shares == arena.shares.size()) return Error{ENOSPC, "the table of shares is full"};
   arena.shares[arena.num_shares++] = share;
   return {};
@@ -131,6 +133,7 @@ Result<std::uint64_t> peek_shared_bo(const Arena& arena) {
   for (std::uint32_t i = 0; i < arena.num_shares; ++i) {
     const ShareRecord& share = arena.shares[i];
     SLUICE_TRY(check_gpu_map(file_of(arena, share), share.handle, share.map));
+    SLUICE_TRY(check_metadata(file_of(arena, share), share.handle, kShareMetadata));
     SLUICE_TRY_ASSIGN(UniqueFd dmabuf, export_handle(file_of(arena, share), share.handle));
     SLUICE_TRY(compare(value_of(arena, share.gpu, std::move(dmabuf)), "share " + std::to_string(i)));
   }

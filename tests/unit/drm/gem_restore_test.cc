@@ -18,7 +18,7 @@ namespace {
 using test::TargetFile;
 
 GemBo bo_with(std::uint32_t handle) {
-  return {handle, 8 * kKiB, 4 * kKiB, AMDGPU_GEM_DOMAIN_GTT, 0, {}};
+  return {handle, 8 * kKiB, 4 * kKiB, AMDGPU_GEM_DOMAIN_GTT, 0, {}, {}};
 }
 
 class GemRestoreTest : public ::testing::Test {
@@ -66,6 +66,27 @@ TEST_F(GemRestoreTest, MappingsAreMadeAgain) {
   EXPECT_EQ(*alignment_of(target_.fd(), 5), 4 * kKiB);
 }
 
+// The largest, one that ends within a word, tiling alone, and flags whose data went.
+TEST_F(GemRestoreTest, MetadataIsSetAgain) {
+  const std::vector<GemMetadata> kinds = {{0, 0, {}},
+                                          {7, 1, std::vector<std::uint8_t>(kMostMetadataBytes, 0xa5)},
+                                          {0, 0, {1, 2, 3, 4, 5}},
+                                          {UINT64_MAX, 0, {}},
+                                          {0, UINT64_MAX, {}}};
+  GemRestore restore(target_.fd());
+  std::uint32_t handle = 0;
+  for (const GemMetadata& metadata : kinds) {
+    GemBo bo = bo_with(++handle);
+    bo.metadata = metadata;
+    const auto created = restore.create(bo);
+    ASSERT_TRUE(created.ok()) << created.error().what;
+    const auto found = metadata_of(target_.fd(), handle);
+    ASSERT_TRUE(found.ok()) << found.error().what;
+    EXPECT_EQ(*found, metadata) << handle;
+  }
+  EXPECT_EQ(metadata_of(target_.fd(), handle + 1).error().err, ENOENT);
+}
+
 TEST_F(GemRestoreTest, AHandleThatIsTakenIsRefused) {
   const auto taken = target_.create(4096);
   GemRestore restore(target_.fd());
@@ -82,6 +103,19 @@ TEST_F(GemRestoreTest, TooManyPlaceholdersAreRefusedBeforeAnyIsMade) {
   EXPECT_EQ(created.error().err, E2BIG);
   EXPECT_EQ(restore.placeholders(), 0U);
   EXPECT_TRUE(handles().empty());
+}
+
+// Memory of the KFD has none before.
+TEST_F(GemRestoreTest, MemoryThatIsImportedGetsItsMetadata) {
+  const TargetFile other;
+  const auto memory = other.create(8 * kKiB, test::Domain::Gtt);
+  GemBo bo = bo_with(2);
+  bo.metadata = {5, 6, {7, 8}};
+  GemRestore restore(target_.fd());
+  ASSERT_TRUE(restore.reserve(bo).ok());
+  EXPECT_EQ(*metadata_of(target_.fd(), 2), GemMetadata{});
+  ASSERT_TRUE(restore.import(bo, other.dmabuf(memory).get()).ok());
+  EXPECT_EQ(*metadata_of(target_.fd(), 2), bo.metadata);
 }
 
 // Where it is smaller, what is mapped of the BO would end in the middle.
@@ -109,8 +143,8 @@ TEST_F(GemRestoreTest, MemoryOfAnotherFileIsImportedUnderTheHandleIfItIsAsLargeA
 }
 
 TEST_F(GemRestoreTest, EachCallThatFailsIsReportedAndLeavesNoPlaceholder) {
-  constexpr std::uint32_t kCreate = 0x40, kVa = 0x48;
-  for (const std::uint32_t nr : {kCreate, kVa}) {
+  constexpr std::uint32_t kCreate = 0x40, kMetadata = 0x46, kVa = 0x48;
+  for (const std::uint32_t nr : {kCreate, kMetadata, kVa}) {
     for (std::uint32_t skip = 0; skip < (nr == kCreate ? 3U : 1U); ++skip) {
       const TargetFile target;
       control_->inject({vamdgpu::On::Render, nr, -1, ENOMEM, skip, 1, false});
@@ -118,6 +152,7 @@ TEST_F(GemRestoreTest, EachCallThatFailsIsReportedAndLeavesNoPlaceholder) {
         GemRestore restore(target.fd());
         GemBo bo = bo_with(4);
         bo.mappings = {{1ULL << 40, 8 * kKiB, 0, AMDGPU_VM_PAGE_READABLE}};
+        bo.metadata.tiling_info = 1;
         const auto created = restore.create(bo);
         if (changes_ && nr == kCreate && skip > 0) {
           EXPECT_TRUE(created.ok());

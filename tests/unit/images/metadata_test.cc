@@ -77,9 +77,10 @@ TEST(Sidecar, FileSizesNearTheEndOfNumbersAreRefused) {
 
 RenderImage sample_render_image() {
   RenderImage image{0x5759, 4, 129, {}, true, DumpId{7}, 4711, true};
-  image.bos.push_back({{1, 4096, 4096, 2, 0, {}}, 0});
+  image.bos.push_back({{1, 4096, 4096, 2, 0, {}, {}}, 0});
   image.bos.push_back(
-      {{70, 1 << 20, 1 << 16, 4, 1, {{0x1000, 4096, 0, 6}, {0x8000, 8192, 4096, 14}}}, 0x100000000});
+      {{70, 1 << 20, 1 << 16, 4, 1, {{0x1000, 4096, 0, 6}, {0x8000, 8192, 4096, 14}}, {9, 8, {7, 6, 5}}},
+       0x100000000});
   return image;
 }
 
@@ -184,6 +185,23 @@ TEST(RenderImage, WhatCouldNotBeMadeAgainIsRefused) {
   EXPECT_TRUE(refused([](drm::GemBo& bo) { bo.mappings[1].bo_offset = bo.bytes; }));
   EXPECT_TRUE(refused([](drm::GemBo& bo) { bo.mappings[0].address = UINT64_MAX - 4095; }));
   EXPECT_TRUE(refused([](drm::GemBo& bo) { bo.mappings[0].flags = 1ULL << 32; }));
+  EXPECT_TRUE(refused([](drm::GemBo& bo) { bo.metadata.data.resize(drm::kMostMetadataBytes + 1); }));
+  EXPECT_TRUE(refused([](drm::GemBo& bo) { bo.metadata.data.resize(1 << 20); }));
+}
+
+TEST(RenderImage, EachKindOfMetadataSurvivesTheRoundTrip) {
+  RenderImage image = sample_render_image();
+  const std::size_t with_some = pack_render_image(image).size();
+  for (const drm::GemMetadata& metadata :
+       {drm::GemMetadata{UINT64_MAX, 0, {}}, drm::GemMetadata{0, UINT64_MAX, {}}, drm::GemMetadata{0, 0, {0}},
+        drm::GemMetadata{0, 0, std::vector<std::uint8_t>(drm::kMostMetadataBytes, 3)}}) {
+    image.bos[1].gem.metadata = metadata;
+    const auto back = unpack_render_image(pack_render_image(image), "r");
+    ASSERT_TRUE(back.ok()) << back.error().what;
+    EXPECT_EQ(back->bos, image.bos);
+  }
+  image.bos[1].gem.metadata = {};
+  EXPECT_EQ(pack_render_image(image).size() + 12, with_some) << "nothing stands for a BO that has none";
 }
 
 TEST(RenderImage, TruncatedAnywhereIsRefusedOrShortOfNothing) {

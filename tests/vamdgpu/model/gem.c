@@ -142,7 +142,7 @@ static int gem_metadata(const struct vam_call* call, struct vam_gem_metadata_arg
     if (bo->metadata) {
       metadata = VAM_AT(m, VAM_T_METADATA, vam_metadata, bo->metadata);
       args->data_bytes = metadata->bytes;
-      memcpy(args->data, metadata->data, sizeof(args->data));
+      memcpy(args->data, metadata->data, metadata->bytes);
     }
     return 0;
   }
@@ -151,7 +151,7 @@ static int gem_metadata(const struct vam_call* call, struct vam_gem_metadata_arg
     bo->metadata = vam_take(m, VAM_T_METADATA);
     if (!bo->metadata) return -VAM_ENOMEM;
   }
-  bo->metadata_flags = args->flags;
+  if (args->data_bytes) bo->metadata_flags = args->flags;
   bo->tiling = args->tiling_info;
   if (bo->metadata) {
     metadata = VAM_AT(m, VAM_T_METADATA, vam_metadata, bo->metadata);

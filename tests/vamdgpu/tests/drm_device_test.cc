@@ -339,6 +339,38 @@ TEST_F(DrmDevice, HandlesAreGivenLowestFreeFirst) {
   EXPECT_EQ(create.out.handle, 2u);
 }
 
+// As in the kernel: flags come with data only, and stay when the data go.
+TEST_F(DrmDevice, MetadataStaysWithABo) {
+  Fd file = open_render(*control_, 0);
+  drm_amdgpu_gem_create create{};
+  create.in.bo_size = 4096;
+  create.in.domains = AMDGPU_GEM_DOMAIN_GTT;
+  ASSERT_EQ(call(file.get(), DRM_IOCTL_AMDGPU_GEM_CREATE, &create), 0);
+  const auto set = [&](std::uint64_t tiling, std::uint64_t flags, std::uint32_t bytes) {
+    drm_amdgpu_gem_metadata args{
+        create.out.handle, AMDGPU_GEM_METADATA_OP_SET_METADATA, {flags, tiling, bytes, {}}};
+    std::fill(std::begin(args.data.data), std::end(args.data.data), 0x01020304);
+    return call(file.get(), DRM_IOCTL_AMDGPU_GEM_METADATA, &args);
+  };
+  const auto expect = [&](std::uint64_t tiling, std::uint64_t flags, std::uint32_t bytes) {
+    drm_amdgpu_gem_metadata args{create.out.handle, AMDGPU_GEM_METADATA_OP_GET_METADATA, {}};
+    ASSERT_EQ(call(file.get(), DRM_IOCTL_AMDGPU_GEM_METADATA, &args), 0);
+    EXPECT_EQ(args.data.tiling_info, tiling);
+    EXPECT_EQ(args.data.flags, flags);
+    EXPECT_EQ(args.data.data_size_bytes, bytes);
+    EXPECT_EQ(args.data.data[0], bytes >= 4 ? 0x01020304u : 0u);
+  };
+  expect(0, 0, 0);
+  ASSERT_EQ(set(5, 6, 0), 0);
+  expect(5, 0, 0);
+  ASSERT_EQ(set(7, 8, 256), 0);
+  expect(7, 8, 256);
+  EXPECT_EQ(set(9, 9, 257), EINVAL);
+  expect(7, 8, 256);
+  ASSERT_EQ(set(1, 2, 0), 0);
+  ASSERT_NO_FATAL_FAILURE(expect(1, 8, 0));
+}
+
 TEST_F(DrmDevice, OnlyAFileThatHoldsABoMayMapIt) {
   Fd holder = open_render(*control_, 0), stranger = open_render(*control_, 0);
   drm_amdgpu_gem_create create{};
