@@ -7,6 +7,8 @@
 #include <charconv>
 #include <memory>
 
+#include "pipeline/unique_fd.h"
+
 namespace sluice::kfd {
 namespace {
 
@@ -23,9 +25,11 @@ std::optional<int> parse_number(std::string_view text) {
   return value;
 }
 
-Result<std::vector<int>> numbered_entries(const std::string& path) {
-  const std::unique_ptr<DIR, CloseDirectory> directory(::opendir(path.c_str()));
+Result<std::vector<int>> numbered_entries(const std::string& path, int at) {
+  UniqueFd fd(::openat(at, path.c_str(), O_RDONLY | O_DIRECTORY | O_NONBLOCK | O_CLOEXEC));
+  const std::unique_ptr<DIR, CloseDirectory> directory(fd ? ::fdopendir(fd.get()) : nullptr);
   if (directory == nullptr) return make_error(errno, "opendir " + path);
+  (void)fd.release();
   std::vector<int> numbers;
   for (;;) {
     errno = 0;

@@ -2,7 +2,7 @@
 #include "plugin/device_maps.h"
 
 #include <fcntl.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -13,7 +13,7 @@
 #include "drm/device.h"
 #include "drm/target_file.h"
 #include "kfd/device.h"
-#include "kfd/processes.h"
+#include "kfd/directory.h"
 #include "kfd/uapi.h"
 #include "plugin/image_store.h"
 
@@ -38,6 +38,23 @@ std::optional<std::uint32_t> render_minor_of(std::string_view path) {
   const auto [end, error] = std::from_chars(path.data(), path.data() + path.size(), minor);
   if (error != std::errc() || end != path.data() + path.size()) return std::nullopt;
   return minor;
+}
+
+// Descriptors of this process that are the GPU's render node, ascending. The task's /proc is its container's:
+// of another pid namespace, perhaps, or nothing that may be believed. So the host's own is asked, for "self",
+// and what it lists is only where to look.
+Result<std::vector<int>> own_descriptors(std::uint32_t minor) {
+  const int proc = proc_fd();
+  auto numbers = proc >= 0 ? kfd::numbered_entries("self/fd", proc) : kfd::numbered_entries("/proc/self/fd");
+  if (!numbers) {
+    const char* hint = numbers.error().err == ENOENT ? " (is /proc mounted there?)" : "";
+    return Error{numbers.error().err, numbers.error().what + hint};
+  }
+  std::erase_if(*numbers, [device = kfd::render_node_device(minor)](int fd) {
+    struct stat st {};
+    return fstat(fd, &st) != 0 || !S_ISCHR(st.st_mode) || st.st_rdev != device;
+  });
+  return numbers;
 }
 
 }  // namespace
@@ -180,16 +197,14 @@ Result<int> DeviceMaps::mapping_file(std::uint32_t minor) {
     return !range.kfd && !range.render_id && range.minor == minor;
   });
   if (bo != offsets_.end()) return task_file_of(*bo);
-  SLUICE_TRY_ASSIGN(const std::vector<int> descriptors,
-                    kfd::device_descriptors(getpid(), kfd::render_node_device(minor)));
+  SLUICE_TRY_ASSIGN(const std::vector<int> descriptors, own_descriptors(minor));
   if (!descriptors.empty()) return descriptors.front();
   return Error{EBADF, "no descriptor of the task is " + drm::Device::render_node(minor)};
 }
 
 // The task's own descriptor, borrowed, of a file that may map the BO.
 Result<int> DeviceMaps::task_file_of(const OffsetRange& bo) const {
-  SLUICE_TRY_ASSIGN(const std::vector<int> descriptors,
-                    kfd::device_descriptors(getpid(), kfd::render_node_device(bo.minor)));
+  SLUICE_TRY_ASSIGN(const std::vector<int> descriptors, own_descriptors(bo.minor));
   for (const int fd : descriptors) {
     const auto access = drm::may_map(fd, bo.new_begin);
     if (access && *access == drm::MapAccess::Allowed) return fd;

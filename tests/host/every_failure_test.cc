@@ -657,7 +657,7 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
     for (const std::string& line : lines) {
       const std::string path = line.substr(2);
       const bool is_inside = path.starts_with(directory);
-      const bool is_read = is_inside || path + "/" == directory || path.starts_with("/proc/") ||
+      const bool is_read = is_inside || path + "/" == directory || (path + "/").starts_with("/proc/") ||
                            path.starts_with("/sys/") || path.starts_with("/dev/") ||
                            path == "/etc/criu/sluice.conf";
       const bool is_written =

@@ -7,7 +7,6 @@
 #include <linux/filter.h>
 #include <linux/sched.h>
 #include <linux/seccomp.h>
-#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -22,12 +21,13 @@
 #include <optional>
 #include <thread>
 
+#include "support/pid_namespace.h"
 #include "support/temp_dir.h"
 
 namespace sluice::plugin {
 namespace {
 
-constexpr int kNoNamespace = 77;  // exit status
+using test::kNoNamespace;
 
 pid_t number_of_new_thread() {
   pid_t number = 0;
@@ -41,21 +41,6 @@ pid_t lowest_high() {
   return end - end / 4;
 }
 
-// The exit status of `body`, run as the first process of a pid namespace.
-int in_new_namespace(const std::function<bool()>& body) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    if (::unshare(CLONE_NEWPID) != 0) ::_exit(kNoNamespace);
-    const pid_t first = ::fork();
-    if (first == 0)
-      ::_exit(::access("/proc/sys/kernel/ns_last_pid", W_OK) != 0 ? kNoNamespace : body() ? 0 : 1);
-    int status = 0;
-    ::_exit(::waitpid(first, &status, 0) == first && WIFEXITED(status) ? WEXITSTATUS(status) : 2);
-  }
-  int status = 0;
-  return ::waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status) : 3;
-}
-
 // A directory in place of /proc.
 void make_numbers(const test::TempDir& proc, const char* last) {
   const std::filesystem::path kernel = std::filesystem::path(proc.path()) / "sys/kernel";
@@ -67,7 +52,9 @@ void make_numbers(const test::TempDir& proc, const char* last) {
 class ThreadNumbersTest : public ::testing::Test {
  protected:
   void expect_in_new_namespace(const std::function<bool()>& body) {
-    const int status = in_new_namespace(body);
+    const int status = test::in_new_pid_namespace([&body] {
+      return ::access("/proc/sys/kernel/ns_last_pid", W_OK) != 0 ? kNoNamespace : body() ? 0 : 1;
+    });
     if (status == kNoNamespace) GTEST_SKIP() << "no pid namespace is to be had here";
     EXPECT_EQ(status, 0);
   }

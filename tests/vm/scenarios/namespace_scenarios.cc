@@ -20,12 +20,16 @@ class Namespaces : public Scenario {
     ASSERT_EQ(ready.rfind("ready", 0), 0U) << "the subject said: " << ready;
   }
 
-  // The restored process has a new pid here.
   void restore_inside(Container& container, const Strings& more = {}) {
-    const std::filesystem::path pid_file = scratch() / "pid";
     Strings options = container.before_restore();
-    options.insert(options.end(), {"--pidfile", pid_file.string()});
     options.insert(options.end(), more.begin(), more.end());
+    restore_elsewhere(options);
+  }
+
+  // The restored process has a new pid here.
+  void restore_elsewhere(Strings options) {
+    const std::filesystem::path pid_file = scratch() / "pid";
+    options.insert(options.end(), {"--pidfile", pid_file.string()});
     ASSERT_NO_FATAL_FAILURE(restore(options));
     subject_->adopt(std::atoi(read_file(pid_file).c_str()));
     ASSERT_TRUE(subject_->alive());
@@ -43,6 +47,19 @@ TEST_F(Namespaces, MountAndPidNamespace) {
   ASSERT_NO_FATAL_FAILURE(expect_whole());
   ASSERT_NO_FATAL_FAILURE(dump());
   ASSERT_NO_FATAL_FAILURE(restore_inside(container));
+  ASSERT_NO_FATAL_FAILURE(expect_queues_run());
+  ASSERT_NO_FATAL_FAILURE(expect_whole());
+  EXPECT_EQ(subject_->quit(), 0);
+}
+
+// As `unshare --pid --fork` leaves it: /proc is that of the namespace outside.
+TEST_F(Namespaces, PidNamespaceWithoutAProcOfItsOwn) {
+  load();
+  Launch launch;
+  launch.namespaces = CLONE_NEWPID;
+  ASSERT_NO_FATAL_FAILURE(start_subject(small_subject(), launch));
+  ASSERT_NO_FATAL_FAILURE(dump());
+  ASSERT_NO_FATAL_FAILURE(restore_elsewhere({}));
   ASSERT_NO_FATAL_FAILURE(expect_queues_run());
   ASSERT_NO_FATAL_FAILURE(expect_whole());
   EXPECT_EQ(subject_->quit(), 0);
