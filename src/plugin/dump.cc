@@ -253,8 +253,7 @@ Result<void> Dumper::begin_tree() {
   SLUICE_TRY_ASSIGN(const std::vector<pid_t> pids, tree());
   SLUICE_TRY(check_render_maps(run_.maps, run_.topology, pids));
   SLUICE_TRY(run_.shared_bos.settle());
-  for (const KfdFile& file : kfd_files_) note_gpus(file);
-  for (const RenderFile& file : render_files_) SLUICE_TRY(settle(*file.dump));
+  for (const KfdFile& file : kfd_files_) SLUICE_TRY(note_gpus(file));
   tree_known_ = true;
   return run_.config.parallel && !streaming() ? start_contents(nullptr, std::nullopt) : Result<void>();
 }
@@ -349,8 +348,7 @@ Result<void> Dumper::dump_kfd(int fd, int id) {
     SLUICE_TRY(begin(*file));
     SLUICE_TRY(check_render_maps(run_.maps, run_.topology, file->holders));
     SLUICE_TRY(run_.shared_bos.settle());
-    note_gpus(*file);
-    for (const RenderFile& render : render_files_) SLUICE_TRY(settle(*render.dump));
+    SLUICE_TRY(note_gpus(*file));
   }
   if (file->process) SLUICE_TRY(start_contents(&file->process->contents(), id));
   file->id = id;
@@ -369,7 +367,6 @@ Result<void> Dumper::finish_file(KfdFile& file) {
 
 Result<void> Dumper::finish_file(RenderFile& file) {
   if (std::exchange(file.finished, true)) return {};
-  SLUICE_TRY(settle(*file.dump));
   SLUICE_TRY(file.dump->finish(*file.id, images_));
   return write(*file.dump);
 }
@@ -498,7 +495,6 @@ Result<void> Dumper::start_contents(const DumpContents* wanted, std::optional<in
   };
   const bool all_flow = streams_flow_on() || (tree_known_ && run_.config.parallel && !streaming());
   if (!all_flow) drop_others();
-  SLUICE_TRY(check_stopped());
   SLUICE_TRY(remove_stale());
   if (waiting.empty()) return {};
   if (!all_flow || !std::exchange(staging_shared_, true)) share_staging(waiting);
@@ -588,6 +584,7 @@ Result<void> Dumper::dump_render(int fd, int id, std::uint32_t minor) {
                        "seen in advance (pidfd_getfd)"};
     }
     SLUICE_TRY(begin(*file->dump));
+    for (const auto& [gpu, kfd_holders] : gpus_) SLUICE_TRY(file->dump->settle(gpu, kfd_holders));
     SLUICE_TRY_ASSIGN(const bool any_kfd, have_kfd(file->dump->holders()));
     if (!any_kfd) SLUICE_TRY(check_render_maps({}, run_.topology, file->dump->holders()));
   }
@@ -640,15 +637,14 @@ Result<bool> Dumper::have_kfd(const std::vector<pid_t>& processes) const {
   return false;
 }
 
-// What the file's process tells render files of its holders. When it is settled which BOs are shared.
-void Dumper::note_gpus(const KfdFile& file) {
-  if (!file.process) return;
-  for (const ProcessGpu& gpu : file.process->gpus()) gpus_.push_back({gpu, file.holders});
-}
-
-// By what is noted; where files come one by one, either kind may be first.
-Result<void> Dumper::settle(RenderDump& render) {
-  for (const auto& [gpu, holders] : gpus_) SLUICE_TRY(render.settle(gpu, holders));
+// When it is settled which BOs are shared: what the file's process tells of render files, those that are
+// known, and, where files come one by one, later ones.
+Result<void> Dumper::note_gpus(const KfdFile& file) {
+  if (!file.process) return {};
+  for (const ProcessGpu& gpu : file.process->gpus()) {
+    for (const RenderFile& render : render_files_) SLUICE_TRY(render.dump->settle(gpu, file.holders));
+    gpus_.push_back({gpu, file.holders});
+  }
   return {};
 }
 
@@ -727,6 +723,7 @@ void Dumper::name_hopeless_maps() const {
 // What an earlier dump left in the directory never mixes with this one: a pages file of then beside metadata
 // of now. Before anything is written, and not before all that could refuse the dump in advance has not.
 Result<void> Dumper::remove_stale() {
+  SLUICE_TRY(check_stopped());
   if (std::exchange(stale_removed_, true) || streaming()) return {};
   if (run_.config.io_mode == IoMode::Direct)
     SLUICE_TRY(check_direct_io(image_dir_fd(), run_.config.chunk_bytes));

@@ -123,8 +123,7 @@ class Dumper {
   Result<std::optional<std::size_t>> find_alias(const KfdFile& wanted) const;
   Result<void> begin(RenderDump& render);
   Result<bool> have_kfd(const std::vector<pid_t>& processes) const;
-  void note_gpus(const KfdFile& file);
-  Result<void> settle(RenderDump& render);
+  Result<void> note_gpus(const KfdFile& file);
   Result<void> write(RenderDump& render);
   Result<void> remove_stale();
   void remove_images();

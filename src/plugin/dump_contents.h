@@ -49,7 +49,8 @@ class DumpContents {
 
   // GPUs whose contents have not been started yet.
   std::vector<GpuContents>& waiting() { return waiting_; }
-  // Whether the staging memory has room for them beside the lanes that were started and not joined.
+  // Whether the staging memory has room for them beside the lanes that were started and not joined. Others
+  // would wait for it (LaneRoom), each in a thread of its own.
   bool has_room() const;
 
   // Starts a lane for each of them. `id`: of streams, which have their names from the start.
