@@ -237,7 +237,6 @@ TEST_P(FileSystemTest, AReadOnlyOneFailsTheDumpAndKeepsTheEarlierOne) {
 INSTANTIATE_TEST_SUITE_P(On, FileSystemTest, ::testing::ValuesIn(kKinds),
                          [](const auto& tested) { return std::string(tested.param.name); });
 
-// A disk that turns out to be broken when contents are written: a loop device whose file finds no room.
 // In memory and nothing else: there is no direct I/O.
 class BufferedDiskTest : public DiskTest {
  protected:
@@ -257,6 +256,7 @@ TEST_F(BufferedDiskTest, WhoWantsDirectIoIsRefusedAndKeepsTheEarlierCheckpoint) 
   expect_running();
 }
 
+// A disk that turns out to be broken when contents are written: a loop device whose file finds no room.
 class BrokenDiskTest : public DiskTest, public ::testing::WithParamInterface<Kind> {
  protected:
   BrokenDiskTest() : DiskTest({"tmpfs", {}, 0}) {

@@ -16,6 +16,7 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -209,9 +210,12 @@ TEST_F(ContentServerTest, ItsEndNeedsNoMemory) {
   ASSERT_TRUE(server_->start(images_.fd()).ok());
   EXPECT_TRUE(hand_over());
   ASSERT_FALSE(server_->join(nullptr).ok());
-  test::failing_allocation().arm(0);
-  server_.reset();
-  (void)test::failing_allocation().disarm();
+  std::thread([this] {  // this thread's own allocations do not fail
+    test::failing_allocation().arm(0);
+    server_.reset();
+    (void)test::failing_allocation().disarm();
+  })
+      .join();
 }
 
 // Wherever memory runs out once: the contents are either handed over and the server's, or they are not and
