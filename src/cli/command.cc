@@ -2,10 +2,11 @@
 #include "cli/command.h"
 
 #include <CLI/CLI.hpp>
-#include <charconv>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string>
+
+#include "kfd/directory.h"
 
 namespace sluice::cli {
 
@@ -15,10 +16,7 @@ void add_json_flag(CLI::App& command, bool& json) {
 
 CLI::Validator process_number() {
   return {[](const std::string& text) {
-            int number = 0;
-            const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-            const bool good = error == std::errc() && end == text.data() + text.size() && number > 0 &&
-                              !text.starts_with('0');
+            const bool good = !text.starts_with('0') && kfd::parse_number(text);
             return good ? std::string() : text + " is no process number";
           },
           ""};

@@ -85,13 +85,14 @@ Result<std::vector<std::string>> list_names(int dir_fd) {
 }
 
 // Prefix, the shortest decimal form of a number, ending: whoever made up another name meant no good.
-bool is_numbered(std::string_view name, std::string_view prefix, std::string_view ending) {
+std::optional<int> number_in(std::string_view name, std::string_view prefix, std::string_view ending) {
   if (!name.starts_with(prefix) || !name.ends_with(ending) || name.size() < prefix.size() + ending.size())
-    return false;
+    return std::nullopt;
   const std::string_view digits = name.substr(prefix.size(), name.size() - prefix.size() - ending.size());
   int number = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-  return error == std::errc() && number >= 0 && std::to_string(number) == digits;
+  if (error != std::errc() || number < 0 || std::to_string(number) != digits) return std::nullopt;
+  return number;
 }
 
 // The image that a file of pages or of sums belongs to, by its name; nothing where it is none of these.
@@ -104,11 +105,8 @@ std::optional<std::string> metadata_image_of(std::string_view name) {
   }};
   for (const auto& [prefix, metadata_name] : kKinds) {
     const std::size_t end = name.starts_with(prefix) ? name.find('-', prefix.size()) : name.npos;
-    if (end == name.npos || !name.ends_with(kImageEnding) || !is_numbered(name.substr(0, end), prefix, ""))
-      continue;
-    int id = 0;
-    (void)std::from_chars(name.data() + prefix.size(), name.data() + end, id);
-    return metadata_name(id);
+    if (end == name.npos || !name.ends_with(kImageEnding)) continue;
+    if (const auto id = number_in(name.substr(0, end), prefix, "")) return metadata_name(*id);
   }
   return std::nullopt;
 }
@@ -248,8 +246,7 @@ Result<std::vector<std::string>> remove_plugin_images(int dir_fd, bool keep_page
 }
 
 void keep_images(std::vector<std::string>& names, std::string_view prefix) {
-  std::erase_if(names,
-                [prefix](const std::string& name) { return !is_numbered(name, prefix, kImageEnding); });
+  std::erase_if(names, [prefix](const std::string& name) { return !number_in(name, prefix, kImageEnding); });
   std::sort(names.begin(), names.end());
 }
 
@@ -265,8 +262,8 @@ Result<std::vector<std::string>> list_dmabuf_images(int dir_fd) {
 Result<std::vector<std::string>> list_stats(int dir_fd) {
   SLUICE_TRY_ASSIGN(std::vector<std::string> names, list_names(dir_fd));
   std::erase_if(names, [](const std::string& name) {
-    return !is_numbered(name, "sluice-stats-dump-", ".json") &&
-           !is_numbered(name, "sluice-stats-restore-", ".json");
+    return !number_in(name, "sluice-stats-dump-", ".json") &&
+           !number_in(name, "sluice-stats-restore-", ".json");
   });
   std::sort(names.begin(), names.end());
   return names;
