@@ -43,13 +43,13 @@ int take_pending(const sigset_t& set) {
   return sigtimedwait(&set, nullptr, &now);
 }
 
-// Those of the two that would end the process. False: neither.
+// Those that would end the process. False: none.
 bool deadly_signals(sigset_t& set) {
   sigset_t blocked;
   (void)pthread_sigmask(SIG_SETMASK, nullptr, &blocked);
   (void)sigemptyset(&set);
   bool any = false;
-  for (const int number : {SIGTERM, SIGINT}) {
+  for (const int number : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) {
     struct sigaction action {};
     if (sigaction(number, nullptr, &action) != 0 || action.sa_handler != SIG_DFL) continue;
     if (sigismember(&blocked, number) != 0) continue;
@@ -100,9 +100,12 @@ void HeldSignals::watch() {
     if (files[0].revents != 0) return;
     signalfd_siginfo info{};
     const bool came = ready > 0 && read(signals_.get(), &info, sizeof info) == sizeof info;
+    const int number = came ? static_cast<int>(info.ssi_signo) : 0;
     if (caught_ == 0 && came) {
-      caught_ = static_cast<int>(info.ssi_signo);
+      caught_ = number;
       stop_ = !too_late_;
+    } else if (came && (caught_ == SIGHUP || number == SIGHUP)) {
+      if (caught_ == SIGHUP) caught_ = number;
     } else if ((came || ready == 0) && !(too_late_ && nothing_to_undo_)) {
       (void)raise(caught_);
       (void)pthread_sigmask(SIG_UNBLOCK, &held_, nullptr);  // the end of the process

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// SIGTERM and SIGINT while CRIU waits for a dump in one of our hooks. CRIU has no handler for them: they
-// would end it in the middle, and only it, the tracer, may let the queues of the processes run again. So they
-// are held: contents stop, the hook fails, CRIU undoes its dump, queues run, and at the end of CRIU's process
-// the signal acts.
+// SIGTERM, SIGINT, SIGHUP and SIGQUIT while CRIU waits for a dump in one of our hooks. CRIU has no handler
+// for them: they would end it in the middle, and only it, the tracer, may let the queues of the processes run
+// again. So they are held: contents stop, the hook fails, CRIU undoes its dump, queues run, and at the end of
+// CRIU's process the signal acts.
 //
 // A signal whose action is not the default, or which the host has blocked, is the host's, and left alone.
 #pragma once
@@ -30,8 +30,10 @@ class HeldSignals {
 
   // While it lives signals are held; what has come by its end stays held. A second signal, or five seconds in
   // which it does not end, and the first one acts, whatever that leaves: who asked must not be kept for ever
-  // by a device or a stream that hangs. A hook that begins with one held, as exit() does, has half a second
-  // to let the queues run first. Where there are no descriptors and no thread for that, nothing is held.
+  // by a device or a stream that hangs. SIGHUP is no second one, and none comes after it: shell and kernel
+  // both send it when a terminal goes, and who ends a session sends it with SIGTERM. A hook that begins with
+  // one held, as exit() does, has half a second to let the queues run first. Where there are no descriptors
+  // and no thread for that, nothing is held.
   class InHook {
    public:
     explicit InHook(HeldSignals& signals) : signals_(signals) { signals_.hold(); }
@@ -51,7 +53,7 @@ class HeldSignals {
   // seconds make one act that came too late.
   void set_nothing_to_undo() { nothing_to_undo_ = true; }
 
-  // SIGTERM or SIGINT, once one has come.
+  // The signal, once one has come.
   std::optional<int> caught() const;
 
  private:

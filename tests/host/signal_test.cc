@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
-// SIGTERM and SIGINT for CRIU while one of our hooks of a dump runs: the dump is undone, the process and its
-// queues run on, and then CRIU dies of the signal.
+// SIGTERM, SIGINT, SIGHUP and SIGQUIT for CRIU while one of our hooks of a dump runs: the dump is undone, the
+// process and its queues run on, and then CRIU dies of the signal.
 #include <sched.h>
 #include <signal.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdio>
 #include <map>
@@ -84,14 +85,14 @@ class SignalTest : public PluginTest {
 };
 
 TEST_P(SignalTest, EndsTheDumpAndThenTheHost) {
-  for (const int signal : {SIGTERM, SIGINT}) {
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) {
     SCOPED_TRACE(signal);
     ASSERT_NO_FATAL_FAILURE(start());
     slow_engines();
     Program host = start_waiting_dump();
     end_and_take_times(host, signal, "contents flow");
     const std::string log = scene_.log();
-    EXPECT_NE(log.find(signal == SIGTERM ? "SIGTERM has come" : "SIGINT has come"), std::string::npos) << log;
+    EXPECT_NE(log.find("SIG" + std::string(sigabbrev_np(signal)) + " has come"), std::string::npos) << log;
     slow_engines(0);
     ASSERT_NO_FATAL_FAILURE(expect_undone());
     ASSERT_NO_FATAL_FAILURE(dump());
@@ -212,6 +213,29 @@ TEST_P(SignalTest, ASecondOneActsAtOnce) {
   slow_engines(0);
   ASSERT_NO_FATAL_FAILURE(dump());
   restore_and_check();
+}
+
+// Who ends a session sends SIGTERM and SIGHUP; shell and kernel send SIGHUP each when a terminal goes. Nobody
+// asks twice with that.
+TEST_P(SignalTest, AHangUpIsNoSecondOne) {
+  for (const auto& signals : {std::array{SIGTERM, SIGHUP}, {SIGHUP, SIGTERM}, {SIGHUP, SIGHUP}}) {
+    SCOPED_TRACE(testing::PrintToString(signals));
+    ASSERT_NO_FATAL_FAILURE(start());
+    slow_engines();
+    Program host = start_waiting_dump();
+    scene_.control().between_calls([&] {  // no call of the driver returns, so the hook goes on
+      for (const int signal : signals) {
+        ASSERT_EQ(::kill(host.pid(), signal), 0);
+        while (host.has_pending(signal)) (void)::sched_yield();
+      }
+    });
+    EXPECT_EQ(host.wait(), 128 + (signals[0] == signals[1] ? SIGHUP : SIGTERM));
+    expect_host_came_to_its_end();
+    (void)scene_.log();
+    slow_engines(0);
+    ASSERT_NO_FATAL_FAILURE(expect_undone());
+    EXPECT_EQ(heard("quit"), "ok quit");
+  }
 }
 
 TEST_P(SignalTest, AnIgnoredOneStaysIgnored) {
