@@ -31,6 +31,9 @@ namespace sluice::plugin {
 
 inline constexpr std::size_t kMostWarnings = 64;  // that a server says
 inline constexpr std::size_t kMostAsking = 64;    // tasks that are heard at a time
+// That are begun, each a thread of CRIU's main process until it is joined. Whoever comes later restores its
+// memory itself.
+inline constexpr std::size_t kMostLanes = 1024;
 
 class ContentServer {
  public:
@@ -77,6 +80,7 @@ class ContentServer {
     std::int64_t deadline_ns = 0;
     RequestReader reader;
     int id = 0;
+    std::size_t lanes = 0;
     std::unique_ptr<ContentsJob> job;  // there once the request is whole: what the handover begins
   };
   ContentServer(const Config& config, std::chrono::seconds patience) : config_(config), patience_(patience) {}
@@ -99,6 +103,7 @@ class ContentServer {
   UniqueFd socket_;               // shut down: no further request
   std::vector<Asking> asking_;    // the oldest first; the server thread's
   std::vector<Running> running_;  // begun; the server thread's until it was joined
+  std::size_t lanes_ = 0;         // of them; the server thread's
   std::atomic<bool> cancelled_{false};
   bool joined_ = false;
   Result<void> outcome_;

@@ -170,6 +170,16 @@ TEST_F(ContentServerTest, OfTooManyWhoAskTheOldestIsGivenUp) {
   EXPECT_TRUE(hand_over());
 }
 
+// Each is a thread of CRIU's.
+TEST_F(ContentServerTest, TheLanesOfTooManyAreTheTasksOwn) {
+  ASSERT_TRUE(server_->start(images_.fd()).ok());
+  for (std::size_t lanes = 2; lanes <= kMostLanes; lanes += 2) ASSERT_TRUE(hand_over()) << lanes;
+  EXPECT_FALSE(hand_over());
+  EXPECT_FALSE(server_->join(nullptr).ok()) << "what was handed over is the restore's";
+  EXPECT_EQ(server_->take_finished().size(), kMostLanes / 2);
+  EXPECT_EQ(lines_with("as many lanes as it may have"), 1U);
+}
+
 TEST_F(ContentServerTest, WhoSaysNothingForTooLongIsGivenUp) {
   make_server(std::chrono::seconds(0));
   ASSERT_TRUE(server_->start(images_.fd()).ok());
