@@ -78,7 +78,7 @@ Result<void> GemRestore::import(const GemBo& bo, int dmabuf) {
   const std::vector<GemMapping> mapped = known.value_or(std::vector<GemMapping>());
   for (const GemMapping& mapping : bo.mappings) {
     const bool is_mapped = std::any_of(mapped.begin(), mapped.end(), [&](const GemMapping& one) {
-      return one.address == mapping.address && one.bytes == mapping.bytes;
+      return one.address == canonical_address(mapping.address) && one.bytes == mapping.bytes;
     });
     if (!is_mapped) SLUICE_TRY(map(bo, mapping));
   }
@@ -147,7 +147,7 @@ Result<void> GemRestore::map(const GemBo& bo, const GemMapping& mapping) const {
   args.handle = bo.handle;
   args.operation = AMDGPU_VA_OP_MAP;
   args.flags = static_cast<std::uint32_t>(mapping.flags);
-  args.va_address = mapping.address;
+  args.va_address = canonical_address(mapping.address);  // images that others have made
   args.offset_in_bo = mapping.bo_offset;
   args.map_size = mapping.bytes;
   if (const int err = drm_call(fd_, DRM_IOCTL_AMDGPU_GEM_VA, &args); err != 0) {

@@ -65,6 +65,10 @@ static_assert(sizeof(drm_amdgpu_gem_metadata::data.data) == kMostMetadataBytes);
 constexpr int kListAttempts = 16;
 constexpr std::size_t kFirstEntries = 64;
 
+// AMDGPU_GMC_HOLE_START and _END (amdgpu_gmc.h): between them there are no addresses.
+constexpr std::uint64_t kHoleStart = 0x8000'0000'0000, kHoleEnd = 0xffff'8000'0000'0000;
+constexpr std::uint64_t kToldAddresses = std::uint64_t{1} << 48;
+
 }  // namespace
 
 Result<Driver> driver_of(int fd) {
@@ -132,6 +136,10 @@ Result<std::optional<std::vector<GemHandle>>> list_handles(int fd) {
   return make_error(EAGAIN, "list the GEM handles of a render file: they keep changing");
 }
 
+std::uint64_t canonical_address(std::uint64_t told) {
+  return told >= kHoleStart && told < kToldAddresses ? told | kHoleEnd : told;
+}
+
 Result<std::optional<std::vector<GemMapping>>> mappings_of(int fd, std::uint32_t handle) {
   const auto what = [&] { return "ask for the mappings of GEM handle " + std::to_string(handle); };
   std::vector<MappingEntry> entries(kFirstEntries);
@@ -149,7 +157,8 @@ Result<std::optional<std::vector<GemMapping>>> mappings_of(int fd, std::uint32_t
     std::vector<GemMapping> mappings;
     mappings.reserve(args.num_entries);
     for (std::uint32_t i = 0; i < args.num_entries; ++i) {
-      mappings.push_back({entries[i].addr, entries[i].size, entries[i].offset, entries[i].flags});
+      mappings.push_back(
+          {canonical_address(entries[i].addr), entries[i].size, entries[i].offset, entries[i].flags});
     }
     return std::optional(std::move(mappings));
   }
@@ -192,6 +201,17 @@ Result<bool> wait_until_idle(int fd, std::uint32_t handle, std::chrono::steady_c
   if (const int err = drm_call(fd, DRM_IOCTL_AMDGPU_GEM_WAIT_IDLE, &args); err != 0)
     return make_error(err, "wait until GEM handle " + std::to_string(handle) + " is idle");
   return args.out.status == 0;
+}
+
+Result<std::uint32_t> vram_losses(int fd) {
+  std::uint32_t losses = 0;
+  drm_amdgpu_info args{};
+  args.return_pointer = reinterpret_cast<std::uintptr_t>(&losses);
+  args.return_size = sizeof losses;
+  args.query = AMDGPU_INFO_VRAM_LOST_COUNTER;
+  if (const int err = drm_call(fd, DRM_IOCTL_AMDGPU_INFO, &args); err != 0)
+    return make_error(err, "ask a GPU whether it has lost its VRAM");
+  return losses;
 }
 
 Result<UniqueFd> export_dmabuf(int fd, std::uint32_t handle) {

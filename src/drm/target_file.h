@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // What may be asked of a DRM file that belongs to a dumped process, or is being made for a restored one:
-// listing, mapping query, metadata, PRIME export, and whether it may map an offset. By raw ioctl and never
-// through libdrm: an import of a BO that the file already holds returns the application's own handle without
-// a reference, and libdrm's free would close it; libdrm's VA manager knows nothing of the application's
-// mappings.
+// listing, mapping query, metadata, lost VRAM, PRIME export, and whether it may map an offset. By raw ioctl
+// and never through libdrm: an import of a BO that the file already holds returns the application's own
+// handle without a reference, and libdrm's free would close it; libdrm's VA manager knows nothing of the
+// application's mappings.
 //
 // Every fd is borrowed. Nothing here changes the file, but allow_map(), which is for files of our own. May be
 // called from any thread. ABI: drm.h, amdgpu_drm.h; GEM_LIST_HANDLES and GET_MAPPING_INFO are newer than
@@ -62,8 +62,13 @@ struct GemMapping {
   bool operator==(const GemMapping&) const = default;
 };
 
-// Mappings of `handle`; empty if it is mapped nowhere in this file's address space (the kernel answers ENOENT
-// for an unknown handle as well). nullopt: the kernel is too old to say. Errors: ENOMEM, EBADF.
+// The address that GEM_VA takes for one that the kernel tells. Of an address in the upper half of the GPU's
+// address space it tells, and keeps, the lower 48 bits only (AMDGPU_GMC_HOLE_MASK), and takes none like that.
+std::uint64_t canonical_address(std::uint64_t told);
+
+// Mappings of `handle`, at canonical addresses; empty if it is mapped nowhere in this file's address space
+// (the kernel answers ENOENT for an unknown handle as well). nullopt: the kernel is too old to say. Errors:
+// ENOMEM, EBADF.
 Result<std::optional<std::vector<GemMapping>>> mappings_of(int fd, std::uint32_t handle);
 
 // Alignment in bytes that `handle` was created with (GEM_OP's creation info: the listing says it in pages).
@@ -90,6 +95,10 @@ Result<std::uint64_t> mmap_offset_of(int fd, std::uint32_t handle);
 // Waits until no submitted work uses the BO any more; false when it does at `deadline`. Errors: ENOENT,
 // EBADF.
 Result<bool> wait_until_idle(int fd, std::uint32_t handle, std::chrono::steady_clock::time_point deadline);
+
+// How often a reset has cost the file's GPU what was in its VRAM since its driver was loaded
+// (AMDGPU_INFO_VRAM_LOST_COUNTER). Errors: EBADF, EINVAL.
+Result<std::uint32_t> vram_losses(int fd);
 
 // A dma-buf of the file's BO `handle`, readable and writable, close-on-exec. Errors: ENOENT unknown handle,
 // EPERM for memory that cannot be shared (userptr, VM_ALWAYS_VALID), EMFILE.

@@ -244,6 +244,11 @@ Result<void> ContentsJob::carry(Lane& lane) {
   std::vector<Slot> slots = slots_of(arena);
 
   SLUICE_TRY_ASSIGN(const drm::Device device, drm::Device::open(lane.gpu.render_minor));
+  const auto look_at_vram = [&]() -> Result<void> {
+    SLUICE_TRY_ASSIGN(const std::uint32_t losses, device.vram_losses());
+    return shared_.vram.look(lane.gpu.render_minor, losses);
+  };
+  SLUICE_TRY(look_at_vram());
   std::vector<drm::BoSource> bos;
   bos.reserve(lane.gpu.bos.size());
   for (ContentBo& bo : lane.gpu.bos) bos.push_back({std::move(bo.dmabuf), bo.bytes});
@@ -303,6 +308,7 @@ Result<void> ContentsJob::carry(Lane& lane) {
                             [this] { return cancelled_ || shared_.stopped; });
   if (!stats && pipe && stats.error().err == ENODATA) return early_end(stats.error().what);
   if (!stats) return stats.error();
+  SLUICE_TRY(look_at_vram());
   lane.outcome.stats = *stats;
   lane.outcome.direct_io = (lane.sink && lane.sink->direct()) || (source && source->direct());
   lane.outcome.gpu_id = lane.gpu.gpu_id;

@@ -37,6 +37,7 @@
 #include "plugin/config.h"
 #include "plugin/criu_host.h"
 #include "plugin/lane_room.h"
+#include "plugin/vram_watch.h"
 
 namespace sluice::plugin {
 
@@ -73,6 +74,7 @@ std::vector<std::string> pages_names(int id, const GpuContents& gpu);
 // What all jobs of one dump or restore share. Outlives them.
 struct SharedByJobs {
   LaneRoom room;                      // of the staging memory
+  VramWatch vram;                     // looked at before the first contents, and by each lane
   FairShare disk;                     // all lanes write to, or read from, one directory
   std::atomic<std::size_t> lanes{1};  // that may run at once
   // Restore from streams: held by the lane whose files come. A streamer sends one file at a time, each to its

@@ -324,7 +324,7 @@ Result<void> Dumper::add_render(UniqueFd own, std::vector<pid_t> holders, std::u
   }
   warn_of_contexts(dump->fd(), dump->name());
   render_files_.push_back({std::move(dump), std::nullopt});
-  return {};
+  return render_files_.back().dump->look_at_vram();
 }
 
 // With a key nobody restores a stream without it.
@@ -336,6 +336,14 @@ Result<void> Dumper::check_index_can_be() const {
       "be seen in advance (pidfd_getfd)"};
 }
 
+// Of a stream: nothing comes behind its index, which went out with the last file that was seen in advance.
+Result<void> Dumper::check_index_is_open(int id) const {
+  if (!index_saved_) return {};
+  return Error{EINVAL, "file " + std::to_string(id) +
+                           ", of a GPU, is no process' own, but on its way through a socket: a stream cannot "
+                           "take it any more; whoever it was sent to must receive it before"};
+}
+
 Result<void> Dumper::dump_kfd(int fd, int id) {
   SLUICE_TRY(begin_tree());
   SLUICE_TRY(check_index_can_be());
@@ -343,6 +351,7 @@ Result<void> Dumper::dump_kfd(int fd, int id) {
   if (file == nullptr) {
     SLUICE_TRY_ASSIGN(UniqueFd own, duplicate(fd));
     SLUICE_TRY_ASSIGN(const std::vector<kfd::FileHolder> holders, kfd::holders_of(fd, kfd_device_));
+    SLUICE_TRY(check_index_is_open(id));
     SLUICE_TRY(add_kfd(std::move(own), kfd::processes_of(holders)));
     file = &kfd_files_.back();
     SLUICE_TRY(begin(*file));
@@ -575,6 +584,7 @@ Result<void> Dumper::dump_render(int fd, int id, std::uint32_t minor) {
     SLUICE_TRY_ASSIGN(UniqueFd own, duplicate(fd));
     SLUICE_TRY_ASSIGN(const std::vector<kfd::FileHolder> holders,
                       kfd::holders_of(fd, kfd::render_node_device(minor)));
+    SLUICE_TRY(check_index_is_open(id));
     SLUICE_TRY(add_render(std::move(own), kfd::processes_of(holders), minor));
     file = &render_files_.back();
     if (file->dump->has_bos()) {  // what runs meanwhile, and who else has them, is not known
@@ -603,6 +613,11 @@ Result<bool> Dumper::dump_dmabuf(int fd, int id) {
     log_line(Level::Warning, "file " + std::to_string(id) +
                                  " is a dma-buf of memory that no /dev/kfd or render node of the tree has");
     return false;
+  }
+  if ((fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDWR) {
+    return Error{EINVAL, "file " + std::to_string(id) +
+                             " is a dma-buf that may only be read, and would come back as one that may be "
+                             "written; the process must close it"};
   }
   std::vector<pid_t> holders;
   SLUICE_TRY_ASSIGN(const std::vector<pid_t> pids, tree());
@@ -725,6 +740,7 @@ void Dumper::name_hopeless_maps() const {
 Result<void> Dumper::remove_stale() {
   SLUICE_TRY(check_stopped());
   if (std::exchange(stale_removed_, true) || streaming()) return {};
+  for (const RenderFile& file : render_files_) SLUICE_TRY(file.dump->look_at_vram());
   if (run_.config.io_mode == IoMode::Direct)
     SLUICE_TRY(check_direct_io(image_dir_fd(), run_.config.chunk_bytes));
   SLUICE_TRY_ASSIGN(std::vector<std::string> names,

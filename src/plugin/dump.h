@@ -92,6 +92,7 @@ class Dumper {
   Result<bool> dump_if_ours(int fd, int id);
   Result<void> begin_tree();
   Result<void> check_index_can_be() const;
+  Result<void> check_index_is_open(int id) const;
   Result<void> dump_kfd(int fd, int id);
   Result<bool> dump_dmabuf(int fd, int id);
   // An open file of the tree that we have a descriptor of, and the processes that hold it.

@@ -87,6 +87,11 @@ Result<RenderBo> RenderDump::bo_of(const drm::GemHandle& handle) const {
   return bo;
 }
 
+Result<void> RenderDump::look_at_vram() const {
+  SLUICE_TRY_ASSIGN(const std::uint32_t losses, drm::vram_losses(file_.get()));
+  return run_.shared.vram.look(image_.minor, losses);
+}
+
 // In steps, between which it is seen whether the dump goes on at all.
 Result<void> RenderDump::wait_until_idle(std::uint32_t handle,
                                          std::chrono::steady_clock::time_point deadline) const {

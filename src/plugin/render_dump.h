@@ -31,6 +31,8 @@ class RenderDump {
   static Result<std::unique_ptr<RenderDump>> list(UniqueFd file, std::vector<pid_t> holders,
                                                   const kfd::Node& gpu, DumpRun& run);
 
+  // Errors: EIO where the GPU has lost its VRAM since the dump first looked (VramWatch).
+  Result<void> look_at_vram() const;
   int fd() const { return file_.get(); }
   const std::vector<pid_t>& holders() const { return holders_; }
   const std::string& name() const { return name_; }

@@ -355,15 +355,16 @@ Result<int> Restorer::restore_render(const RenderImage& image, int id) {
   SLUICE_TRY(maps_.read_runs());
   SLUICE_TRY_ASSIGN(const kfd::Node* gpu, gpus_.gpu_of(image));
   const std::uint32_t minor = gpu->drm_render_minor;
-  // Where KFD had no memory by which the dump could tell, the first of the GPU's files is its.
-  const bool known = !gpus_.matched() || image.kfd_acquired.has_value() || !maps_.has_handed_out(minor);
-  if (!known) {
+  // Where KFD had no memory by which the dump could tell, or none that a file may not have imported, too, the
+  // first of the GPU's files is its.
+  const bool may_be = gpus_.matched() && image.kfd_acquired.value_or(true);
+  const bool acquired = may_be && !maps_.has_handed_out(minor);
+  if (may_be && !acquired) {
     log_line(Level::Warning, render_image_name(id) + " does not tell whether KFD uses this file of renderD" +
                                  std::to_string(image.minor) +
-                                 ", where it had no memory; another file is taken for it, and new KFD memory "
-                                 "cannot be mapped through this one");
+                                 "; another file is taken for it, and new KFD memory cannot be mapped "
+                                 "through this one");
   }
-  const bool acquired = gpus_.matched() && known && image.kfd_acquired.value_or(true);
   UniqueFd file;
   if (acquired) {
     SLUICE_TRY_ASSIGN(file, maps_.hand_out(minor));
@@ -377,14 +378,18 @@ Result<int> Restorer::restore_render(const RenderImage& image, int id) {
 }
 
 // The file that KFD uses shows KFD's maps, too: those of a BO that the file makes and KFD imports come with
-// the import.
-drm::GemBo Restorer::without_maps_of_kfd(const RenderBo& bo) const {
+// the import, where KFD has mapped that on GPU `gpu_id`.
+Result<drm::GemBo> Restorer::without_maps_of_kfd(const RenderBo& bo, std::uint32_t gpu_id) const {
   drm::GemBo gem = bo.gem;
   for (const KfdImporting& process : kfd_importing_) {
-    for (const kfd::BoEntry& import : process.image.bos) {
-      if (!import.imports || import.shared != bo.shared) continue;
+    const std::vector<kfd::BoEntry>& bos = process.image.bos;
+    for (std::size_t i = 0; i < bos.size(); ++i) {
+      if (!bos[i].imports || bos[i].shared != bo.shared) continue;
+      SLUICE_TRY_ASSIGN(const kfd::PrivateData records, private_records(process.image));
+      const std::vector<std::uint32_t> mapped = records.bo(i).mapped_gpu_ids;
+      if (std::find(mapped.begin(), mapped.end(), gpu_id) == mapped.end()) continue;
       std::erase_if(gem.mappings,
-                    [&](const drm::GemMapping& mapping) { return mapping.address == import.addr; });
+                    [&](const drm::GemMapping& mapping) { return mapping.address == bos[i].addr; });
     }
   }
   return gem;
@@ -413,7 +418,11 @@ Result<void> Restorer::restore_bos(Importing& file) {
     imports = imports || bo.imports;
     const auto made = [&]() -> Result<void> {
       if (bo.imports) return file.gem->reserve(bo.gem);
-      SLUICE_TRY(file.gem->create(file.acquired ? without_maps_of_kfd(bo) : bo.gem));
+      drm::GemBo gem = bo.gem;
+      if (file.acquired) {
+        SLUICE_TRY_ASSIGN(gem, without_maps_of_kfd(bo, image.gpu_id));
+      }
+      SLUICE_TRY(file.gem->create(gem));
       SLUICE_TRY_ASSIGN(UniqueFd dmabuf, drm::export_dmabuf(file.file, bo.gem.handle));
       SLUICE_TRY(note_mapped(file, bo, dmabuf.get()));
       SLUICE_TRY(publish(bo.shared, dmabuf.get()));

@@ -92,7 +92,7 @@ class Restorer {
   Result<kfd::KfdImage> load_kfd_image(int id);
   Result<RenderImage> load_render_image(int id);
   Result<int> restore_render(const RenderImage& image, int id);
-  drm::GemBo without_maps_of_kfd(const RenderBo& bo) const;
+  Result<drm::GemBo> without_maps_of_kfd(const RenderBo& bo, std::uint32_t gpu_id) const;
   Result<void> restore_bos(Importing& file);
   Result<void> import_bos();
   Result<void> import_kfd_bos(const KfdImporting& process);

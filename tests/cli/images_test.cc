@@ -45,7 +45,9 @@ TEST_F(ImagesTest, WhatIsNoRegularFileIsToldAndNotWaitedFor) {
 
 // As a copy that lost one file. What is left is as it was written, and no job comes back from it.
 TEST_F(ImagesTest, AnImageThatIsLostIsToldByWhatNeedsIt) {
-  ASSERT_EQ(images_->dump("open", {"--svm-context", "--share", "kfd", "--share-fd", "--second-kfd"}), "");
+  ASSERT_EQ(images_->dump("open",
+                          {"--svm-context", "--share", "kfd", "--share-fd", "--kfd-import", "--second-kfd"}),
+            "");
   const auto expect_told = [](const std::string& directory, const std::string& fault) {
     for (const char* command : {"show", "verify", "map"}) {
       const Ended ended = sluice({command, directory}, &images_->machine());
@@ -78,9 +80,12 @@ TEST_F(ImagesTest, AnImageThatIsLostIsToldByWhatNeedsIt) {
   const std::string dmabuf = names(open, "amdgpu-dmabuf_").at(0);
   const std::string memory = images_->copy("open", "lost-memory").string();
   change_kfd_image(memory, [](kfd::KfdImage& image) {
-    for (kfd::BoEntry& bo : image.bos) bo.shared = 0;
+    for (kfd::BoEntry& bo : image.bos) {
+      if (!bo.imports) bo.shared = 0;
+    }
   });
   expect_told(memory, " shares memory with an image that is not here");
+  EXPECT_THAT(sluice({"verify", memory}).out, HasSubstr(kfd + " shares memory"));
   EXPECT_THAT(sluice({"verify", memory}).out, HasSubstr(dmabuf + " shares memory"));
 }
 

@@ -80,6 +80,38 @@ TEST_P(FailureTest, ADumpThatIsRefusedInAdvanceLeavesAnOlderCheckpoint) {
   EXPECT_TRUE(heard("check").starts_with("ok check")) << last_;
 }
 
+// Whenever the GPU says so: no image has what came behind the reset. Before anything flows, the plugin's part
+// of an older checkpoint stays.
+TEST_P(FailureTest, AGpuThatLosesItsVramFailsTheDump) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_EQ(scene_.dump(version(), {"--leave-running"}), 0) << scene_.log();
+  const std::set<std::string> before = images("amdgpu-");
+  unsigned failed = 0;
+  for (bool fails = true; fails; ++failed) {
+    SCOPED_TRACE(failed);
+    (void)scene_.log();
+    // At the first question nobody knows how often it has been before.
+    scene_.control().lose_vram(0, 1 + failed);
+    const int status = scene_.dump(version(), {"--leave-running"});
+    const std::string log = scene_.log();
+    fails = status != 0;
+    EXPECT_EQ(fails, log.find("the GPU of renderD128 was reset meanwhile") != std::string::npos) << log;
+    EXPECT_EQ(images("amdgpu-"), failed == 0 || !fails ? before : std::set<std::string>());
+    ASSERT_NO_FATAL_FAILURE(expect_running());
+  }
+  EXPECT_EQ(failed, 4U) << "before the first contents, at a lane's start, at its end; then all is well";
+}
+
+TEST_P(FailureTest, AGpuThatLosesItsVramFailsTheRestore) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_NO_FATAL_FAILURE(dump());
+  scene_.control().lose_vram(0, 1);
+  EXPECT_NE(scene_.restore(version()), 0);
+  const std::string log = scene_.log();
+  EXPECT_NE(log.find("the GPU of renderD128 was reset meanwhile"), std::string::npos) << log;
+  expect_not_resumed();
+}
+
 TEST_P(FailureTest, EachCriuIoctlOfADump) {
   for (const std::uint32_t op : {kProcessInfo, kCheckpoint}) {
     SCOPED_TRACE(op);

@@ -154,6 +154,12 @@ int dump_files(pid_t pid, std::vector<Known>* files, std::vector<FdEntry>* entri
   return 0;
 }
 
+// As CRIU takes one out of the queue of a socket, whose descriptor comes behind all others here.
+int dump_in_flight(const std::string& device, int id) {
+  const UniqueFd fd(::open(device.c_str(), O_RDWR | O_CLOEXEC));
+  return fd && run_dump_ext_file(fd.get(), id) >= 0 ? 0 : -1;
+}
+
 int dump_task(const Options& options, int images, unsigned number, std::vector<Known>* files) {
   const pid_t pid = options.pids[number];
   // 18 MiB, of which the tables alone are touched.
@@ -200,6 +206,9 @@ int dump_all(const Options& options, int images, std::vector<Seized>& tasks, std
   for (unsigned number = 0; number < tasks.size(); ++number) {
     if (dump_task(options, images, number, &files) != 0) return -1;
   }
+  if (!options.in_flight.empty() &&
+      dump_in_flight(options.in_flight, static_cast<int>(files.size()) + 1) != 0)
+    return -1;
   if (write_tree(images, static_cast<unsigned>(tasks.size())) != 0) return -1;
   const int late = run_pid_hook(kDumpDevicesLate, options.pids.front());
   if ((late != 0 && late != kNotSupported) || step(options, "late") != 0) return -1;

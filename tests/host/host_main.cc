@@ -34,7 +34,7 @@ constexpr int kControlFloor = 4000;  // the control descriptor is kept out of ev
 int usage() {
   std::fputs(
       "usage: criu-host-VERSION dump|pre-dump --pid PID [--pid PID]... --images DIR --libdir DIR "
-      "[--outside PID]... [--leave-running]\n"
+      "[--outside PID]... [--in-flight DEVICE] [--leave-running]\n"
       "       criu-host-VERSION restore --images DIR --libdir DIR [--detach] [--pidfile FILE]\n"
       "       [--cgroupd] [--resumed-elsewhere] [--helper PID]\n"
       "       [--log FILE] [--log-level N] [--fail-after STEP] [--hold STEP] [--control-fd N] [--stream]\n",
@@ -47,6 +47,7 @@ bool parse(int argc, char** argv, Options* options) {
   options->command = argv[1];
   const option table[] = {{"pid", required_argument, nullptr, 'p'},
                           {"outside", required_argument, nullptr, 'O'},
+                          {"in-flight", required_argument, nullptr, 'F'},
                           {"images", required_argument, nullptr, 'i'},
                           {"libdir", required_argument, nullptr, 'L'},
                           {"log", required_argument, nullptr, 'o'},
@@ -96,6 +97,9 @@ bool parse(int argc, char** argv, Options* options) {
         break;
       case 'e':
         options->resumed_elsewhere = true;
+        break;
+      case 'F':
+        options->in_flight = optarg;
         break;
       case 'H':
         options->helper = std::atoi(optarg);

@@ -14,7 +14,8 @@ struct Options {
   std::string command;      // dump, pre-dump, restore
   std::vector<pid_t> pids;  // dump: the tasks of the tree, the root first
   std::vector<pid_t>
-      outside;  // dump: frozen and traced with the tree, but not of it, as with --freeze-cgroup
+      outside;            // dump: frozen and traced with the tree, but not of it, as with --freeze-cgroup
+  std::string in_flight;  // dump: a device of which a descriptor is in a socket's queue, and no task's
   std::string images;
   std::string libdir;
   std::string log;      // file, empty: standard error

@@ -82,6 +82,12 @@ TEST_P(RenderTest, HandlesWithGapsComeBackWhereTheKernelChangesThem) {
 
 // How its pixels lie: without, who gets such a BO from the process sees a scrambled image. Three of the four
 // have any.
+// Where Mesa's are. The kernel tells of such an address what it does not take.
+TEST_P(RenderTest, BosInTheUpperHalfOfTheAddressSpaceComeBack) {
+  ASSERT_NO_FATAL_FAILURE(start_with({"--gem-handles", "1,3,70", "--gem-high"}));
+  dump_and_restore_twice();
+}
+
 TEST_P(RenderTest, MetadataComesBackToTheBosThatHaveAny) {
   ASSERT_NO_FATAL_FAILURE(start_with({"--gpus", "1", "--gem-handles", "1,2,3,4"}));
   ASSERT_NO_FATAL_FAILURE(dump());
@@ -257,6 +263,23 @@ TEST_P(RenderTest, AKernelThatDoesNotListBosIsToldOfOnce) {
   EXPECT_EQ(log.find(said), log.rfind(said)) << log;
   scene_.wait_until_subject_is_gone();
   restore_and_check();
+}
+
+// All that KFD has on the GPU was imported into both files, which such a kernel does not tell: each could be
+// the one that KFD uses.
+TEST_P(RenderTest, TwoFilesThatMayBothMapKfdMemoryStayTwo) {
+  vamdgpu::MachineOptions options = small_machine();
+  options.list_handles = false;
+  scene_.move_to(options);
+  const std::string ready = scene_.start_subject({"--vram", "0", "--gtt", "0", "--no-queues", "--no-userptr",
+                                                  "--no-events", "--share", "kfd", "--second-render"});
+  ASSERT_TRUE(ready.starts_with("ready")) << ready;
+  const std::uint32_t files = scene_.control().counts().render_files;
+  ASSERT_NO_FATAL_FAILURE(dump());
+  ASSERT_EQ(scene_.restore(version()), 0) << scene_.log();
+  const std::string log = scene_.log();
+  EXPECT_NE(log.find("does not tell whether KFD uses this file of renderD128"), std::string::npos) << log;
+  EXPECT_EQ(scene_.control().counts().render_files, files);
 }
 
 #ifdef SEAM_LIBRARY

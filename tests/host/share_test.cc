@@ -94,6 +94,26 @@ TEST_P(ShareTest, ABoOfARenderFileIsImportedIntoTheKfd) {
   EXPECT_EQ(heard("quit"), "ok quit");
 }
 
+// The KFD has it at the same address, and not mapped: it is the render file's map that is there.
+TEST_P(ShareTest, AMapOfARenderFileWhereTheKfdHasAnImportComesBack) {
+  ASSERT_NO_FATAL_FAILURE(start_one(with_kfd({"--share", "gem", "--kfd-import-unmapped"})));
+  const std::vector<Import> before = imports_of(scene_.subject_pid());
+  ASSERT_EQ(before.size(), 1U);
+  EXPECT_EQ(std::get<3>(before.front()), 0U);
+  come_back_twice();
+  EXPECT_EQ(imports_of(scene_.subject_pid()), before);
+  EXPECT_EQ(heard("quit"), "ok quit");
+}
+
+// It would come back as one that may be written.
+TEST_P(ShareTest, ADescriptorThatMayOnlyBeReadIsRefused) {
+  ASSERT_NO_FATAL_FAILURE(start_one(with_kfd({"--share", "kfd", "--share-fd-read-only"})));
+  EXPECT_EQ(scene_.dump(version()), 1);
+  const std::string log = scene_.log();
+  EXPECT_NE(log.find("is a dma-buf that may only be read"), std::string::npos) << log;
+  expect_running();
+}
+
 // Its contents are in one image only.
 TEST_P(ShareTest, IsDumpedOnce) {
   ASSERT_NO_FATAL_FAILURE(start_one(with_kfd({"--share", "kfd"})));

@@ -267,6 +267,19 @@ TEST_P(StreamTest, SharedMemoryIsOneAgain) {
   EXPECT_EQ(heard("peek"), "ok peek 1");
 }
 
+// It would be in no image, and nobody would know before the restore.
+TEST_P(StreamTest, AFileBehindTheIndexIsRefused) {
+  for (const char* device : {"/dev/dri/renderD128", "/dev/kfd"}) {
+    SCOPED_TRACE(device);
+    ASSERT_NO_FATAL_FAILURE(start_small({}));
+    EXPECT_NE(dump_streamed(capture_to(image()), {"--in-flight", device}), 0);
+    const std::string log = scene_.log();
+    EXPECT_NE(log.find("on its way through a socket"), std::string::npos) << log;
+    ASSERT_NO_FATAL_FAILURE(expect_running());
+    EXPECT_EQ(heard("quit"), "ok quit");
+  }
+}
+
 TEST_P(StreamTest, AnImageWithoutSumsIsRestoredUnverified) {
   scene_.variables["SLUICE_CHECKSUM"] = "off";
   ASSERT_NO_FATAL_FAILURE(start());

@@ -64,6 +64,15 @@ Result<std::uint32_t> add_bo(Arena& arena, const NewBo& wanted, std::uint64_t* m
   return arena.num_bos++;
 }
 
+Result<std::uint64_t> import_at(const Arena& arena, std::uint32_t gpu, int dmabuf, std::uint64_t address) {
+  kfd_ioctl_import_dmabuf_args args{};
+  args.va_addr = address;
+  args.gpu_id = arena.gpus[gpu].gpu_id;
+  args.dmabuf_fd = static_cast<std::uint32_t>(dmabuf);
+  SLUICE_TRY(device_ioctl(arena.kfd_fd, AMDKFD_IOC_IMPORT_DMABUF, &args, "IMPORT_DMABUF"));
+  return std::uint64_t{args.handle};
+}
+
 Result<std::uint32_t> import_bo(Arena& arena, std::uint32_t gpu, int dmabuf, std::uint64_t bytes) {
   if (arena.num_bos == kMaxBos) return Error{ENOSPC, "the subject's BO table is full"};
   GpuRecord& on = arena.gpus[gpu];
@@ -80,12 +89,7 @@ Result<std::uint32_t> import_bo(Arena& arena, std::uint32_t gpu, int dmabuf, std
     SLUICE_TRY_ASSIGN(handle, alloc_memory(arena.kfd_fd, on.gpu_id, on.next_va, kPlaceholderBytes,
                                            KFD_IOC_ALLOC_MEM_FLAGS_GTT | kWritable, &offset));
   }
-  kfd_ioctl_import_dmabuf_args args{};
-  args.va_addr = bo.va;
-  args.gpu_id = on.gpu_id;
-  args.dmabuf_fd = static_cast<std::uint32_t>(dmabuf);
-  SLUICE_TRY(device_ioctl(arena.kfd_fd, AMDKFD_IOC_IMPORT_DMABUF, &args, "IMPORT_DMABUF"));
-  bo.handle = args.handle;
+  SLUICE_TRY_ASSIGN(bo.handle, import_at(arena, gpu, dmabuf, bo.va));
   for (const std::uint64_t handle : below) SLUICE_TRY(free_memory(arena.kfd_fd, handle));
   for (std::uint32_t i = 0; i < arena.num_gpus; ++i)
     SLUICE_TRY(map_memory(arena.kfd_fd, bo.handle, arena.gpus[i].gpu_id));

@@ -35,6 +35,8 @@ Result<std::uint32_t> add_bo(Arena& arena, const NewBo& wanted, std::uint64_t* m
 // Imports a dma-buf into the KFD, on arena.gpus[gpu], maps it into the VM of every GPU of the arena and
 // records it, with a hole below its handle. Gives its index.
 Result<std::uint32_t> import_bo(Arena& arena, std::uint32_t gpu, int dmabuf, std::uint64_t bytes);
+// Imports it there at an address, and maps it nowhere.
+Result<std::uint64_t> import_at(const Arena& arena, std::uint32_t gpu, int dmabuf, std::uint64_t address);
 
 // CPU-maps the first `bytes` of a BO at `address` (must be free) and records the map.
 struct NewMap {

@@ -33,6 +33,9 @@ struct MappingInfoArgs {
 constexpr std::uint32_t kGetMappingInfo = 2;
 constexpr unsigned long kGemMappingInfo = DRM_IOWR(DRM_COMMAND_BASE + DRM_AMDGPU_GEM_OP, MappingInfoArgs);
 
+// Of the GPU's address space. The kernel tells 48 bits of an address.
+constexpr std::uint64_t kUpperHalf = 0xffff'8000'0000'0000, kToldBits = 0xffff'ffff'ffff;
+
 std::string words_of(const GemRecord& bo) {
   return "GEM handle " + std::to_string(bo.handle) + " of GPU " + std::to_string(bo.gpu);
 }
@@ -99,8 +102,9 @@ GemRecord plan(Arena& arena, const Options& options, std::uint32_t gpu, bool in_
   bo.seed = mix(arena.seed + 0x4745'4d00 + arena.num_gems);
   bo.metadata = metadata_of(number, bo.seed);
   std::uint64_t& next_va = arena.gpus[gpu].next_va;
+  const std::uint64_t half = options.gem_high ? kUpperHalf : 0;
   const auto place = [&](std::uint64_t bytes, std::uint64_t bo_offset, std::uint64_t flags) {
-    bo.maps[bo.num_maps++] = {next_va, bytes, bo_offset, flags};
+    bo.maps[bo.num_maps++] = {half + next_va, bytes, bo_offset, flags};
     next_va += align_up(bytes, 64 * kKiB) + 64 * kKiB;
   };
   if (number % 5 != 4) place(bo.bytes, 0, AMDGPU_VM_PAGE_READABLE | AMDGPU_VM_PAGE_WRITEABLE);
@@ -193,8 +197,8 @@ Result<void> check_gpu_maps(int fd, std::uint32_t handle, std::span<const GpuMap
   for (std::size_t i = 0; same && i < maps.size(); ++i) {
     const GpuMap& map = maps[i];
     same = std::any_of(found.begin(), found.begin() + args.entries, [&](const MappingInfo& info) {
-      return info.address == map.address && info.bytes == map.bytes && info.bo_offset == map.bo_offset &&
-             info.flags == map.flags;
+      return info.address == (map.address & kToldBits) && info.bytes == map.bytes &&
+             info.bo_offset == map.bo_offset && info.flags == map.flags;
     });
   }
   if (same) return {};

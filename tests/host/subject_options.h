@@ -54,6 +54,7 @@ struct Options {
   // BOs that are allocated through each render file, by the handles they get, ascending.
   std::vector<std::uint32_t> gem_handles;
   std::uint64_t gem_bytes = 0;  // of each of these BOs; 0: sizes by turns
+  bool gem_high = false;        // the GPU maps them in the upper half of its address space
 
   OddGem odd_gem = OddGem::None;  // on the first GPU
 
@@ -61,9 +62,12 @@ struct Options {
   bool lend_render = false;       // keeps a descriptor of the first GPU's render file for others
   std::uint32_t render_from = 0;  // pid of such a process, whose file it uses as its own
 
-  std::uint32_t import_from = 0;  // pid of a process that keeps its shared BO's dma-buf for others
-  bool share_fd = false;          // keeps one itself
-  bool kfd_import = false;        // imports it into its KFD, too
+  std::uint32_t import_from = 0;    // pid of a process that keeps its shared BO's dma-buf for others
+  bool share_fd = false;            // keeps one itself
+  bool share_fd_read_only = false;  // that may only be read
+  bool kfd_import = false;          // imports it into its KFD, too
+  // Instead: where the first render file that has it maps it, and the KFD itself does not.
+  bool kfd_import_unmapped = false;
 
   bool render_only = false;  // no /dev/kfd
   bool plain = false;        // no device

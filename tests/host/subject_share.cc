@@ -29,10 +29,9 @@ int file_of(const Arena& arena, const ShareRecord& share) {
   return share.in_other_file != 0 ? gpu.other_render_fd : gpu.render_fd;
 }
 
-Result<UniqueFd> export_handle(int fd, std::uint32_t handle) {
+Result<UniqueFd> export_handle(int fd, std::uint32_t handle, std::uint32_t flags = DRM_CLOEXEC | DRM_RDWR) {
   int dmabuf = -1;
-  if (drmPrimeHandleToFD(fd, handle, DRM_CLOEXEC | DRM_RDWR, &dmabuf) != 0)
-    return make_error(errno, "PRIME_HANDLE_TO_FD");
+  if (drmPrimeHandleToFD(fd, handle, flags, &dmabuf) != 0) return make_error(errno, "PRIME_HANDLE_TO_FD");
   return UniqueFd(dmabuf);
 }
 
@@ -113,7 +112,11 @@ Result<void> add_shared_bo(Arena& arena, const Options& options) {
     SLUICE_TRY(import_into(arena, dmabuf.get(), 0, false));
   if (arena.num_gpus > 1) SLUICE_TRY(import_into(arena, dmabuf.get(), 1, false));
   if (options.kfd_import) SLUICE_TRY(import_into_kfd(arena, dmabuf.get()));
-  if (options.share_fd) {
+  if (options.kfd_import_unmapped) SLUICE_TRY(import_at(arena, 0, dmabuf.get(), arena.shares[0].map.address));
+  if (options.share_fd_read_only) {
+    SLUICE_TRY_ASSIGN(dmabuf, export_handle(arena.gpus[0].render_fd, arena.shares[0].handle, DRM_CLOEXEC));
+  }
+  if (options.share_fd || options.share_fd_read_only) {
     if (::fcntl(dmabuf.get(), F_DUPFD_CLOEXEC, kShareFd) != kShareFd)
       return Error{EEXIST, "the number of the dma-buf is taken"};
     arena.share_fd = kShareFd;

@@ -91,6 +91,10 @@ void Control::fail_userptr_with_ebusy(std::uint32_t times) {
   front_->set_userptr_busy(times);
 }
 
+void Control::lose_vram(std::uint32_t gpu, std::uint32_t answers) {
+  front_->lose_vram(gpu, answers);
+}
+
 void Control::between_calls(const std::function<void()>& body) {
   front_->debug([&body](const vam_debug&) { body(); });
 }

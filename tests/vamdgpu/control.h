@@ -165,6 +165,9 @@ class Control {
   void release_hung_fences();
   void set_engine_rate(std::uint32_t gpu, std::uint64_t bytes_per_s);  // 0: as fast as it goes
   void fail_userptr_with_ebusy(std::uint32_t times);
+  // A GPU says from now on, or when it has been asked `answers` times more, that a reset has cost it its VRAM
+  // (INFO_VRAM_LOST_COUNTER). What is in the VRAM stays; clear_faults() does not undo it.
+  void lose_vram(std::uint32_t gpu, std::uint32_t answers = 0);
   void clear_faults();
   // How many calls and fences were hit by injected faults so far.
   std::uint64_t faults_hit() const;

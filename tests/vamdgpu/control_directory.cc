@@ -62,6 +62,10 @@ class DirectoryFront : public ControlFront {
     Locked locked(shared_->lock);
     shared_->debug.userptr_busy = times;
   }
+  void lose_vram(std::uint32_t gpu, std::uint32_t answers) override {
+    Locked locked(shared_->lock);
+    check(vam_lose_vram(shared_->model(), gpu, answers));
+  }
   void clear_faults() override {
     Locked locked(shared_->lock);
     vam_debug_clear_faults(&shared_->debug);

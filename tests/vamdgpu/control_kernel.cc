@@ -106,6 +106,9 @@ class KernelFront : public ControlFront {
     command("rate " + std::to_string(gpu) + " " + std::to_string(bytes_per_s));
   }
   void set_userptr_busy(std::uint32_t times) override { command("userptr " + std::to_string(times)); }
+  void lose_vram(std::uint32_t gpu, std::uint32_t answers) override {
+    command("lose " + std::to_string(gpu) + " " + std::to_string(answers));
+  }
   void clear_faults() override { command("clear"); }
   void clear_trace() override { command("forget"); }
 

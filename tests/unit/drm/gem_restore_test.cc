@@ -66,6 +66,24 @@ TEST_F(GemRestoreTest, MappingsAreMadeAgain) {
   EXPECT_EQ(*alignment_of(target_.fd(), 5), 4 * kKiB);
 }
 
+// As the kernel tells addresses of the upper half, and so does upstream's image.
+TEST_F(GemRestoreTest, AnAddressOfTheUpperHalfIsMadeWhole) {
+  constexpr std::uint64_t kTold = 0x8000'0010'0000, kWhole = 0xffff'8000'0010'0000;
+  EXPECT_EQ(canonical_address(kTold), kWhole);
+  EXPECT_EQ(canonical_address(kWhole), kWhole);
+  EXPECT_EQ(canonical_address(0x7fff'ffff'f000), 0x7fff'ffff'f000U);
+  EXPECT_EQ(canonical_address(1ULL << 48), 1ULL << 48) << "of a GPU whose addresses have more bits";
+  GemBo bo = bo_with(5);
+  bo.mappings = {{kTold, 8 * kKiB, 0, AMDGPU_VM_PAGE_READABLE}};
+  GemRestore restore(target_.fd());
+  const auto created = restore.create(bo);
+  ASSERT_TRUE(created.ok()) << created.error().what;
+  const auto mappings = mappings_of(target_.fd(), 5);
+  ASSERT_TRUE(mappings.ok() && mappings->has_value());
+  ASSERT_EQ((*mappings)->size(), 1U);
+  EXPECT_EQ((*mappings)->front().address, kWhole);
+}
+
 // The largest, one that ends within a word, tiling alone, and flags whose data went.
 TEST_F(GemRestoreTest, MetadataIsSetAgain) {
   const std::vector<GemMetadata> kinds = {{0, 0, {}},

@@ -73,7 +73,8 @@ int export_bo(const vam_call* call, std::uint32_t bo, std::uint32_t flags, std::
   const Local& local = *frame_of(call).local;
   const vam_bo* record = VAM_BO_AT(call->model, bo);
   const StatePath path = buffer_path(local.directory, *record);
-  const int open_flags = O_RDWR | static_cast<int>(flags & O_CLOEXEC);
+  const int access = (flags & O_RDWR) != 0 ? O_RDWR : O_RDONLY;
+  const int open_flags = access | static_cast<int>(flags & O_CLOEXEC);
   int opened;
   if (record->exported) {
     opened = open_tagged(path.c_str(), open_flags);

@@ -50,7 +50,8 @@ static const struct dma_buf_ops buffer_ops = {
     .mmap = buffer_mmap,
 };
 
-static struct dma_buf* export(struct vam_machine* machine, u32 bo) {
+/* Its access is that of who exports it first. */
+static struct dma_buf* export(struct vam_machine* machine, u32 bo, u32 access) {
   DEFINE_DMA_BUF_EXPORT_INFO(info);
   struct vam_bo_state* state = &machine->bo[bo];
   struct buffer* buffer = kzalloc(sizeof(*buffer), GFP_KERNEL);
@@ -61,7 +62,7 @@ static struct dma_buf* export(struct vam_machine* machine, u32 bo) {
   info.exp_name = "amdgpu";
   info.ops = &buffer_ops;
   info.size = VAM_BO_AT(machine->model, bo)->size;
-  info.flags = O_RDWR;
+  info.flags = access;
   info.priv = buffer;
   buf = dma_buf_export(&info);
   if (IS_ERR(buf)) {
@@ -80,7 +81,7 @@ int vam_buffer_export(const struct vam_call* call, u32 bo, u32 fd_flags, u32* ou
   struct vam_machine* machine = vam_machine_of(call);
   struct dma_buf* buf = machine->bo[bo].buf;
   int fd;
-  if (!buf || !vam_dma_buf_revive(buf)) buf = export(machine, bo);
+  if (!buf || !vam_dma_buf_revive(buf)) buf = export(machine, bo, fd_flags & O_RDWR);
   if (IS_ERR(buf)) return PTR_ERR(buf);
   fd = dma_buf_fd(buf, (int)(fd_flags & O_CLOEXEC));
   if (fd < 0) {

@@ -108,6 +108,13 @@ static int set_rate(struct vam_machine* machine, const char* text) {
   return 0;
 }
 
+static int lose_vram(struct vam_machine* machine, const char* text) {
+  u32 gpu, answers;
+
+  if (sscanf(text, "%u %u", &gpu, &answers) != 2) return -EINVAL;
+  return vam_lose_vram(machine->model, gpu, answers);
+}
+
 /* Lock held. */
 static int command(struct vam_machine* machine, char* text) {
   struct vam_debug* debug = &machine->control->debug;
@@ -118,6 +125,7 @@ static int command(struct vam_machine* machine, char* text) {
   if (!strcmp(name, "fence")) return add_fence_fault(debug, text);
   if (!strcmp(name, "userptr")) return sscanf(text, "%llu", &debug->userptr_busy) == 1 ? 0 : -EINVAL;
   if (!strcmp(name, "rate")) return set_rate(machine, text);
+  if (!strcmp(name, "lose")) return lose_vram(machine, text);
   if (!strcmp(name, "release")) {
     vam_release_hung(machine, 0);
     return 0;

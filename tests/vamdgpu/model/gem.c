@@ -5,7 +5,8 @@
 #include "model.h"
 
 #define VA_HOLE_START 0x800000000000ull
-#define VA_HOLE_END 0xffff800000000000ull
+#define VA_HOLE_END 0xffff800000000000ull /* above it, page tables have 48 bits of an address: VAM_VA_MASK \
+                                           */
 
 static uint64_t va_bottom(const struct vam_model* m) {
   return m->config.kfd_minor_version < 17 ? 0x200000 : 0x10000;
@@ -216,8 +217,12 @@ static int list_handles(const struct vam_call* call, struct vam_gem_list_args* a
   count = 0;
   for (id = 0; (h = vam_idr_next(m, &f->gem, &id)); ++id) {
     const struct vam_bo* bo = VAM_BO_AT(m, VAM_HANDLE_AT(m, h)->bo);
-    struct vam_gem_list_entry entry = {
-        id, bo->gpu != f->gpu, bo->size, bo->domains, bo->gem_flags & VAM_GEM_SETTABLE, bo->alignment / VAM_PAGE};
+    struct vam_gem_list_entry entry = {id,
+                                       bo->gpu != f->gpu,
+                                       bo->size,
+                                       bo->domains,
+                                       bo->gem_flags & VAM_GEM_SETTABLE,
+                                       bo->alignment / VAM_PAGE};
     if (call->os->copy_out(call, args->entries + count++ * sizeof(entry), &entry, sizeof(entry)))
       return -VAM_EFAULT;
   }
@@ -271,7 +276,7 @@ static int gem_va(const struct vam_call* call, const struct vam_gem_va_args* arg
   struct vam_model* m = call->model;
   uint32_t bo = 0, syncobj = 0;
   int err, needs_bo = args->operation != VAM_VA_CLEAR && !(args->flags & VAM_VM_PRT);
-  uint64_t end = args->va + args->size;
+  uint64_t end = args->va + args->size, va = args->va & VAM_VA_MASK;
   if (args->va < va_bottom(m) || (args->va >= VA_HOLE_START && args->va < VA_HOLE_END)) return -VAM_EINVAL;
   if (end < args->va && end) return -VAM_EINVAL;
   if (args->va < VA_HOLE_START && end > VA_HOLE_START) return -VAM_EINVAL;
@@ -286,7 +291,7 @@ static int gem_va(const struct vam_call* call, const struct vam_gem_va_args* arg
     if (!syncobj) return -VAM_ENOENT;
   }
   if (args->operation == VAM_VA_UNMAP) {
-    err = va_unmap(m, call->file, bo, args->va);
+    err = va_unmap(m, call->file, bo, va);
   } else {
     if (args->va % VAM_PAGE || args->size % VAM_PAGE || args->size == 0) return -VAM_EINVAL;
     if (args->operation != VAM_VA_CLEAR && bo) {
@@ -295,9 +300,9 @@ static int gem_va(const struct vam_call* call, const struct vam_gem_va_args* arg
         return -VAM_EINVAL;
     }
     err = 0;
-    if (args->operation != VAM_VA_MAP) err = va_clear(m, call->file, args->va, args->size);
+    if (args->operation != VAM_VA_MAP) err = va_clear(m, call->file, va, args->size);
     if (!err && args->operation != VAM_VA_CLEAR)
-      err = vam_vm_map(m, call->file, args->va, args->size, bo, args->offset, args->flags, 0);
+      err = vam_vm_map(m, call->file, va, args->size, bo, args->offset, args->flags, 0);
   }
   if (!err && syncobj) {
     err = vam_syncobj_set(m, syncobj, args->timeline_point, 0);

@@ -98,9 +98,24 @@ static int memory(const struct vam_call* call, const struct vam_info_args* args)
   }
 }
 
+int vam_lose_vram(struct vam_model* m, uint32_t gpu, uint32_t answers) {
+  if (gpu >= m->num_gpus) return -VAM_EINVAL;
+  m->gpu[gpu].vram_loss_is_due = 1;
+  m->gpu[gpu].answers_before_loss = answers;
+  return 0;
+}
+
+static uint32_t vram_losses(struct vam_gpu* g) {
+  if (g->vram_loss_is_due && g->answers_before_loss-- == 0) {
+    g->vram_loss_is_due = 0;
+    g->vram_losses++;
+  }
+  return g->vram_losses;
+}
+
 int vam_info_ioctl(const struct vam_call* call, const struct vam_info_args* args) {
-  const struct vam_model* m = call->model;
-  const struct vam_gpu* g = &m->gpu[VAM_FILE_AT(m, call->file)->gpu];
+  struct vam_model* m = call->model;
+  struct vam_gpu* g = &m->gpu[VAM_FILE_AT(m, call->file)->gpu];
   if (!args->pointer || !args->size) return -VAM_EINVAL;
   switch (args->query) {
     case VAM_INFO_ACCEL_WORKING:
@@ -139,7 +154,7 @@ int vam_info_ioctl(const struct vam_call* call, const struct vam_info_args* args
     case VAM_INFO_DEV_INFO:
       return device(call, args);
     case VAM_INFO_VRAM_LOST:
-      return put32(call, args, 0);
+      return put32(call, args, vram_losses(g));
     case VAM_INFO_MAX_IBS: {
       uint32_t max[VAM_IP_NUM] = {0};
       max[VAM_IP_DMA] = VAM_MAX_IBS;

@@ -238,12 +238,13 @@ static int map_memory(const struct vam_call* call, uint32_t process, struct vam_
 
 static int export_dmabuf(const struct vam_call* call, uint32_t process, struct vam_export_dmabuf_args* args) {
   struct vam_model* m = call->model;
-  uint32_t gpu = vam_gpu_by_id(m, (uint32_t)(args->handle >> 32)),
-           mem; /* the actual id: as the kernel does */
+  uint32_t gpu = vam_gpu_by_id(m, (uint32_t)(args->handle >> 32)), mem,
+           access; /* the actual id: as the kernel does */
   if (!gpu) return -VAM_EINVAL;
   mem = vam_idr_find(m, &VAM_PROCESS_AT(m, process)->pdd[gpu - 1].mems, (uint32_t)args->handle);
   if (!mem || VAM_BO_AT(m, VAM_MEM_AT(m, mem)->bo)->pool == VAM_POOL_NONE) return -VAM_EINVAL;
-  return call->os->export_bo(call, VAM_MEM_AT(m, mem)->bo, args->flags, &args->dmabuf_fd);
+  access = VAM_MEM_AT(m, mem)->flags & VAM_ALLOC_WRITABLE ? 2 : 0; /* O_RDWR */
+  return call->os->export_bo(call, VAM_MEM_AT(m, mem)->bo, args->flags | access, &args->dmabuf_fd);
 }
 
 static int import_dmabuf(const struct vam_call* call, uint32_t process, struct vam_import_dmabuf_args* args) {

@@ -306,9 +306,9 @@ struct vam_gpu {
   struct vamdgpu_gpu_config config;
   uint32_t free_root[VAM_POOLS], used_root[VAM_POOLS]; /* treaps of vam_range */
   uint64_t used_bytes[VAM_POOLS];
-  uint64_t fences; /* made so far */
-  uint32_t hidden; /* by the device cgroup: no PDD, nobody's */
-  uint32_t pad;
+  uint64_t fences;                                             /* made so far */
+  uint32_t hidden;                                             /* by the device cgroup: no PDD, nobody's */
+  uint32_t vram_losses, vram_loss_is_due, answers_before_loss; /* vam_lose_vram() */
 };
 
 struct vam_model {
@@ -377,6 +377,10 @@ uint32_t vam_range_from(const struct vam_model* m, uint32_t root, uint64_t at);
 uint32_t vam_range_first_fit(const struct vam_model* m, uint32_t root, uint64_t size);
 /* Whether [start, start + size) touches a range; size > 0. */
 int vam_range_overlaps(const struct vam_model* m, uint32_t root, uint64_t start, uint64_t size);
+
+/* What page tables have of a GPU address: those of its upper half (amdgpu.h: AMDGPU_GMC_HOLE_END) differ
+ * above. */
+#define VAM_VA_MASK 0xffffffffffffull
 
 /* ---- BOs -------------------------------------------------------------------------------------------------
  */
@@ -545,6 +549,9 @@ int vam_svm_covers(const struct vam_model* m, uint32_t process, uint64_t start, 
 
 int vam_gem_ioctl(const struct vam_call* call, uint32_t nr, void* arg, int again, uint64_t* deadline_ns);
 int vam_info_ioctl(const struct vam_call* call, const struct vam_info_args* args);
+/* A reset has cost the GPU what was in its VRAM: it says so when it has been asked `answers` times more.
+ * -EINVAL: there is no such GPU. */
+int vam_lose_vram(struct vam_model* m, uint32_t gpu, uint32_t answers);
 int vam_cs_ioctl(const struct vam_call* call, uint32_t nr, void* arg, int again, uint64_t* deadline_ns);
 int vam_syncobj_ioctl(const struct vam_call* call, uint32_t nr, void* arg, uint32_t bytes, int again,
                       uint64_t* deadline_ns);

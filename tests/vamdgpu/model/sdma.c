@@ -97,9 +97,10 @@ int vam_sdma_decode(struct vam_sdma_reader* r) {
 
 int vam_vm_translate(const struct vam_model* m, uint32_t file, uint64_t va, int write, uint32_t* bo,
                      uint64_t* offset, uint64_t* bytes) {
-  uint32_t range = vam_range_find(m, VAM_FILE_AT(m, file)->vm, va),
-           need = write ? VAM_VM_WRITEABLE : VAM_VM_READABLE;
+  uint32_t range, need = write ? VAM_VM_WRITEABLE : VAM_VM_READABLE;
   const struct vam_range* r;
+  va &= VAM_VA_MASK;
+  range = vam_range_find(m, VAM_FILE_AT(m, file)->vm, va);
   if (!range) return -VAM_EFAULT;
   r = VAM_RANGE_AT(m, range);
   if (!r->bo || !(r->flags & need)) return -VAM_EFAULT;
