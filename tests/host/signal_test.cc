@@ -23,6 +23,8 @@ namespace {
 constexpr std::uint64_t kSlowBytesPerSecond =
     16 * kMiB;  // some seconds for all of a GPU, half a second for the staging
 
+constexpr std::array kSignals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+
 using Clock = std::chrono::steady_clock;
 
 // The plugin's own bound, at which it gives up: what comes later the stop has not brought.
@@ -31,6 +33,12 @@ constexpr auto kFenceTimeoutSeconds = 1, kAtMostSeconds = 20;  // asked for; wit
 
 class SignalTest : public PluginTest {
  protected:
+  // For the hosts: whoever runs this in the background, or by nohup, has some of them ignored.
+  void SetUp() override {
+    PluginTest::SetUp();
+    for (const int signal : kSignals) (void)::signal(signal, SIG_DFL);
+  }
+
   static void TearDownTestSuite() {
     for (const auto& [what, times] : times_) {
       std::printf("shown: a signal during a dump, %s: queues run after %s, %s after %s\n", what.c_str(),
@@ -85,7 +93,7 @@ class SignalTest : public PluginTest {
 };
 
 TEST_P(SignalTest, EndsTheDumpAndThenTheHost) {
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) {
+  for (const int signal : kSignals) {
     SCOPED_TRACE(signal);
     ASSERT_NO_FATAL_FAILURE(start());
     slow_engines();
