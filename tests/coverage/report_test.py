@@ -57,6 +57,13 @@ class Report(unittest.TestCase):
         self.assertEqual(self.run_report("--part", segments=self.never_ran()), (0, []))
         self.assertEqual(self.run_report("--part", lines=94)[0], 1)
 
+    def test_each_reason_is_of_a_line_that_is_there(self):
+        rules = report.read_reasons(pathlib.Path(report.__file__).with_name("reasons.list").read_text(encoding="utf-8"))
+        for _, path, text in rules:
+            if path != "*":
+                lines = (report.ROOT / "src" / path).read_text(encoding="utf-8").splitlines()
+                self.assertIn(text, [line.strip() for line in lines], path)
+
 
 if __name__ == "__main__":
     unittest.main()

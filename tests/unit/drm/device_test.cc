@@ -338,6 +338,21 @@ TEST_F(OnTwoGpus, EveryMappingOfABoIsReported) {
   EXPECT_EQ(*addresses.begin(), kBase);
 }
 
+TEST_F(OnTwoGpus, ALossOfItsVramIsCounted) {
+  const TargetFile target;
+  const Device device = open(kFirstMinor);
+  const auto control = vamdgpu::Control::open(std::getenv("VAMDGPU_DIR"));
+  const std::uint32_t before = device.vram_losses().value();
+  control->lose_vram(0);
+  EXPECT_EQ(device.vram_losses().value(), before + 1);
+  EXPECT_EQ(vram_losses(target.fd()).value(), before + 1);
+  EXPECT_EQ(open(kSecondMinor).vram_losses().value(), 0U);
+  control->inject({vamdgpu::On::Render, 0x45, AMDGPU_INFO_VRAM_LOST_COUNTER, EIO, 0, 2, false});
+  EXPECT_EQ(device.vram_losses().error().err, EIO);
+  EXPECT_EQ(vram_losses(target.fd()).error().err, EIO);
+  control->clear_faults();
+}
+
 TEST_F(OnTwoGpus, AnOldKernelCannotSay) {
   const TargetFile target;
   const TargetBo bo = target.create(4096);
