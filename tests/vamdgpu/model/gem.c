@@ -5,8 +5,7 @@
 #include "model.h"
 
 #define VA_HOLE_START 0x800000000000ull
-#define VA_HOLE_END 0xffff800000000000ull /* above it, page tables have 48 bits of an address: VAM_VA_MASK \
-                                           */
+#define VA_HOLE_END 0xffff800000000000ull
 
 static uint64_t va_bottom(const struct vam_model* m) {
   return m->config.kfd_minor_version < 17 ? 0x200000 : 0x10000;
@@ -217,12 +216,8 @@ static int list_handles(const struct vam_call* call, struct vam_gem_list_args* a
   count = 0;
   for (id = 0; (h = vam_idr_next(m, &f->gem, &id)); ++id) {
     const struct vam_bo* bo = VAM_BO_AT(m, VAM_HANDLE_AT(m, h)->bo);
-    struct vam_gem_list_entry entry = {id,
-                                       bo->gpu != f->gpu,
-                                       bo->size,
-                                       bo->domains,
-                                       bo->gem_flags & VAM_GEM_SETTABLE,
-                                       bo->alignment / VAM_PAGE};
+    struct vam_gem_list_entry entry = {
+        id, bo->gpu != f->gpu, bo->size, bo->domains, bo->gem_flags & VAM_GEM_SETTABLE, bo->alignment / VAM_PAGE};
     if (call->os->copy_out(call, args->entries + count++ * sizeof(entry), &entry, sizeof(entry)))
       return -VAM_EFAULT;
   }

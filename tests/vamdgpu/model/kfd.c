@@ -238,8 +238,9 @@ static int map_memory(const struct vam_call* call, uint32_t process, struct vam_
 
 static int export_dmabuf(const struct vam_call* call, uint32_t process, struct vam_export_dmabuf_args* args) {
   struct vam_model* m = call->model;
-  uint32_t gpu = vam_gpu_by_id(m, (uint32_t)(args->handle >> 32)), mem,
-           access; /* the actual id: as the kernel does */
+  uint32_t gpu = vam_gpu_by_id(m, (uint32_t)(args->handle >> 32)),
+           mem; /* the actual id: as the kernel does */
+  uint32_t access;
   if (!gpu) return -VAM_EINVAL;
   mem = vam_idr_find(m, &VAM_PROCESS_AT(m, process)->pdd[gpu - 1].mems, (uint32_t)args->handle);
   if (!mem || VAM_BO_AT(m, VAM_MEM_AT(m, mem)->bo)->pool == VAM_POOL_NONE) return -VAM_EINVAL;

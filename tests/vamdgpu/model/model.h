@@ -306,8 +306,8 @@ struct vam_gpu {
   struct vamdgpu_gpu_config config;
   uint32_t free_root[VAM_POOLS], used_root[VAM_POOLS]; /* treaps of vam_range */
   uint64_t used_bytes[VAM_POOLS];
-  uint64_t fences;                                             /* made so far */
-  uint32_t hidden;                                             /* by the device cgroup: no PDD, nobody's */
+  uint64_t fences; /* made so far */
+  uint32_t hidden; /* by the device cgroup: no PDD, nobody's */
   uint32_t vram_losses, vram_loss_is_due, answers_before_loss; /* vam_lose_vram() */
 };
 
@@ -378,8 +378,7 @@ uint32_t vam_range_first_fit(const struct vam_model* m, uint32_t root, uint64_t 
 /* Whether [start, start + size) touches a range; size > 0. */
 int vam_range_overlaps(const struct vam_model* m, uint32_t root, uint64_t start, uint64_t size);
 
-/* What page tables have of a GPU address: those of its upper half (amdgpu.h: AMDGPU_GMC_HOLE_END) differ
- * above. */
+/* What the driver keeps of a GPU address (AMDGPU_GMC_HOLE_MASK). */
 #define VAM_VA_MASK 0xffffffffffffull
 
 /* ---- BOs -------------------------------------------------------------------------------------------------
