@@ -135,13 +135,7 @@ Result<Device> Device::open(std::uint32_t minor) {
 }
 
 Result<std::uint32_t> Device::vram_losses() const {
-  std::uint32_t losses = 0;
-  if (const int err = checked([&] {
-        return amdgpu_query_info(state_->handle, AMDGPU_INFO_VRAM_LOST_COUNTER, sizeof losses, &losses);
-      });
-      err != 0)
-    return make_error(err, "ask " + path() + " whether it has lost its VRAM");
-  return losses;
+  return drm::vram_losses(amdgpu_device_get_fd(state_->handle));
 }
 
 // ---- Bo

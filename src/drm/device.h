@@ -72,7 +72,7 @@ class Device {
   // Where an IB may begin: a power of two, at least 32.
   std::uint32_t ib_alignment_bytes() const { return state_->ib_alignment_bytes; }
 
-  // As of target_file.h. Errors: the kernel's.
+  // As target_file.h says.
   Result<std::uint32_t> vram_losses() const;
 
   const std::shared_ptr<const DeviceState>& state() const { return state_; }

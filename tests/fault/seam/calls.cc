@@ -314,7 +314,6 @@ Imports imports() {
       SEAM(amdgpu_device_initialize, Number<-ENOMEM>),
       SEAM(amdgpu_query_gpu_info, Number<-EIO>),
       SEAM(amdgpu_query_hw_ip_info, Number<-EIO>),
-      SEAM(amdgpu_query_info, Number<-EIO>),
       SEAM(amdgpu_bo_alloc, Number<-ENOMEM>),
       SEAM(amdgpu_bo_import, Number<-ENOMEM>),
       SEAM(amdgpu_bo_export, Number<-EMFILE>),

@@ -55,6 +55,7 @@ constexpr Exempt kExempt[] = {
      "dladdr dladdr1"},
     {"a question to the host of which every answer is one",
      "get_service_fd check_and_remove_inventory_plugin print_on_level"},
+    {"a descriptor that libdrm has", "amdgpu_device_get_fd"},
     {"a line to the standard error", "fprintf fputs fputc fwrite fflush"},
     {"threads and locks that are there, of which the kernel knows nothing",
      "pthread_cond_* pthread_mutex_* pthread_mutexattr_* pthread_once pthread_self pthread_join "
