@@ -100,13 +100,10 @@ void HeldSignals::watch() {
     if (files[0].revents != 0) return;
     signalfd_siginfo info{};
     const bool came = ready > 0 && read(signals_.get(), &info, sizeof info) == sizeof info;
-    const int number = came ? static_cast<int>(info.ssi_signo) : 0;
-    if (caught_ == 0 && came) {
-      caught_ = number;
+    if (came && (caught_ == 0 || caught_ == SIGHUP)) {  // what comes behind SIGHUP is the first again
+      caught_ = static_cast<int>(info.ssi_signo);
       stop_ = !too_late_;
-    } else if (came && (caught_ == SIGHUP || number == SIGHUP)) {
-      if (caught_ == SIGHUP) caught_ = number;
-    } else if ((came || ready == 0) && !(too_late_ && nothing_to_undo_)) {
+    } else if ((ready == 0 || (came && info.ssi_signo != SIGHUP)) && !(too_late_ && nothing_to_undo_)) {
       (void)raise(caught_);
       (void)pthread_sigmask(SIG_UNBLOCK, &held_, nullptr);  // the end of the process
     }
