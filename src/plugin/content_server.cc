@@ -103,7 +103,7 @@ Result<bool> ContentServer::take_hello() {
   auto channel = accept_channel(socket_.get());
   if (channel) {
     const std::int64_t now_ns = monotonic_ns();
-    asking_.push_back({std::move(*channel), now_ns, now_ns + patience_.count(), {}, 0, 0, nullptr});
+    asking_.push_back({std::move(*channel), now_ns, now_ns + patience_.count(), {}, 0, nullptr});
     if (asking_.size() > kMostAsking) {
       give_up(asking_.front(), "too many others ask");
       asking_.erase(asking_.begin());
@@ -139,8 +139,7 @@ void ContentServer::hear(Asking& asking) {
 // Until it is handed over all is the task's to handle.
 void ContentServer::take_request(Asking& asking) {
   ContentRequest request = asking.reader.take();
-  asking.lanes = request.gpus.size();
-  auto job = lanes_ + asking.lanes > kMostLanes
+  auto job = lanes_ + request.gpus.size() > kMostLanes
                  ? Error{E2BIG, "it has as many lanes as it may have"}
                  : ContentsJob::restore(image_dir_, request.id, std::move(request.gpus), config_,
                                         request.dump_id, shared_);
@@ -167,7 +166,7 @@ void ContentServer::settle(Asking& asking) {
     return;
   }
   asking.job->begin();
-  lanes_ += asking.lanes;
+  lanes_ += asking.job->lanes();
   running_.push_back({asking.id, asking.began_ns, std::move(asking.job)});
 }
 

@@ -80,7 +80,6 @@ class ContentServer {
     std::int64_t deadline_ns = 0;
     RequestReader reader;
     int id = 0;
-    std::size_t lanes = 0;
     std::unique_ptr<ContentsJob> job;  // there once the request is whole: what the handover begins
   };
   ContentServer(const Config& config, std::chrono::seconds patience) : config_(config), patience_(patience) {}

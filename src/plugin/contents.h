@@ -137,6 +137,9 @@ class ContentsJob {
   // run are the destructor's to join.
   Result<void> wait(const std::function<void(const std::string&)>& report);
 
+  // How many it has, until wait().
+  std::size_t lanes() const { return lanes_.size(); }
+
   // Dump: the names of all pages files and sidecars under CRIU's file id.
   std::vector<std::string> image_names(int id) const;
 
