@@ -349,9 +349,9 @@ Result<void> Dumper::dump_kfd(int fd, int id) {
   SLUICE_TRY(check_index_can_be());
   SLUICE_TRY_ASSIGN(KfdFile * file, find_kfd(fd));
   if (file == nullptr) {
+    SLUICE_TRY(check_index_is_open(id));
     SLUICE_TRY_ASSIGN(UniqueFd own, duplicate(fd));
     SLUICE_TRY_ASSIGN(const std::vector<kfd::FileHolder> holders, kfd::holders_of(fd, kfd_device_));
-    SLUICE_TRY(check_index_is_open(id));
     SLUICE_TRY(add_kfd(std::move(own), kfd::processes_of(holders)));
     file = &kfd_files_.back();
     SLUICE_TRY(begin(*file));
@@ -581,10 +581,10 @@ Result<void> Dumper::dump_render(int fd, int id, std::uint32_t minor) {
   SLUICE_TRY(check_index_can_be());
   SLUICE_TRY_ASSIGN(RenderFile * file, find_render(fd));
   if (file == nullptr) {
+    SLUICE_TRY(check_index_is_open(id));
     SLUICE_TRY_ASSIGN(UniqueFd own, duplicate(fd));
     SLUICE_TRY_ASSIGN(const std::vector<kfd::FileHolder> holders,
                       kfd::holders_of(fd, kfd::render_node_device(minor)));
-    SLUICE_TRY(check_index_is_open(id));
     SLUICE_TRY(add_render(std::move(own), kfd::processes_of(holders), minor));
     file = &render_files_.back();
     if (file->dump->has_bos()) {  // what runs meanwhile, and who else has them, is not known
