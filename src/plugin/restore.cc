@@ -52,10 +52,6 @@ std::uint32_t free_gpu_id(std::span<const kfd::RestoreDevice> devices, std::uint
   return gpu_id;
 }
 
-bool any_imports(const kfd::KfdImage& image) {
-  return std::any_of(image.bos.begin(), image.bos.end(), [](const kfd::BoEntry& bo) { return bo.imports; });
-}
-
 // Those in which all shared memory is.
 std::string images_of_shared_memory() {
   return streaming() ? std::string("the images that ") + kIndexImage + " names"
@@ -183,21 +179,33 @@ Result<void> Restorer::import_bos() {
 }
 
 // In ascending order of their handles on each GPU.
+Result<std::vector<Restorer::KfdImport>> Restorer::imports_of(const kfd::KfdImage& image) {
+  std::vector<KfdImport> imports;
+  for (std::size_t i = 0; i < image.bos.size(); ++i) {
+    const kfd::BoEntry& bo = image.bos[i];
+    if (bo.imports) imports.push_back({i, {bo.addr, bo.bytes, bo.gpu_id, 0, {}}});
+  }
+  if (imports.empty()) return imports;
+  SLUICE_TRY_ASSIGN(const kfd::PrivateData records, private_records(image));
+  for (KfdImport& import : imports) {
+    kfd::PrivateData::BoRecord record = records.bo(import.index);
+    import.bo.handle = record.handle;
+    import.bo.mapped_gpu_ids = std::move(record.mapped_gpu_ids);
+  }
+  std::sort(imports.begin(), imports.end(), [](const KfdImport& a, const KfdImport& b) {
+    return std::pair(a.bo.gpu_id, a.bo.handle) < std::pair(b.bo.gpu_id, b.bo.handle);
+  });
+  return imports;
+}
+
 Result<void> Restorer::import_kfd_bos(const KfdImporting& process) {
   const kfd::KfdImage& image = process.image;
-  SLUICE_TRY_ASSIGN(const kfd::PrivateData records, private_records(image));
-  std::map<std::pair<std::uint32_t, std::uint32_t>, std::size_t> imports;  // by gpu_id and handle
-  for (std::size_t i = 0; i < image.bos.size(); ++i) {
-    if (image.bos[i].imports) imports.emplace(std::pair(image.bos[i].gpu_id, records.bo(i).handle), i);
-  }
   kfd::BoImport kfd(process.file);
-  for (const auto& import : imports) {
-    const kfd::BoEntry& bo = image.bos[import.second];
-    const kfd::PrivateData::BoRecord record = records.bo(import.second);
+  for (const KfdImport& next : process.imports) {
+    const kfd::BoEntry& bo = image.bos[next.index];
     const auto imported = [&]() -> Result<void> {
       SLUICE_TRY_ASSIGN(const UniqueFd dmabuf, take_shared(bo.shared));
-      SLUICE_TRY(
-          kfd.import({bo.addr, bo.bytes, bo.gpu_id, record.handle, record.mapped_gpu_ids}, dmabuf.get()));
+      SLUICE_TRY(kfd.import(next.bo, dmabuf.get()));
       SLUICE_TRY_ASSIGN(const kfd::Node* gpu, gpus_.local_gpu(bo.gpu_id));
       SLUICE_TRY_ASSIGN(const std::uint64_t offset,
                         maps_.mmap_offset_of(gpu->drm_render_minor, dmabuf.get()));
@@ -305,7 +313,8 @@ Result<int> Restorer::restore_kfd(const kfd::KfdImage& image, int id) {
   SLUICE_TRY(fill_contents(std::move(request)));
   if (image.shm.bytes != 0) SLUICE_TRY(kfd::restore_hsakmt_shm(image.shm));
   SLUICE_TRY_ASSIGN(UniqueFd file, maps_.make_high(std::move(own).take_fd()));
-  if (any_imports(image)) kfd_importing_.push_back({id, file.get(), image});
+  SLUICE_TRY_ASSIGN(std::vector<KfdImport> imports, imports_of(image));
+  if (!imports.empty()) kfd_importing_.push_back({id, file.get(), image, std::move(imports)});
   restored_ids_.push_back(id);
   restored_any_ = true;
   maps_.kfd_has_files(minors_of_files_to_come(image));
@@ -378,18 +387,18 @@ Result<int> Restorer::restore_render(const RenderImage& image, int id) {
 }
 
 // The file that KFD uses shows KFD's maps, too: those of a BO that the file makes and KFD imports come with
-// the import, where KFD has mapped that on GPU `gpu_id`.
-Result<drm::GemBo> Restorer::without_maps_of_kfd(const RenderBo& bo, std::uint32_t gpu_id) const {
+// the import, where KFD has mapped that on the file's GPU.
+drm::GemBo Restorer::without_maps_of_kfd(const Importing& file, const RenderBo& bo) const {
   drm::GemBo gem = bo.gem;
+  if (!file.acquired) return gem;
   for (const KfdImporting& process : kfd_importing_) {
-    const std::vector<kfd::BoEntry>& bos = process.image.bos;
-    for (std::size_t i = 0; i < bos.size(); ++i) {
-      if (!bos[i].imports || bos[i].shared != bo.shared) continue;
-      SLUICE_TRY_ASSIGN(const kfd::PrivateData records, private_records(process.image));
-      const std::vector<std::uint32_t> mapped = records.bo(i).mapped_gpu_ids;
-      if (std::find(mapped.begin(), mapped.end(), gpu_id) == mapped.end()) continue;
+    for (const auto& [index, import] : process.imports) {
+      const std::vector<std::uint32_t>& mapped = import.mapped_gpu_ids;
+      if (process.image.bos[index].shared != bo.shared ||
+          std::find(mapped.begin(), mapped.end(), file.image.gpu_id) == mapped.end())
+        continue;
       std::erase_if(gem.mappings,
-                    [&](const drm::GemMapping& mapping) { return mapping.address == bos[i].addr; });
+                    [&](const drm::GemMapping& mapping) { return mapping.address == import.addr; });
     }
   }
   return gem;
@@ -418,11 +427,7 @@ Result<void> Restorer::restore_bos(Importing& file) {
     imports = imports || bo.imports;
     const auto made = [&]() -> Result<void> {
       if (bo.imports) return file.gem->reserve(bo.gem);
-      drm::GemBo gem = bo.gem;
-      if (file.acquired) {
-        SLUICE_TRY_ASSIGN(gem, without_maps_of_kfd(bo, image.gpu_id));
-      }
-      SLUICE_TRY(file.gem->create(gem));
+      SLUICE_TRY(file.gem->create(without_maps_of_kfd(file, bo)));
       SLUICE_TRY_ASSIGN(UniqueFd dmabuf, drm::export_dmabuf(file.file, bo.gem.handle));
       SLUICE_TRY(note_mapped(file, bo, dmabuf.get()));
       SLUICE_TRY(publish(bo.shared, dmabuf.get()));

@@ -16,6 +16,7 @@
 
 #include "drm/gem_restore.h"
 #include "images/metadata.h"
+#include "kfd/bo_import.h"
 #include "kfd/criu_ops.h"
 #include "kfd/topology.h"
 #include "plugin/config.h"
@@ -70,11 +71,17 @@ class Restorer {
     std::unique_ptr<drm::GemRestore> gem;
   };
 
+  struct KfdImport {
+    std::size_t index = 0;  // among the BOs of the image
+    kfd::BoImport::Bo bo;
+  };
+
   // A KFD process that RESTORE has made, but for the BOs that it imports.
   struct KfdImporting {
     int id = 0;
     int file = -1;  // borrowed
     kfd::KfdImage image;
+    std::vector<KfdImport> imports;
   };
 
   Restorer() = default;
@@ -92,9 +99,10 @@ class Restorer {
   Result<kfd::KfdImage> load_kfd_image(int id);
   Result<RenderImage> load_render_image(int id);
   Result<int> restore_render(const RenderImage& image, int id);
-  Result<drm::GemBo> without_maps_of_kfd(const RenderBo& bo, std::uint32_t gpu_id) const;
+  drm::GemBo without_maps_of_kfd(const Importing& file, const RenderBo& bo) const;
   Result<void> restore_bos(Importing& file);
   Result<void> import_bos();
+  static Result<std::vector<KfdImport>> imports_of(const kfd::KfdImage& image);
   Result<void> import_kfd_bos(const KfdImporting& process);
   Result<void> note_mapped(const Importing& file, const RenderBo& bo, int dmabuf);
   GpuContents contents_on(const kfd::Node& gpu, std::uint32_t user_gpu_id, std::uint32_t source_minor) const;

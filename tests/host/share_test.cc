@@ -50,6 +50,16 @@ class ShareTest : public PluginTest {
       EXPECT_EQ(heard("peek"), "ok peek 1");
     }
   }
+  // The one of the KFD, which the GPUs of the mask have mapped.
+  void import_comes_back(const Strings& options, std::uint32_t mapped) {
+    ASSERT_NO_FATAL_FAILURE(start_one(with_kfd(options)));
+    const std::vector<Import> before = imports_of(scene_.subject_pid());
+    ASSERT_EQ(before.size(), 1U);
+    EXPECT_EQ(std::get<3>(before.front()), mapped);
+    come_back_twice();
+    EXPECT_EQ(imports_of(scene_.subject_pid()), before);
+    EXPECT_EQ(heard("quit"), "ok quit");
+  }
 };
 
 TEST_P(ShareTest, ABoOfTheKfdIsImportedIntoRenderFilesOfTwoGpus) {
@@ -77,32 +87,16 @@ TEST_P(ShareTest, ImportsKeepTheirHandlesWhereTheKernelChangesThem) {
 
 // Of its own memory, at another address; with a hole below its handle, and mapped by both GPUs.
 TEST_P(ShareTest, AnImportOfTheKfdComesBack) {
-  ASSERT_NO_FATAL_FAILURE(start_one(with_kfd({"--share", "kfd", "--kfd-import", "--share-fd"})));
-  const std::vector<Import> before = imports_of(scene_.subject_pid());
-  ASSERT_EQ(before.size(), 1U);
-  EXPECT_EQ(std::get<3>(before.front()), 3U);
-  come_back_twice();
-  EXPECT_EQ(imports_of(scene_.subject_pid()), before);
-  EXPECT_EQ(heard("quit"), "ok quit");
+  import_comes_back({"--share", "kfd", "--kfd-import", "--share-fd"}, 3);
 }
 
 TEST_P(ShareTest, ABoOfARenderFileIsImportedIntoTheKfd) {
-  ASSERT_NO_FATAL_FAILURE(start_one(with_kfd({"--share", "gem", "--kfd-import"})));
-  const std::vector<Import> before = imports_of(scene_.subject_pid());
-  come_back_twice();
-  EXPECT_EQ(imports_of(scene_.subject_pid()), before);
-  EXPECT_EQ(heard("quit"), "ok quit");
+  import_comes_back({"--share", "gem", "--kfd-import"}, 3);
 }
 
 // The KFD has it at the same address, and not mapped: it is the render file's map that is there.
 TEST_P(ShareTest, AMapOfARenderFileWhereTheKfdHasAnImportComesBack) {
-  ASSERT_NO_FATAL_FAILURE(start_one(with_kfd({"--share", "gem", "--kfd-import-unmapped"})));
-  const std::vector<Import> before = imports_of(scene_.subject_pid());
-  ASSERT_EQ(before.size(), 1U);
-  EXPECT_EQ(std::get<3>(before.front()), 0U);
-  come_back_twice();
-  EXPECT_EQ(imports_of(scene_.subject_pid()), before);
-  EXPECT_EQ(heard("quit"), "ok quit");
+  import_comes_back({"--share", "gem", "--kfd-import-unmapped"}, 0);
 }
 
 // It would come back as one that may be written.
