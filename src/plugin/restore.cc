@@ -392,13 +392,13 @@ drm::GemBo Restorer::without_maps_of_kfd(const Importing& file, const RenderBo& 
   drm::GemBo gem = bo.gem;
   if (!file.acquired) return gem;
   for (const KfdImporting& process : kfd_importing_) {
-    for (const auto& [index, import] : process.imports) {
-      const std::vector<std::uint32_t>& mapped = import.mapped_gpu_ids;
-      if (process.image.bos[index].shared != bo.shared ||
+    for (const KfdImport& import : process.imports) {
+      const std::vector<std::uint32_t>& mapped = import.bo.mapped_gpu_ids;
+      if (process.image.bos[import.index].shared != bo.shared ||
           std::find(mapped.begin(), mapped.end(), file.image.gpu_id) == mapped.end())
         continue;
       std::erase_if(gem.mappings,
-                    [&](const drm::GemMapping& mapping) { return mapping.address == import.addr; });
+                    [&](const drm::GemMapping& mapping) { return mapping.address == import.bo.addr; });
     }
   }
   return gem;
