@@ -145,6 +145,13 @@ class SceneTest : public ::testing::Test {
 
   std::string heard(const std::string& command) { return last_ = scene_.subject().ask(command); }
 
+  // How many of the last device calls were these.
+  std::size_t traced(const std::string& name) {
+    const auto trace = scene_.control().trace();
+    return static_cast<std::size_t>(std::count_if(
+        trace.begin(), trace.end(), [&](const vamdgpu::TracedCall& call) { return call.name == name; }));
+  }
+
   // Names of image files, with a beginning.
   std::set<std::string> images(const std::string& prefix) const { return images_in(scene_.images(), prefix); }
   static std::set<std::string> images_in(const std::filesystem::path& place, const std::string& prefix) {

@@ -40,12 +40,6 @@ class RenderTest : public PluginTest {
     }
     EXPECT_EQ(heard("quit"), "ok quit");
   }
-
-  std::size_t traced(const std::string& name) {
-    const auto trace = scene_.control().trace();
-    return static_cast<std::size_t>(std::count_if(
-        trace.begin(), trace.end(), [&](const vamdgpu::TracedCall& call) { return call.name == name; }));
-  }
 };
 
 TEST_P(RenderTest, HandlesWithGapsComeBackByPlaceholders) {
@@ -216,6 +210,23 @@ TEST_P(RenderTest, BosAreWaitedForBeforeTheyAreExported) {
   scene_.control().clear_trace();
   ASSERT_NO_FATAL_FAILURE(dump());
   EXPECT_EQ(traced("DRM_GEM_WAIT_IDLE"), 2U);
+}
+
+// It does, until it has ended.
+TEST_P(RenderTest, ABoOfARunningJobIsNotExportedBeforeTheJobEnds) {
+  ASSERT_NO_FATAL_FAILURE(start_with({"--gpus", "1", "--gem-handles", "1,2"}));
+  scene_.control().hang_fence(0, scene_.control().fences_made(0) + 1);
+  ASSERT_EQ(heard("submit"), "ok submit");
+  scene_.control().clear_trace();
+  Program host = scene_.start_host(version(), "dump", {});
+  while (traced("DRM_GEM_WAIT_IDLE") == 0 && !host.has_ended()) (void)::sched_yield();
+  EXPECT_EQ(traced("DRM_PRIME_HANDLE_TO_FD"), 0U);
+  scene_.control().clear_faults();
+  scene_.control().release_hung_fences();
+  ASSERT_EQ(host.wait(), 0) << scene_.log();
+  EXPECT_GT(traced("DRM_PRIME_HANDLE_TO_FD"), 0U);
+  scene_.wait_until_subject_is_gone();
+  restore_and_check();
 }
 
 TEST_P(RenderTest, ACorruptBlockIsFoundAndNamed) {

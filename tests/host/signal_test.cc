@@ -120,6 +120,25 @@ TEST_P(SignalTest, EndsTheDumpThoughTheEngineHangs) {
   ASSERT_NO_FATAL_FAILURE(expect_undone());
 }
 
+// The queues stand by then, and nothing of the older checkpoint has been removed: it stays.
+TEST_P(SignalTest, LeavesAnOlderCheckpointWhereAJobOfTheProcessHangs) {
+  ASSERT_NO_FATAL_FAILURE(start({"--gem-handles", "1"}));
+  ASSERT_NO_FATAL_FAILURE(dump());
+  ASSERT_NO_FATAL_FAILURE(restore_and_check());
+  const std::set<std::string> older = images("amdgpu-");
+  ASSERT_FALSE(older.empty());
+  scene_.control().hang_fence(0, scene_.control().fences_made(0) + 1);
+  ASSERT_EQ(heard("submit"), "ok submit");
+  scene_.control().clear_trace();
+  Program host = scene_.start_host(version(), "dump", {});
+  while (traced("DRM_GEM_WAIT_IDLE") == 0 && !host.has_ended()) (void)::sched_yield();
+  end_and_take_times(host, SIGTERM, "a job of the process hangs");
+  EXPECT_EQ(images("amdgpu-"), older);
+  scene_.control().clear_faults();
+  scene_.control().release_hung_fences();
+  expect_running();
+}
+
 #ifdef SEAM_LIBRARY
 // What it has been given cannot be taken back: the queues do not wait for that, the host does until it is
 // told again.

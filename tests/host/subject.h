@@ -49,6 +49,7 @@ Result<void> tear_down(Arena& arena);
 // Reads commands from arena.in_fd and answers each with one line on arena.out_fd, until "quit" or end of
 // file:
 //   check -> "ok check bos=N bytes=N zero=N checks=N" | work -> "ok work" | quit -> "ok quit"
+//   submit -> "ok submit", and a job uses a GEM BO (subject_gem.h)
 //   leave -> "ok leave", and no device is open or mapped any more
 //   peek -> "ok peek N" | poke N -> "ok poke N", the first word of the BO that is shared (subject_share.h)
 //   queue-progress -> "ok queue-progress runs consumed=N" or "ok queue-progress stands consumed=N"

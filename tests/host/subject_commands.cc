@@ -10,6 +10,7 @@
 
 #include "subject.h"
 #include "subject_files.h"
+#include "subject_gem.h"
 #include "subject_queues.h"
 #include "subject_share.h"
 
@@ -55,6 +56,8 @@ Result<std::string> obey(Arena& arena, const std::string& command) {
     result = poke_shared_bo(arena, std::strtoull(command.c_str() + std::strlen("poke "), nullptr, 10));
   else if (command == "work")
     result = work_on(arena);
+  else if (command == "submit")
+    result = submit_gem_job(arena);
   else if (command == "leave")
     leave_devices(arena);
   else if (command == "quit")

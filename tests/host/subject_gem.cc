@@ -347,4 +347,43 @@ Result<void> work_gem_bos(const Arena& arena) {
   return {};
 }
 
+Result<void> submit_gem_job(Arena& arena) {
+  if (arena.num_gems == 0) return Error{EINVAL, "no GEM BO that a job could use"};
+  const GemRecord& used = arena.gems[0];
+  const int fd = file_of(arena, used);
+  SLUICE_TRY_ASSIGN(const std::uint32_t packets, create_plain_gem(fd));
+  SLUICE_TRY_ASSIGN(const std::span<std::uint8_t> bytes, map_plain_gem(fd, packets));
+  std::fill(bytes.begin(), bytes.end(), std::uint8_t{0});  // SDMA's NOP
+  (void)::munmap(bytes.data(), bytes.size());
+  const GpuMap map{arena.gpus[used.gpu].next_va, kPlainGemBytes, 0,
+                   AMDGPU_VM_PAGE_READABLE | AMDGPU_VM_PAGE_EXECUTABLE};
+  arena.gpus[used.gpu].next_va += kPlainGemBytes;
+  SLUICE_TRY(map_for_gpu(fd, packets, map));
+
+  drm_amdgpu_ctx context{};
+  context.in.op = AMDGPU_CTX_OP_ALLOC_CTX;
+  SLUICE_TRY(device_ioctl(fd, DRM_IOCTL_AMDGPU_CTX, &context, "CTX"));
+  drm_amdgpu_cs_chunk_ib ib{};
+  ib.va_start = map.address;
+  ib.ib_bytes = 32;  // as many as SDMA reads at once
+  ib.ip_type = AMDGPU_HW_IP_DMA;
+  std::array<drm_amdgpu_bo_list_entry, 2> bos{{{used.handle, 0}, {packets, 0}}};
+  drm_amdgpu_bo_list_in list{};
+  list.operation = ~0U;  // none: it is for this job
+  list.list_handle = ~0U;
+  list.bo_number = bos.size();
+  list.bo_info_size = sizeof bos[0];
+  list.bo_info_ptr = reinterpret_cast<std::uintptr_t>(bos.data());
+  const std::array<drm_amdgpu_cs_chunk, 2> chunks{
+      {{AMDGPU_CHUNK_ID_IB, sizeof ib / 4, reinterpret_cast<std::uintptr_t>(&ib)},
+       {AMDGPU_CHUNK_ID_BO_HANDLES, sizeof list / 4, reinterpret_cast<std::uintptr_t>(&list)}}};
+  const std::array<std::uint64_t, 2> places{reinterpret_cast<std::uintptr_t>(&chunks[0]),
+                                            reinterpret_cast<std::uintptr_t>(&chunks[1])};
+  drm_amdgpu_cs job{};
+  job.in.ctx_id = context.out.alloc.ctx_id;
+  job.in.num_chunks = places.size();
+  job.in.chunks = reinterpret_cast<std::uintptr_t>(places.data());
+  return device_ioctl(fd, DRM_IOCTL_AMDGPU_CS, &job, "CS");
+}
+
 }  // namespace sluice::subject

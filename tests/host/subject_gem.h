@@ -42,5 +42,8 @@ Result<void> check_gem_bos(const Arena& arena);
 // Allocates, maps, checks and frees another one in each render file that has any: it gets the lowest handle
 // that is free.
 Result<void> work_gem_bos(const Arena& arena);
+// Submits a job that does nothing, and uses the first of these BOs for as long as it takes. Leaves a BO with
+// its packets, and a context.
+Result<void> submit_gem_job(Arena& arena);
 
 }  // namespace sluice::subject
