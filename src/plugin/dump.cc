@@ -131,7 +131,7 @@ Result<Answer> Dumper::accept_map(const struct stat& st) {
 }
 
 Result<void> Dumper::accept_ours(dev_t device) {
-  SLUICE_TRY(device == kfd_device_ ? check_kfd_maps() : check_maps_without_files(device));
+  SLUICE_TRY(device == kfd_device_ ? check_kfd_maps() : check_maps_without_files());
   return note_in_inventory();
 }
 
@@ -169,20 +169,35 @@ Result<void> Dumper::check_kfd_maps() {
   return {};
 }
 
-// No DUMP_EXT_FILE ever comes for a tree that has no file of ours any more. Its maps would pass unseen, and
-// nobody would make again what they show.
-Result<void> Dumper::check_maps_without_files(dev_t device) {
-  if (stage_ != kStageDump || std::exchange(render_maps_checked_, true)) return {};
-  if (!kfd_files_.empty() || !render_files_.empty()) return {};
+// No file of ours is dumped for a process that has none any more, and where files come one by one nobody
+// looks at its maps: they would pass unseen, and nobody would make again what they show.
+Result<void> Dumper::check_maps_without_files() {
+  if (stage_ != kStageDump || tree_known_ || std::exchange(render_maps_checked_, true)) return {};
   const std::vector<dev_t> ours = devices();
+  bool any_files = false;
   SLUICE_TRY_ASSIGN(const std::vector<pid_t> pids, tree());
   for (const pid_t pid : pids) {
-    SLUICE_TRY_ASSIGN(const std::vector<kfd::DeviceDescriptor> any, kfd::device_descriptors(pid, ours));
-    if (!any.empty()) return {};
+    SLUICE_TRY_ASSIGN(const std::vector<kfd::DeviceDescriptor> files, kfd::device_descriptors(pid, ours));
+    any_files = any_files || !files.empty();
+    if (files.empty()) SLUICE_TRY(check_unmapped(pid));
   }
-  return Error{EINVAL, "a process of the tree maps a BO of renderD" + std::to_string(minor(device)) +
-                           ", and none has an open file of a GPU any more, without which no BO can be made "
-                           "again; who maps it must keep the file open"};
+  if (any_files) return {};
+  return Error{EINVAL,
+               "a process of the tree maps a BO, and none has an open file of a GPU any more, without which "
+               "none can be made again; who maps it must keep the file open"};
+}
+
+// Of a process that has no open file of ours.
+Result<void> Dumper::check_unmapped(pid_t pid) const {
+  SLUICE_TRY_ASSIGN(const std::vector<kfd::DeviceMap> maps, kfd::device_maps(pid));
+  for (const kfd::DeviceMap& map : maps) {
+    if (map.device == kfd_device_ || !is_ours(map.device)) continue;
+    return Error{EINVAL, "process " + std::to_string(pid) + " maps at " + hex(map.address) +
+                             " a BO of renderD" + std::to_string(minor(map.device)) +
+                             ", and has no open file of a GPU any more, without which none can be made again "
+                             "for it; it must keep the file open"};
+  }
+  return {};
 }
 
 // /dev/kfd and the render nodes of its GPUs.
@@ -477,6 +492,11 @@ Result<void> Dumper::begin(KfdFile& file) {
   run_.kfd_minor_version = device.version().minor;
   SLUICE_TRY_ASSIGN(file.alias_of, find_alias(file));
   if (file.alias_of) return {};
+  if (file.holders.empty()) {
+    return Error{EINVAL,
+                 "a file of /dev/kfd is no process' own, but on its way through a socket, and would be "
+                 "restored in whoever it was sent to: that one must receive it before"};
+  }
   SLUICE_TRY(check_saved_wholly(device, file.holders));
   SLUICE_TRY_ASSIGN(file.process, ProcessDump::begin(*file.session, file.holders, run_));
   return {};

@@ -85,7 +85,8 @@ class Dumper {
   Result<std::vector<pid_t>> tree() const;
   Result<void> note_in_inventory();
   Result<void> check_kfd_maps();
-  Result<void> check_maps_without_files(dev_t device);
+  Result<void> check_maps_without_files();
+  Result<void> check_unmapped(pid_t pid) const;
   std::vector<dev_t> devices() const;
   template <class Step>
   Result<void> undisturbed(const Step& step);

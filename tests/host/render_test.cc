@@ -132,6 +132,14 @@ TEST_P(RenderTest, AProcessThatHasNothingButMapsIsRefused) {
   EXPECT_TRUE(heard("check").starts_with("ok check")) << last_;
 }
 
+TEST_P(RenderTest, AKfdThatNoProcessHasIsRefused) {
+  ASSERT_NO_FATAL_FAILURE(start_with({"--gem-handles", "1"}));
+  EXPECT_EQ(scene_.dump(version(), {"--in-flight", "/dev/kfd"}), 1);
+  const std::string log = scene_.log();
+  EXPECT_NE(log.find("a file of /dev/kfd is no process' own"), std::string::npos) << log;
+  expect_running();
+}
+
 // Without a KFD process the image does not say what its GPUs were like.
 TEST_P(RenderTest, AProcessWithRenderNodesOnlyIsRefusedOnOtherGpus) {
   ASSERT_NO_FATAL_FAILURE(start_with({"--render-only", "--gem-handles", "1,3"}));

@@ -256,6 +256,7 @@ Result<void> finish_files(Arena& arena, const Options& options) {
   for (std::uint32_t i = 0; i < arena.num_gpus && options.close_render; ++i)
     close_fd(arena.gpus[i].render_fd);
   if (options.close_kfd) close_kfd(arena);
+  if (options.mapping_child) SLUICE_TRY(add_threaded_child(arena, 0));
   return options.fork_child ? add_child(arena) : Result<void>{};
 }
 

@@ -84,6 +84,7 @@ constexpr std::array kFlags = {
     Flag{"--second-render", &Options::second_render, true},
     Flag{"--render-first", &Options::render_first, true},
     Flag{"--fork-child", &Options::fork_child, true},
+    Flag{"--mapping-child", &Options::mapping_child, true},
     Flag{"--close-render-after-map", &Options::close_render, true},
     Flag{"--no-kfd-fd", &Options::close_kfd, true},
     Flag{"--map-dmabuf", &Options::map_dmabuf, true},
@@ -166,7 +167,8 @@ void usage() {
       "  --share-fd-read-only  --kfd-import-unmapped  --gem-high\n"
       "files:\n"
       "  --second-kfd  --dup-kfd  --inherited-kfd  --borrowed-kfd  --no-kfd-fd  --second-render\n"
-      "  --close-render-after-map  --render-first  --dmabuf-fd  --map-dmabuf  --fork-child  --lend-render  "
+      "  --close-render-after-map  --render-first  --dmabuf-fd  --map-dmabuf  --fork-child  --mapping-child  "
+      "--lend-render  "
       "--render-from PID\n"
       "instead of a ROCm-like process:\n"
       "  --render-only  --plain  --kfd-only\n",

@@ -45,6 +45,7 @@ struct Options {
   bool render_first = false;         // render nodes are opened before /dev/kfd
   bool fork_child = false;           // a child holds all descriptors
   std::uint32_t threaded_child = 0;  // a child without descriptors has so many threads besides its first
+  bool mapping_child = false;        // a child has all maps of BOs and no descriptors
   bool close_render = false;         // acquired render files are closed after mapping
   bool close_kfd = false;            // and so are all of /dev/kfd
   bool dmabuf_fd = false;            // a dma-buf is open

@@ -30,6 +30,11 @@ class Files : public Scenario {
     return found;
   }
 
+  static pid_t child_of(pid_t pid) {
+    const std::string id = std::to_string(pid);
+    return static_cast<pid_t>(std::atoi(read_file("/proc/" + id + "/task/" + id + "/children").c_str()));
+  }
+
   bool same_file(pid_t a, int fd_a, pid_t b, int fd_b) const {
     return ::syscall(SYS_kcmp, a, b, KCMP_FILE, static_cast<unsigned long>(fd_a),
                      static_cast<unsigned long>(fd_b)) == 0;
@@ -118,10 +123,6 @@ TEST_F(Files, TheAcquiredFileIsFoundWithoutSideEffects) {
 TEST_F(Files, ChildThatInheritedTheFilesHasThemAgain) {
   load();
   ASSERT_NO_FATAL_FAILURE(start_subject(with({"--fork-child"})));
-  const auto child_of = [](pid_t pid) {
-    const std::string id = std::to_string(pid);
-    return static_cast<pid_t>(std::atoi(read_file("/proc/" + id + "/task/" + id + "/children").c_str()));
-  };
   const pid_t child = child_of(subject_->pid());
   ASSERT_GT(child, 0);
   const std::vector<int> before = descriptors(child, "/dev/");
@@ -141,6 +142,18 @@ TEST_F(Files, MapsWhoseRenderFileWasClosedComeBack) {
   ASSERT_NO_FATAL_FAILURE(start_subject(with({"--close-render-after-map"})));
   ASSERT_TRUE(descriptors(subject_->pid(), "/dev/dri/renderD").empty());
   ASSERT_NO_FATAL_FAILURE(expect_survives());
+  EXPECT_EQ(subject_->quit(), 0);
+}
+
+// Whether its parent's files are seen in advance or come one by one.
+TEST_F(Files, AChildThatHasNothingButMapsIsRefusedByName) {
+  load();
+  ASSERT_NO_FATAL_FAILURE(start_subject(with({"--mapping-child", "--no-queues"})));
+  const std::string says = "process " + std::to_string(child_of(subject_->pid())) + " maps at ";
+  expect_refused(says);
+  criu_->prepare = take_no_descriptors;
+  expect_refused(says);
+  EXPECT_TRUE(criu_->last_run().plugin_said("processes are dumped one after another"));
   EXPECT_EQ(subject_->quit(), 0);
 }
 
