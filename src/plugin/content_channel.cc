@@ -245,6 +245,7 @@ Result<void> RequestReader::read_head(int channel) {
 Result<void> RequestReader::read_gpu(int channel) {
   GpuHeader header;
   SLUICE_TRY(receive_plain(channel, header, MSG_DONTWAIT));
+  if (header.bos == 0) return make_error(EBADMSG, "a content request names a GPU without BOs");
   if (header.bos > kMostBos) return make_error(EBADMSG, "a content request names too many BOs");
   GpuContents gpu;
   gpu.gpu_id = header.gpu_id;

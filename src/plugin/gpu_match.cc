@@ -22,7 +22,6 @@ Result<void> GpuMatch::read_local() {
 }
 
 Result<void> GpuMatch::match(const kfd::KfdImage& image, const kfd::MatchRules& rules) {
-  if (match_) return {};
   SLUICE_TRY(read_local());
   kfd::MatchOutcome outcome = kfd::match_gpus(image.topology, local_, rules);
   if (const auto* refusal = std::get_if<kfd::Refusal>(&outcome)) {

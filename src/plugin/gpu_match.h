@@ -20,8 +20,9 @@ class GpuMatch {
   GpuMatch(const GpuMatch&) = delete;
   GpuMatch& operator=(const GpuMatch&) = delete;
 
-  // Maps the GPUs of the image's machine to local ones; once: a task has one KFD process. ENODEV after a
-  // table that says why.
+  // Maps the GPUs of the image's machine to local ones. A task has one KFD process, whose image is the last
+  // that is matched: those of others, which a render file before it may have had to do with, tell of the same
+  // GPUs, but perhaps by other ids. ENODEV after a table that says why.
   Result<void> match(const kfd::KfdImage& image, const kfd::MatchRules& rules);
   bool matched() const { return match_.has_value(); }
 

@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: MIT
 // BOs that were allocated through render nodes, in all four hosts: they come back under their handles, mapped
 // where they were, with their contents; with and without a kernel that changes handles.
+#include <fcntl.h>
+
 #include <algorithm>
 #include <fstream>
 
+#include "images/files.h"
+#include "images/metadata.h"
+#include "pipeline/unique_fd.h"
 #include "plugin_test.h"
 #ifdef SEAM_LIBRARY
 #include "seam_plan.h"
@@ -30,6 +35,23 @@ class RenderTest : public PluginTest {
     vamdgpu::MachineOptions options = small_machine();
     options.change_handle = true;
     scene_.move_to(options);
+  }
+
+  // As upstream's plugin writes them.
+  void make_images_upstreams() {
+    const UniqueFd directory(::open(scene_.images().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    for (const std::string& name : images("amdgpu-kfd-")) {
+      auto image = unpack_kfd_image(read_image(directory.get(), name).value(), name).value();
+      image.dump_id.reset();
+      ASSERT_TRUE(write_image(directory.get(), name, pack_kfd_image(image), false).ok());
+    }
+    for (const std::string& name : images("amdgpu-renderD-")) {
+      auto image = unpack_render_image(read_image(directory.get(), name).value(), name).value();
+      image.dump_id.reset();
+      image.pid.reset();
+      image.kfd_acquired.reset();
+      ASSERT_TRUE(write_image(directory.get(), name, pack_render_image(image), false).ok());
+    }
   }
 
   // Twice, for the second dump is of a restored process.
@@ -138,6 +160,30 @@ TEST_P(RenderTest, AKfdThatNoProcessHasIsRefused) {
   const std::string log = scene_.log();
   EXPECT_NE(log.find("a file of /dev/kfd is no process' own"), std::string::npos) << log;
   expect_running();
+}
+
+// Images of upstream's plugin do not tell whose a render file is. The tasks know the same GPUs by ids of
+// their own: the first one has those of the machine that it was dumped on before.
+TEST_P(RenderTest, AFileThatComesBeforeItsKfdIsMatchedByThatInImagesOfUpstreamToo) {
+  scene_.variables["SLUICE_CHECKSUM"] = "off";
+  TaskTree tasks(scene_);
+  const Strings small = {"--vram", "1M", "--gtt", "1M", "--no-queues", "--render-first"};
+  ASSERT_TRUE(tasks.add(small).starts_with("ready"));
+  ASSERT_EQ(scene_.dump(version(), tasks.with_pids()), 0) << scene_.log();
+  tasks.wait_until_dumped();
+  vamdgpu::MachineOptions other = small_machine();
+  other.gpu_ids = {0x1234, 0x4321};
+  scene_.move_to(other);
+  ASSERT_EQ(scene_.start_host(version(), "restore", {}).wait(), 0) << scene_.log();
+  ASSERT_TRUE(tasks.meet_restored());
+  ASSERT_TRUE(tasks.add(small).starts_with("ready"));
+  (void)scene_.log();
+  ASSERT_EQ(scene_.dump(version(), tasks.with_pids()), 0) << scene_.log();
+  tasks.wait_until_dumped();
+  ASSERT_NO_FATAL_FAILURE(make_images_upstreams());
+  ASSERT_EQ(scene_.start_host(version(), "restore", {}).wait(), 0) << scene_.log();
+  ASSERT_TRUE(tasks.meet_restored());
+  EXPECT_EQ(tasks.what_is_not_whole(), "");
 }
 
 // Without a KFD process the image does not say what its GPUs were like.

@@ -245,6 +245,13 @@ TEST(ContentChannel, JunkOnTheTasksChannelIsRefused) {
   }
 }
 
+TEST(ContentChannel, AGpuWithoutBosIsRefused) {
+  const std::vector<RecordedMessage> messages = record_request(sample_request(0));
+  const Channel channel;
+  for (std::size_t i = 1; i < messages.size(); ++i) ASSERT_TRUE(messages[i].send(channel.task.get()));
+  EXPECT_EQ(read_request(channel.server.get()).error().err, EBADMSG);
+}
+
 // Each message of a request, the first ones as they are, with a descriptor too few and with one too many.
 TEST(ContentChannel, ARequestWithOtherDescriptorsThanItAnnouncesIsRefusedAndNoneIsKept) {
   const std::vector<RecordedMessage> messages = record_request(sample_request(2));
