@@ -13,8 +13,8 @@
 namespace sluice::plugin {
 
 Result<std::unique_ptr<ContentServer>> ContentServer::make(const Config& config, std::size_t lanes,
-                                                           std::chrono::seconds patience) {
-  std::unique_ptr<ContentServer> server(new ContentServer(config, patience));
+                                                           VramWatch& vram, std::chrono::seconds patience) {
+  std::unique_ptr<ContentServer> server(new ContentServer(config, vram, patience));
   server->shared_.lanes = lanes;
   SLUICE_TRY_ASSIGN(auto pair, make_content_sockets());
   server->socket_ = std::move(pair.first);
@@ -152,6 +152,7 @@ void ContentServer::take_request(Asking& asking) {
   running_.reserve(running_.size() + asking_.size());  // for all that may be handed over
   asking.id = request.id;
   asking.job = std::move(*job);
+  lanes_ += asking.job->lanes();
   if (!send_reply(asking.channel.get(), Error{0, {}})) return settle(asking);
   asking.deadline_ns = monotonic_ns() + patience_.count();
 }
@@ -162,11 +163,11 @@ void ContentServer::settle(Asking& asking) {
   const auto handed = receive_handover(channel.get());
   if (!handed) {
     warn("a task did not hand its GPU memory to the content server: " + handed.error().what);
+    lanes_ -= asking.job->lanes();
     asking.job.reset();
     return;
   }
   asking.job->begin();
-  lanes_ += asking.job->lanes();
   running_.push_back({asking.id, asking.began_ns, std::move(asking.job)});
 }
 

@@ -31,17 +31,17 @@ namespace sluice::plugin {
 
 inline constexpr std::size_t kMostWarnings = 64;  // that a server says
 inline constexpr std::size_t kMostAsking = 64;    // tasks that are heard at a time
-// That are begun, each a thread of CRIU's main process until it is joined. Whoever comes later restores its
-// memory itself.
+// Begun, or about to be: each is a thread of CRIU's main process until it is joined. Whoever comes later
+// restores its memory itself.
 inline constexpr std::size_t kMostLanes = 1024;
 
 class ContentServer {
  public:
   // Puts the tasks' end of the socket into the host's fdstore. Starts no thread. Errors: socketpair's; EIO
   // when the fdstore refuses.
-  // `lanes`: that all tasks together will ask for. `patience`: for a task's whole request, and again for its
-  // handover.
-  static Result<std::unique_ptr<ContentServer>> make(const Config& config, std::size_t lanes,
+  // `lanes`: that all tasks together will ask for. `vram` is borrowed. `patience`: for a task's whole
+  // request, and again for its handover.
+  static Result<std::unique_ptr<ContentServer>> make(const Config& config, std::size_t lanes, VramWatch& vram,
                                                      std::chrono::seconds patience = kPatience);
   ~ContentServer();  // cancels whatever runs and joins
 
@@ -82,7 +82,8 @@ class ContentServer {
     int id = 0;
     std::unique_ptr<ContentsJob> job;  // there once the request is whole: what the handover begins
   };
-  ContentServer(const Config& config, std::chrono::seconds patience) : config_(config), patience_(patience) {}
+  ContentServer(const Config& config, VramWatch& vram, std::chrono::seconds patience)
+      : config_(config), patience_(patience), shared_(vram) {}
   Result<void> serve();
   Result<void> hear_all();
   Result<bool> take_hello();
@@ -102,7 +103,7 @@ class ContentServer {
   UniqueFd socket_;               // shut down: no further request
   std::vector<Asking> asking_;    // the oldest first; the server thread's
   std::vector<Running> running_;  // begun; the server thread's until it was joined
-  std::size_t lanes_ = 0;         // of them; the server thread's
+  std::size_t lanes_ = 0;         // of them, and of whoever asks; the server thread's
   std::atomic<bool> cancelled_{false};
   bool joined_ = false;
   Result<void> outcome_;

@@ -73,8 +73,10 @@ std::vector<std::string> pages_names(int id, const GpuContents& gpu);
 
 // What all jobs of one dump or restore share. Outlives them.
 struct SharedByJobs {
+  explicit SharedByJobs(VramWatch& watch) : vram(watch) {}
+
   LaneRoom room;                      // of the staging memory
-  VramWatch vram;                     // looked at before the first contents, and by each lane
+  VramWatch& vram;                    // looked at by each lane, at its start and at its end
   FairShare disk;                     // all lanes write to, or read from, one directory
   std::atomic<std::size_t> lanes{1};  // that may run at once
   // Restore from streams: held by the lane whose files come. A streamer sends one file at a time, each to its

@@ -21,6 +21,7 @@
 #include "plugin/contents.h"
 #include "plugin/shared_bos.h"
 #include "plugin/stats.h"
+#include "plugin/vram_watch.h"
 
 namespace sluice::plugin {
 
@@ -33,7 +34,8 @@ struct DumpRun {
   kfd::Topology topology;  // local
   DumpId dump_id{};
   std::uint32_t kfd_minor_version = 0;
-  SharedByJobs shared;
+  VramWatch vram;  // looked at before the first contents, too
+  SharedByJobs shared{vram};
   // Names of pages files of an earlier dump that may be written over.
   std::vector<std::string> reusable_pages;
   // What each process can have mapped again: BOs of the files that are restored in it.

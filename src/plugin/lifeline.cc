@@ -14,6 +14,7 @@ namespace sluice::plugin {
 struct Lifeline::Held {
   pthread_mutex_t mutex;
   std::atomic<bool> has_files;
+  VramWatch vram;
 };
 
 Result<std::unique_ptr<Lifeline>> Lifeline::make() {
@@ -51,6 +52,10 @@ void Lifeline::note_file() {
 
 bool Lifeline::has_files() const {
   return held_->has_files;
+}
+
+VramWatch& Lifeline::vram() {
+  return held_->vram;
 }
 
 }  // namespace sluice::plugin

@@ -2,6 +2,7 @@
 // Tells a restored task whether CRIU's main process still lives. Without it nobody resumes the task and
 // nobody ends it: CRIU's own tasks wait for ever then. Ours must not. And tells main whether any task got a
 // file of ours: a tree of which none did is no business of ours, whatever is wrong with this machine's GPUs.
+// And has what all of them have seen of the GPUs' VRAM.
 //
 // A robust mutex in memory that main shares with all its tasks, which the thread that made it holds for as
 // long as it lives: when it ends, however it ends, the kernel marks the mutex' word. No descriptor is needed,
@@ -11,6 +12,7 @@
 #include <memory>
 
 #include "pipeline/result.h"
+#include "plugin/vram_watch.h"
 
 namespace sluice::plugin {
 
@@ -29,6 +31,9 @@ class Lifeline {
   void note_file();
   // Main: whether any task has, when all have all their files.
   bool has_files() const;
+
+  // Main and tasks.
+  VramWatch& vram();
 
  private:
   struct Held;

@@ -89,7 +89,8 @@ Result<std::unique_ptr<Restorer>> Restorer::make() {
   }
   restorer->ask_record_bytes();
   if (restorer->config_.parallel && host_has_post_forking()) {
-    auto server = ContentServer::make(restorer->config_, restorer->survey_.all_lanes());
+    auto server =
+        ContentServer::make(restorer->config_, restorer->survey_.all_lanes(), restorer->lifeline_->vram());
     if (server) {
       restorer->server_ = std::move(*server);
     } else {
@@ -331,14 +332,14 @@ std::set<std::uint32_t> Restorer::minors_of_files_to_come(const kfd::KfdImage& i
   return minors;
 }
 
-// A render file may come before its KFD file: the image of the KFD process that holds it tells of the GPUs,
-// or, where that is not known, any. These agree about the machine, but not always about the ids by which a
-// process knows its GPUs. Where there is none, the tree has render files only.
+// A render file may come before its KFD file: the image of the task's KFD process tells of the GPUs, or,
+// where it has none, any. These agree about the machine, but not always about the ids by which a process
+// knows its GPUs. Where there is none, the tree has render files only.
 Result<void> Restorer::match_gpus_of(const RenderImage& render) {
   if (gpus_.matched() || survey_.kfd_pids().empty()) return {};
   const auto& pids = survey_.kfd_pids();
-  auto which =
-      std::find_if(pids.begin(), pids.end(), [&](const auto& each) { return render.pid == each.second; });
+  const std::uint32_t task = render.pid.value_or(static_cast<std::uint32_t>(getpid()));
+  auto which = std::find_if(pids.begin(), pids.end(), [&](const auto& each) { return task == each.second; });
   if (which == pids.end()) which = pids.begin();
   SLUICE_TRY_ASSIGN(const kfd::KfdImage image, load_kfd_image(which->first));
   return gpus_.match(image, config_.match_rules);
@@ -584,7 +585,7 @@ std::optional<ThreadNumbers::Raised> Restorer::raise_thread_numbers() const {
 Result<void> Restorer::fill_in_task(ContentRequest request) {
   const std::optional<ThreadNumbers::Raised> raised = raise_thread_numbers();
   const std::int64_t began_ns = monotonic_ns();
-  SharedByJobs shared;
+  SharedByJobs shared(lifeline_->vram());
   shared.lanes = survey_.all_lanes();
   SLUICE_TRY_ASSIGN(const std::unique_ptr<ContentsJob> job,
                     ContentsJob::restore(image_dir_fd(), request.id, std::move(request.gpus), config_,
@@ -633,11 +634,23 @@ Result<kfd::ResumeOutcome> Restorer::resume_process(int pid) {
     SLUICE_TRY(tree_->hold());
     SLUICE_TRY(join_server());
     SLUICE_TRY(tree_->hold());
+    SLUICE_TRY(check_vram());
   }
   SLUICE_TRY_ASSIGN(const kfd::KfdDevice own, kfd::KfdDevice::open(kfd_device_));
   SLUICE_TRY_ASSIGN(const kfd::ResumeOutcome outcome, kfd::resume(own, pid));
   SLUICE_TRY(tree_->ready(pid));
   return outcome;
+}
+
+// Lanes have looked at their ends, some of them long ago.
+Result<void> Restorer::check_vram() const {
+  VramWatch& vram = lifeline_->vram();
+  for (const std::uint32_t minor : vram.render_minors()) {
+    SLUICE_TRY_ASSIGN(const UniqueFd gpu, drm::open_render_node(minor));
+    SLUICE_TRY_ASSIGN(const std::uint32_t losses, drm::vram_losses(gpu.get()));
+    SLUICE_TRY(vram.look(minor, losses));
+  }
+  return {};
 }
 
 Result<void> Restorer::join_server() {

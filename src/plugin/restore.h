@@ -117,6 +117,7 @@ class Restorer {
   Result<void> fill_in_task(ContentRequest request);
   std::optional<ThreadNumbers::Raised> raise_thread_numbers() const;
   Result<kfd::ResumeOutcome> resume_process(int pid);
+  Result<void> check_vram() const;
   Result<void> join_server();
   Result<void> join_unasked();
   Result<void> check_resumed() const;
@@ -131,9 +132,9 @@ class Restorer {
   dev_t kfd_device_ = 0;                  // 0: no KFD on this machine
   ino_t own_pid_namespace_ = 0;           // of the main process
   std::unique_ptr<ThreadNumbers> thread_numbers_;
-  std::unique_ptr<ContentServer> server_;
   std::unique_ptr<Lifeline> lifeline_;
-  std::optional<StoppedTree> tree_;  // from the first resume() on
+  std::unique_ptr<ContentServer> server_;  // uses the lifeline's memory
+  std::optional<StoppedTree> tree_;        // from the first resume() on
   bool tree_killed_ = false;
 
   RestoreSurvey survey_;

@@ -152,7 +152,8 @@ void stay_silent(SimProcesses& processes, int main_thread, int shared_socket) {
 
 void restore_main(SimProcesses& processes, Case& one, int image_dir, Outcome& outcome) {
   const plugin::Config config;
-  auto made = plugin::ContentServer::make(config, one.files.size());
+  plugin::VramWatch vram;
+  auto made = plugin::ContentServer::make(config, one.files.size(), vram);
   if (!made) return;  // tasks know that there is none
   plugin::ContentServer& server = **made;
   const UniqueFd stored(one.contents.stored_fd);

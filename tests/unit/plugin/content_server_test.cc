@@ -71,10 +71,19 @@ class ContentServerTest : public ::testing::Test {
   }
 
   void make_server(std::chrono::seconds patience = kPatience) {
-    auto made = ContentServer::make(Config(), 2, patience);
+    auto made = ContentServer::make(Config(), 2, vram_, patience);
     server_ = std::move(*made);
   }
   bool hand_over() { return plugin::hand_over(g_tasks_end.get(), request()).ok(); }
+  // Asks, and hands nothing over yet. The end that would, when the server has answered.
+  static UniqueFd ask() {
+    const std::vector<RecordedMessage> messages = record_request(request());
+    UniqueFd channel = say_hello();
+    for (std::size_t i = 1; i < messages.size(); ++i) EXPECT_TRUE(messages[i].send(channel.get()));
+    std::array<char, 1024> reply{};
+    EXPECT_GT(recv(channel.get(), reply.data(), reply.size(), 0), 0);
+    return channel;
+  }
   // Says hello and nothing more. The end that would.
   static UniqueFd say_hello() {
     auto ends = std::move(make_content_sockets()).value();
@@ -95,6 +104,7 @@ class ContentServerTest : public ::testing::Test {
   }
 
   test::TempDir images_;
+  VramWatch vram_;
   std::unique_ptr<ContentServer> server_;
 };
 
@@ -170,14 +180,18 @@ TEST_F(ContentServerTest, OfTooManyWhoAskTheOldestIsGivenUp) {
   EXPECT_TRUE(hand_over());
 }
 
-// Each is a thread of CRIU's.
+// Each is a thread of CRIU's, from the moment that somebody asks.
 TEST_F(ContentServerTest, TheLanesOfTooManyAreTheTasksOwn) {
   ASSERT_TRUE(server_->start(images_.fd()).ok());
-  for (std::size_t lanes = 2; lanes <= kMostLanes; lanes += 2) ASSERT_TRUE(hand_over()) << lanes;
+  for (std::size_t lanes = 4; lanes <= kMostLanes; lanes += 2) ASSERT_TRUE(hand_over()) << lanes;
+  UniqueFd another = ask();
+  EXPECT_FALSE(hand_over());
+  another.reset();
+  EXPECT_TRUE(hand_over()) << "who has asked, and ended, has none";
   EXPECT_FALSE(hand_over());
   EXPECT_FALSE(server_->join(nullptr).ok()) << "what was handed over is the restore's";
   EXPECT_EQ(server_->take_finished().size(), kMostLanes / 2);
-  EXPECT_EQ(lines_with("as many lanes as it may have"), 1U);
+  EXPECT_EQ(lines_with("as many lanes as it may have"), 2U);
 }
 
 TEST_F(ContentServerTest, WhoSaysNothingForTooLongIsGivenUp) {
