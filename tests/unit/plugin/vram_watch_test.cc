@@ -38,6 +38,7 @@ TEST(VramWatch, MoreGpusThanThereIsRoomForAreAnError) {
   for (std::uint32_t minor = 0; minor < kMostWatchedGpus; ++minor) ASSERT_TRUE(watch.look(minor, 0).ok());
   EXPECT_EQ(watch.look(kMostWatchedGpus, 0).error().err, E2BIG);
   EXPECT_TRUE(watch.look(0, 0).ok());
+  EXPECT_EQ(watch.render_minors().size(), kMostWatchedGpus);
 }
 
 }  // namespace
