@@ -24,7 +24,8 @@ Result<void> open_files(Arena& arena, const Options& options, const std::vector<
 Result<void> open_render_nodes(Arena& arena, const Options& options,
                                const std::vector<TopologyGpu>& topology);
 
-// A child that has nothing open, and that many threads besides its first: before the caller has threads.
+// A child that has nothing open, and that many threads besides its first: before the caller has threads. It
+// inherits the maps that there are.
 Result<void> add_threaded_child(Arena& arena, std::uint32_t threads);
 
 // What the options want to be there once all BOs exist: dma-buf and its map, shared memory, the child; then

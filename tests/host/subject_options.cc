@@ -167,9 +167,8 @@ void usage() {
       "  --share-fd-read-only  --kfd-import-unmapped  --gem-high\n"
       "files:\n"
       "  --second-kfd  --dup-kfd  --inherited-kfd  --borrowed-kfd  --no-kfd-fd  --second-render\n"
-      "  --close-render-after-map  --render-first  --dmabuf-fd  --map-dmabuf  --fork-child  --mapping-child  "
-      "--lend-render  "
-      "--render-from PID\n"
+      "  --close-render-after-map  --render-first  --dmabuf-fd  --map-dmabuf  --fork-child  --mapping-child\n"
+      "  --lend-render  --render-from PID\n"
       "instead of a ROCm-like process:\n"
       "  --render-only  --plain  --kfd-only\n",
       stderr);
