@@ -92,22 +92,14 @@ std::optional<std::uint64_t> parse_size(const char* text) {
   return suffix.empty() ? std::optional(number) : std::nullopt;
 }
 
+// scripts/demo --help prints the same lines without this program.
+constexpr const char* kOptions =
+#include "demo_usage.inc"
+    ;
+
 // Returns `status`.
 int usage(std::FILE* to, int status) {
-  std::fputs(
-      "usage: demo [--gpus N] [--processes N] [--vram SIZE] [--dir DIR] [--preset mi210|mi300x]\n"
-      "            [--runs N] [--images DIR] [--json FILE|-] [--corrupt]\n"
-      "  --gpus N        virtual GPUs, 1 to 16 (2)\n"
-      "  --processes N   GPU processes, dumped and restored together, 1 to 16 (1)\n"
-      "  --vram SIZE     memory that each process holds on each GPU, with K, M or G (1G)\n"
-      "  --dir DIR       where the images go: on the disk you want to see (the temporary directory)\n"
-      "  --runs N        all of it N times, 1 to 99 (1): medians of N pairs with the raw disk, and their\n"
-      "                  95 % intervals\n"
-      "  --images DIR    a new directory where they stay, for the sluice command to look at\n"
-      "  --preset NAME   what the GPUs say they are (mi210)\n"
-      "  --json FILE     the figures as one JSON object; - is standard output\n"
-      "  --corrupt       damages one byte of the image and shows that it is refused\n",
-      to);
+  (void)std::fprintf(to, "usage: scripts/demo [OPTIONS]%s", kOptions);
   return status;
 }
 

@@ -112,7 +112,7 @@ TEST(DemoTest, ACorruptedImageIsRefused) {
 TEST(DemoTest, HelpIsNoError) {
   std::string output;
   EXPECT_EQ(run_demo({"--help"}, &output), 0);
-  EXPECT_TRUE(output.starts_with("usage: demo")) << output;
+  EXPECT_NE(output.find("--gpus"), std::string::npos) << output;
 }
 
 TEST(DemoTest, BadArgumentsAndTooSmallMachinesAreUsageErrors) {

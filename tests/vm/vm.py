@@ -39,21 +39,17 @@ def speaker(name):
 
 
 def arguments():
-    parser = argparse.ArgumentParser(prog="scripts/vm", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"of {', '.join(SUITES)} (all)")
-    parser.add_argument("--filter", default="*", metavar="PATTERN", help="scenarios to run, as --gtest_filter")
-    parser.add_argument("--run", type=pathlib.Path, metavar="FILE",
-                        help="run this shell script in the guest instead, its output here; exit status is the script's")
-    parser.add_argument("--shell", action="store_true", help="a shell in the guest (one SUITE); leave with `exit`")
-    parser.add_argument("--build", type=pathlib.Path, default=CHECKOUT / "build", metavar="DIR",
-                        help="build folder the programs come from (build)")
-    parser.add_argument("--package", type=pathlib.Path, metavar="DEB",
-                        help="plugin and command come out of this package (scripts/package)")
-    parser.add_argument("--streamer", type=pathlib.Path, metavar="FILE",
-                        help="criu-image-streamer, in place of the tests' stand-in for it")
-    parser.add_argument("--limit", type=int, default=2400, metavar="SECONDS", help="after which a guest hangs (2400)")
-    parser.add_argument("--keep", action="store_true", help="keep the guests' disks, also of what passed")
+    # What each means is at the head of scripts/vm, which answers --help.
+    parser = argparse.ArgumentParser(prog="scripts/vm", add_help=False)
+    parser.add_argument("suites", nargs="*", metavar="SUITE")
+    parser.add_argument("--filter", default="*", metavar="PATTERN")
+    parser.add_argument("--run", type=pathlib.Path, metavar="FILE")
+    parser.add_argument("--shell", action="store_true")
+    parser.add_argument("--build", type=pathlib.Path, default=CHECKOUT / "build", metavar="DIR")
+    parser.add_argument("--package", type=pathlib.Path, metavar="DEB")
+    parser.add_argument("--streamer", type=pathlib.Path, metavar="FILE")
+    parser.add_argument("--limit", type=int, default=2400, metavar="SECONDS")
+    parser.add_argument("--keep", action="store_true")
     options = parser.parse_args()
     if options.streamer and not options.streamer.is_file():
         parser.error(f"{options.streamer} is no file")
