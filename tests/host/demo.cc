@@ -253,6 +253,8 @@ class Demo {
     }
     subjects.wait_until_gpus_are_free();
     report_.dump = read_plugin_stats(images, "dump");
+    tell("   %s dumped in %.2f s: %.2f GB/s\n", readable_bytes(report_.dump.bytes).c_str(),
+         report_.dump.seconds, report_.dump.gbps());
     if (options_.corrupt) return refuse(scene, subjects, images);
 
     measure(place.path(), to_disk);
@@ -264,6 +266,8 @@ class Demo {
     if (restored != 0) throw Stop{1, "the restore failed:\n" + scene.log()};
     if (!subjects.meet_restored()) throw Stop{1, "the host does not say what it restored"};
     report_.restore = read_plugin_stats(images, "restore");
+    tell("   %s restored in %.2f s: %.2f GB/s\n", readable_bytes(report_.restore.bytes).c_str(),
+         report_.restore.seconds, report_.restore.gbps());
 
     tell("6. What was restored checks every byte, address, handle, map, event and queue, and works on.\n");
     const bool well = check(subjects);
