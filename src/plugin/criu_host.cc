@@ -86,6 +86,15 @@ void log_lines(const LogLines& lines) {
   for (const LogLine& line : lines) log_line(line.level, line.text);
 }
 
+HeldAlarm::HeldAlarm() {
+  const itimerval none{};
+  (void)::setitimer(ITIMER_REAL, &none, &left_);
+}
+
+HeldAlarm::~HeldAlarm() {
+  if (timerisset(&left_.it_value)) (void)::setitimer(ITIMER_REAL, &left_, nullptr);
+}
+
 int proc_fd() {
   return get_service_fd != nullptr ? get_service_fd(kProcServiceFd) : -1;
 }

@@ -2,13 +2,14 @@
 // The CRIU process the plugin is loaded into, seen through weak symbols: one binary for every host
 // from 3.17.1 on.
 //
-// Source of every fact here: CRIU's criu/include/criu-plugin.h, plugin.c and servicefd.h of v3.17.1, v4.1.1,
+// Source of every fact here: CRIU's criu/include/criu-plugin.h, plugin.c and servicefd.h of v3.17.1, v4.0, v4.1.1,
 // v4.2 and criu-dev. The plugin API says 0.2.0 in all of them, so hosts are told apart by how many hooks they
 // know, which is the size of their exported `cr_plugin_ctl`: {list_head head; list_head hook_chain[MAX]} = 16
 // + 16 * MAX bytes. Main-thread only, but for log lines made elsewhere and handed over (see LogLines).
 #pragma once
 
 #include <sys/stat.h>
+#include <sys/time.h>
 
 #include <cstdint>
 #include <optional>
@@ -69,6 +70,22 @@ inline bool host_restore_takes_retry() {
 inline bool host_takes_vma_fd() {
   return host_hook_count() > kHookResumeDevicesLate + 1;
 }  // else it dups ours
+
+// Holds the host's alarm while it lives, so that the time does not count for which CRIU gives up (alarm(2),
+// criu/seize.c and cr-dump.c of v4.0 to v4.2). CRIU bounds by it how long pausing and freezing take:
+// --timeout, 10 seconds. When it has fired six times, a second apart, CRIU aborts without exit() of plugins,
+// and nobody is left who may let stopped queues run. 4.0 calls CHECKPOINT_DEVICES before it turns it off; 4.1
+// and newer after that. Nothing happens where none runs. Main thread, inside a hook.
+class HeldAlarm {
+ public:
+  HeldAlarm();
+  ~HeldAlarm();  // what was left of it runs on
+  HeldAlarm(const HeldAlarm&) = delete;
+  HeldAlarm& operator=(const HeldAlarm&) = delete;
+
+ private:
+  itimerval left_{};
+};
 
 // CRIU's log levels.
 enum class Level : unsigned { Error = 1, Warning = 2, Info = 3, Debug = 4 };

@@ -246,6 +246,7 @@ Result<bool> Dumper::dump_if_ours(int fd, int id) {
 // dump.
 Result<void> Dumper::begin_all() {
   if (kfd_device_ == 0 || stage_ != kStageDump || !run_.config.parallel || tree_begun_) return {};
+  const HeldAlarm alarm;  // queues that are being stopped and jobs that go on take their time
   return undisturbed([this] { return begin_tree(); });
 }
 

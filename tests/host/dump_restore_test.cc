@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The shipped plugin in all four hosts: what is dumped comes back whole, the KFD calls come in the one right
+// The shipped plugin in all five hosts: what is dumped comes back whole, the KFD calls come in the one right
 // order, and the images are what the serial way gives.
 #include <signal.h>
 #include <sys/stat.h>
@@ -337,6 +337,7 @@ TEST_P(DumpRestoreTest, OneAndFourGpus) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Versions, DumpRestoreTest, ::testing::ValuesIn(kVersions), name_of_version);
+INSTANTIATE_TEST_SUITE_P(Criu40, DumpRestoreTest, ::testing::Values(kCriu40), name_of_version);
 
 }  // namespace
 }  // namespace sluice::host_test

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Dump and pre-dump in CRIU's order (criu/cr-dump.c of v3.17.1 to criu-dev, as far as a plugin sees it):
-// everything in the main thread; plugins' exit() with the tasks still stopped; tasks resumed on failure,
-// killed on success.
+// Dump and pre-dump in CRIU's order (criu/cr-dump.c and seize.c of v3.17.1 to criu-dev, as far as a plugin
+// sees it): everything in the main thread; plugins' exit() with the tasks still stopped; tasks resumed on
+// failure, killed on success.
 //
 // The task's memory is its arena (subject_arena.h): there is no parasite here. Its device maps come from the
 // table in the arena, because the virtual amdgpu's maps are, for /proc/PID/maps, maps of pool files.
@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -33,8 +34,6 @@
 namespace sluice::host {
 namespace {
 
-constexpr unsigned kTimeoutSeconds = 10;  // CRIU's default for pausing and freezing
-
 // CRIU exits on any child that ends while tasks are being dumped, without calling exit() of plugins, but with
 // all that exit(3) runs, on top of whatever it was doing (sigchld_handler() in criu/parasite-syscall.c).
 void child_ended_in_dump(int, siginfo_t* info, void*) {
@@ -42,6 +41,44 @@ void child_ended_in_dump(int, siginfo_t* info, void*) {
   static const char kText[] = "Error: a child ended while tasks are being dumped\n";
   (void)!::write(log_fd(), kText, sizeof(kText) - 1);
   ::exit(1);
+}
+
+// CRIU gives up when pausing and freezing take too long, on top of whatever it was doing: a system call that
+// it was in ends with EINTR (alarm_handler() in criu/cr-dump.c). The first alarm comes after --timeout, the
+// next five each after a tenth of that; CRIU has 10 seconds and 1.
+constexpr int kAlarmsAfterTheFirst = 5, kPartsOfTheTimeout = 10;
+itimerval g_next_alarm{};
+
+itimerval timer(long milliseconds) {
+  constexpr long kPerSecond = 1000;
+  return {{}, {milliseconds / kPerSecond, milliseconds % kPerSecond * kPerSecond}};
+}
+
+void alarm_came(int) {
+  static int attempts = 0;
+  static const char kText[] = "Error: Timeout reached. Try to interrupt\n";
+  (void)!::write(log_fd(), kText, sizeof(kText) - 1);
+  if (attempts++ < kAlarmsAfterTheFirst) {
+    (void)::setitimer(ITIMER_REAL, &g_next_alarm, nullptr);
+    return;
+  }
+  static const char kFatal[] = "Error: FATAL: Unable to interrupt the current operation\n";
+  (void)!::write(log_fd(), kFatal, sizeof(kFatal) - 1);
+  std::abort();
+}
+
+void start_alarm(const Options& options) {
+  struct sigaction action {};
+  action.sa_handler = alarm_came;
+  (void)::sigaction(SIGALRM, &action, nullptr);
+  g_next_alarm = timer(options.timeout_ms / kPartsOfTheTimeout);
+  const itimerval first = timer(options.timeout_ms);
+  (void)::setitimer(ITIMER_REAL, &first, nullptr);
+}
+
+void stop_alarm() {
+  const itimerval none{};
+  (void)::setitimer(ITIMER_REAL, &none, nullptr);
 }
 
 void watch_children(bool on) {
@@ -192,15 +229,36 @@ int freeze(const Options& options, std::vector<Seized>& tasks, std::vector<Seize
   return step(options, "seized");
 }
 
-int dump_all(const Options& options, int images, std::vector<Seized>& tasks, std::vector<Seized>& outside) {
-  ::alarm(kTimeoutSeconds);
-  if (freeze(options, tasks, outside) != 0) return -1;
-  ::alarm(0);
-  stream_frozen();
-  watch_children(true);
+int checkpoint_devices(const Options& options) {
   for (const pid_t pid : options.pids) {
     if (refused(run_pid_hook(kCheckpointDevices, pid))) return -1;
   }
+  return 0;
+}
+
+// The alarm still runs behind the hook, as it did before.
+int checkpoint_devices_under_the_alarm(const Options& options) {
+  const int result = checkpoint_devices(options);
+  itimerval left{};
+  (void)::getitimer(ITIMER_REAL, &left);
+  if (options.timeout_ms != 0 && !timerisset(&left.it_value)) violation("a plugin has stopped the alarm");
+  return result;
+}
+
+// The alarm goes on when this fails.
+int collect_tree(const Options& options, std::vector<Seized>& tasks, std::vector<Seized>& outside) {
+  start_alarm(options);
+  if (freeze(options, tasks, outside) != 0) return -1;
+  stream_frozen();
+  if (kHostVersion.checkpoint_in_freezing && checkpoint_devices_under_the_alarm(options) != 0) return -1;
+  stop_alarm();
+  return 0;
+}
+
+int dump_all(const Options& options, int images, std::vector<Seized>& tasks, std::vector<Seized>& outside) {
+  if (collect_tree(options, tasks, outside) != 0) return -1;
+  watch_children(true);
+  if (!kHostVersion.checkpoint_in_freezing && checkpoint_devices(options) != 0) return -1;
   if (step(options, "checkpoint") != 0) return -1;
   std::vector<Known> files;
   for (unsigned number = 0; number < tasks.size(); ++number) {
@@ -227,7 +285,7 @@ int dump(const Options& options) {
   std::vector<Seized> outside(options.outside.size());  // run on whatever comes
   int ret = step(options, "init");
   if (ret == 0) ret = dump_all(options, images, tasks, outside);
-  ::alarm(0);
+  stop_alarm();
   (void)step(options, "before_exit");
   plugins_fini(kDump, ret);
   check_left_over(before);
@@ -247,13 +305,14 @@ int dump(const Options& options) {
 
 int pre_dump(const Options& options) {
   if (plugins_init(options.libdir, kPreDump) != 0) return -1;
-  Seized task;
+  std::vector<Seized> tasks(1), none;
   const pid_t pid = options.pids.front();
-  if (refused(run_pid_hook(kPauseDevices, pid)) || task.seize(pid) != 0) return -1;
+  int ret = collect_tree(options, tasks, none);
+  stop_alarm();
   const std::unique_ptr<subject::Arena> arena(new subject::Arena);
-  const int ret = read_arena(pid, arena.get()) == 0 ? handle_vmas(device_vmas(*arena)) : -1;
-  (void)task.resume();
-  return ret;  // and no exit() of plugins: none of the four versions calls it here
+  if (ret == 0) ret = read_arena(pid, arena.get()) == 0 ? handle_vmas(device_vmas(*arena)) : -1;
+  (void)tasks.front().resume();
+  return ret;  // and no exit() of plugins: none of the five versions calls it here
 }
 
 }  // namespace sluice::host

@@ -34,7 +34,7 @@ constexpr int kControlFloor = 4000;  // the control descriptor is kept out of ev
 int usage() {
   std::fputs(
       "usage: criu-host-VERSION dump|pre-dump --pid PID [--pid PID]... --images DIR --libdir DIR "
-      "[--outside PID]... [--in-flight DEVICE] [--leave-running]\n"
+      "[--outside PID]... [--in-flight DEVICE] [--leave-running] [--timeout-ms N]\n"
       "       criu-host-VERSION restore --images DIR --libdir DIR [--detach] [--pidfile FILE]\n"
       "       [--cgroupd] [--resumed-elsewhere] [--helper PID]\n"
       "       [--log FILE] [--log-level N] [--fail-after STEP] [--hold STEP] [--control-fd N] [--stream]\n",
@@ -50,6 +50,7 @@ bool parse(int argc, char** argv, Options* options) {
                           {"in-flight", required_argument, nullptr, 'F'},
                           {"images", required_argument, nullptr, 'i'},
                           {"libdir", required_argument, nullptr, 'L'},
+                          {"timeout-ms", required_argument, nullptr, 't'},
                           {"log", required_argument, nullptr, 'o'},
                           {"log-level", required_argument, nullptr, 'v'},
                           {"leave-running", no_argument, nullptr, 'R'},
@@ -82,6 +83,9 @@ bool parse(int argc, char** argv, Options* options) {
         break;
       case 'v':
         options->log_level = static_cast<unsigned>(std::atoi(optarg));
+        break;
+      case 't':
+        options->timeout_ms = std::atol(optarg);
         break;
       case 'R':
         options->leave_running = true;

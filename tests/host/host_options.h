@@ -21,6 +21,7 @@ struct Options {
   std::string log;      // file, empty: standard error
   std::string pidfile;  // restore: gets the restored processes' ids, a line each
   unsigned log_level = 4;
+  long timeout_ms = 10'000;  // dump: for pausing and freezing; 0: as long as that takes
   // restore: the hook is told of it, too, as of helpers that CRIU 3.17.1 has waited for; 0: there is none
   pid_t helper = 0;
   bool leave_running = false;

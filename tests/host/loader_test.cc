@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // The look-alike itself, with a plugin that writes down what happens to it: symbols, hook counts, order and
-// place of every call in each of the four versions, and that its checks for leftovers can fail.
+// place of every call in each of the five versions, and that its checks for leftovers can fail.
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <algorithm>
 #include <sstream>
@@ -14,6 +15,7 @@ namespace {
 struct Version {
   const char* name;
   unsigned hooks;
+  bool checkpoint_in_freezing = false;
 };
 
 void PrintTo(const Version& version, std::ostream* out) {
@@ -36,6 +38,8 @@ class HostTest : public ::testing::TestWithParam<Version> {
 
   std::string version() const { return GetParam().name; }
   unsigned hooks() const { return GetParam().hooks; }
+  // 4.0 has the hooks of 4.1.1, but not its list of plugins.
+  bool lists_plugins() const { return hooks() >= 12 && !GetParam().checkpoint_in_freezing; }
 
   // The calls since the last look, one per line.
   Strings calls() {
@@ -92,15 +96,34 @@ TEST_P(HostTest, DumpCallsHooksInOrderAndKillsTheTask) {
   EXPECT_EQ(scene_.subject().wait(), 128 + 9);
 }
 
+TEST_P(HostTest, TheAlarmRunsWhileTasksAreFrozen) {
+  if (hooks() < 12) GTEST_SKIP() << "no hook is called meanwhile";
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_EQ(scene_.dump(version()), 0) << scene_.log();
+  const Strings lines = calls();
+  EXPECT_TRUE(has(lines, "main PAUSE_DEVICES under the alarm"));
+  EXPECT_EQ(has(lines, "main CHECKPOINT_DEVICES under the alarm"), GetParam().checkpoint_in_freezing);
+}
+
+TEST_P(HostTest, TheAlarmEndsAHostWhoseHookHangs) {
+  if (hooks() < 12) GTEST_SKIP() << "no hook is called meanwhile";
+  scene_.variables["PROBE_HANG"] = GetParam().checkpoint_in_freezing ? "CHECKPOINT_DEVICES" : "PAUSE_DEVICES";
+  ASSERT_NO_FATAL_FAILURE(start());
+  EXPECT_EQ(scene_.dump(version(), {"--timeout-ms", "100"}), 128 + SIGABRT);
+  EXPECT_FALSE(has(calls(), "main exit 0 -1"));
+}
+
 TEST_P(HostTest, SymbolsAreThoseOfTheVersion) {
   ASSERT_NO_FATAL_FAILURE(start());
   ASSERT_EQ(scene_.dump(version()), 0) << scene_.log();
   const Strings lines = calls();
   EXPECT_TRUE(has(lines, "main symbol fdstore_add yes"));
   EXPECT_TRUE(has(lines, "main symbol opts yes"));
-  const bool since_41 = hooks() >= 12;
+  const bool since_41 = lists_plugins();
   EXPECT_TRUE(has(lines, std::string("main symbol add_inventory_plugin ") + (since_41 ? "yes" : "no")));
   EXPECT_TRUE(has(lines, std::string("main symbol dump_criu_run_id ") + (since_41 ? "yes" : "no")));
+  EXPECT_TRUE(has(lines, std::string("main symbol dont_use_freeze_cgroup ") +
+                             (GetParam().checkpoint_in_freezing ? "yes" : "no")));
   EXPECT_TRUE(has(lines, std::string("main symbol has_children ") + (hooks() >= 13 ? "yes" : "no")));
 }
 
@@ -132,7 +155,7 @@ TEST_P(HostTest, RestoreCallsHooksInOrderAndPlace) {
   EXPECT_TRUE(has(lines, "main exit 2 -1"));
   EXPECT_TRUE(has(lines, "task RESTORE_EXT_FILE 1 /dev/kfd"));
   EXPECT_EQ(in_task, (Strings{"task RESTORE_EXT_FILE", "task UPDATE_VMA_MAP"}));
-  if (hooks() >= 12) {
+  if (lists_plugins()) {
     EXPECT_TRUE(has(lines, "main inventory yes"));
   }
 }
@@ -170,6 +193,7 @@ TEST_P(HostTest, PreDumpNeverCallsExit) {
   EXPECT_EQ(scene_.start_host(version(), "pre-dump", {}).wait(), 0) << scene_.log();
   Strings expected = {"main init"};
   if (hooks() >= 12) expected.push_back("main PAUSE_DEVICES");
+  if (GetParam().checkpoint_in_freezing) expected.push_back("main CHECKPOINT_DEVICES");
   expected.push_back("main HANDLE_DEVICE_VMA");
   EXPECT_EQ(order(calls()), expected);
   EXPECT_EQ(scene_.subject().ask("check").substr(0, 8), "ok check");
@@ -205,8 +229,8 @@ TEST_P(HostTest, AFailedPostForkingFailsTheRestoreWhereItExists) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Versions, HostTest,
-                         ::testing::Values(Version{"3.17.1", 10}, Version{"4.1.1", 12}, Version{"4.2", 13},
-                                           Version{"dev", 15}),
+                         ::testing::Values(Version{"3.17.1", 10}, Version{"4.0", 12, true},
+                                           Version{"4.1.1", 12}, Version{"4.2", 13}, Version{"dev", 15}),
                          [](const auto& tested) {
                            std::string name = tested.param.name;
                            std::replace(name.begin(), name.end(), '.', '_');

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// BOs that were allocated through render nodes, in all four hosts: they come back under their handles, mapped
+// BOs that were allocated through render nodes, in four hosts: they come back under their handles, mapped
 // where they were, with their contents; with and without a kernel that changes handles.
 #include <fcntl.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Memory that several files have by dma-buf, in all four hosts: dumped once, made once, and the same memory
+// Memory that several files have by dma-buf, in four hosts: dumped once, made once, and the same memory
 // for everyone afterwards.
 #include <tuple>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// --stream with the shipped plugin, in all four hosts: what goes through a streamer, and through whatever its
+// --stream with the shipped plugin, in four hosts: what goes through a streamer, and through whatever its
 // user puts behind it, comes back whole; what is damaged or dies on the way is told, and nothing runs that
 // must not.
 #include <fcntl.h>

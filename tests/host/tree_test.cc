@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Several processes with GPU state of their own on the same GPUs, in all four hosts: their contents flow at
+// Several processes with GPU state of their own on the same GPUs, in four hosts: their contents flow at
 // once where the host lets them, within one GPU's staging memory, and what is wrong with one keeps all from
 // running.
 #include <poll.h>

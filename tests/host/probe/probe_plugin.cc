@@ -3,14 +3,16 @@
 // restores device files by opening them anew, so that a restore gets to its end (without any GPU state).
 //
 // By environment: PROBE_LOG names the file lines are appended to; PROBE_HOOKS sets max_hooks (default: as
-// many as the host knows); PROBE_FAIL=HOOK makes that hook (or "init") answer -EIO; PROBE_THREAD=1 leaves a
-// thread running after RESTORE_EXT_FILE; PROBE_FD=1 leaves a descriptor open there.
+// many as the host knows); PROBE_FAIL=HOOK makes that hook (or "init") answer -EIO; PROBE_HANG=HOOK makes
+// that one, which has a pid, wait for ever; PROBE_THREAD=1 leaves a thread running after RESTORE_EXT_FILE;
+// PROBE_FD=1 leaves a descriptor open there.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <link.h>
 #include <pthread.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -73,8 +75,8 @@ unsigned host_hooks() {
 int init(int stage) {
   g_main = ::getpid();
   note("init " + std::to_string(stage) + " hooks " + std::to_string(g_host_hooks));
-  for (const char* symbol :
-       {"add_inventory_plugin", "has_children", "dump_criu_run_id", "fdstore_add", "opts"}) {
+  for (const char* symbol : {"add_inventory_plugin", "has_children", "dump_criu_run_id",
+                             "dont_use_freeze_cgroup", "fdstore_add", "opts"}) {
     note(std::string("symbol ") + symbol + (exported(symbol) ? " yes" : " no"));
   }
   if (stage == 0) {
@@ -159,7 +161,11 @@ int pid_hook(int) {
   constexpr const char* kNames[] = {"RESUME_DEVICES_LATE", "PAUSE_DEVICES", "CHECKPOINT_DEVICES", "", "",
                                     "DUMP_DEVICES_LATE"};
   const char* name = kNames[Number - 9];
-  note(name);
+  itimerval alarm{};
+  (void)::getitimer(ITIMER_REAL, &alarm);
+  note(std::string(name) + (timerisset(&alarm.it_value) ? " under the alarm" : ""));
+  const char* hanging = std::getenv("PROBE_HANG");
+  while (hanging != nullptr && std::strcmp(hanging, name) == 0) (void)::pause();
   return answer(name, kNotMine);
 }
 
