@@ -242,6 +242,28 @@ TEST_P(StreamTest, ADamagedBlockDoesNotReachTheGpu) {
   EXPECT_TRUE(gpu_memory_has(kFoundNowhereElse));
 }
 
+// The recipes set it: GPU memory is private.
+TEST_P(StreamTest, ExtractedFilesHaveWhatTheUmaskLeaves) {
+  if (version() != "4.2") GTEST_SKIP() << "the streamer makes them, whatever the host";
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_EQ(dump_streamed(capture_to(image())), 0) << scene_.log();
+  for (const mode_t mask : {mode_t{022}, mode_t{077}}) {
+    SCOPED_TRACE(mask);
+    const mode_t before = ::umask(mask);
+    const std::filesystem::path place = directory_.path() / ("extracted-" + std::to_string(mask));
+    EXPECT_EQ(extract_image(image(), place), 0);
+    (void)::umask(before);
+    std::size_t files = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(place)) {
+      struct stat status {};
+      ASSERT_EQ(::stat(entry.path().c_str(), &status), 0);
+      EXPECT_EQ(status.st_mode & 0777U, 0666U & ~mask) << entry.path();
+      ++files;
+    }
+    EXPECT_GT(files, 0U);
+  }
+}
+
 // Their BOs lie in a file each.
 TEST_P(StreamTest, BosOfRenderNodesComeBackWhole) {
   ASSERT_NO_FATAL_FAILURE(start_small({"--gem-handles", "1,3,70"}));

@@ -7,7 +7,9 @@
 //   serve     reads the whole image from standard input first, then makes the socket; one request at a time,
 //             each file written in full before the next request is read; pipes of 1 MiB; a file that was
 //             served is gone, and asking again ends it, as does a reader that closes early
-//   extract   writes the files of the image from standard input into the directory
+//   extract   writes the files of the image from standard input into the directory, with what the umask
+//   leaves
+//             of mode 0666
 //
 // Standard input or output must be a pipe. Options come before the operation. With --progress-fd N a line
 // "socket-init" goes there when the socket can be connected to, on serve after a line of JSON about what was
@@ -254,7 +256,7 @@ bool serve(const UniqueFd& socket, std::map<std::string, Contents> files) {
 bool extract(const std::string& directory, const std::map<std::string, Contents>& files) {
   const UniqueFd place(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   for (const auto& [name, contents] : files) {
-    const UniqueFd fd(::openat(place.get(), name.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+    const UniqueFd fd(::openat(place.get(), name.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
     if (!fd || !write_all(fd.get(), contents.data(), contents.size())) return complain("write", name);
   }
   return true;
