@@ -35,6 +35,9 @@ namespace sluice::plugin {
 namespace {
 
 constexpr const char* kName = "amdgpu_plugin";  // upstream's: images stay interchangeable
+// How a line of an error begins, in CRIU as here: container runtimes quote the lines that have this word
+// (crun from 1.27 on, runc from 1.2).
+constexpr const char* kErrorSign = "Error (amdgpu_plugin): ";
 constexpr unsigned kOldestHookCount = 10;
 constexpr int kImageStreamerServiceFd = 3, kProcServiceFd = 4;  // the same in every version
 
@@ -67,10 +70,11 @@ void log_line(Level level, std::string_view text) {
   text = text.substr(0, line.size());
   std::transform(text.begin(), text.end(), line.begin(), [](char c) { return printable(c); });
   const int length = static_cast<int>(text.size());
+  const char* const sign = level == Level::Error ? kErrorSign : "";
   if (print_on_level != nullptr) {
-    print_on_level(static_cast<unsigned>(level), "%s: %.*s\n", kName, length, line.data());
+    print_on_level(static_cast<unsigned>(level), "%s%s: %.*s\n", sign, kName, length, line.data());
   } else {
-    (void)std::fprintf(stderr, "%s: %.*s\n", kName, length, line.data());
+    (void)std::fprintf(stderr, "%s%s: %.*s\n", sign, kName, length, line.data());
   }
 }
 

@@ -2,9 +2,10 @@
 // The CRIU process the plugin is loaded into, seen through weak symbols: one binary for every host
 // from 3.17.1 on.
 //
-// Source of every fact here: CRIU's criu/include/criu-plugin.h, plugin.c and servicefd.h of v3.17.1, v4.0, v4.1.1,
-// v4.2 and criu-dev. The plugin API says 0.2.0 in all of them, so hosts are told apart by how many hooks they
-// know, which is the size of their exported `cr_plugin_ctl`: {list_head head; list_head hook_chain[MAX]} = 16
+// Source of every fact here: CRIU's criu/include/criu-plugin.h, plugin.c and servicefd.h of v3.17.1, v4.0,
+// v4.1.1, v4.2 and criu-dev. The plugin API says 0.2.0 in all of them, so hosts are told apart by how many
+// hooks they know, which is the size of their exported `cr_plugin_ctl`: {list_head head; list_head
+// hook_chain[MAX]} = 16
 // + 16 * MAX bytes. Main-thread only, but for log lines made elsewhere and handed over (see LogLines).
 #pragma once
 
@@ -93,8 +94,9 @@ enum class Level : unsigned { Error = 1, Warning = 2, Info = 3, Debug = 4 };
 // CRIU's own buffer is 8 KiB, and not checked on the way out.
 inline constexpr std::size_t kLongestLine = 2048;
 
-// One line in CRIU's log, prefixed "amdgpu_plugin: ". Main thread inside a hook only: CRIU formats into one
-// static buffer. What is longer than kLongestLine is cut. To stderr where the host has no log.
+// One line in CRIU's log, prefixed "amdgpu_plugin: ", and before that, where it is an error, as CRIU's own
+// errors are: container runtimes show these to their users. Main thread inside a hook only: CRIU formats into
+// one static buffer. What is longer than kLongestLine is cut. To stderr where the host has no log.
 void log_line(Level level, std::string_view text);
 
 // The same for a text of several lines.

@@ -31,20 +31,29 @@ extern "C" void print_on_level(unsigned int /*level*/, const char* format, ...) 
 namespace sluice::plugin {
 namespace {
 
-std::string logged(std::string_view text) {
+// By the word at its beginning runtimes find the lines that they show to their users.
+const std::string kError = "Error (amdgpu_plugin): amdgpu_plugin: ";
+
+std::string logged(std::string_view text, Level level = Level::Error) {
   lines.clear();
-  log_line(Level::Error, text);
+  log_line(level, text);
   EXPECT_EQ(lines.size(), 1U);
   return lines.front();
 }
 
 TEST(LogLine, ATextCannotMakeUpALineOrCommandATerminal) {
   EXPECT_EQ(logged("process 7 maps /dmabuf:x\n(00.1) Error: made up\r\x1b[2J\x9b"),
-            "amdgpu_plugin: process 7 maps /dmabuf:x?(00.1) Error: made up??[2J?\n");
+            kError + "process 7 maps /dmabuf:x?(00.1) Error: made up??[2J?\n");
+}
+
+TEST(LogLine, OnlyAnErrorIsMarkedAsOne) {
+  EXPECT_EQ(logged("a disk is slow"), kError + "a disk is slow\n");
+  for (const Level level : {Level::Warning, Level::Info, Level::Debug})
+    EXPECT_EQ(logged("a disk is slow", level), "amdgpu_plugin: a disk is slow\n");
 }
 
 TEST(LogLine, ATextIsNoFormat) {
-  EXPECT_EQ(logged("%s%n%1000000d"), "amdgpu_plugin: %s%n%1000000d\n");
+  EXPECT_EQ(logged("%s%n%1000000d"), kError + "%s%n%1000000d\n");
 }
 
 TEST(LogLine, ALongOneIsCutBelowTheHostsBuffer) {
@@ -56,7 +65,7 @@ TEST(LogLine, ALongOneIsCutBelowTheHostsBuffer) {
 TEST(LogLine, SeveralLinesAreAskedFor) {
   lines.clear();
   log_text(Level::Error, "a\nb\n");
-  EXPECT_EQ(lines, (std::vector<std::string>{"amdgpu_plugin: a\n", "amdgpu_plugin: b\n"}));
+  EXPECT_EQ(lines, (std::vector<std::string>{kError + "a\n", kError + "b\n"}));
 }
 
 }  // namespace
