@@ -25,6 +25,7 @@ extern "C" {
 [[gnu::weak]] int fdstore_add(int fd);
 [[gnu::weak]] int fdstore_get(int id);
 [[gnu::weak]] int add_inventory_plugin(const char* name);
+[[gnu::weak]] int cr_fchown(int fd, unsigned int uid, unsigned int gid);
 [[gnu::weak]] bool check_and_remove_inventory_plugin(const char* name, std::size_t length);
 [[gnu::weak]] void print_on_level(unsigned int level, const char* format, ...)
     __attribute__((format(printf, 2, 3)));
@@ -61,6 +62,10 @@ unsigned read_hook_count() {
 unsigned host_hook_count() {
   static const unsigned count = read_hook_count();
   return count;
+}
+
+bool host_takes_vma_fd() {
+  return host_hook_count() > kOldestHookCount || ::cr_fchown != nullptr;
 }
 
 // Whatever stands in the text, it is one line and commands no terminal. Without an allocation: memory may be

@@ -2,11 +2,11 @@
 // The CRIU process the plugin is loaded into, seen through weak symbols: one binary for every host
 // from 3.17.1 on.
 //
-// Source of every fact here: CRIU's criu/include/criu-plugin.h, plugin.c and servicefd.h of v3.17.1, v4.0,
-// v4.1.1, v4.2 and criu-dev. The plugin API says 0.2.0 in all of them, so hosts are told apart by how many
-// hooks they know, which is the size of their exported `cr_plugin_ctl`: {list_head head; list_head
-// hook_chain[MAX]} = 16
-// + 16 * MAX bytes. Main-thread only, but for log lines made elsewhere and handed over (see LogLines).
+// Source of every fact here: CRIU's criu/include/criu-plugin.h, plugin.c, files-reg.c and servicefd.h of
+// v3.17.1 to v4.2 and of criu-dev. The plugin API says 0.2.0 in all of them, so hosts are told apart by how
+// many hooks they know, which is the size of their exported `cr_plugin_ctl`: {list_head head; list_head
+// hook_chain[MAX]} = 16 + 16 * MAX bytes. Main-thread only, but for log lines made elsewhere and handed over
+// (see LogLines).
 #pragma once
 
 #include <sys/stat.h>
@@ -68,9 +68,9 @@ inline bool host_has_dump_devices_late() {
 inline bool host_restore_takes_retry() {
   return host_hook_count() > kHookRestoreInit;
 }  // RESTORE_EXT_FILE(id, bool*)
-inline bool host_takes_vma_fd() {
-  return host_hook_count() > kHookResumeDevicesLate + 1;
-}  // else it dups ours
+// Whether the host takes the descriptor that UPDATE_VMA_MAP gives, and closes it; else it dups ours. 3.19 and
+// newer take it. 3.19 has the hooks of 3.17, and what it has not in common with these is cr_fchown().
+bool host_takes_vma_fd();
 
 // Holds the host's alarm while it lives, so that the time does not count for which CRIU gives up (alarm(2),
 // criu/seize.c and cr-dump.c of v4.0 to v4.2). CRIU bounds by it how long pausing and freezing take:

@@ -415,7 +415,7 @@ Result<void> Restorer::restore_bos(Importing& file) {
   });
   if (mapped && image.pid && survey_.maps_several_files(*image.pid, image.minor) && !host_takes_vma_fd()) {
     return Error{EINVAL, "a process maps renderD" + std::to_string(image.minor) +
-                             " through several files, which this version of CRIU cannot bring back; 4.0 and "
+                             " through several files, which this version of CRIU cannot bring back; 3.19 and "
                              "newer can"};
   }
   GpuContents contents = contents_on(*file.gpu, image.gpu_id, image.minor);

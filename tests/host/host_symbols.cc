@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 // What the criu executable exports to plugins, per version: names, types and sizes as found in Debian's
-// binaries (3.17.1, 4.1.1, 4.2.1) and, for 4.0 and what comes after 4.2, in sources. The only file of the
-// host that is compiled once per version; everything not named in host_symbols_*.list stays inside.
+// binaries (3.17.1, 4.1.1, 4.2.1) and, for 3.19, 4.0 and what comes after 4.2, in sources. The only file of
+// the host that is compiled once per version; everything not named in host_symbols_*.list stays inside.
 //
-// HOST_VERSION: 3171, 400, 411, 420 or 999 (criu-dev). Symbols whose layout differs between versions and that
-// a plugin must not look into are opaque bytes of the right size.
+// HOST_VERSION: 3171, 319, 400, 411, 420 or 999 (criu-dev). Symbols whose layout differs between versions and
+// that a plugin must not look into are opaque bytes of the right size.
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -29,6 +29,9 @@
 #if HOST_VERSION == 3171
 #define HOST_HOOKS 10
 #define HOST_OPTS_BYTES 472
+#elif HOST_VERSION == 319
+#define HOST_HOOKS 10
+#define HOST_OPTS_BYTES 504
 #elif HOST_VERSION == 400 || HOST_VERSION == 411
 #define HOST_HOOKS 12
 #define HOST_OPTS_BYTES 504
@@ -39,13 +42,15 @@
 #define HOST_HOOKS 15
 #define HOST_OPTS_BYTES 512
 #else
-#error "HOST_VERSION must be 3171, 400, 411, 420 or 999"
+#error "HOST_VERSION must be 3171, 319, 400, 411, 420 or 999"
 #endif
 
 namespace sluice::host {
 
 #if HOST_VERSION == 3171
 const HostVersion kHostVersion = {"3.17.1", HOST_HOOKS, true, false, false, true, false, 14, false};
+#elif HOST_VERSION == 319
+const HostVersion kHostVersion = {"3.19", HOST_HOOKS, true, false, false, false, false, 15, false};
 #elif HOST_VERSION == 400
 const HostVersion kHostVersion = {"4.0", HOST_HOOKS, true, false, false, false, false, 15, true};
 #elif HOST_VERSION == 411
@@ -79,7 +84,7 @@ char kdat[512];
 void* root_item = nullptr;
 void* current = nullptr;
 void* task_entries = nullptr;
-#if HOST_VERSION == 3171 || HOST_VERSION == 400
+#if HOST_VERSION == 3171 || HOST_VERSION == 319 || HOST_VERSION == 400
 std::uint64_t criu_run_id = 0x5eed;
 #else
 char criu_run_id[37] = "5eed5eed-0000-4000-8000-000000000000";
@@ -212,6 +217,7 @@ HOST_UNUSABLE(parse_pid_status)
 #if HOST_VERSION != 3171
 HOST_UNUSABLE(close_fds)
 HOST_UNUSABLE(sk_setbufs)
+HOST_UNUSABLE(cr_fchown)
 #endif
 
 #if HOST_VERSION == 400
@@ -219,7 +225,7 @@ void dont_use_freeze_cgroup(void);
 void dont_use_freeze_cgroup(void) {}  // this host always seizes by ptrace
 #endif
 
-#if HOST_VERSION != 3171 && HOST_VERSION != 400
+#if HOST_VERSION != 3171 && HOST_VERSION != 319 && HOST_VERSION != 400
 int add_inventory_plugin(const char* name);
 bool check_and_remove_inventory_plugin(const char* name, std::size_t length);
 int check_inventory_plugins(void);

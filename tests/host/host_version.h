@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// How the five CRIU versions differ, as data. Each executable is built with one of them (HOST_VERSION).
+// How the six CRIU versions differ, as data. Each executable is built with one of them (HOST_VERSION).
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The look-alike itself, with a plugin that writes down what happens to it: symbols, hook counts, order and
-// place of every call in each of the five versions, and that its checks for leftovers can fail.
+// place of every call in each of the six versions, and that its checks for leftovers can fail.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -229,8 +229,9 @@ TEST_P(HostTest, AFailedPostForkingFailsTheRestoreWhereItExists) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Versions, HostTest,
-                         ::testing::Values(Version{"3.17.1", 10}, Version{"4.0", 12, true},
-                                           Version{"4.1.1", 12}, Version{"4.2", 13}, Version{"dev", 15}),
+                         ::testing::Values(Version{"3.17.1", 10}, Version{"3.19", 10},
+                                           Version{"4.0", 12, true}, Version{"4.1.1", 12}, Version{"4.2", 13},
+                                           Version{"dev", 15}),
                          [](const auto& tested) {
                            std::string name = tested.param.name;
                            std::replace(name.begin(), name.end(), '.', '_');

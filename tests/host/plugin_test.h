@@ -33,9 +33,9 @@ struct Version {
   unsigned hooks;
 };
 inline constexpr Version kVersions[] = {{"3.17.1", 10}, {"4.1.1", 12}, {"4.2", 13}, {"dev", 15}};
-// Has the hooks of 4.1.1. What it does otherwise is in criu_4_0_test.cc; the other suites are spared it,
-// except dump_restore_test.
-inline constexpr Version kCriu40 = {"4.0", 12};
+// Have the hooks of 3.17.1 and of 4.1.1. What they do otherwise is in criu_3_19_test.cc and criu_4_0_test.cc;
+// the other suites are spared them, except dump_restore_test 4.0.
+inline constexpr Version kCriu319 = {"3.19", 10}, kCriu40 = {"4.0", 12};
 
 inline void PrintTo(const Version& version, std::ostream* out) {
   *out << version.name;
