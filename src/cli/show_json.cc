@@ -94,12 +94,13 @@ Json show_json(const ImageDirectory& directory, const Survey& survey, bool list_
   object["processes"] = std::move(processes);
   Json render = Json::array();
   for (const auto& [id, image] : checkpoint.render) {
-    render.push_back({{"image", render_image_name(id)},
-                      {"pid", image.pid ? Json(*image.pid) : Json()},
-                      {"gpu_id", image.gpu_id},
-                      {"render_minor", image.minor},
-                      {"kfd_acquired", image.kfd_acquired ? Json(*image.kfd_acquired) : Json()},
-                      {"memory", json_of(kinds_of(image))}});
+    render.push_back(
+        {{"image", render_image_name(id)},
+         {"pid", image.pid ? Json(*image.pid) : Json()},
+         {"gpu_id", image.gpu_id},
+         {"render_minor", image.minor != RenderImage::kUnknownMinor ? Json(image.minor) : Json()},
+         {"kfd_acquired", image.kfd_acquired ? Json(*image.kfd_acquired) : Json()},
+         {"memory", json_of(kinds_of(image))}});
   }
   object["render_files"] = std::move(render);
   Json files = Json::array();

@@ -82,9 +82,8 @@ std::string processes_text(const Checkpoint& checkpoint) {
   std::string text = table.empty() ? "" : "\nProcesses\n" + table.text();
   Table files({"image", ">process", ">BOs", ">VRAM", ">GTT", "other memory", "device"});
   for (const auto& [id, image] : checkpoint.render) {
-    files.add(
-        row({render_image_name(id), image.pid ? std::to_string(*image.pid) : ""}, kinds_of(image),
-            "renderD" + std::to_string(image.minor) + (image.kfd_acquired.value_or(false) ? ", KFD's" : "")));
+    files.add(row({render_image_name(id), image.pid ? std::to_string(*image.pid) : ""}, kinds_of(image),
+                  image.node_words() + (image.kfd_acquired.value_or(false) ? ", KFD's" : "")));
   }
   if (!files.empty()) text += "\nRender files\n" + files.text();
   return text;

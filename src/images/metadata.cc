@@ -63,11 +63,19 @@ bool RenderImage::has_contents() const {
   return std::any_of(bos.begin(), bos.end(), [](const RenderBo& bo) { return !bo.imports; });
 }
 
+std::string RenderImage::node_words() const {
+  return minor != kUnknownMinor ? "renderD" + std::to_string(minor)
+                                : "the render node of GPU " + kfd::gpu_id_text(gpu_id);
+}
+
 std::vector<std::uint8_t> pack_render_image(const RenderImage& image) {
   CriuRenderNode node = CRIU_RENDER_NODE__INIT;
   node.gpu_id = image.gpu_id;
+  node.has_id = 1;
   node.id = image.id;
+  node.has_drm_render_minor = 1;
   node.drm_render_minor = image.minor;
+  node.has_num_of_bos = 1;
   node.num_of_bos = image.bos.size();
   node.has_kfd_acquired = image.kfd_acquired.has_value() ? 1 : 0;
   node.kfd_acquired = image.kfd_acquired.value_or(false) ? 1 : 0;
@@ -144,6 +152,16 @@ std::string fault_of(const DrmBoEntry& entry, std::uint32_t handle_before) {
   return "";
 }
 
+// A released plugin of upstream's writes the GPU's id and nothing else; whoever writes more, writes all.
+bool contradicts_itself(const CriuRenderNode& node) {
+  const int told = (node.has_id != 0 ? 1 : 0) + (node.has_drm_render_minor != 0 ? 1 : 0) +
+                   (node.has_num_of_bos != 0 ? 1 : 0);
+  const bool all = told == 3;
+  const bool released = told == 0 && node.n_bo_entries == 0 && node.has_dump_id == 0;
+  return (!all && !released) || node.gpu_id == 0 || node.gpu_id > kfd::kGpuIdMax ||
+         (all && (node.num_of_bos != node.n_bo_entries || node.drm_render_minor > kMostMinor));
+}
+
 RenderBo bo_of(const DrmBoEntry& entry) {
   RenderBo bo;
   bo.gem = {entry.handle, entry.size, entry.alignment, entry.preferred_domains, entry.alloc_flags, {}, {}};
@@ -169,14 +187,12 @@ Result<RenderImage> unpack_render_image(std::span<const std::uint8_t> payload, c
   const std::unique_ptr<CriuRenderNode, FreeRenderNode> node(
       criu_render_node__unpack(memory.allocator(), payload.size(), payload.data()));
   if (!node) return make_error(EBADMSG, name + " cannot be parsed; the image is damaged");
-  if (node->num_of_bos != node->n_bo_entries || node->gpu_id > kfd::kGpuIdMax ||
-      node->drm_render_minor > kMostMinor) {
+  if (contradicts_itself(*node))
     return make_error(EBADMSG, name + " contradicts itself; the image is damaged");
-  }
   RenderImage image;
   image.gpu_id = node->gpu_id;
-  image.id = node->id;
-  image.minor = node->drm_render_minor;
+  image.id = node->has_id != 0 ? node->id : static_cast<std::uint32_t>(id_of_image(name).value_or(0));
+  image.minor = node->has_drm_render_minor != 0 ? node->drm_render_minor : RenderImage::kUnknownMinor;
   std::uint32_t handle = 0;
   for (std::size_t i = 0; i < node->n_bo_entries; ++i) {
     const DrmBoEntry& entry = *node->bo_entries[i];

@@ -30,17 +30,23 @@ struct RenderBo {
 
 // amdgpu-renderD-<id>.img.
 struct RenderImage {
+  // `minor` in an image of CRIU 3.17 to 4.2: the KFD image knows the GPU by its gpu_id. Then there are no
+  // BOs.
+  static constexpr std::uint32_t kUnknownMinor = 0;  // of no render node: theirs begin at 128
+
   std::uint32_t gpu_id = 0;  // user gpu_id
   std::uint32_t id = 0;
-  std::uint32_t minor = 0;           // at the time of the dump
-  std::vector<RenderBo> bos;         // GEM BOs of its own, by handle
-  std::optional<bool> kfd_acquired;  // KFD uses this file as the GPU's VM; unknown in upstream's images
-  std::optional<DumpId> dump_id;     // not in upstream's images
-  std::optional<std::uint32_t> pid;  // in its own pid namespace: the process that restores the file
-  bool has_sums = false;             // the dump has written checksums of the contents
+  std::uint32_t minor = kUnknownMinor;  // at the time of the dump
+  std::vector<RenderBo> bos;            // GEM BOs of its own, by handle
+  std::optional<bool> kfd_acquired;     // KFD uses this file as the GPU's VM; unknown in upstream's images
+  std::optional<DumpId> dump_id;        // not in upstream's images
+  std::optional<std::uint32_t> pid;     // in its own pid namespace: the process that restores the file
+  bool has_sums = false;                // the dump has written checksums of the contents
 
   bool has_mappable_bos() const;
   bool has_contents() const;
+  // "renderD128", or what stands for it where the minor is unknown.
+  std::string node_words() const;
 };
 
 std::vector<std::uint8_t> pack_render_image(const RenderImage& image);

@@ -187,7 +187,10 @@ Result<Topology> decode_topology(const CriuKfd& message) {
   return topology;
 }
 
-Result<BoEntry> decode_bo(const KfdBoEntry& entry, const std::string& name, const Topology& topology) {
+// `ours`: the image says itself that we have made it; then the handle is there.
+Result<BoEntry> decode_bo(const KfdBoEntry& entry, const std::string& name, const Topology& topology,
+                          bool ours) {
+  if (ours && entry.has_handle == 0) return damaged(name + " has no handle");
   if (entry.gpu_id == 0 || topology.find_gpu(entry.gpu_id) == nullptr) {
     return damaged(name + " is on GPU " + std::to_string(entry.gpu_id) + ", which the image does not have");
   }
@@ -198,7 +201,7 @@ Result<BoEntry> decode_bo(const KfdBoEntry& entry, const std::string& name, cons
                  entry.offset,
                  entry.alloc_flags,
                  entry.gpu_id,
-                 entry.handle,
+                 entry.has_handle != 0 ? entry.handle : kNoHandle,
                  entry.has_shared != 0 ? entry.shared : 0,
                  false};
 }
@@ -209,20 +212,21 @@ Result<std::vector<BoEntry>> decode_bos(const CriuKfd& message, const Topology& 
     return damaged(std::to_string(message.n_bo_entries) + " BOs, " + std::to_string(message.num_of_bos) +
                    " announced");
   }
+  const bool ours = message.has_dump_id != 0;
   std::vector<BoEntry> bos;
   bos.reserve(message.n_bo_entries + message.n_imported_bos);
   std::size_t next = 0;
   for (std::size_t i = 0; i <= message.n_imported_bos; i++) {
     const KfdImportedBo* imported = i < message.n_imported_bos ? message.imported_bos[i] : nullptr;
     for (; next < message.n_bo_entries && (imported == nullptr || bos.size() < imported->index); ++next) {
-      SLUICE_TRY_ASSIGN(BoEntry bo,
-                        decode_bo(*message.bo_entries[next], "BO " + std::to_string(bos.size()), topology));
+      SLUICE_TRY_ASSIGN(BoEntry bo, decode_bo(*message.bo_entries[next], "BO " + std::to_string(bos.size()),
+                                              topology, ours));
       bos.push_back(bo);
     }
     if (imported == nullptr) break;
     const std::string name = "imported BO " + std::to_string(imported->index);
     if (imported->index != bos.size()) return damaged(name + " is out of order");
-    SLUICE_TRY_ASSIGN(BoEntry bo, decode_bo(*imported->bo, name, topology));
+    SLUICE_TRY_ASSIGN(BoEntry bo, decode_bo(*imported->bo, name, topology, ours));
     if (bo.shared == 0) return damaged(name + " does not tell whose memory it is");
     bo.imports = true;
     bos.push_back(bo);
@@ -236,6 +240,7 @@ void fill_bo(const BoEntry& bo, KfdBoEntry& entry) {
   entry.offset = bo.offset;
   entry.alloc_flags = bo.alloc_flags;
   entry.gpu_id = bo.gpu_id;
+  entry.has_handle = 1;
   entry.handle = bo.handle;
   entry.has_shared = bo.shared != 0 ? 1 : 0;
   entry.shared = bo.shared;

@@ -21,7 +21,7 @@
 
 namespace sluice::kfd {
 
-inline constexpr std::uint32_t kNoHandle = 0xFFFFFFFFU;  // BoEntry::handle of a BO that is not shared
+inline constexpr std::uint32_t kNoHandle = 0xFFFFFFFFU;  // BoEntry::handle where there is none
 
 struct BoEntry {
   std::uint64_t addr = 0;

@@ -46,7 +46,8 @@ Result<const kfd::Node*> GpuMatch::local_gpu(std::uint32_t user_gpu_id) const {
 Result<const kfd::Node*> GpuMatch::gpu_of(const RenderImage& image) {
   if (!match_) return same_gpu(image);
   // Of a GPU that the KFD process did not see, the image has the GPU's own id, not one that processes know.
-  const kfd::Node* source = source_.find_render_minor(image.minor);
+  const kfd::Node* source = image.minor != RenderImage::kUnknownMinor ? source_.find_render_minor(image.minor)
+                                                                      : source_.find_gpu(image.gpu_id);
   return source != nullptr ? local_gpu(source->gpu_id) : same_gpu(image);
 }
 
@@ -56,8 +57,7 @@ Result<const kfd::Node*> GpuMatch::same_gpu(const RenderImage& image) {
   SLUICE_TRY(read_local());
   const kfd::Node* node = local_.find_gpu(image.gpu_id);
   if (node == nullptr) {
-    return Error{ENODEV, "renderD" + std::to_string(image.minor) + " of the image belongs to GPU " +
-                             std::to_string(image.gpu_id) +
+    return Error{ENODEV, image.node_words() + " of the image belongs to GPU " + std::to_string(image.gpu_id) +
                              ", which is not here, and without a KFD process that sees it the image does not "
                              "say what it was like, so no other can stand in for it"};
   }

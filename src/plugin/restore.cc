@@ -326,7 +326,7 @@ Result<int> Restorer::restore_kfd(const kfd::KfdImage& image, int id) {
 std::set<std::uint32_t> Restorer::minors_of_files_to_come(const kfd::KfdImage& image) const {
   std::set<std::uint32_t> minors;
   for (const kfd::Node& source : image.topology.nodes) {
-    if (!source.is_gpu() || !survey_.may_restore_render_file(image.pid, source.drm_render_minor)) continue;
+    if (!source.is_gpu() || !survey_.may_restore_render_file(image.pid, source)) continue;
     if (const auto gpu = gpus_.local_gpu(source.gpu_id)) minors.insert((*gpu)->drm_render_minor);
   }
   return minors;
@@ -370,8 +370,8 @@ Result<int> Restorer::restore_render(const RenderImage& image, int id) {
   const bool may_be = gpus_.matched() && image.kfd_acquired.value_or(true);
   const bool acquired = may_be && !maps_.has_handed_out(minor);
   if (may_be && !acquired) {
-    log_line(Level::Warning, render_image_name(id) + " does not tell whether KFD uses this file of renderD" +
-                                 std::to_string(image.minor) +
+    log_line(Level::Warning, render_image_name(id) + " does not tell whether KFD uses this file of " +
+                                 image.node_words() +
                                  "; another file is taken for it, and new KFD memory cannot be mapped "
                                  "through this one");
   }

@@ -75,7 +75,11 @@ void RestoreSurvey::note(const kfd::KfdImage& image, std::optional<int> id) {
 
 void RestoreSurvey::note(const RenderImage& image, std::optional<int> id) {
   if (id && image.pid) render_pids_.emplace(*id, *image.pid);
-  render_files_.emplace(image.pid, image.minor);
+  if (image.minor == RenderImage::kUnknownMinor) {
+    render_gpu_ids_.insert(image.gpu_id);
+  } else {
+    render_files_.emplace(image.pid, image.minor);
+  }
   for (const RenderBo& bo : image.bos) {
     if (bo.shared != 0 && !bo.imports) shared_numbers_.insert(bo.shared);
   }
@@ -89,8 +93,10 @@ void RestoreSurvey::note(const RenderImage& image, std::optional<int> id) {
   }
 }
 
-bool RestoreSurvey::may_restore_render_file(std::uint32_t pid, std::uint32_t source_minor) const {
-  return render_files_.contains({pid, source_minor}) || render_files_.contains({std::nullopt, source_minor});
+bool RestoreSurvey::may_restore_render_file(std::uint32_t pid, const kfd::Node& source) const {
+  const std::uint32_t minor = source.drm_render_minor;
+  return render_files_.contains({pid, minor}) || render_files_.contains({std::nullopt, minor}) ||
+         render_gpu_ids_.contains(source.gpu_id);
 }
 
 unsigned RestoreSurvey::lanes_on(std::uint32_t source_minor) const {

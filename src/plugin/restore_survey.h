@@ -41,8 +41,8 @@ class RestoreSurvey {
   // Whether the process maps BOs of the GPU through several files, or may.
   bool maps_several_files(std::uint32_t pid, std::uint32_t source_minor) const;
 
-  // Whether the process gets a render file of the GPU, by its minor in the images, or may.
-  bool may_restore_render_file(std::uint32_t pid, std::uint32_t source_minor) const;
+  // Whether the process gets a render file of the GPU, as its KFD image has it, or may.
+  bool may_restore_render_file(std::uint32_t pid, const kfd::Node& source) const;
 
   // Files by id, with the pid of the process that restores them, where it is known.
   const std::map<int, std::uint32_t>& kfd_pids() const { return kfd_pids_; }
@@ -78,6 +78,7 @@ class RestoreSurvey {
   std::map<std::pair<std::uint32_t, std::uint32_t>, MappedFiles> mapped_files_;  // by pid and render minor
   // Render files: the process, where it is known, and the minor.
   std::set<std::pair<std::optional<std::uint32_t>, std::uint32_t>> render_files_;
+  std::set<std::uint32_t> render_gpu_ids_;  // of render files that do not tell their minor
   std::map<int, std::uint32_t> kfd_pids_;
   std::map<int, std::uint32_t> render_pids_;
   std::set<std::uint32_t> shared_numbers_;

@@ -108,6 +108,7 @@ TEST(KfdImage, damaged_imports_are_refused_by_name) {
       {[](CriuKfd& message) { std::swap(message.imported_bos[0], message.imported_bos[1]); }, "out of order"},
       {[](CriuKfd& message) { message.imported_bos[0]->index = UINT32_MAX; }, "out of order"},
       {[](CriuKfd& message) { message.imported_bos[0]->bo->has_shared = 0; }, "whose memory"},
+      {[](CriuKfd& message) { message.imported_bos[0]->bo->has_handle = 0; }, "imported BO 0 has no handle"},
       {[](CriuKfd& message) { message.imported_bos[0]->bo->gpu_id = 77; }, "GPU 77"},
       {[](CriuKfd& message) { message.imported_bos[0]->bo->size = 0; }, "no size"},
   };
@@ -144,6 +145,18 @@ TEST(KfdImage, upstreams_image_has_none_of_our_fields) {
   const auto decoded = decode_kfd_image(bytes);
   ASSERT_TRUE(decoded.ok()) << decoded.error().what;
   EXPECT_EQ(*decoded, image);
+}
+
+// As the plugins of CRIU 3.17 to 4.2 write it.
+TEST(KfdImage, a_bo_without_a_handle_is_one_without_any) {
+  KfdImage image = sample();
+  image.dump_id.reset();
+  const auto decoded = decode_kfd_image(edited(image, [](CriuKfd& message) {
+    for (std::size_t i = 0; i < message.n_bo_entries; i++) message.bo_entries[i]->has_handle = 0;
+  }));
+  ASSERT_TRUE(decoded.ok()) << decoded.error().what;
+  image.bos[1].handle = kNoHandle;
+  EXPECT_EQ(decoded->bos, image.bos);
 }
 
 // One GPU node as bytes that follow from the wire format alone: field numbers must never move.
@@ -219,6 +232,7 @@ INSTANTIATE_TEST_SUITE_P(
         Damage{"bo_cpu", [](CriuKfd& m) { m.bo_entries[1]->gpu_id = 0; }, "BO 1 is on GPU 0"},
         Damage{"bo_empty", [](CriuKfd& m) { m.bo_entries[0]->size = 0; }, "BO 0 has no size"},
         Damage{"bo_wraps", [](CriuKfd& m) { m.bo_entries[0]->size = ~std::uint64_t{0}; }, "address space"},
+        Damage{"handle_missing", [](CriuKfd& m) { m.bo_entries[1]->has_handle = 0; }, "BO 1 has no handle"},
         Damage{"dump_id_short", [](CriuKfd& m) { m.dump_id.len = 15; }, "dump_id has 15 bytes"}),
     [](const auto& test) { return std::string(test.param.name); });
 

@@ -45,6 +45,23 @@ TEST_F(GpuMatchTest, ARenderFileComesBackOnTheGpuThatStandsForItsOwn) {
   EXPECT_EQ((*found)->drm_render_minor, match.local_gpu(gpus_[1].gpu_id).value()->drm_render_minor);
 }
 
+// As in images of CRIU 3.17 to 4.2. Its gpu_id is the one by which the process knows the GPU.
+TEST_F(GpuMatchTest, OneThatDoesNotTellItsMinorComesBackOnTheGpuThatTheProcessKnows) {
+  GpuMatch match;
+  kfd::KfdImage kfd = image_of_first(gpus_[1].gpu_id);  // the first by what is the second's own id
+  ASSERT_TRUE(match.match(kfd, {}).ok());
+  RenderImage image = image_of(gpus_[1]);
+  image.minor = RenderImage::kUnknownMinor;
+  const auto found = match.gpu_of(image);
+  ASSERT_TRUE(found.ok()) << found.error().what;
+  EXPECT_EQ(*found, match.local_gpu(gpus_[1].gpu_id).value());
+  image.gpu_id = gpus_[0].gpu_id;  // not among those of the process: the one of the same id here
+  ASSERT_TRUE(match.gpu_of(image).ok());
+  EXPECT_EQ((*match.gpu_of(image))->gpu_id, gpus_[0].gpu_id);
+  image.gpu_id = 1;
+  EXPECT_EQ(match.gpu_of(image).error().err, ENODEV);
+}
+
 // The process knows the first by what is the second's own id.
 TEST_F(GpuMatchTest, OneOfAGpuThatTheKfdsProcessDidNotSeeComesBackOnThatGpu) {
   for (const std::uint32_t known_as : {gpus_[0].gpu_id, gpus_[1].gpu_id}) {
