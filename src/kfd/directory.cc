@@ -25,7 +25,7 @@ std::optional<int> parse_number(std::string_view text) {
   return value;
 }
 
-Result<std::vector<int>> numbered_entries(const std::string& path, int at) {
+Result<std::vector<int>> listed_numbers(const std::string& path, int at) {
   UniqueFd fd(::openat(at, path.c_str(), O_RDONLY | O_DIRECTORY | O_NONBLOCK | O_CLOEXEC));
   const std::unique_ptr<DIR, CloseDirectory> directory(fd ? ::fdopendir(fd.get()) : nullptr);
   if (directory == nullptr) return make_error(errno, "opendir " + path);
@@ -38,6 +38,11 @@ Result<std::vector<int>> numbered_entries(const std::string& path, int at) {
     if (const auto number = parse_number(entry->d_name)) numbers.push_back(*number);
   }
   if (errno != 0) return make_error(errno, "readdir " + path);
+  return numbers;
+}
+
+Result<std::vector<int>> numbered_entries(const std::string& path, int at) {
+  SLUICE_TRY_ASSIGN(std::vector<int> numbers, listed_numbers(path, at));
   std::sort(numbers.begin(), numbers.end());
   return numbers;
 }

@@ -17,8 +17,12 @@ namespace sluice::kfd {
 // A whole text that is a decimal number from 0 to INT_MAX.
 std::optional<int> parse_number(std::string_view text);
 
-// The numbers among the names in a directory, ascending. Other names are passed over. `at`: the directory,
-// borrowed, from which a relative path leads. Errors: those of opendir and readdir.
+// The numbers among the names in a directory, in the order in which it lists them. Other names are passed
+// over. `at`: the directory, borrowed, from which a relative path leads. Errors: those of opendir and
+// readdir.
+Result<std::vector<int>> listed_numbers(const std::string& path, int at = AT_FDCWD);
+
+// The same, ascending.
 Result<std::vector<int>> numbered_entries(const std::string& path, int at = AT_FDCWD);
 
 }  // namespace sluice::kfd

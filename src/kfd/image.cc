@@ -89,9 +89,37 @@ char* borrowed(const std::string& text) {
   return const_cast<char*>(text.c_str());
 }
 
-void fill_entry(const Topology& topology, const Node& node, KfdDeviceEntry& entry,
+// A node of the image, with its links in the order in which they are stored.
+struct StoredNode {
+  const Node* node = nullptr;
+  std::span<const IoLink> links;
+};
+
+// Upstream's plugin takes the first arrangement of GPUs that fits, and it tries those of the image in their
+// order against the local ones as the directories of the topology list them. Among equal GPUs on the machine
+// of the dump it finds the identity first exactly where the image has both in that order: nodes, because GPUs
+// outside a hive are paired one by one; links, because they make the order of GPUs within a hive and of CPU
+// nodes.
+std::vector<StoredNode> in_stored_order(const Topology& topology) {
+  std::vector<StoredNode> stored;
+  stored.reserve(topology.nodes.size());
+  std::unordered_set<std::uint32_t> listed_ids;
+  for (const ListedNode& listed : topology.listing) {
+    const Node* const node = topology.find_node(listed.node_id);
+    if (node != nullptr && listed_ids.insert(listed.node_id).second) stored.push_back({node, listed.links});
+  }
+  for (const Node& node : topology.nodes) {
+    if (!listed_ids.contains(node.node_id)) stored.push_back({&node, node.links});
+  }
+  return stored;
+}
+
+void fill_entry(const Topology& topology, const StoredNode& stored_node, KfdDeviceEntry& entry,
                 MessageList<DevIolink>& links) {
+  const Node& node = *stored_node.node;
   for (const EntryField& field : kEntryFields) entry.*field.stored = node.*field.member;
+  // Upstream's reader takes a node with cores for a CPU alone. An APU of one node has both.
+  if (node.is_gpu()) entry.cpu_cores_count = 0;
   entry.hive_id = node.hive_id;
   entry.vram_size = node.vram_size;
   if (node.is_gpu()) {
@@ -103,8 +131,8 @@ void fill_entry(const Topology& topology, const Node& node, KfdDeviceEntry& entr
     entry.has_unique_id = 1;
     entry.unique_id = node.unique_id;
   }
-  links.reserve(node.links.size());
-  for (const IoLink& link : node.links) {
+  links.reserve(stored_node.links.size());
+  for (const IoLink& link : stored_node.links) {
     if (!topology.valid(link)) continue;
     DevIolink& stored = links.add(dev_iolink__init);
     stored.type = link.type;
@@ -173,6 +201,7 @@ Result<Topology> decode_topology(const CriuKfd& message) {
     if (node.is_gpu() && !gpu_ids.insert(node.gpu_id).second) {
       return damaged("GPU " + std::to_string(node.gpu_id) + " twice");
     }
+    topology.listing.push_back({node.node_id, node.links});
     topology.nodes.push_back(std::move(node));
   }
   const auto by_id = [](const Node& a, const Node& b) { return a.node_id < b.node_id; };
@@ -266,6 +295,7 @@ Result<Topology> topology_of_process(const Topology& local, std::span<const Devi
     }
   }
   Topology known;
+  known.listing = local.listing;
   for (const Node& node : local.nodes) {
     const auto at = node.is_gpu() ? user_id_of.find(node.gpu_id) : user_id_of.end();
     if (node.is_gpu() && at == user_id_of.end()) continue;  // hidden from the process
@@ -292,10 +322,11 @@ std::vector<std::uint8_t> encode_kfd_image(const KfdImage& image) {
   message.priv_data = borrowed(image.priv_data.data(), image.priv_data.size());
 
   MessageList<KfdDeviceEntry> entries;
-  entries.reserve(image.topology.nodes.size());
-  std::vector<MessageList<DevIolink>> links(image.topology.nodes.size());
-  for (std::size_t i = 0; i < image.topology.nodes.size(); i++) {
-    fill_entry(image.topology, image.topology.nodes[i], entries.add(kfd_device_entry__init), links[i]);
+  const std::vector<StoredNode> nodes = in_stored_order(image.topology);
+  entries.reserve(nodes.size());
+  std::vector<MessageList<DevIolink>> links(nodes.size());
+  for (std::size_t i = 0; i < nodes.size(); i++) {
+    fill_entry(image.topology, nodes[i], entries.add(kfd_device_entry__init), links[i]);
   }
   message.n_device_entries = entries.size();
   message.device_entries = entries.data();

@@ -29,6 +29,8 @@ struct BoEntry {
   std::uint64_t offset = 0;  // mmap offset at the time of the dump
   std::uint32_t alloc_flags = 0;
   std::uint32_t gpu_id = 0;  // user gpu_id
+  // For upstream's plugin; we go by `shared` alone. In criu-dev's images every BO that can be exported has
+  // one, in those of 3.17 to 4.2 none.
   std::uint32_t handle = kNoHandle;
   std::uint32_t shared = 0;  // number of the memory in the dump where others have it, too; 0: nobody has
   bool imports = false;      // another holder makes it, and has its contents: not among upstream's BOs
@@ -64,7 +66,8 @@ struct KfdImage {
 // KFD shows the process a GPU that sysfs does not show us; EIO, `devices` names one twice.
 Result<Topology> topology_of_process(const Topology& local, std::span<const DeviceIds> devices);
 
-// Bytes of the message criu_kfd. Links that are not valid are left out.
+// Bytes of the message criu_kfd: nodes and their links in the order of the topology's listing, so that
+// upstream's plugin restores equal GPUs as themselves. Links that are not valid are left out.
 std::vector<std::uint8_t> encode_kfd_image(const KfdImage& image);
 
 // Errors: EBADMSG, the text says what is wrong: not the message, counts that differ from what is there, a

@@ -9,6 +9,7 @@
 #include <cinttypes>
 #include <cstdio>
 #include <limits>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -152,13 +153,15 @@ Result<void> read_memory_banks(const std::string& directory, Node& node) {
   return {};
 }
 
-Result<void> read_links(const std::string& directory, Node& node) {
-  auto links = numbered_entries(directory);
+// `listed`: the links, in the order in which the directory lists them.
+Result<void> read_links(const std::string& directory, Node& node, std::vector<IoLink>& listed) {
+  auto links = listed_numbers(directory);
   if (!links) {
     // A tree without the directory has no links.
     if (links.error().err == ENOENT) return {};
     return std::move(links).error();
   }
+  std::map<int, IoLink> by_number;
   for (const int link : *links) {
     auto properties = PropertyFile::load(directory + "/" + std::to_string(link) + "/properties");
     if (!properties) {
@@ -168,8 +171,10 @@ Result<void> read_links(const std::string& directory, Node& node) {
     SLUICE_TRY_ASSIGN(const std::uint64_t type, properties->get("type", kU32Max));
     SLUICE_TRY_ASSIGN(const std::uint64_t node_to, properties->get("node_to", kU32Max));
     if (type != kLinkPcie && type != kLinkXgmi) continue;
-    node.links.push_back({static_cast<std::uint32_t>(type), static_cast<std::uint32_t>(node_to)});
+    listed.push_back({static_cast<std::uint32_t>(type), static_cast<std::uint32_t>(node_to)});
+    by_number.emplace(link, listed.back());
   }
+  for (const auto& [number, link] : by_number) node.links.push_back(link);
   return {};
 }
 
@@ -188,8 +193,9 @@ Result<void> read_gpu_properties(const PropertyFile& properties, Node& node) {
   return {};
 }
 
-// Adds node `node_id` to `topology`, or to its hidden nodes.
-Result<void> read_node(const std::string& directory, std::uint32_t node_id, Topology& topology) {
+// Adds node `node_id` to `topology`, or to its hidden nodes. `listed`: its links, as the directory has them.
+Result<void> read_node(const std::string& directory, std::uint32_t node_id, Topology& topology,
+                       std::vector<IoLink>& listed) {
   auto gpu_id_text = read_text(directory + "/gpu_id");
   if (!gpu_id_text) {
     const int err = gpu_id_text.error().err;
@@ -219,22 +225,26 @@ Result<void> read_node(const std::string& directory, std::uint32_t node_id, Topo
     SLUICE_TRY_ASSIGN(const std::uint64_t cores, properties.get("cpu_cores_count", kU32Max));
     node.cpu_cores_count = static_cast<std::uint32_t>(cores);
   }
-  SLUICE_TRY(read_links(directory + "/io_links", node));
+  SLUICE_TRY(read_links(directory + "/io_links", node, listed));
   topology.nodes.push_back(std::move(node));
   return {};
 }
 
 Result<Topology> read_nodes(const std::string& directory) {
-  SLUICE_TRY_ASSIGN(const std::vector<int> ids, numbered_entries(directory));
+  SLUICE_TRY_ASSIGN(const std::vector<int> ids, listed_numbers(directory));
   if (ids.size() > kNodesMax)
     return make_error(EBADMSG, directory + " has " + std::to_string(ids.size()) + " nodes");
-  if (std::adjacent_find(ids.begin(), ids.end()) != ids.end()) {
-    return make_error(EBADMSG, directory + " has a node number twice");
-  }
   Topology topology;
+  std::map<std::uint32_t, std::vector<IoLink>*> ascending;  // each node's place in the listing
+  topology.listing.reserve(ids.size());
   for (const int id : ids) {
-    SLUICE_TRY(read_node(directory + "/" + std::to_string(id), static_cast<std::uint32_t>(id), topology));
+    ListedNode& listed = topology.listing.emplace_back();
+    listed.node_id = static_cast<std::uint32_t>(id);
+    if (!ascending.emplace(listed.node_id, &listed.links).second)
+      return make_error(EBADMSG, directory + " has a node number twice");
   }
+  for (const auto& [node_id, links] : ascending)
+    SLUICE_TRY(read_node(directory + "/" + std::to_string(node_id), node_id, topology, *links));
   return topology;
 }
 

@@ -112,9 +112,18 @@ inline constexpr std::size_t kGpusMax = 64;
 inline constexpr std::size_t kCpuNodesMax = 64;
 inline constexpr std::size_t kLinksMax = 256;  // of one node
 
+// A node as its directory lists it: the kernel keeps the entries of a directory by a hash of their names.
+struct ListedNode {
+  std::uint32_t node_id = 0;
+  std::vector<IoLink> links;  // those of the node, likewise
+};
+
 struct Topology {
   std::vector<Node> nodes;  // ascending node_id; node_ids and gpu_ids (but 0) are unique
   std::vector<HiddenNode> hidden;
+  // The nodes in the order of the tree or image, which is that of an image written from this. Hidden ones may
+  // be among them; what is not comes last, ascending.
+  std::vector<ListedNode> listing;
 
   std::size_t gpu_count() const;
   // nullptr when there is none.

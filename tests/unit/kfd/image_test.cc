@@ -159,6 +159,40 @@ TEST(KfdImage, a_bo_without_a_handle_is_one_without_any) {
   EXPECT_EQ(decoded->bos, image.bos);
 }
 
+// Upstream's plugin goes through both in this order when it looks for GPUs that fit.
+TEST(KfdImage, nodes_and_links_are_stored_as_the_topology_lists_them) {
+  KfdImage image = sample();
+  image.topology = mi210_machine(3, true);
+  const std::vector<Node>& nodes = image.topology.nodes;
+  const std::vector<IoLink> backwards(nodes[3].links.rbegin(), nodes[3].links.rend());
+  ASSERT_NE(backwards, nodes[3].links);
+  image.topology.listing = {{3, backwards}, {9, {{kLinkPcie, 0}}}, {0, nodes[0].links}, {2, nodes[2].links}};
+  edited(image, [&](CriuKfd& message) {
+    ASSERT_EQ(message.n_device_entries, 4U);
+    std::vector<std::uint32_t> stored;
+    for (std::size_t i = 0; i < 4; i++) stored.push_back(message.device_entries[i]->node_id);
+    EXPECT_EQ(stored, (std::vector<std::uint32_t>{3, 0, 2, 1})) << "9 is hidden, 1 is not listed";
+    ASSERT_EQ(message.device_entries[0]->n_iolinks, backwards.size());
+    for (std::size_t i = 0; i < backwards.size(); i++)
+      EXPECT_EQ(message.device_entries[0]->iolinks[i]->node_to_id, backwards[i].node_to);
+  });
+  const auto decoded = decode_kfd_image(encode_kfd_image(image));
+  ASSERT_TRUE(decoded.ok()) << decoded.error().what;
+  for (std::uint32_t id = 0; id < 4; id++) EXPECT_EQ(decoded->topology.nodes[id].node_id, id);
+  EXPECT_EQ(encode_kfd_image(*decoded), encode_kfd_image(image));
+}
+
+// Upstream's reader takes a node with cores for a CPU and reads nothing else of it.
+TEST(KfdImage, a_gpu_with_cpu_cores_is_stored_as_a_gpu) {
+  KfdImage image = sample();
+  image.topology.nodes[1].cpu_cores_count = 8;
+  edited(image, [](CriuKfd& message) {
+    EXPECT_EQ(message.device_entries[0]->cpu_cores_count, 64U);
+    EXPECT_EQ(message.device_entries[1]->cpu_cores_count, 0U);
+    EXPECT_NE(message.device_entries[1]->simd_count, 0U);
+  });
+}
+
 // One GPU node as bytes that follow from the wire format alone: field numbers must never move.
 TEST(KfdImage, wire_numbers_are_upstreams) {
   KfdImage image;

@@ -74,6 +74,31 @@ TEST(KfdTopology, a_tree_reads_as_what_it_was_written_from) {
   }
 }
 
+std::vector<std::uint32_t> numbers_as_listed(const fs::path& directory) {
+  std::vector<std::uint32_t> numbers;
+  for (const auto& entry : fs::directory_iterator(directory))
+    numbers.push_back(static_cast<std::uint32_t>(std::stoul(entry.path().filename())));
+  return numbers;
+}
+
+// Which is no order of numbers on most file systems, and none in sysfs.
+TEST(KfdTopology, keeps_the_order_in_which_directories_list_nodes_and_links) {
+  const TempDir dir;
+  write_tree(dir.path(), mi300x_machine());
+  const Topology topology = read_or_die(dir.path());
+  const std::vector<std::uint32_t> nodes = numbers_as_listed(dir.path() / "nodes");
+  ASSERT_EQ(topology.listing.size(), nodes.size());
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    EXPECT_EQ(topology.listing[i].node_id, nodes[i]) << i;
+    const Node& node = *topology.find_node(nodes[i]);
+    std::vector<IoLink> links;
+    for (const std::uint32_t link :
+         numbers_as_listed(dir.path() / "nodes" / std::to_string(nodes[i]) / "io_links"))
+      links.push_back(node.links.at(link));
+    EXPECT_EQ(topology.listing[i].links, links) << i;
+  }
+}
+
 TEST(KfdTopology, more_nodes_than_any_machine_has_are_refused) {
   const TempDir dir;
   for (int id = 0; id <= 4096; id++) fs::create_directories(dir.path() / "nodes" / std::to_string(id));
