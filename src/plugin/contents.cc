@@ -167,8 +167,10 @@ Result<void> ContentsJob::take_sums(const PagesSet& pages, const ImageLayout& la
                                  layout, dump_id_));
   has_sums = found.has_value();
   if (!found) {
-    note(Level::Warning, pages.pages_name(id_, 0) + " has no checksums (" + name +
-                             " is missing): its contents are restored unverified");
+    if (!shared_.unverified_said.exchange(true))
+      note(Level::Warning, pages.pages_name(id_, 0) + " has no checksums (" + name +
+                               " is missing): its contents, and those of all files without, are restored "
+                               "unverified");
     return {};
   }
   sidecar = std::move(*found);

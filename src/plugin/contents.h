@@ -75,10 +75,11 @@ std::vector<std::string> pages_names(int id, const GpuContents& gpu);
 struct SharedByJobs {
   explicit SharedByJobs(VramWatch& watch) : vram(watch) {}
 
-  LaneRoom room;                      // of the staging memory
-  VramWatch& vram;                    // looked at by each lane, at its start and at its end
-  FairShare disk;                     // all lanes write to, or read from, one directory
-  std::atomic<std::size_t> lanes{1};  // that may run at once
+  LaneRoom room;                             // of the staging memory
+  VramWatch& vram;                           // looked at by each lane, at its start and at its end
+  FairShare disk;                            // all lanes write to, or read from, one directory
+  std::atomic<std::size_t> lanes{1};         // that may run at once
+  std::atomic<bool> unverified_said{false};  // restore: that a file has no checksums; once for all of them
   // Restore from streams: held by the lane whose files come. A streamer sends one file at a time, each to its
   // end, and whoever opens another one waits for that; so each is opened and read to its end by one thread
   // that waits for nobody meanwhile.

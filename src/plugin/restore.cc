@@ -587,12 +587,14 @@ Result<void> Restorer::fill_in_task(ContentRequest request) {
   const std::int64_t began_ns = monotonic_ns();
   SharedByJobs shared(lifeline_->vram());
   shared.lanes = survey_.all_lanes();
+  shared.unverified_said = unverified_said_;
   SLUICE_TRY_ASSIGN(const std::unique_ptr<ContentsJob> job,
                     ContentsJob::restore(image_dir_fd(), request.id, std::move(request.gpus), config_,
                                          request.dump_id, shared));
   job->begin();
   const Result<void> done = job->wait(log_progress);
   log_lines(job->take_log_lines());
+  unverified_said_ = shared.unverified_said;
   SLUICE_TRY(done);
   write_stats(Direction::Restore, request.id, {began_ns, began_ns, monotonic_ns()}, job->outcomes(), config_);
   return {};

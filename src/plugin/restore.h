@@ -128,6 +128,7 @@ class Restorer {
   bool joined_ = false;                   // resume() knows, and has reported, how the server's contents fared
   bool restored_any_ = false;             // task: a file of ours
   bool all_made_ = false;                 // task: make_all()
+  bool unverified_said_ = false;          // by this task: see SharedByJobs
   std::uint32_t asked_record_bytes_ = 0;  // what the kernel said; 0: its version tells, or nothing does
   dev_t kfd_device_ = 0;                  // 0: no KFD on this machine
   ino_t own_pid_namespace_ = 0;           // of the main process
