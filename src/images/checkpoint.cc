@@ -8,6 +8,7 @@
 #include <string>
 
 #include "images/files.h"
+#include "images/unsaid_sharing.h"
 
 namespace sluice {
 namespace {
@@ -86,6 +87,15 @@ Result<std::vector<Error>> look_for_lost_images(int dir_fd, const Checkpoint& al
   return lost;
 }
 
+void look_for_unsaid_sharing(Checkpoint& all) {
+  UnsaidSharing sharing;
+  const auto look = [&](const std::string& name, const auto& image) {
+    if (const auto good = sharing.add(name, image); !good) all.lost.push_back(good.error());
+  };
+  for (const auto& [id, image] : all.kfd) look(kfd_image_name(id), image);
+  for (const auto& [id, image] : all.render) look(render_image_name(id), image);
+}
+
 }  // namespace
 
 Result<Checkpoint> read_checkpoint(int dir_fd) {
@@ -98,6 +108,7 @@ Result<Checkpoint> read_checkpoint(int dir_fd) {
       read_all(dir_fd, list_dmabuf_images(dir_fd), unpack_dmabuf_image, dump, all.dmabufs, all.unreadable));
   if (!all.empty() && all.unreadable.empty()) {
     SLUICE_TRY_ASSIGN(all.lost, look_for_lost_images(dir_fd, all));
+    look_for_unsaid_sharing(all);
   }
   return all;
 }

@@ -24,7 +24,8 @@ struct Checkpoint {
   // One for each image that cannot be read, or is of another dump than those before it: it is not above.
   std::vector<Error> unreadable;
   // Where there are images, all readable: one for each that is lost, as others, or files of contents, say.
-  // Not all that can be lost: which files there were only CRIU knows.
+  // Not all that can be lost: which files there were only CRIU knows. Likewise for each image of upstream's
+  // that does not say whose memory it shares.
   std::vector<Error> lost;
 
   bool empty() const { return kfd.empty() && render.empty() && dmabufs.empty() && unreadable.empty(); }

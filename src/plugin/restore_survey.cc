@@ -33,6 +33,7 @@ Result<void> RestoreSurvey::read_images(const Result<std::vector<std::string>>& 
     const Result<Image> image = unpack(*payload, name);
     if (!image) continue;
     SLUICE_TRY(same_dump_.add(name, image->dump_id, image->id));
+    SLUICE_TRY(unsaid_sharing_.add(name, *image));
     seen_.insert(name);
     note(*image, id_of_image(name));
   }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "images/metadata.h"
+#include "images/unsaid_sharing.h"
 #include "pipeline/result.h"
 
 namespace sluice::plugin {
@@ -21,7 +22,7 @@ class RestoreSurvey {
  public:
   // Reads the images, as far as they can be read: what is wrong with one, the task that needs it will say.
   // But images of two dumps, or under another's name, are nobody's: EBADMSG. So it is with a stream's index
-  // that is damaged, or not made with the key.
+  // that is damaged, or not made with the key; and with memory that upstream's images show twice: EINVAL.
   static Result<RestoreSurvey> read();
 
   // An image that is about to be restored, for read() may not have been able to list or read it. EBADMSG: of
@@ -31,6 +32,7 @@ class RestoreSurvey {
   template <class Image>
   Result<void> add(const std::string& name, const Image& image) {
     SLUICE_TRY(check_that_it_was_seen(name));
+    SLUICE_TRY(unsaid_sharing_.add(name, image));
     return same_dump_.add(name, image.dump_id, image.id);
   }
 
@@ -72,6 +74,7 @@ class RestoreSurvey {
   void note(const DmaBufImage&, std::optional<int>) {}  // of nobody's concern before a task asks for it
 
   SameDump same_dump_;
+  UnsaidSharing unsaid_sharing_;
   std::set<std::string> seen_;  // images that read() has read
   bool has_record_bytes_ = false;
   std::map<std::uint32_t, unsigned> lanes_by_minor_;

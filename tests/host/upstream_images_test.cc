@@ -99,6 +99,27 @@ TEST_P(UpstreamImagesTest, BosOfRenderNodesInThoseOfCriuDevComeBack) {
     EXPECT_EQ(bos_in(scene_.images(), name), bos_in(before.path(), name)) << name;
 }
 
+// A BO of the KFD that a render file of the same GPU has imported is one like its own to the kernel's list,
+// under a handle that says nothing. Each would be made, and the one memory be two.
+TEST_P(UpstreamImagesTest, MemoryThatThoseOfCriuDevShowTwiceIsRefused) {
+  ASSERT_NO_FATAL_FAILURE(start({"--svm-context", "--share", "kfd"}));
+  ASSERT_NO_FATAL_FAILURE(dump());
+  {
+    const UniqueFd directory(::open(scene_.images().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    for (const std::string& name : images("amdgpu-renderD-")) {
+      RenderImage image = unpack_render_image(read_image(directory.get(), name).value(), name).value();
+      for (RenderBo& bo : image.bos) bo.imports = false;
+      ASSERT_TRUE(write_image(directory.get(), name, pack_render_image(image), false).ok());
+    }
+  }
+  ASSERT_TRUE(test::make_upstreams(scene_.images(), UpstreamForm::Dev).ok());
+  EXPECT_NE(scene_.restore(version()), 0);
+  const std::string log = scene_.log();
+  EXPECT_EQ(times_in(log, "are the same memory, and images of upstream's plugin do not say which"), 1U)
+      << log;
+  expect_not_resumed();
+}
+
 // Where there is nothing to verify with, nothing was to be verified.
 TEST_P(UpstreamImagesTest, NothingIsSaidOfChecksumsThatNobodyWants) {
   scene_.variables["SLUICE_CHECKSUM"] = "off";
