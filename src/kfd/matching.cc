@@ -144,8 +144,13 @@ const char* type_name(std::uint32_t type) {
 
 class Matcher {
  public:
-  Matcher(const Topology& source, const Topology& local, const MatchRules& rules)
-      : source_(source), local_(local), hidden_count_(local.hidden.size()), rules_(rules) {}
+  Matcher(const Topology& source, const Topology& local, const MatchRules& rules, const MatchWishes& wishes)
+      : source_(source),
+        local_(local),
+        hidden_count_(local.hidden.size()),
+        rules_(rules),
+        wishes_(wishes),
+        wish_(source_.gpus.size()) {}
 
   MatchOutcome run();
 
@@ -178,11 +183,49 @@ class Matcher {
     std::vector<std::size_t> partner(local_.gpus.size(), kNone);
     return assign(rows, all_, partner);
   }
-  // The first perfect matching in order of nodes. REQUIRES: there is one.
-  void assign_first(Rows rows);
+  // The perfect matching that gives each GPU what is best for it, those first that can stay where they were.
+  // REQUIRES: there is one.
+  void assign_best(Rows rows);
 
+  // How well a pair is matched, the lower the better.
+  enum Step : std::uint8_t { kSame, kHasRoom, kRoomUnknown, kNoRoom, kUnreachable, kSteps };
+  struct Wish {
+    Step step = kUnreachable;
+    std::uint64_t room = 0;  // 0 where it is not known
+
+    bool operator<(const Wish& other) const {
+      return step != other.step ? step < other.step : room > other.room;
+    }
+  };
+  Wish wish_of(std::size_t a, std::size_t b) const;
+  // The local GPUs of a row, the best first; among equals in order of nodes.
+  std::vector<std::size_t> by_wish(std::size_t a, GpuSet row) const;
+  // What a decision leaves to the GPUs `which`; decisions with less are tried first.
+  struct Cost {
+    unsigned steps = 0;              // of the best that each has left, added up
+    std::uint64_t missing_room = 0;  // the less room the fullest of these has, the more
+
+    bool operator<(const Cost& other) const {
+      return steps != other.steps ? steps < other.steps : missing_room < other.missing_room;
+    }
+  };
+  Cost cost_of(const Rows& rows, GpuSet which) const;
+  struct Decision {
+    std::size_t local = 0;  // CPU node or group
+    Rows rows;
+    Cost cost;
+  };
+  static void best_first(std::vector<Decision>& decisions) {
+    std::stable_sort(decisions.begin(), decisions.end(),
+                     [](const Decision& x, const Decision& y) { return x.cost < y.cost; });
+  }
+
+  // Narrows the rows to what wishes_ demands.
+  std::optional<Refusal> demand(Rows& rows);
   Search search(const Rows& rows);
-  Match match(bool identity) const;
+  // With the least bad step that is enough.
+  Search search_by_wish(const Rows& rows);
+  Match match() const;
   Refusal refuse(std::string sentence);
   std::string why_none(const Rows& rows);
 
@@ -192,6 +235,8 @@ class Matcher {
   Side local_;
   std::size_t hidden_count_;
   MatchRules rules_;
+  const MatchWishes& wishes_;
+  std::vector<std::vector<Wish>> wish_;  // [GPU of the image][local GPU]
   std::uint64_t steps_limit_ = kMatchStepsMax;
   GpuSet all_ = 0;
   std::uint64_t steps_ = 0;
@@ -272,13 +317,50 @@ bool Matcher::assign(const Rows& rows, GpuSet which, std::vector<std::size_t>& p
   return true;
 }
 
-void Matcher::assign_first(Rows rows) {
-  for (std::size_t a = 0; a < rows.size(); a++) {
-    for (GpuSet left = rows[a]; left != 0; left &= left - 1) {
+Matcher::Wish Matcher::wish_of(std::size_t a, std::size_t b) const {
+  const std::uint32_t source = source_.gpus[a]->gpu_id;
+  const std::uint32_t local = local_.gpus[b]->gpu_id;
+  const auto known = wishes_.local.find(local);
+  const LocalGpu gpu = known != wishes_.local.end() ? known->second : LocalGpu();
+  const auto wanted = wishes_.need.find(source);
+  const std::uint64_t need = wanted != wishes_.need.end() ? wanted->second : 0;
+  const std::uint64_t room = gpu.room.value_or(0);
+  if (!gpu.reachable) return {kUnreachable, room};
+  if (gpu.room && room < need) return {kNoRoom, room};
+  if (source == local) return {kSame, room};
+  return {gpu.room ? kHasRoom : kRoomUnknown, room};
+}
+
+std::vector<std::size_t> Matcher::by_wish(std::size_t a, GpuSet row) const {
+  std::vector<std::size_t> order;
+  for (; row != 0; row &= row - 1) order.push_back(static_cast<std::size_t>(std::countr_zero(row)));
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t x, std::size_t y) { return wish_[a][x] < wish_[a][y]; });
+  return order;
+}
+
+Matcher::Cost Matcher::cost_of(const Rows& rows, GpuSet which) const {
+  Cost cost;
+  for (; which != 0; which &= which - 1) {
+    const auto a = static_cast<std::size_t>(std::countr_zero(which));
+    Wish best;
+    for (GpuSet left = rows[a]; left != 0; left &= left - 1)
+      best = std::min(best, wish_[a][static_cast<std::size_t>(std::countr_zero(left))]);
+    cost.steps += best.step;
+    cost.missing_room = std::max(cost.missing_room, ~best.room);
+  }
+  return cost;
+}
+
+void Matcher::assign_best(Rows rows) {
+  std::vector<std::pair<unsigned, std::size_t>> order;
+  for (std::size_t a = 0; a < rows.size(); a++) order.emplace_back(cost_of(rows, bit(a)).steps, a);
+  std::sort(order.begin(), order.end());
+  for (const auto& [steps, a] : order) {
+    for (const std::size_t b : by_wish(a, rows[a])) {
       Rows fixed = rows;
-      const GpuSet choice = left & (~left + 1);
-      for (GpuSet& row : fixed) row &= ~choice;
-      fixed[a] = choice;
+      for (GpuSet& row : fixed) row &= ~bit(b);
+      fixed[a] = bit(b);
       if (!assignable(fixed)) continue;
       rows = std::move(fixed);
       break;
@@ -311,13 +393,25 @@ Matcher::Rows Matcher::with_cpu(const Rows& rows, std::size_t cpu, std::size_t l
 Matcher::Search Matcher::decide_cpus(const Rows& rows, std::size_t cpu, std::uint64_t cpus_used) {
   while (cpu < source_.cpus.size() && source_.gpus_on_cpu[cpu] == 0) cpu++;
   if (!rules_.numa || cpu == source_.cpus.size()) return decide_groups(rows, 0, 0);
+  GpuSet linked = 0;
+  for (std::size_t a = 0; a < rows.size(); a++) {
+    const auto& links = source_.cpu_links[a];
+    if (std::any_of(links.begin(), links.end(), [cpu](const CpuLink& link) { return link.cpu == cpu; }))
+      linked |= bit(a);
+  }
+  std::vector<Decision> decisions;
   for (std::size_t local_cpu = 0; local_cpu < local_.cpus.size(); local_cpu++) {
     if (local_.gpus_on_cpu[local_cpu] == 0 || (cpus_used & bit(local_cpu)) != 0) continue;
-    const Rows narrowed = with_cpu(rows, cpu, local_cpu);
+    Rows narrowed = with_cpu(rows, cpu, local_cpu);
     steps_ += rows.size();
+    const Cost cost = cost_of(narrowed, linked);
+    decisions.push_back({local_cpu, std::move(narrowed), cost});
+  }
+  best_first(decisions);
+  for (const Decision& decision : decisions) {
     if (steps_ > steps_limit_) return Search::GaveUp;
-    if (!assignable(narrowed)) continue;
-    const Search result = decide_cpus(narrowed, cpu + 1, cpus_used | bit(local_cpu));
+    if (!assignable(decision.rows)) continue;
+    const Search result = decide_cpus(decision.rows, cpu + 1, cpus_used | bit(decision.local));
     if (result != Search::None) return result;
   }
   return Search::None;
@@ -345,11 +439,12 @@ bool Matcher::groups_can_fit(const Rows& rows, std::size_t first_group, std::uin
 
 Matcher::Search Matcher::decide_groups(const Rows& rows, std::size_t group, std::uint64_t groups_used) {
   if (group == source_.groups.size()) {
-    assign_first(rows);
+    assign_best(rows);
     return Search::Found;
   }
   if (!groups_can_fit(rows, group, groups_used)) return Search::None;
   const GpuSet members = source_.groups[group];
+  std::vector<Decision> decisions;
   for (std::size_t h = 0; h < local_.groups.size(); h++) {
     if ((groups_used & bit(h)) != 0) continue;
     Rows narrowed = rows;
@@ -363,9 +458,14 @@ Matcher::Search Matcher::decide_groups(const Rows& rows, std::size_t group, std:
       }
     }
     steps_ += rows.size();
+    const Cost cost = cost_of(narrowed, members);
+    decisions.push_back({h, std::move(narrowed), cost});
+  }
+  best_first(decisions);
+  for (const Decision& decision : decisions) {
     if (steps_ > steps_limit_) return Search::GaveUp;
-    if (!assignable(narrowed)) continue;
-    const Search result = decide_groups(narrowed, group + 1, groups_used | bit(h));
+    if (!assignable(decision.rows)) continue;
+    const Search result = decide_groups(decision.rows, group + 1, groups_used | bit(decision.local));
     if (result != Search::None) return result;
   }
   return Search::None;
@@ -377,15 +477,67 @@ Matcher::Search Matcher::search(const Rows& rows) {
   return decide_cpus(rows, 0, 0);
 }
 
-Match Matcher::match(bool identity) const {
+// Rows that a wider step leaves as they were have been searched.
+Matcher::Search Matcher::search_by_wish(const Rows& rows) {
+  std::optional<Rows> searched;
+  Search result = Search::None;
+  for (unsigned step = 0; step < kSteps; step++) {
+    Rows good = rows;
+    for (std::size_t a = 0; a < rows.size(); a++) {
+      for (GpuSet left = rows[a]; left != 0; left &= left - 1) {
+        const auto b = static_cast<std::size_t>(std::countr_zero(left));
+        if (wish_[a][b].step > step) good[a] &= ~bit(b);
+      }
+    }
+    if (good == searched) continue;
+    result = search(good);
+    if (result == Search::Found) break;
+    searched = std::move(good);
+  }
+  return result;
+}
+
+std::optional<Refusal> Matcher::demand(Rows& rows) {
+  const auto index_of = [](const std::vector<const Node*>& gpus, std::uint32_t gpu_id) {
+    return static_cast<std::size_t>(
+        std::find_if(gpus.begin(), gpus.end(), [&](const Node* gpu) { return gpu->gpu_id == gpu_id; }) -
+        gpus.begin());
+  };
+  for (std::size_t b = 0; b < local_.gpus.size(); b++) {
+    if (!wishes_.taken.contains(local_.gpus[b]->gpu_id)) continue;
+    for (GpuSet& row : rows) row &= ~bit(b);
+  }
+  for (const DeviceIds& pair : wishes_.fixed) {
+    const std::size_t a = index_of(source_.gpus, pair.user_gpu_id);
+    const std::size_t b = index_of(local_.gpus, pair.actual_gpu_id);
+    if (a == source_.gpus.size()) continue;  // of another process
+    const std::string says = wishes_.fixed_by + " puts GPU " + gpu_id_text(pair.user_gpu_id) +
+                             " of the image on local GPU " + gpu_id_text(pair.actual_gpu_id) + ", which ";
+    if (b == local_.gpus.size()) {
+      pairs_.clear();
+      return refuse(says + "is not here");
+    }
+    if ((rows[a] & bit(b)) == 0) {
+      std::erase_if(pairs_, [&](const PairReport& report) { return report.pair != pair; });
+      const bool fits = !pairs_.empty() && pairs_.front().mismatches.empty();
+      return refuse(says + (fits ? "another GPU of the tree has" : "cannot stand in for it"));
+    }
+    for (GpuSet& row : rows) row &= ~bit(b);
+    rows[a] = bit(b);
+  }
+  return std::nullopt;
+}
+
+Match Matcher::match() const {
   Match result;
-  result.identity = identity;
+  result.identity = true;
   result.steps = steps_;
   result.gpus.resize(source_.gpus.size());
   for (std::size_t b = 0; b < local_.gpus.size(); b++) {
     const std::size_t a = partner_[b];
     if (a == kNone) continue;
     result.gpus[a] = {source_.gpus[a]->gpu_id, local_.gpus[b]->gpu_id};
+    result.identity = result.identity && source_.gpus[a]->gpu_id == local_.gpus[b]->gpu_id;
   }
   return result;
 }
@@ -433,23 +585,21 @@ MatchOutcome Matcher::run() {
 
   all_ = count == kGpusMax ? ~GpuSet{0} : bit(count) - 1;
   Rows fitting(count);
-  Rows same_id(count);
   pairs_.reserve(count * local_count);
   for (std::size_t a = 0; a < count; a++) {
     for (std::size_t b = 0; b < local_count; b++) {
       PairReport report{{source_.gpus[a]->gpu_id, local_.gpus[b]->gpu_id}, compare(a, b)};
       steps_++;
-      if (report.mismatches.empty()) {
-        fitting[a] |= bit(b);
-        if (report.pair.user_gpu_id == report.pair.actual_gpu_id) same_id[a] |= bit(b);
-      }
+      if (report.mismatches.empty()) fitting[a] |= bit(b);
       pairs_.push_back(std::move(report));
+      wish_[a].push_back(wish_of(a, b));
     }
   }
-  if (search(same_id) == Search::Found) return match(true);
-  switch (search(fitting)) {
+  const Rows before = fitting;
+  if (auto refusal = demand(fitting)) return std::move(*refusal);
+  switch (search_by_wish(fitting)) {
     case Search::Found:
-      return match(false);
+      return match();
     case Search::GaveUp:
       return refuse("gave up after " + std::to_string(steps_) +
                     " steps of search for GPUs that match all together");
@@ -457,6 +607,7 @@ MatchOutcome Matcher::run() {
       break;
   }
   std::string why = why_none(fitting);
+  if (fitting != before) why = wishes_.fixed_by + " leaves no match for the other GPUs: " + why;
   return refuse(std::move(why));
 }
 
@@ -490,34 +641,54 @@ ParsedMatchRules parse_match_rules(const std::function<const char*(const char*)>
   return parsed;
 }
 
-std::string Refusal::text() const {
-  std::string text = sentence;
+std::vector<SharedReason> Refusal::reasons() const {
+  std::vector<SharedReason> all;
   for (auto first = pairs.begin(); first != pairs.end();) {
     const std::uint32_t source = first->pair.user_gpu_id;
     const auto last = std::find_if(
         first, pairs.end(), [source](const PairReport& report) { return report.pair.user_gpu_id != source; });
-    // Reasons in the order they first appear, with the local GPUs that share them.
-    std::vector<std::pair<std::string, std::string>> lines;
+    std::vector<SharedReason> of_source;
     for (; first != last; ++first) {
-      const std::string reason = describe(first->mismatches);
-      const auto known =
-          std::find_if(lines.begin(), lines.end(), [&](const auto& line) { return line.first == reason; });
-      if (known == lines.end()) {
-        lines.emplace_back(reason, gpu_id_text(first->pair.actual_gpu_id));
+      const auto known = std::find_if(of_source.begin(), of_source.end(), [&](const SharedReason& reason) {
+        return reason.mismatches == first->mismatches;
+      });
+      if (known == of_source.end()) {
+        of_source.push_back({{source}, {first->pair.actual_gpu_id}, first->mismatches});
       } else {
-        known->second += ", " + gpu_id_text(first->pair.actual_gpu_id);
+        known->locals.push_back(first->pair.actual_gpu_id);
       }
     }
-    for (const auto& [reason, locals] : lines) {
-      text.append("\n  GPU ").append(gpu_id_text(source)).append(" on local GPU ").append(locals);
-      text.append(": ").append(reason);
+    for (SharedReason& reason : of_source) {
+      const auto known = std::find_if(all.begin(), all.end(), [&](const SharedReason& other) {
+        return other.locals == reason.locals && other.mismatches == reason.mismatches;
+      });
+      if (known == all.end()) {
+        all.push_back(std::move(reason));
+      } else {
+        known->sources.push_back(source);
+      }
     }
+  }
+  return all;
+}
+
+std::string Refusal::text() const {
+  const auto names = [](const std::vector<std::uint32_t>& gpu_ids) {
+    std::string list;
+    for (const std::uint32_t gpu_id : gpu_ids) list += (list.empty() ? "" : ", ") + gpu_id_text(gpu_id);
+    return list;
+  };
+  std::string text = sentence;
+  for (const SharedReason& reason : reasons()) {
+    text += "\n  GPU " + names(reason.sources) + " on local GPU " + names(reason.locals) + ": " +
+            describe(reason.mismatches);
   }
   return text;
 }
 
-MatchOutcome match_gpus(const Topology& source, const Topology& local, const MatchRules& rules) {
-  return Matcher(source, local, rules).run();
+MatchOutcome match_gpus(const Topology& source, const Topology& local, const MatchRules& rules,
+                        const MatchWishes& wishes) {
+  return Matcher(source, local, rules, wishes).run();
 }
 
 }  // namespace sluice::kfd

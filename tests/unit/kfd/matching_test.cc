@@ -447,21 +447,211 @@ TEST(KfdMatching, of_more_gpus_those_that_fit_are_taken) {
   EXPECT_EQ(refusal_or_die(source, local).pairs.size(), 8U);
 }
 
-TEST(KfdMatching, the_table_has_a_line_for_each_gpu_and_reason) {
+TEST(KfdMatching, the_table_tells_each_reason_once_with_all_gpus_that_share_it) {
   Topology local = mi210_machine(3, false, 0x5000);
   for (Node& node : local.nodes) node.fw_version = 1;
   local.nodes[3].simd_count = 1;
   const Refusal refusal = refusal_or_die(mi210_machine(3, false, 0x2000), local);
   EXPECT_EQ(refusal.pairs.size(), 9U);
   const std::string text = refusal.text();
-  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 6) << text;
-  EXPECT_NE(
-      text.find(
-          "GPU 0x2001 on local GPU 0x5000, 0x5001: fw_version 92 in the image, 1 here (KFD_FW_VER_CHECK=0 "
-          "allows this)"),
-      std::string::npos)
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2) << text;
+  EXPECT_NE(text.find("GPU 0x2000, 0x2001, 0x2002 on local GPU 0x5000, 0x5001: fw_version 92 in the image, 1 "
+                      "here (KFD_FW_VER_CHECK=0 allows this)"),
+            std::string::npos)
       << text;
   EXPECT_NE(text.find("simd_count 416 in the image, 1 here; fw_version"), std::string::npos) << text;
+}
+
+TEST(KfdMatching, gpus_of_the_image_with_reasons_of_their_own_have_lines_of_their_own) {
+  Topology source = mi210_machine(2, false, 0x2000);
+  source.nodes[2].fw_version += 1;
+  Topology local = mi210_machine(2, false, 0x5000);
+  for (Node& node : local.nodes) node.fw_version = 1;
+  const auto reasons = refusal_or_die(source, local).reasons();
+  ASSERT_EQ(reasons.size(), 2U);
+  EXPECT_EQ(reasons[0].sources, (std::vector<std::uint32_t>{0x2000}));
+  EXPECT_EQ(reasons[1].sources, (std::vector<std::uint32_t>{0x2001}));
+  EXPECT_EQ(reasons[1].locals, (std::vector<std::uint32_t>{0x5000, 0x5001}));
+}
+
+TEST(KfdMatching, sixty_three_partitions_against_smaller_ones_are_one_reason) {
+  Topology source = cpx_machine(0x4000);
+  source.nodes.pop_back();
+  Topology local = cpx_machine(0x8000);
+  for (Node& node : local.nodes) node.vram_size /= 2;
+  const Refusal refusal = refusal_or_die(source, local);
+  EXPECT_EQ(refusal.pairs.size(), 63U * 64U);
+  EXPECT_LE(refusal.reasons().size(), 64U);
+}
+
+// --- wishes
+// ---------------------------------------------------------------------------------------------------------
+
+constexpr std::uint64_t kGigabytes = 1'000'000'000;
+
+// Room on local GPUs 0x5000 and following, or 0x2000 and following; need of the image's.
+MatchWishes wishes_of(std::uint32_t first_local, const std::vector<std::optional<std::uint64_t>>& room,
+                      const std::vector<std::uint64_t>& need) {
+  MatchWishes wishes;
+  for (std::uint32_t i = 0; i < room.size(); i++) wishes.local[first_local + i].room = room[i];
+  for (std::uint32_t i = 0; i < need.size(); i++) wishes.need[0x2000 + i] = need[i];
+  return wishes;
+}
+
+Match wished(const Topology& source, const Topology& local, const MatchWishes& wishes) {
+  MatchOutcome outcome = match_gpus(source, local, {}, wishes);
+  if (const auto* refusal = std::get_if<Refusal>(&outcome)) {
+    ADD_FAILURE() << refusal->text();
+    return {};
+  }
+  return std::get<Match>(std::move(outcome));
+}
+
+Refusal not_wished(const Topology& source, const Topology& local, const MatchWishes& wishes) {
+  MatchOutcome outcome = match_gpus(source, local, {}, wishes);
+  if (std::holds_alternative<Match>(outcome)) {
+    ADD_FAILURE() << "matched";
+    return {};
+  }
+  return std::get<Refusal>(std::move(outcome));
+}
+
+TEST(KfdMatchWishes, a_gpu_stays_where_it_was_while_there_is_room) {
+  const Topology local = mi210_machine(4, false, 0x2000);
+  // More room elsewhere, but enough at home.
+  const Match match = wished(one_gpu(), local, wishes_of(0x2000, {7, 90, 90, 90}, {7}));
+  EXPECT_TRUE(match.identity);
+}
+
+TEST(KfdMatchWishes, without_room_at_home_the_emptiest_is_taken) {
+  const Topology local = mi210_machine(4, false, 0x2000);
+  EXPECT_EQ(actual_of(wished(one_gpu(), local, wishes_of(0x2000, {6, 20, 90, 80}, {7})), 0x2000), 0x2002U);
+  // Of equally empty ones the first.
+  EXPECT_EQ(actual_of(wished(one_gpu(), local, wishes_of(0x2000, {6, 90, 90, 90}, {7})), 0x2000), 0x2001U);
+}
+
+TEST(KfdMatchWishes, one_that_has_room_comes_before_one_of_which_nobody_knows) {
+  const Topology local = mi210_machine(3, false, 0x5000);
+  EXPECT_EQ(actual_of(wished(one_gpu(), local, wishes_of(0x5000, {std::nullopt, 6, 7}, {7})), 0x2000),
+            0x5002U);
+  EXPECT_EQ(actual_of(wished(one_gpu(), local, wishes_of(0x5000, {5, std::nullopt, 6}, {7})), 0x2000),
+            0x5001U);
+}
+
+TEST(KfdMatchWishes, what_is_not_known_changes_nothing) {
+  const Topology local = mi210_machine(2, false, 0x2000);
+  EXPECT_TRUE(wished(one_gpu(), local, wishes_of(0x2000, {}, {7})).identity);
+}
+
+TEST(KfdMatchWishes, where_none_has_room_the_emptiest_is_tried) {
+  const Topology local = mi210_machine(3, false, 0x2000);
+  EXPECT_EQ(actual_of(wished(one_gpu(), local, wishes_of(0x2000, {1, 3, 2}, {7})), 0x2000), 0x2001U);
+}
+
+TEST(KfdMatchWishes, a_gpu_that_has_to_move_leaves_the_others_at_home) {
+  const Topology source = mi210_machine(2, false, 0x2000);
+  const Topology local = mi210_machine(4, false, 0x2000);
+  // The second's own is the emptiest of all.
+  const Match match = wished(source, local, wishes_of(0x2000, {0, 90, 40, 50}, {7, 7}));
+  EXPECT_EQ(match.gpus, (std::vector<DeviceIds>{{0x2000, 0x2003}, {0x2001, 0x2001}}));
+}
+
+TEST(KfdMatchWishes, a_small_need_does_not_take_the_only_gpu_with_room_for_a_large_one) {
+  const Topology source = mi210_machine(2, false, 0x2000);
+  const Topology local = mi210_machine(2, false, 0x5000);
+  const Match match = wished(source, local, wishes_of(0x5000, {100, 20}, {10, 60}));
+  EXPECT_EQ(match.gpus, (std::vector<DeviceIds>{{0x2000, 0x5001}, {0x2001, 0x5000}}));
+}
+
+TEST(KfdMatchWishes, room_does_not_overrule_a_rule) {
+  Topology local = mi210_machine(2, false, 0x2000);
+  local.nodes[2].fw_version = 1;
+  EXPECT_TRUE(wished(one_gpu(), local, wishes_of(0x2000, {0, 90}, {7})).identity);
+}
+
+TEST(KfdMatchWishes, the_emptier_socket_and_the_emptier_group_are_taken) {
+  const Topology source = two_sockets({0, 0}, 0x2000);
+  const Topology local = two_sockets({0, 0, 1, 1}, 0x5000);
+  const Match sockets = wished(source, local, wishes_of(0x5000, {50, 60, 70, 80}, {7, 7}));
+  EXPECT_EQ(sockets.gpus, (std::vector<DeviceIds>{{0x2000, 0x5003}, {0x2001, 0x5002}}));
+
+  const Topology hive = mi210_machine(2, true, 0x2000);
+  Topology hives = mi210_machine(4, false, 0x5000);
+  join(hives, 1, 2, kLinkXgmi);
+  join(hives, 3, 4, kLinkXgmi);
+  for (Node& node : hives.nodes) node.io_links_count = hive.nodes[1].io_links_count;
+  const Match groups = wished(hive, hives, wishes_of(0x5000, {50, 60, 70, 80}, {7, 7}));
+  EXPECT_EQ(groups.gpus, (std::vector<DeviceIds>{{0x2000, 0x5003}, {0x2001, 0x5002}}));
+}
+
+TEST(KfdMatchWishes, a_gpu_that_cannot_be_opened_is_the_last) {
+  const Topology local = mi210_machine(2, false, 0x2000);
+  MatchWishes wishes = wishes_of(0x2000, {90, 1}, {7});
+  wishes.local[0x2000].reachable = false;
+  EXPECT_EQ(actual_of(wished(one_gpu(), local, wishes), 0x2000), 0x2001U);
+  wishes.local[0x2001].reachable = false;
+  EXPECT_EQ(wished(one_gpu(), local, wishes).gpus.size(), 1U);
+}
+
+TEST(KfdMatchWishes, what_is_fixed_comes_before_room_and_home) {
+  const Topology source = mi210_machine(2, false, 0x2000);
+  const Topology local = mi210_machine(3, false, 0x2000);
+  MatchWishes wishes = wishes_of(0x2000, {90, 90, 0}, {7, 7});
+  wishes.fixed = {{0x2000, 0x2002}};
+  const Match match = wished(source, local, wishes);
+  EXPECT_EQ(match.gpus, (std::vector<DeviceIds>{{0x2000, 0x2002}, {0x2001, 0x2001}}));
+  // A GPU that the image does not have is another process'.
+  wishes.fixed = {{0x9999, 0x2000}};
+  EXPECT_TRUE(wished(source, local, wishes).gpus.size() == 2U);
+}
+
+TEST(KfdMatchWishes, what_is_fixed_against_a_rule_is_refused_with_the_reason) {
+  Topology local = mi210_machine(2, false, 0x5000);
+  local.nodes[2].fw_version = 1;
+  MatchWishes wishes;
+  wishes.fixed = {{0x2000, 0x5001}};
+  wishes.fixed_by = "SLUICE_GPU_MAP";
+  const Refusal refusal = not_wished(one_gpu(), local, wishes);
+  EXPECT_NE(refusal.sentence.find("SLUICE_GPU_MAP"), std::string::npos) << refusal.sentence;
+  ASSERT_EQ(refusal.pairs.size(), 1U);
+  EXPECT_STREQ(refusal.pairs[0].mismatches.at(0).variable, "KFD_FW_VER_CHECK");
+  wishes.fixed = {{0x2000, 0x5007}};
+  EXPECT_NE(not_wished(one_gpu(), local, wishes).sentence.find("is not here"), std::string::npos);
+}
+
+TEST(KfdMatchWishes, what_is_fixed_may_leave_nothing_for_the_others) {
+  const Topology source = mi210_machine(2, false, 0x2000);
+  Topology local = mi210_machine(2, false, 0x5000);
+  local.nodes[2].fw_version += 1;
+  Topology newer = source;
+  newer.nodes[2].fw_version += 1;
+  MatchWishes wishes;
+  wishes.fixed = {{0x2000, 0x5001}};
+  wishes.fixed_by = "SLUICE_GPU_MAP";
+  EXPECT_NE(not_wished(newer, local, wishes).sentence.find("SLUICE_GPU_MAP leaves no match"),
+            std::string::npos);
+}
+
+TEST(KfdMatchWishes, what_others_have_is_left_to_them) {
+  const Topology local = mi210_machine(2, false, 0x2000);
+  MatchWishes wishes;
+  wishes.taken = {0x2000};
+  EXPECT_EQ(actual_of(wished(one_gpu(), local, wishes), 0x2000), 0x2001U);
+  wishes.taken = {0x2000, 0x2001};
+  EXPECT_FALSE(not_wished(one_gpu(), local, wishes).sentence.empty());
+}
+
+TEST(KfdMatchWishes, sixty_four_equal_gpus_of_different_room_take_few_steps) {
+  const Topology source = cpx_machine(0x4000);
+  const Topology local = cpx_machine(0x8000);
+  MatchWishes wishes;
+  for (std::uint32_t i = 0; i < 64; i++) {
+    wishes.local[0x8000 + i].room = (i * 37 % 64) * kGigabytes;
+    wishes.need[0x4000 + i] = (i * 11 % 64) * kGigabytes;
+  }
+  const Match match = wished(source, local, wishes);
+  expect_one_to_one(match, source, local);
+  EXPECT_LT(match.steps, 2'000'000U);
 }
 
 TEST(KfdMatching, sixty_four_equal_partitions_take_few_steps) {
