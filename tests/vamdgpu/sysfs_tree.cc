@@ -150,6 +150,9 @@ void write_gpu(const fs::path& root, const PciGpu& gpu) {
   attribute("mem_info_vram_total", format("%" PRIu64 "\n", gpu.vram_bytes));
   attribute("mem_info_vis_vram_total", format("%" PRIu64 "\n", gpu.visible_vram_bytes));
   attribute("mem_info_gtt_total", format("%" PRIu64 "\n", gpu.gtt_bytes));
+  // Of a machine on which nothing runs; the front says what is in use when they are opened.
+  attribute("mem_info_vram_used", "0\n");
+  attribute("mem_info_gtt_used", "0\n");
   attribute("uevent", format("DRIVER=amdgpu\nPCI_CLASS=%" PRIX32 "\nPCI_ID=%04" PRIX32 ":%04" PRIX32
                              "\nPCI_SUBSYS_ID=%04" PRIX32 ":%04" PRIX32 "\nPCI_SLOT_NAME=%s\n",
                              gpu.class_code, gpu.vendor_id, gpu.device_id, gpu.subsystem_vendor_id,
@@ -271,7 +274,7 @@ void write_topology(const fs::path& directory, const Topology& topology) {
 void write_system_tree(const fs::path& root, const SystemTree& tree) {
   for (const char* directory :
        {"sys/class/drm", "sys/dev/char", "sys/bus/pci/devices", "sys/bus/pci/drivers/amdgpu",
-        "sys/module/amdgpu/parameters", "dev/dri", "dev/char"})
+        "sys/module/amdgpu/parameters", "dev/dri", "dev/char", "run/sluice"})
     fs::create_directories(root / directory);
   write_file(root / "sys/class/drm/version", "drm 1.1.0 20060810\n");
   write_file(root / "sys/module/amdgpu/initstate", "live\n");

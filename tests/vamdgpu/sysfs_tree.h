@@ -130,7 +130,8 @@ std::vector<TopologyText> topology_texts(const Topology& topology);
 void write_topology(const std::filesystem::path& directory, const Topology& topology);
 
 // Writes the whole tree below `root`: sys/class/kfd, sys/devices, sys/dev/char, sys/class/drm, sys/bus/pci,
-// sys/module/amdgpu, dev/kfd, dev/dri, dev/char. The PCI devices that the real machine has are kept in
+// sys/module/amdgpu, dev/kfd, dev/dri, dev/char, and an empty run/sluice, so that what programs keep there of
+// this machine's GPUs is nobody else's. The PCI devices that the real machine has are kept in
 // sys/bus/pci/devices as links to the real ones.
 void write_system_tree(const std::filesystem::path& root, const SystemTree& tree);
 

@@ -4,6 +4,7 @@
 // libc's by asm labels, so that libc's own declarations (attributes, 64-bit redirections) do not get in the
 // way.
 #include <dirent.h>
+#include <sys/mman.h>
 
 #include <cerrno>
 #include <cstdarg>
@@ -53,6 +54,24 @@ int open_again(int directory, const char* path, int flags) {
   return open_node(node, flags);
 }
 
+// open(2) of an attribute that changes: a file that says what it is now. kNotOurs when it is none.
+int open_attribute(const char* path, int flags) {
+  std::uint64_t number = 0;
+  const int saved = errno;
+  if ((flags & O_PATH) != 0 || !memory_in_use(path, &number)) {
+    errno = saved;
+    return kNotOurs;
+  }
+  const auto fd =
+      static_cast<int>(::syscall(SYS_memfd_create, "attribute", (flags & O_CLOEXEC) != 0 ? MFD_CLOEXEC : 0U));
+  if (fd < 0) return -1;
+  char text[32];
+  const int length = std::snprintf(text, sizeof text, "%llu\n", static_cast<unsigned long long>(number));
+  if (::syscall(SYS_pwrite64, fd, text, static_cast<std::size_t>(length), 0) == length) return fd;
+  raw::close(fd);
+  return refuse(EIO);
+}
+
 // What is opened without the file system: the fd, -1 with errno, or kNotOurs; then `path` is to be opened.
 int open_special(int directory, const char** path, int flags, Target* target) {
   resolve(directory, *path, (flags & O_NOFOLLOW) != 0 ? Last::NoFollow : Last::Follow, target);
@@ -64,7 +83,7 @@ int open_special(int directory, const char** path, int flags, Target* target) {
       [[fallthrough]];
     case Meaning::Virtual:
       *path = target->path;
-      return kNotOurs;
+      return open_attribute(target->path, flags);
     case Meaning::Device:
       return open_device(*target, flags);
     case Meaning::OpenFile:

@@ -203,6 +203,7 @@ bool is_ours(const char* path) {
     return after(path, "/dev/kfd") != nullptr || after(path, "/dev/dri") != nullptr ||
            (starts_with(path, "/dev/char/") && is_device_number(path + 10, &major, &minor, &end));
   }
+  if (after(path, "/run/sluice") != nullptr) return true;
   if (!starts_with(path, "/sys/")) return false;
   for (const char* place : {"/sys/class/kfd", "/sys/devices/virtual/kfd", "/sys/class/drm",
                             "/sys/module/amdgpu", "/sys/bus/pci/devices", "/sys/bus/pci/drivers/amdgpu"})
@@ -323,8 +324,8 @@ bool is_foreign_link(const char* path) {
 // A cheap look at a path before anything is done: most paths end here.
 bool absolute_may_matter(const char* path) {
   while (*path == '/') ++path;
-  return starts_with(path, "sys") || starts_with(path, "dev") || starts_with(path, "proc") || *path == '.' ||
-         std::strstr(path, "/..") != nullptr;
+  return starts_with(path, "sys") || starts_with(path, "dev") || starts_with(path, "proc") ||
+         starts_with(path, "run/sluice") || *path == '.' || std::strstr(path, "/..") != nullptr;
 }
 
 bool relative_may_matter(const char* path) {

@@ -25,6 +25,8 @@ struct gpu_bus {
   struct pci_bus* bus;
   struct pci_dev* device;
   const struct vamdgpu_pci* pci;
+  struct vam_machine* machine;
+  u32 index; /* in the model */
   u16 command;
   u8 line;
 };
@@ -96,14 +98,39 @@ static ssize_t mem_info_gtt_total_show(struct device* device, struct device_attr
   return sysfs_emit(page, "%llu\n", (unsigned long long)shown(device)->gtt_bytes);
 }
 
+static ssize_t in_use_show(struct device* device, enum vam_pool pool, char* page) {
+  struct gpu_bus* b = bus_of(to_pci_dev(device)->bus);
+  u64 bytes;
+
+  vam_settle(b->machine);
+  mutex_lock(&b->machine->lock);
+  bytes = b->machine->model->gpu[b->index].used_bytes[pool];
+  mutex_unlock(&b->machine->lock);
+  return sysfs_emit(page, "%llu\n", (unsigned long long)bytes);
+}
+
+static ssize_t mem_info_vram_used_show(struct device* device, struct device_attribute* attr, char* page) {
+  return in_use_show(device, VAM_POOL_VRAM, page);
+}
+
+static ssize_t mem_info_gtt_used_show(struct device* device, struct device_attribute* attr, char* page) {
+  return in_use_show(device, VAM_POOL_GTT, page);
+}
+
 static DEVICE_ATTR_RO(unique_id);
 static DEVICE_ATTR_RO(mem_info_vram_total);
 static DEVICE_ATTR_RO(mem_info_vis_vram_total);
 static DEVICE_ATTR_RO(mem_info_gtt_total);
+static DEVICE_ATTR_RO(mem_info_vram_used);
+static DEVICE_ATTR_RO(mem_info_gtt_used);
 
-static struct attribute* gpu_attrs[] = {&dev_attr_unique_id.attr, &dev_attr_mem_info_vram_total.attr,
+static struct attribute* gpu_attrs[] = {&dev_attr_unique_id.attr,
+                                        &dev_attr_mem_info_vram_total.attr,
                                         &dev_attr_mem_info_vis_vram_total.attr,
-                                        &dev_attr_mem_info_gtt_total.attr, NULL};
+                                        &dev_attr_mem_info_gtt_total.attr,
+                                        &dev_attr_mem_info_vram_used.attr,
+                                        &dev_attr_mem_info_gtt_used.attr,
+                                        NULL};
 ATTRIBUTE_GROUPS(gpu);
 
 /* Real cards of the vendor (an emulator's VGA adapter, say) are not ours. */
@@ -169,6 +196,8 @@ int vam_pci_create(struct vam_machine* machine, const struct vam_description* de
   pci_lock_rescan_remove();
   for (i = 0; !err && i < description->file.config.num_gpus; i++) {
     p->bus[i].pci = &description->file.pci[i];
+    p->bus[i].machine = machine;
+    p->bus[i].index = i;
     err = add_bus(&p->bus[i]);
     if (!err) machine->gpu[i].parent = &p->bus[i].device->dev;
   }

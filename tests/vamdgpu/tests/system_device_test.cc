@@ -121,6 +121,33 @@ TEST_F(SystemDevice, DriverIsAmdgpu) {
   }
 }
 
+TEST_F(SystemDevice, MemoryInUseIsThatOfAllPrograms) {
+  const auto in_use = [&](unsigned i, const char* name) {
+    return std::stoull(
+        text_of(fs::path("/sys/class/drm/renderD" + std::to_string(gpu(i).render_minor)) / "device" / name));
+  };
+  for (unsigned i = 0; i < gpus(); ++i) {
+    const std::uint64_t vram = in_use(i, "mem_info_vram_used");
+    const std::uint64_t gtt = in_use(i, "mem_info_gtt_used");
+    EXPECT_EQ(in_child([&] {
+                const Fd render = open_render(*control_, i);
+                drm_amdgpu_gem_create create{};
+                create.in.bo_size = 1 << 20;
+                create.in.domains = AMDGPU_GEM_DOMAIN_VRAM;
+                ASSERT_EQ(call(render.get(), DRM_IOCTL_AMDGPU_GEM_CREATE, &create), 0);
+                create = {};
+                create.in.bo_size = 2 << 20;
+                create.in.domains = AMDGPU_GEM_DOMAIN_GTT;
+                ASSERT_EQ(call(render.get(), DRM_IOCTL_AMDGPU_GEM_CREATE, &create), 0);
+                EXPECT_EQ(in_use(i, "mem_info_vram_used"), vram + (1 << 20));
+                EXPECT_EQ(in_use(i, "mem_info_gtt_used"), gtt + (2 << 20));
+              }),
+              0);
+    EXPECT_EQ(in_use(i, "mem_info_vram_used"), vram);
+    EXPECT_EQ(in_use(i, "mem_info_gtt_used"), gtt);
+  }
+}
+
 // A device cgroup in which a child may not have one render node.
 class DeviceCgroup {
  public:
