@@ -13,12 +13,14 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "kfd/matching.h"
 #include "kfd/topology.h"
 #include "pipeline/result.h"
 
@@ -62,5 +64,13 @@ class GpuMap {
 
   std::vector<Entry> entries_;
 };
+
+// What is wanted for one process of a tree. `source`: its GPUs. `agreed`: what processes before it were
+// given; it gets the same. `map`: what the user says. Local GPUs that either names for a GPU that this
+// process does not have are taken. `need`: bytes of VRAM of the whole tree by render minor in the images.
+// `local`: by gpu_id here.
+MatchWishes tree_wishes(const Topology& source, std::span<const MappedGpu> agreed,
+                        std::span<const MappedGpu> map, const std::map<std::uint32_t, std::uint64_t>& need,
+                        std::map<std::uint32_t, LocalGpu> local);
 
 }  // namespace sluice::kfd

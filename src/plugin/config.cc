@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "kfd/gpu_map.h"
 #include "pipeline/checksum.h"
 #include "pipeline/printable.h"
 #include "pipeline/unique_fd.h"
@@ -283,6 +284,8 @@ Config parse_config(const Lookup& lookup, LogLines& lines) {
   config.trace = parse_switch(lookup, "SLUICE_TRACE", standard.trace, lines);
   config.key_file = lookup("SLUICE_KEY_FILE");
   if (config.key_file == "none") config.key_file.reset();
+  config.gpu_map = lookup(kfd::kGpuMapSetting);
+  if (config.gpu_map == "") config.gpu_map.reset();
   config.fence_timeout =
       parse_seconds(lookup, "SLUICE_FENCE_TIMEOUT", standard.fence_timeout, kLongestFenceTimeout, lines);
   // Kept alive for as long as parse_match_rules() looks at them.

@@ -39,6 +39,7 @@ struct Config {
   bool stats = true;
   bool trace = false;
   std::optional<std::string> key_file;     // nothing: images have no key
+  std::optional<std::string> gpu_map;      // as it was written: kfd::GpuMap reads it where it is needed
   std::chrono::seconds fence_timeout{60};  // for one GPU copy, and for work of the target's on its BOs
   kfd::MatchRules match_rules;
 

@@ -4,21 +4,32 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "images/metadata.h"
+#include "images/vram_need.h"
 #include "kfd/matching.h"
 #include "kfd/topology.h"
 #include "pipeline/result.h"
+#include "plugin/tree_match.h"
 
 namespace sluice::plugin {
+
+// For an error that says itself what to do, although the kernel's was ENOMEM: it is no memory of the host's
+// that is short.
+inline constexpr int kNoVram = ENOBUFS;
 
 class GpuMatch {
  public:
   GpuMatch() = default;
   GpuMatch(const GpuMatch&) = delete;
   GpuMatch& operator=(const GpuMatch&) = delete;
+
+  // Who else of the tree is matched, and how much VRAM is needed where; borrowed. Without, the task is alone.
+  void join(TreeMatch* tree) { tree_ = tree; }
 
   // Maps the GPUs of the image's machine to local ones. A task has one KFD process, whose image is the last
   // that is matched: those of others, which a render file before it may have had to do with, tell of the same
@@ -35,10 +46,29 @@ class GpuMatch {
   // REQUIRES: matched().
   const kfd::Topology& local() const { return local_; }
 
+  // VRAM that nobody has on the local GPUs, by gpu_id; those of which it is known.
+  using Rooms = std::map<std::uint32_t, std::uint64_t>;
+  Rooms rooms() const;
+  // Says of an allocation that has failed for lack of memory what is missing where, and which GPUs would do;
+  // err is kNoVram then. Errors of other kinds, and of what needs no VRAM, stay as they are. `need`: what was
+  // to be allocated, by render minor in the images. `before`: the rooms at that time.
+  Error explain(const Error& error, const VramBytes& need, const Rooms& before) const;
+  // Of a local GPU was allocated what the tree had yet to allocate.
+  void allocated(const kfd::Node& gpu, std::uint64_t bytes);
+  void allocated(const VramBytes& bytes);
+
  private:
   Result<void> read_local();
+  kfd::MatchOutcome choose(const kfd::Topology& source, bool follows);
+  std::map<std::uint32_t, kfd::LocalGpu> local_gpus() const;
   Result<const kfd::Node*> same_gpu(const RenderImage& image);
+  const kfd::Node* agreed_gpu(std::uint32_t source_minor) const;
+  void agree(std::uint32_t source_minor, std::uint32_t actual_gpu_id);
+  std::string others_for(const kfd::Node& source, const kfd::Node& full, std::uint64_t need,
+                         const Rooms& rooms) const;
 
+  TreeMatch* tree_ = nullptr;
+  kfd::MatchRules rules_;
   kfd::Topology local_;
   kfd::Topology source_;  // with match_: of the image's machine
   std::optional<kfd::Match> match_;

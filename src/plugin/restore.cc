@@ -52,6 +52,14 @@ std::uint32_t free_gpu_id(std::span<const kfd::RestoreDevice> devices, std::uint
   return gpu_id;
 }
 
+// VRAM of the BOs from number `first` on.
+VramBytes rest_of(const RenderImage& image, std::size_t first) {
+  VramBytes rest;
+  for (std::size_t i = first; i < image.bos.size(); ++i)
+    add_vram(rest, {{image.minor, vram_of(image.bos[i])}});
+  return rest;
+}
+
 // Those in which all shared memory is.
 std::string images_of_shared_memory() {
   return streaming() ? std::string("the images that ") + kIndexImage + " names"
@@ -87,6 +95,7 @@ Result<std::unique_ptr<Restorer>> Restorer::make() {
   if (const auto& shared = restorer->survey_.shared_numbers(); !shared.empty()) {
     SLUICE_TRY_ASSIGN(restorer->shared_, SharedTable::make(*shared.rbegin()));
   }
+  SLUICE_TRY(restorer->prepare_match());
   restorer->ask_record_bytes();
   if (restorer->config_.parallel && host_has_post_forking()) {
     auto server =
@@ -98,6 +107,30 @@ Result<std::unique_ptr<Restorer>> Restorer::make() {
     }
   }
   return restorer;
+}
+
+// What the tasks have to know of each other, and of other restores, to be matched to GPUs. A map that does
+// not name GPUs fails the restore here, where nothing was created.
+Result<void> Restorer::prepare_match() {
+  SLUICE_TRY_ASSIGN(tree_match_, TreeMatch::make());
+  tree_match_->need = survey_.vram();
+  if (!survey_.topologies().empty()) tree_match_->widest = survey_.topologies().front();
+  if (config_.gpu_map) {
+    SLUICE_TRY_ASSIGN(const kfd::GpuMap map, kfd::GpuMap::parse(*config_.gpu_map));
+    SLUICE_TRY_ASSIGN(const kfd::Topology local, kfd::read_topology());
+    std::vector<const kfd::Topology*> sources;
+    for (const kfd::Topology& source : survey_.topologies()) sources.push_back(&source);
+    SLUICE_TRY_ASSIGN(tree_match_->map, map.resolve(sources, local));
+  }
+  auto ledger = VramLedger::open();
+  if (ledger) {
+    tree_match_->ledger = std::move(*ledger);
+  } else {
+    log_line(Level::Info,
+             "restores that begin at the same moment may choose the same GPU (" + ledger.error().what + ")");
+  }
+  gpus_.join(tree_match_.get());
+  return {};
 }
 
 // Asks a kernel whose version does not tell it for the size of its BO records. In init(), where no task has
@@ -303,7 +336,11 @@ Result<int> Restorer::restore_kfd(const kfd::KfdImage& image, int id) {
   SLUICE_TRY(check_private_data(image, known != 0 ? known : asked_record_bytes_));
   SLUICE_TRY(gpus_.match(image, config_.match_rules));
   SLUICE_TRY_ASSIGN(const std::vector<kfd::RestoreDevice> devices, restore_devices(image));
-  SLUICE_TRY_ASSIGN(std::vector<kfd::RestoredBo> restored, make_bos(own, image, devices));
+  const GpuMatch::Rooms rooms = gpus_.rooms();
+  auto made = make_bos(own, image, devices);
+  if (!made) return gpus_.explain(made.error(), vram_of(image), rooms);
+  std::vector<kfd::RestoredBo> restored = std::move(*made);
+  gpus_.allocated(vram_of(image));
   for (std::size_t i = 0; i < restored.size(); ++i) {
     const kfd::BoEntry& bo = image.bos[i];
     if (bo.imports) continue;
@@ -428,7 +465,9 @@ Result<void> Restorer::restore_bos(Importing& file) {
     imports = imports || bo.imports;
     const auto made = [&]() -> Result<void> {
       if (bo.imports) return file.gem->reserve(bo.gem);
-      SLUICE_TRY(file.gem->create(without_maps_of_kfd(file, bo)));
+      if (const auto created = file.gem->create(without_maps_of_kfd(file, bo)); !created)
+        return gpus_.explain(created.error(), rest_of(image, i), gpus_.rooms());
+      gpus_.allocated(*file.gpu, vram_of(bo));
       SLUICE_TRY_ASSIGN(UniqueFd dmabuf, drm::export_dmabuf(file.file, bo.gem.handle));
       SLUICE_TRY(note_mapped(file, bo, dmabuf.get()));
       SLUICE_TRY(publish(bo.shared, dmabuf.get()));
@@ -637,6 +676,7 @@ Result<kfd::ResumeOutcome> Restorer::resume_process(int pid) {
     SLUICE_TRY(join_server());
     SLUICE_TRY(tree_->hold());
     SLUICE_TRY(check_vram());
+    if (tree_match_->ledger) tree_match_->ledger->clear();  // all is allocated
   }
   SLUICE_TRY_ASSIGN(const kfd::KfdDevice own, kfd::KfdDevice::open(kfd_device_));
   SLUICE_TRY_ASSIGN(const kfd::ResumeOutcome outcome, kfd::resume(own, pid));

@@ -29,6 +29,7 @@
 #include "plugin/shared_table.h"
 #include "plugin/stopped_tree.h"
 #include "plugin/thread_numbers.h"
+#include "plugin/tree_match.h"
 
 namespace sluice::plugin {
 
@@ -87,6 +88,7 @@ class Restorer {
   Restorer() = default;
   Result<Answer> restore_if_ours(int id);
   void ask_record_bytes();
+  Result<void> prepare_match();
   Result<void> make_all(std::uint32_t pid);
   Result<int> restore_dmabuf(const DmaBufImage& image);
   Result<void> publish(std::uint32_t number, int dmabuf);
@@ -140,6 +142,7 @@ class Restorer {
 
   RestoreSurvey survey_;
   std::unique_ptr<SharedTable> shared_;  // where there is any
+  std::unique_ptr<TreeMatch> tree_match_;
 
   // Of the task:
   GpuMatch gpus_;

@@ -64,6 +64,8 @@ Result<void> RestoreSurvey::check_that_it_was_seen(const std::string& name) cons
 void RestoreSurvey::note(const kfd::KfdImage& image, std::optional<int> id) {
   has_record_bytes_ = has_record_bytes_ || record_bytes_of(image) != 0;
   if (id && !image.alias_of) kfd_pids_.emplace(*id, image.pid);
+  add_vram(vram_, vram_of(image));
+  if (!image.alias_of) note(image.topology);
   for (const kfd::BoEntry& bo : image.bos) {
     if (bo.shared != 0 && !bo.imports) shared_numbers_.insert(bo.shared);
   }
@@ -74,7 +76,15 @@ void RestoreSurvey::note(const kfd::KfdImage& image, std::optional<int> id) {
   }
 }
 
+void RestoreSurvey::note(const kfd::Topology& topology) {
+  const auto same = [&](const kfd::Topology& known) { return known.nodes == topology.nodes; };
+  if (std::any_of(topologies_.begin(), topologies_.end(), same)) return;
+  const bool widest = topologies_.empty() || topology.gpu_count() > topologies_.front().gpu_count();
+  topologies_.insert(widest ? topologies_.begin() : topologies_.end(), topology);
+}
+
 void RestoreSurvey::note(const RenderImage& image, std::optional<int> id) {
+  add_vram(vram_, vram_of(image));
   if (id && image.pid) render_pids_.emplace(*id, *image.pid);
   if (image.minor == RenderImage::kUnknownMinor) {
     render_gpu_ids_.insert(image.gpu_id);

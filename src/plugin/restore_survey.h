@@ -14,6 +14,8 @@
 
 #include "images/metadata.h"
 #include "images/unsaid_sharing.h"
+#include "images/vram_need.h"
+#include "kfd/topology.h"
 #include "pipeline/result.h"
 
 namespace sluice::plugin {
@@ -51,6 +53,10 @@ class RestoreSurvey {
   const std::map<int, std::uint32_t>& render_pids() const { return render_pids_; }
   // Numbers of the memory that several files have and one of them makes.
   const std::set<std::uint32_t>& shared_numbers() const { return shared_numbers_; }
+  // VRAM that all images together bring onto each GPU, by its render minor in the images.
+  const VramBytes& vram() const { return vram_; }
+  // What KFD processes saw: each view once, the one with the most GPUs first.
+  const std::vector<kfd::Topology>& topologies() const { return topologies_; }
   // Whether a KFD image tells the size of its BO records.
   bool has_record_bytes() const { return has_record_bytes_; }
 
@@ -70,6 +76,7 @@ class RestoreSurvey {
                            Result<Image> (*unpack)(std::span<const std::uint8_t>, const std::string&));
   // `id`: the file's, by the image's name.
   void note(const kfd::KfdImage& image, std::optional<int> id);
+  void note(const kfd::Topology& topology);
   void note(const RenderImage& image, std::optional<int> id);
   void note(const DmaBufImage&, std::optional<int>) {}  // of nobody's concern before a task asks for it
 
@@ -85,6 +92,8 @@ class RestoreSurvey {
   std::map<int, std::uint32_t> kfd_pids_;
   std::map<int, std::uint32_t> render_pids_;
   std::set<std::uint32_t> shared_numbers_;
+  VramBytes vram_;
+  std::vector<kfd::Topology> topologies_;
 };
 
 }  // namespace sluice::plugin
