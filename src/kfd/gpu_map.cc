@@ -40,7 +40,8 @@ bool takes_away(std::string_view& text, std::string_view start) {
 bool is_pci_address(std::string_view text) {
   constexpr std::string_view kForm = "xxxx:xx:xx.x";
   const auto fits = [](char form, char c) {
-    return form == 'x' ? std::isxdigit(static_cast<unsigned char>(c)) != 0 : form == c;
+    constexpr std::string_view kDigits = "0123456789abcdefABCDEF";
+    return form == 'x' ? kDigits.find(c) != std::string_view::npos : form == c;
   };
   return text.size() == kForm.size() && std::equal(kForm.begin(), kForm.end(), text.begin(), fits);
 }

@@ -355,13 +355,20 @@ std::optional<std::string> meant_setting(std::string_view name, const std::set<s
 }
 
 Lookup environment_and_file(const char* file, LogLines& lines) {
+  return environment_and_files({file}, lines);
+}
+
+Lookup environment_and_files(const std::vector<std::string>& files, LogLines& lines) {
   look_for_slips(environ, lines);
   std::map<std::string, std::string> settings;
-  auto text = read_file(file, Others::MayRead);
-  if (text) {
-    settings = parse_file(*text, file, lines);
-  } else if (text.error().err != ENOENT) {
-    lines.push_back({Level::Warning, text.error().what + "; it is ignored"});
+  for (const std::string& file : files) {
+    auto text = read_file(file, Others::MayRead);
+    if (text) {
+      if (file != files.back()) lines.push_back({Level::Info, "settings are read from " + printable(file)});
+      settings.merge(parse_file(*text, file.c_str(), lines));  // keeps what it has
+    } else if (text.error().err != ENOENT) {
+      lines.push_back({Level::Warning, text.error().what + "; it is ignored"});
+    }
   }
   return [settings = std::move(settings)](const char* name) -> std::optional<std::string> {
     if (const char* value = std::getenv(name)) return value;

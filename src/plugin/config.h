@@ -2,8 +2,8 @@
 // What the user may set: upstream's KFD_* variables with their meaning and ours, SLUICE_*.
 // docs/configuration.md is the list for users.
 //
-// Read once, in init(), before any fork: from the environment, and below it from /etc/criu/sluice.conf (the
-// same names, because container engines do not pass environments on). A bad value gives one warning and the
+// Read once, in init(), before any fork: from the environment, and below it from files (settings.h; the same
+// names, because container engines do not pass environments on). A bad value gives one warning and the
 // default; a name in the file that is no setting, or one in the environment that is nearly one of ours, one
 // warning. Plain value.
 #pragma once
@@ -15,6 +15,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "images/key.h"
 #include "kfd/matching.h"
@@ -80,5 +81,8 @@ std::optional<std::string> meant_setting(std::string_view name, const std::set<s
 // is a name that is no setting: any in the file, which is for nobody else; in the environment one that begins
 // with SLUICE_ and is nearly one of ours. Of each place only the first ones are told.
 Lookup environment_and_file(const char* file, LogLines& lines);
+// Over several files: what an earlier one has a later one cannot change. Each that is read is told, but for
+// the last.
+Lookup environment_and_files(const std::vector<std::string>& files, LogLines& lines);
 
 }  // namespace sluice::plugin

@@ -22,6 +22,7 @@
 #include "plugin/image_store.h"
 #include "plugin/machine.h"
 #include "plugin/render_maps.h"
+#include "plugin/settings.h"
 
 namespace sluice::plugin {
 
@@ -87,7 +88,7 @@ Result<std::unique_ptr<Dumper>> Dumper::make(RunStage stage) {
   if (!kfd_device) return dumper;  // no KFD: nothing is ours, and nothing is said
   dumper->kfd_device_ = *kfd_device;
   LogLines lines;
-  dumper->run_.config = parse_config(environment_and_file(kConfigFile, lines), lines);
+  dumper->run_.config = parse_config(plugin_settings(lines), lines);
   log_lines(lines);
   dumper->prepared_ = dumper->prepare();
   return dumper;

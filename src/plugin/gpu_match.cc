@@ -115,6 +115,12 @@ Result<void> GpuMatch::match(const kfd::KfdImage& image, const kfd::MatchRules& 
   }
   match_ = std::get<kfd::Match>(std::move(outcome));
   source_ = image.topology;
+  for (const kfd::DeviceIds& pair : match_->gpus) {
+    if (pair.user_gpu_id != pair.actual_gpu_id) {
+      log_line(Level::Info, "GPU " + kfd::gpu_words(*source_.find_gpu(pair.user_gpu_id)) + " of the image is " +
+                                kfd::gpu_words(*local_.find_gpu(pair.actual_gpu_id)) + " here");
+    }
+  }
   return {};
 }
 

@@ -22,6 +22,7 @@
 #include "kfd/uapi.h"
 #include "plugin/image_store.h"
 #include "plugin/machine.h"
+#include "plugin/settings.h"
 #include "plugin/stats.h"
 
 namespace sluice::plugin {
@@ -85,7 +86,7 @@ Result<std::unique_ptr<Restorer>> Restorer::make() {
   if (const auto kfd_device = kfd::kfd_device_number()) restorer->kfd_device_ = *kfd_device;
   if (restorer->kfd_device_ == 0) return restorer;
   LogLines lines;
-  restorer->config_ = parse_config(environment_and_file(kConfigFile, lines), lines);
+  restorer->config_ = parse_config(plugin_settings(lines), lines);
   log_lines(lines);
   use_image_key(read_key(restorer->config_));  // one that is not to be had fails whoever reads an image
   SLUICE_TRY_ASSIGN(restorer->survey_, RestoreSurvey::read());
