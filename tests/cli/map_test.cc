@@ -29,6 +29,56 @@ TEST_F(ImagesTest, MapFindsTheMachineItself) {
   EXPECT_EQ(object["mappings"][0]["identity"], true);
 }
 
+// What nobody has there, what the images need, and what is left; of a copied topology nobody knows.
+TEST_F(ImagesTest, MapShowsRoomAndNeedOfEachGpu) {
+  const json object = object_of(sluice({"map", "--json", plain()}, &images_->machine()));
+  ASSERT_EQ(object["local"].size(), 2U);
+  for (const json& gpu : object["local"]) {
+    EXPECT_EQ(gpu["vram_bytes"], small_machine().vram_bytes);
+    EXPECT_EQ(gpu["room_bytes"], small_machine().vram_bytes);
+    EXPECT_EQ(gpu["pci"].get<std::string>().size(), std::string("0000:c1:00.0").size());
+  }
+  for (const json& pair : object["mappings"][0]["gpus"]) {
+    EXPECT_GE(pair["need_bytes"], 4 * kMiB);
+    EXPECT_LT(pair["need_bytes"], pair["room_bytes"]);
+  }
+  EXPECT_THAT(sluice({"map", plain()}, &images_->machine()).out,
+              AllOf(HasSubstr("VRAM needed"), HasSubstr("24.0 MiB of 24.0 MiB")));
+
+  const host_test::ScratchDirectory sysfs;
+  vamdgpu::write_topology(sysfs.path(), vamdgpu::describe(small_machine()).tree.topology);
+  const json copied = object_of(sluice({"map", "--json", plain(), "--sysfs", sysfs.path().string()}));
+  EXPECT_EQ(copied["result"], "fits");
+  EXPECT_TRUE(copied["local"][0]["room_bytes"].is_null());
+  EXPECT_THAT(sluice({"map", plain(), "--sysfs", sysfs.path().string()}).out, HasSubstr("not known"));
+}
+
+TEST_F(ImagesTest, MapTriesAMapAndRefusesOneThatNamesNoGpu) {
+  const json as_it_is = object_of(sluice({"map", "--json", plain()}, &images_->machine()));
+  const auto id = [&](std::size_t gpu) { return as_it_is["local"][gpu]["gpu_id"].get<std::uint32_t>(); };
+  const std::string exchanged =
+      std::to_string(id(0)) + "=" + std::to_string(id(1)) + "," + std::to_string(id(1)) + "=renderD128";
+  const auto expect_exchanged = [&](const Ended& ended) {
+    const json object = object_of(ended);
+    EXPECT_EQ(object["mappings"][0]["identity"], false);
+    for (const json& pair : object["mappings"][0]["gpus"])
+      EXPECT_EQ(pair["local_gpu_id"], pair["gpu_id"] == id(0) ? id(1) : id(0));
+  };
+  expect_exchanged(sluice({"map", "--json", plain(), "--gpu-map", exchanged}, &images_->machine()));
+  expect_exchanged(sluice({"map", "--json", plain()}, &images_->machine(), {"SLUICE_GPU_MAP=" + exchanged}));
+  // The option overrules the setting; an empty one is none.
+  const json none = object_of(sluice({"map", "--json", plain(), "--gpu-map", ""}, &images_->machine(),
+                                     {"SLUICE_GPU_MAP=" + exchanged}));
+  EXPECT_EQ(none["mappings"][0]["identity"], true);
+
+  for (const char* bad :
+       {"nonsense", "0x1=renderD128", "renderD128=0x1", "renderD128=renderD128,renderD129=128"}) {
+    const Ended ended = sluice({"map", plain(), "--gpu-map", bad}, &images_->machine());
+    EXPECT_EQ(ended.status, kRefused) << bad;
+    EXPECT_THAT(ended.err, HasSubstr("SLUICE_GPU_MAP")) << bad;
+  }
+}
+
 TEST_F(ImagesTest, MapNamesThePropertyAndTheSwitch) {
   const host_test::ScratchDirectory sysfs;
   vamdgpu::MachineOptions other = small_machine();
@@ -38,6 +88,9 @@ TEST_F(ImagesTest, MapNamesThePropertyAndTheSwitch) {
   const Ended ended = sluice(command);
   EXPECT_EQ(ended.status, kRefused) << ended.out << ended.err;
   EXPECT_THAT(ended.out, HasSubstr("vram_size 25165824 -> 16777216 (KFD_VRAM_SIZE_CHECK=0 allows this)"));
+  // Told once for all GPUs.
+  EXPECT_THAT(ended.out, HasSubstr("all 2 GPUs"));
+  EXPECT_EQ(std::count(ended.out.begin(), ended.out.end(), '\n'), 3) << ended.out;
   Strings as_json = command;
   as_json.emplace_back("--json");
   const json object = object_of(sluice(as_json));

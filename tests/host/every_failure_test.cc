@@ -667,7 +667,8 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
       const bool is_inside = path.starts_with(directory);
       const bool is_read = is_inside || path + "/" == directory || (path + "/").starts_with("/proc/") ||
                            path.starts_with("/sys/") || path.starts_with("/dev/") ||
-                           path == "/etc/criu/sluice.conf";
+                           path.starts_with("/run/sluice") || path == "/etc/criu/sluice.conf" ||
+                           path == (shipped_plugin_directory() / "sluice.conf").string();
       const bool is_written =
           is_inside ? std::regex_match(path.substr(directory.size()), names) : std::regex_match(path, paths);
       EXPECT_TRUE(line[0] == 'w' ? is_written : is_read) << line;
@@ -784,7 +785,8 @@ TEST_P(EveryFailureTest, ARestoreOpensAndWritesWhatIsListedAndNothingElse) {
   EXPECT_EQ(first != lines.end() && first->starts_with(memory), private_shm_);
   expect_listed(lines,
                 "/dev/kfd|/dev/dri/renderD[0-9]+|/dev/shm/"
-                "(hsakmt_shared_mem|sem\\.hsakmt_semaphore|\\.)",  // ".": what has no name yet
+                "(hsakmt_shared_mem|sem\\.hsakmt_semaphore|\\.)|"  // ".": what has no name yet
+                "(/.*/sysfs)?/run/sluice/vram",                    // the virtual machine's
                 "sluice-stats-restore-[0-9]+\\.json(\\.tmp)?");
 }
 

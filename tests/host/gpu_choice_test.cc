@@ -182,9 +182,9 @@ TEST_P(GpuChoiceTest, AMapOntoAFullGpuSaysWhatIsMissingAndWhichWouldDo) {
 }
 
 TEST_P(GpuChoiceTest, VramThatARenderFileCannotHaveIsSaidTheSameWay) {
-  ASSERT_TRUE(
-      scene_.start_subject({"--gpus", "1", "--render-only", "--gem-handles", "1,2", "--gem-bytes", "20M"})
-          .starts_with("ready"));
+  const std::string ready =
+      scene_.start_subject({"--gpus", "1", "--render-only", "--gem-handles", "1,2,3", "--gem-bytes", "14M"});
+  ASSERT_TRUE(ready.starts_with("ready")) << ready;
   ASSERT_NO_FATAL_FAILURE(dump());
   scene_.move_to(equal_gpus(4));
   const Replica first = restored_replica();

@@ -8,13 +8,14 @@ _sluice() {
   fi
   case $previous in
     --dir | --sysfs) mapfile -t COMPREPLY < <(compgen -d -- "$word"); return ;;
+    --gpu-map) return ;;
     --plan) mapfile -t COMPREPLY < <(compgen -f -- "$word"); return ;;
     --pid) mapfile -t COMPREPLY < <(cd /proc && compgen -G "$word[0-9]*"); return ;;
   esac
   case ${COMP_WORDS[1]} in
     check) options+=" --dir --pid --plan" ;;
     show) options+=" --bos --stats" ;;
-    map) options+=" --sysfs" ;;
+    map) options+=" --sysfs --gpu-map" ;;
     diff) options+=" --bos" ;;
   esac
   if [[ $word == -* ]]; then

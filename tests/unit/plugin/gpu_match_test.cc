@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <utility>
 #include <vector>
 
 namespace sluice::plugin {
@@ -79,6 +81,96 @@ TEST_F(GpuMatchTest, OneOfAGpuThatIsNotHereIsRefused) {
   RenderImage image = image_of(gpus_[1]);
   image.gpu_id = 1;
   EXPECT_EQ(match.gpu_of(image).error().err, ENODEV);
+}
+
+// Processes of one tree.
+class TreeMatchTest : public GpuMatchTest {
+ protected:
+  void SetUp() override {
+    GpuMatchTest::SetUp();
+    auto made = TreeMatch::make();
+    ASSERT_TRUE(made.ok()) << made.error().what;
+    tree_ = std::move(*made);
+  }
+
+  // The local GPU that a process of the tree gets for the first, which it knows by `id`; 0 where it is
+  // refused.
+  std::uint32_t gpu_of_process(std::uint32_t id, bool shares_memory = false) {
+    kfd::KfdImage image = image_of_first(id);
+    if (shares_memory) {
+      kfd::BoEntry bo;
+      bo.shared = 1;
+      image.bos.push_back(bo);
+    }
+    GpuMatch match;
+    match.join(tree_.get());
+    if (!match.match(image, {}).ok()) return 0;
+    return match.local_gpu(id).value()->gpu_id;
+  }
+
+  std::unique_ptr<TreeMatch> tree_;
+};
+
+TEST_F(TreeMatchTest, ProcessesThatKnowOneGpuByDifferentIdsGetOne) {
+  EXPECT_EQ(gpu_of_process(gpus_[1].gpu_id), gpus_[1].gpu_id);
+  EXPECT_EQ(gpu_of_process(gpus_[0].gpu_id), gpus_[1].gpu_id);
+  EXPECT_EQ(gpu_of_process(4711), gpus_[1].gpu_id);
+}
+
+TEST_F(TreeMatchTest, OneThatCannotFollowIsMatchedByItselfUnlessItSharesMemory) {
+  tree_->agree({gpus_[0].drm_render_minor, 4711});
+  EXPECT_EQ(gpu_of_process(gpus_[0].gpu_id, true), 0U);
+  EXPECT_EQ(gpu_of_process(gpus_[0].gpu_id), gpus_[0].gpu_id);
+}
+
+TEST_F(TreeMatchTest, TheOneThatSawMostGpusDecidesForAll) {
+  tree_->widest.nodes = others_;
+  for (const kfd::Node& gpu : gpus_) tree_->widest.nodes.push_back(gpu);
+  std::swap(tree_->widest.nodes[others_.size()].gpu_id, tree_->widest.nodes[others_.size() + 1].gpu_id);
+  EXPECT_EQ(gpu_of_process(gpus_[0].gpu_id), gpus_[1].gpu_id);
+  EXPECT_EQ(tree_->agreed().size(), 2U);
+}
+
+TEST_F(TreeMatchTest, TheUsersMapComesFirst) {
+  tree_->map = {{gpus_[0].drm_render_minor, gpus_[1].gpu_id}};
+  EXPECT_EQ(gpu_of_process(gpus_[0].gpu_id), gpus_[1].gpu_id);
+}
+
+TEST_F(TreeMatchTest, AGpuThatAnotherOfTheDumpHasIsNotTaken) {
+  tree_->agree({gpus_[1].drm_render_minor, gpus_[0].gpu_id});
+  EXPECT_EQ(gpu_of_process(gpus_[0].gpu_id), gpus_[1].gpu_id);
+}
+
+TEST_F(TreeMatchTest, ARenderFileGoesWhereTheOthersAre) {
+  tree_->agree({gpus_[1].drm_render_minor, gpus_[0].gpu_id});
+  GpuMatch match;
+  match.join(tree_.get());
+  const auto found = match.gpu_of(image_of(gpus_[1]));
+  ASSERT_TRUE(found.ok()) << found.error().what;
+  EXPECT_EQ((*found)->gpu_id, gpus_[0].gpu_id);
+}
+
+TEST_F(TreeMatchTest, VramThatIsMissingIsNamedWithWhatWouldDo) {
+  GpuMatch match;
+  match.join(tree_.get());
+  ASSERT_TRUE(match.match(image_of_first(gpus_[0].gpu_id), {}).ok());
+  const std::uint32_t minor = gpus_[0].drm_render_minor;
+  const Error kernels{ENOMEM, "the kernel's words"};
+  const Error full = match.explain(kernels, {{minor, 10U << 20}}, {{gpus_[0].gpu_id, 4U << 20}});
+  EXPECT_NE(full.err, ENOMEM);
+  EXPECT_NE(full.what.find("6.0 MiB are missing"), std::string::npos) << full.what;
+  EXPECT_NE(full.what.find("no other GPU here"), std::string::npos) << full.what;
+  const Error other = match.explain(kernels, {{minor, 10U << 20}},
+                                    {{gpus_[0].gpu_id, 4U << 20}, {gpus_[1].gpu_id, 12U << 20}});
+  EXPECT_NE(other.what.find(kfd::gpu_id_text(gpus_[1].gpu_id)), std::string::npos) << other.what;
+  // There seemed to be room: the kernel's words stay.
+  const Error refused = match.explain(kernels, {{minor, 10U << 20}}, {{gpus_[0].gpu_id, 12U << 20}});
+  EXPECT_NE(refused.err, ENOMEM);
+  EXPECT_NE(refused.what.find(kernels.what), std::string::npos) << refused.what;
+  EXPECT_NE(match.explain(kernels, {{minor, 10U << 20}}, {}).err, ENOMEM);
+  // No VRAM was asked for, or it is something else.
+  EXPECT_EQ(match.explain(kernels, {}, {}).err, ENOMEM);
+  EXPECT_EQ(match.explain(Error{EINVAL, "other"}, {{minor, 10U << 20}}, {}).what, "other");
 }
 
 }  // namespace
