@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Restores on another machine than the one the process was dumped on.
+#include <filesystem>
+#include <fstream>
 #include <set>
+#include <string>
 
 #include "container.h"
 #include "scenario.h"
@@ -138,6 +141,67 @@ TEST_F(OtherGpus, OtherNumaNodesAreRefusedAndTheSwitchAllowsThem) {
   expect_refused_on(spread, {"KFD_NUMA_CHECK=0 allows this"});
   criu_->environment.insert_or_assign("KFD_NUMA_CHECK", "0");
   expect_restores_on(spread);
+}
+
+// Of equal GPUs the one with room, or the one that a container's own settings name.
+class ChosenGpus : public OtherGpus {
+ protected:
+  static Strings equal_gpus(const std::string& number) {
+    return {"--gpus", number, "--vram", "64M", "--gtt", "64M", "--links", "pcie"};
+  }
+
+  void dump_on_one() {
+    load(equal_gpus("1"));
+    ASSERT_NO_FATAL_FAILURE(start_subject({"--gpus", "1", "--vram", "24M", "--gtt", "1M", "--no-queues"}));
+    ASSERT_NO_FATAL_FAILURE(dump());
+  }
+
+  // The GPUs, by number, on which the restored process has VRAM.
+  std::set<std::uint32_t> gpus_of_subject() {
+    std::set<std::uint32_t> gpus;
+    const auto process = control().process(subject_->pid());
+    if (!process) return gpus;
+    for (const vamdgpu::BoInfo& bo : process->bos) {
+      constexpr std::uint32_t kVram = 1;
+      if ((bo.flags & kVram) != 0) gpus.insert(bo.gpu);
+    }
+    return gpus;
+  }
+};
+
+TEST_F(ChosenGpus, AFullGpuIsLeftForOneWithRoom) {
+  ASSERT_NO_FATAL_FAILURE(dump_on_one());
+  ASSERT_NO_FATAL_FAILURE(move_to(equal_gpus("3")));
+  GuestSubject other(scratch() / "other");
+  ASSERT_TRUE(other.start(with_common_options({"--gpus", "1", "--vram", "48M", "--gtt", "1M", "--no-queues"}))
+                  .starts_with("ready"));
+  ASSERT_NO_FATAL_FAILURE(restore());
+  EXPECT_EQ(gpus_of_subject(), std::set<std::uint32_t>{1});
+  ASSERT_NO_FATAL_FAILURE(expect_whole());
+  EXPECT_EQ(subject_->quit(), 0);
+  EXPECT_EQ(other.quit(), 0);
+}
+
+// As the engines hand it over: a configuration file of criu's that names a folder with a link to the plugin.
+TEST_F(ChosenGpus, TheFolderInCriusConfigurationFileHasTheMap) {
+  ASSERT_NO_FATAL_FAILURE(dump_on_one());
+  const pid_t pid = subject_->pid();
+  criu_->use_plugins({});
+  for (const char* gpu : {"2", "1"}) {
+    SCOPED_TRACE(gpu);
+    const std::filesystem::path folder = scratch() / ("container-" + std::string(gpu));
+    std::filesystem::create_directory(folder);
+    std::filesystem::create_symlink(settings().plugin, folder / "amdgpu_plugin.so");
+    std::ofstream(folder / "sluice.conf")
+        << "SLUICE_GPU_MAP=renderD128=renderD" << 128 + std::stoi(gpu) << '\n';
+    std::ofstream(folder / "criu.conf") << "libdir " << folder.string() << '\n';
+    ASSERT_NO_FATAL_FAILURE(move_to(equal_gpus("3")));
+    ASSERT_NO_FATAL_FAILURE(restore({"--config", (folder / "criu.conf").string()}));
+    subject_->adopt(pid);
+    EXPECT_EQ(gpus_of_subject(), std::set<std::uint32_t>{static_cast<std::uint32_t>(std::stoi(gpu))});
+    ASSERT_NO_FATAL_FAILURE(expect_whole());
+    EXPECT_EQ(subject_->quit(), 0);
+  }
 }
 
 }  // namespace
