@@ -31,6 +31,8 @@ const char* word_of(Weight weight) {
   switch (weight) {
     case Weight::Good:
       return "good";
+    case Weight::Option:
+      return "option";
     case Weight::Warning:
       return "warning";
     case Weight::Problem:
@@ -47,12 +49,30 @@ std::string text_of(const Findings& findings) {
   std::string text;
   for (const Finding& finding : findings) {
     const char* mark = finding.weight == Weight::Good      ? "  "
+                       : finding.weight == Weight::Option  ? "+ "
                        : finding.weight == Weight::Warning ? "! "
                                                            : "X ";
     text += mark + finding.subject + ": " + printable(finding.text) + '\n';
     if (!finding.remedy.empty()) text += "    " + finding.remedy + '\n';
   }
   return text;
+}
+
+// The command that dumps it, word by word.
+std::vector<std::string> dump_command(const std::string& criu, const CheckArguments& arguments,
+                                      const std::vector<std::string>& options) {
+  std::vector<std::string> words = {criu, "dump",
+                                    "-t", std::to_string(arguments.pid),
+                                    "-D", arguments.directory.empty() ? "DIR" : arguments.directory};
+  words.insert(words.end(), options.begin(), options.end());
+  return words;
+}
+
+std::string text_of(const std::vector<std::string>& command) {
+  if (command.empty()) return "";
+  std::string text = "  command:";
+  for (const std::string& word : command) text += " " + shell_word(word);
+  return text + '\n';
 }
 
 ExitCode check(const CheckArguments& arguments) {
@@ -63,21 +83,27 @@ ExitCode check(const CheckArguments& arguments) {
   if (!arguments.plan.empty()) return plan(arguments.plan, config, arguments.json);
   use_image_key(plugin::read_key(config));
   CriuQuestion criu;
+  const CriuBinary binary = criu.binary();
   Findings findings;
   for (const plugin::LogLine& line : warnings)
     findings.push_back({Weight::Warning, "settings", line.text, "see docs/configuration.md"});
-  findings.push_back(check_plugin());
+  PluginCheck plugin = check_plugin(binary);
+  findings.push_back(std::move(plugin.finding));
   GpuCheck gpus = check_gpus();
   append(findings, std::move(gpus.findings));
   append(findings, check_host(config));
+  CriuQuestion::Answer answer = criu.answer();
   std::optional<std::uint64_t> bytes;
+  std::vector<std::string> command;
   if (arguments.pid != 0) {
-    ProcessCheck processes = check_processes(arguments.pid, gpus.topology);
+    ProcessCheck processes =
+        check_processes(arguments.pid, gpus.topology, {answer.version, binary.has_libbpf, plugin.others});
     append(findings, std::move(processes.findings));
     bytes = processes.bytes;
+    command = dump_command(criu.name(), arguments, processes.options);
   }
   if (!arguments.directory.empty()) append(findings, check_directory(arguments.directory, bytes));
-  findings.insert(findings.begin(), criu.answer());
+  findings.insert(findings.begin(), std::move(answer.finding));
 
   std::size_t problems = 0;
   std::size_t notes = 0;
@@ -85,6 +111,7 @@ ExitCode check(const CheckArguments& arguments) {
     problems += finding.weight == Weight::Problem ? 1 : 0;
     notes += finding.weight == Weight::Warning ? 1 : 0;
   }
+  if (problems > 0) command.clear();
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
   if (arguments.json) {
     Json list = Json::array();
@@ -92,17 +119,19 @@ ExitCode check(const CheckArguments& arguments) {
       list.push_back({{"weight", word_of(finding.weight)},
                       {"subject", finding.subject},
                       {"text", finding.text},
-                      {"remedy", finding.remedy}});
+                      {"remedy", finding.remedy},
+                      {"code", finding.code.empty() ? finding.subject : finding.code}});
     }
     print_json({{"command", "check"},
                 {"result", problems == 0 ? "works" : "refused"},
                 {"problems", problems},
                 {"warnings", notes},
                 {"gpu_bytes", bytes ? Json(*bytes) : Json()},
+                {"criu_command", command.empty() ? Json() : Json(command)},
                 {"seconds", took.count()},
                 {"findings", std::move(list)}});
   } else {
-    std::string text = text_of(findings);
+    std::string text = text_of(findings) + text_of(command);
     text += problems == 0 ? "A dump will work" : "A dump will NOT work: " + count_text(problems, "problem");
     if (notes > 0)
       text += problems == 0 ? ", with " + count_text(notes, "warning") : ", " + count_text(notes, "warning");
@@ -130,8 +159,10 @@ void add_check(CLI::App& app, Run& run) {
   command->footer(
       "Looks only: writes nothing, stops nothing, opens nothing for writing. Without\n"
       "options only the machine is looked at. Lines with X make a dump fail, lines with\n"
-      "! make it slower or less safe; the line below says what to do. How fast the disk\n"
-      "is, sluice-bench measures. docs/planning.md has the format of FILE.\n\n"
+      "+ need the option of criu that is named below, lines with ! make it slower or\n"
+      "less safe; the line below says what to do. With --pid the command that dumps the\n"
+      "process is printed. How fast the disk is, sluice-bench measures. docs/planning.md\n"
+      "has the format of FILE.\n\n"
       "Example: sluice check --dir /var/lib/checkpoints/job --pid 4242\n\n"
       "Exit status: 0 a dump will work, 1 FILE describes no machine, 2 wrong usage,\n"
       "3 it will not.");

@@ -5,28 +5,39 @@
 
 #include <sys/types.h>
 
+#include <chrono>
+#include <compare>
 #include <cstdint>
 #include <istream>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "cli/criu_binary.h"
 #include "kfd/processes.h"
 #include "kfd/topology.h"
 #include "plugin/config.h"
 
 namespace sluice::cli {
 
-// A Problem makes a dump fail; a Warning makes it slower, or unsafe in a way that is said.
-enum class Weight { Good, Warning, Problem };
+// A Problem makes a dump fail; a Warning makes it slower, or unsafe in a way that is said; an Option makes it
+// fail unless criu's command line has an option for it.
+enum class Weight { Good, Option, Warning, Problem };
 
 struct Finding {
   Weight weight = Weight::Good;
   std::string subject;  // "criu", "plugin", ...: fixed words, also in the JSON
   std::string text;
   std::string remedy;  // what to do about it; empty for Good
+  std::string code;    // tells the reason, fixed, in the JSON; empty: the subject does
 };
 using Findings = std::vector<Finding>;
+
+// What criu --version says.
+struct CriuVersion {
+  int major = 0, minor = 0, patch = 0;
+  auto operator<=>(const CriuVersion&) const = default;
+};
 
 // CRIU in the PATH, asked for its version. Started at once, so that it runs beside the rest; a criu that does
 // not answer is killed.
@@ -36,17 +47,32 @@ class CriuQuestion {
   ~CriuQuestion();
   CriuQuestion(const CriuQuestion&) = delete;
   CriuQuestion& operator=(const CriuQuestion&) = delete;
-  // Waits for the answer, for a moment. Call once.
-  Finding answer();
+
+  struct Answer {
+    Finding finding;
+    std::optional<CriuVersion> version;  // nothing: not told
+  };
+  // Waits for it, for a moment after the start. Call once.
+  Answer answer();
+
+  // How a command line names it.
+  const std::string& name() const { return name_; }
+  // What its file tells.
+  CriuBinary binary() const { return read_criu_binary(path_); }
 
  private:
-  std::string path_;
+  std::string path_, name_;
+  std::chrono::steady_clock::time_point began_;
   pid_t pid_ = -1;
   int output_ = -1;
 };
 
-// The plugin where CRIU looks for it: installed, ours, loadable.
-Finding check_plugin();
+// The plugin where CRIU looks for it: installed, ours, loadable. `others`: another plugin is beside it.
+struct PluginCheck {
+  Finding finding;
+  bool others = false;
+};
+PluginCheck check_plugin(const CriuBinary& criu);
 // io_uring, pinned memory, the caller's capabilities, the configuration, the key of images in use.
 Findings check_host(const plugin::Config& config);
 
@@ -70,12 +96,22 @@ struct DrmClient {
 // Nothing where the driver tells no memory.
 std::optional<DrmClient> read_drm_client(std::istream& fdinfo);
 
-// A process and its descendants: what criu dumps. `bytes`: of GPU memory, where the kernel tells.
+// What criu is, and what is beside our plugin.
+struct DumpProgram {
+  std::optional<CriuVersion> version;  // nothing: not known
+  bool dumps_bpf_maps = false;
+  bool other_plugins = false;
+};
+
+// A process and its descendants: what criu dumps. `bytes`: of GPU memory, where the kernel tells. `options`:
+// words of criu's command line that this dump needs.
 struct ProcessCheck {
   Findings findings;
   std::optional<std::uint64_t> bytes;
+  std::vector<std::string> options;
 };
 ProcessCheck check_processes(pid_t root, const std::optional<kfd::Topology>& topology,
+                             const DumpProgram& criu,
                              const std::string& kfd_proc = "/sys/class/kfd/kfd/proc");
 
 // The directory that images would go to. `need`: bytes, where known.

@@ -9,15 +9,18 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string_view>
+#include <system_error>
 
 #include "cli/check.h"
 #include "cli/text.h"
@@ -35,9 +38,8 @@ constexpr auto kAnswerTime = std::chrono::milliseconds(35);  // criu --version t
 constexpr char kPluginName[] = "amdgpu_plugin.so";
 constexpr std::string_view kIdentity = "sluice amdgpu_plugin ";
 
-std::string in_path(const char* program) {
-  const char* path = std::getenv("PATH");
-  std::stringstream directories(std::string(path != nullptr ? path : "") + ":/usr/local/sbin:/usr/sbin");
+std::string in_directories(const char* program, const std::string& list) {
+  std::stringstream directories(list);
   for (std::string directory; std::getline(directories, directory, ':');) {
     std::string file = directory + "/" + program;
     if (!directory.empty() && ::access(file.c_str(), X_OK) == 0) return file;
@@ -145,8 +147,14 @@ Finding check_capabilities() {
 
 }  // namespace
 
-CriuQuestion::CriuQuestion() : path_(in_path("criu")) {
-  if (path_.empty()) return;
+CriuQuestion::CriuQuestion() : name_("criu"), began_(std::chrono::steady_clock::now()) {
+  const char* path = std::getenv("PATH");
+  path_ = in_directories("criu", path != nullptr ? path : "");
+  if (path_.empty()) {
+    path_ = in_directories("criu", "/usr/local/sbin:/usr/sbin");
+    if (path_.empty()) return;
+    name_ = path_;
+  }
   std::array<int, 2> pipe_fds{};
   if (::pipe2(pipe_fds.data(), O_CLOEXEC) != 0) return;
   posix_spawn_file_actions_t actions;
@@ -169,18 +177,21 @@ CriuQuestion::~CriuQuestion() {
   (void)TEMP_FAILURE_RETRY(::waitpid(pid_, nullptr, 0));
 }
 
-Finding CriuQuestion::answer() {
+CriuQuestion::Answer CriuQuestion::answer() {
   if (path_.empty()) {
-    return {Weight::Problem, "criu", "no criu in the PATH",
-            "install it (apt install criu), or name its directory in PATH"};
+    return {{Weight::Problem, "criu", "no criu in the PATH",
+             "install it (apt install criu), or name its directory in PATH", "criu-missing"},
+            std::nullopt};
   }
   std::string text;
-  const auto deadline = std::chrono::steady_clock::now() + kAnswerTime;
+  const auto deadline = began_ + kAnswerTime;
   while (output_ >= 0) {
     const auto left =
         std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    // What is there is read however late it is.
     pollfd ready{output_, POLLIN, 0};
-    if (left.count() <= 0 || ::poll(&ready, 1, static_cast<int>(left.count())) <= 0) break;
+    if (::poll(&ready, 1, static_cast<int>(std::max<std::chrono::milliseconds::rep>(left.count(), 0))) <= 0)
+      break;
     std::array<char, 512> part{};
     const ssize_t got = ::read(output_, part.data(), part.size());
     if (got <= 0 || text.size() > 4096) break;
@@ -192,43 +203,85 @@ Finding CriuQuestion::answer() {
       at == std::string::npos ? ""
                               : text.substr(at + kVersion.size(), text.find('\n', at) - at - kVersion.size());
   if (version.empty()) {
-    return {Weight::Warning, "criu", path_ + " does not tell its version",
-            "try " + path_ + " --version by hand"};
+    return {{Weight::Warning, "criu", path_ + " does not tell its version",
+             "try " + path_ + " --version by hand", "criu-version"},
+            std::nullopt};
   }
-  int major = 0;
-  int minor = 0;
-  (void)std::sscanf(version.c_str(), "%d.%d", &major, &minor);
-  if (major < 3 || (major == 3 && minor < 17)) {
-    return {Weight::Problem, "criu", path_ + ", version " + version + ", has no hooks for GPUs",
-            "install 3.17 or newer; 4.0 and newer dump GPU memory beside the rest"};
+  CriuVersion told;
+  (void)std::sscanf(version.c_str(), "%d.%d.%d", &told.major, &told.minor, &told.patch);
+  if (told < CriuVersion{3, 17, 0}) {
+    return {{Weight::Problem, "criu", path_ + ", version " + version + ", has no hooks for GPUs",
+             "install 3.17 or newer; 4.0 and newer dump GPU memory beside the rest", "criu-too-old"},
+            told};
   }
-  std::string note = major < 4 ? "; 4.0 and newer dump GPU memory beside the rest" : "";
-  return {Weight::Good, "criu", path_ + ", version " + version + note, ""};
+  const std::string note = told.major < 4 ? "; 4.0 and newer dump GPU memory beside the rest" : "";
+  return {{Weight::Good, "criu", path_ + ", version " + version + note, ""}, told};
 }
 
-Finding check_plugin() {
-  const char* from_environment = std::getenv("CRIU_LIBS_DIR");
-  const std::string directory = from_environment != nullptr ? from_environment : SLUICE_PLUGIN_DIRECTORY;
+namespace {
+
+// Where criu looks, in its own order: what the environment names, what it was built with, and, where its file
+// does not tell that, what we were built with. `libdir` of criu's own files and its option -L are above all,
+// and not known here.
+std::string plugin_directory(const CriuBinary& criu) {
+  if (const char* named = std::getenv("CRIU_LIBS_DIR"); named != nullptr) return named;
+  return criu.plugin_directory.value_or(SLUICE_PLUGIN_DIRECTORY);
+}
+
+std::optional<Finding> not_where_criu_looks(const std::string& directory, int err) {
+  const std::string built_for = SLUICE_PLUGIN_DIRECTORY;
+  if (err != ENOENT || directory == built_for || ::access((built_for + "/" + kPluginName).c_str(), R_OK) != 0)
+    return std::nullopt;
+  return Finding{
+      Weight::Problem, "plugin", "criu looks in " + directory + ", the plugin is in " + built_for,
+      "build it with -Dplugindir=" + directory + ", or name its directory with criu -L or CRIU_LIBS_DIR",
+      "plugin-directory"};
+}
+
+bool has_other_plugins(const std::string& directory) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(directory, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::filesystem::path& path = entry->path();
+    if (path.extension() == ".so" && path.filename() != kPluginName) return true;
+  }
+  return false;
+}
+
+Finding check_plugin_in(const std::string& directory) {
   const std::string path = directory + "/" + kPluginName;
   if (::access(path.c_str(), R_OK) != 0) {
-    return {Weight::Problem, "plugin", make_error(errno, path).what,
+    const int err = errno;
+    if (auto elsewhere = not_where_criu_looks(directory, err)) return std::move(*elsewhere);
+    return {Weight::Problem, "plugin", make_error(err, path).what,
             "install it there (meson install --tags plugin), or name its directory with criu -L or "
-            "CRIU_LIBS_DIR"};
+            "CRIU_LIBS_DIR",
+            "plugin-missing"};
   }
   const std::string version = identity_of(path);
   if (version.empty()) {
     return {Weight::Warning, "plugin", path + " is not sluice's: CRIU's own, or another",
-            "install sluice's over it; there can be only one of this name"};
+            "install sluice's over it; there can be only one of this name", "plugin-of-others"};
   }
   void* const handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     return {Weight::Problem, "plugin", std::string("cannot be loaded: ") + ::dlerror(),
-            "install what it misses: a plugin that cannot be loaded breaks every criu run on this machine"};
+            "install what it misses: a plugin that cannot be loaded breaks every criu run on this machine",
+            "plugin-not-loadable"};
   }
   const bool described = ::dlsym(handle, "CR_PLUGIN_DESC") != nullptr;
   (void)::dlclose(handle);
-  if (!described) return {Weight::Problem, "plugin", path + " has no plugin descriptor", "install it again"};
+  if (!described)
+    return {Weight::Problem, "plugin", path + " has no plugin descriptor", "install it again",
+            "plugin-not-loadable"};
   return {Weight::Good, "plugin", path + ", sluice " + version, ""};
+}
+
+}  // namespace
+
+PluginCheck check_plugin(const CriuBinary& criu) {
+  const std::string directory = plugin_directory(criu);
+  return {check_plugin_in(directory), has_other_plugins(directory)};
 }
 
 Findings check_host(const plugin::Config& config) {

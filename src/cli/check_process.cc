@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: MIT
+#include <sys/stat.h>
+
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <set>
 #include <string_view>
 
 #include "cli/check.h"
+#include "cli/dump_obstacles.h"
 #include "cli/text.h"
 #include "kfd/device.h"
 #include "kfd/directory.h"
@@ -70,23 +75,10 @@ std::vector<pid_t> tree_of(pid_t root, const std::string& proc_path) {
   return tree;
 }
 
-ProcessCheck check_processes(pid_t root, const std::optional<kfd::Topology>& topology,
-                             const std::string& kfd_proc) {
-  ProcessCheck check;
-  const std::string name = "process " + std::to_string(root);
-  const auto status = kfd::read_task_status(proc(root));
-  if (!status) {
-    check.findings.push_back(
-        {Weight::Problem, "process", name + " does not exist", "name a process that runs"});
-    return check;
-  }
-  if (status->tgid != root) {
-    check.findings.push_back(
-        {Weight::Problem, "process",
-         std::to_string(root) + " is a thread of process " + std::to_string(status->tgid),
-         "name the process"});
-    return check;
-  }
+namespace {
+
+// The devices that our plugin takes: the KFD first.
+std::vector<dev_t> plugin_devices(const std::optional<kfd::Topology>& topology) {
   std::vector<dev_t> devices;
   const auto kfd_device = kfd::kfd_device_number();
   if (kfd_device && *kfd_device != 0) devices.push_back(*kfd_device);
@@ -94,59 +86,112 @@ ProcessCheck check_processes(pid_t root, const std::optional<kfd::Topology>& top
     for (const kfd::Node& node : topology->nodes)
       if (node.is_gpu()) devices.push_back(kfd::render_node_device(node.drm_render_minor));
   }
-  const std::vector<pid_t> tree = tree_of(root);
-  std::size_t gpu_tasks = 0;
-  std::size_t dmabufs = 0;
-  std::uint64_t vram = 0;
-  bool told = false;
+  return devices;
+}
+
+// What the tree has of GPUs.
+struct GpuUse {
+  std::size_t tasks = 0;  // with a file of one
+  std::size_t dma_bufs = 0;
+  std::optional<std::uint64_t> bytes;
+};
+
+GpuUse gpu_use(const DumpTree& tree, const std::vector<dev_t>& devices,
+               const std::optional<kfd::Topology>& topology, const std::string& kfd_proc) {
+  GpuUse use;
+  std::optional<std::uint64_t> vram;
   std::map<std::string, std::uint64_t> bytes_by_client;
-  for (const pid_t pid : tree) {
+  const auto kfd_device = kfd::kfd_device_number();
+  for (const TaskFacts& task : tree.tasks) {
+    bool has_gpu = false;
+    for (const OpenDescriptor& descriptor : task.descriptors) {
+      if (descriptor.link.starts_with("/dmabuf")) ++use.dma_bufs;
+      if (!descriptor.file || !S_ISCHR(descriptor.file->mode) ||
+          std::find(devices.begin(), devices.end(), descriptor.file->number) == devices.end())
+        continue;
+      has_gpu = true;
+      if (kfd_device && descriptor.file->number == *kfd_device) continue;
+      std::ifstream fdinfo(task.directory + "/fdinfo/" + std::to_string(descriptor.fd));
+      if (const auto client = read_drm_client(fdinfo)) bytes_by_client[client->id] = client->bytes;
+    }
+    if (has_gpu) ++use.tasks;
+    if (!topology) continue;
+    if (const auto bytes = kfd_vram(task.pid, *topology, kfd_proc)) vram = vram.value_or(0) + *bytes;
+  }
+  std::uint64_t of_clients = 0;
+  for (const auto& [client, bytes] : bytes_by_client) of_clients += bytes;
+  if (vram || !bytes_by_client.empty()) use.bytes = std::max(vram.value_or(0), of_clients);
+  return use;
+}
+
+Finding summary(const std::string& name, const DumpTree& tree, const GpuUse& use) {
+  std::string text =
+      name + ": " + std::to_string(tree.tasks.size()) +
+      (tree.tasks.size() == 1 ? " process, " : " processes, ") + std::to_string(use.tasks) + " with GPUs, " +
+      (use.bytes ? bytes_text(*use.bytes) + " of GPU memory" : "GPU memory not told by this kernel");
+  if (use.dma_bufs > 0) text += ", " + count_text(use.dma_bufs, "open dma-buf");
+  if (use.tasks > 0) return {Weight::Good, "process", text, ""};
+  return {Weight::Warning, "process", text + ": the plugin will have nothing to do",
+          "look for the process of the tree that has /dev/kfd open", "no-gpu"};
+}
+
+}  // namespace
+
+ProcessCheck check_processes(pid_t root, const std::optional<kfd::Topology>& topology,
+                             const DumpProgram& criu, const std::string& kfd_proc) {
+  ProcessCheck check;
+  const std::string name = "process " + std::to_string(root);
+  const auto status = kfd::read_task_status(proc(root));
+  if (!status) {
+    check.findings.push_back(
+        {Weight::Problem, "process", name + " does not exist", "name a process that runs", "no-process"});
+    return check;
+  }
+  if (status->tgid != root) {
+    check.findings.push_back(
+        {Weight::Problem, "process",
+         std::to_string(root) + " is a thread of process " + std::to_string(status->tgid), "name the process",
+         "thread"});
+    return check;
+  }
+  DumpSurroundings around;
+  around.criu = criu.version;
+  around.criu_dumps_bpf_maps = criu.dumps_bpf_maps;
+  around.other_plugins = criu.other_plugins;
+  around.plugin_devices = plugin_devices(topology);
+  const std::vector<pid_t> pids = tree_of(root);
+  for (const pid_t pid : pids) {
     const auto task = kfd::read_task_status(proc(pid));
     if (task && task->tracer != 0) {
       check.findings.push_back(
           {Weight::Problem, "process",
            "process " + std::to_string(pid) + " is traced by " + std::to_string(task->tracer),
-           "wait for the other dump, or end the debugger"});
+           "wait for the other dump, or end the debugger", "traced"});
     }
-    const auto files = kfd::device_descriptors(pid, std::span<const dev_t>(devices));
-    if (!files) {
-      check.findings.push_back({Weight::Problem, "process", files.error().what, "run as root"});
-      return check;
-    }
-    for (const kfd::DeviceDescriptor& file : *files) {
-      if (kfd_device && file.device == *kfd_device) continue;
-      std::ifstream fdinfo(proc(pid) + "/fdinfo/" + std::to_string(file.fd));
-      if (const auto client = read_drm_client(fdinfo)) bytes_by_client[client->id] = client->bytes;
-    }
-    if (topology) {
-      if (const auto bytes = kfd_vram(pid, *topology, kfd_proc)) {
-        vram += *bytes;
-        told = true;
-      }
-    }
-    if (!files->empty()) ++gpu_tasks;
-    if (const auto open = kfd::dmabuf_descriptors(pid)) dmabufs += open->size();
   }
-  std::uint64_t of_clients = 0;
-  for (const auto& [client, bytes] : bytes_by_client) of_clients += bytes;
-  if (told || !bytes_by_client.empty()) check.bytes = std::max(vram, of_clients);
-
-  std::string text =
-      name + " (" + status->name + "): " + std::to_string(tree.size()) +
-      (tree.size() == 1 ? " process, " : " processes, ") + std::to_string(gpu_tasks) + " with GPUs, " +
-      (check.bytes ? bytes_text(*check.bytes) + " of GPU memory" : "GPU memory not told by this kernel");
-  if (dmabufs > 0) text += ", " + count_text(dmabufs, "open dma-buf");
-  check.findings.push_back(
-      gpu_tasks > 0 ? Finding{Weight::Good, "process", text, ""}
-                    : Finding{Weight::Warning, "process", text + ": the plugin will have nothing to do",
-                              "look for the process of the tree that has /dev/kfd open"});
-  if (dmabufs > 0) {
+  const auto tree = read_dump_tree(pids, kfd::kProcPath);
+  if (!tree) {
+    check.findings.push_back({Weight::Problem, "process", tree.error().what, "run as root", "not-allowed"});
+    return check;
+  }
+  const GpuUse use = gpu_use(*tree, around.plugin_devices, topology, kfd_proc);
+  check.bytes = use.bytes;
+  check.findings.push_back(summary(name + " (" + status->name + ")", *tree, use));
+  if (use.dma_bufs > 0) {
     check.findings.push_back(
         {Weight::Warning, "dma-buf",
          "an open dma-buf whose memory is of no /dev/kfd or render file of these processes ends the "
          "dump; so does a mapped one",
          "close dma-bufs that came from elsewhere before the dump"});
   }
+  Obstacles obstacles;
+  find_process_obstacles(*tree, around, obstacles);
+  find_file_obstacles(*tree, around, obstacles);
+  find_map_obstacles(*tree, around, obstacles);
+  find_socket_obstacles(*tree, around, obstacles);
+  Findings found = obstacles.findings();
+  std::move(found.begin(), found.end(), std::back_inserter(check.findings));
+  check.options = obstacles.options();
   return check;
 }
 

@@ -6,6 +6,7 @@
 #include <cassert>
 #include <cinttypes>
 #include <cstdio>
+#include <string_view>
 
 namespace sluice::cli {
 
@@ -59,6 +60,29 @@ std::string duration_text(double seconds) {
     (void)std::snprintf(text.data(), text.size(), "%.1f h", seconds / kHour);
   }
   return text.data();
+}
+
+std::string shell_word(const std::string& word) {
+  constexpr std::string_view kPlain =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789@%+=:,./_-";
+  const auto is_control = [](unsigned char letter) { return letter < ' ' || letter == 0x7f; };
+  if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
+  const bool has_controls = std::any_of(word.begin(), word.end(), is_control);
+  std::string quoted = has_controls ? "$'" : "'";  // $'…' understands \xHH
+  for (const char letter : word) {
+    if (is_control(static_cast<unsigned char>(letter))) {
+      std::array<char, 8> code{};
+      (void)std::snprintf(code.data(), code.size(), "\\x%02x", static_cast<unsigned>(letter) & 0xffU);
+      quoted += code.data();
+    } else if (letter == '\'') {
+      quoted += has_controls ? "\\'" : "'\\''";
+    } else if (letter == '\\' && has_controls) {
+      quoted += "\\\\";
+    } else {
+      quoted += letter;
+    }
+  }
+  return quoted + "'";
 }
 
 Table::Table(std::vector<std::string> headings) {

@@ -20,6 +20,9 @@ std::string rate_text(std::uint64_t bytes, double seconds);
 // "42 s", "12 min", "2.5 h".
 std::string duration_text(double seconds);
 
+// A word of a command line as a shell takes it: in quotes where it needs them.
+std::string shell_word(const std::string& word);
+
 // Columns as wide as their widest cell, two blanks between them, and a heading. A column whose heading begins
 // with '>' (which is not printed) is set flush right.
 class Table {
