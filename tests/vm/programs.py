@@ -18,6 +18,7 @@ PLACES = {
     "amdgpu_plugin": "usr/lib/sluice/amdgpu_plugin.so",
     "other_plugin": "usr/lib/sluice/other_plugin.so",
     "gpu-subject": "usr/lib/sluice/gpu-subject",
+    "obstacle-subject": "usr/lib/sluice/obstacle-subject",
     "test-streamer": "usr/lib/sluice/test-streamer",
     "vamdgpu-load": "usr/lib/sluice/vamdgpu-load",
     "vm-scenarios": "usr/lib/sluice/vm-scenarios",
