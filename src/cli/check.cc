@@ -92,7 +92,7 @@ ExitCode check(const CheckArguments& arguments) {
   GpuCheck gpus = check_gpus();
   append(findings, std::move(gpus.findings));
   append(findings, check_host(config));
-  CriuQuestion::Answer answer = criu.answer();
+  CriuQuestion::Answer answer = criu.answer(binary);
   std::optional<std::uint64_t> bytes;
   std::vector<std::string> command;
   if (arguments.pid != 0) {

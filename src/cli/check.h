@@ -52,8 +52,9 @@ class CriuQuestion {
     Finding finding;
     std::optional<CriuVersion> version;  // nothing: not told
   };
-  // Waits for it, for a moment after the start. Call once.
-  Answer answer();
+  // Waits for it, for a moment after the start; a program whose file tells the version has a longer time to
+  // be loaded than that on a busy machine. Call once.
+  Answer answer(const CriuBinary& binary);
 
   // How a command line names it.
   const std::string& name() const { return name_; }

@@ -177,7 +177,7 @@ CriuQuestion::~CriuQuestion() {
   (void)TEMP_FAILURE_RETRY(::waitpid(pid_, nullptr, 0));
 }
 
-CriuQuestion::Answer CriuQuestion::answer() {
+CriuQuestion::Answer CriuQuestion::answer(const CriuBinary& binary) {
   if (path_.empty()) {
     return {{Weight::Problem, "criu", "no criu in the PATH",
              "install it (apt install criu), or name its directory in PATH", "criu-missing"},
@@ -200,7 +200,7 @@ CriuQuestion::Answer CriuQuestion::answer() {
   constexpr std::string_view kVersion = "Version: ";
   const std::size_t at = text.find(kVersion);
   const std::string version =
-      at == std::string::npos ? ""
+      at == std::string::npos ? binary.version
                               : text.substr(at + kVersion.size(), text.find('\n', at) - at - kVersion.size());
   if (version.empty()) {
     return {{Weight::Warning, "criu", path_ + " does not tell its version",

@@ -49,6 +49,25 @@ std::optional<std::string> plugin_directory_in(std::string_view bytes) {
   return *found.begin();
 }
 
+// The only string that is a version, as Debian's three have it; empty where there are more.
+std::string version_in(std::string_view bytes) {
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  constexpr std::size_t kLongest = 16;
+  std::string found;
+  for (std::size_t at = bytes.find('.'); at != std::string_view::npos; at = bytes.find('.', at + 1)) {
+    std::size_t begin = at;
+    while (begin > 0 && at - begin < kLongest && is_digit(bytes[begin - 1])) --begin;
+    const std::string_view text = bytes.substr(begin, bytes.substr(begin, kLongest).find('\0'));
+    const bool whole = begin < at && begin > 0 && bytes[begin - 1] == '\0' && text.size() < kLongest &&
+                       is_digit(text.back()) && text.find("..") == std::string_view::npos &&
+                       text.find_first_not_of("0123456789.") == std::string_view::npos;
+    if (!whole || text == found) continue;
+    if (!found.empty()) return "";
+    found = text;
+  }
+  return found;
+}
+
 }  // namespace
 
 CriuBinary read_criu_binary(const std::string& path) {
@@ -63,6 +82,7 @@ CriuBinary read_criu_binary(const std::string& path) {
   const std::string_view bytes(static_cast<const char*>(map), length);
   CriuBinary binary;
   if (bytes.starts_with("\177ELF")) {
+    binary.version = version_in(bytes);
     binary.plugin_directory = plugin_directory_in(bytes);
     binary.has_libbpf = bytes.find("libbpf.so") != std::string_view::npos;
   }

@@ -9,6 +9,7 @@
 namespace sluice::cli {
 
 struct CriuBinary {
+  std::string version;  // "4.1.1"; empty: not known
   // Where it looks for plugins when nobody says otherwise (CR_PLUGIN_DEFAULT, criu/include/plugin.h), without
   // a slash at the end. Nothing: not known, as of a script that runs another criu.
   std::optional<std::string> plugin_directory;

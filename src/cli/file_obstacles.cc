@@ -159,7 +159,10 @@ class FileLook {
     if (std::find(around_.plugin_devices.begin(), around_.plugin_devices.end(), file.number) !=
         around_.plugin_devices.end())
       return;
-    if (major_number == kMemMajor || (major_number == kMiscMajor && minor(file.number) == kAutofsMinor)) {
+    if (is_rdma(descriptor.link)) {
+      add_device(task, descriptor);
+    } else if (major_number == kMemMajor ||
+               (major_number == kMiscMajor && minor(file.number) == kAutofsMinor)) {
       look_at_named(task, descriptor, file);
     } else if (is_terminal(file.number)) {
       look_at_terminal(task, descriptor, file);

@@ -40,7 +40,7 @@ bool may_read_filters(const DumpSurroundings& around) {
 void look_at_root(const TaskFacts& root, const Namespaces& own, Obstacles& found) {
   const std::string text = process_text(root);
   if (root.state == 'Z') {
-    found.add(obstacle::kZombie, text + " has ended");
+    if (root.threads <= 1) found.add(obstacle::kZombie, text + " has ended");
     return;
   }
   if (root.inner_session && *root.inner_session != 0 && root.inner_pid != *root.inner_session)

@@ -67,7 +67,7 @@ class SocketLook {
         if (inode == 0 || sockets_.count(inode) != 0) continue;
         sockets_.emplace(inode, OpenSocket{&task, &descriptor, protocol_of(task, descriptor)});
       }
-      net_.emplace(task.namespaces[kNetNs], &task);
+      if (task.namespaces[kNetNs] != 0) net_.emplace(task.namespaces[kNetNs], &task);  // a dead one has none
     }
   }
 

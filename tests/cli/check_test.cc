@@ -6,12 +6,19 @@
 #include <gtest/gtest.h>
 #include <linux/capability.h>
 #include <linux/filter.h>
+#include <linux/io_uring.h>
 #include <linux/magic.h>
 #include <linux/seccomp.h>
+#include <netinet/in.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysinfo.h>
@@ -19,10 +26,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstddef>
 #include <fstream>
+#include <set>
 #include <sstream>
 #include <system_error>
 #include <thread>
@@ -230,10 +239,69 @@ TEST_F(CheckTest, APluginOfAnotherIsNotTakenForOurs) {
   EXPECT_THAT(plugin(), AllOf(StartsWith("problem: "), HasSubstr("has no plugin descriptor")));
 }
 
-// Where criu looks when no variable says otherwise.
+// Where criu looks when no variable says otherwise, and its file does not tell.
 TEST_F(CheckTest, ThePluginIsLookedForWhereItIsInstalled) {
   EXPECT_THAT(told(object_of(sluice({"check", "--json"}, nullptr)), "plugin"),
               HasSubstr(SLUICE_PLUGIN_DIRECTORY "/amdgpu_plugin.so"));
+}
+
+// What a program of criu's has in it beside its code.
+std::string criu_file(const std::string& plugins) {
+  return std::string("\177ELF") + '\0' + "4.2" + '\0' + plugins + '\0';
+}
+
+// criu of Fedora, RHEL and SUSE has another directory for plugins.
+TEST_F(CheckTest, ThePluginIsLookedForWhereTheFoundCriuLooks) {
+  const host_test::ScratchDirectory plugins;
+  std::ofstream(tools_.path() / "criu") << criu_file(plugins.path().string() + "/lib64/criu/");
+  const Strings path = {"PATH=" + tools_.path().string()};
+  const auto look = [&](const std::function<void()>& before = {}) {
+    return finding(object_of(sluice({"check", "--json"}, nullptr, path, before)), "plugin");
+  };
+  const std::filesystem::path there = plugins.path() / "lib64/criu";
+  json plugin = look();
+  EXPECT_EQ(plugin["code"], "plugin-missing");
+  EXPECT_THAT(text_of(plugin), HasSubstr(there.string() + "/amdgpu_plugin.so: No such file"));
+  std::filesystem::create_directories(there);
+  std::filesystem::copy_file(SLUICE_PLUGIN, there / "amdgpu_plugin.so");
+  plugin = look();
+  EXPECT_EQ(plugin["weight"], "good");
+  EXPECT_THAT(text_of(plugin), HasSubstr(there.string()));
+  const json other = finding(object_of(sluice({"check", "--json"}, nullptr, environment())), "plugin");
+  EXPECT_EQ(other["weight"], "good");
+  EXPECT_THAT(text_of(other), Not(HasSubstr(there.string()))) << "CRIU_LIBS_DIR is above it";
+}
+
+// Where it is installed for another criu, both places are named.
+TEST_F(CheckTest, APluginInTheDirectoryOfAnotherCriuIsNamed) {
+  const std::filesystem::path built_for = SLUICE_PLUGIN_DIRECTORY;
+  const std::filesystem::path parent = built_for.parent_path();
+  if (!may_mount() || !std::filesystem::is_directory(parent)) GTEST_SKIP() << "nothing can be mounted here";
+  // The parent directory, empty but for the plugin; the command itself does not need what else is in it
+  // there.
+  const host_test::ScratchDirectory made;
+  std::filesystem::create_directory(made.path() / built_for.filename());
+  std::filesystem::copy_file(SLUICE_PLUGIN, made.path() / built_for.filename() / "amdgpu_plugin.so");
+  const std::string options = "lowerdir=" + made.path().string() + ":" + parent.string();
+  const auto mount_it = [&] {
+    mount_over("/proc", "/proc");
+    if (::mount("overlay", parent.c_str(), "overlay", 0, options.c_str()) != 0) ::_exit(126);
+  };
+  std::ofstream(tools_.path() / "criu") << criu_file("/usr/lib64/none/criu");
+  const Ended ended = sluice({"check", "--json"}, nullptr, {"PATH=" + tools_.path().string()}, mount_it);
+  if (ended.status == 126) GTEST_SKIP() << "no overlay file system here";
+  const json plugin = finding(object_of(ended), "plugin");
+  EXPECT_EQ(plugin["code"], "plugin-directory") << plugin;
+  EXPECT_EQ(plugin["weight"], "problem");
+  EXPECT_THAT(text_of(plugin),
+              AllOf(HasSubstr("criu looks in /usr/lib64/none/criu"), HasSubstr(SLUICE_PLUGIN_DIRECTORY),
+                    HasSubstr("-Dplugindir=/usr/lib64/none/criu")));
+}
+
+// Nobody waits longer for a criu that is slow to start: its file tells.
+TEST_F(CheckTest, TheVersionIsReadFromTheFileOfACriuThatDoesNotAnswer) {
+  std::ofstream(tools_.path() / "criu") << criu_file("/usr/lib/criu/");  // no program that could be started
+  EXPECT_THAT(told(check_json({}, nullptr), "criu"), AllOf(StartsWith("good: "), HasSubstr("version 4.2")));
 }
 
 // ---- the machine
@@ -514,6 +582,158 @@ TEST_F(CheckTest, GpuMemoryIsComparedWithTheSpace) {
   EXPECT_THAT(space(std::uint64_t{1} << 60),
               AllOf(StartsWith("problem: "), HasSubstr("the process has 1.00 EiB of GPU memory"),
                     HasSubstr("free space, or name another directory")));
+}
+
+// ---- what CRIU refuses, or wants an option for: as this machine's kernel shows it
+
+class CheckedProcess : public CheckTest {
+ protected:
+  CheckedProcess() : machine_(vamdgpu::Machine::create(small_machine())) {}
+
+  // What check says of a child that has called `first`, in a session of its own.
+  json check_child(const std::function<void()>& first, const std::string& criu = "4.2") {
+    make_criu("echo 'Version: " + criu + "'");
+    const IdleChild child([&] {
+      (void)::setsid();
+      (void)::close_range(0, 2, 0);
+      for (int fd = 0; fd < 3; ++fd) (void)!::open("/dev/null", O_RDWR);
+      first();
+    });
+    pid_ = child.pid();
+    return check_json({"--pid", std::to_string(pid_), "--dir", tools_.path().string()}, &machine_);
+  }
+  // Codes of what is said of files, maps, sockets and processes, each once.
+  static std::set<std::string> codes(const json& object) {
+    std::set<std::string> found;
+    for (const json& one : object["findings"]) {
+      for (const char* subject : {"file", "map", "socket", "process"}) {
+        if (one["subject"] == subject && one["weight"] != "good" && one["code"] != "no-gpu")
+          found.insert(one["code"]);
+      }
+    }
+    return found;
+  }
+  std::vector<std::string> command(const std::vector<std::string>& options) const {
+    std::vector<std::string> words = {
+        "criu", "dump", "-t", std::to_string(pid_), "-D", tools_.path().string()};
+    words.insert(words.end(), options.begin(), options.end());
+    return words;
+  }
+
+  vamdgpu::Machine machine_;
+  pid_t pid_ = 0;
+};
+
+using Codes = std::set<std::string>;
+
+TEST_F(CheckedProcess, OneWithoutAnythingIsDumpedByThePlainCommand) {
+  if (::geteuid() != 0) GTEST_SKIP() << "a dump will work for root only";
+  const json object = check_child([] {});
+  EXPECT_EQ(codes(object), Codes());
+  EXPECT_EQ(object["criu_command"], json(command({}))) << object;
+}
+
+TEST_F(CheckedProcess, AnIoUringIsRefusedAndNoCommandIsGiven) {
+  const json object = check_child([] {
+    io_uring_params parameters{};
+    const auto ring = static_cast<int>(::syscall(SYS_io_uring_setup, 8, &parameters));
+    if (ring < 0) ::_exit(0);
+  });
+  if (codes(object) == Codes{"no-process"}) GTEST_SKIP() << "io_uring is forbidden here";
+  EXPECT_EQ(codes(object), Codes{"io-uring"}) << object;
+  EXPECT_EQ(object["result"], "refused");
+  EXPECT_TRUE(object["criu_command"].is_null());
+}
+
+TEST_F(CheckedProcess, LocksAndConnectionsNeedOptions) {
+  if (::geteuid() != 0) GTEST_SKIP() << "a dump will work for root only";
+  const json object = check_child([this] {
+    const int file = ::open((tools_.path() / "locked").c_str(), O_RDWR | O_CREAT, 0600);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof address;
+    const int server = ::socket(AF_INET, SOCK_STREAM, 0);
+    const int client = ::socket(AF_INET, SOCK_STREAM, 0);
+    auto* const at = reinterpret_cast<sockaddr*>(&address);
+    if (::flock(file, LOCK_EX) != 0 || ::bind(server, at, length) != 0 || ::listen(server, 4) != 0 ||
+        ::getsockname(server, at, &length) != 0 || ::connect(client, at, length) != 0)
+      ::_exit(1);
+  });
+  EXPECT_EQ(codes(object), (Codes{"file-lock", "tcp-established", "tcp-in-flight"})) << object;
+  std::vector<std::string> words = object["criu_command"];
+  std::sort(words.begin(), words.end());
+  std::vector<std::string> expected = command({"--file-locks", "--tcp-established", "--skip-in-flight"});
+  std::sort(expected.begin(), expected.end());
+  EXPECT_EQ(words, expected);
+  EXPECT_THAT(object["findings"].dump(), HasSubstr("\"weight\":\"option\""));
+}
+
+TEST_F(CheckedProcess, DeletedFilesNeedTheLimitOfTheLargest) {
+  if (::geteuid() != 0) GTEST_SKIP() << "a dump will work for root only";
+  const json object = check_child([this] {
+    for (const std::size_t bytes :
+         {std::size_t{1} << 10U, std::size_t{2} << 20U, (std::size_t{4} << 20U) + 1}) {
+      const std::string path = tools_.path() / "deleted";
+      const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600);
+      const std::vector<char> text(bytes, 'x');
+      if (::write(file, text.data(), bytes) != static_cast<ssize_t>(bytes) || ::unlink(path.c_str()) != 0)
+        ::_exit(1);
+    }
+  });
+  EXPECT_EQ(codes(object), Codes{"deleted-file"}) << object;
+  EXPECT_EQ(object["criu_command"], json(command({"--ghost-limit", "5M"})));
+}
+
+// A semaphore that was unlinked before it was opened for the last time has the name that the C library made.
+TEST_F(CheckedProcess, AFileWithoutItsOwnNameNeedsAnother) {
+  if (::geteuid() != 0) GTEST_SKIP() << "a dump will work for root only";
+  const json object = check_child([this] {
+    const std::string path = tools_.path() / "name";
+    const int file = ::open(path.c_str(), O_RDWR | O_CREAT, 0600);
+    if (::ftruncate(file, 4096) != 0 || ::link(path.c_str(), (tools_.path() / "other").c_str()) != 0 ||
+        ::unlink(path.c_str()) != 0 || ::mmap(nullptr, 4096, PROT_READ, MAP_SHARED, file, 0) == MAP_FAILED ||
+        ::close(file) != 0)
+      ::_exit(1);
+  });
+  EXPECT_EQ(codes(object), Codes{"link-remap"}) << object;
+  EXPECT_EQ(object["criu_command"], json(command({"--link-remap"})));
+}
+
+TEST_F(CheckedProcess, SocketsWithTheOtherEndHereNeedTheirNumber) {
+  if (::geteuid() != 0) GTEST_SKIP() << "a dump will work for root only";
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), 0);
+  struct stat status {};
+  ASSERT_EQ(::fstat(ends[1], &status), 0);
+  const json object = check_child([&] { (void)::close(ends[0]); });
+  EXPECT_EQ(codes(object), Codes{"unix-nameless"}) << object;
+  EXPECT_EQ(object["criu_command"],
+            json(command({"--external", "unix[" + std::to_string(status.st_ino) + "]"})));
+  for (const int end : ends) (void)::close(end);
+}
+
+TEST_F(CheckedProcess, ANetworkNamespaceOfItsOwnIsEntered) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root makes a namespace";
+  std::array<int, 2> ready{};
+  const json object = check_child([&] {
+    if (::unshare(CLONE_NEWNET) != 0) ::_exit(1);
+    (void)::socketpair(AF_UNIX, SOCK_STREAM, 0, ready.data());
+  });
+  if (codes(object) == Codes{"no-process"}) GTEST_SKIP() << "no namespace can be made here";
+  EXPECT_EQ(codes(object), Codes()) << object;
+}
+
+TEST_F(CheckedProcess, ACommandIsPrintedForAShell) {
+  if (::geteuid() != 0) GTEST_SKIP() << "a dump will work for root only";
+  const std::filesystem::path directory = tools_.path() / "two words";
+  std::filesystem::create_directory(directory);
+  const IdleChild child([] { (void)::setsid(); });
+  const std::string pid = std::to_string(child.pid());
+  EXPECT_THAT(check({"--pid", pid, "--dir", directory.string()}, &machine_).out,
+              HasSubstr("criu dump -t " + pid + " -D '" + directory.string() + "'"));
+  EXPECT_THAT(check({"--pid", pid}, &machine_).out, HasSubstr("criu dump -t " + pid + " -D DIR"));
+  EXPECT_THAT(check({}, &machine_).out, Not(HasSubstr("criu dump")));
 }
 
 TEST(DrmClient, MemoryIsInTheUnitThatIsTold) {

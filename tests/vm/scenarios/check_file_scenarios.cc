@@ -168,7 +168,7 @@ TEST_F(CheckTerminals, TheNameOfATerminalThatIsNotOpenIsRefused) {
 
 class CheckGpuProcess : public CheckedDump {
  protected:
-  // The subject, which has the things that it inherits.
+  // The subject, as the child of a process with these things.
   void start_with(const std::string& things) {
     subject_.emplace(scratch() / "subject");
     Launch launch;
@@ -182,18 +182,18 @@ class CheckGpuProcess : public CheckedDump {
 
 TEST_F(CheckGpuProcess, WithAnIoUringIsRefused) {
   ASSERT_NO_FATAL_FAILURE(start_with("io-uring"));
-  const nlohmann::json checked = check(subject_->pid());
+  const nlohmann::json checked = check(subject_->root());
   EXPECT_EQ(codes_of(checked), Strings{"io-uring"}) << checked.dump(1);
   EXPECT_EQ(checked["result"], "refused");
-  EXPECT_FALSE(criu_->dump(subject_->pid(), images()).good());
+  EXPECT_FALSE(criu_->dump(subject_->root(), images()).good());
   ASSERT_NO_FATAL_FAILURE(expect_queues_run());
   ASSERT_NO_FATAL_FAILURE(expect_whole());
   EXPECT_EQ(subject_->quit(), 0);
 }
 
 TEST_F(CheckGpuProcess, WithLocksAndAConnectionSurvivesByThePrintedCommand) {
-  ASSERT_NO_FATAL_FAILURE(start_with("file-lock,tcp-established,harmless"));
-  const nlohmann::json checked = check(subject_->pid());
+  ASSERT_NO_FATAL_FAILURE(start_with("harmless,file-lock,tcp-established"));
+  const nlohmann::json checked = check(subject_->root());
   EXPECT_EQ(codes_of(checked), (Strings{"file-lock", "tcp-established"})) << checked.dump(1);
   ASSERT_TRUE(checked["criu_command"].is_array()) << checked.dump(1);
   const CriuRun dumped = run_command(checked["criu_command"].get<Strings>());

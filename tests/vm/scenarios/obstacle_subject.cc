@@ -396,8 +396,14 @@ int main(int argc, char** argv) {
     leader_ends |= name == "dead-leader";
   }
   if (argc > 3) {
-    (void)::execv(argv[3], argv + 3);
-    return 127;
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      (void)::execv(argv[3], argv + 3);
+      ::_exit(127);
+    }
+    int status = 0;
+    (void)TEMP_FAILURE_RETRY(::waitpid(pid, &status, 0));
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
   }
   say("ready pid=" + std::to_string(::getpid()) + "\n");
   if (leader_ends) ::pthread_exit(nullptr);
