@@ -159,20 +159,16 @@ ProcessCheck check_processes(pid_t root, const std::optional<kfd::Topology>& top
   around.criu_dumps_bpf_maps = criu.dumps_bpf_maps;
   around.other_plugins = criu.other_plugins;
   around.plugin_devices = plugin_devices(topology);
-  const std::vector<pid_t> pids = tree_of(root);
-  for (const pid_t pid : pids) {
-    const auto task = kfd::read_task_status(proc(pid));
-    if (task && task->tracer != 0) {
-      check.findings.push_back(
-          {Weight::Problem, "process",
-           "process " + std::to_string(pid) + " is traced by " + std::to_string(task->tracer),
-           "wait for the other dump, or end the debugger", "traced"});
-    }
-  }
-  const auto tree = read_dump_tree(pids, kfd::kProcPath);
+  const auto tree = read_dump_tree(tree_of(root), kfd::kProcPath);
   if (!tree) {
     check.findings.push_back({Weight::Problem, "process", tree.error().what, "run as root", "not-allowed"});
     return check;
+  }
+  for (const TaskFacts& task : tree->tasks) {
+    if (task.tracer == 0) continue;
+    check.findings.push_back({Weight::Problem, "process",
+                              process_text(task) + " is traced by " + std::to_string(task.tracer),
+                              "wait for the other dump, or end the debugger", "traced"});
   }
   const GpuUse use = gpu_use(*tree, around.plugin_devices, topology, kfd_proc);
   check.bytes = use.bytes;

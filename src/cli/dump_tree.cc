@@ -44,6 +44,7 @@ void read_status(TaskFacts& task) {
   const std::string_view state = line_of(text, "State:\t");
   if (!state.empty()) task.state = state.front();
   task.threads = static_cast<unsigned>(kfd::parse_number(line_of(text, "Threads:\t")).value_or(0));
+  task.tracer = kfd::parse_number(line_of(text, "TracerPid:\t")).value_or(0);
   task.inner_pid = innermost(line_of(text, "NSpid:\t")).value_or(0);
   task.inner_session = innermost(line_of(text, "NSsid:\t"));
   task.seccomp = kfd::parse_number(line_of(text, "Seccomp:\t")).value_or(0);

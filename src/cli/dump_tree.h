@@ -61,6 +61,7 @@ struct TaskFacts {
   std::string directory;  // "/proc/17"
   char state = 0;
   unsigned threads = 0;
+  pid_t tracer = 0;  // 0: none
   // In its own pid namespace; 0: not told, or, of the session, outside of it.
   pid_t inner_pid = 0;
   std::optional<pid_t> inner_session;

@@ -54,7 +54,16 @@ class MapLook {
         own_ipc_(tree.tasks.front().namespaces[kIpcNs] == namespaces_of(around.self)[kIpcNs]) {}
 
   void look_at(const TaskFacts& task) {
-    const std::string text = proc_text(task.directory + "/maps", kMapsBytes);
+    std::string text = proc_text(task.directory + "/maps", kMapsBytes);
+    // A child that has only forked maps what its parent does.
+    const bool seen = text == last_ && task.namespaces[kMntNs] == last_mounts_;
+    last_ = std::move(text);
+    last_mounts_ = task.namespaces[kMntNs];
+    if (!seen) look_at_lines(task, last_);
+  }
+
+ private:
+  void look_at_lines(const TaskFacts& task, std::string_view text) {
     for (std::string_view rest = text; !rest.empty();) {
       const std::string_view line = rest.substr(0, rest.find('\n'));
       rest.remove_prefix(std::min(rest.size(), line.size() + 1));
@@ -63,7 +72,6 @@ class MapLook {
     }
   }
 
- private:
   void look_at(const TaskFacts& task, const Map& map) {
     const std::string text = process_text(task) + " maps ";
     if (map.name.front() == '[') {
@@ -127,6 +135,8 @@ class MapLook {
   Obstacles& found_;
   NamedFiles named_;
   bool own_ipc_;
+  std::string last_;  // the maps that were looked at last
+  std::uint64_t last_mounts_ = 0;
   std::set<std::tuple<std::uint64_t, dev_t, std::uint64_t, std::string>> looked_at_;
 };
 

@@ -406,6 +406,6 @@ int main(int argc, char** argv) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
   }
   say("ready pid=" + std::to_string(::getpid()) + "\n");
-  if (leader_ends) ::pthread_exit(nullptr);
+  if (leader_ends) (void)::syscall(SYS_exit, 0);  // of the thread alone
   wait_for_ever();
 }
