@@ -4,6 +4,7 @@
 #include "cli/check.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <memory>
@@ -132,7 +133,12 @@ ExitCode check(const CheckArguments& arguments) {
                 {"findings", std::move(list)}});
   } else {
     std::string text = text_of(findings) + text_of(command);
-    text += problems == 0 ? "A dump will work" : "A dump will NOT work: " + count_text(problems, "problem");
+    const bool needs_options = std::any_of(findings.begin(), findings.end(), [](const Finding& finding) {
+      return finding.weight == Weight::Option;
+    });
+    text += problems > 0    ? "A dump will NOT work: " + count_text(problems, "problem")
+            : needs_options ? "A dump will work with the command above"
+                            : "A dump will work";
     if (notes > 0)
       text += problems == 0 ? ", with " + count_text(notes, "warning") : ", " + count_text(notes, "warning");
     (void)std::fputs((text + "\n").c_str(), stdout);

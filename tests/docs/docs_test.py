@@ -131,5 +131,22 @@ class Troubleshooting(unittest.TestCase):
             self.explained(literal for literal in literals if literal.startswith("; "))
 
 
+class Obstacles(unittest.TestCase):
+    """What `sluice check --pid` finds has its row in docs/cli.md, and nothing else has."""
+
+    def test_every_code_has_its_row(self):
+        text = (ROOT / "src" / "cli" / "obstacles.h").read_text(encoding="utf-8")
+        said = {}
+        for kind in re.findall(r"ObstacleKind k\w+\{(.*?)\};", text, re.S):
+            literals = re.findall(r'"((?:\\.|[^"\\])*)"', kind)
+            weight = re.search(r"Weight::(\w+)", kind)[1].lower()
+            said[literals[0]] = literals[-1] if weight == "option" else weight
+        page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+        rows = re.findall(r"^\| `([^`]+)` \| .* \| `?(problem|warning|--[\w-]+)[^|]* \| .*\|$", page, re.M)
+        self.assertGreater(len(said), 40)
+        self.assertEqual(dict(rows), said)
+        self.assertEqual(len(rows), len(said), "two rows of one code")
+
+
 if __name__ == "__main__":
     unittest.main()
