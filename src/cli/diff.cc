@@ -79,22 +79,24 @@ void print_as_text(const DiffArguments& arguments, const std::vector<SetDifferen
 }
 
 ExitCode diff(const DiffArguments& arguments) {
-  const auto older = open_images(arguments.older);
+  const auto older = open_images(arguments.older, !arguments.json);
   if (const auto* none = std::get_if<NoImages>(&older)) return refuse("diff", arguments.json, *none);
-  const auto newer = open_images(arguments.newer);
+  const auto newer = open_images(arguments.newer, !arguments.json);
   if (const auto* none = std::get_if<NoImages>(&newer)) return refuse("diff", arguments.json, *none);
   const auto& a = std::get<ImageDirectory>(older);
   const auto& b = std::get<ImageDirectory>(newer);
   for (const ImageDirectory* directory : {&a, &b}) {
     if (directory->checkpoint.faults().empty()) continue;
-    return refuse("diff", arguments.json,
-                  {ExitCode::Failed, directory->path + ": " + directory->checkpoint.faults().front().what,
-                   "sluice verify tells what else is damaged there"});
+    NoImages why = no_images(explain(directory->path, directory->checkpoint.faults().front()));
+    if (why.cause == Cause::Damaged || why.cause == Cause::Missing)
+      why.remedy = "sluice verify tells what else is damaged or missing there";
+    return refuse("diff", arguments.json, why);
   }
-  const auto differences = compare({a.fd.get(), &a.checkpoint}, {b.fd.get(), &b.checkpoint});
+  const auto differences = compare({a.source.get(), &a.checkpoint}, {b.source.get(), &b.checkpoint});
   if (!differences) {
-    return refuse("diff", arguments.json,
-                  {ExitCode::Failed, differences.error().what, "sluice verify tells what is damaged"});
+    NoImages why = no_images(differences.error());
+    if (why.cause == Cause::Damaged) why.remedy = "sluice verify tells what is damaged";
+    return refuse("diff", arguments.json, why);
   }
   Difference total;
   for (const SetDifference& set : *differences) total += set.total();

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -81,6 +82,9 @@ int main(int argc, char** argv) {
     if (std::ferror(stdout) == 0) return static_cast<int>(ended);
     (void)std::fputs("sluice: standard output cannot be written, what was to be told is not all there\n",
                      stderr);
+    return static_cast<int>(ExitCode::Failed);
+  } catch (const std::bad_alloc&) {
+    (void)std::fputs("sluice: out of memory\n", stderr);
     return static_cast<int>(ExitCode::Failed);
   } catch (const std::exception& error) {
     (void)std::fprintf(stderr, "sluice: %s\n", error.what());

@@ -282,13 +282,11 @@ std::vector<std::string> homeless_render_files(const Checkpoint& checkpoint, con
 }
 
 ExitCode map(const MapArguments& arguments) {
-  const auto opened = open_images(arguments.images);
+  const auto opened = open_images(arguments.images, !arguments.json);
   if (const auto* none = std::get_if<NoImages>(&opened)) return refuse("map", arguments.json, *none);
   const auto& directory = std::get<ImageDirectory>(opened);
   if (!directory.checkpoint.faults().empty()) {
-    return refuse("map", arguments.json,
-                  {ExitCode::Failed, directory.checkpoint.faults().front().what,
-                   "the image is damaged or incomplete: restore from another checkpoint"});
+    return refuse("map", arguments.json, no_images(directory.checkpoint.faults().front()));
   }
   auto topology = kfd::read_topology(topology_below(arguments.sysfs));
   const bool here = arguments.sysfs == kfd::kTopologyPath;

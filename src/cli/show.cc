@@ -15,6 +15,8 @@
 #include "cli/show_statistics.h"
 #include "cli/show_survey.h"
 #include "cli/show_text.h"
+#include "images/cause.h"
+#include "pipeline/printable.h"
 
 namespace sluice::cli {
 namespace {
@@ -28,32 +30,41 @@ struct ShowArguments {
   bool json = false;
 };
 
-// Faults are told last, where they are seen.
-ExitCode tell_faults(const std::vector<std::string>& faults) {
+// Faults are told last, where they are seen, and what can be done about the first.
+ExitCode tell_faults(const std::vector<Error>& faults) {
   (void)std::fflush(stdout);
-  for (const std::string& fault : faults) (void)std::fprintf(stderr, "sluice show: %s\n", fault.c_str());
+  for (const Error& fault : faults)
+    (void)std::fprintf(stderr, "sluice show: %s\n", printable(fault.what).c_str());
+  const std::string remedy = faults.empty() ? "" : remedy_of(faults.front().err);
+  if (!remedy.empty()) (void)std::fprintf(stderr, "  %s\n", remedy.c_str());
   return faults.empty() ? ExitCode::Done : ExitCode::Failed;
 }
 
 ExitCode show_statistics(const ImageDirectory& directory, const ShowArguments& arguments) {
-  std::vector<std::string> faults;
-  const std::vector<Statistics> all = read_statistics(directory.fd.get(), faults);
+  std::vector<Error> faults;
+  const std::vector<Statistics> all = read_statistics(*directory.source, faults);
   if (arguments.json) {
     Json list = Json::array();
     for (const Statistics& one : all) list.push_back({{"file", one.name}, {"statistics", one.content}});
-    print_json(
-        {{"command", "show"}, {"images", directory.path}, {"stats", std::move(list)}, {"faults", faults}});
+    print_json({{"command", "show"},
+                {"images", directory.path},
+                {"result", result_of(faults)},
+                {"stats", std::move(list)},
+                {"faults", faults_json(faults)}});
     return faults.empty() ? ExitCode::Done : ExitCode::Failed;
   }
-  (void)std::fputs(statistics_text(all).c_str(), stdout);
+  if (!all.empty() || faults.empty()) (void)std::fputs(statistics_text(all).c_str(), stdout);
   return tell_faults(faults);
 }
 
 ExitCode show(const ShowArguments& arguments) {
-  const auto opened = open_images(arguments.images);
+  const auto opened = open_images(arguments.images, !arguments.json);
   if (const auto* none = std::get_if<NoImages>(&opened)) return refuse("show", arguments.json, *none);
   const auto& directory = std::get<ImageDirectory>(opened);
   if (arguments.stats) return show_statistics(directory, arguments);
+  const Checkpoint& checkpoint = directory.checkpoint;
+  if (checkpoint.kfd.empty() && checkpoint.render.empty() && checkpoint.dmabufs.empty())
+    return refuse("show", arguments.json, no_images(checkpoint.faults().front()));
   const Survey all = survey(directory);
   if (arguments.json) {
     print_json(show_json(directory, all, arguments.bos));

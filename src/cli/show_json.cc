@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT
 #include "cli/show_json.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "images/cause.h"
 #include "images/files.h"
 #include "images/metadata.h"
 #include "pipeline/checksum.h"
@@ -75,9 +77,28 @@ Json bos_json(const Checkpoint& checkpoint) {
 
 }  // namespace
 
+const char* result_of(const std::vector<Error>& faults) {
+  if (faults.empty()) return "shown";
+  const auto any = [&](Cause cause) {
+    return std::any_of(faults.begin(), faults.end(),
+                       [cause](const Error& fault) { return cause_of(fault.err) == cause; });
+  };
+  if (any(Cause::Damaged)) return "damaged";
+  return any(Cause::Missing) ? "incomplete" : "unreadable";
+}
+
+Json faults_json(const std::vector<Error>& faults) {
+  Json list = Json::array();
+  for (const Error& fault : faults) list.push_back(fault.what);
+  return list;
+}
+
 Json show_json(const ImageDirectory& directory, const Survey& survey, bool list_bos) {
   const Checkpoint& checkpoint = directory.checkpoint;
-  Json object = {{"command", "show"}, {"images", directory.path}, {"gpus", gpus_json(survey)}};
+  Json object = {{"command", "show"},
+                 {"images", directory.path},
+                 {"result", result_of(survey.faults)},
+                 {"gpus", gpus_json(survey)}};
   Json processes = Json::array();
   for (const auto& [id, image] : checkpoint.kfd) {
     processes.push_back({{"image", kfd_image_name(id)},
@@ -111,7 +132,7 @@ Json show_json(const ImageDirectory& directory, const Survey& survey, bool list_
                      {"expected_bytes", file.expected_bytes},
                      {"disk_bytes", file.disk_bytes},
                      {"zero_bytes", file.zero_bytes},
-                     {"sums", file.has_sums}});
+                     {"sums", file.has_sums ? Json(*file.has_sums) : Json()}});
   }
   object["files"] = std::move(files);
   Json shared = Json::array();
@@ -125,7 +146,7 @@ Json show_json(const ImageDirectory& directory, const Survey& survey, bool list_
   object["disk_bytes"] = survey.disk_bytes;
   object["zero_bytes"] = survey.zero_bytes;
   if (list_bos) object["bos"] = bos_json(checkpoint);
-  object["faults"] = survey.faults;
+  object["faults"] = faults_json(survey.faults);
   return object;
 }
 

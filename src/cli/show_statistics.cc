@@ -2,14 +2,15 @@
 #include "cli/show_statistics.h"
 
 #include <array>
+#include <cerrno>
 #include <cstdint>
 #include <cstdio>
 #include <type_traits>
 
 #include "cli/text.h"
+#include "images/cause.h"
 #include "images/files.h"
 #include "kfd/topology.h"
-#include "pipeline/image_file.h"
 #include "pipeline/printable.h"
 
 namespace sluice::cli {
@@ -35,26 +36,29 @@ Value member(const Json& object, const char* name) {
 
 }  // namespace
 
-std::vector<Statistics> read_statistics(int dir_fd, std::vector<std::string>& faults) {
+std::vector<Statistics> read_statistics(const ImageSource& source, std::vector<Error>& faults) {
   constexpr std::size_t kMostBytes = 64 << 10;  // half is of 64 GPUs; the parser's time grows by the square
   constexpr int kDeepest = 8;
   std::vector<Statistics> all;
-  const auto names = list_stats(dir_fd);
+  auto names = source.names();
   if (!names) {
-    faults.push_back(names.error().what);
+    faults.push_back(names.error());
     return all;
   }
+  keep_stats(*names);
   for (const std::string& name : *names) {
-    const auto file = open_image_file(dir_fd, name);
-    const auto text =
-        file ? read_whole(*file, kMostBytes, name) : Result<std::vector<std::uint8_t>>(file.error());
+    const auto text = source.read(name, kMostBytes);
+    if (!text && cause_of(text.error().err) != Cause::Damaged) {
+      faults.push_back(text.error());
+      continue;
+    }
     Json content;
     if (text) {  // what is nested deeper than ours would overflow the stack when it is printed
       content = Json::parse(
           *text, [](int depth, Json::parse_event_t, Json&) { return depth <= kDeepest; }, false);
     }
     if (!content.is_object() || !content.contains("gpus") || !content["gpus"].is_array()) {
-      faults.push_back(name + " cannot be read as statistics");
+      faults.push_back({EBADMSG, name + " cannot be read as statistics"});
       continue;
     }
     all.push_back({name, std::move(content)});

@@ -7,6 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "images/image_source.h"
+#include "pipeline/result.h"
+
 namespace sluice::cli {
 
 // One file.
@@ -16,7 +19,7 @@ struct Statistics {
 };
 
 // By name. Files that cannot be read, or are no statistics, are told in `faults` and left out.
-std::vector<Statistics> read_statistics(int dir_fd, std::vector<std::string>& faults);
+std::vector<Statistics> read_statistics(const ImageSource& source, std::vector<Error>& faults);
 
 // A table with a line for each GPU of each run, or a sentence where there is none.
 std::string statistics_text(const std::vector<Statistics>& all);

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "cli/show_survey.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstdio>
 #include <optional>
 #include <set>
@@ -13,7 +10,6 @@
 #include "images/pages.h"
 #include "kfd/uapi.h"
 #include "pipeline/file_store.h"
-#include "pipeline/image_file.h"
 
 namespace sluice::cli {
 namespace {
@@ -61,23 +57,6 @@ std::vector<Gpu> gpus_of(const Checkpoint& checkpoint) {
   return gpus;
 }
 
-// Bytes in holes. A file system without holes says: none.
-std::uint64_t hole_bytes(int fd, std::uint64_t file_bytes) {
-  std::uint64_t holes = 0;
-  off_t at = 0;
-  const auto end = static_cast<off_t>(file_bytes);
-  while (at < end) {
-    off_t data = ::lseek(fd, at, SEEK_DATA);
-    if (data < 0 && errno != ENXIO) return 0;
-    if (data < 0 || data > end) data = end;
-    holes += static_cast<std::uint64_t>(data - at);
-    if (data == end) break;
-    at = ::lseek(fd, data, SEEK_HOLE);
-    if (at <= data) break;
-  }
-  return holes;
-}
-
 // Bytes in blocks whose sums are those of zeros: what a copy that filled the holes still shows.
 std::uint64_t zero_block_bytes(const SumTable& table, ZeroSums& zero_sums) {
   if (table.file_bytes < table.block_bytes) return 0;
@@ -86,31 +65,31 @@ std::uint64_t zero_block_bytes(const SumTable& table, ZeroSums& zero_sums) {
   return std::min(blocks * table.block_bytes, table.file_bytes);
 }
 
-std::vector<PagesFile> look_at_pages(int dir_fd, int id, const PagesSet& set, const DumpId& dump_id,
-                                     std::vector<std::string>& faults) {
+std::vector<PagesFile> look_at_pages(const ImageSource& source, int id, const PagesSet& set,
+                                     const DumpId& dump_id, std::vector<Error>& faults) {
   std::vector<PagesFile> files;
   const auto layout = set.layout(kSumBlockBytes);
   if (!layout) {
-    faults.push_back(set.metadata_name(id) + ": " + layout.error().what);
+    faults.push_back(explain(set.metadata_name(id), layout.error()));
     return files;
   }
-  auto sums = read_sidecar(dir_fd, id, set, *layout, dump_id);
-  if (!sums) faults.push_back(sums.error().what);
+  auto sums = read_sidecar(source, id, set, *layout, dump_id);
+  if (!sums) faults.push_back(sums.error());
   ZeroSums zero_sums;
   for (std::uint32_t i = 0; i < layout->file_count(); ++i) {
     PagesFile file{
         .name = set.pages_name(id, i), .owner = set.words(), .expected_bytes = layout->file_bytes(i)};
-    file.has_sums = sums && *sums;
-    const auto opened = open_image_file(dir_fd, file.name);
-    if (!opened) {
-      faults.push_back(opened.error().what);
+    if (sums) file.has_sums = sums->has_value();
+    const auto found = source.look(file.name);
+    if (!found) {
+      faults.push_back(found.error());
     } else {
-      const auto good = check_pages_file(file.name, opened->status, file.expected_bytes);
-      if (!good) faults.push_back(good.error().what);
-      file.bytes = static_cast<std::uint64_t>(opened->status.st_size);
-      file.disk_bytes = static_cast<std::uint64_t>(opened->status.st_blocks) * 512;
-      if (good) file.zero_bytes = hole_bytes(opened->fd.get(), file.bytes);
-      if (file.has_sums)
+      const auto good = check_pages_size(file.name, found->bytes, file.expected_bytes);
+      if (!good) faults.push_back(good.error());
+      file.bytes = found->bytes;
+      file.disk_bytes = found->stored_bytes;
+      if (good) file.zero_bytes = source.hole_bytes(file.name);
+      if (file.has_sums.value_or(false))
         file.zero_bytes = std::max(file.zero_bytes, zero_block_bytes((**sums).tables[i], zero_sums));
     }
     files.push_back(std::move(file));
@@ -196,14 +175,19 @@ Kinds kinds_of(const RenderImage& image) {
   return kinds;
 }
 
+bool Survey::all_have_sums() const {
+  return !files.empty() && std::all_of(files.begin(), files.end(),
+                                       [](const PagesFile& file) { return file.has_sums.value_or(false); });
+}
+
 Survey survey(const ImageDirectory& directory) {
   Survey all;
   all.gpus = gpus_of(directory.checkpoint);
   const auto take = [&](int id, const PagesSet& set, const std::optional<DumpId>& dump_id) {
-    const auto files = look_at_pages(directory.fd.get(), id, set, dump_id.value_or(DumpId{}), all.faults);
+    const auto files = look_at_pages(*directory.source, id, set, dump_id.value_or(DumpId{}), all.faults);
     all.files.insert(all.files.end(), files.begin(), files.end());
   };
-  for (const Error& error : directory.checkpoint.faults()) all.faults.push_back(error.what);
+  all.faults = directory.checkpoint.faults();
   for (const auto& [id, image] : directory.checkpoint.kfd) {
     for (const PagesSet& set : pages_of(image)) take(id, set, image.dump_id);
     add_kinds(all.memory, kinds_of(image));
@@ -216,7 +200,6 @@ Survey survey(const ImageDirectory& directory) {
     all.bytes += file.bytes;
     all.disk_bytes += file.disk_bytes;
     all.zero_bytes += file.zero_bytes;
-    all.all_have_sums = all.all_have_sums && file.has_sums;
   }
   all.shared = shared_in(directory.checkpoint);
   return all;

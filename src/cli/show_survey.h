@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -53,7 +54,7 @@ struct PagesFile {
   std::uint64_t bytes = 0;
   std::uint64_t disk_bytes = 0;
   std::uint64_t zero_bytes = 0;  // in holes, or, where that is more, in blocks with the checksum of zeros
-  bool has_sums = false;
+  std::optional<bool> has_sums;  // nothing: what says so cannot be read
 };
 
 // Memory that several have.
@@ -69,8 +70,10 @@ struct Survey {
   Kinds memory;
   std::map<std::uint32_t, SharedMemory> shared;             // by its number in the dump
   std::uint64_t bytes = 0, disk_bytes = 0, zero_bytes = 0;  // of all files
-  bool all_have_sums = true;
-  std::vector<std::string> faults;  // of images, sidecars and pages files, in words
+  std::vector<Error> faults;                                // of images, sidecars and pages files
+
+  // Of the contents that were seen: whether all have sums. False where there are none to see.
+  bool all_have_sums() const;
 };
 
 Survey survey(const ImageDirectory& directory);

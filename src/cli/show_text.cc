@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "cli/show_text.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <vector>
@@ -89,13 +90,28 @@ std::string processes_text(const Checkpoint& checkpoint) {
   return text;
 }
 
-std::string files_text(const Survey& survey) {
-  Table table({"file", "of", ">bytes", ">on disk", ">zero", "sums"});
+bool is_archive(const ImageDirectory& directory) {
+  return !directory.source->directory();
+}
+
+std::string files_text(const ImageDirectory& directory, const Survey& survey) {
+  Table table({"file", "of", ">bytes", is_archive(directory) ? ">stored" : ">on disk", ">zero", "sums"});
   for (const PagesFile& file : survey.files) {
     table.add({file.name, file.owner, bytes_text(file.bytes), bytes_text(file.disk_bytes),
-               share_text(file.zero_bytes, file.bytes), file.has_sums ? "yes" : "none"});
+               share_text(file.zero_bytes, file.bytes),
+               !file.has_sums   ? "?"
+               : *file.has_sums ? "yes"
+                                : "none"});
   }
   return table.empty() ? "" : "\nContents\n" + table.text();
+}
+
+// Nothing is said of what nobody has seen.
+std::string sums_text(const Survey& survey) {
+  const bool unknown = std::any_of(survey.files.begin(), survey.files.end(),
+                                   [](const PagesFile& file) { return !file.has_sums; });
+  if (survey.files.empty() || unknown) return "";
+  return survey.all_have_sums() ? ", with checksums" : ", not all of it with checksums";
 }
 
 std::string shared_text(const Survey& survey) {
@@ -150,9 +166,9 @@ std::string show_text(const ImageDirectory& directory, const Survey& survey, boo
   text += pids.size() == 1 ? "1 process" : std::to_string(pids.size()) + " processes";
   text += ", " + count_text(survey.gpus.size(), "GPU") + ", " + bytes_text(survey.bytes) + " of contents (" +
           share_text(survey.zero_bytes, survey.bytes) + " zero), " + bytes_text(survey.disk_bytes) +
-          " on disk, " + (survey.all_have_sums ? "with checksums" : "not all of it with checksums") + '\n';
-  text += origin_text(checkpoint) + gpus_text(survey) + processes_text(checkpoint) + files_text(survey) +
-          shared_text(survey);
+          (is_archive(directory) ? " in the archive" : " on disk") + sums_text(survey) + '\n';
+  text += origin_text(checkpoint) + gpus_text(survey) + processes_text(checkpoint) +
+          files_text(directory, survey) + shared_text(survey);
   if (list_bos) text += bos_text(checkpoint);
   return text;
 }

@@ -26,7 +26,11 @@ std::string bytes_text(std::uint64_t bytes) {
 }
 
 std::string count_text(std::uint64_t count, const std::string& noun) {
-  return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
+  return count_text(count, noun, noun + 's');
+}
+
+std::string count_text(std::uint64_t count, const std::string& noun, const std::string& plural) {
+  return std::to_string(count) + " " + (count == 1 ? noun : plural);
 }
 
 std::string share_text(std::uint64_t part, std::uint64_t whole) {

@@ -12,6 +12,8 @@ namespace sluice::cli {
 std::string bytes_text(std::uint64_t bytes);
 // "1 file", "2 files".
 std::string count_text(std::uint64_t count, const std::string& noun);
+// The same of a noun with another plural.
+std::string count_text(std::uint64_t count, const std::string& noun, const std::string& plural);
 // "23 %"; "0 %" of nothing.
 std::string share_text(std::uint64_t part, std::uint64_t whole);
 // "2.31 GB/s" (10^9), "23.1 MB/s" (10^6); "" where no time has passed.

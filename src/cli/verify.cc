@@ -42,14 +42,17 @@ struct Findings {
   VerifyTotals totals;
   double seconds = 0;
 
-  bool damaged() const { return totals.problems > 0; }
+  bool damaged() const { return totals.problems > totals.missing + totals.unread; }
   bool without_sums() const { return totals.unverified_bytes > 0; }
   ExitCode exit_code() const {
-    if (damaged()) return ExitCode::Failed;
+    if (totals.problems > 0) return ExitCode::Failed;
     return without_sums() ? ExitCode::Refused : ExitCode::Done;
   }
+  // The worst that is known. What could not be read may be whole.
   const char* result() const {
     if (damaged()) return "damaged";
+    if (totals.missing > 0) return "incomplete";
+    if (totals.unread > 0) return "unreadable";
     return without_sums() ? "unverifiable" : "verified";
   }
 };
@@ -58,14 +61,18 @@ const char* word_of(ProblemKind kind) {
   switch (kind) {
     case ProblemKind::BadBlock:
       return "bad-block";
-    case ProblemKind::Unreadable:
-      return "unreadable";
     case ProblemKind::BadFile:
       return "bad-file";
     case ProblemKind::BadSums:
+      return "bad-sums";
+    case ProblemKind::Missing:
+      return "missing";
+    case ProblemKind::NotAllowed:
+      return "not-allowed";
+    case ProblemKind::Unreadable:
       break;
   }
-  return "bad-sums";
+  return "unreadable";
 }
 
 std::string text_of(const VerifyProblem& problem) {
@@ -111,8 +118,18 @@ class ProblemLines {
   std::size_t count_ = 0;
 };
 
-void tell(const Findings& found) {
+// What to do about what could not be read.
+std::string remedy_of(const Findings& found) {
+  const auto first =
+      std::find_if(found.problems.begin(), found.problems.end(), [](const VerifyProblem& each) {
+        return each.kind == ProblemKind::NotAllowed || each.kind == ProblemKind::Unreadable;
+      });
+  return first == found.problems.end() ? "" : sluice::remedy_of(first->err);
+}
+
+std::string read_text(const Findings& found) {
   const VerifyTotals& totals = found.totals;
+  if (totals.files == 0 && totals.problems > 0) return "";  // nothing was
   std::string text = bytes_text(totals.bytes) + " in " + count_text(totals.files, "file");
   if (totals.hole_bytes > 0) text += ", " + bytes_text(totals.hole_bytes) + " of it holes";
   std::array<char, 64> time{};
@@ -120,12 +137,28 @@ void tell(const Findings& found) {
   text += time.data();
   text += ", " + rate_text(totals.bytes - totals.hole_bytes, found.seconds);
   if (!totals.direct) text += ", partly through the page cache";
-  text += '\n';
+  return text + '\n';
+}
+
+void tell(const Findings& found) {
+  const VerifyTotals& totals = found.totals;
+  std::string text = read_text(found);
+  const std::string unread =
+      totals.unread == 0
+          ? ""
+          : count_text(totals.unread, "file or range", "files or ranges") + " could not be read";
   if (found.damaged()) {
     text += "DAMAGED: " + count_text(totals.bad_blocks, "bad block") + " of " + std::to_string(totals.blocks);
     if (totals.problems > totals.bad_blocks)
       text += ", " + count_text(totals.problems - totals.bad_blocks, "other fault");
     text += "; a restore from here is refused or wrong, use another checkpoint\n";
+  } else if (totals.missing > 0) {
+    text += "INCOMPLETE: " + count_text(totals.missing, "file") + (totals.missing == 1 ? " is" : " are") +
+            " missing" + (unread.empty() ? "" : ", " + unread) +
+            "; a restore from here is refused, copy what is missing to its place or use another checkpoint\n";
+  } else if (!unread.empty()) {
+    text += "UNREADABLE: " + unread + ", and nothing is known of what is there\n";
+    if (const std::string remedy = remedy_of(found); !remedy.empty()) text += "  " + remedy + '\n';
   } else if (found.without_sums()) {
     text +=
         "NOT VERIFIED: " + bytes_text(totals.unverified_bytes) +
@@ -157,7 +190,7 @@ void print_as_json(const VerifyArguments& arguments, const Findings& found) {
 }
 
 ExitCode verify(const VerifyArguments& arguments) {
-  const auto opened = open_images(arguments.images);
+  const auto opened = open_images(arguments.images, !arguments.json);
   if (const auto* none = std::get_if<NoImages>(&opened)) return refuse("verify", arguments.json, *none);
   const auto& directory = std::get<ImageDirectory>(opened);
 
@@ -168,16 +201,20 @@ ExitCode verify(const VerifyArguments& arguments) {
     std::move(problems.begin(), problems.end(), std::back_inserter(found.problems));
   };
   std::vector<VerifyProblem> of_metadata;
-  for (const Error& error : directory.checkpoint.faults())
-    of_metadata.push_back({.kind = ProblemKind::BadFile, .what = error.what});
+  VerifyTotals totals_of_metadata;
+  for (const Error& error : directory.checkpoint.faults()) {
+    of_metadata.push_back(
+        {.kind = problem_kind(error.err, ProblemKind::BadFile), .what = error.what, .err = error.err});
+    totals_of_metadata.add(of_metadata.back().kind);
+  }
   take(std::move(of_metadata));
 
   const plugin::Config standard;  // as much memory as a restore takes
   const auto began = Clock::now();
   const auto seconds = [began] { return std::chrono::duration<double>(Clock::now() - began).count(); };
-  const auto started = Verification::start(directory.fd.get(), directory.checkpoint,
+  const auto started = Verification::start(*directory.source, directory.checkpoint,
                                            {standard.chunk_bytes, standard.staging_bytes});
-  if (!started) return refuse("verify", arguments.json, {ExitCode::Failed, started.error().what, ""});
+  if (!started) return refuse("verify", arguments.json, no_images(started.error()));
   Verification& verification = **started;
   ProgressLine progress(!arguments.json);
   for (bool ended = false; !ended;) {
@@ -190,7 +227,9 @@ ExitCode verify(const VerifyArguments& arguments) {
   progress.clear();
   found.seconds = seconds();
   found.totals = verification.totals();
-  found.totals.problems += directory.checkpoint.faults().size();
+  found.totals.problems += totals_of_metadata.problems;
+  found.totals.missing += totals_of_metadata.missing;
+  found.totals.unread += totals_of_metadata.unread;
   for (const std::string& note : verification.take_notes())
     (void)std::fprintf(stderr, "sluice verify: %s\n", note.c_str());
   if (arguments.json) {
@@ -220,8 +259,9 @@ void add_verify(CLI::App& app, Run& run) {
       "no GPU.\n\n"
       "Example: sluice verify /var/lib/checkpoints/job\n\n"
       "Exit status: 0 every block is as it was written, 1 something is damaged, missing\n"
-      "or unreadable, 2 wrong usage, 3 nothing bad was found, but there are contents\n"
-      "without checksums, or no images at all.");
+      "or unreadable (the last line and the JSON's result say which), 2 wrong usage,\n"
+      "3 nothing bad was found, but there are contents without checksums, or no images\n"
+      "at all.");
   command->callback([arguments, &run] { run = [arguments] { return verify(*arguments); }; });
 }
 

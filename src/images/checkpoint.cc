@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <set>
 #include <string>
+#include <string_view>
 
 #include "images/files.h"
 #include "images/unsaid_sharing.h"
@@ -14,13 +15,14 @@ namespace sluice {
 namespace {
 
 template <class Image, class Unpack>
-Result<void> read_all(int dir_fd, Result<std::vector<std::string>> names, Unpack unpack, SameDump& dump,
-                      std::vector<NumberedImage<Image>>& images, std::vector<Error>& unreadable) {
-  if (!names) return std::move(names).error();
-  for (const std::string& name : *names) {
+void read_all(const ImageSource& source, std::vector<std::string> names, std::string_view prefix,
+              Unpack unpack, SameDump& dump, std::vector<NumberedImage<Image>>& images,
+              std::vector<Error>& unreadable) {
+  keep_images(names, prefix);
+  for (const std::string& name : names) {
     const std::optional<int> id = id_of_image(name);
     if (!id) continue;  // the name of none of ours
-    const auto payload = read_image(dir_fd, name);
+    const auto payload = read_image(source, name);
     Result<Image> image = payload ? unpack(*payload, name) : Result<Image>(payload.error());
     const Result<void> good = image ? dump.add(name, image->dump_id, image->id) : Result<void>(image.error());
     if (good) {
@@ -30,7 +32,6 @@ Result<void> read_all(int dir_fd, Result<std::vector<std::string>> names, Unpack
     }
   }
   std::sort(images.begin(), images.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
-  return {};
 }
 
 // A KFD uses the file: its process restores both.
@@ -53,7 +54,7 @@ std::set<std::uint32_t> shared_memory_made(const Checkpoint& all) {
 }
 
 // What images and the names of files of contents say was there and is not.
-Result<std::vector<Error>> look_for_lost_images(int dir_fd, const Checkpoint& all) {
+std::vector<Error> look_for_lost_images(const std::vector<std::string>& names, const Checkpoint& all) {
   std::vector<Error> lost;
   std::set<std::string> here;
   for (const auto& [id, image] : all.kfd) here.insert(kfd_image_name(id));
@@ -65,8 +66,7 @@ Result<std::vector<Error>> look_for_lost_images(int dir_fd, const Checkpoint& al
   for (const auto& [id, image] : all.kfd) {
     if (image.alias_of) expect(kfd_image_name(id), kfd_image_name(static_cast<int>(*image.alias_of)));
   }
-  SLUICE_TRY_ASSIGN(const auto contents, list_contents(dir_fd));
-  for (const auto& [name, metadata] : contents) expect(name, metadata);
+  for (const auto& [name, metadata] : contents_among(names)) expect(name, metadata);
   for (const auto& [id, image] : all.render) {
     if (image.kfd_acquired.value_or(false) && !has_kfd_of(image, all))
       lost.push_back({ENOENT, render_image_name(id) + " is of a KFD process whose image is not here"});
@@ -98,16 +98,15 @@ void look_for_unsaid_sharing(Checkpoint& all) {
 
 }  // namespace
 
-Result<Checkpoint> read_checkpoint(int dir_fd) {
+Result<Checkpoint> read_checkpoint(const ImageSource& source) {
+  SLUICE_TRY_ASSIGN(const std::vector<std::string> names, source.names());
   Checkpoint all;
   SameDump dump;
-  SLUICE_TRY(read_all(dir_fd, list_kfd_images(dir_fd), unpack_kfd_image, dump, all.kfd, all.unreadable));
-  SLUICE_TRY(
-      read_all(dir_fd, list_render_images(dir_fd), unpack_render_image, dump, all.render, all.unreadable));
-  SLUICE_TRY(
-      read_all(dir_fd, list_dmabuf_images(dir_fd), unpack_dmabuf_image, dump, all.dmabufs, all.unreadable));
+  read_all(source, names, kKfdPrefix, unpack_kfd_image, dump, all.kfd, all.unreadable);
+  read_all(source, names, kRenderPrefix, unpack_render_image, dump, all.render, all.unreadable);
+  read_all(source, names, kDmaBufPrefix, unpack_dmabuf_image, dump, all.dmabufs, all.unreadable);
   if (!all.empty() && all.unreadable.empty()) {
-    SLUICE_TRY_ASSIGN(all.lost, look_for_lost_images(dir_fd, all));
+    all.lost = look_for_lost_images(names, all);
     look_for_unsaid_sharing(all);
   }
   return all;

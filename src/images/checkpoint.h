@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
-// All metadata images of one image directory. Contents are not looked at.
+// All metadata images of one checkpoint. Contents are not looked at.
 #pragma once
 
 #include <vector>
 
+#include "images/image_source.h"
 #include "images/metadata.h"
 #include "kfd/image.h"
 #include "pipeline/result.h"
@@ -32,7 +33,7 @@ struct Checkpoint {
   const std::vector<Error>& faults() const { return unreadable.empty() ? lost : unreadable; }
 };
 
-// Errors: those of listing the directory.
-Result<Checkpoint> read_checkpoint(int dir_fd);
+// Errors: those of listing the names.
+Result<Checkpoint> read_checkpoint(const ImageSource& source);
 
 }  // namespace sluice

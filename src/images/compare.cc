@@ -1,19 +1,16 @@
 // SPDX-License-Identifier: MIT
 #include "images/compare.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <map>
 #include <memory>
+#include <set>
+#include <span>
 #include <tuple>
 
 #include "pipeline/checksum.h"
 #include "pipeline/file_store.h"
-#include "pipeline/image_file.h"
-#include "pipeline/unique_fd.h"
 
 namespace sluice {
 namespace {
@@ -55,48 +52,6 @@ bool same_bos(const Set& a, const Set& b) {
                     [](const PagesBo& x, const PagesBo& y) { return x.bytes == y.bytes; });
 }
 
-// The pages files of a set, opened one at a time.
-class Contents {
- public:
-  Contents(int dir_fd, const Set& set, const ImageLayout& layout)
-      : dir_fd_(dir_fd), set_(set), layout_(layout) {}
-
-  // Bytes [offset, offset + into.size()) of BO `bo`.
-  Result<void> read(std::uint32_t bo, std::uint64_t offset, std::span<std::byte> into) {
-    const std::uint32_t file = set_.set.drm_minor ? bo : 0;
-    SLUICE_TRY(open(file));
-    const std::uint64_t begin = layout_.bo_begin(bo) + offset;
-    for (std::size_t have = 0; have < into.size();) {
-      const ssize_t got = TEMP_FAILURE_RETRY(
-          ::pread(fd_.get(), into.data() + have, into.size() - have, static_cast<off_t>(begin + have)));
-      if (got <= 0) {
-        return make_error(got < 0 ? errno : EBADMSG, "read " + set_.set.pages_name(set_.id, file) + " at " +
-                                                         std::to_string(begin + have));
-      }
-      have += static_cast<std::size_t>(got);
-    }
-    return {};
-  }
-
- private:
-  Result<void> open(std::uint32_t file) {
-    if (fd_ && file == file_) return {};
-    const std::string name = set_.set.pages_name(set_.id, file);
-    SLUICE_TRY_ASSIGN(ImageFile opened, open_image_file(dir_fd_, name));
-    SLUICE_TRY(check_pages_file(name, opened.status, layout_.file_bytes(file)));
-    fd_ = std::move(opened.fd);
-    (void)::posix_fadvise(fd_.get(), 0, 0, POSIX_FADV_SEQUENTIAL);
-    file_ = file;
-    return {};
-  }
-
-  int dir_fd_;
-  const Set& set_;
-  const ImageLayout& layout_;
-  UniqueFd fd_;
-  std::uint32_t file_ = 0;
-};
-
 // Adds the blocks of one file to the BOs that lie in them.
 void compare_sums(const SumTable& older, const SumTable& newer, std::uint32_t file, const ImageLayout& layout,
                   ZeroSums& zero_sums, std::vector<BoDifference>& bos) {
@@ -119,9 +74,9 @@ Result<bool> try_sums(const ImagesAt& older, const Set& old_set, const ImagesAt&
                       const ImageLayout& layout, SetDifference& difference) {
   if (!same_bos(old_set, new_set)) return false;
   SLUICE_TRY_ASSIGN(const ImageLayout old_layout, old_set.set.layout(kSumBlockBytes));
-  const auto old_sums = read_sidecar(older.dir_fd, old_set.id, old_set.set, old_layout, old_set.dump_id);
+  const auto old_sums = read_sidecar(*older.source, old_set.id, old_set.set, old_layout, old_set.dump_id);
   if (!old_sums) return old_sums.error();
-  const auto new_sums = read_sidecar(newer.dir_fd, new_set.id, new_set.set, layout, new_set.dump_id);
+  const auto new_sums = read_sidecar(*newer.source, new_set.id, new_set.set, layout, new_set.dump_id);
   if (!new_sums) return new_sums.error();
   if (!*old_sums || !*new_sums) return false;
   const auto& old_tables = (*old_sums)->tables;
@@ -136,62 +91,133 @@ Result<bool> try_sums(const ImagesAt& older, const Set& old_set, const ImagesAt&
   return true;
 }
 
-// `old_bo`: nothing where the older one lacks the BO.
-Result<Difference> read_and_compare(Contents& older, std::optional<std::uint32_t> old_bo, Contents& newer,
-                                    std::uint32_t new_bo, std::uint64_t bytes) {
-  Difference difference;
-  std::vector<std::byte> before(static_cast<std::size_t>(kSumBlockBytes));
-  std::vector<std::byte> after(before.size());
-  for (std::uint64_t at = 0; at < bytes; at += kSumBlockBytes) {
-    const std::uint64_t length = std::min(kSumBlockBytes, bytes - at);
-    const auto part = [length](std::vector<std::byte>& all) {
-      return std::span(all).first(static_cast<std::size_t>(length));
-    };
-    SLUICE_TRY(newer.read(new_bo, at, part(after)));
-    if (is_zero(part(after))) {
-      difference.zero += length;
-      continue;
-    }
-    bool equal = false;
-    if (old_bo) {
-      SLUICE_TRY(older.read(*old_bo, at, part(before)));
-      equal = std::equal(before.begin(), before.begin() + static_cast<std::ptrdiff_t>(length), after.begin());
-    }
-    (equal ? difference.equal : difference.changed) += length;
+// A BO that both have, or one, on its way to be compared by contents.
+struct BoPair {
+  std::optional<std::uint32_t> old_bo;  // nothing: the older one lacks it
+  std::vector<Sum128> old_sums;         // of its blocks
+};
+
+// A set of the newer one, and its like in the older one.
+struct SetPair {
+  std::unique_ptr<Set> older;  // null: the older one has none
+  Set newer;
+  SetDifference difference;
+  std::vector<BoPair> bos;  // as `difference.bos`; none where sums decided
+};
+
+// Calls `take` with each block of BO `bo`, in their order. REQUIRES: `bytes` is at its begin.
+template <class Take>
+Result<void> each_block(ByteStream& bytes, std::uint64_t bo_bytes, std::vector<std::byte>& buffer,
+                        Take take) {
+  for (std::uint64_t at = 0; at < bo_bytes; at += kSumBlockBytes) {
+    const auto length = static_cast<std::size_t>(std::min(kSumBlockBytes, bo_bytes - at));
+    const std::span<std::byte> block = std::span(buffer).first(length);
+    SLUICE_TRY(bytes.read(block));
+    take(block);
   }
-  return difference;
+  return {};
 }
 
-Result<SetDifference> compare_sets(const ImagesAt& older, const Set* old_set, const ImagesAt& newer,
-                                   const Set& new_set) {
-  SetDifference difference{std::get<0>(new_set.key), new_set.set.words(), false, {}, 0};
-  for (const PagesBo& bo : new_set.set.bos) difference.bos.push_back({bo, old_set == nullptr, {}});
-  SLUICE_TRY_ASSIGN(const ImageLayout layout, new_set.set.layout(kSumBlockBytes));
-  if (old_set != nullptr) {
-    SLUICE_TRY_ASSIGN(const bool done, try_sums(older, *old_set, newer, new_set, layout, difference));
-    if (done) return difference;
+// Reads, of the sets given, the BOs that `wanted` says, in the order in which `source` has their files.
+// `wanted(set, bo)`; `take(set, bo, block)`; each `set` is an index into `sets`.
+template <class Wanted, class Take>
+Result<void> read_contents(const ImageSource& source, const std::vector<const Set*>& sets, Wanted wanted,
+                           Take take) {
+  struct File {
+    std::size_t set = 0;
+    std::uint32_t file = 0;
+  };
+  std::map<std::string, File> files;
+  std::set<std::string> names;
+  std::vector<ImageLayout> layouts;
+  for (std::size_t i = 0; i < sets.size(); ++i) {
+    const PagesSet none;
+    const PagesSet& set = sets[i] != nullptr ? sets[i]->set : none;
+    SLUICE_TRY_ASSIGN(ImageLayout layout, set.layout(kSumBlockBytes));
+    for (std::uint32_t bo = 0; bo < set.bos.size(); ++bo) {
+      if (!wanted(i, bo)) continue;
+      const std::uint32_t file = set.drm_minor ? bo : 0;
+      const std::string name = set.pages_name(sets[i]->id, file);
+      if (!names.insert(name).second) continue;
+      SLUICE_TRY_ASSIGN(const SourceFile found, source.look(name));
+      SLUICE_TRY(check_pages_size(name, found.bytes, layout.file_bytes(file)));
+      files.emplace(name, File{i, file});
+    }
+    layouts.push_back(std::move(layout));
   }
+  if (names.empty()) return {};
+  std::vector<std::byte> buffer(static_cast<std::size_t>(kSumBlockBytes));
+  std::size_t read = 0;
+  const auto read_file = [&](const std::string& name, ByteStream& bytes) -> Result<void> {
+    const File& at = files.at(name);
+    const PagesSet& set = sets[at.set]->set;
+    const ImageLayout& layout = layouts[at.set];
+    ++read;
+    std::uint64_t passed = 0;
+    for (std::uint32_t bo = set.drm_minor ? at.file : 0; bo < (set.drm_minor ? at.file + 1 : set.bos.size());
+         ++bo) {
+      if (!wanted(at.set, bo)) continue;
+      SLUICE_TRY(bytes.skip(layout.bo_begin(bo) - passed));
+      const auto take_block = [&](std::span<const std::byte> block) { take(at.set, bo, block); };
+      SLUICE_TRY(each_block(bytes, set.bos[bo].bytes, buffer, take_block));
+      passed = layout.bo_begin(bo) + set.bos[bo].bytes;
+    }
+    return {};
+  };
+  SLUICE_TRY(source.stream(names, read_file));
+  if (read == names.size()) return {};
+  return Error{ENOENT, "the images have changed while they were read"};
+}
+
+// Which BOs are to be compared by contents, where sums did not decide.
+void pair_bos(SetPair& pair) {
   std::map<std::uint64_t, std::uint32_t> old_bos;
-  const PagesSet none;
-  SLUICE_TRY_ASSIGN(const ImageLayout old_layout,
-                    (old_set != nullptr ? old_set->set : none).layout(kSumBlockBytes));
-  for (std::uint32_t i = 0; old_set != nullptr && i < old_set->bo_keys.size(); ++i)
-    old_bos.emplace(old_set->bo_keys[i], i);
-  Contents before(older.dir_fd, old_set != nullptr ? *old_set : new_set, old_layout);
-  Contents after(newer.dir_fd, new_set, layout);
-  for (std::uint32_t i = 0; i < new_set.set.bos.size(); ++i) {
-    std::optional<std::uint32_t> old_bo;
-    if (const auto found = old_bos.find(new_set.bo_keys[i]);
-        found != old_bos.end() && old_set->set.bos[found->second].bytes == new_set.set.bos[i].bytes) {
-      old_bo = found->second;
+  for (std::uint32_t i = 0; pair.older && i < pair.older->bo_keys.size(); ++i)
+    old_bos.emplace(pair.older->bo_keys[i], i);
+  pair.bos.resize(pair.newer.set.bos.size());
+  for (std::uint32_t i = 0; i < pair.bos.size(); ++i) {
+    const auto found = old_bos.find(pair.newer.bo_keys[i]);
+    if (found != old_bos.end() && pair.older->set.bos[found->second].bytes == pair.newer.set.bos[i].bytes) {
+      pair.bos[i].old_bo = found->second;
       old_bos.erase(found);
     }
-    difference.bos[i].is_new = !old_bo;
-    SLUICE_TRY_ASSIGN(difference.bos[i].bytes,
-                      read_and_compare(before, old_bo, after, i, new_set.set.bos[i].bytes));
+    pair.difference.bos[i].is_new = !pair.bos[i].old_bo;
   }
-  for (const auto& [key, bo] : old_bos) difference.gone_bytes += old_set->set.bos[bo].bytes;
-  return difference;
+  for (const auto& [key, bo] : old_bos) pair.difference.gone_bytes += pair.older->set.bos[bo].bytes;
+}
+
+// What sums did not decide.
+Result<void> compare_contents(const ImagesAt& older, const ImagesAt& newer, std::vector<SetPair>& pairs) {
+  std::vector<const Set*> old_sets;
+  std::vector<const Set*> new_sets;
+  std::vector<std::map<std::uint32_t, std::uint32_t>> new_bo_of;  // by set, by number of the older one's BO
+  for (const SetPair& pair : pairs) {
+    old_sets.push_back(pair.bos.empty() ? nullptr : pair.older.get());
+    new_sets.push_back(pair.bos.empty() ? nullptr : &pair.newer);
+    auto& by_old_bo = new_bo_of.emplace_back();
+    for (std::uint32_t i = 0; i < pair.bos.size(); ++i) {
+      if (pair.bos[i].old_bo) by_old_bo.emplace(*pair.bos[i].old_bo, i);
+    }
+  }
+  const SumMethod method;  // for bytes of now, whatever the images' own sums are made with
+  SLUICE_TRY(read_contents(
+      *older.source, old_sets,
+      [&](std::size_t set, std::uint32_t old_bo) { return new_bo_of[set].contains(old_bo); },
+      [&](std::size_t set, std::uint32_t old_bo, std::span<const std::byte> block) {
+        pairs[set].bos[new_bo_of[set].at(old_bo)].old_sums.push_back(method.of(block));
+      }));
+  std::vector<std::vector<std::size_t>> next_block;
+  for (const SetPair& pair : pairs) next_block.emplace_back(pair.bos.size());
+  return read_contents(
+      *newer.source, new_sets, [](std::size_t, std::uint32_t) { return true; },
+      [&](std::size_t set, std::uint32_t bo, std::span<const std::byte> block) {
+        Difference& bytes = pairs[set].difference.bos[bo].bytes;
+        const std::vector<Sum128>& before = pairs[set].bos[bo].old_sums;
+        const std::size_t at = next_block[set][bo]++;
+        const bool zero = is_zero(block);
+        const bool equal = !zero && at < before.size() && before[at] == method.of(block);
+        (zero ? bytes.zero : equal ? bytes.equal : bytes.changed) += block.size();
+      });
 }
 
 }  // namespace
@@ -211,16 +237,28 @@ Difference SetDifference::total() const {
 
 Result<std::vector<SetDifference>> compare(const ImagesAt& older, const ImagesAt& newer) {
   std::vector<Set> old_sets = sets_of(*older.checkpoint);
-  std::vector<SetDifference> differences;
-  for (const Set& set : sets_of(*newer.checkpoint)) {
+  std::vector<SetPair> pairs;
+  for (Set& set : sets_of(*newer.checkpoint)) {
     const auto found = std::find_if(old_sets.begin(), old_sets.end(),
                                     [&](const Set& other) { return other.key == set.key; });
-    const std::unique_ptr<Set> old_set =
+    std::unique_ptr<Set> old_set =
         found != old_sets.end() ? std::make_unique<Set>(std::move(*found)) : nullptr;
     if (old_set) old_sets.erase(found);  // several files of one process on one device: in their order
-    SLUICE_TRY_ASSIGN(SetDifference difference, compare_sets(older, old_set.get(), newer, set));
-    differences.push_back(std::move(difference));
+    SetPair pair{std::move(old_set), std::move(set), {}, {}};
+    pair.difference = {std::get<0>(pair.newer.key), pair.newer.set.words(), false, {}, 0};
+    for (const PagesBo& bo : pair.newer.set.bos)
+      pair.difference.bos.push_back({bo, pair.older == nullptr, {}});
+    bool decided = false;
+    if (pair.older) {
+      SLUICE_TRY_ASSIGN(const ImageLayout layout, pair.newer.set.layout(kSumBlockBytes));
+      SLUICE_TRY_ASSIGN(decided, try_sums(older, *pair.older, newer, pair.newer, layout, pair.difference));
+    }
+    if (!decided) pair_bos(pair);
+    pairs.push_back(std::move(pair));
   }
+  SLUICE_TRY(compare_contents(older, newer, pairs));
+  std::vector<SetDifference> differences;
+  for (SetPair& pair : pairs) differences.push_back(std::move(pair.difference));
   for (const Set& set : old_sets) {
     SetDifference gone{std::get<0>(set.key), set.set.words(), false, {}, 0};
     for (const PagesBo& bo : set.set.bos) gone.gone_bytes += bo.bytes;

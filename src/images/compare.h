@@ -5,7 +5,9 @@
 // and of the same size; one of a render file where process, device and GEM handle agree. Where all BOs of a
 // pages file are in both, in the same order and with sums of the same block size, sums are compared and no
 // contents are read: then a block that is partly one BO's and partly the next one's counts as changed for
-// both. Else contents are read and compared, in blocks of the same size from each BO's begin. One thread.
+// both. Else contents are read, those of the older one and then those of the newer one, each once and in the
+// order that its source has, and compared by sums of blocks of the same size from each BO's begin. 16 bytes
+// of memory for each MiB of contents. One thread.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +15,7 @@
 #include <vector>
 
 #include "images/checkpoint.h"
+#include "images/image_source.h"
 #include "images/pages.h"
 #include "pipeline/result.h"
 
@@ -46,7 +49,7 @@ struct SetDifference {
 };
 
 struct ImagesAt {
-  int dir_fd = -1;  // borrowed
+  const ImageSource* source = nullptr;  // borrowed
   const Checkpoint* checkpoint = nullptr;
 };
 

@@ -21,7 +21,6 @@ namespace sluice {
 
 namespace {
 
-constexpr std::string_view kDmaBufPrefix = "amdgpu-dmabuf_";
 constexpr std::string_view kStatsPrefix = "sluice-stats-";
 constexpr std::string_view kTracePrefix = "sluice-trace-";
 constexpr std::string_view kImageEnding = ".img";
@@ -70,19 +69,6 @@ Result<void> replace_file(int dir_fd, const std::string& name, bool sync, Fill f
 struct CloseDirectory {
   void operator()(DIR* directory) const { (void)closedir(directory); }
 };
-
-Result<std::vector<std::string>> list_names(int dir_fd) {
-  UniqueFd fd(openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!fd) return make_error(errno, "open the image directory");
-  const std::unique_ptr<DIR, CloseDirectory> directory(fdopendir(fd.get()));
-  if (!directory) return make_error(errno, "list the image directory");
-  (void)fd.release();  // the DIR's now
-  std::vector<std::string> names;
-  errno = 0;
-  while (const dirent* entry = readdir(directory.get())) names.emplace_back(entry->d_name);
-  if (errno != 0) return make_error(errno, "list the image directory");
-  return names;
-}
 
 // Prefix, the shortest decimal form of a number, ending: whoever made up another name meant no good.
 std::optional<int> number_in(std::string_view name, std::string_view prefix, std::string_view ending) {
@@ -245,6 +231,19 @@ Result<std::vector<std::string>> remove_plugin_images(int dir_fd, bool keep_page
   return kept;
 }
 
+Result<std::vector<std::string>> list_names(int dir_fd) {
+  UniqueFd fd(openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd) return make_error(errno, "open the image directory");
+  const std::unique_ptr<DIR, CloseDirectory> directory(fdopendir(fd.get()));
+  if (!directory) return make_error(errno, "list the image directory");
+  (void)fd.release();  // the DIR's now
+  std::vector<std::string> names;
+  errno = 0;
+  while (const dirent* entry = readdir(directory.get())) names.emplace_back(entry->d_name);
+  if (errno != 0) return make_error(errno, "list the image directory");
+  return names;
+}
+
 void keep_images(std::vector<std::string>& names, std::string_view prefix) {
   std::erase_if(names, [prefix](const std::string& name) { return !number_in(name, prefix, kImageEnding); });
   std::sort(names.begin(), names.end());
@@ -259,14 +258,12 @@ Result<std::vector<std::string>> list_render_images(int dir_fd) {
 Result<std::vector<std::string>> list_dmabuf_images(int dir_fd) {
   return list_images(dir_fd, kDmaBufPrefix);
 }
-Result<std::vector<std::string>> list_stats(int dir_fd) {
-  SLUICE_TRY_ASSIGN(std::vector<std::string> names, list_names(dir_fd));
+void keep_stats(std::vector<std::string>& names) {
   std::erase_if(names, [](const std::string& name) {
     return !number_in(name, "sluice-stats-dump-", ".json") &&
            !number_in(name, "sluice-stats-restore-", ".json");
   });
   std::sort(names.begin(), names.end());
-  return names;
 }
 
 std::optional<int> id_of_image(std::string_view name) {
@@ -277,12 +274,11 @@ std::optional<int> id_of_image(std::string_view name) {
   return id;
 }
 
-Result<std::vector<std::pair<std::string, std::string>>> list_contents(int dir_fd) {
-  SLUICE_TRY_ASSIGN(std::vector<std::string> names, list_names(dir_fd));
+std::vector<std::pair<std::string, std::string>> contents_among(const std::vector<std::string>& names) {
   std::vector<std::pair<std::string, std::string>> contents;
-  for (std::string& name : names) {
+  for (const std::string& name : names) {
     if (std::optional<std::string> metadata = metadata_image_of(name))
-      contents.emplace_back(std::move(name), std::move(*metadata));
+      contents.emplace_back(name, std::move(*metadata));
   }
   std::sort(contents.begin(), contents.end());
   return contents;

@@ -20,6 +20,7 @@ namespace sluice {
 
 inline constexpr std::string_view kKfdPrefix = "amdgpu-kfd-";
 inline constexpr std::string_view kRenderPrefix = "amdgpu-renderD-";
+inline constexpr std::string_view kDmaBufPrefix = "amdgpu-dmabuf_";
 
 std::string kfd_image_name(int id);                          // amdgpu-kfd-<id>.img
 std::string pages_image_name(int id, std::uint32_t gpu_id);  // amdgpu-pages-<id>-<gpu_id %04x>.img
@@ -75,16 +76,20 @@ Result<std::vector<std::string>> remove_plugin_images(int dir_fd, bool keep_page
 // come from a directory or a stream that others may have filled.
 void keep_images(std::vector<std::string>& names, std::string_view prefix);
 
-// Names of the directory's KFD images, of its render files' and of its dma-bufs', sorted; and of its
-// statistics. Only what is called exactly so.
+// Names of all that is in the directory, in no order. Errors: those of open and readdir.
+Result<std::vector<std::string>> list_names(int dir_fd);
+// Of these, the names of KFD images, of render files' and of dma-bufs', sorted. Only what is called exactly
+// so.
 Result<std::vector<std::string>> list_kfd_images(int dir_fd);
 Result<std::vector<std::string>> list_render_images(int dir_fd);
 Result<std::vector<std::string>> list_dmabuf_images(int dir_fd);
-Result<std::vector<std::string>> list_stats(int dir_fd);
+// Leaves of `names` those of statistics, and sorts them.
+void keep_stats(std::vector<std::string>& names);
 // CRIU's file id in the name of such an image.
 std::optional<int> id_of_image(std::string_view name);
-// Those of pages and of sums, sorted, each with the name of the metadata image whose contents it has.
-Result<std::vector<std::pair<std::string, std::string>>> list_contents(int dir_fd);
+// Of `names` those of pages and of sums, sorted, each with the name of the metadata image whose contents it
+// has.
+std::vector<std::pair<std::string, std::string>> contents_among(const std::vector<std::string>& names);
 
 // Makes renames and removals in the directory durable.
 Result<void> sync_directory(int dir_fd);

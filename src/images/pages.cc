@@ -126,9 +126,9 @@ Result<std::optional<Sidecar>> take_sidecar(const Result<std::vector<std::uint8_
   return std::optional(std::move(sidecar));
 }
 
-Result<std::optional<Sidecar>> read_sidecar(int dir_fd, int id, const PagesSet& set,
+Result<std::optional<Sidecar>> read_sidecar(const ImageSource& source, int id, const PagesSet& set,
                                             const ImageLayout& layout, const DumpId& dump_id) {
-  return take_sidecar(read_image(dir_fd, set.sums_name(id)), id, set, layout, dump_id);
+  return take_sidecar(read_image(source, set.sums_name(id)), id, set, layout, dump_id);
 }
 
 }  // namespace sluice

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "images/image_source.h"
 #include "images/metadata.h"
 #include "images/sums.h"
 #include "kfd/image.h"
@@ -72,8 +73,8 @@ PagesSet pages_of(const RenderImage& image);
 Result<std::optional<Sidecar>> take_sidecar(const Result<std::vector<std::uint8_t>>& payload, int id,
                                             const PagesSet& set, const ImageLayout& layout,
                                             const DumpId& dump_id);
-// The same from a directory.
-Result<std::optional<Sidecar>> read_sidecar(int dir_fd, int id, const PagesSet& set,
+// The same from where the images lie.
+Result<std::optional<Sidecar>> read_sidecar(const ImageSource& source, int id, const PagesSet& set,
                                             const ImageLayout& layout, const DumpId& dump_id);
 
 }  // namespace sluice

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: MIT
 #include "images/verify.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <thread>
 #include <utility>
 
+#include "images/files.h"
 #include "pipeline/arena.h"
 #include "pipeline/checksum.h"
 #include "pipeline/file_set.h"
@@ -39,17 +38,115 @@ class Verification::Source final : public Stage {
   OnUnreadable on_unreadable_;
 };
 
-Result<std::unique_ptr<Verification>> Verification::start(int dir_fd, const Checkpoint& checkpoint,
+// A source that a stream fills, chunk after chunk, in the lane's thread: what takes the time, to read an
+// archive and to unpack it, has no completion of its own.
+class Verification::StreamSource final : public Stage {
+ public:
+  StreamSource(ByteStream& bytes, Reactor& reactor) : bytes_(bytes), reactor_(reactor) {}
+
+  const char* name() const override { return "store"; }
+  Result<Submit> submit(Slot& slot) override {
+    if (running_ || slot.chunk.index != next_chunk_) return Submit::Busy;
+    if (auto filled = fill(slot); !filled) {
+      failed_at_ = slot.chunk;
+      return std::move(filled).error();
+    }
+    running_ = true;
+    ++next_chunk_;
+    reactor_.post(slot.op(), 0);
+    return Submit::Started;
+  }
+  Result<Progress> advance(Slot& /*slot*/, Op& /*op*/, std::int32_t /*result*/) override {
+    running_ = false;
+    return Progress::Done;
+  }
+
+  // The chunk with which the stream came to its end, if it did.
+  const std::optional<Chunk>& failed_at() const { return failed_at_; }
+
+ private:
+  Result<void> fill(Slot& slot) {
+    for (std::uint64_t at = 0; at < slot.chunk.length; at += kZeroUnitBytes) {
+      const std::uint64_t length = std::min(kZeroUnitBytes, slot.chunk.length - at);
+      const bool zero = bytes_.zeros_ahead(length) == length;
+      slot.zero_units[static_cast<std::size_t>(at / kZeroUnitBytes)] = zero;
+      SLUICE_TRY(zero ? bytes_.skip(length)
+                      : bytes_.read(slot.buffer.subspan(static_cast<std::size_t>(at),
+                                                        static_cast<std::size_t>(length))));
+    }
+    return {};
+  }
+
+  ByteStream& bytes_;
+  Reactor& reactor_;
+  std::uint64_t next_chunk_ = 0;
+  bool running_ = false;
+  std::optional<Chunk> failed_at_;
+};
+
+// What a lane makes for one run of the engine.
+struct Verification::Lane {
+  static Result<std::unique_ptr<Lane>> make(const Readable& readable, const VerifyOptions& options) {
+    std::uint64_t chunk_bytes = options.chunk_bytes;
+    for (const SumTable& table : readable.tables) chunk_bytes = std::max(chunk_bytes, table.block_bytes);
+    SLUICE_TRY_ASSIGN(ImageLayout layout, readable.set.layout(chunk_bytes));
+    const auto slot_count = static_cast<std::uint32_t>(
+        std::min<std::uint64_t>(slots_in(options.staging_bytes, layout.chunk_bytes()), layout.chunk_count()));
+    SLUICE_TRY_ASSIGN(StagingArena arena, StagingArena::make(layout.chunk_bytes(), slot_count, -1));
+    std::string note;
+    SLUICE_TRY_ASSIGN(std::unique_ptr<Reactor> reactor,
+                      make_reactor(slot_count * static_cast<unsigned>(kOpsPerSlot), arena.bytes(), note));
+    return std::make_unique<Lane>(std::move(layout), std::move(arena), std::move(reactor), std::move(note));
+  }
+  Lane(ImageLayout its_layout, StagingArena its_arena, std::unique_ptr<Reactor> its_reactor,
+       std::string its_note)
+      : layout(std::move(its_layout)),
+        arena(std::move(its_arena)),
+        reactor(std::move(its_reactor)),
+        note(std::move(its_note)) {}
+
+  ImageLayout layout;
+  StagingArena arena;
+  std::unique_ptr<Reactor> reactor;
+  std::string note;
+  ArenaKeeper keeper{arena, *reactor};
+  std::vector<Slot> slots = slots_of(arena);
+};
+
+ProblemKind problem_kind(int err, ProblemKind damaged) {
+  switch (cause_of(err)) {
+    case Cause::Damaged:
+      return damaged;
+    case Cause::Missing:
+      return ProblemKind::Missing;
+    case Cause::NotAllowed:
+      return ProblemKind::NotAllowed;
+    case Cause::Unreadable:
+      break;
+  }
+  return ProblemKind::Unreadable;
+}
+
+void VerifyTotals::add(ProblemKind kind) {
+  ++problems;
+  if (kind == ProblemKind::BadBlock) ++bad_blocks;
+  if (kind == ProblemKind::Missing) ++missing;
+  if (kind == ProblemKind::NotAllowed || kind == ProblemKind::Unreadable) ++unread;
+}
+
+Result<std::unique_ptr<Verification>> Verification::start(const ImageSource& source,
+                                                          const Checkpoint& checkpoint,
                                                           const VerifyOptions& options) {
-  std::unique_ptr<Verification> all(new Verification(dir_fd, options));
+  std::unique_ptr<Verification> all(new Verification(source, options));
   for (const auto& [id, image] : checkpoint.kfd) {
     for (PagesSet& set : pages_of(image)) SLUICE_TRY(all->add(id, std::move(set), image.dump_id));
   }
   for (const auto& [id, image] : checkpoint.render) {
     if (image.has_contents()) SLUICE_TRY(all->add(id, pages_of(image), image.dump_id));
   }
+  const bool files = source.directory().has_value();
   const std::size_t cpus = std::max(std::thread::hardware_concurrency(), 1U);
-  all->lane_count_ = std::min(all->items_.size(), cpus);
+  all->lane_count_ = std::min(all->items_.size(), files ? cpus : 1);
   all->lanes_.reserve(all->lane_count_);  // what cannot be put there would be joined uncancelled
   for (std::size_t i = 0; i < all->lane_count_; ++i) {
     {
@@ -57,7 +154,13 @@ Result<std::unique_ptr<Verification>> Verification::start(int dir_fd, const Chec
       ++all->running_;
     }
     Verification* const self = all.get();
-    auto lane = LaneThread::start("sluice-verify", [self] { return self->serve(); });
+    auto lane = LaneThread::start("sluice-verify", [self, files]() -> Result<void> {
+      files ? self->serve_files() : self->serve_stream();
+      const Lock lock(self->mutex_);
+      --self->running_;
+      self->ended_.notify_all();
+      return {};
+    });
     if (!lane) return std::move(lane).error();
     all->lanes_.push_back(std::move(*lane));
   }
@@ -113,72 +216,102 @@ VerifyTotals Verification::totals() const {
 
 void Verification::report(VerifyProblem problem) {
   const Lock lock(mutex_);
-  if (problem.kind == ProblemKind::BadBlock) ++totals_.bad_blocks;
-  if (++totals_.problems <= kMostProblems) problems_.push_back(std::move(problem));
+  totals_.add(problem.kind);
+  if (totals_.problems <= kMostProblems) problems_.push_back(std::move(problem));
+}
+
+// Of a file as a whole.
+void Verification::report(const Item& item, const std::string& file, ProblemKind damaged,
+                          const Error& error) {
+  report({problem_kind(error.err, damaged), file, 0, 0, item.set.words(), {}, error.what, error.err});
 }
 
 // A lane.
-Result<void> Verification::serve() {
+void Verification::serve_files() {
   for (std::size_t next = 0; !cancelled_ && (next = next_item_++) < items_.size();) {
     Item& item = *items_[next];
     try {
-      look_at(item);
+      std::optional<Readable> readable = look_at(item);
+      const auto done = readable ? read_files(item, std::move(*readable)) : Result<void>();
+      if (!done) report(item, item.set.pages_name(item.id, 0), ProblemKind::BadFile, done.error());
     } catch (const std::bad_alloc&) {
-      report({ProblemKind::Unreadable,
-              item.set.metadata_name(item.id),
-              0,
-              0,
-              item.set.words(),
-              {},
-              "out of memory"});
+      report(item, item.set.metadata_name(item.id), ProblemKind::BadFile, {ENOMEM, "out of memory"});
     }
     item.done = item.bytes;
   }
-  const Lock lock(mutex_);
-  --running_;
-  ended_.notify_all();
-  return {};
 }
 
-void Verification::look_at(Item& item) {
-  const auto failed = [&](const Error& error) {
-    const ProblemKind kind = error.err == EBADMSG ? ProblemKind::BadFile : ProblemKind::Unreadable;
-    report({kind, item.set.pages_name(item.id, 0), 0, 0, item.set.words(), {}, error.what});
+// The one lane of what has one order. A file of it is a run of the engine.
+void Verification::serve_stream() {
+  struct Waiting {
+    Item* item = nullptr;
+    Readable readable;
   };
-  auto layout = item.set.layout(options_.chunk_bytes);
-  if (!layout) return failed(layout.error());
+  std::map<std::string, Waiting> waiting;
+  std::set<std::string> names;
+  try {
+    for (const auto& item : items_) {
+      std::optional<Readable> readable = look_at(*item);
+      const std::size_t files = !readable ? 0 : readable->set.drm_minor ? readable->set.bos.size() : 1;
+      for (std::uint32_t file = 0; file < files; ++file) {
+        Readable one{readable->set, {}};
+        if (one.set.drm_minor) one.set.bos = {readable->set.bos[file]};
+        if (!readable->tables.empty()) one.tables.push_back(std::move(readable->tables[file]));
+        const std::string name = one.set.pages_name(item->id, 0);
+        names.insert(name);
+        waiting.insert_or_assign(name, Waiting{item.get(), std::move(one)});
+      }
+    }
+    Result<void> done =
+        source_.stream(names, [&](const std::string& name, ByteStream& bytes) -> Result<void> {
+          if (cancelled_) return Error{ECANCELED, "cancelled"};
+          auto node = waiting.extract(name);
+          return read_stream(*node.mapped().item, std::move(node.mapped().readable), bytes);
+        });
+    if (done && !waiting.empty()) done = Error{ENOENT, "the archive has changed while it was read"};
+    for (const auto& [name, each] : waiting) {
+      if (!done) report(*each.item, name, ProblemKind::BadFile, explain("read " + name, done.error()));
+    }
+  } catch (const std::bad_alloc&) {
+    report({ProblemKind::Unreadable, "", 0, 0, "", {}, "out of memory", ENOMEM});
+  }
+  for (const auto& item : items_) item->done = item->bytes;
+}
+
+std::optional<Verification::Readable> Verification::look_at(const Item& item) {
+  const auto layout = item.set.layout(options_.chunk_bytes);
+  if (!layout) {
+    report(item, item.set.metadata_name(item.id), ProblemKind::BadFile, layout.error());
+    return std::nullopt;
+  }
   std::optional<Sidecar> sums = sums_of(item, *layout);
-  const std::uint64_t block_bytes = sums ? sums->most_block_bytes() : 0;
-  std::vector<SumTable> tables = sums ? std::move(sums->tables) : std::vector<SumTable>();
-  PagesSet set = item.set;
-  drop_bad_files(item, *layout, set, tables);
-  if (set.bos.empty()) return;
-  layout = set.layout(std::max(options_.chunk_bytes, block_bytes));
-  if (!layout) return failed(layout.error());
-  if (auto done = read(item, set, *layout, std::move(tables)); !done) failed(done.error());
+  Readable readable{item.set, sums ? std::move(sums->tables) : std::vector<SumTable>()};
+  drop_bad_files(item, *layout, readable);
+  return readable.set.bos.empty() ? std::nullopt : std::optional(std::move(readable));
 }
 
 std::optional<Sidecar> Verification::sums_of(const Item& item, const ImageLayout& layout) {
-  auto sums = read_sidecar(dir_fd_, item.id, item.set, layout, item.dump_id);
+  const std::string name = item.set.sums_name(item.id);
+  const auto payload = read_image(source_, name);
+  auto sums = take_sidecar(payload, item.id, item.set, layout, item.dump_id);
   if (sums) return std::move(*sums);
-  report({ProblemKind::BadSums, item.set.sums_name(item.id), 0, 0, item.set.words(), {}, sums.error().what});
+  const bool missing = !payload && payload.error().err == ENOENT;  // and the dump has written it
+  report(item, name, missing ? ProblemKind::Missing : ProblemKind::BadSums, sums.error());
   return std::nullopt;
 }
 
-// Reports the files of the item that are not there or have another size, and takes them out of `set` and
-// `tables`.
-void Verification::drop_bad_files(const Item& item, const ImageLayout& layout, PagesSet& set,
-                                  std::vector<SumTable>& tables) {
+// Reports the files of the item that are not there, cannot be opened or have another size, and takes them
+// out.
+void Verification::drop_bad_files(const Item& item, const ImageLayout& layout, Readable& readable) {
   std::vector<PagesBo> bos;
   std::vector<SumTable> left;
   for (std::uint32_t file = 0; file < layout.file_count(); ++file) {
     const std::string name = item.set.pages_name(item.id, file);
-    struct stat status {};
-    const Result<void> good = ::fstatat(dir_fd_, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0
-                                  ? Result<void>(make_error(errno, "open " + name))
-                                  : check_pages_file(name, status, layout.file_bytes(file));
+    const auto found = source_.look(name);
+    const Result<void> good =
+        found ? check_pages_size(name, found->bytes, layout.file_bytes(file)) : Result<void>(found.error());
     if (!good) {
-      report({ProblemKind::BadFile, name, 0, 0, item.set.words(), {}, good.error().what});
+      report(item, name, ProblemKind::BadFile, good.error());
       continue;
     }
     if (item.set.drm_minor) {
@@ -186,77 +319,115 @@ void Verification::drop_bad_files(const Item& item, const ImageLayout& layout, P
     } else {
       bos = item.set.bos;
     }
-    if (!tables.empty()) left.push_back(std::move(tables[file]));
+    if (!readable.tables.empty()) left.push_back(std::move(readable.tables[file]));
   }
-  set.bos = std::move(bos);
-  tables = std::move(left);
+  readable.set.bos = std::move(bos);
+  readable.tables = std::move(left);
 }
 
-Result<void> Verification::read(Item& item, const PagesSet& set, const ImageLayout& layout,
-                                std::vector<SumTable> tables) {
-  const auto slot_count = static_cast<std::uint32_t>(
-      std::min<std::uint64_t>(slots_in(options_.staging_bytes, layout.chunk_bytes()), layout.chunk_count()));
-  SLUICE_TRY_ASSIGN(StagingArena arena, StagingArena::make(layout.chunk_bytes(), slot_count, -1));
-  std::string note;
-  SLUICE_TRY_ASSIGN(const std::unique_ptr<Reactor> reactor,
-                    make_reactor(slot_count * static_cast<unsigned>(kOpsPerSlot), arena.bytes(), note));
-  const ArenaKeeper keeper(arena, *reactor);
-  std::vector<Slot> slots = slots_of(arena);
-  SLUICE_TRY_ASSIGN(const std::unique_ptr<FileSetSource> files,
-                    FileSetSource::open(dir_fd_, set.pages_names(item.id), layout, *reactor,
-                                        FileOptions{.io_mode = IoMode::Uncached,
-                                                    .share = &disk_,
-                                                    .most_on_disk = most_on_disk(slot_count)}));
-
+// All files of an item, and on after what is bad.
+Result<void> Verification::read_files(Item& item, Readable readable) {
+  SLUICE_TRY_ASSIGN(const std::unique_ptr<Lane> lane, Lane::make(readable, options_));
+  const PagesSet& set = readable.set;
+  const auto slot_count = static_cast<std::uint32_t>(lane->slots.size());
+  SLUICE_TRY_ASSIGN(
+      const std::unique_ptr<FileSetSource> files,
+      FileSetSource::open(
+          *source_.directory(), set.pages_names(item.id), lane->layout, *lane->reactor,
+          FileOptions{
+              .io_mode = IoMode::Uncached, .share = &disk_, .most_on_disk = most_on_disk(slot_count)}));
   Mutex unreadable_mutex;
   std::vector<Chunk> unreadable;
   Source source(*files, [&](const Chunk& chunk, const Error& error) {
-    report({ProblemKind::Unreadable, set.pages_name(item.id, chunk.file), chunk.file_offset, chunk.length,
-            set.words(), set.place(layout, chunk), error.what});
+    report({problem_kind(error.err, ProblemKind::BadFile), set.pages_name(item.id, chunk.file),
+            chunk.file_offset, chunk.length, set.words(), set.place(lane->layout, chunk), error.what,
+            error.err});
     const Lock lock(unreadable_mutex);
     unreadable.push_back(chunk);
   });
-  const auto on_bad_block = [&](const BadBlock& block) {
-    {
-      const Lock lock(unreadable_mutex);
-      for (const Chunk& chunk : unreadable) {
-        if (chunk.file == block.file && block.file_offset >= chunk.file_offset &&
-            block.file_offset < chunk.file_offset + chunk.length)
-          return;
-      }
-    }
-    report({ProblemKind::BadBlock, set.pages_name(item.id, block.file), block.file_offset, block.length,
-            set.words(), set.place(layout, Chunk{0, block.file_offset, block.length, block.file}), ""});
+  const auto is_known = [&](const BadBlock& block) {
+    const Lock lock(unreadable_mutex);
+    return std::any_of(unreadable.begin(), unreadable.end(), [&](const Chunk& chunk) {
+      return chunk.file == block.file && block.file_offset >= chunk.file_offset &&
+             block.file_offset < chunk.file_offset + chunk.length;
+    });
   };
+  SLUICE_TRY(compare(item, readable, *lane, source, is_known));
+  const Lock lock(mutex_);
+  totals_.direct = totals_.direct && files->direct();
+  return {};
+}
+
+// One file, as far as the stream goes. An error is the stream's: nothing comes after it.
+Result<void> Verification::read_stream(Item& item, Readable readable, ByteStream& bytes) {
+  const std::string name = readable.set.pages_name(item.id, 0);
+  const auto made = Lane::make(readable, options_);
+  if (!made) {
+    report(item, name, ProblemKind::BadFile, made.error());
+    return {};
+  }
+  Lane& lane = **made;
+  StreamSource source(bytes, *lane.reactor);
+  const auto compared = compare(item, readable, lane, source, [](const BadBlock&) { return false; });
+  {
+    const Lock lock(mutex_);
+    totals_.direct = false;
+  }
+  if (compared || cancelled_) return {};
+  if (!source.failed_at()) {
+    report(item, name, ProblemKind::BadFile, compared.error());
+    return {};
+  }
+  Chunk rest = *source.failed_at();
+  rest.length = lane.layout.file_bytes() - rest.file_offset;
+  report({problem_kind(compared.error().err, ProblemKind::BadFile), name, rest.file_offset, rest.length,
+          readable.set.words(), readable.set.place(lane.layout, rest), compared.error().what,
+          compared.error().err});
+  return compared.error();
+}
+
+// Runs the engine. `is_known`: whether a block was told of already.
+Result<void> Verification::compare(Item& item, Readable& readable, Lane& lane, Stage& source,
+                                   const IsKnown& is_known) {
+  const PagesSet& set = readable.set;
+  std::vector<SumTable>& tables = readable.tables;
   std::unique_ptr<SlotWorkers> workers;
   if (const unsigned threads = tables.empty() ? 0 : spare_workers(lane_count_); threads > 0) {
-    SLUICE_TRY_ASSIGN(workers, SlotWorkers::start("sluice-sum", threads, slot_count));
+    SLUICE_TRY_ASSIGN(
+        workers, SlotWorkers::start("sluice-sum", threads, static_cast<std::uint32_t>(lane.slots.size())));
   }
   // A file's length lies in its first block. Without sums it is compared as a restore would.
   ChecksumOptions checksum_options;
   checksum_options.check_headers = tables.empty() && !set.drm_minor;
-  checksum_options.on_bad_block = on_bad_block;
+  checksum_options.on_bad_block = [&](const BadBlock& block) {
+    if (is_known(block)) return;
+    report({ProblemKind::BadBlock, set.pages_name(item.id, block.file), block.file_offset, block.length,
+            set.words(), set.place(lane.layout, Chunk{0, block.file_offset, block.length, block.file}), "",
+            EBADMSG});
+  };
   std::uint64_t blocks = 0;
   for (const SumTable& table : tables) blocks += table.sums.size();
-  ChecksumStage checksum(Direction::Restore, layout, *reactor, tables, checksum_options, nullptr,
+  ChecksumStage checksum(Direction::Restore, lane.layout, *lane.reactor, tables, checksum_options, nullptr,
                          std::move(workers));
   const std::array<Stage*, 2> route{&source, &checksum};
-  Pipeline pipeline(layout, slots, route, *reactor);
+  Pipeline pipeline(lane.layout, lane.slots, route, *lane.reactor);
+  const std::uint64_t done_before = item.done;
+  const auto in_all = static_cast<double>(lane.layout.all_file_bytes());
   SLUICE_TRY_ASSIGN(const PipelineStats stats,
                     pipeline.run(
-                        [&item](std::uint64_t done, std::uint64_t total) {
+                        [&](std::uint64_t done, std::uint64_t total) {
                           const double part = static_cast<double>(done) / static_cast<double>(total);
-                          item.done = static_cast<std::uint64_t>(part * static_cast<double>(item.bytes));
+                          item.done = done_before + static_cast<std::uint64_t>(part * in_all);
                         },
                         [this] { return cancelled_.load(); }));
   const Lock lock(mutex_);
-  if (!note.empty()) notes_.push_back(set.words() + ": " + note);
-  totals_.files += layout.file_count();
+  const std::string note = lane.note.empty() ? "" : set.words() + ": " + lane.note;
+  if (!note.empty() && std::find(notes_.begin(), notes_.end(), note) == notes_.end()) notes_.push_back(note);
+  totals_.files += lane.layout.file_count();
   totals_.bytes += stats.bytes;
   totals_.hole_bytes += stats.zero_bytes;
   totals_.blocks += blocks;
   if (tables.empty()) totals_.unverified_bytes += stats.bytes;
-  totals_.direct = totals_.direct && files->direct();
   return {};
 }
 

@@ -2,20 +2,26 @@
 // Reads all contents of a checkpoint and compares every block with its sum: a restore without GPUs, through
 // the same engine (source → checksum), but one that goes on after what is bad and tells all of it.
 //
-// Lanes, as many as pages sets but not more than the machine has CPUs, read the sets one after the other.
-// Thread-safe; nothing outlives the destructor, which stops what still runs and joins.
+// Of a directory, lanes, as many as pages sets but not more than the machine has CPUs, read the sets one
+// after the other. What is no directory has one order: one lane reads its files in that. Thread-safe; nothing
+// outlives the destructor, which stops what still runs and joins.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "images/cause.h"
 #include "images/checkpoint.h"
+#include "images/image_source.h"
 #include "images/pages.h"
 #include "pipeline/fair_share.h"
 #include "pipeline/lane.h"
@@ -27,10 +33,14 @@ namespace sluice {
 
 enum class ProblemKind : std::uint8_t {
   BadBlock,    // is not what its sum says
-  Unreadable,  // the disk or the file system refuses
-  BadFile,     // is missing, or has another size than its BO table says
+  BadFile,     // an image that is damaged, or a pages file of another size than its BO table says
   BadSums,     // the sidecar is damaged or another dump's: what it covers was only read
+  Missing,     // a file that the others need
+  NotAllowed,  // who asks may not read it, or has not the key
+  Unreadable,  // the disk, the mount or the system refuses: nothing is known of it
 };
+// For what failed with Error::err; `damaged` where that is damage.
+ProblemKind problem_kind(int err, ProblemKind damaged);
 
 struct VerifyProblem {
   ProblemKind kind = ProblemKind::BadBlock;
@@ -40,6 +50,7 @@ struct VerifyProblem {
   std::string owner;  // whose contents: PagesSet::words()
   PagesPlace place;   // of a range
   std::string what;   // the reason in words; empty for a BadBlock
+  int err = 0;        // of that reason
 };
 
 // Of which no more are kept: sums that are all wrong would fill the memory.
@@ -52,8 +63,13 @@ struct VerifyTotals {
   std::uint64_t blocks = 0;            // compared
   std::uint64_t bad_blocks = 0;        // of these, not what they should be
   std::uint64_t problems = 0;          // of all kinds, kept or not
+  std::uint64_t missing = 0;           // of these
+  std::uint64_t unread = 0;            // of these, NotAllowed or Unreadable
   std::uint64_t unverified_bytes = 0;  // read, but without sums to compare with
   bool direct = true;                  // nothing came through the page cache
+
+  // Counts it.
+  void add(ProblemKind kind);
 };
 
 struct VerifyOptions {
@@ -63,9 +79,9 @@ struct VerifyOptions {
 
 class Verification {
  public:
-  // Begins. `dir_fd` is borrowed for the object's life. Errors: EAGAIN (threads), what ImageLayout::make
-  // gave.
-  static Result<std::unique_ptr<Verification>> start(int dir_fd, const Checkpoint& checkpoint,
+  // Begins. `source` is borrowed for the object's life; `checkpoint`, what read_checkpoint() has of it.
+  // Errors: EAGAIN (threads), what ImageLayout::make gave.
+  static Result<std::unique_ptr<Verification>> start(const ImageSource& source, const Checkpoint& checkpoint,
                                                      const VerifyOptions& options);
   ~Verification();
 
@@ -89,19 +105,31 @@ class Verification {
     std::uint64_t bytes = 0;
     std::atomic<std::uint64_t> done{0};  // bytes
   };
+  // What of an item can be read: the files that are as they should be, with their sums, if there are any.
+  struct Readable {
+    PagesSet set;
+    std::vector<SumTable> tables;
+  };
+  struct Lane;
   class Source;
+  class StreamSource;
+  using IsKnown = std::function<bool(const BadBlock&)>;
 
-  Verification(int dir_fd, const VerifyOptions& options) : dir_fd_(dir_fd), options_(options) {}
+  Verification(const ImageSource& source, const VerifyOptions& options)
+      : source_(source), options_(options) {}
   Result<void> add(int id, PagesSet set, const std::optional<DumpId>& dump_id);
-  Result<void> serve();
-  void look_at(Item& item);
-  Result<void> read(Item& item, const PagesSet& set, const ImageLayout& layout, std::vector<SumTable> tables);
+  void serve_files();
+  void serve_stream();
+  std::optional<Readable> look_at(const Item& item);
   std::optional<Sidecar> sums_of(const Item& item, const ImageLayout& layout);
-  void drop_bad_files(const Item& item, const ImageLayout& layout, PagesSet& set,
-                      std::vector<SumTable>& tables);
+  void drop_bad_files(const Item& item, const ImageLayout& layout, Readable& readable);
+  Result<void> read_files(Item& item, Readable readable);
+  Result<void> read_stream(Item& item, Readable readable, ByteStream& bytes);
+  Result<void> compare(Item& item, Readable& readable, Lane& lane, Stage& source, const IsKnown& is_known);
   void report(VerifyProblem problem);
+  void report(const Item& item, const std::string& file, ProblemKind damaged, const Error& error);
 
-  int dir_fd_;
+  const ImageSource& source_;
   VerifyOptions options_;
   FairShare disk_;
   std::vector<std::unique_ptr<Item>> items_;

@@ -315,9 +315,13 @@ Result<void> FileSink::commit() {
 
 Result<void> check_pages_file(const std::string& name, const struct stat& status, std::uint64_t file_bytes) {
   SLUICE_TRY(check_regular(name, status));
-  if (static_cast<std::uint64_t>(status.st_size) == file_bytes) return {};
-  return make_error(EBADMSG, name + " has " + std::to_string(status.st_size) +
-                                 " bytes, its BO table asks for " + std::to_string(file_bytes));
+  return check_pages_size(name, static_cast<std::uint64_t>(status.st_size), file_bytes);
+}
+
+Result<void> check_pages_size(const std::string& name, std::uint64_t bytes, std::uint64_t file_bytes) {
+  if (bytes == file_bytes) return {};
+  return make_error(EBADMSG, name + " has " + std::to_string(bytes) + " bytes, its BO table asks for " +
+                                 std::to_string(file_bytes));
 }
 
 Result<std::unique_ptr<FileSource>> FileSource::open(int dir_fd, std::string name, const ImageLayout& layout,

@@ -52,6 +52,8 @@ struct FileOptions {
 // Whether a file of the directory is one that a source may read: EINVAL for no regular file, EBADMSG for one
 // of another size, both named.
 Result<void> check_pages_file(const std::string& name, const struct stat& status, std::uint64_t file_bytes);
+// The second alone, of a file that has `bytes`.
+Result<void> check_pages_size(const std::string& name, std::uint64_t bytes, std::uint64_t file_bytes);
 
 // Alignment in bytes that direct I/O on an open file wants; 0: there is none. Where the kernel does not tell,
 // what is tried first.

@@ -199,7 +199,7 @@ class World {
   void judge_verification(const Damage& damage, int dir_fd, Totals& totals) {
     ++totals.verified;
     SCOPED_TRACE(words(damage));
-    const auto checkpoint = read_checkpoint(dir_fd);
+    const auto checkpoint = read_checkpoint(DirectorySource(dir_fd));
     ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().what;
     const Verified verified = verify(dir_fd, chunk_bytes_);
     for (const VerifyProblem& problem : verified.problems) {

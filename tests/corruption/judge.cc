@@ -91,10 +91,11 @@ bool names_damage(const Error& error, const std::vector<Place>& places, const Kn
 }
 
 Verified verify(int dir_fd, std::uint64_t chunk_bytes) {
-  const auto checkpoint = read_checkpoint(dir_fd);
+  const DirectorySource source(dir_fd);
+  const auto checkpoint = read_checkpoint(source);
   if (!checkpoint) return {};
   const auto verification =
-      std::move(Verification::start(dir_fd, *checkpoint, VerifyOptions{chunk_bytes, 2})).value();
+      std::move(Verification::start(source, *checkpoint, VerifyOptions{chunk_bytes, 2})).value();
   while (!verification->wait_for(std::chrono::hours(1))) {
   }
   return {verification->take_problems(), verification->totals().bytes};

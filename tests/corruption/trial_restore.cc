@@ -75,7 +75,8 @@ Result<std::uint64_t> restore_set(int dir_fd, const KnownSet& known, const Pages
                                   const DumpId& dump_id, std::uint64_t chunk_bytes, const LaneKit& kit,
                                   Reactor& reactor, std::uint64_t& wrong_bytes) {
   SLUICE_TRY_ASSIGN(ImageLayout layout, set.layout(chunk_bytes));
-  SLUICE_TRY_ASSIGN(std::optional<Sidecar> sums, read_sidecar(dir_fd, known.id, set, layout, dump_id));
+  SLUICE_TRY_ASSIGN(std::optional<Sidecar> sums,
+                    read_sidecar(DirectorySource(dir_fd), known.id, set, layout, dump_id));
   if (sums) {
     SLUICE_TRY_ASSIGN(layout, set.layout(std::max(chunk_bytes, sums->most_block_bytes())));
   }
@@ -103,7 +104,7 @@ Result<std::uint64_t> restore_set(int dir_fd, const KnownSet& known, const Pages
 Result<void> open_set(int dir_fd, int id, const PagesSet& set, const DumpId& dump_id,
                       std::uint64_t chunk_bytes, Reactor& reactor) {
   SLUICE_TRY_ASSIGN(const ImageLayout layout, set.layout(chunk_bytes));
-  SLUICE_TRY(read_sidecar(dir_fd, id, set, layout, dump_id));
+  SLUICE_TRY(read_sidecar(DirectorySource(dir_fd), id, set, layout, dump_id));
   SLUICE_TRY(FileSetSource::open(dir_fd, set.pages_names(id), layout, reactor, FileOptions{}));
   return {};
 }
@@ -118,7 +119,7 @@ struct Read {
 
 std::vector<Read> read_metadata(int dir_fd, std::vector<Error>& errors) {
   std::vector<Read> all;
-  const auto checkpoint = read_checkpoint(dir_fd);
+  const auto checkpoint = read_checkpoint(DirectorySource(dir_fd));
   if (!checkpoint) {
     errors.push_back(checkpoint.error());
     return all;

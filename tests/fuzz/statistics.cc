@@ -44,10 +44,10 @@ bool is_printable(const std::string& text) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   write_file(data, size);
-  std::vector<std::string> faults;
-  const std::vector<cli::Statistics> all = cli::read_statistics(folder(), faults);
+  std::vector<Error> faults;
+  const std::vector<cli::Statistics> all = cli::read_statistics(DirectorySource(folder()), faults);
   FUZZ_CHECK(all.size() + faults.size() == 1);
-  for (const std::string& fault : faults) FUZZ_CHECK(!fault.empty() && is_printable(fault));
+  for (const Error& fault : faults) FUZZ_CHECK(!fault.what.empty() && is_printable(fault.what));
   const std::string text = cli::statistics_text(all);
   FUZZ_CHECK(is_printable(text) && text.ends_with('\n'));
   for (const cli::Statistics& one : all) {

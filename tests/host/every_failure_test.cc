@@ -464,7 +464,7 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
     if ((killed || ended) && has_metadata(after)) {  // it had come to its last file
       // Or not to the last of a tree, whose images tell that some are not there.
       const UniqueFd place(::open(place_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-      const bool lacks_some = !read_checkpoint(place.get()).value().lost.empty();
+      const bool lacks_some = !read_checkpoint(DirectorySource(place.get())).value().lost.empty();
       EXPECT_TRUE(corruption_test::verify(place.get(), kMiB).problems.empty());
       EXPECT_EQ(sluice({"verify", place_.string()}), lacks_some ? 1 : 0) << "an image looks complete";
       return;

@@ -52,10 +52,11 @@ TEST(Verification, MoreProblemsThanAnybodyReadsAreCountedAndNotKept) {
   const test::TempDir dir;
   constexpr std::uint64_t kBlocks = kMostProblems + 1000;
   ASSERT_NO_FATAL_FAILURE(make_images(dir.fd(), kBlocks));
-  const auto checkpoint = read_checkpoint(dir.fd());
+  const DirectorySource source(dir.fd());
+  const auto checkpoint = read_checkpoint(source);
   ASSERT_TRUE(checkpoint.ok() && checkpoint->unreadable.empty());
   const auto verification =
-      std::move(Verification::start(dir.fd(), *checkpoint, {4 * kMiB, 16 * kMiB})).value();
+      std::move(Verification::start(source, *checkpoint, {4 * kMiB, 16 * kMiB})).value();
   while (!verification->wait_for(std::chrono::hours(1))) {
   }
   EXPECT_EQ(verification->take_problems().size(), kMostProblems);

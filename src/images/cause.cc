@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: MIT
+#include "images/cause.h"
+
+#include <linux/capability.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+
+namespace sluice {
+namespace {
+
+// Whether this process may read every file of its file systems, as root may.
+bool may_read_everything() {
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  std::array<__user_cap_data_struct, _LINUX_CAPABILITY_U32S_3> sets{};
+  constexpr std::uint32_t kNeeded = 1U << CAP_DAC_READ_SEARCH;
+  return ::syscall(SYS_capget, &header, sets.data()) == 0 && (sets[0].effective & kNeeded) != 0;
+}
+
+}  // namespace
+
+Cause cause_of(int err) {
+  switch (err) {
+    case EBADMSG:
+    case EINVAL:
+    case EFBIG:
+    case E2BIG:
+    case EOVERFLOW:
+    case ENODATA:
+    case EKEYREJECTED:
+      return Cause::Damaged;
+    case ENOENT:
+    case ENOTDIR:
+      return Cause::Missing;
+    case EACCES:
+    case EPERM:
+    case ENOKEY:
+      return Cause::NotAllowed;
+    default:
+      return Cause::Unreadable;
+  }
+}
+
+const char* word_of(Cause cause) {
+  switch (cause) {
+    case Cause::Damaged:
+      return "damaged";
+    case Cause::Missing:
+      return "missing";
+    case Cause::NotAllowed:
+      return "not-allowed";
+    case Cause::Unreadable:
+      break;
+  }
+  return "unreadable";
+}
+
+std::string remedy_of(int err) {
+  switch (err) {
+    case ENOKEY:
+    case EKEYREJECTED:
+      return "";
+    case EACCES:
+    case EPERM:
+      // Root's "no" comes from a server, a FUSE file system or a security module.
+      return !may_read_everything()
+                 ? "images are readable by their owner only: try again as root"
+                 : "root may not read this here: try as its owner, or on the machine that has the "
+                   "disk";
+    case EMFILE:
+      return "this process may not open more files: raise its limit (ulimit -n), and try again";
+    case ENFILE:
+      return "the system has no room for more open files: raise fs.file-max, and try again";
+    case ENOMEM:
+      return "memory is short: try again where there is more, or with a higher limit";
+    case ELOOP:
+      return "a symbolic link in this path leads back to itself";
+    case ESTALE:
+    case ENOTCONN:
+    case ETIMEDOUT:
+    case EHOSTDOWN:
+      return "the mount does not answer, which says nothing of the images: mount it again, and try again";
+    default:
+      break;
+  }
+  switch (cause_of(err)) {
+    case Cause::Damaged:
+      return "use another checkpoint";
+    case Cause::Missing:
+      return "copy what is missing to its place, or use another checkpoint";
+    case Cause::NotAllowed:
+    case Cause::Unreadable:
+      break;
+  }
+  return "the disk or the mount refuses, which says nothing of the images: look at the kernel's log (dmesg), "
+         "and try again";
+}
+
+}  // namespace sluice

@@ -1,0 +1,471 @@
+// SPDX-License-Identifier: MIT
+// Checkpoints in archives: what is told of a directory is told of the tar file that an engine made of it,
+// packed or not, and what somebody else has made up is named for what it is.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "images/files.h"
+#include "images_test.h"
+#include "pipeline/units.h"
+#include "support/flip_byte.h"
+
+namespace sluice::cli_test {
+namespace {
+
+using nlohmann::json;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr const char* kDigest = "4f0ce2cf0a43ba6a3ee0d7b4f3d7fd7b1a4aa1a6a1c4b4d6d0f0a4b5c6d7e8f9";
+
+void shell(const std::string& command) {
+  ASSERT_EQ(std::system(("set -e; " + command).c_str()), 0) << command;
+}
+
+std::string contents_of(const std::string& file) {
+  return host_test::read_file(file);
+}
+
+// Takes out what may differ between a directory and an archive of it: where it is, how long it took, and what
+// it takes on a disk, which knows holes.
+json comparable(json object) {
+  for (const char* name :
+       {"images", "older", "newer", "seconds", "direct_io", "disk_bytes", "hole_bytes", "zero_bytes"})
+    object.erase(name);
+  if (object.contains("files") && object["files"].is_array()) {
+    for (json& file : object["files"]) {
+      file.erase("disk_bytes");
+      file.erase("zero_bytes");
+    }
+  }
+  return object;
+}
+
+class ArchiveTest : public ImagesTest {
+ protected:
+  static void SetUpTestSuite() {
+    ImagesTest::SetUpTestSuite();
+    scratch_ = new host_test::ScratchDirectory;
+  }
+  static void TearDownTestSuite() {
+    delete scratch_;
+    ImagesTest::TearDownTestSuite();
+  }
+
+  static std::string scratch(const std::string& name) { return (scratch_->path() / name).string(); }
+  static std::string test_name() { return ::testing::UnitTest::GetInstance()->current_test_info()->name(); }
+
+  // As Podman and CRI-O make one: the container's papers, and the images in checkpoint/, in the order of
+  // their names. `options`: of tar, too.
+  static std::string archive_of(const std::string& directory, const std::string& options = "") {
+    const std::string bundle = scratch(test_name() + ".bundle");
+    std::filesystem::create_directories(bundle);
+    std::ofstream(bundle + "/config.dump") << "{}";
+    std::ofstream(bundle + "/spec.dump") << "{}";
+    std::filesystem::remove(bundle + "/checkpoint");
+    std::filesystem::create_directory_symlink(directory, bundle + "/checkpoint");
+    const std::string archive = scratch(test_name() + ".tar");
+    shell("tar --sort=name -h -C " + bundle + " " + options + " -cf " + archive +
+          " config.dump checkpoint spec.dump");
+    return archive;
+  }
+  // All three ways in which engines pack them.
+  static std::vector<std::string> packed(const std::string& archive) {
+    shell("gzip -1 -kf " + archive + "; zstd -q -1 -kf " + archive);
+    return {archive, archive + ".gz", archive + ".zst"};
+  }
+  // An image in the form of `ctr images export`: `layer` is a blob of it, among others.
+  static std::string export_of(const std::string& layer) {
+    const std::string image = scratch(test_name() + ".image");
+    std::filesystem::create_directories(image + "/blobs/sha256");
+    std::filesystem::copy(layer, image + "/blobs/sha256/" + kDigest,
+                          std::filesystem::copy_options::overwrite_existing);
+    const std::string manifest = std::string(kDigest).replace(0, 4, "0000");
+    std::ofstream(image + "/blobs/sha256/" + manifest) << R"({"schemaVersion":2,"manifests":[]})";
+    std::ofstream(image + "/index.json") << "{}";
+    std::ofstream(image + "/oci-layout") << R"({"imageLayoutVersion":"1.0.0"})";
+    const std::string archive = scratch(test_name() + ".export.tar");
+    shell("tar --sort=name -C " + image + " -cf " + archive + " blobs index.json oci-layout");
+    return archive;
+  }
+
+  static inline host_test::ScratchDirectory* scratch_ = nullptr;
+};
+
+// Every command, every way of packing: the same as of the directory.
+TEST_F(ArchiveTest, WhatIsToldOfADirectoryIsToldOfItsArchive) {
+  for (const std::string& directory : {plain(), shared()}) {
+    for (const std::string& archive : packed(archive_of(directory))) {
+      for (const Strings& command :
+           {Strings{"show", "--json", "--bos"}, Strings{"show", "--json", "--stats"},
+            Strings{"verify", "--json"}, Strings{"map", "--json"}, Strings{"diff", "--json"}}) {
+        const auto object = [&](const std::string& images) {
+          Strings arguments = command;
+          arguments.push_back(images);
+          if (command[0] == "diff") arguments.push_back(directory);
+          const Ended ended = sluice(arguments, &images_->machine());
+          EXPECT_EQ(ended.status, kDone) << ended.out << ended.err;
+          return comparable(object_of(ended));
+        };
+        EXPECT_EQ(object(archive), object(directory)) << command[0] << ' ' << archive;
+      }
+      EXPECT_THAT(sluice({"verify", archive}).out, HasSubstr("verified: all"));
+      EXPECT_THAT(sluice({"show", archive}).out, HasSubstr(" in the archive, with checksums"));
+    }
+  }
+}
+
+TEST_F(ArchiveTest, DamageInAnArchiveIsNamedAsInADirectory) {
+  const std::string directory = images_->copy("shared", test_name()).string();
+  const auto pages = names(directory, "amdgpu-pages-");
+  const auto drm = names(directory, "amdgpu-drm-pages-");
+  test::flip_byte(directory + "/" + pages.at(0), 3);
+  test::flip_byte(directory + "/" + pages.at(1), 2 * kMiB + 17);
+  test::flip_byte(directory + "/" + drm.at(0), 100);
+  std::filesystem::remove(directory + "/" + drm.at(1));
+  const json known = object_of(sluice({"verify", "--json", directory}));
+  ASSERT_EQ(known["problems"].size(), 4U) << known;
+  for (const std::string& archive : packed(archive_of(directory))) {
+    const Ended ended = sluice({"verify", "--json", archive});
+    EXPECT_EQ(ended.status, kFailed);
+    EXPECT_EQ(comparable(object_of(ended)), comparable(known)) << archive;
+    const Ended text = sluice({"verify", archive});
+    EXPECT_THAT(text.out, AllOf(HasSubstr("bad block: " + pages[1] + " [2097152, 3145728): GPU 0x"),
+                                HasSubstr("DAMAGED: 3 bad blocks of ")));
+  }
+}
+
+// Without sums, contents are read: of two archives each once, whatever the order of their files.
+TEST_F(ArchiveTest, DiffOfArchivesReadsTheirContents) {
+  const std::string older = images_->copy("shared", test_name() + "-older").string();
+  remove_sums(older);
+  const std::string newer = images_->copy("shared", test_name() + "-newer").string();
+  remove_sums(newer);
+  test::flip_byte(newer + "/" + names(newer, "amdgpu-pages-").at(0), 2 * kMiB + 17);
+  test::flip_byte(newer + "/" + names(newer, "amdgpu-drm-pages-").at(0), 100);
+  const json known = object_of(sluice({"diff", "--json", older, newer}));
+  EXPECT_EQ(known["result"], "changed");
+  const std::string first = archive_of(older);
+  const std::string second = scratch(test_name() + "-second.tar");
+  shell("cd " + newer + " && ls | sort -r | tar -cf " + second + " -T -");
+  for (const auto& [a, b] : {std::pair(first, second), std::pair(older, second), std::pair(first, newer)}) {
+    const Ended ended = sluice({"diff", "--json", a, b});
+    EXPECT_EQ(ended.status, kDone) << ended.err;
+    EXPECT_EQ(comparable(object_of(ended)), comparable(known)) << a << ' ' << b;
+  }
+}
+
+TEST_F(ArchiveTest, WithoutSumsNothingInAnArchiveIsCalledVerified) {
+  const std::string directory = damaged_copy();
+  remove_sums(directory);
+  const Ended ended = sluice({"verify", archive_of(directory)});
+  EXPECT_EQ(ended.status, kRefused);
+  EXPECT_THAT(ended.out, HasSubstr("NOT VERIFIED"));
+}
+
+// Holes that tar knows of are holes here: not read, and verified as the zeros they stand for.
+TEST_F(ArchiveTest, HolesOfSparseEntriesAreVerified) {
+  ASSERT_EQ(images_->dump("zeros", {"--zero", "100"}), "");
+  const std::string directory = images_->directory("zeros").string();
+  ASSERT_GT(object_of(sluice({"verify", "--json", directory}))["hole_bytes"], kMiB);
+  const json known = comparable(object_of(sluice({"verify", "--json", directory})));
+  for (const char* form : {"--format=gnu", "--format=posix --sparse-version=0.0",
+                           "--format=posix --sparse-version=0.1", "--format=posix --sparse-version=1.0"}) {
+    const std::string archive = archive_of(directory, std::string("-S ") + form);
+    const json object = object_of(sluice({"verify", "--json", archive}));
+    EXPECT_EQ(comparable(object), known) << form;
+    EXPECT_GT(object["hole_bytes"], kMiB) << form;
+    const json shown = object_of(sluice({"show", "--json", archive}));
+    EXPECT_LT(shown["disk_bytes"], shown["bytes"]) << form;
+    EXPECT_EQ(shown["zero_bytes"], object_of(sluice({"show", "--json", directory}))["zero_bytes"]) << form;
+  }
+}
+
+// The folder is found by what is in it, whatever it is called and wherever it is.
+TEST_F(ArchiveTest, TheFolderIsFoundByItsContents) {
+  const std::string archive = scratch(test_name() + ".tar");
+  for (const std::string& command :
+       {"tar -C " + plain() + " -cf " + archive + " .", "tar -P -cf " + archive + " " + plain(),
+        "tar -C " + plain() + " --transform 's,^\\.,./a//b/c,' -cf " + archive + " ."}) {
+    shell(command);
+    EXPECT_EQ(sluice({"verify", archive}).status, kDone) << command;
+  }
+  shell("tar -C " + plain() + " --transform 's,^\\.,first,' -cf " + archive + " .");
+  shell("tar -C " + plain() + " --transform 's,^\\.,second,' -rf " + archive + " .");
+  const Ended two = sluice({"verify", archive});
+  EXPECT_EQ(two.status, kRefused);
+  EXPECT_THAT(two.err, HasSubstr("in several folders: first/, second/"));
+}
+
+// The form of `ctr images export`: CRIU's images are a layer, a tar file in the tar file.
+TEST_F(ArchiveTest, ALayerOfAnExportedImageIsRead) {
+  const std::string top = scratch(test_name() + ".top.tar");
+  shell("tar -C " + plain() + " -cf " + top + " .");
+  std::vector<std::string> layers = packed(archive_of(plain()));
+  layers.push_back(top);
+  const json known = comparable(object_of(sluice({"verify", "--json", plain()})));
+  for (const std::string& layer : layers) {
+    const std::string exported = export_of(layer);
+    const Ended ended = sluice({"verify", "--json", exported});
+    EXPECT_EQ(ended.status, kDone) << ended.out << ended.err;
+    EXPECT_EQ(comparable(object_of(ended)), known) << layer;
+    EXPECT_EQ(sluice({"map", exported}, &images_->machine()).status, kDone);
+    EXPECT_EQ(sluice({"diff", exported, plain()}).status, kDone);
+  }
+  EXPECT_EQ(sluice({"verify", packed(export_of(top)).at(2)}).status, kDone);
+  // A layer that was cut, of which nothing could be read.
+  std::filesystem::resize_file(layers[1], 100);
+  const Ended cut = sluice({"show", export_of(layers[1])});
+  EXPECT_EQ(cut.status, kFailed);
+  EXPECT_THAT(cut.err, AllOf(HasSubstr("is a damaged archive: blobs/sha256/"), HasSubstr(kDigest)));
+}
+
+TEST_F(ArchiveTest, ACutArchiveIsDamagedAndSaysWhatWasFound) {
+  for (const std::string& archive : packed(archive_of(plain()))) {
+    const std::uint64_t bytes = std::filesystem::file_size(archive);
+    std::filesystem::resize_file(archive, bytes / 2);
+    for (const Strings& command :
+         {Strings{"show"}, Strings{"verify"}, Strings{"map"}, Strings{"diff", archive}}) {
+      Strings arguments = command;
+      arguments.push_back(archive);
+      const Ended ended = sluice(arguments);
+      EXPECT_EQ(ended.status, kFailed) << archive;
+      EXPECT_THAT(ended.err, AllOf(HasSubstr(archive + " is a damaged archive: "),
+                                   HasSubstr("images of GPU processes, "),
+                                   HasSubstr("the last checkpoint/amdgpu-"), HasSubstr("copy it again")));
+      EXPECT_EQ(ended.out, "");
+      arguments.insert(arguments.begin() + 1, "--json");
+      EXPECT_EQ(object_of(sluice(arguments))["cause"], "damaged");
+    }
+  }
+}
+
+// Between two files nothing looks torn, but for the mark at the end.
+TEST_F(ArchiveTest, AnArchiveWithoutItsEndIsDamaged) {
+  const std::string archive = scratch(test_name() + ".tar");
+  shell("tar -C " + plain() + " -b 1 -cf " + archive + " .");
+  std::filesystem::resize_file(archive, std::filesystem::file_size(archive) - 1024);
+  const Ended ended = sluice({"verify", archive});
+  EXPECT_EQ(ended.status, kFailed);
+  EXPECT_THAT(ended.err, HasSubstr("it was cut"));
+}
+
+// A header that is not what its checksum says: what comes after it is found nowhere.
+TEST_F(ArchiveTest, ADamagedHeaderIsNamed) {
+  const std::string archive = archive_of(plain());
+  const std::string name = "checkpoint/" + names(plain(), "amdgpu-pages-").at(0);
+  const std::string text = contents_of(archive);
+  test::flip_byte(archive, text.find(name) + 3);
+  const Ended ended = sluice({"verify", archive});
+  EXPECT_EQ(ended.status, kFailed);
+  EXPECT_THAT(ended.err, HasSubstr("is a damaged archive: "));
+}
+
+// Archives are read by the MiB, which the loader's reads are not.
+TEST_F(ArchiveTest, AnArchiveThatCannotBeReadIsNotDamaged) {
+  const std::string archive = archive_of(plain());
+  for (const int error : {EIO, ESTALE, ENOMEM}) {
+    const auto refuse = [error] { refuse_system_call(SYS_pread64, error, {{.argument = 2, .bits = kMiB}}); };
+    for (const char* command : {"show", "verify", "map"}) {
+      const Ended ended = sluice({command, archive}, nullptr, {}, refuse);
+      EXPECT_EQ(ended.status, kFailed);
+      EXPECT_THAT(ended.err, AllOf(HasSubstr("read " + archive + " at 0: " + strerrordesc_np(error)),
+                                   Not(HasSubstr("damaged")), Not(HasSubstr("another checkpoint"))));
+    }
+  }
+}
+
+// The disk fails within the first contents: that is told with its place, and that nothing behind it is known.
+TEST_F(ArchiveTest, ContentsOfAnArchiveThatCannotBeReadAreNotDamaged) {
+  const std::string archive = scratch(test_name() + ".tar");
+  shell("cd " + plain() + " && { ls | grep -v pages; ls | grep pages; } | tar -cf " + archive + " -T -");
+  const auto files = names(plain(), "amdgpu-pages-");
+  // From 32 to 64 MiB of the archive lies only the first file of pages.
+  const auto bad_disk = [] {
+    refuse_system_call(SYS_pread64, EIO, {{.argument = 2, .bits = kMiB}, {.argument = 3, .bits = 32 * kMiB}});
+  };
+  ASSERT_GT(std::filesystem::file_size(plain() + "/" + files.at(0)), 64 * kMiB);
+  const Ended ended = sluice({"verify", "--json", archive}, nullptr, {}, bad_disk);
+  EXPECT_EQ(ended.status, kFailed);
+  const json object = object_of(ended);
+  EXPECT_EQ(object["result"], "unreadable");
+  ASSERT_EQ(object["problems"].size(), 2U) << object;
+  EXPECT_EQ(object["problems"][0]["file"], files[0]);
+  EXPECT_EQ(object["problems"][0]["kind"], "unreadable");
+  EXPECT_GT(object["problems"][0]["file_offset"], 16 * kMiB);
+  EXPECT_TRUE(object["problems"][0]["bo"].is_number());
+  EXPECT_EQ(object["problems"][1]["file"], files[1]);
+  EXPECT_THAT(object["problems"][1]["message"].get<std::string>(), HasSubstr("Input/output error"));
+}
+
+TEST_F(ArchiveTest, WhatIsTwiceInAnArchiveIsNoImage) {
+  const std::string name = names(plain(), std::string(kKfdPrefix)).at(0);
+  const std::string archive = archive_of(plain());
+  shell("tar -C " + scratch(test_name() + ".bundle") + " -h -rf " + archive + " checkpoint/" + name);
+  const Ended ended = sluice({"map", archive});
+  EXPECT_EQ(ended.status, kFailed);
+  EXPECT_THAT(ended.err, HasSubstr(name + " is in the archive more than once"));
+  EXPECT_EQ(object_of(sluice({"verify", "--json", archive}))["result"], "damaged");
+}
+
+TEST_F(ArchiveTest, NamesThatLeadOutOfAnArchiveAreRefused) {
+  const std::string archive = scratch(test_name() + ".tar");
+  shell("tar -P -C " + plain() + " --transform 's,^\\.,checkpoint/../..,' -cf " + archive + " .");
+  const Ended ended = sluice({"show", archive});
+  EXPECT_EQ(ended.status, kFailed);
+  EXPECT_THAT(ended.err, HasSubstr("leads out of it"));
+}
+
+TEST_F(ArchiveTest, LinksInAnArchiveAreNoImages) {
+  const std::string directory = damaged_copy();
+  const std::string pages = names(directory, "amdgpu-pages-").at(0);
+  std::filesystem::rename(directory + "/" + pages, directory + "/elsewhere");
+  for (const bool hard : {false, true}) {
+    if (hard) {
+      std::filesystem::create_hard_link(directory + "/elsewhere", directory + "/" + pages);
+    } else {
+      std::filesystem::create_symlink("/etc/passwd", directory + "/" + pages);
+    }
+    const std::string archive = scratch(test_name() + ".tar");
+    shell("tar -C " + directory + " -cf " + archive + " elsewhere $(cd " + directory + "; ls | grep amdgpu)");
+    const Ended ended = sluice({"verify", archive});
+    EXPECT_EQ(ended.status, kFailed) << hard;
+    EXPECT_THAT(ended.out, HasSubstr(pages + " is not a regular file")) << hard;
+    std::filesystem::remove(directory + "/" + pages);
+  }
+}
+
+TEST_F(ArchiveTest, PagesOfAnotherSizeAreTold) {
+  const std::string directory = damaged_copy();
+  const std::string pages = names(directory, "amdgpu-pages-").at(0);
+  std::filesystem::resize_file(directory + "/" + pages, 100'000);
+  const std::string archive = archive_of(directory);
+  for (const char* command : {"show", "verify"}) {
+    const Ended ended = sluice({command, archive});
+    EXPECT_EQ(ended.status, kFailed);
+    EXPECT_THAT(ended.out + ended.err, HasSubstr(pages + " has 100000 bytes, its BO table asks for "));
+  }
+}
+
+// What is no archive of a checkpoint is told what it is, and where to go.
+TEST_F(ArchiveTest, OtherArchivesAreRefusedWithTheWay) {
+  const std::string other = scratch("other.tar");
+  shell("echo text > " + scratch("text") + "; tar -C " + scratch("") + " -cf " + other + " text");
+  const std::string cpu_only = scratch("cpu-only.tar");
+  shell("cd " + scratch("") + "; mkdir -p cpu; touch cpu/inventory.img; tar -cf " + cpu_only + " cpu");
+  const std::string packed_text = scratch("text.gz");
+  shell("gzip -c " + scratch("text") + " > " + packed_text);
+  const std::string lz4 = scratch("job.tar.lz4");
+  shell("lz4 -q -f " + other + " " + lz4);
+  const std::string zip = scratch("job.zip");
+  std::ofstream(zip) << "PK\x03\x04 and more";
+  const std::string empty = scratch("empty.tar");
+  std::ofstream(empty).close();
+  struct Case {
+    std::string path, says, remedy;
+  };
+  for (const Case& one :
+       {Case{other, "is an archive without images of GPU processes", "that the engine made"},
+        Case{cpu_only, "has images of CRIU, but none of a GPU process", "used no GPU"},
+        Case{packed_text, "is no archive (tar) and no directory", "name the directory"},
+        Case{lz4, "is compressed with lz4", "unpack it (lz4 -dk)"}, Case{zip, "of another kind: zip", "tar"},
+        Case{empty, "is no archive (tar)", "name the directory"}}) {
+    for (const char* command : {"show", "verify", "map"}) {
+      const Ended ended = sluice({command, one.path});
+      EXPECT_EQ(ended.status, kRefused) << command << ' ' << one.path;
+      EXPECT_THAT(ended.err, AllOf(HasSubstr(one.says), HasSubstr(one.remedy))) << command;
+      EXPECT_EQ(object_of(sluice({command, "--json", one.path}))["result"], "refused");
+    }
+  }
+}
+
+// The address space that a command may take: its own parts, the staging memory and an image of metadata, but
+// not what an archive says that it has.
+void with_little_memory() {
+  const rlimit limit = {512 * kMiB, 512 * kMiB};
+  if (::setrlimit(RLIMIT_AS, &limit) != 0) ::_exit(126);
+}
+
+TEST_F(ArchiveTest, MemoryDoesNotGrowWithTheArchive) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer needs the address space";
+#endif
+  // A stranger's file of 8 GiB beside the images, and as much of one that says it is an image of metadata.
+  const std::string archive = archive_of(plain());
+  const std::string large = scratch(test_name() + ".large");
+  shell("mkdir -p " + large + "; truncate -s 8G " + large + "/rootfs-diff.tar");
+  shell("tar -C " + large + " -S -rf " + archive + " rootfs-diff.tar");
+  shell("zstd -q -f -1 " + archive);
+  for (const std::string& file : {archive, archive + ".zst"}) {
+    const Ended ended = sluice({"verify", file}, nullptr, {}, with_little_memory);
+    EXPECT_EQ(ended.status, kDone) << ended.out << ended.err;
+  }
+  const std::string bomb = scratch(test_name() + ".bomb.tar");
+  shell("truncate -s 2G " + large + "/amdgpu-kfd-1.img; tar -C " + large +
+        " -cf - amdgpu-kfd-1.img | zstd -q -1 -o " + bomb);
+  const Ended ended = sluice({"show", bomb}, nullptr, {}, with_little_memory);
+  EXPECT_EQ(ended.status, kFailed);
+  EXPECT_THAT(ended.err, HasSubstr("is larger than any image of metadata can be"));
+}
+
+// A map of holes that has no end would be kept whole before there is any data.
+TEST_F(ArchiveTest, HeadersWithoutEndAreDamage) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer needs the address space";
+#endif
+  const std::string large = scratch(test_name() + ".large");
+  shell("mkdir -p " + large + "; truncate -s 1M " + large + "/sparse");
+  const std::string archive = scratch(test_name() + ".tar");
+  // The map of GNU's form 1.0 lies before the data: a count, then pairs of numbers, each on a line.
+  shell("cd " + large + "; tar -S --format=posix --sparse-version=1.0 -cf head.tar sparse");
+  const std::string head = contents_of(large + "/head.tar");
+  const std::size_t map = head.find("\n", head.rfind("ustar"));
+  ASSERT_NE(map, std::string::npos);
+  const std::size_t begin = head.rfind(std::string("1\n"), map);
+  ASSERT_NE(begin, std::string::npos);
+  std::string start = head.substr(0, begin);
+  const std::size_t header = start.rfind("ustar") - 257;
+  const auto put_octal = [&](std::size_t at, std::uint64_t value, int digits) {
+    char text[24];
+    (void)std::snprintf(text, sizeof text, "%0*llo", digits, static_cast<unsigned long long>(value));
+    start.replace(header + at, static_cast<std::size_t>(digits), text, static_cast<std::size_t>(digits));
+  };
+  put_octal(124, 4ULL << 30, 11);  // its size: the map's, too
+  start.replace(header + 148, 8, 8, ' ');
+  unsigned sum = 0;
+  for (std::size_t i = 0; i < 512; ++i) sum += static_cast<unsigned char>(start[header + i]);
+  put_octal(148, sum, 6);
+  start[header + 154] = '\0';
+  std::ofstream(large + "/start", std::ios::binary) << start << "999999999\n";
+  shell("cd " + large + "; { cat start; yes 0 | head -c 64M; } | zstd -q -1 -f -o " + archive);
+  const Ended ended = sluice({"show", archive}, nullptr, {}, with_little_memory);
+  EXPECT_EQ(ended.status, kFailed) << ended.out;
+  EXPECT_THAT(ended.err, HasSubstr("the headers of an entry have no end"));
+}
+
+TEST_F(ArchiveTest, NothingIsWrittenAnywhere) {
+  const std::string archive = archive_of(plain(), "--zstd");
+  const auto read_only = [] {
+    refuse_system_call(SYS_openat, EROFS, {{.argument = 2, .bits = O_CREAT}});
+    refuse_system_call(SYS_unlinkat, EROFS);
+    refuse_system_call(SYS_mkdirat, EROFS);
+  };
+  for (const char* command : {"show", "verify"})
+    EXPECT_EQ(sluice({command, archive}, nullptr, {"TMPDIR=/does/not/exist"}, read_only).status, kDone);
+}
+
+}  // namespace
+}  // namespace sluice::cli_test
