@@ -162,7 +162,16 @@ bool contradicts_itself(const CriuRenderNode& node) {
          (all && (node.num_of_bos != node.n_bo_entries || node.drm_render_minor > kMostMinor));
 }
 
-RenderBo bo_of(const DrmBoEntry& entry) {
+// criu-dev calls imported whatever has a handle that a BO of the KFD, or of another file, has among its own:
+// not only what is. But memory of elsewhere has no place in VRAM here (amdgpu_dma_buf_create_obj gives it
+// GTT), so what has one is this GPU's, and its contents are in the dump. Whether another file has it, too,
+// its place tells (UnsaidSharing).
+bool is_imported(const DrmBoEntry& entry, bool ours) {
+  constexpr std::uint32_t kDomainVram = 4;  // AMDGPU_GEM_DOMAIN_VRAM
+  return entry.is_import != 0 && (ours || (entry.preferred_domains & kDomainVram) == 0);
+}
+
+RenderBo bo_of(const DrmBoEntry& entry, bool ours) {
   RenderBo bo;
   bo.gem = {entry.handle, entry.size, entry.alignment, entry.preferred_domains, entry.alloc_flags, {}, {}};
   for (std::size_t i = 0; i < entry.n_vm_entries; ++i) {
@@ -175,7 +184,7 @@ RenderBo bo_of(const DrmBoEntry& entry) {
   }
   bo.mmap_offset = entry.offset;
   bo.shared = entry.has_shared != 0 ? entry.shared : 0;
-  bo.imports = entry.is_import != 0;
+  bo.imports = is_imported(entry, ours);
   return bo;
 }
 
@@ -193,18 +202,19 @@ Result<RenderImage> unpack_render_image(std::span<const std::uint8_t> payload, c
   image.gpu_id = node->gpu_id;
   image.id = node->has_id != 0 ? node->id : static_cast<std::uint32_t>(id_of_image(name).value_or(0));
   image.minor = node->has_drm_render_minor != 0 ? node->drm_render_minor : RenderImage::kUnknownMinor;
+  const bool ours = node->has_dump_id != 0;
   std::uint32_t handle = 0;
   for (std::size_t i = 0; i < node->n_bo_entries; ++i) {
     const DrmBoEntry& entry = *node->bo_entries[i];
     const auto at = [&] {
       return name + ": BO " + std::to_string(i) + " (GEM handle " + std::to_string(entry.handle) + ")";
     };
-    if (entry.is_import != 0 && (entry.has_shared == 0 || entry.shared == 0))
+    if (is_imported(entry, ours) && (entry.has_shared == 0 || entry.shared == 0))
       return Error{EINVAL, at() + " is imported, and the image does not tell whose memory it is"};
     if (const std::string fault = fault_of(entry, handle); !fault.empty())
       return make_error(EBADMSG, at() + " has " + fault + "; the image is damaged");
     handle = entry.handle;
-    image.bos.push_back(bo_of(entry));
+    image.bos.push_back(bo_of(entry, ours));
   }
   if (node->has_kfd_acquired != 0) image.kfd_acquired = node->kfd_acquired != 0;
   if (node->has_pid != 0) image.pid = node->pid;

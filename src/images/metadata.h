@@ -51,8 +51,8 @@ struct RenderImage {
 
 std::vector<std::uint8_t> pack_render_image(const RenderImage& image);
 
-// Errors: EBADMSG for what contradicts itself or its digest; EINVAL for BOs that are imported from nobody
-// knows where, as in upstream's images. `name` is for the message.
+// Errors: EBADMSG for what contradicts itself or its digest; EINVAL for BOs that are imported, or may be,
+// from nobody knows where, as in upstream's images. `name` is for the message.
 Result<RenderImage> unpack_render_image(std::span<const std::uint8_t> payload, const std::string& name);
 
 // amdgpu-dmabuf_<id>.img: a descriptor of a dma-buf.

@@ -78,10 +78,11 @@ TEST_P(UpstreamImagesTest, ThoseOfCriuDevComeBackOnSeveralGpus) {
   come_back(UpstreamForm::Dev, 3);
 }
 
-// Their handles are numbers of the process' file, those of the KFD's BOs of criu's own: here the same ones,
-// and of other memory. Upstream's plugin saves no metadata, so the process misses that, and nothing else.
+// Handles are numbers of the process' file, those of the KFD's BOs of criu's own. Where both have one, of
+// other memory, criu-dev calls the BO imported; the first is in VRAM, so it is not. Upstream's plugin saves
+// no metadata: the process misses that, and nothing else.
 TEST_P(UpstreamImagesTest, BosOfRenderNodesInThoseOfCriuDevComeBack) {
-  ASSERT_NO_FATAL_FAILURE(start({"--svm-context", "--gem-handles", "1,3,70"}));
+  ASSERT_NO_FATAL_FAILURE(start({"--svm-context", "--gem-handles", "1,70,4096"}));
   ASSERT_NO_FATAL_FAILURE(dump());
   const ScratchDirectory before;
   std::filesystem::copy(scene_.images(), before.path(), std::filesystem::copy_options::recursive);
@@ -97,6 +98,19 @@ TEST_P(UpstreamImagesTest, BosOfRenderNodesInThoseOfCriuDevComeBack) {
     EXPECT_TRUE(read_file(scene_.images() / name) == read_file(before.path() / name)) << name;
   for (const std::string& name : images("amdgpu-renderD-"))
     EXPECT_EQ(bos_in(scene_.images(), name), bos_in(before.path(), name)) << name;
+}
+
+// Such a BO in GTT may be imported: nobody can tell.
+TEST_P(UpstreamImagesTest, ABoThatThoseOfCriuDevCallImportedIsRefusedWhereItMayBe) {
+  ASSERT_NO_FATAL_FAILURE(start({"--svm-context", "--gem-handles", "1,3"}));
+  ASSERT_NO_FATAL_FAILURE(dump());
+  ASSERT_TRUE(test::make_upstreams(scene_.images(), UpstreamForm::Dev).ok());
+  EXPECT_NE(scene_.restore(version()), 0);
+  const std::string log = scene_.log();
+  EXPECT_NE(log.find("(GEM handle 3) is imported, and the image does not tell whose memory it is"),
+            std::string::npos)
+      << log;
+  expect_not_resumed();
 }
 
 // A BO of the KFD that a render file of the same GPU has imported is one like its own to the kernel's list,

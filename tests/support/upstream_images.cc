@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 
+#include <algorithm>
 #include <map>
 #include <span>
 #include <string>
@@ -99,14 +100,18 @@ Bytes bo_entry(const kfd::BoEntry& bo, UpstreamForm form, std::map<std::uint32_t
 }
 
 // As the kernel lists it: the alignment in pages, addresses without the bits above the page tables'.
-Bytes drm_bo_entry(const RenderBo& bo) {
+// `is_import`: also of what is not, see upstream_render_image().
+Bytes drm_bo_entry(const RenderBo& bo, bool is_import) {
   constexpr std::uint64_t kAddressBits = (std::uint64_t{1} << 48U) - 1;
   constexpr std::uint64_t kPage = 4096;
   const std::vector<drm::GemMapping>& mappings = bo.gem.mappings;
   Message entry;
   entry.number(1, mappings.empty() ? 0 : mappings.back().address & kAddressBits).number(2, bo.gem.bytes);
   entry.number(3, bo.mmap_offset).number(4, bo.gem.alloc_flags).number(5, bo.gem.alignment_bytes / kPage);
-  entry.number(6, bo.gem.domains).number(7, bo.gem.handle).number(8, 0).number(9, mappings.size());
+  entry.number(6, bo.gem.domains)
+      .number(7, bo.gem.handle)
+      .number(8, is_import ? 1 : 0)
+      .number(9, mappings.size());
   for (const drm::GemMapping& mapping : mappings) {
     entry.bytes(10, Message()
                         .number(1, mapping.address & kAddressBits)
@@ -150,13 +155,14 @@ Bytes upstream_kfd_image(const kfd::KfdImage& image, UpstreamForm form) {
   return message.octets();
 }
 
-Bytes upstream_render_image(const RenderImage& image, UpstreamForm form) {
+Bytes upstream_render_image(const RenderImage& image, UpstreamForm form, std::uint32_t kfd_handles) {
   Message message;
   message.number(1, image.gpu_id);
   if (form == UpstreamForm::Released) return message.octets();
   std::vector<Bytes> bos;
   for (const RenderBo& bo : image.bos) {
-    if (!bo.imports) bos.push_back(drm_bo_entry(bo));
+    const bool is_import = kfd_handles != 0 && bo.gem.handle <= kfd_handles;
+    if (!bo.imports) bos.push_back(drm_bo_entry(bo, is_import));
   }
   message.number(2, image.id).number(3, image.minor).number(4, bos.size());
   for (const Bytes& bo : bos) message.bytes(5, bo);
@@ -166,10 +172,17 @@ Bytes upstream_render_image(const RenderImage& image, UpstreamForm form) {
 Result<void> make_upstreams(const std::filesystem::path& directory, UpstreamForm form) {
   const UniqueFd dir(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!dir) return make_error(errno, "open " + directory.string());
-  SLUICE_TRY(rewrite(dir.get(), list_kfd_images(dir.get()), unpack_kfd_image,
-                     [form](const kfd::KfdImage& image) { return upstream_kfd_image(image, form); }));
-  SLUICE_TRY(rewrite(dir.get(), list_render_images(dir.get()), unpack_render_image,
-                     [form](const RenderImage& image) { return upstream_render_image(image, form); }));
+  std::map<std::uint32_t, std::uint32_t> bos;  // of the KFD, by GPU
+  SLUICE_TRY(
+      rewrite(dir.get(), list_kfd_images(dir.get()), unpack_kfd_image, [&](const kfd::KfdImage& image) {
+        for (const kfd::BoEntry& bo : image.bos) bos[bo.gpu_id] += kfd::has_contents(bo.alloc_flags) ? 1 : 0;
+        return upstream_kfd_image(image, form);
+      }));
+  std::uint32_t most = 0;
+  for (const auto& [gpu_id, count] : bos) most = std::max(most, count);
+  SLUICE_TRY(
+      rewrite(dir.get(), list_render_images(dir.get()), unpack_render_image,
+              [form, most](const RenderImage& image) { return upstream_render_image(image, form, most); }));
   for (const auto& entry : std::filesystem::directory_iterator(directory)) {
     const std::string name = entry.path().filename().string();
     if (name.starts_with("amdgpu-sums-") || name.starts_with("sluice-"))

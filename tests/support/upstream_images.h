@@ -23,7 +23,10 @@ enum class UpstreamForm {
 
 // Payloads. BOs that are imported are left out: what upstream's plugin makes of them no image of ours tells.
 std::vector<std::uint8_t> upstream_kfd_image(const kfd::KfdImage& image, UpstreamForm form);
-std::vector<std::uint8_t> upstream_render_image(const RenderImage& image, UpstreamForm form);
+// `kfd_handles`: criu-dev has given that many to the KFD's BOs, from 1, and calls a BO of a render file
+// imported that has one of these numbers.
+std::vector<std::uint8_t> upstream_render_image(const RenderImage& image, UpstreamForm form,
+                                                std::uint32_t kfd_handles);
 
 // Turns the images of a dump of ours into such ones, and removes the files that upstream's plugin has not.
 // Errors: those of reading and writing.

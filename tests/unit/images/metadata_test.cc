@@ -132,6 +132,27 @@ TEST(RenderImage, APartOfWhatReleasedPluginsDoNotTellIsRefused) {
   EXPECT_EQ(unpack_render_image(std::vector<std::uint8_t>{0x08, 0}, "r").error().err, EBADMSG) << "of no GPU";
 }
 
+// criu-dev calls imported what has the handle of some BO of the KFD, too. Memory of another GPU is never in
+// VRAM.
+TEST(RenderImage, WhatUpstreamCallsImportedIsBelievedWhereItMayBe) {
+  RenderImage image = sample_render_image();
+  for (RenderBo& bo : image.bos) bo.imports = true;
+  const auto unpacked = [&](std::uint64_t domains) {
+    for (RenderBo& bo : image.bos) bo.gem.domains = domains;
+    return unpack_render_image(pack_render_image(image), "r");
+  };
+  for (const std::uint64_t domains : {4, 6}) {
+    EXPECT_EQ(unpacked(domains).error().err, EINVAL) << "ours means what it says";
+  }
+  image.dump_id.reset();
+  for (const std::uint64_t domains : {4, 6}) {
+    const auto theirs = unpacked(domains);
+    ASSERT_TRUE(theirs.ok()) << theirs.error().what;
+    EXPECT_FALSE(theirs->bos[0].imports || theirs->bos[1].imports);
+  }
+  for (const std::uint64_t domains : {1, 2}) EXPECT_EQ(unpacked(domains).error().err, EINVAL);
+}
+
 // Whatever changes, in the digest itself too, and wherever it is cut.
 TEST(Digest, FindsEveryChangedBitOfEveryImage) {
   kfd::KfdImage kfd;
