@@ -122,7 +122,7 @@ Result<std::vector<MappedGpu>> GpuMap::resolve(std::span<const Topology* const> 
     for (const Node& node : local.nodes) {
       if (entry.local.names(node)) here.push_back(&node);
     }
-    if (here.empty()) return refuse("no GPU " + shown(entry.local.text) + " is here");
+    if (here.empty()) return refuse("no local GPU " + shown(entry.local.text) + " is here");
     if (here.size() > 1) {
       return refuse(shown(entry.local.text) + " is " + gpu_words(*here[0]) + " or " + gpu_words(*here[1]) +
                     " here; write a gpu_id as 0x..., a render node as renderD...");

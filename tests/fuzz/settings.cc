@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "fuzz.h"
+#include "kfd/gpu_map.h"
 #include "pipeline/unique_fd.h"
 #include "plugin/config.h"
 
@@ -69,6 +70,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     FUZZ_CHECK(std::has_single_bit(part.chunk_bytes) && part.chunk_bytes <= config.chunk_bytes);
     FUZZ_CHECK(part.slots() >= 2 && part.staging_bytes % part.chunk_bytes == 0);
   }
+  if (const auto map = kfd::GpuMap::parse(config.gpu_map.value_or("")); !map)
+    FUZZ_CHECK(map.error().err == EINVAL && map.error().what.size() < 512);
   for (const auto& line : lines) FUZZ_CHECK(!line.text.empty());
   return 0;
 }

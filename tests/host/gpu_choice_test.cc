@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <string>
 #include <vector>
@@ -151,7 +152,7 @@ TEST_P(GpuChoiceTest, AMapThatNamesNoGpuFailsTheRestoreBeforeAnythingIsMade) {
   const std::string own = gpu_id(0);
   expect_refused("here=there", "is not IMAGE=LOCAL");
   expect_refused("0x1=" + own, "no process of the images knows");
-  expect_refused(own + "=0x1", "no GPU '0x1' is here");
+  expect_refused(own + "=0x1", "no local GPU '0x1' is here");
   expect_refused(own + "=renderD129," + own + "=renderD130", "is named twice");
 }
 
@@ -297,6 +298,10 @@ TEST_P(GpuChoiceTreeTest, ARestoreThatBeginsMeanwhileLeavesThemWhatTheyAreAboutT
   both.program.release_control();
   EXPECT_EQ(both.program.wait(), 0) << both.log();
   EXPECT_GE(vram_in_use(0), 40 * kMiB);
+  std::ifstream pids(both.directory->path() / "pid");
+  ASSERT_TRUE(tasks_.meet({std::istream_iterator<pid_t>(pids), std::istream_iterator<pid_t>()}));
+  EXPECT_EQ(tasks_.wrong_answers({"check"}), "");
+  EXPECT_EQ(tasks_.who_does_not_quit(), "");
 }
 
 INSTANTIATE_TEST_SUITE_P(Versions, GpuChoiceTest, ::testing::ValuesIn(kVersions), name_of_version);

@@ -158,6 +158,36 @@ TEST(ConfigFile, HoldsTheSameNamesAndYieldsToTheEnvironment) {
   EXPECT_NE(lines[0].text.find("line 5"), std::string::npos);
 }
 
+TEST(ConfigFile, OfSeveralTheFirstThatHasANameCounts) {
+  const test::TempDir own, machine;
+  const std::string first = make_config_file(own, "SLUICE_GPU_MAP=0x1=0x2\nSLUICE_SYNC=off\n");
+  const std::string second = make_config_file(machine, "SLUICE_SYNC=on\nSLUICE_TRACE=on\n");
+  LogLines lines;
+  const Lookup lookup = environment_and_files({own.path() + "/none", first, second}, lines);
+  EXPECT_EQ(lookup("SLUICE_GPU_MAP"), "0x1=0x2");
+  EXPECT_EQ(lookup("SLUICE_SYNC"), "off");
+  EXPECT_EQ(lookup("SLUICE_TRACE"), "on");
+  ASSERT_EQ(lines.size(), 1U);  // that there is one beside that of the machine
+  EXPECT_EQ(lines[0].level, Level::Info);
+  EXPECT_NE(lines[0].text.find(first), std::string::npos);
+}
+
+TEST(Config, AMapIsKeptAsItWasWrittenAndAnEmptyOneIsNone) {
+  LogLines lines;
+  const auto map = [&](const char* value) {
+    return parse_config(
+               [&](const char* name) -> std::optional<std::string> {
+                 return std::string_view(name) == "SLUICE_GPU_MAP" ? std::optional<std::string>(value)
+                                                                   : std::nullopt;
+               },
+               lines)
+        .gpu_map;
+  };
+  EXPECT_EQ(map("any thing"), "any thing");
+  EXPECT_EQ(map(""), std::nullopt);
+  EXPECT_TRUE(lines.empty());
+}
+
 TEST(ConfigFile, ANameThatIsNoSettingIsSaid) {
   const test::TempDir dir;
   const std::string path =
