@@ -60,7 +60,8 @@ std::string version_in(std::string_view bytes) {
     const std::string_view text = bytes.substr(begin, bytes.substr(begin, kLongest).find('\0'));
     const bool whole = begin < at && begin > 0 && bytes[begin - 1] == '\0' && text.size() < kLongest &&
                        is_digit(text.back()) && text.find("..") == std::string_view::npos &&
-                       text.find_first_not_of("0123456789.") == std::string_view::npos;
+                       text.find_first_not_of("0123456789.") == std::string_view::npos &&
+                       std::count(text.begin(), text.end(), '.') <= 2;  // no address
     if (!whole || text == found) continue;
     if (!found.empty()) return "";
     found = text;

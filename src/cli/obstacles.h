@@ -175,6 +175,10 @@ inline constexpr ObstacleKind kUnixUnreachable{"unix-unreachable", "socket", Wei
 inline constexpr ObstacleKind kUnixInFlight{
     "unix-in-flight", "socket", Weight::Problem,
     "with a connection that was used or closed before anybody accepted it", "dump again in a moment"};
+inline constexpr ObstacleKind kUnixInFlightLost{
+    "unix-in-flight-lost", "socket", Weight::Warning,
+    "with a connection that was used or closed before anybody accepted it",
+    "what was sent over it is lost; dump again in a moment"};
 inline constexpr ObstacleKind kUnixUnknown{
     "unix-unknown", "socket", Weight::Warning, "whose other end could not be asked for",
     "run sluice check as root: it asks in the process' network namespace"};

@@ -199,9 +199,11 @@ class SocketLook {
                     const UnixSockets& all, const std::set<std::uint32_t>& in_flight) {
     constexpr unsigned kBothWays = 3;
     const std::string text = open.text() + "a unix socket";
+    const ObstacleKind& in_flight_kind =
+        around_.criu_is_before(3, 18) ? obstacle::kUnixInFlightLost : obstacle::kUnixInFlight;
     if (socket.state == kListening) {
       if (std::count(socket.in_flight.begin(), socket.in_flight.end(), 0U) != 0)
-        found_.add(obstacle::kUnixInFlight, text);
+        found_.add(in_flight_kind, text);
     } else if (socket.peer != 0) {
       if (sockets_.count(socket.peer) != 0) return;
       const auto peer = all.find(socket.peer);
@@ -214,7 +216,7 @@ class SocketLook {
       }
     } else if (socket.state == kEstablished && socket.type != SOCK_DGRAM) {
       if (in_flight.count(static_cast<std::uint32_t>(inode)) != 0) {
-        if (socket.to_be_sent > 0) found_.add(obstacle::kUnixInFlight, text);
+        if (socket.to_be_sent > 0) found_.add(in_flight_kind, text);
       } else if (socket.shutdown != kBothWays) {
         found_.add(obstacle::kUnixUnreachable, text);
       }
