@@ -9,6 +9,8 @@
 #include <string_view>
 #include <utility>
 
+#include "pipeline/printable.h"
+
 namespace sluice::kfd {
 namespace {
 
@@ -634,7 +636,7 @@ ParsedMatchRules parse_match_rules(const std::function<const char*(const char*)>
     } else if (::strcasecmp(value, "0") == 0 || ::strcasecmp(value, "NO") == 0) {
       parsed.rules.*entry.member = false;
     } else {
-      parsed.warnings.push_back(std::string(entry.variable) + "='" + value +
+      parsed.warnings.push_back(std::string(entry.variable) + "='" + printable(value) +
                                 "' is none of 0, 1, YES, NO: the test stays on");
     }
   }

@@ -57,7 +57,7 @@ struct ParsedMatchRules {
 };
 
 // Reads the seven variables. `lookup` answers as getenv: nullptr for a variable that is not set. YES and NO
-// in any case.
+// in any case. Upstream's getenv_bool() takes these and no others, in all versions from 3.17 on.
 ParsedMatchRules parse_match_rules(const std::function<const char*(const char*)>& lookup);
 
 inline constexpr std::uint64_t kMatchStepsMax = 20'000'000;

@@ -46,6 +46,26 @@ void complain(LogLines& lines, const char* name, const std::string& value, const
                                        "); the default is used"});
 }
 
+// As many K, M or G (also lower case) as bytes. Nothing for another letter and for what overflows.
+std::optional<std::uint64_t> in_units(std::uint64_t number, char letter) {
+  std::uint64_t unit = 0;
+  switch (std::toupper(static_cast<unsigned char>(letter))) {
+    case 'K':
+      unit = kKiB;
+      break;
+    case 'M':
+      unit = kMiB;
+      break;
+    case 'G':
+      unit = kGiB;
+      break;
+    default:
+      return std::nullopt;
+  }
+  if (number > UINT64_MAX / unit) return std::nullopt;
+  return number * unit;
+}
+
 bool parse_switch(const Lookup& lookup, const char* name, bool otherwise, LogLines& lines) {
   const auto value = lookup(name);
   if (!value) return otherwise;
@@ -67,6 +87,27 @@ std::uint64_t parse_size(const Lookup& lookup, const char* name, std::uint64_t o
     return otherwise;
   }
   return *bytes;
+}
+
+// As upstream's plugin reads it (getenv_size_t(), CRIU 4.0 to criu-dev; 3.x has no such variable): a number
+// as strtoul() takes it in base 0, so after spaces, with a sign, octal after 0, hexadecimal after 0x; then
+// nothing, or k, K, M or G and whatever follows that. Ours alone: m and g.
+std::optional<std::uint64_t> parse_upstream_bytes(const std::string& text) {
+  errno = 0;
+  char* end = nullptr;
+  const std::uint64_t number = std::strtoull(text.c_str(), &end, 0);
+  if (errno != 0 || end == text.c_str()) return std::nullopt;
+  return *end == '\0' ? std::optional(number) : in_units(number, *end);
+}
+
+// Upstream's cap on its copy buffer. 0: no cap.
+std::uint64_t parse_cap(const Lookup& lookup, LogLines& lines) {
+  constexpr const char* kName = "KFD_MAX_BUFFER_SIZE";
+  const auto value = lookup(kName);
+  if (!value) return 0;
+  const auto bytes = parse_upstream_bytes(*value);
+  if (!bytes) complain(lines, kName, *value, "bytes, decimal or as 0x10, with K, M or G, less than 2^64");
+  return bytes.value_or(0);
 }
 
 IoMode parse_io_mode(const Lookup& lookup, LogLines& lines) {
@@ -135,6 +176,12 @@ void complain_of_all(LogLines& lines, const std::string& place, const std::vecto
   }
 }
 
+// Of a name that others do not begin theirs with by chance.
+bool is_of_our_kind(std::string_view name) {
+  const std::string letters = lower(name.substr(0, std::string_view("SLUICE_").size()));
+  return letters.starts_with("sluice_") || letters.starts_with("kfd_");
+}
+
 // Others may have names of their own there, so only what is nearly one of ours is told.
 void look_for_slips(char** environment, LogLines& lines) {
   const std::set<std::string> known = setting_names();
@@ -142,10 +189,12 @@ void look_for_slips(char** environment, LogLines& lines) {
   for (; *environment != nullptr; ++environment) {
     const std::string_view variable(*environment);
     const std::string name(variable.substr(0, variable.find('=')));
-    if (!name.starts_with("SLUICE_") || known.contains(name)) continue;
+    if (!is_of_our_kind(name) || known.contains(name)) continue;
     const auto meant = meant_setting(name, known);
-    // Without the key that somebody has asked for, anything would be restored.
-    if (meant || name.starts_with("SLUICE_KEY")) faults.push_back(no_such_setting(name, meant));
+    // Without the key that somebody has asked for, anything would be restored. Nobody else has such a check.
+    const bool ours =
+        name.starts_with("SLUICE_KEY") || (name.starts_with("KFD_") && name.ends_with("_CHECK"));
+    if (meant || ours) faults.push_back(no_such_setting(name, meant));
   }
   complain_of_all(lines, "environment", faults);
 }
@@ -205,7 +254,7 @@ Result<std::string> read_file(const std::string& file, Others others) {
     if (got == 0) break;
     have += static_cast<std::size_t>(got);
   }
-  if (have > kLongestFile) return Error{EFBIG, file + " is longer than 64 KiB"};
+  if (have > kLongestFile) return Error{EINVAL, file + " is longer than 64 KiB"};
   text.resize(have);
   return text;
 }
@@ -216,26 +265,9 @@ std::optional<std::uint64_t> parse_bytes(std::string_view text) {
   std::uint64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc()) return std::nullopt;
-  std::uint64_t unit = 1;
   const std::string_view suffix(end, static_cast<std::size_t>(text.data() + text.size() - end));
   if (suffix.size() > 1) return std::nullopt;
-  if (suffix.size() == 1) {
-    switch (std::toupper(static_cast<unsigned char>(suffix.front()))) {
-      case 'K':
-        unit = kKiB;
-        break;
-      case 'M':
-        unit = kMiB;
-        break;
-      case 'G':
-        unit = kGiB;
-        break;
-      default:
-        return std::nullopt;
-    }
-  }
-  if (number > UINT64_MAX / unit) return std::nullopt;
-  return number * unit;
+  return suffix.empty() ? std::optional(number) : in_units(number, suffix.front());
 }
 
 Config Config::shared_by(unsigned lanes) const {
@@ -264,8 +296,7 @@ Config parse_config(const Lookup& lookup, LogLines& lines) {
   }
   config.staging_bytes = parse_size(lookup, "SLUICE_STAGING_SIZE", standard.staging_bytes,
                                     kFewestSlots * kSumBlockBytes, kLargestStaging, lines);
-  // Upstream's cap on its copy buffer; 0 means no cap.
-  const std::uint64_t cap = parse_size(lookup, "KFD_MAX_BUFFER_SIZE", 0, 0, UINT64_MAX, lines);
+  const std::uint64_t cap = parse_cap(lookup, lines);
   if (cap != 0) config.staging_bytes = std::min(config.staging_bytes, cap);
   const Config wanted = config;
   config = config.shared_by(1);

@@ -79,7 +79,7 @@ std::optional<std::string> meant_setting(std::string_view name, const std::set<s
 // Lookup over the process' environment and `file` (lines NAME=value, # comments). A file that is
 // unreadable, longer than 64 KiB, another user's but not root's, or that others can write, is a warning. So
 // is a name that is no setting: any in the file, which is for nobody else; in the environment one that begins
-// with SLUICE_ and is nearly one of ours. Of each place only the first ones are told.
+// with SLUICE_ or KFD_ and is nearly one of ours. Of each place only the first ones are told.
 Lookup environment_and_file(const char* file, LogLines& lines);
 // Over several files: what an earlier one has a later one cannot change. Each that is read is told, but for
 // the last.

@@ -11,6 +11,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "pipeline/units.h"
 #include "support/temp_dir.h"
@@ -90,7 +91,7 @@ TEST(Config, TakesWhatIsSet) {
 TEST(Config, BadValuesGiveOneWarningEachAndTheDefault) {
   const std::map<std::string, std::string> bad = {
       {"SLUICE_STAGING_SIZE", "lots"}, {"SLUICE_CHUNK_SIZE", "3M"},   {"SLUICE_IO_MODE", "fast"},
-      {"SLUICE_CHECKSUM", "maybe"},    {"SLUICE_SYNC", ""},           {"KFD_MAX_BUFFER_SIZE", "-5"},
+      {"SLUICE_CHECKSUM", "maybe"},    {"SLUICE_SYNC", ""},           {"KFD_MAX_BUFFER_SIZE", "lots"},
       {"SLUICE_ZERO_HOLES", "2"},      {"SLUICE_FENCE_TIMEOUT", "0"}, {"KFD_FW_VER_CHECK", "perhaps"}};
   for (const auto& setting : bad) {
     const auto [config, lines] = parse({setting});
@@ -113,6 +114,72 @@ TEST(Config, UpstreamsCapIsKeptByFewerThenSmallerChunks) {
   const Config small = parse({{"KFD_MAX_BUFFER_SIZE", "4M"}}).config;
   EXPECT_EQ(small.staging_bytes, 4 * kMiB);
   EXPECT_EQ(small.chunk_bytes, 2 * kMiB);
+}
+
+// What upstream's plugin (CRIU 4.0 to criu-dev) makes of each; a cap that is none, or too large to be one,
+// leaves the default.
+TEST(Config, UpstreamsCapIsReadAsUpstreamReadsIt) {
+  constexpr std::uint64_t kNone = 64 * kMiB;
+  const std::pair<const char*, std::uint64_t> understood[] = {{"16777216", 16 * kMiB},
+                                                              {"16384k", 16 * kMiB},
+                                                              {"16384K", 16 * kMiB},
+                                                              {"16M", 16 * kMiB},
+                                                              {"1G", kNone},
+                                                              {"0x1000000", 16 * kMiB},
+                                                              {"0X1000000", 16 * kMiB},
+                                                              {"0x10M", 16 * kMiB},
+                                                              {"0100000000", 16 * kMiB},
+                                                              {"020M", 16 * kMiB},
+                                                              {" 16M", 16 * kMiB},
+                                                              {"\t\n16M", 16 * kMiB},
+                                                              {"+16M", 16 * kMiB},
+                                                              {"16MB", 16 * kMiB},
+                                                              {"16MiB", 16 * kMiB},
+                                                              {"16384KB", 16 * kMiB},
+                                                              {"16384kiB", 16 * kMiB},
+                                                              {"16M of memory", 16 * kMiB},
+                                                              {"16M\n", 16 * kMiB},
+                                                              {"1GB", kNone},
+                                                              {"0", kNone},
+                                                              {"0G", kNone},
+                                                              {"00", kNone},
+                                                              {"-0", kNone},
+                                                              {"-1", kNone},
+                                                              {"-18446744073692774400", 16 * kMiB},
+                                                              {"18446744073709551615", kNone},
+                                                              {"18014398509481983K", kNone}};
+  for (const auto& [text, staging] : understood) {
+    const auto [config, lines] = parse({{"KFD_MAX_BUFFER_SIZE", text}});
+    EXPECT_EQ(config.staging_bytes, staging) << text;
+    EXPECT_TRUE(lines.empty()) << text;
+  }
+  for (const char* text : {"", " ", "G", "lots", "0x", "16T", "16 M", "16.5M", "16,", "08M", "16B", "16\n",
+                           "-1K", "18446744073709551616", "18014398509481984K", "17179869184G"}) {
+    const auto [config, lines] = parse({{"KFD_MAX_BUFFER_SIZE", text}});
+    EXPECT_EQ(config.staging_bytes, kNone) << text;
+    ASSERT_EQ(lines.size(), 1U) << text;
+    EXPECT_EQ(lines[0].level, Level::Warning);
+  }
+}
+
+// And the switches of the checks, in all its versions.
+TEST(Config, UpstreamsSwitchesAreReadAsUpstreamReadsThem) {
+  for (const char* text : {"0", "no", "No", "nO", "NO"}) {
+    const auto [config, lines] = parse({{"KFD_NUMA_CHECK", text}});
+    EXPECT_FALSE(config.match_rules.numa) << text;
+    EXPECT_TRUE(lines.empty()) << text;
+  }
+  for (const char* text : {"1", "yes", "Yes", "yEs", "YES"}) {
+    const auto [config, lines] = parse({{"KFD_NUMA_CHECK", text}});
+    EXPECT_TRUE(config.match_rules.numa) << text;
+    EXPECT_TRUE(lines.empty()) << text;
+  }
+  for (const char* text : {"", "00", "01", " 0", "0 ", "n", "N", "off", "false", "disable", "NO\n[31m"}) {
+    const auto [config, lines] = parse({{"KFD_NUMA_CHECK", text}});
+    EXPECT_TRUE(config.match_rules.numa) << text;
+    ASSERT_EQ(lines.size(), 1U) << text;
+    EXPECT_EQ(lines[0].text.find('\n'), std::string::npos) << "a value cannot make up a line";
+  }
 }
 
 TEST(Config, LanesOfOneGpuShareItsStaging) {
@@ -255,11 +322,35 @@ TEST(Environment, AMisspeltSettingIsSaidWithTheOneThatMayBeMeant) {
             "SLUICE_STAGING_SIZE?");
 }
 
+// Upstream's names are as much ours.
+TEST(Environment, AMisspeltNameOfUpstreamsIsSaidToo) {
+  const std::pair<const char*, const char*> slips[] = {{"KFD_NUMA_CHEK", "KFD_NUMA_CHECK"},
+                                                       {"KFD_VRAM_SIZE_CHEKC", "KFD_VRAM_SIZE_CHECK"},
+                                                       {"KFD_CACHE_COUNT_CHECK", "KFD_CACHES_COUNT_CHECK"},
+                                                       {"KFD_MAX_BUFER_SIZE", "KFD_MAX_BUFFER_SIZE"},
+                                                       {"kfd_fw_ver_check", "KFD_FW_VER_CHECK"},
+                                                       {"KFD_SDMA_FW_VERCHECK", "KFD_SDMA_FW_VER_CHECK"}};
+  for (const auto& [name, meant] : slips) {
+    const Variable misspelt(name, "0");
+    const LogLines lines = complaints_of_the_environment();
+    ASSERT_EQ(lines.size(), 1U) << name;
+    EXPECT_TRUE(lines[0].text.ends_with(std::string("did you mean ") + meant + "?")) << lines[0].text;
+  }
+  for (const char* name : {"KFD_VRAM_CHECK", "KFD_FW_VERSION_CHECK"}) {
+    const Variable no_check_of_ours(name, "0");
+    const LogLines lines = complaints_of_the_environment();
+    ASSERT_EQ(lines.size(), 1U) << name;
+    EXPECT_NE(lines[0].text.find(std::string("there is no setting ") + name), std::string::npos);
+  }
+}
+
 // Settings, and names of others: those of our own tests, benches and scripts among them.
 TEST(Environment, NothingElseIsSaid) {
   for (const char* name : {"SLUICE_SYNC",
                            "KFD_NUMA_CHECK",
-                           "KFD_NUMA_CHEK",
+                           "KFD_MAX_BUFFER_SIZE",
+                           "KFD_SOMEBODY_ELSES",
+                           "HSA_NUMA_CHECK",
                            "SLUICE_",
                            "SLUICE_HOME",
                            "SLUICE_SEED",
