@@ -74,6 +74,12 @@ Result<void> check_saved_wholly(const kfd::KfdDevice& own, const std::vector<pid
   return {};
 }
 
+std::string words_of_signal(int number) {
+  const char* const name = sigabbrev_np(number);  // none of a real-time signal
+  const std::string words = name != nullptr ? std::string("SIG") + name : "signal " + std::to_string(number);
+  return number == SIGXCPU ? words + ", of the limit of CPU time (ulimit -t)," : words;
+}
+
 Result<UniqueFd> duplicate(int fd) {
   UniqueFd copy(fcntl(fd, F_DUPFD_CLOEXEC, 0));
   if (!copy) return make_error(errno, "dup of the target's fd");
@@ -118,7 +124,7 @@ Result<void> Dumper::undisturbed(const Step& step) {
     done = step();
   }
   if (const auto signal = signals_.caught()) {
-    return Error{EINTR, std::string("SIG") + sigabbrev_np(*signal) +
+    return Error{EINTR, words_of_signal(*signal) +
                             " has come: the dump ends here and is undone, and the processes run on"};
   }
   return done;

@@ -9,7 +9,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <new>
 
 namespace sluice::plugin {
@@ -18,6 +20,7 @@ namespace {
 
 constexpr auto kPatience = std::chrono::seconds(5);
 constexpr auto kTimeToUnpause = std::chrono::milliseconds(500);  // of exit(), before a second signal acts
+constexpr rlim_t kCpuSecondsToUndo = 2;
 
 // What was held acts behind main(): CRIU has undone by then what it has done to the tasks and to the network,
 // which some versions do after exit() of plugins, and has told whoever asked for the dump. Not in a process
@@ -43,15 +46,35 @@ int take_pending(const sigset_t& set) {
   return sigtimedwait(&set, nullptr, &now);
 }
 
+// Whether the default action ends the process (signal(7)), without a fault of its own, and it is ours to
+// hold.
+bool may_be_held(int number) {
+  constexpr int kOthers[] = {
+      SIGKILL, SIGSTOP,                                      // nobody's to hold
+      SIGCHLD, SIGCONT, SIGURG,  SIGWINCH,                   // do nothing
+      SIGTSTP, SIGTTIN, SIGTTOU,                             // stop it
+      SIGSEGV, SIGBUS,  SIGILL,  SIGFPE,   SIGTRAP, SIGSYS,  // faults
+      SIGALRM, SIGXFSZ, SIGPIPE,                             // CRIU's; of writes
+  };
+  return std::find(std::begin(kOthers), std::end(kOthers), number) == std::end(kOthers);
+}
+
+// One that somebody has sent who will not be kept waiting. SIGHUP and SIGXCPU come more than once by
+// themselves.
+bool is_wish(int number) {
+  return number != SIGHUP && number != SIGXCPU;
+}
+
 // Those that would end the process. False: none.
 bool deadly_signals(sigset_t& set) {
   sigset_t blocked;
   (void)pthread_sigmask(SIG_SETMASK, nullptr, &blocked);
   (void)sigemptyset(&set);
   bool any = false;
-  for (const int number : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) {
+  for (int number = 1; number < NSIG; ++number) {
     struct sigaction action {};
-    if (sigaction(number, nullptr, &action) != 0 || action.sa_handler != SIG_DFL) continue;
+    if (!may_be_held(number) || sigaction(number, nullptr, &action) != 0 || action.sa_handler != SIG_DFL)
+      continue;
     if (sigismember(&blocked, number) != 0) continue;
     (void)sigaddset(&set, number);
     any = true;
@@ -67,7 +90,25 @@ void HeldSignals::hold() {
     if (!deadly_signals(held_)) return;
     (void)pthread_sigmask(SIG_BLOCK, &held_, &before_);
   }
-  if (!start_watcher() && !held_since_then) (void)pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  if (start_watcher()) {
+    lower_cpu_limit();
+  } else if (!held_since_then) {
+    (void)pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+}
+
+void HeldSignals::lower_cpu_limit() {
+  rlimit limit{};
+  if (cpu_limit_ || getrlimit(RLIMIT_CPU, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
+  if (limit.rlim_max > limit.rlim_cur + kCpuSecondsToUndo || limit.rlim_max <= kCpuSecondsToUndo) return;
+  const rlimit lower{limit.rlim_max - kCpuSecondsToUndo, limit.rlim_max};
+  if (setrlimit(RLIMIT_CPU, &lower) == 0) cpu_limit_ = limit;
+}
+
+void HeldSignals::raise_cpu_limit() {
+  if (!cpu_limit_) return;
+  (void)setrlimit(RLIMIT_CPU, &*cpu_limit_);
+  cpu_limit_.reset();
 }
 
 // False: no descriptors, no thread, or no memory for it.
@@ -94,16 +135,21 @@ void HeldSignals::watch() {
   pollfd files[] = {{ended_.get(), POLLIN, 0}, {signals_.get(), POLLIN, 0}};
   // A second one may have come between two hooks, when nothing hung.
   if (caught_ != 0 && poll(files, 1, static_cast<int>(kTimeToUnpause.count())) > 0) return;
+  auto patience_ends = std::chrono::steady_clock::now() + kPatience;  // where one was caught before
   for (;;) {
-    const auto patience = std::chrono::milliseconds(kPatience).count();
-    const int ready = poll(files, 2, caught_ == 0 ? -1 : static_cast<int>(patience));
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(patience_ends - std::chrono::steady_clock::now());
+    const int wait_ms = static_cast<int>(std::max<std::int64_t>(left.count(), 0));
+    const int ready = poll(files, 2, caught_ == 0 ? -1 : wait_ms);
     if (files[0].revents != 0) return;
     signalfd_siginfo info{};
     const bool came = ready > 0 && read(signals_.get(), &info, sizeof info) == sizeof info;
-    if (came && (caught_ == 0 || caught_ == SIGHUP)) {  // what comes behind SIGHUP is the first again
-      caught_ = static_cast<int>(info.ssi_signo);
+    const int number = static_cast<int>(info.ssi_signo);
+    if (came && (caught_ == 0 || (!is_wish(caught_) && is_wish(number)))) {
+      caught_ = number;
       stop_ = !too_late_;
-    } else if ((ready == 0 || (came && info.ssi_signo != SIGHUP)) && !(too_late_ && nothing_to_undo_)) {
+      patience_ends = std::chrono::steady_clock::now() + kPatience;
+    } else if ((ready == 0 || (came && is_wish(number))) && !(too_late_ && nothing_to_undo_)) {
       (void)raise(caught_);
       (void)pthread_sigmask(SIG_UNBLOCK, &held_, nullptr);  // the end of the process
     }
@@ -125,7 +171,9 @@ void HeldSignals::release() {
       stop_ = !too_late_;
     }
   }
-  if (caught_ == 0) (void)pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  if (caught_ != 0) return;
+  raise_cpu_limit();
+  (void)pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }
 
 std::optional<int> HeldSignals::caught() const {
@@ -135,6 +183,7 @@ std::optional<int> HeldSignals::caught() const {
 
 HeldSignals::~HeldSignals() {
   if (caught_ == 0) return;
+  raise_cpu_limit();
   if (!too_late_) {
     keep_module_loaded();
     signal_at_the_end.maker = getpid();

@@ -20,6 +20,7 @@
 #include "plugin/criu_host.h"
 #include "plugin/dump.h"
 #include "plugin/restore.h"
+#include "plugin/write_signals.h"
 
 namespace sluice::plugin {
 
@@ -96,6 +97,7 @@ int report(const char* hook, int err, const char* text) {
 // an error.
 template <class Body>
 int guarded(const char* hook, Body body) noexcept {
+  const WriteSignals signals;
   try {
     Result<Answer> result = body();
     if (!result) return report(hook, result.error().err, result.error().what.c_str());

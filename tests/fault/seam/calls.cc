@@ -226,7 +226,7 @@ int mask_signals(int how, const sigset_t* set, sigset_t* old) {
 }
 // The last look for one that was held.
 int take_signal(const sigset_t* set, siginfo_t* info, const timespec* patience) {
-  signals_are_held(false);
+  if (sigismember(set, SIGTERM) == 1) signals_are_held(false);
   return reinterpret_cast<decltype(&sigtimedwait)>(real<"sigtimedwait">)(set, info, patience);
 }
 

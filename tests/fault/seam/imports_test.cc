@@ -51,7 +51,8 @@ constexpr Exempt kExempt[] = {
      "free munmap closedir fclose sem_destroy protobuf_c_message_free_unpacked amdgpu_bo_cpu_unmap "
      "amdgpu_bo_free amdgpu_cs_ctx_free amdgpu_device_deinitialize amdgpu_va_range_free"},
     {"asks what has an answer in every process",
-     "clock_gettime getpid gettid geteuid getenv getrlimit64 get_nprocs sysconf dirfd sched_yield dlsym "
+     "clock_gettime getpid gettid geteuid getenv getrlimit64 get_nprocs sysconf dirfd sched_yield sigpending "
+     "dlsym "
      "dladdr dladdr1"},
     {"a question to the host of which every answer is one",
      "get_service_fd check_and_remove_inventory_plugin print_on_level"},
@@ -64,6 +65,7 @@ constexpr Exempt kExempt[] = {
     {"a descriptor of one's own that takes it: an eventfd far from full, one end of a pair",
      "eventfd_read eventfd_write shutdown"},
     {"a signal of one's own, or SIGKILL for a child of criu's", "sigaction raise kill"},
+    {"a limit of one's own that is lowered, or is put back to what it was", "setrlimit64"},
     {"waits no longer than it is told", "nanosleep"},
 };
 

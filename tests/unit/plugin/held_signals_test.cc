@@ -5,10 +5,13 @@
 
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
+#include <set>
+#include <utility>
 
 #include "support/failing_allocation.h"
 
@@ -50,6 +53,19 @@ TEST(HeldSignals, WhatNothingCanHoldIsNotBlocked) {
     EXPECT_FALSE(is_blocked(SIGINT));
     ASSERT_LT(nth, 100);
   }
+}
+
+// Whoever sends it. Faults of the process, those that stop it, and what CRIU or a write uses are not held.
+TEST(HeldSignals, EverySignalThatWouldEndTheProcessIsHeld) {
+  const std::set<int> held = {SIGHUP,  SIGINT,    SIGQUIT,      SIGABRT,   SIGUSR1, SIGUSR2,
+                              SIGTERM, SIGSTKFLT, SIGXCPU,      SIGVTALRM, SIGPROF, SIGIO,
+                              SIGPWR,  SIGRTMIN,  SIGRTMIN + 7, SIGRTMAX};
+  std::atomic<bool> stop{false};
+  HeldSignals signals(stop);
+  const HeldSignals::InHook hook(signals);
+  for (const int number : held) EXPECT_TRUE(is_blocked(number)) << number;
+  for (int number = 1; number < SIGRTMIN; ++number)
+    EXPECT_EQ(is_blocked(number), held.contains(number)) << number;
 }
 
 // CRIU has things to undo after exit() of plugins.
@@ -111,6 +127,76 @@ TEST(HeldSignals, WhatHasComeBeforeActs) {
     std::exit(2);
   };
   EXPECT_EXIT(end(), ::testing::KilledBySignal(SIGTERM), "");
+}
+
+// The kernel sends it again and again.
+TEST(HeldSignals, ASecondSigxcpuIsNobodysWish) {
+  const auto end = [] {
+    std::atomic<bool> stop{false};
+    HeldSignals signals(stop);
+    const HeldSignals::InHook hook(signals);
+    for (int i = 0; i < 3; ++i) {
+      (void)kill(getpid(), SIGXCPU);
+      while (is_pending(SIGXCPU)) (void)sched_yield();
+    }
+    while (!stop) (void)sched_yield();
+    if (signals.caught() != SIGXCPU) std::exit(1);
+    (void)kill(getpid(), SIGTERM);  // somebody's
+    while (signals.caught() != SIGTERM) (void)sched_yield();
+    std::_Exit(2);
+  };
+  EXPECT_EXIT(end(), ::testing::ExitedWithCode(2), "");
+}
+
+void limit_cpu(rlim_t soft, rlim_t hard) {
+  const rlimit limit{soft, hard};
+  if (setrlimit(RLIMIT_CPU, &limit) != 0) std::_Exit(9);
+}
+rlim_t soft_cpu_limit() {
+  rlimit limit{};
+  (void)getrlimit(RLIMIT_CPU, &limit);
+  return limit.rlim_cur;
+}
+
+// Both limits are the same (ulimit -t): the kernel would send SIGKILL, which nobody can hold.
+TEST(HeldSignals, TheLimitOfCpuTimeLeavesSomeToUndoADump) {
+  const auto end = [] {
+    limit_cpu(1000, 1000);
+    std::atomic<bool> stop{false};
+    HeldSignals signals(stop);
+    {
+      const HeldSignals::InHook hook(signals);
+      if (soft_cpu_limit() != 998) std::exit(1);
+    }
+    std::exit(soft_cpu_limit() == 1000 ? 2 : 3);
+  };
+  EXPECT_EXIT(end(), ::testing::ExitedWithCode(2), "");
+}
+
+TEST(HeldSignals, TheKernelSaysWhenALimitOfCpuTimeIsNear) {
+  const auto end = [] {
+    limit_cpu(4, 4);
+    std::atomic<bool> stop{false};
+    HeldSignals signals(stop);
+    const HeldSignals::InHook hook(signals);
+    while (!stop) {  // uses it up
+    }
+    std::_Exit(signals.caught() == SIGXCPU ? 2 : 1);
+  };
+  EXPECT_EXIT(end(), ::testing::ExitedWithCode(2), "");
+}
+
+TEST(HeldSignals, OtherLimitsOfCpuTimeStayAsTheyAre) {
+  for (const auto& [soft, hard] : {std::pair<rlim_t, rlim_t>(900, 1000), {RLIM_INFINITY, RLIM_INFINITY}}) {
+    const auto end = [soft = soft, hard = hard] {
+      limit_cpu(soft, hard);
+      std::atomic<bool> stop{false};
+      HeldSignals signals(stop);
+      const HeldSignals::InHook hook(signals);
+      std::_Exit(soft_cpu_limit() == soft ? 2 : 1);
+    };
+    EXPECT_EXIT(end(), ::testing::ExitedWithCode(2), "");
+  }
 }
 
 TEST(HeldSignals, WhatAForkedProcessInheritsIsNotItsOwn) {
