@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdlib>
+#include <new>
 
 namespace sluice {
 
@@ -25,17 +26,26 @@ class UnpackMemory {
 
   ProtobufCAllocator* allocator() { return &allocator_; }
 
+  // After an unpack function that has returned nothing, which it does for damage, too: throws std::bad_alloc
+  // where the process had no memory, as operator new does.
+  void throw_if_process_had_none() const {
+    if (process_had_none_) throw std::bad_alloc();
+  }
+
  private:
   static void* allocate(void* self, std::size_t bytes) {
     constexpr std::size_t kOwnBytes = 32;  // of the C library, for the smallest part
-    std::size_t& left = static_cast<UnpackMemory*>(self)->left_;
-    if (bytes > left || left - bytes < kOwnBytes) return nullptr;
-    left -= bytes + kOwnBytes;
-    return std::malloc(bytes);
+    UnpackMemory& memory = *static_cast<UnpackMemory*>(self);
+    if (bytes > memory.left_ || memory.left_ - bytes < kOwnBytes) return nullptr;
+    memory.left_ -= bytes + kOwnBytes;
+    void* const found = std::malloc(bytes);
+    memory.process_had_none_ = memory.process_had_none_ || found == nullptr;
+    return found;
   }
   static void release(void* /*self*/, void* memory) { std::free(memory); }
 
   std::size_t left_;
+  bool process_had_none_ = false;
   ProtobufCAllocator allocator_{allocate, release, this};
 };
 

@@ -94,7 +94,7 @@ Result<Device> Device::open(std::uint32_t minor) {
   SLUICE_TRY_ASSIGN(const UniqueFd file, open_render_node(minor));
   // Asked here because libdrm dereferences a null pointer where this ioctl fails.
   const auto driver = driver_name(file.get());
-  if (!driver) return Error{driver.error().err, path + ": " + driver.error().what};
+  if (!driver) return explain(path, driver.error());
   if (*driver != "amdgpu") return make_error(ENODEV, path + " belongs to driver " + *driver + ", not amdgpu");
 
   SLUICE_TRY(check_names_of_gpus());

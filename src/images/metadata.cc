@@ -195,6 +195,7 @@ Result<RenderImage> unpack_render_image(std::span<const std::uint8_t> payload, c
   UnpackMemory memory(payload.size());
   const std::unique_ptr<CriuRenderNode, FreeRenderNode> node(
       criu_render_node__unpack(memory.allocator(), payload.size(), payload.data()));
+  memory.throw_if_process_had_none();
   if (!node) return make_error(EBADMSG, name + " cannot be parsed; the image is damaged");
   if (contradicts_itself(*node))
     return make_error(EBADMSG, name + " contradicts itself; the image is damaged");
@@ -246,6 +247,7 @@ Result<DmaBufImage> unpack_dmabuf_image(std::span<const std::uint8_t> payload, c
   UnpackMemory memory(payload.size());
   const std::unique_ptr<CriuDmabufNode, FreeDmaBufNode> node(
       criu_dmabuf_node__unpack(memory.allocator(), payload.size(), payload.data()));
+  memory.throw_if_process_had_none();
   if (!node) return make_error(EBADMSG, name + " cannot be parsed; the image is damaged");
   if (node->has_shared == 0 || node->shared == 0)
     return Error{EINVAL, name + " does not tell whose memory the dma-buf is"};
@@ -275,7 +277,7 @@ std::vector<std::uint8_t> pack_kfd_image(const kfd::KfdImage& image) {
 Result<kfd::KfdImage> unpack_kfd_image(std::span<const std::uint8_t> payload, const std::string& name) {
   SLUICE_TRY_ASSIGN(const bool has_digest, check_digest(payload, MessageKind::Kfd, name));
   auto image = kfd::decode_kfd_image(payload);
-  if (!image) return Error{image.error().err, name + ": " + image.error().what};
+  if (!image) return explain(name, image.error());
   if (!has_digest && (image->dump_id || says_more_than_upstream(*image))) return lost_digest(name);
   return image;
 }

@@ -83,6 +83,7 @@ Result<Sidecar> unpack_sidecar(std::span<const std::uint8_t> payload, const std:
   UnpackMemory memory(payload.size());
   const std::unique_ptr<SumsImage, FreeSumsImage> image(
       sums_image__unpack(memory.allocator(), payload.size(), payload.data()));
+  memory.throw_if_process_had_none();
   if (!image) return make_error(EBADMSG, name + " cannot be parsed; the sidecar is damaged");
   if (image->n_files == 0) return make_error(EBADMSG, name + " describes no pages file");
   const SumMethod method = contents_method();

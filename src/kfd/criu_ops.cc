@@ -38,6 +38,12 @@ constexpr char kTracerHint[] =
 constexpr char kCapabilityHint[] =
     " (needs CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN in the initial user namespace)";
 
+// What the kernel does not do for this process, and why where it says so.
+Error refusal(int err, std::string what) {
+  if (err != EBADF && err != EACCES) return make_error(err, std::move(what));
+  return make_error(err, what + (err == EBADF ? kTracerHint : kCapabilityHint), Topic::Said);
+}
+
 // Takes over the descriptor the kernel made for a BO, where it made one. It comes without O_CLOEXEC.
 UniqueFd take_dmabuf(const BoBucket& bucket) {
   if (bucket.dmabuf_fd == kInvalidFd) return {};
@@ -101,11 +107,9 @@ Result<ProcessInfo> CriuSession::process_info() {
   if (const int err = call_ioctl(ioctl_, kfd_.get(), kIocCriuOp, &args); err != 0) {
     paused_ = false;
     std::string what = "PROCESS_INFO of " + name_;
-    if (err == EBADF) what += kTracerHint;
-    if (err == EACCES) what += kCapabilityHint;
     if (err == ENODEV) what += " (no GPU is visible to it)";
     if (err == EOPNOTSUPP) what += " (it has a queue of a kind that the KFD cannot checkpoint)";
-    return make_error(err, std::move(what));
+    return refusal(err, std::move(what));
   }
   asked_ = true;
   info_ = {args.num_devices, args.num_bos, args.num_objects, args.pid, args.priv_data_size};
@@ -150,11 +154,10 @@ Result<Checkpoint> CriuSession::checkpoint() {
   args.num_objects = info_.num_objects;
   if (const int err = call_ioctl(ioctl_, kfd_.get(), kIocCriuOp, &args); err != 0) {
     std::string what = "CHECKPOINT of " + name_;
-    if (err == EMFILE) what += descriptor_limit_hint(info_.num_bos);
-    if (err == EBADF) what += kTracerHint;
+    if (err == EMFILE) return make_error(err, what + descriptor_limit_hint(info_.num_bos), Topic::Said);
     if (err == EINVAL) what += " (its BOs, queues or events changed since PROCESS_INFO: it was not stopped)";
     if (err == EOPNOTSUPP) what += " (the KFD cannot checkpoint queues of this GPU)";
-    return make_error(err, std::move(what));
+    return refusal(err, std::move(what));
   }
   checkpointed_ = true;
 
@@ -197,9 +200,7 @@ Result<bool> CriuSession::same_process(int kfd_fd) {
   if (err == EINVAL) return false;  // it runs, or has others
   std::string what = "CHECKPOINT of another file beside " + name_;
   if (err == 0) return make_error(EIO, what + " succeeded without memory to write to");
-  if (err == EBADF) what += kTracerHint;
-  if (err == EACCES) what += kCapabilityHint;
-  return make_error(err, std::move(what));
+  return refusal(err, std::move(what));
 }
 
 // 0, or the errno.
@@ -288,8 +289,10 @@ Result<void> check_restore_arguments(std::span<const RestoreDevice> devices, std
   return {};
 }
 
+constexpr const char* kRestore = "RESTORE";
+
 std::string restore_failure(int err, std::size_t num_devices, std::size_t num_with_contents) {
-  std::string what = "RESTORE";
+  std::string what = kRestore;
   switch (err) {
     case EINVAL:
       what += " (the kernel compares: GPUs given (" + std::to_string(num_devices) +
@@ -368,7 +371,9 @@ Result<std::vector<RestoredBo>> restore(const KfdDevice& kfd, std::span<const Re
   args.num_objects = num_objects;
   if (const int err = call_ioctl(kfd.ioctl_function(), kfd.fd(), kIocCriuOp, &args, OnInterrupt::Fail);
       err != 0) {
-    return make_error(err, restore_failure(err, devices.size(), num_with_contents));
+    std::string what = restore_failure(err, devices.size(), num_with_contents);
+    const Topic topic = what != kRestore ? Topic::Said : Topic::Unknown;
+    return make_error(err, std::move(what), topic);
   }
 
   // Every descriptor gets an owner before anything can fail, an allocation included.
@@ -392,7 +397,7 @@ Result<ResumeOutcome> resume(const KfdDevice& kfd, pid_t pid) {
   std::string what = "RESUME of process " + std::to_string(pid);
   if (err == EINVAL) what += " (its GPU state was not restored, or was resumed before)";
   if (err == EACCES) what += kCapabilityHint;
-  return make_error(err, std::move(what));
+  return make_error(err, std::move(what), err == EACCES ? Topic::Said : Topic::Unknown);
 }
 
 namespace {

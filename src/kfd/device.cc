@@ -33,16 +33,9 @@ const char* open_remedy(int err) {
       return " (a device cgroup forbids it, or this is a 32-bit program)";
     case EINVAL:
       return " (the KFD shows no GPU to this process, or is resetting one: see the kernel's log)";
-    case EMFILE:
-    case ENFILE:
-      return " (too many open files: raise RLIMIT_NOFILE)";
     default:
       return "";
   }
-}
-
-Error with_remedy(const Error& error) {
-  return {error.err, error.what + open_remedy(error.err)};
 }
 
 Result<KfdVersion> version_of(int fd, const char* path, const IoctlFunction& ioctl_function) {
@@ -82,13 +75,16 @@ Result<void> check_version(KfdVersion version) {
 
 Result<KfdVersion> read_version(const char* path) {
   const UniqueFd fd(static_cast<int>(TEMP_FAILURE_RETRY(::open(path, O_RDONLY | O_CLOEXEC))));
-  if (!fd) return with_remedy(make_error(errno, std::string("open ") + path));
+  if (!fd) {
+    const int err = errno;
+    return with_remedy(make_error(err, std::string("open ") + path), open_remedy(err));
+  }
   return version_of(fd.get(), path, system_ioctl);
 }
 
 Result<KfdDevice> KfdDevice::open(dev_t number, const char* path, IoctlFunction ioctl_function) {
   auto fd = open_device_node(path, number);
-  if (!fd) return with_remedy(fd.error());
+  if (!fd) return with_remedy(fd.error(), open_remedy(fd.error().err));
   SLUICE_TRY_ASSIGN(const KfdVersion version, version_of(fd->get(), path, ioctl_function));
   SLUICE_TRY(check_version(version));
   return KfdDevice(std::move(*fd), version, std::move(ioctl_function));

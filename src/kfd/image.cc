@@ -376,6 +376,7 @@ Result<KfdImage> decode_kfd_image(std::span<const std::uint8_t> bytes) {
   UnpackMemory memory(bytes.size());
   const std::unique_ptr<CriuKfd, FreeMessage> message(
       criu_kfd__unpack(memory.allocator(), bytes.size(), bytes.data()));
+  memory.throw_if_process_had_none();
   if (message == nullptr) return damaged("not a criu_kfd message");
 
   KfdImage image;

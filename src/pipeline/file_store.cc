@@ -204,13 +204,14 @@ Result<void> FileSink::take_over() {
   UniqueFd fd(::openat(dir_fd_, name_.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   struct stat status {};
   if (!fd || ::fstat(fd.get(), &status) != 0 || !is_private(status) || status.st_nlink != 1) return {};
-  if (::fcntl(fd.get(), F_SETFL, 0) != 0) return make_error(errno, "set up " + name_);
+  if (::fcntl(fd.get(), F_SETFL, 0) != 0) return make_error(errno, "set up " + name_, Topic::Images);
   if (::renameat(dir_fd_, name_.c_str(), dir_fd_, temporary_.c_str()) != 0)
-    return make_error(errno, "rename " + name_ + " to " + temporary_);
+    return make_error(errno, "rename " + name_ + " to " + temporary_, Topic::Images);
   created_ = true;
   // Before the first byte changes: after a crash nobody may find new bytes under the old name.
   const UniqueFd directory(::openat(dir_fd_, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!directory || ::fsync(directory.get()) != 0) return make_error(errno, "sync the directory of " + name_);
+  if (!directory || ::fsync(directory.get()) != 0)
+    return make_error(errno, "sync the directory of " + name_, Topic::Images);
   fd_ = std::move(fd);
   reused_ = true;
   return {};
@@ -226,13 +227,13 @@ Result<void> FileSink::open_temporary() {
   if (options_.io_mode != IoMode::Buffered) alignment_ = try_direct(fd_.get(), layout_.chunk_bytes());
   direct_ = alignment_ > 1;
   if (options_.io_mode == IoMode::Direct && !direct_)
-    return make_error(EINVAL, "direct I/O on " + temporary_);
+    return make_error(EINVAL, "direct I/O on " + temporary_, Topic::Images);
 
   // Sized first: no write extends the file, which would take the inode's lock alone, and what is skipped is a
   // hole. The padded tail is within; finish() cuts it off.
   const std::uint64_t bytes = align_up(file_bytes_, alignment_);
   if (::ftruncate(fd_.get(), static_cast<off_t>(bytes)) != 0) {
-    return make_error(errno, "size " + temporary_ + " to " + std::to_string(bytes) + " bytes");
+    return make_error(errno, "size " + temporary_ + " to " + std::to_string(bytes) + " bytes", Topic::Images);
   }
   return {};
 }
@@ -279,14 +280,16 @@ Result<Progress> FileSink::advance(Slot& slot, Op& op, std::int32_t result) {
   if (progress == Progress::Done) share_->end();
   if (progress == Progress::Done && slot.failed_op != nullptr) {
     return make_error(-slot.failed_result,
-                      range_text("write", name_, slot, slot.failed_op->begin, slot.failed_op->end));
+                      range_text("write", name_, slot, slot.failed_op->begin, slot.failed_op->end),
+                      Topic::Images);
   }
   return progress;
 }
 
 Result<void> FileSink::cut() {
   if (!is_aligned(file_bytes_, alignment_) && ::ftruncate(fd_.get(), static_cast<off_t>(file_bytes_)) != 0) {
-    return make_error(errno, "cut " + temporary_ + " to " + std::to_string(file_bytes_) + " bytes");
+    return make_error(errno, "cut " + temporary_ + " to " + std::to_string(file_bytes_) + " bytes",
+                      Topic::Images);
   }
   cut_ = true;
   return {};
@@ -294,9 +297,10 @@ Result<void> FileSink::cut() {
 
 Result<void> FileSink::finish() {
   if (!cut_) SLUICE_TRY(cut());
-  if (options_.sync && ::fdatasync(fd_.get()) != 0) return make_error(errno, "sync " + temporary_);
+  if (options_.sync && ::fdatasync(fd_.get()) != 0)
+    return make_error(errno, "sync " + temporary_, Topic::Images);
   // The last chance of a file system to say that it lost something.
-  if (::close(fd_.release()) != 0) return make_error(errno, "close " + temporary_);
+  if (::close(fd_.release()) != 0) return make_error(errno, "close " + temporary_, Topic::Images);
   own_share_.reset();
   finished_ = true;
   return {};
@@ -305,7 +309,7 @@ Result<void> FileSink::finish() {
 Result<void> FileSink::commit() {
   assert(finished_ && !committed_);
   if (::renameat(dir_fd_, temporary_.c_str(), dir_fd_, name_.c_str()) != 0) {
-    return make_error(errno, "rename " + temporary_ + " to " + name_);
+    return make_error(errno, "rename " + temporary_ + " to " + name_, Topic::Images);
   }
   committed_ = true;
   return {};
@@ -320,8 +324,10 @@ Result<void> check_pages_file(const std::string& name, const struct stat& status
 
 Result<void> check_pages_size(const std::string& name, std::uint64_t bytes, std::uint64_t file_bytes) {
   if (bytes == file_bytes) return {};
-  return make_error(EBADMSG, name + " has " + std::to_string(bytes) + " bytes, its BO table asks for " +
-                                 std::to_string(file_bytes));
+  return make_error(
+      EBADMSG,
+      name + " has " + std::to_string(bytes) + " bytes, its BO table asks for " + std::to_string(file_bytes),
+      Topic::Images);
 }
 
 Result<std::unique_ptr<FileSource>> FileSource::open(int dir_fd, std::string name, const ImageLayout& layout,
@@ -345,7 +351,7 @@ Result<std::unique_ptr<FileSource>> FileSource::open(int dir_fd, std::string nam
     if (source->cached_fd_) (void)::posix_fadvise(source->cached_fd_.get(), 0, 0, POSIX_FADV_RANDOM);
   }
   if (options.io_mode == IoMode::Direct && !source->direct_) {
-    return make_error(EINVAL, "direct I/O on " + source->name_);
+    return make_error(EINVAL, "direct I/O on " + source->name_, Topic::Images);
   }
   if (!source->direct_) (void)::posix_fadvise(raw_fd, 0, 0, POSIX_FADV_SEQUENTIAL);
   return source;
@@ -454,7 +460,7 @@ Result<Progress> FileSource::advance(Slot& slot, Op& op, std::int32_t result) {
   if (progress == Progress::Done && slot.failed_op != nullptr) {
     std::string text = range_text("read", name_, slot, slot.failed_op->begin, slot.failed_op->end);
     if (slot.failed_result == -EBADMSG) text += ": the file ends early";
-    return make_error(-slot.failed_result, std::move(text));
+    return make_error(-slot.failed_result, std::move(text), Topic::Images);
   }
   return progress;
 }

@@ -18,7 +18,7 @@
 #include <new>
 #include <semaphore>
 #include <string_view>
-#include <system_error>
+#include <thread>
 #include <utility>
 
 #include "pipeline/unique_fd.h"
@@ -135,31 +135,27 @@ Result<void> run_body(const std::function<Result<void>()>& body) noexcept {
 Result<LaneThread> LaneThread::start(const std::string& name, std::function<Result<void>()> body) {
   auto outcome = std::make_unique<Outcome>();
   const AllSignalsBlocked guard;
-  try {
-    std::thread thread([body = std::move(body), out = outcome.get(), name] {
-      (void)pthread_setname_np(pthread_self(), name.substr(0, 15).c_str());
-      if (unshare(CLONE_FS) != 0) out->apart = make_error(errno, "unshare(CLONE_FS) for a lane thread");
-      out->tid = gettid();
-      const bool apart = out->apart.ok();
-      out->tried.release();
-      if (!apart) return;
-      out->result = run_body(body);
-      out->ended.release();
-      out->may_end.acquire();
-    });
-    outcome->tried.acquire();
-    if (!outcome->apart) {
-      thread.join();
-      return outcome->apart.error();
-    }
-    return LaneThread(std::move(thread), std::move(outcome));
-  } catch (const std::system_error& e) {
-    return make_error(
-        EAGAIN, "cannot make a lane thread (" + std::string(e.what()) + "); raise the limit of processes");
+  auto thread = OwnThread::start([body = std::move(body), out = outcome.get(), name] {
+    (void)pthread_setname_np(pthread_self(), name.substr(0, 15).c_str());
+    if (unshare(CLONE_FS) != 0) out->apart = make_error(errno, "unshare(CLONE_FS) for a lane thread");
+    out->tid = gettid();
+    const bool apart = out->apart.ok();
+    out->tried.release();
+    if (!apart) return;
+    out->result = run_body(body);
+    out->ended.release();
+    out->may_end.acquire();
+  });
+  if (!thread) return std::move(thread).error();
+  outcome->tried.acquire();
+  if (!outcome->apart) {
+    thread->join();
+    return outcome->apart.error();
   }
+  return LaneThread(std::move(*thread), std::move(outcome));
 }
 
-LaneThread::LaneThread(std::thread thread, std::unique_ptr<Outcome> outcome)
+LaneThread::LaneThread(OwnThread thread, std::unique_ptr<Outcome> outcome)
     : thread_(std::move(thread)), outcome_(std::move(outcome)) {}
 LaneThread::LaneThread(LaneThread&&) noexcept = default;
 

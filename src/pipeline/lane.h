@@ -9,8 +9,8 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 
+#include "pipeline/own_thread.h"
 #include "pipeline/result.h"
 
 namespace sluice {
@@ -19,8 +19,8 @@ namespace sluice {
 class LaneThread {
  public:
   // Runs `body` in a new thread named `name` (at most 15 characters). An exception of `body` (std::bad_alloc)
-  // becomes ENOMEM. On error `body` does not run. Errors: EAGAIN when no thread can be made; what unshare
-  // gave.
+  // becomes ENOMEM. On error `body` does not run. Errors: OwnThread's when no thread can be made; what
+  // unshare gave.
   static Result<LaneThread> start(const std::string& name, std::function<Result<void>()> body);
 
   LaneThread(LaneThread&&) noexcept;
@@ -34,8 +34,8 @@ class LaneThread {
 
  private:
   struct Outcome;
-  LaneThread(std::thread thread, std::unique_ptr<Outcome> outcome);
-  std::thread thread_;
+  LaneThread(OwnThread thread, std::unique_ptr<Outcome> outcome);
+  OwnThread thread_;
   std::unique_ptr<Outcome> outcome_;
 };
 

@@ -14,14 +14,25 @@
 #include <cstdio>
 #include <cstring>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 
 namespace sluice {
 
+// What an error is about, where its errno alone does not tell what its reader can do. Whoever shows errors
+// knows a remedy for each errno of these.
+enum class Topic : std::uint8_t {
+  Unknown,
+  Said,     // `what` says what to do itself
+  Images,   // the image directory, or a file in it
+  Threads,  // of the process: no more can be made
+};
+
 struct Error {
   int err = EIO;  // positive errno
   std::string what;
+  Topic topic = Topic::Unknown;
 };
 
 // As messages show addresses, flags and ids: "0x7f00".
@@ -32,15 +43,21 @@ inline std::string hex(std::uint64_t value) {
 }
 
 // Builds an Error whose text ends with the errno's name in words.
-inline Error make_error(int err, std::string what) {
+inline Error make_error(int err, std::string what, Topic topic = Topic::Unknown) {
   what += ": ";
   what += strerrordesc_np(err) != nullptr ? strerrordesc_np(err) : "unknown error";
-  return Error{err, std::move(what)};
+  return Error{err, std::move(what), topic};
 }
 
 // The same error, with what it happened to in front.
 inline Error explain(const std::string& object, const Error& error) {
-  return Error{error.err, object + ": " + error.what};
+  return Error{error.err, object + ": " + error.what, error.topic};
+}
+
+// The same error, whose text goes on with what can be done about it; with nothing, it is as it was.
+inline Error with_remedy(const Error& error, std::string_view remedy) {
+  if (remedy.empty()) return error;
+  return Error{error.err, error.what + std::string(remedy), Topic::Said};
 }
 
 template <class T>
@@ -86,6 +103,15 @@ class [[nodiscard]] Result<void> {
   Error error_{0, {}};
   bool failed_ = false;
 };
+
+// The same result; an error of which nothing else is known is about `topic`.
+template <class T>
+Result<T> about(Topic topic, Result<T> result) {
+  if (result || result.error().topic != Topic::Unknown) return result;
+  Error error = std::move(result).error();
+  error.topic = topic;
+  return error;
+}
 
 }  // namespace sluice
 

@@ -13,13 +13,12 @@
 #include <cassert>
 #include <condition_variable>
 #include <limits>
-#include <system_error>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "pipeline/clock.h"
 #include "pipeline/mutex.h"
+#include "pipeline/own_thread.h"
 #include "pipeline/unique_fd.h"
 
 namespace sluice {
@@ -130,7 +129,7 @@ struct ThreadReactor::Impl {
   std::vector<PollRequest> active;
   std::vector<pollfd> fds;
 
-  std::vector<std::thread> threads;
+  std::vector<OwnThread> threads;
 };
 
 ThreadReactor::Impl::~Impl() {
@@ -140,7 +139,7 @@ ThreadReactor::Impl::~Impl() {
   }
   requests_changed.notify_all();
   if (wake) (void)::eventfd_write(wake.get(), 1);
-  for (std::thread& thread : threads) thread.join();
+  for (OwnThread& thread : threads) thread.join();
 }
 
 void ThreadReactor::Impl::ask(const Request& request) {
@@ -230,14 +229,12 @@ Result<std::unique_ptr<ThreadReactor>> ThreadReactor::make(unsigned workers, uns
   if (!impl->wake) return make_error(errno, "eventfd of the thread reactor");
   const SignalsBlocked signals_blocked;
   impl->threads.reserve(workers + 1);
-  try {
-    Impl* const shared = impl.get();
-    impl->threads.emplace_back([shared] { shared->poll_loop(); });
-    for (unsigned i = 0; i < workers; ++i) {
-      impl->threads.emplace_back([shared] { shared->work(); });
-    }
-  } catch (const std::system_error& failure) {
-    return make_error(failure.code().value(), "threads of the thread reactor");
+  Impl* const shared = impl.get();
+  for (unsigned i = 0; i <= workers; ++i) {
+    auto thread = i == 0 ? OwnThread::start([shared] { shared->poll_loop(); })
+                         : OwnThread::start([shared] { shared->work(); });
+    if (!thread) return explain("threads of the thread reactor", thread.error());
+    impl->threads.push_back(std::move(*thread));
   }
   return std::unique_ptr<ThreadReactor>(new ThreadReactor(std::move(impl)));
 }

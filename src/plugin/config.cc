@@ -244,7 +244,8 @@ Result<std::string> read_file(const std::string& file, Others others) {
     return Error{EPERM,
                  file + (others == Others::MayRead
                              ? " is no file of root or of this user that nobody else can write"
-                             : " is no file of root or of this user that nobody else can read or write")};
+                             : " is no file of root or of this user that nobody else can read or write"),
+                 Topic::Said};
   }
   std::string text(kLongestFile + 1, '\0');
   std::size_t have = 0;
@@ -340,7 +341,7 @@ Result<std::optional<ImageKey>> read_key(const Config& config) {
                              "nothing that the key could be for; SLUICE_KEY_FILE=none goes without"};
   }
   auto text = read_file(*config.key_file, Others::MayNothing);
-  if (!text) return Error{text.error().err, "SLUICE_KEY_FILE: " + text.error().what};
+  if (!text) return explain("SLUICE_KEY_FILE", text.error());
   std::string_view digits = *text;
   if (digits.ends_with('\n')) digits.remove_suffix(1);
   ImageKey key;

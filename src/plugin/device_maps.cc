@@ -48,7 +48,7 @@ Result<std::vector<int>> own_descriptors(std::uint32_t minor) {
   auto numbers = proc >= 0 ? kfd::numbered_entries("self/fd", proc) : kfd::numbered_entries("/proc/self/fd");
   if (!numbers) {
     const char* hint = numbers.error().err == ENOENT ? " (is /proc mounted there?)" : "";
-    return Error{numbers.error().err, numbers.error().what + hint};
+    return with_remedy(numbers.error(), hint);
   }
   std::erase_if(*numbers, [device = kfd::render_node_device(minor)](int fd) {
     struct stat st {};
@@ -81,7 +81,11 @@ Result<void> DeviceMaps::read_runs() {
 
 Result<UniqueFd> DeviceMaps::open_high(std::uint32_t minor) const {
   auto file = drm::open_render_node(minor);
-  if (!file) return Error{file.error().err, file.error().what + "; the container must have this device"};
+  if (!file) {
+    const int err = file.error().err;
+    const bool lacks = err == ENOENT || err == ENXIO || err == ENODEV || err == EACCES || err == EPERM;
+    return with_remedy(file.error(), lacks ? "; the container must have this device" : "");
+  }
   return make_high(std::move(*file));
 }
 

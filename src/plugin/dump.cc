@@ -101,9 +101,7 @@ Result<std::unique_ptr<Dumper>> Dumper::make(RunStage stage) {
 }
 
 Result<void> Dumper::prepare() {
-  auto topology = kfd::read_topology();
-  if (!topology) return Error{EIO, std::move(topology).error().what};
-  run_.topology = std::move(*topology);
+  SLUICE_TRY_ASSIGN(run_.topology, local_topology());
   SLUICE_TRY_ASSIGN(run_.dump_id, random_dump_id());
   use_image_key(read_key(run_.config));
   return image_key_is_usable();
@@ -770,13 +768,13 @@ Result<void> Dumper::remove_stale() {
   if (std::exchange(stale_removed_, true) || streaming()) return {};
   for (const RenderFile& file : render_files_) SLUICE_TRY(file.dump->look_at_vram());
   if (run_.config.io_mode == IoMode::Direct)
-    SLUICE_TRY(check_direct_io(image_dir_fd(), run_.config.chunk_bytes));
+    SLUICE_TRY(about(Topic::Images, check_direct_io(image_dir_fd(), run_.config.chunk_bytes)));
   SLUICE_TRY_ASSIGN(std::vector<std::string> names,
-                    remove_plugin_images(image_dir_fd(), run_.config.reuse_files));
+                    about(Topic::Images, remove_plugin_images(image_dir_fd(), run_.config.reuse_files)));
   // Under names that no file of this dump gets: one that is finished must not be taken for an old one.
   for (std::size_t i = 0; i < names.size(); ++i) {
     std::string neutral = old_pages_image(i, names[i]);
-    SLUICE_TRY(rename_image(image_dir_fd(), names[i], neutral));
+    SLUICE_TRY(about(Topic::Images, rename_image(image_dir_fd(), names[i], neutral)));
     old_pages_.push_back(std::move(neutral));
   }
   run_.reusable_pages = old_pages_;

@@ -14,6 +14,7 @@
 #include "images/files.h"
 #include "kfd/vram_room.h"
 #include "plugin/criu_host.h"
+#include "plugin/machine.h"
 
 namespace sluice::plugin {
 
@@ -37,7 +38,7 @@ bool holds_all_gpus_of(const kfd::Topology& wide, const kfd::Topology& narrow) {
 // Once: who was given a node keeps it.
 Result<void> GpuMatch::read_local() {
   if (local_.nodes.empty()) {
-    SLUICE_TRY_ASSIGN(local_, kfd::read_topology());
+    SLUICE_TRY_ASSIGN(local_, local_topology());
   }
   return {};
 }

@@ -5,6 +5,7 @@
 //
 // The only exported symbol is CR_PLUGIN_DESC. All hooks run in the thread that loaded the plugin, or in a
 // task forked from it.
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -50,31 +51,55 @@ struct DumperEnd {
   ~DumperEnd() { const std::unique_ptr<Dumper> ended(std::exchange(dumper, nullptr)); }
 };
 
+bool is_limited(__rlimit_resource resource) {
+  rlimit limit{};
+  return getrlimit(resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+}
+
 // What the user can do about an error that does not say so itself; empty where only the text can tell.
-const char* remedy(int err) {
+const char* remedy(int err, Topic topic) {
+  const bool of_images = topic == Topic::Images;
+  if (topic == Topic::Said) return "";
   switch (err) {
     case ENOSPC:
     case EDQUOT:
-      return "; free space where the image directory is";
+      return of_images ? "; free space where the image directory is" : "; free space there";
     case EFBIG:
-      return "; raise the limit of file sizes (ulimit -f)";
+      if (is_limited(RLIMIT_FSIZE)) return "; raise the limit of file sizes (ulimit -f)";
+      return of_images ? "; this file system takes no file of that size, use another image directory" : "";
     case EROFS:
-      return "; the image directory must be writable";
+      return of_images ? "; the image directory must be writable" : "";
+    case EISDIR:
+    case ENOTDIR:
+    case ELOOP:
+      return of_images ? "; move it out of the image directory" : "";
+    case ESTALE:
+      return of_images ? "; the file system of the image directory has to be mounted anew" : "";
     case ENOMEM:
+      if (is_limited(RLIMIT_AS)) return "; raise the limit of address space (ulimit -v)";
+      if (is_limited(RLIMIT_DATA)) return "; raise the limit of data (ulimit -d)";
       return "; free memory, or lower SLUICE_STAGING_SIZE";
     case EMFILE:
-    case ENFILE:
       return "; raise the limit of open files (ulimit -n)";
+    case ENFILE:
+      return "; raise the machine's limit of open files (sysctl fs.file-max)";
     case EAGAIN:
-      return "; raise the limit of processes (ulimit -u)";
+      return topic == Topic::Threads ? "; raise the limit of processes (ulimit -u, or pids.max of the cgroup)"
+                                     : "; try again";
     case EACCES:
     case EPERM:
-      return "; run criu as root or with CAP_CHECKPOINT_RESTORE, in the initial user namespace";
+      return of_images
+                 ? "; criu may not do that there: see owner and mode, SELinux or AppArmor, an NFS server's "
+                   "root_squash"
+                 : "; run criu as root or with CAP_CHECKPOINT_RESTORE, in the initial user namespace";
     case EPIPE:
     case ECONNRESET:
-      return "; the image streamer has ended: see what it has said, and what reads from it or writes to it";
-    case EBADMSG:
-      return "; the image is damaged or incomplete, restore from another checkpoint";
+      return streaming() ? "; the image streamer has ended: see what it has said, and what reads from it or "
+                           "writes to it"
+                         : "";
+    case EBADMSG:  // a dump reads no image
+      return restorer != nullptr ? "; the image is damaged or incomplete, restore from another checkpoint"
+                                 : "";
     case EIO:
       return "; the kernel log may say more about the disk or the GPU";
     case ETIMEDOUT:
@@ -85,9 +110,9 @@ const char* remedy(int err) {
 }
 
 // Without an allocation: memory may be what is lacking.
-int report(const char* hook, int err, const char* text) {
+int report(const char* hook, int err, const char* text, Topic topic = Topic::Unknown) {
   std::array<char, kLongestLine> line;
-  const int length = std::snprintf(line.data(), line.size(), "%s: %s%s", hook, text, remedy(err));
+  const int length = std::snprintf(line.data(), line.size(), "%s: %s%s", hook, text, remedy(err, topic));
   log_line(Level::Error, {line.data(), std::min<std::size_t>(std::max(length, 0), line.size() - 1)});
   // EOPNOTSUPP is the same number as ENOTSUP: from below it is a failure, not "ask the next plugin".
   return err == ENOTSUP || err <= 0 ? -EIO : -err;
@@ -100,7 +125,10 @@ int guarded(const char* hook, Body body) noexcept {
   const WriteSignals signals;
   try {
     Result<Answer> result = body();
-    if (!result) return report(hook, result.error().err, result.error().what.c_str());
+    if (!result) {
+      const Error& error = result.error();
+      return report(hook, error.err, error.what.c_str(), error.topic);
+    }
     return result->value_or(-ENOTSUP);
   } catch (const std::bad_alloc&) {
     return report(hook, ENOMEM, "out of memory");

@@ -88,9 +88,13 @@ struct PackedTask {
 }  // namespace
 
 Result<UniqueFd> open_stream(const std::string& name, Direction direction) {
+  const std::string what = "open " + name + " of the image stream";  // before there is what could be lost
   const int fd = host_open_stream(name, direction == Direction::Dump);
-  if (fd == -ENOENT) return make_error(ENOENT, "open " + name + " of the image stream");
-  if (fd < 0) return make_error(ECONNRESET, "open " + name + " of the image stream");
+  if (fd == -ENOENT) return make_error(ENOENT, what);
+  if (fd == -ECONNRESET || (fd < 0 && streamer_ends_within(kEndOfProgramMs)))
+    return make_error(ECONNRESET, what);
+  // Nobody else knows: CRIU answers -1.
+  if (fd < 0) return with_remedy(make_error(EIO, what), "; CRIU's lines before this one say why");
   return UniqueFd(fd);
 }
 
@@ -99,7 +103,7 @@ Error early_end(const std::string& what) {
 }
 
 Result<void> save_image(const std::string& name, std::span<const std::uint8_t> payload, bool sync) {
-  if (!streaming()) return write_image(image_dir_fd(), name, payload, sync);
+  if (!streaming()) return about(Topic::Images, write_image(image_dir_fd(), name, payload, sync));
   SLUICE_TRY_ASSIGN(const UniqueFd pipe, open_stream(name, Direction::Dump));
   return write_framed(pipe.get(), payload, name + " to the image stream");
 }
@@ -113,26 +117,26 @@ Result<std::vector<std::uint8_t>> load_stream(const std::string& name, std::uint
 }
 
 Result<std::vector<std::uint8_t>> load_image(const std::string& name) {
-  if (!streaming()) return read_image(image_dir_fd(), name);
+  if (!streaming()) return about(Topic::Images, read_image(image_dir_fd(), name));
   const auto [kept, is_first] = kept_images().try_emplace(name, Error{ENOMEM, "out of memory"});
   if (is_first) kept->second = load_stream(name);  // what it throws is what is kept: no memory
   return kept->second;
 }
 
 Result<void> sync_images() {
-  return streaming() ? Result<void>() : sync_directory(image_dir_fd());
+  return streaming() ? Result<void>() : about(Topic::Images, sync_directory(image_dir_fd()));
 }
 
 Result<std::vector<std::string>> kfd_images() {
-  return streaming() ? images_like(kKfdPrefix) : list_kfd_images(image_dir_fd());
+  return streaming() ? images_like(kKfdPrefix) : about(Topic::Images, list_kfd_images(image_dir_fd()));
 }
 
 Result<std::vector<std::string>> render_images() {
-  return streaming() ? images_like(kRenderPrefix) : list_render_images(image_dir_fd());
+  return streaming() ? images_like(kRenderPrefix) : about(Topic::Images, list_render_images(image_dir_fd()));
 }
 
 Result<std::vector<std::string>> dmabuf_images() {
-  return streaming() ? std::vector<std::string>() : list_dmabuf_images(image_dir_fd());
+  return streaming() ? std::vector<std::string>() : about(Topic::Images, list_dmabuf_images(image_dir_fd()));
 }
 
 Result<void> save_index(const ImageIndex& wanted) {
@@ -163,6 +167,7 @@ Result<ImageIndex> parse_index(std::span<const std::uint8_t> payload) {
   UnpackMemory memory(payload.size());
   const std::unique_ptr<StreamIndex, FreeIndex> message(
       stream_index__unpack(memory.allocator(), payload.size(), payload.data()));
+  memory.throw_if_process_had_none();
   if (!message) return make_error(EBADMSG, std::string(kIndexImage) + " cannot be parsed");
   ImageIndex index;
   index.images.assign(message->images, message->images + message->n_images);

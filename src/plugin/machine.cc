@@ -16,6 +16,12 @@
 
 namespace sluice::plugin {
 
+Result<kfd::Topology> local_topology() {
+  auto topology = kfd::read_topology();
+  if (!topology && topology.error().err == EBADMSG) return Error{EPROTO, topology.error().what};
+  return topology;
+}
+
 int numa_node_of_render_minor(std::uint32_t minor) {
   std::array<char, 64> path{};
   (void)std::snprintf(path.data(), path.size(), "/sys/class/drm/renderD%" PRIu32 "/device/numa_node", minor);

@@ -5,9 +5,15 @@
 #include <cstdint>
 #include <span>
 
+#include "kfd/topology.h"
+#include "pipeline/result.h"
 #include "plugin/stats.h"
 
 namespace sluice::plugin {
+
+// The topology of sysfs. Errors: those of the files; EPROTO where it says what the kernel's never does, which
+// is no damage of an image.
+Result<kfd::Topology> local_topology();
 
 // NUMA node of the GPU behind a render node, -1 when unknown.
 int numa_node_of_render_minor(std::uint32_t minor);

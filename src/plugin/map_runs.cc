@@ -79,6 +79,7 @@ Result<MapRuns> MapRuns::parse(std::span<const std::uint8_t> bytes) {
   if (header[2] > payload.size()) return make_error(EBADMSG, "an image of a task's memory");
   UnpackMemory memory(header[2]);
   const std::unique_ptr<MmEntry, FreeMm> mm(mm_entry__unpack(memory.allocator(), header[2], payload.data()));
+  memory.throw_if_process_had_none();
   if (!mm) return make_error(EBADMSG, "an image of a task's memory");
   MapRuns runs;
   runs.known_ = true;

@@ -152,9 +152,9 @@ Result<void> ProcessDump::check_imports() const {
   if (import == image_.bos.end()) return {};
   const auto records = private_records(image_);
   if (records) return {};
-  return Error{records.error().err,
-               session_.name() + "'s BO at " + hex(import->addr) +
-                   " is shared by dma-buf and cannot be restored so: " + records.error().what};
+  return explain(
+      session_.name() + "'s BO at " + hex(import->addr) + " is shared by dma-buf and cannot be restored so",
+      records.error());
 }
 
 std::vector<ProcessGpu> ProcessDump::gpus() const {

@@ -251,9 +251,15 @@ Result<void> Restorer::import_kfd_bos(const KfdImporting& process) {
   return {};
 }
 
+// What init() could not read may have had it.
+Error Restorer::nobody_has_shared() const {
+  if (const auto& unread = survey_.unread())
+    return explain("shared memory of an image that is not read", *unread);
+  return make_error(EBADMSG, "shared memory that nobody has in " + images_of_shared_memory());
+}
+
 Result<UniqueFd> Restorer::take_shared(std::uint32_t number) {
-  if (!survey_.shared_numbers().contains(number))
-    return make_error(EBADMSG, "shared memory that nobody has in " + images_of_shared_memory());
+  if (!survey_.shared_numbers().contains(number)) return nobody_has_shared();
   return shared_->take(number, *lifeline_);
 }
 
@@ -266,7 +272,7 @@ Result<int> Restorer::restore_dmabuf(const DmaBufImage& image) {
 
 Result<void> Restorer::publish(std::uint32_t number, int dmabuf) {
   if (number == 0) return {};
-  if (!shared_) return make_error(EBADMSG, "shared memory that was not in " + images_of_shared_memory());
+  if (!shared_) return nobody_has_shared();
   return shared_->publish(number, dmabuf);
 }
 
@@ -664,7 +670,8 @@ Result<Answer> Restorer::resume(int pid) {
     if (tree_) tree_->kill();
     StoppedTree::kill_traced(pid);  // CRIU 3.17.1 asks about helpers, too, which were reaped
     return Error{outcome.error().err,
-                 outcome.error().what + " (all processes of the tree were killed: none must run)"};
+                 outcome.error().what + " (all processes of the tree were killed: none must run)",
+                 outcome.error().topic};
   }
   if (*outcome == kfd::ResumeOutcome::NotGpuProcess) return Answer();
   return Answer(0);

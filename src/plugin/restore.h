@@ -92,6 +92,7 @@ class Restorer {
   Result<void> make_all(std::uint32_t pid);
   Result<int> restore_dmabuf(const DmaBufImage& image);
   Result<void> publish(std::uint32_t number, int dmabuf);
+  Error nobody_has_shared() const;
   Result<UniqueFd> take_shared(std::uint32_t number);
   Result<int> restore_kfd(const kfd::KfdImage& image, int id);
   std::set<std::uint32_t> minors_of_files_to_come(const kfd::KfdImage& image) const;

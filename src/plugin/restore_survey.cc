@@ -26,10 +26,16 @@ template <class Image>
 Result<void> RestoreSurvey::read_images(const Result<std::vector<std::string>>& names,
                                         Result<Image> (*unpack)(std::span<const std::uint8_t>,
                                                                 const std::string&)) {
-  if (!names) return {};  // of a directory; that of a stream was read
+  if (!names) {  // of a directory; that of a stream was read
+    note_unread(names.error());
+    return {};
+  }
   for (const std::string& name : *names) {
     const auto payload = load_image(name);
-    if (!payload) continue;
+    if (!payload) {
+      note_unread(payload.error());
+      continue;
+    }
     const Result<Image> image = unpack(*payload, name);
     if (!image) continue;
     SLUICE_TRY(same_dump_.add(name, image->dump_id, image->id));
@@ -53,8 +59,16 @@ Result<RestoreSurvey> RestoreSurvey::read() {
   return survey;
 }
 
+// CRIU may not ask for it, so it fails nothing by itself. What is damaged, or no file, is nothing that could
+// have been read.
+void RestoreSurvey::note_unread(const Error& error) {
+  const bool is_there = error.err != ENOENT && error.err != EBADMSG && error.err != EINVAL;
+  if (is_there && !unread_) unread_ = error;
+}
+
 Result<void> RestoreSurvey::check_that_it_was_seen(const std::string& name) const {
   if (!has_image_key() || (streaming() ? !same_dump_.empty() : seen_.contains(name))) return {};
+  if (unread_) return *unread_;
   return Error{EKEYREJECTED,
                name +
                    " was not to be seen when the restore began: with a key, an image stream has to have its "

@@ -59,8 +59,11 @@ class RestoreSurvey {
   const std::vector<kfd::Topology>& topologies() const { return topologies_; }
   // Whether a KFD image tells the size of its BO records.
   bool has_record_bytes() const { return has_record_bytes_; }
+  // Why an image, or the list of them, could not be read, where one is there: what it has is not known here.
+  const std::optional<Error>& unread() const { return unread_; }
 
  private:
+  void note_unread(const Error& error);
   Result<void> check_that_it_was_seen(const std::string& name) const;
 
   // The files of one process through which it maps BOs of one GPU. Among them the one that KFD acquired for
@@ -84,6 +87,7 @@ class RestoreSurvey {
   UnsaidSharing unsaid_sharing_;
   std::set<std::string> seen_;  // images that read() has read
   bool has_record_bytes_ = false;
+  std::optional<Error> unread_;  // the first
   std::map<std::uint32_t, unsigned> lanes_by_minor_;
   std::map<std::pair<std::uint32_t, std::uint32_t>, MappedFiles> mapped_files_;  // by pid and render minor
   // Render files: the process, where it is known, and the minor.

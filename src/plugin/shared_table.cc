@@ -15,6 +15,7 @@ namespace sluice::plugin {
 
 namespace {
 
+constexpr const char* kCriuTells = "; CRIU's lines before this one say why";
 constexpr timespec kLookAtMain{1, 0};  // who waits wakes up so often to see whether main lives
 
 }  // namespace
@@ -40,7 +41,7 @@ Result<SharedTable::Entry*> SharedTable::entry(std::uint32_t number) const {
 Result<void> SharedTable::publish(std::uint32_t number, int dmabuf) {
   SLUICE_TRY_ASSIGN(Entry* const entry, this->entry(number));
   const int id = fdstore_add(dmabuf);
-  if (id < 0) return make_error(EIO, "CRIU's fdstore did not take a shared BO");
+  if (id < 0) return with_remedy(make_error(EIO, "CRIU's fdstore did not take a shared BO"), kCriuTells);
   entry->store(static_cast<std::uint32_t>(id) + 1);
   (void)::syscall(SYS_futex, entry, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
   return {};
@@ -54,7 +55,7 @@ Result<UniqueFd> SharedTable::take(std::uint32_t number, const Lifeline& main) {
     (void)::syscall(SYS_futex, entry, FUTEX_WAIT, 0, &kLookAtMain, nullptr, 0);
   }
   UniqueFd dmabuf(fdstore_get(static_cast<int>(value - 1)));
-  if (!dmabuf) return make_error(EIO, "CRIU's fdstore has lost a shared BO");
+  if (!dmabuf) return with_remedy(make_error(EIO, "CRIU's fdstore has lost a shared BO"), kCriuTells);
   return dmabuf;
 }
 

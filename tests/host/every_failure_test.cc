@@ -417,6 +417,10 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
       if (failure.kind == seam::kHang && plan_.fired()) {
         EXPECT_NE(status, 0);
       }
+      // What cannot be opened or read is not damaged; what cannot be parsed is.
+      if (failure.kind == seam::kError && failure.call != "protobuf_c_message_unpack") {
+        EXPECT_EQ(log_.find("restore from another checkpoint"), std::string::npos);
+      }
       judge_restore(status);
       if ((failure.kind & (seam::kKill | seam::kHang)) != 0 || host_killed_the_others())
         remove_unfinished_statistics();

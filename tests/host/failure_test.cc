@@ -2,10 +2,13 @@
 // What goes wrong: a dump that fails anywhere leaves the process running with its queues and no image that
 // looks whole; a restore that fails anywhere resumes nothing, says why, and leaves nothing.
 #include <signal.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <filesystem>
+#include <set>
 #include <sstream>
+#include <string>
 #include <utility>
 
 #include "plugin_test.h"
@@ -137,15 +140,15 @@ TEST_P(FailureTest, EachCriuIoctlOfADump) {
 // What the boundary says of an error is the same in all hosts: one is enough.
 class RemedyTest : public FailureTest {};
 
-// And to criu none of them is "ask another plugin".
+// Of a GPU. And to criu none of them is "ask another plugin".
 TEST_P(RemedyTest, AnErrorIsToldWithWhatCanBeDone) {
   const std::pair<int, const char*> remedies[] = {{EPERM, "run criu as root"},
-                                                  {ENFILE, "raise the limit of open files"},
-                                                  {EFBIG, "raise the limit of file sizes"},
-                                                  {EROFS, "must be writable"},
-                                                  {EDQUOT, "free space"},
-                                                  {EAGAIN, "raise the limit of processes"},
-                                                  {EPIPE, "the image streamer has ended"},
+                                                  {EMFILE, "RLIMIT_NOFILE is "},
+                                                  {ENFILE, "sysctl fs.file-max"},
+                                                  {ENOMEM, "free memory"},
+                                                  {EAGAIN, "; try again"},
+                                                  {EIO, "the kernel log"},
+                                                  {ETIMEDOUT, "look for a GPU reset"},
                                                   {EOPNOTSUPP, "cannot checkpoint queues of this GPU"}};
   ASSERT_NO_FATAL_FAILURE(start({"--vram", "1M"}));
   for (const auto& [error, remedy] : remedies) {
@@ -155,6 +158,62 @@ TEST_P(RemedyTest, AnErrorIsToldWithWhatCanBeDone) {
     EXPECT_EQ(lines_with(remedy), 1U);
     ASSERT_NO_FATAL_FAILURE(expect_failed_dump());
   }
+}
+
+// The same errnos mean something else where files, threads or a stream are meant. One that says itself what
+// to do is told with nothing more.
+TEST_P(RemedyTest, AnErrorOfAGpuIsNotToldWithARemedyForSomethingElse) {
+  const std::set<std::string> of_others = {"image directory", "ulimit", "image streamer",
+                                           "another checkpoint"};
+  ASSERT_NO_FATAL_FAILURE(start({"--vram", "1M"}));
+  for (const int error :
+       {EROFS, EFBIG, ENOSPC, EDQUOT, EPIPE, ECONNRESET, EBADMSG, EAGAIN, EMFILE, EACCES, EBADF}) {
+    SCOPED_TRACE(error);
+    scene_.control().inject(criu_fault(kCheckpoint, error));
+    EXPECT_EQ(scene_.dump(version()), 1);
+    const std::string log = scene_.log();
+    EXPECT_NE(log.find("CHECKPOINT of process "), std::string::npos) << log;
+    for (const std::string& remedy : of_others) EXPECT_EQ(log.find(remedy), std::string::npos) << log;
+    if (error == EACCES) {
+      EXPECT_EQ(log.find("run criu as root"), std::string::npos) << log;
+    }
+    ASSERT_NO_FATAL_FAILURE(expect_failed_dump());
+  }
+}
+
+// Root may read them all: without that, the owner's mode counts.
+TEST_P(RemedyTest, AnImageThatMayNotBeReadIsNotDamaged) {
+  constexpr const char* kSetpriv = "/usr/bin/setpriv";
+  if (::geteuid() != 0 || !std::filesystem::exists(kSetpriv)) GTEST_SKIP() << "root and setpriv are wanted";
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_NO_FATAL_FAILURE(dump());
+  scene_.run_by = {kSetpriv, "--bounding-set", "-dac_override,-dac_read_search"};
+  for (const std::string prefix :
+       {"amdgpu-kfd-", "amdgpu-pages-", "amdgpu-sums-", "amdgpu-renderD-", "mm-"}) {
+    const std::string name = *images(prefix).begin();
+    SCOPED_TRACE(name);
+    std::filesystem::permissions(scene_.images() / name, std::filesystem::perms::none);
+    EXPECT_EQ(scene_.restore(version()), 1);
+    const std::string log = scene_.log();
+    EXPECT_NE(log.find("open " + name + ": Permission denied"), std::string::npos) << log;
+    EXPECT_NE(log.find("; criu may not do that there: see owner and mode"), std::string::npos) << log;
+    EXPECT_EQ(log.find("damaged"), std::string::npos) << log;
+    EXPECT_EQ(log.find("another checkpoint"), std::string::npos) << log;
+    EXPECT_EQ(log.find("run criu as root"), std::string::npos) << log;
+    ASSERT_NO_FATAL_FAILURE(expect_not_resumed());
+    std::filesystem::permissions(scene_.images() / name, std::filesystem::perms::owner_read);
+  }
+  restore_and_check();
+}
+
+TEST_P(RemedyTest, WhatIsInTheWayOfAnImageIsToBeMoved) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  std::filesystem::create_directories(scene_.images() / "amdgpu-kfd-1.img");
+  EXPECT_EQ(scene_.dump(version()), 1);
+  EXPECT_EQ(lines_with("remove stale amdgpu-kfd-1.img: Is a directory; move it out of the image directory"),
+            1U);
+  std::filesystem::remove(scene_.images() / "amdgpu-kfd-1.img");
+  expect_failed_dump();
 }
 
 // Which of them the restored process would get back through which is not told apart yet.

@@ -253,16 +253,10 @@ std::string Scene::start_subject(const Strings& arguments) {
 }
 
 Program Scene::start_host(const std::string& version, const std::string& command, const Strings& more) {
-  Strings arguments = {(program_directory() / ("criu-host-" + version)).string(),
-                       command,
-                       "--images",
-                       images_.string(),
-                       "--libdir",
-                       libdir_.string(),
-                       "--log",
-                       log_.string(),
-                       "--control-fd",
-                       std::to_string(Program::kControlFd)};
+  Strings arguments = run_by;
+  arguments.insert(arguments.end(), {(program_directory() / ("criu-host-" + version)).string(), command,
+                                     "--images", images_.string(), "--libdir", libdir_.string(), "--log",
+                                     log_.string(), "--control-fd", std::to_string(Program::kControlFd)});
   if (command == "restore") {
     arguments.insert(arguments.end(), {"--detach", "--pidfile", pid_file().string()});
   } else if (subject_pid_ != 0) {

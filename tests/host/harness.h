@@ -103,6 +103,9 @@ class Scene {
 
   // More variables for the hosts' environment.
   std::map<std::string, std::string> variables;
+  // A program, by its path, and arguments: it runs hosts, with less than the test may itself (setpriv,
+  // prlimit).
+  Strings run_by;
 
   // Starts the subject and waits until it is ready. Its first line, "ready ..." or "bad ...".
   std::string start_subject(const Strings& arguments = {});

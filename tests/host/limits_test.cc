@@ -7,13 +7,18 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <set>
 #include <sstream>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "plugin_test.h"
+#ifdef SEAM_LIBRARY
+#include "seam_plan.h"
+#endif
 
 namespace sluice::host_test {
 namespace {
@@ -42,17 +47,46 @@ class LimitsTest : public PluginTest {
     for (const unsigned gpu : {0U, 1U}) scene_.control().set_engine_rate(gpu, 0);
   }
 
-  // Both limits; root may raise its own again, and so may CRIU.
-  static void limit(const Program& host, __rlimit_resource resource, rlim_t most) {
+  // The soft one, of a host that stands still: what CRIU does to its limits it has done at its start.
+  static void limit(pid_t pid, __rlimit_resource resource, rlim_t most) {
     rlimit now{};
-    ASSERT_EQ(::prlimit(host.pid(), resource, nullptr, &now), 0);
+    ASSERT_EQ(::prlimit(pid, resource, nullptr, &now), 0);
     const rlimit lower{most, now.rlim_max};
-    ASSERT_EQ(::prlimit(host.pid(), resource, &lower, nullptr), 0);
+    ASSERT_EQ(::prlimit(pid, resource, &lower, nullptr), 0);
   }
-  static rlimit limit_of(const Program& host, __rlimit_resource resource) {
-    rlimit now{};
-    EXPECT_EQ(::prlimit(host.pid(), resource, nullptr, &now), 0);
-    return now;
+
+  // A line of /proc/PID/status, in bytes.
+  static rlim_t memory_of(pid_t pid, const std::string& line) {
+    const std::string status = read_file("/proc/" + std::to_string(pid) + "/status");
+    return std::strtoull(&status[status.find(line + ":") + line.size() + 1], nullptr, 10) * 1024;
+  }
+  // The next descriptor that it gets; some of CRIU's have high numbers.
+  static rlim_t next_descriptor_of(pid_t pid) {
+    std::set<rlim_t> taken;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd"))
+      taken.insert(std::strtoull(entry.path().filename().c_str(), nullptr, 10));
+    rlim_t next = 0;
+    while (taken.contains(next)) ++next;
+    return next;
+  }
+
+  // A host that stands still before the plugin has done much.
+  Program start_held(const std::string& command, const std::string& step) {
+    Program host = scene_.start_host(version(), command, {"--hold", step});
+    EXPECT_EQ(host.hear_control(), step) << scene_.log();
+    return host;
+  }
+  // The one that a host restores.
+  static pid_t task_of(const Program& host) {
+    const std::string self = std::to_string(host.pid());
+    return std::atoi(read_file("/proc/" + self + "/task/" + self + "/children").c_str());
+  }
+  void expect_failure_saying(Program& host, const std::string& remedy) {
+    host.release_control();
+    EXPECT_EQ(host.wait(), 1);
+    const std::string log = scene_.log();
+    EXPECT_NE(log.find(remedy), std::string::npos) << log;
+    EXPECT_EQ(log.find("another checkpoint"), std::string::npos) << log;
   }
 
   // The lines of the last host's log that are errors of the plugin.
@@ -89,7 +123,7 @@ class LimitsTest : public PluginTest {
 TEST_P(LimitsTest, AFileSizeLimitIsAnErrorOfContents) {
   ASSERT_NO_FATAL_FAILURE(start());
   Program host = start_waiting_dump();
-  ASSERT_NO_FATAL_FAILURE(limit(host, RLIMIT_FSIZE, kLowFileSize));
+  ASSERT_NO_FATAL_FAILURE(limit(host.pid(), RLIMIT_FSIZE, kLowFileSize));
   full_speed();
   EXPECT_EQ(host.wait(), 1);
   const std::string said = errors();
@@ -106,7 +140,7 @@ TEST_P(LimitsTest, AFileSizeLimitIsAnErrorOfTheHooksOwnImages) {
   Program host = scene_.start_host(version(), "dump", {"--hold", "checkpoint"});
   ASSERT_EQ(host.hear_control(), "checkpoint") << scene_.log();
   while (images("amdgpu-pages-").size() < 2 || has_open(host, "amdgpu-pages-")) (void)::sched_yield();
-  ASSERT_NO_FATAL_FAILURE(limit(host, RLIMIT_FSIZE, kLowFileSize));
+  ASSERT_NO_FATAL_FAILURE(limit(host.pid(), RLIMIT_FSIZE, kLowFileSize));
   host.release_control();
   EXPECT_EQ(host.wait(), 1);
   const std::string said = errors();
@@ -117,11 +151,11 @@ TEST_P(LimitsTest, AFileSizeLimitIsAnErrorOfTheHooksOwnImages) {
   expect_undone();
 }
 
-// Whoever sends it and why: a manager of jobs, a timer, a limit of CPU time. How CRIU ends is the same in all
-// hosts.
-class EndingSignalTest : public LimitsTest {};
+// What is the same in all hosts.
+class NewestLimitsTest : public LimitsTest {};
 
-TEST_P(EndingSignalTest, EndsTheDumpInOrderAndThenTheHost) {
+// Whoever sends it and why: a manager of jobs, a timer, a limit of CPU time.
+TEST_P(NewestLimitsTest, ASignalEndsTheDumpInOrderAndThenTheHost) {
   ASSERT_NO_FATAL_FAILURE(start());
   for (const int number : {SIGXCPU, SIGUSR1, SIGPROF, SIGABRT, SIGRTMIN}) {
     SCOPED_TRACE(number);
@@ -140,7 +174,98 @@ TEST_P(EndingSignalTest, EndsTheDumpInOrderAndThenTheHost) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Newest, EndingSignalTest, ::testing::Values(kVersions[3]), name_of_version);
+constexpr std::pair<__rlimit_resource, const char*> kOfMemory[] = {
+    {RLIMIT_AS, "; raise the limit of address space (ulimit -v)"},
+    {RLIMIT_DATA, "; raise the limit of data (ulimit -d)"}};
+constexpr rlim_t kMoreMemory = 512 << 10;  // for small things, not for a thread
+constexpr rlim_t kMoreDescriptors = 8;
+
+TEST_P(NewestLimitsTest, ALimitOfMemoryIsNamedByADumpThatFails) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  for (const auto& [resource, remedy] : kOfMemory) {
+    SCOPED_TRACE(remedy);
+    Program host = start_held("dump", "seized");
+    const rlim_t has = memory_of(host.pid(), resource == RLIMIT_AS ? "VmSize" : "VmData");
+    ASSERT_NO_FATAL_FAILURE(limit(host.pid(), resource, has + kMoreMemory));
+    expect_failure_saying(host, remedy);
+    ASSERT_NO_FATAL_FAILURE(expect_undone());
+  }
+}
+
+TEST_P(NewestLimitsTest, ALimitOfMemoryIsNamedByARestoreThatFails) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_NO_FATAL_FAILURE(dump());
+  scene_.variables["SLUICE_PARALLEL"] = "off";  // the task has the lanes
+  for (const auto& [resource, remedy] : kOfMemory) {
+    SCOPED_TRACE(remedy);
+    Program host = start_held("restore", "premapped");
+    const pid_t task = task_of(host);
+    const rlim_t has = memory_of(task, resource == RLIMIT_AS ? "VmSize" : "VmData");
+    ASSERT_NO_FATAL_FAILURE(limit(task, resource, has + kMoreMemory));
+    expect_failure_saying(host, remedy);
+    ASSERT_NO_FATAL_FAILURE(expect_not_resumed());
+  }
+}
+
+TEST_P(NewestLimitsTest, ALimitOfDescriptorsIsNamedByADumpThatFails) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  Program host = start_held("dump", "seized");
+  const rlim_t most = next_descriptor_of(host.pid()) + kMoreDescriptors;
+  ASSERT_NO_FATAL_FAILURE(limit(host.pid(), RLIMIT_NOFILE, most));
+  expect_failure_saying(host, "RLIMIT_NOFILE is " + std::to_string(most));
+  expect_undone();
+}
+
+TEST_P(NewestLimitsTest, ALimitOfDescriptorsIsNamedByARestoreThatFails) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_NO_FATAL_FAILURE(dump());
+  Program host = start_held("restore", "premapped");
+  const pid_t task = task_of(host);
+  const rlim_t most = next_descriptor_of(task) + kMoreDescriptors;
+  ASSERT_NO_FATAL_FAILURE(limit(task, RLIMIT_NOFILE, most));
+  expect_failure_saying(host, "RLIMIT_NOFILE is " + std::to_string(most));
+  expect_not_resumed();
+}
+
+// Threads have stacks of their own size.
+TEST_P(NewestLimitsTest, ALimitOfStacksIsNoMatter) {
+  scene_.run_by = {"/usr/bin/prlimit", "--stack=65536"};
+  if (!std::filesystem::exists(scene_.run_by.front())) GTEST_SKIP() << "there is no prlimit";
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_NO_FATAL_FAILURE(dump());
+  restore_and_check();
+}
+
+#ifdef SEAM_LIBRARY
+// Root is limited by its cgroup only, which a test may not have.
+TEST_P(NewestLimitsTest, ALimitOfProcessesIsNamedByADumpThatFails) {
+  SeamPlan plan(scene_);
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_EQ(scene_.dump(version(), {"--leave-running"}), 0) << scene_.log();
+  std::size_t places = 0;
+  std::vector<Failure> all = plan->failures(seam::kError, Turns::FirstAndMiddle, &places);
+  std::erase_if(all, [](const Failure& failure) { return failure.call != "pthread_create"; });
+  unsigned failed = 0;
+  for (const Failure& failure : all) {
+    SCOPED_TRACE(failure.name());
+    (void)scene_.log();
+    plan->arm(failure);
+    const int status = scene_.dump(version(), {"--leave-running"});
+    const std::string log = scene_.log();
+    plan->disarm();
+    if (status != 0) {
+      ++failed;
+      EXPECT_NE(log.find("; raise the limit of processes (ulimit -u, or pids.max of the cgroup)"),
+                std::string::npos)
+          << log;
+    }
+    ASSERT_NO_FATAL_FAILURE(expect_running());
+  }
+  EXPECT_GT(failed, 0U);
+}
+#endif
+
+INSTANTIATE_TEST_SUITE_P(Newest, NewestLimitsTest, ::testing::Values(kVersions[3]), name_of_version);
 INSTANTIATE_TEST_SUITE_P(Hosts, LimitsTest, ::testing::ValuesIn(kVersions), name_of_version);
 
 }  // namespace

@@ -59,7 +59,8 @@ constexpr Exempt kExempt[] = {
     {"a descriptor that libdrm has", "amdgpu_device_get_fd"},
     {"a line to the standard error", "fprintf fputs fputc fwrite fflush"},
     {"threads and locks that are there, of which the kernel knows nothing",
-     "pthread_cond_* pthread_mutex_* pthread_mutexattr_* pthread_once pthread_self pthread_join "
+     "pthread_cond_* pthread_mutex_* pthread_mutexattr_* pthread_attr_* pthread_once pthread_self "
+     "pthread_join "
      "pthread_detach "
      "pthread_setname_np pthread_getspecific pthread_setspecific pthread_key_* __pthread_key_create"},
     {"a descriptor of one's own that takes it: an eventfd far from full, one end of a pair",

@@ -811,19 +811,18 @@ TEST(KfdDevice, a_machine_without_one_says_so) {
 }
 
 TEST(KfdDevice, one_that_cannot_be_opened_says_what_to_do) {
-  const std::map<int, std::string> remedies = {{EACCES, "device cgroup must allow it"},
-                                               {EPERM, "a device cgroup forbids it"},
-                                               {EINVAL, "shows no GPU to this process"},
-                                               {EMFILE, "raise RLIMIT_NOFILE"},
-                                               {ENFILE, "raise RLIMIT_NOFILE"},
-                                               {ENXIO, "is the amdgpu module loaded"},
-                                               {EIO, "open /dev/null: Input/output error"}};
+  const std::map<int, std::string> remedies = {
+      {EACCES, "device cgroup must allow it"},  {EPERM, "a device cgroup forbids it"},
+      {EINVAL, "shows no GPU to this process"}, {EMFILE, "open /dev/null: Too many open files"},
+      {ENXIO, "is the amdgpu module loaded"},   {EIO, "open /dev/null: Input/output error"}};
   for (const auto& [err, remedy] : remedies) {
     std::thread([err = err, remedy = remedy] {
       ASSERT_TRUE(test::refuse_system_call(SYS_openat, static_cast<unsigned>(err)));
       const auto version = read_version("/dev/null");
       EXPECT_EQ(version.error().err, err);
       EXPECT_TRUE(contains(version.error().what, remedy)) << version.error().what;
+      const bool says_it = !remedy.starts_with("open ");
+      EXPECT_EQ(version.error().topic, says_it ? Topic::Said : Topic::Unknown);
     }).join();
   }
 }
