@@ -72,8 +72,10 @@ Result<void> restore_hsakmt_shm(const HsakmtShm& shm, const char* directory) {
   }
   // A link could lead root into a folder of the host's.
   const UniqueFd dir(::open(directory, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  if (!dir)
-    return make_error(errno, std::string("open ") + directory + ", which must be a folder and no link");
+  if (!dir) {
+    const char* hint = errno == ELOOP || errno == ENOTDIR ? ", which must be a folder and no link" : "";
+    return make_error(errno, std::string("open ") + directory + hint);
+  }
   const auto create = [&](const char* name, const void* head, std::size_t head_bytes,
                           std::uint64_t bytes) -> Result<void> {
     const int err = create_if_missing(dir.get(), name, head, head_bytes, bytes);

@@ -25,7 +25,7 @@ std::map<std::string, sluice::UniqueFd> taken;  // readers of what it was sent
 std::vector<std::string> asked;
 sluice::UniqueFd ours, streamers;  // ends of the connection
 int wanted_flags = O_RDONLY;
-bool dead = false;
+bool refuses = false, dies = false;  // the streamer, or the host, when it is asked
 
 }  // namespace
 
@@ -41,7 +41,8 @@ int img_streamer_open(char* filename, int flags) {
   EXPECT_EQ(flags, wanted_flags);
   asked.emplace_back(filename);
   std::array<int, 2> ends{};
-  if (dead || ::pipe(ends.data()) != 0) return -1;
+  if (dies) streamers.reset();
+  if (dies || refuses || ::pipe(ends.data()) != 0) return -1;
   sluice::UniqueFd reader(ends[0]);
   sluice::UniqueFd writer(ends[1]);
   if (flags != O_RDONLY) {
@@ -75,7 +76,7 @@ struct ImageStore : public ::testing::Test {
     taken.clear();
     asked.clear();
     wanted_flags = O_RDONLY;
-    dead = false;
+    refuses = dies = false;
     std::array<int, 2> ends{};
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), 0);
     ours.reset(ends[0]);
@@ -108,11 +109,21 @@ TEST_F(ImageStore, WhatTheStreamerHasNotIsNotThere) {
 }
 
 TEST_F(ImageStore, ADeadStreamerIsAnErrorOfItsOwn) {
-  dead = true;
+  dies = true;
   const auto payload = load_image("any.img");
   ASSERT_FALSE(payload.ok());
   EXPECT_EQ(payload.error().err, ECONNRESET);
   EXPECT_NE(payload.error().what.find("any.img"), std::string::npos);
+}
+
+// The host has no descriptors left, for example.
+TEST_F(ImageStore, AStreamerThatLivesIsNotCalledDead) {
+  refuses = true;
+  const auto payload = load_image("living.img");
+  ASSERT_FALSE(payload.ok());
+  EXPECT_EQ(payload.error().err, EIO);
+  EXPECT_EQ(payload.error().cause, Cause::Said);
+  EXPECT_NE(payload.error().what.find("CRIU's lines before this one say why"), std::string::npos);
 }
 
 // The host would tell its log of it, whichever thread asks.
