@@ -118,8 +118,9 @@ Result<void> GpuMatch::match(const kfd::KfdImage& image, const kfd::MatchRules& 
   source_ = image.topology;
   for (const kfd::DeviceIds& pair : match_->gpus) {
     if (pair.user_gpu_id != pair.actual_gpu_id) {
-      log_line(Level::Info, "GPU " + kfd::gpu_words(*source_.find_gpu(pair.user_gpu_id)) + " of the image is " +
-                                kfd::gpu_words(*local_.find_gpu(pair.actual_gpu_id)) + " here");
+      log_line(Level::Info, "GPU " + kfd::gpu_words(*source_.find_gpu(pair.user_gpu_id)) +
+                                " of the image is " + kfd::gpu_words(*local_.find_gpu(pair.actual_gpu_id)) +
+                                " here");
     }
   }
   return {};
@@ -236,8 +237,9 @@ Error GpuMatch::explain(const Error& error, const VramBytes& need, const Rooms& 
       }
     }
   }
-  if (!missing.empty()) return Error{kNoVram, "GPU " + missing + "free VRAM there"};
-  if (!enough.empty()) return Error{kNoVram, error.what + "; GPU " + enough + "free VRAM or host memory"};
+  if (!missing.empty()) return Error{ENOMEM, "GPU " + missing + "free VRAM there", Topic::Said};
+  if (!enough.empty())
+    return Error{ENOMEM, error.what + "; GPU " + enough + "free VRAM or host memory", Topic::Said};
   return error;
 }
 

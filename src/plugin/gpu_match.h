@@ -18,10 +18,6 @@
 
 namespace sluice::plugin {
 
-// For an error that says itself what to do, although the kernel's was ENOMEM: it is no memory of the host's
-// that is short.
-inline constexpr int kNoVram = ENOBUFS;
-
 class GpuMatch {
  public:
   GpuMatch() = default;
@@ -49,9 +45,10 @@ class GpuMatch {
   // VRAM that nobody has on the local GPUs, by gpu_id; those of which it is known.
   using Rooms = std::map<std::uint32_t, std::uint64_t>;
   Rooms rooms() const;
-  // Says of an allocation that has failed for lack of memory what is missing where, and which GPUs would do;
-  // err is kNoVram then. Errors of other kinds, and of what needs no VRAM, stay as they are. `need`: what was
-  // to be allocated, by render minor in the images. `before`: the rooms at that time.
+  // Says of an allocation that has failed for lack of memory what is missing where, and which GPUs would do,
+  // so that nobody looks for memory of the host's. Errors of other kinds, and of what needs no VRAM, stay as
+  // they are. `need`: what was to be allocated, by render minor in the images. `before`: the rooms at that
+  // time.
   Error explain(const Error& error, const VramBytes& need, const Rooms& before) const;
   // Of a local GPU was allocated what the tree had yet to allocate.
   void allocated(const kfd::Node& gpu, std::uint64_t bytes);

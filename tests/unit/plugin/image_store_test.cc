@@ -122,7 +122,7 @@ TEST_F(ImageStore, AStreamerThatLivesIsNotCalledDead) {
   const auto payload = load_image("living.img");
   ASSERT_FALSE(payload.ok());
   EXPECT_EQ(payload.error().err, EIO);
-  EXPECT_EQ(payload.error().cause, Cause::Said);
+  EXPECT_EQ(payload.error().topic, Topic::Said);
   EXPECT_NE(payload.error().what.find("CRIU's lines before this one say why"), std::string::npos);
 }
 
