@@ -11,6 +11,12 @@ PACKAGES = (
     "gcc", "libc6-dev", "make", "linux-image-amd64", "linux-headers-amd64",
 )
 
+# Container runtimes. A container has file systems of its own in memory: criu saves them with GNU's tar and gzip. crun asks
+# for criu through libcriu, which it loads by name when it needs it; only with CRIU 4.2 does it hand criu a configuration
+# file (docs/containers.md).
+RUNC, RUNC_FILES = ("runc",), ("usr/sbin/runc", "usr/bin/tar", "usr/bin/gzip")
+CRUN, CRUN_FILES = ("crun", "libcriu2"), ("usr/bin/crun", "usr/lib/x86_64-linux-gnu/libcriu.so.2")
+
 
 @dataclasses.dataclass(frozen=True)
 class Suite:
@@ -27,9 +33,9 @@ class Suite:
 
 SUITES = {suite.name: suite for suite in (
     Suite("bookworm", "3.17.1", "6.1", 10, True, ("libarchive13",)),
-    Suite("trixie", "4.1.1", "6.12", 12, True, ("libarchive13t64",), stock_driver=True),
+    Suite("trixie", "4.1.1", "6.12", 12, True, ("libarchive13t64", *RUNC), RUNC_FILES, stock_driver=True),
     # Still moving. It has Debian's ROCm runtime, which runs on the virtual GPUs as a client that nobody here wrote.
-    Suite("forky", "4.2.1", "7.2", 13, False, ("libarchive13t64", "rocminfo", "libhsa-runtime-dev"),
-          ("usr/bin/rocminfo",),
-          "tests/vm/client/hsa_client.c"),
+    Suite("forky", "4.2.1", "7.2", 13, False,
+          ("libarchive13t64", "rocminfo", "libhsa-runtime-dev", *RUNC, *CRUN),
+          ("usr/bin/rocminfo", *RUNC_FILES, *CRUN_FILES), "tests/vm/client/hsa_client.c"),
 )}

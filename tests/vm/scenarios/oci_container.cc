@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: MIT
+#include "oci_container.h"
+
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <system_error>
+#include <utility>
+
+#include "container.h"
+#include "settings.h"
+
+namespace sluice::vm_test {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr const char* kControlOfBundle = "/control";
+constexpr const char* kConfiguration = "config.json";
+
+struct Node {
+  std::string path;
+  dev_t device = 0;
+};
+
+Node node_of(const std::string& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) throw std::system_error(errno, std::generic_category(), path);
+  return {path, status.st_rdev};
+}
+
+// A device as config.json has it: the node in /dev, and leave to open it.
+json made(const Node& node) {
+  return {{"path", node.path},
+          {"type", "c"},
+          {"major", ::gnu_dev_major(node.device)},
+          {"minor", ::gnu_dev_minor(node.device)},
+          {"fileMode", 0666},
+          {"uid", 0},
+          {"gid", 0}};
+}
+
+json allowed(const Node& node) {
+  return {{"allow", true},
+          {"type", "c"},
+          {"major", ::gnu_dev_major(node.device)},
+          {"minor", ::gnu_dev_minor(node.device)},
+          {"access", "rw"}};
+}
+
+}  // namespace
+
+bool has_runtime(const std::string& runtime) {
+  Launch version;
+  version.arguments = {runtime, "--version"};
+  return run(version) == 0;
+}
+
+OciContainer::OciContainer(OciBundle bundle, fs::path logs)
+    : bundle_(std::move(bundle)),
+      logs_(std::move(logs)),
+      subject_(bundle_.directory / "control", kControlOfBundle) {
+  fs::create_directories(logs_);
+  make_root();
+  write_configuration();
+}
+
+OciContainer::~OciContainer() {
+  if (restoring_ > 0) kill_and_reap(restoring_);
+  subject_.kill();
+  (void)vm_test::run(command("delete", {"--force", bundle_.id}));
+}
+
+void OciContainer::make_root() const {
+  const fs::path root = bundle_.directory / "rootfs";
+  for (const char* name : {"dev", "proc", "sys", "tmp", "control"}) fs::create_directories(root / name);
+  copy_below(root, files_of_program(settings().programs / "gpu-subject"));
+}
+
+void OciContainer::write_configuration() const {
+  Launch spec;
+  spec.arguments = {bundle_.runtime, "spec"};
+  spec.prepare = [directory = bundle_.directory] {
+    if (::chdir(directory.c_str()) != 0) ::_exit(126);
+  };
+  if (vm_test::run(spec) != 0) throw std::runtime_error(bundle_.runtime + " spec failed");
+  json configuration = json::parse(read_file(bundle_.directory / kConfiguration));
+
+  json& process = configuration["process"];
+  process["terminal"] = false;
+  Strings arguments = {(settings().programs / "gpu-subject").string(), "--control", kControlOfBundle};
+  arguments.insert(arguments.end(), bundle_.subject.begin(), bundle_.subject.end());
+  process["args"] = arguments;
+  configuration["mounts"].push_back({{"destination", kControlOfBundle},
+                                     {"type", "bind"},
+                                     {"source", subject_.directory().string()},
+                                     {"options", {"bind", "rw"}}});
+
+  std::vector<Node> nodes = {node_of("/dev/kfd")};
+  for (const unsigned minor : bundle_.render_minors)
+    nodes.push_back(node_of("/dev/dri/renderD" + std::to_string(minor)));
+  json& container = configuration["linux"];
+  container["cgroupsPath"] = "/" + bundle_.id;
+  // The machine's network: criu would lock one of the container's own with iptables, which the guest does not
+  // have.
+  json namespaces = json::array();
+  for (const json& each : container["namespaces"]) {
+    if (each["type"] != "network") namespaces.push_back(each);
+  }
+  container["namespaces"] = namespaces;
+  json devices = json::array(), rules = json::array({{{"allow", false}, {"access", "rwm"}}});
+  for (const Node& node : nodes) {
+    devices.push_back(made(node));
+    rules.push_back(allowed(node));
+  }
+  container["devices"] = devices;
+  container["resources"]["devices"] = rules;
+  if (!bundle_.criu_configuration.empty())
+    configuration["annotations"]["org.criu.config"] = bundle_.criu_configuration.string();
+  write_file(bundle_.directory / kConfiguration, configuration.dump(1));
+}
+
+Launch OciContainer::command(const std::string& action, const Strings& more) {
+  runtime_log_ = logs_ / (bundle_.id + "-" + std::to_string(++steps_) + "-" + action + ".runtime.log");
+  Launch launch;
+  // Its standard output would become the container's.
+  launch.arguments = {bundle_.runtime, "--log", runtime_log_.string(), action};
+  launch.arguments.insert(launch.arguments.end(), more.begin(), more.end());
+  return launch;
+}
+
+Strings OciContainer::work_path(const std::string& action) {
+  const fs::path directory = bundle_.directory / (action + "-work");
+  fs::remove_all(directory);
+  fs::create_directories(directory);
+  criu_log_ = directory / (action == "checkpoint" ? "dump.log" : "restore.log");
+  return {"--work-path", directory.string()};
+}
+
+CriuRun OciContainer::ended(std::optional<int> status) const {
+  // Where a scenario that failed looks for logs.
+  if (fs::exists(criu_log_))
+    fs::copy_file(criu_log_, fs::path(runtime_log_).replace_extension().replace_extension(".log"),
+                  fs::copy_options::overwrite_existing);
+  return {status, read_file(criu_log_) + read_file(runtime_log_)};
+}
+
+void OciContainer::adopt() {
+  subject_.adopt(std::atoi(read_file(bundle_.directory / "pid").c_str()));
+}
+
+std::string OciContainer::run() {
+  const std::optional<int> status =
+      vm_test::run(command("run", {"--detach", "--pid-file", (bundle_.directory / "pid").string(), "--bundle",
+                                   bundle_.directory.string(), bundle_.id}));
+  if (status != 0) return {};
+  adopt();
+  return subject_.hear();
+}
+
+CriuRun OciContainer::checkpoint(const fs::path& images) {
+  fs::create_directories(images);
+  Strings options = work_path("checkpoint");
+  options.insert(options.end(), {"--image-path", images.string(), bundle_.id});
+  const CriuRun run = ended(vm_test::run(command("checkpoint", options)));
+  if (run.good()) {
+    (void)subject_.reap_dumped();
+    subject_.forget();
+  }
+  return run;
+}
+
+pid_t OciContainer::start_restore(const fs::path& images) {
+  Strings options = work_path("restore");
+  options.insert(options.end(),
+                 {"--image-path", images.string(), "--detach", "--pid-file",
+                  (bundle_.directory / "pid").string(), "--bundle", bundle_.directory.string(), bundle_.id});
+  restoring_ = start(command("restore", options));
+  return restoring_;
+}
+
+CriuRun OciContainer::finish_restore() {
+  const std::optional<int> status = wait_for(restoring_);
+  if (!status) kill_and_reap(restoring_);
+  restoring_ = 0;
+  if (status == 0) adopt();
+  return ended(status);
+}
+
+}  // namespace sluice::vm_test

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: MIT
+// A container of an OCI runtime (runc, crun), without an engine above it: a bundle whose config.json is the
+// runtime's own `spec` with the subject as process 1, device nodes and the device cgroup's leave of the GPUs
+// that it is given, a mount for the subject's FIFOs and, where asked for, CRIU's configuration file.
+//
+// Thread-bound; system errors throw std::system_error or std::runtime_error.
+#pragma once
+
+#include "criu.h"
+#include "guest_subject.h"
+#include "process.h"
+
+namespace sluice::vm_test {
+
+struct OciBundle {
+  std::string runtime;                  // its program
+  std::string id;                       // unique in the guest
+  std::filesystem::path directory;      // on a disk, not there yet
+  std::vector<unsigned> render_minors;  // of the GPUs that it is given
+  Strings subject;                      // options of gpu-subject
+  // A configuration file for CRIU, as the annotation org.criu.config names it. Empty: no annotation.
+  std::filesystem::path criu_configuration;
+};
+
+// Whether the guest has this runtime.
+bool has_runtime(const std::string& runtime);
+
+class OciContainer {
+ public:
+  // Makes the bundle. `logs`: where CRIU's and the runtime's logs of each step go, as files.
+  OciContainer(OciBundle bundle, std::filesystem::path logs);
+  ~OciContainer();  // deletes the container, running or not, and reaps it
+  OciContainer(const OciContainer&) = delete;
+  OciContainer& operator=(const OciContainer&) = delete;
+
+  // Runs it and waits for the subject's first line, "ready ..." or "bad ...". Empty: it did not start.
+  std::string run();
+  // After that its process is gone.
+  CriuRun checkpoint(const std::filesystem::path& images);
+  // Starts the runtime's `restore` of images, its own or of another container with the same bundle. The pid
+  // of the runtime.
+  pid_t start_restore(const std::filesystem::path& images);
+  // Waits for the end of what start_restore() started.
+  CriuRun finish_restore();
+
+  // Pid of process 1 as this process sees it. REQUIRES: run() or restored.
+  pid_t pid() const { return subject_.pid(); }
+  GuestSubject& subject() { return subject_; }
+
+ private:
+  void make_root() const;
+  void write_configuration() const;
+  Launch command(const std::string& action, const Strings& more);
+  // Where CRIU logs in a step, and that file.
+  Strings work_path(const std::string& action);
+  CriuRun ended(std::optional<int> status) const;
+  void adopt();
+
+  OciBundle bundle_;
+  std::filesystem::path logs_, criu_log_, runtime_log_;
+  GuestSubject subject_;
+  pid_t restoring_ = 0;
+  unsigned steps_ = 0;
+};
+
+}  // namespace sluice::vm_test
