@@ -1,22 +1,32 @@
 // SPDX-License-Identifier: MIT
-// Containers that a real OCI runtime runs, checkpoints and restores.
+// Containers that a real OCI runtime runs, checkpoints and restores; and several that are restored at once on
+// a machine with equal GPUs.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
+#include <array>
 #include <cerrno>
+#include <memory>
 #include <set>
 #include <system_error>
 
 #include "oci_container.h"
+#include "pipeline/unique_fd.h"
 #include "scenario.h"
 
 namespace sluice::vm_test {
 namespace {
 
 namespace fs = std::filesystem;
+
+void expect_container_whole(OciContainer& container) {
+  for (const std::string command : {"check", "queue-progress", "work", "check"}) {
+    const std::string answer = container.subject().ask(command);
+    ASSERT_EQ(answer.rfind("ok " + command, 0), 0U) << answer;
+  }
+}
 
 class OciRuntime : public Scenario, public testing::WithParamInterface<const char*> {
  protected:
@@ -25,43 +35,210 @@ class OciRuntime : public Scenario, public testing::WithParamInterface<const cha
     if (!has_runtime(GetParam())) GTEST_SKIP() << "this suite's guest has no " << GetParam();
   }
 
-  OciBundle bundle(const std::string& id, std::vector<unsigned> render_minors, const Strings& subject) const {
+  OciBundle bundle(const std::string& id, const std::vector<unsigned>& render_minors,
+                   const Strings& subject) const {
     OciBundle made;
     made.runtime = GetParam();
     made.id = id;
     made.directory = images(id);
-    made.render_minors = std::move(render_minors);
+    made.render_minors = render_minors;
     made.subject = with_common_options(subject);
     return made;
   }
 
-  static void expect_container_whole(OciContainer& container) {
-    for (const char* command : {"check", "queue-progress", "work", "check"}) {
-      const std::string answer = container.subject().ask(command);
-      ASSERT_EQ(answer.rfind(std::string("ok ") + command, 0), 0U) << answer;
-    }
+  static void start(OciContainer& container) {
+    const std::string ready = container.run();
+    ASSERT_EQ(ready.rfind("ready", 0), 0U) << "the subject said: " << ready;
+    ASSERT_NO_FATAL_FAILURE(expect_container_whole(container));
+  }
+
+  static void expect_good(const CriuRun& run, const std::string& what) {
+    ASSERT_TRUE(run.good()) << GetParam() << " " << what << " ended with " << run.status.value_or(-1);
   }
 };
 
+// runc: one of two GPUs is the container's. crun that sees to cgroups itself restores before the device
+// cgroup is in force, so a container of its has to have all GPUs.
 TEST_P(OciRuntime, ContainerComesBackWhole) {
   load();
-  OciContainer container(
-      bundle("whole", {128, 129}, {"--gpus", "2", "--vram", "4M", "--gtt", "1M", "--run-queues"}),
-      criu_->logs());
-  const std::string ready = container.run();
-  ASSERT_EQ(ready.rfind("ready", 0), 0U) << "the subject said: " << ready;
-  ASSERT_NO_FATAL_FAILURE(expect_container_whole(container));
-  CriuRun run = container.checkpoint(images());
-  ASSERT_TRUE(run.good()) << GetParam() << " checkpoint ended with " << run.status.value_or(-1);
+  std::vector<unsigned> given = {128};
+  if (std::string(GetParam()) == "crun") given.push_back(129);
+  OciContainer container(bundle("job", given, {"--gpus", "0", "--vram", "4M", "--gtt", "1M", "--run-queues"}),
+                         criu_->logs());
+  ASSERT_NO_FATAL_FAILURE(start(container));
+  const auto process = control().process(container.pid());
+  ASSERT_TRUE(process.has_value());
+  EXPECT_EQ(process->devices.size(), given.size()) << "it does not see the GPUs that it was given";
+  ASSERT_NO_FATAL_FAILURE(expect_good(container.checkpoint(images()), "checkpoint"));
   container.start_restore(images());
-  run = container.finish_restore();
-  ASSERT_TRUE(run.good()) << GetParam() << " restore ended with " << run.status.value_or(-1);
+  ASSERT_NO_FATAL_FAILURE(expect_good(container.finish_restore(), "restore"));
   ASSERT_NO_FATAL_FAILURE(expect_container_whole(container));
   EXPECT_EQ(container.subject().quit(), 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(By, OciRuntime, testing::Values("runc", "crun"),
-                         [](const auto& param) { return std::string(param.param); });
+// ---- two restores at once
+
+// Where the criu of each restore waits until the others are there, too: when the container has its mounts and
+// none of its files. A script of criu's brings it here.
+class Meeting {
+ public:
+  explicit Meeting(fs::path directory) : directory_(std::move(directory)) {
+    fs::create_directories(directory_);
+    here_ = make_fifo("here");
+    go_ = make_fifo("go");
+    // CRIU reads a runtime's configuration twice, and runs a script that it names as often.
+    write_file(script(),
+               "#!/bin/sh\n"
+               "cd " +
+                   directory_.string() + " || exit 1\n" +
+                   R"([ "$CRTOOLS_SCRIPT_ACTION" = post-setup-namespaces ] || exit 0
+mkdir "$CRTOOLS_INIT_PID" || exit 0
+echo >here
+read -r line <go
+)");
+    fs::permissions(script(), fs::perms::owner_all);
+  }
+  Meeting(const Meeting&) = delete;
+  Meeting& operator=(const Meeting&) = delete;
+
+  fs::path script() const { return directory_ / "script"; }
+
+  // Waits until all of `restores` are there; then they go on. False when one has ended before: the others go
+  // on, too.
+  bool wait_for(const std::vector<pid_t>& restores) {
+    std::size_t there = 0;
+    bool alive = true;
+    while (alive && there < restores.size()) {
+      pollfd wait{here_.get(), POLLIN, 0};
+      std::array<char, 8> lines{};
+      if (::poll(&wait, 1, 200) > 0)
+        there +=
+            static_cast<std::size_t>(std::max<ssize_t>(::read(here_.get(), lines.data(), lines.size()), 0));
+      alive = std::all_of(restores.begin(), restores.end(), is_alive);
+    }
+    const std::string lines(restores.size(), '\n');
+    (void)!::write(go_.get(), lines.data(), lines.size());
+    return there == restores.size();
+  }
+
+ private:
+  // Both ends, so that a script waits for a line and for nothing else.
+  UniqueFd make_fifo(const char* name) const {
+    const std::string path = directory_ / name;
+    UniqueFd fd(::mkfifo(path.c_str(), 0600) == 0 ? ::open(path.c_str(), O_RDWR | O_CLOEXEC) : -1);
+    if (!fd) throw std::system_error(errno, std::generic_category(), path);
+    return fd;
+  }
+
+  fs::path directory_;
+  UniqueFd here_, go_;
+};
+
+// A machine with four equal GPUs. One container's job used the first; two containers are restored from it.
+class RestoredAtOnce : public OciRuntime {
+ protected:
+  static constexpr std::uint32_t kFirst = 1111;
+
+  void SetUp() override {
+    OciRuntime::SetUp();
+    if (IsSkipped()) return;
+    load({"--gpus", "4", "--vram", "16M", "--gtt", "16M", "--gpu-ids", "1111,2222,3333,4444"});
+    ASSERT_NO_FATAL_FAILURE(checkpoint_job());
+    meeting_.emplace(scratch() / "meeting");
+  }
+  void TearDown() override {
+    meeting_.reset();
+    containers_.clear();
+    OciRuntime::TearDown();
+  }
+
+  // A container that is going to be restored. `settings`: lines of a sluice.conf that is its own; none: it
+  // has none.
+  void add(const std::string& id, const std::string& settings) {
+    const fs::path own = scratch() / id;
+    fs::create_directories(own);
+    std::string configuration = "action-script " + meeting_->script().string() + "\n";
+    if (!settings.empty()) {
+      fs::create_symlink(vm_test::settings().plugin, own / "amdgpu_plugin.so");
+      write_file(own / "sluice.conf", settings);
+      configuration += "libdir " + own.string() + "\n";
+    }
+    write_file(own / "criu.conf", configuration);
+    OciBundle its = job(id);
+    its.criu_configuration = own / "criu.conf";
+    containers_.push_back(std::make_unique<OciContainer>(std::move(its), criu_->logs()));
+  }
+
+  // All of them, each from a copy of the images; no restore ends before all have begun.
+  void restore_all() {
+    std::vector<pid_t> restores;
+    for (std::size_t i = 0; i < containers_.size(); ++i) {
+      const fs::path copy = images("copy-" + std::to_string(i));
+      fs::copy(images(), copy, fs::copy_options::recursive);
+      restores.push_back(containers_[i]->start_restore(copy));
+    }
+    EXPECT_TRUE(meeting_->wait_for(restores)) << "a restore ended before both were in the middle";
+    std::vector<CriuRun> runs;
+    for (const auto& container : containers_) runs.push_back(container->finish_restore());
+    for (const CriuRun& run : runs) ASSERT_NO_FATAL_FAILURE(expect_good(run, "restore"));
+    for (const auto& container : containers_) ASSERT_NO_FATAL_FAILURE(expect_container_whole(*container));
+  }
+
+  // gpu_ids of the GPUs that hold the memory of a container's job.
+  std::set<std::uint32_t> gpus_of(const OciContainer& container) {
+    std::set<std::uint32_t> gpus;
+    if (const auto process = control().process(container.pid())) {
+      for (const vamdgpu::BoInfo& bo : process->bos) gpus.insert(control().config().gpus[bo.gpu].gpu_id);
+    }
+    return gpus;
+  }
+  std::set<std::uint32_t> gpus_of(std::size_t index) { return gpus_of(*containers_[index]); }
+
+  void quit_all() {
+    for (const auto& container : containers_) EXPECT_EQ(container->subject().quit(), 0);
+  }
+
+ private:
+  // More than half of a GPU's VRAM.
+  OciBundle job(const std::string& id) const {
+    return bundle(id, {128, 129, 130, 131}, {"--gpus", "1", "--vram", "10M", "--gtt", "1M", "--run-queues"});
+  }
+
+  void checkpoint_job() {
+    OciContainer first(job("first"), criu_->logs());
+    ASSERT_NO_FATAL_FAILURE(start(first));
+    ASSERT_EQ(gpus_of(first), std::set{kFirst});
+    ASSERT_NO_FATAL_FAILURE(expect_good(first.checkpoint(images()), "checkpoint"));
+  }
+
+  std::optional<Meeting> meeting_;
+  std::vector<std::unique_ptr<OciContainer>> containers_;
+};
+
+TEST_P(RestoredAtOnce, EachLandsOnTheGpuThatItsOwnMapNames) {
+  ASSERT_NO_FATAL_FAILURE(add("one", "SLUICE_GPU_MAP=1111=3333\n"));
+  ASSERT_NO_FATAL_FAILURE(add("two", "SLUICE_GPU_MAP=1111=2222\n"));
+  ASSERT_NO_FATAL_FAILURE(restore_all());
+  EXPECT_EQ(gpus_of(0), std::set<std::uint32_t>{3333});
+  EXPECT_EQ(gpus_of(1), std::set<std::uint32_t>{2222});
+  quit_all();
+}
+
+TEST_P(RestoredAtOnce, WithoutMapsTheyDoNotChooseTheSameGpu) {
+  ASSERT_NO_FATAL_FAILURE(add("one", ""));
+  ASSERT_NO_FATAL_FAILURE(add("two", ""));
+  ASSERT_NO_FATAL_FAILURE(restore_all());
+  for (const std::size_t i : {0U, 1U}) EXPECT_EQ(gpus_of(i).size(), 1U) << "container " << i;
+  EXPECT_NE(gpus_of(0), gpus_of(1));
+  quit_all();
+}
+
+const auto kRuntimes = testing::Values("runc", "crun");
+std::string name_of(const testing::TestParamInfo<const char*>& info) {
+  return info.param;
+}
+INSTANTIATE_TEST_SUITE_P(By, OciRuntime, kRuntimes, name_of);
+INSTANTIATE_TEST_SUITE_P(By, RestoredAtOnce, kRuntimes, name_of);
 
 }  // namespace
 }  // namespace sluice::vm_test
