@@ -87,12 +87,9 @@ class Meeting {
     here_ = make_fifo("here");
     go_ = make_fifo("go");
     // CRIU reads a runtime's configuration twice, and runs a script that it names as often.
-    write_file(script(),
-               "#!/bin/sh\n"
-               "cd " +
-                   directory_.string() + " || exit 1\n" +
-                   R"([ "$CRTOOLS_SCRIPT_ACTION" = post-setup-namespaces ] || exit 0
-mkdir "$CRTOOLS_INIT_PID" || exit 0
+    write_file(script(), "#!/bin/sh\ncd " + directory_.string() + R"( || exit 1
+[ "$CRTOOLS_SCRIPT_ACTION" = post-setup-namespaces ] || exit 0
+mkdir "$CRTOOLS_INIT_PID" 2>/dev/null || exit 0
 echo >here
 read -r line <go
 )");
@@ -106,15 +103,17 @@ read -r line <go
   // Waits until all of `restores` are there; then they go on. False when one has ended before: the others go
   // on, too.
   bool wait_for(const std::vector<pid_t>& restores) {
+    const auto end = std::chrono::steady_clock::now() + kPatience;
     std::size_t there = 0;
-    bool alive = true;
-    while (alive && there < restores.size()) {
+    bool coming = true;
+    while (coming && there < restores.size()) {
       pollfd wait{here_.get(), POLLIN, 0};
       std::array<char, 8> lines{};
       if (::poll(&wait, 1, 200) > 0)
         there +=
             static_cast<std::size_t>(std::max<ssize_t>(::read(here_.get(), lines.data(), lines.size()), 0));
-      alive = std::all_of(restores.begin(), restores.end(), is_alive);
+      coming =
+          std::all_of(restores.begin(), restores.end(), is_alive) && std::chrono::steady_clock::now() < end;
     }
     const std::string lines(restores.size(), '\n');
     (void)!::write(go_.get(), lines.data(), lines.size());
