@@ -178,7 +178,7 @@ CriuRun OciContainer::checkpoint(const fs::path& images) {
   fs::create_directories(images);
   Strings options = work_path("checkpoint");
   options.insert(options.end(), {"--image-path", images.string(), bundle_.id});
-  const CriuRun run = ended(vm_test::run(command("checkpoint", options)));
+  CriuRun run = ended(vm_test::run(command("checkpoint", options)));
   if (run.good()) {
     (void)subject_.reap_dumped();
     subject_.forget();

@@ -6,8 +6,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <memory>
 #include <set>
 #include <system_error>
@@ -52,13 +54,20 @@ class OciRuntime : public Scenario, public testing::WithParamInterface<const cha
     ASSERT_NO_FATAL_FAILURE(expect_container_whole(container));
   }
 
+  // So many GPUs does the job see.
+  void expect_gpus(const OciContainer& container, std::size_t number) {
+    const auto process = control().process(container.pid());
+    ASSERT_TRUE(process.has_value());
+    EXPECT_EQ(process->devices.size(), number);
+  }
+
   static void expect_good(const CriuRun& run, const std::string& what) {
     ASSERT_TRUE(run.good()) << GetParam() << " " << what << " ended with " << run.status.value_or(-1);
   }
 };
 
-// runc: one of two GPUs is the container's. crun that sees to cgroups itself restores before the device
-// cgroup is in force, so a container of its has to have all GPUs.
+// runc: one of two GPUs is the container's. crun without systemd restores before the device cgroup
+// is in force, so its container has to have all GPUs.
 TEST_P(OciRuntime, ContainerComesBackWhole) {
   load();
   std::vector<unsigned> given = {128};
@@ -66,12 +75,13 @@ TEST_P(OciRuntime, ContainerComesBackWhole) {
   OciContainer container(bundle("job", given, {"--gpus", "0", "--vram", "4M", "--gtt", "1M", "--run-queues"}),
                          criu_->logs());
   ASSERT_NO_FATAL_FAILURE(start(container));
-  const auto process = control().process(container.pid());
-  ASSERT_TRUE(process.has_value());
-  EXPECT_EQ(process->devices.size(), given.size()) << "it does not see the GPUs that it was given";
+  expect_gpus(container, given.size());
+  const Strings possessions = possessions_of(container.pid());
   ASSERT_NO_FATAL_FAILURE(expect_good(container.checkpoint(images()), "checkpoint"));
   container.start_restore(images());
   ASSERT_NO_FATAL_FAILURE(expect_good(container.finish_restore(), "restore"));
+  EXPECT_EQ(possessions_of(container.pid()), possessions) << "the restore added something, or lost it";
+  expect_gpus(container, given.size());
   ASSERT_NO_FATAL_FAILURE(expect_container_whole(container));
   EXPECT_EQ(container.subject().quit(), 0);
 }
