@@ -117,13 +117,23 @@ Result<void> GpuMatch::match(const kfd::KfdImage& image, const kfd::MatchRules& 
   match_ = std::get<kfd::Match>(std::move(outcome));
   source_ = image.topology;
   for (const kfd::DeviceIds& pair : match_->gpus) {
-    if (pair.user_gpu_id != pair.actual_gpu_id) {
-      log_line(Level::Info, "GPU " + kfd::gpu_words(*source_.find_gpu(pair.user_gpu_id)) +
-                                " of the image is " + kfd::gpu_words(*local_.find_gpu(pair.actual_gpu_id)) +
-                                " here");
-    }
+    if (pair.user_gpu_id != pair.actual_gpu_id) log_line(Level::Info, why_moved(pair));
   }
   return {};
+}
+
+// That another GPU stands in for one, and, where that is here, too, what it has free.
+std::string GpuMatch::why_moved(const kfd::DeviceIds& pair) const {
+  const kfd::Node& source = *source_.find_gpu(pair.user_gpu_id);
+  std::string text = "GPU " + kfd::gpu_words(source) + " of the image is " +
+                     kfd::gpu_words(*local_.find_gpu(pair.actual_gpu_id)) + " here";
+  const kfd::Node* same = local_.find_gpu(pair.user_gpu_id);
+  if (tree_ == nullptr || same == nullptr) return text;
+  const auto need = tree_->need.find(source.drm_render_minor);
+  const auto use = kfd::vram_use(same->drm_render_minor);
+  if (need == tree_->need.end() || !use || use->room() >= need->second) return text;
+  return text + ": its own has " + kfd::size_words(use->room()) + " of VRAM free, and " +
+         kfd::size_words(need->second) + " are needed";
 }
 
 Result<const kfd::Node*> GpuMatch::local_gpu(std::uint32_t user_gpu_id) const {

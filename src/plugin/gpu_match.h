@@ -61,6 +61,7 @@ class GpuMatch {
   Result<const kfd::Node*> same_gpu(const RenderImage& image);
   const kfd::Node* agreed_gpu(std::uint32_t source_minor) const;
   void agree(std::uint32_t source_minor, std::uint32_t actual_gpu_id);
+  std::string why_moved(const kfd::DeviceIds& pair) const;
   std::string others_for(const kfd::Node& source, const kfd::Node& full, std::uint64_t need,
                          const Rooms& rooms) const;
 

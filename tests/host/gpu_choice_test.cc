@@ -105,7 +105,11 @@ TEST_P(GpuChoiceTest, EachReplicaGetsAGpuWithRoomTheFirstItsOwn) {
   std::vector<Replica> replicas;
   replicas.push_back(restored_replica());
   EXPECT_EQ(gpus_in_use(), std::set<unsigned>{0});
-  for (unsigned i = 1; i < 4; ++i) replicas.push_back(restored_replica());
+  for (unsigned i = 1; i < 4; ++i) {
+    replicas.push_back(restored_replica());
+    const std::string log = replicas.back().log();
+    EXPECT_NE(log.find("its own has"), std::string::npos) << "why it moved is not said: " << log;
+  }
   EXPECT_EQ(gpus_in_use(), (std::set<unsigned>{0, 1, 2, 3}));
   // One too many: said in the GPU's terms, not in those of the host's memory.
   Replica last = start_replica();
