@@ -113,7 +113,8 @@ ExitCode diff(const DiffArguments& arguments) {
 void add_diff(CLI::App& app, Run& run) {
   const auto arguments = std::make_shared<DiffArguments>();
   CLI::App* command = app.add_subcommand("diff", "What changed between two checkpoints, by GPU and BO");
-  add_images_argument(*command, "A", arguments->older, "the image directory of the older dump");
+  add_images_argument(*command, "A", arguments->older,
+                      "the image directory of the older dump, or an archive");
   add_images_argument(*command, "B", arguments->newer, "that of the newer one");
   command->add_flag("--bos", arguments->bos, "list every BO");
   add_json_flag(*command, arguments->json);

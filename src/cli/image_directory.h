@@ -41,7 +41,9 @@ std::variant<ImageDirectory, NoImages> open_images(const std::string& path, bool
 // name.
 ExitCode refuse(const char* command, bool json, const NoImages& why);
 
-// The argument that names one.
+// The argument that names one, and what --help says of it.
+inline constexpr const char* kImagesHelp =
+    "the image directory of a dump (criu dump -D), or an archive";
 void add_images_argument(CLI::App& command, const std::string& name, std::string& path,
                          const std::string& help);
 

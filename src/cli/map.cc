@@ -357,7 +357,7 @@ void add_map(CLI::App& app, Run& run) {
   const auto arguments = std::make_shared<MapArguments>();
   CLI::App* command =
       app.add_subcommand("map", "Which GPUs here the images' GPUs would be restored on, or why not");
-  add_images_argument(*command, "IMAGES", arguments->images, "the image directory of a dump (criu dump -D)");
+  add_images_argument(*command, "IMAGES", arguments->images, kImagesHelp);
   command
       ->add_option("--sysfs", arguments->sysfs,
                    "instead of this machine: one whose topology was copied to DIR")

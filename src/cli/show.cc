@@ -80,7 +80,7 @@ void add_show(CLI::App& app, Run& run) {
   const auto arguments = std::make_shared<ShowArguments>();
   CLI::App* command =
       app.add_subcommand("show", "What is in a checkpoint: GPUs, processes, memory, files, sharing");
-  add_images_argument(*command, "IMAGES", arguments->images, "the image directory of a dump (criu dump -D)");
+  add_images_argument(*command, "IMAGES", arguments->images, kImagesHelp);
   command->add_flag("--bos", arguments->bos, "list every BO");
   command->add_flag("--stats", arguments->stats,
                     "instead: how fast the dump and the last restore were, by GPU");

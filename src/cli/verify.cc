@@ -20,6 +20,7 @@
 #include "cli/progress.h"
 #include "cli/text.h"
 #include "images/key.h"
+#include "pipeline/printable.h"
 #include "plugin/config.h"
 
 namespace sluice::cli {
@@ -41,6 +42,7 @@ struct Findings {
   std::vector<VerifyProblem> problems;  // but for those that nobody has kept
   VerifyTotals totals;
   double seconds = 0;
+  bool of_archive = false;
 
   bool damaged() const { return totals.problems > totals.missing + totals.unread; }
   bool without_sums() const { return totals.unverified_bytes > 0; }
@@ -103,7 +105,7 @@ class ProblemLines {
  public:
   void add(const std::vector<VerifyProblem>& problems) {
     for (const VerifyProblem& problem : problems) {
-      if (++count_ <= kMostLines) (void)std::fprintf(stdout, "%s\n", text_of(problem).c_str());
+      if (++count_ <= kMostLines) (void)std::fprintf(stdout, "%s\n", printable(text_of(problem)).c_str());
     }
     (void)std::fflush(stdout);
   }
@@ -136,7 +138,8 @@ std::string read_text(const Findings& found) {
   (void)std::snprintf(time.data(), time.size(), ", read in %.2f s", found.seconds);
   text += time.data();
   text += ", " + rate_text(totals.bytes - totals.hole_bytes, found.seconds);
-  if (!totals.direct) text += ", partly through the page cache";
+  if (!totals.direct)
+    text += found.of_archive ? ", through the page cache" : ", partly through the page cache";
   return text + '\n';
 }
 
@@ -226,6 +229,7 @@ ExitCode verify(const VerifyArguments& arguments) {
   }
   progress.clear();
   found.seconds = seconds();
+  found.of_archive = !directory.source->directory();
   found.totals = verification.totals();
   found.totals.problems += totals_of_metadata.problems;
   found.totals.missing += totals_of_metadata.missing;
@@ -251,13 +255,15 @@ void add_verify(CLI::App& app, Run& run) {
   const auto arguments = std::make_shared<VerifyArguments>();
   CLI::App* command =
       app.add_subcommand("verify", "Read all of a checkpoint and compare it with its checksums");
-  add_images_argument(*command, "IMAGES", arguments->images, "the image directory of a dump (criu dump -D)");
+  add_images_argument(*command, "IMAGES", arguments->images, kImagesHelp);
   add_json_flag(*command, arguments->json);
   command->footer(
       "Reads what is on the disk, past the page cache where the file system has direct\n"
       "I/O, and goes on after what is bad: every bad block is named, with its BO. Needs\n"
-      "no GPU.\n\n"
-      "Example: sluice verify /var/lib/checkpoints/job\n\n"
+      "no GPU. An archive (tar, also with gzip or zstd) is gone through twice and not\n"
+      "unpacked.\n\n"
+      "Example: sluice verify /var/lib/checkpoints/job\n"
+      "         sluice verify job.tar.zst\n\n"
       "Exit status: 0 every block is as it was written, 1 something is damaged, missing\n"
       "or unreadable (the last line and the JSON's result say which), 2 wrong usage,\n"
       "3 nothing bad was found, but there are contents without checksums, or no images\n"
