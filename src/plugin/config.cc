@@ -341,7 +341,11 @@ Result<std::optional<ImageKey>> read_key(const Config& config) {
                              "nothing that the key could be for; SLUICE_KEY_FILE=none goes without"};
   }
   auto text = read_file(*config.key_file, Others::MayNothing);
-  if (!text) return explain("SLUICE_KEY_FILE", text.error());
+  if (!text) {
+    const bool closed = text.error().err == EACCES;
+    return with_remedy(explain("SLUICE_KEY_FILE", text.error()),
+                       closed ? "; criu's user must be able to read it" : "");
+  }
   std::string_view digits = *text;
   if (digits.ends_with('\n')) digits.remove_suffix(1);
   ImageKey key;

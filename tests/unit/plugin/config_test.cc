@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -11,9 +12,11 @@
 #include <map>
 #include <set>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "pipeline/units.h"
+#include "support/refuse_system_call.h"
 #include "support/temp_dir.h"
 
 namespace sluice::plugin {
@@ -493,6 +496,17 @@ TEST_F(KeyFile, OneThatSomebodyElseCanReadIsRefused) {
     ASSERT_EQ(chmod(path_.c_str(), mode), 0);
     EXPECT_EQ(error(), EPERM) << mode;
   }
+}
+
+TEST_F(KeyFile, OneThatMayNotBeReadIsToldWithWhatHelps) {
+  write(std::string(64, 'a'));
+  std::thread([this] {
+    ASSERT_TRUE(test::refuse_system_call(SYS_openat, EACCES));
+    const auto key = read();
+    EXPECT_EQ(key.error().err, EACCES);
+    EXPECT_EQ(key.error().cause, Cause::Said);
+    EXPECT_TRUE(key.error().what.ends_with("; criu's user must be able to read it")) << key.error().what;
+  }).join();
 }
 
 TEST_F(KeyFile, OneThatIsNotThereIsAnError) {
