@@ -295,6 +295,7 @@ TEST_P(DumpRestoreTest, AProcessMovesToAMachineWithMoreGpus) {
   ASSERT_NO_FATAL_FAILURE(dump());
   machine.gpus = 3;
   machine.gpu_ids = {0x5555, 0x6666, 0x1234};  // the third's name is what the process calls another one
+  scene_.variables["SLUICE_GPU_MAP"] = "0x1234=0x5555,0x4321=0x6666";
   for (int generation = 0; generation < 2; ++generation) {
     scene_.move_to(machine);
     ASSERT_NO_FATAL_FAILURE(restore_and_check());
@@ -306,6 +307,7 @@ TEST_P(DumpRestoreTest, AProcessMovesToAMachineWithMoreGpus) {
     ASSERT_NO_FATAL_FAILURE(dump());
     machine.minor_base = 140;
   }
+  scene_.variables.erase("SLUICE_GPU_MAP");
   machine.gpus = 2;
   machine.gpu_ids = {0x5555, 0x6666};
   scene_.move_to(machine);
