@@ -151,6 +151,7 @@ VramBytes need_of(const Checkpoint& checkpoint) {
 
 void choose_all(std::vector<Mapping>& mappings, TreeChoice& choice) {
   std::vector<Mapping*> order;
+  order.reserve(mappings.size());
   for (Mapping& mapping : mappings) order.push_back(&mapping);
   std::stable_sort(order.begin(), order.end(), [](const Mapping* a, const Mapping* b) {
     return a->source.gpu_count() > b->source.gpu_count();
@@ -313,6 +314,7 @@ ExitCode map(const MapArguments& arguments) {
   std::vector<kfd::MappedGpu> map;
   if (const std::string text = arguments.gpu_map.value_or(config.gpu_map.value_or("")); !text.empty()) {
     std::vector<const kfd::Topology*> sources;
+    sources.reserve(mappings.size());
     for (const Mapping& mapping : mappings) sources.push_back(&mapping.source);
     const auto resolved = [&]() -> Result<std::vector<kfd::MappedGpu>> {
       SLUICE_TRY_ASSIGN(const kfd::GpuMap parsed, kfd::GpuMap::parse(text));

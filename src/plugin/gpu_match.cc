@@ -106,6 +106,7 @@ Result<void> GpuMatch::match(const kfd::KfdImage& image, const kfd::MatchRules& 
                  " cannot have the GPUs that others of its tree have, and shares no GPU memory; it is "
                  "matched by itself");
     outcome = choose(image.topology, false);
+    follows_ = false;
   }
   if (const auto* refusal = std::get_if<kfd::Refusal>(&outcome)) {
     log_text(Level::Error, refusal->text());
@@ -192,7 +193,7 @@ GpuMatch::Rooms GpuMatch::rooms() const {
 }
 
 void GpuMatch::allocated(const kfd::Node& gpu, std::uint64_t bytes) {
-  if (tree_ == nullptr || !tree_->ledger || bytes == 0) return;
+  if (tree_ == nullptr || !tree_->ledger || !follows_ || bytes == 0) return;
   const FutexLocked locked = tree_->ledger->lock();
   tree_->ledger->take_back(gpu.gpu_id, bytes);
 }

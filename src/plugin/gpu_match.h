@@ -66,6 +66,7 @@ class GpuMatch {
                          const Rooms& rooms) const;
 
   TreeMatch* tree_ = nullptr;
+  bool follows_ = true;  // has the GPUs that the tree has agreed on, for which its memory is reserved
   kfd::MatchRules rules_;
   kfd::Topology local_;
   kfd::Topology source_;  // with match_: of the image's machine

@@ -120,6 +120,7 @@ Result<void> Restorer::prepare_match() {
     SLUICE_TRY_ASSIGN(const kfd::GpuMap map, kfd::GpuMap::parse(*config_.gpu_map));
     SLUICE_TRY_ASSIGN(const kfd::Topology local, kfd::read_topology());
     std::vector<const kfd::Topology*> sources;
+    sources.reserve(survey_.topologies().size());
     for (const kfd::Topology& source : survey_.topologies()) sources.push_back(&source);
     SLUICE_TRY_ASSIGN(tree_match_->map, map.resolve(sources, local));
   }
