@@ -9,6 +9,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -74,7 +75,8 @@ class NamedFiles {
   const DumpTree& tree_;
   std::uint64_t own_mounts_ = 0;  // inode of our own namespace
   dev_t shared_memory_ = 0;
-  std::set<std::uint64_t> mounts_;  // ids, of all namespaces of the tree
+  std::map<std::uint64_t, std::string> roots_;  // of each namespace: what stands before a path in it
+  std::set<std::uint64_t> mounts_;              // ids, of all namespaces of the tree
   std::set<std::tuple<std::uint64_t, dev_t, std::uint64_t, std::string>> looked_at_;
 };
 

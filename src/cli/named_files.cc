@@ -55,9 +55,10 @@ bool is_silly_name(const std::string& directory, const std::string& link) {
 
 NamedFiles::NamedFiles(const DumpTree& tree, const DumpSurroundings& around)
     : tree_(tree), own_mounts_(namespaces_of(around.self)[kMntNs]), shared_memory_(shared_memory_device()) {
-  std::set<std::uint64_t> namespaces;
   for (const TaskFacts& task : tree.tasks) {
-    if (!namespaces.insert(task.namespaces[kMntNs]).second) continue;
+    const std::uint64_t space = task.namespaces[kMntNs];
+    // Our own is seen from our own root.
+    if (!roots_.emplace(space, space == own_mounts_ ? "" : task.directory + "/root").second) continue;
     const std::string text = proc_text(task.directory + "/mountinfo", kMountBytes);
     for (std::size_t at = 0; at < text.size();) {
       mounts_.insert(std::strtoull(&text[at], nullptr, 10));
@@ -101,10 +102,7 @@ void NamedFiles::look_at_name(const TaskFacts& task, const std::string& name, co
       found.add_deleted_file(name + " (" + bytes_text(file.bytes_on_disk) + ")", file.bytes_on_disk);
     return;
   }
-  // Where the process' own namespace has it; ours, seen from our own root.
-  const std::string root =
-      task.namespaces[kMntNs] == own_mounts_ ? "" : tree_.tasks.front().directory + "/root";
-  const std::string path = root + link;
+  const std::string path = roots_.at(task.namespaces[kMntNs]) + link;
   const auto named = file_facts(path, !S_ISLNK(file.mode));
   if (named ? is_silly_name(path.substr(0, path.rfind('/') + 1), link) : named.error().err == ENOENT) {
     found.add(obstacle::kLinkRemap, name);

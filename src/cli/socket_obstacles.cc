@@ -60,7 +60,10 @@ bool kernel_refuses_unix_options() {
 class SocketLook {
  public:
   SocketLook(const DumpTree& tree, const DumpSurroundings& around, Obstacles& found)
-      : around_(around), found_(found), own_net_(namespaces_of(around.self)[kNetNs]) {
+      : around_(around),
+        found_(found),
+        own_net_(namespaces_of(around.self)[kNetNs]),
+        refuses_options_(around.criu_is_before(4, 2) && kernel_refuses_unix_options()) {
     for (const TaskFacts& task : tree.tasks) {
       for (const OpenDescriptor& descriptor : task.descriptors) {
         const std::uint64_t inode = socket_inode(descriptor.link);
@@ -90,8 +93,7 @@ class SocketLook {
     } else if (is_one_of(name, {"TCP", "TCPv6", "UDP", "UDPv6", "UDP-Lite", "UDPLITEv6", "RAW", "RAWv6",
                                 "PING", "PINGv6", "PACKET"})) {
       if (name.starts_with("TCP")) tcp_.emplace(inode, &socket);
-      if (around_.criu_is_before(4, 2) && kernel_refuses_unix_options())
-        found_.add(obstacle::kCriuKernel, socket.text() + "a socket with fewer options");
+      if (refuses_options_) found_.add(obstacle::kCriuKernel, socket.text() + "a socket with fewer options");
     } else if (is_one_of(name, {"MPTCP", "MPTCPv6"})) {
       found_.add(obstacle::kMptcp, socket.text() + "a multipath TCP socket");
     } else if (!name.empty()) {
@@ -226,6 +228,7 @@ class SocketLook {
   const DumpSurroundings& around_;
   Obstacles& found_;
   std::uint64_t own_net_;
+  bool refuses_options_;                           // and this criu asks for them
   std::map<std::uint64_t, OpenSocket> sockets_;    // of the tree, by inode
   std::map<std::uint64_t, const TaskFacts*> net_;  // a process of each network namespace
   Sockets unix_, tcp_, netlink_;
