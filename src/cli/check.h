@@ -6,11 +6,11 @@
 #include <sys/types.h>
 
 #include <chrono>
-#include <compare>
 #include <cstdint>
 #include <istream>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "cli/criu_binary.h"
@@ -36,7 +36,10 @@ using Findings = std::vector<Finding>;
 // What criu --version says.
 struct CriuVersion {
   int major = 0, minor = 0, patch = 0;
-  auto operator<=>(const CriuVersion&) const = default;
+
+  bool operator<(const CriuVersion& other) const {
+    return std::tie(major, minor, patch) < std::tie(other.major, other.minor, other.patch);
+  }
 };
 
 // CRIU in the PATH, asked for its version. Started at once, so that it runs beside the rest; a criu that does

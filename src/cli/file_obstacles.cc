@@ -161,8 +161,9 @@ class FileLook {
       return;
     if (is_rdma(descriptor.link)) {
       add_device(task, descriptor);
-    } else if (major_number == kMemMajor ||
-               (major_number == kMiscMajor && minor(file.number) == kAutofsMinor)) {
+      return;
+    }
+    if (major_number == kMemMajor || (major_number == kMiscMajor && minor(file.number) == kAutofsMinor)) {
       look_at_named(task, descriptor, file);
     } else if (is_terminal(file.number)) {
       look_at_terminal(task, descriptor, file);

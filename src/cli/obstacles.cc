@@ -50,7 +50,7 @@ Findings Obstacles::findings() const {
     std::string text = reason.text + ", " + reason.kind->why;
     if (reason.more > 0) text += "; and " + std::to_string(reason.more) + " more";
     std::string remedy = reason.kind->remedy;
-    if (reason.kind->weight == Weight::Option) remedy = std::string(reason.kind->option) + ": " + remedy;
+    if (reason.kind->weight == Weight::Option) remedy.insert(0, std::string(reason.kind->option) + ": ");
     found.push_back(
         {reason.kind->weight, reason.kind->subject, std::move(text), std::move(remedy), reason.kind->code});
   }

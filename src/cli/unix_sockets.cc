@@ -22,7 +22,7 @@ namespace sluice::cli {
 namespace {
 
 constexpr std::size_t kMostSockets = 1U << 20U;
-constexpr std::size_t kAnswerBytes = 64 * 1024;
+constexpr std::size_t kAnswerBytes = std::size_t{64} * 1024;
 constexpr timeval kPatience = {0, 200'000};  // of an answer, which comes at once
 
 UniqueFd diag_socket() {
