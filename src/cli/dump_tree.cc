@@ -50,7 +50,7 @@ void read_status(TaskFacts& task) {
   task.seccomp = kfd::parse_number(line_of(text, "Seccomp:\t")).value_or(0);
 }
 
-// /proc/PID/stat, what stands behind the name, which may hold anything: state ppid pgrp session tty_nr tpgid.
+// /proc/PID/stat after the name, which may hold anything: state ppid pgrp session tty_nr tpgid.
 void read_stat(TaskFacts& task) {
   const std::string text = proc_text(task.directory + "/stat", kStatusBytes);
   const std::size_t name_end = text.rfind(')');

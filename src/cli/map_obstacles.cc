@@ -95,7 +95,7 @@ class MapLook {
     }
   }
 
-  // Each file of a namespace of mounts once, whoever maps it, and however often.
+  // Each file of a namespace of mounts once, however many processes map it.
   void look_at_file(const TaskFacts& task, const std::string& text, const Map& map) {
     if (!looked_at_.emplace(task.namespaces[kMntNs], map.device, map.inode, std::string(map.name)).second)
       return;

@@ -25,7 +25,7 @@ struct ObstacleKind {
   const char* subject;
   Weight weight;
   const char* why;     // ends the sentence that names the thing
-  const char* remedy;  // of an Option: what stands behind the option
+  const char* remedy;  // of an Option: what follows the option
   const char* option = "";
 };
 

@@ -277,7 +277,7 @@ TEST_F(CheckTest, APluginInTheDirectoryOfAnotherCriuIsNamed) {
   const std::filesystem::path built_for = SLUICE_PLUGIN_DIRECTORY;
   const std::filesystem::path parent = built_for.parent_path();
   if (!may_mount() || !std::filesystem::is_directory(parent)) GTEST_SKIP() << "nothing can be mounted here";
-  // The parent directory, empty but for the plugin; the command itself does not need what else is in it
+  // The parent directory with the plugin in it; the command itself does not need what else is
   // there.
   const host_test::ScratchDirectory made;
   std::filesystem::create_directory(made.path() / built_for.filename());

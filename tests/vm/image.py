@@ -136,7 +136,7 @@ def make_disk(root, suite, programs, driver, extra_modules, work):
     add_modules([path for path in wanted if path not in loaded], tree / "usr/lib/guest-modules")
     (tree / "usr/lib/criu").mkdir()
     (tree / "usr/lib/criu/amdgpu_plugin.so").symlink_to("../sluice/amdgpu_plugin.so")
-    # /dev/infiniband without hardware, for who asks for it.
+    # They make /dev/infiniband without hardware, when a scenario loads them.
     add_modules(module.load_order(root, ("rdma_ucm",)), tree / "usr/lib/rdma-modules")
     if suite.stock_driver:
         add_modules(module.load_order(root, ("amdgpu",)), tree / "usr/lib/stock-modules")

@@ -30,7 +30,7 @@ class CheckFiles : public CheckedDump {
   }
 };
 
-// One that has nothing to object to, and one with all that is harmless.
+// A process that has nothing, and one with all that is harmless.
 TEST_F(CheckFiles, HarmlessNeighboursRaiseNothing) {
   Launch launch;
   launch.own_session = true;
