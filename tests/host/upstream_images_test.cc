@@ -160,6 +160,7 @@ TEST_P(UpstreamImagesTest, ThoseOfAReleasedPluginComeBackOnOtherGpus) {
 // Upstream's plugin pairs GPUs of the image in its order with local ones in that of the directories, and
 // takes the first arrangement that fits. So equal GPUs come back as themselves where both are the same.
 TEST_P(UpstreamImagesTest, OursListNodesAndLinksAsTheDirectoriesDo) {
+  if (version() != kVersions[0].name) return;  // the host has no part in it
   const auto listed = [](const std::filesystem::path& directory) {
     std::vector<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator(directory))
