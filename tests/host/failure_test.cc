@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <filesystem>
+#include <fstream>
 #include <set>
 #include <sstream>
 #include <string>
@@ -204,6 +205,21 @@ TEST_P(RemedyTest, AnImageThatMayNotBeReadIsNotDamaged) {
     std::filesystem::permissions(scene_.images() / name, std::filesystem::perms::owner_read);
   }
   restore_and_check();
+}
+
+// What this machine's sysfs says is in no image.
+TEST_P(RemedyTest, ATopologyThatIsNotUnderstoodIsNoDamagedImage) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_NO_FATAL_FAILURE(dump());
+  const std::filesystem::path gpu_id =
+      scene_.machine().directory() / "sysfs/sys/devices/virtual/kfd/kfd/topology/nodes/1/gpu_id";
+  ASSERT_TRUE(std::filesystem::remove(gpu_id));
+  std::ofstream(gpu_id) << "nonsense";
+  EXPECT_EQ(scene_.restore(version()), 1);
+  const std::string log = scene_.log();
+  EXPECT_NE(log.find("/gpu_id is 'nonsense'"), std::string::npos) << log;
+  EXPECT_EQ(log.find("another checkpoint"), std::string::npos) << log;
+  expect_not_resumed();
 }
 
 TEST_P(RemedyTest, WhatIsInTheWayOfAnImageIsToBeMoved) {
