@@ -168,7 +168,7 @@ TEST_P(RemedyTest, AnErrorOfAGpuIsNotToldWithARemedyForSomethingElse) {
                                            "another checkpoint"};
   ASSERT_NO_FATAL_FAILURE(start({"--vram", "1M"}));
   for (const int error :
-       {EROFS, EFBIG, ENOSPC, EDQUOT, EPIPE, ECONNRESET, EBADMSG, EAGAIN, EMFILE, EACCES, EBADF}) {
+       {EROFS, ESTALE, EFBIG, ENOSPC, EDQUOT, EPIPE, ECONNRESET, EBADMSG, EAGAIN, EMFILE, EACCES, EBADF}) {
     SCOPED_TRACE(error);
     scene_.control().inject(criu_fault(kCheckpoint, error));
     EXPECT_EQ(scene_.dump(version()), 1);

@@ -7,6 +7,7 @@
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/quota.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -168,6 +169,22 @@ TEST_F(DumpThatFails, QuotaOfTheDiskIsUsedUp) {
   criu_->prepare = {};
   ASSERT_NO_FATAL_FAILURE(expect_next_dump_works());
   expect_no_complete_image(images());
+}
+
+// Which criu would be ended by (SIGXFSZ), in the middle.
+TEST_F(DumpThatFails, AnImageIsLargerThanAFileMayBe) {
+  load();
+  ASSERT_NO_FATAL_FAILURE(start_subject(working_subject()));
+  criu_->prepare = [] {
+    const rlimit limit{rlim_t{4} << 20, rlim_t{4} << 20};  // less than a GPU's VRAM, more than criu's log
+    if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) ::_exit(126);
+  };
+  ASSERT_NO_FATAL_FAILURE(expect_failed(criu_->dump(subject_->pid(), images()),
+                                        "File too large; raise the limit of file sizes (ulimit -f)"));
+  ASSERT_NO_FATAL_FAILURE(expect_unharmed());
+  expect_no_complete_image(images());
+  criu_->prepare = {};
+  ASSERT_NO_FATAL_FAILURE(expect_next_dump_works());
 }
 
 TEST_F(DumpThatFails, CriuItselfFailsAfterTheGpusWereDumped) {
