@@ -62,6 +62,14 @@ TEST_F(CheckProcesses, WhatATreeMayNotHaveIsRefused) {
   expect_refused_with("nothing", "user-namespace", stranger);
 }
 
+TEST_F(CheckProcesses, NamespacesThatCriuTakesWithTheTreeAreNone) {
+  Launch launch = session();
+  launch.namespaces = CLONE_NEWUSER;  // with its user and group 0
+  expect_dumped_with("nothing", {}, launch);
+  launch.namespaces = CLONE_NEWIPC;
+  expect_dumped_with("sysv-shm", {}, launch);
+}
+
 TEST_F(CheckProcesses, AProcessThatHasEndedIsRefused) {
   ASSERT_TRUE(start("zombie", session()));
   const pid_t zombie = child_of(subject_->pid());
