@@ -57,14 +57,17 @@ bool is_small(std::string_view name) {
 // DIGEST.tar.
 bool may_be_layer(std::string_view path) {
   constexpr std::size_t kDigits = 64;
-  const auto is_digest = [](std::string_view text) {
-    return text.size() == kDigits && text.find_first_not_of("0123456789abcdef") == text.npos;
+  constexpr std::string_view kTar = ".tar";
+  const auto last_is_digest = [](std::string_view text) {
+    if (text.size() < kDigits) return false;
+    const std::string_view folder = text.substr(0, text.size() - kDigits);
+    return (folder.empty() || folder.ends_with('/')) &&
+           text.substr(folder.size()).find_first_not_of("0123456789abcdef") == text.npos;
   };
-  if (path.starts_with("./")) path.remove_prefix(2);
-  if (path.starts_with("blobs/sha256/"))
-    return is_digest(path.substr(std::string_view("blobs/sha256/").size()));
-  if (path.ends_with("/layer.tar")) return is_digest(path.substr(0, path.find('/')));
-  return path.ends_with(".tar") && is_digest(path.substr(0, path.size() - std::string_view(".tar").size()));
+  constexpr std::string_view kLayer = "/layer.tar";
+  if (path.ends_with(kLayer)) return last_is_digest(path.substr(0, path.size() - kLayer.size()));
+  if (path.ends_with(kTar)) return last_is_digest(path.substr(0, path.size() - kTar.size()));
+  return last_is_digest(path) && path.substr(0, path.size() - kDigits).ends_with("blobs/sha256/");
 }
 
 }  // namespace

@@ -211,6 +211,20 @@ std::optional<NoImages> open_file(ImageDirectory& file, bool show_progress) {
 
 }  // namespace
 
+namespace {
+
+// What is wrong with the key's file, or with the setting, the message says.
+NoImages no_key(const Error& error) {
+  const Cause cause = cause_of(error.err);
+  NoImages none{ExitCode::Failed, error.what, "", {}};
+  if (error.err == EACCES) none.remedy = "the key is its owner's alone to read: try again as root";
+  if (cause == Cause::Unreadable) none.remedy = remedy_of(error.err);
+  if (cause != Cause::Damaged) none.cause = cause;
+  return none;
+}
+
+}  // namespace
+
 NoImages no_images(const Error& error) {
   return {ExitCode::Failed, error.what, remedy_of(error.err), cause_of(error.err)};
 }
@@ -220,10 +234,7 @@ std::variant<ImageDirectory, NoImages> open_images(const std::string& path, bool
   use_image_key(plugin::read_key(
       plugin::parse_config(plugin::environment_and_file(plugin::kConfigFile, warnings), warnings)));
   if (const auto usable = image_key_is_usable(); !usable) {
-    const int err = usable.error().err;
-    return NoImages{ExitCode::Failed, usable.error().what,
-                    err == EACCES ? "the key is its owner's alone to read: try again as root" : "",
-                    err == EACCES ? std::optional(Cause::NotAllowed) : std::nullopt};
+    return no_key(usable.error());
   }
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0) {

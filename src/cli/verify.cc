@@ -173,11 +173,11 @@ void tell(const Findings& found) {
   (void)std::fputs(text.c_str(), stdout);
 }
 
-void print_as_json(const VerifyArguments& arguments, const Findings& found) {
+void print_as_json(const std::string& images, const Findings& found) {
   Json problems = Json::array();
   for (const VerifyProblem& problem : found.problems) problems.push_back(json_of(problem));
   print_json({{"command", "verify"},
-              {"images", arguments.images},
+              {"images", images},
               {"result", found.result()},
               {"keyed", has_image_key()},
               {"files", found.totals.files},
@@ -241,7 +241,7 @@ ExitCode verify(const VerifyArguments& arguments) {
               [](const VerifyProblem& a, const VerifyProblem& b) {
                 return std::tie(a.file, a.file_offset) < std::tie(b.file, b.file_offset);
               });
-    print_as_json(arguments, found);
+    print_as_json(directory.path, found);
   } else {
     ProblemLines::end(found.totals.problems);
     tell(found);

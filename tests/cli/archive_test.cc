@@ -226,6 +226,19 @@ TEST_F(ArchiveTest, ALayerOfAnExportedImageIsRead) {
     EXPECT_EQ(sluice({"diff", exported, plain()}).status, kDone);
   }
   EXPECT_EQ(sluice({"verify", packed(export_of(top)).at(2)}).status, kDone);
+  // The old forms of `docker save`, and a saved image that was packed with its folder.
+  const std::string saved = scratch(test_name() + ".saved");
+  const std::string archive = saved + ".tar";
+  for (const std::string& name : {std::string(kDigest) + "/layer.tar", std::string(kDigest) + ".tar",
+                                  "image/blobs/sha256/" + std::string(kDigest)}) {
+    shell("rm -rf " + saved + "; mkdir -p $(dirname " + saved + "/" + name + "); cp " + top + " " + saved +
+          "/" + name + "; tar -C " + saved + " -cf " + archive + " .");
+    EXPECT_EQ(sluice({"verify", archive}).status, kDone) << name;
+  }
+  // A tar file of another name is somebody's own.
+  shell("rm -rf " + saved + "; mkdir -p " + saved + "; cp " + top + " " + saved +
+        "/rootfs-diff.tar; tar -C " + saved + " -cf " + archive + " .");
+  EXPECT_EQ(sluice({"verify", archive}).status, kRefused);
   // A layer that was cut, of which nothing could be read.
   std::filesystem::resize_file(layers[1], 100);
   const Ended cut = sluice({"show", export_of(layers[1])});

@@ -61,7 +61,7 @@ TEST_F(ImagesTest, ImagesThatMayNotBeReadAreNotDamaged) {
         AllOf(HasSubstr("open " + names(directory, std::string(kKfdPrefix)).at(0) + ": Permission denied"),
               HasSubstr(kAsRoot), accuses_nobody()))
         << command[0];
-    const json object = object_of(sluice(as_json(command), nullptr, {}, as_anybody));
+    json object = object_of(sluice(as_json(command), nullptr, {}, as_anybody));
     if (command[0] == "verify") {
       EXPECT_EQ(object["result"], "unreadable");
       for (const json& problem : object["problems"]) EXPECT_EQ(problem["kind"], "not-allowed");
@@ -86,7 +86,7 @@ TEST_F(ImagesTest, WhatTheSystemRefusesIsNotDamaged) {
       EXPECT_THAT(ended.out + ended.err, AllOf(HasSubstr(strerrordesc_np(error)), HasSubstr("again"),
                                                Not(HasSubstr(kAsRoot)), accuses_nobody()))
           << command[0];
-      const json object = object_of(sluice(as_json(command), nullptr, {}, refuse));
+      json object = object_of(sluice(as_json(command), nullptr, {}, refuse));
       EXPECT_EQ(command[0] == "verify" ? object["result"] : object["cause"], "unreadable") << object;
     }
   }
@@ -167,7 +167,7 @@ TEST_F(ImagesTest, DamageIsCalledDamage) {
     const Ended ended = sluice({command, directory});
     EXPECT_EQ(ended.status, kFailed);
     EXPECT_THAT(ended.err, HasSubstr("use another checkpoint"));
-    const json object = object_of(sluice({command, "--json", directory}));
+    json object = object_of(sluice({command, "--json", directory}));
     EXPECT_EQ(std::string(command) == "show" ? object["result"] : object["cause"], "damaged");
   }
 }

@@ -504,7 +504,7 @@ TEST_F(KeyFile, OneThatMayNotBeReadIsToldWithWhatHelps) {
     ASSERT_TRUE(test::refuse_system_call(SYS_openat, EACCES));
     const auto key = read();
     EXPECT_EQ(key.error().err, EACCES);
-    EXPECT_EQ(key.error().cause, Cause::Said);
+    EXPECT_EQ(key.error().topic, Topic::Said);
     EXPECT_TRUE(key.error().what.ends_with("; criu's user must be able to read it")) << key.error().what;
   }).join();
 }
