@@ -51,6 +51,9 @@ class Dumper {
   // write, too.
   Result<void> finish_late();
 
+  // Queues of a process stand still because of this dump.
+  bool has_stopped_queues() const { return sessions_.paused_count() > 0; }
+
   // exit(): unpauses on every path; `ret` < 0: removes the images of this dump, metadata first.
   Result<void> finish(int ret);
 

@@ -51,6 +51,24 @@ struct DumperEnd {
   ~DumperEnd() { const std::unique_ptr<Dumper> ended(std::exchange(dumper, nullptr)); }
 };
 
+// For the time of a hook SIGXFSZ and SIGPIPE are errors of the write. While a dump has queues stopped they
+// stay that between hooks: CRIU writes its own images there, and a signal that ends it would leave the queues
+// stopped. Children that CRIU starts meanwhile inherit what is blocked. Main thread.
+class WritesFailInOrder {
+ public:
+  WritesFailInOrder() {
+    if (!signals) signals.emplace();
+  }
+  ~WritesFailInOrder() {
+    if (dumper == nullptr || !dumper->has_stopped_queues()) signals.reset();
+  }
+  WritesFailInOrder(const WritesFailInOrder&) = delete;
+  WritesFailInOrder& operator=(const WritesFailInOrder&) = delete;
+
+ private:
+  static inline std::optional<WriteSignals> signals;
+};
+
 bool is_limited(__rlimit_resource resource) {
   rlimit limit{};
   return getrlimit(resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
@@ -122,7 +140,7 @@ int report(const char* hook, int err, const char* text, Topic topic = Topic::Unk
 // an error.
 template <class Body>
 int guarded(const char* hook, Body body) noexcept {
-  const WriteSignals signals;
+  const WritesFailInOrder signals;
   try {
     Result<Answer> result = body();
     if (!result) {

@@ -151,6 +151,16 @@ TEST_P(LimitsTest, AFileSizeLimitIsAnErrorOfTheHooksOwnImages) {
   expect_undone();
 }
 
+// CRIU itself writes between our hooks, while the queues stand still.
+TEST_P(LimitsTest, AFileSizeLimitThatTheHostMeetsLeavesNoQueueStopped) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  Program host = start_held("dump", "dump_ext_file");
+  ASSERT_NO_FATAL_FAILURE(limit(host.pid(), RLIMIT_FSIZE, kLowFileSize));
+  host.release_control();
+  EXPECT_EQ(host.wait(), 1);
+  expect_undone();
+}
+
 // What is the same in all hosts.
 class NewestLimitsTest : public LimitsTest {};
 
