@@ -209,10 +209,6 @@ std::optional<NoImages> open_file(ImageDirectory& file, bool show_progress) {
   return open_archive(file, std::move(fd), show_progress);
 }
 
-}  // namespace
-
-namespace {
-
 // What is wrong with the key's file, or with the setting, the message says.
 NoImages no_key(const Error& error) {
   const Cause cause = cause_of(error.err);
