@@ -165,7 +165,8 @@ Namespaces namespaces_of(const std::string& process) {
   return found;
 }
 
-Result<DumpTree> read_dump_tree(const std::vector<pid_t>& pids, const std::string& proc) {
+Result<DumpTree> read_dump_tree(const std::vector<pid_t>& pids, const std::string& proc,
+                                std::size_t most_descriptors) {
   DumpTree tree;
   tree.proc = proc;
   for (const pid_t pid : pids) {
@@ -176,13 +177,13 @@ Result<DumpTree> read_dump_tree(const std::vector<pid_t>& pids, const std::strin
     read_stat(task);
     read_limits(task);
     task.namespaces = namespaces_of(task.directory);
-    auto descriptors = read_descriptors(task, kMostDescriptors - tree.descriptors);
+    auto descriptors = read_descriptors(task, most_descriptors - tree.descriptors);
     if (!descriptors && !gone(descriptors.error().err)) return std::move(descriptors).error();
     if (descriptors) task.descriptors = std::move(*descriptors);
     tree.descriptors += task.descriptors.size();
     tree.pids.insert(pid);
     tree.tasks.push_back(std::move(task));
-    if (tree.descriptors == kMostDescriptors) tree.cut = true;
+    if (tree.descriptors == most_descriptors) tree.cut = true;
   }
   return tree;
 }

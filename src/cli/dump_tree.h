@@ -79,15 +79,16 @@ struct TaskFacts {
 struct DumpTree {
   std::vector<TaskFacts> tasks;  // the first process first
   std::size_t descriptors = 0;
-  bool cut = false;  // more descriptors than kMostDescriptors: the rest is not in it
+  bool cut = false;  // there are more descriptors than were to be read: the rest is not in it
   std::set<pid_t> pids;
   std::string proc;
 };
 inline constexpr std::size_t kMostDescriptors = 65536;
 
-// Errors: of the first process alone, those of reading its descriptors (EACCES: not allowed), and statx's of
-// a descriptor that by its name is a device.
-Result<DumpTree> read_dump_tree(const std::vector<pid_t>& pids, const std::string& proc);
+// Errors: those of listing descriptors (EACCES: not allowed), and statx's of one that by its name is a
+// device.
+Result<DumpTree> read_dump_tree(const std::vector<pid_t>& pids, const std::string& proc,
+                                std::size_t most_descriptors = kMostDescriptors);
 
 // The rest of the line that begins with `key` in a text of lines; empty without one.
 std::string_view line_of(std::string_view text, std::string_view key);

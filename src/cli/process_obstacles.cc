@@ -116,7 +116,7 @@ void find_process_obstacles(const DumpTree& tree, const DumpSurroundings& around
     look_at_limits(task, found);
   }
   if (tree.cut)
-    found.add(obstacle::kNotAllSeen, std::to_string(kMostDescriptors) + " descriptors were looked at");
+    found.add(obstacle::kNotAllSeen, std::to_string(tree.descriptors) + " descriptors were looked at");
 }
 
 }  // namespace sluice::cli

@@ -318,6 +318,27 @@ TEST(Obstacles, NamesThatLookLikeSomethingElseAreTakenAsNames) {
   EXPECT_THAT(codes(proc.look({7})), IsEmpty());
 }
 
+TEST(Obstacles, OfVeryManyDescriptorsTheFirstAreLookedAtAndThatIsSaid) {
+  MadeProc proc;
+  proc.add("7");
+  proc.add("8");
+  for (int fd = 3; fd < 9; ++fd) proc.open("7", fd, "anon_inode:[io_uring]");
+  proc.open("8", 3, "anon_inode:[perf_event]");
+  const auto looked_at = [&](std::size_t most) {
+    const auto tree = read_dump_tree({7, 8}, proc.path(), most);
+    EXPECT_TRUE(tree.ok());
+    DumpSurroundings around;
+    around.proc = proc.path();
+    around.self = proc.path() / "self";
+    Obstacles found;
+    find_process_obstacles(*tree, around, found);
+    find_file_obstacles(*tree, around, found);
+    return codes(found);
+  };
+  EXPECT_THAT(looked_at(4), ElementsAre("not-all-seen", "io-uring"));
+  EXPECT_THAT(looked_at(100), ElementsAre("io-uring", "perf-event"));
+}
+
 TEST(Obstacles, AProcessThatIsGoneIsLeftOut) {
   MadeProc proc;
   proc.add("7");
