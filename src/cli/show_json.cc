@@ -84,7 +84,8 @@ const char* result_of(const std::vector<Error>& faults) {
                        [cause](const Error& fault) { return cause_of(fault.err) == cause; });
   };
   if (any(Cause::Damaged)) return "damaged";
-  return any(Cause::Missing) ? "incomplete" : "unreadable";
+  if (any(Cause::Missing)) return "incomplete";
+  return any(Cause::Unsupported) ? "unsupported" : "unreadable";
 }
 
 Json faults_json(const std::vector<Error>& faults) {

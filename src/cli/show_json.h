@@ -11,7 +11,8 @@
 
 namespace sluice::cli {
 
-// "shown", or what the worst fault is: "damaged", "incomplete" (something is not there), "unreadable".
+// "shown", or what the worst fault is: "damaged", "incomplete" (something is not there), "unsupported",
+// "unreadable".
 const char* result_of(const std::vector<Error>& faults);
 // In words.
 nlohmann::ordered_json faults_json(const std::vector<Error>& faults);

@@ -44,7 +44,7 @@ struct Findings {
   double seconds = 0;
   bool of_archive = false;
 
-  bool damaged() const { return totals.problems > totals.missing + totals.unread; }
+  bool damaged() const { return totals.problems > totals.missing + totals.unread + totals.unsupported; }
   bool without_sums() const { return totals.unverified_bytes > 0; }
   ExitCode exit_code() const {
     if (totals.problems > 0) return ExitCode::Failed;
@@ -55,6 +55,7 @@ struct Findings {
     if (damaged()) return "damaged";
     if (totals.missing > 0) return "incomplete";
     if (totals.unread > 0) return "unreadable";
+    if (totals.unsupported > 0) return "unsupported";
     return without_sums() ? "unverifiable" : "verified";
   }
 };
@@ -71,6 +72,8 @@ const char* word_of(ProblemKind kind) {
       return "missing";
     case ProblemKind::NotAllowed:
       return "not-allowed";
+    case ProblemKind::Unsupported:
+      return "unsupported";
     case ProblemKind::Unreadable:
       break;
   }
@@ -120,11 +123,12 @@ class ProblemLines {
   std::size_t count_ = 0;
 };
 
-// What to do about what could not be read.
+// What to do about what could not be read, or is not restored here.
 std::string remedy_of(const Findings& found) {
   const auto first =
       std::find_if(found.problems.begin(), found.problems.end(), [](const VerifyProblem& each) {
-        return each.kind == ProblemKind::NotAllowed || each.kind == ProblemKind::Unreadable;
+        return each.kind == ProblemKind::NotAllowed || each.kind == ProblemKind::Unreadable ||
+               each.kind == ProblemKind::Unsupported;
       });
   return first == found.problems.end() ? "" : sluice::remedy_of(first->err);
 }
@@ -161,6 +165,10 @@ void tell(const Findings& found) {
             "; a restore from here is refused, copy what is missing to its place or use another checkpoint\n";
   } else if (!unread.empty()) {
     text += "UNREADABLE: " + unread + ", and nothing is known of what is there\n";
+    if (const std::string remedy = remedy_of(found); !remedy.empty()) text += "  " + remedy + '\n';
+  } else if (totals.unsupported > 0) {
+    text += "UNSUPPORTED: " + count_text(totals.unsupported, "image") +
+            (totals.unsupported == 1 ? " is" : " are") + " of a form that is not restored here\n";
     if (const std::string remedy = remedy_of(found); !remedy.empty()) text += "  " + remedy + '\n';
   } else if (found.without_sums()) {
     text +=

@@ -38,6 +38,8 @@ Cause cause_of(int err) {
     case EPERM:
     case ENOKEY:
       return Cause::NotAllowed;
+    case ENOSYS:
+      return Cause::Unsupported;
     default:
       return Cause::Unreadable;
   }
@@ -51,6 +53,8 @@ const char* word_of(Cause cause) {
       return "missing";
     case Cause::NotAllowed:
       return "not-allowed";
+    case Cause::Unsupported:
+      return "unsupported";
     case Cause::Unreadable:
       break;
   }
@@ -90,6 +94,9 @@ std::string remedy_of(int err) {
       return "use another checkpoint";
     case Cause::Missing:
       return "copy what is missing to its place, or use another checkpoint";
+    case Cause::Unsupported:
+      return "the images are whole: restore them with the plugin that made them, or dump the processes again "
+             "with this one";
     case Cause::NotAllowed:
     case Cause::Unreadable:
       break;

@@ -9,17 +9,18 @@
 namespace sluice {
 
 enum class Cause : std::uint8_t {
-  Damaged,     // it was read, and is not what it should be
-  Missing,     // it is not there
-  NotAllowed,  // who asks may not read it, or has not the key
-  Unreadable,  // the disk, the mount or the system refuses, whatever the image is
+  Damaged,      // it was read, and is not what it should be
+  Missing,      // it is not there
+  NotAllowed,   // who asks may not read it, or has not the key
+  Unsupported,  // it is whole, and of a form that only the plugin that made it restores
+  Unreadable,   // the disk, the mount or the system refuses, whatever the image is
 };
 
 // Of an Error::err. What the readers of images say of contents (EBADMSG, EINVAL, EFBIG, ...) is damage; what
 // is none of the others is Unreadable.
 Cause cause_of(int err);
 
-// "damaged", "missing", "not-allowed", "unreadable": as JSON has it.
+// "damaged", "missing", "not-allowed", "unsupported", "unreadable": as JSON has it.
 const char* word_of(Cause cause);
 
 // What its reader can do: a clause without a full stop; empty where the message of such an error says so

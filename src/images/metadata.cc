@@ -211,7 +211,7 @@ Result<RenderImage> unpack_render_image(std::span<const std::uint8_t> payload, c
       return name + ": BO " + std::to_string(i) + " (GEM handle " + std::to_string(entry.handle) + ")";
     };
     if (is_imported(entry, ours) && (entry.has_shared == 0 || entry.shared == 0))
-      return Error{EINVAL, at() + " is imported, and the image does not tell whose memory it is"};
+      return Error{ENOSYS, at() + " is imported, and the image does not tell whose memory it is"};
     if (const std::string fault = fault_of(entry, handle); !fault.empty())
       return make_error(EBADMSG, at() + " has " + fault + "; the image is damaged");
     handle = entry.handle;
@@ -250,7 +250,7 @@ Result<DmaBufImage> unpack_dmabuf_image(std::span<const std::uint8_t> payload, c
   memory.throw_if_process_had_none();
   if (!node) return make_error(EBADMSG, name + " cannot be parsed; the image is damaged");
   if (node->has_shared == 0 || node->shared == 0)
-    return Error{EINVAL, name + " does not tell whose memory the dma-buf is"};
+    return Error{ENOSYS, name + " does not tell whose memory the dma-buf is"};
   DmaBufImage image{node->gem_handle, node->shared, std::nullopt, std::nullopt, std::nullopt};
   if (node->has_pid != 0) image.pid = node->pid;
   image.dump_id = dump_id_of(node->has_dump_id, node->dump_id);

@@ -51,7 +51,7 @@ struct RenderImage {
 
 std::vector<std::uint8_t> pack_render_image(const RenderImage& image);
 
-// Errors: EBADMSG for what contradicts itself or its digest; EINVAL for BOs that are imported, or may be,
+// Errors: EBADMSG for what contradicts itself or its digest; ENOSYS for BOs that are imported, or may be,
 // from nobody knows where, as in upstream's images. `name` is for the message.
 Result<RenderImage> unpack_render_image(std::span<const std::uint8_t> payload, const std::string& name);
 
@@ -64,7 +64,7 @@ struct DmaBufImage {
   std::optional<std::uint32_t> id;   // CRIU's of the descriptor
 };
 std::vector<std::uint8_t> pack_dmabuf_image(const DmaBufImage& image);
-// Errors: EBADMSG; EINVAL for one of upstream's images, which do not tell what memory it is.
+// Errors: EBADMSG; ENOSYS for one of upstream's images, which do not tell what memory it is.
 Result<DmaBufImage> unpack_dmabuf_image(std::span<const std::uint8_t> payload, const std::string& name);
 
 // encode_kfd_image() with its digest.

@@ -32,7 +32,7 @@ Result<void> UnsaidSharing::note(std::uint32_t render_minor, std::uint64_t mmap_
   if (mmap_offset == 0) return {};  // no CPU may map it
   const auto [known, is_new] = holders_.try_emplace({render_minor, mmap_offset}, holder);
   if (is_new) return {};
-  return Error{EINVAL,
+  return Error{ENOSYS,
                known->second + " and " + holder +
                    " are the same memory, and images of upstream's plugin do not say which of the two "
                    "makes it; dump the processes again with this plugin"};

@@ -23,7 +23,7 @@ namespace sluice {
 class UnsaidSharing {
  public:
   // Images of one dump, by name; one that was added stays as it was. Those with a dump_id, which are ours,
-  // say what is shared and are not looked at. EINVAL, naming both entries: one memory.
+  // say what is shared and are not looked at. ENOSYS, naming both entries: one memory.
   Result<void> add(const std::string& name, const kfd::KfdImage& image);
   Result<void> add(const std::string& name, const RenderImage& image);
   // A dma-buf of upstream's, which does not say whose memory it is, is refused by unpack_dmabuf_image().

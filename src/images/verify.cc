@@ -121,6 +121,8 @@ ProblemKind problem_kind(int err, ProblemKind damaged) {
       return ProblemKind::Missing;
     case Cause::NotAllowed:
       return ProblemKind::NotAllowed;
+    case Cause::Unsupported:
+      return ProblemKind::Unsupported;
     case Cause::Unreadable:
       break;
   }
@@ -131,6 +133,7 @@ void VerifyTotals::add(ProblemKind kind) {
   ++problems;
   if (kind == ProblemKind::BadBlock) ++bad_blocks;
   if (kind == ProblemKind::Missing) ++missing;
+  if (kind == ProblemKind::Unsupported) ++unsupported;
   if (kind == ProblemKind::NotAllowed || kind == ProblemKind::Unreadable) ++unread;
 }
 

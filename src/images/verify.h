@@ -32,12 +32,13 @@
 namespace sluice {
 
 enum class ProblemKind : std::uint8_t {
-  BadBlock,    // is not what its sum says
-  BadFile,     // an image that is damaged, or a pages file of another size than its BO table says
-  BadSums,     // the sidecar is damaged or another dump's: what it covers was only read
-  Missing,     // a file that the others need
-  NotAllowed,  // who asks may not read it, or has not the key
-  Unreadable,  // the disk, the mount or the system refuses: nothing is known of it
+  BadBlock,     // is not what its sum says
+  BadFile,      // an image that is damaged, or a pages file of another size than its BO table says
+  BadSums,      // the sidecar is damaged or another dump's: what it covers was only read
+  Missing,      // a file that the others need
+  NotAllowed,   // who asks may not read it, or has not the key
+  Unsupported,  // a form of image that only the plugin that made it restores
+  Unreadable,   // the disk, the mount or the system refuses: nothing is known of it
 };
 // For what failed with Error::err; `damaged` where that is damage.
 ProblemKind problem_kind(int err, ProblemKind damaged);
@@ -64,6 +65,7 @@ struct VerifyTotals {
   std::uint64_t bad_blocks = 0;        // of these, not what they should be
   std::uint64_t problems = 0;          // of all kinds, kept or not
   std::uint64_t missing = 0;           // of these
+  std::uint64_t unsupported = 0;       // of these
   std::uint64_t unread = 0;            // of these, NotAllowed or Unreadable
   std::uint64_t unverified_bytes = 0;  // read, but without sums to compare with
   bool direct = true;                  // nothing came through the page cache

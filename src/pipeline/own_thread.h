@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 
+#include <cassert>
 #include <cstddef>
 #include <functional>
 #include <utility>
@@ -13,8 +14,7 @@
 
 namespace sluice {
 
-inline constexpr std::size_t kStackBytes = std::size_t{128}
-                                           << 10;  // measured: no thread of ours needs 128 KiB
+inline constexpr std::size_t kStackBytes = std::size_t{1} << 20;  // no thread of ours needs an eighth of it
 
 // Move-only. Must be joined before it is destroyed.
 class OwnThread {
@@ -23,6 +23,7 @@ class OwnThread {
   // threads for us; ENOMEM where there is no address space for the stack, or no memory.
   static Result<OwnThread> start(std::function<void()> body);
 
+  OwnThread() = default;  // no thread
   OwnThread(OwnThread&& other) noexcept
       : thread_(other.thread_), joinable_(std::exchange(other.joinable_, false)) {}
   OwnThread& operator=(OwnThread&&) = delete;
@@ -34,8 +35,8 @@ class OwnThread {
 
  private:
   explicit OwnThread(pthread_t thread) : thread_(thread), joinable_(true) {}
-  pthread_t thread_;
-  bool joinable_;
+  pthread_t thread_{};
+  bool joinable_ = false;
 };
 
 }  // namespace sluice

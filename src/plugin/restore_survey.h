@@ -24,7 +24,7 @@ class RestoreSurvey {
  public:
   // Reads the images, as far as they can be read: what is wrong with one, the task that needs it will say.
   // But images of two dumps, or under another's name, are nobody's: EBADMSG. So it is with a stream's index
-  // that is damaged, or not made with the key; and with memory that upstream's images show twice: EINVAL.
+  // that is damaged, or not made with the key; and with memory that upstream's images show twice: ENOSYS.
   static Result<RestoreSurvey> read();
 
   // An image that is about to be restored, for read() may not have been able to list or read it. EBADMSG: of

@@ -2,12 +2,17 @@
 // The commands that look at images, on those of upstream's plugins.
 #include "support/upstream_images.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 
+#include "images/files.h"
+#include "images/metadata.h"
 #include "images_test.h"
+#include "pipeline/unique_fd.h"
 
 namespace sluice::cli_test {
 namespace {
@@ -73,6 +78,27 @@ TEST_P(UpstreamImagesTest, DiffComparesThemByContents) {
     EXPECT_EQ(object["result"], "equal") << object;
     EXPECT_GT(object["equal"], 0);
     for (const json& set : object["sets"]) EXPECT_EQ(set["by_sums"], false) << set;
+  }
+}
+
+// Whole images that only their own plugin restores: nobody is told to give the checkpoint up.
+TEST_P(UpstreamImagesTest, MemoryThatTwoEntriesShareIsNoDamage) {
+  const UniqueFd folder(::open(directory_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const std::string name = list_kfd_images(folder.get())->at(0);
+  kfd::KfdImage image = *unpack_kfd_image(*read_image(folder.get(), name), name);
+  const auto first =
+      std::find_if(image.bos.begin(), image.bos.end(), [](const kfd::BoEntry& bo) { return bo.offset != 0; });
+  ASSERT_NE(first, image.bos.end());
+  image.bos.push_back(*first);
+  ASSERT_TRUE(write_image(folder.get(), name, test::upstream_kfd_image(image, GetParam()), false).ok());
+  for (const char* command : {"show", "map", "verify"}) {
+    const Ended ended = sluice({command, directory_}, &images_->machine());
+    EXPECT_EQ(ended.status, kFailed) << command;
+    EXPECT_THAT(ended.out + ended.err, HasSubstr("restore them with the plugin that made them")) << command;
+    EXPECT_THAT(ended.out + ended.err, Not(HasSubstr("another checkpoint"))) << command;
+    EXPECT_THAT(ended.out + ended.err, Not(::testing::ContainsRegex("[Dd]amaged|DAMAGED"))) << command;
+    const json object = object_of(sluice({command, "--json", directory_}, &images_->machine()));
+    EXPECT_EQ(object[object.contains("cause") ? "cause" : "result"], "unsupported") << object;
   }
 }
 

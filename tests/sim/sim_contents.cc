@@ -101,10 +101,10 @@ Result<LaneThread> LaneThread::start(const std::string&, std::function<Result<vo
   SimProcesses& processes = *SimProcesses::current();
   outcome->thread = processes.spawn(processes.process(),
                                     [body = std::move(body), out = outcome.get()] { out->result = body(); });
-  return LaneThread({}, std::move(outcome));
+  return LaneThread(OwnThread(), std::move(outcome));
 }
 
-LaneThread::LaneThread(std::thread thread, std::unique_ptr<Outcome> outcome)
+LaneThread::LaneThread(OwnThread thread, std::unique_ptr<Outcome> outcome)
     : thread_(std::move(thread)), outcome_(std::move(outcome)) {}
 LaneThread::LaneThread(LaneThread&&) noexcept = default;
 LaneThread::~LaneThread() {
