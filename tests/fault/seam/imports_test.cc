@@ -56,6 +56,7 @@ constexpr Exempt kExempt[] = {
      "dladdr dladdr1"},
     {"a question to the host of which every answer is one",
      "get_service_fd check_and_remove_inventory_plugin print_on_level"},
+    {"never called: that the host has it tells which version that is", "cr_fchown"},
     {"a descriptor that libdrm has", "amdgpu_device_get_fd"},
     {"a line to the standard error", "fprintf fputs fputc fwrite fflush"},
     {"threads and locks that are there, of which the kernel knows nothing",
@@ -67,6 +68,7 @@ constexpr Exempt kExempt[] = {
      "eventfd_read eventfd_write shutdown"},
     {"a signal of one's own, or SIGKILL for a child of criu's", "sigaction raise kill"},
     {"a limit of one's own that is lowered, or is put back to what it was", "setrlimit64"},
+    {"an alarm of one's own that is held, or goes on", "setitimer"},
     {"waits no longer than it is told", "nanosleep"},
 };
 
