@@ -167,8 +167,8 @@ void add_check(CLI::App& app, Run& run) {
       "options only the machine is looked at. Lines with X make a dump fail, lines with\n"
       "+ need the option of criu that is named below, lines with ! make it slower or\n"
       "less safe; the line below says what to do. With --pid the command that dumps the\n"
-      "process is printed. How fast the disk is, sluice-bench measures. docs/planning.md\n"
-      "has the format of FILE.\n\n"
+      "process is printed. How fast the disk is, sluice-bench measures. The format of\n"
+      "FILE is in docs/planning.md.\n\n"
       "Example: sluice check --dir /var/lib/checkpoints/job --pid 4242\n\n"
       "Exit status: 0 a dump will work, 1 FILE describes no machine, 2 wrong usage,\n"
       "3 it will not.");

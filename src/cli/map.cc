@@ -372,7 +372,7 @@ void add_map(CLI::App& app, Run& run) {
   command->footer(
       "Obeys SLUICE_GPU_MAP and the KFD_*_CHECK switches of the environment and of\n"
       "/etc/criu/sluice.conf, as a restore does, and names the switch that would allow\n"
-      "what it refuses. Of GPUs that fit equally it names the one that a restore chooses\n"
+      "what it refuses. Of GPUs that fit equally it names the one that a restore takes\n"
       "now: the same GPU while its VRAM has room, else the emptiest. To ask for another\n"
       "machine, copy its /sys/class/kfd/kfd/topology (cp -rL) and name the\n"
       "copy with --sysfs.\n\n"

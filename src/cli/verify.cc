@@ -241,6 +241,7 @@ ExitCode verify(const VerifyArguments& arguments) {
   found.totals = verification.totals();
   found.totals.problems += totals_of_metadata.problems;
   found.totals.missing += totals_of_metadata.missing;
+  found.totals.unsupported += totals_of_metadata.unsupported;
   found.totals.unread += totals_of_metadata.unread;
   for (const std::string& note : verification.take_notes())
     (void)std::fprintf(stderr, "sluice verify: %s\n", note.c_str());

@@ -12,6 +12,7 @@
 #include "images/files.h"
 #include "images/metadata.h"
 #include "images_test.h"
+#include "kfd/uapi.h"
 #include "pipeline/unique_fd.h"
 
 namespace sluice::cli_test {
@@ -86,10 +87,14 @@ TEST_P(UpstreamImagesTest, MemoryThatTwoEntriesShareIsNoDamage) {
   const UniqueFd folder(::open(directory_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   const std::string name = list_kfd_images(folder.get())->at(0);
   kfd::KfdImage image = *unpack_kfd_image(*read_image(folder.get(), name), name);
-  const auto first =
-      std::find_if(image.bos.begin(), image.bos.end(), [](const kfd::BoEntry& bo) { return bo.offset != 0; });
+  const auto with_contents = [](const kfd::BoEntry& bo) { return kfd::has_contents(bo.alloc_flags); };
+  const auto first = std::find_if(image.bos.begin(), image.bos.end(), with_contents);
   ASSERT_NE(first, image.bos.end());
-  image.bos.push_back(*first);
+  const auto second = std::find_if(first + 1, image.bos.end(), [&](const kfd::BoEntry& bo) {
+    return with_contents(bo) && bo.gpu_id == first->gpu_id;
+  });
+  ASSERT_NE(second, image.bos.end());
+  second->offset = first->offset;
   ASSERT_TRUE(write_image(folder.get(), name, test::upstream_kfd_image(image, GetParam()), false).ok());
   for (const char* command : {"show", "map", "verify"}) {
     const Ended ended = sluice({command, directory_}, &images_->machine());
