@@ -42,8 +42,7 @@ std::variant<ImageDirectory, NoImages> open_images(const std::string& path, bool
 ExitCode refuse(const char* command, bool json, const NoImages& why);
 
 // The argument that names one, and what --help says of it.
-inline constexpr const char* kImagesHelp =
-    "the image directory of a dump (criu dump -D), or an archive";
+inline constexpr const char* kImagesHelp = "the image directory of a dump (criu dump -D), or an archive";
 void add_images_argument(CLI::App& command, const std::string& name, std::string& path,
                          const std::string& help);
 

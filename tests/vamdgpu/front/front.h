@@ -51,8 +51,8 @@ bool rewrite_stat(struct stat* real);
 std::size_t link_text(const struct stat& real, char* out, std::size_t size);
 
 // What sysfs says of a GPU's memory: whether `path`, below the state directory, is one of the attributes that
-// change (mem_info_vram_used, mem_info_gtt_used). Then `bytes` is its number now, with what the dead have left
-// given back.
+// change (mem_info_vram_used, mem_info_gtt_used). Then `bytes` is its number now, with what the dead have
+// left given back.
 bool memory_in_use(const char* path, std::uint64_t* bytes);
 
 }  // namespace vamdgpu
