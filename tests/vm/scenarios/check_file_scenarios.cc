@@ -25,7 +25,8 @@ class CheckFiles : public CheckedDump {
 
   static std::function<void()> inherits(int fd, int as = kInherited) {
     return [fd, as] {
-      if (::dup2(fd, as) < 0) throw std::runtime_error("dup2");
+      // The second for one that has that number already: dup2() leaves it as it is.
+      if (::dup2(fd, as) < 0 || ::fcntl(as, F_SETFD, 0) != 0) throw std::runtime_error("dup2");
     };
   }
 };
@@ -98,7 +99,7 @@ TEST_F(CheckFiles, AFileWhoseNameIsTakenIsRefused) {
 }
 
 // A file of a mount namespace that the subject does not live in, as a container's input.
-TEST_F(CheckFiles, AFileOfAForeignMountNeedsToBeNamed) {
+TEST_F(CheckFiles, AFileOfAnotherMountNeedsToBeNamed) {
   const std::filesystem::path there = scratch() / "there";
   std::filesystem::create_directories(there);
   Launch launch;
