@@ -77,6 +77,7 @@ class NamedFiles {
   dev_t shared_memory_ = 0;
   std::map<std::uint64_t, std::string> roots_;  // of each namespace: what stands before a path in it
   std::set<std::uint64_t> mounts_;              // ids, of all namespaces of the tree
+  bool all_mounts_told_ = true;                 // false in a chroot, where some cannot be seen
   std::set<std::tuple<std::uint64_t, dev_t, std::uint64_t, std::string>> looked_at_;
 };
 

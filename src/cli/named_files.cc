@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
@@ -8,6 +9,7 @@
 #include <cctype>
 #include <cerrno>
 #include <cstdlib>
+#include <set>
 #include <string_view>
 
 #include "cli/dump_obstacles.h"
@@ -51,6 +53,16 @@ bool is_silly_name(const std::string& directory, const std::string& link) {
          ::statfs(directory.c_str(), &system) == 0 && system.f_type == kNfs;
 }
 
+// Whether a task's root lies on one of these mounts. In a chroot it may not: /proc tells no mounts from
+// outside of it, so that nothing follows from a mount that is not told. STATX_MNT_ID: Linux 5.8.
+bool has_mount_of_root(const std::set<std::uint64_t>& mounts, const std::string& task) {
+  struct statx status {};
+  if (::statx(AT_FDCWD, (task + "/root").c_str(), 0, STATX_MNT_ID, &status) != 0 ||
+      (status.stx_mask & STATX_MNT_ID) == 0)
+    return true;
+  return mounts.count(status.stx_mnt_id) != 0;
+}
+
 }  // namespace
 
 NamedFiles::NamedFiles(const DumpTree& tree, const DumpSurroundings& around)
@@ -65,11 +77,12 @@ NamedFiles::NamedFiles(const DumpTree& tree, const DumpSurroundings& around)
       const std::size_t end = text.find('\n', at);
       at = end == std::string::npos ? text.size() : end + 1;
     }
+    all_mounts_told_ = all_mounts_told_ && has_mount_of_root(mounts_, task.directory);
   }
 }
 
 bool NamedFiles::has_mount(const FileFacts& file) const {
-  return !file.mount || mounts_.empty() || mounts_.count(*file.mount) != 0;
+  return !file.mount || mounts_.empty() || !all_mounts_told_ || mounts_.count(*file.mount) != 0;
 }
 
 void NamedFiles::look_at(const TaskFacts& task, const std::string& text, const std::string& link,
