@@ -25,7 +25,7 @@ namespace sluice::cli {
 
 class ArchiveSource final : public ImageSource {
  public:
-  // `on_progress` gets the bytes of the archive that are behind it, and those of all of it; may be null.
+  // `on_progress` gets the bytes of the archive that were read, and those of all of it; may be null.
   using OnProgress = std::function<void(std::uint64_t done, std::uint64_t total)>;
   // Goes through the regular file `fd`. Errors: ENOEXEC for what is no tar file, ENOTSUP, with the way, for
   // another compression or kind of archive; EBADMSG for a damaged one, with what was found until there; EFBIG

@@ -34,7 +34,7 @@ class Input {
 };
 
 // A file. Where it is read stays with the object: several can read one descriptor, which is borrowed.
-// `on_progress` gets the bytes that are behind it, and may be null.
+// `on_progress` gets the bytes that were read, and may be null.
 std::unique_ptr<Input> file_input(int fd, std::uint64_t file_bytes, std::string name,
                                   std::function<void(std::uint64_t)> on_progress);
 

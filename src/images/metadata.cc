@@ -152,7 +152,7 @@ std::string fault_of(const DrmBoEntry& entry, std::uint32_t handle_before) {
   return "";
 }
 
-// A released plugin of upstream's writes the GPU's id and nothing else; whoever writes more, writes all.
+// A released plugin of upstream's writes the GPU's id and nothing else; a plugin that writes more writes all.
 bool contradicts_itself(const CriuRenderNode& node) {
   const int told = (node.has_id != 0 ? 1 : 0) + (node.has_drm_render_minor != 0 ? 1 : 0) +
                    (node.has_num_of_bos != 0 ? 1 : 0);

@@ -13,7 +13,7 @@ namespace sluice::plugin {
 // Zero is free. Any value that somebody else has written there ends in a wait and a lock.
 class FutexLock {
  public:
-  // Whether it was let go by whoever had it; false: it was taken after `patience`.
+  // Whether its holder let it go; false: it was taken after `patience`.
   bool lock(std::chrono::milliseconds patience);
   void unlock();
 

@@ -12,7 +12,7 @@
 //
 // The file is not trusted further than its owner and mode; what is in it is bounded, and at worst makes GPUs
 // look full. Each process writes into its own slot only, so a lock that was taken from somebody who is stuck
-// leaves nothing damaged. Where the file is not to be had, restores choose without knowing of each other.
+// leaves nothing damaged. Where the file is unavailable, restores choose without knowing of each other.
 #pragma once
 
 #include <cstdint>
