@@ -33,6 +33,8 @@ namespace {
 // One of them exists between init() and exit(); owned.
 Dumper* dumper = nullptr;
 Restorer* restorer = nullptr;
+// From init() on, and after the restorer's end, too: what its finish() says needs a remedy.
+bool restoring = false;
 
 // CRIU may end without calling exit(): its handler of SIGCHLD calls exit(3) when a task of a dump dies, on
 // top of whichever of our hooks was running. What that hook uses, waits for or has locked stays as it is, and
@@ -116,8 +118,7 @@ const char* remedy(int err, Topic topic) {
                            "writes to it"
                          : "";
     case EBADMSG:  // a dump reads no image
-      return restorer != nullptr ? "; the image is damaged or incomplete, restore from another checkpoint"
-                                 : "";
+      return restoring ? "; the image is damaged or incomplete, restore from another checkpoint" : "";
     case EIO:
       return "; the kernel log may say more about the disk or the GPU";
     case ETIMEDOUT:
@@ -159,7 +160,8 @@ int guarded(const char* hook, Body body) noexcept {
 
 int on_init(int stage) {
   return guarded("init", [&]() -> Result<Answer> {
-    if (stage == kStageRestore) {
+    restoring = stage == kStageRestore;
+    if (restoring) {
       SLUICE_TRY_ASSIGN(std::unique_ptr<Restorer> made, Restorer::make());
       restorer = made.release();
     } else {
