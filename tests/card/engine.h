@@ -102,4 +102,17 @@ struct UserRing {
 // leaves the queue empty until its doorbell rings. `chip` outlives the queue.
 std::unique_ptr<Queue> make_user_queue(Chip& chip, const AddressSpace& space, const UserRing& ring);
 
+// The driver's ring of an SDMA engine, out of the engine's registers (sdma_v4_0_gfx_resume) when RB_CNTL's
+// bit 0 is written 1. In vmid 0 of the MM hub.
+struct SdmaRing {
+  unsigned engine = 0;
+  std::uint64_t base = 0;
+  std::uint64_t bytes = 0;                // a power of two
+  std::uint64_t read_pointer = 0;         // bytes
+  std::uint64_t read_pointer_report = 0;  // 64 bits of bytes are written there; 0: nowhere
+};
+
+// In sdma/. The write pointer is the read pointer until ring() gives another: the doorbell, or RB_WPTR.
+std::unique_ptr<Queue> make_sdma_ring(Chip& chip, const SdmaRing& ring);
+
 }  // namespace sluice::card
