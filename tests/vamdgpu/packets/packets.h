@@ -62,7 +62,11 @@ struct pkt_owner {
   int (*write_register)(void* self, uint32_t index, uint32_t value);
   /* The GPU's clock, for timestamps. */
   uint64_t (*clock)(void* self);
-  /* The read position of the ring is now q->read: the place to write it back. May be NULL. */
+  /* Asked before a fence is written (SDMA FENCE, RELEASE_MEM with data): nonzero lets it wait (PKT_WAITS).
+   * NULL: none waits. */
+  int (*holds_fence)(void* self, struct pkt_queue* q);
+  /* The read position of the ring is now q->read: the place to write it back. May be NULL. Nonzero: the queue
+   * stands before the packet, which was executed. */
   int (*moved)(void* self, struct pkt_queue* q);
   /* SDMA: TRAP's context, 28 bits. PM4: RELEASE_MEM's. AQL: event id of a signal whose mailbox was written.
    * NULL: nothing happens. */
@@ -90,6 +94,7 @@ enum pkt_result {
 };
 
 #define PKT_IB_DEPTH 2u /* an IB, and an IB in an IB (PM4 only) */
+#define PKT_IB_DWORDS 0xfffffu
 #define PKT_PM4_BODY 32u
 
 struct pkt_ib {
@@ -101,8 +106,7 @@ struct pkt_ib {
 /* A ring and where it stands. All zeros but ring, ring_bytes and the positions is a fresh one. */
 struct pkt_queue {
   uint64_t ring, ring_bytes;
-  /* SDMA: bytes. AQL: packets of 64 bytes. Both count on and never wrap. PM4: dwords, of which the place in
-   * the ring counts; `read` is always below the ring's size. */
+  /* SDMA: bytes. AQL: packets of 64 bytes. PM4: dwords. All count on; their place is modulo the ring. */
   uint64_t read, write;
   uint64_t done;  /* of the packet at the current place: bytes that are moved, or 1: its first half is done */
   uint32_t depth; /* IBs that we are in */
@@ -198,15 +202,19 @@ enum pkt_pm4_op {
   PKT_PM4_EVENT_WRITE = 0x46,
   PKT_PM4_RELEASE_MEM = 0x49,
   PKT_PM4_ACQUIRE_MEM = 0x58,
+  PKT_PM4_SET_CONFIG_REG = 0x68,
   PKT_PM4_SET_SH_REG = 0x76,
-  PKT_PM4_SET_UCONFIG_REG = 0x79
+  PKT_PM4_SET_UCONFIG_REG = 0x79,
+  PKT_PM4_RUN_CLEANER_SHADER_9_0 = 0xd7,
+  PKT_PM4_RUN_CLEANER_SHADER = 0xd2
 };
 
 /* Groups of packets. NOP, ACQUIRE_MEM, WRITE_DATA to memory and RELEASE_MEM are always allowed; registers are
  * when the owner has them; INDIRECT_BUFFER when it has spaces. */
 enum pkt_pm4_groups {
-  PKT_PM4_WAITS = 1,  /* WAIT_REG_MEM, COPY_DATA, COND_EXEC, RELEASE_MEM with a clock */
-  PKT_PM4_SHADERS = 2 /* SET_SH_REG, CONTEXT_CONTROL, EVENT_WRITE, DISPATCH_*: skipped, no shader runs */
+  PKT_PM4_SYNC = 1,   /* WAIT_REG_MEM, COPY_DATA, COND_EXEC, RELEASE_MEM with a clock */
+  PKT_PM4_SHADERS = 2 /* SET_SH_REG, SET_CONFIG_REG, CONTEXT_CONTROL, EVENT_WRITE, DISPATCH_*, cleaner shader:
+                        skipped, no shader runs */
 };
 
 struct pkt_pm4_rules {
