@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Messages of vfio-user on a Unix socket: a whole one in, a whole one out, with the descriptors that belong to
-// it. What is not a message ends the connection, because nothing tells where the next one begins. One thread.
+// Messages of vfio-user on a Unix socket: a whole one in, a whole one out, with the descriptors that belong
+// to it. What is not a message ends the connection, because nothing tells where the next one begins. One
+// thread.
 #pragma once
 
 #include <optional>

@@ -14,7 +14,9 @@ constexpr std::size_t kMsi = 0x60;
 constexpr std::size_t kExpress = 0x80;
 constexpr std::uint32_t kAllBits = 0xffffffff;
 
-constexpr std::size_t bar_offset(Bar bar) { return PCI_BASE_ADDRESS_0 + 4 * static_cast<std::size_t>(bar); }
+constexpr std::size_t bar_offset(Bar bar) {
+  return PCI_BASE_ADDRESS_0 + 4 * static_cast<std::size_t>(bar);
+}
 
 }  // namespace
 
@@ -51,7 +53,8 @@ PciConfig::PciConfig(std::uint64_t vram_bytes, std::uint64_t rom_bytes) {
   set(kExpress, PCI_CAP_ID_EXP, 1);
   set(kExpress + PCI_EXP_FLAGS, 2, 2);  // version 2, endpoint
   set(kExpress + PCI_EXP_DEVCAP, PCI_EXP_DEVCAP_RBER | PCI_EXP_DEVCAP_EXT_TAG, 4);
-  set(kExpress + PCI_EXP_DEVCTL, 0, 2, 0x7fff);  // all but the function's reset, which DEVCAP does not promise
+  set(kExpress + PCI_EXP_DEVCTL, 0, 2,
+      0x7fff);  // all but the function's reset, which DEVCAP does not promise
   set(kExpress + PCI_EXP_LNKCAP, PCI_EXP_LNKCAP_SLS_16_0GB | kWidth16, 4);
   set(kExpress + PCI_EXP_LNKCTL, 0, 2, PCI_EXP_LNKCTL_ASPMC | PCI_EXP_LNKCTL_RCB | PCI_EXP_LNKCTL_CCC);
   set(kExpress + PCI_EXP_LNKSTA, PCI_EXP_LNKSTA_CLS_16_0GB | kWidth16 | PCI_EXP_LNKSTA_SLC, 2);
@@ -75,7 +78,9 @@ void PciConfig::write(std::size_t offset, std::span<const std::byte> in) {
   }
 }
 
-void PciConfig::reset() { values_ = at_power_on_; }
+void PciConfig::reset() {
+  values_ = at_power_on_;
+}
 
 std::uint64_t PciConfig::address(Bar bar) const {
   const std::size_t offset = bar_offset(bar);

@@ -89,7 +89,9 @@ struct Answer {
 };
 
 // An errno instead of a value, for what is answered.
-Error refused(int err, const char* why) { return make_error(err, why); }
+Error refused(int err, const char* why) {
+  return make_error(err, why);
+}
 
 }  // namespace
 
@@ -157,7 +159,8 @@ class VfioUser::Handler {
     if (!asked) return refused(EINVAL, "a version that is cut off");
     if (session_.agreed_) return refused(EINVAL, "a second version");
     if (asked->major != 0) return refused(EINVAL, "a version that this card does not speak");
-    // What QEMU can do matters nowhere, since replies are small and have one descriptor at most. Text it must be.
+    // What QEMU can do matters nowhere, since replies are small and have one descriptor at most. Text it must
+    // be.
     if (body_.size() > sizeof *asked && body_.back() != std::byte{0}) {
       return refused(EINVAL, "capabilities without an end");
     }
@@ -208,8 +211,8 @@ class VfioUser::Handler {
   Result<Answer> device_info() {
     const auto asked = body_as<DeviceInfoBody>(body_);
     if (!asked || asked->argsz < sizeof *asked) return refused(EINVAL, "a device info that is cut off");
-    return Answer{bytes_of(DeviceInfoBody{sizeof(DeviceInfoBody), VFIO_DEVICE_FLAGS_RESET | VFIO_DEVICE_FLAGS_PCI,
-                                          kRegions, kIrqs})};
+    return Answer{bytes_of(DeviceInfoBody{sizeof(DeviceInfoBody),
+                                          VFIO_DEVICE_FLAGS_RESET | VFIO_DEVICE_FLAGS_PCI, kRegions, kIrqs})};
   }
 
   Result<Answer> region_info() {
@@ -218,7 +221,8 @@ class VfioUser::Handler {
     if (asked->index >= kRegions) return refused(EINVAL, "a region that no PCI device has");
     const Region found = region(asked->index);
     return Answer{
-        bytes_of(RegionInfoBody{sizeof(RegionInfoBody), found.flags, asked->index, 0, found.bytes, 0}), found.fd};
+        bytes_of(RegionInfoBody{sizeof(RegionInfoBody), found.flags, asked->index, 0, found.bytes, 0}),
+        found.fd};
   }
 
   Result<Answer> irq_info() {
@@ -226,8 +230,8 @@ class VfioUser::Handler {
     if (!asked || asked->argsz < sizeof *asked) return refused(EINVAL, "an interrupt info that is cut off");
     if (asked->index >= kIrqs) return refused(EINVAL, "an interrupt that no PCI device has");
     const bool msi = asked->index == VFIO_PCI_MSI_IRQ_INDEX;
-    return Answer{bytes_of(IrqInfoBody{sizeof(IrqInfoBody), msi ? VFIO_IRQ_INFO_EVENTFD : 0U, asked->index,
-                                       msi ? 1U : 0U})};
+    return Answer{bytes_of(
+        IrqInfoBody{sizeof(IrqInfoBody), msi ? VFIO_IRQ_INFO_EVENTFD : 0U, asked->index, msi ? 1U : 0U})};
   }
 
   Result<Answer> set_irqs() {
