@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // What the card did, one line each, for somebody who looks for the reason of something. Off until it is
-// opened. A line that comes again and again (a register that is polled) is written once, with a count after it.
-// One thread.
+// opened. A line that comes again and again (a register that is polled) is written once, with a count after
+// it. One thread.
 #pragma once
 
 #include <cstdint>
