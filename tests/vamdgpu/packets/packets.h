@@ -65,6 +65,9 @@ struct pkt_owner {
   /* Asked before a fence is written (SDMA FENCE, RELEASE_MEM with data): nonzero lets it wait (PKT_WAITS).
    * NULL: none waits. */
   int (*holds_fence)(void* self, struct pkt_queue* q);
+  /* For a trace: the packet at the current place is about to be executed (again, if it waited). `dw`: its
+   * first dwords. SDMA and PM4 only. May be NULL. */
+  void (*seen)(void* self, const struct pkt_queue* q, const uint32_t* dw, uint32_t dwords);
   /* The read position of the ring is now q->read: the place to write it back. May be NULL. Nonzero: the queue
    * stands before the packet, which was executed. */
   int (*moved)(void* self, struct pkt_queue* q);

@@ -18,9 +18,10 @@ struct pm4 {
   const struct pkt_pm4_rules* rules;
   uint64_t* budget;
   uint32_t op;
-  uint64_t dwords;             /* of the whole packet */
-  uint32_t body[PKT_PM4_BODY]; /* as much as there is */
-  uint32_t told, context;      /* an interrupt, once the packet is behind us */
+  uint64_t dwords;                 /* of the whole packet */
+  uint32_t head[1 + PKT_PM4_BODY]; /* of the packet, as much as there is */
+  const uint32_t* body;            /* behind the header */
+  uint32_t told, context;          /* an interrupt, once the packet is behind us */
 };
 
 static enum pkt_result bad(struct pm4* p, const char* why) {
@@ -263,7 +264,10 @@ enum pkt_result pkt_pm4_step(struct pkt_queue* q, const struct pkt_space* space,
   if (p.op == PKT_PM4_NOP && p.dwords == 0x3fff + 2) p.dwords = 1;
   if (p.dwords > here.left) return bad(&p, "packet reaches beyond the end");
   body = p.dwords - 1 < PKT_PM4_BODY ? (uint32_t)p.dwords - 1 : PKT_PM4_BODY;
-  if (p.op != PKT_PM4_NOP && pkt_load(&here, 1, p.body, body)) return PKT_FAULT;
+  p.head[0] = header;
+  p.body = p.head + 1;
+  if (p.op != PKT_PM4_NOP && pkt_load(&here, 1, p.head + 1, body)) return PKT_FAULT;
+  if (owner->seen) owner->seen(owner->self, q, p.head, p.op == PKT_PM4_NOP ? 1 : 1 + body);
   result = execute(&p);
   if (result != PKT_DONE || p.dwords == 0) return result;
   return pkt_go_on(&here, p.dwords, (int)p.told, p.context);

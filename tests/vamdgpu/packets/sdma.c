@@ -293,5 +293,6 @@ enum pkt_result pkt_sdma_step(struct pkt_queue* q, const struct pkt_space* space
   q->fault_header = dw[0];
   if (pkt_sdma_decode(rules, dw, have, here.left, &packet, &why))
     return pkt_stop(&here, PKT_BAD_PACKET, 0, why);
+  if (owner->seen) owner->seen(owner->self, q, dw, have < packet.dwords ? have : packet.dwords);
   return execute(&here, &packet, budget);
 }
