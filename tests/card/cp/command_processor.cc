@@ -176,7 +176,8 @@ bool CommandProcessor::work() {
   turn.reserve(mapped_.size());
   for (const auto& mapped : mapped_) turn.push_back(mapped.get());
   for (Mapped* each : turn) {
-    if (std::none_of(mapped_.begin(), mapped_.end(), [&](const auto& mapped) { return mapped.get() == each; })) {
+    if (std::none_of(mapped_.begin(), mapped_.end(),
+                     [&](const auto& mapped) { return mapped.get() == each; })) {
       continue;
     }
     const Queue::State state = each->queue->step();
