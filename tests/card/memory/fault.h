@@ -38,6 +38,7 @@ struct Fault {
   std::uint64_t address = 0;  // that the engine asked for, 48 bits
   unsigned level = 0;         // of the entry that ended the walk: 3 the root table's, 0 the last one's
   std::uint64_t entry = 0;    // that entry as it was read; 0 where none was
+  unsigned engine = 0;        // MM hub: the SDMA engine that asked; set by who reports the fault
 
   // "GC hub vmid 8 pasid 0x8001: write of 0x7f0000001000: level 0 entry 0x0 is not valid".
   std::string text() const;

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: MIT
+// A PM4 ring of the driver: KIQ, HIQ or a compute ring, in vmid 0 of the GC hub. Packets are decoded by
+// tests/vamdgpu/packets; those of the scheduler go to a Scheduler. IBs run in the vmid that their packet
+// names; those of a job (vmid not 0) may write shader and user configuration registers only, as on hardware,
+// where others are privileged.
+//
+// What the hardware answers with an interrupt (gfx_v9_0.c): an unknown or malformed packet with source 183, a
+// privileged register with 184, an address that is not mapped with a VM fault. Then the ring stands.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "engine.h"
+#include "memory/packet_space.h"
+#include "packets/packets.h"
+
+namespace sluice::card {
+
+// What the queues of the scheduler may do that others may not.
+class Scheduler {
+ public:
+  Scheduler() = default;
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
+  virtual ~Scheduler() = default;
+
+  struct Ib {
+    std::uint64_t address = 0;
+    std::uint32_t dwords = 0;  // 0: none
+  };
+  // Executes a packet of the scheduler. `ib`: what the packet calls. A VM fault ends the ring that has the
+  // packet. False: not a packet that there is, or malformed.
+  virtual OrFault<bool> packet(std::uint32_t op, std::span<const std::uint32_t> body, Ib& ib) = 0;
+};
+
+struct KernelRing {
+  enum class Kind : std::uint8_t { kKiq, kHiq, kCompute };
+  Kind kind = Kind::kCompute;
+  std::uint64_t base = 0;
+  std::uint64_t bytes = 0;                // a power of two
+  std::uint64_t read_pointer = 0;         // dwords
+  std::uint64_t read_pointer_report = 0;  // 32 bits of the dword in the ring are written there; 0: nowhere
+  unsigned ring_id = 0;                   // of its interrupts: me << 2 | pipe | queue << 4
+};
+
+class Pm4Ring final : public Queue {
+ public:
+  // `scheduler`: of KIQ and HIQ; nullptr: packets of the scheduler are unknown. Both outlive this.
+  Pm4Ring(Chip& chip, Scheduler* scheduler, std::string name, const KernelRing& ring);
+
+  const std::string& name() const override { return name_; }
+  void ring(std::uint64_t value) override { queue_.write = value; }
+  State step() override;
+  std::uint64_t read_pointer() const override { return queue_.read; }
+  std::uint64_t write_pointer() const override { return queue_.write; }
+
+ private:
+  // True when the packet that comes next has to wait for a fault on demand to be taken back.
+  bool held_by_fault();
+  void stop();
+  const pkt_space* space_of(std::uint32_t vmid);
+  int read_register(std::uint32_t index, std::uint32_t* value);
+  int write_register(std::uint32_t index, std::uint32_t value);
+  int moved();
+  int interrupt(std::uint32_t context);
+  int scheduler_packet(std::uint32_t op, const std::uint32_t* body, std::uint32_t dwords);
+  bool in_job() const { return queue_.depth > 0 && queue_.ib[queue_.depth - 1].vmid != 0; }
+
+  Chip& chip_;
+  Scheduler* scheduler_;
+  std::string name_;
+  KernelRing ring_;
+  PacketSpace space_;
+  std::map<std::uint32_t, PacketSpace> job_spaces_;  // by vmid
+  std::optional<Fault> scheduler_fault_;
+  pkt_queue queue_{};
+  pkt_owner owner_{};
+  pkt_pm4_rules rules_{};
+  bool privileged_register_ = false;
+  bool hangs_ = false;
+};
+
+}  // namespace sluice::card
