@@ -41,7 +41,7 @@ static int store(struct pkt_here* here, uint64_t va, const void* from, uint64_t 
 }
 
 /* PKT_DONE: the dependencies of a barrier are met. */
-static enum pkt_result barrier(struct pkt_here* here, const struct aql_packet* packet, int all) {
+static enum pkt_result signals_met(struct pkt_here* here, const struct aql_packet* packet, int all) {
   int named = 0, met = 0;
   for (int i = 0; i < BARRIER_SIGNALS; ++i) {
     uint64_t value;
@@ -86,7 +86,7 @@ static enum pkt_result ready(struct pkt_here* here, const struct aql_packet* pac
       return PKT_DONE;
     case AQL_BARRIER_AND:
     case AQL_BARRIER_OR:
-      return barrier(here, packet, (packet->header & 0xff) == AQL_BARRIER_AND);
+      return signals_met(here, packet, (packet->header & 0xff) == AQL_BARRIER_AND);
     case AQL_VENDOR:
       if (packet->vendor == VENDOR_PM4_IB) return PKT_DONE;
       if (packet->vendor == VENDOR_BARRIER_VALUE) return barrier_value(here, packet);
