@@ -82,6 +82,14 @@ class Queue {
   virtual std::uint64_t write_pointer() const = 0;
 };
 
+// Of two queues together: there is more to do, or one waits, or neither. One that is stopped does nothing.
+constexpr Queue::State busier(Queue::State a, Queue::State b) {
+  for (const Queue::State state : {Queue::State::kReady, Queue::State::kWaiting}) {
+    if (a == state || b == state) return state;
+  }
+  return Queue::State::kIdle;
+}
+
 // A ring of a process, out of its MQD (v9_structs.h: v9_mqd, v9_sdma_mqd) and MAP_QUEUES.
 struct UserRing {
   enum class Kind : std::uint8_t { kAql, kPm4, kSdma };

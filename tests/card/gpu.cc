@@ -10,6 +10,13 @@
 
 namespace sluice::card {
 
+namespace {
+
+// The bus waits for its turn meanwhile.
+constexpr std::chrono::milliseconds kLongestWork{20};
+
+}  // namespace
+
 Gpu::Gpu(std::span<std::byte> vram, const GuestMemory& guest, Interrupt& interrupt, Trace& trace)
     : trace_(trace),
       memory_(vram, guest),
@@ -101,10 +108,20 @@ void Gpu::ring(std::uint64_t offset, std::uint64_t value) {
 }
 
 bool Gpu::work() {
-  // Both are asked: `||` would leave one out.
-  const bool commands = command_processor_.work();
-  const bool copies = sdma_.work();
-  return commands || copies;
+  // One queue's packet may be what another one waits for, so they go on until none gets any further.
+  const auto started = std::chrono::steady_clock::now();
+  Queue::State state = Queue::State::kIdle;
+  while (true) {
+    const std::uint64_t before = packets();
+    state = busier(command_processor_.work(), sdma_.work());
+    if (state == Queue::State::kIdle) return false;
+    if (state == Queue::State::kWaiting && packets() == before) return true;
+    if (std::chrono::steady_clock::now() - started > kLongestWork) return true;
+  }
+}
+
+std::uint64_t Gpu::packets() const {
+  return counters_.pm4_packets + counters_.user_packets + counters_.sdma_packets;
 }
 
 // ---- registers ----

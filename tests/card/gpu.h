@@ -57,6 +57,7 @@ class Gpu final : public Device, public Chip {
   void attach_clock();
   void seen(char kind, std::uint32_t byte, std::uint32_t value);
   void ring(std::uint64_t offset, std::uint64_t value);
+  std::uint64_t packets() const;  // executed so far
 
   Trace& trace_;
   Faults faults_;

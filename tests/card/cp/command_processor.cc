@@ -13,17 +13,6 @@ namespace {
 using mqd::doorbell_bytes;
 using mqd::join;
 
-// Packets of the scheduler.
-constexpr std::uint32_t kInvalidateTlbs = 0x98;
-constexpr std::uint32_t kSetResources = 0xa0;
-constexpr std::uint32_t kMapProcess = 0xa1;
-constexpr std::uint32_t kMapQueues = 0xa2;
-constexpr std::uint32_t kUnmapQueues = 0xa3;
-constexpr std::uint32_t kQueryStatus = 0xa4;
-constexpr std::uint32_t kRunList = 0xa5;
-
-constexpr unsigned kIhGrbmCp = 0x14;
-constexpr unsigned kSourceKiq = 178;
 constexpr unsigned kFirstKfdVmid = 3;
 constexpr std::uint32_t kDoorbellOn = 1 << 30;
 
@@ -168,24 +157,24 @@ bool CommandProcessor::doorbell(std::uint64_t offset, std::uint64_t value) {
   return true;
 }
 
-bool CommandProcessor::work() {
+Queue::State CommandProcessor::work() {
   unmapped_.clear();
-  bool busy = false;
+  Queue::State state = Queue::State::kIdle;
   // A step may map and unmap queues, even the one that steps. Those that are new come next time.
   std::vector<Mapped*> turn;
   turn.reserve(mapped_.size());
   for (const auto& mapped : mapped_) turn.push_back(mapped.get());
+  const auto is_mapped = [this](const Mapped* each) {
+    return std::any_of(mapped_.begin(), mapped_.end(),
+                       [each](const auto& mapped) { return mapped.get() == each; });
+  };
   for (Mapped* each : turn) {
-    if (std::none_of(mapped_.begin(), mapped_.end(),
-                     [&](const auto& mapped) { return mapped.get() == each; })) {
-      continue;
-    }
-    const Queue::State state = each->queue->step();
-    busy = busy || state == Queue::State::kReady || state == Queue::State::kWaiting;
+    if (is_mapped(each)) state = busier(state, each->queue->step());
   }
-  return busy || std::any_of(mapped_.begin(), mapped_.end(), [&](const auto& mapped) {
-           return std::find(turn.begin(), turn.end(), mapped.get()) == turn.end();
-         });
+  const bool is_new = std::any_of(mapped_.begin(), mapped_.end(), [&turn](const auto& mapped) {
+    return std::find(turn.begin(), turn.end(), mapped.get()) == turn.end();
+  });
+  return is_new ? Queue::State::kReady : state;
 }
 
 std::size_t CommandProcessor::user_queues() const {
@@ -204,24 +193,24 @@ const Queue* CommandProcessor::queue_at(std::uint32_t doorbell) const {
 
 OrFault<bool> CommandProcessor::packet(std::uint32_t op, std::span<const std::uint32_t> body, Ib& ib) {
   switch (op) {
-    case kInvalidateTlbs:  // there is no TLB
+    case scheduler::kInvalidateTlbs:  // there is no TLB
       return body.size() == 1;
-    case kSetResources:
+    case scheduler::kSetResources:
       if (body.size() != 7) return false;
       if (body[0] >> 29 == 1) {  // of the HIQ
         vmid_mask_ = body[0] & 0xffff;
         queue_mask_ = join(body[1], body[2]);
       }
       return true;
-    case kMapProcess:
+    case scheduler::kMapProcess:
       return map_process(body);
-    case kMapQueues:
+    case scheduler::kMapQueues:
       return map_queues(body);
-    case kUnmapQueues:
+    case scheduler::kUnmapQueues:
       return unmap_queues(body);
-    case kQueryStatus:
+    case scheduler::kQueryStatus:
       return query_status(body);
-    case kRunList:
+    case scheduler::kRunList:
       return run_list(body, ib);
     default:
       return false;

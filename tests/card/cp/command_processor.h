@@ -35,8 +35,8 @@ class CommandProcessor final : public Scheduler {
   // True when a queue listens to the doorbell at this byte of BAR 2.
   bool doorbell(std::uint64_t offset, std::uint64_t value);
 
-  // Lets each queue step. True while one has more to do or waits.
-  bool work();
+  // Lets each queue step: kReady while one has more to do, else kWaiting while one waits.
+  Queue::State work();
 
   // ---- for tests and counters ----
   std::size_t user_queues() const;

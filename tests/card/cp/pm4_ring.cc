@@ -7,18 +7,9 @@ namespace sluice::card {
 
 namespace {
 
-constexpr unsigned kIhGrbmCp = 0x14;
-constexpr unsigned kSourceEndOfPipe = 181;
-constexpr unsigned kSourceBadOpcode = 183;
-constexpr unsigned kSourcePrivilegedRegister = 184;
-
 // Of one call of step().
-constexpr unsigned kPacketsPerStep = 256;
-constexpr std::uint64_t kBytesPerStep = 4 << 20;
-
-constexpr std::uint32_t kUnmapQueues = 0xa3;
-constexpr std::uint32_t kQueryStatus = 0xa4;
-constexpr std::uint32_t kRunList = 0xa5;
+constexpr unsigned kRingPackets = 256;
+constexpr std::uint64_t kRingBytes = 4 << 20;
 
 // Dword indices of registers that jobs may write: shader (SH) and user configuration (UCONFIG).
 constexpr bool open_to_jobs(std::uint32_t index) {
@@ -125,13 +116,13 @@ bool Pm4Ring::held_by_fault() {
   const auto header = space_.space().load32(queue_.ring + queue_.read * 4 % queue_.ring_bytes);
   if (!header) return false;
   const std::uint32_t op = *header >> 8 & 0xff;
-  return op == kUnmapQueues || op == kQueryStatus || op == kRunList;
+  return op == scheduler::kUnmapQueues || op == scheduler::kQueryStatus || op == scheduler::kRunList;
 }
 
 Queue::State Pm4Ring::step() {
   if (queue_.fault != PKT_NO_FAULT) return State::kStopped;
-  std::uint64_t budget = kBytesPerStep;
-  for (unsigned i = 0; i < kPacketsPerStep; ++i) {
+  std::uint64_t budget = kRingBytes;
+  for (unsigned i = 0; i < kRingPackets; ++i) {
     if (held_by_fault()) return State::kWaiting;
     const pkt_space* space = space_.c();
     switch (pkt_pm4_step(&queue_, space, &owner_, &rules_, &budget)) {

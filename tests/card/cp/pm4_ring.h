@@ -19,6 +19,24 @@
 
 namespace sluice::card {
 
+// Packets of the scheduler (soc15d.h).
+namespace scheduler {
+constexpr std::uint32_t kInvalidateTlbs = 0x98;
+constexpr std::uint32_t kSetResources = 0xa0;
+constexpr std::uint32_t kMapProcess = 0xa1;
+constexpr std::uint32_t kMapQueues = 0xa2;
+constexpr std::uint32_t kUnmapQueues = 0xa3;
+constexpr std::uint32_t kQueryStatus = 0xa4;
+constexpr std::uint32_t kRunList = 0xa5;
+}  // namespace scheduler
+
+// Of interrupts of the command processor (soc15_ih_clientid.h, irqsrcs_gfx_9_0.h).
+constexpr unsigned kIhGrbmCp = 0x14;
+constexpr unsigned kSourceKiq = 178;
+constexpr unsigned kSourceEndOfPipe = 181;
+constexpr unsigned kSourceBadOpcode = 183;
+constexpr unsigned kSourcePrivilegedRegister = 184;
+
 // What the queues of the scheduler may do that others may not.
 class Scheduler {
  public:

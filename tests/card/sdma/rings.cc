@@ -8,9 +8,10 @@ namespace sluice::card {
 
 namespace {
 
-constexpr std::uint32_t kEnable = 1;
-constexpr std::uint32_t kWriteBack = 1 << 12;       // of RB_CNTL: the read pointer is written to memory
-constexpr std::uint32_t kDoorbellEnable = 1 << 28;  // of DOORBELL
+// Bits of RB_CNTL and of DOORBELL.
+constexpr std::uint32_t kRingOn = 1;
+constexpr std::uint32_t kReportOn = 1 << 12;  // the read pointer is written to memory
+constexpr std::uint32_t kRingDoorbellOn = 1 << 28;
 
 }  // namespace
 
@@ -43,7 +44,7 @@ void SdmaRings::attach(unsigned engine) {
       [this, engine](std::uint32_t value) {
         write_[engine] = value;
         const bool by_doorbell =
-            (registers_.latched(reg::kSdmaBase[engine] + reg::sdma::kDoorbell) & kDoorbellEnable) != 0;
+            (registers_.latched(reg::kSdmaBase[engine] + reg::sdma::kDoorbell) & kRingDoorbellOn) != 0;
         if (rings_[engine] && !by_doorbell) {
           rings_[engine]->ring(
               value |
@@ -68,7 +69,7 @@ std::uint64_t SdmaRings::pair(unsigned engine, std::uint32_t low, std::uint32_t 
 
 void SdmaRings::control(unsigned engine, std::uint32_t value) {
   control_[engine] = value;
-  const bool on = (value & kEnable) != 0;
+  const bool on = (value & kRingOn) != 0;
   if (!on && rings_[engine]) {
     read_[engine] = rings_[engine]->read_pointer();
     stopped_.push_back(std::move(rings_[engine]));
@@ -79,7 +80,7 @@ void SdmaRings::control(unsigned engine, std::uint32_t value) {
   ring.base = pair(engine, reg::sdma::kRbBase, reg::sdma::kRbBaseHi) << 8;
   ring.bytes = std::uint64_t{4} << (value >> 1 & 0x1f);
   ring.read_pointer = read_[engine];
-  if ((value & kWriteBack) != 0) {
+  if ((value & kReportOn) != 0) {
     ring.read_pointer_report = pair(engine, reg::sdma::kRbRptrAddrLo, reg::sdma::kRbRptrAddrHi) & ~3ULL;
   }
   rings_[engine] = make_sdma_ring(chip_, ring);
@@ -92,7 +93,7 @@ void SdmaRings::control(unsigned engine, std::uint32_t value) {
 bool SdmaRings::doorbell(std::uint64_t offset, std::uint64_t value) {
   for (unsigned engine = 0; engine < reg::kSdmaEngines; ++engine) {
     const std::uint32_t base = reg::kSdmaBase[engine];
-    if (!rings_[engine] || (registers_.latched(base + reg::sdma::kDoorbell) & kDoorbellEnable) == 0 ||
+    if (!rings_[engine] || (registers_.latched(base + reg::sdma::kDoorbell) & kRingDoorbellOn) == 0 ||
         offset != (registers_.latched(base + reg::sdma::kDoorbellOffset) & 0x0ffffffc)) {
       continue;
     }
@@ -102,15 +103,13 @@ bool SdmaRings::doorbell(std::uint64_t offset, std::uint64_t value) {
   return false;
 }
 
-bool SdmaRings::work() {
+Queue::State SdmaRings::work() {
   stopped_.clear();
-  bool busy = false;
-  for (unsigned engine = 0; engine < reg::kSdmaEngines; ++engine) {
-    if (!rings_[engine]) continue;
-    const Queue::State state = rings_[engine]->step();
-    busy = busy || state == Queue::State::kReady || state == Queue::State::kWaiting;
+  Queue::State state = Queue::State::kIdle;
+  for (auto& ring : rings_) {
+    if (ring) state = busier(state, ring->step());
   }
-  return busy;
+  return state;
 }
 
 }  // namespace sluice::card

@@ -24,8 +24,8 @@ class SdmaRings {
 
   void reset();
   bool doorbell(std::uint64_t offset, std::uint64_t value);
-  // Lets each ring step. True while one has more to do or waits.
-  bool work();
+  // Lets each ring step: kReady while one has more to do, else kWaiting while one waits.
+  Queue::State work();
 
  private:
   void attach(unsigned engine);
