@@ -85,7 +85,11 @@ constexpr std::uint64_t kData = 8 << 20;  // of processes
 
 class GpuKit {
  public:
-  GpuKit() : gpu(vram_pages.bytes(), guest, interrupt, trace) {
+  GpuKit() : gpu(vram_pages.bytes(), guest, interrupt, trace) { set_up(); }
+
+  // What every driver does, once more after a reset.
+  void set_up() {
+    read_ = 0;
     // The GART: 2 MiB of addresses from 0 on, none mapped yet.
     for (const std::uint32_t hub : reg::kHubBase) {
       gpu.write_register(hub + reg::hub::kContextBaseLo,
@@ -237,7 +241,7 @@ class Pm4 {
   Pm4& indirect(std::uint64_t address, std::uint32_t dwords, unsigned vmid) {
     return packet(0x3f, {lo(address), hi(address), dwords | 1U << 23 | vmid << 24});
   }
-  const std::vector<std::uint32_t>& words() const { return words_; }
+  std::vector<std::uint32_t> words() const { return words_; }  // a copy: packets are often temporary
 
   static std::uint32_t lo(std::uint64_t value) { return static_cast<std::uint32_t>(value); }
   static std::uint32_t hi(std::uint64_t value) { return static_cast<std::uint32_t>(value >> 32); }
@@ -263,6 +267,8 @@ class RingKit {
     submit(packets);
     kit_.run();
   }
+  // A ring of a GPU that was reset: its pointers are 0.
+  void restart() { written_ = 0; }
   std::uint64_t written() const { return written_; }
   std::uint32_t doorbell() const { return doorbell_; }
   std::uint64_t offset() const { return offset_; }
