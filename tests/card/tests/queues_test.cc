@@ -367,6 +367,16 @@ TEST_F(AqlUserQueueTest, WithoutItsWritePointersPageItIsEmptyUntilTheDoorbell) {
   EXPECT_EQ(chip_.get<std::uint64_t>(kReport), 1u);
 }
 
+TEST_F(AqlUserQueueTest, WithAWritePointerBehindItsReadPointerItIsEmptyUntilTheDoorbell) {
+  written(0);  // the MQD is restored, the process' memory is not yet
+  map(UserRing::Kind::kAql, 3 * 16);
+  EXPECT_EQ(run(*queue_), State::kIdle);
+  put(3, {.header = 2});
+  queue_->ring(3);
+  EXPECT_EQ(run(*queue_), State::kIdle);
+  EXPECT_EQ(chip_.get<std::uint64_t>(kReport), 4u);
+}
+
 TEST_F(AqlUserQueueTest, AVmFaultStopsItAndIsOfItsProcess) {
   put(0, {.header = 2, .completion = kUnmapped});
   written(1);
