@@ -50,8 +50,8 @@ struct pkt_space {
 struct pkt_queue;
 
 /* Who has the queue. A member that is NULL means that packets which need it are refused (PKT_BAD_PACKET),
- * unless it says otherwise. Those that return int: 0, or nonzero to stop the queue (PKT_REFUSED, or the fault
- * that they have set in the queue themselves). */
+ * unless it says otherwise. Those that return int: 0, or nonzero to stop the queue (PKT_REFUSED unless it
+ * says otherwise, or the fault that they have set in the queue themselves). */
 struct pkt_owner {
   void* self;
   /* The space of an IB whose packet names `vmid`; also asked again when a waiting IB goes on. NULL answer:
@@ -69,13 +69,13 @@ struct pkt_owner {
    * first dwords. SDMA and PM4 only. May be NULL. */
   void (*seen)(void* self, const struct pkt_queue* q, const uint32_t* dw, uint32_t dwords);
   /* The read position of the ring is now q->read: the place to write it back. May be NULL. Nonzero: the queue
-   * stands before the packet, which was executed. */
+   * stands before the packet, which was executed (PKT_BAD_ADDRESS). */
   int (*moved)(void* self, struct pkt_queue* q);
   /* SDMA: TRAP's context, 28 bits. PM4: RELEASE_MEM's. AQL: event id of a signal whose mailbox was written.
    * NULL: nothing happens. */
   int (*interrupt)(void* self, struct pkt_queue* q, uint32_t context);
   /* PM4 packets that pkt_pm4_step() does not know: op, the first min(dwords, PKT_PM4_BODY) dwords of the
-   * body. May call pkt_enter_ib(). */
+   * body. May call pkt_enter_ib(). Nonzero: PKT_BAD_PACKET. */
   int (*pm4)(void* self, struct pkt_queue* q, const struct pkt_space* space, uint32_t op,
              const uint32_t* body, uint32_t dwords);
 };

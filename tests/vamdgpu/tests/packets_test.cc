@@ -267,6 +267,15 @@ TEST_F(SdmaPackets, APollInAnIbWaitsAndGoesOnThere) {
   EXPECT_EQ(data(), 2u);
 }
 
+TEST_F(SdmaPackets, NothingBehindTheEndOfAnIbIsRead) {
+  const std::uint64_t last = FlatMemory::kEnd - 32;
+  memory_.put_dwords(last, {0 | 3u << 16, 0, 0, 0});
+  memory_.put_dwords(last + 16, fence(kData, 5));
+  put(ib(last, 8));
+  expect_done();
+  EXPECT_EQ(data(), 5u);
+}
+
 TEST_F(SdmaPackets, AnEmptyIbIsNothing) {
   put(ib(kUnmapped & ~31ull, 0));
   expect_done();
@@ -692,6 +701,14 @@ TEST_F(AqlPackets, ABarrierWaitsAndAnUnpublishedPacketWaits) {
   put({.header = 1});
   EXPECT_EQ(step(), PKT_WAITS);
   EXPECT_EQ(ring_.read, 1u);
+}
+
+TEST_F(AqlPackets, ABarrierOrWithoutSignalsIsMetAndPointersMustMakeSense) {
+  put({.header = 5});
+  EXPECT_EQ(step(), PKT_DONE);
+  ring_.write = 0;
+  EXPECT_EQ(step(), PKT_FAULT);
+  EXPECT_EQ(ring_.fault, PKT_BAD_POINTER);
 }
 
 TEST_F(AqlPackets, WhatIsWrongStopsTheQueueBeforeThePacket) {
