@@ -127,6 +127,7 @@ class SdmaUserQueue final : public UserQueue {
     raise(kSdmaClients[user_.engine % kSdmaEngines], kSourceSdmaTrap, true, context);
   }
   std::uint64_t budget() override { return sdma_budget(chip_); }
+  unsigned sdma_engine() const override { return user_.engine % kSdmaEngines; }
   void moved_bytes(std::uint64_t bytes) override { sdma_moved(chip_, bytes); }
 };
 

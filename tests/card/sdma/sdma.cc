@@ -85,6 +85,7 @@ class SdmaRingQueue final : public PacketQueue {
   std::uint64_t budget() override { return sdma_budget(chip_); }
   void moved_bytes(std::uint64_t bytes) override { sdma_moved(chip_, bytes); }
   bool hangs() override { return hung_; }
+  unsigned sdma_engine() const override { return engine_; }
 
   // Faults on demand.
   bool holds_fence() {
