@@ -17,7 +17,7 @@ class Drivers(unittest.TestCase):
     def test_the_page_has_the_programs_list(self):
         # The program fails where its own list names a scenario that does not exist.
         listed = subprocess.run([PROGRAM, "--list-drivers"], check=True, text=True, stdout=subprocess.PIPE).stdout
-        self.assertIn("| scenario |", listed)
+        self.assertIn("| scenarios |", listed)
         self.assertIn(listed, (ROOT / "docs" / "vm-drivers.md").read_text(encoding="utf-8"))
 
 
