@@ -27,6 +27,7 @@ Gpu::Gpu(std::span<std::byte> vram, const GuestMemory& guest, Interrupt& interru
       command_processor_(*this, memory_, registers_),
       sdma_(*this, registers_) {
   attach_clock();
+  attach_vram_window();
 }
 
 void Gpu::attach_clock() {
@@ -42,6 +43,27 @@ void Gpu::attach_clock() {
   registers_.attach(
       reg::kRlcSafeMode, [this] { return safe_mode_; },
       [this](std::uint32_t value) { safe_mode_ = value & ~1U; });
+}
+
+// VRAM by a pair of registers, as before its BAR is mapped (amdgpu_device_mm_access).
+void Gpu::attach_vram_window() {
+  const auto dword = [this]() -> std::span<std::byte> {
+    const std::uint32_t index = registers_.latched(reg::kMmIndex);
+    const std::uint64_t high = registers_.latched(reg::kMmIndexHi);
+    const std::uint64_t offset = (index & 0x7ffffffcU) | high << 31;
+    if ((index & 1U << 31) == 0 || offset >= memory_.vram().size()) return {};
+    return memory_.vram().subspan(offset, 4);
+  };
+  registers_.attach(
+      reg::kMmData,
+      [dword] {
+        std::uint32_t value = 0;
+        if (const auto place = dword(); !place.empty()) std::memcpy(&value, place.data(), sizeof value);
+        return value;
+      },
+      [dword](std::uint32_t value) {
+        if (const auto place = dword(); !place.empty()) std::memcpy(place.data(), &value, sizeof value);
+      });
 }
 
 void Gpu::reset() {

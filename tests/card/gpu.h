@@ -55,6 +55,7 @@ class Gpu final : public Device, public Chip {
 
  private:
   void attach_clock();
+  void attach_vram_window();
   void seen(char kind, std::uint32_t byte, std::uint32_t value);
   void ring(std::uint64_t offset, std::uint64_t value);
   std::uint64_t packets() const;  // executed so far

@@ -62,7 +62,7 @@ struct Step {
   std::uint32_t where;
   std::uint32_t value;
 };
-constexpr std::size_t kStepBytes = 9;
+constexpr std::size_t kRecordBytes = 9;
 
 class Player {
  public:
@@ -133,7 +133,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   static const World world;
   world.clear();
   Player player(world);
-  for (std::size_t at = 0; at + kStepBytes <= size; at += kStepBytes) {
+  for (std::size_t at = 0; at + kRecordBytes <= size; at += kRecordBytes) {
     Step step;
     step.kind = data[at];
     std::memcpy(&step.where, data + at + 1, sizeof step.where);

@@ -9,13 +9,14 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
-#include <memory>
+#include <optional>
+#include <span>
 #include <string>
+#include <utility>
 
 #include "engine.h"
-#include "memory/packet_space.h"
 #include "packets/packets.h"
+#include "queues/packet_queue.h"
 
 namespace sluice::card {
 
@@ -64,39 +65,36 @@ struct KernelRing {
   unsigned ring_id = 0;                   // of its interrupts: me << 2 | pipe | queue << 4
 };
 
-class Pm4Ring final : public Queue {
+class Pm4Ring final : public PacketQueue {
  public:
   // `scheduler`: of KIQ and HIQ; nullptr: packets of the scheduler are unknown. Both outlive this.
   Pm4Ring(Chip& chip, Scheduler* scheduler, std::string name, const KernelRing& ring);
 
-  const std::string& name() const override { return name_; }
-  void ring(std::uint64_t value) override { queue_.write = value; }
-  State step() override;
-  std::uint64_t read_pointer() const override { return queue_.read; }
-  std::uint64_t write_pointer() const override { return queue_.write; }
+  void ring(std::uint64_t value) override { ring_.write = value; }
+  std::uint64_t read_pointer() const override { return ring_.read; }
+  std::uint64_t write_pointer() const override { return ring_.write; }
 
  private:
-  // True when the packet that comes next has to wait for a fault on demand to be taken back.
-  bool held_by_fault();
-  void stop();
-  const pkt_space* space_of(std::uint32_t vmid);
-  int read_register(std::uint32_t index, std::uint32_t* value);
-  int write_register(std::uint32_t index, std::uint32_t value);
-  int moved();
-  int interrupt(std::uint32_t context);
-  int scheduler_packet(std::uint32_t op, const std::uint32_t* body, std::uint32_t dwords);
-  bool in_job() const { return queue_.depth > 0 && queue_.ib[queue_.depth - 1].vmid != 0; }
+  pkt_result decode(const pkt_space& space, std::uint64_t& budget) override;
+  bool write_back() override;
+  void interrupt(std::uint32_t context) override;
+  void executed() override { ++chip_.counters().pm4_packets; }
+  bool hangs() override { return hangs_; }
+  std::optional<Fault> asked_fault() override { return std::exchange(scheduler_fault_, std::nullopt); }
+  void tell(const std::optional<Fault>& fault) override;
 
-  Chip& chip_;
+  // True when the packet that comes next has to wait for a fault on demand to be taken back.
+  bool refuses_preemption();
+  bool holds_fence();
+  const pkt_space* memory_of(std::uint32_t vmid);
+  int write_register(std::uint32_t index, std::uint32_t value);
+  int scheduler_packet(std::uint32_t op, std::span<const std::uint32_t> body);
+  std::uint32_t vmid() const { return ring_.depth > 0 ? ring_.ib[ring_.depth - 1].vmid : 0; }
+  void send(unsigned source, std::uint32_t vmid, std::uint32_t data);
+
   Scheduler* scheduler_;
-  std::string name_;
-  KernelRing ring_;
-  PacketSpace space_;
-  std::map<std::uint32_t, PacketSpace> job_spaces_;  // by vmid
+  const KernelRing kernel_;
   std::optional<Fault> scheduler_fault_;
-  pkt_queue queue_{};
-  pkt_owner owner_{};
-  pkt_pm4_rules rules_{};
   bool privileged_register_ = false;
   bool hangs_ = false;
 };

@@ -53,9 +53,12 @@ Queue::State PacketQueue::stop() {
         (ring_.fault_why != nullptr ? ring_.fault_why : "") + ", packet " + hex(ring_.fault_header) + " at " +
         hex(ring_.fault_at) + ", address " + hex(ring_.fault_va));
   std::optional<Fault> fault = asked_fault();
-  if (!fault) fault = space_.take_fault();
-  if (!fault && ib_space_ != nullptr) fault = ib_space_->take_fault();
-  if (ring_.fault == PKT_BAD_ADDRESS && fault) chip_.report(*fault);
+  if (!fault && ring_.fault == PKT_BAD_ADDRESS) {
+    fault = space_.take_fault();
+    if (!fault && ib_space_ != nullptr) fault = ib_space_->take_fault();
+  }
+  if (fault) fault->engine = sdma_engine();
+  tell(fault);
   return State::kStopped;
 }
 

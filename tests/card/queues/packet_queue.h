@@ -38,13 +38,17 @@ class PacketQueue : public Queue {
   virtual bool hangs() { return false; }
   virtual const pkt_space& memory() { return *space_.c(); }
   virtual std::optional<Fault> asked_fault() { return std::nullopt; }  // on demand, of the packet at hand
+  // The queue stands: tells the driver. `fault`: the access that failed, if it was that.
+  virtual void tell(const std::optional<Fault>& fault) {
+    if (fault) chip_.report(*fault);
+  }
+  virtual unsigned sdma_engine() const { return 0; }  // for faults
 
   bool store(std::uint64_t address, std::uint64_t value, unsigned bytes) {
     return space_.c()->write(space_.c()->self, address, &value, bytes) == 0;
   }
   void trace(std::string_view what) const;
-  // The queue stands for good. `fault`: an access that failed, which the driver is told.
-  State stop();
+  State stop();  // for good
 
   Chip& chip_;
   PacketSpace space_;

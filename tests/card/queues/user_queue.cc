@@ -66,8 +66,11 @@ class AqlQueue final : public UserQueue {
     const auto write = written();
     if (!write) return;
     // The MQD has 32 bits of the read pointer, in dwords; what is above them is that of the write pointer.
+    const auto ahead =
+        static_cast<std::int32_t>(static_cast<std::uint32_t>(*write * kAqlDwords - ring.read_pointer));
+    if (ahead < 0) return;  // memory that was not restored yet: the doorbell will tell
     ring_.write = *write;
-    ring_.read = *write - static_cast<std::uint32_t>(*write * kAqlDwords - ring.read_pointer) / kAqlDwords;
+    ring_.read = *write - static_cast<std::uint32_t>(ahead) / kAqlDwords;
   }
   // The doorbell names the last packet.
   void ring(std::uint64_t value) override {
@@ -124,6 +127,7 @@ class SdmaUserQueue final : public UserQueue {
     raise(kSdmaClients[user_.engine % kSdmaEngines], kSourceSdmaTrap, true, context);
   }
   std::uint64_t budget() override { return sdma_budget(chip_); }
+  unsigned sdma_engine() const override { return user_.engine % kSdmaEngines; }
   void moved_bytes(std::uint64_t bytes) override { sdma_moved(chip_, bytes); }
 };
 

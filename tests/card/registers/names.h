@@ -12,6 +12,9 @@
 namespace sluice::card::reg {
 
 // NBIO
+constexpr std::uint32_t kMmIndex = 0x0;      // bit 31: bits 0-30 of an address in VRAM, for ...
+constexpr std::uint32_t kMmData = 0x4;       // ... this dword, ...
+constexpr std::uint32_t kMmIndexHi = 0x18;   // ... and from bit 31 of the address on
 constexpr std::uint32_t kPcieIndex2 = 0x38;  // byte address of a register, for ...
 constexpr std::uint32_t kPcieData2 = 0x3c;   // ... this one
 constexpr std::uint32_t kBiosScratch7 = 0x14c;

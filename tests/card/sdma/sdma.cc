@@ -29,8 +29,7 @@ class SdmaRingQueue final : public PacketQueue {
       return 0;
     };
     owner_.write_register = [](void* self, std::uint32_t index, std::uint32_t value) {
-      me(self).chip_.write_register(4 * index, value);
-      return 0;
+      return me(self).write_register(index, value) ? 0 : 1;
     };
     owner_.holds_fence = [](void* self, pkt_queue*) { return me(self).holds_fence() ? 1 : 0; };
     fails_.self = this;
@@ -62,18 +61,31 @@ class SdmaRingQueue final : public PacketQueue {
     return pkt_sdma_step(&ring_, &space, &owner_, &kSdmaKernelRules, &budget);
   }
   bool write_back() override { return report_ == 0 || store(report_, ring_.read, 8); }
-  void interrupt(std::uint32_t context) override {
+  void interrupt(std::uint32_t context) override { raise(kSourceSdmaTrap, 0, context); }
+  void raise(unsigned source, unsigned vmid, std::uint32_t data) {
     InterruptEntry entry;
     entry.client = kSdmaClients[engine_];
-    entry.source = kSourceSdmaTrap;
+    entry.source = source;
+    entry.vmid = vmid;
     entry.mm_hub = true;
-    entry.data[0] = context;
+    entry.data[0] = data;
     chip_.interrupt(entry);
+  }
+  // Registers are the driver's: an IB of another vmid that writes one stops the ring.
+  bool write_register(std::uint32_t index, std::uint32_t value) {
+    const unsigned vmid = ring_.depth != 0 ? ring_.ib[ring_.depth - 1].vmid : 0;
+    if (vmid != 0) {
+      raise(kSourceSdmaRegisterWrite, vmid, 4 * index);
+      return false;
+    }
+    chip_.write_register(4 * index, value);
+    return true;
   }
   void executed() override { ++chip_.counters().sdma_packets; }
   std::uint64_t budget() override { return sdma_budget(chip_); }
   void moved_bytes(std::uint64_t bytes) override { sdma_moved(chip_, bytes); }
   bool hangs() override { return hung_; }
+  unsigned sdma_engine() const override { return engine_; }
 
   // Faults on demand.
   bool holds_fence() {

@@ -15,6 +15,7 @@ constexpr unsigned kSdmaEngines = 5;
 // Of their interrupts: soc15_ih_clientid.h, irqsrcs_sdma0_4_0.h.
 constexpr std::array<unsigned, kSdmaEngines> kSdmaClients{8, 9, 1, 4, 5};
 constexpr unsigned kSourceSdmaTrap = 224;
+constexpr unsigned kSourceSdmaRegisterWrite = 247;  // of somebody who may not
 
 // The count field has 30 bits since SDMA 4.4 (sdma_v4_0.c uses 22 of them).
 constexpr std::uint32_t kSdmaMostBytes = 1u << 30;

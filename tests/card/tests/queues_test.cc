@@ -136,6 +136,18 @@ TEST_F(SdmaRingTest, AnIbIsInTheMemoryOfItsVmidAndCanWaitThere) {
   EXPECT_EQ(reported(), 32u);
 }
 
+TEST_F(SdmaRingTest, AJobThatWritesARegisterStopsTheRingWithItsInterrupt) {
+  chip_.put_dwords(kProcess, {14 | 0xfu << 28, 0x1a123, 5});
+  put(ib(kProcess, 3));
+  EXPECT_EQ(go(), State::kStopped);
+  EXPECT_TRUE(chip_.registers.empty());
+  EXPECT_TRUE(chip_.reported.empty());
+  ASSERT_EQ(chip_.interrupts.size(), 1u);
+  EXPECT_EQ(chip_.interrupts[0].client, 1u);
+  EXPECT_EQ(chip_.interrupts[0].source, 247u);
+  EXPECT_EQ(chip_.interrupts[0].vmid, LooseChip::kVmid);
+}
+
 TEST_F(SdmaRingTest, AVmFaultInAnIbIsReportedAndStopsTheRing) {
   chip_.put_dwords(kProcess, copy(kProcess + 0x1000, kUnmapped, 64));
   put(ib(kProcess, 7));
@@ -365,6 +377,16 @@ TEST_F(AqlUserQueueTest, WithoutItsWritePointersPageItIsEmptyUntilTheDoorbell) {
   queue_->ring(0);
   EXPECT_EQ(run(*queue_), State::kIdle);
   EXPECT_EQ(chip_.get<std::uint64_t>(kReport), 1u);
+}
+
+TEST_F(AqlUserQueueTest, WithAWritePointerBehindItsReadPointerItIsEmptyUntilTheDoorbell) {
+  written(0);  // the MQD is restored, the process' memory is not yet
+  map(UserRing::Kind::kAql, 3 * 16);
+  EXPECT_EQ(run(*queue_), State::kIdle);
+  put(3, {.header = 2});
+  queue_->ring(3);
+  EXPECT_EQ(run(*queue_), State::kIdle);
+  EXPECT_EQ(chip_.get<std::uint64_t>(kReport), 4u);
 }
 
 TEST_F(AqlUserQueueTest, AVmFaultStopsItAndIsOfItsProcess) {

@@ -62,6 +62,21 @@ TEST_F(RegistersTest, IndexAndDataReachRegistersBeyondTheBar) {
   EXPECT_EQ(read(reg::kPcieData2), 99U);
 }
 
+TEST_F(RegistersTest, APairOfRegistersReachesVram) {
+  kit.put_vram<std::uint32_t>(kData + 8, 0x5151);
+  write(reg::kMmIndexHi, 0);
+  write(reg::kMmIndex, static_cast<std::uint32_t>(1U << 31 | (kData + 8)));
+  EXPECT_EQ(read(reg::kMmData), 0x5151U);
+  write(reg::kMmData, 0x6262);
+  EXPECT_EQ(kit.vram_value<std::uint32_t>(kData + 8), 0x6262U);
+  write(reg::kMmIndexHi, 0xffffffff);  // beyond its end
+  EXPECT_EQ(read(reg::kMmData), 0U);
+  write(reg::kMmIndex, kVramBytes | 1U << 31);
+  write(reg::kMmIndexHi, 0);
+  write(reg::kMmData, 1);
+  EXPECT_EQ(read(reg::kMmData), 0U);
+}
+
 TEST_F(RegistersTest, AnyPieceOfABarCanBeRead) {
   write(reg::kScratchReg0, 0x44332211);
   write(reg::kScratchReg0 + 4, 0x88776655);
