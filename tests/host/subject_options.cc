@@ -76,6 +76,7 @@ constexpr std::array kFlags = {
     Flag{"--no-userptr", &Options::userptrs, false},
     Flag{"--svm", &Options::svm, true},
     Flag{"--svm-context", &Options::svm_context, true},
+    Flag{"--empty-context", &Options::empty_context, true},
     Flag{"--waiter", &Options::waiter, true},
     Flag{"--run-queues", &Options::run_queues, true},
     Flag{"--hsakmt-shm", &Options::hsakmt_shm, true},
@@ -160,7 +161,8 @@ void usage() {
       "  --bos mixed|small|many|huge|count:N  --one-bo SIZE\n"
       "  --no-events  --no-queues  --no-userptr\n"
       "more in the process:\n"
-      "  --svm  --svm-context  --waiter  --run-queues  --hsakmt-shm  --threaded-child THREADS\n"
+      "  --svm  --svm-context  --empty-context  --waiter  --run-queues  --hsakmt-shm  --threaded-child "
+      "THREADS\n"
       "  --gem-handles H,H,...|count:N  --gem-bytes SIZE     (BOs of each render file)\n"
       "  --odd-gem always-valid|encrypted|userptr            (one that cannot be saved)\n"
       "  --share kfd|gem  --import-from PID  --share-fd  --kfd-import   (a BO shared by dma-buf)\n"

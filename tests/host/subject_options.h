@@ -33,11 +33,12 @@ struct Options {
   bool events = true;
   bool queues = true;
   bool userptrs = true;
-  bool svm = false;          // SVM ranges with attributes
-  bool svm_context = false;  // context save areas of compute queues are SVM ranges instead of BOs
-  bool waiter = false;       // a second thread waits for an event without end
-  bool run_queues = false;   // queues get packets; needs a driver that runs them
-  bool hsakmt_shm = false;   // libhsakmt's shared memory and semaphore
+  bool svm = false;            // SVM ranges with attributes
+  bool svm_context = false;    // context save areas of compute queues are SVM ranges instead of BOs
+  bool empty_context = false;  // they are BOs in VRAM, and nothing was ever written there
+  bool waiter = false;         // a second thread waits for an event without end
+  bool run_queues = false;     // queues get packets; needs a driver that runs them
+  bool hsakmt_shm = false;     // libhsakmt's shared memory and semaphore
 
   bool second_kfd = false;           // opens /dev/kfd a second time
   bool dup_kfd = false;              // dups the first descriptor
