@@ -78,6 +78,22 @@ Result<void> visit_word(const Arena& arena, std::uint32_t gpu, UniqueFd dmabuf, 
                   });
 }
 
+Result<UniqueFd> copy_of_share_fd(const Arena& arena) {
+  UniqueFd copy(::fcntl(arena.share_fd, F_DUPFD_CLOEXEC, 0));
+  if (!copy) return make_error(errno, "the descriptor of the dma-buf");
+  return copy;
+}
+
+Result<void> close_shares(Arena& arena) {
+  for (std::uint32_t i = 0; i < arena.num_shares; ++i) {
+    const ShareRecord& share = arena.shares[i];
+    if (drmCloseBufferHandle(file_of(arena, share), share.handle) != 0)
+      return make_error(errno, "GEM_CLOSE of a shared BO");
+  }
+  arena.num_shares = 0;
+  return {};
+}
+
 Result<std::uint64_t> value_of(const Arena& arena, std::uint32_t gpu, UniqueFd dmabuf) {
   std::uint64_t value = 0;
   SLUICE_TRY(visit_word(arena, gpu, std::move(dmabuf), [&](std::span<std::uint8_t> bytes) {
@@ -122,6 +138,7 @@ Result<void> add_shared_bo(Arena& arena, const Options& options) {
     arena.share_fd = kShareFd;
   }
   arena.has_share = 1;
+  if (options.share_closed) SLUICE_TRY(close_shares(arena));
   return options.import_from != 0 ? Result<void>() : poke_shared_bo(arena, arena.seed);
 }
 
@@ -146,15 +163,16 @@ Result<std::uint64_t> peek_shared_bo(const Arena& arena) {
   }
   if (arena.import_bo != 0) {
     const BoRecord& bo = arena.bos[arena.import_bo - 1];
-    SLUICE_TRY_ASSIGN(UniqueFd dmabuf, export_bo(arena, bo));
-    SLUICE_TRY(compare(value_of(arena, 0, std::move(dmabuf)), "the KFD's import"));
+    if (arena.can_export != 0) {
+      SLUICE_TRY_ASSIGN(UniqueFd dmabuf, export_bo(arena, bo));
+      SLUICE_TRY(compare(value_of(arena, 0, std::move(dmabuf)), "the KFD's import"));
+    }
     std::uint64_t value = 0;
     std::memcpy(&value, reinterpret_cast<const void*>(bo.va), sizeof value);
     SLUICE_TRY(compare(value, "the map of the KFD's import"));
   }
   if (arena.share_fd > 0) {
-    UniqueFd copy(::fcntl(arena.share_fd, F_DUPFD_CLOEXEC, 0));
-    if (!copy) return make_error(errno, "the descriptor of the dma-buf");
+    SLUICE_TRY_ASSIGN(UniqueFd copy, copy_of_share_fd(arena));
     SLUICE_TRY(compare(value_of(arena, 0, std::move(copy)), "the descriptor"));
   }
   if (!seen) return Error{ENOENT, "nothing is shared"};
@@ -162,11 +180,15 @@ Result<std::uint64_t> peek_shared_bo(const Arena& arena) {
 }
 
 Result<void> poke_shared_bo(const Arena& arena, std::uint64_t value) {
+  const auto write = [&](std::span<std::uint8_t> bytes) { std::memcpy(bytes.data(), &value, sizeof value); };
+  if (arena.num_shares == 0 && arena.share_fd > 0) {
+    SLUICE_TRY_ASSIGN(UniqueFd copy, copy_of_share_fd(arena));
+    return visit_word(arena, 0, std::move(copy), write);
+  }
   if (arena.num_shares == 0) return Error{ENOENT, "nothing is shared"};
   const ShareRecord& last = arena.shares[arena.num_shares - 1];
   SLUICE_TRY_ASSIGN(UniqueFd dmabuf, export_handle(file_of(arena, last), last.handle));
-  return visit_word(arena, last.gpu, std::move(dmabuf),
-                    [&](std::span<std::uint8_t> bytes) { std::memcpy(bytes.data(), &value, sizeof value); });
+  return visit_word(arena, last.gpu, std::move(dmabuf), write);
 }
 
 }  // namespace sluice::subject
