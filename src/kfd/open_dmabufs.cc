@@ -19,6 +19,8 @@
 namespace sluice::kfd {
 namespace {
 
+constexpr std::size_t kMostMetadataBytes = 256;  // sizeof drm_amdgpu_gem_metadata::data.data
+
 Result<bool> same_table(pid_t a, pid_t b) {
   const long order = ::syscall(SYS_kcmp, a, b, KCMP_FILES, 0UL, 0UL);
   if (order >= 0) return order == 0;
@@ -65,7 +67,11 @@ Result<UniqueFd> take_dmabuf(const OpenDmaBuf& listed) {
 }
 
 Result<std::uint32_t> gpu_of_dmabuf(const KfdDevice& kfd, int dmabuf) {
+  // Linux 6.12 and 7.2 say EINVAL where there are more octets of metadata than room, wanted or not.
+  std::array<std::uint8_t, kMostMetadataBytes> metadata;
   DmabufInfoArgs args{};
+  args.metadata = reinterpret_cast<std::uintptr_t>(metadata.data());
+  args.metadata_size = metadata.size();
   args.dmabuf_fd = static_cast<std::uint32_t>(dmabuf);
   if (const int err = call_ioctl(kfd.ioctl_function(), kfd.fd(), kIocGetDmabufInfo, &args); err != 0)
     return make_error(err, "ask the KFD whose memory a dma-buf is");

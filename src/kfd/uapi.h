@@ -60,7 +60,7 @@ struct MapMemoryArgs {
 // AMDKFD_IOC_GET_DMABUF_INFO
 struct DmabufInfoArgs {
   std::uint64_t size;           // out, bytes
-  std::uint64_t metadata;       // user pointer; 0: not wanted
+  std::uint64_t metadata;       // user pointer; 0: not wanted, which is no reason to give no size
   std::uint32_t metadata_size;  // of the buffer; out: of the metadata
   std::uint32_t gpu_id;         // out: the actual one
   std::uint32_t flags;          // out: where the memory belongs, kAllocVram or kAllocGtt

@@ -95,7 +95,7 @@ TEST_P(ShareTest, ADescriptorOfTheDmaBufComesBack) {
 
 // No render file has it.
 TEST_P(ShareTest, ADescriptorOfTheKfdsOwnDmaBufComesBack) {
-  ASSERT_NO_FATAL_FAILURE(start_one(with_kfd({"--share", "kfd", "--share-fd", "--share-closed"})));
+  ASSERT_NO_FATAL_FAILURE(start_one(with_kfd({"--share", "kfd", "--share-fd", "--share-alone"})));
   dump_and_restore_twice();
 }
 

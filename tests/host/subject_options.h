@@ -68,7 +68,7 @@ struct Options {
   std::uint32_t import_from = 0;    // pid of a process that keeps its shared BO's dma-buf for others
   bool share_fd = false;            // keeps one itself
   bool share_fd_read_only = false;  // that may only be read
-  bool share_closed = false;        // its render files have closed their handles of it
+  bool share_alone = false;         // no render file has it
   bool kfd_import = false;          // imports it into its KFD, too
   // Instead: where the first render file that has it maps it, and the KFD itself does not.
   bool kfd_import_unmapped = false;

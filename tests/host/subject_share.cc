@@ -55,6 +55,13 @@ Result<void> import_into(Arena& arena, int dmabuf, std::uint32_t gpu, bool other
   return note(arena, share);
 }
 
+Result<void> import_into_all(Arena& arena, int dmabuf) {
+  SLUICE_TRY(import_into(arena, dmabuf, 0, true));
+  if (arena.num_shares == 0 || arena.shares[0].in_other_file != 0)
+    SLUICE_TRY(import_into(arena, dmabuf, 0, false));
+  return arena.num_gpus > 1 ? import_into(arena, dmabuf, 1, false) : Result<void>();
+}
+
 // Into the KFD, mapped by the CPU at the same address.
 Result<void> import_into_kfd(Arena& arena, int dmabuf) {
   SLUICE_TRY_ASSIGN(const std::uint32_t index, import_bo(arena, 0, dmabuf, kShareBytes));
@@ -84,14 +91,11 @@ Result<UniqueFd> copy_of_share_fd(const Arena& arena) {
   return copy;
 }
 
-Result<void> close_shares(Arena& arena) {
-  for (std::uint32_t i = 0; i < arena.num_shares; ++i) {
-    const ShareRecord& share = arena.shares[i];
-    if (drmCloseBufferHandle(file_of(arena, share), share.handle) != 0)
-      return make_error(errno, "GEM_CLOSE of a shared BO");
-  }
-  arena.num_shares = 0;
-  return {};
+// Of a BO that its render file has no longer.
+Result<UniqueFd> export_alone(const Arena& arena) {
+  SLUICE_TRY_ASSIGN(const UniqueFd window, open_window_file(arena, 0));
+  SLUICE_TRY_ASSIGN(const std::uint32_t handle, create_plain_gem(window.get()));
+  return export_handle(window.get(), handle);
 }
 
 Result<std::uint64_t> value_of(const Arena& arena, std::uint32_t gpu, UniqueFd dmabuf) {
@@ -115,6 +119,8 @@ Result<void> add_shared_bo(Arena& arena, const Options& options) {
     SLUICE_TRY_ASSIGN(const std::uint32_t index, add_bo(arena, wanted, &offset));
     arena.share_bo = index + 1;
     SLUICE_TRY_ASSIGN(dmabuf, export_bo(arena, arena.bos[index]));
+  } else if (options.share == Share::Gem && options.share_alone) {
+    SLUICE_TRY_ASSIGN(dmabuf, export_alone(arena));
   } else if (options.share == Share::Gem) {
     ShareRecord share{};
     SLUICE_TRY_ASSIGN(share.handle, create_plain_gem(arena.gpus[0].render_fd));
@@ -123,10 +129,7 @@ Result<void> add_shared_bo(Arena& arena, const Options& options) {
   } else {
     return {};
   }
-  SLUICE_TRY(import_into(arena, dmabuf.get(), 0, true));
-  if (arena.num_shares == 0 || arena.shares[0].in_other_file != 0)
-    SLUICE_TRY(import_into(arena, dmabuf.get(), 0, false));
-  if (arena.num_gpus > 1) SLUICE_TRY(import_into(arena, dmabuf.get(), 1, false));
+  if (!options.share_alone) SLUICE_TRY(import_into_all(arena, dmabuf.get()));
   if (options.kfd_import) SLUICE_TRY(import_into_kfd(arena, dmabuf.get()));
   if (options.kfd_import_unmapped) SLUICE_TRY(import_at(arena, 0, dmabuf.get(), arena.shares[0].map.address));
   if (options.share_fd_read_only) {
@@ -138,7 +141,6 @@ Result<void> add_shared_bo(Arena& arena, const Options& options) {
     arena.share_fd = kShareFd;
   }
   arena.has_share = 1;
-  if (options.share_closed) SLUICE_TRY(close_shares(arena));
   return options.import_from != 0 ? Result<void>() : poke_shared_bo(arena, arena.seed);
 }
 
