@@ -640,8 +640,9 @@ Result<bool> Dumper::dump_dmabuf(int fd, int id) {
     const auto reason = dmabufs_not_restored_.find(st.st_ino);
     log_line(Level::Warning,
              "file " + std::to_string(id) +
-                 " is a dma-buf of memory that no /dev/kfd or render node of the tree has" +
-                 (reason != dmabufs_not_restored_.end() ? ": " + reason->second.what : std::string()));
+                 " is a dma-buf of memory that no /dev/kfd or render node of the tree has: " +
+                 (reason != dmabufs_not_restored_.end() ? reason->second.what
+                                                        : "it was not seen among the files of the tree"));
     return false;
   }
   if ((fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDWR) {
