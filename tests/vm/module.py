@@ -28,8 +28,8 @@ def build(root, checkout, work):
     """The module for `root`. Raises CalledProcessError with make's output."""
     source = checkout / "tests" / "vamdgpu"
     work.mkdir(parents=True, exist_ok=True)
-    refresh(source / "kernel", work / "kernel")
-    refresh(source / "model", work / "model")
+    for folder in ("kernel", "model", "packets"):
+        refresh(source / folder, work / folder)
     for header in source.glob("*.h"):
         shutil.copy2(header, work / header.name)
     version, _ = roots.kernel(root)

@@ -66,9 +66,7 @@ TEST_F(Files, QueuesRunAfterADumpOfTwoOpens) {
   load();
   ASSERT_NO_FATAL_FAILURE(start_subject(with({"--second-kfd", "--run-queues"})));
   ASSERT_TRUE(criu_->dump(subject_->pid(), images(), {"--leave-running"}).good());
-  const auto process = control().process(subject_->pid());
-  ASSERT_TRUE(process.has_value());
-  EXPECT_EQ(process->process_infos, 1U);
+  EXPECT_EQ(machine().criu_calls(kProcessInfo), 1U);
   ASSERT_NO_FATAL_FAILURE(expect_queues_run());
   EXPECT_EQ(subject_->quit(), 0);
 }
@@ -111,10 +109,10 @@ TEST_F(Files, RenderFilesThatWereOpenedBeforeTheKfdComeBack) {
 TEST_F(Files, TheAcquiredFileIsFoundWithoutSideEffects) {
   load();
   ASSERT_NO_FATAL_FAILURE(start_subject(with({"--second-render"})));
-  const vamdgpu::Counts before = control().counts();
+  const Usage before = machine().usage();
   ASSERT_TRUE(criu_->dump(subject_->pid(), images(), {"--leave-running"}).good());
-  vamdgpu::Counts after;
-  EXPECT_TRUE(eventually([&] { return (after = control().counts()) == before; }, Seconds(20)))
+  Usage after;
+  EXPECT_TRUE(eventually([&] { return (after = machine().usage()) == before; }, Seconds(20)))
       << "before: " << describe(before) << "\nafter: " << describe(after);
   ASSERT_NO_FATAL_FAILURE(expect_whole());
   EXPECT_EQ(subject_->quit(), 0);

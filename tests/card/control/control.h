@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: MIT
+// What a test tells the card and asks it, one line each way: faults on demand and counters.
+//
+//   fence pass|hold|hang           fences of the kernel's rings (Faults::Fence)
+//   sdma rate BYTES                bytes a second of all copy engines together; 0: as fast as it goes
+//   sdma fault                     the next SDMA packet of the kernel that reaches memory is a VM fault
+//   queue refuse-preemption on|off
+//   vram lost                      overwrites all of VRAM, as a reset of the GPU may
+//   counters                       "ok register_reads=12 …", all of Counters
+//
+// The answer is "ok", with what was asked for, or "error: " and why; never more than one line. A command that
+// is not one changes nothing. One thread.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "control/trace.h"
+#include "faults.h"
+
+namespace sluice::card {
+
+class Control {
+ public:
+  static constexpr std::size_t kLongest = 1024;  // of a command, and of an answer
+
+  // All outlive this.
+  Control(Faults& faults, const Counters& counters, std::span<std::byte> vram, Trace& trace)
+      : faults_(faults), counters_(counters), vram_(vram), trace_(trace) {}
+
+  std::string run(std::string_view command);
+
+ private:
+  std::string counter_text() const;
+
+  Faults& faults_;
+  const Counters& counters_;
+  std::span<std::byte> vram_;
+  Trace& trace_;
+};
+
+}  // namespace sluice::card

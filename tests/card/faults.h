@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: MIT
+// What goes wrong on demand, and what is counted: the control socket writes the one and reads the other, the
+// engines the other way round. One thread.
+#pragma once
+
+#include <cstdint>
+
+namespace sluice::card {
+
+struct Faults {
+  // Fences of the kernel's own rings (SDMA FENCE, RELEASE_MEM of compute rings; never KIQ's and HIQ's).
+  // kHold: the ring waits at its next fence until it is kPass again. kHang: the ring that comes to a fence
+  // first stops there until the card is reset, as an engine that hangs; the mode is kPass then.
+  enum class Fence : std::uint8_t { kPass, kHold, kHang };
+  Fence fence = Fence::kPass;
+
+  std::uint64_t sdma_bytes_per_s = 0;  // all SDMA engines together; 0: as fast as it goes
+  std::uint64_t sdma_busy_until = 0;   // the engines': clock at which what they moved so far is paid for
+  bool sdma_fault = false;  // the next packet of an SDMA kernel ring that reads or writes memory ends in a
+                            // VM fault, and this is false again
+  bool refuse_preemption = false;  // UNMAP_QUEUES leaves queues of processes where they are, and QUERY_STATUS
+                                   // on the HIQ is not answered, until this is false again
+};
+
+// Since power on.
+struct Counters {
+  std::uint64_t register_reads = 0;
+  std::uint64_t register_writes = 0;
+  std::uint64_t unknown_registers = 0;  // accesses of registers that the table does not have
+  std::uint64_t doorbells = 0;
+  std::uint64_t stray_doorbells = 0;  // that no queue listens to
+  std::uint64_t interrupts = 0;       // entries of the interrupt ring
+  std::uint64_t lost_interrupts = 0;  // the ring was off or full
+  std::uint64_t vm_faults = 0;
+  std::uint64_t pm4_packets = 0;   // of KIQ, HIQ, kernel compute rings and their IBs
+  std::uint64_t user_packets = 0;  // of user queues, AQL, PM4 and SDMA
+  std::uint64_t sdma_packets = 0;  // of the kernel's rings and their IBs
+  std::uint64_t sdma_bytes = 0;    // copied and filled, by whichever queue
+  std::uint64_t runlists = 0;
+  std::uint64_t queues_mapped = 0;
+  std::uint64_t queues_unmapped = 0;
+  std::uint64_t queues_stopped = 0;  // by a fault of their own
+};
+
+}  // namespace sluice::card

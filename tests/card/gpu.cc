@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: MIT
+#include "gpu.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+
+#include "registers/names.h"
+
+namespace sluice::card {
+
+namespace {
+
+// The bus waits for its turn meanwhile.
+constexpr std::chrono::milliseconds kLongestWork{20};
+
+}  // namespace
+
+Gpu::Gpu(std::span<std::byte> vram, const GuestMemory& guest, Interrupt& interrupt, Trace& trace)
+    : trace_(trace),
+      memory_(vram, guest),
+      registers_(vram.size()),
+      hubs_{VmHub(Hub::kGc, memory_, registers_), VmHub(Hub::kMm, memory_, registers_)},
+      interrupts_(
+          memory_, registers_, interrupt, [this] { return clock(); }, counters_),
+      command_processor_(*this, memory_, registers_),
+      sdma_(*this, registers_) {
+  attach_clock();
+  attach_vram_window();
+}
+
+void Gpu::attach_clock() {
+  registers_.attach(
+      reg::kRlcCaptureClock, [] { return 0; }, [this](std::uint32_t) { captured_clock_ = clock(); });
+  registers_.attach(
+      reg::kRlcClockLsb, [this] { return static_cast<std::uint32_t>(captured_clock_); },
+      [](std::uint32_t) {});
+  registers_.attach(
+      reg::kRlcClockMsb, [this] { return static_cast<std::uint32_t>(captured_clock_ >> 32); },
+      [](std::uint32_t) {});
+  // Bit 0 asks for safe mode to be entered or left, which is done at once.
+  registers_.attach(
+      reg::kRlcSafeMode, [this] { return safe_mode_; },
+      [this](std::uint32_t value) { safe_mode_ = value & ~1U; });
+}
+
+// VRAM by a pair of registers, as before its BAR is mapped (amdgpu_device_mm_access).
+void Gpu::attach_vram_window() {
+  const auto dword = [this]() -> std::span<std::byte> {
+    const std::uint32_t index = registers_.latched(reg::kMmIndex);
+    const std::uint64_t high = registers_.latched(reg::kMmIndexHi);
+    const std::uint64_t offset = (index & 0x7ffffffcU) | high << 31;
+    if ((index & 1U << 31) == 0 || offset >= memory_.vram().size()) return {};
+    return memory_.vram().subspan(offset, 4);
+  };
+  registers_.attach(
+      reg::kMmData,
+      [dword] {
+        std::uint32_t value = 0;
+        if (const auto place = dword(); !place.empty()) std::memcpy(&value, place.data(), sizeof value);
+        return value;
+      },
+      [dword](std::uint32_t value) {
+        if (const auto place = dword(); !place.empty()) std::memcpy(place.data(), &value, sizeof value);
+      });
+}
+
+void Gpu::reset() {
+  command_processor_.reset();
+  sdma_.reset();
+  interrupts_.reset();
+  for (VmHub& hub : hubs_) hub.reset();
+  memory_.reset();
+  registers_.reset();
+  safe_mode_ = 0;
+  if (tracing()) trace("reset");
+}
+
+// ---- the bus ----
+
+void Gpu::read(Bar bar, std::uint64_t offset, std::span<std::byte> out) {
+  if (bar != Bar::kRegisters) {
+    std::fill(out.begin(), out.end(), std::byte{0});  // doorbells cannot be read
+    return;
+  }
+  while (!out.empty()) {
+    const std::uint32_t value = read_register(static_cast<std::uint32_t>(offset & ~3ULL));
+    std::byte bytes[4];
+    std::memcpy(bytes, &value, sizeof bytes);
+    const std::size_t skip = offset & 3;
+    const std::size_t count = std::min<std::size_t>(4 - skip, out.size());
+    std::memcpy(out.data(), bytes + skip, count);
+    offset += count;
+    out = out.subspan(count);
+  }
+}
+
+void Gpu::write(Bar bar, std::uint64_t offset, std::span<const std::byte> in) {
+  if (bar == Bar::kDoorbells) {
+    std::uint64_t value = 0;
+    if (in.size() > sizeof value) return;
+    std::memcpy(&value, in.data(), in.size());
+    ring(offset, value);
+    return;
+  }
+  if (bar != Bar::kRegisters) return;
+  // Registers are written whole: a part of one is what a driver that is well never writes.
+  if (offset % 4 != 0 || in.size() % 4 != 0) {
+    if (tracing())
+      trace("odd write of registers at " + hex(offset) + ", " + std::to_string(in.size()) + " bytes");
+    return;
+  }
+  for (; !in.empty(); in = in.subspan(4), offset += 4) {
+    std::uint32_t value = 0;
+    std::memcpy(&value, in.data(), sizeof value);
+    write_register(static_cast<std::uint32_t>(offset), value);
+  }
+}
+
+void Gpu::ring(std::uint64_t offset, std::uint64_t value) {
+  ++counters_.doorbells;
+  if ((registers_.latched(reg::kDoorbellAperEn) & 1) == 0) {
+    ++counters_.stray_doorbells;
+    return;
+  }
+  const bool interrupts = interrupts_.doorbell(offset, static_cast<std::uint32_t>(value));
+  const bool heard =
+      interrupts || command_processor_.doorbell(offset, value) || sdma_.doorbell(offset, value);
+  if (!heard) ++counters_.stray_doorbells;
+  if (tracing() && !interrupts) {
+    trace("doorbell " + hex(offset) + " := " + hex(value) + (heard ? "" : ", nobody listens"));
+  }
+}
+
+bool Gpu::work() {
+  // One queue's packet may be what another one waits for, so they go on until none gets any further.
+  const auto started = std::chrono::steady_clock::now();
+  Queue::State state = Queue::State::kIdle;
+  while (true) {
+    const std::uint64_t before = packets();
+    state = busier(command_processor_.work(), sdma_.work());
+    if (state == Queue::State::kIdle) return false;
+    if (state == Queue::State::kWaiting && packets() == before) return true;
+    if (std::chrono::steady_clock::now() - started > kLongestWork) return true;
+  }
+}
+
+std::uint64_t Gpu::packets() const {
+  return counters_.pm4_packets + counters_.user_packets + counters_.sdma_packets;
+}
+
+// ---- registers ----
+
+void Gpu::seen(char kind, std::uint32_t byte, std::uint32_t value) {
+  byte = registers_.target(byte);
+  if (!Registers::known(byte)) {
+    ++counters_.unknown_registers;
+    ++unknown_[byte];
+  }
+  if (!tracing() || Registers::is_port(byte) || byte == reg::kPcieIndex2) return;
+  char text[96];
+  (void)std::snprintf(text, sizeof text, "%c 0x%05x %s 0x%08x", kind, byte, Registers::name(byte).c_str(),
+                      value);
+  trace(text);
+}
+
+std::uint32_t Gpu::read_register(std::uint32_t byte) {
+  ++counters_.register_reads;
+  const std::uint32_t value = registers_.read(byte);
+  seen('R', byte, value);
+  return value;
+}
+
+void Gpu::write_register(std::uint32_t byte, std::uint32_t value) {
+  ++counters_.register_writes;
+  seen('W', byte, value);
+  registers_.write(byte, value);
+}
+
+// ---- what engines reach the rest by ----
+
+void Gpu::interrupt(const InterruptEntry& entry) {
+  if (tracing()) {
+    char text[128];
+    (void)std::snprintf(text, sizeof text,
+                        "interrupt: client 0x%x source %u ring 0x%x vmid %u pasid 0x%x data 0x%x",
+                        entry.client, entry.source, entry.ring_id, entry.vmid, entry.pasid, entry.data[0]);
+    trace(text);
+  }
+  if (entry.client == kIhGrbmCp && !command_processor_.sends(entry)) return;
+  interrupts_.push(entry);
+}
+
+void Gpu::report(const Fault& fault) {
+  ++counters_.vm_faults;
+  if (tracing()) trace("VM fault: " + fault.text());
+  if (const auto told = hubs_[static_cast<std::size_t>(fault.hub)].report(fault)) interrupt(*told);
+}
+
+AddressSpace Gpu::space(Hub hub, unsigned vmid) {
+  return AddressSpace::of_vmid(memory_, hub, vmid);
+}
+
+std::uint64_t Gpu::clock() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count()) / 10;
+}
+
+}  // namespace sluice::card

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: MIT
+#include "queues/packet_queue.h"
+
+#include <algorithm>
+#include <cstdio>
+
+namespace sluice::card {
+
+namespace {
+
+std::string hex(std::uint64_t value) {
+  char text[19];
+  (void)std::snprintf(text, sizeof text, "0x%llx", static_cast<unsigned long long>(value));
+  return text;
+}
+
+}  // namespace
+
+PacketQueue::PacketQueue(Chip& chip, const AddressSpace& space, std::string name)
+    : chip_(chip), space_(space), name_(std::move(name)) {
+  owner_.self = this;
+  owner_.moved = [](void* self, pkt_queue*) { return static_cast<PacketQueue*>(self)->write_back() ? 0 : 1; };
+  owner_.interrupt = [](void* self, pkt_queue*, std::uint32_t context) {
+    static_cast<PacketQueue*>(self)->interrupt(context);
+    return 0;
+  };
+  owner_.clock = [](void* self) { return static_cast<PacketQueue*>(self)->chip_.clock(); };
+  owner_.seen = [](void* self, const pkt_queue*, const std::uint32_t* dwords, std::uint32_t count) {
+    static_cast<PacketQueue*>(self)->seen(dwords, count);
+  };
+}
+
+void PacketQueue::trace(std::string_view what) const {
+  if (chip_.tracing()) chip_.trace(name_ + ": " + std::string(what));
+}
+
+void PacketQueue::seen(const std::uint32_t* dwords, std::uint32_t count) {
+  if (!chip_.tracing()) return;
+  const std::uint32_t at = ring_.depth != 0 ? ring_.ib[ring_.depth - 1].at : 0;
+  if (ring_.read == traced_read_ && at == traced_at_) return;
+  traced_read_ = ring_.read;
+  traced_at_ = at;
+  std::string line = ring_.depth != 0 ? "ib " + hex(ring_.ib[ring_.depth - 1].address) + "+" + hex(4ull * at)
+                                      : "at " + hex(ring_.read);
+  for (std::uint32_t i = 0; i < count && i < 12; ++i) line += " " + hex(dwords[i]);
+  trace(line);
+}
+
+Queue::State PacketQueue::stop() {
+  stopped_ = true;
+  ++chip_.counters().queues_stopped;
+  trace(std::string("stopped: ") + pkt_fault_name(ring_.fault) + ": " +
+        (ring_.fault_why != nullptr ? ring_.fault_why : "") + ", packet " + hex(ring_.fault_header) + " at " +
+        hex(ring_.fault_at) + ", address " + hex(ring_.fault_va));
+  std::optional<Fault> fault = asked_fault();
+  if (!fault && ring_.fault == PKT_BAD_ADDRESS) {
+    fault = space_.take_fault();
+    if (!fault && ib_space_ != nullptr) fault = ib_space_->take_fault();
+  }
+  if (fault) fault->engine = sdma_engine();
+  tell(fault);
+  return State::kStopped;
+}
+
+Queue::State PacketQueue::step() {
+  if (stopped_) return State::kStopped;
+  if (hangs()) return State::kWaiting;
+  const std::uint64_t allowed = budget();
+  if (allowed == 0) return ring_.read == ring_.write ? State::kIdle : State::kWaiting;
+  std::uint64_t left = allowed;
+  pkt_result result = PKT_DONE;
+  for (unsigned packets = 0; packets < kStepPackets && result == PKT_DONE; ++packets) {
+    result = decode(memory(), left);
+    if (result == PKT_DONE) executed();
+  }
+  moved_bytes(allowed - left);
+  switch (result) {
+    case PKT_IDLE:
+      return State::kIdle;
+    case PKT_WAITS:
+      return State::kWaiting;
+    case PKT_FAULT:
+      return stop();
+    default:
+      return State::kReady;
+  }
+}
+
+}  // namespace sluice::card

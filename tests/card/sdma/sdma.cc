@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: MIT
+#include "sdma/sdma.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "queues/packet_queue.h"
+
+namespace sluice::card {
+
+namespace {
+
+constexpr std::uint64_t kTicksPerSecond = 100'000'000;  // of Chip::clock()
+
+// The driver's ring of an engine: privileged, in vmid 0, its IBs in the vmids that their packets name.
+class SdmaRingQueue final : public PacketQueue {
+ public:
+  SdmaRingQueue(Chip& chip, const SdmaRing& ring)
+      : PacketQueue(chip, chip.space(Hub::kMm, 0), "sdma" + std::to_string(ring.engine)),
+        engine_(ring.engine),
+        report_(ring.read_pointer_report) {
+    ring_.ring = ring.base;
+    ring_.ring_bytes = ring.bytes;
+    ring_.read = ring_.write = ring.read_pointer;
+    owner_.space = [](void* self, std::uint32_t vmid) { return me(self).memory_of(vmid); };
+    owner_.read_register = [](void* self, std::uint32_t index, std::uint32_t* value) {
+      *value = me(self).chip_.read_register(4 * index);
+      return 0;
+    };
+    owner_.write_register = [](void* self, std::uint32_t index, std::uint32_t value) {
+      return me(self).write_register(index, value) ? 0 : 1;
+    };
+    owner_.holds_fence = [](void* self, pkt_queue*) { return me(self).holds_fence() ? 1 : 0; };
+    fails_.self = this;
+    fails_.read = [](void* self, std::uint64_t va, void* to, std::uint64_t bytes) {
+      const pkt_space* real = static_cast<SdmaRingQueue*>(self)->real_;
+      return real->read(real->self, va, to, bytes);
+    };
+    fails_.probe = [](void* self, std::uint64_t va, std::uint64_t bytes, int write) {
+      const pkt_space* real = static_cast<SdmaRingQueue*>(self)->real_;
+      return real->probe(real->self, va, bytes, write);
+    };
+    fails_.write = [](void* self, std::uint64_t va, const void*, std::uint64_t) { return fail(self, va); };
+    fails_.copy = [](void* self, std::uint64_t to, std::uint64_t, std::uint64_t) { return fail(self, to); };
+    fails_.fill = [](void* self, std::uint64_t to, std::uint32_t, std::uint64_t) { return fail(self, to); };
+    fails_.add64 = [](void* self, std::uint64_t va, std::uint64_t) { return fail(self, va); };
+  }
+
+  // The doorbell, and RB_WPTR: bytes.
+  void ring(std::uint64_t value) override { ring_.write = value; }
+  std::uint64_t read_pointer() const override { return ring_.read; }
+  std::uint64_t write_pointer() const override { return ring_.write; }
+
+ private:
+  static SdmaRingQueue& me(void* self) {
+    return *static_cast<SdmaRingQueue*>(static_cast<PacketQueue*>(self));
+  }
+
+  pkt_result decode(const pkt_space& space, std::uint64_t& budget) override {
+    return pkt_sdma_step(&ring_, &space, &owner_, &kSdmaKernelRules, &budget);
+  }
+  bool write_back() override { return report_ == 0 || store(report_, ring_.read, 8); }
+  void interrupt(std::uint32_t context) override { raise(kSourceSdmaTrap, 0, context); }
+  void raise(unsigned source, unsigned vmid, std::uint32_t data) {
+    InterruptEntry entry;
+    entry.client = kSdmaClients[engine_];
+    entry.source = source;
+    entry.vmid = vmid;
+    entry.mm_hub = true;
+    entry.data[0] = data;
+    chip_.interrupt(entry);
+  }
+  // Registers are the driver's: an IB of another vmid that writes one stops the ring.
+  bool write_register(std::uint32_t index, std::uint32_t value) {
+    const unsigned vmid = ring_.depth != 0 ? ring_.ib[ring_.depth - 1].vmid : 0;
+    if (vmid != 0) {
+      raise(kSourceSdmaRegisterWrite, vmid, 4 * index);
+      return false;
+    }
+    chip_.write_register(4 * index, value);
+    return true;
+  }
+  void executed() override { ++chip_.counters().sdma_packets; }
+  std::uint64_t budget() override { return sdma_budget(chip_); }
+  void moved_bytes(std::uint64_t bytes) override { sdma_moved(chip_, bytes); }
+  bool hangs() override { return hung_; }
+  unsigned sdma_engine() const override { return engine_; }
+
+  // Faults on demand.
+  bool holds_fence() {
+    Faults& faults = chip_.faults();
+    if (faults.fence == Faults::Fence::kHang) {
+      faults.fence = Faults::Fence::kPass;
+      hung_ = true;
+      trace("hangs at a fence, as asked");
+    }
+    return hung_ || faults.fence == Faults::Fence::kHold;
+  }
+  const pkt_space* as_asked(const pkt_space* real) {
+    if (!chip_.faults().sdma_fault) return real;
+    real_ = real;
+    return &fails_;
+  }
+  const pkt_space& memory() override { return *as_asked(space_.c()); }
+  const pkt_space* memory_of(std::uint32_t vmid) {
+    if (vmid == 0) return as_asked(space_.c());
+    const AddressSpace space = chip_.space(Hub::kMm, vmid);
+    if (ib_space_ == nullptr)
+      ib_space_ = std::make_unique<PacketSpace>(space);
+    else
+      ib_space_->use(space);
+    return as_asked(ib_space_->c());
+  }
+  static int fail(void* self, std::uint64_t address) {
+    auto& queue = *static_cast<SdmaRingQueue*>(self);
+    queue.chip_.faults().sdma_fault = false;
+    const AddressSpace& space = (queue.real_ == queue.space_.c() ? queue.space_ : *queue.ib_space_).space();
+    Fault fault;
+    fault.hub = Hub::kMm;
+    fault.access = Access::kWrite;
+    fault.vmid = space.vmid();
+    fault.address = address;
+    queue.asked_ = fault;
+    return 1;
+  }
+  std::optional<Fault> asked_fault() override { return std::exchange(asked_, std::nullopt); }
+
+  const unsigned engine_;
+  const std::uint64_t report_;
+  bool hung_ = false;
+  pkt_space fails_{};                // writes of it are a VM fault
+  const pkt_space* real_ = nullptr;  // behind it
+  std::optional<Fault> asked_;
+};
+
+}  // namespace
+
+std::uint64_t sdma_budget(Chip& chip) {
+  const Faults& faults = chip.faults();
+  if (faults.sdma_bytes_per_s == 0) return kStepBytes;
+  if (chip.clock() < faults.sdma_busy_until) return 0;
+  return std::clamp<std::uint64_t>(faults.sdma_bytes_per_s / 100, 4096, kStepBytes);
+}
+
+void sdma_moved(Chip& chip, std::uint64_t bytes) {
+  Faults& faults = chip.faults();
+  chip.counters().sdma_bytes += bytes;
+  if (faults.sdma_bytes_per_s == 0) return;
+  const std::uint64_t ticks = bytes * kTicksPerSecond / faults.sdma_bytes_per_s;
+  faults.sdma_busy_until = std::max(chip.clock(), faults.sdma_busy_until) + ticks;
+}
+
+std::unique_ptr<Queue> make_sdma_ring(Chip& chip, const SdmaRing& ring) {
+  return std::make_unique<SdmaRingQueue>(chip, ring);
+}
+
+}  // namespace sluice::card

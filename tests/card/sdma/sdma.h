@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: MIT
+// What all rings of the SDMA engines have in common, the driver's and those of processes: which packets they
+// may hold, how fast they go, and whose interrupts they raise.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "engine.h"
+#include "packets/packets.h"
+
+namespace sluice::card {
+
+constexpr unsigned kSdmaEngines = 5;
+// Of their interrupts: soc15_ih_clientid.h, irqsrcs_sdma0_4_0.h.
+constexpr std::array<unsigned, kSdmaEngines> kSdmaClients{8, 9, 1, 4, 5};
+constexpr unsigned kSourceSdmaTrap = 224;
+constexpr unsigned kSourceSdmaRegisterWrite = 247;  // of somebody who may not
+
+// The count field has 30 bits since SDMA 4.4 (sdma_v4_0.c uses 22 of them).
+constexpr std::uint32_t kSdmaMostBytes = 1u << 30;
+
+constexpr pkt_sdma_rules kSdmaKernelRules{PKT_SDMA_KERNEL, kSdmaMostBytes, 1, 0};
+// On real hardware an unprivileged ring writes no registers; page table packets are the driver's.
+constexpr pkt_sdma_rules kSdmaUserRules{PKT_SDMA_USER | PKT_SDMA_BIT(PKT_SDMA_INDIRECT) |
+                                            PKT_SDMA_BIT(PKT_SDMA_COND_EXE) |
+                                            PKT_SDMA_BIT(PKT_SDMA_TIMESTAMP),
+                                        kSdmaMostBytes, 1, 0};
+
+// Bytes that a ring may move now: all engines together keep to Faults::sdma_bytes_per_s. 0: later.
+std::uint64_t sdma_budget(Chip& chip);
+// It has moved them.
+void sdma_moved(Chip& chip, std::uint64_t bytes);
+
+}  // namespace sluice::card
