@@ -23,11 +23,14 @@ struct vamdgpu_gpu_config {
   uint32_t family;           /* AMDGPU_FAMILY_*: 141 = AI (MI200, MI300) */
   uint32_t device_id;        /* PCI device id */
   uint32_t sdma_instances;   /* DMA engines; a context sees at most two rings over them */
+  uint32_t sdma_xgmi;        /* how many of them, the last ones, are KFD's engines for XGMI */
   uint32_t sdma_max_bytes;   /* largest count an SDMA packet of this generation may carry */
   uint32_t doorbell_bytes;   /* process doorbell slice, 8192 on SOC15 */
-  uint32_t mqd_bytes;        /* size of one queue's MQD in the private data */
+  uint32_t mqd_bytes;        /* size of one compute queue's MQDs in the private data */
   uint32_t ctl_stack_bytes;  /* size of one queue's control stack in the private data */
-  uint32_t cwsr_bytes;       /* least context save area of a compute queue */
+  uint32_t cwsr_bytes;       /* least context save area of a compute queue, of each XCC */
+  uint32_t debug_bytes;      /* what the debugger has behind it */
+  uint32_t xccs;             /* the mapping of a save area is (size + debug_bytes) times this */
   uint32_t vram_public;      /* 1: whole VRAM is CPU visible (large BAR) */
   uint64_t vram_bytes;       /* size of the VRAM pool */
   uint64_t gtt_bytes;        /* size of the GTT pool of this GPU */

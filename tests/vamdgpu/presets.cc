@@ -163,7 +163,7 @@ const Model& model_of(Preset preset) {
 // bytes, before it lies a header of 40; VGPRs, SGPRs, LDS and hardware registers of a compute unit take
 // 0x95000 bytes. Per XCC.
 struct SaveArea {
-  std::uint32_t control_stack_bytes, whole_bytes;
+  std::uint32_t control_stack_bytes, whole_bytes, debug_bytes;
 };
 
 SaveArea save_area(const Model& model) {
@@ -174,7 +174,7 @@ SaveArea save_area(const Model& model) {
   const std::uint32_t units = model.compute_units / model.xccs;
   const std::uint32_t waves = std::min(units * 40, model.arrays * 512);
   const std::uint32_t control = page_align(40 + waves * 8 + 8);
-  return {control, control + page_align(units * kUnitBytes)};
+  return {control, control + page_align(units * kUnitBytes), (waves * 32 + 63) / 64 * 64};
 }
 
 std::vector<Cache> caches_of(const Model& model, std::uint32_t simd_id_base) {
@@ -323,9 +323,12 @@ class Builder {
       gpu.sdma_instances = model_.sdma_engines + model_.sdma_xgmi_engines;
       gpu.sdma_max_bytes = 1U << 22;  // what every kernel from 6.1 to 7.2 is safe with on both chips
       gpu.doorbell_bytes = 8192;
+      gpu.sdma_xgmi = model_.sdma_xgmi_engines;
       gpu.mqd_bytes = 2048 * model_.xccs;
       gpu.ctl_stack_bytes = area.control_stack_bytes;
       gpu.cwsr_bytes = area.whole_bytes;
+      gpu.debug_bytes = area.debug_bytes;
+      gpu.xccs = model_.xccs;
       gpu.vram_public = options_.large_bar ? 1 : 0;
       gpu.vram_bytes = options_.vram_bytes;
       gpu.gtt_bytes = options_.gtt_bytes;
@@ -491,7 +494,7 @@ class Builder {
                              "num_sdma_queues_per_engine",
                              "num_cp_queues"})
       lines.push_back({name, 0});
-    if (linux_72()) {
+    if (linux_612()) {
       lines.push_back({"cwsr_size", 0});
       lines.push_back({"ctl_stack_size", 0});
     }

@@ -56,6 +56,11 @@ bool allocates(const Request& request) {
                                         : request.nr == VAM_DRM_GEM_CREATE || request.nr == VAM_DRM_CTX;
 }
 
+// RESTORE needs what processes that are gone have left: memory, and SDMA queues of their numbers.
+bool restores(const Request& request) {
+  return request.device == VAM_FILE_KFD && request.nr == VAM_KFD_CRIU_OP && request.op == VAM_CRIU_RESTORE;
+}
+
 // Runs the ioctl, waiting as long as it wants to.
 int run_request(const Local& machine, const vam_call& call, const Request& request) {
   Shared* shared = machine.shared;
@@ -73,6 +78,10 @@ int run_request(const Local& machine, const vam_call& call, const Request& reque
           trace(shared, call, request, fault, true);
           return fault;
         }
+      }
+      if (!reaped && restores(request)) {
+        reaped = true;
+        reap(shared, machine.directory, true);
       }
       std::uint64_t wanted = 0;
       int result = run_model(call, request, again, &wanted);
@@ -203,7 +212,7 @@ void* map_file(const char* path, void* address, std::size_t length, int protecti
 int locate(const Local& machine, FileTag tag, std::uint64_t offset, std::size_t length,
            vam_map_result* result) {
   Locked locked(machine.shared->lock);
-  const vam_model* model = machine.model();
+  vam_model* model = machine.model();
   if (tag.kind == FileKind::DmaBuf) {
     const vam_bo* bo = VAM_BO_AT(model, tag.index);
     if (length == 0 || offset > bo->size || length > bo->size - offset) return -EINVAL;
@@ -213,7 +222,10 @@ int locate(const Local& machine, FileTag tag, std::uint64_t offset, std::size_t 
   CallFrame frame;
   fill_call(machine, tag.index, &frame);
   const std::uint64_t page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-  return vam_mmap(&frame.call, offset, (length + page - 1) & ~(page - 1), result);
+  const int error = vam_mmap(&frame.call, offset, (length + page - 1) & ~(page - 1), result);
+  // The first touch is not seen here, so that the map counts as one.
+  if (error == 0 && result->what == VAM_MAP_POOL) vam_bo_touched(machine.model(), result->bo);
+  return error;
 }
 
 }  // namespace

@@ -112,6 +112,7 @@ static vm_fault_t map_fault(struct vm_fault* vmf) {
   const struct vam_map* map = vma->vm_private_data;
   vm_fault_t result;
   if (!map->bo) return vmf_insert_pfn(vma, vmf->address, page_to_pfn(map->page) + (vmf->pgoff - map->first));
+  vam_bo_touched(map->machine->model, map->bo);
   result = insert_page(vma, vmf->address, vmf->pgoff);
   /* The next ones will be wanted too, as TTM thinks. */
   for (unsigned long i = 1; i < PREFAULT_PAGES && result == VM_FAULT_NOPAGE; ++i) {

@@ -85,18 +85,29 @@ static void pool_free(struct vam_model* m, uint32_t gpu, enum vam_pool pool, uin
   vam_range_insert(m, &g->free_root[pool], piece);
 }
 
+uint64_t vam_bo_own_flags(const struct vam_model* m) {
+  return m->config.kfd_minor_version >= 17 ? VAM_GEM_WIPE_ON_RELEASE : 0;
+}
+
+void vam_bo_touched(struct vam_model* m, uint32_t bo) {
+  if (!(VAM_BO_AT(m, bo)->gem_flags & VAM_GEM_CPU_ACCESS)) VAM_BO_AT(m, bo)->gem_flags |= VAM_GEM_CPU_ACCESS;
+}
+
 int vam_bo_create(struct vam_model* m, uint32_t gpu, enum vam_pool pool, enum vam_bo_kind kind, uint64_t size,
                   uint64_t alignment, uint32_t* out) {
   struct vam_bo* bo;
+  uint64_t place;
   uint32_t index, range;
   int err;
   if (size == 0 || size > (1ull << 46)) return size ? -VAM_ENOMEM : -VAM_EINVAL;
   size = (size + VAM_PAGE - 1) & ~(VAM_PAGE - 1);
-  if (alignment < VAM_PAGE) alignment = VAM_PAGE;
-  if ((alignment & (alignment - 1)) || alignment > (1ull << 40)) return -VAM_EINVAL;
+  if (alignment > (1ull << 40)) return -VAM_EINVAL;
+  alignment = (alignment + VAM_PAGE - 1) & ~(VAM_PAGE - 1);
+  place = alignment ? alignment : VAM_PAGE;
+  while (place & (place - 1)) place += place & (~place + 1); /* the pools know powers of two alone */
   index = vam_take(m, VAM_T_BO);
   if (!index) return -VAM_ENOMEM;
-  err = pool_alloc(m, gpu, pool, size, alignment, &range);
+  err = pool_alloc(m, gpu, pool, size, place, &range);
   if (err) {
     vam_put(m, VAM_T_BO, index);
     return err;

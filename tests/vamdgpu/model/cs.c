@@ -120,7 +120,7 @@ static int ctx_ioctl(const struct vam_call* call, struct vam_ctx_args* args) {
   uint32_t ctx, id, lost;
   int err;
   if (args->op == 1) {
-    if (args->priority < -1023 || args->priority > 1023) return -VAM_EINVAL;
+    if (args->priority < -1023 || args->priority > 1023) args->priority = 0; /* as the driver takes garbage */
     if (args->priority > 0 && !call->os->capable(call)) return -VAM_EACCES;
     ctx = vam_take(m, VAM_T_CTX);
     if (!ctx) return -VAM_ENOMEM;
@@ -272,8 +272,7 @@ static int chunk_ib(const struct vam_call* call, struct submission* s, const str
   if (ib->ip_type != VAM_IP_DMA || ib->ip_instance != 0 || ib->ring >= rings(m, call->file))
     return -VAM_EINVAL;
   if (s->num_ibs && ib->ring != s->ring) return -VAM_EINVAL;
-  if (s->num_ibs == VAM_MAX_IBS) return -VAM_EINVAL;
-  if (ib->bytes / 4 > VAM_MAX_IB_DWORDS) return -VAM_EINVAL;
+  if (s->num_ibs == VAM_MAX_IBS || ib->bytes / 4 > VAM_MAX_IB_DWORDS) return -VAM_EINVAL;
   s->ring = ib->ring;
   s->num_ibs++;
   for (int i = 0; i < 4; ++i) {
@@ -619,7 +618,7 @@ static int wait_fences(const struct vam_call* call, struct vam_wait_fences_args*
                        uint64_t* deadline_ns) {
   const struct vam_model* m = call->model;
   uint32_t done = 0, first = 0, out[2];
-  if (args->count == 0) return -VAM_EINVAL;
+  if (args->count == 0 && m->config.kfd_minor_version >= 23) return -VAM_EINVAL;
   for (uint32_t i = 0; i < args->count; ++i) {
     struct vam_fence_id id;
     uint32_t fence;
@@ -631,7 +630,7 @@ static int wait_fences(const struct vam_call* call, struct vam_wait_fences_args*
     if (fence && VAM_FENCE_AT(m, fence)->error) return VAM_FENCE_AT(m, fence)->error;
     if (done++ == 0) first = i;
   }
-  out[0] = args->wait_all ? done == args->count : done > 0;
+  out[0] = args->wait_all || args->count == 0 ? done == args->count : done > 0;
   out[1] = out[0] ? first : 0;
   if (!out[0] && again != VAM_EXPIRED && args->timeout > call->os->now_ns(call, 0)) {
     *deadline_ns = args->timeout >> 63 ? UINT64_MAX : args->timeout;

@@ -55,12 +55,24 @@ enum vam_drm_nr {
 #define VAM_DOMAIN_VRAM 4u
 #define VAM_DOMAIN_ALL 0x7fu
 
+#define VAM_DOMAIN_DOORBELL 0x40u
+
 #define VAM_GEM_CPU_ACCESS (1u << 0)
 #define VAM_GEM_NO_CPU_ACCESS (1u << 1)
 #define VAM_GEM_VRAM_CLEARED (1u << 3)
 #define VAM_GEM_VM_ALWAYS_VALID (1u << 6)
 #define VAM_GEM_EXPLICIT_SYNC (1u << 7)
-#define VAM_GEM_SETTABLE 0x1f6efu /* bits 4 (shadow), 8 (MQD) and 11 (preemptible) are the kernel's own */
+#define VAM_GEM_VRAM_CONTIGUOUS (1u << 5)
+#define VAM_GEM_WIPE_ON_RELEASE (1u << 9)
+#define VAM_GEM_ENCRYPTED (1u << 10)
+#define VAM_GEM_PREEMPTIBLE (1u << 11)
+#define VAM_GEM_COHERENT (1u << 13)
+#define VAM_GEM_UNCACHED (1u << 14)
+#define VAM_GEM_EXT_COHERENT (1u << 15)
+/* What GEM_CREATE takes from user space, by kernel. */
+#define VAM_GEM_SETTABLE_61 0x14cfu
+#define VAM_GEM_SETTABLE_612 0x114cfu
+#define VAM_GEM_SETTABLE_72 0x1f6cfu
 
 #define VAM_VA_MAP 1u
 #define VAM_VA_UNMAP 2u
@@ -76,8 +88,11 @@ enum vam_drm_nr {
 #define VAM_USERPTR_VALIDATE 4u
 #define VAM_USERPTR_REGISTER 8u
 
+#define VAM_IP_COMPUTE 1u
 #define VAM_IP_DMA 2u
 #define VAM_IP_NUM 10u
+#define VAM_LAST_FIRMWARE 0x21u
+#define VAM_GB_ADDR_CONFIG 0x263eu
 #define VAM_DMA_RINGS 2u
 
 #define VAM_CHUNK_IB 1u

@@ -4,11 +4,21 @@
  */
 #include "model.h"
 
+/* 64-bit addresses: the driver takes 48 bits of them, and keeps the top for itself. */
 #define VA_HOLE_START 0x800000000000ull
 #define VA_HOLE_END 0xffff800000000000ull
 
 static uint64_t va_bottom(const struct vam_model* m) {
   return m->config.kfd_minor_version < 17 ? 0x200000 : 0x10000;
+}
+
+static uint64_t va_end(const struct vam_model* m) {
+  return (1ull << 48) - (m->config.kfd_minor_version < 17 ? 0x200000 : 0x410000);
+}
+
+static uint64_t settable_flags(const struct vam_model* m) {
+  uint32_t minor = m->config.kfd_minor_version;
+  return minor < 17 ? VAM_GEM_SETTABLE_61 : minor < 23 ? VAM_GEM_SETTABLE_612 : VAM_GEM_SETTABLE_72;
 }
 
 /* ---- create, close, share
@@ -25,17 +35,18 @@ static int gem_create(const struct vam_call* call, struct vam_gem_create_args* a
   uint32_t gpu = VAM_FILE_AT(m, call->file)->gpu, bo, handle = 0;
   uint64_t flags = args->flags, domains = args->domains;
   int err;
-  if (flags & ~(uint64_t)VAM_GEM_SETTABLE) return -VAM_EINVAL;
-  if (domains == 0 || domains & ~(uint64_t)(VAM_DOMAIN_CPU | VAM_DOMAIN_GTT | VAM_DOMAIN_VRAM))
-    return -VAM_EINVAL;
-  if (args->size == 0) return -VAM_EINVAL;
+  if (flags & ~settable_flags(m) || flags & VAM_GEM_ENCRYPTED) return -VAM_EINVAL;
+  if (domains & ~(uint64_t)(VAM_DOMAIN_CPU | VAM_DOMAIN_GTT | VAM_DOMAIN_VRAM)) return -VAM_EINVAL;
+  if (args->size == 0) return -VAM_ENOSPC; /* no place for it among the addresses that mmap takes */
   err = domains & VAM_DOMAIN_VRAM
             ? vam_bo_create(m, gpu, VAM_POOL_VRAM, VAM_BO_GEM, args->size, args->alignment, &bo)
             : -VAM_ENOMEM;
   if (err == -VAM_ENOMEM)
     err = vam_bo_create(m, gpu, VAM_POOL_GTT, VAM_BO_GEM, args->size, args->alignment, &bo);
   if (err) return err;
-  VAM_BO_AT(m, bo)->gem_flags = flags;
+  if (m->config.kfd_minor_version >= 17) flags |= VAM_GEM_VRAM_CLEARED;
+  /* CPU access is a hint of where to place it, and comes back when the CPU touches it. */
+  VAM_BO_AT(m, bo)->gem_flags = (flags & ~(uint64_t)VAM_GEM_CPU_ACCESS) | vam_bo_own_flags(m);
   VAM_BO_AT(m, bo)->domains = (uint32_t)domains;
   /* System pages come zeroed; VRAM only when asked for. */
   if (VAM_BO_AT(m, bo)->pool == VAM_POOL_GTT || (flags & VAM_GEM_VRAM_CLEARED))
@@ -56,14 +67,15 @@ static int gem_userptr(const struct vam_call* call, struct vam_gem_userptr_args*
       ~(VAM_USERPTR_READONLY | VAM_USERPTR_ANONONLY | VAM_USERPTR_VALIDATE | VAM_USERPTR_REGISTER))
     return -VAM_EINVAL;
   if (!(args->flags & (VAM_USERPTR_READONLY | VAM_USERPTR_REGISTER))) return -VAM_EACCES;
-  if (args->size == 0) return -VAM_EINVAL;
+  if (args->size == 0) return -VAM_ENOSPC;
   if (args->flags & VAM_USERPTR_VALIDATE) {
     err = call->os->user_range(call, args->addr, args->size, args->flags);
     if (err) return err;
   }
-  err = vam_bo_create(m, VAM_FILE_AT(m, call->file)->gpu, VAM_POOL_NONE, VAM_BO_USERPTR, args->size, VAM_PAGE,
-                      &bo);
+  err = vam_bo_create(m, VAM_FILE_AT(m, call->file)->gpu, VAM_POOL_NONE, VAM_BO_USERPTR, args->size, 0, &bo);
   if (err) return err;
+  VAM_BO_AT(m, bo)->gem_flags = vam_bo_own_flags(m);
+  VAM_BO_AT(m, bo)->domains = VAM_DOMAIN_GTT;
   VAM_BO_AT(m, bo)->user_addr = args->addr;
   VAM_BO_AT(m, bo)->owner_pid = call->pid;
   VAM_BO_AT(m, bo)->userptr_flags = args->flags;
@@ -146,7 +158,8 @@ static int gem_metadata(const struct vam_call* call, struct vam_gem_metadata_arg
     }
     return 0;
   }
-  if (args->op != 1 || args->data_bytes > sizeof(args->data)) return -VAM_EINVAL;
+  if (args->op != 1) return 0;
+  if (args->data_bytes > sizeof(args->data)) return -VAM_EINVAL;
   if (!bo->metadata && args->data_bytes) {
     bo->metadata = vam_take(m, VAM_T_METADATA);
     if (!bo->metadata) return -VAM_ENOMEM;
@@ -209,15 +222,18 @@ static int list_handles(const struct vam_call* call, struct vam_gem_list_args* a
   const struct vam_file* f = VAM_FILE_AT(m, call->file);
   uint32_t count = 0, given = args->num_entries, h, id;
   if (!m->config.list_handles) return -VAM_EINVAL;
-  if (args->padding) return -VAM_EINVAL;
   for (id = 0; vam_idr_next(m, &f->gem, &id); ++id) count++;
   args->num_entries = count;
   if (count > given) return 0;
   count = 0;
   for (id = 0; (h = vam_idr_next(m, &f->gem, &id)); ++id) {
     const struct vam_bo* bo = VAM_BO_AT(m, VAM_HANDLE_AT(m, h)->bo);
-    struct vam_gem_list_entry entry = {
-        id, bo->gpu != f->gpu, bo->size, bo->domains, bo->gem_flags & VAM_GEM_SETTABLE, bo->alignment / VAM_PAGE};
+    struct vam_gem_list_entry entry = {id,
+                                       bo->gpu != f->gpu,
+                                       bo->size,
+                                       bo->domains,
+                                       bo->gem_flags & settable_flags(m),
+                                       bo->alignment / VAM_PAGE};
     if (call->os->copy_out(call, args->entries + count++ * sizeof(entry), &entry, sizeof(entry)))
       return -VAM_EFAULT;
   }
@@ -234,7 +250,7 @@ static int wait_idle(const struct vam_call* call, struct vam_gem_wait_idle_args*
     return -VAM_WOULD_BLOCK;
   }
   out[0] = VAM_BO_AT(m, bo)->jobs != 0;
-  out[1] = VAM_BO_AT(m, bo)->domains;
+  out[1] = 0; /* the domain, which the driver has never said */
   memcpy(args, out, sizeof(out));
   return 0;
 }
@@ -271,10 +287,9 @@ static int gem_va(const struct vam_call* call, const struct vam_gem_va_args* arg
   struct vam_model* m = call->model;
   uint32_t bo = 0, syncobj = 0;
   int err, needs_bo = args->operation != VAM_VA_CLEAR && !(args->flags & VAM_VM_PRT);
-  uint64_t end = args->va + args->size, va = args->va & VAM_VA_MASK;
+  uint64_t va = args->va & VAM_VA_MASK;
   if (args->va < va_bottom(m) || (args->va >= VA_HOLE_START && args->va < VA_HOLE_END)) return -VAM_EINVAL;
-  if (end < args->va && end) return -VAM_EINVAL;
-  if (args->va < VA_HOLE_START && end > VA_HOLE_START) return -VAM_EINVAL;
+  if (args->size > va_end(m) || va + args->size > va_end(m)) return -VAM_EINVAL;
   if (args->flags & ~VAM_VM_VALID_FLAGS) return -VAM_EINVAL;
   if (args->operation < VAM_VA_MAP || args->operation > VAM_VA_REPLACE) return -VAM_EINVAL;
   if (needs_bo) {
@@ -330,25 +345,11 @@ static int version(const struct vam_call* call, struct drm_version* v) {
   return put_text(call, v->desc, &v->desc_len, "AMD GPU");
 }
 
-struct drm_client {
-  int32_t index, auth;
-  uint64_t pid, uid, magic, iocs;
-};
-
-static int get_client(const struct vam_call* call, struct drm_client* c) {
-  if (c->index != 0) return -VAM_EINVAL;
-  c->auth = 1;
-  c->pid = (uint64_t)call->pid;
-  c->uid = 0;
-  c->magic = c->iocs = 0;
-  return 0;
-}
-
 static int get_cap(uint64_t* cap_value) {
   static const struct {
     uint64_t cap, value;
-  } caps[] = {{1, 0},   {2, 0},   {3, 0},    {4, 1},    {5, 3},    {6, 1},    {7, 0},
-              {8, 256}, {9, 256}, {0x10, 0}, {0x11, 0}, {0x12, 0}, {0x13, 1}, {0x14, 1}};
+  } caps[] = {{1, 1},   {2, 0},   {3, 0},    {4, 1},    {5, 3},    {6, 1},    {7, 0},
+              {8, 256}, {9, 256}, {0x10, 1}, {0x11, 0}, {0x12, 0}, {0x13, 1}, {0x14, 1}};
   for (uint32_t i = 0; i < sizeof(caps) / sizeof(caps[0]); ++i) {
     if (caps[i].cap == cap_value[0]) {
       cap_value[1] = caps[i].value;
@@ -453,15 +454,13 @@ int vam_drm_ioctl(const struct vam_call* call, uint32_t nr, void* arg, uint32_t 
     case VAM_DRM_VERSION:
       return version(call, arg);
     case VAM_DRM_GET_UNIQUE:
-      ((uint64_t*)arg)[0] = 0;
-      return 0;
     case VAM_DRM_GET_CLIENT:
-      return get_client(call, arg);
+    case VAM_DRM_SET_CLIENT_CAP:
+      return -VAM_EACCES; /* not of a render node */
     case VAM_DRM_GET_CAP:
       return get_cap(arg);
-    case VAM_DRM_SET_CLIENT_CAP:
     case VAM_DRM_SET_CLIENT_NAME:
-      return 0;
+      return call->model->config.kfd_minor_version < 23 ? -VAM_EINVAL : 0;
     case VAM_DRM_VM:
       return ((uint32_t*)arg)[0] == 1 || ((uint32_t*)arg)[0] == 2 ? 0 : -VAM_EINVAL;
     case VAM_DRM_INFO:

@@ -50,7 +50,7 @@ static int device(const struct vam_call* call, const struct vam_info_args* args)
   d.tcc_blocks = 16;
   d.pcie_lanes = 16;
   d.high_va_offset = 0xffff800000000000ull;
-  d.high_va_max = 0xffffffffffff0000ull;
+  d.high_va_max = m->config.kfd_minor_version < 17 ? 0xffffffffffe00000ull : 0xffffffffffbf0000ull;
   d.min_engine_clock = 500000;
   d.min_memory_clock = 400000;
   return put(call, args, &d, sizeof(d));
@@ -62,9 +62,13 @@ static int hw_ip(const struct vam_call* call, const struct vam_info_args* args) 
   struct vam_info_hw_ip ip;
   if (args->a >= VAM_IP_NUM || args->b != 0) return -VAM_EINVAL;
   memset(&ip, 0, sizeof(ip));
-  if (args->a == VAM_IP_DMA) {
+  if (args->a <= VAM_IP_COMPUTE) { /* no graphics ring, four compute rings */
+    ip.version_major = 9;
+    ip.ib_start_alignment = ip.ib_size_alignment = 32;
+    ip.available_rings = args->a == VAM_IP_COMPUTE ? 0xf : 0;
+    ip.discovery_version = 0x00090402;
+  } else if (args->a == VAM_IP_DMA) {
     ip.version_major = 4;
-    ip.version_minor = 4;
     ip.ib_start_alignment = 256;
     ip.ib_size_alignment = 4;
     ip.available_rings = config->sdma_instances > 1 ? 3 : 1;
@@ -124,11 +128,14 @@ int vam_info_ioctl(const struct vam_call* call, const struct vam_info_args* args
       return hw_ip(call, args);
     case VAM_INFO_HW_IP_COUNT:
       if (args->a >= VAM_IP_NUM) return -VAM_EINVAL;
-      return put32(call, args, args->a == VAM_IP_DMA ? g->config.sdma_instances : 0);
+      if (m->config.kfd_minor_version >= 17 && args->a == VAM_IP_DMA)
+        return put32(call, args, g->config.sdma_instances);
+      return put32(call, args, args->a <= VAM_IP_DMA);
     case VAM_INFO_TIMESTAMP:
       return put64(call, args, call->os->now_ns(call, 0) / 10);
     case VAM_INFO_FW_VERSION: {
       uint32_t version[2] = {9, 0};
+      if (args->a == 0 || args->a > VAM_LAST_FIRMWARE) return -VAM_EINVAL;
       return put(call, args, version, sizeof(version));
     }
     case VAM_INFO_VRAM_USAGE:
@@ -143,9 +150,9 @@ int vam_info_ioctl(const struct vam_call* call, const struct vam_info_args* args
     case VAM_INFO_VRAM_GTT:
     case VAM_INFO_MEMORY:
       return memory(call, args);
-    case VAM_INFO_READ_MMR_REG: /* {offset, count, instance, flags}; GB_ADDR_CONFIG and all others read as
-                                   this */
-      if (args->b == 0 || args->b > 128 || args->d) return -VAM_EINVAL;
+    case VAM_INFO_READ_MMR_REG: /* {offset, count, instance, flags}; GB_ADDR_CONFIG is all that is told */
+      if (args->b > 128 || args->d) return -VAM_EINVAL;
+      if (args->b && args->a != VAM_GB_ADDR_CONFIG) return -VAM_EFAULT;
       for (uint32_t i = 0; i < args->b && (i + 1) * 4 <= args->size; ++i) {
         uint32_t value = 0x24000042;
         if (call->os->copy_out(call, args->pointer + 4ull * i, &value, 4)) return -VAM_EFAULT;
@@ -157,6 +164,7 @@ int vam_info_ioctl(const struct vam_call* call, const struct vam_info_args* args
       return put32(call, args, vram_losses(g));
     case VAM_INFO_MAX_IBS: {
       uint32_t max[VAM_IP_NUM] = {0};
+      if (m->config.kfd_minor_version < 17) return -VAM_EINVAL;
       max[VAM_IP_DMA] = VAM_MAX_IBS;
       return put(call, args, max, sizeof(max));
     }

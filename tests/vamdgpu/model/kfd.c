@@ -51,6 +51,22 @@ static int acquire_vm(const struct vam_call* call, uint32_t process, const struc
 /* ---- memory
  * --------------------------------------------------------------------------------------------------- */
 
+/* Flags of a KFD BO as a render file sees them. PUBLIC asks for CPU access, which is a hint and not kept. */
+static uint64_t gem_flags_of(const struct vam_model* m, uint32_t flags) {
+  int since_612 = m->config.kfd_minor_version >= 17;
+  uint64_t gem = vam_bo_own_flags(m);
+  if (flags & VAM_ALLOC_VRAM)
+    gem |=
+        VAM_GEM_WIPE_ON_RELEASE | (flags & VAM_ALLOC_PUBLIC ? 0 : VAM_GEM_NO_CPU_ACCESS) |
+        (since_612 ? VAM_GEM_VRAM_CLEARED | (flags & VAM_ALLOC_CONTIGUOUS ? VAM_GEM_VRAM_CONTIGUOUS : 0) : 0);
+  else if (flags & VAM_ALLOC_USERPTR)
+    gem |= VAM_GEM_PREEMPTIBLE;
+  if (since_612 && flags & VAM_ALLOC_COHERENT) gem |= VAM_GEM_COHERENT;
+  if (since_612 && flags & VAM_ALLOC_EXT_COHERENT) gem |= VAM_GEM_EXT_COHERENT;
+  if (since_612 && flags & VAM_ALLOC_UNCACHED) gem |= VAM_GEM_UNCACHED;
+  return gem;
+}
+
 int vam_kfd_alloc_at(const struct vam_call* call, uint32_t process, uint32_t gpu, uint64_t va, uint64_t size,
                      uint32_t flags, uint64_t user_addr, uint32_t idr_handle, int fixed_handle,
                      uint32_t* out) {
@@ -86,6 +102,7 @@ int vam_kfd_alloc_at(const struct vam_call* call, uint32_t process, uint32_t gpu
   }
   if (err) goto no_handle;
   VAM_BO_AT(m, bo)->user_addr = kind == VAM_BO_USERPTR ? user_addr : 0;
+  VAM_BO_AT(m, bo)->gem_flags = gem_flags_of(m, flags);
   VAM_BO_AT(m, bo)->owner_pid = VAM_PROCESS_AT(m, process)->pid;
   mem = VAM_MEM_AT(m, index);
   mem->va = va;
@@ -141,8 +158,9 @@ static int alloc_memory(const struct vam_call* call, uint32_t process, struct va
       return -VAM_EINVAL;
   }
   if (user_addr) {
-    if (user_addr % VAM_PAGE) return -VAM_EINVAL;
-    err = call->os->user_range(call, user_addr, args->size, 0);
+    /* Not of a page: the driver takes the pages that it lies in. */
+    uint64_t first = user_addr & ~(VAM_PAGE - 1);
+    err = call->os->user_range(call, first, (args->size + VAM_PAGE - 1) & ~(VAM_PAGE - 1), 0);
     if (err) return err;
   }
   err = vam_kfd_alloc_at(call, process, gpu, args->va, args->size, args->flags, user_addr, 0, 0, &mem);
@@ -183,20 +201,23 @@ int vam_kfd_map_mem(struct vam_model* m, uint32_t index, uint32_t gpu) {
   if (!file) return -VAM_ENODEV;
   if (mem->mapped >> gpu & 1) return 0;
   if ((mem->flags & VAM_ALLOC_WRITABLE) || mem->imported) flags |= VAM_VM_WRITEABLE;
-  if (mem->va % VAM_PAGE || mem->va < vam_gpuvm_base(m)) return -VAM_EINVAL;
+  if (mem->va % VAM_PAGE) return -VAM_EINVAL;
+  if (m->config.kfd_minor_version < 17 && mem->va < vam_gpuvm_base(m)) return -VAM_EINVAL;
   err = vam_vm_map(m, file, mem->va, mem->size, mem->bo, 0, flags, index);
   if (!err) mem->mapped |= 1u << gpu;
   return err;
 }
 
-static void unmap_mem(struct vam_model* m, uint32_t index, uint32_t gpu) {
+static int unmap_mem(struct vam_model* m, uint32_t index, uint32_t gpu) {
   struct vam_mem* mem = VAM_MEM_AT(m, index);
   uint32_t file = VAM_PROCESS_AT(m, mem->process)->pdd[gpu].file, range;
-  if (!(mem->mapped >> gpu & 1)) return;
+  if (!(mem->mapped >> gpu & 1)) return -VAM_EINVAL;
+  if (vam_queue_uses(m, mem->process, gpu, mem->va, mem->size)) return -VAM_EBUSY;
   mem->mapped &= ~(1u << gpu);
   /* GEM_VA on the compute VM may have taken it away already. */
   range = vam_range_find(m, VAM_FILE_AT(m, file)->vm, mem->va);
   if (range && VAM_RANGE_AT(m, range)->mem == index) vam_vm_unmap_range(m, range);
+  return 0;
 }
 
 static int map_memory(const struct vam_call* call, uint32_t process, struct vam_map_memory_args* args,
@@ -222,12 +243,8 @@ static int map_memory(const struct vam_call* call, uint32_t process, struct vam_
     gpu = vam_pdd_by_user_id(m, process, id);
     if (!gpu) return -VAM_EINVAL;
     if (!VAM_PROCESS_AT(m, process)->pdd[gpu - 1].file) return -VAM_ENODEV;
-    if (map) {
-      err = vam_kfd_map_mem(m, mem, gpu - 1);
-      if (err) return err;
-    } else {
-      unmap_mem(m, mem, gpu - 1);
-    }
+    err = map ? vam_kfd_map_mem(m, mem, gpu - 1) : unmap_mem(m, mem, gpu - 1);
+    if (err) return err;
     args->n_success++;
   }
   return 0;
@@ -243,7 +260,8 @@ static int export_dmabuf(const struct vam_call* call, uint32_t process, struct v
   uint32_t access;
   if (!gpu) return -VAM_EINVAL;
   mem = vam_idr_find(m, &VAM_PROCESS_AT(m, process)->pdd[gpu - 1].mems, (uint32_t)args->handle);
-  if (!mem || VAM_BO_AT(m, VAM_MEM_AT(m, mem)->bo)->pool == VAM_POOL_NONE) return -VAM_EINVAL;
+  if (!mem) return -VAM_EINVAL;
+  if (VAM_BO_AT(m, VAM_MEM_AT(m, mem)->bo)->pool == VAM_POOL_NONE) return -VAM_EPERM;
   access = VAM_MEM_AT(m, mem)->flags & VAM_ALLOC_WRITABLE ? 2 : 0; /* O_RDWR */
   return call->os->export_bo(call, VAM_MEM_AT(m, mem)->bo, args->flags | access, &args->dmabuf_fd);
 }
@@ -254,11 +272,14 @@ static int import_dmabuf(const struct vam_call* call, uint32_t process, struct v
   struct vam_pdd* pdd;
   uint32_t bo, gpu = vam_pdd_by_user_id(m, process, args->gpu_id), index, handle;
   int err;
-  if (!gpu) return -VAM_EINVAL;
-  err = call->os->bo_of_fd(call, args->dmabuf_fd, &bo);
+  /* Linux 6.1 looks at the descriptor first. */
+  err = m->config.kfd_minor_version < 17 ? call->os->bo_of_fd(call, args->dmabuf_fd, &bo) : 0;
   if (err) return err;
+  if (!gpu) return -VAM_EINVAL;
   pdd = &VAM_PROCESS_AT(m, process)->pdd[--gpu];
   if (!pdd->file) return -VAM_ENODEV;
+  err = call->os->bo_of_fd(call, args->dmabuf_fd, &bo);
+  if (err) return err;
   if (VAM_BO_AT(m, bo)->pool == VAM_POOL_NONE) return -VAM_EINVAL;
   index = vam_take(m, VAM_T_MEM);
   if (!index) return -VAM_ENOMEM;
@@ -299,7 +320,7 @@ static int dmabuf_info(const struct vam_call* call, struct vam_dmabuf_info_args*
   args->metadata_size = bytes;
   args->gpu_id = m->gpu[bo->gpu].config.gpu_id;
   args->flags = bo->pool == VAM_POOL_VRAM ? VAM_ALLOC_VRAM : VAM_ALLOC_GTT;
-  if (bo->pool == VAM_POOL_VRAM && m->gpu[bo->gpu].config.vram_public) args->flags |= VAM_ALLOC_PUBLIC;
+  if (bo->gem_flags & VAM_GEM_CPU_ACCESS) args->flags |= VAM_ALLOC_PUBLIC;
   return 0;
 }
 
@@ -334,7 +355,8 @@ static int apertures_new(const struct vam_call* call, uint32_t process,
     args->num_nodes = vam_num_pdds(m, VAM_PROCESS_AT(m, process));
     return 0;
   }
-  if (count > m->num_gpus + 1) return -VAM_EINVAL; /* topology nodes: the GPUs and at least one CPU */
+  /* Topology nodes: the GPUs and at least one CPU. Linux 6.1 gives what there is. */
+  if (count > m->num_gpus + 1 && m->config.kfd_minor_version >= 17) return -VAM_EINVAL;
   for (uint32_t i = 0; i < m->num_gpus && done < count; ++i) {
     struct vam_apertures a;
     if (!VAM_PROCESS_AT(m, process)->pdd[i].present) continue;
@@ -395,13 +417,15 @@ static int available_memory(const struct vam_call* call, uint32_t process,
   return 0;
 }
 
-static int xnack_mode(struct vam_process* p, struct vam_xnack_args* args) {
+static int xnack_mode(const struct vam_model* m, struct vam_process* p, struct vam_xnack_args* args) {
   if (args->enabled < 0) {
     args->enabled = (int32_t)p->xnack;
     return 0;
   }
   if (p->num_queues) return -VAM_EBUSY;
-  return args->enabled ? -VAM_EPERM : 0; /* no GPU of this machine retries */
+  if (args->enabled && m->config.kfd_minor_version < 23) return -VAM_EPERM; /* Debian's builds cannot */
+  p->xnack = args->enabled != 0;
+  return 0;
 }
 
 /* The language runtime announces itself to a debugger: once, and before the first queue. */
@@ -525,7 +549,7 @@ int vam_kfd_ioctl(const struct vam_call* call, uint32_t nr, void* arg, uint32_t 
     case VAM_KFD_SVM:
       return vam_svm_ioctl(call, arg, bytes);
     case VAM_KFD_SET_XNACK_MODE:
-      return xnack_mode(VAM_PROCESS_AT(m, process), arg);
+      return xnack_mode(m, VAM_PROCESS_AT(m, process), arg);
     case VAM_KFD_CRIU_OP:
       return vam_kfd_criu(call, arg);
     case VAM_KFD_DBG_REGISTER:
@@ -579,7 +603,8 @@ static int map_kfd(const struct vam_call* call, uint64_t offset, uint64_t length
       out->pool_offset = VAM_BO_AT(m, out->bo)->pool_offset;
       return 0;
     default:
-      return gpu ? -VAM_EINVAL : -VAM_ENODEV; /* reserved memory: APUs only */
+      /* Reserved memory: APUs only. */
+      return gpu || m->config.kfd_minor_version >= 23 ? -VAM_EINVAL : -VAM_ENODEV;
   }
 }
 

@@ -26,8 +26,14 @@ static int counts(const struct vam_model* m, const struct vam_mem* mem) {
   return mem->va > vam_gpuvm_base(m);
 }
 
+/* Linux 7.2 asks for the node's size before there is a node, and so saves no control stack at all. */
+static uint32_t saved_stack_bytes(const struct vam_model* m, const struct vam_queue* q) {
+  if (q->type != VAM_QUEUE_COMPUTE || m->config.kfd_minor_version >= 23) return 0;
+  return q->ctl_stack_size;
+}
+
 static uint64_t queue_state_bytes(const struct vam_model* m, const struct vam_queue* q) {
-  return (uint64_t)m->gpu[q->gpu].config.mqd_bytes + (q->type == VAM_QUEUE_COMPUTE ? q->ctl_stack_size : 0);
+  return (uint64_t)vam_queue_mqd_bytes(m, q->gpu, q->type) + saved_stack_bytes(m, q);
 }
 
 static int count_all(const struct vam_model* m, const struct vam_process* p, struct totals* t) {
@@ -111,7 +117,7 @@ static int put_queue(const struct vam_call* call, struct cursor* c, const struct
   r.sdma_id = q->sdma_id;
   r.eop_size = q->eop_size;
   r.ctx_size = q->ctx_size;
-  r.mqd_size = call->model->gpu[q->gpu].config.mqd_bytes;
+  r.mqd_size = vam_queue_mqd_bytes(call->model, q->gpu, q->type);
   r.ctl_stack_size = (uint32_t)(total - r.mqd_size);
   if (put(call, c, &r, sizeof(r))) return -VAM_EFAULT;
   for (uint64_t at = 0; at < total;) {
@@ -121,6 +127,18 @@ static int put_queue(const struct vam_call* call, struct cursor* c, const struct
     at += n;
   }
   return 0;
+}
+
+/* The queue made before `last`, or the newest; 0 when there is none left. */
+static const struct vam_queue* next_queue(const struct vam_model* m, const struct vam_process* p,
+                                          const struct vam_queue* last) {
+  const struct vam_queue* best = 0;
+  uint32_t value;
+  for (uint32_t id = 0; (value = vam_idr_next(m, &p->queues, &id)); ++id) {
+    const struct vam_queue* q = VAM_AT(m, VAM_T_QUEUE, vam_queue, value);
+    if ((!last || q->serial < last->serial) && (!best || q->serial > best->serial)) best = q;
+  }
+  return best;
 }
 
 static int put_events(const struct vam_call* call, struct cursor* c, const struct vam_process* p) {
@@ -249,7 +267,7 @@ static int checkpoint(const struct vam_call* call, struct vam_process* p, const 
   struct vam_priv_device device = {0};
   struct cursor c = {args->priv_data, 0, args->priv_data_size};
   struct totals t;
-  uint32_t value, done = 0;
+  uint32_t done = 0;
   if (!args->devices || !args->bos || !args->priv_data) return -VAM_EINVAL;
   if (vam_num_pdds(m, p) == 0) return -VAM_ENODEV;
   if (!p->queues_paused) return -VAM_EINVAL;
@@ -265,8 +283,8 @@ static int checkpoint(const struct vam_call* call, struct vam_process* p, const 
     if (put(call, &c, &device, sizeof(device))) return -VAM_EFAULT;
   }
   c.at += (uint64_t)t.bos * m->config.bo_record_bytes; /* written last, when nothing else can fail */
-  for (uint32_t id = 0; (value = vam_idr_next(m, &p->queues, &id)); ++id) {
-    if (put_queue(call, &c, p, VAM_AT(m, VAM_T_QUEUE, vam_queue, value))) return -VAM_EFAULT;
+  for (const struct vam_queue* q = 0; (q = next_queue(m, p, q));) {
+    if (put_queue(call, &c, p, q)) return -VAM_EFAULT;
   }
   if (put_events(call, &c, p) || put_svm(call, &c, p)) return -VAM_EFAULT;
   return put_bos(call, p, args);
@@ -307,7 +325,8 @@ static int restore_bo(const struct vam_call* call, uint32_t process, const struc
   if ((b->alloc_flags & VAM_ALLOC_DOORBELL) && b->size != m->gpu[gpu].config.doorbell_bytes)
     return -VAM_EINVAL;
   if ((b->alloc_flags & VAM_ALLOC_MMIO) && b->size != VAM_PAGE) return -VAM_EINVAL;
-  if (r->idr_handle > VAM_IDR_MAX) return -VAM_EINVAL;
+  if (r->idr_handle > VAM_IDR_MAX) return m->config.kfd_minor_version < 17 ? -VAM_ENOMEM : -VAM_EINVAL;
+  if (b->size == 0) return m->config.kfd_minor_version < 17 ? -VAM_ENOSPC : -VAM_EINVAL;
   err = vam_kfd_alloc_at(call, process, gpu, b->addr, b->size, b->alloc_flags, r->user_addr, r->idr_handle, 1,
                          &mem);
   if (err) return err;
@@ -417,7 +436,8 @@ static int restore(const struct vam_call* call, uint32_t process, const struct v
   err = get(call, &c, &priv, sizeof(priv));
   if (err) return err;
   if (priv.version != 1) return -VAM_EINVAL;
-  if (priv.xnack_mode) return -VAM_EPERM;
+  if (priv.xnack_mode && m->config.kfd_minor_version < 23) return -VAM_EPERM;
+  p->xnack = priv.xnack_mode;
   if (args->num_devices != vam_num_pdds(m, p)) return -VAM_EINVAL;
   for (uint32_t i = 0; i < args->num_devices; ++i) {
     struct vam_criu_device d;

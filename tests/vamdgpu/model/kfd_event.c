@@ -94,8 +94,8 @@ static int has_seen_age(const struct vam_model* m, const struct vam_event* e, ui
   return m->config.kfd_minor_version >= 14 && e->type == VAM_EVENT_SIGNAL && age != 0;
 }
 
-/* Whether an event wakes a waiter: it is set, was set since the wait began (a set wakes all that wait, also when
- * one of them resets the event at once), or is older than the waiter knows. */
+/* Whether an event wakes a waiter: it is set, was set since the wait began (a set wakes all that wait, also
+ * when one of them resets the event at once), or is older than the waiter knows. */
 static int wakes(const struct vam_model* m, const struct vam_event* e, const struct vam_event_data* d,
                  uint32_t began) {
   uint64_t age;
@@ -108,6 +108,7 @@ static int wait_events(const struct vam_call* call, const struct vam_process* p,
                        struct vam_wait_events_args* args, int again, uint64_t* deadline_ns) {
   struct vam_model* m = call->model;
   uint32_t awake = 0;
+  if (args->num_events > VAM_SIGNAL_EVENTS && m->config.kfd_minor_version >= 23) return -VAM_ENOMEM;
   if (again == VAM_FIRST) args->result = p->event_clock;
   for (uint32_t i = 0; i < args->num_events; ++i) {
     struct vam_event_data d;
@@ -180,8 +181,8 @@ int vam_event_restore(const struct vam_call* call, uint32_t process, const struc
     if (err) return err;
   }
   if (r->event_id > VAM_IDR_MAX) return -VAM_EINVAL;
-  if (r->type != VAM_EVENT_SIGNAL && r->type != VAM_EVENT_HW_EXCEPTION && r->type != VAM_EVENT_DEBUG &&
-      r->type != VAM_EVENT_MEMORY)
+  if (m->config.kfd_minor_version >= 17 && r->type != VAM_EVENT_SIGNAL && r->type != VAM_EVENT_HW_EXCEPTION &&
+      r->type != VAM_EVENT_DEBUG && r->type != VAM_EVENT_MEMORY)
     return -VAM_EINVAL;
   if (has_slot(r->type) && r->event_id >= VAM_SIGNAL_EVENTS) return -VAM_EINVAL;
   err = add_event(m, process, r->type, (int64_t)r->event_id, &event);

@@ -158,7 +158,8 @@ static int set_attrs(const struct vam_call* call, uint32_t process, const struct
   for (uint32_t i = 0; i < args->nattr; ++i) {
     if (check_attr(m, process, &attrs[i])) return -VAM_EINVAL;
   }
-  err = cover(m, process, start, end);
+  err = call->os->user_range(call, args->start, args->size, VAM_USERPTR_READONLY);
+  if (!err) err = cover(m, process, start, end);
   if (err) return err;
   for (uint32_t i = VAM_PROCESS_AT(m, process)->svm_first; i; i = svm_at(m, i)->next) {
     struct vam_svm* s = svm_at(m, i);

@@ -201,7 +201,10 @@ struct vam_queue {
   uint32_t process, gpu, id, type, format, priority, percent, doorbell, sdma_id, active;
   uint32_t ctx_size, ctl_stack_size, eop_size, gws;
   uint64_t ring, ring_size, read_ptr, write_ptr, eop, ctx_area;
-  uint64_t seed; /* its synthetic MQD and control stack are a function of this */
+  uint64_t seed;          /* its synthetic MQD and control stack are a function of this */
+  uint64_t serial;        /* the private data has the newest queue first */
+  uint32_t sdma_engine;   /* an SDMA queue's; its sdma_id is one of the GPU's, whoever has it */
+  uint32_t holds_buffers; /* 1: what its buffers lie in cannot be unmapped */
   /* queue_run.c: packets since it was made or restored, bytes done of the packet at the read pointer, why it
    * stands (enum vam_queue_fault) and at which address. */
   uint64_t consumed, done, fault_va;
@@ -306,8 +309,8 @@ struct vam_gpu {
   struct vamdgpu_gpu_config config;
   uint32_t free_root[VAM_POOLS], used_root[VAM_POOLS]; /* treaps of vam_range */
   uint64_t used_bytes[VAM_POOLS];
-  uint64_t fences; /* made so far */
-  uint32_t hidden; /* by the device cgroup: no PDD, nobody's */
+  uint64_t fences;                                             /* made so far */
+  uint32_t hidden;                                             /* by the device cgroup: no PDD, nobody's */
   uint32_t vram_losses, vram_loss_is_due, answers_before_loss; /* vam_lose_vram() */
 };
 
@@ -388,6 +391,10 @@ int vam_range_overlaps(const struct vam_model* m, uint32_t root, uint64_t start,
 int vam_bo_create(struct vam_model* m, uint32_t gpu, enum vam_pool pool, enum vam_bo_kind kind, uint64_t size,
                   uint64_t alignment, uint32_t* bo);
 void vam_bo_ref(struct vam_model* m, uint32_t bo);
+/* The CPU has touched the BO's memory for the first time: the driver keeps that in its flags. */
+void vam_bo_touched(struct vam_model* m, uint32_t bo);
+/* Flags that the driver gives every BO of its own accord (VRAM_CLEARED: to those of GEM_CREATE). */
+uint64_t vam_bo_own_flags(const struct vam_model* m);
 void vam_bo_unref(struct vam_model* m, uint32_t bo);
 /* Called when the last reference of a BO has gone, while its record still says what it was. A front whose
  * pools take memory as they are written gives it back there; 0 = nobody wants to know. */
@@ -529,6 +536,12 @@ int vam_acquire_vm(struct vam_model* m, uint32_t process, uint32_t gpu, uint32_t
 int vam_queue_restore(const struct vam_call* call, uint32_t process, const struct vam_priv_queue* record,
                       uint64_t state_user, uint32_t* consumed);
 void vam_queue_free(struct vam_model* m, uint32_t queue);
+/* Whether a queue of the process on this GPU holds a buffer in [va, va + size). */
+int vam_queue_uses(const struct vam_model* m, uint32_t process, uint32_t gpu, uint64_t va, uint64_t size);
+/* Bytes of a queue's MQDs in the private data; `type` as there. */
+uint32_t vam_queue_mqd_bytes(const struct vam_model* m, uint32_t gpu, uint32_t type);
+#define VAM_SDMA_MQD_BYTES 512
+#define VAM_MAX_SDMA_ENGINES 25 /* more would not fit into their part of the doorbells */
 int vam_event_ioctl(const struct vam_call* call, uint32_t nr, void* arg, int again, uint64_t* deadline_ns);
 int vam_event_restore(const struct vam_call* call, uint32_t process, const struct vam_priv_event* record);
 void vam_event_free(struct vam_model* m, uint32_t event);

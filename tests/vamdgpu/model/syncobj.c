@@ -311,8 +311,8 @@ int vam_syncobj_ioctl(const struct vam_call* call, uint32_t nr, void* arg, uint3
       return each(call, nr, arg);
     case VAM_DRM_SYNCOBJ_TRANSFER:
       return transfer(call, arg, again, deadline_ns);
-    case VAM_DRM_SYNCOBJ_EVENTFD:
-      return eventfd(call, arg);
+    case VAM_DRM_SYNCOBJ_EVENTFD: /* since Linux 6.6 */
+      return call->model->config.kfd_minor_version < 17 ? -VAM_EINVAL : eventfd(call, arg);
     default:
       return -VAM_EINVAL;
   }

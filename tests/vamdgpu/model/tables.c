@@ -57,7 +57,9 @@ static int valid_config(const struct vamdgpu_machine_config* config) {
     if (gpu->gpu_id == 0 || gpu->gpu_id > 0xffff || gpu->render_minor < 128 || gpu->render_minor > 191)
       return 0;
     if (gpu->vram_bytes == 0 || gpu->vram_bytes % VAM_PAGE || gpu->gtt_bytes % VAM_PAGE) return 0;
-    if (gpu->sdma_instances == 0 || gpu->sdma_max_bytes == 0) return 0;
+    if (gpu->sdma_instances == 0 || gpu->sdma_xgmi >= gpu->sdma_instances || gpu->sdma_max_bytes == 0)
+      return 0;
+    if (gpu->sdma_instances > VAM_MAX_SDMA_ENGINES || gpu->xccs == 0 || gpu->xccs > 64) return 0;
     if (gpu->mqd_bytes > 65536 || gpu->ctl_stack_bytes > 1048576) return 0;
     for (uint32_t j = 0; j < i; ++j) {
       if (config->gpus[j].gpu_id == gpu->gpu_id || config->gpus[j].render_minor == gpu->render_minor)

@@ -29,6 +29,8 @@ struct Rendezvous {
   Fd read, write;
 };
 
+constexpr std::uint32_t kSdmaMqdBytes = 512;  // v9_sdma_mqd
+
 kfd_ioctl_criu_args criu(std::uint32_t op) {
   kfd_ioctl_criu_args args{};
   args.op = op;
@@ -214,7 +216,7 @@ TEST_F(CriuDevice, CheckpointInATracerAndRestoreInAFreshProcess) {
   EXPECT_EQ(c.info.num_bos, gpus * 2 + 3 + 3);
   EXPECT_EQ(c.info.num_objects, 1u + 3u);
   EXPECT_EQ(c.info.priv_data_size, 8 + 8 * gpus + control_->config().bo_record_bytes * c.info.num_bos + 120 +
-                                       control_->config().gpus[0].mqd_bytes + 3 * 64);
+                                       kSdmaMqdBytes + 3 * 64);
   EXPECT_FALSE(control_->process(pid)->queues_run());
 
   ASSERT_EQ(do_checkpoint(kfd.get(), &c), 0);

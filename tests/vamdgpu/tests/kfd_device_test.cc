@@ -353,6 +353,9 @@ TEST_F(KfdDevice, SvmAttributesAreKeptAndGiven) {
            KFD_IOCTL_SVM_OP_SET_ATTR,
            2,
            {{KFD_IOCTL_SVM_ATTR_PREFERRED_LOC, ids_[0]}, {KFD_IOCTL_SVM_ATTR_GRANULARITY, 4}}};
+    ASSERT_NE(::mmap(reinterpret_cast<void*>(kVa), 16 * 4096, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0),
+              MAP_FAILED);
     const unsigned long request = _IOC(_IOC_READ | _IOC_WRITE, 'K', 0x20, sizeof(args));
     EXPECT_EQ(call(kfd.get(), request, &args), EINVAL);  // no VM
     EXPECT_EQ(acquire_vm(kfd.get(), render.get(), ids_[0]), 0);

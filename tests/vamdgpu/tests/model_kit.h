@@ -34,10 +34,14 @@ inline vamdgpu_machine_config two_gpus() {
     gpu.card_minor = i;
     gpu.family = 141;
     gpu.sdma_instances = 5;
+    gpu.sdma_xgmi = 3;
     gpu.sdma_max_bytes = 4 << 20;
     gpu.doorbell_bytes = 8192;
     gpu.mqd_bytes = 512;
     gpu.ctl_stack_bytes = 4096;
+    gpu.cwsr_bytes = 8192;
+    gpu.debug_bytes = 4096;
+    gpu.xccs = 1;
     gpu.vram_public = 1;
     gpu.vram_bytes = 64 << 20;
     gpu.gtt_bytes = 64 << 20;

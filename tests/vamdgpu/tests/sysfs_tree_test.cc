@@ -57,7 +57,8 @@ MachineOptions with_gpus(unsigned gpus, Preset preset = Preset::Mi210) {
   return options;
 }
 
-// The capture of the first GPU of a real machine with eight MI210 and two CPU nodes.
+// The capture of the first GPU of a real machine with eight MI210 and two CPU nodes, and the two sizes that
+// its kernel did not tell yet and Linux 6.12 does.
 TEST(Mi210, GpuNodeIsTheCapturedOne) {
   MachineOptions options = with_gpus(8);
   options.cpu_nodes = 2;
@@ -71,7 +72,8 @@ TEST(Mi210, GpuNodeIsTheCapturedOne) {
       "simd_arrays_per_engine 1\ncu_per_simd_array 14\nsimd_per_cu 4\nmax_slots_scratch_cu 32\n"
       "gfx_target_version 90010\nvendor_id 4098\ndevice_id 29711\nlocation_id 25344\ndomain 0\n"
       "drm_render_minor 128\nhive_id 12609507387757274807\nnum_sdma_engines 2\nnum_sdma_xgmi_engines 3\n"
-      "num_sdma_queues_per_engine 8\nnum_cp_queues 24\nmax_engine_clk_fcompute 1700\nlocal_mem_size 0\n"
+      "num_sdma_queues_per_engine 8\nnum_cp_queues 24\ncwsr_size 63508480\nctl_stack_size 36864\n"
+      "max_engine_clk_fcompute 1700\nlocal_mem_size 0\n"
       "fw_version 92\ncapability 746037888\ndebug_prop 470\nsdma_fw_version 9\n"
       "unique_id 1801979520617338022\nnum_xcc 1\nmax_engine_clk_ccompute 2450\n");
 }
@@ -88,6 +90,7 @@ TEST(Mi210, CpuNodeIsTheCapturedOne) {
             "cu_per_simd_array 0\nsimd_per_cu 0\nmax_slots_scratch_cu 0\ngfx_target_version 0\nvendor_id 0\n"
             "device_id 0\nlocation_id 0\ndomain 0\ndrm_render_minor 0\nhive_id 0\nnum_sdma_engines 0\n"
             "num_sdma_xgmi_engines 0\nnum_sdma_queues_per_engine 0\nnum_cp_queues 0\n"
+            "cwsr_size 0\nctl_stack_size 0\n"
             "max_engine_clk_ccompute 2450\n");
 }
 

@@ -60,7 +60,7 @@ constexpr std::array kOnModule = {
     OnModule{"Large.ABoLargerThanFreeMemoryComesBackWhole", "a card's VRAM is none of the guest's memory"},
     OnModule{"Module.*", kItself},
     OnModule{"OnTheModule/DeviceTests.*", kItself},
-    OnModule{"StockDriver.*", kItself},
+    OnModule{"QuestionsToOurModule.*", kItself},
     OnModule{"OneProcessTwoGpus.KernelStateAfterRestoreIsTheOldOne", kState},
     OnModule{"OtherGpus.SwappedIds", kIds},
     OnModule{"OtherGpus.AnotherModelIsRefusedWithATable", "the cards are MI210s"},

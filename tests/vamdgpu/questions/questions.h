@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: MIT
+// What AMD's driver answers: some hundreds of questions to /dev/kfd and to a render node of an MI210, each
+// with the answer of Debian's own amdgpu.ko in Linux 6.1, 6.12 and 7.2. The same questions go to the virtual
+// amdgpu, in user space and as a module: its answers are equal, or the list says what it answers, and why.
+//
+// The lists (kfd_questions.cc, queue_questions.cc, criu_questions.cc, render_questions.cc, job_questions.cc)
+// are read from top to bottom: later questions use what earlier ones made. They need one GPU that nobody else
+// uses, and root.
+#pragma once
+
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+namespace vamdgpu::questions {
+
+enum class Linux { k61, k612, k72 };
+
+enum Who : unsigned {
+  kDriver = 1,  // AMD's amdgpu.ko, as Debian builds it
+  kModule = 2,  // the virtual amdgpu as a kernel module
+  kFront = 4,   // the virtual amdgpu in user space, preloaded
+  kModel = kModule | kFront,
+};
+
+// What the driver answers, by kernel.
+struct Answers {
+  Answers(const char* all) : linux61(all), linux612(all), linux72(all) {}
+  Answers(const char* in61, const char* in612, const char* in72)
+      : linux61(in61), linux612(in612), linux72(in72) {}
+  const char* in(Linux version) const;
+
+  const char *linux61, *linux612, *linux72;
+};
+
+// Somebody's other answer, and the reason.
+struct Otherwise {
+  unsigned who;  // Who
+  Answers answers;
+  const char* why;
+};
+
+struct Asked {
+  std::string question;
+  std::string answer;    // "ok", what came back, or the errno's name
+  std::string expected;  // of the one who was asked
+  std::string why;       // where that is not what the driver answers
+};
+
+// Asks everything, each list in a process of its own (a KFD process lives as long as an address space).
+// Throws std::system_error when no process can be made; a list that cannot begin (no GPU, no such file) has
+// one entry that says so, which never is as expected.
+std::vector<Asked> ask_everything(Linux version, Who who);
+
+// A line for each answer that is not the expected one.
+std::vector<std::string> surprises(const std::vector<Asked>& asked);
+
+}  // namespace vamdgpu::questions
