@@ -45,8 +45,8 @@ class Result:
     logs: list = dataclasses.field(default_factory=list)     # files of scenarios that did not come to their end
     seconds: float = 0.0
 
-    def count(self, result):
-        return sum(case.result == result for case in self.cases)
+    def count(self, result, driver=""):
+        return sum(case.result == result and case.driver in (driver or case.driver,) for case in self.cases)
 
     @property
     def good(self):
@@ -143,10 +143,10 @@ def explain(result, say):
 
 
 def table(results):
-    """Markdown: a line for every scenario, a column for every suite, seconds."""
-    words = {"failed": "FAILED", "skipped": "-"}
-    times = [{case["name"]: words.get(case["result"]) or f"{case['seconds']:.1f}" for case in result["cases"]}
-             for result in results]
+    """Markdown: a line for every scenario, a column for every suite, seconds; in italics what ran on our module."""
+    words, style = {"failed": "FAILED", "skipped": "-"}, {"module": "*{}*", "stock": "{}"}
+    times = [{case["name"]: words.get(case["result"]) or style[case["driver"]].format(f"{case['seconds']:.1f}")
+              for case in result["cases"]} for result in results]
     lines = [f"| scenario | {' | '.join(result['suite'] for result in results)} |", "|---|" + "---:|" * len(results)]
     for name in sorted({name for column in times for name in column}):
         lines.append(f"| {name} | {' | '.join(column.get(name, '') for column in times)} |")

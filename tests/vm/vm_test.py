@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: MIT
 """The logic around the guests, without a guest: apt's formats, results and complaints, counting, links."""
 import contextlib
+import dataclasses
 import io
 import json
 import os
@@ -153,6 +154,10 @@ class Report(Folder):
         self.assertEqual([(case.name, case.driver) for case in result.cases],
                          [("S.A", "module"), ("S.B", "stock"), ("S.C", "stock")])
         self.assertTrue(result.good)
+        self.assertEqual((result.count("passed"), result.count("passed", "stock")), (3, 2))
+        table = report.table([json.loads(json.dumps(dataclasses.asdict(result)))])
+        self.assertIn("| S.A | *1.0* |", table)
+        self.assertIn("| S.B | 1.0 |", table)
 
     def test_a_part_that_did_not_run_is_no_result(self):
         result = report.Result("trixie", True)
