@@ -120,6 +120,10 @@ void Gpu::write(Bar bar, std::uint64_t offset, std::span<const std::byte> in) {
 
 void Gpu::ring(std::uint64_t offset, std::uint64_t value) {
   ++counters_.doorbells;
+  if ((registers_.latched(reg::kDoorbellAperEn) & 1) == 0) {
+    ++counters_.stray_doorbells;
+    return;
+  }
   const bool interrupts = interrupts_.doorbell(offset, static_cast<std::uint32_t>(value));
   const bool heard =
       interrupts || command_processor_.doorbell(offset, value) || sdma_.doorbell(offset, value);
@@ -184,6 +188,7 @@ void Gpu::interrupt(const InterruptEntry& entry) {
                         entry.client, entry.source, entry.ring_id, entry.vmid, entry.pasid, entry.data[0]);
     trace(text);
   }
+  if (entry.client == kIhGrbmCp && !command_processor_.sends(entry)) return;
   interrupts_.push(entry);
 }
 

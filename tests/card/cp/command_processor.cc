@@ -30,6 +30,9 @@ CommandProcessor::CommandProcessor(Chip& chip, const Memory& memory, Registers& 
         byte, [this, index] { return read_slot(index); },
         [this, index](std::uint32_t value) { write_slot(index, value); });
   }
+  registers.attach(
+      reg::kCpcIntCntl, [this] { return registers_.latched(selected_interrupts()); },
+      [this](std::uint32_t value) { registers_.latch(selected_interrupts(), value); });
   // KIQ asks for its fence's interrupt by a WRITE_DATA to this register (gfx_v9_0_ring_emit_fence_kiq).
   registers.attach(
       reg::kCpcIntStatus, [] { return 0; },
@@ -50,6 +53,39 @@ void CommandProcessor::reset() {
   vmid_mask_ = 0;
   queue_mask_ = 0;
   vmid_pasid_ = {};
+}
+
+// ---- engines and their interrupts ----
+
+std::uint32_t CommandProcessor::selected_interrupts() const {
+  const std::uint32_t value = registers_.latched(reg::kGrbmGfxCntl);
+  return reg::kCpMeIntCntl + (value & 3) * 4 + ((value >> 2 & 3) == 2 ? 16 : 0);
+}
+
+bool CommandProcessor::sends(const InterruptEntry& entry) const {
+  std::uint32_t needed = 0;
+  switch (entry.source) {
+    case kSourceEndOfPipe:
+      needed = 1 << 26;  // TIME_STAMP_INT_ENABLE
+      break;
+    case kSourceBadOpcode:
+      needed = 1 << 24;  // OPCODE_ERROR_INT_ENABLE
+      break;
+    case kSourcePrivilegedRegister:
+      needed = 1 << 23;  // PRIV_REG_INT_ENABLE
+      break;
+    default:
+      return true;
+  }
+  const std::uint32_t pipe = entry.ring_id & 3;
+  const std::uint32_t me = entry.ring_id >> 2 & 3;
+  return (registers_.latched(reg::kCpMeIntCntl + pipe * 4 + (me == 2 ? 16 : 0)) & needed) != 0;
+}
+
+bool CommandProcessor::halted(const Mapped& mapped) const {
+  if (mapped.sdma) return false;
+  const std::uint32_t halts = registers_.latched(reg::kCpMecCntl);
+  return (halts & ((mapped.ring_id >> 2 & 3) == 2 ? 1U << 28 : 1U << 30)) != 0;
 }
 
 // ---- slots ----
@@ -169,7 +205,7 @@ Queue::State CommandProcessor::work() {
                        [each](const auto& mapped) { return mapped.get() == each; });
   };
   for (Mapped* each : turn) {
-    if (is_mapped(each)) state = busier(state, each->queue->step());
+    if (is_mapped(each) && !halted(*each)) state = busier(state, each->queue->step());
   }
   const bool is_new = std::any_of(mapped_.begin(), mapped_.end(), [&turn](const auto& mapped) {
     return std::find(turn.begin(), turn.end(), mapped.get()) == turn.end();

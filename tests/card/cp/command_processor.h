@@ -38,6 +38,9 @@ class CommandProcessor final : public Scheduler {
   // Lets each queue step: kReady while one has more to do, else kWaiting while one waits.
   Queue::State work();
 
+  // Whether the pipe that an interrupt of the command processor comes from may send it.
+  bool sends(const InterruptEntry& entry) const;
+
   // ---- for tests and counters ----
   std::size_t user_queues() const;
   const Queue* queue_at(std::uint32_t doorbell) const;
@@ -71,6 +74,8 @@ class CommandProcessor final : public Scheduler {
   };
 
   std::size_t selected_slot() const;
+  std::uint32_t selected_interrupts() const;  // the register that CPC_INT_CNTL stands for
+  bool halted(const Mapped& mapped) const;
   static unsigned ring_id_of(std::size_t slot);
   Mapped* find(std::uint32_t doorbell);
 

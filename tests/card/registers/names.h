@@ -18,6 +18,7 @@ constexpr std::uint32_t kMmIndexHi = 0x18;   // ... and from bit 31 of the addre
 constexpr std::uint32_t kPcieIndex2 = 0x38;  // byte address of a register, for ...
 constexpr std::uint32_t kPcieData2 = 0x3c;   // ... this one
 constexpr std::uint32_t kBiosScratch7 = 0x14c;
+constexpr std::uint32_t kDoorbellAperEn = 0x3780;  // bit 0: BAR 2 is listened to
 constexpr std::uint32_t kConfigMemsize = 0x378c;
 constexpr std::uint32_t kIovFuncIdentifier = 0x3794;
 
@@ -35,6 +36,9 @@ constexpr std::uint32_t kIhDoorbellRptr = 0x449c;
 
 // GC
 constexpr std::uint32_t kGrbmGfxCntl = 0x8088;
+constexpr std::uint32_t kCpMecCntl = 0x8234;  // bit 30: the first micro engine is halted; bit 28: the second
+constexpr std::uint32_t kCpMeIntCntl = 0xc214;  // of ME 1, pipe 0; + 4 * pipe; + 16 for ME 2
+constexpr std::uint32_t kCpcIntCntl = 0xc2d0;   // the same of the pipe that GRBM_GFX_CNTL selects
 constexpr std::uint32_t kCpcIntStatus = 0xc2d4;
 constexpr std::uint32_t kScratchReg0 = 0x30100;
 constexpr std::uint32_t kRlcSafeMode = 0x3b014;
@@ -75,6 +79,7 @@ constexpr unsigned kInvalidateEngines = 18;
 constexpr unsigned kSdmaEngines = 5;
 constexpr std::array<std::uint32_t, kSdmaEngines> kSdmaBase = {0x4980, 0x6180, 0x78000, 0x79000, 0x7a000};
 namespace sdma {
+constexpr std::uint32_t kF32Cntl = 0xa8;  // bit 0: the engine is halted
 constexpr std::uint32_t kStatusReg = 0x94;
 constexpr std::uint32_t kRbCntl = 0x200;
 constexpr std::uint32_t kRbBase = 0x204;

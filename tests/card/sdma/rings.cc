@@ -106,8 +106,9 @@ bool SdmaRings::doorbell(std::uint64_t offset, std::uint64_t value) {
 Queue::State SdmaRings::work() {
   stopped_.clear();
   Queue::State state = Queue::State::kIdle;
-  for (auto& ring : rings_) {
-    if (ring) state = busier(state, ring->step());
+  for (unsigned engine = 0; engine < reg::kSdmaEngines; ++engine) {
+    const bool halted = (registers_.latched(reg::kSdmaBase[engine] + reg::sdma::kF32Cntl) & 1) != 0;
+    if (rings_[engine] && !halted) state = busier(state, rings_[engine]->step());
   }
   return state;
 }

@@ -253,6 +253,33 @@ TEST_F(CommandProcessorTest, KiqThatUnmapsItselfIsGone) {
   EXPECT_NE(kit.gpu.read_register(reg::kScratchReg0), 2U);
 }
 
+TEST_F(CommandProcessorTest, AHaltedEngineDoesNothing) {
+  kit.gpu.write_register(reg::kCpMecCntl, 1 << 28);  // KIQ is of the second one
+  kiq.run(Pm4().set_scratch(2));
+  EXPECT_EQ(kit.gpu.read_register(reg::kScratchReg0), 0U);
+  kit.gpu.write_register(reg::kCpMecCntl, 1 << 30);
+  kit.run();
+  EXPECT_EQ(kit.gpu.read_register(reg::kScratchReg0), 2U);
+}
+
+TEST_F(CommandProcessorTest, DoorbellsAreOffUntilTheDriverTurnsThemOn) {
+  kit.gpu.write_register(reg::kDoorbellAperEn, 0);
+  kiq.run(Pm4().set_scratch(2));
+  EXPECT_EQ(kit.gpu.read_register(reg::kScratchReg0), 0U);
+}
+
+TEST_F(CommandProcessorTest, APipeSendsWhatItsRegisterSays) {
+  start_compute();
+  kit.gpu.write_register(reg::kGrbmGfxCntl, 1 << 2);
+  kit.gpu.write_register(reg::kCpcIntCntl, 1 << 24);  // bad packets only
+  EXPECT_EQ(kit.gpu.read_register(reg::kCpMeIntCntl), 1U << 24);
+  compute.run(Pm4().fence(kit.fb(kFences), 11));
+  EXPECT_EQ(kit.vram_value<std::uint32_t>(kFences), 11U);
+  EXPECT_TRUE(kit.interrupts().empty());
+  compute.run(Pm4().packet(0xc7, {0}));
+  EXPECT_EQ(kit.interrupts().size(), 1U);
+}
+
 // ---- compute rings ----
 
 TEST_F(CommandProcessorTest, KiqMapsAComputeRing) {
@@ -646,7 +673,11 @@ TEST_F(CommandProcessorTest, AnSdmaRingStartsByItsRegisters) {
     kit.put_vram<std::uint32_t>(at, word);
     at += 4;
   }
+  kit.gpu.write_register(base + reg::sdma::kF32Cntl, 1);  // halted
   kit.doorbell(0x8f0, 24);
+  kit.run();
+  EXPECT_EQ(kit.vram_value<std::uint32_t>(kFences), 0U);
+  kit.gpu.write_register(base + reg::sdma::kF32Cntl, 0);
   kit.run();
   EXPECT_EQ(kit.vram_value<std::uint32_t>(kFences), 0x99U);
   EXPECT_EQ(kit.vram_value<std::uint64_t>(kReports + 64), 24U);

@@ -90,6 +90,9 @@ class GpuKit {
   // What every driver does, once more after a reset.
   void set_up() {
     read_ = 0;
+    gpu.write_register(reg::kDoorbellAperEn, 1);
+    // The command processor's pipes send all interrupts.
+    for (unsigned pipe = 0; pipe < 8; ++pipe) gpu.write_register(reg::kCpMeIntCntl + 4 * pipe, 0xffffffff);
     // The GART: 2 MiB of addresses from 0 on, none mapped yet.
     for (const std::uint32_t hub : reg::kHubBase) {
       gpu.write_register(hub + reg::hub::kContextBaseLo,

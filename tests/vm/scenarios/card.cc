@@ -121,7 +121,7 @@ std::optional<unsigned> Card::render_minor() const {
 }
 
 std::string Card::tell(const std::string& command) const {
-  const std::string answer = MailboxPage(folder_ / "resource5").ask(command);
+  std::string answer = MailboxPage(folder_ / "resource5").ask(command);
   if (!answer.starts_with("ok")) throw std::runtime_error(address_ + ", " + command + ": " + answer);
   return answer;
 }

@@ -115,6 +115,7 @@ bool list_drivers(std::ostream& out) {
   const std::vector<std::string> names = scenarios();
   std::size_t stock = names.size();
   std::vector<const OnModule*> left;
+  left.reserve(kOnModule.size());
   for (const OnModule& entry : kOnModule) left.push_back(&entry);
   out << "| on our module, because | where | scenarios |\n|---|---|---|\n";
   while (!left.empty()) {

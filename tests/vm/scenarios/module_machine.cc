@@ -102,6 +102,7 @@ std::vector<std::uint32_t> ModuleMachine::gpu_ids() const {
   for (std::uint32_t i = 0; i < config.num_gpus; ++i)
     by_minor[config.gpus[i].render_minor] = config.gpus[i].gpu_id;
   std::vector<std::uint32_t> ids;
+  ids.reserve(by_minor.size());
   for (const auto& [minor, id] : by_minor) ids.push_back(id);
   return ids;
 }

@@ -11,7 +11,7 @@
 
 namespace sluice::vm_test {
 
-class ModuleMachine : public Machine {
+class ModuleMachine final : public Machine {
  public:
   ModuleMachine() = default;
   ~ModuleMachine() override;  // unloads, errors lost

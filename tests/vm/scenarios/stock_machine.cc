@@ -102,7 +102,7 @@ bool StockMachine::possible() {
 
 StockMachine::~StockMachine() {
   try {
-    (void)unload();
+    end_meddling();
   } catch (const std::exception&) {
     // The next scenario finds the card as it is.
   }
@@ -142,13 +142,18 @@ void StockMachine::load(const Gpus& wanted) {
 }
 
 bool StockMachine::unload() {
-  if (meddled_) {
-    let_copies_end();
-    for (unsigned gpu = 0; gpu < cards_.size(); ++gpu) set_engine_rate(gpu, 0);
-    meddled_ = false;
-  }
+  end_meddling();
   cards_.clear();
   return true;
+}
+
+void StockMachine::end_meddling() {
+  if (!meddled_) return;
+  for (const Card& card : cards_) {
+    card.tell("fence pass");
+    card.tell("sdma rate 0");
+  }
+  meddled_ = false;
 }
 
 std::vector<std::uint32_t> StockMachine::gpu_ids() const {
@@ -158,6 +163,7 @@ std::vector<std::uint32_t> StockMachine::gpu_ids() const {
       by_minor[property(node.path(), "drm_render_minor")] = id;
   }
   std::vector<std::uint32_t> ids;
+  ids.reserve(by_minor.size());
   for (const auto& [minor, id] : by_minor) ids.push_back(id);
   return ids;
 }

@@ -15,7 +15,7 @@
 
 namespace sluice::vm_test {
 
-class StockMachine : public Machine {
+class StockMachine final : public Machine {
  public:
   // Whether this guest has cards.
   static bool possible();
@@ -48,6 +48,9 @@ class StockMachine : public Machine {
   std::uint32_t bo_record_bytes() const override;
 
  private:
+  // The cards do again what they do by themselves.
+  void end_meddling();
+
   std::vector<Card> cards_;  // those that are bound, by render minor
   std::optional<CriuOperations> operations_;
   bool meddled_ = false;
