@@ -266,6 +266,14 @@ TEST_P(FailureTest, AProcessWithSecondaryContextsIsRefusedByName) {
   expect_failed_dump();
 }
 
+// The kernel's CHECKPOINT dies of such a process since Linux 6.5.
+TEST_P(FailureTest, AProcessThatHasNotAcquiredAllItsGpusIsRefusedByName) {
+  ASSERT_NO_FATAL_FAILURE(start({"--gpus", "1", "--used-gpus"}));
+  EXPECT_EQ(scene_.dump(version()), 1);
+  EXPECT_NE(scene_.log().find("sees 2 GPUs and has opened 1 of them"), std::string::npos) << scene_.log();
+  expect_failed_dump();
+}
+
 // The KFD says that it has no event for a debugger: so there is one.
 TEST_P(FailureTest, ADebuggedProcessIsRefusedByName) {
   ASSERT_NO_FATAL_FAILURE(start());

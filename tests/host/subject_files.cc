@@ -80,12 +80,14 @@ Result<void> open_render(Arena& arena, std::uint32_t index, const TopologyGpu& t
 }
 
 // As ROCm's thunk does with all GPUs that it sees, whether its program uses them or not. The files stay open,
-// and nothing else happens with them.
-Result<void> acquire_rest(const Arena& arena, const std::vector<TopologyGpu>& topology) {
+// as those of the GPUs that are used do, and nothing else happens with them.
+Result<void> acquire_rest(const Arena& arena, const Options& options,
+                          const std::vector<TopologyGpu>& topology) {
   for (std::size_t i = arena.num_gpus; i < topology.size(); ++i) {
     SLUICE_TRY_ASSIGN(UniqueFd render,
                       open_device("/dev/dri/renderD" + std::to_string(topology[i].render_minor)));
-    SLUICE_TRY(acquire_vm(arena.kfd_fd, render.release(), topology[i].gpu_id));
+    SLUICE_TRY(acquire_vm(arena.kfd_fd, render.get(), topology[i].gpu_id));
+    if (!options.close_render) (void)render.release();
   }
   return {};
 }
@@ -271,7 +273,7 @@ Result<void> open_files(Arena& arena, const Options& options, const std::vector<
   if (!options.render_first) SLUICE_TRY(open_render_nodes(arena, options, topology));
   for (std::uint32_t i = 0; i < arena.num_gpus; ++i)
     SLUICE_TRY(acquire_vm(arena.kfd_fd, arena.gpus[i].render_fd, arena.gpus[i].gpu_id));
-  return options.all_gpus ? acquire_rest(arena, topology) : Result<void>{};
+  return options.all_gpus ? acquire_rest(arena, options, topology) : Result<void>{};
 }
 
 Result<void> open_render_nodes(Arena& arena, const Options& options,

@@ -167,11 +167,8 @@ vamdgpu::Control& Scenario::control() {
 
 Strings Scenario::with_common_options(const Strings& options) const {
   // Context save areas of real size would be most of what is dumped: they are empty, or no BOs.
-  // All GPUs are acquired, as by ROCm's thunk: Linux 6.12 and 7.2 die of a CHECKPOINT of a process that has
-  // not (criu_checkpoint_bos in kfd_chardev.c).
-  Strings all = {
-      dynamic_cast<const ModuleMachine*>(machine_.get()) != nullptr ? "--svm-context" : "--empty-context",
-      "--all-gpus"};
+  Strings all = {dynamic_cast<const ModuleMachine*>(machine_.get()) != nullptr ? "--svm-context"
+                                                                               : "--empty-context"};
   all.insert(all.end(), options.begin(), options.end());
   return all;
 }
