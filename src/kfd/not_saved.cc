@@ -17,23 +17,32 @@ struct CloseDirectory {
   void operator()(DIR* directory) const { (void)::closedir(directory); }
 };
 
-}  // namespace
-
-Result<bool> has_secondary_contexts(pid_t pid, const char* sysfs) {
-  constexpr std::string_view kContext = "context_";
+// Entries of the process in `sysfs` whose names begin with `prefix`.
+Result<std::size_t> count_entries(pid_t pid, const char* sysfs, std::string_view prefix) {
   const std::string path = std::string(sysfs) + "/" + std::to_string(pid);
   const std::unique_ptr<DIR, CloseDirectory> directory(::opendir(path.c_str()));
   if (!directory) {
-    if (errno == ENOENT) return false;
+    if (errno == ENOENT) return 0;
     return make_error(errno, "list " + path);
   }
-  for (;;) {
+  for (std::size_t count = 0;;) {
     errno = 0;
     const dirent* entry = ::readdir(directory.get());
     if (entry == nullptr && errno != 0) return make_error(errno, "list " + path);
-    if (entry == nullptr) return false;
-    if (std::string_view(entry->d_name).starts_with(kContext)) return true;
+    if (entry == nullptr) return count;
+    if (std::string_view(entry->d_name).starts_with(prefix)) ++count;
   }
+}
+
+}  // namespace
+
+Result<bool> has_secondary_contexts(pid_t pid, const char* sysfs) {
+  SLUICE_TRY_ASSIGN(const std::size_t contexts, count_entries(pid, sysfs, "context_"));
+  return contexts > 0;
+}
+
+Result<std::size_t> gpus_seen(pid_t pid, const char* sysfs) {
+  return count_entries(pid, sysfs, "vram_");
 }
 
 Result<bool> is_debugged(const KfdDevice& own, pid_t pid) {

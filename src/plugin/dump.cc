@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <set>
 
 #include "drm/target_file.h"
 #include "images/files.h"
@@ -71,6 +72,29 @@ Result<void> check_saved_wholly(const kfd::KfdDevice& own, const std::vector<pid
                                " is debugged through the KFD (DBG_TRAP), and the kernel does not checkpoint "
                                "the state of that; detach the debugger"};
     }
+  }
+  return {};
+}
+
+// For each BO CHECKPOINT looks into the address space of every GPU that the process sees, through a null
+// pointer where the process has not acquired that one (AMDKFD_IOC_ACQUIRE_VM): an oops, with the process
+// locked for ever (Linux 6.12, 7.2; of UNPAUSE on 6.1). Nothing tells what was acquired. But a process that
+// keeps render nodes open, and not those of all its GPUs, has not acquired all; ROCm's runtime keeps all. One
+// that has closed every render node had acquired what it wanted before.
+Result<void> check_acquired(const std::vector<pid_t>& holders, const std::vector<dev_t>& render_nodes) {
+  for (const pid_t pid : holders) {
+    SLUICE_TRY_ASSIGN(const std::size_t seen, kfd::gpus_seen(pid));
+    if (seen == 0) continue;
+    SLUICE_TRY_ASSIGN(const std::vector<kfd::DeviceDescriptor> files,
+                      kfd::device_descriptors(pid, render_nodes));
+    std::set<dev_t> open;
+    for (const kfd::DeviceDescriptor& file : files) open.insert(file.device);
+    if (open.empty() || open.size() >= seen) continue;
+    return Error{EINVAL,
+                 "process " + std::to_string(pid) + " sees " + std::to_string(seen) +
+                     " GPUs and has opened the render nodes of " + std::to_string(open.size()) +
+                     ": the kernel's checkpoint of a process that has not acquired all its GPUs crashes "
+                     "the kernel; let it see only the GPUs that it uses (device cgroup)"};
   }
   return {};
 }
@@ -208,7 +232,13 @@ Result<void> Dumper::check_unmapped(pid_t pid) const {
 
 // /dev/kfd and the render nodes of its GPUs.
 std::vector<dev_t> Dumper::devices() const {
-  std::vector<dev_t> devices{kfd_device_};
+  std::vector<dev_t> devices = render_nodes();
+  devices.push_back(kfd_device_);
+  return devices;
+}
+
+std::vector<dev_t> Dumper::render_nodes() const {
+  std::vector<dev_t> devices;
   for (const kfd::Node& node : run_.topology.nodes) {
     if (node.is_gpu()) devices.push_back(kfd::render_node_device(node.drm_render_minor));
   }
@@ -505,6 +535,7 @@ Result<void> Dumper::begin(KfdFile& file) {
                  "restored in whoever it was sent to: that one must receive it before"};
   }
   SLUICE_TRY(check_saved_wholly(device, file.holders));
+  SLUICE_TRY(check_acquired(file.holders, render_nodes()));
   SLUICE_TRY_ASSIGN(file.process, ProcessDump::begin(*file.session, file.holders, run_));
   return {};
 }

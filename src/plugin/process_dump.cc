@@ -4,7 +4,6 @@
 #include <sys/utsname.h>
 
 #include <algorithm>
-#include <set>
 
 #include "images/files.h"
 #include "images/metadata.h"
@@ -45,33 +44,6 @@ Result<void> check_owner(pid_t owner, const std::vector<pid_t>& holders) {
                            "keep it, and have the lowest pid of all that hold it"};
 }
 
-// Since Linux 6.5 CHECKPOINT looks up every BO in the address space of every GPU that the process can see,
-// and reads through a null pointer where the process has not acquired that of one (AMDKFD_IOC_ACQUIRE_VM): an
-// oops, with the process locked for ever (seen on 6.12, read in 7.2). Nothing tells who has acquired what; a
-// process that keeps render nodes open, and not those of all its GPUs, has not. ROCm's runtime acquires all,
-// and one that has closed every render node behind it has acquired them before.
-constexpr std::uint32_t kFirstMinorThatReadsAll = 13;  // GET_VERSION, of Linux 6.5
-
-Result<void> check_acquired(const kfd::ProcessInfo& info, const std::vector<pid_t>& holders,
-                            const DumpRun& run) {
-  if (run.kfd_minor_version < kFirstMinorThatReadsAll || info.num_bos == 0) return {};
-  std::vector<dev_t> nodes;
-  for (const kfd::Node& node : run.topology.nodes) {
-    if (node.is_gpu()) nodes.push_back(kfd::render_node_device(node.drm_render_minor));
-  }
-  std::set<dev_t> open;
-  for (const pid_t pid : holders) {
-    SLUICE_TRY_ASSIGN(const std::vector<kfd::DeviceDescriptor> files, kfd::device_descriptors(pid, nodes));
-    for (const kfd::DeviceDescriptor& file : files) open.insert(file.device);
-  }
-  if (open.empty() || open.size() >= info.num_devices) return {};
-  return Error{EINVAL, "process " + std::to_string(info.pid) + " sees " + std::to_string(info.num_devices) +
-                           " GPUs and has opened " + std::to_string(open.size()) +
-                           " of them: checkpointing the BOs of a process that has not acquired the address "
-                           "space of every GPU crashes this kernel; let it see only the GPUs that it uses "
-                           "(device cgroup)"};
-}
-
 }  // namespace
 
 // As a table of contents.
@@ -91,7 +63,6 @@ Result<std::unique_ptr<ProcessDump>> ProcessDump::begin(kfd::CriuSession& sessio
   }
   const kfd::ProcessInfo info = *answer;
   SLUICE_TRY(check_owner(static_cast<pid_t>(info.pid), holders));
-  SLUICE_TRY(check_acquired(info, holders, run));
   SLUICE_TRY_ASSIGN(kfd::Checkpoint checkpoint, session.checkpoint());
   process->note_maps(checkpoint, kfd::restoring_process(holders).pid);
   log_line(Level::Info, session.name() + ": " + std::to_string(info.num_devices) + " GPUs, " +

@@ -34,6 +34,15 @@ TEST(SecondaryContexts, AListThatCannotBeReadIsAnError) {
   EXPECT_EQ(has_secondary_contexts(4711, sysfs.c_str()).error().err, ELOOP);
 }
 
+TEST(GpusSeen, AreCountedByTheirFiles) {
+  const test::TempDir dir;
+  const std::filesystem::path sysfs(dir.path());
+  EXPECT_EQ(*gpus_seen(4711, sysfs.c_str()), 0U);
+  for (const char* entry : {"queues", "vram_11", "vram_22", "sdma_11"})
+    std::filesystem::create_directories(sysfs / "4711" / entry);
+  EXPECT_EQ(*gpus_seen(4711, sysfs.c_str()), 2U);
+}
+
 // A KFD whose answer to DBG_TRAP is chosen.
 Result<bool> asked(int answer, DebugTrapArgs& seen) {
   const auto own =
