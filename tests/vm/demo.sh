@@ -34,7 +34,7 @@ done
 
 mkfifo "$talk/in" "$talk/out"
 exec 3<>"$talk/in" 4<>"$talk/out"
-gpu-subject --control "$talk" --gpus 2 --vram 24M --gtt 4M --empty-context --all-gpus --run-queues 3>&- 4>&- &
+gpu-subject --control "$talk" --gpus 2 --vram 24M --gtt 4M --empty-context --run-queues 3>&- 4>&- &
 answer=
 read -r -t 120 answer <&4 || fail "the process does not start"
 case $answer in ready*) ;; *) fail "the process says: $answer" ;; esac
