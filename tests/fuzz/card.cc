@@ -20,6 +20,7 @@ using namespace sluice::card;
 
 sluice::fuzz::Goal an_sdma_ring("a ring of the copy engine that copies");
 sluice::fuzz::Goal a_kiq("a ring of the command processor with a packet");
+sluice::fuzz::Goal a_user_queue("a queue of a process, mapped by a runlist, that is executed");
 sluice::fuzz::Goal a_fault("a VM fault that is reported");
 
 constexpr std::size_t kVramBytes = 16 << 20;
@@ -62,7 +63,7 @@ struct Step {
   std::uint32_t where;
   std::uint32_t value;
 };
-constexpr std::size_t kStepBytes = 9;
+constexpr std::size_t kRecordBytes = 9;
 
 class Player {
  public:
@@ -107,6 +108,7 @@ class Player {
     }
     if (gpu_.counters().sdma_bytes != 0) an_sdma_ring.reach();
     if (gpu_.counters().pm4_packets != 0) a_kiq.reach();
+    if (gpu_.counters().runlists != 0 && gpu_.counters().user_packets != 0) a_user_queue.reach();
     if (gpu_.counters().vm_faults != 0) a_fault.reach();
   }
 
@@ -133,7 +135,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   static const World world;
   world.clear();
   Player player(world);
-  for (std::size_t at = 0; at + kStepBytes <= size; at += kStepBytes) {
+  for (std::size_t at = 0; at + kRecordBytes <= size; at += kRecordBytes) {
     Step step;
     step.kind = data[at];
     std::memcpy(&step.where, data + at + 1, sizeof step.where);
