@@ -19,6 +19,8 @@ class StockMachine final : public Machine {
  public:
   // Whether this guest has cards.
   static bool possible();
+  // Before our module is loaded, which has its name. Nothing where it is not there.
+  static void remove_driver();
 
   StockMachine() = default;
   ~StockMachine() override;
