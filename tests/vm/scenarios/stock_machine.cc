@@ -101,7 +101,6 @@ bool StockMachine::possible() {
 }
 
 void StockMachine::remove_driver() {
-  // Ours is no driver of a PCI device.
   if (!fs::exists(kDriver)) return;
   CriuOperations::forget();
   if (::syscall(SYS_delete_module, "amdgpu", O_NONBLOCK) != 0)

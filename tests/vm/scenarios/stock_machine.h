@@ -19,7 +19,8 @@ class StockMachine final : public Machine {
  public:
   // Whether this guest has cards.
   static bool possible();
-  // Before our module is loaded, which has its name. Nothing where it is not there.
+  // Before our module is loaded, which has its name. Does nothing where it is not loaded. REQUIRES: our
+  // module is not loaded.
   static void remove_driver();
 
   StockMachine() = default;
