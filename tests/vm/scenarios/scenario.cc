@@ -53,6 +53,10 @@ void print_log(const fs::path& file) {
 
 }  // namespace
 
+Strings everything() {
+  return {"--gpus", "2", "--vram", "24M", "--gtt", "4M", "--svm", "--waiter", "--run-queues", "--hsakmt-shm"};
+}
+
 Gpus listing_gpus() {
   return {.ours = {"--list-handles"}};
 }
@@ -172,13 +176,10 @@ Strings Scenario::with_common_options(const Strings& options) const {
   Strings all = {
       dynamic_cast<const ModuleMachine*>(machine_.get()) != nullptr ? "--svm-context" : "--empty-context",
       "--all-gpus"};
-  all.insert(all.end(), options.begin(), options.end());
-  return all;
-}
-
-Strings Scenario::everything() const {
-  Strings all = {"--gpus", "2", "--vram", "24M", "--gtt", "4M", "--waiter", "--run-queues", "--hsakmt-shm"};
-  if (machine_->has_svm()) all.emplace_back("--svm");
+  for (const std::string& option : options) {
+    // Most subjects with SVM ranges have them beside much else.
+    if (option != "--svm" || machine_->has_svm()) all.push_back(option);
+  }
   return all;
 }
 
