@@ -95,6 +95,7 @@ constexpr std::array kFlags = {
     Flag{"--borrowed-kfd", &Options::borrowed_kfd, true},
     Flag{"--share-fd", &Options::share_fd, true},
     Flag{"--share-fd-read-only", &Options::share_fd_read_only, true},
+    Flag{"--share-alone", &Options::share_alone, true},
     Flag{"--kfd-import", &Options::kfd_import, true},
     Flag{"--kfd-import-unmapped", &Options::kfd_import_unmapped, true},
     Flag{"--gem-high", &Options::gem_high, true},
@@ -167,7 +168,7 @@ void usage() {
       "  --gem-handles H,H,...|count:N  --gem-bytes SIZE     (BOs of each render file)\n"
       "  --odd-gem always-valid|encrypted|userptr            (one that cannot be saved)\n"
       "  --share kfd|gem  --import-from PID  --share-fd  --kfd-import   (a BO shared by dma-buf)\n"
-      "  --share-fd-read-only  --kfd-import-unmapped  --gem-high\n"
+      "  --share-fd-read-only  --share-alone  --kfd-import-unmapped  --gem-high\n"
       "files:\n"
       "  --all-gpus  --second-kfd  --dup-kfd  --inherited-kfd  --borrowed-kfd  --no-kfd-fd  --second-render\n"
       "  --close-render-after-map  --render-first  --dmabuf-fd  --map-dmabuf  --fork-child  --mapping-child\n"
