@@ -112,6 +112,8 @@ TEST_F(Files, RenderFilesThatWereOpenedBeforeTheKfdComeBack) {
 TEST_F(Files, TheAcquiredFileIsFoundWithoutSideEffects) {
   load();
   ASSERT_NO_FATAL_FAILURE(start_subject(with({"--second-render"})));
+  // KFD keeps the dma-buf of a BO that was exported once (kfd_mem_export_dmabuf).
+  ASSERT_TRUE(criu_->dump(subject_->pid(), images("first"), {"--leave-running"}).good());
   const Usage before = machine().usage();
   ASSERT_TRUE(criu_->dump(subject_->pid(), images(), {"--leave-running"}).good());
   Usage after;

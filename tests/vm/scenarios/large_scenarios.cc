@@ -58,7 +58,7 @@ TEST_F(Large, ABoLargerThanFreeMemoryComesBackWhole) {
 }
 
 TEST_F(Large, ABoWithHolesComesBackWhole) {
-  load({.number = 1, .vram_mib = 160, .gtt_mib = 32});
+  load({.number = 1, .vram_mib = 160, .gtt_mib = 32, .more_do_not_matter = true});
   ASSERT_NO_FATAL_FAILURE(start_subject({"--one-bo", "128M", "--zero", "50", "--no-queues"}));
   ASSERT_NO_FATAL_FAILURE(expect_survives());
   EXPECT_EQ(subject_->quit(), 0);

@@ -2,7 +2,6 @@
 #include "module_machine.h"
 
 #include <fcntl.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,12 +11,12 @@
 #include <stdexcept>
 
 #include "settings.h"
+#include "stock_machine.h"
 
 namespace sluice::vm_test {
 namespace {
 
 constexpr const char* kControlDirectory = "/sys/kernel/debug/vamdgpu";
-constexpr const char* kStockDriver = "/sys/bus/pci/drivers/amdgpu/module";
 constexpr std::uint32_t kVram = 1;  // KFD_IOC_ALLOC_MEM_FLAGS_VRAM
 constexpr unsigned kFirstMinor = 128, kOtherMinor = 140;
 constexpr unsigned kOtherId = 333, kBetweenIds = 111;
@@ -63,8 +62,7 @@ ModuleMachine::~ModuleMachine() {
 
 void ModuleMachine::load(const Gpus& wanted) {
   if (loaded() && !unload()) throw std::runtime_error("our module is in use");
-  if (std::filesystem::exists(kStockDriver) && ::syscall(SYS_delete_module, "amdgpu", O_NONBLOCK) != 0)
-    throw std::runtime_error(std::string("AMD's driver cannot be unloaded: ") + std::strerror(errno));
+  StockMachine::remove_driver();
   Launch loader;
   loader.arguments = {(settings().programs / "vamdgpu-load").string(), "--module",
                       settings().module.string()};

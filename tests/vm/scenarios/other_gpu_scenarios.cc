@@ -86,9 +86,8 @@ const Strings kPcie = {"--links", "pcie"};
 TEST_F(OtherGpus, MoreGpusComeAlong) {
   const Gpus two = {.ours_too = kPcie}, three = {.number = 3, .ours_too = kPcie};
   load(two);
-  Strings options = {"--gpus", "2", "--vram", "8M", "--gtt", "1M", "--run-queues"};
-  if (machine().has_svm()) options.emplace_back("--svm");
-  ASSERT_NO_FATAL_FAILURE(start_subject(options));
+  ASSERT_NO_FATAL_FAILURE(
+      start_subject({"--gpus", "2", "--vram", "8M", "--gtt", "1M", "--run-queues", "--svm"}));
   ASSERT_NO_FATAL_FAILURE(dump());
   ASSERT_NO_FATAL_FAILURE(move_to(three));
   ASSERT_NO_FATAL_FAILURE(restore());

@@ -53,6 +53,10 @@ void print_log(const fs::path& file) {
 
 }  // namespace
 
+Strings everything() {
+  return {"--gpus", "2", "--vram", "24M", "--gtt", "4M", "--svm", "--waiter", "--run-queues", "--hsakmt-shm"};
+}
+
 Gpus listing_gpus() {
   return {.ours = {"--list-handles"}};
 }
@@ -144,7 +148,7 @@ void Scenario::load(const Gpus& wanted) {
   if (dynamic_cast<StockMachine*>(machine_.get()) != nullptr) {
     for (const std::string& line : kernel_log_->complaints()) ADD_FAILURE() << "kernel log: " << line;
     machine_->load(wanted);
-    for (const std::string& line : kernel_log_->bugs()) ADD_FAILURE() << "kernel log: " << line;
+    for (const std::string& line : kernel_log_->complaints_of_binding()) ADD_FAILURE() << "kernel log: " << line;
   } else {
     machine_->load(wanted);
   }
@@ -169,13 +173,10 @@ Strings Scenario::with_common_options(const Strings& options) const {
   // Context save areas of real size would be most of what is dumped: they are empty, or no BOs.
   Strings all = {dynamic_cast<const ModuleMachine*>(machine_.get()) != nullptr ? "--svm-context"
                                                                                : "--empty-context"};
-  all.insert(all.end(), options.begin(), options.end());
-  return all;
-}
-
-Strings Scenario::everything() const {
-  Strings all = {"--gpus", "2", "--vram", "24M", "--gtt", "4M", "--waiter", "--run-queues", "--hsakmt-shm"};
-  if (machine_->has_svm()) all.emplace_back("--svm");
+  for (const std::string& option : options) {
+    // Most subjects with SVM ranges have them beside much else.
+    if (option != "--svm" || machine_->has_svm()) all.push_back(option);
+  }
   return all;
 }
 

@@ -21,6 +21,9 @@
 
 namespace sluice::vm_test {
 
+// The subject with everything that a process can have, on two GPUs.
+Strings everything();
+
 // Two GPUs of a kernel that lists the BOs of render nodes. Our module does where it is asked to; AMD's driver
 // since Linux 6.18 (drivers.cc).
 Gpus listing_gpus();
@@ -48,10 +51,9 @@ class Scenario : public testing::Test {
   // Of scenarios that run on our module everywhere (drivers.cc): what only it has.
   vamdgpu::Control& control();
 
-  // Options of the subject with those that every subject here gets. REQUIRES: a machine is loaded.
+  // Options of the subject with those that every subject here gets, and without SVM where the driver was
+  // built without it. REQUIRES: a machine is loaded.
   Strings with_common_options(const Strings& options) const;
-  // The subject with everything that a process can have there, on two GPUs.
-  Strings everything() const;
 
   // ---- steps; each expects its own success, and an ASSERT_NO_FATAL_FAILURE around them ends the scenario
   void start_subject(const Strings& options, const Launch& launch = {});

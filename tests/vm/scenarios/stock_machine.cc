@@ -100,6 +100,13 @@ bool StockMachine::possible() {
   return !Card::all().empty() && fs::exists(kModules / "order");
 }
 
+void StockMachine::remove_driver() {
+  if (!fs::exists(kDriver)) return;
+  CriuOperations::forget();
+  if (::syscall(SYS_delete_module, "amdgpu", O_NONBLOCK) != 0)
+    throw std::runtime_error(std::string("AMD's driver cannot be unloaded: ") + std::strerror(errno));
+}
+
 StockMachine::~StockMachine() {
   try {
     end_meddling();

@@ -19,6 +19,9 @@ class StockMachine final : public Machine {
  public:
   // Whether this guest has cards.
   static bool possible();
+  // Before our module is loaded, which has its name. Does nothing where it is not loaded. REQUIRES: our
+  // module is not loaded.
+  static void remove_driver();
 
   StockMachine() = default;
   ~StockMachine() override;
