@@ -291,22 +291,17 @@ OrFault<bool> CommandProcessor::map_kernel_queue(std::span<const std::uint32_t> 
 }
 
 OrFault<bool> CommandProcessor::map_user_queue(std::span<const std::uint32_t> body) {
+  if (process_.vmid == 0) return false;  // no MAP_PROCESS before it
   const std::uint32_t engine = body[0] >> 26 & 7;
   const std::uint32_t extended = body[0] >> 2 & 3;
-  if (process_.vmid == 0) return false;  // no MAP_PROCESS before it
   UserRing ring;
-  if (extended == 1) {
+  // 0 compute, 2 and 3 the first two SDMA engines; extended: any SDMA engine by its number.
+  const bool sdma = extended == 1 || engine != 0;
+  if (extended > 1 || (extended == 0 && engine != 0 && engine != 2 && engine != 3)) return false;
+  if (sdma) {
     ring.kind = UserRing::Kind::kSdma;
-    ring.engine = engine;
-  } else if (extended != 0) {
-    return false;
-  } else if (engine == 2 || engine == 3) {
-    ring.kind = UserRing::Kind::kSdma;
-    ring.engine = engine - 2;
-  } else if (engine != 0) {
-    return false;
+    ring.engine = extended == 1 ? engine : engine - 2;
   }
-  const bool sdma = ring.kind == UserRing::Kind::kSdma;
   if (ring.engine >= reg::kSdmaEngines) return false;
 
   const std::uint64_t mqd = join(body[2], body[3]);

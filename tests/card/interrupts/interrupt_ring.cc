@@ -72,7 +72,7 @@ void InterruptRing::write_back() {
 
 void InterruptRing::push(const InterruptEntry& entry) {
   const std::uint64_t ring_bytes = bytes();
-  if ((control_ & kEnable) == 0 || ring_bytes < 2 * kEntryBytes) {
+  if ((control_ & kEnable) == 0 || ring_bytes < std::uint64_t{2} * kEntryBytes) {
     ++counters_.lost_interrupts;
     return;
   }
