@@ -74,10 +74,11 @@ Result<void> import_into_kfd(Arena& arena, int dmabuf) {
   return {};
 }
 
-// Shows the first word of what is behind a dma-buf, for reading or writing.
+// Shows the first word of what is behind a dma-buf, for reading or writing: through the GPU whose memory it
+// is, the first one, for an import into another cannot be touched by the CPU (ttm_bo_vm_reserve: SIGBUS).
 template <class Visit>
-Result<void> visit_word(const Arena& arena, std::uint32_t gpu, UniqueFd dmabuf, Visit visitor) {
-  SLUICE_TRY_ASSIGN(const UniqueFd window, open_window_file(arena, gpu));
+Result<void> visit_word(const Arena& arena, UniqueFd dmabuf, Visit visitor) {
+  SLUICE_TRY_ASSIGN(const UniqueFd window, open_window_file(arena, 0));
   return visit_bo(window.get(), std::move(dmabuf), kShareBytes,
                   [&](std::span<std::uint8_t> bytes, std::uint64_t offset) -> Result<void> {
                     if (offset == 0) visitor(bytes);
@@ -98,9 +99,9 @@ Result<UniqueFd> export_alone(const Arena& arena) {
   return export_handle(window.get(), handle);
 }
 
-Result<std::uint64_t> value_of(const Arena& arena, std::uint32_t gpu, UniqueFd dmabuf) {
+Result<std::uint64_t> value_of(const Arena& arena, UniqueFd dmabuf) {
   std::uint64_t value = 0;
-  SLUICE_TRY(visit_word(arena, gpu, std::move(dmabuf), [&](std::span<std::uint8_t> bytes) {
+  SLUICE_TRY(visit_word(arena, std::move(dmabuf), [&](std::span<std::uint8_t> bytes) {
     std::memcpy(&value, bytes.data(), sizeof value);
   }));
   return value;
@@ -157,17 +158,17 @@ Result<std::uint64_t> peek_shared_bo(const Arena& arena) {
     SLUICE_TRY(check_gpu_map(file_of(arena, share), share.handle, share.map));
     SLUICE_TRY(check_metadata(file_of(arena, share), share.handle, kShareMetadata));
     SLUICE_TRY_ASSIGN(UniqueFd dmabuf, export_handle(file_of(arena, share), share.handle));
-    SLUICE_TRY(compare(value_of(arena, share.gpu, std::move(dmabuf)), "share " + std::to_string(i)));
+    SLUICE_TRY(compare(value_of(arena, std::move(dmabuf)), "share " + std::to_string(i)));
   }
   if (arena.share_bo != 0) {
     SLUICE_TRY_ASSIGN(UniqueFd dmabuf, export_bo(arena, arena.bos[arena.share_bo - 1]));
-    SLUICE_TRY(compare(value_of(arena, 0, std::move(dmabuf)), "the KFD"));
+    SLUICE_TRY(compare(value_of(arena, std::move(dmabuf)), "the KFD"));
   }
   if (arena.import_bo != 0) {
     const BoRecord& bo = arena.bos[arena.import_bo - 1];
     if (arena.can_export != 0) {
       SLUICE_TRY_ASSIGN(UniqueFd dmabuf, export_bo(arena, bo));
-      SLUICE_TRY(compare(value_of(arena, 0, std::move(dmabuf)), "the KFD's import"));
+      SLUICE_TRY(compare(value_of(arena, std::move(dmabuf)), "the KFD's import"));
     }
     std::uint64_t value = 0;
     std::memcpy(&value, reinterpret_cast<const void*>(bo.va), sizeof value);
@@ -175,7 +176,7 @@ Result<std::uint64_t> peek_shared_bo(const Arena& arena) {
   }
   if (arena.share_fd > 0) {
     SLUICE_TRY_ASSIGN(UniqueFd copy, copy_of_share_fd(arena));
-    SLUICE_TRY(compare(value_of(arena, 0, std::move(copy)), "the descriptor"));
+    SLUICE_TRY(compare(value_of(arena, std::move(copy)), "the descriptor"));
   }
   if (!seen) return Error{ENOENT, "nothing is shared"};
   return *seen;
@@ -185,12 +186,12 @@ Result<void> poke_shared_bo(const Arena& arena, std::uint64_t value) {
   const auto write = [&](std::span<std::uint8_t> bytes) { std::memcpy(bytes.data(), &value, sizeof value); };
   if (arena.num_shares == 0 && arena.share_fd > 0) {
     SLUICE_TRY_ASSIGN(UniqueFd copy, copy_of_share_fd(arena));
-    return visit_word(arena, 0, std::move(copy), write);
+    return visit_word(arena, std::move(copy), write);
   }
   if (arena.num_shares == 0) return Error{ENOENT, "nothing is shared"};
   const ShareRecord& last = arena.shares[arena.num_shares - 1];
   SLUICE_TRY_ASSIGN(UniqueFd dmabuf, export_handle(file_of(arena, last), last.handle));
-  return visit_word(arena, last.gpu, std::move(dmabuf), write);
+  return visit_word(arena, std::move(dmabuf), write);
 }
 
 }  // namespace sluice::subject

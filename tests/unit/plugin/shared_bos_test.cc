@@ -128,6 +128,27 @@ TEST(SharedBos, ADescriptorOfItMakesItShared) {
   EXPECT_FALSE(only.imports);
 }
 
+// As Linux 6.1 makes one anew for each checkpoint.
+TEST(SharedBos, AnotherDmaBufOfAMemoryIsToldByItsPlace) {
+  SharedBos bos;
+  const UniqueFd exported = dmabuf(), open = dmabuf(), elsewhere = dmabuf();
+  Part kfd;
+  SharedBos::Holder holder = kfd.of_kfd("kfd", true);
+  holder.place = {128, 0x1000};
+  ASSERT_TRUE(bos.add(exported.get(), holder).ok());
+  for (const UniqueFd* one : {&open, &elsewhere}) {
+    bos.add_descriptor(inode_of(*one));
+    EXPECT_FALSE(bos.has_holder(inode_of(*one)));
+  }
+  EXPECT_TRUE(bos.find_at(inode_of(open), {128, 0x1000}));
+  EXPECT_FALSE(bos.find_at(inode_of(elsewhere), {129, 0x1000})) << "another GPU's";
+  EXPECT_FALSE(bos.find_at(inode_of(elsewhere), {128, 0})) << "no CPU may map it";
+  ASSERT_TRUE(bos.settle().ok());
+  EXPECT_NE(kfd.shared, 0U) << "the descriptor has it, too";
+  EXPECT_EQ(bos.number_of(inode_of(open)).shared, kfd.shared);
+  EXPECT_EQ(bos.number_of(inode_of(elsewhere)).shared, 0U);
+}
+
 TEST(SharedBos, MoreThanARestoreTakesAreRefused) {
   SharedBos bos;
   std::vector<Part> parts(SharedTable::kMost + 1);
