@@ -313,7 +313,9 @@ static int dmabuf_info(const struct vam_call* call, struct vam_dmabuf_info_args*
   if (bo->pool == VAM_POOL_NONE) return -VAM_EINVAL;
   if (bo->metadata) metadata = VAM_AT(m, VAM_T_METADATA, vam_metadata, bo->metadata);
   if (metadata) bytes = metadata->bytes;
-  if (args->metadata && bytes > args->metadata_size) return -VAM_EINVAL;
+  /* Since Linux 6.12 it must fit even where no buffer was given. */
+  if (bytes > args->metadata_size && (args->metadata || m->config.kfd_minor_version >= 17))
+    return -VAM_EINVAL;
   if (args->metadata && bytes && call->os->copy_out(call, args->metadata, metadata->data, bytes))
     return -VAM_EFAULT;
   args->size = bo->size;

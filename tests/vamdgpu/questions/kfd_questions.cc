@@ -400,6 +400,15 @@ void ask_kfd_memory(List& list) {
   list.ask("GET_DMABUF_INFO", dmabuf_info(kfd, dmabuf), "ok size 8192 metadata 0 of the GPU flags 0x1");
   list.ask("GET_DMABUF_INFO with room for metadata", dmabuf_info(kfd, dmabuf, 64),
            "ok size 8192 metadata 0 of the GPU flags 0x1");
+  const Bo told = create(other, kPage, 0, kGtt, 0);
+  Args metadata(288);
+  (void)drm(other, 0x46, metadata.u32(0, told.handle).u32(4, 1).u32(24, 8));
+  const int told_dmabuf = export_bo(other, told.handle, O_CLOEXEC | O_RDWR);
+  list.ask("GET_DMABUF_INFO of 8 bytes of metadata, not asked for", dmabuf_info(kfd, told_dmabuf),
+           {"ok size 4096 metadata 8 of the GPU flags 0x2", "EINVAL", "EINVAL"});
+  list.ask("GET_DMABUF_INFO of 8 bytes of metadata", dmabuf_info(kfd, told_dmabuf, 8),
+           "ok size 4096 metadata 8 of the GPU flags 0x2");
+  ::close(told_dmabuf);
   list.ask("GET_DMABUF_INFO of a render file", dmabuf_info(kfd, other), "EINVAL");
   list.ask("IMPORT_DMABUF to a GPU that there is not", import_memory(kfd, dmabuf, kKfdVa + 0x300000, kNoGpu),
            "EINVAL");
