@@ -57,7 +57,7 @@ static uint64_t gem_flags_of(const struct vam_model* m, uint32_t flags) {
   uint64_t gem = vam_bo_own_flags(m);
   if (flags & VAM_ALLOC_VRAM)
     gem |=
-        VAM_GEM_WIPE_ON_RELEASE | (flags & VAM_ALLOC_PUBLIC ? 0 : VAM_GEM_NO_CPU_ACCESS) |
+        VAM_GEM_WIPE_ON_RELEASE |
         (since_612 ? VAM_GEM_VRAM_CLEARED | (flags & VAM_ALLOC_CONTIGUOUS ? VAM_GEM_VRAM_CONTIGUOUS : 0) : 0);
   else if (flags & VAM_ALLOC_USERPTR)
     gem |= VAM_GEM_PREEMPTIBLE;

@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cerrno>
+#include <tuple>
 #include <vector>
 
 #include "kfd_call.h"
@@ -395,6 +396,16 @@ void ask_kfd_memory(List& list) {
     list.ask("GET_MAPPING_INFO of KFD memory, by the file whose VM it is",
              mappings(kfd.render, import_bo(kfd.render, dmabuf).handle),
              {"", "EINVAL", "ok 1 0x10000000000+0x2000@0 flags 0x6"});
+    const Memory coherent = allocate(kfd, kKfdVa + 0x500000, kPage, kAllocGtt | kWritable | kCoherentBo);
+    for (const auto& [question, shown, expected] :
+         {std::tuple{"KFD memory that is not public, as a render file has it", plain,
+                     "ok 4096 align 4096 domains 0x4 flags 0x208"},
+          std::tuple{"KFD memory that is coherent, as a render file has it", coherent,
+                     "ok 4096 align 4096 domains 0x2 flags 0x2200"}}) {
+      const int fd = export_memory(kfd, shown.handle, O_CLOEXEC);
+      list.ask(question, described(other, import_bo(other, fd).handle), expected);
+      ::close(fd);
+    }
     list.ask("the same dma-buf again", descriptor(export_memory(kfd, shared.handle, O_CLOEXEC)), "ok");
   }
   list.ask("GET_DMABUF_INFO", dmabuf_info(kfd, dmabuf), "ok size 8192 metadata 0 of the GPU flags 0x1");
