@@ -317,6 +317,12 @@ std::string restore_failure(int err, std::size_t num_devices, std::size_t num_wi
     case EBADF:
       what += " (the /dev/kfd file was opened by another process)";
       break;
+    case EBUSY:
+      what +=
+          " (another process has an SDMA queue on the GPU with the number that the image's has: end the "
+          "dumped "
+          "process if it still runs, or what else uses this GPU, or choose another GPU, and restore again)";
+      break;
     default:
       break;
   }

@@ -84,6 +84,22 @@ TEST_P(FailureTest, ADumpThatIsRefusedInAdvanceLeavesAnOlderCheckpoint) {
   EXPECT_TRUE(heard("check").starts_with("ok check")) << last_;
 }
 
+// The kernel gives a restored SDMA queue its old number, which the dumped process still has.
+TEST_P(FailureTest, ARestoreBesideTheDumpedProcessIsToldWhatIsInTheWay) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_EQ(scene_.dump(version(), {"--leave-running"}), 0) << scene_.log();
+  (void)scene_.log();
+  EXPECT_EQ(scene_.restore(version()), 1);
+  const std::string log = scene_.log();
+  EXPECT_NE(log.find("another process has an SDMA queue"), std::string::npos) << log;
+  EXPECT_NE(log.find("end the dumped process"), std::string::npos) << log;
+  ASSERT_NO_FATAL_FAILURE(expect_running());
+  EXPECT_EQ(heard("quit"), "ok quit");
+  (void)scene_.log();
+  ASSERT_EQ(scene_.restore(version()), 0) << scene_.log();
+  EXPECT_TRUE(heard("check").starts_with("ok check")) << last_;
+}
+
 // Whenever the GPU says so: no image has what came behind the reset. Before anything flows, the plugin's part
 // of an older checkpoint stays.
 TEST_P(FailureTest, AGpuThatLosesItsVramFailsTheDump) {

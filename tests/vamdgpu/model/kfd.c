@@ -57,7 +57,7 @@ static uint64_t gem_flags_of(const struct vam_model* m, uint32_t flags) {
   uint64_t gem = vam_bo_own_flags(m);
   if (flags & VAM_ALLOC_VRAM)
     gem |=
-        VAM_GEM_WIPE_ON_RELEASE | (flags & VAM_ALLOC_PUBLIC ? 0 : VAM_GEM_NO_CPU_ACCESS) |
+        VAM_GEM_WIPE_ON_RELEASE |
         (since_612 ? VAM_GEM_VRAM_CLEARED | (flags & VAM_ALLOC_CONTIGUOUS ? VAM_GEM_VRAM_CONTIGUOUS : 0) : 0);
   else if (flags & VAM_ALLOC_USERPTR)
     gem |= VAM_GEM_PREEMPTIBLE;
@@ -313,7 +313,9 @@ static int dmabuf_info(const struct vam_call* call, struct vam_dmabuf_info_args*
   if (bo->pool == VAM_POOL_NONE) return -VAM_EINVAL;
   if (bo->metadata) metadata = VAM_AT(m, VAM_T_METADATA, vam_metadata, bo->metadata);
   if (metadata) bytes = metadata->bytes;
-  if (args->metadata && bytes > args->metadata_size) return -VAM_EINVAL;
+  /* Since Linux 6.12 it must fit even where no buffer was given. */
+  if (bytes > args->metadata_size && (args->metadata || m->config.kfd_minor_version >= 17))
+    return -VAM_EINVAL;
   if (args->metadata && bytes && call->os->copy_out(call, args->metadata, metadata->data, bytes))
     return -VAM_EFAULT;
   args->size = bo->size;

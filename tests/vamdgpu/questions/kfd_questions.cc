@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cerrno>
+#include <tuple>
 #include <vector>
 
 #include "kfd_call.h"
@@ -395,11 +396,30 @@ void ask_kfd_memory(List& list) {
     list.ask("GET_MAPPING_INFO of KFD memory, by the file whose VM it is",
              mappings(kfd.render, import_bo(kfd.render, dmabuf).handle),
              {"", "EINVAL", "ok 1 0x10000000000+0x2000@0 flags 0x6"});
+    const Memory coherent = allocate(kfd, kKfdVa + 0x500000, kPage, kAllocGtt | kWritable | kCoherentBo);
+    for (const auto& [question, shown, expected] :
+         {std::tuple{"KFD memory that is not public, as a render file has it", plain,
+                     "ok 4096 align 4096 domains 0x4 flags 0x208"},
+          std::tuple{"KFD memory that is coherent, as a render file has it", coherent,
+                     "ok 4096 align 4096 domains 0x2 flags 0x2200"}}) {
+      const int fd = export_memory(kfd, shown.handle, O_CLOEXEC);
+      list.ask(question, described(other, import_bo(other, fd).handle), expected);
+      ::close(fd);
+    }
     list.ask("the same dma-buf again", descriptor(export_memory(kfd, shared.handle, O_CLOEXEC)), "ok");
   }
   list.ask("GET_DMABUF_INFO", dmabuf_info(kfd, dmabuf), "ok size 8192 metadata 0 of the GPU flags 0x1");
   list.ask("GET_DMABUF_INFO with room for metadata", dmabuf_info(kfd, dmabuf, 64),
            "ok size 8192 metadata 0 of the GPU flags 0x1");
+  const Bo told = create(other, kPage, 0, kGtt, 0);
+  Args metadata(288);
+  (void)drm(other, 0x46, metadata.u32(0, told.handle).u32(4, 1).u32(24, 8));
+  const int told_dmabuf = export_bo(other, told.handle, O_CLOEXEC | O_RDWR);
+  list.ask("GET_DMABUF_INFO of 8 bytes of metadata, not asked for", dmabuf_info(kfd, told_dmabuf),
+           {"ok size 4096 metadata 8 of the GPU flags 0x2", "EINVAL", "EINVAL"});
+  list.ask("GET_DMABUF_INFO of 8 bytes of metadata", dmabuf_info(kfd, told_dmabuf, 8),
+           "ok size 4096 metadata 8 of the GPU flags 0x2");
+  ::close(told_dmabuf);
   list.ask("GET_DMABUF_INFO of a render file", dmabuf_info(kfd, other), "EINVAL");
   list.ask("IMPORT_DMABUF to a GPU that there is not", import_memory(kfd, dmabuf, kKfdVa + 0x300000, kNoGpu),
            "EINVAL");
