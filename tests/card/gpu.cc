@@ -156,7 +156,7 @@ void Gpu::seen(char kind, std::uint32_t byte, std::uint32_t value) {
   byte = registers_.target(byte);
   if (!Registers::known(byte)) {
     ++counters_.unknown_registers;
-    ++unknown_[byte];
+    if (unknown_.size() < Registers::kMostLatched || unknown_.contains(byte)) ++unknown_[byte];
   }
   if (!tracing() || Registers::is_port(byte) || byte == reg::kPcieIndex2) return;
   char text[96];

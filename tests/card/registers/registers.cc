@@ -66,6 +66,7 @@ void Registers::write(std::uint32_t byte, std::uint32_t value) {
   if (part != parts_.end() && part->second.write) return part->second.write(value);
   const RegisterRow* row = row_of(byte);
   if (row != nullptr && (row->behaviour == Behaviour::kFixed || row->behaviour == Behaviour::kPort)) return;
+  if (row == nullptr && values_.size() >= kMostLatched && !values_.contains(byte)) return;
   values_[byte] = value;
 }
 

@@ -14,6 +14,9 @@ namespace sluice::card {
 
 class Registers {
  public:
+  // Registers that keep what is written; a guest that writes everywhere fills no more memory than these take.
+  static constexpr std::size_t kMostLatched = 1U << 16;
+
   using Read = std::function<std::uint32_t()>;
   using Write = std::function<void(std::uint32_t)>;
 

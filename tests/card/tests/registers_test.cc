@@ -62,6 +62,18 @@ TEST_F(RegistersTest, IndexAndDataReachRegistersBeyondTheBar) {
   EXPECT_EQ(read(reg::kPcieData2), 99U);
 }
 
+TEST_F(RegistersTest, AGuestThatWritesEverywhereFillsNoMemory) {
+  constexpr std::uint32_t kBeyond = 0x1000000;
+  for (std::uint32_t i = 0; i < Registers::kMostLatched + 100; ++i) {
+    write(reg::kPcieIndex2, kBeyond + 4 * i);
+    write(reg::kPcieData2, i + 1);
+  }
+  EXPECT_EQ(read(reg::kPcieData2), 0U);
+  EXPECT_EQ(kit.gpu.unknown_registers().size(), Registers::kMostLatched);
+  write(reg::kScratchReg0, 0x77);  // one that the driver has
+  EXPECT_EQ(read(reg::kScratchReg0), 0x77U);
+}
+
 TEST_F(RegistersTest, APairOfRegistersReachesVram) {
   kit.put_vram<std::uint32_t>(kData + 8, 0x5151);
   write(reg::kMmIndexHi, 0);
