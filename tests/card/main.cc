@@ -21,7 +21,6 @@
 namespace {
 
 using sluice::Result;
-using sluice::UniqueFd;
 
 struct Options {
   std::string socket;

@@ -55,7 +55,7 @@ class Image {
     put8(at + 3, content);
   }
   void data_table(unsigned index, std::size_t at, unsigned bytes, unsigned format, unsigned content) {
-    put16(kDataList + kListHeader + 2 * index, static_cast<unsigned>(at));
+    put16(kDataList + kListHeader + std::size_t{2} * index, static_cast<unsigned>(at));
     table(at, bytes, format, content);
   }
 

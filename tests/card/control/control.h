@@ -3,7 +3,7 @@
 //
 //   fence pass|hold|hang           fences of the kernel's rings (Faults::Fence)
 //   sdma rate BYTES                bytes a second of all copy engines together; 0: as fast as it goes
-//   sdma fault                     the next SDMA packet of the kernel that reaches memory is a VM fault
+//   sdma fault                     the next copy or fill of the kernel's SDMA rings is a VM fault
 //   queue refuse-preemption on|off
 //   vram lost                      overwrites all of VRAM, as a reset of the GPU may
 //   counters                       "ok register_reads=12 …", all of Counters

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "cp/pm4_ring.h"
 
-#include <memory>
 #include <utility>
 
 namespace sluice::card {
@@ -50,17 +49,6 @@ pkt_result Pm4Ring::decode(const pkt_space& space, std::uint64_t& budget) {
 bool Pm4Ring::write_back() {
   return kernel_.read_pointer_report == 0 ||
          store(kernel_.read_pointer_report, ring_.read % (ring_.ring_bytes / 4), 4);
-}
-
-const pkt_space* Pm4Ring::memory_of(std::uint32_t vmid) {
-  if (vmid == 0) return space_.c();
-  const AddressSpace space = chip_.space(Hub::kGc, vmid);
-  if (ib_space_ == nullptr) {
-    ib_space_ = std::make_unique<PacketSpace>(space);
-  } else {
-    ib_space_->use(space);
-  }
-  return ib_space_->c();
 }
 
 int Pm4Ring::write_register(std::uint32_t index, std::uint32_t value) {

@@ -80,13 +80,13 @@ class Pm4Ring final : public PacketQueue {
   void interrupt(std::uint32_t context) override;
   void executed() override { ++chip_.counters().pm4_packets; }
   bool hangs() override { return hangs_; }
+  bool is_drivers() const override { return true; }
   std::optional<Fault> asked_fault() override { return std::exchange(scheduler_fault_, std::nullopt); }
   void tell(const std::optional<Fault>& fault) override;
 
   // True when the packet that comes next has to wait for a fault on demand to be taken back.
   bool refuses_preemption();
   bool holds_fence();
-  const pkt_space* memory_of(std::uint32_t vmid);
   int write_register(std::uint32_t index, std::uint32_t value);
   int scheduler_packet(std::uint32_t op, std::span<const std::uint32_t> body);
   std::uint32_t vmid() const { return ring_.depth > 0 ? ring_.ib[ring_.depth - 1].vmid : 0; }

@@ -3,10 +3,17 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <utility>
+
+#include "registers/names.h"
 
 namespace sluice::card {
 
 namespace {
+
+// Of VM_L2_PROTECTION_FAULT_CNTL: VALID_PROTECTION_FAULT_ENABLE_DEFAULT. The driver sets those of all kinds
+// of faults together (gfxhub_v1_0_set_fault_enable_default).
+constexpr std::uint32_t kToDummyPage = 1 << 9;
 
 std::string hex(std::uint64_t value) {
   char text[19];
@@ -17,7 +24,11 @@ std::string hex(std::uint64_t value) {
 }  // namespace
 
 PacketQueue::PacketQueue(Chip& chip, const AddressSpace& space, std::string name)
-    : chip_(chip), space_(space), name_(std::move(name)) {
+    : chip_(chip),
+      space_(space),
+      name_(std::move(name)),
+      memory_(
+          space_, [this](const Fault& fault) { return failed(fault); }, [this] { return copy_fails(); }) {
   owner_.self = this;
   owner_.moved = [](void* self, pkt_queue*) { return static_cast<PacketQueue*>(self)->write_back() ? 0 : 1; };
   owner_.interrupt = [](void* self, pkt_queue*, std::uint32_t context) {
@@ -47,6 +58,35 @@ void PacketQueue::seen(const std::uint32_t* dwords, std::uint32_t count) {
   trace(line);
 }
 
+const pkt_space* PacketQueue::memory_of(std::uint32_t vmid) {
+  if (vmid == 0) return memory_.c();
+  const AddressSpace space = chip_.space(space_.space().hub(), vmid);
+  if (ib_space_ == nullptr) {
+    ib_space_ = std::make_unique<PacketSpace>(space);
+    ib_memory_ = std::make_unique<DummyPageSpace>(
+        *ib_space_, [this](const Fault& fault) { return failed(fault); }, [this] { return copy_fails(); });
+  } else {
+    ib_space_->use(space);
+  }
+  return ib_memory_->c();
+}
+
+bool PacketQueue::failed(const Fault& fault) {
+  const std::uint32_t hub = reg::kHubBase[static_cast<std::size_t>(fault.hub)];
+  if (!is_drivers() || (chip_.read_register(hub + reg::hub::kFaultCntl) & kToDummyPage) == 0) {
+    fatal_ = fault;
+    return false;
+  }
+  const std::uint32_t at = ring_.depth != 0 ? ring_.ib[ring_.depth - 1].at : 0;
+  if (ring_.read == reported_read_ && at == reported_at_) return true;
+  reported_read_ = ring_.read;
+  reported_at_ = at;
+  Fault told = fault;
+  told.engine = sdma_engine();
+  chip_.report(told);
+  return true;
+}
+
 Queue::State PacketQueue::stop() {
   stopped_ = true;
   ++chip_.counters().queues_stopped;
@@ -55,8 +95,8 @@ Queue::State PacketQueue::stop() {
         hex(ring_.fault_at) + ", address " + hex(ring_.fault_va));
   std::optional<Fault> fault = asked_fault();
   if (!fault && ring_.fault == PKT_BAD_ADDRESS) {
-    fault = space_.take_fault();
-    if (!fault && ib_space_ != nullptr) fault = ib_space_->take_fault();
+    fault = std::exchange(fatal_, std::nullopt);
+    if (!fault) fault = space_.take_fault();  // of the read pointer's place
   }
   if (fault) fault->engine = sdma_engine();
   tell(fault);
@@ -71,7 +111,7 @@ Queue::State PacketQueue::step() {
   std::uint64_t left = allowed;
   pkt_result result = PKT_DONE;
   for (unsigned packets = 0; packets < kStepPackets && result == PKT_DONE; ++packets) {
-    result = decode(memory(), left);
+    result = decode(*memory_.c(), left);
     if (result == PKT_DONE) executed();
   }
   moved_bytes(allowed - left);

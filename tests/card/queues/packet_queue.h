@@ -12,6 +12,7 @@
 #include "engine.h"
 #include "memory/packet_space.h"
 #include "packets/packets.h"
+#include "queues/dummy_page.h"
 
 namespace sluice::card {
 
@@ -36,8 +37,12 @@ class PacketQueue : public Queue {
   virtual void moved_bytes(std::uint64_t) {}
   virtual void executed() = 0;  // counts a packet
   virtual bool hangs() { return false; }
-  virtual const pkt_space& memory() { return *space_.c(); }
-  virtual std::optional<Fault> asked_fault() { return std::nullopt; }  // on demand, of the packet at hand
+  virtual std::optional<Fault> asked_fault() { return std::nullopt; }  // of a packet that the owner refused
+  // Of rings of the driver: an access that failed goes on with the dummy page, if the driver has set its hub
+  // so. A process' queue stops: the driver takes it off the hardware anyway.
+  virtual bool is_drivers() const { return false; }
+  // Whether the copy or fill at hand fails, on demand.
+  virtual bool copy_fails() { return false; }
   // The queue stands: tells the driver. `fault`: the access that failed, if it was that.
   virtual void tell(const std::optional<Fault>& fault) {
     if (fault) chip_.report(*fault);
@@ -49,17 +54,26 @@ class PacketQueue : public Queue {
   }
   void trace(std::string_view what) const;
   State stop();  // for good
+  // Of an IB: 0 is the ring's own space, others are those of the ring's hub.
+  const pkt_space* memory_of(std::uint32_t vmid);
 
   Chip& chip_;
   PacketSpace space_;
-  std::unique_ptr<PacketSpace> ib_space_;  // of the last IB with a vmid of its own
   pkt_queue ring_{};
   pkt_owner owner_{};
   std::string name_;
 
  private:
   void seen(const std::uint32_t* dwords, std::uint32_t count);
+  bool failed(const Fault& fault);
 
+  DummyPageSpace memory_;
+  std::unique_ptr<PacketSpace> ib_space_;  // of the last IB with a vmid of its own
+  std::unique_ptr<DummyPageSpace> ib_memory_;
+  std::optional<Fault> fatal_;  // the access that stops the queue
+  // The packet whose first failed access was reported: one report a packet.
+  std::uint64_t reported_read_ = ~std::uint64_t{0};
+  std::uint32_t reported_at_ = 0;
   bool stopped_ = false;
   // The packet that the trace has already: one that waits is told once.
   std::uint64_t traced_read_ = ~std::uint64_t{0};

@@ -28,7 +28,7 @@ class UserQueue : public PacketQueue {
     ring_.ring_bytes = ring.bytes;
     // An IB of a process is in the process' own memory, whatever vmid its packet names.
     owner_.space = [](void* self, std::uint32_t) {
-      return static_cast<UserQueue*>(static_cast<PacketQueue*>(self))->space_.c();
+      return static_cast<UserQueue*>(static_cast<PacketQueue*>(self))->memory_of(0);
     };
   }
 

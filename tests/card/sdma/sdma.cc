@@ -32,19 +32,6 @@ class SdmaRingQueue final : public PacketQueue {
       return me(self).write_register(index, value) ? 0 : 1;
     };
     owner_.holds_fence = [](void* self, pkt_queue*) { return me(self).holds_fence() ? 1 : 0; };
-    fails_.self = this;
-    fails_.read = [](void* self, std::uint64_t va, void* to, std::uint64_t bytes) {
-      const pkt_space* real = static_cast<SdmaRingQueue*>(self)->real_;
-      return real->read(real->self, va, to, bytes);
-    };
-    fails_.probe = [](void* self, std::uint64_t va, std::uint64_t bytes, int write) {
-      const pkt_space* real = static_cast<SdmaRingQueue*>(self)->real_;
-      return real->probe(real->self, va, bytes, write);
-    };
-    fails_.write = [](void* self, std::uint64_t va, const void*, std::uint64_t) { return fail(self, va); };
-    fails_.copy = [](void* self, std::uint64_t to, std::uint64_t, std::uint64_t) { return fail(self, to); };
-    fails_.fill = [](void* self, std::uint64_t to, std::uint32_t, std::uint64_t) { return fail(self, to); };
-    fails_.add64 = [](void* self, std::uint64_t va, std::uint64_t) { return fail(self, va); };
   }
 
   // The doorbell, and RB_WPTR: bytes.
@@ -97,41 +84,16 @@ class SdmaRingQueue final : public PacketQueue {
     }
     return hung_ || faults.fence == Faults::Fence::kHold;
   }
-  const pkt_space* as_asked(const pkt_space* real) {
-    if (!chip_.faults().sdma_fault) return real;
-    real_ = real;
-    return &fails_;
+  bool is_drivers() const override { return true; }
+  bool copy_fails() override {
+    const std::uint32_t op = ring_.fault_header & 0xff;  // of the packet at hand; WRITE copies, too
+    if (op != PKT_SDMA_COPY && op != PKT_SDMA_CONST_FILL) return false;
+    return std::exchange(chip_.faults().sdma_fault, false);
   }
-  const pkt_space& memory() override { return *as_asked(space_.c()); }
-  const pkt_space* memory_of(std::uint32_t vmid) {
-    if (vmid == 0) return as_asked(space_.c());
-    const AddressSpace space = chip_.space(Hub::kMm, vmid);
-    if (ib_space_ == nullptr)
-      ib_space_ = std::make_unique<PacketSpace>(space);
-    else
-      ib_space_->use(space);
-    return as_asked(ib_space_->c());
-  }
-  static int fail(void* self, std::uint64_t address) {
-    auto& queue = *static_cast<SdmaRingQueue*>(self);
-    queue.chip_.faults().sdma_fault = false;
-    const AddressSpace& space = (queue.real_ == queue.space_.c() ? queue.space_ : *queue.ib_space_).space();
-    Fault fault;
-    fault.hub = Hub::kMm;
-    fault.access = Access::kWrite;
-    fault.vmid = space.vmid();
-    fault.address = address;
-    queue.asked_ = fault;
-    return 1;
-  }
-  std::optional<Fault> asked_fault() override { return std::exchange(asked_, std::nullopt); }
 
   const unsigned engine_;
   const std::uint64_t report_;
   bool hung_ = false;
-  pkt_space fails_{};                // writes of it are a VM fault
-  const pkt_space* real_ = nullptr;  // behind it
-  std::optional<Fault> asked_;
 };
 
 }  // namespace

@@ -340,6 +340,27 @@ TEST_F(CommandProcessorTest, AJobAtNoMemoryIsAVmFaultOfItsVmid) {
   EXPECT_EQ(told[0][4], 0x123U);
 }
 
+TEST_F(CommandProcessorTest, AJobsWriteToNoMemoryIsLostAndTheRingGoesOnAsTheDriverSetsIt) {
+  start_compute();
+  make_user_memory(0);
+  const std::uint32_t hub = reg::kHubBase[0];
+  kit.gpu.write_register(hub + reg::hub::kFaultCntl, 0x1ffc);
+  kit.gpu.write_register(hub + reg::hub::kContextBaseLo + 8, P::lo(tables.root()));
+  const Pm4 job = Pm4().write_memory(0x123000, 5).write_memory(user_va(0) + kUserTarget, 6);
+  std::uint64_t at = user_offset(0);
+  for (const std::uint32_t word : job.words()) {
+    kit.put_vram<std::uint32_t>(at, word);
+    at += 4;
+  }
+  compute.run(Pm4().indirect(user_va(0), static_cast<std::uint32_t>(job.words().size()), 1).set_scratch(7));
+  EXPECT_EQ(kit.vram_value<std::uint32_t>(user_offset(0) + kUserTarget), 6U);
+  EXPECT_EQ(kit.gpu.read_register(reg::kScratchReg0), 7U);
+  EXPECT_EQ(kit.gpu.counters().vm_faults, 1U);
+  EXPECT_EQ(kit.gpu.counters().queues_stopped, 0U);
+  EXPECT_NE(kit.gpu.read_register(hub + reg::hub::kFaultStatus), 0U);
+  EXPECT_EQ(kit.interrupts().size(), 1U);
+}
+
 TEST_F(CommandProcessorTest, AJobMayNotWriteRegistersOfTheDriver) {
   start_compute();
   make_user_memory(0);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "queues_kit.h"
+#include "registers/names.h"
 #include "sdma/sdma.h"
 
 namespace sluice::card {
@@ -61,6 +62,8 @@ class SdmaRingTest : public ::testing::Test {
     queue_->ring(end_ - kRing);
     return run(*queue_);
   }
+  // VM_L2_PROTECTION_FAULT_CNTL as the driver sets it by default.
+  void faults_go_to_the_dummy_page() { chip_.registers[reg::kHubBase[1] + reg::hub::kFaultCntl] = 1 << 9; }
   std::uint64_t reported() { return chip_.get<std::uint64_t>(kReport); }
 
   LooseChip chip_;
@@ -148,7 +151,7 @@ TEST_F(SdmaRingTest, AJobThatWritesARegisterStopsTheRingWithItsInterrupt) {
   EXPECT_EQ(chip_.interrupts[0].vmid, LooseChip::kVmid);
 }
 
-TEST_F(SdmaRingTest, AVmFaultInAnIbIsReportedAndStopsTheRing) {
+TEST_F(SdmaRingTest, WithoutTheDummyPageAVmFaultInAnIbIsReportedAndStopsTheRing) {
   chip_.put_dwords(kProcess, copy(kProcess + 0x1000, kUnmapped, 64));
   put(ib(kProcess, 7));
   EXPECT_EQ(go(), State::kStopped);
@@ -210,32 +213,84 @@ TEST_F(SdmaRingTest, ARingThatHangsAtItsFenceStaysThereAndOthersGoOn) {
   EXPECT_EQ(chip_.get<std::uint32_t>(kData), 4u);
 }
 
-TEST_F(SdmaRingTest, AFaultOnDemandIsTheNextAccessOfAPacketAndOnlyThat) {
+TEST_F(SdmaRingTest, WithTheDummyPageAnAccessThatFailedIsReportedOnceAndTheRingGoesOn) {
+  faults_go_to_the_dummy_page();
+  // The last mapped page, then one that is not: as a source (reads give 0) and as a target (writes are lost).
+  const std::uint64_t before = kUnmapped - 0x1000;
+  for (std::uint64_t i = 0; i < 0x2000; i += 8) chip_.put(kProcess + 0x1000 + i, ~i);
+  for (std::uint64_t i = 0; i < 0x1000; i += 8) chip_.put(before + i, i + 1);
+  std::uint64_t at = chip_.put_dwords(kProcess, copy(before, kProcess + 0x8000, 0x3000));
+  at = chip_.put_dwords(at, copy(kProcess + 0x1000, before, 0x2000));
+  at = chip_.put_dwords(at, {11u | 2u << 30, low(kUnmapped), 0, 7, 0x1000 - 1});
+  at = chip_.put_dwords(at, fence(kUnmapped, 1));
+  at = chip_.put_dwords(at, {10u | 47u << 25, low(kUnmapped), 0, 1, 0, 0, 0, 0});
+  at = chip_.put_dwords(at, fence(kProcess + 0x7000, 2));
+  chip_.put(kProcess + 0xa000, std::uint64_t{5});  // what the copy makes 0
+  put(ib(kProcess, static_cast<std::uint32_t>(at - kProcess) / 4));
+  put(trap(1));
+  EXPECT_EQ(go(), State::kIdle);
+  EXPECT_EQ(chip_.get<std::uint64_t>(kProcess + 0x8ff8), 0xff9u);
+  EXPECT_EQ(chip_.get<std::uint64_t>(kProcess + 0x9000), 0u);
+  EXPECT_EQ(chip_.get<std::uint64_t>(kProcess + 0xa000), 0u);
+  EXPECT_EQ(chip_.get<std::uint64_t>(before + 0xff8), ~std::uint64_t{0xff8});
+  EXPECT_EQ(chip_.get<std::uint32_t>(kProcess + 0x7000), 2u);
+  EXPECT_EQ(chip_.interrupts.size(), 1u);
+  ASSERT_EQ(chip_.reported.size(), 5u);  // one a packet
+  EXPECT_EQ(chip_.reported[0].access, Access::kRead);
+  EXPECT_EQ(chip_.reported[1].access, Access::kWrite);
+  for (const Fault& fault : chip_.reported) {
+    EXPECT_EQ(fault.address, kUnmapped);
+    EXPECT_EQ(fault.vmid, LooseChip::kVmid);
+    EXPECT_EQ(fault.engine, 2u);
+  }
+  EXPECT_EQ(chip_.counters().queues_stopped, 0u);
+}
+
+TEST_F(SdmaRingTest, AnIbThatIsNotMappedIsNopsOnTheDummyPage) {
+  faults_go_to_the_dummy_page();
+  put(ib(kUnmapped, 32));
+  put(fence(kData, 3));
+  EXPECT_EQ(go(), State::kIdle);
+  EXPECT_EQ(chip_.get<std::uint32_t>(kData), 3u);
+  EXPECT_FALSE(chip_.reported.empty());
+}
+
+TEST_F(SdmaRingTest, AFaultOnDemandIsTheNextCopyOrFillAndOnlyThat) {
   chip_.faults().sdma_fault = true;
-  put(trap(1));  // touches nothing
+  put(trap(1));
+  put({2, low(kData), high(kData), 0, 5});  // page tables are written so
+  put(fence(kData + 8, 6));
   put(copy(kData, kOther, 64));
   EXPECT_EQ(go(), State::kStopped);
+  EXPECT_EQ(chip_.get<std::uint32_t>(kData), 5u);
+  EXPECT_EQ(chip_.get<std::uint32_t>(kData + 8), 6u);
   EXPECT_FALSE(chip_.faults().sdma_fault);
   ASSERT_EQ(chip_.reported.size(), 1u);
   EXPECT_EQ(chip_.reported[0].address, kOther);
   EXPECT_EQ(chip_.reported[0].vmid, 0u);
   EXPECT_EQ(chip_.reported[0].hub, Hub::kMm);
-  EXPECT_EQ(queue_->read_pointer(), 8u);
-  EXPECT_EQ(reported(), 8u);
+  EXPECT_EQ(queue_->read_pointer(), 44u);
+  EXPECT_EQ(reported(), 44u);
   start(3);
   put(copy(kData, kOther, 64));
   EXPECT_EQ(go(), State::kIdle);
 }
 
-TEST_F(SdmaRingTest, AFaultOnDemandInAnIbIsThatOfItsVmid) {
+TEST_F(SdmaRingTest, AFaultOnDemandInAnIbLosesTheCopyOnTheDummyPage) {
+  faults_go_to_the_dummy_page();
   chip_.faults().sdma_fault = true;
-  chip_.put_dwords(kProcess, fence(kProcess + 0x1000, 1));
-  put(ib(kProcess, 4));
-  EXPECT_EQ(go(), State::kStopped);
+  chip_.put(kProcess + 0x1000, std::uint32_t{7});
+  std::uint64_t at = chip_.put_dwords(kProcess, copy(kProcess + 0x1000, kProcess + 0x2000, 64));
+  at = chip_.put_dwords(at, copy(kProcess + 0x1000, kProcess + 0x3000, 64));
+  put(ib(kProcess, static_cast<std::uint32_t>(at - kProcess) / 4));
+  put(fence(kData, 3));
+  EXPECT_EQ(go(), State::kIdle);
   ASSERT_EQ(chip_.reported.size(), 1u);
   EXPECT_EQ(chip_.reported[0].vmid, LooseChip::kVmid);
-  EXPECT_EQ(chip_.reported[0].address, kProcess + 0x1000);
-  EXPECT_EQ(chip_.get<std::uint32_t>(kProcess + 0x1000), 0u);
+  EXPECT_EQ(chip_.reported[0].address, kProcess + 0x2000);
+  EXPECT_EQ(chip_.get<std::uint32_t>(kProcess + 0x2000), 0u);
+  EXPECT_EQ(chip_.get<std::uint32_t>(kProcess + 0x3000), 7u);
+  EXPECT_EQ(chip_.get<std::uint32_t>(kData), 3u) << "the fence signals, as on hardware";
 }
 
 TEST_F(SdmaRingTest, ASlowEngineMovesWhatTheClockAllows) {
@@ -390,6 +445,7 @@ TEST_F(AqlUserQueueTest, WithAWritePointerBehindItsReadPointerItIsEmptyUntilTheD
 }
 
 TEST_F(AqlUserQueueTest, AVmFaultStopsItAndIsOfItsProcess) {
+  for (const std::uint32_t hub : reg::kHubBase) chip_.registers[hub + reg::hub::kFaultCntl] = 1 << 9;
   put(0, {.header = 2, .completion = kUnmapped});
   written(1);
   map(UserRing::Kind::kAql);

@@ -114,7 +114,7 @@ struct pkt_queue {
   uint64_t done;  /* of the packet at the current place: bytes that are moved, or 1: its first half is done */
   uint32_t depth; /* IBs that we are in */
   struct pkt_ib ib[PKT_IB_DEPTH];
-  /* Why it stands. */
+  /* Why it stands. The header is that of the packet at hand, also before a fault. */
   enum pkt_fault fault;
   uint32_t fault_header; /* first dword of the packet */
   uint64_t fault_at;     /* where the packet is: address in the ring or IB */
