@@ -13,8 +13,9 @@ import tempfile
 import time
 
 # Four equal ones, so that two machines with two of them have none in common, and two with less memory. Pages of theirs that
-# nobody touches cost nothing.
-VRAM = ("256M", "256M", "256M", "256M", "128M", "128M")
+# nobody touches cost nothing. The place decides the PCI address, and so the gpu_id. A number: behind a port of its own, as on
+# a mainboard; so they are buses 1 to 4. "ADDRESS": on the root bus, because bus 5 is a place of our module's virtual GPUs.
+CARDS = (("256M", 1), ("256M", 2), ("256M", 3), ("256M", 4), ("128M", "0x10"), ("128M", "0x11"))
 # QEMU takes a card for dead that does not answer for so many milliseconds: on a busy machine nobody is dead.
 PATIENCE = 120_000
 START = 60      # seconds in which a card that was started listens
@@ -26,13 +27,13 @@ class Failed(Exception):
 
 @contextlib.contextmanager
 def plugged_in(program, work, trace):
-    """Starts `program`, the card, as often as VRAM says; gives QEMU's options, and ends all that are left. What they said is
+    """Starts `program`, the card, as often as CARDS says; gives QEMU's options, and ends all that are left. What they said is
     in `work`/card-N.log, and with `trace` what they did in `work`/card-N.trace. Raises Failed."""
     # Names of sockets are short, folders of checkouts may be long.
     with tempfile.TemporaryDirectory(prefix="sluice-cards-") as sockets, contextlib.ExitStack() as at_end:
         options, started = [], []
         at_end.callback(end, started)
-        for number, vram in enumerate(VRAM):
+        for number, (vram, place) in enumerate(CARDS):
             socket, log = pathlib.Path(sockets) / str(number), work / f"card-{number}.log"
             words = [str(program), "--socket", str(socket), "--vram", vram, "--name", f"card {number}"]
             record = work / f"card-{number}.trace"
@@ -43,11 +44,13 @@ def plugged_in(program, work, trace):
                 card = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
             started.append(card)
             wait_for(card, socket, log)
-            device = {"driver": "vfio-user-pci", "bus": f"port{number}", "x-msg-timeout": PATIENCE,
-                      "socket": {"type": "unix", "path": str(socket)}}
-            # Each behind a port of its own, as on a mainboard. The slot is what the card's PCI address and so its gpu_id follow from.
-            options += ["-device", f"pcie-root-port,id=port{number},chassis={number + 1},slot={number + 1}",
-                        "-device", json.dumps(device)]
+            device = {"driver": "vfio-user-pci", "x-msg-timeout": PATIENCE, "socket": {"type": "unix", "path": str(socket)}}
+            if isinstance(place, int):
+                options += ["-device", f"pcie-root-port,id=port{place},chassis={place},slot={place}"]
+                device["bus"] = f"port{place}"
+            else:
+                device |= {"bus": "pcie.0", "addr": place}
+            options += ["-device", json.dumps(device)]
         yield options
 
 

@@ -23,6 +23,7 @@ ask() {
 }
 
 gpus 2
+empty=$(cat /sys/class/drm/renderD*/device/mem_info_vram_used | tr '\n' ' ')
 system=$(sed -n 's/^PRETTY_NAME="\(.*\)"/\1/p' /etc/os-release)
 echo "This is AMD's own driver, amdgpu of Linux $(uname -r), and the real $(criu --version | sed -n 's/Version:/criu/p'), both as $system ships them."
 echo "Beneath the driver are two emulated MI210s: their page tables, copy engines, scheduler and interrupts work, and no shader runs."
@@ -54,9 +55,10 @@ grep -o 'amdgpu_plugin: .*' "$images/dump.log" | grep -E 'GB/s|MB/s' | sed 's/^a
 echo "   $(du -sm "$images" | cut -f 1) MiB of images; process $pid is no more."
 
 echo
-echo "3. The driver gives up the GPUs and takes them anew: it knows nothing of the process any more."
-gpus 0
-gpus 2
+echo "3. The GPUs are empty again, as the driver tells."
+in_use=$(cat /sys/class/drm/renderD*/device/mem_info_vram_used | tr '\n' ' ')
+[ "$in_use" = "$empty" ] || fail "VRAM in use is $in_use, was $empty"
+echo "   VRAM in use, in bytes: $in_use, as before the process."
 
 echo
 echo "4. criu restore: the process comes back from the images."

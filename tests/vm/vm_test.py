@@ -283,8 +283,8 @@ class Cards(Folder):
             devices = [json.loads(word) for word in options if word.startswith("{")]
             sockets = [pathlib.Path(device["socket"]["path"]) for device in devices]
             self.assertTrue(all(socket.exists() for socket in sockets))
-        self.assertEqual([device["bus"] for device in devices], [f"port{number}" for number in range(len(cards.VRAM))])
-        self.assertEqual(len({*sockets}), len(cards.VRAM))
+        self.assertEqual([device["bus"] for device in devices], ["port1", "port2", "port3", "port4", "pcie.0", "pcie.0"])
+        self.assertEqual(len({*sockets}), len(cards.CARDS))
         for pid in pathlib.Path(alive).read_text(encoding="ascii").split():
             self.assertFalse(pathlib.Path(f"/proc/{pid}").exists())
 
