@@ -288,6 +288,10 @@ class Cards(Folder):
         for pid in pathlib.Path(alive).read_text(encoding="ascii").split():
             self.assertFalse(pathlib.Path(f"/proc/{pid}").exists())
 
+    def test_what_they_say_is_kept(self):
+        with cards.plugged_in(self.card("echo fault of $socket; touch $socket; exec sleep 1000"), self.folder, trace=False):
+            self.assertEqual(len(cards.remarks(self.folder)), len(cards.CARDS))
+
     def test_one_that_does_not_come_up_says_why(self):
         with self.assertRaisesRegex(cards.Failed, "no room for VRAM"):
             with cards.plugged_in(self.card("echo no room for VRAM >&2; exit 1"), self.folder, trace=False):
