@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // One emulated MI210 for one QEMU, which connects to it as to any vfio-user device:
 //
-//   amdgpu-card --socket PATH [--vram SIZE] [--control PATH] [--trace PATH] [--name NAME]
+//   amdgpu-card --socket PATH [--vram SIZE] [--control PATH] [--trace PATH] [--peers DIR] [--name NAME]
 //
 // It goes when QEMU goes. What it finds wrong comes on standard error. Exit status 0; 1 when something
 // failed, or QEMU did not speak the protocol; 2 for a wrong usage.
@@ -27,6 +27,7 @@ struct Options {
   std::string socket;
   std::string control;
   std::string trace;
+  std::string peers;
   std::string name = "amdgpu-card";
   std::uint64_t vram = 512 * sluice::kMiB;
 };
@@ -39,11 +40,12 @@ Result<void> run(const Options& options) {
   const std::vector<std::byte> rom = card::make_vbios();
   card::PciConfig config(options.vram, rom.size());
   card::DmaMaps maps;
+  card::Peers peers(options.peers);
   card::Msi msi;
   card::Gpu gpu(vram.bytes(), maps, msi, trace);
   card::Control control(gpu.faults(), gpu.counters(), vram.bytes(), trace);
   card::Mailbox device(gpu, control);
-  card::VfioUser session({device, vram, config, maps, msi, rom, trace});
+  card::VfioUser session({device, vram, config, maps, peers, msi, rom, trace});
   card::Service service;
   if (!options.control.empty()) {
     SLUICE_TRY_ASSIGN(service.commands, card::listen_at(options.control));
@@ -74,6 +76,9 @@ int main(int argc, char** argv) {
     app.add_option("--control", options.control, "socket for faults and counters (control/control.h)")
         ->type_name("PATH");
     app.add_option("--trace", options.trace, "what the card does, by name")->type_name("PATH");
+    app.add_option("--peers", options.peers, "directory of all cards of the machine, for P2P (bus/peers.h)")
+        ->type_name("DIR")
+        ->check(CLI::ExistingDirectory);
     app.add_option("--name", options.name, "in messages (amdgpu-card)")->type_name("NAME");
     try {
       app.parse(argc, argv);

@@ -20,6 +20,7 @@ using namespace sluice::card;
 
 sluice::fuzz::Goal an_sdma_ring("a ring of the copy engine that copies");
 sluice::fuzz::Goal a_kiq("a ring of the command processor with a packet");
+sluice::fuzz::Goal a_user_queue("a queue of a process, mapped by a runlist, that is executed");
 sluice::fuzz::Goal a_fault("a VM fault that is reported");
 
 constexpr std::size_t kVramBytes = 16 << 20;
@@ -107,6 +108,7 @@ class Player {
     }
     if (gpu_.counters().sdma_bytes != 0) an_sdma_ring.reach();
     if (gpu_.counters().pm4_packets != 0) a_kiq.reach();
+    if (gpu_.counters().runlists != 0 && gpu_.counters().user_packets != 0) a_user_queue.reach();
     if (gpu_.counters().vm_faults != 0) a_fault.reach();
   }
 

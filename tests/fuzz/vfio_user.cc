@@ -81,8 +81,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   CheckingDevice device;
   PciConfig config(kVramBytes, world.rom.size());
   DmaMaps maps;
+  Peers peers("");
   Msi msi;
-  VfioUser session({device, world.vram, config, maps, msi, world.rom, world.trace});
+  VfioUser session({device, world.vram, config, maps, peers, msi, world.rom, world.trace});
   std::span<const std::uint8_t> rest(data, size);
   VfioUserHeader header;
   while (rest.size() >= sizeof header) {

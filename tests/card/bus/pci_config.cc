@@ -82,6 +82,10 @@ void PciConfig::reset() {
   values_ = at_power_on_;
 }
 
+bool PciConfig::memory_enabled() const {
+  return (get(PCI_COMMAND, 2) & PCI_COMMAND_MEMORY) != 0;
+}
+
 std::uint64_t PciConfig::address(Bar bar) const {
   const std::size_t offset = bar_offset(bar);
   const bool wide = (get(offset, 4) & PCI_BASE_ADDRESS_MEM_TYPE_64) != 0;

@@ -30,6 +30,8 @@ class PciConfig {
   // As after power on.
   void reset();
 
+  // Whether the card answers at its BARs.
+  bool memory_enabled() const;
   // Where the guest has put a BAR; 0 while it is nowhere.
   std::uint64_t address(Bar bar) const;
 

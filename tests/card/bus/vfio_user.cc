@@ -178,14 +178,17 @@ class VfioUser::Handler {
     if (fds_.size() > 1) return refused(EINVAL, "a DMA map with several files");
     constexpr std::uint32_t kKnown = VFIO_DMA_MAP_FLAG_READ | VFIO_DMA_MAP_FLAG_WRITE;
     if ((asked->flags & ~kKnown) != 0 || asked->flags == 0) return refused(EINVAL, "flags of a DMA map");
-    const UniqueFd none;
-    const UniqueFd& file = fds_.empty() ? none : fds_[0];
+    const DmaMaps::Range range{asked->address, asked->bytes};
+    const UniqueFd peer = fds_.empty() ? card_.peers.find(range) : UniqueFd();
+    const UniqueFd& file = fds_.empty() ? peer : fds_[0];
     if (card_.trace.on()) {
       card_.trace.line("dma map " + hex(asked->address) + " bytes " + hex(asked->bytes) + " flags " +
-                       hex(asked->flags) + (file ? " file at " + hex(asked->offset) : " without a file"));
+                       hex(asked->flags) +
+                       (peer   ? " of a card"
+                        : file ? " file at " + hex(asked->offset)
+                               : " without a file"));
     }
-    SLUICE_TRY(card_.maps.add({asked->address, asked->bytes}, file, asked->offset,
-                              (asked->flags & VFIO_DMA_MAP_FLAG_WRITE) != 0));
+    SLUICE_TRY(card_.maps.add(range, file, asked->offset, (asked->flags & VFIO_DMA_MAP_FLAG_WRITE) != 0));
     return Answer{};
   }
 
@@ -309,6 +312,7 @@ class VfioUser::Handler {
         break;
       case VFIO_PCI_CONFIG_REGION_INDEX:
         card_.config.write(asked.offset, in);
+        place();
         break;
       default:
         card_.device.write(static_cast<Bar>(asked.region), asked.offset, in);
@@ -319,8 +323,18 @@ class VfioUser::Handler {
   Result<Answer> reset() {
     card_.trace.line("reset");
     card_.config.reset();
+    place();
     card_.device.reset();
     return Answer{};
+  }
+
+  // Tells other cards where the guest has put VRAM.
+  void place() {
+    if (card_.config.memory_enabled()) {
+      card_.peers.place({card_.config.address(Bar::kVram), card_.vram.bytes().size()}, card_.vram.fd());
+    } else {
+      card_.peers.withdraw();
+    }
   }
 
   VfioUser& session_;

@@ -20,6 +20,7 @@
 #include "bus/dma_maps.h"
 #include "bus/msi.h"
 #include "bus/pci_config.h"
+#include "bus/peers.h"
 #include "bus/vram.h"
 #include "control/trace.h"
 #include "pipeline/unique_fd.h"
@@ -63,6 +64,7 @@ class VfioUser {
     Vram& vram;
     PciConfig& config;
     DmaMaps& maps;
+    Peers& peers;
     Msi& msi;
     std::span<const std::byte> rom;  // may be empty
     Trace& trace;

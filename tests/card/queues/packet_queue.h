@@ -15,11 +15,11 @@
 
 namespace sluice::card {
 
-constexpr std::uint64_t kStepBytes = 4 << 20;  // that one step moves at most
-constexpr unsigned kStepPackets = 64;          // that one step executes at most
-
 class PacketQueue : public Queue {
  public:
+  static constexpr std::uint64_t kStepBytes = 4 << 20;  // that one step moves at most
+  static constexpr unsigned kStepPackets = 64;          // that one step executes at most
+
   const std::string& name() const override { return name_; }
   State step() override;
 

@@ -138,9 +138,9 @@ class SdmaRingQueue final : public PacketQueue {
 
 std::uint64_t sdma_budget(Chip& chip) {
   const Faults& faults = chip.faults();
-  if (faults.sdma_bytes_per_s == 0) return kStepBytes;
+  if (faults.sdma_bytes_per_s == 0) return PacketQueue::kStepBytes;
   if (chip.clock() < faults.sdma_busy_until) return 0;
-  return std::clamp<std::uint64_t>(faults.sdma_bytes_per_s / 100, 4096, kStepBytes);
+  return std::clamp<std::uint64_t>(faults.sdma_bytes_per_s / 100, 4096, PacketQueue::kStepBytes);
 }
 
 void sdma_moved(Chip& chip, std::uint64_t bytes) {

@@ -100,14 +100,17 @@ class RecordingDevice final : public Device {
 constexpr std::size_t kTestVram = 16 << 20;
 
 struct TestCard {
+  explicit TestCard(const std::string& directory = "") : peers(directory) {}
+
   RecordingDevice device;
   Vram vram = std::move(Vram::make(kTestVram)).value();
   Bytes rom = Bytes(8192, std::byte{0x55});
   PciConfig config{kTestVram, 8192};
   DmaMaps maps;
+  Peers peers;
   Msi msi;
   Trace trace;
-  VfioUser session{{device, vram, config, maps, msi, rom, trace}};
+  VfioUser session{{device, vram, config, maps, peers, msi, rom, trace}};
 };
 
 enum Command : std::uint16_t {

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <stdexcept>
+#include <utility>
 
 #include "pipeline/unique_fd.h"
 #include "process.h"
@@ -92,8 +93,9 @@ std::vector<Card> Card::all() {
     if (read_file(entry.path() / "vendor") == kVendor && read_file(entry.path() / "device") == kDevice)
       cards.push_back(Card(entry.path()));
   }
-  std::sort(cards.begin(), cards.end(),
-            [](const Card& a, const Card& b) { return a.address() < b.address(); });
+  std::sort(cards.begin(), cards.end(), [](const Card& a, const Card& b) {
+    return std::pair(b.vram_bytes(), a.address()) < std::pair(a.vram_bytes(), b.address());
+  });
   return cards;
 }
 
@@ -103,10 +105,6 @@ bool Card::bound() const {
 
 void Card::bind() const {
   tell_kernel(fs::path(kDriver) / "bind", address_);
-}
-
-void Card::unbind() const {
-  tell_kernel(fs::path(kDriver) / "unbind", address_);
 }
 
 std::optional<unsigned> Card::render_minor() const {

@@ -14,7 +14,7 @@ namespace sluice::vm_test {
 
 class Card {
  public:
-  // All of this machine, by PCI address.
+  // All of this guest: those with most VRAM first, those of a size by PCI address.
   static std::vector<Card> all();
 
   const std::string& address() const { return address_; }  // "0000:01:00.0"
@@ -22,7 +22,6 @@ class Card {
 
   bool bound() const;
   void bind() const;
-  void unbind() const;
   // Nothing where no driver is bound.
   std::optional<unsigned> render_minor() const;
 

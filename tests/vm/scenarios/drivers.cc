@@ -17,9 +17,8 @@ namespace {
 constexpr KernelVersion kEver{~0U, 0};
 constexpr KernelVersion kListsHandles{6, 18};
 
-constexpr KernelVersion kUnbinds{6, 12};
-constexpr const char* kUnbinding =
-    "its amdgpu resets an MI210 that is unbound, by an SMU that the cards lack";
+constexpr const char* kPlaces =
+    "its GPUs change places, and Linux locks /dev/kfd for good when a card is unbound";
 constexpr const char* kInjected = "an ioctl of KFD or a copy is to fail";
 constexpr const char* kIds = "the gpu_ids are chosen; those of a card follow from its place and size";
 constexpr const char* kNoKfd = "the machine is to lose /dev/kfd, which AMD's driver keeps while it is loaded";
@@ -66,8 +65,7 @@ constexpr std::array kOnModule = {
     OnModule{"StockDriver.*", kItself},
     OnModule{"OneProcessTwoGpus.KernelStateAfterRestoreIsTheOldOne", kState},
     OnModule{"OtherGpus.SwappedIds", kIds},
-    OnModule{"OtherGpus.*", kUnbinding, kUnbinds},
-    OnModule{"ChosenGpus.*", kUnbinding, kUnbinds},
+    OnModule{"OtherGpus.SwappedMinorsAndNodes", kPlaces},
     OnModule{"OtherGpus.AnotherModelIsRefusedWithATable", "the cards are MI210s"},
     OnModule{"OtherGpus.OtherNumaNodesAreRefusedAndTheSwitchAllowsThem", "the guest has one NUMA node"},
     OnModule{"WithoutGpu.AProcessOnAMachineWithoutKfdIsDumpedWithoutAWord", kNoKfd},

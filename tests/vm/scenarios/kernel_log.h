@@ -18,14 +18,11 @@ class KernelLog {
   // Lines since the mark, or the last call, of the levels warning and worse, and those that tell of a bug on
   // any level. What a module that is not of this kernel's build always causes is left out, and so is what a
   // host that is busy causes.
-  std::vector<std::string> complaints() { return found(kWarning); }
-  // Only those that tell of a bug: a driver that finds an emulated card has warnings of its own.
-  std::vector<std::string> bugs() { return found(kNone); }
+  std::vector<std::string> complaints();
+  // The same without what AMD's driver says of every emulated card that it is bound to.
+  std::vector<std::string> complaints_of_binding();
 
  private:
-  static constexpr int kWarning = 4, kNone = -1;
-  std::vector<std::string> found(int level);
-
   UniqueFd file_;
 };
 

@@ -15,6 +15,7 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "hidden_gpus.h"
 #include "machine_options.h"
 #include "pipeline/unique_fd.h"
 #include "settings.h"
@@ -33,7 +34,6 @@ const fs::path kDriver = "/sys/bus/pci/drivers/amdgpu";
 constexpr const char* kParameters = "fw_load_type=0 ip_block_mask=0x1f gpu_recovery=0 lockup_timeout=60000";
 const fs::path kNodes = "/sys/class/kfd/kfd/topology/nodes";
 const fs::path kProcesses = "/sys/class/kfd/kfd/proc";
-constexpr unsigned kFirstRenderMinor = 128;
 
 void load_driver() {
   // Cards are bound one by one, as scenarios want them.
@@ -67,15 +67,15 @@ std::size_t entries_of(const fs::path& folder) {
   return none ? 0 : static_cast<std::size_t>(std::distance(begin(entries), end(entries)));
 }
 
-bool bound_as(const std::vector<Card>& cards) {
-  for (std::size_t i = 0; i < cards.size(); ++i) {
-    if (cards[i].render_minor() != kFirstRenderMinor + i) return false;
-  }
-  return true;
+std::set<unsigned> minors_of(const std::vector<Card>& cards) {
+  std::set<unsigned> minors;
+  for (const Card& card : cards) minors.insert(card.render_minor().value());
+  return minors;
 }
 
 // Those of `all` that the machine has, in the order of their minors.
 std::vector<Card> chosen(const std::vector<Card>& all, const Gpus& wanted) {
+  if (wanted.reversed) throw std::runtime_error("cards do not change places");
   if (!wanted.ours.empty()) throw std::runtime_error("AMD's driver takes no options of vamdgpu-load");
   std::uint64_t usual = 0;
   for (const Card& card : all) usual = std::max(usual, card.vram_bytes());
@@ -88,10 +88,8 @@ std::vector<Card> chosen(const std::vector<Card>& all, const Gpus& wanted) {
   const std::size_t first = std::size_t{wanted.machine} * wanted.number;
   if (fit.size() < first + wanted.number)
     throw std::runtime_error("this guest has " + std::to_string(fit.size()) + " cards of that size");
-  std::vector<Card> cards(fit.begin() + static_cast<std::ptrdiff_t>(first),
-                          fit.begin() + static_cast<std::ptrdiff_t>(first + wanted.number));
-  if (wanted.reversed) std::reverse(cards.begin(), cards.end());
-  return cards;
+  return {fit.begin() + static_cast<std::ptrdiff_t>(first),
+          fit.begin() + static_cast<std::ptrdiff_t>(first + wanted.number)};
 }
 
 }  // namespace
@@ -101,6 +99,7 @@ bool StockMachine::possible() {
 }
 
 void StockMachine::remove_driver() {
+  show_all_gpus();
   if (!fs::exists(kDriver)) return;
   CriuOperations::forget();
   if (::syscall(SYS_delete_module, "amdgpu", O_NONBLOCK) != 0)
@@ -119,32 +118,15 @@ void StockMachine::load(const Gpus& wanted) {
   if (!fs::exists(kDriver)) load_driver();
   const std::vector<Card> all = Card::all();
   const std::vector<Card> cards = chosen(all, wanted);
-  const auto wants = [&](const Card& card) {
-    return std::any_of(cards.begin(), cards.end(),
-                       [&](const Card& one) { return one.address() == card.address(); });
-  };
-  const auto unbind = [&](bool whether) {
-    for (const Card& card : all) {
-      if (card.bound() && wants(card) == whether) card.unbind();
-    }
-  };
-  if (wanted.machine != 0) {
-    // They get other minors while the first machine's are still there.
-    for (const Card& card : cards) {
-      if (!card.bound()) card.bind();
-    }
-    unbind(false);
-  } else if (!bound_as(cards)) {
-    unbind(true);
-    unbind(false);
-    for (const Card& card : cards) card.bind();
-    if (!bound_as(cards)) throw std::runtime_error("the cards have other minors than they should");
-  } else if (!wanted.more_do_not_matter) {
-    unbind(false);
+  // Cards are bound once, in the order of the bus, and never unbound: a card that goes leaves /dev/kfd locked
+  // until the driver is unloaded (amdgpu_device_ip_fini_early calls amdgpu_amdkfd_suspend, which counts
+  // kfd_locked up; nothing counts it down; Linux 6.1, 6.12 and 7.2), and 6.1 dies of resetting an MI210 that
+  // has no SMU.
+  for (const Card& card : all) {
+    if (!card.bound()) card.bind();
   }
+  show_gpus(minors_of(all), minors_of(cards));
   cards_ = cards;
-  std::sort(cards_.begin(), cards_.end(),
-            [](const Card& a, const Card& b) { return a.render_minor() < b.render_minor(); });
   operations_.emplace();
 }
 

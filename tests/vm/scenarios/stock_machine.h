@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
-// A machine whose GPUs are emulated cards that this kernel's own amdgpu drives. The cards are plugged in for
-// good: a machine is those of them that are bound, in the order in which they were, and the next scenario
-// finds it as this one leaves it. The driver is loaded once in a boot, because that takes longer than most
-// scenarios.
+// A machine whose GPUs are emulated cards that this kernel's own amdgpu drives. The cards are plugged in, and
+// bound to the driver, for good: a machine is those of them that a device cgroup shows (hidden_gpus.h). The
+// driver is loaded once in a boot, because that takes longer than most scenarios.
 #pragma once
 
 #include <map>
