@@ -138,10 +138,7 @@ bool StockMachine::unload() {
 
 void StockMachine::end_meddling() {
   if (!meddled_) return;
-  for (const Card& card : cards_) {
-    card.tell("fence pass");
-    card.tell("sdma rate 0");
-  }
+  for (const Card& card : cards_) card.tell("sdma rate 0");
   meddled_ = false;
 }
 
@@ -221,12 +218,13 @@ void StockMachine::set_engine_rate(unsigned gpu, std::uint64_t bytes_per_s) {
 }
 
 void StockMachine::hold_copies(unsigned gpu) {
-  cards_.at(gpu).tell("fence hold");
+  // Slower than any test is patient. Held fences would hold page tables, too.
+  cards_.at(gpu).tell("sdma rate 1");
   meddled_ = true;
 }
 
 void StockMachine::let_copies_end() {
-  for (const Card& card : cards_) card.tell("fence pass");
+  for (const Card& card : cards_) card.tell("sdma rate 0");
 }
 
 std::uint32_t StockMachine::kfd_version() const {
