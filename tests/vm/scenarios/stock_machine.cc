@@ -138,7 +138,10 @@ bool StockMachine::unload() {
 
 void StockMachine::end_meddling() {
   if (!meddled_) return;
-  for (const Card& card : cards_) card.tell("sdma rate 0");
+  for (const Card& card : cards_) {
+    card.tell("sdma hold off");
+    card.tell("sdma rate 0");
+  }
   meddled_ = false;
 }
 
@@ -218,13 +221,13 @@ void StockMachine::set_engine_rate(unsigned gpu, std::uint64_t bytes_per_s) {
 }
 
 void StockMachine::hold_copies(unsigned gpu) {
-  // Slower than any test is patient. Held fences would hold page tables, too.
-  cards_.at(gpu).tell("sdma rate 1");
+  // Not the fences: those of page tables would be held, too.
+  cards_.at(gpu).tell("sdma hold on");
   meddled_ = true;
 }
 
 void StockMachine::let_copies_end() {
-  for (const Card& card : cards_) card.tell("sdma rate 0");
+  for (const Card& card : cards_) card.tell("sdma hold off");
 }
 
 std::uint32_t StockMachine::kfd_version() const {
