@@ -55,6 +55,7 @@ struct Request {
 // False, after a line on stderr, when the arguments make no request.
 bool parse(int argc, char** argv, Request* request) {
   request->options.kfd_minor_version = vamdgpu::running_kfd_minor_version();
+  request->options.pci_domain = 1;  // this machine's own devices are in domain 0
   const int rest =
       vamdgpu::parse_options(argc, argv,
                              {{"module", true, [&](const char* file) { request->module = file; }},

@@ -64,6 +64,8 @@ std::string Control::run(std::string_view command) {
     done = set_fence(words[1], faults_);
   } else if (words.size() == 3 && is("sdma", "rate")) {
     done = set_rate(words[2], faults_);
+  } else if (words.size() == 3 && is("sdma", "hold")) {
+    done = set_switch(words[2], &faults_.hold_copies);
   } else if (words.size() == 2 && is("sdma", "fault")) {
     faults_.sdma_fault = done = true;
   } else if (words.size() == 3 && is("queue", "refuse-preemption")) {

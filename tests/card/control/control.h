@@ -3,6 +3,7 @@
 //
 //   fence pass|hold|hang           fences of the kernel's rings (Faults::Fence)
 //   sdma rate BYTES                bytes a second of all copy engines together; 0: as fast as it goes
+//   sdma hold on|off               jobs of processes wait in their IBs, those of the driver do not
 //   sdma fault                     the next copy or fill of the kernel's SDMA rings is a VM fault
 //   queue refuse-preemption on|off
 //   vram lost                      overwrites all of VRAM, as a reset of the GPU may

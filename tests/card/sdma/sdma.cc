@@ -45,6 +45,7 @@ class SdmaRingQueue final : public PacketQueue {
   }
 
   pkt_result decode(const pkt_space& space, std::uint64_t& budget) override {
+    if (chip_.faults().hold_copies && running_vmid() != 0) return PKT_WAITS;
     return pkt_sdma_step(&ring_, &space, &owner_, &kSdmaKernelRules, &budget);
   }
   bool write_back() override { return report_ == 0 || store(report_, ring_.read, 8); }
@@ -58,10 +59,12 @@ class SdmaRingQueue final : public PacketQueue {
     entry.data[0] = data;
     chip_.interrupt(entry);
   }
+  // Of the IB that it is in.
+  unsigned running_vmid() const { return ring_.depth != 0 ? ring_.ib[ring_.depth - 1].vmid : 0; }
+
   // Registers are the driver's: an IB of another vmid that writes one stops the ring.
   bool write_register(std::uint32_t index, std::uint32_t value) {
-    const unsigned vmid = ring_.depth != 0 ? ring_.ib[ring_.depth - 1].vmid : 0;
-    if (vmid != 0) {
+    if (const unsigned vmid = running_vmid(); vmid != 0) {
       raise(kSourceSdmaRegisterWrite, vmid, 4 * index);
       return false;
     }

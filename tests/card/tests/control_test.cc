@@ -36,6 +36,10 @@ TEST_F(ControlTest, CommandsSetFaults) {
   EXPECT_EQ(faults_.sdma_bytes_per_s, 1000000U);
   EXPECT_EQ(control_.run("sdma fault"), "ok");
   EXPECT_TRUE(faults_.sdma_fault);
+  EXPECT_EQ(control_.run("sdma hold on"), "ok");
+  EXPECT_TRUE(faults_.hold_copies);
+  EXPECT_EQ(control_.run("sdma hold off"), "ok");
+  EXPECT_FALSE(faults_.hold_copies);
   EXPECT_EQ(control_.run("queue refuse-preemption on"), "ok");
   EXPECT_TRUE(faults_.refuse_preemption);
   EXPECT_EQ(control_.run("queue refuse-preemption off"), "ok");

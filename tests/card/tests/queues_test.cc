@@ -293,6 +293,20 @@ TEST_F(SdmaRingTest, AFaultOnDemandInAnIbLosesTheCopyOnTheDummyPage) {
   EXPECT_EQ(chip_.get<std::uint32_t>(kData), 3u) << "the fence signals, as on hardware";
 }
 
+TEST_F(SdmaRingTest, HeldCopiesWaitInTheIbOfAProcessAndTheDriversDoNot) {
+  chip_.faults().hold_copies = true;
+  put(copy(kData, kOther, 64));
+  EXPECT_EQ(go(), State::kIdle);
+  chip_.put_dwords(kProcess, copy(kProcess + 0x1000, kProcess + 0x2000, 64));
+  put(ib(kProcess, 7));
+  put(fence(kData, 3));
+  EXPECT_EQ(go(), State::kWaiting);
+  EXPECT_NE(chip_.get<std::uint32_t>(kData), 3u);
+  chip_.faults().hold_copies = false;
+  EXPECT_EQ(run(*queue_), State::kIdle);
+  EXPECT_EQ(chip_.get<std::uint32_t>(kData), 3u);
+}
+
 TEST_F(SdmaRingTest, ASlowEngineMovesWhatTheClockAllows) {
   chip_.faults().sdma_bytes_per_s = 1'000'000;
   put(copy(kData, kOther, 100'000));  // a tenth of a second

@@ -39,6 +39,7 @@ static uint64_t vram_bytes = 6 << 20;  // of each GPU
 static struct gpu gpus[MAX_GPUS];
 static hsa_agent_t gpu_agents[MAX_GPUS];
 static uint32_t num_gpus;
+static int peers_reach_vram;  // each GPU the others' VRAM: not every kernel lets them
 static hsa_amd_memory_pool_t host_pool;
 static int have_host_pool;
 static int in_fd, out_fd;
@@ -122,18 +123,37 @@ static hsa_status_t take_agent(hsa_agent_t agent, void* unused) {
   return hsa_amd_agent_iterate_memory_pools(agent, take_pool, &gpus[num_gpus++]);
 }
 
+static int can_peers_reach_vram(void) {
+  for (uint32_t i = 0; i < num_gpus; ++i) {
+    for (uint32_t peer = 0; peer < num_gpus; ++peer) {
+      hsa_amd_memory_pool_access_t access = HSA_AMD_MEMORY_POOL_ACCESS_NEVER_ALLOWED;
+      hsa_amd_agent_memory_pool_get_info(gpus[peer].agent, gpus[i].vram,
+                                         HSA_AMD_AGENT_MEMORY_POOL_INFO_ACCESS, &access);
+      if (access == HSA_AMD_MEMORY_POOL_ACCESS_NEVER_ALLOWED) return 0;
+    }
+  }
+  return 1;
+}
+
+// For all GPUs that can.
+static hsa_status_t allow_vram(uint32_t gpu, void* at) {
+  if (peers_reach_vram) return hsa_amd_agents_allow_access(num_gpus, gpu_agents, NULL, at);
+  return hsa_amd_agents_allow_access(1, &gpu_agents[gpu], NULL, at);
+}
+
 // ---- what it does
 
 static int build(void) {
   if (!fine(hsa_init(), "hsa_init")) return 0;
   if (!fine(hsa_iterate_agents(take_agent, NULL), "hsa_iterate_agents")) return 0;
   if (!num_gpus || !have_host_pool) return say("bad no GPU or no host memory found"), 0;
+  peers_reach_vram = can_peers_reach_vram();
   for (uint32_t i = 0; i < num_gpus; ++i) {
     struct gpu* gpu = &gpus[i];
     if (!fine(hsa_amd_memory_pool_allocate(gpu->vram, vram_bytes, 0, (void**)&gpu->device), "VRAM") ||
-        !fine(hsa_amd_agents_allow_access(num_gpus, gpu_agents, NULL, gpu->device), "peer access") ||
+        !fine(allow_vram(i, gpu->device), "peer access") ||
         !fine(hsa_amd_memory_pool_allocate(gpu->vram, COPY_BYTES, 0, (void**)&gpu->landing), "VRAM") ||
-        !fine(hsa_amd_agents_allow_access(num_gpus, gpu_agents, NULL, gpu->landing), "peer access") ||
+        !fine(allow_vram(i, gpu->landing), "peer access") ||
         !fine(hsa_amd_memory_pool_allocate(host_pool, HOST_BYTES, 0, (void**)&gpu->host), "host memory") ||
         !fine(hsa_amd_agents_allow_access(num_gpus, gpu_agents, NULL, gpu->host), "host memory access") ||
         !fine(hsa_signal_create(1000 + i, 0, NULL, &gpu->signal), "signal") ||
@@ -199,9 +219,9 @@ static int work(void) {
   for (uint32_t i = 0; i < num_gpus; ++i) {
     uint64_t* more = NULL;
     if (!run_queue(&gpus[i])) return 0;
-    if (num_gpus > 1 && !copy_to_peer(i, (i + 1) % num_gpus)) return 0;
+    if (num_gpus > 1 && peers_reach_vram && !copy_to_peer(i, (i + 1) % num_gpus)) return 0;
     if (!fine(hsa_amd_memory_pool_allocate(gpus[i].vram, WORK_BYTES, 0, (void**)&more), "VRAM") ||
-        !fine(hsa_amd_agents_allow_access(num_gpus, gpu_agents, NULL, more), "peer access"))
+        !fine(allow_vram(i, more), "peer access"))
       return 0;
     fill(more, WORK_BYTES, 200 + i);
     if (!holds(more, WORK_BYTES, 200 + i, "new VRAM")) return 0;

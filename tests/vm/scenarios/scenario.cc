@@ -58,7 +58,7 @@ Strings everything() {
 }
 
 Gpus listing_gpus() {
-  return {.ours = {"--list-handles"}};
+  return {.ours_too = {"--list-handles"}};
 }
 
 std::string describe(const Usage& usage) {

@@ -141,7 +141,7 @@ bool StockMachine::unload() {
 void StockMachine::end_meddling() {
   if (!meddled_) return;
   for (const Card& card : cards_) {
-    card.tell("fence pass");
+    card.tell("sdma hold off");
     card.tell("sdma rate 0");
   }
   meddled_ = false;
@@ -223,12 +223,13 @@ void StockMachine::set_engine_rate(unsigned gpu, std::uint64_t bytes_per_s) {
 }
 
 void StockMachine::hold_copies(unsigned gpu) {
-  cards_.at(gpu).tell("fence hold");
+  // Not the fences: those of page tables would be held, too.
+  cards_.at(gpu).tell("sdma hold on");
   meddled_ = true;
 }
 
 void StockMachine::let_copies_end() {
-  for (const Card& card : cards_) card.tell("fence pass");
+  for (const Card& card : cards_) card.tell("sdma hold off");
 }
 
 std::uint32_t StockMachine::kfd_version() const {
