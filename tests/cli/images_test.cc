@@ -89,6 +89,25 @@ TEST_F(ImagesTest, AnImageThatIsLostIsToldByWhatNeedsIt) {
   EXPECT_THAT(sluice({"verify", memory}).out, HasSubstr(dmabuf + " shares memory"));
 }
 
+// As the BO of a render file that no process has.
+TEST_F(ImagesTest, MemoryThatADmaBufAloneHasIsShown) {
+  ASSERT_EQ(images_->dump("alone", {"--svm-context", "--dmabuf-fd"}), "");
+  const std::string directory = images_->directory("alone").string();
+  const std::string dmabuf = names(directory, "amdgpu-dmabuf_").at(0);
+  const int id = *id_of_image(dmabuf);
+  EXPECT_THAT(sluice({"show", directory}).out,
+              ::testing::ContainsRegex("1 MiB.*no file \\(renderD[0-9]+\\).*open dma-buf, file " +
+                                       std::to_string(id)));
+  EXPECT_EQ(sluice({"verify", directory}).status, kDone);
+  const std::string lost = images_->copy("alone", "alone-lost").string();
+  std::filesystem::remove(lost + "/" + render_image_name(kFirstMemoryId + id));
+  for (const char* command : {"show", "verify", "map"}) {
+    const Ended ended = sluice({command, lost}, &images_->machine());
+    EXPECT_EQ(ended.status, kFailed) << command;
+    EXPECT_THAT(ended.out + ended.err, HasSubstr("is not here")) << command;
+  }
+}
+
 // Somebody else may have given it to the directory.
 TEST_F(ImagesTest, TheNameOfADirectoryDoesNotCommandTheTerminal) {
   const std::string directory = images_->copy("plain", "a\033[31mb").string();
