@@ -177,7 +177,7 @@ ProcessCheck check_processes(pid_t root, const std::optional<kfd::Topology>& top
     check.findings.push_back(
         {Weight::Warning, "dma-buf",
          "an open dma-buf whose memory is of no /dev/kfd or render file of these processes ends the "
-         "dump; so does a mapped one",
+         "dump where a process outside has it, too, or it is of another driver; so does a mapped one",
          "close dma-bufs that came from elsewhere before the dump"});
   }
   Obstacles obstacles;

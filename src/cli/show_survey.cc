@@ -124,10 +124,12 @@ std::map<std::uint32_t, SharedMemory> shared_in(const Checkpoint& checkpoint) {
     }
   }
   for (const auto& [id, image] : checkpoint.render) {
+    const std::string node = "renderD" + std::to_string(image.minor);
     for (const RenderBo& bo : image.bos) {
       add(bo.shared, bo.gem.bytes, bo.imports,
-          "renderD" + std::to_string(image.minor) + " file " + std::to_string(id) + ", GEM handle " +
-              std::to_string(bo.gem.handle));
+          is_memory_of_dmabuf(id) ? "no file (" + node + ")"
+                                  : node + " file " + std::to_string(id) + ", GEM handle " +
+                                        std::to_string(bo.gem.handle));
     }
   }
   for (const auto& [id, image] : checkpoint.dmabufs)

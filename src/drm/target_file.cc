@@ -69,6 +69,22 @@ constexpr std::size_t kFirstEntries = 64;
 constexpr std::uint64_t kHoleStart = 0x8000'0000'0000, kHoleEnd = 0xffff'8000'0000'0000;
 constexpr std::uint64_t kToldAddresses = std::uint64_t{1} << 48;
 
+// Of a BO's flags those that GEM_CREATE takes in Linux 6.1 and later (amdgpu_gem_create_ioctl); the kernel
+// sets others itself.
+constexpr std::uint64_t kCreateDiscardable = 1U << 12;  // newer than Debian 12's headers
+constexpr std::uint64_t kFlagsOfGemCreate =
+    AMDGPU_GEM_CREATE_CPU_ACCESS_REQUIRED | AMDGPU_GEM_CREATE_NO_CPU_ACCESS | AMDGPU_GEM_CREATE_CPU_GTT_USWC |
+    AMDGPU_GEM_CREATE_VRAM_CLEARED | AMDGPU_GEM_CREATE_VM_ALWAYS_VALID | AMDGPU_GEM_CREATE_EXPLICIT_SYNC |
+    AMDGPU_GEM_CREATE_ENCRYPTED | kCreateDiscardable;
+
+Result<drm_amdgpu_gem_create_in> creation_of(int fd, std::uint32_t handle) {
+  drm_amdgpu_gem_create_in info{};
+  GemOpArgs args{handle, AMDGPU_GEM_OP_GET_GEM_CREATE_INFO, reinterpret_cast<std::uintptr_t>(&info), 0, 0};
+  if (const int err = drm_call(fd, kIoctlGemOp, &args); err != 0)
+    return make_error(err, "ask how GEM handle " + std::to_string(handle) + " was created");
+  return info;
+}
+
 }  // namespace
 
 Result<Driver> driver_of(int fd) {
@@ -136,6 +152,18 @@ Result<std::optional<std::vector<GemHandle>>> list_handles(int fd) {
   return make_error(EAGAIN, "list the GEM handles of a render file: they keep changing");
 }
 
+Result<GemHandle> describe_handle(int fd, std::uint32_t handle) {
+  SLUICE_TRY_ASSIGN(const auto handles, list_handles(fd));
+  if (handles) {
+    const auto found = std::find_if(handles->begin(), handles->end(),
+                                    [handle](const GemHandle& one) { return one.handle == handle; });
+    if (found != handles->end()) return *found;
+    return make_error(ENOENT, "find GEM handle " + std::to_string(handle) + " among those of its file");
+  }
+  SLUICE_TRY_ASSIGN(const drm_amdgpu_gem_create_in info, creation_of(fd, handle));
+  return GemHandle{handle, false, info.bo_size, info.domains, info.domain_flags & kFlagsOfGemCreate};
+}
+
 std::uint64_t canonical_address(std::uint64_t told) {
   return told >= kHoleStart && told < kToldAddresses ? told | kHoleEnd : told;
 }
@@ -166,11 +194,8 @@ Result<std::optional<std::vector<GemMapping>>> mappings_of(int fd, std::uint32_t
 }
 
 Result<std::uint64_t> alignment_of(int fd, std::uint32_t handle) {
-  drm_amdgpu_gem_create_in info{};
-  GemOpArgs args{handle, AMDGPU_GEM_OP_GET_GEM_CREATE_INFO, reinterpret_cast<std::uintptr_t>(&info), 0, 0};
-  if (const int err = drm_call(fd, kIoctlGemOp, &args); err != 0)
-    return make_error(err, "ask how GEM handle " + std::to_string(handle) + " was created");
-  return info.alignment;
+  SLUICE_TRY_ASSIGN(const drm_amdgpu_gem_create_in info, creation_of(fd, handle));
+  return std::uint64_t{info.alignment};
 }
 
 Result<GemMetadata> metadata_of(int fd, std::uint32_t handle) {

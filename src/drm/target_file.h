@@ -52,6 +52,11 @@ std::vector<std::string> engines_used(int fd, const char* fdinfo = "/proc/self/f
 // say. Errors: ENOMEM, EBADF, ENODEV.
 Result<std::optional<std::vector<GemHandle>>> list_handles(int fd);
 
+// One handle of the file, as list_handles() has it. Where the kernel does not list: not whether it is
+// imported, and of the flags those that every kernel takes back. Errors: ENOENT unknown handle, else those of
+// list_handles().
+Result<GemHandle> describe_handle(int fd, std::uint32_t handle);
+
 // Where a BO is mapped in the file's GPU address space, bytes.
 struct GemMapping {
   std::uint64_t address = 0;

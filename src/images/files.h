@@ -22,6 +22,13 @@ inline constexpr std::string_view kKfdPrefix = "amdgpu-kfd-";
 inline constexpr std::string_view kRenderPrefix = "amdgpu-renderD-";
 inline constexpr std::string_view kDmaBufPrefix = "amdgpu-dmabuf_";
 
+// Memory that open dma-bufs alone have is in the images as the BO of a render file that no task has: under
+// the id of a descriptor and this. CRIU counts its ids from 1.
+inline constexpr int kFirstMemoryId = 1 << 30;
+constexpr bool is_memory_of_dmabuf(int id) {
+  return id >= kFirstMemoryId;
+}
+
 std::string kfd_image_name(int id);                          // amdgpu-kfd-<id>.img
 std::string pages_image_name(int id, std::uint32_t gpu_id);  // amdgpu-pages-<id>-<gpu_id %04x>.img
 std::string sums_image_name(int id, std::uint32_t gpu_id);   // amdgpu-sums-<id>-<gpu_id %04x>.img

@@ -57,6 +57,16 @@ struct MapMemoryArgs {
   std::uint32_t num_mapped;  // in: how many of them are mapped already; out: how many are
 };
 
+// AMDKFD_IOC_GET_DMABUF_INFO
+struct DmabufInfoArgs {
+  std::uint64_t size;           // out, bytes
+  std::uint64_t metadata;       // user pointer; 0: not wanted, which is no reason to give no size
+  std::uint32_t metadata_size;  // of the buffer; out: of the metadata
+  std::uint32_t gpu_id;         // out: the actual one
+  std::uint32_t flags;          // out: where the memory belongs, kAllocVram or kAllocGtt
+  std::uint32_t dmabuf_fd;
+};
+
 // AMDKFD_IOC_IMPORT_DMABUF
 struct ImportDmabufArgs {
   std::uint64_t va_addr;
@@ -114,6 +124,7 @@ inline constexpr unsigned long kIocAcquireVm = _IOW('K', 0x15, AcquireVmArgs);
 inline constexpr unsigned long kIocAllocMemory = _IOWR('K', 0x16, AllocMemoryArgs);
 inline constexpr unsigned long kIocFreeMemory = _IOW('K', 0x17, FreeMemoryArgs);
 inline constexpr unsigned long kIocMapMemory = _IOWR('K', 0x18, MapMemoryArgs);
+inline constexpr unsigned long kIocGetDmabufInfo = _IOWR('K', 0x1C, DmabufInfoArgs);
 inline constexpr unsigned long kIocImportDmabuf = _IOWR('K', 0x1D, ImportDmabufArgs);
 inline constexpr unsigned long kIocCriuOp = _IOWR('K', 0x22, CriuArgs);
 inline constexpr unsigned long kIocDebugTrap = _IOWR('K', 0x26, DebugTrapArgs);
@@ -122,6 +133,7 @@ static_assert(sizeof(GetVersionArgs) == 8 && sizeof(AcquireVmArgs) == 8);
 static_assert(sizeof(AllocMemoryArgs) == 40 && offsetof(AllocMemoryArgs, gpu_id) == 32);
 static_assert(sizeof(FreeMemoryArgs) == 8);
 static_assert(sizeof(MapMemoryArgs) == 24 && offsetof(MapMemoryArgs, num_mapped) == 20);
+static_assert(sizeof(DmabufInfoArgs) == 32 && offsetof(DmabufInfoArgs, dmabuf_fd) == 28);
 static_assert(sizeof(ImportDmabufArgs) == 24 && offsetof(ImportDmabufArgs, dmabuf_fd) == 20);
 static_assert(sizeof(CriuArgs) == 56 && offsetof(CriuArgs, op) == 48);
 static_assert(offsetof(CriuArgs, priv_data_size) == 24 && offsetof(CriuArgs, pid) == 44);
@@ -134,7 +146,7 @@ static_assert(offsetof(BoBucket, dmabuf_fd) == 40);
 static_assert(kIocCriuOp == 0xC0384B22UL && kIocGetVersion == 0x80084B01UL);
 static_assert(kIocAcquireVm == 0x40084B15UL && kIocAllocMemory == 0xC0284B16UL);
 static_assert(kIocFreeMemory == 0x40084B17UL && kIocMapMemory == 0xC0184B18UL);
-static_assert(kIocImportDmabuf == 0xC0184B1DUL);
+static_assert(kIocGetDmabufInfo == 0xC0204B1CUL && kIocImportDmabuf == 0xC0184B1DUL);
 static_assert(kIocDebugTrap == 0xC0204B26UL);
 #endif
 

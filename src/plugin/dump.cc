@@ -19,6 +19,7 @@
 #include "kfd/not_saved.h"
 #include "kfd/processes.h"
 #include "kfd/uapi.h"
+#include "plugin/dmabuf_memory.h"
 #include "plugin/image_store.h"
 #include "plugin/machine.h"
 #include "plugin/render_maps.h"
@@ -260,8 +261,7 @@ Result<void> Dumper::begin_all() {
 Result<void> Dumper::begin_tree() {
   if (std::exchange(tree_begun_, true)) return {};
   SLUICE_TRY(open_files());
-  if (kfd_files_.empty() && render_files_.empty()) return {};
-  SLUICE_TRY(note_in_inventory());
+  if (!kfd_files_.empty() || !render_files_.empty()) SLUICE_TRY(note_in_inventory());
   for (KfdFile& file : kfd_files_) {
     SLUICE_TRY(check_stopped());
     SLUICE_TRY(begin(file));
@@ -270,6 +270,9 @@ Result<void> Dumper::begin_tree() {
     SLUICE_TRY(check_stopped());
     SLUICE_TRY(begin(*file.dump));
   }
+  SLUICE_TRY(find_memory_of_dmabufs());
+  if (kfd_files_.empty() && render_files_.empty()) return {};
+  SLUICE_TRY(note_in_inventory());
   SLUICE_TRY(check_kfd_maps());
   SLUICE_TRY_ASSIGN(const std::vector<pid_t> pids, tree());
   SLUICE_TRY(check_render_maps(run_.maps, run_.topology, pids));
@@ -293,10 +296,8 @@ Result<void> Dumper::open_files() {
     return {};
   }
   SLUICE_TRY_ASSIGN(const std::vector<pid_t> pids, tree());
-  for (const pid_t pid : pids) {
-    SLUICE_TRY_ASSIGN(const std::vector<kfd::DmaBufDescriptor> dmabufs, kfd::dmabuf_descriptors(pid));
-    for (const kfd::DmaBufDescriptor& dmabuf : dmabufs) run_.shared_bos.add_descriptor(dmabuf.inode);
-  }
+  SLUICE_TRY_ASSIGN(dmabufs_, kfd::open_dmabufs(pids));
+  for (const kfd::OpenDmaBuf& dmabuf : dmabufs_) run_.shared_bos.add_descriptor(dmabuf.inode);
   for (TakenFile& file : *taken) {
     if (file.device == kfd_device_) {
       SLUICE_TRY(add_kfd(std::move(file.own), std::move(file.holders)));
@@ -636,8 +637,12 @@ Result<bool> Dumper::dump_dmabuf(int fd, int id) {
   if (::fstat(fd, &st) != 0) return make_error(errno, "fstat of a dma-buf");
   const SharedBos::Number number = run_.shared_bos.number_of(st.st_ino);
   if (number.shared == 0) {
-    log_line(Level::Warning, "file " + std::to_string(id) +
-                                 " is a dma-buf of memory that no /dev/kfd or render node of the tree has");
+    const auto reason = dmabufs_not_restored_.find(st.st_ino);
+    log_line(Level::Warning,
+             "file " + std::to_string(id) +
+                 " is a dma-buf of memory that no /dev/kfd or render node of the tree has: " +
+                 (reason != dmabufs_not_restored_.end() ? reason->second.what
+                                                        : "it was not seen among the files of the tree"));
     return false;
   }
   if ((fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDWR) {
@@ -661,7 +666,43 @@ Result<bool> Dumper::dump_dmabuf(int fd, int id) {
   SLUICE_TRY(remove_stale());  // nothing may have begun to flow yet, and the name be an old file's
   images_.insert(images_.begin(), dmabuf_image_name(id));
   SLUICE_TRY(write_metadata(dmabuf_image_name(id), pack_dmabuf_image(image)));
+  SLUICE_TRY(dump_memory_of(st.st_ino, id));
   return true;
+}
+
+// Where descriptors alone have it: with the first of them.
+Result<void> Dumper::dump_memory_of(ino_t dmabuf, int id) {
+  const auto file = std::find_if(render_files_.begin(), render_files_.end(),
+                                 [&](const RenderFile& one) { return one.dmabuf == dmabuf && !one.id; });
+  if (file == render_files_.end()) return {};
+  if (is_memory_of_dmabuf(id)) return Error{EOVERFLOW, "CRIU's file ids have come to " + std::to_string(id)};
+  SLUICE_TRY(check_index_can_be());
+  SLUICE_TRY(start_contents(&file->dump->contents(), kFirstMemoryId + id));
+  file->id = kFirstMemoryId + id;
+  return streams_flow_on() ? finish_streams_behind_the_last() : finish_file(*file);
+}
+
+// Of dma-bufs by which no file of the tree was found to have what is behind them. What cannot be found out is
+// said when CRIU asks for the descriptor, which then refuses it.
+Result<void> Dumper::find_memory_of_dmabufs() {
+  const bool all = std::all_of(dmabufs_.begin(), dmabufs_.end(), [this](const kfd::OpenDmaBuf& dmabuf) {
+    return run_.shared_bos.has_holder(dmabuf.inode);
+  });
+  if (all || !prepared_) return {};
+  const auto kfd = kfd::KfdDevice::open(kfd_device_);
+  for (const kfd::OpenDmaBuf& dmabuf : dmabufs_) {
+    if (run_.shared_bos.has_holder(dmabuf.inode)) continue;
+    SLUICE_TRY(check_stopped());
+    auto alone =
+        kfd ? memory_of_dmabuf(dmabuf, *kfd, run_) : Result<std::unique_ptr<RenderDump>>(kfd.error());
+    if (!alone) {
+      dmabufs_not_restored_.emplace(dmabuf.inode, std::move(alone).error());
+    } else if (*alone) {
+      SLUICE_TRY(begin(**alone));
+      render_files_.push_back({std::move(*alone), std::nullopt, false, dmabuf.inode});
+    }
+  }
+  return {};
 }
 
 Result<void> Dumper::begin(RenderDump& render) {

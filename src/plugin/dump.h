@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "kfd/criu_ops.h"
+#include "kfd/open_dmabufs.h"
 #include "plugin/criu_host.h"
 #include "plugin/held_signals.h"
 #include "plugin/map_runs.h"
@@ -79,6 +80,7 @@ class Dumper {
     std::unique_ptr<RenderDump> dump;
     std::optional<int> id;
     bool finished = false;
+    ino_t dmabuf = 0;  // of no task, but the memory of this one, which tasks have open
   };
 
   explicit Dumper(RunStage stage) : stage_(stage), signals_(run_.shared.stopped) {}
@@ -99,6 +101,8 @@ class Dumper {
   Result<void> check_index_is_open(int id) const;
   Result<void> dump_kfd(int fd, int id);
   Result<bool> dump_dmabuf(int fd, int id);
+  Result<void> dump_memory_of(ino_t dmabuf, int id);
+  Result<void> find_memory_of_dmabufs();
   // An open file of the tree that we have a descriptor of, and the processes that hold it.
   struct TakenFile {
     dev_t device = 0;
@@ -148,6 +152,8 @@ class Dumper {
   kfd::UnpauseGuard sessions_;
   std::vector<KfdFile> kfd_files_;  // behind sessions_ and run_, which they use
   std::vector<RenderFile> render_files_;
+  std::vector<kfd::OpenDmaBuf> dmabufs_;                         // of the tree
+  std::map<ino_t, Error> dmabufs_not_restored_;                  // of these, why
   std::vector<std::pair<ProcessGpu, std::vector<pid_t>>> gpus_;  // with the holders of the KFD file
   std::vector<std::string> images_;  // names of this dump, in the order in which they must go
   bool in_inventory_ = false;

@@ -30,18 +30,40 @@ constexpr std::uint64_t kMemory = AMDGPU_GEM_DOMAIN_CPU | AMDGPU_GEM_DOMAIN_GTT 
 
 }  // namespace
 
-Result<std::unique_ptr<RenderDump>> RenderDump::list(UniqueFd file, std::vector<pid_t> holders,
-                                                     const kfd::Node& gpu, DumpRun& run) {
+std::unique_ptr<RenderDump> RenderDump::make(UniqueFd file, std::vector<pid_t> holders, const kfd::Node& gpu,
+                                             DumpRun& run) {
   std::unique_ptr<RenderDump> dump(new RenderDump(std::move(file), std::move(holders), run));
   dump->image_.minor = gpu.drm_render_minor;
   dump->image_.gpu_id = gpu.gpu_id;
   dump->image_.dump_id = run.dump_id;
   dump->image_.has_sums = run.config.checksum;
-  const kfd::RestoringProcess process = kfd::restoring_process(dump->holders_);
-  dump->image_.pid = process.innermost;
   dump->name_ = "renderD" + std::to_string(gpu.drm_render_minor);
   if (!dump->holders_.empty()) dump->name_ += " of process " + std::to_string(dump->holders_.front());
+  return dump;
+}
+
+Result<std::unique_ptr<RenderDump>> RenderDump::list(UniqueFd file, std::vector<pid_t> holders,
+                                                     const kfd::Node& gpu, DumpRun& run) {
+  std::unique_ptr<RenderDump> dump = make(std::move(file), std::move(holders), gpu, run);
+  const kfd::RestoringProcess process = kfd::restoring_process(dump->holders_);
+  dump->image_.pid = process.innermost;
   SLUICE_TRY(dump->list_bos(process.pid));
+  return dump;
+}
+
+Result<std::unique_ptr<RenderDump>> RenderDump::of_dmabuf(UniqueFd file, std::uint32_t handle,
+                                                          std::vector<pid_t> holders, const kfd::Node& gpu,
+                                                          DumpRun& run) {
+  std::unique_ptr<RenderDump> dump = make(std::move(file), std::move(holders), gpu, run);
+  dump->name_ = "a dma-buf of " + dump->name_;
+  dump->image_.pid = kfd::restoring_process(dump->holders_).innermost;
+  if (!dump->image_.pid)
+    return Error{EINVAL, dump->name_ + ": the kernel does not tell in which process it would be restored"};
+  dump->image_.kfd_acquired = false;
+  SLUICE_TRY_ASSIGN(const drm::GemHandle gem, drm::describe_handle(dump->fd(), handle));
+  SLUICE_TRY_ASSIGN(RenderBo bo, dump->bo_of(gem));
+  bo.mmap_offset = 0;  // whoever maps it does so through another file
+  dump->image_.bos.push_back(std::move(bo));
   return dump;
 }
 
@@ -53,6 +75,7 @@ Result<void> RenderDump::list_bos(pid_t pid) {
             [](const drm::GemHandle& a, const drm::GemHandle& b) { return a.handle < b.handle; });
   for (const drm::GemHandle& handle : *handles) {
     SLUICE_TRY_ASSIGN(RenderBo bo, bo_of(handle));
+    SLUICE_TRY(add_mappings(bo));
     if (bo.mmap_offset != 0)
       run_.maps[pid].emplace(std::pair(image_.minor, bo.mmap_offset), bo.mmap_offset + bo.gem.bytes);
     image_.bos.push_back(std::move(bo));
@@ -60,12 +83,17 @@ Result<void> RenderDump::list_bos(pid_t pid) {
   return {};
 }
 
+Error RenderDump::refusal(std::uint32_t handle, const char* why) const {
+  return Error{EINVAL, words_of(handle) + why};
+}
+
 Result<RenderBo> RenderDump::bo_of(const drm::GemHandle& handle) const {
-  const auto refusal = [&](const char* why) { return Error{EINVAL, words_of(handle.handle) + why}; };
   if ((handle.alloc_flags & AMDGPU_GEM_CREATE_VM_ALWAYS_VALID) != 0)
-    return refusal(" was created as always valid: the kernel lets nobody else read it");
-  if ((handle.alloc_flags & kUnreadable) != 0) return refusal(" is encrypted: its contents cannot be read");
-  if ((handle.preferred_domains & ~kMemory) != 0) return refusal(" is no memory, but a part of the GPU");
+    return refusal(handle.handle, " was created as always valid: the kernel lets nobody else read it");
+  if ((handle.alloc_flags & kUnreadable) != 0)
+    return refusal(handle.handle, " is encrypted: its contents cannot be read");
+  if ((handle.preferred_domains & ~kMemory) != 0)
+    return refusal(handle.handle, " is no memory, but a part of the GPU");
   RenderBo bo;
   bo.imports = handle.imported;  // of another device: somebody else must make it
   bo.gem.handle = handle.handle;
@@ -75,16 +103,21 @@ Result<RenderBo> RenderDump::bo_of(const drm::GemHandle& handle) const {
   SLUICE_TRY_ASSIGN(bo.gem.alignment_bytes, drm::alignment_of(file_.get(), handle.handle));
   SLUICE_TRY_ASSIGN(bo.gem.metadata, drm::metadata_of(file_.get(), handle.handle));
   SLUICE_TRY_ASSIGN(bo.mmap_offset, drm::mmap_offset_of(file_.get(), handle.handle));
-  SLUICE_TRY_ASSIGN(auto mappings, drm::mappings_of(file_.get(), handle.handle));
-  if (!mappings) return refusal(": this kernel lists BOs but not where the GPU maps them");
+  return bo;
+}
+
+Result<void> RenderDump::add_mappings(RenderBo& bo) const {
+  SLUICE_TRY_ASSIGN(auto mappings, drm::mappings_of(file_.get(), bo.gem.handle));
+  if (!mappings) return refusal(bo.gem.handle, ": this kernel lists BOs but not where the GPU maps them");
   bo.gem.mappings = std::move(*mappings);
   for (const drm::GemMapping& mapping : bo.gem.mappings) {
     if (mapping.flags > UINT32_MAX)
-      return refusal(" is mapped in the GPU with flags that it could not be mapped with again");
+      return refusal(bo.gem.handle,
+                     " is mapped in the GPU with flags that it could not be mapped with again");
   }
   std::sort(bo.gem.mappings.begin(), bo.gem.mappings.end(),
             [](const drm::GemMapping& a, const drm::GemMapping& b) { return a.address < b.address; });
-  return bo;
+  return {};
 }
 
 Result<void> RenderDump::look_at_vram() const {

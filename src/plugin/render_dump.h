@@ -31,6 +31,13 @@ class RenderDump {
   static Result<std::unique_ptr<RenderDump>> list(UniqueFd file, std::vector<pid_t> holders,
                                                   const kfd::Node& gpu, DumpRun& run);
 
+  // The memory of a dma-buf that `holders` have open, and no file of the tree has: as a file of its own.
+  // `file`: ours, of `gpu`'s render node, in which nothing but that has a handle, `handle`. Errors: as above;
+  // EINVAL where it cannot be told who restores it.
+  static Result<std::unique_ptr<RenderDump>> of_dmabuf(UniqueFd file, std::uint32_t handle,
+                                                       std::vector<pid_t> holders, const kfd::Node& gpu,
+                                                       DumpRun& run);
+
   // Errors: EIO where the GPU has lost its VRAM since the dump first looked (VramWatch).
   Result<void> look_at_vram() const;
   int fd() const { return file_.get(); }
@@ -65,8 +72,12 @@ class RenderDump {
  private:
   RenderDump(UniqueFd file, std::vector<pid_t> holders, DumpRun& run)
       : file_(std::move(file)), holders_(std::move(holders)), run_(run) {}
+  static std::unique_ptr<RenderDump> make(UniqueFd file, std::vector<pid_t> holders, const kfd::Node& gpu,
+                                          DumpRun& run);
   Result<void> list_bos(pid_t pid);
   Result<RenderBo> bo_of(const drm::GemHandle& handle) const;
+  Result<void> add_mappings(RenderBo& bo) const;
+  Error refusal(std::uint32_t handle, const char* why) const;
   Result<void> wait_until_idle(std::uint32_t handle, std::chrono::steady_clock::time_point deadline) const;
   Result<void> check_restoring_process(const std::vector<pid_t>& kfd_holders) const;
   std::string words_of(std::uint32_t handle) const;

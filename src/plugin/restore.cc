@@ -188,7 +188,8 @@ Result<void> Restorer::make_all(std::uint32_t pid) {
     if (its_pid != pid) continue;
     SLUICE_TRY_ASSIGN(const RenderImage image, load_render_image(id));
     SLUICE_TRY_ASSIGN(const int fd, restore_render(image, id));
-    made_[id].reset(fd);
+    UniqueFd file(fd);
+    if (!is_memory_of_dmabuf(id)) made_[id] = std::move(file);
   }
   return import_bos();
 }

@@ -102,7 +102,7 @@ void RestoreSurvey::note(const RenderImage& image, std::optional<int> id) {
   if (id && image.pid) render_pids_.emplace(*id, *image.pid);
   if (image.minor == RenderImage::kUnknownMinor) {
     render_gpu_ids_.insert(image.gpu_id);
-  } else {
+  } else if (!id || !is_memory_of_dmabuf(*id)) {
     render_files_.emplace(image.pid, image.minor);
   }
   for (const RenderBo& bo : image.bos) {

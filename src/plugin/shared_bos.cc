@@ -33,6 +33,20 @@ Result<void> SharedBos::add(int dmabuf, Holder holder) {
   return {};
 }
 
+bool SharedBos::has_holder(ino_t dmabuf) const {
+  const auto bo = bos_.find(dmabuf);
+  return bo != bos_.end() && !bo->second.holders.empty();
+}
+
+bool SharedBos::find_at(ino_t dmabuf, const std::pair<std::uint32_t, std::uint64_t>& place) {
+  const auto at = places_.find(place);
+  if (place.second == 0 || at == places_.end()) return false;
+  others_.emplace(dmabuf, at->second);
+  if (const auto alone = bos_.extract(dmabuf); alone)
+    bos_[at->second].descriptors += alone.mapped().descriptors;
+  return true;
+}
+
 Result<void> SharedBos::settle() {
   for (auto& [inode, bo] : bos_) {
     if (!bo.settled) SLUICE_TRY(settle(bo));
@@ -89,7 +103,8 @@ Result<void> SharedBos::check_saved() const {
 }
 
 SharedBos::Number SharedBos::number_of(ino_t dmabuf) const {
-  const auto bo = bos_.find(dmabuf);
+  const auto other = others_.find(dmabuf);
+  const auto bo = bos_.find(other != others_.end() ? other->second : dmabuf);
   return bo != bos_.end() ? bo->second.number : Number();
 }
 

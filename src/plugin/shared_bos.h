@@ -45,6 +45,11 @@ class SharedBos {
   Result<void> add(int dmabuf, Holder holder);
   // A task has a descriptor of the dma-buf.
   void add_descriptor(ino_t dmabuf) { ++bos_[dmabuf].descriptors; }
+  // Whether a holder's dma-buf is this one.
+  bool has_holder(ino_t dmabuf) const;
+  // The dma-buf is another one of the memory at `place`, as an import of it tells: its descriptors count for
+  // that. False where no holder is there. Before settle().
+  bool find_at(ino_t dmabuf, const std::pair<std::uint32_t, std::uint64_t>& place);
 
   // When all are known; may be called again when more have come. Errors: EINVAL for what could not be made
   // again, naming its holders; E2BIG for more than a restore takes (SharedTable::kMost).
@@ -74,6 +79,7 @@ class SharedBos {
   Result<void> settle(Bo& bo);
 
   std::map<ino_t, Bo> bos_;
+  std::map<ino_t, ino_t> others_;  // further dma-bufs of the same memory
   std::map<std::pair<std::uint32_t, std::uint64_t>, ino_t> places_;
   std::uint32_t last_number_ = 0;
   std::set<std::uint32_t> made_, imported_;  // numbers of memory that holders in the images make, and import

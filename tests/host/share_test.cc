@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Memory that several files have by dma-buf, in four hosts: dumped once, made once, and the same memory
 // for everyone afterwards.
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <tuple>
 
 #include "plugin_test.h"
@@ -50,6 +53,24 @@ class ShareTest : public PluginTest {
       EXPECT_EQ(heard("peek"), "ok peek 1");
     }
   }
+  // What GPUs keep of it is gone.
+  void come_back_whole() {
+    ASSERT_NO_FATAL_FAILURE(dump());
+    overwrite_gpu_memory();
+    ASSERT_NO_FATAL_FAILURE(restore_and_check());
+  }
+  // A descriptor of our own for the dma-buf that the process has.
+  static UniqueFd take_dmabuf(pid_t pid) {
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd")) {
+      std::error_code gone;
+      if (std::filesystem::read_symlink(entry.path(), gone).string().find("/bufs/") == std::string::npos)
+        continue;
+      const UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0U)));
+      return UniqueFd(static_cast<int>(
+          ::syscall(SYS_pidfd_getfd, process.get(), std::stoi(entry.path().filename()), 0U)));
+    }
+    return UniqueFd();
+  }
   // The one of the KFD, which the GPUs of the mask have mapped.
   void import_comes_back(const Strings& options, std::uint32_t mapped) {
     ASSERT_NO_FATAL_FAILURE(start_one(with_kfd(options)));
@@ -70,6 +91,60 @@ TEST_P(ShareTest, ABoOfTheKfdIsImportedIntoRenderFilesOfTwoGpus) {
 TEST_P(ShareTest, ADescriptorOfTheDmaBufComesBack) {
   ASSERT_NO_FATAL_FAILURE(start_one(with_kfd({"--share", "kfd", "--share-fd"})));
   dump_and_restore_twice();
+}
+
+// No render file has it.
+TEST_P(ShareTest, ADescriptorOfTheKfdsOwnDmaBufComesBack) {
+  ASSERT_NO_FATAL_FAILURE(start_one(with_kfd({"--share", "kfd", "--share-fd", "--share-alone"})));
+  dump_and_restore_twice();
+}
+
+// Whoever made the memory has closed it.
+TEST_P(ShareTest, MemoryThatADescriptorAloneHasComesBack) {
+  ASSERT_NO_FATAL_FAILURE(start_one(with_kfd({"--dmabuf-fd", "--gem-handles", "1,3"})));
+  for (int generation = 0; generation < 2; ++generation) ASSERT_NO_FATAL_FAILURE(come_back_whole());
+  EXPECT_EQ(heard("quit"), "ok quit");
+}
+
+TEST_P(ShareTest, MemoryThatADescriptorAloneHasComesBackWhereTheKernelListsNoBos) {
+  vamdgpu::MachineOptions options = small_machine();
+  options.list_handles = false;
+  scene_.move_to(options);
+  scene_.variables["SLUICE_PARALLEL"] = "off";
+  ASSERT_NO_FATAL_FAILURE(start_one(with_kfd({"--dmabuf-fd"})));
+  come_back_whole();
+}
+
+TEST_P(ShareTest, MemoryThatADescriptorAloneHasComesBackWithoutAFileOfAGpu) {
+  ASSERT_NO_FATAL_FAILURE(start_one({"--render-only", "--dmabuf-fd", "--close-render-after-map"}));
+  come_back_whole();
+}
+
+// It would be two memories afterwards.
+TEST_P(ShareTest, MemoryThatAnotherProcessHasADescriptorOfIsRefused) {
+  ASSERT_NO_FATAL_FAILURE(start_one(with_kfd({"--dmabuf-fd"})));
+  const UniqueFd ours = take_dmabuf(scene_.subject_pid());
+  ASSERT_TRUE(ours);
+  EXPECT_EQ(scene_.dump(version()), 1);
+  const std::string log = scene_.log();
+  EXPECT_NE(log.find("is a dma-buf of memory that no /dev/kfd or render node of the tree has: a process that "
+                     "is not dumped has it, too"),
+            std::string::npos)
+      << log;
+  expect_running();
+}
+
+// And so it is where the process, and not its child, is dumped.
+TEST_P(ShareTest, MemoryThatAChildHasADescriptorOfIsRefusedWithoutIt) {
+  ASSERT_NO_FATAL_FAILURE(start_one(with_kfd({"--dmabuf-fd", "--fork-child"})));
+  const std::string parent = std::to_string(scene_.subject_pid());
+  std::string child;
+  std::ifstream("/proc/" + parent + "/task/" + parent + "/children") >> child;
+  const std::string_view refusal = "a process that is not dumped has it, too";
+  EXPECT_EQ(scene_.dump(version()), 1);
+  EXPECT_NE(scene_.log().find(refusal), std::string::npos);
+  (void)scene_.dump(version(), {"--pid", child});
+  EXPECT_EQ(scene_.log().find(refusal), std::string::npos);
 }
 
 TEST_P(ShareTest, ABoOfARenderFileIsImportedIntoOthers) {

@@ -290,6 +290,12 @@ TEST_P(StreamTest, SharedMemoryIsOneAgain) {
 }
 
 // It would be in no image, and nobody would know before the restore.
+TEST_P(StreamTest, MemoryThatADescriptorAloneHasComesBack) {
+  ASSERT_NO_FATAL_FAILURE(start_small({"--dmabuf-fd"}));
+  ASSERT_NO_FATAL_FAILURE(dump_and_restore());
+  EXPECT_EQ(heard("quit"), "ok quit");
+}
+
 TEST_P(StreamTest, AFileBehindTheIndexIsRefused) {
   for (const char* device : {"/dev/dri/renderD128", "/dev/kfd"}) {
     SCOPED_TRACE(device);

@@ -55,8 +55,9 @@ enum class BoRole : std::uint32_t {
   Running,    // ring, pointers or scratch memory of a queue that gets packets: subject_queues.cc knows
   Doorbell,
   Mmio,
-  Userptr,  // memory of the arena
-  Shared,   // subject_share.cc knows
+  Userptr,   // memory of the arena
+  Shared,    // subject_share.cc knows
+  SaveArea,  // context save area that nothing here has written: the GPU's own
 };
 
 struct BoRecord {
@@ -68,6 +69,8 @@ struct BoRecord {
   std::uint32_t flags;  // KFD_IOC_ALLOC_MEM_FLAGS_*
   std::uint32_t zero_percent;
   BoRole role;
+  std::uint32_t mapped;  // bit i: for GPU i. The kernel unmaps it from no other (EINVAL)
+  std::uint32_t pad;
 };
 
 // One CPU map of a device file, as /proc/PID/maps would show it on real hardware.

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
@@ -25,7 +26,7 @@ bool has_contents(const BoRecord& bo) {
 
 bool has_pattern(const BoRecord& bo) {
   return has_contents(bo) && bo.role != BoRole::EventPage && bo.role != BoRole::Running &&
-         bo.role != BoRole::Shared;
+         bo.role != BoRole::Shared && bo.role != BoRole::SaveArea;
 }
 
 Pattern pattern_of(const BoRecord& bo) {
@@ -59,9 +60,15 @@ Result<std::uint32_t> add_bo(Arena& arena, const NewBo& wanted, std::uint64_t* m
   }
   SLUICE_TRY_ASSIGN(bo.handle,
                     alloc_memory(arena.kfd_fd, gpu.gpu_id, bo.va, bo.bytes, bo.flags, mmap_offset));
-  SLUICE_TRY(map_memory(arena.kfd_fd, bo.handle, gpu.gpu_id));
+  SLUICE_TRY(map_for(arena, bo, wanted.gpu));
   arena.bos[arena.num_bos] = bo;
   return arena.num_bos++;
+}
+
+Result<void> map_for(const Arena& arena, BoRecord& bo, std::uint32_t gpu) {
+  SLUICE_TRY(map_memory(arena.kfd_fd, bo.handle, arena.gpus[gpu].gpu_id));
+  bo.mapped |= 1U << gpu;
+  return {};
 }
 
 Result<std::uint64_t> import_at(const Arena& arena, std::uint32_t gpu, int dmabuf, std::uint64_t address) {
@@ -91,8 +98,13 @@ Result<std::uint32_t> import_bo(Arena& arena, std::uint32_t gpu, int dmabuf, std
   }
   SLUICE_TRY_ASSIGN(bo.handle, import_at(arena, gpu, dmabuf, bo.va));
   for (const std::uint64_t handle : below) SLUICE_TRY(free_memory(arena.kfd_fd, handle));
-  for (std::uint32_t i = 0; i < arena.num_gpus; ++i)
-    SLUICE_TRY(map_memory(arena.kfd_fd, bo.handle, arena.gpus[i].gpu_id));
+  SLUICE_TRY(map_for(arena, bo, gpu));
+  for (std::uint32_t i = 0; i < arena.num_gpus; ++i) {
+    if (i == gpu) continue;
+    // A kernel without peer-to-peer DMA lets no GPU at another's VRAM.
+    if (Result<void> mapped = map_for(arena, bo, i); !mapped && mapped.error().err != EINVAL)
+      return mapped.error();
+  }
   arena.bos[arena.num_bos] = bo;
   return arena.num_bos++;
 }

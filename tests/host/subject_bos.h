@@ -32,8 +32,11 @@ struct NewBo {
 };
 Result<std::uint32_t> add_bo(Arena& arena, const NewBo& wanted, std::uint64_t* mmap_offset);
 
-// Imports a dma-buf into the KFD, on arena.gpus[gpu], maps it into the VM of every GPU of the arena and
-// records it, with a hole below its handle. Gives its index.
+// Maps a BO into the VM of arena.gpus[gpu], too, and records that.
+Result<void> map_for(const Arena& arena, BoRecord& bo, std::uint32_t gpu);
+
+// Imports a dma-buf into the KFD, on arena.gpus[gpu], maps it into the VM of every GPU of the arena that can
+// reach it and records it, with a hole below its handle. Gives its index.
 Result<std::uint32_t> import_bo(Arena& arena, std::uint32_t gpu, int dmabuf, std::uint64_t bytes);
 // Imports it there at an address, and maps it nowhere.
 Result<std::uint64_t> import_at(const Arena& arena, std::uint32_t gpu, int dmabuf, std::uint64_t address);

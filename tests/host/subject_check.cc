@@ -182,7 +182,8 @@ Result<void> tear_down(Arena& arena) {
   }
   for (std::uint32_t i = 0; i < arena.num_bos && arena.kfd_fd >= 0; ++i) {
     const BoRecord& bo = arena.bos[i];
-    for (std::uint32_t gpu = 0; gpu < arena.num_gpus; ++gpu) {  // those that have not mapped it do not mind
+    for (std::uint32_t gpu = 0; gpu < arena.num_gpus; ++gpu) {
+      if ((bo.mapped >> gpu & 1) == 0) continue;
       SLUICE_TRY(unmap_memory(arena.kfd_fd, bo.handle, arena.gpus[gpu].gpu_id));
     }
     // The event page belongs to the process until it exits: the kernel refuses to free it.

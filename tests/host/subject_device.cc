@@ -43,12 +43,16 @@ struct Waves {
 };
 
 // gfx9, per XCC: 40 waves a compute unit, at most 512 an array; 8 bytes of control stack a wave behind a
-// header of 40; VGPRs, SGPRs, LDS and hardware registers of a compute unit take 0x95000 bytes. The kernel
-// compares.
+// header of 40; VGPRs, SGPRs, LDS and hardware registers of a compute unit take 0x95000 bytes; a debugger has
+// 32 bytes a wave. The kernel compares (kfd_queue.c, kfd_queue_ctx_save_restore_size).
 void compute_save_area(const Waves& waves, TopologyGpu* gpu) {
   constexpr std::uint32_t kUnitBytes = 0x80000 + 0x4000 + 0x10000 + 0x1000;
+  constexpr std::uint32_t kDebugBytesOfWave = 32, kDebugAlignment = 64;
   const std::uint32_t units = waves.simds / waves.simds_per_unit / gpu->num_xcc;
   const std::uint32_t most = std::min(units * 40, waves.arrays / waves.arrays_per_engine * 512);
+  gpu->debug_bytes = static_cast<std::uint32_t>(
+      align_up(std::uint64_t{most} * kDebugBytesOfWave, std::uint64_t{kDebugAlignment}));
+  if (gpu->cwsr_bytes != 0) return;
   const std::uint64_t control = align_up(std::uint64_t{40} + most * 8 + 8, kGpuPageBytes);
   gpu->ctl_stack_bytes = static_cast<std::uint32_t>(control);
   gpu->cwsr_bytes =
@@ -66,6 +70,10 @@ struct GemHandle {
 };
 
 }  // namespace
+
+std::uint64_t TopologyGpu::save_area_bytes() const {
+  return align_up((std::uint64_t{cwsr_bytes} + debug_bytes) * num_xcc, kGpuPageBytes);
+}
 
 Result<void> device_ioctl(int fd, unsigned long request, void* argument, const char* name) {
   int result = 0;
@@ -114,7 +122,7 @@ Result<std::vector<TopologyGpu>> read_topology() {
       if (key == "array_count") waves.arrays = small;
       if (key == "simd_arrays_per_engine" && value > 0) waves.arrays_per_engine = small;
     }
-    if (gpu.cwsr_bytes == 0) compute_save_area(waves, &gpu);
+    compute_save_area(waves, &gpu);
     gpus.push_back(gpu);
   }
   return gpus;

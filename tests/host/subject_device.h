@@ -49,6 +49,10 @@ struct TopologyGpu {
   // computed in its way where it does not.
   std::uint32_t cwsr_bytes = 0;
   std::uint32_t ctl_stack_bytes = 0;
+  // What a debugger has behind each XCC's part of the area. No kernel tells.
+  std::uint32_t debug_bytes = 0;
+  // What CREATE_QUEUE wants mapped as one piece since Linux 6.12 (kfd_queue.c, kfd_queue_acquire_buffers).
+  std::uint64_t save_area_bytes() const;
 };
 // ENOENT: no topology. GPUs whose gpu_id cannot be read (hidden by a device cgroup) are left out.
 Result<std::vector<TopologyGpu>> read_topology();

@@ -79,6 +79,17 @@ Result<void> open_render(Arena& arena, std::uint32_t index, const TopologyGpu& t
   return {};
 }
 
+// As ROCm's thunk does with all GPUs that it sees, whether its program uses them or not. The files stay open,
+// and nothing else happens with them.
+Result<void> acquire_rest(const Arena& arena, const std::vector<TopologyGpu>& topology) {
+  for (std::size_t i = arena.num_gpus; i < topology.size(); ++i) {
+    SLUICE_TRY_ASSIGN(UniqueFd render,
+                      open_device("/dev/dri/renderD" + std::to_string(topology[i].render_minor)));
+    SLUICE_TRY(acquire_vm(arena.kfd_fd, render.release(), topology[i].gpu_id));
+  }
+  return {};
+}
+
 void close_fd(std::int32_t& fd) {
   if (fd >= 0) (void)::close(fd);
   fd = -1;
@@ -97,6 +108,8 @@ Pattern dmabuf_data(const Arena& arena) {
   return Pattern{arena.dmabuf_seed, arena.dmabuf_bytes, arena.dmabuf_zero};
 }
 
+constexpr MetadataRecord kDmabufMetadata = {AMDGPU_TILING_SET(SWIZZLE_MODE, 9), 5, 60, 0};
+
 // A dma-buf of memory that nothing else holds.
 Result<UniqueFd> make_dmabuf(Arena& arena) {
   const int render_fd = arena.gpus[0].render_fd;
@@ -106,6 +119,7 @@ Result<UniqueFd> make_dmabuf(Arena& arena) {
   SLUICE_TRY_ASSIGN(const std::span<std::uint8_t> bytes, map_plain_gem(render_fd, handle));
   dmabuf_data(arena).fill(bytes, 0);
   (void)::munmap(bytes.data(), bytes.size());
+  SLUICE_TRY(set_metadata(render_fd, handle, kDmabufMetadata));
   int fd = -1;
   if (drmPrimeHandleToFD(render_fd, handle, DRM_CLOEXEC | DRM_RDWR, &fd) != 0)
     return make_error(errno, "PRIME_HANDLE_TO_FD");
@@ -125,12 +139,28 @@ Result<void> add_dmabuf(Arena& arena, const Options& options) {
   return {};
 }
 
+// What is behind it, through a file that has it only for that.
+Result<void> check_memory_of_dmabuf(const Arena& arena) {
+  const off_t size = ::lseek(arena.dmabuf_fd, 0, SEEK_END);
+  if (size < 0 || static_cast<std::uint64_t>(size) != arena.dmabuf_bytes)
+    return Error{EBADF, "the dma-buf has " + std::to_string(size) + " bytes"};
+  SLUICE_TRY_ASSIGN(const UniqueFd window, open_window_file(arena, 0));
+  std::uint32_t handle = 0;
+  if (drmPrimeFDToHandle(window.get(), arena.dmabuf_fd, &handle) != 0)
+    return make_error(errno, "PRIME_FD_TO_HANDLE");
+  SLUICE_TRY(check_metadata(window.get(), handle, kDmabufMetadata));
+  UniqueFd copy(::fcntl(arena.dmabuf_fd, F_DUPFD_CLOEXEC, 0));
+  if (!copy) return make_error(errno, "the descriptor of the dma-buf");
+  return visit_bo(window.get(), std::move(copy), arena.dmabuf_bytes,
+                  [&](std::span<std::uint8_t> bytes, std::uint64_t offset) -> Result<void> {
+                    const auto difference = dmabuf_data(arena).first_difference(bytes, offset);
+                    if (!difference) return {};
+                    return Error{EIO, "the dma-buf's memory differs at byte " + std::to_string(*difference)};
+                  });
+}
+
 Result<void> check_dmabuf(const Arena& arena) {
-  if (arena.dmabuf_fd >= 0) {
-    const off_t size = ::lseek(arena.dmabuf_fd, 0, SEEK_END);
-    if (size < 0 || static_cast<std::uint64_t>(size) != arena.dmabuf_bytes)
-      return Error{EBADF, "the dma-buf has " + std::to_string(size) + " bytes"};
-  }
+  if (arena.dmabuf_fd >= 0) SLUICE_TRY(check_memory_of_dmabuf(arena));
   if (arena.dmabuf_map != 0) {
     const std::span bytes(reinterpret_cast<const std::uint8_t*>(arena.dmabuf_map), arena.dmabuf_bytes);
     if (const auto difference = dmabuf_data(arena).first_difference(bytes, 0))
@@ -241,7 +271,7 @@ Result<void> open_files(Arena& arena, const Options& options, const std::vector<
   if (!options.render_first) SLUICE_TRY(open_render_nodes(arena, options, topology));
   for (std::uint32_t i = 0; i < arena.num_gpus; ++i)
     SLUICE_TRY(acquire_vm(arena.kfd_fd, arena.gpus[i].render_fd, arena.gpus[i].gpu_id));
-  return {};
+  return options.all_gpus ? acquire_rest(arena, topology) : Result<void>{};
 }
 
 Result<void> open_render_nodes(Arena& arena, const Options& options,

@@ -171,6 +171,11 @@ Result<void> add_to_file(Arena& arena, const Options& options, std::uint32_t gpu
   return {};
 }
 
+// Flags that say how a BO is used, and not what it is: the driver drops this one when user space creates a
+// BO, and sets it when a CPU first touches it (amdgpu_object.c). It adds others of its own (VRAM_CLEARED,
+// VRAM_WIPE_ON_RELEASE); those that a BO was made with must be there.
+constexpr std::uint64_t kHints = AMDGPU_GEM_CREATE_CPU_ACCESS_REQUIRED;
+
 // Sizes, domains and flags: what the driver has under the handle.
 Result<void> check_creation(int fd, const GemRecord& bo) {
   drm_amdgpu_gem_create_in info{};
@@ -180,8 +185,9 @@ Result<void> check_creation(int fd, const GemRecord& bo) {
   args.value = reinterpret_cast<std::uintptr_t>(&info);
   if (Result<void> asked = device_ioctl(fd, DRM_IOCTL_AMDGPU_GEM_OP, &args, "GEM_OP"); !asked)
     return Error{asked.error().err, words_of(bo) + ": " + asked.error().what};
+  const std::uint64_t kind = bo.flags & ~kHints;
   if (info.bo_size == bo.bytes && info.domains == bo.domains && info.alignment == bo.alignment &&
-      (info.domain_flags & bo.flags) == bo.flags)
+      (info.domain_flags & kind) == kind)
     return {};
   return Error{EINVAL, words_of(bo) + " is another kind of BO than it was"};
 }

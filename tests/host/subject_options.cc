@@ -76,9 +76,11 @@ constexpr std::array kFlags = {
     Flag{"--no-userptr", &Options::userptrs, false},
     Flag{"--svm", &Options::svm, true},
     Flag{"--svm-context", &Options::svm_context, true},
+    Flag{"--empty-context", &Options::empty_context, true},
     Flag{"--waiter", &Options::waiter, true},
     Flag{"--run-queues", &Options::run_queues, true},
     Flag{"--hsakmt-shm", &Options::hsakmt_shm, true},
+    Flag{"--all-gpus", &Options::all_gpus, true},
     Flag{"--second-kfd", &Options::second_kfd, true},
     Flag{"--dup-kfd", &Options::dup_kfd, true},
     Flag{"--second-render", &Options::second_render, true},
@@ -93,6 +95,7 @@ constexpr std::array kFlags = {
     Flag{"--borrowed-kfd", &Options::borrowed_kfd, true},
     Flag{"--share-fd", &Options::share_fd, true},
     Flag{"--share-fd-read-only", &Options::share_fd_read_only, true},
+    Flag{"--share-alone", &Options::share_alone, true},
     Flag{"--kfd-import", &Options::kfd_import, true},
     Flag{"--kfd-import-unmapped", &Options::kfd_import_unmapped, true},
     Flag{"--gem-high", &Options::gem_high, true},
@@ -160,13 +163,14 @@ void usage() {
       "  --bos mixed|small|many|huge|count:N  --one-bo SIZE\n"
       "  --no-events  --no-queues  --no-userptr\n"
       "more in the process:\n"
-      "  --svm  --svm-context  --waiter  --run-queues  --hsakmt-shm  --threaded-child THREADS\n"
+      "  --svm  --svm-context  --empty-context  --waiter  --run-queues  --hsakmt-shm  --threaded-child "
+      "THREADS\n"
       "  --gem-handles H,H,...|count:N  --gem-bytes SIZE     (BOs of each render file)\n"
       "  --odd-gem always-valid|encrypted|userptr            (one that cannot be saved)\n"
       "  --share kfd|gem  --import-from PID  --share-fd  --kfd-import   (a BO shared by dma-buf)\n"
-      "  --share-fd-read-only  --kfd-import-unmapped  --gem-high\n"
+      "  --share-fd-read-only  --share-alone  --kfd-import-unmapped  --gem-high\n"
       "files:\n"
-      "  --second-kfd  --dup-kfd  --inherited-kfd  --borrowed-kfd  --no-kfd-fd  --second-render\n"
+      "  --all-gpus  --second-kfd  --dup-kfd  --inherited-kfd  --borrowed-kfd  --no-kfd-fd  --second-render\n"
       "  --close-render-after-map  --render-first  --dmabuf-fd  --map-dmabuf  --fork-child  --mapping-child\n"
       "  --lend-render  --render-from PID\n"
       "instead of a ROCm-like process:\n"

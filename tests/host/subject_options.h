@@ -33,12 +33,14 @@ struct Options {
   bool events = true;
   bool queues = true;
   bool userptrs = true;
-  bool svm = false;          // SVM ranges with attributes
-  bool svm_context = false;  // context save areas of compute queues are SVM ranges instead of BOs
-  bool waiter = false;       // a second thread waits for an event without end
-  bool run_queues = false;   // queues get packets; needs a driver that runs them
-  bool hsakmt_shm = false;   // libhsakmt's shared memory and semaphore
+  bool svm = false;            // SVM ranges with attributes
+  bool svm_context = false;    // context save areas of compute queues are SVM ranges instead of BOs
+  bool empty_context = false;  // they are BOs in VRAM, and nothing was ever written there
+  bool waiter = false;         // a second thread waits for an event without end
+  bool run_queues = false;     // queues get packets; needs a driver that runs them
+  bool hsakmt_shm = false;     // libhsakmt's shared memory and semaphore
 
+  bool all_gpus = false;             // acquires the GPUs that it does not use, too
   bool second_kfd = false;           // opens /dev/kfd a second time
   bool dup_kfd = false;              // dups the first descriptor
   bool second_render = false;        // each GPU has another render file, opened before the acquired one
@@ -48,7 +50,7 @@ struct Options {
   bool mapping_child = false;        // a child has all maps of BOs and no descriptors
   bool close_render = false;         // acquired render files are closed after mapping
   bool close_kfd = false;            // and so are all of /dev/kfd
-  bool dmabuf_fd = false;            // a dma-buf is open
+  bool dmabuf_fd = false;            // a dma-buf is open, of memory that nothing else has
   bool map_dmabuf = false;           // and its BO is mapped through it
   bool inherited_kfd = false;        // a file of /dev/kfd was opened by a process that is gone
   bool borrowed_kfd = false;         // or by a child, which has it open still
@@ -66,6 +68,7 @@ struct Options {
   std::uint32_t import_from = 0;    // pid of a process that keeps its shared BO's dma-buf for others
   bool share_fd = false;            // keeps one itself
   bool share_fd_read_only = false;  // that may only be read
+  bool share_alone = false;         // no render file has it
   bool kfd_import = false;          // imports it into its KFD, too
   // Instead: where the first render file that has it maps it, and the KFD itself does not.
   bool kfd_import_unmapped = false;

@@ -328,6 +328,17 @@ Result<std::uint64_t> add_svm_context(Arena& arena, std::uint32_t gpu, std::uint
   return address;
 }
 
+Result<std::uint64_t> add_save_area(Arena& arena, std::uint32_t gpu, std::uint64_t bytes,
+                                    const Options& options) {
+  if (options.svm_context) return add_svm_context(arena, gpu, bytes);
+  if (!options.empty_context) return add_memory(arena, gpu, bytes, kGtt, BoRole::Data);
+  NewBo wanted{.gpu = gpu, .bytes = bytes, .flags = kVram | kWritable | kExecutable};
+  wanted.role = BoRole::SaveArea;
+  std::uint64_t offset = 0;
+  SLUICE_TRY_ASSIGN(const std::uint32_t index, add_bo(arena, wanted, &offset));
+  return arena.bos[index].va;
+}
+
 Result<void> add_queue(Arena& arena, std::uint32_t gpu, const TopologyGpu& topology, std::uint32_t type,
                        const Options& options) {
   const BoRole ring_role = options.run_queues ? BoRole::Running : BoRole::Data;
@@ -346,11 +357,8 @@ Result<void> add_queue(Arena& arena, std::uint32_t gpu, const TopologyGpu& topol
     args.eop_buffer_size = kEopBytes;
     args.ctx_save_restore_size = topology.cwsr_bytes;
     args.ctl_stack_size = topology.ctl_stack_bytes;
-    const std::uint64_t area =
-        align_up(std::uint64_t{args.ctx_save_restore_size} * topology.num_xcc, kGpuPageBytes);
-    SLUICE_TRY_ASSIGN(args.ctx_save_restore_address, options.svm_context
-                                                         ? add_svm_context(arena, gpu, area)
-                                                         : add_memory(arena, gpu, area, kGtt, BoRole::Data));
+    SLUICE_TRY_ASSIGN(args.ctx_save_restore_address,
+                      add_save_area(arena, gpu, topology.save_area_bytes(), options));
   }
   QueueRecord queue{};
   queue.gpu = gpu;
@@ -383,8 +391,7 @@ Result<void> start_queues(Arena& arena) {
   // Every GPU writes event slots.
   for (std::uint32_t i = 0; i < arena.num_bos; ++i) {
     if (arena.bos[i].role != BoRole::EventPage) continue;
-    for (std::uint32_t gpu = 1; gpu < arena.num_gpus; ++gpu)
-      SLUICE_TRY(map_memory(arena.kfd_fd, arena.bos[i].handle, arena.gpus[gpu].gpu_id));
+    for (std::uint32_t gpu = 1; gpu < arena.num_gpus; ++gpu) SLUICE_TRY(map_for(arena, arena.bos[i], gpu));
   }
   for (std::uint32_t i = 0; i < arena.num_queues; ++i) {
     QueueRecord& queue = arena.queues[i];

@@ -56,7 +56,8 @@ INSTANTIATE_TEST_SUITE_P(
     Shapes, ShapeTest,
     ::testing::Values(
         Shape{"Default", {}}, Shape{"Svm", {"--svm"}}, Shape{"SvmContext", {"--svm-context"}},
-        Shape{"Waiter", {"--waiter"}}, Shape{"SecondKfd", {"--second-kfd"}}, Shape{"DupKfd", {"--dup-kfd"}},
+        Shape{"AllGpus", {"--gpus", "1", "--all-gpus"}}, Shape{"Waiter", {"--waiter"}},
+        Shape{"SecondKfd", {"--second-kfd"}}, Shape{"DupKfd", {"--dup-kfd"}},
         Shape{"SecondRender", {"--second-render"}}, Shape{"RenderFirst", {"--render-first"}},
         Shape{"ForkChild", {"--fork-child"}}, Shape{"CloseRenderAfterMap", {"--close-render-after-map"}},
         Shape{"NoKfdFd", {"--no-kfd-fd"}}, Shape{"MapDmabuf", {"--map-dmabuf"}},

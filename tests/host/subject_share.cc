@@ -55,6 +55,13 @@ Result<void> import_into(Arena& arena, int dmabuf, std::uint32_t gpu, bool other
   return note(arena, share);
 }
 
+Result<void> import_into_all(Arena& arena, int dmabuf) {
+  SLUICE_TRY(import_into(arena, dmabuf, 0, true));
+  if (arena.num_shares == 0 || arena.shares[0].in_other_file != 0)
+    SLUICE_TRY(import_into(arena, dmabuf, 0, false));
+  return arena.num_gpus > 1 ? import_into(arena, dmabuf, 1, false) : Result<void>();
+}
+
 // Into the KFD, mapped by the CPU at the same address.
 Result<void> import_into_kfd(Arena& arena, int dmabuf) {
   SLUICE_TRY_ASSIGN(const std::uint32_t index, import_bo(arena, 0, dmabuf, kShareBytes));
@@ -78,6 +85,19 @@ Result<void> visit_word(const Arena& arena, std::uint32_t gpu, UniqueFd dmabuf, 
                   });
 }
 
+Result<UniqueFd> copy_of_share_fd(const Arena& arena) {
+  UniqueFd copy(::fcntl(arena.share_fd, F_DUPFD_CLOEXEC, 0));
+  if (!copy) return make_error(errno, "the descriptor of the dma-buf");
+  return copy;
+}
+
+// Of a BO that its render file has no longer.
+Result<UniqueFd> export_alone(const Arena& arena) {
+  SLUICE_TRY_ASSIGN(const UniqueFd window, open_window_file(arena, 0));
+  SLUICE_TRY_ASSIGN(const std::uint32_t handle, create_plain_gem(window.get()));
+  return export_handle(window.get(), handle);
+}
+
 Result<std::uint64_t> value_of(const Arena& arena, std::uint32_t gpu, UniqueFd dmabuf) {
   std::uint64_t value = 0;
   SLUICE_TRY(visit_word(arena, gpu, std::move(dmabuf), [&](std::span<std::uint8_t> bytes) {
@@ -99,6 +119,8 @@ Result<void> add_shared_bo(Arena& arena, const Options& options) {
     SLUICE_TRY_ASSIGN(const std::uint32_t index, add_bo(arena, wanted, &offset));
     arena.share_bo = index + 1;
     SLUICE_TRY_ASSIGN(dmabuf, export_bo(arena, arena.bos[index]));
+  } else if (options.share == Share::Gem && options.share_alone) {
+    SLUICE_TRY_ASSIGN(dmabuf, export_alone(arena));
   } else if (options.share == Share::Gem) {
     ShareRecord share{};
     SLUICE_TRY_ASSIGN(share.handle, create_plain_gem(arena.gpus[0].render_fd));
@@ -107,10 +129,7 @@ Result<void> add_shared_bo(Arena& arena, const Options& options) {
   } else {
     return {};
   }
-  SLUICE_TRY(import_into(arena, dmabuf.get(), 0, true));
-  if (arena.num_shares == 0 || arena.shares[0].in_other_file != 0)
-    SLUICE_TRY(import_into(arena, dmabuf.get(), 0, false));
-  if (arena.num_gpus > 1) SLUICE_TRY(import_into(arena, dmabuf.get(), 1, false));
+  if (!options.share_alone) SLUICE_TRY(import_into_all(arena, dmabuf.get()));
   if (options.kfd_import) SLUICE_TRY(import_into_kfd(arena, dmabuf.get()));
   if (options.kfd_import_unmapped) SLUICE_TRY(import_at(arena, 0, dmabuf.get(), arena.shares[0].map.address));
   if (options.share_fd_read_only) {
@@ -146,15 +165,16 @@ Result<std::uint64_t> peek_shared_bo(const Arena& arena) {
   }
   if (arena.import_bo != 0) {
     const BoRecord& bo = arena.bos[arena.import_bo - 1];
-    SLUICE_TRY_ASSIGN(UniqueFd dmabuf, export_bo(arena, bo));
-    SLUICE_TRY(compare(value_of(arena, 0, std::move(dmabuf)), "the KFD's import"));
+    if (arena.can_export != 0) {
+      SLUICE_TRY_ASSIGN(UniqueFd dmabuf, export_bo(arena, bo));
+      SLUICE_TRY(compare(value_of(arena, 0, std::move(dmabuf)), "the KFD's import"));
+    }
     std::uint64_t value = 0;
     std::memcpy(&value, reinterpret_cast<const void*>(bo.va), sizeof value);
     SLUICE_TRY(compare(value, "the map of the KFD's import"));
   }
   if (arena.share_fd > 0) {
-    UniqueFd copy(::fcntl(arena.share_fd, F_DUPFD_CLOEXEC, 0));
-    if (!copy) return make_error(errno, "the descriptor of the dma-buf");
+    SLUICE_TRY_ASSIGN(UniqueFd copy, copy_of_share_fd(arena));
     SLUICE_TRY(compare(value_of(arena, 0, std::move(copy)), "the descriptor"));
   }
   if (!seen) return Error{ENOENT, "nothing is shared"};
@@ -162,11 +182,15 @@ Result<std::uint64_t> peek_shared_bo(const Arena& arena) {
 }
 
 Result<void> poke_shared_bo(const Arena& arena, std::uint64_t value) {
+  const auto write = [&](std::span<std::uint8_t> bytes) { std::memcpy(bytes.data(), &value, sizeof value); };
+  if (arena.num_shares == 0 && arena.share_fd > 0) {
+    SLUICE_TRY_ASSIGN(UniqueFd copy, copy_of_share_fd(arena));
+    return visit_word(arena, 0, std::move(copy), write);
+  }
   if (arena.num_shares == 0) return Error{ENOENT, "nothing is shared"};
   const ShareRecord& last = arena.shares[arena.num_shares - 1];
   SLUICE_TRY_ASSIGN(UniqueFd dmabuf, export_handle(file_of(arena, last), last.handle));
-  return visit_word(arena, last.gpu, std::move(dmabuf),
-                    [&](std::span<std::uint8_t> bytes) { std::memcpy(bytes.data(), &value, sizeof value); });
+  return visit_word(arena, last.gpu, std::move(dmabuf), write);
 }
 
 }  // namespace sluice::subject

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# scripts/demo --criu, inside the guest: a process with two virtual GPUs is dumped by the real criu, gone, and restored by
-# the real criu; said in plain words. Exit status 0 only when everything was there again.
+# scripts/demo --criu, inside the guest: a process with two emulated GPUs beneath AMD's own driver is dumped by the real
+# criu, gone, and restored by the real criu; said in plain words. Exit status 0 only when everything was there again.
 images=/mnt/images talk=/run/demo
 mkdir -p "$images" "$talk"
 
@@ -13,7 +13,7 @@ fail() {
   exit 1
 }
 gpus() {
-  vamdgpu-load --gpus 2 --vram 64M --gtt 64M >/run/load.log 2>&1 || fail "the virtual GPUs do not come: $(cat /run/load.log)"
+  stock-gpus "$1" >/run/load.log 2>&1 || fail "the GPUs do not come or go: $(cat /run/load.log)"
 }
 # One line to the process, one line back.
 ask() {
@@ -22,10 +22,12 @@ ask() {
   read -r -t 120 answer <&4 || fail "the process does not answer to \"$1\""
 }
 
-gpus
+gpus 2
+empty=$(cat /sys/class/drm/renderD*/device/mem_info_vram_used | tr '\n' ' ')
 system=$(sed -n 's/^PRETTY_NAME="\(.*\)"/\1/p' /etc/os-release)
-echo "A computer with $system, Linux $(uname -r) and $(criu --version | sed -n 's/Version:/criu/p'),"
-echo "all three as Debian ships them, and two virtual AMD GPUs. Everything is emulated: the rates below say nothing."
+echo "This is AMD's own driver, amdgpu of Linux $(uname -r), and the real $(criu --version | sed -n 's/Version:/criu/p'), both as $system ships them."
+echo "Beneath the driver are two emulated MI210s: their page tables, copy engines, scheduler and interrupts work, and no shader runs."
+echo "The whole computer is emulated, too, so the rates below say nothing about a real one."
 for node in /sys/class/kfd/kfd/topology/nodes/*; do
   minor=$(sed -n 's/drm_render_minor //p' "$node/properties")
   [ "$(cat "$node/gpu_id")" = 0 ] || echo "  GPU $(cat "$node/gpu_id")  $(cat "$node/name")  /dev/dri/renderD$minor"
@@ -33,7 +35,7 @@ done
 
 mkfifo "$talk/in" "$talk/out"
 exec 3<>"$talk/in" 4<>"$talk/out"
-gpu-subject --control "$talk" --gpus 2 --vram 24M --gtt 4M --svm-context --run-queues 3>&- 4>&- &
+gpu-subject --control "$talk" --gpus 2 --vram 24M --gtt 4M --empty-context --all-gpus --run-queues 3>&- 4>&- &
 answer=
 read -r -t 120 answer <&4 || fail "the process does not start"
 case $answer in ready*) ;; *) fail "the process says: $answer" ;; esac
@@ -53,9 +55,10 @@ grep -o 'amdgpu_plugin: .*' "$images/dump.log" | grep -E 'GB/s|MB/s' | sed 's/^a
 echo "   $(du -sm "$images" | cut -f 1) MiB of images; process $pid is no more."
 
 echo
-echo "3. The GPUs are taken out and put in again: their memory is empty."
-vamdgpu-load --unload || fail "the GPUs are still in use"
-gpus
+echo "3. The GPUs are empty again, as the driver tells."
+in_use=$(cat /sys/class/drm/renderD*/device/mem_info_vram_used | tr '\n' ' ')
+[ "$in_use" = "$empty" ] || fail "VRAM in use is $in_use, was $empty"
+echo "   VRAM in use, in bytes: $in_use, as before the process."
 
 echo
 echo "4. criu restore: the process comes back from the images."

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""One boot of a guest in QEMU: what it runs, what it said, and how it ended.
+"""One boot of a guest in QEMU: what it runs, what it said, and how it ended. Its GPUs: cards.py.
 
 Emulation on one thread (`-accel tcg,thread=single`, one CPU): with more, about one boot in thirty ended in a kernel
 oops that is not ours. A guest that panics ends QEMU with status 0, so only the debug-exit port's own codes count.
@@ -19,12 +19,13 @@ import pathlib
 import re
 import subprocess
 
+import cards
 import image
 import roots
 
 PASSED, FAILED = (3 << 1) | 1, (1 << 1) | 1     # QEMU's exit status for what guest-init writes to the debug-exit port
 DEBUG_EXIT = 0x501
-MEMORY = "1G"
+MEMORY = "1G"           # shared with the cards, whose engines reach all of it
 CPU = "max,-erms,-fsrm,-fzrm,-fsrs,-la57"
 IMAGES_MIB = 1024
 KERNEL_LINE = ("console=ttyS0 rdinit=/init panic=-1 oops=panic mitigations=off nokaslr tsc=unstable clocksource=hpet "
@@ -43,31 +44,34 @@ class Boot:
 
 
 class Guest:
-    """The files of one suite's guest in `work`; owns the disks, which `remove_disks` deletes. `emulator`: what starts QEMU."""
+    """The files of one suite's guest in `work`; owns the disks, which `remove_disks` deletes. `emulator`: what starts QEMU;
+    `card`: the program that is a GPU; `trace`: whether the cards write down what they do."""
 
-    def __init__(self, suite, root, work, emulator):
-        self.suite, self.work, self.emulator = suite, work, emulator
+    def __init__(self, suite, root, work, emulator, card, trace=False):
+        self.suite, self.work, self.emulator, self.card, self.trace = suite, work, emulator, card, trace
         self.version, self.vmlinuz = roots.kernel(root)
         self.shared = work / "in"
         self.disk, self.out = work / "images.img", None
 
-    def prepare(self, name="out"):
-        """Before a boot: an empty disk for images, empty folders for what goes in and (`name`) for what comes out."""
-        self.out = self.work / name
+    def prepare(self):
+        """Before a boot: an empty disk for images, empty folders for what goes in and for what comes out."""
+        self.out = self.work / "out"
         for folder in (self.out, self.shared):
             roots.remove(folder)
             folder.mkdir(parents=True)
         self.disk.unlink(missing_ok=True)
         image.make_filesystem(self.disk, IMAGES_MIB, options=("-O", "quota", "-E", "quotatype=usrquota"))
 
-    def command(self, run, seconds):
+    def command(self, run, seconds, gpus):
+        """The words that start QEMU. `gpus`: its options for the cards."""
         line = f"{KERNEL_LINE} guest.run={run} guest.suite={self.suite.name} guest.seconds={seconds}"
         def drive(file):
             return f"if=virtio,format=raw,cache=unsafe,file={file}"
         def share(folder, tag):
             return f"local,path={folder},mount_tag={tag},security_model=none"
         return [*self.emulator, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
-                "-machine", "q35", "-accel", "tcg,thread=single", "-cpu", CPU, "-smp", "1", "-m", MEMORY,
+                "-machine", "q35,memory-backend=ram", "-object", f"memory-backend-memfd,id=ram,size={MEMORY},share=on", "-m", MEMORY,
+                "-accel", "tcg,thread=single", "-cpu", CPU, "-smp", "1", *gpus,
                 "-serial", "mon:stdio" if run == "shell" else "stdio",
                 "-kernel", str(self.vmlinuz), "-initrd", str(self.work / "initrd.cpio"), "-append", line,
                 "-device", f"isa-debug-exit,iobase={DEBUG_EXIT:#x},iosize=2",
@@ -77,10 +81,10 @@ class Guest:
     def boot(self, run, seconds, heard):
         """Runs the guest to its end. `heard(line)` is called for every line of the console as it comes."""
         serial = self.work / f"{self.out.name}.serial.log"
-        words = ["timeout", "--foreground", "--kill-after=5", str(seconds + COPYING_OUT), *self.command(run, seconds)]
-        with open(serial, "w", encoding="utf-8") as log, \
-                subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                 text=True, errors="replace", bufsize=1) as qemu:
+        limit = ["timeout", "--foreground", "--kill-after=5", str(seconds + COPYING_OUT)]
+        with cards.plugged_in(self.card, self.work, self.trace) as gpus, open(serial, "w", encoding="utf-8") as log, \
+                subprocess.Popen([*limit, *self.command(run, seconds, gpus)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                 stderr=subprocess.STDOUT, text=True, errors="replace", bufsize=1) as qemu:
             for line in qemu.stdout:
                 line = CONTROL.sub("", line.rstrip("\n"))
                 log.write(line + "\n")
@@ -90,8 +94,11 @@ class Guest:
 
     def shell(self):
         """The guest's console on this terminal. Returns QEMU's exit status."""
-        return subprocess.run(self.command("shell", 0), check=False).returncode
+        with cards.plugged_in(self.card, self.work, self.trace) as gpus:
+            return subprocess.run(self.command("shell", 0, gpus), check=False).returncode
 
     def remove_disks(self):
         for name in ("root.img", "images.img", "initrd.cpio"):
             (self.work / name).unlink(missing_ok=True)
+        for trace in self.work.glob("card-*.trace"):
+            trace.unlink()

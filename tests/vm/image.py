@@ -23,7 +23,7 @@ DEBIAN = ("usr/sbin/criu", "usr/sbin/ip", "usr/bin/ip", "usr/bin/kmod", "usr/lib
           "usr/share/libdrm/amdgpu.ids", "etc/os-release")
 LIBRARIES = ("usr/lib/x86_64-linux-gnu", "usr/lib64", "usr/lib")
 HERE = pathlib.Path(__file__).resolve().parent
-DISK_MIB = 512
+DISK_MIB = 768
 
 
 def needed(file):
@@ -138,10 +138,10 @@ def make_disk(root, suite, programs, driver, extra_modules, work):
     (tree / "usr/lib/criu/amdgpu_plugin.so").symlink_to("../sluice/amdgpu_plugin.so")
     # They make /dev/infiniband without hardware, when a scenario loads them.
     add_modules(module.load_order(root, ("rdma_ucm",)), tree / "usr/lib/rdma-modules")
-    if suite.stock_driver:
-        add_modules(module.load_order(root, ("amdgpu",)), tree / "usr/lib/stock-modules")
+    add_modules(module.load_order(root, ("amdgpu",)), tree / "usr/lib/stock-modules")
     copy(driver, tree / "usr/lib/sluice/vamdgpu.ko")
     copy(HERE / "guest-init", tree / "usr/sbin/guest-init")
+    copy(HERE / "stock-gpus", tree / "usr/lib/sluice/stock-gpus")
     disk = work / "root.img"
     disk.unlink(missing_ok=True)
     make_filesystem(disk, DISK_MIB, tree)

@@ -4,6 +4,7 @@
 The same files go into every guest, so they are built for the oldest glibc among them: on the machine itself when its
 glibc is no newer than bookworm's, else in a bookworm root with a compiler.
 """
+import dataclasses
 import json
 import os
 import pathlib
@@ -26,6 +27,8 @@ PLACES = {
     **{f"vamdgpu_{name}_device_test": f"usr/lib/sluice/vamdgpu_{name}_device_test"
        for name in ("criu", "drm", "kernel", "kfd", "system")},
 }
+# What runs on this machine: the emulated GPU, and what writes the files that its driver asks for.
+HERE = CARD, CARD_FILES = "amdgpu-card", "amdgpu-card-files"
 # Those that the Debian package brings, where it has them.
 PACKAGED = {
     "usr/lib/criu/amdgpu_plugin.so": PLACES["amdgpu_plugin"],
@@ -48,26 +51,40 @@ def glibc_is_old_enough():
     return tuple(int(part) for part in os.confstr("CS_GNU_LIBC_VERSION").split()[1].split(".")[:2]) <= OLDEST_GLIBC
 
 
+@dataclasses.dataclass
+class Programs:
+    """`guest`: {place in the guest: file}. `here`: {target: file} of what runs on this machine."""
+    guest: dict
+    here: dict
+
+
+def sorted_out(targets, folder):
+    """Programs, of what `meson introspect --targets` says. `folder`: from the name of a file there to the file."""
+    files = {target["name"]: folder(target["filename"][0]) for target in targets if target["name"] in (*PLACES, *HERE)}
+    return Programs({PLACES[name]: file for name, file in files.items() if name in PLACES},
+                    {name: file for name, file in files.items() if name in HERE})
+
+
 def built_here(checkout, build, required, say):
-    """{place in the guest: file} from the machine's own build folder; builds just these targets. What does not build is
-    left out where not all is `required`."""
+    """From the machine's own build folder; builds just these targets. What does not build is left out where not all is
+    `required`."""
     if not (build / "build.ninja").exists():
         run(["meson", "setup", str(build), str(checkout)])
     listed = json.loads(run(["meson", "introspect", "--targets", str(build)]))
-    files = {PLACES[target["name"]]: pathlib.Path(target["filename"][0])
-             for target in listed if target["name"] in PLACES}
+    programs = sorted_out(listed, pathlib.Path)
     ninja = ["ninja", "-C", str(build)]
+    run([*ninja, *(os.path.relpath(file, build) for file in programs.here.values())])
     try:
-        run([*ninja, *(os.path.relpath(file, build) for file in files.values())])
+        run([*ninja, *(os.path.relpath(file, build) for file in programs.guest.values())])
     except Failed:
         if required:
             raise
-        for place, file in list(files.items()):
+        for place, file in list(programs.guest.items()):
             words = [*ninja, os.path.relpath(file, build)]
             if subprocess.run(words, stdout=subprocess.DEVNULL, check=False).returncode:
                 say(f"does not build: {file.name}")
-                del files[place]
-    return files
+                del programs.guest[place]
+    return programs
 
 
 def built_in_root(checkout, build, folder, say):
@@ -76,15 +93,14 @@ def built_in_root(checkout, build, folder, say):
     root = roots.make(folder, "compiler", OLDEST_SUITE, packages, say)
     inside = build / "vm" / "programs"
     inside.mkdir(parents=True, exist_ok=True)
-    names = " ".join(PLACES)
+    names = " ".join((*PLACES, *HERE))
     script = ('cd /build; [ -e build.ninja ] || meson setup . /src >&2\n'
               'meson introspect --targets > targets.json\n'
               f'ninja >&2 $(python3 -c \'import json, sys; [print(t["filename"][0][len("/build/"):]) for t in '
               f'json.load(open("targets.json")) if t["name"] in sys.argv[1:]]\' {names})')
     run(roots.enter(root, [(checkout, "/src"), (inside, "/build")], script))
     listed = json.loads((inside / "targets.json").read_text(encoding="utf-8"))
-    return {PLACES[target["name"]]: inside / target["filename"][0][len("/build/"):]
-            for target in listed if target["name"] in PLACES}
+    return sorted_out(listed, lambda name: inside / name[len("/build/"):])
 
 
 def collect(checkout, build, folder, required, say):
@@ -100,3 +116,8 @@ def of_package(package, folder):
     shutil.rmtree(folder, ignore_errors=True)
     run(["dpkg-deb", "--extract", str(package), str(folder)])
     return {place: folder / path for path, place in PACKAGED.items()}
+
+
+def given(files):
+    """{place in the guest: file} of {target: file or nothing}: what takes the place of the build's."""
+    return {PLACES[target]: file for target, file in files.items() if file}

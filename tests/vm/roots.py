@@ -84,18 +84,25 @@ def remove(path):
         subprocess.run(["rm", "-rf", "--one-file-system", str(path)], check=True)
 
 
-def bootstrap(target, suite_name, packages, folder):
+def bootstrap(target, suite_name, packages, folder, backports):
     """mmdebstrap into `target`, which does not exist. Raises Unavailable with the end of its log."""
     options = ["--quiet", "--variant=minbase", f"--include={','.join(packages)}", f"--keyring={mirror.KEYRINGS}/",
                *(f"--aptopt={line}" for line in (*APT, *mirror.proxies())), "--dpkgopt=force-unsafe-io",
                *(f"--dpkgopt=path-exclude={path}" for path in EXCLUDED)]
     try:
-        source = mirror.debian(folder)(suite_name)
+        line = mirror.debian(folder)
+        sources = [line(suite_name)]
+        if backports:
+            # Of two versions apt takes the suite's own, unless backports count as much.
+            pins = folder / f"{target.name}.pins"
+            pins.write_text(f"Package: *\nPin: release n={suite_name}-backports\nPin-Priority: 500\n", encoding="ascii")
+            sources.append(line(f"{suite_name}-backports"))
+            options.append(f'--aptopt=Dir::Etc::preferences "{pins}"')
     except mirror.NoMirror as problem:
         raise Unavailable(str(problem)) from problem
     log = folder / f"{target.name}.log"
     if IS_ROOT:
-        words = ["mmdebstrap", "--mode=root", "--format=directory", *options, suite_name, str(target), source]
+        words = ["mmdebstrap", "--mode=root", "--format=directory", *options, suite_name, str(target), *sources]
     else:
         if not shutil.which("newuidmap"):
             raise Unavailable("without root, mmdebstrap needs the package uidmap and a range in /etc/subuid")
@@ -105,18 +112,20 @@ def bootstrap(target, suite_name, packages, folder):
                  'tar -C "$target" --no-same-owner --no-same-permissions --exclude="./dev/*" -xf "$archive"; '
                  'rm "$archive"',
                  "sh", str(archive), str(target),
-                 "mmdebstrap", "--mode=unshare", "--format=tar", *options, suite_name, str(archive), source]
+                 "mmdebstrap", "--mode=unshare", "--format=tar", *options, suite_name, str(archive), *sources]
     with open(log, "w", encoding="utf-8") as out:
         status = subprocess.run(words, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL).returncode
     if status:
         tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:])
-        raise Unavailable(f"mmdebstrap {suite_name} from {source.split(' ', 1)[1]} failed:\n{tail}")
+        places = ", ".join(source.split(" ", 1)[1] for source in sources)
+        raise Unavailable(f"mmdebstrap {suite_name} from {places} failed:\n{tail}")
 
 
-def make(folder, name, suite_name, packages, say):
-    """The complete root `name` in `folder`; made when there is none of this recipe."""
+def make(folder, name, suite_name, packages, say, backports=False):
+    """The complete root `name` in `folder`; made when there is none of this recipe. `backports`: with packages of the
+    suite's backports, where those are newer."""
     packages = sorted(packages)
-    stamp_text = f"{RECIPE} {suite_name} {','.join(packages)}\n"
+    stamp_text = f"{RECIPE} {suite_name}{'+backports' if backports else ''} {','.join(packages)}\n"
     root = folder / f"root-{name}"
     stamp = root / ".sluice-root"
     folder.mkdir(parents=True, exist_ok=True)
@@ -127,7 +136,7 @@ def make(folder, name, suite_name, packages, say):
         say(f"makes a root, once, from the Debian mirror: {root}")
         new = folder / f"new-{name}"
         remove(new)
-        bootstrap(new, suite_name, packages, folder)
+        bootstrap(new, suite_name, packages, folder, backports)
         (new / "build").mkdir()
         (new / "src").mkdir()
         (new / ".sluice-root").write_text(stamp_text, encoding="utf-8")

@@ -1,6 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Runs the scenarios with real criu in QEMU guests, one for each Debian suite. Called by scripts/vm; see docs/vm.md."""
+"""Runs the scenarios with real criu in QEMU guests, one for each Debian suite. Called by scripts/vm; see docs/vm.md.
+
+A guest is booted once. The scenarios of each driver are a run of vm-scenarios in it; then it waits for what the other suites'
+guests dumped, and restores that.
+"""
 import argparse
 import concurrent.futures
 import dataclasses
@@ -13,6 +17,7 @@ import sys
 import threading
 import time
 
+import cards
 import emulator
 import guest
 import image
@@ -25,9 +30,9 @@ from suites import SUITES
 CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
 ENDED = re.compile(r"\[ +(OK|FAILED|SKIPPED) +\] (\S+\.\S+) \((\d+) ms\)")
 WORDS = {"OK": "passed ", "FAILED": "FAILED ", "SKIPPED": "skipped"}
-# Scenarios of the first leave images in /out/images; those of the second restore what the other suites' guests left,
-# and run in a second boot.
+# Scenarios of the first leave images in /out/images; those of the second restore what the other suites' guests left.
 EXPORT, FOREIGN = "Travelling*", "*Foreign*"
+WAITS = "guest: waits for the images"
 print_lock = threading.Lock()
 
 
@@ -47,12 +52,15 @@ def arguments():
     parser.add_argument("--shell", action="store_true")
     parser.add_argument("--build", type=pathlib.Path, default=CHECKOUT / "build", metavar="DIR")
     parser.add_argument("--package", type=pathlib.Path, metavar="DEB")
+    parser.add_argument("--plugin", type=pathlib.Path, metavar="FILE")
     parser.add_argument("--streamer", type=pathlib.Path, metavar="FILE")
+    parser.add_argument("--trace", action="store_true")
     parser.add_argument("--limit", type=int, default=2400, metavar="SECONDS")
     parser.add_argument("--keep", action="store_true")
     options = parser.parse_args()
-    if options.streamer and not options.streamer.is_file():
-        parser.error(f"{options.streamer} is no file")
+    for file in (options.plugin, options.streamer):
+        if file and not file.is_file():
+            parser.error(f"{file} is no file")
     unknown = [name for name in options.suites if name not in SUITES]
     if unknown:
         parser.error(f"no such suite: {', '.join(unknown)}")
@@ -64,10 +72,10 @@ def arguments():
 
 
 class Run:
-    """One suite from its root to its report. Used by one thread at a time."""
+    """One suite from its root to its report. Used by one thread at a time. `programs`: what the build made."""
 
-    def __init__(self, suite, options, folder, files):
-        self.suite, self.options, self.folder, self.files = suite, options, folder, files
+    def __init__(self, suite, options, folder, programs):
+        self.suite, self.options, self.folder, self.programs = suite, options, folder, programs
         self.say = speaker(suite.name)
         self.work = options.build / "vm" / f"guest-{suite.name}"
         self.result = report.Result(suite.name, suite.decides)
@@ -79,7 +87,7 @@ class Run:
         root = roots.of_suite(self.folder, self.suite, self.say)
         sources = self.work / "module"
         driver = module.build(root, CHECKOUT, sources)
-        files = dict(self.files)
+        files = self.programs.guest | cards.firmware(self.programs.here[programs.CARD_FILES], self.work / "card-files")
         if self.suite.client:
             client = module.build_client(root, CHECKOUT / self.suite.client, self.work / "client")
             files["usr/lib/sluice/hsa-client"] = client
@@ -87,7 +95,8 @@ class Run:
         missing = image.make_disk(root, self.suite, files, driver, module.dependencies(root, sources), self.work)
         if missing:
             self.result.problems.append(f"libraries that its root does not have: {', '.join(missing)}")
-        self.guest = guest.Guest(self.suite, root, self.work, emulator.words(self.folder, self.say))
+        self.guest = guest.Guest(self.suite, root, self.work, emulator.words(self.folder, self.say),
+                                 self.programs.here[programs.CARD], self.options.trace)
         self.result.kernel = self.guest.version
 
     def heard(self, line):
@@ -100,20 +109,35 @@ class Run:
             if version:
                 self.result.criu = version[1].rstrip(",")
 
-    def scenarios(self, pattern, foreign=()):
-        """One boot with the scenarios that `pattern` selects. `foreign`: the other suites' runs, whose images go in."""
-        self.guest.prepare("out-foreign" if foreign else "out")
+    def scenarios(self, pattern, foreign, exchange):
+        """One boot with the scenarios that `pattern` selects. `foreign`: those that come when `exchange` has the others'
+        images, or nothing."""
+        self.guest.prepare()
         (self.guest.shared / "filter").write_text(f"{pattern}\n", encoding="utf-8")
-        for other in foreign:
-            shutil.copytree(other.images(), self.guest.shared / "images" / other.suite.name)
+        if foreign:
+            text = f"{foreign}-*/{self.suite.name}\n"      # its own are no foreign ones
+            (self.guest.shared / "filter-foreign").write_text(text, encoding="utf-8")
         begin = time.monotonic()
-        boot = self.guest.boot("scenarios", self.options.limit, self.heard)
-        self.result.seconds += time.monotonic() - begin
-        report.read(boot, self.result)
+
+        def heard(line):
+            self.heard(line)
+            if line.startswith(WAITS):
+                exchange.waits(self)
+        boot = self.guest.boot("scenarios", self.options.limit, heard)
+        exchange.ended(self)
+        self.result.seconds = time.monotonic() - begin
+        report.read(boot, self.result, ["module", "stock", *(["foreign"] if foreign else [])])
 
     def images(self):
-        """What its first boot left for the other suites."""
+        """What it left for the other suites."""
         return self.work / "out" / "images"
+
+    def receive(self, others):
+        """Gives the waiting guest what these left, and says so."""
+        for other in others:
+            if other.images().is_dir():
+                shutil.copytree(other.images(), self.guest.shared / "images" / other.suite.name)
+        (self.guest.shared / "images-are-there").touch()
 
     def script(self):
         """One boot with --run's script; its lines go to standard output. True when it ended with 0."""
@@ -138,6 +162,30 @@ class Run:
         return boot.code == guest.PASSED and not complaints
 
 
+class Exchange:
+    """The guests' images for each other: when every guest waits for them or has ended, those that wait get them. Any
+    thread."""
+
+    def __init__(self, runs):
+        self.running, self.waiting, self.all = set(runs), [], list(runs)
+        self.lock = threading.Lock()
+
+    def waits(self, run):
+        with self.lock:
+            self.waiting.append(run)
+        self.ended(run)
+
+    def ended(self, run):
+        """`run` has nothing more to give. Said twice, it is the same."""
+        with self.lock:
+            self.running.discard(run)
+            if self.running:
+                return
+            for waiting in self.waiting:
+                waiting.receive([other for other in self.all if other is not waiting])
+            self.waiting = []
+
+
 def together(runs, act):
     """`act(run)` for all at once; its answers, or False where something could not be had.
 
@@ -146,7 +194,7 @@ def together(runs, act):
     def whole(run):
         try:
             return act(run)
-        except roots.Unavailable as problem:
+        except (roots.Unavailable, cards.Failed) as problem:
             run.result.problems.append(str(problem))
         except subprocess.CalledProcessError as problem:
             run.result.problems.append(f"{problem}\n{problem.output or ''}".rstrip())
@@ -160,23 +208,26 @@ def scenarios(options, runs):
     results = options.build / "vm" / "results.json"
     results.unlink(missing_ok=True)
     everything = options.filter == "*"
-    foreign_too = everything or "Foreign" in options.filter
-    first = f"*-{FOREIGN}" if everything else EXPORT if foreign_too else options.filter
-    together(runs, lambda run: run.prepare() or run.scenarios(first))
-    exporters = [run for run in runs if foreign_too and run.guest and run.images().is_dir()]
+    foreign = FOREIGN if everything else options.filter if "Foreign" in options.filter else ""
+    # They need images, so the guests make some.
+    first = f"*-{FOREIGN}" if everything else EXPORT if foreign else options.filter
+    if len(runs) == 1:
+        foreign = ""
+    exchange = Exchange(runs)
 
-    def second_boot(run):
-        pattern = FOREIGN if everything else options.filter
-        run.scenarios(f"{pattern}-*/{run.suite.name}", [other for other in exporters if other is not run])
-    travellers = [run for run in runs if run.guest and set(exporters) - {run}]
-    if travellers:
-        together(travellers, second_boot)
+    def whole(run):
+        try:
+            run.prepare()
+            run.scenarios(first, foreign, exchange)
+        finally:
+            exchange.ended(run)
+    together(runs, whole)
     for run in runs:
         result = run.result
         report.explain(result, run.say)
-        run.say(f"criu {result.criu or '?'}, kernel {result.kernel or '?'}: {result.count('passed')} passed, "
-                f"{result.count('failed') + len(result.problems)} failed, {result.count('skipped')} skipped, "
-                f"{result.seconds:.0f} s; console: {run.work}/out*.serial.log")
+        run.say(f"criu {result.criu or '?'}, kernel {result.kernel or '?'}: {result.count('passed')} passed "
+                f"({result.count('passed', 'stock')} on AMD's driver), {result.count('failed') + len(result.problems)} failed, {result.count('skipped')} skipped, "
+                f"{result.seconds:.0f} s; console: {run.work}/out.serial.log")
         if run.guest and result.good and not options.keep:
             run.guest.remove_disks()
     results.write_text(json.dumps([dataclasses.asdict(run.result) for run in runs], indent=1), encoding="utf-8")
@@ -200,15 +251,14 @@ def main():
     folder = roots.directory(CHECKOUT)
     try:
         required = not (options.run or options.shell)
-        files = programs.collect(CHECKOUT, options.build, folder, required, speaker("build"))
+        built = programs.collect(CHECKOUT, options.build, folder, required, speaker("build"))
         if options.package:
-            files |= programs.of_package(options.package, options.build / "vm" / "package")
-        if options.streamer:
-            files |= {programs.PLACES["test-streamer"]: options.streamer}
+            built.guest |= programs.of_package(options.package, options.build / "vm" / "package")
+        built.guest |= programs.given({"amdgpu_plugin": options.plugin, "test-streamer": options.streamer})
     except programs.Failed as problem:
         print(f"vm: the build failed:\n{problem}", file=sys.stderr)
         return 1
-    runs = [Run(suite, options, folder, files) for suite in options.suites]
+    runs = [Run(suite, options, folder, built) for suite in options.suites]
     good = shell(runs[0]) if options.shell else script(runs) if options.run else scenarios(options, runs)
     return 0 if good else 1
 

@@ -2,14 +2,17 @@
 # SPDX-License-Identifier: MIT
 """The logic around the guests, without a guest: apt's formats, results and complaints, counting, links."""
 import contextlib
+import dataclasses
 import io
 import json
+import os
 import pathlib
 import sys
 import tempfile
 import unittest
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent), str(pathlib.Path(__file__).resolve().parents[1])]
+import cards  # noqa: E402
 import guest  # noqa: E402
 import mirror  # noqa: E402
 import programs  # noqa: E402
@@ -17,6 +20,7 @@ import report  # noqa: E402
 import roots  # noqa: E402
 import summary  # noqa: E402
 import suites  # noqa: E402
+import vm  # noqa: E402
 
 DEB822 = """# the archive
 Types: deb deb-src
@@ -108,11 +112,14 @@ class Mirror(Folder):
 
 
 class Report(Folder):
+    NOTHING = '<?xml version="1.0"?><testsuites tests="0"/>'
+
     def read(self, code, serial="", xml=XML, dmesg=""):
         result = report.Result("trixie", True)
         self.write("out/logs/Files.Bad-0/dump.log", "amdgpu_plugin: here\nError (x)\n")
         if xml:
-            self.write("out/vm-scenarios.xml", xml)
+            self.write("out/vm-scenarios-module.xml", self.NOTHING)
+            self.write("out/vm-scenarios-stock.xml", xml)
         self.write("out/dmesg", dmesg)
         report.read(guest.Boot(code, self.write("serial", serial), self.folder / "out"), result)
         return result
@@ -121,6 +128,7 @@ class Report(Folder):
         result = self.read(guest.FAILED)
         self.assertEqual([(case.name, case.result) for case in result.cases],
                          [("Files.Good", "passed"), ("Files.Bad/0", "failed"), ("Files.Not", "skipped")])
+        self.assertEqual({case.driver for case in result.cases}, {"stock"})
         self.assertEqual(result.cases[1].logs, [str(self.folder / "out/logs/Files.Bad-0/dump.log")])
         self.assertEqual(result.cases[2].reason, "no such driver")
         self.assertEqual(result.problems, [])
@@ -135,6 +143,27 @@ class Report(Folder):
 
     def test_a_hanging_guest(self):
         self.assertIn("the guest hung during A.B", self.read(None, serial="[ RUN      ] A.B\n", xml="").problems)
+
+    def test_each_part_of_a_boot_counts_for_its_driver(self):
+        for part, name in (("module", "A"), ("stock", "B"), ("foreign", "C")):
+            self.write(f"out/vm-scenarios-{part}.xml", '<testsuites><testsuite name="S"><testcase name="%s" classname="S" '
+                       'status="run" time="1"/></testsuite></testsuites>' % name)
+        result = report.Result("trixie", True)
+        boot = guest.Boot(guest.PASSED, self.write("serial", ""), self.folder / "out")
+        report.read(boot, result, ("module", "stock", "foreign"))
+        self.assertEqual([(case.name, case.driver) for case in result.cases],
+                         [("S.A", "module"), ("S.B", "stock"), ("S.C", "stock")])
+        self.assertTrue(result.good)
+        self.assertEqual((result.count("passed"), result.count("passed", "stock")), (3, 2))
+        table = report.table([json.loads(json.dumps(dataclasses.asdict(result)))])
+        self.assertIn("| S.A | *1.0* |", table)
+        self.assertIn("| S.B | 1.0 |", table)
+
+    def test_a_part_that_did_not_run_is_no_result(self):
+        result = report.Result("trixie", True)
+        self.write("out/vm-scenarios-module.xml", XML)
+        report.read(guest.Boot(guest.FAILED, self.write("serial", ""), self.folder / "out"), result)
+        self.assertIn("vm-scenarios hung or died", result.problems)
 
     def test_half_of_the_xml_is_no_result(self):
         self.assertIn("vm-scenarios hung or died", self.read(guest.FAILED, xml=XML[:200]).problems)
@@ -208,7 +237,96 @@ class Summary(Folder):
         self.assertEqual(self.count([])[1][-1], "1 passed, 2 failed, 0 skipped; 1 failed that do not decide")
 
 
+class Roots(Folder):
+    """mmdebstrap is a script that notes its words and makes an empty root."""
+
+    def make(self, **options):
+        program = self.write("bin/mmdebstrap", f"""#!/bin/sh
+for word; do case $word in */new-name | */new-name.tar) target=$word;; esac; echo "$word" >>'{self.folder}/words'; done
+case $target in *.tar) tar -cf "$target" --files-from /dev/null;; *) mkdir "$target";; esac
+""")
+        program.chmod(0o755)
+        self.write("bin/newuidmap", "").chmod(0o755)
+        before = os.environ["PATH"]
+        self.addCleanup(os.environ.__setitem__, "PATH", before)
+        os.environ["PATH"] = f"{program.parent}:{before}"
+        debian = mirror.debian
+        self.addCleanup(setattr, mirror, "debian", debian)
+        mirror.debian = lambda folder: debian(folder, mirror.deb822(DEB822))
+        root = roots.make(self.folder, "name", "trixie", ("qemu", "bash"), lambda text: None, **options)
+        return root, (self.folder / "words").read_text(encoding="utf-8").splitlines()
+
+    def test_a_root_of_one_suite(self):
+        root, words = self.make()
+        self.assertEqual([word for word in words if word.startswith("deb ")],
+                         ["deb [signed-by=/etc/apt/keyrings/mirror.gpg] http://mirror.example/debian trixie main"])
+        self.assertTrue((root / ".sluice-root").exists())
+
+    def test_backports_are_another_source_and_count_as_much(self):
+        root, words = self.make(backports=True)
+        self.assertEqual([word.split()[-2] for word in words if word.startswith("deb ")], ["trixie", "trixie-backports"])
+        pins = [word.split('"')[1] for word in words if word.startswith("--aptopt=Dir::Etc::preferences ")]
+        self.assertIn("Pin: release n=trixie-backports\nPin-Priority: 500\n", pathlib.Path(pins[0]).read_text(encoding="ascii"))
+        self.assertNotEqual((root / ".sluice-root").read_text(encoding="utf-8"), "1 trixie bash,qemu\n")
+
+
+class Cards(Folder):
+    def card(self, script):
+        program = self.write("card", f"#!/bin/sh\nwhile [ $# -gt 0 ]; do [ \"$1\" != --socket ] || socket=$2; shift; done\n{script}\n")
+        program.chmod(0o755)
+        return program
+
+    def test_each_has_its_port_and_none_is_left(self):
+        alive = f"{self.folder}/alive"
+        card = self.card(f"echo $$ >>{alive}; echo up; touch $socket; exec sleep 1000")
+        with cards.plugged_in(card, self.folder, trace=False) as options:
+            devices = [json.loads(word) for word in options if word.startswith("{")]
+            sockets = [pathlib.Path(device["socket"]["path"]) for device in devices]
+            self.assertTrue(all(socket.exists() for socket in sockets))
+        self.assertEqual([device["bus"] for device in devices], ["port1", "port2", "port3", "port4", "pcie.0", "pcie.0"])
+        self.assertEqual(len({*sockets}), len(cards.CARDS))
+        for pid in pathlib.Path(alive).read_text(encoding="ascii").split():
+            self.assertFalse(pathlib.Path(f"/proc/{pid}").exists())
+
+    def test_one_that_does_not_come_up_says_why(self):
+        with self.assertRaisesRegex(cards.Failed, "no room for VRAM"):
+            with cards.plugged_in(self.card("echo no room for VRAM >&2; exit 1"), self.folder, trace=False):
+                self.fail("it came up")
+
+    def test_firmware_goes_where_the_kernel_looks(self):
+        program = self.write("files", '#!/bin/sh\nmkdir -p $1/firmware/amdgpu; echo x >$1/firmware/amdgpu/a.bin; echo x >$1/rom\n')
+        program.chmod(0o755)
+        self.assertEqual(cards.firmware(program, self.folder / "boot"),
+                         {"usr/lib/firmware/amdgpu/a.bin": self.folder / "boot/firmware/amdgpu/a.bin"})
+
+
+class Exchange(Folder):
+    class Run:
+        def __init__(self, name, log):
+            self.name, self.log = name, log
+
+        def receive(self, others):
+            self.log.append((self.name, [other.name for other in others]))
+
+    def test_those_that_wait_get_the_others_images_when_nobody_makes_any_more(self):
+        log = []
+        runs = [self.Run(name, log) for name in "abc"]
+        exchange = vm.Exchange(runs)
+        exchange.waits(runs[0])
+        exchange.ended(runs[1])      # it died
+        self.assertEqual(log, [])
+        exchange.waits(runs[2])
+        self.assertEqual(log, [("a", ["b", "c"]), ("c", ["a", "b"])])
+        for run in runs:
+            exchange.ended(run)
+        self.assertEqual(len(log), 2)
+
+
 class Files(Folder):
+    def test_a_plugin_of_somebody_else_takes_the_place_of_ours(self):
+        plugin = self.write("theirs.so", "x")
+        self.assertEqual(programs.given({"amdgpu_plugin": plugin, "test-streamer": None}), {"usr/lib/sluice/amdgpu_plugin.so": plugin})
+
     def test_a_package_brings_plugin_and_command(self):
         self.write("tree/DEBIAN/control", "Package: x\nVersion: 1\nArchitecture: all\nMaintainer: x\nDescription: x\n")
         self.write("tree/usr/lib/criu/amdgpu_plugin.so", "packaged plugin")

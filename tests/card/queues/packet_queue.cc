@@ -48,8 +48,9 @@ void PacketQueue::trace(std::string_view what) const {
 void PacketQueue::seen(const std::uint32_t* dwords, std::uint32_t count) {
   if (!chip_.tracing()) return;
   const std::uint32_t at = ring_.depth != 0 ? ring_.ib[ring_.depth - 1].at : 0;
-  if (ring_.read == traced_read_ && at == traced_at_) return;
+  if (ring_.read == traced_read_ && ring_.depth == traced_depth_ && at == traced_at_) return;
   traced_read_ = ring_.read;
+  traced_depth_ = ring_.depth;
   traced_at_ = at;
   std::string line = ring_.depth != 0 ? "ib " + hex(ring_.ib[ring_.depth - 1].address) + "+" + hex(4ull * at)
                                       : "at " + hex(ring_.read);

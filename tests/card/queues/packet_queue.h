@@ -77,6 +77,7 @@ class PacketQueue : public Queue {
   bool stopped_ = false;
   // The packet that the trace has already: one that waits is told once.
   std::uint64_t traced_read_ = ~std::uint64_t{0};
+  std::uint32_t traced_depth_ = 0;
   std::uint32_t traced_at_ = 0;
 };
 

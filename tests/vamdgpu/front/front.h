@@ -50,6 +50,10 @@ bool rewrite_stat(struct stat* real);
 // ours.
 std::size_t link_text(const struct stat& real, char* out, std::size_t size);
 
+// How many have an open dma-buf, as its fdinfo tells: descriptors of all processes, and what the machine has
+// of its memory. `real` as above. False if it is no dma-buf of this machine.
+bool dmabuf_references(const struct stat& real, std::uint64_t* count);
+
 // What sysfs says of a GPU's memory: whether `path`, below the state directory, is one of the attributes that
 // change (mem_info_vram_used, mem_info_gtt_used). Then `bytes` is its number now, with what the dead have
 // left given back.

@@ -54,6 +54,16 @@ int open_again(int directory, const char* path, int flags) {
   return open_node(node, flags);
 }
 
+// A file that holds `text`.
+int open_text(const char* name, const char* text, int length, int flags) {
+  const auto fd =
+      static_cast<int>(::syscall(SYS_memfd_create, name, (flags & O_CLOEXEC) != 0 ? MFD_CLOEXEC : 0U));
+  if (fd < 0) return -1;
+  if (::syscall(SYS_pwrite64, fd, text, static_cast<std::size_t>(length), 0) == length) return fd;
+  raw::close(fd);
+  return refuse(EIO);
+}
+
 // open(2) of an attribute that changes: a file that says what it is now. kNotOurs when it is none.
 int open_attribute(const char* path, int flags) {
   std::uint64_t number = 0;
@@ -62,14 +72,36 @@ int open_attribute(const char* path, int flags) {
     errno = saved;
     return kNotOurs;
   }
-  const auto fd =
-      static_cast<int>(::syscall(SYS_memfd_create, "attribute", (flags & O_CLOEXEC) != 0 ? MFD_CLOEXEC : 0U));
-  if (fd < 0) return -1;
   char text[32];
   const int length = std::snprintf(text, sizeof text, "%llu\n", static_cast<unsigned long long>(number));
-  if (::syscall(SYS_pwrite64, fd, text, static_cast<std::size_t>(length), 0) == length) return fd;
-  raw::close(fd);
-  return refuse(EIO);
+  return open_text("attribute", text, length, flags);
+}
+
+// open(2) of /proc/PID/fdinfo/N, of a dma-buf: a file that says what it is now. kNotOurs when it is none.
+int open_file_info(const char* path, int flags) {
+  constexpr char kProc[] = "/proc/", kDirectory[] = "/fdinfo/";
+  const char* const directory = path != nullptr && std::strncmp(path, kProc, sizeof kProc - 1) == 0
+                                    ? std::strstr(path, kDirectory)
+                                    : nullptr;
+  if (directory == nullptr) return kNotOurs;
+  char link[64];
+  std::snprintf(link, sizeof link, "%.*s/fd/%s", static_cast<int>(directory - path), path,
+                directory + sizeof kDirectory - 1);
+  struct stat status;
+  std::uint64_t count = 0;
+  const int saved = errno;
+  if (raw::fstatat(AT_FDCWD, link, &status, 0) != 0 || !dmabuf_references(status, &count)) {
+    errno = saved;
+    return kNotOurs;
+  }
+  char text[256];
+  const int length =
+      std::snprintf(text, sizeof text,
+                    "pos:\t0\nflags:\t02\nmnt_id:\t1\nino:\t%llu\nsize:\t%llu\ncount:\t%llu\n"
+                    "exp_name:\tdrm\n",
+                    static_cast<unsigned long long>(status.st_ino),
+                    static_cast<unsigned long long>(status.st_size), static_cast<unsigned long long>(count));
+  return open_text("fdinfo", text, length, flags);
 }
 
 // What is opened without the file system: the fd, -1 with errno, or kNotOurs; then `path` is to be opened.
@@ -77,7 +109,7 @@ int open_special(int directory, const char** path, int flags, Target* target) {
   resolve(directory, *path, (flags & O_NOFOLLOW) != 0 ? Last::NoFollow : Last::Follow, target);
   switch (target->meaning) {
     case Meaning::Untouched:
-      return kNotOurs;
+      return open_file_info(*path, flags);
     case Meaning::Refused:
       if ((flags & O_PATH) == 0) return refuse(EPERM);
       [[fallthrough]];

@@ -13,6 +13,7 @@
 #include <sstream>
 #include <system_error>
 
+#include "hidden_gpus.h"
 #include "settings.h"
 
 namespace sluice::vm_test {
@@ -108,17 +109,18 @@ Strings Container::before_restore() {
 DeviceCgroup::DeviceCgroup(fs::path directory, const Strings& denied) : directory_(std::move(directory)) {
   fs::create_directories(directory_);
   check(::mount("cgroup", directory_.c_str(), "cgroup", 0, "devices"), "mount of the devices controller");
-  fs::create_directory(directory_ / "box");
-  for (const std::string& line : denied) write_file(directory_ / "box/devices.deny", line);
+  box_ = directory_ / own_device_group().relative_path() / "box";
+  fs::create_directory(box_);
+  for (const std::string& line : denied) write_file(box_ / "devices.deny", line);
 }
 
 DeviceCgroup::~DeviceCgroup() {
-  (void)::rmdir((directory_ / "box").c_str());
+  (void)::rmdir(box_.c_str());
   (void)::umount(directory_.c_str());
 }
 
 void DeviceCgroup::enter() const {
-  write_file(directory_ / "box/tasks", "0");
+  write_file(box_ / "tasks", "0");
 }
 
 }  // namespace sluice::vm_test

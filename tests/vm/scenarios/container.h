@@ -32,7 +32,7 @@ class Container {
   bool mounted_ = false;
 };
 
-// A device cgroup that refuses some devices to those in it.
+// A device cgroup below the one of this process, which refuses some more devices to those in it.
 class DeviceCgroup {
  public:
   // Mounts the devices controller at `directory`. `denied`: lines of devices.deny.
@@ -45,7 +45,7 @@ class DeviceCgroup {
   void enter() const;
 
  private:
-  std::filesystem::path directory_;
+  std::filesystem::path directory_, box_;
 };
 
 // What a program loads when it starts, the loader included, and the program.

@@ -5,10 +5,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "pipeline/unique_fd.h"
 #include "scenario.h"
 
 namespace sluice::vm_test {
 namespace {
+
+constexpr std::uint32_t kFirstKfdThatExports = 12;  // EXPORT_DMABUF came with KFD 1.12
 
 class Files : public Scenario {
  protected:
@@ -66,9 +69,7 @@ TEST_F(Files, QueuesRunAfterADumpOfTwoOpens) {
   load();
   ASSERT_NO_FATAL_FAILURE(start_subject(with({"--second-kfd", "--run-queues"})));
   ASSERT_TRUE(criu_->dump(subject_->pid(), images(), {"--leave-running"}).good());
-  const auto process = control().process(subject_->pid());
-  ASSERT_TRUE(process.has_value());
-  EXPECT_EQ(process->process_infos, 1U);
+  EXPECT_EQ(machine().criu_calls(kProcessInfo), 1U);
   ASSERT_NO_FATAL_FAILURE(expect_queues_run());
   EXPECT_EQ(subject_->quit(), 0);
 }
@@ -111,10 +112,12 @@ TEST_F(Files, RenderFilesThatWereOpenedBeforeTheKfdComeBack) {
 TEST_F(Files, TheAcquiredFileIsFoundWithoutSideEffects) {
   load();
   ASSERT_NO_FATAL_FAILURE(start_subject(with({"--second-render"})));
-  const vamdgpu::Counts before = control().counts();
+  // KFD keeps the dma-buf of a BO that was exported once (kfd_mem_export_dmabuf).
+  ASSERT_TRUE(criu_->dump(subject_->pid(), images("first"), {"--leave-running"}).good());
+  const Usage before = machine().usage();
   ASSERT_TRUE(criu_->dump(subject_->pid(), images(), {"--leave-running"}).good());
-  vamdgpu::Counts after;
-  EXPECT_TRUE(eventually([&] { return (after = control().counts()) == before; }, Seconds(20)))
+  Usage after;
+  EXPECT_TRUE(eventually([&] { return (after = machine().usage()) == before; }, Seconds(20)))
       << "before: " << describe(before) << "\nafter: " << describe(after);
   ASSERT_NO_FATAL_FAILURE(expect_whole());
   EXPECT_EQ(subject_->quit(), 0);
@@ -179,11 +182,46 @@ TEST_F(Files, AMappedDmaBufIsNamed) {
   EXPECT_EQ(subject_->quit(), 0);
 }
 
-// Its memory has no file that could make it again.
-TEST_F(Files, AnOpenDmaBufThatNothingElseHoldsIsNamed) {
+// It would be two memories afterwards.
+TEST_F(Files, AnOpenDmaBufThatAnotherProcessHasIsNamed) {
   load();
   ASSERT_NO_FATAL_FAILURE(start_subject(with({"--dmabuf-fd"})));
-  expect_refused("is a dma-buf of memory that no /dev/kfd or render node of the tree has");
+  const std::vector<int> dmabufs = descriptors(subject_->pid(), "/dmabuf:");
+  ASSERT_EQ(dmabufs.size(), 1U);
+  const UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, subject_->pid(), 0U)));
+  UniqueFd ours(static_cast<int>(::syscall(SYS_pidfd_getfd, process.get(), dmabufs.front(), 0U)));
+  ASSERT_TRUE(ours);
+  expect_refused(
+      "is a dma-buf of memory that no /dev/kfd or render node of the tree has: a process that is "
+      "not dumped has it, too");
+  ours.reset();
+  ASSERT_NO_FATAL_FAILURE(expect_survives());
+  EXPECT_EQ(subject_->quit(), 0);
+}
+
+// Who made it has closed it since.
+TEST_F(Files, MemoryThatADmaBufAloneHasComesBack) {
+  load();
+  ASSERT_NO_FATAL_FAILURE(start_subject(with({"--dmabuf-fd"})));
+  for (int generation = 0; generation < 2; ++generation) ASSERT_NO_FATAL_FAILURE(expect_survives());
+  EXPECT_EQ(subject_->quit(), 0);
+}
+
+// No render file has it. Where the KFD exports nothing, it has imported the memory.
+TEST_F(Files, AnOpenDmaBufOfTheKfdComesBack) {
+  load();
+  Strings options = with({"--share-fd", "--share-alone", "--share"});
+  if (machine().kfd_version() >= kFirstKfdThatExports) {
+    options.push_back("kfd");
+  } else {
+    options.insert(options.end(), {"gem", "--kfd-import"});
+  }
+  ASSERT_NO_FATAL_FAILURE(start_subject(options));
+  for (const char* value : {"4711", "815"}) {
+    EXPECT_EQ(subject_->ask(std::string("poke ") + value), std::string("ok poke ") + value);
+    ASSERT_NO_FATAL_FAILURE(expect_survives());
+    EXPECT_EQ(subject_->ask("peek"), std::string("ok peek ") + value);
+  }
   EXPECT_EQ(subject_->quit(), 0);
 }
 

@@ -61,7 +61,7 @@ TEST_F(Travelling, ImagesAreLeftForTheOtherSuites) {
   const CriuRun run = criu_->dump(subject_->pid(), home_ / kImages);
   ASSERT_TRUE(run.good());
   ASSERT_TRUE(subject_->reap_dumped());
-  write_file(home_ / kRecordBytes, std::to_string(control().config().bo_record_bytes));
+  write_file(home_ / kRecordBytes, std::to_string(machine().bo_record_bytes()));
   if (!settings().out.empty()) {
     const fs::path left = settings().out.parent_path() / "images";
     fs::create_directories(left);
@@ -96,14 +96,14 @@ TEST_P(Foreign, ImagesRestoreOrAreRefusedForAReason) {
   for (const char* name : {kBox, kImages}) fs::copy(source / name, home_ / name, fs::copy_options::recursive);
   subject_.emplace(home_ / "control");
   const std::string recorded = read_file(source / kRecordBytes);
-  const std::string here = std::to_string(control().config().bo_record_bytes);
+  const std::string here = std::to_string(machine().bo_record_bytes());
   const CriuRun run = criu_->restore(home_ / kImages, {"--pidfile", (scratch() / "pid").string()});
   ASSERT_TRUE(run.status.has_value());
   if (recorded != here) {
     EXPECT_NE(run.status, 0);
     EXPECT_TRUE(run.said("keeps " + recorded + " bytes per BO where this one keeps " + here))
         << "the reason is not said";
-    EXPECT_EQ(control().criu_calls(3), 0U) << "RESTORE was tried";
+    EXPECT_EQ(machine().criu_calls(kRestore), 0U) << "RESTORE was tried";
     return;
   }
   if (GetParam().new_vdso_layout && !criu_traits().new_vdso_layout) {

@@ -19,6 +19,8 @@ class KernelLog {
   // any level. What a module that is not of this kernel's build always causes is left out, and so is what a
   // host that is busy causes.
   std::vector<std::string> complaints();
+  // The same without what AMD's driver says of every emulated card that it is bound to.
+  std::vector<std::string> complaints_of_binding();
 
  private:
   UniqueFd file_;

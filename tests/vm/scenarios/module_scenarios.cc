@@ -18,7 +18,7 @@ TEST_F(Module, UnloadsBesideAProcessThatLeftItsQueuesBehind) {
   const auto process = control().process(subject_->pid());
   ASSERT_TRUE(process.has_value());
   EXPECT_TRUE(process->queues_run());
-  ASSERT_TRUE(machine_.unload());
+  ASSERT_TRUE(machine().unload());
   EXPECT_TRUE(subject_->alive());
   EXPECT_EQ(subject_->quit(), 0);
 }

@@ -74,9 +74,9 @@ TEST_F(Namespaces, ThreadsOfATaskAreRestoredWhileAnotherRestoresItsGpuMemory) {
   ASSERT_NO_FATAL_FAILURE(start_inside(container, container.launch(CLONE_NEWPID), options));
   ASSERT_NO_FATAL_FAILURE(dump());
   constexpr std::uint64_t kSlowBytesPerSecond = 4 << 20;  // seconds
-  for (const unsigned gpu : {0U, 1U}) control().set_engine_rate(gpu, kSlowBytesPerSecond);
+  for (const unsigned gpu : {0U, 1U}) machine().set_engine_rate(gpu, kSlowBytesPerSecond);
   ASSERT_NO_FATAL_FAILURE(restore_inside(container));
-  for (const unsigned gpu : {0U, 1U}) control().set_engine_rate(gpu, 0);
+  for (const unsigned gpu : {0U, 1U}) machine().set_engine_rate(gpu, 0);
   ASSERT_NO_FATAL_FAILURE(expect_queues_run());
   ASSERT_NO_FATAL_FAILURE(expect_whole());
   EXPECT_EQ(subject_->quit(), 0);
@@ -128,9 +128,9 @@ TEST_F(Namespaces, OnlyOneOfTwoGpusIsVisible) {
   Container container(images("root"), {128});
   const Launch launch = container.launch(CLONE_NEWPID, [&] { box.enter(); });
   ASSERT_NO_FATAL_FAILURE(start_inside(container, launch, small_subject("0")));
-  const auto process = control().process(subject_->pid());
+  const auto process = machine().process(subject_->pid());
   ASSERT_TRUE(process.has_value());
-  EXPECT_EQ(process->devices.size(), 1U) << "the other GPU is visible";
+  EXPECT_EQ(process->gpu_ids.size(), 1U) << "the other GPU is visible";
   ASSERT_NO_FATAL_FAILURE(dump());
   ASSERT_NO_FATAL_FAILURE(restore_inside(container));
   ASSERT_NO_FATAL_FAILURE(expect_queues_run());
@@ -180,7 +180,7 @@ TEST_F(UserNamespace, RestoreOfKfdStateIsRefusedBeforeAnythingIsCreated) {
   ASSERT_TRUE(run.status.has_value());
   EXPECT_NE(run.status, 0);
   EXPECT_TRUE(run.said("the kernel creates KFD state only for the initial one")) << "the reason is not said";
-  EXPECT_EQ(control().criu_calls(3), 0U) << "RESTORE was tried";
+  EXPECT_EQ(machine().criu_calls(kRestore), 0U) << "RESTORE was tried";
 }
 
 TEST_F(UserNamespace, ProcessWithRenderNodesOnlyIsRestored) {

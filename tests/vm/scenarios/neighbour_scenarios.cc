@@ -26,9 +26,7 @@ TEST_F(PreDump, FollowedByADumpComesBackWhole) {
   load();
   ASSERT_NO_FATAL_FAILURE(start_subject(small_subject()));
   ASSERT_TRUE(criu_->pre_dump(subject_->pid(), images("before"), {"--track-mem"}).good());
-  const auto process = control().process(subject_->pid());
-  ASSERT_TRUE(process.has_value());
-  EXPECT_EQ(process->process_infos, 0U) << "a pre-dump stops no queue";
+  EXPECT_EQ(machine().criu_calls(kProcessInfo), 0U) << "a pre-dump stops no queue";
   ASSERT_NO_FATAL_FAILURE(expect_queues_run());
   ASSERT_NO_FATAL_FAILURE(expect_whole());
   ASSERT_TRUE(std::filesystem::is_directory(images()));
@@ -99,7 +97,7 @@ TEST_F(WithoutGpu, AMachineWithoutKfdRefusesAGpuProcessAndSaysWhy) {
   load();
   ASSERT_NO_FATAL_FAILURE(start_subject(small_subject()));
   ASSERT_NO_FATAL_FAILURE(dump());
-  ASSERT_TRUE(machine_.unload());
+  ASSERT_TRUE(machine().unload());
   const CriuRun run = criu_->restore(images());
   EXPECT_NE(run.status.value_or(0), 0);
   EXPECT_TRUE(run.said("this machine has no /dev/kfd")) << "the reason is not said";

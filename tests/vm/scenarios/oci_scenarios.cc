@@ -56,9 +56,9 @@ class OciRuntime : public Scenario, public testing::WithParamInterface<const cha
 
   // So many GPUs does the job see.
   void expect_gpus(const OciContainer& container, std::size_t number) {
-    const auto process = control().process(container.pid());
+    const auto process = machine().process(container.pid());
     ASSERT_TRUE(process.has_value());
-    EXPECT_EQ(process->devices.size(), number);
+    EXPECT_EQ(process->gpu_ids.size(), number);
   }
 
   static void expect_good(const CriuRun& run, const std::string& what) {
@@ -146,12 +146,11 @@ read -r line <go
 // A machine with four equal GPUs. One container's job used the first; two containers are restored from it.
 class RestoredAtOnce : public OciRuntime {
  protected:
-  static constexpr std::uint32_t kFirst = 1111;
-
   void SetUp() override {
     OciRuntime::SetUp();
     if (IsSkipped()) return;
-    load({"--gpus", "4", "--vram", "16M", "--gtt", "16M", "--gpu-ids", "1111,2222,3333,4444"});
+    load({.number = 4, .vram_mib = 16});
+    ids_ = machine().gpu_ids();
     ASSERT_NO_FATAL_FAILURE(checkpoint_job());
     meeting_.emplace(scratch() / "meeting");
   }
@@ -195,28 +194,34 @@ class RestoredAtOnce : public OciRuntime {
 
   // gpu_ids of the GPUs that hold the memory of a container's job.
   std::set<std::uint32_t> gpus_of(const OciContainer& container) {
-    std::set<std::uint32_t> gpus;
-    if (const auto process = control().process(container.pid())) {
-      for (const vamdgpu::BoInfo& bo : process->bos) gpus.insert(control().config().gpus[bo.gpu].gpu_id);
-    }
-    return gpus;
+    const auto process = machine().process(container.pid());
+    return process ? process->gpus_with_vram() : std::set<std::uint32_t>();
   }
   std::set<std::uint32_t> gpus_of(std::size_t index) { return gpus_of(*containers_[index]); }
+
+  // A line of settings: the job's GPU is this one now.
+  std::string map_to(std::size_t gpu) const {
+    return "SLUICE_GPU_MAP=" + std::to_string(ids_[0]) + "=" + std::to_string(ids_[gpu]) + "\n";
+  }
 
   void quit_all() {
     for (const auto& container : containers_) EXPECT_EQ(container->subject().quit(), 0);
   }
 
+  std::vector<std::uint32_t> ids_;  // of the GPUs, by minor
+
  private:
   // More than half of a GPU's VRAM.
   OciBundle job(const std::string& id) const {
-    return bundle(id, {128, 129, 130, 131}, {"--gpus", "1", "--vram", "10M", "--gtt", "1M", "--run-queues"});
+    const std::uint64_t vram = machine_->vram_bytes() / 8 * 5 >> 20;
+    return bundle(id, {128, 129, 130, 131},
+                  {"--gpus", "1", "--one-bo", std::to_string(vram) + "M", "--zero", "95", "--run-queues"});
   }
 
   void checkpoint_job() {
     OciContainer first(job("first"), criu_->logs());
     ASSERT_NO_FATAL_FAILURE(start(first));
-    ASSERT_EQ(gpus_of(first), std::set{kFirst});
+    ASSERT_EQ(gpus_of(first), std::set{ids_[0]});
     ASSERT_NO_FATAL_FAILURE(expect_good(first.checkpoint(images()), "checkpoint"));
   }
 
@@ -225,11 +230,11 @@ class RestoredAtOnce : public OciRuntime {
 };
 
 TEST_P(RestoredAtOnce, EachLandsOnTheGpuThatItsOwnMapNames) {
-  ASSERT_NO_FATAL_FAILURE(add("one", "SLUICE_GPU_MAP=1111=3333\n"));
-  ASSERT_NO_FATAL_FAILURE(add("two", "SLUICE_GPU_MAP=1111=2222\n"));
+  ASSERT_NO_FATAL_FAILURE(add("one", map_to(2)));
+  ASSERT_NO_FATAL_FAILURE(add("two", map_to(1)));
   ASSERT_NO_FATAL_FAILURE(restore_all());
-  EXPECT_EQ(gpus_of(0), std::set<std::uint32_t>{3333});
-  EXPECT_EQ(gpus_of(1), std::set<std::uint32_t>{2222});
+  EXPECT_EQ(gpus_of(0), std::set{ids_[2]});
+  EXPECT_EQ(gpus_of(1), std::set{ids_[1]});
   quit_all();
 }
 

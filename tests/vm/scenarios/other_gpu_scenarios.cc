@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Restores on another machine than the one the process was dumped on.
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -11,107 +12,96 @@
 namespace sluice::vm_test {
 namespace {
 
-constexpr const char* kIds = "11111,22222";
-constexpr const char* kSwappedIds = "22222,11111";
-
 class OtherGpus : public Scenario {
  protected:
-  static Strings machine(const Strings& more) {
-    Strings options = two_gpus();
-    options.insert(options.end(), more.begin(), more.end());
-    return options;
-  }
-
-  void dump_on(const Strings& options) {
-    load(options);
+  void dump_on(const Gpus& gpus) {
+    load(gpus);
     ASSERT_NO_FATAL_FAILURE(start_subject({"--gpus", "2", "--vram", "8M", "--gtt", "1M", "--run-queues"}));
     ASSERT_NO_FATAL_FAILURE(dump());
   }
 
-  void expect_restores_on(const Strings& options) {
-    ASSERT_NO_FATAL_FAILURE(move_to(options));
+  void expect_restores_on(const Gpus& gpus) {
+    ASSERT_NO_FATAL_FAILURE(move_to(gpus));
     ASSERT_NO_FATAL_FAILURE(restore());
     ASSERT_NO_FATAL_FAILURE(expect_queues_run());
     ASSERT_NO_FATAL_FAILURE(expect_whole());
     EXPECT_EQ(subject_->quit(), 0);
   }
 
-  // The restored process has these GPUs, and calls them what it has called them from the start.
-  void expect_devices(const std::set<std::uint32_t>& ids, const std::set<std::uint32_t>& user_ids) {
-    const auto process = control().process(subject_->pid());
+  // The restored process has the machine's GPUs. What it calls them it says itself, when it is checked.
+  void expect_all_gpus() {
+    const auto process = machine().process(subject_->pid());
     ASSERT_TRUE(process.has_value());
-    std::set<std::uint32_t> seen, seen_user;
-    for (const vamdgpu::DeviceInfo& device : process->devices) {
-      seen.insert(device.gpu_id);
-      seen_user.insert(device.user_gpu_id);
-    }
-    EXPECT_EQ(seen, ids);
-    EXPECT_EQ(seen_user, user_ids);
+    const std::vector<std::uint32_t> all = machine().gpu_ids();
+    EXPECT_EQ(process->gpu_ids, std::set<std::uint32_t>(all.begin(), all.end()));
   }
 
   // Nothing is created, and each of `texts` is said.
-  void expect_refused_on(const Strings& options, const Strings& texts) {
-    ASSERT_NO_FATAL_FAILURE(move_to(options));
+  void expect_refused_on(const Gpus& gpus, const Strings& texts) {
+    ASSERT_NO_FATAL_FAILURE(move_to(gpus));
     const CriuRun run = criu_->restore(images());
     ASSERT_TRUE(run.status.has_value());
     EXPECT_NE(run.status, 0);
     for (const std::string& text : texts) EXPECT_TRUE(run.said(text)) << "criu's log does not say: " << text;
-    EXPECT_EQ(control().criu_calls(3), 0U) << "RESTORE was tried";
+    EXPECT_EQ(machine().criu_calls(kRestore), 0U) << "RESTORE was tried";
   }
 };
 
 TEST_F(OtherGpus, SwappedIds) {
-  ASSERT_NO_FATAL_FAILURE(dump_on(machine({"--gpu-ids", kIds})));
-  expect_restores_on(machine({"--gpu-ids", kSwappedIds}));
+  ASSERT_NO_FATAL_FAILURE(dump_on({.ours = {"--gpu-ids", "11111,22222"}}));
+  expect_restores_on({.ours = {"--gpu-ids", "22222,11111"}});
 }
 
-TEST_F(OtherGpus, NewIds) {
-  ASSERT_NO_FATAL_FAILURE(dump_on(machine({"--gpu-ids", kIds})));
-  expect_restores_on(machine({"--gpu-ids", "333,444"}));
-}
-
-TEST_F(OtherGpus, RenumberedMinors) {
-  ASSERT_NO_FATAL_FAILURE(dump_on(machine({"--minors", "128,129"})));
-  expect_restores_on(machine({"--minors", "140,135"}));
+TEST_F(OtherGpus, NewIdsAndMinors) {
+  ASSERT_NO_FATAL_FAILURE(dump_on({}));
+  const std::vector<std::uint32_t> ids = machine().gpu_ids();
+  ASSERT_NO_FATAL_FAILURE(expect_restores_on({.machine = 1}));
+  for (const std::uint32_t id : machine().gpu_ids())
+    EXPECT_EQ(std::count(ids.begin(), ids.end(), id), 0) << "no other machine";
 }
 
 TEST_F(OtherGpus, SwappedMinorsAndNodes) {
-  ASSERT_NO_FATAL_FAILURE(dump_on(machine({"--minors", "128,129"})));
-  expect_restores_on(machine({"--minors", "129,128", "--node-order", "1,0", "--gpu-ids", "333,444"}));
+  ASSERT_NO_FATAL_FAILURE(dump_on({}));
+  std::vector<std::uint32_t> ids = machine().gpu_ids();
+  ASSERT_NO_FATAL_FAILURE(expect_restores_on({.reversed = true}));
+  std::reverse(ids.begin(), ids.end());
+  EXPECT_EQ(machine().gpu_ids(), ids);
 }
 
 TEST_F(OtherGpus, DumpedAgainWhereItsGpusHaveOtherIds) {
-  ASSERT_NO_FATAL_FAILURE(dump_on(machine({"--gpu-ids", kIds})));
-  ASSERT_NO_FATAL_FAILURE(move_to(machine({"--gpu-ids", "333,444", "--minors", "140,135"})));
+  ASSERT_NO_FATAL_FAILURE(dump_on({}));
+  ASSERT_NO_FATAL_FAILURE(move_to({.machine = 1}));
   ASSERT_NO_FATAL_FAILURE(restore());
-  ASSERT_NO_FATAL_FAILURE(expect_devices({333, 444}, {11111, 22222}));
+  ASSERT_NO_FATAL_FAILURE(expect_all_gpus());
   ASSERT_NO_FATAL_FAILURE(expect_whole());
   std::filesystem::remove_all(images());
   ASSERT_NO_FATAL_FAILURE(dump());
-  expect_restores_on(machine({"--gpu-ids", "555,666"}));
+  expect_restores_on({.reversed = true});
 }
 
 // Joined by PCIe only: with XGMI each GPU of a larger machine has more links, and is another GPU for that.
+// AMD's driver knows of no XGMI between the cards.
+const Strings kPcie = {"--links", "pcie"};
+
 TEST_F(OtherGpus, MoreGpusComeAlong) {
-  const Strings three = {"--gpus", "3",       "--vram", "64M",       "--gtt",
-                         "64M",    "--links", "pcie",   "--gpu-ids", "22222,333,11111"};
-  load(machine({"--links", "pcie", "--gpu-ids", kIds}));
+  const Gpus two = {.ours_too = kPcie}, three = {.number = 3, .ours_too = kPcie};
+  load(two);
   ASSERT_NO_FATAL_FAILURE(
       start_subject({"--gpus", "2", "--vram", "8M", "--gtt", "1M", "--run-queues", "--svm"}));
   ASSERT_NO_FATAL_FAILURE(dump());
   ASSERT_NO_FATAL_FAILURE(move_to(three));
   ASSERT_NO_FATAL_FAILURE(restore());
-  ASSERT_NO_FATAL_FAILURE(expect_devices({11111, 22222, 333}, {11111, 22222, 333}));
+  ASSERT_NO_FATAL_FAILURE(expect_all_gpus());
   ASSERT_NO_FATAL_FAILURE(expect_whole());
   std::filesystem::remove_all(images());
   ASSERT_NO_FATAL_FAILURE(dump());
-  expect_refused_on(machine({"--links", "pcie"}), {"made with 3 GPUs visible, here 2 GPUs are"});
+  expect_refused_on(two, {"made with 3 GPUs visible, here 2 GPUs are"});
   expect_restores_on(three);
 }
 
 TEST_F(OtherGpus, MoreGpusDoNotMatterWhereADeviceCgroupHidesThem) {
-  ASSERT_NO_FATAL_FAILURE(dump_on(machine({"--links", "pcie"})));
-  ASSERT_NO_FATAL_FAILURE(move_to({"--gpus", "3", "--vram", "64M", "--gtt", "64M", "--links", "pcie"}));
+  ASSERT_NO_FATAL_FAILURE(dump_on({.ours_too = kPcie}));
+  ASSERT_NO_FATAL_FAILURE(move_to({.number = 3, .ours_too = kPcie}));
   const DeviceCgroup box(scratch() / "devices", {"c 226:130 rwm"});
   criu_->prepare = [&] { box.enter(); };
   ASSERT_NO_FATAL_FAILURE(restore());
@@ -123,21 +113,21 @@ TEST_F(OtherGpus, MoreGpusDoNotMatterWhereADeviceCgroupHidesThem) {
 }
 
 TEST_F(OtherGpus, AnotherModelIsRefusedWithATable) {
-  ASSERT_NO_FATAL_FAILURE(dump_on(two_gpus()));
-  expect_refused_on(machine({"--preset", "mi300x"}), {"on local GPU", "device_id", "simd_count"});
+  ASSERT_NO_FATAL_FAILURE(dump_on({}));
+  expect_refused_on({.ours = {"--preset", "mi300x"}}, {"on local GPU", "device_id", "simd_count"});
 }
 
 TEST_F(OtherGpus, LessVramIsRefusedAndTheSwitchAllowsIt) {
-  ASSERT_NO_FATAL_FAILURE(dump_on(two_gpus()));
-  const Strings smaller = {"--gpus", "2", "--vram", "32M", "--gtt", "64M"};
+  ASSERT_NO_FATAL_FAILURE(dump_on({}));
+  const Gpus smaller = {.small = true};
   expect_refused_on(smaller, {"vram_size", "KFD_VRAM_SIZE_CHECK=0 allows this"});
   criu_->environment.insert_or_assign("KFD_VRAM_SIZE_CHECK", "0");
   expect_restores_on(smaller);
 }
 
 TEST_F(OtherGpus, OtherNumaNodesAreRefusedAndTheSwitchAllowsThem) {
-  ASSERT_NO_FATAL_FAILURE(dump_on(two_gpus()));
-  const Strings spread = machine({"--cpu-nodes", "2"});
+  ASSERT_NO_FATAL_FAILURE(dump_on({}));
+  const Gpus spread = {.ours = {"--cpu-nodes", "2"}};
   expect_refused_on(spread, {"KFD_NUMA_CHECK=0 allows this"});
   criu_->environment.insert_or_assign("KFD_NUMA_CHECK", "0");
   expect_restores_on(spread);
@@ -146,24 +136,26 @@ TEST_F(OtherGpus, OtherNumaNodesAreRefusedAndTheSwitchAllowsThem) {
 // Of equal GPUs the one with room, or the one that a container's own settings name.
 class ChosenGpus : public OtherGpus {
  protected:
-  static Strings equal_gpus(const std::string& number) {
-    return {"--gpus", number, "--vram", "64M", "--gtt", "64M", "--links", "pcie"};
+  static Gpus equal_gpus(unsigned number) { return {.number = number, .ours_too = kPcie}; }
+
+  // So much of a GPU's VRAM as an option of the subject's.
+  std::string vram(unsigned percent) {
+    return std::to_string((machine().vram_bytes() * percent / 100) >> 20) + "M";
   }
 
   void dump_on_one() {
-    load(equal_gpus("1"));
-    ASSERT_NO_FATAL_FAILURE(start_subject({"--gpus", "1", "--vram", "24M", "--gtt", "1M", "--no-queues"}));
+    load(equal_gpus(1));
+    ASSERT_NO_FATAL_FAILURE(start_subject({"--one-bo", vram(40), "--zero", "95", "--no-queues"}));
     ASSERT_NO_FATAL_FAILURE(dump());
   }
 
-  // The GPUs, by number, on which the restored process has VRAM.
-  std::set<std::uint32_t> gpus_of_subject() {
-    std::set<std::uint32_t> gpus;
-    const auto process = control().process(subject_->pid());
-    if (!process) return gpus;
-    for (const vamdgpu::BoInfo& bo : process->bos) {
-      constexpr std::uint32_t kVram = 1;
-      if ((bo.flags & kVram) != 0) gpus.insert(bo.gpu);
+  // The numbers of the GPUs, by minor, on which the restored process has VRAM.
+  std::set<std::size_t> gpus_of_subject() {
+    std::set<std::size_t> gpus;
+    const auto process = machine().process(subject_->pid());
+    const std::vector<std::uint32_t> all = machine().gpu_ids();
+    for (std::size_t i = 0; process && i < all.size(); ++i) {
+      if (process->gpus_with_vram().count(all[i]) != 0) gpus.insert(i);
     }
     return gpus;
   }
@@ -171,12 +163,12 @@ class ChosenGpus : public OtherGpus {
 
 TEST_F(ChosenGpus, AFullGpuIsLeftForOneWithRoom) {
   ASSERT_NO_FATAL_FAILURE(dump_on_one());
-  ASSERT_NO_FATAL_FAILURE(move_to(equal_gpus("3")));
+  ASSERT_NO_FATAL_FAILURE(move_to(equal_gpus(3)));
   GuestSubject other(scratch() / "other");
-  ASSERT_TRUE(other.start(with_common_options({"--gpus", "1", "--vram", "48M", "--gtt", "1M", "--no-queues"}))
+  ASSERT_TRUE(other.start(with_common_options({"--one-bo", vram(75), "--zero", "95", "--no-queues"}))
                   .starts_with("ready"));
   ASSERT_NO_FATAL_FAILURE(restore());
-  EXPECT_EQ(gpus_of_subject(), std::set<std::uint32_t>{1});
+  EXPECT_EQ(gpus_of_subject(), std::set<std::size_t>{1});
   ASSERT_NO_FATAL_FAILURE(expect_whole());
   EXPECT_EQ(subject_->quit(), 0);
   EXPECT_EQ(other.quit(), 0);
@@ -195,10 +187,10 @@ TEST_F(ChosenGpus, TheFolderInCriusConfigurationFileHasTheMap) {
     std::ofstream(folder / "sluice.conf")
         << "SLUICE_GPU_MAP=renderD128=renderD" << 128 + std::stoi(gpu) << '\n';
     std::ofstream(folder / "criu.conf") << "libdir " << folder.string() << '\n';
-    ASSERT_NO_FATAL_FAILURE(move_to(equal_gpus("3")));
+    ASSERT_NO_FATAL_FAILURE(move_to(equal_gpus(3)));
     ASSERT_NO_FATAL_FAILURE(restore({"--config", (folder / "criu.conf").string()}));
     subject_->adopt(pid);
-    EXPECT_EQ(gpus_of_subject(), std::set<std::uint32_t>{static_cast<std::uint32_t>(std::stoi(gpu))});
+    EXPECT_EQ(gpus_of_subject(), std::set<std::size_t>{static_cast<std::size_t>(std::stoi(gpu))});
     ASSERT_NO_FATAL_FAILURE(expect_whole());
     EXPECT_EQ(subject_->quit(), 0);
   }

@@ -172,8 +172,11 @@ bool eventually(const std::function<bool()>& done, Seconds patience) {
     if (done()) return true;
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now());
     if (left.count() <= 0) return false;
+    // AMD's driver tells of no changes.
+    constexpr std::int64_t kLookAgainMs = 20;
+    const std::int64_t wait_ms = changes_fd >= 0 ? left.count() : std::min(left.count(), kLookAgainMs);
     pollfd waits[2] = {{children.get(), POLLIN, 0}, {changes_fd, POLLIN, 0}};
-    if (::poll(waits, 2, static_cast<int>(left.count())) < 0 && errno != EINTR) fail("poll");
+    if (::poll(waits, 2, static_cast<int>(wait_ms)) < 0 && errno != EINTR) fail("poll");
   }
 }
 

@@ -47,8 +47,9 @@ std::optional<int> run(const Launch& launch, Seconds patience = kPatience);
 // SIGKILL and reap. Nothing happens when the child is gone.
 void kill_and_reap(pid_t pid);
 
-// Calls `done` at once and whenever a child of this process has ended or the virtual GPUs have changed, until
-// it says true. False when it has not for as long as `patience`.
+// Calls `done` at once and whenever a child of this process has ended or the virtual GPUs have changed
+// (without a descriptor that tells: again and again), until it says true. False when it has not for as long
+// as `patience`.
 bool eventually(const std::function<bool()>& done, Seconds patience = kPatience);
 
 // Where every thread of a process stands: its name, the system call it is in, its stack in the kernel.

@@ -14,14 +14,6 @@ const Strings kHandlesWithGaps = {"--gem-handles", "1,3,70,4096"};
 
 class RenderNodes : public Scenario {
  protected:
-  // Machines whose kernel lists BOs, whatever kernel the guest has.
-  static Strings listing(const Strings& more = {}) {
-    Strings options = two_gpus();
-    options.push_back("--list-handles");
-    options.insert(options.end(), more.begin(), more.end());
-    return options;
-  }
-
   static Strings with_kfd(const Strings& more) {
     Strings options = {"--gpus", "2", "--vram", "4M", "--gtt", "1M", "--run-queues"};
     options.insert(options.end(), more.begin(), more.end());
@@ -35,7 +27,7 @@ class RenderNodes : public Scenario {
   }
 
   // EXPORT_DMABUF came with KFD 1.12.
-  bool kfd_exports() { return control().config().kfd_minor_version >= 12; }
+  bool kfd_exports() { return machine().kfd_version() >= 12; }
 
   void expect_refused(const std::string& because) {
     const CriuRun run = criu_->dump(subject_->pid(), images());
@@ -91,19 +83,19 @@ class RenderNodes : public Scenario {
 };
 
 TEST_F(RenderNodes, HandlesWithGapsComeBackByPlaceholders) {
-  load(listing());
+  load(listing_gpus());
   ASSERT_NO_FATAL_FAILURE(start_subject(with_kfd(kHandlesWithGaps)));
   expect_survives_twice();
 }
 
 TEST_F(RenderNodes, HandlesWithGapsComeBackWhereTheKernelChangesThem) {
-  load(listing({"--change-handle"}));
+  load({.ours = {"--list-handles", "--change-handle"}});
   ASSERT_NO_FATAL_FAILURE(start_subject(with_kfd(kHandlesWithGaps)));
   expect_survives_twice();
 }
 
 TEST_F(RenderNodes, TwoFilesOfOneGpuKeepTheirOwn) {
-  load(listing());
+  load(listing_gpus());
   ASSERT_NO_FATAL_FAILURE(start_subject(with_kfd({"--second-render", "--gem-handles", "2,5"})));
   if (criu_traits().takes_map_fds) return expect_survives_twice();
   ASSERT_NO_FATAL_FAILURE(dump());
@@ -113,22 +105,24 @@ TEST_F(RenderNodes, TwoFilesOfOneGpuKeepTheirOwn) {
 }
 
 TEST_F(RenderNodes, AreAllThatAProcessHas) {
-  load(listing());
+  load(listing_gpus());
   ASSERT_NO_FATAL_FAILURE(start_subject({"--render-only", "--gem-handles", "1,3,70"}));
   expect_survives_twice();
 }
 
 TEST_F(RenderNodes, ManyBosComeBack) {
-  load(listing());
+  load(listing_gpus());
   ASSERT_NO_FATAL_FAILURE(start_subject(with_kfd({"--gem-handles", "count:100"})));
   expect_survives_twice();
 }
 
 TEST_F(RenderNodes, ComeBackOnOtherGpus) {
-  load(listing({"--minors", "128,129", "--gpu-ids", "11111,22222"}));
+  load(listing_gpus());
   ASSERT_NO_FATAL_FAILURE(start_subject(with_kfd(kHandlesWithGaps)));
   ASSERT_NO_FATAL_FAILURE(dump());
-  ASSERT_NO_FATAL_FAILURE(move_to(listing({"--minors", "140,135", "--gpu-ids", "333,444"})));
+  Gpus others = listing_gpus();
+  others.machine = 1;
+  ASSERT_NO_FATAL_FAILURE(move_to(others));
   ASSERT_NO_FATAL_FAILURE(restore());
   ASSERT_NO_FATAL_FAILURE(expect_queues_run());
   ASSERT_NO_FATAL_FAILURE(expect_whole());
@@ -136,7 +130,7 @@ TEST_F(RenderNodes, ComeBackOnOtherGpus) {
 }
 
 TEST_F(RenderNodes, LeftRunningGoOn) {
-  load(listing());
+  load(listing_gpus());
   ASSERT_NO_FATAL_FAILURE(start_subject(with_kfd(kHandlesWithGaps)));
   for (int round = 0; round < 2; ++round) {
     ASSERT_TRUE(criu_->dump(subject_->pid(), images(), {"--leave-running"}).good());
@@ -148,14 +142,14 @@ TEST_F(RenderNodes, LeftRunningGoOn) {
 // ---- shared by dma-buf
 
 TEST_F(RenderNodes, BosOfTheKfdAreSharedWithRenderFilesOfTwoGpus) {
-  load(listing());
+  load(listing_gpus());
   if (!kfd_exports()) GTEST_SKIP() << "this guest's KFD exports no dma-bufs";
   ASSERT_NO_FATAL_FAILURE(start_subject(with_kfd({"--share", "kfd", "--gem-handles", "1,3"})));
   expect_survives_twice();
 }
 
 TEST_F(RenderNodes, AnOpenDmaBufComesBack) {
-  load(listing());
+  load(listing_gpus());
   const Strings share = {"--share", kfd_exports() ? "kfd" : "gem", "--share-fd"};
   ASSERT_NO_FATAL_FAILURE(start_subject(with_kfd(share)));
   EXPECT_EQ(subject_->ask("poke 4711"), "ok poke 4711");
@@ -166,35 +160,35 @@ TEST_F(RenderNodes, AnOpenDmaBufComesBack) {
 }
 
 TEST_F(RenderNodes, BosOfARenderFileAreSharedWithOthers) {
-  load(listing());
+  load(listing_gpus());
   ASSERT_NO_FATAL_FAILURE(
       start_subject({"--render-only", "--second-render", "--share", "gem", "--share-fd"}));
   expect_survives_twice();
 }
 
 TEST_F(RenderNodes, TwoProcessesHaveTheSameMemoryAgain) {
-  load(listing());
+  load(listing_gpus());
   expect_two_have_the_same_memory({"--seed", "2", "--import-from"});
 }
 
 // ---- imported into the KFD
 
 TEST_F(RenderNodes, MemoryIsImportedIntoTheKfdOfTheSameProcess) {
-  load(listing());
+  load(listing_gpus());
   if (!kfd_exports()) GTEST_SKIP() << "this guest's KFD exports no dma-bufs";
   ASSERT_NO_FATAL_FAILURE(start_subject(with_kfd({"--share", "kfd", "--kfd-import"})));
   expect_survives_twice();
 }
 
 TEST_F(RenderNodes, MemoryOfARenderFileIsImportedIntoTheKfd) {
-  load(listing());
+  load(listing_gpus());
   if (!kfd_exports()) GTEST_SKIP() << "the subject asks the KFD for the import's dma-buf";
   ASSERT_NO_FATAL_FAILURE(start_subject(with_kfd({"--share", "gem", "--kfd-import"})));
   expect_survives_twice();
 }
 
 TEST_F(RenderNodes, MemoryIsImportedIntoTheKfdOfAnotherProcess) {
-  load(listing());
+  load(listing_gpus());
   if (!kfd_exports()) GTEST_SKIP() << "this guest's KFD exports no dma-bufs";
   expect_two_have_the_same_memory({"--seed", "2", "--kfd-import", "--import-from"});
 }
@@ -202,14 +196,14 @@ TEST_F(RenderNodes, MemoryIsImportedIntoTheKfdOfAnotherProcess) {
 // A kernel that does not list them: those that the CPU maps do not get lost.
 TEST_F(RenderNodes, OfAKernelThatDoesNotListBosAreRefusedByName) {
   load();
-  if (control().config().list_handles != 0) GTEST_SKIP() << "this guest's kernel lists BOs";
+  if (machine().lists_handles()) GTEST_SKIP() << "this guest's kernel lists BOs";
   ASSERT_NO_FATAL_FAILURE(start_subject(with_kfd({"--gem-handles", "1"})));
   expect_refused("neither its KFD nor any of its own render files lists");
 }
 
 TEST_F(RenderNodes, WithoutKfdOfAKernelThatDoesNotListBosAreRefusedByName) {
   load();
-  if (control().config().list_handles != 0) GTEST_SKIP() << "this guest's kernel lists BOs";
+  if (machine().lists_handles()) GTEST_SKIP() << "this guest's kernel lists BOs";
   ASSERT_NO_FATAL_FAILURE(start_subject({"--render-only", "--gem-handles", "1"}));
   expect_refused("neither its KFD nor any of its own render files lists");
 }
@@ -217,7 +211,7 @@ TEST_F(RenderNodes, WithoutKfdOfAKernelThatDoesNotListBosAreRefusedByName) {
 // Nor where the plugin sees them when criu hands their file over, and not before.
 TEST_F(RenderNodes, ThatAKernelDoesNotListAreRefusedByNameWhereNoFileIsSeenInAdvance) {
   load();
-  if (control().config().list_handles != 0) GTEST_SKIP() << "this guest's kernel lists BOs";
+  if (machine().lists_handles()) GTEST_SKIP() << "this guest's kernel lists BOs";
   criu_->prepare = take_no_descriptors;
   for (const Strings& subject :
        {Strings{"--render-only", "--gem-handles", "1"}, with_kfd({"--gem-handles", "1"})}) {

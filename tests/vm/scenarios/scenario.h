@@ -1,34 +1,36 @@
 // SPDX-License-Identifier: MIT
-// What every scenario has: the virtual GPUs, a subject, criu, a directory for images, and an end that looks
-// for what was left behind. GoogleTest fixtures derive from it.
+// What every scenario has: a machine with GPUs, a subject, criu, a directory for images, and an end that
+// looks for what was left behind. GoogleTest fixtures derive from it. The driver of the GPUs: drivers.h.
 //
-// After the body: no process is left, every GPU object is gone, the module can be unloaded, the kernel has
+// After the body: no process is left, every GPU object is gone, our module can be unloaded, the kernel has
 // nothing to complain of. A scenario that failed prints the end of its criu logs and all of the plugin's
 // lines, and its logs go to SLUICE_VM_OUT.
 #pragma once
 
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <optional>
 
 #include "criu.h"
-#include "guest_machine.h"
 #include "guest_subject.h"
 #include "kernel_log.h"
+#include "machine.h"
+#include "module_machine.h"
 #include "settings.h"
 
 namespace sluice::vm_test {
 
+// The subject with everything that a process can have, on two GPUs.
+Strings everything();
+
+// Two GPUs of a kernel that lists the BOs of render nodes. Our module does where it is asked to; AMD's driver
+// since Linux 6.18 (drivers.cc).
+Gpus listing_gpus();
+
 // KFD's ioctl of CRIU operations, and these, for Control::inject (kfd_ioctl.h).
 inline constexpr std::uint32_t kCriuNr = 0x22;
 inline constexpr std::uint32_t kProcessInfo = 0, kCheckpoint = 1, kUnpause = 2, kRestore = 3, kResume = 4;
-
-// Two GPUs with 64 MiB each: what most scenarios run on.
-Strings two_gpus();
-// The subject with everything a process can have, on those.
-Strings everything();
-// Options of the subject with those that every subject here gets.
-Strings with_common_options(const Strings& options);
 
 class Scenario : public testing::Test {
  protected:
@@ -41,10 +43,17 @@ class Scenario : public testing::Test {
   std::filesystem::path images(const std::string& name = "images") const;
   const std::filesystem::path& scratch() const { return scratch_; }
 
-  void load(const Strings& options = two_gpus());
-  // Unloads and loads again: the images were carried to another machine.
-  void move_to(const Strings& options);
-  vamdgpu::Control& control() { return machine_.control(); }
+  // Most scenarios run on two GPUs.
+  void load(const Gpus& wanted = {});
+  // The images were carried to another machine.
+  void move_to(const Gpus& wanted);
+  Machine& machine() { return *machine_; }
+  // Of scenarios that run on our module everywhere (drivers.cc): what only it has.
+  vamdgpu::Control& control();
+
+  // Options of the subject with those that every subject here gets, and without SVM where the driver was
+  // built without it. REQUIRES: a machine is loaded.
+  Strings with_common_options(const Strings& options) const;
 
   // ---- steps; each expects its own success, and an ASSERT_NO_FATAL_FAILURE around them ends the scenario
   void start_subject(const Strings& options, const Launch& launch = {});
@@ -61,7 +70,7 @@ class Scenario : public testing::Test {
   // No restore comes from these images: criu says so and no process is made.
   void expect_no_complete_image(const std::filesystem::path& directory);
 
-  GuestMachine machine_;
+  std::unique_ptr<Machine> machine_;
   std::optional<GuestSubject> subject_;
   std::optional<Criu> criu_;
   pid_t dumped_pid_ = 0;
@@ -77,10 +86,7 @@ class Scenario : public testing::Test {
   std::filesystem::path scratch_;
   std::filesystem::path disk_;
   std::optional<KernelLog> kernel_log_;
-  std::optional<vamdgpu::Counts> at_start_;
+  std::optional<Usage> at_start_;
 };
-
-// A text with numbers, for the messages of failed leak checks.
-std::string describe(const vamdgpu::Counts& counts);
 
 }  // namespace sluice::vm_test

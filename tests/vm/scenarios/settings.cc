@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "settings.h"
 
+#include <sys/utsname.h>
+
 #include <array>
 #include <cstdio>
 #include <cstdlib>
@@ -37,6 +39,7 @@ Settings read_settings() {
   read.images = setting("SLUICE_VM_IMAGES", "/mnt");
   read.out = setting("SLUICE_VM_OUT", {});
   read.foreign = setting("SLUICE_VM_FOREIGN", {});
+  read.driver = setting("SLUICE_VM_DRIVER", {}).string();
   read.suite = setting("SLUICE_VM_SUITE", codename()).string();
   return read;
 }
@@ -66,6 +69,17 @@ constexpr std::array<CriuTraits, 3> kTraits = {{{{3, 17, 0}, false, false, false
 const Settings& settings() {
   static const Settings read = read_settings();
   return read;
+}
+
+const KernelVersion& kernel_version() {
+  static const KernelVersion version = [] {
+    utsname names{};
+    KernelVersion running;
+    if (::uname(&names) != 0 || std::sscanf(names.release, "%u.%u", &running.major, &running.minor) != 2)
+      throw std::runtime_error("this kernel does not say its version");
+    return running;
+  }();
+  return version;
 }
 
 const CriuVersion& criu_version() {

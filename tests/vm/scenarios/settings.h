@@ -9,6 +9,7 @@
 //   SLUICE_VM_OUT       where logs of failed scenarios are kept (none: they are only printed)
 //   SLUICE_VM_FOREIGN   images that other suites made, one directory for each suite (none)
 //   SLUICE_VM_SUITE     name of the suite (from /etc/os-release)
+//   SLUICE_VM_DRIVER    stock or module: only scenarios that run on that driver (drivers.h; all)
 //
 // Read once, before the first scenario. Immutable afterwards; any thread.
 #pragma once
@@ -27,8 +28,16 @@ struct Settings {
   std::filesystem::path out;
   std::filesystem::path foreign;
   std::string suite;
+  std::string driver;
 };
 const Settings& settings();
+
+// A version of Linux: 6.12 is {6, 12}.
+struct KernelVersion {
+  unsigned major = 0, minor = 0;
+  auto operator<=>(const KernelVersion&) const = default;
+};
+const KernelVersion& kernel_version();  // the running one's
 
 // A version of criu: 3.17.1 is {3, 17, 1}.
 struct CriuVersion {

@@ -73,16 +73,16 @@ TEST_F(Streamed, MapsWhoseRenderFileWasClosedComeBack) {
 TEST_F(Streamed, AStreamerThatDiesFailsTheDumpAndTheProcessGoesOn) {
   ASSERT_NO_FATAL_FAILURE(start_subject({"--gpus", "2", "--vram", "16M", "--gtt", "1M", "--run-queues"}));
   ASSERT_EQ(streamer_->begin("capture"), "");
-  for (const unsigned gpu : {0U, 1U}) control().set_engine_rate(gpu, kSlowStreamBytesPerSecond);
-  const std::uint64_t fences = control().fences_made(0);
+  for (const unsigned gpu : {0U, 1U}) machine().set_engine_rate(gpu, kSlowStreamBytesPerSecond);
+  const std::uint64_t fences = machine().copies_begun(0);
   const pid_t criu =
       vm_test::start(criu_->command("dump", images(), {"--stream", "-t", std::to_string(subject_->pid())}));
-  EXPECT_TRUE(eventually([&] { return control().fences_made(0) > fences; })) << "no contents flow";
+  EXPECT_TRUE(eventually([&] { return machine().copies_begun(0) > fences; })) << "no contents flow";
   streamer_->kill();
   const auto status = wait_for(criu);
   ASSERT_TRUE(status.has_value()) << "criu dump hangs";
   EXPECT_NE(status, 0);
-  for (const unsigned gpu : {0U, 1U}) control().set_engine_rate(gpu, 0);
+  for (const unsigned gpu : {0U, 1U}) machine().set_engine_rate(gpu, 0);
   EXPECT_NE(read_file(criu_->last_log()).find("the image streamer has ended"), std::string::npos);
   ASSERT_NO_FATAL_FAILURE(expect_queues_run());
   ASSERT_NO_FATAL_FAILURE(expect_whole());

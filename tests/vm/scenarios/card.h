@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: MIT
+// An emulated card of this guest, as the PCI bus has it: bound to its driver and unbound, and told through
+// its mailbox what it shall do (tests/card/control/mailbox.h; docs/vm.md). Any thread; failures throw
+// std::runtime_error.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace sluice::vm_test {
+
+class Card {
+ public:
+  // All of this guest: those with most VRAM first, those of a size by PCI address.
+  static std::vector<Card> all();
+
+  const std::string& address() const { return address_; }  // "0000:01:00.0"
+  std::uint64_t vram_bytes() const { return vram_bytes_; }
+
+  bool bound() const;
+  void bind() const;
+  // Nothing where no driver is bound.
+  std::optional<unsigned> render_minor() const;
+
+  // The card's answer to a command; one of "error: ..." throws.
+  std::string tell(const std::string& command) const;
+
+  // A number of a file in its folder of sysfs; 0 without it.
+  std::uint64_t number(const std::string& file) const;
+
+ private:
+  explicit Card(std::filesystem::path folder);
+
+  std::filesystem::path folder_;
+  std::string address_;
+  std::uint64_t vram_bytes_ = 0;
+};
+
+}  // namespace sluice::vm_test

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: MIT
+#include "stock_machine.h"
+
+#include <fcntl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <stdexcept>
+
+#include "hidden_gpus.h"
+#include "machine_options.h"
+#include "pipeline/unique_fd.h"
+#include "settings.h"
+
+namespace sluice::vm_test {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Where the guest keeps the driver and what it needs, with a file `order` that lists them.
+const fs::path kModules = "/usr/lib/stock-modules";
+constexpr const char* kModule = "amdgpu.ko";
+const fs::path kDriver = "/sys/bus/pci/drivers/amdgpu";
+// The IP blocks of an MI210 that compute needs, without the firmware of its security processor; no resets,
+// and a busy host is no hang. The processor writes all page tables (3): with some by SDMA, Linux 7.2 on a
+// busy machine clears the KFD's after it has filled them (docs/vm-drivers.md).
+constexpr const char* kParameters =
+    "fw_load_type=0 ip_block_mask=0x1f gpu_recovery=0 lockup_timeout=60000 vm_update_mode=3";
+const fs::path kNodes = "/sys/class/kfd/kfd/topology/nodes";
+const fs::path kProcesses = "/sys/class/kfd/kfd/proc";
+
+void load_driver() {
+  // Cards are bound one by one, as scenarios want them.
+  write_file("/sys/bus/pci/drivers_autoprobe", "0");
+  std::ifstream order(kModules / "order");
+  if (!order) throw std::runtime_error((kModules / "order").string() + ": not in this guest");
+  for (std::string name; std::getline(order, name);) {
+    const UniqueFd file(::open((kModules / name).c_str(), O_RDONLY | O_CLOEXEC));
+    const long result =
+        file ? ::syscall(SYS_finit_module, file.get(), name == kModule ? kParameters : "", 0) : -1;
+    if (result != 0 && errno != EEXIST) throw std::runtime_error(name + ": " + std::strerror(errno));
+  }
+}
+
+std::uint64_t property(const fs::path& node, const std::string& wanted) {
+  std::istringstream lines(read_file(node / "properties"));
+  std::string key;
+  for (std::uint64_t value = 0; lines >> key >> value;) {
+    if (key == wanted) return value;
+  }
+  return 0;
+}
+
+std::uint64_t number_of(const fs::path& file) {
+  return std::strtoull(read_file(file).c_str(), nullptr, 10);
+}
+
+std::size_t entries_of(const fs::path& folder) {
+  std::error_code none;
+  const fs::directory_iterator entries(folder, none);
+  return none ? 0 : static_cast<std::size_t>(std::distance(begin(entries), end(entries)));
+}
+
+std::set<unsigned> minors_of(const std::vector<Card>& cards) {
+  std::set<unsigned> minors;
+  for (const Card& card : cards) minors.insert(card.render_minor().value());
+  return minors;
+}
+
+// Those of `all` that the machine has, in the order of their minors.
+std::vector<Card> chosen(const std::vector<Card>& all, const Gpus& wanted) {
+  if (wanted.reversed) throw std::runtime_error("cards do not change places");
+  if (!wanted.ours.empty()) throw std::runtime_error("AMD's driver takes no options of vamdgpu-load");
+  std::uint64_t usual = 0;
+  for (const Card& card : all) usual = std::max(usual, card.vram_bytes());
+  std::vector<Card> fit;
+  for (const Card& card : all) {
+    if ((card.vram_bytes() < usual) == wanted.small && card.vram_bytes() >= std::uint64_t{wanted.vram_mib}
+                                                                                << 20)
+      fit.push_back(card);
+  }
+  const std::size_t first = std::size_t{wanted.machine} * wanted.number;
+  if (fit.size() < first + wanted.number)
+    throw std::runtime_error("this guest has " + std::to_string(fit.size()) + " cards of that size");
+  return {fit.begin() + static_cast<std::ptrdiff_t>(first),
+          fit.begin() + static_cast<std::ptrdiff_t>(first + wanted.number)};
+}
+
+}  // namespace
+
+bool StockMachine::possible() {
+  return !Card::all().empty() && fs::exists(kModules / "order");
+}
+
+void StockMachine::remove_driver() {
+  show_all_gpus();
+  if (!fs::exists(kDriver)) return;
+  CriuOperations::forget();
+  if (::syscall(SYS_delete_module, "amdgpu", O_NONBLOCK) != 0)
+    throw std::runtime_error(std::string("AMD's driver cannot be unloaded: ") + std::strerror(errno));
+}
+
+StockMachine::~StockMachine() {
+  try {
+    end_meddling();
+  } catch (const std::exception&) {
+    // The next scenario finds the card as it is.
+  }
+}
+
+void StockMachine::load(const Gpus& wanted) {
+  if (!fs::exists(kDriver)) load_driver();
+  const std::vector<Card> all = Card::all();
+  const std::vector<Card> cards = chosen(all, wanted);
+  // Cards are bound once, in the order of the bus, and never unbound: a card that goes leaves /dev/kfd locked
+  // until the driver is unloaded (amdgpu_device_ip_fini_early calls amdgpu_amdkfd_suspend, which counts
+  // kfd_locked up; nothing counts it down; Linux 6.1, 6.12 and 7.2), and 6.1 dies of resetting an MI210 that
+  // has no SMU.
+  for (const Card& card : all) {
+    if (!card.bound()) card.bind();
+  }
+  show_gpus(minors_of(all), minors_of(cards));
+  cards_ = cards;
+  operations_.emplace();
+}
+
+bool StockMachine::unload() {
+  end_meddling();
+  cards_.clear();
+  return true;
+}
+
+void StockMachine::end_meddling() {
+  if (!meddled_) return;
+  for (const Card& card : cards_) {
+    card.tell("fence pass");
+    card.tell("sdma rate 0");
+  }
+  meddled_ = false;
+}
+
+std::vector<std::uint32_t> StockMachine::gpu_ids() const {
+  std::map<std::uint64_t, std::uint32_t> by_minor;
+  for (const fs::directory_entry& node : fs::directory_iterator(kNodes)) {
+    if (const auto id = static_cast<std::uint32_t>(number_of(node.path() / "gpu_id")); id != 0)
+      by_minor[property(node.path(), "drm_render_minor")] = id;
+  }
+  std::vector<std::uint32_t> ids;
+  ids.reserve(by_minor.size());
+  for (const auto& [minor, id] : by_minor) ids.push_back(id);
+  return ids;
+}
+
+std::uint64_t StockMachine::vram_bytes() const {
+  return cards_.at(0).number("mem_info_vram_total");
+}
+
+Usage StockMachine::usage() const {
+  Usage usage;
+  usage.numbers = {{"KFD processes", entries_of(kProcesses)},
+                   {"references to the driver", number_of("/sys/module/amdgpu/refcnt")}};
+  for (const Card& card : cards_) {
+    usage.numbers["bytes of VRAM of " + card.address()] = card.number("mem_info_vram_used");
+    usage.numbers["bytes of GTT of " + card.address()] = card.number("mem_info_gtt_used");
+  }
+  return usage;
+}
+
+std::optional<ProcessSeen> StockMachine::process(pid_t pid) const {
+  const fs::path folder = kProcesses / std::to_string(pid);
+  if (!fs::exists(folder)) return std::nullopt;
+  ProcessSeen seen;
+  constexpr std::string_view kVram = "vram_";
+  std::error_code none;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, none)) {
+    const std::string name = entry.path().filename();
+    if (!name.starts_with(kVram)) continue;
+    const auto id = static_cast<std::uint32_t>(std::strtoul(name.c_str() + kVram.size(), nullptr, 10));
+    seen.gpu_ids.insert(id);
+    seen.vram[id] = number_of(entry.path());
+  }
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder / "queues", none)) {
+    const auto number = [&](const char* file) {
+      return static_cast<std::uint32_t>(number_of(entry.path() / file));
+    };
+    seen.queues.push_back({static_cast<std::uint32_t>(std::atoi(entry.path().filename().c_str())),
+                           number("gpuid"), number("type"), number("size")});
+  }
+  std::sort(seen.queues.begin(), seen.queues.end());
+  return seen;
+}
+
+std::uint64_t StockMachine::criu_calls(std::uint32_t op) const {
+  return operations_->count(op);
+}
+
+// Jobs that were put into the rings of its SDMA engines.
+std::uint64_t StockMachine::copies_begun(unsigned gpu) const {
+  const unsigned minor = cards_.at(gpu).render_minor().value();
+  std::istringstream lines(
+      read_file("/sys/kernel/debug/dri/" + std::to_string(minor) + "/amdgpu_fence_info"));
+  std::uint64_t sum = 0;
+  bool sdma = false;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("--- ring ")) sdma = line.find("(sdma") != std::string::npos;
+    unsigned emitted = 0;
+    if (sdma && std::sscanf(line.c_str(), "Last emitted %x", &emitted) == 1) sum += emitted;
+  }
+  return sum;
+}
+
+void StockMachine::set_engine_rate(unsigned gpu, std::uint64_t bytes_per_s) {
+  cards_.at(gpu).tell("sdma rate " + std::to_string(bytes_per_s));
+  meddled_ = true;
+}
+
+void StockMachine::hold_copies(unsigned gpu) {
+  cards_.at(gpu).tell("fence hold");
+  meddled_ = true;
+}
+
+void StockMachine::let_copies_end() {
+  for (const Card& card : cards_) card.tell("fence pass");
+}
+
+std::uint32_t StockMachine::kfd_version() const {
+  return vamdgpu::running_kfd_minor_version();
+}
+
+// GEM_OP and the like came with Linux 6.18 (amdgpu_gem.c).
+bool StockMachine::lists_handles() const {
+  return kernel_version() >= KernelVersion{6, 18};
+}
+
+// Debian's kernels have CONFIG_HSA_AMD_SVM where they have CONFIG_DEVICE_PRIVATE: of ours the youngest.
+bool StockMachine::has_svm() const {
+  return kernel_version() >= KernelVersion{7, 0};
+}
+
+// Room for 16 GPUs, since Linux 6.5 for 64 (kfd_priv.h, kfd_criu_bo_priv_data).
+std::uint32_t StockMachine::bo_record_bytes() const {
+  return kernel_version() >= KernelVersion{6, 5} ? 272 : 80;
+}
+
+}  // namespace sluice::vm_test
