@@ -127,9 +127,9 @@ std::map<std::uint32_t, SharedMemory> shared_in(const Checkpoint& checkpoint) {
     const std::string node = "renderD" + std::to_string(image.minor);
     for (const RenderBo& bo : image.bos) {
       add(bo.shared, bo.gem.bytes, bo.imports,
-          is_memory_of_dmabuf(id) ? "no file (" + node + ")"
-                                  : node + " file " + std::to_string(id) + ", GEM handle " +
-                                        std::to_string(bo.gem.handle));
+          is_memory_of_dmabuf(id)
+              ? "no file (" + node + ")"
+              : node + " file " + std::to_string(id) + ", GEM handle " + std::to_string(bo.gem.handle));
     }
   }
   for (const auto& [id, image] : checkpoint.dmabufs)

@@ -18,8 +18,8 @@ struct Faults {
   std::uint64_t sdma_busy_until = 0;   // the engines': clock at which what they moved so far is paid for
   bool hold_copies = false;  // SDMA engines wait in IBs of processes, until this is false again: the driver's
                              // own jobs, page tables among them, go on
-  bool sdma_fault = false;  // the next copy or fill of an SDMA kernel ring ends in a VM fault, and this is
-                            // false again
+  bool sdma_fault = false;   // the next copy or fill of an SDMA kernel ring ends in a VM fault, and this is
+                             // false again
   bool refuse_preemption = false;  // UNMAP_QUEUES leaves queues of processes where they are, and QUERY_STATUS
                                    // on the HIQ is not answered, until this is false again
 };

@@ -148,7 +148,8 @@ void Scenario::load(const Gpus& wanted) {
   if (dynamic_cast<StockMachine*>(machine_.get()) != nullptr) {
     for (const std::string& line : kernel_log_->complaints()) ADD_FAILURE() << "kernel log: " << line;
     machine_->load(wanted);
-    for (const std::string& line : kernel_log_->complaints_of_binding()) ADD_FAILURE() << "kernel log: " << line;
+    for (const std::string& line : kernel_log_->complaints_of_binding())
+      ADD_FAILURE() << "kernel log: " << line;
   } else {
     machine_->load(wanted);
   }
