@@ -28,12 +28,11 @@ class Suite:
     packages: tuple = ()     # more than PACKAGES, and what has another name in each suite
     programs: tuple = ()     # files of those packages that go into the guest
     client: str = ""         # C source on AMD's runtime, compiled in this root
-    stock_driver: bool = False   # its own amdgpu.ko makes a /dev/kfd without a GPU, so it can be asked
 
 
 SUITES = {suite.name: suite for suite in (
     Suite("bookworm", "3.17.1", "6.1", 10, True, ("libarchive13",)),
-    Suite("trixie", "4.1.1", "6.12", 12, True, ("libarchive13t64", *RUNC), RUNC_FILES, stock_driver=True),
+    Suite("trixie", "4.1.1", "6.12", 12, True, ("libarchive13t64", *RUNC), RUNC_FILES),
     # Still moving. It has Debian's ROCm runtime, which runs on the virtual GPUs as a client that nobody here wrote.
     Suite("forky", "4.2.1", "7.2", 13, False,
           ("libarchive13t64", "rocminfo", "libhsa-runtime-dev", *RUNC, *CRUN),

@@ -180,6 +180,14 @@ class Report(Folder):
         self.assertEqual(len(result.problems), 1)
         self.assertTrue(result.problems[0].endswith(":\n" + line + "\n[    9.2] criu/1"))
 
+    def test_a_fault_of_linux_that_is_known_by_name_fails_nothing(self):
+        good = XML.replace('<failure message="m">because</failure>', "")
+        known = "[ 9.1] WARNING: drivers/gpu/drm/ttm/ttm_bo.c:256 at ttm_bo_release+0x2c3/0x330 [ttm]\n[ 9.1] Call Trace:\n" \
+                "[ 9.1] ---[ end trace 0000000000000000 ]---\n"
+        self.assertTrue(self.read(guest.PASSED, xml=good, dmesg=known).good)
+        other = known.replace("ttm_bo_release", "ttm_bo_init")
+        self.assertFalse(self.read(guest.PASSED, xml=good, dmesg=known + other).good)
+
 
 class Summary(Folder):
     JUNIT = """<testsuites><testsuite name="sluice"><testcase name="sluice:unit / a" classname="sluice"/></testsuite>

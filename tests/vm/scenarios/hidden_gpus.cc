@@ -8,6 +8,7 @@
 #include <fstream>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 #include "process.h"
 
@@ -21,11 +22,13 @@ const fs::path kGroup = kController / "machine";
 constexpr const char* kDrmMajor = "226";
 
 void enter_group() {
-  if (fs::exists(kGroup)) return;
-  fs::create_directories(kController);
-  if (::mount("cgroup", kController.c_str(), "cgroup", 0, "devices") != 0)
-    throw std::runtime_error(std::string("mount of the devices controller: ") + std::strerror(errno));
-  fs::create_directory(kGroup);
+  if (!fs::exists(kGroup)) {
+    fs::create_directories(kController);
+    if (::mount("cgroup", kController.c_str(), "cgroup", 0, "devices") != 0)
+      throw std::runtime_error(std::string("mount of the devices controller: ") + std::strerror(errno));
+    fs::create_directory(kGroup);
+  }
+  // A run of this program before this one may have made it.
   write_file(kGroup / "cgroup.procs", "0");
 }
 

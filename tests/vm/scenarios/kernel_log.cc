@@ -36,12 +36,17 @@ constexpr std::array<std::string_view, 8> kOfACard = {
     "disabled ip block: ",                            // ip_block_mask leaves them out: SMU, video, JPEG
     "Poison setting is inconsistent in DF/UMC(0:1)",  // the card has no RAS, so its memory controllers say 0
     "System can't access extended configuration space",  // needed to resize BARs, which are as large as VRAM
+    "memory partition mode query is not supported",      // 7.2 asks; an MI210 has one partition
     "Cannot access FRU, EEPROM accessor not initialized",  // the board's EEPROM is behind the SMU
     "CP firmware version too old",  // 6.1 goes by the version in a firmware file, which is empty
     "SRAT table not found",         // 6.1 looks for the NUMA node, and the guest has one
     "aldebaran_ip_discovery.bin",   // this chip's IP blocks are in the driver; it asks all the same
-    "PCI reset",                    // how 6.1 resets an MI210 that is unbound (reset_method=5)
 };
+
+// A fault of Linux's own: a process that was restored on other GPUs ends, and the page of its events is still
+// pinned, because kfd_process_kunmap_signal_bo looks for the GPU by its gpu_id at the dump (kfd_process.c).
+// The report is left out from this line on up to its last.
+constexpr std::string_view kKnownReport = " ttm_bo_release+", kEndOfReport = "---[ end trace";
 
 template <std::size_t N>
 bool has_one_of(std::string_view text, const std::array<std::string_view, N>& words) {
@@ -75,6 +80,12 @@ std::vector<std::string> KernelLog::complaints() {
     const std::size_t semicolon = whole.find(';');
     if (semicolon == std::string_view::npos) continue;
     const std::string_view text = whole.substr(semicolon + 1, whole.find('\n', semicolon) - semicolon - 1);
+    if (text.find("WARNING:") != std::string_view::npos && text.find(kKnownReport) != std::string_view::npos)
+      in_known_report_ = true;
+    if (in_known_report_) {
+      in_known_report_ = text.find(kEndOfReport) == std::string_view::npos;
+      continue;
+    }
     if ((level <= kWarning || has_one_of(text, kBugs)) && !has_one_of(text, kExpected))
       lines.emplace_back(text);
   }

@@ -24,6 +24,7 @@ class KernelLog {
 
  private:
   UniqueFd file_;
+  bool in_known_report_ = false;
 };
 
 }  // namespace sluice::vm_test
