@@ -26,6 +26,10 @@ constexpr auto kListenPeriod = std::chrono::milliseconds(100);
 // Flags of memory whose contents nobody but its own file, or nobody at all, can read.
 constexpr std::uint64_t kUnreadable = AMDGPU_GEM_CREATE_VM_ALWAYS_VALID | AMDGPU_GEM_CREATE_ENCRYPTED;
 
+// What the image of a descriptor calls memory that no task has a handle of: no BO of any file has that, so
+// that a reader that goes by handles finds none, and not another's.
+constexpr std::uint32_t kNobodysHandle = INT32_MAX;
+
 constexpr std::uint64_t kMemory = AMDGPU_GEM_DOMAIN_CPU | AMDGPU_GEM_DOMAIN_GTT | AMDGPU_GEM_DOMAIN_VRAM;
 
 }  // namespace
@@ -60,6 +64,7 @@ Result<std::unique_ptr<RenderDump>> RenderDump::of_dmabuf(UniqueFd file, std::ui
   if (!dump->image_.pid)
     return Error{EINVAL, dump->name_ + ": the kernel does not tell in which process it would be restored"};
   dump->image_.kfd_acquired = false;
+  dump->of_dmabuf_ = true;
   SLUICE_TRY_ASSIGN(const drm::GemHandle gem, drm::describe_handle(dump->fd(), handle));
   SLUICE_TRY_ASSIGN(RenderBo bo, dump->bo_of(gem));
   bo.mmap_offset = 0;  // whoever maps it does so through another file
@@ -153,7 +158,8 @@ Result<void> RenderDump::begin(bool any_kfd) {
                                "enough of to register it again"};
     }
     if (!dmabuf) return explain(name_, dmabuf.error());
-    SharedBos::Holder holder{.name = words_of(handle), .can_create = !bo.imports, .handle = handle};
+    SharedBos::Holder holder{.name = words_of(handle), .can_create = !bo.imports};
+    holder.handle = of_dmabuf_ ? kNobodysHandle : handle;
     holder.shared = &bo.shared;
     holder.imports = &bo.imports;
     SLUICE_TRY(run_.shared_bos.add(dmabuf->get(), std::move(holder)));

@@ -89,6 +89,7 @@ class RenderDump {
   RenderImage image_;
   std::vector<std::uint8_t> written_;  // the metadata, as it stands in the images
   bool lists_bos_ = false;
+  bool of_dmabuf_ = false;
   std::vector<UniqueFd> dmabufs_;           // of the BOs, from begin() to take_contents()
   std::unique_ptr<DumpContents> contents_;  // from begin() on
 };

@@ -99,6 +99,10 @@ TEST_F(ImagesTest, MemoryThatADmaBufAloneHasIsShown) {
               ::testing::ContainsRegex("1 MiB.*no file \\(renderD[0-9]+\\).*open dma-buf, file " +
                                        std::to_string(id)));
   EXPECT_EQ(sluice({"verify", directory}).status, kDone);
+  // Who goes by handles, as upstream's plugin, shall not take another BO for it.
+  const UniqueFd opened(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const auto image = unpack_dmabuf_image(*read_image(opened.get(), dmabuf), dmabuf);
+  EXPECT_EQ(image->gem_handle, 0x7fffffffU);
   const std::string lost = images_->copy("alone", "alone-lost").string();
   std::filesystem::remove(lost + "/" + render_image_name(kFirstMemoryId + id));
   for (const char* command : {"show", "verify", "map"}) {
