@@ -18,6 +18,7 @@ namespace vamdgpu::questions {
 namespace {
 
 constexpr std::uint32_t kQueryDebugEvent = 11;  // of DBG_TRAP
+constexpr std::size_t kApertureWords = 7, kMostNodes = 64;
 constexpr const char* kOneContext = "the virtual driver has one context a process";
 
 std::string map(int fd, std::uint64_t offset, std::size_t bytes) {
@@ -76,7 +77,7 @@ std::string import_memory(const Kfd& kfd, int dmabuf, std::uint64_t va, std::uin
 }
 
 std::string apertures(const Kfd& kfd, unsigned nodes) {
-  std::array<std::uint64_t, 7 * 64> room{};
+  std::array<std::uint64_t, kApertureWords * kMostNodes> room{};
   Args args(16);
   args.pointer(0, room.data()).u32(8, nodes);
   const int error = questions::kfd(kfd.fd, 0x14, args);
@@ -85,7 +86,7 @@ std::string apertures(const Kfd& kfd, unsigned nodes) {
 
 // A word of the first GPU's apertures.
 std::string aperture(const Kfd& kfd, unsigned word) {
-  std::array<std::uint64_t, 7 * 64> room{};
+  std::array<std::uint64_t, kApertureWords * kMostNodes> room{};
   Args args(16);
   args.pointer(0, room.data()).u32(8, 1);
   return questions::kfd(kfd.fd, 0x14, args) == 0 ? hex(room.at(word)) : "none";

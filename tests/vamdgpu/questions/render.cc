@@ -62,33 +62,36 @@ std::string va(int fd, const Va& va, unsigned argument_bytes) {
 }
 
 std::string mappings(int fd, std::uint32_t handle) {
-  std::array<std::uint64_t, 64> entries{};
+  constexpr std::uint32_t kMost = 16;
+  std::array<std::array<std::uint64_t, 4>, kMost> entries{};
   Args args(24);
-  args.u32(0, handle).u32(4, 2).pointer(8, entries.data()).u32(16, 16);
+  args.u32(0, handle).u32(4, 2).pointer(8, entries.data()).u32(16, kMost);
   const int error = drm(fd, 0x50, args);
   if (error != 0) return name_of(error);
   // By address: the driver lists them by the state of its page tables.
-  auto* first = reinterpret_cast<std::array<std::uint64_t, 4>*>(entries.data());
-  std::sort(first, first + std::min<std::uint32_t>(args.get32(16), 16));
+  const std::uint32_t count = std::min(args.get32(16), kMost);
+  std::sort(entries.begin(), entries.begin() + count);
   std::string answer = "ok " + std::to_string(args.get32(16));
-  for (std::uint32_t i = 0; i < args.get32(16) && i < 16; ++i)
-    answer += " " + hex(entries[4 * i]) + "+" + hex(entries[4 * i + 1]) + "@" + hex(entries[4 * i + 2]) +
-              " flags " + hex(entries[4 * i + 3]);
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const auto& [address, bytes, offset, flags] = entries[i];
+    answer += " " + hex(address) + "+" + hex(bytes) + "@" + hex(offset) + " flags " + hex(flags);
+  }
   return answer;
 }
 
 std::string listed(int fd) {
-  std::array<std::uint64_t, 5 * 32> entries{};
+  constexpr std::uint32_t kMost = 32;
+  std::array<std::array<std::uint64_t, 5>, kMost> entries{};
   Args args(16);
-  args.pointer(0, entries.data()).u32(8, 32);
+  args.pointer(0, entries.data()).u32(8, kMost);
   const int error = drm(fd, 0x59, args);
   if (error != 0) return name_of(error);
   std::string answer = "ok " + std::to_string(args.get32(8));
-  for (std::uint32_t i = 0; i < args.get32(8) && i < 32; ++i) {
-    const std::uint64_t* e = &entries[5 * i];
-    answer += ", handle " + std::to_string(e[0] & 0xffffffff) + (e[0] >> 32 != 0 ? " import" : "") + " " +
-              std::to_string(e[1]) + " domains " + hex(e[2]) + " flags " + hex(e[3]) + " align " +
-              std::to_string(e[4]);
+  for (std::uint32_t i = 0; i < std::min(args.get32(8), kMost); ++i) {
+    const auto& [handle, bytes, domains, flags, pages] = entries[i];
+    answer += ", handle " + std::to_string(handle & 0xffffffff) + (handle >> 32 != 0 ? " import" : "") + " " +
+              std::to_string(bytes) + " domains " + hex(domains) + " flags " + hex(flags) + " align " +
+              std::to_string(pages);
   }
   return answer;
 }
