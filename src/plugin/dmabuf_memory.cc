@@ -12,6 +12,9 @@
 namespace sluice::plugin {
 namespace {
 
+// From here on (GET_VERSION; Linux 6.3) CHECKPOINT and EXPORT_DMABUF give one dma-buf for one memory.
+constexpr std::uint32_t kFirstMinorWithOneDmaBuf = 12;
+
 // Descriptors that this process has of it: ours, and in older hosts those that CRIU has taken from the tasks.
 Result<std::uint64_t> own_entries(const kfd::OpenDmaBuf& dmabuf) {
   SLUICE_TRY_ASSIGN(const std::vector<kfd::OpenDmaBuf> ours, kfd::open_dmabufs({getpid()}));
@@ -39,6 +42,8 @@ Result<std::unique_ptr<RenderDump>> memory_of_dmabuf(const kfd::OpenDmaBuf& dmab
   SLUICE_TRY_ASSIGN(const std::uint64_t offset, drm::mmap_offset_of(file.get(), handle));
   if (run.shared_bos.find_at(dmabuf.inode, {gpu->drm_render_minor, offset}))
     return std::unique_ptr<RenderDump>();
+  if (offset == 0 && kfd.version().minor < kFirstMinorWithOneDmaBuf)
+    return Error{EINVAL, "no CPU may map it, and this kernel does not tell whether a /dev/kfd has it, too"};
   if (references > dmabuf.entries + entries) return Error{EBUSY, "a process that is not dumped has it, too"};
   SLUICE_TRY_ASSIGN(std::unique_ptr<RenderDump> alone,
                     RenderDump::of_dmabuf(std::move(file), handle, dmabuf.holders, *gpu, run));
