@@ -319,7 +319,7 @@ static int dmabuf_info(const struct vam_call* call, struct vam_dmabuf_info_args*
   if (args->metadata && bytes && call->os->copy_out(call, args->metadata, metadata->data, bytes))
     return -VAM_EFAULT;
   args->size = bo->size;
-  args->metadata_size = bytes;
+  if (args->metadata || m->config.kfd_minor_version >= 17) args->metadata_size = bytes;
   args->gpu_id = m->gpu[bo->gpu].config.gpu_id;
   args->flags = bo->pool == VAM_POOL_VRAM ? VAM_ALLOC_VRAM : VAM_ALLOC_GTT;
   if (bo->gem_flags & VAM_GEM_CPU_ACCESS) args->flags |= VAM_ALLOC_PUBLIC;

@@ -251,6 +251,9 @@ void ask_render_jobs(List& list) {
   list.ask("SYNCOBJ_EVENTFD, fd -1",
            name_of(drm(fd, 0xcf, Args(24).u32(0, unsignaled).u64(8, 1).u32(16, ~0U))),
            {"EINVAL", "EBADF", "EBADF"});
+  const std::uint64_t point = 1;
+  list.ask("SYNCOBJ_TIMELINE_SIGNAL of that point",
+           name_of(drm(fd, 0xcd, Args(24).pointer(0, &unsignaled).pointer(8, &point).u32(16, 1))), "ok");
   list.ask("SYNCOBJ_DESTROY", syncobj(fd, 0xc0, signaled), "ok");
   list.ask("SYNCOBJ_DESTROY again", syncobj(fd, 0xc0, signaled), "EINVAL");
   list.ask("CTX free of one that was used", context(fd, 2, ctx), "ok");

@@ -417,7 +417,7 @@ void ask_kfd_memory(List& list) {
   (void)drm(other, 0x46, metadata.u32(0, told.handle).u32(4, 1).u32(24, 8));
   const int told_dmabuf = export_bo(other, told.handle, O_CLOEXEC | O_RDWR);
   list.ask("GET_DMABUF_INFO of 8 bytes of metadata, not asked for", dmabuf_info(kfd, told_dmabuf),
-           {"ok size 4096 metadata 8 of the GPU flags 0x2", "EINVAL", "EINVAL"});
+           {"ok size 4096 metadata 0 of the GPU flags 0x2", "EINVAL", "EINVAL"});
   list.ask("GET_DMABUF_INFO of 8 bytes of metadata", dmabuf_info(kfd, told_dmabuf, 8),
            "ok size 4096 metadata 8 of the GPU flags 0x2");
   ::close(told_dmabuf);

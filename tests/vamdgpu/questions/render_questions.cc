@@ -16,6 +16,9 @@
 namespace vamdgpu::questions {
 namespace {
 
+constexpr const char* kOwnMode =
+    "the driver's dma-buf has the access of its first export, the virtual one's has its own";
+
 std::string plain(int fd, unsigned nr, unsigned bytes) {
   Args args(bytes);
   return name_of(drm(fd, nr, args));
@@ -516,9 +519,10 @@ void ask_render_sharing(List& list) {
   list.ask("two exports of a BO are one dma-buf", inode(dmabuf) == inode(again) ? "yes" : "no", "yes");
   list.ask("access mode of an export, O_RDWR",
            hex(static_cast<unsigned>(::fcntl(dmabuf, F_GETFL) & O_ACCMODE)), "0",
-           {{kFront, "0x2", kOrdinaryFile}});
+           {{kModel, "0x2", kOwnMode}});
   list.ask("access mode of a second export, no O_RDWR",
-           hex(static_cast<unsigned>(::fcntl(again, F_GETFL) & O_ACCMODE)), "0");
+           hex(static_cast<unsigned>(::fcntl(again, F_GETFL) & O_ACCMODE)), "0",
+           {{kModule, "0x2", kOwnMode}});
   list.ask("link of a dma-buf's descriptor", link_of(dmabuf), "/dmabuf:");
   list.ask("seek to a dma-buf's end", seek(dmabuf, 0, SEEK_END), "8192");
   list.ask("seek to a dma-buf's start", seek(dmabuf, 0, SEEK_SET), "0");
@@ -526,12 +530,12 @@ void ask_render_sharing(List& list) {
   std::array<char, 8> some{};
   list.ask("read of a dma-buf", ::read(dmabuf, some.data(), some.size()) < 0 ? name_of(errno) : "ok",
            "EINVAL", {{kFront, "ok", kOrdinaryFile}});
-  list.ask("mmap of a dma-buf", map(dmabuf, 0, 2 * kPage), "EACCES", {{kFront, "ok", kOrdinaryFile}});
+  list.ask("mmap of a dma-buf", map(dmabuf, 0, 2 * kPage), "EACCES", {{kModel, "ok", kOwnMode}});
   list.ask("mmap of a dma-buf beyond its end", map(dmabuf, 0, 3 * kPage), "EACCES",
-           {{kFront, "EINVAL", kOrdinaryFile}});
+           {{kModel, "EINVAL", kOwnMode}});
   list.ask("fdinfo of a dma-buf: size", fdinfo(dmabuf, "size"), "8192", {{kFront, "none", kOrdinaryFile}});
   list.ask("fdinfo of a dma-buf: exp_name", fdinfo(dmabuf, "exp_name"), "drm",
-           {{kFront, "none", kOrdinaryFile}});
+           {{kFront, "none", kOrdinaryFile}, {kModule, "amdgpu", "the name of our module"}});
   list.ask("PRIME_FD_TO_HANDLE, same file",
            import_bo(fd, dmabuf).handle == bo ? "the same handle" : "another", "the same handle");
   list.ask("PRIME_FD_TO_HANDLE, fd -1", made(import_bo(other, -1)), "EBADF");
