@@ -2,7 +2,8 @@
 """QEMU, of one Debian whatever the machine is: out of a root of its own, run where it lies by that root's loader.
 
 So every machine has the same emulator, and one that speaks vfio-user, as the emulated cards do (tests/card): QEMU has it
-since 10.1, Debian 13's own is 10.0, and the backports for Debian 13 have a newer one.
+since 10.1, Debian 13's own is 10.0, and the backports for Debian 13 have a newer one. It is not slower: a boot of trixie with
+three scenarios took 21 seconds of processor time with 11.1.3, and 23 with 10.0.
 """
 import roots
 

@@ -70,7 +70,8 @@ class Guest:
         def share(folder, tag):
             return f"local,path={folder},mount_tag={tag},security_model=none"
         return [*self.emulator, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
-                "-machine", "q35,memory-backend=ram", "-object", f"memory-backend-memfd,id=ram,size={MEMORY},share=on", "-m", MEMORY,
+                "-machine", "q35,memory-backend=ram", "-m", MEMORY,
+                "-object", f"memory-backend-memfd,id=ram,size={MEMORY},share=on",
                 "-accel", "tcg,thread=single", "-cpu", CPU, "-smp", "1", *gpus,
                 "-serial", "mon:stdio" if run == "shell" else "stdio",
                 "-kernel", str(self.vmlinuz), "-initrd", str(self.work / "initrd.cpio"), "-append", line,

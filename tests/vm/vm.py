@@ -229,7 +229,8 @@ def scenarios(options, runs):
             for line in cards.remarks(run.work)[-report.LOG_LINES:]:
                 run.say(f"    {line}")
         run.say(f"criu {result.criu or '?'}, kernel {result.kernel or '?'}: {result.count('passed')} passed "
-                f"({result.count('passed', 'stock')} on AMD's driver), {result.count('failed') + len(result.problems)} failed, {result.count('skipped')} skipped, "
+                f"({result.count('passed', 'stock')} on AMD's driver), "
+                f"{result.count('failed') + len(result.problems)} failed, {result.count('skipped')} skipped, "
                 f"{result.seconds:.0f} s; console: {run.work}/out.serial.log")
         if run.guest and result.good and not options.keep:
             run.guest.remove_disks()

@@ -47,6 +47,8 @@ constexpr std::array<std::string_view, 8> kOfACard = {
 // pinned, because kfd_process_kunmap_signal_bo looks for the GPU by its gpu_id at the dump (kfd_process.c).
 // The report is left out from this line on up to its last.
 constexpr std::string_view kKnownReport = " ttm_bo_release+", kEndOfReport = "---[ end trace";
+// Before every report, so it says nothing of its own.
+constexpr std::string_view kCutHere = "------------[ cut here ]------------";
 
 template <std::size_t N>
 bool has_one_of(std::string_view text, const std::array<std::string_view, N>& words) {
@@ -82,6 +84,7 @@ std::vector<std::string> KernelLog::complaints() {
     const std::string_view text = whole.substr(semicolon + 1, whole.find('\n', semicolon) - semicolon - 1);
     if (text.find("WARNING:") != std::string_view::npos && text.find(kKnownReport) != std::string_view::npos)
       in_known_report_ = true;
+    if (text == kCutHere) continue;
     if (in_known_report_) {
       in_known_report_ = text.find(kEndOfReport) == std::string_view::npos;
       continue;
