@@ -89,6 +89,8 @@ class Machine {
   // Copies of this GPU do not end before let_copies_end().
   virtual void hold_copies(unsigned gpu) = 0;
   virtual void let_copies_end() = 0;
+  // Whether one of them is in the engine.
+  virtual bool holds_a_copy(unsigned gpu) const = 0;
 
   // ---- what its kernel has
   // Minor number of the KFD's version: 1.<this>.

@@ -164,6 +164,10 @@ void ModuleMachine::let_copies_end() {
   control().release_hung_fences();
 }
 
+bool ModuleMachine::holds_a_copy(unsigned) const {
+  return control().faults_hit() > 0;
+}
+
 std::uint32_t ModuleMachine::kfd_version() const {
   return control().config().kfd_minor_version;
 }

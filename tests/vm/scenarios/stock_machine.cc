@@ -202,19 +202,27 @@ std::uint64_t StockMachine::criu_calls(std::uint32_t op) const {
   return operations_->count(op);
 }
 
-// Jobs that were put into the rings of its SDMA engines.
-std::uint64_t StockMachine::copies_begun(unsigned gpu) const {
-  const unsigned minor = cards_.at(gpu).render_minor().value();
+// Numbers of jobs of all SDMA rings together, of a line of the GPU's fence_info.
+static std::uint64_t sdma_jobs(const Card& card, const char* line_format) {
+  const unsigned minor = card.render_minor().value();
   std::istringstream lines(
       read_file("/sys/kernel/debug/dri/" + std::to_string(minor) + "/amdgpu_fence_info"));
   std::uint64_t sum = 0;
   bool sdma = false;
   for (std::string line; std::getline(lines, line);) {
     if (line.starts_with("--- ring ")) sdma = line.find("(sdma") != std::string::npos;
-    unsigned emitted = 0;
-    if (sdma && std::sscanf(line.c_str(), "Last emitted %x", &emitted) == 1) sum += emitted;
+    unsigned number = 0;
+    if (sdma && std::sscanf(line.c_str(), line_format, &number) == 1) sum += number;
   }
   return sum;
+}
+
+std::uint64_t StockMachine::copies_begun(unsigned gpu) const {
+  return sdma_jobs(cards_.at(gpu), "Last emitted %x");
+}
+
+bool StockMachine::holds_a_copy(unsigned gpu) const {
+  return sdma_jobs(cards_.at(gpu), "Last signaled fence %x") < copies_begun(gpu);
 }
 
 void StockMachine::set_engine_rate(unsigned gpu, std::uint64_t bytes_per_s) {

@@ -42,6 +42,7 @@ class StockMachine final : public Machine {
   void set_engine_rate(unsigned gpu, std::uint64_t bytes_per_s) override;
   void hold_copies(unsigned gpu) override;
   void let_copies_end() override;
+  bool holds_a_copy(unsigned gpu) const override;
 
   std::uint32_t kfd_version() const override;
   bool lists_handles() const override;
