@@ -173,6 +173,9 @@ static int add_bus(struct gpu_bus* b) {
   pci_scan_child_bus(b->bus);
   pci_bus_add_devices(b->bus);
   b->device = pci_get_slot(b->bus, 0);
+  /* By name: since Linux 7.2 the scan binds nothing where drivers_autoprobe is off. */
+  if (b->device && !b->device->dev.driver && device_attach(&b->device->dev) <= 0)
+    pr_err("vamdgpu: PCI bus %04x:%02x does not take its driver\n", b->pci->domain, b->pci->bus);
   if (!b->device || !b->device->dev.driver) {
     pr_err("vamdgpu: no driver at PCI bus %04x:%02x\n", b->pci->domain, b->pci->bus);
     return -ENODEV;

@@ -180,7 +180,8 @@ void ask_render_core(List& list) {
   list.ask("GEM_LIST_HANDLES, padding", name_of(drm(fd, 0x59, Args(16).u32(12, 1))),
            {"EINVAL", "EINVAL", "ok"});
   list.ask("fdinfo of a render file: drm-driver", fdinfo(fd, "drm-driver"), "amdgpu",
-           {{kFront, "none", kOrdinaryFile}});
+           {{kFront, "none", kOrdinaryFile},
+            {kModule, list.since_612() ? "amdgpu" : "none", "the kernel has drm_show_fdinfo() since 6.5"}});
 }
 
 void ask_render_bos(List& list) {
@@ -533,9 +534,9 @@ void ask_render_sharing(List& list) {
   list.ask("mmap of a dma-buf", map(dmabuf, 0, 2 * kPage), "EACCES", {{kModel, "ok", kOwnMode}});
   list.ask("mmap of a dma-buf beyond its end", map(dmabuf, 0, 3 * kPage), "EACCES",
            {{kModel, "EINVAL", kOwnMode}});
-  list.ask("fdinfo of a dma-buf: size", fdinfo(dmabuf, "size"), "8192", {{kFront, "none", kOrdinaryFile}});
+  list.ask("fdinfo of a dma-buf: size", fdinfo(dmabuf, "size"), "8192");
   list.ask("fdinfo of a dma-buf: exp_name", fdinfo(dmabuf, "exp_name"), "drm",
-           {{kFront, "none", kOrdinaryFile}, {kModule, "amdgpu", "the name of our module"}});
+           {{kModule, "amdgpu", "the name of our module"}});
   list.ask("PRIME_FD_TO_HANDLE, same file",
            import_bo(fd, dmabuf).handle == bo ? "the same handle" : "another", "the same handle");
   list.ask("PRIME_FD_TO_HANDLE, fd -1", made(import_bo(other, -1)), "EBADF");

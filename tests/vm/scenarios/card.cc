@@ -107,15 +107,22 @@ void Card::bind() const {
   tell_kernel(fs::path(kDriver) / "bind", address_);
 }
 
-std::optional<unsigned> Card::render_minor() const {
-  constexpr std::string_view kPrefix = "renderD";
+std::optional<unsigned> Card::minor_of(std::string_view kind) const {
   std::error_code none;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder_ / "drm", none)) {
     const std::string name = entry.path().filename();
-    if (name.starts_with(kPrefix))
-      return static_cast<unsigned>(std::strtoul(name.c_str() + kPrefix.size(), nullptr, 10));
+    if (name.starts_with(kind))
+      return static_cast<unsigned>(std::strtoul(name.c_str() + kind.size(), nullptr, 10));
   }
   return std::nullopt;
+}
+
+std::optional<unsigned> Card::render_minor() const {
+  return minor_of("renderD");
+}
+
+std::filesystem::path Card::debug_folder() const {
+  return "/sys/kernel/debug/dri/" + std::to_string(minor_of("card").value());
 }
 
 std::string Card::tell(const std::string& command) const {

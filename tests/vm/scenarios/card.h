@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace sluice::vm_test {
@@ -24,6 +25,8 @@ class Card {
   void bind() const;
   // Nothing where no driver is bound.
   std::optional<unsigned> render_minor() const;
+  // The driver's files in debugfs. Linux 6.1 has none under the render node's number. REQUIRES: bound.
+  std::filesystem::path debug_folder() const;
 
   // The card's answer to a command; one of "error: ..." throws.
   std::string tell(const std::string& command) const;
@@ -33,6 +36,7 @@ class Card {
 
  private:
   explicit Card(std::filesystem::path folder);
+  std::optional<unsigned> minor_of(std::string_view kind) const;  // "card", "renderD"
 
   std::filesystem::path folder_;
   std::string address_;

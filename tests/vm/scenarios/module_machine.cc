@@ -37,6 +37,10 @@ Strings words_of(const Gpus& wanted) {
   Strings words = {"--gpus", std::to_string(wanted.number),
                    "--vram", mib(vram),
                    "--gtt",  mib(wanted.gtt_mib != 0 ? wanted.gtt_mib : wanted.vram_mib)};
+  // Linux 6.12 restores a queue only where its save area is a BO by then, and SVM ranges come later; here
+  // they are SVM (--svm-context), because BOs of that size would be most of what is dumped.
+  if (kernel_version() >= KernelVersion{6, 12} && kernel_version() < KernelVersion{7, 2})
+    words.insert(words.end(), {"--linux", "7.2"});
   std::vector<unsigned> minors, ids;
   for (unsigned i = 0; i < wanted.number; ++i) {
     minors.push_back(kOtherMinor + wanted.machine * wanted.number - i);

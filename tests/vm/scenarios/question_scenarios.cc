@@ -24,12 +24,17 @@ Linux linux_of(const KernelVersion& kernel) {
   return kernel >= KernelVersion{6, 12} ? Linux::k612 : Linux::k61;
 }
 
+const char* name_of(Linux version) {
+  return version == Linux::k72 ? "7.2" : version == Linux::k612 ? "6.12" : "6.1";
+}
+
 class Questions : public Scenario {
  protected:
   void expect_the_lists_answers(Who who) {
     Gpus one;
     one.number = 1;
     one.vram_mib = 256;
+    one.ours_too = {"--linux", name_of(linux_of(kernel_version()))};
     ASSERT_NO_FATAL_FAILURE(load(one));
     const std::vector<Asked> asked = vamdgpu::questions::ask_everything(linux_of(kernel_version()), who);
     forgive_kernel_log();  // the drivers say why they refuse

@@ -204,9 +204,7 @@ std::uint64_t StockMachine::criu_calls(std::uint32_t op) const {
 
 // Numbers of jobs of all SDMA rings together, of a line of the GPU's fence_info.
 static std::uint64_t sdma_jobs(const Card& card, const char* line_format) {
-  const unsigned minor = card.render_minor().value();
-  std::istringstream lines(
-      read_file("/sys/kernel/debug/dri/" + std::to_string(minor) + "/amdgpu_fence_info"));
+  std::istringstream lines(read_file(card.debug_folder() / "amdgpu_fence_info"));
   std::uint64_t sum = 0;
   bool sdma = false;
   for (std::string line; std::getline(lines, line);) {
