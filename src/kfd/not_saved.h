@@ -10,8 +10,11 @@
 #include <sys/types.h>
 
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 
 #include "kfd/device.h"
+#include "kfd/processes.h"
 #include "pipeline/result.h"
 
 namespace sluice::kfd {
@@ -25,6 +28,13 @@ Result<bool> has_secondary_contexts(pid_t pid, const char* sysfs = kSysfsProcess
 // How many GPUs process `pid` sees, used or not: the kernel has a file for each in the same directory. 0
 // where the kernel does not tell, as above. Errors: those of reading `sysfs`.
 Result<std::size_t> gpus_seen(pid_t pid, const char* sysfs = kSysfsProcesses);
+
+inline constexpr char kDebugDri[] = "/sys/kernel/debug/dri";
+
+// Whether process `pid` has opened a file of the render node that is still there, though the process may have
+// closed it: the KFD keeps the one by which the GPU was acquired. Nothing where debugfs does not tell.
+std::optional<bool> is_drm_client(pid_t pid, std::uint32_t minor, const char* debugfs = kDebugDri,
+                                  const char* proc = kProcPath);
 
 // Whether the KFD lets somebody debug process `pid` (DBG_TRAP, KFD 1.13 and later): a debugger, or the
 // process itself. Asks, on the caller's own KFD file, for an event of the debugger's and clears none. Only

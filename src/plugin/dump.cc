@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <set>
 
 #include "drm/target_file.h"
 #include "images/files.h"
@@ -78,21 +77,19 @@ Result<void> check_saved_wholly(const kfd::KfdDevice& own, const std::vector<pid
 
 // For each BO CHECKPOINT looks into the address space of every GPU that the process sees, through a null
 // pointer where the process has not acquired that one (AMDKFD_IOC_ACQUIRE_VM): an oops, with the process
-// locked for ever (Linux 6.12, 7.2; of UNPAUSE on 6.1). Nothing tells what was acquired. But a process that
-// keeps render nodes open, and not those of all its GPUs, has not acquired all; ROCm's runtime keeps all. One
-// that has closed every render node had acquired what it wanted before.
-Result<void> check_acquired(const std::vector<pid_t>& holders, const std::vector<dev_t>& render_nodes) {
+// locked for ever (Linux 6.12, 7.2; of UNPAUSE on 6.1). ROCm's runtime acquires all. Who has not even opened
+// the render node of one, as far as debugfs tells, has not acquired it.
+Result<void> check_acquired(const std::vector<pid_t>& holders, const kfd::Topology& topology) {
   for (const pid_t pid : holders) {
     SLUICE_TRY_ASSIGN(const std::size_t seen, kfd::gpus_seen(pid));
-    if (seen == 0) continue;
-    SLUICE_TRY_ASSIGN(const std::vector<kfd::DeviceDescriptor> files,
-                      kfd::device_descriptors(pid, render_nodes));
-    std::set<dev_t> open;
-    for (const kfd::DeviceDescriptor& file : files) open.insert(file.device);
-    if (open.empty() || open.size() >= seen) continue;
+    std::size_t may_be_acquired = 0;
+    for (const kfd::Node& node : topology.nodes) {
+      if (node.is_gpu() && kfd::is_drm_client(pid, node.drm_render_minor).value_or(true)) ++may_be_acquired;
+    }
+    if (may_be_acquired >= seen) continue;
     return Error{EINVAL,
                  "process " + std::to_string(pid) + " sees " + std::to_string(seen) +
-                     " GPUs and has opened the render nodes of " + std::to_string(open.size()) +
+                     " GPUs and has opened the render nodes of " + std::to_string(may_be_acquired) +
                      ": the kernel's checkpoint of a process that has not acquired all its GPUs crashes "
                      "the kernel; let it see only the GPUs that it uses (device cgroup)"};
   }
@@ -232,13 +229,7 @@ Result<void> Dumper::check_unmapped(pid_t pid) const {
 
 // /dev/kfd and the render nodes of its GPUs.
 std::vector<dev_t> Dumper::devices() const {
-  std::vector<dev_t> devices = render_nodes();
-  devices.push_back(kfd_device_);
-  return devices;
-}
-
-std::vector<dev_t> Dumper::render_nodes() const {
-  std::vector<dev_t> devices;
+  std::vector<dev_t> devices{kfd_device_};
   for (const kfd::Node& node : run_.topology.nodes) {
     if (node.is_gpu()) devices.push_back(kfd::render_node_device(node.drm_render_minor));
   }
@@ -535,7 +526,7 @@ Result<void> Dumper::begin(KfdFile& file) {
                  "restored in whoever it was sent to: that one must receive it before"};
   }
   SLUICE_TRY(check_saved_wholly(device, file.holders));
-  SLUICE_TRY(check_acquired(file.holders, render_nodes()));
+  SLUICE_TRY(check_acquired(file.holders, run_.topology));
   SLUICE_TRY_ASSIGN(file.process, ProcessDump::begin(*file.session, file.holders, run_));
   return {};
 }

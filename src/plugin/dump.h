@@ -93,7 +93,6 @@ class Dumper {
   Result<void> check_maps_without_files();
   Result<void> check_unmapped(pid_t pid) const;
   std::vector<dev_t> devices() const;
-  std::vector<dev_t> render_nodes() const;  // of GPUs
   template <class Step>
   Result<void> undisturbed(const Step& step);
   Result<bool> dump_if_ours(int fd, int id);

@@ -282,21 +282,6 @@ TEST_P(FailureTest, AProcessWithSecondaryContextsIsRefusedByName) {
   expect_failed_dump();
 }
 
-// The kernel dies of its checkpoint. It lists the GPUs that the process sees.
-TEST_P(FailureTest, AProcessThatHasNotAcquiredAllItsGpusIsRefusedByName) {
-  ASSERT_NO_FATAL_FAILURE(start({"--gpus", "1", "--used-gpus"}));
-  const std::filesystem::path listed = scene_.machine().directory() /
-                                       "sysfs/sys/devices/virtual/kfd/kfd/proc" /
-                                       std::to_string(scene_.subject_pid());
-  for (const char* file : {"vram_1", "vram_2"}) std::filesystem::create_directories(listed / file);
-  EXPECT_EQ(scene_.dump(version()), 1);
-  EXPECT_NE(scene_.log().find("sees 2 GPUs and has opened the render nodes of 1"), std::string::npos)
-      << scene_.log();
-  expect_failed_dump();
-  std::filesystem::remove(listed / "vram_2");
-  EXPECT_EQ(scene_.dump(version()), 0) << scene_.log();
-}
-
 // The KFD says that it has no event for a debugger: so there is one.
 TEST_P(FailureTest, ADebuggedProcessIsRefusedByName) {
   ASSERT_NO_FATAL_FAILURE(start());

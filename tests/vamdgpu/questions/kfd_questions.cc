@@ -450,12 +450,13 @@ void ask_kfd_rest(List& list) {
   if (kfd.fd < 0) return;
   const unsigned nodes = topology_nodes();
   list.ask("GET_PROCESS_APERTURES_NEW, how many",
-           apertures(kfd, 0) == "ok " + std::to_string(nodes - 1) ? "the GPUs" : apertures(kfd, 0),
+           apertures(kfd, 0) == "ok " + std::to_string(visible_gpus()) ? "the GPUs" : apertures(kfd, 0),
            "the GPUs");
   list.ask("GET_PROCESS_APERTURES_NEW of one", apertures(kfd, 1), "ok 1");
-  list.ask("GET_PROCESS_APERTURES_NEW of as many as there are nodes",
-           apertures(kfd, nodes) == "ok " + std::to_string(nodes - 1) ? "the GPUs" : apertures(kfd, nodes),
-           "the GPUs");
+  list.ask(
+      "GET_PROCESS_APERTURES_NEW of as many as there are nodes",
+      apertures(kfd, nodes) == "ok " + std::to_string(visible_gpus()) ? "the GPUs" : apertures(kfd, nodes),
+      "the GPUs");
   list.ask("GET_PROCESS_APERTURES_NEW of more than there are nodes", apertures(kfd, nodes + 1),
            {"ok 1", "EINVAL", "EINVAL"});
   list.ask("GET_PROCESS_APERTURES_NEW to address 8", asked(kfd.fd, 0x14, Args(16).u64(0, 8).u32(8, 1)),

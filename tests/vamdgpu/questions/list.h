@@ -82,6 +82,7 @@ struct Gpu {
 };
 Gpu first_gpu();                  // id 0: there is none
 unsigned topology_nodes();        // CPUs and GPUs
+unsigned visible_gpus();          // those that no device cgroup hides
 int open_render(const Gpu& gpu);  // -1 with errno
 
 class List {

@@ -105,6 +105,15 @@ unsigned topology_nodes() {
   return count;
 }
 
+unsigned visible_gpus() {
+  unsigned count = 0;
+  for (unsigned node = 0; node < topology_nodes(); ++node) {
+    std::uint64_t id = 0;
+    if (std::ifstream(std::string(kNodes) + "/" + std::to_string(node) + "/gpu_id") >> id && id != 0) ++count;
+  }
+  return count;
+}
+
 int open_render(const Gpu& gpu) {
   return ::open(("/dev/dri/renderD" + std::to_string(gpu.minor)).c_str(), O_RDWR | O_CLOEXEC);
 }
