@@ -1,20 +1,14 @@
 // SPDX-License-Identifier: MIT
-// What a KFD process may have that the kernel's checkpoint leaves out without a word, or dies of, as far as
-// the kernel can be asked: secondary contexts (CREATE_PROCESS, KFD 1.19 and later), debugging, and GPUs that
-// it sees and has not acquired. Functions without state.
+// What a KFD process may have that the kernel's checkpoint leaves out without a word, as far as the kernel
+// can be asked: secondary contexts (CREATE_PROCESS, KFD 1.19 and later), and debugging. Functions without
+// state.
 //
-// Sources: kfd_process.c (kfd_create_process_sysfs, kfd_procfs_add_sysfs_files), kfd_chardev.c
-// (kfd_ioctl_set_debug_trap), kfd_debug.c.
+// Sources: kfd_process.c (kfd_create_process_sysfs), kfd_chardev.c (kfd_ioctl_set_debug_trap), kfd_debug.c.
 #pragma once
 
 #include <sys/types.h>
 
-#include <cstddef>
-#include <cstdint>
-#include <optional>
-
 #include "kfd/device.h"
-#include "kfd/processes.h"
 #include "pipeline/result.h"
 
 namespace sluice::kfd {
@@ -24,17 +18,6 @@ inline constexpr char kSysfsProcesses[] = "/sys/class/kfd/kfd/proc";
 // Whether process `pid` has a context beside its first. The kernel lists them in sysfs, under process ids of
 // its own: in a pid namespace below the initial one nothing is found. Errors: those of reading `sysfs`.
 Result<bool> has_secondary_contexts(pid_t pid, const char* sysfs = kSysfsProcesses);
-
-// How many GPUs process `pid` sees, used or not: the kernel has a file for each in the same directory. 0
-// where the kernel does not tell, as above. Errors: those of reading `sysfs`.
-Result<std::size_t> gpus_seen(pid_t pid, const char* sysfs = kSysfsProcesses);
-
-inline constexpr char kDebugDri[] = "/sys/kernel/debug/dri";
-
-// Whether process `pid` has opened a file of the render node that is still there, though the process may have
-// closed it: the KFD keeps the one by which the GPU was acquired. Nothing where debugfs does not tell.
-std::optional<bool> is_drm_client(pid_t pid, std::uint32_t minor, const char* debugfs = kDebugDri,
-                                  const char* proc = kProcPath);
 
 // Whether the KFD lets somebody debug process `pid` (DBG_TRAP, KFD 1.13 and later): a debugger, or the
 // process itself. Asks, on the caller's own KFD file, for an event of the debugger's and clears none. Only

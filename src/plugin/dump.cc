@@ -75,27 +75,6 @@ Result<void> check_saved_wholly(const kfd::KfdDevice& own, const std::vector<pid
   return {};
 }
 
-// For each BO CHECKPOINT looks into the address space of every GPU that the process sees, through a null
-// pointer where the process has not acquired that one (AMDKFD_IOC_ACQUIRE_VM): an oops, with the process
-// locked for ever (Linux 6.12, 7.2; of UNPAUSE on 6.1). ROCm's runtime acquires all. Who has not even opened
-// the render node of one, as far as debugfs tells, has not acquired it.
-Result<void> check_acquired(const std::vector<pid_t>& holders, const kfd::Topology& topology) {
-  for (const pid_t pid : holders) {
-    SLUICE_TRY_ASSIGN(const std::size_t seen, kfd::gpus_seen(pid));
-    std::size_t may_be_acquired = 0;
-    for (const kfd::Node& node : topology.nodes) {
-      if (node.is_gpu() && kfd::is_drm_client(pid, node.drm_render_minor).value_or(true)) ++may_be_acquired;
-    }
-    if (may_be_acquired >= seen) continue;
-    return Error{EINVAL,
-                 "process " + std::to_string(pid) + " sees " + std::to_string(seen) +
-                     " GPUs and has opened the render nodes of " + std::to_string(may_be_acquired) +
-                     ": the kernel's checkpoint of a process that has not acquired all its GPUs crashes "
-                     "the kernel; let it see only the GPUs that it uses (device cgroup)"};
-  }
-  return {};
-}
-
 std::string words_of_signal(int number) {
   const char* const name = sigabbrev_np(number);  // none of a real-time signal
   const std::string words = name != nullptr ? std::string("SIG") + name : "signal " + std::to_string(number);
@@ -526,7 +505,6 @@ Result<void> Dumper::begin(KfdFile& file) {
                  "restored in whoever it was sent to: that one must receive it before"};
   }
   SLUICE_TRY(check_saved_wholly(device, file.holders));
-  SLUICE_TRY(check_acquired(file.holders, run_.topology));
   SLUICE_TRY_ASSIGN(file.process, ProcessDump::begin(*file.session, file.holders, run_));
   return {};
 }

@@ -273,7 +273,7 @@ Result<void> open_files(Arena& arena, const Options& options, const std::vector<
   if (!options.render_first) SLUICE_TRY(open_render_nodes(arena, options, topology));
   for (std::uint32_t i = 0; i < arena.num_gpus; ++i)
     SLUICE_TRY(acquire_vm(arena.kfd_fd, arena.gpus[i].render_fd, arena.gpus[i].gpu_id));
-  return options.all_gpus ? acquire_rest(arena, options, topology) : Result<void>{};
+  return acquire_rest(arena, options, topology);
 }
 
 Result<void> open_render_nodes(Arena& arena, const Options& options,

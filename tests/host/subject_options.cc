@@ -80,7 +80,6 @@ constexpr std::array kFlags = {
     Flag{"--waiter", &Options::waiter, true},
     Flag{"--run-queues", &Options::run_queues, true},
     Flag{"--hsakmt-shm", &Options::hsakmt_shm, true},
-    Flag{"--used-gpus", &Options::all_gpus, false},
     Flag{"--second-kfd", &Options::second_kfd, true},
     Flag{"--dup-kfd", &Options::dup_kfd, true},
     Flag{"--second-render", &Options::second_render, true},
@@ -170,7 +169,7 @@ void usage() {
       "  --share kfd|gem  --import-from PID  --share-fd  --kfd-import   (a BO shared by dma-buf)\n"
       "  --share-fd-read-only  --share-alone  --kfd-import-unmapped  --gem-high\n"
       "files:\n"
-      "  --used-gpus  --second-kfd  --dup-kfd  --inherited-kfd  --borrowed-kfd  --no-kfd-fd  "
+      "  --second-kfd  --dup-kfd  --inherited-kfd  --borrowed-kfd  --no-kfd-fd  "
       "--second-render\n"
       "  --close-render-after-map  --render-first  --dmabuf-fd  --map-dmabuf  --fork-child  --mapping-child\n"
       "  --lend-render  --render-from PID\n"

@@ -40,7 +40,6 @@ struct Options {
   bool run_queues = false;     // queues get packets; needs a driver that runs them
   bool hsakmt_shm = false;     // libhsakmt's shared memory and semaphore
 
-  bool all_gpus = true;              // acquires the GPUs that it does not use, too, as ROCm's thunk does
   bool second_kfd = false;           // opens /dev/kfd a second time
   bool dup_kfd = false;              // dups the first descriptor
   bool second_render = false;        // each GPU has another render file, opened before the acquired one

@@ -9,7 +9,6 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 
 #include "kfd/uapi.h"
 #include "support/temp_dir.h"
@@ -33,41 +32,6 @@ TEST(SecondaryContexts, AListThatCannotBeReadIsAnError) {
   const std::filesystem::path sysfs(dir.path());
   std::filesystem::create_symlink("4711", sysfs / "4711");  // a loop
   EXPECT_EQ(has_secondary_contexts(4711, sysfs.c_str()).error().err, ELOOP);
-}
-
-TEST(GpusSeen, AreCountedByTheirFiles) {
-  const test::TempDir dir;
-  const std::filesystem::path sysfs(dir.path());
-  EXPECT_EQ(*gpus_seen(4711, sysfs.c_str()), 0U);
-  for (const char* entry : {"queues", "vram_11", "vram_22", "sdma_11"})
-    std::filesystem::create_directories(sysfs / "4711" / entry);
-  EXPECT_EQ(*gpus_seen(4711, sysfs.c_str()), 2U);
-}
-
-// As DRM prints it: a thread of process 10 has opened one, process 20 another, whatever its name.
-constexpr char kClients[] =
-    "             command  tgid dev master a   uid      magic\n"
-    "             subject    11 128   n    n     0          0\n"
-    "        a 30 strange    20 128   n    n     0          0\n";
-
-TEST(DrmClients, AreThoseWhoseFilesAreStillThere) {
-  const test::TempDir dir;
-  const std::filesystem::path base(dir.path());
-  for (const char* thread : {"10/task/10", "10/task/11", "11", "20/task/20", "30/task/30"})
-    std::filesystem::create_directories(base / "proc" / thread);
-  const auto asked = [&](pid_t pid) {
-    return is_drm_client(pid, 128, (base / "dri").c_str(), (base / "proc").c_str());
-  };
-  EXPECT_EQ(asked(10), std::nullopt) << "no debugfs";
-  std::filesystem::create_directories(base / "dri/128");
-  std::ofstream(base / "dri/128/clients") << kClients;
-  EXPECT_EQ(asked(10), true);
-  EXPECT_EQ(asked(20), true);
-  EXPECT_EQ(asked(30), false);
-  std::filesystem::remove_all(base / "proc/20");
-  EXPECT_EQ(asked(30), std::nullopt) << "an opener is gone, who may have been one of its threads";
-  std::ofstream(base / "dri/128/clients") << "command\n\n";
-  EXPECT_EQ(asked(10), std::nullopt) << "another format";
 }
 
 // A KFD whose answer to DBG_TRAP is chosen.

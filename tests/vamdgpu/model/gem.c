@@ -35,7 +35,7 @@ static int gem_create(const struct vam_call* call, struct vam_gem_create_args* a
   uint32_t gpu = VAM_FILE_AT(m, call->file)->gpu, bo, handle = 0;
   uint64_t flags = args->flags, domains = args->domains;
   int err;
-  if (flags & ~settable_flags(m) || flags & VAM_GEM_ENCRYPTED) return -VAM_EINVAL;
+  if (flags & ~settable_flags(m)) return -VAM_EINVAL;
   if (domains & ~(uint64_t)(VAM_DOMAIN_CPU | VAM_DOMAIN_GTT | VAM_DOMAIN_VRAM)) return -VAM_EINVAL;
   if (args->size == 0) return -VAM_ENOSPC; /* no place for it among the addresses that mmap takes */
   err = domains & VAM_DOMAIN_VRAM

@@ -88,17 +88,6 @@ TEST_F(OneProcessTwoGpus, QueuesConsumePacketsBeforeAndAfter) {
   EXPECT_EQ(subject_->quit(), 0);
 }
 
-// Our module does not list the GPUs that a process sees, nor die of it.
-TEST_F(OneProcessTwoGpus, OfWhichOneWasNotAcquiredIsRefusedByName) {
-  load();
-  ASSERT_NO_FATAL_FAILURE(start_subject({"--gpus", "1", "--vram", "4M", "--gtt", "1M", "--used-gpus"}));
-  const CriuRun run = criu_->dump(subject_->pid(), images());
-  EXPECT_FALSE(run.good());
-  EXPECT_TRUE(run.said("sees 2 GPUs and has opened the render nodes of 1")) << run.log;
-  ASSERT_NO_FATAL_FAILURE(expect_whole());
-  EXPECT_EQ(subject_->quit(), 0);
-}
-
 TEST_F(OneProcessTwoGpus, SharedMemoryFileOfTheThunkIsMadeAgainWhereItIsMissing) {
   load();
   ASSERT_NO_FATAL_FAILURE(start_subject({"--gpus", "2", "--vram", "4M", "--gtt", "1M", "--hsakmt-shm"}));
