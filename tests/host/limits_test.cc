@@ -24,7 +24,7 @@ namespace sluice::host_test {
 namespace {
 
 constexpr std::uint64_t kSlowBytesPerSecond = 16 * kMiB;  // no dump ends before its signal comes
-constexpr rlim_t kLowFileSize = 32 << 10;                 // more than the log, less than the image of the KFD
+constexpr rlim_t kLowFileSize = 16 << 10;                 // more than the log, less than the image of the KFD
 
 class LimitsTest : public PluginTest {
  protected:
