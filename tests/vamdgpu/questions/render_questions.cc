@@ -272,7 +272,10 @@ void ask_render_bos(List& list) {
   list.ask("GEM_CREATE, GTT, VRAM_WIPE_ON_RELEASE", created(fd, kPage, 0, kGtt, kWipe),
            {"EINVAL", "EINVAL", "ok 4096 align 0 domains 0x2 flags 0x208"});
   list.ask("GEM_CREATE, VRAM, ENCRYPTED", created(fd, kPage, 0, kVram, kEncrypted), "EINVAL",
-           {{kModel, "ok", "a chip with TMZ takes it, and no dump can save such a BO"}});
+           {{kModel,
+             {"ok 4096 align 0 domains 0x4 flags 0x400", "ok 4096 align 0 domains 0x4 flags 0x608",
+              "ok 4096 align 0 domains 0x4 flags 0x608"},
+             "a chip with TMZ takes it, and no dump can save such a BO"}});
   list.ask("GEM_CREATE, GTT, PREEMPTIBLE", created(fd, kPage, 0, kGtt, kPreemptible), "EINVAL");
   list.ask("GEM_CREATE, VRAM, DISCARDABLE", created(fd, kPage, 0, kVram, kDiscardable),
            {"ok 4096 align 0 domains 0x4 flags 0x1000", "ok 4096 align 0 domains 0x4 flags 0x1208",
