@@ -24,15 +24,18 @@ constexpr std::array<std::string_view, 6> kBugs = {"BUG:",       "WARNING:",    
 // that ends, which a process need not have mapped.
 // And it tries to reach memory of another GPU before it moves that to where both do; 7.2 then counts that
 // memory wrongly, and says so at the end of the process.
-constexpr std::array<std::string_view, 9> kExpected = {"taints kernel",
-                                                       "tainting kernel",
-                                                       "hrtimer: interrupt took",
-                                                       "not debug enabled for op 11",
-                                                       "Failed to copy process information to user",
-                                                       "Failed to dump CRIU ret:-14",
-                                                       "Failed to read SDMA queue counter",
-                                                       "Failed to map peer:",
-                                                       "is non-zero when fini"};
+// Whether a process is dumped already, the plugin asks by a checkpoint that is refused where not.
+constexpr std::array<std::string_view, 11> kExpected = {"taints kernel",
+                                                        "tainting kernel",
+                                                        "hrtimer: interrupt took",
+                                                        "not debug enabled for op 11",
+                                                        "Failed to copy process information to user",
+                                                        "Failed to dump CRIU ret:-14",
+                                                        "Failed to read SDMA queue counter",
+                                                        "Failed to map peer:",
+                                                        "is non-zero when fini",
+                                                        "queues are not in evicted state",
+                                                        "Failed to dump CRIU ret:-22"};
 
 // What AMD's driver says of every emulated card that is bound to it, on Linux 6.1, 6.12 and 7.2. Nothing else
 // may be said then.
