@@ -26,6 +26,7 @@ constexpr const char* kItself = "our module itself is tested";
 constexpr const char* kState = "reads state of a process that the real driver shows nobody";
 constexpr const char* kSaveAreas =
     "four processes have save areas of real size, and the driver lets them have half of this guest's memory";
+constexpr const char* kCrun = "crun restores before its device cgroup hides the other cards";
 constexpr const char* kListing = "Linux lists the BOs of a render node since 6.18";
 constexpr const char* kChanging = "no Linux up to 7.2 changes a GEM handle";
 
@@ -63,6 +64,9 @@ constexpr std::array kOnModule = {
     OnModule{"RenderNodes.MemoryIsImportedIntoTheKfdOfAnotherProcess", kListing, kListsHandles},
     OnModule{"Tree.*", kSaveAreas},
     OnModule{"TreeWhoseCriuIsKilled.*", kSaveAreas},
+    OnModule{"By/OciRuntime.ContainerComesBackWhole/crun", kCrun},
+    OnModule{"By/RestoredAtOnce.EachLandsOnTheGpuThatItsOwnMapNames/crun", kCrun},
+    OnModule{"By/RestoredAtOnce.WithoutMapsTheyDoNotChooseTheSameGpu/crun", kCrun},
     OnModule{"Questions.*", "Linux 6.1 takes jobs whose end the card does not reach", kTakesSmallJobs},
     OnModule{"Large.ABoLargerThanFreeMemoryComesBackWhole", "a card's VRAM is none of the guest's memory"},
     OnModule{"Module.*", kItself},
