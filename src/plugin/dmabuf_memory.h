@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
-// Whose memory a dma-buf is that tasks have open, where its inode does not tell: no file of the tree exports
-// its memory under that one.
+// Identifies the memory of an open dma-buf whose inode no file of the tree exports.
 //
-// Another dma-buf of memory that a file has is told by its place, which no two BOs of a GPU share. Linux 6.1
-// makes one anew for each CHECKPOINT (criu_get_prime_handle of kfd_chardev.c), so there it is never the one
-// that the KFD has imported. Memory that no file has, for whoever exported it has closed it since, is the
-// descriptors' alone, and dumped as the BO of a file of its own; unless others have it, who are not dumped.
+// The memory may belong to a file of the tree under another dma-buf: the mmap offset tells, because no two
+// BOs of a GPU share one. Linux 6.1 makes a new dma-buf for each CHECKPOINT (criu_get_prime_handle of
+// kfd_chardev.c), so there the inode never matches. Or only descriptors still hold the memory, because its
+// exporter has closed it. It is then dumped as the BO of a render file of its own, unless a process outside
+// the dump holds it, too.
 #pragma once
 
 #include <memory>

@@ -67,7 +67,7 @@ Result<std::unique_ptr<RenderDump>> RenderDump::of_dmabuf(UniqueFd file, std::ui
   dump->of_dmabuf_ = true;
   SLUICE_TRY_ASSIGN(const drm::GemHandle gem, drm::describe_handle(dump->fd(), handle));
   SLUICE_TRY_ASSIGN(RenderBo bo, dump->bo_of(gem));
-  bo.mmap_offset = 0;  // whoever maps it does so through another file
+  bo.mmap_offset = 0;  // a process that maps it uses another file
   dump->image_.bos.push_back(std::move(bo));
   return dump;
 }

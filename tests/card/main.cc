@@ -3,8 +3,9 @@
 //
 //   amdgpu-card --socket PATH [--vram SIZE] [--control PATH] [--trace PATH] [--peers DIR] [--name NAME]
 //
-// It goes when QEMU goes. What it finds wrong comes on standard error. Exit status 0; 1 when something
-// failed, or QEMU did not speak the protocol; 2 for a wrong usage.
+// It says "listening" on standard output when QEMU may connect, and goes when QEMU goes. What it finds wrong
+// comes on standard error. Exit status 0; 1 when something failed, or QEMU did not speak the protocol; 2 for
+// a wrong usage.
 #include <CLI/CLI.hpp>
 #include <bit>
 #include <cstdint>
@@ -50,6 +51,8 @@ Result<void> run(const Options& options) {
     SLUICE_TRY_ASSIGN(service.commands, card::listen_at(options.control));
   }
   SLUICE_TRY_ASSIGN(service.socket, card::listen_at(options.socket));
+  (void)std::puts("listening");
+  (void)std::fflush(stdout);
   return serve(std::move(service), session, device, control);
 }
 

@@ -99,7 +99,7 @@ TEST_F(ImagesTest, MemoryThatADmaBufAloneHasIsShown) {
               ::testing::ContainsRegex("1 MiB.*no file \\(renderD[0-9]+\\).*open dma-buf, file " +
                                        std::to_string(id)));
   EXPECT_EQ(sluice({"verify", directory}).status, kDone);
-  // Who goes by handles, as upstream's plugin, shall not take another BO for it.
+  // Upstream's plugin looks a BO up by its handle: it must not find another one.
   const UniqueFd opened(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   const auto image = unpack_dmabuf_image(*read_image(opened.get(), dmabuf), dmabuf);
   EXPECT_EQ(image->gem_handle, 0x7fffffffU);

@@ -99,7 +99,7 @@ TEST_P(ShareTest, ADescriptorOfTheKfdsOwnDmaBufComesBack) {
   dump_and_restore_twice();
 }
 
-// Whoever made the memory has closed it.
+// The process that made the memory has closed it.
 TEST_P(ShareTest, MemoryThatADescriptorAloneHasComesBack) {
   ASSERT_NO_FATAL_FAILURE(start_one(with_kfd({"--dmabuf-fd", "--gem-handles", "1,3"})));
   for (int generation = 0; generation < 2; ++generation) ASSERT_NO_FATAL_FAILURE(come_back_whole());

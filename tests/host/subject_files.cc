@@ -141,7 +141,7 @@ Result<void> add_dmabuf(Arena& arena, const Options& options) {
   return {};
 }
 
-// What is behind it, through a file that has it only for that.
+// Reads the memory through a render file that was opened for that.
 Result<void> check_memory_of_dmabuf(const Arena& arena) {
   const off_t size = ::lseek(arena.dmabuf_fd, 0, SEEK_END);
   if (size < 0 || static_cast<std::uint64_t>(size) != arena.dmabuf_bytes)

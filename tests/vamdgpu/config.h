@@ -29,7 +29,7 @@ struct vamdgpu_gpu_config {
   uint32_t mqd_bytes;        /* size of one compute queue's MQDs in the private data */
   uint32_t ctl_stack_bytes;  /* size of one queue's control stack in the private data */
   uint32_t cwsr_bytes;       /* least context save area of a compute queue, of each XCC */
-  uint32_t debug_bytes;      /* what the debugger has behind it */
+  uint32_t debug_bytes;      /* the debugger's, after the save area */
   uint32_t xccs;             /* the mapping of a save area is (size + debug_bytes) times this */
   uint32_t vram_public;      /* 1: whole VRAM is CPU visible (large BAR) */
   uint64_t vram_bytes;       /* size of the VRAM pool */

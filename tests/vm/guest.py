@@ -25,8 +25,7 @@ import roots
 
 PASSED, FAILED = (3 << 1) | 1, (1 << 1) | 1     # QEMU's exit status for what guest-init writes to the debug-exit port
 DEBUG_EXIT = 0x501
-# Shared with the cards, whose engines reach all of it. A driver gives its processes half of it.
-MEMORY = "1536M"
+MEMORY = "1G"           # shared with the cards, whose engines reach all of it
 CPU = "max,-erms,-fsrm,-fzrm,-fsrs,-la57"
 IMAGES_MIB = 1024
 KERNEL_LINE = ("console=ttyS0 rdinit=/init panic=-1 oops=panic mitigations=off nokaslr tsc=unstable clocksource=hpet "

@@ -88,7 +88,7 @@ struct Answer {
   int fd = -1;
 };
 
-// An errno instead of a value, for what is answered.
+// The answer is an errno instead of a value.
 Error refused(int err, const char* why) {
   return make_error(err, why);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The memory of the card: a memfd, of which only the pages that are touched cost anything. QEMU maps the same
+// The memory of the card: a memfd. Only touched pages take memory. QEMU maps the same
 // file, so that the guest's processor and the engines see one memory. Value type, movable.
 #pragma once
 

@@ -10,30 +10,32 @@ namespace {
 
 // An access that is partly in the page is the GPU's, which knows no register there.
 bool in_page(Bar bar, std::uint64_t offset, std::size_t length) {
-  return bar == Bar::kRegisters && offset >= Mailbox::kPage &&
-         offset + length <= Mailbox::kPage + Mailbox::kPageBytes;
+  return bar == Bar::kRegisters && offset >= mailbox::kPage &&
+         offset + length <= mailbox::kPage + mailbox::kPageBytes;
 }
 
 }  // namespace
 
 void Mailbox::read(Bar bar, std::uint64_t offset, std::span<std::byte> out) {
   if (!in_page(bar, offset, out.size())) return gpu_.read(bar, offset, out);
-  const std::uint64_t at = offset - kPage;
-  if (at >= kTextAt) {
-    std::memcpy(out.data(), text_.data() + (at - kTextAt), out.size());
+  const std::uint64_t at = offset - mailbox::kPage;
+  if (at >= mailbox::kTextAt) {
+    std::memcpy(out.data(), text_.data() + (at - mailbox::kTextAt), out.size());
     return;
   }
-  const std::uint32_t value = at == kMagicAt ? kMagic : at == kLengthAt ? length_ : 0;
+  const std::uint32_t value = at == mailbox::kMagicAt    ? mailbox::kMagic
+                              : at == mailbox::kLengthAt ? length_
+                                                         : 0;
   std::fill(out.begin(), out.end(), std::byte{0});
   std::memcpy(out.data(), &value, std::min(out.size(), sizeof value));
 }
 
 void Mailbox::write(Bar bar, std::uint64_t offset, std::span<const std::byte> in) {
   if (!in_page(bar, offset, in.size())) return gpu_.write(bar, offset, in);
-  const std::uint64_t at = offset - kPage;
-  if (at >= kTextAt) {
-    std::memcpy(text_.data() + (at - kTextAt), in.data(), in.size());
-  } else if (at == kLengthAt && in.size() == sizeof(std::uint32_t)) {
+  const std::uint64_t at = offset - mailbox::kPage;
+  if (at >= mailbox::kTextAt) {
+    std::memcpy(text_.data() + (at - mailbox::kTextAt), in.data(), in.size());
+  } else if (at == mailbox::kLengthAt && in.size() == sizeof(std::uint32_t)) {
     std::uint32_t length = 0;
     std::memcpy(&length, in.data(), sizeof length);
     run(length);

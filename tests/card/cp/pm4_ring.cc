@@ -23,11 +23,7 @@ Pm4Ring::Pm4Ring(Chip& chip, Scheduler* scheduler, std::string name, const Kerne
   ring_.ring = ring.base;
   ring_.ring_bytes = ring.bytes;
   ring_.read = ring_.write = ring.read_pointer;
-  owner_.space = [](void* self, std::uint32_t vmid) { return me(self).memory_of(vmid); };
-  owner_.read_register = [](void* self, std::uint32_t index, std::uint32_t* value) {
-    *value = me(self).chip_.read_register(index * 4);
-    return 0;
-  };
+  reach_as_driver();
   owner_.write_register = [](void* self, std::uint32_t index, std::uint32_t value) {
     return me(self).write_register(index, value);
   };

@@ -26,7 +26,7 @@ struct Fault {
     kNoAperture,    // vmid 0: neither frame buffer, GART nor AGP
     kNotValid,      // the entry's valid bit is clear
     kNotAllowed,    // valid, but without the bit for this access
-    kOutOfVram,     // the entry (or a table) points behind the end of VRAM
+    kOutOfVram,     // the entry (or a table) points beyond the end of VRAM
     kNoBusAddress,  // the entry (or a table) points at a bus address that the machine has no memory at
     kNoTable,       // the vmid has no page table: its context is off
   };

@@ -29,7 +29,7 @@ const char* reason(Fault::Why why) {
     case Fault::Why::kNotAllowed:
       return "does not allow it";
     case Fault::Why::kOutOfVram:
-      return "is behind the end of VRAM";
+      return "is beyond the end of VRAM";
     case Fault::Why::kNoBusAddress:
       return "has no memory on the bus";
     case Fault::Why::kNoTable:

@@ -8,7 +8,7 @@ namespace sluice::card {
 
 namespace {
 
-// Repeats the dword `value` over `bytes`, of which the first is byte `phase` of the dword.
+// Repeats the dword `value` over `bytes`; the first byte is byte `phase` of the dword.
 void repeat(std::span<std::byte> bytes, std::uint32_t value, std::uint64_t phase) {
   std::byte pattern[4];
   std::memcpy(pattern, &value, sizeof pattern);

@@ -58,6 +58,16 @@ void PacketQueue::seen(const std::uint32_t* dwords, std::uint32_t count) {
   trace(line);
 }
 
+void PacketQueue::reach_as_driver() {
+  owner_.space = [](void* self, std::uint32_t vmid) {
+    return static_cast<PacketQueue*>(self)->memory_of(vmid);
+  };
+  owner_.read_register = [](void* self, std::uint32_t index, std::uint32_t* value) {
+    *value = static_cast<PacketQueue*>(self)->chip_.read_register(4 * index);
+    return 0;
+  };
+}
+
 const pkt_space* PacketQueue::memory_of(std::uint32_t vmid) {
   if (vmid == 0) return memory_.c();
   const AddressSpace space = chip_.space(space_.space().hub(), vmid);

@@ -54,6 +54,8 @@ class PacketQueue : public Queue {
   }
   void trace(std::string_view what) const;
   State stop();  // for good
+  // Of a ring of the driver: its packets read registers, and its IBs may lie in any vmid.
+  void reach_as_driver();
   // Of an IB: 0 is the ring's own space, others are those of the ring's hub.
   const pkt_space* memory_of(std::uint32_t vmid);
 

@@ -90,7 +90,7 @@ TEST_F(VbiosTest, TablesTellTheDriverOfThisChip) {
 }
 
 TEST(FirmwareTest, FilesHaveHeadersThatTheDriverAccepts) {
-  // Major version of the header, and what is behind the common header: how many words the driver's struct
+  // Major version of the header, and what follows the common header: how many words the driver's struct
   // has.
   const std::map<std::string, std::pair<unsigned, std::size_t>> expected = {
       {"aldebaran_mec.bin", {1, 3}},

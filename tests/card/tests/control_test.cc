@@ -84,23 +84,23 @@ class MailboxTest : public ControlTest {
  protected:
   std::uint32_t read32(std::uint64_t offset) {
     Bytes bytes(4);
-    mailbox_.read(Bar::kRegisters, Mailbox::kPage + offset, bytes);
+    mailbox_.read(Bar::kRegisters, mailbox::kPage + offset, bytes);
     return value_at<std::uint32_t>(bytes, 0);
   }
   void write32(std::uint64_t offset, std::uint32_t value) {
-    mailbox_.write(Bar::kRegisters, Mailbox::kPage + offset, Bytes(Packed().u32(value)));
+    mailbox_.write(Bar::kRegisters, mailbox::kPage + offset, Bytes(Packed().u32(value)));
   }
   // As a program in the guest does it.
   std::string ask(const std::string& command) {
     for (std::size_t i = 0; i < command.size(); i += 4) {
       std::uint32_t word = 0;
       std::memcpy(&word, command.data() + i, std::min<std::size_t>(4, command.size() - i));
-      write32(Mailbox::kTextAt + i, word);
+      write32(mailbox::kTextAt + i, word);
     }
-    write32(Mailbox::kLengthAt, static_cast<std::uint32_t>(command.size()));
-    std::string answer(read32(Mailbox::kLengthAt), '\0');
+    write32(mailbox::kLengthAt, static_cast<std::uint32_t>(command.size()));
+    std::string answer(read32(mailbox::kLengthAt), '\0');
     for (std::size_t i = 0; i < answer.size(); i += 4) {
-      const std::uint32_t word = read32(Mailbox::kTextAt + i);
+      const std::uint32_t word = read32(mailbox::kTextAt + i);
       std::memcpy(answer.data() + i, &word, std::min<std::size_t>(4, answer.size() - i));
     }
     return answer;
@@ -111,7 +111,7 @@ class MailboxTest : public ControlTest {
 };
 
 TEST_F(MailboxTest, CommandsGoThroughThePage) {
-  EXPECT_EQ(read32(Mailbox::kMagicAt), Mailbox::kMagic);
+  EXPECT_EQ(read32(mailbox::kMagicAt), mailbox::kMagic);
   EXPECT_EQ(ask("sdma rate 77"), "ok");
   EXPECT_EQ(faults_.sdma_bytes_per_s, 77U);
   EXPECT_EQ(ask("counters"), control_.run("counters"));
@@ -120,20 +120,20 @@ TEST_F(MailboxTest, CommandsGoThroughThePage) {
 }
 
 TEST_F(MailboxTest, LengthBeyondTheTextIsNoCommand) {
-  write32(Mailbox::kLengthAt, ~0U);
-  EXPECT_EQ(read32(Mailbox::kLengthAt), control_.run("").size());
+  write32(mailbox::kLengthAt, ~0U);
+  EXPECT_EQ(read32(mailbox::kLengthAt), control_.run("").size());
   write32(0x7fc, 1);
-  write32(Mailbox::kPageBytes - 4, 0x01020304);
-  EXPECT_EQ(read32(Mailbox::kPageBytes - 4), 0x01020304U) << "the last word of the text";
+  write32(mailbox::kPageBytes - 4, 0x01020304);
+  EXPECT_EQ(read32(mailbox::kPageBytes - 4), 0x01020304U) << "the last word of the text";
 }
 
 TEST_F(MailboxTest, EverythingElseIsTheGpus) {
   const Bytes word = Packed().u32(1);
-  mailbox_.write(Bar::kRegisters, Mailbox::kPage - 4, word);
-  mailbox_.write(Bar::kRegisters, Mailbox::kPage + Mailbox::kPageBytes, word);
-  mailbox_.write(Bar::kRegisters, Mailbox::kPage - 2, word);
-  mailbox_.write(Bar::kRegisters, Mailbox::kPage + Mailbox::kPageBytes - 2, word);
-  mailbox_.write(Bar::kDoorbells, Mailbox::kPage, word);
+  mailbox_.write(Bar::kRegisters, mailbox::kPage - 4, word);
+  mailbox_.write(Bar::kRegisters, mailbox::kPage + mailbox::kPageBytes, word);
+  mailbox_.write(Bar::kRegisters, mailbox::kPage - 2, word);
+  mailbox_.write(Bar::kRegisters, mailbox::kPage + mailbox::kPageBytes - 2, word);
+  mailbox_.write(Bar::kDoorbells, mailbox::kPage, word);
   EXPECT_EQ(gpu_.accesses.size(), 5U);
   mailbox_.reset();
   EXPECT_EQ(gpu_.resets, 1);

@@ -103,7 +103,7 @@ class GpuKit {
         gpu.write_register(hub + reg::hub::kContextCntl + 4 * vmid, kContextOn);
       }
     }
-    // The interrupt ring: 1 KiB at the start of guest memory, its write pointer behind it.
+    // The interrupt ring: 1 KiB at the start of guest memory, its write pointer after it.
     gpu.write_register(reg::kIhRbBase, static_cast<std::uint32_t>(kGuestBase >> 8));
     gpu.write_register(reg::kIhRbWptrAddrLo, static_cast<std::uint32_t>(kGuestBase + 0x1000));
     gpu.write_register(reg::kIhRbWptrAddrHi, static_cast<std::uint32_t>((kGuestBase + 0x1000) >> 32));

@@ -70,6 +70,9 @@ std::string contents(const std::string& path) {
   return all.str();
 }
 
+// tests/vm/cards.py waits for this line.
+const std::string kListening = "listening\n";
+
 class CardProgramTest : public testing::Test {
  protected:
   // Starts it and connects, as soon as its socket has its name.
@@ -122,10 +125,10 @@ TEST_F(CardProgramTest, ItIsAnMi210UntilQemuGoes) {
   EXPECT_EQ(read32(0, 7), 0x740f1002U);
   EXPECT_EQ(read32(0x378c, 5), 32U) << "RCC_CONFIG_MEMSIZE, MiB";
   EXPECT_EQ(read32(0, 6) & 0xffff, 0xaa55U) << "its ROM";
-  EXPECT_EQ(read32(Mailbox::kPage, 5), Mailbox::kMagic);
+  EXPECT_EQ(read32(mailbox::kPage, 5), mailbox::kMagic);
   qemu_.reset();
   EXPECT_EQ(program_->wait(), 0);
-  EXPECT_EQ(contents(log_), "");
+  EXPECT_EQ(contents(log_), kListening);
   EXPECT_NE(contents(directory_.path() + "/trace").find("RCC_CONFIG_MEMSIZE"), std::string::npos);
 }
 
@@ -134,7 +137,7 @@ TEST_F(CardProgramTest, WhatIsNoMessageIsSaidWithTheCardsName) {
   const Bytes nothing(16);
   ASSERT_EQ(::send(qemu_.get(), nothing.data(), nothing.size(), MSG_NOSIGNAL), 16);
   EXPECT_EQ(program_->wait(), 1);
-  EXPECT_EQ(contents(log_).rfind("the third: ", 0), 0U) << contents(log_);
+  EXPECT_EQ(contents(log_).rfind(kListening + "the third: ", 0), 0U) << contents(log_);
 }
 
 TEST_F(CardProgramTest, WrongUsageIsTwo) {

@@ -22,7 +22,7 @@ class NoGuestMemory : public GuestMemory {
 };
 
 // 8 MiB of VRAM. The driver has the first MiB (vmid 0: from kFbBase on). The second one is the process':
-// mapped from kProcess on, but for the last page, and its page tables are at 4 MiB.
+// mapped from kProcess on except the last page, and its page tables are at 4 MiB.
 class LooseChip : public Chip {
  public:
   static constexpr std::uint64_t kDriver = kFbBase, kProcess = 0x10000000, kProcessBytes = 0xff000;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The register table, and the blocks behind it that answer by registers alone.
+// The register table, and the blocks that have nothing but registers.
 #include <gtest/gtest.h>
 
 #include <set>

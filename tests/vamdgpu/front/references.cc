@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Who has a dma-buf, as its fdinfo tells. See front.h. Of processes that /proc shows: the front has no other
-// way to their descriptors. It may allocate, and so is not async-signal-safe.
+// How many references a dma-buf has, as its fdinfo tells. See front.h. Only processes in /proc count: the
+// front has no other way to their descriptors. It may allocate, and so is not async-signal-safe.
 #include <dirent.h>
 
 #include <cstdio>

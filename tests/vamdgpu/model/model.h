@@ -203,7 +203,7 @@ struct vam_queue {
   uint64_t ring, ring_size, read_ptr, write_ptr, eop, ctx_area;
   uint64_t seed;          /* its synthetic MQD and control stack are a function of this */
   uint64_t serial;        /* the private data has the newest queue first */
-  uint32_t sdma_engine;   /* an SDMA queue's; its sdma_id is one of the GPU's, whoever has it */
+  uint32_t sdma_engine;   /* an SDMA queue's; its sdma_id is unique on the GPU */
   uint32_t holds_buffers; /* 1: what its buffers lie in cannot be unmapped */
   /* queue_run.c: packets since it was made or restored, bytes done of the packet at the read pointer, why it
    * stands (enum vam_queue_fault) and at which address. */

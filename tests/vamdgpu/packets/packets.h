@@ -49,7 +49,7 @@ struct pkt_space {
 
 struct pkt_queue;
 
-/* Who has the queue. A member that is NULL means that packets which need it are refused (PKT_BAD_PACKET),
+/* The owner of the queue. Packets that need a member which is NULL are refused (PKT_BAD_PACKET),
  * unless it says otherwise. Those that return int: 0, or nonzero to stop the queue (PKT_REFUSED unless it
  * says otherwise, or the fault that they have set in the queue themselves). */
 struct pkt_owner {

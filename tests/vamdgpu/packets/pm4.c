@@ -20,7 +20,7 @@ struct pm4 {
   uint32_t op;
   uint64_t dwords;                 /* of the whole packet */
   uint32_t head[1 + PKT_PM4_BODY]; /* of the packet, as much as there is */
-  const uint32_t* body;            /* behind the header */
+  const uint32_t* body;            /* after the header */
   uint32_t told, context;          /* an interrupt, once the packet is behind us */
 };
 

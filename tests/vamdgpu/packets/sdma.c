@@ -63,7 +63,7 @@ static int poll(const uint32_t* dw, struct pkt_sdma* p, const char** why) {
   return p->memory && p->src & 3 ? bad(why, "poll address is not dword aligned") : 0;
 }
 
-/* The fields of the packet at `dw`, which is there as a whole but for its data. */
+/* The fields of the packet at `dw`, which is complete except for its data. */
 static int fields(const struct pkt_sdma_rules* rules, const uint32_t* dw, struct pkt_sdma* p,
                   const char** why) {
   uint32_t sub = dw[0] >> 8 & 0xff;

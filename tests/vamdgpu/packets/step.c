@@ -45,7 +45,7 @@ enum pkt_result pkt_find(struct pkt_queue* q, const struct pkt_space* space, con
   here->at = q->read % (q->ring_bytes / unit) * unit;
   if (q->read == q->write) return PKT_IDLE;
   if (q->write < q->read)
-    return pkt_stop(here, PKT_BAD_POINTER, 0, "the write pointer is behind the read pointer");
+    return pkt_stop(here, PKT_BAD_POINTER, 0, "the write pointer is before the read pointer");
   here->left = (q->write - q->read) * unit / 4;
   return PKT_DONE;
 }

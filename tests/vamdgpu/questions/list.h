@@ -30,7 +30,7 @@ constexpr const char* kStricter = "stricter than 6.1: what newer kernels refuse 
 std::string name_of(int error);
 std::string hex(std::uint64_t value);
 
-// An argument of `bytes` bytes, all zero but for what is set.
+// An argument of `bytes` bytes, zero except where set.
 class Args {
  public:
   explicit Args(unsigned bytes) : bytes_(bytes) {}

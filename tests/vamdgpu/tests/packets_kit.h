@@ -117,7 +117,7 @@ class Owner {
       return self(me).report_fails ? 1 : 0;
     };
     table.interrupt = [](void* me, pkt_queue*, std::uint32_t context) {
-      // Whoever sees the interrupt finds the packet consumed.
+      // A reader that sees the interrupt finds the packet consumed.
       self(me).interrupts.push_back({context, self(me).reported});
       return 0;
     };

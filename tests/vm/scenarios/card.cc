@@ -12,6 +12,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "card/control/mailbox_page.h"
 #include "pipeline/unique_fd.h"
 #include "process.h"
 
@@ -19,6 +20,7 @@ namespace sluice::vm_test {
 namespace {
 
 namespace fs = std::filesystem;
+using namespace card::mailbox;  // NOLINT(google-build-using-namespace): the layout of one page
 
 constexpr const char* kDevices = "/sys/bus/pci/devices";
 constexpr const char* kDriver = "/sys/bus/pci/drivers/amdgpu";
@@ -40,15 +42,15 @@ class MailboxPage {
   explicit MailboxPage(const fs::path& registers) {
     const UniqueFd fd(::open(registers.c_str(), O_RDWR | O_SYNC | O_CLOEXEC));
     if (!fd) fail(registers);
-    void* const at = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), kOffset);
+    void* const at = ::mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), kPage);
     if (at == MAP_FAILED) fail("mmap of " + registers.string());
     words_ = static_cast<volatile std::uint32_t*>(at);
-    if (words_[0] != kMagic) {
-      (void)::munmap(at, kBytes);
+    if (words_[kMagicAt / 4] != kMagic) {
+      (void)::munmap(at, kPageBytes);
       throw std::runtime_error(registers.string() + ": this card has no mailbox");
     }
   }
-  ~MailboxPage() { (void)::munmap(const_cast<std::uint32_t*>(words_), kBytes); }
+  ~MailboxPage() { (void)::munmap(const_cast<std::uint32_t*>(words_), kPageBytes); }
   MailboxPage(const MailboxPage&) = delete;
   MailboxPage& operator=(const MailboxPage&) = delete;
 
@@ -58,22 +60,18 @@ class MailboxPage {
     for (std::size_t at = 0; at < command.size(); at += 4) {
       std::uint32_t word = 0;
       std::memcpy(&word, command.data() + at, std::min<std::size_t>(4, command.size() - at));
-      words_[(kText + at) / 4] = word;
+      words_[(kTextAt + at) / 4] = word;
     }
-    words_[1] = static_cast<std::uint32_t>(command.size());
-    std::string answer(std::min<std::size_t>(words_[1], kTextBytes), '\0');
+    words_[kLengthAt / 4] = static_cast<std::uint32_t>(command.size());
+    std::string answer(std::min<std::size_t>(words_[kLengthAt / 4], kTextBytes), '\0');
     for (std::size_t at = 0; at < answer.size(); at += 4) {
-      const std::uint32_t word = words_[(kText + at) / 4];
+      const std::uint32_t word = words_[(kTextAt + at) / 4];
       std::memcpy(answer.data() + at, &word, std::min<std::size_t>(4, answer.size() - at));
     }
     return answer;
   }
 
  private:
-  static constexpr off_t kOffset = 0x7e000;
-  static constexpr std::size_t kBytes = 0x1000, kText = 0x800, kTextBytes = kBytes - kText;
-  static constexpr std::uint32_t kMagic = 0x6c756373;
-
   volatile std::uint32_t* words_;
 };
 

@@ -199,7 +199,7 @@ TEST_F(Files, AnOpenDmaBufThatAnotherProcessHasIsNamed) {
   EXPECT_EQ(subject_->quit(), 0);
 }
 
-// Who made it has closed it since.
+// Its maker has closed it.
 TEST_F(Files, MemoryThatADmaBufAloneHasComesBack) {
   load();
   ASSERT_NO_FATAL_FAILURE(start_subject(with({"--dmabuf-fd"})));

@@ -44,7 +44,7 @@ constexpr std::array<std::string_view, 8> kOfACard = {
     "Poison setting is inconsistent in DF/UMC(0:1)",  // the card has no RAS, so its memory controllers say 0
     "System can't access extended configuration space",  // needed to resize BARs, which are as large as VRAM
     "memory partition mode query is not supported",      // 7.2 asks; an MI210 has one partition
-    "Cannot access FRU, EEPROM accessor not initialized",  // the board's EEPROM is behind the SMU
+    "Cannot access FRU, EEPROM accessor not initialized",  // only the SMU reaches it, and the card has none
     "CP firmware version too old",  // 6.1 goes by the version in a firmware file, which is empty
     "SRAT table not found",         // 6.1 looks for the NUMA node, and the guest has one
     "aldebaran_ip_discovery.bin",   // this chip's IP blocks are in the driver; it asks all the same

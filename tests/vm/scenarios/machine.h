@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The machine that a scenario runs on, whoever's driver makes it: this kernel's own amdgpu on emulated cards
+// The machine that a scenario runs on, with either driver: this kernel's own amdgpu on emulated cards
 // (stock_machine.h), or our module with its virtual GPUs (module_machine.h). Which of the two: drivers.h.
 //
 // Scenarios say what they need and look through this interface; what only our module can do is in

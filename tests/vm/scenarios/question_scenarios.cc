@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // What AMD's driver answers to some seven hundred questions, on this kernel: as the list says
-// (tests/vamdgpu/questions), or the list is not true any more. Our module answers alike, but for what the
-// list explains.
+// (tests/vamdgpu/questions), or the list is not true any more. Our module answers alike, except where
+// the list explains.
 #include <gtest/gtest.h>
 
 #include <string>
