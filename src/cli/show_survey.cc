@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 
+#include "images/files.h"
 #include "images/pages.h"
 #include "kfd/uapi.h"
 #include "pipeline/file_store.h"
