@@ -6,7 +6,7 @@
 #include <numeric>
 #include <random>
 
-#include "pipeline/units.h"
+#include "base/units.h"
 
 namespace sluice::bench {
 

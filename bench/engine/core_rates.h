@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "pipeline/result.h"
+#include "base/result.h"
 
 namespace sluice::bench {
 

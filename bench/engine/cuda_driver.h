@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-#include "pipeline/result.h"
+#include "base/result.h"
 
 struct CUctx_st;
 struct CUstream_st;

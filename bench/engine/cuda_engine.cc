@@ -11,10 +11,10 @@
 #include <cstring>
 #include <vector>
 
+#include "base/unique_fd.h"
+#include "base/units.h"
 #include "engine/copy_engine.h"
 #include "engine/cuda_driver.h"
-#include "pipeline/unique_fd.h"
-#include "pipeline/units.h"
 
 namespace sluice::bench {
 namespace {

@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/units.h"
 #include "engine/copy_engine.h"
 #include "engine/timed_stage.h"
-#include "pipeline/units.h"
 
 namespace sluice::bench {
 namespace {

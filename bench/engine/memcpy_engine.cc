@@ -14,11 +14,11 @@
 #include <thread>
 #include <vector>
 
+#include "base/unique_fd.h"
+#include "base/units.h"
 #include "engine/copy_engine.h"
 #include "engine/engine_thread.h"
 #include "front/dma_copy.h"
-#include "pipeline/unique_fd.h"
-#include "pipeline/units.h"
 
 namespace sluice::bench {
 namespace {

@@ -3,13 +3,13 @@
 
 #include <algorithm>
 
+#include "base/units.h"
 #include "engine/contents.h"
 #include "engine/cuda_driver.h"
 #include "measure/at_once.h"
 #include "measure/clock.h"
 #include "pipeline/arena.h"
-#include "pipeline/checksum.h"
-#include "pipeline/units.h"
+#include "pipeline/checksum/checksum.h"
 
 namespace sluice::bench {
 namespace {

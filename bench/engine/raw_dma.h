@@ -7,8 +7,8 @@
 #include <memory>
 #include <vector>
 
+#include "base/result.h"
 #include "measure/sample.h"
-#include "pipeline/result.h"
 #include "pipeline/stage.h"
 
 namespace sluice::bench {

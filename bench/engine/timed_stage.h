@@ -7,9 +7,9 @@
 #include <memory>
 #include <mutex>
 
+#include "base/unique_fd.h"
 #include "pipeline/reactor.h"
 #include "pipeline/stage.h"
-#include "pipeline/unique_fd.h"
 
 namespace sluice::bench {
 

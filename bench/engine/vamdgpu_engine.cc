@@ -15,12 +15,12 @@
 #include <utility>
 #include <vector>
 
+#include "base/unique_fd.h"
+#include "base/units.h"
 #include "control.h"
 #include "drm/sdma_copy.h"
 #include "drm/target_file.h"
 #include "engine/copy_engine.h"
-#include "pipeline/unique_fd.h"
-#include "pipeline/units.h"
 
 namespace sluice::bench {
 namespace {

@@ -11,12 +11,12 @@
 #include <string>
 #include <vector>
 
+#include "base/units.h"
 #include "engine/copy_engine.h"
 #include "measure/sample.h"
-#include "pipeline/checksum.h"
-#include "pipeline/file_store.h"
+#include "pipeline/checksum/checksum.h"
 #include "pipeline/pipeline.h"
-#include "pipeline/units.h"
+#include "pipeline/store/file_store.h"
 
 namespace sluice::bench {
 

@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/result.h"
 #include "measure/process.h"
 #include "measure/sample.h"
-#include "pipeline/result.h"
 
 namespace sluice::bench {
 

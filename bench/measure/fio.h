@@ -6,9 +6,9 @@
 #include <filesystem>
 #include <string>
 
+#include "base/result.h"
 #include "measure/sample.h"
 #include "measure/statistics.h"
-#include "pipeline/result.h"
 
 namespace sluice::bench {
 

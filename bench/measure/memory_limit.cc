@@ -11,8 +11,8 @@
 #include <string>
 #include <utility>
 
+#include "base/unique_fd.h"
 #include "measure/process.h"
-#include "pipeline/unique_fd.h"
 
 namespace sluice::bench {
 namespace {

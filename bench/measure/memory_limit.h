@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <string>
 
-#include "pipeline/result.h"
+#include "base/result.h"
 
 namespace sluice::bench {
 

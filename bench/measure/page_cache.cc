@@ -13,8 +13,8 @@
 #include <thread>
 #include <vector>
 
-#include "pipeline/unique_fd.h"
-#include "pipeline/units.h"
+#include "base/unique_fd.h"
+#include "base/units.h"
 
 namespace sluice::bench {
 namespace {

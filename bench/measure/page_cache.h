@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 
-#include "pipeline/result.h"
+#include "base/result.h"
 
 namespace sluice::bench {
 

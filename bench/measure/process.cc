@@ -12,8 +12,8 @@
 #include <fstream>
 #include <string>
 
-#include "pipeline/unique_fd.h"
-#include "pipeline/units.h"
+#include "base/unique_fd.h"
+#include "base/units.h"
 
 namespace sluice::bench {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "pipeline/result.h"
+#include "base/result.h"
 
 namespace sluice::bench {
 

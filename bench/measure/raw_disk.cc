@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
+#include "base/unique_fd.h"
+#include "base/units.h"
 #include "measure/at_once.h"
-#include "pipeline/unique_fd.h"
-#include "pipeline/units.h"
 
 namespace sluice::bench {
 namespace {

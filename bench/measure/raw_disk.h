@@ -11,8 +11,8 @@
 #include <memory>
 #include <vector>
 
+#include "base/result.h"
 #include "measure/sample.h"
-#include "pipeline/result.h"
 
 namespace sluice::bench {
 

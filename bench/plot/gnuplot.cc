@@ -3,7 +3,7 @@
 
 #include <cstdio>
 
-#include "pipeline/printable.h"
+#include "base/printable.h"
 
 namespace sluice::bench {
 

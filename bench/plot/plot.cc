@@ -9,8 +9,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/unique_fd.h"
 #include "measure/program.h"
-#include "pipeline/unique_fd.h"
 #include "plot/figures.h"
 #include "plot/saved.h"
 #include "plot/saved_trace.h"

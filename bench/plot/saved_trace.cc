@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "pipeline/units.h"
+#include "base/units.h"
 
 namespace sluice::bench {
 namespace {

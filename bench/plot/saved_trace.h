@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "pipeline/result.h"
+#include "base/result.h"
 #include "pipeline/trace.h"
 
 namespace sluice::bench {

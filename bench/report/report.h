@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "base/result.h"
 #include "measure/statistics.h"
-#include "pipeline/result.h"
 
 namespace sluice::bench {
 

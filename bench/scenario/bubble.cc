@@ -2,7 +2,7 @@
 // The loop alone: three stages of known rates that move no bytes, beside the time that such a pipeline needs
 // at least. Any time above it is a bubble: a stage stood still while there was work for it.
 //
-// That time is forecast/flow_times.h's: the slowest stage alone for all chunks, and one chunk's way through
+// That time is cli/plan/flow_times.h's: the slowest stage alone for all chunks, and one chunk's way through
 // the other two (fill and drain). Fewer slots would take longer only below (sum of the three stages' times
 // for a chunk) / (the slowest's), which is at most three.
 #include <algorithm>
@@ -10,8 +10,8 @@
 #include <cmath>
 #include <vector>
 
+#include "cli/plan/flow_times.h"
 #include "engine/timed_stage.h"
-#include "forecast/flow_times.h"
 #include "lane/lane_run.h"
 #include "pipeline/arena.h"
 #include "pipeline/lane.h"

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "base/result.h"
 #include "measure/sample.h"
-#include "pipeline/result.h"
 #include "report/report.h"
 #include "scenario/scenario.h"
 

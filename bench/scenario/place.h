@@ -5,8 +5,8 @@
 #include <filesystem>
 #include <string>
 
-#include "pipeline/result.h"
-#include "pipeline/unique_fd.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
 
 namespace sluice::bench {
 

@@ -5,9 +5,9 @@
 // runs.
 #include <thread>
 
+#include "cli/plan/machine.h"
 #include "engine/core_rates.h"
 #include "engine/timed_stage.h"
-#include "forecast/machine.h"
 #include "lane/lane_run.h"
 #include "measure/process.h"
 #include "measure/raw_disk.h"

@@ -8,8 +8,8 @@
 #include <span>
 #include <string>
 
-#include "pipeline/result.h"
-#include "pipeline/units.h"
+#include "base/result.h"
+#include "base/units.h"
 #include "report/report.h"
 
 namespace sluice::bench {

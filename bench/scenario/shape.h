@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
+#include "base/units.h"
 #include "lane/lane_run.h"
-#include "pipeline/units.h"
 #include "scenario/place.h"
 
 namespace sluice::bench {

@@ -24,7 +24,7 @@
 #include "lane/lane_run.h"
 #include "measure/page_cache.h"
 #include "measure/process.h"
-#include "pipeline/pipe_store.h"
+#include "pipeline/store/pipe_store.h"
 #include "scenario/pairs.h"
 #include "scenario/place.h"
 #include "scenario/scenario.h"

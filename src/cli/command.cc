@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "kfd/directory.h"
+#include "proc/directory.h"
 
 namespace sluice::cli {
 

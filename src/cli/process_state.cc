@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "kfd/directory.h"
-#include "kfd/task_status.h"
+#include "proc/directory.h"
+#include "proc/task_status.h"
 
 namespace sluice::cli {
 namespace {

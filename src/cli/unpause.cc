@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
+#include "base/printable.h"
 #include "cli/commands.h"
 #include "cli/process_state.h"
-#include "kfd/task_status.h"
-#include "pipeline/printable.h"
+#include "proc/task_status.h"
 
 namespace sluice::cli {
 namespace {

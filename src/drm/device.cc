@@ -15,10 +15,10 @@
 #include <bit>
 #include <cassert>
 
+#include "base/device_node.h"
+#include "base/mutex.h"
+#include "base/units.h"
 #include "drm/target_file.h"
-#include "pipeline/device_node.h"
-#include "pipeline/mutex.h"
-#include "pipeline/units.h"
 
 namespace sluice::drm {
 namespace {

@@ -22,9 +22,9 @@
 #include <string>
 #include <vector>
 
+#include "base/result.h"
+#include "base/unique_fd.h"
 #include "drm/packets.h"
-#include "pipeline/result.h"
-#include "pipeline/unique_fd.h"
 
 struct amdgpu_device;
 struct amdgpu_bo;
@@ -49,7 +49,7 @@ struct DeviceState {
   std::uint32_t ib_alignment_bytes = 0;
 };
 
-// A render node, or nothing (pipeline/device_node.h). Errors: open(2)'s; ENODEV for another device or none.
+// A render node, or nothing (base/device_node.h). Errors: open(2)'s; ENODEV for another device or none.
 Result<UniqueFd> open_render_node(std::uint32_t minor);
 
 // Cheap to copy: copies are the same device.

@@ -12,8 +12,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/result.h"
 #include "drm/target_file.h"
-#include "pipeline/result.h"
 
 namespace sluice::drm {
 

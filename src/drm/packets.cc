@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cassert>
 
-#include "pipeline/units.h"
+#include "base/units.h"
 
 namespace sluice::drm {
 namespace {

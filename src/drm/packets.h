@@ -17,7 +17,7 @@
 #include <cstdint>
 #include <span>
 
-#include "pipeline/result.h"
+#include "base/result.h"
 
 namespace sluice::drm {
 

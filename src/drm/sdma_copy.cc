@@ -13,7 +13,7 @@
 #include <cstring>
 #include <thread>
 
-#include "pipeline/units.h"
+#include "base/units.h"
 
 namespace sluice::drm {
 namespace {

@@ -31,12 +31,12 @@
 #include <string>
 #include <vector>
 
+#include "base/unique_fd.h"
 #include "drm/device.h"
 #include "pipeline/arena.h"
 #include "pipeline/layout.h"
 #include "pipeline/reactor.h"
 #include "pipeline/stage.h"
-#include "pipeline/unique_fd.h"
 
 namespace sluice::drm {
 

@@ -17,8 +17,8 @@
 #include <string>
 #include <vector>
 
-#include "pipeline/result.h"
-#include "pipeline/unique_fd.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
 
 namespace sluice::drm {
 

@@ -4,10 +4,10 @@
 
 #include <vector>
 
+#include "base/result.h"
 #include "images/image_source.h"
+#include "images/kfd_image.h"
 #include "images/metadata.h"
-#include "kfd/image.h"
-#include "pipeline/result.h"
 
 namespace sluice {
 

@@ -5,7 +5,7 @@
 #include <array>
 #include <cerrno>
 
-#include "pipeline/checksum.h"
+#include "pipeline/checksum/checksum.h"
 
 namespace sluice {
 

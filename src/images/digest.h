@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "base/result.h"
 #include "images/key.h"
-#include "pipeline/result.h"
 
 namespace sluice {
 

@@ -14,7 +14,7 @@
 #include <memory>
 #include <tuple>
 
-#include "pipeline/image_file.h"
+#include "base/image_file.h"
 #include "pipeline/layout.h"
 
 namespace sluice {

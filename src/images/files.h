@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "pipeline/result.h"
+#include "base/result.h"
 
 namespace sluice {
 

@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "base/image_file.h"
 #include "images/files.h"
-#include "pipeline/image_file.h"
 
 namespace sluice {
 namespace {

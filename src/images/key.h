@@ -10,9 +10,9 @@
 #include <cstdint>
 #include <optional>
 
-#include "pipeline/blake3.h"
-#include "pipeline/checksum.h"
-#include "pipeline/result.h"
+#include "base/result.h"
+#include "pipeline/checksum/blake3.h"
+#include "pipeline/checksum/checksum.h"
 
 namespace sluice {
 

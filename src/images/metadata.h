@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What stands around kfd/image.h: the image of a render file, the tie between BO table and sidecar, and
-// whether a KFD image fits this kernel.
+// What stands around images/kfd_image.h: the image of a render file, the tie between BO table and sidecar,
+// and whether a KFD image fits this kernel.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,12 @@
 #include <string>
 #include <vector>
 
+#include "base/result.h"
 #include "drm/gem_restore.h"
+#include "images/kfd_image.h"
 #include "images/sums.h"
-#include "kfd/image.h"
 #include "kfd/private_data.h"
-#include "pipeline/checksum.h"
-#include "pipeline/result.h"
+#include "pipeline/checksum/checksum.h"
 
 namespace sluice {
 

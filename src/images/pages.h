@@ -8,12 +8,12 @@
 #include <string>
 #include <vector>
 
+#include "base/result.h"
 #include "images/image_source.h"
+#include "images/kfd_image.h"
 #include "images/metadata.h"
 #include "images/sums.h"
-#include "kfd/image.h"
 #include "pipeline/layout.h"
-#include "pipeline/result.h"
 
 namespace sluice {
 

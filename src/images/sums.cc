@@ -10,9 +10,9 @@
 #include <cstring>
 #include <memory>
 
+#include "base/units.h"
 #include "images/digest.h"
 #include "images/key.h"
-#include "pipeline/units.h"
 #include "sluice-sums.pb-c.h"
 #include "unpack_memory.h"
 

@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "kfd/image.h"
-#include "pipeline/checksum.h"
-#include "pipeline/result.h"
+#include "base/result.h"
+#include "images/kfd_image.h"
+#include "pipeline/checksum/checksum.h"
 
 namespace sluice {
 

@@ -14,9 +14,9 @@
 #include <string>
 #include <utility>
 
+#include "base/result.h"
+#include "images/kfd_image.h"
 #include "images/metadata.h"
-#include "kfd/image.h"
-#include "pipeline/result.h"
 
 namespace sluice {
 

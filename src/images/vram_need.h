@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <map>
 
+#include "images/kfd_image.h"
 #include "images/metadata.h"
-#include "kfd/image.h"
 
 namespace sluice {
 

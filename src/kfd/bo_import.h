@@ -11,8 +11,8 @@
 #include <span>
 #include <vector>
 
+#include "base/result.h"
 #include "kfd/ioctl_call.h"
-#include "pipeline/result.h"
 
 namespace sluice::kfd {
 

@@ -25,11 +25,11 @@
 #include <string>
 #include <vector>
 
+#include "base/result.h"
+#include "base/unique_fd.h"
 #include "kfd/device.h"
 #include "kfd/ioctl_call.h"
 #include "kfd/topology.h"
-#include "pipeline/result.h"
-#include "pipeline/unique_fd.h"
 
 namespace sluice::kfd {
 

@@ -11,8 +11,8 @@
 #include <cstdio>
 #include <string_view>
 
+#include "base/device_node.h"
 #include "kfd/uapi.h"
-#include "pipeline/device_node.h"
 
 namespace sluice::kfd {
 namespace {

@@ -13,9 +13,9 @@
 #include <string>
 #include <string_view>
 
+#include "base/result.h"
+#include "base/unique_fd.h"
 #include "kfd/ioctl_call.h"
-#include "pipeline/result.h"
-#include "pipeline/unique_fd.h"
 
 namespace sluice::kfd {
 

@@ -7,8 +7,8 @@
 #include <charconv>
 #include <set>
 
+#include "base/printable.h"
 #include "kfd/vram_room.h"
-#include "pipeline/printable.h"
 
 namespace sluice::kfd {
 

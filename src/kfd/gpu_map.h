@@ -20,9 +20,9 @@
 #include <string_view>
 #include <vector>
 
+#include "base/result.h"
 #include "kfd/matching.h"
 #include "kfd/topology.h"
-#include "pipeline/result.h"
 
 namespace sluice::kfd {
 

@@ -10,7 +10,7 @@
 #include <cstring>
 #include <string>
 
-#include "pipeline/unique_fd.h"
+#include "base/unique_fd.h"
 
 namespace sluice::kfd {
 namespace {

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "pipeline/result.h"
+#include "base/result.h"
 
 namespace sluice::kfd {
 

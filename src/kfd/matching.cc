@@ -9,7 +9,7 @@
 #include <string_view>
 #include <utility>
 
-#include "pipeline/printable.h"
+#include "base/printable.h"
 
 namespace sluice::kfd {
 namespace {

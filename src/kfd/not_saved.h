@@ -8,8 +8,8 @@
 
 #include <sys/types.h>
 
+#include "base/result.h"
 #include "kfd/device.h"
-#include "pipeline/result.h"
 
 namespace sluice::kfd {
 

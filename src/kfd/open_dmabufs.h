@@ -12,10 +12,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/result.h"
+#include "base/unique_fd.h"
 #include "kfd/device.h"
-#include "kfd/processes.h"
-#include "pipeline/result.h"
-#include "pipeline/unique_fd.h"
+#include "proc/processes.h"
 
 namespace sluice::kfd {
 

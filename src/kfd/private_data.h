@@ -13,7 +13,7 @@
 #include <span>
 #include <vector>
 
-#include "pipeline/result.h"
+#include "base/result.h"
 
 namespace sluice::kfd {
 

@@ -13,10 +13,10 @@
 #include <optional>
 #include <utility>
 
-#include "kfd/directory.h"
+#include "base/printable.h"
+#include "base/unique_fd.h"
 #include "kfd/uapi.h"
-#include "pipeline/printable.h"
-#include "pipeline/unique_fd.h"
+#include "proc/directory.h"
 
 namespace sluice::kfd {
 

@@ -2,8 +2,8 @@
 // The KFD topology as a value: nodes (CPUs and GPUs), the properties that matching compares, links between
 // nodes.
 //
-// read_topology makes one from a sysfs tree (or from a folder of the same text, in tests), kfd/image.h from
-// an image. Text is not trusted: every number is bounded, every file at most a page. Value types,
+// read_topology makes one from a sysfs tree (or from a folder of the same text, in tests), images/kfd_image.h
+// from an image. Text is not trusted: every number is bounded, every file at most a page. Value types,
 // thread-compatible.
 //
 // Source of names and formats: the kernel's kfd_topology.c, Linux 6.1 to 7.2.
@@ -16,7 +16,7 @@
 #include <string_view>
 #include <vector>
 
-#include "pipeline/result.h"
+#include "base/result.h"
 
 namespace sluice::kfd {
 

@@ -9,11 +9,11 @@
 #include <utility>
 
 #include "kfd/device.h"
-#include "kfd/directory.h"
 #include "kfd/ioctl_call.h"
-#include "kfd/processes.h"
-#include "kfd/task_status.h"
 #include "kfd/uapi.h"
+#include "proc/directory.h"
+#include "proc/processes.h"
+#include "proc/task_status.h"
 
 namespace sluice::kfd {
 namespace {

@@ -10,8 +10,8 @@
 #include <cstdio>
 #include <string_view>
 
-#include "pipeline/unique_fd.h"
-#include "pipeline/units.h"
+#include "base/unique_fd.h"
+#include "base/units.h"
 
 namespace sluice::kfd {
 

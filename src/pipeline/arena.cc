@@ -11,8 +11,8 @@
 #include <string>
 #include <utility>
 
+#include "base/units.h"
 #include "pipeline/slot.h"
-#include "pipeline/units.h"
 
 namespace sluice {
 namespace {

@@ -14,8 +14,8 @@
 #include <span>
 #include <vector>
 
+#include "base/result.h"
 #include "pipeline/reactor.h"
-#include "pipeline/result.h"
 #include "pipeline/slot.h"
 
 namespace sluice {

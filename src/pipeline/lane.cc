@@ -21,7 +21,7 @@
 #include <thread>
 #include <utility>
 
-#include "pipeline/unique_fd.h"
+#include "base/unique_fd.h"
 
 namespace sluice {
 

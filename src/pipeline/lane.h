@@ -10,8 +10,8 @@
 #include <memory>
 #include <string>
 
+#include "base/result.h"
 #include "pipeline/own_thread.h"
-#include "pipeline/result.h"
 
 namespace sluice {
 

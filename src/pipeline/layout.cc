@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "pipeline/units.h"
+#include "base/units.h"
 
 namespace sluice {
 

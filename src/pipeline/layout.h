@@ -20,7 +20,7 @@
 #include <span>
 #include <vector>
 
-#include "pipeline/result.h"
+#include "base/result.h"
 
 namespace sluice {
 

@@ -10,7 +10,7 @@
 #include <functional>
 #include <utility>
 
-#include "pipeline/result.h"
+#include "base/result.h"
 
 namespace sluice {
 

@@ -15,7 +15,7 @@
 #include <cstdint>
 #include <span>
 
-#include "pipeline/result.h"
+#include "base/result.h"
 
 namespace sluice {
 

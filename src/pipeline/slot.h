@@ -14,9 +14,9 @@
 #include <span>
 #include <vector>
 
+#include "base/units.h"
 #include "pipeline/layout.h"
 #include "pipeline/reactor.h"
-#include "pipeline/units.h"
 
 namespace sluice {
 

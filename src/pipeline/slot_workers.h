@@ -14,12 +14,12 @@
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
 #include "pipeline/lane.h"
-#include "pipeline/mutex.h"
 #include "pipeline/reactor.h"
-#include "pipeline/result.h"
 #include "pipeline/slot.h"
-#include "pipeline/unique_fd.h"
 
 namespace sluice {
 

@@ -10,7 +10,7 @@
 
 #include <cstdint>
 
-#include "pipeline/result.h"
+#include "base/result.h"
 #include "pipeline/slot.h"
 
 namespace sluice {

@@ -16,10 +16,10 @@
 #include <utility>
 #include <vector>
 
-#include "pipeline/clock.h"
-#include "pipeline/mutex.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "base/unique_fd.h"
 #include "pipeline/own_thread.h"
-#include "pipeline/unique_fd.h"
 
 namespace sluice {
 namespace {

@@ -6,8 +6,8 @@
 
 #include <memory>
 
+#include "base/result.h"
 #include "pipeline/reactor.h"
-#include "pipeline/result.h"
 
 namespace sluice {
 

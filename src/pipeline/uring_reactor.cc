@@ -17,9 +17,9 @@
 #include <thread>
 #include <vector>
 
-#include "pipeline/clock.h"
+#include "base/clock.h"
+#include "base/units.h"
 #include "pipeline/thread_reactor.h"
-#include "pipeline/units.h"
 
 namespace sluice {
 namespace {

@@ -16,8 +16,8 @@
 #include <memory>
 #include <string>
 
+#include "base/result.h"
 #include "pipeline/reactor.h"
-#include "pipeline/result.h"
 
 namespace sluice {
 

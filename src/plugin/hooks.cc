@@ -18,10 +18,10 @@
 #include <optional>
 #include <utility>
 
-#include "plugin/criu_host.h"
-#include "plugin/dump.h"
-#include "plugin/restore.h"
-#include "plugin/write_signals.h"
+#include "plugin/dump/dump.h"
+#include "plugin/host/criu_host.h"
+#include "plugin/host/write_signals.h"
+#include "plugin/restore/restore.h"
 
 namespace sluice::plugin {
 

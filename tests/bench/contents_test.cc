@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <tuple>
 
-#include "pipeline/units.h"
+#include "base/units.h"
 
 namespace sluice::bench {
 namespace {

@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "pipeline/units.h"
+#include "base/units.h"
 
 namespace sluice::bench {
 namespace {

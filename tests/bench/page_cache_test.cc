@@ -6,7 +6,7 @@
 
 #include <fstream>
 
-#include "pipeline/units.h"
+#include "base/units.h"
 #include "support/temp_dir.h"
 
 namespace sluice::bench {

@@ -9,13 +9,13 @@
 #include <fstream>
 #include <sstream>
 
-#include "pipeline/units.h"
+#include "base/units.h"
 #include "plot/figures.h"
 #include "plot/saved.h"
 #include "plot/saved_trace.h"
 #include "plot/tables.h"
 #include "plot/timeline.h"
-#include "plugin/stats.h"
+#include "plugin/contents/stats.h"
 #include "support/temp_dir.h"
 
 namespace sluice::bench {

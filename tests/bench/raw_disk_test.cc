@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "pipeline/units.h"
+#include "base/units.h"
 #include "support/temp_dir.h"
 
 namespace sluice::bench {

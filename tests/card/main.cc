@@ -13,11 +13,11 @@
 #include <exception>
 #include <string>
 
+#include "base/units.h"
 #include "boot/vbios.h"
 #include "bus/serve.h"
 #include "control/mailbox.h"
 #include "gpu.h"
-#include "pipeline/units.h"
 
 namespace {
 

@@ -16,9 +16,9 @@
 #include <string>
 #include <vector>
 
+#include "base/units.h"
 #include "images/files.h"
 #include "images_test.h"
-#include "pipeline/units.h"
 #include "support/flip_byte.h"
 
 namespace sluice::cli_test {

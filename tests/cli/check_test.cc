@@ -36,11 +36,11 @@
 #include <system_error>
 #include <thread>
 
-#include "cli/check.h"
+#include "base/units.h"
+#include "cli/check/check.h"
 #include "cli/text.h"
 #include "control.h"
 #include "made_images.h"
-#include "pipeline/units.h"
 
 namespace sluice::cli_test {
 namespace {

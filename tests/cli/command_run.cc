@@ -17,8 +17,8 @@
 #include <cstdlib>
 #include <system_error>
 
+#include "base/unique_fd.h"
 #include "machine.h"
-#include "pipeline/unique_fd.h"
 
 namespace sluice::cli_test {
 namespace {

@@ -8,10 +8,10 @@
 #include <algorithm>
 #include <string>
 
+#include "base/units.h"
 #include "cli/text.h"
 #include "images/files.h"
 #include "images/metadata.h"
-#include "pipeline/units.h"
 #include "support/flip_byte.h"
 
 namespace sluice::cli_test {

@@ -11,8 +11,8 @@
 
 #include <string>
 
+#include "base/units.h"
 #include "images/files.h"
-#include "pipeline/units.h"
 
 namespace sluice::cli_test {
 namespace {

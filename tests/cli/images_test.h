@@ -14,11 +14,11 @@
 #include <string_view>
 #include <vector>
 
+#include "base/unique_fd.h"
 #include "images/files.h"
 #include "images/metadata.h"
 #include "kfd/uapi.h"
 #include "made_images.h"
-#include "pipeline/unique_fd.h"
 
 namespace sluice::cli_test {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "command_run.h"
-#include "harness.h"
+#include "lookalike/harness.h"
 #include "machine.h"
 
 namespace sluice::cli_test {

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <string>
 
-#include "pipeline/units.h"
+#include "base/units.h"
 #include "sysfs_tree.h"
 
 namespace sluice::cli_test {

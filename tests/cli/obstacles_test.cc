@@ -9,8 +9,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "cli/criu_binary.h"
-#include "cli/dump_obstacles.h"
+#include "cli/check/criu_binary.h"
+#include "cli/check/dump_obstacles.h"
 #include "cli/text.h"
 #include "support/temp_dir.h"
 

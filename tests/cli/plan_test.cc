@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
 // `sluice check --plan`: a described machine is read strictly, and what is foretold of it is printed.
-#include "cli/plan.h"
+#include "cli/plan/plan.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
 
+#include "base/units.h"
 #include "made_images.h"
-#include "pipeline/units.h"
 
 namespace sluice::cli_test {
 namespace {

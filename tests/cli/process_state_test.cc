@@ -2,7 +2,7 @@
 // What keeps a process from running, read from a made-up /proc and made-up cgroup file systems.
 #include "cli/process_state.h"
 
-#include "cli/check.h"
+#include "cli/check/check.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -11,7 +11,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "pipeline/unique_fd.h"
+#include "base/unique_fd.h"
 #include "support/temp_dir.h"
 
 namespace sluice::cli {

@@ -16,12 +16,12 @@
 #include <string>
 #include <vector>
 
+#include "base/printable.h"
+#include "base/unique_fd.h"
+#include "base/units.h"
 #include "images/files.h"
 #include "images/metadata.h"
 #include "kfd/uapi.h"
-#include "pipeline/printable.h"
-#include "pipeline/unique_fd.h"
-#include "pipeline/units.h"
 
 namespace sluice::cli_test {
 namespace {

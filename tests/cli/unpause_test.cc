@@ -17,9 +17,9 @@
 
 #include "command_run.h"
 #include "control.h"
-#include "harness.h"
-#include "kfd/task_status.h"
+#include "lookalike/harness.h"
 #include "machine.h"
+#include "proc/task_status.h"
 
 namespace sluice::cli_test {
 namespace {

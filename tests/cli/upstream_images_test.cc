@@ -9,11 +9,11 @@
 #include <algorithm>
 #include <string>
 
+#include "base/unique_fd.h"
 #include "images/files.h"
 #include "images/metadata.h"
 #include "images_test.h"
 #include "kfd/uapi.h"
-#include "pipeline/unique_fd.h"
 
 namespace sluice::cli_test {
 namespace {

@@ -18,8 +18,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/units.h"
 #include "cli/text.h"
-#include "pipeline/units.h"
 #include "support/flip_byte.h"
 
 namespace sluice::cli_test {

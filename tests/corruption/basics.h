@@ -7,7 +7,7 @@
 #include <string>
 #include <system_error>
 
-#include "pipeline/units.h"
+#include "base/units.h"
 
 namespace sluice::corruption_test {
 

@@ -20,16 +20,16 @@
 #include <thread>
 #include <vector>
 
+#include "base/units.h"
 #include "corruption/damage.h"
 #include "corruption/judge.h"
 #include "corruption/lying_reactor.h"
 #include "corruption/made_checkpoint.h"
 #include "corruption/trial_restore.h"
 #include "images/files.h"
-#include "pipeline/checksum.h"
-#include "pipeline/file_set.h"
+#include "pipeline/checksum/checksum.h"
 #include "pipeline/pipeline.h"
-#include "pipeline/units.h"
+#include "pipeline/store/file_set.h"
 #include "support/lane.h"
 #include "support/refuse_system_call.h"
 #include "support/seeds.h"

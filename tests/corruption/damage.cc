@@ -11,9 +11,9 @@
 #include <cstring>
 #include <system_error>
 
+#include "base/unique_fd.h"
+#include "base/units.h"
 #include "corruption/basics.h"
-#include "pipeline/unique_fd.h"
-#include "pipeline/units.h"
 
 namespace sluice::corruption_test {
 

@@ -10,8 +10,8 @@
 #include <memory>
 #include <system_error>
 
+#include "base/unique_fd.h"
 #include "corruption/basics.h"
-#include "pipeline/unique_fd.h"
 
 namespace sluice::corruption_test {
 

@@ -9,7 +9,7 @@
 
 #include "corruption/damage.h"
 #include "corruption/trial_restore.h"
-#include "images/verify.h"
+#include "verify/verify.h"
 
 namespace sluice::corruption_test {
 

@@ -8,10 +8,10 @@
 #include <algorithm>
 #include <memory>
 
+#include "base/unique_fd.h"
+#include "base/units.h"
 #include "corruption/basics.h"
 #include "pipeline/slot.h"
-#include "pipeline/unique_fd.h"
-#include "pipeline/units.h"
 
 namespace sluice::corruption_test {
 

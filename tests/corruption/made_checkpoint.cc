@@ -4,13 +4,13 @@
 #include <algorithm>
 #include <array>
 
+#include "base/units.h"
 #include "corruption/basics.h"
 #include "images/files.h"
 #include "kfd/uapi.h"
-#include "pipeline/checksum.h"
-#include "pipeline/file_set.h"
+#include "pipeline/checksum/checksum.h"
 #include "pipeline/pipeline.h"
-#include "pipeline/units.h"
+#include "pipeline/store/file_set.h"
 #include "support/memory_copy.h"
 
 namespace sluice::corruption_test {

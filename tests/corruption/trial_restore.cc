@@ -13,9 +13,9 @@
 #include "images/checkpoint.h"
 #include "images/files.h"
 #include "images/metadata.h"
-#include "pipeline/checksum.h"
-#include "pipeline/file_set.h"
+#include "pipeline/checksum/checksum.h"
 #include "pipeline/pipeline.h"
+#include "pipeline/store/file_set.h"
 #include "pipeline/uring_reactor.h"
 #include "support/memory_copy.h"
 

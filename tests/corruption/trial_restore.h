@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "base/result.h"
 #include "images/pages.h"
 #include "pipeline/arena.h"
 #include "pipeline/reactor.h"
-#include "pipeline/result.h"
 #include "support/serial_writer.h"
 
 namespace sluice::corruption_test {

@@ -12,7 +12,7 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import report  # noqa: E402
 
-FILE = "src/pipeline/units.h"  # any of src
+FILE = "src/base/units.h"  # any of src
 
 
 class Report(unittest.TestCase):

@@ -12,7 +12,7 @@ import sys
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PLUGIN = ("plugin", "kfd", "drm", "images", "pipeline")  # what can speak in criu's log
+PLUGIN = ("base", "proc", "pipeline", "kfd", "drm", "images", "settings", "plugin")  # what can speak in criu's log
 VERSION = sys.argv.pop(1) if len(sys.argv) > 1 else None
 
 TOKEN = re.compile(r"""//[^\n]*|'(?:\\.|[^'\\])'|"(?:\\.|[^"\\])*"|;|\s+|.""")
@@ -40,7 +40,7 @@ def statements(path):
 
 
 def sources(*folders):
-    return [path for folder in folders for path in sorted((ROOT / "src" / folder).glob("*.cc"))]
+    return [path for folder in folders for path in sorted((ROOT / "src" / folder).rglob("*.cc"))]
 
 
 class Version(unittest.TestCase):
@@ -68,7 +68,7 @@ def places(page):
 
 
 class Links(unittest.TestCase):
-    PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("tests/**/*.md")]
+    PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("tests/**/*.md")]
 
     def test_lead_to_files(self):
         for page in self.PAGES:
@@ -85,7 +85,7 @@ class Links(unittest.TestCase):
         while next_pages:
             met |= next_pages
             next_pages = {link for page in next_pages for link in links(page) if link.suffix == ".md"} - met
-        pages = {*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")}
+        pages = {*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")}
         self.assertEqual(pages - met, set())
 
 
@@ -121,7 +121,7 @@ class Troubleshooting(unittest.TestCase):
                     self.explained(literals)
 
     def test_every_refusal_of_the_plugin_is_explained(self):
-        for path in sources("plugin"):
+        for path in sources("settings", "plugin"):
             for text, literals in statements(path):
                 if re.search(r"returnError\{|Result<.*>\(Error\{", text):
                     self.explained(literals)

@@ -14,10 +14,10 @@
 #include <string>
 #include <vector>
 
+#include "base/units.h"
 #include "fault/fault_reactor.h"
 #include "fault/syscall_faults.h"
 #include "pipeline/lane.h"
-#include "pipeline/units.h"
 #include "support/lane.h"
 #include "support/process_state.h"
 #include "support/rng.h"

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "cli/archive_source.h"
+#include "base/unique_fd.h"
+#include "cli/checkpoint/archive_source.h"
 #include "fuzz.h"
-#include "pipeline/unique_fd.h"
 
 using namespace sluice;
 

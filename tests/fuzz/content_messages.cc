@@ -5,10 +5,10 @@
 
 #include <algorithm>
 
+#include "base/unique_fd.h"
 #include "fuzz.h"
 #include "messages.h"
-#include "pipeline/unique_fd.h"
-#include "plugin/content_channel.h"
+#include "plugin/restore/content_channel.h"
 
 using namespace sluice;
 

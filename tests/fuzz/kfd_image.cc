@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // amdgpu-kfd-<id>.img, the private data in it, and the matching of the machine that it describes.
-#include "kfd/image.h"
+#include "images/kfd_image.h"
 
 #include <cerrno>
 #include <numeric>

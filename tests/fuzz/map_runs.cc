@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "fuzz.h"
-#include "plugin/map_runs.h"
+#include "plugin/host/map_runs.h"
 
 using namespace sluice;
 

@@ -12,10 +12,10 @@
 #include <string_view>
 #include <vector>
 
+#include "base/unique_fd.h"
 #include "fuzz.h"
 #include "kfd/gpu_map.h"
-#include "pipeline/unique_fd.h"
-#include "plugin/config.h"
+#include "settings/config.h"
 
 using namespace sluice;
 

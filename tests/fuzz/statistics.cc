@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "base/unique_fd.h"
 #include "cli/command.h"
-#include "cli/show_statistics.h"
+#include "cli/show/show_statistics.h"
 #include "fuzz.h"
-#include "pipeline/unique_fd.h"
 
 using namespace sluice;
 

@@ -6,7 +6,7 @@
 #include "fuzz.h"
 #include "images/digest.h"
 #include "images/files.h"
-#include "plugin/image_store.h"
+#include "plugin/host/image_store.h"
 
 using namespace sluice;
 

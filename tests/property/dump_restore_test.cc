@@ -11,7 +11,7 @@
 #include <tuple>
 #include <vector>
 
-#include "pipeline/units.h"
+#include "base/units.h"
 #include "support/lane.h"
 #include "support/rng.h"
 #include "support/temp_dir.h"

@@ -26,8 +26,8 @@ class Scripts(unittest.TestCase):
         self.home = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
         self.copy, self.tools = self.home / "checkout", self.home / "bin"
         shutil.copytree(CHECKOUT / "scripts", self.copy / "scripts")
-        (self.copy / "tests/host").mkdir(parents=True)
-        shutil.copy(CHECKOUT / "tests/host/demo_usage.inc", self.copy / "tests/host")
+        (self.copy / "tests/demo").mkdir(parents=True)
+        shutil.copy(CHECKOUT / "tests/demo/demo_usage.inc", self.copy / "tests/demo")
         self.tools.mkdir()
         for tool in TOOLS:
             (self.tools / tool).symlink_to(shutil.which(tool))

@@ -21,8 +21,8 @@
 #include <memory>
 #include <optional>
 
-#include "pipeline/units.h"
-#include "plugin/content_server.h"
+#include "base/units.h"
+#include "plugin/restore/content_server.h"
 #include "sim/sim_contents.h"
 #include "support/seeds.h"
 #include "support/temp_dir.h"

@@ -6,12 +6,12 @@
 #include <bit>
 #include <cerrno>
 
-#include "pipeline/file_store.h"
+#include "base/units.h"
 #include "pipeline/lane.h"
 #include "pipeline/pipeline.h"
-#include "pipeline/units.h"
-#include "plugin/contents.h"
-#include "plugin/criu_host.h"
+#include "pipeline/store/file_store.h"
+#include "plugin/contents/contents.h"
+#include "plugin/host/criu_host.h"
 #include "sim/sim_reactor.h"
 #include "sim/sim_stages.h"
 #include "support/seeds.h"

@@ -11,7 +11,7 @@
 #include <string>
 #include <utility>
 
-#include "pipeline/checksum.h"
+#include "pipeline/checksum/checksum.h"
 #include "sim/sim_processes.h"
 #include "support/serial_writer.h"
 #include "support/temp_dir.h"

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <string>
 
-#include "pipeline/units.h"
+#include "base/units.h"
 #include "support/seeds.h"
 
 namespace sluice::sim {

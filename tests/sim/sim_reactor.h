@@ -19,9 +19,9 @@
 #include <map>
 #include <vector>
 
-#include "pipeline/checksum.h"
+#include "base/unique_fd.h"
+#include "pipeline/checksum/checksum.h"
 #include "pipeline/reactor.h"
-#include "pipeline/unique_fd.h"
 #include "support/rng.h"
 #include "support/seeds.h"
 

@@ -10,7 +10,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "pipeline/units.h"
+#include "base/units.h"
 #include "support/seeds.h"
 
 namespace sluice::sim {

@@ -8,9 +8,9 @@
 
 #include <cstdint>
 
+#include "base/unique_fd.h"
 #include "pipeline/layout.h"
 #include "pipeline/stage.h"
-#include "pipeline/unique_fd.h"
 #include "sim/sim_reactor.h"
 #include "support/memory_copy.h"
 #include "support/rng.h"

@@ -20,12 +20,12 @@
 #include <string>
 #include <vector>
 
+#include "base/units.h"
 #include "pipeline/arena.h"
-#include "pipeline/checksum.h"
-#include "pipeline/file_store.h"
-#include "pipeline/pipe_store.h"
+#include "pipeline/checksum/checksum.h"
 #include "pipeline/pipeline.h"
-#include "pipeline/units.h"
+#include "pipeline/store/file_store.h"
+#include "pipeline/store/pipe_store.h"
 #include "sim/sim_reactor.h"
 #include "sim/sim_stages.h"
 #include "support/seeds.h"

@@ -12,7 +12,7 @@
 #include <optional>
 #include <string>
 
-#include "pipeline/unique_fd.h"
+#include "base/unique_fd.h"
 
 namespace sluice::streamer {
 

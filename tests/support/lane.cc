@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <utility>
 
-#include "pipeline/units.h"
+#include "base/units.h"
 
 namespace sluice::test {
 namespace {

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "pipeline/arena.h"
-#include "pipeline/checksum.h"
-#include "pipeline/file_store.h"
+#include "pipeline/checksum/checksum.h"
 #include "pipeline/pipeline.h"
+#include "pipeline/store/file_store.h"
 #include "pipeline/thread_reactor.h"
 #include "pipeline/uring_reactor.h"
 #include "support/memory_copy.h"

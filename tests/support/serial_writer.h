@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "pipeline/checksum.h"
+#include "pipeline/checksum/checksum.h"
 
 namespace sluice::test {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "pipeline/unique_fd.h"
+#include "base/unique_fd.h"
 #include "support/serial_writer.h"
 
 namespace sluice::test {

@@ -8,9 +8,9 @@
 #include <span>
 #include <string>
 
+#include "base/unique_fd.h"
 #include "images/files.h"
 #include "kfd/uapi.h"
-#include "pipeline/unique_fd.h"
 
 namespace sluice::test {
 namespace {

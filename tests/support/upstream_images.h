@@ -10,9 +10,9 @@
 #include <filesystem>
 #include <vector>
 
+#include "base/result.h"
+#include "images/kfd_image.h"
 #include "images/metadata.h"
-#include "kfd/image.h"
-#include "pipeline/result.h"
 
 namespace sluice::test {
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The table of suites: which Debian, with which criu and kernel, makes a guest. A new suite is one line here.
 
-A host of CRIU with 15 hooks is proven by the look-alike (tests/host) until a Debian ships one: then it gets a line, too.
+A host of CRIU with 15 hooks is proven by the look-alike (tests/lookalike) until a Debian ships one: then it gets a line, too.
 """
 import dataclasses
 

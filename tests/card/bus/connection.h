@@ -7,9 +7,9 @@
 #include <optional>
 #include <string>
 
+#include "base/result.h"
+#include "base/unique_fd.h"
 #include "bus/vfio_user.h"
-#include "pipeline/result.h"
-#include "pipeline/unique_fd.h"
 
 namespace sluice::card {
 

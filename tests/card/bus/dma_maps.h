@@ -10,9 +10,9 @@
 #include <map>
 #include <span>
 
+#include "base/result.h"
+#include "base/unique_fd.h"
 #include "bus/device.h"
-#include "pipeline/result.h"
-#include "pipeline/unique_fd.h"
 
 namespace sluice::card {
 

@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
+#include "base/unique_fd.h"
 #include "bus/device.h"
-#include "pipeline/unique_fd.h"
 
 namespace sluice::card {
 

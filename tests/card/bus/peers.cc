@@ -9,7 +9,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "pipeline/result.h"
+#include "base/result.h"
 
 namespace sluice::card {
 

@@ -9,8 +9,8 @@
 
 #include <string>
 
+#include "base/unique_fd.h"
 #include "bus/dma_maps.h"
-#include "pipeline/unique_fd.h"
 
 namespace sluice::card {
 

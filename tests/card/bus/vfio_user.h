@@ -16,6 +16,7 @@
 #include <span>
 #include <vector>
 
+#include "base/unique_fd.h"
 #include "bus/device.h"
 #include "bus/dma_maps.h"
 #include "bus/msi.h"
@@ -23,7 +24,6 @@
 #include "bus/peers.h"
 #include "bus/vram.h"
 #include "control/trace.h"
-#include "pipeline/unique_fd.h"
 
 namespace sluice::card {
 

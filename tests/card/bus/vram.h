@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <span>
 
-#include "pipeline/result.h"
-#include "pipeline/unique_fd.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
 
 namespace sluice::card {
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "pipeline/result.h"
+#include "base/result.h"
 
 namespace sluice::card {
 

@@ -12,7 +12,7 @@
 #include <utility>
 #include <variant>
 
-#include "pipeline/result.h"
+#include "base/result.h"
 
 namespace sluice::card {
 

@@ -12,9 +12,9 @@
 #include <set>
 #include <utility>
 
+#include "base/units.h"
 #include "copy_lane.h"
 #include "ioctl_fault.h"
-#include "pipeline/units.h"
 #include "support/process_state.h"
 #include "support/rng.h"
 #include "target.h"

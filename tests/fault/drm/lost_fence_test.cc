@@ -11,10 +11,10 @@
 #include <new>
 #include <optional>
 
+#include "base/units.h"
 #include "control.h"
 #include "copy_lane.h"
 #include "ioctl_fault.h"
-#include "pipeline/units.h"
 #include "support/failing_allocation.h"
 #include "support/rng.h"
 #include "target.h"

@@ -16,10 +16,10 @@
 #include <thread>
 #include <vector>
 
+#include "base/units.h"
 #include "control.h"
 #include "drm/target_file.h"
 #include "pipeline/arena.h"
-#include "pipeline/units.h"
 #include "support/process_state.h"
 #include "target.h"
 

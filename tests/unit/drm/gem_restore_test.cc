@@ -8,8 +8,8 @@
 
 #include <cstdlib>
 
+#include "base/units.h"
 #include "control.h"
-#include "pipeline/units.h"
 #include "target.h"
 
 namespace sluice::drm {

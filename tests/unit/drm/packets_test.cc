@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "pipeline/units.h"
+#include "base/units.h"
 
 namespace sluice::drm {
 namespace {

@@ -14,9 +14,9 @@
 #include <numeric>
 #include <optional>
 
+#include "base/units.h"
 #include "control.h"
 #include "copy_lane.h"
-#include "pipeline/units.h"
 #include "support/process_state.h"
 #include "support/rng.h"
 #include "target.h"

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "pipeline/unique_fd.h"
+#include "base/unique_fd.h"
 
 namespace sluice::drm::test {
 

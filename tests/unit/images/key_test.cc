@@ -9,10 +9,10 @@
 #include <cstring>
 
 #include "images/digest.h"
+#include "images/kfd_image.h"
 #include "images/metadata.h"
 #include "images/pages.h"
 #include "images/sums.h"
-#include "kfd/image.h"
 
 namespace sluice {
 namespace {

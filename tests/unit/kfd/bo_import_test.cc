@@ -10,8 +10,8 @@
 #include <map>
 #include <set>
 
+#include "base/unique_fd.h"
 #include "kfd/uapi.h"
-#include "pipeline/unique_fd.h"
 
 namespace sluice::kfd {
 namespace {

@@ -18,7 +18,7 @@
 #include <utility>
 
 #include "kfd/uapi.h"
-#include "machines.h"
+#include "support/machines.h"
 #include "support/refuse_system_call.h"
 
 namespace sluice::kfd {

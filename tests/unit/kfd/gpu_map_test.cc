@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "machines.h"
+#include "support/machines.h"
 
 namespace sluice::kfd {
 namespace {

@@ -12,8 +12,8 @@
 #include <algorithm>
 #include <string>
 
-#include "machines.h"
-#include "pipeline/unique_fd.h"
+#include "base/unique_fd.h"
+#include "support/machines.h"
 
 namespace sluice::kfd {
 namespace {

@@ -8,7 +8,7 @@
 #include <map>
 #include <set>
 
-#include "machines.h"
+#include "support/machines.h"
 
 namespace sluice::kfd {
 namespace {

@@ -19,13 +19,13 @@
 #include <memory>
 #include <string>
 
+#include "images/kfd_image.h"
 #include "kfd/criu_ops.h"
-#include "kfd/image.h"
 #include "kfd/matching.h"
 #include "kfd/private_data.h"
-#include "kfd/processes.h"
 #include "kfd/topology.h"
 #include "kfd/uapi.h"
+#include "proc/processes.h"
 
 namespace sluice::kfd {
 namespace {

@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <random>
 
-#include "machines.h"
+#include "support/machines.h"
 
 namespace sluice::kfd {
 namespace {

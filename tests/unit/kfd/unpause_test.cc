@@ -23,8 +23,8 @@
 
 #include "kfd/device.h"
 #include "kfd/ioctl_call.h"
-#include "kfd/processes.h"
 #include "kfd/uapi.h"
+#include "proc/processes.h"
 
 namespace {
 

@@ -6,7 +6,7 @@
 
 #include <filesystem>
 
-#include "machines.h"
+#include "support/machines.h"
 
 namespace sluice::kfd {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The channel between a restored task and the content server: everything arrives, and nothing malformed does.
-#include "plugin/content_channel.h"
+#include "plugin/restore/content_channel.h"
 
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>

@@ -2,7 +2,7 @@
 // The content server when things go wrong: what was not handed over is the task's, untouched, and no failure
 // of the restore; what was, is the server's, and its failure the restore's. There are no images here:
 // contents that begin fail, which tells whether any have begun.
-#include "plugin/content_server.h"
+#include "plugin/restore/content_server.h"
 
 #include <dlfcn.h>
 #include <fcntl.h>

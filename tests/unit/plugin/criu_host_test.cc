@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // What goes into CRIU's log: one line for each, whatever a hostile process or image has put into the text.
 // This program is the host.
-#include "plugin/criu_host.h"
+#include "plugin/host/criu_host.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Through which file of a restored task its GPU is mapped. Run by vamdgpu-run on a machine with one GPU;
 // skipped where there is no such machine. This program is the host, and the task.
-#include "plugin/device_maps.h"
+#include "plugin/restore/device_maps.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -13,9 +13,9 @@
 #include <optional>
 #include <set>
 
+#include "base/units.h"
 #include "drm/gem_restore.h"
 #include "drm/target_file.h"
-#include "pipeline/units.h"
 #include "support/pid_namespace.h"
 #include "support/temp_dir.h"
 #include "target.h"

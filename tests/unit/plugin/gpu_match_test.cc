@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Which local GPU a render file is opened on. Run by vamdgpu-run on a machine with two GPUs; skipped where
 // there is no such machine.
-#include "plugin/gpu_match.h"
+#include "plugin/restore/gpu_match.h"
 
 #include <gtest/gtest.h>
 

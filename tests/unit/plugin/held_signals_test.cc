@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Signals of the host that are held while a hook of a dump runs: they stay where they were when nothing can
 // hold them, and what was held acts when the process ends, not before.
-#include "plugin/held_signals.h"
+#include "plugin/host/held_signals.h"
 
 #include <gtest/gtest.h>
 #include <sched.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Images of a stream: each asked for once, framed as in files, kept for whoever asks again, and never
 // believed. This program is the host: it has CRIU's symbols, and keeps the images of its streamer in memory.
-#include "plugin/image_store.h"
+#include "plugin/host/image_store.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

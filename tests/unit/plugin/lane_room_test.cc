@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // LaneRoom: no more lanes of a GPU than fit; the others wait for one to end, or for the end of all.
-#include "plugin/lane_room.h"
+#include "plugin/contents/lane_room.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Whether a task learns that the main process is dead, and whether it waits in vain for what a dead one would
 // have made; and whether main learns of its files.
-#include "plugin/lifeline.h"
+#include "plugin/restore/lifeline.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -13,8 +13,8 @@
 
 #include <array>
 
-#include "pipeline/unique_fd.h"
-#include "plugin/shared_table.h"
+#include "base/unique_fd.h"
+#include "plugin/restore/shared_table.h"
 
 namespace sluice::plugin {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Which maps the host opens a file for, from the bytes of a task's memory image.
-#include "plugin/map_runs.h"
+#include "plugin/host/map_runs.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

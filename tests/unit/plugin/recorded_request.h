@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "plugin/content_channel.h"
+#include "plugin/restore/content_channel.h"
 #include "support/send_fds.h"
 
 namespace sluice::plugin {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Who makes memory that several files have, and what nobody could make again. Memory files stand for
 // dma-bufs: what tells one from another is the inode.
-#include "plugin/shared_bos.h"
+#include "plugin/dump/shared_bos.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "pipeline/unique_fd.h"
-#include "plugin/shared_table.h"
+#include "base/unique_fd.h"
+#include "plugin/restore/shared_table.h"
 
 namespace sluice::plugin {
 namespace {

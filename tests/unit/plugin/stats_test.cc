@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The statistics are JSON that a JSON parser takes, with the figures that went in.
-#include "plugin/stats.h"
+#include "plugin/contents/stats.h"
 
 #include <gtest/gtest.h>
 

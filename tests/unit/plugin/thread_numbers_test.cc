@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Which numbers new threads get while lanes are made, in a pid namespace of their own.
-#include "plugin/thread_numbers.h"
+#include "plugin/host/thread_numbers.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

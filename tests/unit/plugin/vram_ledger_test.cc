@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The ledger of VRAM that restores are about to take: several processes, dead ones, more than there is room
 // for, and directories and files that somebody else has made.
-#include "plugin/vram_ledger.h"
+#include "plugin/restore/vram_ledger.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Whether a GPU that has lost its VRAM is found, whoever looked first.
-#include "plugin/vram_watch.h"
+#include "plugin/contents/vram_watch.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // A write beyond RLIMIT_FSIZE, or to a pipe that nobody reads, is an error and nothing else, as long as a
 // hook lasts.
-#include "plugin/write_signals.h"
+#include "plugin/host/write_signals.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 #include <cerrno>
 #include <cstdlib>
 
-#include "pipeline/unique_fd.h"
+#include "base/unique_fd.h"
 
 namespace sluice::plugin {
 namespace {

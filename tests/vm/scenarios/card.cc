@@ -12,8 +12,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "base/unique_fd.h"
 #include "card/control/mailbox_page.h"
-#include "pipeline/unique_fd.h"
 #include "process.h"
 
 namespace sluice::vm_test {

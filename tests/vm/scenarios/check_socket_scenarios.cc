@@ -7,8 +7,8 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "base/unique_fd.h"
 #include "checked_dump.h"
-#include "pipeline/unique_fd.h"
 
 namespace sluice::vm_test {
 namespace {

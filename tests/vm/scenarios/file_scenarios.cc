@@ -5,7 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "pipeline/unique_fd.h"
+#include "base/unique_fd.h"
 #include "scenario.h"
 
 namespace sluice::vm_test {

@@ -6,7 +6,7 @@
 // Thread-bound. A subject that dies or does not answer within kPatience gives empty answers.
 #pragma once
 
-#include "pipeline/unique_fd.h"
+#include "base/unique_fd.h"
 #include "process.h"
 
 namespace sluice::vm_test {

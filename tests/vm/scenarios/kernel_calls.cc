@@ -13,7 +13,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "pipeline/unique_fd.h"
+#include "base/unique_fd.h"
 #include "process.h"
 
 namespace sluice::vm_test {

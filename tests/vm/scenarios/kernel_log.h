@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "pipeline/unique_fd.h"
+#include "base/unique_fd.h"
 
 namespace sluice::vm_test {
 

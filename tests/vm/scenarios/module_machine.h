@@ -5,9 +5,9 @@
 
 #include <memory>
 
+#include "base/unique_fd.h"
 #include "control.h"
 #include "machine.h"
-#include "pipeline/unique_fd.h"
 
 namespace sluice::vm_test {
 

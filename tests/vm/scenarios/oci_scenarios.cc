@@ -14,8 +14,8 @@
 #include <set>
 #include <system_error>
 
+#include "base/unique_fd.h"
 #include "oci_container.h"
-#include "pipeline/unique_fd.h"
 #include "scenario.h"
 
 namespace sluice::vm_test {

@@ -20,7 +20,7 @@
 #include <sstream>
 #include <system_error>
 
-#include "pipeline/unique_fd.h"
+#include "base/unique_fd.h"
 
 namespace sluice::vm_test {
 namespace {

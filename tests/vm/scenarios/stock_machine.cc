@@ -15,9 +15,9 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "base/unique_fd.h"
 #include "hidden_gpus.h"
 #include "machine_options.h"
-#include "pipeline/unique_fd.h"
 #include "settings.h"
 
 namespace sluice::vm_test {

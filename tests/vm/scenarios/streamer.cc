@@ -9,7 +9,7 @@
 #include <system_error>
 #include <utility>
 
-#include "pipeline/unique_fd.h"
+#include "base/unique_fd.h"
 #include "process.h"
 #include "settings.h"
 #include "streamer/command.h"

@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <list>
 
-#include "pipeline/unique_fd.h"
+#include "base/unique_fd.h"
 #include "scenario.h"
 #include "streamer.h"
 #include "support/flip_byte.h"

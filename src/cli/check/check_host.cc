@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: MIT
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string_view>
+#include <system_error>
+
+#include "base/printable.h"
+#include "base/unique_fd.h"
+#include "cli/check/check.h"
+#include "cli/text.h"
+#include "images/key.h"
+#include "pipeline/arena.h"
+#include "pipeline/checksum/checksum.h"
+#include "pipeline/uring_reactor.h"
+
+namespace sluice::cli {
+namespace {
+
+constexpr auto kAnswerTime = std::chrono::milliseconds(35);  // criu --version takes a few
+constexpr char kPluginName[] = "amdgpu_plugin.so";
+constexpr std::string_view kIdentity = "sluice amdgpu_plugin ";
+
+std::string in_directories(const char* program, const std::string& list) {
+  std::stringstream directories(list);
+  for (std::string directory; std::getline(directories, directory, ':');) {
+    std::string file = directory + "/" + program;
+    if (!directory.empty() && ::access(file.c_str(), X_OK) == 0) return file;
+  }
+  return "";
+}
+
+// A file of ours says so, and its version.
+std::string identity_of(const std::string& path) {
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  struct stat status {};
+  if (!fd || ::fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode) || status.st_size == 0) return "";
+  const auto bytes = static_cast<std::size_t>(status.st_size);
+  void* const map = ::mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, fd.get(), 0);
+  if (map == MAP_FAILED) return "";
+  const std::string_view text(static_cast<const char*>(map), bytes);
+  std::string version;
+  if (const std::size_t at = text.find(kIdentity); at != std::string_view::npos) {
+    const std::string_view rest = text.substr(at + kIdentity.size(), 32);
+    version = rest.substr(0, rest.find('\0'));
+  }
+  (void)::munmap(map, bytes);
+  return version;
+}
+
+bool has_capability(unsigned capability) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("CapEff:"))
+      return (std::strtoull(line.c_str() + sizeof("CapEff:"), nullptr, 16) >> capability & 1U) != 0;
+  }
+  return false;
+}
+
+constexpr unsigned kCapIpcLock = 14, kCapSysPtrace = 19, kCapSysAdmin = 21, kCapCheckpointRestore = 40;
+
+Finding check_ring() {
+  auto ring = UringReactor::make(4);
+  if (!ring) {
+    return {Weight::Warning, "io_uring", ring.error().what + ": threads do its work, slower",
+            "allow it: sysctl kernel.io_uring_disabled=0, and in a container's seccomp profile"};
+  }
+  return {Weight::Good, "io_uring", (*ring)->features(), ""};
+}
+
+Finding check_pinning(const plugin::Config& config) {
+  const std::string need = bytes_text(config.staging_bytes) + " per GPU";
+  rlimit limit{};
+  (void)::getrlimit(RLIMIT_MEMLOCK, &limit);
+  if (has_capability(kCapIpcLock) || limit.rlim_cur == RLIM_INFINITY ||
+      limit.rlim_cur >= config.staging_bytes)
+    return {Weight::Good, "memlock", "staging memory may be pinned: " + need, ""};
+  return {Weight::Warning, "memlock",
+          "only " + bytes_text(limit.rlim_cur) + " may be locked, the staging memory is " + need +
+              ": it is not registered with io_uring, which costs some speed",
+          "raise the limit (ulimit -l unlimited), or run as root"};
+}
+
+Finding check_memory(const plugin::Config& config) {
+  std::ifstream info("/proc/meminfo");
+  std::uint64_t available = 0;
+  for (std::string line; std::getline(info, line);) {
+    if (line.starts_with("MemAvailable:")) available = std::strtoull(line.c_str() + 13, nullptr, 10) * 1024;
+  }
+  const std::string text = bytes_text(available) + " available, " + bytes_text(config.staging_bytes) +
+                           " of staging memory needed per GPU";
+  if (available >= config.staging_bytes) return {Weight::Good, "memory", text, ""};
+  return {Weight::Problem, "memory", text, "free memory, or lower SLUICE_STAGING_SIZE"};
+}
+
+// How fast the contents can be hashed: a few milliseconds, on memory that the caches do not hold at once.
+Finding check_checksum(const plugin::Config& config) {
+  if (!config.checksum) {
+    return {Weight::Warning, "checksum", "switched off (SLUICE_CHECKSUM): damaged images will not be noticed",
+            "leave SLUICE_CHECKSUM on"};
+  }
+  const std::vector<std::byte> block(4 * kMiB, std::byte{1});
+  const auto began = std::chrono::steady_clock::now();
+  const Sum128 sum = contents_method().of(block);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+  return {Weight::Good, "checksum", rate_text(block.size() + (sum[0] & 0U), took.count()) + " on one CPU",
+          ""};
+}
+
+// The key that images are to be made with.
+Finding check_key(const plugin::Config& config) {
+  if (!config.key_file)
+    return {Weight::Good, "key", "none (SLUICE_KEY_FILE): images are protected against accidents only", ""};
+  if (const auto usable = image_key_is_usable(); !usable) {
+    return {Weight::Problem, "key", usable.error().what,
+            "make one (openssl rand -hex 32), mode 0600, or leave SLUICE_KEY_FILE out"};
+  }
+  return {Weight::Good, "key",
+          "images are made with the key in " + printable(*config.key_file) + ", and no others restored", ""};
+}
+
+Finding check_capabilities() {
+  if (has_capability(kCapSysAdmin) ||
+      (has_capability(kCapCheckpointRestore) && has_capability(kCapSysPtrace)))
+    return {Weight::Good, "permission", "criu may trace and dump other processes", ""};
+  return {Weight::Problem, "permission", "this user may not dump processes with GPUs",
+          "run as root on the host: criu needs CAP_SYS_PTRACE, and CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN "
+          "in the initial user namespace"};
+}
+
+}  // namespace
+
+CriuQuestion::CriuQuestion() : name_("criu"), began_(std::chrono::steady_clock::now()) {
+  const char* path = std::getenv("PATH");
+  path_ = in_directories("criu", path != nullptr ? path : "");
+  if (path_.empty()) {
+    path_ = in_directories("criu", "/usr/local/sbin:/usr/sbin");
+    if (path_.empty()) return;
+    name_ = path_;
+  }
+  std::array<int, 2> pipe_fds{};
+  if (::pipe2(pipe_fds.data(), O_CLOEXEC) != 0) return;
+  posix_spawn_file_actions_t actions;
+  (void)posix_spawn_file_actions_init(&actions);
+  (void)posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  (void)posix_spawn_file_actions_adddup2(&actions, pipe_fds[1], STDOUT_FILENO);
+  (void)posix_spawn_file_actions_adddup2(&actions, pipe_fds[1], STDERR_FILENO);
+  std::string version = "--version";
+  std::array<char*, 3> arguments{path_.data(), version.data(), nullptr};
+  if (posix_spawn(&pid_, path_.c_str(), &actions, nullptr, arguments.data(), environ) != 0) pid_ = -1;
+  (void)posix_spawn_file_actions_destroy(&actions);
+  (void)::close(pipe_fds[1]);
+  output_ = pipe_fds[0];
+}
+
+CriuQuestion::~CriuQuestion() {
+  if (output_ >= 0) (void)::close(output_);
+  if (pid_ < 0) return;
+  (void)::kill(pid_, SIGKILL);
+  (void)TEMP_FAILURE_RETRY(::waitpid(pid_, nullptr, 0));
+}
+
+CriuQuestion::Answer CriuQuestion::answer(const CriuBinary& binary) {
+  if (path_.empty()) {
+    return {{Weight::Problem, "criu", "no criu in the PATH",
+             "install it (apt install criu), or name its directory in PATH", "criu-missing"},
+            std::nullopt};
+  }
+  std::string text;
+  const auto deadline = began_ + kAnswerTime;
+  while (output_ >= 0) {
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    // What is there is read however late it is.
+    pollfd ready{output_, POLLIN, 0};
+    if (::poll(&ready, 1, static_cast<int>(std::max<std::chrono::milliseconds::rep>(left.count(), 0))) <= 0)
+      break;
+    std::array<char, 512> part{};
+    const ssize_t got = ::read(output_, part.data(), part.size());
+    if (got <= 0 || text.size() > 4096) break;
+    text.append(part.data(), static_cast<std::size_t>(got));
+  }
+  constexpr std::string_view kVersion = "Version: ";
+  const std::size_t at = text.find(kVersion);
+  const std::string version =
+      at == std::string::npos ? binary.version
+                              : text.substr(at + kVersion.size(), text.find('\n', at) - at - kVersion.size());
+  if (version.empty()) {
+    return {{Weight::Warning, "criu", path_ + " does not tell its version",
+             "try " + path_ + " --version by hand", "criu-version"},
+            std::nullopt};
+  }
+  CriuVersion told;
+  (void)std::sscanf(version.c_str(), "%d.%d.%d", &told.major, &told.minor, &told.patch);
+  if (told < CriuVersion{3, 17, 0}) {
+    return {{Weight::Problem, "criu", path_ + ", version " + version + ", has no hooks for GPUs",
+             "install 3.17 or newer; 4.0 and newer dump GPU memory beside the rest", "criu-too-old"},
+            told};
+  }
+  const std::string note = told.major < 4 ? "; 4.0 and newer dump GPU memory beside the rest" : "";
+  return {{Weight::Good, "criu", path_ + ", version " + version + note, ""}, told};
+}
+
+namespace {
+
+// Where criu looks, in its own order: what the environment names, what it was built with, and, where its file
+// does not tell that, what we were built with. `libdir` of criu's own files and its option -L are above all,
+// and not known here.
+std::string plugin_directory(const CriuBinary& criu) {
+  if (const char* named = std::getenv("CRIU_LIBS_DIR"); named != nullptr) return named;
+  return criu.plugin_directory.value_or(SLUICE_PLUGIN_DIRECTORY);
+}
+
+std::optional<Finding> not_where_criu_looks(const std::string& directory, int err) {
+  const std::string built_for = SLUICE_PLUGIN_DIRECTORY;
+  if (err != ENOENT || directory == built_for || ::access((built_for + "/" + kPluginName).c_str(), R_OK) != 0)
+    return std::nullopt;
+  return Finding{
+      Weight::Problem, "plugin", "criu looks in " + directory + ", the plugin is in " + built_for,
+      "build it with -Dplugindir=" + directory + ", or name its directory with criu -L or CRIU_LIBS_DIR",
+      "plugin-directory"};
+}
+
+bool has_other_plugins(const std::string& directory) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(directory, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::filesystem::path& path = entry->path();
+    if (path.extension() == ".so" && path.filename() != kPluginName) return true;
+  }
+  return false;
+}
+
+Finding check_plugin_in(const std::string& directory) {
+  const std::string path = directory + "/" + kPluginName;
+  if (::access(path.c_str(), R_OK) != 0) {
+    const int err = errno;
+    if (auto elsewhere = not_where_criu_looks(directory, err)) return std::move(*elsewhere);
+    return {Weight::Problem, "plugin", make_error(err, path).what,
+            "install it there (meson install --tags plugin), or name its directory with criu -L or "
+            "CRIU_LIBS_DIR",
+            "plugin-missing"};
+  }
+  const std::string version = identity_of(path);
+  if (version.empty()) {
+    return {Weight::Warning, "plugin", path + " is not sluice's: CRIU's own, or another",
+            "install sluice's over it; there can be only one of this name", "plugin-of-others"};
+  }
+  void* const handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) {
+    return {Weight::Problem, "plugin", std::string("cannot be loaded: ") + ::dlerror(),
+            "install what it misses: a plugin that cannot be loaded breaks every criu run on this machine",
+            "plugin-not-loadable"};
+  }
+  const bool described = ::dlsym(handle, "CR_PLUGIN_DESC") != nullptr;
+  (void)::dlclose(handle);
+  if (!described)
+    return {Weight::Problem, "plugin", path + " has no plugin descriptor", "install it again",
+            "plugin-not-loadable"};
+  return {Weight::Good, "plugin", path + ", sluice " + version, ""};
+}
+
+}  // namespace
+
+PluginCheck check_plugin(const CriuBinary& criu) {
+  const std::string directory = plugin_directory(criu);
+  return {check_plugin_in(directory), has_other_plugins(directory)};
+}
+
+Findings check_host(const plugin::Config& config) {
+  return {check_capabilities(), check_ring(),           check_pinning(config),
+          check_memory(config), check_checksum(config), check_key(config)};
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: MIT
+// sluice verify IMAGES: reads all contents of a checkpoint and compares them with their sums. The reading is
+// verify/verify.h's; here it is told.
+#include "verify/verify.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cinttypes>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "base/printable.h"
+#include "cli/checkpoint/image_directory.h"
+#include "cli/commands.h"
+#include "cli/progress.h"
+#include "cli/text.h"
+#include "images/key.h"
+#include "settings/config.h"
+
+namespace sluice::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kProgressPeriod = std::chrono::milliseconds(200);
+constexpr std::size_t kMostLines = 100;  // of problems, as text: one damaged disk can make millions
+
+struct VerifyArguments {
+  std::string images;
+  bool json = false;
+};
+
+// What was found, and how.
+struct Findings {
+  std::vector<VerifyProblem> problems;  // but for those that nobody has kept
+  VerifyTotals totals;
+  double seconds = 0;
+  bool of_archive = false;
+
+  bool damaged() const { return totals.problems > totals.missing + totals.unread + totals.unsupported; }
+  bool without_sums() const { return totals.unverified_bytes > 0; }
+  ExitCode exit_code() const {
+    if (totals.problems > 0) return ExitCode::Failed;
+    return without_sums() ? ExitCode::Refused : ExitCode::Done;
+  }
+  // The worst that is known. What could not be read may be whole.
+  const char* result() const {
+    if (damaged()) return "damaged";
+    if (totals.missing > 0) return "incomplete";
+    if (totals.unread > 0) return "unreadable";
+    if (totals.unsupported > 0) return "unsupported";
+    return without_sums() ? "unverifiable" : "verified";
+  }
+};
+
+const char* word_of(ProblemKind kind) {
+  switch (kind) {
+    case ProblemKind::BadBlock:
+      return "bad-block";
+    case ProblemKind::BadFile:
+      return "bad-file";
+    case ProblemKind::BadSums:
+      return "bad-sums";
+    case ProblemKind::Missing:
+      return "missing";
+    case ProblemKind::NotAllowed:
+      return "not-allowed";
+    case ProblemKind::Unsupported:
+      return "unsupported";
+    case ProblemKind::Unreadable:
+      break;
+  }
+  return "unreadable";
+}
+
+std::string text_of(const VerifyProblem& problem) {
+  if (problem.length == 0) return problem.what;
+  const std::string range = "[" + std::to_string(problem.file_offset) + ", " +
+                            std::to_string(problem.file_offset + problem.length) + ")";
+  const std::string place = problem.owner + " " + problem.place.words();
+  if (problem.kind == ProblemKind::BadBlock) return "bad block: " + problem.file + " " + range + ": " + place;
+  return problem.what + ": " + place;
+}
+
+Json json_of(const VerifyProblem& problem) {
+  const PagesPlace& place = problem.place;
+  return {{"kind", word_of(problem.kind)},
+          {"file", problem.file},
+          {"file_offset", problem.file_offset},
+          {"length", problem.length},
+          {"of", problem.owner},
+          {"bo", place.bo ? Json(place.bo->number) : Json()},
+          {"bo_address", place.bo ? Json(place.bo->va) : Json()},
+          {"bo_offset", place.bo ? Json(place.bo_offset) : Json()},
+          {"more_bos", place.more_bos},
+          {"message", text_of(problem)}};
+}
+
+// Prints problems as they come, as far as there is a point.
+class ProblemLines {
+ public:
+  void add(const std::vector<VerifyProblem>& problems) {
+    for (const VerifyProblem& problem : problems) {
+      if (++count_ <= kMostLines) (void)std::fprintf(stdout, "%s\n", printable(text_of(problem)).c_str());
+    }
+    (void)std::fflush(stdout);
+  }
+  // `all`: how many there were.
+  static void end(std::uint64_t all) {
+    if (all > kMostLines)
+      (void)std::fprintf(stdout, "... and %" PRIu64 " more: --json lists up to %zu\n", all - kMostLines,
+                         kMostProblems);
+  }
+
+ private:
+  std::size_t count_ = 0;
+};
+
+// What to do about what could not be read, or is not restored here.
+std::string remedy_of(const Findings& found) {
+  const auto first =
+      std::find_if(found.problems.begin(), found.problems.end(), [](const VerifyProblem& each) {
+        return each.kind == ProblemKind::NotAllowed || each.kind == ProblemKind::Unreadable ||
+               each.kind == ProblemKind::Unsupported;
+      });
+  return first == found.problems.end() ? "" : sluice::remedy_of(first->err);
+}
+
+std::string read_text(const Findings& found) {
+  const VerifyTotals& totals = found.totals;
+  if (totals.files == 0 && totals.problems > 0) return "";  // nothing was
+  std::string text = bytes_text(totals.bytes) + " in " + count_text(totals.files, "file");
+  if (totals.hole_bytes > 0) text += ", " + bytes_text(totals.hole_bytes) + " of it holes";
+  std::array<char, 64> time{};
+  (void)std::snprintf(time.data(), time.size(), ", read in %.2f s", found.seconds);
+  text += time.data();
+  text += ", " + rate_text(totals.bytes - totals.hole_bytes, found.seconds);
+  if (!totals.direct)
+    text += found.of_archive ? ", through the page cache" : ", partly through the page cache";
+  return text + '\n';
+}
+
+void tell(const Findings& found) {
+  const VerifyTotals& totals = found.totals;
+  std::string text = read_text(found);
+  const std::string unread =
+      totals.unread == 0
+          ? ""
+          : count_text(totals.unread, "file or range", "files or ranges") + " could not be read";
+  if (found.damaged()) {
+    text += "DAMAGED: " + count_text(totals.bad_blocks, "bad block") + " of " + std::to_string(totals.blocks);
+    if (totals.problems > totals.bad_blocks)
+      text += ", " + count_text(totals.problems - totals.bad_blocks, "other fault");
+    text += "; a restore from here is refused or wrong, use another checkpoint\n";
+  } else if (totals.missing > 0) {
+    text += "INCOMPLETE: " + count_text(totals.missing, "file") + (totals.missing == 1 ? " is" : " are") +
+            " missing" + (unread.empty() ? "" : ", " + unread) +
+            "; a restore from here is refused, copy what is missing to its place or use another checkpoint\n";
+  } else if (!unread.empty()) {
+    text += "UNREADABLE: " + unread + ", and nothing is known of what is there\n";
+    if (const std::string remedy = remedy_of(found); !remedy.empty()) text += "  " + remedy + '\n';
+  } else if (totals.unsupported > 0) {
+    text += "UNSUPPORTED: " + count_text(totals.unsupported, "image") +
+            (totals.unsupported == 1 ? " is" : " are") + " of a form that is not restored here\n";
+    if (const std::string remedy = remedy_of(found); !remedy.empty()) text += "  " + remedy + '\n';
+  } else if (found.without_sums()) {
+    text +=
+        "NOT VERIFIED: " + bytes_text(totals.unverified_bytes) +
+        " have no checksums (amdgpu-sums-*.img) to compare with; every file has its size and could be read\n";
+  } else {
+    text += "verified: all " + std::to_string(totals.blocks) + " blocks are as they were written" +
+            (has_image_key() ? ", by who has the key\n" : "\n");
+  }
+  (void)std::fputs(text.c_str(), stdout);
+}
+
+void print_as_json(const std::string& images, const Findings& found) {
+  Json problems = Json::array();
+  for (const VerifyProblem& problem : found.problems) problems.push_back(json_of(problem));
+  print_json({{"command", "verify"},
+              {"images", images},
+              {"result", found.result()},
+              {"keyed", has_image_key()},
+              {"files", found.totals.files},
+              {"bytes", found.totals.bytes},
+              {"hole_bytes", found.totals.hole_bytes},
+              {"unverified_bytes", found.totals.unverified_bytes},
+              {"blocks", found.totals.blocks},
+              {"bad_blocks", found.totals.bad_blocks},
+              {"seconds", found.seconds},
+              {"direct_io", found.totals.direct},
+              {"problems", std::move(problems)},
+              {"problems_not_listed", found.totals.problems - found.problems.size()}});
+}
+
+ExitCode verify(const VerifyArguments& arguments) {
+  const auto opened = open_images(arguments.images, !arguments.json);
+  if (const auto* none = std::get_if<NoImages>(&opened)) return refuse("verify", arguments.json, *none);
+  const auto& directory = std::get<ImageDirectory>(opened);
+
+  Findings found;
+  ProblemLines lines;
+  const auto take = [&](std::vector<VerifyProblem> problems) {
+    if (!arguments.json) lines.add(problems);
+    std::move(problems.begin(), problems.end(), std::back_inserter(found.problems));
+  };
+  std::vector<VerifyProblem> of_metadata;
+  VerifyTotals totals_of_metadata;
+  for (const Error& error : directory.checkpoint.faults()) {
+    of_metadata.push_back(
+        {.kind = problem_kind(error.err, ProblemKind::BadFile), .what = error.what, .err = error.err});
+    totals_of_metadata.add(of_metadata.back().kind);
+  }
+  take(std::move(of_metadata));
+
+  const plugin::Config standard;  // as much memory as a restore takes
+  const auto began = Clock::now();
+  const auto seconds = [began] { return std::chrono::duration<double>(Clock::now() - began).count(); };
+  const auto started = Verification::start(*directory.source, directory.checkpoint,
+                                           {standard.chunk_bytes, standard.staging_bytes});
+  if (!started) return refuse("verify", arguments.json, no_images(started.error()));
+  Verification& verification = **started;
+  ProgressLine progress(!arguments.json);
+  for (bool ended = false; !ended;) {
+    progress.draw(verification.bytes_done(), verification.bytes_total(), seconds());
+    ended = verification.wait_for(kProgressPeriod);
+    std::vector<VerifyProblem> problems = verification.take_problems();
+    if (!problems.empty()) progress.clear();
+    take(std::move(problems));
+  }
+  progress.clear();
+  found.seconds = seconds();
+  found.of_archive = !directory.source->directory();
+  found.totals = verification.totals();
+  found.totals.problems += totals_of_metadata.problems;
+  found.totals.missing += totals_of_metadata.missing;
+  found.totals.unsupported += totals_of_metadata.unsupported;
+  found.totals.unread += totals_of_metadata.unread;
+  for (const std::string& note : verification.take_notes())
+    (void)std::fprintf(stderr, "sluice verify: %s\n", note.c_str());
+  if (arguments.json) {
+    std::sort(found.problems.begin(), found.problems.end(),
+              [](const VerifyProblem& a, const VerifyProblem& b) {
+                return std::tie(a.file, a.file_offset) < std::tie(b.file, b.file_offset);
+              });
+    print_as_json(directory.path, found);
+  } else {
+    ProblemLines::end(found.totals.problems);
+    tell(found);
+  }
+  return found.exit_code();
+}
+
+}  // namespace
+
+void add_verify(CLI::App& app, Run& run) {
+  const auto arguments = std::make_shared<VerifyArguments>();
+  CLI::App* command =
+      app.add_subcommand("verify", "Read all of a checkpoint and compare it with its checksums");
+  add_images_argument(*command, "IMAGES", arguments->images, kImagesHelp);
+  add_json_flag(*command, arguments->json);
+  command->footer(
+      "Reads what is on the disk, past the page cache where the file system has direct\n"
+      "I/O, and goes on after what is bad: every bad block is named, with its BO. Needs\n"
+      "no GPU. An archive (tar, also with gzip or zstd) is gone through twice and not\n"
+      "unpacked.\n\n"
+      "Example: sluice verify /var/lib/checkpoints/job\n"
+      "         sluice verify job.tar.zst\n\n"
+      "Exit status: 0 every block is as it was written, 1 something is damaged, missing\n"
+      "or unreadable (the last line and the JSON's result say which), 2 wrong usage,\n"
+      "3 nothing bad was found, but there are contents without checksums, or no images\n"
+      "at all.");
+  command->callback([arguments, &run] { run = [arguments] { return verify(*arguments); }; });
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: MIT
+// What `sluice show --json` prints.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <vector>
+
+#include "base/result.h"
+#include "cli/checkpoint/image_directory.h"
+#include "cli/show/show_survey.h"
+
+namespace sluice::cli {
+
+// "shown", or what the worst fault is: "damaged", "incomplete" (something is not there), "unsupported",
+// "unreadable".
+const char* result_of(const std::vector<Error>& faults);
+// In words.
+nlohmann::ordered_json faults_json(const std::vector<Error>& faults);
+
+// Everything that there is to tell, with exact numbers; faults, too; with `list_bos` all BOs.
+nlohmann::ordered_json show_json(const ImageDirectory& directory, const Survey& survey, bool list_bos);
+
+}  // namespace sluice::cli

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: MIT
+#include "cli/show/show_statistics.h"
+
+#include <array>
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <type_traits>
+
+#include "base/printable.h"
+#include "cli/text.h"
+#include "images/cause.h"
+#include "images/files.h"
+#include "kfd/topology.h"
+
+namespace sluice::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Untrusted: a member that is missing, or of another type, is 0 or "".
+template <class Value>
+Value member(const Json& object, const char* name) {
+  if (!object.is_object() || !object.contains(name)) return {};
+  const Json& value = object[name];
+  if constexpr (std::is_same_v<Value, std::string>) {
+    return value.is_string() ? value.get<std::string>() : "";
+  } else if constexpr (std::is_same_v<Value, bool>) {
+    return value.is_boolean() && value.get<bool>();
+  } else if constexpr (std::is_integral_v<Value>) {
+    return value.is_number_unsigned() ? value.get<Value>() : 0;
+  } else {
+    return value.is_number() ? value.get<Value>() : 0;
+  }
+}
+
+}  // namespace
+
+std::vector<Statistics> read_statistics(const ImageSource& source, std::vector<Error>& faults) {
+  constexpr std::size_t kMostBytes = 64 << 10;  // half is of 64 GPUs; the parser's time grows by the square
+  constexpr int kDeepest = 8;
+  std::vector<Statistics> all;
+  auto names = source.names();
+  if (!names) {
+    faults.push_back(names.error());
+    return all;
+  }
+  keep_stats(*names);
+  for (const std::string& name : *names) {
+    const auto text = source.read(name, kMostBytes);
+    if (!text && cause_of(text.error().err) != Cause::Damaged) {
+      faults.push_back(text.error());
+      continue;
+    }
+    Json content;
+    if (text) {  // what is nested deeper than ours would overflow the stack when it is printed
+      content = Json::parse(
+          *text, [](int depth, Json::parse_event_t, Json&) { return depth <= kDeepest; }, false);
+    }
+    if (!content.is_object() || !content.contains("gpus") || !content["gpus"].is_array()) {
+      faults.push_back({EBADMSG, name + " cannot be read as statistics"});
+      continue;
+    }
+    all.push_back({name, std::move(content)});
+  }
+  return all;
+}
+
+std::string statistics_text(const std::vector<Statistics>& all) {
+  Table table({"run", "GPU", ">BOs", ">bytes", ">zero", ">seconds", ">rate", "I/O", "slowest stage"});
+  for (const Statistics& one : all) {
+    const std::size_t begin = sizeof("sluice-stats-") - 1;
+    const std::string run = one.name.substr(begin, one.name.rfind('.') - begin);  // "dump-1"
+    for (const Json& gpu : one.content["gpus"]) {
+      const auto bytes = member<std::uint64_t>(gpu, "bytes");
+      const auto seconds = member<double>(gpu, "seconds");
+      std::array<char, 32> time{};
+      (void)std::snprintf(time.data(), time.size(), "%.3f", seconds);
+      table.add({run, kfd::gpu_id_text(member<std::uint32_t>(gpu, "gpu_id")),
+                 std::to_string(member<std::uint64_t>(gpu, "bos")), bytes_text(bytes),
+                 share_text(member<std::uint64_t>(gpu, "zero_bytes"), bytes), time.data(),
+                 rate_text(member<std::uint64_t>(gpu, "io_bytes"), seconds),
+                 std::string(member<bool>(gpu, "direct_io") ? "direct" : "buffered") +
+                     (member<bool>(gpu, "verified") ? ", verified" : ""),
+                 printable(member<std::string>(gpu, "slowest_stage"))});
+    }
+  }
+  return table.empty()
+             ? "no statistics beside these images: a dump or restore by CRIU's own plugin leaves none\n"
+             : table.text("");
+}
+
+}  // namespace sluice::cli

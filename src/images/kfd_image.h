@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: MIT
+// The payload of amdgpu-kfd-<id>.img as a value, and the way to and from its bytes.
+//
+// encode makes what upstream's plugin reads; decode reads what upstream's plugin, or a damaged disk, made:
+// nothing in the result contradicts itself. Fields of our own (see proto/criu-amdgpu.proto) are empty in
+// upstream's images. Framing (8 bytes of length) and files are not known here. Value types,
+// thread-compatible.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "kfd/criu_ops.h"
+#include "kfd/hsakmt_shm.h"
+#include "kfd/topology.h"
+
+namespace sluice::kfd {
+
+inline constexpr std::uint32_t kNoHandle = 0xFFFFFFFFU;  // BoEntry::handle where there is none
+
+struct BoEntry {
+  std::uint64_t addr = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t offset = 0;  // mmap offset at the time of the dump
+  std::uint32_t alloc_flags = 0;
+  std::uint32_t gpu_id = 0;  // user gpu_id
+  // For upstream's plugin; we go by `shared` alone. In criu-dev's images every BO that can be exported has
+  // one, in those of 3.17 to 4.2 none.
+  std::uint32_t handle = kNoHandle;
+  std::uint32_t shared = 0;  // number of the memory in the dump where others have it, too; 0: nobody has
+  bool imports = false;      // another holder makes it, and has its contents: not among upstream's BOs
+
+  bool operator==(const BoEntry&) const = default;
+};
+
+using DumpId = std::array<std::uint8_t, 16>;
+
+struct KfdImage {
+  std::uint32_t pid = 0;
+  Topology topology;         // gpu_ids are user gpu_ids; `hidden` is not stored
+  std::vector<BoEntry> bos;  // in the order of the kernel's buckets
+  std::uint32_t num_objects = 0;
+  HsakmtShm shm;  // bytes 0: there was none
+  std::vector<std::uint8_t> priv_data;
+
+  // Ours; empty or 0 for none.
+  std::string sluice_version;
+  std::string kernel_release;
+  std::uint32_t kfd_minor_version = 0;
+  std::uint32_t bo_record_bytes = 0;
+  std::optional<std::uint32_t> alias_of;  // then everything but topology may be empty
+  std::optional<DumpId> dump_id;
+  bool has_sums = false;            // the dump has written checksums of the contents
+  std::optional<std::uint32_t> id;  // CRIU's of the open file
+
+  bool operator==(const KfdImage&) const;
+};
+
+// The part of `local` that a process knows: all CPU nodes, and the GPUs of `devices` under the names it has
+// for them; a GPU that is hidden from it is left out, and links to that are not valid. Errors: ENODEV, the
+// KFD shows the process a GPU that sysfs does not show us; EIO, `devices` names one twice.
+Result<Topology> topology_of_process(const Topology& local, std::span<const DeviceIds> devices);
+
+// Bytes of the message criu_kfd: nodes and their links in the order of the topology's listing, so that
+// upstream's plugin restores equal GPUs as themselves. Links that are not valid are left out.
+std::vector<std::uint8_t> encode_kfd_image(const KfdImage& image);
+
+// Errors: EBADMSG, the text says what is wrong: not the message, counts that differ from what is there, a
+// node or GPU twice, gpu_id or render minor out of range, a link of an unknown type, BOs of unknown GPUs,
+// without size or longer than the address space; a link that leads nowhere is kept, not valid, as in every
+// topology.
+Result<KfdImage> decode_kfd_image(std::span<const std::uint8_t> bytes);
+
+}  // namespace sluice::kfd

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: MIT
+// XXH3-128 compiled with -mavx2. See checksum_kernels.h for what must not be included here.
+#include "pipeline/checksum/checksum_kernels.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+namespace sluice::detail {
+
+void xxh3_128_avx2(const void* data, size_t bytes, unsigned char* sum) {
+  XXH128_canonical_t canonical;
+  XXH128_canonicalFromHash(&canonical, XXH3_128bits(data, bytes));
+  __builtin_memcpy(sum, canonical.digest, sizeof canonical.digest);
+}
+
+}  // namespace sluice::detail

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: MIT
+// How many lanes have staging memory of one GPU at once: those that it is enough for, however many files of
+// that GPU processes have open. The others wait.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+
+#include "base/mutex.h"
+
+namespace sluice::plugin {
+
+// Any thread.
+class LaneRoom {
+ public:
+  // Room for one lane while it lives. The LaneRoom outlives it.
+  class Place {
+   public:
+    // Waits until fewer than `most` lanes of GPU `render_minor` have one, or until `gives_up()`, which is
+    // asked again behind each wake().
+    template <class GivesUp>
+    Place(LaneRoom& room, std::uint32_t render_minor, std::size_t most, const GivesUp& gives_up)
+        : room_(room), minor_(render_minor) {
+      Lock lock(room_.mutex_);
+      std::size_t& lanes = room_.lanes_[minor_];
+      while (lanes >= most && !gives_up()) lock.wait(room_.changed_);
+      taken_ = lanes < most;
+      if (taken_) ++lanes;
+    }
+    ~Place() {
+      if (!taken_) return;
+      const Lock lock(room_.mutex_);
+      --room_.lanes_.find(minor_)->second;
+      room_.changed_.notify_all();
+    }
+    Place(const Place&) = delete;
+    Place& operator=(const Place&) = delete;
+
+    // False: it gave up.
+    explicit operator bool() const { return taken_; }
+
+   private:
+    LaneRoom& room_;
+    std::uint32_t minor_;
+    bool taken_ = false;
+  };
+
+  // What makes a lane give up has come.
+  void wake() {
+    const Lock lock(mutex_);
+    changed_.notify_all();
+  }
+
+ private:
+  Mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::uint32_t, std::size_t> lanes_ SLUICE_GUARDED_BY(mutex_);  // by render minor
+};
+
+}  // namespace sluice::plugin

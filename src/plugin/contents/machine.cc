@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: MIT
+#include "plugin/contents/machine.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cinttypes>
+#include <string>
+
+#include "base/unique_fd.h"
+#include "images/files.h"
+#include "plugin/host/criu_host.h"
+
+namespace sluice::plugin {
+
+Result<kfd::Topology> local_topology() {
+  auto topology = kfd::read_topology();
+  if (!topology && topology.error().err == EBADMSG) return Error{EPROTO, topology.error().what};
+  return topology;
+}
+
+int numa_node_of_render_minor(std::uint32_t minor) {
+  std::array<char, 64> path{};
+  (void)std::snprintf(path.data(), path.size(), "/sys/class/drm/renderD%" PRIu32 "/device/numa_node", minor);
+  const UniqueFd fd(open(path.data(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!fd) return -1;
+  std::array<char, 16> text{};
+  const ssize_t got = TEMP_FAILURE_RETRY(read(fd.get(), text.data(), text.size()));
+  int node = -1;
+  if (got > 0) (void)std::from_chars(text.data(), text.data() + got, node);
+  return node;
+}
+
+void write_stats(Direction direction, int id, const FileTimes& times, std::span<const GpuOutcome> gpus,
+                 const Config& config) {
+  for (const GpuOutcome& gpu : gpus) log_line(Level::Info, summary_line(direction, gpu));
+  if (streaming()) return;  // nothing goes to the local disk
+  const auto write = [](const std::string& name, const std::string& text) {
+    const auto written = write_statistics(image_dir_fd(), name, text);
+    if (!written) log_line(Level::Warning, "the statistics are lost: " + written.error().what);
+  };
+  if (config.stats) write(stats_name(direction, id), stats_json(id, times, gpus));
+  if (!config.trace) return;
+  std::string trace;
+  for (std::size_t number = 0; number < gpus.size(); ++number)
+    trace += (number == 0 ? "" : ",\n") + trace_events(direction, number, gpus[number]);
+  write(trace_name(direction, id), "[\n" + trace + "\n]\n");
+}
+
+}  // namespace sluice::plugin

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: MIT
+#include "plugin/dump/dump_contents.h"
+
+#include <algorithm>
+
+#include "images/files.h"
+#include "plugin/contents/machine.h"
+
+namespace sluice::plugin {
+
+bool DumpContents::has_room() const {
+  return std::all_of(waiting_.begin(), waiting_.end(), [this](const GpuContents& gpu) {
+    const auto lanes = run_.lanes.find(gpu.render_minor);
+    return lanes == run_.lanes.end() || lanes->second < run_.config.lanes_at_once();
+  });
+}
+
+Result<void> DumpContents::start(std::optional<int> id) {
+  started_ = true;
+  for (GpuContents& gpu : waiting_) {
+    minors_.push_back(gpu.render_minor);
+    ++run_.lanes[gpu.render_minor];
+    if (id) {
+      gpu.working_names = pages_names(*id, gpu);
+      continue;
+    }
+    gpu.turn = number_;  // the host asks in the order in which files were begun, and waits for each
+    if (!gpu.drm_minor) {
+      gpu.working_names.push_back(take_working_name(gpu.gpu_id));
+      continue;
+    }
+    for (const ContentBo& bo : gpu.bos)
+      gpu.working_names.push_back(unnamed_drm_pages_image(number_, *gpu.drm_minor, bo.number));
+  }
+  SLUICE_TRY_ASSIGN(job_, ContentsJob::dump(image_dir_fd(), std::exchange(waiting_, {}), run_.config,
+                                            run_.dump_id, run_.shared));
+  return {};
+}
+
+// One of the GPU's of an earlier dump, to be written over, or one that no file has.
+std::string DumpContents::take_working_name(std::uint32_t gpu_id) {
+  const std::string ending = pages_image_ending(gpu_id);
+  const auto old = std::find_if(run_.reusable_pages.begin(), run_.reusable_pages.end(),
+                                [&](const std::string& name) { return name.ends_with(ending); });
+  if (old == run_.reusable_pages.end()) return unnamed_pages_image(number_, gpu_id);
+  std::string name = std::move(*old);
+  run_.reusable_pages.erase(old);
+  return name;
+}
+
+Result<void> DumpContents::join(int id, std::vector<std::string>& images) {
+  times_.joined_ns = monotonic_ns();
+  Result<void> done = job_->wait([](const std::string& line) { log_line(Level::Info, line); });
+  log_lines(job_->take_log_lines());
+  SLUICE_TRY(done);
+  for (const std::uint32_t minor : std::exchange(minors_, {})) --run_.lanes[minor];
+  std::vector<std::string> names = job_->image_names(id);
+  std::move(names.begin(), names.end(), std::back_inserter(images));
+  return job_->commit(id);
+}
+
+void DumpContents::write_stats(int id, std::vector<std::string>& images) {
+  times_.ended_ns = monotonic_ns();
+  // Before there are such files: a failed dump removes them.
+  images.push_back(stats_name(Direction::Dump, id));
+  images.push_back(trace_name(Direction::Dump, id));
+  plugin::write_stats(Direction::Dump, id, times_, job_->outcomes(), run_.config);
+  job_.reset();
+}
+
+}  // namespace sluice::plugin

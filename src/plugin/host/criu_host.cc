@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: MIT
+#include "plugin/host/criu_host.h"
+
+#include <dlfcn.h>
+#include <elf.h>
+#include <fcntl.h>
+#include <link.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+
+#include "base/printable.h"
+
+// Symbols of the host, as its headers declare them. All weak: a missing one is a null pointer, never a failed
+// dlopen.
+extern "C" {
+[[gnu::weak]] int criu_get_image_dir(void);
+[[gnu::weak]] int get_service_fd(int type);
+[[gnu::weak]] int find_unused_fd_pid(int pid);
+[[gnu::weak]] int img_streamer_open(char* filename, int flags);
+[[gnu::weak]] int fdstore_add(int fd);
+[[gnu::weak]] int fdstore_get(int id);
+[[gnu::weak]] int add_inventory_plugin(const char* name);
+[[gnu::weak]] int cr_fchown(int fd, unsigned int uid, unsigned int gid);
+[[gnu::weak]] bool check_and_remove_inventory_plugin(const char* name, std::size_t length);
+[[gnu::weak]] void print_on_level(unsigned int level, const char* format, ...)
+    __attribute__((format(printf, 2, 3)));
+}
+
+namespace sluice::plugin {
+
+namespace {
+
+constexpr const char* kName = "amdgpu_plugin";  // upstream's: images stay interchangeable
+// How a line of an error begins, in CRIU as here: container runtimes quote the lines that have this word
+// (crun from 1.27 on, runc from 1.2).
+constexpr const char* kErrorSign = "Error (amdgpu_plugin): ";
+constexpr unsigned kOldestHookCount = 10;
+constexpr int kImageStreamerServiceFd = 3, kProcServiceFd = 4;  // the same in every version
+
+unsigned read_hook_count() {
+  void* control = dlsym(RTLD_DEFAULT, "cr_plugin_ctl");
+  if (control == nullptr) return kOldestHookCount;
+  Dl_info info;
+  ElfW(Sym)* symbol = nullptr;
+  if (dladdr1(control, &info, reinterpret_cast<void**>(&symbol), RTLD_DL_SYMENT) == 0 || symbol == nullptr) {
+    return kOldestHookCount;
+  }
+  constexpr std::size_t kListHead = 2 * sizeof(void*);
+  const std::size_t size = symbol->st_size;
+  if (size < (kOldestHookCount + 1) * kListHead || size % kListHead != 0 || size > 256 * kListHead)
+    return kOldestHookCount;
+  return static_cast<unsigned>(size / kListHead - 1);
+}
+
+}  // namespace
+
+unsigned host_hook_count() {
+  static const unsigned count = read_hook_count();
+  return count;
+}
+
+bool host_takes_vma_fd() {
+  return host_hook_count() > kOldestHookCount || ::cr_fchown != nullptr;
+}
+
+// Whatever stands in the text, it is one line and commands no terminal. Without an allocation: memory may be
+// what the line is about.
+void log_line(Level level, std::string_view text) {
+  std::array<char, kLongestLine> line;
+  text = text.substr(0, line.size());
+  std::transform(text.begin(), text.end(), line.begin(), [](char c) { return printable(c); });
+  const int length = static_cast<int>(text.size());
+  const char* const sign = level == Level::Error ? kErrorSign : "";
+  if (print_on_level != nullptr) {
+    print_on_level(static_cast<unsigned>(level), "%s%s: %.*s\n", sign, kName, length, line.data());
+  } else {
+    (void)std::fprintf(stderr, "%s%s: %.*s\n", sign, kName, length, line.data());
+  }
+}
+
+void log_text(Level level, std::string_view text) {
+  while (!text.empty()) {
+    const std::size_t newline = std::min(text.find('\n'), text.size());
+    log_line(level, text.substr(0, newline));
+    text.remove_prefix(std::min(newline + 1, text.size()));
+  }
+}
+
+void log_lines(const LogLines& lines) {
+  for (const LogLine& line : lines) log_line(line.level, line.text);
+}
+
+HeldAlarm::HeldAlarm() {
+  const itimerval none{};
+  (void)::setitimer(ITIMER_REAL, &none, &left_);
+}
+
+HeldAlarm::~HeldAlarm() {
+  if (timerisset(&left_.it_value)) (void)::setitimer(ITIMER_REAL, &left_, nullptr);
+}
+
+int proc_fd() {
+  return get_service_fd != nullptr ? get_service_fd(kProcServiceFd) : -1;
+}
+
+int image_dir_fd() {
+  return criu_get_image_dir != nullptr ? criu_get_image_dir() : -1;
+}
+
+int first_unused_fd(int pid) {
+  return find_unused_fd_pid != nullptr ? find_unused_fd_pid(pid) : -1;
+}
+
+int fdstore_add(int fd) {
+  return ::fdstore_add != nullptr ? ::fdstore_add(fd) : -1;
+}
+
+int fdstore_get(int id) {
+  return ::fdstore_get != nullptr ? ::fdstore_get(id) : -1;
+}
+
+bool streaming() {
+  return get_service_fd != nullptr && get_service_fd(kImageStreamerServiceFd) >= 0;
+}
+
+bool streamer_ends_within(int milliseconds) {
+  pollfd streamer{get_service_fd(kImageStreamerServiceFd), 0, 0};
+  return ::poll(&streamer, 1, milliseconds) > 0 && (streamer.revents & POLLHUP) != 0;
+}
+
+// The host compares the flags with those of its mode, and stops at others. Of a streamer that is gone it
+// would tell its log, which is for the main thread alone.
+int host_open_stream(const std::string& name, bool dump) {
+  if (img_streamer_open == nullptr) return -ENOSYS;
+  if (streamer_ends_within(0)) return -ECONNRESET;
+  std::string copy = name;
+  return img_streamer_open(copy.data(), dump ? O_WRONLY | O_CREAT | O_TRUNC : O_RDONLY);
+}
+
+Result<void> inventory_add_self() {
+  if (add_inventory_plugin == nullptr || add_inventory_plugin(kName) == 0) return {};
+  return make_error(ENOMEM, "CRIU did not note " + std::string(kName) +
+                                " in its inventory image, without which it would restore no GPU process");
+}
+
+bool inventory_says_not_needed() {
+  return check_and_remove_inventory_plugin != nullptr &&
+         !check_and_remove_inventory_plugin(kName, std::char_traits<char>::length(kName));
+}
+
+}  // namespace sluice::plugin

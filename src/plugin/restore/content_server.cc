@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: MIT
+#include "plugin/restore/content_server.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <new>
+
+#include "base/clock.h"
+
+namespace sluice::plugin {
+
+Result<std::unique_ptr<ContentServer>> ContentServer::make(const Config& config, std::size_t lanes,
+                                                           VramWatch& vram, std::chrono::seconds patience) {
+  std::unique_ptr<ContentServer> server(new ContentServer(config, vram, patience));
+  server->shared_.lanes = lanes;
+  SLUICE_TRY_ASSIGN(auto pair, make_content_sockets());
+  server->socket_ = std::move(pair.first);
+  server->fdstore_id_ = fdstore_add(pair.second.get());
+  if (server->fdstore_id_ < 0)
+    return make_error(EIO, "CRIU's fdstore did not take the content server's socket");
+  return server;
+}
+
+ContentServer::~ContentServer() {
+  cancel();
+  try {
+    (void)join(nullptr);
+  } catch (const std::bad_alloc&) {  // for words; thread and jobs end with their owners
+  }
+}
+
+Result<void> ContentServer::start(int image_dir) {
+  image_dir_ = image_dir;
+  auto thread = LaneThread::start("sluice-server", [this] { return serve(); });
+  if (!thread) {
+    turn_away();
+    return thread.error();
+  }
+  thread_.emplace(std::move(*thread));
+  return {};
+}
+
+Result<void> ContentServer::serve() {
+  Result<void> failure;
+  try {
+    failure = hear_all();
+  } catch (const std::bad_alloc&) {
+    failure = Error{ENOMEM, "out of memory"};
+  }
+  for (Asking& asking : asking_) {
+    try {
+      give_up(asking, "it had not said all when the server ended");
+    } catch (const std::bad_alloc&) {  // for words about what is settled
+    }
+  }
+  asking_.clear();
+  turn_away();
+  return failure;
+}
+
+// Until the socket is shut down and all that was sent before is answered, or until the server fails. What was
+// handed over by then goes on.
+Result<void> ContentServer::hear_all() {
+  std::vector<pollfd> files;
+  for (bool open = true;;) {
+    files.assign(1, {open ? socket_.get() : -1, POLLIN, 0});
+    for (const Asking& asking : asking_) files.push_back({asking.channel.get(), POLLIN, 0});
+    const std::optional<timespec> left = open ? time_left() : timespec{};
+    const auto ready =
+        TEMP_FAILURE_RETRY(ppoll(files.data(), files.size(), left ? &*left : nullptr, nullptr));
+    if (ready < 0) return make_error(errno, "wait for what tasks ask");
+    if (!open && ready == 0) return {};
+    const std::int64_t now_ns = monotonic_ns();
+    for (std::size_t i = 0; i < asking_.size(); ++i) {
+      if (files[i + 1].revents != 0) {
+        hear(asking_[i]);
+      } else if (now_ns >= asking_[i].deadline_ns) {
+        give_up(asking_[i], "it was silent for too long");
+      }
+    }
+    std::erase_if(asking_, [](const Asking& asking) { return !asking.channel; });
+    if (files.front().revents != 0) {
+      SLUICE_TRY_ASSIGN(open, take_hello());
+    }
+  }
+}
+
+// Nothing: nobody is waited for.
+std::optional<timespec> ContentServer::time_left() const {
+  if (asking_.empty()) return std::nullopt;
+  const auto first = std::min_element(asking_.begin(), asking_.end(), [](const Asking& a, const Asking& b) {
+    return a.deadline_ns < b.deadline_ns;
+  });
+  const std::int64_t left_ns = std::max<std::int64_t>(first->deadline_ns - monotonic_ns(), 0);
+  return timespec{left_ns / kNsPerSecond, left_ns % kNsPerSecond};
+}
+
+// False: there will be no more.
+Result<bool> ContentServer::take_hello() {
+  auto channel = accept_channel(socket_.get());
+  if (channel) {
+    const std::int64_t now_ns = monotonic_ns();
+    asking_.push_back({std::move(*channel), now_ns, now_ns + patience_.count(), {}, 0, nullptr});
+    if (asking_.size() > kMostAsking) {
+      give_up(asking_.front(), "too many others ask");
+      asking_.erase(asking_.begin());
+    }
+    return true;
+  }
+  switch (channel.error().err) {
+    case EBADMSG:
+      warn(channel.error().what);
+      return true;
+    case EAGAIN:
+      return true;
+    case ECONNRESET:
+      return false;
+    default:
+      return channel.error();
+  }
+}
+
+// A task has said something, or has ended.
+void ContentServer::hear(Asking& asking) {
+  if (asking.job) return settle(asking);
+  const auto whole = asking.reader.read(asking.channel.get());
+  if (!whole) {
+    warn("the content server refused a task: " + whole.error().what);
+    (void)send_reply(asking.channel.get(), whole.error());  // a task that is gone needs none
+    asking.channel.reset();
+  } else if (*whole) {
+    take_request(asking);
+  }
+}
+
+// Until it is handed over all is the task's to handle.
+void ContentServer::take_request(Asking& asking) {
+  ContentRequest request = asking.reader.take();
+  auto job = lanes_ + request.gpus.size() > kMostLanes
+                 ? Error{E2BIG, "it has as many lanes as it may have"}
+                 : ContentsJob::restore(image_dir_, request.id, std::move(request.gpus), config_,
+                                        request.dump_id, shared_);
+  if (!job) {
+    warn("the content server refused a task: " + job.error().what);
+    (void)send_reply(asking.channel.get(), job.error());
+    asking.channel.reset();
+    return;
+  }
+  running_.reserve(running_.size() + asking_.size());  // for all that may be handed over
+  asking.id = request.id;
+  asking.job = std::move(*job);
+  lanes_ += asking.job->lanes();
+  if (!send_reply(asking.channel.get(), Error{0, {}})) return settle(asking);
+  asking.deadline_ns = monotonic_ns() + patience_.count();
+}
+
+// What was handed over begins, and nothing fails from there on: the task goes on and counts on it.
+void ContentServer::settle(Asking& asking) {
+  const UniqueFd channel = std::move(asking.channel);
+  const auto handed = receive_handover(channel.get());
+  if (!handed) {
+    warn("a task did not hand its GPU memory to the content server: " + handed.error().what);
+    lanes_ -= asking.job->lanes();
+    asking.job.reset();
+    return;
+  }
+  asking.job->begin();
+  running_.push_back({asking.id, asking.began_ns, std::move(asking.job)});
+}
+
+void ContentServer::give_up(Asking& asking, const char* why) {
+  if (asking.job) return settle(asking);
+  asking.channel.reset();
+  warn(std::string("the content server refused a task: ") + why);
+}
+
+// However many messages come, there are not more lines than anybody would read.
+void ContentServer::warn(std::string text) {
+  if (log_lines_.size() < kMostWarnings) log_lines_.push_back({Level::Warning, std::move(text)});
+}
+
+// Who asks from now on learns at once that there is no server, and who has asked, too.
+void ContentServer::turn_away() {
+  (void)shutdown(socket_.get(), SHUT_RDWR);
+  for (;;) {
+    const auto channel = accept_channel(socket_.get());
+    if (!channel && channel.error().err != EBADMSG) return;
+  }
+}
+
+Result<void> ContentServer::join(const std::function<void(const std::string&)>& report) {
+  if (joined_) return outcome_;
+  joined_ = true;
+  const std::int64_t joined_ns = monotonic_ns();
+  if (thread_) {
+    pollfd socket{socket_.get(), POLLRDHUP, 0};  // whoever has the tasks' end can shut it down
+    const bool was_shut_down = poll(&socket, 1, 0) > 0 && socket.revents != 0;
+    (void)shutdown(socket_.get(), SHUT_RDWR);
+    Result<void> served = thread_->join();
+    if (served && was_shut_down) served = Error{ECONNRESET, "somebody has shut its socket down"};
+    if (!served)
+      log_lines_.push_back({Level::Warning, "the content server failed, and tasks restored themselves: " +
+                                                served.error().what});
+    thread_.reset();
+  }
+  // All before any is waited for: of a stream, the next lane would ask for its files while the first one is.
+  for (Running& running : running_) {
+    if (cancelled_) running.job->cancel();
+  }
+  for (Running& running : running_) {
+    auto result = running.job->wait(report);
+    if (!result && outcome_) {
+      outcome_ = result;
+      for (Running& other : running_) other.job->cancel();
+    }
+    for (LogLine& line : running.job->take_log_lines()) log_lines_.push_back(std::move(line));
+    FileTimes times{running.began_ns, joined_ns, running.began_ns};
+    for (const GpuOutcome& gpu : running.job->outcomes())
+      times.ended_ns = std::max(times.ended_ns, gpu.ended_ns);
+    finished_.push_back({running.id, running.job->outcomes(), times});
+  }
+  running_.clear();
+  return outcome_;
+}
+
+}  // namespace sluice::plugin

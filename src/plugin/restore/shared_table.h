@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: MIT
+// How the tasks of a tree find memory that several of them have: who has made it puts its dma-buf into CRIU's
+// fdstore and the number there into this table, which all tasks have inherited; who imports it waits for
+// that. No task waits before it has made everything that it makes itself, so none waits for ever: when one
+// fails, the host kills all, and when the host is dead, who waits gives up.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "plugin/restore/lifeline.h"
+
+namespace sluice::plugin {
+
+class SharedTable {
+ public:
+  // More are refused: each is a descriptor in the host's fdstore.
+  static constexpr std::uint32_t kMost = 65'536;
+
+  // In the main process, before any task is forked. For the numbers 1 to `most`. Errors: ENOMEM, E2BIG.
+  static Result<std::unique_ptr<SharedTable>> make(std::uint32_t most);
+  ~SharedTable();
+  SharedTable(const SharedTable&) = delete;
+  SharedTable& operator=(const SharedTable&) = delete;
+
+  // Task: the memory with that number is this dma-buf's, borrowed. Errors: ERANGE, EIO (the fdstore).
+  Result<void> publish(std::uint32_t number, int dmabuf);
+  // Task: waits until it was published. Errors: ERANGE, EIO; as Lifeline::check().
+  Result<UniqueFd> take(std::uint32_t number, const Lifeline& main);
+
+ private:
+  // 0: not made yet; else the fdstore's number and one.
+  using Entry = std::atomic<std::uint32_t>;
+  SharedTable(Entry* entries, std::uint32_t most) : entries_(entries), most_(most) {}
+  Result<Entry*> entry(std::uint32_t number) const;
+
+  Entry* entries_;
+  std::uint32_t most_;
+};
+
+}  // namespace sluice::plugin

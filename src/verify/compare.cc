@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: MIT
+#include "verify/compare.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <map>
+#include <memory>
+#include <set>
+#include <span>
+#include <tuple>
+
+#include "pipeline/checksum/checksum.h"
+#include "pipeline/store/file_store.h"
+
+namespace sluice {
+namespace {
+
+// A pages set, and how its like is found in the other checkpoint.
+struct Set {
+  std::tuple<std::uint32_t, std::uint32_t, std::uint32_t> key;  // process, GPU, 1 + minor of a render file
+  int id = 0;
+  DumpId dump_id{};
+  PagesSet set;
+  std::vector<std::uint64_t> bo_keys;  // address, or GEM handle
+};
+
+std::vector<Set> sets_of(const Checkpoint& checkpoint) {
+  std::vector<Set> sets;
+  for (const auto& [id, image] : checkpoint.kfd) {
+    for (PagesSet& pages : pages_of(image)) {
+      Set set{{image.pid, pages.gpu_id, 0}, id, image.dump_id.value_or(DumpId{}), std::move(pages), {}};
+      for (const PagesBo& bo : set.set.bos) set.bo_keys.push_back(bo.va);
+      sets.push_back(std::move(set));
+    }
+  }
+  for (const auto& [id, image] : checkpoint.render) {
+    if (!image.has_contents()) continue;
+    Set set{{image.pid.value_or(0), image.gpu_id, image.minor + 1},
+            id,
+            image.dump_id.value_or(DumpId{}),
+            pages_of(image),
+            {}};
+    for (const PagesBo& bo : set.set.bos) set.bo_keys.push_back(image.bos[bo.number].gem.handle);
+    sets.push_back(std::move(set));
+  }
+  return sets;
+}
+
+bool same_bos(const Set& a, const Set& b) {
+  return a.bo_keys == b.bo_keys &&
+         std::equal(a.set.bos.begin(), a.set.bos.end(), b.set.bos.begin(), b.set.bos.end(),
+                    [](const PagesBo& x, const PagesBo& y) { return x.bytes == y.bytes; });
+}
+
+// Adds the blocks of one file to the BOs that lie in them.
+void compare_sums(const SumTable& older, const SumTable& newer, std::uint32_t file, const ImageLayout& layout,
+                  ZeroSums& zero_sums, std::vector<BoDifference>& bos) {
+  for (std::size_t i = 0; i < newer.sums.size(); ++i) {
+    const std::uint64_t begin = i * newer.block_bytes;
+    const std::uint64_t length = std::min(newer.block_bytes, newer.file_bytes - begin);
+    const bool zero = newer.sums[i] == zero_sums.of(newer.method, length);
+    const bool equal = older.sums[i] == newer.sums[i];
+    ImageLayout::PieceCursor pieces = layout.pieces(Chunk{0, begin, length, file});
+    for (Piece piece; pieces.next(piece);) {
+      if (piece.is_header()) continue;
+      Difference& bytes = bos[piece.bo].bytes;
+      (zero ? bytes.zero : equal ? bytes.equal : bytes.changed) += piece.length;
+    }
+  }
+}
+
+// Whether sums decide; nothing is in `difference` otherwise.
+Result<bool> try_sums(const ImagesAt& older, const Set& old_set, const ImagesAt& newer, const Set& new_set,
+                      const ImageLayout& layout, SetDifference& difference) {
+  if (!same_bos(old_set, new_set)) return false;
+  SLUICE_TRY_ASSIGN(const ImageLayout old_layout, old_set.set.layout(kSumBlockBytes));
+  const auto old_sums = read_sidecar(*older.source, old_set.id, old_set.set, old_layout, old_set.dump_id);
+  if (!old_sums) return old_sums.error();
+  const auto new_sums = read_sidecar(*newer.source, new_set.id, new_set.set, layout, new_set.dump_id);
+  if (!new_sums) return new_sums.error();
+  if (!*old_sums || !*new_sums) return false;
+  const auto& old_tables = (*old_sums)->tables;
+  const auto& new_tables = (*new_sums)->tables;
+  for (std::size_t file = 0; file < new_tables.size(); ++file) {
+    if (old_tables[file].block_bytes != new_tables[file].block_bytes) return false;
+  }
+  ZeroSums zero_sums;
+  for (std::uint32_t file = 0; file < new_tables.size(); ++file)
+    compare_sums(old_tables[file], new_tables[file], file, layout, zero_sums, difference.bos);
+  difference.by_sums = true;
+  return true;
+}
+
+// A BO that both have, or one, on its way to be compared by contents.
+struct BoPair {
+  std::optional<std::uint32_t> old_bo;  // nothing: the older one lacks it
+  std::vector<Sum128> old_sums;         // of its blocks
+};
+
+// A set of the newer one, and its like in the older one.
+struct SetPair {
+  std::unique_ptr<Set> older;  // null: the older one has none
+  Set newer;
+  SetDifference difference;
+  std::vector<BoPair> bos;  // as `difference.bos`; none where sums decided
+};
+
+// Calls `take` with each block of BO `bo`, in their order. REQUIRES: `bytes` is at its begin.
+template <class Take>
+Result<void> each_block(ByteStream& bytes, std::uint64_t bo_bytes, std::vector<std::byte>& buffer,
+                        Take take) {
+  for (std::uint64_t at = 0; at < bo_bytes; at += kSumBlockBytes) {
+    const auto length = static_cast<std::size_t>(std::min(kSumBlockBytes, bo_bytes - at));
+    const std::span<std::byte> block = std::span(buffer).first(length);
+    SLUICE_TRY(bytes.read(block));
+    take(block);
+  }
+  return {};
+}
+
+// Reads, of the sets given, the BOs that `wanted` says, in the order in which `source` has their files.
+// `wanted(set, bo)`; `take(set, bo, block)`; each `set` is an index into `sets`.
+template <class Wanted, class Take>
+Result<void> read_contents(const ImageSource& source, const std::vector<const Set*>& sets, Wanted wanted,
+                           Take take) {
+  struct File {
+    std::size_t set = 0;
+    std::uint32_t file = 0;
+  };
+  std::map<std::string, File> files;
+  std::set<std::string> names;
+  std::vector<ImageLayout> layouts;
+  for (std::size_t i = 0; i < sets.size(); ++i) {
+    const PagesSet none;
+    const PagesSet& set = sets[i] != nullptr ? sets[i]->set : none;
+    SLUICE_TRY_ASSIGN(ImageLayout layout, set.layout(kSumBlockBytes));
+    for (std::uint32_t bo = 0; bo < set.bos.size(); ++bo) {
+      if (!wanted(i, bo)) continue;
+      const std::uint32_t file = set.drm_minor ? bo : 0;
+      const std::string name = set.pages_name(sets[i]->id, file);
+      if (!names.insert(name).second) continue;
+      SLUICE_TRY_ASSIGN(const SourceFile found, source.look(name));
+      SLUICE_TRY(check_pages_size(name, found.bytes, layout.file_bytes(file)));
+      files.emplace(name, File{i, file});
+    }
+    layouts.push_back(std::move(layout));
+  }
+  if (names.empty()) return {};
+  std::vector<std::byte> buffer(static_cast<std::size_t>(kSumBlockBytes));
+  std::size_t read = 0;
+  const auto read_file = [&](const std::string& name, ByteStream& bytes) -> Result<void> {
+    const File& at = files.at(name);
+    const PagesSet& set = sets[at.set]->set;
+    const ImageLayout& layout = layouts[at.set];
+    ++read;
+    std::uint64_t passed = 0;
+    for (std::uint32_t bo = set.drm_minor ? at.file : 0; bo < (set.drm_minor ? at.file + 1 : set.bos.size());
+         ++bo) {
+      if (!wanted(at.set, bo)) continue;
+      SLUICE_TRY(bytes.skip(layout.bo_begin(bo) - passed));
+      const auto take_block = [&](std::span<const std::byte> block) { take(at.set, bo, block); };
+      SLUICE_TRY(each_block(bytes, set.bos[bo].bytes, buffer, take_block));
+      passed = layout.bo_begin(bo) + set.bos[bo].bytes;
+    }
+    return {};
+  };
+  SLUICE_TRY(source.stream(names, read_file));
+  if (read == names.size()) return {};
+  return Error{ENOENT, "the images have changed while they were read"};
+}
+
+// Which BOs are to be compared by contents, where sums did not decide.
+void pair_bos(SetPair& pair) {
+  std::map<std::uint64_t, std::uint32_t> old_bos;
+  for (std::uint32_t i = 0; pair.older && i < pair.older->bo_keys.size(); ++i)
+    old_bos.emplace(pair.older->bo_keys[i], i);
+  pair.bos.resize(pair.newer.set.bos.size());
+  for (std::uint32_t i = 0; i < pair.bos.size(); ++i) {
+    const auto found = old_bos.find(pair.newer.bo_keys[i]);
+    if (found != old_bos.end() && pair.older->set.bos[found->second].bytes == pair.newer.set.bos[i].bytes) {
+      pair.bos[i].old_bo = found->second;
+      old_bos.erase(found);
+    }
+    pair.difference.bos[i].is_new = !pair.bos[i].old_bo;
+  }
+  for (const auto& [key, bo] : old_bos) pair.difference.gone_bytes += pair.older->set.bos[bo].bytes;
+}
+
+// What sums did not decide.
+Result<void> compare_contents(const ImagesAt& older, const ImagesAt& newer, std::vector<SetPair>& pairs) {
+  std::vector<const Set*> old_sets;
+  std::vector<const Set*> new_sets;
+  std::vector<std::map<std::uint32_t, std::uint32_t>> new_bo_of;  // by set, by number of the older one's BO
+  for (const SetPair& pair : pairs) {
+    old_sets.push_back(pair.bos.empty() ? nullptr : pair.older.get());
+    new_sets.push_back(pair.bos.empty() ? nullptr : &pair.newer);
+    auto& by_old_bo = new_bo_of.emplace_back();
+    for (std::uint32_t i = 0; i < pair.bos.size(); ++i) {
+      if (pair.bos[i].old_bo) by_old_bo.emplace(*pair.bos[i].old_bo, i);
+    }
+  }
+  const SumMethod method;  // for bytes of now, whatever the images' own sums are made with
+  SLUICE_TRY(read_contents(
+      *older.source, old_sets,
+      [&](std::size_t set, std::uint32_t old_bo) { return new_bo_of[set].contains(old_bo); },
+      [&](std::size_t set, std::uint32_t old_bo, std::span<const std::byte> block) {
+        pairs[set].bos[new_bo_of[set].at(old_bo)].old_sums.push_back(method.of(block));
+      }));
+  std::vector<std::vector<std::size_t>> next_block;
+  for (const SetPair& pair : pairs) next_block.emplace_back(pair.bos.size());
+  return read_contents(
+      *newer.source, new_sets, [](std::size_t, std::uint32_t) { return true; },
+      [&](std::size_t set, std::uint32_t bo, std::span<const std::byte> block) {
+        Difference& bytes = pairs[set].difference.bos[bo].bytes;
+        const std::vector<Sum128>& before = pairs[set].bos[bo].old_sums;
+        const std::size_t at = next_block[set][bo]++;
+        const bool zero = is_zero(block);
+        const bool equal = !zero && at < before.size() && before[at] == method.of(block);
+        (zero ? bytes.zero : equal ? bytes.equal : bytes.changed) += block.size();
+      });
+}
+
+}  // namespace
+
+Difference& Difference::operator+=(const Difference& more) {
+  equal += more.equal;
+  changed += more.changed;
+  zero += more.zero;
+  return *this;
+}
+
+Difference SetDifference::total() const {
+  Difference sum;
+  for (const BoDifference& bo : bos) sum += bo.bytes;
+  return sum;
+}
+
+Result<std::vector<SetDifference>> compare(const ImagesAt& older, const ImagesAt& newer) {
+  std::vector<Set> old_sets = sets_of(*older.checkpoint);
+  std::vector<SetPair> pairs;
+  for (Set& set : sets_of(*newer.checkpoint)) {
+    const auto found = std::find_if(old_sets.begin(), old_sets.end(),
+                                    [&](const Set& other) { return other.key == set.key; });
+    std::unique_ptr<Set> old_set =
+        found != old_sets.end() ? std::make_unique<Set>(std::move(*found)) : nullptr;
+    if (old_set) old_sets.erase(found);  // several files of one process on one device: in their order
+    SetPair pair{std::move(old_set), std::move(set), {}, {}};
+    pair.difference = {std::get<0>(pair.newer.key), pair.newer.set.words(), false, {}, 0};
+    for (const PagesBo& bo : pair.newer.set.bos)
+      pair.difference.bos.push_back({bo, pair.older == nullptr, {}});
+    bool decided = false;
+    if (pair.older) {
+      SLUICE_TRY_ASSIGN(const ImageLayout layout, pair.newer.set.layout(kSumBlockBytes));
+      SLUICE_TRY_ASSIGN(decided, try_sums(older, *pair.older, newer, pair.newer, layout, pair.difference));
+    }
+    if (!decided) pair_bos(pair);
+    pairs.push_back(std::move(pair));
+  }
+  SLUICE_TRY(compare_contents(older, newer, pairs));
+  std::vector<SetDifference> differences;
+  for (SetPair& pair : pairs) differences.push_back(std::move(pair.difference));
+  for (const Set& set : old_sets) {
+    SetDifference gone{std::get<0>(set.key), set.set.words(), false, {}, 0};
+    for (const PagesBo& bo : set.set.bos) gone.gone_bytes += bo.bytes;
+    differences.push_back(std::move(gone));
+  }
+  return differences;
+}
+
+}  // namespace sluice

@@ -1,0 +1,437 @@
+// SPDX-License-Identifier: MIT
+#include "verify/verify.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "images/files.h"
+#include "pipeline/arena.h"
+#include "pipeline/checksum/checksum.h"
+#include "pipeline/slot_workers.h"
+#include "pipeline/store/file_set.h"
+#include "pipeline/uring_reactor.h"
+
+namespace sluice {
+
+// A source that a chunk which cannot be read does not stop: it is noted, and goes on with whatever its buffer
+// holds.
+class Verification::Source final : public Stage {
+ public:
+  using OnUnreadable = std::function<void(const Chunk&, const Error&)>;
+  Source(Stage& inner, OnUnreadable on_unreadable)
+      : inner_(inner), on_unreadable_(std::move(on_unreadable)) {}
+
+  const char* name() const override { return inner_.name(); }
+  Result<Submit> submit(Slot& slot) override { return inner_.submit(slot); }
+  Result<Progress> advance(Slot& slot, Op& op, std::int32_t result) override {
+    Result<Progress> progress = inner_.advance(slot, op, result);
+    if (progress) return progress;
+    on_unreadable_(slot.chunk, progress.error());
+    return Progress::Done;
+  }
+
+ private:
+  Stage& inner_;
+  OnUnreadable on_unreadable_;
+};
+
+// A source that a stream fills, chunk after chunk, in the lane's thread: what takes the time, to read an
+// archive and to unpack it, has no completion of its own.
+class Verification::StreamSource final : public Stage {
+ public:
+  StreamSource(ByteStream& bytes, Reactor& reactor) : bytes_(bytes), reactor_(reactor) {}
+
+  const char* name() const override { return "store"; }
+  Result<Submit> submit(Slot& slot) override {
+    if (running_ || slot.chunk.index != next_chunk_) return Submit::Busy;
+    if (auto filled = fill(slot); !filled) {
+      failed_at_ = slot.chunk;
+      return std::move(filled).error();
+    }
+    running_ = true;
+    ++next_chunk_;
+    reactor_.post(slot.op(), 0);
+    return Submit::Started;
+  }
+  Result<Progress> advance(Slot& /*slot*/, Op& /*op*/, std::int32_t /*result*/) override {
+    running_ = false;
+    return Progress::Done;
+  }
+
+  // The chunk with which the stream came to its end, if it did.
+  const std::optional<Chunk>& failed_at() const { return failed_at_; }
+
+ private:
+  Result<void> fill(Slot& slot) {
+    for (std::uint64_t at = 0; at < slot.chunk.length; at += kZeroUnitBytes) {
+      const std::uint64_t length = std::min(kZeroUnitBytes, slot.chunk.length - at);
+      const bool zero = bytes_.zeros_ahead(length) == length;
+      slot.zero_units[static_cast<std::size_t>(at / kZeroUnitBytes)] = zero;
+      SLUICE_TRY(zero ? bytes_.skip(length)
+                      : bytes_.read(slot.buffer.subspan(static_cast<std::size_t>(at),
+                                                        static_cast<std::size_t>(length))));
+    }
+    return {};
+  }
+
+  ByteStream& bytes_;
+  Reactor& reactor_;
+  std::uint64_t next_chunk_ = 0;
+  bool running_ = false;
+  std::optional<Chunk> failed_at_;
+};
+
+// What a lane makes for one run of the engine.
+struct Verification::Lane {
+  static Result<std::unique_ptr<Lane>> make(const Readable& readable, const VerifyOptions& options) {
+    std::uint64_t chunk_bytes = options.chunk_bytes;
+    for (const SumTable& table : readable.tables) chunk_bytes = std::max(chunk_bytes, table.block_bytes);
+    SLUICE_TRY_ASSIGN(ImageLayout layout, readable.set.layout(chunk_bytes));
+    const auto slot_count = static_cast<std::uint32_t>(
+        std::min<std::uint64_t>(slots_in(options.staging_bytes, layout.chunk_bytes()), layout.chunk_count()));
+    SLUICE_TRY_ASSIGN(StagingArena arena, StagingArena::make(layout.chunk_bytes(), slot_count, -1));
+    std::string note;
+    SLUICE_TRY_ASSIGN(std::unique_ptr<Reactor> reactor,
+                      make_reactor(slot_count * static_cast<unsigned>(kOpsPerSlot), arena.bytes(), note));
+    return std::make_unique<Lane>(std::move(layout), std::move(arena), std::move(reactor), std::move(note));
+  }
+  Lane(ImageLayout its_layout, StagingArena its_arena, std::unique_ptr<Reactor> its_reactor,
+       std::string its_note)
+      : layout(std::move(its_layout)),
+        arena(std::move(its_arena)),
+        reactor(std::move(its_reactor)),
+        note(std::move(its_note)) {}
+
+  ImageLayout layout;
+  StagingArena arena;
+  std::unique_ptr<Reactor> reactor;
+  std::string note;
+  ArenaKeeper keeper{arena, *reactor};
+  std::vector<Slot> slots = slots_of(arena);
+};
+
+ProblemKind problem_kind(int err, ProblemKind damaged) {
+  switch (cause_of(err)) {
+    case Cause::Damaged:
+      return damaged;
+    case Cause::Missing:
+      return ProblemKind::Missing;
+    case Cause::NotAllowed:
+      return ProblemKind::NotAllowed;
+    case Cause::Unsupported:
+      return ProblemKind::Unsupported;
+    case Cause::Unreadable:
+      break;
+  }
+  return ProblemKind::Unreadable;
+}
+
+void VerifyTotals::add(ProblemKind kind) {
+  ++problems;
+  if (kind == ProblemKind::BadBlock) ++bad_blocks;
+  if (kind == ProblemKind::Missing) ++missing;
+  if (kind == ProblemKind::Unsupported) ++unsupported;
+  if (kind == ProblemKind::NotAllowed || kind == ProblemKind::Unreadable) ++unread;
+}
+
+Result<std::unique_ptr<Verification>> Verification::start(const ImageSource& source,
+                                                          const Checkpoint& checkpoint,
+                                                          const VerifyOptions& options) {
+  std::unique_ptr<Verification> all(new Verification(source, options));
+  for (const auto& [id, image] : checkpoint.kfd) {
+    for (PagesSet& set : pages_of(image)) SLUICE_TRY(all->add(id, std::move(set), image.dump_id));
+  }
+  for (const auto& [id, image] : checkpoint.render) {
+    if (image.has_contents()) SLUICE_TRY(all->add(id, pages_of(image), image.dump_id));
+  }
+  const bool files = source.directory().has_value();
+  const std::size_t cpus = std::max(std::thread::hardware_concurrency(), 1U);
+  all->lane_count_ = std::min(all->items_.size(), files ? cpus : 1);
+  all->lanes_.reserve(all->lane_count_);  // what cannot be put there would be joined uncancelled
+  for (std::size_t i = 0; i < all->lane_count_; ++i) {
+    {
+      const Lock lock(all->mutex_);
+      ++all->running_;
+    }
+    Verification* const self = all.get();
+    auto lane = LaneThread::start("sluice-verify", [self, files]() -> Result<void> {
+      files ? self->serve_files() : self->serve_stream();
+      const Lock lock(self->mutex_);
+      --self->running_;
+      self->ended_.notify_all();
+      return {};
+    });
+    if (!lane) return std::move(lane).error();
+    all->lanes_.push_back(std::move(*lane));
+  }
+  return all;
+}
+
+Verification::~Verification() {
+  cancelled_ = true;
+  lanes_.clear();
+}
+
+Result<void> Verification::add(int id, PagesSet set, const std::optional<DumpId>& dump_id) {
+  SLUICE_TRY_ASSIGN(const ImageLayout layout, set.layout(options_.chunk_bytes));
+  auto item = std::make_unique<Item>();
+  item->id = id;
+  item->set = std::move(set);
+  item->dump_id = dump_id.value_or(DumpId{});
+  item->bytes = layout.all_file_bytes();
+  bytes_total_ += item->bytes;
+  items_.push_back(std::move(item));
+  return {};
+}
+
+bool Verification::wait_for(std::chrono::milliseconds period) {
+  const auto end = std::chrono::steady_clock::now() + period;
+  Lock lock(mutex_);
+  while (running_ > 0) {
+    if (!lock.wait_until(ended_, end)) return running_ == 0;
+  }
+  return true;
+}
+
+std::uint64_t Verification::bytes_done() const {
+  std::uint64_t done = 0;
+  for (const auto& item : items_) done += item->done;
+  return done;
+}
+
+std::vector<VerifyProblem> Verification::take_problems() {
+  const Lock lock(mutex_);
+  return std::exchange(problems_, {});
+}
+
+std::vector<std::string> Verification::take_notes() {
+  const Lock lock(mutex_);
+  return std::exchange(notes_, {});
+}
+
+VerifyTotals Verification::totals() const {
+  const Lock lock(mutex_);
+  return totals_;
+}
+
+void Verification::report(VerifyProblem problem) {
+  const Lock lock(mutex_);
+  totals_.add(problem.kind);
+  if (totals_.problems <= kMostProblems) problems_.push_back(std::move(problem));
+}
+
+// Of a file as a whole.
+void Verification::report(const Item& item, const std::string& file, ProblemKind damaged,
+                          const Error& error) {
+  report({problem_kind(error.err, damaged), file, 0, 0, item.set.words(), {}, error.what, error.err});
+}
+
+// A lane.
+void Verification::serve_files() {
+  for (std::size_t next = 0; !cancelled_ && (next = next_item_++) < items_.size();) {
+    Item& item = *items_[next];
+    try {
+      std::optional<Readable> readable = look_at(item);
+      const auto done = readable ? read_files(item, std::move(*readable)) : Result<void>();
+      if (!done) report(item, item.set.pages_name(item.id, 0), ProblemKind::BadFile, done.error());
+    } catch (const std::bad_alloc&) {
+      report(item, item.set.metadata_name(item.id), ProblemKind::BadFile, {ENOMEM, "out of memory"});
+    }
+    item.done = item.bytes;
+  }
+}
+
+// The one lane of what has one order. A file of it is a run of the engine.
+void Verification::serve_stream() {
+  struct Waiting {
+    Item* item = nullptr;
+    Readable readable;
+  };
+  std::map<std::string, Waiting> waiting;
+  std::set<std::string> names;
+  try {
+    for (const auto& item : items_) {
+      std::optional<Readable> readable = look_at(*item);
+      const std::size_t files = !readable ? 0 : readable->set.drm_minor ? readable->set.bos.size() : 1;
+      for (std::uint32_t file = 0; file < files; ++file) {
+        Readable one{readable->set, {}};
+        if (one.set.drm_minor) one.set.bos = {readable->set.bos[file]};
+        if (!readable->tables.empty()) one.tables.push_back(std::move(readable->tables[file]));
+        const std::string name = one.set.pages_name(item->id, 0);
+        names.insert(name);
+        waiting.insert_or_assign(name, Waiting{item.get(), std::move(one)});
+      }
+    }
+    Result<void> done =
+        source_.stream(names, [&](const std::string& name, ByteStream& bytes) -> Result<void> {
+          if (cancelled_) return Error{ECANCELED, "cancelled"};
+          auto node = waiting.extract(name);
+          return read_stream(*node.mapped().item, std::move(node.mapped().readable), bytes);
+        });
+    if (done && !waiting.empty()) done = Error{ENOENT, "the archive has changed while it was read"};
+    for (const auto& [name, each] : waiting) {
+      if (!done) report(*each.item, name, ProblemKind::BadFile, explain("read " + name, done.error()));
+    }
+  } catch (const std::bad_alloc&) {
+    report({ProblemKind::Unreadable, "", 0, 0, "", {}, "out of memory", ENOMEM});
+  }
+  for (const auto& item : items_) item->done = item->bytes;
+}
+
+std::optional<Verification::Readable> Verification::look_at(const Item& item) {
+  const auto layout = item.set.layout(options_.chunk_bytes);
+  if (!layout) {
+    report(item, item.set.metadata_name(item.id), ProblemKind::BadFile, layout.error());
+    return std::nullopt;
+  }
+  std::optional<Sidecar> sums = sums_of(item, *layout);
+  Readable readable{item.set, sums ? std::move(sums->tables) : std::vector<SumTable>()};
+  drop_bad_files(item, *layout, readable);
+  return readable.set.bos.empty() ? std::nullopt : std::optional(std::move(readable));
+}
+
+std::optional<Sidecar> Verification::sums_of(const Item& item, const ImageLayout& layout) {
+  const std::string name = item.set.sums_name(item.id);
+  const auto payload = read_image(source_, name);
+  auto sums = take_sidecar(payload, item.id, item.set, layout, item.dump_id);
+  if (sums) return std::move(*sums);
+  const bool missing = !payload && payload.error().err == ENOENT;  // and the dump has written it
+  report(item, name, missing ? ProblemKind::Missing : ProblemKind::BadSums, sums.error());
+  return std::nullopt;
+}
+
+// Reports the files of the item that are not there, cannot be opened or have another size, and takes them
+// out.
+void Verification::drop_bad_files(const Item& item, const ImageLayout& layout, Readable& readable) {
+  std::vector<PagesBo> bos;
+  std::vector<SumTable> left;
+  for (std::uint32_t file = 0; file < layout.file_count(); ++file) {
+    const std::string name = item.set.pages_name(item.id, file);
+    const auto found = source_.look(name);
+    const Result<void> good =
+        found ? check_pages_size(name, found->bytes, layout.file_bytes(file)) : Result<void>(found.error());
+    if (!good) {
+      report(item, name, ProblemKind::BadFile, good.error());
+      continue;
+    }
+    if (item.set.drm_minor) {
+      bos.push_back(item.set.bos[file]);
+    } else {
+      bos = item.set.bos;
+    }
+    if (!readable.tables.empty()) left.push_back(std::move(readable.tables[file]));
+  }
+  readable.set.bos = std::move(bos);
+  readable.tables = std::move(left);
+}
+
+// All files of an item, and on after what is bad.
+Result<void> Verification::read_files(Item& item, Readable readable) {
+  SLUICE_TRY_ASSIGN(const std::unique_ptr<Lane> lane, Lane::make(readable, options_));
+  const PagesSet& set = readable.set;
+  const auto slot_count = static_cast<std::uint32_t>(lane->slots.size());
+  SLUICE_TRY_ASSIGN(
+      const std::unique_ptr<FileSetSource> files,
+      FileSetSource::open(
+          *source_.directory(), set.pages_names(item.id), lane->layout, *lane->reactor,
+          FileOptions{
+              .io_mode = IoMode::Uncached, .share = &disk_, .most_on_disk = most_on_disk(slot_count)}));
+  Mutex unreadable_mutex;
+  std::vector<Chunk> unreadable;
+  Source source(*files, [&](const Chunk& chunk, const Error& error) {
+    report({problem_kind(error.err, ProblemKind::BadFile), set.pages_name(item.id, chunk.file),
+            chunk.file_offset, chunk.length, set.words(), set.place(lane->layout, chunk), error.what,
+            error.err});
+    const Lock lock(unreadable_mutex);
+    unreadable.push_back(chunk);
+  });
+  const auto is_known = [&](const BadBlock& block) {
+    const Lock lock(unreadable_mutex);
+    return std::any_of(unreadable.begin(), unreadable.end(), [&](const Chunk& chunk) {
+      return chunk.file == block.file && block.file_offset >= chunk.file_offset &&
+             block.file_offset < chunk.file_offset + chunk.length;
+    });
+  };
+  SLUICE_TRY(compare(item, readable, *lane, source, is_known));
+  const Lock lock(mutex_);
+  totals_.direct = totals_.direct && files->direct();
+  return {};
+}
+
+// One file, as far as the stream goes. An error is the stream's: nothing comes after it.
+Result<void> Verification::read_stream(Item& item, Readable readable, ByteStream& bytes) {
+  const std::string name = readable.set.pages_name(item.id, 0);
+  const auto made = Lane::make(readable, options_);
+  if (!made) {
+    report(item, name, ProblemKind::BadFile, made.error());
+    return {};
+  }
+  Lane& lane = **made;
+  StreamSource source(bytes, *lane.reactor);
+  const auto compared = compare(item, readable, lane, source, [](const BadBlock&) { return false; });
+  {
+    const Lock lock(mutex_);
+    totals_.direct = false;
+  }
+  if (compared || cancelled_) return {};
+  if (!source.failed_at()) {
+    report(item, name, ProblemKind::BadFile, compared.error());
+    return {};
+  }
+  Chunk rest = *source.failed_at();
+  rest.length = lane.layout.file_bytes() - rest.file_offset;
+  report({problem_kind(compared.error().err, ProblemKind::BadFile), name, rest.file_offset, rest.length,
+          readable.set.words(), readable.set.place(lane.layout, rest), compared.error().what,
+          compared.error().err});
+  return compared.error();
+}
+
+// Runs the engine. `is_known`: whether a block was told of already.
+Result<void> Verification::compare(Item& item, Readable& readable, Lane& lane, Stage& source,
+                                   const IsKnown& is_known) {
+  const PagesSet& set = readable.set;
+  std::vector<SumTable>& tables = readable.tables;
+  std::unique_ptr<SlotWorkers> workers;
+  if (const unsigned threads = tables.empty() ? 0 : spare_workers(lane_count_); threads > 0) {
+    SLUICE_TRY_ASSIGN(
+        workers, SlotWorkers::start("sluice-sum", threads, static_cast<std::uint32_t>(lane.slots.size())));
+  }
+  // A file's length lies in its first block. Without sums it is compared as a restore would.
+  ChecksumOptions checksum_options;
+  checksum_options.check_headers = tables.empty() && !set.drm_minor;
+  checksum_options.on_bad_block = [&](const BadBlock& block) {
+    if (is_known(block)) return;
+    report({ProblemKind::BadBlock, set.pages_name(item.id, block.file), block.file_offset, block.length,
+            set.words(), set.place(lane.layout, Chunk{0, block.file_offset, block.length, block.file}), "",
+            EBADMSG});
+  };
+  std::uint64_t blocks = 0;
+  for (const SumTable& table : tables) blocks += table.sums.size();
+  ChecksumStage checksum(Direction::Restore, lane.layout, *lane.reactor, tables, checksum_options, nullptr,
+                         std::move(workers));
+  const std::array<Stage*, 2> route{&source, &checksum};
+  Pipeline pipeline(lane.layout, lane.slots, route, *lane.reactor);
+  const std::uint64_t done_before = item.done;
+  const auto in_all = static_cast<double>(lane.layout.all_file_bytes());
+  SLUICE_TRY_ASSIGN(const PipelineStats stats,
+                    pipeline.run(
+                        [&](std::uint64_t done, std::uint64_t total) {
+                          const double part = static_cast<double>(done) / static_cast<double>(total);
+                          item.done = done_before + static_cast<std::uint64_t>(part * in_all);
+                        },
+                        [this] { return cancelled_.load(); }));
+  const Lock lock(mutex_);
+  const std::string note = lane.note.empty() ? "" : set.words() + ": " + lane.note;
+  if (!note.empty() && std::find(notes_.begin(), notes_.end(), note) == notes_.end()) notes_.push_back(note);
+  totals_.files += lane.layout.file_count();
+  totals_.bytes += stats.bytes;
+  totals_.hole_bytes += stats.zero_bytes;
+  totals_.blocks += blocks;
+  if (tables.empty()) totals_.unverified_bytes += stats.bytes;
+  return {};
+}
+
+}  // namespace sluice

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: MIT
+// Reads all contents of a checkpoint and compares every block with its sum: a restore without GPUs, through
+// the same engine (source → checksum), but one that goes on after what is bad and tells all of it.
+//
+// Of a directory, lanes, as many as pages sets but not more than the machine has CPUs, read the sets one
+// after the other. What is no directory has one order: one lane reads its files in that. Thread-safe; nothing
+// outlives the destructor, which stops what still runs and joins.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/result.h"
+#include "images/cause.h"
+#include "images/checkpoint.h"
+#include "images/image_source.h"
+#include "images/pages.h"
+#include "pipeline/lane.h"
+#include "pipeline/pipeline.h"
+#include "pipeline/store/fair_share.h"
+
+namespace sluice {
+
+enum class ProblemKind : std::uint8_t {
+  BadBlock,     // is not what its sum says
+  BadFile,      // an image that is damaged, or a pages file of another size than its BO table says
+  BadSums,      // the sidecar is damaged or another dump's: what it covers was only read
+  Missing,      // a file that the others need
+  NotAllowed,   // who asks may not read it, or has not the key
+  Unsupported,  // a form of image that only the plugin that made it restores
+  Unreadable,   // the disk, the mount or the system refuses: nothing is known of it
+};
+// For what failed with Error::err; `damaged` where that is damage.
+ProblemKind problem_kind(int err, ProblemKind damaged);
+
+struct VerifyProblem {
+  ProblemKind kind = ProblemKind::BadBlock;
+  std::string file;               // its name in the image directory
+  std::uint64_t file_offset = 0;  // bytes; with `length` 0 the file as a whole
+  std::uint64_t length = 0;
+  std::string owner;  // whose contents: PagesSet::words()
+  PagesPlace place;   // of a range
+  std::string what;   // the reason in words; empty for a BadBlock
+  int err = 0;        // of that reason
+};
+
+// Of which no more are kept: sums that are all wrong would fill the memory.
+inline constexpr std::size_t kMostProblems = 16384;
+
+struct VerifyTotals {
+  std::uint64_t files = 0;
+  std::uint64_t bytes = 0;             // of the files, holes included
+  std::uint64_t hole_bytes = 0;        // of these, not read: zeros in whole units
+  std::uint64_t blocks = 0;            // compared
+  std::uint64_t bad_blocks = 0;        // of these, not what they should be
+  std::uint64_t problems = 0;          // of all kinds, kept or not
+  std::uint64_t missing = 0;           // of these
+  std::uint64_t unsupported = 0;       // of these
+  std::uint64_t unread = 0;            // of these, NotAllowed or Unreadable
+  std::uint64_t unverified_bytes = 0;  // read, but without sums to compare with
+  bool direct = true;                  // nothing came through the page cache
+
+  // Counts it.
+  void add(ProblemKind kind);
+};
+
+struct VerifyOptions {
+  std::uint64_t chunk_bytes = 0;    // a power of two
+  std::uint64_t staging_bytes = 0;  // of each lane
+};
+
+class Verification {
+ public:
+  // Begins. `source` is borrowed for the object's life; `checkpoint`, what read_checkpoint() has of it.
+  // Errors: EAGAIN (threads), what ImageLayout::make gave.
+  static Result<std::unique_ptr<Verification>> start(const ImageSource& source, const Checkpoint& checkpoint,
+                                                     const VerifyOptions& options);
+  ~Verification();
+
+  // Waits for the end, for `period` at most. Whether it has come.
+  bool wait_for(std::chrono::milliseconds period);
+  std::uint64_t bytes_done() const;
+  std::uint64_t bytes_total() const { return bytes_total_; }
+
+  // What was found since the last call, of the first kMostProblems.
+  std::vector<VerifyProblem> take_problems();
+  VerifyTotals totals() const;
+  // What is worth knowing of how it was read, since the last call.
+  std::vector<std::string> take_notes();
+
+ private:
+  // The pages files of one set.
+  struct Item {
+    int id = 0;
+    PagesSet set;
+    DumpId dump_id{};
+    std::uint64_t bytes = 0;
+    std::atomic<std::uint64_t> done{0};  // bytes
+  };
+  // What of an item can be read: the files that are as they should be, with their sums, if there are any.
+  struct Readable {
+    PagesSet set;
+    std::vector<SumTable> tables;
+  };
+  struct Lane;
+  class Source;
+  class StreamSource;
+  using IsKnown = std::function<bool(const BadBlock&)>;
+
+  Verification(const ImageSource& source, const VerifyOptions& options)
+      : source_(source), options_(options) {}
+  Result<void> add(int id, PagesSet set, const std::optional<DumpId>& dump_id);
+  void serve_files();
+  void serve_stream();
+  std::optional<Readable> look_at(const Item& item);
+  std::optional<Sidecar> sums_of(const Item& item, const ImageLayout& layout);
+  void drop_bad_files(const Item& item, const ImageLayout& layout, Readable& readable);
+  Result<void> read_files(Item& item, Readable readable);
+  Result<void> read_stream(Item& item, Readable readable, ByteStream& bytes);
+  Result<void> compare(Item& item, Readable& readable, Lane& lane, Stage& source, const IsKnown& is_known);
+  void report(VerifyProblem problem);
+  void report(const Item& item, const std::string& file, ProblemKind damaged, const Error& error);
+
+  const ImageSource& source_;
+  VerifyOptions options_;
+  FairShare disk_;
+  std::vector<std::unique_ptr<Item>> items_;
+  std::uint64_t bytes_total_ = 0;
+  std::size_t lane_count_ = 0;
+  std::atomic<std::size_t> next_item_{0};
+  std::atomic<bool> cancelled_{false};
+  mutable Mutex mutex_;
+  std::condition_variable ended_;
+  std::vector<VerifyProblem> problems_ SLUICE_GUARDED_BY(mutex_);
+  std::vector<std::string> notes_ SLUICE_GUARDED_BY(mutex_);
+  VerifyTotals totals_ SLUICE_GUARDED_BY(mutex_);
+  std::size_t running_ SLUICE_GUARDED_BY(mutex_) = 0;
+  std::vector<LaneThread> lanes_;  // last: joined first
+};
+
+}  // namespace sluice

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: MIT
+#include "demo_report.h"
+
+#include <algorithm>
+#include <array>
+#include <cinttypes>
+#include <cstdio>
+
+#include "base/units.h"
+#include "support/plugin_statistics.h"
+
+namespace sluice::host_test {
+namespace {
+
+template <class... Arguments>
+std::string text(const char* format, Arguments... arguments) {
+  std::array<char, 512> buffer{};
+  std::snprintf(buffer.data(), buffer.size(), format, arguments...);
+  return buffer.data();
+}
+
+}  // namespace
+
+PluginStats read_plugin_stats(const std::string& directory, const std::string& direction) {
+  PluginStats sum;
+  std::uint64_t began_ns = UINT64_MAX, ended_ns = 0;
+  for (const nlohmann::json& file : test::plugin_statistics(directory, direction)) {
+    const auto total = [&](const char* key) { return file.value(key, std::uint64_t{0}); };
+    sum.found = true;
+    sum.bytes += total("bytes");
+    sum.zero_bytes += total("zero_bytes");
+    sum.pinned_bytes += total("pinned_bytes");
+    began_ns = std::min(began_ns, total("began_ns"));
+    ended_ns = std::max(ended_ns, total("ended_ns"));
+    const auto gpus = file.value("gpus", nlohmann::json::array());
+    if (!gpus.empty()) sum.slowest_stage = gpus.front().value("slowest_stage", "");
+  }
+  if (sum.found) sum.seconds = static_cast<double>(ended_ns - began_ns) / 1e9;
+  return sum;
+}
+
+std::string readable_bytes(std::uint64_t bytes) {
+  const auto value = static_cast<double>(bytes);
+  if (bytes >= kGiB) return text("%.2f GiB", value / static_cast<double>(kGiB));
+  if (bytes >= kMiB) return text("%.1f MiB", value / static_cast<double>(kMiB));
+  return text("%" PRIu64 " bytes", bytes);
+}
+
+std::string table_of(const Report& report) {
+  const auto share = [](double rate, double ceiling) { return ceiling > 0 ? 100 * rate / ceiling : 0; };
+  const auto line = [&](const char* name, const PluginStats& stats, double ceiling) {
+    return text("  %-8s %12s %12s %9.2f %9.2f %9.2f %7.0f %%   %s\n", name,
+                readable_bytes(stats.bytes).c_str(), readable_bytes(stats.zero_bytes).c_str(), stats.seconds,
+                stats.gbps(), ceiling, share(stats.gbps(), ceiling), stats.slowest_stage.c_str());
+  };
+  std::string out;
+  out += "             GPU memory    of it zero   seconds      GB/s  raw disk   of raw   slowest stage\n";
+  out += line("dump", report.dump, report.raw_write_gbps);
+  out += line("restore", report.restore, report.raw_read_gbps);
+  out += text("  processes %" PRIu32 ", GPUs %" PRIu32 ", BOs %" PRIu64
+              "; GB/s are 10^9 bytes that reached or left the disk, durable\n",
+              report.processes, report.gpus, report.bos);
+  out +=
+      text("  peak resident memory of the dumping process %s, pinned memory %s\n",
+           readable_bytes(report.peak_rss_bytes).c_str(), readable_bytes(report.dump.pinned_bytes).c_str());
+  out += text("  verified: %s\n", report.verified ? "true" : "false");
+  return out;
+}
+
+std::string json_of(const Report& report) {
+  return text(
+      "{\"processes\": %" PRIu32 ", \"gpus\": %" PRIu32 ", \"bos\": %" PRIu64 ", \"bytes\": %" PRIu64
+      ", \"zero_bytes\": %" PRIu64
+      ", \"dump_gbps\": %.4f, \"restore_gbps\": %.4f, \"raw_write_gbps\": %.4f, \"raw_read_gbps\": %.4f, "
+      "\"peak_rss_bytes\": %" PRIu64 ", \"pinned_bytes\": %" PRIu64 ", \"verified\": %s}\n",
+      report.processes, report.gpus, report.bos, report.dump.bytes, report.dump.zero_bytes,
+      report.dump.gbps(), report.restore.gbps(), report.raw_write_gbps, report.raw_read_gbps,
+      report.peak_rss_bytes, report.dump.pinned_bytes, report.verified ? "true" : "false");
+}
+
+}  // namespace sluice::host_test

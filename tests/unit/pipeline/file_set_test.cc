@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: MIT
+// Several files through one lane: each BO in its own, byte for byte what a serial writer makes, few open at
+// once, and each failure of each operation named, with nothing left.
+#include "pipeline/store/file_set.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/units.h"
+#include "fault/fault_reactor.h"
+#include "support/forwarding_reactor.h"
+#include "support/lane.h"
+#include "support/process_state.h"
+#include "support/rng.h"
+#include "support/temp_dir.h"
+
+namespace sluice {
+namespace {
+
+using test::BoList;
+using test::Bytes;
+using test::Fault;
+using test::FaultReactor;
+using test::ReactorKind;
+
+constexpr std::uint64_t kChunk = 128 * kKiB;
+constexpr std::uint32_t kDepth = 3;
+
+// With an empty one, one of a whole number of chunks less the header, one of zeros, and many small ones.
+BoList some_bos() {
+  test::Rng rng(11);
+  BoList bos;
+  for (const std::uint64_t bytes : {4 * kKiB, 300 * kKiB, std::uint64_t{0}, kChunk - kHeaderBytes, kChunk}) {
+    bos.emplace_back(bytes);
+    rng.fill(bos.back());
+  }
+  bos.emplace_back(200 * kKiB, std::byte{0});
+  for (int i = 0; i < 20; ++i) {
+    bos.emplace_back(rng.between(1, 5) * 4 * kKiB);
+    rng.fill(bos.back());
+  }
+  return bos;
+}
+
+std::vector<std::string> names_of(const BoList& bos, const char* prefix = "pages-") {
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < bos.size(); ++i) names.push_back(prefix + std::to_string(i));
+  return names;
+}
+
+using Setting = std::tuple<ReactorKind, IoMode>;
+
+class FileSet : public ::testing::TestWithParam<Setting> {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = test::unavailable(kind()); !reason.empty()) GTEST_SKIP() << reason;
+    for (std::uint32_t file = 0; file < layout_.file_count(); ++file)
+      sums_.push_back(SumTable::sized(layout_.file_bytes(file), kChunk));
+  }
+
+  ReactorKind kind() const { return std::get<0>(GetParam()); }
+  FileOptions options() const { return {std::get<1>(GetParam()), true, true}; }
+
+  Result<PipelineStats> dump(Reactor& reactor, test::LaneMemory& memory, std::size_t* most_fds = nullptr) {
+    FileSetSink sink(dir_.fd(), names_of(bos_, "working-"), layout_, reactor, options());
+    test::MemoryCopy copy(Direction::Dump, layout_, reactor, bos_);
+    ChecksumStage checksum(Direction::Dump, layout_, reactor, sums_, ChecksumOptions{}, nullptr);
+    const std::array<Stage*, 3> route{&copy, &checksum, &sink};
+    Pipeline pipeline(layout_, memory.slots, route, reactor);
+    auto stats = pipeline.run(nullptr, [&] {
+      if (most_fds != nullptr) *most_fds = std::max(*most_fds, test::open_fds());
+      return false;
+    });
+    if (!stats) return stats;
+    sink.set_names(names_of(bos_));
+    SLUICE_TRY(sink.commit());
+    return stats;
+  }
+
+  Result<PipelineStats> restore(Reactor& reactor, test::LaneMemory& memory, BoList& target) {
+    SLUICE_TRY_ASSIGN(const auto source,
+                      FileSetSource::open(dir_.fd(), names_of(bos_), layout_, reactor, options()));
+    ChecksumStage checksum(Direction::Restore, layout_, reactor, sums_, ChecksumOptions{}, nullptr);
+    test::MemoryCopy copy(Direction::Restore, layout_, reactor, target);
+    const std::array<Stage*, 3> route{source.get(), &checksum, &copy};
+    Pipeline pipeline(layout_, memory.slots, route, reactor);
+    return pipeline.run(nullptr, nullptr);
+  }
+
+  BoList garbage() const {
+    BoList target;
+    for (const Bytes& bo : bos_) target.emplace_back(bo.size(), std::byte{0x5a});
+    return target;
+  }
+
+  BoList bos_ = some_bos();
+  ImageLayout layout_ = std::move(ImageLayout::make_file_per_bo(test::sizes_of(bos_), kChunk)).value();
+  std::vector<SumTable> sums_;
+  test::TempDir dir_;
+};
+
+std::string name_of_setting(const ::testing::TestParamInfo<Setting>& info) {
+  return std::string(test::name_of(std::get<0>(info.param))) +
+         (std::get<1>(info.param) == IoMode::Auto ? "Auto" : "Buffered");
+}
+
+INSTANTIATE_TEST_SUITE_P(Both, FileSet,
+                         ::testing::Combine(::testing::Values(ReactorKind::Uring, ReactorKind::Threads),
+                                            ::testing::Values(IoMode::Auto, IoMode::Buffered)),
+                         name_of_setting);
+
+TEST_P(FileSet, EachFileIsWhatASerialWriterMakesAndComesBack) {
+  test::LaneMemory memory(kChunk, kDepth);
+  const auto reactor = test::make_reactor_of(kind(), memory.entries(), memory.arena.bytes());
+  const std::size_t fds = test::open_fds();
+  std::size_t most_fds = 0;
+  const auto dumped = dump(*reactor, memory, &most_fds);
+  ASSERT_TRUE(dumped.ok()) << dumped.error().what;
+  EXPECT_EQ(dumped->bytes, layout_.all_file_bytes());
+  EXPECT_LE(most_fds, fds + kDepth) << "no more files are open than there are slots";
+  for (std::size_t i = 0; i < bos_.size(); ++i)
+    EXPECT_EQ(dir_.read(names_of(bos_)[i]), test::serial_file({bos_[i]})) << i;
+  EXPECT_EQ(dir_.names().size(), bos_.size());
+  BoList target = garbage();
+  const auto restored = restore(*reactor, memory, target);
+  ASSERT_TRUE(restored.ok()) << restored.error().what;
+  EXPECT_EQ(target, bos_);
+  EXPECT_EQ(test::open_fds(), fds);
+}
+
+TEST_P(FileSet, AFileOfTheWrongSizeIsFoundBeforeAnythingIsRead) {
+  test::LaneMemory memory(kChunk, kDepth);
+  const auto reactor = test::make_reactor_of(kind(), memory.entries(), memory.arena.bytes());
+  ASSERT_TRUE(dump(*reactor, memory).ok());
+  Bytes shorter = dir_.read("pages-20");
+  shorter.pop_back();
+  dir_.write("pages-20", shorter);
+  BoList target = garbage();
+  const auto refused = restore(*reactor, memory, target);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().err, EBADMSG);
+  EXPECT_NE(refused.error().what.find("pages-20"), std::string::npos) << refused.error().what;
+  EXPECT_EQ(target, garbage());
+}
+
+TEST_P(FileSet, WhatIsNoFileIsFoundBeforeAnythingIsRead) {
+  test::LaneMemory memory(kChunk, kDepth);
+  const auto reactor = test::make_reactor_of(kind(), memory.entries(), memory.arena.bytes());
+  ASSERT_TRUE(dump(*reactor, memory).ok());
+  ASSERT_EQ(::renameat(dir_.fd(), "pages-20", dir_.fd(), "elsewhere"), 0);
+  ASSERT_EQ(::symlinkat("elsewhere", dir_.fd(), "pages-20"), 0);
+  BoList target = garbage();
+  const auto refused = restore(*reactor, memory, target);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().what, "pages-20 is not a regular file");
+  EXPECT_EQ(target, garbage());
+}
+
+TEST_P(FileSet, ASumIsOfItsOwnFile) {
+  test::LaneMemory memory(kChunk, kDepth);
+  const auto reactor = test::make_reactor_of(kind(), memory.entries(), memory.arena.bytes());
+  ASSERT_TRUE(dump(*reactor, memory).ok());
+  const Bytes first = dir_.read("pages-0");
+  dir_.write("pages-0", dir_.read("pages-9").size() == first.size() ? dir_.read("pages-9") : first);
+  std::swap(sums_[0].sums, sums_[3].sums);
+  BoList target = garbage();
+  const auto refused = restore(*reactor, memory, target);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().err, EBADMSG);
+}
+
+// Every read fails.
+class UnreadableReactor final : public test::ForwardingReactor {
+ public:
+  explicit UnreadableReactor(Reactor& inner) : ForwardingReactor(inner) {}
+  void read(Op& op, int, std::span<std::byte>, std::uint64_t) override { post(op, -EIO); }
+};
+
+// Goes on after chunks that cannot be read, as `sluice verify` does.
+class Undeterred final : public Stage {
+ public:
+  explicit Undeterred(Stage& inner) : inner_(inner) {}
+  const char* name() const override { return inner_.name(); }
+  Result<Submit> submit(Slot& slot) override { return inner_.submit(slot); }
+  Result<Progress> advance(Slot& slot, Op& op, std::int32_t result) override {
+    Result<Progress> progress = inner_.advance(slot, op, result);
+    if (!progress) return Progress::Done;
+    return progress;
+  }
+
+ private:
+  Stage& inner_;
+};
+
+TEST_P(FileSet, AFileThatCannotBeReadIsClosedAfterItsLastChunk) {
+  bos_.assign(100, Bytes(2 * kChunk, std::byte{1}));
+  layout_ = std::move(ImageLayout::make_file_per_bo(test::sizes_of(bos_), kChunk)).value();
+  sums_.clear();
+  test::LaneMemory memory(kChunk, kDepth);
+  const auto inner = test::make_reactor_of(kind(), memory.entries(), memory.arena.bytes());
+  ASSERT_TRUE(dump(*inner, memory).ok());
+
+  UnreadableReactor reactor(*inner);
+  const auto source = FileSetSource::open(dir_.fd(), names_of(bos_), layout_, reactor, options());
+  ASSERT_TRUE(source.ok()) << source.error().what;
+  Undeterred undeterred(**source);
+  const std::array<Stage*, 1> route{&undeterred};
+  Pipeline pipeline(layout_, memory.slots, route, reactor);
+  const std::size_t fds = test::open_fds();
+  std::size_t most_fds = 0;
+  const auto read = pipeline.run(nullptr, [&] {
+    most_fds = std::max(most_fds, test::open_fds());
+    return false;
+  });
+  ASSERT_TRUE(read.ok()) << read.error().what;
+  EXPECT_LE(most_fds, fds + 2 * kDepth) << "one for direct reads and one for others, of each slot's file";
+  EXPECT_EQ(test::open_fds(), fds);
+}
+
+// Reads, writes and syncs: 0, 1, 2, ... until none is left to fail.
+TEST_P(FileSet, EachOperationThatFailsIsNamedAndLeavesNothing) {
+  for (std::uint64_t at = 0;; ++at) {
+    SCOPED_TRACE("operation " + std::to_string(at));
+    test::LaneMemory memory(kChunk, kDepth);
+    FaultReactor reactor(test::make_reactor_of(kind(), memory.entries(), memory.arena.bytes()), Fault::Error,
+                         at, ENOSPC);
+    const auto dumped = dump(reactor, memory);
+    if (!reactor.fired()) {
+      ASSERT_TRUE(dumped.ok()) << dumped.error().what;
+      EXPECT_GT(at, 2 * bos_.size()) << "a write and a sync of each file, at least";
+      break;
+    }
+    ASSERT_FALSE(dumped.ok());
+    EXPECT_EQ(dumped.error().err, ENOSPC);
+    EXPECT_NE(dumped.error().what.find("working-"), std::string::npos) << dumped.error().what;
+    EXPECT_TRUE(dir_.names().empty());
+  }
+  for (std::uint64_t at = 0;; ++at) {
+    SCOPED_TRACE("read " + std::to_string(at));
+    test::LaneMemory memory(kChunk, kDepth);
+    FaultReactor reactor(test::make_reactor_of(kind(), memory.entries(), memory.arena.bytes()), Fault::Error,
+                         at, EIO);
+    BoList target = garbage();
+    const auto restored = restore(reactor, memory, target);
+    if (!reactor.fired()) {
+      ASSERT_TRUE(restored.ok()) << restored.error().what;
+      EXPECT_EQ(target, bos_);
+      break;
+    }
+    ASSERT_FALSE(restored.ok());
+    EXPECT_EQ(restored.error().err, EIO);
+    EXPECT_NE(restored.error().what.find("pages-"), std::string::npos) << restored.error().what;
+  }
+}
+
+}  // namespace
+}  // namespace sluice
