@@ -13,25 +13,12 @@
 #include <vector>
 
 #include "base/result.h"
-#include "drm/target_file.h"
+#include "drm/gem.h"
 
 namespace sluice::drm {
 
 // More are refused: each costs the kernel an object and the restore an ioctl or two.
 inline constexpr std::uint32_t kMostPlaceholders = 65'536;
-
-// What a BO is made of.
-struct GemBo {
-  std::uint32_t handle = 0;
-  std::uint64_t bytes = 0;
-  std::uint64_t alignment_bytes = 0;
-  std::uint64_t domains = 0;      // AMDGPU_GEM_DOMAIN_*
-  std::uint64_t alloc_flags = 0;  // AMDGPU_GEM_CREATE_*
-  std::vector<GemMapping> mappings;
-  GemMetadata metadata;
-
-  bool operator==(const GemBo&) const = default;
-};
 
 class GemRestore {
  public:

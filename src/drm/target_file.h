@@ -19,6 +19,7 @@
 
 #include "base/result.h"
 #include "base/unique_fd.h"
+#include "drm/gem.h"
 
 namespace sluice::drm {
 
@@ -57,16 +58,6 @@ Result<std::optional<std::vector<GemHandle>>> list_handles(int fd);
 // list_handles().
 Result<GemHandle> describe_handle(int fd, std::uint32_t handle);
 
-// Where a BO is mapped in the file's GPU address space, bytes.
-struct GemMapping {
-  std::uint64_t address = 0;
-  std::uint64_t bytes = 0;
-  std::uint64_t bo_offset = 0;
-  std::uint64_t flags = 0;  // AMDGPU_VM_PAGE_* and PTE bits, as the kernel reports them
-
-  bool operator==(const GemMapping&) const = default;
-};
-
 // The address that GEM_VA takes for one that the kernel tells. Of an address in the upper half of the GPU's
 // address space it tells, and keeps, the lower 48 bits only (AMDGPU_GMC_HOLE_MASK), and takes none like that.
 std::uint64_t canonical_address(std::uint64_t told);
@@ -79,17 +70,6 @@ Result<std::optional<std::vector<GemMapping>>> mappings_of(int fd, std::uint32_t
 // Alignment in bytes that `handle` was created with (GEM_OP's creation info: the listing says it in pages).
 // Errors: ENOENT unknown handle, EBADF.
 Result<std::uint64_t> alignment_of(int fd, std::uint32_t handle);
-
-// What the kernel keeps with a BO for those that share it, and does not read (GEM_METADATA): how it is tiled,
-// and octets that mean something to the drivers in user space.
-inline constexpr std::size_t kMostMetadataBytes = 256;
-struct GemMetadata {
-  std::uint64_t tiling_info = 0;  // AMDGPU_TILING_*
-  std::uint64_t flags = 0;
-  std::vector<std::uint8_t> data;  // kMostMetadataBytes at most
-
-  bool operator==(const GemMetadata&) const = default;
-};
 
 // Metadata of `handle`; all zero and empty for a BO that was given none. Errors: ENOENT, EBADF.
 Result<GemMetadata> metadata_of(int fd, std::uint32_t handle);

@@ -10,13 +10,17 @@
 #include <vector>
 
 #include "base/result.h"
-#include "drm/gem_restore.h"
+#include "drm/gem.h"
 #include "images/kfd_image.h"
 #include "images/sums.h"
 #include "kfd/private_data.h"
 #include "pipeline/checksum/checksum.h"
 
 namespace sluice {
+
+// Memory that several files of a dump have is numbered from 1; a restore takes no more of it: each is a
+// descriptor in the host's fdstore.
+inline constexpr std::uint32_t kMostSharedBos = 65'536;
 
 // A BO of a render file.
 struct RenderBo {

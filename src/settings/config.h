@@ -17,12 +17,12 @@
 #include <string_view>
 #include <vector>
 
+#include "base/log.h"
 #include "base/units.h"
 #include "images/key.h"
 #include "kfd/matching.h"
 #include "pipeline/arena.h"
 #include "pipeline/store/file_store.h"
-#include "plugin/host/criu_host.h"
 
 namespace sluice::plugin {
 

@@ -60,7 +60,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   FUZZ_CHECK(::write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()));
   const Environment environment(all.substr(std::min(text.size() + 1, size)));
   const std::string path = "/proc/self/fd/" + std::to_string(file.get());
-  plugin::LogLines lines;
+  LogLines lines;
   const plugin::Config config =
       plugin::parse_config(plugin::environment_and_file(path.c_str(), lines), lines);
   if (lines.empty() && config.staging_bytes != plugin::Config().staging_bytes)

@@ -78,7 +78,7 @@ std::string text_of(const std::vector<std::string>& command) {
 
 ExitCode check(const CheckArguments& arguments) {
   const auto began = std::chrono::steady_clock::now();
-  plugin::LogLines warnings;
+  LogLines warnings;
   const plugin::Config config =
       plugin::parse_config(plugin::environment_and_file(plugin::kConfigFile, warnings), warnings);
   if (!arguments.plan.empty()) return plan(arguments.plan, config, arguments.json);
@@ -86,7 +86,7 @@ ExitCode check(const CheckArguments& arguments) {
   CriuQuestion criu;
   const CriuBinary binary = criu.binary();
   Findings findings;
-  for (const plugin::LogLine& line : warnings)
+  for (const LogLine& line : warnings)
     findings.push_back({Weight::Warning, "settings", line.text, "see docs/configuration.md"});
   PluginCheck plugin = check_plugin(binary);
   findings.push_back(std::move(plugin.finding));

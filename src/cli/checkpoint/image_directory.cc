@@ -226,7 +226,7 @@ NoImages no_images(const Error& error) {
 }
 
 std::variant<ImageDirectory, NoImages> open_images(const std::string& path, bool show_progress) {
-  plugin::LogLines warnings;  // `sluice check` tells them
+  LogLines warnings;  // `sluice check` tells them
   use_image_key(plugin::read_key(
       plugin::parse_config(plugin::environment_and_file(plugin::kConfigFile, warnings), warnings)));
   if (const auto usable = image_key_is_usable(); !usable) {

@@ -304,11 +304,10 @@ ExitCode map(const MapArguments& arguments) {
     if (!here || !gpu.is_gpu()) continue;
     if (const auto use = kfd::vram_use(gpu.drm_render_minor)) local.vram[gpu.gpu_id] = *use;
   }
-  plugin::LogLines warnings;
+  LogLines warnings;
   const plugin::Config config =
       plugin::parse_config(plugin::environment_and_file(plugin::kConfigFile, warnings), warnings);
-  for (const plugin::LogLine& line : warnings)
-    (void)std::fprintf(stderr, "sluice map: %s\n", line.text.c_str());
+  for (const LogLine& line : warnings) (void)std::fprintf(stderr, "sluice map: %s\n", line.text.c_str());
 
   std::vector<Mapping> mappings = topologies_of(directory.checkpoint);
   std::vector<kfd::MappedGpu> map;

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "plugin/restore/shared_table.h"
+#include "images/metadata.h"
 
 namespace sluice::plugin {
 namespace {
@@ -67,7 +67,7 @@ Result<void> SharedBos::settle(Bo& bo) {
                      "again"};
   }
   if (holders.size() + bo.descriptors < 2) return {};
-  if (last_number_ == SharedTable::kMost) {
+  if (last_number_ == kMostSharedBos) {
     return Error{E2BIG, creator->name + " is shared, and so are " + std::to_string(last_number_) +
                             " other BOs; no restore takes more"};
   }

@@ -52,7 +52,7 @@ class SharedBos {
   bool find_at(ino_t dmabuf, const std::pair<std::uint32_t, std::uint64_t>& place);
 
   // When all are known; may be called again when more have come. Errors: EINVAL for what could not be made
-  // again, naming its holders; E2BIG for more than a restore takes (SharedTable::kMost).
+  // again, naming its holders; E2BIG for more than a restore takes (kMostSharedBos).
   Result<void> settle();
 
   // A holder stands in the images. `shared` as settled.

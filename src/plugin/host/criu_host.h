@@ -16,8 +16,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
+#include "base/log.h"
 #include "base/result.h"
 
 namespace sluice::plugin {
@@ -88,9 +88,6 @@ class HeldAlarm {
   itimerval left_{};
 };
 
-// CRIU's log levels.
-enum class Level : unsigned { Error = 1, Warning = 2, Info = 3, Debug = 4 };
-
 // CRIU's own buffer is 8 KiB, and not checked on the way out.
 inline constexpr std::size_t kLongestLine = 2048;
 
@@ -102,12 +99,6 @@ void log_line(Level level, std::string_view text);
 // The same for a text of several lines.
 void log_text(Level level, std::string_view text);
 
-struct LogLine {
-  Level level = Level::Info;
-  std::string text;
-};
-// Lines that lanes queue for the hook that joins them.
-using LogLines = std::vector<LogLine>;
 void log_lines(const LogLines& lines);
 
 // The host's own /proc, a directory that it keeps (do not close): in a task one of the task's pid namespace,

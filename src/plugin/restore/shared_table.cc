@@ -9,6 +9,7 @@
 #include <climits>
 #include <ctime>
 
+#include "images/metadata.h"
 #include "plugin/host/criu_host.h"
 
 namespace sluice::plugin {
@@ -22,7 +23,7 @@ constexpr timespec kLookAtMain{1, 0};  // who waits wakes up so often to see whe
 
 Result<std::unique_ptr<SharedTable>> SharedTable::make(std::uint32_t most) {
   static_assert(Entry::is_always_lock_free && sizeof(Entry) == sizeof(std::uint32_t), "a futex");
-  if (most > kMost) return make_error(E2BIG, std::to_string(most) + " BOs are shared between files");
+  if (most > kMostSharedBos) return make_error(E2BIG, std::to_string(most) + " BOs are shared between files");
   void* memory =
       ::mmap(nullptr, most * sizeof(Entry), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return make_error(errno, "memory for the table of shared BOs");

@@ -17,10 +17,8 @@ namespace sluice::plugin {
 
 class SharedTable {
  public:
-  // More are refused: each is a descriptor in the host's fdstore.
-  static constexpr std::uint32_t kMost = 65'536;
-
-  // In the main process, before any task is forked. For the numbers 1 to `most`. Errors: ENOMEM, E2BIG.
+  // In the main process, before any task is forked. For the numbers 1 to `most`. Errors: ENOMEM, E2BIG
+  // (more than kMostSharedBos).
   static Result<std::unique_ptr<SharedTable>> make(std::uint32_t most);
   ~SharedTable();
   SharedTable(const SharedTable&) = delete;

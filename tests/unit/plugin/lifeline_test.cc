@@ -2,6 +2,7 @@
 // Whether a task learns that the main process is dead, and whether it waits in vain for what a dead one would
 // have made; and whether main learns of its files.
 #include "plugin/restore/lifeline.h"
+#include "images/metadata.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -100,8 +101,8 @@ TEST_F(LifelineTest, WhoWaitsForWhatADeadMainsTaskWouldHaveMadeGivesUp) {
 
 // How many there are, an image says.
 TEST(SharedTable, MoreThanItHoldsIsRefused) {
-  EXPECT_TRUE(SharedTable::make(SharedTable::kMost).ok());
-  EXPECT_EQ(SharedTable::make(SharedTable::kMost + 1).error().err, E2BIG);
+  EXPECT_TRUE(SharedTable::make(kMostSharedBos).ok());
+  EXPECT_EQ(SharedTable::make(kMostSharedBos + 1).error().err, E2BIG);
   EXPECT_EQ(SharedTable::make(UINT32_MAX).error().err, E2BIG);
 }
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/unique_fd.h"
-#include "plugin/restore/shared_table.h"
+#include "images/metadata.h"
 
 namespace sluice::plugin {
 namespace {
@@ -151,13 +151,13 @@ TEST(SharedBos, AnotherDmaBufOfAMemoryIsToldByItsPlace) {
 
 TEST(SharedBos, MoreThanARestoreTakesAreRefused) {
   SharedBos bos;
-  std::vector<Part> parts(SharedTable::kMost + 1);
+  std::vector<Part> parts(kMostSharedBos + 1);
   const auto add = [&bos](Part& part, const std::string& name) {
     const UniqueFd memory = dmabuf();
     ASSERT_TRUE(bos.add(memory.get(), part.of_render(name, 1)).ok());
     bos.add_descriptor(inode_of(memory));
   };
-  for (std::size_t i = 0; i < SharedTable::kMost; ++i) add(parts[i], "one of many");
+  for (std::size_t i = 0; i < kMostSharedBos; ++i) add(parts[i], "one of many");
   ASSERT_TRUE(bos.settle().ok());
   add(parts.back(), "the last");
   const auto refused = bos.settle();

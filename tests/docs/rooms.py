@@ -1,0 +1,62 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""rooms.py ROOT: whether the folders of src at ROOT include each other in one direction only.
+
+FLOORS says which folders a folder may include from; a folder that is not there is one too many or has no place yet.
+"""
+import pathlib
+import re
+import sys
+
+ENGINE = ["base", "pipeline", "pipeline/checksum", "pipeline/store"]
+IMAGES = [*ENGINE, "proc", "kfd", "drm", "images"]
+PLUGIN = [*IMAGES, "settings", "plugin/host", "plugin/contents"]
+COMMAND = [*IMAGES, "settings", "verify", "cli"]
+FLOORS = {
+    "base": [],
+    "proc": ["base"],
+    "pipeline": ["base"],
+    "pipeline/checksum": ENGINE,
+    "pipeline/store": ENGINE,
+    "kfd": ["base", "proc"],
+    "drm": ["base", "pipeline"],
+    "images": [*ENGINE, "proc", "kfd", "drm"],
+    "verify": IMAGES,
+    "settings": IMAGES,
+    "plugin/host": IMAGES,
+    "plugin/contents": PLUGIN,
+    "plugin/dump": PLUGIN,
+    "plugin/restore": PLUGIN,
+    "plugin": [*PLUGIN, "plugin/dump", "plugin/restore"],
+    "cli": [*IMAGES, "settings"],
+    "cli/plan": COMMAND,
+    "cli/checkpoint": COMMAND,
+    "cli/show": [*COMMAND, "cli/checkpoint"],
+    "cli/check": [*COMMAND, "cli/plan"],
+}
+INCLUDE = re.compile(r'^#include "([^"]+)/[^"/]+"', re.M)
+
+
+def complaints(root):
+    folders = {}
+    for file in sorted((root / "src").rglob("*")):
+        if file.suffix in (".cc", ".h"):
+            folders.setdefault(file.parent.relative_to(root / "src").as_posix(), []).append(file)
+    for folder in sorted(folders.keys() ^ FLOORS.keys()):
+        yield f"src/{folder}: not both a folder with sources and one of FLOORS"
+    for folder, files in folders.items():
+        for file in files:
+            for other in INCLUDE.findall(file.read_text(encoding="utf-8")):
+                if other != folder and other not in FLOORS.get(folder, []):
+                    yield f"{file.relative_to(root)}: src/{folder} must not include from src/{other}"
+
+
+def main(root):
+    found = list(complaints(root))
+    for complaint in found:
+        print(complaint)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(pathlib.Path(sys.argv[1])))
