@@ -20,6 +20,7 @@ double time_of(const std::function<void()>& work) {
 }  // namespace
 
 Result<std::vector<CoreRates>> measure_core(std::uint64_t bytes, unsigned count) {
+  SLUICE_TRY(load_mac());
   SLUICE_TRY_ASSIGN(const StagingArena from, StagingArena::make(bytes, 1, -1));
   SLUICE_TRY_ASSIGN(const StagingArena ring, StagingArena::make(kStagingBytes, 1, -1));
   volatile std::uint8_t seen = 0;
@@ -35,7 +36,7 @@ Result<std::vector<CoreRates>> measure_core(std::uint64_t bytes, unsigned count)
   for (CoreRates& rates : all) {
     rates.copy = static_cast<double>(bytes) / time_of(copy);
     rates.checksum = static_cast<double>(bytes) / time_of([&] { hash(SumMethod()); });
-    rates.keyed = static_cast<double>(bytes) / time_of([&] { hash(SumMethod(Blake3Key{})); });
+    rates.keyed = static_cast<double>(bytes) / time_of([&] { hash(SumMethod(MacKey{})); });
   }
   return all;
 }

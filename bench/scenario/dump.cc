@@ -37,12 +37,13 @@ Result<void> prepare(const Place& place, FillState fill, std::uint64_t bytes) {
 // `what`: "checksum", or "key" in place of none.
 Result<Case> checksum_case(const BenchOptions& options, CopyEngine& engine, const Place& place,
                            std::uint64_t bytes, const std::string& what, const std::string& note) {
+  SLUICE_TRY(load_mac());
   SumTable sums;
   LanePlan plan = pages_plan(engine, place, &sums);
   const auto dump = [&](bool on) -> Result<Sample> {
     SLUICE_TRY(prepare(place, FillState::New, bytes + kHeaderBytes));
     if (what == "key") {
-      sums.method = on ? SumMethod(Blake3Key{}) : SumMethod();
+      sums.method = on ? SumMethod(MacKey{}) : SumMethod();
     } else {
       plan.checksum = on;
     }

@@ -26,8 +26,9 @@ Result<Case> verifying_case(const BenchOptions& options, LanePlan plan) {
 
 // What a key costs: restores of one file, of whose blocks there are sums of both kinds.
 Result<Case> key_case(const BenchOptions& options, LanePlan plan) {
+  SLUICE_TRY(load_mac());
   SumTable keyed;
-  keyed.method = SumMethod(Blake3Key{});
+  keyed.method = SumMethod(MacKey{});
   SumTable* const plain = std::exchange(plan.sums, &keyed);
   plan.checksum = true;
   SLUICE_TRY(run_lanes({&plan, 1}));  // the same contents again

@@ -11,11 +11,12 @@ namespace sluice {
 
 namespace {
 
-// Number, type and length of a field of 16 bytes. The numbers stand in proto/*.proto: 2000, and 2007, which
-// is more than a flipped bit away.
+// Number, type and length of a field of 16 bytes. The numbers stand in proto/*.proto: 2000, 2013 and, of
+// version 0.1, 2007; each is more than a flipped bit away from the others.
 using Tag = std::array<std::uint8_t, 3>;
 constexpr Tag kPlain{0x82, 0x7d, sizeof(Sum128)};
-constexpr Tag kKeyed{0xba, 0x7d, sizeof(Sum128)};
+constexpr Tag kKeyed{0xea, 0x7d, sizeof(Sum128)};
+constexpr Tag kKeyedBy01{0xba, 0x7d, sizeof(Sum128)};
 constexpr std::size_t kFieldBytes = sizeof(Tag) + sizeof(Sum128);
 
 Sum128 digest_of(std::span<const std::uint8_t> message, MessageKind kind) {
@@ -40,6 +41,12 @@ Result<bool> check_digest(std::span<const std::uint8_t> payload, MessageKind kin
   const auto has_tag = [&](const Tag& tag) {
     return field.size() == kFieldBytes && std::equal(tag.begin(), tag.end(), field.begin());
   };
+  if (has_tag(kKeyedBy01)) {
+    return Error{EKEYREJECTED,
+                 name +
+                     " was made with a key by sluice 0.1, whose keyed images only that version reads: "
+                     "restore it with 0.1, and dump again"};
+  }
   if (!keyed && has_tag(kKeyed))
     return Error{ENOKEY, name + " was made with a key: SLUICE_KEY_FILE has to name its file"};
   if (keyed && !has_tag(kKeyed)) {

@@ -20,7 +20,8 @@ std::vector<std::uint8_t> with_digest(std::vector<std::uint8_t> message, Message
 
 // Whether the payload ends in a digest, as all that has our dump_id does. With a key: true, or an error.
 // Errors: EBADMSG where it does, and the bytes before it have another one; ENOKEY where that takes a key;
-// EKEYREJECTED where there is a key, and the digest is none by it; image_key_is_usable()'s. `name` is for the
+// EKEYREJECTED where there is a key, and the digest is none by
+// it, and for images that version 0.1 made with a key; image_key_is_usable()'s. `name` is for the
 // message.
 Result<bool> check_digest(std::span<const std::uint8_t> payload, MessageKind kind, const std::string& name);
 // EBADMSG: it should, and does not.

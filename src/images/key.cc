@@ -16,12 +16,15 @@ Result<std::optional<ImageKey>>& key_in_use() {
 
 SumMethod method_for(std::string_view purpose) {
   if (!has_image_key()) return SumMethod();
-  return SumMethod(blake3_keyed(std::as_bytes(std::span(purpose)), **key_in_use()));
+  return SumMethod(mac_of(std::as_bytes(std::span(purpose)), **key_in_use()));
 }
 
 }  // namespace
 
 void use_image_key(Result<std::optional<ImageKey>> key) {
+  if (key && key->has_value()) {
+    if (Result<void> loaded = load_mac(); !loaded) key = std::move(loaded).error();
+  }
   key_in_use() = std::move(key);
 }
 

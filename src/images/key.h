@@ -11,14 +11,15 @@
 #include <optional>
 
 #include "base/result.h"
-#include "pipeline/checksum/blake3.h"
 #include "pipeline/checksum/checksum.h"
+#include "pipeline/checksum/mac.h"
 
 namespace sluice {
 
-using ImageKey = Blake3Key;
+using ImageKey = MacKey;
 
-// An error: why the key that was asked for is not to be had. Then no image can be read, with that error.
+// With a key: loads what computes sums by it (load_mac()), so this belongs before any change of namespaces.
+// An error, the key's or load_mac()'s: no image can be read or written then, with that error.
 void use_image_key(Result<std::optional<ImageKey>> key);
 // The error, if it is one: who writes images asks first.
 Result<void> image_key_is_usable();

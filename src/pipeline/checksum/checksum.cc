@@ -54,7 +54,7 @@ Sum128 sum_of(std::span<const std::byte> bytes) {
 
 Sum128 SumMethod::of(std::span<const std::byte> bytes) const {
   if (!key_) return sum_of(bytes);
-  const auto whole = blake3_keyed(bytes, *key_);
+  const Mac whole = mac_of(bytes, *key_);
   Sum128 sum{};
   std::copy_n(whole.begin(), sum.size(), sum.begin());
   return sum;
@@ -215,7 +215,7 @@ Result<void> ChecksumStage::verify_chunk(Slot& slot) {
       options_.on_bad_block({slot.chunk.file, slot.chunk.file_offset + begin, end - begin});
     } else if (sum != expected) {
       // A sum by the key is not told: it would be one of bytes that somebody else has chosen.
-      const std::string is = table->method.keyed() ? std::string("another ") + table->method.name() + " sum"
+      const std::string is = table->method.keyed() ? std::string("another ") + table->method.name()
                                                    : table->method.name() + (' ' + hex(sum));
       return make_error(EBADMSG, "block " + std::to_string(block) + " is corrupt: " +
                                      place(slot, slot.chunk.file_offset + begin, end - begin) + " has " + is +

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "base/units.h"
-#include "pipeline/checksum/blake3.h"
+#include "pipeline/checksum/mac.h"
 #include "pipeline/layout.h"
 #include "pipeline/reactor.h"
 #include "pipeline/slot_workers.h"
@@ -35,25 +35,25 @@ Sum128 sum_of(std::span<const std::byte> bytes);
 std::string hex(const Sum128& sum);
 bool is_zero(std::span<const std::byte> bytes);
 
-// How sums are made: XXH3-128, which finds what breaks by accident, or with a key BLAKE3, the first 128 bits,
-// which only who has the key can make. Any thread.
+// How sums are made: XXH3-128, which finds what breaks by accident, or with a key the first 128 bits of
+// HMAC-SHA-256, which nobody makes without it. Any thread. REQUIRES: with a key, load_mac() has succeeded.
 class SumMethod {
  public:
   SumMethod() = default;
-  explicit SumMethod(const Blake3Key& key) : key_(key) {}
+  explicit SumMethod(const MacKey& key) : key_(key) {}
 
   Sum128 of(std::span<const std::byte> bytes) const;
   // Of `length` bytes that are zero.
   Sum128 of_zeros(std::uint64_t length) const;
-  // "XXH3-128", "BLAKE3-128 keyed": as sidecars say it, and messages.
-  const char* name() const { return key_ ? "BLAKE3-128 keyed" : "XXH3-128"; }
+  // "XXH3-128", "HMAC-SHA-256-128": as sidecars say it, and messages.
+  const char* name() const { return key_ ? "HMAC-SHA-256-128" : "XXH3-128"; }
   bool keyed() const { return key_.has_value(); }
 
   // Whether equal bytes have equal sums by both.
   bool operator==(const SumMethod&) const = default;
 
  private:
-  std::optional<Blake3Key> key_;
+  std::optional<MacKey> key_;
 };
 
 // Sums of zeros: many files end alike, and each sum costs as much as that of data.

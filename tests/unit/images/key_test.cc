@@ -91,6 +91,17 @@ TEST_F(ImageKeys, AMessageOfOneKindIsNoneOfAnother) {
   }
 }
 
+TEST_F(ImageKeys, OfAKeyedImageOfVersion01TheRefusalNamesThatVersion) {
+  std::vector<std::uint8_t> image{8, 3, 0xba, 0x7d, sizeof(Sum128)};
+  image.resize(image.size() + sizeof(Sum128), 0x5a);
+  const auto error = [&image] { return check_digest(image, MessageKind::Kfd, "m").error(); };
+  EXPECT_EQ(error().err, EKEYREJECTED);
+  EXPECT_NE(error().what.find("0.1"), std::string::npos) << error().what;
+  use(1);
+  EXPECT_EQ(error().err, EKEYREJECTED);
+  EXPECT_NE(error().what.find("0.1"), std::string::npos) << error().what;
+}
+
 // A process chooses what it has in its GPU memory, and the sidecar shows the sum of that.
 TEST_F(ImageKeys, TheSumOfContentsIsNoDigest) {
   use(1);
@@ -128,7 +139,7 @@ TEST_F(ImageKeys, ASidecarsSumsAreMadeWithTheKey) {
   const auto read = unpack_sidecar(sidecar(), "s");
   ASSERT_TRUE(read.ok()) << read.error().what;
   EXPECT_EQ(read->tables[0].method, contents_method());
-  EXPECT_STREQ(read->tables[0].method.name(), "BLAKE3-128 keyed");
+  EXPECT_STREQ(read->tables[0].method.name(), "HMAC-SHA-256-128");
   const Sum128 with_first = contents_method().of({});
   use(2);
   EXPECT_NE(contents_method().of({}), with_first);
