@@ -9,6 +9,7 @@
 #include <string>
 
 #include "drm/drm_call.h"
+#include "drm/target_file.h"
 
 namespace sluice::drm {
 namespace {

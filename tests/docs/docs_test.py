@@ -12,7 +12,7 @@ import sys
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PLUGIN = ("base", "proc", "pipeline", "kfd", "drm", "images", "settings", "plugin")  # what can speak in criu's log
+SPEAKERS = ("base", "proc", "pipeline", "kfd", "drm", "images", "verify", "settings", "plugin")  # in criu's log, or of an image
 VERSION = sys.argv.pop(1) if len(sys.argv) > 1 else None
 
 TOKEN = re.compile(r"""//[^\n]*|'(?:\\.|[^'\\])'|"(?:\\.|[^"\\])*"|;|\s+|.""")
@@ -98,7 +98,7 @@ class Troubleshooting(unittest.TestCase):
         self.parts = [part.strip() for quote in self.quotes for part in quote.split("…") if part.strip()]
 
     def test_every_quoted_line_is_said(self):
-        said = [literal for path in sources(*PLUGIN) for _, literals in statements(path) for literal in literals]
+        said = [literal for path in sources(*SPEAKERS) for _, literals in statements(path) for literal in literals]
         self.assertGreater(len(self.quotes), 30)
         for quote in self.quotes:
             with self.subTest(quote=quote):
@@ -115,7 +115,7 @@ class Troubleshooting(unittest.TestCase):
                     self.assertTrue(any(words in part or (len(part) > 10 and part in words) for part in self.parts))
 
     def test_every_warning_is_explained(self):
-        for path in sources(*PLUGIN):
+        for path in sources(*SPEAKERS):
             for text, literals in statements(path):
                 if re.search(r"Level::(Warning|Error)", text):
                     self.explained(literals)
@@ -135,7 +135,7 @@ class Obstacles(unittest.TestCase):
     """What `sluice check --pid` finds has its row in docs/cli.md, and nothing else has."""
 
     def test_every_code_has_its_row(self):
-        text = (ROOT / "src" / "cli" / "obstacles.h").read_text(encoding="utf-8")
+        text = (ROOT / "src" / "cli" / "check" / "obstacles.h").read_text(encoding="utf-8")
         said = {}
         for kind in re.findall(r"ObstacleKind k\w+\{(.*?)\};", text, re.S):
             literals = re.findall(r'"((?:\\.|[^"\\])*)"', kind)

@@ -271,6 +271,8 @@ TEST_P(RenderTest, ABoOfARunningJobIsNotExportedBeforeTheJobEnds) {
   ASSERT_NO_FATAL_FAILURE(start_with({"--gpus", "1", "--gem-handles", "1,2"}));
   scene_.control().hang_fence(0, scene_.control().fences_made(0) + 1);
   ASSERT_EQ(heard("submit"), "ok submit");
+  // The virtual engine is a thread of the subject: it has to have the job before the subject is stopped.
+  while (scene_.control().faults_hit() == 0) (void)::sched_yield();
   scene_.control().clear_trace();
   Program host = scene_.start_host(version(), "dump", {});
   while (traced("DRM_GEM_WAIT_IDLE") == 0 && !host.has_ended()) (void)::sched_yield();

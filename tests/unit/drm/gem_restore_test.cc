@@ -10,6 +10,7 @@
 
 #include "base/units.h"
 #include "control.h"
+#include "drm/target_file.h"
 #include "target.h"
 
 namespace sluice::drm {
