@@ -136,6 +136,30 @@ TEST_P(KeyTest, AnImageThatWouldBeMadeTwiceFailsTheDump) {
   EXPECT_NE(log.find("with a key it is made once"), std::string::npos) << log;
   expect_running();
 }
+
+// A dump without the key's sums, or with none, is not what was asked for.
+TEST_P(KeyTest, WithoutTheLibraryThatMakesItsSumsADumpFailsAndNamesIt) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  use_key("mine");
+  SeamPlan plan(scene_);
+  const auto dump_on = [this] { return scene_.start_host(version(), "dump", {"--leave-running"}).wait(); };
+  plan->disarm();
+  ASSERT_EQ(dump_on(), 0) << scene_.log();
+  std::size_t places = 0;
+  unsigned named = 0;  // of the places that load something, that which loads this library
+  for (const Failure& failure : plan->failures(seam::kError, Turns::FirstAndMiddle, &places)) {
+    if (failure.call != "dlopen") continue;
+    (void)scene_.log();
+    plan->arm(failure);
+    const int status = dump_on();
+    const std::string log = scene_.log();
+    if (log.find("libcrypto") == std::string::npos) continue;
+    ++named;
+    EXPECT_EQ(status, 1) << log;
+    expect_running();
+  }
+  EXPECT_EQ(named, 1U);
+}
 #endif
 
 // Each task would take its images for those of the dump, and each could be given another's.
