@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What `sluice check --plan` tells beside what happens: the time of dumps and restores by arithmetic, from
+// What `sluice plan` tells beside what happens: the time of dumps and restores by arithmetic, from
 // the rates of the parts, and the time that the engine takes. First machines of timed GPUs and disks, which
 // are just as fast as they are described; then this machine's disk, whose rate is measured in turn with the
 // runs.
@@ -162,7 +162,7 @@ Result<void> add_disk_cases(const BenchOptions& options, Report& report) {
 
 Result<Report> run_plan(const BenchOptions& options) {
   Report report{
-      "plan", "the time that a dump or restore takes, beside the time that check --plan foretells", {}};
+      "plan", "the time that a dump or restore takes, beside the time that sluice plan foretells", {}};
   SLUICE_TRY(add_timed_cases(options, report));
   SLUICE_TRY(add_disk_cases(options, report));
   return report;

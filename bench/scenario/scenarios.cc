@@ -20,7 +20,7 @@ std::span<const Scenario> scenarios() {
       {"small", "many small BOs beside one large", run_small},
       {"stream", "through a pipe, beside a splice loop", run_stream},
       {"scale", "64 lanes on one disk and 8 on sinks of their own, beside one lane", run_scale},
-      {"plan", "the time that sluice check --plan foretells, beside the time that it takes", run_plan},
+      {"plan", "the time that sluice plan foretells, beside the time that it takes", run_plan},
   });
   return kAll;
 }

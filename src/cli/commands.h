@@ -6,8 +6,10 @@
 
 namespace sluice::cli {
 
-// sluice check [--dir DIR] [--pid PID] | --plan FILE
+// sluice check [--dir DIR] [--pid PID]
 void add_check(CLI::App& app, Run& run);
+// sluice plan FILE
+void add_plan(CLI::App& app, Run& run);
 // sluice show IMAGES
 void add_show(CLI::App& app, Run& run);
 // sluice verify IMAGES

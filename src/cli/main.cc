@@ -43,7 +43,7 @@ ExitCode run_command(int argc, char** argv) {
   app.get_formatter()->label("SUBCOMMAND", "COMMAND");
   app.get_formatter()->label("REQUIRED", "");  // as the usage says
   app.footer(
-      "Before a dump:     sluice check --dir DIR --pid PID\n"
+      "Before a dump:     sluice check --dir DIR --pid PID; sluice plan FILE\n"
       "After it:          sluice show DIR; sluice verify DIR\n"
       "Before a restore:  sluice map DIR\n"
       "Two dumps:         sluice diff OLDER NEWER\n"
@@ -58,6 +58,7 @@ ExitCode run_command(int argc, char** argv) {
 
   Run run;
   sluice::cli::add_check(app, run);
+  sluice::cli::add_plan(app, run);
   sluice::cli::add_show(app, run);
   sluice::cli::add_verify(app, run);
   sluice::cli::add_map(app, run);

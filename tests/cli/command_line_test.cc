@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-const std::vector<std::string> kCommands = {"check", "show", "verify", "map", "diff", "unpause"};
+const std::vector<std::string> kCommands = {"check", "plan", "show", "verify", "map", "diff", "unpause"};
 
 Ended sluice(std::vector<std::string> arguments, const std::function<void()>& before = {}) {
   arguments.insert(arguments.begin(), SLUICE);
@@ -62,7 +62,7 @@ TEST(CommandLine, WhatIsWrongIsNamed) {
     const char* said;
   };
   for (const Case& one :
-       {Case{{}, "sluice: a command is needed: there are check, show, "},
+       {Case{{}, "sluice: a command is needed: there are check, plan, show, "},
         Case{{"chek"}, "sluice: chek is neither a command nor an option: there are check, "},
         Case{{"--frob"}, "sluice: --frob is neither a command nor an option"},
         Case{{"show"}, "IMAGES is required"}, Case{{"show", "--frob", "images"}, "not expected: --frob"},

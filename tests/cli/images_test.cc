@@ -115,9 +115,8 @@ TEST_F(ImagesTest, MemoryThatADmaBufAloneHasIsShown) {
 // Somebody else may have given it to the directory.
 TEST_F(ImagesTest, TheNameOfADirectoryDoesNotCommandTheTerminal) {
   const std::string directory = images_->copy("plain", "a\033[31mb").string();
-  for (const Strings& command :
-       {Strings{"show", directory}, Strings{"verify", directory + "/none"},
-        Strings{"check", "--dir", directory}, Strings{"check", "--plan", directory}}) {
+  for (const Strings& command : {Strings{"show", directory}, Strings{"verify", directory + "/none"},
+                                 Strings{"check", "--dir", directory}, Strings{"plan", directory}}) {
     const Ended ended = sluice(command);
     EXPECT_EQ(ended.out.find('\033'), std::string::npos) << command[0];
     EXPECT_EQ(ended.err.find('\033'), std::string::npos) << command[0];

@@ -32,7 +32,7 @@ FLOORS = {
     "cli/plan": COMMAND,
     "cli/checkpoint": COMMAND,
     "cli/show": [*COMMAND, "cli/checkpoint"],
-    "cli/check": [*COMMAND, "cli/plan"],
+    "cli/check": COMMAND,
 }
 INCLUDE = re.compile(r'^#include "([^"]+)/[^"/]+"', re.M)
 

@@ -12,7 +12,6 @@
 
 #include "base/printable.h"
 #include "cli/commands.h"
-#include "cli/plan/plan.h"
 #include "cli/text.h"
 #include "images/key.h"
 
@@ -23,8 +22,7 @@ using Json = nlohmann::ordered_json;
 
 struct CheckArguments {
   std::string directory;
-  int pid = 0;       // 0: none
-  std::string plan;  // a file that describes a machine; empty: this machine is meant
+  int pid = 0;  // 0: none
   bool json = false;
 };
 
@@ -81,7 +79,6 @@ ExitCode check(const CheckArguments& arguments) {
   LogLines warnings;
   const plugin::Config config =
       plugin::parse_config(plugin::environment_and_file(plugin::kConfigFile, warnings), warnings);
-  if (!arguments.plan.empty()) return plan(arguments.plan, config, arguments.json);
   use_image_key(plugin::read_key(config));
   CriuQuestion criu;
   const CriuBinary binary = criu.binary();
@@ -156,22 +153,15 @@ void add_check(CLI::App& app, Run& run) {
   command->add_option("--pid", arguments->pid, "the process that would be dumped, with its children")
       ->type_name("PID")
       ->check(process_number());
-  command
-      ->add_option("--plan", arguments->plan, "instead: foretell the times on a machine that FILE describes")
-      ->type_name("FILE")
-      ->excludes("--dir")
-      ->excludes("--pid");
   add_json_flag(*command, arguments->json);
   command->footer(
       "Looks only: writes nothing, stops nothing, opens nothing for writing. Without\n"
       "options only the machine is looked at. Lines with X make a dump fail, lines with\n"
       "+ need the option of criu that is named below, lines with ! make it slower or\n"
       "less safe; the line below says what to do. With --pid the command that dumps the\n"
-      "process is printed. How fast the disk is, sluice-bench measures. The format of\n"
-      "FILE is in docs/planning.md.\n\n"
+      "process is printed. How fast the disk is, sluice-bench measures.\n\n"
       "Example: sluice check --dir /var/lib/checkpoints/job --pid 4242\n\n"
-      "Exit status: 0 a dump will work, 1 FILE describes no machine, 2 wrong usage,\n"
-      "3 it will not.");
+      "Exit status: 0 a dump will work, 2 wrong usage, 3 it will not.");
   command->callback([arguments, &run] { run = [arguments] { return check(*arguments); }; });
 }
 

@@ -3,17 +3,21 @@
 
 #include <fcntl.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "base/image_file.h"
 #include "base/printable.h"
+#include "cli/commands.h"
 #include "cli/text.h"
+#include "settings/config.h"
 
 namespace sluice::cli {
 namespace {
@@ -224,13 +228,23 @@ Result<Machine> parse_machine(std::string_view text) {
   return machine;
 }
 
-ExitCode plan(const std::string& path, const plugin::Config& config, bool json) {
-  const auto machine = read_machine(path);
+namespace {
+
+struct PlanArguments {
+  std::string file;
+  bool json = false;
+};
+
+ExitCode plan(const PlanArguments& arguments) {
+  LogLines warnings;  // `sluice check` tells them
+  const plugin::Config config =
+      plugin::parse_config(plugin::environment_and_file(plugin::kConfigFile, warnings), warnings);
+  const auto machine = read_machine(arguments.file);
   if (!machine) {
-    if (json) {
-      print_json({{"command", "check"}, {"result", "failed"}, {"message", machine.error().what}});
+    if (arguments.json) {
+      print_json({{"command", "plan"}, {"result", "failed"}, {"message", machine.error().what}});
     } else {
-      (void)std::fprintf(stderr, "sluice check: %s\n  docs/planning.md has the format\n",
+      (void)std::fprintf(stderr, "sluice plan: %s\n  docs/planning.md has the format\n",
                          printable(machine.error().what).c_str());
     }
     return ExitCode::Failed;
@@ -238,9 +252,9 @@ ExitCode plan(const std::string& path, const plugin::Config& config, bool json) 
   const std::array<Answer, 2> answers = {answer(*machine, Direction::Dump, config),
                                          answer(*machine, Direction::Restore, config)};
   const std::uint64_t pinned = machine->gpu_count() * config.staging_bytes;
-  if (json) {
-    Json object = {{"command", "check"},
-                   {"result", "plan"},
+  if (arguments.json) {
+    Json object = {{"command", "plan"},
+                   {"result", "done"},
                    {"gpus", machine->gpu_count()},
                    {"gpu_bytes", machine->bytes()},
                    {"image_bytes", machine->nonzero_bytes()},
@@ -251,6 +265,25 @@ ExitCode plan(const std::string& path, const plugin::Config& config, bool json) 
     (void)std::fputs(text_of(*machine, answers, pinned).c_str(), stdout);
   }
   return ExitCode::Done;
+}
+
+}  // namespace
+
+void add_plan(CLI::App& app, Run& run) {
+  const auto arguments = std::make_shared<PlanArguments>();
+  CLI::App* command =
+      app.add_subcommand("plan", "How long dump and restore take on a machine that FILE describes");
+  command->add_option("FILE", arguments->file, "the machine; docs/planning.md has the format")
+      ->required()
+      ->type_name("");
+  add_json_flag(*command, arguments->json);
+  command->footer(
+      "Computes, and measures nothing. The machine is described by the rates of its\n"
+      "GPUs, links, CPUs and disks; the answer says which of them sets the pace.\n\n"
+      "Example: sluice plan node.json\n\n"
+      "Exit status: 0 done, 1 FILE cannot be read or describes no machine, 2 wrong\n"
+      "usage.");
+  command->callback([arguments, &run] { run = [arguments] { return plan(*arguments); }; });
 }
 
 }  // namespace sluice::cli
