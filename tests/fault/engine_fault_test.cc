@@ -17,7 +17,7 @@
 #include "base/units.h"
 #include "fault/fault_reactor.h"
 #include "fault/syscall_faults.h"
-#include "pipeline/lane.h"
+#include "pipeline/lane_thread.h"
 #include "support/lane.h"
 #include "support/process_state.h"
 #include "support/rng.h"

@@ -7,7 +7,7 @@
 #include <cerrno>
 
 #include "base/units.h"
-#include "pipeline/lane.h"
+#include "pipeline/lane_thread.h"
 #include "pipeline/pipeline.h"
 #include "pipeline/store/file_store.h"
 #include "plugin/contents/contents.h"
