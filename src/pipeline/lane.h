@@ -85,7 +85,8 @@ class Lane {
                                                const ChecksumOptions& options,
                                                ChecksumStage::Describe describe, unsigned workers);
 
-  // As Pipeline::run, which see. `trace` (may be null): see Pipeline::trace_into. Call once.
+  // As Pipeline::run, which see. `trace` (may be null): see Pipeline::trace_into.
+  // REQUIRES: no run before has failed.
   Result<PipelineStats> run(const Route& route, const ProgressFn& progress = nullptr,
                             const std::function<bool()>& cancelled = nullptr, Trace* trace = nullptr);
 
