@@ -4,14 +4,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <optional>
 
 #include "measure/clock.h"
 #include "measure/process.h"
-#include "pipeline/arena.h"
 #include "pipeline/lane.h"
-#include "pipeline/uring_reactor.h"
+#include "pipeline/lane_thread.h"
+#include "pipeline/store/file_set.h"
 
 namespace sluice::bench {
 namespace {
@@ -24,53 +23,44 @@ double dma_cpu_seconds(std::span<const LanePlan> plans) {
 
 Result<void> run_lane(const LanePlan& plan, const ImageLayout& layout, LaneResult& result) {
   const auto begin = Clock::now();
-  const auto slot_count = static_cast<std::uint32_t>(
-      std::min<std::uint64_t>(plan.staging_bytes / plan.chunk_bytes, layout.chunk_count()));
-  SLUICE_TRY_ASSIGN(StagingArena arena,
-                    StagingArena::make(layout.chunk_bytes(), slot_count, plan.engine->numa_node()));
-  std::string note;
-  SLUICE_TRY_ASSIGN(const std::unique_ptr<Reactor> reactor,
-                    make_reactor(slot_count * static_cast<unsigned>(kOpsPerSlot), arena.bytes(), note));
-  std::vector<Slot> slots = slots_of(arena);
-  SLUICE_TRY_ASSIGN(const std::unique_ptr<Stage> copy,
-                    plan.engine->make_stage(plan.direction, layout, arena, slots, *reactor));
   SumTable forgotten;
   SumTable* sums = plan.sums;
   if (sums == nullptr && plan.direction == Direction::Dump) sums = &forgotten;
   if (sums != nullptr && plan.direction == Direction::Dump)
     *sums = SumTable::sized(layout.file_bytes(), kSumBlockBytes, sums->method);
-  std::unique_ptr<SlotWorkers> workers;
-  if (plan.checksum_workers > 0) {
-    SLUICE_TRY_ASSIGN(workers, SlotWorkers::start("lane-sum", plan.checksum_workers, slot_count));
+  std::unique_ptr<FileSetSink> sink;  // of a dump to a file; outlives the lane, as the plugin's does
+  SLUICE_TRY_ASSIGN(const std::unique_ptr<Lane> lane,
+                    Lane::make(layout, {plan.staging_bytes, plan.engine->numa_node()}));
+  SLUICE_TRY_ASSIGN(
+      std::unique_ptr<Stage> copies,
+      plan.engine->make_stage(plan.direction, layout, lane->arena(), lane->slots(), lane->reactor()));
+  Stage& copy = lane->own(std::move(copies));
+  Stage* checksum = nullptr;
+  // Without a checksum there is nothing to look at the bytes but the search for zeros.
+  if (plan.checksum || (plan.file.holes && !plan.make_store)) {
+    SLUICE_TRY_ASSIGN(std::unique_ptr<Stage> sums_stage,
+                      lane->make_checksum(plan.direction, {sums, plan.checksum && sums != nullptr ? 1U : 0U},
+                                          ChecksumOptions{plan.file.holes}, nullptr, plan.checksum_workers));
+    checksum = &lane->own(std::move(sums_stage));
   }
-  ChecksumStage checksum(plan.direction, layout, *reactor, {sums, plan.checksum && sums != nullptr ? 1U : 0U},
-                         ChecksumOptions{plan.file.holes}, nullptr, std::move(workers));
-
   FileOptions file = plan.file;
-  file.most_on_disk = most_on_disk(slot_count);
-  std::unique_ptr<Stage> other_store;
-  std::unique_ptr<FileSink> sink;
-  std::unique_ptr<FileSource> source;
+  file.most_on_disk = most_on_disk(lane->slot_count());
   Stage* store = nullptr;
   if (plan.make_store) {
-    SLUICE_TRY_ASSIGN(other_store, plan.make_store(layout, *reactor));
-    store = other_store.get();
+    SLUICE_TRY_ASSIGN(std::unique_ptr<Stage> other, plan.make_store(layout, lane->reactor()));
+    store = &lane->own(std::move(other));
   } else if (plan.direction == Direction::Dump) {
-    SLUICE_TRY_ASSIGN(sink, FileSink::create(plan.directory, plan.name, layout, *reactor, file));
+    sink =
+        std::make_unique<FileSetSink>(plan.directory, std::vector{plan.name}, layout, lane->reactor(), file);
     store = sink.get();
   } else {
-    SLUICE_TRY_ASSIGN(source, FileSource::open(plan.directory, plan.name, layout, *reactor, file));
-    store = source.get();
+    SLUICE_TRY_ASSIGN(std::unique_ptr<FileSetSource> source,
+                      FileSetSource::open(plan.directory, {plan.name}, layout, lane->reactor(), file));
+    store = &lane->own(std::move(source));
   }
-  std::vector<Stage*> route = {copy.get()};
-  // Without a checksum there is nothing to look at the bytes but the search for zeros.
-  if (plan.checksum || (plan.file.holes && !plan.make_store)) route.push_back(&checksum);
-  route.push_back(store);
-  if (plan.direction == Direction::Restore) std::reverse(route.begin(), route.end());
-
-  Pipeline pipeline(layout, slots, route, *reactor);
   if (plan.begin) plan.begin();
-  SLUICE_TRY_ASSIGN(result.stats, pipeline.run(plan.progress));
+  SLUICE_TRY_ASSIGN(result.stats,
+                    lane->run(Route{&copy, checksum, store}.towards(plan.direction), plan.progress));
   if (sink) SLUICE_TRY(sink->commit());
   result.seconds = seconds_since(begin);
   return {};

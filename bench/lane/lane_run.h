@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Lanes as the plugin runs them, over any copy engine and any store: arena, ring, slots, copy → checksum →
-// store or the route reversed, each lane in its own thread. What is timed is the whole of it, from the making
-// of the threads to the durable directory.
+// Lanes as the plugin runs them (pipeline/lane.h), over any copy engine and any store, each in its own
+// thread. What is timed is the whole of it, from the making of the threads to the durable directory.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +31,7 @@ struct LanePlan {
   CopyEngine* engine = nullptr;  // borrowed
   Direction direction = Direction::Dump;
   std::uint64_t chunk_bytes = kChunkBytes;
-  std::uint64_t staging_bytes = kStagingBytes;  // slots = staging_bytes / chunk_bytes
+  std::uint64_t staging_bytes = kStagingBytes;  // as sluice::LaneOptions
   bool checksum = true;
   unsigned checksum_workers = 0;  // threads beside the lane's that hash; 0: the lane does
   // With checksum: made on dump, by the method that it has; compared on restore. Null: made and forgotten.

@@ -14,7 +14,7 @@
 #include "engine/timed_stage.h"
 #include "lane/lane_run.h"
 #include "pipeline/arena.h"
-#include "pipeline/lane.h"
+#include "pipeline/lane_thread.h"
 #include "pipeline/pipeline.h"
 #include "pipeline/uring_reactor.h"
 #include "scenario/scenario.h"

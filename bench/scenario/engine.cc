@@ -10,7 +10,7 @@
 #include "front/dma_copy.h"
 #include "lane/lane_run.h"
 #include "pipeline/arena.h"
-#include "pipeline/lane.h"
+#include "pipeline/lane_thread.h"
 #include "scenario/pairs.h"
 #include "scenario/scenario.h"
 

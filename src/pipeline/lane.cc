@@ -1,179 +1,76 @@
 // SPDX-License-Identifier: MIT
 #include "pipeline/lane.h"
 
-#include <dirent.h>
-#include <fcntl.h>
-#include <linux/kcmp.h>
-#include <pthread.h>
-#include <sched.h>
-#include <signal.h>
-#include <sys/syscall.h>
-#include <unistd.h>
+#include <algorithm>
+#include <cassert>
 
-#include <array>
-#include <chrono>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <new>
-#include <semaphore>
-#include <string_view>
-#include <thread>
-#include <utility>
-
-#include "base/unique_fd.h"
+#include "base/units.h"
+#include "pipeline/slot_workers.h"
 
 namespace sluice {
 
-struct LaneThread::Outcome {
-  pid_t tid = 0;
-  Result<void> apart;              // whether the thread has a file system context of its own
-  std::binary_semaphore tried{0};  // released when `apart` is known
-  Result<void> result;
-  std::binary_semaphore ended{0};    // released when `result` is known
-  std::binary_semaphore may_end{0};  // the thread stays until then
-};
-
-namespace {
-
-using Comm = std::array<char, 16>;  // a thread's name
-constexpr std::string_view kWorkerPrefix = "iou-wrk-";
-constexpr auto kWorkerEndPoll = std::chrono::microseconds(100);
-constexpr int kWorkerEndPolls = 10'000;
-
-// Blocks every signal of the calling thread while it lives; threads made meanwhile inherit that.
-class AllSignalsBlocked {
- public:
-  AllSignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before_);
+Route::Route(std::initializer_list<Stage*> stages) {
+  for (Stage* const stage : stages) {
+    if (stage == nullptr) continue;
+    assert(count_ < stages_.size());
+    stages_[count_++] = stage;
   }
-  ~AllSignalsBlocked() { (void)pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  AllSignalsBlocked(const AllSignalsBlocked&) = delete;
-  AllSignalsBlocked& operator=(const AllSignalsBlocked&) = delete;
-
- private:
-  sigset_t before_{};
-};
-
-struct CloseDirectory {
-  void operator()(DIR* directory) const { (void)closedir(directory); }
-};
-
-// A task of this process, in /proc.
-struct Task {
-  int directory;  // of all of them
-  const char* number;
-
-  // As much of a file of the task as fits, with a zero at its end.
-  template <std::size_t size>
-  std::array<char, size> read(const char* file) const {
-    const std::string path = std::string(number) + "/" + file;
-    std::array<char, size> text{};
-    const UniqueFd fd(openat(directory, path.data(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
-    if (fd) (void)!::read(fd.get(), text.data(), text.size() - 1);
-    return text;
-  }
-
-  // By the calling process's own reckoning, which need not be that of /proc; 0: it is not to be had.
-  pid_t pid() const {
-    const std::array<char, 4096> status = read<4096>("status");
-    const char* const line = std::strstr(status.data(), "\nNSpid:");
-    if (line == nullptr) return 0;
-    const char* const end = strchrnul(line + 1, '\n');
-    const void* const last = memrchr(line, '\t', static_cast<std::size_t>(end - line));
-    return last != nullptr ? static_cast<pid_t>(std::strtol(static_cast<const char*>(last), nullptr, 10)) : 0;
-  }
-};
-
-// Whether `is_it`, of a Task and its name, says so of one of the io-wq workers in this process.
-template <class IsIt>
-bool any_io_worker(const IsIt& is_it) {
-  const std::unique_ptr<DIR, CloseDirectory> tasks(opendir("/proc/self/task"));
-  if (!tasks) return false;
-  while (const dirent* const entry = readdir(tasks.get())) {
-    const Task task{dirfd(tasks.get()), entry->d_name};
-    Comm name = task.read<sizeof(Comm)>("comm");
-    *strchrnul(name.data(), '\n') = '\0';
-    if (std::string_view(name.data()).starts_with(kWorkerPrefix) && is_it(task, name)) return true;
-  }
-  return false;
 }
 
-// What the io-wq workers of a thread are called. Their number is the thread's in the first of all pid
-// namespaces, which within another nobody can ask for: it is taken from one that shares the thread's file
-// system context, as nobody but its workers does.
-Comm io_worker_name(pid_t thread) {
-  Comm found{};
-  (void)std::snprintf(found.data(), found.size(), "%s%d", kWorkerPrefix.data(), thread);
-  (void)any_io_worker([&](const Task& task, const Comm& name) {
-    const bool its = ::syscall(SYS_kcmp, thread, task.pid(), KCMP_FS, 0UL, 0UL) == 0;
-    if (its) found = name;
-    return its;
+Route Route::towards(Direction direction) const {
+  Route route = *this;
+  if (direction == Direction::Restore)
+    std::reverse(route.stages_.begin(), route.stages_.begin() + static_cast<std::ptrdiff_t>(count_));
+  return route;
+}
+
+Result<std::unique_ptr<Lane>> Lane::make(const ImageLayout& layout, const LaneOptions& options,
+                                         LaneWorld& world) {
+  const auto slots = static_cast<std::uint32_t>(
+      std::min<std::uint64_t>(slots_in(options.staging_bytes, layout.chunk_bytes()), layout.chunk_count()));
+  SLUICE_TRY_ASSIGN(StagingArena arena, StagingArena::make(align_up(layout.chunk_bytes(), kBufferAlignment),
+                                                           slots, options.numa_node));
+  std::string note;
+  SLUICE_TRY_ASSIGN(std::unique_ptr<Reactor> reactor,
+                    world.make_reactor(slots * static_cast<unsigned>(kOpsPerSlot), arena.bytes(), note));
+  return std::unique_ptr<Lane>(
+      new Lane(layout, world, std::move(arena), std::move(reactor), std::move(note)));
+}
+
+Lane::Lane(const ImageLayout& layout, LaneWorld& world, StagingArena arena, std::unique_ptr<Reactor> reactor,
+           std::string note)
+    : layout_(layout),
+      world_(world),
+      arena_(std::move(arena)),
+      reactor_(std::move(reactor)),
+      note_(std::move(note)),
+      slots_(slots_of(arena_)) {
+  for (Slot& slot : slots_) slot.buffer = slot.buffer.first(static_cast<std::size_t>(layout.chunk_bytes()));
+}
+
+Lane::~Lane() {
+  while (!stages_.empty()) stages_.pop_back();  // the last one first
+}
+
+Result<std::unique_ptr<Stage>> Lane::make_checksum(Direction direction, std::span<SumTable> tables,
+                                                   const ChecksumOptions& options,
+                                                   ChecksumStage::Describe describe, unsigned workers) {
+  std::unique_ptr<SlotWorkers> threads;
+  if (workers > 0) {
+    SLUICE_TRY_ASSIGN(threads, SlotWorkers::start("sluice-sum", workers, slot_count()));
+  }
+  return std::unique_ptr<Stage>(std::make_unique<ChecksumStage>(
+      direction, layout_, *reactor_, tables, options, std::move(describe), std::move(threads)));
+}
+
+Result<PipelineStats> Lane::run(const Route& route, const ProgressFn& progress,
+                                const std::function<bool()>& cancelled, Trace* trace) {
+  Pipeline pipeline(layout_, slots_, route.stages(), *reactor_);
+  if (trace != nullptr) pipeline.trace_into(*trace);
+  return pipeline.run(progress, [&] {
+    world_.step(pipeline);
+    return cancelled && cancelled();
   });
-  return found;
-}
-
-// Whether the process still lists an io-wq worker of that name.
-bool has_io_workers(const Comm& worker) {
-  return any_io_worker([&worker](const Task&, const Comm& name) { return name == worker; });
-}
-
-Result<void> run_body(const std::function<Result<void>()>& body) noexcept {
-  try {
-    return body();
-  } catch (const std::bad_alloc&) {
-    return Error{ENOMEM, "out of memory"};  // words that need none
-  } catch (const std::exception& e) {
-    return Error{EIO, std::string("a lane ended with an exception: ") + e.what()};
-  }
-}
-
-}  // namespace
-
-Result<LaneThread> LaneThread::start(const std::string& name, std::function<Result<void>()> body) {
-  auto outcome = std::make_unique<Outcome>();
-  const AllSignalsBlocked guard;
-  auto thread = OwnThread::start([body = std::move(body), out = outcome.get(), name] {
-    (void)pthread_setname_np(pthread_self(), name.substr(0, 15).c_str());
-    if (unshare(CLONE_FS) != 0) out->apart = make_error(errno, "unshare(CLONE_FS) for a lane thread");
-    out->tid = gettid();
-    const bool apart = out->apart.ok();
-    out->tried.release();
-    if (!apart) return;
-    out->result = run_body(body);
-    out->ended.release();
-    out->may_end.acquire();
-  });
-  if (!thread) return std::move(thread).error();
-  outcome->tried.acquire();
-  if (!outcome->apart) {
-    thread->join();
-    return outcome->apart.error();
-  }
-  return LaneThread(std::move(*thread), std::move(outcome));
-}
-
-LaneThread::LaneThread(OwnThread thread, std::unique_ptr<Outcome> outcome)
-    : thread_(std::move(thread)), outcome_(std::move(outcome)) {}
-LaneThread::LaneThread(LaneThread&&) noexcept = default;
-
-LaneThread::~LaneThread() {
-  if (thread_.joinable()) (void)join();
-}
-
-// The kernel ends a thread's io-wq workers before the thread itself, but one may be listed for an instant
-// after the join: long enough for a host that counts its threads. What they are called is seen while there is
-// the thread.
-Result<void> LaneThread::join(Ring ring) {
-  outcome_->ended.acquire();
-  const Comm worker = ring == Ring::Had ? io_worker_name(outcome_->tid) : Comm{};
-  outcome_->may_end.release();
-  thread_.join();
-  for (int i = 0; ring == Ring::Had && i < kWorkerEndPolls && has_io_workers(worker); ++i)
-    std::this_thread::sleep_for(kWorkerEndPoll);
-  return std::move(outcome_->result);
 }
 
 }  // namespace sluice

@@ -17,7 +17,7 @@
 #include "base/mutex.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
-#include "pipeline/lane.h"
+#include "pipeline/lane_thread.h"
 #include "pipeline/reactor.h"
 #include "pipeline/slot.h"
 

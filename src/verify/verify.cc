@@ -2,17 +2,15 @@
 #include "verify/verify.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <thread>
 #include <utility>
 
 #include "images/files.h"
-#include "pipeline/arena.h"
 #include "pipeline/checksum/checksum.h"
+#include "pipeline/lane.h"
 #include "pipeline/slot_workers.h"
 #include "pipeline/store/file_set.h"
-#include "pipeline/uring_reactor.h"
 
 namespace sluice {
 
@@ -82,35 +80,6 @@ class Verification::StreamSource final : public Stage {
   std::uint64_t next_chunk_ = 0;
   bool running_ = false;
   std::optional<Chunk> failed_at_;
-};
-
-// What a lane makes for one run of the engine.
-struct Verification::Lane {
-  static Result<std::unique_ptr<Lane>> make(const Readable& readable, const VerifyOptions& options) {
-    std::uint64_t chunk_bytes = options.chunk_bytes;
-    for (const SumTable& table : readable.tables) chunk_bytes = std::max(chunk_bytes, table.block_bytes);
-    SLUICE_TRY_ASSIGN(ImageLayout layout, readable.set.layout(chunk_bytes));
-    const auto slot_count = static_cast<std::uint32_t>(
-        std::min<std::uint64_t>(slots_in(options.staging_bytes, layout.chunk_bytes()), layout.chunk_count()));
-    SLUICE_TRY_ASSIGN(StagingArena arena, StagingArena::make(layout.chunk_bytes(), slot_count, -1));
-    std::string note;
-    SLUICE_TRY_ASSIGN(std::unique_ptr<Reactor> reactor,
-                      make_reactor(slot_count * static_cast<unsigned>(kOpsPerSlot), arena.bytes(), note));
-    return std::make_unique<Lane>(std::move(layout), std::move(arena), std::move(reactor), std::move(note));
-  }
-  Lane(ImageLayout its_layout, StagingArena its_arena, std::unique_ptr<Reactor> its_reactor,
-       std::string its_note)
-      : layout(std::move(its_layout)),
-        arena(std::move(its_arena)),
-        reactor(std::move(its_reactor)),
-        note(std::move(its_note)) {}
-
-  ImageLayout layout;
-  StagingArena arena;
-  std::unique_ptr<Reactor> reactor;
-  std::string note;
-  ArenaKeeper keeper{arena, *reactor};
-  std::vector<Slot> slots = slots_of(arena);
 };
 
 ProblemKind problem_kind(int err, ProblemKind damaged) {
@@ -328,23 +297,30 @@ void Verification::drop_bad_files(const Item& item, const ImageLayout& layout, R
   readable.tables = std::move(left);
 }
 
+// Chunks are as large as the largest block at least.
+Result<ImageLayout> Verification::layout_of(const Readable& readable) const {
+  std::uint64_t chunk_bytes = options_.chunk_bytes;
+  for (const SumTable& table : readable.tables) chunk_bytes = std::max(chunk_bytes, table.block_bytes);
+  return readable.set.layout(chunk_bytes);
+}
+
 // All files of an item, and on after what is bad.
 Result<void> Verification::read_files(Item& item, Readable readable) {
-  SLUICE_TRY_ASSIGN(const std::unique_ptr<Lane> lane, Lane::make(readable, options_));
+  SLUICE_TRY_ASSIGN(const ImageLayout layout, layout_of(readable));
+  SLUICE_TRY_ASSIGN(const std::unique_ptr<Lane> lane,
+                    Lane::make(layout, {.staging_bytes = options_.staging_bytes}));
   const PagesSet& set = readable.set;
-  const auto slot_count = static_cast<std::uint32_t>(lane->slots.size());
   SLUICE_TRY_ASSIGN(
       const std::unique_ptr<FileSetSource> files,
-      FileSetSource::open(
-          *source_.directory(), set.pages_names(item.id), lane->layout, *lane->reactor,
-          FileOptions{
-              .io_mode = IoMode::Uncached, .share = &disk_, .most_on_disk = most_on_disk(slot_count)}));
+      FileSetSource::open(*source_.directory(), set.pages_names(item.id), layout, lane->reactor(),
+                          FileOptions{.io_mode = IoMode::Uncached,
+                                      .share = &disk_,
+                                      .most_on_disk = most_on_disk(lane->slot_count())}));
   Mutex unreadable_mutex;
   std::vector<Chunk> unreadable;
   Source source(*files, [&](const Chunk& chunk, const Error& error) {
     report({problem_kind(error.err, ProblemKind::BadFile), set.pages_name(item.id, chunk.file),
-            chunk.file_offset, chunk.length, set.words(), set.place(lane->layout, chunk), error.what,
-            error.err});
+            chunk.file_offset, chunk.length, set.words(), set.place(layout, chunk), error.what, error.err});
     const Lock lock(unreadable_mutex);
     unreadable.push_back(chunk);
   });
@@ -364,14 +340,14 @@ Result<void> Verification::read_files(Item& item, Readable readable) {
 // One file, as far as the stream goes. An error is the stream's: nothing comes after it.
 Result<void> Verification::read_stream(Item& item, Readable readable, ByteStream& bytes) {
   const std::string name = readable.set.pages_name(item.id, 0);
-  const auto made = Lane::make(readable, options_);
-  if (!made) {
-    report(item, name, ProblemKind::BadFile, made.error());
+  const auto layout = layout_of(readable);
+  const auto lane = layout ? Lane::make(*layout, {.staging_bytes = options_.staging_bytes}) : layout.error();
+  if (!lane) {
+    report(item, name, ProblemKind::BadFile, lane.error());
     return {};
   }
-  Lane& lane = **made;
-  StreamSource source(bytes, *lane.reactor);
-  const auto compared = compare(item, readable, lane, source, [](const BadBlock&) { return false; });
+  StreamSource source(bytes, (*lane)->reactor());
+  const auto compared = compare(item, readable, **lane, source, [](const BadBlock&) { return false; });
   {
     const Lock lock(mutex_);
     totals_.direct = false;
@@ -382,9 +358,9 @@ Result<void> Verification::read_stream(Item& item, Readable readable, ByteStream
     return {};
   }
   Chunk rest = *source.failed_at();
-  rest.length = lane.layout.file_bytes() - rest.file_offset;
+  rest.length = layout->file_bytes() - rest.file_offset;
   report({problem_kind(compared.error().err, ProblemKind::BadFile), name, rest.file_offset, rest.length,
-          readable.set.words(), readable.set.place(lane.layout, rest), compared.error().what,
+          readable.set.words(), readable.set.place(*layout, rest), compared.error().what,
           compared.error().err});
   return compared.error();
 }
@@ -394,39 +370,34 @@ Result<void> Verification::compare(Item& item, Readable& readable, Lane& lane, S
                                    const IsKnown& is_known) {
   const PagesSet& set = readable.set;
   std::vector<SumTable>& tables = readable.tables;
-  std::unique_ptr<SlotWorkers> workers;
-  if (const unsigned threads = tables.empty() ? 0 : spare_workers(lane_count_); threads > 0) {
-    SLUICE_TRY_ASSIGN(
-        workers, SlotWorkers::start("sluice-sum", threads, static_cast<std::uint32_t>(lane.slots.size())));
-  }
   // A file's length lies in its first block. Without sums it is compared as a restore would.
   ChecksumOptions checksum_options;
   checksum_options.check_headers = tables.empty() && !set.drm_minor;
   checksum_options.on_bad_block = [&](const BadBlock& block) {
     if (is_known(block)) return;
     report({ProblemKind::BadBlock, set.pages_name(item.id, block.file), block.file_offset, block.length,
-            set.words(), set.place(lane.layout, Chunk{0, block.file_offset, block.length, block.file}), "",
+            set.words(), set.place(lane.layout(), Chunk{0, block.file_offset, block.length, block.file}), "",
             EBADMSG});
   };
   std::uint64_t blocks = 0;
   for (const SumTable& table : tables) blocks += table.sums.size();
-  ChecksumStage checksum(Direction::Restore, lane.layout, *lane.reactor, tables, checksum_options, nullptr,
-                         std::move(workers));
-  const std::array<Stage*, 2> route{&source, &checksum};
-  Pipeline pipeline(lane.layout, lane.slots, route, *lane.reactor);
+  SLUICE_TRY_ASSIGN(const std::unique_ptr<Stage> checksum,
+                    lane.make_checksum(Direction::Restore, tables, checksum_options, nullptr,
+                                       tables.empty() ? 0 : spare_workers(lane_count_)));
   const std::uint64_t done_before = item.done;
-  const auto in_all = static_cast<double>(lane.layout.all_file_bytes());
+  const auto in_all = static_cast<double>(lane.layout().all_file_bytes());
   SLUICE_TRY_ASSIGN(const PipelineStats stats,
-                    pipeline.run(
+                    lane.run(
+                        Route{checksum.get(), &source}.towards(Direction::Restore),
                         [&](std::uint64_t done, std::uint64_t total) {
                           const double part = static_cast<double>(done) / static_cast<double>(total);
                           item.done = done_before + static_cast<std::uint64_t>(part * in_all);
                         },
                         [this] { return cancelled_.load(); }));
   const Lock lock(mutex_);
-  const std::string note = lane.note.empty() ? "" : set.words() + ": " + lane.note;
+  const std::string note = lane.note().empty() ? "" : set.words() + ": " + lane.note();
   if (!note.empty() && std::find(notes_.begin(), notes_.end(), note) == notes_.end()) notes_.push_back(note);
-  totals_.files += lane.layout.file_count();
+  totals_.files += lane.layout().file_count();
   totals_.bytes += stats.bytes;
   totals_.hole_bytes += stats.zero_bytes;
   totals_.blocks += blocks;

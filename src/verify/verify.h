@@ -25,7 +25,7 @@
 #include "images/checkpoint.h"
 #include "images/image_source.h"
 #include "images/pages.h"
-#include "pipeline/lane.h"
+#include "pipeline/lane_thread.h"
 #include "pipeline/pipeline.h"
 #include "pipeline/store/fair_share.h"
 
@@ -79,6 +79,8 @@ struct VerifyOptions {
   std::uint64_t staging_bytes = 0;  // of each lane
 };
 
+class Lane;
+
 class Verification {
  public:
   // Begins. `source` is borrowed for the object's life; `checkpoint`, what read_checkpoint() has of it.
@@ -112,7 +114,6 @@ class Verification {
     PagesSet set;
     std::vector<SumTable> tables;
   };
-  struct Lane;
   class Source;
   class StreamSource;
   using IsKnown = std::function<bool(const BadBlock&)>;
@@ -125,6 +126,7 @@ class Verification {
   std::optional<Readable> look_at(const Item& item);
   std::optional<Sidecar> sums_of(const Item& item, const ImageLayout& layout);
   void drop_bad_files(const Item& item, const ImageLayout& layout, Readable& readable);
+  Result<ImageLayout> layout_of(const Readable& readable) const;
   Result<void> read_files(Item& item, Readable readable);
   Result<void> read_stream(Item& item, Readable readable, ByteStream& bytes);
   Result<void> compare(Item& item, Readable& readable, Lane& lane, Stage& source, const IsKnown& is_known);

@@ -17,7 +17,7 @@
 #include "base/units.h"
 #include "fault/fault_reactor.h"
 #include "fault/syscall_faults.h"
-#include "pipeline/lane.h"
+#include "pipeline/lane_thread.h"
 #include "support/lane.h"
 #include "support/process_state.h"
 #include "support/rng.h"
@@ -77,19 +77,20 @@ class EngineFault : public ::testing::TestWithParam<std::tuple<ReactorKind, IoMo
   // One dump or restore with reactor, memory and stages of its own.
   Outcome run(Direction direction, Fault fault, std::uint64_t at, int err) {
     ImageLayout layout = std::move(ImageLayout::make(test::sizes_of(bos_), kChunk)).value();
-    test::LaneMemory memory(kChunk, 3);
-    FaultReactor reactor(test::make_reactor_of(kind(), memory.entries(), memory.arena.bytes()), fault, at,
-                         err);
-    const test::LaneRun lane{
-        layout, memory, reactor, &sums_, {std::get<1>(GetParam()), true, true}, checksum_workers()};
+    test::TestWorld world(kind(), [&](std::unique_ptr<Reactor> reactor) {
+      return std::make_unique<FaultReactor>(std::move(reactor), fault, at, err);
+    });
+    const auto lane = test::make_lane(layout, 3, world);
+    const auto& reactor = static_cast<const FaultReactor&>(lane->reactor());
+    const test::LaneRun run{*lane, &sums_, {std::get<1>(GetParam()), true, true}, checksum_workers()};
     if (direction == Direction::Dump) {
       sums_ = SumTable::sized(expected_.size(), kChunk);
-      auto stats = test::dump_to(dir_.fd(), kPagesName, bos_, lane);
+      auto stats = test::dump_to(dir_.fd(), kPagesName, bos_, run);
       return {std::move(stats), reactor.fired()};
     }
     sums_ = sums_wanted_;
     restored_ = garbage_like(bos_);
-    auto stats = test::restore_from(dir_.fd(), kPagesName, restored_, lane);
+    auto stats = test::restore_from(dir_.fd(), kPagesName, restored_, run);
     return {std::move(stats), reactor.fired()};
   }
 
@@ -210,18 +211,14 @@ void EngineFault::fail_each_system_call_of_a_dump(const Bytes& old,
       ASSERT_EQ(::fchmodat(dir_.fd(), kPagesName, 0600, 0), 0);
     }
     ImageLayout layout = std::move(ImageLayout::make(test::sizes_of(bos_), kChunk)).value();
-    test::LaneMemory memory(kChunk, 3);
-    const auto reactor = test::make_reactor_of(kind(), memory.entries(), memory.arena.bytes());
-    const test::LaneRun lane{layout,
-                             memory,
-                             *reactor,
-                             nullptr,
-                             {std::get<1>(GetParam()), true, true, !old.empty()},
-                             checksum_workers()};
+    test::TestWorld world(kind());
+    const auto lane = test::make_lane(layout, 3, world);
+    const test::LaneRun run{
+        *lane, nullptr, {std::get<1>(GetParam()), true, true, !old.empty()}, checksum_workers()};
     std::string fired;
     const auto stats = [&] {
       const test::SyscallFault fault(at, EIO);
-      auto result = test::dump_to(dir_.fd(), kPagesName, bos_, lane);
+      auto result = test::dump_to(dir_.fd(), kPagesName, bos_, run);
       fired = fault.fired() != nullptr ? fault.fired() : "";
       return result;
     }();
@@ -262,16 +259,15 @@ TEST_P(EngineFault, RestoreWhereEachSystemCallFails) {
   std::vector<std::string> fatal;
   for (std::uint64_t at = 0;; ++at) {
     ImageLayout layout = std::move(ImageLayout::make(test::sizes_of(bos_), kChunk)).value();
-    test::LaneMemory memory(kChunk, 3);
-    const auto reactor = test::make_reactor_of(kind(), memory.entries(), memory.arena.bytes());
+    test::TestWorld world(kind());
+    const auto lane = test::make_lane(layout, 3, world);
     SumTable sums = sums_wanted_;
-    const test::LaneRun lane{
-        layout, memory, *reactor, &sums, {std::get<1>(GetParam()), true, true}, checksum_workers()};
+    const test::LaneRun run{*lane, &sums, {std::get<1>(GetParam()), true, true}, checksum_workers()};
     BoList restored = garbage_like(bos_);
     std::string fired;
     const auto stats = [&] {
       const test::SyscallFault fault(at, EIO);
-      auto result = test::restore_from(dir_.fd(), kPagesName, restored, lane);
+      auto result = test::restore_from(dir_.fd(), kPagesName, restored, run);
       fired = fault.fired() != nullptr ? fault.fired() : "";
       return result;
     }();

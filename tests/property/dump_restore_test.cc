@@ -68,6 +68,7 @@ TEST_P(DumpRestore, SameFileAsTheSerialWriterAndBack) {
   const auto [kind, mode, holes] = GetParam();
   if (const std::string reason = test::unavailable(kind); !reason.empty()) GTEST_SKIP() << reason;
   const test::TempDir dir;
+  test::TestWorld world(kind);
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Rng rng(seed);
@@ -77,11 +78,10 @@ TEST_P(DumpRestore, SameFileAsTheSerialWriterAndBack) {
       for (Bytes& bo : bos) bo.resize(std::min<std::size_t>(bo.size(), 200));
     }
     ImageLayout layout = std::move(ImageLayout::make(test::sizes_of(bos), chunk_bytes)).value();
-    test::LaneMemory memory(chunk_bytes, static_cast<std::uint32_t>(rng.between(1, 6)));
-    const auto reactor = test::make_reactor_of(kind, memory.entries(), memory.arena.bytes());
+    const auto lane = test::make_lane(layout, static_cast<std::uint32_t>(rng.between(1, 6)), world);
     SumTable table = SumTable::sized(layout.file_bytes(), chunk_bytes >> rng.between(0, 2));
     const FileOptions options{mode, holes, seed % 10 == 0};
-    const test::LaneRun run{layout, memory, *reactor, &table, options, seed % 4 == 0 ? 2U : 0U};
+    const test::LaneRun run{*lane, &table, options, seed % 4 == 0 ? 2U : 0U};
 
     const auto dumped = test::dump_to(dir.fd(), test::kPagesName, bos, run);
     ASSERT_TRUE(dumped.ok()) << dumped.error().what;
@@ -111,9 +111,9 @@ TEST_P(DumpRestore, ReadsWhatTheSerialWriterWrote) {
   BoList restored;
   for (const Bytes& bo : bos) restored.emplace_back(bo.size(), std::byte{0x5a});
   ImageLayout layout = std::move(ImageLayout::make(test::sizes_of(bos), 128 * kKiB)).value();
-  test::LaneMemory memory(128 * kKiB, 3);
-  const auto reactor = test::make_reactor_of(kind, memory.entries(), memory.arena.bytes());
-  const test::LaneRun run{layout, memory, *reactor, nullptr, {mode, holes, false}};
+  test::TestWorld world(kind);
+  const auto lane = test::make_lane(layout, 3, world);
+  const test::LaneRun run{*lane, nullptr, {mode, holes, false}};
   const auto back = test::restore_from(dir.fd(), test::kPagesName, restored, run);
   ASSERT_TRUE(back.ok()) << back.error().what;
   EXPECT_TRUE(restored == bos);

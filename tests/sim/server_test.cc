@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 // The real content server and the real tasks' end of it, over simulated processes, sockets, rings and GPUs:
-// one seed is one run (support/seeds.h). Of the lanes that it starts what they do with contents is real; what
-// makes, begins and ends them (ContentsJob) is sim_contents.cc's. CRIU's main process, up to four
-// tasks with up to two open files each; strangers who say hello and nothing more; late and missing servers,
-// peers that stall for longer than anybody waits, full sockets, a call that fails, descriptors that get lost,
-// a process that is killed between any two calls or in the middle of a lane; blocks that are not what they
-// were, a disk, a GPU or a ring that fails.
+// one seed is one run (support/seeds.h). All of the plugin that is between them is real: jobs (ContentsJob),
+// lanes, stages, in the world of sim_contents.cc. CRIU's main process, up to four tasks with up to two open
+// files each; strangers who say hello and nothing more; late and missing servers, peers that stall for longer
+// than anybody waits, full sockets, a call that fails, descriptors that get lost, a process that is killed
+// between any two calls or in the middle of a lane; blocks that are not what they were, a disk, a GPU or a
+// ring that fails.
 //
 // Checked in every run: nobody waits for ever; a file's BOs have one writer, the server or their task, never
 // both, and none only where one of the two is dead; who is told that all is well has every byte; what does
@@ -20,6 +20,7 @@
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <set>
 
 #include "base/units.h"
 #include "plugin/restore/content_server.h"
@@ -53,10 +54,12 @@ struct Case {
   int strangers = 0;
   bool starts = true;  // main gets to POST_FORKING
   std::uint64_t start_after_ns = 0;
+  plugin::Config config;
+  bool same_gpus = false;  // of all files: lanes wait for staging memory
   SimContents contents;
 };
 
-SimGpu gpu_of(Rng& rng, std::uint64_t bos) {
+SimGpu gpu_of(Rng& rng, std::uint64_t bos, std::uint64_t block_bytes) {
   test::BoList image;
   for (; bos > 0; --bos) {
     // Where there are many they are small.
@@ -67,27 +70,34 @@ SimGpu gpu_of(Rng& rng, std::uint64_t bos) {
   const SimGpu::Trouble trouble =
       rng.percent(90) ? SimGpu::Trouble::None : static_cast<SimGpu::Trouble>(rng.between(1, 4));
   const std::uint64_t at = rng.between(0, trouble == SimGpu::Trouble::Corrupt ? 1 << 20 : 20);
-  return SimGpu(std::move(image), Rng(rng.next()), trouble, at);
+  return SimGpu(std::move(image), block_bytes, Rng(rng.next()), trouble, at);
 }
 
 Case::Case(std::uint64_t seed) : rng(seed) {
   tasks = static_cast<int>(rng.between(1, 4));
+  config.chunk_bytes = 4 * kKiB << rng.between(0, 3);
+  config.staging_bytes = rng.percent(20) ? 4 * kMiB : rng.between(2, 6) * config.chunk_bytes;
+  config.trace = rng.percent(10);
+  same_gpus = rng.percent(50);
   int id = 10;
+  std::uint32_t lanes = 0;
   for (int task = 1; task <= tasks; ++task) {
     for (std::uint64_t n = rng.between(1, 2); n > 0; --n) {
       File file{.id = id++, .task = task};
       file.gpus = static_cast<std::uint32_t>(rng.between(1, 2));
       const std::uint64_t bos = rng.percent(10) ? rng.between(200, 600) : rng.between(1, 4);
-      if (rng.percent(5)) contents.cannot_be_made.insert(file.id);
-      for (std::uint32_t gpu = 1; gpu <= file.gpus; ++gpu)
-        contents.gpus.emplace(std::pair(file.id, gpu), gpu_of(rng, bos));
+      for (std::uint32_t gpu = 0; gpu < file.gpus; ++gpu) {
+        if (rng.percent(5)) contents.no_threads.insert(1 + lanes);
+        const std::uint64_t block_bytes = rng.percent(50) ? 4 * kKiB : config.chunk_bytes;
+        contents.gpus.emplace(std::pair(file.id, ++lanes), gpu_of(rng, bos, block_bytes));
+      }
       files.push_back(file);
     }
   }
   strangers = rng.percent(20) ? static_cast<int>(rng.between(1, 3)) : 0;
   starts = rng.percent(90);
   start_after_ns = rng.percent(10) ? 100 * kSecond : rng.between(0, 10'000);
-  contents.no_thread = rng.percent(5);
+  if (rng.percent(5)) contents.no_threads.insert(0);
   chances.pause_ns_max = rng.percent(20) ? 1 : rng.between(2, 5000);
   chances.stall_permille = rng.percent(30) ? static_cast<unsigned>(rng.between(1, 30)) : 0;
   chances.socket_bytes = rng.percent(30) ? 1 : 200'000;
@@ -102,13 +112,18 @@ Case::Case(std::uint64_t seed) : rng(seed) {
   }
 }
 
-plugin::ContentRequest request_of(SimProcesses& processes, const SimContents& contents, const File& file) {
+plugin::ContentRequest request_of(SimProcesses& processes, const Case& one, const File& file) {
   plugin::ContentRequest request;
   request.id = file.id;
-  for (std::uint32_t gpu = 1; gpu <= file.gpus; ++gpu) {
+  request.dump_id = kDump;
+  for (const auto& [key, gpu] : one.contents.gpus) {
+    if (key.first != file.id) continue;
     plugin::GpuContents wanted;
-    wanted.gpu_id = gpu;
-    for (const test::Bytes& bo : contents.gpus.at({file.id, gpu}).bos) {
+    wanted.gpu_id = key.second;
+    wanted.render_minor =
+        128 + (one.same_gpus ? static_cast<std::uint32_t>(request.gpus.size()) : key.second);
+    wanted.has_sums = true;
+    for (const test::Bytes& bo : gpu.bos) {
       const auto number = static_cast<std::uint32_t>(wanted.bos.size());
       wanted.bos.push_back({bo.size(), 0x10000 * number, UniqueFd(processes.make_memory()), number});
     }
@@ -123,7 +138,7 @@ void restore_task(SimProcesses& processes, Case& one, int task, int shared_socke
   for (File& file : one.files) {
     if (file.task != task) continue;
     processes.pause();
-    const bool handed = plugin::hand_over(socket.get(), request_of(processes, one.contents, file)).ok();
+    const bool handed = plugin::hand_over(socket.get(), request_of(processes, one, file)).ok();
     file.handed_over = handed;
     file.restored_itself = !handed;
     if (handed) continue;
@@ -134,8 +149,9 @@ void restore_task(SimProcesses& processes, Case& one, int task, int shared_socke
 
 struct Outcome {
   std::optional<Result<void>> joined;
+  bool joining = false;
   std::uint64_t joined_ns = 0;
-  std::uint64_t told = 0;  // files in take_finished()
+  std::set<int> told;  // files in take_finished()
 };
 
 // Says hello, and holds its end of the channel until nobody could hear more.
@@ -151,9 +167,9 @@ void stay_silent(SimProcesses& processes, int main_thread, int shared_socket) {
 }
 
 void restore_main(SimProcesses& processes, Case& one, int image_dir, Outcome& outcome) {
-  const plugin::Config config;
   plugin::VramWatch vram;
-  auto made = plugin::ContentServer::make(config, one.files.size(), vram);
+  auto made =
+      plugin::ContentServer::make(one.config, one.files.size(), vram, plugin::kPatience, one.contents);
   if (!made) return;  // tasks know that there is none
   plugin::ContentServer& server = **made;
   const UniqueFd stored(one.contents.stored_fd);
@@ -178,14 +194,18 @@ void restore_main(SimProcesses& processes, Case& one, int image_dir, Outcome& ou
   for (int task = 1; task <= one.tasks; ++task) {
     if (processes.dead(task)) server.cancel();
   }
+  outcome.joining = true;
   outcome.joined = server.join(nullptr);
+  outcome.joining = false;
   outcome.joined_ns = processes.now_ns();
-  outcome.told = server.take_finished().size();
+  for (const plugin::ContentServer::Finished& file : server.take_finished()) {
+    if (!outcome.told.insert(file.id).second) test::fail("the contents of a file were told of twice");
+  }
 }
 
 struct Totals {
-  std::uint64_t runs = 0, steps = 0, handed_over = 0, restored_itself = 0, dead = 0, failed = 0, stopped = 0,
-                most_lanes = 0, last_ns = 0;
+  std::uint64_t runs = 0, steps = 0, handed_over = 0, restored_itself = 0, dead = 0, killed_in_join = 0,
+                failed = 0, stopped = 0, most_lanes = 0, last_ns = 0;
 };
 
 int errno_of(SimGpu::Trouble trouble) {
@@ -203,14 +223,17 @@ int errno_of(SimGpu::Trouble trouble) {
   return 0;
 }
 
-// The contents of a file that has failed have done so of something that was to happen to them.
-void expect_told(const Case& one) {
-  for (const auto& [id, err] : one.contents.failed) {
-    bool told = false;
-    for (const auto& [key, gpu] : one.contents.gpus)
-      told = told || (key.first == id && err == errno_of(gpu.trouble));
-    ASSERT_TRUE(told) << "file " << id << " failed with " << err;
+// What join() of a restore that nobody cancelled says: if anything that was to happen to contents did, that.
+void expect_told(const Case& one, const Result<void>& joined) {
+  bool any = false;
+  bool this_one = false;
+  for (const auto& [key, gpu] : one.contents.gpus) {
+    const bool happened = gpu.fault_fired || (gpu.trouble == SimGpu::Trouble::Corrupt && gpu.opened);
+    any = any || gpu.fault_fired;
+    this_one = this_one || (happened && !joined && joined.error().err == errno_of(gpu.trouble));
+    ASSERT_TRUE(!joined || !gpu.opened || gpu.filled) << "file " << key.first;
   }
+  ASSERT_TRUE(joined ? !any : this_one) << (joined ? "nothing" : joined.error().what);
 }
 
 void run_case(const test::TempDir& images, Case& one, Totals& totals) {
@@ -225,7 +248,8 @@ void run_case(const test::TempDir& images, Case& one, Totals& totals) {
   const bool main_died = processes.dead(kMain);
   for (const File& file : one.files) {
     SCOPED_TRACE("file " + std::to_string(file.id));
-    const bool begun = one.contents.begun.contains(file.id);
+    const bool told = outcome.told.contains(file.id);
+    const bool begun = told || one.contents.begun(file.id);
     ASSERT_FALSE(begun && file.restored_itself) << "two writers";
     ASSERT_TRUE(begun || file.restored_itself || one.contents.untouched(file.id)) << "a writer too many";
     if (file.restored_itself || (begun && outcome.joined && outcome.joined->ok())) {
@@ -234,6 +258,7 @@ void run_case(const test::TempDir& images, Case& one, Totals& totals) {
     if (file.handed_over && !main_died) {
       ASSERT_TRUE(begun) << "no writer";
     }
+    ASSERT_TRUE(told || !begun || !outcome.joined) << "nobody is told of it";
     if (begun && !processes.dead(file.task)) {
       ASSERT_TRUE(file.handed_over) << "the task knows nothing of it";
     }
@@ -241,19 +266,18 @@ void run_case(const test::TempDir& images, Case& one, Totals& totals) {
     totals.restored_itself += file.restored_itself ? 1U : 0U;
   }
   if (outcome.joined) {
-    ASSERT_EQ(outcome.told, one.contents.begun.size());
     const bool cancelled = std::any_of(one.files.begin(), one.files.end(),
                                        [&](const File& file) { return processes.dead(file.task); });
     if (!cancelled) {
-      ASSERT_EQ(outcome.joined->ok(), one.contents.failed.empty());
-      ASSERT_TRUE(outcome.joined->ok() || outcome.joined->error().err != ECANCELED) << "of whose failure?";
+      ASSERT_NO_FATAL_FAILURE(expect_told(one, *outcome.joined));
     }
     totals.failed += outcome.joined->ok() ? 0U : 1U;
   } else {
-    ASSERT_TRUE(main_died || one.contents.begun.empty());
+    ASSERT_TRUE(main_died || std::none_of(one.files.begin(), one.files.end(),
+                                          [&](const File& file) { return one.contents.begun(file.id); }));
   }
-  ASSERT_NO_FATAL_FAILURE(expect_told(one));
   ++totals.runs;
+  totals.killed_in_join += outcome.joining ? 1U : 0U;
   totals.stopped += one.contents.stopped;
   totals.most_lanes = std::max(totals.most_lanes, one.contents.most_lanes);
   totals.steps += processes.steps();
@@ -290,21 +314,23 @@ TEST(Simulation, ContentServerLanesAndTasks) {
     EXPECT_GT(totals.handed_over, seeds.count / 2);
     EXPECT_GT(totals.restored_itself, seeds.count / 10);
     EXPECT_GT(totals.dead, seeds.count / 10) << "deaths come too late";
+    EXPECT_GT(totals.killed_in_join, seeds.count / 500);
     EXPECT_GT(totals.failed, seeds.count / 20);
     EXPECT_GT(totals.stopped, seeds.count / 50);
     EXPECT_GT(totals.most_lanes, 4U);
   }
 }
 
-// Seeds that have found something.
-TEST(Simulation, WhatHasFailedOnce) {
+// What has failed once: main ends in join(), and the server's thread lives on.
+TEST(Simulation, MainIsKilledInJoin) {
   const test::TempDir images = folder();
-  for (const std::uint64_t seed : {std::uint64_t{96532}}) {  // main ends in join(), and the server lives on
+  for (const std::uint64_t seed : {81, 298, 335, 379, 414}) {
     SCOPED_TRACE(test::replay_with(seed));
     Case one(seed);
     Totals totals;
     run_case(images, one, totals);
     if (HasFatalFailure()) return;
+    ASSERT_EQ(totals.killed_in_join, 1U) << "seeds mean another case now: choose others";
   }
 }
 
@@ -321,14 +347,57 @@ TEST(Simulation, StrangersWhoSayNothingKeepNobodyWaiting) {
       one.strangers = strangers;
       one.starts = true;
       one.start_after_ns = 0;
-      one.contents.no_thread = false;
-      one.contents.cannot_be_made.clear();
+      one.contents.no_threads.clear();
       Totals totals;
       run_case(images, one, totals);
       if (HasFatalFailure()) return;
       ASSERT_EQ(totals.handed_over, one.files.size());
       ASSERT_LT(totals.last_ns, kSecond);
     }
+  }
+}
+
+// Of a job whose lane takes its time: three seconds for each step.
+TEST(Simulation, AJobTellsOfItsProgressAndWaitsNoLongerThanItsPatienceOnceItIsStopped) {
+  constexpr std::uint64_t kStopAfter = 10 * kSecond;
+  const test::TempDir images = folder();
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    SCOPED_TRACE(test::replay_with(seed));
+    Case one(seed);
+    one.config.chunk_bytes = 4 * kKiB;
+    one.contents.gpus.clear();
+    one.contents.no_threads.clear();
+    const auto key = std::pair(one.files.front().id, 1U);
+    one.contents.gpus.emplace(key, SimGpu({test::Bytes(128 * kKiB, std::byte{1})}, 4 * kKiB,
+                                          Rng(one.rng.next()), SimGpu::Trouble::None, 0));
+    one.contents.write_images(images);
+    set_contents(&one.contents);
+    SimProcesses processes(Rng(one.rng.next()), {.stall_permille = 1000});
+    std::optional<Result<void>> waited;
+    std::uint64_t lines = 0, stopped_ns = 0, ended_ns = 0;
+    processes.spawn(kMain, [&] {
+      plugin::VramWatch vram;
+      plugin::SharedByJobs shared(vram, one.contents);
+      plugin::ContentRequest request = request_of(processes, one, one.files.front());
+      auto job = plugin::ContentsJob::restore(images.fd(), request.id, std::move(request.gpus), one.config,
+                                              request.dump_id, shared);
+      (*job)->begin();
+      const int stopper = processes.spawn(kMain, [&] {
+        processes.pause_for(kStopAfter);
+        stopped_ns = processes.now_ns();
+        shared.stopped = true;
+      });
+      waited = (*job)->wait([&lines](const std::string&) { ++lines; });
+      ended_ns = processes.now_ns();
+      processes.wait_until([&] { return processes.ended(stopper); });
+    });
+    processes.run();
+    ASSERT_TRUE(waited && !waited->ok());
+    ASSERT_EQ(waited->error().err, ECANCELED);
+    const std::chrono::nanoseconds patience = plugin::kStopPatience;
+    ASSERT_GE(ended_ns, stopped_ns + static_cast<std::uint64_t>(patience.count()));
+    ASSERT_LE(ended_ns, stopped_ns + 2 * static_cast<std::uint64_t>(patience.count()));
+    ASSERT_GE(lines, 10U);  // the stopper begins late, too
   }
 }
 

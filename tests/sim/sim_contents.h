@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
-// What the content server and the tasks have around them, for simulations of all of it: sim_contents.cc
-// stands in for what is around lanes in ContentsJob (rings, GPUs, staging), for LaneThread and CRIU's
-// fdstore. Lanes are threads of the simulation and real inside: loop, checksum stage, file stage and the
-// share of the disk, over a reactor and a copy engine in virtual time. It knows who has written which BOs.
+// What contents have around them in simulations of the content server and its tasks: threads, waits and time
+// of SimProcesses, reactors and GPUs in virtual time. Handed to the plugin's own code, which is all there:
+// server, jobs, lanes, stages. Beside it CRIU's fdstore. It knows who has written which BOs.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +11,8 @@
 #include <utility>
 
 #include "pipeline/checksum/checksum.h"
+#include "plugin/contents/contents.h"
+#include "plugin/contents/contents_world.h"
 #include "sim/sim_processes.h"
 #include "support/serial_writer.h"
 #include "support/temp_dir.h"
@@ -19,48 +20,68 @@
 namespace sluice::sim {
 
 inline constexpr std::byte kGarbage{0x5a};  // in BOs that nobody has filled
+inline constexpr DumpId kDump{0xd1};
 
 // The contents of one GPU of an open file.
 struct SimGpu {
   // What becomes of them.
   enum class Trouble : std::uint8_t { None, Corrupt, Disk, Gpu, Ring };
 
-  // `image`: the BOs as they were. `at`: the byte of the pages file, or the operation, that goes wrong.
-  SimGpu(test::BoList image, test::Rng rng, Trouble trouble, std::uint64_t at);
+  // `image`: the BOs as they were. `block_bytes`: of a sum. `at`: the byte of the pages file, or the
+  // operation, that goes wrong.
+  SimGpu(test::BoList image, std::uint64_t block_bytes, test::Rng rng, Trouble trouble, std::uint64_t at);
 
   test::BoList image;
   test::BoList bos;  // the task's
-  SumTable sums;     // a block is a chunk
+  SumTable sums;
   test::Rng rng;
   Trouble trouble;
   std::uint64_t at;
+
+  // What happened.
+  bool opened = false;       // by a lane: the file's contents have begun
+  bool fault_fired = false;  // the disk's, the ring's or the GPU's
+  bool filled = false;       // a lane has come to its end
 };
 
-struct SimContents {
-  // What the seed wants. By CRIU's file id, and gpu_id.
+// One run's.
+struct SimContents final : public plugin::ContentsWorld {
+  // What the seed wants. By CRIU's file id, and gpu_id, which is no other file's.
   std::map<std::pair<int, std::uint32_t>, SimGpu> gpus;
-  std::set<int> cannot_be_made;  // jobs: no threads, say
-  bool no_thread = false;        // for the server
+  std::set<std::uint64_t> no_threads;  // which of those that are asked for cannot be made; 0: the server's
 
-  // Pages files of all.
+  // Pages files and sums of all.
   void write_images(const test::TempDir& directory) const;
   // Whether a file's BOs are as they were; whether nobody has written to them.
   bool whole(int id) const;
   bool untouched(int id) const;
+  // Whether its contents have begun.
+  bool begun(int id) const;
   // The task does it itself.
   void restore_itself(int id);
 
   // What happened.
-  std::set<int> begun;           // by the server
-  std::map<int, int> failed;     // of these, by themselves: the errno
   int stored_fd = -1;            // in the fdstore
   std::uint64_t at_once = 0;     // lanes under way
   std::uint64_t most_lanes = 0;  // at once
   std::uint64_t stopped = 0;     // lanes, for another's sake
+
+  std::uint64_t now_ns() override;
+  void wait(Lock& lock, std::condition_variable& changed, std::uint64_t end_ns) override;
+  void wake(std::condition_variable& changed) override;
+  Result<LaneThread> start_thread(const std::string& name, std::function<Result<void>()> body) override;
+  Result<std::unique_ptr<Reactor>> make_reactor(unsigned entries, std::span<std::byte> arena,
+                                                std::string& note) override;
+  unsigned spare_workers(std::size_t lanes) override;
+  void step(const Pipeline& pipeline) override;
+  Result<std::unique_ptr<plugin::LaneGpu>> open_gpu(const plugin::GpuContents& contents) override;
+
+ private:
+  std::uint64_t threads_asked_for_ = 0;
+  std::map<const std::condition_variable*, std::uint64_t> wakes_;
 };
 
 // Of the run under way.
-SimContents& contents();
 void set_contents(SimContents* now);
 
 }  // namespace sluice::sim

@@ -70,11 +70,20 @@ struct SimProcesses::Thread {
   std::thread thread;
 };
 
+// Threads take turns: between two CPUs that takes ten times as long as on one.
 SimProcesses::SimProcesses(test::Rng rng, const Chances& chances)
-    : rng_(rng), chances_(chances), next_fd_(kFirstFd) {}
+    : rng_(rng), chances_(chances), next_fd_(kFirstFd) {
+  CPU_ZERO(&cpus_);
+  (void)::sched_getaffinity(0, sizeof cpus_, &cpus_);
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(::sched_getcpu(), &one);
+  (void)::sched_setaffinity(0, sizeof one, &one);
+}
 
 SimProcesses::~SimProcesses() {
   for (const auto& thread : threads_) thread->thread.join();
+  (void)::sched_setaffinity(0, sizeof cpus_, &cpus_);
 }
 
 SimProcesses* SimProcesses::current() {
@@ -85,8 +94,8 @@ int SimProcesses::process() const {
   return static_cast<Thread*>(own_thread)->process;
 }
 
-std::uint64_t SimProcesses::some_time() {
-  if (chances_.stall_permille > 0 && rng_.between(0, 999) < chances_.stall_permille) return kStall;
+std::uint64_t SimProcesses::some_time(std::uint64_t stall_ns) {
+  if (chances_.stall_permille > 0 && rng_.between(0, 999) < chances_.stall_permille) return stall_ns;
   return rng_.between(0, chances_.pause_ns_max);
 }
 
@@ -96,7 +105,7 @@ int SimProcesses::spawn(int process, std::function<void()> body) {
   thread.process = process;
   thread.body = std::move(body);
   thread.killed = dead(process);
-  thread.ready = [due = now_ns_ + some_time()] { return std::optional(due); };
+  thread.ready = [due = now_ns_ + some_time(kStall)] { return std::optional(due); };
   thread.thread = std::thread([this, &thread] {
     simulation = this;
     own_thread = &thread;
@@ -168,7 +177,11 @@ bool SimProcesses::block(const Ready& ready, const SimFile& file, bool waits) {
 }
 
 void SimProcesses::pause() {
-  pause_for(some_time());
+  pause(kStall);
+}
+
+void SimProcesses::pause(std::uint64_t stall_ns) {
+  pause_for(some_time(stall_ns));
 }
 
 void SimProcesses::pause_for(std::uint64_t ns) {
@@ -176,8 +189,8 @@ void SimProcesses::pause_for(std::uint64_t ns) {
   (void)block([due] { return std::optional(due); }, kForEver);
 }
 
-void SimProcesses::wait_until(const std::function<bool()>& ready) {
-  (void)block([&] { return ready() ? std::optional(now_ns_) : std::nullopt; }, kForEver);
+void SimProcesses::wait_until(const std::function<bool()>& ready, std::uint64_t deadline_ns) {
+  (void)block([&] { return ready() ? std::optional(now_ns_) : std::nullopt; }, deadline_ns);
 }
 
 void SimProcesses::wait_in_destructor(const std::function<bool()>& ready) {

@@ -16,6 +16,7 @@
 #pragma once
 
 #include <poll.h>
+#include <sched.h>
 
 #include <cstdint>
 #include <functional>
@@ -68,11 +69,14 @@ class SimProcesses {
   static SimProcesses* current();  // null: the calling thread is none of a simulation
   int process() const;
   std::uint64_t now_ns() const { return now_ns_; }
-  // Virtual time goes by, for the others to go on: as much as the seed says, or so much.
+  // Virtual time goes by, for the others to go on: as much as the seed says, or so much. A stall is longer
+  // than anybody's patience, or as long as is said.
   void pause();
+  void pause(std::uint64_t stall_ns);
   void pause_for(std::uint64_t ns);
-  // Waits until `ready`, which changes by what other threads do. Also while the process dies.
-  void wait_until(const std::function<bool()>& ready);
+  // Waits until `ready`, which changes by what other threads do, or for the deadline. Also while the process
+  // dies.
+  void wait_until(const std::function<bool()>& ready, std::uint64_t deadline_ns = UINT64_MAX);
   // The same for destructors, which no exception may leave: a thread that is killed meanwhile dies at its
   // next call.
   void wait_in_destructor(const std::function<bool()>& ready);
@@ -105,13 +109,14 @@ class SimProcesses {
   bool block(const Ready& ready, std::uint64_t deadline_ns);
   // For as long as the file has patience, or, unless it `waits`, for nothing.
   bool block(const Ready& ready, const SimFile& file, bool waits);
-  std::uint64_t some_time();
+  std::uint64_t some_time(std::uint64_t stall_ns);
   bool dying() const;
   bool call_fails();
   void die();
   int add(std::shared_ptr<SimFile> file);
   std::shared_ptr<SimFile> find(int fd) const;
 
+  cpu_set_t cpus_;  // that the calling thread may use
   test::Rng rng_;
   Chances chances_;
   std::uint64_t now_ns_ = 0;

@@ -35,7 +35,7 @@ struct Faults {
   std::uint64_t break_wait = UINT64_MAX;  // the n-th wait() fails with EIO, and so does every later one
 };
 
-class SimReactor final : public Reactor {
+class SimReactor : public Reactor {
  public:
   SimReactor(test::Rng rng, std::uint64_t latency_ns_max, const Faults& faults)
       : rng_(rng), latency_ns_max_(latency_ns_max), faults_(faults) {}

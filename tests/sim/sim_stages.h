@@ -24,7 +24,7 @@ struct SimCopyOptions {
   std::uint64_t bad_chunk = UINT64_MAX;  // must never come here: its contents are corrupt
 };
 
-class SimCopy final : public Stage {
+class SimCopy : public Stage {
  public:
   SimCopy(Direction direction, const ImageLayout& layout, SimReactor& reactor, test::BoList& bos,
           test::Rng rng, const SimCopyOptions& options)

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "support/lane.h"
 
-#include <algorithm>
-#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <utility>
@@ -21,10 +19,8 @@ StagingArena make_arena(std::uint64_t chunk_bytes, std::uint32_t depth) {
   return std::move(*arena);
 }
 
-Result<std::unique_ptr<SlotWorkers>> workers_of(const LaneRun& run) {
-  if (run.checksum_workers == 0) return std::unique_ptr<SlotWorkers>();
-  return SlotWorkers::start("worker", run.checksum_workers,
-                            static_cast<std::uint32_t>(run.memory.slots.size()));
+Result<std::unique_ptr<Stage>> checksum_of(const LaneRun& run, Direction direction) {
+  return run.lane.make_checksum(direction, run.tables(), ChecksumOptions{}, nullptr, run.checksum_workers);
 }
 
 }  // namespace
@@ -54,35 +50,33 @@ LaneMemory::LaneMemory(std::uint64_t chunk_bytes, std::uint32_t depth)
   }
 }
 
+Result<std::unique_ptr<Reactor>> TestWorld::make_reactor(unsigned entries, std::span<std::byte> arena,
+                                                         std::string& /*note*/) {
+  std::unique_ptr<Reactor> reactor = make_reactor_of(kind_, entries, arena);
+  return wrap_ ? wrap_(std::move(reactor)) : std::move(reactor);
+}
+
+std::unique_ptr<Lane> make_lane(const ImageLayout& layout, std::uint32_t depth, LaneWorld& world) {
+  return std::move(Lane::make(layout, {.staging_bytes = depth * layout.chunk_bytes()}, world)).value();
+}
+
 Result<PipelineStats> dump_to(int dir_fd, const std::string& name, BoList& bos, const LaneRun& run) {
-  SLUICE_TRY_ASSIGN(auto sink, FileSink::create(dir_fd, name, run.layout, run.reactor, run.file));
-  MemoryCopy copy(Direction::Dump, run.layout, run.reactor, bos);
-  SLUICE_TRY_ASSIGN(std::unique_ptr<SlotWorkers> workers, workers_of(run));
-  ChecksumStage checksum(Direction::Dump, run.layout, run.reactor, run.tables(), ChecksumOptions{}, nullptr,
-                         std::move(workers));
-  const std::array<Stage*, 3> route{&copy, &checksum, sink.get()};
-  Pipeline pipeline(run.layout, run.memory.slots, route, run.reactor);
-  auto stats = pipeline.run(nullptr, [&pipeline] {
-    pipeline.check_invariants();
-    return false;
-  });
-  if (!stats) return stats;
+  Lane& lane = run.lane;
+  SLUICE_TRY_ASSIGN(const auto sink, FileSink::create(dir_fd, name, lane.layout(), lane.reactor(), run.file));
+  MemoryCopy copy(Direction::Dump, lane.layout(), lane.reactor(), bos);
+  SLUICE_TRY_ASSIGN(const std::unique_ptr<Stage> checksum, checksum_of(run, Direction::Dump));
+  SLUICE_TRY_ASSIGN(const PipelineStats stats, lane.run(Route{&copy, checksum.get(), sink.get()}));
   SLUICE_TRY(sink->commit());
   return stats;
 }
 
 Result<PipelineStats> restore_from(int dir_fd, const std::string& name, BoList& bos, const LaneRun& run) {
-  SLUICE_TRY_ASSIGN(auto source, FileSource::open(dir_fd, name, run.layout, run.reactor, run.file));
-  MemoryCopy copy(Direction::Restore, run.layout, run.reactor, bos);
-  SLUICE_TRY_ASSIGN(std::unique_ptr<SlotWorkers> workers, workers_of(run));
-  ChecksumStage checksum(Direction::Restore, run.layout, run.reactor, run.tables(), ChecksumOptions{},
-                         nullptr, std::move(workers));
-  const std::array<Stage*, 3> route{source.get(), &checksum, &copy};
-  Pipeline pipeline(run.layout, run.memory.slots, route, run.reactor);
-  return pipeline.run(nullptr, [&pipeline] {
-    pipeline.check_invariants();
-    return false;
-  });
+  Lane& lane = run.lane;
+  SLUICE_TRY_ASSIGN(const auto source,
+                    FileSource::open(dir_fd, name, lane.layout(), lane.reactor(), run.file));
+  MemoryCopy copy(Direction::Restore, lane.layout(), lane.reactor(), bos);
+  SLUICE_TRY_ASSIGN(const std::unique_ptr<Stage> checksum, checksum_of(run, Direction::Restore));
+  return lane.run(Route{&copy, checksum.get(), source.get()}.towards(Direction::Restore));
 }
 
 }  // namespace sluice::test

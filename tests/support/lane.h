@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: MIT
-// The parts of a lane put together over memory BOs and a real file: what most engine tests run. Thread-bound.
+// Lanes over memory BOs and a real file: what most engine tests run. Thread-bound.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "pipeline/arena.h"
 #include "pipeline/checksum/checksum.h"
+#include "pipeline/lane.h"
+#include "pipeline/lane_world.h"
 #include "pipeline/pipeline.h"
 #include "pipeline/store/file_store.h"
 #include "pipeline/thread_reactor.h"
@@ -27,7 +30,26 @@ std::string unavailable(ReactorKind kind);
 // REQUIRES: unavailable(kind).empty(). Registers `arena` with a ring.
 std::unique_ptr<Reactor> make_reactor_of(ReactorKind kind, unsigned entries, std::span<std::byte> arena = {});
 
-// Slots over an arena whose buffers are chunk_bytes rounded up to the alignment.
+// Lanes with this kind of reactor, whose invariants are looked at between any two steps.
+class TestWorld final : public LaneWorld {
+ public:
+  // What a test puts around the reactor.
+  using Wrap = std::function<std::unique_ptr<Reactor>(std::unique_ptr<Reactor>)>;
+  explicit TestWorld(ReactorKind kind, Wrap wrap = nullptr) : kind_(kind), wrap_(std::move(wrap)) {}
+
+  Result<std::unique_ptr<Reactor>> make_reactor(unsigned entries, std::span<std::byte> arena,
+                                                std::string& note) override;
+  void step(const Pipeline& pipeline) override { pipeline.check_invariants(); }
+
+ private:
+  ReactorKind kind_;
+  Wrap wrap_;
+};
+
+// A lane of `depth` slots, or as many as slots_in() and the layout's chunks allow.
+std::unique_ptr<Lane> make_lane(const ImageLayout& layout, std::uint32_t depth, LaneWorld& world);
+
+// For tests of one stage: slots over an arena whose buffers are chunk_bytes rounded up to the alignment.
 struct LaneMemory {
   LaneMemory(std::uint64_t chunk_bytes, std::uint32_t depth);
   unsigned entries() const { return static_cast<unsigned>(slots.size() * kOpsPerSlot); }
@@ -37,9 +59,7 @@ struct LaneMemory {
 };
 
 struct LaneRun {
-  ImageLayout& layout;
-  LaneMemory& memory;
-  Reactor& reactor;
+  Lane& lane;
   SumTable* table = nullptr;
   FileOptions file;
   unsigned checksum_workers = 0;  // 0: inline

@@ -17,7 +17,16 @@
 
 namespace sluice {
 
-class FileSetSink final : public Stage {
+class FileSet : public Stage {
+ public:
+  // Of the files so far: one at least does not go through the page cache.
+  bool direct() const { return direct_; }
+
+ protected:
+  bool direct_ = false;
+};
+
+class FileSetSink final : public FileSet {
  public:
   // `names`: one per file of the layout. Otherwise as FileSink::create, which is called when a file's first
   // chunk comes.
@@ -35,9 +44,6 @@ class FileSetSink final : public Stage {
   // As FileSink::commit, of all files. Errors leave some with their names; the caller removes them.
   Result<void> commit();
 
-  // Of the files so far: one at least is written directly.
-  bool direct() const { return direct_; }
-
  private:
   struct File {
     std::string name;
@@ -51,13 +57,12 @@ class FileSetSink final : public Stage {
   Reactor& reactor_;
   FileOptions options_;  // of a file: without sync, that is the set's
   bool sync_;
-  bool direct_ = false;
   FairShare::Member share_;  // the lane's: all files are its
   std::vector<File> files_;
   std::uint64_t files_left_;
 };
 
-class FileSetSource final : public Stage {
+class FileSetSource final : public FileSet {
  public:
   // `names`: one per file of the layout. Every file is looked at: as FileSource::open, EBADMSG for one that
   // has not the size it must have, before any chunk is read.
@@ -68,8 +73,6 @@ class FileSetSource final : public Stage {
   const char* name() const override { return "store"; }
   Result<Submit> submit(Slot& slot) override;
   Result<Progress> advance(Slot& slot, Op& op, std::int32_t result) override;
-
-  bool direct() const { return direct_; }
 
  private:
   struct File {
@@ -84,7 +87,6 @@ class FileSetSource final : public Stage {
   const ImageLayout& layout_;
   Reactor& reactor_;
   FileOptions options_;
-  bool direct_ = false;
   FairShare::Member share_;
   std::vector<File> files_;
 };

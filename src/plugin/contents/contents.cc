@@ -5,16 +5,15 @@
 #include <cinttypes>
 #include <cstdio>
 
+#include "base/clock.h"
 #include "base/units.h"
-#include "drm/device.h"
-#include "drm/sdma_copy.h"
 #include "images/files.h"
 #include "images/key.h"
 #include "images/pages.h"
-#include "pipeline/arena.h"
+#include "pipeline/checksum/checksum.h"
+#include "pipeline/lane.h"
 #include "pipeline/store/file_set.h"
 #include "pipeline/store/pipe_store.h"
-#include "pipeline/uring_reactor.h"
 #include "plugin/host/image_store.h"
 
 namespace sluice::plugin {
@@ -22,8 +21,9 @@ namespace sluice::plugin {
 namespace {
 
 constexpr int kNoId = -1;  // of a dump: the host says it later
-constexpr auto kProgressPeriod = std::chrono::seconds(1);
-constexpr auto kStopPeriod = std::chrono::milliseconds(50);  // how often wait() looks whether all is stopped
+constexpr std::uint64_t kProgressPeriodNs = kNsPerSecond;
+constexpr std::uint64_t kStopPeriodNs = kNsPerSecond / 20;  // how often wait() looks whether all is stopped
+constexpr std::uint64_t kStopPatienceNs = std::chrono::nanoseconds(kStopPatience).count();
 constexpr std::uint64_t kMostTraceEvents = std::uint64_t{1} << 18;  // of a lane
 
 PagesSet pages_of(const GpuContents& gpu) {
@@ -51,16 +51,10 @@ std::vector<std::string> pages_names(int id, const GpuContents& gpu) {
   return pages_of(gpu).pages_names(id);
 }
 
-std::int64_t monotonic_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
-
-// Everything of one lane. The members the lane's thread makes for itself (arena, ring, device, stages) live
-// on its stack, in run_lane(); what outlives the thread is here.
-struct ContentsJob::Lane {
-  Lane(GpuContents contents, PagesSet its_pages, ImageLayout its_layout, std::uint64_t its_staging_bytes)
+// What one lane carries, and what became of it. What the lane's thread makes for itself lives on its stack,
+// in carry(); what outlives the thread is here.
+struct ContentsJob::Load {
+  Load(GpuContents contents, PagesSet its_pages, ImageLayout its_layout, std::uint64_t its_staging_bytes)
       : gpu(std::move(contents)),
         pages(std::move(its_pages)),
         layout(std::move(its_layout)),
@@ -80,6 +74,11 @@ struct ContentsJob::Lane {
   std::optional<LaneThread> thread;
 };
 
+struct ContentsJob::Store {
+  Stage* stage;
+  const FileSet* files;  // the same; null: a stream
+};
+
 ContentsJob::ContentsJob(Direction direction, int image_dir, int id, const Config& config,
                          const DumpId& dump_id, SharedByJobs& shared)
     : direction_(direction),
@@ -91,7 +90,7 @@ ContentsJob::ContentsJob(Direction direction, int image_dir, int id, const Confi
 
 ContentsJob::~ContentsJob() {
   cancel();
-  lanes_.clear();  // joins
+  loads_.clear();  // joins
 }
 
 Result<std::unique_ptr<ContentsJob>> ContentsJob::dump(int image_dir, std::vector<GpuContents> gpus,
@@ -116,26 +115,27 @@ Result<std::unique_ptr<ContentsJob>> ContentsJob::restore(int image_dir, int id,
 // On error the job's destructor joins the lanes that run.
 Result<void> ContentsJob::start(std::vector<GpuContents> gpus) {
   for (GpuContents& gpu : gpus) {
-    SLUICE_TRY_ASSIGN(std::unique_ptr<Lane> lane, make_lane(std::move(gpu)));
-    lanes_.push_back(std::move(lane));
+    SLUICE_TRY_ASSIGN(std::unique_ptr<Load> load, make_load(std::move(gpu)));
+    loads_.push_back(std::move(load));
   }
   {
     const Lock lock(mutex_);
-    running_ = lanes_.size();
+    running_ = loads_.size();
   }
-  for (const std::unique_ptr<Lane>& each : lanes_) {
-    Lane& lane = *each;
-    SLUICE_TRY_ASSIGN(LaneThread thread, LaneThread::start("sluice-" + std::to_string(lane.gpu.render_minor),
-                                                           [this, &lane]() -> Result<void> {
-                                                             run_and_report(lane);
-                                                             return {};
-                                                           }));
-    lane.thread.emplace(std::move(thread));
+  for (const std::unique_ptr<Load>& each : loads_) {
+    Load& load = *each;
+    SLUICE_TRY_ASSIGN(LaneThread thread,
+                      shared_.world.start_thread("sluice-" + std::to_string(load.gpu.render_minor),
+                                                 [this, &load]() -> Result<void> {
+                                                   run_and_report(load);
+                                                   return {};
+                                                 }));
+    load.thread.emplace(std::move(thread));
   }
   return {};
 }
 
-Result<std::unique_ptr<ContentsJob::Lane>> ContentsJob::make_lane(GpuContents gpu) {
+Result<std::unique_ptr<ContentsJob::Load>> ContentsJob::make_load(GpuContents gpu) {
   const Config config = config_.shared_by(gpu.sharers);
   PagesSet pages = pages_of(gpu);
   SLUICE_TRY_ASSIGN(ImageLayout layout, pages.layout(config.chunk_bytes));
@@ -150,11 +150,14 @@ Result<std::unique_ptr<ContentsJob::Lane>> ContentsJob::make_lane(GpuContents gp
   } else if (!streaming()) {
     SLUICE_TRY(take_sums(pages, layout, sidecar, has_sums));
   }
-  auto lane =
-      std::make_unique<Lane>(std::move(gpu), std::move(pages), std::move(layout), config.staging_bytes);
-  lane->sidecar = std::move(sidecar);
-  lane->has_sums = has_sums;
-  return lane;
+  auto load =
+      std::make_unique<Load>(std::move(gpu), std::move(pages), std::move(layout), config.staging_bytes);
+  load->sidecar = std::move(sidecar);
+  load->has_sums = has_sums;
+  load->outcome.gpu_id = load->gpu.gpu_id;
+  load->outcome.bos = load->gpu.bos.size();
+  load->outcome.bytes = load->layout.all_payload_bytes();
+  return load;
 }
 
 // Of a restore.
@@ -180,30 +183,30 @@ Result<void> ContentsJob::take_sums(const PagesSet& pages, const ImageLayout& la
 void ContentsJob::begin() {
   const Lock lock(mutex_);
   begun_ = true;
-  may_begin_.notify_all();
+  shared_.world.wake(may_begin_);
 }
 
 void ContentsJob::cancel() {
   {
     const Lock lock(mutex_);
     cancelled_ = true;
-    may_begin_.notify_all();
+    shared_.world.wake(may_begin_);
   }
   shared_.room.wake();
 }
 
 // However the lane ends, it is counted: wait() relies on that.
-void ContentsJob::run_and_report(Lane& lane) noexcept {
-  Result<void> result = [&]() -> Result<void> {
+void ContentsJob::run_and_report(Load& load) noexcept {
+  Result<void> result = caught([&]() -> Result<void> {
     {
       Lock lock(mutex_);
-      while (!begun_ && !cancelled_) lock.wait(may_begin_);
+      while (!begun_ && !cancelled_) shared_.world.wait(lock, may_begin_);
       if (!begun_) return Error{ECANCELED, {}};
     }
-    lane.outcome.began_ns = monotonic_ns();
-    return caught([&] { return run_lane(lane); });
-  }();
-  lane.outcome.ended_ns = monotonic_ns();
+    load.outcome.began_ns = shared_.world.now_ns();
+    return run_lane(load);
+  });
+  load.outcome.ended_ns = shared_.world.now_ns();
   const Lock lock(mutex_);
   if (!result && !failed_) {
     failed_ = true;
@@ -211,132 +214,128 @@ void ContentsJob::run_and_report(Lane& lane) noexcept {
     cancelled_ = true;
   }
   --running_;
-  lane_ended_.notify_all();
+  shared_.world.wake(lane_ended_);
 }
 
-Result<void> ContentsJob::run_lane(Lane& lane) {
-  if (direction_ == Direction::Dump || !streaming()) return carry(lane);
+Result<void> ContentsJob::run_lane(Load& load) {
+  if (direction_ == Direction::Dump || !streaming()) return carry(load);
   const Lock turn(shared_.stream);
   if (shared_.stream_failure) return *shared_.stream_failure;
   if (cancelled_) return Error{ECANCELED, "cancelled"};
   auto done = caught([&]() -> Result<void> {
-    SLUICE_TRY(take_sums(lane.pages, lane.layout, lane.sidecar, lane.has_sums));
-    return carry(lane);
+    SLUICE_TRY(take_sums(load.pages, load.layout, load.sidecar, load.has_sums));
+    return carry(load);
   });
   if (!done) shared_.stream_failure = done.error();
   return done;
 }
 
-Result<void> ContentsJob::carry(Lane& lane) {
-  const LaneRoom::Place place(shared_.room, lane.gpu.render_minor, config_.lanes_at_once(),
-                              [this] { return cancelled_ || shared_.stopped; });
+Result<void> ContentsJob::carry(Load& load) {
+  const LaneRoom::Place place(shared_.room, load.gpu.render_minor, config_.lanes_at_once(),
+                              [this] { return is_stopped(); });
   if (!place) return Error{ECANCELED, "cancelled"};
-  const ImageLayout& layout = lane.layout;
-  const auto slot_count = static_cast<std::uint32_t>(
-      std::min<std::uint64_t>(slots_in(lane.staging_bytes, layout.chunk_bytes()), layout.chunk_count()));
-  // Made in this order, so destroyed in the other: stages first, then what they use.
-  SLUICE_TRY_ASSIGN(StagingArena arena,
-                    StagingArena::make(layout.chunk_bytes(), slot_count, lane.gpu.numa_node));
-  std::string reactor_note;
-  SLUICE_TRY_ASSIGN(
-      const std::unique_ptr<Reactor> reactor,
-      make_reactor(slot_count * static_cast<unsigned>(kOpsPerSlot), arena.bytes(), reactor_note));
-  const ArenaKeeper keeper(arena, *reactor);
-  if (!reactor_note.empty()) note(Level::Warning, lane.pages.words() + ": " + reactor_note);
-  std::vector<Slot> slots = slots_of(arena);
+  SLUICE_TRY_ASSIGN(const std::unique_ptr<LaneGpu> gpu, shared_.world.open_gpu(load.gpu));
+  SLUICE_TRY_ASSIGN(const std::unique_ptr<Lane> lane,
+                    Lane::make(load.layout, {load.staging_bytes, load.gpu.numa_node}, shared_.world));
+  if (!lane->note().empty()) note(Level::Warning, load.pages.words() + ": " + lane->note());
+  SLUICE_TRY(look_at_vram(load, *gpu));
+  SLUICE_TRY_ASSIGN(Stage* const copy, own_copy(load, *lane, *gpu));
+  SLUICE_TRY_ASSIGN(Stage* const checksum, own_checksum(load, *lane));
+  SLUICE_TRY_ASSIGN(const Store store, own_store(load, *lane));
+  const Route route = Route{copy, checksum, store.stage}.towards(direction_);
+  GpuOutcome& outcome = load.outcome;
+  if (config_.trace)
+    outcome.trace = Trace(std::min(load.layout.chunk_count() * route.stages().size(), kMostTraceEvents));
+  auto stats = lane->run(
+      route, [&load](std::uint64_t done, std::uint64_t) { load.chunks_done = done; },
+      [this] { return is_stopped(); }, config_.trace ? &outcome.trace : nullptr);
+  const bool streams = store.files == nullptr;
+  if (!stats && streams && stats.error().err == ENODATA) return early_end(stats.error().what);
+  if (!stats) return stats.error();
+  SLUICE_TRY(look_at_vram(load, *gpu));
+  outcome.stats = *stats;
+  outcome.zero_bytes = stats->zero_bytes;
+  outcome.io_bytes = load.layout.all_file_bytes() - (streams ? 0 : stats->zero_bytes);
+  outcome.direct_io = !streams && store.files->direct();
+  outcome.verified = direction_ == Direction::Restore && load.has_sums;
+  return {};
+}
 
-  SLUICE_TRY_ASSIGN(const drm::Device device, drm::Device::open(lane.gpu.render_minor));
-  const auto look_at_vram = [&]() -> Result<void> {
-    SLUICE_TRY_ASSIGN(const std::uint32_t losses, device.vram_losses());
-    return shared_.vram.look(lane.gpu.render_minor, losses);
-  };
-  SLUICE_TRY(look_at_vram());
+Result<Stage*> ContentsJob::own_copy(Load& load, Lane& lane, LaneGpu& gpu) {
   std::vector<drm::BoSource> bos;
-  bos.reserve(lane.gpu.bos.size());
-  for (ContentBo& bo : lane.gpu.bos) bos.push_back({std::move(bo.dmabuf), bo.bytes});
-  SLUICE_TRY_ASSIGN(
-      const std::unique_ptr<drm::SdmaCopy> copy,
-      drm::SdmaCopy::make(device, direction_, layout, std::move(bos), arena, slots, *reactor,
-                          {.fence_timeout = config_.fence_timeout, .stopped = &shared_.stopped}));
-  if (!copy->staging_note().empty()) note(Level::Warning, lane.pages.words() + ": " + copy->staging_note());
+  bos.reserve(load.gpu.bos.size());
+  for (ContentBo& bo : load.gpu.bos) bos.push_back({std::move(bo.dmabuf), bo.bytes});
+  SLUICE_TRY_ASSIGN(GpuCopy copy,
+                    gpu.make_copy(direction_, lane, std::move(bos),
+                                  {.fence_timeout = config_.fence_timeout, .stopped = &shared_.stopped}));
+  if (!copy.note.empty()) note(Level::Warning, load.pages.words() + ": " + copy.note);
+  load.outcome.pinned_bytes = copy.pinned_bytes;
+  return &lane.own(std::move(copy.stage));
+}
 
-  std::unique_ptr<SlotWorkers> workers;
-  if (const unsigned threads = lane.has_sums ? spare_workers(shared_.lanes) : 0; threads > 0) {
-    SLUICE_TRY_ASSIGN(workers, SlotWorkers::start("sluice-sum", threads, slot_count));
-  }
+Result<Stage*> ContentsJob::own_checksum(Load& load, Lane& lane) {
   // Upstream's plugin has written garbage there, in images of render files. With sums they are compared
   // anyway.
-  const bool check_headers = !lane.gpu.drm_minor || lane.has_sums;
-  ChecksumStage checksum(
-      direction_, layout, *reactor, lane.has_sums ? std::span(lane.sidecar.tables) : std::span<SumTable>(),
-      ChecksumOptions{config_.zero_holes, check_headers},
-      [this, &lane](std::uint32_t file, std::uint64_t offset, std::uint64_t length) {
-        return lane.pages.describe(id_, lane.layout, Chunk{0, offset, length, file});
-      },
-      std::move(workers));
-  const FileOptions file_options{.io_mode = config_.io_mode,
-                                 .holes = config_.zero_holes,
-                                 .sync = config_.sync,
-                                 .reuse = config_.reuse_files,
-                                 .share = &shared_.disk,
-                                 .turn = lane.gpu.turn,
-                                 .most_on_disk = most_on_disk(slot_count)};
-  std::unique_ptr<FileSetSource> source;
-  std::unique_ptr<PipeStore> pipe;
-  std::array<Stage*, 3> route{};
-  if (streaming()) {
-    pipe = std::make_unique<PipeStore>(
-        direction_, [this](const std::string& name) { return open_stream(name, direction_); },
-        direction_ == Direction::Dump ? lane.gpu.working_names : lane.pages.pages_names(id_), layout,
-        *reactor);
-    route = {copy.get(), &checksum, pipe.get()};
-    if (direction_ == Direction::Restore) std::swap(route.front(), route.back());
-  } else if (direction_ == Direction::Dump) {
-    lane.sink =
-        std::make_unique<FileSetSink>(image_dir_, lane.gpu.working_names, layout, *reactor, file_options);
-    route = {copy.get(), &checksum, lane.sink.get()};
-  } else {
-    SLUICE_TRY_ASSIGN(
-        source, FileSetSource::open(image_dir_, lane.pages.pages_names(id_), layout, *reactor, file_options));
-    route = {source.get(), &checksum, copy.get()};
-  }
+  const bool check_headers = !load.gpu.drm_minor || load.has_sums;
+  SLUICE_TRY_ASSIGN(std::unique_ptr<Stage> checksum,
+                    lane.make_checksum(
+                        direction_, load.has_sums ? std::span(load.sidecar.tables) : std::span<SumTable>(),
+                        ChecksumOptions{config_.zero_holes, check_headers},
+                        [this, &load](std::uint32_t file, std::uint64_t offset, std::uint64_t length) {
+                          return load.pages.describe(id_, load.layout, Chunk{0, offset, length, file});
+                        },
+                        load.has_sums ? shared_.world.spare_workers(shared_.lanes) : 0));
+  return &lane.own(std::move(checksum));
+}
 
-  Pipeline pipeline(layout, slots, route, *reactor);
-  if (config_.trace) {
-    lane.outcome.trace = Trace(std::min(layout.chunk_count() * route.size(), kMostTraceEvents));
-    pipeline.trace_into(lane.outcome.trace);
+// A dump's sink is the load's: it outlives the lane.
+Result<ContentsJob::Store> ContentsJob::own_store(Load& load, Lane& lane) {
+  const bool dumps = direction_ == Direction::Dump;
+  if (streaming()) {
+    PipeStore& pipe = lane.own(std::make_unique<PipeStore>(
+        direction_, [this](const std::string& name) { return open_stream(name, direction_); },
+        dumps ? load.gpu.working_names : load.pages.pages_names(id_), load.layout, lane.reactor()));
+    return Store{&pipe, nullptr};
   }
-  auto stats = pipeline.run([&lane](std::uint64_t done, std::uint64_t) { lane.chunks_done = done; },
-                            [this] { return cancelled_ || shared_.stopped; });
-  if (!stats && pipe && stats.error().err == ENODATA) return early_end(stats.error().what);
-  if (!stats) return stats.error();
-  SLUICE_TRY(look_at_vram());
-  lane.outcome.stats = *stats;
-  lane.outcome.direct_io = (lane.sink && lane.sink->direct()) || (source && source->direct());
-  lane.outcome.gpu_id = lane.gpu.gpu_id;
-  lane.outcome.bos = lane.gpu.bos.size();
-  lane.outcome.bytes = layout.all_payload_bytes();
-  lane.outcome.zero_bytes = lane.outcome.stats.zero_bytes;
-  lane.outcome.io_bytes = layout.all_file_bytes() - (pipe ? 0 : lane.outcome.stats.zero_bytes);
-  lane.outcome.pinned_bytes = copy->stats().pinned_bytes;
-  lane.outcome.verified = direction_ == Direction::Restore && lane.has_sums;
-  return {};
+  const FileOptions options{.io_mode = config_.io_mode,
+                            .holes = config_.zero_holes,
+                            .sync = config_.sync,
+                            .reuse = config_.reuse_files,
+                            .share = &shared_.disk,
+                            .turn = load.gpu.turn,
+                            .most_on_disk = most_on_disk(lane.slot_count())};
+  if (dumps) {
+    load.sink = std::make_unique<FileSetSink>(image_dir_, load.gpu.working_names, load.layout, lane.reactor(),
+                                              options);
+    return Store{load.sink.get(), load.sink.get()};
+  }
+  SLUICE_TRY_ASSIGN(
+      std::unique_ptr<FileSetSource> source,
+      FileSetSource::open(image_dir_, load.pages.pages_names(id_), load.layout, lane.reactor(), options));
+  FileSetSource& files = lane.own(std::move(source));
+  return Store{&files, &files};
+}
+
+Result<void> ContentsJob::look_at_vram(const Load& load, LaneGpu& gpu) {
+  SLUICE_TRY_ASSIGN(const std::uint32_t losses, gpu.vram_losses());
+  return shared_.vram.look(load.gpu.render_minor, losses);
 }
 
 Result<void> ContentsJob::wait(const std::function<void(const std::string&)>& report) {
   {
     Lock lock(mutex_);
-    auto report_at = std::chrono::steady_clock::now() + kProgressPeriod;
-    std::optional<std::chrono::steady_clock::time_point> give_up_at;
+    LaneWorld& world = shared_.world;
+    std::uint64_t report_at_ns = world.now_ns() + kProgressPeriodNs;
+    std::optional<std::uint64_t> give_up_at_ns;
     while (running_ > 0) {
-      const auto now = std::chrono::steady_clock::now();
-      if (shared_.stopped && !give_up_at) give_up_at = now + kStopPatience;
-      if (give_up_at && now >= *give_up_at) return Error{ECANCELED, "stopped"};
-      (void)lock.wait_until(lane_ended_, std::min(report_at, now + kStopPeriod));
-      if (running_ == 0 || now < report_at) continue;
+      const std::uint64_t now_ns = world.now_ns();
+      if (shared_.stopped && !give_up_at_ns) give_up_at_ns = now_ns + kStopPatienceNs;
+      if (give_up_at_ns && now_ns >= *give_up_at_ns) return Error{ECANCELED, "stopped"};
+      world.wait(lock, lane_ended_, std::min(report_at_ns, now_ns + kStopPeriodNs));
+      if (running_ == 0 || now_ns < report_at_ns) continue;
       std::uint64_t chunks_done = 0;
       std::uint64_t chunks_total = 0;
-      for (const auto& lane : lanes_) chunks_done += lane->chunks_done, chunks_total += lane->chunks_total;
+      for (const auto& load : loads_) chunks_done += load->chunks_done, chunks_total += load->chunks_total;
       lock.unlock();
       if (report) {
         char line[128];
@@ -347,14 +346,14 @@ Result<void> ContentsJob::wait(const std::function<void(const std::string&)>& re
                             chunks_done * 100 / std::max<std::uint64_t>(chunks_total, 1));
         report(line);
       }
-      report_at = std::chrono::steady_clock::now() + kProgressPeriod;
+      report_at_ns = world.now_ns() + kProgressPeriodNs;
       lock.lock();
     }
   }
-  for (const auto& lane : lanes_) {
-    if (lane->thread) (void)lane->thread->join();  // its result is in first_error_
-    lane->thread.reset();
-    outcomes_.push_back(std::move(lane->outcome));
+  for (const auto& load : loads_) {
+    if (load->thread) (void)load->thread->join();  // its result is in first_error_
+    load->thread.reset();
+    outcomes_.push_back(std::move(load->outcome));
   }
   const Lock lock(mutex_);
   if (failed_) return first_error_;
@@ -363,24 +362,24 @@ Result<void> ContentsJob::wait(const std::function<void(const std::string&)>& re
 
 std::vector<std::string> ContentsJob::image_names(int id) const {
   std::vector<std::string> names;
-  for (const auto& lane : lanes_) {
-    std::vector<std::string> pages = lane->pages.pages_names(id);
+  for (const auto& load : loads_) {
+    std::vector<std::string> pages = load->pages.pages_names(id);
     std::move(pages.begin(), pages.end(), std::back_inserter(names));
-    names.push_back(lane->pages.sums_name(id));
+    names.push_back(load->pages.sums_name(id));
   }
   return names;
 }
 
 Result<void> ContentsJob::commit(int id) {
-  for (const auto& lane : lanes_) {
-    std::vector<std::string> names = lane->pages.pages_names(id);
-    if (lane->has_sums) {
-      lane->sidecar.pages_files = names;
-      SLUICE_TRY(save_image(lane->pages.sums_name(id), pack_sidecar(lane->sidecar), config_.sync));
+  for (const auto& load : loads_) {
+    std::vector<std::string> names = load->pages.pages_names(id);
+    if (load->has_sums) {
+      load->sidecar.pages_files = names;
+      SLUICE_TRY(save_image(load->pages.sums_name(id), pack_sidecar(load->sidecar), config_.sync));
     }
-    if (!lane->sink) continue;  // streams
-    lane->sink->set_names(std::move(names));
-    SLUICE_TRY(lane->sink->commit());
+    if (!load->sink) continue;  // streams
+    load->sink->set_names(std::move(names));
+    SLUICE_TRY(load->sink->commit());
   }
   return {};
 }

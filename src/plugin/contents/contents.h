@@ -30,10 +30,9 @@
 #include "base/unique_fd.h"
 #include "images/pages.h"
 #include "images/sums.h"
-#include "pipeline/checksum/checksum.h"
-#include "pipeline/lane.h"
 #include "pipeline/pipeline.h"
-#include "pipeline/store/file_store.h"
+#include "pipeline/store/fair_share.h"
+#include "plugin/contents/contents_world.h"
 #include "plugin/contents/lane_room.h"
 #include "plugin/contents/vram_watch.h"
 #include "plugin/host/criu_host.h"
@@ -73,8 +72,11 @@ std::vector<std::string> pages_names(int id, const GpuContents& gpu);
 
 // What all jobs of one dump or restore share. Outlives them.
 struct SharedByJobs {
-  explicit SharedByJobs(VramWatch& watch) : vram(watch) {}
+  // Borrows both.
+  explicit SharedByJobs(VramWatch& watch, ContentsWorld& around = ContentsWorld::real())
+      : world(around), room(around), vram(watch) {}
 
+  ContentsWorld& world;
   LaneRoom room;                             // of the staging memory
   VramWatch& vram;                           // looked at by each lane, at its start and at its end
   FairShare disk;                            // all lanes write to, or read from, one directory
@@ -95,7 +97,7 @@ struct SharedByJobs {
 // is slow or hangs must not keep the queues of the processes from running again.
 inline constexpr auto kStopPatience = std::chrono::milliseconds(100);
 
-// What became of one GPU's contents. Times in nanoseconds of CLOCK_MONOTONIC: from the start of the lane to
+// What became of one GPU's contents. Times in nanoseconds of the world's clock: from the start of the lane to
 // its end, durable.
 struct GpuOutcome {
   std::uint32_t gpu_id = 0;
@@ -106,15 +108,13 @@ struct GpuOutcome {
   std::uint64_t pinned_bytes = 0;  // staging registered with GPU and ring
   bool direct_io = false;
   bool verified = false;  // restore: every block was compared with its sum
-  std::int64_t began_ns = 0;
-  std::int64_t ended_ns = 0;
+  std::uint64_t began_ns = 0;
+  std::uint64_t ended_ns = 0;
   PipelineStats stats;
   Trace trace;  // where the configuration asks for one
 
   double seconds() const { return static_cast<double>(ended_ns - began_ns) / 1e9; }
 };
-
-std::int64_t monotonic_ns();
 
 class ContentsJob {
  public:
@@ -141,7 +141,7 @@ class ContentsJob {
   Result<void> wait(const std::function<void(const std::string&)>& report);
 
   // How many it has, until wait().
-  std::size_t lanes() const { return lanes_.size(); }
+  std::size_t lanes() const { return loads_.size(); }
 
   // Dump: the names of all pages files and sidecars under CRIU's file id.
   std::vector<std::string> image_names(int id) const;
@@ -158,15 +158,21 @@ class ContentsJob {
   LogLines take_log_lines();
 
  private:
-  struct Lane;
+  struct Load;
+  struct Store;
   ContentsJob(Direction direction, int image_dir, int id, const Config& config, const DumpId& dump_id,
               SharedByJobs& shared);
   Result<void> start(std::vector<GpuContents> gpus);
-  Result<std::unique_ptr<Lane>> make_lane(GpuContents gpu);
+  Result<std::unique_ptr<Load>> make_load(GpuContents gpu);
   Result<void> take_sums(const PagesSet& pages, const ImageLayout& layout, Sidecar& sidecar, bool& has_sums);
-  Result<void> carry(Lane& lane);
-  void run_and_report(Lane& lane) noexcept;
-  Result<void> run_lane(Lane& lane);
+  void run_and_report(Load& load) noexcept;
+  Result<void> run_lane(Load& load);
+  Result<void> carry(Load& load);
+  Result<Stage*> own_copy(Load& load, Lane& lane, LaneGpu& gpu);
+  Result<Stage*> own_checksum(Load& load, Lane& lane);
+  Result<Store> own_store(Load& load, Lane& lane);
+  Result<void> look_at_vram(const Load& load, LaneGpu& gpu);
+  bool is_stopped() const { return cancelled_ || shared_.stopped; }
   void note(Level level, std::string text);
 
   Direction direction_;
@@ -175,7 +181,7 @@ class ContentsJob {
   Config config_;
   DumpId dump_id_;
   SharedByJobs& shared_;
-  std::vector<std::unique_ptr<Lane>> lanes_;
+  std::vector<std::unique_ptr<Load>> loads_;
   std::vector<GpuOutcome> outcomes_;
   std::atomic<bool> cancelled_{false};
   Mutex mutex_;

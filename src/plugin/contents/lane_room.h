@@ -9,12 +9,16 @@
 #include <map>
 
 #include "base/mutex.h"
+#include "pipeline/lane_world.h"
 
 namespace sluice::plugin {
 
 // Any thread.
 class LaneRoom {
  public:
+  // `world` is borrowed.
+  explicit LaneRoom(LaneWorld& world = LaneWorld::real()) : world_(world) {}
+
   // Room for one lane while it lives. The LaneRoom outlives it.
   class Place {
    public:
@@ -25,7 +29,7 @@ class LaneRoom {
         : room_(room), minor_(render_minor) {
       Lock lock(room_.mutex_);
       std::size_t& lanes = room_.lanes_[minor_];
-      while (lanes >= most && !gives_up()) lock.wait(room_.changed_);
+      while (lanes >= most && !gives_up()) room_.world_.wait(lock, room_.changed_);
       taken_ = lanes < most;
       if (taken_) ++lanes;
     }
@@ -33,7 +37,7 @@ class LaneRoom {
       if (!taken_) return;
       const Lock lock(room_.mutex_);
       --room_.lanes_.find(minor_)->second;
-      room_.changed_.notify_all();
+      room_.world_.wake(room_.changed_);
     }
     Place(const Place&) = delete;
     Place& operator=(const Place&) = delete;
@@ -50,10 +54,11 @@ class LaneRoom {
   // What makes a lane give up has come.
   void wake() {
     const Lock lock(mutex_);
-    changed_.notify_all();
+    world_.wake(changed_);
   }
 
  private:
+  LaneWorld& world_;
   Mutex mutex_;
   std::condition_variable changed_;
   std::map<std::uint32_t, std::size_t> lanes_ SLUICE_GUARDED_BY(mutex_);  // by render minor

@@ -33,7 +33,7 @@ double per_second(std::uint64_t bytes, double seconds) {
 std::string gpu_json(const GpuOutcome& gpu) {
   return format("{\"gpu_id\": %" PRIu32 ", \"bos\": %" PRIu64 ", \"bytes\": %" PRIu64
                 ", \"zero_bytes\": %" PRIu64 ", \"io_bytes\": %" PRIu64 ", \"pinned_bytes\": %" PRIu64
-                ", \"began_ns\": %" PRId64 ", \"ended_ns\": %" PRId64
+                ", \"began_ns\": %" PRIu64 ", \"ended_ns\": %" PRIu64
                 ", \"seconds\": %.6f, \"direct_io\": %s, \"verified\": %s, \"slowest_stage\": \"%s\"}",
                 gpu.gpu_id, gpu.bos, gpu.bytes, gpu.zero_bytes, gpu.io_bytes, gpu.pinned_bytes, gpu.began_ns,
                 gpu.ended_ns, gpu.seconds(), gpu.direct_io ? "true" : "false",
@@ -77,8 +77,8 @@ std::string stats_json(int id, const FileTimes& times, std::span<const GpuOutcom
     pinned_bytes += gpu.pinned_bytes;
     list += (list.empty() ? "\n    " : ",\n    ") + gpu_json(gpu);
   }
-  return format("{\n  \"id\": %d,\n  \"began_ns\": %" PRId64 ",\n  \"joined_ns\": %" PRId64
-                ",\n  \"ended_ns\": %" PRId64 ",\n  \"seconds\": %.6f,\n  \"bytes\": %" PRIu64
+  return format("{\n  \"id\": %d,\n  \"began_ns\": %" PRIu64 ",\n  \"joined_ns\": %" PRIu64
+                ",\n  \"ended_ns\": %" PRIu64 ",\n  \"seconds\": %.6f,\n  \"bytes\": %" PRIu64
                 ",\n  \"zero_bytes\": %" PRIu64 ",\n  \"io_bytes\": %" PRIu64
                 ",\n  \"pinned_bytes\": %" PRIu64 ",\n  \"gpus\": [",
                 id, times.began_ns, times.joined_ns, times.ended_ns, times.seconds(), bytes, zero_bytes,

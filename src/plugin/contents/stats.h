@@ -20,9 +20,9 @@ std::string summary_line(Direction direction, const GpuOutcome& gpu);
 // When the GPU memory of one KFD file was on its way, in nanoseconds of CLOCK_MONOTONIC. Between `began` and
 // `joined` the host did something else meanwhile.
 struct FileTimes {
-  std::int64_t began_ns = 0;   // its first ioctl, or request
-  std::int64_t joined_ns = 0;  // the host came to wait for it
-  std::int64_t ended_ns = 0;   // all of it was durable, or in place
+  std::uint64_t began_ns = 0;   // its first ioctl, or request
+  std::uint64_t joined_ns = 0;  // the host came to wait for it
+  std::uint64_t ended_ns = 0;   // all of it was durable, or in place
 
   double seconds() const { return static_cast<double>(ended_ns - began_ns) / 1e9; }
 };

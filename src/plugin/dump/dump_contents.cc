@@ -49,7 +49,7 @@ std::string DumpContents::take_working_name(std::uint32_t gpu_id) {
 }
 
 Result<void> DumpContents::join(int id, std::vector<std::string>& images) {
-  times_.joined_ns = monotonic_ns();
+  times_.joined_ns = run_.shared.world.now_ns();
   Result<void> done = job_->wait([](const std::string& line) { log_line(Level::Info, line); });
   log_lines(job_->take_log_lines());
   SLUICE_TRY(done);
@@ -60,7 +60,7 @@ Result<void> DumpContents::join(int id, std::vector<std::string>& images) {
 }
 
 void DumpContents::write_stats(int id, std::vector<std::string>& images) {
-  times_.ended_ns = monotonic_ns();
+  times_.ended_ns = run_.shared.world.now_ns();
   // Before there are such files: a failed dump removes them.
   images.push_back(stats_name(Direction::Dump, id));
   images.push_back(trace_name(Direction::Dump, id));

@@ -47,7 +47,9 @@ struct DumpRun {
 
 class DumpContents {
  public:
-  explicit DumpContents(DumpRun& run) : run_(run), number_(run.begun++) { times_.began_ns = monotonic_ns(); }
+  explicit DumpContents(DumpRun& run) : run_(run), number_(run.begun++) {
+    times_.began_ns = run.shared.world.now_ns();
+  }
 
   // GPUs whose contents have not been started yet.
   std::vector<GpuContents>& waiting() { return waiting_; }

@@ -21,7 +21,7 @@
 #include <optional>
 
 #include "base/unique_fd.h"
-#include "pipeline/lane.h"
+#include "pipeline/lane_thread.h"
 
 namespace sluice::plugin {
 

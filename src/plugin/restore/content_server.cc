@@ -13,8 +13,9 @@
 namespace sluice::plugin {
 
 Result<std::unique_ptr<ContentServer>> ContentServer::make(const Config& config, std::size_t lanes,
-                                                           VramWatch& vram, std::chrono::seconds patience) {
-  std::unique_ptr<ContentServer> server(new ContentServer(config, vram, patience));
+                                                           VramWatch& vram, std::chrono::seconds patience,
+                                                           ContentsWorld& world) {
+  std::unique_ptr<ContentServer> server(new ContentServer(config, vram, patience, world));
   server->shared_.lanes = lanes;
   SLUICE_TRY_ASSIGN(auto pair, make_content_sockets());
   server->socket_ = std::move(pair.first);
@@ -34,7 +35,7 @@ ContentServer::~ContentServer() {
 
 Result<void> ContentServer::start(int image_dir) {
   image_dir_ = image_dir;
-  auto thread = LaneThread::start("sluice-server", [this] { return serve(); });
+  auto thread = world_.start_thread("sluice-server", [this] { return serve(); });
   if (!thread) {
     turn_away();
     return thread.error();
@@ -73,7 +74,7 @@ Result<void> ContentServer::hear_all() {
         TEMP_FAILURE_RETRY(ppoll(files.data(), files.size(), left ? &*left : nullptr, nullptr));
     if (ready < 0) return make_error(errno, "wait for what tasks ask");
     if (!open && ready == 0) return {};
-    const std::int64_t now_ns = monotonic_ns();
+    const std::uint64_t now_ns = world_.now_ns();
     for (std::size_t i = 0; i < asking_.size(); ++i) {
       if (files[i + 1].revents != 0) {
         hear(asking_[i]);
@@ -94,7 +95,8 @@ std::optional<timespec> ContentServer::time_left() const {
   const auto first = std::min_element(asking_.begin(), asking_.end(), [](const Asking& a, const Asking& b) {
     return a.deadline_ns < b.deadline_ns;
   });
-  const std::int64_t left_ns = std::max<std::int64_t>(first->deadline_ns - monotonic_ns(), 0);
+  const std::uint64_t now_ns = world_.now_ns();
+  const auto left_ns = static_cast<std::int64_t>(first->deadline_ns - std::min(first->deadline_ns, now_ns));
   return timespec{left_ns / kNsPerSecond, left_ns % kNsPerSecond};
 }
 
@@ -102,8 +104,8 @@ std::optional<timespec> ContentServer::time_left() const {
 Result<bool> ContentServer::take_hello() {
   auto channel = accept_channel(socket_.get());
   if (channel) {
-    const std::int64_t now_ns = monotonic_ns();
-    asking_.push_back({std::move(*channel), now_ns, now_ns + patience_.count(), {}, 0, nullptr});
+    const std::uint64_t now_ns = world_.now_ns();
+    asking_.push_back({std::move(*channel), now_ns, now_ns + patience_ns_, {}, 0, nullptr});
     if (asking_.size() > kMostAsking) {
       give_up(asking_.front(), "too many others ask");
       asking_.erase(asking_.begin());
@@ -154,7 +156,7 @@ void ContentServer::take_request(Asking& asking) {
   asking.job = std::move(*job);
   lanes_ += asking.job->lanes();
   if (!send_reply(asking.channel.get(), Error{0, {}})) return settle(asking);
-  asking.deadline_ns = monotonic_ns() + patience_.count();
+  asking.deadline_ns = world_.now_ns() + patience_ns_;
 }
 
 // What was handed over begins, and nothing fails from there on: the task goes on and counts on it.
@@ -194,7 +196,7 @@ void ContentServer::turn_away() {
 Result<void> ContentServer::join(const std::function<void(const std::string&)>& report) {
   if (joined_) return outcome_;
   joined_ = true;
-  const std::int64_t joined_ns = monotonic_ns();
+  const std::uint64_t joined_ns = world_.now_ns();
   if (thread_) {
     pollfd socket{socket_.get(), POLLRDHUP, 0};  // whoever has the tasks' end can shut it down
     const bool was_shut_down = poll(&socket, 1, 0) > 0 && socket.revents != 0;

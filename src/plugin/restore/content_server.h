@@ -23,7 +23,8 @@
 #include <optional>
 #include <vector>
 
-#include "pipeline/lane.h"
+#include "pipeline/lane_thread.h"
+#include "plugin/contents/contents.h"
 #include "plugin/contents/stats.h"
 #include "plugin/restore/content_channel.h"
 
@@ -39,10 +40,11 @@ class ContentServer {
  public:
   // Puts the tasks' end of the socket into the host's fdstore. Starts no thread. Errors: socketpair's; EIO
   // when the fdstore refuses.
-  // `lanes`: that all tasks together will ask for. `vram` is borrowed. `patience`: for a task's whole
-  // request, and again for its handover.
+  // `lanes`: that all tasks together will ask for. `vram` and `world` are borrowed. `patience`: for a task's
+  // whole request, and again for its handover.
   static Result<std::unique_ptr<ContentServer>> make(const Config& config, std::size_t lanes, VramWatch& vram,
-                                                     std::chrono::seconds patience = kPatience);
+                                                     std::chrono::seconds patience = kPatience,
+                                                     ContentsWorld& world = ContentsWorld::real());
   ~ContentServer();  // cancels whatever runs and joins
 
   int fdstore_id() const { return fdstore_id_; }
@@ -70,20 +72,24 @@ class ContentServer {
  private:
   struct Running {
     int id = 0;
-    std::int64_t began_ns = 0;
+    std::uint64_t began_ns = 0;
     std::unique_ptr<ContentsJob> job;
   };
   // A task from its hello to its handover. Without a channel: it is done with.
   struct Asking {
     UniqueFd channel;
-    std::int64_t began_ns = 0;
-    std::int64_t deadline_ns = 0;
+    std::uint64_t began_ns = 0;
+    std::uint64_t deadline_ns = 0;
     RequestReader reader;
     int id = 0;
     std::unique_ptr<ContentsJob> job;  // there once the request is whole: what the handover begins
   };
-  ContentServer(const Config& config, VramWatch& vram, std::chrono::seconds patience)
-      : config_(config), patience_(patience), shared_(vram) {}
+  ContentServer(const Config& config, VramWatch& vram, std::chrono::nanoseconds patience,
+                ContentsWorld& world)
+      : config_(config),
+        world_(world),
+        patience_ns_(static_cast<std::uint64_t>(patience.count())),
+        shared_(vram, world) {}
   Result<void> serve();
   Result<void> hear_all();
   Result<bool> take_hello();
@@ -96,7 +102,8 @@ class ContentServer {
   void warn(std::string text);
 
   Config config_;
-  std::chrono::nanoseconds patience_;
+  ContentsWorld& world_;
+  std::uint64_t patience_ns_;
   SharedByJobs shared_;
   int fdstore_id_ = -1;
   int image_dir_ = -1;

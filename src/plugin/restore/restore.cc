@@ -632,8 +632,8 @@ std::optional<ThreadNumbers::Raised> Restorer::raise_thread_numbers() const {
 
 Result<void> Restorer::fill_in_task(ContentRequest request) {
   const std::optional<ThreadNumbers::Raised> raised = raise_thread_numbers();
-  const std::int64_t began_ns = monotonic_ns();
   SharedByJobs shared(lifeline_->vram());
+  const std::uint64_t began_ns = shared.world.now_ns();
   shared.lanes = survey_.all_lanes();
   shared.unverified_said = unverified_said_;
   SLUICE_TRY_ASSIGN(const std::unique_ptr<ContentsJob> job,
@@ -644,7 +644,8 @@ Result<void> Restorer::fill_in_task(ContentRequest request) {
   log_lines(job->take_log_lines());
   unverified_said_ = shared.unverified_said;
   SLUICE_TRY(done);
-  write_stats(Direction::Restore, request.id, {began_ns, began_ns, monotonic_ns()}, job->outcomes(), config_);
+  write_stats(Direction::Restore, request.id, {began_ns, began_ns, shared.world.now_ns()}, job->outcomes(),
+              config_);
   return {};
 }
 

@@ -3,7 +3,6 @@
 #include "copy_lane.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 
 namespace sluice::drm::test {
@@ -15,19 +14,14 @@ bool all_zero(std::span<const std::byte> bytes) {
   return std::all_of(bytes.begin(), bytes.end(), [](std::byte byte) { return byte == std::byte{0}; });
 }
 
-Result<void> run_lane(const Device& device, Direction direction, std::vector<BoSource> sources,
-                      const ImageLayout& layout, Bytes& image, LaneMemory& memory,
-                      const CopyLaneOptions& options, CopyOutcome& outcome) {
-  auto reactor = sluice::test::make_reactor_of(options.reactor, memory.entries());
-  SLUICE_TRY_ASSIGN(auto copy, SdmaCopy::make(device, direction, layout, std::move(sources), memory.arena,
-                                              memory.slots, *reactor, options.copy));
+Result<void> run_lane(const Device& device, Direction direction, std::vector<BoSource> sources, Lane& lane,
+                      Bytes& image, const CopyLaneOptions& options, CopyOutcome& outcome) {
+  SLUICE_TRY_ASSIGN(auto copy, SdmaCopy::make(device, direction, lane.layout(), std::move(sources),
+                                              lane.arena(), lane.slots(), lane.reactor(), options.copy));
   outcome.staging = copy->staging();
   outcome.note = copy->staging_note();
-  MemoryStore store(direction, layout, *reactor, image, options.holes);
-  std::array<Stage*, 2> route{copy.get(), &store};
-  if (direction == Direction::Restore) std::swap(route[0], route[1]);
-  Pipeline pipeline(layout, memory.slots, route, *reactor);
-  auto ran = pipeline.run();
+  MemoryStore store(direction, lane.layout(), lane.reactor(), image, options.holes);
+  auto ran = lane.run(Route{copy.get(), &store}.towards(direction));
   outcome.stats = copy->stats();
   if (!ran) return std::move(ran).error();
   return {};
@@ -72,9 +66,10 @@ CopyOutcome run_copy(const Device& device, Direction direction, const TargetFile
     sources.push_back({target.dmabuf(bo), bo.cpu().size()});
   }
   const ImageLayout layout = std::move(ImageLayout::make(sizes, options.chunk_bytes)).value();
-  LaneMemory memory(options.chunk_bytes, options.slots);
-  outcome.result = run_lane(device, direction, std::move(sources), layout, image, memory, options, outcome);
-  outcome.abandoned = memory.arena.abandoned();
+  sluice::test::TestWorld world(options.reactor);
+  const auto lane = sluice::test::make_lane(layout, options.slots, world);
+  outcome.result = run_lane(device, direction, std::move(sources), *lane, image, options, outcome);
+  outcome.abandoned = lane->arena().abandoned();
   return outcome;
 }
 

@@ -9,6 +9,7 @@
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -66,14 +67,16 @@ class FileSet : public ::testing::TestWithParam<Setting> {
 
   ReactorKind kind() const { return std::get<0>(GetParam()); }
   FileOptions options() const { return {std::get<1>(GetParam()), true, true}; }
+  std::unique_ptr<Lane> make_lane() {
+    world_.emplace(kind());
+    return test::make_lane(layout_, kDepth, *world_);
+  }
 
-  Result<PipelineStats> dump(Reactor& reactor, test::LaneMemory& memory, std::size_t* most_fds = nullptr) {
-    FileSetSink sink(dir_.fd(), names_of(bos_, "working-"), layout_, reactor, options());
-    test::MemoryCopy copy(Direction::Dump, layout_, reactor, bos_);
-    ChecksumStage checksum(Direction::Dump, layout_, reactor, sums_, ChecksumOptions{}, nullptr);
-    const std::array<Stage*, 3> route{&copy, &checksum, &sink};
-    Pipeline pipeline(layout_, memory.slots, route, reactor);
-    auto stats = pipeline.run(nullptr, [&] {
+  Result<PipelineStats> dump(Lane& lane, std::size_t* most_fds = nullptr) {
+    FileSetSink sink(dir_.fd(), names_of(bos_, "working-"), layout_, lane.reactor(), options());
+    test::MemoryCopy copy(Direction::Dump, layout_, lane.reactor(), bos_);
+    ChecksumStage checksum(Direction::Dump, layout_, lane.reactor(), sums_, ChecksumOptions{}, nullptr);
+    auto stats = lane.run(Route{&copy, &checksum, &sink}, nullptr, [&] {
       if (most_fds != nullptr) *most_fds = std::max(*most_fds, test::open_fds());
       return false;
     });
@@ -83,14 +86,12 @@ class FileSet : public ::testing::TestWithParam<Setting> {
     return stats;
   }
 
-  Result<PipelineStats> restore(Reactor& reactor, test::LaneMemory& memory, BoList& target) {
+  Result<PipelineStats> restore(Lane& lane, BoList& target) {
     SLUICE_TRY_ASSIGN(const auto source,
-                      FileSetSource::open(dir_.fd(), names_of(bos_), layout_, reactor, options()));
-    ChecksumStage checksum(Direction::Restore, layout_, reactor, sums_, ChecksumOptions{}, nullptr);
-    test::MemoryCopy copy(Direction::Restore, layout_, reactor, target);
-    const std::array<Stage*, 3> route{source.get(), &checksum, &copy};
-    Pipeline pipeline(layout_, memory.slots, route, reactor);
-    return pipeline.run(nullptr, nullptr);
+                      FileSetSource::open(dir_.fd(), names_of(bos_), layout_, lane.reactor(), options()));
+    ChecksumStage checksum(Direction::Restore, layout_, lane.reactor(), sums_, ChecksumOptions{}, nullptr);
+    test::MemoryCopy copy(Direction::Restore, layout_, lane.reactor(), target);
+    return lane.run(Route{source.get(), &checksum, &copy});
   }
 
   BoList garbage() const {
@@ -103,6 +104,7 @@ class FileSet : public ::testing::TestWithParam<Setting> {
   ImageLayout layout_ = std::move(ImageLayout::make_file_per_bo(test::sizes_of(bos_), kChunk)).value();
   std::vector<SumTable> sums_;
   test::TempDir dir_;
+  std::optional<test::TestWorld> world_;
 };
 
 std::string name_of_setting(const ::testing::TestParamInfo<Setting>& info) {
@@ -116,11 +118,10 @@ INSTANTIATE_TEST_SUITE_P(Both, FileSet,
                          name_of_setting);
 
 TEST_P(FileSet, EachFileIsWhatASerialWriterMakesAndComesBack) {
-  test::LaneMemory memory(kChunk, kDepth);
-  const auto reactor = test::make_reactor_of(kind(), memory.entries(), memory.arena.bytes());
+  const auto lane = make_lane();
   const std::size_t fds = test::open_fds();
   std::size_t most_fds = 0;
-  const auto dumped = dump(*reactor, memory, &most_fds);
+  const auto dumped = dump(*lane, &most_fds);
   ASSERT_TRUE(dumped.ok()) << dumped.error().what;
   EXPECT_EQ(dumped->bytes, layout_.all_file_bytes());
   EXPECT_LE(most_fds, fds + kDepth) << "no more files are open than there are slots";
@@ -128,21 +129,20 @@ TEST_P(FileSet, EachFileIsWhatASerialWriterMakesAndComesBack) {
     EXPECT_EQ(dir_.read(names_of(bos_)[i]), test::serial_file({bos_[i]})) << i;
   EXPECT_EQ(dir_.names().size(), bos_.size());
   BoList target = garbage();
-  const auto restored = restore(*reactor, memory, target);
+  const auto restored = restore(*lane, target);
   ASSERT_TRUE(restored.ok()) << restored.error().what;
   EXPECT_EQ(target, bos_);
   EXPECT_EQ(test::open_fds(), fds);
 }
 
 TEST_P(FileSet, AFileOfTheWrongSizeIsFoundBeforeAnythingIsRead) {
-  test::LaneMemory memory(kChunk, kDepth);
-  const auto reactor = test::make_reactor_of(kind(), memory.entries(), memory.arena.bytes());
-  ASSERT_TRUE(dump(*reactor, memory).ok());
+  const auto lane = make_lane();
+  ASSERT_TRUE(dump(*lane).ok());
   Bytes shorter = dir_.read("pages-20");
   shorter.pop_back();
   dir_.write("pages-20", shorter);
   BoList target = garbage();
-  const auto refused = restore(*reactor, memory, target);
+  const auto refused = restore(*lane, target);
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().err, EBADMSG);
   EXPECT_NE(refused.error().what.find("pages-20"), std::string::npos) << refused.error().what;
@@ -150,27 +150,25 @@ TEST_P(FileSet, AFileOfTheWrongSizeIsFoundBeforeAnythingIsRead) {
 }
 
 TEST_P(FileSet, WhatIsNoFileIsFoundBeforeAnythingIsRead) {
-  test::LaneMemory memory(kChunk, kDepth);
-  const auto reactor = test::make_reactor_of(kind(), memory.entries(), memory.arena.bytes());
-  ASSERT_TRUE(dump(*reactor, memory).ok());
+  const auto lane = make_lane();
+  ASSERT_TRUE(dump(*lane).ok());
   ASSERT_EQ(::renameat(dir_.fd(), "pages-20", dir_.fd(), "elsewhere"), 0);
   ASSERT_EQ(::symlinkat("elsewhere", dir_.fd(), "pages-20"), 0);
   BoList target = garbage();
-  const auto refused = restore(*reactor, memory, target);
+  const auto refused = restore(*lane, target);
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().what, "pages-20 is not a regular file");
   EXPECT_EQ(target, garbage());
 }
 
 TEST_P(FileSet, ASumIsOfItsOwnFile) {
-  test::LaneMemory memory(kChunk, kDepth);
-  const auto reactor = test::make_reactor_of(kind(), memory.entries(), memory.arena.bytes());
-  ASSERT_TRUE(dump(*reactor, memory).ok());
+  const auto lane = make_lane();
+  ASSERT_TRUE(dump(*lane).ok());
   const Bytes first = dir_.read("pages-0");
   dir_.write("pages-0", dir_.read("pages-9").size() == first.size() ? dir_.read("pages-9") : first);
   std::swap(sums_[0].sums, sums_[3].sums);
   BoList target = garbage();
-  const auto refused = restore(*reactor, memory, target);
+  const auto refused = restore(*lane, target);
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().err, EBADMSG);
 }
@@ -202,16 +200,15 @@ TEST_P(FileSet, AFileThatCannotBeReadIsClosedAfterItsLastChunk) {
   bos_.assign(100, Bytes(2 * kChunk, std::byte{1}));
   layout_ = std::move(ImageLayout::make_file_per_bo(test::sizes_of(bos_), kChunk)).value();
   sums_.clear();
-  test::LaneMemory memory(kChunk, kDepth);
-  const auto inner = test::make_reactor_of(kind(), memory.entries(), memory.arena.bytes());
-  ASSERT_TRUE(dump(*inner, memory).ok());
+  const auto lane = make_lane();
+  ASSERT_TRUE(dump(*lane).ok());
 
-  UnreadableReactor reactor(*inner);
+  UnreadableReactor reactor(lane->reactor());
   const auto source = FileSetSource::open(dir_.fd(), names_of(bos_), layout_, reactor, options());
   ASSERT_TRUE(source.ok()) << source.error().what;
   Undeterred undeterred(**source);
   const std::array<Stage*, 1> route{&undeterred};
-  Pipeline pipeline(layout_, memory.slots, route, reactor);
+  Pipeline pipeline(layout_, lane->slots(), route, reactor);
   const std::size_t fds = test::open_fds();
   std::size_t most_fds = 0;
   const auto read = pipeline.run(nullptr, [&] {
@@ -227,10 +224,12 @@ TEST_P(FileSet, AFileThatCannotBeReadIsClosedAfterItsLastChunk) {
 TEST_P(FileSet, EachOperationThatFailsIsNamedAndLeavesNothing) {
   for (std::uint64_t at = 0;; ++at) {
     SCOPED_TRACE("operation " + std::to_string(at));
-    test::LaneMemory memory(kChunk, kDepth);
-    FaultReactor reactor(test::make_reactor_of(kind(), memory.entries(), memory.arena.bytes()), Fault::Error,
-                         at, ENOSPC);
-    const auto dumped = dump(reactor, memory);
+    test::TestWorld world(kind(), [at](std::unique_ptr<Reactor> inner) {
+      return std::make_unique<FaultReactor>(std::move(inner), Fault::Error, at, ENOSPC);
+    });
+    const auto lane = test::make_lane(layout_, kDepth, world);
+    const auto& reactor = static_cast<const FaultReactor&>(lane->reactor());
+    const auto dumped = dump(*lane);
     if (!reactor.fired()) {
       ASSERT_TRUE(dumped.ok()) << dumped.error().what;
       EXPECT_GT(at, 2 * bos_.size()) << "a write and a sync of each file, at least";
@@ -243,11 +242,13 @@ TEST_P(FileSet, EachOperationThatFailsIsNamedAndLeavesNothing) {
   }
   for (std::uint64_t at = 0;; ++at) {
     SCOPED_TRACE("read " + std::to_string(at));
-    test::LaneMemory memory(kChunk, kDepth);
-    FaultReactor reactor(test::make_reactor_of(kind(), memory.entries(), memory.arena.bytes()), Fault::Error,
-                         at, EIO);
+    test::TestWorld world(kind(), [at](std::unique_ptr<Reactor> inner) {
+      return std::make_unique<FaultReactor>(std::move(inner), Fault::Error, at, EIO);
+    });
+    const auto lane = test::make_lane(layout_, kDepth, world);
+    const auto& reactor = static_cast<const FaultReactor&>(lane->reactor());
     BoList target = garbage();
-    const auto restored = restore(reactor, memory, target);
+    const auto restored = restore(*lane, target);
     if (!reactor.fired()) {
       ASSERT_TRUE(restored.ok()) << restored.error().what;
       EXPECT_EQ(target, bos_);

@@ -128,29 +128,24 @@ class PipeStoreTest : public ::testing::TestWithParam<ReactorKind> {
     }
   }
 
-  Result<PipelineStats> run(Direction direction, Reactor& reactor, test::LaneMemory& memory, Peer& peer,
+  Result<PipelineStats> run(Direction direction, Lane& lane, Peer& peer,
                             const std::function<bool()>& cancelled = nullptr) {
-    PipeStore store(direction, peer.open(), names_, layout_, reactor);
-    test::MemoryCopy copy(direction, layout_, reactor, direction == Direction::Dump ? bos_ : target_);
-    std::array<Stage*, 2> route{&copy, &store};
-    if (direction == Direction::Restore) std::swap(route[0], route[1]);
-    Pipeline pipeline(layout_, memory.slots, route, reactor);
-    auto stats = pipeline.run(nullptr, [&] {
-      pipeline.check_invariants();
+    PipeStore store(direction, peer.open(), names_, layout_, lane.reactor());
+    test::MemoryCopy copy(direction, layout_, lane.reactor(), direction == Direction::Dump ? bos_ : target_);
+    return lane.run(Route{&copy, &store}.towards(direction), nullptr, [&] {
       peer.pump();
       return cancelled && cancelled();
     });
-    return stats;
   }
 
   Result<PipelineStats> run(Direction direction, Peer& peer,
                             const std::function<bool()>& cancelled = nullptr) {
-    test::LaneMemory memory(kChunk, kDepth);
-    const auto reactor = test::make_reactor_of(GetParam(), memory.entries(), memory.arena.bytes());
+    test::TestWorld world(GetParam());
+    const auto lane = test::make_lane(layout_, kDepth, world);
     const std::size_t fds = test::open_fds();
-    auto stats = run(direction, *reactor, memory, peer, cancelled);
+    auto stats = run(direction, *lane, peer, cancelled);
     peer.pump();
-    EXPECT_EQ(reactor->in_flight(), 0U);
+    EXPECT_EQ(lane->reactor().in_flight(), 0U);
     if (!peer.stalls) {
       EXPECT_EQ(test::open_fds(), fds);
     }
@@ -273,10 +268,12 @@ TEST_P(PipeStoreTest, EachTransferFailsOnce) {
                      std::to_string(static_cast<int>(one.fault)) + ", errno " + std::to_string(one.injected));
         Peer peer(direction, files_);
         target_ = garbage();
-        test::LaneMemory memory(kChunk, kDepth);
-        FaultReactor reactor(test::make_reactor_of(GetParam(), memory.entries(), memory.arena.bytes()),
-                             one.fault, at, one.injected);
-        const auto stats = run(direction, reactor, memory, peer);
+        test::TestWorld world(GetParam(), [&](std::unique_ptr<Reactor> inner) {
+          return std::make_unique<FaultReactor>(std::move(inner), one.fault, at, one.injected);
+        });
+        const auto lane = test::make_lane(layout_, kDepth, world);
+        const auto& reactor = static_cast<const FaultReactor&>(lane->reactor());
+        const auto stats = run(direction, *lane, peer);
         peer.pump();
         const int err = direction == Direction::Dump ? one.dump_err : one.restore_err;
         // That nothing comes is how a file ends, once.
@@ -305,10 +302,11 @@ TEST_P(PipeStoreTest, ABrokenRingEndsTheRun) {
   if (GetParam() == ReactorKind::Threads) GTEST_SKIP() << "its wait does not fail";
   for (const Direction direction : {Direction::Dump, Direction::Restore}) {
     Peer peer(direction, files_);
-    test::LaneMemory memory(kChunk, kDepth);
-    FaultReactor reactor(test::make_reactor_of(GetParam(), memory.entries(), memory.arena.bytes()),
-                         Fault::BrokenRing, 9, 0);
-    const auto stats = run(direction, reactor, memory, peer);
+    test::TestWorld world(GetParam(), [](std::unique_ptr<Reactor> inner) {
+      return std::make_unique<FaultReactor>(std::move(inner), Fault::BrokenRing, 9, 0);
+    });
+    const auto lane = test::make_lane(layout_, kDepth, world);
+    const auto stats = run(direction, *lane, peer);
     expect_error(stats, EIO, "the ring broke");
   }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // A lane's end: no io-wq worker of its ring is listed any more, in a container neither, where the kernel
 // calls them by a number that nobody there knows; and nobody waits for those of others.
-#include "pipeline/lane.h"
+#include "pipeline/lane_thread.h"
 
 #include <dirent.h>
 #include <fcntl.h>

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: MIT
+// What a lane, and whoever waits for one, has around it: threads, a reactor, CPUs, time. In production it is
+// the machine's. A simulation hands in another one, in which the same code runs in virtual time.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "base/mutex.h"
+#include "base/result.h"
+#include "pipeline/lane_thread.h"
+#include "pipeline/reactor.h"
+
+namespace sluice {
+
+class Pipeline;
+
+// Any thread. What is not overridden is the machine's.
+class LaneWorld {
+ public:
+  static constexpr std::uint64_t kNever = UINT64_MAX;
+
+  static LaneWorld& real();
+
+  // The clock that time-outs and patience go by: base/clock.h.
+  virtual std::uint64_t now_ns();
+  // Lets go of `lock` until somebody calls wake(), or `end_ns` has come, or for no reason: to be called in a
+  // loop over what is waited for.
+  virtual void wait(Lock& lock, std::condition_variable& changed, std::uint64_t end_ns = kNever);
+  virtual void wake(std::condition_variable& changed);
+
+  // As LaneThread::start.
+  virtual Result<LaneThread> start_thread(const std::string& name, std::function<Result<void>()> body);
+  // As sluice::make_reactor; called by the lane's thread.
+  virtual Result<std::unique_ptr<Reactor>> make_reactor(unsigned entries, std::span<std::byte> arena,
+                                                        std::string& note);
+  // As sluice::spare_workers.
+  virtual unsigned spare_workers(std::size_t lanes);
+
+  // Called by a lane's thread between any two steps of its loop. For tests, which look at the invariants.
+  virtual void step(const Pipeline& pipeline);
+
+ protected:
+  ~LaneWorld() = default;
+};
+
+}  // namespace sluice
