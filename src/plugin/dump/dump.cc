@@ -389,7 +389,7 @@ Result<void> Dumper::dump_kfd(int fd, int id) {
 Result<void> Dumper::finish_file(KfdFile& file) {
   if (std::exchange(file.finished, true)) return {};
   if (file.alias_of) return write_alias(file);
-  SLUICE_TRY(file.process->finish(*file.id, images_));
+  SLUICE_TRY(file.process->finish(*file.id));
   for (const RenderFile& render : render_files_) {
     if (render.finished) SLUICE_TRY(write(*render.dump));
   }
@@ -398,7 +398,7 @@ Result<void> Dumper::finish_file(KfdFile& file) {
 
 Result<void> Dumper::finish_file(RenderFile& file) {
   if (std::exchange(file.finished, true)) return {};
-  SLUICE_TRY(file.dump->finish(*file.id, images_));
+  SLUICE_TRY(file.dump->finish(*file.id));
   return write(*file.dump);
 }
 
@@ -531,7 +531,7 @@ Result<void> Dumper::start_contents(const DumpContents* wanted, std::optional<in
   };
   const bool all_flow = streams_flow_on() || (tree_known_ && run_.config.parallel && !streaming());
   if (!all_flow) drop_others();
-  SLUICE_TRY(remove_stale());
+  SLUICE_TRY(clear_directory());
   if (waiting.empty()) return {};
   if (!all_flow || !std::exchange(staging_shared_, true)) share_staging(waiting);
   if (streaming()) drop_others();
@@ -567,7 +567,7 @@ Result<void> Dumper::write_alias(const KfdFile& file) {
   alias.alias_of = static_cast<std::uint32_t>(*main);
   alias.dump_id = run_.dump_id;
   alias.id = static_cast<std::uint32_t>(*file.id);
-  images_.insert(images_.begin(), kfd_image_name(*file.id));
+  run_.images.add_metadata(kfd_image_name(*file.id));
   return write_metadata(kfd_image_name(*file.id), pack_kfd_image(alias));
 }
 
@@ -663,8 +663,8 @@ Result<bool> Dumper::dump_dmabuf(int fd, int id) {
   const DmaBufImage image{number.handle, number.shared, kfd::restoring_process(holders).innermost,
                           run_.dump_id, static_cast<std::uint32_t>(id)};
   run_.shared_bos.note_saved(number.shared, true);
-  SLUICE_TRY(remove_stale());  // nothing may have begun to flow yet, and the name be an old file's
-  images_.insert(images_.begin(), dmabuf_image_name(id));
+  SLUICE_TRY(clear_directory());  // nothing may have begun to flow yet, and the name be an old file's
+  run_.images.add_metadata(dmabuf_image_name(id));
   SLUICE_TRY(write_metadata(dmabuf_image_name(id), pack_dmabuf_image(image)));
   SLUICE_TRY(dump_memory_of(st.st_ino, id));
   return true;
@@ -768,9 +768,10 @@ Result<void> Dumper::finish(int ret) {
   Result<void> finished = ret >= 0 ? finish_tree() : Result<void>();
   Result<void> unpaused = unpause_and_drop(ret >= 0);
   if (unpaused) signals_.set_nothing_to_undo();
-  remove_old_pages();
-  if (ret < 0) {
-    remove_images();
+  if (ret >= 0) {
+    run_.images.commit();
+  } else {
+    run_.images.roll_back();
     name_hopeless_maps();
   }
   SLUICE_TRY(unpaused);
@@ -780,8 +781,7 @@ Result<void> Dumper::finish(int ret) {
 void Dumper::abandon() noexcept {
   run_.shared.stopped = true;
   sessions_.unpause_at_exit();
-  if (streaming()) return;
-  for (const std::string& name : images_) (void)::unlinkat(image_dir_fd(), name.c_str(), 0);
+  run_.images.roll_back_from_signal();
 }
 
 // CRIU's own parser stops at a map of a dma-buf, before it asks any plugin.
@@ -802,43 +802,12 @@ void Dumper::name_hopeless_maps() const {
   }
 }
 
-// What an earlier dump left in the directory never mixes with this one: a pages file of then beside metadata
-// of now. Before anything is written, and not before all that could refuse the dump in advance has not.
-Result<void> Dumper::remove_stale() {
+// Before anything is written, and not before all that could refuse the dump in advance has not.
+Result<void> Dumper::clear_directory() {
   SLUICE_TRY(check_stopped());
-  if (std::exchange(stale_removed_, true) || streaming()) return {};
+  if (run_.images.directory_is_clear() || streaming()) return {};
   for (const RenderFile& file : render_files_) SLUICE_TRY(file.dump->look_at_vram());
-  if (run_.config.io_mode == IoMode::Direct)
-    SLUICE_TRY(about(Topic::Images, check_direct_io(image_dir_fd(), run_.config.chunk_bytes)));
-  SLUICE_TRY_ASSIGN(std::vector<std::string> names,
-                    about(Topic::Images, remove_plugin_images(image_dir_fd(), run_.config.reuse_files)));
-  // Under names that no file of this dump gets: one that is finished must not be taken for an old one.
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    std::string neutral = old_pages_image(i, names[i]);
-    SLUICE_TRY(about(Topic::Images, rename_image(image_dir_fd(), names[i], neutral)));
-    old_pages_.push_back(std::move(neutral));
-  }
-  run_.reusable_pages = old_pages_;
-  return {};
-}
-
-// What no GPU of this dump has written over.
-void Dumper::remove_old_pages() {
-  for (const std::string& name : old_pages_) {
-    if (std::find(images_.begin(), images_.end(), name) != images_.end()) continue;
-    if (auto removed = remove_image(image_dir_fd(), name); !removed)
-      log_line(Level::Warning, removed.error().what);
-  }
-}
-
-// Metadata goes first, so that at no moment an incomplete dump looks complete.
-void Dumper::remove_images() {
-  if (streaming()) return;
-  for (const std::string& name : images_) {
-    if (auto removed = remove_image(image_dir_fd(), name); !removed)
-      log_line(Level::Warning, removed.error().what);
-  }
-  if (!images_.empty()) (void)sync_directory(image_dir_fd());
+  return run_.images.clear_directory(run_.config);
 }
 
 }  // namespace sluice::plugin

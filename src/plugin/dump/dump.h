@@ -134,11 +134,9 @@ class Dumper {
   Result<bool> have_kfd(const std::vector<pid_t>& processes) const;
   Result<void> note_gpus(const KfdFile& file);
   Result<void> write(RenderDump& render);
-  Result<void> remove_stale();
-  void remove_images();
+  Result<void> clear_directory();
   Result<void> check_stopped() const;
   bool awaits_kfd(const RenderDump& render) const;
-  void remove_old_pages();
   void name_hopeless_maps() const;
   Result<void> unpause_and_drop(bool say);
   void drop_files(bool say);
@@ -155,18 +153,15 @@ class Dumper {
   std::vector<kfd::OpenDmaBuf> dmabufs_;                         // of the tree
   std::map<ino_t, Error> dmabufs_not_restored_;                  // of these, why
   std::vector<std::pair<ProcessGpu, std::vector<pid_t>>> gpus_;  // with the holders of the KFD file
-  std::vector<std::string> images_;  // names of this dump, in the order in which they must go
   bool in_inventory_ = false;
   bool kfd_maps_checked_ = false;
   bool render_maps_checked_ = false;  // check_maps_without_files()
-  bool stale_removed_ = false;
   bool tree_begun_ = false;
   bool tree_known_ = false;  // all files of ours that the tree has were found before the first was asked for
   bool staging_shared_ = false;  // of streams: by all of the tree, once
   bool index_saved_ = false;     // of streams: nothing more can come
   bool tree_finished_ = false;   // CRIU asks for nothing more, and all files may have been dropped
   bool unlisted_said_ = false;
-  std::vector<std::string> old_pages_;  // pages files of an earlier dump that may be written over
 };
 
 }  // namespace sluice::plugin

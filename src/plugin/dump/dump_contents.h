@@ -20,6 +20,7 @@
 #include "plugin/contents/contents.h"
 #include "plugin/contents/stats.h"
 #include "plugin/contents/vram_watch.h"
+#include "plugin/dump/image_set.h"
 #include "plugin/dump/shared_bos.h"
 #include "settings/config.h"
 
@@ -36,8 +37,7 @@ struct DumpRun {
   std::uint32_t kfd_minor_version = 0;
   VramWatch vram;  // looked at before the first contents, too
   SharedByJobs shared{vram};
-  // Names of pages files of an earlier dump that may be written over.
-  std::vector<std::string> reusable_pages;
+  ImageSet images;
   // What each process can have mapped again: BOs of the files that are restored in it.
   std::map<pid_t, BoRanges> maps;
   SharedBos shared_bos;
@@ -59,12 +59,11 @@ class DumpContents {
   Result<void> start(std::optional<int> id);
   bool started() const { return started_; }
 
-  // Joins the lanes and gives the files their names under `id`. Names go to `images` before there are such
-  // files.
-  Result<void> join(int id, std::vector<std::string>& images);
+  // Joins the lanes and gives the files their names under `id`.
+  Result<void> join(int id);
 
   // The last step, when the metadata stand as well: what it took, as sluice-stats-dump-<id>.json.
-  void write_stats(int id, std::vector<std::string>& images);
+  void write_stats(int id);
 
  private:
   std::string take_working_name(std::uint32_t gpu_id);

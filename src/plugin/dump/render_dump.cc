@@ -186,13 +186,13 @@ void RenderDump::take_contents() {
   if (!contents.bos.empty()) contents_->waiting().push_back(std::move(contents));
 }
 
-Result<void> RenderDump::finish(int id, std::vector<std::string>& images) {
+Result<void> RenderDump::finish(int id) {
   image_.id = static_cast<std::uint32_t>(id);
-  images.insert(images.begin(), render_image_name(id));
-  SLUICE_TRY(contents_->join(id, images));
+  run_.images.add_metadata(render_image_name(id));
+  SLUICE_TRY(contents_->join(id));
   for (const RenderBo& bo : image_.bos) run_.shared_bos.note_saved(bo.shared, bo.imports);
   if (run_.config.sync) SLUICE_TRY(sync_images());
-  if (image_.has_contents()) contents_->write_stats(id, images);
+  if (image_.has_contents()) contents_->write_stats(id);
   return {};
 }
 

@@ -57,9 +57,8 @@ class RenderDump {
   void take_contents();
   DumpContents& contents() { return *contents_; }
 
-  // Joins the contents and writes all but the metadata under `id`. Names go to `images` before there are such
-  // files.
-  Result<void> finish(int id, std::vector<std::string>& images);
+  // Joins the contents and writes all but the metadata under `id`.
+  Result<void> finish(int id);
 
   // What the KFD process of those that hold the file tells of it: its GPU's name there, and whether KFD uses
   // this file. Before or after finish(), for files come in order of their numbers.
