@@ -34,12 +34,12 @@ bool share_any(const std::vector<pid_t>& left, const std::vector<pid_t>& right) 
 }
 
 // CRIU refuses such a file by its number alone, when no plugin takes it.
-void name_hopeless_file(int fd, int id) {
+void name_unrestorable_file(int fd, int id) {
   std::array<char, 64> link{};
   const ssize_t length =
       ::readlink(("/proc/self/fd/" + std::to_string(fd)).c_str(), link.data(), link.size());
   if (length < 0) return;
-  const auto words = kfd::words_of_hopeless_file({link.data(), static_cast<std::size_t>(length)});
+  const auto words = kfd::describe_unrestorable_file({link.data(), static_cast<std::size_t>(length)});
   if (words.empty()) return;
   log_line(Level::Warning, "file " + std::to_string(id) + " is " + std::string(words) +
                                ", which cannot be brought back; the process must close it");
@@ -81,19 +81,12 @@ std::string words_of_signal(int number) {
   return number == SIGXCPU ? words + ", of the limit of CPU time (ulimit -t)," : words;
 }
 
-Result<UniqueFd> duplicate(int fd) {
-  UniqueFd copy(fcntl(fd, F_DUPFD_CLOEXEC, 0));
-  if (!copy) return make_error(errno, "dup of the target's fd");
-  return copy;
-}
-
 }  // namespace
 
 Result<std::unique_ptr<Dumper>> Dumper::make(RunStage stage) {
-  std::unique_ptr<Dumper> dumper(new Dumper(stage));
   const auto kfd_device = kfd::kfd_device_number();
+  std::unique_ptr<Dumper> dumper(new Dumper(stage, kfd_device ? *kfd_device : 0));
   if (!kfd_device) return dumper;  // no KFD: nothing is ours, and nothing is said
-  dumper->kfd_device_ = *kfd_device;
   LogLines lines;
   dumper->run_.config = parse_config(plugin_settings(lines), lines);
   log_lines(lines);
@@ -112,11 +105,9 @@ Dumper::~Dumper() {
   sessions_.unpause_at_exit();  // before contents that still flow are waited for
 }
 
-// What CRIU waits for. A signal that would end it meanwhile ends the dump; a pre-dump stops no queues, and
-// nothing would be left behind.
+// What CRIU waits for. A signal that would end it meanwhile ends the dump.
 template <class Step>
-Result<void> Dumper::undisturbed(const Step& step) {
-  if (stage_ != kStageDump) return step();
+Result<void> Dumper::with_signals_held(const Step& step) {
   Result<void> done;
   {
     const HeldSignals::InHook hook(signals_);
@@ -131,100 +122,30 @@ Result<void> Dumper::undisturbed(const Step& step) {
 
 Result<Answer> Dumper::accept_map(const struct stat& st) {
   if (kfd_device_ == 0) return Answer();
-  if (!S_ISCHR(st.st_mode) || !is_ours(st.st_rdev)) return Answer();
-  SLUICE_TRY(undisturbed([&] { return accept_ours(st.st_rdev); }));
+  if (!S_ISCHR(st.st_mode) || !tree_.is_ours(st.st_rdev)) return Answer();
+  if (stage_ == kStageDump) SLUICE_TRY(with_signals_held([&] { return check_map_of(st.st_rdev); }));
   return Answer(0);
 }
 
-Result<void> Dumper::accept_ours(dev_t device) {
-  SLUICE_TRY(device == kfd_device_ ? check_kfd_maps() : check_maps_without_files());
+Result<void> Dumper::check_map_of(dev_t device) {
+  if (device == kfd_device_) {
+    SLUICE_TRY(tree_.check_kfd_maps());
+  } else if (!tree_known_) {
+    SLUICE_TRY(tree_.check_maps_without_files());
+  }
   return note_in_inventory();
-}
-
-bool Dumper::is_ours(dev_t device) const {
-  const kfd::FileClass file = kfd::classify_device(S_IFCHR, device, kfd_device_);
-  return file.kind == kfd::FileKind::Kfd || (file.kind == kfd::FileKind::RenderNode &&
-                                             run_.topology.find_render_minor(file.render_minor) != nullptr);
-}
-
-// The processes that CRIU dumps, all of which stand still. An older host does not name them: all that it
-// traces, and what it does not ask for is nobody's at the end.
-Result<std::vector<pid_t>> Dumper::tree() const {
-  SLUICE_TRY_ASSIGN(std::vector<pid_t> pids, kfd::traced_processes());
-  if (!tasks_.empty()) std::erase_if(pids, [this](pid_t pid) { return !tasks_.contains(pid); });
-  return pids;
-}
-
-// CRIU names no process here, but all of the tree stand still and are traced by now, so once is enough. A map
-// without a descriptor would pass unseen otherwise: no DUMP_EXT_FILE ever comes for it.
-Result<void> Dumper::check_kfd_maps() {
-  if (stage_ != kStageDump || std::exchange(kfd_maps_checked_, true)) return {};
-  SLUICE_TRY_ASSIGN(const std::vector<pid_t> pids, tree());
-  for (const pid_t pid : pids) {
-    SLUICE_TRY_ASSIGN(const std::vector<kfd::MappedFile> files, kfd::mapped_files(pid));
-    const bool maps_kfd = std::any_of(
-        files.begin(), files.end(), [&](const kfd::MappedFile& file) { return file.device == kfd_device_; });
-    if (!maps_kfd) continue;
-    SLUICE_TRY_ASSIGN(const std::vector<int> descriptors, kfd::device_descriptors(pid, kfd_device_));
-    if (descriptors.empty()) {
-      return Error{EINVAL, "process " + std::to_string(pid) +
-                               " maps /dev/kfd but has no descriptor of it: what it has in the GPUs cannot "
-                               "be reached; it must keep /dev/kfd open"};
-    }
-  }
-  return {};
-}
-
-// No file of ours is dumped for a process that has none any more, and where files come one by one nobody
-// looks at its maps: they would pass unseen, and nobody would make again what they show.
-Result<void> Dumper::check_maps_without_files() {
-  if (stage_ != kStageDump || tree_known_ || std::exchange(render_maps_checked_, true)) return {};
-  const std::vector<dev_t> ours = devices();
-  bool any_files = false;
-  SLUICE_TRY_ASSIGN(const std::vector<pid_t> pids, tree());
-  for (const pid_t pid : pids) {
-    SLUICE_TRY_ASSIGN(const std::vector<kfd::DeviceDescriptor> files, kfd::device_descriptors(pid, ours));
-    any_files = any_files || !files.empty();
-    if (files.empty()) SLUICE_TRY(check_unmapped(pid));
-  }
-  if (any_files) return {};
-  return Error{EINVAL,
-               "a process of the tree maps a BO, and none has an open file of a GPU any more, without which "
-               "none can be made again; who maps it must keep the file open"};
-}
-
-// Of a process that has no open file of ours.
-Result<void> Dumper::check_unmapped(pid_t pid) const {
-  SLUICE_TRY_ASSIGN(const std::vector<kfd::DeviceMap> maps, kfd::device_maps(pid));
-  for (const kfd::DeviceMap& map : maps) {
-    if (map.device == kfd_device_ || !is_ours(map.device)) continue;
-    return Error{EINVAL, "process " + std::to_string(pid) + " maps at " + hex(map.address) +
-                             " a BO of renderD" + std::to_string(minor(map.device)) +
-                             ", and has no open file of a GPU any more, without which none can be made again "
-                             "for it; it must keep the file open"};
-  }
-  return {};
-}
-
-// /dev/kfd and the render nodes of its GPUs.
-std::vector<dev_t> Dumper::devices() const {
-  std::vector<dev_t> devices{kfd_device_};
-  for (const kfd::Node& node : run_.topology.nodes) {
-    if (node.is_gpu()) devices.push_back(kfd::render_node_device(node.drm_render_minor));
-  }
-  return devices;
 }
 
 // Once per image: CRIU does not look for doubles, and a double makes every restore fail.
 Result<void> Dumper::note_in_inventory() {
-  if (stage_ != kStageDump || std::exchange(in_inventory_, true)) return {};
+  if (std::exchange(in_inventory_, true)) return {};
   return inventory_add_self();
 }
 
 Result<Answer> Dumper::dump_file(int fd, int id) {
   if (kfd_device_ == 0) return Answer();
   bool ours = false;
-  SLUICE_TRY(undisturbed([&]() -> Result<void> {
+  SLUICE_TRY(with_signals_held([&]() -> Result<void> {
     SLUICE_TRY_ASSIGN(ours, dump_if_ours(fd, id));
     return {};
   }));
@@ -244,7 +165,7 @@ Result<bool> Dumper::dump_if_ours(int fd, int id) {
     return true;
   }
   if (file.kind == kfd::FileKind::DmaBuf) return dump_dmabuf(fd, id);
-  if (file.kind == kfd::FileKind::Other) name_hopeless_file(fd, id);
+  if (file.kind == kfd::FileKind::Other) name_unrestorable_file(fd, id);
   return false;
 }
 
@@ -253,7 +174,7 @@ Result<bool> Dumper::dump_if_ours(int fd, int id) {
 Result<void> Dumper::begin_all() {
   if (kfd_device_ == 0 || stage_ != kStageDump || !run_.config.parallel || tree_begun_) return {};
   const HeldAlarm alarm;  // queues that are being stopped and jobs that go on take their time
-  return undisturbed([this] { return begin_tree(); });
+  return with_signals_held([this] { return begin_tree(); });
 }
 
 // All open files of the tree, once: only then is it known which of them have the same memory. In an older
@@ -273,8 +194,8 @@ Result<void> Dumper::begin_tree() {
   SLUICE_TRY(find_memory_of_dmabufs());
   if (kfd_files_.empty() && render_files_.empty()) return {};
   SLUICE_TRY(note_in_inventory());
-  SLUICE_TRY(check_kfd_maps());
-  SLUICE_TRY_ASSIGN(const std::vector<pid_t> pids, tree());
+  SLUICE_TRY(tree_.check_kfd_maps());
+  SLUICE_TRY_ASSIGN(const std::vector<pid_t> pids, tree_.processes());
   SLUICE_TRY(check_render_maps(run_.maps, run_.topology, pids));
   SLUICE_TRY(run_.shared_bos.settle());
   for (const KfdFile& file : kfd_files_) SLUICE_TRY(note_gpus(file));
@@ -290,34 +211,22 @@ Result<void> Dumper::check_stopped() const {
 // Every open file of /dev/kfd and of render nodes in the tree, once, before any of them is begun: what an
 // older dump has left paused must run again first, and whoever maps a render node may map any file's BOs.
 Result<void> Dumper::open_files() {
-  auto taken = take_files();
+  auto taken = tree_.take_files();
   if (!taken) {  // nothing has been touched, and DUMP_EXT_FILE brings every file
     log_line(Level::Warning, "processes are dumped one after another: " + taken.error().what);
     return {};
   }
-  SLUICE_TRY_ASSIGN(const std::vector<pid_t> pids, tree());
+  SLUICE_TRY_ASSIGN(const std::vector<pid_t> pids, tree_.processes());
   SLUICE_TRY_ASSIGN(dmabufs_, kfd::open_dmabufs(pids));
   for (const kfd::OpenDmaBuf& dmabuf : dmabufs_) run_.shared_bos.add_descriptor(dmabuf.inode);
   for (TakenFile& file : *taken) {
-    if (file.device == kfd_device_) {
+    if (file.device.kind == kfd::FileKind::Kfd) {
       SLUICE_TRY(add_kfd(std::move(file.own), std::move(file.holders)));
     } else {
-      const std::uint32_t minor = kfd::classify_device(S_IFCHR, file.device, kfd_device_).render_minor;
-      SLUICE_TRY(add_render(std::move(file.own), std::move(file.holders), minor));
+      SLUICE_TRY(add_render(std::move(file.own), std::move(file.holders), file.device.render_minor));
     }
   }
   return {};
-}
-
-Result<std::vector<Dumper::TakenFile>> Dumper::take_files() const {
-  SLUICE_TRY_ASSIGN(const std::vector<pid_t> pids, tree());
-  SLUICE_TRY_ASSIGN(const std::vector<kfd::OpenFile> files, kfd::open_device_files(pids, devices()));
-  std::vector<TakenFile> taken;
-  for (const kfd::OpenFile& file : files) {
-    SLUICE_TRY_ASSIGN(UniqueFd own, kfd::take_file(file));
-    taken.push_back({file.device, std::move(own), kfd::processes_of(file.holders)});
-  }
-  return taken;
 }
 
 Result<void> Dumper::add_kfd(UniqueFd own, std::vector<pid_t> holders) {
@@ -372,9 +281,8 @@ Result<void> Dumper::dump_kfd(int fd, int id) {
   SLUICE_TRY_ASSIGN(KfdFile * file, find_kfd(fd));
   if (file == nullptr) {
     SLUICE_TRY(check_index_is_open(id));
-    SLUICE_TRY_ASSIGN(UniqueFd own, duplicate(fd));
-    SLUICE_TRY_ASSIGN(const std::vector<kfd::FileHolder> holders, kfd::holders_of(fd, kfd_device_));
-    SLUICE_TRY(add_kfd(std::move(own), kfd::processes_of(holders)));
+    SLUICE_TRY_ASSIGN(TakenFile taken, tree_.take_file(fd, {kfd::FileKind::Kfd}));
+    SLUICE_TRY(add_kfd(std::move(taken.own), std::move(taken.holders)));
     file = &kfd_files_.back();
     SLUICE_TRY(begin(*file));
     SLUICE_TRY(check_render_maps(run_.maps, run_.topology, file->holders));
@@ -443,7 +351,7 @@ Result<void> Dumper::finish_streams() {
   }
   if (metadata.empty()) return {};
   SLUICE_TRY(finish_images());
-  SLUICE_TRY_ASSIGN(const auto maps, maps_of_tree());
+  SLUICE_TRY_ASSIGN(const auto maps, tree_.maps());
   return save_index({metadata, maps, run_.dump_id});
 }
 
@@ -453,22 +361,6 @@ Result<void> Dumper::finish_images() {
     if (render.finished) SLUICE_TRY(render.dump->write());
   }
   return run_.shared_bos.check_saved();
-}
-
-// What a restore from files reads in CRIU's images of the tasks' memory; but for the runs, which are CRIU's
-// alone to know.
-Result<std::map<std::uint32_t, std::vector<PluginMap>>> Dumper::maps_of_tree() const {
-  std::map<std::uint32_t, std::vector<PluginMap>> tasks;
-  SLUICE_TRY_ASSIGN(const std::vector<pid_t> pids, tree());
-  for (const pid_t pid : pids) {
-    const std::optional<std::uint32_t> own_pid = kfd::restoring_process({pid}).innermost;
-    if (!own_pid) continue;
-    SLUICE_TRY_ASSIGN(const std::vector<kfd::DeviceMap> maps, kfd::device_maps(pid));
-    for (const kfd::DeviceMap& map : maps) {
-      if (is_ours(map.device)) tasks[*own_pid].push_back({map.address, map.offset});
-    }
-  }
-  return tasks;
 }
 
 // The file that is the same open file as `fd`, where it was not finished; else null.
@@ -609,10 +501,8 @@ Result<void> Dumper::dump_render(int fd, int id, std::uint32_t minor) {
   SLUICE_TRY_ASSIGN(RenderFile * file, find_render(fd));
   if (file == nullptr) {
     SLUICE_TRY(check_index_is_open(id));
-    SLUICE_TRY_ASSIGN(UniqueFd own, duplicate(fd));
-    SLUICE_TRY_ASSIGN(const std::vector<kfd::FileHolder> holders,
-                      kfd::holders_of(fd, kfd::render_node_device(minor)));
-    SLUICE_TRY(add_render(std::move(own), kfd::processes_of(holders), minor));
+    SLUICE_TRY_ASSIGN(TakenFile taken, tree_.take_file(fd, {kfd::FileKind::RenderNode, minor}));
+    SLUICE_TRY(add_render(std::move(taken.own), std::move(taken.holders), minor));
     file = &render_files_.back();
     if (file->dump->has_bos()) {  // what runs meanwhile, and who else has them, is not known
       return Error{EINVAL,
@@ -650,16 +540,7 @@ Result<bool> Dumper::dump_dmabuf(int fd, int id) {
                              " is a dma-buf that may only be read, and would come back as one that may be "
                              "written; the process must close it"};
   }
-  std::vector<pid_t> holders;
-  SLUICE_TRY_ASSIGN(const std::vector<pid_t> pids, tree());
-  for (const pid_t pid : pids) {
-    SLUICE_TRY_ASSIGN(const std::vector<kfd::DmaBufDescriptor> dmabufs, kfd::dmabuf_descriptors(pid));
-    for (const kfd::DmaBufDescriptor& dmabuf : dmabufs) {
-      if (dmabuf.inode != st.st_ino) continue;
-      SLUICE_TRY_ASSIGN(const bool same, kfd::same_open_file({getpid(), fd}, {pid, dmabuf.fd}));
-      if (same) holders.push_back(pid);
-    }
-  }
+  SLUICE_TRY_ASSIGN(const std::vector<pid_t> holders, tree_.holders_of_dmabuf(fd, st.st_ino));
   const DmaBufImage image{number.handle, number.shared, kfd::restoring_process(holders).innermost,
                           run_.dump_id, static_cast<std::uint32_t>(id)};
   run_.shared_bos.note_saved(number.shared, true);
@@ -738,7 +619,7 @@ Result<void> Dumper::finish_tree() {
 
 // Streams are joined by now, unless CRIU has not asked for a file that the tree has.
 Result<void> Dumper::finish_late() {
-  return undisturbed([this] { return finish_tree(); });
+  return with_signals_held([this] { return finish_tree(); });
 }
 
 // Contents that still flow are in no image, so nobody waits for them before the queues run: a disk may hang.
@@ -772,7 +653,7 @@ Result<void> Dumper::finish(int ret) {
     run_.images.commit();
   } else {
     run_.images.roll_back();
-    name_hopeless_maps();
+    tree_.name_unrestorable_maps();
   }
   SLUICE_TRY(unpaused);
   return finished;
@@ -782,24 +663,6 @@ void Dumper::abandon() noexcept {
   run_.shared.stopped = true;
   sessions_.unpause_at_exit();
   run_.images.roll_back_from_signal();
-}
-
-// CRIU's own parser stops at a map of a dma-buf, before it asks any plugin.
-void Dumper::name_hopeless_maps() const {
-  if (kfd_device_ == 0 || stage_ != kStageDump) return;
-  const auto pids = tree();
-  if (!pids) return;
-  for (const pid_t pid : *pids) {
-    const auto files = kfd::mapped_files(pid);
-    if (!files) continue;
-    const auto dma_buf = std::find_if(files->begin(), files->end(),
-                                      [](const kfd::MappedFile& file) { return file.is_dma_buf(); });
-    if (dma_buf == files->end()) continue;
-    log_line(Level::Error, "process " + std::to_string(pid) + " maps a dma-buf, " + dma_buf->name + ", at " +
-                               hex(dma_buf->address) +
-                               ": CRIU cannot dump such a map, whatever the plugin; the process "
-                               "must unmap it first");
-  }
 }
 
 // Before anything is written, and not before all that could refuse the dump in advance has not.

@@ -18,9 +18,9 @@
 #include "kfd/open_dmabufs.h"
 #include "plugin/dump/process_dump.h"
 #include "plugin/dump/render_dump.h"
+#include "plugin/dump/target_tree.h"
 #include "plugin/host/criu_host.h"
 #include "plugin/host/held_signals.h"
-#include "plugin/host/map_runs.h"
 
 namespace sluice::plugin {
 
@@ -31,8 +31,8 @@ class Dumper {
   static Result<std::unique_ptr<Dumper>> make(RunStage stage);
   ~Dumper();  // unpauses what finish() could not
 
-  // PAUSE_DEVICES: `pid` is of the tree. CRIU traces more where it freezes a cgroup, and dumps none of these.
-  void note_task(pid_t pid) { tasks_.insert(pid); }
+  // PAUSE_DEVICES: `pid` is of the tree.
+  void note_task(pid_t pid) { tree_.add(pid); }
 
   // CHECKPOINT_DEVICES: stops the queues of every KFD process of the tree, and starts the contents of these
   // and of all render files, once.
@@ -83,18 +83,16 @@ class Dumper {
     ino_t dmabuf = 0;  // of no task, but the memory of this one, which tasks have open
   };
 
-  explicit Dumper(RunStage stage) : stage_(stage), signals_(run_.shared.stopped) {}
+  Dumper(RunStage stage, dev_t kfd_device)
+      : stage_(stage),
+        signals_(run_.shared.stopped),
+        kfd_device_(kfd_device),
+        tree_(kfd_device, run_.topology) {}
   Result<void> prepare();
-  bool is_ours(dev_t device) const;
-  Result<void> accept_ours(dev_t device);
-  Result<std::vector<pid_t>> tree() const;
+  Result<void> check_map_of(dev_t device);
   Result<void> note_in_inventory();
-  Result<void> check_kfd_maps();
-  Result<void> check_maps_without_files();
-  Result<void> check_unmapped(pid_t pid) const;
-  std::vector<dev_t> devices() const;
   template <class Step>
-  Result<void> undisturbed(const Step& step);
+  Result<void> with_signals_held(const Step& step);
   Result<bool> dump_if_ours(int fd, int id);
   Result<void> begin_tree();
   Result<void> check_index_can_be() const;
@@ -103,13 +101,6 @@ class Dumper {
   Result<bool> dump_dmabuf(int fd, int id);
   Result<void> dump_memory_of(ino_t dmabuf, int id);
   Result<void> find_memory_of_dmabufs();
-  // An open file of the tree that we have a descriptor of, and the processes that hold it.
-  struct TakenFile {
-    dev_t device = 0;
-    UniqueFd own;
-    std::vector<pid_t> holders;
-  };
-  Result<std::vector<TakenFile>> take_files() const;
   Result<void> open_files();
   Result<void> add_kfd(UniqueFd own, std::vector<pid_t> holders);
   Result<void> add_render(UniqueFd own, std::vector<pid_t> holders, std::uint32_t minor);
@@ -125,7 +116,6 @@ class Dumper {
   Result<void> finish_streams();
   Result<void> finish_images();
   Result<void> finish_tree();
-  Result<std::map<std::uint32_t, std::vector<PluginMap>>> maps_of_tree() const;
   Result<void> write_metadata(const std::string& name, std::span<const std::uint8_t> payload);
   Result<void> write_alias(const KfdFile& file);
   Result<void> dump_render(int fd, int id, std::uint32_t minor);
@@ -137,15 +127,14 @@ class Dumper {
   Result<void> clear_directory();
   Result<void> check_stopped() const;
   bool awaits_kfd(const RenderDump& render) const;
-  void name_hopeless_maps() const;
   Result<void> unpause_and_drop(bool say);
   void drop_files(bool say);
 
   RunStage stage_;
   DumpRun run_;
-  HeldSignals signals_;    // outlives all below: what was held acts when the queues run
-  std::set<pid_t> tasks_;  // of the tree; none where the host is older than PAUSE_DEVICES, which names them
-  dev_t kfd_device_ = 0;   // 0: no KFD on this machine
+  HeldSignals signals_;  // outlives all below: what was held acts when the queues run
+  dev_t kfd_device_;     // 0: no KFD on this machine
+  TargetTree tree_;
   Result<void> prepared_;  // not so: fails the dump of a GPU process, not that of every other process
   kfd::UnpauseGuard sessions_;
   std::vector<KfdFile> kfd_files_;  // behind sessions_ and run_, which they use
@@ -154,8 +143,6 @@ class Dumper {
   std::map<ino_t, Error> dmabufs_not_restored_;                  // of these, why
   std::vector<std::pair<ProcessGpu, std::vector<pid_t>>> gpus_;  // with the holders of the KFD file
   bool in_inventory_ = false;
-  bool kfd_maps_checked_ = false;
-  bool render_maps_checked_ = false;  // check_maps_without_files()
   bool tree_begun_ = false;
   bool tree_known_ = false;  // all files of ours that the tree has were found before the first was asked for
   bool staging_shared_ = false;  // of streams: by all of the tree, once
