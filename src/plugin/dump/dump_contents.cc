@@ -5,8 +5,22 @@
 
 #include "images/files.h"
 #include "plugin/contents/machine.h"
+#include "plugin/host/image_store.h"
 
 namespace sluice::plugin {
+
+Result<void> DumpRun::save(const std::string& name, std::span<const std::uint8_t> payload) const {
+  SLUICE_TRY(save_image(name, payload, config.sync));
+  return config.sync ? sync_images() : Result<void>();
+}
+
+Result<void> check_stopped(const SharedByJobs& shared) {
+  return shared.stopped ? Error{ECANCELED, "the dump was stopped"} : Result<void>();
+}
+
+bool share_any(const std::vector<pid_t>& left, const std::vector<pid_t>& right) {
+  return std::find_first_of(left.begin(), left.end(), right.begin(), right.end()) != left.end();
+}
 
 bool DumpContents::has_room() const {
   return std::all_of(waiting_.begin(), waiting_.end(), [this](const GpuContents& gpu) {

@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,6 +32,8 @@ using BoRanges = std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint64_t
 
 // What all open files of one dump have in common. Outlives them.
 struct DumpRun {
+  dev_t kfd_device = 0;  // 0: no KFD on this machine
+  Result<void> ready;    // not so: fails the dump of a GPU process, not that of every other process
   Config config;
   kfd::Topology topology;  // local
   DumpId dump_id{};
@@ -43,7 +46,15 @@ struct DumpRun {
   SharedBos shared_bos;
   unsigned begun = 0;                          // open files with contents
   std::map<std::uint32_t, std::size_t> lanes;  // started and not joined, by render minor
+
+  // Saves metadata, the last of a file: it stands only beside complete contents.
+  Result<void> save(const std::string& name, std::span<const std::uint8_t> payload) const;
 };
+
+// A signal has come: nothing more is begun, and no more queues are stopped, which are about to run again.
+Result<void> check_stopped(const SharedByJobs& shared);
+
+bool share_any(const std::vector<pid_t>& left, const std::vector<pid_t>& right);
 
 class DumpContents {
  public:

@@ -173,9 +173,11 @@ Result<void> ProcessDump::finish(int id) {
   run_.images.add_metadata(kfd_image_name(id));
   SLUICE_TRY(finish_contents(id));
   for (const kfd::BoEntry& bo : image_.bos) run_.shared_bos.note_saved(bo.shared, bo.imports);
-  // Metadata last: it stands only beside complete contents.
-  SLUICE_TRY(save_image(kfd_image_name(id), pack_kfd_image(image_), run_.config.sync));
-  if (run_.config.sync) SLUICE_TRY(sync_images());
+  return {};
+}
+
+Result<void> ProcessDump::write(int id) {
+  SLUICE_TRY(run_.save(kfd_image_name(id), pack_kfd_image(image_)));
   contents_.write_stats(id);
   return {};
 }

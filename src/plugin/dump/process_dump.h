@@ -43,8 +43,10 @@ class ProcessDump {
   // When it is settled which BOs are shared.
   std::vector<ProcessGpu> gpus() const;
 
-  // Joins the contents and writes everything under `id`, metadata last.
+  // Joins the contents and writes all but the metadata under `id`.
   Result<void> finish(int id);
+  // After finish(): the metadata, and what it took.
+  Result<void> write(int id);
 
  private:
   ProcessDump(kfd::CriuSession& session, DumpRun& run) : session_(session), run_(run), contents_(run) {}
