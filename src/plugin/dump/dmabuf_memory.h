@@ -35,8 +35,9 @@ class DmaBufs {
   // `files`. What cannot be found out is said when CRIU asks for the descriptor, which then refuses it.
   Result<void> find_memory(DumpedFiles& files);
 
-  // CRIU asks for descriptor `fd` of a dma-buf, as file `id`: its image; nothing, with a warning, where
-  // nothing of ours has the memory. Errors: EINVAL where it could not be restored as it is.
+  // CRIU asks for descriptor `fd` of a dma-buf, as file `id`: its image, which counts as saved from now on;
+  // nothing, with a warning, where nothing of ours has the memory. Errors: EINVAL where it could not be
+  // restored as it is.
   Result<std::optional<DmaBufImage>> describe(int fd, ino_t inode, int id, const TargetTree& tree) const;
   // The file of its own; null where there is none.
   DumpedFile* memory_of(ino_t inode) const;

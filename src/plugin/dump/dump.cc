@@ -121,7 +121,7 @@ Result<void> Dumper::add_files() {
     return {};
   }
   SLUICE_TRY(dmabufs_.list(tree_));
-  // Until here the KFD was asked nothing: what can refuse the dump before that belongs above.
+  // The KFD has been asked nothing yet. What can refuse the dump before it is belongs here.
   for (TakenFile& file : *taken) SLUICE_TRY(files_.add(std::move(file)));
   return {};
 }

@@ -92,7 +92,7 @@ class Dumper {
   HeldSignals signals_;  // outlives all below: what was held acts when the queues run
   TargetTree tree_;
   kfd::UnpauseGuard sessions_;
-  DumpedFiles files_{sessions_, run_};  // behind sessions_ and run_, which they use
+  DumpedFiles files_{sessions_, run_};  // after sessions_ and run_, which they use
   DmaBufs dmabufs_{run_};
   ContentSchedule schedule_{run_.config, run_.shared};
   Phase phase_ = Phase::Waiting;
