@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "drm/target_file.h"
 #include "images/files.h"
