@@ -80,7 +80,7 @@ FileClass classify_device(mode_t mode, dev_t device, dev_t kfd);
 // What a descriptor of this process is to a GPU's user where no plugin can bring it back: "a fence
 // (sync_file)", "a syncobj", "a stream of KFD events". Of whichever driver; by the name that the kernel gives
 // it, `link`, as /proc/self/fd shows it. Empty: none of these.
-std::string_view words_of_hopeless_file(std::string_view link);
+std::string_view describe_unrestorable_file(std::string_view link);
 
 // Says what a descriptor of this process is. Looks only, never opens. Errors: those of fstat (EBADF).
 Result<FileClass> classify_fd(int fd, dev_t kfd);

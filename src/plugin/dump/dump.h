@@ -6,21 +6,17 @@
 #include <sys/stat.h>
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
-#include <set>
-#include <span>
-#include <string>
-#include <vector>
 
 #include "kfd/criu_ops.h"
-#include "kfd/open_dmabufs.h"
-#include "plugin/dump/process_dump.h"
-#include "plugin/dump/render_dump.h"
+#include "plugin/dump/content_schedule.h"
+#include "plugin/dump/dmabuf_memory.h"
+#include "plugin/dump/dump_contents.h"
+#include "plugin/dump/dumped_files.h"
+#include "plugin/dump/target_tree.h"
 #include "plugin/host/criu_host.h"
 #include "plugin/host/held_signals.h"
-#include "plugin/host/map_runs.h"
 
 namespace sluice::plugin {
 
@@ -31,8 +27,8 @@ class Dumper {
   static Result<std::unique_ptr<Dumper>> make(RunStage stage);
   ~Dumper();  // unpauses what finish() could not
 
-  // PAUSE_DEVICES: `pid` is of the tree. CRIU traces more where it freezes a cgroup, and dumps none of these.
-  void note_task(pid_t pid) { tasks_.insert(pid); }
+  // PAUSE_DEVICES: `pid` is of the tree.
+  void note_task(pid_t pid) { tree_.add(pid); }
 
   // CHECKPOINT_DEVICES: stops the queues of every KFD process of the tree, and starts the contents of these
   // and of all render files, once.
@@ -63,110 +59,44 @@ class Dumper {
   void abandon() noexcept;
 
  private:
-  // An open file of /dev/kfd. Through one of each KFD process that process is dumped; others are aliases.
-  struct KfdFile {
-    std::vector<pid_t> holders;           // processes whose descriptor it is
-    std::string name;                     // of its process, for messages
-    kfd::CriuSession* session = nullptr;  // has a descriptor of it
-    std::unique_ptr<ProcessDump> process;
-    std::optional<std::size_t> alias_of;  // another one of kfd_files_; then it has no process
-    std::optional<int> id;                // CRIU's, once DUMP_EXT_FILE has come for it
-    bool finished = false;                // in the images
-
-    bool begun() const { return process || alias_of; }
-  };
-  // An open file of a render node.
-  struct RenderFile {
-    std::unique_ptr<RenderDump> dump;
-    std::optional<int> id;
-    bool finished = false;
-    ino_t dmabuf = 0;  // of no task, but the memory of this one, which tasks have open
+  // How far the tree's files have come.
+  enum class Phase : std::uint8_t {
+    Waiting,     // none was looked at
+    OneByOne,    // each as CRIU asks for it, for they could not be seen in advance, or all are being begun
+    AllKnown,    // all were begun before CRIU asked for the first
+    IndexSaved,  // of streams: nothing more can come
+    Finished,    // CRIU asks for nothing more
   };
 
-  explicit Dumper(RunStage stage) : stage_(stage), signals_(run_.shared.stopped) {}
+  Dumper(RunStage stage, dev_t kfd_device);
   Result<void> prepare();
-  bool is_ours(dev_t device) const;
-  Result<void> accept_ours(dev_t device);
-  Result<std::vector<pid_t>> tree() const;
-  Result<void> note_in_inventory();
-  Result<void> check_kfd_maps();
-  Result<void> check_maps_without_files();
-  Result<void> check_unmapped(pid_t pid) const;
-  std::vector<dev_t> devices() const;
   template <class Step>
-  Result<void> undisturbed(const Step& step);
-  Result<bool> dump_if_ours(int fd, int id);
+  Result<void> with_signals_held(const Step& step);
   Result<void> begin_tree();
+  Result<void> add_files();
+  Result<void> check_map_of(dev_t device);
+  Result<void> note_in_inventory();
+  Result<bool> dump_if_ours(int fd, int id);
+  Result<void> dump_device(int fd, int id, kfd::FileClass device);
+  Result<bool> dump_dmabuf(int fd, int id);
+  Result<void> dump_as(int id, DumpedFile& file);
   Result<void> check_index_can_be() const;
   Result<void> check_index_is_open(int id) const;
-  Result<void> dump_kfd(int fd, int id);
-  Result<bool> dump_dmabuf(int fd, int id);
-  Result<void> dump_memory_of(ino_t dmabuf, int id);
-  Result<void> find_memory_of_dmabufs();
-  // An open file of the tree that we have a descriptor of, and the processes that hold it.
-  struct TakenFile {
-    dev_t device = 0;
-    UniqueFd own;
-    std::vector<pid_t> holders;
-  };
-  Result<std::vector<TakenFile>> take_files() const;
-  Result<void> open_files();
-  Result<void> add_kfd(UniqueFd own, std::vector<pid_t> holders);
-  Result<void> add_render(UniqueFd own, std::vector<pid_t> holders, std::uint32_t minor);
-  Result<KfdFile*> find_kfd(int fd);
-  Result<RenderFile*> find_render(int fd);
-  Result<void> begin(KfdFile& file);
   Result<void> start_contents(const DumpContents* wanted, std::optional<int> id);
-  void share_staging(const std::vector<DumpContents*>& waiting);
-  Result<void> finish_file(KfdFile& file);
-  Result<void> finish_file(RenderFile& file);
-  bool streams_flow_on() const;
-  Result<void> finish_streams_behind_the_last();
+  Result<void> clear_directory();
   Result<void> finish_streams();
-  Result<void> finish_images();
   Result<void> finish_tree();
-  Result<std::map<std::uint32_t, std::vector<PluginMap>>> maps_of_tree() const;
-  Result<void> write_metadata(const std::string& name, std::span<const std::uint8_t> payload);
-  Result<void> write_alias(const KfdFile& file);
-  Result<void> dump_render(int fd, int id, std::uint32_t minor);
-  Result<std::optional<std::size_t>> find_alias(const KfdFile& wanted) const;
-  Result<void> begin(RenderDump& render);
-  Result<bool> have_kfd(const std::vector<pid_t>& processes) const;
-  Result<void> note_gpus(const KfdFile& file);
-  Result<void> write(RenderDump& render);
-  Result<void> remove_stale();
-  void remove_images();
-  Result<void> check_stopped() const;
-  bool awaits_kfd(const RenderDump& render) const;
-  void remove_old_pages();
-  void name_hopeless_maps() const;
-  Result<void> unpause_and_drop(bool say);
-  void drop_files(bool say);
 
   RunStage stage_;
   DumpRun run_;
-  HeldSignals signals_;    // outlives all below: what was held acts when the queues run
-  std::set<pid_t> tasks_;  // of the tree; none where the host is older than PAUSE_DEVICES, which names them
-  dev_t kfd_device_ = 0;   // 0: no KFD on this machine
-  Result<void> prepared_;  // not so: fails the dump of a GPU process, not that of every other process
+  HeldSignals signals_;  // outlives all below: what was held acts when the queues run
+  TargetTree tree_;
   kfd::UnpauseGuard sessions_;
-  std::vector<KfdFile> kfd_files_;  // behind sessions_ and run_, which they use
-  std::vector<RenderFile> render_files_;
-  std::vector<kfd::OpenDmaBuf> dmabufs_;                         // of the tree
-  std::map<ino_t, Error> dmabufs_not_restored_;                  // of these, why
-  std::vector<std::pair<ProcessGpu, std::vector<pid_t>>> gpus_;  // with the holders of the KFD file
-  std::vector<std::string> images_;  // names of this dump, in the order in which they must go
+  DumpedFiles files_{sessions_, run_};  // after sessions_ and run_, which they use
+  DmaBufs dmabufs_{run_};
+  ContentSchedule schedule_{run_.config, run_.shared};
+  Phase phase_ = Phase::Waiting;
   bool in_inventory_ = false;
-  bool kfd_maps_checked_ = false;
-  bool render_maps_checked_ = false;  // check_maps_without_files()
-  bool stale_removed_ = false;
-  bool tree_begun_ = false;
-  bool tree_known_ = false;  // all files of ours that the tree has were found before the first was asked for
-  bool staging_shared_ = false;  // of streams: by all of the tree, once
-  bool index_saved_ = false;     // of streams: nothing more can come
-  bool tree_finished_ = false;   // CRIU asks for nothing more, and all files may have been dropped
-  bool unlisted_said_ = false;
-  std::vector<std::string> old_pages_;  // pages files of an earlier dump that may be written over
 };
 
 }  // namespace sluice::plugin

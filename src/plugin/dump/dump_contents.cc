@@ -5,8 +5,22 @@
 
 #include "images/files.h"
 #include "plugin/contents/machine.h"
+#include "plugin/host/image_store.h"
 
 namespace sluice::plugin {
+
+Result<void> DumpRun::save(const std::string& name, std::span<const std::uint8_t> payload) const {
+  SLUICE_TRY(save_image(name, payload, config.sync));
+  return config.sync ? sync_images() : Result<void>();
+}
+
+Result<void> check_stopped(const SharedByJobs& shared) {
+  return shared.stopped ? Error{ECANCELED, "the dump was stopped"} : Result<void>();
+}
+
+bool share_any(const std::vector<pid_t>& left, const std::vector<pid_t>& right) {
+  return std::find_first_of(left.begin(), left.end(), right.begin(), right.end()) != left.end();
+}
 
 bool DumpContents::has_room() const {
   return std::all_of(waiting_.begin(), waiting_.end(), [this](const GpuContents& gpu) {
@@ -39,31 +53,25 @@ Result<void> DumpContents::start(std::optional<int> id) {
 
 // One of the GPU's of an earlier dump, to be written over, or one that no file has.
 std::string DumpContents::take_working_name(std::uint32_t gpu_id) {
-  const std::string ending = pages_image_ending(gpu_id);
-  const auto old = std::find_if(run_.reusable_pages.begin(), run_.reusable_pages.end(),
-                                [&](const std::string& name) { return name.ends_with(ending); });
-  if (old == run_.reusable_pages.end()) return unnamed_pages_image(number_, gpu_id);
-  std::string name = std::move(*old);
-  run_.reusable_pages.erase(old);
-  return name;
+  const auto old = run_.images.take_old_pages(pages_image_ending(gpu_id));
+  return old ? *old : unnamed_pages_image(number_, gpu_id);
 }
 
-Result<void> DumpContents::join(int id, std::vector<std::string>& images) {
+Result<void> DumpContents::join(int id) {
   times_.joined_ns = run_.shared.world.now_ns();
   Result<void> done = job_->wait([](const std::string& line) { log_line(Level::Info, line); });
   log_lines(job_->take_log_lines());
   SLUICE_TRY(done);
   for (const std::uint32_t minor : std::exchange(minors_, {})) --run_.lanes[minor];
-  std::vector<std::string> names = job_->image_names(id);
-  std::move(names.begin(), names.end(), std::back_inserter(images));
+  for (std::string& name : job_->image_names(id)) run_.images.add(std::move(name));
   return job_->commit(id);
 }
 
-void DumpContents::write_stats(int id, std::vector<std::string>& images) {
+void DumpContents::write_stats(int id) {
   times_.ended_ns = run_.shared.world.now_ns();
   // Before there are such files: a failed dump removes them.
-  images.push_back(stats_name(Direction::Dump, id));
-  images.push_back(trace_name(Direction::Dump, id));
+  run_.images.add(stats_name(Direction::Dump, id));
+  run_.images.add(trace_name(Direction::Dump, id));
   plugin::write_stats(Direction::Dump, id, times_, job_->outcomes(), run_.config);
   job_.reset();
 }

@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +21,7 @@
 #include "plugin/contents/contents.h"
 #include "plugin/contents/stats.h"
 #include "plugin/contents/vram_watch.h"
+#include "plugin/dump/image_set.h"
 #include "plugin/dump/shared_bos.h"
 #include "settings/config.h"
 
@@ -30,20 +32,29 @@ using BoRanges = std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint64_t
 
 // What all open files of one dump have in common. Outlives them.
 struct DumpRun {
+  dev_t kfd_device = 0;  // 0: no KFD on this machine
+  Result<void> ready;    // not so: fails the dump of a GPU process, not that of every other process
   Config config;
   kfd::Topology topology;  // local
   DumpId dump_id{};
   std::uint32_t kfd_minor_version = 0;
   VramWatch vram;  // looked at before the first contents, too
   SharedByJobs shared{vram};
-  // Names of pages files of an earlier dump that may be written over.
-  std::vector<std::string> reusable_pages;
+  ImageSet images;
   // What each process can have mapped again: BOs of the files that are restored in it.
   std::map<pid_t, BoRanges> maps;
   SharedBos shared_bos;
   unsigned begun = 0;                          // open files with contents
   std::map<std::uint32_t, std::size_t> lanes;  // started and not joined, by render minor
+
+  // Saves metadata, the last of a file: it stands only beside complete contents.
+  Result<void> save(const std::string& name, std::span<const std::uint8_t> payload) const;
 };
+
+// A signal has come: nothing more is begun, and no more queues are stopped, which are about to run again.
+Result<void> check_stopped(const SharedByJobs& shared);
+
+bool share_any(const std::vector<pid_t>& left, const std::vector<pid_t>& right);
 
 class DumpContents {
  public:
@@ -61,12 +72,11 @@ class DumpContents {
   Result<void> start(std::optional<int> id);
   bool started() const { return started_; }
 
-  // Joins the lanes and gives the files their names under `id`. Names go to `images` before there are such
-  // files.
-  Result<void> join(int id, std::vector<std::string>& images);
+  // Joins the lanes and gives the files their names under `id`.
+  Result<void> join(int id);
 
   // The last step, when the metadata stand as well: what it took, as sluice-stats-dump-<id>.json.
-  void write_stats(int id, std::vector<std::string>& images);
+  void write_stats(int id);
 
  private:
   std::string take_working_name(std::uint32_t gpu_id);

@@ -168,23 +168,25 @@ std::vector<ProcessGpu> ProcessDump::gpus() const {
   return gpus;
 }
 
-Result<void> ProcessDump::finish(int id, std::vector<std::string>& images) {
+Result<void> ProcessDump::finish(int id) {
   image_.id = static_cast<std::uint32_t>(id);
-  images.insert(images.begin(), kfd_image_name(id));
-  SLUICE_TRY(finish_contents(id, images));
+  run_.images.add_metadata(kfd_image_name(id));
+  SLUICE_TRY(finish_contents(id));
   for (const kfd::BoEntry& bo : image_.bos) run_.shared_bos.note_saved(bo.shared, bo.imports);
-  // Metadata last: it stands only beside complete contents.
-  SLUICE_TRY(save_image(kfd_image_name(id), pack_kfd_image(image_), run_.config.sync));
-  if (run_.config.sync) SLUICE_TRY(sync_images());
-  contents_.write_stats(id, images);
+  return {};
+}
+
+Result<void> ProcessDump::write(int id) {
+  SLUICE_TRY(run_.save(kfd_image_name(id), pack_kfd_image(image_)));
+  contents_.write_stats(id);
   return {};
 }
 
 // A GPU without contents has a file of the bare header, as upstream's.
-Result<void> ProcessDump::finish_contents(int id, std::vector<std::string>& images) {
-  SLUICE_TRY(contents_.join(id, images));
+Result<void> ProcessDump::finish_contents(int id) {
+  SLUICE_TRY(contents_.join(id));
   for (const std::uint32_t gpu_id : empty_gpus_) {
-    images.push_back(pages_image_name(id, gpu_id));
+    run_.images.add(pages_image_name(id, gpu_id));
     SLUICE_TRY(save_image(pages_image_name(id, gpu_id), {}, run_.config.sync));
   }
   if (run_.config.sync) SLUICE_TRY(sync_images());

@@ -43,16 +43,17 @@ class ProcessDump {
   // When it is settled which BOs are shared.
   std::vector<ProcessGpu> gpus() const;
 
-  // Joins the contents and writes everything under `id`, metadata last. Names go to `images` before there are
-  // such files.
-  Result<void> finish(int id, std::vector<std::string>& images);
+  // Joins the contents and writes all but the metadata under `id`.
+  Result<void> finish(int id);
+  // After finish(): the metadata, and what it took.
+  Result<void> write(int id);
 
  private:
   ProcessDump(kfd::CriuSession& session, DumpRun& run) : session_(session), run_(run), contents_(run) {}
   void note_maps(const kfd::Checkpoint& checkpoint, pid_t pid);
   Result<void> sort_contents(kfd::Checkpoint& checkpoint);
   Result<void> check_imports() const;
-  Result<void> finish_contents(int id, std::vector<std::string>& images);
+  Result<void> finish_contents(int id);
 
   kfd::CriuSession& session_;
   DumpRun& run_;

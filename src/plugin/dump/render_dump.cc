@@ -143,8 +143,19 @@ Result<void> RenderDump::wait_until_idle(std::uint32_t handle,
   }
 }
 
-Result<void> RenderDump::begin(bool any_kfd) {
-  if (!any_kfd) image_.kfd_acquired = false;
+Result<void> RenderDump::ask_for_kfd() {
+  for (const pid_t pid : holders_) {
+    SLUICE_TRY_ASSIGN(const std::vector<int> descriptors, kfd::device_descriptors(pid, run_.kfd_device));
+    any_kfd_ = !descriptors.empty();
+    if (any_kfd_) return {};
+  }
+  image_.kfd_acquired = false;
+  return {};
+}
+
+Result<void> RenderDump::begin() {
+  SLUICE_TRY(run_.ready);
+  SLUICE_TRY(ask_for_kfd());
   contents_ = std::make_unique<DumpContents>(run_);
   const auto deadline = std::chrono::steady_clock::now() + run_.config.fence_timeout + kResetPatience;
   for (RenderBo& bo : image_.bos) {
@@ -168,8 +179,8 @@ Result<void> RenderDump::begin(bool any_kfd) {
   return {};
 }
 
-void RenderDump::take_contents() {
-  if (dmabufs_.empty()) return;
+Result<void> RenderDump::take_contents() {
+  if (dmabufs_.empty()) return {};
   GpuContents contents;
   contents.gpu_id = image_.gpu_id;
   contents.render_minor = image_.minor;
@@ -184,22 +195,25 @@ void RenderDump::take_contents() {
   }
   dmabufs_.clear();
   if (!contents.bos.empty()) contents_->waiting().push_back(std::move(contents));
+  return {};
 }
 
-Result<void> RenderDump::finish(int id, std::vector<std::string>& images) {
-  image_.id = static_cast<std::uint32_t>(id);
-  images.insert(images.begin(), render_image_name(id));
-  SLUICE_TRY(contents_->join(id, images));
+std::string RenderDump::image_name() const {
+  return render_image_name(*id());
+}
+
+Result<void> RenderDump::finish_contents() {
+  image_.id = static_cast<std::uint32_t>(*id());
+  run_.images.add_metadata(image_name());
+  SLUICE_TRY(contents_->join(*id()));
   for (const RenderBo& bo : image_.bos) run_.shared_bos.note_saved(bo.shared, bo.imports);
   if (run_.config.sync) SLUICE_TRY(sync_images());
-  if (image_.has_contents()) contents_->write_stats(id, images);
+  if (image_.has_contents()) contents_->write_stats(*id());
   return {};
 }
 
 Result<void> RenderDump::settle(const ProcessGpu& gpu, const std::vector<pid_t>& kfd_holders) {
-  const bool same_processes = std::find_first_of(holders_.begin(), holders_.end(), kfd_holders.begin(),
-                                                 kfd_holders.end()) != holders_.end();
-  if (gpu.minor != image_.minor || !same_processes) return {};
+  if (gpu.minor != image_.minor || !share_any(holders_, kfd_holders)) return {};
   image_.gpu_id = gpu.user_gpu_id;
   if (gpu.bo_offset && !image_.kfd_acquired.value_or(false)) {
     SLUICE_TRY_ASSIGN(const drm::MapAccess access, drm::may_map(file_.get(), *gpu.bo_offset));
@@ -222,7 +236,7 @@ Result<void> RenderDump::check_restoring_process(const std::vector<pid_t>& kfd_h
 }
 
 Result<void> RenderDump::write() {
-  const std::string image = render_image_name(static_cast<int>(image_.id));
+  const std::string image = image_name();
   std::vector<std::uint8_t> payload = pack_render_image(image_);
   if (payload == written_ || (streaming() && !written_.empty())) return {};  // a stream takes it once
   if (!written_.empty() && has_image_key()) {
@@ -232,9 +246,13 @@ Result<void> RenderDump::write() {
                      "it is made once, for which all files of the tree have to be seen in advance "
                      "(pidfd_getfd)"};
   }
-  SLUICE_TRY(save_image(image, payload, run_.config.sync));
+  SLUICE_TRY(run_.save(image, payload));
   written_ = std::move(payload);
-  return run_.config.sync ? sync_images() : Result<void>();
+  return {};
+}
+
+void RenderDump::warn_of_loss() const {
+  log_line(Level::Warning, name_ + ": CRIU did not ask for it; its BOs are in no image");
 }
 
 std::string RenderDump::words_of(std::uint32_t handle) const {

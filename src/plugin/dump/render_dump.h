@@ -19,12 +19,12 @@
 #include "drm/target_file.h"
 #include "images/metadata.h"
 #include "kfd/topology.h"
-#include "plugin/dump/dump_contents.h"
+#include "plugin/dump/dumped_file.h"
 #include "plugin/dump/process_dump.h"
 
 namespace sluice::plugin {
 
-class RenderDump {
+class RenderDump final : public DumpedFile {
  public:
   // Lists the BOs. `file`: ours, of the target's open file of `gpu`'s render node. `holders`: the processes
   // that hold it. `run` is borrowed. Errors: EINVAL for a BO that could not be restored, by its handle.
@@ -40,26 +40,20 @@ class RenderDump {
 
   // Errors: EIO where the GPU has lost its VRAM since the dump first looked (VramWatch).
   Result<void> look_at_vram() const;
-  int fd() const { return file_.get(); }
-  const std::vector<pid_t>& holders() const { return holders_; }
-  const std::string& name() const { return name_; }
+  int fd() const override { return file_.get(); }
   // False where the kernel is too old to list BOs.
   bool lists_bos() const { return lists_bos_; }
   bool has_bos() const { return !image_.bos.empty(); }
 
   // Waits until the BOs are idle and exports them. Once. Errors: ETIMEDOUT where work of the target's uses a
   // BO for longer than the kernel lets a job run; EINVAL for memory that cannot be exported.
-  // `any_kfd`: a process that holds the file has a /dev/kfd, too.
-  Result<void> begin(bool any_kfd);
-  bool begun() const { return contents_ != nullptr; }
+  Result<void> begin() override;
+  // After begin(): a process that holds the file has a /dev/kfd, too.
+  bool any_kfd() const { return any_kfd_; }
 
-  // When it is settled which BOs others make: contents() of the rest are waiting then. Idempotent.
-  void take_contents();
-  DumpContents& contents() { return *contents_; }
-
-  // Joins the contents and writes all but the metadata under `id`. Names go to `images` before there are such
-  // files.
-  Result<void> finish(int id, std::vector<std::string>& images);
+  DumpContents* contents() override { return contents_.get(); }
+  Result<void> take_contents() override;
+  std::string image_name() const override;
 
   // What the KFD process of those that hold the file tells of it: its GPU's name there, and whether KFD uses
   // this file. Before or after finish(), for files come in order of their numbers.
@@ -67,14 +61,17 @@ class RenderDump {
 
   // The metadata, behind finish(), where it is not written as it is now. Errors: EINVAL where it was written
   // otherwise, and there is a key.
-  Result<void> write();
+  Result<void> write() override;
+  void warn_of_loss() const override;
 
  private:
   RenderDump(UniqueFd file, std::vector<pid_t> holders, DumpRun& run)
-      : file_(std::move(file)), holders_(std::move(holders)), run_(run) {}
+      : DumpedFile(std::move(holders), run), file_(std::move(file)) {}
   static std::unique_ptr<RenderDump> make(UniqueFd file, std::vector<pid_t> holders, const kfd::Node& gpu,
                                           DumpRun& run);
   Result<void> list_bos(pid_t pid);
+  Result<void> ask_for_kfd();
+  Result<void> finish_contents() override;
   Result<RenderBo> bo_of(const drm::GemHandle& handle) const;
   Result<void> add_mappings(RenderBo& bo) const;
   Error refusal(std::uint32_t handle, const char* why) const;
@@ -83,13 +80,11 @@ class RenderDump {
   std::string words_of(std::uint32_t handle) const;
 
   UniqueFd file_;
-  std::vector<pid_t> holders_;
-  DumpRun& run_;
-  std::string name_;
   RenderImage image_;
   std::vector<std::uint8_t> written_;  // the metadata, as it stands in the images
   bool lists_bos_ = false;
   bool of_dmabuf_ = false;
+  bool any_kfd_ = false;
   std::vector<UniqueFd> dmabufs_;           // of the BOs, from begin() to take_contents()
   std::unique_ptr<DumpContents> contents_;  // from begin() on
 };

@@ -67,9 +67,9 @@ TEST(Debugged, AnyOtherAnswerIsAnError) {
 }
 
 TEST(HopelessFiles, AreKnownByTheirNames) {
-  EXPECT_EQ(words_of_hopeless_file("anon_inode:sync_file"), "a fence (sync_file)");
-  EXPECT_EQ(words_of_hopeless_file("anon_inode:syncobj_file"), "a syncobj");
-  EXPECT_EQ(words_of_hopeless_file("anon_inode:[eventfd]"), "");
+  EXPECT_EQ(describe_unrestorable_file("anon_inode:sync_file"), "a fence (sync_file)");
+  EXPECT_EQ(describe_unrestorable_file("anon_inode:syncobj_file"), "a syncobj");
+  EXPECT_EQ(describe_unrestorable_file("anon_inode:[eventfd]"), "");
 }
 
 }  // namespace
