@@ -39,8 +39,8 @@ Result<void> run_lane(const LanePlan& plan, const ImageLayout& layout, LaneResul
   // Without a checksum there is nothing to look at the bytes but the search for zeros.
   if (plan.checksum || (plan.file.holes && !plan.make_store)) {
     SLUICE_TRY_ASSIGN(std::unique_ptr<Stage> sums_stage,
-                      lane->make_checksum(plan.direction, {sums, plan.checksum && sums != nullptr ? 1U : 0U},
-                                          ChecksumOptions{plan.file.holes}, nullptr, plan.checksum_workers));
+                      make_checksum(*lane, plan.direction, {sums, plan.checksum && sums != nullptr ? 1U : 0U},
+                                    ChecksumOptions{plan.file.holes}, nullptr, plan.checksum_workers));
     checksum = &lane->own(std::move(sums_stage));
   }
   FileOptions file = plan.file;

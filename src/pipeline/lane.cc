@@ -5,7 +5,6 @@
 #include <cassert>
 
 #include "base/units.h"
-#include "pipeline/slot_workers.h"
 
 namespace sluice {
 
@@ -50,17 +49,6 @@ Lane::Lane(const ImageLayout& layout, LaneWorld& world, StagingArena arena, std:
 
 Lane::~Lane() {
   while (!stages_.empty()) stages_.pop_back();  // the last one first
-}
-
-Result<std::unique_ptr<Stage>> Lane::make_checksum(Direction direction, std::span<SumTable> tables,
-                                                   const ChecksumOptions& options,
-                                                   ChecksumStage::Describe describe, unsigned workers) {
-  std::unique_ptr<SlotWorkers> threads;
-  if (workers > 0) {
-    SLUICE_TRY_ASSIGN(threads, SlotWorkers::start("sluice-sum", workers, slot_count()));
-  }
-  return std::unique_ptr<Stage>(std::make_unique<ChecksumStage>(
-      direction, layout_, *reactor_, tables, options, std::move(describe), std::move(threads)));
 }
 
 Result<PipelineStats> Lane::run(const Route& route, const ProgressFn& progress,

@@ -4,7 +4,7 @@
 //
 //   SLUICE_TRY_ASSIGN(const std::unique_ptr<Lane> lane, Lane::make(layout, {.staging_bytes = 64 * kMiB}));
 //   Stage& copy = lane->own(...);
-//   SLUICE_TRY_ASSIGN(std::unique_ptr<Stage> checksum, lane->make_checksum(direction, ...));
+//   SLUICE_TRY_ASSIGN(std::unique_ptr<Stage> checksum, make_checksum(*lane, direction, ...));
 //   lane->run(Route{&copy, checksum.get(), &store}.towards(direction), ...)
 #pragma once
 
@@ -20,7 +20,6 @@
 
 #include "base/result.h"
 #include "pipeline/arena.h"
-#include "pipeline/checksum/checksum.h"
 #include "pipeline/lane_world.h"
 #include "pipeline/layout.h"
 #include "pipeline/pipeline.h"
@@ -79,12 +78,6 @@ class Lane {
     stages_.push_back(std::move(stage));
     return its;
   }
-  // A ChecksumStage for own(), or for whoever ends it before what it tells is gone. With `workers` threads of
-  // its own (SlotWorkers) where that is not 0. Errors: those of SlotWorkers::start.
-  Result<std::unique_ptr<Stage>> make_checksum(Direction direction, std::span<SumTable> tables,
-                                               const ChecksumOptions& options,
-                                               ChecksumStage::Describe describe, unsigned workers);
-
   // As Pipeline::run, which see. `trace` (may be null): see Pipeline::trace_into.
   // REQUIRES: no run before has failed.
   Result<PipelineStats> run(const Route& route, const ProgressFn& progress = nullptr,

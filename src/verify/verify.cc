@@ -382,8 +382,8 @@ Result<void> Verification::compare(Item& item, Readable& readable, Lane& lane, S
   std::uint64_t blocks = 0;
   for (const SumTable& table : tables) blocks += table.sums.size();
   SLUICE_TRY_ASSIGN(const std::unique_ptr<Stage> checksum,
-                    lane.make_checksum(Direction::Restore, tables, checksum_options, nullptr,
-                                       tables.empty() ? 0 : spare_workers(lane_count_)));
+                    make_checksum(lane, Direction::Restore, tables, checksum_options, nullptr,
+                                  tables.empty() ? 0 : spare_workers(lane_count_)));
   const std::uint64_t done_before = item.done;
   const auto in_all = static_cast<double>(lane.layout().all_file_bytes());
   SLUICE_TRY_ASSIGN(const PipelineStats stats,

@@ -20,7 +20,7 @@ StagingArena make_arena(std::uint64_t chunk_bytes, std::uint32_t depth) {
 }
 
 Result<std::unique_ptr<Stage>> checksum_of(const LaneRun& run, Direction direction) {
-  return run.lane.make_checksum(direction, run.tables(), ChecksumOptions{}, nullptr, run.checksum_workers);
+  return make_checksum(run.lane, direction, run.tables(), ChecksumOptions{}, nullptr, run.checksum_workers);
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/units.h"
+#include "pipeline/lane.h"
 
 namespace sluice {
 
@@ -268,6 +269,17 @@ std::string ChecksumStage::place(const Slot& slot, std::uint64_t file_offset, st
       "file range [" + std::to_string(file_offset) + ", " + std::to_string(file_offset + length) + ")";
   if (describe_) text += " (" + describe_(slot.chunk.file, file_offset, length) + ")";
   return text;
+}
+
+Result<std::unique_ptr<Stage>> make_checksum(Lane& lane, Direction direction, std::span<SumTable> tables,
+                                             const ChecksumOptions& options, ChecksumStage::Describe describe,
+                                             unsigned workers) {
+  std::unique_ptr<SlotWorkers> threads;
+  if (workers > 0) {
+    SLUICE_TRY_ASSIGN(threads, SlotWorkers::start("sluice-sum", workers, lane.slot_count()));
+  }
+  return std::unique_ptr<Stage>(std::make_unique<ChecksumStage>(
+      direction, lane.layout(), lane.reactor(), tables, options, std::move(describe), std::move(threads)));
 }
 
 }  // namespace sluice

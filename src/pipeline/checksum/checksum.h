@@ -27,6 +27,8 @@
 
 namespace sluice {
 
+class Lane;
+
 using Sum128 = std::array<std::uint8_t, 16>;
 
 // XXH3-128 in canonical (big-endian) byte order, so that images move between hosts.
@@ -140,5 +142,11 @@ class ChecksumStage final : public Stage, private SlotWork {
   bool running_ = false;                  // inline: a chunk was summed and its completion is still to come
   std::unique_ptr<SlotWorkers> workers_;  // last: what they still do uses the rest
 };
+
+// A ChecksumStage of that lane, with `workers` threads of its own (SlotWorkers) where that is not 0. Errors:
+// those of SlotWorkers::start.
+Result<std::unique_ptr<Stage>> make_checksum(Lane& lane, Direction direction, std::span<SumTable> tables,
+                                             const ChecksumOptions& options, ChecksumStage::Describe describe,
+                                             unsigned workers);
 
 }  // namespace sluice

@@ -277,14 +277,15 @@ Result<Stage*> ContentsJob::own_checksum(Load& load, Lane& lane) {
   // Upstream's plugin has written garbage there, in images of render files. With sums they are compared
   // anyway.
   const bool check_headers = !load.gpu.drm_minor || load.has_sums;
-  SLUICE_TRY_ASSIGN(std::unique_ptr<Stage> checksum,
-                    lane.make_checksum(
-                        direction_, load.has_sums ? std::span(load.sidecar.tables) : std::span<SumTable>(),
-                        ChecksumOptions{config_.zero_holes, check_headers},
-                        [this, &load](std::uint32_t file, std::uint64_t offset, std::uint64_t length) {
-                          return load.pages.describe(id_, load.layout, Chunk{0, offset, length, file});
-                        },
-                        load.has_sums ? shared_.world.spare_workers(shared_.lanes) : 0));
+  SLUICE_TRY_ASSIGN(
+      std::unique_ptr<Stage> checksum,
+      make_checksum(
+          lane, direction_, load.has_sums ? std::span(load.sidecar.tables) : std::span<SumTable>(),
+          ChecksumOptions{config_.zero_holes, check_headers},
+          [this, &load](std::uint32_t file, std::uint64_t offset, std::uint64_t length) {
+            return load.pages.describe(id_, load.layout, Chunk{0, offset, length, file});
+          },
+          load.has_sums ? shared_.world.spare_workers(shared_.lanes) : 0));
   return &lane.own(std::move(checksum));
 }
 
