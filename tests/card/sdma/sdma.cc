@@ -19,6 +19,7 @@ class SdmaRingQueue final : public PacketQueue {
   SdmaRingQueue(Chip& chip, const SdmaRing& ring)
       : PacketQueue(chip, chip.space(Hub::kMm, 0), "sdma" + std::to_string(ring.engine)),
         engine_(ring.engine),
+        pace_(chip),
         report_(ring.read_pointer_report) {
     ring_.ring = ring.base;
     ring_.ring_bytes = ring.bytes;
@@ -68,8 +69,8 @@ class SdmaRingQueue final : public PacketQueue {
     return true;
   }
   void executed() override { ++chip_.counters().sdma_packets; }
-  std::uint64_t budget() override { return sdma_budget(chip_); }
-  void moved_bytes(std::uint64_t bytes) override { sdma_moved(chip_, bytes); }
+  std::uint64_t budget() override { return pace_.budget(); }
+  void moved_bytes(std::uint64_t bytes) override { pace_.moved(bytes); }
   bool hangs() override { return hung_; }
   unsigned sdma_engine() const override { return engine_; }
 
@@ -91,25 +92,27 @@ class SdmaRingQueue final : public PacketQueue {
   }
 
   const unsigned engine_;
+  SdmaPace pace_;
   const std::uint64_t report_;
   bool hung_ = false;
 };
 
 }  // namespace
 
-std::uint64_t sdma_budget(Chip& chip) {
-  const Faults& faults = chip.faults();
-  if (faults.sdma_bytes_per_s == 0) return PacketQueue::kStepBytes;
-  if (chip.clock() < faults.sdma_busy_until) return 0;
-  return std::clamp<std::uint64_t>(faults.sdma_bytes_per_s / 100, 4096, PacketQueue::kStepBytes);
+std::uint64_t SdmaPace::budget() {
+  const std::uint64_t rate = chip_.faults().sdma_bytes_per_s;
+  if (rate == 0) {
+    busy_until_ = 0;
+    return PacketQueue::kStepBytes;
+  }
+  if (chip_.clock() < busy_until_) return 0;
+  return std::clamp<std::uint64_t>(rate / 100, 4096, PacketQueue::kStepBytes);
 }
 
-void sdma_moved(Chip& chip, std::uint64_t bytes) {
-  Faults& faults = chip.faults();
-  chip.counters().sdma_bytes += bytes;
-  if (faults.sdma_bytes_per_s == 0) return;
-  const std::uint64_t ticks = bytes * kTicksPerSecond / faults.sdma_bytes_per_s;
-  faults.sdma_busy_until = std::max(chip.clock(), faults.sdma_busy_until) + ticks;
+void SdmaPace::moved(std::uint64_t bytes) {
+  chip_.counters().sdma_bytes += bytes;
+  const std::uint64_t rate = chip_.faults().sdma_bytes_per_s;
+  if (rate != 0) busy_until_ = std::max(chip_.clock(), busy_until_) + bytes * kTicksPerSecond / rate;
 }
 
 std::unique_ptr<Queue> make_sdma_ring(Chip& chip, const SdmaRing& ring) {
