@@ -32,7 +32,8 @@ struct Header {
 };
 
 pkt_result step(Kind kind, bool privileged, pkt_queue& q, FlatMemory& memory, Owner& owner) {
-  const pkt_sdma_rules sdma{privileged ? PKT_SDMA_KERNEL : PKT_SDMA_USER, 1u << 20, 1, 0};
+  const pkt_sdma_rules sdma{privileged ? PKT_SDMA_KERNEL : PKT_SDMA_USER, 1u << 20, 1, 0,
+                            privileged ? 1u : 0u};
   const pkt_pm4_rules pm4{privileged ? std::uint32_t{PKT_PM4_SYNC | PKT_PM4_SHADERS} : 0};
   std::uint64_t budget = 1000;
   if (kind == kSdma) return pkt_sdma_step(&q, memory.c(), &owner.table, &sdma, &budget);

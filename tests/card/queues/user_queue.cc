@@ -112,7 +112,7 @@ class Pm4Queue final : public UserQueue {
 class SdmaUserQueue final : public UserQueue {
  public:
   SdmaUserQueue(Chip& chip, const AddressSpace& space, const UserRing& ring)
-      : UserQueue(chip, space, ring, "sdma") {
+      : UserQueue(chip, space, ring, "sdma"), pace_(chip) {
     ring_.read = ring_.write = ring.read_pointer;
     if (const auto write = written()) ring_.write = *write;
   }
@@ -126,9 +126,14 @@ class SdmaUserQueue final : public UserQueue {
   void interrupt(std::uint32_t context) override {
     raise(kSdmaClients[user_.engine % kSdmaEngines], kSourceSdmaTrap, true, context);
   }
-  std::uint64_t budget() override { return sdma_budget(chip_); }
+  std::uint64_t budget() override { return pace_.budget(); }
   unsigned sdma_engine() const override { return user_.engine % kSdmaEngines; }
-  void moved_bytes(std::uint64_t bytes) override { sdma_moved(chip_, bytes); }
+  void moved_bytes(std::uint64_t bytes) override {
+    chip_.counters().sdma_bytes += bytes;
+    pace_.moved(bytes);
+  }
+
+  SdmaPace pace_;
 };
 
 }  // namespace

@@ -19,6 +19,7 @@ class SdmaRingQueue final : public PacketQueue {
   SdmaRingQueue(Chip& chip, const SdmaRing& ring)
       : PacketQueue(chip, chip.space(Hub::kMm, 0), "sdma" + std::to_string(ring.engine)),
         engine_(ring.engine),
+        pace_(chip),
         report_(ring.read_pointer_report) {
     ring_.ring = ring.base;
     ring_.ring_bytes = ring.bytes;
@@ -41,8 +42,21 @@ class SdmaRingQueue final : public PacketQueue {
   }
 
   pkt_result decode(const pkt_space& space, std::uint64_t& budget) override {
-    if (chip_.faults().hold_copies && running_vmid() != 0) return PKT_WAITS;
-    return pkt_sdma_step(&ring_, &space, &owner_, &kSdmaKernelRules, &budget);
+    if (running_vmid() == 0) return counted(space, budget);
+    if (chip_.faults().hold_copies) return PKT_WAITS;
+    std::uint64_t allowed = std::min(budget, pace_.budget());
+    if (allowed == 0) return PKT_WAITS;
+    const std::uint64_t before = allowed;
+    const pkt_result result = counted(space, allowed);
+    pace_.moved(before - allowed);
+    budget -= before - allowed;
+    return result;
+  }
+  pkt_result counted(const pkt_space& space, std::uint64_t& budget) {
+    const std::uint64_t before = budget;
+    const pkt_result result = pkt_sdma_step(&ring_, &space, &owner_, &kSdmaKernelRules, &budget);
+    chip_.counters().sdma_bytes += before - budget;
+    return result;
   }
   bool write_back() override { return report_ == 0 || store(report_, ring_.read, 8); }
   void interrupt(std::uint32_t context) override { raise(kSourceSdmaTrap, 0, context); }
@@ -68,8 +82,6 @@ class SdmaRingQueue final : public PacketQueue {
     return true;
   }
   void executed() override { ++chip_.counters().sdma_packets; }
-  std::uint64_t budget() override { return sdma_budget(chip_); }
-  void moved_bytes(std::uint64_t bytes) override { sdma_moved(chip_, bytes); }
   bool hangs() override { return hung_; }
   unsigned sdma_engine() const override { return engine_; }
 
@@ -91,25 +103,26 @@ class SdmaRingQueue final : public PacketQueue {
   }
 
   const unsigned engine_;
+  SdmaPace pace_;
   const std::uint64_t report_;
   bool hung_ = false;
 };
 
 }  // namespace
 
-std::uint64_t sdma_budget(Chip& chip) {
-  const Faults& faults = chip.faults();
-  if (faults.sdma_bytes_per_s == 0) return PacketQueue::kStepBytes;
-  if (chip.clock() < faults.sdma_busy_until) return 0;
-  return std::clamp<std::uint64_t>(faults.sdma_bytes_per_s / 100, 4096, PacketQueue::kStepBytes);
+std::uint64_t SdmaPace::budget() {
+  const std::uint64_t rate = chip_.faults().sdma_bytes_per_s;
+  if (rate == 0) {
+    busy_until_ = 0;
+    return PacketQueue::kStepBytes;
+  }
+  if (chip_.clock() < busy_until_) return 0;
+  return std::clamp<std::uint64_t>(rate / 100, 4096, PacketQueue::kStepBytes);
 }
 
-void sdma_moved(Chip& chip, std::uint64_t bytes) {
-  Faults& faults = chip.faults();
-  chip.counters().sdma_bytes += bytes;
-  if (faults.sdma_bytes_per_s == 0) return;
-  const std::uint64_t ticks = bytes * kTicksPerSecond / faults.sdma_bytes_per_s;
-  faults.sdma_busy_until = std::max(chip.clock(), faults.sdma_busy_until) + ticks;
+void SdmaPace::moved(std::uint64_t bytes) {
+  const std::uint64_t rate = chip_.faults().sdma_bytes_per_s;
+  if (rate != 0) busy_until_ = std::max(chip_.clock(), busy_until_) + bytes * kTicksPerSecond / rate;
 }
 
 std::unique_ptr<Queue> make_sdma_ring(Chip& chip, const SdmaRing& ring) {

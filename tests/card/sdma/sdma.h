@@ -20,16 +20,30 @@ constexpr unsigned kSourceSdmaRegisterWrite = 247;  // of somebody who may not
 // The count field has 30 bits since SDMA 4.4 (sdma_v4_0.c uses 22 of them).
 constexpr std::uint32_t kSdmaMostBytes = 1u << 30;
 
-constexpr pkt_sdma_rules kSdmaKernelRules{PKT_SDMA_KERNEL, kSdmaMostBytes, 1, 0};
+// Sizes of IBs: Linux 6.1 does not check what a process asks for.
+constexpr pkt_sdma_rules kSdmaKernelRules{PKT_SDMA_KERNEL, kSdmaMostBytes, 1, 0, 1};
 // On real hardware an unprivileged ring writes no registers; page table packets are the driver's.
 constexpr pkt_sdma_rules kSdmaUserRules{PKT_SDMA_USER | PKT_SDMA_BIT(PKT_SDMA_INDIRECT) |
                                             PKT_SDMA_BIT(PKT_SDMA_COND_EXE) |
                                             PKT_SDMA_BIT(PKT_SDMA_TIMESTAMP),
-                                        kSdmaMostBytes, 1, 0};
+                                        kSdmaMostBytes, 1, 0, 0};
 
-// Bytes that a ring may move now: all engines together keep to Faults::sdma_bytes_per_s. 0: later.
-std::uint64_t sdma_budget(Chip& chip);
-// It has moved them.
-void sdma_moved(Chip& chip, std::uint64_t bytes);
+// One ring's time: what processes have it move keeps to Faults::sdma_bytes_per_s, whatever other rings move.
+// The driver's own jobs, which clear VRAM and write page tables, are as fast as they go. Were there one time
+// for all of them, the ring that is asked first would take it, and the others would wait until that one is
+// empty.
+class SdmaPace {
+ public:
+  explicit SdmaPace(Chip& chip) : chip_(chip) {}
+
+  // Bytes that the ring may move now. 0: later.
+  std::uint64_t budget();
+  // It has moved them.
+  void moved(std::uint64_t bytes);
+
+ private:
+  Chip& chip_;
+  std::uint64_t busy_until_ = 0;  // of the clock: what was moved so far takes so long
+};
 
 }  // namespace sluice::card

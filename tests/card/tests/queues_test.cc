@@ -58,6 +58,11 @@ class SdmaRingTest : public ::testing::Test {
   }
   void SetUp() override { start(2); }
   void put(const Dwords& dwords) { end_ = chip_.put_dwords(end_, dwords); }
+  // A process' job: packets in an IB of its own. One at a time.
+  void put_job(const Dwords& dwords) {
+    chip_.put_dwords(kProcess, dwords);
+    put(ib(kProcess, static_cast<std::uint32_t>(dwords.size())));
+  }
   State go() {
     queue_->ring(end_ - kRing);
     return run(*queue_);
@@ -309,7 +314,7 @@ TEST_F(SdmaRingTest, HeldCopiesWaitInTheIbOfAProcessAndTheDriversDoNot) {
 
 TEST_F(SdmaRingTest, ASlowEngineMovesWhatTheClockAllows) {
   chip_.faults().sdma_bytes_per_s = 1'000'000;
-  put(copy(kData, kOther, 100'000));  // a tenth of a second
+  put_job(copy(kProcess + 0x1000, kProcess + 0x40000, 100'000));  // a tenth of a second
   put(fence(kData, 3));
   EXPECT_EQ(go(), State::kWaiting);
   const std::uint64_t first = chip_.counters().sdma_bytes;
@@ -326,6 +331,64 @@ TEST_F(SdmaRingTest, ASlowEngineMovesWhatTheClockAllows) {
   EXPECT_EQ(chip_.get<std::uint32_t>(kData), 3u);
   EXPECT_GE(ticks, 8'000'000u);
   EXPECT_LE(ticks, 12'000'000u);
+}
+
+// Were what is moved counted for all rings, the one that is asked first would have all of it.
+TEST_F(SdmaRingTest, ASlowEngineKeepsNoOtherOneWaiting) {
+  constexpr std::uint64_t kMillisecond = 100'000;
+  chip_.faults().sdma_bytes_per_s = 1'000'000;
+  put_job(copy(kProcess + 0x1000, kProcess + 0x40000, 200'000));  // a fifth of a second
+  EXPECT_EQ(go(), State::kWaiting);
+  const std::uint64_t second = kDriver + 0x80000;
+  const std::unique_ptr<Queue> other = make_sdma_ring(chip_, {3, second, kRingBytes, 0, 0});
+  const Dwords job = copy(kProcess + 0x60000, kProcess + 0x68000, 10'000);  // a hundredth
+  chip_.put_dwords(kProcess + 0x800, job);
+  std::uint64_t end = chip_.put_dwords(second, ib(kProcess + 0x800, static_cast<std::uint32_t>(job.size())));
+  end = chip_.put_dwords(end, fence(kDriver + 0x84000, 3));
+  other->ring(end - second);
+  for (unsigned ms = 0; ms < 50; ++ms, chip_.now += kMillisecond) {
+    (void)run(*queue_);
+    (void)run(*other);
+  }
+  EXPECT_EQ(chip_.get<std::uint32_t>(kDriver + 0x84000), 3u)
+      << "the second ring waits for the first one's copy";
+  EXPECT_EQ(run(*queue_), State::kWaiting);
+}
+
+// It clears VRAM before a process gets it: at the rate of a slow engine that would take minutes.
+TEST_F(SdmaRingTest, TheDriversOwnJobsAreNotSlowedDown) {
+  chip_.faults().sdma_bytes_per_s = 1;
+  put(copy(kData, kOther, 100'000));
+  put(fence(kData, 3));
+  EXPECT_EQ(go(), State::kIdle);
+  EXPECT_EQ(chip_.get<std::uint32_t>(kData), 3u);
+  EXPECT_EQ(chip_.counters().sdma_bytes, 100'000u);
+}
+
+TEST_F(SdmaRingTest, AnEngineThatIsSlowAgainOwesNothing) {
+  chip_.faults().sdma_bytes_per_s = 1;
+  put_job(copy(kProcess + 0x1000, kProcess + 0x40000, 100'000));
+  EXPECT_EQ(go(), State::kWaiting);
+  chip_.faults().sdma_bytes_per_s = 0;
+  EXPECT_EQ(run(*queue_), State::kIdle);
+  chip_.faults().sdma_bytes_per_s = 1'000'000;
+  put(fence(kData, 3));
+  EXPECT_EQ(go(), State::kIdle);
+  EXPECT_EQ(chip_.get<std::uint32_t>(kData), 3u);
+}
+
+// Linux 6.1 writes there what a process asks for: 4 MiB are 0 dwords.
+TEST_F(SdmaRingTest, TheSizeOfAnIbHas20Bits) {
+  std::uint64_t at = chip_.put_dwords(kProcess, copy(kProcess + 0x1000, kProcess + 0x2000, 64));
+  at = chip_.put_dwords(at, fence(kProcess + 0x3000, 7));
+  put(ib(kProcess, 1u << 20));
+  put(fence(kData, 3));
+  put(ib(kProcess, 1u << 20 | static_cast<std::uint32_t>(at - kProcess) / 4));
+  put(fence(kData + 8, 4));
+  EXPECT_EQ(go(), State::kIdle);
+  EXPECT_EQ(chip_.get<std::uint32_t>(kData), 3u);
+  EXPECT_EQ(chip_.get<std::uint32_t>(kProcess + 0x3000), 7u);
+  EXPECT_EQ(chip_.get<std::uint32_t>(kData + 8), 4u);
 }
 
 // ---- queues of processes

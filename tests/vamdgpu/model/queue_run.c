@@ -247,7 +247,7 @@ static int moved(void* self, struct pkt_queue* ring) {
 static enum pkt_result one_packet(struct step* s, struct pkt_queue* ring, uint64_t* budget) {
   static const struct pkt_pm4_rules pm4 = {0};
   const struct vamdgpu_gpu_config* config = &s->m->gpu[s->q->gpu].config;
-  const struct pkt_sdma_rules sdma = {PKT_SDMA_USER, config->sdma_max_bytes, config->family >= 141, 0};
+  const struct pkt_sdma_rules sdma = {PKT_SDMA_USER, config->sdma_max_bytes, config->family >= 141, 0, 0};
   const struct pkt_space space = {s, load, store, copy, fill, add64, probe};
   const struct pkt_owner owner = {.self = s, .moved = moved, .interrupt = interrupt};
   if (is_aql(s->q)) return pkt_aql_step(ring, &space, &owner);

@@ -12,7 +12,7 @@
    PKT_SDMA_BIT(PKT_SDMA_TRAP) | PKT_SDMA_BIT(PKT_SDMA_CONST_FILL))
 
 int vam_sdma_decode(struct vam_sdma_reader* r) {
-  const struct pkt_sdma_rules rules = {JOB_PACKETS, r->max_bytes, r->count_is_bytes_less_one, r->tolerant};
+  const struct pkt_sdma_rules rules = {JOB_PACKETS, r->max_bytes, r->count_is_bytes_less_one, r->tolerant, 0};
   while (r->at < r->count) {
     struct pkt_sdma p;
     uint32_t left = r->count - r->at, have = left < PKT_SDMA_HEAD ? left : PKT_SDMA_HEAD;

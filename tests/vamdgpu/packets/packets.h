@@ -159,6 +159,7 @@ struct pkt_sdma_rules {
   uint32_t max_bytes;               /* of one COPY or CONST_FILL */
   uint32_t count_is_bytes_less_one; /* their count field: SDMA 4 and later */
   uint32_t one_byte_forgiven;       /* max_bytes + 1 is taken, too */
+  uint32_t ib_size_is_cut;          /* to its field's 20 bits, as hardware has them; else more is a fault */
 };
 
 /* A packet of one IB or ring, decoded and checked. */

@@ -6,6 +6,7 @@ enum { ATOMIC_ADD_64 = 47, SUB_OP = 0xff00, PTES = 32 };
 
 #define COPY_HEADER_BITS 0x000dffffu /* op, sub op, encrypt, TMZ, CPV */
 #define COUNT_MASK 0x3fffffffu
+#define IB_SIZE_MASK 0xfffffu
 
 static int bad(const char** why, const char* text) {
   *why = text;
@@ -83,9 +84,9 @@ static int fields(const struct pkt_sdma_rules* rules, const uint32_t* dw, struct
     case PKT_SDMA_INDIRECT:
       p->vmid = dw[0] >> 16 & 0xf;
       p->src = pkt_address(dw + 1);
-      p->bytes = 4 * (uint64_t)dw[3];
+      p->bytes = 4 * (uint64_t)(dw[3] & IB_SIZE_MASK);
       if (sub) return bad(why, "indirect sub-operation is not 0");
-      if (dw[3] >> 20) return bad(why, "IB size has bits above 19");
+      if (dw[3] & ~IB_SIZE_MASK && !rules->ib_size_is_cut) return bad(why, "IB size has bits above 19");
       return p->src & 31 ? bad(why, "IB address is no multiple of 32") : 0;
     case PKT_SDMA_FENCE:
       p->dst = pkt_address(dw + 1);

@@ -91,7 +91,7 @@ class SdmaPackets : public PacketsTest {
     return {8 | function << 28 | 1u << 31, low(at), high(at), reference, mask, 10};
   }
 
-  pkt_sdma_rules rules_{PKT_SDMA_KERNEL, 1 << 22, 1, 0};
+  pkt_sdma_rules rules_{PKT_SDMA_KERNEL, 1 << 22, 1, 0, 0};
 };
 
 TEST_F(SdmaPackets, AnEmptyRingIsIdle) {
