@@ -42,21 +42,8 @@ class SdmaRingQueue final : public PacketQueue {
   }
 
   pkt_result decode(const pkt_space& space, std::uint64_t& budget) override {
-    if (running_vmid() == 0) return counted(space, budget);
-    if (chip_.faults().hold_copies) return PKT_WAITS;
-    std::uint64_t allowed = std::min(budget, pace_.budget());
-    if (allowed == 0) return PKT_WAITS;
-    const std::uint64_t before = allowed;
-    const pkt_result result = counted(space, allowed);
-    pace_.moved(before - allowed);
-    budget -= before - allowed;
-    return result;
-  }
-  pkt_result counted(const pkt_space& space, std::uint64_t& budget) {
-    const std::uint64_t before = budget;
-    const pkt_result result = pkt_sdma_step(&ring_, &space, &owner_, &kSdmaKernelRules, &budget);
-    chip_.counters().sdma_bytes += before - budget;
-    return result;
+    if (chip_.faults().hold_copies && running_vmid() != 0) return PKT_WAITS;
+    return pkt_sdma_step(&ring_, &space, &owner_, &kSdmaKernelRules, &budget);
   }
   bool write_back() override { return report_ == 0 || store(report_, ring_.read, 8); }
   void interrupt(std::uint32_t context) override { raise(kSourceSdmaTrap, 0, context); }
@@ -82,6 +69,8 @@ class SdmaRingQueue final : public PacketQueue {
     return true;
   }
   void executed() override { ++chip_.counters().sdma_packets; }
+  std::uint64_t budget() override { return pace_.budget(); }
+  void moved_bytes(std::uint64_t bytes) override { pace_.moved(bytes); }
   bool hangs() override { return hung_; }
   unsigned sdma_engine() const override { return engine_; }
 
@@ -121,6 +110,7 @@ std::uint64_t SdmaPace::budget() {
 }
 
 void SdmaPace::moved(std::uint64_t bytes) {
+  chip_.counters().sdma_bytes += bytes;
   const std::uint64_t rate = chip_.faults().sdma_bytes_per_s;
   if (rate != 0) busy_until_ = std::max(chip_.clock(), busy_until_) + bytes * kTicksPerSecond / rate;
 }

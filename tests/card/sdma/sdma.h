@@ -28,10 +28,8 @@ constexpr pkt_sdma_rules kSdmaUserRules{PKT_SDMA_USER | PKT_SDMA_BIT(PKT_SDMA_IN
                                             PKT_SDMA_BIT(PKT_SDMA_TIMESTAMP),
                                         kSdmaMostBytes, 1, 0, 0};
 
-// One ring's time: what processes have it move keeps to Faults::sdma_bytes_per_s, whatever other rings move.
-// The driver's own jobs, which clear VRAM and write page tables, are as fast as they go. Were there one time
-// for all of them, the ring that is asked first would take it, and the others would wait until that one is
-// empty.
+// One ring's time: it keeps to Faults::sdma_bytes_per_s, whatever other rings move. Were there one time for
+// all of them, the ring that is asked first would take it, and the others would wait until that one is empty.
 class SdmaPace {
  public:
   explicit SdmaPace(Chip& chip) : chip_(chip) {}
