@@ -202,7 +202,7 @@ TEST_F(Tree, DumpedTwiceAndLeftRunningGoesOn) {
 
 TEST_F(Tree, ComesBackOutOfAStream) {
   // On the disk, and of fewer processes: the streamer has all of the image in memory when it serves.
-  Streamer streamer(images(), images("image"));
+  Streamer streamer(images(), images("streamed") / "image");
   ASSERT_NO_FATAL_FAILURE(start_tree(kProcess, 2));
   const std::vector<Strings> possessions = possessions_of_all();
   ASSERT_EQ(streamer.begin("capture"), "");
