@@ -14,7 +14,8 @@ struct Faults {
   enum class Fence : std::uint8_t { kPass, kHold, kHang };
   Fence fence = Fence::kPass;
 
-  std::uint64_t sdma_bytes_per_s = 0;  // each ring of an SDMA engine; 0: as fast as it goes
+  std::uint64_t sdma_bytes_per_s = 0;  // of what processes do, by each ring of an SDMA engine: the driver's
+                                       // own jobs are as fast as they go, as all is with 0
   bool hold_copies = false;  // SDMA engines wait in IBs of processes, until this is false again: the driver's
                              // own jobs, page tables among them, go on
   bool sdma_fault = false;   // the next copy or fill of an SDMA kernel ring ends in a VM fault, and this is

@@ -188,6 +188,15 @@ class Report(Folder):
         other = known.replace("ttm_bo_release", "ttm_bo_init")
         self.assertFalse(self.read(guest.PASSED, xml=good, dmesg=known + other).good)
 
+    def test_what_the_questions_provoke_fails_nothing_and_the_same_of_criu_does(self):
+        good = XML.replace('<failure message="m">because</failure>', "")
+        report = "[ 9.1] WARNING: CPU: 0 PID: 478 at lib/idr.c:86 idr_alloc+0x57/0x70\n" \
+                 "[ 9.1] CPU: 0 PID: 478 Comm: vm-scenarios Tainted: G\n[ 9.1] Call Trace:\n" \
+                 "[ 9.1] ---[ end trace 0000000000000000 ]---\n"
+        self.assertTrue(self.read(guest.PASSED, xml=good, dmesg=report + "[ 9.2] a line\n" + report).good)
+        self.assertFalse(self.read(guest.PASSED, xml=good, dmesg=report.replace("vm-scenarios", "criu")).good)
+        self.assertFalse(self.read(guest.PASSED, xml=good, dmesg=report.replace("vm-scenarios", "criu") + report).good)
+
 
 class Summary(Folder):
     JUNIT = """<testsuites><testsuite name="sluice"><testcase name="sluice:unit / a" classname="sluice"/></testsuite>

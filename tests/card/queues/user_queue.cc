@@ -128,7 +128,10 @@ class SdmaUserQueue final : public UserQueue {
   }
   std::uint64_t budget() override { return pace_.budget(); }
   unsigned sdma_engine() const override { return user_.engine % kSdmaEngines; }
-  void moved_bytes(std::uint64_t bytes) override { pace_.moved(bytes); }
+  void moved_bytes(std::uint64_t bytes) override {
+    chip_.counters().sdma_bytes += bytes;
+    pace_.moved(bytes);
+  }
 
   SdmaPace pace_;
 };

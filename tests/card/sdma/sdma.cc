@@ -42,8 +42,14 @@ class SdmaRingQueue final : public PacketQueue {
   }
 
   pkt_result decode(const pkt_space& space, std::uint64_t& budget) override {
-    if (chip_.faults().hold_copies && running_vmid() != 0) return PKT_WAITS;
-    return pkt_sdma_step(&ring_, &space, &owner_, &kSdmaKernelRules, &budget);
+    if (running_vmid() == 0) return pkt_sdma_step(&ring_, &space, &owner_, &kSdmaKernelRules, &budget);
+    const std::uint64_t allowed = chip_.faults().hold_copies ? 0 : std::min(budget, pace_.budget());
+    if (allowed == 0) return PKT_WAITS;
+    std::uint64_t left = allowed;
+    const pkt_result result = pkt_sdma_step(&ring_, &space, &owner_, &kSdmaKernelRules, &left);
+    pace_.moved(allowed - left);
+    budget -= allowed - left;
+    return result;
   }
   bool write_back() override { return report_ == 0 || store(report_, ring_.read, 8); }
   void interrupt(std::uint32_t context) override { raise(kSourceSdmaTrap, 0, context); }
@@ -69,8 +75,7 @@ class SdmaRingQueue final : public PacketQueue {
     return true;
   }
   void executed() override { ++chip_.counters().sdma_packets; }
-  std::uint64_t budget() override { return pace_.budget(); }
-  void moved_bytes(std::uint64_t bytes) override { pace_.moved(bytes); }
+  void moved_bytes(std::uint64_t bytes) override { chip_.counters().sdma_bytes += bytes; }
   bool hangs() override { return hung_; }
   unsigned sdma_engine() const override { return engine_; }
 
@@ -92,7 +97,7 @@ class SdmaRingQueue final : public PacketQueue {
   }
 
   const unsigned engine_;
-  SdmaPace pace_;
+  SdmaPace pace_;  // of jobs of processes
   const std::uint64_t report_;
   bool hung_ = false;
 };
@@ -110,7 +115,6 @@ std::uint64_t SdmaPace::budget() {
 }
 
 void SdmaPace::moved(std::uint64_t bytes) {
-  chip_.counters().sdma_bytes += bytes;
   const std::uint64_t rate = chip_.faults().sdma_bytes_per_s;
   if (rate != 0) busy_until_ = std::max(chip_.clock(), busy_until_) + bytes * kTicksPerSecond / rate;
 }

@@ -51,6 +51,7 @@ class SdmaRingTest : public ::testing::Test {
  protected:
   static constexpr std::uint64_t kRing = kDriver, kReport = kDriver + 0x2000, kData = kDriver + 0x4000,
                                  kOther = kDriver + 0x40000;
+  static constexpr std::uint64_t kMillisecond = 100'000;  // of the clock
 
   void start(unsigned engine) {
     queue_ = make_sdma_ring(chip_, {engine, kRing, kRingBytes, 0, kReport});
@@ -61,6 +62,11 @@ class SdmaRingTest : public ::testing::Test {
   State go() {
     queue_->ring(end_ - kRing);
     return run(*queue_);
+  }
+  // A job of a process: its IB, at `at`, copies so many bytes.
+  void put_job(std::uint64_t at, std::uint32_t bytes) {
+    chip_.put_dwords(at, copy(kProcess + 0x1000, kProcess + 0x40000, bytes));
+    put(ib(at, 7));
   }
   // VM_L2_PROTECTION_FAULT_CNTL as the driver sets it by default.
   void faults_go_to_the_dummy_page() { chip_.registers[reg::kHubBase[1] + reg::hub::kFaultCntl] = 1 << 9; }
@@ -309,7 +315,7 @@ TEST_F(SdmaRingTest, HeldCopiesWaitInTheIbOfAProcessAndTheDriversDoNot) {
 
 TEST_F(SdmaRingTest, ASlowEngineMovesWhatTheClockAllows) {
   chip_.faults().sdma_bytes_per_s = 1'000'000;
-  put(copy(kData, kOther, 100'000));  // a tenth of a second
+  put_job(kProcess, 100'000);  // a tenth of a second
   put(fence(kData, 3));
   EXPECT_EQ(go(), State::kWaiting);
   const std::uint64_t first = chip_.counters().sdma_bytes;
@@ -319,43 +325,52 @@ TEST_F(SdmaRingTest, ASlowEngineMovesWhatTheClockAllows) {
   EXPECT_EQ(chip_.counters().sdma_bytes, first) << "time stands, and bytes move";
   std::uint64_t ticks = 0;
   State state = State::kWaiting;
-  for (; state != State::kIdle && ticks < 100'000'000; ticks += 100'000) {
-    chip_.now += 100'000;  // a millisecond
+  for (; state != State::kIdle && ticks < 100'000'000; ticks += kMillisecond) {
+    chip_.now += kMillisecond;
     state = run(*queue_);
   }
   EXPECT_EQ(chip_.get<std::uint32_t>(kData), 3u);
+  EXPECT_EQ(chip_.counters().sdma_bytes, 100'000u);
   EXPECT_GE(ticks, 8'000'000u);
   EXPECT_LE(ticks, 12'000'000u);
 }
 
 // Were what is moved counted for all rings, the one that is asked first would have all of it.
 TEST_F(SdmaRingTest, ASlowEngineKeepsNoOtherOneWaiting) {
-  constexpr std::uint64_t kMillisecond = 100'000;
   chip_.faults().sdma_bytes_per_s = 1'000'000;
-  put(copy(kData, kOther, 200'000));  // a fifth of a second
+  put_job(kProcess, 200'000);  // a fifth of a second
   EXPECT_EQ(go(), State::kWaiting);
-  const std::uint64_t second = kDriver + 0x80000;
-  const std::unique_ptr<Queue> other = make_sdma_ring(chip_, {3, second, kRingBytes, 0, 0});
-  std::uint64_t end =
-      chip_.put_dwords(second, copy(kDriver + 0x90000, kDriver + 0xa0000, 10'000));  // a hundredth
-  end = chip_.put_dwords(end, fence(kDriver + 0x84000, 3));
-  other->ring(end - second);
+  const std::uint64_t ring = kDriver + 0x80000, done = kDriver + 0x84000;
+  const std::unique_ptr<Queue> other = make_sdma_ring(chip_, {3, ring, kRingBytes, 0, 0});
+  chip_.put_dwords(kProcess + 0x80, copy(kProcess + 0x80000, kProcess + 0x90000, 10'000));  // a hundredth
+  other->ring(chip_.put_dwords(chip_.put_dwords(ring, ib(kProcess + 0x80, 7)), fence(done, 3)) - ring);
   for (unsigned ms = 0; ms < 50; ++ms, chip_.now += kMillisecond) {
     (void)run(*queue_);
     (void)run(*other);
   }
-  EXPECT_EQ(chip_.get<std::uint32_t>(kDriver + 0x84000), 3u)
-      << "the second ring waits for the first one's copy";
+  EXPECT_EQ(chip_.get<std::uint32_t>(done), 3u) << "the second ring waits for the first one's copy";
   EXPECT_EQ(run(*queue_), State::kWaiting);
+}
+
+// Memory is cleared when a process ends and when it is given to one: who waits for that would wait for long.
+TEST_F(SdmaRingTest, ASlowEngineIsNotSlowForTheDriver) {
+  chip_.faults().sdma_bytes_per_s = 1;
+  put(copy(kData, kOther, 100'000));
+  put({11u | 2u << 30, low(kOther), high(kOther), 7, 0x1000 - 1});
+  put(fence(kData, 3));
+  EXPECT_EQ(go(), State::kIdle);
+  EXPECT_EQ(chip_.get<std::uint32_t>(kData), 3u);
+  EXPECT_EQ(chip_.counters().sdma_bytes, 100'000u + 0x1000u);
 }
 
 TEST_F(SdmaRingTest, AnEngineThatIsSlowAgainOwesNothing) {
   chip_.faults().sdma_bytes_per_s = 1;
-  put(copy(kData, kOther, 100'000));
+  put_job(kProcess, 100'000);
   EXPECT_EQ(go(), State::kWaiting);
   chip_.faults().sdma_bytes_per_s = 0;
   EXPECT_EQ(run(*queue_), State::kIdle);
   chip_.faults().sdma_bytes_per_s = 1'000'000;
+  put_job(kProcess, 64);
   put(fence(kData, 3));
   EXPECT_EQ(go(), State::kIdle);
   EXPECT_EQ(chip_.get<std::uint32_t>(kData), 3u);

@@ -15,7 +15,7 @@ namespace sluice::vm_test {
 namespace {
 
 constexpr KernelVersion kEver{~0U, 0};
-constexpr KernelVersion kTakesSmallJobs{6, 12}, kListsHandles{6, 18};
+constexpr KernelVersion kListsHandles{6, 18};
 
 constexpr const char* kPlaces =
     "its GPUs change places, and Linux locks /dev/kfd for good when a card is unbound";
@@ -24,7 +24,6 @@ constexpr const char* kIds = "the gpu_ids are chosen; those of a card follow fro
 constexpr const char* kNoKfd = "the machine is to lose /dev/kfd, which AMD's driver keeps while it is loaded";
 constexpr const char* kItself = "our module itself is tested";
 constexpr const char* kState = "reads state of a process that the real driver shows nobody";
-constexpr const char* kSaveAreas = "the save areas of four processes do not fit a card's VRAM";
 constexpr const char* kCrun = "crun restores before its device cgroup hides the other cards";
 constexpr const char* kListing = "Linux lists the BOs of a render node since 6.18";
 constexpr const char* kChanging = "no Linux up to 7.2 changes a GEM handle";
@@ -61,12 +60,9 @@ constexpr std::array kOnModule = {
     OnModule{"RenderNodes.MemoryIsImportedIntoTheKfdOfTheSameProcess", kListing, kListsHandles},
     OnModule{"RenderNodes.MemoryOfARenderFileIsImportedIntoTheKfd", kListing, kListsHandles},
     OnModule{"RenderNodes.MemoryIsImportedIntoTheKfdOfAnotherProcess", kListing, kListsHandles},
-    OnModule{"Tree.*", kSaveAreas},
-    OnModule{"TreeWhoseCriuIsKilled.*", kSaveAreas},
     OnModule{"By/OciRuntime.ContainerComesBackWhole/crun", kCrun},
     OnModule{"By/RestoredAtOnce.EachLandsOnTheGpuThatItsOwnMapNames/crun", kCrun},
     OnModule{"By/RestoredAtOnce.WithoutMapsTheyDoNotChooseTheSameGpu/crun", kCrun},
-    OnModule{"Questions.*", "Linux 6.1 takes jobs whose end the card does not reach", kTakesSmallJobs},
     OnModule{"Large.ABoLargerThanFreeMemoryComesBackWhole", "a card's VRAM is none of the guest's memory"},
     OnModule{"Module.*", kItself},
     OnModule{"OnTheModule/DeviceTests.*", kItself},
