@@ -196,7 +196,8 @@ std::vector<RegisterRow> make_table() {
       {0x3e068, "CP_MEC_ME1_UCODE_ADDR"},
       {0x3e0f0, "RLC_GPM_UCODE_ADDR"},
       {0x5014c, "UMCCH0_0_EccCtrl"},
-      {0x58184, "MP0_SMN_C2PMSG_33"},
+      // Bit 31: the card's own firmware is up. Linux 7.2 waits 16 s for that (amdgpu_discovery_get_tmr_info).
+      {0x58184, "MP0_SMN_C2PMSG_33", Behaviour::kFixed, 0x80000000},
       {0x5a090, "SMUIO_MCM_CONFIG"},
       {0x5a800, "IP_DISCOVERY_VERSION"},
       {0x68178, "DAGB#_WRCLI_GPU_SNOOP_OVERRIDE", Behaviour::kLatch, 0, 5, 0x200},

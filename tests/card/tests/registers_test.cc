@@ -39,6 +39,11 @@ TEST_F(RegistersTest, TheCardIsPostedAndNoVirtualFunction) {
   EXPECT_EQ(read(reg::kBiosScratch7) & 0x200, 0x200U);
 }
 
+// Linux 7.2 waits for it, 2000 times a tick or two (amdgpu_discovery.c).
+TEST_F(RegistersTest, ItsFirmwareIsUp) {
+  EXPECT_EQ(read(0x16061 * 4) >> 31, 1U);
+}
+
 TEST_F(RegistersTest, FixedRegistersStay) {
   write(reg::kIovFuncIdentifier, 1);
   EXPECT_EQ(read(reg::kIovFuncIdentifier), 0x80000000U);
