@@ -14,7 +14,7 @@ namespace sluice {
 namespace {
 
 // Transfers in a row that found nothing to do although the pipe was ready.
-constexpr std::uint32_t kMaxStalls = 100;
+constexpr std::uint32_t kMostEmptyMoves = 100;
 
 }  // namespace
 
@@ -98,7 +98,7 @@ Result<Progress> PipeStore::advance(Slot& slot, Op& op, std::int32_t result) {
     return Progress::Pending;
   }
   if (result == -EAGAIN || result == -EINTR) {
-    if (++op.stalled == kMaxStalls) return fail(slot, op, -result, "the pipe is ready, and is not");
+    if (++op.stalled == kMostEmptyMoves) return fail(slot, op, -result, "the pipe is ready, and is not");
     poll(op);
     return Progress::Pending;
   }
