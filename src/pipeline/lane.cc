@@ -41,9 +41,9 @@ Lane::Lane(const ImageLayout& layout, LaneWorld& world, StagingArena arena, std:
     : layout_(layout),
       world_(world),
       arena_(std::move(arena)),
+      slots_(slots_of(arena_)),
       reactor_(std::move(reactor)),
-      note_(std::move(note)),
-      slots_(slots_of(arena_)) {
+      note_(std::move(note)) {
   for (Slot& slot : slots_) slot.buffer = slot.buffer.first(static_cast<std::size_t>(layout.chunk_bytes()));
 }
 

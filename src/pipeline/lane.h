@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // A lane: what carries the chunks of one layout, alone, from its first stage to its last. Staging arena,
-// reactor, slots, stages and loop, in the order in which they must die: stages first, then what they use.
+// slots, reactor, stages and loop, in the order in which they must die: stages first, then what they use.
 //
 //   SLUICE_TRY_ASSIGN(const std::unique_ptr<Lane> lane, Lane::make(layout, {.staging_bytes = 64 * kMiB}));
 //   Stage& copy = lane->own(...);
@@ -90,10 +90,10 @@ class Lane {
   const ImageLayout& layout_;
   LaneWorld& world_;
   StagingArena arena_;
+  std::vector<Slot> slots_;  // of the arena; a reactor that failed may still have operations of theirs
   std::unique_ptr<Reactor> reactor_;
   const ArenaKeeper keeper_{arena_, *reactor_};
   const std::string note_;
-  std::vector<Slot> slots_;
   std::vector<std::unique_ptr<Stage>> stages_;
 };
 
