@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Lines for a log that only its owner may write to: they are queued where they arise, and logged by whoever
-// has the log (plugin/host/criu_host.h: CRIU's main thread inside a hook; the `sluice` command: standard
-// error).
+// Lines for a log that only its owner may write to. Code that has no log queues lines; the owner logs them
+// later. In the plugin the owner is CRIU's main thread inside a hook (plugin/host/criu_host.h).
 #pragma once
 
 #include <string>

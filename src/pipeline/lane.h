@@ -67,7 +67,7 @@ class Lane {
   Reactor& reactor() { return *reactor_; }
   std::span<Slot> slots() { return slots_; }
   std::uint32_t slot_count() const { return arena_.slots(); }
-  // Of the reactor: what was not to be had and why, or empty.
+  // What the reactor could not get, and why; empty if it got everything.
   const std::string& note() const { return note_; }
 
   // The stage lives for as long as the lane, but no longer than what the lane has: it may use all of that,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What a lane, and whoever waits for one, has around it: threads, a reactor, CPUs, time. In production it is
-// the machine's. A simulation hands in another one, in which the same code runs in virtual time.
+// The surroundings of a lane and of code that waits for lanes: threads, a reactor, CPUs, time. In production
+// these are the machine's. A simulation hands in its own, and the same code runs in virtual time.
 #pragma once
 
 #include <condition_variable>

@@ -38,7 +38,8 @@ std::string hex(const Sum128& sum);
 bool is_zero(std::span<const std::byte> bytes);
 
 // How sums are made: XXH3-128, which finds what breaks by accident, or with a key the first 128 bits of
-// HMAC-SHA-256, which nobody makes without it. Any thread. REQUIRES: with a key, load_mac() has succeeded.
+// HMAC-SHA-256, which cannot be made without the key. Any thread. REQUIRES: with a key, load_mac() has
+// succeeded.
 class SumMethod {
  public:
   SumMethod() = default;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
-// HMAC-SHA-256 (RFC 2104, FIPS 180-4): what nobody makes without the key, and the same wherever it is made. A
-// PRF, so sums of two dumps by one key may be compared. Unlike XXH3 it withstands somebody who chooses the
-// bytes.
+// HMAC-SHA-256 (RFC 2104, FIPS 180-4). Without the key it cannot be made, even by somebody who chooses the
+// bytes; XXH3 does not withstand that. It is a PRF, so sums of two dumps by one key may be compared.
 //
 // OpenSSL's libcrypto computes it. It is loaded when a key is set, and only then: processes without a key
 // never have it.

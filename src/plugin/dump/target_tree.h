@@ -53,9 +53,9 @@ class TargetTree {
   // maps /dev/kfd and holds no descriptor of it, through which alone its GPU state could be reached.
   // Once; further calls do nothing.
   Result<void> check_kfd_maps();
-  // Where files come one by one, nobody looks at the maps of a process that has none any more, and nobody
-  // would make again what they show. EINVAL where such a process maps a render node, or no process holds a
-  // file of ours. Once, likewise.
+  // Where files come one by one, maps of a process without any file would be missed, and their BOs would not
+  // be restored. EINVAL where such a process maps a render node, or no process holds a file of ours. Once,
+  // likewise.
   Result<void> check_maps_without_files();
 
   // What a restore from files reads in CRIU's images of the tasks' memory, by pid in their own namespace,
