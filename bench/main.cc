@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// sluice-bench: what the engine does, beside what the machine can do, in one run.
+// sluice-bench: measures the engine beside the machine's limits, in one run.
 #include <cstdio>
 #include <exception>
 
@@ -12,7 +12,6 @@ int run(int argc, char** argv) {
   app.require_subcommand(1);
   int status = 0;
   sluice::bench::add_goals_command(app, status);
-  sluice::bench::add_plot_command(app, status);
   for (const sluice::bench::Scenario& scenario : sluice::bench::scenarios())
     sluice::bench::add_scenario_command(app, scenario, status);
   CLI11_PARSE(app, argc, argv);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Memory for unpacking one protobuf message that anybody may have written. The tables of a message of many
-// tiny parts take many times its own size; here they are bounded, and unpacking fails where they are not
-// enough.
+// Memory for unpacking one untrusted protobuf message. The tables of a message of many tiny parts need many
+// times its own size. Here they are limited, and unpacking fails if the limit does not suffice.
 #pragma once
 
 #include <protobuf-c/protobuf-c.h>
@@ -12,11 +11,11 @@
 
 namespace sluice {
 
-// Thread-bound, for one call of an unpack function. What that returns is freed without an allocator, and may
-// live longer.
+// Thread-bound, for one call of an unpack function. Its result is freed without an allocator, and may live
+// longer.
 class UnpackMemory {
  public:
-  // Beside the message's own texts and bytes. A BO takes less than 200 bytes of it, and its metadata
+  // In addition to the message's own texts and bytes. A BO takes less than 200 bytes of it, and its metadata
   // less than 150.
   static constexpr std::size_t kTableBytes = std::size_t{256} << 20;
 
@@ -26,15 +25,15 @@ class UnpackMemory {
 
   ProtobufCAllocator* allocator() { return &allocator_; }
 
-  // After an unpack function that has returned nothing, which it does for damage, too: throws std::bad_alloc
-  // where the process had no memory, as operator new does.
+  // After an unpack function has returned null, which also means damage: throws std::bad_alloc if the process
+  // had no memory, as operator new does.
   void throw_if_process_had_none() const {
     if (process_had_none_) throw std::bad_alloc();
   }
 
  private:
   static void* allocate(void* self, std::size_t bytes) {
-    constexpr std::size_t kOwnBytes = 32;  // of the C library, for the smallest part
+    constexpr std::size_t kOwnBytes = 32;  // the C library's, for the smallest part
     UnpackMemory& memory = *static_cast<UnpackMemory*>(self);
     if (bytes > memory.left_ || memory.left_ - bytes < kOwnBytes) return nullptr;
     memory.left_ -= bytes + kOwnBytes;

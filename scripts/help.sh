@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: MIT
-# Sourced by the scripts beside it: what --help prints is the comment at the head of the script, at once and with nothing
-# built, installed or made.
+# Sourced by the scripts beside it: --help prints the comment at the script's head, without building or installing anything.
 
 head_comment() {
   sed -n '3,${/^#/!q; s/^# \{0,1\}//; p;}' "$0"
 }
 
-# help_if_asked ARGUMENT…: ends the script when --help or -h is among them.
+# help_if_asked ARGUMENT…: prints the help and ends the script if --help or -h is among them.
 help_if_asked() {
   local argument
   for argument; do
@@ -19,7 +18,7 @@ help_if_asked() {
   done
 }
 
-# For arguments that the script does not know.
+# For unknown arguments.
 wrong_usage() {
   head_comment >&2
   exit 2

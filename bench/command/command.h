@@ -11,23 +11,22 @@
 
 namespace sluice::bench {
 
-// What everything that measures is asked for.
+// The options of every measuring command.
 struct Request {
   std::filesystem::path directory = std::filesystem::temp_directory_path();
   std::string json;
   bool quick = false, full = false, smoke = false;
 
-  BenchOptions options() const;  // tells progress on stderr
+  BenchOptions options() const;  // reports progress on stderr
 };
 void add_options(CLI::App& command, Request& request);
 
-// An exit status: 1, with the reason on stderr, when it cannot be written. An empty name: nothing is.
+// An exit status: 1, with the reason on stderr, if it cannot be written. An empty name: nothing is written.
 int write_json(const std::string& file, const nlohmann::ordered_json& json);
 // "sluice-bench: ..." on stderr; 1.
 int failed(const std::string& what);
 
 void add_scenario_command(CLI::App& app, const Scenario& scenario, int& status);
 void add_goals_command(CLI::App& app, int& status);
-void add_plot_command(CLI::App& app, int& status);
 
 }  // namespace sluice::bench

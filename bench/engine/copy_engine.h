@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
-// A copy engine: one GPU as a benchmark sees it, its BOs and the copy stage that moves them between GPU and
-// staging buffers. Behind the engine's own Stage, so that everything else of a lane is what ships.
+// A copy engine: one GPU as a benchmark sees it, with its BOs and the copy stage that moves them between GPU
+// and staging buffers. Only that Stage differs; the rest of a lane is the shipped code.
 //
 //   vamdgpu  BOs of a virtual amdgpu, through libdrm_amdgpu and drm::SdmaCopy: the full driver boundary
-//   memcpy   BOs in memory, copied by a thread that stands for the DMA engine
+//   memcpy   BOs in memory, copied by a thread instead of the DMA engine
 //   cuda     BOs in the memory of a real GPU, copied by its DMA engines
-//   ghost    no BOs and no bytes: only the time that a DMA engine of a given rate takes
+//   ghost    no BOs and no bytes: only the time that a DMA engine of a given rate needs
 //
-// One lane uses an engine at a time; which thread does may change between runs.
+// Each stage belongs to one lane; which thread uses it may change between runs.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@
 #include "engine/contents.h"
 #include "pipeline/arena.h"
 #include "pipeline/layout.h"
-#include "pipeline/reactor.h"
+#include "pipeline/reactor/reactor.h"
 #include "pipeline/stage.h"
 
 namespace sluice::bench {
@@ -27,22 +27,25 @@ class CopyEngine {
 
   virtual const char* name() const = 0;
   const Contents& contents() const { return contents_; }
-  int numa_node() const { return numa_node_; }  // of the GPU, -1 when unknown
+  int numa_node() const { return numa_node_; }  // of the GPU, -1 if unknown
 
-  // The copy stage of one lane. Everything is borrowed and outlives the stage.
+  // The copy stage of one lane. All arguments are borrowed and outlive the stage.
   virtual Result<std::unique_ptr<Stage>> make_stage(Direction direction, const ImageLayout& layout,
                                                     StagingArena& arena, std::span<Slot> slots,
                                                     Reactor& reactor) = 0;
 
   // Overwrites all BOs, so that a restore has something to do.
   virtual Result<void> scribble() = 0;
-  // Whether the BOs hold the contents they were made with.
+  // Changes the contents of ranges of the BOs. The same seed twice may undo it. Does nothing without BOs.
+  // REQUIRES: ranges are whole kChangeBytes, except at the end; no lane runs.
+  virtual Result<void> change(std::span<const ContentRange> /*ranges*/, std::uint64_t /*seed*/) { return {}; }
+  // Whether the BOs have their original contents with all changes.
   virtual Result<bool> intact() = 0;
 
   // All BOs back to back, for an engine whose BOs are ordinary memory; else empty.
   virtual std::span<std::byte> memory() { return {}; }
 
-  // CPU time so far of threads that do what hardware does elsewhere.
+  // CPU time so far of threads that do the work of hardware.
   virtual double dma_cpu_seconds() const { return 0; }
 
  protected:
@@ -61,12 +64,12 @@ Result<std::unique_ptr<CopyEngine>> make_memcpy_engine(Contents contents);
 Result<std::unique_ptr<CopyEngine>> make_vamdgpu_engine(Contents contents);
 bool on_virtual_machine();
 
-// BOs in the memory of CUDA's GPU number `device`. Their bytes repeat themselves, but for a word in every
-// page, every 32 MiB: host memory stays small. Errors: ENODEV (no driver, no GPU; the text says which),
+// BOs in the memory of CUDA's GPU number `device`. Their bytes repeat every 32 MiB, except for a word in
+// every page, so that host memory stays small. Errors: ENODEV (no driver, no GPU; the text says which),
 // ENOMEM.
 Result<std::unique_ptr<CopyEngine>> make_cuda_engine(Contents contents, int device);
 
-// Takes `bytes_per_second` as its rate, 0 for no time at all. Knows no contents: intact() is always true.
+// Works at `bytes_per_second`; 0: takes no time. Knows no contents: intact() is always true.
 Result<std::unique_ptr<CopyEngine>> make_ghost_engine(Contents contents, double bytes_per_second);
 
 }  // namespace sluice::bench

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A thread that stands for a DMA engine: it runs what it is given, in order, and its CPU time is not counted
-// as the program's.
+// A thread that replaces a DMA engine: it runs its jobs in order, and its CPU time does not count as the
+// program's.
 #pragma once
 
 #include <condition_variable>

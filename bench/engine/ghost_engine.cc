@@ -31,7 +31,7 @@ class GhostEngine final : public CopyEngine {
   Result<bool> intact() override { return true; }
 
  private:
-  // Whichever buffer takes the first chunk, the file begins with its header.
+  // Whichever buffer gets the first chunk, the file begins with its header.
   void fill_buffer(std::span<std::byte> buffer, std::uint64_t header) const {
     for (std::size_t at = 0; at < buffer.size(); at += block_.size())
       std::memcpy(&buffer[at], block_.data(), std::min(block_.size(), buffer.size() - at));
@@ -39,7 +39,7 @@ class GhostEngine final : public CopyEngine {
   }
 
   double bytes_per_second_;
-  std::vector<std::byte> block_;  // what staging buffers hold on dump, again and again: not zeros
+  std::vector<std::byte> block_;  // repeated contents of staging buffers on dump: not zeros
 };
 
 }  // namespace

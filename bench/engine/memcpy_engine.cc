@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// One thread copies what the stage puts into its queue, and tells each slot's eventfd when it is done.
+// One thread executes the copies that the stage queues, and writes each slot's eventfd when done.
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -92,7 +92,7 @@ class MemcpyStage final : public Stage {
     }
   }
 
-  // Known zeros are filled, as SDMA does; what the buffer holds there is undefined.
+  // Known zeros are filled, as by SDMA; the buffer's bytes there are undefined.
   void restore(const Slot& slot, const Piece& piece, std::byte* bo) const {
     const std::uint64_t end = piece.buffer_offset + piece.length;
     for (std::uint64_t at = piece.buffer_offset; at < end;) {
@@ -145,6 +145,11 @@ class MemcpyEngine final : public CopyEngine {
 
   Result<void> scribble() override {
     std::memset(memory_.bytes().data(), 0xa5, memory_.bytes().size());
+    return {};
+  }
+  Result<void> change(std::span<const ContentRange> ranges, std::uint64_t seed) override {
+    bench::change(memory_.bytes(), ranges, seed);
+    digest_ = digest(memory_.bytes());
     return {};
   }
   Result<bool> intact() override { return digest(memory_.bytes()) == digest_; }

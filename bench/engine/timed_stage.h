@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A stage that takes the time a device of a given rate would take, and moves no bytes. Stands for any stage
-// of a route. Thread-bound like every stage.
+// A stage that takes the time of a device of a given rate, and moves no bytes. Can replace any stage of a
+// route. Thread-bound like every stage.
 #pragma once
 
 #include <cstdint>
@@ -8,19 +8,19 @@
 #include <mutex>
 
 #include "base/unique_fd.h"
-#include "pipeline/reactor.h"
+#include "pipeline/reactor/reactor.h"
 #include "pipeline/stage.h"
 
 namespace sluice::bench {
 
-// Serves chunks one after the other, however many wait, and in the order in which they come. Stages of
-// several lanes may share one: all threads call.
+// Serves chunks one after the other, in the order in which they come. Stages of several lanes may share one:
+// any thread.
 class TimedDevice {
  public:
-  // 0: every chunk is done at once.
+  // 0: every chunk takes no time.
   explicit TimedDevice(double bytes_per_second) : bytes_per_second_(bytes_per_second) {}
 
-  // When it will be done with a chunk that comes now. Times are a reactor's, of one clock, in nanoseconds.
+  // When it will have finished a chunk that comes now. Times are of one clock, the reactors', in nanoseconds.
   double serve(std::uint64_t bytes, double now_ns);
   bool at_once() const { return bytes_per_second_ <= 0; }
 
@@ -35,7 +35,7 @@ class TimedStage final : public Stage {
   // Errors of make(): EMFILE.
   static Result<std::unique_ptr<TimedStage>> make(const char* name, std::shared_ptr<TimedDevice> device,
                                                   Reactor& reactor);
-  // With a device of its own.
+  // With its own device.
   static Result<std::unique_ptr<TimedStage>> make(const char* name, double bytes_per_second,
                                                   Reactor& reactor);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// The full driver boundary. The BOs belong to a render file that stands for the application's and that libdrm
-// never sees; the copy stage is the plugin's, which imports them as dma-bufs into a file of its own. What
-// stands for hardware are the machine's engine threads, whose CPU time the machine adds up.
+// The full driver boundary. The BOs belong to a render file that plays the application's and that libdrm
+// never sees. The copy stage is the plugin's, which imports them as dma-bufs into its own file. The machine's
+// engine threads play the hardware; the machine adds up their CPU time.
 #include <amdgpu_drm.h>
 #include <fcntl.h>
 #include <sys/ioctl.h>
@@ -53,18 +53,18 @@ class VramBos {
 
   std::span<std::byte> bytes() const { return bytes_; }
 
-  Result<std::vector<drm::BoSource>> share() const {
-    std::vector<drm::BoSource> sources;
+  Result<std::vector<UniqueFd>> share() const {
+    std::vector<UniqueFd> dmabufs;
     for (const Bo& bo : bos_) {
       SLUICE_TRY_ASSIGN(UniqueFd dmabuf, drm::export_dmabuf(file_.get(), bo.handle));
-      sources.push_back({std::move(dmabuf), bo.bytes});
+      dmabufs.push_back(std::move(dmabuf));
     }
-    return sources;
+    return dmabufs;
   }
 
  private:
   struct Bo {
-    std::uint32_t handle;  // goes with the file
+    std::uint32_t handle;  // freed with the file
     std::uint64_t bytes;
   };
 
@@ -110,16 +110,21 @@ class VamdgpuEngine final : public CopyEngine {
   Result<std::unique_ptr<Stage>> make_stage(Direction direction, const ImageLayout& layout,
                                             StagingArena& arena, std::span<Slot> slots,
                                             Reactor& reactor) override {
-    SLUICE_TRY_ASSIGN(std::vector<drm::BoSource> sources, bos_.share());
+    SLUICE_TRY_ASSIGN(std::vector<UniqueFd> dmabufs, bos_.share());
     SLUICE_TRY_ASSIGN(
         std::unique_ptr<drm::SdmaCopy> stage,
-        drm::SdmaCopy::make(device_, direction, layout, std::move(sources), arena, slots, reactor));
+        drm::SdmaCopy::make(device_, direction, layout, std::move(dmabufs), arena, slots, reactor));
     if (stage->staging() != drm::Staging::Userptr) return make_error(EBUSY, stage->staging_note());
     return std::unique_ptr<Stage>(std::move(stage));
   }
 
   Result<void> scribble() override {
     std::memset(bos_.bytes().data(), 0xa5, bos_.bytes().size());
+    return {};
+  }
+  Result<void> change(std::span<const ContentRange> ranges, std::uint64_t seed) override {
+    bench::change(bos_.bytes(), ranges, seed);
+    digest_ = digest(bos_.bytes());
     return {};
   }
   Result<bool> intact() override { return digest(bos_.bytes()) == digest_; }

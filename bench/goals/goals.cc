@@ -24,7 +24,8 @@ BarResult judge(const Bar& bar, std::span<const Report> reports) {
   if (figure == nullptr) return result;
   result.measured = figure->value;
   const double worse_end = bar.side == Side::AtLeast ? figure->value.low : figure->value.high;
-  result.margin = (worse_end - bar.limit) / bar.limit * (bar.side == Side::AtLeast ? 1 : -1);
+  const double of = bar.limit != 0 ? bar.limit : 1;  // a bar of zero: absolute
+  result.margin = (worse_end - bar.limit) / of * (bar.side == Side::AtLeast ? 1 : -1);
   result.verdict = result.margin >= 0 ? Verdict::Pass : Verdict::Short;
   return result;
 }
@@ -93,6 +94,29 @@ const std::vector<Goal>& goals() {
         {"stream", "restore, from a program", "ratio", Side::AtLeast, 0.90, "ratio"},
         {"stream", "dump, to the disk", "beyond the pools", Side::AtMost, 64, "MiB"},
         {"stream", "restore, from the disk", "beyond the pools", Side::AtMost, 64, "MiB"}}},
+      {14,
+       "a job stands still for what has changed",
+       {{"frozen", "memcpy, 5 % changed in runs of 1 MiB", "of the larger", Side::AtMost, 1.15, "ratio"},
+        {"frozen", "memcpy, 5 % changed in runs of 64 MiB", "of the larger", Side::AtMost, 1.15, "ratio"},
+        {"frozen", "memcpy, 5 % changed in one run", "of the sum", Side::AtMost, 1.15, "ratio"}}},
+      {15,
+       "a parent that never matches costs nothing",
+       {{"frozen", "memcpy, a parent that never matches, null sink", "cpu ratio", Side::AtMost, 1.02,
+         "ratio"},
+        {"frozen", "memcpy, a parent that never matches, null sink", "bytes more", Side::AtMost, 0, "MiB"}}},
+      {16,
+       "cold restore from a chain of three",
+       {{"frozen", "memcpy, restore from a chain of three, runs of 64 MiB", "ratio", Side::AtLeast, 0.90,
+         "ratio"},
+        {"frozen", "memcpy, restore from a chain of three, runs of 1 MiB", "ratio", Side::AtLeast, 0.70,
+         "ratio"}}},
+      {17,
+       "ten dumps take the space of one and a half",
+       {{"frozen", "memcpy, ten dumps, 5 % changed in each, runs of 1 MiB", "space", Side::AtMost, 1.55,
+         "ratio"}}},
+      {18,
+       "a pre-dump slows a job little",
+       {{"frozen", "memcpy, a job beside a pre-dump, default rate", "slower", Side::AtMost, 1.20, "ratio"}}},
   };
   return kGoals;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// The goals, and how they are judged: a goal has bars, each on one figure of one scenario's report, and
-// passes when every bar is cleared by the whole 95 % interval: its lower end where more is better, its upper
-// end where less is. Pure functions over reports; nothing is measured here.
+// The goals, and how they are judged. A goal has bars, each on one figure of one scenario's report. It passes
+// if the whole 95 % interval clears every bar: the lower end where more is better, the upper end where less
+// is. Pure functions over reports; nothing is measured here.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -22,7 +22,7 @@ struct Bar {
   const char* figure;
   Side side;
   double limit;
-  const char* unit;  // the figure's: one with another unit is not the one that is meant
+  const char* unit;  // the figure's: a figure with another unit is not meant
 };
 
 struct Goal {
@@ -40,19 +40,19 @@ struct BarResult {
   Bar bar;
   std::optional<Interval> measured;
   Verdict verdict = Verdict::NotMeasured;
-  double margin = 0;  // how far the interval's worse end is on the good side, in parts of the bar
+  double margin = 0;  // how far the interval's worse end is on the good side, relative to the bar
 };
 
 struct GoalResult {
   unsigned id = 0;
   std::string name;
   std::vector<BarResult> bars;
-  BarResult tightest;  // the measured bar of the least margin; the first bar where none was measured
-  Verdict verdict = Verdict::NotMeasured;  // Short when any bar is, else NotMeasured when any bar is
-  std::vector<std::string> why;            // sentences built from what was measured
+  BarResult tightest;  // the measured bar with the smallest margin; the first bar if none was measured
+  Verdict verdict = Verdict::NotMeasured;  // Short if any bar is, else NotMeasured if any bar is
+  std::vector<std::string> why;            // sentences made from the measurements
 };
 
-// `cores`: of the machine, for what CPU figures mean.
+// `cores`: the machine's, to interpret CPU figures.
 GoalResult judge(const Goal& goal, std::span<const Report> reports, unsigned cores);
 
 std::string table_of(std::span<const GoalResult> results);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// How judged goals are told: as a table for people and as JSON.
+// Prints judged goals: as a table for people and as JSON.
 #include <cstdio>
 #include <sstream>
 
@@ -18,7 +18,7 @@ std::string bar_text(const Bar& bar) {
   return text;
 }
 
-// `text` in lines that end before kWidth, each `indent` in.
+// `text` in lines shorter than kWidth, each indented by `indent`.
 std::string wrapped(const std::string& text, std::size_t indent) {
   std::string lines, line;
   std::istringstream words(text);

@@ -5,13 +5,13 @@
 #include <array>
 #include <string_view>
 
-#include "goals/machine.h"
+#include "goals/measured_machine.h"
 #include "measure/clock.h"
 
 namespace sluice::bench {
 namespace {
 
-constexpr double kQuietCores = 0.1;  // others may keep this much busy without a word
+constexpr double kQuietCores = 0.1;  // others may use this much without a remark
 
 std::vector<Goal> wanted_goals(const std::vector<unsigned>& only) {
   std::vector<Goal> wanted;
@@ -21,8 +21,8 @@ std::vector<Goal> wanted_goals(const std::vector<unsigned>& only) {
   return wanted;
 }
 
-// No goal has a bar on these: the ceilings that all others stand beside, and what small BOs cost. They belong
-// to figures that are published.
+// No goal has a bar on these: the raw ceilings beside all others, and the cost of small BOs. Published
+// figures need them.
 constexpr std::array<std::string_view, 2> kBeside = {"limits", "small"};
 
 bool needs(const std::vector<Goal>& goals, const std::string& scenario) {

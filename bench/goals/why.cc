@@ -6,7 +6,7 @@
 namespace sluice::bench {
 namespace {
 
-constexpr double kAllBusy = 0.9;  // of the cores: more is hard to reach by anything that also waits
+constexpr double kAllBusy = 0.9;  // share of the cores: code that also waits hardly gets more
 
 std::string place_of(const Bar& bar) {
   return std::string(bar.scenario) + ", " + bar.case_name;
@@ -23,8 +23,7 @@ double value_of(const Case& in, const char* figure) {
   return found == nullptr ? 0 : found->value.value;
 }
 
-// "ours 2.10 GB/s, raw 2.30 GB/s, cpu 0.081 s/GB": all that was measured, but the figure that is told
-// already.
+// "ours 2.10 GB/s, raw 2.30 GB/s, cpu 0.081 s/GB": all measured figures except the one already printed.
 std::string figures_of(const Case& in, const std::string& told) {
   std::string text;
   for (const Figure& figure : in.figures) {
@@ -34,7 +33,7 @@ std::string figures_of(const Case& in, const std::string& told) {
   return text;
 }
 
-// Whether the processors or the device held a transfer up, from its rate and what a GB of it cost.
+// Whether the processors or the device limited a transfer, from its rate and its cost per GB.
 std::string what_was_busy(const Case& in, unsigned cores) {
   const double ours = value_of(in, "ours"), cpu = value_of(in, "cpu"), dma = value_of(in, "dma cpu");
   if (ours <= 0 || cpu <= 0 || cores == 0) return "";
@@ -91,7 +90,7 @@ std::vector<std::string> why(const GoalResult& result, std::span<const Report> r
     } else if (bar.verdict == Verdict::Short || result.verdict == Verdict::Pass) {
       sentences.push_back(sentence(bar, *in, cores));
     } else if (!in->note.empty() && !is_told(in->note, sentences)) {
-      sentences.push_back(place_of(bar.bar) + ": " + in->note);  // how a bar was cleared all the same
+      sentences.push_back(place_of(bar.bar) + ": " + in->note);  // how a bar was cleared nevertheless
     }
   }
   return sentences;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Why a goal passes or is short, in sentences built from the figures that were measured beside.
+// Why a goal passes or is short, in sentences made from the other measured figures.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace sluice::bench {
 
-// `result` has everything but its own `why`.
+// `result` is complete except for its own `why`.
 std::vector<std::string> why(const GoalResult& result, std::span<const Report> reports, unsigned cores);
 
 }  // namespace sluice::bench

@@ -15,10 +15,10 @@ constexpr double kAgreement = 0.05;
 
 Result<Sample> run(const FioPlan& plan, const std::string& way) {
   const std::string report = plan.file.string() + ".json";
-  // As RawDisk does it: buffers in huge pages, which malloc is told to ask for (in plain pages both lose a
-  // third and more, by how scattered the pages are), filled once; all that has come back is asked for again
-  // in one call; the file is not registered and no advice is given of it; no times of single blocks. What
-  // cannot be had alike: fio's blocks do not begin where a huge page does, and its ring defers its task work.
+  // As in RawDisk: buffers in huge pages, requested by malloc and filled once. (In plain pages both lose a
+  // third or more, depending on how scattered the pages are.) Completed blocks are resubmitted in one call;
+  // the file is not registered and gets no advice; single blocks are not timed. Remaining differences: fio's
+  // blocks do not begin at huge pages, and its ring defers task work.
   SLUICE_TRY_ASSIGN(const int status,
                     run_program({"env",
                                  "GLIBC_TUNABLES=glibc.malloc.hugetlb=1",
@@ -73,7 +73,7 @@ std::string verdict_of(const Interval& ratio) {
   if (within(ratio.value)) return "the median is within 5 % of fio's, its interval is not";
   const std::string side = ratio.value > 1 ? "above" : "below";
   const bool wholly = !within(ratio.low) && !within(ratio.high) && (ratio.low > 1) == (ratio.high > 1);
-  return "not within 5 % of fio's: " + side + (wholly ? "" : ", but for a part of the interval");
+  return "not within 5 % of fio's: " + side + (wholly ? "" : ", except for a part of the interval");
 }
 
 Result<Sample> fio_write(const FioPlan& plan) {

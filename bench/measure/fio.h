@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The disk as fio measures it, where that is installed: what RawDisk says must agree with it.
+// The disk as measured by fio, if installed: RawDisk's figures must agree.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 namespace sluice::bench {
 
 struct FioPlan {
-  std::filesystem::path file;  // there, and in its fill state; its name with ".json" is written beside it
+  std::filesystem::path file;  // exists, in its fill state; its name with ".json" is written beside it
   std::uint64_t bytes = 0;
   std::uint64_t block_bytes = 0;
   std::uint32_t depth = 0;
@@ -21,13 +21,13 @@ struct FioPlan {
 
 bool have_fio();
 
-// One job in RawDisk's shape: io_uring, direct, registered buffers, fsync inside the time. Errors: EIO when
-// fio fails (it says why on stderr), EBADMSG.
+// One job like RawDisk's: io_uring, direct, registered buffers, fsync included in the time. Errors: EIO if
+// fio fails (it prints the reason on stderr), EBADMSG.
 Result<Sample> fio_write(const FioPlan& plan);
 Result<Sample> fio_read(const FioPlan& plan);
 
-// Whether rates whose ratio to fio's that is agree with them within 5 %, in words: the whole interval has to
-// be there, else which side it is on.
+// Whether rates with that ratio to fio's agree within 5 %, in words: the whole interval must be there, else
+// the text names the side.
 std::string verdict_of(const Interval& ratio);
 
 }  // namespace sluice::bench

@@ -25,13 +25,13 @@ Result<void> write_file(const fs::path& file, const std::string& text) {
   return {};
 }
 
-// Whether `word` is one of those between commas.
+// Whether `word` is in a list separated by commas.
 bool is_among(const std::string& word, const std::string& list) {
   return ("," + list + ",").find("," + word + ",") != std::string::npos;
 }
 
-// Where control groups of that kind ("cgroup2", "cgroup") are mounted, with that option (of v1 controllers
-// are options); empty: nowhere.
+// Where control groups of that kind ("cgroup2", "cgroup") are mounted with that option (v1: a controller);
+// empty: nowhere.
 fs::path mount_point(const std::string& kind, const std::string& option) {
   std::ifstream mounts("/proc/self/mounts");
   for (std::string line; std::getline(mounts, line);) {
@@ -43,7 +43,7 @@ fs::path mount_point(const std::string& kind, const std::string& option) {
   return {};
 }
 
-// This process' group, as a path below the mount point; of v1 that of a controller, of v2 that of "".
+// This process' group, as a path below the mount point: for v1 that of a controller, for v2 that of "".
 fs::path own_group(const std::string& controller) {
   std::ifstream groups("/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {
@@ -64,7 +64,7 @@ bool shares_out_memory(const fs::path& group) {
   return false;
 }
 
-// The group in which a group with a limit can be made; empty: none.
+// The group in which a limited group can be made; empty: none.
 fs::path parent_of_v2() {
   const fs::path top = mount_point("cgroup2", "rw");
   if (top.empty()) return {};
@@ -100,7 +100,7 @@ Result<MemoryLimit> MemoryLimit::make(const fs::path& parent, const Setting& mem
   if (::mkdir(group.c_str(), 0755) != 0) return make_error(errno, group);
   MemoryLimit limit(group, group / peak);
   SLUICE_TRY(write_file(group / memory.file, memory.value));
-  // Where swap is not accounted for, a limit is one only on a machine without any.
+  // Without swap accounting, a limit only works on a machine without swap.
   Result<void> bounded = write_file(group / swap.file, swap.value);
   if (!bounded && memory_line("SwapTotal") > 0) return std::move(bounded).error();
   return limit;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A bound on the memory of processes, swap included, kept by the kernel: a control group of its own (cgroup
-// v2, or v1 where that has the memory controller), removed in the end. Sizes in bytes.
+// A limit on the memory of processes, swap included, enforced by the kernel. It is a control group (cgroup
+// v2, or v1 if that has the memory controller), removed in the end. Sizes in bytes.
 #pragma once
 
 #include <cstdint>
@@ -13,17 +13,17 @@ namespace sluice::bench {
 
 class MemoryLimit {
  public:
-  // Made as near to this process' own group as memory is shared out: in the group itself where it may have
-  // both processes and groups, else in one above. Errors: ENOTSUP (no such group), EACCES, EPERM, EROFS
-  // (not allowed), ENOENT (there is swap, and nothing that bounds it).
+  // Made as close to this process' own group as memory is distributed: in the group itself if it may have
+  // both processes and groups, else in one above. Errors: ENOTSUP (no such group), EACCES, EPERM, EROFS (not
+  // allowed), ENOENT (there is swap without a limit).
   static Result<MemoryLimit> make(std::uint64_t bytes);
   MemoryLimit(MemoryLimit&& other) noexcept;
   MemoryLimit& operator=(MemoryLimit&&) = delete;
-  ~MemoryLimit();  // REQUIRES: what joined has ended
+  ~MemoryLimit();  // REQUIRES: all processes that joined have ended
 
-  // Puts the calling process under the limit: what it allocates from now on counts.
+  // Puts the calling process under the limit: its allocations count from now on.
   Result<void> join() const;
-  // The most that counted so far, page cache and the kernel's own memory included; 0 before Linux 5.19.
+  // The peak so far, including page cache and the kernel's own memory; 0 before Linux 5.19.
   std::uint64_t peak_bytes() const;
 
  private:
@@ -37,7 +37,7 @@ class MemoryLimit {
       : group_(std::move(group)), peak_(std::move(peak)) {}
 
   std::filesystem::path group_;
-  std::filesystem::path peak_;  // the file that tells it
+  std::filesystem::path peak_;  // the file with the peak
 };
 
 }  // namespace sluice::bench

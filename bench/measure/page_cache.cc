@@ -27,7 +27,7 @@ struct Cachestat {  // pages
   std::uint64_t cached, dirty, writeback, evicted, recently_evicted;
 };
 
-// For a page that the disk still fills to be dropped.
+// Enough for the disk to fill a page before it can be dropped.
 constexpr int kDropAttempts = 1000;
 constexpr auto kDropPause = std::chrono::milliseconds(1);
 
@@ -71,7 +71,7 @@ Result<double> cached_share(const std::filesystem::path& file) {
 
 Result<void> drop_cached(const std::filesystem::path& file) {
   SLUICE_TRY_ASSIGN(const UniqueFd fd, open_read(file));
-  // What is dirty stays; so none is.
+  // Dirty pages stay, so write them first.
   if (::fdatasync(fd.get()) != 0) return make_error(errno, "sync " + file.string());
   if (const int error = ::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED); error != 0)
     return make_error(error, "posix_fadvise " + file.string());
@@ -87,8 +87,8 @@ Result<void> read_in(const std::filesystem::path& file, std::uint64_t bytes) {
     if (got <= 0) return make_error(got < 0 ? errno : EIO, "read " + file.string());
     at += static_cast<std::uint64_t>(got);
   }
-  // What was read ahead goes again: reading without that would leave the cache in pieces of single pages,
-  // which are slower to read back. A page that the disk still fills cannot be dropped: it is waited for.
+  // Drops what was read ahead. Reading without read-ahead would leave the cache in single pages, which are
+  // slower to read back. A page that the disk still fills cannot be dropped: wait for it.
   struct stat status {};
   if (::fstat(fd.get(), &status) != 0) return make_error(errno, "stat " + file.string());
   const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));

@@ -9,9 +9,8 @@
 
 namespace sluice::bench {
 
-// Runs a program, looked up in PATH, and waits. Its exit status, 128 + N when signal N ended it. `in` and
-// `out`: descriptors for its stdin and stdout; without them its stdin is ours and its stdout goes nowhere.
-// Errors: ENOENT and the others of posix_spawnp.
-Result<int> run_program(std::vector<std::string> arguments, int in = -1, int out = -1);
+// Runs a program, looked up in PATH, and waits. Returns its exit status, or 128 + N if signal N ended it. Its
+// stdin is ours and its stdout is discarded. Errors: ENOENT and the others of posix_spawnp.
+Result<int> run_program(std::vector<std::string> arguments);
 
 }  // namespace sluice::bench

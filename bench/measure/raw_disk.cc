@@ -21,8 +21,8 @@ namespace {
 
 constexpr std::uint64_t kHugePageBytes = 2 * kMiB;
 
-// Anonymous memory in huge pages where there are some (fewer pieces for the disk), touched, with data that no
-// disk can shrink.
+// Anonymous memory in huge pages if available (fewer segments for the disk), touched, with incompressible
+// data.
 class Buffers {
  public:
   explicit Buffers(std::uint64_t bytes) : mapped_bytes_(bytes + kHugePageBytes) {
@@ -61,7 +61,7 @@ const char* name_of(FillState fill) {
   return fill == FillState::New ? "new" : fill == FillState::Allocated ? "allocated" : "rewritten";
 }
 
-// One file, its thread's ring and buffers.
+// One file with its thread's ring and buffers.
 class RawDisk::Lane {
  public:
   Lane(const RawPlan& plan, const std::string& name)
@@ -73,7 +73,7 @@ class RawDisk::Lane {
     if (!have_ring_ || !buffers_.valid() || !plan.registered) return;
     std::vector<iovec> vectors;
     for (std::uint32_t i = 0; i < plan.depth; ++i) vectors.push_back({buffer(i), plan.block_bytes});
-    // Refused where the locked memory allowed is too small: then without.
+    // Refused if the limit of locked memory is too small: then unregistered.
     registered_ = io_uring_register_buffers(&ring_, vectors.data(), plan.depth) == 0;
   }
   ~Lane() {
@@ -89,7 +89,7 @@ class RawDisk::Lane {
   std::uint64_t bytes() const { return blocks_ * plan_.block_bytes; }
   void remove() const { (void)::unlink(name_.c_str()); }
 
-  // Brings about the fill state.
+  // Prepares the fill state.
   Result<void> prepare() {
     if (plan_.fill != FillState::Rewritten) remove();
     if (plan_.fill == FillState::Rewritten && std::filesystem::exists(name_) &&
@@ -109,7 +109,7 @@ class RawDisk::Lane {
     return {};
   }
 
-  // The whole file in one direction, durable.
+  // The whole file in one direction, until durable.
   Result<void> run(Way way) {
     SLUICE_TRY(open_file(way == Way::Write ? O_RDWR : O_RDONLY));
     SLUICE_TRY(transfer(way));
@@ -249,7 +249,8 @@ bool RawDisk::registered() const {
 }
 
 Result<Sample> RawDisk::run(Way way) {
-  return run_at_once(lanes_, [way](Lane& lane) { return lane.run(way); });
+  return run_at_once(
+      lanes_, [](Lane& /*lane*/) { return Result<void>(); }, [way](Lane& lane) { return lane.run(way); });
 }
 
 }  // namespace sluice::bench

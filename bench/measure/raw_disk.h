@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT
-// What the disk can do: the raw speed of direct writes and reads, measured with nothing of the engine but in
-// its shape: one thread, ring and file per lane, blocks of one size at one depth, registered buffers in huge
-// pages, all lanes at once; writes count until fdatasync and close have returned. Where io_uring is refused
-// the blocks go one by one per lane, and where the file system has no O_DIRECT through the page cache; both
-// are told.
+// The limit of the disk: raw direct writes and reads, without the engine but like it. One thread, ring and
+// file per lane, blocks of one size at one depth, registered buffers in huge pages, all lanes at once. Writes
+// count until fdatasync and close have returned. If io_uring is refused, blocks go one by one per lane;
+// without O_DIRECT, through the page cache. Both are reported.
 #pragma once
 
 #include <cstdint>
@@ -16,35 +15,35 @@
 
 namespace sluice::bench {
 
-// What the file is when a write begins. A block of a new file must be found and its extent be made, one of an
-// allocated file (fallocate) must be turned from unwritten into written, one of a rewritten file is there.
+// The file's state when a write begins. New: blocks and extents must be allocated. Allocated (fallocate):
+// extents must be converted from unwritten to written. Rewritten: everything exists.
 enum class FillState : std::uint8_t { New, Allocated, Rewritten };
 const char* name_of(FillState fill);
 
 struct RawPlan {
   std::vector<std::filesystem::path> files;  // one lane each
-  std::uint64_t bytes_per_file = 0;          // rounded down to whole blocks, one at least
+  std::uint64_t bytes_per_file = 0;          // rounded down to whole blocks, at least one
   std::uint64_t block_bytes = 0;             // a multiple of the alignment of direct I/O
   std::uint32_t depth = 0;                   // blocks in flight per file
   FillState fill = FillState::New;
-  bool registered = true;  // buffers known to the ring beforehand, where that is allowed
+  bool registered = true;  // register the buffers with the ring, if allowed
   bool fsync = false;      // ends writes, instead of fdatasync
 };
 
-// Buffers and rings are made once and touched; runs may be repeated and mixed. One thread calls.
+// Buffers and rings are made and touched once; runs may be repeated and mixed. One thread calls.
 class RawDisk {
  public:
   // Errors: ENOMEM (buffers).
   static Result<std::unique_ptr<RawDisk>> make(RawPlan plan);
   ~RawDisk();
 
-  // Brings about the fill state.
+  // Prepares the fill state.
   Result<void> prepare();
-  // prepare(), then the clock starts.
+  // prepare(), then a timed write.
   Result<Sample> write();
-  // REQUIRES: nothing has been written since prepare().
+  // REQUIRES: nothing was written since prepare().
   Result<Sample> write_prepared();
-  // The files must be there: written by write(), or whoever made them as long at least.
+  // The files must exist, at least that long: from write(), or made elsewhere.
   Result<Sample> read();
   // Removes the files.
   void remove();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// One timed transfer and what it cost, whoever made it. Plain value.
+// One timed transfer of any kind and its cost. Plain value.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +8,10 @@ namespace sluice::bench {
 
 struct Sample {
   std::uint64_t bytes = 0;  // moved, as the caller of the transfer counts them
-  double seconds = 0;       // to durable
+  double seconds = 0;       // until durable
   double cpu_seconds =
-      0;  // user and system time of this process, io-wq workers included, less dma_cpu_seconds
-  double dma_cpu_seconds = 0;  // of threads that stand for hardware
+      0;  // user and system time of this process, io-wq workers included, without dma_cpu_seconds
+  double dma_cpu_seconds = 0;  // of threads that play hardware
 
   double gbps() const {
     return seconds > 0 ? static_cast<double>(bytes) / seconds / 1e9 : 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What is said of repeated measurements: medians, and how sure they are. Pure functions.
+// Statistics of repeated measurements: medians and their uncertainty. Pure functions.
 #pragma once
 
 #include <span>
@@ -21,7 +21,7 @@ double median(std::vector<double> samples);
 // samples give the same interval). One sample is its own interval.
 Interval median_interval(std::span<const double> samples);
 
-// Of ours[i] / theirs[i]: pairs that ran one after the other, so that a drift of the machine cancels.
+// Of ours[i] / theirs[i]: pairs that ran one after the other, so that a drift of the machine cancels out.
 // REQUIRES: as many of both.
 Interval ratio_interval(std::span<const double> ours, std::span<const double> theirs);
 

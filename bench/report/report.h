@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What a scenario has found: cases with figures, every figure with its raw samples. Told as a table and as
+// A scenario's results: cases with figures, every figure with its raw samples. Printed as a table and as
 // JSON.
 //
 //   {"scenario": "dump", "what": "...", "cases": [{"name": "memcpy, new file", "note": "...", "figures":
@@ -29,7 +29,7 @@ Figure ratio(std::string name, const std::vector<double>& ours, const std::vecto
 
 struct Case {
   std::string name;
-  std::string note;  // what a reader must know of this case; may be empty
+  std::string note;  // a remark for readers of this case; may be empty
   std::vector<Figure> figures;
 
   const Figure* find(const std::string& figure) const;  // null: there is none
@@ -43,14 +43,14 @@ struct Report {
   const Case* find(const std::string& name) const;  // null: there is none
 };
 
-// Three digits that say something, whatever the size.
+// Three significant digits, whatever the size.
 std::string number(double value);
-// With its unit behind it; a ratio has none.
+// Followed by its unit; a ratio has none.
 std::string with_unit(double value, const std::string& unit);
 
 std::string table_of(const Report& report);
 nlohmann::ordered_json json_of(const Report& report);
-// What json_of() gave. Errors: EINVAL (it did not).
+// From json_of()'s result. Errors: EINVAL (anything else).
 Result<Report> report_of(const nlohmann::ordered_json& json);
 
 }  // namespace sluice::bench

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-// The loop alone: three stages of known rates that move no bytes, beside the time that such a pipeline needs
-// at least. Any time above it is a bubble: a stage stood still while there was work for it.
+// The loop alone: three stages of known rates that move no bytes, compared with the least time that such a
+// pipeline needs. Any extra time is a bubble: a stage was idle while there was work for it.
 //
-// That time is cli/plan/flow_times.h's: the slowest stage alone for all chunks, and one chunk's way through
-// the other two (fill and drain). Fewer slots would take longer only below (sum of the three stages' times
-// for a chunk) / (the slowest's), which is at most three.
+// The least time is cli/plan/flow_times.h's: the slowest stage for all chunks, plus one chunk's way through
+// the other two (fill and drain). Fewer slots take longer only below (sum of the three stages' times for a
+// chunk) / (the slowest's), which is at most three.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -16,7 +16,7 @@
 #include "pipeline/arena.h"
 #include "pipeline/lane_thread.h"
 #include "pipeline/pipeline.h"
-#include "pipeline/uring_reactor.h"
+#include "pipeline/reactor/uring_reactor.h"
 #include "scenario/scenario.h"
 
 namespace sluice::bench {
@@ -51,7 +51,7 @@ class CountedStage final : public Stage {
   bool first_;
 };
 
-// A lane of kSlots buffers, and as many chunks of their size as one asks for.
+// A lane of kSlots buffers, and any number of chunks of their size.
 class Bench {
  public:
   static Result<Bench> make(std::uint64_t chunk_bytes) {
@@ -60,8 +60,8 @@ class Bench {
   }
 
   double chunk_seconds(double rate) const { return static_cast<double>(chunk_bytes_) / rate; }
-  // So many chunks through all three stages, as the forecast has them.
-  forecast::Flow flow(std::uint64_t chunks) const {
+  // That many chunks through all three stages, for the forecast.
+  cli::Flow flow(std::uint64_t chunks) const {
     const auto bytes = static_cast<double>(chunk_bytes_);
     return {static_cast<double>(chunks) * bytes, bytes, {{0, 1}, {1, 1}, {2, 1}}};
   }
@@ -120,8 +120,8 @@ class Bench {
   std::uint64_t chunk_bytes_;
 };
 
-// How late a timer of this machine is, with what the loop adds to it: one stage, one slot, so that each chunk
-// waits for itself. In the grid the lateness of one chunk does not delay the next.
+// How late a timer of this machine is, including the loop's share: one stage, one slot, so that each chunk
+// waits by itself. In the grid the lateness of one chunk does not delay the next.
 Result<Case> timer_case(Bench& bench, std::uint64_t chunks, unsigned count) {
   const double rate = kRates.back();
   std::vector<double> late;
@@ -169,7 +169,7 @@ Result<Report> run_bubble(const BenchOptions& options) {
       const double slowest = bench.chunk_seconds(*std::min_element(rates.begin(), rates.end()));
       const auto chunks = static_cast<std::uint64_t>(std::ceil(seconds / slowest));
       const std::array flows = {bench.flow(chunks)};
-      const double ideal = forecast::flow_times(rates, flows).seconds;
+      const double ideal = cli::flow_times(rates, flows).seconds;
       SLUICE_TRY_ASSIGN(const double wall, bench.seconds(rates, kSlots, chunks));
       if (wall < 0.999 * ideal) return Error{EIO, name_of(rates) + " was done before its stages could be"};
       overheads[point].push_back(wall / ideal);

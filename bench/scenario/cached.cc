@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Restore beside a plain buffered read of the same file, with all, half or nothing of it in the page cache. A
-// restore that reads past a warm cache is slower than the plainest program.
+// Restore beside a plain buffered read of the same file, with all, half or none of it in the page cache. A
+// restore that ignores a warm cache is slower than the simplest program.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -23,7 +23,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The plain way: block after block into a ring of buffers, and nothing done with it.
+// The simple way: block after block into a ring of buffers, without using the data.
 Result<Sample> read_plainly(const std::filesystem::path& path, const StagingArena& ring) {
   Sample sample;
   const double cpu = process_cpu_seconds();
@@ -44,7 +44,7 @@ Result<Sample> read_plainly(const std::filesystem::path& path, const StagingAren
 
 struct State {
   const char* name;
-  double share;  // of the file, from its begin, in the cache
+  double share;  // of the file, from its begin, that is cached
 };
 constexpr std::array<State, 3> kStates = {{{"all warm", 1}, {"half warm", 0.5}, {"cold", 0}}};
 
@@ -66,7 +66,7 @@ Result<Report> run_cached(const BenchOptions& options) {
   for (const State& state : kStates) {
     options.tell(state.name);
     std::vector<double> cached;
-    // The cache as wanted; either way of reading changes it.
+    // Prepares the cache; either way of reading changes it.
     const auto with_cache = [&](const Run& run) -> Run {
       return [&, run]() -> Result<Sample> {
         SLUICE_TRY(drop_cached(path));

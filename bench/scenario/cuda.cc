@@ -1,26 +1,27 @@
 // SPDX-License-Identifier: MIT
-// Real DMA: dump and restore of real GPU memory beside what the GPU's DMA engines and the sink can do, both
-// measured in the same round. The sink is the disk, or memory: a store that drops what it gets, and on
-// restore has every chunk at hand.
+// Real DMA: dump and restore of real GPU memory. They are compared with the limits of the GPU's DMA engines
+// and of the sink, measured in the same round. The sink is the disk, or memory: a store that discards a
+// dump's chunks and has every chunk of a restore ready.
 #include <algorithm>
-#include <array>
 #include <cstring>
+#include <map>
 
+#include "cuda/driver.h"
+#include "cuda/raw_dma.h"
 #include "engine/copy_engine.h"
-#include "engine/cuda_driver.h"
-#include "engine/raw_dma.h"
 #include "engine/timed_stage.h"
 #include "lane/lane_run.h"
 #include "measure/raw_disk.h"
 #include "scenario/place.h"
 #include "scenario/scenario.h"
+#include "scenario/shape.h"
 
 namespace sluice::bench {
 namespace {
 
 using Engines = std::vector<std::unique_ptr<CopyEngine>>;
 
-// ---- the image that the memory store holds: every chunk the same, but for the header
+// ---- the image in the memory store: all chunks are the same except for the header
 
 std::span<const std::byte> every_chunk() {
   static const std::vector<std::byte> bytes = [] {
@@ -31,26 +32,30 @@ std::span<const std::byte> every_chunk() {
   return bytes;
 }
 
+// Units of a BO repeat as chunks do, from the second chunk on: all except the first and the last.
 SumTable sums_of_image(const ImageLayout& layout) {
-  SumTable table = SumTable::sized(layout.file_bytes(), kSumBlockBytes);
-  std::array<Sum128, kChunkBytes / kSumBlockBytes> whole{};
-  for (std::size_t i = 0; i < whole.size(); ++i)
-    whole[i] = sum_of(every_chunk().subspan(i * kSumBlockBytes, kSumBlockBytes));
-  for (std::size_t block = 0; block < table.sums.size(); ++block)
-    table.sums[block] = whole[block % whole.size()];
-  const std::size_t last = table.sums.size() - 1;
-  const std::uint64_t tail = layout.file_bytes() - last * kSumBlockBytes;
-  table.sums[last] = sum_of(every_chunk().subspan(last % whole.size() * kSumBlockBytes, tail));
-  const std::span<const std::byte> first = every_chunk().first(std::min(kSumBlockBytes, layout.file_bytes()));
-  std::vector<std::byte> with_header(first.begin(), first.end());
+  SumTable table = unit_tables(layout).front();
+  const UnitIndex units(layout, table.block_bytes);
+  std::map<std::pair<std::uint64_t, std::uint64_t>, Sum128> known;  // by place in a chunk
   const std::uint64_t payload = layout.payload_bytes();
-  std::memcpy(with_header.data(), &payload, sizeof payload);
-  table.sums[0] = sum_of(with_header);
+  each_unit(layout, units, table.block_bytes, 0, [&](const SumRange& range) {
+    const std::uint64_t begin = range.begin % kChunkBytes, length = range.end - range.begin;
+    Sum128& sum = table.sums[static_cast<std::size_t>(range.index)];
+    if (range.bo == Piece::kHeader) {
+      sum = sum_of(std::as_bytes(std::span(&payload, 1)));
+      return;
+    }
+    const auto at = known.find({begin, length});
+    sum = at != known.end()
+              ? at->second
+              : known.emplace(std::pair(begin, length), sum_of(every_chunk().subspan(begin, length)))
+                    .first->second;
+  });
   return table;
 }
 
-// The memory store on restore. A buffer is given its bytes the first time and keeps them: the DMA engine
-// only reads there.
+// The memory store on restore. A buffer gets its bytes the first time and keeps them: the DMA engine only
+// reads it.
 class MemorySource final : public Stage {
  public:
   MemorySource(const ImageLayout& layout, Reactor& reactor) : layout_(layout), reactor_(reactor) {}
@@ -95,8 +100,7 @@ struct Round {
   double ceiling() const { return std::min(dma.gbps(), sink.gbps()); }
 };
 
-// Of every lane's stage `name`, the part of the time in which it had something to do; empty: it is on no
-// route.
+// For the stage `name` of every lane, the share of time in which it was busy; empty: it is on no route.
 std::vector<double> occupancies(const RunResult& run, std::string_view name) {
   std::vector<double> parts;
   for (const LaneResult& lane : run.lanes) {
@@ -110,7 +114,7 @@ std::vector<double> occupancies(const RunResult& run, std::string_view name) {
   return parts;
 }
 
-// Of the lane where it is largest: 1 - the busy part of its slowest stage.
+// The largest of all lanes: 1 - the busy share of its slowest stage.
 double bubble(const RunResult& run) {
   double largest = 0;
   for (const LaneResult& lane : run.lanes) {
@@ -120,12 +124,17 @@ double bubble(const RunResult& run) {
   return largest;
 }
 
-// Of the lane where it is largest: what is neither the pipeline's time nor shorter for fewer bytes.
-double setup_seconds(const RunResult& run) {
-  double largest = 0;
-  for (const LaneResult& lane : run.lanes)
-    largest = std::max(largest, lane.seconds - static_cast<double>(lane.stats.elapsed_ns) / 1e9);
-  return largest;
+// The largest of all lanes.
+double latest(const RunResult& run, double LaneTimes::*time) {
+  double last = 0;
+  for (const LaneResult& lane : run.lanes) last = std::max(last, lane.times.*time);
+  return last;
+}
+
+double earliest(const RunResult& run, double LaneTimes::*time) {
+  double first = latest(run, time);
+  for (const LaneResult& lane : run.lanes) first = std::min(first, lane.times.*time);
+  return first;
 }
 
 Case case_of(std::string name, std::string note, const std::vector<Round>& rounds, std::size_t gpus) {
@@ -148,9 +157,16 @@ Case case_of(std::string name, std::string note, const std::vector<Round>& round
   add("cpu", "s/GB", [](const Round& round) { return round.ours.sample.cpu_seconds_per_gb(); });
   add("DMA cpu", "s/GB", [](const Round& round) { return round.dma.cpu_seconds_per_gb(); });
   add("sink cpu", "s/GB", [](const Round& round) { return round.sink.cpu_seconds_per_gb(); });
-  add("pinned", "MiB",
-      [gpus](const Round&) { return static_cast<double>(gpus * kStagingBytes) / static_cast<double>(kMiB); });
-  add("setup", "s", [](const Round& round) { return setup_seconds(round.ours); });
+  add("pinned", "MiB", [gpus](const Round&) {
+    return static_cast<double>(gpus * standard_staging_bytes(gpus)) / static_cast<double>(kMiB);
+  });
+  add("memory", "s", [](const Round& round) { return latest(round.ours, &LaneTimes::made); });
+  add("setup", "s", [](const Round& round) { return latest(round.ours, &LaneTimes::ready); });
+  add("uneven", "s", [](const Round& round) {
+    return latest(round.ours, &LaneTimes::done) - earliest(round.ours, &LaneTimes::done);
+  });
+  add("end", "s",
+      [](const Round& round) { return round.ours.sample.seconds - latest(round.ours, &LaneTimes::done); });
   add("bubble", "ratio", [](const Round& round) { return bubble(round.ours); });
   for (const char* stage : {"copy", "checksum", "store"}) {
     std::vector<double> parts;
@@ -166,8 +182,8 @@ Case case_of(std::string name, std::string note, const std::vector<Round>& round
 using MeasureOurs = std::function<Result<RunResult>()>;
 using Measure = std::function<Result<Sample>()>;
 
-// Forth and back, so that none always comes first; one of ours before, untimed, takes the memory that the
-// others then find touched.
+// Forwards and backwards, so that none always comes first. An untimed run of ours comes before, so that the
+// others find memory touched.
 Result<std::vector<Round>> run_rounds(unsigned count, const MeasureOurs& ours, const Measure& dma,
                                       const Measure& sink) {
   SLUICE_TRY(ours());
@@ -193,14 +209,16 @@ Result<std::vector<Round>> run_rounds(unsigned count, const MeasureOurs& ours, c
   return rounds;
 }
 
-// ---- what a machine is measured with
+// ---- the ways of measuring a machine
 
-// Workers: as the plugin does, as many as there is room for. Inline: by the lane's own thread.
+// Workers: like the plugin, as many as there is room for. Inline: by the lane's own thread.
 enum class Checksum : std::uint8_t { Workers, Inline, Off };
 
-std::string name_of(std::size_t gpus, Direction direction, const char* store, Checksum checksum) {
+std::string name_of(std::size_t gpus, std::uint64_t bytes, Direction direction, const char* store,
+                    Checksum checksum) {
   return std::to_string(gpus) + (gpus == 1 ? " GPU, " : " GPUs, ") +
-         (direction == Direction::Dump ? "dump, " : "restore, ") + store +
+         (direction == Direction::Dump ? "dump, " : "restore, ") + store + ", " +
+         std::to_string(bytes * gpus / kMiB) + " MiB" +
          (checksum == Checksum::Workers  ? ", checksum"
           : checksum == Checksum::Inline ? ", checksum inline"
                                          : ", no checksum");
@@ -236,6 +254,7 @@ std::vector<LanePlan> plans_for(const Engines& engines, Direction direction, Che
   for (std::size_t i = 0; i < engines.size(); ++i) {
     plans[i].engine = engines[i].get();
     plans[i].direction = direction;
+    plans[i].staging_bytes = standard_staging_bytes(engines.size());
     plans[i].checksum = checksum != Checksum::Off;
     if (checksum == Checksum::Workers) plans[i].checksum_workers = spare_workers(engines.size());
     plans[i].sums = &sums[i];
@@ -243,19 +262,43 @@ std::vector<LanePlan> plans_for(const Engines& engines, Direction direction, Che
   return plans;
 }
 
-Result<std::unique_ptr<RawDma>> make_dma(const BenchOptions& options, std::size_t gpus) {
-  const std::uint64_t bytes = options.by_scale(16 * kMiB, 4 * kGiB, 16 * kGiB);
-  return RawDma::make({static_cast<int>(gpus), bytes, kChunkBytes, kSlots});
+// As many bytes per GPU as ours: GPUs that share a link then end equally late for both.
+Result<std::unique_ptr<RawDma>> make_dma(std::size_t gpus, std::uint64_t bytes) {
+  return RawDma::make(
+      {static_cast<int>(gpus), bytes, kChunkBytes, slots_in(standard_staging_bytes(gpus), kChunkBytes)});
 }
 
-// GPU memory to and from memory. Restore comes first: what the dumps then find is what it left there.
-Result<void> measure_memory(const BenchOptions& options, std::size_t gpus, Report& report) {
-  const std::uint64_t bytes = options.by_scale(16 * kMiB, 8 * kGiB, 64 * kGiB);
-  const unsigned count = options.by_scale(1u, 3u, 9u);
-  const unsigned few = options.by_scale(1u, 1u, 3u);  // of what is slow and told for comparison
+// How much is moved, for all GPUs, and how often.
+struct Length {
+  std::uint64_t bytes = 0;
+  unsigned rounds = 0;
+};
+
+// A short one, dominated by set-up and end, and a long one.
+std::vector<Length> lengths(const BenchOptions& options) {
+  if (options.scale == Scale::Smoke) return {{16 * kMiB, 1}};
+  if (options.scale == Scale::Quick) return {{2 * kGiB, 5}, {16 * kGiB, 2}};
+  return {{2 * kGiB, 9}, {16 * kGiB, 3}};
+}
+
+// All, then half of those, down to one. Quick: all.
+std::vector<std::size_t> gpu_counts(const BenchOptions& options, int count) {
+  std::vector<std::size_t> counts;
+  for (auto gpus = static_cast<std::size_t>(count); gpus > 0; gpus /= 2) {
+    counts.push_back(gpus);
+    if (options.scale == Scale::Quick) break;
+  }
+  return counts;
+}
+
+// GPU memory to and from memory. Restores first, so that the dumps find what they left there.
+Result<void> measure_memory(const BenchOptions& options, std::size_t gpus, std::uint64_t bytes,
+                            Report& report) {
+  const unsigned count = options.by_scale(1u, 5u, 9u);
+  const unsigned few = options.by_scale(1u, 1u, 3u);  // for slow ones that are only compared
   SLUICE_TRY_ASSIGN(const Engines engines, make_engines(gpus, bytes));
   SLUICE_TRY_ASSIGN(const std::unique_ptr<CopyEngine> nothing, make_ghost_engine({{bytes}}, 0));
-  SLUICE_TRY_ASSIGN(const std::unique_ptr<RawDma> dma, make_dma(options, gpus));
+  SLUICE_TRY_ASSIGN(const std::unique_ptr<RawDma> dma, make_dma(gpus, bytes));
   SLUICE_TRY_ASSIGN(const ImageLayout layout, ImageLayout::make(nothing->contents().bo_bytes, kChunkBytes));
   const SumTable image = sums_of_image(layout);
   std::vector<SumTable> sums(gpus, image);
@@ -267,8 +310,9 @@ Result<void> measure_memory(const BenchOptions& options, std::size_t gpus, Repor
   for (const auto& engine : engines) SLUICE_TRY(engine->scribble());
   for (const Direction direction : {Direction::Restore, Direction::Dump}) {
     for (const Checksum checksum : {Checksum::Workers, Checksum::Inline, Checksum::Off}) {
-      const std::string name =
-          name_of(gpus, direction, direction == Direction::Dump ? "memory sink" : "memory source", checksum);
+      if (checksum == Checksum::Inline && (gpus > 1 || options.scale == Scale::Quick)) continue;
+      const std::string name = name_of(
+          gpus, bytes, direction, direction == Direction::Dump ? "memory sink" : "memory source", checksum);
       options.tell(name);
       const std::vector<LanePlan> plans = plans_over_memory(direction, checksum);
       std::vector<LanePlan> bare = plans_over_memory(direction, Checksum::Off);
@@ -282,19 +326,19 @@ Result<void> measure_memory(const BenchOptions& options, std::size_t gpus, Repor
         if (found.sums != image.sums)
           return Error{EBADMSG, name + ": the GPU does not hold what was restored"};
       }
-      report.cases.push_back(case_of(name, "", rounds, gpus));
+      add_case(options, report, case_of(name, "", rounds, gpus));
     }
   }
   return {};
 }
 
-// GPU memory to new files, and from files that are not in the page cache.
-Result<void> measure_disk(const BenchOptions& options, std::size_t gpus, Report& report) {
-  const std::uint64_t bytes = options.by_scale(16 * kMiB, kGiB, 2 * kGiB) / gpus;
-  const unsigned count = options.by_scale(1u, 3u, 9u);
+// GPU memory to new files, and from files outside the page cache.
+Result<void> measure_disk(const BenchOptions& options, std::size_t gpus, const Length& length, bool with_off,
+                          Report& report) {
+  const std::uint64_t bytes = length.bytes / gpus;
   SLUICE_TRY_ASSIGN(const Place place, Place::make(options.directory));
   SLUICE_TRY_ASSIGN(const Engines engines, make_engines(gpus, bytes));
-  SLUICE_TRY_ASSIGN(const std::unique_ptr<RawDma> dma, make_dma(options, gpus));
+  SLUICE_TRY_ASSIGN(const std::unique_ptr<RawDma> dma, make_dma(gpus, bytes));
   RawPlan raw_writes{{}, bytes, kChunkBytes, kSlots};
   RawPlan raw_reads = raw_writes;
   std::vector<SumTable> sums(gpus);
@@ -318,7 +362,8 @@ Result<void> measure_disk(const BenchOptions& options, std::size_t gpus, Report&
       for (const auto& engine : engines) SLUICE_TRY(engine->scribble());
     }
     for (const Checksum checksum : {Checksum::Workers, Checksum::Off}) {
-      const std::string name = name_of(gpus, direction, "disk", checksum);
+      if (checksum == Checksum::Off && !with_off) continue;
+      const std::string name = name_of(gpus, bytes, direction, "disk", checksum);
       options.tell(name);
       const std::vector<LanePlan> plans = plans_over_files(direction, checksum);
       const auto ours = [&] {
@@ -329,7 +374,7 @@ Result<void> measure_disk(const BenchOptions& options, std::size_t gpus, Report&
       };
       SLUICE_TRY_ASSIGN(const std::vector<Round> rounds,
                         run_rounds(
-                            count, ours, [&] { return dma->run(direction); },
+                            length.rounds, ours, [&] { return dma->run(direction); },
                             [&] { return direction == Direction::Dump ? raw->write() : raw->read(); }));
       for (const auto& engine : engines) {
         SLUICE_TRY_ASSIGN(const bool intact, engine->intact());
@@ -337,14 +382,14 @@ Result<void> measure_disk(const BenchOptions& options, std::size_t gpus, Report&
       }
       std::string note = raw->direct() ? "" : "no direct I/O here: through the page cache";
       if (!raw->ring()) note += " no io_uring here: threads do the I/O";
-      report.cases.push_back(case_of(name, note, rounds, gpus));
+      add_case(options, report, case_of(name, note, rounds, gpus));
     }
     raw->remove();
   }
   return {};
 }
 
-// What one core and one link can do.
+// The limits of one core and one link.
 Result<Case> measure_limits(const BenchOptions& options) {
   const unsigned count = options.by_scale(1u, 3u, 9u);
   const std::uint64_t bytes = options.by_scale(16 * kMiB, 4 * kGiB, 16 * kGiB);
@@ -383,10 +428,25 @@ Result<Report> run_cuda(const BenchOptions& options) {
   options.tell("limits");
   SLUICE_TRY_ASSIGN(Case limits, measure_limits(options));
   report.cases.push_back(std::move(limits));
-  std::vector<std::size_t> gpu_counts = {1};
-  if (count > 1) gpu_counts.push_back(static_cast<std::size_t>(count));
-  for (const std::size_t gpus : gpu_counts) SLUICE_TRY(measure_memory(options, gpus, report));
-  SLUICE_TRY(measure_disk(options, gpu_counts.back(), report));
+  for (const std::size_t gpus : gpu_counts(options, count)) {
+    for (const Length& length : lengths(options))
+      SLUICE_TRY(measure_memory(options, gpus, length.bytes / gpus, report));
+    if (options.scale != Scale::Smoke) SLUICE_TRY(measure_memory(options, gpus, 32 * kGiB, report));
+  }
+  return report;
+}
+
+Result<Report> run_cuda_disk(const BenchOptions& options) {
+  SLUICE_TRY_ASSIGN(const int count, cuda::load());
+  SLUICE_TRY_ASSIGN(const std::string gpu_name, name_of_first_gpu());
+  Report report{
+      "cuda-disk",
+      "GPU memory and files beside bare writes and reads; " + std::to_string(count) + " x " + gpu_name,
+      {}};
+  for (const std::size_t gpus : gpu_counts(options, count)) {
+    for (const Length& length : lengths(options))
+      SLUICE_TRY(measure_disk(options, gpus, length, false, report));
+  }
   return report;
 }
 

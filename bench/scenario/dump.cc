@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Dump beside the raw disk, file system, block size, depth, fill state and sync being the same.
+// Dump beside the raw disk, with the same file system, block size, depth, fill state and sync.
 #include <fcntl.h>
 
 #include <cerrno>
@@ -21,7 +21,7 @@ struct DumpCase {
   bool checksum;
 };
 
-// Brings about the state of the file that a dump finds.
+// Prepares the file as the dump should find it.
 Result<void> prepare(const Place& place, FillState fill, std::uint64_t bytes) {
   if (fill != FillState::Rewritten) std::filesystem::remove(place.file(kPagesName));
   if (fill == FillState::Allocated) {
@@ -33,8 +33,8 @@ Result<void> prepare(const Place& place, FillState fill, std::uint64_t bytes) {
   return {};
 }
 
-// What something of the sums costs: dumps to new files with and without it, one more of each compared.
-// `what`: "checksum", or "key" in place of none.
+// The cost of a part of the sums: dumps to new files with and without it, plus one checked dump of each.
+// `what`: "checksum", or "key" if not none.
 Result<Case> checksum_case(const BenchOptions& options, CopyEngine& engine, const Place& place,
                            std::uint64_t bytes, const std::string& what, const std::string& note) {
   SLUICE_TRY(load_mac());
@@ -60,7 +60,7 @@ Result<Case> checksum_case(const BenchOptions& options, CopyEngine& engine, cons
   return each;
 }
 
-// What is measured on the engine that this process can have.
+// The measurements on the engine that this process can have.
 Result<void> add_cases(const BenchOptions& options, std::uint64_t bytes, Report& report) {
   const unsigned count = options.by_scale(1u, 5u, 9u);
   SLUICE_TRY_ASSIGN(const Place place, Place::make(options.directory));
@@ -83,7 +83,7 @@ Result<void> add_cases(const BenchOptions& options, std::uint64_t bytes, Report&
               "",
               {}};
     options.tell(each.name);
-    if (wanted.fill == FillState::Rewritten) SLUICE_TRY(run_lanes({&plan, 1}));  // what is written over
+    if (wanted.fill == FillState::Rewritten) SLUICE_TRY(run_lanes({&plan, 1}));  // to be overwritten
     const auto dump = [&]() -> Result<Sample> {
       SLUICE_TRY(prepare(place, wanted.fill, bytes + kHeaderBytes));
       SLUICE_TRY_ASSIGN(const RunResult run, run_lanes({&plan, 1}));
@@ -93,7 +93,7 @@ Result<void> add_cases(const BenchOptions& options, std::uint64_t bytes, Report&
                                              count, [&] { touch_free_memory(kTouchBytes); }, dump,
                                              [&] { return raw->write(); }));
     raw->remove();
-    SLUICE_TRY(checked_restore(plan, 0));  // of what the last run wrote
+    SLUICE_TRY(checked_restore(plan, 0));  // of the last run's file
     each.figures = pairs.figures();
     report.cases.push_back(std::move(each));
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What the engine itself costs: chunks that nobody fills and nobody keeps, with the checksum off and on, and
-// the checksum beside nothing but the checksum.
+// The engine's own cost: chunks that nobody fills or keeps, with the checksum off and on, and the checksum
+// compared with bare checksums.
 #include <fcntl.h>
 #include <sys/eventfd.h>
 
@@ -17,7 +17,7 @@
 namespace sluice::bench {
 namespace {
 
-// One Op of the ring a chunk, which the kernel ends at once.
+// One Op of the ring per chunk, which the kernel ends at once.
 class RingStage final : public Stage {
  public:
   using Start = void (*)(Reactor& reactor, Slot& slot, int fd);
@@ -41,7 +41,7 @@ class RingStage final : public Stage {
   Start start_;
 };
 
-// A GPU whose fences have signalled already.
+// A GPU whose fences have already signalled.
 class SignalledEngine final : public CopyEngine {
  public:
   explicit SignalledEngine(Contents contents) : CopyEngine(std::move(contents)) {}
@@ -104,7 +104,7 @@ Result<Case> cost_case(const BenchOptions& options, std::string name, std::strin
   return Case{std::move(name), std::move(note), {figure("per chunk", "us", costs)}};
 }
 
-// Where sums go that nobody needs.
+// Receives unneeded sums.
 thread_local volatile std::uint8_t unneeded = 0;
 
 void sum_blocks(std::span<const std::byte> buffer) {
@@ -112,7 +112,7 @@ void sum_blocks(std::span<const std::byte> buffer) {
     unneeded = unneeded ^ sum_of(buffer.subspan(at, kSumBlockBytes))[0];
 }
 
-// Sums of all buffers in turn, again and again.
+// Sums of all buffers in turn, repeatedly.
 Sample sum_only(const StagingArena& arena, std::uint64_t bytes) {
   const auto begin = std::chrono::steady_clock::now();
   for (std::uint64_t at = 0; at < bytes; at += kChunkBytes)
@@ -124,7 +124,7 @@ Sample sum_only(const StagingArena& arena, std::uint64_t bytes) {
 }
 
 // As many threads as a lane and its copy engine have; each copies its part of `from` into its part of the
-// ring and sums what it copied.
+// ring and sums the copy.
 Result<Sample> copy_and_sum(std::span<const std::byte> from, StagingArena& ring, std::uint32_t thread_count) {
   const std::uint32_t slots = ring.slots() / thread_count;
   const std::uint64_t bytes = align_down(from.size() / thread_count, kChunkBytes);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What this machine can do with nothing of ours: disk by fill state, memory and checksum. The disk's figures
-// are compared with fio's, where that is installed.
+// The machine's limits, without our code: disk by fill state, memory and checksum. The disk's figures are
+// compared with fio's, if installed.
 #include "engine/core_rates.h"
 #include "lane/lane_run.h"
 #include "measure/fio.h"
@@ -30,11 +30,11 @@ Result<Case> memory_case(const BenchOptions& options) {
                figure("checksum with a key", "GB/s", keyed)}};
 }
 
-// Both do the same to the same file, in turn. `plan`: as the ceiling was measured.
+// Both do the same to the same file, in turn. `plan`: as for the ceiling.
 Result<Case> fio_case(const Place& place, RawPlan plan, unsigned count) {
   const FioPlan fio{plan.files.front(), plan.bytes_per_file, plan.block_bytes, plan.depth};
   Case each{std::string("fio, ") + name_of(plan.fill) + " file", "", {}};
-  plan.fsync = true;  // fio has no other end
+  plan.fsync = true;  // fio has no other way to end
   SLUICE_TRY_ASSIGN(const std::unique_ptr<RawDisk> raw, RawDisk::make(std::move(plan)));
   const auto settle = [&] {
     place.settle();

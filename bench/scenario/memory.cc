@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What memory buys: a BO far larger than the machine's memory under a limit of 128 MiB, and the rate of dump
-// and restore by size of pool and chunk.
+// What more memory gains. First a BO far larger than the machine's memory, under a limit of 128 MiB, and the
+// memory of its checksums; then the rate of dump and restore by size of pool and chunk.
 #include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -23,6 +23,8 @@ namespace {
 
 constexpr std::uint64_t kTiB = 1024 * kGiB;
 constexpr std::uint64_t kLimitBytes = 128 * kMiB;
+// Bytes of checksums that a dump keeps until its end, for each MiB: a sum of a block, and of 16 units.
+constexpr std::uint64_t kSumBytesOfMiB = 17 * sizeof(Sum128);
 
 double in_mib(std::uint64_t bytes) {
   return static_cast<double>(bytes) / static_cast<double>(kMiB);
@@ -35,14 +37,20 @@ struct Huge {
   std::uint64_t chunk_bytes = 0;
   std::uint64_t staging_bytes = 0;
   bool checksum = false;
+
+  std::uint64_t limit_bytes() const { return kLimitBytes + (checksum ? bytes / kMiB * kSumBytesOfMiB : 0); }
 };
 
-// What the child says of its dump. Crosses a pipe.
+// The child's report on its dump. Crosses a pipe.
 struct Outcome {
   double seconds = 0;
-  std::uint64_t resident_bytes = 0;  // at its highest, memory shared with the parent included
+  std::uint64_t resident_bytes = 0;  // peak, including memory shared with the parent
   std::array<char, 240> error{};     // empty: none
 };
+
+std::string limit_text(const Huge& huge) {
+  return std::to_string(huge.limit_bytes() / kMiB) + " MiB";
+}
 
 Result<Outcome> dump_huge(const Huge& huge, const MemoryLimit* limit) {
   if (limit != nullptr) SLUICE_TRY(limit->join());
@@ -65,7 +73,7 @@ Result<Outcome> dump_huge(const Huge& huge, const MemoryLimit* limit) {
   return Outcome{run.sample.seconds, resident_peak_bytes(), {}};
 }
 
-// In a child, so that neither limit nor peak are this process'. REQUIRES: no other thread runs.
+// In a child, so that limit and peak are not this process'. REQUIRES: no other thread runs.
 Result<Outcome> dump_huge_apart(const Huge& huge, const MemoryLimit* limit) {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) return make_error(errno, "pipe");
@@ -89,7 +97,7 @@ Result<Outcome> dump_huge_apart(const Huge& huge, const MemoryLimit* limit) {
   (void)::waitpid(child, &status, 0);
   if (WIFSIGNALED(status))
     return Error{ENOMEM, "the dump of a huge BO was killed by signal " + std::to_string(WTERMSIG(status)) +
-                             (limit != nullptr ? ": it has a limit of 128 MiB" : "")};
+                             (limit != nullptr ? ": it has a limit of " + limit_text(huge) : "")};
   if (!told) return Error{EIO, "the dump of a huge BO told nothing"};
   if (outcome.error[0] != '\0') return Error{EIO, outcome.error.data()};
   return outcome;
@@ -104,8 +112,8 @@ Result<Case> huge_case(const BenchOptions& options, bool checksum) {
   Case each{checksum ? "1 TiB BO, checksum" : "1 TiB BO", "", {}};
   options.tell(each.name);
   if (huge.bytes < kTiB) each.note = "of " + std::to_string(huge.bytes / kMiB) + " MiB only, at this scale; ";
-  Result<MemoryLimit> limit = MemoryLimit::make(kLimitBytes);
-  each.note += limit ? "under a limit of 128 MiB kept by the kernel, without swap"
+  Result<MemoryLimit> limit = MemoryLimit::make(huge.limit_bytes());
+  each.note += limit ? "under a limit of " + limit_text(huge) + " kept by the kernel, without swap"
                      : "without a limit, so its peak is no proof: " + limit.error().what;
   SLUICE_TRY_ASSIGN(const Outcome outcome, dump_huge_apart(huge, limit ? &*limit : nullptr));
   each.figures = {figure("resident", "MiB", {in_mib(outcome.resident_bytes)}),
@@ -149,7 +157,7 @@ std::vector<double> gbps(const std::vector<Sample>& samples) {
   return values;
 }
 
-// One direction of all settings. The best is the one of the highest median.
+// One direction of all settings. The best has the highest median.
 void add_cases(Report& report, const std::vector<Setting>& settings, std::vector<Sample> Setting::*samples,
                const std::string& suffix) {
   std::vector<double> best;
@@ -168,7 +176,7 @@ void add_cases(Report& report, const std::vector<Setting>& settings, std::vector
   }
 }
 
-// Rounds of all settings, forwards and backwards in turn: a drift of the machine meets all of them alike.
+// Rounds of all settings, forwards and backwards in turn: a drift of the machine affects all equally.
 Result<void> compare(const BenchOptions& options, const std::string& what, std::vector<Setting> settings,
                      const Place& place, CopyEngine& engine, Report& report) {
   const unsigned rounds = options.by_scale(1u, 3u, 9u);

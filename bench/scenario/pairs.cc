@@ -2,6 +2,7 @@
 #include "scenario/pairs.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "measure/process.h"
 #include "scenario/shape.h"
@@ -13,16 +14,10 @@ template <class Value>
 std::vector<double> values(const std::vector<Sample>& samples, Value value) {
   std::vector<double> result;
   result.reserve(samples.size());
-  for (const Sample& sample : samples) result.push_back(value(sample));
+  for (const Sample& sample : samples) result.push_back(std::invoke(value, sample));
   return result;
 }
 
-double gbps(const Sample& sample) {
-  return sample.gbps();
-}
-double cpu(const Sample& sample) {
-  return sample.cpu_seconds_per_gb();
-}
 double dma_cpu(const Sample& sample) {
   return sample.dma_cpu_seconds / (static_cast<double>(sample.bytes) / 1e9);
 }
@@ -30,17 +25,18 @@ double dma_cpu(const Sample& sample) {
 }  // namespace
 
 std::vector<double> Pairs::our_gbps() const {
-  return values(ours, gbps);
+  return values(ours, &Sample::gbps);
 }
 
 std::vector<double> Pairs::raw_gbps() const {
-  return values(raw, gbps);
+  return values(raw, &Sample::gbps);
 }
 
 std::vector<Figure> Pairs::figures() const {
   std::vector<Figure> all = {ratio("ratio", our_gbps(), raw_gbps()), figure("ours", "GB/s", our_gbps()),
-                             figure("raw", "GB/s", raw_gbps()), figure("cpu", "s/GB", values(ours, cpu)),
-                             figure("raw cpu", "s/GB", values(raw, cpu))};
+                             figure("raw", "GB/s", raw_gbps()),
+                             figure("cpu", "s/GB", values(ours, &Sample::cpu_seconds_per_gb)),
+                             figure("raw cpu", "s/GB", values(raw, &Sample::cpu_seconds_per_gb))};
   if (std::any_of(ours.begin(), ours.end(), [](const Sample& sample) { return sample.dma_cpu_seconds > 0; }))
     all.push_back(figure("dma cpu", "s/GB", values(ours, dma_cpu)));
   return all;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Two ways of doing the same, run in turn: A-B-B-A-A-B ..., so that neither always comes first, with what
-// both cost. What is compared is the pairs.
+// Two ways of doing the same, run in turn: A-B-B-A-A-B ..., so that neither always comes first, with the cost
+// of both. Pairs are compared.
 #pragma once
 
 #include <functional>
@@ -21,7 +21,7 @@ struct Pairs {
 
   std::vector<double> our_gbps() const;
   std::vector<double> raw_gbps() const;
-  // "ratio", "ours", "raw" (GB/s), "cpu", "raw cpu" (s/GB), and "dma cpu" where there is some.
+  // "ratio", "ours", "raw" (GB/s), "cpu", "raw cpu" (s/GB), and "dma cpu" if there is some.
   std::vector<Figure> figures() const;
 };
 
@@ -29,8 +29,8 @@ struct Pairs {
 Result<Pairs> run_pairs(unsigned count, const std::function<void()>& prepare, const Run& ours,
                         const Run& raw);
 
-// What something costs: `run(true)` beside `run(false)`, which goes without it; "ratio", "on" and "off"
-// (GB/s). What is told of it is a percent or two, so with more pairs than elsewhere.
+// The cost of a feature: `run(true)` compared with `run(false)`, which runs without it; "ratio", "on" and
+// "off" (GB/s). The difference is a percent or two, so there are more pairs than elsewhere.
 Result<Case> on_off_case(const BenchOptions& options, const std::string& name, const std::string& note,
                          const std::function<Result<Sample>(bool on)>& run);
 

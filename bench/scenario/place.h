@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A directory of a scenario's own, with a descriptor to it; removed with what is in it.
+// A scenario's own directory, with a descriptor of it; removed with its contents.
 #pragma once
 
 #include <filesystem>
@@ -22,7 +22,7 @@ class Place {
   std::filesystem::path file(const std::string& name) const { return path_ / name; }
   const std::filesystem::path& path() const { return path_; }
 
-  // Writes back what the file system still holds of earlier work, so that no later run pays for it.
+  // Writes back dirty data of earlier work, so that no later run pays for it.
   void settle() const;
 
  private:

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT
-// What `sluice plan` tells beside what happens: the time of dumps and restores by arithmetic, from
-// the rates of the parts, and the time that the engine takes. First machines of timed GPUs and disks, which
-// are just as fast as they are described; then this machine's disk, whose rate is measured in turn with the
-// runs.
+// `sluice plan` compared with reality: the time of dumps and restores computed from the rates of the parts,
+// and the engine's measured time. First machines of timed GPUs and disks, which are exactly as fast as
+// described; then this machine's disk, whose rate is measured in turn with the runs.
 #include <thread>
 
-#include "cli/plan/machine.h"
+#include "cli/plan/planned_machine.h"
 #include "engine/core_rates.h"
 #include "engine/timed_stage.h"
 #include "lane/lane_run.h"
@@ -19,14 +18,14 @@
 namespace sluice::bench {
 namespace {
 
-using forecast::DiskGroup;
-using forecast::GpuGroup;
-using forecast::Machine;
+using cli::DiskGroup;
+using cli::GpuGroup;
+using cli::Machine;
 
-// A part that is to cost nothing in timed machines: nobody hashes there.
+// A part that should take no time in timed machines: nothing hashes there.
 constexpr double kFast = 1e15;
 
-// What was foretold and what was, of one case.
+// The forecast and the measurement of one case.
 struct Times {
   std::vector<double> foretold;  // seconds
   std::vector<double> taken;
@@ -56,7 +55,7 @@ const std::vector<TimedCase>& timed_cases() {
   return kCases;
 }
 
-// A lane for each GPU, all into one timed disk.
+// One lane per GPU, all into one timed disk.
 Result<double> run_timed(const Machine& machine, double disk_rate) {
   const auto disk = std::make_shared<TimedDevice>(disk_rate);
   std::vector<std::unique_ptr<CopyEngine>> engines;
@@ -91,7 +90,7 @@ Result<void> add_timed_cases(const BenchOptions& options, Report& report) {
     for (GpuGroup& group : machine.gpus) group.bytes *= unit;
     Times times;
     for (unsigned i = 0; i < count; ++i) {
-      times.foretold.push_back(forecast::forecast(machine, Direction::Dump, kChunkBytes).seconds);
+      times.foretold.push_back(cli::forecast(machine, Direction::Dump, kChunkBytes).seconds);
       SLUICE_TRY_ASSIGN(const double seconds, run_timed(machine, wanted.disk_rate));
       times.taken.push_back(seconds);
     }
@@ -102,7 +101,7 @@ Result<void> add_timed_cases(const BenchOptions& options, Report& report) {
 
 // ---- this machine
 
-// A GPU's memory on this machine's disk, and the time that it took.
+// A GPU's memory on this machine's disk, and its time.
 Result<void> add_disk_cases(const BenchOptions& options, Report& report) {
   const std::uint64_t bytes = options.by_scale(16 * kMiB, kGiB, 4 * kGiB);
   const unsigned count = options.by_scale(1u, 5u, 9u);
@@ -114,10 +113,10 @@ Result<void> add_disk_cases(const BenchOptions& options, Report& report) {
   const CoreRates& core = cores.front();
   struct Gpu {
     const char* name;
-    double copy_rate;  // 0: a thread's, which stands for the GPU
+    double copy_rate;  // 0: that of a thread, instead of the GPU
     double zero;
   };
-  // DMA that costs the processors nothing, as a GPU's does, and DMA that they do themselves.
+  // DMA that costs the processors nothing, like a GPU's, and DMA by the processors.
   for (const auto& [gpu, copy_rate, zero] :
        {Gpu{"ghost", 25e9, 0}, Gpu{"memcpy", 0, 0}, Gpu{"memcpy, half zero", 0, 0.5}}) {
     SLUICE_TRY_ASSIGN(const std::unique_ptr<CopyEngine> engine,
@@ -144,7 +143,7 @@ Result<void> add_disk_cases(const BenchOptions& options, Report& report) {
         if (!dump) SLUICE_TRY(engine->scribble());
         SLUICE_TRY_ASSIGN(const RunResult run, run_lanes({&plan, 1}));
         Times& times = dump ? dumps : restores;
-        times.foretold.push_back(forecast::forecast(machine, direction, kChunkBytes).seconds);
+        times.foretold.push_back(cli::forecast(machine, direction, kChunkBytes).seconds);
         times.taken.push_back(run.sample.seconds);
       }
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Restore beside the raw disk: both read the same file, not in the page cache.
+// Restore beside the raw disk: both read the same file, outside the page cache.
 #include <utility>
 
 #include "lane/lane_run.h"
@@ -14,7 +14,7 @@
 namespace sluice::bench {
 namespace {
 
-// What verifying costs: restores of `plan`'s file with and without it.
+// The cost of verifying: restores of `plan`'s file with and without it.
 Result<Case> verifying_case(const BenchOptions& options, LanePlan plan) {
   return on_off_case(options, plan.engine->name() + std::string(", verifying on / off"),
                      "what it costs to compare every block with its checksum",
@@ -24,7 +24,7 @@ Result<Case> verifying_case(const BenchOptions& options, LanePlan plan) {
                      });
 }
 
-// What a key costs: restores of one file, of whose blocks there are sums of both kinds.
+// The cost of a key: restores of one file with sums of both kinds.
 Result<Case> key_case(const BenchOptions& options, LanePlan plan) {
   SLUICE_TRY(load_mac());
   SumTable keyed;
@@ -39,7 +39,7 @@ Result<Case> key_case(const BenchOptions& options, LanePlan plan) {
                      });
 }
 
-// What is measured on the engine that this process can have.
+// The measurements on the engine that this process can have.
 Result<void> add_cases(const BenchOptions& options, std::uint64_t bytes, Report& report) {
   const unsigned count = options.by_scale(1u, 5u, 9u);
   SLUICE_TRY_ASSIGN(const Place place, Place::make(options.directory));

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
-// Many lanes at once, as eight processes with eight GPUs each have them: on one disk beside one lane with all
-// their bytes, and on sinks of their own beside one such lane.
+// Many lanes at once, as in eight processes with eight GPUs each. On one disk they are compared with one lane
+// with all their bytes, on separate sinks with one such lane.
 //
-// Lanes begin at once, when all have their buffers; from then on the time counts, on disks to durable.
-// Unfairness is of the time when all of them run: when the first is done with all its bytes it is
-// (most - least) / mean of what the lanes are done with. Later, those that are behind have the disk for
-// themselves and catch up: a lane's whole time would hide what is meant.
+// Lanes begin together when all have their buffers; from then on the time counts, on disks until durable.
+// Unfairness is measured while all of them run. When the first has finished all its bytes, it is (most -
+// least) / mean of what the lanes have finished. Later, slower lanes have the disk to themselves and catch
+// up, so a lane's total time would hide the unfairness.
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -25,19 +25,18 @@ namespace {
 constexpr double kSinkRate = 2e9;  // bytes/s
 constexpr unsigned kSinks = 8;
 
-// Lanes that begin at once, and what each has carried when the first has carried all. All lanes' threads
-// call.
+// Lanes that begin together, and each lane's progress when the first has finished. All lanes' threads call.
 class Race {
  public:
   explicit Race(std::size_t lanes) : done_(lanes) {}
 
-  // Makes the lane number `lane` of this race.
+  // Adds the lane number `lane` to this race.
   void enter(LanePlan& plan, std::size_t lane) {
     plan.begin = [this] { wait_for_all(); };
     plan.progress = [this, lane](std::uint64_t done, std::uint64_t total) { tell(lane, done, total); };
   }
 
-  // Since all began.
+  // Since all have begun.
   double seconds() const { return std::chrono::duration<double>(Clock::now() - began_).count(); }
   // Percent. REQUIRES: all lanes have ended, without an error.
   double unfairness() const {
@@ -50,7 +49,7 @@ class Race {
  private:
   using Clock = std::chrono::steady_clock;
 
-  // Should a lane have failed before it came here, the others go on without it.
+  // If a lane has failed before this point, the others go on without it.
   void wait_for_all() {
     constexpr auto kLongest = std::chrono::seconds(10);
     std::unique_lock lock(mutex_);
@@ -72,12 +71,13 @@ class Race {
   std::size_t waiting_ = 0;
   Clock::time_point began_;
   std::vector<std::uint64_t> done_;    // chunks, by lane
-  std::vector<std::uint64_t> at_end_;  // when the first lane is done
+  std::vector<std::uint64_t> at_end_;  // when the first lane has finished
 };
 
 // Lanes of one size, each with an engine and a file.
 struct Group {
-  std::unique_ptr<FairShare> disk = std::make_unique<FairShare>();  // the lanes', as the plugin's have one
+  std::unique_ptr<FairShare> disk =
+      std::make_unique<FairShare>();  // the lanes' share of the disk, as in the plugin
   std::vector<std::unique_ptr<CopyEngine>> engines;
   std::vector<SumTable> sums;
   std::vector<LanePlan> plans;
@@ -147,7 +147,7 @@ Result<void> run_on_disk(Group& group, Direction direction, const Place& place, 
   return run(group);
 }
 
-// Dumps, then restores of the last dump, whose every block is compared with its sum.
+// Dumps, then restores of the last dump with every block compared with its sum.
 Result<void> disk_cases(const BenchOptions& options, const DiskShape& shape, Report& report) {
   const unsigned count = options.by_scale(1u, 3u, 9u);
   SLUICE_TRY_ASSIGN(const Place place, Place::make(options.directory));
@@ -180,7 +180,7 @@ Result<void> disk_cases(const BenchOptions& options, const DiskShape& shape, Rep
   return {};
 }
 
-// ---- sinks of their own
+// ---- separate sinks
 
 Result<std::unique_ptr<Stage>> make_sink(const ImageLayout& /*layout*/, Reactor& reactor) {
   SLUICE_TRY_ASSIGN(std::unique_ptr<Stage> stage, TimedStage::make("store", kSinkRate, reactor));
@@ -218,7 +218,7 @@ Result<Case> sinks_case(const BenchOptions& options) {
 }  // namespace
 
 Result<Report> run_scale(const BenchOptions& options) {
-  // 64 MiB of staging for a GPU, divided among the lanes that eight processes have on it.
+  // 64 MiB of staging per GPU, divided among the lanes that eight processes have on it.
   const DiskShape shape{
       options.by_scale<std::size_t>(8, 64, 64), options.by_scale(4 * kMiB, 64 * kMiB, 256 * kMiB), kMiB,
       options.by_scale(2 * kMiB, 8 * kMiB, 8 * kMiB), options.by_scale(kMiB, 768 * kMiB, 768 * kMiB)};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The scenarios: each measures one thing and gives a report. One file a scenario; the list is scenarios.cc.
+// The scenarios: each measures one thing and returns a report. One file per scenario; the list is
+// scenarios.cc.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +15,11 @@
 
 namespace sluice::bench {
 
-// How much is done. Smoke sizes show that a scenario runs, and nothing else.
+// The amount of work. Smoke sizes only show that a scenario runs.
 enum class Scale : std::uint8_t { Smoke, Quick, Full };
 
 struct BenchOptions {
-  std::filesystem::path directory;  // on the disk to be measured; files of ours in it are removed again
+  std::filesystem::path directory;  // on the disk to be measured; our files there are removed
   Scale scale = Scale::Quick;
   std::function<void(const std::string&)> tell;  // a line of progress; never empty
 
@@ -40,6 +41,7 @@ std::span<const Scenario> scenarios();
 // ---- the scenarios
 Result<Report> run_limits(const BenchOptions& options);
 Result<Report> run_cuda(const BenchOptions& options);
+Result<Report> run_cuda_disk(const BenchOptions& options);
 Result<Report> run_dump(const BenchOptions& options);
 Result<Report> run_restore(const BenchOptions& options);
 Result<Report> run_serial(const BenchOptions& options);
@@ -51,6 +53,8 @@ Result<Report> run_memory(const BenchOptions& options);
 Result<Report> run_small(const BenchOptions& options);
 Result<Report> run_stream(const BenchOptions& options);
 Result<Report> run_scale(const BenchOptions& options);
+Result<Report> run_frozen(const BenchOptions& options);
+Result<Report> run_frozen_cuda(const BenchOptions& options);
 Result<Report> run_plan(const BenchOptions& options);
 
 }  // namespace sluice::bench

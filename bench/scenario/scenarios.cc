@@ -13,13 +13,16 @@ std::span<const Scenario> scenarios() {
       {"serial", "beside whole BOs, copied and then written through the page cache", run_serial},
       {"zero", "contents that are zero in part, in runs of some lengths", run_zero},
       {"cached", "restore from a page cache that is warm, half warm, cold", run_cached},
-      {"cuda", "real DMA: GPU memory to and from memory and disk, on a machine with CUDA GPUs", run_cuda},
+      {"cuda", "real DMA: GPU memory to and from memory, on a machine with CUDA GPUs", run_cuda},
+      {"cuda-disk", "the same to and from the disk", run_cuda_disk},
       {"bubble", "stages of 27 combinations of rates, beside the slowest alone", run_bubble},
       {"engine", "the engine's own time per chunk, and the checksum beside bare sums", run_engine},
       {"memory", "a BO of 1 TiB under a limit of 128 MiB; rates by size of pool and chunk", run_memory},
       {"small", "many small BOs beside one large", run_small},
       {"stream", "through a pipe, beside a splice loop", run_stream},
       {"scale", "64 lanes on one disk and 8 on sinks of their own, beside one lane", run_scale},
+      {"frozen", "dumps that write only what has changed, beside full ones; restores of chains", run_frozen},
+      {"frozen-cuda", "frozen, with real DMA", run_frozen_cuda},
       {"plan", "the time that sluice plan foretells, beside the time that it takes", run_plan},
   });
   return kAll;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// The serial way beside ours. Serial: one staging buffer as large as the largest BO; for each BO copy all of
-// it, wait, write it through stdio and the page cache (restore: the mirror); no checksum, nothing synced.
-// Both ways copy from the same memory with a thread that stands for the DMA engine, and write the same bytes.
+// The serial way compared with ours. Serial: one staging buffer as large as the largest BO; for each BO copy
+// all of it, wait, write it through stdio and the page cache (restore: the reverse); no checksum, no sync.
+// Both copy from the same memory with a thread that replaces the DMA engine, and write the same bytes.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -38,7 +38,7 @@ Result<File> open_file(const std::filesystem::path& path, const char* mode) {
   return file;
 }
 
-// Time and CPU from its making on.
+// Time and CPU since it was made.
 class Meter {
  public:
   Meter(const EngineThread& engine, std::uint64_t bytes) : engine_(engine), bytes_(bytes) {}
@@ -61,7 +61,7 @@ class Meter {
 
 class SerialWay {
  public:
-  // The staging buffer is made and touched here, outside every time: the serial way would do it in each run.
+  // The staging buffer is made and touched here, untimed; the serial way would do it in each run.
   static Result<std::unique_ptr<SerialWay>> make(CopyEngine& engine, const Place& place) {
     const std::vector<std::uint64_t>& sizes = engine.contents().bo_bytes;
     SLUICE_TRY_ASSIGN(StagingArena staging,
@@ -69,7 +69,7 @@ class SerialWay {
     return std::unique_ptr<SerialWay>(new SerialWay(engine, place, std::move(staging)));
   }
 
-  // As the way itself returns, and when the file and its name are on the disk.
+  // When the way itself returns, and when file and name are on the disk.
   struct Dumped {
     Sample returned, durable;
   };
@@ -168,7 +168,7 @@ Result<Report> run_serial(const BenchOptions& options) {
       "serial", "beside whole BOs copied, then written through the page cache, one after the other", {}};
 
   options.tell("dump");
-  // All the memory that the page cache will take has been touched: a hypervisor's first touch is not timed.
+  // All memory that the page cache will use has been touched: a hypervisor's first touch is not timed.
   const auto prepare_dump = [&] {
     std::filesystem::remove(place.file(kPagesName));
     std::filesystem::remove(place.file(kSerialName));
@@ -199,7 +199,7 @@ Result<Report> run_serial(const BenchOptions& options) {
   std::filesystem::remove(place.file(kSerialName));
 
   plan.direction = Direction::Restore;
-  // Every run fills BOs that held something else, and is checked.
+  // Every run fills BOs that had other contents, and is checked.
   const auto checked = [&](const Run& run) -> Run {
     return [&engine, run]() -> Result<Sample> {
       SLUICE_TRY(engine->scribble());
@@ -213,7 +213,7 @@ Result<Report> run_serial(const BenchOptions& options) {
     const std::string name = warm ? "restore, warm cache" : "restore, cold cache";
     options.tell(name);
     std::vector<double> cached;
-    // In the cache as wanted, looked at when all else is done.
+    // Prepares the cache, as the last step.
     const auto cache = [&](const Run& run) -> Run {
       return [&, run]() -> Result<Sample> {
         touch_free_memory(bytes);

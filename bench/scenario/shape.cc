@@ -2,6 +2,7 @@
 #include "scenario/shape.h"
 
 #include <cerrno>
+#include <utility>
 
 #include "measure/process.h"
 
@@ -15,6 +16,11 @@ Result<Sample> checked_restore(LanePlan plan, std::uint64_t touch_bytes) {
   SLUICE_TRY_ASSIGN(const bool intact, plan.engine->intact());
   if (!intact) return make_error(EBADMSG, "the restored contents are not what was dumped");
   return run.sample;
+}
+
+void add_case(const BenchOptions& options, Report& report, Case each) {
+  options.tell(table_of(Report{report.scenario, "", {each}}));
+  report.cases.push_back(std::move(each));
 }
 
 }  // namespace sluice::bench

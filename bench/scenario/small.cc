@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Many small BOs beside one BO of the same total, and beside the raw disk: what cutting chunks into pieces
-// costs. What a driver asks for each BO (import, map) is not in it: no engine over plain memory has that.
+// Many small BOs beside one BO of the same total, and beside the raw disk: the cost of cutting chunks into
+// pieces. The driver's cost per BO (import, map) is not included: engines over plain memory have none.
 #include <algorithm>
 #include <array>
 #include <random>
@@ -23,7 +23,7 @@ std::vector<std::uint64_t> small_sizes(std::size_t count) {
   return sizes;
 }
 
-// One way of laying out the same bytes, or the raw disk.
+// One layout of the same bytes, or the raw disk.
 struct Way {
   std::string name;
   std::unique_ptr<CopyEngine> engine;  // null: the raw disk
@@ -41,7 +41,7 @@ class Ways {
     ways_.push_back({std::move(name), std::move(engine), {}, {}});
   }
 
-  // All in turn, from another one each time.
+  // All in turn, starting with another one each time.
   Result<Case> run(Direction direction, const BenchOptions& options, unsigned rounds) {
     const std::string name = direction == Direction::Dump ? "dump" : "restore";
     for (Way& way : ways_) way.samples.clear();

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: MIT
-// Dump and restore through a pipe, beside a splice loop at the same place: from, or to, a file in memory, in
-// pieces of as many bytes, through a pipe of the same size. What stands at the other end is the same for
-// both:
+// Dump and restore through a pipe, beside a splice loop at the same place. Both move a file in memory, in
+// equal pieces, through a pipe of the same size. The other end is the same for both:
 //
 //   the disk   bytes are spliced to, or from, a file of the disk that is measured, as an image streamer does
-//   a program  they are read, or written, by one that does nothing with them: lz4, ssh, at their very best
-//   nothing    they are thrown away where they lie: a splice loop copies no byte then, we do (dump only)
+//   a program  one that only reads, or writes, them: lz4 or ssh at their very best
+//   nothing    they are discarded in place: then a splice loop copies no byte, we do (dump only)
 //
-// CPU: of our end alone. "beyond the pools": how much resident memory grew during the run, less the lane's
+// CPU: of our end only. "beyond the pools": growth of resident memory during the run, without the lane's
 // staging.
 #include <fcntl.h>
 #include <signal.h>
@@ -32,9 +31,9 @@
 namespace sluice::bench {
 namespace {
 
-constexpr std::uint64_t kWindowBytes = 64 * kMiB;   // of the loop's file in memory, used again and again
-constexpr std::size_t kStreamerBytes = 252 * kKiB;  // that a streamer moves at once
-constexpr std::size_t kProgramBytes = kMiB;         // that a program reads, or writes, at once
+constexpr std::uint64_t kWindowBytes = 64 * kMiB;   // of the loop's file in memory, used repeatedly
+constexpr std::size_t kStreamerBytes = 252 * kKiB;  // moved by a streamer at once
+constexpr std::size_t kProgramBytes = kMiB;         // read, or written, by a program at once
 
 enum class OtherEnd : std::uint8_t { Disk, Program, Nothing };
 
@@ -53,7 +52,7 @@ Result<Ends> make_pipe() {
   return Ends{UniqueFd(ends[0]), UniqueFd(ends[1])};
 }
 
-// Moves by `move`, which says how many bytes it has moved and 0 at the end. `what` is for messages.
+// Calls `move` until it returns 0; it returns the number of bytes moved. `what` is for messages.
 Result<void> move_all(const char* what, const std::function<ssize_t()>& move) {
   for (;;) {
     const ssize_t moved = TEMP_FAILURE_RETRY(move());
@@ -78,7 +77,7 @@ class Streams {
     return {};
   }
 
-  // Runs `body` with our end of a pipe while the other end works in a thread. Timed to the end of both.
+  // Runs `body` with our end of a pipe while a thread runs the other end. Timed to the end of both.
   Result<Sample> run(Direction direction, OtherEnd other,
                      const std::function<Result<double>(UniqueFd)>& body) {
     SLUICE_TRY_ASSIGN(Ends ends, make_pipe());
@@ -122,7 +121,7 @@ class Streams {
     return 0.0;
   }
 
-  // A dump makes a new file; what a restore is given comes from the disk, not out of the page cache.
+  // A dump makes a new file; a restore reads from the disk, not from the page cache.
   void prepare(Direction direction) const {
     if (direction == Direction::Dump) {
       std::filesystem::remove(place_.file(kStreamed));
@@ -132,7 +131,7 @@ class Streams {
     place_.settle();
   }
 
-  // Whether that is what the last run to the disk has written.
+  // Whether the last run to the disk has written these bytes.
   Result<bool> wrote(std::span<const std::byte> file) const {
     const UniqueFd in(::open(place_.file(kStreamed).c_str(), O_RDONLY | O_CLOEXEC));
     if (!in) return make_error(errno, "open the streamed file");
@@ -150,7 +149,7 @@ class Streams {
     return same && at == file.size();
   }
 
-  // What restores are given: in memory, borrowed, and on the disk.
+  // The source of restores: in memory, borrowed, and on the disk.
   Result<void> hold(std::span<const std::byte> file) {
     file_ = file;
     const UniqueFd out(
@@ -195,7 +194,7 @@ class Streams {
     const UniqueFd in(::open(place_.file(kStreamed).c_str(), O_RDONLY | O_CLOEXEC));
     if (!in) return make_error(errno, "open the streamed file");
     (void)::posix_fadvise(in.get(), 0, 0, POSIX_FADV_SEQUENTIAL);
-    // To the last byte and no further: who has read that may have closed the pipe.
+    // To the last byte and no further: the reader may close the pipe after it.
     std::uint64_t at = 0;
     return move_all("splice", [&]() -> ssize_t {
       const std::size_t most = std::min<std::size_t>(kStreamerBytes, file_.size() - at);
@@ -212,7 +211,7 @@ class Streams {
   std::span<const std::byte> file_;  // a whole pages file
 };
 
-// Resident memory at its highest since the last reset, less `bytes`, in MiB; 0 when it is less than that.
+// Peak resident memory since the last reset without `bytes`, in MiB; 0 if it is less.
 double peak_mib_beyond(std::uint64_t bytes) {
   const std::uint64_t peak = resident_peak_bytes();
   return peak > bytes ? static_cast<double>(peak - bytes) / static_cast<double>(kMiB) : 0;
@@ -221,7 +220,7 @@ double peak_mib_beyond(std::uint64_t bytes) {
 }  // namespace
 
 Result<Report> run_stream(const BenchOptions& options) {
-  (void)::signal(SIGPIPE, SIG_IGN);  // whoever writes is told by the error
+  (void)::signal(SIGPIPE, SIG_IGN);  // writers get EPIPE instead
   const std::uint64_t bytes = options.by_scale(32 * kMiB, kGiB, 4 * kGiB);
   const unsigned rounds = options.by_scale(1u, 5u, 9u);
   SLUICE_TRY_ASSIGN(const Place place, Place::make(options.directory));
@@ -259,7 +258,7 @@ Result<Report> run_stream(const BenchOptions& options) {
       "stream", "a lane into and out of a pipe, checksum on, beside a splice loop in its place", {}};
   for (const Direction direction : {Direction::Dump, Direction::Restore}) {
     if (direction == Direction::Restore) {
-      // One more dump, compared: those that were timed have been written over.
+      // One more dump, compared, because the timed ones were overwritten.
       streams.prepare(Direction::Dump);
       SLUICE_TRY(streams.run(Direction::Dump, OtherEnd::Disk,
                              [&](UniqueFd pipe) { return lane(Direction::Dump, std::move(pipe)); }));

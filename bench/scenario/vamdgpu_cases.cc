@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "machine.h"
+#include "machine_directory.h"
 #include "measure/program.h"
 #include "scenario/place.h"
 
@@ -25,7 +25,7 @@ Result<void> add_vamdgpu_cases(const BenchOptions& options, const std::string& s
   const std::filesystem::path json = place.file("report.json");
   std::vector<std::string> arguments;
   try {
-    // Beside its library. It removes the machine however this ends.
+    // Beside its library. It removes the machine, however this ends.
     arguments = {vamdgpu::find_preload_library().parent_path() / "vamdgpu-run"};
     arguments.insert(arguments.end(),
                      {"--gpus", "1", "--vram", std::to_string(vram_bytes), "--gtt", "64M", "--",

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Cases on the vamdgpu engine. A program is on a virtual machine from its first moment or never, so the
-// scenario runs again in a process of its own there, and what that reports is added here. The figures of the
-// other engines are taken without it.
+// Cases on the vamdgpu engine. A program runs on a virtual machine from its start or never, so the scenario
+// runs again in another process there, and its report is added here. The other engines' figures are taken
+// without it.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 namespace sluice::bench {
 
 // Runs `scenario` of this program (sluice-bench) again, with the same options, on a virtual machine with one
-// GPU of `vram_bytes`, and appends its cases. Where no such machine can be made, an empty case says so.
-// Errors: the scenario's.
+// GPU of `vram_bytes`, and appends its cases. If no such machine can be made, an empty case says so. Errors:
+// the scenario's.
 Result<void> add_vamdgpu_cases(const BenchOptions& options, const std::string& scenario,
                                std::uint64_t vram_bytes, Report& report);
 

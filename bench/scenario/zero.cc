@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Zeros: the same number of bytes with and without them, dumped to new files and restored from them. Where
-// the zeros are is the seed's choice; of the runs that are a few KiB long many lie in no whole 4 KiB of the
-// file, for the file's header moves everything by 8 bytes.
+// Zeros: the same number of bytes with and without them, dumped to new files and restored. The seed chooses
+// the places. Many runs of a few KiB cover no whole 4 KiB of the file, because the file's header shifts
+// everything by 8 bytes.
 #include <sys/stat.h>
 
 #include <array>
@@ -66,7 +66,7 @@ class Subject {
 
   Result<Sample> restore() { return checked_restore(plan_, kTouchBytes); }
 
-  // Of the disk, in % of the file's bytes.
+  // On the disk, in % of the file's bytes.
   Result<double> disk_use() const {
     struct stat status {};
     if (::stat(path().c_str(), &status) != 0) return make_error(errno, path());
@@ -128,7 +128,7 @@ Result<Report> run_zero(const BenchOptions& options) {
   SLUICE_TRY_ASSIGN(Case search, on_off_case(options, "dense data, zero search on / off",
                                              "what the search costs where it finds nothing",
                                              [&](bool on) { return dense.dump(on); }));
-  SLUICE_TRY(dense.restore());  // what the last of them wrote
+  SLUICE_TRY(dense.restore());  // the last one's file
   report.cases.push_back(std::move(search));
   return report;
 }

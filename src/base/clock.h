@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The clock that deadlines go by. It does not run while the machine sleeps, and nobody sets it.
+// The clock for deadlines. It stops while the machine sleeps, and nobody can set it.
 #pragma once
 
 #include <cstdint>

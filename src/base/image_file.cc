@@ -6,15 +6,17 @@
 
 #include <cerrno>
 
+#include "base/format.h"
+
 namespace sluice {
 namespace {
 
 constexpr mode_t kPrivate = 0600;
-// A stale file may come back between unlink and open only if somebody else dumps here: give up then.
+// A stale file can come back between unlink and open only if another dump writes here: then give up.
 constexpr int kMaxCreateAttempts = 8;
 
 Error not_regular(const std::string& name) {
-  return Error{EINVAL, name + " is not a regular file", Topic::Images};
+  return Error{EINVAL, name + " is not a regular file; move it out of the image directory [SL-I01]"};
 }
 
 }  // namespace
@@ -28,8 +30,8 @@ bool is_private(const struct stat& status) {
   return S_ISREG(status.st_mode) && status.st_uid == ::geteuid() && (status.st_mode & 07777U) == kPrivate;
 }
 
-// O_NONBLOCK only for the open, which would wait for a FIFO's writer: io_uring gives EAGAIN for a file that
-// has it.
+// O_NONBLOCK for the open only, which would wait for a FIFO's writer. io_uring gives EAGAIN for a file that
+// keeps it.
 Result<ImageFile> open_image_file(int dir_fd, const std::string& name) {
   ImageFile file;
   file.fd.reset(::openat(dir_fd, name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
@@ -45,9 +47,8 @@ Result<std::vector<std::uint8_t>> read_whole(const ImageFile& file, std::uint64_
                                              const std::string& name) {
   const auto size = static_cast<std::uint64_t>(file.status.st_size);
   if (size > most) {
-    return Error{EFBIG,
-                 name + " is larger than any image of metadata can be: it is damaged, or somebody else's",
-                 Topic::Said};
+    return Error{EFBIG, formatted("{} is larger than {} bytes, so it is damaged or another file [SL-I02]",
+                                  name, most)};
   }
   std::vector<std::uint8_t> bytes(static_cast<std::size_t>(size));
   for (std::size_t have = 0; have < bytes.size();) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// How the files of an image directory are opened. Whoever may write there may have put anything under any
-// name. So no symbolic link is followed, nothing waits, and what is no regular file is refused. Names are of
-// the directory's own files: they have no '/'.
+// How the files of an image directory are opened. Anyone who can write there may have put anything under any
+// name. So no symbolic link is followed, nothing blocks, and only regular files are accepted. Names have no
+// '/': they are the directory's own files.
 #pragma once
 
 #include <sys/stat.h>
@@ -20,22 +20,22 @@ struct ImageFile {
   struct stat status {};
 };
 
-// EINVAL, named, for what is no regular file.
+// EINVAL, with the name, unless it is a regular file.
 Result<void> check_regular(const std::string& name, const struct stat& status);
 
-// Whether nobody but this process' user can have it open: a regular file of his, of mode 0600.
+// Whether only this process' user can have it open: a regular file of that user, of mode 0600.
 bool is_private(const struct stat& status);
 
-// For reading. Errors: those of openat and fstat; EINVAL for what is no regular file.
+// For reading. Errors: those of openat and fstat; EINVAL unless it is a regular file.
 Result<ImageFile> open_image_file(int dir_fd, const std::string& name);
 
-// Its bytes. Errors: EFBIG, before there is memory for it, for more than `most` bytes; EBADMSG when it
-// becomes shorter meanwhile; those of pread.
+// Its bytes. Errors: EFBIG for more than `most` bytes, before any memory is allocated; EBADMSG when it
+// shrinks meanwhile; those of pread.
 Result<std::vector<std::uint8_t>> read_whole(const ImageFile& file, std::uint64_t most,
                                              const std::string& name);
 
-// A new file, for reading and writing, mode 0600 whatever the umask. What has the name already is removed,
-// and not written to. Errors: those of openat, unlinkat, fchmod.
+// A new file for reading and writing, mode 0600 whatever the umask. An old file of that name is removed,
+// never written to. Errors: those of openat, unlinkat, fchmod.
 Result<UniqueFd> create_image_file(int dir_fd, const std::string& name);
 
 }  // namespace sluice

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Lines for a log that only its owner may write to. Code that has no log queues lines; the owner logs them
+// Lines for a log that only its owner may write to. Code without a log queues lines; the owner logs them
 // later. In the plugin the owner is CRIU's main thread inside a hook (plugin/host/criu_host.h).
 #pragma once
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A mutex that clang's thread-safety analysis knows. What it guards says so where it is declared
-// (SLUICE_GUARDED_BY), and scripts/lint fails where that is used without it. Elsewhere it is a std::mutex.
+// A std::mutex that clang's thread-safety analysis understands. Guarded data is declared SLUICE_GUARDED_BY;
+// scripts/lint fails where it is used without the mutex.
 #pragma once
 
 #include <chrono>
@@ -28,7 +28,7 @@ class SLUICE_THREAD_SAFETY(capability("mutex")) Mutex {
   std::mutex mutex_;
 };
 
-// Holds a mutex for as long as it lives, but for the time between unlock() and lock().
+// Holds a mutex for as long as it lives, except between unlock() and lock().
 class SLUICE_THREAD_SAFETY(scoped_lockable) Lock {
  public:
   explicit Lock(Mutex& mutex) SLUICE_THREAD_SAFETY(acquire_capability(mutex)) : lock_(mutex.mutex_) {}
@@ -39,10 +39,10 @@ class SLUICE_THREAD_SAFETY(scoped_lockable) Lock {
   void unlock() SLUICE_THREAD_SAFETY(release_capability()) { lock_.unlock(); }
   void lock() SLUICE_THREAD_SAFETY(acquire_capability()) { lock_.lock(); }
 
-  // Lets go of the mutex until `condition` is notified, or may seem to be: to be called in a loop over what
-  // is waited for. (A predicate would be another function to the analysis, one that does not hold the mutex.)
+  // Releases the mutex until `condition` is notified. Wakes spuriously, so call it in a loop. (A predicate
+  // would be another function to the analysis, one that does not hold the mutex.)
   void wait(std::condition_variable& condition) { condition.wait(lock_); }
-  // The same until `end` at most; false when that has come.
+  // The same until `end` at most; false when `end` has come.
   bool wait_until(std::condition_variable& condition, std::chrono::steady_clock::time_point end) {
     return condition.wait_until(lock_, end) == std::cv_status::no_timeout;
   }

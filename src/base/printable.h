@@ -6,8 +6,8 @@
 
 namespace sluice {
 
-// Text from outside (an image, sysfs, a name in a directory) that goes into a message or onto a terminal:
-// what is no printable ASCII is '?', so that it can neither make up a line of a log nor command a terminal.
+// For text from outside (an image, sysfs, a directory entry) in a message or on a terminal. Everything but
+// printable ASCII becomes '?', so it can neither forge a log line nor command a terminal.
 constexpr char printable(char c) {
   return c < ' ' || c > '~' ? '?' : c;
 }

@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: MIT
-// Result<T>: a value or an Error. The one way failures travel through sluice; no exceptions, no bare errno.
+// Result<T>: a value or an Error. The only way failures travel through sluice; no exceptions, no bare errno.
 //
 // `Error::err` is always a positive errno, turned once in the wrapper that met it (libdrm's and liburing's
-// negatives, a system call's -1). `Error::what` names the object and what the user can do: "write
+// negatives, a system call's -1). `Error::what` names what failed and on what: "write
 // amdgpu-pages-1-5759.img [68157440, 72351744): No space left on device". The first error of a run wins;
 // cleanup never replaces it. Value type, thread-compatible.
+//
+// Ids: a message that includes its remedy ends with an id, " [SL-D14]", which never changes. The letter is
+// the topic: dump D, restore R, images I, GPU and KFD G, contents C, settings S, host and environment H, the
+// command T. The page docs/reference/messages.md explains each; tests/docs compares it with the sources. An
+// id belongs to one place in the sources, and a number is never reused.
 #pragma once
 
 #include <cassert>
@@ -20,13 +25,12 @@
 
 namespace sluice {
 
-// What an error is about, where its errno alone does not tell what its reader can do. Whoever shows errors
-// knows a remedy for each errno of these.
+// What an error is about, where errno alone does not suggest a remedy. The code that shows errors knows a
+// remedy for each errno of these topics. A message with an id includes its own.
 enum class Topic : std::uint8_t {
   Unknown,
-  Said,     // `what` says what to do itself
   Images,   // the image directory, or a file in it
-  Threads,  // of the process: no more can be made
+  Threads,  // of the process: no more can be created
 };
 
 struct Error {
@@ -35,29 +39,40 @@ struct Error {
   Topic topic = Topic::Unknown;
 };
 
-// As messages show addresses, flags and ids: "0x7f00".
+// The form of addresses, flags and ids in messages: "0x7f00".
 inline std::string hex(std::uint64_t value) {
   char text[24];
   (void)std::snprintf(text, sizeof text, "0x%" PRIx64, value);
   return text;
 }
 
-// Builds an Error whose text ends with the errno's name in words.
+// Where a message's id begins, with the blank before it; the message's length if it has none.
+inline std::size_t id_begin(std::string_view text) {
+  const std::size_t begin = text.rfind(" [SL-");
+  return begin != text.npos && text.find(']', begin) + 1 == text.size() ? begin : text.size();
+}
+
+inline bool has_id(std::string_view text) {
+  return id_begin(text) != text.size();
+}
+
+// Builds an Error whose text ends with the errno in words, or with that and the id of `what`.
 inline Error make_error(int err, std::string what, Topic topic = Topic::Unknown) {
-  what += ": ";
-  what += strerrordesc_np(err) != nullptr ? strerrordesc_np(err) : "unknown error";
+  const char* const words = strerrordesc_np(err);
+  what.insert(id_begin(what), std::string(": ") + (words != nullptr ? words : "unknown error"));
   return Error{err, std::move(what), topic};
 }
 
-// The same error, with what it happened to in front.
+// The same error, prefixed with the object it happened to.
 inline Error explain(const std::string& object, const Error& error) {
   return Error{error.err, object + ": " + error.what, error.topic};
 }
 
-// The same error, whose text goes on with what can be done about it; with nothing, it is as it was.
+// The same error with a remedy and an id added: "; load the driver [SL-G01]". Unchanged if there is no
+// remedy, or the text already has one.
 inline Error with_remedy(const Error& error, std::string_view remedy) {
-  if (remedy.empty()) return error;
-  return Error{error.err, error.what + std::string(remedy), Topic::Said};
+  if (has_id(error.what)) return error;
+  return Error{error.err, error.what + std::string(remedy), error.topic};
 }
 
 template <class T>
@@ -104,7 +119,7 @@ class [[nodiscard]] Result<void> {
   bool failed_ = false;
 };
 
-// The same result; an error of which nothing else is known is about `topic`.
+// The same result; an error of unknown topic is about `topic`.
 template <class T>
 Result<T> about(Topic topic, Result<T> result) {
   if (result || result.error().topic != Topic::Unknown) return result;
@@ -115,14 +130,14 @@ Result<T> about(Topic topic, Result<T> result) {
 
 }  // namespace sluice
 
-// Returns the error of a Result-valued expression from the enclosing function, else goes on.
+// Returns the error of a Result-valued expression from the enclosing function, or goes on.
 #define SLUICE_TRY(expression)                                                                \
   do {                                                                                        \
     if (auto sluice_try_ = (expression); !sluice_try_) return std::move(sluice_try_).error(); \
   } while (false)
 
 // SLUICE_TRY_ASSIGN(auto fd, open_it()): declares or assigns the value, or returns the error. Several
-// statements: put braces around it behind an `if`.
+// statements: put braces around it after an `if`.
 #define SLUICE_TRY_ASSIGN(target, expression) \
   SLUICE_TRY_ASSIGN_(target, expression, SLUICE_TRY_NAME_(sluice_result_, __LINE__))
 #define SLUICE_TRY_NAME_(a, b) SLUICE_TRY_NAME2_(a, b)

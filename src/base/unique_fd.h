@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Move-only owner of a file descriptor. The destructor closes quietly: whoever must know that close(2)
-// succeeded calls release() and closes it himself.
+// Move-only owner of a file descriptor. The destructor ignores close(2)'s result; code that needs it calls
+// release() and closes the descriptor itself.
 #pragma once
 
 #include <unistd.h>
@@ -26,7 +26,7 @@ class UniqueFd {
   bool valid() const { return fd_ >= 0; }
   explicit operator bool() const { return valid(); }
 
-  // Gives the descriptor up to the caller.
+  // Transfers the descriptor to the caller.
   [[nodiscard]] int release() { return std::exchange(fd_, -1); }
 
   void reset(int fd = -1) {

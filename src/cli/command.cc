@@ -16,8 +16,8 @@ void add_json_flag(CLI::App& command, bool& json) {
 
 CLI::Validator process_number() {
   return {[](const std::string& text) {
-            const bool good = !text.starts_with('0') && kfd::parse_number(text);
-            return good ? std::string() : text + " is no process number";
+            const bool good = !text.starts_with('0') && proc::parse_number(text);
+            return good ? std::string() : text + " is not a process number";
           },
           ""};
 }

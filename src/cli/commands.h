@@ -18,6 +18,10 @@ void add_verify(CLI::App& app, Run& run);
 void add_map(CLI::App& app, Run& run);
 // sluice diff A B
 void add_diff(CLI::App& app, Run& run);
+// sluice flatten DIR
+void add_flatten(CLI::App& app, Run& run);
+// sluice predump PID [--images-dir DIR] [--prev-images-dir DIR]
+void add_predump(CLI::App& app, Run& run);
 // sluice unpause PID
 void add_unpause(CLI::App& app, Run& run);
 

@@ -21,7 +21,7 @@ std::string first_line(const std::string& path) {
   return line;
 }
 
-// The directory's path below its hierarchy's root ("/a/b"), then its parents', the root's ("") last.
+// The directory's path below its hierarchy's root ("/a/b"), then its parents', ending with the root's ("").
 std::vector<std::string> with_parents(std::string path) {
   std::vector<std::string> paths;
   if (path == "/") path.clear();
@@ -32,9 +32,9 @@ std::vector<std::string> with_parents(std::string path) {
   }
 }
 
-// Version 2: cgroup.freeze of the cgroup or of any above it.
+// Version 2: cgroup.freeze of the cgroup or of any ancestor.
 std::optional<FrozenCgroup> frozen_v2(const std::string& path, const std::string& cgroups) {
-  // Where version 1 is in use as well, version 2 lies beside its controllers.
+  // If version 1 is in use as well, version 2 is mounted beside its controllers.
   for (const std::string& root : {cgroups, cgroups + "/unified"}) {
     for (const std::string& directory : with_parents(path)) {
       const std::string file = root + directory + "/cgroup.freeze";
@@ -44,7 +44,7 @@ std::optional<FrozenCgroup> frozen_v2(const std::string& path, const std::string
   return std::nullopt;
 }
 
-// Version 1: freezer.state says whether it is frozen, self_freezing which of them was told to be.
+// Version 1: freezer.state tells whether it is frozen, self_freezing which cgroup was told to be.
 std::optional<FrozenCgroup> frozen_v1(const std::string& path, const std::string& cgroups) {
   const std::string root = cgroups + "/freezer";
   for (const std::string& directory : with_parents(path)) {
@@ -73,8 +73,8 @@ std::optional<FrozenCgroup> frozen_cgroup(const std::string& process, const std:
   return std::nullopt;
 }
 
-// Where a task executes in user space while it waits in a system call; 0 when it is not waiting. The file has
-// "NUMBER ARGUMENTS... SP PC", or "running".
+// The program counter of a task in user space while it waits in a system call; 0 if it is not waiting. The
+// file has "NUMBER ARGUMENTS... SP PC", or "running".
 std::uint64_t program_counter(const std::string& task) {
   const std::string line = first_line(task + "/syscall");
   const std::size_t space = line.rfind(' ');
@@ -104,9 +104,9 @@ Parasite parasite_in(const std::string& process) {
 ProcessState read_process_state(pid_t pid, const std::string& proc, const std::string& cgroups) {
   const std::string process = proc + "/" + std::to_string(pid);
   ProcessState state;
-  if (const auto threads = kfd::numbered_entries(process + "/task")) {
+  if (const auto threads = proc::numbered_entries(process + "/task")) {
     for (const int thread : *threads) {
-      const auto status = kfd::read_task_status(process + "/task/" + std::to_string(thread));
+      const auto status = proc::read_task_status(process + "/task/" + std::to_string(thread));
       if (!status) continue;
       state.threads++;
       if (status->state == 'T') state.stopped++;

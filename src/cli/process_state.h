@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-// What else keeps a process from running after a dump of it was killed: stopped threads, a frozen cgroup,
-// code of criu's in its memory. Looks only, in /proc and in the cgroup file systems at their usual places.
+// What else keeps a process from running after its dump was killed: stopped threads, a frozen cgroup, criu's
+// code in its memory. Changes nothing; reads /proc and the cgroup file systems at their usual places.
 // Functions without state.
 //
-// Sources: criu's compel (the parasite lies in a memfd named CRIUMFD, and returns to the process' own code
-// when criu's end of their socket closes), the kernel's cgroup-v2 and freezer-subsystem documents.
+// Sources: criu's compel (the parasite is in a memfd named CRIUMFD, and returns to the process' own code when
+// criu's end of their socket closes), the kernel's cgroup-v2 and freezer-subsystem documents.
 #pragma once
 
 #include <sys/types.h>
@@ -15,14 +15,14 @@
 
 namespace sluice::cli {
 
-// criu's parasite: the code that it puts into a process to dump it from within.
+// criu's parasite: the code that it injects into a process to dump it from within.
 enum class Parasite {
   None,
-  Mapped,   // its memory is still there; nobody runs it
+  Mapped,   // its memory is still there; no thread runs it
   Running,  // the lead thread is in it
 };
 
-// Writing `thaw` into `file` undoes the freeze.
+// Writing `thaw` to `file` undoes the freeze.
 struct FrozenCgroup {
   std::string file;
   std::string thaw;
@@ -35,7 +35,7 @@ struct ProcessState {
   Parasite parasite = Parasite::None;
 };
 
-// What cannot be read counts as not there.
+// What cannot be read counts as absent.
 ProcessState read_process_state(pid_t pid, const std::string& proc = "/proc",
                                 const std::string& cgroups = "/sys/fs/cgroup");
 

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t kWidestBar = 30;
 constexpr std::size_t kNarrowestBar = 10;
-constexpr std::size_t kUsualColumns = 80;  // of a terminal that does not tell
+constexpr std::size_t kUsualColumns = 80;  // if the terminal does not tell
 
 // To the beginning of the line, and erase it.
 constexpr const char* kErase = "\r\033[K";
@@ -27,7 +27,8 @@ bool is_terminal() {
   return ::isatty(STDERR_FILENO) == 1 && kind != nullptr && std::string_view(kind) != "dumb";
 }
 
-// It may have become another since the last line. Its last column stays free: some go to the next line there.
+// The width may have changed since the last line. The last column stays free, because some terminals wrap
+// there.
 std::size_t usable_columns() {
   struct winsize size {};
   const bool told = ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;

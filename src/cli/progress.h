@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// How far a command is that takes its time: one line on the terminal, written over and over, and gone when
-// the command has ended. Where standard error is no terminal that can do that, nothing. One thread.
+// The progress of a long command: one line on the terminal, overwritten, and erased when the command ends.
+// Nothing if standard error is no capable terminal. One thread.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,8 @@
 
 namespace sluice::cli {
 
-// "[###             ]  23 % of 1.50 GiB, 2.31 GB/s, 12 s left", in `columns` at most. What is not known yet
-// is left out; where there is no room, the bar goes first, then what stands last. Empty: nothing to do, or no
+// "[###             ]  23 % of 1.50 GiB, 2.31 GB/s, 12 s left", at most `columns` wide. Unknown values are
+// left out. If there is no room, the bar goes first, then the text from its end. Empty: nothing to do, or no
 // room.
 std::string progress_text(std::uint64_t done, std::uint64_t total, double seconds, std::size_t columns);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What people read: sizes, shares, durations, tables. Pure functions.
+// Text for people: sizes, shares, durations, tables. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace sluice::cli {
 
-// "512 B", "1.50 GiB": three digits that count. Exact numbers are in the JSON.
+// "512 B", "1.50 GiB": three significant digits. Exact numbers are in the JSON.
 std::string bytes_text(std::uint64_t bytes);
 // "1 file", "2 files".
 std::string count_text(std::uint64_t count, const std::string& noun);
@@ -16,24 +16,24 @@ std::string count_text(std::uint64_t count, const std::string& noun);
 std::string count_text(std::uint64_t count, const std::string& noun, const std::string& plural);
 // "23 %"; "0 %" of nothing.
 std::string share_text(std::uint64_t part, std::uint64_t whole);
-// "2.31 GB/s" (10^9), "23.1 MB/s" (10^6); "" where no time has passed.
+// "2.31 GB/s" (10^9), "23.1 MB/s" (10^6); "" if no time has passed.
 std::string rate_text(std::uint64_t bytes, double seconds);
 
 // "42 s", "12 min", "2.5 h".
 std::string duration_text(double seconds);
 
-// A word of a command line as a shell takes it: in quotes where it needs them.
+// A word for a shell's command line: quoted if necessary.
 std::string shell_word(const std::string& word);
 
 // Columns as wide as their widest cell, two blanks between them, and a heading. A column whose heading begins
-// with '>' (which is not printed) is set flush right.
+// with '>' (not printed) is right-aligned.
 class Table {
  public:
   explicit Table(std::vector<std::string> headings);
   // REQUIRES: as many cells as headings.
   void add(std::vector<std::string> cells);
   bool empty() const { return rows_.size() == 1; }
-  // Lines with their newlines, each behind `indent`.
+  // Lines with their newlines, each after `indent`.
   std::string text(const std::string& indent = "  ") const;
 
  private:

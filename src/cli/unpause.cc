@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// sluice unpause PID: makes the GPU queues of a process run again whose dump was killed. What is done is in
-// kfd/unpause.h; here it is told, with what else keeps the process from running.
+// sluice unpause PID: resumes the GPU queues of a process whose dump was killed. The work is in
+// kfd/unpause.h; this prints, also what else keeps the process from running.
 #include "kfd/unpause.h"
 
 #include <CLI/CLI.hpp>
@@ -26,10 +26,10 @@ struct UnpauseArguments {
   bool json = false;
 };
 
-// How a status is called and how the command ends with it.
+// The name of a status, and the command's exit code.
 struct Meaning {
   const char* result;
-  const char* reason;  // "" where the result says it all
+  const char* reason;  // "" if the result says everything
   ExitCode exit_code;
 };
 
@@ -73,14 +73,14 @@ const char* word_of(Parasite parasite) {
   return "none";
 }
 
-// A word for the user's shell: the process has chosen its name.
+// A word for the user's shell: the process chose its own name.
 std::string quoted(const std::string& text) {
   std::string word = "'";
   for (const char c : printable(text)) word += c == '\'' ? "'\\''" : std::string(1, c);
   return word + "'";
 }
 
-// What the user should know besides: full sentences.
+// Further notes for the user: full sentences.
 std::vector<std::string> notes_on(pid_t pid, UnpauseStatus status, const ProcessState& state) {
   std::vector<std::string> notes;
   if (state.frozen) {
@@ -141,7 +141,7 @@ void print_as_text(const UnpauseArguments& arguments, const std::string& name, c
     text = "process " + std::to_string(arguments.pid) + " (" + name + "): ";
     text += report.status == UnpauseStatus::Unpaused
                 ? "its GPU queues run again"
-                : "nothing to do, no dump has left its GPU queues paused";
+                : "nothing to do, because no dump left its GPU queues paused";
   } else {
     text = "sluice unpause: " + report.what;
   }
@@ -152,14 +152,14 @@ void print_as_text(const UnpauseArguments& arguments, const std::string& name, c
 }
 
 ExitCode unpause(const UnpauseArguments& arguments) {
-  // Before: while we are attached, /proc shows our own tracing.
-  const auto task = kfd::read_task_status("/proc/" + std::to_string(arguments.pid));
+  // Before attaching: afterwards /proc shows our own tracing.
+  const auto task = proc::read_task_status("/proc/" + std::to_string(arguments.pid));
   const ProcessState state = read_process_state(arguments.pid);
   const UnpauseReport report = kfd::unpause_left_paused(arguments.pid);
 
   const std::string name = task ? task->name : "";
   const ExitCode exit_code = meaning_of(report.status).exit_code;
-  // Of a process that is none of ours to touch only the reason matters.
+  // For a process that we must not touch only the reason matters.
   const auto notes = exit_code == ExitCode::Refused ? std::vector<std::string>()
                                                     : notes_on(arguments.pid, report.status, state);
   if (arguments.json) {
@@ -182,12 +182,12 @@ void add_unpause(CLI::App& app, Run& run) {
       ->check(process_number());
   add_json_flag(*command, arguments->json);
   command->footer(
-      "Changes nothing in a process that a dump or a debugger traces, or whose queues\n"
-      "no dump has paused. Needs root on the host: CAP_SYS_PTRACE, and\n"
+      "Leaves a process alone that a dump or a debugger traces, or whose queues no\n"
+      "dump has paused. Needs root on the host: CAP_SYS_PTRACE, and\n"
       "CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN in the initial user namespace.\n\n"
       "Example: sluice unpause 4242\n\n"
-      "Exit status: 0 its queues run, or had not been paused, 1 failed, 2 wrong usage,\n"
-      "3 it is no process that may be touched, and was not.");
+      "Exit status: 0 its queues run, or were not paused, 1 failed, 2 wrong usage,\n"
+      "3 refused: the process was left alone.");
   command->callback([arguments, &run] { run = [arguments] { return unpause(*arguments); }; });
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// See device.h. The one file that includes libdrm's amdgpu.h; libdrm 2.4.114 is enough.
+// See device.h. The only file that includes libdrm's amdgpu.h; libdrm 2.4.114 suffices.
 #include "drm/device.h"
 
 #include <amdgpu.h>
@@ -16,6 +16,7 @@
 #include <cassert>
 
 #include "base/device_node.h"
+#include "base/format.h"
 #include "base/mutex.h"
 #include "base/units.h"
 #include "drm/target_file.h"
@@ -23,20 +24,20 @@
 namespace sluice::drm {
 namespace {
 
-constexpr unsigned kDrmMajor = 226;  // the kernel's list of devices has it
-// The GPU's own page, independent of the CPU's: sizes and addresses of mappings are multiples of it.
+constexpr unsigned kDrmMajor = 226;  // from the kernel's list of devices
+// The GPU's own page size, independent of the CPU's: sizes and addresses of mappings are multiples of it.
 constexpr std::uint64_t kGpuPageBytes = 4096;
-// BOs from this size on get an address that lets the kernel use its largest page table fragments.
+// BOs of at least this size get an address that lets the kernel use its largest page table fragments.
 constexpr std::uint64_t kLargeFragmentBytes = 2 * kMiB;
-// The indirect packet drops the low five address bits silently.
+// The indirect packet silently drops the low five address bits.
 constexpr std::uint32_t kIbAlignmentLeast = 32;
 
-// libdrm drops a device's last reference before it takes it off its list, and aborts when another thread
+// libdrm drops a device's last reference before it removes it from its list, and aborts if another thread
 // finds it there meanwhile.
 Mutex open_devices;
 
-// libdrm mostly returns -errno, but hands through the -1 of drmIoctl in places (prime import, fence export).
-// REQUIRES: errno was 0 before the call, outcome != 0.
+// libdrm mostly returns -errno, but passes on drmIoctl's -1 in places (prime import, fence export). REQUIRES:
+// errno was 0 before the call, outcome != 0.
 int errno_of(int outcome) {
   if (outcome == -1 && errno != 0) return errno;
   return outcome < 0 ? -outcome : EIO;
@@ -59,21 +60,23 @@ amdgpu_cs_fence fence_of(amdgpu_context* context, const Job& job) {
   return fence;
 }
 
-// What libdrm_amdgpu (2.4.114, amdgpu_asic_id.c) reads when a device is initialised, line by line
-// and as long as lines come, to name the GPU. Where this process is about to become one of a container's, it
-// is the container's file: a FIFO there would be waited for, and a device, or a file of /proc, might never
-// end. Without the file the GPU has no name, which nobody asks for.
+// The file that libdrm_amdgpu (2.4.114, amdgpu_asic_id.c) reads line by line to its end at initialisation, to
+// name the GPU. In a process that is about to become a container's, it is the container's file. A FIFO there
+// would block, and a device, or a file of /proc, might never end. Without the file the GPU has no name, which
+// nothing needs.
 constexpr const char* kNamesOfGpus = "/usr/share/libdrm/amdgpu.ids";
-constexpr off_t kNamesOfGpusMostBytes = 1 << 20;  // many times what libdrm comes with
+constexpr off_t kNamesOfGpusMostBytes = 1 << 20;  // many times the size of libdrm's own
 
 Result<void> check_names_of_gpus() {
   struct stat st {};
   if (::stat(kNamesOfGpus, &st) != 0) return {};
+  // unreached: no test
   if (S_ISREG(st.st_mode) && st.st_size > 0 && st.st_size <= kNamesOfGpusMostBytes) return {};
-  return Error{EINVAL,
-               std::string(kNamesOfGpus) +
-                   ", which libdrm reads, is empty, or no ordinary file of at most 1 MiB; put libdrm's own "
-                   "there, or none"};
+  return Error{
+      EINVAL,
+      formatted("{}, which libdrm reads, is not a regular file of 1 byte to 1 MiB; put libdrm's own file "
+                "there, or none [SL-R04]",
+                kNamesOfGpus)};
 }
 
 }  // namespace
@@ -92,10 +95,14 @@ Result<Device> Device::open(std::uint32_t minor) {
   const std::string path = render_node(minor);
   // libdrm keeps a duplicate; ours is closed on return.
   SLUICE_TRY_ASSIGN(const UniqueFd file, open_render_node(minor));
-  // Asked here because libdrm dereferences a null pointer where this ioctl fails.
+  // Checked here because libdrm dereferences a null pointer if this ioctl fails.
   const auto driver = driver_name(file.get());
   if (!driver) return explain(path, driver.error());
-  if (*driver != "amdgpu") return make_error(ENODEV, path + " belongs to driver " + *driver + ", not amdgpu");
+  if (*driver != "amdgpu")  // unreached: no test
+    return Error{
+        ENODEV,
+        formatted("{} belongs to driver {}, not to amdgpu; give the container the GPU's own node [SL-G48]",
+                  path, *driver)};
 
   SLUICE_TRY(check_names_of_gpus());
 
@@ -126,9 +133,9 @@ Result<Device> Device::open(std::uint32_t minor) {
   for (std::uint32_t ring = 0; ring < 32; ++ring) {
     if ((dma.available_rings >> ring & 1U) != 0) state->rings.push_back(ring);
   }
-  if (state->rings.empty()) {
-    return make_error(ENODEV,
-                      path + " offers no DMA ring to user space (amdgpu.user_queue=2 forbids kernel queues)");
+  if (state->rings.empty()) {  // unreached: no test
+    return Error{ENODEV,
+                 path + " offers no DMA ring to user space; boot without amdgpu.user_queue=2 [SL-G49]"};
   }
   state->ib_alignment_bytes = std::max(std::bit_ceil(dma.ib_start_alignment), kIbAlignmentLeast);
   return Device(std::move(state));
@@ -137,9 +144,6 @@ Result<Device> Device::open(std::uint32_t minor) {
 Result<std::uint32_t> Device::vram_losses() const {
   return drm::vram_losses(amdgpu_device_get_fd(state_->handle));
 }
-
-// ---- Bo
-// ------------------------------------------------------------------------------------------------------
 
 Bo::~Bo() {
   if (bo_ == nullptr) return;
@@ -175,8 +179,7 @@ Result<Bo> Bo::from_user_memory(const Device& device, std::span<std::byte> memor
         return amdgpu_create_bo_from_user_mem(device.state()->handle, memory.data(), memory.size(), &handle);
       });
       err != 0) {
-    return make_error(
-        err, "register " + std::to_string(memory.size()) + " bytes of staging with " + device.path());
+    return make_error(err, formatted("register {} bytes of staging with {}", memory.size(), device.path()));
   }
   Bo bo(device.state(), handle, memory.size());
   SLUICE_TRY(bo.take_handle());
@@ -184,7 +187,7 @@ Result<Bo> Bo::from_user_memory(const Device& device, std::span<std::byte> memor
 }
 
 Result<Bo> Bo::allocate_gtt(const Device& device, std::uint64_t bytes) {
-  const auto what = [&] { return std::to_string(bytes) + " bytes of GTT on " + device.path(); };
+  const auto what = [&] { return formatted("{} bytes of GTT on {}", bytes, device.path()); };
   amdgpu_bo_alloc_request request{};
   request.alloc_size = bytes;
   request.phys_alignment = kGpuPageBytes;
@@ -212,9 +215,6 @@ Result<void> Bo::take_handle() {
   return {};
 }
 
-// ---- VaMapping
-// -----------------------------------------------------------------------------------------------
-
 VaMapping::~VaMapping() {
   if (mapped_) (void)amdgpu_bo_va_op_raw(device_->handle, bo_, 0, bytes_, address_, 0, AMDGPU_VA_OP_UNMAP);
   if (range_ != nullptr) (void)amdgpu_va_range_free(range_);
@@ -235,8 +235,8 @@ Result<VaMapping> VaMapping::map(const Bo& bo, GpuAccess access) {
   mapping.bo_ = bo.bo_;
   mapping.bytes_ = align_up(bo.bytes_, kGpuPageBytes);
   const auto fail = [&](int err) {
-    return make_error(err, "map " + std::to_string(mapping.bytes_) + " bytes into the GPU address space of " +
-                               mapping.device_->path);
+    return make_error(err, formatted("map {} bytes into the GPU address space of {}", mapping.bytes_,
+                                     mapping.device_->path));
   };
   const std::uint64_t alignment = mapping.bytes_ >= kLargeFragmentBytes ? kLargeFragmentBytes : kGpuPageBytes;
   if (const int err = checked([&] {
@@ -260,9 +260,6 @@ Result<VaMapping> VaMapping::map(const Bo& bo, GpuAccess access) {
   mapping.mapped_ = true;
   return mapping;
 }
-
-// ---- Context
-// -------------------------------------------------------------------------------------------------
 
 Context::~Context() {
   if (context_ != nullptr) (void)amdgpu_cs_ctx_free(context_);
@@ -289,7 +286,7 @@ Result<Job> Context::submit(std::uint32_t ring, const BoList& bos, std::span<con
   assert(!ibs.empty() && ibs.size() <= kIbSegmentsMax);
   static_assert(sizeof(BoList::Entry) == sizeof(drm_amdgpu_bo_list_entry));
   drm_amdgpu_bo_list_in list{};
-  // No list object is made or named: the handles come with this submission.
+  // No list object is created or named: the handles come with this submission.
   list.operation = ~0U;
   list.list_handle = ~0U;
   list.bo_number = static_cast<std::uint32_t>(bos.entries_.size());
@@ -314,7 +311,7 @@ Result<Job> Context::submit(std::uint32_t ring, const BoList& bos, std::span<con
         return amdgpu_cs_submit_raw2(device_->handle, context_, 0, count + 1, chunks.data(), &job.sequence);
       });
       err != 0) {
-    return make_error(err, "submit to ring " + std::to_string(ring) + " of " + device_->path);
+    return make_error(err, formatted("submit to ring {} of {}", ring, device_->path));
   }
   return job;
 }
@@ -352,7 +349,8 @@ Result<bool> fence_state(int sync_file) {
   } while (outcome < 0 && errno == EINTR);
   if (outcome < 0) return make_error(errno, "read the status of a fence");
   if (info.status < 0)
-    return make_error(-info.status, "the GPU driver ended the job with an error, the kernel log says why");
+    return with_remedy(make_error(-info.status, "the GPU driver ended the job with an error"),
+                       "; see the kernel's log for a page fault or a reset of the GPU [SL-G50]");
   return info.status > 0;
 }
 

@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: MIT
 // A GPU through a render node that we opened ourselves: device, buffer objects (BO), GPU virtual addresses,
-// contexts, submissions and fences, each an owner of what the kernel gave. device.cc is the one file that
-// includes libdrm's amdgpu.h; nothing here is ever used on a DRM file of a dumped or restored process (see
-// target_file.h).
+// contexts, submissions and fences. Each object owns its kernel counterpart. Only device.cc includes libdrm's
+// amdgpu.h; nothing here is ever used on a DRM file of a dumped or restored process (see target_file.h).
 //
-// libdrm keeps one device per card in a process and uses the first file it saw for all of them: two Devices
-// opened on one render node share one DRM file, one GPU address space and one VA manager. That is safe
-// (libdrm locks, a BO that is imported twice is counted) and the reason never to initialise libdrm on
-// somebody else's file.
+// libdrm keeps one device per card and process and uses its first file for all. So two Devices of one render
+// node share a DRM file, a GPU address space and a VA manager. That is safe (libdrm locks, and counts BOs
+// that are imported twice). It is also why libdrm must never be initialised on someone else's file.
 //
-// Every object keeps its device open for as long as it lives. Objects of one device may be used from
-// different threads, one object from one thread at a time. Sizes, offsets and addresses in bytes. Errors
-// carry the kernel's errno; destructors are quiet.
+// Every object keeps its device open for its life. Objects of one device may be used from different threads,
+// one object from one thread at a time. Sizes, offsets and addresses in bytes. Errors carry the kernel's
+// errno; destructors report none.
 #pragma once
 
 #include <chrono>
@@ -33,8 +31,7 @@ struct amdgpu_context;
 
 namespace sluice::drm {
 
-// What a device says of itself, and libdrm's handle. Immutable while it lives; shared by all objects of the
-// device.
+// A device's properties, and libdrm's handle. Immutable; shared by all objects of the device.
 struct DeviceState {
   DeviceState() = default;
   DeviceState(const DeviceState&) = delete;
@@ -49,15 +46,16 @@ struct DeviceState {
   std::uint32_t ib_alignment_bytes = 0;
 };
 
-// A render node, or nothing (base/device_node.h). Errors: open(2)'s; ENODEV for another device or none.
+// Opens a render node, and nothing else (base/device_node.h). Errors: open(2)'s; ENODEV for another device or
+// none.
 Result<UniqueFd> open_render_node(std::uint32_t minor);
 
 // Cheap to copy: copies are the same device.
 class Device {
  public:
-  // By render minor (128 and up). Errors: those of open_render_node(); ENODEV for a node of another driver or
-  // one that offers no DMA ring to user space; EBADF where libdrm does not like the kernel's version; ENOTSUP
-  // for an engine whose packets are not known.
+  // By render minor (128 and up). Errors: those of open_render_node(); ENODEV for a node of another driver,
+  // or without a DMA ring for user space; EBADF if libdrm refuses the kernel's version; ENOTSUP for an engine
+  // with unknown packets.
   static Result<Device> open(std::uint32_t minor);
 
   // The path of a render minor (128 and up).
@@ -66,13 +64,13 @@ class Device {
   const std::string& path() const { return state_->path; }
   std::uint32_t family() const { return state_->family; }
   SdmaGeneration generation() const { return state_->generation; }
-  // DMA ring numbers a context may submit to: at most two, however many engines there are; the kernel spreads
-  // the entities (context, ring) over the engines.
+  // DMA ring numbers that a context may submit to: at most two, however many engines there are. The kernel
+  // spreads the entities (context, ring) over the engines.
   std::span<const std::uint32_t> rings() const { return state_->rings; }
   // Where an IB may begin: a power of two, at least 32.
   std::uint32_t ib_alignment_bytes() const { return state_->ib_alignment_bytes; }
 
-  // As target_file.h says.
+  // See target_file.h.
   Result<std::uint32_t> vram_losses() const;
 
   const std::shared_ptr<const DeviceState>& state() const { return state_; }
@@ -95,22 +93,22 @@ class Bo {
   ~Bo();
 
   // Imports a dma-buf and closes its fd, whatever the outcome. Errors: EINVAL for a dma-buf that is no amdgpu
-  // memory this device can reach, ENOMEM, EBADF.
+  // memory within this device's reach, ENOMEM, EBADF.
   static Result<Bo> import(const Device& device, UniqueFd dmabuf);
 
   // Registers ordinary memory as a BO in GTT (userptr). `memory` is borrowed and must stay mapped for the
   // BO's life. Errors: EINVAL unless address and size are multiples of the page size, EPERM for file-backed
-  // memory; EBUSY and EFAULT when the pages could not be held still, worth another try.
+  // memory; EBUSY and EFAULT if the pages could not be pinned: try again.
   static Result<Bo> from_user_memory(const Device& device, std::span<std::byte> memory);
 
-  // Allocates system memory the GPU reaches (GTT) and maps it for the CPU. Errors: ENOMEM.
+  // Allocates system memory that the GPU reaches (GTT) and maps it for the CPU. Errors: ENOMEM.
   static Result<Bo> allocate_gtt(const Device& device, std::uint64_t bytes);
 
   std::uint64_t bytes() const { return bytes_; }
   // The handle number in our DRM file.
   std::uint32_t handle() const { return handle_; }
-  // The CPU's map of an allocate_gtt() BO, else empty. No O_DIRECT and no registered buffer on it: the kernel
-  // maps it without pages.
+  // The CPU's map of an allocate_gtt() BO, else empty. Unusable for O_DIRECT and registered buffers: the
+  // kernel maps it without pages.
   std::span<std::byte> cpu() const { return cpu_; }
 
   void swap(Bo& other) noexcept;
@@ -128,8 +126,8 @@ class Bo {
   std::span<std::byte> cpu_;
 };
 
-// What the GPU may do through a mapping. Execute is for IBs: read, and marked executable as every driver
-// marks them.
+// What the GPU may do through a mapping. Execute is for IBs: readable, and marked executable as in every
+// driver.
 enum class GpuAccess : std::uint8_t { Read, ReadWrite, Execute };
 
 // A BO's place in the GPU's address space, whole BO. Move-only; an empty one owns nothing. The Bo must
@@ -145,7 +143,7 @@ class VaMapping {
   }
   ~VaMapping();
 
-  // Errors: ENOMEM when the address space or page tables are used up.
+  // Errors: ENOMEM if the address space or page tables are used up.
   static Result<VaMapping> map(const Bo& bo, GpuAccess access);
 
   std::uint64_t address() const { return address_; }
@@ -161,8 +159,8 @@ class VaMapping {
   std::uint64_t bytes_ = 0;
 };
 
-// The BOs one submission touches; the kernel makes them resident for it. Travels with the submission (chunk
-// BO_HANDLES), no kernel object of its own. A BO may be in it twice.
+// The BOs that one submission uses; the kernel makes them resident for it. Passed with the submission (chunk
+// BO_HANDLES), not as a kernel object. May contain a BO twice.
 class BoList {
  public:
   // Room for `capacity` BOs, allocated once.
@@ -187,7 +185,7 @@ struct IbRange {
   std::uint32_t bytes = 0;
 };
 
-// A submission: which ring of its context, and the number the kernel gave it.
+// A submission: its context's ring, and its number from the kernel.
 struct Job {
   std::uint32_t ring = 0;
   std::uint64_t sequence = 0;
@@ -209,16 +207,16 @@ class Context {
   // Errors: ENOMEM, EACCES.
   static Result<Context> make(const Device& device);
 
-  // Queues `ibs` (1 to kIbSegmentsMax) as one job on the DMA engines. Blocks when 32 jobs of the entity are
+  // Queues `ibs` (1 to kIbSegmentsMax) as one job on the DMA engines. Blocks while 32 jobs of the entity are
   // outstanding. Errors: ENOMEM (the BOs cannot all be resident), EINVAL, ECANCELED (context lost in a GPU
-  // reset); nothing was queued then.
+  // reset); then nothing was queued.
   Result<Job> submit(std::uint32_t ring, const BoList& bos, std::span<const IbRange> ibs);
 
-  // A sync_file that polls readable when the job ended, well or not: see fence_state(). Errors: EMFILE,
-  // ENOMEM; the job runs on then.
+  // A sync_file that polls readable when the job has ended, successfully or not: see fence_state(). Errors:
+  // EMFILE, ENOMEM; then the job runs on.
   Result<UniqueFd> fence(const Job& job);
 
-  // Blocks until the job ended; false after `timeout`. Errors: the job's own.
+  // Blocks until the job has ended; false after `timeout`. Errors: the job's own.
   Result<bool> wait(const Job& job, std::chrono::nanoseconds timeout);
 
   void swap(Context& other) noexcept;
@@ -228,9 +226,9 @@ class Context {
   amdgpu_context* context_ = nullptr;
 };
 
-// What became of the job behind a sync_file: true when it succeeded, false when it has not ended. Errors: the
-// error the driver signalled the fence with (ETIME: the scheduler gave the job up; ECANCELED: GPU reset).
-// POLLIN alone only says that it ended.
+// The result of the job behind a sync_file: true if it succeeded, false if it has not ended. Errors: those
+// that the driver signalled the fence with (ETIME: the scheduler gave the job up; ECANCELED: GPU reset).
+// POLLIN only says that it has ended.
 Result<bool> fence_state(int sync_file);
 
 }  // namespace sluice::drm

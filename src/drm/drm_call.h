@@ -7,7 +7,7 @@
 
 namespace sluice::drm {
 
-// An ioctl of a DRM file, again after a signal. Returns 0 or a positive errno.
+// An ioctl of a DRM file, repeated after a signal. Returns 0 or a positive errno.
 inline int drm_call(int fd, unsigned long request, void* args) {
   int outcome;
   do {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A GEM BO of a render file as a value: what the kernel tells of it, what an image keeps, and what a restore
-// makes again.
+// A GEM BO of a render file as a value: as the kernel reports it, an image stores it, and a restore recreates
+// it.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +19,8 @@ struct GemMapping {
   bool operator==(const GemMapping&) const = default;
 };
 
-// What the kernel keeps with a BO for those that share it, and does not read (GEM_METADATA): how it is tiled,
-// and octets that mean something to the drivers in user space.
+// Data that the kernel keeps with a BO for those that share it (GEM_METADATA). It does not interpret them:
+// the tiling, and bytes for the drivers in user space.
 inline constexpr std::size_t kMostMetadataBytes = 256;
 struct GemMetadata {
   std::uint64_t tiling_info = 0;  // AMDGPU_TILING_*
@@ -30,7 +30,7 @@ struct GemMetadata {
   bool operator==(const GemMetadata&) const = default;
 };
 
-// What a BO is made of.
+// A BO's properties.
 struct GemBo {
   std::uint32_t handle = 0;
   std::uint64_t bytes = 0;

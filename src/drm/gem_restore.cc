@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <string>
 
+#include "base/format.h"
 #include "drm/drm_call.h"
 #include "drm/target_file.h"
 
@@ -23,7 +24,7 @@ constexpr unsigned long kIoctlChangeHandle = DRM_IOWR(0xD2, ChangeHandleArgs);
 static_assert(kIoctlChangeHandle == 0xC00864D2);
 
 std::string words_of(const GemBo& bo) {
-  return "GEM handle " + std::to_string(bo.handle) + " (" + std::to_string(bo.bytes) + " bytes)";
+  return formatted("GEM handle {} ({} bytes)", bo.handle, bo.bytes);
 }
 
 GemBo placeholder_of_one_page() {
@@ -32,7 +33,8 @@ GemBo placeholder_of_one_page() {
 }
 
 Error taken(const GemBo& bo, std::uint32_t given) {
-  return make_error(EEXIST, words_of(bo) + " cannot be had: the kernel gave " + std::to_string(given));
+  return Error{EEXIST, formatted("{} is taken: the kernel assigned {}; use another checkpoint [SL-G51]",
+                                 words_of(bo), given)};
 }
 
 }  // namespace
@@ -45,12 +47,12 @@ Result<void> GemRestore::create(const GemBo& bo) {
   if (!can_change_ && created_ + placeholders() + 1 < bo.handle) SLUICE_TRY(hold_handles_below(bo.handle));
   SLUICE_TRY_ASSIGN(std::uint32_t handle, create_anywhere(bo));
   handle = move(handle, bo);
-  if (handle < bo.handle) {  // the first time that it shows that the kernel does not change handles
+  if (handle < bo.handle) {  // only once: the kernel has shown that it cannot change handles
     close(handle);
     SLUICE_TRY(hold_handles_below(bo.handle));
     SLUICE_TRY_ASSIGN(handle, create_anywhere(bo));
   }
-  if (handle != bo.handle) return taken(bo, handle);
+  if (handle != bo.handle) return taken(bo, handle);  // unreached: a race
   ++created_;
   SLUICE_TRY(set_metadata(bo));
   for (const GemMapping& mapping : bo.mappings) SLUICE_TRY(map(bo, mapping));
@@ -66,14 +68,16 @@ Result<void> GemRestore::reserve(const GemBo& bo) {
 Result<void> GemRestore::import(const GemBo& bo, int dmabuf) {
   const off_t bytes = ::lseek(dmabuf, 0, SEEK_END);
   if (bytes < 0 || static_cast<std::uint64_t>(bytes) < bo.bytes)
-    return make_error(EINVAL, "the memory for " + words_of(bo) + " has " + std::to_string(bytes) + " bytes");
-  close(bo.handle);  // now the lowest handle that is free, unless handles can be changed
+    return Error{EINVAL,
+                 formatted("the shared memory for {} has only {} bytes; use another checkpoint [SL-G52]",
+                           words_of(bo), bytes)};
+  close(bo.handle);  // now the lowest free handle, unless handles can be changed
   drm_prime_handle args{};
   args.fd = dmabuf;
   if (const int err = drm_call(fd_, DRM_IOCTL_PRIME_FD_TO_HANDLE, &args); err != 0)
     return make_error(err, "import the memory for " + words_of(bo));
   const std::uint32_t handle = move(args.handle, bo);
-  if (handle != bo.handle) return taken(bo, handle);
+  if (handle != bo.handle) return taken(bo, handle);  // unreached: a race
   SLUICE_TRY(set_metadata(bo));
   SLUICE_TRY_ASSIGN(const auto known, mappings_of(fd_, handle));
   const std::vector<GemMapping> mapped = known.value_or(std::vector<GemMapping>());
@@ -86,7 +90,7 @@ Result<void> GemRestore::import(const GemBo& bo, int dmabuf) {
   return {};
 }
 
-// Where the kernel changes handles: to the one that is wanted. The handle that it has then.
+// If the kernel can change handles, changes it to the wanted one. Returns the handle it has then.
 std::uint32_t GemRestore::move(std::uint32_t handle, const GemBo& bo) {
   if (handle >= bo.handle || !can_change_) return handle;
   ChangeHandleArgs args{handle, bo.handle};
@@ -105,12 +109,14 @@ Result<std::uint32_t> GemRestore::create_anywhere(const GemBo& bo) const {
   return std::uint32_t{args.out.handle};
 }
 
-// Afterwards `wanted` is the lowest handle that is free.
+// Afterwards `wanted` is the lowest free handle.
 Result<void> GemRestore::hold_handles_below(std::uint32_t wanted) {
   if (wanted - 1 - created_ > kMostPlaceholders) {
-    return make_error(E2BIG, "GEM handle " + std::to_string(wanted) + " needs more than " +
-                                 std::to_string(kMostPlaceholders) +
-                                 " placeholders below it on this kernel, which cannot change handles");
+    return Error{
+        E2BIG,
+        formatted("GEM handle {} needs more than {} placeholders below it; restore under a newer kernel, "
+                  "which can change handles [SL-G53]",
+                  wanted, kMostPlaceholders)};
   }
   const GemBo placeholder = placeholder_of_one_page();
   for (;;) {
@@ -124,7 +130,7 @@ Result<void> GemRestore::hold_handles_below(std::uint32_t wanted) {
   }
 }
 
-// Flags the kernel takes only together with data, and keeps when the data go.
+// Flags that the kernel accepts only together with data, and keeps when the data go.
 Result<void> GemRestore::set_metadata(const GemBo& bo) const {
   const GemMetadata& metadata = bo.metadata;
   if (metadata == GemMetadata{}) return {};
@@ -148,11 +154,11 @@ Result<void> GemRestore::map(const GemBo& bo, const GemMapping& mapping) const {
   args.handle = bo.handle;
   args.operation = AMDGPU_VA_OP_MAP;
   args.flags = static_cast<std::uint32_t>(mapping.flags);
-  args.va_address = canonical_address(mapping.address);  // images that others have made
+  args.va_address = canonical_address(mapping.address);  // for images made by others
   args.offset_in_bo = mapping.bo_offset;
   args.map_size = mapping.bytes;
   if (const int err = drm_call(fd_, DRM_IOCTL_AMDGPU_GEM_VA, &args); err != 0) {
-    return make_error(err, "map " + words_of(bo) + " at GPU address " + hex(mapping.address));
+    return make_error(err, formatted("map {} at GPU address {:#x}", words_of(bo), mapping.address));
   }
   return {};
 }

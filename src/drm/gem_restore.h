@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
-// The BOs of a render file, made again in a file that is being restored: under the GEM handles they had,
-// mapped in the GPU's address space where they were. By raw ioctl, as everything on a file that becomes the
-// application's (see target_file.h).
+// Recreates the BOs of a render file in a restored file: under their old GEM handles, at their old places in
+// the GPU's address space. By raw ioctl, as everything on a file that becomes the application's (see
+// target_file.h).
 //
-// Handles. A new BO gets the lowest handle that is free, so BOs come in ascending order. Where that is lower
-// than wanted, DRM_IOCTL_GEM_CHANGE_HANDLE moves it. Few kernels have that, and 7.2 has it disabled; without
-// it the handles between are held by placeholders, BOs of one page in the CPU's domain (no memory is given
-// before somebody touches it), until finish().
+// Handles: a new BO gets the lowest free handle, so BOs come in ascending order. If that is lower than
+// wanted, DRM_IOCTL_GEM_CHANGE_HANDLE changes it. Few kernels have that ioctl, and 7.2 has it disabled.
+// Without it, placeholders hold the handles between until finish(): BOs of one page in the CPU's domain,
+// which get no memory before they are touched.
 #pragma once
 
 #include <cstdint>
@@ -24,21 +24,19 @@ class GemRestore {
  public:
   // `fd`: borrowed, and stays open until the destructor. It has no handles yet.
   explicit GemRestore(int fd) : fd_(fd) {}
-  ~GemRestore();  // closes the placeholders; a file with a part of its BOs is of no use
+  ~GemRestore();  // closes the placeholders; a file with only some of its BOs is useless
   GemRestore(const GemRestore&) = delete;
   GemRestore& operator=(const GemRestore&) = delete;
 
-  // Makes the next BO, with its metadata, and maps it. Handles ascend. Errors: EEXIST for a handle that is
-  // taken, E2BIG for one that asks for too many placeholders, ENOMEM, EINVAL for what the kernel does not
-  // take.
+  // Makes the next BO, with its metadata, and maps it. Handles ascend. Errors: EEXIST for a handle in use,
+  // E2BIG if it needs too many placeholders, ENOMEM, EINVAL if the kernel refuses it.
   Result<void> create(const GemBo& bo);
 
-  // In place of create() for a BO that is imported later: keeps its handle.
+  // Instead of create() for a BO that is imported later: keeps its handle free.
   Result<void> reserve(const GemBo& bo);
-  // Imports it and maps it, where it is not mapped already: in the file that KFD uses, its own BOs are. Gives
-  // it its metadata, too: KFD makes memory without, and memory of another GPU has its own here. Whoever else
-  // has the memory sets the same.
-  // Errors: those of create(); EINVAL for a dma-buf that holds fewer bytes.
+  // Imports and maps it, unless it is mapped already: in the file that KFD uses, KFD's own BOs are. Sets its
+  // metadata, too: KFD makes memory without, and memory of another GPU has its own here. Others that have the
+  // memory set the same. Errors: those of create(); EINVAL for a dma-buf with fewer bytes.
   Result<void> import(const GemBo& bo, int dmabuf);
 
   std::uint32_t placeholders() const { return static_cast<std::uint32_t>(placeholders_.size()); }
@@ -52,7 +50,7 @@ class GemRestore {
   void close(std::uint32_t handle) const;
 
   int fd_;
-  bool can_change_ = true;  // until the kernel says otherwise
+  bool can_change_ = true;  // until the kernel shows otherwise
   std::uint32_t created_ = 0;
   std::vector<std::uint32_t> placeholders_;
 };

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cassert>
 
+#include "base/format.h"
 #include "base/units.h"
 
 namespace sluice::drm {
@@ -14,7 +15,7 @@ constexpr std::uint32_t kOpCopy = 1;
 constexpr std::uint32_t kOpNop = 0;
 constexpr std::uint32_t kFillHeader = 11U | 2U << 30;
 
-// Families by the number amdgpu reports. Those above AI are one per SoC; the list ends at gfx12.
+// Families by amdgpu's number. Those above AI are one per SoC; the list ends at gfx12.
 constexpr std::uint32_t kFamilyVi = 130;
 constexpr std::uint32_t kFamilyCz = 135;
 constexpr std::uint32_t kFamilyAi = 141;
@@ -29,8 +30,8 @@ constexpr std::uint32_t kFamilyGc1150 = 150;
 constexpr std::uint32_t kFamilyGc1037 = 151;
 constexpr std::uint32_t kFamilyGc1200 = 152;
 
-// SDMA 2.4 has a count of 21 bits. 4 MiB is what every gfx9+ engine takes whatever its header says; ROCr
-// keeps fills below that.
+// SDMA 2.4 has a 21-bit count. Every gfx9+ engine accepts 4 MiB, whatever its header says; ROCr keeps fills
+// below that.
 constexpr SdmaLimits kLimitsV3{0x1FFFE0, 0x1FFFE0, false};
 constexpr SdmaLimits kLimitsV4AndLater{0x400000, 0x3FFFE0, true};
 
@@ -80,8 +81,10 @@ Result<SdmaGeneration> sdma_generation(std::uint32_t family, std::uint32_t ip_ma
         break;
     }
   }
-  return make_error(ENOTSUP, "SDMA engine of family " + std::to_string(family) + ", IP version " +
-                                 std::to_string(ip_major) + ", is not one whose packets are known");
+  return Error{ENOTSUP,
+               formatted("the SDMA engine of family {}, IP version {}, is not supported; use a newer sluice "
+                         "[SL-G54]",
+                         family, ip_major)};
 }
 
 const SdmaLimits& sdma_limits(SdmaGeneration generation) {
@@ -100,7 +103,7 @@ std::uint64_t ib_dwords_for(std::uint64_t copies, std::uint64_t fills, std::uint
                             std::uint32_t segment_dwords_max) {
   const std::uint64_t dwords = copies * kCopyDwords + fills * kFillDwords;
   if (dwords <= segment_dwords_max) return align_up(dwords, kIbPaddingDwords);
-  // A segment is closed when the next packet does not fit: it holds at least this much.
+  // A segment is closed when the next packet does not fit, so it has at least this size.
   const std::uint64_t least = segment_dwords_max - (kCopyDwords - 1);
   return dwords + div_ceil(dwords, least) * (std::uint64_t{alignment_dwords} + kIbPaddingDwords);
 }

@@ -2,22 +2,24 @@
 // The copy stage: moves a chunk between its BOs and its slot's staging buffer with the GPU's DMA engines
 // (SDMA).
 //
-//   dump:    BO pieces -> slot buffer; the header piece (payload length) is written by the CPU
-//   restore: slot buffer -> BO pieces; known zeros (slot.zero_units) become constant fills, the header is
-//   skipped
+//   dump:    BO pieces -> slot buffer; the CPU writes the header piece (payload length)
+//   restore: slot buffer -> BO pieces; known zeros (slot.zero_units) become constant fills; no header
 //
-// One submission per chunk, however many BOs it holds: one list of its BOs, one IB, one fence, which reaches
-// the reactor as a pollable sync_file. Several chunks run at the same time, spread over (context, ring)
-// entities; no order among them is assumed. What lives as long as the lane: contexts, IB memory and the GPU's
-// map of the staging arena. What lives from a BO's first piece to its last: its import and its map. So
-// neither a huge BO nor 100 000 small ones need more than the slots do; live BOs are at most (BOs per chunk)
-// x slots + 1.
+// One submission per chunk, however many BOs it has: one list of its BOs, one IB, and one fence. The fence
+// reaches the reactor as a pollable sync_file. Several chunks run at the same time, spread over (context,
+// ring) entities, in no particular order. Contexts, IB memory and the GPU's map of the staging arena live as
+// long as the lane. A BO's import and map live from its first piece to its last. So neither a huge BO nor
+// 100000 small ones need more than the slots do. Live BOs are at most (BOs per chunk) x slots, and
+// kBosOfCursor for each cursor of the lane's walk.
 //
-// Staging. The arena is registered with the GPU as userptr memory. Where that is refused (EBUSY and EFAULT
-// after some attempts, anything else at once) a GTT BO of the same size takes its place and the CPU copies
-// between it and the slot buffers: slower, never wrong; staging() and staging_note() tell.
+// Staging: the arena is registered with the GPU as userptr memory. If that is refused (EBUSY and EFAULT after
+// some attempts, anything else at once), a GTT BO of the same size replaces it. Then the CPU copies between
+// it and the slot buffers, which is slower but correct; staging() and staging_note() tell.
 //
-// Failure. A job whose fence never comes (reactor: ETIME) may still write: then the arena is abandoned and
+// With a running job (a pre-dump, BoGiver) the lane goes on if a BO is given up, cannot be imported or its
+// copy fails: zeros follow in the buffer. Copies keep to a rate.
+//
+// Failure: a job whose fence never comes (reactor: ETIME) may still write. Then the arena is abandoned, and
 // every BO, map, IB and context of the stage is kept until the process ends. Device, layout, arena, slots and
 // reactor are borrowed and must outlive the stage. Thread-bound to the lane.
 #pragma once
@@ -35,32 +37,41 @@
 #include "drm/device.h"
 #include "pipeline/arena.h"
 #include "pipeline/layout.h"
-#include "pipeline/reactor.h"
+#include "pipeline/reactor/reactor.h"
 #include "pipeline/stage.h"
 
 namespace sluice::drm {
 
-// Where BO i of the layout comes from.
-struct BoSource {
-  UniqueFd dmabuf;          // closed as soon as the BO is imported
-  std::uint64_t bytes = 0;  // must be the layout's
+// Gives a BO's dma-buf when its turn comes, instead of those of make(). Called by the lane's thread.
+class BoGiver {
+ public:
+  virtual ~BoGiver() = default;
+  // Nothing: the BO is given up.
+  virtual UniqueFd take(std::uint32_t bo) = 0;
+  // It was given, but is given up after all.
+  virtual void note_given_up(std::uint32_t bo) = 0;
+  // A copy did not end in time and may still write. The stage has failed and takes no more chunks.
+  virtual void note_lost() = 0;
+  virtual bool is_lost() const = 0;
 };
 
 struct SdmaCopyOptions {
-  // Entities are contexts x rings of a context; the kernel spreads them over the engines.
+  // Entities are contexts x rings per context; the kernel spreads them over the engines.
   std::uint32_t contexts = 2;
   std::uint32_t rings_per_context = 2;  // as many as the device has, if it has fewer
   // Longer than the kernel's own limit for a DMA job (10 s), after which it resets the engine and signals the
   // fence.
   std::chrono::nanoseconds fence_timeout = std::chrono::seconds(60);
-  // Once it is set nobody needs the bytes any more, and a job that has not ended a tenth of a second after it
-  // was launched is given up as if its time were over. Borrowed; null: never.
+  // Once it is set, the bytes are not needed any more. A job that has not ended a tenth of a second after its
+  // launch is given up, as after the timeout. Borrowed; null: never.
   const std::atomic<bool>* stopped = nullptr;
+  BoGiver* giver = nullptr;            // dump; borrowed, null: the BOs' dma-bufs were passed to make()
+  std::uint64_t bytes_per_second = 0;  // at most; 0: unlimited
 };
 
 enum class Staging : std::uint8_t {
   Userptr,  // the GPU reaches the slot buffers
-  CpuCopy,  // the GPU reaches a GTT BO; the CPU copies between that and the slot buffers
+  CpuCopy,  // the GPU reaches a GTT BO; the CPU copies between it and the slot buffers
 };
 
 struct SdmaCopyStats {
@@ -75,21 +86,22 @@ struct SdmaCopyStats {
 
 class SdmaCopy final : public Stage {
  public:
-  // Registers the arena, allocates IBs and contexts. `sources` are one per BO of `layout`. REQUIRES: every
-  // slot.buffer lies in `arena`; only slots of `slots` are submitted. Errors: EINVAL for sources that do not
-  // fit the layout, E2BIG for chunks that need more IBs than a job may have, and the device's.
+  // Registers the arena, allocates IBs and contexts. `dmabufs`: one per BO of `layout`, closed as soon as it
+  // is imported. REQUIRES: every slot.buffer lies in `arena`; only slots of `slots` are submitted. Errors:
+  // EINVAL if the numbers of dma-bufs and BOs differ, E2BIG for chunks that need more IBs than a job may
+  // have, and the device's.
   static Result<std::unique_ptr<SdmaCopy>> make(const Device& device, Direction direction,
-                                                const ImageLayout& layout, std::vector<BoSource> sources,
+                                                const ImageLayout& layout, std::vector<UniqueFd> dmabufs,
                                                 StagingArena& arena, std::span<Slot> slots, Reactor& reactor,
                                                 const SdmaCopyOptions& options = {});
 
-  // Waits, bounded by the fence timeout, for what a broken lane left in flight.
+  // Waits, limited by the fence timeout, for jobs that a failed lane left in flight.
   ~SdmaCopy() override;
 
   const char* name() const override { return "copy"; }
   Result<Submit> submit(Slot& slot) override;
   Result<Progress> advance(Slot& slot, Op& op, std::int32_t result) override;
-  // Every BO was copied whole and released. Errors: EIO if not.
+  // Checks that every BO was copied completely and released. Errors: EIO if not.
   Result<void> finish() override;
 
   Staging staging() const;
@@ -105,15 +117,17 @@ class SdmaCopy final : public Stage {
   SdmaCopy(const Device& device, Direction direction, const ImageLayout& layout, StagingArena& arena,
            std::span<Slot> slots, Reactor& reactor, const SdmaCopyOptions& options);
 
-  Result<void> set_up(std::vector<BoSource> sources);
-  Result<void> set_up_staging();
+  Result<void> set_up(std::vector<UniqueFd> dmabufs);
   std::uint64_t ib_dwords_of_worst_chunk(std::uint64_t& pieces_max) const;
 
   Result<LiveBo*> acquire(std::uint32_t bo);
+  Result<void> reach(std::uint32_t bo, LiveBo& live);
+  void give_up(const Slot& slot);
+  Result<void> start(Slot& slot);
+  std::chrono::nanoseconds take_time(const Chunk& chunk);
   void release_pieces(const Chunk& chunk);
   Result<void> encode(Slot& slot, IbBuilder& ib);
   void encode_restore(Slot& slot, const Piece& piece, std::uint64_t target, IbBuilder& ib);
-  Entity& next_entity();
   Result<void> launch(Slot& slot, Entity& entity, IbBuilder& ib, std::span<const IbSegment> segments);
   void retire(Flight& flight);
   void copy_from_staging_bo(const Slot& slot);
@@ -123,8 +137,6 @@ class SdmaCopy final : public Stage {
   void poll(Slot& slot, const Flight& flight);
   bool ended(const Flight& flight) const;
   Error lost(const Slot& slot);
-  std::string describe(const Chunk& chunk) const;
-  std::string describe_bo(std::uint32_t bo) const;
 
   const Device device_;
   const Direction direction_;
@@ -134,11 +146,12 @@ class SdmaCopy final : public Stage {
   Reactor& reactor_;
   const SdmaCopyOptions options_;
 
-  std::unique_ptr<Hardware> hardware_;  // all that must stay if a fence never comes
+  std::unique_ptr<Hardware> hardware_;  // everything that must stay if a fence never comes
   std::uint32_t in_flight_ = 0;         // submissions
-  std::size_t turn_ = 0;                // index of the entity that is first asked next
   std::uint64_t finished_bos_ = 0;
   bool lost_ = false;
+  UniqueFd never_readable_;                           // polled while a chunk is ahead of its rate
+  std::chrono::steady_clock::time_point next_start_;  // start of the next chunk at this rate
   SdmaCopyStats stats_;
 };
 

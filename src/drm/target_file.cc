@@ -60,17 +60,16 @@ static_assert(kIoctlGemOp == 0xC0186450);
 
 static_assert(sizeof(drm_amdgpu_gem_metadata::data.data) == kMostMetadataBytes);
 
-// A listing is asked for again while the file's tables grow under it; a stopped process does not do that for
-// long.
+// A listing is repeated if the file's tables grow meanwhile; a stopped process' tables do not keep growing.
 constexpr int kListAttempts = 16;
 constexpr std::size_t kFirstEntries = 64;
 
-// AMDGPU_GMC_HOLE_START and _END (amdgpu_gmc.h): between them there are no addresses.
+// AMDGPU_GMC_HOLE_START and _END (amdgpu_gmc.h): there are no addresses between them.
 constexpr std::uint64_t kHoleStart = 0x8000'0000'0000, kHoleEnd = 0xffff'8000'0000'0000;
 constexpr std::uint64_t kToldAddresses = std::uint64_t{1} << 48;
 
-// Of a BO's flags those that GEM_CREATE takes in Linux 6.1 and later (amdgpu_gem_create_ioctl); the kernel
-// sets others itself.
+// The BO flags that GEM_CREATE accepts in Linux 6.1 and later (amdgpu_gem_create_ioctl); the kernel sets
+// others itself.
 constexpr std::uint64_t kCreateDiscardable = 1U << 12;  // newer than Debian 12's headers
 constexpr std::uint64_t kFlagsOfGemCreate =
     AMDGPU_GEM_CREATE_CPU_ACCESS_REQUIRED | AMDGPU_GEM_CREATE_NO_CPU_ACCESS | AMDGPU_GEM_CREATE_CPU_GTT_USWC |
@@ -110,7 +109,7 @@ bool is_amdgpu(int fd) {
 
 std::vector<std::string> engines_used(int fd, const char* fdinfo) {
   constexpr std::string_view kPrefix = "drm-engine-";
-  constexpr std::string_view kCapacity = "capacity-";  // how many there are, not what they did
+  constexpr std::string_view kCapacity = "capacity-";  // the number of engines, not their time
   std::vector<std::string> engines;
   std::ifstream lines(std::string(fdinfo) + "/" + std::to_string(fd));
   for (std::string text; std::getline(lines, text);) {  // "drm-engine-dma:\t4711 ns"
@@ -171,7 +170,7 @@ std::uint64_t canonical_address(std::uint64_t told) {
 Result<std::optional<std::vector<GemMapping>>> mappings_of(int fd, std::uint32_t handle) {
   const auto what = [&] { return "ask for the mappings of GEM handle " + std::to_string(handle); };
   std::vector<MappingEntry> entries(kFirstEntries);
-  for (int attempt = 0; attempt < kListAttempts; ++attempt) {
+  for (int attempt = 0; attempt < kListAttempts; ++attempt) {  // unreached: a race
     GemOpArgs args{handle, kGemOpGetMappingInfo, reinterpret_cast<std::uintptr_t>(entries.data()),
                    static_cast<std::uint32_t>(entries.size()), 0};
     const int err = drm_call(fd, kIoctlGemOp, &args);
@@ -262,10 +261,10 @@ Result<MapAccess> may_map(int fd, std::uint64_t offset) {
   void* const mapped = ::mmap(nullptr, page, PROT_NONE, MAP_SHARED, fd, static_cast<off_t>(offset));
   if (mapped != MAP_FAILED) {
     (void)::munmap(mapped, page);
-    return MapAccess::Allowed;
+    return MapAccess::Allowed;  // unreached: no test
   }
   switch (errno) {
-    case EPERM:
+    case EPERM:  // unreached: no test
       return MapAccess::Allowed;
     case EACCES:
       return MapAccess::Denied;

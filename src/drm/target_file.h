@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
-// What may be asked of a DRM file that belongs to a dumped process, or is being made for a restored one:
-// listing, mapping query, metadata, lost VRAM, PRIME export, and whether it may map an offset. By raw ioctl
-// and never through libdrm: an import of a BO that the file already holds returns the application's own
-// handle without a reference, and libdrm's free would close it; libdrm's VA manager knows nothing of the
+// The permitted operations on a DRM file that belongs to a dumped process, or is being made for a restored
+// one. These are listing, mapping query, metadata, lost VRAM, PRIME export, and whether it may map an offset.
+// By raw ioctl and never through libdrm. Importing a BO that the file already has returns the application's
+// own handle without a reference, which libdrm would close. Nor does libdrm's VA manager know the
 // application's mappings.
 //
-// Every fd is borrowed. Nothing here changes the file, but allow_map(), which is for files of our own. May be
-// called from any thread. ABI: drm.h, amdgpu_drm.h; GEM_LIST_HANDLES and GET_MAPPING_INFO are newer than
-// Debian 12's headers (first in Linux 6.18 as far as known), their layout is written out here.
+// Every fd is borrowed. Nothing here changes the file, except allow_map(), which is for files of our own. May
+// be called from any thread. ABI: drm.h, amdgpu_drm.h. GEM_LIST_HANDLES and GET_MAPPING_INFO are newer than
+// Debian 12's headers (first in Linux 6.18 as far as known); their layout is written out here.
 #pragma once
 
 #include <chrono>
@@ -23,7 +23,7 @@
 
 namespace sluice::drm {
 
-// The driver behind a DRM file ("amdgpu", 3.61). Errors: ENOTTY, EINVAL or EBADF where `fd` is no DRM file.
+// The driver behind a DRM file ("amdgpu", 3.61). Errors: ENOTTY, EINVAL or EBADF if `fd` is no DRM file.
 struct Driver {
   std::string name;
   int major = 0;
@@ -32,7 +32,7 @@ struct Driver {
 Result<Driver> driver_of(int fd);
 Result<std::string> driver_name(int fd);
 
-// EINVAL-free shorthand: false for every file that is not an open amdgpu DRM file.
+// Shorthand without errors: false for every file that is not an open amdgpu DRM file.
 bool is_amdgpu(int fd);
 
 // One GEM handle of a file.
@@ -44,44 +44,43 @@ struct GemHandle {
   std::uint64_t alloc_flags = 0;        // AMDGPU_GEM_CREATE_*
 };
 
-// The engines ("compute", "dma") that have worked for contexts of the file, KFD's queues not included: the
-// one trace of contexts, syncobjs and fences, which nothing lists. From its fdinfo; empty where that does not
-// tell, as before Linux 5.14 and for a file that has submitted nothing.
+// The engines ("compute", "dma") that have worked for the file's contexts, KFD's queues not included. They
+// are the only trace of contexts, syncobjs and fences, which nothing lists. From its fdinfo; empty if that
+// does not tell, as before Linux 5.14 and for a file that has submitted nothing.
 std::vector<std::string> engines_used(int fd, const char* fdinfo = "/proc/self/fdinfo");
 
-// Every GEM handle of the file, KFD's not included (those are no handles). nullopt: the kernel is too old to
-// say. Errors: ENOMEM, EBADF, ENODEV.
+// Every GEM handle of the file; KFD's BOs have none. nullopt: the kernel is too old to say. Errors: ENOMEM,
+// EBADF, ENODEV.
 Result<std::optional<std::vector<GemHandle>>> list_handles(int fd);
 
-// One handle of the file, as list_handles() has it. Where the kernel does not list: not whether it is
-// imported, and of the flags those that every kernel takes back. Errors: ENOENT unknown handle, else those of
-// list_handles().
+// One handle of the file, as in list_handles(). If the kernel does not list handles: without `imported`, and
+// only with flags that every kernel accepts. Errors: ENOENT unknown handle, else those of list_handles().
 Result<GemHandle> describe_handle(int fd, std::uint32_t handle);
 
-// The address that GEM_VA takes for one that the kernel tells. Of an address in the upper half of the GPU's
-// address space it tells, and keeps, the lower 48 bits only (AMDGPU_GMC_HOLE_MASK), and takes none like that.
+// The address that GEM_VA accepts for one that the kernel reports. For addresses in the upper half of the
+// GPU's address space it reports, and keeps, only the lower 48 bits (AMDGPU_GMC_HOLE_MASK), which it does not
+// accept.
 std::uint64_t canonical_address(std::uint64_t told);
 
-// Mappings of `handle`, at canonical addresses; empty if it is mapped nowhere in this file's address space
-// (the kernel answers ENOENT for an unknown handle as well). nullopt: the kernel is too old to say. Errors:
+// Mappings of `handle`, at canonical addresses; empty if it has none in this file's address space, or is
+// unknown (the kernel answers ENOENT to both). Returns nullopt if the kernel is too old to tell. Errors:
 // ENOMEM, EBADF.
 Result<std::optional<std::vector<GemMapping>>> mappings_of(int fd, std::uint32_t handle);
 
-// Alignment in bytes that `handle` was created with (GEM_OP's creation info: the listing says it in pages).
+// Alignment in bytes that `handle` was created with (from GEM_OP's creation info; the listing gives pages).
 // Errors: ENOENT unknown handle, EBADF.
 Result<std::uint64_t> alignment_of(int fd, std::uint32_t handle);
 
-// Metadata of `handle`; all zero and empty for a BO that was given none. Errors: ENOENT, EBADF.
+// Metadata of `handle`; all zero and empty for a BO without any. Errors: ENOENT, EBADF.
 Result<GemMetadata> metadata_of(int fd, std::uint32_t handle);
 
-// The offset at which the device maps the BO; 0 for one that no CPU may map. Errors: ENOENT, EBADF.
+// The offset at which the device maps the BO; 0 if no CPU may map it. Errors: ENOENT, EBADF.
 Result<std::uint64_t> mmap_offset_of(int fd, std::uint32_t handle);
 
-// Waits until no submitted work uses the BO any more; false when it does at `deadline`. Errors: ENOENT,
-// EBADF.
+// Waits until no submitted work uses the BO; false if some still does at `deadline`. Errors: ENOENT, EBADF.
 Result<bool> wait_until_idle(int fd, std::uint32_t handle, std::chrono::steady_clock::time_point deadline);
 
-// How often a reset has cost the file's GPU what was in its VRAM since its driver was loaded
+// How often resets have lost the VRAM of the file's GPU since its driver was loaded
 // (AMDGPU_INFO_VRAM_LOST_COUNTER). Errors: EBADF, EINVAL.
 Result<std::uint32_t> vram_losses(int fd);
 
@@ -90,20 +89,20 @@ Result<std::uint32_t> vram_losses(int fd);
 Result<UniqueFd> export_dmabuf(int fd, std::uint32_t handle);
 
 // Lets `fd`, a render file of our own that the application will never hold, map the BO behind a dma-buf of
-// the same device: gives it a handle of it, which is returned and stays until the file is closed. Errors:
-// EINVAL, ENOMEM, EBADF.
+// the same device. Returns the file's handle of it, which stays until the file is closed. Errors: EINVAL,
+// ENOMEM, EBADF.
 Result<std::uint32_t> allow_map(int fd, int dmabuf);
 
-// What the kernel says when `fd` asks for a mapping of `offset`.
+// The kernel's answer when `fd` asks to map `offset`.
 enum class MapAccess : std::uint8_t {
-  Allowed,        // holds a handle of the BO, or is the file KFD acquired for it
+  Allowed,        // has a handle of the BO, or is the file KFD acquired for it
   Denied,         // another file's BO
-  UnknownOffset,  // no BO of this device has the offset
+  UnknownOffset,  // no BO of this device is at the offset
 };
 
-// Maps one page of `offset` (a multiple of the page size) without access rights and unmaps it: no page is
-// faulted in, nothing of the file changes. A BO that no CPU may map counts as Allowed: access is tested
-// first. Errors: ENOMEM, EBADF, ENODEV.
+// Maps one page of `offset` (a multiple of the page size) without access rights and unmaps it. No page is
+// faulted in, and the file does not change. A BO that no CPU may map counts as Allowed, because access is
+// checked first. Errors: ENOMEM, EBADF, ENODEV.
 Result<MapAccess> may_map(int fd, std::uint64_t offset);
 
 }  // namespace sluice::drm

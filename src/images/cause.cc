@@ -11,7 +11,7 @@
 namespace sluice {
 namespace {
 
-// Whether this process may read every file of its file systems, as root may.
+// Whether this process may read every file of its file systems, like root.
 bool may_read_everything() {
   __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
   std::array<__user_cap_data_struct, _LINUX_CAPABILITY_U32S_3> sets{};
@@ -68,15 +68,15 @@ std::string remedy_of(int err) {
       return "";
     case EACCES:
     case EPERM:
-      // Root's "no" comes from a server, a FUSE file system or a security module.
+      // For root a refusal comes from a server, a FUSE file system or a security module.
       return !may_read_everything()
                  ? "images are readable by their owner only: try again as root"
                  : "root may not read this here: try as its owner, or on the machine that has the "
                    "disk";
     case EMFILE:
-      return "this process may not open more files: raise its limit (ulimit -n), and try again";
+      return "this process cannot open more files: raise its limit (ulimit -n), and try again";
     case ENFILE:
-      return "the system has no room for more open files: raise fs.file-max, and try again";
+      return "the system cannot open more files: raise fs.file-max, and try again";
     case ENOMEM:
       return "memory is short: try again where there is more, or with a higher limit";
     case ELOOP:
@@ -85,7 +85,7 @@ std::string remedy_of(int err) {
     case ENOTCONN:
     case ETIMEDOUT:
     case EHOSTDOWN:
-      return "the mount does not answer, which says nothing of the images: mount it again, and try again";
+      return "the mount does not answer, and the images may be whole: mount it again, and try again";
     default:
       break;
   }
@@ -101,8 +101,8 @@ std::string remedy_of(int err) {
     case Cause::Unreadable:
       break;
   }
-  return "the disk or the mount refuses, which says nothing of the images: look at the kernel's log (dmesg), "
-         "and try again";
+  return "the disk or the mount failed, and the images may be whole: see the kernel's log (dmesg), and try "
+         "again";
 }
 
 }  // namespace sluice

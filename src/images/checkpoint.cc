@@ -21,9 +21,9 @@ void read_all(const ImageSource& source, std::vector<std::string> names, std::st
   keep_images(names, prefix);
   for (const std::string& name : names) {
     const std::optional<int> id = id_of_image(name);
-    if (!id) continue;  // the name of none of ours
+    if (!id) continue;  // unreached: the name of none of ours
     const auto payload = read_image(source, name);
-    Result<Image> image = payload ? unpack(*payload, name) : Result<Image>(payload.error());
+    Result<Image> image = payload ? unpack(*payload, name, source.keys()) : Result<Image>(payload.error());
     const Result<void> good = image ? dump.add(name, image->dump_id, image->id) : Result<void>(image.error());
     if (good) {
       images.push_back({*id, std::move(*image)});
@@ -34,14 +34,14 @@ void read_all(const ImageSource& source, std::vector<std::string> names, std::st
   std::sort(images.begin(), images.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
 }
 
-// A KFD uses the file: its process restores both.
+// Whether a KFD uses the file: its process restores both.
 bool has_kfd_of(const RenderImage& render, const Checkpoint& all) {
   return std::any_of(all.kfd.begin(), all.kfd.end(), [&](const auto& each) {
     return !each.image.alias_of && render.pid.value_or(each.image.pid) == each.image.pid;
   });
 }
 
-// Numbers of shared memory that an image makes.
+// Numbers of the shared memory that an image makes.
 std::set<std::uint32_t> shared_memory_made(const Checkpoint& all) {
   std::set<std::uint32_t> made;
   const auto add = [&made](const auto& bos) {
@@ -53,7 +53,7 @@ std::set<std::uint32_t> shared_memory_made(const Checkpoint& all) {
   return made;
 }
 
-// What images and the names of files of contents say was there and is not.
+// What must have existed, by images and names of contents files, but is missing.
 std::vector<Error> look_for_lost_images(const std::vector<std::string>& names, const Checkpoint& all) {
   std::vector<Error> lost;
   std::set<std::string> here;

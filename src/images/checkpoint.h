@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// All metadata images of one checkpoint. Contents are not looked at.
+// All metadata images of one checkpoint, without contents.
 #pragma once
 
 #include <vector>
@@ -22,11 +22,12 @@ struct Checkpoint {
   std::vector<NumberedImage<kfd::KfdImage>> kfd;  // each by id, ascending
   std::vector<NumberedImage<RenderImage>> render;
   std::vector<NumberedImage<DmaBufImage>> dmabufs;
-  // One for each image that cannot be read, or is of another dump than those before it: it is not above.
+  // One error per image that cannot be read, or belongs to another dump than those before; such images are
+  // not above.
   std::vector<Error> unreadable;
-  // Where there are images, all readable: one for each that is lost, as others, or files of contents, say.
-  // Not all that can be lost: which files there were only CRIU knows. Likewise for each image of upstream's
-  // that does not say whose memory it shares.
+  // If there are images and all are readable: one error per image that others, or contents files, show to be
+  // lost. Not every loss is found, because only CRIU knows which files there were. Also one per image of
+  // upstream's that does not say whose memory it shares.
   std::vector<Error> lost;
 
   bool empty() const { return kfd.empty() && render.empty() && dmabufs.empty() && unreadable.empty(); }

@@ -14,6 +14,7 @@
 #include <memory>
 #include <tuple>
 
+#include "base/format.h"
 #include "base/image_file.h"
 #include "pipeline/layout.h"
 
@@ -26,7 +27,8 @@ constexpr std::string_view kTracePrefix = "sluice-trace-";
 constexpr std::string_view kImageEnding = ".img";
 
 bool is_metadata(std::string_view name) {
-  return name.starts_with(kKfdPrefix) || name.starts_with(kRenderPrefix) || name.starts_with(kDmaBufPrefix);
+  return name.starts_with(kKfdPrefix) || name.starts_with(kRenderPrefix) || name.starts_with(kDmaBufPrefix) ||
+         name == kPreDumpMark;
 }
 
 std::string gpu_ending(std::uint32_t number) {
@@ -44,7 +46,7 @@ Result<void> write_all(int fd, std::span<const std::uint8_t> bytes, const std::s
   return {};
 }
 
-// `fill` writes the file, of which it gets descriptor and name.
+// `fill` writes the file, given its descriptor and name.
 template <class Fill>
 Result<void> write_temporary(int dir_fd, const std::string& temporary, bool sync, Fill fill) {
   SLUICE_TRY_ASSIGN(UniqueFd fd, create_image_file(dir_fd, temporary));
@@ -70,7 +72,7 @@ struct CloseDirectory {
   void operator()(DIR* directory) const { (void)closedir(directory); }
 };
 
-// Prefix, the shortest decimal form of a number, ending: whoever made up another name meant no good.
+// Prefix, a number in its shortest decimal form, ending: no dump makes any other name.
 std::optional<int> number_in(std::string_view name, std::string_view prefix, std::string_view ending) {
   if (!name.starts_with(prefix) || !name.ends_with(ending) || name.size() < prefix.size() + ending.size())
     return std::nullopt;
@@ -81,10 +83,12 @@ std::optional<int> number_in(std::string_view name, std::string_view prefix, std
   return number;
 }
 
-// The image that a file of pages or of sums belongs to, by its name; nothing where it is none of these.
+// The metadata image that a pages or sums file belongs to, by its name; nothing for other files.
 std::optional<std::string> metadata_image_of(std::string_view name) {
-  constexpr std::array<std::pair<std::string_view, std::string (*)(int)>, 4> kKinds{{
+  constexpr std::array<std::pair<std::string_view, std::string (*)(int)>, 6> kKinds{{
       {"amdgpu-pages-", kfd_image_name},
+      {"amdgpu-delta-", kfd_image_name},
+      {"amdgpu-delta-drm-", render_image_name},
       {"amdgpu-sums-", kfd_image_name},
       {"amdgpu-drm-pages-", render_image_name},
       {"amdgpu-sums-drm-", render_image_name},
@@ -121,11 +125,23 @@ std::string render_image_name(int id) {
 std::string drm_pages_image_name(int id, std::uint32_t minor, std::uint32_t bo) {
   return "amdgpu-drm-pages-" + std::to_string(id) + "-" + std::to_string(minor) + gpu_ending(bo);
 }
+std::string delta_image_name(int id, std::uint32_t gpu_id) {
+  return kDeltaPrefix + std::to_string(id) + gpu_ending(gpu_id);
+}
+std::string drm_delta_image_name(int id, std::uint32_t minor, std::uint32_t bo) {
+  return std::string(kDeltaPrefix) + "drm-" + std::to_string(id) + "-" + std::to_string(minor) +
+         gpu_ending(bo);
+}
 std::string dmabuf_image_name(int id) {
   return std::string(kDmaBufPrefix) + std::to_string(id) + ".img";
 }
 std::string drm_sums_image_name(int id, std::uint32_t minor) {
   return "amdgpu-sums-drm-" + std::to_string(id) + "-" + std::to_string(minor) + ".img";
+}
+
+std::string predump_name(std::string_view dump_name) {
+  constexpr std::string_view kCommon = "amdgpu-";
+  return std::string(kPreDumpPrefix) + std::string(dump_name.substr(kCommon.size()));
 }
 
 std::string pages_image_ending(std::uint32_t gpu_id) {
@@ -141,8 +157,10 @@ std::string unnamed_drm_pages_image(unsigned number, std::uint32_t minor, std::u
 Result<void> write_framed(int fd, std::span<const std::uint8_t> payload, const std::string& name) {
   const std::uint64_t length = payload.size();
   if (length > kLargestImageBytes - kHeaderBytes) {
-    return make_error(EOVERFLOW, name + " would have " + std::to_string(length) +
-                                     " bytes, more than an image that can be read has");
+    return Error{EOVERFLOW,
+                 formatted("{} would have {} bytes, more than a restore reads; dump a process with fewer BOs "
+                           "[SL-I11]",
+                           name, length)};
   }
   std::uint8_t header[kHeaderBytes];
   std::memcpy(header, &length, sizeof header);
@@ -152,13 +170,15 @@ Result<void> write_framed(int fd, std::span<const std::uint8_t> payload, const s
 
 Result<std::vector<std::uint8_t>> unframe(std::vector<std::uint8_t> bytes, const std::string& name) {
   if (bytes.size() < kHeaderBytes)
-    return make_error(EBADMSG, name + " is no image: it lacks the 8-byte length");
+    return Error{EBADMSG,
+                 name + " is not an image: it lacks the 8-byte length; use another checkpoint [SL-I12]"};
   std::uint64_t length = 0;
   std::memcpy(&length, bytes.data(), sizeof length);
   if (length != bytes.size() - kHeaderBytes) {
-    return make_error(EBADMSG, name + " says it holds " + std::to_string(length) + " bytes but has " +
-                                   std::to_string(bytes.size() - kHeaderBytes) +
-                                   "; the image is truncated or damaged");
+    return Error{
+        EBADMSG,
+        formatted("{} says it holds {} bytes but has {}; copy it again, or use another checkpoint [SL-I13]",
+                  name, length, bytes.size() - kHeaderBytes)};
   }
   bytes.erase(bytes.begin(), bytes.begin() + kHeaderBytes);
   return bytes;
@@ -204,7 +224,7 @@ Result<std::vector<std::string>> remove_plugin_images(int dir_fd, bool keep_page
     const bool ours = name.starts_with("amdgpu-") && (name.ends_with(".img") || name.ends_with(".img.tmp"));
     return !ours && !name.starts_with(kStatsPrefix) && !name.starts_with(kTracePrefix);
   });
-  // KFD's first, without which nothing is restored: where one stays, what is gone is of no use without it.
+  // KFD's first, because nothing is restored without it: if a later one stays, it is useless.
   const auto place = [](const std::string& name) {
     return std::tuple(!is_metadata(name), !name.starts_with(kKfdPrefix), std::string_view(name));
   };
@@ -217,7 +237,8 @@ Result<std::vector<std::string>> remove_plugin_images(int dir_fd, bool keep_page
     if (!removed && name == names.begin()) return removed.error();
     if (!removed && metadata_gone) metadata_gone = std::move(removed);
   }
-  // Before anything else goes or comes: after a crash the old metadata must not stand beside new contents.
+  // Before anything else is removed or created: after a crash old metadata must not appear beside new
+  // contents.
   if (rest != names.begin()) SLUICE_TRY(sync_directory(dir_fd));
   std::vector<std::string> kept;
   for (const std::string& name : std::span(rest, names.end())) {
@@ -236,7 +257,7 @@ Result<std::vector<std::string>> list_names(int dir_fd) {
   if (!fd) return make_error(errno, "open the image directory");
   const std::unique_ptr<DIR, CloseDirectory> directory(fdopendir(fd.get()));
   if (!directory) return make_error(errno, "list the image directory");
-  (void)fd.release();  // the DIR's now
+  (void)fd.release();  // now owned by the DIR
   std::vector<std::string> names;
   errno = 0;
   while (const dirent* entry = readdir(directory.get())) names.emplace_back(entry->d_name);
@@ -285,7 +306,7 @@ std::vector<std::pair<std::string, std::string>> contents_among(const std::vecto
 }
 
 Result<void> sync_directory(int dir_fd) {
-  // A fresh descriptor: the host's may be one that fsync does not take.
+  // A new descriptor: fsync may refuse the host's.
   const UniqueFd dir(openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!dir) return make_error(errno, "open the image directory");
   if (TEMP_FAILURE_RETRY(fsync(dir.get())) != 0) return make_error(errno, "fsync of the image directory");

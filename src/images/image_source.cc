@@ -17,7 +17,7 @@ class FileStream final : public ByteStream {
  public:
   FileStream(const ImageFile& file, const std::string& name) : file_(file), name_(name) {}
 
-  // The page cache hands out a hole's zeros as fast as anybody could ask for it.
+  // The page cache returns a hole's zeros as fast as anyone could read them.
   std::uint64_t zeros_ahead(std::uint64_t /*most*/) override { return 0; }
 
   Result<void> read(std::span<std::byte> into) override {
@@ -59,7 +59,7 @@ Result<SourceFile> DirectorySource::look(const std::string& name) const {
                     static_cast<std::uint64_t>(file.status.st_blocks) * 512};
 }
 
-// A file system without holes says: none.
+// A file system without holes reports none.
 std::uint64_t DirectorySource::hole_bytes(const std::string& name) const {
   const auto file = open_image_file(dir_fd_, name);
   if (!file) return 0;

@@ -7,40 +7,21 @@
 
 namespace sluice {
 
-namespace {
-
-Result<std::optional<ImageKey>>& key_in_use() {
-  static Result<std::optional<ImageKey>> key = std::optional<ImageKey>();
-  return key;
+ImageKeys::ImageKeys(Result<std::optional<ImageKey>> key) : key_(std::move(key)) {
+  if (!any()) return;
+  if (Result<void> loaded = load_mac(); !loaded) key_ = std::move(loaded).error();
 }
 
-SumMethod method_for(std::string_view purpose) {
-  if (!has_image_key()) return SumMethod();
-  return SumMethod(mac_of(std::as_bytes(std::span(purpose)), **key_in_use()));
+SumMethod ImageKeys::method_for(std::string_view purpose) const {
+  if (!any()) return SumMethod();
+  return SumMethod(mac_of(std::as_bytes(std::span(purpose)), **key_));
 }
 
-}  // namespace
-
-void use_image_key(Result<std::optional<ImageKey>> key) {
-  if (key && key->has_value()) {
-    if (Result<void> loaded = load_mac(); !loaded) key = std::move(loaded).error();
-  }
-  key_in_use() = std::move(key);
-}
-
-Result<void> image_key_is_usable() {
-  return key_in_use() ? Result<void>() : key_in_use().error();
-}
-
-bool has_image_key() {
-  return key_in_use() && key_in_use()->has_value();
-}
-
-SumMethod contents_method() {
+SumMethod ImageKeys::contents() const {
   return method_for("sluice contents");
 }
 
-SumMethod message_method(MessageKind kind) {
+SumMethod ImageKeys::message(MessageKind kind) const {
   switch (kind) {
     case MessageKind::Kfd:
       return method_for("sluice criu_kfd");
@@ -51,9 +32,11 @@ SumMethod message_method(MessageKind kind) {
     case MessageKind::Sums:
       return method_for("sluice sums_image");
     case MessageKind::StreamIndex:
+      return method_for("sluice stream_index");
+    case MessageKind::PreDumpMark:
       break;
   }
-  return method_for("sluice stream_index");
+  return method_for("sluice predump_mark");
 }
 
 }  // namespace sluice

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
-// The operator's key. With one, images get digests and sums that only who has it can make, and no others are
-// read: what somebody else has made, or changed, is refused. docs/security.md says what that does not
-// protect.
+// The operator's key. With a key, images get digests and sums that only its owner can make, and no others are
+// read. So images that anyone else has made or changed are refused. The page docs/user/security.md says what
+// that does not protect.
 //
-// One for the process, as the image directory is: set before any image is read or written and before there
-// are threads, then left alone; until then there is none.
+// ImageSource (the command) and ImageStore (the plugin) hold it.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
 
 #include "base/result.h"
 #include "pipeline/checksum/checksum.h"
@@ -18,19 +18,32 @@ namespace sluice {
 
 using ImageKey = MacKey;
 
-// With a key: loads what computes sums by it (load_mac()), so this belongs before any change of namespaces.
-// An error, the key's or load_mac()'s: no image can be read or written then, with that error.
-void use_image_key(Result<std::optional<ImageKey>> key);
-// The error, if it is one: who writes images asks first.
-Result<void> image_key_is_usable();
-bool has_image_key();
+// The kinds of message in images, so that none is mistaken for another.
+enum class MessageKind : std::uint8_t { Kfd, RenderNode, DmaBuf, Sums, StreamIndex, PreDumpMark };
 
-// The messages that images have, so that none is taken for one of another kind.
-enum class MessageKind : std::uint8_t { Kfd, RenderNode, DmaBuf, Sums, StreamIndex };
+// The keys derived from the operator's, if there is one: one for contents, and one for each kind of message.
+// So the sum of bytes that a process has in its GPU memory is never a message's digest. Value type; may be
+// read in any thread.
+class ImageKeys {
+ public:
+  ImageKeys() = default;  // no key
+  // With a key: loads the library that computes its sums (load_mac()), so call this before any change of
+  // namespaces. With an error, the key's or load_mac()'s, no image can be read or written: all give that
+  // error.
+  explicit ImageKeys(Result<std::optional<ImageKey>> key);
 
-// How sums are made of contents, and digests of messages: with the key, if there is one, each with a key of
-// its own that is made of it. What a process has in its GPU memory, and so has a sum, is no message's digest.
-SumMethod contents_method();
-SumMethod message_method(MessageKind kind);
+  // The error, if there is one: writers of images check it first.
+  Result<void> usable() const { return key_ ? Result<void>() : key_.error(); }
+  bool any() const { return key_ && key_->has_value(); }
+
+  // How sums are made of contents, and digests of messages.
+  SumMethod contents() const;
+  SumMethod message(MessageKind kind) const;
+
+ private:
+  SumMethod method_for(std::string_view purpose) const;
+
+  Result<std::optional<ImageKey>> key_ = std::optional<ImageKey>();
+};
 
 }  // namespace sluice

@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "base/format.h"
 #include "base/printable.h"
 #include "kfd/uapi.h"
 #include "unpack_memory.h"
@@ -18,8 +19,7 @@
 namespace sluice::kfd {
 namespace {
 
-// A u32 field of a node in the message and its place in Node. (vram_public is not among the properties of
-// sysfs.)
+// A u32 field of a node in the message and its place in Node. (sysfs has no vram_public.)
 struct EntryField {
   std::uint32_t KfdDeviceEntry::*stored;
   std::uint32_t Node::*member;
@@ -57,7 +57,7 @@ constexpr EntryField kEntryFields[] = {
     {&KfdDeviceEntry::vram_public, &Node::vram_public},
 };
 
-// Messages of protobuf-c hold pointers to pointers. This keeps what they point to, in one place, for one
+// Messages of protobuf-c contain pointers to pointers. This keeps their targets, in one place, for one
 // encode.
 template <class Message>
 class MessageList {
@@ -66,7 +66,7 @@ class MessageList {
     messages_.reserve(count);
     pointers_.reserve(count);
   }
-  // REQUIRES: fewer than reserved so far. The reference stays good.
+  // REQUIRES: fewer than reserved so far. The reference stays valid.
   Message& add(void (*init)(Message*)) {
     Message& message = messages_.emplace_back();
     init(&message);
@@ -81,7 +81,7 @@ class MessageList {
   std::vector<Message*> pointers_;
 };
 
-// protobuf-c writes through none of the pointers it packs from.
+// protobuf-c does not write through the pointers that it packs from.
 ProtobufCBinaryData borrowed(const std::uint8_t* data, std::size_t size) {
   return {size, const_cast<std::uint8_t*>(data)};
 }
@@ -89,17 +89,16 @@ char* borrowed(const std::string& text) {
   return const_cast<char*>(text.c_str());
 }
 
-// A node of the image, with its links in the order in which they are stored.
+// A node of the image, with its links in stored order.
 struct StoredNode {
   const Node* node = nullptr;
   std::span<const IoLink> links;
 };
 
-// Upstream's plugin takes the first arrangement of GPUs that fits, and it tries those of the image in their
-// order against the local ones as the directories of the topology list them. Among equal GPUs on the machine
-// of the dump it finds the identity first exactly where the image has both in that order: nodes, because GPUs
-// outside a hive are paired one by one; links, because they make the order of GPUs within a hive and of CPU
-// nodes.
+// Upstream's plugin takes the first arrangement of GPUs that fits. It tries the image's GPUs in their order
+// against the local ones in the order of the topology's directories. Among equal GPUs on the dump's machine
+// it finds the identity first if, and only if, nodes and links are in that order. Nodes matter because GPUs
+// outside a hive are paired one by one; links, because they order the GPUs within a hive, and the CPU nodes.
 std::vector<StoredNode> in_stored_order(const Topology& topology) {
   std::vector<StoredNode> stored;
   stored.reserve(topology.nodes.size());
@@ -118,7 +117,7 @@ void fill_entry(const Topology& topology, const StoredNode& stored_node, KfdDevi
                 MessageList<DevIolink>& links) {
   const Node& node = *stored_node.node;
   for (const EntryField& field : kEntryFields) entry.*field.stored = node.*field.member;
-  // Upstream's reader takes a node with cores for a CPU alone. An APU of one node has both.
+  // Upstream's reader treats a node with cores as a CPU only. The single node of an APU is both.
   if (node.is_gpu()) entry.cpu_cores_count = 0;
   entry.hive_id = node.hive_id;
   entry.vram_size = node.vram_size;
@@ -146,14 +145,14 @@ struct FreeMessage {
   void operator()(CriuKfd* message) const { criu_kfd__free_unpacked(message, nullptr); }
 };
 
-// A text that only messages show. Null: there is none.
+// A text that is only shown in messages. Null: none.
 std::string text_of(const char* text) {
   constexpr std::size_t kMostShown = 64;
   return text == nullptr ? "" : printable(std::string_view(text).substr(0, kMostShown));
 }
 
 Error damaged(const std::string& why) {
-  return make_error(EBADMSG, "KFD image: " + why);
+  return Error{EBADMSG, formatted("the KFD image is damaged: {}; use another checkpoint [SL-I14]", why)};
 }
 
 Result<Node> decode_node(const KfdDeviceEntry& entry) {
@@ -161,22 +160,19 @@ Result<Node> decode_node(const KfdDeviceEntry& entry) {
   for (const EntryField& field : kEntryFields) node.*field.member = entry.*field.stored;
   node.hive_id = entry.hive_id;
   node.vram_size = entry.vram_size;
-  if (node.gpu_id > kGpuIdMax)
-    return damaged("gpu_id " + std::to_string(node.gpu_id) + " has more than 16 bits");
-  if (node.vram_public > 1) return damaged("vram_public is " + std::to_string(node.vram_public));
+  if (node.gpu_id > kGpuIdMax) return damaged(formatted("gpu_id {} has more than 16 bits", node.gpu_id));
+  if (node.vram_public > 1) return damaged(formatted("vram_public is {}", node.vram_public));
   node.name = text_of(entry.name);
   if (entry.has_gfx_target_version) node.gfx_target_version = entry.gfx_target_version;
   if (entry.has_location_id) node.location_id = entry.location_id;
   if (entry.has_unique_id) node.unique_id = entry.unique_id;
   if (entry.n_iolinks > kLinksMax)
-    return damaged("node " + std::to_string(node.node_id) + " has " + std::to_string(entry.n_iolinks) +
-                   " links");
+    return damaged(formatted("node {} has {} links", node.node_id, entry.n_iolinks));
   node.links.reserve(entry.n_iolinks);
   for (std::size_t i = 0; i < entry.n_iolinks; i++) {
     const DevIolink& link = *entry.iolinks[i];
     if (link.type != kLinkPcie && link.type != kLinkXgmi) {
-      return damaged("node " + std::to_string(node.node_id) + " has a link of type " +
-                     std::to_string(link.type));
+      return damaged(formatted("node {} has a link of type {}", node.node_id, link.type));
     }
     node.links.push_back({link.type, link.node_to_id});
   }
@@ -186,12 +182,11 @@ Result<Node> decode_node(const KfdDeviceEntry& entry) {
 Result<Topology> decode_topology(const CriuKfd& message) {
   const std::uint64_t promised = std::uint64_t{message.num_of_gpus} + message.num_of_cpus;
   if (message.n_device_entries != promised) {
-    return damaged(std::to_string(message.n_device_entries) + " nodes, " + std::to_string(promised) +
-                   " announced");
+    return damaged(formatted("it has {} nodes and announces {}", message.n_device_entries, promised));
   }
   if (message.num_of_gpus > kGpusMax || message.num_of_cpus > kCpuNodesMax) {
-    return damaged(std::to_string(message.num_of_gpus) + " GPUs and " + std::to_string(message.num_of_cpus) +
-                   " CPU nodes, more than a process can have");
+    return damaged(formatted("{} GPUs and {} CPU nodes are more than a process can have", message.num_of_gpus,
+                             message.num_of_cpus));
   }
   Topology topology;
   topology.nodes.reserve(message.n_device_entries);
@@ -199,7 +194,7 @@ Result<Topology> decode_topology(const CriuKfd& message) {
   for (std::size_t i = 0; i < message.n_device_entries; i++) {
     SLUICE_TRY_ASSIGN(Node node, decode_node(*message.device_entries[i]));
     if (node.is_gpu() && !gpu_ids.insert(node.gpu_id).second) {
-      return damaged("GPU " + std::to_string(node.gpu_id) + " twice");
+      return damaged(formatted("it has GPU {} twice", node.gpu_id));
     }
     topology.listing.push_back({node.node_id, node.links});
     topology.nodes.push_back(std::move(node));
@@ -208,38 +203,32 @@ Result<Topology> decode_topology(const CriuKfd& message) {
   std::stable_sort(topology.nodes.begin(), topology.nodes.end(), by_id);
   const auto twice = std::adjacent_find(topology.nodes.begin(), topology.nodes.end(),
                                         [](const Node& a, const Node& b) { return a.node_id == b.node_id; });
-  if (twice != topology.nodes.end()) return damaged("node " + std::to_string(twice->node_id) + " twice");
+  if (twice != topology.nodes.end()) return damaged(formatted("it has node {} twice", twice->node_id));
   if (gpu_ids.size() != message.num_of_gpus) {
-    return damaged(std::to_string(gpu_ids.size()) + " GPUs, " + std::to_string(message.num_of_gpus) +
-                   " announced");
+    return damaged(formatted("it has {} GPUs and announces {}", gpu_ids.size(), message.num_of_gpus));
   }
   return topology;
 }
 
-// `ours`: the image says itself that we have made it; then the handle is there.
+// `ours`: the image says that we have made it; then it has the handle.
 Result<BoEntry> decode_bo(const KfdBoEntry& entry, const std::string& name, const Topology& topology,
                           bool ours) {
   if (ours && entry.has_handle == 0) return damaged(name + " has no handle");
   if (entry.gpu_id == 0 || topology.find_gpu(entry.gpu_id) == nullptr) {
-    return damaged(name + " is on GPU " + std::to_string(entry.gpu_id) + ", which the image does not have");
+    return damaged(formatted("{} is on GPU {}, which the image does not have", name, entry.gpu_id));
   }
   if (entry.size == 0) return damaged(name + " has no size");
   if (entry.addr + entry.size < entry.addr) return damaged(name + " is longer than the address space");
-  return BoEntry{entry.addr,
-                 entry.size,
-                 entry.offset,
-                 entry.alloc_flags,
-                 entry.gpu_id,
+  return BoEntry{{entry.addr, entry.size, entry.offset, entry.gpu_id, entry.alloc_flags},
                  entry.has_handle != 0 ? entry.handle : kNoHandle,
                  entry.has_shared != 0 ? entry.shared : 0,
                  false};
 }
 
-// Those that are imported say where among the others they belong.
+// Imported BOs say where among the others they belong.
 Result<std::vector<BoEntry>> decode_bos(const CriuKfd& message, const Topology& topology) {
   if (message.n_bo_entries != message.num_of_bos) {
-    return damaged(std::to_string(message.n_bo_entries) + " BOs, " + std::to_string(message.num_of_bos) +
-                   " announced");
+    return damaged(formatted("it has {} BOs and announces {}", message.n_bo_entries, message.num_of_bos));
   }
   const bool ours = message.has_dump_id != 0;
   std::vector<BoEntry> bos;
@@ -256,7 +245,7 @@ Result<std::vector<BoEntry>> decode_bos(const CriuKfd& message, const Topology& 
     const std::string name = "imported BO " + std::to_string(imported->index);
     if (imported->index != bos.size()) return damaged(name + " is out of order");
     SLUICE_TRY_ASSIGN(BoEntry bo, decode_bo(*imported->bo, name, topology, ours));
-    if (bo.shared == 0) return damaged(name + " does not tell whose memory it is");
+    if (bo.shared == 0) return damaged(name + " does not say whose memory it is");
     bo.imports = true;
     bos.push_back(bo);
   }
@@ -290,8 +279,7 @@ Result<Topology> topology_of_process(const Topology& local, std::span<const Devi
   std::unordered_map<std::uint32_t, std::uint32_t> user_id_of;
   for (const DeviceIds& device : devices) {
     if (!user_id_of.emplace(device.actual_gpu_id, device.user_gpu_id).second) {
-      return make_error(
-          EIO, "the KFD names GPU " + std::to_string(device.actual_gpu_id) + " of the process twice");
+      return make_error(EIO, formatted("the KFD names GPU {} of the process twice", device.actual_gpu_id));
     }
   }
   Topology known;
@@ -303,9 +291,11 @@ Result<Topology> topology_of_process(const Topology& local, std::span<const Devi
     if (node.is_gpu()) known.nodes.back().gpu_id = at->second;
   }
   if (known.gpu_count() != devices.size()) {
-    return make_error(ENODEV, "the process has " + std::to_string(devices.size()) +
-                                  " GPUs, the topology in sysfs shows " + std::to_string(known.gpu_count()) +
-                                  " of them; is sysfs of the host visible here?");
+    return Error{
+        ENODEV,
+        formatted("the process has {} GPUs, the topology in sysfs shows {} of them; give criu the host's "
+                  "/sys and all GPUs [SL-D03]",
+                  devices.size(), known.gpu_count())};
   }
   return known;
 }
@@ -377,7 +367,7 @@ Result<KfdImage> decode_kfd_image(std::span<const std::uint8_t> bytes) {
   const std::unique_ptr<CriuKfd, FreeMessage> message(
       criu_kfd__unpack(memory.allocator(), bytes.size(), bytes.data()));
   memory.throw_if_process_had_none();
-  if (message == nullptr) return damaged("not a criu_kfd message");
+  if (message == nullptr) return damaged("it is not a criu_kfd message");
 
   KfdImage image;
   SLUICE_TRY_ASSIGN(image.topology, decode_topology(*message));
@@ -394,7 +384,7 @@ Result<KfdImage> decode_kfd_image(std::span<const std::uint8_t> bytes) {
   if (message->has_dump_id) {
     DumpId id{};
     if (message->dump_id.len != id.size()) {
-      return damaged("dump_id has " + std::to_string(message->dump_id.len) + " bytes");
+      return damaged(formatted("dump_id has {} bytes", message->dump_id.len));
     }
     std::copy_n(message->dump_id.data, id.size(), id.begin());
     image.dump_id = id;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// The payload of amdgpu-kfd-<id>.img as a value, and the way to and from its bytes.
+// The payload of amdgpu-kfd-<id>.img as a value, with its encoder and decoder.
 //
-// encode makes what upstream's plugin reads; decode reads what upstream's plugin, or a damaged disk, made:
-// nothing in the result contradicts itself. Fields of our own (see proto/criu-amdgpu.proto) are empty in
-// upstream's images. Framing (8 bytes of length) and files are not known here. Value types,
+// encode writes what upstream's plugin reads; decode reads what upstream's plugin, or a damaged disk, made,
+// and its result never contradicts itself. Our own fields (see proto/criu-amdgpu.proto) are empty in
+// upstream's images. The frame (8 bytes of length) and files are handled elsewhere. Value types,
 // thread-compatible.
 #pragma once
 
@@ -21,19 +21,15 @@
 
 namespace sluice::kfd {
 
-inline constexpr std::uint32_t kNoHandle = 0xFFFFFFFFU;  // BoEntry::handle where there is none
+inline constexpr std::uint32_t kNoHandle = 0xFFFFFFFFU;  // BoEntry::handle without a handle
 
-struct BoEntry {
-  std::uint64_t addr = 0;
-  std::uint64_t bytes = 0;
-  std::uint64_t offset = 0;  // mmap offset at the time of the dump
-  std::uint32_t alloc_flags = 0;
-  std::uint32_t gpu_id = 0;  // user gpu_id
-  // For upstream's plugin; we go by `shared` alone. In criu-dev's images every BO that can be exported has
-  // one, in those of 3.17 to 4.2 none.
+// A BO as the kernel describes it, and its sharing.
+struct BoEntry : KfdBo {
+  // For upstream's plugin; we use only `shared`. In criu-dev's images every exportable BO has one, in those
+  // of 3.17 to 4.2 none.
   std::uint32_t handle = kNoHandle;
-  std::uint32_t shared = 0;  // number of the memory in the dump where others have it, too; 0: nobody has
-  bool imports = false;      // another holder makes it, and has its contents: not among upstream's BOs
+  std::uint32_t shared = 0;  // number of the memory in the dump if it is shared; 0: not shared
+  bool imports = false;      // another holder makes it and has its contents: not among upstream's BOs
 
   bool operator==(const BoEntry&) const = default;
 };
@@ -45,7 +41,7 @@ struct KfdImage {
   Topology topology;         // gpu_ids are user gpu_ids; `hidden` is not stored
   std::vector<BoEntry> bos;  // in the order of the kernel's buckets
   std::uint32_t num_objects = 0;
-  HsakmtShm shm;  // bytes 0: there was none
+  HsakmtShm shm;  // bytes 0: none
   std::vector<std::uint8_t> priv_data;
 
   // Ours; empty or 0 for none.
@@ -55,25 +51,24 @@ struct KfdImage {
   std::uint32_t bo_record_bytes = 0;
   std::optional<std::uint32_t> alias_of;  // then everything but topology may be empty
   std::optional<DumpId> dump_id;
-  bool has_sums = false;            // the dump has written checksums of the contents
+  bool has_sums = false;            // the dump wrote checksums of the contents
   std::optional<std::uint32_t> id;  // CRIU's of the open file
 
   bool operator==(const KfdImage&) const;
 };
 
-// The part of `local` that a process knows: all CPU nodes, and the GPUs of `devices` under the names it has
-// for them; a GPU that is hidden from it is left out, and links to that are not valid. Errors: ENODEV, the
-// KFD shows the process a GPU that sysfs does not show us; EIO, `devices` names one twice.
+// The part of `local` that a process sees: all CPU nodes, and the GPUs of `devices` under the process' names.
+// GPUs hidden from it are left out, and links to them are not valid. Errors: ENODEV if the KFD shows the
+// process a GPU that sysfs does not show us; EIO if `devices` names one twice.
 Result<Topology> topology_of_process(const Topology& local, std::span<const DeviceIds> devices);
 
-// Bytes of the message criu_kfd: nodes and their links in the order of the topology's listing, so that
-// upstream's plugin restores equal GPUs as themselves. Links that are not valid are left out.
+// Bytes of the message criu_kfd: nodes and links in the order of the topology's listing, so that upstream's
+// plugin restores equal GPUs as themselves. Links that are not valid are left out.
 std::vector<std::uint8_t> encode_kfd_image(const KfdImage& image);
 
-// Errors: EBADMSG, the text says what is wrong: not the message, counts that differ from what is there, a
-// node or GPU twice, gpu_id or render minor out of range, a link of an unknown type, BOs of unknown GPUs,
-// without size or longer than the address space; a link that leads nowhere is kept, not valid, as in every
-// topology.
+// Errors: EBADMSG, with the reason: not the message, counts that differ from the contents, a duplicate node
+// or GPU, gpu_id or render minor out of range, a link of unknown type; BOs of unknown GPUs, without size, or
+// longer than the address space. A link that leads nowhere is kept but not valid, as in every topology.
 Result<KfdImage> decode_kfd_image(std::span<const std::uint8_t> bytes);
 
 }  // namespace sluice::kfd

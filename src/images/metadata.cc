@@ -7,6 +7,7 @@
 #include <cstring>
 #include <memory>
 
+#include "base/format.h"
 #include "criu-amdgpu.pb-c.h"
 #include "images/digest.h"
 #include "images/files.h"
@@ -17,8 +18,8 @@ namespace sluice {
 
 namespace {
 
-// MAX_GPU_INSTANCE gpu_ids of four bytes and 16 bytes more. Read in Linux 6.1 (KFD 1.11), 6.12 (1.17) and 7.2
-// (1.23); which of the versions between changed it is not known to us.
+// MAX_GPU_INSTANCE gpu_ids of four bytes plus 16 bytes. Read in Linux 6.1 (KFD 1.11), 6.12 (1.17) and 7.2
+// (1.23); which version in between changed it is unknown to us.
 constexpr std::uint32_t kOldRecordBytes = 80;
 constexpr std::uint32_t kNewRecordBytes = 272;
 constexpr std::uint32_t kLastKnownOldMinor = 11;
@@ -30,8 +31,13 @@ struct FreeRenderNode {
   void operator()(CriuRenderNode* node) const { criu_render_node__free_unpacked(node, nullptr); }
 };
 
+bool is_dump_id(protobuf_c_boolean has, const ProtobufCBinaryData& bytes) {
+  return has == 0 || bytes.len == sizeof(DumpId);
+}
+
+// REQUIRES: is_dump_id().
 std::optional<DumpId> dump_id_of(protobuf_c_boolean has, const ProtobufCBinaryData& bytes) {
-  if (has == 0 || bytes.len != sizeof(DumpId)) return std::nullopt;
+  if (has == 0) return std::nullopt;
   DumpId id{};
   std::copy_n(bytes.data, id.size(), id.begin());
   return id;
@@ -68,7 +74,7 @@ std::string RenderImage::node_words() const {
                                 : "the render node of GPU " + kfd::gpu_id_text(gpu_id);
 }
 
-std::vector<std::uint8_t> pack_render_image(const RenderImage& image) {
+std::vector<std::uint8_t> pack_render_image(const RenderImage& image, const ImageKeys& keys) {
   CriuRenderNode node = CRIU_RENDER_NODE__INIT;
   node.gpu_id = image.gpu_id;
   node.has_id = 1;
@@ -89,7 +95,7 @@ std::vector<std::uint8_t> pack_render_image(const RenderImage& image) {
 
   std::size_t mappings = 0;
   for (const RenderBo& bo : image.bos) mappings += bo.gem.mappings.size();
-  // Sized at once: protobuf-c wants arrays of pointers to what stays where it is.
+  // Sized at once: protobuf-c needs arrays of pointers to objects that do not move.
   std::vector<DrmBoEntry> bos(image.bos.size());
   std::vector<DrmBoEntry*> bo_pointers;
   std::vector<DrmVmEntry> vms(mappings);
@@ -131,12 +137,16 @@ std::vector<std::uint8_t> pack_render_image(const RenderImage& image) {
   node.bo_entries = bo_pointers.data();
   std::vector<std::uint8_t> payload(criu_render_node__get_packed_size(&node));
   (void)criu_render_node__pack(&node, payload.data());
-  return with_digest(std::move(payload), MessageKind::RenderNode);
+  return with_digest(std::move(payload), MessageKind::RenderNode, keys);
 }
 
 namespace {
 
-// What could not be made again, in words; empty when it could.
+Error damaged(const std::string& what) {
+  return Error{EBADMSG, what + ": the image is damaged; use another checkpoint [SL-I23]"};
+}
+
+// Why it could not be made again, in words; empty if it can.
 std::string fault_of(const DrmBoEntry& entry, std::uint32_t handle_before) {
   if (entry.handle <= handle_before || entry.handle > INT32_MAX) return "a handle out of order";
   if (entry.size == 0 || entry.size > INT64_MAX) return "an impossible size";
@@ -152,20 +162,21 @@ std::string fault_of(const DrmBoEntry& entry, std::uint32_t handle_before) {
   return "";
 }
 
-// A released plugin of upstream's writes the GPU's id and nothing else; a plugin that writes more writes all.
+// A released plugin of upstream's writes only the GPU's id; a plugin that writes more writes everything.
 bool contradicts_itself(const CriuRenderNode& node) {
   const int told = (node.has_id != 0 ? 1 : 0) + (node.has_drm_render_minor != 0 ? 1 : 0) +
                    (node.has_num_of_bos != 0 ? 1 : 0);
   const bool all = told == 3;
   const bool released = told == 0 && node.n_bo_entries == 0 && node.has_dump_id == 0;
-  return (!all && !released) || node.gpu_id == 0 || node.gpu_id > kfd::kGpuIdMax ||
+  return (!all && !released) || !is_dump_id(node.has_dump_id, node.dump_id) || node.gpu_id == 0 ||
+         node.gpu_id > kfd::kGpuIdMax ||
          (all && (node.num_of_bos != node.n_bo_entries || node.drm_render_minor > kMostMinor));
 }
 
-// criu-dev calls imported whatever has a handle that a BO of the KFD, or of another file, has among its own:
-// not only what is. But memory of elsewhere has no place in VRAM here (amdgpu_dma_buf_create_obj gives it
-// GTT), so what has one is this GPU's, and its contents are in the dump. Whether another file has it, too,
-// its place tells (UnsaidSharing).
+// criu-dev marks every BO as imported whose handle is also a handle of the KFD or of another file: too many.
+// But memory from elsewhere has no place in VRAM here (amdgpu_dma_buf_create_obj gives it GTT). So a BO with
+// VRAM is this GPU's, and its contents are in the dump. Its place tells whether another file has it, too
+// (UnsaidSharing).
 bool is_imported(const DrmBoEntry& entry, bool ours) {
   constexpr std::uint32_t kDomainVram = 4;  // AMDGPU_GEM_DOMAIN_VRAM
   return entry.is_import != 0 && (ours || (entry.preferred_domains & kDomainVram) == 0);
@@ -190,15 +201,15 @@ RenderBo bo_of(const DrmBoEntry& entry, bool ours) {
 
 }  // namespace
 
-Result<RenderImage> unpack_render_image(std::span<const std::uint8_t> payload, const std::string& name) {
-  SLUICE_TRY_ASSIGN(const bool has_digest, check_digest(payload, MessageKind::RenderNode, name));
+Result<RenderImage> unpack_render_image(std::span<const std::uint8_t> payload, const std::string& name,
+                                        const ImageKeys& keys) {
+  SLUICE_TRY_ASSIGN(const bool has_digest, check_digest(payload, MessageKind::RenderNode, name, keys));
   UnpackMemory memory(payload.size());
   const std::unique_ptr<CriuRenderNode, FreeRenderNode> node(
       criu_render_node__unpack(memory.allocator(), payload.size(), payload.data()));
   memory.throw_if_process_had_none();
-  if (!node) return make_error(EBADMSG, name + " cannot be parsed; the image is damaged");
-  if (contradicts_itself(*node))
-    return make_error(EBADMSG, name + " contradicts itself; the image is damaged");
+  if (!node) return damaged(name + " cannot be parsed");
+  if (contradicts_itself(*node)) return damaged(name + " contradicts itself");
   RenderImage image;
   image.gpu_id = node->gpu_id;
   image.id = node->has_id != 0 ? node->id : static_cast<std::uint32_t>(id_of_image(name).value_or(0));
@@ -207,13 +218,15 @@ Result<RenderImage> unpack_render_image(std::span<const std::uint8_t> payload, c
   std::uint32_t handle = 0;
   for (std::size_t i = 0; i < node->n_bo_entries; ++i) {
     const DrmBoEntry& entry = *node->bo_entries[i];
-    const auto at = [&] {
-      return name + ": BO " + std::to_string(i) + " (GEM handle " + std::to_string(entry.handle) + ")";
-    };
+    const auto at = [&] { return formatted("{}: BO {} (GEM handle {})", name, i, entry.handle); };
     if (is_imported(entry, ours) && (entry.has_shared == 0 || entry.shared == 0))
-      return Error{ENOSYS, at() + " is imported, and the image does not tell whose memory it is"};
+      return Error{
+          ENOSYS,
+          at() +
+              " is imported, and the image does not say whose memory it is; restore it with upstream's "
+              "plugin [SL-I15]"};
     if (const std::string fault = fault_of(entry, handle); !fault.empty())
-      return make_error(EBADMSG, at() + " has " + fault + "; the image is damaged");
+      return damaged(formatted("{} has {}", at(), fault));
     handle = entry.handle;
     image.bos.push_back(bo_of(entry, ours));
   }
@@ -225,7 +238,7 @@ Result<RenderImage> unpack_render_image(std::span<const std::uint8_t> payload, c
   return image;
 }
 
-std::vector<std::uint8_t> pack_dmabuf_image(const DmaBufImage& image) {
+std::vector<std::uint8_t> pack_dmabuf_image(const DmaBufImage& image, const ImageKeys& keys) {
   CriuDmabufNode node = CRIU_DMABUF_NODE__INIT;
   node.gem_handle = image.gem_handle;
   node.has_shared = 1;
@@ -239,18 +252,21 @@ std::vector<std::uint8_t> pack_dmabuf_image(const DmaBufImage& image) {
   node.id = image.id.value_or(0);
   std::vector<std::uint8_t> payload(criu_dmabuf_node__get_packed_size(&node));
   (void)criu_dmabuf_node__pack(&node, payload.data());
-  return with_digest(std::move(payload), MessageKind::DmaBuf);
+  return with_digest(std::move(payload), MessageKind::DmaBuf, keys);
 }
 
-Result<DmaBufImage> unpack_dmabuf_image(std::span<const std::uint8_t> payload, const std::string& name) {
-  SLUICE_TRY_ASSIGN(const bool has_digest, check_digest(payload, MessageKind::DmaBuf, name));
+Result<DmaBufImage> unpack_dmabuf_image(std::span<const std::uint8_t> payload, const std::string& name,
+                                        const ImageKeys& keys) {
+  SLUICE_TRY_ASSIGN(const bool has_digest, check_digest(payload, MessageKind::DmaBuf, name, keys));
   UnpackMemory memory(payload.size());
   const std::unique_ptr<CriuDmabufNode, FreeDmaBufNode> node(
       criu_dmabuf_node__unpack(memory.allocator(), payload.size(), payload.data()));
   memory.throw_if_process_had_none();
-  if (!node) return make_error(EBADMSG, name + " cannot be parsed; the image is damaged");
+  if (!node || !is_dump_id(node->has_dump_id, node->dump_id)) return damaged(name + " cannot be parsed");
   if (node->has_shared == 0 || node->shared == 0)
-    return Error{ENOSYS, name + " does not tell whose memory the dma-buf is"};
+    return Error{
+        ENOSYS,
+        name + " does not say whose memory the dma-buf is; restore it with upstream's plugin [SL-I16]"};
   DmaBufImage image{node->gem_handle, node->shared, std::nullopt, std::nullopt, std::nullopt};
   if (node->has_pid != 0) image.pid = node->pid;
   image.dump_id = dump_id_of(node->has_dump_id, node->dump_id);
@@ -261,8 +277,8 @@ Result<DmaBufImage> unpack_dmabuf_image(std::span<const std::uint8_t> payload, c
 
 namespace {
 
-// What we note of each GPU stands before the kernel's data; a dump's id and the digest stand behind them,
-// where a torn end, or bytes that are no message, could make the image look like one of upstream's.
+// Our notes on each GPU come before the kernel's data. A dump's id and the digest come after it. So a torn
+// end, or bytes that are no message, could make the image look like upstream's.
 bool says_more_than_upstream(const kfd::KfdImage& image) {
   return std::any_of(image.topology.nodes.begin(), image.topology.nodes.end(),
                      [](const kfd::Node& node) { return node.gfx_target_version != 0; });
@@ -270,12 +286,13 @@ bool says_more_than_upstream(const kfd::KfdImage& image) {
 
 }  // namespace
 
-std::vector<std::uint8_t> pack_kfd_image(const kfd::KfdImage& image) {
-  return with_digest(kfd::encode_kfd_image(image), MessageKind::Kfd);
+std::vector<std::uint8_t> pack_kfd_image(const kfd::KfdImage& image, const ImageKeys& keys) {
+  return with_digest(kfd::encode_kfd_image(image), MessageKind::Kfd, keys);
 }
 
-Result<kfd::KfdImage> unpack_kfd_image(std::span<const std::uint8_t> payload, const std::string& name) {
-  SLUICE_TRY_ASSIGN(const bool has_digest, check_digest(payload, MessageKind::Kfd, name));
+Result<kfd::KfdImage> unpack_kfd_image(std::span<const std::uint8_t> payload, const std::string& name,
+                                       const ImageKeys& keys) {
+  SLUICE_TRY_ASSIGN(const bool has_digest, check_digest(payload, MessageKind::Kfd, name, keys));
   auto image = kfd::decode_kfd_image(payload);
   if (!image) return explain(name, image.error());
   if (!has_digest && (image->dump_id || says_more_than_upstream(*image))) return lost_digest(name);
@@ -286,16 +303,21 @@ Result<void> SameDump::add(const std::string& name, const std::optional<DumpId>&
                            std::optional<std::uint32_t> id) {
   const std::optional<int> named = id_of_image(name);
   if (dump_id && id && named && *id != static_cast<std::uint32_t>(*named)) {
-    return make_error(EBADMSG, name + " is the image of another open file, " + std::to_string(*id) +
-                                   "; files of the image directory have changed names");
+    return Error{
+        EBADMSG,
+        formatted("{} is the image of open file {}; give the files of the image directory their names back "
+                  "[SL-I17]",
+                  name, *id)};
   }
   if (first_.empty()) {
     first_ = name;
     dump_id_ = dump_id;
   }
   if (dump_id == dump_id_) return {};
-  return make_error(
-      EBADMSG, name + " belongs to another dump than " + first_ + "; the image directory mixes two dumps");
+  return Error{
+      EBADMSG,
+      formatted("{} belongs to another dump than {}; restore from a directory with one dump [SL-I18]", name,
+                first_)};
 }
 
 Sum128 bo_table_digest(std::span<const kfd::BoEntry> bos, std::uint32_t gpu_id) {
@@ -345,10 +367,11 @@ Result<void> check_private_data(const kfd::KfdImage& image, std::uint32_t local_
   const std::uint32_t recorded = record_bytes_of(image);
   if (local_record_bytes == 0 || recorded == 0 || local_record_bytes == recorded) return {};
   return Error{
-      EINVAL, "the image was made under Linux " +
-                  (image.kernel_release.empty() ? std::string("(not recorded)") : image.kernel_release) +
-                  ", whose driver keeps " + std::to_string(recorded) + " bytes per BO where this one keeps " +
-                  std::to_string(local_record_bytes) + "; restore it under a kernel of the same kind"};
+      EINVAL,
+      formatted("the image was made under Linux {}, whose driver keeps {} bytes per BO where this one keeps "
+                "{}; restore it under a kernel of the same kind [SL-R05]",
+                image.kernel_release.empty() ? "(not recorded)" : image.kernel_release, recorded,
+                local_record_bytes)};
 }
 
 }  // namespace sluice

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What stands around images/kfd_image.h: the image of a render file, the tie between BO table and sidecar,
-// and whether a KFD image fits this kernel.
+// What belongs to images/kfd_image.h: the image of a render file, the tie between BO table and sidecar, and
+// whether a KFD image fits this kernel.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,7 @@
 
 #include "base/result.h"
 #include "drm/gem.h"
+#include "images/key.h"
 #include "images/kfd_image.h"
 #include "images/sums.h"
 #include "kfd/private_data.h"
@@ -18,70 +19,73 @@
 
 namespace sluice {
 
-// Memory that several files of a dump have is numbered from 1; a restore takes no more of it: each is a
+// Memory shared by several files of a dump is numbered from 1. A restore accepts no more than this: each is a
 // descriptor in the host's fdstore.
 inline constexpr std::uint32_t kMostSharedBos = 65'536;
 
 // A BO of a render file.
 struct RenderBo {
   drm::GemBo gem;
-  std::uint64_t mmap_offset = 0;  // at the time of the dump, 0 = no CPU may map it
-  std::uint32_t shared = 0;       // number of the memory in the dump where others have it, too
-  bool imports = false;           // another file makes it, and has its contents
+  std::uint64_t mmap_offset = 0;  // at the time of the dump, 0 = not mappable by a CPU
+  std::uint32_t shared = 0;       // number of the memory in the dump if it is shared
+  bool imports = false;           // another file makes it and has its contents
 
   bool operator==(const RenderBo&) const = default;
 };
 
 // amdgpu-renderD-<id>.img.
 struct RenderImage {
-  // `minor` in an image of CRIU 3.17 to 4.2: the KFD image knows the GPU by its gpu_id. Then there are no
+  // `minor` in an image of CRIU 3.17 to 4.2: the KFD image knows the GPU by its gpu_id. Such an image has no
   // BOs.
   static constexpr std::uint32_t kUnknownMinor = 0;  // of no render node: theirs begin at 128
 
   std::uint32_t gpu_id = 0;  // user gpu_id
   std::uint32_t id = 0;
   std::uint32_t minor = kUnknownMinor;  // at the time of the dump
-  std::vector<RenderBo> bos;            // GEM BOs of its own, by handle
+  std::vector<RenderBo> bos;            // its own GEM BOs, by handle
   std::optional<bool> kfd_acquired;     // KFD uses this file as the GPU's VM; unknown in upstream's images
   std::optional<DumpId> dump_id;        // not in upstream's images
   std::optional<std::uint32_t> pid;     // in its own pid namespace: the process that restores the file
-  bool has_sums = false;                // the dump has written checksums of the contents
+  bool has_sums = false;                // the dump wrote checksums of the contents
 
   bool has_mappable_bos() const;
   bool has_contents() const;
-  // "renderD128", or what stands for it where the minor is unknown.
+  // "renderD128", or a substitute if the minor is unknown.
   std::string node_words() const;
 };
 
-std::vector<std::uint8_t> pack_render_image(const RenderImage& image);
+std::vector<std::uint8_t> pack_render_image(const RenderImage& image, const ImageKeys& keys);
 
-// Errors: EBADMSG for what contradicts itself or its digest; ENOSYS for BOs that are imported, or may be,
-// from nobody knows where, as in upstream's images. `name` is for the message.
-Result<RenderImage> unpack_render_image(std::span<const std::uint8_t> payload, const std::string& name);
+// Errors: EBADMSG if it contradicts itself or its digest; ENOSYS for BOs that are, or may be, imported from
+// an unknown place, as in upstream's images. `name` is for the message.
+Result<RenderImage> unpack_render_image(std::span<const std::uint8_t> payload, const std::string& name,
+                                        const ImageKeys& keys);
 
 // amdgpu-dmabuf_<id>.img: a descriptor of a dma-buf.
 struct DmaBufImage {
   std::uint32_t gem_handle = 0;
   std::uint32_t shared = 0;
   std::optional<std::uint32_t> pid;  // as in RenderImage
-  std::optional<DumpId> dump_id;     // likewise
+  std::optional<DumpId> dump_id;     // as in RenderImage
   std::optional<std::uint32_t> id;   // CRIU's of the descriptor
 };
-std::vector<std::uint8_t> pack_dmabuf_image(const DmaBufImage& image);
-// Errors: EBADMSG; ENOSYS for one of upstream's images, which do not tell what memory it is.
-Result<DmaBufImage> unpack_dmabuf_image(std::span<const std::uint8_t> payload, const std::string& name);
+std::vector<std::uint8_t> pack_dmabuf_image(const DmaBufImage& image, const ImageKeys& keys);
+// Errors: EBADMSG; ENOSYS for upstream's images, which do not say whose memory it is.
+Result<DmaBufImage> unpack_dmabuf_image(std::span<const std::uint8_t> payload, const std::string& name,
+                                        const ImageKeys& keys);
 
 // encode_kfd_image() with its digest.
-std::vector<std::uint8_t> pack_kfd_image(const kfd::KfdImage& image);
-// decode_kfd_image() with the file's name in the message, after a look at the digest. Errors: EBADMSG.
-Result<kfd::KfdImage> unpack_kfd_image(std::span<const std::uint8_t> payload, const std::string& name);
+std::vector<std::uint8_t> pack_kfd_image(const kfd::KfdImage& image, const ImageKeys& keys);
+// decode_kfd_image() after checking the digest, with the file's name in messages. Errors: EBADMSG.
+Result<kfd::KfdImage> unpack_kfd_image(std::span<const std::uint8_t> payload, const std::string& name,
+                                       const ImageKeys& keys);
 
-// Whether images are of one dump, as all of a directory are, and each is the one that its name says. Of
-// upstream's, which have no dump_id, the second is not asked.
+// Checks that images are of one dump, as all in a directory must be, and that each bears its own name. The
+// second is not checked for upstream's, which have no dump_id.
 class SameDump {
  public:
-  // `id`: what the image says of itself. EBADMSG, naming both, for an image of another dump than the first,
-  // or that alone says which, or alone does not; naming one, for an image under another's name.
+  // `id`: from the image itself. EBADMSG, naming both, for an image of another dump than the first, or if
+  // only one of them has a dump id. EBADMSG, naming one, for an image under another's name.
   Result<void> add(const std::string& name, const std::optional<DumpId>& dump_id,
                    std::optional<std::uint32_t> id);
   // No image was added.
@@ -93,22 +97,22 @@ class SameDump {
 };
 
 // Ties a sidecar to the BO table: XXH3-128 of the GPU's entries that have contents (see
-// docs/image-format.md).
+// docs/reference/image-format.md).
 Sum128 bo_table_digest(std::span<const kfd::BoEntry> bos, std::uint32_t gpu_id);
 Sum128 bo_table_digest(std::span<const RenderBo> bos);
 
-// The private data's records of BOs changed their size between kernels under one version number, and a kernel
-// that gets the wrong ones fails half-way. Bytes of a record under KFD 1.<minor>; 0 where only the kernel can
+// BO records in the private data changed their size between kernels under one version number, and a kernel
+// that gets the wrong size fails half-way. Bytes of a record under KFD 1.<minor>; 0 if only the kernel can
 // tell (kfd::probe_bo_record_bytes).
 std::uint32_t known_record_bytes(std::uint32_t minor);
 
-// The same of the kernel that the image was made under; 0 where it cannot be told.
+// The same for the kernel that made the image; 0 if unknown.
 std::uint32_t record_bytes_of(const kfd::KfdImage& image);
 
 // The records of the image's private data, which is borrowed. Errors: EBADMSG.
 Result<kfd::PrivateData> private_records(const kfd::KfdImage& image);
 
-// EINVAL, naming both sizes, where both are known and differ: before anything is created.
+// EINVAL, naming both sizes, if both are known and differ: before anything is created.
 Result<void> check_private_data(const kfd::KfdImage& image, std::uint32_t local_record_bytes);
 
 }  // namespace sluice

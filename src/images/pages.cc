@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/format.h"
 #include "images/files.h"
 #include "images/key.h"
 #include "kfd/uapi.h"
@@ -13,8 +14,33 @@ std::string gpu_words(std::uint32_t gpu_id) {
   return "GPU " + kfd::gpu_id_text(gpu_id);
 }
 
-std::string PagesSet::words() const {
+std::string PagesOwner::describe() const {
   return drm_minor ? "renderD" + std::to_string(*drm_minor) : gpu_words(gpu_id);
+}
+
+std::string PagesOwner::name_of(const std::string& in_dump) const {
+  return predump ? predump_name(in_dump) : in_dump;
+}
+
+std::string PagesOwner::pages_name(int id, std::uint32_t bo) const {
+  return name_of(drm_minor ? drm_pages_image_name(id, *drm_minor, bo) : pages_image_name(id, gpu_id));
+}
+
+std::string PagesOwner::delta_name(int id, std::uint32_t bo) const {
+  return name_of(drm_minor ? drm_delta_image_name(id, *drm_minor, bo) : delta_image_name(id, gpu_id));
+}
+
+std::string PagesOwner::unnamed_pages_name(unsigned number, std::uint32_t bo) const {
+  return name_of(drm_minor ? unnamed_drm_pages_image(number, *drm_minor, bo)
+                           : unnamed_pages_image(number, gpu_id));
+}
+
+std::string PagesOwner::sums_name(int id) const {
+  return name_of(drm_minor ? drm_sums_image_name(id, *drm_minor) : sums_image_name(id, gpu_id));
+}
+
+std::string PagesOwner::metadata_name(int id) const {
+  return name_of(drm_minor ? render_image_name(id) : kfd_image_name(id));
 }
 
 Result<ImageLayout> PagesSet::layout(std::uint64_t chunk_bytes) const {
@@ -26,29 +52,32 @@ Result<ImageLayout> PagesSet::layout(std::uint64_t chunk_bytes) const {
 }
 
 std::string PagesSet::pages_name(int id, std::uint32_t file) const {
-  return drm_minor ? drm_pages_image_name(id, *drm_minor, bos[file].number) : pages_image_name(id, gpu_id);
+  return PagesOwner::pages_name(id, bos[file].number);
+}
+
+std::string PagesSet::delta_name(int id, std::uint32_t file) const {
+  return PagesOwner::delta_name(id, bos[file].number);
 }
 
 std::vector<std::string> PagesSet::pages_names(int id) const {
-  const std::size_t files = drm_minor ? bos.size() : 1;
   std::vector<std::string> names;
-  for (std::uint32_t file = 0; file < files; ++file) names.push_back(pages_name(id, file));
+  for (std::uint32_t file = 0; file < file_count(); ++file) names.push_back(pages_name(id, file));
   return names;
 }
 
-std::string PagesSet::sums_name(int id) const {
-  return drm_minor ? drm_sums_image_name(id, *drm_minor) : sums_image_name(id, gpu_id);
+std::vector<std::string> PagesSet::names_with(int id, const Sidecar& sidecar) const {
+  std::vector<std::string> names = pages_names(id);
+  for (std::uint32_t file = 0; file < names.size(); ++file) {
+    if (sidecar.is_delta(file)) names[file] = delta_name(id, file);
+  }
+  return names;
 }
 
-std::string PagesSet::metadata_name(int id) const {
-  return drm_minor ? render_image_name(id) : kfd_image_name(id);
-}
-
-std::string PagesPlace::words() const {
+std::string PagesPlace::describe() const {
   if (!bo) return "its length";
-  std::string text = "BO " + std::to_string(bo->number) + " (VA " + hex(bo->va) + ", " +
-                     std::to_string(bo->bytes) + " bytes) from its byte " + std::to_string(bo_offset);
-  if (more_bos > 0) text += " and " + std::to_string(more_bos) + " more BOs";
+  std::string text =
+      formatted("BO {} (VA {:#x}, {} bytes) from its byte {}", bo->number, bo->va, bo->bytes, bo_offset);
+  if (more_bos > 0) text += formatted(" and {} more BOs", more_bos);
   return text;
 }
 
@@ -68,7 +97,13 @@ PagesPlace PagesSet::place(const ImageLayout& its_layout, const Chunk& range) co
 }
 
 std::string PagesSet::describe(int id, const ImageLayout& its_layout, const Chunk& range) const {
-  return pages_name(id, range.file) + ", " + words() + " " + place(its_layout, range).words();
+  return pages_name(id, range.file) + ", " + describe() + " " + place(its_layout, range).describe();
+}
+
+bool has_contents(const kfd::KfdImage& image, std::uint32_t gpu_id) {
+  return std::any_of(image.bos.begin(), image.bos.end(), [gpu_id](const kfd::BoEntry& bo) {
+    return bo.gpu_id == gpu_id && kfd::has_contents(bo.alloc_flags) && !bo.imports;
+  });
 }
 
 std::vector<PagesSet> pages_of(const kfd::KfdImage& image) {
@@ -76,11 +111,12 @@ std::vector<PagesSet> pages_of(const kfd::KfdImage& image) {
   if (image.alias_of) return sets;
   for (const kfd::Node& node : image.topology.nodes) {
     if (!node.is_gpu()) continue;
-    PagesSet set{node.gpu_id, std::nullopt, {}, bo_table_digest(image.bos, node.gpu_id), image.has_sums};
+    PagesSet set{
+        {node.gpu_id, std::nullopt}, {}, bo_table_digest(image.bos, node.gpu_id), image.has_sums, image.pid};
     for (std::uint32_t i = 0; i < image.bos.size(); ++i) {
       const kfd::BoEntry& bo = image.bos[i];
       if (bo.gpu_id == node.gpu_id && kfd::has_contents(bo.alloc_flags) && !bo.imports)
-        set.bos.push_back({bo.bytes, bo.addr, i});
+        set.bos.push_back({bo.bytes, bo.addr, i, bo.addr});
     }
     if (!set.bos.empty()) sets.push_back(std::move(set));
   }
@@ -88,47 +124,65 @@ std::vector<PagesSet> pages_of(const kfd::KfdImage& image) {
 }
 
 PagesSet pages_of(const RenderImage& image) {
-  PagesSet set{image.gpu_id, image.minor, {}, bo_table_digest(image.bos), image.has_sums};
+  PagesSet set{
+      {image.gpu_id, image.minor}, {}, bo_table_digest(image.bos), image.has_sums, image.pid.value_or(0)};
   for (std::uint32_t i = 0; i < image.bos.size(); ++i) {
     const drm::GemBo& gem = image.bos[i].gem;
     if (!image.bos[i].imports) {
-      set.bos.push_back({gem.bytes, gem.mappings.empty() ? 0 : gem.mappings.front().address, i});
+      set.bos.push_back({gem.bytes, gem.mappings.empty() ? 0 : gem.mappings.front().address, i, gem.handle});
     }
   }
   return set;
 }
 
+namespace {
+
+// Whether its tables fit the layout's files.
+bool fits(const Sidecar& sidecar, int id, const PagesSet& set, const ImageLayout& layout) {
+  if (sidecar.tables.size() != layout.file_count()) return false;
+  const SumTable& first = sidecar.tables.front();
+  if (sidecar.pages_files != set.names_with(id, sidecar)) return false;
+  const UnitIndex units(layout, first.block_bytes);
+  for (std::uint32_t file = 0; file < layout.file_count(); ++file) {
+    const SumTable& table = sidecar.tables[file];
+    const bool alike = table.grain == first.grain &&
+                       (!table.by_units() ||
+                        (table.block_bytes == first.block_bytes && table.sums.size() == units.count(file)));
+    if (!alike || table.file_bytes != layout.file_bytes(file)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
 Result<std::optional<Sidecar>> take_sidecar(const Result<std::vector<std::uint8_t>>& payload, int id,
                                             const PagesSet& set, const ImageLayout& layout,
-                                            const DumpId& dump_id) {
+                                            const DumpId& dump_id, const ImageKeys& keys) {
   const std::string name = set.sums_name(id);
   if (!payload) {
     if (payload.error().err != ENOENT) return payload.error();
-    if (!set.has_sums && !has_image_key()) return std::optional<Sidecar>();
+    if (!set.has_sums && !keys.any()) return std::optional<Sidecar>();
     const std::string other = set.pages_name(id, 0);
-    return make_error(
+    return Error{
         EBADMSG,
-        name + " is missing, the checksums that the dump has written: " + other +
-            (has_image_key() ? " may be of another dump"
-                             : " may be of another dump (SLUICE_CHECKSUM=off restores it as it is)"));
+        formatted("{} is missing, the checksums of the dump, so {} may be of another dump; bring it back{} "
+                  "[SL-I19]",
+                  name, other, keys.any() ? "" : ", or restore unverified with SLUICE_CHECKSUM=off")};
   }
-  SLUICE_TRY_ASSIGN(Sidecar sidecar, unpack_sidecar(*payload, name));
-  bool fits = sidecar.dump_id == dump_id && sidecar.bo_table_digest == set.bo_table_digest &&
-              sidecar.tables.size() == layout.file_count();
-  for (std::uint32_t file = 0; fits && file < layout.file_count(); ++file) {
-    fits = sidecar.tables[file].file_bytes == layout.file_bytes(file) &&
-           sidecar.pages_files[file] == set.pages_name(id, file);
-  }
-  if (!fits) {
-    return make_error(EBADMSG, name + " belongs to another dump than " + set.metadata_name(id) +
-                                   "; the image directory mixes two dumps");
+  SLUICE_TRY_ASSIGN(Sidecar sidecar, unpack_sidecar(*payload, name, keys));
+  if (sidecar.dump_id != dump_id || sidecar.bo_table_digest != set.bo_table_digest ||
+      !fits(sidecar, id, set, layout)) {
+    return Error{
+        EBADMSG,
+        formatted("{} belongs to another dump than {}; restore from a directory with one dump [SL-I20]", name,
+                  set.metadata_name(id))};
   }
   return std::optional(std::move(sidecar));
 }
 
 Result<std::optional<Sidecar>> read_sidecar(const ImageSource& source, int id, const PagesSet& set,
                                             const ImageLayout& layout, const DumpId& dump_id) {
-  return take_sidecar(read_image(source, set.sums_name(id)), id, set, layout, dump_id);
+  return take_sidecar(read_image(source, set.sums_name(id)), id, set, layout, dump_id, source.keys());
 }
 
 }  // namespace sluice

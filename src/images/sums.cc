@@ -8,7 +8,9 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <list>
 #include <memory>
+#include <utility>
 
 #include "base/units.h"
 #include "images/digest.h"
@@ -21,7 +23,7 @@ namespace sluice {
 namespace {
 
 constexpr std::uint64_t kLeastBlockBytes = 4 * kKiB;
-constexpr std::uint64_t kMostBlockBytes = kSumBlockBytes;  // of which every chunk is a multiple
+constexpr std::uint64_t kMostBlockBytes = kSumBlockBytes;  // every chunk is a multiple of it
 
 struct FreeSumsImage {
   void operator()(SumsImage* image) const { sums_image__free_unpacked(image, nullptr); }
@@ -29,6 +31,19 @@ struct FreeSumsImage {
 
 ProtobufCBinaryData borrowed(std::span<const std::uint8_t> bytes) {
   return {bytes.size(), const_cast<std::uint8_t*>(bytes.data())};  // packing only reads
+}
+
+// How a sidecar names the method of its sums. Sums by units have their own name, so that readers that do not
+// know them refuse them.
+std::string algorithm_of(const SumMethod& method, SumGrain grain) {
+  return grain == SumGrain::Units ? std::string(method.name()) + "-units" : method.name();
+}
+
+// Whether a file of that many bytes can have that many sums. For units only the BO table gives the count
+// (take_sidecar()); they are at most kSumUnitBytes long, and none is empty.
+bool can_have(const FileSums& sums, std::uint64_t count, SumGrain grain) {
+  if (grain == SumGrain::Blocks) return count == div_ceil(sums.file_bytes, sums.block_bytes);
+  return count >= div_ceil(sums.file_bytes, kSumUnitBytes) && count <= sums.file_bytes;
 }
 
 // REQUIRES: as many bytes.
@@ -52,15 +67,77 @@ std::uint64_t Sidecar::most_block_bytes() const {
   return most;
 }
 
-std::vector<std::uint8_t> pack_sidecar(const Sidecar& sidecar) {
-  std::string algorithm = contents_method().name();
+bool Sidecar::has_deltas() const {
+  return std::any_of(parents.begin(), parents.end(), [](const ParentRuns& runs) { return !runs.empty(); });
+}
+
+namespace {
+
+Error damaged_sidecar(const std::string& what) {
+  return Error{EBADMSG, what + ": the checksums are damaged; use another checkpoint [SL-I24]"};
+}
+
+// Runs in a message's form, valid during this object's life.
+struct PackedRuns {
+  explicit PackedRuns(const ParentRuns& runs) : files(runs.files) {
+    for (std::string& file : files) names.push_back(file.data());
+    for (const ParentRun& run : runs.runs) {
+      first.push_back(run.first_unit);
+      units.push_back(run.units);
+      file_of.push_back(run.file);
+      offset.push_back(run.offset);
+    }
+  }
+  void lend_to(FileSums& sums) {
+    sums.n_parent_files = names.size(), sums.parent_files = names.data();
+    sums.n_parent_first = first.size(), sums.parent_first = first.data();
+    sums.n_parent_units = units.size(), sums.parent_units = units.data();
+    sums.n_parent_file = file_of.size(), sums.parent_file = file_of.data();
+    sums.n_parent_offset = offset.size(), sums.parent_offset = offset.data();
+  }
+
+  std::vector<std::string> files;
+  std::vector<char*> names;
+  std::vector<std::uint64_t> first, units, offset;
+  std::vector<std::uint32_t> file_of;
+};
+
+// For a file with `count` units. Nothing if no dump writes such runs.
+std::optional<ParentRuns> unpack_runs(const FileSums& sums, std::uint64_t count, SumGrain grain) {
+  ParentRuns runs;
+  const std::size_t number = sums.n_parent_first;
+  if (sums.n_parent_units != number || sums.n_parent_file != number || sums.n_parent_offset != number)
+    return std::nullopt;
+  if (number > 0 && grain != SumGrain::Units) return std::nullopt;
+  runs.files.assign(sums.parent_files, sums.parent_files + sums.n_parent_files);
+  std::uint64_t next = 1;  // the file's length is always its own
+  for (std::size_t i = 0; i < number; ++i) {
+    const ParentRun run{sums.parent_first[i], sums.parent_units[i], sums.parent_file[i],
+                        sums.parent_offset[i]};
+    const bool in_order = run.first_unit >= next && run.first_unit < count && run.units > 0 &&
+                          run.units <= count - run.first_unit;
+    if (!in_order || run.file >= runs.files.size() || run.offset < kHeaderBytes || run.offset > INT64_MAX)
+      return std::nullopt;
+    next = run.first_unit + run.units;
+    runs.runs.push_back(run);
+  }
+  return runs;
+}
+
+}  // namespace
+
+std::vector<std::uint8_t> pack_sidecar(const Sidecar& sidecar, const ImageKeys& keys) {
+  std::vector<std::string> algorithms;
+  for (const SumTable& table : sidecar.tables)
+    algorithms.push_back(algorithm_of(keys.contents(), table.grain));
   std::vector<std::string> names = sidecar.pages_files;
   std::vector<FileSums> sums(sidecar.tables.size());
   std::vector<FileSums*> files;
+  std::list<PackedRuns> runs;
   for (std::size_t i = 0; i < sums.size(); ++i) {
     const SumTable& table = sidecar.tables[i];
     sums[i] = FILE_SUMS__INIT;
-    sums[i].algorithm = algorithm.data();
+    sums[i].algorithm = algorithms[i].data();
     sums[i].block_bytes = table.block_bytes;
     sums[i].file_bytes = table.file_bytes;
     sums[i].bo_table_digest = borrowed(sidecar.bo_table_digest);
@@ -68,49 +145,68 @@ std::vector<std::uint8_t> pack_sidecar(const Sidecar& sidecar) {
     sums[i].sums = borrowed(
         {reinterpret_cast<const std::uint8_t*>(table.sums.data()), table.sums.size() * sizeof(Sum128)});
     sums[i].pages_file = names[i].data();
+    if (sidecar.is_delta(i)) runs.emplace_back(sidecar.parents[i]).lend_to(sums[i]);
     files.push_back(&sums[i]);
   }
   SumsImage image = SUMS_IMAGE__INIT;
+  if (!runs.empty()) {
+    image.has_parent_dump_id = 1;
+    image.parent_dump_id = borrowed(sidecar.parent_dump_id);
+  }
   image.n_files = files.size();
   image.files = files.data();
   std::vector<std::uint8_t> payload(sums_image__get_packed_size(&image));
   (void)sums_image__pack(&image, payload.data());
-  return with_digest(std::move(payload), MessageKind::Sums);
+  return with_digest(std::move(payload), MessageKind::Sums, keys);
 }
 
-Result<Sidecar> unpack_sidecar(std::span<const std::uint8_t> payload, const std::string& name) {
-  SLUICE_TRY(require_digest(payload, MessageKind::Sums, name));
+Result<Sidecar> unpack_sidecar(std::span<const std::uint8_t> payload, const std::string& name,
+                               const ImageKeys& keys) {
+  SLUICE_TRY(require_digest(payload, MessageKind::Sums, name, keys));
   UnpackMemory memory(payload.size());
   const std::unique_ptr<SumsImage, FreeSumsImage> image(
       sums_image__unpack(memory.allocator(), payload.size(), payload.data()));
   memory.throw_if_process_had_none();
-  if (!image) return make_error(EBADMSG, name + " cannot be parsed; the sidecar is damaged");
-  if (image->n_files == 0) return make_error(EBADMSG, name + " describes no pages file");
-  const SumMethod method = contents_method();
+  if (!image) return damaged_sidecar(name + " cannot be parsed");
+  if (image->n_files == 0) return damaged_sidecar(name + " describes no pages file");
+  const SumMethod method = keys.contents();
   Sidecar sidecar;
   for (std::size_t i = 0; i < image->n_files; ++i) {
     const FileSums& sums = *image->files[i];
     const bool blocks_ok = std::has_single_bit(sums.block_bytes) && sums.block_bytes >= kLeastBlockBytes &&
                            sums.block_bytes <= kMostBlockBytes;
-    if (std::strcmp(sums.algorithm, method.name()) != 0 || !blocks_ok) {
-      return make_error(EBADMSG, name + " uses checksums that are not known here");
+    const SumGrain grain =
+        sums.algorithm == algorithm_of(method, SumGrain::Units) ? SumGrain::Units : SumGrain::Blocks;
+    if (sums.algorithm != algorithm_of(method, grain) || !blocks_ok) {
+      return Error{EBADMSG,
+                   name + " uses checksums that this version does not know; use a newer sluice [SL-I21]"};
     }
     const bool fits = sums.bo_table_digest.len == sidecar.bo_table_digest.size() &&
                       sums.dump_id.len == sidecar.dump_id.size() && sums.sums.len % sizeof(Sum128) == 0 &&
-                      sums.sums.len / sizeof(Sum128) == div_ceil(sums.file_bytes, sums.block_bytes);
+                      can_have(sums, sums.sums.len / sizeof(Sum128), grain);
     if (fits && i == 0) {
       std::copy_n(sums.bo_table_digest.data, sidecar.bo_table_digest.size(), sidecar.bo_table_digest.begin());
       std::copy_n(sums.dump_id.data, sidecar.dump_id.size(), sidecar.dump_id.begin());
     }
     if (!fits || !equal_bytes(sums.bo_table_digest, sidecar.bo_table_digest) ||
         !equal_bytes(sums.dump_id, sidecar.dump_id)) {
-      return make_error(EBADMSG, name + " contradicts itself; the sidecar is damaged");
+      return damaged_sidecar(name + " contradicts itself");
     }
-    SumTable table{sums.block_bytes, sums.file_bytes, {}, method};
+    std::optional<ParentRuns> runs = unpack_runs(sums, sums.sums.len / sizeof(Sum128), grain);
+    if (!runs) return damaged_sidecar(name + " contradicts itself");
+    sidecar.parents.push_back(std::move(*runs));
+    SumTable table{sums.block_bytes, sums.file_bytes, {}, method, grain};
     table.sums.resize(sums.sums.len / sizeof(Sum128));
     if (!table.sums.empty()) std::memcpy(table.sums.data(), sums.sums.data, sums.sums.len);
     sidecar.tables.push_back(std::move(table));
     sidecar.pages_files.emplace_back(sums.pages_file);
+  }
+  const bool has_parent = image->has_parent_dump_id != 0 && image->parent_dump_id.len == sizeof(DumpId);
+  if (sidecar.has_deltas() != has_parent) return damaged_sidecar(name + " contradicts itself");
+  if (has_parent) {
+    std::copy_n(image->parent_dump_id.data, sizeof(DumpId), sidecar.parent_dump_id.begin());
+  } else {
+    sidecar.parents.clear();
   }
   return sidecar;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// The sidecar beside one lane's pages files: a sum per block of each, and what ties them to their dump.
-// amdgpu-sums-<id>-<gpu_id>.img for the one file of a GPU's KFD BOs, amdgpu-sums-drm-<id>-<minor>.img for all
-// files of a render file's BOs.
+// The sidecar beside one lane's pages files: one sum per unit (pipeline/checksum/units.h), or per block in
+// older versions, and what ties them to their dump. Its name is amdgpu-sums-<id>-<gpu_id>.img for the one
+// file of a GPU's KFD BOs. It is amdgpu-sums-drm-<id>-<minor>.img for all files of a render file's BOs.
 #pragma once
 
 #include <array>
@@ -12,8 +12,10 @@
 #include <vector>
 
 #include "base/result.h"
+#include "images/key.h"
 #include "images/kfd_image.h"
 #include "pipeline/checksum/checksum.h"
+#include "pipeline/checksum/parent_match.h"
 
 namespace sluice {
 
@@ -27,17 +29,24 @@ struct Sidecar {
   std::vector<std::string> pages_files;  // their names, in the same order
   Sum128 bo_table_digest{};
   DumpId dump_id{};
+  // With a parent: which parts of each file are in the parent instead. Otherwise empty.
+  std::vector<ParentRuns> parents;
+  DumpId parent_dump_id{};  // which dump that is
 
+  // Whether some units of the file are in the parent.
+  bool is_delta(std::size_t file) const { return !parents.empty() && !parents[file].empty(); }
+  bool has_deltas() const;
   // The largest of any table; 0 without tables.
   std::uint64_t most_block_bytes() const;
 };
 
-// REQUIRES: as many names as tables, and these are summed by contents_method().
-std::vector<std::uint8_t> pack_sidecar(const Sidecar& sidecar);
+// REQUIRES: as many names as tables, all summed by ImageKeys::contents().
+std::vector<std::uint8_t> pack_sidecar(const Sidecar& sidecar, const ImageKeys& keys);
 
-// Errors: require_digest()'s; EBADMSG for anything that is not a sidecar as we write it: no file,
-// counts that do not agree with the sizes, another algorithm, a block size that is no power of two from 4 KiB
-// to kSumBlockBytes, files of two dumps or BO tables. `name` is for the message.
-Result<Sidecar> unpack_sidecar(std::span<const std::uint8_t> payload, const std::string& name);
+// Errors: require_digest()'s; EBADMSG for anything that is no sidecar as we write it: no file, counts that do
+// not match the sizes (for units: cannot match), another algorithm, a block size that is no power of two from
+// 4 KiB to kSumBlockBytes, files of two dumps or BO tables. `name` is for the message.
+Result<Sidecar> unpack_sidecar(std::span<const std::uint8_t> payload, const std::string& name,
+                               const ImageKeys& keys);
 
 }  // namespace sluice

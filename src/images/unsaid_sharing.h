@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
-// Memory that images of upstream's plugins show twice and do not say so.
+// Memory that upstream's images contain twice without saying so.
 //
-// They have no number for memory that is shared. Their handles do not tell it either: those of 3.17 to 4.2
-// have none, and criu-dev's are numbers of one file each, of criu's own for the KFD's BOs and of the process'
-// for those of a render file, so that equal ones are of different memory as a rule. But a BO's mmap offset is
-// its own on its GPU (drm_vma_manager), whichever file or process it is asked through, and both name it. Two
-// entries of one GPU with one offset are the same memory: a restore that made each would make it two.
+// They have no number for shared memory, and handles do not tell either. Images of 3.17 to 4.2 have none.
+// criu-dev's are numbers within one file: criu's own for the KFD's BOs, the process' for a render file's. So
+// equal handles usually mean different memory. But a BO's mmap offset is unique on its GPU (drm_vma_manager),
+// whichever file or process asks, and both images have it. Two entries of one GPU with one offset are the
+// same memory; a restore of both would create two.
 #pragma once
 
 #include <cstdint>
@@ -22,11 +22,11 @@ namespace sluice {
 
 class UnsaidSharing {
  public:
-  // Images of one dump, by name; one that was added stays as it was. Those with a dump_id, which are ours,
-  // say what is shared and are not looked at. ENOSYS, naming both entries: one memory.
+  // Adds an image of the dump, by name; adding it again changes nothing. Images with a dump_id are ours, say
+  // what is shared and are not examined. ENOSYS, naming both entries: the same memory.
   Result<void> add(const std::string& name, const kfd::KfdImage& image);
   Result<void> add(const std::string& name, const RenderImage& image);
-  // A dma-buf of upstream's, which does not say whose memory it is, is refused by unpack_dmabuf_image().
+  // unpack_dmabuf_image() refuses upstream's dma-bufs, which do not say whose memory it is.
   static Result<void> add(const std::string&, const DmaBufImage&) { return {}; }
 
  private:

@@ -11,7 +11,7 @@ namespace sluice {
 
 namespace {
 
-// GPUs give memory in pages.
+// GPUs allocate memory in pages.
 constexpr std::uint64_t kPage = 4096;
 
 void add(std::uint64_t& sum, std::uint64_t bytes) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// How much VRAM the images of one dump bring onto each of its GPUs: what RESTORE and the render files
-// allocate. Memory that several files have counts once, with the file that makes it. Value type.
+// How much VRAM the images of one dump need on each of its GPUs: what RESTORE and the render files allocate.
+// Shared memory counts once, with the file that makes it. Value type.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,11 @@ namespace sluice {
 using VramBytes = std::map<std::uint32_t, std::uint64_t>;
 
 VramBytes vram_of(const kfd::KfdImage& image);
-// Of one BO; 0 where it lies in no VRAM, or is imported.
+// For one BO; 0 if it is not in VRAM, or is imported.
 std::uint64_t vram_of(const RenderBo& bo);
 VramBytes vram_of(const RenderImage& image);
 
-// Sums stop at the largest number.
+// Sums saturate.
 void add_vram(VramBytes& sum, const VramBytes& more);
 
 }  // namespace sluice

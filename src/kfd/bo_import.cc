@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "base/format.h"
 #include "kfd/uapi.h"
 
 namespace sluice::kfd {
@@ -20,15 +21,18 @@ Result<void> BoImport::import(const Bo& bo, int dmabuf) {
   const std::string name = "the BO at " + hex(bo.addr) + " of GPU " + std::to_string(bo.gpu_id);
   const off_t bytes = ::lseek(dmabuf, 0, SEEK_END);
   if (bytes < 0 || static_cast<std::uint64_t>(bytes) < bo.bytes) {
-    return make_error(EINVAL, "the memory for " + name + " has " + std::to_string(bytes) + " bytes, not " +
-                                  std::to_string(bo.bytes));
+    return Error{
+        EINVAL,
+        formatted("the shared memory for {} has {} bytes instead of {}; use another checkpoint [SL-G01]",
+                  name, bytes, bo.bytes)};
   }
   const std::uint64_t wanted = std::uint64_t{bo.gpu_id} << 32 | bo.handle;
   for (;;) {
     if (held_.size() > kMostHeldHandles) {
-      return make_error(E2BIG, "handle " + std::to_string(bo.handle) + " of " + name + " needs more than " +
-                                   std::to_string(kMostHeldHandles) +
-                                   " free ones held, those below other imports included");
+      return Error{E2BIG,
+                   formatted("handle {} of {} needs more than {} placeholder handles below it; use another "
+                             "checkpoint [SL-G02]",
+                             bo.handle, name, kMostHeldHandles)};
     }
     ImportDmabufArgs args{bo.addr, 0, bo.gpu_id, static_cast<std::uint32_t>(dmabuf)};
     if (const int err = call_ioctl(ioctl_, kfd_fd_, kIocImportDmabuf, &args); err != 0)
@@ -36,8 +40,10 @@ Result<void> BoImport::import(const Bo& bo, int dmabuf) {
     if (args.handle == wanted) break;
     held_.push_back(args.handle);
     if (args.handle > wanted) {
-      return make_error(EEXIST, "handle " + std::to_string(bo.handle) + " of " + name +
-                                    " cannot be had: the kernel gave " + hex(args.handle));
+      return Error{EEXIST,
+                   formatted("handle {} of {} is taken: the kernel assigned {:#x}; use another checkpoint "
+                             "[SL-G03]",
+                             bo.handle, name, args.handle)};
     }
   }
   if (bo.mapped_gpu_ids.empty()) return {};

@@ -12,12 +12,13 @@
 #include <unordered_set>
 #include <utility>
 
+#include "base/format.h"
 #include "kfd/uapi.h"
 
 namespace sluice::kfd {
 namespace {
 
-// A protobuf message ends at 2 GiB, and the private data has to fit into one.
+// A protobuf message is limited to 2 GiB, and the private data must fit into one.
 constexpr std::uint64_t kPrivDataBytesMax = INT32_MAX;
 
 std::uint64_t user_pointer(const void* pointer) {
@@ -26,25 +27,22 @@ std::uint64_t user_pointer(const void* pointer) {
 
 std::string descriptor_limit_hint(std::size_t needed) {
   rlimit limit{};
-  std::string hint = " (one descriptor for each of " + std::to_string(needed) + " BOs with contents";
-  if (::getrlimit(RLIMIT_NOFILE, &limit) == 0) hint += ", RLIMIT_NOFILE is " + std::to_string(limit.rlim_cur);
-  return hint + ": raise it)";
+  const bool known = ::getrlimit(RLIMIT_NOFILE, &limit) == 0;
+  return formatted(
+      "; {} BOs with contents need a descriptor each{}: raise the limit of open files (ulimit -n) [SL-G04]",
+      needed, known ? formatted(" and RLIMIT_NOFILE is {}", limit.rlim_cur) : "");
 }
 
-constexpr char kTracerHint[] =
-    " (the kernel takes this only from the thread that ptrace-attached the target's lead thread: is the "
-    "target alive and"
-    " traced by this thread?)";
-constexpr char kCapabilityHint[] =
-    " (needs CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN in the initial user namespace)";
-
-// What the kernel does not do for this process, and why where it says so.
-Error refusal(int err, std::string what) {
-  if (err != EBADF && err != EACCES) return make_error(err, std::move(what));
-  return make_error(err, what + (err == EBADF ? kTracerHint : kCapabilityHint), Topic::Said);
+// An error from the kernel. EBADF: the caller does not trace the process' lead thread. `remedy`: for another
+// errno.
+Error refusal(int err, std::string what, const char* remedy = "") {
+  constexpr char kNotTraced[] =
+      "; the kernel accepts this only from the thread that traces the process: it may have died meanwhile "
+      "[SL-G05]";
+  return with_remedy(make_error(err, std::move(what)), err == EBADF ? kNotTraced : remedy);
 }
 
-// Takes over the descriptor the kernel made for a BO, where it made one. It comes without O_CLOEXEC.
+// Takes over the kernel's descriptor for a BO, if it made one. It lacks O_CLOEXEC.
 UniqueFd take_dmabuf(const BoBucket& bucket) {
   if (bucket.dmabuf_fd == kInvalidFd) return {};
   UniqueFd fd(static_cast<int>(bucket.dmabuf_fd));
@@ -55,9 +53,8 @@ UniqueFd take_dmabuf(const BoBucket& bucket) {
 Result<void> check_dmabuf(const BoBucket& bucket, std::size_t index) {
   const bool has_one = bucket.dmabuf_fd != kInvalidFd;
   if (has_one == has_contents(bucket.alloc_flags)) return {};
-  return make_error(EIO, "BO " + std::to_string(index) + " at " + hex(bucket.addr) + " with flags " +
-                             hex(bucket.alloc_flags) + (has_one ? " came with" : " came without") +
-                             " a dma-buf");
+  return make_error(EIO, formatted("the KFD returned BO {} at {:#x} with flags {:#x} {} a dma-buf", index,
+                                   bucket.addr, bucket.alloc_flags, has_one ? "and" : "without"));
 }
 
 }  // namespace
@@ -75,20 +72,19 @@ CriuSession::~CriuSession() {
 Result<void> CriuSession::on_own_thread(const char* operation) const {
   const pid_t tid = ::gettid();
   if (tid == owner_tid_) return {};
-  return make_error(EBADF, std::string(operation) + " of " + name_ + " from thread " + std::to_string(tid) +
-                               ": only thread " + std::to_string(owner_tid_) +
-                               ", which traces it, may do this");
+  return make_error(EBADF, formatted("{} of {} from thread {}: only thread {}, which traces it, may do this",
+                                     operation, name_, tid, owner_tid_));
 }
 
-// The kernel counts evictions, and its UNPAUSE gives one back: on top of a pause that a dump left behind when
-// it died, this session's would never end.
+// The kernel counts evictions, and UNPAUSE undoes one. After a pause that a dead dump left behind, this
+// session's would never end.
 Result<void> CriuSession::end_older_pause() {
   if (older_pause_ended_) return {};
   CriuArgs args{};
   args.op = CriuOp::Unpause;
   const int err = call_ioctl(ioctl_, kfd_.get(), kIocCriuOp, &args);
   found_paused_ = err == 0;
-  // EINVAL: it runs. Whoever may not ask, or cannot, is told by PROCESS_INFO why.
+  // EINVAL: it runs. PROCESS_INFO reports why the call is not allowed or not possible.
   older_pause_ended_ = err == 0 || err == EINVAL || err == EBADF || err == EACCES;
   if (older_pause_ended_) return {};
   return make_error(err, "UNPAUSE of " + name_ + ", which another dump has left paused");
@@ -97,26 +93,29 @@ Result<void> CriuSession::end_older_pause() {
 Result<ProcessInfo> CriuSession::process_info() {
   SLUICE_TRY(on_own_thread("PROCESS_INFO"));
   if (asked_) {
-    return make_error(EALREADY, "PROCESS_INFO of " + name_ + " a second time would stop its queues for ever");
+    return make_error(EALREADY, "a second PROCESS_INFO of " + name_ + " would stop its queues for ever");
   }
 
   SLUICE_TRY(end_older_pause());
   CriuArgs args{};
   args.op = CriuOp::ProcessInfo;
-  paused_ = true;  // or will be, when this process ends on top of the call's return
+  paused_ = true;  // or will be, if this process ends just as the call returns
   if (const int err = call_ioctl(ioctl_, kfd_.get(), kIocCriuOp, &args); err != 0) {
     paused_ = false;
-    std::string what = "PROCESS_INFO of " + name_;
-    if (err == ENODEV) what += " (no GPU is visible to it)";
-    if (err == EOPNOTSUPP) what += " (it has a queue of a kind that the KFD cannot checkpoint)";
-    return refusal(err, std::move(what));
+    const char* remedy = "";
+    if (err == ENODEV) remedy = "; no GPU is visible to it: check its device cgroup [SL-G06]";
+    if (err == EOPNOTSUPP)
+      remedy = "; it has a queue that is neither of compute nor of SDMA: it must destroy it [SL-G07]";
+    return refusal(err, "PROCESS_INFO of " + name_, remedy);
   }
   asked_ = true;
   info_ = {args.num_devices, args.num_bos, args.num_objects, args.pid, args.priv_data_size};
   if (info_.priv_data_bytes > kPrivDataBytesMax) {
-    return make_error(EOVERFLOW, "private data of " + name_ + " has " +
-                                     std::to_string(info_.priv_data_bytes) + " bytes, an image holds " +
-                                     std::to_string(kPrivDataBytesMax));
+    return Error{
+        EOVERFLOW,
+        formatted("the KFD's private data of {} has {} bytes, an image holds {}; free BOs, queues or "
+                  "events before the dump [SL-G08]",
+                  name_, info_.priv_data_bytes, kPrivDataBytesMax)};
   }
   return info_;
 }
@@ -133,14 +132,16 @@ Result<Checkpoint> CriuSession::checkpoint() {
   result.info = info_;
   try {
     devices.resize(info_.num_devices);
-    // Without a BO the kernel still wants a pointer that is not null.
+    // Without BOs the kernel still requires a pointer that is not null.
     bos.resize(std::max<std::size_t>(info_.num_bos, 1));
     result.priv_data.resize(info_.priv_data_bytes);
     result.devices.reserve(info_.num_devices);
     result.bos.reserve(info_.num_bos);
+    result.dmabufs.reserve(info_.num_bos);
   } catch (const std::bad_alloc&) {
-    return make_error(ENOMEM, "tables of " + name_ + ": " + std::to_string(info_.num_bos) + " BOs, " +
-                                  std::to_string(info_.priv_data_bytes) + " bytes of private data");
+    // unreached: out of memory
+    return make_error(ENOMEM, formatted("allocate tables of {} for {} BOs and {} bytes of private data",
+                                        name_, info_.num_bos, info_.priv_data_bytes));
   }
 
   CriuArgs args{};
@@ -153,19 +154,21 @@ Result<Checkpoint> CriuSession::checkpoint() {
   args.num_bos = info_.num_bos;
   args.num_objects = info_.num_objects;
   if (const int err = call_ioctl(ioctl_, kfd_.get(), kIocCriuOp, &args); err != 0) {
-    std::string what = "CHECKPOINT of " + name_;
-    if (err == EMFILE) return make_error(err, what + descriptor_limit_hint(info_.num_bos), Topic::Said);
-    if (err == EINVAL) what += " (its BOs, queues or events changed since PROCESS_INFO: it was not stopped)";
-    if (err == EOPNOTSUPP) what += " (the KFD cannot checkpoint queues of this GPU)";
-    return refusal(err, std::move(what));
+    const std::string what = "CHECKPOINT of " + name_;
+    if (err == EMFILE) return with_remedy(make_error(err, what), descriptor_limit_hint(info_.num_bos));
+    const char* remedy = "";
+    if (err == EINVAL)
+      remedy = "; its BOs, queues or events changed after PROCESS_INFO: stop the process first [SL-G09]";
+    if (err == EOPNOTSUPP) remedy = "; the KFD cannot checkpoint queues of this GPU [SL-G10]";
+    return refusal(err, what, remedy);
   }
   checkpointed_ = true;
 
-  // Every descriptor gets an owner before anything can fail, an allocation included.
+  // Every descriptor gets an owner before anything can fail, including allocations.
   for (std::size_t i = 0; i < info_.num_bos; i++) {
     const BoBucket& bucket = bos[i];
-    result.bos.push_back(
-        {bucket.addr, bucket.size, bucket.offset, bucket.gpu_id, bucket.alloc_flags, take_dmabuf(bucket)});
+    result.bos.push_back({bucket.addr, bucket.size, bucket.offset, bucket.gpu_id, bucket.alloc_flags});
+    result.dmabufs.push_back(take_dmabuf(bucket));
   }
   std::unordered_set<std::uint32_t> user_ids;
   for (const DeviceBucket& device : devices) {
@@ -176,8 +179,8 @@ Result<Checkpoint> CriuSession::checkpoint() {
     const BoBucket& bucket = bos[i];
     Result<void> checked = check_dmabuf(bucket, i);
     if (checked && !user_ids.contains(bucket.gpu_id)) {
-      checked = make_error(EIO, "BO " + std::to_string(i) + " at " + hex(bucket.addr) + " is on GPU " +
-                                    hex(bucket.gpu_id) + ", which is none of the process'");
+      checked = make_error(EIO, formatted("BO {} at {:#x} is on GPU {:#x}, which the process does not have",
+                                          i, bucket.addr, bucket.gpu_id));
     }
     if (!checked) return explain("CHECKPOINT of " + name_, checked.error());
   }
@@ -186,8 +189,8 @@ Result<Checkpoint> CriuSession::checkpoint() {
 
 Result<bool> CriuSession::same_process(int kfd_fd) {
   SLUICE_TRY(on_own_thread("CHECKPOINT"));
-  if (!paused_) return make_error(EINVAL, "no file can be compared with " + name_ + ": it is not paused");
-  constexpr std::uint64_t kNobodysMemory = 1;  // no process has anything there, and it is not null
+  if (!paused_) return make_error(EINVAL, "compare a file with " + name_ + ", which is not paused");
+  constexpr std::uint64_t kNobodysMemory = 1;  // no process maps anything there, and it is not null
   CriuArgs args{};
   args.op = CriuOp::Checkpoint;
   args.devices = args.bos = args.priv_data = kNobodysMemory;
@@ -196,10 +199,10 @@ Result<bool> CriuSession::same_process(int kfd_fd) {
   args.num_bos = info_.num_bos;
   args.num_objects = info_.num_objects;
   const int err = call_ioctl(ioctl_, kfd_fd, kIocCriuOp, &args);
-  if (err == EFAULT) return true;   // stopped, and these are its counts
-  if (err == EINVAL) return false;  // it runs, or has others
+  if (err == EFAULT) return true;   // stopped, with these counts
+  if (err == EINVAL) return false;  // it runs, or has other counts
   std::string what = "CHECKPOINT of another file beside " + name_;
-  if (err == 0) return make_error(EIO, what + " succeeded without memory to write to");
+  if (err == 0) return make_error(EIO, what + " succeeded without memory to write to");  // unreached: no test
   return refusal(err, std::move(what));
 }
 
@@ -221,14 +224,11 @@ Result<void> CriuSession::unpause() {
   SLUICE_TRY(on_own_thread("UNPAUSE"));
   const int err = call_unpause();
   if (err == 0) return {};
-  std::string what = "UNPAUSE of " + name_ + ": its GPU queues stay stopped";
-  if (err == EBADF) what += kTracerHint;
-  if (err == EINVAL) {
-    // The kernel says nobody paused it, so no later try can do better.
-    paused_ = false;
-    what = "UNPAUSE of " + name_ + " (the kernel holds its queues for not paused)";
-  }
-  return make_error(err, std::move(what));
+  const Error failed = make_error(err, "UNPAUSE of " + name_);  // unreached: no test
+  if (err != EINVAL) return with_remedy(failed, "; its GPU queues stay stopped: run sluice unpause [SL-G11]");
+  paused_ = false;  // the kernel says so, so no later try can succeed
+  return with_remedy(
+      failed, "; the kernel does not know its queues as paused: check whether it makes progress [SL-G12]");
 }
 
 UnpauseGuard::~UnpauseGuard() {
@@ -260,79 +260,65 @@ std::size_t UnpauseGuard::paused_count() const {
 
 namespace {
 
-// What can be known to be wrong before anything is created.
-Result<void> check_restore_arguments(std::span<const RestoreDevice> devices, std::span<const RestoreBo> bos,
+// Errors that can be found before anything is created.
+Result<void> check_restore_arguments(std::span<const RestoreDevice> devices, std::span<const KfdBo> bos,
                                      std::span<const std::uint8_t> priv_data) {
-  const auto refuse = [](const std::string& why) { return make_error(EINVAL, "RESTORE: " + why); };
-  if (devices.empty()) return refuse("no GPU");
-  if (priv_data.empty()) return refuse("no private data");
+  const auto refuse = [](const std::string& why) { return make_error(EINVAL, "RESTORE of " + why); };
+  if (devices.empty()) return refuse("a process without GPUs");
+  if (priv_data.empty()) return refuse("a process without private data");
 
   std::unordered_set<std::uint32_t> user_ids;
   std::unordered_set<std::uint32_t> actual_ids;
   for (const RestoreDevice& device : devices) {
     if (device.user_gpu_id == 0 || device.actual_gpu_id == 0) return refuse("a GPU without gpu_id");
     if (!user_ids.insert(device.user_gpu_id).second)
-      return refuse("GPU " + hex(device.user_gpu_id) + " named twice");
+      return refuse("GPU " + hex(device.user_gpu_id) + ", which is named twice");
     if (!actual_ids.insert(device.actual_gpu_id).second) {
       return refuse("two GPUs of the image on local GPU " + hex(device.actual_gpu_id));
     }
-    if (device.drm_fd < 0) return refuse("no render node open for GPU " + hex(device.user_gpu_id));
+    if (device.drm_fd < 0) return refuse("GPU " + hex(device.user_gpu_id) + " without an open render node");
   }
   for (std::size_t i = 0; i < bos.size(); i++) {
     if (!user_ids.contains(bos[i].gpu_id)) {
-      return refuse("BO " + std::to_string(i) + " at " + hex(bos[i].addr) + " is on GPU " +
-                    hex(bos[i].gpu_id) + ", which is not restored");
+      return refuse(
+          formatted("BO {} at {:#x} on GPU {:#x}, which is not restored", i, bos[i].addr, bos[i].gpu_id));
     }
-    if (bos[i].bytes == 0)
-      return refuse("BO " + std::to_string(i) + " at " + hex(bos[i].addr) + " has no size");
+    if (bos[i].bytes == 0) return refuse(formatted("BO {} at {:#x}, which has no size", i, bos[i].addr));
   }
   return {};
 }
 
-constexpr const char* kRestore = "RESTORE";
-
-std::string restore_failure(int err, std::size_t num_devices, std::size_t num_with_contents) {
-  std::string what = kRestore;
+// The remedy for a failed RESTORE; empty if only the errno is known.
+std::string restore_remedy(int err, std::size_t num_devices, std::size_t num_with_contents) {
   switch (err) {
     case EINVAL:
-      what += " (the kernel compares: GPUs given (" + std::to_string(num_devices) +
-              ") with GPUs visible to this process; sizes of its private records, of queue descriptors and "
-              "of doorbell"
-              " pages with those of the image, which may come from another kernel version; and no GPU may be "
-              "in use by"
-              " this process)";
-      break;
+      return formatted(
+          "; restore under the kernel version of the dump, with exactly {} GPUs visible to the task and none "
+          "in use by it [SL-G13]",
+          num_devices);
     case EPERM:
-      what += " (the image needs XNACK, which these GPUs do not offer)";
-      break;
+      return "; the image needs XNACK: boot with amdgpu.noretry=0 if the GPUs have it [SL-G14]";
     case ENOMEM:
-      what += " (not enough VRAM or system memory for the BOs, or a BO handle is taken)";
-      break;
+      return "; there is too little VRAM or system memory for the BOs, or a BO handle is taken: stop other "
+             "users of the "
+             "GPU [SL-G15]";
     case EMFILE:
-      what += descriptor_limit_hint(num_with_contents);
-      break;
-    case EACCES:
-      what += kCapabilityHint;
-      break;
+      return descriptor_limit_hint(num_with_contents);
     case EBADF:
-      what += " (the /dev/kfd file was opened by another process)";
-      break;
+      return "; another process opened this /dev/kfd: each task must open its own [SL-G16]";
     case EBUSY:
-      what +=
-          " (another process has an SDMA queue on the GPU with the number that the image's has: end the "
-          "dumped "
-          "process if it still runs, or what else uses this GPU, or choose another GPU, and restore again)";
-      break;
+      return "; another process has an SDMA queue with the image's number: end the dumped process or other "
+             "users of this "
+             "GPU, or choose another GPU [SL-G17]";
     default:
-      break;
+      return {};
   }
-  return what;
 }
 
 }  // namespace
 
 Result<std::vector<RestoredBo>> restore(const KfdDevice& kfd, std::span<const RestoreDevice> devices,
-                                        std::span<const RestoreBo> bos, std::uint32_t num_objects,
+                                        std::span<const KfdBo> bos, std::uint32_t num_objects,
                                         std::span<const std::uint8_t> priv_data) {
   SLUICE_TRY(check_restore_arguments(devices, bos, priv_data));
 
@@ -345,7 +331,7 @@ Result<std::vector<RestoredBo>> restore(const KfdDevice& kfd, std::span<const Re
     bo_buckets.reserve(bos.size());
     restored.reserve(bos.size());
   } catch (const std::bad_alloc&) {
-    return make_error(ENOMEM, "RESTORE: tables of " + std::to_string(bos.size()) + " BOs");
+    return make_error(ENOMEM, formatted("allocate tables for RESTORE of {} BOs", bos.size()));
   }
   for (const RestoreDevice& device : devices) {
     DeviceBucket bucket{};
@@ -354,7 +340,7 @@ Result<std::vector<RestoredBo>> restore(const KfdDevice& kfd, std::span<const Re
     bucket.drm_fd = static_cast<std::uint32_t>(device.drm_fd);
     device_buckets.push_back(bucket);
   }
-  for (const RestoreBo& bo : bos) {
+  for (const KfdBo& bo : bos) {
     BoBucket bucket{};
     bucket.addr = bo.addr;
     bucket.size = bo.bytes;
@@ -377,12 +363,10 @@ Result<std::vector<RestoredBo>> restore(const KfdDevice& kfd, std::span<const Re
   args.num_objects = num_objects;
   if (const int err = call_ioctl(kfd.ioctl_function(), kfd.fd(), kIocCriuOp, &args, OnInterrupt::Fail);
       err != 0) {
-    std::string what = restore_failure(err, devices.size(), num_with_contents);
-    const Topic topic = what != kRestore ? Topic::Said : Topic::Unknown;
-    return make_error(err, std::move(what), topic);
+    return with_remedy(make_error(err, "RESTORE"), restore_remedy(err, devices.size(), num_with_contents));
   }
 
-  // Every descriptor gets an owner before anything can fail, an allocation included.
+  // Every descriptor gets an owner before anything can fail, including allocations.
   for (const BoBucket& bucket : bo_buckets) restored.push_back({bucket.restored_offset, take_dmabuf(bucket)});
   for (std::size_t i = 0; i < bo_buckets.size(); i++) {
     if (const auto checked = check_dmabuf(bo_buckets[i], i); !checked)
@@ -400,10 +384,9 @@ Result<ResumeOutcome> resume(const KfdDevice& kfd, pid_t pid) {
   const int err = call_ioctl(kfd.ioctl_function(), kfd.fd(), kIocCriuOp, &args, OnInterrupt::Fail);
   if (err == 0) return ResumeOutcome::Resumed;
   if (err == ESRCH) return ResumeOutcome::NotGpuProcess;
-  std::string what = "RESUME of process " + std::to_string(pid);
-  if (err == EINVAL) what += " (its GPU state was not restored, or was resumed before)";
-  if (err == EACCES) what += kCapabilityHint;
-  return make_error(err, std::move(what), err == EACCES ? Topic::Said : Topic::Unknown);
+  return with_remedy(  // unreached: no test
+      make_error(err, "RESUME of process " + std::to_string(pid)),
+      err == EINVAL ? "; its GPU state was not restored, or was resumed before: restore again [SL-G18]" : "");
 }
 
 namespace {
@@ -421,8 +404,7 @@ Result<ProcessInfo> own_process_info(const KfdDevice& kfd) {
 }  // namespace
 
 Result<std::uint32_t> probe_bo_record_bytes(const KfdDevice& kfd, std::uint32_t gpu_id, int drm_fd) {
-  constexpr std::uint64_t kAnyAddress = std::uint64_t{1}
-                                        << 32;  // nothing is mapped: any VA of the GPU will do
+  constexpr std::uint64_t kAnyAddress = std::uint64_t{1} << 32;  // nothing is mapped: any GPU VA will do
   constexpr std::uint64_t kBytes = 4096;
   const auto call = [&](unsigned long request, void* argument) {
     return call_ioctl(kfd.ioctl_function(), kfd.fd(), request, argument);
@@ -447,7 +429,7 @@ Result<std::uint32_t> probe_bo_record_bytes(const KfdDevice& kfd, std::uint32_t 
 
   const std::uint64_t around = kProcessRecordBytes + kDeviceRecordBytes * info->num_devices;
   if (info->num_bos != 1 || info->num_objects != 0 || info->priv_data_bytes < around) {
-    return make_error(EBUSY, "this process uses its KFD: it cannot be asked for the size of a BO's record");
+    return make_error(EBUSY, "ask for the size of a BO's record in a process that uses its KFD");
   }
   return static_cast<std::uint32_t>(info->priv_data_bytes - around);
 }

@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "base/device_node.h"
+#include "base/format.h"
 #include "kfd/uapi.h"
 
 namespace sluice::kfd {
@@ -25,14 +26,14 @@ const char* open_remedy(int err) {
     case ENOENT:
     case ENXIO:
     case ENODEV:
-      return " (no KFD here: is the amdgpu module loaded, and is the device given to this container?)";
+      return "; there is no KFD here: load the amdgpu module, and give the container /dev/kfd [SL-G19]";
     case EACCES:
-      return " (needs membership of the group that owns it, or root; inside a container the device cgroup "
-             "must allow it)";
+      return "; run as root or in the group that owns it, and allow it in the container's device cgroup "
+             "[SL-G20]";
     case EPERM:
-      return " (a device cgroup forbids it, or this is a 32-bit program)";
+      return "; allow it in the device cgroup, and run a 64-bit program [SL-G21]";
     case EINVAL:
-      return " (the KFD shows no GPU to this process, or is resetting one: see the kernel's log)";
+      return "; the KFD shows this process no GPU, or is resetting one: see the kernel's log [SL-G22]";
     default:
       return "";
   }
@@ -67,10 +68,10 @@ int call_ioctl(const IoctlFunction& ioctl_function, int fd, unsigned long reques
 
 Result<void> check_version(KfdVersion version) {
   if (version.major == kVersionMajor && version.minor >= kVersionMinorMin) return {};
-  return make_error(EPROTONOSUPPORT,
-                    "KFD interface " + std::to_string(version.major) + "." + std::to_string(version.minor) +
-                        " found, " + std::to_string(kVersionMajor) + "." + std::to_string(kVersionMinorMin) +
-                        " or a later 1.x needed (Linux 6.1 has it)");
+  return Error{
+      EPROTONOSUPPORT,
+      formatted("KFD interface {}.{} found, {}.{} or a later 1.x needed; use Linux 6.1 or newer [SL-G23]",
+                version.major, version.minor, kVersionMajor, kVersionMinorMin)};
 }
 
 Result<KfdVersion> read_version(const char* path) {
@@ -103,7 +104,9 @@ Result<dev_t> kfd_device_number(const char* path, const char* sysfs_dev) {
       return makedev(device_major, device_minor);
     }
   }
-  return make_error(ENOENT, std::string("no KFD: neither ") + path + " nor " + sysfs_dev);
+  return Error{ENOENT,
+               formatted("this machine has no KFD: neither {} nor {} exists; load the amdgpu driver [SL-G24]",
+                         path, sysfs_dev)};
 }
 
 FileClass classify_device(mode_t mode, dev_t device, dev_t kfd) {
@@ -118,7 +121,7 @@ FileClass classify_device(mode_t mode, dev_t device, dev_t kfd) {
 std::string_view describe_unrestorable_file(std::string_view link) {
   if (link == "anon_inode:sync_file") return "a fence (sync_file)";
   if (link == "anon_inode:syncobj_file") return "a syncobj";
-  if (link == "anon_inode:kfd_smi_ev") return "a stream of KFD events";
+  if (link == "anon_inode:kfd_smi_ev") return "a stream of KFD events";  // unreached: no test
   return {};
 }
 
@@ -128,7 +131,7 @@ Result<FileClass> classify_fd(int fd, dev_t kfd) {
   const FileClass by_device = classify_device(st.st_mode, st.st_rdev, kfd);
   if (by_device.kind != FileKind::Other || S_ISCHR(st.st_mode)) return by_device;
 
-  // A dma-buf is an inode of an anonymous file system; its name is all that tells it from others.
+  // A dma-buf is an inode of an anonymous file system; only its name tells it from others.
   constexpr std::string_view kDmaBufName = "/dmabuf";
   std::array<char, kDmaBufName.size()> link{};
   const std::string name = "/proc/self/fd/" + std::to_string(fd);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// Our own /dev/kfd, the gate that its version must pass, and how files of the KFD, of render nodes and
-// dma-bufs are told apart.
+// Our own /dev/kfd, the check of its version, and how files of the KFD, of render nodes and dma-bufs are
+// recognised.
 //
-// A KfdDevice owns one open file. Opening creates the *caller's* KFD process (one per address space), with
-// one entry per GPU that the caller's device cgroup shows. GET_VERSION works on one's own file only, so a
+// A KfdDevice owns one open file. Opening it creates the *caller's* KFD process (one per address space), with
+// one entry per GPU that the caller's device cgroup shows. GET_VERSION works only on one's own file, so a
 // dumper opens one beside the target's. Thread-compatible.
 #pragma once
 
@@ -29,19 +29,19 @@ struct KfdVersion {
   std::uint32_t minor = 0;
 };
 
-// Accepts 1.8 and later 1.x. Error: EPROTONOSUPPORT, the text says what was found and what is needed.
+// Accepts 1.8 and later 1.x. Error: EPROTONOSUPPORT; the text has the version found and the one needed.
 Result<void> check_version(KfdVersion version);
 
-// The version alone, asked through a file that is opened for reading and closed again. Not checked. Errors:
-// those of KfdDevice::open but the last.
+// Only the version, read through a file that is opened for reading and closed again. Not checked. Errors:
+// those of KfdDevice::open except the last.
 Result<KfdVersion> read_version(const char* path = kDevicePath);
 
 class KfdDevice {
  public:
-  // Opens and checks the version. `number`: kfd_device_number()'s, asked for where the node is the machine's
-  // own, and not in a restored task: what has its path there may be anything. Errors: ENOENT, ENXIO when the
-  // machine has no KFD; ENODEV for another device or none at that path; EINVAL when the caller sees no GPU or
-  // the driver is resetting one; EACCES, EPERM; EPROTONOSUPPORT.
+  // Opens and checks the version. `number`: kfd_device_number()'s, obtained where the node is the machine's
+  // own, not in a restored task, whose path may name anything. Errors: ENOENT, ENXIO if the machine has no
+  // KFD; ENODEV for another device or none at that path; EINVAL if the caller sees no GPU or the driver is
+  // resetting one; EACCES, EPERM; EPROTONOSUPPORT.
   static Result<KfdDevice> open(dev_t number, const char* path = kDevicePath,
                                 IoctlFunction ioctl_function = system_ioctl);
 
@@ -49,7 +49,7 @@ class KfdDevice {
   KfdVersion version() const { return version_; }
   const IoctlFunction& ioctl_function() const { return ioctl_; }
 
-  // Gives the open file up: a restored task keeps it as its own.
+  // Transfers the open file: a restored task keeps it as its own.
   UniqueFd take_fd() && { return std::move(fd_); }
 
  private:
@@ -61,8 +61,8 @@ class KfdDevice {
   IoctlFunction ioctl_;
 };
 
-// Device number of the KFD: its major is given out at load time. From the device node, else (a container may
-// have no node at that path) from sysfs. Error: ENOENT when neither exists.
+// Device number of the KFD; its major is assigned at load time. From the device node, else (a container may
+// lack it) from sysfs. Error: ENOENT if neither exists.
 Result<dev_t> kfd_device_number(const char* path = kDevicePath,
                                 const char* sysfs_dev = "/sys/class/kfd/kfd/dev");
 
@@ -71,18 +71,18 @@ enum class FileKind { Kfd, RenderNode, DmaBuf, Other };
 struct FileClass {
   FileKind kind = FileKind::Other;
   std::uint32_t render_minor =
-      0;  // of a RenderNode, 128 and up. Of whichever driver: ask the topology whose it is.
+      0;  // of a RenderNode, 128 and up. Of any driver: the topology tells whose it is.
 };
 
-// Says what a device number belongs to. `kfd` is what kfd_device_number gave, 0 for a machine without a KFD.
+// Classifies a device number. `kfd` is kfd_device_number()'s result, 0 for a machine without a KFD.
 FileClass classify_device(mode_t mode, dev_t device, dev_t kfd);
 
-// What a descriptor of this process is to a GPU's user where no plugin can bring it back: "a fence
-// (sync_file)", "a syncobj", "a stream of KFD events". Of whichever driver; by the name that the kernel gives
-// it, `link`, as /proc/self/fd shows it. Empty: none of these.
+// What a descriptor of this process is, in a GPU user's words, if no plugin can restore it: "a fence
+// (sync_file)", "a syncobj", "a stream of KFD events". Of any driver; recognised by the kernel's name for it,
+// `link`, as /proc/self/fd shows it. Empty: none of these.
 std::string_view describe_unrestorable_file(std::string_view link);
 
-// Says what a descriptor of this process is. Looks only, never opens. Errors: those of fstat (EBADF).
+// Classifies a descriptor of this process. Never opens anything. Errors: those of fstat (EBADF).
 Result<FileClass> classify_fd(int fd, dev_t kfd);
 
 }  // namespace sluice::kfd

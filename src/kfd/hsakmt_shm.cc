@@ -10,21 +10,22 @@
 #include <cstring>
 #include <string>
 
+#include "base/format.h"
 #include "base/unique_fd.h"
 
 namespace sluice::kfd {
 namespace {
 
 constexpr char kFileName[] = "hsakmt_shared_mem";
-// sem_open("/hsakmt_semaphore") is this file: a sem_t, nothing more.
+// sem_open("/hsakmt_semaphore") uses this file: a sem_t, nothing more.
 constexpr char kSemaphoreName[] = "sem.hsakmt_semaphore";
 constexpr mode_t kMode = 0666;
-// The file is a table of a few pages. More in an image is damage.
+// The file is a table of a few pages. More in an image means damage.
 constexpr std::uint64_t kBytesMax = 64U << 20;
 
-// Puts a file of `bytes` bytes that begins with `head` into the folder `dir_fd`, unless something has the
-// name. Whole from the moment it can be seen: it has no name before, and who dies meanwhile leaves nothing.
-// An errno.
+// Creates a file of `bytes` bytes that begins with `head` in the folder `dir_fd`, unless the name exists. It
+// is complete when it becomes visible: it has no name before, and if this process dies meanwhile, nothing is
+// left. Returns an errno.
 int create_if_missing(int dir_fd, const char* name, const void* head, std::size_t head_bytes,
                       std::uint64_t bytes) {
   struct stat there {};
@@ -35,8 +36,8 @@ int create_if_missing(int dir_fd, const char* name, const void* head, std::size_
   if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) return errno;
   const ssize_t written = ::pwrite(fd.get(), head, head_bytes, 0);
   if (written < 0) return errno;
-  if (written != static_cast<ssize_t>(head_bytes)) return ENOSPC;
-  // AT_EMPTY_PATH would do without /proc, but wants CAP_DAC_READ_SEARCH before Linux 6.10.
+  if (written != static_cast<ssize_t>(head_bytes)) return ENOSPC;  // unreached: no test
+  // AT_EMPTY_PATH needs no /proc, but needs CAP_DAC_READ_SEARCH before Linux 6.10.
   const std::string file = "/proc/self/fd/" + std::to_string(fd.get());
   const int linked = ::linkat(AT_FDCWD, file.c_str(), dir_fd, name, AT_SYMLINK_FOLLOW);
   return linked == 0 || errno == EEXIST ? 0 : errno;
@@ -48,7 +49,7 @@ Result<std::optional<HsakmtShm>> read_hsakmt_shm(const char* directory) {
   const std::string path = std::string(directory) + "/" + kFileName;
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (!fd) {
-    // EAGAIN: a lease that keeps readers out is given to none but the only one who has the file open.
+    // EAGAIN: only a process that has the file open alone can get a lease that keeps readers out.
     if (errno == ENOENT || errno == ELOOP || errno == ENXIO || errno == EAGAIN)
       return std::optional<HsakmtShm>();
     return make_error(errno, "open " + path);
@@ -61,31 +62,36 @@ Result<std::optional<HsakmtShm>> read_hsakmt_shm(const char* directory) {
     return std::optional<HsakmtShm>();
   const ssize_t length = ::pread(fd.get(), &shm.magic, sizeof shm.magic, 0);
   if (length < 0) return make_error(errno, "read " + path);
-  if (length != static_cast<ssize_t>(sizeof shm.magic)) return std::optional<HsakmtShm>();  // cut meanwhile
+  // unreached: a race
+  if (length != static_cast<ssize_t>(sizeof shm.magic))
+    return std::optional<HsakmtShm>();  // truncated meanwhile
   return std::optional<HsakmtShm>(shm);
 }
 
 Result<void> restore_hsakmt_shm(const HsakmtShm& shm, const char* directory) {
   if (shm.bytes < sizeof shm.magic || shm.bytes > kBytesMax) {
-    return make_error(EINVAL,
-                      "size of " + std::string(kFileName) + " in the image is " + std::to_string(shm.bytes));
+    return Error{EINVAL, formatted("the image's size of {} is {} bytes; use another checkpoint [SL-R01]",
+                                   kFileName, shm.bytes)};
   }
-  // A link could lead root into a folder of the host's.
+  // A link could lead root into one of the host's folders.
   const UniqueFd dir(::open(directory, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!dir) {
-    const char* hint = errno == ELOOP || errno == ENOTDIR ? ", which must be a folder and no link" : "";
-    return make_error(errno, std::string("open ") + directory + hint);
+    const int err = errno;
+    return with_remedy(make_error(err, std::string("open ") + directory),
+                       err == ELOOP || err == ENOTDIR
+                           ? "; it must be a folder and no link: mount a tmpfs there [SL-R02]"
+                           : "");
   }
   const auto create = [&](const char* name, const void* head, std::size_t head_bytes,
                           std::uint64_t bytes) -> Result<void> {
     const int err = create_if_missing(dir.get(), name, head, head_bytes, bytes);
     if (err == 0) return {};
-    const char* hint = err == ENOENT ? " (is /proc mounted there?)" : "";
-    return make_error(err, std::string("create ") + directory + "/" + name + hint);
+    return with_remedy(make_error(err, formatted("create {}/{}", directory, name)),
+                       err == ENOENT ? "; mount /proc in the container [SL-R03]" : "");
   };
   SLUICE_TRY(create(kFileName, &shm.magic, sizeof shm.magic, shm.bytes));
 
-  // glibc keeps a named semaphore as the bytes of a process-shared sem_t.
+  // glibc stores a named semaphore as the bytes of a process-shared sem_t.
   sem_t semaphore;
   std::memset(&semaphore, 0, sizeof semaphore);
   if (::sem_init(&semaphore, 1, 1) != 0) return make_error(errno, "sem_init");

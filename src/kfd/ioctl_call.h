@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// The one way sluice::kfd calls ioctl(2), and the seam where a test puts a KFD of its own.
+// The only way sluice::kfd calls ioctl(2), and the seam for a test's fake KFD.
 //
-// An IoctlFunction behaves as ioctl(2): -1 and errno on failure. Whoever holds one calls it through
-// call_ioctl, which repeats interrupted calls. Reentrant; a fake must be as thread-safe as its test needs.
+// An IoctlFunction behaves like ioctl(2): -1 and errno on failure. It is called through call_ioctl, which
+// repeats interrupted calls. Reentrant; a fake must be as thread-safe as its test needs.
 #pragma once
 
 #include <functional>
@@ -16,7 +16,7 @@ int system_ioctl(int fd, unsigned long request, void* argument);
 
 enum class OnInterrupt {
   Retry,
-  Fail,  // for the call that leaves half of its work behind: repeating it would hide why it failed
+  Fail,  // for the call that leaves half of its work behind: a repetition would hide why it failed
 };
 
 // Returns 0, or the errno of the failed call.

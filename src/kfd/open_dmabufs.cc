@@ -14,6 +14,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/format.h"
 #include "kfd/uapi.h"
 
 namespace sluice::kfd {
@@ -24,10 +25,10 @@ constexpr std::size_t kMostMetadataBytes = 256;  // sizeof drm_amdgpu_gem_metada
 Result<bool> same_table(pid_t a, pid_t b) {
   const long order = ::syscall(SYS_kcmp, a, b, KCMP_FILES, 0UL, 0UL);
   if (order >= 0) return order == 0;
-  return make_error(errno, "kcmp of processes " + std::to_string(a) + " and " + std::to_string(b));
+  return make_error(errno, formatted("kcmp of processes {} and {}", a, b));
 }
 
-// Whether a process of `listed` has the table of `pid`.
+// Whether a process of `listed` shares the descriptor table of `pid`.
 Result<bool> counts_already(const OpenDmaBuf& listed, pid_t pid) {
   for (const pid_t holder : listed.holders) {
     SLUICE_TRY_ASSIGN(const bool same, same_table(holder, pid));
@@ -41,9 +42,10 @@ Result<bool> counts_already(const OpenDmaBuf& listed, pid_t pid) {
 Result<std::vector<OpenDmaBuf>> open_dmabufs(const std::vector<pid_t>& pids) {
   std::vector<OpenDmaBuf> found;
   for (const pid_t pid : pids) {
-    SLUICE_TRY_ASSIGN(const std::vector<DmaBufDescriptor> descriptors, dmabuf_descriptors(pid));
+    SLUICE_TRY_ASSIGN(const std::vector<proc::DmaBufDescriptor> descriptors, proc::dmabuf_descriptors(pid));
     std::map<ino_t, std::vector<int>> fds;
-    for (const DmaBufDescriptor& descriptor : descriptors) fds[descriptor.inode].push_back(descriptor.fd);
+    for (const proc::DmaBufDescriptor& descriptor : descriptors)
+      fds[descriptor.inode].push_back(descriptor.fd);
     for (const auto& [inode, numbers] : fds) {
       auto dmabuf = std::find_if(found.begin(), found.end(),
                                  [inode = inode](const OpenDmaBuf& one) { return one.inode == inode; });
@@ -57,17 +59,19 @@ Result<std::vector<OpenDmaBuf>> open_dmabufs(const std::vector<pid_t>& pids) {
 }
 
 Result<UniqueFd> take_dmabuf(const OpenDmaBuf& listed) {
-  SLUICE_TRY_ASSIGN(UniqueFd fd, take_descriptor(listed.first));
+  SLUICE_TRY_ASSIGN(UniqueFd fd, proc::take_descriptor(listed.first));
   struct stat st {};
   if (::fstat(fd.get(), &st) != 0) return make_error(errno, "fstat of a dma-buf");
   SLUICE_TRY_ASSIGN(const FileClass file, classify_fd(fd.get(), 0));
   if (file.kind == FileKind::DmaBuf && st.st_ino == listed.inode) return fd;
-  return Error{ESTALE, "descriptor " + std::to_string(listed.first.fd) + " of process " +
-                           std::to_string(listed.first.pid) + " is another file than a moment ago"};
+  return Error{ESTALE,
+               formatted("descriptor {} of process {}, a dma-buf, changed while it was examined; stop every "
+                         "process that shares the tree's descriptors, or dump it, too [SL-D02]",
+                         listed.first.fd, listed.first.pid)};
 }
 
 Result<std::uint32_t> gpu_of_dmabuf(const KfdDevice& kfd, int dmabuf) {
-  // Linux 6.12 and 7.2 say EINVAL where there are more octets of metadata than room, wanted or not.
+  // Linux 6.12 and 7.2 return EINVAL if the metadata exceed the buffer, wanted or not.
   std::array<std::uint8_t, kMostMetadataBytes> metadata;
   DmabufInfoArgs args{};
   args.metadata = reinterpret_cast<std::uintptr_t>(metadata.data());
@@ -91,7 +95,7 @@ Result<std::uint64_t> references_of_dmabuf(int dmabuf) {
   std::uint64_t count = 0;
   if (at == all.npos ||
       std::from_chars(all.data() + at + kCount.size(), all.data() + all.size(), count).ec != std::errc())
-    return Error{EBADMSG, name + " does not tell how many have the dma-buf"};
+    return make_error(ENODATA, "read the number of references from " + name);
   return count;
 }
 

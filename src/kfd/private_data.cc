@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "base/format.h"
 #include "kfd/uapi.h"
 
 namespace sluice::kfd {
@@ -15,7 +16,7 @@ using Bytes = std::span<const std::uint8_t>;
 
 constexpr std::uint32_t kBoRecordCandidates[] = {80, 272};
 constexpr std::size_t kBoHandleAt = 8;
-constexpr std::size_t kBoMappedAt = 12;  // gpu_ids, up to the first that is 0
+constexpr std::size_t kBoMappedAt = 12;  // gpu_ids, up to the first 0
 
 enum ObjectType : std::uint32_t { kQueue = 0, kEvent = 1, kSvmRange = 2 };
 constexpr std::size_t kEventRecordBytes = 64;
@@ -28,7 +29,7 @@ constexpr std::size_t kSvmAttributeBytes = 8;
 constexpr std::size_t kSvmCommonAttributes = 4;     // then one for each GPU
 constexpr std::uint32_t kSvmAttributeNoAccess = 4;  // KFD_IOCTL_SVM_ATTR_NO_ACCESS; its value is a gpu_id
 
-// Kernels that checkpoint partitions keep each queue's state once for each of their XCCs.
+// Kernels that checkpoint partitions store each queue's state once per XCC.
 constexpr std::uint64_t kQueueStateCopies[] = {1, 2, 3, 4, 6, 8};
 
 std::uint32_t load_u32(Bytes bytes, std::size_t at) {
@@ -37,7 +38,7 @@ std::uint32_t load_u32(Bytes bytes, std::size_t at) {
   return value;
 }
 
-// 0 for what is no object, else its size, which may be more than there is.
+// 0 if it is no object, else its size, which may exceed the data.
 std::uint64_t object_bytes(Bytes at, std::size_t devices, std::uint64_t copies) {
   if (at.size() < sizeof(std::uint32_t)) return 0;
   switch (load_u32(at, 0)) {
@@ -54,7 +55,7 @@ std::uint64_t object_bytes(Bytes at, std::size_t devices, std::uint64_t copies) 
   }
 }
 
-// The objects, where `bytes` is exactly `counts.objects` of them.
+// The objects, if `bytes` is exactly `counts.objects` of them.
 std::optional<std::vector<Bytes>> split_objects(Bytes bytes, const PrivateCounts& counts,
                                                 std::uint64_t copies) {
   std::vector<Bytes> objects;
@@ -75,12 +76,8 @@ std::optional<std::vector<Bytes>> split_objects(Bytes bytes, const PrivateCounts
   return std::nullopt;
 }
 
-std::uint64_t bytes_before_bos(const PrivateCounts& counts) {
-  return kProcessRecordBytes + kDeviceRecordBytes * counts.devices;
-}
-
 std::uint64_t bytes_before_objects(const PrivateCounts& counts, std::uint32_t record_bytes) {
-  return bytes_before_bos(counts) + std::uint64_t{record_bytes} * counts.bos;
+  return bo_records_begin(counts) + std::uint64_t{record_bytes} * counts.bos;
 }
 
 void append(std::vector<std::uint8_t>& to, Bytes bytes) {
@@ -95,6 +92,10 @@ void append_u32(std::vector<std::uint8_t>& to, std::uint32_t value) {
 
 }  // namespace
 
+std::size_t bo_records_begin(const PrivateCounts& counts) {
+  return kProcessRecordBytes + kDeviceRecordBytes * counts.devices;
+}
+
 std::uint32_t derive_bo_record_bytes(const PrivateCounts& counts, Bytes priv_data) {
   if (counts.bos == 0) return 0;
   std::uint32_t found = 0;
@@ -102,7 +103,7 @@ std::uint32_t derive_bo_record_bytes(const PrivateCounts& counts, Bytes priv_dat
     const std::uint64_t before_objects = bytes_before_objects(counts, candidate);
     if (before_objects > priv_data.size()) continue;
     if (!split_objects(priv_data.subspan(static_cast<std::size_t>(before_objects)), counts)) continue;
-    if (found != 0) return 0;
+    if (found != 0) return 0;  // unreached: a guard
     found = candidate;
   }
   return found;
@@ -117,16 +118,18 @@ Result<PrivateData> PrivateData::parse(Bytes bytes, const PrivateCounts& counts,
                      ? split_objects(bytes.subspan(static_cast<std::size_t>(before_objects)), counts)
                      : std::nullopt;
   if (!objects) {
-    return make_error(EBADMSG, "private data of " + std::to_string(bytes.size()) + " bytes is not that of " +
-                                   std::to_string(counts.devices) + " GPUs, " + std::to_string(counts.bos) +
-                                   " BOs and " + std::to_string(counts.objects) + " objects");
+    return Error{
+        EBADMSG,
+        formatted("private data of {} bytes does not fit {} GPUs, {} BOs and {} objects; use a sluice "
+                  "that knows this kernel, or another checkpoint [SL-G45]",
+                  bytes.size(), counts.devices, counts.bos, counts.objects)};
   }
   data.objects_ = std::move(*objects);
   return data;
 }
 
 PrivateData::BoRecord PrivateData::bo(std::size_t index) const {
-  const Bytes record = bytes_.subspan(bytes_before_bos(counts_) + index * bo_record_bytes_, bo_record_bytes_);
+  const Bytes record = bytes_.subspan(bo_records_begin(counts_) + index * bo_record_bytes_, bo_record_bytes_);
   BoRecord bo{load_u32(record, kBoHandleAt), {}};
   for (std::size_t at = kBoMappedAt; at + sizeof(std::uint32_t) <= record.size();
        at += sizeof(std::uint32_t)) {
@@ -140,11 +143,11 @@ PrivateData::BoRecord PrivateData::bo(std::size_t index) const {
 std::vector<std::uint8_t> PrivateData::edit(std::span<const std::size_t> left_out,
                                             std::span<const std::uint32_t> more_gpu_ids) const {
   std::vector<std::uint8_t> edited;
-  append(edited, bytes_.first(bytes_before_bos(counts_)));
+  append(edited, bytes_.first(bo_records_begin(counts_)));
   edited.resize(edited.size() + kDeviceRecordBytes * more_gpu_ids.size());
   for (std::size_t i = 0; i < counts_.bos; ++i) {
     if (std::binary_search(left_out.begin(), left_out.end(), i)) continue;
-    append(edited, bytes_.subspan(bytes_before_bos(counts_) + i * bo_record_bytes_, bo_record_bytes_));
+    append(edited, bytes_.subspan(bo_records_begin(counts_) + i * bo_record_bytes_, bo_record_bytes_));
   }
   for (const Bytes object : objects_) {
     append(edited, object);

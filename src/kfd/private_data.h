@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
-// The private data of a checkpoint: opaque to everyone else, and given back to RESTORE as it came. Only what
-// RESTORE cannot do by itself makes it differ from that: BOs that are imported have no record, for RESTORE
-// would make independent ones, and every GPU that is visible must have one.
+// The private data of a checkpoint: opaque to everything else, and passed back to RESTORE unchanged, with two
+// exceptions that RESTORE needs. Imported BOs have no record, because RESTORE would make independent ones,
+// and every visible GPU must have one.
 //
-// Layout, Linux 6.1 to 7.2 (kfd_chardev.c, kfd_priv.h, kfd_svm.c): one record of the process, one for each
-// GPU, one for each BO, then objects that begin with their type. Records of BOs changed their size without a
-// version changing; those of SVM ranges have an attribute for each GPU.
+// Layout, Linux 6.1 to 7.2 (kfd_chardev.c, kfd_priv.h, kfd_svm.c): one record of the process, one per GPU,
+// one per BO, then objects that begin with their type. BO records have changed their size without a version
+// change; those of SVM ranges have an attribute per GPU.
 #pragma once
 
 #include <cstddef>
@@ -24,17 +24,20 @@ struct PrivateCounts {
   std::size_t objects = 0;
 };
 
-// Size in bytes of a BO's record: 80 before 6.12's time, 272 since. Derived from the counts and the
-// self-describing objects; 0 when there is no BO or the data fits neither or both.
+// Size in bytes of a BO's record: 80 before about 6.12, 272 since. Derived from the counts and the
+// self-describing objects; 0 without BOs, or if the data fits neither or both.
 std::uint32_t derive_bo_record_bytes(const PrivateCounts& counts, std::span<const std::uint8_t> priv_data);
+
+// Where the BOs' records begin. Bytes.
+std::size_t bo_records_begin(const PrivateCounts& counts);
 
 class PrivateData {
  public:
-  // `bytes`: borrowed. Errors: EBADMSG where bytes and counts disagree.
+  // `bytes`: borrowed. Errors: EBADMSG if bytes and counts disagree.
   static Result<PrivateData> parse(std::span<const std::uint8_t> bytes, const PrivateCounts& counts,
                                    std::uint32_t bo_record_bytes);
 
-  // Of BO `index`, in the order of the buckets.
+  // The record of BO `index`, in the order of the buckets.
   struct BoRecord {
     std::uint32_t handle = 0;  // lower half of its handle; the upper is its GPU's user gpu_id
     std::vector<std::uint32_t> mapped_gpu_ids;  // user gpu_ids
@@ -42,8 +45,8 @@ class PrivateData {
   // REQUIRES: index < counts.bos.
   BoRecord bo(std::size_t index) const;
 
-  // For RESTORE: without the records of the BOs `left_out` (indices, ascending), and with those of GPUs
-  // behind the others, from which no SVM range can be reached (user gpu_ids).
+  // For RESTORE: without the records of the BOs `left_out` (indices, ascending), and with records of further
+  // GPUs at the end (user gpu_ids). No SVM range can be reached from these.
   std::vector<std::uint8_t> edit(std::span<const std::size_t> left_out,
                                  std::span<const std::uint32_t> more_gpu_ids) const;
 

@@ -13,6 +13,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/format.h"
 #include "base/printable.h"
 #include "base/unique_fd.h"
 #include "kfd/uapi.h"
@@ -56,11 +57,16 @@ constexpr std::uint64_t kU64Max = std::numeric_limits<std::uint64_t>::max();
 constexpr std::size_t kNodesMax = 4096;
 constexpr std::size_t kNameBytesMax = 64;
 
-// The kernel's CPU and two GPU kinds of memory bank: system, VRAM that the CPU sees, VRAM that it does not.
+// The kernel's CPU and its two kinds of GPU memory bank: system, VRAM visible to the CPU, VRAM that is not.
 constexpr std::uint64_t kHeapFbPublic = 1;
 constexpr std::uint64_t kHeapFbPrivate = 2;
 
-// A sysfs attribute is at most a page long, whatever a page is here.
+Error unreadable(const std::string& what) {
+  return Error{EBADMSG,
+               what + "; give this process the host's /sys, or use a sluice that knows this kernel [SL-G46]"};
+}
+
+// A sysfs attribute is at most one page of any size.
 Result<std::string> read_text(const std::string& path) {
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd) return make_error(errno, "open " + path);
@@ -74,7 +80,7 @@ Result<std::string> read_text(const std::string& path) {
     if (got == 0) break;
     length += static_cast<std::size_t>(got);
   }
-  if (length > bytes_max) return make_error(EBADMSG, path + " is longer than a page");
+  if (length > bytes_max) return unreadable(path + " is longer than a page");
   text.resize(length);
   return text;
 }
@@ -93,7 +99,7 @@ std::string words_of(std::string_view text) {
   return printable(text.substr(0, kNameBytesMax));
 }
 
-// A file of lines "name value". Lines of other names than those asked for may hold anything.
+// A file of lines "name value". Lines of other names may contain anything.
 class PropertyFile {
  public:
   static Result<PropertyFile> load(std::string path) {
@@ -104,11 +110,11 @@ class PropertyFile {
   // The value of property `name`; `max` bounds it.
   Result<std::uint64_t> get(std::string_view name, std::uint64_t max) const {
     SLUICE_TRY_ASSIGN(const std::optional<std::uint64_t> value, find(name, max));
-    if (!value) return make_error(EBADMSG, path_ + ": no property " + std::string(name));
+    if (!value) return unreadable(formatted("{} has no property {}", path_, name));
     return *value;
   }
 
-  // As get, but a property that is not there is nothing rather than an error.
+  // As get, but returns nothing instead of an error if the property is missing.
   Result<std::optional<std::uint64_t>> find(std::string_view name, std::uint64_t max) const {
     std::optional<std::uint64_t> found;
     for (std::string_view rest = text_; !rest.empty();) {
@@ -118,8 +124,8 @@ class PropertyFile {
       const std::string_view digits = line.substr(name.size() + 1);
       const auto value = parse_u64(digits, max);
       if (!value || found) {
-        return make_error(EBADMSG, path_ + ": property " + std::string(name) +
-                                       (value ? " twice" : " is '" + words_of(digits) + "'"));
+        return unreadable(formatted("property {} of {} {}", name, path_,
+                                    value ? "is there twice" : "is '" + words_of(digits) + "'"));
       }
       found = value;
     }
@@ -139,7 +145,7 @@ bool not_permitted(int err) {
 
 // VRAM is the first bank of either VRAM kind; the driver makes one.
 Result<void> read_memory_banks(const std::string& directory, Node& node) {
-  SLUICE_TRY_ASSIGN(const std::vector<int> banks, numbered_entries(directory));
+  SLUICE_TRY_ASSIGN(const std::vector<int> banks, proc::numbered_entries(directory));
   for (const int bank : banks) {
     SLUICE_TRY_ASSIGN(const PropertyFile properties,
                       PropertyFile::load(directory + "/" + std::to_string(bank) + "/properties"));
@@ -153,9 +159,9 @@ Result<void> read_memory_banks(const std::string& directory, Node& node) {
   return {};
 }
 
-// `listed`: the links, in the order in which the directory lists them.
+// `listed`: the links, in the directory's order.
 Result<void> read_links(const std::string& directory, Node& node, std::vector<IoLink>& listed) {
-  auto links = listed_numbers(directory);
+  auto links = proc::listed_numbers(directory);
   if (!links) {
     // A tree without the directory has no links.
     if (links.error().err == ENOENT) return {};
@@ -193,7 +199,7 @@ Result<void> read_gpu_properties(const PropertyFile& properties, Node& node) {
   return {};
 }
 
-// Adds node `node_id` to `topology`, or to its hidden nodes. `listed`: its links, as the directory has them.
+// Adds node `node_id` to `topology`, or to its hidden nodes. `listed`: its links, in the directory's order.
 Result<void> read_node(const std::string& directory, std::uint32_t node_id, Topology& topology,
                        std::vector<IoLink>& listed) {
   auto gpu_id_text = read_text(directory + "/gpu_id");
@@ -206,13 +212,13 @@ Result<void> read_node(const std::string& directory, std::uint32_t node_id, Topo
   std::string_view digits = *gpu_id_text;
   if (digits.ends_with('\n')) digits.remove_suffix(1);
   const auto gpu_id = parse_u64(digits, kGpuIdMax);
-  if (!gpu_id) return make_error(EBADMSG, directory + "/gpu_id is '" + words_of(digits) + "'");
+  if (!gpu_id) return unreadable(formatted("{}/gpu_id is '{}'", directory, words_of(digits)));
 
   Node node;
   node.node_id = node_id;
   node.gpu_id = static_cast<std::uint32_t>(*gpu_id);
   if (node.is_gpu() && topology.find_gpu(node.gpu_id) != nullptr) {
-    return make_error(EBADMSG, directory + "/gpu_id: GPU " + std::to_string(node.gpu_id) + " twice");
+    return unreadable(formatted("{}/gpu_id has GPU {} twice", directory, node.gpu_id));
   }
   SLUICE_TRY_ASSIGN(const PropertyFile properties, PropertyFile::load(directory + "/properties"));
   if (node.is_gpu()) {
@@ -231,9 +237,8 @@ Result<void> read_node(const std::string& directory, std::uint32_t node_id, Topo
 }
 
 Result<Topology> read_nodes(const std::string& directory) {
-  SLUICE_TRY_ASSIGN(const std::vector<int> ids, listed_numbers(directory));
-  if (ids.size() > kNodesMax)
-    return make_error(EBADMSG, directory + " has " + std::to_string(ids.size()) + " nodes");
+  SLUICE_TRY_ASSIGN(const std::vector<int> ids, proc::listed_numbers(directory));
+  if (ids.size() > kNodesMax) return unreadable(formatted("{} has {} nodes", directory, ids.size()));
   Topology topology;
   std::map<std::uint32_t, std::vector<IoLink>*> ascending;  // each node's place in the listing
   topology.listing.reserve(ids.size());
@@ -241,14 +246,14 @@ Result<Topology> read_nodes(const std::string& directory) {
     ListedNode& listed = topology.listing.emplace_back();
     listed.node_id = static_cast<std::uint32_t>(id);
     if (!ascending.emplace(listed.node_id, &listed.links).second)
-      return make_error(EBADMSG, directory + " has a node number twice");
+      return unreadable(directory + " has a node number twice");
   }
   for (const auto& [node_id, links] : ascending)
     SLUICE_TRY(read_node(directory + "/" + std::to_string(node_id), node_id, topology, *links));
   return topology;
 }
 
-// The kernel counts the changes of its topology; a tree without the file does not change.
+// The kernel counts changes of its topology; a tree without the file does not change.
 std::string read_generation(const std::string& path) {
   auto text = read_text(path + "/generation_id");
   return text ? std::move(text).value() : std::string();
@@ -298,10 +303,10 @@ Result<Topology> read_topology(const std::string& path) {
   for (int attempt = 0; attempt < kAttempts; attempt++) {
     const std::string before = read_generation(path);
     auto topology = read_nodes(path + "/nodes");
-    // Half of a change may look like damage: believe what was read only when nothing changed.
+    // A half-made change may look like damage, so the result counts only if nothing changed meanwhile.
     if (read_generation(path) == before) return topology;
   }
-  return make_error(EBUSY, path + " changes all the time");
+  return Error{EBUSY, path + " keeps changing while it is read; try again [SL-G47]"};
 }
 
 }  // namespace sluice::kfd

@@ -3,7 +3,7 @@
 // nodes.
 //
 // read_topology makes one from a sysfs tree (or from a folder of the same text, in tests), images/kfd_image.h
-// from an image. Text is not trusted: every number is bounded, every file at most a page. Value types,
+// from an image. Text is untrusted: every number is bounded, every file at most a page. Value types,
 // thread-compatible.
 //
 // Source of names and formats: the kernel's kfd_topology.c, Linux 6.1 to 7.2.
@@ -31,7 +31,7 @@ struct IoLink {
   bool operator==(const IoLink&) const = default;
 };
 
-// Members carry the kernel's property names. A CPU node has gpu_id 0 and zeros for everything of a GPU.
+// Members carry the kernel's property names. A CPU node has gpu_id 0 and zeros in the GPU members.
 struct Node {
   std::uint32_t node_id = 0;
   std::uint32_t gpu_id = 0;  // local: the actual gpu_id; from an image: the user gpu_id
@@ -63,9 +63,9 @@ struct Node {
   std::uint32_t capability = 0;
   std::uint32_t sdma_fw_version = 0;
   std::uint32_t vram_public = 0;  // 1: the CPU sees all of VRAM
-  std::uint64_t vram_size = 0;    // bytes; 0 for an APU without memory of its own
+  std::uint64_t vram_size = 0;    // bytes; 0 for an APU without its own memory
 
-  // For messages; 0 or empty where the kernel or the image has none.
+  // For messages; 0 or empty if the kernel or the image has none.
   std::uint32_t gfx_target_version = 0;  // 90010 = gfx90a
   std::uint32_t location_id = 0;         // PCI bus << 8 | device << 3 | function
   std::uint64_t unique_id = 0;
@@ -77,16 +77,16 @@ struct Node {
   bool operator==(const Node&) const = default;
 };
 
-// One GPU under its two names. The user gpu_id never changes; the actual one is new after a restore on
-// another GPU.
+// One GPU under its two names. The user gpu_id never changes; the actual one changes when restored on another
+// GPU.
 struct DeviceIds {
-  std::uint32_t user_gpu_id = 0;    // what the process calls it
-  std::uint32_t actual_gpu_id = 0;  // what the local topology calls it
+  std::uint32_t user_gpu_id = 0;    // the process' name for it
+  std::uint32_t actual_gpu_id = 0;  // the local topology's name for it
 
   bool operator==(const DeviceIds&) const = default;
 };
 
-// A gpu_id as people read it: "0x5759".
+// A gpu_id for messages: "0x5759".
 std::string gpu_id_text(std::uint32_t gpu_id);
 
 // A u32 member of Node with its name in sysfs.
@@ -98,40 +98,40 @@ struct NodeField {
 // The u32 properties that every GPU node of a supported kernel has, in the kernel's order.
 extern const std::array<NodeField, 26> kGpuFields;
 
-// A node that is there but may not be looked at: a GPU that a device cgroup hides.
+// A node that exists but cannot be read: a GPU hidden by a device cgroup.
 struct HiddenNode {
   std::uint32_t node_id = 0;
-  int err = 0;  // of reading its gpu_id: EPERM for a hidden GPU
+  int err = 0;  // from reading its gpu_id: EPERM for a hidden GPU
 
   bool operator==(const HiddenNode&) const = default;
 };
 
-// What a process can have of GPUs: the kernel's limit. No machine has more CPU nodes that are matched, and a
-// node has a link or two to each other one. More is believed of no image.
+// The kernel's limit of GPUs per process. No machine has more CPU nodes that are matched, and a node has a
+// link or two to each other one. Images with more are refused.
 inline constexpr std::size_t kGpusMax = 64;
 inline constexpr std::size_t kCpuNodesMax = 64;
 inline constexpr std::size_t kLinksMax = 256;  // of one node
 
-// A node as its directory lists it: the kernel keeps the entries of a directory by a hash of their names.
+// A node as its directory lists it: the kernel hashes the names of directory entries.
 struct ListedNode {
   std::uint32_t node_id = 0;
-  std::vector<IoLink> links;  // those of the node, likewise
+  std::vector<IoLink> links;  // the node's links, in its directory's order
 };
 
 struct Topology {
-  std::vector<Node> nodes;  // ascending node_id; node_ids and gpu_ids (but 0) are unique
+  std::vector<Node> nodes;  // ascending node_id; node_ids and gpu_ids (except 0) are unique
   std::vector<HiddenNode> hidden;
-  // The nodes in the order of the tree or image, which is that of an image written from this. Hidden ones may
-  // be among them; what is not comes last, ascending.
+  // The nodes in the order of the tree or image; an image written from this has the same order. May include
+  // hidden nodes; nodes that are missing here come last, ascending.
   std::vector<ListedNode> listing;
 
   std::size_t gpu_count() const;
-  // nullptr when there is none.
+  // nullptr if there is none.
   const Node* find_node(std::uint32_t node_id) const;
   const Node* find_gpu(std::uint32_t gpu_id) const;  // REQUIRES: gpu_id != 0
   const Node* find_render_minor(std::uint32_t minor) const;
 
-  // A link is valid when the node it leads to is in this topology.
+  // A link is valid if the node it leads to is in this topology.
   bool valid(const IoLink& link) const { return find_node(link.node_to) != nullptr; }
   // Valid, and the peer has a link of the same type back to `from`.
   bool bidirectional(const Node& from, const IoLink& link) const;
@@ -141,8 +141,9 @@ inline constexpr char kTopologyPath[] = "/sys/class/kfd/kfd/topology";
 
 // Reads the tree below `path`, again if the kernel changed it meanwhile (generation_id). Of a CPU node only
 // cpu_cores_count and the links are read. A GPU whose gpu_id cannot be read goes to `hidden`; links to it
-// stay, not valid. p2p_links and caches are not read. Errors name the file: ENOENT and others of the file
-// system; EBADMSG (missing property, not a number, out of range, longer than a page, a number twice).
+// stay, but are not valid. p2p_links and caches are not read. Errors name the file: ENOENT and others of the
+// file system; EBADMSG (missing property, not a number, out of range, longer than a page, a duplicate
+// number).
 Result<Topology> read_topology(const std::string& path = kTopologyPath);
 
 }  // namespace sluice::kfd

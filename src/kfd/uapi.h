@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT
-// The KFD's user interface, as far as we use it: structs, numbers, flags, mmap offsets. (Debian 12's
-// <linux/kfd_ioctl.h> includes <drm/drm.h>, which its package leaves out, and spells flags 1 << 31.)
+// The part of the KFD's user interface that we use: structs, numbers, flags, mmap offsets. (Debian 12's
+// <linux/kfd_ioctl.h> includes <drm/drm.h>, which its package lacks, and spells flags 1 << 31.)
 //
-// Sources: the kernel's uapi header kfd_ioctl.h (sizes and offsets computed by a compiler, equal in
-// Linux 6.1, 6.12 and 7.2); kfd_priv.h for the mmap offset; kfd_chardev.c for the rule that ioctls are
-// dispatched by number alone, so that the sizes below are what *we* pass. Plain data; nothing here owns
-// anything.
+// Sources: the kernel's uapi header kfd_ioctl.h (sizes and offsets computed by a compiler, equal in Linux
+// 6.1, 6.12 and 7.2); kfd_priv.h for the mmap offset; kfd_chardev.c, which dispatches ioctls by number alone.
+// So the sizes below are those that *we* pass. Plain data; nothing here owns anything.
 #pragma once
 
 #include <linux/ioctl.h>
@@ -15,7 +14,7 @@
 
 namespace sluice::kfd {
 
-// The first interface with CRIU ioctls whose GTT BOs can be reached by SDMA.
+// The first interface with CRIU ioctls in which SDMA reaches GTT BOs.
 inline constexpr std::uint32_t kVersionMajor = 1;
 inline constexpr std::uint32_t kVersionMinorMin = 8;
 
@@ -54,16 +53,16 @@ struct MapMemoryArgs {
   std::uint64_t handle;
   std::uint64_t device_ids;  // user pointer to uint32_t[num_devices]: user gpu_ids
   std::uint32_t num_devices;
-  std::uint32_t num_mapped;  // in: how many of them are mapped already; out: how many are
+  std::uint32_t num_mapped;  // in: how many of them are already mapped; out: how many are
 };
 
 // AMDKFD_IOC_GET_DMABUF_INFO
 struct DmabufInfoArgs {
   std::uint64_t size;           // out, bytes
-  std::uint64_t metadata;       // user pointer; 0: not wanted, which is no reason to give no size
+  std::uint64_t metadata;       // user pointer; 0: not wanted, the size is still returned
   std::uint32_t metadata_size;  // of the buffer; out: of the metadata
   std::uint32_t gpu_id;         // out: the actual one
-  std::uint32_t flags;          // out: where the memory belongs, kAllocVram or kAllocGtt
+  std::uint32_t flags;          // out: the memory's domain, kAllocVram or kAllocGtt
   std::uint32_t dmabuf_fd;
 };
 
@@ -166,7 +165,7 @@ inline constexpr std::uint32_t kAllocPublic = 1U << 29;
 inline constexpr std::uint32_t kAllocExecutable = 1U << 30;
 inline constexpr std::uint32_t kAllocWritable = 1U << 31;
 
-// CHECKPOINT gives these for a BO that was imported, whatever the memory was allocated with: one of the first
+// CHECKPOINT reports these for an imported BO, whatever flags its memory was allocated with: one of the first
 // two, and both others.
 inline constexpr std::uint32_t kAllocFlagsOfImports =
     kAllocVram | kAllocGtt | kAllocExecutable | kAllocWritable;
@@ -176,7 +175,7 @@ inline constexpr std::uint32_t kAllocFlagsOfImports =
 inline constexpr std::uint64_t kProcessRecordBytes = 8;
 inline constexpr std::uint64_t kDeviceRecordBytes = 8;
 
-// What is behind an offset of mmap(/dev/kfd).
+// The kind of an offset of mmap(/dev/kfd).
 enum class MmapType : std::uint32_t { Mmio = 0, ReservedMemory = 1, Events = 2, Doorbell = 3 };
 
 inline constexpr unsigned kMmapTypeShift = 62;
@@ -191,7 +190,7 @@ struct MmapOffset {
   bool operator==(const MmapOffset&) const = default;
 };
 
-// The offset is a 64-bit number with bit 63 possibly set: negative as an off_t.
+// The offset is a 64-bit number whose bit 63 may be set: negative as an off_t.
 constexpr std::uint64_t encode_mmap_offset(const MmapOffset& at) {
   return static_cast<std::uint64_t>(at.type) << kMmapTypeShift |
          static_cast<std::uint64_t>(at.gpu_id & kGpuIdMax) << kMmapGpuIdShift | (at.offset & kMmapOffsetMask);
@@ -206,8 +205,7 @@ static_assert(encode_mmap_offset({MmapType::Events, 0, 0}) == 0x8000000000000000
 static_assert(decode_mmap_offset(encode_mmap_offset({MmapType::Doorbell, 0x5759, 0x1000})) ==
               MmapOffset{MmapType::Doorbell, 0x5759, 0x1000});
 
-// True when the BO has contents of its own that a dump must copy: the kernel gives a dma-buf for exactly
-// these.
+// Whether the BO has its own contents, which a dump must copy: the kernel makes a dma-buf for exactly these.
 constexpr bool has_contents(std::uint32_t alloc_flags) {
   return (alloc_flags & (kAllocVram | kAllocGtt)) != 0;
 }

@@ -11,13 +11,14 @@
 #include <string>
 #include <utility>
 
+#include "base/format.h"
 #include "base/units.h"
 #include "pipeline/slot.h"
 
 namespace sluice {
 namespace {
 
-// Size of a transparent huge page on x86-64 and on arm64 with 4 KiB pages. Elsewhere it is only an alignment.
+// Size of a transparent huge page on x86-64 and on arm64 with 4 KiB pages. Elsewhere only an alignment.
 constexpr std::uint64_t kHugePageBytes = 2 * kMiB;
 
 #ifdef MADV_POPULATE_WRITE
@@ -26,8 +27,8 @@ constexpr int kPopulateWrite = MADV_POPULATE_WRITE;
 constexpr int kPopulateWrite = 23;  // uapi asm-generic/mman-common.h, Linux 5.14
 #endif
 
-// Prefers `node` for pages not touched yet. Raw system call: libnuma would be one more library in the host's
-// process.
+// Prefers `node` for pages not touched yet. A raw system call, because libnuma would be another library in
+// the host's process.
 void prefer_node(std::span<std::byte> memory, int node) {
   constexpr std::size_t kMaxNodes = 1024;
   constexpr std::size_t kWordBits = sizeof(unsigned long) * CHAR_BIT;
@@ -39,12 +40,18 @@ void prefer_node(std::span<std::byte> memory, int node) {
                   mask.data(), kMaxNodes + 1, 0U);
 }
 
-// Faults every page in, so that the pipeline never does.
+// Faults every page in, so that the pipeline never does. In pieces, because the kernel holds the lock of the
+// process' address space for a whole call, and other lanes' arenas wait for it.
 void touch(std::span<std::byte> memory) {
-  if (::madvise(memory.data(), memory.size(), kPopulateWrite) == 0) return;
   const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-  for (std::size_t at = 0; at < memory.size(); at += page) {
-    *const_cast<volatile std::byte*>(&memory[at]) = std::byte{0};
+  while (!memory.empty()) {
+    const std::span<std::byte> piece = memory.first(std::min<std::size_t>(memory.size(), kHugePageBytes));
+    if (::madvise(piece.data(), piece.size(), kPopulateWrite) != 0) {
+      // unreached: another machine
+      for (std::size_t at = 0; at < piece.size(); at += page)
+        *const_cast<volatile std::byte*>(&piece[at]) = std::byte{0};
+    }
+    memory = memory.subspan(piece.size());
   }
 }
 
@@ -52,8 +59,7 @@ void touch(std::span<std::byte> memory) {
 
 Result<StagingArena> StagingArena::make(std::uint64_t slot_bytes, std::uint32_t slots, int numa_node) {
   if (slot_bytes == 0 || slots == 0 || !is_aligned(slot_bytes, kBufferAlignment)) {
-    return make_error(EINVAL, "staging arena of " + std::to_string(slots) + " buffers of " +
-                                  std::to_string(slot_bytes) + " bytes");
+    return make_error(EINVAL, formatted("staging arena of {} buffers of {} bytes", slots, slot_bytes));
   }
   std::uint64_t bytes = 0;
   std::uint64_t reserved = 0;
@@ -65,7 +71,7 @@ Result<StagingArena> StagingArena::make(std::uint64_t slot_bytes, std::uint32_t 
                          MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapping == MAP_FAILED) return make_error(errno, "staging arena of " + std::to_string(bytes) + " bytes");
 
-  // Keep [begin, begin + bytes), huge page aligned, of what was reserved; give the ends back.
+  // Keep [begin, begin + bytes), huge page aligned, of the reserved range; unmap the ends.
   auto* const base = static_cast<std::byte*>(mapping);
   const auto address = reinterpret_cast<std::uintptr_t>(base);
   const auto head = static_cast<std::size_t>(align_up(address, kHugePageBytes) - address);
@@ -75,7 +81,7 @@ Result<StagingArena> StagingArena::make(std::uint64_t slot_bytes, std::uint32_t 
 
   StagingArena arena(std::span<std::byte>(base + head, static_cast<std::size_t>(bytes)), slot_bytes);
   (void)::madvise(arena.bytes_.data(), arena.bytes_.size(), MADV_HUGEPAGE);
-  // Before the first touch: what a fork copies is decided there, and so is the node.
+  // Before the first touch, which decides what a fork copies, and the node.
   if (::madvise(arena.bytes_.data(), arena.bytes_.size(), MADV_DONTFORK) != 0) {
     return make_error(errno, "staging arena: MADV_DONTFORK");
   }
@@ -111,6 +117,7 @@ std::vector<Slot> slots_of(const StagingArena& arena) {
   for (std::uint32_t i = 0; i < arena.slots(); ++i) {
     slots[i].index = i;
     slots[i].buffer = arena.buffer(i);
+    slots[i].parent_units.assign(slots[i].buffer.size() / kZeroUnitBytes, false);
   }
   return slots;
 }

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT
-// The staging arena of one lane: anonymous memory cut into slot buffers of equal size.
+// The staging arena of one lane: anonymous memory divided into slot buffers of equal size.
 //
-// Anonymous, because a CPU map of a GTT BO is VM_PFNMAP and both O_DIRECT and registered buffers get EFAULT
-// on it, and because userptr refuses file-backed memory (MAP_HUGETLB included) with EPERM. Transparent huge
-// pages where they exist; MADV_DONTFORK, so that a fork of the host neither copies it nor sees it change;
-// bound to the GPU's NUMA node when one is given. Touched once when made: no page fault happens in the
-// pipeline.
+// A CPU map of a GTT BO is VM_PFNMAP, so O_DIRECT and registered buffers get EFAULT on it. userptr refuses
+// file-backed memory (MAP_HUGETLB included) with EPERM. Hence anonymous memory. It uses transparent huge
+// pages if available, and the GPU's NUMA node if one is given. With MADV_DONTFORK, a fork of the host neither
+// copies it nor sees it change. All pages are touched when it is made, so the pipeline has no page faults.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +14,8 @@
 #include <vector>
 
 #include "base/result.h"
-#include "pipeline/reactor.h"
+#include "base/units.h"
+#include "pipeline/reactor/reactor.h"
 #include "pipeline/slot.h"
 
 namespace sluice {
@@ -23,16 +23,23 @@ namespace sluice {
 // One can be copied while the other is written.
 inline constexpr std::uint32_t kFewestSlots = 2;
 
-// How many slots of `slot_bytes` a lane has that may use `bytes` of staging memory.
+// How many slots of `slot_bytes` a lane has if it may use `bytes` of staging memory.
 constexpr std::uint32_t slots_in(std::uint64_t bytes, std::uint64_t slot_bytes) {
   return static_cast<std::uint32_t>(std::max<std::uint64_t>(bytes / slot_bytes, kFewestSlots));
+}
+
+// Staging memory for each of `gpus` GPUs that work at the same time, unless the user sets it. Four of them
+// carry half as much again with half of it each, because the processor's cache then holds all rings
+// (docs/measurements/real-dma.md).
+constexpr std::uint64_t standard_staging_bytes(std::size_t gpus) {
+  return gpus > 2 ? 32 * kMiB : 64 * kMiB;
 }
 
 // Move-only owner of the mapping. May be handed between threads.
 class StagingArena {
  public:
   // `slots` buffers of `slot_bytes` (a multiple of kBufferAlignment) each. `numa_node` -1: no preference; a
-  // node that does not exist or cannot be bound to is no error. Errors: ENOMEM, EINVAL.
+  // missing or unusable node is no error. Errors: ENOMEM, EINVAL.
   static Result<StagingArena> make(std::uint64_t slot_bytes, std::uint32_t slots, int numa_node);
 
   StagingArena(StagingArena&& other) noexcept;
@@ -46,7 +53,7 @@ class StagingArena {
                           static_cast<std::size_t>(slot_bytes_));
   }
 
-  // Leaves the memory mapped for ever: something (a fence that never came) may still write into it.
+  // Leaves the memory mapped for ever, because something (a fence that never came) may still write to it.
   void abandon() { abandoned_ = true; }
   bool abandoned() const { return abandoned_; }
 
@@ -60,8 +67,8 @@ class StagingArena {
   bool abandoned_ = false;
 };
 
-// Of a lane, made after both. Where the reactor has something in flight at the end, its ring broke: what it
-// was to read may come at any time, and the arena is abandoned.
+// For a lane, made after both. If operations of the reactor are in flight at the end, its ring broke: data
+// may still arrive at any time, and the arena is abandoned.
 class ArenaKeeper {
  public:
   ArenaKeeper(StagingArena& arena, const Reactor& reactor) : arena_(arena), reactor_(reactor) {}
@@ -76,7 +83,7 @@ class ArenaKeeper {
   const Reactor& reactor_;
 };
 
-// One slot for each of the arena's buffers, numbered as they are.
+// One slot per buffer of the arena, with the same numbers.
 std::vector<Slot> slots_of(const StagingArena& arena);
 
 }  // namespace sluice

@@ -33,17 +33,19 @@ Result<std::unique_ptr<Lane>> Lane::make(const ImageLayout& layout, const LaneOp
   SLUICE_TRY_ASSIGN(std::unique_ptr<Reactor> reactor,
                     world.make_reactor(slots * static_cast<unsigned>(kOpsPerSlot), arena.bytes(), note));
   return std::unique_ptr<Lane>(
-      new Lane(layout, world, std::move(arena), std::move(reactor), std::move(note)));
+      new Lane(layout, world, std::move(arena), std::move(reactor), std::move(note), options.cursors));
 }
 
 Lane::Lane(const ImageLayout& layout, LaneWorld& world, StagingArena arena, std::unique_ptr<Reactor> reactor,
-           std::string note)
+           std::string note, std::uint32_t cursors)
     : layout_(layout),
       world_(world),
       arena_(std::move(arena)),
       slots_(slots_of(arena_)),
       reactor_(std::move(reactor)),
-      note_(std::move(note)) {
+      note_(std::move(note)),
+      cursors_(cursors) {
+  assert(cursors_ <= kMostCursors);
   for (Slot& slot : slots_) slot.buffer = slot.buffer.first(static_cast<std::size_t>(layout.chunk_bytes()));
 }
 
@@ -53,7 +55,7 @@ Lane::~Lane() {
 
 Result<PipelineStats> Lane::run(const Route& route, const ProgressFn& progress,
                                 const std::function<bool()>& cancelled, Trace* trace) {
-  Pipeline pipeline(layout_, slots_, route.stages(), *reactor_);
+  Pipeline pipeline(layout_, slots_, route.stages(), *reactor_, cursors_);
   if (trace != nullptr) pipeline.trace_into(*trace);
   return pipeline.run(progress, [&] {
     world_.step(pipeline);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A lane: what carries the chunks of one layout, alone, from its first stage to its last. Staging arena,
-// slots, reactor, stages and loop, in the order in which they must die: stages first, then what they use.
+// A lane carries the chunks of one layout from the first stage to the last. It owns staging arena, slots,
+// reactor, stages and loop, and destroys the stages before the parts that they use.
 //
 //   SLUICE_TRY_ASSIGN(const std::unique_ptr<Lane> lane, Lane::make(layout, {.staging_bytes = 64 * kMiB}));
 //   Stage& copy = lane->own(...);
@@ -23,20 +23,20 @@
 #include "pipeline/lane_world.h"
 #include "pipeline/layout.h"
 #include "pipeline/pipeline.h"
-#include "pipeline/reactor.h"
+#include "pipeline/reactor/reactor.h"
 #include "pipeline/slot.h"
 #include "pipeline/stage.h"
 #include "pipeline/trace.h"
 
 namespace sluice {
 
-// Which stages chunks pass, in which order. Value type; the stages are borrowed.
+// Which stages chunks pass, and their order. Value type; the stages are borrowed.
 class Route {
  public:
-  // As a dump passes them: from the BOs to the store. Null ones are left out. REQUIRES: at most kMaxStages.
+  // In a dump's order: from the BOs to the store. Null ones are left out. REQUIRES: at most kMaxStages.
   Route(std::initializer_list<Stage*> stages);
 
-  // The same way, or, for a restore, back.
+  // The same order or, for a restore, the reverse.
   Route towards(Direction direction) const;
   std::span<Stage* const> stages() const { return {stages_.data(), count_}; }
 
@@ -46,8 +46,9 @@ class Route {
 };
 
 struct LaneOptions {
-  std::uint64_t staging_bytes = 0;  // slots_in() these, but no more than there are chunks
-  int numa_node = -1;               // that the staging memory should be on; -1: any
+  std::uint64_t staging_bytes = 0;  // slots_in() of it, but at most one per chunk
+  int numa_node = -1;               // preferred for the staging memory; -1: any
+  std::uint32_t cursors = 1;        // of its walk (chunk_walk.h), at most kMostCursors
 };
 
 // Thread-bound: made, used and destroyed by one thread, after unshare(CLONE_FS) where a ring may be made
@@ -67,33 +68,33 @@ class Lane {
   Reactor& reactor() { return *reactor_; }
   std::span<Slot> slots() { return slots_; }
   std::uint32_t slot_count() const { return arena_.slots(); }
-  // What the reactor could not get, and why; empty if it got everything.
+  // What the reactor lacks, and why; empty if nothing.
   const std::string& note() const { return note_; }
 
-  // The stage lives for as long as the lane, but no longer than what the lane has: it may use all of that,
-  // and stages that came before it.
+  // The stage lives as long as the lane, but not longer than the lane's parts: it may use all of them, and
+  // earlier stages.
   template <class S>
   S& own(std::unique_ptr<S> stage) {
     S& its = *stage;
     stages_.push_back(std::move(stage));
     return its;
   }
-  // As Pipeline::run, which see. `trace` (may be null): see Pipeline::trace_into.
-  // REQUIRES: no run before has failed.
+  // See Pipeline::run. `trace` (may be null): see Pipeline::trace_into. REQUIRES: no earlier run has failed.
   Result<PipelineStats> run(const Route& route, const ProgressFn& progress = nullptr,
                             const std::function<bool()>& cancelled = nullptr, Trace* trace = nullptr);
 
  private:
   Lane(const ImageLayout& layout, LaneWorld& world, StagingArena arena, std::unique_ptr<Reactor> reactor,
-       std::string note);
+       std::string note, std::uint32_t cursors);
 
   const ImageLayout& layout_;
   LaneWorld& world_;
   StagingArena arena_;
-  std::vector<Slot> slots_;  // of the arena; a reactor that failed may still have operations of theirs
+  std::vector<Slot> slots_;  // of the arena; a failed reactor may still have operations on them
   std::unique_ptr<Reactor> reactor_;
   const ArenaKeeper keeper_{arena_, *reactor_};
   const std::string note_;
+  const std::uint32_t cursors_;
   std::vector<std::unique_ptr<Stage>> stages_;
 };
 

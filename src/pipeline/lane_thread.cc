@@ -22,8 +22,9 @@
 #include <thread>
 #include <utility>
 
+#include "base/format.h"
+#include "base/own_thread.h"
 #include "base/unique_fd.h"
-#include "pipeline/own_thread.h"
 
 namespace sluice {
 
@@ -34,7 +35,7 @@ constexpr std::string_view kWorkerPrefix = "iou-wrk-";
 constexpr auto kWorkerEndPoll = std::chrono::microseconds(100);
 constexpr int kWorkerEndPolls = 10'000;
 
-// Blocks every signal of the calling thread while it lives; threads made meanwhile inherit that.
+// Blocks every signal of the calling thread during its life; threads made meanwhile inherit that.
 class AllSignalsBlocked {
  public:
   AllSignalsBlocked() {
@@ -59,7 +60,7 @@ struct Task {
   int directory;  // of all of them
   const char* number;
 
-  // As much of a file of the task as fits, with a zero at its end.
+  // As much of a file of the task as fits, with a terminating zero.
   template <std::size_t size>
   std::array<char, size> read(const char* file) const {
     const std::string path = std::string(number) + "/" + file;
@@ -69,7 +70,7 @@ struct Task {
     return text;
   }
 
-  // By the calling process's own reckoning, which need not be that of /proc; 0: it is not to be had.
+  // As numbered in the calling process, which /proc need not share; 0: unavailable.
   pid_t pid() const {
     const std::array<char, 4096> status = read<4096>("status");
     const char* const line = std::strstr(status.data(), "\nNSpid:");
@@ -80,7 +81,7 @@ struct Task {
   }
 };
 
-// Whether `is_it`, of a Task and its name, says so of one of the io-wq workers in this process.
+// Whether `is_it`, called with a Task and its name, is true for an io-wq worker of this process.
 template <class IsIt>
 bool any_io_worker(const IsIt& is_it) {
   const std::unique_ptr<DIR, CloseDirectory> tasks(opendir("/proc/self/task"));
@@ -94,9 +95,8 @@ bool any_io_worker(const IsIt& is_it) {
   return false;
 }
 
-// What the io-wq workers of a thread are called. Their number is the thread's in the first of all pid
-// namespaces, which within another nobody can ask for: it is taken from one that shares the thread's file
-// system context, as nobody but its workers does.
+// The name of a thread's io-wq workers. It has the thread's number in the initial pid namespace, which is not
+// visible in another. So it is read from a worker: only workers share the thread's file system context.
 Comm io_worker_name(pid_t thread) {
   Comm found{};
   (void)std::snprintf(found.data(), found.size(), "%s%d", kWorkerPrefix.data(), thread);
@@ -117,9 +117,10 @@ Result<void> run_body(const std::function<Result<void>()>& body) noexcept {
   try {
     return body();
   } catch (const std::bad_alloc&) {
-    return Error{ENOMEM, "out of memory"};  // words that need none
+    return Error{ENOMEM, "out of memory"};  // a text that needs no allocation
   } catch (const std::exception& e) {
-    return Error{EIO, std::string("a lane ended with an exception: ") + e.what()};
+    return Error{EIO, formatted("a lane ended with an exception, {}; report this as a bug of sluice [SL-C08]",
+                                e.what())};
   }
 }
 
@@ -150,9 +151,9 @@ class OwnLaneThread final : public LaneThread::Running {
     return apart_;
   }
 
-  // The kernel ends a thread's io-wq workers before the thread itself, but one may be listed for an instant
-  // after the join: long enough for a host that counts its threads. What they are called is seen while there
-  // is the thread.
+  // The kernel ends a thread's io-wq workers before the thread itself. But one may be listed for an instant
+  // after the join, long enough to disturb a host that counts its threads. The workers' name is read while
+  // the thread still exists.
   Result<void> join(LaneThread::Ring ring) override {
     ended_.acquire();
     const bool had_ring = ring == LaneThread::Ring::Had;
@@ -167,7 +168,7 @@ class OwnLaneThread final : public LaneThread::Running {
  private:
   std::optional<OwnThread> thread_;
   pid_t tid_ = 0;
-  Result<void> apart_;              // whether the thread has a file system context of its own
+  Result<void> apart_;              // whether the thread has its own file system context
   std::binary_semaphore tried_{0};  // released when `apart_` is known
   Result<void> result_;
   std::binary_semaphore ended_{0};    // released when `result_` is known

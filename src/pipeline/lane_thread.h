@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// A lane's thread: everything a lane owns (ring, arena, GPU device) is made, used and destroyed inside it.
+// A lane's thread: everything a lane owns (ring, arena, GPU device) is made, used and destroyed in it.
 //
-// The thread blocks every signal (the host's SIGCHLD and SIGALRM handlers must run in its main thread, where
-// they interrupt its waits) and unshares CLONE_FS (so that neither it nor an io-wq worker makes the host's
-// setns(CLONE_NEWNS) fail); start() returns when that is done.
+// The thread blocks every signal, because the host's SIGCHLD and SIGALRM handlers must run in its main
+// thread, where they interrupt its waits. It unshares CLONE_FS, so that neither it nor an io-wq worker makes
+// the host's setns(CLONE_NEWNS) fail. start() returns after that.
 #pragma once
 
 #include <functional>
@@ -15,12 +15,12 @@
 
 namespace sluice {
 
-// Move-only; the destructor joins. The thread is there until it is joined.
+// Move-only; the destructor joins. The thread exists until it is joined.
 class LaneThread {
  public:
   enum class Ring { Had, None };
 
-  // A thread that was started, whatever is a thread where it runs. The destructor joins, if nobody has.
+  // A running thread of whatever kind. The destructor joins, unless join() has.
   class Running {
    public:
     virtual ~Running() = default;
@@ -28,14 +28,14 @@ class LaneThread {
   };
 
   // Runs `body` in a new thread named `name` (at most 15 characters). An exception of `body` (std::bad_alloc)
-  // becomes ENOMEM. On error `body` does not run. Errors: OwnThread's when no thread can be made; what
-  // unshare gave.
+  // becomes ENOMEM. On error `body` does not run. Errors: OwnThread's if no thread can be made; those of
+  // unshare.
   static Result<LaneThread> start(const std::string& name, std::function<Result<void>()> body);
 
   explicit LaneThread(std::unique_ptr<Running> running) : running_(std::move(running)) {}
 
-  // Waits for the end of the thread and, if it has had a ring, of its io-wq workers, and returns what `body`
-  // returned. Call at most once.
+  // Waits for the end of the thread and, if it had a ring, of its io-wq workers, and returns the result of
+  // `body`. Call at most once.
   Result<void> join(Ring ring = Ring::Had) { return running_->join(ring); }
 
  private:

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "pipeline/reactor/uring_reactor.h"
 #include "pipeline/slot_workers.h"
-#include "pipeline/uring_reactor.h"
 
 namespace sluice {
 

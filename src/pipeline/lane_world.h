@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The surroundings of a lane and of code that waits for lanes: threads, a reactor, CPUs, time. In production
-// these are the machine's. A simulation hands in its own, and the same code runs in virtual time.
+// the machine's. A simulation passes its own, and the same code runs in virtual time.
 #pragma once
 
 #include <condition_variable>
@@ -13,35 +13,34 @@
 #include "base/mutex.h"
 #include "base/result.h"
 #include "pipeline/lane_thread.h"
-#include "pipeline/reactor.h"
+#include "pipeline/reactor/reactor.h"
 
 namespace sluice {
 
 class Pipeline;
 
-// Any thread. What is not overridden is the machine's.
+// Any thread. The defaults are the real machine's.
 class LaneWorld {
  public:
   static constexpr std::uint64_t kNever = UINT64_MAX;
 
   static LaneWorld& real();
 
-  // The clock that time-outs and patience go by: base/clock.h.
+  // The clock for timeouts and patience: base/clock.h.
   virtual std::uint64_t now_ns();
-  // Lets go of `lock` until somebody calls wake(), or `end_ns` has come, or for no reason: to be called in a
-  // loop over what is waited for.
+  // Releases `lock` until wake() is called or `end_ns` has come. Wakes spuriously, so call it in a loop.
   virtual void wait(Lock& lock, std::condition_variable& changed, std::uint64_t end_ns = kNever);
   virtual void wake(std::condition_variable& changed);
 
-  // As LaneThread::start.
+  // See LaneThread::start.
   virtual Result<LaneThread> start_thread(const std::string& name, std::function<Result<void>()> body);
-  // As sluice::make_reactor; called by the lane's thread.
+  // See sluice::make_reactor; called by the lane's thread.
   virtual Result<std::unique_ptr<Reactor>> make_reactor(unsigned entries, std::span<std::byte> arena,
                                                         std::string& note);
-  // As sluice::spare_workers.
+  // See sluice::spare_workers.
   virtual unsigned spare_workers(std::size_t lanes);
 
-  // Called by a lane's thread between any two steps of its loop. For tests, which look at the invariants.
+  // Called by a lane's thread between any two steps of its loop, for tests that check the invariants.
   virtual void step(const Pipeline& pipeline);
 
  protected:

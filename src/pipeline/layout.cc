@@ -22,6 +22,7 @@ Result<ImageLayout> ImageLayout::make(std::span<const std::uint64_t> bo_bytes, s
   if (!std::has_single_bit(chunk_bytes) || chunk_bytes <= kHeaderBytes) {
     return make_error(EINVAL, "chunk size " + std::to_string(chunk_bytes) + " is not a power of two above 8");
   }
+  // unreached: too large
   if (bo_bytes.size() >= UINT32_MAX) return make_error(E2BIG, "too many BOs for one set of pages files");
   ImageLayout layout;
   layout.chunk_bytes_ = chunk_bytes;
@@ -50,6 +51,13 @@ void ImageLayout::end_file(std::uint32_t first_bo, std::uint64_t bytes) {
 
 std::uint64_t ImageLayout::chunks_of_file(std::uint32_t file) const {
   return div_ceil(files_[file].bytes, chunk_bytes_);
+}
+
+std::uint32_t ImageLayout::file_of(std::uint32_t bo) const {
+  const auto after =
+      std::upper_bound(files_.begin(), files_.end(), bo,
+                       [](std::uint32_t wanted, const File& file) { return wanted < file.first_bo; });
+  return static_cast<std::uint32_t>(after - files_.begin() - 1);
 }
 
 Chunk ImageLayout::chunk(std::uint64_t index) const {

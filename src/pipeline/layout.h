@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: MIT
-// Where every byte of a pages file comes from. Pure arithmetic, no I/O.
+// The origin of every byte of a pages file. Pure arithmetic, no I/O.
 //
 //   file = u64 payload length (host byte order), then the contents of the BOs back to back, in the order
 //   given
 //
-// All BOs of a layout lie in one file, or each in a file of its own. No chunk spans two files.
+// All BOs of a layout lie in one file, or each in its own. No chunk spans two files.
 //
-// A chunk is a range of the file that starts at a multiple of the chunk size; a piece is the part of a chunk
-// that belongs to the header or to one BO. A chunk's buffer starts at the chunk's file offset, so that the
-// *file* range is aligned for O_DIRECT and the 8-byte header skews BO against buffer, never buffer against
-// file.
+// A chunk is a range of the file that starts at a multiple of the chunk size. A piece is the part of a chunk
+// that belongs to the header or to one BO. A chunk's buffer starts at the chunk's file offset, so the *file*
+// range is aligned for O_DIRECT. The 8-byte header shifts BO against buffer, never buffer against file.
 //
-// Worked example (chunk 4 MiB; BOs 12 KiB, 10 MiB, 4 KiB): chunk 0 = header at buffer 0, BO 0 whole at buffer
-// 8, BO 1 [0, 4182008) at buffer 12296. Chunk 2 = the end of BO 1, then all of BO 2, 2113544 bytes: 8 mod
-// 4096.
+// Example (chunk 4 MiB; BOs 12 KiB, 10 MiB, 4 KiB): chunk 0 = header at buffer 0, BO 0 whole at buffer 8, BO
+// 1 [0, 4182008) at buffer 12296. Chunk 2 = the end of BO 1, then all of BO 2, 2113544 bytes: 8 mod 4096.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +33,7 @@ struct Chunk {
   std::uint32_t file = 0;
 };
 
-// The part of a chunk that is one BO's, or the header's.
+// The part of a chunk that belongs to one BO, or to the header.
 struct Piece {
   static constexpr std::uint32_t kHeader = UINT32_MAX;
 
@@ -51,11 +49,11 @@ struct Piece {
 // Immutable after construction; may be read from any thread.
 class ImageLayout {
  public:
-  // `bo_bytes[i]` is the size of BO i; sizes of 0 are allowed and yield no piece. `chunk_bytes` is a power of
-  // two. Errors: EOVERFLOW when the sizes add up beyond INT64_MAX, EINVAL for a bad chunk size, E2BIG for
+  // `bo_bytes[i]` is the size of BO i; a size of 0 is allowed and yields no piece. `chunk_bytes` is a power
+  // of two. Errors: EOVERFLOW if the sizes add up beyond INT64_MAX, EINVAL for a bad chunk size, E2BIG for
   // more than UINT32_MAX - 1 BOs.
   static Result<ImageLayout> make(std::span<const std::uint64_t> bo_bytes, std::uint64_t chunk_bytes);
-  // The same with a file for each BO: BO i is file i.
+  // The same with one file per BO: BO i is file i.
   static Result<ImageLayout> make_file_per_bo(std::span<const std::uint64_t> bo_bytes,
                                               std::uint64_t chunk_bytes);
 
@@ -73,11 +71,19 @@ class ImageLayout {
   // BO `bo` is [bo_begin(bo), bo_begin(bo) + bo_bytes(bo)) of its file.
   std::uint64_t bo_begin(std::uint32_t bo) const { return bos_[bo].begin; }
   std::uint64_t bo_bytes(std::uint32_t bo) const { return bos_[bo].bytes; }
+  // The BOs of a file are [first_bo(file), end_bo(file)).
+  std::uint32_t first_bo(std::uint32_t file) const { return files_[file].first_bo; }
+  std::uint32_t end_bo(std::uint32_t file) const {
+    return file + 1 < files_.size() ? files_[file + 1].first_bo : bo_count();
+  }
+
+  // The file that has BO `bo`.
+  std::uint32_t file_of(std::uint32_t bo) const;
 
   // REQUIRES: index < chunk_count().
   Chunk chunk(std::uint64_t index) const;
 
-  // How many chunks hold a part of BO `bo`. REQUIRES: bo_bytes(bo) > 0.
+  // How many chunks contain a part of BO `bo`. REQUIRES: bo_bytes(bo) > 0.
   std::uint64_t chunks_of_bo(std::uint32_t bo) const {
     return (bo_begin(bo) + bo_bytes(bo) - 1) / chunk_bytes_ - bo_begin(bo) / chunk_bytes_ + 1;
   }
@@ -92,10 +98,10 @@ class ImageLayout {
     friend class ImageLayout;
     PieceCursor(const ImageLayout& layout, const Chunk& chunk);
     const ImageLayout* layout_;
-    std::uint64_t at_;     // next file offset to hand out
+    std::uint64_t at_;     // next file offset to return
     std::uint64_t end_;    // end of the chunk in the file
     std::uint64_t begin_;  // begin of the chunk in the file
-    std::uint32_t bo_;     // BO that holds at_, or the first one after the header
+    std::uint32_t bo_;     // BO that contains at_, or the first one after the header
   };
   PieceCursor pieces(const Chunk& chunk) const { return PieceCursor(*this, chunk); }
 
@@ -113,9 +119,6 @@ class ImageLayout {
   static Result<ImageLayout> make(std::span<const std::uint64_t> bo_bytes, std::uint64_t chunk_bytes,
                                   bool file_per_bo);
   void end_file(std::uint32_t first_bo, std::uint64_t bytes);
-  std::uint32_t end_bo(std::uint32_t file) const {
-    return file + 1 < files_.size() ? files_[file + 1].first_bo : bo_count();
-  }
 
   std::vector<Bo> bos_;
   std::vector<File> files_;  // in chunk order

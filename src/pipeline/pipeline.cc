@@ -8,13 +8,13 @@
 namespace sluice {
 namespace {
 
-// What a stage answers. Without memory it fails like any other: what is in flight has to come to rest.
+// A stage's answer. Lack of memory is a failure like any other: what is in flight must come to rest.
 template <class Call>
 auto answer_of(Call call) -> decltype(call()) {
   try {
     return call();
   } catch (const std::bad_alloc&) {
-    return Error{ENOMEM, "out of memory"};  // words that fit without any
+    return Error{ENOMEM, "out of memory"};  // a text that needs no allocation
   }
 }
 
@@ -26,8 +26,12 @@ const PipelineStats::StageStats& PipelineStats::slowest() const {
 }
 
 Pipeline::Pipeline(const ImageLayout& layout, std::span<Slot> slots, std::span<Stage* const> route,
-                   Reactor& reactor)
-    : layout_(layout), slots_(slots), route_(route.begin(), route.end()), reactor_(reactor) {
+                   Reactor& reactor, std::uint32_t cursors)
+    : layout_(layout),
+      slots_(slots),
+      route_(route.begin(), route.end()),
+      reactor_(reactor),
+      walk_(layout.chunk_count(), cursors) {
   assert(!slots_.empty() && !route_.empty() && route_.size() <= kMaxStages);
   order_.reserve(slots_.size());
   completions_.resize(slots_.size() * kOpsPerSlot);
@@ -63,9 +67,9 @@ Result<PipelineStats> Pipeline::run(const ProgressFn& progress, const std::funct
   return stats_;
 }
 
-// What is on the route first, lowest chunk first. Then free slots take the next chunks, lowest slot first,
-// until the first stage refuses one: order_ stays sorted by chunk, and a stage that takes one chunk at a time
-// uses the same few slots again and again, whose memory the caches still hold.
+// Slots on the route first, in the order of the walk. Then free slots take the next chunks, lowest slot
+// first, until the first stage refuses one. So order_ stays sorted. A stage that takes one chunk at a time
+// reuses the same few slots, whose memory is still in the caches.
 void Pipeline::offer() {
   bool accepts = true;
   for (std::size_t i = 0; i < order_.size() && !failed_; ++i) {
@@ -75,18 +79,19 @@ void Pipeline::offer() {
     if (slot.stage == 0) accepts = taken;
   }
   for (Slot& slot : slots_) {
-    if (failed_ || !accepts || next_chunk_ == layout_.chunk_count()) return;
+    if (failed_ || !accepts || walk_.ended()) return;
     if (slot.state != SlotState::Free) continue;
     slot.state = SlotState::Ready;
     slot.stage = 0;
-    slot.chunk = layout_.chunk(next_chunk_++);
+    slot.chunk = layout_.chunk(walk_.next());
+    slot.number = taken_++;
     std::fill(slot.zero_units.begin(), slot.zero_units.end(), false);
     order_.push_back(&slot);
     accepts = offer(slot);
   }
 }
 
-// False when the stage refused, or failed.
+// False if the stage refused, or failed.
 bool Pipeline::offer(Slot& slot) {
   const std::uint64_t now_ns = reactor_.now_ns();  // before: a stage may do all its work in submit()
   Result<Submit> answer = answer_of([&] { return route_[slot.stage]->submit(slot); });
@@ -170,7 +175,7 @@ void Pipeline::check_invariants() const {
   assert(on_route == order_.size());
   assert(running == in_stages_);
   assert(std::is_sorted(order_.begin(), order_.end(),
-                        [](const Slot* a, const Slot* b) { return a->chunk.index < b->chunk.index; }));
+                        [](const Slot* a, const Slot* b) { return a->number < b->number; }));
   (void)free, (void)on_route, (void)running;
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-// A slot: one staging buffer and the chunk it carries at the moment. The fixed number of slots of a lane is
-// its memory bound and its back-pressure: slots in a state are the queue, there is no other.
+// A slot: one staging buffer and its current chunk. A lane's fixed number of slots bounds its memory and
+// gives back-pressure: slots in a state are the queue, and there is no other.
 //
-// I1: a slot is in exactly one state: Free, Ready (waits to be offered to stage `stage`) or Running (owned by
-// it). I3: the buffer has one owner: the pipeline while Free or Ready, the stage while Running. It changes
-// hands only in
+// I1: a slot is in exactly one state: Free, Ready (to be offered to stage `stage`) or Running (owned by it).
+// I3: the buffer has one owner: the pipeline while Free or Ready, the stage while Running. It changes hands
+// only in
 //     Stage::submit and at the completion that ends it.
 #pragma once
 
@@ -16,14 +16,14 @@
 
 #include "base/units.h"
 #include "pipeline/layout.h"
-#include "pipeline/reactor.h"
+#include "pipeline/reactor/reactor.h"
 
 namespace sluice {
 
-// Granularity in which zero bytes are told from data: a zero unit becomes a hole in a file.
+// The unit in which zeros are recognised: a zero unit becomes a hole in a file.
 inline constexpr std::uint64_t kZeroUnitBytes = 64 * kKiB;
 
-// Operations one slot may have in flight at once (several non-zero runs of one chunk).
+// Operations of one slot that may be in flight at once (several non-zero runs of one chunk).
 inline constexpr std::size_t kOpsPerSlot = 4;
 
 enum class SlotState : std::uint8_t { Free, Ready, Running };
@@ -33,24 +33,28 @@ struct Slot {
   std::span<std::byte> buffer;  // chunk_bytes of the lane's arena, aligned to kBufferAlignment
   SlotState state = SlotState::Free;
   std::uint32_t stage = 0;       // position on the route
-  Chunk chunk;                   // what it carries; buffer[0] is the byte at chunk.file_offset
+  Chunk chunk;                   // its chunk; buffer[0] is the byte at chunk.file_offset
+  std::uint64_t number = 0;      // how many chunks the lane took before this one
   std::vector<bool> zero_units;  // one per kZeroUnitBytes of the buffer: known to be all zero. On dump set by
-                                 // the checksum stage; on restore by the source for holes, whose buffer
-                                 // bytes are undefined until somebody needs them. Sized once.
+                                 // the checksum stage; on restore by the source for holes, whose buffer bytes
+                                 // are undefined until needed. Sized once.
+  std::vector<bool>
+      parent_units;  // the same for a dump with a parent: the parent has all their bytes, and they are not
+                     // written. Set by the checksum stage; otherwise false, or empty.
   std::array<Op, kOpsPerSlot> ops;  // all with op.slot == this
-  std::uint64_t entered_ns = 0;     // when it came into its present state, for occupancy figures
+  std::uint64_t entered_ns = 0;     // when it entered its present state, for occupancy figures
 
-  // Belong to the stage that runs the slot, which sets them in submit(): no stage keeps a table by slot.
-  std::uint64_t cursor = 0;        // first byte of the chunk that no Op was started for yet
+  // Used by the stage that runs the slot, which sets them in submit(): no stage keeps a table by slot.
+  std::uint64_t cursor = 0;        // first byte of the chunk for which no Op was started yet
   std::uint32_t live_ops = 0;      // Ops in flight
-  bool cached = false;             // restore: the chunk is in the page cache, and read from there
-  const Op* failed_op = nullptr;   // the first that failed, with what it was to do, and ...
+  bool has_turn = false;           // the chunk counts as on the disk
+  const Op* failed_op = nullptr;   // the first that failed, with its task, and ...
   std::int32_t failed_result = 0;  // ... its -errno
 
   Op& op() { return ops[0]; }
 };
 
-// Bytes of a buffer's alignment: satisfies every O_DIRECT and every userptr rule (64 KiB pages included).
+// Alignment of buffers in bytes: satisfies every O_DIRECT and every userptr rule (64 KiB pages included).
 inline constexpr std::uint64_t kBufferAlignment = 64 * kKiB;
 
 }  // namespace sluice

@@ -14,7 +14,7 @@
 namespace sluice {
 namespace {
 
-// A worker always ends its job; the reactor wants a bound.
+// A worker always ends its job; the reactor needs a limit.
 constexpr auto kForEver = std::chrono::hours(24);
 
 constexpr std::size_t kMostWorkers = 4;
@@ -22,7 +22,7 @@ constexpr std::size_t kMostWorkers = 4;
 }  // namespace
 
 unsigned workers_of_lane(std::size_t cpus, std::size_t lanes) {
-  // A lane's own work and the kernel's for it (io-wq, interrupts) take two.
+  // A lane's own work, and the kernel's for it (io-wq, interrupts), take two.
   constexpr std::size_t kCpusOfALane = 2;
   if (lanes == 0 || cpus <= lanes * kCpusOfALane) return 0;
   return static_cast<unsigned>(std::min(cpus / lanes - kCpusOfALane, kMostWorkers));
@@ -43,9 +43,9 @@ Result<std::unique_ptr<SlotWorkers>> SlotWorkers::start(const std::string& name,
   std::unique_ptr<SlotWorkers> workers(new SlotWorkers(slots));
   for (Outcome& outcome : workers->outcomes_) {
     outcome.done = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (!outcome.done) return make_error(errno, "eventfd of a checksum worker");
+    if (!outcome.done) return make_error(errno, "eventfd of a worker");
   }
-  workers->threads_.reserve(threads);  // what cannot be put there would be joined, and never end
+  workers->threads_.reserve(threads);  // a thread that could not be stored would be joined, and never end
   for (unsigned i = 0; i < threads; ++i) {
     SLUICE_TRY_ASSIGN(LaneThread thread,
                       LaneThread::start(name, [self = workers.get()] { return self->serve(); }));
@@ -76,9 +76,8 @@ void SlotWorkers::run(Slot& slot, SlotWork& work, Reactor& reactor) {
 Result<void> SlotWorkers::take(const Slot& slot, std::int32_t completion) {
   Outcome& outcome = outcomes_[slot.index];
   eventfd_t count = 0;
-  if (completion < 0) return make_error(-completion, "wait for a checksum worker");
-  if (::eventfd_read(outcome.done.get(), &count) != 0)
-    return make_error(errno, "eventfd of a checksum worker");
+  if (completion < 0) return make_error(-completion, "wait for a worker");
+  if (::eventfd_read(outcome.done.get(), &count) != 0) return make_error(errno, "eventfd of a worker");
   return std::exchange(outcome.result, {});
 }
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
-// Threads of a lane for work on slots that would keep its loop from the ring for too long: one core hashes
-// less than a fast GPU link and a fast disk carry.
+// Threads of a lane for work on slots that would block its loop for too long. One core hashes less than a
+// fast GPU link and a fast disk carry.
 //
-// A job's end reaches the lane's reactor as the completion of the slot's first Op: its eventfd polls
-// readable, so the lane still waits in one place. run() and take() belong to the lane's thread. The
-// destructor runs what is queued and joins; slots, buffers and work must live until then. Memory is bounded
-// by the number of slots and taken at the start.
+// A job's end reaches the lane's reactor as the completion of the slot's first Op, whose eventfd polls
+// readable. So the lane still waits in one place. Only the lane's thread calls run() and take(). The
+// destructor runs queued jobs and joins; slots, buffers and work must live until then. Memory is bounded by
+// the number of slots and allocated at the start.
 #pragma once
 
 #include <condition_variable>
@@ -18,18 +18,18 @@
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "pipeline/lane_thread.h"
-#include "pipeline/reactor.h"
+#include "pipeline/reactor/reactor.h"
 #include "pipeline/slot.h"
 
 namespace sluice {
 
-// Worker threads that each of `lanes` may have without more threads than `cpus`; at most 4: what a PCIe 5 x16
-// link needs (52 GB/s; docs/performance-real-dma.md). 0: the lanes' own threads are all there is room for.
+// Worker threads that each of `lanes` may have without exceeding `cpus` threads; at most 4, which a PCIe 5
+// x16 link needs (52 GB/s; docs/measurements/real-dma.md). 0: there is only room for the lanes' own threads.
 unsigned workers_of_lane(std::size_t cpus, std::size_t lanes);
-// The same of the CPUs that this process may run on.
+// The same for the CPUs that this process may run on.
 unsigned spare_workers(std::size_t lanes);
 
-// What a worker does. work() is called from several threads at once, for different slots.
+// A worker's job. work() is called from several threads at once, for different slots.
 class SlotWork {
  public:
   virtual Result<void> work(Slot& slot) = 0;
@@ -48,9 +48,9 @@ class SlotWorkers {
   SlotWorkers(const SlotWorkers&) = delete;
   SlotWorkers& operator=(const SlotWorkers&) = delete;
 
-  // Has `work` done on `slot`; slot.op() completes when that is over. REQUIRES: none of this slot's runs.
+  // Starts `work` on `slot`; slot.op() completes when it is done. REQUIRES: no work on this slot runs.
   void run(Slot& slot, SlotWork& work, Reactor& reactor);
-  // What the work came to. `completion`: of slot.op(). REQUIRES: called once for each run().
+  // The result of the work. `completion`: of slot.op(). REQUIRES: called once for each run().
   Result<void> take(const Slot& slot, std::int32_t completion);
 
  private:
@@ -58,8 +58,7 @@ class SlotWorkers {
     Slot* slot = nullptr;
     SlotWork* work = nullptr;
   };
-  // One for each slot; written by a worker before it writes the eventfd, read by the lane after it has read
-  // that.
+  // One per slot; written by a worker before it writes the eventfd, read by the lane after it has read that.
   struct Outcome {
     UniqueFd done;
     Result<void> result;

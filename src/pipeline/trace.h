@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What a lane did, chunk by chunk, for whoever wants to see where its time went. Value type; thread-bound.
+// What a lane did, chunk by chunk, to show where its time went. Value type; thread-bound.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace sluice {
 
-// A chunk was in a stage. Nanoseconds of the reactor's clock.
+// A chunk's stay in a stage. Nanoseconds of the reactor's clock.
 struct TraceEvent {
   std::uint64_t began_ns = 0;
   std::uint64_t ended_ns = 0;
@@ -16,10 +16,10 @@ struct TraceEvent {
   std::uint32_t stage = 0;  // position on the route
 };
 
-// Holds as many events as it was made for, the first ones; nothing is allocated later.
+// Keeps the first events, up to its capacity; nothing is allocated later.
 class Trace {
  public:
-  Trace() = default;  // holds none
+  Trace() = default;  // keeps none
   explicit Trace(std::uint64_t events_max) : events_max_(events_max) { events_.reserve(events_max); }
 
   void add(const TraceEvent& event) {

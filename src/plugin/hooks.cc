@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// The C boundary: what CRIU calls. Nothing is thrown or aborts from here into CRIU; every hook returns -errno
-// after one log line. -ENOTSUP means "not mine, ask the next plugin" to CRIU and is never let through from
-// below.
+// The C boundary: the functions that CRIU calls. Nothing throws or aborts from here into CRIU; every failing
+// hook returns -errno after one log line. To CRIU -ENOTSUP means "not mine, ask the next plugin", so no inner
+// error passes as that number.
 //
 // The only exported symbol is CR_PLUGIN_DESC. All hooks run in the thread that loaded the plugin, or in a
 // task forked from it.
@@ -13,33 +13,51 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <new>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "plugin/dump/dump.h"
 #include "plugin/host/criu_host.h"
+#include "plugin/host/image_store.h"
 #include "plugin/host/write_signals.h"
-#include "plugin/restore/restore.h"
+#include "plugin/predump/host_predump.h"
+#include "plugin/restore/restore_main.h"
+#include "plugin/restore/restore_plan.h"
+#include "plugin/restore/restore_task.h"
 
 namespace sluice::plugin {
 
 namespace {
 
-// Tells the file from others of this name: `sluice check` looks for it.
+// Identifies the file as ours among others of the same name: `sluice check` looks for it.
 [[gnu::used]] constexpr char kIdentity[] = "sluice amdgpu_plugin " SLUICE_VERSION;
 
-// One of them exists between init() and exit(); owned.
+// A restore as seen by this process: `main` belongs to CRIU's main process, `task` to a task forked from it.
+struct Restore {
+  explicit Restore(std::unique_ptr<RestorePlan> made) : plan(std::move(made)) {}
+
+  std::unique_ptr<RestorePlan> plan;  // borrowed by the others
+  RestoreMain main{*plan};
+  RestoreTask task{*plan, main.server()};
+};
+
+// From the last init() until the process has ended, because that end may come on top of a hook, or while
+// lanes use it. Owned.
+ImageStore* store = nullptr;
+// One of them exists between init() and exit(), for a pre-dump until the process ends; owned.
 Dumper* dumper = nullptr;
-Restorer* restorer = nullptr;
-// From init() on, and after the restorer's end, too: what its finish() says needs a remedy.
+HostPreDump* predump = nullptr;
+Restore* restore = nullptr;
+// From init() on, also after the restore's end: the error of its finish() needs a remedy.
 bool restoring = false;
 
-// CRIU may end without calling exit(): its handler of SIGCHLD calls exit(3) when a task of a dump dies, on
-// top of whichever of our hooks was running. What that hook uses, waits for or has locked stays as it is, and
-// the end of the process frees it; but the queues of the other tasks run. Not in a process that CRIU has
-// forked.
+// CRIU may end without calling exit() of plugins. When a task of a dump dies, its SIGCHLD handler calls
+// exit(3) on top of any of our hooks. Whatever that hook uses, waits for or has locked stays as it is, and
+// the process' end frees it. But the other tasks' queues must run. Not in a process that CRIU has forked.
 struct QueuesAtTheEnd {
   pid_t maker = 0;
   ~QueuesAtTheEnd() {
@@ -47,15 +65,15 @@ struct QueuesAtTheEnd {
   }
 } queues_at_the_end;
 
-// The end of the dumper, whatever its finish() ends with: what that has left stopped runs before CRIU lets go
-// of the processes, and no later moment is sure to come before it.
+// Ends the dumper, whatever its finish() returns. Queues that are still stopped must run before CRIU releases
+// the processes, and this is the last sure moment for that.
 struct DumperEnd {
   ~DumperEnd() { const std::unique_ptr<Dumper> ended(std::exchange(dumper, nullptr)); }
 };
 
-// For the time of a hook SIGXFSZ and SIGPIPE are errors of the write. While a dump has queues stopped they
-// stay that between hooks: CRIU writes its own images there, and a signal that ends it would leave the queues
-// stopped. Children that CRIU starts meanwhile inherit what is blocked. Main thread.
+// During a hook SIGXFSZ and SIGPIPE are errors of the write. While a dump has queues stopped, also between
+// hooks. CRIU then writes its own images, and a signal that ends it would leave the queues stopped. Children
+// that CRIU starts meanwhile inherit the blocked signals. Main thread.
 class WritesFailInOrder {
  public:
   WritesFailInOrder() {
@@ -76,96 +94,135 @@ bool is_limited(__rlimit_resource resource) {
   return getrlimit(resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
 }
 
-// What the user can do about an error that does not say so itself; empty where only the text can tell.
+// A remedy, with an id, for an error without its own; only the id if the text alone can tell.
 const char* remedy(int err, Topic topic) {
   const bool of_images = topic == Topic::Images;
-  if (topic == Topic::Said) return "";
   switch (err) {
     case ENOSPC:
     case EDQUOT:
-      return of_images ? "; free space where the image directory is" : "; free space there";
+      return of_images ? "; free space in the file system of the image directory [SL-H02]"
+                       : "; free space there [SL-H03]";
     case EFBIG:
-      if (is_limited(RLIMIT_FSIZE)) return "; raise the limit of file sizes (ulimit -f)";
-      return of_images ? "; this file system takes no file of that size, use another image directory" : "";
+      if (is_limited(RLIMIT_FSIZE)) return "; raise the limit of file sizes (ulimit -f) [SL-H04]";
+      if (of_images)
+        return "; this file system cannot hold such a large file: use another image directory [SL-H05]";
+      break;
     case EROFS:
-      return of_images ? "; the image directory must be writable" : "";
+      if (of_images) return "; make the image directory writable, or use another [SL-H06]";
+      break;
     case EISDIR:
     case ENOTDIR:
     case ELOOP:
-      return of_images ? "; move it out of the image directory" : "";
+      if (of_images) return "; move it out of the image directory [SL-H07]";
+      break;
     case ESTALE:
-      return of_images ? "; the file system of the image directory has to be mounted anew" : "";
+      if (of_images) return "; mount the file system of the image directory again [SL-H08]";
+      break;
     case ENOMEM:
-      if (is_limited(RLIMIT_AS)) return "; raise the limit of address space (ulimit -v)";
-      if (is_limited(RLIMIT_DATA)) return "; raise the limit of data (ulimit -d)";
-      return "; free memory, or lower SLUICE_STAGING_SIZE";
+      if (is_limited(RLIMIT_AS)) return "; raise the limit of address space (ulimit -v) [SL-H09]";
+      if (is_limited(RLIMIT_DATA)) return "; raise the limit of data (ulimit -d) [SL-H10]";
+      return "; free memory, or lower SLUICE_STAGING_SIZE [SL-H11]";
     case EMFILE:
-      return "; raise the limit of open files (ulimit -n)";
+      return "; raise the limit of open files (ulimit -n) [SL-H12]";
     case ENFILE:
-      return "; raise the machine's limit of open files (sysctl fs.file-max)";
+      return "; raise the machine's limit of open files (sysctl fs.file-max) [SL-H13]";
     case EAGAIN:
-      return topic == Topic::Threads ? "; raise the limit of processes (ulimit -u, or pids.max of the cgroup)"
-                                     : "; try again";
+      return topic == Topic::Threads  // unreached: no test
+                 ? "; raise the limit of processes (ulimit -u, or pids.max of the cgroup) [SL-H14]"
+                 : "; try again [SL-H15]";
     case EACCES:
     case EPERM:
       return of_images
-                 ? "; criu may not do that there: see owner and mode, SELinux or AppArmor, an NFS server's "
-                   "root_squash"
-                 : "; run criu as root or with CAP_CHECKPOINT_RESTORE, in the initial user namespace";
+                 ? "; criu lacks permission: check owner and mode, SELinux or AppArmor, and an NFS server's "
+                   "root_squash [SL-H16]"
+                 : "; run criu as root or with CAP_CHECKPOINT_RESTORE, in the initial user namespace "
+                   "[SL-H17]";
     case EPIPE:
     case ECONNRESET:
-      return streaming() ? "; the image streamer has ended: see what it has said, and what reads from it or "
-                           "writes to it"
-                         : "";
+      if (store != nullptr && *store->remedy_of_lost_end() != '\0') return store->remedy_of_lost_end();
+      break;
     case EBADMSG:  // a dump reads no image
-      return restoring ? "; the image is damaged or incomplete, restore from another checkpoint" : "";
+      if (restoring) return "; the image is damaged or incomplete: restore from another checkpoint [SL-H18]";
+      break;
     case EIO:
-      return "; the kernel log may say more about the disk or the GPU";
+      return "; see the kernel's log, which may say more about the disk or the GPU [SL-H19]";
     case ETIMEDOUT:
-      return "; look for a GPU reset in the kernel log";
+      return "; look for a reset of the GPU in the kernel's log [SL-H20]";
     default:
-      return "";
+      break;
   }
+  return " [SL-H21]";
 }
 
-// Without an allocation: memory may be what is lacking.
-int report(const char* hook, int err, const char* text, Topic topic = Topic::Unknown) {
+constexpr const char* kOwnFault = "; report this as a bug of sluice [SL-H22]";
+
+// Logs `text` and, unless it ends with an id, `remedy`. If too long, the end is kept. Allocates nothing,
+// because memory may have run out.
+int report(int err, std::string_view text, std::string_view remedy) {
+  const std::string_view end = has_id(text) ? text.substr(id_begin(text)) : remedy;
+  text = text.substr(0, std::min(id_begin(text), kLongestLine - end.size()));
   std::array<char, kLongestLine> line;
-  const int length = std::snprintf(line.data(), line.size(), "%s: %s%s", hook, text, remedy(err, topic));
-  log_line(Level::Error, {line.data(), std::min<std::size_t>(std::max(length, 0), line.size() - 1)});
-  // EOPNOTSUPP is the same number as ENOTSUP: from below it is a failure, not "ask the next plugin".
+  char* const rest = std::copy(text.begin(), text.end(), line.data());
+  char* const last = std::copy(end.begin(), end.end(), rest);
+  log_line(Level::Error, {line.data(), static_cast<std::size_t>(last - line.data())});
+  // EOPNOTSUPP has ENOTSUP's number: as an inner error it is a failure, not "ask the next plugin".
   return err == ENOTSUP || err <= 0 ? -EIO : -err;
 }
 
-// Runs a hook's body. A body answers with its return value, with nothing when the object is not ours, or with
-// an error.
+// Runs a hook's body. The body returns the hook's return value, nothing if the object is not ours, or an
+// error.
 template <class Body>
 int guarded(const char* hook, Body body) noexcept {
+  const RunningHook running(hook);
   const WritesFailInOrder signals;
   try {
     Result<Answer> result = body();
     if (!result) {
       const Error& error = result.error();
-      return report(hook, error.err, error.what.c_str(), error.topic);
+      return report(error.err, error.what, remedy(error.err, error.topic));
     }
     return result->value_or(-ENOTSUP);
   } catch (const std::bad_alloc&) {
-    return report(hook, ENOMEM, "out of memory");
+    return report(ENOMEM, "out of memory", remedy(ENOMEM, Topic::Unknown));
   } catch (const std::exception& e) {
-    return report(hook, EIO, e.what());
+    return report(EIO, e.what(), kOwnFault);
   } catch (...) {
-    return report(hook, EIO, "unexpected exception");
+    return report(EIO, "unexpected exception", kOwnFault);
   }
+}
+
+// After a pre-dump, successful or not, CRIU ends its process instead of calling exit() of plugins. Not in a
+// process that CRIU has forked.
+void on_process_end(int status, void* /*unused*/) {
+  if (predump == nullptr || getpid() != queues_at_the_end.maker) return;
+  // On top of whatever the process was doing: nothing is unwound.
+  if (status != 0) return static_cast<void>(predump->finish(status));
+  (void)guarded("the end of the pre-dump", [&]() -> Result<Answer> {
+    const std::unique_ptr<HostPreDump> ended(std::exchange(predump, nullptr));
+    SLUICE_TRY(ended->finish(status));
+    return Answer(0);
+  });
+}
+
+Result<void> begin_predump() {
+  SLUICE_TRY_ASSIGN(std::unique_ptr<HostPreDump> made, HostPreDump::make());
+  predump = made.release();
+  queues_at_the_end.maker = getpid();
+  if (::on_exit(on_process_end, nullptr) == 0) return {};
+  return make_error(ENOMEM, "be told of the end of the process");
 }
 
 int on_init(int stage) {
   return guarded("init", [&]() -> Result<Answer> {
     restoring = stage == kStageRestore;
+    const std::unique_ptr<ImageStore> former(std::exchange(store, ImageStore::of_host().release()));
     if (restoring) {
-      SLUICE_TRY_ASSIGN(std::unique_ptr<Restorer> made, Restorer::make());
-      restorer = made.release();
+      SLUICE_TRY_ASSIGN(std::unique_ptr<RestorePlan> plan, RestorePlan::make(*store));
+      restore = new Restore(std::move(plan));
+    } else if (stage == kStagePreDump) {
+      SLUICE_TRY(begin_predump());
     } else {
-      SLUICE_TRY_ASSIGN(std::unique_ptr<Dumper> made, Dumper::make(static_cast<RunStage>(stage)));
+      SLUICE_TRY_ASSIGN(std::unique_ptr<Dumper> made, Dumper::make(*store));
       dumper = made.release();
       queues_at_the_end.maker = getpid();
     }
@@ -178,9 +235,9 @@ void on_exit(int stage, int ret) {
     if (stage == kStageDump && dumper != nullptr) {
       const DumperEnd end;
       SLUICE_TRY(dumper->finish(ret));
-    } else if (stage == kStageRestore && restorer != nullptr) {
-      const std::unique_ptr<Restorer> finishing(std::exchange(restorer, nullptr));
-      SLUICE_TRY(finishing->finish(ret));
+    } else if (stage == kStageRestore && restore != nullptr) {
+      const std::unique_ptr<Restore> finishing(std::exchange(restore, nullptr));
+      SLUICE_TRY(finishing->main.finish(ret));
     }
     return Answer(0);
   });
@@ -196,6 +253,7 @@ int on_dump_ext_file(int fd, int id) {
 int on_handle_device_vma(int fd, const struct stat* st) {
   return guarded("HANDLE_DEVICE_VMA", [&]() -> Result<Answer> {
     (void)fd;
+    if (predump != nullptr) return predump->accept_map(*st);
     return dumper != nullptr ? dumper->accept_map(*st) : Answer();
   });
 }
@@ -203,53 +261,53 @@ int on_handle_device_vma(int fd, const struct stat* st) {
 int on_pause_devices(int pid) {
   return guarded("PAUSE_DEVICES", [&]() -> Result<Answer> {
     if (dumper != nullptr) dumper->note_task(pid);
+    if (predump != nullptr) predump->note_task(pid);
     return Answer();  // other plugins are asked, too
   });
 }
 
 int on_checkpoint_devices(int pid) {
   return guarded("CHECKPOINT_DEVICES", [&]() -> Result<Answer> {
-    (void)pid;  // one for each task: the first stands for all
+    (void)pid;  // called for each task: the first call covers all
     if (dumper != nullptr) SLUICE_TRY(dumper->begin_all());
-    return Answer();  // other plugins are asked, too: a task may have GPUs of theirs
+    return Answer();  // other plugins are asked, too: a task may use their GPUs
   });
 }
 
 int on_dump_devices_late(int pid) {
   return guarded("DUMP_DEVICES_LATE", [&]() -> Result<Answer> {
     (void)pid;
-    // Nothing (-ENOTSUP) also when all went well: an answer of 0 would hide a later failure from CRIU's own
-    // result.
+    // Nothing (-ENOTSUP) on success, too: an answer of 0 would hide a later failure from CRIU's own result.
     if (dumper != nullptr) SLUICE_TRY(dumper->finish_late());
     return Answer();
   });
 }
 
-// Hosts with 13 hooks and fewer call this with one argument: `retry_needed` is then garbage and must not be
-// touched.
+// Hosts with at most 13 hooks call this with one argument: `retry_needed` is then garbage and must not be
+// used.
 int on_restore_ext_file(int id, bool* retry_needed) {
   if (host_restore_takes_retry()) *retry_needed = false;
   return guarded("RESTORE_EXT_FILE", [&]() -> Result<Answer> {
-    if (restorer == nullptr) return Answer();
-    return restorer->restore_file(id);
+    if (restore == nullptr) return Answer();
+    return restore->task.restore_file(id);
   });
 }
 
 int on_update_vma_map(const char* path, const std::uint64_t address, const std::uint64_t old_offset,
                       std::uint64_t* new_offset, int* fd) {
   const int answer = guarded("UPDATE_VMA_MAP", [&]() -> Result<Answer> {
-    if (restorer == nullptr) return Answer();
-    return restorer->update_map(path, address, old_offset, *new_offset, *fd);
+    if (restore == nullptr) return Answer();
+    return restore->task.update_map(path, address, old_offset, *new_offset, *fd);
   });
   if (answer >= 0 || answer == -ENOTSUP) return answer;
-  // CRIU goes on, and would map what is at the old offset now.
+  // CRIU goes on, and would otherwise map whatever is at the old offset now.
   *new_offset = kNoMmapOffset;
   return 1;
 }
 
 int on_post_forking() {
   return guarded("POST_FORKING", [&]() -> Result<Answer> {
-    if (restorer != nullptr) restorer->start_server();
+    if (restore != nullptr) restore->main.start_server();
     return Answer();  // other plugins have their own threads to start
   });
 }
@@ -260,8 +318,8 @@ int on_restore_init() {
 
 int on_resume_devices_late(int pid) {
   return guarded("RESUME_DEVICES_LATE", [&]() -> Result<Answer> {
-    if (restorer == nullptr) return Answer();
-    return restorer->resume(pid);
+    if (restore == nullptr) return Answer();
+    return restore->main.resume(pid);
   });
 }
 
@@ -291,8 +349,8 @@ extern sluice::plugin::PluginDescriptor CR_PLUGIN_DESC;
 namespace sluice::plugin {
 namespace {
 
-// Runs inside the host's dlopen, before it looks at the descriptor: a host refuses a plugin with more hooks
-// than its own.
+// Runs inside the host's dlopen, before it reads the descriptor: a host refuses a plugin with more hooks than
+// it knows.
 [[gnu::constructor]] void fill_descriptor() {
   CR_PLUGIN_DESC.max_hooks = std::min<unsigned>(kHookCount, host_hook_count());
   CR_PLUGIN_DESC.hooks[kHookDumpExtFile] = hook(on_dump_ext_file);

@@ -9,7 +9,7 @@
 
 #include "base/unique_fd.h"
 
-namespace sluice::kfd {
+namespace sluice::proc {
 namespace {
 
 struct CloseDirectory {
@@ -47,4 +47,4 @@ Result<std::vector<int>> numbered_entries(const std::string& path, int at) {
   return numbers;
 }
 
-}  // namespace sluice::kfd
+}  // namespace sluice::proc

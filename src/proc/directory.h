@@ -12,17 +12,16 @@
 
 #include "base/result.h"
 
-namespace sluice::kfd {
+namespace sluice::proc {
 
-// A whole text that is a decimal number from 0 to INT_MAX.
+// `text` as a number, if all of it is a decimal number from 0 to INT_MAX.
 std::optional<int> parse_number(std::string_view text);
 
-// The numbers among the names in a directory, in the order in which it lists them. Other names are passed
-// over. `at`: the directory, borrowed, from which a relative path leads. Errors: those of opendir and
-// readdir.
+// The names in a directory that are numbers, in listed order; other names are skipped. `at`: the directory,
+// borrowed, where a relative path begins. Errors: those of opendir and readdir.
 Result<std::vector<int>> listed_numbers(const std::string& path, int at = AT_FDCWD);
 
 // The same, ascending.
 Result<std::vector<int>> numbered_entries(const std::string& path, int at = AT_FDCWD);
 
-}  // namespace sluice::kfd
+}  // namespace sluice::proc

@@ -10,10 +10,10 @@
 #include <map>
 #include <utility>
 
-namespace sluice::kfd {
+namespace sluice::proc {
 namespace {
 
-// One line of /proc/PID/maps that is of a file.
+// A line of /proc/PID/maps about a file.
 struct FileMap {
   std::uint64_t begin = 0, end = 0, offset = 0;
   std::pair<std::string, std::uint64_t> file;  // file system and inode
@@ -35,8 +35,8 @@ std::optional<FileMap> parse_file_map(const std::string& line) {
   return map;
 }
 
-// Nothing for what is no device, or cannot be told: a map that is gone, a caller without the right to look, a
-// file of a server that is gone. But a device that cannot be asked is an error.
+// Nothing if it is no device, or unknown: the map is gone, the caller may not look, the file's server is
+// gone. A device that cannot be examined is an error.
 Result<std::optional<dev_t>> device_of(const std::string& directory, const FileMap& map) {
   char range[48];
   (void)std::snprintf(range, sizeof range, "/map_files/%" PRIx64 "-%" PRIx64, map.begin, map.end);
@@ -44,12 +44,12 @@ Result<std::optional<dev_t>> device_of(const std::string& directory, const FileM
   if (::stat((directory + range).c_str(), &st) == 0)
     return S_ISCHR(st.st_mode) ? std::optional(st.st_rdev) : std::nullopt;
   if (errno == ENOENT || errno == ESRCH || errno == EPERM || errno == EACCES ||
-      !map.name.starts_with("/dev/"))
+      !map.name.starts_with("/dev/"))  // unreached: a race
     return std::optional<dev_t>();
   return make_error(errno, "stat of " + directory + range);
 }
 
-// Calls `take` for every map of a file, with the file's device number; `first` says that the file is new.
+// Calls `take` for every map of a file, with the file's device number; `first`: the file's first map.
 template <class Take>
 Result<void> for_each_file_map(pid_t pid, const char* proc, Take take) {
   const std::string directory = std::string(proc) + "/" + std::to_string(pid);
@@ -68,6 +68,7 @@ Result<void> for_each_file_map(pid_t pid, const char* proc, Take take) {
     }
     take(std::move(*map), at->second, first);
   }
+  // unreached: a guard
   if (maps.bad()) return make_error(EIO, "read " + directory + "/maps");  // the stream keeps no errno
   return {};
 }
@@ -85,9 +86,9 @@ Result<std::vector<MappedFile>> mapped_files(pid_t pid, const char* proc) {
 Result<std::vector<DeviceMap>> device_maps(pid_t pid, const char* proc) {
   std::vector<DeviceMap> found;
   SLUICE_TRY(for_each_file_map(pid, proc, [&](const FileMap& map, std::optional<dev_t> device, bool) {
-    if (device) found.push_back({map.begin, map.offset, *device});
+    if (device) found.push_back({map.begin, map.offset, *device, map.end - map.begin});
   }));
   return found;
 }
 
-}  // namespace sluice::kfd
+}  // namespace sluice::proc

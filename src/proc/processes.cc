@@ -20,14 +20,14 @@
 #include "proc/directory.h"
 #include "proc/task_status.h"
 
-namespace sluice::kfd {
+namespace sluice::proc {
 namespace {
 
 bool process_gone(int err) {
   return err == ENOENT || err == ESRCH;
 }
 
-// Nothing of a task that has ended, or that others may not look at (hidepid): such a one is none of ours.
+// Nothing if the task has ended, or is hidden from us (hidepid): then it is none of ours.
 Result<std::optional<TaskStatus>> status_of(const std::string& directory) {
   auto status = read_task_status(directory);
   if (status) return std::optional(std::move(*status));
@@ -40,16 +40,16 @@ std::string describe(FileHolder holder) {
   return "descriptor " + std::to_string(holder.fd) + " of process " + std::to_string(holder.pid);
 }
 
-// The numbers in /proc/PID/fd; none of a process that is gone.
+// The numbers in /proc/PID/fd; none if the process is gone.
 Result<std::vector<int>> descriptors_in(const std::string& directory) {
   auto entries = numbered_entries(directory);
   if (!entries && process_gone(entries.error().err)) return std::vector<int>();
   return entries;
 }
 
-// What an open file is. Nothing where it was closed meanwhile, or cannot be asked and is none of a device's
-// directory, as a file of a server that is gone. A device that cannot be asked is an error: it may be one of
-// those that are looked for.
+// What an open file is. Nothing if it was closed meanwhile, or cannot be examined and is no device, such as a
+// file of a server that is gone. A device that cannot be examined is an error: it may be one that we look
+// for.
 Result<std::optional<struct stat>> stat_descriptor(const std::string& directory, FileHolder holder) {
   const std::string name = directory + "/" + std::to_string(holder.fd);
   struct stat st {};
@@ -64,7 +64,7 @@ Result<std::optional<struct stat>> stat_descriptor(const std::string& directory,
   return make_error(err, "stat of " + describe(holder));
 }
 
-// Of /proc/PID/stat what stands behind the name, which may hold anything (proc(5)).
+// The fields of /proc/PID/stat after the name, which may contain anything (proc(5)).
 enum StatField : std::size_t { kStatState = 0, kStatFlags = 6, kStatThreads = 17, kStatExitCode = 49 };
 std::optional<std::array<std::string, kStatExitCode + 1>> read_stat(const std::string& directory) {
   std::ifstream stat(directory + "/stat");
@@ -114,8 +114,7 @@ Result<std::vector<pid_t>> descendants(pid_t ancestor, const char* proc) {
   return found;
 }
 
-// A list of threads ends early where the one it has come to dies meanwhile: the kernel counts those that are
-// left.
+// A list of threads ends early if the thread it has reached dies meanwhile: the kernel counts those left.
 bool has_ended(pid_t pid, const char* proc) {
   const std::string directory = std::string(proc) + "/" + std::to_string(pid);
   const std::string threads = directory + "/task";
@@ -131,7 +130,7 @@ bool has_ended(pid_t pid, const char* proc) {
 
 bool is_ending(pid_t pid, const char* proc) {
   const std::string directory = std::string(proc) + "/" + std::to_string(pid);
-  // Of the whole process: there the signal stays to the end, while threads take their own off.
+  // Pending for the whole process: the signal stays there to the end, while threads remove their own.
   constexpr std::string_view kPending = "ShdPnd:\t";
   std::ifstream status(directory + "/status");
   for (std::string line; std::getline(status, line);) {
@@ -139,9 +138,8 @@ bool is_ending(pid_t pid, const char* proc) {
     const auto pending = std::strtoull(line.c_str() + kPending.size(), nullptr, 16);
     if ((pending >> (SIGKILL - 1) & 1) != 0) return true;
   }
-  // And who exits of its own accord is sent none any more. On its way to PF_EXITING it may wait, for I/O of a
-  // ring, too; its exit code tells (seen on Linux 6.18), which of one that is stopped would be something
-  // else.
+  // A process that exits by itself is sent no more signals. Before PF_EXITING it may wait, also for a ring's
+  // I/O; then its exit code tells (seen on Linux 6.18). A stopped process' exit code means something else.
   constexpr unsigned long kExiting = 0x4;  // PF_EXITING, include/linux/sched.h
   const auto stat = read_stat(directory);
   if (!stat) return true;
@@ -215,7 +213,7 @@ RestoringProcess restoring_process(const std::vector<pid_t>& holders) {
 }
 
 Result<bool> same_open_file(FileHolder a, FileHolder b) {
-  if (a == b) return true;
+  if (a == b) return true;  // unreached: a guard
   const long order = ::syscall(SYS_kcmp, a.pid, b.pid, KCMP_FILE, static_cast<unsigned long>(a.fd),
                                static_cast<unsigned long>(b.fd));
   if (order >= 0) return order == 0;
@@ -285,8 +283,10 @@ Result<UniqueFd> take_file(const OpenFile& listed) {
   struct stat st {};
   if (fstat(fd.get(), &st) != 0) return make_error(errno, "fstat of " + describe(holder));
   if (!S_ISCHR(st.st_mode) || st.st_rdev != listed.device)
-    return Error{ESTALE, describe(holder) + " is another file than a moment ago"};
+    return Error{ESTALE, describe(holder) +
+                             " changed while it was examined; stop every process that shares the tree's "
+                             "descriptors, or dump it, too [SL-D01]"};
   return fd;
 }
 
-}  // namespace sluice::kfd
+}  // namespace sluice::proc

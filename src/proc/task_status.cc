@@ -11,11 +11,11 @@
 #include "base/unique_fd.h"
 #include "proc/directory.h"
 
-namespace sluice::kfd {
+namespace sluice::proc {
 namespace {
 
-// The value of the line "key:\tvalue"; empty when there is none. The name is the first line and cannot hold a
-// newline (the kernel writes it as "\n"), so no task can make up a line by its name.
+// The value of the line "key:\tvalue"; empty if there is none. The name comes first and contains no newline
+// (the kernel writes it as "\n"), so no task can forge a line by its name.
 std::string_view value_of(std::string_view text, std::string_view key) {
   while (!text.empty()) {
     const std::string_view line = text.substr(0, text.find('\n'));
@@ -33,7 +33,7 @@ Result<TaskStatus> read_task_status(const std::string& directory) {
   const std::string name = directory + "/status";
   const UniqueFd fd(::open(name.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd) return make_error(errno, "open " + name);
-  // What is asked for stands in the first eight lines; 1 KiB holds them whatever the name.
+  // All fields used here are in the first eight lines; 1 KiB holds them whatever the name.
   std::array<char, 1024> bytes{};
   std::size_t length = 0;
   while (length < bytes.size()) {
@@ -53,4 +53,4 @@ Result<TaskStatus> read_task_status(const std::string& directory) {
   return status;
 }
 
-}  // namespace sluice::kfd
+}  // namespace sluice::proc

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What /proc says of a task: its name, state, process, parent and tracer. A snapshot; a function without
-// state.
+// A task as /proc shows it: name, state, process, parent and tracer. A snapshot; a function without state.
 #pragma once
 
 #include <sys/types.h>
@@ -10,21 +9,21 @@
 
 #include "base/result.h"
 
-namespace sluice::kfd {
+namespace sluice::proc {
 
 struct TaskStatus {
-  std::string name;  // at most 15 bytes, fit to be shown: what cannot be printed has become '?'
-  char state = 0;    // R, S, D, T (stopped), t (tracing stop), Z, X, I; 0 when not said
+  std::string name;  // at most 15 bytes; unprintable characters are '?'
+  char state = 0;    // R, S, D, T (stopped), t (tracing stop), Z, X, I; 0 if unknown
   pid_t tgid = 0;    // its process
   pid_t parent = 0;
-  pid_t tracer = 0;  // the thread that traces it; 0: none that the reader's pid namespace shows
+  pid_t tracer = 0;  // the thread that traces it; 0: none visible in the reader's pid namespace
 };
 
 // Reads `directory`/status, where `directory` is /proc/PID or /proc/PID/task/TID. Errors: no_such_task();
-// those of open(2) and read(2). That a task cannot be asked does not mean that it is gone.
+// those of open(2) and read(2). A task that cannot be examined may still exist.
 Result<TaskStatus> read_task_status(const std::string& directory);
 inline bool no_such_task(const Error& error) {
   return error.err == ENOENT || error.err == ESRCH;
 }
 
-}  // namespace sluice::kfd
+}  // namespace sluice::proc

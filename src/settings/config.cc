@@ -16,22 +16,25 @@
 #include <utility>
 #include <vector>
 
+#include "base/format.h"
 #include "base/printable.h"
 #include "base/unique_fd.h"
 #include "base/units.h"
-#include "kfd/gpu_map.h"
+#include "kfd/matching/gpu_map.h"
 #include "pipeline/checksum/checksum.h"
 
-namespace sluice::plugin {
+namespace sluice::settings {
 
 namespace {
 
 constexpr std::uint64_t kLargestStaging = 64 * kGiB;
 constexpr std::uint64_t kLargestChunk = 64 * kMiB;
-constexpr std::uint32_t kEnoughSlots = 8;  // of a lane whose share was not chosen by the user
+constexpr std::uint64_t kLargestRate = 1024 * kGiB;  // bytes a second
+constexpr std::uint32_t kEnoughSlots = 8;            // of a lane whose share the user has not chosen
 constexpr std::size_t kLongestFile = 64 * kKiB;
 constexpr std::uint64_t kLongestFenceTimeout = 3600;  // seconds
-constexpr std::size_t kMostComplaints = 16;  // of one place; a file of something else has thousands of lines
+constexpr std::size_t kMostComplaints =
+    16;  // from one place; a file that is no settings file has thousands of lines
 
 std::string lower(std::string_view text) {
   std::string out(text);
@@ -41,12 +44,12 @@ std::string lower(std::string_view text) {
 }
 
 void complain(LogLines& lines, const char* name, const std::string& value, const std::string& expected) {
-  lines.push_back({Level::Warning, std::string(name) + "=" + printable(value) +
-                                       " is not understood (expected " + expected +
-                                       "); the default is used"});
+  lines.push_back(
+      {Level::Warning, formatted("{}={} is not understood (expected {}); the default is used [SL-S03]", name,
+                                 printable(value), expected)});
 }
 
-// As many K, M or G (also lower case) as bytes. Nothing for another letter and for what overflows.
+// `number` in K, M or G (also lower case) as bytes. Nothing for another letter or on overflow.
 std::optional<std::uint64_t> in_units(std::uint64_t number, char letter) {
   std::uint64_t unit = 0;
   switch (std::toupper(static_cast<unsigned char>(letter))) {
@@ -82,16 +85,15 @@ std::uint64_t parse_size(const Lookup& lookup, const char* name, std::uint64_t o
   if (!value) return otherwise;
   const auto bytes = parse_bytes(*value);
   if (!bytes || *bytes < least || *bytes > most) {
-    complain(lines, name, *value,
-             "bytes, with K, M or G, from " + std::to_string(least) + " to " + std::to_string(most));
+    complain(lines, name, *value, formatted("bytes, with K, M or G, from {} to {}", least, most));
     return otherwise;
   }
   return *bytes;
 }
 
 // As upstream's plugin reads it (getenv_size_t(), CRIU 4.0 to criu-dev; 3.x has no such variable): a number
-// as strtoul() takes it in base 0, so after spaces, with a sign, octal after 0, hexadecimal after 0x; then
-// nothing, or k, K, M or G and whatever follows that. Ours alone: m and g.
+// as strtoul() reads it in base 0. That allows leading spaces, a sign, octal after 0, hexadecimal after 0x.
+// Then comes nothing, or k, K, M or G and anything after it. Our additions: m and g.
 std::optional<std::uint64_t> parse_upstream_bytes(const std::string& text) {
   errno = 0;
   char* end = nullptr;
@@ -100,7 +102,7 @@ std::optional<std::uint64_t> parse_upstream_bytes(const std::string& text) {
   return *end == '\0' ? std::optional(number) : in_units(number, *end);
 }
 
-// Upstream's cap on its copy buffer. 0: no cap.
+// Upstream's limit on its copy buffer. 0: no limit.
 std::uint64_t parse_cap(const Lookup& lookup, LogLines& lines) {
   constexpr const char* kName = "KFD_MAX_BUFFER_SIZE";
   const auto value = lookup(kName);
@@ -142,8 +144,7 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
-// How many letters are missing, too many, wrong, or swapped with their neighbour. Upper and lower case are
-// one.
+// How many letters are missing, extra, wrong, or swapped with their neighbour. Case is ignored.
 std::size_t slips_between(std::string_view a, std::string_view b) {
   const auto same = [](char x, char y) {
     return std::toupper(static_cast<unsigned char>(x)) == std::toupper(static_cast<unsigned char>(y));
@@ -163,26 +164,27 @@ std::size_t slips_between(std::string_view a, std::string_view b) {
 }
 
 std::string no_such_setting(const std::string& name, const std::optional<std::string>& meant) {
-  return ": there is no setting " + printable(name) + "; it is ignored" +
-         (meant ? ", did you mean " + *meant + "?" : "");
+  return formatted(": there is no setting {}; it is ignored{} [SL-S04]", printable(name),
+                   meant ? formatted(", did you mean {}?", *meant) : "");
 }
 
 void complain_of_all(LogLines& lines, const std::string& place, const std::vector<std::string>& faults) {
   for (std::size_t i = 0; i < std::min(faults.size(), kMostComplaints); ++i)
     lines.push_back({Level::Warning, place + faults[i]});
   if (faults.size() > kMostComplaints) {
-    lines.push_back({Level::Warning,
-                     place + " has " + std::to_string(faults.size() - kMostComplaints) + " more of these"});
+    lines.push_back(
+        {Level::Warning, formatted("{} has {} more faults like these; is it a file of settings? [SL-S05]",
+                                   place, faults.size() - kMostComplaints)});
   }
 }
 
-// Of a name that others do not begin theirs with by chance.
+// Whether a name begins so that others would hardly choose it by chance.
 bool is_of_our_kind(std::string_view name) {
   const std::string letters = lower(name.substr(0, std::string_view("SLUICE_").size()));
   return letters.starts_with("sluice_") || letters.starts_with("kfd_");
 }
 
-// Others may have names of their own there, so only what is nearly one of ours is told.
+// Other programs have variables there, too, so only near misses of our names are reported.
 void look_for_slips(char** environment, LogLines& lines) {
   const std::set<std::string> known = setting_names();
   std::vector<std::string> faults;
@@ -191,7 +193,7 @@ void look_for_slips(char** environment, LogLines& lines) {
     const std::string name(variable.substr(0, variable.find('=')));
     if (!is_of_our_kind(name) || known.contains(name)) continue;
     const auto meant = meant_setting(name, known);
-    // Without the key that somebody has asked for, anything would be restored. Nobody else has such a check.
+    // Without the key that the user asked for, any images would be restored. Upstream has no such check.
     const bool ours =
         name.starts_with("SLUICE_KEY") || (name.starts_with("KFD_") && name.ends_with("_CHECK"));
     if (meant || ours) faults.push_back(no_such_setting(name, meant));
@@ -204,7 +206,7 @@ std::map<std::string, std::string> parse_file(std::string_view text, const char*
   const std::set<std::string> known = setting_names();
   std::vector<std::string> faults;
   const auto complain_of_line = [&](unsigned number, const std::string& fault) {
-    faults.push_back(" line " + std::to_string(number) + fault);
+    faults.push_back(formatted(" line {}{}", number, fault));
   };
   for (unsigned number = 1; !text.empty(); ++number) {
     const std::size_t newline = text.find('\n');
@@ -214,7 +216,7 @@ std::map<std::string, std::string> parse_file(std::string_view text, const char*
     const std::size_t equals = line.find('=');
     const std::string name(trimmed(line.substr(0, equals)));
     if (equals == std::string_view::npos || name.empty()) {
-      complain_of_line(number, " is not NAME=value");
+      complain_of_line(number, " is not NAME=value and is ignored [SL-S06]");
     } else if (!known.contains(name)) {
       complain_of_line(number, no_such_setting(name, meant_setting(name, known)));
     } else {
@@ -225,8 +227,8 @@ std::map<std::string, std::string> parse_file(std::string_view text, const char*
   return settings;
 }
 
-// What others may do to a file of ours. Whoever can write the settings decides what root's dumps check and
-// how much memory they take; whoever can read the key makes images of his own.
+// What others may do to a file of ours. Who writes the settings decides what root's dumps check and how much
+// memory they take. Who reads the key can forge images.
 enum class Others { MayRead, MayNothing };
 
 bool is_trusted(const struct stat& status, Others others) {
@@ -235,17 +237,18 @@ bool is_trusted(const struct stat& status, Others others) {
          (status.st_mode & forbidden) == 0;
 }
 
-// The whole file, unless it is too long or not to be trusted.
+// The whole file, unless it is too long or others can change it.
 Result<std::string> read_file(const std::string& file, Others others) {
   const UniqueFd fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status {};
   if (!fd || ::fstat(fd.get(), &status) != 0) return make_error(errno, "open " + file);
   if (!is_trusted(status, others)) {
-    return Error{EPERM,
-                 file + (others == Others::MayRead
-                             ? " is no file of root or of this user that nobody else can write"
-                             : " is no file of root or of this user that nobody else can read or write"),
-                 Topic::Said};
+    return Error{
+        EPERM,
+        file + (others == Others::MayRead
+                    ? " is not a file that only root or this user can write; chown it, and chmod 644 [SL-S07]"
+                    : " is not a file that only root or this user can read; chown it, and chmod 600 "
+                      "[SL-S08]")};
   }
   std::string text(kLongestFile + 1, '\0');
   std::size_t have = 0;
@@ -255,7 +258,8 @@ Result<std::string> read_file(const std::string& file, Others others) {
     if (got == 0) break;
     have += static_cast<std::size_t>(got);
   }
-  if (have > kLongestFile) return Error{EINVAL, file + " is longer than 64 KiB"};
+  if (have > kLongestFile)
+    return Error{EINVAL, file + " is longer than 64 KiB, so it is no file of settings or key [SL-S09]"};
   text.resize(have);
   return text;
 }
@@ -271,8 +275,10 @@ std::optional<std::uint64_t> parse_bytes(std::string_view text) {
   return suffix.empty() ? std::optional(number) : in_units(number, suffix.front());
 }
 
-Config Config::shared_by(unsigned lanes) const {
+Config Config::shared_by(unsigned lanes, std::size_t all_lanes) const {
   Config part = *this;
+  const std::size_t gpus = all_lanes / std::max(lanes, 1U);
+  if (standard_staging) part.staging_bytes = std::min(staging_bytes, standard_staging_bytes(gpus));
   part.staging_bytes /= std::max(lanes, 1U);
   const std::uint64_t enough = lanes > 1 ? kEnoughSlots : kFewestSlots;
   while (part.staging_bytes / part.chunk_bytes < enough && part.chunk_bytes > kSumBlockBytes)
@@ -297,14 +303,16 @@ Config parse_config(const Lookup& lookup, LogLines& lines) {
   }
   config.staging_bytes = parse_size(lookup, "SLUICE_STAGING_SIZE", standard.staging_bytes,
                                     kFewestSlots * kSumBlockBytes, kLargestStaging, lines);
+  config.standard_staging = config.staging_bytes == standard.staging_bytes && !lookup("SLUICE_STAGING_SIZE");
   const std::uint64_t cap = parse_cap(lookup, lines);
   if (cap != 0) config.staging_bytes = std::min(config.staging_bytes, cap);
   const Config wanted = config;
   config = config.shared_by(1);
   if (config.staging_bytes > wanted.staging_bytes) {
-    lines.push_back({Level::Warning, "KFD_MAX_BUFFER_SIZE=" + std::to_string(cap) +
-                                         " is less than the pipeline needs; " +
-                                         std::to_string(config.staging_bytes) + " bytes per GPU are used"});
+    lines.push_back(
+        {Level::Warning, formatted("KFD_MAX_BUFFER_SIZE={} is less than the pipeline needs; {} bytes per GPU "
+                                   "are used [SL-S10]",
+                                   cap, config.staging_bytes)});
   }
   config.io_mode = parse_io_mode(lookup, lines);
   config.checksum = parse_switch(lookup, "SLUICE_CHECKSUM", standard.checksum, lines);
@@ -314,13 +322,16 @@ Config parse_config(const Lookup& lookup, LogLines& lines) {
   config.parallel = parse_switch(lookup, "SLUICE_PARALLEL", standard.parallel, lines);
   config.stats = parse_switch(lookup, "SLUICE_STATS", standard.stats, lines);
   config.trace = parse_switch(lookup, "SLUICE_TRACE", standard.trace, lines);
+  config.predump = parse_switch(lookup, "SLUICE_PREDUMP", standard.predump, lines);
+  config.predump_bytes_per_second =
+      parse_size(lookup, "SLUICE_PREDUMP_RATE", standard.predump_bytes_per_second, 0, kLargestRate, lines);
   config.key_file = lookup("SLUICE_KEY_FILE");
   if (config.key_file == "none") config.key_file.reset();
   config.gpu_map = lookup(kfd::kGpuMapSetting);
   if (config.gpu_map == "") config.gpu_map.reset();
   config.fence_timeout =
       parse_seconds(lookup, "SLUICE_FENCE_TIMEOUT", standard.fence_timeout, kLongestFenceTimeout, lines);
-  // Kept alive for as long as parse_match_rules() looks at them.
+  // Outlives parse_match_rules(), which refers to it.
   std::map<std::string, std::optional<std::string>> values;
   kfd::ParsedMatchRules match = kfd::parse_match_rules([&](const char* name) -> const char* {
     const auto& value = values.try_emplace(name, lookup(name)).first->second;
@@ -334,17 +345,17 @@ Config parse_config(const Lookup& lookup, LogLines& lines) {
 Result<std::optional<ImageKey>> read_key(const Config& config) {
   if (!config.key_file) return std::optional<ImageKey>();
   const std::string setting = "SLUICE_KEY_FILE=" + printable(*config.key_file);
-  if (!config.key_file->starts_with('/')) return Error{EINVAL, setting + " is no absolute path"};
+  if (!config.key_file->starts_with('/'))
+    return Error{EINVAL, setting + " is not an absolute path; name the key's file from / on [SL-S11]"};
   if (!config.checksum) {
-    return Error{EINVAL, setting +
-                             " and SLUICE_CHECKSUM=off contradict each other: what has no checksums has "
-                             "nothing that the key could be for; SLUICE_KEY_FILE=none goes without"};
+    return Error{EINVAL,
+                 setting + " needs checksums, but SLUICE_CHECKSUM is off; leave out one of the two [SL-S12]"};
   }
   auto text = read_file(*config.key_file, Others::MayNothing);
   if (!text) {
     const bool closed = text.error().err == EACCES;
     return with_remedy(explain("SLUICE_KEY_FILE", text.error()),
-                       closed ? "; criu's user must be able to read it" : "");
+                       closed ? "; let criu's user read it [SL-S13]" : "");
   }
   std::string_view digits = *text;
   if (digits.ends_with('\n')) digits.remove_suffix(1);
@@ -356,7 +367,9 @@ Result<std::optional<ImageKey>> read_key(const Config& config) {
     good = parsed.ec == std::errc() && parsed.ptr == begin + 2;
   }
   if (!good) {
-    return Error{EINVAL, setting + " is no key: 64 hexadecimal digits, as openssl rand -hex 32 makes them"};
+    return Error{
+        EINVAL,
+        setting + " does not hold 64 hexadecimal digits; make a key with openssl rand -hex 32 [SL-S14]"};
   }
   return std::optional(key);
 }
@@ -375,7 +388,8 @@ std::set<std::string> setting_names() {
 
 std::optional<std::string> meant_setting(std::string_view name, const std::set<std::string>& settings) {
   constexpr std::size_t kMostSlips = 2;
-  constexpr std::size_t kLettersPerSlip = 4;  // behind the prefix: short names are soon somebody else's
+  constexpr std::size_t kLettersPerSlip =
+      4;  // after the prefix: a short near miss may be another program's name
   std::optional<std::string> nearest;
   std::size_t fewest = SIZE_MAX;
   for (const std::string& setting : settings) {
@@ -401,9 +415,10 @@ Lookup environment_and_files(const std::vector<std::string>& files, LogLines& li
     auto text = read_file(file, Others::MayRead);
     if (text) {
       if (file != files.back()) lines.push_back({Level::Info, "settings are read from " + printable(file)});
-      settings.merge(parse_file(*text, file.c_str(), lines));  // keeps what it has
+      settings.merge(parse_file(*text, file.c_str(), lines));  // keeps the values it already has
     } else if (text.error().err != ENOENT) {
-      lines.push_back({Level::Warning, text.error().what + "; it is ignored"});
+      lines.push_back(
+          {Level::Warning, formatted("a file of settings is ignored: {} [SL-S15]", text.error().what)});
     }
   }
   return [settings = std::move(settings)](const char* name) -> std::optional<std::string> {
@@ -413,4 +428,4 @@ Lookup environment_and_files(const std::vector<std::string>& files, LogLines& li
   };
 }
 
-}  // namespace sluice::plugin
+}  // namespace sluice::settings

@@ -3,13 +3,13 @@
 
 #include <dlfcn.h>
 
-namespace sluice::plugin {
+namespace sluice::settings {
 
 namespace {
 
 constexpr const char* kFileBeside = "sluice.conf";
 
-// Lies in the plugin, wherever that lies.
+// An address inside the plugin, to find its path.
 constexpr char kInThePlugin = 0;
 
 }  // namespace
@@ -30,4 +30,4 @@ Lookup plugin_settings(LogLines& lines) {
   return environment_and_files(settings_files(), lines);
 }
 
-}  // namespace sluice::plugin
+}  // namespace sluice::settings

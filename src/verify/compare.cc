@@ -7,49 +7,35 @@
 #include <memory>
 #include <set>
 #include <span>
-#include <tuple>
 
 #include "pipeline/checksum/checksum.h"
-#include "pipeline/store/file_store.h"
+#include "pipeline/store/file_reader.h"
 
 namespace sluice {
 namespace {
 
-// A pages set, and how its like is found in the other checkpoint.
+// A pages set, and how to find its counterpart in the other checkpoint.
 struct Set {
-  std::tuple<std::uint32_t, std::uint32_t, std::uint32_t> key;  // process, GPU, 1 + minor of a render file
   int id = 0;
   DumpId dump_id{};
   PagesSet set;
-  std::vector<std::uint64_t> bo_keys;  // address, or GEM handle
 };
 
 std::vector<Set> sets_of(const Checkpoint& checkpoint) {
   std::vector<Set> sets;
   for (const auto& [id, image] : checkpoint.kfd) {
-    for (PagesSet& pages : pages_of(image)) {
-      Set set{{image.pid, pages.gpu_id, 0}, id, image.dump_id.value_or(DumpId{}), std::move(pages), {}};
-      for (const PagesBo& bo : set.set.bos) set.bo_keys.push_back(bo.va);
-      sets.push_back(std::move(set));
-    }
+    for (PagesSet& pages : pages_of(image))
+      sets.push_back({id, image.dump_id.value_or(DumpId{}), std::move(pages)});
   }
   for (const auto& [id, image] : checkpoint.render) {
-    if (!image.has_contents()) continue;
-    Set set{{image.pid.value_or(0), image.gpu_id, image.minor + 1},
-            id,
-            image.dump_id.value_or(DumpId{}),
-            pages_of(image),
-            {}};
-    for (const PagesBo& bo : set.set.bos) set.bo_keys.push_back(image.bos[bo.number].gem.handle);
-    sets.push_back(std::move(set));
+    if (image.has_contents()) sets.push_back({id, image.dump_id.value_or(DumpId{}), pages_of(image)});
   }
   return sets;
 }
 
 bool same_bos(const Set& a, const Set& b) {
-  return a.bo_keys == b.bo_keys &&
-         std::equal(a.set.bos.begin(), a.set.bos.end(), b.set.bos.begin(), b.set.bos.end(),
-                    [](const PagesBo& x, const PagesBo& y) { return x.bytes == y.bytes; });
+  return std::equal(a.set.bos.begin(), a.set.bos.end(), b.set.bos.begin(), b.set.bos.end(),
+                    [](const PagesBo& x, const PagesBo& y) { return x.key == y.key && x.bytes == y.bytes; });
 }
 
 // Adds the blocks of one file to the BOs that lie in them.
@@ -69,10 +55,66 @@ void compare_sums(const SumTable& older, const SumTable& newer, std::uint32_t fi
   }
 }
 
-// Whether sums decide; nothing is in `difference` otherwise.
-Result<bool> try_sums(const ImagesAt& older, const Set& old_set, const ImagesAt& newer, const Set& new_set,
-                      const ImageLayout& layout, SetDifference& difference) {
-  if (!same_bos(old_set, new_set)) return false;
+// A BO of both checkpoints, or of one, to be compared by contents.
+struct BoPair {
+  std::optional<std::uint32_t> old_bo;  // nothing: not in the older checkpoint
+  std::vector<Sum128> old_sums;         // of its blocks
+};
+
+// A set of the newer checkpoint and its counterpart in the older one.
+struct SetPair {
+  std::unique_ptr<Set> older;  // null: none in the older checkpoint
+  Set newer;
+  SetDifference difference;
+  std::vector<BoPair> bos;  // as `difference.bos`; empty where sums decided
+};
+
+// Which BOs are compared with each other.
+void pair_bos(SetPair& pair) {
+  std::map<std::uint64_t, std::uint32_t> old_bos;
+  for (std::uint32_t i = 0; pair.older && i < pair.older->set.bos.size(); ++i)
+    old_bos.emplace(pair.older->set.bos[i].key, i);
+  pair.bos.resize(pair.newer.set.bos.size());
+  for (std::uint32_t i = 0; i < pair.bos.size(); ++i) {
+    const auto found = old_bos.find(pair.newer.set.bos[i].key);
+    if (found != old_bos.end() && pair.older->set.bos[found->second].bytes == pair.newer.set.bos[i].bytes) {
+      pair.bos[i].old_bo = found->second;
+      old_bos.erase(found);
+    }
+    pair.difference.bos[i].is_new = !pair.bos[i].old_bo;
+  }
+  for (const auto& [key, bo] : old_bos) pair.difference.gone_bytes += pair.older->set.bos[bo].bytes;
+}
+
+// Adds the units of one file, each compared with that of the same BO in the older checkpoint. A unit cut
+// elsewhere counts as changed, as in a dump.
+void compare_units(const ImageLayout& old_layout, const std::vector<SumTable>& old_tables,
+                   const ImageLayout& layout, const std::vector<SumTable>& new_tables, std::uint32_t file,
+                   ZeroSums& zero_sums, SetPair& pair) {
+  const SumTable& newer = new_tables[file];
+  const UnitIndex old_units(old_layout, newer.block_bytes);
+  const UnitIndex units(layout, newer.block_bytes);
+  SumRangeCursor ranges(layout, &units, newer.block_bytes, Chunk{0, 0, newer.file_bytes, file});
+  for (SumRange range; ranges.next(range);) {
+    if (range.bo == Piece::kHeader) continue;
+    const std::uint64_t length = range.end - range.begin;
+    const Sum128& sum = newer.sums[static_cast<std::size_t>(range.index)];
+    const std::optional<std::uint32_t> old_bo = pair.bos[range.bo].old_bo;
+    const bool has_unit = old_bo && old_units.is_begin(*old_bo, range.bo_offset) &&
+                          old_units.end_of(*old_bo, range.bo_offset) - range.bo_offset == length;
+    const bool equal =
+        has_unit && old_tables[old_layout.file_of(*old_bo)]
+                            .sums[static_cast<std::size_t>(old_units.at(*old_bo, range.bo_offset))] == sum;
+    Difference& bytes = pair.difference.bos[range.bo].bytes;
+    (sum == zero_sums.of(newer.method, length) ? bytes.zero : equal ? bytes.equal : bytes.changed) += length;
+  }
+}
+
+// Whether sums decide; if not, the pair's difference stays empty.
+Result<bool> try_sums(const ImagesAt& older, const ImagesAt& newer, SetPair& pair) {
+  const Set& old_set = *pair.older;
+  const Set& new_set = pair.newer;
+  SLUICE_TRY_ASSIGN(const ImageLayout layout, new_set.set.layout(kSumBlockBytes));
   SLUICE_TRY_ASSIGN(const ImageLayout old_layout, old_set.set.layout(kSumBlockBytes));
   const auto old_sums = read_sidecar(*older.source, old_set.id, old_set.set, old_layout, old_set.dump_id);
   if (!old_sums) return old_sums.error();
@@ -81,31 +123,27 @@ Result<bool> try_sums(const ImagesAt& older, const Set& old_set, const ImagesAt&
   if (!*old_sums || !*new_sums) return false;
   const auto& old_tables = (*old_sums)->tables;
   const auto& new_tables = (*new_sums)->tables;
-  for (std::size_t file = 0; file < new_tables.size(); ++file) {
-    if (old_tables[file].block_bytes != new_tables[file].block_bytes) return false;
-  }
+  const SumTable& old_first = old_tables.front();
+  const SumTable& new_first = new_tables.front();
+  const bool by_units = old_first.by_units() && new_first.by_units();
   ZeroSums zero_sums;
+  if (by_units && old_first.block_bytes == new_first.block_bytes) {
+    pair_bos(pair);
+    for (std::uint32_t file = 0; file < new_tables.size(); ++file)
+      compare_units(old_layout, old_tables, layout, new_tables, file, zero_sums, pair);
+    pair.bos.clear();
+    return pair.difference.by_sums = true;
+  }
+  if (!same_bos(old_set, new_set) || old_first.grain != new_first.grain || by_units) return false;
+  for (std::size_t file = 0; file < new_tables.size(); ++file) {
+    if (old_tables[file].block_bytes != new_tables[file].block_bytes) return false;  // unreached: a guard
+  }
   for (std::uint32_t file = 0; file < new_tables.size(); ++file)
-    compare_sums(old_tables[file], new_tables[file], file, layout, zero_sums, difference.bos);
-  difference.by_sums = true;
-  return true;
+    compare_sums(old_tables[file], new_tables[file], file, layout, zero_sums, pair.difference.bos);
+  return pair.difference.by_sums = true;
 }
 
-// A BO that both have, or one, on its way to be compared by contents.
-struct BoPair {
-  std::optional<std::uint32_t> old_bo;  // nothing: the older one lacks it
-  std::vector<Sum128> old_sums;         // of its blocks
-};
-
-// A set of the newer one, and its like in the older one.
-struct SetPair {
-  std::unique_ptr<Set> older;  // null: the older one has none
-  Set newer;
-  SetDifference difference;
-  std::vector<BoPair> bos;  // as `difference.bos`; none where sums decided
-};
-
-// Calls `take` with each block of BO `bo`, in their order. REQUIRES: `bytes` is at its begin.
+// Calls `take` with each block of BO `bo`, in order. REQUIRES: `bytes` is at its begin.
 template <class Take>
 Result<void> each_block(ByteStream& bytes, std::uint64_t bo_bytes, std::vector<std::byte>& buffer,
                         Take take) {
@@ -118,7 +156,7 @@ Result<void> each_block(ByteStream& bytes, std::uint64_t bo_bytes, std::vector<s
   return {};
 }
 
-// Reads, of the sets given, the BOs that `wanted` says, in the order in which `source` has their files.
+// Reads the BOs of the given sets that `wanted` selects, in the order in which `source` has their files.
 // `wanted(set, bo)`; `take(set, bo, block)`; each `set` is an index into `sets`.
 template <class Wanted, class Take>
 Result<void> read_contents(const ImageSource& source, const std::vector<const Set*>& sets, Wanted wanted,
@@ -166,24 +204,7 @@ Result<void> read_contents(const ImageSource& source, const std::vector<const Se
   };
   SLUICE_TRY(source.stream(names, read_file));
   if (read == names.size()) return {};
-  return Error{ENOENT, "the images have changed while they were read"};
-}
-
-// Which BOs are to be compared by contents, where sums did not decide.
-void pair_bos(SetPair& pair) {
-  std::map<std::uint64_t, std::uint32_t> old_bos;
-  for (std::uint32_t i = 0; pair.older && i < pair.older->bo_keys.size(); ++i)
-    old_bos.emplace(pair.older->bo_keys[i], i);
-  pair.bos.resize(pair.newer.set.bos.size());
-  for (std::uint32_t i = 0; i < pair.bos.size(); ++i) {
-    const auto found = old_bos.find(pair.newer.bo_keys[i]);
-    if (found != old_bos.end() && pair.older->set.bos[found->second].bytes == pair.newer.set.bos[i].bytes) {
-      pair.bos[i].old_bo = found->second;
-      old_bos.erase(found);
-    }
-    pair.difference.bos[i].is_new = !pair.bos[i].old_bo;
-  }
-  for (const auto& [key, bo] : old_bos) pair.difference.gone_bytes += pair.older->set.bos[bo].bytes;
+  return Error{ENOENT, "the images changed while they were read; try again [SL-T10]"};
 }
 
 // What sums did not decide.
@@ -199,7 +220,7 @@ Result<void> compare_contents(const ImagesAt& older, const ImagesAt& newer, std:
       if (pair.bos[i].old_bo) by_old_bo.emplace(*pair.bos[i].old_bo, i);
     }
   }
-  const SumMethod method;  // for bytes of now, whatever the images' own sums are made with
+  const SumMethod method;  // for bytes read now, whatever method the images' sums use
   SLUICE_TRY(read_contents(
       *older.source, old_sets,
       [&](std::size_t set, std::uint32_t old_bo) { return new_bo_of[set].contains(old_bo); },
@@ -239,19 +260,19 @@ Result<std::vector<SetDifference>> compare(const ImagesAt& older, const ImagesAt
   std::vector<Set> old_sets = sets_of(*older.checkpoint);
   std::vector<SetPair> pairs;
   for (Set& set : sets_of(*newer.checkpoint)) {
-    const auto found = std::find_if(old_sets.begin(), old_sets.end(),
-                                    [&](const Set& other) { return other.key == set.key; });
+    const auto found = std::find_if(old_sets.begin(), old_sets.end(), [&](const Set& other) {
+      return other.set.pid == set.set.pid && PagesOwner(other.set) == PagesOwner(set.set);
+    });
     std::unique_ptr<Set> old_set =
         found != old_sets.end() ? std::make_unique<Set>(std::move(*found)) : nullptr;
-    if (old_set) old_sets.erase(found);  // several files of one process on one device: in their order
+    if (old_set) old_sets.erase(found);  // several files of one process on one device: in order
     SetPair pair{std::move(old_set), std::move(set), {}, {}};
-    pair.difference = {std::get<0>(pair.newer.key), pair.newer.set.words(), false, {}, 0};
+    pair.difference = {pair.newer.set.pid, pair.newer.set.describe(), false, {}, 0};
     for (const PagesBo& bo : pair.newer.set.bos)
       pair.difference.bos.push_back({bo, pair.older == nullptr, {}});
     bool decided = false;
     if (pair.older) {
-      SLUICE_TRY_ASSIGN(const ImageLayout layout, pair.newer.set.layout(kSumBlockBytes));
-      SLUICE_TRY_ASSIGN(decided, try_sums(older, *pair.older, newer, pair.newer, layout, pair.difference));
+      SLUICE_TRY_ASSIGN(decided, try_sums(older, newer, pair));
     }
     if (!decided) pair_bos(pair);
     pairs.push_back(std::move(pair));
@@ -260,7 +281,7 @@ Result<std::vector<SetDifference>> compare(const ImagesAt& older, const ImagesAt
   std::vector<SetDifference> differences;
   for (SetPair& pair : pairs) differences.push_back(std::move(pair.difference));
   for (const Set& set : old_sets) {
-    SetDifference gone{std::get<0>(set.key), set.set.words(), false, {}, 0};
+    SetDifference gone{set.set.pid, set.set.describe(), false, {}, 0};
     for (const PagesBo& bo : set.set.bos) gone.gone_bytes += bo.bytes;
     differences.push_back(std::move(gone));
   }

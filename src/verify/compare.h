@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 // What changed between two checkpoints, BO by BO, in blocks: what an incremental dump would have to write.
 //
-// A BO of one is the BO of the other where it is of the same process, on the same GPU, at the same address
-// and of the same size; one of a render file where process, device and GEM handle agree. Where all BOs of a
-// pages file are in both, in the same order and with sums of the same block size, sums are compared and no
-// contents are read: then a block that is partly one BO's and partly the next one's counts as changed for
-// both. Else contents are read, those of the older one and then those of the newer one, each once and in the
-// order that its source has, and compared by sums of blocks of the same size from each BO's begin. 16 bytes
-// of memory for each MiB of contents. One thread.
+// Two BOs are the same if process, GPU, address and size agree; BOs of render files, if process, device and
+// GEM handle agree. If both have sums by units, these are compared BO by BO and no contents are read. A unit
+// cut elsewhere counts as changed, as in a dump with a parent. Sums by blocks of a file are compared if both
+// pages files have the same BOs in the same order. A block that spans two BOs counts as changed for both.
+// Otherwise contents are read, first the older checkpoint's, then the newer one's, each once and in its
+// source's order. They are compared by sums of equal blocks from each BO's begin: 16 bytes of memory per MiB
+// of contents. One thread.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@
 
 namespace sluice {
 
-// Bytes; they add up to those of the BOs compared. A block that is zero in the newer one counts there alone,
-// changed or not: a dump does not write it.
+// Bytes; they add up to those of the BOs compared. A block that is zero in the newer checkpoint counts only
+// there, changed or not: a dump does not write it.
 struct Difference {
   std::uint64_t equal = 0;
   std::uint64_t changed = 0;
@@ -33,8 +33,8 @@ struct Difference {
 };
 
 struct BoDifference {
-  PagesBo bo;           // in the newer one
-  bool is_new = false;  // the older one lacks it: all that is not zero in it has changed
+  PagesBo bo;           // in the newer checkpoint
+  bool is_new = false;  // not in the older checkpoint: everything in it that is not zero counts as changed
   Difference bytes;
 };
 
@@ -43,7 +43,7 @@ struct SetDifference {
   std::string owner;     // "GPU 0x5759" or "renderD128"
   bool by_sums = false;  // no contents were read
   std::vector<BoDifference> bos;
-  std::uint64_t gone_bytes = 0;  // of BOs that only the older one has
+  std::uint64_t gone_bytes = 0;  // of BOs that only the older checkpoint has
 
   Difference total() const;
 };
@@ -53,8 +53,8 @@ struct ImagesAt {
   const Checkpoint* checkpoint = nullptr;
 };
 
-// In the order of the newer one's images. Errors: those of reading; EBADMSG for pages files that have not the
-// size they must have.
+// In the order of the newer checkpoint's images. Errors: those of reading; EBADMSG for pages files of the
+// wrong size.
 Result<std::vector<SetDifference>> compare(const ImagesAt& older, const ImagesAt& newer);
 
 }  // namespace sluice

@@ -10,12 +10,12 @@
 #include "pipeline/checksum/checksum.h"
 #include "pipeline/lane.h"
 #include "pipeline/slot_workers.h"
+#include "pipeline/store/extent_source.h"
 #include "pipeline/store/file_set.h"
 
 namespace sluice {
 
-// A source that a chunk which cannot be read does not stop: it is noted, and goes on with whatever its buffer
-// holds.
+// A source that goes on after a chunk that cannot be read: it notes the chunk and leaves the buffer as it is.
 class Verification::Source final : public Stage {
  public:
   using OnUnreadable = std::function<void(const Chunk&, const Error&)>;
@@ -36,8 +36,8 @@ class Verification::Source final : public Stage {
   OnUnreadable on_unreadable_;
 };
 
-// A source that a stream fills, chunk after chunk, in the lane's thread: what takes the time, to read an
-// archive and to unpack it, has no completion of its own.
+// A source that a stream fills, chunk by chunk, in the lane's thread: reading and unpacking an archive has no
+// completion of its own.
 class Verification::StreamSource final : public Stage {
  public:
   StreamSource(ByteStream& bytes, Reactor& reactor) : bytes_(bytes), reactor_(reactor) {}
@@ -59,7 +59,7 @@ class Verification::StreamSource final : public Stage {
     return Progress::Done;
   }
 
-  // The chunk with which the stream came to its end, if it did.
+  // The chunk at which the stream ended, if it did.
   const std::optional<Chunk>& failed_at() const { return failed_at_; }
 
  private:
@@ -119,7 +119,7 @@ Result<std::unique_ptr<Verification>> Verification::start(const ImageSource& sou
   const bool files = source.directory().has_value();
   const std::size_t cpus = std::max(std::thread::hardware_concurrency(), 1U);
   all->lane_count_ = std::min(all->items_.size(), files ? cpus : 1);
-  all->lanes_.reserve(all->lane_count_);  // what cannot be put there would be joined uncancelled
+  all->lanes_.reserve(all->lane_count_);  // a lane that could not be stored would be joined uncancelled
   for (std::size_t i = 0; i < all->lane_count_; ++i) {
     {
       const Lock lock(all->mutex_);
@@ -192,13 +192,13 @@ void Verification::report(VerifyProblem problem) {
   if (totals_.problems <= kMostProblems) problems_.push_back(std::move(problem));
 }
 
-// Of a file as a whole.
+// About a file as a whole.
 void Verification::report(const Item& item, const std::string& file, ProblemKind damaged,
                           const Error& error) {
-  report({problem_kind(error.err, damaged), file, 0, 0, item.set.words(), {}, error.what, error.err});
+  report({problem_kind(error.err, damaged), file, 0, 0, item.set.describe(), {}, error.what, error.err});
 }
 
-// A lane.
+// One lane's work.
 void Verification::serve_files() {
   for (std::size_t next = 0; !cancelled_ && (next = next_item_++) < items_.size();) {
     Item& item = *items_[next];
@@ -213,7 +213,7 @@ void Verification::serve_files() {
   }
 }
 
-// The one lane of what has one order. A file of it is a run of the engine.
+// The only lane of a stream, which has one order. Each of its files is a run of the engine.
 void Verification::serve_stream() {
   struct Waiting {
     Item* item = nullptr;
@@ -226,10 +226,10 @@ void Verification::serve_stream() {
       std::optional<Readable> readable = look_at(*item);
       const std::size_t files = !readable ? 0 : readable->set.drm_minor ? readable->set.bos.size() : 1;
       for (std::uint32_t file = 0; file < files; ++file) {
-        Readable one{readable->set, {}};
+        const std::string name = readable->names[file];
+        Readable one{readable->set, {}, {name}};
         if (one.set.drm_minor) one.set.bos = {readable->set.bos[file]};
         if (!readable->tables.empty()) one.tables.push_back(std::move(readable->tables[file]));
-        const std::string name = one.set.pages_name(item->id, 0);
         names.insert(name);
         waiting.insert_or_assign(name, Waiting{item.get(), std::move(one)});
       }
@@ -240,7 +240,8 @@ void Verification::serve_stream() {
           auto node = waiting.extract(name);
           return read_stream(*node.mapped().item, std::move(node.mapped().readable), bytes);
         });
-    if (done && !waiting.empty()) done = Error{ENOENT, "the archive has changed while it was read"};
+    if (done && !waiting.empty())
+      done = Error{ENOENT, "the archive changed while it was read; try again [SL-T11]"};
     for (const auto& [name, each] : waiting) {
       if (!done) report(*each.item, name, ProblemKind::BadFile, explain("read " + name, done.error()));
     }
@@ -257,28 +258,50 @@ std::optional<Verification::Readable> Verification::look_at(const Item& item) {
     return std::nullopt;
   }
   std::optional<Sidecar> sums = sums_of(item, *layout);
-  Readable readable{item.set, sums ? std::move(sums->tables) : std::vector<SumTable>()};
+  Readable readable{item.set, {}, sums ? sums->pages_files : item.set.pages_names(item.id)};
+  if (sums && sums->has_deltas()) {
+    if (auto followed = follow_chain(item, *layout, *sums, readable); !followed) {
+      report(item, readable.names.front(), ProblemKind::BadFile, followed.error());
+      return std::nullopt;
+    }
+  }
+  if (sums) readable.tables = std::move(sums->tables);
   drop_bad_files(item, *layout, readable);
   return readable.set.bos.empty() ? std::nullopt : std::optional(std::move(readable));
+}
+
+// Contents that are not in its own files.
+Result<void> Verification::follow_chain(const Item& item, const ImageLayout& layout, const Sidecar& sums,
+                                        Readable& readable) const {
+  const auto directory = source_.directory();
+  if (!directory)
+    return Error{ENOSYS, item.set.sums_name(item.id) +
+                             " says that a parent has a part of the contents; verify the directory "
+                             "instead of an archive [SL-T12]"};
+  SLUICE_TRY_ASSIGN(readable.chain, Chain::open(*directory, sums.parent_dump_id, source_.keys()));
+  SLUICE_TRY_ASSIGN(readable.maps,
+                    readable.chain->resolve(*directory, readable.chain->directories(), layout, sums));
+  return {};
 }
 
 std::optional<Sidecar> Verification::sums_of(const Item& item, const ImageLayout& layout) {
   const std::string name = item.set.sums_name(item.id);
   const auto payload = read_image(source_, name);
-  auto sums = take_sidecar(payload, item.id, item.set, layout, item.dump_id);
+  auto sums = take_sidecar(payload, item.id, item.set, layout, item.dump_id, source_.keys());
   if (sums) return std::move(*sums);
-  const bool missing = !payload && payload.error().err == ENOENT;  // and the dump has written it
+  const bool missing = !payload && payload.error().err == ENOENT;  // and the dump wrote it
   report(item, name, missing ? ProblemKind::Missing : ProblemKind::BadSums, sums.error());
   return std::nullopt;
 }
 
-// Reports the files of the item that are not there, cannot be opened or have another size, and takes them
-// out.
+// Reports files of the item that are missing, cannot be opened or have the wrong size, and removes them.
 void Verification::drop_bad_files(const Item& item, const ImageLayout& layout, Readable& readable) {
   std::vector<PagesBo> bos;
   std::vector<SumTable> left;
+  std::vector<std::string> names;
+  std::vector<ExtentMap> maps;
   for (std::uint32_t file = 0; file < layout.file_count(); ++file) {
-    const std::string name = item.set.pages_name(item.id, file);
+    const std::string name = readable.names[file];
     const auto found = source_.look(name);
     const Result<void> good =
         found ? check_pages_size(name, found->bytes, layout.file_bytes(file)) : Result<void>(found.error());
@@ -292,35 +315,42 @@ void Verification::drop_bad_files(const Item& item, const ImageLayout& layout, R
       bos = item.set.bos;
     }
     if (!readable.tables.empty()) left.push_back(std::move(readable.tables[file]));
+    if (!readable.maps.empty()) maps.push_back(std::move(readable.maps[file]));
+    names.push_back(name);
   }
   readable.set.bos = std::move(bos);
   readable.tables = std::move(left);
+  readable.names = std::move(names);
+  readable.maps = std::move(maps);
 }
 
-// Chunks are as large as the largest block at least.
+// A chunk is at least as large as the largest block.
 Result<ImageLayout> Verification::layout_of(const Readable& readable) const {
   std::uint64_t chunk_bytes = options_.chunk_bytes;
   for (const SumTable& table : readable.tables) chunk_bytes = std::max(chunk_bytes, table.block_bytes);
   return readable.set.layout(chunk_bytes);
 }
 
-// All files of an item, and on after what is bad.
+// All files of an item; goes on after bad ones.
 Result<void> Verification::read_files(Item& item, Readable readable) {
   SLUICE_TRY_ASSIGN(const ImageLayout layout, layout_of(readable));
   SLUICE_TRY_ASSIGN(const std::unique_ptr<Lane> lane,
                     Lane::make(layout, {.staging_bytes = options_.staging_bytes}));
   const PagesSet& set = readable.set;
-  SLUICE_TRY_ASSIGN(
-      const std::unique_ptr<FileSetSource> files,
-      FileSetSource::open(*source_.directory(), set.pages_names(item.id), layout, lane->reactor(),
-                          FileOptions{.io_mode = IoMode::Uncached,
-                                      .share = &disk_,
-                                      .most_on_disk = most_on_disk(lane->slot_count())}));
+  const FileOptions file_options{
+      .io_mode = IoMode::Uncached, .share = &disk_, .most_on_disk = most_on_disk(lane->slot_count())};
+  std::unique_ptr<FileSet> files;
+  if (!readable.maps.empty()) {
+    files = std::make_unique<ExtentSource>(readable.maps, layout, lane->reactor(), file_options);
+  } else {
+    SLUICE_TRY_ASSIGN(files, FileSetSource::open(*source_.directory(), readable.names, layout,
+                                                 lane->reactor(), file_options));
+  }
   Mutex unreadable_mutex;
   std::vector<Chunk> unreadable;
   Source source(*files, [&](const Chunk& chunk, const Error& error) {
-    report({problem_kind(error.err, ProblemKind::BadFile), set.pages_name(item.id, chunk.file),
-            chunk.file_offset, chunk.length, set.words(), set.place(layout, chunk), error.what, error.err});
+    report({problem_kind(error.err, ProblemKind::BadFile), readable.names[chunk.file], chunk.file_offset,
+            chunk.length, set.describe(), set.place(layout, chunk), error.what, error.err});
     const Lock lock(unreadable_mutex);
     unreadable.push_back(chunk);
   });
@@ -337,9 +367,9 @@ Result<void> Verification::read_files(Item& item, Readable readable) {
   return {};
 }
 
-// One file, as far as the stream goes. An error is the stream's: nothing comes after it.
+// One file, as far as the stream goes. An error is the stream's: nothing follows it.
 Result<void> Verification::read_stream(Item& item, Readable readable, ByteStream& bytes) {
-  const std::string name = readable.set.pages_name(item.id, 0);
+  const std::string name = readable.names.front();
   const auto layout = layout_of(readable);
   const auto lane = layout ? Lane::make(*layout, {.staging_bytes = options_.staging_bytes}) : layout.error();
   if (!lane) {
@@ -360,24 +390,34 @@ Result<void> Verification::read_stream(Item& item, Readable readable, ByteStream
   Chunk rest = *source.failed_at();
   rest.length = layout->file_bytes() - rest.file_offset;
   report({problem_kind(compared.error().err, ProblemKind::BadFile), name, rest.file_offset, rest.length,
-          readable.set.words(), readable.set.place(*layout, rest), compared.error().what,
+          readable.set.describe(), readable.set.place(*layout, rest), compared.error().what,
           compared.error().err});
   return compared.error();
 }
 
-// Runs the engine. `is_known`: whether a block was told of already.
+// Runs the engine. `is_known`: whether a block was reported already.
 Result<void> Verification::compare(Item& item, Readable& readable, Lane& lane, Stage& source,
                                    const IsKnown& is_known) {
   const PagesSet& set = readable.set;
   std::vector<SumTable>& tables = readable.tables;
-  // A file's length lies in its first block. Without sums it is compared as a restore would.
+  // The file's length lies in its first block. Without sums that is compared as a restore would.
   ChecksumOptions checksum_options;
   checksum_options.check_headers = tables.empty() && !set.drm_minor;
   checksum_options.on_bad_block = [&](const BadBlock& block) {
     if (is_known(block)) return;
-    report({ProblemKind::BadBlock, set.pages_name(item.id, block.file), block.file_offset, block.length,
-            set.words(), set.place(lane.layout(), Chunk{0, block.file_offset, block.length, block.file}), "",
-            EBADMSG});
+    // With a parent, the file that has the block.
+    std::string file = readable.names[block.file];
+    std::uint64_t offset = block.file_offset;
+    if (!readable.maps.empty()) {
+      const ExtentMap& map = readable.maps[block.file];
+      const Extent& extent = map.at(offset);
+      if (!extent.is_zeros()) {
+        file = map.files[extent.file].words;
+        offset = extent.offset + (offset - extent.begin);
+      }
+    }
+    report({ProblemKind::BadBlock, file, offset, block.length, set.describe(),
+            set.place(lane.layout(), Chunk{0, block.file_offset, block.length, block.file}), "", EBADMSG});
   };
   std::uint64_t blocks = 0;
   for (const SumTable& table : tables) blocks += table.sums.size();
@@ -395,7 +435,7 @@ Result<void> Verification::compare(Item& item, Readable& readable, Lane& lane, S
                         },
                         [this] { return cancelled_.load(); }));
   const Lock lock(mutex_);
-  const std::string note = lane.note().empty() ? "" : set.words() + ": " + lane.note();
+  const std::string note = lane.note().empty() ? "" : set.describe() + ": " + lane.note();
   if (!note.empty() && std::find(notes_.begin(), notes_.end(), note) == notes_.end()) notes_.push_back(note);
   totals_.files += lane.layout().file_count();
   totals_.bytes += stats.bytes;

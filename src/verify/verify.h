@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-// Reads all contents of a checkpoint and compares every block with its sum: a restore without GPUs, through
-// the same engine (source → checksum), but one that goes on after what is bad and tells all of it.
+// Reads all contents of a checkpoint and compares every block with its sum. This is a restore without GPUs,
+// by the same engine (source → checksum), except that it goes on after errors and reports all of them.
 //
-// Of a directory, lanes, as many as pages sets but not more than the machine has CPUs, read the sets one
-// after the other. What is no directory has one order: one lane reads its files in that. Thread-safe; nothing
-// outlives the destructor, which stops what still runs and joins.
+// For a directory, several lanes read the sets: one per pages set, at most one per CPU. A stream has one
+// order, so one lane reads its files in that order. Thread-safe. The destructor stops what still runs and
+// joins; nothing outlives it.
 #pragma once
 
 #include <atomic>
@@ -22,6 +22,7 @@
 #include "base/mutex.h"
 #include "base/result.h"
 #include "images/cause.h"
+#include "images/chain/chain.h"
 #include "images/checkpoint.h"
 #include "images/image_source.h"
 #include "images/pages.h"
@@ -32,15 +33,15 @@
 namespace sluice {
 
 enum class ProblemKind : std::uint8_t {
-  BadBlock,     // is not what its sum says
-  BadFile,      // an image that is damaged, or a pages file of another size than its BO table says
-  BadSums,      // the sidecar is damaged or another dump's: what it covers was only read
-  Missing,      // a file that the others need
-  NotAllowed,   // who asks may not read it, or has not the key
+  BadBlock,     // differs from its sum
+  BadFile,      // an image is damaged, or a pages file's size differs from its BO table
+  BadSums,      // the sidecar is damaged or another dump's: its files were read without comparing
+  Missing,      // a file that the others need is missing
+  NotAllowed,   // the caller may not read it, or lacks the key
   Unsupported,  // a form of image that only the plugin that made it restores
-  Unreadable,   // the disk, the mount or the system refuses: nothing is known of it
+  Unreadable,   // the disk, the mount or the system refuses: the contents are unknown
 };
-// For what failed with Error::err; `damaged` where that is damage.
+// For a failure with Error::err; `damaged` where it means damage.
 ProblemKind problem_kind(int err, ProblemKind damaged);
 
 struct VerifyProblem {
@@ -48,27 +49,27 @@ struct VerifyProblem {
   std::string file;               // its name in the image directory
   std::uint64_t file_offset = 0;  // bytes; with `length` 0 the file as a whole
   std::uint64_t length = 0;
-  std::string owner;  // whose contents: PagesSet::words()
-  PagesPlace place;   // of a range
+  std::string owner;  // owner of the contents: PagesSet::describe()
+  PagesPlace place;   // only for a range
   std::string what;   // the reason in words; empty for a BadBlock
-  int err = 0;        // of that reason
+  int err = 0;        // the reason's errno
 };
 
-// Of which no more are kept: sums that are all wrong would fill the memory.
+// More are not kept: sums that are all wrong would fill the memory.
 inline constexpr std::size_t kMostProblems = 16384;
 
 struct VerifyTotals {
   std::uint64_t files = 0;
   std::uint64_t bytes = 0;             // of the files, holes included
-  std::uint64_t hole_bytes = 0;        // of these, not read: zeros in whole units
+  std::uint64_t hole_bytes = 0;        // of these, not read: whole units of zeros
   std::uint64_t blocks = 0;            // compared
-  std::uint64_t bad_blocks = 0;        // of these, not what they should be
+  std::uint64_t bad_blocks = 0;        // of these, wrong
   std::uint64_t problems = 0;          // of all kinds, kept or not
   std::uint64_t missing = 0;           // of these
-  std::uint64_t unsupported = 0;       // of these
-  std::uint64_t unread = 0;            // of these, NotAllowed or Unreadable
-  std::uint64_t unverified_bytes = 0;  // read, but without sums to compare with
-  bool direct = true;                  // nothing came through the page cache
+  std::uint64_t unsupported = 0;       // of the problems
+  std::uint64_t unread = 0;            // of the problems, NotAllowed or Unreadable
+  std::uint64_t unverified_bytes = 0;  // read without sums to compare with
+  bool direct = true;                  // nothing passed through the page cache
 
   // Counts it.
   void add(ProblemKind kind);
@@ -76,20 +77,20 @@ struct VerifyTotals {
 
 struct VerifyOptions {
   std::uint64_t chunk_bytes = 0;    // a power of two
-  std::uint64_t staging_bytes = 0;  // of each lane
+  std::uint64_t staging_bytes = 0;  // per lane
 };
 
 class Lane;
 
 class Verification {
  public:
-  // Begins. `source` is borrowed for the object's life; `checkpoint`, what read_checkpoint() has of it.
-  // Errors: EAGAIN (threads), what ImageLayout::make gave.
+  // Starts. `source` is borrowed for the object's life; `checkpoint`: what read_checkpoint() gave for it.
+  // Errors: EAGAIN (threads), those of ImageLayout::make().
   static Result<std::unique_ptr<Verification>> start(const ImageSource& source, const Checkpoint& checkpoint,
                                                      const VerifyOptions& options);
   ~Verification();
 
-  // Waits for the end, for `period` at most. Whether it has come.
+  // Waits for the end, `period` at most. Returns whether it has ended.
   bool wait_for(std::chrono::milliseconds period);
   std::uint64_t bytes_done() const;
   std::uint64_t bytes_total() const { return bytes_total_; }
@@ -97,7 +98,7 @@ class Verification {
   // What was found since the last call, of the first kMostProblems.
   std::vector<VerifyProblem> take_problems();
   VerifyTotals totals() const;
-  // What is worth knowing of how it was read, since the last call.
+  // Remarks on how it was read, since the last call.
   std::vector<std::string> take_notes();
 
  private:
@@ -109,10 +110,13 @@ class Verification {
     std::uint64_t bytes = 0;
     std::atomic<std::uint64_t> done{0};  // bytes
   };
-  // What of an item can be read: the files that are as they should be, with their sums, if there are any.
+  // What can be read of an item: its valid files, with their sums if there are any.
   struct Readable {
     PagesSet set;
     std::vector<SumTable> tables;
+    std::vector<std::string> names = {};           // of the files
+    std::vector<ExtentMap> maps = {};              // where the files' bytes are, for a dump with a parent
+    std::shared_ptr<const Chain> chain = nullptr;  // the maps refer to it
   };
   class Source;
   class StreamSource;
@@ -125,6 +129,8 @@ class Verification {
   void serve_stream();
   std::optional<Readable> look_at(const Item& item);
   std::optional<Sidecar> sums_of(const Item& item, const ImageLayout& layout);
+  Result<void> follow_chain(const Item& item, const ImageLayout& layout, const Sidecar& sums,
+                            Readable& readable) const;
   void drop_bad_files(const Item& item, const ImageLayout& layout, Readable& readable);
   Result<ImageLayout> layout_of(const Readable& readable) const;
   Result<void> read_files(Item& item, Readable readable);

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <tuple>
 
 #include "base/units.h"
@@ -68,6 +69,54 @@ TEST(Contents, AreKnownByTheirDigest) {
   const Sum128 before = digest(memory);
   memory[kMiB / 2] ^= std::byte{1};
   EXPECT_NE(digest(memory), before);
+}
+
+// ---- what changes
+
+std::uint64_t bytes_of(const std::vector<ContentRange>& ranges) {
+  std::uint64_t sum = 0;
+  for (const ContentRange& range : ranges) sum += range.bytes;
+  return sum;
+}
+
+TEST(SomeRanges, AreTheShareInRunsAndApart) {
+  for (const std::uint64_t run : {kMiB, 4 * kMiB, 64 * kMiB}) {
+    SCOPED_TRACE(run);
+    const std::vector<ContentRange> ranges = some_ranges(1000 * kMiB, 0.05, run, 3);
+    EXPECT_EQ(bytes_of(ranges), 50 * kMiB);
+    EXPECT_EQ(ranges.size(), div_ceil(50 * kMiB, run));
+    for (std::size_t i = 0; i < ranges.size(); ++i) {
+      EXPECT_TRUE(is_aligned(ranges[i].begin, kChangeBytes));
+      EXPECT_LE(ranges[i].begin + ranges[i].bytes, 1000 * kMiB);
+      const std::uint64_t before = i > 0 ? ranges[i - 1].begin + ranges[i - 1].bytes : 0;
+      EXPECT_LE(before, ranges[i].begin);
+    }
+  }
+}
+
+TEST(SomeRanges, AreNoneOrAllAtTheEnds) {
+  EXPECT_TRUE(some_ranges(10 * kMiB, 0, kMiB, 1).empty());
+  EXPECT_EQ(bytes_of(some_ranges(10 * kMiB + 8, 1, 64 * kMiB, 1)), 10 * kMiB + 8);
+}
+
+TEST(SomeRanges, AreOtherOnesForAnotherSeed) {
+  const auto begin_of = [](std::uint64_t seed) {
+    return some_ranges(1000 * kMiB, 0.001, kMiB, seed)[0].begin;
+  };
+  EXPECT_NE(begin_of(1), begin_of(2));
+  EXPECT_EQ(begin_of(1), begin_of(1));
+}
+
+TEST(Change, TouchesEveryUnitOfTheRangesAndNothingElse) {
+  const Contents contents{{4 * kMiB}};
+  std::vector<std::byte> memory = filled(contents);
+  const std::vector<std::byte> before = memory;
+  const std::vector<ContentRange> ranges = {{kMiB, kMiB}};
+  change(memory, ranges, 5);
+  for (std::size_t at = 0; at < memory.size(); at += 64 * kKiB) {
+    const bool same = std::memcmp(&memory[at], &before[at], 64 * kKiB) == 0;
+    EXPECT_EQ(same, at < kMiB || at >= 2 * kMiB) << at;
+  }
 }
 
 }  // namespace

@@ -19,9 +19,11 @@ TEST(Verdict, SaysTheSide) {
 }
 
 TEST(Verdict, SaysWhenAPartAgrees) {
-  EXPECT_EQ(verdict_of({1.1, 1.04, 1.2}), "not within 5 % of fio's: above, but for a part of the interval");
-  EXPECT_EQ(verdict_of({0.9, 0.8, 0.96}), "not within 5 % of fio's: below, but for a part of the interval");
-  EXPECT_EQ(verdict_of({1.1, 0.8, 1.2}), "not within 5 % of fio's: above, but for a part of the interval");
+  EXPECT_EQ(verdict_of({1.1, 1.04, 1.2}),
+            "not within 5 % of fio's: above, except for a part of the interval");
+  EXPECT_EQ(verdict_of({0.9, 0.8, 0.96}),
+            "not within 5 % of fio's: below, except for a part of the interval");
+  EXPECT_EQ(verdict_of({1.1, 0.8, 1.2}), "not within 5 % of fio's: above, except for a part of the interval");
 }
 
 }  // namespace

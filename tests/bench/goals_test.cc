@@ -6,7 +6,7 @@
 
 #include <set>
 
-#include "goals/machine.h"
+#include "goals/measured_machine.h"
 
 namespace sluice::bench {
 namespace {
@@ -57,6 +57,16 @@ TEST(Goal, ThatIsAtMostLooksAtTheUpperEnd) {
             Verdict::Short);
   const GoalResult above = judge(goal, dump_report({measured("cpu", "s/GB", {0.2, 0.1, 0.3})}), kCores);
   EXPECT_TRUE(has(all(above.why), "cpu 0.200 s/GB is above 0.100 s/GB")) << all(above.why);
+}
+
+TEST(Goal, WhoseBarIsNothingPassesWithNothing) {
+  const Bar none{"dump", "new file", "bytes more", Side::AtMost, 0, "MiB"};
+  EXPECT_EQ(
+      judge({15, "none", {none}}, dump_report({measured("bytes more", "MiB", {0, 0, 0})}), kCores).verdict,
+      Verdict::Pass);
+  EXPECT_EQ(
+      judge({15, "none", {none}}, dump_report({measured("bytes more", "MiB", {0, 0, 1})}), kCores).verdict,
+      Verdict::Short);
 }
 
 TEST(Goal, WithSeveralBarsShowsTheTightest) {
@@ -180,7 +190,7 @@ TEST(Goals, AreThoseOfSpeed) {
     EXPECT_TRUE(ids.insert(goal.id).second) << goal.id;
     EXPECT_FALSE(goal.bars.empty()) << goal.id;
   }
-  EXPECT_EQ(ids, (std::set<unsigned>{1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12}));
+  EXPECT_EQ(ids, (std::set<unsigned>{1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 14, 15, 16, 17, 18}));
 }
 
 TEST(Machine, KnowsItself) {

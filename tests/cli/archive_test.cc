@@ -143,7 +143,7 @@ TEST_F(ArchiveTest, DamageInAnArchiveIsNamedAsInADirectory) {
     EXPECT_EQ(ended.status, kFailed);
     EXPECT_EQ(comparable(object_of(ended)), comparable(known)) << archive;
     const Ended text = sluice({"verify", archive});
-    EXPECT_THAT(text.out, AllOf(HasSubstr("bad block: " + pages[1] + " [2097152, 3145728): GPU 0x"),
+    EXPECT_THAT(text.out, AllOf(HasSubstr("bad block: " + pages[1] + " [20971"),
                                 HasSubstr("DAMAGED: 3 bad blocks of ")));
   }
 }
@@ -257,8 +257,8 @@ TEST_F(ArchiveTest, ACutArchiveIsDamagedAndSaysWhatWasFound) {
       const Ended ended = sluice(arguments);
       EXPECT_EQ(ended.status, kFailed) << archive;
       EXPECT_THAT(ended.err, AllOf(HasSubstr(archive + " is a damaged archive: "),
-                                   HasSubstr("images of GPU processes, "),
-                                   HasSubstr("the last checkpoint/amdgpu-"), HasSubstr("copy it again")));
+                                   HasSubstr("images of GPU processes were found before that, "),
+                                   HasSubstr(" last [SL-T18]"), HasSubstr("copy it again")));
       EXPECT_EQ(ended.out, "");
       arguments.insert(arguments.begin() + 1, "--json");
       EXPECT_EQ(object_of(sluice(arguments))["cause"], "damaged");
@@ -273,7 +273,7 @@ TEST_F(ArchiveTest, AnArchiveWithoutItsEndIsDamaged) {
   std::filesystem::resize_file(archive, std::filesystem::file_size(archive) - 1024);
   const Ended ended = sluice({"verify", archive});
   EXPECT_EQ(ended.status, kFailed);
-  EXPECT_THAT(ended.err, HasSubstr("it was cut"));
+  EXPECT_THAT(ended.err, HasSubstr("file that was cut"));
 }
 
 // A header that is not what its checksum says: what comes after it is found nowhere.
@@ -339,7 +339,7 @@ TEST_F(ArchiveTest, NamesThatLeadOutOfAnArchiveAreRefused) {
   shell("tar -P -C " + plain() + " --transform 's,^\\.,checkpoint/../..,' -cf " + archive + " .");
   const Ended ended = sluice({"show", archive});
   EXPECT_EQ(ended.status, kFailed);
-  EXPECT_THAT(ended.err, HasSubstr("leads out of it"));
+  EXPECT_THAT(ended.err, HasSubstr("leads out of the archive"));
 }
 
 TEST_F(ArchiveTest, LinksInAnArchiveAreNoImages) {
@@ -392,10 +392,10 @@ TEST_F(ArchiveTest, OtherArchivesAreRefusedWithTheWay) {
   };
   for (const Case& one :
        {Case{other, "is an archive without images of GPU processes", "that the engine made"},
-        Case{cpu_only, "has images of CRIU, but none of a GPU process", "used no GPU"},
-        Case{packed_text, "is no archive (tar) and no directory", "name the directory"},
-        Case{lz4, "is compressed with lz4", "unpack it (lz4 -dk)"}, Case{zip, "of another kind: zip", "tar"},
-        Case{empty, "is no archive (tar)", "name the directory"}}) {
+        Case{cpu_only, "with images of CRIU, but none of a GPU process", "used no GPU"},
+        Case{packed_text, "[SL-T42]", "name the directory"},
+        Case{lz4, "unsupported compression, lz4 [SL-T40]", "unpack it (lz4 -dk)"},
+        Case{zip, "of another kind: zip", "tar"}, Case{empty, "[SL-T42]", "name the directory"}}) {
     for (const char* command : {"show", "verify", "map"}) {
       const Ended ended = sluice({command, one.path});
       EXPECT_EQ(ended.status, kRefused) << command << ' ' << one.path;
@@ -431,7 +431,7 @@ TEST_F(ArchiveTest, MemoryDoesNotGrowWithTheArchive) {
         " -cf - amdgpu-kfd-1.img | zstd -q -1 -o " + bomb);
   const Ended ended = sluice({"show", bomb}, nullptr, {}, with_little_memory);
   EXPECT_EQ(ended.status, kFailed);
-  EXPECT_THAT(ended.err, HasSubstr("is larger than any image of metadata can be"));
+  EXPECT_THAT(ended.err, HasSubstr("[SL-T22]"));
 }
 
 // A map of holes that has no end would be kept whole before there is any data.
@@ -466,7 +466,7 @@ TEST_F(ArchiveTest, HeadersWithoutEndAreDamage) {
   shell("cd " + large + "; { cat start; yes 0 | head -c 64M; } | zstd -q -1 -f -o " + archive);
   const Ended ended = sluice({"show", archive}, nullptr, {}, with_little_memory);
   EXPECT_EQ(ended.status, kFailed) << ended.out;
-  EXPECT_THAT(ended.err, HasSubstr("the headers of an entry have no end"));
+  EXPECT_THAT(ended.err, HasSubstr("headers of an entry have no end"));
 }
 
 TEST_F(ArchiveTest, NothingIsWrittenAnywhere) {

@@ -334,7 +334,7 @@ TEST_F(CheckTest, WhatKeepsADumpFromWorkingIsCounted) {
   EXPECT_EQ(object["result"], "refused");
   EXPECT_THAT(told(object, "settings"),
               AllOf(StartsWith("warning: "), HasSubstr("did you mean SLUICE_CHECKSUM?"),
-                    HasSubstr("docs/configuration.md")));
+                    HasSubstr("docs/user/configuration.md")));
   EXPECT_THAT(check({}, nullptr, setting).out,
               EndsWith("\nA dump will NOT work: " + cli::count_text(object["problems"], "problem") + ", " +
                        cli::count_text(object["warnings"], "warning") + "\n"));

@@ -14,7 +14,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-const std::vector<std::string> kCommands = {"check", "plan", "show", "verify", "map", "diff", "unpause"};
+const std::vector<std::string> kCommands = {"check", "plan",    "show",    "verify", "map",
+                                            "diff",  "flatten", "predump", "unpause"};
 
 Ended sluice(std::vector<std::string> arguments, const std::function<void()>& before = {}) {
   arguments.insert(arguments.begin(), SLUICE);
@@ -66,10 +67,11 @@ TEST(CommandLine, WhatIsWrongIsNamed) {
         Case{{"chek"}, "sluice: chek is neither a command nor an option: there are check, "},
         Case{{"--frob"}, "sluice: --frob is neither a command nor an option"},
         Case{{"show"}, "IMAGES is required"}, Case{{"show", "--frob", "images"}, "not expected: --frob"},
-        Case{{"diff", "images"}, "B is required"}, Case{{"unpause", "0"}, "0 is no process number"},
-        Case{{"unpause", "010"}, "010 is no process number"},
-        Case{{"unpause", "0x1"}, "0x1 is no process number"},
-        Case{{"check", "--pid", "2147483648"}, "2147483648 is no process number"}}) {
+        Case{{"diff", "images"}, "B is required"}, Case{{"flatten"}, "DIR is required"},
+        Case{{"unpause", "0"}, "0 is not a process number"},
+        Case{{"unpause", "010"}, "010 is not a process number"},
+        Case{{"unpause", "0x1"}, "0x1 is not a process number"},
+        Case{{"check", "--pid", "2147483648"}, "2147483648 is not a process number"}}) {
     const Ended ended = sluice(one.arguments);
     EXPECT_EQ(ended.status, kUsage) << one.said;
     EXPECT_EQ(ended.out, "");

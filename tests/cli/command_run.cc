@@ -18,7 +18,7 @@
 #include <system_error>
 
 #include "base/unique_fd.h"
-#include "machine.h"
+#include "machine_directory.h"
 
 namespace sluice::cli_test {
 namespace {

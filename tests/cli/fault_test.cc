@@ -192,7 +192,7 @@ TEST_F(ImagesTest, TheRemedyFitsWhatWasNamed) {
   };
   for (const Case& one :
        {Case{image, kRefused, "name the directory that has all of them: " + plain()},
-        Case{text, kRefused, "text is no archive (tar) and no directory"},
+        Case{text, kRefused, "text is neither an archive (tar) nor a directory"},
         Case{cpu_only, kRefused, "used no GPU"}, Case{fifo, kRefused, "an archive is read twice"},
         Case{"/does/not/exist", kFailed, "No such file or directory"},
         Case{image + "/more", kFailed, "a part of this path is a file"},

@@ -38,9 +38,9 @@ int pause_process(pid_t pid, int times) {
   if (::ptrace(PTRACE_SEIZE, pid, nullptr, nullptr) != 0) return complain("cannot trace");
   const auto device = sluice::kfd::kfd_device_number();
   if (!device) return complain(device.error().what);
-  const auto descriptors = sluice::kfd::device_descriptors(pid, *device);
+  const auto descriptors = sluice::proc::device_descriptors(pid, *device);
   if (!descriptors || descriptors->empty()) return complain("no /dev/kfd");
-  const auto file = sluice::kfd::take_descriptor({pid, descriptors->front()});
+  const auto file = sluice::proc::take_descriptor({pid, descriptors->front()});
   if (!file) return complain(file.error().what);
   // By hand, as upstream's plugin does: a CriuSession never lets two pauses pile up.
   for (int i = 0; i < times; i++) {

@@ -101,7 +101,7 @@ TEST_F(ImagesTest, MemoryThatADmaBufAloneHasIsShown) {
   EXPECT_EQ(sluice({"verify", directory}).status, kDone);
   // Upstream's plugin looks a BO up by its handle: it must not find another one.
   const UniqueFd opened(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  const auto image = unpack_dmabuf_image(*read_image(opened.get(), dmabuf), dmabuf);
+  const auto image = unpack_dmabuf_image(*read_image(opened.get(), dmabuf), dmabuf, {});
   EXPECT_EQ(image->gem_handle, 0x7fffffffU);
   const std::string lost = images_->copy("alone", "alone-lost").string();
   std::filesystem::remove(lost + "/" + render_image_name(kFirstMemoryId + id));
@@ -159,7 +159,7 @@ TEST_F(ImagesTest, WhatDoesNotFitIntoMemoryIsAFailure) {
     if (::setrlimit(RLIMIT_AS, &limit) != 0) ::_exit(126);
   });
   EXPECT_EQ(ended.status, kFailed);
-  EXPECT_EQ(ended.err, "sluice: out of memory\n");
+  EXPECT_EQ(ended.err, "sluice: out of memory; free memory, and try again [SL-T16]\n");
 }
 
 }  // namespace

@@ -62,18 +62,20 @@ class ImagesTest : public ::testing::Test {
                            To to) {
     for (const std::string& name : names(directory, std::string(prefix))) {
       const UniqueFd dir(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-      auto image = from(read_image(dir.get(), name).value(), name).value();
+      auto image = from(read_image(dir.get(), name).value(), name, ImageKeys()).value();
       change(image);
       ASSERT_TRUE(write_image(dir.get(), name, to(image), false).ok());
     }
   }
   static void change_kfd_image(const std::string& directory,
                                const std::function<void(kfd::KfdImage&)>& change) {
-    change_image(directory, kKfdPrefix, unpack_kfd_image, change, pack_kfd_image);
+    change_image(directory, kKfdPrefix, unpack_kfd_image, change,
+                 [](const kfd::KfdImage& image) { return pack_kfd_image(image, {}); });
   }
   static void change_render_image(const std::string& directory,
                                   const std::function<void(RenderImage&)>& change) {
-    change_image(directory, kRenderPrefix, unpack_render_image, change, pack_render_image);
+    change_image(directory, kRenderPrefix, unpack_render_image, change,
+                 [](const RenderImage& image) { return pack_render_image(image, {}); });
   }
   // The first BO in VRAM.
   static kfd::BoEntry& vram_bo(kfd::KfdImage& image) {

@@ -9,7 +9,7 @@
 
 #include "command_run.h"
 #include "lookalike/harness.h"
-#include "machine.h"
+#include "machine_directory.h"
 
 namespace sluice::cli_test {
 

@@ -22,7 +22,7 @@ using ::testing::StartsWith;
 TEST_F(ImagesTest, MapFindsTheMachineItself) {
   const Ended ended = sluice({"map", plain()}, &images_->machine());
   EXPECT_EQ(ended.status, kDone) << ended.out << ended.err;
-  EXPECT_THAT(ended.out, HasSubstr("every GPU is the one it was"));
+  EXPECT_THAT(ended.out, HasSubstr("every GPU is the same"));
   const json object = object_of(sluice({"map", "--json", plain()}, &images_->machine()));
   EXPECT_EQ(object["result"], "fits");
   EXPECT_EQ(object["mappings"][0]["gpus"].size(), 2U);

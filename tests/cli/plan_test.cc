@@ -39,7 +39,7 @@ TEST(ParseMachine, TakesWhatIsSaidAndDefaults) {
   const auto machine = cli::parse_machine(kNode);
   ASSERT_TRUE(machine.ok()) << machine.error().what;
   ASSERT_EQ(machine->gpus.size(), 1U);
-  const forecast::GpuGroup& gpus = machine->gpus[0];
+  const cli::GpuGroup& gpus = machine->gpus[0];
   EXPECT_EQ(gpus.count, 8U);
   EXPECT_EQ(gpus.bytes, 160 * kGiB);
   EXPECT_EQ(gpus.zero, 0.25);
@@ -63,10 +63,10 @@ TEST(ParseMachine, TakesWhatIsSaidAndDefaults) {
 }
 
 TEST(ParseMachine, SaysWhereAndWhatIsWrong) {
-  EXPECT_EQ(complaint("{"), "this is no JSON");
-  EXPECT_EQ(complaint("1e999"), "this is no JSON");
-  EXPECT_EQ(complaint("[]"), "this should be an object: {...}");
-  EXPECT_THAT(complaint("{}"), HasSubstr("\"gpus\" should be a list of one at least"));
+  EXPECT_THAT(complaint("{"), HasSubstr("[SL-T37]"));
+  EXPECT_THAT(complaint("1e999"), HasSubstr("[SL-T37]"));
+  EXPECT_THAT(complaint("[]"), HasSubstr("this should be an object: {...}"));
+  EXPECT_THAT(complaint("{}"), HasSubstr("\"gpus\" should be a list with an element or more"));
   EXPECT_THAT(complaint(node_with("\"cpus\": 96,", "")), HasSubstr("\"cpus\" should be a number from 1"));
   EXPECT_THAT(complaint(node_with("96", "1.5")), HasSubstr("\"cpus\" should be a whole number"));
   EXPECT_THAT(complaint(node_with("\"160G\"", "\"much\"")), HasSubstr("gpus[0], \"bytes\" should be a size"));
@@ -78,16 +78,17 @@ TEST(ParseMachine, SaysWhereAndWhatIsWrong) {
   EXPECT_THAT(complaint(node_with("50", "-50")), HasSubstr("gpus[0], \"copy\" should be a number"));
   EXPECT_THAT(complaint(node_with("7}", "\"7\"}")), HasSubstr("disks[0], \"read\" should be a number"));
   EXPECT_THAT(complaint(node_with("copy", "copi\\u001b")), HasSubstr("gpus[0], \"copy\" should be a number"));
-  EXPECT_THAT(complaint(node_with("link", "li\\u001bnk")), HasSubstr("gpus[0], \"li?nk\" is not known here"));
+  EXPECT_THAT(complaint(node_with("link", "li\\u001bnk")),
+              HasSubstr("gpus[0], \"li?nk\" is not a known name"));
   EXPECT_THAT(complaint(node_with("\"count\": 8", "\"count\": 257")), HasSubstr("from 1 to 256"));
   EXPECT_THAT(
       complaint(node_with("[{\"count\": 8, \"bytes\": \"160G\", \"zero\": 0.25, \"copy\": 50, \"link\": 55}]",
                           "[{\"count\": 200, \"bytes\": 1, \"copy\": 1}, "
                           "{\"count\": 57, \"bytes\": 1, \"copy\": 1}]")),
       HasSubstr("more than 256"));
-  EXPECT_EQ(complaint(std::string(100000, '[')), "this is no JSON");
-  EXPECT_THAT(complaint(R"({"gpus": 7})"), HasSubstr("\"gpus\" should be a list of one at least"));
-  EXPECT_THAT(complaint(R"({"gpus": []})"), HasSubstr("\"gpus\" should be a list of one at least"));
+  EXPECT_THAT(complaint(std::string(100000, '[')), HasSubstr("[SL-T37]"));
+  EXPECT_THAT(complaint(R"({"gpus": 7})"), HasSubstr("\"gpus\" should be a list with an element or more"));
+  EXPECT_THAT(complaint(R"({"gpus": []})"), HasSubstr("\"gpus\" should be a list with an element or more"));
   EXPECT_THAT(complaint(R"({"gpus": [7]})"), HasSubstr("gpus[0] should be an object"));
   EXPECT_THAT(complaint(node_with("\"bytes\": \"160G\", ", "")),
               HasSubstr("gpus[0], \"bytes\" should be a size"));
@@ -102,10 +103,10 @@ TEST(ParseMachine, SaysWhereAndWhatIsWrong) {
               HasSubstr("disks[0], \"count\" should be a number"));
   EXPECT_THAT(complaint(node_with("6.5", "\"fast\"")), HasSubstr("disks[0], \"write\" should be a number"));
   EXPECT_THAT(complaint(node_with("\"read\": 7", "\"read\": 7, \"size\": 1")),
-              HasSubstr("disks[0], \"size\" is not known here"));
+              HasSubstr("disks[0], \"size\" is not a known name"));
   EXPECT_THAT(complaint(node_with("17", "0")), HasSubstr("\"checksum\" should be a number"));
   EXPECT_THAT(complaint(node_with("\"cpus\"", "\"sockets\": 2, \"cpus\"")),
-              HasSubstr("\"sockets\" is not known here"));
+              HasSubstr("\"sockets\" is not a known name"));
 }
 
 class PlanTest : public ::testing::Test {
@@ -126,7 +127,7 @@ TEST_F(PlanTest, PrintsBothTimesAndWhatSetsThePace) {
   EXPECT_THAT(ended.out, HasSubstr("8 GPUs with 1.25 TiB, 25 % of it zero; 4 disks, 96 CPUs\n"));
   EXPECT_THAT(ended.out, HasSubstr("dump     40 s  34.67 GB/s  disks"));
   EXPECT_THAT(ended.out, HasSubstr("restore  37 s  37.33 GB/s  disks"));
-  EXPECT_THAT(ended.out, HasSubstr("needs 960 GiB on the disks, 512 MiB of pinned staging memory\n"));
+  EXPECT_THAT(ended.out, HasSubstr("needs 960 GiB on the disks, 256 MiB of pinned staging memory\n"));
 }
 
 TEST_F(PlanTest, JsonHasTheSame) {
@@ -135,12 +136,28 @@ TEST_F(PlanTest, JsonHasTheSame) {
   EXPECT_EQ(object["gpus"], 8);
   EXPECT_EQ(object["gpu_bytes"], 1280 * kGiB);
   EXPECT_EQ(object["image_bytes"], 960 * kGiB);
-  EXPECT_EQ(object["pinned_bytes"], 512 * kMiB);
+  EXPECT_EQ(object["pinned_bytes"], 256 * kMiB);
   EXPECT_NEAR(object["dump"]["seconds"], 960.0 * kGiB / 26e9, 0.01);
   EXPECT_EQ(object["dump"]["slowest"], "disks");
   EXPECT_NEAR(object["dump"]["busy"]["disks"], 1, 0.001);
   EXPECT_NEAR(object["dump"]["seconds_without_slowest"], 160.0 * kGiB / 50e9, 0.01);
   EXPECT_EQ(object["restore"]["then_slowest"], "copy");
+  EXPECT_FALSE(object.contains("dump_with_parent"));
+}
+
+// 5 % of 960 GiB are written: the GPUs' own copies are the slowest then.
+TEST_F(PlanTest, TellsHowLongTheJobStandsStillForWhatHasChanged) {
+  const std::string path = file(node_with("\"zero\"", "\"changed\": 0.05, \"zero\""));
+  const Ended ended = sluice({"plan", path}, nullptr);
+  EXPECT_EQ(ended.status, 0) << ended.err;
+  EXPECT_THAT(ended.out, HasSubstr("dump                40 s"));
+  EXPECT_THAT(ended.out, HasSubstr("dump with a parent   3 s  399.98 GB/s  copy"));
+  EXPECT_THAT(ended.out, HasSubstr("48.0 GiB more for each dump with a parent"));
+  const nlohmann::json object = object_of(sluice({"plan", "--json", path}, nullptr));
+  EXPECT_NEAR(object["changed_bytes"].get<double>(), 48.0 * kGiB, 16);
+  EXPECT_NEAR(object["dump_with_parent"]["seconds"], 160.0 * kGiB / 50e9, 0.01);
+  EXPECT_NEAR(object["dump"]["seconds"], 960.0 * kGiB / 26e9, 0.01);
+  EXPECT_THAT(complaint(node_with("\"zero\": 0.25", "\"changed\": 5")), HasSubstr("gpus[0], \"changed\""));
 }
 
 TEST_F(PlanTest, StagingMemoryIsAsItIsSet) {

@@ -18,7 +18,7 @@
 #include "command_run.h"
 #include "control.h"
 #include "lookalike/harness.h"
-#include "machine.h"
+#include "machine_directory.h"
 #include "proc/task_status.h"
 
 namespace sluice::cli_test {
@@ -236,7 +236,7 @@ TEST_F(UnpauseTest, AStoppedProcessStaysStoppedAndTheUserIsTold) {
   EXPECT_TRUE(state().queues_run());
   // The kernel puts it back into its stop when the tracer is gone, in its own time.
   const std::string directory = "/proc/" + std::to_string(subject_.pid());
-  while (kfd::read_task_status(directory)->state != 'T') (void)::sched_yield();
+  while (proc::read_task_status(directory)->state != 'T') (void)::sched_yield();
   ASSERT_EQ(::kill(subject_.pid(), SIGCONT), 0);
   expect_running();
 }

@@ -54,9 +54,9 @@ TEST_F(ImagesTest, VerifyNamesEveryBadBlockAndGoesOn) {
   test::flip_byte(directory + "/" + files[1], 3 * kMiB);
   const Ended text = sluice({"verify", directory});
   EXPECT_EQ(text.status, kFailed);
-  EXPECT_THAT(text.out, HasSubstr("bad block: " + files[0] + " [0, 1048576): GPU 0x"));
-  EXPECT_THAT(text.out, HasSubstr("bad block: " + files[0] + " [2097152, 3145728): GPU 0x"));
-  EXPECT_THAT(text.out, HasSubstr("bad block: " + files[1] + " [3145728, 4194304): GPU 0x"));
+  EXPECT_THAT(text.out, HasSubstr("bad block: " + files[0] + " [0, 8): GPU 0x"));
+  EXPECT_THAT(text.out, HasSubstr("bad block: " + files[0] + " [2097152, "));
+  EXPECT_THAT(text.out, HasSubstr("bad block: " + files[1] + " [3145728, "));
   EXPECT_THAT(text.out, HasSubstr("3 bad blocks"));
   const Ended ended = sluice({"verify", "--json", directory});
   EXPECT_EQ(ended.status, kFailed);
@@ -80,8 +80,8 @@ TEST_F(ImagesTest, VerifyFindsTheSameWithManyProcessors) {
   test::flip_byte(directory + "/" + files.at(1), 3 * kMiB);
   const Ended damaged = sluice({"verify", directory}, &images_->machine(), many);
   EXPECT_EQ(damaged.status, kFailed);
-  EXPECT_THAT(damaged.out, AllOf(HasSubstr("bad block: " + files[1] + " [3145728, 4194304): GPU 0x"),
-                                 HasSubstr("1 bad block")));
+  EXPECT_THAT(damaged.out,
+              AllOf(HasSubstr("bad block: " + files[1] + " [3145728, "), HasSubstr("1 bad block")));
 }
 
 // A key in a file that is its owner's alone.
@@ -102,14 +102,13 @@ TEST_F(ImagesTest, VerifyWithTheKeySaysWhoMadeThem) {
   };
   const Ended whole = verify(mine);
   EXPECT_EQ(whole.status, kDone) << whole.out << whole.err;
-  EXPECT_THAT(whole.out, HasSubstr("blocks are as they were written, by who has the key\n"));
+  EXPECT_THAT(whole.out, HasSubstr("blocks are as they were written, with the key\n"));
   const Ended foreign = verify(others);
   EXPECT_EQ(foreign.status, kFailed) << foreign.out;
-  EXPECT_THAT(foreign.out + foreign.err, HasSubstr("is not what the key of SLUICE_KEY_FILE says"));
+  EXPECT_THAT(foreign.out + foreign.err, HasSubstr("[SL-I09]"));
   const Ended without = verify("none");
   EXPECT_EQ(without.status, kFailed) << without.out;
-  EXPECT_THAT(without.out + without.err,
-              HasSubstr("was made with a key: SLUICE_KEY_FILE has to name its file"));
+  EXPECT_THAT(without.out + without.err, HasSubstr("[SL-I06]"));
   // Nor is anything whole that was made without it.
   const Ended unkeyed = sluice({"verify", plain()}, nullptr, {"SLUICE_KEY_FILE=" + mine});
   EXPECT_EQ(unkeyed.status, kFailed) << unkeyed.out;
@@ -129,7 +128,7 @@ TEST_F(ImagesTest, NothingIsVerifiedWithAKeyThatCannotBeHad) {
     give_up_capabilities({CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH});
   });
   EXPECT_EQ(secret.status, kFailed) << secret.out;
-  EXPECT_THAT(secret.err, HasSubstr("the key is its owner's alone to read: try again as root"));
+  EXPECT_THAT(secret.err, HasSubstr("only the key's owner can read it: try again as root"));
 }
 
 // What stands on a terminal's line after all this, and how wide it was at most.
@@ -201,7 +200,7 @@ TEST_F(ImagesTest, VerifyGoesOnAfterWhatCannotBeRead) {
     EXPECT_THAT(line, HasSubstr("): Input/output error: GPU 0x"));
   EXPECT_GE(unreadable, 2U);
   EXPECT_THAT(ended.out, AllOf(HasSubstr("UNREADABLE: " + std::to_string(unreadable) + " files or ranges "),
-                               HasSubstr("look at the kernel's log (dmesg)"), Not(HasSubstr("DAMAGED")),
+                               HasSubstr("see the kernel's log (dmesg)"), Not(HasSubstr("DAMAGED")),
                                Not(HasSubstr("another checkpoint"))));
   EXPECT_THAT(ended.err, AllOf(HasSubstr("sluice verify: GPU 0x"), HasSubstr("io_uring")));
 

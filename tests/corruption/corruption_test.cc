@@ -72,10 +72,11 @@ class World {
   World(std::uint64_t seed, const LaneKit& kit)
       : kit_(kit),
         rng_(seed),
-        sizes_{kMostChunkBytes, 4 * kKiB << rng_.between(0, 5)},
+        sizes_{kMostChunkBytes, 4 * kKiB << rng_.between(0, 5), rng_.percent(60)},
         chunk_bytes_(64 * kKiB << rng_.between(0, 1)),
         earlier_(make_checkpoint(rng_)),
-        later_(rng_.percent(90) ? make_later(earlier_, rng_) : make_checkpoint(rng_)),
+        later_(rng_.percent(90) ? make_later(earlier_, rng_, static_cast<unsigned>(rng_.between(5, 60)))
+                                : make_checkpoint(rng_)),
         directory_(memory_directory()) {
     const test::TempDir old(memory_directory());
     write(old.fd(), earlier_, *kit_.reactor);
@@ -157,7 +158,7 @@ class World {
     ++totals.cases;
     Totals::Kind& kind = totals.kinds[damage.kind];
     ++kind.cases;
-    SCOPED_TRACE(words(damage));
+    SCOPED_TRACE(describe(damage));
     ASSERT_EQ(trial.wrong_bytes, 0U) << "damaged bytes reached memory";
     refused_ = !trial.errors.empty();
     ASSERT_FALSE(damage.harmless && refused_) << "a false alarm: " << trial.errors[0].what;
@@ -192,13 +193,13 @@ class World {
       ++totals.why_without_effect[why];
       return;
     }
-    FAIL() << words(damage) << ": files changed, and nobody has found it";
+    FAIL() << describe(damage) << ": files changed, and nobody has found it";
   }
 
   // Of damage in files: verify finds what a restore does, and every block.
   void judge_verification(const Damage& damage, int dir_fd, Totals& totals) {
     ++totals.verified;
-    SCOPED_TRACE(words(damage));
+    SCOPED_TRACE(describe(damage));
     const auto checkpoint = read_checkpoint(DirectorySource(dir_fd));
     ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().what;
     const Verified verified = verify(dir_fd, chunk_bytes_);
@@ -216,7 +217,7 @@ class World {
     }
   }
 
-  static std::string words(const Damage& damage) {
+  static std::string describe(const Damage& damage) {
     std::string text = damage.kind;
     for (const Place& place : damage.places)
       text += ", " + place.file + " [" + std::to_string(place.begin) + ", " + std::to_string(place.end) + ")";
@@ -308,7 +309,7 @@ TEST(Corruption, CleanTrafficRaisesNoAlarm) {
   const test::TempDir dir(memory_directory());
   const std::string name = pages_image_name(1, 0x5759);
   dir.write(name, file);
-  SumTable table = test::serial_sums(file, kSumBlockBytes);
+  SumTable table = test::serial_unit_sums(bos, kSumBlockBytes);
   const std::vector<std::uint64_t> sizes{bos[0].size(), bos[1].size(), bos[2].size(), bos[3].size()};
   const ImageLayout layout = std::move(ImageLayout::make(sizes, kChunk)).value();
   const LaneKit kit(kChunk, 4);

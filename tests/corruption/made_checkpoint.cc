@@ -3,12 +3,16 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "base/units.h"
 #include "corruption/basics.h"
 #include "images/files.h"
 #include "kfd/uapi.h"
 #include "pipeline/checksum/checksum.h"
+#include "pipeline/checksum/parent_match.h"
 #include "pipeline/pipeline.h"
 #include "pipeline/store/file_set.h"
 #include "support/memory_copy.h"
@@ -53,10 +57,10 @@ void add_bos(kfd::KfdImage& image, std::uint32_t gpu_id, Rng& rng) {
 
 // What the images say of BOs, with room for the contents.
 void note_sets(MadeCheckpoint& made) {
-  made.known.metadata = {{kfd_image_name(kKfdId), pack_kfd_image(made.kfd)},
-                         {kfd_image_name(kIdleId), pack_kfd_image(made.idle)},
-                         {render_image_name(kRenderId), pack_render_image(made.render)},
-                         {dmabuf_image_name(kDmaBufId), pack_dmabuf_image(made.dmabuf)}};
+  made.known.metadata = {{kfd_image_name(kKfdId), pack_kfd_image(made.kfd, {})},
+                         {kfd_image_name(kIdleId), pack_kfd_image(made.idle, {})},
+                         {render_image_name(kRenderId), pack_render_image(made.render, {})},
+                         {dmabuf_image_name(kDmaBufId), pack_dmabuf_image(made.dmabuf, {})}};
   std::vector<PagesSet> sets = pages_of(made.kfd);
   sets.push_back(pages_of(made.render));
   made.known.sets.resize(sets.size());
@@ -89,24 +93,37 @@ void fill(Bytes& bo, Rng& rng) {
   }
 }
 
+// `parents`: the BOs of the parent that may be the same; none: it has no parent.
 Result<void> write_set(int dir_fd, const KnownSet& known, const DumpId& dump_id, const WriteSizes& sizes,
-                       const LaneKit& kit, Reactor& reactor) {
+                       const LaneKit& kit, Reactor& reactor, const Ancestor* parent,
+                       std::vector<ParentBo> parents) {
   SLUICE_TRY_ASSIGN(const ImageLayout layout, known.set.layout(sizes.chunk_bytes));
   Sidecar sidecar;
-  for (std::uint32_t file = 0; file < layout.file_count(); ++file)
+  if (sizes.by_units) sidecar.tables = unit_tables(layout, sizes.block_bytes);
+  for (std::uint32_t file = 0; !sizes.by_units && file < layout.file_count(); ++file)
     sidecar.tables.push_back(SumTable::sized(layout.file_bytes(file), sizes.block_bytes));
   sidecar.pages_files = known.set.pages_names(known.id);
   sidecar.bo_table_digest = known.set.bo_table_digest;
   sidecar.dump_id = dump_id;
   BoList bos = known.bos;
   test::MemoryCopy copy(Direction::Dump, layout, reactor, bos);
-  ChecksumStage checksum(Direction::Dump, layout, reactor, sidecar.tables, ChecksumOptions{}, nullptr);
+  std::optional<ParentMatch> match;
+  if (parent != nullptr) match.emplace(layout, sidecar.tables, std::move(parents));
+  ChecksumStage checksum(Direction::Dump, layout, reactor, sidecar.tables,
+                         ChecksumOptions{.parent = match ? &*match : nullptr}, nullptr);
   FileSetSink sink(dir_fd, sidecar.pages_files, layout, reactor, FileOptions{.sync = false});
   const std::array<Stage*, 3> route{&copy, &checksum, &sink};
   std::vector<Slot> slots = slots_of(kit.arena);
   Pipeline pipeline(layout, slots, route, reactor);
   SLUICE_TRY(pipeline.run());
-  SLUICE_TRY(write_image(dir_fd, known.set.sums_name(known.id), pack_sidecar(sidecar), false));
+  if (match) {
+    for (std::uint32_t file = 0; file < layout.file_count(); ++file)
+      sidecar.parents.push_back(match->runs(file));
+    sidecar.parent_dump_id = parent->dump_id();
+    sidecar.pages_files = known.set.names_with(known.id, sidecar);
+    sink.set_names(sidecar.pages_files);
+  }
+  SLUICE_TRY(write_image(dir_fd, known.set.sums_name(known.id), pack_sidecar(sidecar, {}), false));
   return sink.commit();
 }
 
@@ -162,15 +179,14 @@ MadeCheckpoint make_checkpoint(Rng& rng) {
   return made;
 }
 
-MadeCheckpoint make_later(const MadeCheckpoint& earlier, Rng& rng) {
+MadeCheckpoint make_later(const MadeCheckpoint& earlier, Rng& rng, unsigned worked_on_percent) {
   MadeCheckpoint later = earlier;
   stamp(later, rng);
   note_sets(later);
-  const unsigned worked_on = static_cast<unsigned>(rng.between(5, 60));
   for (std::size_t i = 0; i < later.known.sets.size(); ++i) {
     for (Bytes& bo : later.known.sets[i].bos) {
       for (std::size_t begin = 0; begin < bo.size(); begin += kPage) {
-        if (!rng.percent(worked_on)) continue;
+        if (!rng.percent(worked_on_percent)) continue;
         rng.fill(std::span(bo).subspan(begin, std::min<std::size_t>(bo.size() - begin, kPage)));
       }
     }
@@ -183,9 +199,12 @@ std::string pages_without_contents() {
 }
 
 Result<void> write_checkpoint(int dir_fd, const MadeCheckpoint& made, const WriteSizes& sizes,
-                              const LaneKit& kit, Reactor& reactor) {
-  for (const KnownSet& one : made.known.sets)
-    SLUICE_TRY(write_set(dir_fd, one, *made.kfd.dump_id, sizes, kit, reactor));
+                              const LaneKit& kit, Reactor& reactor, const Ancestor* parent) {
+  for (const KnownSet& one : made.known.sets) {
+    std::vector<ParentBo> parents;
+    if (parent != nullptr) parents = parent->bos_like(one.set);
+    SLUICE_TRY(write_set(dir_fd, one, *made.kfd.dump_id, sizes, kit, reactor, parent, std::move(parents)));
+  }
   SLUICE_TRY(write_image(dir_fd, pages_without_contents(), {}, false));
   for (const auto& [name, payload] : made.known.metadata)
     SLUICE_TRY(write_image(dir_fd, name, payload, false));

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "corruption/trial_restore.h"
+#include "images/chain/chain.h"
 #include "images/metadata.h"
 #include "support/rng.h"
 
@@ -20,8 +21,9 @@ struct MadeCheckpoint {
 };
 
 MadeCheckpoint make_checkpoint(test::Rng& rng);
-// Another dump of the same processes after some work: the same BOs, of which a part of the pages differs.
-MadeCheckpoint make_later(const MadeCheckpoint& earlier, test::Rng& rng);
+// Another dump of the same processes after some work: the same BOs, of which a part of the pages differs: so
+// many of a hundred.
+MadeCheckpoint make_later(const MadeCheckpoint& earlier, test::Rng& rng, unsigned worked_on_percent);
 
 // A pages file that holds no BO. No restore opens it.
 std::string pages_without_contents();
@@ -29,11 +31,12 @@ std::string pages_without_contents();
 struct WriteSizes {
   std::uint64_t chunk_bytes = 0;
   std::uint64_t block_bytes = 0;
+  bool by_units = false;  // sums
 };
 
-// Writes it, in the order in which the plugin does. `reactor`: that of `kit`, or one around it. Errors: of
-// the stages.
+// Writes it, in the order in which the plugin does. `reactor`: that of `kit`, or one around it. `parent`:
+// what it has is not written again, which takes sums by units. Errors: of the stages.
 Result<void> write_checkpoint(int dir_fd, const MadeCheckpoint& made, const WriteSizes& sizes,
-                              const LaneKit& kit, Reactor& reactor);
+                              const LaneKit& kit, Reactor& reactor, const Ancestor* parent = nullptr);
 
 }  // namespace sluice::corruption_test

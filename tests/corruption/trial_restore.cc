@@ -9,14 +9,20 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
 
+#include "images/chain/chain.h"
 #include "images/checkpoint.h"
 #include "images/files.h"
 #include "images/metadata.h"
 #include "pipeline/checksum/checksum.h"
 #include "pipeline/pipeline.h"
+#include "pipeline/reactor/uring_reactor.h"
+#include "pipeline/store/extent_source.h"
 #include "pipeline/store/file_set.h"
-#include "pipeline/uring_reactor.h"
 #include "support/memory_copy.h"
 
 namespace sluice::corruption_test {
@@ -70,6 +76,24 @@ class CheckedMemory final : public Stage {
   std::uint64_t wrong_bytes_ = 0;
 };
 
+// What the pages files of a set are read through.
+struct Store {
+  std::shared_ptr<const Chain> chain;  // where they have parts of a parent's; outlives the stage
+  std::unique_ptr<Stage> stage;
+};
+Result<Store> open_store(int dir_fd, int id, const PagesSet& set, const std::optional<Sidecar>& sums,
+                         const ImageLayout& layout, Reactor& reactor) {
+  if (!sums || !sums->has_deltas()) {
+    SLUICE_TRY_ASSIGN(auto source,
+                      FileSetSource::open(dir_fd, set.pages_names(id), layout, reactor, FileOptions{}));
+    return Store{nullptr, std::move(source)};
+  }
+  SLUICE_TRY_ASSIGN(auto chain, Chain::open(dir_fd, sums->parent_dump_id, ImageKeys()));
+  SLUICE_TRY_ASSIGN(auto maps, chain->resolve(dir_fd, chain->directories(), layout, *sums));
+  auto stage = std::make_unique<ExtentSource>(std::move(maps), layout, reactor, FileOptions{});
+  return Store{std::move(chain), std::move(stage)};
+}
+
 // One lane, as plugin/contents.cc runs it.
 Result<std::uint64_t> restore_set(int dir_fd, const KnownSet& known, const PagesSet& set,
                                   const DumpId& dump_id, std::uint64_t chunk_bytes, const LaneKit& kit,
@@ -80,17 +104,18 @@ Result<std::uint64_t> restore_set(int dir_fd, const KnownSet& known, const Pages
   if (sums) {
     SLUICE_TRY_ASSIGN(layout, set.layout(std::max(chunk_bytes, sums->most_block_bytes())));
   }
-  SLUICE_TRY_ASSIGN(const std::unique_ptr<FileSetSource> source,
-                    FileSetSource::open(dir_fd, set.pages_names(known.id), layout, reactor, FileOptions{}));
+  SLUICE_TRY_ASSIGN(const Store store, open_store(dir_fd, known.id, set, sums, layout, reactor));
+  const auto* const extents = dynamic_cast<const ExtentSource*>(store.stage.get());
   ChecksumOptions options;
   options.check_headers = !set.drm_minor || sums;
   ChecksumStage checksum(Direction::Restore, layout, reactor,
                          sums ? std::span(sums->tables) : std::span<SumTable>(), options,
                          [&](std::uint32_t file, std::uint64_t offset, std::uint64_t length) {
-                           return set.describe(known.id, layout, Chunk{0, offset, length, file});
+                           std::string text = set.describe(known.id, layout, Chunk{0, offset, length, file});
+                           return extents != nullptr ? text + extents->words_of(file, offset) : text;
                          });
   CheckedMemory memory(layout, reactor, known.bos);
-  const std::array<Stage*, 3> route{source.get(), &checksum, &memory};
+  const std::array<Stage*, 3> route{store.stage.get(), &checksum, &memory};
   std::vector<Slot> slots = slots_of(kit.arena);
   Pipeline pipeline(layout, slots, route, reactor);
   const auto stats = pipeline.run();
@@ -104,8 +129,8 @@ Result<std::uint64_t> restore_set(int dir_fd, const KnownSet& known, const Pages
 Result<void> open_set(int dir_fd, int id, const PagesSet& set, const DumpId& dump_id,
                       std::uint64_t chunk_bytes, Reactor& reactor) {
   SLUICE_TRY_ASSIGN(const ImageLayout layout, set.layout(chunk_bytes));
-  SLUICE_TRY(read_sidecar(DirectorySource(dir_fd), id, set, layout, dump_id));
-  SLUICE_TRY(FileSetSource::open(dir_fd, set.pages_names(id), layout, reactor, FileOptions{}));
+  SLUICE_TRY_ASSIGN(const auto sums, read_sidecar(DirectorySource(dir_fd), id, set, layout, dump_id));
+  SLUICE_TRY(open_store(dir_fd, id, set, sums, layout, reactor));
   return {};
 }
 
@@ -126,17 +151,17 @@ std::vector<Read> read_metadata(int dir_fd, std::vector<Error>& errors) {
   }
   errors = checkpoint->unreadable;
   for (const auto& [id, image] : checkpoint->kfd) {
-    Read read{kfd_image_name(id), pack_kfd_image(image), {}, image.dump_id.value_or(DumpId{})};
+    Read read{kfd_image_name(id), pack_kfd_image(image, {}), {}, image.dump_id.value_or(DumpId{})};
     for (PagesSet& set : pages_of(image)) read.sets.emplace_back(id, std::move(set));
     all.push_back(std::move(read));
   }
   for (const auto& [id, image] : checkpoint->render) {
-    Read read{render_image_name(id), pack_render_image(image), {}, image.dump_id.value_or(DumpId{})};
+    Read read{render_image_name(id), pack_render_image(image, {}), {}, image.dump_id.value_or(DumpId{})};
     if (image.has_contents()) read.sets.emplace_back(id, pages_of(image));
     all.push_back(std::move(read));
   }
   for (const auto& [id, image] : checkpoint->dmabufs)
-    all.push_back({dmabuf_image_name(id), pack_dmabuf_image(image), {}, DumpId{}});
+    all.push_back({dmabuf_image_name(id), pack_dmabuf_image(image, {}), {}, DumpId{}});
   return all;
 }
 
@@ -156,22 +181,48 @@ const KnownSet* find(const KnownCheckpoint& known, int id, const PagesSet& set) 
   return nullptr;
 }
 
-// Contents of a pages file, without looking at sums.
-BoList bos_of(int dir_fd, int id, const PagesSet& set) {
-  BoList bos;
-  std::string name;
-  std::uint64_t at = 0;
-  for (std::uint32_t i = 0; i < set.bos.size(); ++i) {
-    if (i == 0 || set.drm_minor) {
-      name = set.pages_name(id, i);
-      at = kHeaderBytes;
+// Fills `bytes` from where the map says that the file has them.
+void read_extents(const ExtentMap& map, std::uint64_t at, Bytes& bytes) {
+  for (std::uint64_t done = 0; done < bytes.size();) {
+    const Extent& extent = map.at(at + done);
+    const std::uint64_t length = std::min(extent.end - (at + done), bytes.size() - done);
+    std::span<std::byte> part = std::span(bytes).subspan(done, length);
+    done += length;
+    if (extent.is_zeros()) {
+      std::fill(part.begin(), part.end(), std::byte{0});
+      continue;
     }
-    const UniqueFd fd(::openat(dir_fd, name.c_str(), O_RDONLY | O_CLOEXEC));
-    Bytes bo(static_cast<std::size_t>(set.bos[i].bytes));
-    if (::pread(fd.get(), bo.data(), bo.size(), static_cast<off_t>(at)) != static_cast<ssize_t>(bo.size()))
-      give_up(name + " ends early");
+    const ExtentFile& file = map.files[extent.file];
+    const UniqueFd fd(::openat(file.dir_fd, file.name.c_str(), O_RDONLY | O_CLOEXEC));
+    const std::uint64_t from = extent.offset + (at + done - length - extent.begin);
+    if (::pread(fd.get(), part.data(), part.size(), static_cast<off_t>(from)) !=
+        static_cast<ssize_t>(part.size()))
+      give_up(file.words + " ends early");
+  }
+}
+
+// Contents of pages files, without looking at sums.
+BoList bos_of(int dir_fd, int id, const PagesSet& set, const DumpId& dump_id) {
+  const ImageLayout layout = std::move(set.layout(kSumBlockBytes)).value();
+  const auto sums = read_sidecar(DirectorySource(dir_fd), id, set, layout, dump_id);
+  std::shared_ptr<const Chain> chain;
+  std::vector<ExtentMap> maps;
+  if (sums && *sums && (*sums)->has_deltas()) {
+    chain = std::move(Chain::open(dir_fd, (*sums)->parent_dump_id, ImageKeys())).value();
+    maps = std::move(chain->resolve(dir_fd, chain->directories(), layout, **sums)).value();
+  } else {
+    for (const std::string& name : set.pages_names(id)) {
+      const std::uint64_t bytes = layout.file_bytes(static_cast<std::uint32_t>(maps.size()));
+      maps.push_back({{{dir_fd, name, bytes, name, false}}, {{0, bytes, 0, 0}}});
+    }
+  }
+  BoList bos;
+  std::uint64_t at = kHeaderBytes;
+  for (std::size_t i = 0; i < set.bos.size(); ++i) {
+    if (set.drm_minor) at = kHeaderBytes;
+    Bytes& bo = bos.emplace_back(static_cast<std::size_t>(set.bos[i].bytes));
+    read_extents(maps[set.drm_minor ? i : 0], at, bo);
     at += bo.size();
-    bos.push_back(std::move(bo));
   }
   return bos;
 }
@@ -195,7 +246,7 @@ KnownCheckpoint read_known(int dir_fd) {
   for (Read& read : read_metadata(dir_fd, errors)) {
     known.metadata.emplace(read.name, std::move(read.payload));
     for (auto& [id, set] : read.sets) {
-      BoList bos = bos_of(dir_fd, id, set);
+      BoList bos = bos_of(dir_fd, id, set, read.dump_id);
       known.sets.push_back({id, std::move(set), std::move(bos)});
     }
   }

@@ -12,7 +12,7 @@
 #include "base/result.h"
 #include "images/pages.h"
 #include "pipeline/arena.h"
-#include "pipeline/reactor.h"
+#include "pipeline/reactor/reactor.h"
 #include "support/serial_writer.h"
 
 namespace sluice::corruption_test {
@@ -50,7 +50,8 @@ struct TrialRestore {
   std::uint64_t wrong_bytes = 0;            // that reached memory
 };
 
-// `known`: what the directory may be. `reactor`: that of `kit`, or one around it.
+// `known`: what the directory may be. A chain of parents is followed. `reactor`: that of `kit`, or one around
+// it.
 TrialRestore trial_restore(int dir_fd, const std::vector<const KnownCheckpoint*>& known,
                            std::uint64_t chunk_bytes, const LaneKit& kit, Reactor& reactor);
 

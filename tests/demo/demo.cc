@@ -27,6 +27,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -62,6 +63,7 @@ struct DemoOptions {
   vamdgpu::Preset preset = vamdgpu::Preset::Mi210;
   std::string json;  // "" none, "-" standard output
   bool corrupt = false;
+  bool parent = false;
 };
 
 // Where the telling goes: standard output, or standard error when that carries the JSON.
@@ -105,12 +107,17 @@ int usage(std::FILE* to, int status) {
 
 std::optional<DemoOptions> parse(int argc, char** argv) {
   DemoOptions options;
-  const option table[] = {
-      {"gpus", required_argument, nullptr, 'g'}, {"processes", required_argument, nullptr, 'n'},
-      {"runs", required_argument, nullptr, 'r'}, {"vram", required_argument, nullptr, 'v'},
-      {"dir", required_argument, nullptr, 'd'},  {"preset", required_argument, nullptr, 'p'},
-      {"json", required_argument, nullptr, 'j'}, {"images", required_argument, nullptr, 'i'},
-      {"corrupt", no_argument, nullptr, 'c'},    {nullptr, 0, nullptr, 0}};
+  const option table[] = {{"gpus", required_argument, nullptr, 'g'},
+                          {"processes", required_argument, nullptr, 'n'},
+                          {"runs", required_argument, nullptr, 'r'},
+                          {"vram", required_argument, nullptr, 'v'},
+                          {"dir", required_argument, nullptr, 'd'},
+                          {"preset", required_argument, nullptr, 'p'},
+                          {"json", required_argument, nullptr, 'j'},
+                          {"images", required_argument, nullptr, 'i'},
+                          {"corrupt", no_argument, nullptr, 'c'},
+                          {"parent", no_argument, nullptr, 'b'},
+                          {nullptr, 0, nullptr, 0}};
   for (int choice = 0; (choice = ::getopt_long(argc, argv, "", table, nullptr)) != -1;) {
     if (choice == 'g') {
       options.gpus = static_cast<unsigned>(std::strtoul(optarg, nullptr, 10));
@@ -132,6 +139,8 @@ std::optional<DemoOptions> parse(int argc, char** argv) {
       options.json = optarg;
     } else if (choice == 'c') {
       options.corrupt = true;
+    } else if (choice == 'b') {
+      options.parent = true;
     } else {
       return std::nullopt;
     }
@@ -140,7 +149,8 @@ std::optional<DemoOptions> parse(int argc, char** argv) {
   const bool good = optind == argc && options.gpus >= 1 && options.gpus <= 16 && options.processes >= 1 &&
                     options.processes <= 16 && options.vram_bytes >= kMiB && options.vram_bytes % 4096 == 0 &&
                     options.runs >= 1 && options.runs <= 99 &&
-                    (once || (!options.corrupt && options.images.empty()));
+                    (once || (!options.corrupt && !options.parent && options.images.empty())) &&
+                    !(options.corrupt && options.parent);
   return good ? std::optional(options) : std::nullopt;
 }
 
@@ -241,17 +251,12 @@ class Demo {
     std::uint64_t bytes = 0;
     TaskTree subjects(scene);
     const std::uint64_t to_disk = start(subjects, bytes);
+    if (options_.parent) return run_on_parent(scene, subjects, images, bytes);
     tell("3. Measuring the disk, raw.\n");
     measure(place.path(), to_disk);
     tell("4. Dumping it as CRIU %s does, and killing it.\n", kHostVersion);
-    bench::touch_free_memory(kTouchBytesPerGpu * options_.gpus);
-    Program dumper = scene.start_host(kHostVersion, "dump", subjects.with_pids({"--log-level", "2"}));
-    const int dumped = watch(dumper, "dumping", images, to_disk, &report_.peak_rss_bytes);
-    if (dumped != 0) throw Stop{1, "the dump failed:\n" + scene.log()};
-    for (FifoSubject& subject : subjects) {
-      if (subject.wait() != 128 + SIGKILL) throw Stop{1, "a process survived its dump"};
-    }
-    subjects.wait_until_gpus_are_free();
+    dump(scene, subjects, images, to_disk, {});
+    see_them_end(subjects);
     report_.dump = read_plugin_stats(images, "dump");
     tell("   %s dumped in %.2f s: %.2f GB/s\n", readable_bytes(report_.dump.bytes).c_str(),
          report_.dump.seconds, report_.dump.gbps());
@@ -259,12 +264,7 @@ class Demo {
 
     measure(place.path(), to_disk);
     tell("5. Restoring it.\n");
-    bench::touch_free_memory(kTouchBytesPerGpu * options_.gpus);
-    Program restorer = scene.start_host(kHostVersion, "restore", {"--log-level", "2"});
-    std::uint64_t restoring_rss_bytes = 0;
-    const int restored = watch(restorer, "restoring", images, 0, &restoring_rss_bytes);
-    if (restored != 0) throw Stop{1, "the restore failed:\n" + scene.log()};
-    if (!subjects.meet_restored()) throw Stop{1, "the host does not say what it restored"};
+    restore(scene, subjects, images);
     report_.restore = read_plugin_stats(images, "restore");
     tell("   %s restored in %.2f s: %.2f GB/s\n", readable_bytes(report_.restore.bytes).c_str(),
          report_.restore.seconds, report_.restore.gbps());
@@ -305,10 +305,67 @@ class Demo {
     return bytes - zero;
   }
 
-  bool check(TaskTree& subjects) {
+  // A dump of all, and what has changed since then on top of it.
+  int run_on_parent(Scene& scene, TaskTree& subjects, const std::filesystem::path& images,
+                    std::uint64_t bytes) {
+    const std::filesystem::path changes = images.string() + "-changes";
+    tell("3. Dumping it as CRIU %s does; it runs on.\n", kHostVersion);
+    dump(scene, subjects, images, 0, {"--leave-running"});
+    report_.dump = read_plugin_stats(images, "dump");
+    tell("   its queues stood still for %.3f s\n", report_.dump.frozen_seconds);
+    tell("4. It works on.\n");
+    const bool worked = ask(subjects, {"check", "work"});
+    tell("5. Dumping what has changed, with --prev-images-dir, and killing it.\n");
+    dump(scene, subjects, changes, 0, {"--prev-images-dir", "../" + images.filename().string()});
+    see_them_end(subjects);
+    report_.on_parent = read_plugin_stats(changes, "dump");
+    tell("   its queues stood still for %.3f s\n", report_.on_parent->frozen_seconds);
+    tell("6. Restoring it from both.\n");
+    restore(scene, subjects, changes);
+    report_.restore = read_plugin_stats(changes, "restore");
+    const bool well = check(subjects);
+    const bool whole = report_.dump.bytes == bytes && report_.on_parent->bytes == bytes &&
+                       report_.restore.bytes == bytes && report_.on_parent->parent_bytes > 0;
+    if (!whole) tell("   the statistics do not account for every byte\n");
+    report_.verified = worked && well && whole;
+    tell("\n%s", parent_table_of(report_).c_str());
+    return report_.verified ? 0 : 1;
+  }
+
+  // `to_disk`: bytes that the images will hold, 0 = unknown.
+  void dump(Scene& scene, TaskTree& subjects, const std::filesystem::path& images, std::uint64_t to_disk,
+            Strings more) {
+    bench::touch_free_memory(kTouchBytesPerGpu * options_.gpus);
+    std::filesystem::create_directories(images);
+    std::filesystem::permissions(images, std::filesystem::perms::owner_all);  // as a parent's must be
+    more.insert(more.end(), {"--log-level", "2", "--images", images.string()});
+    Program dumper = scene.start_host(kHostVersion, "dump", subjects.with_pids(more));
+    const int dumped = watch(dumper, "dumping", images, to_disk, &report_.peak_rss_bytes);
+    if (dumped != 0) throw Stop{1, "the dump failed:\n" + scene.log()};
+  }
+
+  static void see_them_end(TaskTree& subjects) {
+    for (FifoSubject& subject : subjects) {
+      if (subject.wait() != 128 + SIGKILL) throw Stop{1, "a process survived its dump"};
+    }
+    subjects.wait_until_gpus_are_free();
+  }
+
+  void restore(Scene& scene, TaskTree& subjects, const std::filesystem::path& images) const {
+    bench::touch_free_memory(kTouchBytesPerGpu * options_.gpus);
+    Program restorer =
+        scene.start_host(kHostVersion, "restore", {"--log-level", "2", "--images", images.string()});
+    std::uint64_t restoring_rss_bytes = 0;
+    const int restored = watch(restorer, "restoring", images, 0, &restoring_rss_bytes);
+    if (restored != 0) throw Stop{1, "the restore failed:\n" + scene.log()};
+    if (!subjects.meet_restored()) throw Stop{1, "the host does not say what it restored"};
+  }
+
+  bool check(TaskTree& subjects) { return ask(subjects, {"check", "work", "quit"}); }
+  bool ask(TaskTree& subjects, std::initializer_list<const char*> commands) {
     bool well = true;
     for (FifoSubject& subject : subjects) {
-      for (const char* command : {"check", "work", "quit"}) {
+      for (const char* command : commands) {
         const std::string answer = subject.ask(command);
         if (answer.starts_with("ok")) continue;
         well = false;

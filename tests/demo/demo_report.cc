@@ -29,7 +29,10 @@ PluginStats read_plugin_stats(const std::string& directory, const std::string& d
     sum.found = true;
     sum.bytes += total("bytes");
     sum.zero_bytes += total("zero_bytes");
+    sum.io_bytes += total("io_bytes");
+    sum.parent_bytes += total("parent_bytes");
     sum.pinned_bytes += total("pinned_bytes");
+    sum.frozen_seconds = std::max(sum.frozen_seconds, file.value("frozen_seconds", 0.0));
     began_ns = std::min(began_ns, total("began_ns"));
     ended_ns = std::max(ended_ns, total("ended_ns"));
     const auto gpus = file.value("gpus", nlohmann::json::array());
@@ -67,7 +70,36 @@ std::string table_of(const Report& report) {
   return out;
 }
 
+std::string parent_table_of(const Report& report) {
+  const auto line = [](const char* name, const PluginStats& stats) {
+    return text("  %-13s %12s %12s %12s %12s %10.3f s\n", name, readable_bytes(stats.bytes).c_str(),
+                readable_bytes(stats.zero_bytes).c_str(), readable_bytes(stats.parent_bytes).c_str(),
+                readable_bytes(stats.io_bytes).c_str(), stats.frozen_seconds);
+  };
+  std::string out = "                  GPU memory   of it zero   in the parent      written   queues stood\n";
+  out += line("full dump", report.dump);
+  out += line("on the parent", *report.on_parent);
+  const double factor = report.on_parent->frozen_seconds > 0
+                            ? report.dump.frozen_seconds / report.on_parent->frozen_seconds
+                            : 0;
+  out += text("  processes %" PRIu32 ", GPUs %" PRIu32 ", BOs %" PRIu64
+              "; the queues stood still %.1f times as long for the full dump\n",
+              report.processes, report.gpus, report.bos, factor);
+  out += text("  verified, from both checkpoints of the chain: %s\n", report.verified ? "true" : "false");
+  return out;
+}
+
 std::string json_of(const Report& report) {
+  if (report.on_parent) {
+    return text(
+        "{\"processes\": %" PRIu32 ", \"gpus\": %" PRIu32 ", \"bos\": %" PRIu64 ", \"bytes\": %" PRIu64
+        ", \"zero_bytes\": %" PRIu64 ", \"written_bytes\": %" PRIu64
+        ", \"frozen_seconds\": %.6f, \"parent_bytes\": %" PRIu64 ", \"written_bytes_on_parent\": %" PRIu64
+        ", \"frozen_seconds_on_parent\": %.6f, \"verified\": %s}\n",
+        report.processes, report.gpus, report.bos, report.dump.bytes, report.dump.zero_bytes,
+        report.dump.io_bytes, report.dump.frozen_seconds, report.on_parent->parent_bytes,
+        report.on_parent->io_bytes, report.on_parent->frozen_seconds, report.verified ? "true" : "false");
+  }
   return text(
       "{\"processes\": %" PRIu32 ", \"gpus\": %" PRIu32 ", \"bos\": %" PRIu64 ", \"bytes\": %" PRIu64
       ", \"zero_bytes\": %" PRIu64

@@ -105,6 +105,19 @@ TEST(DemoTest, ImagesStayWhereThatIsAskedFor) {
   EXPECT_EQ(run_demo(arguments), 2);  // others' images are not written over
 }
 
+TEST(DemoTest, ADumpOnAParentWritesWhatHasChanged) {
+  const ScratchDirectory scratch;
+  const std::string file = scratch.path() / "figures.json";
+  ASSERT_EQ(run_demo({"--vram", "16M", "--parent", "--dir", scratch.path().string(), "--json", file}), 0);
+  std::map<std::string, std::string> figures = fields(read_file(file));
+  const auto figure = [&](const char* key) { return std::strtod(figures[key].c_str(), nullptr); };
+  EXPECT_EQ(figures["verified"], "true");
+  EXPECT_GT(figure("parent_bytes"), 0);
+  EXPECT_LT(figure("written_bytes_on_parent"), figure("written_bytes") / 2);
+  EXPECT_GT(figure("frozen_seconds"), 0);
+  EXPECT_GT(figure("frozen_seconds_on_parent"), 0);
+}
+
 TEST(DemoTest, ACorruptedImageIsRefused) {
   EXPECT_EQ(run_demo({"--vram", "16M", "--corrupt"}), 0);
 }
@@ -122,6 +135,7 @@ TEST(DemoTest, BadArgumentsAndTooSmallMachinesAreUsageErrors) {
   EXPECT_EQ(run_demo({"--runs", "0"}), 2);
   EXPECT_EQ(run_demo({"--runs", "2", "--corrupt"}), 2);
   EXPECT_EQ(run_demo({"--runs", "2", "--images", "images"}), 2);
+  EXPECT_EQ(run_demo({"--runs", "2", "--parent"}), 2);
   EXPECT_EQ(run_demo({"--preset", "geforce"}), 2);
   EXPECT_EQ(run_demo({"--gpus", "16", "--vram", "8192G"}), 2);
 }

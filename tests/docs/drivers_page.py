@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""The list of scenarios on our module, in docs/vm-drivers.md, held against the program that decides it.
+"""The list of scenarios on our module, in docs/internals/vm-drivers.md, held against the program that decides it.
 
     drivers_page.py VM_SCENARIOS
 """
@@ -18,7 +18,7 @@ class Drivers(unittest.TestCase):
         # The program fails where its own list names a scenario that does not exist.
         listed = subprocess.run([PROGRAM, "--list-drivers"], check=True, text=True, stdout=subprocess.PIPE).stdout
         self.assertIn("| scenarios |", listed)
-        self.assertIn(listed, (ROOT / "docs" / "vm-drivers.md").read_text(encoding="utf-8"))
+        self.assertIn(listed, (ROOT / "docs" / "internals" / "vm-drivers.md").read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":

@@ -8,31 +8,42 @@ import pathlib
 import re
 import sys
 
-ENGINE = ["base", "pipeline", "pipeline/checksum", "pipeline/store"]
-IMAGES = [*ENGINE, "proc", "kfd", "drm", "images"]
+ENGINE = ["base", "pipeline/reactor", "pipeline", "pipeline/checksum", "pipeline/store"]
+IMAGES = [*ENGINE, "proc", "kfd", "kfd/matching", "drm", "images", "images/chain"]
 PLUGIN = [*IMAGES, "settings", "plugin/host", "plugin/contents"]
-COMMAND = [*IMAGES, "settings", "verify", "cli"]
+COMMAND = [*IMAGES, "settings", "verify", "flatten", "cli"]
 FLOORS = {
     "base": [],
     "proc": ["base"],
-    "pipeline": ["base"],
+    "pipeline/reactor": ["base"],
+    "pipeline": ["base", "pipeline/reactor"],
     "pipeline/checksum": ENGINE,
     "pipeline/store": ENGINE,
     "kfd": ["base", "proc"],
-    "drm": ["base", "pipeline"],
+    "kfd/matching": ["base", "kfd"],
+    "drm": ["base", "pipeline/reactor", "pipeline"],
     "images": [*ENGINE, "proc", "kfd", "drm"],
+    "images/chain": [*ENGINE, "images"],
     "verify": IMAGES,
+    "flatten": IMAGES,
     "settings": IMAGES,
     "plugin/host": IMAGES,
     "plugin/contents": PLUGIN,
-    "plugin/dump": PLUGIN,
-    "plugin/restore": PLUGIN,
-    "plugin": [*PLUGIN, "plugin/dump", "plugin/restore"],
+    "plugin/dump": [*PLUGIN, "plugin/dump/contents", "plugin/dump/files"],
+    "plugin/dump/contents": PLUGIN,
+    "plugin/dump/files": [*PLUGIN, "plugin/dump/contents"],
+    "plugin/predump": [*PLUGIN, "plugin/dump/contents", "plugin/dump/files"],
+    "plugin/restore": [*PLUGIN, "plugin/restore/gpus", "plugin/restore/server"],
+    "plugin/restore/gpus": PLUGIN,
+    "plugin/restore/server": PLUGIN,
+    "plugin": [*PLUGIN, "plugin/dump", "plugin/predump", "plugin/restore"],
     "cli": [*IMAGES, "settings"],
     "cli/plan": COMMAND,
     "cli/checkpoint": COMMAND,
     "cli/show": [*COMMAND, "cli/checkpoint"],
-    "cli/check": COMMAND,
+    "cli/check": [*COMMAND, "cli/plan", "cli/show"],
+    # What the plugin does in CRIU's pre-dump, without CRIU.
+    "cli/predump": [*COMMAND, "plugin/host", "plugin/predump"],
 }
 INCLUDE = re.compile(r'^#include "([^"]+)/[^"/]+"', re.M)
 

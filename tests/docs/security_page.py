@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""security_page.py ROOT: whether docs/security.md tells the truth about the tree at ROOT.
+"""security_page.py ROOT: whether docs/user/security.md tells the truth about the tree at ROOT.
 
 Each row of a table of threats must name a test, and every test, and every file of src/, that it names must be there.
 """
@@ -50,9 +50,9 @@ def complaints(root, page):
 
 
 def main(root):
-    found = list(complaints(root, (root / "docs/security.md").read_text(encoding="utf-8")))
+    found = list(complaints(root, (root / "docs/user/security.md").read_text(encoding="utf-8")))
     for complaint in found:
-        print(f"docs/security.md: {complaint}")
+        print(f"docs/user/security.md: {complaint}")
     return 1 if found else 0
 
 

@@ -117,8 +117,10 @@ class EngineFault : public ::testing::TestWithParam<std::tuple<ReactorKind, IoMo
         ASSERT_FALSE(outcome.stats.ok());
         EXPECT_EQ(outcome.stats.error().err, err) << outcome.stats.error().what;
         if (fault != Fault::BrokenRing) {
-          EXPECT_NE(outcome.stats.error().what.find(std::string(kPagesName) + " ["), std::string::npos)
-              << outcome.stats.error().what;
+          const std::string& what = outcome.stats.error().what;
+          EXPECT_TRUE(what.find(std::string(kPagesName) + " [") != std::string::npos ||
+                      what.find("sync " + std::string(kPagesName)) == 0)
+              << what;
         }
         if (direction == Direction::Dump) {
           EXPECT_TRUE(dir_.names().empty()) << dir_.names()[0];
@@ -247,12 +249,12 @@ void EngineFault::fail_each_system_call_of_a_dump(const Bytes& old,
 }
 
 TEST_P(EngineFault, DumpWhereEachSystemCallFails) {
-  fail_each_system_call_of_a_dump({}, {"openat", "fchmod", "ftruncate", "fdatasync", "close", "renameat"});
+  fail_each_system_call_of_a_dump({}, {"openat", "fchmod", "ftruncate", "close", "renameat"});
 }
 
 TEST_P(EngineFault, DumpOverAnOldFileWhereEachSystemCallFails) {
   fail_each_system_call_of_a_dump(Bytes(expected_.size() + 4 * kChunk, std::byte{0x77}),
-                                  {"fsync", "ftruncate", "fdatasync", "close", "renameat"});
+                                  {"fsync", "ftruncate", "close", "renameat"});
 }
 
 TEST_P(EngineFault, RestoreWhereEachSystemCallFails) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
-// A real reactor that fails, shortens or empties the n-th read, write or sync, or whose n-th wait() fails as
-// if the ring had broken. Everything else is forwarded. After a broken wait() the destructor lets the real
-// reactor come to rest, so that the kernel is done with the memory before the test frees it. Thread-bound.
+// A real reactor that fails, shortens or empties the n-th read or write, or whose n-th wait() fails as if the
+// ring had broken. A sync counts where operations fail: it moves nothing that could be less. Everything else
+// is forwarded. After a broken wait() the destructor lets the real reactor come to rest, so that the kernel
+// is done with the memory before the test frees it. Thread-bound.
 #pragma once
 
 #include <array>
@@ -35,7 +36,8 @@ class FaultReactor final : public ForwardingReactor {
     ForwardingReactor::write(op, fd, shorten_ ? buffer.first(shorter(buffer.size())) : buffer, offset);
   }
   void sync_data(Op& op, int fd) override {
-    if (const auto result = inject()) return post(op, *result);
+    const auto result = fault_ == Fault::Error ? inject() : nullptr;
+    if (result != nullptr) return post(op, *result);
     ForwardingReactor::sync_data(op, fd);
   }
   Result<std::size_t> wait(std::span<Completion> out) override {

@@ -102,11 +102,6 @@ int ftruncate(int fd, off_t bytes) noexcept {
   return fails("ftruncate") ? -1 : real(fd, bytes);
 }
 
-int fdatasync(int fd) {
-  static auto* const real = SLUICE_TEST_NEXT(fdatasync);
-  return fails("fdatasync") ? -1 : real(fd);
-}
-
 int fsync(int fd) {
   static auto* const real = SLUICE_TEST_NEXT(fsync);
   return fails("fsync") ? -1 : real(fd);

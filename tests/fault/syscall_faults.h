@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Makes the n-th system call of the calling thread fail, among those the engine makes through the C library:
-// openat, statx, fstat, fchmod, fcntl, pread, ftruncate, fdatasync, fsync, close, renameat, unlinkat, lseek,
-// mmap, posix_fadvise. Linking syscall_faults.cc interposes them; without an armed SyscallFault they only
-// forward.
+// openat, statx, fstat, fchmod, fcntl, pread, ftruncate, fsync, close, renameat, unlinkat, lseek, mmap,
+// posix_fadvise. Linking syscall_faults.cc interposes them; without an armed SyscallFault they only forward.
 #pragma once
 
 #include <cstdint>

@@ -15,7 +15,7 @@
 #include "base/unique_fd.h"
 #include "fuzz.h"
 #include "messages.h"
-#include "plugin/restore/content_channel.h"
+#include "plugin/restore/server/content_channel.h"
 
 using namespace sluice;
 
@@ -60,7 +60,8 @@ void serve(int shared, std::size_t sent) {
     (void)plugin::send_reply(channel->get(), Error{request ? 0 : request.error().err, "no"});
     const auto handed = plugin::receive_handover(channel->get());
     if (!handed) check(handed.error());
-    if (request && handed && !request->gpus.empty() && !request->gpus.front().bos.empty()) a_handover.reach();
+    if (request && handed && !request->lanes.empty() && !request->lanes.front().dmabufs.empty())
+      a_handover.reach();
   }
   FUZZ_CHECK(!"more came than was sent");
 }

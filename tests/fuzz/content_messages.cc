@@ -8,7 +8,7 @@
 #include "base/unique_fd.h"
 #include "fuzz.h"
 #include "messages.h"
-#include "plugin/restore/content_channel.h"
+#include "plugin/restore/server/content_channel.h"
 
 using namespace sluice;
 
@@ -36,10 +36,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     task.reset();
     const auto request = fuzz::read_request(server.get());
     if (request) {
-      FUZZ_CHECK(request->gpus.size() <= plugin::kMostGpus);
-      for (const auto& gpu : request->gpus) {
-        FUZZ_CHECK(gpu.bos.size() <= plugin::kMostBos);
-        if (!gpu.bos.empty()) a_request.reach();
+      FUZZ_CHECK(request->lanes.size() <= plugin::kMostGpus);
+      for (const auto& lane : request->lanes) {
+        FUZZ_CHECK(lane.pages.bos.size() <= plugin::kMostBos && lane.dmabufs.size() == lane.pages.bos.size());
+        if (!lane.dmabufs.empty()) a_request.reach();
       }
     } else {
       FUZZ_CHECK(request.error().err > 0 && !request.error().what.empty());

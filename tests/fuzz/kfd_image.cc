@@ -8,7 +8,7 @@
 
 #include "fuzz.h"
 #include "images/metadata.h"
-#include "kfd/matching.h"
+#include "kfd/matching/matching.h"
 
 using namespace sluice;
 

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "plugin/restore/content_channel.h"
+#include "plugin/restore/server/content_channel.h"
 #include "support/send_fds.h"
 
 namespace sluice::fuzz {

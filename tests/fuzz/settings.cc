@@ -14,7 +14,7 @@
 
 #include "base/unique_fd.h"
 #include "fuzz.h"
-#include "kfd/gpu_map.h"
+#include "kfd/matching/gpu_map.h"
 #include "settings/config.h"
 
 using namespace sluice;
@@ -61,12 +61,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const Environment environment(all.substr(std::min(text.size() + 1, size)));
   const std::string path = "/proc/self/fd/" + std::to_string(file.get());
   LogLines lines;
-  const plugin::Config config =
-      plugin::parse_config(plugin::environment_and_file(path.c_str(), lines), lines);
-  if (lines.empty() && config.staging_bytes != plugin::Config().staging_bytes)
+  const settings::Config config =
+      settings::parse_config(settings::environment_and_file(path.c_str(), lines), lines);
+  if (lines.empty() && config.staging_bytes != settings::Config().staging_bytes)
     (environment.empty() ? from_the_file : from_the_environment).reach();
   for (unsigned lanes : {0U, 1U, 7U, 64U}) {
-    const plugin::Config part = config.shared_by(lanes);
+    const settings::Config part = config.shared_by(lanes);
     FUZZ_CHECK(std::has_single_bit(part.chunk_bytes) && part.chunk_bytes <= config.chunk_bytes);
     FUZZ_CHECK(part.slots() >= 2 && part.staging_bytes % part.chunk_bytes == 0);
   }

@@ -26,14 +26,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   } else {
     FUZZ_CHECK(payload.error().err == EBADMSG && !payload.error().what.empty());
   }
-  auto index = plugin::parse_index(with_digest(payload ? *payload : bytes, MessageKind::StreamIndex));
+  auto index = plugin::parse_index(with_digest(payload ? *payload : bytes, MessageKind::StreamIndex, {}), {});
   if (!index) {
     FUZZ_CHECK(index.error().err > 0 && !index.error().what.empty());
     return 0;
   }
   if (!index->images.empty() && !index->maps.empty()) an_index.reach();
   for (const auto& [pid, maps] : index->maps) {
-    const auto runs = plugin::MapRuns::of(maps);
+    const auto runs = plugin::VmaRuns::of(maps);
     for (const plugin::PluginMap& map : maps) FUZZ_CHECK(runs.maps(map.offset, 1));
   }
   keep_images(index->images, kKfdPrefix);

@@ -303,16 +303,53 @@ int dump(const Options& options) {
   return ret;
 }
 
+namespace {
+
+// As pre_dump_one_task(): of a task that a signal has stopped nothing is asked.
+int pre_dump_task(const Options& options, pid_t pid) {
+  const std::unique_ptr<subject::Arena> arena(new subject::Arena);
+  if (read_arena(pid, arena.get()) != 0) return -1;
+  return handle_vmas(device_vmas(*arena)) == 0 ? step(options, "vmas") : -1;
+}
+
+int pre_dump_tree(const Options& options, const std::vector<bool>& stopped, std::vector<Seized>& tasks,
+                  std::vector<Seized>& outside) {
+  if (collect_tree(options, tasks, outside) != 0) return -1;
+  watch_children(true);
+  for (std::size_t i = 0; i < tasks.size(); ++i) {
+    if (stopped[i]) {
+      log_line(kMessage, "Warn: Stopped tasks are not supported\n");
+    } else if (pre_dump_task(options, options.pids[i]) != 0) {
+      return -1;
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+
+// The tasks run before CRIU writes what it has of their memory. No version calls exit() of plugins here; it
+// ends with all that exit(3) runs, after it has closed its image directory.
 int pre_dump(const Options& options) {
   if (plugins_init(options.libdir, kPreDump) != 0) return -1;
-  std::vector<Seized> tasks(1), none;
-  const pid_t pid = options.pids.front();
-  int ret = collect_tree(options, tasks, none);
+  std::vector<Seized> tasks(options.pids.size());
+  std::vector<Seized> outside(options.outside.size());
+  std::vector<bool> stopped;
+  for (const pid_t pid : options.pids) stopped.push_back(is_stopped(pid));
+  int ret = step(options, "init");
+  if (ret == 0) ret = pre_dump_tree(options, stopped, tasks, outside);
   stop_alarm();
-  const std::unique_ptr<subject::Arena> arena(new subject::Arena);
-  if (ret == 0) ret = read_arena(pid, arena.get()) == 0 ? handle_vmas(device_vmas(*arena)) : -1;
-  (void)tasks.front().resume();
-  return ret;  // and no exit() of plugins: none of the five versions calls it here
+  watch_children(false);
+  for (Seized& task : tasks) (void)task.resume();
+  for (Seized& task : outside) (void)task.resume();
+  check_setns();
+  if (ret == 0) ret = step(options, "cpu_pages");
+  if (ret == 0) ret = write_inventory(service(kImageFd), {kHostVersion.inventory_plugins, inventory_added()});
+  inventory_free();
+  if (ret == 0) ret = step(options, "inventory");
+  close_service(kImageFd);
+  log_line(kMessage, ret == 0 ? "Pre-dumping finished successfully\n" : "Pre-dumping FAILED.\n");
+  return ret;
 }
 
 }  // namespace sluice::host

@@ -96,6 +96,7 @@ Program::Program(const Strings& arguments, const Strings& environment, bool cont
   if (pid_ == 0) {
     (void)::dup2(child_input.get(), STDIN_FILENO);
     (void)::dup2(child_output.get(), STDOUT_FILENO);
+    if (control && child_control.get() == kControlFd) (void)::fcntl(kControlFd, F_SETFD, 0);
     if (control) (void)::dup2(child_control.get(), kControlFd);
     (void)::execve(argv[0], argv.data(), envp.data());
     ::_exit(127);

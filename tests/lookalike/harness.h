@@ -15,7 +15,7 @@
 
 #include "base/unique_fd.h"
 #include "control.h"
-#include "machine.h"
+#include "machine_directory.h"
 
 namespace sluice::host_test {
 

@@ -63,6 +63,7 @@ bool parse(int argc, char** argv, Options* options) {
                           {"hold", required_argument, nullptr, 'h'},
                           {"control-fd", required_argument, nullptr, 'c'},
                           {"stream", no_argument, nullptr, 'S'},
+                          {"prev-images-dir", required_argument, nullptr, 'A'},
                           {nullptr, 0, nullptr, 0}};
   for (int choice = 0; (choice = ::getopt_long(argc - 1, argv + 1, "", table, nullptr)) != -1;) {
     switch (choice) {
@@ -92,6 +93,9 @@ bool parse(int argc, char** argv, Options* options) {
         break;
       case 'S':
         options->stream = true;
+        break;
+      case 'A':
+        options->parent = optarg;
         break;
       case 'd':
         options->detach = true;
@@ -154,6 +158,12 @@ int run(Options& options) {
   const int proc = ::open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (images < 0 || proc < 0) {
     log_line(kError, "Error: can't open %s: %s\n", options.images.c_str(), std::strerror(errno));
+    return 1;
+  }
+  // As open_image_dir(): one that is there already stays, and no stream has any.
+  if (!options.parent.empty() && !options.stream &&
+      ::symlinkat(options.parent.c_str(), images, "parent") != 0 && errno != EEXIST) {
+    log_line(kError, "Error: can't link a parent snapshot: %s\n", std::strerror(errno));
     return 1;
   }
   install_service(kImageFd, images);

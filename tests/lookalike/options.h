@@ -17,6 +17,7 @@ struct Options {
       outside;            // dump: frozen and traced with the tree, but not of it, as with --freeze-cgroup
   std::string in_flight;  // dump: a device of which a descriptor is in a socket's queue, and no task's
   std::string images;
+  std::string parent;  // dump: what the link `parent` in `images` says; empty: none is made
   std::string libdir;
   std::string log;      // file, empty: standard error
   std::string pidfile;  // restore: gets the restored processes' ids, a line each
@@ -34,10 +35,11 @@ struct Options {
   int control_fd = -1;             // where a held host says "STEP\n" and waits for one byte
 };
 
-// Called at every step, in order. dump: init, pause, seized, checkpoint, vmas, dump_ext_file, cpu_pages,
-// late, inventory, before_exit, after_exit. restore: init, forked, post_forking, [child:] premapped,
-// restore_ext_file, update_vma_map, restored, [main:] seized, first_resumed, resume, detached, after_exit.
-// Returns -1 where the operation must fail, else 0.
+// Called at every step, in order. pre-dump: init, pause, seized, vmas of each task, cpu_pages, inventory.
+// dump: init, pause, seized, checkpoint, vmas, dump_ext_file, cpu_pages, late, inventory, before_exit,
+// after_exit. restore: init, forked, post_forking, [child:] premapped, restore_ext_file, update_vma_map,
+// restored, [main:] seized, first_resumed, resume, detached, after_exit. Returns -1 where the operation must
+// fail, else 0.
 int step(const Options& options, const char* name);
 
 // setns(CLONE_NEWNS) into the namespace we are in, which CRIU does while plugin threads may live: the kernel

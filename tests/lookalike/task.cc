@@ -133,6 +133,14 @@ bool has_ended(pid_t pid) {
   return true;
 }
 
+bool is_stopped(pid_t pid) {
+  std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("State:")) return line.find("\tT") != std::string::npos;
+  }
+  return false;
+}
+
 std::string link_of(int fd) {
   std::array<char, 512> text{};
   const std::string path = proc_path(0, "fd/" + std::to_string(fd));

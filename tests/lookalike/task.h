@@ -42,6 +42,9 @@ std::vector<int> proc_numbers(pid_t pid, const char* what);
 // Whether no thread of process `pid` runs any more.
 bool has_ended(pid_t pid);
 
+// Whether a signal has stopped it.
+bool is_stopped(pid_t pid);
+
 // What an open descriptor of the calling process is.
 enum class FileKind {
   Plain,   // standard streams, pipes, regular files, the look-alike's own

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/units.h"
 #include "plugin_test.h"
 
 namespace sluice::host_test {
@@ -131,7 +132,7 @@ TEST_P(DumpRestoreTest, ADumpAfterAKilledOneLeavesTheQueuesRunning) {
   ASSERT_EQ(killed.hear_control(), "cpu_pages") << scene_.log();
   scene_.control().between_calls([&] { killed.kill(); });
   ASSERT_EQ(scene_.dump(version(), {"--leave-running"}), 0) << scene_.log();
-  EXPECT_NE(scene_.log().find("an older dump was killed"), std::string::npos);
+  EXPECT_NE(scene_.log().find("[SL-D40]"), std::string::npos);
   expect_running();
 }
 
@@ -244,7 +245,10 @@ TEST_P(DumpRestoreTest, PagesFilesAreWhatTheSerialWayGives) {
   ASSERT_TRUE(process.has_value());
   std::map<std::uint32_t, std::string> expected;
   for (const vamdgpu::DeviceInfo& device : process->devices) expected[device.gpu_id] = std::string(8, '\0');
-  for (const vamdgpu::BoInfo& bo : process->bos) {
+  std::vector<vamdgpu::BoInfo> bos = process->bos;
+  std::stable_partition(bos.begin(), bos.end(),
+                        [](const vamdgpu::BoInfo& bo) { return bo.size % kMiB == 0; });
+  for (const vamdgpu::BoInfo& bo : bos) {
     if ((bo.flags & 3) == 0) continue;  // neither VRAM nor GTT
     std::string& file = expected[bo.user_gpu_id];
     const std::size_t at = file.size();
@@ -312,7 +316,7 @@ TEST_P(DumpRestoreTest, AProcessMovesToAMachineWithMoreGpus) {
   machine.gpu_ids = {0x5555, 0x6666};
   scene_.move_to(machine);
   EXPECT_NE(scene_.restore(version()), 0);
-  EXPECT_NE(scene_.log().find("made with 3 GPUs visible, here 2 GPUs are"), std::string::npos);
+  EXPECT_NE(scene_.log().find("[SL-G40]"), std::string::npos);
 }
 
 // The links of the others lead to it, and sysfs shows its node.

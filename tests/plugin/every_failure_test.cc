@@ -29,6 +29,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/result.h"
 #include "base/unique_fd.h"
 #include "corruption/judge.h"
 #include "failure_points.h"
@@ -47,7 +48,7 @@ namespace fs = std::filesystem;
 
 constexpr int kFailed = 1, kLeftOvers = 3, kKilled = 128 + SIGKILL, kEnded = 128 + SIGTERM;  // of a host
 constexpr std::uint32_t kFailures = seam::kError | seam::kShort | seam::kKill;
-constexpr std::uint64_t kShare = 10, kShareOfHangs = 2, kShareOfFences = 2;
+constexpr std::uint64_t kShare = 6, kShareOfHangs = 2, kShareOfFences = 2;
 
 // What is checkpointed, and where to.
 struct Shape {
@@ -56,6 +57,7 @@ struct Shape {
   bool streamed;
   const char* processors;  // that hosts are told of; nullptr: the real ones
   Strings more;            // of the tasks
+  bool has_parent = false;
 };
 const std::vector<Shape>& shapes() {
   static const std::vector<Shape> all = {
@@ -65,6 +67,8 @@ const std::vector<Shape>& shapes() {
       {"stream", 1, true, "16", {}},
       // One memory behind a BO of the KFD, GEM BOs of two GPUs, another BO of the KFD, and a descriptor.
       {"shared", 1, false, "16", {"--share", "kfd", "--share-fd", "--kfd-import", "--gem-handles", "1,3"}},
+      // Dumps write what an earlier one has not.
+      {"parent", 1, false, nullptr, {}, true},
   };
   return all;
 }
@@ -197,6 +201,11 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
     earlier_files_ = listing(earlier_);
     // Where a run writes: as the earlier one, to begin with.
     fs::copy(earlier_, place_);
+    if (!has_parent()) return;
+    ASSERT_NO_FATAL_FAILURE(restore_earlier());
+    ASSERT_EQ(dump(place_), 0) << scene_.log();
+    tasks_.wait_until_dumped();
+    ASSERT_FALSE(images_in(place_, "amdgpu-delta-").empty()) << scene_.log();
   }
 
   void TearDown() override {
@@ -226,6 +235,7 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
 
   std::string version() const { return GetParam().version.name; }
   bool streamed() const { return GetParam().shape.streamed; }
+  bool has_parent() const { return GetParam().shape.has_parent; }
   std::size_t points() const { return errors_ + shorts_ + kills_ + signals_ + stuck_ + fences_ + hangs_; }
   // The plugin goes through its loops in the same way in every host: where all failures are wanted, one of
   // them is enough for those deep in loops.
@@ -238,6 +248,10 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
 
   // The host's exit status.
   int dump(const fs::path& place) {
+    if (has_parent() && place != earlier_) {
+      fs::remove(place / "parent");  // an older run's is no request
+      return run_dump(tasks_.with_pids({"--images", place.string(), "--prev-images-dir", "../earlier"}));
+    }
     if (!streamed()) return run_dump(tasks_.with_pids({"--images", place.string()}));
     Streamer streamer(scene_.images(), "capture", capture_to(place / kCaptured));
     EXPECT_TRUE(streamer.ready());
@@ -372,6 +386,7 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
       plan_.arm(failure);
       const int status = dump(place_);
       log_ = scene_.log();
+      judge_log();
       count(failure, status);
       if (failure.kind == seam::kSignal && plan_.fired()) {
         // In exit() of a dump that has succeeded it comes too late.
@@ -382,7 +397,7 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
         EXPECT_EQ(status, kEnded);
       }
       // Nobody could tell from the images that they are not on the disk.
-      const bool of_statistics = log_.find("the statistics are lost") != std::string::npos;
+      const bool of_statistics = log_.find("[SL-C16]") != std::string::npos;
       if (failure.kind == seam::kError && plan_.fired() && is_unseen_in_images(failure.call) &&
           !of_statistics) {
         EXPECT_NE(status, 0);
@@ -413,13 +428,14 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
       (void)scene_.log();
       const int status = restore(place_);
       log_ = scene_.log();
+      judge_log();
       count(failure, status);
       if (failure.kind == seam::kHang && plan_.fired()) {
         EXPECT_NE(status, 0);
       }
       // What cannot be opened or read is not damaged; what cannot be parsed is.
       if (failure.kind == seam::kError && failure.call != "protobuf_c_message_unpack") {
-        EXPECT_EQ(log_.find("restore from another checkpoint"), std::string::npos);
+        EXPECT_EQ(log_.find("another checkpoint"), std::string::npos);
       }
       judge_restore(status);
       if ((failure.kind & (seam::kKill | seam::kHang)) != 0 || host_killed_the_others())
@@ -442,6 +458,16 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
   }
 
   // ---- the judges
+
+  // Every error of the plugin can be looked up, whatever fails. Not the rows of a table of GPUs.
+  void judge_log() const {
+    std::istringstream lines(log_);
+    for (std::string line; std::getline(lines, line);) {
+      const std::size_t error = line.find("amdgpu_plugin: Error (");
+      if (error == line.npos || line.find("):   GPU ", error) != line.npos) continue;
+      EXPECT_TRUE(has_id(line)) << line;
+    }
+  }
 
   // After a dump with `status` into a directory that had held `before`. A dump that has succeeded has to be
   // one that restores; the processes run on in either case.
@@ -498,8 +524,11 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
   }
 
   void judge_checkpoint() {
-    for (const auto& [name, ignored] : listing(place_))
+    for (const auto& [file, ignored] : listing(place_)) {
+      std::string name = file;
+      if (has_parent() && name.starts_with("amdgpu-delta-")) name.replace(7, 5, "pages");
       EXPECT_TRUE(earlier_files_.contains(name)) << name << " is left";
+    }
     tasks_.wait_until_dumped();
     plan_.disarm();
     overwrite_gpu_memory();
@@ -564,8 +593,8 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
   }
 
   // The one time at which a host that dies lets tasks run that are not whole: they stand still, and the
-  // plugin has not laid hold of each of them yet (docs/architecture.md, "CRIU killed"). Where a thread hangs
-  // beside the main one, that may have come to anything before it looks at the content server's socket.
+  // plugin has not laid hold of each of them yet (docs/internals/restore.md, "CRIU killed"). Where a thread
+  // hangs beside the main one, that may have come to anything before it looks at the content server's socket.
   bool before_hold() const {
     const bool beside = plan_.kind() == seam::kHang && !plan_.hangs_in_main();
     return log_.find("tasks run when they are let go") != std::string::npos &&
@@ -660,6 +689,10 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
     for (std::string line; std::getline(file, line);) lines.insert(line);
     return lines;
   }
+  // The file without a name in which a dump with a parent tries whether extents can be shared (O_TMPFILE).
+  bool is_unnamed(const std::string& path, const std::string& directory) const {
+    return has_parent() && path == directory + ".";
+  }
   // Written, or removed, is nothing but paths like `outside` and, in the image directory, names like
   // `inside`.
   void expect_listed(const std::set<std::string>& lines, const char* outside, const char* inside) {
@@ -669,12 +702,14 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
     for (const std::string& line : lines) {
       const std::string path = line.substr(2);
       const bool is_inside = path.starts_with(directory);
-      const bool is_read = is_inside || path + "/" == directory || (path + "/").starts_with("/proc/") ||
-                           path.starts_with("/sys/") || path.starts_with("/dev/") ||
-                           path.starts_with("/run/sluice") || path == "/etc/criu/sluice.conf" ||
-                           path == (shipped_plugin_directory() / "sluice.conf").string();
+      const bool is_parents = has_parent() && (path + "/").starts_with(earlier_.string() + "/");
+      const bool is_read =
+          is_inside || is_parents || path + "/" == directory || (path + "/").starts_with("/proc/") ||
+          path.starts_with("/sys/") || path.starts_with("/dev/") || path.starts_with("/run/sluice") ||
+          path == "/etc/criu/sluice.conf" || path == (shipped_plugin_directory() / "sluice.conf").string();
       const bool is_written =
-          is_inside ? std::regex_match(path.substr(directory.size()), names) : std::regex_match(path, paths);
+          is_inside ? std::regex_match(path.substr(directory.size()), names) || is_unnamed(path, directory)
+                    : std::regex_match(path, paths);
       EXPECT_TRUE(line[0] == 'w' ? is_written : is_read) << line;
     }
   }
@@ -775,7 +810,7 @@ TEST_P(EveryFailureTest, UpdatesOfMaps) {
   fail_restores(share_of(all, all.size()));
 }
 
-// Root does it, on behalf of whoever made the images: docs/security.md lists what.
+// Root does it, on behalf of whoever made the images: docs/user/security.md lists what.
 TEST_P(EveryFailureTest, ARestoreOpensAndWritesWhatIsListedAndNothingElse) {
   note_what_is_opened();
   plan_.disarm();
@@ -812,7 +847,7 @@ TEST_P(EveryFailureTest, ADumpOpensAndWritesWhatIsListedAndNothingElse) {
     if (!streamed()) {
       const std::string old = "w " + place_.string() + "/amdgpu-pages-old";
       const auto first = lines.lower_bound(old);
-      EXPECT_EQ(first != lines.end() && first->starts_with(old), *reuse == '1');
+      EXPECT_EQ(first != lines.end() && first->starts_with(old), *reuse == '1' && !has_parent());
     }
     expect_listed(lines, "/dev/kfd|/dev/dri/renderD[0-9]+",
                   "amdgpu-.*\\.img(\\.tmp)?|sluice-(stats|trace)-.*");
@@ -874,15 +909,154 @@ TEST_P(EveryFailureTest, JobsOfARestore) {
   EXPECT_EQ(tasks_.what_is_not_whole(), "");
 }
 
+// A pre-dump, whatever befalls it: the tasks run on, and the dump that follows comes back whole, whether it
+// has a parent or not.
+class EveryFailureOfAPreDump : public EveryFailureTest {
+ protected:
+  static constexpr std::uint64_t kShareOfEachKind = 2;
+
+  // The host's exit status.
+  int predump() {
+    Program host =
+        scene_.start_host(version(), "pre-dump", tasks_.with_pids({"--images", predumped_.string()}));
+    if (plan_.kind() == seam::kHang) end_one_that_hangs(host);
+    return host.wait();
+  }
+  // Signals are held only while the queues may stand.
+  void end_one_that_hangs(Program& host) {
+    while (!host.has_ended() && plan_.hung_process() == 0) (void)::sched_yield();
+    scene_.control().between_calls([&] {  // nobody dies in a call of the driver
+      while (!host.has_ended()) {
+        if (!send(host, SIGTERM)) (void)::kill(host.pid(), SIGKILL);
+      }
+    });
+  }
+  // Those of one that goes well.
+  void find_failures(std::uint32_t kinds, std::vector<Failure>& all) {
+    plan_.disarm();
+    fs::remove_all(predumped_);
+    ASSERT_EQ(predump(), 0) << scene_.log();
+    ASSERT_TRUE(fs::exists(mark_)) << scene_.log();
+    all = plan_.failures(kinds, turns(), &places_);
+  }
+
+  void fail_predumps(const std::vector<Failure>& failures) {
+    for (const Failure& failure : failures) {
+      // Half of them over what the one before has left.
+      if (tried_ % 2 == 0) fs::remove_all(predumped_);
+      const int problems_before = problems();
+      (void)scene_.log();
+      plan_.arm(failure);
+      const int status = predump();
+      log_ = scene_.log();
+      judge_log();
+      count(failure, status);
+      const bool ended = failure.kind != seam::kError && failure.kind != seam::kShort;
+      judge_predump(status, ended && plan_.fired());
+      if (tell(failure.name(), failure.call + failure.way, status, problems_before)) {
+        ASSERT_NO_FATAL_FAILURE(begin_again());
+      }
+    }
+  }
+
+  void judge_predump(int status, bool was_ended) {
+    if (!was_ended) {
+      EXPECT_TRUE(status == 0 || status == kFailed) << status;
+      const bool said = log_.find("[SL-") != std::string::npos;
+      EXPECT_TRUE(fs::exists(mark_) || said) << "nothing tells that it is no parent";
+      if (!fs::exists(mark_)) {
+        EXPECT_TRUE(images_in(predumped_, "amdgpu-predump").empty()) << "left behind";
+      }
+    }
+    for (const FifoSubject& task : tasks_) {
+      if (was_ended) {
+        EXPECT_EQ(sluice({"unpause", std::to_string(task.pid())}), 0);
+      }
+      expect_queues_run(task.pid());
+    }
+    EXPECT_EQ(tasks_.what_is_not_whole(), "");
+    judge_dump_on_it();
+  }
+  void judge_dump_on_it() {
+    plan_.disarm();
+    fs::remove_all(place_);
+    fs::create_directory(predumped_);
+    fs::create_directory(place_);
+    ASSERT_EQ(run_dump(tasks_.with_pids({"--images", place_.string(), "--prev-images-dir", "../before"})), 0)
+        << scene_.log();
+    if (fs::exists(mark_)) {
+      EXPECT_FALSE(images_in(place_, "amdgpu-delta-").empty()) << scene_.log();
+    }
+    tasks_.wait_until_dumped();
+    overwrite_gpu_memory();
+    ASSERT_EQ(restore(place_), 0) << scene_.log();
+    EXPECT_EQ(tasks_.what_is_not_whole(), "");
+  }
+
+  const fs::path predumped_ = place_.parent_path() / "before";
+  const fs::path mark_ = predumped_ / "amdgpu-predump.img";
+};
+
+TEST_P(EveryFailureOfAPreDump, LeavesTheTasksAndTheNextDumpWhole) {
+  ASSERT_NO_FATAL_FAILURE(restore_earlier());
+  for (const std::uint32_t kind : {seam::kError, seam::kShort, seam::kKill, seam::kSignal, seam::kHang}) {
+    std::vector<Failure> all;
+    ASSERT_NO_FATAL_FAILURE(find_failures(kind, all));
+    EXPECT_FALSE(all.empty());
+    fail_predumps(share_of(all, kShareOfEachKind));
+  }
+}
+
+// Where the queues stand, and a tracer is there for nothing but this call.
+TEST_P(EveryFailureOfAPreDump, ErrorsInItsHookLeaveNoQueueStopped) {
+  ASSERT_NO_FATAL_FAILURE(restore_earlier());
+  const HookPlaces hooks;
+  std::vector<Failure> all;
+  ASSERT_NO_FATAL_FAILURE(find_failures(seam::kError, all));
+  std::erase_if(all, [&](const Failure& failure) {
+    return hooks.hook_at(failure.outermost) != plugin::kHookHandleDeviceVma;
+  });
+  EXPECT_FALSE(all.empty());
+  fail_predumps(share_of(all, kShareOfEachKind));
+}
+
+TEST_P(EveryFailureOfAPreDump, JobsThatFailOrHangAreLeftToTheDump) {
+  ASSERT_NO_FATAL_FAILURE(restore_earlier());
+  const std::vector<std::uint64_t> made = fences_made();
+  ASSERT_EQ(predump(), 0) << scene_.log();
+  const std::vector<LostJob> all = lost_jobs(made);
+  EXPECT_FALSE(all.empty());
+  for (const LostJob& job : share_of(all, kShareOfFences)) {
+    const int problems_before = problems();
+    (void)scene_.log();
+    fs::remove_all(predumped_);
+    lose(job);
+    const int status = predump();
+    log_ = scene_.log();
+    EXPECT_EQ(status, 0);
+    lose_no_more();
+    EXPECT_TRUE(fs::exists(mark_)) << "one job loses all";
+    EXPECT_NE(log_.find(job.hangs ? "[SL-D64]" : "[SL-D65]"), std::string::npos);
+    judge_predump(status, false);
+    if (tell(job.name(), {}, status, problems_before)) {
+      ASSERT_NO_FATAL_FAILURE(begin_again());
+    }
+  }
+}
+
 std::vector<Run> all_runs() {
   std::vector<Run> runs;
   for (const Version& version : kVersions) {
-    for (const Shape& shape : shapes()) runs.push_back({version, shape});
+    for (const Shape& shape : shapes()) {
+      if (!shape.has_parent || version.name == std::string_view("4.2")) runs.push_back({version, shape});
+    }
   }
   return runs;
 }
 
 INSTANTIATE_TEST_SUITE_P(Runs, EveryFailureTest, ::testing::ValuesIn(all_runs()), name_of_run);
+INSTANTIATE_TEST_SUITE_P(Runs, EveryFailureOfAPreDump, ::testing::Values(Run{kVersions[2], shapes()[0]}),
+                         name_of_run);
 
 }  // namespace
 }  // namespace sluice::host_test

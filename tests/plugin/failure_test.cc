@@ -115,7 +115,7 @@ TEST_P(FailureTest, AGpuThatLosesItsVramFailsTheDump) {
     const int status = scene_.dump(version(), {"--leave-running"});
     const std::string log = scene_.log();
     fails = status != 0;
-    EXPECT_EQ(fails, log.find("the GPU of renderD128 was reset meanwhile") != std::string::npos) << log;
+    EXPECT_EQ(fails, log.find("the GPU of renderD128 was reset") != std::string::npos) << log;
     EXPECT_EQ(images("amdgpu-"), failed == 0 || !fails ? before : std::set<std::string>());
     ASSERT_NO_FATAL_FAILURE(expect_running());
   }
@@ -133,7 +133,7 @@ TEST_P(FailureTest, AGpuThatLosesItsVramFailsTheRestore) {
     const int status = scene_.restore(version());
     const std::string log = scene_.log();
     fails = status != 0;
-    EXPECT_EQ(fails, log.find("the GPU of renderD128 was reset meanwhile") != std::string::npos) << log;
+    EXPECT_EQ(fails, log.find("the GPU of renderD128 was reset") != std::string::npos) << log;
     if (fails) {
       ASSERT_NO_FATAL_FAILURE(expect_not_resumed());
     }
@@ -159,14 +159,11 @@ class RemedyTest : public FailureTest {};
 
 // Of a GPU. And to criu none of them is "ask another plugin".
 TEST_P(RemedyTest, AnErrorIsToldWithWhatCanBeDone) {
-  const std::pair<int, const char*> remedies[] = {{EPERM, "run criu as root"},
-                                                  {EMFILE, "RLIMIT_NOFILE is "},
-                                                  {ENFILE, "sysctl fs.file-max"},
-                                                  {ENOMEM, "free memory"},
-                                                  {EAGAIN, "; try again"},
-                                                  {EIO, "the kernel log"},
-                                                  {ETIMEDOUT, "look for a GPU reset"},
-                                                  {EOPNOTSUPP, "cannot checkpoint queues of this GPU"}};
+  const std::pair<int, const char*> remedies[] = {
+      {EPERM, "run criu as root"},    {EMFILE, "RLIMIT_NOFILE is "},
+      {ENFILE, "sysctl fs.file-max"}, {ENOMEM, "free memory"},
+      {EAGAIN, "; try again"},        {EIO, "[SL-H19]"},
+      {ETIMEDOUT, "[SL-H20]"},        {EOPNOTSUPP, "cannot checkpoint queues of this GPU"}};
   ASSERT_NO_FATAL_FAILURE(start({"--vram", "1M"}));
   for (const auto& [error, remedy] : remedies) {
     SCOPED_TRACE(error);
@@ -190,9 +187,9 @@ TEST_P(RemedyTest, AnErrorOfAGpuIsNotToldWithARemedyForSomethingElse) {
     EXPECT_EQ(scene_.dump(version()), 1);
     const std::string log = scene_.log();
     EXPECT_NE(log.find("CHECKPOINT of process "), std::string::npos) << log;
-    for (const std::string& remedy : of_others) EXPECT_EQ(log.find(remedy), std::string::npos) << log;
-    if (error == EACCES) {
-      EXPECT_EQ(log.find("run criu as root"), std::string::npos) << log;
+    for (const std::string& remedy : of_others) {
+      if (error == EMFILE && remedy == "ulimit") continue;  // of descriptors for BOs
+      EXPECT_EQ(log.find(remedy), std::string::npos) << log;
     }
     ASSERT_NO_FATAL_FAILURE(expect_failed_dump());
   }
@@ -213,7 +210,7 @@ TEST_P(RemedyTest, AnImageThatMayNotBeReadIsNotDamaged) {
     EXPECT_EQ(scene_.restore(version()), 1);
     const std::string log = scene_.log();
     EXPECT_NE(log.find("open " + name + ": Permission denied"), std::string::npos) << log;
-    EXPECT_NE(log.find("; criu may not do that there: see owner and mode"), std::string::npos) << log;
+    EXPECT_NE(log.find("; criu lacks permission: check owner and mode"), std::string::npos) << log;
     EXPECT_EQ(log.find("damaged"), std::string::npos) << log;
     EXPECT_EQ(log.find("another checkpoint"), std::string::npos) << log;
     EXPECT_EQ(log.find("run criu as root"), std::string::npos) << log;
@@ -254,7 +251,7 @@ TEST_P(FailureTest, AnInheritedFileBesideAnotherOfOneKfdProcessIsRefused) {
   const std::string parent = std::to_string(scene_.subject_pid());
   const std::string child = read_file("/proc/" + parent + "/task/" + parent + "/children");
   EXPECT_EQ(scene_.dump(version(), {"--pid", child}), 1);
-  EXPECT_EQ(lines_with("one was inherited through a fork"), 1U);
+  EXPECT_EQ(lines_with("[SL-D35]"), 1U);
   expect_failed_dump();
 }
 
@@ -265,7 +262,7 @@ TEST_P(FailureTest, AFileThatAProcessOfAHigherPidHasOpenedIsRefused) {
   const std::string child = read_file("/proc/" + parent + "/task/" + parent + "/children");
   EXPECT_EQ(scene_.dump(version(), {"--pid", child}), 1);
   const std::string log = scene_.log();
-  EXPECT_NE(log.find("must keep it, and have the lowest pid of all that hold it"), std::string::npos) << log;
+  EXPECT_NE(log.find("[SL-D38]"), std::string::npos) << log;
   EXPECT_TRUE(images("amdgpu-").empty());
   EXPECT_TRUE(heard("check").starts_with("ok check")) << last_;
 }
@@ -367,7 +364,7 @@ TEST_P(FailureTest, TasksThatRunWithoutHavingBeenResumedAreKilledAloud) {
   ASSERT_NO_FATAL_FAILURE(dump());
   Program host = scene_.start_host(version(), "restore", {"--resumed-elsewhere"});
   EXPECT_EQ(host.wait(), 0) << scene_.log();
-  ASSERT_EQ(lines_with("has not asked for their queues"), 1U);
+  ASSERT_EQ(lines_with("[SL-R29]"), 1U);
   scene_.wait_until_subject_is_gone();
   ASSERT_EQ(scene_.restore(version()), 0) << scene_.log();
   expect_whole();
@@ -411,7 +408,7 @@ TEST_P(FailureTest, AFailureIsToldOnce) {
   test::flip_byte(scene_.images() / name, 8);
   (void)scene_.log();
   EXPECT_EQ(scene_.restore(version()), 1);
-  EXPECT_EQ(lines_with("the image is damaged or incomplete"), 1U);
+  EXPECT_EQ(lines_with("[SL-C06]"), 1U);
 }
 
 // Then threads of their own hash, beside those of the lanes.
@@ -533,7 +530,7 @@ TEST_P(FailureTest, AKernelWhoseVersionDoesNotTellTheSizeOfItsRecordsIsAsked) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Newest, RemedyTest, ::testing::Values(kVersions[3]), name_of_version);
-INSTANTIATE_TEST_SUITE_P(Versions, FailureTest, ::testing::ValuesIn(kVersions), name_of_version);
+INSTANTIATE_TEST_SUITE_P(Versions, FailureTest, ::testing::ValuesIn(kVersionsOfLongSuites), name_of_version);
 
 }  // namespace
 }  // namespace sluice::host_test

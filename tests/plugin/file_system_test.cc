@@ -25,6 +25,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "mounted_images.h"
 #include "plugin_test.h"
 #include "support/plugin_statistics.h"
 
@@ -38,71 +39,6 @@ using ::testing::HasSubstr;
 
 constexpr char kNoSpace[] = "No space left on device";
 
-// Runs a program of the system to its end; whether it ended well.
-bool run(const Strings& command) {
-  Strings arguments = {"/usr/bin/env"};  // knows the PATH
-  arguments.insert(arguments.end(), command.begin(), command.end());
-  return Program(arguments, {"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}).wait() == 0;
-}
-
-// A file of `bytes`, of which nothing is on the disk yet.
-void make_sparse(const fs::path& path, std::uint64_t bytes) {
-  std::ofstream(path).flush();
-  fs::resize_file(path, bytes);
-}
-
-// Mounts that go with the object, the last one first. Below a scratch directory.
-class Mounts {
- public:
-  // Once a program: what it mounts, nobody else sees. In a chroot / is no mount, and what is mounted may be
-  // seen elsewhere until it goes.
-  static bool unshared() {
-    static const bool done = ::unshare(CLONE_NEWNS) == 0;
-    if (done) (void)::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr);
-    return done;
-  }
-
-  ~Mounts() {
-    for (auto place = places_.rbegin(); place != places_.rend(); ++place)
-      (void)::umount2(place->c_str(), MNT_DETACH);
-  }
-
-  fs::path directory(const std::string& name) const {
-    fs::create_directories(scratch_.path() / name);
-    return scratch_.path() / name;
-  }
-  bool add(const std::string& type, const fs::path& place, const std::string& options) {
-    if (::mount(type.c_str(), place.c_str(), type.c_str(), 0, options.c_str()) != 0) return false;
-    places_.push_back(place);
-    return true;
-  }
-  // A new file system in a file, through a loop device.
-  bool add_loop(const Strings& make, const fs::path& image, std::uint64_t bytes, const fs::path& place,
-                const std::string& options) {
-    make_sparse(image, bytes);
-    Strings command = make;
-    command.push_back(image.string());
-    if (!run(command) || !run({"mount", "-o", "loop" + options, image.string(), place.string()}))
-      return false;
-    places_.push_back(place);
-    return true;
-  }
-
- private:
-  ScratchDirectory scratch_;
-  std::vector<fs::path> places_;
-};
-
-struct Kind {
-  const char* name;
-  Strings make;         // mkfs, for those in a file
-  std::uint64_t bytes;  // of that file
-};
-
-void PrintTo(const Kind& kind, std::ostream* out) {
-  *out << kind.name;
-}
-
 // xfs and btrfs refuse smaller ones.
 const Kind kKinds[] = {
     {"ext4", {"mkfs.ext4", "-q"}, 512 * kMiB},
@@ -113,38 +49,6 @@ const Kind kKinds[] = {
 };
 
 constexpr std::size_t kKindsInAFile = 3;
-
-// The place of images is mounted before the scene takes it.
-class MountedImages {
- protected:
-  explicit MountedImages(const Kind& kind, const std::string& options = "") {
-    if (::geteuid() != 0 || !Mounts::unshared()) {
-      missing_ = "mounting needs root";
-      return;
-    }
-    const std::string name = kind.name;
-    bool mounted = false;
-    if (name == "tmpfs" || name == "ramfs") {
-      mounted = mounts_.add(name, place_, "size=512M");  // which ramfs does not know
-    } else if (name == "overlay") {
-      // Its upper directory may be on any file system but another overlay.
-      const fs::path below = mounts_.directory("below");
-      mounted = mounts_.add("tmpfs", below, "size=512M");
-      for (const char* const part : {"lower", "upper", "work"}) fs::create_directory(below / part);
-      mounted = mounted && mounts_.add("overlay", place_,
-                                       "lowerdir=" + (below / "lower").string() +
-                                           ",upperdir=" + (below / "upper").string() +
-                                           ",workdir=" + (below / "work").string());
-    } else {
-      mounted = mounts_.add_loop(kind.make, mounts_.directory("file") / "image", kind.bytes, place_, options);
-    }
-    if (!mounted) missing_ = name + options + " cannot be made or mounted here";
-  }
-
-  Mounts mounts_;
-  fs::path place_ = mounts_.directory("images");
-  std::string missing_;
-};
 
 // The plugin says what failed on its files.
 auto in_contents(const std::string& error) {
@@ -251,7 +155,7 @@ TEST_F(BufferedDiskTest, WhoWantsDirectIoIsRefusedAndKeepsTheEarlierCheckpoint) 
   scene_.variables["SLUICE_IO_MODE"] = "direct";
   EXPECT_NE(scene_.dump("4.2"), 0);
   const std::string log = scene_.log();
-  EXPECT_THAT(log, HasSubstr("there is no direct I/O in the image directory"));
+  EXPECT_THAT(log, HasSubstr("[SL-C10]"));
   EXPECT_EQ(images("amdgpu-"), earlier);
   expect_running();
 }
@@ -381,13 +285,13 @@ class GroupQuotaTest : public DiskTest {
   GroupQuotaTest() : DiskTest({"btrfs", {"mkfs.btrfs", "-q"}, 512 * kMiB}) {}
 
   bool limit(const std::string& bytes) const {
-    return run({"btrfs", "qgroup", "limit", bytes, place_.string()});
+    return run_to_its_end({"btrfs", "qgroup", "limit", bytes, place_.string()});
   }
 };
 
 TEST_F(GroupQuotaTest, FailsTheDumpAndAHigherOneDoesNot) {
   ASSERT_NO_FATAL_FAILURE(start());
-  ASSERT_TRUE(run({"btrfs", "quota", "enable", place_.string()}));
+  ASSERT_TRUE(run_to_its_end({"btrfs", "quota", "enable", place_.string()}));
   ASSERT_TRUE(limit("8M"));
   ASSERT_NO_FATAL_FAILURE(expect_refused_and_running(in_contents("Disk quota exceeded")));
   ASSERT_TRUE(limit("none"));

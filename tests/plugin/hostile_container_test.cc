@@ -33,7 +33,7 @@ class HostileContainerTest : public PluginTest {
   void expect_refused(const std::string& path) {
     EXPECT_EQ(scene_.restore(version()), 1);
     const std::string log = scene_.log();
-    EXPECT_NE(log.find(path + " is, or leads to, something else than the device"), std::string::npos) << log;
+    EXPECT_NE(log.find(path + " is not the device"), std::string::npos) << log;
     expect_not_resumed();
     EXPECT_EQ(read_file(precious_), kPrecious);
   }
@@ -85,8 +85,7 @@ TEST_P(HostileContainerTest, AFifoInPlaceOfTheNamesOfGpusIsNotWaitedFor) {
   if (status == -1) GTEST_SKIP() << "no mount namespace is to be had here";
   EXPECT_EQ(status, 1);
   const std::string log = scene_.log();
-  EXPECT_NE(log.find("amdgpu.ids, which libdrm reads, is empty, or no ordinary file"), std::string::npos)
-      << log;
+  EXPECT_NE(log.find("[SL-R04]"), std::string::npos) << log;
   expect_not_resumed();
   restore_and_check();
 }

@@ -234,7 +234,8 @@ TEST_P(HostileDirectoryTest, StatisticsAreWrittenThroughNoLinkAndWaitForNobody) 
   expect_private_files();
 }
 
-INSTANTIATE_TEST_SUITE_P(Versions, HostileDirectoryTest, ::testing::ValuesIn(kVersions), name_of_version);
+INSTANTIATE_TEST_SUITE_P(Versions, HostileDirectoryTest, ::testing::ValuesIn(kVersionsOfLongSuites),
+                         name_of_version);
 
 }  // namespace
 }  // namespace sluice::host_test

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Limits and signals that end a program: none of them ends CRIU in one of our hooks without a line in the
-// log, and none leaves queues stopped. The table is docs/troubleshooting.md's.
+// log, and none leaves queues stopped. The table is docs/user/troubleshooting.md's.
 #include <sched.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -94,9 +94,7 @@ class LimitsTest : public PluginTest {
     std::istringstream log(scene_.log());
     std::string found;
     for (std::string line; std::getline(log, line);) {
-      if (line.find("amdgpu_plugin: ") != std::string::npos &&
-          line.find("DUMP_EXT_FILE: ") != std::string::npos)
-        found += line + "\n";
+      if (line.find("amdgpu_plugin: Error (DUMP_EXT_FILE): ") != std::string::npos) found += line + "\n";
     }
     return found;
   }
@@ -144,9 +142,9 @@ TEST_P(LimitsTest, AFileSizeLimitIsAnErrorOfTheHooksOwnImages) {
   host.release_control();
   EXPECT_EQ(host.wait(), 1);
   const std::string said = errors();
-  EXPECT_NE(
-      said.find("write amdgpu-kfd-1.img.tmp: File too large; raise the limit of file sizes (ulimit -f)"),
-      std::string::npos)
+  // Metadata, not contents: which of its files comes first depends on how large they are.
+  EXPECT_NE(said.find(".img.tmp: File too large; raise the limit of file sizes (ulimit -f)"),
+            std::string::npos)
       << said;
   expect_undone();
 }
@@ -177,7 +175,7 @@ TEST_P(NewestLimitsTest, ASignalEndsTheDumpInOrderAndThenTheHost) {
         name != nullptr ? std::string("SIG") + name : "signal " + std::to_string(number);
     const std::string log = scene_.log();
     EXPECT_NE(log.find(words), std::string::npos) << log;
-    EXPECT_NE(log.find("has come: the dump ends here and is undone"), std::string::npos) << log;
+    EXPECT_NE(log.find("[SL-D19]"), std::string::npos) << log;
     EXPECT_NE(log.find("Dumping FAILED."), std::string::npos) << "the host came to its end\n" << log;
     EXPECT_EQ(log.find("ulimit -t") != std::string::npos, number == SIGXCPU) << log;
     ASSERT_NO_FATAL_FAILURE(expect_undone());
@@ -276,7 +274,7 @@ TEST_P(NewestLimitsTest, ALimitOfProcessesIsNamedByADumpThatFails) {
 #endif
 
 INSTANTIATE_TEST_SUITE_P(Newest, NewestLimitsTest, ::testing::Values(kVersions[3]), name_of_version);
-INSTANTIATE_TEST_SUITE_P(Hosts, LimitsTest, ::testing::ValuesIn(kVersions), name_of_version);
+INSTANTIATE_TEST_SUITE_P(Hosts, LimitsTest, ::testing::ValuesIn(kVersionsOfLongSuites), name_of_version);
 
 }  // namespace
 }  // namespace sluice::host_test

@@ -179,7 +179,7 @@ class LongRunTest : public SceneTest {
 };
 
 // What a job has left of itself after a cycle; by the version that restored, and whether contents flowed in
-// the task itself: some leave descriptors there (docs/architecture.md).
+// the task itself: some leave descriptors there (docs/internals/restore.md).
 class Growth {
  public:
   explicit Growth(TaskTree& tasks) : tasks_(tasks) {}

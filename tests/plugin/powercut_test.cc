@@ -21,6 +21,8 @@
 #include "corruption/judge.h"
 #include "corruption/trial_restore.h"
 #include "crash_model.h"
+#include "disk_recording.h"
+#include "images/chain/chain.h"
 #include "pipeline/checksum/checksum.h"
 #include "plugin_test.h"
 #include "support/memory_copy.h"
@@ -41,30 +43,6 @@ constexpr std::uint64_t kChunkBytes = 4 * kMiB;
 std::uint64_t seeds() {
   return test::number_from("SLUICE_CUTS", test::usual(20, 2));
 }
-
-// The environment of hosts that are recorded while it lives.
-class Recording {
- public:
-  Recording(const std::filesystem::path& directory, std::filesystem::path file) : file_(std::move(file)) {
-    set("LD_PRELOAD", (program_directory() / "libdisk-recorder.so").string());
-    set(kRecordDirectory, std::filesystem::canonical(directory).string());
-    set(kRecordFile, file_.string());
-  }
-  ~Recording() {
-    for (const char* const name : {"LD_PRELOAD", kRecordDirectory, kRecordFile}) (void)::unsetenv(name);
-    std::error_code ignored;
-    std::filesystem::remove(file_, ignored);
-  }
-  Recording(const Recording&) = delete;
-  Recording& operator=(const Recording&) = delete;
-
-  std::vector<DiskEvent> events() const { return read_disk_record(file_); }
-
- private:
-  static void set(const char* name, const std::string& value) { (void)::setenv(name, value.c_str(), 1); }
-
-  std::filesystem::path file_;
-};
 
 struct Counts {
   std::uint64_t steps = 0;
@@ -87,7 +65,12 @@ class PowerCutTest : public PluginTest {
 
   // Dumps, recorded. The process runs on.
   std::vector<DiskEvent> record_dump(const Strings& more, int status) {
-    const Recording recording(scene_.images(), disk_.path() + "/record");
+    return record_dump_of(scene_.images(), more, status);
+  }
+  // What it does in `directory`.
+  std::vector<DiskEvent> record_dump_of(const std::filesystem::path& directory, const Strings& more,
+                                        int status) {
+    const Recording recording(directory, disk_.path() + "/record");
     Strings arguments = {"--leave-running"};
     arguments.insert(arguments.end(), more.begin(), more.end());
     EXPECT_EQ(scene_.dump(version(), arguments), status) << scene_.log();
@@ -102,8 +85,20 @@ class PowerCutTest : public PluginTest {
   // `before`: what the directory had; `allowed`: what it may be, the newest first.
   void cut_after_each(const std::vector<DiskEvent>& events, DurableDirectory before,
                       const std::vector<const KnownCheckpoint*>& allowed, Counts& counts) {
+    cut_after_each(events, std::move(before), seeds(), counts,
+                   [&](const DirectoryState& state) { look_at(state, allowed, counts); });
+  }
+  // `look` gets each state that differs. `ways`: by chance, of each kind.
+  template <class Look>
+  void cut_after_each(const std::vector<DiskEvent>& events, DurableDirectory before, std::uint64_t ways,
+                      Counts& counts, Look look) {
     CrashModel model(std::move(before));
     std::set<Sum128> seen;
+    const auto look_once = [&](const DirectoryState& state) {
+      if (!seen.insert(sum_of_state(state)).second) return;
+      ++counts.states;
+      look(state);
+    };
     for (std::size_t step = 0; step <= events.size(); ++step) {
       SCOPED_TRACE("after step " + std::to_string(step) + " of " + std::to_string(events.size()) +
                    (step > 0 ? ", " + events[step - 1].name : ""));
@@ -111,36 +106,43 @@ class PowerCutTest : public PluginTest {
       Rng rng(step);
       for (const auto loss :
            {CrashModel::Loss::Everything, CrashModel::Loss::Nothing, CrashModel::Loss::Data})
-        ASSERT_NO_FATAL_FAILURE(look_at(model.crash(loss, rng), allowed, seen, counts));
-      for (std::uint64_t seed = 0; seed < seeds(); ++seed) {
+        ASSERT_NO_FATAL_FAILURE(look_once(model.crash(loss, rng)));
+      for (std::uint64_t way = 0; way < ways; ++way) {
         for (const auto loss : {CrashModel::Loss::InOrder, CrashModel::Loss::AnyOrder})
-          ASSERT_NO_FATAL_FAILURE(look_at(model.crash(loss, rng), allowed, seen, counts));
+          ASSERT_NO_FATAL_FAILURE(look_once(model.crash(loss, rng)));
       }
       ++counts.steps;
     }
     // The record is all that was done, and what has ended is durable.
-    DirectoryState there;
-    const DurableDirectory directory = read_durable(scene_.images());
-    for (const auto& [name, inode] : directory.names) there[name] = directory.inodes.at(inode);
+    const DirectoryState there = state_of(scene_.images());
     Rng rng(0);
     EXPECT_TRUE(model.crash(CrashModel::Loss::Nothing, rng) == there);
     EXPECT_TRUE(model.crash(CrashModel::Loss::Everything, rng) == there);
   }
 
+  // What the directory has now.
+  static DirectoryState state_of(const std::filesystem::path& place) {
+    DirectoryState there;
+    const DurableDirectory directory = read_durable(place);
+    for (const auto& [name, inode] : directory.names) there[name] = directory.inodes.at(inode);
+    return there;
+  }
+
   void look_at(const DirectoryState& state, const std::vector<const KnownCheckpoint*>& allowed,
-               std::set<Sum128>& seen, Counts& counts) {
-    if (!seen.insert(sum_of_state(state)).second) return;
+               Counts& counts) {
     const test::TempDir directory(disk_.path());
     for (const auto& [name, bytes] : state) directory.write(name, bytes);
+    if (!parent_.empty()) {
+      ASSERT_EQ(::symlinkat(parent_.c_str(), directory.fd(), "parent"), 0);
+    }
     const TrialRestore trial =
         corruption_test::trial_restore(directory.fd(), allowed, kChunkBytes, kit_, *kit_.reactor);
-    ++counts.states;
-    ASSERT_EQ(trial.wrong_bytes, 0U) << "a mixture reaches memory\n" << words(state);
+    ASSERT_EQ(trial.wrong_bytes, 0U) << "a mixture reaches memory\n" << describe(state);
     if (!trial.errors.empty()) {
       ++counts.refused;
       return;
     }
-    ASSERT_NE(trial.became, nullptr) << "restored as what it never was\n" << words(state);
+    ASSERT_NE(trial.became, nullptr) << "restored as what it never was\n" << describe(state);
     const auto problems = corruption_test::verify(directory.fd(), kChunkBytes).problems;
     ASSERT_TRUE(problems.empty()) << problems[0].what;
     ++(trial.became == allowed.front() ? counts.newer : counts.older);
@@ -158,7 +160,7 @@ class PowerCutTest : public PluginTest {
     return sum_of(all);
   }
 
-  static std::string words(const DirectoryState& state) {
+  static std::string describe(const DirectoryState& state) {
     std::string text;
     for (const auto& [name, bytes] : state) text += "  " + name + ", " + std::to_string(bytes.size()) + "\n";
     return text;
@@ -196,12 +198,13 @@ class PowerCutTest : public PluginTest {
     ASSERT_EQ(older.sets.size(), newer.sets.size());
     for (std::size_t i = 0; i < older.sets.size(); ++i) {
       EXPECT_EQ(test::sizes_of(older.sets[i].bos), test::sizes_of(newer.sets[i].bos));
-      EXPECT_FALSE(older.sets[i].bos == newer.sets[i].bos) << older.sets[i].set.words();
+      EXPECT_FALSE(older.sets[i].bos == newer.sets[i].bos) << older.sets[i].set.describe();
     }
   }
 
   test::TempDir disk_;
   LaneKit kit_;
+  std::filesystem::path parent_;  // of the directory's checkpoint; empty: it has none
 };
 
 TEST_P(PowerCutTest, ADumpOverAnOlderOne) {
@@ -211,6 +214,97 @@ TEST_P(PowerCutTest, ADumpOverAnOlderOne) {
 TEST_P(PowerCutTest, ADumpIntoTheFilesOfAnOlderOne) {
   scene_.variables["SLUICE_REUSE"] = "on";
   dump_over("into an older dump's files");
+}
+
+class ParentPowerCutTest : public PowerCutTest {};
+
+// Over an older dump that is complete by itself. The parent is read, and nothing else.
+TEST_P(ParentPowerCutTest, ADumpOnAParent) {
+  ASSERT_NO_FATAL_FAILURE(start_small("1"));
+  ASSERT_EQ(scene_.dump(version(), {"--leave-running"}), 0) << scene_.log();
+  parent_ = scene_.images().parent_path() / "first";
+  std::filesystem::rename(scene_.images(), parent_);
+  const DurableDirectory parent = read_durable(parent_);
+  ASSERT_EQ(scene_.dump(version(), {"--leave-running"}), 0) << scene_.log();
+  const KnownCheckpoint older = known();
+  DurableDirectory before = read_durable(scene_.images());
+  EXPECT_EQ(heard("poke 4711"), "ok poke 4711");
+  const std::vector<DiskEvent> events = record_dump({"--prev-images-dir", "../first"}, 0);
+  ASSERT_FALSE(images("amdgpu-delta-").empty()) << scene_.log();
+  const KnownCheckpoint newer = known();
+  Counts counts;
+  ASSERT_NO_FATAL_FAILURE(cut_after_each(events, std::move(before), {&newer, &older}, counts));
+  tell("on a parent", counts);
+  EXPECT_GT(counts.older, 0U) << "before the first step";
+  EXPECT_GT(counts.newer, 0U) << "after the last one";
+  EXPECT_GT(counts.refused, 10U) << "the power does not fail in between";
+  const DurableDirectory afterwards = read_durable(parent_);
+  EXPECT_EQ(afterwards.names, parent.names);
+  EXPECT_EQ(afterwards.inodes, parent.inodes);
+}
+
+// Both ancestors were dumped without syncs, and would be gone.
+TEST_P(ParentPowerCutTest, ADumpOnAChainMakesAllOfItDurable) {
+  ASSERT_NO_FATAL_FAILURE(start_small("1"));
+  scene_.variables["SLUICE_SYNC"] = "off";
+  const std::vector<std::filesystem::path> places = {scene_.images().parent_path() / "first",
+                                                     scene_.images().parent_path() / "second"};
+  std::vector<CrashModel> disks;
+  for (const std::filesystem::path& place : places) {
+    std::filesystem::create_directories(scene_.images());
+    disks.emplace_back(DurableDirectory());
+    const Strings on = disks.size() == 1 ? Strings() : Strings{"--prev-images-dir", "../first"};
+    for (const DiskEvent& event : record_dump(on, 0)) disks.back().apply(event);
+    std::filesystem::rename(scene_.images(), place);
+    EXPECT_EQ(heard("poke 4711"), "ok poke 4711");
+  }
+  ASSERT_FALSE(images_in(places[1], "amdgpu-delta-").empty()) << scene_.log();
+  scene_.variables.erase("SLUICE_SYNC");
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    SCOPED_TRACE(places[i]);
+    Rng rng(0);
+    EXPECT_FALSE(disks[i].crash(CrashModel::Loss::Everything, rng) == state_of(places[i]));
+    for (const DiskEvent& event : record_dump_of(places[i], {"--prev-images-dir", "../second"}, 0))
+      disks[i].apply(event);
+    ASSERT_FALSE(images("amdgpu-delta-").empty()) << scene_.log();
+    EXPECT_TRUE(disks[i].crash(CrashModel::Loss::Everything, rng) == state_of(places[i]));
+    std::filesystem::remove_all(scene_.images());
+  }
+}
+
+class PreDumpPowerCutTest : public PowerCutTest {};
+
+// Wherever it is cut: it is nobody's parent, or has all that it had at its end.
+TEST_P(PreDumpPowerCutTest, APreDump) {
+  ASSERT_NO_FATAL_FAILURE(start_small("1"));
+  std::filesystem::create_directories(scene_.images());
+  std::vector<DiskEvent> events;
+  {
+    const Recording recording(scene_.images(), disk_.path() + "/record");
+    ASSERT_EQ(scene_.start_host(version(), "pre-dump", {}).wait(), 0) << scene_.log();
+    events = recording.events();
+  }
+  const DirectoryState whole = state_of(scene_.images());
+  ASSERT_TRUE(whole.contains("amdgpu-predump.img")) << scene_.log();
+  Counts counts;
+  const auto look = [&](const DirectoryState& state) {
+    const test::TempDir directory(disk_.path());
+    for (const auto& [name, bytes] : state) {
+      directory.write(name, bytes);
+      ASSERT_EQ(::fchmodat(directory.fd(), name.c_str(), 0600, 0), 0);
+    }
+    UniqueFd fd(::open(directory.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    const auto parent = Ancestor::of(std::move(fd), "parent", {});
+    ++(parent ? counts.newer : counts.refused);
+    // A mark alone says that all is there.
+    ASSERT_EQ(parent.ok(), state.contains("amdgpu-predump.img")) << describe(state);
+    for (const auto& [name, bytes] : whole)
+      ASSERT_TRUE(!parent || (state.contains(name) && state.at(name) == bytes)) << name;
+  };
+  ASSERT_NO_FATAL_FAILURE(cut_after_each(events, {}, 1 + seeds() / 4, counts, look));
+  tell("pre-dump", counts);
+  EXPECT_GT(counts.newer, 0U) << "after the last step";
+  EXPECT_GT(counts.refused, 10U) << "the power does not fail in between";
 }
 
 TEST_P(PowerCutTest, AFirstDump) {
@@ -257,6 +351,8 @@ TEST_P(PowerCutTest, ADumpThatFailsLate) {
 
 INSTANTIATE_TEST_SUITE_P(Versions, PowerCutTest, ::testing::Values(kVersions[0], kVersions[3]),
                          name_of_version);
+INSTANTIATE_TEST_SUITE_P(Versions, ParentPowerCutTest, ::testing::Values(kVersions[3]), name_of_version);
+INSTANTIATE_TEST_SUITE_P(Versions, PreDumpPowerCutTest, ::testing::Values(kVersions[2]), name_of_version);
 
 }  // namespace
 }  // namespace sluice::host_test

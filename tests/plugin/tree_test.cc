@@ -94,7 +94,7 @@ class TreeTest : public PluginTest {
     ASSERT_EQ(::kill(children[task], SIGKILL), 0);
     host.release_control();
     EXPECT_EQ(host.wait(), 1);
-    EXPECT_NE(scene_.log().find("has died while it was restored"), std::string::npos);
+    EXPECT_NE(scene_.log().find("[SL-R06]"), std::string::npos);
     expect_none_ran_and_restore();
   }
 

@@ -46,7 +46,7 @@ class UpstreamImagesTest : public PluginTest {
   // Without what upstream's plugin does not save, and what is new in each process.
   static std::vector<RenderBo> bos_in(const std::filesystem::path& images, const std::string& name) {
     const UniqueFd directory(::open(images.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    RenderImage image = unpack_render_image(read_image(directory.get(), name).value(), name).value();
+    RenderImage image = unpack_render_image(read_image(directory.get(), name).value(), name, {}).value();
     for (RenderBo& bo : image.bos) {
       bo.gem.metadata = {};
       bo.mmap_offset = 0;
@@ -57,7 +57,7 @@ class UpstreamImagesTest : public PluginTest {
   kfd::KfdImage kfd_image() const {
     const UniqueFd directory(::open(scene_.images().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     const std::string name = *images("amdgpu-kfd-").begin();
-    return unpack_kfd_image(read_image(directory.get(), name).value(), name).value();
+    return unpack_kfd_image(read_image(directory.get(), name).value(), name, {}).value();
   }
 };
 
@@ -107,7 +107,7 @@ TEST_P(UpstreamImagesTest, ABoThatThoseOfCriuDevCallImportedIsRefusedWhereItMayB
   ASSERT_TRUE(test::make_upstreams(scene_.images(), UpstreamForm::Dev).ok());
   EXPECT_NE(scene_.restore(version()), 0);
   const std::string log = scene_.log();
-  EXPECT_NE(log.find("(GEM handle 3) is imported, and the image does not tell whose memory it is"),
+  EXPECT_NE(log.find("(GEM handle 3) is imported, and the image does not say whose memory it is"),
             std::string::npos)
       << log;
   expect_not_resumed();
@@ -121,9 +121,9 @@ TEST_P(UpstreamImagesTest, MemoryThatThoseOfCriuDevShowTwiceIsRefused) {
   {
     const UniqueFd directory(::open(scene_.images().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     for (const std::string& name : images("amdgpu-renderD-")) {
-      RenderImage image = unpack_render_image(read_image(directory.get(), name).value(), name).value();
+      RenderImage image = unpack_render_image(read_image(directory.get(), name).value(), name, {}).value();
       for (RenderBo& bo : image.bos) bo.imports = false;
-      ASSERT_TRUE(write_image(directory.get(), name, pack_render_image(image), false).ok());
+      ASSERT_TRUE(write_image(directory.get(), name, pack_render_image(image, {}), false).ok());
     }
   }
   ASSERT_TRUE(test::make_upstreams(scene_.images(), UpstreamForm::Dev).ok());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Any BO list, chunk size and depth: the file is the serial writer's, its sums are those of its blocks, and
-// reading it back gives the same BOs. Real files, both reactors, direct and buffered, with and without holes.
-// Seeded; a failure names its seed.
+// Any BO list, chunk size and depth: the file is the serial writer's, its sums are those of its blocks or
+// units, and reading it back gives the same BOs. Real files, both reactors, direct and buffered, with and
+// without holes. Seeded; a failure names its seed.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -54,13 +54,13 @@ class DumpRestore : public ::testing::TestWithParam<std::tuple<ReactorKind, IoMo
 
 std::string case_name(const ::testing::TestParamInfo<DumpRestore::ParamType>& info) {
   const auto [kind, mode, holes] = info.param;
-  return std::string(test::name_of(kind)) + (mode == IoMode::Auto ? "_auto" : "_buffered") +
+  return std::string(test::name_of(kind)) + (mode == IoMode::Uncached ? "_direct" : "_buffered") +
          (holes ? "_holes" : "_dense");
 }
 
 INSTANTIATE_TEST_SUITE_P(All, DumpRestore,
                          ::testing::Combine(::testing::Values(ReactorKind::Uring, ReactorKind::Threads),
-                                            ::testing::Values(IoMode::Auto, IoMode::Buffered),
+                                            ::testing::Values(IoMode::Uncached, IoMode::Buffered),
                                             ::testing::Bool()),
                          case_name);
 
@@ -79,7 +79,10 @@ TEST_P(DumpRestore, SameFileAsTheSerialWriterAndBack) {
     }
     ImageLayout layout = std::move(ImageLayout::make(test::sizes_of(bos), chunk_bytes)).value();
     const auto lane = test::make_lane(layout, static_cast<std::uint32_t>(rng.between(1, 6)), world);
-    SumTable table = SumTable::sized(layout.file_bytes(), chunk_bytes >> rng.between(0, 2));
+    const std::uint64_t block_bytes = chunk_bytes >> rng.between(0, 2);
+    const bool by_units = seed % 2 == 0;
+    SumTable table = by_units ? unit_tables(layout, block_bytes).front()
+                              : SumTable::sized(layout.file_bytes(), block_bytes);
     const FileOptions options{mode, holes, seed % 10 == 0};
     const test::LaneRun run{*lane, &table, options, seed % 4 == 0 ? 2U : 0U};
 
@@ -90,7 +93,8 @@ TEST_P(DumpRestore, SameFileAsTheSerialWriterAndBack) {
     ASSERT_EQ(dir.names(), std::vector<std::string>{test::kPagesName});
     ASSERT_TRUE(dir.read(test::kPagesName) == expected)
         << "chunk " << chunk_bytes << ", " << bos.size() << " BOs";
-    ASSERT_EQ(table.sums, test::serial_sums(expected, table.block_bytes).sums);
+    ASSERT_EQ(table.sums, by_units ? test::serial_unit_sums(bos, block_bytes).sums
+                                   : test::serial_sums(expected, block_bytes).sums);
 
     BoList restored;
     for (const Bytes& bo : bos) restored.emplace_back(bo.size(), std::byte{0x5a});

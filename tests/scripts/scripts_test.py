@@ -68,7 +68,7 @@ class Scripts(unittest.TestCase):
         self.assertEqual(self.files(), before)
 
     def test_the_demo_lists_its_programs_options(self):
-        for option in ("--gpus", "--vram", "--corrupt", "--criu"):
+        for option in ("--gpus", "--vram", "--parent", "--corrupt", "--criu", "--move"):
             self.assertIn(option, self.call("demo", "--help").stdout)
 
     def test_scripts_test_announces_its_steps_and_comes_to_each(self):
@@ -78,7 +78,7 @@ class Scripts(unittest.TestCase):
             self.fake(self.tools / tool)
         for folder in ("build", "build-asan", "build-tsan"):
             (self.copy / folder).mkdir()
-        for options in ((), ("--skip-vm",), ("--strict",), ("--asan",), ("--tsan",)):
+        for options in ((), ("--skip-vm",), ("--strict",), ("--engines",), ("--asan",), ("--tsan",)):
             with self.subTest(options=options):
                 told = self.call("test", *options)
                 self.assertEqual((told.returncode, told.stderr), (0, ""))
@@ -87,7 +87,8 @@ class Scripts(unittest.TestCase):
                 self.assertGreaterEqual(len(planned), 3)
                 self.assertEqual([(number, step) for number, _, step in reached], planned)
                 self.assertEqual({int(of) for _, of, _ in reached}, {len(planned)})
-                self.assertEqual("guests" in dict((step, 1) for _, step in planned), options in ((), ("--strict",)))
+                self.assertEqual("guests" in dict((step, 1) for _, step in planned), options in ((), ("--strict",), ("--engines",)))
+                self.assertEqual("move" in dict((step, 1) for _, step in planned), options == ("--engines",))
 
 
 if __name__ == "__main__":

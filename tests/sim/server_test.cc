@@ -23,7 +23,8 @@
 #include <set>
 
 #include "base/units.h"
-#include "plugin/restore/content_server.h"
+#include "plugin/host/image_store.h"
+#include "plugin/restore/server/content_server.h"
 #include "sim/sim_contents.h"
 #include "support/seeds.h"
 #include "support/temp_dir.h"
@@ -54,7 +55,7 @@ struct Case {
   int strangers = 0;
   bool starts = true;  // main gets to POST_FORKING
   std::uint64_t start_after_ns = 0;
-  plugin::Config config;
+  settings::Config config;
   bool same_gpus = false;  // of all files: lanes wait for staging memory
   SimContents contents;
 };
@@ -118,16 +119,16 @@ plugin::ContentRequest request_of(SimProcesses& processes, const Case& one, cons
   request.dump_id = kDump;
   for (const auto& [key, gpu] : one.contents.gpus) {
     if (key.first != file.id) continue;
-    plugin::GpuContents wanted;
-    wanted.gpu_id = key.second;
+    plugin::LaneContents& wanted = request.lanes.emplace_back();
+    wanted.pages.gpu_id = key.second;
     wanted.render_minor =
-        128 + (one.same_gpus ? static_cast<std::uint32_t>(request.gpus.size()) : key.second);
-    wanted.has_sums = true;
+        128 + (one.same_gpus ? static_cast<std::uint32_t>(request.lanes.size() - 1) : key.second);
+    wanted.pages.has_sums = true;
     for (const test::Bytes& bo : gpu.bos) {
-      const auto number = static_cast<std::uint32_t>(wanted.bos.size());
-      wanted.bos.push_back({bo.size(), 0x10000 * number, UniqueFd(processes.make_memory()), number});
+      const auto number = static_cast<std::uint32_t>(wanted.dmabufs.size());
+      wanted.pages.bos.push_back({bo.size(), 0x10000 * number, number});
+      wanted.dmabufs.emplace_back(processes.make_memory());
     }
-    request.gpus.push_back(std::move(wanted));
   }
   return request;
 }
@@ -168,8 +169,9 @@ void stay_silent(SimProcesses& processes, int main_thread, int shared_socket) {
 
 void restore_main(SimProcesses& processes, Case& one, int image_dir, Outcome& outcome) {
   plugin::VramWatch vram;
-  auto made =
-      plugin::ContentServer::make(one.config, one.files.size(), vram, plugin::kPatience, one.contents);
+  const auto store = plugin::ImageStore::of_directory([image_dir] { return image_dir; });
+  auto made = plugin::ContentServer::make(one.config, one.files.size(), vram, *store, plugin::kPatience,
+                                          one.contents);
   if (!made) return;  // tasks know that there is none
   plugin::ContentServer& server = **made;
   const UniqueFd stored(one.contents.stored_fd);
@@ -188,7 +190,7 @@ void restore_main(SimProcesses& processes, Case& one, int image_dir, Outcome& ou
   }
   if (one.starts) {
     processes.pause_for(one.start_after_ns);
-    (void)server.start(image_dir);  // a failure is told to the tasks
+    (void)server.start();  // a failure is told to the tasks
   }
   for (const int task : tasks) processes.wait_until([&] { return processes.ended(task); });
   for (int task = 1; task <= one.tasks; ++task) {
@@ -377,9 +379,10 @@ TEST(Simulation, AJobTellsOfItsProgressAndWaitsNoLongerThanItsPatienceOnceItIsSt
     std::uint64_t lines = 0, stopped_ns = 0, ended_ns = 0;
     processes.spawn(kMain, [&] {
       plugin::VramWatch vram;
-      plugin::SharedByJobs shared(vram, one.contents);
+      const auto store = plugin::ImageStore::of_directory([&images] { return images.fd(); });
+      plugin::SharedByJobs shared(vram, *store, one.contents);
       plugin::ContentRequest request = request_of(processes, one, one.files.front());
-      auto job = plugin::ContentsJob::restore(images.fd(), request.id, std::move(request.gpus), one.config,
+      auto job = plugin::ContentsJob::restore(request.id, std::move(request.lanes), one.config,
                                               request.dump_id, shared);
       (*job)->begin();
       const int stopper = processes.spawn(kMain, [&] {

@@ -102,9 +102,9 @@ class OpenGpu final : public plugin::LaneGpu {
   }
 
   Result<std::uint32_t> vram_losses() override { return 0; }
-  Result<plugin::GpuCopy> make_copy(Direction direction, Lane& lane, std::vector<drm::BoSource> bos,
+  Result<plugin::GpuCopy> make_copy(Direction direction, Lane& lane, std::vector<UniqueFd> dmabufs,
                                     const drm::SdmaCopyOptions& /*options*/) override {
-    if (bos.size() != gpu_.bos.size()) test::fail("a lane has other BOs than its GPU");
+    if (dmabufs.size() != gpu_.bos.size()) test::fail("a lane has other BOs than its GPU");
     return plugin::GpuCopy{std::make_unique<LaneCopy>(direction, lane, gpu_), "", 0};
   }
 
@@ -131,7 +131,7 @@ void SimContents::write_images(const test::TempDir& directory) const {
     const std::string name = pages_image_name(id, gpu_id);
     directory.write(name, file);
     const Sidecar sidecar{{gpu.sums}, {name}, {}, kDump};
-    if (!write_image(directory.fd(), sums_image_name(id, gpu_id), pack_sidecar(sidecar), false))
+    if (!write_image(directory.fd(), sums_image_name(id, gpu_id), pack_sidecar(sidecar, {}), false))
       test::fail("the sums could not be written");
   }
 }
@@ -199,9 +199,9 @@ void SimContents::step(const Pipeline& pipeline) {
   SimProcesses::current()->pause(kLaneStall);
 }
 
-Result<std::unique_ptr<plugin::LaneGpu>> SimContents::open_gpu(const plugin::GpuContents& contents) {
-  const auto found = std::find_if(gpus.begin(), gpus.end(),
-                                  [&](const auto& each) { return each.first.second == contents.gpu_id; });
+Result<std::unique_ptr<plugin::LaneGpu>> SimContents::open_gpu(const plugin::LaneContents& contents) {
+  const auto found = std::find_if(
+      gpus.begin(), gpus.end(), [&](const auto& each) { return each.first.second == contents.pages.gpu_id; });
   return std::unique_ptr<plugin::LaneGpu>(std::make_unique<OpenGpu>(*this, found->second));
 }
 

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "pipeline/checksum/checksum.h"
-#include "plugin/contents/contents.h"
+#include "plugin/contents/contents_job.h"
 #include "plugin/contents/contents_world.h"
 #include "sim/sim_processes.h"
 #include "support/serial_writer.h"
@@ -74,7 +74,7 @@ struct SimContents final : public plugin::ContentsWorld {
                                                 std::string& note) override;
   unsigned spare_workers(std::size_t lanes) override;
   void step(const Pipeline& pipeline) override;
-  Result<std::unique_ptr<plugin::LaneGpu>> open_gpu(const plugin::GpuContents& contents) override;
+  Result<std::unique_ptr<plugin::LaneGpu>> open_gpu(const plugin::LaneContents& contents) override;
 
  private:
   std::uint64_t threads_asked_for_ = 0;

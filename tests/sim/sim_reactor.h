@@ -21,7 +21,7 @@
 
 #include "base/unique_fd.h"
 #include "pipeline/checksum/checksum.h"
-#include "pipeline/reactor.h"
+#include "pipeline/reactor/reactor.h"
 #include "support/rng.h"
 #include "support/seeds.h"
 

@@ -17,14 +17,17 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/units.h"
 #include "pipeline/arena.h"
 #include "pipeline/checksum/checksum.h"
 #include "pipeline/pipeline.h"
-#include "pipeline/store/file_store.h"
+#include "pipeline/store/extent_source.h"
+#include "pipeline/store/file_set.h"
 #include "pipeline/store/pipe_store.h"
 #include "sim/sim_reactor.h"
 #include "sim/sim_stages.h"
@@ -40,6 +43,7 @@ using test::Rng;
 
 constexpr std::uint32_t kMaxSlots = 6;
 constexpr std::uint64_t kMaxChunkBytes = kMiB;
+constexpr unsigned kScatteredPercent = 40;  // of restores from files: these lie in several
 const std::string kName = "pages";
 
 // What all runs share: memory, and a directory in memory where there is one.
@@ -112,7 +116,8 @@ Case::Case(std::uint64_t seed, Direction way) : rng(seed), direction(way) {
   const std::uint64_t chunks = div_ceil(file.size(), chunk_bytes);
 
   streamed = rng.percent(30);
-  options.io_mode = rng.percent(50) ? IoMode::Auto : IoMode::Buffered;
+  constexpr std::array<IoMode, 4> kModes{IoMode::Auto, IoMode::Uncached, IoMode::Buffered, IoMode::Buffered};
+  options.io_mode = kModes[rng.between(0, kModes.size() - 1)];
   options.holes = rng.percent(70);
   options.sync = rng.percent(10);
   options.most_on_disk = static_cast<std::uint32_t>(rng.between(1, depth));
@@ -194,6 +199,46 @@ void write_image(const World& world, const Case& one) {
   }
 }
 
+// Lays the bytes of the file into several, as those of a dump with a parent lie.
+ExtentMap scatter(const World& world, const Case& one, Rng rng) {
+  constexpr std::uint64_t kPage = 4 * kKiB;
+  constexpr std::byte kGarbage{0xa5};
+  ExtentMap map;
+  std::array<Bytes, 3> files = {Bytes(one.file.size(), kGarbage), {}, {}};
+  for (std::uint64_t begin = 0; begin < one.file.size();) {
+    std::uint64_t end = begin + rng.between(1, one.file.size() / 4 + 1);
+    if (rng.percent(50)) end = align_up(end, kPage);
+    end = std::min<std::uint64_t>(end, one.file.size());
+    const auto bytes = std::span(one.file).subspan(begin, end - begin);
+    const bool is_sound =
+        one.trouble != Trouble::Corruption || one.corrupt_at < begin || one.corrupt_at >= end;
+    const bool all_zero =
+        std::all_of(bytes.begin(), bytes.end(), [](std::byte byte) { return byte == std::byte{0}; });
+    if (all_zero && is_sound && rng.percent(50)) {
+      map.extents.push_back({begin, end, Extent::kZeros, 0});
+    } else {
+      const auto number = static_cast<std::uint32_t>(rng.between(0, files.size() - 1));
+      Bytes& file = files[number];
+      std::uint64_t at = begin;  // in the dump's own file, else anywhere, half of them where blocks fit
+      if (number != 0) {
+        at = rng.percent(50) ? align_up(file.size(), kPage) + begin % kPage
+                             : file.size() + rng.between(0, kPage);
+        file.resize(at + bytes.size(), kGarbage);
+      }
+      std::copy(bytes.begin(), bytes.end(), file.begin() + static_cast<long>(at));
+      if (!is_sound) file[at + (one.corrupt_at - begin)] ^= std::byte{0x40};
+      map.extents.push_back({begin, end, number, at});
+    }
+    begin = end;
+  }
+  for (const Bytes& file : files) {
+    const std::string name = kName + (map.files.empty() ? "" : std::to_string(map.files.size()));
+    world.dir.write(name, file);
+    map.files.push_back({world.dir.fd(), name, file.size(), name, false});
+  }
+  return map;
+}
+
 // The one errno the run may fail with; 0: it must succeed.
 int expected_errno(const Case& one, const SimReactor& reactor, const SimCopy& copy, bool cancelled) {
   if (reactor.broke()) return EIO;
@@ -235,35 +280,43 @@ void run_seed(World& world, std::uint64_t seed, Direction direction, Totals& tot
                Rng(one.rng.next()), one.copy);
   ChecksumStage checksum(direction, layout, reactor, {&table, one.block_bytes > 0 ? 1U : 0U},
                          ChecksumOptions{}, nullptr);
-  std::unique_ptr<FileSink> sink;
-  std::unique_ptr<FileSource> source;
+  std::unique_ptr<FileSetSink> sink;
+  std::unique_ptr<Stage> source;
   Bytes streamed;
   StreamPeer peer(direction, streamed, Rng(one.rng.next()), one.manner, one.manner_at);
   std::unique_ptr<PipeStore> pipe;
+  const std::vector<std::string> names{kName};
   std::vector<Stage*> route;
   if (direction == Direction::Dump) {
     if (!one.streamed) {
-      sink = std::move(FileSink::create(world.dir.fd(), kName, layout, reactor, one.options)).value();
+      sink = std::make_unique<FileSetSink>(world.dir.fd(), names, layout, reactor, one.options);
     }
   } else if (!one.streamed) {
-    ASSERT_NO_FATAL_FAILURE(write_image(world, one));
-    source = std::move(FileSource::open(world.dir.fd(), kName, layout, reactor, one.options)).value();
+    Rng scattering(~seed);
+    if (scattering.percent(kScatteredPercent)) {
+      std::vector<ExtentMap> maps = {scatter(world, one, scattering)};
+      source = std::make_unique<ExtentSource>(std::move(maps), layout, reactor, one.options);
+    } else {
+      ASSERT_NO_FATAL_FAILURE(write_image(world, one));
+      source = std::move(FileSetSource::open(world.dir.fd(), names, layout, reactor, one.options)).value();
+    }
   } else {
     streamed = one.file;
     if (one.trouble == Trouble::Corruption) streamed[one.corrupt_at] ^= std::byte{0x40};
   }
   if (one.streamed) {
     pipe = std::make_unique<PipeStore>(
-        direction, [&peer](const std::string&) { return peer.open(); }, std::vector<std::string>{kName},
-        layout, reactor);
+        direction, [&peer](const std::string&) { return peer.open(); }, names, layout, reactor);
   }
   Stage* const store = sink     ? static_cast<Stage*>(sink.get())
-                       : source ? static_cast<Stage*>(source.get())
+                       : source ? source.get()
                                 : static_cast<Stage*>(pipe.get());
   route = {&copy, &checksum, store};
   if (direction == Direction::Restore) std::reverse(route.begin(), route.end());
 
-  Pipeline pipeline(layout, slots, route, reactor);
+  // Pipes and sources want the order of the file.
+  const auto cursors = sink ? static_cast<std::uint32_t>(Rng(seed).between(1, 8)) : 1;
+  Pipeline pipeline(layout, slots, route, reactor, cursors);
   reactor.on_step = [&pipeline, &peer] {
     pipeline.check_invariants();
     peer.step();

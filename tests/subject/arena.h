@@ -205,6 +205,8 @@ struct Arena {
   std::uint64_t dmabuf_map;      // 0, or where a BO is mapped through its dma-buf
   std::uint64_t shm, semaphore;  // 0, or where libhsakmt's shared memory and semaphore are mapped
   WaiterRecord waiter;
+  std::uint32_t cache_bos;  // the last of the BOs, each with one of the last maps (cache.h)
+  std::array<char, 256> cache_told;
   std::uint32_t checks;  // rounds of checking done: survives the restore
   std::array<GpuRecord, kMaxGpus> gpus;
   std::array<MapRecord, kMaxMaps> maps;

@@ -11,6 +11,7 @@
 
 #include "base/units.h"
 #include "subject/bos.h"
+#include "subject/cache.h"
 #include "subject/device.h"
 #include "subject/events.h"
 #include "subject/files.h"
@@ -195,6 +196,7 @@ Result<void> start_with_kfd(Arena& arena, const Options& options, const std::vec
   SLUICE_TRY(add_gem_bos(arena, options));
   SLUICE_TRY(add_shared_bo(arena, options));
   if (options.run_queues) SLUICE_TRY(start_queues(arena));
+  SLUICE_TRY(make_cache(arena, options));
   if (options.waiter) SLUICE_TRY(start_waiter(arena));
   return finish_files(arena, options);
 }

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <span>
@@ -111,6 +112,49 @@ Result<void> work_bo(Arena& arena, std::uint32_t gpu) {
   return {};
 }
 
+// The oldest of the GPU's BOs in VRAM that no CPU maps: no queue uses it. Where BOs cannot be exported all
+// are mapped: `mapped` takes such a one, too.
+Result<std::uint32_t> oldest_data(const Arena& arena, std::uint32_t gpu, bool mapped) {
+  const auto maps = std::span(arena.maps).first(arena.num_maps);
+  std::uint32_t oldest = arena.num_bos;
+  for (std::uint32_t i = 0; i < arena.num_bos; ++i) {
+    const BoRecord& bo = arena.bos[i];
+    const bool in_vram = (bo.flags & KFD_IOC_ALLOC_MEM_FLAGS_VRAM) != 0;
+    if (bo.gpu != gpu || bo.role != BoRole::Data || !in_vram) continue;
+    const bool is_mapped =
+        std::any_of(maps.begin(), maps.end(), [i](const MapRecord& map) { return map.bo == i; });
+    if (is_mapped && !mapped) continue;
+    if (oldest == arena.num_bos || bo.va < arena.bos[oldest].va) oldest = i;
+  }
+  if (oldest == arena.num_bos) return Error{ENOENT, "a GPU has no BO in VRAM that no CPU maps"};
+  return oldest;
+}
+
+Result<void> change_bo(Arena& arena, std::uint32_t gpu) {
+  SLUICE_TRY_ASSIGN(const UniqueFd window, open_window_file(arena, gpu));
+  SLUICE_TRY_ASSIGN(const std::uint32_t index, oldest_data(arena, gpu, arena.can_export == 0));
+  arena.bos[index].seed = mix(arena.bos[index].seed);
+  return fill_bo(arena, window.get(), arena.bos[index]);
+}
+
+Result<void> replace_bo(Arena& arena, std::uint32_t gpu) {
+  SLUICE_TRY_ASSIGN(const UniqueFd window, open_window_file(arena, gpu));
+  SLUICE_TRY_ASSIGN(const std::uint32_t index, oldest_data(arena, gpu, false));
+  const BoRecord old = arena.bos[index];
+  for (std::uint32_t each = 0; each < arena.num_gpus; ++each) {
+    if ((old.mapped >> each & 1) != 0)
+      SLUICE_TRY(unmap_memory(arena.kfd_fd, old.handle, arena.gpus[each].gpu_id));
+  }
+  SLUICE_TRY(free_memory(arena.kfd_fd, old.handle));
+  NewBo wanted{.gpu = gpu, .bytes = old.bytes, .flags = old.flags, .zero_percent = old.zero_percent};
+  std::uint64_t offset = 0;
+  SLUICE_TRY_ASSIGN(const std::uint32_t made, add_bo(arena, wanted, &offset));
+  arena.bos[made].seed = mix(old.seed);
+  arena.bos[index] = arena.bos[made];
+  --arena.num_bos;
+  return fill_bo(arena, window.get(), arena.bos[index]);
+}
+
 // What the kernel is to be asked to take away.
 Result<void> tear_down_kfd(Arena& arena) {
   if (arena.waiter.tid != 0) SLUICE_TRY(stop_waiter(arena));
@@ -172,6 +216,16 @@ Result<void> work_on(Arena& arena) {
   if (arena.waiter.tid != 0) SLUICE_TRY(work_waiter(arena));
   SLUICE_TRY(work_svm(arena));
   return work_queues(arena);
+}
+
+Result<void> change_data(Arena& arena) {
+  for (std::uint32_t i = 0; i < arena.num_gpus; ++i) SLUICE_TRY(change_bo(arena, i));
+  return {};
+}
+
+Result<void> replace_data(Arena& arena) {
+  for (std::uint32_t i = 0; i < arena.num_gpus; ++i) SLUICE_TRY(replace_bo(arena, i));
+  return {};
 }
 
 Result<void> tear_down(Arena& arena) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "subject/cache.h"
 #include "subject/files.h"
 #include "subject/gem.h"
 #include "subject/queues.h"
@@ -56,6 +57,10 @@ Result<std::string> obey(Arena& arena, const std::string& command) {
     result = poke_shared_bo(arena, std::strtoull(command.c_str() + std::strlen("poke "), nullptr, 10));
   else if (command == "work")
     result = work_on(arena);
+  else if (command == "change")
+    result = change_data(arena);
+  else if (command == "replace")
+    result = replace_data(arena);
   else if (command == "submit")
     result = submit_gem_job(arena);
   else if (command == "leave")
@@ -84,6 +89,10 @@ void say(int fd, const std::string& line) {
 int subject_continue(Arena& arena) {
   int status = 0;
   for (;;) {
+    if (const auto waited = await_input(arena, arena.in_fd); !waited) {
+      say(arena.out_fd, "bad " + waited.error().what);
+      return 1;
+    }
     const Result<std::string> command = read_line(arena.in_fd);
     if (!command) return status;
     const Result<std::string> answer = obey(arena, *command);

@@ -139,6 +139,11 @@ bool parse_value(std::string_view name, std::string_view value, Options* options
     options->sizes = BoSizes::One;
     return parse_size(value, &options->one_bo_bytes);
   }
+  if (name == "--cache") return parse_size(value, &options->cache_bytes);
+  if (name == "--cache-told") {
+    options->cache_told = value;
+    return true;
+  }
   if (name == "--control") {
     options->control = value;
     return true;
@@ -154,7 +159,8 @@ bool fit_together(const Options& options) {
 void usage() {
   std::fputs(
       "usage: gpu-subject [OPTION]...\n"
-      "Commands, line by line: check, work, queue-progress, peek, poke N, leave, quit. Sizes are bytes, "
+      "Commands, line by line: check, work, change, replace, queue-progress, peek, poke N, leave, quit. "
+      "Sizes are bytes, "
       "with K, M or G.\n"
       "  --control DIR     commands from the FIFO DIR/in, answers to DIR/out, no standard input or output\n"
       "data:\n"
@@ -168,6 +174,8 @@ void usage() {
       "  --odd-gem always-valid|encrypted|userptr            (one that cannot be saved)\n"
       "  --share kfd|gem  --import-from PID  --share-fd  --kfd-import   (a BO shared by dma-buf)\n"
       "  --share-fd-read-only  --share-alone  --kfd-import-unmapped  --gem-high\n"
+      "  --cache SIZE --cache-told FIFO     (memory of each GPU that is given back on SIGUSR1; then the FIFO "
+      "is told)\n"
       "files:\n"
       "  --second-kfd  --dup-kfd  --inherited-kfd  --borrowed-kfd  --no-kfd-fd  "
       "--second-render\n"

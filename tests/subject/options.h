@@ -72,6 +72,9 @@ struct Options {
   // Instead: where the first render file that has it maps it, and the KFD itself does not.
   bool kfd_import_unmapped = false;
 
+  std::uint64_t cache_bytes = 0;  // per GPU, given back on SIGUSR1
+  std::string cache_told;         // the FIFO that is told
+
   bool render_only = false;  // no /dev/kfd
   bool plain = false;        // no device
   bool kfd_only = false;     // no device but an open /dev/kfd

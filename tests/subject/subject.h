@@ -43,6 +43,9 @@ Result<void> check_everything(Arena& arena);
 // Goes on working: allocates, maps and fills a new BO, checks it, frees it; signals and waits; lets queues
 // finish what they had and gives them more; changes SVM attributes.
 Result<void> work_on(Arena& arena);
+// On each GPU one BO of data gets other data, or is freed and another one allocated in its place.
+Result<void> change_data(Arena& arena);
+Result<void> replace_data(Arena& arena);
 // Ends the waiter and the child, destroys queues and events, unmaps and frees every BO.
 Result<void> tear_down(Arena& arena);
 
@@ -50,6 +53,7 @@ Result<void> tear_down(Arena& arena);
 // file:
 //   check -> "ok check bos=N bytes=N zero=N checks=N" | work -> "ok work" | quit -> "ok quit"
 //   submit -> "ok submit", and a job uses a GEM BO (subject_gem.h)
+//   change, replace -> "ok change", "ok replace", and a BO has other data, or is another
 //   leave -> "ok leave", and no device is open or mapped any more
 //   peek -> "ok peek N" | poke N -> "ok poke N", the first word of the BO that is shared (subject_share.h)
 //   queue-progress -> "ok queue-progress runs consumed=N" or "ok queue-progress stands consumed=N"

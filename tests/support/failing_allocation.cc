@@ -22,7 +22,7 @@ void spare_allocations_of_this_thread() {
 
 }  // namespace sluice::test
 
-// Not inlined: the compiler would see one of a pair, and take it for a mismatch.
+// Not inlined: the compiler would see one of a pair, and report a mismatch.
 [[gnu::noinline]] void* operator new(std::size_t bytes) {
   if (!sluice::test::t_spared && sluice::test::g_failing.is_this_one()) throw std::bad_alloc();
   void* memory = std::malloc(bytes != 0 ? bytes : 1);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The n-th of something fails, once; and so of allocations by operator new, in programs that are linked with
-// failing_allocation.cc (dep_failing_allocation), which replaces it.
+// The n-th call fails, once. For allocations by operator new in programs linked with failing_allocation.cc
+// (dep_failing_allocation), which replaces it.
 #pragma once
 
 #include <atomic>
@@ -11,9 +11,9 @@ namespace sluice::test {
 class NthFails {
  public:
   void arm(int nth) { left_ = nth; }  // 0: the next
-  // Whether it has not come to the one that fails.
+  // Whether the failing call has not come yet.
   bool disarm() { return left_.exchange(kNever) >= 0; }
-  // Asked by each of them: whether it is the one.
+  // Called by each: whether it is the one that fails.
   bool is_this_one() { return left_.load() != kNever && left_.fetch_sub(1) == 0; }
 
  private:
@@ -21,7 +21,7 @@ class NthFails {
   std::atomic<int> left_{kNever};
 };
 
-// Allocations of all threads but those that are spared.
+// Allocations of all threads except spared ones.
 NthFails& failing_allocation();
 void spare_allocations_of_this_thread();
 

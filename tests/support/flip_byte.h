@@ -9,7 +9,7 @@
 
 namespace sluice::test {
 
-// Changes one bit of the byte at `offset`: done twice, the file is as it was. Throws where it cannot.
+// Flips one bit of the byte at `offset`; twice restores the file. Throws on failure.
 inline void flip_byte(const std::filesystem::path& path, std::uint64_t offset) {
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
   file.seekg(static_cast<std::streamoff>(offset));

@@ -2,7 +2,7 @@
 // A reactor around another one, for tests that change a part of what it does. Thread-bound.
 #pragma once
 
-#include "pipeline/reactor.h"
+#include "pipeline/reactor/reactor.h"
 
 namespace sluice::test {
 

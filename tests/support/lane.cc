@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/units.h"
+#include "pipeline/store/file_set.h"
 
 namespace sluice::test {
 namespace {
@@ -56,24 +57,26 @@ Result<std::unique_ptr<Reactor>> TestWorld::make_reactor(unsigned entries, std::
   return wrap_ ? wrap_(std::move(reactor)) : std::move(reactor);
 }
 
-std::unique_ptr<Lane> make_lane(const ImageLayout& layout, std::uint32_t depth, LaneWorld& world) {
-  return std::move(Lane::make(layout, {.staging_bytes = depth * layout.chunk_bytes()}, world)).value();
+std::unique_ptr<Lane> make_lane(const ImageLayout& layout, std::uint32_t depth, LaneWorld& world,
+                                std::uint32_t cursors) {
+  const LaneOptions options{.staging_bytes = depth * layout.chunk_bytes(), .cursors = cursors};
+  return std::move(Lane::make(layout, options, world)).value();
 }
 
 Result<PipelineStats> dump_to(int dir_fd, const std::string& name, BoList& bos, const LaneRun& run) {
   Lane& lane = run.lane;
-  SLUICE_TRY_ASSIGN(const auto sink, FileSink::create(dir_fd, name, lane.layout(), lane.reactor(), run.file));
+  FileSetSink sink(dir_fd, {name}, lane.layout(), lane.reactor(), run.file);
   MemoryCopy copy(Direction::Dump, lane.layout(), lane.reactor(), bos);
   SLUICE_TRY_ASSIGN(const std::unique_ptr<Stage> checksum, checksum_of(run, Direction::Dump));
-  SLUICE_TRY_ASSIGN(const PipelineStats stats, lane.run(Route{&copy, checksum.get(), sink.get()}));
-  SLUICE_TRY(sink->commit());
+  SLUICE_TRY_ASSIGN(const PipelineStats stats, lane.run(Route{&copy, checksum.get(), &sink}));
+  SLUICE_TRY(sink.commit());
   return stats;
 }
 
 Result<PipelineStats> restore_from(int dir_fd, const std::string& name, BoList& bos, const LaneRun& run) {
   Lane& lane = run.lane;
   SLUICE_TRY_ASSIGN(const auto source,
-                    FileSource::open(dir_fd, name, lane.layout(), lane.reactor(), run.file));
+                    FileSetSource::open(dir_fd, {name}, lane.layout(), lane.reactor(), run.file));
   MemoryCopy copy(Direction::Restore, lane.layout(), lane.reactor(), bos);
   SLUICE_TRY_ASSIGN(const std::unique_ptr<Stage> checksum, checksum_of(run, Direction::Restore));
   return lane.run(Route{&copy, checksum.get(), source.get()}.towards(Direction::Restore));

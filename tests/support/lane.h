@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Lanes over memory BOs and a real file: what most engine tests run. Thread-bound.
+// Lanes over memory BOs and a real file, for most engine tests. Thread-bound.
 #pragma once
 
 #include <functional>
@@ -12,9 +12,9 @@
 #include "pipeline/lane.h"
 #include "pipeline/lane_world.h"
 #include "pipeline/pipeline.h"
-#include "pipeline/store/file_store.h"
-#include "pipeline/thread_reactor.h"
-#include "pipeline/uring_reactor.h"
+#include "pipeline/reactor/thread_reactor.h"
+#include "pipeline/reactor/uring_reactor.h"
+#include "pipeline/store/file_runs.h"
 #include "support/memory_copy.h"
 
 namespace sluice::test {
@@ -24,16 +24,16 @@ inline constexpr const char* kPagesName = "amdgpu-pages-1-5759.img";
 enum class ReactorKind { Uring, Threads };
 const char* name_of(ReactorKind kind);
 
-// Why `kind` cannot be had on this machine, in words; empty when it can.
+// Why `kind` is unavailable on this machine, in words; empty if it is available.
 std::string unavailable(ReactorKind kind);
 
 // REQUIRES: unavailable(kind).empty(). Registers `arena` with a ring.
 std::unique_ptr<Reactor> make_reactor_of(ReactorKind kind, unsigned entries, std::span<std::byte> arena = {});
 
-// Lanes with this kind of reactor, whose invariants are looked at between any two steps.
+// Lanes with this kind of reactor, whose invariants are checked between any two steps.
 class TestWorld final : public LaneWorld {
  public:
-  // What a test puts around the reactor.
+  // A test's wrapper around the reactor.
   using Wrap = std::function<std::unique_ptr<Reactor>(std::unique_ptr<Reactor>)>;
   explicit TestWorld(ReactorKind kind, Wrap wrap = nullptr) : kind_(kind), wrap_(std::move(wrap)) {}
 
@@ -47,7 +47,8 @@ class TestWorld final : public LaneWorld {
 };
 
 // A lane of `depth` slots, or as many as slots_in() and the layout's chunks allow.
-std::unique_ptr<Lane> make_lane(const ImageLayout& layout, std::uint32_t depth, LaneWorld& world);
+std::unique_ptr<Lane> make_lane(const ImageLayout& layout, std::uint32_t depth, LaneWorld& world,
+                                std::uint32_t cursors = 1);
 
 // For tests of one stage: slots over an arena whose buffers are chunk_bytes rounded up to the alignment.
 struct LaneMemory {

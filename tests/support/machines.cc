@@ -13,7 +13,7 @@ namespace sluice::kfd {
 namespace fs = std::filesystem;
 
 TempDir::TempDir() {
-  // Thousands of small files: in memory where there is such a place.
+  // Thousands of small files: in memory if possible.
   const bool memory = ::access("/dev/shm", W_OK) == 0;
   std::string name =
       ((memory ? fs::path("/dev/shm") : fs::temp_directory_path()) / "sluice-kfd-XXXXXX").string();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Machines that the tests of sluice::kfd speak of, as topologies and as trees of text, and a folder to put
-// them in. Property values are those of real captures (MI210 in a hive; MI300X whole and as CPX partitions).
+// Machines for the tests of sluice::kfd, as topologies and as trees of text, and a folder for them. Property
+// values come from real captures (MI210 in a hive; MI300X whole and as CPX partitions).
 #pragma once
 
 #include <filesystem>
@@ -10,7 +10,7 @@
 
 namespace sluice::kfd {
 
-// A folder that is gone with its owner.
+// A folder that is removed with its owner.
 class TempDir {
  public:
   TempDir();
@@ -42,7 +42,7 @@ Topology mi300x_machine();
 // Two CPU nodes and 64 CPX partitions, eight to a GPU, all joined.
 Topology cpx_machine(std::uint32_t first_gpu_id = 0x4000);
 
-// Writes `topology` as sysfs shows it: the files that the kernel has, in the kernel's order of properties.
+// Writes `topology` as sysfs shows it: the kernel's files, in the kernel's order of properties.
 void write_tree(const std::filesystem::path& root, const Topology& topology);
 
 }  // namespace sluice::kfd

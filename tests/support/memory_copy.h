@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT
-// A copy stage over BOs that are vectors, in place of SDMA. Thread-bound like every stage.
+// A copy stage over BOs that are vectors, instead of SDMA. Thread-bound like every stage.
 #pragma once
 
 #include "pipeline/layout.h"
-#include "pipeline/reactor.h"
+#include "pipeline/reactor/reactor.h"
 #include "pipeline/stage.h"
 #include "support/serial_writer.h"
 
 namespace sluice::test {
 
-// Moves the bytes of one chunk: from `bos` (and the header) to the buffer on dump, the other way on restore,
-// where zero units of the slot stand for zeros whatever the buffer holds.
+// Moves the bytes of one chunk: on dump from `bos` (and the header) to the buffer, on restore the reverse.
+// The slot's zero units become zeros, whatever the buffer contains.
 void move_chunk(Direction direction, const ImageLayout& layout, BoList& bos, Slot& slot);
 
 std::vector<std::uint64_t> sizes_of(const BoList& bos);

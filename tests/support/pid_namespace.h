@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A pid namespace as `unshare --pid --fork` makes it: /proc is that of the one outside. For tests that run
-// without threads of their own.
+// A pid namespace as made by `unshare --pid --fork`: /proc is the outer one's. For tests without threads of
+// their own.
 #pragma once
 
 #include <sched.h>
@@ -13,8 +13,7 @@ namespace sluice::test {
 
 inline constexpr int kNoNamespace = 77;  // exit status
 
-// The exit status of `body`, run as the first process of a pid namespace; kNoNamespace where none is to be
-// had.
+// The exit status of `body`, run as the first process of a pid namespace; kNoNamespace if none can be made.
 inline int in_new_pid_namespace(const std::function<int()>& body) {
   const pid_t child = ::fork();
   if (child == 0) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What the plugin says of a run beside its images, and what can be seen in it of several KFD files.
+// The plugin's statistics of a run, and what they show about several KFD files.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace sluice::test {
 // One per KFD file.
 using PluginStatistics = std::vector<nlohmann::json>;
 
-// All `sluice-stats-<direction>-*.json` of a directory, which need not exist. Throws at what is no JSON.
+// All `sluice-stats-<direction>-*.json` of a directory, which need not exist. Throws if one is no JSON.
 inline PluginStatistics plugin_statistics(const std::filesystem::path& directory,
                                           const std::string& direction) {
   PluginStatistics files;
@@ -44,7 +44,7 @@ inline bool all_at_once(const PluginStatistics& files) {
   return last_begin < first_end;
 }
 
-// Every lane began before the host came to wait for its file.
+// Every lane began before the host waited for its file.
 inline bool begun_before_joined(const PluginStatistics& files) {
   return std::all_of(files.begin(), files.end(), [](const nlohmann::json& file) {
     const nlohmann::json& gpus = file.at("gpus");

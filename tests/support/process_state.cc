@@ -42,7 +42,7 @@ std::vector<std::string> thread_names() {
   for (const std::string& tid : list("/proc/self/task")) {
     std::ifstream comm("/proc/self/task/" + tid + "/comm");
     std::string name;
-    if (std::getline(comm, name)) names.push_back(name);  // else it ended meanwhile
+    if (std::getline(comm, name)) names.push_back(name);  // else it has ended
   }
   return names;
 }

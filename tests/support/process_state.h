@@ -8,18 +8,17 @@
 
 namespace sluice::test {
 
-// Open descriptors, the one that looks excluded.
+// Open descriptors, except the one used for looking.
 std::size_t open_fds();
 
 // Names of this process's threads, io_uring's workers ("iou-wrk-...") included.
 std::vector<std::string> thread_names();
 
-// Threads that are not the kernel's: workers of io_uring live as long as the thread that submitted.
+// Threads that are not the kernel's: io_uring's workers live as long as the thread that submitted.
 std::size_t own_threads();
 
-// Wait until at most `count` threads (of any kind, or of our own) are listed; false when that does not come
-// about. For threads whose end is certain, a join having returned, but who are listed until they have left
-// the kernel.
+// Wait until at most `count` threads (of any kind, or of our own) are listed; false if that does not happen.
+// For threads that have been joined, but are listed until they have left the kernel.
 bool threads_come_down_to(std::size_t count);
 bool own_threads_come_down_to(std::size_t count);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A system call that is refused, as a container's seccomp profile refuses it.
+// Refuses a system call, as a container's seccomp profile does.
 #pragma once
 
 #include <linux/filter.h>
@@ -15,15 +15,15 @@
 
 namespace sluice::test {
 
-// The lower half of a system call's argument has one of `bits`.
+// The lower half of a system call's argument has one of `bits` set.
 struct ArgumentBits {
   unsigned argument = 0;
   std::uint32_t bits = 0;
 };
 
-// In the calling thread, those it makes, and whatever they execute, for ever. `number`: __NR_*; `err`: a
-// positive errno; `arguments`: only those calls of which all this is true. False, with errno: it could not be
-// set up.
+// For the calling thread, its new threads, and whatever they execute, for ever. `number`: __NR_*; `err`: a
+// positive errno; `arguments`: only calls for which all of these hold. False, with errno: the filter was
+// refused.
 inline bool refuse_system_call(unsigned number, unsigned err,
                                std::initializer_list<ArgumentBits> arguments = {}) {
   constexpr std::size_t kMostArguments = 6;
@@ -49,7 +49,7 @@ inline bool refuse_system_call(unsigned number, unsigned err,
          ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
 }
 
-// The making of threads and processes.
+// Refuses to make threads and processes.
 inline bool refuse_threads(unsigned err) {
   return refuse_system_call(SYS_clone, err) && refuse_system_call(SYS_clone3, err);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A message with descriptors beside it, as well formed or not as the test wants it.
+// A message with descriptors, well-formed or not.
 #pragma once
 
 #include <sys/socket.h>
@@ -10,7 +10,7 @@
 
 namespace sluice::test {
 
-// What sendmsg() answers. A socket takes 253 descriptors at most.
+// Returns sendmsg()'s result. A socket accepts at most 253 descriptors.
 inline ssize_t send_with_fds(int socket, const void* bytes, std::size_t length, std::span<const int> fds,
                              int flags = MSG_NOSIGNAL) {
   iovec part{const_cast<void*>(bytes), length};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The pages file as the serial algorithm writes it, and its sums: what every dump is compared with.
+// The pages file as the serial algorithm writes it, and its sums: every dump is compared with it.
 #pragma once
 
 #include <algorithm>
@@ -30,6 +30,23 @@ inline SumTable serial_sums(const Bytes& file, std::uint64_t block_bytes) {
   for (std::size_t begin = 0, block = 0; block < table.sums.size(); ++block, begin += block_bytes) {
     const std::size_t bytes = std::min<std::size_t>(block_bytes, file.size() - begin);
     table.sums[block] = sum_of(std::span(file).subspan(begin, bytes));
+  }
+  return table;
+}
+
+// The same by units: 64 KiB of a BO each from its begin, cut where a block of the file ends.
+inline SumTable serial_unit_sums(const BoList& bos, std::uint64_t block_bytes) {
+  const Bytes file = serial_file(bos);
+  SumTable table{block_bytes, file.size(), {sum_of(std::span(file).first(8))}, {}, SumGrain::Units};
+  std::size_t begin = 8;
+  for (const Bytes& bo : bos) {
+    for (std::size_t at = begin; at < begin + bo.size();) {
+      std::size_t end = at + 65536 - (at - begin) % 65536;
+      end = std::min({end, at + block_bytes - at % block_bytes, begin + bo.size()});
+      table.sums.push_back(sum_of(std::span(file).subspan(at, end - at)));
+      at = end;
+    }
+    begin += bo.size();
   }
   return table;
 }

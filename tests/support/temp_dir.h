@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A directory of one test's own, removed with everything in it. Thread-compatible.
+// A test's own directory, removed with everything in it. Thread-compatible.
 #pragma once
 
 #include <string>
@@ -12,8 +12,7 @@ namespace sluice::test {
 
 class TempDir {
  public:
-  // Below `parent`; empty: below $TMPDIR or /tmp. Ends the process when it cannot be made: no test could go
-  // on.
+  // Below `parent`; empty: below $TMPDIR or /tmp. Ends the process if it cannot be made: no test could go on.
   explicit TempDir(const std::string& parent = "");
   ~TempDir();
   TempDir(const TempDir&) = delete;

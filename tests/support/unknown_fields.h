@@ -9,11 +9,11 @@
 
 namespace sluice::test {
 
-// So many fit into the memory in which a message is unpacked (proto/unpack_memory.h), and so many do not:
-// three bytes each, and about a hundred when they are unpacked.
+// How many fit, and do not fit, into the memory for unpacking a message (proto/unpack_memory.h): three bytes
+// each, and about a hundred when unpacked.
 inline constexpr std::size_t kFieldsThatFit = 300'000, kFieldsThatDoNot = 4'000'000;
 
-// The message with fields behind it that no schema has, which are kept all the same.
+// The message with appended fields that no schema has; they are kept all the same.
 inline std::vector<std::uint8_t> with_unknown_fields(std::vector<std::uint8_t> message, std::size_t count) {
   constexpr std::uint8_t kField[] = {0xb8, 0x3e, 0};  // 999 is 0
   message.reserve(message.size() + count * sizeof kField);

@@ -17,7 +17,7 @@ namespace {
 
 using Bytes = std::vector<std::uint8_t>;
 
-// A protobuf message. Fields go where they are put: in ascending order, as protobuf-c packs them.
+// A protobuf message. Fields are added in ascending order, as protobuf-c packs them.
 class Message {
  public:
   Message& number(std::uint32_t field, std::uint64_t value) {
@@ -55,7 +55,7 @@ Bytes device_entry(const kfd::Topology& topology, const kfd::ListedNode& listed)
       node.io_links_count,
       node.max_waves_per_simd,
       node.lds_size_in_kb,
-      0,  // gds_size_in_kb: it does not read that
+      0,  // gds_size_in_kb: upstream does not read it
       node.num_gws,
       node.wave_front_size,
       node.array_count,
@@ -88,8 +88,8 @@ Bytes device_entry(const kfd::Topology& topology, const kfd::ListedNode& listed)
   return entry.octets();
 }
 
-// criu-dev imports the dma-buf of each BO that has one into a render file of criu's own, which counts handles
-// from 1 on each GPU.
+// criu-dev imports each BO's dma-buf, if it has one, into its own render file, which counts handles from 1 on
+// each GPU.
 Bytes bo_entry(const kfd::BoEntry& bo, UpstreamForm form, std::map<std::uint32_t, std::uint32_t>& handles) {
   Message entry;
   entry.number(1, bo.addr).number(2, bo.bytes).number(3, bo.offset).number(4, bo.alloc_flags);
@@ -99,8 +99,8 @@ Bytes bo_entry(const kfd::BoEntry& bo, UpstreamForm form, std::map<std::uint32_t
   return entry.octets();
 }
 
-// As the kernel lists it: the alignment in pages, addresses without the bits above the page tables'.
-// `is_import`: also of what is not, see upstream_render_image().
+// As the kernel lists it: alignment in pages, addresses without the bits above the page tables'. `is_import`:
+// also true for some that are not, see upstream_render_image().
 Bytes drm_bo_entry(const RenderBo& bo, bool is_import) {
   constexpr std::uint64_t kAddressBits = (std::uint64_t{1} << 48U) - 1;
   constexpr std::uint64_t kPage = 4096;
@@ -129,7 +129,7 @@ Result<void> rewrite(int dir_fd, const Result<std::vector<std::string>>& names, 
   if (!names) return names.error();
   for (const std::string& name : *names) {
     SLUICE_TRY_ASSIGN(const Bytes payload, read_image(dir_fd, name));
-    SLUICE_TRY_ASSIGN(const auto image, unpack(payload, name));
+    SLUICE_TRY_ASSIGN(const auto image, unpack(payload, name, ImageKeys()));
     SLUICE_TRY(write_image(dir_fd, name, pack(image), false));
   }
   return {};
@@ -172,7 +172,7 @@ Bytes upstream_render_image(const RenderImage& image, UpstreamForm form, std::ui
 Result<void> make_upstreams(const std::filesystem::path& directory, UpstreamForm form) {
   const UniqueFd dir(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!dir) return make_error(errno, "open " + directory.string());
-  std::map<std::uint32_t, std::uint32_t> bos;  // of the KFD, by GPU
+  std::map<std::uint32_t, std::uint32_t> bos;  // the KFD's, by GPU
   SLUICE_TRY(
       rewrite(dir.get(), list_kfd_images(dir.get()), unpack_kfd_image, [&](const kfd::KfdImage& image) {
         for (const kfd::BoEntry& bo : image.bos) bos[bo.gpu_id] += kfd::has_contents(bo.alloc_flags) ? 1 : 0;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// Images as the plugins of upstream's releases write them, made from ours by a writer that knows nothing of
-// our schema: it puts the wire format together field by field.
+// Images as the plugins of upstream's releases write them, made from ours by a writer without our schema,
+// which assembles the wire format field by field.
 //
-// Field numbers and what is written of each: criu-amdgpu.proto, amdgpu_plugin.c and amdgpu_plugin_drm.c of
-// CRIU 3.17.1, 3.19, 4.0, 4.2 and criu-dev (November 2025).
+// Field numbers and contents: criu-amdgpu.proto, amdgpu_plugin.c and amdgpu_plugin_drm.c of CRIU 3.17.1,
+// 3.19, 4.0, 4.2 and criu-dev (November 2025).
 #pragma once
 
 #include <cstdint>
@@ -17,18 +17,18 @@
 namespace sluice::test {
 
 enum class UpstreamForm {
-  Released,  // CRIU 3.17 to 4.2: 4.0 has renamed two messages, which the octets do not show
+  Released,  // CRIU 3.17 to 4.2: 4.0 renamed two messages, which does not change the bytes
   Dev,       // criu-dev after 4.2
 };
 
-// Payloads. BOs that are imported are left out: what upstream's plugin makes of them no image of ours tells.
+// Payloads. Imported BOs are left out: our images do not tell what upstream's plugin makes of them.
 std::vector<std::uint8_t> upstream_kfd_image(const kfd::KfdImage& image, UpstreamForm form);
-// `kfd_handles`: criu-dev has given that many to the KFD's BOs, from 1, and calls a BO of a render file
-// imported that has one of these numbers.
+// `kfd_handles`: how many handles, from 1, criu-dev has given to the KFD's BOs. It marks a render file's BO
+// with one of these numbers as imported.
 std::vector<std::uint8_t> upstream_render_image(const RenderImage& image, UpstreamForm form,
                                                 std::uint32_t kfd_handles);
 
-// Turns the images of a dump of ours into such ones, and removes the files that upstream's plugin has not.
+// Converts the images of our dump to upstream's, and removes files that upstream's plugin does not write.
 // Errors: those of reading and writing.
 Result<void> make_upstreams(const std::filesystem::path& directory, UpstreamForm form);
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Looking into a virtual machine from outside, and meddling: for tests, the host look-alike and the demo. The
-// machine lives in a directory (vamdgpu-run, machine.h) or in the kernel (vamdgpu-load). Works in any process
-// that can reach the directory, on the machine or not, or that may read debugfs; from any thread. Every
-// function takes the machine's lock for as long as it looks. What goes wrong with the machine itself (no room
-// for one more fault, the module is gone) throws std::system_error.
+// machine lives in a directory (vamdgpu-run, machine_directory.h) or in the kernel (vamdgpu-load). Works in
+// any process that can reach the directory, on the machine or not, or that may read debugfs; from any thread.
+// Every function takes the machine's lock for as long as it looks. What goes wrong with the machine itself
+// (no room for one more fault, the module is gone) throws std::system_error.
 #pragma once
 
 #include <sys/types.h>

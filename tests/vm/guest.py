@@ -28,6 +28,7 @@ DEBUG_EXIT = 0x501
 MEMORY = "1G"           # shared with the cards, whose engines reach all of it
 CPU = "max,-erms,-fsrm,-fzrm,-fsrs,-la57"
 IMAGES_MIB = 1024
+SHARING_MIB = 512       # mkfs.xfs refuses less than 300
 KERNEL_LINE = ("console=ttyS0 rdinit=/init panic=-1 oops=panic mitigations=off nokaslr tsc=unstable clocksource=hpet "
                "no_timer_check log_buf_len=4M quiet sysrq_always_enabled slub_debug=P,kmalloc-* "
                "rcupdate.rcu_expedited=1")
@@ -51,22 +52,27 @@ class Guest:
         self.suite, self.work, self.emulator, self.card, self.trace = suite, work, emulator, card, trace
         self.version, self.vmlinuz = roots.kernel(root)
         self.shared = work / "in"
-        self.disk, self.out = work / "images.img", None
+        self.disk, self.sharing_disk, self.out = work / "images.img", work / "sharing.img", None
 
     def prepare(self):
-        """Before a boot: an empty disk for images, empty folders for what goes in and for what comes out."""
+        """Before a boot: empty disks for images, empty folders for what goes in and for what comes out."""
         self.out = self.work / "out"
         for folder in (self.out, self.shared):
             roots.remove(folder)
             folder.mkdir(parents=True)
         self.disk.unlink(missing_ok=True)
         image.make_filesystem(self.disk, IMAGES_MIB, options=("-O", "quota", "-E", "quotatype=usrquota"))
+        self.sharing_disk.unlink(missing_ok=True)
+        image.make_sharing_filesystem(self.sharing_disk, SHARING_MIB)
 
     def command(self, run, seconds, gpus):
         """The words that start QEMU. `gpus`: its options for the cards."""
         line = f"{KERNEL_LINE} guest.run={run} guest.suite={self.suite.name} guest.seconds={seconds}"
+        if self.suite.systemd:
+            line += " guest.init=systemd systemd.show_status=0 systemd.log_target=null systemd.default_standard_output=null"
         def drive(file):
             return f"if=virtio,format=raw,cache=unsafe,file={file}"
+        sharing = ["-drive", drive(self.sharing_disk)] if self.sharing_disk.exists() else []
         def share(folder, tag):
             return f"local,path={folder},mount_tag={tag},security_model=none"
         return [*self.emulator, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
@@ -76,7 +82,7 @@ class Guest:
                 "-serial", "mon:stdio" if run == "shell" else "stdio",
                 "-kernel", str(self.vmlinuz), "-initrd", str(self.work / "initrd.cpio"), "-append", line,
                 "-device", f"isa-debug-exit,iobase={DEBUG_EXIT:#x},iosize=2",
-                "-drive", drive(self.work / "root.img"), "-drive", drive(self.disk),
+                "-drive", drive(self.work / "root.img"), "-drive", drive(self.disk), *sharing,
                 "-virtfs", share(self.out, "out"), "-virtfs", share(self.shared, "in")]
 
     def boot(self, run, seconds, heard):
@@ -99,7 +105,7 @@ class Guest:
             return subprocess.run(self.command("shell", 0, gpus), check=False).returncode
 
     def remove_disks(self):
-        for name in ("root.img", "images.img", "initrd.cpio"):
+        for name in ("root.img", "images.img", "sharing.img", "initrd.cpio"):
             (self.work / name).unlink(missing_ok=True)
         for trace in self.work.glob("card-*.trace"):
             trace.unlink()

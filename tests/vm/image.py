@@ -13,6 +13,7 @@ import subprocess
 import module
 import roots
 
+PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 DISK_MODULES = ("virtio_pci", "virtio_blk", "ext4")
 # Without nf_tables every criu command fails; the *_diag ones are criu's sockets; nf_conntrack_netlink, tun
 # and veth its network namespaces.
@@ -21,9 +22,9 @@ GUEST_MODULES = ("drm", "unix_diag", "tcp_diag", "udp_diag", "raw_diag", "netlin
 # Of a root's own files; what it does not have is left out. libgcc_s is what pthread_exit and pthread_cancel load.
 DEBIAN = ("usr/sbin/criu", "usr/sbin/ip", "usr/bin/ip", "usr/bin/kmod", "usr/lib/x86_64-linux-gnu/libgcc_s.so.1",
           "usr/share/libdrm/amdgpu.ids", "etc/os-release")
-LIBRARIES = ("usr/lib/x86_64-linux-gnu", "usr/lib64", "usr/lib")
+LIBRARIES = ("usr/lib/x86_64-linux-gnu", "usr/lib64", "usr/lib", "usr/lib/x86_64-linux-gnu/systemd")
 HERE = pathlib.Path(__file__).resolve().parent
-DISK_MIB = 768
+DISK_MIB = 1024
 
 
 def needed(file):
@@ -78,8 +79,8 @@ def skeleton(tree):
     for name in ("bin", "sbin", "lib", "lib64"):
         (tree / name).symlink_to(f"usr/{name}")
     (tree / "var/run").symlink_to("/run")
-    (tree / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n")
-    (tree / "etc/group").write_text("root:x:0:\nvideo:x:44:\nrender:x:106:\nnogroup:x:65534:\n")
+    (tree / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\nmessagebus:x:100:100::/:/bin/false\nnobody:x:65534:65534:nobody:/:/bin/false\n")
+    (tree / "etc/group").write_text("root:x:0:\nvideo:x:44:\nmessagebus:x:100:\nrender:x:106:\nnogroup:x:65534:\n")
     (tree / "etc/hosts").write_text("127.0.0.1 localhost\n")
 
 
@@ -100,6 +101,19 @@ def archive(tree, file):
                 data = path.read_bytes()
             entry(inode, str(path.relative_to(tree)), path.lstat().st_mode, data)
         entry(0, "TRAILER!!!", 0, b"")
+
+
+def named(root, patterns):
+    """Paths inside `root` of which each is one, or matches one with a "*". Raises roots.Unavailable for one of nothing."""
+    found, lacking = [], []
+    for pattern in patterns:
+        paths = [str(path.relative_to(root)) for path in sorted(root.glob(pattern))] if "*" in pattern else [pattern]
+        if not paths or not all(roots.resolve(root, f"/{path}") for path in paths):
+            lacking.append(pattern)
+        found += paths
+    if lacking:
+        raise roots.Unavailable(f"{root} does not have {', '.join(lacking)}")
+    return found
 
 
 def make_initrd(root, work):
@@ -123,25 +137,29 @@ def make_disk(root, suite, programs, driver, extra_modules, work):
     skeleton(tree)
     copy(roots.resolve(root, "/usr/bin/busybox"), tree / "usr/bin/busybox")
     (tree / "usr/bin/sh").symlink_to("busybox")
-    debian = {path: roots.resolve(root, f"/{path}") for path in (*DEBIAN, *suite.programs)}
-    lacking = [path for path in suite.programs if not debian[path]]
-    if lacking:
-        raise roots.Unavailable(f"{root} does not have {', '.join(lacking)}")
+    debian = {path: roots.resolve(root, f"/{path}") for path in (*DEBIAN, *named(root, suite.programs))}
     files = {place: source for place, source in {**debian, **programs}.items() if source}
     for place, source in files.items():
         copy(source, tree / place)
+    for folder in named(root, suite.folders):
+        shutil.copytree(roots.resolve(root, f"/{folder}"), tree / folder, symlinks=True, dirs_exist_ok=True)
+    if suite.systemd:
+        copy(HERE / "guest.service", tree / "usr/lib/systemd/system/guest.service")
     missing = add_libraries(root, tree, files.values())
     loaded = module.load_order(root, DISK_MODULES)
-    wanted = module.load_order(root, (*GUEST_MODULES, *extra_modules))
+    wanted = module.load_order(root, (*GUEST_MODULES, *suite.modules, *extra_modules))
     add_modules([path for path in wanted if path not in loaded], tree / "usr/lib/guest-modules")
     (tree / "usr/lib/criu").mkdir()
     (tree / "usr/lib/criu/amdgpu_plugin.so").symlink_to("../sluice/amdgpu_plugin.so")
     # They make /dev/infiniband without hardware, when a scenario loads them.
     add_modules(module.load_order(root, ("rdma_ucm",)), tree / "usr/lib/rdma-modules")
+    add_modules(module.load_order(root, ("xfs",)), tree / "usr/lib/xfs-modules")
     add_modules(module.load_order(root, ("amdgpu",)), tree / "usr/lib/stock-modules")
     copy(driver, tree / "usr/lib/sluice/vamdgpu.ko")
     copy(HERE / "guest-init", tree / "usr/sbin/guest-init")
     copy(HERE / "stock-gpus", tree / "usr/lib/sluice/stock-gpus")
+    for client in (HERE / "client").glob("*.py"):
+        copy(client, tree / "usr/lib/sluice" / client.name)
     disk = work / "root.img"
     disk.unlink(missing_ok=True)
     make_filesystem(disk, DISK_MIB, tree)
@@ -155,4 +173,14 @@ def make_filesystem(disk, mib, tree=None, options=()):
     words = ["mkfs.ext4", "-q", "-F", *options, *(["-d", str(tree)] if tree else []), str(disk)]
     if tree and not roots.IS_ROOT:      # so that what belongs to the caller belongs to root there
         words = ["unshare", "--map-root-user", *words]
-    subprocess.run(words, check=True, env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})
+    subprocess.run(words, check=True, env={"PATH": PATH})
+
+
+def make_sharing_filesystem(disk, mib):
+    """One whose files can share extents. False where this machine cannot make it."""
+    if not shutil.which("mkfs.xfs", path=PATH):
+        return False
+    with open(disk, "wb") as out:
+        out.truncate(mib << 20)
+    subprocess.run(["mkfs.xfs", "-q", "-m", "reflink=1", str(disk)], check=True, env={"PATH": PATH})
+    return True

@@ -4,7 +4,7 @@
 A suite is good when QEMU ended by the guest's own word, the XML is complete, no scenario failed and the kernel's log is
 clean; each of these alone can lie.
 
-Run as a program: `report.py results.json` prints the table of docs/vm.md.
+Run as a program: `report.py results.json` prints the table of docs/internals/vm.md.
 """
 import dataclasses
 import json

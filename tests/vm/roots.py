@@ -146,7 +146,7 @@ def make(folder, name, suite_name, packages, say, backports=False):
 
 
 def of_suite(folder, suite, say):
-    return make(folder, suite.name, suite.name, suites.PACKAGES + suite.packages, say)
+    return make(folder, suite.root, suite.debian, suites.PACKAGES + suite.packages, say)
 
 
 def kernel(root):

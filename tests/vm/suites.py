@@ -13,9 +13,32 @@ PACKAGES = (
 
 # Container runtimes. A container has file systems of its own in memory: criu saves them with GNU's tar and gzip. crun asks
 # for criu through libcriu, which it loads by name when it needs it; only with CRIU 4.2 does it hand criu a configuration
-# file (docs/containers.md).
+# file (docs/user/containers.md).
 RUNC, RUNC_FILES = ("runc",), ("usr/sbin/runc", "usr/bin/tar", "usr/bin/gzip")
 CRUN, CRUN_FILES = ("crun", "libcriu2"), ("usr/bin/crun", "usr/lib/x86_64-linux-gnu/libcriu.so.2")
+
+# Container engines, and what they call. criu locks a container's network with iptables.
+ENGINES = ("podman", "conmon", "netavark", "containerd", "iptables")
+PODMAN_FILES = (
+    "usr/bin/podman", "usr/bin/conmon", "usr/lib/podman/netavark", "etc/containers/policy.json",
+    "usr/share/containers/containers.conf", "usr/share/containers/seccomp.json",
+    "usr/sbin/iptables-restore", "usr/sbin/ip6tables-restore", "usr/lib/x86_64-linux-gnu/xtables/libxt_mark.so",
+    "usr/lib/x86_64-linux-gnu/xtables/libxt_standard.so",
+)
+CONTAINERD_FILES = ("usr/bin/containerd", "usr/bin/containerd-shim-runc-v2", "usr/bin/ctr")
+PODMAN_MODULES = ("overlay", "nft_compat", "xt_mark")
+# Scenarios of engines. Every run has the first of Podman, in trixie's guest, which is there anyway; OF_ENGINES are the other ones,
+# in a guest of their own.
+PODMAN, OF_ENGINES = "*Podman*", "*OfEngines/*:Containerd.*:Cri.*:Docker.*"
+# More of the same, and slow: scripts/vm --more.
+MORE = "More*/*"
+# Long ones of which one criu and one kernel show enough, and the suite that has them; the others with --more.
+ONCE = {
+    "Large.TenThousandBosComeBackWhole": "trixie",
+    "Repeated.TwentyDumpsInARowLeaveTheProcessRunning": "bookworm",
+    "By/RestoredAtOnce.EachLandsOnTheGpuThatItsOwnMapNames/runc": "trixie",
+    "By/RestoredAtOnce.WithoutMapsTheyDoNotChooseTheSameGpu/runc": "trixie",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,15 +49,49 @@ class Suite:
     hooks: int       # how many hooks that criu has
     decides: bool    # whether a failure fails scripts/test without --strict
     packages: tuple = ()     # more than PACKAGES, and what has another name in each suite
-    programs: tuple = ()     # files of those packages that go into the guest
+    programs: tuple = ()     # files of those packages that go into the guest, with "*" in place of versions
     client: str = ""         # C source on AMD's runtime, compiled in this root
+    debian: str = ""         # the Debian, where the suite is not called like it
+    root: str = ""           # name of its root, where it is not the Debian's
+    modules: tuple = ()      # kernel modules, more than all guests load
+    scenarios: str = f"*-{PODMAN}:{OF_ENGINES}"     # those that it runs, as GoogleTest's filter
+    folders: tuple = ()      # of its packages, with all that is in them
+    systemd: bool = False    # pid 1 is systemd, which starts guest-init
+    named_only: bool = False     # scripts/vm without names leaves it out
+
+    def __post_init__(self):
+        """Suites of one Debian have one root, with the packages of all, unless they name one."""
+        object.__setattr__(self, "debian", self.debian or self.name)
+        object.__setattr__(self, "root", self.root or self.debian)
+
+
+TRIXIE = ("libarchive13t64", *RUNC, *CRUN, *ENGINES)
+SYSTEMD = ("dbus", "docker.io", "docker-cli")
+SYSTEMD_FILES = ("usr/lib/systemd/systemd", "usr/lib/systemd/systemd-executor", "usr/bin/dbus-daemon",
+                 *(f"usr/lib/systemd/system/{unit}" for unit in ("dbus.service", "dbus.socket", "basic.target", "sysinit.target",
+                                                                 "sockets.target")))
+SYSTEMD_FOLDERS = ("usr/share/dbus-1",)
+PYTHON_FILES = ("usr/bin/python3", "usr/lib/python3/dist-packages/grpc/_cython/*.so")
+PYTHON_FOLDERS = ("usr/lib/python3.*", "usr/lib/python3/dist-packages")
+DOCKER_FILES = ("usr/sbin/dockerd", "usr/sbin/docker-proxy", "usr/bin/docker", "usr/sbin/iptables", *CONTAINERD_FILES)
 
 
 SUITES = {suite.name: suite for suite in (
     Suite("bookworm", "3.17.1", "6.1", 10, True, ("libarchive13",)),
-    Suite("trixie", "4.1.1", "6.12", 12, True, ("libarchive13t64", *RUNC), RUNC_FILES),
+    Suite("trixie", "4.1.1", "6.12", 12, True, TRIXIE, (*RUNC_FILES, *CRUN_FILES, *PODMAN_FILES), modules=PODMAN_MODULES,
+          scenarios=f"*-{OF_ENGINES}"),
+    Suite("engines", "4.1.1", "6.12", 12, True, TRIXIE, (*RUNC_FILES, *CRUN_FILES, *PODMAN_FILES, *CONTAINERD_FILES),
+          debian="trixie", modules=PODMAN_MODULES, scenarios=f"By/OciRuntime.*:{PODMAN}:Containerd.*"),
+    Suite("systemd", "4.1.1", "6.12", 12, True, (*TRIXIE, *SYSTEMD),
+          (*RUNC_FILES, *CRUN_FILES, *PODMAN_FILES, *DOCKER_FILES, *SYSTEMD_FILES), debian="trixie", root="systemd",
+          modules=PODMAN_MODULES, scenarios="By/OciRuntime.*:*/PodmanArchive.*:Docker.*", folders=SYSTEMD_FOLDERS, systemd=True, named_only=True),
+    Suite("cri", "4.2.1", "7.2", 13, False, ("libarchive13t64", "runc", "containerd", "python3-grpcio", "iptables"),
+          (*RUNC_FILES, *CONTAINERD_FILES, *PYTHON_FILES), debian="forky", root="cri", modules=PODMAN_MODULES,
+          scenarios="Cri.*", folders=PYTHON_FOLDERS, named_only=True),
     # Still moving. It has Debian's ROCm runtime, which runs on the virtual GPUs as a client that nobody here wrote.
     Suite("forky", "4.2.1", "7.2", 13, False,
           ("libarchive13t64", "rocminfo", "libhsa-runtime-dev", *RUNC, *CRUN),
           ("usr/bin/rocminfo", *RUNC_FILES, *CRUN_FILES), "tests/vm/client/hsa_client.c"),
 )}
+# Those that scripts/vm runs when no names are given.
+EVERY = {name: suite for name, suite in SUITES.items() if not suite.named_only}

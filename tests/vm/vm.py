@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Runs the scenarios with real criu in QEMU guests, one for each Debian suite. Called by scripts/vm; see docs/vm.md.
+"""Runs the scenarios with real criu in QEMU guests, one for each Debian suite. Called by scripts/vm; see docs/internals/vm.md.
 
 A guest is booted once. The scenarios of each driver are a run of vm-scenarios in it; then it waits for what the other suites'
 guests dumped, and restores that.
@@ -25,10 +25,10 @@ import module
 import programs
 import report
 import roots
-from suites import SUITES
+from suites import EVERY, MORE, ONCE, SUITES
 
 CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
-ENDED = re.compile(r"\[ +(OK|FAILED|SKIPPED) +\] (\S+\.\S+) \((\d+) ms\)")
+ENDED = re.compile(r"\[ +(OK|FAILED|SKIPPED) +\] (\S+\.[^\s,]+)(?:, where .*)? \((\d+) ms\)")
 WORDS = {"OK": "passed ", "FAILED": "FAILED ", "SKIPPED": "skipped"}
 # Scenarios of the first leave images in /out/images; those of the second restore what the other suites' guests left.
 EXPORT, FOREIGN = "Travelling*", "*Foreign*"
@@ -47,8 +47,10 @@ def arguments():
     # What each means is at the head of scripts/vm, which answers --help.
     parser = argparse.ArgumentParser(prog="scripts/vm", add_help=False)
     parser.add_argument("suites", nargs="*", metavar="SUITE")
-    parser.add_argument("--filter", default="*", metavar="PATTERN")
+    parser.add_argument("--filter", default="", metavar="PATTERN")
+    parser.add_argument("--more", action="store_true")
     parser.add_argument("--run", type=pathlib.Path, metavar="FILE")
+    parser.add_argument("--give", type=pathlib.Path, metavar="FILE", action="append", default=[])
     parser.add_argument("--shell", action="store_true")
     parser.add_argument("--build", type=pathlib.Path, default=CHECKOUT / "build", metavar="DIR")
     parser.add_argument("--package", type=pathlib.Path, metavar="DEB")
@@ -58,14 +60,14 @@ def arguments():
     parser.add_argument("--limit", type=int, default=2400, metavar="SECONDS")
     parser.add_argument("--keep", action="store_true")
     options = parser.parse_args()
-    for file in (options.plugin, options.streamer):
+    for file in (options.plugin, options.streamer, *options.give):
         if file and not file.is_file():
             parser.error(f"{file} is no file")
     unknown = [name for name in options.suites if name not in SUITES]
     if unknown:
         parser.error(f"no such suite: {', '.join(unknown)}")
     options.build = options.build.resolve()
-    options.suites = [SUITES[name] for name in options.suites or SUITES]
+    options.suites = [SUITES[name] for name in options.suites or EVERY]
     if options.shell and len(options.suites) != 1:
         parser.error("--shell is for one suite")
     return options
@@ -143,6 +145,8 @@ class Run:
         """One boot with --run's script; its lines go to standard output. True when it ended with 0."""
         self.guest.prepare()
         shutil.copyfile(self.options.run, self.guest.shared / "script")
+        for file in self.options.give:
+            shutil.copyfile(file, self.guest.shared / file.name)
         running = False
 
         def heard(line):
@@ -203,22 +207,29 @@ def together(runs, act):
         return list(pool.map(whole, runs))
 
 
+def patterns(options, suite):
+    """GoogleTest's filters of a suite's scenarios: of those that come first, and of those that restore what others dumped."""
+    if options.filter:
+        foreign = options.filter if "Foreign" in options.filter else ""
+        return (EXPORT if foreign else options.filter), foreign      # they need images, so the guests make some
+    left_out = [FOREIGN]
+    if not options.more:
+        left_out += [MORE, *(scenario for scenario, name in ONCE.items() if name != suite.name)]
+    joint = ":" if "-" in suite.scenarios else "-"
+    return suite.scenarios + joint + ":".join(left_out), FOREIGN if suite.scenarios.startswith("*-") else ""
+
+
 def scenarios(options, runs):
     """Runs every suite's scenarios and writes `build`/vm/results.json for tests/summary.py."""
     results = options.build / "vm" / "results.json"
     results.unlink(missing_ok=True)
-    everything = options.filter == "*"
-    foreign = FOREIGN if everything else options.filter if "Foreign" in options.filter else ""
-    # They need images, so the guests make some.
-    first = f"*-{FOREIGN}" if everything else EXPORT if foreign else options.filter
-    if len(runs) == 1:
-        foreign = ""
     exchange = Exchange(runs)
 
     def whole(run):
         try:
             run.prepare()
-            run.scenarios(first, foreign, exchange)
+            first, foreign = patterns(options, run.suite)
+            run.scenarios(first, foreign if len(runs) > 1 else "", exchange)
         finally:
             exchange.ended(run)
     together(runs, whole)

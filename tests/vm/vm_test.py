@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """The logic around the guests, without a guest: apt's formats, results and complaints, counting, links."""
+import argparse
 import contextlib
 import dataclasses
 import io
@@ -214,22 +215,22 @@ class Summary(Folder):
 
     def results(self, **of_suite):
         return [{"suite": name, "problems": of_suite.get(name, []),
-                 "cases": [{"name": "A.B", "result": "passed", "reason": ""}]} for name in suites.SUITES]
+                 "cases": [{"name": "A.B", "result": "passed", "reason": ""}]} for name in suites.EVERY]
 
     def test_guests_are_counted(self):
         status, lines = self.count(self.results())
-        self.assertEqual((status, lines[-1]), (0, "4 passed, 0 failed, 0 skipped"))
+        self.assertEqual((status, lines[-1]), (0, "5 passed, 0 failed, 0 skipped"))
 
     def test_a_suite_that_decides(self):
         status, lines = self.count(self.results(trixie=["no packages\nmore"]))
         self.assertEqual((status, lines[0], lines[-1]),
-                         (1, "failed: vm trixie: no packages", "4 passed, 1 failed, 0 skipped"))
+                         (1, "failed: vm trixie: no packages", "5 passed, 1 failed, 0 skipped"))
 
     def test_a_suite_that_does_not_decide(self):
         results = self.results(forky=["it died"])
         status, lines = self.count(results)
         self.assertEqual((status, lines), (0, ["!!! FAILED, but does not decide: vm forky: it died",
-                                               "4 passed, 0 failed, 0 skipped; 1 failed that do not decide"]))
+                                               "5 passed, 0 failed, 0 skipped; 1 failed that do not decide"]))
         self.assertEqual(self.count(results, "--strict")[0], 1)
 
     def test_other_steps_are_counted(self):
@@ -237,21 +238,27 @@ class Summary(Folder):
         self.write("fuzz.log", "fuzz: a: nothing found\nshown: libFuzzer: 7 executions\n")
         status, lines = self.count(self.results(), *words)
         self.assertEqual((status, lines), (1, ["shown: fuzz: libFuzzer: 7 executions", "failed: package", "skipped: other: no root here",
-                                               "5 passed, 1 failed, 1 skipped"]))
+                                               "6 passed, 1 failed, 1 skipped"]))
 
     def test_the_cases_of_a_program_are_counted(self):
         junit = """<testsuite name="sluice.sluice:unit / b.Suite"><testcase name="One" classname="Suite" status="run"/>
             <testcase name="Two" classname="Suite" status="run"><failure message="m">because</failure></testcase></testsuite>"""
         status, lines = self.count(self.results(), names=("sluice:unit / a", "sluice:unit / b"), junit=junit)
-        self.assertEqual((status, lines), (1, ["failed: sluice:unit / b: Suite.Two", "5 passed, 1 failed, 0 skipped"]))
+        self.assertEqual((status, lines), (1, ["failed: sluice:unit / b: Suite.Two", "6 passed, 1 failed, 0 skipped"]))
 
     def test_a_program_of_which_no_test_ran_failed(self):
         status, lines = self.count(self.results(), names=("sluice:unit / a", "sluice:unit / b"))
         self.assertEqual((status, lines),
-                         (1, ["failed: sluice:unit / b (no test of it ran)", "4 passed, 1 failed, 0 skipped"]))
+                         (1, ["failed: sluice:unit / b (no test of it ran)", "5 passed, 1 failed, 0 skipped"]))
+
+    def test_a_suite_that_was_left_out_is_skipped(self):
+        results = [result for result in self.results() if result["suite"] != "engines"]
+        status, lines = self.count(results, "--left-out", "engines", "nobody asked")
+        self.assertEqual((status, lines), (0, ["skipped: vm engines: nobody asked", "4 passed, 0 failed, 1 skipped"]))
+        self.assertEqual(self.count(results)[0], 1)
 
     def test_a_suite_without_results_failed(self):
-        self.assertEqual(self.count([])[1][-1], "1 passed, 2 failed, 0 skipped; 1 failed that do not decide")
+        self.assertEqual(self.count([])[1][-1], "1 passed, 3 failed, 0 skipped; 1 failed that do not decide")
 
 
 class Roots(Folder):
@@ -341,6 +348,46 @@ class Exchange(Folder):
         for run in runs:
             exchange.ended(run)
         self.assertEqual(len(log), 2)
+
+
+class Lines(unittest.TestCase):
+    def test_the_end_of_a_scenario_is_heard_also_with_a_parameter(self):
+        for line, heard in (("[       OK ] Files.DupStaysADup (12 ms)", ("OK", "Files.DupStaysADup", "12")),
+                            ('[  FAILED  ] By/Oci.Comes/crun, where GetParam() = "crun" (7 ms)', ("FAILED", "By/Oci.Comes/crun", "7")),
+                            ('[  FAILED  ] By/Oci.Comes/crun, where GetParam() = "crun"', None)):
+            ended = vm.ENDED.search(line)
+            self.assertEqual(ended and ended.groups(), heard)
+
+
+class Patterns(unittest.TestCase):
+    """Which scenarios a suite runs."""
+    def options(self, **given):
+        return argparse.Namespace(**({"filter": "", "more": False} | given))
+
+    def test_engines_have_a_guest_of_their_own(self):
+        first, foreign = vm.patterns(self.options(), suites.SUITES["engines"])
+        self.assertTrue(first.startswith("By/OciRuntime.*:"))
+        self.assertIn("-*Foreign*:More*/*", first)
+        self.assertEqual(foreign, "")
+        first, foreign = vm.patterns(self.options(more=True), suites.SUITES["trixie"])
+        self.assertEqual((first, foreign), (f"*-{suites.OF_ENGINES}:*Foreign*", "*Foreign*"))
+
+    def test_a_long_scenario_that_is_enough_once_has_a_suite_that_decides(self):
+        for scenario, home in suites.ONCE.items():
+            self.assertTrue(suites.SUITES[home].decides)
+            having = [name for name, suite in suites.SUITES.items() if suite.scenarios.startswith("*-") and
+                      f":{scenario}" not in vm.patterns(self.options(), suite)[0]]
+            self.assertEqual(having, [home])
+
+    def test_a_filter_is_for_every_suite(self):
+        self.assertEqual(vm.patterns(self.options(filter="Files.*"), suites.SUITES["engines"]), ("Files.*", ""))
+        self.assertEqual(vm.patterns(self.options(filter="*Foreign*"), suites.SUITES["trixie"]), ("Travelling*", "*Foreign*"))
+
+    def test_suites_of_one_debian_have_one_root(self):
+        recipes = {}
+        for suite in suites.SUITES.values():
+            recipes.setdefault(suite.root, set()).add(tuple(sorted(suite.packages)))
+        self.assertEqual([root for root, packages in recipes.items() if len(packages) != 1], [])
 
 
 class Files(Folder):

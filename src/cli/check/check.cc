@@ -1,17 +1,27 @@
 // SPDX-License-Identifier: MIT
-// sluice check: will a dump on this machine, of this process, into this directory work? Like criu check, for
+// sluice check: will a dump of this process, on this machine, into this directory work? Like criu check, for
 // GPUs.
 #include "cli/check/check.h"
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
 
 #include "base/printable.h"
+#include "cli/check/check_parent.h"
 #include "cli/commands.h"
+#include "cli/plan/plan.h"
 #include "cli/text.h"
 #include "images/key.h"
 
@@ -22,7 +32,9 @@ using Json = nlohmann::ordered_json;
 
 struct CheckArguments {
   std::string directory;
-  int pid = 0;  // 0: none
+  int pid = 0;          // 0: none
+  std::string parent;   // of the bytes written; empty: none
+  std::string machine;  // a description, as for `sluice plan`
   bool json = false;
 };
 
@@ -57,12 +69,27 @@ std::string text_of(const Findings& findings) {
   return text;
 }
 
-// The command that dumps it, word by word.
+// As the link in the new directory has to be: both may be moved with a relative path.
+std::string parent_of(const CheckArguments& arguments) {
+  if (arguments.directory.empty()) return arguments.parent;
+  std::error_code unknown;
+  const std::filesystem::path from =
+      std::filesystem::weakly_canonical(std::filesystem::absolute(arguments.directory), unknown);
+  const std::filesystem::path to =
+      std::filesystem::weakly_canonical(std::filesystem::absolute(arguments.parent), unknown);
+  const std::filesystem::path way = to.lexically_relative(from);
+  return unknown || way.empty() ? arguments.parent : way.string();
+}
+
+// The command that dumps it, as separate words.
 std::vector<std::string> dump_command(const std::string& criu, const CheckArguments& arguments,
                                       const std::vector<std::string>& options) {
   std::vector<std::string> words = {criu, "dump",
                                     "-t", std::to_string(arguments.pid),
                                     "-D", arguments.directory.empty() ? "DIR" : arguments.directory};
+  if (!arguments.parent.empty()) {
+    words.insert(words.end(), {"--track-mem", "--prev-images-dir", parent_of(arguments)});
+  }
   words.insert(words.end(), options.begin(), options.end());
   return words;
 }
@@ -74,73 +101,113 @@ std::string text_of(const std::vector<std::string>& command) {
   return text + '\n';
 }
 
-ExitCode check(const CheckArguments& arguments) {
+ExitCode fail_with(const CheckArguments& arguments, const Error& error) {
+  if (arguments.json) {
+    print_json({{"command", "check"}, {"result", "failed"}, {"message", error.what}});
+  } else {
+    (void)std::fprintf(stderr, "sluice check: %s\n  docs/measurements/planning.md has the format\n",
+                       printable(error.what).c_str());
+  }
+  return ExitCode::Failed;
+}
+
+// The findings, and the conclusions.
+struct Outcome {
+  Findings findings;
+  std::optional<std::uint64_t> bytes;  // of GPU memory
+  std::vector<std::string> command;    // dumps it
+  ParentCheck parent;
+  std::chrono::duration<double> took{};
+
+  std::size_t count(Weight weight) const {
+    return static_cast<std::size_t>(
+        std::count_if(findings.begin(), findings.end(),
+                      [weight](const Finding& finding) { return finding.weight == weight; }));
+  }
+};
+
+Outcome look(const CheckArguments& arguments, const std::optional<cli::Machine>& machine) {
   const auto began = std::chrono::steady_clock::now();
   LogLines warnings;
-  const plugin::Config config =
-      plugin::parse_config(plugin::environment_and_file(plugin::kConfigFile, warnings), warnings);
-  use_image_key(plugin::read_key(config));
+  const settings::Config config =
+      settings::parse_config(settings::environment_and_file(settings::kConfigFile, warnings), warnings);
+  const ImageKeys keys(settings::read_key(config));
   CriuQuestion criu;
   const CriuBinary binary = criu.binary();
-  Findings findings;
+  Outcome all;
   for (const LogLine& line : warnings)
-    findings.push_back({Weight::Warning, "settings", line.text, "see docs/configuration.md"});
+    all.findings.push_back({Weight::Warning, "settings", line.text, "see docs/user/configuration.md"});
   PluginCheck plugin = check_plugin(binary);
-  findings.push_back(std::move(plugin.finding));
+  all.findings.push_back(std::move(plugin.finding));
   GpuCheck gpus = check_gpus();
-  append(findings, std::move(gpus.findings));
-  append(findings, check_host(config));
+  append(all.findings, std::move(gpus.findings));
+  append(all.findings, check_host(config, keys));
   CriuQuestion::Answer answer = criu.answer(binary);
-  std::optional<std::uint64_t> bytes;
-  std::vector<std::string> command;
   if (arguments.pid != 0) {
     ProcessCheck processes =
         check_processes(arguments.pid, gpus.topology, {answer.version, binary.has_libbpf, plugin.others});
-    append(findings, std::move(processes.findings));
-    bytes = processes.bytes;
-    command = dump_command(criu.name(), arguments, processes.options);
-  }
-  if (!arguments.directory.empty()) append(findings, check_directory(arguments.directory, bytes));
-  findings.insert(findings.begin(), std::move(answer.finding));
-
-  std::size_t problems = 0;
-  std::size_t notes = 0;
-  for (const Finding& finding : findings) {
-    problems += finding.weight == Weight::Problem ? 1 : 0;
-    notes += finding.weight == Weight::Warning ? 1 : 0;
-  }
-  if (problems > 0) command.clear();
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
-  if (arguments.json) {
-    Json list = Json::array();
-    for (const Finding& finding : findings) {
-      list.push_back({{"weight", word_of(finding.weight)},
-                      {"subject", finding.subject},
-                      {"text", finding.text},
-                      {"remedy", finding.remedy},
-                      {"code", finding.code.empty() ? finding.subject : finding.code}});
+    append(all.findings, std::move(processes.findings));
+    all.bytes = processes.bytes;
+    if (!arguments.parent.empty()) {
+      all.parent =
+          check_parent({arguments.parent, processes, gpus.topology, answer.version, config, keys, machine});
+      append(all.findings, std::move(all.parent.findings));
     }
-    print_json({{"command", "check"},
-                {"result", problems == 0 ? "works" : "refused"},
-                {"problems", problems},
-                {"warnings", notes},
-                {"gpu_bytes", bytes ? Json(*bytes) : Json()},
-                {"criu_command", command.empty() ? Json() : Json(command)},
-                {"seconds", took.count()},
-                {"findings", std::move(list)}});
-  } else {
-    std::string text = text_of(findings) + text_of(command);
-    const bool needs_options = std::any_of(findings.begin(), findings.end(), [](const Finding& finding) {
-      return finding.weight == Weight::Option;
-    });
-    text += problems > 0    ? "A dump will NOT work: " + count_text(problems, "problem")
-            : needs_options ? "A dump will work with the command above"
-                            : "A dump will work";
-    if (notes > 0)
-      text += problems == 0 ? ", with " + count_text(notes, "warning") : ", " + count_text(notes, "warning");
-    (void)std::fputs((text + "\n").c_str(), stdout);
+    all.command = dump_command(criu.name(), arguments, processes.options);
   }
-  return problems == 0 ? ExitCode::Done : ExitCode::Refused;
+  if (!arguments.directory.empty()) append(all.findings, check_directory(arguments.directory, all.bytes));
+  all.findings.insert(all.findings.begin(), std::move(answer.finding));
+  if (all.count(Weight::Problem) > 0) all.command.clear();
+  all.took = std::chrono::steady_clock::now() - began;
+  return all;
+}
+
+Json json_of(const Outcome& all) {
+  Json list = Json::array();
+  for (const Finding& finding : all.findings) {
+    list.push_back({{"weight", word_of(finding.weight)},
+                    {"subject", finding.subject},
+                    {"text", finding.text},
+                    {"remedy", finding.remedy},
+                    {"code", finding.code.empty() ? finding.subject : finding.code}});
+  }
+  const std::size_t problems = all.count(Weight::Problem);
+  return {{"command", "check"},
+          {"result", problems == 0 ? "works" : "refused"},
+          {"problems", problems},
+          {"warnings", all.count(Weight::Warning)},
+          {"gpu_bytes", all.bytes ? Json(*all.bytes) : Json()},
+          {"parent", all.parent.json ? *all.parent.json : Json()},
+          {"criu_command", all.command.empty() ? Json() : Json(all.command)},
+          {"seconds", all.took.count()},
+          {"findings", std::move(list)}};
+}
+
+std::string text_of(const Outcome& all) {
+  const std::size_t problems = all.count(Weight::Problem);
+  const std::size_t notes = all.count(Weight::Warning);
+  std::string text = text_of(all.findings) + text_of(all.command);
+  text += problems > 0                    ? "A dump will NOT work: " + count_text(problems, "problem")
+          : all.count(Weight::Option) > 0 ? "A dump will work with the command above"
+                                          : "A dump will work";
+  if (notes > 0) text += (problems == 0 ? ", with " : ", ") + count_text(notes, "warning");
+  return text + "\n";
+}
+
+ExitCode check(const CheckArguments& arguments) {
+  std::optional<cli::Machine> machine;
+  if (!arguments.machine.empty()) {
+    auto described = read_machine(arguments.machine);
+    if (!described) return fail_with(arguments, described.error());
+    machine = std::move(*described);
+  }
+  const Outcome all = look(arguments, machine);
+  if (arguments.json) {
+    print_json(json_of(all));
+  } else {
+    (void)std::fputs(text_of(all).c_str(), stdout);
+  }
+  return all.count(Weight::Problem) == 0 ? ExitCode::Done : ExitCode::Refused;
 }
 
 }  // namespace
@@ -148,20 +215,32 @@ ExitCode check(const CheckArguments& arguments) {
 void add_check(CLI::App& app, Run& run) {
   const auto arguments = std::make_shared<CheckArguments>();
   CLI::App* command =
-      app.add_subcommand("check", "Whether a dump will work here, and what to do where it will not");
+      app.add_subcommand("check", "Whether a dump will work here, and what to do if it will not");
   command->add_option("--dir", arguments->directory, "where the images would go")->type_name("DIR");
   command->add_option("--pid", arguments->pid, "the process that would be dumped, with its children")
       ->type_name("PID")
       ->check(process_number());
+  CLI::Option* const pid = command->get_option("--pid");
+  CLI::Option* const parent =
+      command->add_option("--parent", arguments->parent, "the checkpoint that the dump would build on")
+          ->type_name("DIR")
+          ->needs(pid);
+  command->add_option("--machine", arguments->machine, "rates, to foretell how long the job stands still")
+      ->type_name("FILE")
+      ->needs(parent);
   add_json_flag(*command, arguments->json);
   command->footer(
-      "Looks only: writes nothing, stops nothing, opens nothing for writing. Without\n"
-      "options only the machine is looked at. Lines with X make a dump fail, lines with\n"
-      "+ need the option of criu that is named below, lines with ! make it slower or\n"
-      "less safe; the line below says what to do. With --pid the command that dumps the\n"
-      "process is printed. How fast the disk is, sluice-bench measures.\n\n"
+      "Only looks: writes nothing, stops nothing, opens nothing for writing. Without\n"
+      "options it looks at the machine alone. Lines with X make a dump fail, lines with\n"
+      "+ need the criu option in the line below, lines with ! make it slower or less\n"
+      "safe; the line below says what to do. With --pid it prints the command that\n"
+      "dumps the process. sluice-bench measures how fast the disk is.\n\n"
+      "With --parent it predicts what a dump on that checkpoint would write, as far as\n"
+      "buffers show: only the checksums of a dump show what changed in them. --machine\n"
+      "is a description as sluice plan takes it.\n\n"
       "Example: sluice check --dir /var/lib/checkpoints/job --pid 4242\n\n"
-      "Exit status: 0 a dump will work, 2 wrong usage, 3 it will not.");
+      "Exit status: 0 a dump will work, 1 FILE describes no machine, 2 wrong usage,\n"
+      "3 it will not work.");
   command->callback([arguments, &run] { run = [arguments] { return check(*arguments); }; });
 }
 

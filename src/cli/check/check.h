@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What `sluice check` finds out, part by part. Every function looks only: nothing is written, nothing is
-// opened for writing, no process is stopped. Functions without state; one thread.
+// The parts of `sluice check`. No function changes anything: nothing is written or opened for writing, no
+// process is stopped. Functions without state; one thread.
 #pragma once
 
 #include <sys/types.h>
@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "cli/check/criu_binary.h"
@@ -20,20 +21,20 @@
 
 namespace sluice::cli {
 
-// A Problem makes a dump fail; a Warning makes it slower, or unsafe in a way that is said; an Option makes it
-// fail unless criu's command line has an option for it.
+// A Problem makes a dump fail. A Warning makes it slower, or unsafe in a stated way. An Option makes it fail
+// unless criu's command line has an option for it.
 enum class Weight { Good, Option, Warning, Problem };
 
 struct Finding {
   Weight weight = Weight::Good;
-  std::string subject;  // "criu", "plugin", ...: fixed words, also in the JSON
+  std::string subject;  // "criu", "plugin", ...: fixed words, also used in the JSON
   std::string text;
-  std::string remedy;  // what to do about it; empty for Good
-  std::string code;    // tells the reason, fixed, in the JSON; empty: the subject does
+  std::string remedy;  // the remedy; empty for Good
+  std::string code;    // identifies the reason, fixed, used in the JSON; empty: the subject does
 };
 using Findings = std::vector<Finding>;
 
-// What criu --version says.
+// The output of criu --version.
 struct CriuVersion {
   int major = 0, minor = 0, patch = 0;
 
@@ -42,8 +43,8 @@ struct CriuVersion {
   }
 };
 
-// CRIU in the PATH, asked for its version. Started at once, so that it runs beside the rest; a criu that does
-// not answer is killed.
+// CRIU in the PATH, started to print its version. It runs beside the other checks; a criu that does not
+// answer is killed.
 class CriuQuestion {
  public:
   CriuQuestion();
@@ -53,15 +54,15 @@ class CriuQuestion {
 
   struct Answer {
     Finding finding;
-    std::optional<CriuVersion> version;  // nothing: not told
+    std::optional<CriuVersion> version;  // nothing: unknown
   };
-  // Waits for it, for a moment after the start; a program whose file tells the version has a longer time to
-  // be loaded than that on a busy machine. Call once.
+  // Waits for it, briefly after the start. If the program's file contains a version it waits longer, because
+  // loading may take time on a busy machine. Call once.
   Answer answer(const CriuBinary& binary);
 
-  // How a command line names it.
+  // Its name on a command line.
   const std::string& name() const { return name_; }
-  // What its file tells.
+  // Facts from its file.
   CriuBinary binary() const { return read_criu_binary(path_); }
 
  private:
@@ -71,54 +72,55 @@ class CriuQuestion {
   int output_ = -1;
 };
 
-// The plugin where CRIU looks for it: installed, ours, loadable. `others`: another plugin is beside it.
+// The plugin where CRIU looks for it: installed, ours, loadable. `others`: other plugins are there, too.
 struct PluginCheck {
   Finding finding;
   bool others = false;
 };
 PluginCheck check_plugin(const CriuBinary& criu);
 // io_uring, pinned memory, the caller's capabilities, the configuration, the key of images in use.
-Findings check_host(const plugin::Config& config);
+Findings check_host(const settings::Config& config, const ImageKeys& keys);
 
-// The KFD and its GPUs. `topology` is for the process' check; empty on a machine without.
+// The KFD and its GPUs. `topology` is for the check of the process; empty on a machine without.
 struct GpuCheck {
   Findings findings;
   std::optional<kfd::Topology> topology;
 };
 GpuCheck check_gpus();
 
-// A process and everything it has started, parents first, each once: one that starts others meanwhile does
-// not hold this up for ever.
-std::vector<pid_t> tree_of(pid_t root, const std::string& proc_path = kfd::kProcPath);
+// A process and its descendants, parents first, each once: a process that starts others meanwhile does not
+// make this endless.
+std::vector<pid_t> tree_of(pid_t root, const std::string& proc_path = proc::kProcPath);
 
-// VRAM and GTT of an open render file, as the driver tells them in its fdinfo (/proc/PID/fdinfo/N). Several
-// descriptors of one file, of one process or of those that inherited it, are one client.
+// VRAM and GTT of an open render file, from the driver's fdinfo (/proc/PID/fdinfo/N). Several descriptors of
+// one file, in one process or inherited, are one client.
 struct DrmClient {
-  std::string id;  // of the machine: device and number
+  std::string id;  // within the machine: device and number
   std::uint64_t bytes = 0;
 };
-// Nothing where the driver tells no memory.
+// Nothing if the driver reports no memory.
 std::optional<DrmClient> read_drm_client(std::istream& fdinfo);
 
-// What criu is, and what is beside our plugin.
+// The criu program, and the plugins beside ours.
 struct DumpProgram {
   std::optional<CriuVersion> version;  // nothing: not known
   bool dumps_bpf_maps = false;
   bool other_plugins = false;
 };
 
-// A process and its descendants: what criu dumps. `bytes`: of GPU memory, where the kernel tells. `options`:
-// words of criu's command line that this dump needs.
+// A process and its descendants, which criu dumps together. `bytes`: of GPU memory, if the kernel tells.
+// `options`: words of criu's command line that this dump needs.
 struct ProcessCheck {
   Findings findings;
   std::optional<std::uint64_t> bytes;
   std::vector<std::string> options;
+  std::vector<std::pair<pid_t, pid_t>> tasks;  // the pid, and that in its own pid namespace
 };
 ProcessCheck check_processes(pid_t root, const std::optional<kfd::Topology>& topology,
                              const DumpProgram& criu,
                              const std::string& kfd_proc = "/sys/class/kfd/kfd/proc");
 
-// The directory that images would go to. `need`: bytes, where known.
+// The directory for the images. `need`: bytes, if known.
 Findings check_directory(const std::string& path, std::optional<std::uint64_t> need);
 
 }  // namespace sluice::cli

@@ -16,16 +16,16 @@
 #include "base/unique_fd.h"
 #include "cli/check/check.h"
 #include "cli/text.h"
-#include "pipeline/store/file_store.h"
+#include "pipeline/store/direct_io.h"
 
 namespace sluice::cli {
 namespace {
 
-constexpr int kMostEntries = 256;  // looked at for a file to ask
+constexpr int kMostEntries = 256;  // searched for a file to test
 
 constexpr std::uint32_t kTmpfs = 0x01021994;
 
-// statfs(2)'s numbers.
+// File system types as in statfs(2).
 constexpr std::array kTypes = std::to_array<std::pair<std::uint32_t, const char*>>({
     {0xEF53, "ext4"},
     {0x58465342, "xfs"},
@@ -48,7 +48,7 @@ struct CloseDirectory {
   void operator()(DIR* directory) const { (void)::closedir(directory); }
 };
 
-// Asks a file that is there already, for none may be made.
+// Tests an existing file, because none may be created.
 Finding check_direct_io(int dir_fd) {
   const int list_fd = ::openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   const std::unique_ptr<DIR, CloseDirectory> list(list_fd >= 0 ? ::fdopendir(list_fd) : nullptr);
@@ -76,7 +76,7 @@ Findings check_directory(const std::string& path, std::optional<std::uint64_t> n
   Findings findings;
   struct statvfs space {};
   struct statfs type {};
-  if (::fstatvfs(fd.get(), &space) != 0 || ::fstatfs(fd.get(), &type) != 0)
+  if (::fstatvfs(fd.get(), &space) != 0 || ::fstatfs(fd.get(), &type) != 0)  // unreached: no test
     return {{Weight::Problem, "directory", make_error(errno, path).what, ""}};
   const auto type_number = static_cast<std::uint32_t>(type.f_type);  // signed and longer in some C libraries
   const std::string where = path + " on " + type_name(type_number);

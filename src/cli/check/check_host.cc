@@ -29,12 +29,12 @@
 #include "images/key.h"
 #include "pipeline/arena.h"
 #include "pipeline/checksum/checksum.h"
-#include "pipeline/uring_reactor.h"
+#include "pipeline/reactor/uring_reactor.h"
 
 namespace sluice::cli {
 namespace {
 
-constexpr auto kAnswerTime = std::chrono::milliseconds(35);  // criu --version takes a few
+constexpr auto kAnswerTime = std::chrono::milliseconds(35);  // criu --version takes a few milliseconds
 constexpr char kPluginName[] = "amdgpu_plugin.so";
 constexpr std::string_view kIdentity = "sluice amdgpu_plugin ";
 
@@ -47,14 +47,14 @@ std::string in_directories(const char* program, const std::string& list) {
   return "";
 }
 
-// A file of ours says so, and its version.
+// The identity in a file of ours, with its version.
 std::string identity_of(const std::string& path) {
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat status {};
   if (!fd || ::fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode) || status.st_size == 0) return "";
   const auto bytes = static_cast<std::size_t>(status.st_size);
   void* const map = ::mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, fd.get(), 0);
-  if (map == MAP_FAILED) return "";
+  if (map == MAP_FAILED) return "";  // unreached: does not fail
   const std::string_view text(static_cast<const char*>(map), bytes);
   std::string version;
   if (const std::size_t at = text.find(kIdentity); at != std::string_view::npos) {
@@ -85,7 +85,7 @@ Finding check_ring() {
   return {Weight::Good, "io_uring", (*ring)->features(), ""};
 }
 
-Finding check_pinning(const plugin::Config& config) {
+Finding check_pinning(const settings::Config& config) {
   const std::string need = bytes_text(config.staging_bytes) + " per GPU";
   rlimit limit{};
   (void)::getrlimit(RLIMIT_MEMLOCK, &limit);
@@ -98,7 +98,7 @@ Finding check_pinning(const plugin::Config& config) {
           "raise the limit (ulimit -l unlimited), or run as root"};
 }
 
-Finding check_memory(const plugin::Config& config) {
+Finding check_memory(const settings::Config& config) {
   std::ifstream info("/proc/meminfo");
   std::uint64_t available = 0;
   for (std::string line; std::getline(info, line);) {
@@ -110,25 +110,25 @@ Finding check_memory(const plugin::Config& config) {
   return {Weight::Problem, "memory", text, "free memory, or lower SLUICE_STAGING_SIZE"};
 }
 
-// How fast the contents can be hashed: a few milliseconds, on memory that the caches do not hold at once.
-Finding check_checksum(const plugin::Config& config) {
+// How fast contents are hashed: takes a few milliseconds, on more memory than the caches hold.
+Finding check_checksum(const settings::Config& config, const ImageKeys& keys) {
   if (!config.checksum) {
     return {Weight::Warning, "checksum", "switched off (SLUICE_CHECKSUM): damaged images will not be noticed",
             "leave SLUICE_CHECKSUM on"};
   }
   const std::vector<std::byte> block(4 * kMiB, std::byte{1});
   const auto began = std::chrono::steady_clock::now();
-  const Sum128 sum = contents_method().of(block);
+  const Sum128 sum = keys.contents().of(block);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
   return {Weight::Good, "checksum", rate_text(block.size() + (sum[0] & 0U), took.count()) + " on one CPU",
           ""};
 }
 
-// The key that images are to be made with.
-Finding check_key(const plugin::Config& config) {
+// The key for the images.
+Finding check_key(const settings::Config& config, const ImageKeys& keys) {
   if (!config.key_file)
     return {Weight::Good, "key", "none (SLUICE_KEY_FILE): images are protected against accidents only", ""};
-  if (const auto usable = image_key_is_usable(); !usable) {
+  if (const auto usable = keys.usable(); !usable) {
     return {Weight::Problem, "key", usable.error().what,
             "make one (openssl rand -hex 32), mode 0600, or leave SLUICE_KEY_FILE out"};
   }
@@ -156,7 +156,7 @@ CriuQuestion::CriuQuestion() : name_("criu"), began_(std::chrono::steady_clock::
     name_ = path_;
   }
   std::array<int, 2> pipe_fds{};
-  if (::pipe2(pipe_fds.data(), O_CLOEXEC) != 0) return;
+  if (::pipe2(pipe_fds.data(), O_CLOEXEC) != 0) return;  // unreached: does not fail
   posix_spawn_file_actions_t actions;
   (void)posix_spawn_file_actions_init(&actions);
   (void)posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
@@ -188,7 +188,7 @@ CriuQuestion::Answer CriuQuestion::answer(const CriuBinary& binary) {
   while (output_ >= 0) {
     const auto left =
         std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
-    // What is there is read however late it is.
+    // Existing output is read, however late it is.
     pollfd ready{output_, POLLIN, 0};
     if (::poll(&ready, 1, static_cast<int>(std::max<std::chrono::milliseconds::rep>(left.count(), 0))) <= 0)
       break;
@@ -220,9 +220,9 @@ CriuQuestion::Answer CriuQuestion::answer(const CriuBinary& binary) {
 
 namespace {
 
-// Where criu looks, in its own order: what the environment names, what it was built with, and, where its file
-// does not tell that, what we were built with. `libdir` of criu's own files and its option -L are above all,
-// and not known here.
+// Where criu looks for plugins, in its order: the environment; the path it was built with; if its file does
+// not tell that, the path we were built with. Its configuration files and its option -L come before all
+// these, and are unknown here.
 std::string plugin_directory(const CriuBinary& criu) {
   if (const char* named = std::getenv("CRIU_LIBS_DIR"); named != nullptr) return named;
   return criu.plugin_directory.value_or(SLUICE_PLUGIN_DIRECTORY);
@@ -284,9 +284,9 @@ PluginCheck check_plugin(const CriuBinary& criu) {
   return {check_plugin_in(directory), has_other_plugins(directory)};
 }
 
-Findings check_host(const plugin::Config& config) {
-  return {check_capabilities(), check_ring(),           check_pinning(config),
-          check_memory(config), check_checksum(config), check_key(config)};
+Findings check_host(const settings::Config& config, const ImageKeys& keys) {
+  return {check_capabilities(),         check_ring(),           check_pinning(config), check_memory(config),
+          check_checksum(config, keys), check_key(config, keys)};
 }
 
 }  // namespace sluice::cli

@@ -22,10 +22,10 @@ namespace sluice::cli {
 namespace {
 
 std::string proc(pid_t pid) {
-  return std::string(kfd::kProcPath) + "/" + std::to_string(pid);
+  return std::string(proc::kProcPath) + "/" + std::to_string(pid);
 }
 
-// Bytes of VRAM that the KFD has given the process; nothing where it does not tell.
+// Bytes of VRAM that the KFD has allocated for the process; nothing if unknown.
 std::optional<std::uint64_t> kfd_vram(pid_t pid, const kfd::Topology& topology, const std::string& kfd_proc) {
   std::optional<std::uint64_t> sum;
   for (const kfd::Node& node : topology.nodes) {
@@ -63,7 +63,7 @@ std::vector<pid_t> tree_of(pid_t root, const std::string& proc_path) {
   std::set<pid_t> known{root};
   for (std::size_t i = 0; i < tree.size(); ++i) {
     const std::string tasks = proc_path + "/" + std::to_string(tree[i]) + "/task";
-    const auto threads = kfd::numbered_entries(tasks);
+    const auto threads = proc::numbered_entries(tasks);
     if (!threads) continue;
     for (const int thread : *threads) {
       std::ifstream children(tasks + "/" + std::to_string(thread) + "/children");
@@ -77,7 +77,7 @@ std::vector<pid_t> tree_of(pid_t root, const std::string& proc_path) {
 
 namespace {
 
-// The devices that our plugin takes: the KFD first.
+// The devices handled by our plugin: the KFD first.
 std::vector<dev_t> plugin_devices(const std::optional<kfd::Topology>& topology) {
   std::vector<dev_t> devices;
   const auto kfd_device = kfd::kfd_device_number();
@@ -89,7 +89,7 @@ std::vector<dev_t> plugin_devices(const std::optional<kfd::Topology>& topology) 
   return devices;
 }
 
-// What the tree has of GPUs.
+// The tree's use of GPUs.
 struct GpuUse {
   std::size_t tasks = 0;  // with a file of one
   std::size_t dma_bufs = 0;
@@ -112,6 +112,7 @@ GpuUse gpu_use(const DumpTree& tree, const std::vector<dev_t>& devices,
       has_gpu = true;
       if (kfd_device && descriptor.file->number == *kfd_device) continue;
       std::ifstream fdinfo(task.directory + "/fdinfo/" + std::to_string(descriptor.fd));
+      // unreached: no test
       if (const auto client = read_drm_client(fdinfo)) bytes_by_client[client->id] = client->bytes;
     }
     if (has_gpu) ++use.tasks;
@@ -119,7 +120,7 @@ GpuUse gpu_use(const DumpTree& tree, const std::vector<dev_t>& devices,
     if (const auto bytes = kfd_vram(task.pid, *topology, kfd_proc)) vram = vram.value_or(0) + *bytes;
   }
   std::uint64_t of_clients = 0;
-  for (const auto& [client, bytes] : bytes_by_client) of_clients += bytes;
+  for (const auto& [client, bytes] : bytes_by_client) of_clients += bytes;  // unreached: no test
   if (vram || !bytes_by_client.empty()) use.bytes = std::max(vram.value_or(0), of_clients);
   return use;
 }
@@ -141,7 +142,7 @@ ProcessCheck check_processes(pid_t root, const std::optional<kfd::Topology>& top
                              const DumpProgram& criu, const std::string& kfd_proc) {
   ProcessCheck check;
   const std::string name = "process " + std::to_string(root);
-  const auto status = kfd::read_task_status(proc(root));
+  const auto status = proc::read_task_status(proc(root));
   if (!status) {
     check.findings.push_back(
         {Weight::Problem, "process", name + " does not exist", "name a process that runs", "no-process"});
@@ -159,7 +160,7 @@ ProcessCheck check_processes(pid_t root, const std::optional<kfd::Topology>& top
   around.criu_dumps_bpf_maps = criu.dumps_bpf_maps;
   around.other_plugins = criu.other_plugins;
   around.plugin_devices = plugin_devices(topology);
-  const auto tree = read_dump_tree(tree_of(root), kfd::kProcPath);
+  const auto tree = read_dump_tree(tree_of(root), proc::kProcPath);
   if (!tree) {
     check.findings.push_back({Weight::Problem, "process", tree.error().what, "run as root", "not-allowed"});
     return check;
@@ -170,6 +171,7 @@ ProcessCheck check_processes(pid_t root, const std::optional<kfd::Topology>& top
                               process_text(task) + " is traced by " + std::to_string(task.tracer),
                               "wait for the other dump, or end the debugger", "traced"});
   }
+  for (const TaskFacts& task : tree->tasks) check.tasks.emplace_back(task.pid, task.inner_pid);
   const GpuUse use = gpu_use(*tree, around.plugin_devices, topology, kfd_proc);
   check.bytes = use.bytes;
   check.findings.push_back(summary(name + " (" + status->name + ")", *tree, use));

@@ -24,7 +24,7 @@ bool is_of_a_path(char c) {
          c == '_' || c == '-' || c == '+';
 }
 
-// The string, from its '/' to its NUL, that ends with "/criu" or "/criu/" around `at`; empty where it is
+// The string, from its '/' to its NUL, that ends with "/criu" or "/criu/" around `at`; empty if there is
 // none.
 std::string_view path_around(std::string_view bytes, std::size_t at) {
   constexpr std::string_view kLast = "/criu";
@@ -49,7 +49,7 @@ std::optional<std::string> plugin_directory_in(std::string_view bytes) {
   return *found.begin();
 }
 
-// The only string that is a version, as Debian's three have it; empty where there are more.
+// The only string that is a version, as in Debian's three; empty if there are more.
 std::string version_in(std::string_view bytes) {
   const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
   constexpr std::size_t kLongest = 16;
@@ -61,7 +61,7 @@ std::string version_in(std::string_view bytes) {
     const bool whole = begin < at && begin > 0 && bytes[begin - 1] == '\0' && text.size() < kLongest &&
                        is_digit(text.back()) && text.find("..") == std::string_view::npos &&
                        text.find_first_not_of("0123456789.") == std::string_view::npos &&
-                       std::count(text.begin(), text.end(), '.') <= 2;  // no address
+                       std::count(text.begin(), text.end(), '.') <= 2;  // not an IP address
     if (!whole || text == found) continue;
     if (!found.empty()) return "";
     found = text;

@@ -32,25 +32,25 @@ std::optional<std::string> read_link(const std::string& path) {
   return std::string(text.data(), static_cast<std::size_t>(length));
 }
 
-// The last of the numbers in "NSpid:\t4711\t12\t1".
+// The last number in "NSpid:\t4711\t12\t1".
 std::optional<pid_t> innermost(std::string_view numbers) {
   while (!numbers.empty() && (numbers.back() == '\t' || numbers.back() == ' ')) numbers.remove_suffix(1);
   const std::size_t at = numbers.find_last_of("\t ");
-  return kfd::parse_number(numbers.substr(at == std::string_view::npos ? 0 : at + 1));
+  return proc::parse_number(numbers.substr(at == std::string_view::npos ? 0 : at + 1));
 }
 
 void read_status(TaskFacts& task) {
   const std::string text = proc_text(task.directory + "/status", kStatusBytes);
   const std::string_view state = line_of(text, "State:\t");
   if (!state.empty()) task.state = state.front();
-  task.threads = static_cast<unsigned>(kfd::parse_number(line_of(text, "Threads:\t")).value_or(0));
-  task.tracer = kfd::parse_number(line_of(text, "TracerPid:\t")).value_or(0);
+  task.threads = static_cast<unsigned>(proc::parse_number(line_of(text, "Threads:\t")).value_or(0));
+  task.tracer = proc::parse_number(line_of(text, "TracerPid:\t")).value_or(0);
   task.inner_pid = innermost(line_of(text, "NSpid:\t")).value_or(0);
   task.inner_session = innermost(line_of(text, "NSsid:\t"));
-  task.seccomp = kfd::parse_number(line_of(text, "Seccomp:\t")).value_or(0);
+  task.seccomp = proc::parse_number(line_of(text, "Seccomp:\t")).value_or(0);
 }
 
-// /proc/PID/stat after the name, which may hold anything: state ppid pgrp session tty_nr tpgid.
+// /proc/PID/stat after the name, which may contain anything: state ppid pgrp session tty_nr tpgid.
 void read_stat(TaskFacts& task) {
   const std::string text = proc_text(task.directory + "/stat", kStatusBytes);
   const std::size_t name_end = text.rfind(')');
@@ -84,10 +84,10 @@ void read_limits(TaskFacts& task) {
       std::strtoull(pages.c_str(), nullptr, 10) * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
 }
 
-// Those of one process, no more than `room`. Errors as of read_dump_tree.
+// One process' descriptors, at most `room`. Errors as for read_dump_tree.
 Result<std::vector<OpenDescriptor>> read_descriptors(const TaskFacts& task, std::size_t room) {
   const std::string directory = task.directory + "/fd";
-  auto numbers = kfd::numbered_entries(directory);
+  auto numbers = proc::numbered_entries(directory);
   if (!numbers) return std::move(numbers).error();
   std::vector<OpenDescriptor> found;
   found.reserve(std::min(numbers->size(), room));
@@ -143,7 +143,7 @@ Result<FileFacts> file_facts(const std::string& path, bool follow) {
   const int flags = AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT | (follow ? 0 : AT_SYMLINK_NOFOLLOW);
   if (::statx(AT_FDCWD, path.c_str(), flags, STATX_BASIC_STATS | STATX_MNT_ID, &facts) != 0)
     return make_error(errno, path);
-  constexpr std::uint64_t kBlock = 512;  // stx_blocks' unit
+  constexpr std::uint64_t kBlock = 512;  // unit of stx_blocks
   FileFacts file;
   file.mode = facts.stx_mode;
   file.device = makedev(facts.stx_dev_major, facts.stx_dev_minor);

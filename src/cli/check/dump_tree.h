@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // A tree of processes as /proc shows it, read once: descriptors, sessions, namespaces, limits. Nothing of the
-// processes is opened: a descriptor is asked what it is by readlink(2) and statx(2) through /proc/PID/fd,
-// which open no device and wait for no file server. Functions without state.
+// processes is opened. Descriptors are examined by readlink(2) and statx(2) through /proc/PID/fd, which open
+// no device and wait for no file server. Functions without state.
 //
-// A process or a file that goes meanwhile is left out; what cannot be asked is empty.
+// A process or a file that disappears meanwhile is left out; what cannot be read is empty.
 #pragma once
 
 #include <sys/types.h>
@@ -20,23 +20,23 @@
 
 namespace sluice::cli {
 
-// What statx tells of a file.
+// A file's properties from statx.
 struct FileFacts {
   mode_t mode = 0;
   dev_t device = 0;  // of its file system
   std::uint64_t inode = 0;
-  dev_t number = 0;  // of a device file
+  dev_t number = 0;  // if it is a device file
   std::uint64_t links = 0;
   std::uint64_t bytes_on_disk = 0;
-  std::optional<std::uint64_t> mount;  // id of its mount; Linux 5.8 and newer tell it
+  std::optional<std::uint64_t> mount;  // its mount's id, from Linux 5.8 on
 };
-// Follows a last symbolic link, as those in /proc/PID/fd and map_files are. Errors: statx's.
+// Follows a final symbolic link, like those in /proc/PID/fd and map_files. Errors: statx's.
 Result<FileFacts> file_facts(const std::string& path, bool follow = true);
 
 struct OpenDescriptor {
   int fd = -1;
   std::string link;               // a path, "socket:[17]", "anon_inode:[io_uring]", ...
-  std::optional<FileFacts> file;  // of a path
+  std::optional<FileFacts> file;  // if it has a path
 };
 
 // Kinds of namespaces, in the order of TaskFacts::namespaces.
@@ -62,7 +62,7 @@ struct TaskFacts {
   char state = 0;
   unsigned threads = 0;
   pid_t tracer = 0;  // 0: none
-  // In its own pid namespace; 0: not told, or, of the session, outside of it.
+  // In its own pid namespace; 0: unknown or, for the session, outside of it.
   pid_t inner_pid = 0;
   std::optional<pid_t> inner_session;
   pid_t session = 0;                                 // in the reader's
@@ -79,23 +79,22 @@ struct TaskFacts {
 struct DumpTree {
   std::vector<TaskFacts> tasks;  // the first process first
   std::size_t descriptors = 0;
-  bool cut = false;  // there are more descriptors than were to be read: the rest is not in it
+  bool cut = false;  // there are more descriptors than were allowed: the rest is missing
   std::set<pid_t> pids;
   std::string proc;
 };
 inline constexpr std::size_t kMostDescriptors = 65536;
 
-// Errors: those of listing descriptors (EACCES: not allowed), and statx's of one that by its name is a
-// device.
+// Errors: those of listing descriptors (EACCES: not allowed), and statx's for a file named like a device.
 Result<DumpTree> read_dump_tree(const std::vector<pid_t>& pids, const std::string& proc,
                                 std::size_t most_descriptors = kMostDescriptors);
 
-// The rest of the line that begins with `key` in a text of lines; empty without one.
+// The rest of the line that begins with `key`; empty without one.
 std::string_view line_of(std::string_view text, std::string_view key);
-// The text of a file of /proc, of `most` bytes at most; empty where it cannot be read.
+// The text of a file of /proc, at most `most` bytes; empty if it cannot be read.
 std::string proc_text(const std::string& path, std::size_t most);
 
-// "descriptor 4 of process 12 is ": how a finding begins.
+// "descriptor 4 of process 12 is ": the begin of a finding.
 std::string descriptor_text(const TaskFacts& task, const OpenDescriptor& descriptor);
 std::string process_text(const TaskFacts& task);
 

@@ -27,7 +27,7 @@ constexpr std::size_t kFdinfoBytes = 65536;
 constexpr std::size_t kLockBytes = 4 * kMiB;
 constexpr std::uint64_t kFirstPidNamespace = 0xEFFFFFFC;  // PROC_PID_INIT_INO
 
-// What CRIU's tty.c has a driver for.
+// The terminals that CRIU's tty.c has drivers for.
 bool is_terminal(dev_t number) {
   const unsigned minor_number = minor(number);
   switch (major(number)) {
@@ -44,8 +44,8 @@ bool is_terminal(dev_t number) {
   }
 }
 
-// Inodes that somebody has a lock on, of /proc/locks: "1: FLOCK  ADVISORY  WRITE 4711 fd:00:1234 0 EOF".
-// Nothing: not all can be told, as a lock whose taker is gone from a pid namespace.
+// Inodes with locks, from /proc/locks: "1: FLOCK  ADVISORY  WRITE 4711 fd:00:1234 0 EOF". Nothing: some are
+// unknown, such as a lock whose owner has left a pid namespace.
 std::optional<std::set<std::uint64_t>> locked_inodes(const DumpSurroundings& around) {
   if (namespaces_of(around.self)[kPidNs] != kFirstPidNamespace) return std::nullopt;
   const std::string text = proc_text(around.proc + "/locks", kLockBytes);
@@ -82,7 +82,7 @@ class FileLook {
     }
   }
 
-  // When all were looked at: which terminals have no other end in the tree.
+  // After all files: terminals whose other end is not in the tree.
   void look_at_terminals() {
     std::vector<const Slave*> alone;
     for (const auto& [index, slave] : slaves_) {
@@ -124,7 +124,7 @@ class FileLook {
     }
     const std::string facts = fdinfo(task, descriptor);
     const auto flags = std::strtoul(std::string(line_of(facts, "flags:\t")).c_str(), nullptr, 8);
-    const auto pid = kfd::parse_number(line_of(facts, "Pid:\t"));  // nothing: -1, it has ended
+    const auto pid = proc::parse_number(line_of(facts, "Pid:\t"));  // nothing: -1, it has ended
     if ((flags & O_EXCL) != 0) {
       found_.add(obstacle::kAnonInode, text + " of a thread", "pidfd of a thread");
     } else if (pid && tree_.pids.count(*pid) == 0) {
@@ -198,15 +198,15 @@ class FileLook {
     if (major_number == kPtsMajor) {
       slaves_.try_emplace(minor(file.number), Slave{text});
     } else if (major_number == kTtyAuxMajor && minor(file.number) == kPtmxMinor) {
-      if (const auto index = kfd::parse_number(line_of(fdinfo(task, descriptor), "tty-index:\t")))
+      if (const auto index = proc::parse_number(line_of(fdinfo(task, descriptor), "tty-index:\t")))
         masters_.insert(static_cast<unsigned>(*index));
     }
-    // The terminal of a session whose leader is not of the tree.
+    // The terminal of a session whose leader is outside the tree.
     if (file.number == task.terminal && tree_.pids.count(task.session) == 0)
       found_.add(obstacle::kTerminal, text);
   }
 
-  // "net:[4026531840]" is a namespace; what else has no path, nobody can open.
+  // "net:[4026531840]" is a namespace; nothing else without a path can be opened.
   void look_at_unnamed(const TaskFacts& task, const OpenDescriptor& descriptor) {
     const std::string& link = descriptor.link;
     const std::size_t at = link.find(":[");
@@ -224,8 +224,8 @@ class FileLook {
   const DumpSurroundings& around_;
   Obstacles& found_;
   NamedFiles named_;
-  std::optional<std::set<std::uint64_t>> locked_;  // nothing: each file has to be asked
-  std::set<std::uint64_t> namespaces_;             // of the tree, and ours
+  std::optional<std::set<std::uint64_t>> locked_;  // nothing: each file has to be checked
+  std::set<std::uint64_t> namespaces_;             // the tree's, and ours
   std::map<unsigned, Slave> slaves_;
   std::set<unsigned> masters_;
 };

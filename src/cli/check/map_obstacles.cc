@@ -18,7 +18,7 @@
 namespace sluice::cli {
 namespace {
 
-constexpr std::size_t kMapsBytes = 32 * kMiB;  // of a process with the most maps that the kernel allows
+constexpr std::size_t kMapsBytes = 32 * kMiB;  // for a process with the kernel's maximum of maps
 const dev_t kZeroDevice = makedev(1, 5);
 
 // A line of /proc/PID/maps: "7f00-7f10 rw-s 0000 08:01 123   /path".
@@ -55,7 +55,7 @@ class MapLook {
 
   void look_at(const TaskFacts& task) {
     std::string text = proc_text(task.directory + "/maps", kMapsBytes);
-    // A child that has only forked maps what its parent does.
+    // A child that has only forked maps the same as its parent.
     const bool seen = text == last_ && task.namespaces[kMntNs] == last_mounts_;
     last_ = std::move(text);
     last_mounts_ = task.namespaces[kMntNs];
@@ -95,7 +95,7 @@ class MapLook {
     }
   }
 
-  // Each file of a namespace of mounts once, however many processes map it.
+  // Each file of a mount namespace once, however many processes map it.
   void look_at_file(const TaskFacts& task, const std::string& text, const Map& map) {
     if (!looked_at_.emplace(task.namespaces[kMntNs], map.device, map.inode, std::string(map.name)).second)
       return;
@@ -121,7 +121,7 @@ class MapLook {
     }
   }
 
-  // The names in map_files have no leading zeros; those of /proc/PID/maps have eight digits at least.
+  // Names in map_files have no leading zeros; those of /proc/PID/maps have at least eight digits.
   static std::string short_range(std::string_view range) {
     std::uint64_t begin = 0;
     std::uint64_t end = 0;
@@ -135,7 +135,7 @@ class MapLook {
   Obstacles& found_;
   NamedFiles named_;
   bool own_ipc_;
-  std::string last_;  // the maps that were looked at last
+  std::string last_;  // the last maps examined
   std::uint64_t last_mounts_ = 0;
   std::set<std::tuple<std::uint64_t, dev_t, std::uint64_t, std::string>> looked_at_;
 };

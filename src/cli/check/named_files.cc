@@ -22,9 +22,9 @@ namespace sluice::cli {
 namespace {
 
 constexpr std::size_t kMountBytes = 16 * kMiB;
-constexpr std::uint64_t kGhostBytes = kMiB;  // criu's --ghost-limit, where nobody gives it
+constexpr std::uint64_t kGhostBytes = kMiB;  // criu's default --ghost-limit
 
-// The device of the kernel's own shared memory, from a page of it.
+// The device of the kernel's own shared memory, from one page of it.
 dev_t shared_memory_device() {
   const UniqueFd fd(::memfd_create("sluice-check", MFD_CLOEXEC));
   struct stat status {};
@@ -37,8 +37,7 @@ std::string_view without_deleted(std::string_view link) {
   return link;
 }
 
-// The name that NFS gives a file which was deleted while open: .nfs and hexadecimal digits (CRIU's
-// files-reg.c).
+// NFS' name for a file deleted while open: .nfs and hexadecimal digits (CRIU's files-reg.c).
 bool is_silly_name(const std::string& directory, const std::string& link) {
   constexpr long kNfs = 0x6969;
   constexpr std::string_view kPrefix = "/.nfs";
@@ -53,8 +52,8 @@ bool is_silly_name(const std::string& directory, const std::string& link) {
          ::statfs(directory.c_str(), &system) == 0 && system.f_type == kNfs;
 }
 
-// Whether a task's root lies on one of these mounts. In a chroot it may not: /proc tells no mounts from
-// outside of it, so that nothing follows from a mount that is not told. STATX_MNT_ID: Linux 5.8.
+// Whether a task's root is on one of these mounts. In a chroot it may not be: /proc does not show mounts
+// outside of it, so a missing mount proves nothing. STATX_MNT_ID: Linux 5.8.
 bool has_mount_of_root(const std::set<std::uint64_t>& mounts, const std::string& task) {
   struct statx status {};
   if (::statx(AT_FDCWD, (task + "/root").c_str(), 0, STATX_MNT_ID, &status) != 0 ||
@@ -69,7 +68,7 @@ NamedFiles::NamedFiles(const DumpTree& tree, const DumpSurroundings& around)
     : tree_(tree), own_mounts_(namespaces_of(around.self)[kMntNs]), shared_memory_(shared_memory_device()) {
   for (const TaskFacts& task : tree.tasks) {
     const std::uint64_t space = task.namespaces[kMntNs];
-    // Our own is seen from our own root.
+    // Our own is visible from our own root.
     if (!roots_.emplace(space, space == own_mounts_ ? "" : task.directory + "/root").second) continue;
     const std::string text = proc_text(task.directory + "/mountinfo", kMountBytes);
     for (std::size_t at = 0; at < text.size();) {
@@ -109,7 +108,7 @@ void NamedFiles::look_at_name(const TaskFacts& task, const std::string& name, co
   constexpr long kProc = 0x9fa0;
   if (link.starts_with(tree_.proc + "/") && ::statfs(tree_.proc.c_str(), &system) == 0 &&
       system.f_type == kProc)
-    return;  // a file of a process, of one that is gone, too
+    return;  // a file of a process, even of a dead one
   if (file.links == 0) {
     if (file.bytes_on_disk > kGhostBytes)
       found.add_deleted_file(name + " (" + bytes_text(file.bytes_on_disk) + ")", file.bytes_on_disk);

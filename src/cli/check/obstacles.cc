@@ -8,7 +8,7 @@
 namespace sluice::cli {
 namespace {
 
-constexpr std::size_t kMostOfAKind = 8;  // reasons that are named; what is more is counted to the last
+constexpr std::size_t kMostOfAKind = 8;  // reasons that are named; others are added to the last one's count
 
 std::string limit_text(std::uint64_t bytes) {
   return std::to_string((bytes + kMiB - 1) / kMiB) + "M";

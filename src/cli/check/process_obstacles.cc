@@ -10,14 +10,14 @@
 namespace sluice::cli {
 namespace {
 
-// What criu opens in a process at once: two ends of its talk with it, and two files (compel,
+// Descriptors that criu has open in a process at once: two ends of its socket pair, and two files (compel,
 // criu/pie/parasite.c).
 constexpr std::uint64_t kCriuDescriptors = 4;
-// criu's code and its stacks there were between 64 and 150 KiB for a process with one thread; more with more.
+// criu's code and stacks in a process with one thread were between 64 and 150 KiB; more threads need more.
 constexpr std::uint64_t kLeastCriuCode = 64 * kKiB;
 constexpr std::uint64_t kMostCriuCode = 4 * kMiB;
 
-// Whether an id map of a user namespace ("0 100000 65536") has number 0.
+// Whether an id map of a user namespace ("0 100000 65536") maps number 0.
 bool maps_zero(const std::string& path) {
   std::istringstream map(proc_text(path, 65536));
   std::uint64_t inside = 0;
@@ -36,7 +36,7 @@ bool may_read_filters(const DumpSurroundings& around) {
   return line_of(status, "Seccomp:\t") == "0" && (effective >> kCapSysAdmin & 1U) != 0;
 }
 
-// What CRIU asks of the first process alone.
+// CRIU's requirements for the first process only.
 void look_at_root(const TaskFacts& root, const Namespaces& own, Obstacles& found) {
   const std::string text = process_text(root);
   if (root.state == 'Z') {
@@ -56,7 +56,7 @@ void look_at_root(const TaskFacts& root, const Namespaces& own, Obstacles& found
     found.add(obstacle::kMountNamespace, text + " is in a mount namespace of its own");
 }
 
-// CRIU takes these namespaces from the first process, and has no others in a tree.
+// CRIU takes these namespaces from the first process, and supports no others in a tree.
 void look_at_namespaces(const TaskFacts& task, const TaskFacts& root, const Namespaces& own,
                         Obstacles& found) {
   for (const NamespaceKind kind : {kPidNs, kIpcNs, kUtsNs, kUserNs, kCgroupNs, kTimeNs}) {

@@ -23,11 +23,11 @@ constexpr std::size_t kTableBytes = 8 * kMiB;  // of /proc/PID/net/tcp: fifty th
 constexpr unsigned kEstablished = 1, kSynReceived = 3, kTimeWait = 6, kClosed = 7,
                    kListening = 10;  // linux/tcp_states
 
-// One socket, and a process that has it.
+// A socket, and a process that has it.
 struct OpenSocket {
   const TaskFacts* task = nullptr;
   const OpenDescriptor* descriptor = nullptr;
-  std::string protocol;  // the kernel's name of it: "TCPv6", "UNIX-STREAM", "AF_VSOCK"
+  std::string protocol;  // the kernel's name: "TCPv6", "UNIX-STREAM", "AF_VSOCK"
 
   std::string text() const { return descriptor_text(*task, *descriptor) + " is "; }
 };
@@ -37,7 +37,7 @@ std::uint64_t socket_inode(const std::string& link) {
   return link.starts_with(kPrefix) ? std::strtoull(&link[kPrefix.size()], nullptr, 10) : 0;
 }
 
-// Every socket answers to this name (the kernel's net/socket.c); it opens nothing.
+// Every socket has this attribute (the kernel's net/socket.c); reading it opens nothing.
 std::string protocol_of(const TaskFacts& task, const OpenDescriptor& descriptor) {
   const std::string path = task.directory + "/fd/" + std::to_string(descriptor.fd);
   std::array<char, 64> name{};
@@ -49,7 +49,8 @@ bool is_one_of(std::string_view name, std::initializer_list<std::string_view> na
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// From Linux 6.16 on, options of unix sockets are refused by others, and CRIU before 4.2 asks for them.
+// From Linux 6.16 on, sockets of other families refuse the options of UNIX sockets, which CRIU before 4.2
+// reads.
 bool kernel_refuses_unix_options() {
   const UniqueFd fd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   int value = 0;
@@ -124,7 +125,7 @@ class SocketLook {
     return std::strtoull(std::string(word.substr(0, 20)).c_str(), nullptr, base);
   }
 
-  // "sl local rem st tx:rx ..:.. retrnsmt uid timeout inode". What is in none has no address yet.
+  // "sl local rem st tx:rx ..:.. retrnsmt uid timeout inode". A socket in no table has no address yet.
   void look_at_tcp() {
     bool whole = true;
     Sockets left = tcp_;
@@ -228,9 +229,9 @@ class SocketLook {
   const DumpSurroundings& around_;
   Obstacles& found_;
   std::uint64_t own_net_;
-  bool refuses_options_;                           // and this criu asks for them
-  std::map<std::uint64_t, OpenSocket> sockets_;    // of the tree, by inode
-  std::map<std::uint64_t, const TaskFacts*> net_;  // a process of each network namespace
+  bool refuses_options_;                           // and this criu reads them
+  std::map<std::uint64_t, OpenSocket> sockets_;    // the tree's, by inode
+  std::map<std::uint64_t, const TaskFacts*> net_;  // one process per network namespace
   Sockets unix_, tcp_, netlink_;
 };
 

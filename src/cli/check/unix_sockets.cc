@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::size_t kMostSockets = 1U << 20U;
 constexpr std::size_t kAnswerBytes = std::size_t{64} * 1024;
-constexpr timeval kPatience = {0, 200'000};  // of an answer, which comes at once
+constexpr timeval kPatience = {0, 200'000};  // for an answer, which normally comes at once
 
 UniqueFd diag_socket() {
   UniqueFd fd(::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG));
@@ -31,7 +31,7 @@ UniqueFd diag_socket() {
   return fd;
 }
 
-// A socket belongs to the namespace in which it was made.
+// A socket belongs to the namespace in which it was created.
 Result<UniqueFd> diag_socket_in(const std::string& process) {
   const std::string path = process + "/ns/net";
   const UniqueFd space(::open(path.c_str(), O_RDONLY | O_CLOEXEC));

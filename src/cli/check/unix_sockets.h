@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The unix sockets of a network namespace with what they are connected to, as the kernel tells it
-// (sock_diag(7), linux/unix_diag.h). /proc/net/unix does not say it.
+// The unix sockets of a network namespace with their peers, from the kernel (sock_diag(7),
+// linux/unix_diag.h). /proc/net/unix does not have the peers.
 #pragma once
 
 #include <cstdint>
@@ -20,13 +20,13 @@ struct UnixSocket {
   std::uint8_t shutdown = 0;     // 1: no more reading, 2: no more writing
   std::uint32_t to_be_sent = 0;  // bytes
   std::vector<std::uint32_t>
-      in_flight;  // of a listening one: inodes of those not accepted yet; 0: one that is gone
+      in_flight;  // for a listening one: inodes of connections not accepted yet; 0: one that is gone
 };
 using UnixSockets = std::map<std::uint32_t, UnixSocket>;  // by inode
 
-// Asks in the namespace of `process` ("/proc/17"), for which a thread of its own enters that; `enter` false:
-// asks in the caller's. The kernel may load its module unix_diag, as for criu and ss. Errors: EPERM, of
-// entering; those of the sockets.
+// Queries the namespace of `process` ("/proc/17"), which a separate thread enters; `enter` false: the
+// caller's. The kernel may load its module unix_diag, as for criu and ss. Errors: EPERM on entering; those of
+// the sockets.
 Result<UnixSockets> unix_sockets(const std::string& process, bool enter);
 
 }  // namespace sluice::cli

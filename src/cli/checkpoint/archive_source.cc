@@ -8,15 +8,16 @@
 #include <string_view>
 #include <utility>
 
+#include "base/format.h"
 #include "base/units.h"
 #include "images/files.h"
 
 namespace sluice::cli {
 namespace {
 
-// Of all that is kept of an archive: as much as of one image.
+// Limit of everything kept from an archive: as much as for one image.
 constexpr std::uint64_t kMostKeptBytes = kLargestImageBytes;
-// Of one entry that has none of our names yet.
+// For an entry without one of our names yet.
 constexpr std::uint64_t kBytesOfAName = 256;
 constexpr std::string_view kStats = "sluice-stats-";
 constexpr std::uint64_t kMostStatsBytes = kMiB;
@@ -25,10 +26,10 @@ constexpr std::uint64_t kMostStatsBytes = kMiB;
 struct Split {
   std::string folder;
   std::string name;
-  bool leaves = false;  // it has a part that is ".."
+  bool leaves = false;  // it contains ".."
 };
 
-// As if the archive was unpacked into an empty directory: "./a//b" is "a/b", "/a" is "a".
+// As if unpacked into an empty directory: "./a//b" is "a/b", "/a" is "a".
 Split split(std::string_view path) {
   Split result;
   while (!path.empty()) {
@@ -47,13 +48,13 @@ bool is_plugin_image(std::string_view name) {
   return name.starts_with("amdgpu-") && name.ends_with(".img");
 }
 
-// What is read whole.
+// Files that are read completely.
 bool is_small(std::string_view name) {
   return name.starts_with(kKfdPrefix) || name.starts_with(kRenderPrefix) || name.starts_with(kDmaBufPrefix) ||
          name.starts_with("amdgpu-sums-") || name.starts_with(kStats);
 }
 
-// Where a saved image has its layers: in blobs/sha256/DIGEST, or of old forms in DIGEST/layer.tar and
+// Where a saved image has its layers: in blobs/sha256/DIGEST or, in old forms, in DIGEST/layer.tar and
 // DIGEST.tar.
 bool may_be_layer(std::string_view path) {
   constexpr std::size_t kDigits = 64;
@@ -92,25 +93,27 @@ std::unique_ptr<Input> ArchiveSource::input(const OnProgress& on_progress) const
   return file_input(fd_.get(), file_bytes_, path_, std::move(progress));
 }
 
-std::string ArchiveSource::words(const Place& place) {
+std::string ArchiveSource::describe(const Place& place) {
   const std::string folder = place.folder.empty() ? "its top" : place.folder;
   return place.layer.empty() ? folder : place.layer + ": " + folder;
 }
 
-// What was found says how far it can be used.
+// The findings so far tell how much is usable.
 Error ArchiveSource::damaged(const Error& error) const {
   std::size_t images = 0;
   for (const auto& [place, folder] : found_) images += folder.size();
-  return {EBADMSG, path_ + " is a damaged archive: " + error.what +
-                       (images == 0 ? "; no image of a GPU process was found until there"
-                                    : "; found until there: " + std::to_string(images) +
-                                          " images of GPU processes, the last " + last_name_)};
+  const std::string found =
+      images == 0
+          ? "no images of GPU processes were found before that"
+          : formatted("{} images of GPU processes were found before that, {} last", images, last_name_);
+  return {EBADMSG, formatted("{} is a damaged archive: {}; {} [SL-T18]", path_, error.what, found)};
 }
 
 Result<void> ArchiveSource::keep_budget(std::uint64_t bytes) {
   kept_bytes_ += bytes;
   if (kept_bytes_ <= kMostKeptBytes) return {};
-  return Error{EFBIG, path_ + " has more metadata of images than any checkpoint"};
+  return Error{EFBIG,
+               path_ + " has more metadata of images than any checkpoint; name the archive of one [SL-T19]"};
 }
 
 Result<void> ArchiveSource::scan(TarReader& reader, const std::string& layer) {
@@ -120,7 +123,7 @@ Result<void> ArchiveSource::scan(TarReader& reader, const std::string& layer) {
     const Split at = split(entry->name);
     has_criu_images_ = has_criu_images_ || at.name == "inventory.img";
     if (is_plugin_image(at.name) || at.name.starts_with(kStats)) {
-      if (at.leaves) return Error{EBADMSG, "the name " + entry->name + " leads out of it"};
+      if (at.leaves) return make_error(EBADMSG, "name " + entry->name + " leads out of the archive");
       SLUICE_TRY(keep(reader, *entry, Place{layer, at.folder}, at.name));
     } else if (layer.empty() && entry->regular && may_be_layer(entry->name)) {
       SLUICE_TRY(scan_layer(reader, *entry));
@@ -155,7 +158,7 @@ Result<void> ArchiveSource::keep(TarReader& reader, const TarReader::Entry& entr
   const std::uint64_t most = name.starts_with(kStats) ? kMostStatsBytes : kLargestImageBytes;
   if (!is_small(name) || !entry.regular || entry.file.bytes > most) return {};
   SLUICE_TRY(keep_budget(entry.file.bytes));
-  // As it comes: an archive may say that there is more than there is.
+  // As the data comes: an archive may claim more than it has.
   std::vector<std::uint8_t> bytes;
   EntryStream stream(reader, entry.file.bytes, entry.name);
   constexpr std::uint64_t kPart = kMiB;
@@ -173,7 +176,7 @@ std::vector<std::string> ArchiveSource::folders() const {
   for (const auto& [place, folder] : found_) {
     if (std::any_of(folder.begin(), folder.end(),
                     [](const auto& file) { return is_plugin_image(file.first); }))
-      all.push_back(words(place));
+      all.push_back(describe(place));
   }
   return all;
 }
@@ -181,7 +184,7 @@ std::vector<std::string> ArchiveSource::folders() const {
 void ArchiveSource::choose(std::size_t number) {
   const std::string chosen = folders().at(number);
   for (const auto& [place, folder] : found_) {
-    if (words(place) == chosen) chosen_ = place;
+    if (describe(place) == chosen) chosen_ = place;
   }
 }
 
@@ -195,15 +198,19 @@ Result<const ArchiveSource::File*> ArchiveSource::find(const std::string& name) 
   const Folder& folder = found_.at(chosen_);
   const auto at = folder.find(name);
   if (at == folder.end()) return make_error(ENOENT, "open " + name);
-  if (at->second.twice) return Error{EBADMSG, name + " is in the archive more than once"};
-  if (!at->second.regular) return Error{EINVAL, name + " is not a regular file"};
+  if (at->second.twice)
+    return Error{EBADMSG, name + " is in the archive more than once; make the archive anew [SL-T20]"};
+  if (!at->second.regular)
+    return Error{EINVAL, name + " is not a regular file in the archive; make the archive anew [SL-T21]"};
   return &at->second;
 }
 
 Result<std::vector<std::uint8_t>> ArchiveSource::read(const std::string& name, std::uint64_t most) const {
   SLUICE_TRY_ASSIGN(const File* const file, find(name));
   if (!file->bytes || file->bytes->size() > most)
-    return make_error(EFBIG, name + " is larger than any image of metadata can be");
+    return Error{
+        EFBIG,
+        name + " of the archive is too large for an image of metadata; use another checkpoint [SL-T22]"};
   return *file->bytes;
 }
 
@@ -241,7 +248,7 @@ Result<void> ArchiveSource::stream_from(TarReader& reader, std::set<std::string>
     if (at.leaves || at.folder != chosen_.folder || left.erase(at.name) == 0) continue;
     SLUICE_TRY_ASSIGN(const SourceFile known, look(at.name));
     if (!entry->regular || entry->file.bytes != known.bytes)
-      return Error{EBADMSG, "the archive has changed while it was read"};
+      return Error{EBADMSG, "the archive changed while it was read; try again [SL-T23]"};
     EntryStream bytes(reader, entry->file.bytes, at.name);
     SLUICE_TRY(take(at.name, bytes));
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// sluice diff A B: what changed between two checkpoints of the same processes. The comparing is
-// verify/compare.h's; here it is told.
+// sluice diff A B: what changed between two checkpoints of the same processes. verify/compare.h compares;
+// this prints.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
@@ -119,9 +119,9 @@ void add_diff(CLI::App& app, Run& run) {
   command->add_flag("--bos", arguments->bos, "list every BO");
   add_json_flag(*command, arguments->json);
   command->footer(
-      "In blocks of 1 MiB, from the checksums alone where both have the same BOs, else\n"
-      "by reading the contents. Zero blocks are counted apart: a dump does not write\n"
-      "them.\n\n"
+      "From the checksums alone, of 64 KiB of a BO each. Without checksums, and beside\n"
+      "images of version 0.1 with other BOs, it reads and compares contents in blocks\n"
+      "of 1 MiB. Zeros are counted apart, because a dump does not write them.\n\n"
       "Example: sluice diff /var/lib/checkpoints/monday /var/lib/checkpoints/tuesday\n\n"
       "Exit status: 0 compared, whether equal or not, 1 one is damaged or unreadable,\n"
       "2 wrong usage, 3 one has no images.");

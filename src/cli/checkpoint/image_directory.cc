@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "base/format.h"
 #include "base/printable.h"
 #include "cli/checkpoint/archive_source.h"
 #include "cli/progress.h"
@@ -25,12 +26,13 @@ namespace sluice::cli {
 namespace {
 
 constexpr const char* kWhatToName =
-    "name the directory that criu dump was given with --images-dir (-D), or the archive that an engine made; "
-    "of a dump that failed, nothing is left there";
+    "name the directory that was given to criu dump with --images-dir (-D), or an engine's archive; a dump "
+    "that "
+    "failed leaves nothing there";
 constexpr const char* kNoGpu =
     "the processes of this dump used no GPU, or criu had no plugin: sluice check tells whether it finds it";
 
-// What a directory is told by that has images of GPU processes, whole or not.
+// Whether a directory has images of GPU processes, complete or not.
 bool has_plugin_images(const std::vector<std::string>& names) {
   return std::any_of(names.begin(), names.end(), [](const std::string& name) {
     return name.starts_with("amdgpu-") && name.ends_with(".img");
@@ -42,13 +44,13 @@ bool has_criu_images(const std::vector<std::string>& names) {
 }
 
 struct Below {
-  std::vector<std::string> folders;  // that have images of GPU processes
-  std::vector<Error> closed;         // for each that cannot be looked into
+  std::vector<std::string> folders;  // with images of GPU processes
+  std::vector<Error> closed;         // one per folder that cannot be read
 };
 
-// Engines keep CRIU's images one below what they tell the user.
+// Engines keep CRIU's images one level below the directory that they show the user.
 Below look_below(int dir_fd, const std::vector<std::string>& names) {
-  constexpr std::size_t kMostFolders = 256;  // who names / or /home has made a mistake
+  constexpr std::size_t kMostFolders = 256;  // a user who names / or /home has made a mistake
   Below below;
   std::size_t looked_into = 0;
   for (const std::string& name : names) {
@@ -75,18 +77,18 @@ std::string list_of(const std::vector<std::string>& names) {
   return names.size() > kMost ? text + ", ..." : text;
 }
 
-// Goes one below where there are no images. Nothing: there are, or nobody knows of any.
+// Goes one level down if there are no images. Nothing: there are, or none are known.
 std::optional<NoImages> find_folder(ImageDirectory& directory) {
   const auto names = list_names(directory.fd.get());
   if (!names) return no_images(names.error());
   if (has_plugin_images(*names)) return std::nullopt;
   const Below below = look_below(directory.fd.get(), *names);
   if (below.folders.size() > 1) {
-    return NoImages{
-        ExitCode::Refused,
-        directory.path + " has images of GPU processes in several folders: " + list_of(below.folders),
-        "name one of them",
-        {}};
+    return NoImages{ExitCode::Refused,
+                    formatted("{} has images of GPU processes in several folders: {} [SL-T25]",
+                              directory.path, list_of(below.folders)),
+                    "name one of them",
+                    {}};
   }
   if (below.folders.size() == 1) {
     directory.path += (directory.path.ends_with('/') ? "" : "/") + below.folders[0];
@@ -97,16 +99,16 @@ std::optional<NoImages> find_folder(ImageDirectory& directory) {
     return std::nullopt;
   }
   if (has_criu_images(*names)) {
-    return NoImages{
-        ExitCode::Refused,
-        directory.path + " has images of CRIU, but none of a GPU process (amdgpu-*.img)",
-        "the processes of this dump used no GPU, or criu had no plugin: sluice check tells whether "
-        "it finds it",
-        {}};
+    return NoImages{ExitCode::Refused,
+                    directory.path + " has images of CRIU, but none of a GPU process (amdgpu-*.img) [SL-T26]",
+                    kNoGpu,
+                    {}};
   }
   if (!below.closed.empty()) return no_images(explain(directory.path, below.closed.front()));
-  return NoImages{
-      ExitCode::Refused, directory.path + " has no images of GPU processes (amdgpu-*.img)", kWhatToName, {}};
+  return NoImages{ExitCode::Refused,
+                  directory.path + " has no images of GPU processes (amdgpu-*.img) [SL-T27]",
+                  kWhatToName,
+                  {}};
 }
 
 std::string folder_of(const std::string& path) {
@@ -114,34 +116,36 @@ std::string folder_of(const std::string& path) {
   return slash == path.npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
 }
 
-// An archive of another kind, or packed in another way.
+// An archive of another kind, or with other compression.
 NoImages not_read_here(const std::string& path, const std::string& kind) {
   const bool packed = kind == "xz" || kind == "bzip2" || kind == "lz4";
   const bool names_itself = packed || kind == "zip" || kind == "7z" || kind == "cpio";
   return NoImages{ExitCode::Refused,
-                  path + (!names_itself ? ": " + kind
-                          : packed      ? " is compressed with " + kind + ", which is not read here"
-                                        : " is an archive of another kind: " + kind),
+                  formatted("{}{}{} [SL-T40]", path,
+                            packed         ? " has an unsupported compression, "
+                            : names_itself ? " is an archive of another kind: "
+                                           : " is not supported: ",
+                            kind),
                   packed
                       ? "unpack it (" + kind + " -dk), or compress it with zstd or gzip"
                       : "archives are tar files, as engines make them, plain or compressed with gzip or zstd",
                   {}};
 }
 
-// What no directory is, and no tar file: an image beside others, or something else.
+// Neither a directory nor a tar file: a single image, or something else.
 NoImages no_archive(const std::string& path) {
   const std::string folder = folder_of(path);
   const UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   const auto beside = fd ? list_names(fd.get()) : Result<std::vector<std::string>>(Error{});
   const bool is_beside = beside && (has_plugin_images(*beside) || has_criu_images(*beside));
-  return NoImages{
-      ExitCode::Refused,
-      path + (is_beside ? " is one file of a checkpoint" : " is no archive (tar) and no directory"),
-      is_beside ? "name the directory that has all of them: " + folder : kWhatToName,
-      {}};
+  return NoImages{ExitCode::Refused,
+                  path + (is_beside ? " is one file of a checkpoint [SL-T41]"
+                                    : " is neither an archive (tar) nor a directory [SL-T42]"),
+                  is_beside ? "name the directory that has all of them: " + folder : kWhatToName,
+                  {}};
 }
 
-// Draws how far the archive was gone through, five times a second.
+// Shows the progress through the archive, five times a second.
 class ArchiveProgress {
  public:
   explicit ArchiveProgress(bool wanted) : line_(wanted) {}
@@ -176,17 +180,20 @@ std::optional<NoImages> open_archive(ImageDirectory& archive, UniqueFd fd, bool 
   const std::vector<std::string> folders = (*opened)->folders();
   if (folders.size() > 1) {
     return NoImages{ExitCode::Refused,
-                    path + " has images of GPU processes in several folders: " + list_of(folders),
+                    formatted("{} is an archive with images of GPU processes in several folders: {} [SL-T28]",
+                              path, list_of(folders)),
                     "unpack the one that is meant, and name that",
                     {}};
   }
   if (folders.empty()) {
     const bool of_criu = (*opened)->has_criu_images();
-    return NoImages{ExitCode::Refused,
-                    path + (of_criu ? " has images of CRIU, but none of a GPU process (amdgpu-*.img)"
-                                    : " is an archive without images of GPU processes (amdgpu-*.img)"),
-                    of_criu ? kNoGpu : "name the archive that the engine made of a checkpoint",
-                    {}};
+    return NoImages{
+        ExitCode::Refused,
+        path + (of_criu
+                    ? " is an archive with images of CRIU, but none of a GPU process (amdgpu-*.img) [SL-T29]"
+                    : " is an archive without images of GPU processes (amdgpu-*.img) [SL-T30]"),
+        of_criu ? kNoGpu : "name the archive that the engine made of a checkpoint",
+        {}};
   }
   (*opened)->choose(0);
   archive.source = std::move(*opened);
@@ -209,11 +216,11 @@ std::optional<NoImages> open_file(ImageDirectory& file, bool show_progress) {
   return open_archive(file, std::move(fd), show_progress);
 }
 
-// What is wrong with the key's file, or with the setting, the message says.
+// The message says what is wrong with the key's file, or with the setting.
 NoImages no_key(const Error& error) {
   const Cause cause = cause_of(error.err);
   NoImages none{ExitCode::Failed, error.what, "", {}};
-  if (error.err == EACCES) none.remedy = "the key is its owner's alone to read: try again as root";
+  if (error.err == EACCES) none.remedy = "only the key's owner can read it: try again as root";
   if (cause == Cause::Unreadable) none.remedy = remedy_of(error.err);
   if (cause != Cause::Damaged) none.cause = cause;
   return none;
@@ -226,10 +233,10 @@ NoImages no_images(const Error& error) {
 }
 
 std::variant<ImageDirectory, NoImages> open_images(const std::string& path, bool show_progress) {
-  LogLines warnings;  // `sluice check` tells them
-  use_image_key(plugin::read_key(
-      plugin::parse_config(plugin::environment_and_file(plugin::kConfigFile, warnings), warnings)));
-  if (const auto usable = image_key_is_usable(); !usable) {
+  LogLines warnings;  // `sluice check` reports them
+  ImageKeys keys(settings::read_key(
+      settings::parse_config(settings::environment_and_file(settings::kConfigFile, warnings), warnings)));
+  if (const auto usable = keys.usable(); !usable) {
     return no_key(usable.error());
   }
   struct stat status {};
@@ -250,33 +257,37 @@ std::variant<ImageDirectory, NoImages> open_images(const std::string& path, bool
     none = open_file(directory, show_progress);
   } else {
     none = NoImages{ExitCode::Refused,
-                    path + " is neither a directory nor a file",
-                    "an archive is read twice, which a pipe cannot be: save it, and name the file",
+                    path + " is neither a directory nor a file [SL-T31]",
+                    "save the archive, and name the file: an archive is read twice, and a pipe cannot be",
                     {}};
   }
   if (none) return std::move(*none);
+  directory.source->set_keys(std::move(keys));
   auto checkpoint = read_checkpoint(*directory.source);
   if (!checkpoint) return no_images(explain(directory.path, checkpoint.error()));
   if (checkpoint->empty()) {
-    return NoImages{ExitCode::Refused,
-                    directory.path + " has no images of GPU processes (amdgpu-*.img), but contents of some",
-                    "use another checkpoint, or copy what is missing to its place", Cause::Missing};
+    return NoImages{
+        ExitCode::Refused,
+        directory.path + " has contents of GPU processes, but none of their images (amdgpu-*.img) [SL-T32]",
+        "use another checkpoint, or copy what is missing to its place", Cause::Missing};
   }
   directory.checkpoint = std::move(*checkpoint);
   return directory;
 }
 
 ExitCode refuse(const char* command, bool json, const NoImages& why) {
+  const std::string message = printable(why.message) + (has_id(why.message) ? "" : " [SL-T24]");
   if (json) {
     nlohmann::ordered_json object = {{"command", command},
                                      {"result", why.exit_code == ExitCode::Refused ? "refused" : "failed"},
-                                     {"message", why.message},
+                                     {"message", message},
                                      {"remedy", why.remedy}};
     if (why.cause) object["cause"] = word_of(*why.cause);
     print_json(object);
   } else {
-    (void)std::fprintf(stderr, "sluice %s: %s\n", command, printable(why.message).c_str());
-    if (!why.remedy.empty()) (void)std::fprintf(stderr, "  %s\n", printable(why.remedy).c_str());
+    (void)std::fprintf(stderr, "sluice %s: %s\n", command, message.c_str());
+    if (message.find(why.remedy) == message.npos)
+      (void)std::fprintf(stderr, "  %s\n", printable(why.remedy).c_str());
   }
   return why.exit_code;
 }

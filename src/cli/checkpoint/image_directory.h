@@ -16,32 +16,31 @@
 namespace sluice::cli {
 
 struct ImageDirectory {
-  std::string path;  // of the directory that has the images, or of the archive
-  UniqueFd fd;       // of the directory, which the source borrows
+  std::string path;  // the directory with the images, or the archive
+  UniqueFd fd;       // the directory's, borrowed by the source
   std::unique_ptr<ImageSource> source;
   Checkpoint checkpoint;
 };
 
-// Why there is none, and how the command ends for it.
+// Why there is none, and the command's exit status.
 struct NoImages {
   ExitCode exit_code = ExitCode::Failed;
   std::string message;
   std::string remedy;
-  std::optional<Cause> cause;  // of what failed on the images
+  std::optional<Cause> cause;  // if something failed on the images
 };
-// Of an error that reading them gave: with its cause, and the remedy that fits.
+// For an error from reading them, with its cause and remedy.
 NoImages no_images(const Error& error);
 
-// With the key of the settings, if they have one, which is the process' from then on. `path`: the directory
-// of the images, or the one above it. NoImages: that key, or the directory, cannot be read (Failed), or there
-// is no image of the plugin (Refused).
+// Uses the key of the settings, if there is one. `path`: the directory of the images, or its parent.
+// NoImages: the key or the directory cannot be read (Failed), or there is no image of the plugin (Refused).
 std::variant<ImageDirectory, NoImages> open_images(const std::string& path, bool show_progress);
 
-// Tells it: with `json` as an object on standard output, else on standard error. `command`: the subcommand's
-// name.
+// Reports it: with `json` as an object on standard output, else on standard error. `command`: the
+// subcommand's name.
 ExitCode refuse(const char* command, bool json, const NoImages& why);
 
-// The argument that names one, and what --help says of it.
+// The argument that names one, and its --help text.
 inline constexpr const char* kImagesHelp = "the image directory of a dump (criu dump -D), or an archive";
 void add_images_argument(CLI::App& command, const std::string& name, std::string& path,
                          const std::string& help);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// sluice map IMAGES: would these images be restored on this machine's GPUs, or on those of another machine
-// whose KFD topology was copied, and on which? By the same rules, settings and choice as the plugin's restore
-// (kfd/matching.h); restores that are under way are not seen. How much VRAM is free a copy does not tell.
+// sluice map IMAGES: on which GPUs would these images be restored here, or on another machine whose KFD
+// topology was copied? Rules, settings and choice are those of the plugin's restore
+// (kfd/matching/matching.h), but running restores are not seen. A copy does not tell how much VRAM is free.
 #include <sys/stat.h>
 
 #include <CLI/CLI.hpp>
@@ -21,8 +21,8 @@
 #include "images/files.h"
 #include "images/pages.h"
 #include "images/vram_need.h"
-#include "kfd/gpu_map.h"
-#include "kfd/matching.h"
+#include "kfd/matching/gpu_map.h"
+#include "kfd/matching/matching.h"
 #include "kfd/vram_room.h"
 #include "settings/config.h"
 
@@ -38,13 +38,13 @@ struct MapArguments {
   bool json = false;
 };
 
-// The machine that is asked about.
+// The machine in question.
 struct Local {
   kfd::Topology topology;
-  std::map<std::uint32_t, kfd::VramUse> vram;  // by gpu_id; of those that tell it
+  std::map<std::uint32_t, kfd::VramUse> vram;  // by gpu_id; only GPUs that report it
 };
 
-// The outcome for the KFD images that have one topology: those of one machine and one view of it.
+// The outcome for KFD images with the same topology: of one machine, seen the same way.
 struct Mapping {
   std::vector<std::string> images;
   kfd::Topology source;
@@ -57,7 +57,7 @@ std::string gpu_name(const kfd::Topology& topology, std::uint32_t gpu_id) {
   return kfd::gpu_words(*topology.find_gpu(gpu_id));
 }
 
-// Those of `gpu_ids`; where these are all GPUs there are, and several, that is said.
+// Names of `gpu_ids`; says so if these are all GPUs and several.
 std::string gpu_names(const kfd::Topology& topology, const std::vector<std::uint32_t>& gpu_ids) {
   if (gpu_ids.size() > 1 && gpu_ids.size() == topology.gpu_count())
     return "all " + std::to_string(gpu_ids.size()) + " GPUs";
@@ -67,7 +67,7 @@ std::string gpu_names(const kfd::Topology& topology, const std::vector<std::uint
   return names;
 }
 
-// A copy may be of the topology folder itself, or of one above it, up to /sys.
+// A copy may be the topology folder itself, or one of its parents, up to /sys.
 std::string topology_below(const std::string& directory) {
   for (const char* below :
        {"", "/topology", "/kfd/topology", "/class/kfd/kfd/topology", "/devices/virtual/kfd/kfd/topology",
@@ -78,8 +78,8 @@ std::string topology_below(const std::string& directory) {
   return directory;
 }
 
-// As the tasks of a restored tree choose, the one that sees most GPUs first: what one was given, the others
-// get, too (plugin/restore/gpu_match.h).
+// As the tasks of a restored tree choose: the one that sees the most GPUs first, and the others get the same
+// (plugin/restore/gpus/gpu_match.h).
 class TreeChoice {
  public:
   TreeChoice(const Local& local, const kfd::MatchRules& rules, std::vector<kfd::MappedGpu> map,
@@ -120,7 +120,7 @@ class TreeChoice {
   std::vector<kfd::MappedGpu> agreed_;
 };
 
-// One for each topology, without outcomes.
+// One per topology, without outcomes.
 std::vector<Mapping> topologies_of(const Checkpoint& checkpoint) {
   std::vector<Mapping> mappings;
   for (const auto& entry : checkpoint.kfd) {
@@ -169,7 +169,7 @@ std::string why_not(const std::vector<kfd::Mismatch>& mismatches) {
   return text;
 }
 
-// Of a local GPU.
+// The free VRAM of a local GPU, in words.
 std::string free_text(const Local& local, std::uint32_t gpu_id) {
   const auto use = local.vram.find(gpu_id);
   if (use == local.vram.end()) return "not known";
@@ -181,7 +181,7 @@ std::string text_of(const Mapping& mapping, const Local& local, const TreeChoice
   for (const std::string& image : mapping.images) text += (text.empty() ? "" : ", ") + image;
   if (const auto* match = std::get_if<kfd::Match>(&mapping.outcome)) {
     text +=
-        match->identity ? ": every GPU is the one it was\n" : ": every GPU has one that stands in for it\n";
+        match->identity ? ": every GPU is the same\n" : ": every GPU has a local one that stands in for it\n";
     Table table({"in the image", ">VRAM needed", "here", ">VRAM free", ""});
     for (const kfd::DeviceIds& pair : match->gpus) {
       const std::uint64_t need = choice.need(mapping.source, pair.user_gpu_id);
@@ -202,7 +202,7 @@ std::string text_of(const Mapping& mapping, const Local& local, const TreeChoice
   return table.empty() ? text : text + table.text();
 }
 
-// The GPUs here that stand for none.
+// The local GPUs that replace none.
 std::string text_of_others(const std::vector<Mapping>& mappings, const Local& local) {
   Table table({"not chosen", "PCI", ">VRAM free"});
   for (const kfd::Node& gpu : local.topology.nodes) {
@@ -269,7 +269,7 @@ Json json_of(const Local& local) {
   return gpus;
 }
 
-// Render files of a tree without a KFD process go to the GPU of the same gpu_id, as the restore has it.
+// Render files of a tree without a KFD process go to the GPU of the same gpu_id, as in a restore.
 std::vector<std::string> homeless_render_files(const Checkpoint& checkpoint, const kfd::Topology& local) {
   std::vector<std::string> homeless;
   if (!checkpoint.kfd.empty()) return homeless;
@@ -305,8 +305,8 @@ ExitCode map(const MapArguments& arguments) {
     if (const auto use = kfd::vram_use(gpu.drm_render_minor)) local.vram[gpu.gpu_id] = *use;
   }
   LogLines warnings;
-  const plugin::Config config =
-      plugin::parse_config(plugin::environment_and_file(plugin::kConfigFile, warnings), warnings);
+  const settings::Config config =
+      settings::parse_config(settings::environment_and_file(settings::kConfigFile, warnings), warnings);
   for (const LogLine& line : warnings) (void)std::fprintf(stderr, "sluice map: %s\n", line.text.c_str());
 
   std::vector<Mapping> mappings = topologies_of(directory.checkpoint);
@@ -322,7 +322,7 @@ ExitCode map(const MapArguments& arguments) {
     if (!resolved) {
       return refuse("map", arguments.json,
                     {ExitCode::Refused, resolved.error().what,
-                     "a restore with this map fails; --gpu-map '' shows the GPUs of both sides without one"});
+                     "correct the map: a restore with it fails; --gpu-map '' shows the GPUs of both sides"});
     }
     map = *resolved;
   }
@@ -356,12 +356,11 @@ ExitCode map(const MapArguments& arguments) {
 
 void add_map(CLI::App& app, Run& run) {
   const auto arguments = std::make_shared<MapArguments>();
-  CLI::App* command =
-      app.add_subcommand("map", "Which GPUs here the images' GPUs would be restored on, or why not");
+  CLI::App* command = app.add_subcommand("map", "Which local GPUs a restore would use, or why it would fail");
   add_images_argument(*command, "IMAGES", arguments->images, kImagesHelp);
   command
       ->add_option("--sysfs", arguments->sysfs,
-                   "instead of this machine: one whose topology was copied to DIR")
+                   "use the topology that was copied to DIR instead of this machine's")
       ->type_name("DIR");
   command
       ->add_option("--gpu-map", arguments->gpu_map,
@@ -371,10 +370,10 @@ void add_map(CLI::App& app, Run& run) {
   command->footer(
       "Obeys SLUICE_GPU_MAP and the KFD_*_CHECK switches of the environment and of\n"
       "/etc/criu/sluice.conf, as a restore does, and names the switch that would allow\n"
-      "what it refuses. Of GPUs that fit equally it names the one that a restore takes\n"
-      "now: the same GPU while its VRAM has room, else the emptiest. To ask for another\n"
-      "machine, copy its /sys/class/kfd/kfd/topology (cp -rL) and name the\n"
-      "copy with --sysfs.\n\n"
+      "what it refuses. Of GPUs that fit equally it names the one that a restore would\n"
+      "use now: the same GPU while its VRAM has room, else the emptiest. To ask about\n"
+      "another machine, copy its /sys/class/kfd/kfd/topology (cp -rL) and name the copy\n"
+      "with --sysfs.\n\n"
       "Example: sluice map --sysfs topology-of-node7 /var/lib/checkpoints/job\n\n"
       "Exit status: 0 the GPUs fit, 1 failed (no topology, damaged images), 2 wrong\n"
       "usage, 3 the restore would be refused, or there are no images.");

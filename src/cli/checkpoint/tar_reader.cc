@@ -11,14 +11,15 @@
 #include <string_view>
 #include <utility>
 
+#include "base/format.h"
 #include "base/units.h"
 
 namespace sluice::cli {
 namespace {
 
 constexpr std::size_t kReadBytes = kMiB;
-// Of one entry's headers. The longest is a sparse file's map, with some 24 bytes for each run of data: enough
-// for 700 000 runs. The shortest runs that anybody can make up, of 4 bytes, take libarchive 200 MiB then.
+// For one entry's headers. The longest is a sparse file's map, with some 24 bytes per run of data: enough for
+// 700 000 runs. The shortest possible runs, of 4 bytes, then take libarchive 200 MiB.
 constexpr std::uint64_t kMostHeaderBytes = 16 * kMiB;
 
 class FileInput final : public Input {
@@ -35,7 +36,7 @@ class FileInput final : public Input {
     if (on_progress_) on_progress_(at_);
     return std::span<const std::byte>(buffer_).first(static_cast<std::size_t>(got));
   }
-  // Not beyond the end, where it would be seen by nobody that the file was cut.
+  // Never beyond the end, because then a truncated file would go unnoticed.
   std::uint64_t skip(std::uint64_t bytes) override {
     const std::uint64_t passed = std::min(bytes, file_bytes_ - std::min(at_, file_bytes_));
     at_ += passed;
@@ -71,7 +72,7 @@ class EntryInput final : public Input {
   std::vector<std::byte> buffer_ = std::vector<std::byte>(256 * kKiB);
 };
 
-// What an archive's message says, for a sentence of ours.
+// An archive's message, for a sentence of ours.
 std::string words_of(struct archive* archive) {
   const char* const text = archive_error_string(archive);
   return text != nullptr ? text : "libarchive does not say why";
@@ -86,12 +87,12 @@ class Unpacker final : public Input {
     std::unique_ptr<Unpacker> unpacker(new Unpacker(std::move(packed)));
     struct archive* const raw = unpacker->archive_.get();
     if (raw == nullptr) return Error{ENOMEM, "out of memory"};
-    // A warning: an external program would do it.
+    // A warning means that an external program would do it.
     const int filter = packing == Packing::Gzip ? archive_read_support_filter_gzip(raw)
                                                 : archive_read_support_filter_zstd(raw);
     if (filter != ARCHIVE_OK)
-      return Error{ENOTSUP, std::string("its compression (") + (packing == Packing::Gzip ? "gzip" : "zstd") +
-                                ") is not in this libarchive"};
+      return Error{ENOTSUP, formatted("{} is missing in this libarchive [SL-T43]",
+                                      packing == Packing::Gzip ? "gzip" : "zstd")};
     struct archive_entry* entry = nullptr;
     if (archive_read_support_format_raw(raw) != ARCHIVE_OK ||
         archive_read_support_format_empty(raw) != ARCHIVE_OK ||
@@ -146,7 +147,7 @@ class Unpacker final : public Input {
   bool ended_ = false;
 };
 
-// An input whose first bytes were looked at.
+// An input whose first bytes have been read already.
 class LookedAt final : public Input {
  public:
   LookedAt(std::unique_ptr<Input> input, std::span<const std::byte> first)
@@ -208,9 +209,9 @@ Result<std::unique_ptr<TarReader>> TarReader::open(std::unique_ptr<Input> input)
   if (tar == nullptr || archive_read_support_format_tar(tar) != ARCHIVE_OK)
     return Error{ENOMEM, "out of memory"};
   if (archive_read_open2(tar, reader.get(), nullptr, read, skip, nullptr) == ARCHIVE_OK) return reader;
-  // What is of no format that it knows is not called damaged.
+  // A file of no known format is not called damaged.
   const Error error = reader->error();
-  return error.err != EBADMSG || reader->input_error_ ? error : Error{ENOEXEC, "this is no tar file"};
+  return error.err != EBADMSG || reader->input_error_ ? error : Error{ENOEXEC, "no tar"};
 }
 
 TarReader::TarReader(std::unique_ptr<Input> input) : input_(std::move(input)), archive_(archive_read_new()) {}
@@ -221,7 +222,7 @@ la_ssize_t TarReader::read(struct archive* archive, void* self, const void** buf
   auto& reader = *static_cast<TarReader*>(self);
   auto part = reader.input_->next();
   if (part && reader.in_header_ && (reader.header_bytes_ += part->size()) > kMostHeaderBytes)
-    part = Error{EBADMSG, "the headers of an entry have no end"};
+    part = make_error(EBADMSG, "headers of an entry have no end");
   if (part) {
     reader.input_ended_ = part->empty();
     *buffer = part->data();
@@ -254,17 +255,17 @@ Result<std::optional<TarReader::Entry>> TarReader::next() {
   in_header_ = false;
   if (got == ARCHIVE_EOF) {
     if (!input_ended_) return std::optional<Entry>();
-    return Error{EBADMSG, "it ends without the mark that a tar file ends with: it was cut"};
+    return make_error(EBADMSG, "the end mark of a tar file is missing, as in a file that was cut");
   }
   if (got < ARCHIVE_WARN) return error();
   Entry entry;
-  // The second knows names that this locale cannot spell; ours are all ASCII.
+  // The second call knows names that this locale cannot spell; ours are all ASCII.
   const char* name = archive_entry_pathname(entry_);
   if (name == nullptr) name = archive_entry_pathname_utf8(entry_);
   if (name != nullptr) entry.name = name;
   entry.regular = archive_entry_filetype(entry_) == AE_IFREG && archive_entry_hardlink(entry_) == nullptr;
   const la_int64_t bytes = archive_entry_size(entry_);
-  if (bytes < 0) return Error{EBADMSG, entry.name + " has a size below zero"};
+  if (bytes < 0) return make_error(EBADMSG, entry.name + " has a size below zero");
   file_bytes_ = static_cast<std::uint64_t>(bytes);
   at_ = 0;
   entry.file.bytes = file_bytes_;
@@ -291,13 +292,13 @@ Result<std::optional<TarReader::Block>> TarReader::next_block() {
     if (length == 0) continue;
     const auto begin = static_cast<std::uint64_t>(offset);
     if (offset < 0 || begin < at_ || begin > file_bytes_ || length > file_bytes_ - begin)
-      return Error{EBADMSG, "its map of holes contradicts itself"};
+      return make_error(EBADMSG, "a map of holes contradicts itself");
     at_ = begin + length;
     return std::optional(Block{{static_cast<const std::byte*>(bytes), length}, begin});
   }
 }
 
-// Makes `block_` the one that has `at_`, or the next one.
+// Makes `block_` the block with `at_`, or the next one.
 Result<void> EntryStream::find_block() {
   while (!failed_ && !ended_ && at_ >= block_.offset + block_.bytes.size()) {
     const auto next = reader_.next_block();
@@ -313,7 +314,7 @@ Result<void> EntryStream::find_block() {
 }
 
 Error EntryStream::explain_here(const Error& error) const {
-  return name_.empty() ? error : explain("read " + name_ + " at " + std::to_string(at_), error);
+  return name_.empty() ? error : explain(formatted("read {} at {}", name_, at_), error);
 }
 
 std::uint64_t EntryStream::zeros_ahead(std::uint64_t most) {

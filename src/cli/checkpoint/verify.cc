@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// sluice verify IMAGES: reads all contents of a checkpoint and compares them with their sums. The reading is
-// verify/verify.h's; here it is told.
+// sluice verify IMAGES: reads all contents of a checkpoint and compares them with their sums. verify/verify.h
+// does that; this prints.
 #include "verify/verify.h"
 
 #include <CLI/CLI.hpp>
@@ -15,6 +15,7 @@
 #include <tuple>
 #include <vector>
 
+#include "base/format.h"
 #include "base/printable.h"
 #include "cli/checkpoint/image_directory.h"
 #include "cli/commands.h"
@@ -30,19 +31,20 @@ using Json = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kProgressPeriod = std::chrono::milliseconds(200);
-constexpr std::size_t kMostLines = 100;  // of problems, as text: one damaged disk can make millions
+constexpr std::size_t kMostLines = 100;  // lines of text: one damaged disk can cause millions of problems
 
 struct VerifyArguments {
   std::string images;
   bool json = false;
 };
 
-// What was found, and how.
+// The results.
 struct Findings {
-  std::vector<VerifyProblem> problems;  // but for those that nobody has kept
+  std::vector<VerifyProblem> problems;  // except those beyond the limit
   VerifyTotals totals;
   double seconds = 0;
   bool of_archive = false;
+  bool keyed = false;
 
   bool damaged() const { return totals.problems > totals.missing + totals.unread + totals.unsupported; }
   bool without_sums() const { return totals.unverified_bytes > 0; }
@@ -50,7 +52,7 @@ struct Findings {
     if (totals.problems > 0) return ExitCode::Failed;
     return without_sums() ? ExitCode::Refused : ExitCode::Done;
   }
-  // The worst that is known. What could not be read may be whole.
+  // The worst result. Contents that could not be read may be intact.
   const char* result() const {
     if (damaged()) return "damaged";
     if (totals.missing > 0) return "incomplete";
@@ -82,11 +84,12 @@ const char* word_of(ProblemKind kind) {
 
 std::string text_of(const VerifyProblem& problem) {
   if (problem.length == 0) return problem.what;
-  const std::string range = "[" + std::to_string(problem.file_offset) + ", " +
-                            std::to_string(problem.file_offset + problem.length) + ")";
-  const std::string place = problem.owner + " " + problem.place.words();
-  if (problem.kind == ProblemKind::BadBlock) return "bad block: " + problem.file + " " + range + ": " + place;
-  return problem.what + ": " + place;
+  const std::string place = problem.owner + " " + problem.place.describe();
+  if (problem.kind == ProblemKind::BadBlock)
+    return formatted("bad block: {} [{}, {}): {} [SL-T48]", problem.file, problem.file_offset,
+                     problem.file_offset + problem.length, place);
+  std::string text = problem.what;
+  return text.insert(id_begin(text), ": " + place);
 }
 
 Json json_of(const VerifyProblem& problem) {
@@ -103,7 +106,7 @@ Json json_of(const VerifyProblem& problem) {
           {"message", text_of(problem)}};
 }
 
-// Prints problems as they come, as far as there is a point.
+// Prints problems as they come, up to a limit.
 class ProblemLines {
  public:
   void add(const std::vector<VerifyProblem>& problems) {
@@ -112,7 +115,7 @@ class ProblemLines {
     }
     (void)std::fflush(stdout);
   }
-  // `all`: how many there were.
+  // `all`: their total.
   static void end(std::uint64_t all) {
     if (all > kMostLines)
       (void)std::fprintf(stdout, "... and %" PRIu64 " more: --json lists up to %zu\n", all - kMostLines,
@@ -123,7 +126,7 @@ class ProblemLines {
   std::size_t count_ = 0;
 };
 
-// What to do about what could not be read, or is not restored here.
+// The remedy for contents that could not be read, or that this version does not restore.
 std::string remedy_of(const Findings& found) {
   const auto first =
       std::find_if(found.problems.begin(), found.problems.end(), [](const VerifyProblem& each) {
@@ -135,7 +138,7 @@ std::string remedy_of(const Findings& found) {
 
 std::string read_text(const Findings& found) {
   const VerifyTotals& totals = found.totals;
-  if (totals.files == 0 && totals.problems > 0) return "";  // nothing was
+  if (totals.files == 0 && totals.problems > 0) return "";  // nothing was read
   std::string text = bytes_text(totals.bytes) + " in " + count_text(totals.files, "file");
   if (totals.hole_bytes > 0) text += ", " + bytes_text(totals.hole_bytes) + " of it holes";
   std::array<char, 64> time{};
@@ -164,11 +167,11 @@ void tell(const Findings& found) {
             " missing" + (unread.empty() ? "" : ", " + unread) +
             "; a restore from here is refused, copy what is missing to its place or use another checkpoint\n";
   } else if (!unread.empty()) {
-    text += "UNREADABLE: " + unread + ", and nothing is known of what is there\n";
+    text += "UNREADABLE: " + unread + ", so their contents are unknown\n";
     if (const std::string remedy = remedy_of(found); !remedy.empty()) text += "  " + remedy + '\n';
   } else if (totals.unsupported > 0) {
     text += "UNSUPPORTED: " + count_text(totals.unsupported, "image") +
-            (totals.unsupported == 1 ? " is" : " are") + " of a form that is not restored here\n";
+            (totals.unsupported == 1 ? " is" : " are") + " of a form that this plugin does not restore\n";
     if (const std::string remedy = remedy_of(found); !remedy.empty()) text += "  " + remedy + '\n';
   } else if (found.without_sums()) {
     text +=
@@ -176,7 +179,7 @@ void tell(const Findings& found) {
         " have no checksums (amdgpu-sums-*.img) to compare with; every file has its size and could be read\n";
   } else {
     text += "verified: all " + std::to_string(totals.blocks) + " blocks are as they were written" +
-            (has_image_key() ? ", by who has the key\n" : "\n");
+            (found.keyed ? ", with the key\n" : "\n");
   }
   (void)std::fputs(text.c_str(), stdout);
 }
@@ -187,7 +190,7 @@ void print_as_json(const std::string& images, const Findings& found) {
   print_json({{"command", "verify"},
               {"images", images},
               {"result", found.result()},
-              {"keyed", has_image_key()},
+              {"keyed", found.keyed},
               {"files", found.totals.files},
               {"bytes", found.totals.bytes},
               {"hole_bytes", found.totals.hole_bytes},
@@ -220,7 +223,7 @@ ExitCode verify(const VerifyArguments& arguments) {
   }
   take(std::move(of_metadata));
 
-  const plugin::Config standard;  // as much memory as a restore takes
+  const settings::Config standard;  // as much memory as for a restore
   const auto began = Clock::now();
   const auto seconds = [began] { return std::chrono::duration<double>(Clock::now() - began).count(); };
   const auto started = Verification::start(*directory.source, directory.checkpoint,
@@ -238,6 +241,7 @@ ExitCode verify(const VerifyArguments& arguments) {
   progress.clear();
   found.seconds = seconds();
   found.of_archive = !directory.source->directory();
+  found.keyed = directory.source->keys().any();
   found.totals = verification.totals();
   found.totals.problems += totals_of_metadata.problems;
   found.totals.missing += totals_of_metadata.missing;
@@ -267,16 +271,14 @@ void add_verify(CLI::App& app, Run& run) {
   add_images_argument(*command, "IMAGES", arguments->images, kImagesHelp);
   add_json_flag(*command, arguments->json);
   command->footer(
-      "Reads what is on the disk, past the page cache where the file system has direct\n"
-      "I/O, and goes on after what is bad: every bad block is named, with its BO. Needs\n"
-      "no GPU. An archive (tar, also with gzip or zstd) is gone through twice and not\n"
-      "unpacked.\n\n"
+      "Reads from the disk, past the page cache where the file system has direct I/O.\n"
+      "Names every bad block, with its BO. Needs no GPU. An archive (tar, also with\n"
+      "gzip or zstd) is read twice and not unpacked.\n\n"
       "Example: sluice verify /var/lib/checkpoints/job\n"
       "         sluice verify job.tar.zst\n\n"
       "Exit status: 0 every block is as it was written, 1 something is damaged, missing\n"
       "or unreadable (the last line and the JSON's result say which), 2 wrong usage,\n"
-      "3 nothing bad was found, but there are contents without checksums, or no images\n"
-      "at all.");
+      "3 nothing bad was found, but contents have no checksums, or there are no images.");
   command->callback([arguments, &run] { run = [arguments] { return verify(*arguments); }; });
 }
 

@@ -5,20 +5,20 @@
 #include <cassert>
 #include <limits>
 
-namespace sluice::forecast {
+namespace sluice::cli {
 namespace {
 
 constexpr double kNone = std::numeric_limits<double>::infinity();
 
-// The rate of each flow that is `running`, in bytes per second: all grow alike, until a server of theirs has
-// no more to give.
+// The rate of each flow that is `running`, in bytes per second: all grow equally until one of their servers
+// is saturated.
 std::vector<double> fair_rates(std::span<const double> rates, std::span<const Flow> flows,
                                const std::vector<bool>& running) {
   std::vector<double> fair(flows.size(), 0);
   std::vector<double> left(rates.begin(), rates.end());
   std::vector<bool> growing = running;
   while (std::find(growing.begin(), growing.end(), true) != growing.end()) {
-    std::vector<double> load(rates.size(), 0);  // of one byte more in each flow that grows
+    std::vector<double> load(rates.size(), 0);  // per additional byte of each growing flow
     for (std::size_t i = 0; i < flows.size(); ++i) {
       if (!growing[i]) continue;
       for (const Visit& visit : flows[i].route) load[visit.server] += visit.portion;
@@ -45,7 +45,7 @@ std::vector<double> fair_rates(std::span<const double> rates, std::span<const Fl
   return fair;
 }
 
-// One chunk's way through all servers but the slowest, in seconds.
+// One chunk's way through all servers except the slowest, in seconds.
 double fill_and_drain(std::span<const double> rates, const Flow& flow) {
   double way = 0;
   double slowest = 0;
@@ -82,7 +82,7 @@ FlowTimes flow_times(std::span<const double> rates, std::span<const Flow> flows)
     now += next;
     for (std::size_t i = 0; i < flows.size(); ++i) {
       if (!running[i]) continue;
-      // Those that end at the same time differ by rounding.
+      // Flows that end at the same time differ by rounding.
       constexpr double kRounding = 1e-9;
       const double takes = left[i] / fair[i];
       left[i] -= next * fair[i];
@@ -94,4 +94,4 @@ FlowTimes flow_times(std::span<const double> rates, std::span<const Flow> flows)
   return times;
 }
 
-}  // namespace sluice::forecast
+}  // namespace sluice::cli

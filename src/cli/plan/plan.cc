@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/format.h"
 #include "base/image_file.h"
 #include "base/printable.h"
 #include "cli/commands.h"
@@ -22,17 +23,13 @@
 namespace sluice::cli {
 namespace {
 
-using forecast::DiskGroup;
-using forecast::Forecast;
-using forecast::GpuGroup;
-using forecast::Machine;
 using Json = nlohmann::ordered_json;
 
 constexpr double kGb = 1e9;
 constexpr std::uint64_t kLongestText = kMiB;
 
-// One object of the text, whose fields are taken by name; what is left over is a mistake. `place`: where it
-// is, "gpus[0]"; empty: it is all of the text.
+// One object of the text, whose fields are taken by name; any that are left are a mistake. `place`: where it
+// is, "gpus[0]"; empty: the whole text.
 class Fields {
  public:
   static Result<Fields> of(const Json& value, std::string place) {
@@ -47,17 +44,19 @@ class Fields {
     SLUICE_TRY_ASSIGN(const double gbps, number(name, kLeast, kMost, "GB/s", otherwise));
     return gbps * kGb;
   }
-  Result<double> share(const char* name) { return number(name, 0, 1, "of a whole", 0); }
+  Result<double> share(const char* name, double otherwise) {
+    return number(name, 0, 1, "of a whole", otherwise);
+  }
   Result<std::uint64_t> count(const char* name, std::uint64_t most, std::optional<double> otherwise) {
     SLUICE_TRY_ASSIGN(const double value, number(name, 1, static_cast<double>(most), "pieces", otherwise));
     if (value != std::floor(value)) return wrong(place_of(name), "should be a whole number");
     return static_cast<std::uint64_t>(value);
   }
-  // A number, or as the settings have sizes: "192G".
+  // A number, or a size as in the settings: "192G".
   Result<std::uint64_t> bytes(const char* name) {
     const Json* const value = take(name);
     std::optional<std::uint64_t> size;
-    if (value != nullptr && value->is_string()) size = plugin::parse_bytes(value->get<std::string>());
+    if (value != nullptr && value->is_string()) size = settings::parse_bytes(value->get<std::string>());
     if (value != nullptr && value->is_number_unsigned()) size = value->get<std::uint64_t>();
     if (!size || *size == 0 || *size > Machine::kMostBytes)
       return wrong(place_of(name),
@@ -68,14 +67,14 @@ class Fields {
   Result<const Json*> list(const char* name) {
     const Json* const value = take(name);
     if (value == nullptr || !value->is_array() || value->empty())
-      return wrong(place_of(name), "should be a list of one at least: [...]");
+      return wrong(place_of(name), "should be a list with an element or more: [...]");
     return value;
   }
 
   Result<void> end() const {
     for (const auto& [name, value] : value_->items()) {
       if (std::find(taken_.begin(), taken_.end(), name) == taken_.end())
-        return wrong(place_of(name), "is not known here");
+        return wrong(place_of(name), "is not a known name");
     }
     return {};
   }
@@ -84,7 +83,7 @@ class Fields {
   Fields(const Json& value, std::string place) : value_(&value), place_(std::move(place)) {}
 
   static Error wrong(const std::string& place, const std::string& what) {
-    return Error{EINVAL, place + " " + what};
+    return Error{EINVAL, formatted("{} {}; see docs/measurements/planning.md [SL-T36]", place, what)};
   }
   std::string place_of(const std::string& name) const {
     return (place_.empty() ? "" : place_ + ", ") + '"' + printable(name) + '"';
@@ -115,7 +114,8 @@ Result<GpuGroup> gpus_of(const Json& value, const std::string& place) {
   GpuGroup group;
   SLUICE_TRY_ASSIGN(group.count, fields.count("count", Machine::kMostGpus, 1));
   SLUICE_TRY_ASSIGN(group.bytes, fields.bytes("bytes"));
-  SLUICE_TRY_ASSIGN(group.zero, fields.share("zero"));
+  SLUICE_TRY_ASSIGN(group.zero, fields.share("zero", 0));
+  SLUICE_TRY_ASSIGN(group.changed, fields.share("changed", 1));
   SLUICE_TRY_ASSIGN(group.copy_rate, fields.rate("copy"));
   SLUICE_TRY_ASSIGN(group.link_rate, fields.rate("link", 0));
   SLUICE_TRY_ASSIGN(group.per_link, fields.count("gpus_per_link", Machine::kMostGpus, 1));
@@ -147,23 +147,29 @@ Result<std::vector<Group>> groups_of(Fields& machine, const char* name,
   return groups;
 }
 
-// One direction's forecast, and what the parts but the slowest could do.
+// One direction's forecast, and what the other parts could do.
 struct Answer {
-  const char* name;
+  std::string name;
   Forecast forecast;
   Forecast without_slowest;
 };
 
-Answer answer(const Machine& machine, Direction direction, const plugin::Config& config) {
-  Answer result{direction == Direction::Dump ? "dump" : "restore",
-                forecast::forecast(machine, direction, config.chunk_bytes),
-                {}};
-  result.without_slowest =
-      forecast::forecast(machine, direction, config.chunk_bytes, result.forecast.slowest);
+Answer answer(const char* name, const Machine& machine, Direction direction, const settings::Config& config) {
+  Answer result{name, forecast(machine, direction, config.chunk_bytes), {}};
+  result.without_slowest = forecast(machine, direction, config.chunk_bytes, result.forecast.slowest);
   return result;
 }
 
-std::string text_of(const Machine& machine, const std::array<Answer, 2>& answers, std::uint64_t pinned) {
+constexpr const char* kWithParent = "dump with a parent";
+
+std::vector<Answer> answers_for(const Machine& machine, const settings::Config& config) {
+  std::vector<Answer> answers = {answer("dump", machine.without_parent(), Direction::Dump, config)};
+  if (machine.has_parent()) answers.push_back(answer(kWithParent, machine, Direction::Dump, config));
+  answers.push_back(answer("restore", machine, Direction::Restore, config));
+  return answers;
+}
+
+std::string text_of(const Machine& machine, const std::vector<Answer>& answers, std::uint64_t pinned) {
   std::uint64_t disks = 0;
   for (const DiskGroup& group : machine.disks) disks += group.count;
   const std::uint64_t bytes = machine.bytes();
@@ -171,7 +177,7 @@ std::string text_of(const Machine& machine, const std::array<Answer, 2>& answers
                      share_text(bytes - machine.nonzero_bytes(), bytes) + " of it zero; " +
                      count_text(disks, "disk") + ", " + count_text(machine.cpus, "CPU") + "\n\n";
   std::vector<std::string> headings = {"", ">time", ">rate", "slowest"};
-  for (const forecast::Part part : forecast::kParts) headings.push_back(std::string(">") + name_of(part));
+  for (const Part part : kParts) headings.push_back(std::string(">") + name_of(part));
   headings.insert(headings.end(), {">else", "then slowest"});
   Table table(std::move(headings));
   for (const Answer& each : answers) {
@@ -184,16 +190,17 @@ std::string text_of(const Machine& machine, const std::array<Answer, 2>& answers
     cells.emplace_back(name_of(each.without_slowest.slowest));
     table.add(std::move(cells));
   }
-  return text + table.text() + "\nneeds " + bytes_text(machine.nonzero_bytes()) + " on the disks, " +
-         bytes_text(pinned) + " of pinned staging memory\n" +
-         "not in it: what CRIU does for the processes themselves, and the driver's work to stop and to "
-         "begin\n";
+  std::string needs = "\nneeds " + bytes_text(machine.nonzero_bytes()) + " on the disks, ";
+  if (machine.has_parent())
+    needs += bytes_text(machine.changed_bytes()) + " more for each dump with a parent, ";
+  return text + table.text() + needs + bytes_text(pinned) + " of pinned staging memory\n" +
+         "not included: CRIU's work for the processes themselves, and the driver's work to stop and start "
+         "queues\n";
 }
 
 Json json_of(const Machine& machine, const Answer& each) {
   Json busy = Json::object();
-  for (const forecast::Part part : forecast::kParts)
-    busy[name_of(part)] = each.forecast.busy[static_cast<std::size_t>(part)];
+  for (const Part part : kParts) busy[name_of(part)] = each.forecast.busy[static_cast<std::size_t>(part)];
   return {{"seconds", each.forecast.seconds},
           {"bytes_per_second", static_cast<double>(machine.bytes()) / each.forecast.seconds},
           {"slowest", name_of(each.forecast.slowest)},
@@ -202,19 +209,12 @@ Json json_of(const Machine& machine, const Answer& each) {
           {"then_slowest", name_of(each.without_slowest.slowest)}};
 }
 
-Result<Machine> read_machine(const std::string& path) {
-  SLUICE_TRY_ASSIGN(const ImageFile file, open_image_file(AT_FDCWD, path));
-  SLUICE_TRY_ASSIGN(const std::vector<std::uint8_t> bytes, read_whole(file, kLongestText, path));
-  auto machine = parse_machine({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
-  if (!machine) return Error{machine.error().err, path + ": " + machine.error().what};
-  return machine;
-}
-
 }  // namespace
 
 Result<Machine> parse_machine(std::string_view text) {
   const Json value = Json::parse(text, nullptr, false);
-  if (value.is_discarded()) return Error{EINVAL, "this is no JSON"};
+  if (value.is_discarded())
+    return Error{EINVAL, "the text is not JSON; see docs/measurements/planning.md [SL-T37]"};
   SLUICE_TRY_ASSIGN(Fields fields, Fields::of(value, ""));
   Machine machine;
   SLUICE_TRY_ASSIGN(machine.gpus, groups_of(fields, "gpus", gpus_of));
@@ -224,7 +224,15 @@ Result<Machine> parse_machine(std::string_view text) {
   SLUICE_TRY_ASSIGN(machine.checksum_rate, fields.rate("checksum"));
   SLUICE_TRY(fields.end());
   if (machine.gpu_count() > Machine::kMostGpus)
-    return Error{EINVAL, "\"gpus\" are more than " + std::to_string(Machine::kMostGpus)};
+    return Error{EINVAL, formatted("\"gpus\" are more than {}; describe fewer [SL-T38]", Machine::kMostGpus)};
+  return machine;
+}
+
+Result<Machine> read_machine(const std::string& path) {
+  SLUICE_TRY_ASSIGN(const ImageFile file, open_image_file(AT_FDCWD, path));
+  SLUICE_TRY_ASSIGN(const std::vector<std::uint8_t> bytes, read_whole(file, kLongestText, path));
+  auto machine = parse_machine({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  if (!machine) return Error{machine.error().err, path + ": " + machine.error().what};
   return machine;
 }
 
@@ -236,22 +244,21 @@ struct PlanArguments {
 };
 
 ExitCode plan(const PlanArguments& arguments) {
-  LogLines warnings;  // `sluice check` tells them
-  const plugin::Config config =
-      plugin::parse_config(plugin::environment_and_file(plugin::kConfigFile, warnings), warnings);
+  LogLines warnings;  // `sluice check` reports them
+  const settings::Config config =
+      settings::parse_config(settings::environment_and_file(settings::kConfigFile, warnings), warnings);
   const auto machine = read_machine(arguments.file);
   if (!machine) {
     if (arguments.json) {
       print_json({{"command", "plan"}, {"result", "failed"}, {"message", machine.error().what}});
     } else {
-      (void)std::fprintf(stderr, "sluice plan: %s\n  docs/planning.md has the format\n",
-                         printable(machine.error().what).c_str());
+      (void)std::fprintf(stderr, "sluice plan: %s%s\n", printable(machine.error().what).c_str(),
+                         has_id(machine.error().what) ? "" : " [SL-T39]");
     }
     return ExitCode::Failed;
   }
-  const std::array<Answer, 2> answers = {answer(*machine, Direction::Dump, config),
-                                         answer(*machine, Direction::Restore, config)};
-  const std::uint64_t pinned = machine->gpu_count() * config.staging_bytes;
+  const std::vector<Answer> answers = answers_for(*machine, config);
+  const std::uint64_t pinned = machine->gpu_count() * config.shared_by(1, machine->gpu_count()).staging_bytes;
   if (arguments.json) {
     Json object = {{"command", "plan"},
                    {"result", "done"},
@@ -259,7 +266,9 @@ ExitCode plan(const PlanArguments& arguments) {
                    {"gpu_bytes", machine->bytes()},
                    {"image_bytes", machine->nonzero_bytes()},
                    {"pinned_bytes", pinned}};
-    for (const Answer& each : answers) object[each.name] = json_of(*machine, each);
+    if (machine->has_parent()) object["changed_bytes"] = machine->changed_bytes();
+    for (const Answer& each : answers)
+      object[each.name == kWithParent ? "dump_with_parent" : each.name] = json_of(*machine, each);
     print_json(object);
   } else {
     (void)std::fputs(text_of(*machine, answers, pinned).c_str(), stdout);
@@ -273,16 +282,16 @@ void add_plan(CLI::App& app, Run& run) {
   const auto arguments = std::make_shared<PlanArguments>();
   CLI::App* command =
       app.add_subcommand("plan", "How long dump and restore take on a machine that FILE describes");
-  command->add_option("FILE", arguments->file, "the machine; docs/planning.md has the format")
+  command->add_option("FILE", arguments->file, "the machine; docs/measurements/planning.md has the format")
       ->required()
       ->type_name("");
   add_json_flag(*command, arguments->json);
   command->footer(
-      "Computes, and measures nothing. The machine is described by the rates of its\n"
-      "GPUs, links, CPUs and disks; the answer says which of them sets the pace.\n\n"
+      "Computes, and measures nothing. FILE describes the machine by the rates of its\n"
+      "GPUs, links, CPUs and disks. The answer says which of them sets the pace.\n\n"
       "Example: sluice plan node.json\n\n"
-      "Exit status: 0 done, 1 FILE cannot be read or describes no machine, 2 wrong\n"
-      "usage.");
+      "Exit status: 0 done, 1 FILE cannot be read or does not describe a machine,\n"
+      "2 wrong usage.");
   command->callback([arguments, &run] { run = [arguments] { return plan(*arguments); }; });
 }
 

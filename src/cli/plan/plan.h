@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: MIT
-// The machine that a file describes, for `sluice plan` (docs/planning.md has the format).
+// The machine described in a file, for `sluice plan` (docs/measurements/planning.md has the format).
 #pragma once
 
+#include <string>
 #include <string_view>
 
 #include "base/result.h"
-#include "cli/plan/machine.h"
+#include "cli/plan/planned_machine.h"
 
 namespace sluice::cli {
 
-// The machine that a text describes. Errors: EINVAL with the place and what it should be: no JSON, a name
-// that is none of the format's, a value that is missing or out of its range.
-Result<forecast::Machine> parse_machine(std::string_view text);
+// The machine described in a text. Errors: EINVAL with the place and what is expected there: no JSON, an
+// unknown name, a value that is missing or out of range.
+Result<Machine> parse_machine(std::string_view text);
+
+// The same of a file. Errors: those of reading it, with its path.
+Result<Machine> read_machine(const std::string& path);
 
 }  // namespace sluice::cli

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
-// sluice show IMAGES: what is in a checkpoint. From its metadata images, the sizes and holes of its pages
-// files, and the statistics beside them; contents are not read. What there is to tell is found in
-// show_survey.h and show_statistics.h.
+// sluice show IMAGES: what a checkpoint contains, from its metadata images, the sizes and holes of its pages
+// files, and the statistics. Contents are not read. The facts come from show_survey.h and show_statistics.h.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
@@ -30,12 +29,15 @@ struct ShowArguments {
   bool json = false;
 };
 
-// Faults are told last, where they are seen, and what can be done about the first.
+// Faults are printed last, where they are seen, with a remedy for the first.
 ExitCode tell_faults(const std::vector<Error>& faults) {
   (void)std::fflush(stdout);
   for (const Error& fault : faults)
-    (void)std::fprintf(stderr, "sluice show: %s\n", printable(fault.what).c_str());
-  const std::string remedy = faults.empty() ? "" : remedy_of(faults.front().err);
+    (void)std::fprintf(stderr, "sluice show: %s%s\n", printable(fault.what).c_str(),
+                       has_id(fault.what) ? "" : " [SL-T33]");
+  // A message with an id includes its remedy.
+  const bool unsaid = !faults.empty() && !has_id(faults.front().what);
+  const std::string remedy = unsaid ? remedy_of(faults.front().err) : "";
   if (!remedy.empty()) (void)std::fprintf(stderr, "  %s\n", remedy.c_str());
   return faults.empty() ? ExitCode::Done : ExitCode::Failed;
 }
@@ -86,8 +88,8 @@ void add_show(CLI::App& app, Run& run) {
                     "instead: how fast the dump and the last restore were, by GPU");
   add_json_flag(*command, arguments->json);
   command->footer(
-      "Reads metadata only and looks for missing files and wrong sizes; whether the\n"
-      "contents are whole, sluice verify says.\n\n"
+      "Reads metadata only, and looks for missing files and wrong sizes. sluice verify\n"
+      "checks whether the contents are whole.\n\n"
       "Example: sluice show --stats /var/lib/checkpoints/job\n\n"
       "Exit status: 0 all files are there, with their sizes, 1 something is missing,\n"
       "damaged or unreadable, 2 wrong usage, 3 there are no images.");

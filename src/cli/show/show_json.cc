@@ -133,7 +133,8 @@ Json show_json(const ImageDirectory& directory, const Survey& survey, bool list_
                      {"expected_bytes", file.expected_bytes},
                      {"disk_bytes", file.disk_bytes},
                      {"zero_bytes", file.zero_bytes},
-                     {"sums", file.has_sums ? Json(*file.has_sums) : Json()}});
+                     {"sums", file.has_sums ? Json(*file.has_sums) : Json()},
+                     {"has_parent", file.is_delta}});
   }
   object["files"] = std::move(files);
   Json shared = Json::array();

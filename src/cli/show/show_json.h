@@ -11,13 +11,12 @@
 
 namespace sluice::cli {
 
-// "shown", or what the worst fault is: "damaged", "incomplete" (something is not there), "unsupported",
-// "unreadable".
+// "shown", or the worst fault: "damaged", "incomplete" (something is missing), "unsupported", "unreadable".
 const char* result_of(const std::vector<Error>& faults);
 // In words.
 nlohmann::ordered_json faults_json(const std::vector<Error>& faults);
 
-// Everything that there is to tell, with exact numbers; faults, too; with `list_bos` all BOs.
+// Everything known, with exact numbers; faults, too; with `list_bos` all BOs.
 nlohmann::ordered_json show_json(const ImageDirectory& directory, const Survey& survey, bool list_bos);
 
 }  // namespace sluice::cli

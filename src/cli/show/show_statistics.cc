@@ -37,7 +37,8 @@ Value member(const Json& object, const char* name) {
 }  // namespace
 
 std::vector<Statistics> read_statistics(const ImageSource& source, std::vector<Error>& faults) {
-  constexpr std::size_t kMostBytes = 64 << 10;  // half is of 64 GPUs; the parser's time grows by the square
+  constexpr std::size_t kMostBytes = 64
+                                     << 10;  // 64 GPUs need half of it; the parser's time grows quadratically
   constexpr int kDeepest = 8;
   std::vector<Statistics> all;
   auto names = source.names();
@@ -53,12 +54,12 @@ std::vector<Statistics> read_statistics(const ImageSource& source, std::vector<E
       continue;
     }
     Json content;
-    if (text) {  // what is nested deeper than ours would overflow the stack when it is printed
+    if (text) {  // deeper nesting than ours would overflow the stack when printed
       content = Json::parse(
           *text, [](int depth, Json::parse_event_t, Json&) { return depth <= kDeepest; }, false);
     }
     if (!content.is_object() || !content.contains("gpus") || !content["gpus"].is_array()) {
-      faults.push_back({EBADMSG, name + " cannot be read as statistics"});
+      faults.push_back({EBADMSG, name + " does not hold statistics of sluice; remove it [SL-T34]"});
       continue;
     }
     all.push_back({name, std::move(content)});
@@ -67,10 +68,17 @@ std::vector<Statistics> read_statistics(const ImageSource& source, std::vector<E
 }
 
 std::string statistics_text(const std::vector<Statistics>& all) {
-  Table table({"run", "GPU", ">BOs", ">bytes", ">zero", ">seconds", ">rate", "I/O", "slowest stage"});
+  std::string frozen;
+  Table table(
+      {"run", "GPU", ">BOs", ">bytes", ">zero", ">parent", ">seconds", ">rate", "I/O", "slowest stage"});
   for (const Statistics& one : all) {
     const std::size_t begin = sizeof("sluice-stats-") - 1;
     const std::string run = one.name.substr(begin, one.name.rfind('.') - begin);  // "dump-1"
+    if (const auto seconds = member<double>(one.content, "frozen_seconds"); seconds > 0) {
+      std::array<char, 64> text{};
+      (void)std::snprintf(text.data(), text.size(), ": the queues stood still for %.3f s\n", seconds);
+      frozen += printable(run) + text.data();
+    }
     for (const Json& gpu : one.content["gpus"]) {
       const auto bytes = member<std::uint64_t>(gpu, "bytes");
       const auto seconds = member<double>(gpu, "seconds");
@@ -78,7 +86,8 @@ std::string statistics_text(const std::vector<Statistics>& all) {
       (void)std::snprintf(time.data(), time.size(), "%.3f", seconds);
       table.add({run, kfd::gpu_id_text(member<std::uint32_t>(gpu, "gpu_id")),
                  std::to_string(member<std::uint64_t>(gpu, "bos")), bytes_text(bytes),
-                 share_text(member<std::uint64_t>(gpu, "zero_bytes"), bytes), time.data(),
+                 share_text(member<std::uint64_t>(gpu, "zero_bytes"), bytes),
+                 share_text(member<std::uint64_t>(gpu, "parent_bytes"), bytes), time.data(),
                  rate_text(member<std::uint64_t>(gpu, "io_bytes"), seconds),
                  std::string(member<bool>(gpu, "direct_io") ? "direct" : "buffered") +
                      (member<bool>(gpu, "verified") ? ", verified" : ""),
@@ -87,7 +96,7 @@ std::string statistics_text(const std::vector<Statistics>& all) {
   }
   return table.empty()
              ? "no statistics beside these images: a dump or restore by CRIU's own plugin leaves none\n"
-             : table.text("");
+             : table.text("") + frozen;
 }
 
 }  // namespace sluice::cli

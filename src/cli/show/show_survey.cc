@@ -7,10 +7,12 @@
 #include <optional>
 #include <set>
 
+#include "base/format.h"
+#include "images/chain/chain.h"
 #include "images/files.h"
 #include "images/pages.h"
 #include "kfd/uapi.h"
-#include "pipeline/store/file_store.h"
+#include "pipeline/store/file_reader.h"
 
 namespace sluice::cli {
 namespace {
@@ -58,12 +60,25 @@ std::vector<Gpu> gpus_of(const Checkpoint& checkpoint) {
   return gpus;
 }
 
-// Bytes in blocks whose sums are those of zeros: what a copy that filled the holes still shows.
-std::uint64_t zero_block_bytes(const SumTable& table, ZeroSums& zero_sums) {
-  if (table.file_bytes < table.block_bytes) return 0;
-  const Sum128& zeros = zero_sums.of(table.method, table.block_bytes);
-  const auto blocks = static_cast<std::uint64_t>(std::count(table.sums.begin(), table.sums.end(), zeros));
-  return std::min(blocks * table.block_bytes, table.file_bytes);
+// Bytes in whole blocks or units with the sums of zeros: still recognisable in a copy whose holes were
+// filled.
+std::uint64_t zero_bytes_by_sums(const SumTable& table, ZeroSums& zero_sums) {
+  const std::uint64_t length = table.by_units() ? kSumUnitBytes : table.block_bytes;
+  if (table.file_bytes < length) return 0;
+  const Sum128& zeros = zero_sums.of(table.method, length);
+  const auto sums = static_cast<std::uint64_t>(std::count(table.sums.begin(), table.sums.end(), zeros));
+  return std::min(sums * length, table.file_bytes);
+}
+
+// Whether the checkpoint's ancestors have the contents that it lacks.
+Result<void> check_chain(const ImageSource& source, const ImageLayout& layout, const Sidecar& sums) {
+  const auto directory = source.directory();
+  if (!directory)
+    return Error{ENOSYS,
+                 "a parent has a part of the contents; show the directory instead of an archive [SL-T35]"};
+  SLUICE_TRY_ASSIGN(const auto chain, Chain::open(*directory, sums.parent_dump_id, source.keys()));
+  SLUICE_TRY(chain->resolve(*directory, chain->directories(), layout, sums));
+  return {};
 }
 
 std::vector<PagesFile> look_at_pages(const ImageSource& source, int id, const PagesSet& set,
@@ -78,8 +93,11 @@ std::vector<PagesFile> look_at_pages(const ImageSource& source, int id, const Pa
   if (!sums) faults.push_back(sums.error());
   ZeroSums zero_sums;
   for (std::uint32_t i = 0; i < layout->file_count(); ++i) {
-    PagesFile file{
-        .name = set.pages_name(id, i), .owner = set.words(), .expected_bytes = layout->file_bytes(i)};
+    const bool is_delta = sums && *sums && (*sums)->is_delta(i);
+    PagesFile file{.name = is_delta ? set.delta_name(id, i) : set.pages_name(id, i),
+                   .owner = set.describe(),
+                   .expected_bytes = layout->file_bytes(i),
+                   .is_delta = is_delta};
     if (sums) file.has_sums = sums->has_value();
     const auto found = source.look(file.name);
     if (!found) {
@@ -89,11 +107,14 @@ std::vector<PagesFile> look_at_pages(const ImageSource& source, int id, const Pa
       if (!good) faults.push_back(good.error());
       file.bytes = found->bytes;
       file.disk_bytes = found->stored_bytes;
-      if (good) file.zero_bytes = source.hole_bytes(file.name);
+      if (good && !is_delta) file.zero_bytes = source.hole_bytes(file.name);
       if (file.has_sums.value_or(false))
-        file.zero_bytes = std::max(file.zero_bytes, zero_block_bytes((**sums).tables[i], zero_sums));
+        file.zero_bytes = std::max(file.zero_bytes, zero_bytes_by_sums((**sums).tables[i], zero_sums));
     }
     files.push_back(std::move(file));
+  }
+  if (sums && *sums && (*sums)->has_deltas()) {
+    if (auto whole = check_chain(source, *layout, **sums); !whole) faults.push_back(whole.error());
   }
   return files;
 }
@@ -121,7 +142,7 @@ std::map<std::uint32_t, SharedMemory> shared_in(const Checkpoint& checkpoint) {
     for (std::size_t i = 0; i < image.bos.size(); ++i) {
       const kfd::BoEntry& bo = image.bos[i];
       add(bo.shared, bo.bytes, bo.imports,
-          "process " + std::to_string(image.pid) + ", " + gpu_words(bo.gpu_id) + " BO " + std::to_string(i));
+          formatted("process {}, {} BO {}", image.pid, gpu_words(bo.gpu_id), i));
     }
   }
   for (const auto& [id, image] : checkpoint.render) {

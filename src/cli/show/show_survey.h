@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What there is to tell of a checkpoint, whether as text or as JSON: its metadata summed up, and its pages
-// files by size, holes and checksums. Contents are not read. Functions without state.
+// The facts about a checkpoint, for text or JSON: a summary of its metadata, and its pages files by size,
+// holes and checksums. Contents are not read. Functions without state.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct KindTotal {
   std::uint64_t bos = 0;
   std::uint64_t bytes = 0;
 };
-// By kind. BOs that another holder makes are of the kind "imported", wherever they are.
+// By kind. BOs that another holder makes are "imported", wherever they are.
 using Kinds = std::map<std::string, KindTotal>;
 Kinds kinds_of(const kfd::KfdImage& image);
 Kinds kinds_of(const RenderImage& image);
@@ -35,7 +35,7 @@ struct GpuLink {
   std::uint32_t peer = 0;  // a GPU's gpu_id, a CPU's node_id
 };
 
-// A GPU as it was when it was dumped.
+// A GPU as it was at the dump.
 struct Gpu {
   std::uint32_t gpu_id = 0;
   std::string name;
@@ -46,33 +46,34 @@ struct Gpu {
   std::vector<GpuLink> links;
 };
 
-// One pages file, as it lies there.
+// One pages file as found.
 struct PagesFile {
   std::string name;
   std::string owner;                 // "GPU 0x5759" or "renderD128"
   std::uint64_t expected_bytes = 0;  // by the BO table
   std::uint64_t bytes = 0;
   std::uint64_t disk_bytes = 0;
-  std::uint64_t zero_bytes = 0;  // in holes, or, where that is more, in blocks with the checksum of zeros
-  std::optional<bool> has_sums;  // nothing: what says so cannot be read
+  std::uint64_t zero_bytes = 0;  // in holes or, if that is more, in blocks with the checksum of zeros
+  std::optional<bool> has_sums;  // nothing: the sums cannot be read
+  bool is_delta = false;         // part of it is in the checkpoint's parent
 };
 
-// Memory that several have.
+// Shared memory.
 struct SharedMemory {
   std::uint64_t bytes = 0;
-  std::string maker;                 // who has it in the images; empty: nobody
+  std::string maker;                 // the holder that makes it; empty: none does
   std::vector<std::string> holders;  // the others
 };
 
 struct Survey {
-  std::vector<Gpu> gpus;         // of all processes, each once
-  std::vector<PagesFile> files;  // those of KFD processes first
+  std::vector<Gpu> gpus;         // of all processes, without duplicates
+  std::vector<PagesFile> files;  // KFD processes' first
   Kinds memory;
   std::map<std::uint32_t, SharedMemory> shared;             // by its number in the dump
   std::uint64_t bytes = 0, disk_bytes = 0, zero_bytes = 0;  // of all files
   std::vector<Error> faults;                                // of images, sidecars and pages files
 
-  // Of the contents that were seen: whether all have sums. False where there are none to see.
+  // Whether all contents seen have sums. False without contents.
   bool all_have_sums() const;
 };
 

@@ -15,7 +15,7 @@
 namespace sluice::cli {
 namespace {
 
-// Cells of a table: BOs, VRAM, GTT, and what else.
+// Cells of a table: BOs, VRAM, GTT, and others.
 std::vector<std::string> cells_of(const Kinds& kinds) {
   std::uint64_t bos = 0;
   std::string others;
@@ -100,13 +100,14 @@ std::string files_text(const ImageDirectory& directory, const Survey& survey) {
     table.add({file.name, file.owner, bytes_text(file.bytes), bytes_text(file.disk_bytes),
                share_text(file.zero_bytes, file.bytes),
                !file.has_sums   ? "?"
+               : file.is_delta  ? "yes, and a parent"
                : *file.has_sums ? "yes"
                                 : "none"});
   }
   return table.empty() ? "" : "\nContents\n" + table.text();
 }
 
-// Nothing is said of what nobody has seen.
+// Ignores files that were not examined.
 std::string sums_text(const Survey& survey) {
   const bool unknown = std::any_of(survey.files.begin(), survey.files.end(),
                                    [](const PagesFile& file) { return !file.has_sums; });
@@ -118,7 +119,7 @@ std::string shared_text(const Survey& survey) {
   std::string text;
   for (const auto& [number, memory] : survey.shared) {
     text += "  " + std::to_string(number) + ": " + bytes_text(memory.bytes) + " of " +
-            (memory.maker.empty() ? "nobody in these images" : memory.maker);
+            (memory.maker.empty() ? "no process in these images" : memory.maker);
     for (const std::string& holder : memory.holders) text += "; " + holder;
     text += '\n';
   }
@@ -157,7 +158,8 @@ std::string show_text(const ImageDirectory& directory, const Survey& survey, boo
   const Checkpoint& checkpoint = directory.checkpoint;
   std::set<std::uint32_t> pids;
   for (const auto& [id, image] : checkpoint.kfd) {
-    if (!image.alias_of) pids.insert(image.pid);  // an alias is of the same process and does not say which
+    if (!image.alias_of)
+      pids.insert(image.pid);  // an alias belongs to the same process and does not say which
   }
   for (const auto& [id, image] : checkpoint.render) {
     if (image.pid) pids.insert(*image.pid);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What `sluice show` prints for people.
+// The text output of `sluice show`.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace sluice::cli {
 
-// A line that sums it up, where the images are from, and tables: GPUs, processes, render files, contents,
-// shared memory; with `list_bos` one of all BOs. Faults are not in it.
+// A summary line, the images' origin, and tables: GPUs, processes, render files, contents, shared memory;
+// with `list_bos` one of all BOs. Without faults.
 std::string show_text(const ImageDirectory& directory, const Survey& survey, bool list_bos);
 
 }  // namespace sluice::cli

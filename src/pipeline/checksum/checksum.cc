@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "pipeline/checksum/checksum.h"
 
+#include "base/format.h"
 #include "pipeline/checksum/checksum_kernels.h"
 
 #define XXH_INLINE_ALL
@@ -14,6 +15,7 @@
 #include <utility>
 
 #include "base/units.h"
+#include "pipeline/checksum/parent_match.h"
 #include "pipeline/lane.h"
 
 namespace sluice {
@@ -34,9 +36,9 @@ using SumFunction = void (*)(const void* data, std::size_t bytes, unsigned char*
 
 SumFunction best_sum_function() {
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx2")) return detail::xxh3_128_avx2;
+  if (__builtin_cpu_supports("avx2")) return detail::xxh3_128_avx2;  // unreached: another machine
 #endif
-  return detail::xxh3_128_baseline;
+  return detail::xxh3_128_baseline;  // unreached: another machine
 }
 
 // The bytes [begin, end) of a chunk's buffer.
@@ -62,6 +64,8 @@ Sum128 SumMethod::of(std::span<const std::byte> bytes) const {
 }
 
 Sum128 SumMethod::of_zeros(std::uint64_t length) const {
+  static std::array<std::byte, kSumUnitBytes> few;
+  if (length <= few.size()) return of(std::span(few).first(static_cast<std::size_t>(length)));
   const std::vector<std::byte> zeros(static_cast<std::size_t>(length));
   return of(zeros);
 }
@@ -86,9 +90,9 @@ std::string hex(const Sum128& sum) {
   return text;
 }
 
-// All bytes are zero when the first few are and every byte equals the one kStride before it. memcmp is the
-// fastest loop over memory that the C library has for this CPU, and stops at the first difference: data costs
-// one cache line.
+// All bytes are zero if the first few are and every byte equals the one kStride before it. The C library's
+// fastest loop over memory on this CPU is memcmp. It stops at the first difference: data costs one cache
+// line.
 bool is_zero(std::span<const std::byte> bytes) {
   constexpr std::size_t kStride = 64;
   const std::size_t head = std::min(bytes.size(), kStride);
@@ -104,6 +108,19 @@ SumTable SumTable::sized(std::uint64_t file_bytes, std::uint64_t block_bytes, co
                   std::vector<Sum128>(static_cast<std::size_t>(div_ceil(file_bytes, block_bytes))), method};
 }
 
+std::vector<SumTable> unit_tables(const ImageLayout& layout, std::uint64_t block_bytes,
+                                  const SumMethod& method) {
+  const UnitIndex units(layout, block_bytes);
+  std::vector<SumTable> tables;
+  tables.reserve(layout.file_count());
+  for (std::uint32_t file = 0; file < layout.file_count(); ++file) {
+    tables.push_back({block_bytes, layout.file_bytes(file),
+                      std::vector<Sum128>(static_cast<std::size_t>(units.count(file))), method,
+                      SumGrain::Units});
+  }
+  return tables;
+}
+
 ChecksumStage::ChecksumStage(Direction direction, const ImageLayout& layout, Reactor& reactor,
                              std::span<SumTable> tables, const ChecksumOptions& options, Describe describe,
                              std::unique_ptr<SlotWorkers> workers)
@@ -115,22 +132,25 @@ ChecksumStage::ChecksumStage(Direction direction, const ImageLayout& layout, Rea
       describe_(std::move(describe)),
       workers_(std::move(workers)) {
   assert(tables_.empty() || tables_.size() == layout_.file_count());
+  if (!tables_.empty() && tables_.front().by_units()) units_.emplace(layout_, tables_.front().block_bytes);
   for (std::uint32_t file = 0; file < tables_.size(); ++file) {
     const SumTable& table = tables_[file];
     assert(std::has_single_bit(table.block_bytes) && layout_.chunk_bytes() % table.block_bytes == 0);
     assert(table.file_bytes == layout_.file_bytes(file));
-    assert(table.method == tables_.front().method);
-    assert(table.sums.size() == div_ceil(table.file_bytes, table.block_bytes));
-    seen_.emplace_back(table.sums.size());
-    blocks_ += table.sums.size();
+    assert(table.method == tables_.front().method && table.grain == tables_.front().grain);
+    const std::uint64_t blocks = div_ceil(table.file_bytes, table.block_bytes);
+    assert(table.sums.size() == (units_ ? units_->count(file) : blocks));
+    assert(!units_ || table.block_bytes == tables_.front().block_bytes);
+    seen_.emplace_back(static_cast<std::size_t>(blocks));
+    blocks_ += blocks;
   }
   if (tables_.empty()) return;
-  zero_block_bytes_ = tables_.front().block_bytes;
+  zero_block_bytes_ = units_ ? kSumUnitBytes : tables_.front().block_bytes;
   zero_block_sum_ = tables_.front().method.of_zeros(zero_block_bytes_);
 }
 
-// Inline one chunk between two waits: the next stage gets a chunk as soon as it is summed, not after all
-// those that came with it, and the disk is asked for more in between.
+// Inline, one chunk between two waits: each chunk goes on as soon as it is summed, and the disk gets more
+// requests in between.
 Result<Submit> ChecksumStage::submit(Slot& slot) {
   if (running_) return Submit::Busy;
   SLUICE_TRY(mark_seen(slot));
@@ -156,21 +176,27 @@ Result<void> ChecksumStage::work(Slot& slot) {
 
 Result<void> ChecksumStage::finish() {
   if (blocks_seen_ != blocks_) {
-    return make_error(EIO, std::to_string(blocks_seen_) + " of " + std::to_string(blocks_) +
-                               " blocks went through the checksum stage");
+    return make_error(
+        EIO, formatted("only {} of {} blocks went through the checksum stage", blocks_seen_, blocks_));
   }
   return {};
 }
 
-// Block by block, looking for zero units first: what is then hashed is in the cache, and a block of nothing
-// but zero units needs no hashing. Dense data pays one cache line per unit.
+// The ranges that the sums of the chunk's file cover. Without sums, as with blocks of that size.
+SumRangeCursor ChecksumStage::ranges_of(const Slot& slot, std::uint64_t block_bytes) const {
+  return SumRangeCursor(layout_, units_ ? &*units_ : nullptr, block_bytes, slot.chunk);
+}
+
+// Sum by sum, after looking for zero units: then data to be hashed is in the cache, and a block of zero units
+// needs no hashing. Dense data pays one cache line per unit.
 Result<void> ChecksumStage::sum_chunk(Slot& slot) {
   const std::uint64_t length = slot.chunk.length;
   SumTable* const table = table_of(slot);
-  const std::uint64_t block_bytes = table != nullptr ? table->block_bytes : layout_.chunk_bytes();
-  std::uint64_t next_unit = 0;  // units below were looked at
-  for (std::uint64_t begin = 0; begin < length; begin += block_bytes) {
-    const std::uint64_t end = std::min(begin + block_bytes, length);
+  std::uint64_t next_unit = 0;  // units below have been checked
+  SumRangeCursor ranges = ranges_of(slot, table != nullptr ? table->block_bytes : layout_.chunk_bytes());
+  for (SumRange range; ranges.next(range);) {
+    const std::uint64_t begin = range.begin;
+    const std::uint64_t end = range.end;
     if (options_.detect_zero_units) {
       for (; next_unit * kZeroUnitBytes < end; ++next_unit) {
         const std::uint64_t unit_begin = next_unit * kZeroUnitBytes;
@@ -179,11 +205,11 @@ Result<void> ChecksumStage::sum_chunk(Slot& slot) {
       }
     }
     if (table == nullptr) continue;
-    const std::uint64_t block = (slot.chunk.file_offset + begin) / block_bytes;
-    table->sums[static_cast<std::size_t>(block)] = all_zero_units(slot, begin, end)
-                                                       ? zero_sum(*table, end - begin)
-                                                       : table->method.of(part(slot, begin, end));
+    table->sums[static_cast<std::size_t>(range.index)] = all_zero_units(slot, begin, end)
+                                                             ? zero_sum(*table, end - begin)
+                                                             : table->method.of(part(slot, begin, end));
   }
+  if (options_.parent != nullptr && table != nullptr) options_.parent->take(slot, *table);
   return {};
 }
 
@@ -192,11 +218,11 @@ Result<void> ChecksumStage::verify_chunk(Slot& slot) {
   const SumTable* const table = table_of(slot);
   if (table == nullptr) return {};
   const std::uint64_t length = slot.chunk.length;
-  const std::uint64_t block_bytes = table->block_bytes;
-  std::uint64_t next_unit = 0;  // holes below have been given their zeros, where anybody looks
-  for (std::uint64_t begin = 0; begin < length; begin += block_bytes) {
-    const std::uint64_t end = std::min(begin + block_bytes, length);
-    const std::uint64_t block = (slot.chunk.file_offset + begin) / block_bytes;
+  std::uint64_t next_unit = 0;  // holes below have been filled with zeros, if needed
+  SumRangeCursor ranges = ranges_of(slot, table->block_bytes);
+  for (SumRange range; ranges.next(range);) {
+    const std::uint64_t begin = range.begin;
+    const std::uint64_t end = range.end;
     Sum128 sum;
     if (all_zero_units(slot, begin, end)) {
       sum = zero_sum(*table, end - begin);
@@ -211,33 +237,37 @@ Result<void> ChecksumStage::verify_chunk(Slot& slot) {
       }
       sum = table->method.of(part(slot, begin, end));
     }
-    const Sum128& expected = table->sums[static_cast<std::size_t>(block)];
+    const Sum128& expected = table->sums[static_cast<std::size_t>(range.index)];
     if (sum != expected && options_.on_bad_block) {
       options_.on_bad_block({slot.chunk.file, slot.chunk.file_offset + begin, end - begin});
     } else if (sum != expected) {
-      // A sum by the key is not told: it would be one of bytes that somebody else has chosen.
+      // A keyed sum is not shown: it would be the sum of bytes that someone else has chosen.
       const std::string is = table->method.keyed() ? std::string("another ") + table->method.name()
                                                    : table->method.name() + (' ' + hex(sum));
-      return make_error(EBADMSG, "block " + std::to_string(block) + " is corrupt: " +
-                                     place(slot, slot.chunk.file_offset + begin, end - begin) + " has " + is +
-                                     ", the sidecar says " + hex(expected));
+      return Error{EBADMSG,
+                   formatted("{} {} is corrupt: {} has {}, the sidecar says {}; use another checkpoint "
+                             "[SL-C06]",
+                             units_ ? "unit" : "block", range.index,
+                             place(slot, slot.chunk.file_offset + begin, end - begin), is, hex(expected))};
     }
   }
   return {};
 }
 
-// The first bytes of the file say how many bytes follow. Host byte order, as written.
+// The file's first bytes say how many bytes follow. Host byte order, as written.
 Result<void> ChecksumStage::check_header(const Slot& slot) const {
   std::uint64_t payload_bytes = 0;
   if (!slot.zero_units[0]) std::memcpy(&payload_bytes, slot.buffer.data(), sizeof payload_bytes);
   const std::uint64_t expected = layout_.payload_bytes(slot.chunk.file);
   if (payload_bytes == expected) return {};
-  return make_error(EBADMSG, "the header of " + place(slot, 0, kHeaderBytes) + " says " +
-                                 std::to_string(payload_bytes) +
-                                 " bytes of contents, the BO table adds up to " + std::to_string(expected));
+  return Error{
+      EBADMSG,
+      formatted("the header of {} says {} bytes of contents, the BO table adds up to {}; use another "
+                "checkpoint [SL-C07]",
+                place(slot, 0, kHeaderBytes), payload_bytes, expected)};
 }
 
-// Whether [begin, end) of the chunk lies in zero units only.
+// Whether [begin, end) of the chunk consists of zero units.
 bool ChecksumStage::all_zero_units(const Slot& slot, std::uint64_t begin, std::uint64_t end) {
   for (std::uint64_t unit = begin / kZeroUnitBytes; unit * kZeroUnitBytes < end; ++unit) {
     if (!slot.zero_units[static_cast<std::size_t>(unit)]) return false;
@@ -256,8 +286,7 @@ Result<void> ChecksumStage::mark_seen(const Slot& slot) {
   const std::uint64_t end = div_ceil(slot.chunk.file_offset + slot.chunk.length, table->block_bytes);
   for (std::uint64_t block = slot.chunk.file_offset / table->block_bytes; block < end; ++block) {
     const auto index = static_cast<std::size_t>(block);
-    if (seen[index])
-      return make_error(EIO, "block " + std::to_string(block) + " came to the checksum stage twice");
+    if (seen[index]) return make_error(EIO, formatted("block {} came to the checksum stage twice", block));
     seen[index] = true;
     ++blocks_seen_;
   }
@@ -265,8 +294,7 @@ Result<void> ChecksumStage::mark_seen(const Slot& slot) {
 }
 
 std::string ChecksumStage::place(const Slot& slot, std::uint64_t file_offset, std::uint64_t length) const {
-  std::string text =
-      "file range [" + std::to_string(file_offset) + ", " + std::to_string(file_offset + length) + ")";
+  std::string text = formatted("file range [{}, {})", file_offset, file_offset + length);
   if (describe_) text += " (" + describe_(slot.chunk.file, file_offset, length) + ")";
   return text;
 }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT
-// The checksum stage: a sum per block of the pages file, and the search for zero units.
+// The checksum stage: a sum per block of the pages file, or per unit of a BO (units.h), and the search for
+// zero units.
 //
-// On dump it fills a SumTable and slot.zero_units. On restore it compares every block with the table *before*
-// the chunk goes on to the GPU; a mismatch fails with EBADMSG and names block, file range and, through
-// `describe`, the BO. Holes (slot.zero_units set by the source) are verified as the zeros they stand for,
-// without looking at the buffer where a whole block is one. Thread-bound to the lane. Works inline, one chunk
-// between two waits, or has a lane's workers do it, several chunks at once.
+// A dump fills a SumTable and slot.zero_units. A restore compares every block with the table *before* the
+// chunk goes on to the GPU. A mismatch fails with EBADMSG and names block, file range and, through
+// `describe`, the BO. Holes (slot.zero_units set by the source) are verified as zeros; the buffer is not read
+// for a block that is one hole. Thread-bound to the lane. Works inline, one chunk between two waits, or lets
+// a lane's workers do several chunks at once.
 #pragma once
 
 #include <array>
@@ -20,14 +21,16 @@
 
 #include "base/units.h"
 #include "pipeline/checksum/mac.h"
+#include "pipeline/checksum/units.h"
 #include "pipeline/layout.h"
-#include "pipeline/reactor.h"
+#include "pipeline/reactor/reactor.h"
 #include "pipeline/slot_workers.h"
 #include "pipeline/stage.h"
 
 namespace sluice {
 
 class Lane;
+class ParentMatch;
 
 using Sum128 = std::array<std::uint8_t, 16>;
 
@@ -37,8 +40,8 @@ Sum128 sum_of(std::span<const std::byte> bytes);
 std::string hex(const Sum128& sum);
 bool is_zero(std::span<const std::byte> bytes);
 
-// How sums are made: XXH3-128, which finds what breaks by accident, or with a key the first 128 bits of
-// HMAC-SHA-256, which cannot be made without the key. Any thread. REQUIRES: with a key, load_mac() has
+// The method of sums: XXH3-128, which finds accidental damage, or with a key the first 128 bits of
+// HMAC-SHA-256, which nobody can forge without the key. Any thread. REQUIRES: with a key, load_mac() has
 // succeeded.
 class SumMethod {
  public:
@@ -46,43 +49,46 @@ class SumMethod {
   explicit SumMethod(const MacKey& key) : key_(key) {}
 
   Sum128 of(std::span<const std::byte> bytes) const;
-  // Of `length` bytes that are zero.
+  // The sum of `length` zeros.
   Sum128 of_zeros(std::uint64_t length) const;
-  // "XXH3-128", "HMAC-SHA-256-128": as sidecars say it, and messages.
+  // "XXH3-128", "HMAC-SHA-256-128": the name in sidecars and messages.
   const char* name() const { return key_ ? "HMAC-SHA-256-128" : "XXH3-128"; }
   bool keyed() const { return key_.has_value(); }
 
-  // Whether equal bytes have equal sums by both.
+  // Whether both give equal bytes equal sums.
   bool operator==(const SumMethod&) const = default;
 
  private:
   std::optional<MacKey> key_;
 };
 
-// Sums of zeros: many files end alike, and each sum costs as much as that of data.
+// Sums of zeros: many files end in zeros, and each sum costs as much as that of data.
 class ZeroSums {
  public:
   const Sum128& of(const SumMethod& method, std::uint64_t length);
 
  private:
   SumMethod method_;
-  std::map<std::uint64_t, Sum128> by_length_;  // of method_
+  std::map<std::uint64_t, Sum128> by_length_;  // by method_
 };
 
-// Bytes of a block in images we write. A chunk is a multiple of it.
-inline constexpr std::uint64_t kSumBlockBytes = kMiB;
-
-// One sum per block of a file; the last block may be shorter.
+// The sums of a file: one per block, the last of which may be shorter, or one per unit.
 struct SumTable {
-  std::uint64_t block_bytes = kSumBlockBytes;  // power of two
+  std::uint64_t block_bytes = kSumBlockBytes;  // power of two; units are cut at the ends of blocks
   std::uint64_t file_bytes = 0;
-  std::vector<Sum128> sums;  // div_ceil(file_bytes, block_bytes) entries
-  SumMethod method;          // how they are made
+  std::vector<Sum128> sums;  // div_ceil(file_bytes, block_bytes), or UnitIndex::count()
+  SumMethod method;          // the method
+  SumGrain grain = SumGrain::Blocks;
 
   static SumTable sized(std::uint64_t file_bytes, std::uint64_t block_bytes, const SumMethod& method = {});
+  bool by_units() const { return grain == SumGrain::Units; }
 };
 
-// A block that is not what its sum says.
+// One per file of a layout, by units.
+std::vector<SumTable> unit_tables(const ImageLayout& layout, std::uint64_t block_bytes = kSumBlockBytes,
+                                  const SumMethod& method = {});
+
+// A block, or a unit, that differs from its sum.
 struct BadBlock {
   std::uint32_t file = 0;  // of the layout
   std::uint64_t file_offset = 0;
@@ -91,23 +97,26 @@ struct BadBlock {
 
 struct ChecksumOptions {
   bool detect_zero_units = true;  // dump: fill slot.zero_units
-  bool check_headers = true;      // restore: the first bytes of a file say how long it is
-  // Restore: is told of every block that differs, by whoever compares it, workers too; the chunk goes on.
-  // Null: the first one fails it.
+  bool check_headers = true;      // restore: the first bytes of a file give its length
+  // Dump by units: gets each summed chunk, and says which parts the parent has. Borrowed; null: no parent.
+  ParentMatch* parent = nullptr;
+  // Restore: called for every block that differs, in the comparing thread, which may be a worker's; the chunk
+  // goes on. Null: the first one fails it.
   std::function<void(const BadBlock&)> on_bad_block = nullptr;
 };
 
 class ChecksumStage final : public Stage, private SlotWork {
  public:
-  // Turns a range of a file into words for messages ("BO 3 (gpu 0x5759, VA 0x7f0000000000) at offset 4096").
+  // Describes a range of a file for messages ("BO 3 (gpu 0x5759, VA 0x7f0000000000) at offset 4096").
   using Describe =
       std::function<std::string(std::uint32_t file, std::uint64_t file_offset, std::uint64_t length)>;
 
-  // `tables`: one for each file of the layout, borrowed. Dump: sized by the caller, filled here; restore:
-  // what the sidecar said; all by the same method. Empty: no sums are made or compared (zero units are still
-  // found, headers are still checked). `describe` may be null; workers call it, too. `workers`: null to work
-  // inline; else for as many slots as the lane has. REQUIRES: layout.chunk_bytes() is a multiple of each
-  // table's block_bytes; each is sized for layout.file_bytes() of its file.
+  // `tables`: one per file of the layout, borrowed. Dump: sized by the caller, filled here; restore: from the
+  // sidecar. All use the same method, and all are by blocks, or by units with the same cuts. Empty: no sums
+  // are made or compared (zero units are still found, headers still checked). `describe` may be null; workers
+  // call it, too. `workers`: null to work inline; else for as many slots as the lane has. REQUIRES:
+  // layout.chunk_bytes() is a multiple of each table's block_bytes; each is sized for layout.file_bytes() of
+  // its file.
   ChecksumStage(Direction direction, const ImageLayout& layout, Reactor& reactor, std::span<SumTable> tables,
                 const ChecksumOptions& options, Describe describe,
                 std::unique_ptr<SlotWorkers> workers = nullptr);
@@ -122,9 +131,10 @@ class ChecksumStage final : public Stage, private SlotWork {
   Result<void> sum_chunk(Slot& slot);     // dump
   Result<void> verify_chunk(Slot& slot);  // restore
   Result<void> check_header(const Slot& slot) const;
+  SumRangeCursor ranges_of(const Slot& slot, std::uint64_t block_bytes) const;
   static bool all_zero_units(const Slot& slot, std::uint64_t begin, std::uint64_t end);
   Sum128 zero_sum(const SumTable& table, std::uint64_t length) const;
-  // Null where no sums are made or compared.
+  // Null if no sums are made or compared.
   SumTable* table_of(const Slot& slot) const { return tables_.empty() ? nullptr : &tables_[slot.chunk.file]; }
   Result<void> mark_seen(const Slot& slot);
   std::string place(const Slot& slot, std::uint64_t file_offset, std::uint64_t length) const;
@@ -135,17 +145,18 @@ class ChecksumStage final : public Stage, private SlotWork {
   std::span<SumTable> tables_;
   ChecksumOptions options_;
   Describe describe_;
+  std::optional<UnitIndex> units_;  // if tables are by units
   std::uint64_t zero_block_bytes_ = 0;
-  Sum128 zero_block_sum_{};              // of so many zeros: a whole block of the first file
+  Sum128 zero_block_sum_{};              // of zeros: a whole block of the first file, or a whole unit
   std::vector<std::vector<bool>> seen_;  // by file and block
   std::uint64_t blocks_ = 0;
   std::uint64_t blocks_seen_ = 0;
-  bool running_ = false;                  // inline: a chunk was summed and its completion is still to come
-  std::unique_ptr<SlotWorkers> workers_;  // last: what they still do uses the rest
+  bool running_ = false;                  // inline: a chunk was summed and its completion is due
+  std::unique_ptr<SlotWorkers> workers_;  // last: their work uses the rest
 };
 
-// A ChecksumStage of that lane, with `workers` threads of its own (SlotWorkers) where that is not 0. Errors:
-// those of SlotWorkers::start.
+// A ChecksumStage of that lane; if `workers` is not 0, with that many threads (SlotWorkers). Errors: those of
+// SlotWorkers::start.
 Result<std::unique_ptr<Stage>> make_checksum(Lane& lane, Direction direction, std::span<SumTable> tables,
                                              const ChecksumOptions& options, ChecksumStage::Describe describe,
                                              unsigned workers);

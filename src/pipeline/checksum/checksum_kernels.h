@@ -2,17 +2,16 @@
 // XXH3-128 in the canonical (big-endian) byte order, compiled once per instruction set (checksum.cc,
 // checksum_avx2.cc).
 //
-// This file and checksum_avx2.cc include nothing with inline functions of external linkage: compiled for
-// AVX2, such a function could be the copy that the linker keeps for everybody, and fault on a CPU without
-// AVX2.
+// This file and checksum_avx2.cc include nothing with inline functions of external linkage. The linker might
+// keep the copy compiled for AVX2 for everyone, which would fault on a CPU without AVX2.
 #pragma once
 
 #include <stddef.h>
 
-// For xxhash.h, included after this file: how many bytes ahead a kernel asks for its input, a page and a
-// half. What a GPU or a disk has just written is in no cache of this core, and the CPU's own prefetchers stop
-// at a page's end. With the library's 384 bytes a server core hashed 9 GB/s of such data, with this 17
-// (docs/performance.md).
+// For xxhash.h, included after this file: the prefetch distance in bytes, a page and a half. Data just
+// written by a GPU or a disk is in no cache of this core, and the CPU's own prefetchers stop at a page's end.
+// With the library's 384 bytes a server core hashed 9 GB/s of such data, with this 17
+// (docs/measurements/performance.md).
 #define XXH_PREFETCH_DIST 6144
 
 namespace sluice::detail {

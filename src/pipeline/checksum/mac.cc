@@ -9,6 +9,8 @@
 #include <cerrno>
 #include <new>
 
+#include "base/format.h"
+
 namespace sluice {
 
 namespace {
@@ -37,9 +39,11 @@ Result<void> load_mac() {
     found.sha256 = reinterpret_cast<decltype(found.sha256)>(::dlsym(handle, "EVP_sha256"));
   }
   if (found.hmac == nullptr || found.sha256 == nullptr) {
-    return Error{ELIBACC, "SLUICE_KEY_FILE needs OpenSSL's libcrypto, which cannot be loaded (" +
-                              std::string(reason == nullptr ? "unknown reason" : reason) +
-                              "); install libssl3"};
+    return Error{
+        ELIBACC,
+        formatted("SLUICE_KEY_FILE needs OpenSSL's libcrypto, which cannot be loaded ({}); install libssl3 "
+                  "[SL-S02]",
+                  reason == nullptr ? "unknown reason" : reason)};
   }
   library() = found;
   (void)mac_of({}, MacKey{});  // reads openssl.cnf and sets up its tables now

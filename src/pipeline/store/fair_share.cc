@@ -7,7 +7,7 @@
 namespace sluice {
 namespace {
 
-// How far a lane may lead before it is throttled. What it has on the disk then comes on top.
+// How far a lane may lead before it is throttled, not counting its chunks on the disk.
 constexpr std::uint64_t kLeadChunks = 2;
 
 }  // namespace

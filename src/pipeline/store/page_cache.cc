@@ -11,8 +11,8 @@
 namespace sluice {
 namespace {
 
-constexpr std::uint64_t kSampleBytes = 256 * kKiB;  // one page is looked at in each
-constexpr std::uint64_t kSamplesOfFile = 64;        // to see whether there is anything
+constexpr std::uint64_t kSampleBytes = 256 * kKiB;  // one page is sampled in each
+constexpr std::uint64_t kSamplesOfFile = 64;        // to see whether anything is cached
 
 }  // namespace
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What of a file the page cache holds, as far as samples tell: a wrong answer only costs time. Maps the file
-// and never touches the map, so looking reads nothing in. One thread.
+// Which parts of a file are in the page cache, judged by samples: a wrong answer only costs time. Maps the
+// file but never touches the map, so that checking reads nothing in. One thread.
 #pragma once
 
 #include <cstddef>
@@ -12,13 +12,13 @@ namespace sluice {
 
 class PageCache {
  public:
-  // Null when no sample of the file is in the cache, or it cannot be mapped. `fd` is not kept.
+  // Null if no sample of the file is cached, or it cannot be mapped. `fd` is not kept.
   static std::unique_ptr<PageCache> of(int fd, std::uint64_t file_bytes);
   ~PageCache();
   PageCache(const PageCache&) = delete;
   PageCache& operator=(const PageCache&) = delete;
 
-  // Whether every sample of [begin, end) is there.
+  // Whether every sample of [begin, end) is cached.
   bool holds(std::uint64_t begin, std::uint64_t end) const;
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The Op of the slot under way: [op.begin, op.end) of the buffer is still to be moved. On restore the last
-// chunk of a file has one more read when that range is empty, of a byte that must not be there.
+// The slot's Op: [op.begin, op.end) of the buffer is yet to be moved. On restore a file's last chunk has one
+// more read when that range is empty, of a byte that must not be there.
 #include "pipeline/store/pipe_store.h"
 
 #include <fcntl.h>
@@ -10,10 +10,12 @@
 #include <cassert>
 #include <utility>
 
+#include "base/format.h"
+
 namespace sluice {
 namespace {
 
-// Transfers in a row that found nothing to do although the pipe was ready.
+// Consecutive transfers that moved nothing although the pipe was ready.
 constexpr std::uint32_t kMostEmptyMoves = 100;
 
 }  // namespace
@@ -46,13 +48,13 @@ Result<void> PipeStore::open_next(std::uint32_t file) {
       ::fcntl(pipe.get(), F_SETFD, FD_CLOEXEC) != 0) {
     return make_error(errno, "set up the stream of " + names_[file]);
   }
-  (void)::fcntl(pipe.get(), F_SETPIPE_SZ, kPipeBytes);  // faster where it is allowed, right where it is not
+  (void)::fcntl(pipe.get(), F_SETPIPE_SZ, kPipeBytes);  // faster if allowed, correct if not
   pipe_ = std::move(pipe);
   chunks_left_ = layout_.chunks_of_file(file);
   return {};
 }
 
-// Asking costs less than a poll that need not wait.
+// Trying costs less than a poll that need not wait.
 void PipeStore::go_on(Op& op) {
   pollfd now{pipe_.get(), static_cast<short>(direction_ == Direction::Dump ? POLLOUT : POLLIN), 0};
   if (::poll(&now, 1, 0) > 0) {
@@ -98,21 +100,26 @@ Result<Progress> PipeStore::advance(Slot& slot, Op& op, std::int32_t result) {
     return Progress::Pending;
   }
   if (result == -EAGAIN || result == -EINTR) {
-    if (++op.stalled == kMostEmptyMoves) return fail(slot, op, -result, "the pipe is ready, and is not");
+    if (++op.stalled == kMostEmptyMoves)  // unreached: a race
+      return fail(slot, op, -result, "the pipe is ready but moves nothing");
     poll(op);
     return Progress::Pending;
   }
-  if (result == -EPIPE) return fail(slot, op, EPIPE, "nobody reads the stream any more");
+  if (result == -EPIPE) return fail(slot, op, EPIPE, "the reader of the stream has gone");
   if (result < 0) return fail(slot, op, -result, "");
   return take_bytes(slot, op, static_cast<std::uint64_t>(result));
 }
 
 Result<Progress> PipeStore::take_bytes(Slot& slot, Op& op, std::uint64_t bytes) {
   const bool at_end = op.begin == op.end;  // restore only
-  if (at_end && bytes > 0) return fail(slot, op, EBADMSG, "the stream has more than its BO table asks for");
+  if (at_end && bytes > 0)
+    return fail(slot, op, EBADMSG,
+                "the stream has more bytes than its BO table asks for; use another checkpoint [SL-C11]");
   if (!at_end && bytes == 0) {
-    if (direction_ == Direction::Dump) return fail(slot, op, EIO, "the pipe takes nothing");
-    return fail(slot, op, ENODATA, "the stream ends early");
+    if (direction_ == Direction::Dump) return fail(slot, op, EIO, "the pipe takes no bytes");
+    return fail(
+        slot, op, ENODATA,
+        "the stream ends early; see what the image streamer has said, or use another checkpoint [SL-C12]");
   }
   op.begin += bytes;
   op.stalled = 0;
@@ -129,11 +136,10 @@ Result<Progress> PipeStore::take_bytes(Slot& slot, Op& op, std::uint64_t bytes) 
 Result<Progress> PipeStore::fail(const Slot& slot, const Op& op, int err, const char* why) {
   const std::uint64_t begin = slot.chunk.file_offset + op.begin;
   const std::uint64_t end = slot.chunk.file_offset + op.end;
-  std::string text = direction_ == Direction::Dump ? "write " : "read ";
-  text += names_[slot.chunk.file] + " [" + std::to_string(begin) + ", " + std::to_string(end) +
-          ") of the image stream";
-  if (*why != '\0') text += std::string(": ") + why;
-  pipe_.reset();  // the other end hears of it at once
+  std::string text =
+      formatted("{} {} [{}, {}) of the image stream{}{}", direction_ == Direction::Dump ? "write" : "read",
+                names_[slot.chunk.file], begin, end, *why != '\0' ? ": " : "", why);
+  pipe_.reset();  // the other end notices at once
   return make_error(err, std::move(text));
 }
 

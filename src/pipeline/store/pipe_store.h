@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: MIT
-// The store stage of a lane whose files are streams: writes them into pipes (dump), or reads them out of
-// pipes (restore). The other end is somebody else's program: an image streamer, which may be slow, stall, or
-// die.
+// The store stage of a lane whose files are streams: writes them to pipes (dump), or reads them from pipes
+// (restore). The other end is a foreign program: an image streamer, which may be slow, stall, or die.
 //
-// A pipe has one order and no offsets: the slot whose chunk comes next is taken, every other refused, and one
-// is under way at a time; order, short transfers and a slow other end need nothing more. Files of the layout
-// come one after another, each in a pipe of its own, opened when its first chunk's turn comes and closed
-// behind its last: on dump that is its end, on restore it has been read to its end by then, which must be
-// where the layout has it. Zeros travel like all other bytes.
+// A pipe has one order and no offsets: only the slot with the next chunk is accepted, and one is in flight at
+// a time. Order, short transfers and a slow other end need nothing more. Files of the layout come one after
+// another, each in its own pipe, opened at its first chunk and closed after its last. On dump that is the
+// file's end; on restore the pipe has been read to its end by then, which must be the layout's. Zeros are
+// transferred like all other bytes.
 //
-// The stage never waits within a transfer: a pipe that is not ready is polled, kPipeTick at a time, so that a
-// lane which is abandoned comes to rest although the other end stands still. Bytes are written and read,
-// never spliced: pages that were spliced belong to the pipe's reader, for as long as he likes, and the
-// lane's staging memory is needed again (docs/performance.md has what that costs).
+// The stage never blocks within a transfer: a pipe that is not ready is polled, kPipeTick at a time. So an
+// abandoned lane comes to rest even if the other end is stuck. Bytes are written and read, never spliced.
+// Spliced pages belong to the pipe's reader for as long as it likes, but the staging memory is needed again.
+// The cost is in docs/measurements/performance.md.
 //
 // Thread-bound to the lane. SIGPIPE must be ignored or blocked there.
 #pragma once
@@ -26,20 +25,20 @@
 #include "base/unique_fd.h"
 #include "base/units.h"
 #include "pipeline/layout.h"
-#include "pipeline/reactor.h"
+#include "pipeline/reactor/reactor.h"
 #include "pipeline/stage.h"
 
 namespace sluice {
 
-// Our end of a new pipe for the file of that name. May block as long as the other end's program likes.
+// Our end of a new pipe for the file of that name. May block for as long as the other end's program likes.
 using OpenPipe = std::function<Result<UniqueFd>(const std::string& name)>;
 
-// One transfer is at most this long: small enough that the other end works on one while we copy the next, and
-// that it stays in the processor's caches in between.
+// Limit of one transfer. It is small enough that the other end works on one while we copy the next, and that
+// it stays in the processor's caches.
 inline constexpr std::uint64_t kPipeTransferBytes = 256 * kKiB;
-// What a pipe is asked to hold; it keeps what it has where the system allows no more.
+// The requested capacity of a pipe; if the system refuses, the pipe keeps its own.
 inline constexpr int kPipeBytes = 4 * kMiB;
-// How long a poll of a pipe takes at most.
+// Limit of one poll of a pipe.
 inline constexpr std::chrono::milliseconds kPipeTick{100};
 
 class PipeStore final : public Stage {
@@ -51,13 +50,13 @@ class PipeStore final : public Stage {
   const char* name() const override { return "store"; }
   // Errors: those of `open`.
   Result<Submit> submit(Slot& slot) override;
-  // Errors, with the file's name and range: EPIPE when nobody reads the pipe any more; ENODATA for a file
-  // that ends early, EBADMSG for one that does not end; ECANCELED once abandoned.
+  // Errors, with the file's name and range: EPIPE if the pipe has no reader any more; ENODATA for a file that
+  // ends early, EBADMSG for one that is too long; ECANCELED once abandoned.
   Result<Progress> advance(Slot& slot, Op& op, std::int32_t result) override;
   void abandon() override { abandoned_ = true; }
 
  private:
-  // What the one Op under way does.
+  // What the Op does.
   enum class Doing : std::uint8_t { Nothing, Polling, Transferring };
 
   Result<void> open_next(std::uint32_t file);
@@ -72,12 +71,12 @@ class PipeStore final : public Stage {
   std::vector<std::string> names_;
   const ImageLayout& layout_;
   Reactor& reactor_;
-  UniqueFd pipe_;  // of the file under way
+  UniqueFd pipe_;  // of the current file
   std::uint64_t next_chunk_ = 0;
   std::uint64_t chunks_left_ = 0;  // of that file
   Doing doing_ = Doing::Nothing;
   bool abandoned_ = false;
-  std::byte beyond_{};  // restore: where a byte behind the file's end would come to
+  std::byte beyond_{};  // restore: receives a byte after the file's end, an error
 };
 
 }  // namespace sluice

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "drm/device.h"
-#include "plugin/contents/contents.h"
+#include "plugin/contents/contents_job.h"
 
 namespace sluice::plugin {
 namespace {
@@ -14,10 +14,10 @@ class RenderNode final : public LaneGpu {
   explicit RenderNode(drm::Device device) : device_(std::move(device)) {}
 
   Result<std::uint32_t> vram_losses() override { return device_.vram_losses(); }
-  Result<GpuCopy> make_copy(Direction direction, Lane& lane, std::vector<drm::BoSource> bos,
+  Result<GpuCopy> make_copy(Direction direction, Lane& lane, std::vector<UniqueFd> dmabufs,
                             const drm::SdmaCopyOptions& options) override {
     SLUICE_TRY_ASSIGN(std::unique_ptr<drm::SdmaCopy> copy,
-                      drm::SdmaCopy::make(device_, direction, lane.layout(), std::move(bos), lane.arena(),
+                      drm::SdmaCopy::make(device_, direction, lane.layout(), std::move(dmabufs), lane.arena(),
                                           lane.slots(), lane.reactor(), options));
     GpuCopy made{nullptr, copy->staging_note(), copy->stats().pinned_bytes};
     made.stage = std::move(copy);
@@ -35,7 +35,7 @@ ContentsWorld& ContentsWorld::real() {
   return world;
 }
 
-Result<std::unique_ptr<LaneGpu>> ContentsWorld::open_gpu(const GpuContents& contents) {
+Result<std::unique_ptr<LaneGpu>> ContentsWorld::open_gpu(const LaneContents& contents) {
   SLUICE_TRY_ASSIGN(drm::Device device, drm::Device::open(contents.render_minor));
   return std::unique_ptr<LaneGpu>(std::make_unique<RenderNode>(std::move(device)));
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What lanes of contents have around them: that of every lane, and GPUs. In production the machine's; a
-// simulation hands in another.
+// What lanes of contents use beyond the LaneWorld of every lane: GPUs. In production the machine's; a
+// simulation passes its own.
 #pragma once
 
 #include <cstdint>
@@ -9,40 +9,41 @@
 #include <vector>
 
 #include "base/result.h"
+#include "base/unique_fd.h"
 #include "drm/sdma_copy.h"
 #include "pipeline/lane.h"
 #include "pipeline/lane_world.h"
 
 namespace sluice::plugin {
 
-struct GpuContents;
+struct LaneContents;
 
 // A lane's copy stage.
 struct GpuCopy {
   std::unique_ptr<Stage> stage;
-  std::string note;                // why it is slower than it should be, or empty
+  std::string note;                // why it is slower than expected, or empty
   std::uint64_t pinned_bytes = 0;  // staging registered with the GPU
 };
 
-// The GPU of one lane. Of the lane's thread, and outlives the lane.
+// The GPU of one lane. Used by the lane's thread; outlives the lane.
 class LaneGpu {
  public:
   virtual ~LaneGpu() = default;
 
-  // As drm::Device says.
+  // See drm::Device.
   virtual Result<std::uint32_t> vram_losses() = 0;
-  // As drm::SdmaCopy::make. Call once.
-  virtual Result<GpuCopy> make_copy(Direction direction, Lane& lane, std::vector<drm::BoSource> bos,
+  // See drm::SdmaCopy::make. Call once.
+  virtual Result<GpuCopy> make_copy(Direction direction, Lane& lane, std::vector<UniqueFd> dmabufs,
                                     const drm::SdmaCopyOptions& options) = 0;
 };
 
-// Any thread. What is not overridden is the machine's.
+// Any thread. The defaults are the real machine's.
 class ContentsWorld : public LaneWorld {
  public:
   static ContentsWorld& real();
 
   // The GPU that has `contents`; called by the lane's thread. Errors: those of drm::Device::open.
-  virtual Result<std::unique_ptr<LaneGpu>> open_gpu(const GpuContents& contents);
+  virtual Result<std::unique_ptr<LaneGpu>> open_gpu(const LaneContents& contents);
 
  protected:
   ~ContentsWorld() = default;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// How many lanes have staging memory of one GPU at once: those that it is enough for, however many files of
-// that GPU processes have open. The others wait.
+// How many lanes use one GPU's staging memory at once: as many as it suffices for, however many of that GPU's
+// files are open. The others wait.
 #pragma once
 
 #include <condition_variable>
@@ -19,17 +19,17 @@ class LaneRoom {
   // `world` is borrowed.
   explicit LaneRoom(LaneWorld& world = LaneWorld::real()) : world_(world) {}
 
-  // Room for one lane while it lives. The LaneRoom outlives it.
+  // Room for one lane, for the object's life. The LaneRoom outlives it.
   class Place {
    public:
-    // Waits until fewer than `most` lanes of GPU `render_minor` have one, or until `gives_up()`, which is
-    // asked again behind each wake().
+    // Waits until fewer than `most` lanes of GPU `render_minor` have a place, or until `gives_up()`, which is
+    // called again after each wake().
     template <class GivesUp>
     Place(LaneRoom& room, std::uint32_t render_minor, std::size_t most, const GivesUp& gives_up)
         : room_(room), minor_(render_minor) {
       Lock lock(room_.mutex_);
       std::size_t& lanes = room_.lanes_[minor_];
-      while (lanes >= most && !gives_up()) room_.world_.wait(lock, room_.changed_);
+      while (lanes >= most && !gives_up()) room_.world_.wait(lock, room_.changed_);  // unreached: a race
       taken_ = lanes < most;
       if (taken_) ++lanes;
     }
@@ -51,7 +51,7 @@ class LaneRoom {
     bool taken_ = false;
   };
 
-  // What makes a lane give up has come.
+  // Wakes waiting lanes to check whether they give up.
   void wake() {
     const Lock lock(mutex_);
     world_.wake(changed_);

@@ -32,22 +32,26 @@ double per_second(std::uint64_t bytes, double seconds) {
 
 std::string gpu_json(const GpuOutcome& gpu) {
   return format("{\"gpu_id\": %" PRIu32 ", \"bos\": %" PRIu64 ", \"bytes\": %" PRIu64
-                ", \"zero_bytes\": %" PRIu64 ", \"io_bytes\": %" PRIu64 ", \"pinned_bytes\": %" PRIu64
-                ", \"began_ns\": %" PRIu64 ", \"ended_ns\": %" PRIu64
+                ", \"zero_bytes\": %" PRIu64 ", \"io_bytes\": %" PRIu64 ", \"parent_bytes\": %" PRIu64
+                ", \"pinned_bytes\": %" PRIu64 ", \"began_ns\": %" PRIu64 ", \"ended_ns\": %" PRIu64
                 ", \"seconds\": %.6f, \"direct_io\": %s, \"verified\": %s, \"slowest_stage\": \"%s\"}",
-                gpu.gpu_id, gpu.bos, gpu.bytes, gpu.zero_bytes, gpu.io_bytes, gpu.pinned_bytes, gpu.began_ns,
-                gpu.ended_ns, gpu.seconds(), gpu.direct_io ? "true" : "false",
+                gpu.gpu_id, gpu.bos, gpu.bytes, gpu.zero_bytes, gpu.io_bytes, gpu.parent_bytes,
+                gpu.pinned_bytes, gpu.began_ns, gpu.ended_ns, gpu.seconds(), gpu.direct_io ? "true" : "false",
                 gpu.verified ? "true" : "false", gpu.stats.slowest().name);
+}
+
+std::string file_name(const char* kind, Direction direction, int id, bool predump) {
+  return format("sluice-%s-%s%s-%d.json", kind, predump ? "pre" : "", word(direction), id);
 }
 
 }  // namespace
 
-std::string stats_name(Direction direction, int id) {
-  return format("sluice-stats-%s-%d.json", word(direction), id);
+std::string stats_name(Direction direction, int id, bool predump) {
+  return file_name("stats", direction, id, predump);
 }
 
-std::string trace_name(Direction direction, int id) {
-  return format("sluice-trace-%s-%d.json", word(direction), id);
+std::string trace_name(Direction direction, int id, bool predump) {
+  return file_name("trace", direction, id, predump);
 }
 
 std::string summary_line(Direction direction, const GpuOutcome& gpu) {
@@ -68,21 +72,25 @@ std::string stats_json(int id, const FileTimes& times, std::span<const GpuOutcom
   std::uint64_t bytes = 0;
   std::uint64_t zero_bytes = 0;
   std::uint64_t io_bytes = 0;
+  std::uint64_t parent_bytes = 0;
   std::uint64_t pinned_bytes = 0;
   std::string list;
   for (const GpuOutcome& gpu : gpus) {
     bytes += gpu.bytes;
     zero_bytes += gpu.zero_bytes;
     io_bytes += gpu.io_bytes;
+    parent_bytes += gpu.parent_bytes;
     pinned_bytes += gpu.pinned_bytes;
     list += (list.empty() ? "\n    " : ",\n    ") + gpu_json(gpu);
   }
   return format("{\n  \"id\": %d,\n  \"began_ns\": %" PRIu64 ",\n  \"joined_ns\": %" PRIu64
-                ",\n  \"ended_ns\": %" PRIu64 ",\n  \"seconds\": %.6f,\n  \"bytes\": %" PRIu64
+                ",\n  \"ended_ns\": %" PRIu64
+                ",\n  \"seconds\": %.6f,\n  \"frozen_seconds\": %.6f,\n  \"bytes\": %" PRIu64
                 ",\n  \"zero_bytes\": %" PRIu64 ",\n  \"io_bytes\": %" PRIu64
-                ",\n  \"pinned_bytes\": %" PRIu64 ",\n  \"gpus\": [",
-                id, times.began_ns, times.joined_ns, times.ended_ns, times.seconds(), bytes, zero_bytes,
-                io_bytes, pinned_bytes) +
+                ",\n  \"parent_bytes\": %" PRIu64 ",\n  \"pinned_bytes\": %" PRIu64 ",\n  \"gpus\": [",
+                id, times.began_ns, times.joined_ns, times.ended_ns, times.seconds(),
+                static_cast<double>(times.frozen_ns) / 1e9, bytes, zero_bytes, io_bytes, parent_bytes,
+                pinned_bytes) +
          list + "\n  ]\n}\n";
 }
 

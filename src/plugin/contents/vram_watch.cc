@@ -4,6 +4,8 @@
 #include <cerrno>
 #include <string>
 
+#include "base/format.h"
+
 namespace sluice::plugin {
 
 namespace {
@@ -19,11 +21,14 @@ Result<void> VramWatch::look(std::uint32_t render_minor, std::uint32_t losses) {
     std::uint64_t first = 0;
     if (seen.compare_exchange_strong(first, said) || first == said) return {};
     if (first >> kMinorShift != gpu) continue;
-    return Error{EIO, "the GPU of renderD" + std::to_string(render_minor) +
-                          " was reset meanwhile and has lost what was in its VRAM, of all its processes; "
-                          "checkpoints that were made before have it"};
+    return Error{
+        EIO,
+        formatted(
+            "the GPU of renderD{} was reset and lost the VRAM of all its processes; use a checkpoint that "
+            "was made before [SL-C17]",
+            render_minor)};
   }
-  return make_error(E2BIG, "watch the VRAM of more than " + std::to_string(kMostWatchedGpus) + " GPUs");
+  return make_error(E2BIG, formatted("watch the VRAM of more than {} GPUs", kMostWatchedGpus));
 }
 
 std::vector<std::uint32_t> VramWatch::render_minors() const {

@@ -11,68 +11,72 @@
 #include <utility>
 #include <vector>
 
+#include "base/format.h"
 #include "drm/target_file.h"
 #include "images/files.h"
 #include "images/key.h"
 #include "images/metadata.h"
 #include "kfd/device.h"
-#include "plugin/contents/machine.h"
-#include "plugin/dump/render_maps.h"
-#include "plugin/host/image_store.h"
+#include "plugin/contents/local_machine.h"
+#include "plugin/dump/contents/parent.h"
+#include "plugin/dump/files/render_maps.h"
 #include "settings/settings.h"
 
 namespace sluice::plugin {
 
 namespace {
 
-// CRIU refuses such a file by its number alone, when no plugin takes it.
+// If no plugin takes such a file, CRIU refuses it and reports only its number.
 void name_unrestorable_file(int fd, int id) {
   std::array<char, 64> link{};
   const ssize_t length =
       ::readlink(("/proc/self/fd/" + std::to_string(fd)).c_str(), link.data(), link.size());
-  if (length < 0) return;
+  if (length < 0) return;  // unreached: no test
   const auto words = kfd::describe_unrestorable_file({link.data(), static_cast<std::size_t>(length)});
   if (words.empty()) return;
-  log_line(Level::Warning, "file " + std::to_string(id) + " is " + std::string(words) +
-                               ", which cannot be brought back; the process must close it");
+  log_line(  // unreached: no test
+      Level::Warning,
+      formatted("file {} is {}, which cannot be restored; the process must close it [SL-D18]", id, words));
 }
 
 std::string words_of_signal(int number) {
-  const char* const name = sigabbrev_np(number);  // none of a real-time signal
+  const char* const name = sigabbrev_np(number);  // null for a real-time signal
   const std::string words = name != nullptr ? std::string("SIG") + name : "signal " + std::to_string(number);
-  return number == SIGXCPU ? words + ", of the limit of CPU time (ulimit -t)," : words;
+  return number == SIGXCPU ? words + ", from the limit of CPU time (ulimit -t)" : words;
 }
 
 }  // namespace
 
-Result<std::unique_ptr<Dumper>> Dumper::make(RunStage stage) {
+Result<std::unique_ptr<Dumper>> Dumper::make(ImageStore& store) {
   const auto kfd_device = kfd::kfd_device_number();
-  std::unique_ptr<Dumper> dumper(new Dumper(stage, kfd_device ? *kfd_device : 0));
-  if (!kfd_device) return dumper;  // no KFD: nothing is ours, and nothing is said
+  std::unique_ptr<Dumper> dumper(new Dumper(kfd_device ? *kfd_device : 0, store));
+  if (!kfd_device) return dumper;  // no KFD: no file is ours, and nothing is logged
   LogLines lines;
-  dumper->run_.config = parse_config(plugin_settings(lines), lines);
+  dumper->run_.config = settings::parse_config(settings::plugin_settings(lines), lines);
   log_lines(lines);
   dumper->run_.ready = dumper->prepare();
   return dumper;
 }
 
-Dumper::Dumper(RunStage stage, dev_t kfd_device)
-    : stage_(stage), signals_(run_.shared.stopped), tree_(kfd_device, run_.topology) {
+Dumper::Dumper(dev_t kfd_device, ImageStore& store)
+    : run_(store), signals_(run_.shared.stopped), tree_(kfd_device, run_.topology) {
   run_.kfd_device = kfd_device;
 }
 
 Result<void> Dumper::prepare() {
   SLUICE_TRY_ASSIGN(run_.topology, local_topology());
   SLUICE_TRY_ASSIGN(run_.dump_id, random_dump_id());
-  use_image_key(read_key(run_.config));
-  return image_key_is_usable();
+  run_.store.set_keys(ImageKeys(settings::read_key(run_.config)));
+  SLUICE_TRY(run_.store.keys().usable());
+  run_.look_for_parent();
+  return {};
 }
 
 Dumper::~Dumper() {
-  sessions_.unpause_at_exit();  // before contents that still flow are waited for
+  sessions_.unpause_at_exit();  // before waiting for contents that still flow
 }
 
-// What CRIU waits for. A signal that would end it meanwhile ends the dump.
+// A step that CRIU waits for. A signal that would end CRIU meanwhile ends the dump.
 template <class Step>
 Result<void> Dumper::with_signals_held(const Step& step) {
   Result<void> done;
@@ -81,23 +85,20 @@ Result<void> Dumper::with_signals_held(const Step& step) {
     done = step();
   }
   if (const auto signal = signals_.caught()) {
-    return Error{EINTR, words_of_signal(*signal) +
-                            " has come: the dump ends here and is undone, and the processes run on"};
+    return Error{EINTR, words_of_signal(*signal) + ": dump cancelled; the processes keep running [SL-D19]"};
   }
   return done;
 }
 
-// All tasks of the tree stand still from here on: what they have in the GPUs may flow, beside CRIU's own
-// dump.
+// All tasks of the tree are stopped from here on, so their GPU contents may flow beside CRIU's own dump.
 Result<void> Dumper::begin_all() {
-  const bool may_begin = stage_ == kStageDump && run_.config.parallel && phase_ == Phase::Waiting;
-  if (run_.kfd_device == 0 || !may_begin) return {};
-  const HeldAlarm alarm;  // queues that are being stopped and jobs that go on take their time
+  if (run_.kfd_device == 0 || !run_.config.parallel || phase_ != Phase::Waiting) return {};
+  const HeldAlarm alarm;  // stopping queues takes time, and so do jobs that still run
   return with_signals_held([this] { return begin_tree(); });
 }
 
-// All open files of the tree, once: only then is it known which of them have the same memory. In an older
-// host the first DUMP_EXT_FILE is where this happens.
+// Opens all files of the tree, once: only then it is known which of them share memory. In older hosts the
+// first DUMP_EXT_FILE does this.
 Result<void> Dumper::begin_tree() {
   if (phase_ != Phase::Waiting) return {};
   phase_ = Phase::OneByOne;
@@ -110,27 +111,29 @@ Result<void> Dumper::begin_tree() {
   SLUICE_TRY(tree_.check_kfd_maps());
   SLUICE_TRY_ASSIGN(const std::vector<pid_t> pids, tree_.processes());
   SLUICE_TRY(check_render_maps(run_.maps, run_.topology, pids));
-  SLUICE_TRY(run_.shared_bos.settle());
   SLUICE_TRY(files_.settle());
   phase_ = Phase::AllKnown;
-  return run_.config.parallel && !streaming() ? start_contents(nullptr, std::nullopt) : Result<void>();
+  return run_.config.parallel && !run_.store.one_way() ? start_contents(nullptr, std::nullopt)
+                                                       : Result<void>();
 }
 
 Result<void> Dumper::add_files() {
   auto taken = tree_.take_files();
   if (!taken) {  // nothing has been touched, and DUMP_EXT_FILE brings every file
-    log_line(Level::Warning, "processes are dumped one after another: " + taken.error().what);
+    log_line(Level::Warning, formatted("processes are dumped one after another, more slowly, because their "
+                                       "files are not known in advance: {} [SL-D20]",
+                                       taken.error().what));
     return {};
   }
   SLUICE_TRY(dmabufs_.list(tree_));
-  // The KFD has been asked nothing yet. What can refuse the dump before it is belongs here.
+  // No KFD ioctl has been issued yet. Whatever can refuse the dump before that belongs here.
   for (TakenFile& file : *taken) SLUICE_TRY(files_.add(std::move(file)));
   return {};
 }
 
 Result<Answer> Dumper::accept_map(const struct stat& st) {
   if (run_.kfd_device == 0 || !S_ISCHR(st.st_mode) || !tree_.is_ours(st.st_rdev)) return Answer();
-  if (stage_ == kStageDump) SLUICE_TRY(with_signals_held([&] { return check_map_of(st.st_rdev); }));
+  SLUICE_TRY(with_signals_held([&] { return check_map_of(st.st_rdev); }));
   return Answer(0);
 }
 
@@ -143,7 +146,7 @@ Result<void> Dumper::check_map_of(dev_t device) {
   return note_in_inventory();
 }
 
-// Once per image: CRIU does not look for doubles, and a double makes every restore fail.
+// Once per image: CRIU does not check for duplicates, and a duplicate makes every restore fail.
 Result<void> Dumper::note_in_inventory() {
   return std::exchange(in_inventory_, true) ? Result<void>() : inventory_add_self();
 }
@@ -182,56 +185,63 @@ Result<void> Dumper::dump_device(int fd, int id, kfd::FileClass device) {
   return dump_as(id, *file);
 }
 
-// A descriptor of memory that a file of the tree has. False: nothing of ours knows it. What descriptors alone
-// have goes with the first of them.
+// A descriptor of memory that a file of the tree has. False: no file of ours knows it. Memory that only
+// descriptors hold is saved with the first of them.
 Result<bool> Dumper::dump_dmabuf(int fd, int id) {
   SLUICE_TRY(begin_tree());
   struct stat st {};
   if (::fstat(fd, &st) != 0) return make_error(errno, "fstat of a dma-buf");
   SLUICE_TRY_ASSIGN(const auto image, dmabufs_.describe(fd, st.st_ino, id, tree_));
   if (!image) return false;
-  SLUICE_TRY(clear_directory());  // nothing may have begun to flow yet, and the name be an old file's
+  SLUICE_TRY(clear_directory());  // contents may not flow yet, and an old file may have this name
   run_.images.add_metadata(dmabuf_image_name(id));
-  SLUICE_TRY(run_.save(dmabuf_image_name(id), pack_dmabuf_image(*image)));
+  SLUICE_TRY(run_.save(dmabuf_image_name(id), pack_dmabuf_image(*image, run_.store.keys())));
   DumpedFile* const memory = dmabufs_.memory_of(st.st_ino);
   if (memory == nullptr || memory->id()) return true;
-  if (is_memory_of_dmabuf(id)) return Error{EOVERFLOW, "CRIU's file ids have come to " + std::to_string(id)};
+  if (is_memory_of_dmabuf(id))
+    return Error{
+        EOVERFLOW,
+        formatted("CRIU's file id {} is among those of dma-bufs; dump a tree with fewer open files [SL-D21]",
+                  id)};
   SLUICE_TRY(check_index_can_be());
   SLUICE_TRY(dump_as(kFirstMemoryId + id, *memory));
   return true;
 }
 
-// Contents of streams begin when CRIU says what a file is called, and flow beside those of the next ones: the
-// hook for the last file, which is known where all are, joins all.
+// One way, contents begin when CRIU names their file, and flow beside those of the next ones. The hook for
+// the last file, known when all are, joins all.
 Result<void> Dumper::dump_as(int id, DumpedFile& file) {
   if (file.contents() != nullptr) SLUICE_TRY(start_contents(file.contents(), id));
   file.set_id(id);
-  if (!streaming() || phase_ != Phase::AllKnown) return files_.finish(file);
+  if (!run_.store.one_way() || phase_ != Phase::AllKnown) return files_.finish(file);
   const std::vector<DumpedFile*> all = files_.all();
   const bool last = std::all_of(all.begin(), all.end(), [](const DumpedFile* one) { return one->id(); });
   if (!last) return {};
   phase_ = Phase::IndexSaved;
-  return finish_streams();
+  return finish_with_index();
 }
 
-// With a key nobody restores a stream without it.
+// With a key, a stream is not restored without its index.
 Result<void> Dumper::check_index_can_be() const {
-  if (!streaming() || phase_ != Phase::OneByOne || !has_image_key()) return {};
+  if (!run_.store.one_way() || phase_ != Phase::OneByOne || !run_.store.keys().any()) return {};
   return Error{
       EINVAL,
-      "a stream that is made with a key has an index, which tells of all files of the tree: they cannot "
-      "be seen in advance (pidfd_getfd)"};
+      "a stream with a key needs an index of the tree's files, which are not known in advance; allow criu "
+      "pidfd_getfd, or dump into a directory [SL-D22]"};
 }
 
-// Of a stream: nothing comes behind its index, which went out with the last file that was seen in advance.
+// One way, nothing may follow the index, which was sent with the last file seen in advance.
 Result<void> Dumper::check_index_is_open(int id) const {
   if (phase_ != Phase::IndexSaved) return {};
-  return Error{EINVAL, "file " + std::to_string(id) +
-                           ", of a GPU, is no process' own, but on its way through a socket: a stream cannot "
-                           "take it any more; whoever it was sent to must receive it before"};
+  return Error{
+      EINVAL,
+      formatted(
+          "file {}, of a GPU, is in flight in a UNIX socket; its receiver must receive it before a dump "
+          "into a stream [SL-D23]",
+          id)};
 }
 
-// Of all files whose contents do not flow yet; `wanted` and `id` as ContentSchedule wants them.
+// Starts all files whose contents do not flow yet; `wanted` and `id`: see ContentSchedule.
 Result<void> Dumper::start_contents(const DumpContents* wanted, std::optional<int> id) {
   std::vector<DumpContents*> waiting;
   for (DumpedFile* file : files_.all()) {
@@ -243,50 +253,51 @@ Result<void> Dumper::start_contents(const DumpContents* wanted, std::optional<in
   return schedule_.start(std::move(waiting), wanted, id, phase_ == Phase::AllKnown);
 }
 
-// Before anything is written, and not before all that could refuse the dump in advance has not.
+// Before anything is written, but after everything that can refuse the dump in advance.
 Result<void> Dumper::clear_directory() {
   SLUICE_TRY(check_stopped(run_.shared));
-  if (run_.images.directory_is_clear() || streaming()) return {};
+  if (run_.images.directory_is_clear() || run_.store.one_way()) return {};
   SLUICE_TRY(files_.look_at_vram());
   return run_.images.clear_directory(run_.config);
 }
 
-// All that CRIU has asked for, and what stands in no stream twice: the metadata, and last of all the index.
-Result<void> Dumper::finish_streams() {
+// Everything that CRIU has asked for and that a stream must not contain twice: the metadata, then the index.
+Result<void> Dumper::finish_with_index() {
   std::vector<std::string> metadata;
   for (DumpedFile* file : files_.all()) {
-    if (!file->id()) continue;
+    if (!file->id()) continue;  // unreached: a guard
     SLUICE_TRY(files_.finish(*file));
     metadata.push_back(file->image_name());
   }
-  if (metadata.empty()) return {};
+  if (metadata.empty()) return {};  // unreached: a guard
   SLUICE_TRY(files_.finish_all());
   SLUICE_TRY_ASSIGN(const auto maps, tree_.maps());
-  return save_index({metadata, maps, run_.dump_id});
+  return run_.store.save_index({metadata, maps, run_.dump_id});
 }
 
-// When no file comes any more. Streams are joined by now, unless CRIU has not asked for a file that the tree
-// has.
+// When no more files come. Streams are joined by now, unless CRIU has not asked for one of the tree's files.
 Result<void> Dumper::finish_tree() {
   const Phase before = std::exchange(phase_, Phase::Finished);
   if (before >= Phase::IndexSaved) return {};
-  return before == Phase::AllKnown && streaming() ? finish_streams() : files_.finish_all();
+  return before == Phase::AllKnown && run_.store.one_way() ? finish_with_index() : files_.finish_all();
 }
 
 Result<void> Dumper::finish_late() {
   return with_signals_held([this] { return finish_tree(); });
 }
 
-// Contents that still flow are in no image, so nobody waits for them before the queues run: a disk may hang.
+// Contents that still flow are in no image, so the queues do not wait for them: a disk may hang.
 Result<void> Dumper::finish(int ret) {
   if (ret >= 0) signals_.set_too_late();
   const HeldSignals::InHook hook(signals_);
   Result<void> finished = ret >= 0 ? finish_tree() : Result<void>();
   Result<void> unpaused = sessions_.unpause_all();
+  if (run_.frozen_from_ns != 0) run_.frozen_ns = run_.shared.world.now_ns() - run_.frozen_from_ns;
   files_.drop(ret >= 0);
   if (unpaused) signals_.set_nothing_to_undo();
   if (ret >= 0) {
     run_.images.commit();
+    if (unpaused) run_.write_stats();
   } else {
     run_.images.roll_back();
     tree_.name_unrestorable_maps();

@@ -13,10 +13,11 @@
 #include <cerrno>
 #include <cstdio>
 
+#include "base/format.h"
 #include "base/printable.h"
 
-// Symbols of the host, as its headers declare them. All weak: a missing one is a null pointer, never a failed
-// dlopen.
+// Symbols of the host, as its headers declare them. All are weak: a missing one is a null pointer and does
+// not fail dlopen.
 extern "C" {
 [[gnu::weak]] int criu_get_image_dir(void);
 [[gnu::weak]] int get_service_fd(int type);
@@ -36,24 +37,28 @@ namespace sluice::plugin {
 namespace {
 
 constexpr const char* kName = "amdgpu_plugin";  // upstream's: images stay interchangeable
-// How a line of an error begins, in CRIU as here: container runtimes quote the lines that have this word
-// (crun from 1.27 on, runc from 1.2).
-constexpr const char* kErrorSign = "Error (amdgpu_plugin): ";
+// Outside any hook, such as at the process' end.
+constexpr const char* kNoHook = "end";
 constexpr unsigned kOldestHookCount = 10;
 constexpr int kImageStreamerServiceFd = 3, kProcServiceFd = 4;  // the same in every version
+
+const char* running_hook = kNoHook;
+const char* name_without_host = kName;
+Level last_without_host = Level::Debug;
 
 unsigned read_hook_count() {
   void* control = dlsym(RTLD_DEFAULT, "cr_plugin_ctl");
   if (control == nullptr) return kOldestHookCount;
   Dl_info info;
   ElfW(Sym)* symbol = nullptr;
+  // unreached: another machine
   if (dladdr1(control, &info, reinterpret_cast<void**>(&symbol), RTLD_DL_SYMENT) == 0 || symbol == nullptr) {
     return kOldestHookCount;
   }
   constexpr std::size_t kListHead = 2 * sizeof(void*);
   const std::size_t size = symbol->st_size;
   if (size < (kOldestHookCount + 1) * kListHead || size % kListHead != 0 || size > 256 * kListHead)
-    return kOldestHookCount;
+    return kOldestHookCount;  // unreached: another machine
   return static_cast<unsigned>(size / kListHead - 1);
 }
 
@@ -68,19 +73,36 @@ bool host_takes_vma_fd() {
   return host_hook_count() > kOldestHookCount || ::cr_fchown != nullptr;
 }
 
-// Whatever stands in the text, it is one line and commands no terminal. Without an allocation: memory may be
-// what the line is about.
+RunningHook::RunningHook(const char* name) {
+  running_hook = name;
+}
+
+RunningHook::~RunningHook() {
+  running_hook = kNoHook;
+}
+
+// Whatever the text contains, it stays one line and cannot command a terminal. Allocates nothing, because the
+// line may be about lack of memory.
 void log_line(Level level, std::string_view text) {
   std::array<char, kLongestLine> line;
   text = text.substr(0, line.size());
   std::transform(text.begin(), text.end(), line.begin(), [](char c) { return printable(c); });
   const int length = static_cast<int>(text.size());
-  const char* const sign = level == Level::Error ? kErrorSign : "";
+  const bool is_error = level == Level::Error;
+  const char* const sign = is_error ? "Error (" : "";
+  const char* const where = is_error ? running_hook : "";
+  const char* const end = is_error ? "): " : "";
+  constexpr char kFormat[] = "%s: %s%s%s%.*s\n";
   if (print_on_level != nullptr) {
-    print_on_level(static_cast<unsigned>(level), "%s%s: %.*s\n", sign, kName, length, line.data());
-  } else {
-    (void)std::fprintf(stderr, "%s%s: %.*s\n", sign, kName, length, line.data());
+    print_on_level(static_cast<unsigned>(level), kFormat, kName, sign, where, end, length, line.data());
+  } else if (level <= last_without_host) {
+    (void)std::fprintf(stderr, kFormat, name_without_host, sign, where, end, length, line.data());
   }
+}
+
+void log_without_host(const char* name, Level last) {
+  name_without_host = name;
+  last_without_host = last;
 }
 
 void log_text(Level level, std::string_view text) {
@@ -130,11 +152,12 @@ bool streaming() {
 
 bool streamer_ends_within(int milliseconds) {
   pollfd streamer{get_service_fd(kImageStreamerServiceFd), 0, 0};
+  // unreached: another machine
   return ::poll(&streamer, 1, milliseconds) > 0 && (streamer.revents & POLLHUP) != 0;
 }
 
-// The host compares the flags with those of its mode, and stops at others. Of a streamer that is gone it
-// would tell its log, which is for the main thread alone.
+// The host compares the flags with its mode and aborts on others. About a lost streamer it would log, which
+// only the main thread may do.
 int host_open_stream(const std::string& name, bool dump) {
   if (img_streamer_open == nullptr) return -ENOSYS;
   if (streamer_ends_within(0)) return -ECONNRESET;
@@ -144,8 +167,11 @@ int host_open_stream(const std::string& name, bool dump) {
 
 Result<void> inventory_add_self() {
   if (add_inventory_plugin == nullptr || add_inventory_plugin(kName) == 0) return {};
-  return make_error(ENOMEM, "CRIU did not note " + std::string(kName) +
-                                " in its inventory image, without which it would restore no GPU process");
+  return Error{
+      ENOMEM,
+      formatted("CRIU could not add {} to its inventory image, so it could not restore GPU processes; free "
+                "memory, and dump again [SL-D06]",
+                kName)};
 }
 
 bool inventory_says_not_needed() {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
-// The CRIU process the plugin is loaded into, seen through weak symbols: one binary for every host
-// from 3.17.1 on.
+// The CRIU process that has loaded the plugin, used through weak symbols: one binary for every host from
+// 3.17.1 on.
 //
 // Source of every fact here: CRIU's criu/include/criu-plugin.h, plugin.c, files-reg.c and servicefd.h of
-// v3.17.1 to v4.2 and of criu-dev. The plugin API says 0.2.0 in all of them, so hosts are told apart by how
-// many hooks they know, which is the size of their exported `cr_plugin_ctl`: {list_head head; list_head
-// hook_chain[MAX]} = 16 + 16 * MAX bytes. Main-thread only, but for log lines made elsewhere and handed over
-// (see LogLines).
+// v3.17.1 to v4.2 and of criu-dev. The plugin API is 0.2.0 in all of them, so hosts differ by the number of
+// hooks they know. It follows from the size of their exported `cr_plugin_ctl`: {list_head head; list_head
+// hook_chain[MAX]} = 16 + 16 * MAX bytes. Main thread only, except for log lines made elsewhere and handed
+// over (see LogLines).
 #pragma once
 
 #include <sys/stat.h>
@@ -37,7 +37,7 @@ enum Hook : unsigned {
   kHookCount = 15,
 };
 
-// Layout of cr_plugin_desc_t with as many hooks as we know; a host reads the first max_hooks of them.
+// Layout of cr_plugin_desc_t with all hooks that we know; a host reads its own number of them.
 struct PluginDescriptor {
   const char* name;
   int (*init)(int stage);
@@ -51,36 +51,33 @@ inline constexpr unsigned kPluginApiVersion = 0x000200;  // 0.2.0
 
 enum RunStage : int { kStageDump = 0, kStagePreDump = 1, kStageRestore = 2 };
 
-// What a hook has to say to CRIU: its return value, or nothing when the object is not ours (-ENOTSUP: CRIU
-// then asks the next plugin).
+// A hook's answer to CRIU: its return value, or nothing if the object is not ours (-ENOTSUP: CRIU asks the
+// next plugin).
 using Answer = std::optional<int>;
 
-// Hooks this host knows: 10 (3.17 to 3.19), 12 (4.0, 4.1), 13 (4.2), 15 (newer). 10 where it cannot be told.
+// Hooks this host knows: 10 (3.17 to 3.19), 12 (4.0, 4.1), 13 (4.2), 15 (newer). 10 if unknown.
 unsigned host_hook_count();
 
 // What a host's hook count means.
 inline bool host_has_post_forking() {
   return host_hook_count() > kHookPostForking;
 }  // and fdstore works in init()
-inline bool host_has_dump_devices_late() {
-  return host_hook_count() > kHookDumpDevicesLate;
-}
 inline bool host_restore_takes_retry() {
   return host_hook_count() > kHookRestoreInit;
 }  // RESTORE_EXT_FILE(id, bool*)
-// Whether the host takes the descriptor that UPDATE_VMA_MAP gives, and closes it; else it dups ours. 3.19 and
-// newer take it. 3.19 has the hooks of 3.17, and what it has not in common with these is cr_fchown().
+// Whether the host takes and closes the descriptor that UPDATE_VMA_MAP gives (3.19 and newer); else it dups
+// ours. The hooks of 3.19 are those of 3.17; only cr_fchown() tells it apart.
 bool host_takes_vma_fd();
 
-// Holds the host's alarm while it lives, so that the time does not count for which CRIU gives up (alarm(2),
-// criu/seize.c and cr-dump.c of v4.0 to v4.2). CRIU bounds by it how long pausing and freezing take:
-// --timeout, 10 seconds. When it has fired six times, a second apart, CRIU aborts without exit() of plugins,
-// and nobody is left who may let stopped queues run. 4.0 calls CHECKPOINT_DEVICES before it turns it off; 4.1
-// and newer after that. Nothing happens where none runs. Main thread, inside a hook.
+// Stops the host's alarm during the object's life (alarm(2), criu/seize.c and cr-dump.c of v4.0 to v4.2). So
+// this time does not count towards CRIU's --timeout. CRIU limits pausing and freezing by it to 10 seconds by
+// default. When it has fired six times, a second apart, CRIU aborts without exit() of plugins, and stopped
+// queues stay stopped. CHECKPOINT_DEVICES comes before the alarm is disarmed in 4.0, after it in 4.1 and
+// newer. Without an alarm this does nothing. Main thread, inside a hook.
 class HeldAlarm {
  public:
   HeldAlarm();
-  ~HeldAlarm();  // what was left of it runs on
+  ~HeldAlarm();  // the rest of the time runs on
   HeldAlarm(const HeldAlarm&) = delete;
   HeldAlarm& operator=(const HeldAlarm&) = delete;
 
@@ -88,28 +85,41 @@ class HeldAlarm {
   itimerval left_{};
 };
 
-// CRIU's own buffer is 8 KiB, and not checked on the way out.
+// CRIU's own buffer is 8 KiB and is not checked for overflow.
 inline constexpr std::size_t kLongestLine = 2048;
 
-// One line in CRIU's log, prefixed "amdgpu_plugin: ", and before that, where it is an error, as CRIU's own
-// errors are: container runtimes show these to their users. Main thread inside a hook only: CRIU formats into
-// one static buffer. What is longer than kLongestLine is cut. To stderr where the host has no log.
+// Names the running hook, for its error lines. Main thread; one at a time.
+class RunningHook {
+ public:
+  explicit RunningHook(const char* name);  // borrowed
+  ~RunningHook();
+  RunningHook(const RunningHook&) = delete;
+  RunningHook& operator=(const RunningHook&) = delete;
+};
+
+// One line in CRIU's log: "amdgpu_plugin: TEXT", for errors "amdgpu_plugin: Error (HOOK): TEXT". Container
+// runtimes show their users lines with "Error ", as in CRIU's own errors. Main thread inside a hook only,
+// because CRIU formats into one static buffer. A line longer than kLongestLine is cut. Goes to stderr if the
+// host has no log.
 void log_line(Level level, std::string_view text);
+
+// For a program that is no host: its lines begin with `name`, borrowed; lines less important than `last` are
+// left out.
+void log_without_host(const char* name, Level last);
 
 // The same for a text of several lines.
 void log_text(Level level, std::string_view text);
 
 void log_lines(const LogLines& lines);
 
-// The host's own /proc, a directory that it keeps (do not close): in a task one of the task's pid namespace,
-// which no container has had its hands on. -1 where there is none.
+// The host's own /proc, a directory that the host owns (do not close). In a task it belongs to the task's pid
+// namespace, and no container can have changed it. -1 if there is none.
 int proc_fd();
 
-// The image directory, an fd of the host (do not close). -1 where there is none.
+// The image directory, an fd of the host (do not close). -1 if there is none.
 int image_dir_fd();
 
-// The number from which on no fd of the task being restored (virtual pid `pid`) lives, or -1 when the host
-// cannot say.
+// The number above all fds of the task being restored (virtual pid `pid`), or -1 if the host cannot tell.
 int first_unused_fd(int pid);
 
 // fds handed from the main process to restored tasks. REQUIRES: host_has_post_forking().
@@ -117,19 +127,19 @@ int fdstore_add(int fd);  // id, or -1
 int fdstore_get(int id);  // new fd, or -1
 
 // Whether the images are streamed (--stream, to or from an image streamer): then there is no directory to
-// write into.
+// write to.
 bool streaming();
-// Whether the streamer is gone, or goes before that time is over. REQUIRES: streaming().
+// Whether the streamer has ended, or ends within that time. REQUIRES: streaming().
 bool streamer_ends_within(int milliseconds);
-// Our end of a pipe for the file of that name: the host asks its streamer. In any thread and any task, one at
-// a time, which the host sees to: blocks while the streamer is busy with another file. -ENOENT: restore, no
-// such file; any other negative number: no streamer any more, of which the host may tell its log. REQUIRES:
-// streaming(); `dump` as in the run.
+// Our end of a pipe for the file of that name; the host asks its streamer. Any thread and any task; the host
+// allows one call at a time, which blocks while the streamer is busy with another file. Returns -ENOENT if a
+// restore's stream has no such file. Any other negative number means that the streamer has ended, which the
+// host may log. REQUIRES: streaming(); `dump` as in the run.
 int host_open_stream(const std::string& name, bool dump);
 
-// Inventory of plugins that an image needs (CRIU >= 4.1; elsewhere nothing happens and everything is
+// The inventory of plugins that an image needs (CRIU >= 4.1; before that nothing happens and everything is
 // enabled).
-Result<void> inventory_add_self();  // at most once per dump; nothing where the host keeps no such list
+Result<void> inventory_add_self();  // at most once per dump; does nothing if the host has no inventory
 bool inventory_says_not_needed();   // restore, in init(): true when the image was made without any GPU plugin
 
 }  // namespace sluice::plugin

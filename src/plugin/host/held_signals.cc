@@ -22,9 +22,9 @@ constexpr auto kPatience = std::chrono::seconds(5);
 constexpr auto kTimeToUnpause = std::chrono::milliseconds(500);  // of exit(), before a second signal acts
 constexpr rlim_t kCpuSecondsToUndo = 2;
 
-// What was held acts behind main(): CRIU has undone by then what it has done to the tasks and to the network,
-// which some versions do after exit() of plugins, and has told whoever asked for the dump. Not in a process
-// that CRIU has forked.
+// A held signal acts after main(). By then CRIU has undone its changes to tasks and network, which some
+// versions do after exit() of plugins, and has answered the dump's caller. Not in a process that CRIU has
+// forked.
 struct SignalAtTheEnd {
   pid_t maker = 0;
   int signal = 0;
@@ -33,8 +33,8 @@ struct SignalAtTheEnd {
   }
 } signal_at_the_end;
 
-// CRIU closes a plugin right behind its exit(), with all of that still to do: the end of this module must not
-// be there. Where the loader has no memory, it is.
+// CRIU closes a plugin right after exit(), before all of that, so the module must stay loaded. If the loader
+// has no memory, it is unloaded.
 void keep_module_loaded() {
   Dl_info module{};
   if (dladdr(&signal_at_the_end, &module) != 0)
@@ -46,26 +46,24 @@ int take_pending(const sigset_t& set) {
   return sigtimedwait(&set, nullptr, &now);
 }
 
-// Whether the default action ends the process (signal(7)), without a fault of its own, and it is ours to
-// hold.
+// Whether the default action ends the process (signal(7)), the signal reports no fault, and we may hold it.
 bool may_be_held(int number) {
   constexpr int kOthers[] = {
-      SIGKILL, SIGSTOP,                                      // nobody's to hold
+      SIGKILL, SIGSTOP,                                      // cannot be held
       SIGCHLD, SIGCONT, SIGURG,  SIGWINCH,                   // do nothing
-      SIGTSTP, SIGTTIN, SIGTTOU,                             // stop it
+      SIGTSTP, SIGTTIN, SIGTTOU,                             // stop the process
       SIGSEGV, SIGBUS,  SIGILL,  SIGFPE,   SIGTRAP, SIGSYS,  // faults
-      SIGALRM, SIGXFSZ, SIGPIPE,                             // CRIU's; of writes
+      SIGALRM, SIGXFSZ, SIGPIPE,                             // CRIU's own; errors of writes
   };
   return std::find(std::begin(kOthers), std::end(kOthers), number) == std::end(kOthers);
 }
 
-// One that somebody has sent who will not be kept waiting. SIGHUP and SIGXCPU come more than once by
-// themselves.
+// A signal whose sender will not wait. SIGHUP and SIGXCPU repeat by themselves.
 bool is_wish(int number) {
   return number != SIGHUP && number != SIGXCPU;
 }
 
-// Those that would end the process. False: none.
+// The signals that would end the process. False: none.
 bool deadly_signals(sigset_t& set) {
   sigset_t blocked;
   (void)pthread_sigmask(SIG_SETMASK, nullptr, &blocked);
@@ -75,7 +73,7 @@ bool deadly_signals(sigset_t& set) {
     struct sigaction action {};
     if (!may_be_held(number) || sigaction(number, nullptr, &action) != 0 || action.sa_handler != SIG_DFL)
       continue;
-    if (sigismember(&blocked, number) != 0) continue;
+    if (sigismember(&blocked, number) != 0) continue;  // unreached: a guard
     (void)sigaddset(&set, number);
     any = true;
   }
@@ -87,7 +85,7 @@ bool deadly_signals(sigset_t& set) {
 void HeldSignals::hold() {
   const bool held_since_then = caught_ != 0;
   if (!held_since_then) {
-    if (!deadly_signals(held_)) return;
+    if (!deadly_signals(held_)) return;  // unreached: a guard
     (void)pthread_sigmask(SIG_BLOCK, &held_, &before_);
   }
   if (start_watcher()) {
@@ -111,7 +109,7 @@ void HeldSignals::raise_cpu_limit() {
   cpu_limit_.reset();
 }
 
-// False: no descriptors, no thread, or no memory for it.
+// False: no descriptors, thread or memory for it.
 bool HeldSignals::start_watcher() {
   if (!ended_) ended_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   const int signals = signalfd(signals_.get(), &held_, SFD_CLOEXEC | SFD_NONBLOCK);
@@ -130,12 +128,12 @@ bool HeldSignals::start_watcher() {
   }
 }
 
-// In a thread that blocks every signal.
+// In a thread that blocks all signals.
 void HeldSignals::watch() {
   pollfd files[] = {{ended_.get(), POLLIN, 0}, {signals_.get(), POLLIN, 0}};
-  // A second one may have come between two hooks, when nothing hung.
+  // A second signal may have come between two hooks, when nothing hung.
   if (caught_ != 0 && poll(files, 1, static_cast<int>(kTimeToUnpause.count())) > 0) return;
-  auto patience_ends = std::chrono::steady_clock::now() + kPatience;  // where one was caught before
+  auto patience_ends = std::chrono::steady_clock::now() + kPatience;  // if one was caught before
   for (;;) {
     const auto left =
         std::chrono::ceil<std::chrono::milliseconds>(patience_ends - std::chrono::steady_clock::now());
@@ -156,7 +154,8 @@ void HeldSignals::watch() {
   }
 }
 
-// Without the watcher nobody takes a signal: nothing is called then that could hang. The descriptors stay.
+// Without the watcher nobody takes a signal, so from here on nothing that could hang is called. The
+// descriptors stay.
 void HeldSignals::release() {
   if (!watcher_) return;
   (void)eventfd_write(ended_.get(), 1);
@@ -164,7 +163,7 @@ void HeldSignals::release() {
   watcher_.reset();
   eventfd_t written = 0;
   (void)eventfd_read(ended_.get(), &written);
-  if (caught_ == 0) {  // but perhaps behind the watcher's last look
+  if (caught_ == 0) {  // perhaps after the watcher's last look
     const int late = take_pending(held_);
     if (late > 0) {
       caught_ = late;
@@ -189,7 +188,7 @@ HeldSignals::~HeldSignals() {
     signal_at_the_end.maker = getpid();
     signal_at_the_end.signal = caught_;
   }
-  while (take_pending(held_) > 0) {  // a second one that has had nothing to wait for
+  while (take_pending(held_) > 0) {  // a second signal that had nothing to wait for
   }
   (void)pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: MIT
-// Every signal that would end CRIU while it waits for a dump in one of our hooks: SIGTERM, Ctrl-C, SIGXCPU of
-// a limit, and whatever else somebody may send it. CRIU has no handler for them: they would end it in the
-// middle, and only it, the tracer, may let the queues of the processes run again. So they are held: contents
-// stop, the hook fails, CRIU undoes its dump, queues run, and at the end of CRIU's process the signal acts.
+// Holds every signal that would end CRIU during a dump in one of our hooks: SIGTERM, Ctrl-C, SIGXCPU of a
+// limit and any other. CRIU has no handlers for them, so they would end it midway, and only CRIU, the tracer,
+// can resume the processes' queues. When a held signal comes, contents stop, the hook fails, CRIU undoes its
+// dump, and queues run. At the end of CRIU's process the signal acts.
 //
-// A signal whose action is not the default, or which the host has blocked, is the host's, and left alone. So
-// are SIGALRM, by which CRIU bounds its own waits, and SIGXFSZ and SIGPIPE, which are errors
-// (write_signals.h). What tells of a fault of the process itself (SIGSEGV, …) cannot be held, and SIGKILL
-// neither.
+// Signals that the host handles, ignores or blocks are left alone. So are SIGALRM, by which CRIU limits its
+// own waits, and SIGXFSZ and SIGPIPE, which become errors (write_signals.h). Faults of the process itself
+// (SIGSEGV, …) and SIGKILL cannot be held.
 //
-// RLIMIT_CPU. The kernel sends SIGXCPU at the soft limit and each second after it, and SIGKILL at the hard
-// one, without a word where both are the same, as `ulimit -t` sets them. Then the soft one is lower for the
-// time of a hook: a dump that has that little left could not be undone later.
+// RLIMIT_CPU: the kernel sends SIGXCPU at the soft limit and each second after it, and SIGKILL at the hard
+// one. If both are equal, as `ulimit -t` sets them, there is no SIGXCPU. Then the soft limit is lowered
+// during a hook, because a dump with that little time left could not be undone later.
 #pragma once
 
 #include <signal.h>
@@ -25,23 +24,23 @@
 
 namespace sluice::plugin {
 
-// One for a dump. Main thread.
+// One per dump. Main thread.
 class HeldSignals {
  public:
-  // `stop` is borrowed, and set by a thread of this class as soon as a signal comes.
+  // `stop` is borrowed; a thread of this class sets it as soon as a signal comes.
   explicit HeldSignals(std::atomic<bool>& stop) : stop_(stop) {}
-  // What was held acts at the end of the process, for which the module stays loaded; another one that comes
+  // A held signal acts at the end of the process, for which the module stays loaded; another that comes
   // before acts at once.
   ~HeldSignals();
   HeldSignals(const HeldSignals&) = delete;
   HeldSignals& operator=(const HeldSignals&) = delete;
 
-  // While it lives signals are held; what has come by its end stays held. A second signal, or five seconds in
-  // which it does not end, and the first one acts, whatever that leaves: who asked must not be kept for ever
-  // by a device or a stream that hangs. SIGHUP is no second one, and none comes after it: shell and kernel
-  // both send it when a terminal goes, and who ends a session sends it with SIGTERM. Neither is SIGXCPU,
-  // which the kernel repeats. A hook that begins with one held, as exit() does, has half a second to let the
-  // queues run first. Where there are no descriptors and no thread for that, nothing is held.
+  // Holds signals during its life; a signal that has come stays held afterwards. A second signal, or five
+  // seconds in this state, makes the first act, whatever the consequences. A hung device or stream must not
+  // block the sender for ever. SIGHUP never counts as a second one, and nothing after it does. Shell and
+  // kernel both send it when a terminal closes, and a session's end sends it with SIGTERM. SIGXCPU does not
+  // count either, because the kernel repeats it. A hook that begins with a signal held, as exit() does, first
+  // has half a second to resume the queues. Without descriptors and a thread for this, nothing is held.
   class InHook {
    public:
     explicit InHook(HeldSignals& signals) : signals_(signals) { signals_.hold(); }
@@ -53,15 +52,15 @@ class HeldSignals {
     HeldSignals& signals_;
   };
 
-  // The dump has succeeded, and the host is about to end its processes: one that comes now comes too late. It
-  // stops nothing and does not act, for who reads a failure out of it would take the images for none.
+  // The dump has succeeded, and the host is about to end its processes: a signal from now on is too late. It
+  // stops nothing and does not act, because its exit status would make the caller discard valid images.
   void set_too_late() { too_late_ = caught_ == 0; }
 
-  // All queues run: nothing is left that could hang and leave them stopped, so no second signal and no five
-  // seconds make one act that came too late.
+  // All queues run: nothing can hang and leave them stopped. So neither a second signal nor five seconds make
+  // a late signal act.
   void set_nothing_to_undo() { nothing_to_undo_ = true; }
 
-  // The signal, once one has come.
+  // The signal that has come, if any.
   std::optional<int> caught() const;
 
  private:
@@ -77,7 +76,7 @@ class HeldSignals {
   sigset_t before_{};
   UniqueFd signals_, ended_;  // from the first hook on
   std::optional<LaneThread> watcher_;
-  std::optional<rlimit> cpu_limit_;  // the host's, while a lower one counts
+  std::optional<rlimit> cpu_limit_;  // the host's, while a lower one is in force
   std::atomic<int> caught_{0};
   std::atomic<bool> too_late_{false};
   std::atomic<bool> nothing_to_undo_{false};

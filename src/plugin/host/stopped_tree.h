@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// The tasks of the tree in RESUME_DEVICES_LATE. They stand still under CRIU's main thread, which traces them,
-// one step before they run. Either all run on or none does: not when one of them is dead, and not when CRIU
-// is, of which the kernel would let them go.
+// The tasks of the tree in RESUME_DEVICES_LATE: stopped, traced by CRIU's main thread, about to run. Either
+// all run on or none does: none if one of them is dead, or if CRIU is dead, after which the kernel would
+// detach them.
 //
 // Thread-bound: to the tracer.
 #pragma once
@@ -19,18 +19,19 @@ class StoppedTree {
   // Finds the tasks. Errors: those of reading /proc.
   static Result<StoppedTree> find();
 
-  // From here on the kernel kills them when this thread ends. Called again: whether all of them still stand.
-  // Error: ESRCH when a task is dead, by its pid.
+  // From now on the kernel kills them when this thread ends. Further calls check that all are still stopped.
+  // Error: ESRCH, with the pid, when a task is dead.
   Result<void> hold() const;
 
-  // Ends all of them.
+  // Kills all of them.
   void kill() const;
 
-  // Ends process `pid` if this thread traces it, and it stands still: nobody else can have that number then.
+  // Kills process `pid` if this thread traces it and it is stopped: then no other process can have that
+  // number.
   static void kill_traced(pid_t pid);
 
-  // The task may run on. With the last one all are let go: whatever becomes of CRIU now, they are whole.
-  // Error: as of hold(), when one has died meanwhile.
+  // The task may run on. With the last call all are released, because from then on they are complete whatever
+  // happens to CRIU. Error: as hold(), if one has died meanwhile.
   Result<void> ready(pid_t pid);
 
  private:

@@ -19,7 +19,7 @@ namespace {
 
 constexpr const char* kPlace = "sys/kernel/ns_last_pid";
 constexpr const char* kMost = "sys/kernel/pid_max";
-constexpr time_t kPatienceSeconds = 2;  // for what takes two system calls
+constexpr time_t kPatienceSeconds = 2;  // for an operation of two system calls
 
 Result<UniqueFd> open_in(int proc, const char* name, int flags) {
   UniqueFd fd(::openat(proc, name, flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
@@ -47,15 +47,15 @@ bool write_number(int fd, pid_t number) {
 
 struct ThreadNumbers::Raised::Shared {
   pthread_mutex_t mutex;
-  std::uint32_t raised;  // how many there are
-  pid_t before;          // where the kernel's place was when there was none
+  std::uint32_t raised;  // how many Raised there are
+  pid_t before;          // the kernel's position before the first
 
-  // Or not: who holds the mutex may have been killed. A robust one would not tell: CRIU makes tasks without
-  // glibc, whose list of robust mutexes the kernel does not know in them.
+  // Or unlocked: a task may have been killed with the mutex. A robust mutex would not help: CRIU clones tasks
+  // without glibc, so the kernel does not know glibc's list of robust mutexes in them.
   class Locked {
    public:
     explicit Locked(Shared& shared) : shared_(shared) {
-      // The clock that people set: ThreadSanitizer does not know pthread_mutex_clocklock().
+      // The realtime clock, because ThreadSanitizer does not know pthread_mutex_clocklock().
       timespec until{};
       (void)::clock_gettime(CLOCK_REALTIME, &until);
       until.tv_sec += kPatienceSeconds;
@@ -101,7 +101,7 @@ Result<ThreadNumbers::Raised> ThreadNumbers::raise(int proc) {
     return make_error(locked.error(), "wait for a task that has raised them; it may have been killed");
   if (shared_->raised == 0) {
     SLUICE_TRY_ASSIGN(const pid_t before, read_number(place.get(), kPlace));
-    shared_->before = std::max(before, 0);  // -1 where the only process has been given its number
+    shared_->before = std::max(before, 0);  // -1 if the only process got its number by set_tid
     if (!write_number(place.get(), end - end / 4))
       return make_error(errno, std::string("write to /proc/") + kPlace);
   }
@@ -112,6 +112,7 @@ Result<ThreadNumbers::Raised> ThreadNumbers::raise(int proc) {
 ThreadNumbers::Raised::~Raised() {
   if (shared_ == nullptr) return;
   const Shared::Locked locked(*shared_);
+  // unreached: every failure once
   if (locked.error() == 0 && --shared_->raised == 0) (void)write_number(place_.get(), shared_->before);
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// Numbers of threads that a restore makes for itself. CRIU gives each restored thread the number that it had
-// (clone3 with set_tid), which does not move the place from which the kernel looks for the next free one: in
-// a pid namespace that CRIU has just made, a lane of ours gets the lowest number that no task has yet, and
-// when CRIU comes to the thread to which it belongs, that fails (EEXIST), and the restore with it. So while
-// lanes are made, the kernel looks among high numbers, where few threads have theirs.
+// Numbers of threads that a restore makes for itself. CRIU gives each restored thread its old number (clone3
+// with set_tid). That does not move the position from which the kernel searches for a free one. In a new pid
+// namespace a lane of ours therefore gets the lowest free number. When CRIU later needs it for the thread
+// that had it, clone3 fails (EEXIST), and the restore with it. So while lanes are made, the kernel searches
+// among high numbers, which few threads have.
 //
 // Source: Linux kernel/pid.c (alloc_pid) and kernel/pid_namespace.c (pid_ns_ctl_handler), seen on 6.12 and
 // 6.18; CRIU's criu/pie/restorer.c.
@@ -20,9 +20,8 @@
 
 namespace sluice::plugin {
 
-// Of the tasks of a restore, which have one pid namespace, and are forked from the process that has made this
-// and share it; in each of them, one thread. Where one is killed in here, the others get none, two seconds
-// later.
+// Shared by the tasks of a restore, which are in one pid namespace and are forked from the process that made
+// this; one thread in each. If a task is killed in here, the others get ETIMEDOUT after two seconds.
 class ThreadNumbers {
  public:
   // Errors: those of mmap(2).
@@ -31,9 +30,9 @@ class ThreadNumbers {
   ThreadNumbers(const ThreadNumbers&) = delete;
   ThreadNumbers& operator=(const ThreadNumbers&) = delete;
 
-  // While it lives, in whichever of the processes, new threads and processes of the namespace get numbers in
-  // the last quarter of those there are. The last one puts the kernel's place back where the first has found
-  // it, unless one was killed in here. Outlived by the ThreadNumbers.
+  // While any Raised exists, in any of the processes, new threads and processes of the namespace get numbers
+  // in the last quarter of the range. The last one restores the kernel's position, unless a task was killed
+  // in here. Outlived by the ThreadNumbers.
   class Raised {
    public:
     Raised(Raised&& other) noexcept
@@ -49,10 +48,10 @@ class ThreadNumbers {
     UniqueFd place_;  // sys/kernel/ns_last_pid
   };
 
-  // `proc`: a /proc of any pid namespace, a directory, borrowed for the call; the namespace is that of the
-  // calling process. Errors: those of open(2), read(2) and write(2) there, EPERM without CAP_SYS_ADMIN and
-  // CAP_CHECKPOINT_RESTORE over the namespace; EBADMSG; ETIMEDOUT when another was killed in here. Nothing is
-  // raised then.
+  // `proc`: a /proc of any pid namespace, a directory, borrowed for the call; the namespace is the calling
+  // process'. Errors: those of open(2), read(2) and write(2) there, EPERM without CAP_SYS_ADMIN or
+  // CAP_CHECKPOINT_RESTORE over the namespace; EBADMSG; ETIMEDOUT if another task was killed in here. On
+  // error nothing is raised.
   Result<Raised> raise(int proc);
 
  private:

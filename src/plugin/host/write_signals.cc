@@ -11,8 +11,8 @@ namespace {
 
 constexpr int kOfWrites[] = {SIGXFSZ, SIGPIPE};
 
-// The kernel sends them in the writer's own name (send_sig() without a siginfo: SI_USER, by its pid; 0 where
-// it has had no memory for that).
+// The kernel sends them in the writer's name (send_sig() without a siginfo: SI_USER, with its pid, or 0 if it
+// had no memory for that).
 bool is_own(const siginfo_t& info) {
   return info.si_code == SI_USER && (info.si_pid == getpid() || info.si_pid == 0);
 }

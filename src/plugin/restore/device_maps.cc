@@ -10,11 +10,12 @@
 #include <string_view>
 #include <utility>
 
+#include "base/format.h"
 #include "drm/device.h"
 #include "drm/target_file.h"
 #include "kfd/device.h"
 #include "kfd/uapi.h"
-#include "plugin/host/image_store.h"
+#include "plugin/restore/gpus/unnamed_gpus.h"
 #include "proc/directory.h"
 
 namespace sluice::plugin {
@@ -22,7 +23,7 @@ namespace {
 
 constexpr std::string_view kRenderPrefix = "/dev/dri/renderD";
 
-// CRIU's paths sometimes have doubled slashes.
+// CRIU's paths sometimes contain double slashes.
 std::string without_doubled_slashes(const char* path) {
   std::string clean;
   for (; *path != '\0'; ++path) {
@@ -40,14 +41,15 @@ std::optional<std::uint32_t> render_minor_of(std::string_view path) {
   return minor;
 }
 
-// Descriptors of this process that are the GPU's render node, ascending. The task's /proc is its container's:
-// of another pid namespace, perhaps, or nothing that may be believed. So the host's own is asked, for "self",
-// and what it lists is only where to look.
+// This process' descriptors of the GPU's render node, ascending. The task's /proc is its container's: perhaps
+// of another pid namespace, or forged. So the host's own /proc/self is read, and its list only says where to
+// look.
 Result<std::vector<int>> own_descriptors(std::uint32_t minor) {
   const int proc = proc_fd();
-  auto numbers = proc >= 0 ? kfd::numbered_entries("self/fd", proc) : kfd::numbered_entries("/proc/self/fd");
+  auto numbers =
+      proc >= 0 ? proc::numbered_entries("self/fd", proc) : proc::numbered_entries("/proc/self/fd");
   if (!numbers) {
-    const char* hint = numbers.error().err == ENOENT ? " (is /proc mounted there?)" : "";
+    const char* hint = numbers.error().err == ENOENT ? "; mount /proc in the container [SL-R08]" : "";
     return with_remedy(numbers.error(), hint);
   }
   std::erase_if(*numbers, [device = kfd::render_node_device(minor)](int fd) {
@@ -64,11 +66,10 @@ void DeviceMaps::meet(std::uint32_t pid) {
   if (first_unused_fd_ < 0) first_unused_fd_ = first_unused_fd(static_cast<int>(pid));
 }
 
-Result<void> DeviceMaps::read_runs() {
+Result<void> DeviceMaps::read_runs(ImageStore& store) {
   if (std::exchange(runs_read_, true)) return {};
-  auto runs = !pid_         ? Result<MapRuns>(Error{ENOENT, "no image of the task's memory"})
-              : streaming() ? map_runs_of_stream(*pid_)
-                            : MapRuns::read(image_dir_fd(), *pid_);
+  auto runs = pid_ ? store.vma_runs(*pid_)
+                   : Result<VmaRuns>(make_error(ENOENT, "find the image of the task's memory"));
   if (runs) {
     runs_ = std::move(*runs);
   } else if (runs.error().err == ENOENT || runs.error().err == EPROTONOSUPPORT) {
@@ -84,7 +85,7 @@ Result<UniqueFd> DeviceMaps::open_high(std::uint32_t minor) const {
   if (!file) {
     const int err = file.error().err;
     const bool lacks = err == ENOENT || err == ENXIO || err == ENODEV || err == EACCES || err == EPERM;
-    return with_remedy(file.error(), lacks ? "; the container must have this device" : "");
+    return with_remedy(file.error(), lacks ? "; give the container this device [SL-R09]" : "");
   }
   return make_high(std::move(*file));
 }
@@ -114,7 +115,18 @@ Result<int> DeviceMaps::acquire(std::uint32_t minor) {
   return known->file.get();
 }
 
-// Once KFD has the file, ours goes with it: nothing of ours is left in the task.
+Result<int> DeviceMaps::acquire_unnamed(std::uint32_t minor, const std::string& why) {
+  auto known = acquired(minor);
+  if (known) return (*known)->file.get();
+  if (known.error().err != ENOENT) return std::move(known).error();
+  auto file = open_render_node_of_machine(minor);
+  if (!file) return with_remedy(file.error(), formatted("; {} [SL-R10]", why));
+  SLUICE_TRY_ASSIGN(UniqueFd high, make_high(std::move(*file)));
+  outside_.push_back(std::move(high));
+  return outside_.back().get();
+}
+
+// Once KFD has the file, our descriptor is handed out: none of ours stays in the task.
 Result<UniqueFd> DeviceMaps::hand_out(std::uint32_t minor) {
   SLUICE_TRY_ASSIGN(AcquiredFile * known, acquired(minor));
   if (known->file && kfd_has_files_) {
@@ -137,13 +149,14 @@ bool DeviceMaps::has_handed_out(std::uint32_t minor) const {
 
 void DeviceMaps::kfd_has_files(const std::set<std::uint32_t>& to_come) {
   kfd_has_files_ = true;
+  for (UniqueFd& file : outside_) file.reset();
   for (AcquiredFile& known : acquired_) {
     if (known.handed_out || (runs_.none() && !to_come.contains(known.minor))) known.file.reset();
   }
 }
 
-// Makes the file when the first BO comes. The handles that it gets keep BOs for as long as anything is mapped
-// through it: memory that the process frees meanwhile goes only then.
+// Opens the file when the first BO comes. Its handles keep BOs while anything is mapped through it: memory
+// that the process frees meanwhile is released only then.
 Result<void> DeviceMaps::allow_in_common_file(std::uint32_t minor, int dmabuf) {
   UniqueFd& file = common_files_[minor];
   if (!file) {
@@ -153,7 +166,7 @@ Result<void> DeviceMaps::allow_in_common_file(std::uint32_t minor, int dmabuf) {
   return {};
 }
 
-// Through a render file of our own, which forgets the BO again.
+// Through our own render file, which drops the BO again.
 Result<std::uint64_t> DeviceMaps::mmap_offset_of(std::uint32_t minor, int dmabuf) const {
   SLUICE_TRY_ASSIGN(const UniqueFd file, open_high(minor));
   SLUICE_TRY_ASSIGN(const std::uint32_t handle, drm::allow_map(file.get(), dmabuf));
@@ -171,17 +184,20 @@ Result<Answer> DeviceMaps::find(const std::string& path, std::uint64_t address, 
                                 std::uint64_t& new_offset, int& fd) {
   const bool in_kfd = path == kfd::kDevicePath;
   const std::optional<std::uint32_t> minor = render_minor_of(path);
-  if (!in_kfd && !minor) return Answer();
-  // The signal page of events has the same offset on every machine.
+  if (!in_kfd && !minor) return Answer();  // unreached: a guard
+  // The events' signal page has the same offset on every machine.
   if (in_kfd && kfd::decode_mmap_offset(old_offset).type == kfd::MmapType::Events) return Answer();
 
   const auto range = std::find_if(offsets_.begin(), offsets_.end(), [&](const OffsetRange& candidate) {
     return candidate.kfd == in_kfd && (in_kfd || candidate.source_minor == *minor) &&
            old_offset >= candidate.old_begin && old_offset - candidate.old_begin < candidate.bytes;
   });
-  if (range == offsets_.end()) {
-    return Error{EINVAL, "the map of " + path + " at " + hex(address) + ", offset " + hex(old_offset) +
-                             " belongs to no restored BO; the restore will fail"};
+  if (range == offsets_.end()) {  // unreached: no test
+    return Error{
+        EINVAL,
+        formatted("the map of {} at {:#x}, offset {:#x} belongs to no restored BO; the restore will fail "
+                  "[SL-R11]",
+                  path, address, old_offset)};
   }
   new_offset = range->new_begin + (old_offset - range->old_begin);
   // CRIU opens /dev/kfd itself: any file of the process may map these.
@@ -193,32 +209,36 @@ Result<Answer> DeviceMaps::find(const std::string& path, std::uint64_t address, 
 }
 
 // A descriptor of this process, borrowed, for the acquired file: ours, or the task's own, which CRIU has
-// moved to a number we were not told: it is the one that may map the GPU's BOs.
+// moved to an unknown number. Only that file may map the GPU's BOs.
 Result<int> DeviceMaps::mapping_file(std::uint32_t minor) {
   SLUICE_TRY_ASSIGN(const AcquiredFile* known, acquired(minor));
-  if (known->file) return known->file.get();
+  if (known->file) return known->file.get();  // unreached: no test
   const auto bo = std::find_if(offsets_.begin(), offsets_.end(), [&](const OffsetRange& range) {
     return !range.kfd && !range.render_id && range.minor == minor;
   });
   if (bo != offsets_.end()) return task_file_of(*bo);
   SLUICE_TRY_ASSIGN(const std::vector<int> descriptors, own_descriptors(minor));
   if (!descriptors.empty()) return descriptors.front();
-  return Error{EBADF, "no descriptor of the task is " + drm::Device::render_node(minor)};
+  return Error{EBADF, formatted("no descriptor of the task is {}; use another checkpoint [SL-R12]",
+                                drm::Device::render_node(minor))};
 }
 
-// The task's own descriptor, borrowed, of a file that may map the BO.
+// The task's own descriptor, borrowed, for a file that may map the BO.
 Result<int> DeviceMaps::task_file_of(const OffsetRange& bo) const {
   SLUICE_TRY_ASSIGN(const std::vector<int> descriptors, own_descriptors(bo.minor));
   for (const int fd : descriptors) {
     const auto access = drm::may_map(fd, bo.new_begin);
     if (access && *access == drm::MapAccess::Allowed) return fd;
   }
-  return Error{EBADF, "no descriptor of the task may map the BO at offset " + hex(bo.new_begin) + " of " +
-                          drm::Device::render_node(bo.minor)};
+  return Error{
+      EBADF,
+      formatted(
+          "no descriptor of the task can map the BO at offset {:#x} of {}; see the lines before [SL-R13]",
+          bo.new_begin, drm::Device::render_node(bo.minor))};
 }
 
-// For UPDATE_VMA_MAP, which comes once for each of perhaps thousands of maps, when CRIU has moved all of the
-// task's descriptors to their places: each file is looked for once.
+// For UPDATE_VMA_MAP, called for perhaps thousands of maps after CRIU has moved all of the task's
+// descriptors: each file is searched for once.
 Result<int> DeviceMaps::map_source(const OffsetRange& bo) {
   if (const auto common = common_files_.find(bo.minor); common != common_files_.end())
     return common->second.get();
@@ -227,7 +247,7 @@ Result<int> DeviceMaps::map_source(const OffsetRange& bo) {
     task_fd = &render_fds_.emplace(*bo.render_id, -1).first->second;
   } else {
     SLUICE_TRY_ASSIGN(AcquiredFile * known, acquired(bo.minor));
-    if (known->file) return known->file.get();
+    if (known->file) return known->file.get();  // unreached: no test
     task_fd = &known->task_fd;
   }
   if (*task_fd < 0) {
@@ -236,15 +256,14 @@ Result<int> DeviceMaps::map_source(const OffsetRange& bo) {
   return *task_fd;
 }
 
-// A descriptor for the host. Older hosts dup what they get; newer ones take it, and would close the same
-// number twice.
+// A descriptor for the host. Older hosts dup it; newer ones take it, and would close the same number twice.
 Result<int> DeviceMaps::give_away(int file) const {
   if (!host_takes_vma_fd()) return file;
   SLUICE_TRY_ASSIGN(UniqueFd copy, copy_high(file));
   return copy.release();
 }
 
-// Nobody asks for maps any more. What an older host has been given just now, it dups only after this.
+// No more maps are requested. An older host dups its last descriptor only after this.
 void DeviceMaps::close_kept_files() {
   if (!host_takes_vma_fd()) return;
   common_files_.clear();

@@ -27,7 +27,7 @@ Result<std::unique_ptr<Lifeline>> Lifeline::make() {
   (void)::pthread_mutexattr_setrobust(&robust, PTHREAD_MUTEX_ROBUST);
   (void)::pthread_mutex_init(&made->held_->mutex, &robust);
   (void)::pthread_mutexattr_destroy(&robust);
-  (void)::pthread_mutex_lock(&made->held_->mutex);  // nobody else does
+  (void)::pthread_mutex_lock(&made->held_->mutex);  // nobody else locks it
   return made;
 }
 
@@ -36,14 +36,15 @@ Lifeline::~Lifeline() {
   (void)::munmap(held_, sizeof(Held));
 }
 
-// The word that kernel and glibc agree upon is looked at, without the mutex' functions: a task that the host
-// has cloned without glibc's knowledge bears, to glibc, the id of its parent's thread.
+// Reads the word that kernel and glibc agree upon and does not use the mutex' functions. In a task that the
+// host cloned without glibc's knowledge, glibc has the id of the parent's thread.
 Result<void> Lifeline::check() const {
   const int word = std::atomic_ref<int>(held_->mutex.__data.__lock).load();
   if ((static_cast<unsigned>(word) & FUTEX_OWNER_DIED) == 0) return {};
   return Error{ESRCH,
-               "CRIU's main process has died, so this task is not restored any further; kill what is "
-               "left of the tree, and restore again"};
+               "CRIU's main process died, so this task is not restored any further; kill what is left of the "
+               "tree, and "
+               "restore again [SL-R25]"};
 }
 
 void Lifeline::note_file() {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
-// Tells a restored task whether CRIU's main process still lives. Without it nobody resumes the task and
-// nobody ends it: CRIU's own tasks wait for ever then. Ours must not. And tells main whether any task got a
-// file of ours: a tree of which none did is no business of ours, whatever is wrong with this machine's GPUs.
-// And has what all of them have seen of the GPUs' VRAM.
+// Tells a restored task whether CRIU's main process still lives. Without main nobody resumes or ends the
+// task, and CRIU's own tasks then wait for ever; ours must not. It tells main whether any task got a file of
+// ours: if none did, faults of this machine's GPUs do not matter to the tree. It also holds what all of them
+// have seen of the GPUs' VRAM.
 //
-// A robust mutex in memory that main shares with all its tasks, which the thread that made it holds for as
-// long as it lives: when it ends, however it ends, the kernel marks the mutex' word. No descriptor is needed,
-// which the host would close, and no process id, which means something else in the tasks' pid namespaces.
+// A robust mutex in memory that main shares with all its tasks; the thread that made it holds it for life.
+// When that thread ends, however it ends, the kernel marks the mutex' word. This needs no descriptor, which
+// the host would close, and no pid, which differs between the tasks' pid namespaces.
 #pragma once
 
 #include <memory>
@@ -29,7 +29,7 @@ class Lifeline {
 
   // Task, before CRIU gets the file.
   void note_file();
-  // Main: whether any task has, when all have all their files.
+  // Main: whether any task has a file of ours, once all have all their files.
   bool has_files() const;
 
   // Main and tasks.

@@ -6,73 +6,105 @@
 
 #include "images/files.h"
 #include "images/key.h"
+#include "images/pages.h"
+#include "images/sums.h"
 #include "kfd/uapi.h"
-#include "plugin/host/criu_host.h"
-#include "plugin/host/image_store.h"
 
 namespace sluice::plugin {
 
 namespace {
 
-bool gpu_has_contents(const kfd::KfdImage& image, std::uint32_t gpu_id) {
-  return std::any_of(image.bos.begin(), image.bos.end(), [gpu_id](const kfd::BoEntry& bo) {
-    return bo.gpu_id == gpu_id && kfd::has_contents(bo.alloc_flags) && !bo.imports;
-  });
+bool has_delta_files(const ImageStore& store) {
+  const std::optional<int> directory = store.directory();
+  if (!directory) return false;
+  const auto names = list_names(*directory);
+  return names && std::any_of(names->begin(), names->end(),
+                              [](const std::string& name) { return name.starts_with(kDeltaPrefix); });
+}
+
+// The dump that has contents missing in the set's own files; all zero: none.
+Result<DumpId> parent_of(ImageStore& store, int id, const PagesSet& set,
+                         const std::optional<DumpId>& dump_id) {
+  SLUICE_TRY_ASSIGN(const ImageLayout layout, set.layout(kSumBlockBytes));
+  SLUICE_TRY_ASSIGN(const std::optional<Sidecar> sidecar,
+                    take_sidecar(store.load_once(set.sums_name(id)), id, set, layout,
+                                 dump_id.value_or(DumpId{}), store.keys()));
+  return sidecar ? sidecar->parent_dump_id : DumpId{};
 }
 
 }  // namespace
 
 template <class Image>
-Result<void> RestoreSurvey::read_images(const Result<std::vector<std::string>>& names,
+Result<void> RestoreSurvey::read_images(ImageStore& store, ImageKind kind,
                                         Result<Image> (*unpack)(std::span<const std::uint8_t>,
-                                                                const std::string&)) {
-  if (!names) {  // of a directory; that of a stream was read
+                                                                const std::string&, const ImageKeys&)) {
+  const auto names = store.names(kind);
+  if (!names) {  // a directory's; a stream's index was read
     note_unread(names.error());
     return {};
   }
   for (const std::string& name : *names) {
-    const auto payload = load_image(name);
+    const auto payload = store.load(name);
     if (!payload) {
       note_unread(payload.error());
       continue;
     }
-    const Result<Image> image = unpack(*payload, name);
+    const Result<Image> image = unpack(*payload, name, store.keys());
     if (!image) continue;
     SLUICE_TRY(same_dump_.add(name, image->dump_id, image->id));
     SLUICE_TRY(unsaid_sharing_.add(name, *image));
     seen_.insert(name);
-    note(*image, id_of_image(name));
+    const std::optional<int> id = id_of_image(name);
+    note(*image, id);
+    if (id && has_deltas_ && parent_dump_id_ == DumpId{}) SLUICE_TRY(note_parent(store, *image, *id));
   }
   return {};
 }
 
-Result<RestoreSurvey> RestoreSurvey::read() {
+Result<RestoreSurvey> RestoreSurvey::read(ImageStore& store) {
   RestoreSurvey survey;
-  if (const auto stream = dump_of_stream()) {
-    if (*stream) SLUICE_TRY(survey.same_dump_.add(kIndexImage, *stream, std::nullopt));
-  } else if (stream.error().err == EBADMSG || has_image_key()) {
-    return stream.error();
+  survey.store_ = &store;
+  if (const auto dump = store.dump_of_index()) {
+    if (*dump) SLUICE_TRY(survey.same_dump_.add(kIndexImage, *dump, std::nullopt));
+  } else if (dump.error().err == EBADMSG || store.keys().any()) {
+    return dump.error();
   }
-  SLUICE_TRY(survey.read_images(kfd_images(), unpack_kfd_image));
-  SLUICE_TRY(survey.read_images(render_images(), unpack_render_image));
-  SLUICE_TRY(survey.read_images(dmabuf_images(), unpack_dmabuf_image));
+  survey.has_deltas_ = has_delta_files(store);
+  SLUICE_TRY(survey.read_images(store, ImageKind::Kfd, unpack_kfd_image));
+  SLUICE_TRY(survey.read_images(store, ImageKind::RenderNode, unpack_render_image));
+  SLUICE_TRY(survey.read_images(store, ImageKind::DmaBuf, unpack_dmabuf_image));
   return survey;
 }
 
-// CRIU may not ask for it, so it fails nothing by itself. What is damaged, or no file, is nothing that could
-// have been read.
+// CRIU may not ask for it, so it is no error yet. A damaged image, or one that is no file, could not have
+// been read anyway.
 void RestoreSurvey::note_unread(const Error& error) {
   const bool is_there = error.err != ENOENT && error.err != EBADMSG && error.err != EINVAL;
   if (is_there && !unread_) unread_ = error;
 }
 
 Result<void> RestoreSurvey::check_that_it_was_seen(const std::string& name) const {
-  if (!has_image_key() || (streaming() ? !same_dump_.empty() : seen_.contains(name))) return {};
+  if (!store_->keys().any() || (store_->one_way() ? !same_dump_.empty() : seen_.contains(name))) return {};
   if (unread_) return *unread_;
-  return Error{EKEYREJECTED,
-               name +
-                   " was not to be seen when the restore began: with a key, an image stream has to have its "
-                   "index, and a directory its images from the start"};
+  return Error{
+      EKEYREJECTED,
+      name +
+          " was not there when the restore began; with a key, restore from a whole directory, or from a "
+          "stream with its index [SL-R35]"};
+}
+
+Result<void> RestoreSurvey::note_parent(ImageStore& store, const kfd::KfdImage& image, int id) {
+  for (const PagesSet& set : pages_of(image)) {
+    if (parent_dump_id_ != DumpId{}) break;
+    SLUICE_TRY_ASSIGN(parent_dump_id_, parent_of(store, id, set, image.dump_id));
+  }
+  return {};
+}
+
+Result<void> RestoreSurvey::note_parent(ImageStore& store, const RenderImage& image, int id) {
+  if (!image.has_contents()) return {};
+  SLUICE_TRY_ASSIGN(parent_dump_id_, parent_of(store, id, pages_of(image), image.dump_id));
+  return {};
 }
 
 void RestoreSurvey::note(const kfd::KfdImage& image, std::optional<int> id) {
@@ -84,7 +116,7 @@ void RestoreSurvey::note(const kfd::KfdImage& image, std::optional<int> id) {
     if (bo.shared != 0 && !bo.imports) shared_numbers_.insert(bo.shared);
   }
   for (const kfd::Node& gpu : image.topology.nodes) {
-    if (!gpu.is_gpu() || !gpu_has_contents(image, gpu.gpu_id)) continue;
+    if (!gpu.is_gpu() || !has_contents(image, gpu.gpu_id)) continue;
     ++lanes_by_minor_[gpu.drm_render_minor];
     mapped_files_[{image.pid, gpu.drm_render_minor}].acquired = true;
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What a restore has to know of all images before there is a task.
+// What a restore has to know of all images before there are tasks.
 #pragma once
 
 #include <cstddef>
@@ -17,20 +17,21 @@
 #include "images/unsaid_sharing.h"
 #include "images/vram_need.h"
 #include "kfd/topology.h"
+#include "plugin/host/image_store.h"
 
 namespace sluice::plugin {
 
 class RestoreSurvey {
  public:
-  // Reads the images, as far as they can be read: what is wrong with one, the task that needs it will say.
-  // But images of two dumps, or under another's name, are nobody's: EBADMSG. So it is with a stream's index
-  // that is damaged, or not made with the key; and with memory that upstream's images show twice: ENOSYS.
-  static Result<RestoreSurvey> read();
+  // Reads all readable images of `store`, which is borrowed; faults of one are reported by the task that
+  // needs it. Errors: EBADMSG for images of two dumps, or under another's name, and for a stream's index that
+  // is damaged or made without the key. ENOSYS for memory that upstream's images show twice. If contents are
+  // in a parent, faults of sums are errors here, because only sums tell which parent.
+  static Result<RestoreSurvey> read(ImageStore& store);
 
-  // An image that is about to be restored, for read() may not have been able to list or read it. EBADMSG: of
-  // another dump, or another file's. EKEYREJECTED: with a key, where read() has not seen it, or of a stream
-  // nothing: each task could be given those of another dump then, or what read() was to find out about all
-  // images is not so.
+  // Checks an image about to be restored, which read() may not have been able to list or read. EBADMSG: of
+  // another dump, or another file's. EKEYREJECTED, only with a key: read() has not seen it, or no index of a
+  // stream. Then each task could be given another dump's images, and what read() found out might not hold.
   template <class Image>
   Result<void> add(const std::string& name, const Image& image) {
     SLUICE_TRY(check_that_it_was_seen(name));
@@ -38,61 +39,69 @@ class RestoreSurvey {
     return same_dump_.add(name, image.dump_id, image.id);
   }
 
-  // Lanes of the whole restore on a GPU, by its render minor in the images, and on all; 1 at least.
+  // Lanes of the whole restore on a GPU, by its render minor in the images, and on all GPUs; at least 1.
   unsigned lanes_on(std::uint32_t source_minor) const;
   std::size_t all_lanes() const;
 
   // Whether the process maps BOs of the GPU through several files, or may.
   bool maps_several_files(std::uint32_t pid, std::uint32_t source_minor) const;
 
-  // Whether the process gets a render file of the GPU, as its KFD image has it, or may.
+  // Whether the process gets, or may get, a render file of the GPU, named as in its KFD image.
   bool may_restore_render_file(std::uint32_t pid, const kfd::Node& source) const;
 
-  // Files by id, with the pid of the process that restores them, where it is known.
+  // Files by id, with the pid of the process that restores them, if known.
   const std::map<int, std::uint32_t>& kfd_pids() const { return kfd_pids_; }
   const std::map<int, std::uint32_t>& render_pids() const { return render_pids_; }
-  // Numbers of the memory that several files have and one of them makes.
+  // Numbers of the shared memory that one of the files makes.
   const std::set<std::uint32_t>& shared_numbers() const { return shared_numbers_; }
-  // VRAM that all images together bring onto each GPU, by its render minor in the images.
+  // VRAM that all images together need on each GPU, by its render minor in the images.
   const VramBytes& vram() const { return vram_; }
-  // What KFD processes saw: each view once, the one with the most GPUs first.
+  // The topologies that KFD processes saw, without duplicates, the one with the most GPUs first.
   const std::vector<kfd::Topology>& topologies() const { return topologies_; }
   // Whether a KFD image tells the size of its BO records.
   bool has_record_bytes() const { return has_record_bytes_; }
-  // Why an image, or the list of them, could not be read, where one is there: what it has is not known here.
+  // The dump that has contents missing in these images; all zero if there is none.
+  const DumpId& parent_dump_id() const { return parent_dump_id_; }
+  // Why an existing image, or the list of images, could not be read: its contents are unknown here.
   const std::optional<Error>& unread() const { return unread_; }
 
  private:
   void note_unread(const Error& error);
   Result<void> check_that_it_was_seen(const std::string& name) const;
 
-  // The files of one process through which it maps BOs of one GPU. Among them the one that KFD acquired for
-  // it is `acquired`.
+  // The files through which one process maps BOs of one GPU. `acquired`: the one that KFD acquired for it.
   struct MappedFiles {
     bool acquired = false;
     unsigned others = 0;
   };
 
-  // Those of one kind.
+  // All images of one kind.
   template <class Image>
-  Result<void> read_images(const Result<std::vector<std::string>>& names,
-                           Result<Image> (*unpack)(std::span<const std::uint8_t>, const std::string&));
-  // `id`: the file's, by the image's name.
+  Result<void> read_images(ImageStore& store, ImageKind kind,
+                           Result<Image> (*unpack)(std::span<const std::uint8_t>, const std::string&,
+                                                   const ImageKeys&));
+  // `id`: the file's, from the image's name.
   void note(const kfd::KfdImage& image, std::optional<int> id);
   void note(const kfd::Topology& topology);
   void note(const RenderImage& image, std::optional<int> id);
-  void note(const DmaBufImage&, std::optional<int>) {}  // of nobody's concern before a task asks for it
+  Result<void> note_parent(ImageStore& store, const kfd::KfdImage& image, int id);
+  Result<void> note_parent(ImageStore& store, const RenderImage& image, int id);
+  Result<void> note_parent(ImageStore&, const DmaBufImage&, int) { return {}; }
+  void note(const DmaBufImage&, std::optional<int>) {}  // irrelevant until a task asks for it
 
+  const ImageStore* store_ = nullptr;  // the store that read() has used
   SameDump same_dump_;
   UnsaidSharing unsaid_sharing_;
   std::set<std::string> seen_;  // images that read() has read
   bool has_record_bytes_ = false;
+  bool has_deltas_ = false;  // some files have part of their contents in a parent
+  DumpId parent_dump_id_{};
   std::optional<Error> unread_;  // the first
   std::map<std::uint32_t, unsigned> lanes_by_minor_;
   std::map<std::pair<std::uint32_t, std::uint32_t>, MappedFiles> mapped_files_;  // by pid and render minor
-  // Render files: the process, where it is known, and the minor.
+  // Render files: the process, if known, and the minor.
   std::set<std::pair<std::optional<std::uint32_t>, std::uint32_t>> render_files_;
-  std::set<std::uint32_t> render_gpu_ids_;  // of render files that do not tell their minor
+  std::set<std::uint32_t> render_gpu_ids_;  // of render files whose minor is unknown
   std::map<int, std::uint32_t> kfd_pids_;
   std::map<int, std::uint32_t> render_pids_;
   std::set<std::uint32_t> shared_numbers_;

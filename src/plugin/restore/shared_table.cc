@@ -9,6 +9,7 @@
 #include <climits>
 #include <ctime>
 
+#include "base/format.h"
 #include "images/metadata.h"
 #include "plugin/host/criu_host.h"
 
@@ -16,14 +17,15 @@ namespace sluice::plugin {
 
 namespace {
 
-constexpr const char* kCriuTells = "; CRIU's lines before this one say why";
-constexpr timespec kLookAtMain{1, 0};  // who waits wakes up so often to see whether main lives
+constexpr const char* kCriuTells = "; see CRIU's lines before this one [SL-R39]";
+constexpr timespec kLookAtMain{1, 0};  // how often a waiting task checks whether main lives
 
 }  // namespace
 
 Result<std::unique_ptr<SharedTable>> SharedTable::make(std::uint32_t most) {
   static_assert(Entry::is_always_lock_free && sizeof(Entry) == sizeof(std::uint32_t), "a futex");
-  if (most > kMostSharedBos) return make_error(E2BIG, std::to_string(most) + " BOs are shared between files");
+  if (most > kMostSharedBos)
+    return make_error(E2BIG, formatted("make a table of {} BOs that files share", most));
   void* memory =
       ::mmap(nullptr, most * sizeof(Entry), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return make_error(errno, "memory for the table of shared BOs");
@@ -36,7 +38,8 @@ SharedTable::~SharedTable() {
 
 Result<SharedTable::Entry*> SharedTable::entry(std::uint32_t number) const {
   if (number >= 1 && number <= most_) return &entries_[number - 1];
-  return make_error(ERANGE, "shared BO " + std::to_string(number) + " is not in the table");
+  // unreached: a guard
+  return make_error(ERANGE, formatted("find shared BO {} in the table", number));
 }
 
 Result<void> SharedTable::publish(std::uint32_t number, int dmabuf) {

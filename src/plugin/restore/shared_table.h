@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// How the tasks of a tree find memory that several of them have: who has made it puts its dma-buf into CRIU's
-// fdstore and the number there into this table, which all tasks have inherited; who imports it waits for
-// that. No task waits before it has made everything that it makes itself, so none waits for ever: when one
-// fails, the host kills all, and when the host is dead, who waits gives up.
+// How the tasks of a tree find shared memory. Its maker puts the dma-buf into CRIU's fdstore and the
+// fdstore's number into this table, which all tasks inherit; importers wait for that. No task waits before it
+// has made all its own memory, so none waits for ever. When one fails, the host kills all; when the host is
+// dead, waiters give up.
 #pragma once
 
 #include <atomic>
@@ -24,13 +24,13 @@ class SharedTable {
   SharedTable(const SharedTable&) = delete;
   SharedTable& operator=(const SharedTable&) = delete;
 
-  // Task: the memory with that number is this dma-buf's, borrowed. Errors: ERANGE, EIO (the fdstore).
+  // Task: the memory of that number is this dma-buf's, borrowed. Errors: ERANGE, EIO (the fdstore).
   Result<void> publish(std::uint32_t number, int dmabuf);
-  // Task: waits until it was published. Errors: ERANGE, EIO; as Lifeline::check().
+  // Task: waits until it is published. Errors: ERANGE, EIO; as Lifeline::check().
   Result<UniqueFd> take(std::uint32_t number, const Lifeline& main);
 
  private:
-  // 0: not made yet; else the fdstore's number and one.
+  // 0: not made yet; else the fdstore's number plus one.
   using Entry = std::atomic<std::uint32_t>;
   SharedTable(Entry* entries, std::uint32_t most) : entries_(entries), most_(most) {}
   Result<Entry*> entry(std::uint32_t number) const;

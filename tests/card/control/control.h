@@ -2,7 +2,7 @@
 // What a test tells the card and asks it, one line each way: faults on demand and counters.
 //
 //   fence pass|hold|hang           fences of the kernel's rings (Faults::Fence)
-//   sdma rate BYTES                bytes a second of jobs of processes, by each ring of a copy engine; 0: no limit
+//   sdma rate BYTES                bytes a second of processes, by each ring of a copy engine; 0: no limit
 //   sdma hold on|off               jobs of processes wait in their IBs, those of the driver do not
 //   sdma fault                     the next copy or fill of the kernel's SDMA rings is a VM fault
 //   queue refuse-preemption on|off

@@ -15,6 +15,7 @@
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/utsname.h>
@@ -255,8 +256,10 @@ Imports imports() {
       SEAM(stat64, Minus<EIO>),
       SEAM(fstat64, Minus<EIO>),
       SEAM(fstatat64, Minus<EIO>),
+      SEAM(fstatfs64, Minus<EIO>),
       SEAM(access, AtOnce<Minus<ENOENT>>),
       SEAM(readlink, Minus<EIO>),
+      SEAM(readlinkat, Minus<EIO>),
       SEAM(opendir, Null<EMFILE>),
       SEAM(fdopendir, Null<ENOMEM>),
       SEAM(readdir64, Null<EIO>),
@@ -284,6 +287,7 @@ Imports imports() {
       wrapped_by<"poll">(&poll_files),
       SEAM(ppoll, AtOnce<Minus<ENOMEM>>),
       SEAM(eventfd, AtOnce<Minus<EMFILE>>),
+      SEAM(on_exit, AtOnce<Number<ENOMEM>>),
       SEAM(signalfd, AtOnce<Minus<EMFILE>>),
       SEAM(sem_init, AtOnce<Minus<ENOSYS>>),
       SEAM(uname, AtOnce<Minus<EFAULT>>),

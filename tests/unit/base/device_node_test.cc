@@ -23,11 +23,11 @@ std::function<void()> behind_a_look;
 }  // namespace
 
 extern "C" {
-int __real_open64(const char* path, int flags, ...);
-int __wrap_open64(const char* path, int flags, ...);
+int __real_openat64(int directory, const char* path, int flags, ...);
+int __wrap_openat64(int directory, const char* path, int flags, ...);
 // The mode is for what is created, which open_device_node() does not do.
-int __wrap_open64(const char* path, int flags, ...) {
-  const int fd = __real_open64(path, flags);
+int __wrap_openat64(int directory, const char* path, int flags, ...) {
+  const int fd = __real_openat64(directory, path, flags);
   if ((flags & O_PATH) != 0 && behind_a_look) behind_a_look();
   return fd;
 }
@@ -65,8 +65,9 @@ TEST(DeviceNode, WhatIsNoneOrAnotherIsRefused) {
     const auto refused = open_device_node(place / name, kNull);
     ASSERT_FALSE(refused.ok()) << name;
     EXPECT_EQ(refused.error().err, ENODEV) << name;
-    EXPECT_EQ(refused.error().what,
-              (place / name).string() + " is, or leads to, something else than the device 1:3");
+    EXPECT_EQ(refused.error().what, (place / name).string() +
+                                        " is not the device 1:3, nor a link to it; make the container's node "
+                                        "anew with these numbers [SL-H01]");
   }
   EXPECT_EQ(test::open_fds(), before);
   EXPECT_TRUE(open_device_node(place / "other", kZero).ok());

@@ -45,7 +45,8 @@ TEST(ImageFile, OnlyARegularFileIsOpened) {
     const auto opened = open_image_file(dir.fd(), name);
     ASSERT_FALSE(opened.ok()) << name;
     EXPECT_EQ(opened.error().err, EINVAL) << name;
-    EXPECT_EQ(opened.error().what, std::string(name) + " is not a regular file");
+    EXPECT_EQ(opened.error().what,
+              std::string(name) + " is not a regular file; move it out of the image directory [SL-I01]");
   }
   EXPECT_EQ(open_image_file(dir.fd(), "nothing").error().err, ENOENT);
   const auto opened = open_image_file(dir.fd(), "file");

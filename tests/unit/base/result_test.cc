@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: MIT
-// Result and UniqueFd: a value or an error, and an owner.
+// Result, formatted() and UniqueFd: a value or an error, its text, and an owner.
 #include "base/result.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <memory>
 #include <string>
 
+#include "base/format.h"
 #include "base/unique_fd.h"
 
 namespace sluice {
@@ -45,6 +47,31 @@ TEST(Result, HandsTheFirstErrorUp) {
 
 TEST(Result, AnErrnoWithoutANameStillHasWords) {
   EXPECT_EQ(make_error(99999, "x").what, "x: unknown error");
+}
+
+TEST(Result, AnIdStaysAtTheEndOfItsMessage) {
+  EXPECT_EQ(make_error(ENOSPC, "write x; free space [SL-D14]").what,
+            "write x; free space: No space left on device [SL-D14]");
+  EXPECT_EQ(with_remedy(make_error(ENOSPC, "write x"), "; free space [SL-D14]").what,
+            "write x: No space left on device; free space [SL-D14]");
+  EXPECT_EQ(explain("y", Error{EIO, "x [SL-D14]"}).what, "y: x [SL-D14]");
+}
+
+TEST(Result, AMessageWithAnIdGetsNoOtherRemedy) {
+  EXPECT_EQ(with_remedy(Error{EIO, "x; do this [SL-D14]"}, "; do that [SL-D15]").what, "x; do this [SL-D14]");
+  EXPECT_EQ(with_remedy(Error{EIO, "x"}, "").what, "x");
+}
+
+TEST(Result, OnlyTheEndOfAMessageIsAnId) {
+  EXPECT_TRUE(has_id("x [SL-D14]"));
+  EXPECT_TRUE(has_id("x: y [SL-G01] [SL-D14]"));
+  EXPECT_EQ(id_begin("x: y [SL-G01] [SL-D14]"), std::strlen("x: y [SL-G01]"));
+  for (const char* const none : {"", "x", "x]", "[SL-D14]", "x [SL-D14] y", "x [SL-D14", "x [SL-D14]]"})
+    EXPECT_FALSE(has_id(none)) << none;
+}
+
+TEST(Format, PutsValuesIntoAConstant) {
+  EXPECT_EQ(formatted("{} of {} at {:#x}{}", 3, std::string("x"), 0x7f00U, ""), "3 of x at 0x7f00");
 }
 
 TEST(UniqueFd, ClosesWhatItOwnsOnce) {

@@ -8,12 +8,12 @@
 
 #include "base/units.h"
 #include "cli/plan/flow_times.h"
-#include "cli/plan/machine.h"
+#include "cli/plan/planned_machine.h"
 #include "pipeline/slot_workers.h"
 #include "support/rng.h"
 #include "support/seeds.h"
 
-namespace sluice::forecast {
+namespace sluice::cli {
 namespace {
 
 // ---- flows
@@ -143,6 +143,25 @@ TEST_F(MachineTest, ZerosAreCopiedAndHashedButNotWrittenAndNotRead) {
   EXPECT_NEAR(restore.seconds, seconds_at(kGiB, 50e9), 1e-9);
 }
 
+TEST_F(MachineTest, OfADumpWithAParentOnlyWhatHasChangedIsWritten) {
+  machine_.gpus[0].zero = 0.5;
+  machine_.gpus[0].changed = 0.25;
+  EXPECT_TRUE(machine_.has_parent());
+  EXPECT_EQ(machine_.nonzero_bytes(), 4 * kGiB);
+  EXPECT_EQ(machine_.changed_bytes(), kGiB);
+  const Forecast dump = forecast(machine_, Direction::Dump, 0);
+  EXPECT_EQ(dump.slowest, Part::Disk);
+  EXPECT_NEAR(dump.seconds, seconds_at(kGiB, 20e9), 1e-9);
+  EXPECT_NEAR(forecast(machine_, Direction::Restore, 0).seconds, seconds_at(4 * kGiB, 24e9), 1e-9);
+  EXPECT_NEAR(forecast(machine_.without_parent(), Direction::Dump, 0).seconds, seconds_at(4 * kGiB, 20e9),
+              1e-9);
+  machine_.gpus[0].changed = 0;
+  const Forecast nothing = forecast(machine_, Direction::Dump, 0);
+  EXPECT_EQ(nothing.slowest, Part::Checksum);
+  EXPECT_NEAR(nothing.seconds, seconds_at(kGiB, 40e9), 1e-9);
+  EXPECT_FALSE(machine_.without_parent().has_parent());
+}
+
 TEST_F(MachineTest, FewCpusHashForAllGpus) {
   machine_.cpus = 1;
   const Forecast dump = forecast(machine_, Direction::Dump, 0);
@@ -167,4 +186,4 @@ TEST_F(MachineTest, GroupsAreGpusOfOneMachine) {
 }
 
 }  // namespace
-}  // namespace sluice::forecast
+}  // namespace sluice::cli

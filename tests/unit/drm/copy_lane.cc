@@ -14,9 +14,9 @@ bool all_zero(std::span<const std::byte> bytes) {
   return std::all_of(bytes.begin(), bytes.end(), [](std::byte byte) { return byte == std::byte{0}; });
 }
 
-Result<void> run_lane(const Device& device, Direction direction, std::vector<BoSource> sources, Lane& lane,
+Result<void> run_lane(const Device& device, Direction direction, std::vector<UniqueFd> dmabufs, Lane& lane,
                       Bytes& image, const CopyLaneOptions& options, CopyOutcome& outcome) {
-  SLUICE_TRY_ASSIGN(auto copy, SdmaCopy::make(device, direction, lane.layout(), std::move(sources),
+  SLUICE_TRY_ASSIGN(auto copy, SdmaCopy::make(device, direction, lane.layout(), std::move(dmabufs),
                                               lane.arena(), lane.slots(), lane.reactor(), options.copy));
   outcome.staging = copy->staging();
   outcome.note = copy->staging_note();
@@ -60,15 +60,15 @@ CopyOutcome run_copy(const Device& device, Direction direction, const TargetFile
                      const std::vector<TargetBo>& bos, Bytes& image, const CopyLaneOptions& options) {
   CopyOutcome outcome;
   std::vector<std::uint64_t> sizes;
-  std::vector<BoSource> sources;
+  std::vector<UniqueFd> dmabufs;
   for (const TargetBo& bo : bos) {
     sizes.push_back(bo.cpu().size());
-    sources.push_back({target.dmabuf(bo), bo.cpu().size()});
+    dmabufs.push_back(target.dmabuf(bo));
   }
   const ImageLayout layout = std::move(ImageLayout::make(sizes, options.chunk_bytes)).value();
   sluice::test::TestWorld world(options.reactor);
-  const auto lane = sluice::test::make_lane(layout, options.slots, world);
-  outcome.result = run_lane(device, direction, std::move(sources), *lane, image, options, outcome);
+  const auto lane = sluice::test::make_lane(layout, options.slots, world, options.cursors);
+  outcome.result = run_lane(device, direction, std::move(dmabufs), *lane, image, options, outcome);
   outcome.abandoned = lane->arena().abandoned();
   return outcome;
 }

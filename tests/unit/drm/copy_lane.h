@@ -45,6 +45,7 @@ struct CopyLaneOptions {
   std::uint32_t slots = 4;
   ReactorKind reactor = ReactorKind::Threads;
   bool holes = true;
+  std::uint32_t cursors = 1;
   SdmaCopyOptions copy;
 };
 

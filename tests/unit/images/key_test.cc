@@ -23,30 +23,30 @@ ImageKey key_of(std::uint8_t byte) {
   return key;
 }
 
-class ImageKeys : public ::testing::Test {
+// With the operator's key, or none.
+class ImageKeysTest : public ::testing::Test {
  protected:
-  void TearDown() override { use_none(); }
-  static void use(std::uint8_t byte) { use_image_key(std::optional(key_of(byte))); }
-  static void use_none() { use_image_key(std::optional<ImageKey>()); }
+  void use(std::uint8_t byte) { keys_ = ImageKeys(std::optional(key_of(byte))); }
+  void use_none() { keys_ = ImageKeys(); }
+
+  std::vector<std::uint8_t> dmabuf() const {
+    return pack_dmabuf_image({.gem_handle = 3, .shared = 1, .pid = 7, .dump_id = DumpId{1}, .id = 5}, keys_);
+  }
+  int error_of_dmabuf(std::span<const std::uint8_t> payload) const {
+    const auto image = unpack_dmabuf_image(payload, "amdgpu-dmabuf_5.img", keys_);
+    return image ? 0 : image.error().err;
+  }
+  std::vector<std::uint8_t> sidecar() const {
+    Sidecar made;
+    made.tables.push_back(SumTable::sized(2 * kSumBlockBytes + 8, kSumBlockBytes, keys_.contents()));
+    made.pages_files = {"amdgpu-pages-1-5759.img"};
+    return pack_sidecar(made, keys_);
+  }
+
+  ImageKeys keys_;
 };
 
-std::vector<std::uint8_t> dmabuf() {
-  return pack_dmabuf_image({.gem_handle = 3, .shared = 1, .pid = 7, .dump_id = DumpId{1}, .id = 5});
-}
-
-int error_of_dmabuf(std::span<const std::uint8_t> payload) {
-  const auto image = unpack_dmabuf_image(payload, "amdgpu-dmabuf_5.img");
-  return image ? 0 : image.error().err;
-}
-
-std::vector<std::uint8_t> sidecar() {
-  Sidecar made;
-  made.tables.push_back(SumTable::sized(2 * kSumBlockBytes + 8, kSumBlockBytes, contents_method()));
-  made.pages_files = {"amdgpu-pages-1-5759.img"};
-  return pack_sidecar(made);
-}
-
-TEST_F(ImageKeys, AnImageMadeWithTheKeyIsReadWithItAndNoOther) {
+TEST_F(ImageKeysTest, AnImageMadeWithTheKeyIsReadWithItAndNoOther) {
   use(1);
   const auto image = dmabuf();
   EXPECT_EQ(error_of_dmabuf(image), 0);
@@ -56,45 +56,45 @@ TEST_F(ImageKeys, AnImageMadeWithTheKeyIsReadWithItAndNoOther) {
   EXPECT_EQ(error_of_dmabuf(image), ENOKEY);
 }
 
-TEST_F(ImageKeys, WithAKeyNothingElseIsRead) {
+TEST_F(ImageKeysTest, WithAKeyNothingElseIsRead) {
   const auto image = dmabuf();
-  const auto kfd = pack_kfd_image({});
+  const auto kfd = pack_kfd_image({}, keys_);
   const auto upstreams = kfd::encode_kfd_image({});  // without a digest
   use(1);
   EXPECT_EQ(error_of_dmabuf(image), EKEYREJECTED);
-  EXPECT_EQ(unpack_kfd_image(kfd, "amdgpu-kfd-1.img").error().err, EKEYREJECTED);
-  EXPECT_EQ(unpack_kfd_image(upstreams, "amdgpu-kfd-1.img").error().err, EKEYREJECTED);
-  EXPECT_EQ(unpack_render_image({}, "amdgpu-renderD-1.img").error().err, EKEYREJECTED);
+  EXPECT_EQ(unpack_kfd_image(kfd, "amdgpu-kfd-1.img", keys_).error().err, EKEYREJECTED);
+  EXPECT_EQ(unpack_kfd_image(upstreams, "amdgpu-kfd-1.img", keys_).error().err, EKEYREJECTED);
+  EXPECT_EQ(unpack_render_image({}, "amdgpu-renderD-1.img", keys_).error().err, EKEYREJECTED);
 }
 
-TEST_F(ImageKeys, AByteThatWasChangedAnywhereIsRefused) {
+TEST_F(ImageKeysTest, AByteThatWasChangedAnywhereIsRefused) {
   use(1);
   const auto whole = sidecar();
-  ASSERT_TRUE(unpack_sidecar(whole, "s").ok());
+  ASSERT_TRUE(unpack_sidecar(whole, "s", keys_).ok());
   for (std::size_t i = 0; i < whole.size(); ++i) {
     auto changed = whole;
     changed[i] ^= 1;
-    EXPECT_EQ(unpack_sidecar(changed, "s").error().err, EKEYREJECTED) << i;
-    EXPECT_EQ(unpack_sidecar(std::span(whole).first(i), "s").error().err, EKEYREJECTED) << i;
+    EXPECT_EQ(unpack_sidecar(changed, "s", keys_).error().err, EKEYREJECTED) << i;
+    EXPECT_EQ(unpack_sidecar(std::span(whole).first(i), "s", keys_).error().err, EKEYREJECTED) << i;
   }
 }
 
 // Both are sums of one key that anybody may read in the images.
-TEST_F(ImageKeys, AMessageOfOneKindIsNoneOfAnother) {
+TEST_F(ImageKeysTest, AMessageOfOneKindIsNoneOfAnother) {
   use(1);
   const std::vector<std::uint8_t> message{8, 3};
-  for (int made = 0; made <= static_cast<int>(MessageKind::StreamIndex); ++made) {
-    for (int read = 0; read <= static_cast<int>(MessageKind::StreamIndex); ++read) {
-      const auto payload = with_digest(message, static_cast<MessageKind>(made));
-      EXPECT_EQ(check_digest(payload, static_cast<MessageKind>(read), "m").ok(), made == read);
+  for (int made = 0; made <= static_cast<int>(MessageKind::PreDumpMark); ++made) {
+    for (int read = 0; read <= static_cast<int>(MessageKind::PreDumpMark); ++read) {
+      const auto payload = with_digest(message, static_cast<MessageKind>(made), keys_);
+      EXPECT_EQ(check_digest(payload, static_cast<MessageKind>(read), "m", keys_).ok(), made == read);
     }
   }
 }
 
-TEST_F(ImageKeys, OfAKeyedImageOfVersion01TheRefusalNamesThatVersion) {
+TEST_F(ImageKeysTest, OfAKeyedImageOfVersion01TheRefusalNamesThatVersion) {
   std::vector<std::uint8_t> image{8, 3, 0xba, 0x7d, sizeof(Sum128)};
   image.resize(image.size() + sizeof(Sum128), 0x5a);
-  const auto error = [&image] { return check_digest(image, MessageKind::Kfd, "m").error(); };
+  const auto error = [&] { return check_digest(image, MessageKind::Kfd, "m", keys_).error(); };
   EXPECT_EQ(error().err, EKEYREJECTED);
   EXPECT_NE(error().what.find("0.1"), std::string::npos) << error().what;
   use(1);
@@ -103,54 +103,54 @@ TEST_F(ImageKeys, OfAKeyedImageOfVersion01TheRefusalNamesThatVersion) {
 }
 
 // A process chooses what it has in its GPU memory, and the sidecar shows the sum of that.
-TEST_F(ImageKeys, TheSumOfContentsIsNoDigest) {
+TEST_F(ImageKeysTest, TheSumOfContentsIsNoDigest) {
   use(1);
   auto payload = dmabuf();
   const auto message = std::span(payload).first(payload.size() - sizeof(Sum128) - 3);
-  const Sum128 sum = contents_method().of(std::as_bytes(message));
+  const Sum128 sum = keys_.contents().of(std::as_bytes(message));
   std::copy(sum.begin(), sum.end(), payload.end() - sizeof(Sum128));
   EXPECT_EQ(error_of_dmabuf(payload), EKEYREJECTED);
 }
 
-TEST_F(ImageKeys, UpstreamsReaderPassesOverTheDigest) {
+TEST_F(ImageKeysTest, UpstreamsReaderPassesOverTheDigest) {
   kfd::KfdImage image;
   image.pid = 77;
   use(1);
-  const auto read = kfd::decode_kfd_image(pack_kfd_image(image));
+  const auto read = kfd::decode_kfd_image(pack_kfd_image(image, keys_));
   ASSERT_TRUE(read.ok()) << read.error().what;
   EXPECT_EQ(read->pid, 77U);
 }
 
 // Without a key that is an image of upstream's, or one that was dumped without checksums.
-TEST_F(ImageKeys, ContentsWithoutSumsAreRefused) {
-  PagesSet set{.gpu_id = 0x5759, .bos = {{4096, 0, 0}}};
+TEST_F(ImageKeysTest, ContentsWithoutSumsAreRefused) {
+  const PagesSet set{{0x5759, std::nullopt}, {{4096, 0, 0}}};
   const auto layout = set.layout(kSumBlockBytes);
   ASSERT_TRUE(layout.ok());
   const Result<std::vector<std::uint8_t>> missing = Error{ENOENT, "no sidecar"};
-  EXPECT_TRUE(take_sidecar(missing, 1, set, *layout, {}).ok());
+  EXPECT_TRUE(take_sidecar(missing, 1, set, *layout, {}, keys_).ok());
   use(1);
-  const auto taken = take_sidecar(missing, 1, set, *layout, {});
+  const auto taken = take_sidecar(missing, 1, set, *layout, {}, keys_);
   ASSERT_FALSE(taken.ok());
   EXPECT_EQ(taken.error().what.find("SLUICE_CHECKSUM=off"), std::string::npos) << taken.error().what;
 }
 
-TEST_F(ImageKeys, ASidecarsSumsAreMadeWithTheKey) {
+TEST_F(ImageKeysTest, ASidecarsSumsAreMadeWithTheKey) {
   use(1);
-  const auto read = unpack_sidecar(sidecar(), "s");
+  const auto read = unpack_sidecar(sidecar(), "s", keys_);
   ASSERT_TRUE(read.ok()) << read.error().what;
-  EXPECT_EQ(read->tables[0].method, contents_method());
+  EXPECT_EQ(read->tables[0].method, keys_.contents());
   EXPECT_STREQ(read->tables[0].method.name(), "HMAC-SHA-256-128");
-  const Sum128 with_first = contents_method().of({});
+  const Sum128 with_first = keys_.contents().of({});
   use(2);
-  EXPECT_NE(contents_method().of({}), with_first);
+  EXPECT_NE(keys_.contents().of({}), with_first);
 }
 
-TEST_F(ImageKeys, WhereTheKeyIsNotToBeHadNoImageIsRead) {
+TEST_F(ImageKeysTest, WhereTheKeyIsNotToBeHadNoImageIsRead) {
   const auto image = dmabuf();
-  use_image_key(Error{EACCES, "the key is somebody's secret"});
-  EXPECT_EQ(image_key_is_usable().error().err, EACCES);
+  keys_ = ImageKeys(Error{EACCES, "the key is somebody's secret"});
+  EXPECT_EQ(keys_.usable().error().err, EACCES);
   EXPECT_EQ(error_of_dmabuf(image), EACCES);
-  EXPECT_FALSE(has_image_key());
+  EXPECT_FALSE(keys_.any());
 }
 
 }  // namespace

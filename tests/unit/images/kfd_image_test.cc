@@ -20,9 +20,9 @@ KfdImage sample() {
   image.pid = 4711;
   image.topology = mi210_machine(2, true);
   image.bos = {
-      {0x7f0000000000, 4096, 0x100000000, kAllocVram | kAllocWritable, 0x2000, kNoHandle},
-      {0x7f0000200000, 1U << 21, 0x100001000, kAllocGtt | kAllocWritable | kAllocCoherent, 0x2001, 7},
-      {0x7f0000600000, 8192, 0xC000000000000000, kAllocDoorbell, 0x2001, kNoHandle}};
+      {{0x7f0000000000, 4096, 0x100000000, 0x2000, kAllocVram | kAllocWritable}, kNoHandle},
+      {{0x7f0000200000, 1U << 21, 0x100001000, 0x2001, kAllocGtt | kAllocWritable | kAllocCoherent}, 7},
+      {{0x7f0000600000, 8192, 0xC000000000000000, 0x2001, kAllocDoorbell}, kNoHandle}};
   image.num_objects = 5;
   image.shm = {4096, 0x12345678};
   image.priv_data = {1, 0, 0, 0, 2, 0, 0, 255};
@@ -203,7 +203,7 @@ TEST(KfdImage, wire_numbers_are_upstreams) {
   node.vram_size = 5;
   node.links = {};
   image.topology.nodes = {node};
-  image.bos = {{1, 2, 3, 4, 3, 6}};
+  image.bos = {{{1, 2, 3, 3, 4}, 6}};
   const auto bytes = edited(image, [](CriuKfd& message) {
     KfdDeviceEntry& entry = *message.device_entries[0];
     entry.has_gfx_target_version = entry.has_location_id = entry.has_unique_id = 0;
@@ -248,14 +248,14 @@ TEST_P(KfdImageDamage, is_refused_and_named) {
 INSTANTIATE_TEST_SUITE_P(
     Table, KfdImageDamage,
     ::testing::Values(
-        Damage{"gpu_missing", [](CriuKfd& m) { m.num_of_gpus = 3; }, "3 nodes, 4 announced"},
+        Damage{"gpu_missing", [](CriuKfd& m) { m.num_of_gpus = 3; }, "3 nodes and announces 4"},
         Damage{"counts_overflow", [](CriuKfd& m) { m.num_of_gpus = m.num_of_cpus = 0xFFFFFFFF; },
-               "announced"},
+               "announces"},
         Damage{"kinds_swapped", [](CriuKfd& m) { std::swap(m.num_of_gpus, m.num_of_cpus); },
-               "2 GPUs, 1 announced"},
-        Damage{"bo_missing", [](CriuKfd& m) { m.num_of_bos = 4; }, "3 BOs, 4 announced"},
+               "2 GPUs and announces 1"},
+        Damage{"bo_missing", [](CriuKfd& m) { m.num_of_bos = 4; }, "3 BOs and announces 4"},
         Damage{"bo_count_wraps", [](CriuKfd& m) { m.num_of_bos = ~std::uint64_t{0}; },
-               "3 BOs, 18446744073709551615 announced"},
+               "3 BOs and announces 18446744073709551615"},
         Damage{"gpu_twice", [](CriuKfd& m) { m.device_entries[1]->gpu_id = m.device_entries[2]->gpu_id; },
                "twice"},
         Damage{"node_twice", [](CriuKfd& m) { m.device_entries[1]->node_id = 2; }, "node 2 twice"},
@@ -341,7 +341,7 @@ TEST(KfdImage, a_message_of_tiny_parts_takes_bounded_memory) {
     for (std::size_t i = 0; i < parts; ++i) bytes.insert(bytes.end(), std::begin(tiny), std::end(tiny));
     return decode_kfd_image(bytes).error().what;
   };
-  EXPECT_NE(grow_by(300'000).find("300003 BOs, 3 announced"), std::string::npos);
+  EXPECT_NE(grow_by(300'000).find("300003 BOs and announces 3"), std::string::npos);
   EXPECT_NE(grow_by(3'700'000).find("not a criu_kfd message"), std::string::npos);
 }
 

@@ -28,7 +28,7 @@ Sidecar sample_sidecar() {
 
 TEST(Sidecar, SurvivesTheRoundTrip) {
   const Sidecar sidecar = sample_sidecar();
-  const auto back = unpack_sidecar(pack_sidecar(sidecar), "s");
+  const auto back = unpack_sidecar(pack_sidecar(sidecar, {}), "s", {});
   ASSERT_TRUE(back.ok()) << back.error().what;
   ASSERT_EQ(back->tables.size(), 2U);
   for (std::size_t i = 0; i < 2; ++i) {
@@ -41,10 +41,29 @@ TEST(Sidecar, SurvivesTheRoundTrip) {
   EXPECT_EQ(back->pages_files, sidecar.pages_files);
 }
 
+TEST(Sidecar, OfUnitsSurvivesTheRoundTripUnderANameThatOlderReadersRefuse) {
+  Sidecar sidecar = sample_sidecar();
+  for (SumTable& table : sidecar.tables) {
+    table.grain = SumGrain::Units;
+    table.sums.resize(static_cast<std::size_t>(div_ceil(table.file_bytes, kSumUnitBytes)) + 1);
+  }
+  const std::vector<std::uint8_t> packed = pack_sidecar(sidecar, {});
+  const std::string_view text(reinterpret_cast<const char*>(packed.data()), packed.size());
+  EXPECT_NE(text.find("XXH3-128-units"), text.npos);
+  const auto back = unpack_sidecar(packed, "s", {});
+  ASSERT_TRUE(back.ok()) << back.error().what;
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_TRUE(back->tables[i].by_units());
+    EXPECT_EQ(back->tables[i].sums, sidecar.tables[i].sums);
+  }
+  sidecar.tables[0].sums.resize(3);  // fewer than its bytes have units
+  EXPECT_EQ(unpack_sidecar(pack_sidecar(sidecar, {}), "s", {}).error().err, EBADMSG);
+}
+
 TEST(Sidecar, TruncatedAnywhereIsRefused) {
-  const std::vector<std::uint8_t> whole = pack_sidecar(sample_sidecar());
+  const std::vector<std::uint8_t> whole = pack_sidecar(sample_sidecar(), {});
   for (std::size_t length = 0; length < whole.size(); ++length) {
-    const auto back = unpack_sidecar(std::span(whole).first(length), "s");
+    const auto back = unpack_sidecar(std::span(whole).first(length), "s", {});
     ASSERT_FALSE(back.ok()) << length;
     EXPECT_EQ(back.error().err, EBADMSG);
   }
@@ -53,9 +72,9 @@ TEST(Sidecar, TruncatedAnywhereIsRefused) {
 TEST(Sidecar, OneSumTooManyOrTooFewIsRefused) {
   Sidecar sidecar = sample_sidecar();
   sidecar.tables[0].sums.pop_back();
-  EXPECT_EQ(unpack_sidecar(pack_sidecar(sidecar), "s").error().err, EBADMSG);
+  EXPECT_EQ(unpack_sidecar(pack_sidecar(sidecar, {}), "s", {}).error().err, EBADMSG);
   sidecar.tables[0].sums.resize(5);
-  EXPECT_EQ(unpack_sidecar(pack_sidecar(sidecar), "s").error().err, EBADMSG);
+  EXPECT_EQ(unpack_sidecar(pack_sidecar(sidecar, {}), "s", {}).error().err, EBADMSG);
 }
 
 TEST(Sidecar, BlockSizesOutOfRangeAreRefused) {
@@ -63,7 +82,7 @@ TEST(Sidecar, BlockSizesOutOfRangeAreRefused) {
        {std::uint64_t{0}, std::uint64_t{2048}, std::uint64_t{kSumBlockBytes + 1}, 2 * kSumBlockBytes}) {
     Sidecar sidecar = sample_sidecar();
     sidecar.tables[0].block_bytes = block;
-    EXPECT_EQ(unpack_sidecar(pack_sidecar(sidecar), "s").error().err, EBADMSG) << block;
+    EXPECT_EQ(unpack_sidecar(pack_sidecar(sidecar, {}), "s", {}).error().err, EBADMSG) << block;
   }
 }
 
@@ -71,7 +90,7 @@ TEST(Sidecar, FileSizesNearTheEndOfNumbersAreRefused) {
   for (const std::uint64_t bytes : {UINT64_MAX, UINT64_MAX - kSumBlockBytes, std::uint64_t{1} << 63}) {
     Sidecar sidecar = sample_sidecar();
     sidecar.tables[0].file_bytes = bytes;
-    EXPECT_EQ(unpack_sidecar(pack_sidecar(sidecar), "s").error().err, EBADMSG) << bytes;
+    EXPECT_EQ(unpack_sidecar(pack_sidecar(sidecar, {}), "s", {}).error().err, EBADMSG) << bytes;
   }
 }
 
@@ -86,7 +105,7 @@ RenderImage sample_render_image() {
 
 TEST(RenderImage, SurvivesTheRoundTrip) {
   RenderImage image = sample_render_image();
-  const auto back = unpack_render_image(pack_render_image(image), "r");
+  const auto back = unpack_render_image(pack_render_image(image, {}), "r", {});
   ASSERT_TRUE(back.ok()) << back.error().what;
   EXPECT_EQ(back->gpu_id, 0x5759U);
   EXPECT_EQ(back->id, 4U);
@@ -97,13 +116,13 @@ TEST(RenderImage, SurvivesTheRoundTrip) {
   EXPECT_EQ(back->pid, image.pid);
   EXPECT_TRUE(back->has_sums);
   image.kfd_acquired.reset();
-  EXPECT_EQ(unpack_render_image(pack_render_image(image), "r")->kfd_acquired, std::nullopt);
+  EXPECT_EQ(unpack_render_image(pack_render_image(image, {}), "r", {})->kfd_acquired, std::nullopt);
 }
 
 // CRIU 3.17 to 4.2. The number is in the file's name, the GPU's minor in the image of a KFD process.
 TEST(RenderImage, OneOfAReleasedPluginTellsTheGpuAlone) {
   const std::vector<std::uint8_t> whole = {0x08, 0xd9, 0xae, 0x01};
-  const auto image = unpack_render_image(whole, render_image_name(12));
+  const auto image = unpack_render_image(whole, render_image_name(12), {});
   ASSERT_TRUE(image.ok()) << image.error().what;
   EXPECT_EQ(image->gpu_id, 0x5759U);
   EXPECT_EQ(image->id, 12U);
@@ -124,12 +143,13 @@ TEST(RenderImage, APartOfWhatReleasedPluginsDoNotTellIsRefused) {
       if ((there & (1U << i)) != 0) message.insert(message.end(), fields[i].begin(), fields[i].end());
     }
     const bool good = there == 0 || there == 7;
-    EXPECT_EQ(unpack_render_image(message, "r").ok(), good) << there;
+    EXPECT_EQ(unpack_render_image(message, "r", {}).ok(), good) << there;
     message.insert(message.end(), dump_id.begin(), dump_id.end());
-    const auto ours = unpack_render_image(with_digest(message, MessageKind::RenderNode), "r");
+    const auto ours = unpack_render_image(with_digest(message, MessageKind::RenderNode, {}), "r", {});
     EXPECT_EQ(ours.ok(), there == 7) << there;
   }
-  EXPECT_EQ(unpack_render_image(std::vector<std::uint8_t>{0x08, 0}, "r").error().err, EBADMSG) << "of no GPU";
+  EXPECT_EQ(unpack_render_image(std::vector<std::uint8_t>{0x08, 0}, "r", {}).error().err, EBADMSG)
+      << "of no GPU";
 }
 
 // criu-dev calls imported what has the handle of some BO of the KFD, too. Memory of another GPU is never in
@@ -139,7 +159,7 @@ TEST(RenderImage, WhatUpstreamCallsImportedIsBelievedWhereItMayBe) {
   for (RenderBo& bo : image.bos) bo.imports = true;
   const auto unpacked = [&](std::uint64_t domains) {
     for (RenderBo& bo : image.bos) bo.gem.domains = domains;
-    return unpack_render_image(pack_render_image(image), "r");
+    return unpack_render_image(pack_render_image(image, {}), "r", {});
   };
   for (const std::uint64_t domains : {4, 6}) {
     EXPECT_EQ(unpacked(domains).error().err, ENOSYS) << "ours means what it says";
@@ -159,34 +179,34 @@ TEST(Digest, FindsEveryChangedBitOfEveryImage) {
   kfd.dump_id = DumpId{7};
   kfd.priv_data = {1, 2, 3};
   const auto expect_found = [](const std::vector<std::uint8_t>& whole, const auto& unpack) {
-    ASSERT_TRUE(unpack(whole, "i").ok());
+    ASSERT_TRUE(unpack(whole, "i", ImageKeys()).ok());
     for (std::size_t bit = 0; bit < whole.size() * 8; ++bit) {
       std::vector<std::uint8_t> damaged = whole;
       damaged[bit / 8] ^= static_cast<std::uint8_t>(1U << (bit % 8));
-      const auto back = unpack(damaged, "i");
+      const auto back = unpack(damaged, "i", ImageKeys());
       ASSERT_FALSE(back.ok()) << "bit " << bit;
       EXPECT_TRUE(back.error().err == EBADMSG || back.error().err == ENOSYS) << back.error().what;
     }
     for (std::size_t length = 0; length < whole.size(); ++length) {
-      const auto back = unpack(std::span(whole).first(length), "i");
+      const auto back = unpack(std::span(whole).first(length), "i", ImageKeys());
       EXPECT_TRUE(!back.ok() || !back->dump_id) << length;
     }
   };
-  expect_found(pack_kfd_image(kfd), unpack_kfd_image);
-  expect_found(pack_render_image(sample_render_image()), unpack_render_image);
-  expect_found(pack_dmabuf_image({1, 2, 3, DumpId{7}, 4}), unpack_dmabuf_image);
+  expect_found(pack_kfd_image(kfd, {}), unpack_kfd_image);
+  expect_found(pack_render_image(sample_render_image(), {}), unpack_render_image);
+  expect_found(pack_dmabuf_image({1, 2, 3, DumpId{7}, 4}, {}), unpack_dmabuf_image);
 }
 
 // What is lost is more than the digest: nothing in the rest says that it was there.
 TEST(Digest, AnImageThatHasLostItsEndIsNotTakenForUpstreams) {
   kfd::KfdImage kfd;
   kfd.topology.nodes.push_back({.node_id = 1, .gpu_id = 7, .gfx_target_version = 90010});
-  EXPECT_EQ(unpack_kfd_image(kfd::encode_kfd_image(kfd), "k").error().err, EBADMSG);
+  EXPECT_EQ(unpack_kfd_image(kfd::encode_kfd_image(kfd), "k", {}).error().err, EBADMSG);
 }
 
 TEST(Digest, UpstreamsImagesHaveNone) {
   const kfd::KfdImage kfd;
-  EXPECT_TRUE(unpack_kfd_image(kfd::encode_kfd_image(kfd), "k").ok());
+  EXPECT_TRUE(unpack_kfd_image(kfd::encode_kfd_image(kfd), "k", {}).ok());
 }
 
 void expect_refused(const Result<void>& result, const std::string& words) {
@@ -218,7 +238,7 @@ TEST(SameDump, AnImageUnderAnothersNameIsRefused) {
   EXPECT_TRUE(dump.add(kfd_image_name(4), DumpId{1}, 4).ok());
   EXPECT_TRUE(dump.add(render_image_name(14), DumpId{1}, 14).ok());
   expect_refused(dump.add(dmabuf_image_name(14), DumpId{1}, 4),
-                 dmabuf_image_name(14) + " is the image of another open file, 4;");
+                 dmabuf_image_name(14) + " is the image of open file 4;");
   SameDump upstreams;  // nothing of theirs was ever held against the name
   EXPECT_TRUE(upstreams.add(render_image_name(14), std::nullopt, 4).ok());
 }
@@ -227,7 +247,7 @@ TEST(RenderImage, WhatCouldNotBeMadeAgainIsRefused) {
   const auto refused = [](const auto& spoil) {
     RenderImage image = sample_render_image();
     spoil(image.bos[1].gem);
-    const auto back = unpack_render_image(pack_render_image(image), "r");
+    const auto back = unpack_render_image(pack_render_image(image, {}), "r", {});
     return !back.ok() && back.error().err == EBADMSG;
   };
   EXPECT_TRUE(refused([](drm::GemBo& bo) { bo.handle = 1; }));
@@ -244,24 +264,24 @@ TEST(RenderImage, WhatCouldNotBeMadeAgainIsRefused) {
 
 TEST(RenderImage, EachKindOfMetadataSurvivesTheRoundTrip) {
   RenderImage image = sample_render_image();
-  const std::size_t with_some = pack_render_image(image).size();
+  const std::size_t with_some = pack_render_image(image, {}).size();
   for (const drm::GemMetadata& metadata :
        {drm::GemMetadata{UINT64_MAX, 0, {}}, drm::GemMetadata{0, UINT64_MAX, {}}, drm::GemMetadata{0, 0, {0}},
         drm::GemMetadata{0, 0, std::vector<std::uint8_t>(drm::kMostMetadataBytes, 3)}}) {
     image.bos[1].gem.metadata = metadata;
-    const auto back = unpack_render_image(pack_render_image(image), "r");
+    const auto back = unpack_render_image(pack_render_image(image, {}), "r", {});
     ASSERT_TRUE(back.ok()) << back.error().what;
     EXPECT_EQ(back->bos, image.bos);
   }
   image.bos[1].gem.metadata = {};
-  EXPECT_EQ(pack_render_image(image).size() + 12, with_some) << "nothing stands for a BO that has none";
+  EXPECT_EQ(pack_render_image(image, {}).size() + 12, with_some) << "nothing stands for a BO that has none";
 }
 
 TEST(RenderImage, TruncatedAnywhereIsRefusedOrShortOfNothing) {
   const RenderImage image = sample_render_image();
-  const std::vector<std::uint8_t> whole = pack_render_image(image);
+  const std::vector<std::uint8_t> whole = pack_render_image(image, {});
   for (std::size_t length = 0; length < whole.size(); ++length) {
-    const auto back = unpack_render_image(std::span(whole).first(length), "r");
+    const auto back = unpack_render_image(std::span(whole).first(length), "r", {});
     if (!back.ok()) continue;
     if (back->minor == RenderImage::kUnknownMinor) {
       EXPECT_EQ(length, 4U) << "more than a released plugin of upstream's writes";
@@ -272,9 +292,9 @@ TEST(RenderImage, TruncatedAnywhereIsRefusedOrShortOfNothing) {
 }
 
 TEST(BoTableDigest, CoversExactlyTheBosWithContentsOfTheGpu) {
-  const std::vector<kfd::BoEntry> bos = {{0x1000, 4096, 0, kfd::kAllocVram, 1},
-                                         {0x2000, 4096, 0, kfd::kAllocUserptr, 1},
-                                         {0x3000, 4096, 0, kfd::kAllocGtt, 2}};
+  const std::vector<kfd::BoEntry> bos = {{{0x1000, 4096, 0, 1, kfd::kAllocVram}},
+                                         {{0x2000, 4096, 0, 1, kfd::kAllocUserptr}},
+                                         {{0x3000, 4096, 0, 2, kfd::kAllocGtt}}};
   const Sum128 digest = bo_table_digest(bos, 1);
   EXPECT_NE(digest, bo_table_digest(bos, 2));
   auto changed = bos;
@@ -314,7 +334,8 @@ TEST(PrivateData, VersionsOfTheKernelTellTheSizeOfARecordOrLeaveItOpen) {
 template <class Unpack>
 void expect_bounded_memory(std::vector<std::uint8_t> message, MessageKind kind, Unpack unpack) {
   const auto unpacked = [&](std::size_t fields) {
-    const auto image = unpack(with_digest(test::with_unknown_fields(message, fields), kind), "image");
+    const auto image =
+        unpack(with_digest(test::with_unknown_fields(message, fields), kind, {}), "image", ImageKeys());
     return image.ok() ? std::string() : image.error().what;
   };
   EXPECT_EQ(unpacked(test::kFieldsThatFit).find("cannot be parsed"), std::string::npos);

@@ -17,11 +17,11 @@ kfd::KfdImage kfd_image() {
   kfd::KfdImage image;
   image.topology.nodes = {{.node_id = 1, .gpu_id = kGpu, .drm_render_minor = 128},
                           {.node_id = 2, .gpu_id = kOther, .drm_render_minor = 129}};
-  image.bos = {{0x1000, 4096, 0x100000000, kfd::kAllocVram, kGpu, 1},
-               {0x2000, 4096, 0x100001000, kfd::kAllocGtt, kGpu, 2},
-               {0x3000, 4096, 0x100000000, kfd::kAllocVram, kOther, 1},
-               {0x4000, 8192, 0xC000000000000000, kfd::kAllocDoorbell, kGpu, kfd::kNoHandle},
-               {0x6000, 8192, 0xC000000000000000, kfd::kAllocDoorbell, kGpu, kfd::kNoHandle}};
+  image.bos = {{{0x1000, 4096, 0x100000000, kGpu, kfd::kAllocVram}, 1},
+               {{0x2000, 4096, 0x100001000, kGpu, kfd::kAllocGtt}, 2},
+               {{0x3000, 4096, 0x100000000, kOther, kfd::kAllocVram}, 1},
+               {{0x4000, 8192, 0xC000000000000000, kGpu, kfd::kAllocDoorbell}, kfd::kNoHandle},
+               {{0x6000, 8192, 0xC000000000000000, kGpu, kfd::kAllocDoorbell}, kfd::kNoHandle}};
   return image;
 }
 

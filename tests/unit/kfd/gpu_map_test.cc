@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // SLUICE_GPU_MAP: every way to name a GPU, and every way to name none.
-#include "kfd/gpu_map.h"
+#include "kfd/matching/gpu_map.h"
 
 #include <gtest/gtest.h>
 

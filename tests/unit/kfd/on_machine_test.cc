@@ -21,7 +21,7 @@
 
 #include "images/kfd_image.h"
 #include "kfd/criu_ops.h"
-#include "kfd/matching.h"
+#include "kfd/matching/matching.h"
 #include "kfd/private_data.h"
 #include "kfd/topology.h"
 #include "kfd/uapi.h"
@@ -136,13 +136,13 @@ class OnMachine : public ::testing::Test {
 
   // The session of the subject's process, found as the plugin finds it.
   CriuSession& open_session(const Task& subject) {
-    const auto files = open_device_files({subject.pid()}, std::array{kfd_device_number().value()});
+    const auto files = proc::open_device_files({subject.pid()}, std::array{kfd_device_number().value()});
     EXPECT_TRUE(files.ok()) << files.error().what;
     EXPECT_EQ(files->size(), 2U);  // two files, one KFD process
-    auto fd = take_descriptor(files->front().holders.front());
+    auto fd = proc::take_descriptor(files->front().holders.front());
     EXPECT_TRUE(fd.ok()) << fd.error().what;
     EXPECT_EQ(classify_fd(fd->get(), kfd_device_number().value()).value().kind, FileKind::Kfd);
-    EXPECT_EQ(holders_of(fd->get(), kfd_device_number().value()).value(), files->front().holders);
+    EXPECT_EQ(proc::holders_of(fd->get(), kfd_device_number().value()).value(), files->front().holders);
     return guard.open_session(std::move(fd).value(), "the subject");
   }
 
@@ -177,8 +177,9 @@ TEST_F(OnMachine, a_process_is_checkpointed_and_restored) {
   EXPECT_EQ(guard.paused_count(), 1U);
   auto checkpoint = session.checkpoint();
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().what;
-  for (const CheckpointBo& bo : checkpoint->bos) {
-    EXPECT_EQ(classify_fd(bo.dmabuf.get(), 0).value().kind, FileKind::DmaBuf);
+  for (const UniqueFd& dmabuf : checkpoint->dmabufs)
+    EXPECT_EQ(classify_fd(dmabuf.get(), 0).value().kind, FileKind::DmaBuf);
+  for (const KfdBo& bo : checkpoint->bos) {
     EXPECT_EQ(bo.bytes, bo.addr == kVramAddress ? kVramBytes : kGttBytes);
   }
   const std::uint32_t record_bytes =
@@ -191,8 +192,8 @@ TEST_F(OnMachine, a_process_is_checkpointed_and_restored) {
   auto named = topology_of_process(topology, checkpoint->devices);
   ASSERT_TRUE(named.ok()) << named.error().what;
   image.topology = std::move(named).value();
-  for (const CheckpointBo& bo : checkpoint->bos) {
-    image.bos.push_back({bo.addr, bo.bytes, bo.offset, bo.alloc_flags, bo.gpu_id, kNoHandle});
+  for (const KfdBo& bo : checkpoint->bos) {
+    image.bos.push_back({bo});
   }
   image.num_objects = info->num_objects;
   image.priv_data = checkpoint->priv_data;
@@ -211,9 +212,7 @@ TEST_F(OnMachine, a_process_is_checkpointed_and_restored) {
       renders.push_back(open_render(*topology.find_gpu(ids.actual_gpu_id)));
       devices.push_back({ids.user_gpu_id, ids.actual_gpu_id, renders.back().get()});
     }
-    std::vector<RestoreBo> bos;
-    for (const BoEntry& bo : decoded->bos)
-      bos.push_back({bo.addr, bo.bytes, bo.offset, bo.gpu_id, bo.alloc_flags});
+    const std::vector<KfdBo> bos(decoded->bos.begin(), decoded->bos.end());
     const auto result = restore(*device, devices, bos, decoded->num_objects, decoded->priv_data);
     if (!result) {
       std::fprintf(stderr, "%s\n", result.error().what.c_str());
@@ -238,11 +237,11 @@ TEST_F(OnMachine, a_process_is_checkpointed_and_restored) {
 
   // A process restored on other GPUs is still known by its own names for them.
   restored.seize();
-  const auto again = open_device_files({restored.pid()}, std::array{kfd_device_number().value()});
+  const auto again = proc::open_device_files({restored.pid()}, std::array{kfd_device_number().value()});
   ASSERT_TRUE(again.ok());
   ASSERT_EQ(again->size(), 1U);
-  CriuSession& second =
-      guard.open_session(take_descriptor(again->front().holders.front()).value(), "the restored process");
+  CriuSession& second = guard.open_session(proc::take_descriptor(again->front().holders.front()).value(),
+                                           "the restored process");
   ASSERT_TRUE(second.process_info().ok());
   auto second_checkpoint = second.checkpoint();
   ASSERT_TRUE(second_checkpoint.ok()) << second_checkpoint.error().what;
@@ -250,7 +249,7 @@ TEST_F(OnMachine, a_process_is_checkpointed_and_restored) {
   for (const DeviceIds& ids : second_checkpoint->devices) {
     EXPECT_NE(std::find(swapped.begin(), swapped.end(), ids), swapped.end());
   }
-  for (const CheckpointBo& bo : second_checkpoint->bos) {
+  for (const KfdBo& bo : second_checkpoint->bos) {
     EXPECT_EQ(bo.gpu_id, checkpoint->bos[bo.addr == checkpoint->bos[0].addr ? 0 : 1].gpu_id);
   }
   EXPECT_TRUE(guard.unpause_all().ok());
@@ -283,11 +282,12 @@ TEST_F(OnMachine, two_files_of_one_process_are_told_from_one_that_was_inherited)
   parent.seize();
   seize_process(child);
 
-  const auto files = open_device_files({child}, std::array{kfd_device_number().value()});
+  const auto files = proc::open_device_files({child}, std::array{kfd_device_number().value()});
   ASSERT_TRUE(files.ok()) << files.error().what;
   ASSERT_EQ(files->size(), 3U);  // in order of their numbers: inherited, own, second
   std::vector<UniqueFd> fds;
-  for (const OpenFile& file : *files) fds.push_back(take_descriptor(file.holders.front()).value());
+  for (const proc::OpenFile& file : *files)
+    fds.push_back(proc::take_descriptor(file.holders.front()).value());
   CriuSession& session = guard.open_session(std::move(fds[1]), "the child");
   ASSERT_TRUE(session.process_info().ok());
   const auto second = session.same_process(fds[2].get());
@@ -303,15 +303,15 @@ TEST_F(OnMachine, two_files_of_one_process_are_told_from_one_that_was_inherited)
 TEST_F(OnMachine, a_process_that_is_not_traced_is_refused_with_the_reason) {
   const Task subject([&] { return be_a_subject(topology); });
   ASSERT_EQ(subject.report().err, 0) << "step " << subject.report().value;
-  const auto files = open_device_files({subject.pid()}, std::array{kfd_device_number().value()});
+  const auto files = proc::open_device_files({subject.pid()}, std::array{kfd_device_number().value()});
   ASSERT_TRUE(files.ok()) << files.error().what;
-  auto fd = take_descriptor(files->front().holders.front());
+  auto fd = proc::take_descriptor(files->front().holders.front());
   ASSERT_TRUE(fd.ok()) << fd.error().what;
   CriuSession& session = guard.open_session(std::move(fd).value(), "the subject");
   const auto info = session.process_info();
   ASSERT_FALSE(info.ok());
   EXPECT_EQ(info.error().err, EBADF);
-  EXPECT_NE(info.error().what.find("ptrace-attached"), std::string::npos) << info.error().what;
+  EXPECT_NE(info.error().what.find("[SL-G05]"), std::string::npos) << info.error().what;
   EXPECT_EQ(guard.paused_count(), 0U);
 }
 

@@ -226,15 +226,13 @@ TEST_P(KfdTopologyJunk, is_refused_and_named) {
 INSTANTIATE_TEST_SUITE_P(
     Table, KfdTopologyJunk,
     ::testing::Values(
-        Junk{"negative", "nodes/1/properties", "simd_count 416", "simd_count -1", "simd_count is '-1'"},
-        Junk{"signed", "nodes/1/properties", "simd_count 416", "simd_count +416", "simd_count is '+416'"},
-        Junk{"text", "nodes/1/properties", "simd_count 416", "simd_count many", "simd_count is 'many'"},
-        Junk{"empty_value", "nodes/1/properties", "simd_count 416", "simd_count ", "simd_count is ''"},
-        Junk{"hexadecimal", "nodes/1/properties", "simd_count 416", "simd_count 0x1a0",
-             "simd_count is '0x1a0'"},
-        Junk{"trailing", "nodes/1/properties", "simd_count 416", "simd_count 416 417",
-             "simd_count is '416 417'"},
-        Junk{"two_blanks", "nodes/1/properties", "simd_count 416", "simd_count  416", "simd_count is ' 416'"},
+        Junk{"negative", "nodes/1/properties", "simd_count 416", "simd_count -1", "is '-1'"},
+        Junk{"signed", "nodes/1/properties", "simd_count 416", "simd_count +416", "is '+416'"},
+        Junk{"text", "nodes/1/properties", "simd_count 416", "simd_count many", "is 'many'"},
+        Junk{"empty_value", "nodes/1/properties", "simd_count 416", "simd_count ", "is ''"},
+        Junk{"hexadecimal", "nodes/1/properties", "simd_count 416", "simd_count 0x1a0", "is '0x1a0'"},
+        Junk{"trailing", "nodes/1/properties", "simd_count 416", "simd_count 416 417", "is '416 417'"},
+        Junk{"two_blanks", "nodes/1/properties", "simd_count 416", "simd_count  416", "is ' 416'"},
         Junk{"over_u32", "nodes/1/properties", "simd_count 416", "simd_count 4294967296", "4294967296"},
         Junk{"over_u64", "nodes/1/properties", "hive_id 12609507387757274807", "hive_id 18446744073709551616",
              "18446744073709551616"},
@@ -242,7 +240,7 @@ INSTANTIATE_TEST_SUITE_P(
              "simd_count "
              "00000000000000000000000000000000000000000000000000000000000000000000000000000000000000000",
              "simd_count"},
-        Junk{"escape", "nodes/1/properties", "simd_count 416", "simd_count \x1b[2J", "simd_count is '?[2J'"},
+        Junk{"escape", "nodes/1/properties", "simd_count 416", "simd_count \x1b[2J", "is '?[2J'"},
         Junk{"missing", "nodes/1/properties", "simd_count 416\n", "", "no property simd_count"},
         Junk{"missing_blank", "nodes/1/properties", "simd_count 416", "simd_count", "no property simd_count"},
         Junk{"twice", "nodes/1/properties", "simd_count 416\n", "simd_count 416\nsimd_count 4\n", "twice"},
@@ -263,8 +261,7 @@ INSTANTIATE_TEST_SUITE_P(
              "no property size_in_bytes"},
         Junk{"link_without_type", "nodes/1/io_links/0/properties", "type 2\n", "", "no property type"},
         Junk{"link_without_peer", "nodes/1/io_links/0/properties", "node_to 0\n", "", "no property node_to"},
-        Junk{"link_to_nowhere", "nodes/1/io_links/0/properties", "node_to 0", "node_to -1",
-             "node_to is '-1'"}),
+        Junk{"link_to_nowhere", "nodes/1/io_links/0/properties", "node_to 0", "node_to -1", "is '-1'"}),
     [](const auto& test) { return std::string(test.param.name); });
 
 TEST(KfdTopology, a_file_longer_than_a_page_is_refused) {

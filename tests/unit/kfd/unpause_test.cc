@@ -117,7 +117,7 @@ class Changing {
       CriuArgs args{};
       args.op = CriuOp::ProcessInfo;
       const bool traced = ::ptrace(PTRACE_SEIZE, pid_, nullptr, nullptr) == 0;
-      const auto file = take_descriptor({pid_, first_});
+      const auto file = proc::take_descriptor({pid_, first_});
       ::_exit(traced && file && call_ioctl(system_ioctl, file->get(), kIocCriuOp, &args) == 0 ? 0 : 1);
     }
     int status = -1;

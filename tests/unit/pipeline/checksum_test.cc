@@ -13,7 +13,7 @@
 
 #include "base/units.h"
 #include "pipeline/checksum/checksum_kernels.h"
-#include "pipeline/thread_reactor.h"
+#include "pipeline/reactor/thread_reactor.h"
 #include "support/memory_copy.h"
 #include "support/rng.h"
 

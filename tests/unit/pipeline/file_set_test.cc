@@ -7,14 +7,17 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/units.h"
 #include "fault/fault_reactor.h"
+#include "pipeline/store/fair_share.h"
 #include "support/forwarding_reactor.h"
 #include "support/lane.h"
 #include "support/process_state.h"
@@ -157,7 +160,8 @@ TEST_P(FileSet, WhatIsNoFileIsFoundBeforeAnythingIsRead) {
   BoList target = garbage();
   const auto refused = restore(*lane, target);
   ASSERT_FALSE(refused.ok());
-  EXPECT_EQ(refused.error().what, "pages-20 is not a regular file");
+  EXPECT_EQ(refused.error().what,
+            "pages-20 is not a regular file; move it out of the image directory [SL-I01]");
   EXPECT_EQ(target, garbage());
 }
 
@@ -218,6 +222,40 @@ TEST_P(FileSet, AFileThatCannotBeReadIsClosedAfterItsLastChunk) {
   ASSERT_TRUE(read.ok()) << read.error().what;
   EXPECT_LE(most_fds, fds + 2 * kDepth) << "one for direct reads and one for others, of each slot's file";
   EXPECT_EQ(test::open_fds(), fds);
+}
+
+// It is not on the disk: an earlier turn does not keep it off, and nothing counts it as there.
+TEST_P(FileSet, AChunkThatTheParentHasTakesNoTurnOnTheDisk) {
+  bos_.assign(1, Bytes(4 * kChunk, std::byte{1}));
+  layout_ = std::move(ImageLayout::make_file_per_bo(test::sizes_of(bos_), kChunk)).value();
+  const auto lane = make_lane();
+  FairShare share;
+  FairShare::Member earlier(&share, 0);
+  ASSERT_TRUE(earlier.begin());
+  FileOptions later = options();
+  later.share = &share;
+  later.turn = 1;
+  FileSetSink sink(dir_.fd(), {"working"}, layout_, lane->reactor(), later);
+  const std::array<Stage*, 1> route{&sink};
+  const Pipeline pipeline(layout_, lane->slots(), route, lane->reactor());  // sets the slots up
+  for (std::uint32_t i = 0; i < kDepth; ++i) {
+    Slot& slot = lane->slots()[i];
+    slot.chunk = Chunk{i, i * kChunk, kChunk, 0};
+    slot.parent_units.assign(kChunk / kZeroUnitBytes, i == 2);
+    std::fill(slot.buffer.begin(), slot.buffer.end(), std::byte{1});
+  }
+  const auto submit = [&](std::size_t i) { return std::move(sink.submit(lane->slots()[i])).value(); };
+  EXPECT_EQ(submit(0), Submit::Started) << "one at a time is never stopped";
+  EXPECT_EQ(submit(1), Submit::Busy) << "the second waits for the earlier turn";
+  EXPECT_EQ(submit(2), Submit::Started);
+  EXPECT_FALSE(lane->slots()[2].has_turn);
+  while (lane->reactor().in_flight() > 0) {
+    std::array<Completion, kDepth> done;
+    const std::size_t count = std::move(lane->reactor().wait(done)).value();
+    for (const Completion& each : std::span(done).first(count))
+      EXPECT_TRUE(sink.advance(*each.op->slot, *each.op, each.result).ok());
+  }
+  earlier.end();
 }
 
 // Reads, writes and syncs: 0, 1, 2, ... until none is left to fail.

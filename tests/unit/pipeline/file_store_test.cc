@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The file stages on real files: bytes, holes, sizes, names, and what the messages say.
-#include "pipeline/store/file_store.h"
+// Writer and reader on real files: bytes, holes, sizes, names, and what the messages say.
+#include "pipeline/store/file_writer.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -15,6 +15,8 @@
 #include <vector>
 
 #include "base/units.h"
+#include "pipeline/store/direct_io.h"
+#include "pipeline/store/file_reader.h"
 #include "support/lane.h"
 #include "support/rng.h"
 #include "support/temp_dir.h"
@@ -71,21 +73,28 @@ struct FileStore : public ::testing::Test {
     return slot;
   }
 
-  std::unique_ptr<FileSink> sink(const ImageLayout& layout, const FileOptions& options) {
-    auto made = FileSink::create(dir.fd(), kPagesName, layout, reactor, options);
+  std::unique_ptr<FileWriter> writer(const ImageLayout& layout, const FileOptions& options) {
+    auto made = FileWriter::create(dir.fd(), kPagesName, layout, 0, reactor, options);
     EXPECT_TRUE(made.ok()) << made.error().what;
     return std::move(made).value();
   }
 
-  std::unique_ptr<FileSource> source(const ImageLayout& layout, const FileOptions& options) {
-    auto made = FileSource::open(dir.fd(), kPagesName, layout, reactor, options);
+  std::unique_ptr<FileReader> reader(const ImageLayout& layout, IoMode mode) {
+    auto made = FileReader::open(dir.fd(), kPagesName, layout, 0, reactor, mode);
     EXPECT_TRUE(made.ok()) << made.error().what;
     return std::move(made).value();
+  }
+
+  // What writes were asked for.
+  std::uint64_t written_bytes() const {
+    std::uint64_t bytes = 0;
+    for (const auto& call : reactor.calls) bytes += call.what == 'w' ? call.bytes : 0;
+    return bytes;
   }
 
   bool has_direct() {
     const ImageLayout layout = make_layout(4096);
-    return FileSink::create(dir.fd(), "probe", layout, reactor, {IoMode::Direct, true, false}).ok();
+    return FileWriter::create(dir.fd(), "probe", layout, 0, reactor, {IoMode::Direct, true, false}).ok();
   }
 
   test::TempDir dir;
@@ -95,9 +104,9 @@ struct FileStore : public ::testing::Test {
 
 const FileOptions kBuffered{IoMode::Buffered, true, false};
 
-TEST_F(FileStore, TheSinkIsPrivateTemporaryAndSizedAtOnce) {
+TEST_F(FileStore, TheWriterIsPrivateTemporaryAndSizedAtOnce) {
   const ImageLayout layout = make_layout(3 * kChunk);
-  const auto made = sink(layout, kBuffered);
+  const auto made = writer(layout, kBuffered);
   EXPECT_EQ(dir.names(), std::vector<std::string>{kTemporary});
   struct stat status {};
   ASSERT_EQ(::stat((dir.path() + "/" + kTemporary).c_str(), &status), 0);
@@ -106,12 +115,12 @@ TEST_F(FileStore, TheSinkIsPrivateTemporaryAndSizedAtOnce) {
   EXPECT_EQ(status.st_blocks, 0);
 }
 
-TEST_F(FileStore, ASinkThatIsNotCommittedLeavesNothing) {
+TEST_F(FileStore, AWriterThatIsNotCommittedLeavesNothing) {
   const ImageLayout layout = make_layout(kChunk);
-  { const auto made = sink(layout, kBuffered); }
+  { const auto made = writer(layout, kBuffered); }
   EXPECT_TRUE(dir.names().empty());
   {
-    const auto made = sink(layout, kBuffered);
+    const auto made = writer(layout, kBuffered);
     ASSERT_TRUE(made->finish().ok());
   }
   EXPECT_TRUE(dir.names().empty()) << "finished is not committed";
@@ -121,7 +130,7 @@ TEST_F(FileStore, AStaleTemporaryIsReplacedAndAnOldImageStaysUntilCommit) {
   dir.write(kTemporary, Bytes(100, std::byte{7}));
   dir.write(kPagesName, Bytes(10, std::byte{1}));
   const ImageLayout layout = make_layout(kChunk);
-  const auto made = sink(layout, kBuffered);
+  const auto made = writer(layout, kBuffered);
   EXPECT_EQ(dir.read(kTemporary).size(), layout.file_bytes());
   EXPECT_EQ(dir.read(kTemporary)[0], std::byte{0});
   EXPECT_EQ(dir.read(kPagesName).size(), 10U);
@@ -132,13 +141,13 @@ TEST_F(FileStore, AStaleTemporaryIsReplacedAndAnOldImageStaysUntilCommit) {
 }
 
 // Whatever stands under its names, a dump writes into a file of its own.
-TEST_F(FileStore, TheSinkWritesThroughNoLink) {
+TEST_F(FileStore, TheWriterWritesThroughNoLink) {
   const Bytes precious(100, std::byte{7});
   dir.write("precious", precious);
   for (const std::string& name : {kTemporary, std::string(kPagesName)})
     ASSERT_EQ(::symlinkat("precious", dir.fd(), name.c_str()), 0);
   const ImageLayout layout = make_layout(kChunk);
-  const auto made = sink(layout, kBuffered);
+  const auto made = writer(layout, kBuffered);
   ASSERT_TRUE(made->finish().ok());
   ASSERT_TRUE(made->commit().ok());
   EXPECT_EQ(dir.read("precious"), precious);
@@ -146,14 +155,14 @@ TEST_F(FileStore, TheSinkWritesThroughNoLink) {
   EXPECT_EQ(dir.names(), (std::vector<std::string>{kPagesName, "precious"}));
 }
 
-TEST_F(FileStore, TheSourceFollowsNoLinkAndWaitsForNobody) {
+TEST_F(FileStore, TheReaderFollowsNoLinkAndWaitsForNobody) {
   const ImageLayout layout = make_layout(kChunk);
   dir.write("whole", Bytes(layout.file_bytes()));
   ASSERT_EQ(::symlinkat("whole", dir.fd(), kPagesName), 0);
-  EXPECT_EQ(FileSource::open(dir.fd(), kPagesName, layout, reactor, kBuffered).error().err, EINVAL);
+  EXPECT_EQ(FileReader::open(dir.fd(), kPagesName, layout, 0, reactor, IoMode::Buffered).error().err, EINVAL);
   ASSERT_EQ(::unlinkat(dir.fd(), kPagesName, 0), 0);
   ASSERT_EQ(::mkfifoat(dir.fd(), kPagesName, 0600), 0);
-  EXPECT_EQ(FileSource::open(dir.fd(), kPagesName, layout, reactor, kBuffered).error().err, EINVAL);
+  EXPECT_EQ(FileReader::open(dir.fd(), kPagesName, layout, 0, reactor, IoMode::Buffered).error().err, EINVAL);
 }
 
 const FileOptions kReuse{IoMode::Buffered, true, false, true};
@@ -165,12 +174,12 @@ TEST_F(FileStore, ReuseWritesIntoTheFileThatIsThereZerosToo) {
   struct stat before {
   }, after{};
   ASSERT_EQ(::stat((dir.path() + "/" + kPagesName).c_str(), &before), 0);
-  const auto made = sink(layout, kReuse);
+  const auto made = writer(layout, kReuse);
   EXPECT_TRUE(made->reused());
   EXPECT_EQ(dir.names(), std::vector<std::string>{kTemporary});
   Slot& slot = carry(layout, 1);
   slot.zero_units.assign(slot.zero_units.size(), true);
-  ASSERT_TRUE(made->submit(slot).ok());
+  made->begin(slot);
   ASSERT_EQ(reactor.calls.size(), 1U);
   EXPECT_EQ(reactor.calls[0].what, 'w');
   EXPECT_EQ(reactor.calls[0].bytes, kChunk);
@@ -190,7 +199,7 @@ TEST_F(FileStore, ReuseLeavesAFileAloneThatHasASecondNameOrIsNone) {
   ASSERT_EQ(::chmod(name.c_str(), 0600), 0);
   ASSERT_EQ(::link(name.c_str(), (dir.path() + "/copy").c_str()), 0);
   {
-    const auto made = sink(layout, kReuse);
+    const auto made = writer(layout, kReuse);
     EXPECT_FALSE(made->reused());
     ASSERT_TRUE(made->finish().ok());
     ASSERT_TRUE(made->commit().ok());
@@ -198,10 +207,10 @@ TEST_F(FileStore, ReuseLeavesAFileAloneThatHasASecondNameOrIsNone) {
   EXPECT_EQ(dir.read("copy"), Bytes(kChunk, std::byte{7}));
   ASSERT_EQ(::unlink(name.c_str()), 0);
   ASSERT_EQ(::symlink("copy", name.c_str()), 0);
-  EXPECT_FALSE(sink(layout, kReuse)->reused());
+  EXPECT_FALSE(writer(layout, kReuse)->reused());
   EXPECT_EQ(dir.read("copy"), Bytes(kChunk, std::byte{7}));
   ASSERT_EQ(::unlink(name.c_str()), 0);
-  EXPECT_FALSE(sink(layout, kReuse)->reused()) << "there is no file at all";
+  EXPECT_FALSE(writer(layout, kReuse)->reused()) << "there is no file at all";
 }
 
 // Of one on which somebody has a lease the kernel would let nobody open it before he has answered, or
@@ -213,7 +222,7 @@ TEST_F(FileStore, ReuseDoesNotWaitForALease) {
   ASSERT_EQ(::fchmod(his.get(), 0600), 0);
   ASSERT_EQ(::signal(SIGIO, SIG_IGN), SIG_DFL);  // by which the kernel asks him
   if (::fcntl(his.get(), F_SETLEASE, F_WRLCK) != 0) GTEST_SKIP() << "no leases here";
-  EXPECT_FALSE(sink(layout, kReuse)->reused());
+  EXPECT_FALSE(writer(layout, kReuse)->reused());
   EXPECT_NE(::fcntl(his.get(), F_GETLEASE), F_WRLCK) << "he has been asked, and has not answered";
   ASSERT_EQ(::fcntl(his.get(), F_SETLEASE, F_UNLCK), 0);
   EXPECT_EQ(dir.read(kPagesName), Bytes(kChunk, std::byte{7}));
@@ -226,28 +235,27 @@ TEST_F(FileStore, ReuseLeavesAFileAloneThatOthersMayHaveOpened) {
   dir.write(kPagesName, Bytes(kChunk, std::byte{7}));
   for (const mode_t mode : {0640U, 0604U, 0660U}) {
     ASSERT_EQ(::chmod(name.c_str(), mode), 0);
-    EXPECT_FALSE(sink(layout, kReuse)->reused()) << mode;
+    EXPECT_FALSE(writer(layout, kReuse)->reused()) << mode;
   }
   ASSERT_EQ(::chmod(name.c_str(), 0600), 0);
   if (::geteuid() != 0) GTEST_SKIP() << "only root can give a file away";
   constexpr uid_t kSomebody = 12345;
   ASSERT_EQ(::chown(name.c_str(), kSomebody, kSomebody), 0);
-  EXPECT_FALSE(sink(layout, kReuse)->reused());
+  EXPECT_FALSE(writer(layout, kReuse)->reused());
   EXPECT_EQ(dir.read(kPagesName), Bytes(kChunk, std::byte{7}));
   ASSERT_EQ(::chown(name.c_str(), 0, 0), 0);
-  EXPECT_TRUE(sink(layout, kReuse)->reused());
+  EXPECT_TRUE(writer(layout, kReuse)->reused());
 }
 
 TEST_F(FileStore, DenseChunkIsOneWrite) {
   const ImageLayout layout = make_layout(2 * kChunk);
-  const auto made = sink(layout, kBuffered);
+  const auto made = writer(layout, kBuffered);
   Slot& slot = carry(layout, 1);
-  ASSERT_TRUE(made->submit(slot).ok());
+  made->begin(slot);
   ASSERT_EQ(reactor.calls.size(), 1U);
   EXPECT_EQ(reactor.calls[0].what, 'w');
   EXPECT_EQ(reactor.calls[0].offset, kChunk);
   EXPECT_EQ(reactor.calls[0].bytes, kChunk);
-  EXPECT_EQ(made->written_bytes(), kChunk);
   EXPECT_EQ(*made->advance(slot, *reactor.calls[0].op, kChunk), Progress::Done);
 }
 
@@ -255,10 +263,10 @@ TEST_F(FileStore, ZeroUnitsAreSkippedAndRunsGoFourAtATime) {
   const ImageLayout layout = make_layout(2 * kMiB, kMiB);
   test::LaneMemory big(kMiB, 1);
   memory = std::move(big);
-  const auto made = sink(layout, kBuffered);
+  const auto made = writer(layout, kBuffered);
   Slot& slot = carry(layout, 0);
   for (std::size_t unit = 0; unit < slot.zero_units.size(); ++unit) slot.zero_units[unit] = unit % 3 == 2;
-  ASSERT_TRUE(made->submit(slot).ok());
+  made->begin(slot);
   ASSERT_EQ(reactor.calls.size(), kOpsPerSlot);
   std::vector<std::uint64_t> begins;
   for (std::size_t i = 0; i < reactor.calls.size(); ++i) {  // grows while completions start further runs
@@ -269,36 +277,36 @@ TEST_F(FileStore, ZeroUnitsAreSkippedAndRunsGoFourAtATime) {
     EXPECT_EQ(progress == Progress::Done, i + 1 == reactor.calls.size()) << i;
   }
   EXPECT_EQ(begins, (std::vector<std::uint64_t>{0, 3, 6, 9, 12, 15}));
-  EXPECT_EQ(made->written_bytes(), 11 * kZeroUnitBytes);
+  EXPECT_EQ(written_bytes(), 11 * kZeroUnitBytes);
 }
 
 TEST_F(FileStore, AChunkOfZerosIsNotWrittenAtAll) {
   const ImageLayout layout = make_layout(2 * kChunk);
-  const auto made = sink(layout, kBuffered);
+  const auto made = writer(layout, kBuffered);
   Slot& slot = carry(layout, 1);
   slot.zero_units.assign(slot.zero_units.size(), true);
-  ASSERT_TRUE(made->submit(slot).ok());
+  made->begin(slot);
   ASSERT_EQ(reactor.calls.size(), 1U);
   EXPECT_EQ(reactor.calls[0].what, 'p');
   EXPECT_EQ(*made->advance(slot, *reactor.calls[0].op, 0), Progress::Done);
-  EXPECT_EQ(made->written_bytes(), 0U);
+  EXPECT_EQ(written_bytes(), 0U);
 }
 
 TEST_F(FileStore, WithoutHolesZerosAreWritten) {
   const ImageLayout layout = make_layout(2 * kChunk);
-  const auto made = sink(layout, {IoMode::Buffered, false, false});
+  const auto made = writer(layout, {IoMode::Buffered, false, false});
   Slot& slot = carry(layout, 1);
   slot.zero_units.assign(slot.zero_units.size(), true);
-  ASSERT_TRUE(made->submit(slot).ok());
+  made->begin(slot);
   ASSERT_EQ(reactor.calls.size(), 1U);
   EXPECT_EQ(reactor.calls[0].bytes, kChunk);
 }
 
 TEST_F(FileStore, ABufferedShortWriteGoesOnWhereItStopped) {
   const ImageLayout layout = make_layout(2 * kChunk);
-  const auto made = sink(layout, kBuffered);
+  const auto made = writer(layout, kBuffered);
   Slot& slot = carry(layout, 1);
-  ASSERT_TRUE(made->submit(slot).ok());
+  made->begin(slot);
   EXPECT_EQ(*made->advance(slot, *reactor.calls[0].op, 10'000), Progress::Pending);
   ASSERT_EQ(reactor.calls.size(), 2U);
   EXPECT_EQ(reactor.calls[1].offset, kChunk + 10'000);
@@ -312,10 +320,10 @@ TEST_F(FileStore, ABufferedShortWriteGoesOnWhereItStopped) {
 TEST_F(FileStore, ADirectShortWriteGoesBackToTheBoundary) {
   if (!has_direct()) GTEST_SKIP() << "no direct I/O in " << dir.path();
   const ImageLayout layout = make_layout(2 * kChunk);
-  const auto made = sink(layout, {IoMode::Direct, true, false});
+  const auto made = writer(layout, {IoMode::Direct, true, false});
   ASSERT_TRUE(made->direct());
   Slot& slot = carry(layout, 1);
-  ASSERT_TRUE(made->submit(slot).ok());
+  made->begin(slot);
   EXPECT_EQ(*made->advance(slot, *reactor.calls[0].op, 10'000), Progress::Pending);
   const std::uint64_t resumed = reactor.calls[1].offset - kChunk;
   EXPECT_TRUE(is_aligned(resumed, 512) && resumed <= 10'000 && resumed > 10'000 - 4096) << resumed;
@@ -325,9 +333,9 @@ TEST_F(FileStore, ADirectShortWriteGoesBackToTheBoundary) {
 TEST_F(FileStore, ADirectTailIsPaddedWithZerosAndCutOff) {
   if (!has_direct()) GTEST_SKIP() << "no direct I/O in " << dir.path();
   const ImageLayout layout = make_layout(kChunk);  // the last chunk has 8 bytes
-  const auto made = sink(layout, {IoMode::Direct, true, false});
+  const auto made = writer(layout, {IoMode::Direct, true, false});
   Slot& slot = carry(layout, 1);
-  ASSERT_TRUE(made->submit(slot).ok());
+  made->begin(slot);
   ASSERT_EQ(reactor.calls.size(), 1U);
   EXPECT_TRUE(reactor.calls[0].bytes >= 512 && reactor.calls[0].bytes <= 4096) << reactor.calls[0].bytes;
   EXPECT_TRUE(std::all_of(slot.buffer.begin() + 8,
@@ -342,9 +350,9 @@ TEST_F(FileStore, ADirectTailIsPaddedWithZerosAndCutOff) {
 
 TEST_F(FileStore, AWriteErrorNamesFileRangeAndReason) {
   const ImageLayout layout = make_layout(2 * kChunk);
-  const auto made = sink(layout, kBuffered);
+  const auto made = writer(layout, kBuffered);
   Slot& slot = carry(layout, 1);
-  ASSERT_TRUE(made->submit(slot).ok());
+  made->begin(slot);
   const auto progress = made->advance(slot, *reactor.calls[0].op, -ENOSPC);
   ASSERT_FALSE(progress.ok());
   EXPECT_EQ(progress.error().err, ENOSPC);
@@ -354,12 +362,12 @@ TEST_F(FileStore, AWriteErrorNamesFileRangeAndReason) {
 
 TEST_F(FileStore, AWriteOfNothingIsAnErrorAndEndlessStallsAreToo) {
   const ImageLayout layout = make_layout(2 * kChunk);
-  const auto made = sink(layout, kBuffered);
+  const auto made = writer(layout, kBuffered);
   Slot& slot = carry(layout, 1);
-  ASSERT_TRUE(made->submit(slot).ok());
+  made->begin(slot);
   EXPECT_EQ(made->advance(slot, *reactor.calls[0].op, 0).error().err, EIO);
 
-  ASSERT_TRUE(made->submit(slot).ok());
+  made->begin(slot);
   for (int i = 0; i < 1000; ++i) {
     const auto progress = made->advance(slot, *reactor.calls.back().op, -EAGAIN);
     if (progress.ok()) continue;
@@ -371,10 +379,10 @@ TEST_F(FileStore, AWriteOfNothingIsAnErrorAndEndlessStallsAreToo) {
 
 TEST_F(FileStore, AFailedSlotComesToRestBeforeItReports) {
   const ImageLayout layout = make_layout(2 * kChunk);
-  const auto made = sink(layout, kBuffered);
+  const auto made = writer(layout, kBuffered);
   Slot& slot = carry(layout, 0);
   slot.zero_units[1] = slot.zero_units[3] = slot.zero_units[5] = true;
-  ASSERT_TRUE(made->submit(slot).ok());
+  made->begin(slot);
   ASSERT_EQ(reactor.calls.size(), 4U);
   EXPECT_EQ(*made->advance(slot, *reactor.calls[1].op, -EIO), Progress::Pending);
   EXPECT_EQ(*made->advance(slot, *reactor.calls[0].op, 100), Progress::Pending) << "short, but not resumed";
@@ -387,20 +395,20 @@ TEST_F(FileStore, AFailedSlotComesToRestBeforeItReports) {
   EXPECT_EQ(reactor.calls.size(), 4U);
 }
 
-TEST_F(FileStore, ASourceOfTheWrongSizeIsRefusedWithBothSizes) {
+TEST_F(FileStore, AReaderOfTheWrongSizeIsRefusedWithBothSizes) {
   dir.write(kPagesName, Bytes(100));
   const ImageLayout layout = make_layout(4096);
-  const auto made = FileSource::open(dir.fd(), kPagesName, layout, reactor, kBuffered);
+  const auto made = FileReader::open(dir.fd(), kPagesName, layout, 0, reactor, IoMode::Buffered);
   ASSERT_FALSE(made.ok());
   EXPECT_EQ(made.error().err, EBADMSG);
   EXPECT_NE(made.error().what.find("100"), std::string::npos);
   EXPECT_NE(made.error().what.find("4104"), std::string::npos);
 }
 
-TEST_F(FileStore, ASourceThatIsMissingOrNoFileIsRefused) {
+TEST_F(FileStore, AReaderThatIsMissingOrNoFileIsRefused) {
   const ImageLayout layout = make_layout(4096);
-  EXPECT_EQ(FileSource::open(dir.fd(), kPagesName, layout, reactor, kBuffered).error().err, ENOENT);
-  EXPECT_EQ(FileSource::open(dir.fd(), ".", layout, reactor, kBuffered).error().err, EINVAL);
+  EXPECT_EQ(FileReader::open(dir.fd(), kPagesName, layout, 0, reactor, IoMode::Buffered).error().err, ENOENT);
+  EXPECT_EQ(FileReader::open(dir.fd(), ".", layout, 0, reactor, IoMode::Buffered).error().err, EINVAL);
 }
 
 TEST_F(FileStore, HolesAreMarkedAndOnlyDataIsRead) {
@@ -413,9 +421,9 @@ TEST_F(FileStore, HolesAreMarkedAndOnlyDataIsRead) {
     ASSERT_GT(::pwrite(fd.get(), data.data(), 4096, 6 * kZeroUnitBytes + 8192), 0);
     if (::lseek(fd.get(), 0, SEEK_DATA) == 0) GTEST_SKIP() << "no holes in " << dir.path();
   }
-  const auto made = source(layout, kBuffered);
+  const auto made = reader(layout, IoMode::Buffered);
   Slot& slot = carry(layout, 0);
-  ASSERT_TRUE(made->submit(slot).ok());
+  made->begin(slot);
   EXPECT_EQ(slot.zero_units, (std::vector<bool>{true, true, false, false, true, true, false, true}));
   ASSERT_EQ(reactor.calls.size(), 2U);
   EXPECT_EQ(reactor.calls[0].offset, 2 * kZeroUnitBytes);
@@ -425,7 +433,7 @@ TEST_F(FileStore, HolesAreMarkedAndOnlyDataIsRead) {
   EXPECT_EQ(*made->advance(slot, *reactor.calls[1].op, kZeroUnitBytes), Progress::Pending);
   EXPECT_EQ(*made->advance(slot, *reactor.calls[0].op, 2 * kZeroUnitBytes), Progress::Done);
 
-  ASSERT_TRUE(made->submit(carry(layout, 2)).ok());  // eight bytes, a hole to the end
+  made->begin(carry(layout, 2));  // eight bytes, a hole to the end
   EXPECT_TRUE(slot.zero_units[0]);
   EXPECT_EQ(reactor.calls.back().what, 'p');
 }
@@ -441,14 +449,14 @@ TEST_F(FileStore, AFileThatIsCutWhileItIsReadHasNoHoleWhereItsEndWas) {
     if (::lseek(fd.get(), kZeroUnitBytes, SEEK_DATA) == kZeroUnitBytes)
       GTEST_SKIP() << "no holes in " << dir.path();
   }
-  const auto made = source(layout, kBuffered);
+  const auto made = reader(layout, IoMode::Buffered);
   Slot& first = carry(layout, 0);
-  ASSERT_TRUE(made->submit(first).ok());
+  made->begin(first);
   EXPECT_EQ(*made->advance(first, *reactor.calls[0].op, static_cast<std::int32_t>(kZeroUnitBytes)),
             Progress::Done);
   ASSERT_EQ(::truncate((dir.path() + "/" + kPagesName).c_str(), 4096), 0);
   Slot& cut = carry(layout, 2);
-  ASSERT_TRUE(made->submit(cut).ok());
+  made->begin(cut);
   EXPECT_FALSE(cut.zero_units[0]);
   ASSERT_EQ(reactor.calls.back().what, 'r');
   EXPECT_EQ(made->advance(cut, *reactor.calls.back().op, 0).error().err, EBADMSG);
@@ -457,9 +465,9 @@ TEST_F(FileStore, AFileThatIsCutWhileItIsReadHasNoHoleWhereItsEndWas) {
 TEST_F(FileStore, AFileThatEndsEarlyIsNamedWithItsOffset) {
   const ImageLayout layout = make_layout(2 * kChunk);
   dir.write(kPagesName, Bytes(layout.file_bytes(), std::byte{1}));
-  const auto made = source(layout, kBuffered);
+  const auto made = reader(layout, IoMode::Buffered);
   Slot& slot = carry(layout, 1);
-  ASSERT_TRUE(made->submit(slot).ok());
+  made->begin(slot);
   EXPECT_EQ(*made->advance(slot, *reactor.calls[0].op, 4096), Progress::Pending);
   const auto progress = made->advance(slot, *reactor.calls[1].op, 0);
   ASSERT_FALSE(progress.ok());
@@ -473,13 +481,13 @@ TEST_F(FileStore, ADirectReadOfTheTailAsksForAWholeUnit) {
   if (!has_direct()) GTEST_SKIP() << "no direct I/O in " << dir.path();
   const ImageLayout layout = make_layout(kChunk);
   dir.write(kPagesName, Bytes(layout.file_bytes(), std::byte{1}));
-  const auto made = source(layout, {IoMode::Direct, true, false});
+  const auto made = reader(layout, IoMode::Direct);
   Slot& slot = carry(layout, 1);
-  ASSERT_TRUE(made->submit(slot).ok());
+  made->begin(slot);
   EXPECT_TRUE(is_aligned(reactor.calls[0].bytes, 512)) << reactor.calls[0].bytes;
   EXPECT_EQ(*made->advance(slot, *reactor.calls[0].op, 8), Progress::Done);
 
-  ASSERT_TRUE(made->submit(slot).ok());  // cut short behind our back: found, not looped over
+  made->begin(slot);  // cut short behind our back: found, not looped over
   for (int i = 0; i < 1000; ++i) {
     const auto progress = made->advance(slot, *reactor.calls.back().op, 4);
     if (progress.ok()) continue;
@@ -491,8 +499,9 @@ TEST_F(FileStore, ADirectReadOfTheTailAsksForAWholeUnit) {
 
 TEST_F(FileStore, ChunksBelowTheAlignmentAreBuffered) {
   const ImageLayout layout = make_layout(4096, 256);
-  EXPECT_FALSE(sink(layout, {IoMode::Auto, true, false})->direct());
-  const auto refused = FileSink::create(dir.fd(), kPagesName, layout, reactor, {IoMode::Direct, true, false});
+  EXPECT_FALSE(writer(layout, {IoMode::Auto, true, false})->direct());
+  const auto refused =
+      FileWriter::create(dir.fd(), kPagesName, layout, 0, reactor, {IoMode::Direct, true, false});
   EXPECT_EQ(refused.error().err, EINVAL);
   EXPECT_EQ(check_direct_io(dir.fd(), 256).error().err, EINVAL);
   EXPECT_TRUE(dir.names().empty());
@@ -505,13 +514,13 @@ TEST_F(FileStore, AutoReadsEachChunkWhereItIs) {
   constexpr std::uint64_t kChunks = 128;
   const ImageLayout layout = make_layout(kChunks * kChunk - kHeaderBytes);
   dir.write(kPagesName, Bytes(layout.file_bytes(), std::byte{1}));
-  const auto reads_directly = [&](FileSource& from, std::uint64_t chunk) {
-    EXPECT_TRUE(from.submit(carry(layout, chunk)).ok());
+  const auto reads_directly = [&](FileReader& from, std::uint64_t chunk) {
+    from.begin(carry(layout, chunk));
     return reactor.last_read_is_direct;
   };
-  EXPECT_FALSE(reads_directly(*source(layout, {IoMode::Auto, true, false}), 3));
-  EXPECT_TRUE(reads_directly(*source(layout, {IoMode::Direct, true, false}), 3));
-  EXPECT_FALSE(reads_directly(*source(layout, kBuffered), 3));
+  EXPECT_FALSE(reads_directly(*reader(layout, IoMode::Auto), 3));
+  EXPECT_TRUE(reads_directly(*reader(layout, IoMode::Direct), 3));
+  EXPECT_FALSE(reads_directly(*reader(layout, IoMode::Buffered), 3));
 
   const UniqueFd fd(::openat(dir.fd(), kPagesName, O_RDWR | O_CLOEXEC));
   ASSERT_EQ(::fsync(fd.get()), 0);
@@ -528,14 +537,13 @@ TEST_F(FileStore, AutoReadsEachChunkWhereItIs) {
   };
   const auto before = resident();
   if (before == static_cast<std::ptrdiff_t>(state.size())) GTEST_SKIP() << "this file system keeps its pages";
-  const auto from = source(layout, {IoMode::Auto, true, false});
+  const auto from = reader(layout, IoMode::Auto);
   EXPECT_TRUE(from->direct());
   EXPECT_FALSE(reads_directly(*from, 1));
   Slot& cached = memory.slots[0];
-  Slot& next = memory.slots[1];
-  next.chunk = layout.chunk(2);
-  EXPECT_EQ(from->submit(next).value(), Submit::Busy) << "one chunk at a time comes from the cache";
+  EXPECT_TRUE(from->busy()) << "one chunk at a time comes from the cache";
   EXPECT_EQ(from->advance(cached, cached.op(), kChunk).value(), Progress::Done);
+  EXPECT_FALSE(from->busy());
   EXPECT_TRUE(reads_directly(*from, kChunks - 2));
   EXPECT_EQ(resident(), before);
   ::munmap(map, bytes);

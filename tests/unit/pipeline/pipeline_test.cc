@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "pipeline/thread_reactor.h"
+#include "pipeline/reactor/thread_reactor.h"
 
 namespace sluice {
 namespace {

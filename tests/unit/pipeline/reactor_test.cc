@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // What every Reactor promises, on real files, pipes and eventfds, for both kinds.
-#include "pipeline/reactor.h"
+#include "pipeline/reactor/reactor.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -12,7 +12,7 @@
 #include <set>
 #include <thread>
 
-#include "pipeline/thread_reactor.h"
+#include "pipeline/reactor/thread_reactor.h"
 #include "support/failing_allocation.h"
 #include "support/process_state.h"
 #include "support/refuse_system_call.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // What is the thread reactor's alone: a system that has no descriptor, no thread or no poll for it.
-#include "pipeline/thread_reactor.h"
+#include "pipeline/reactor/thread_reactor.h"
 
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // What is io_uring's alone: registered buffers, refusal, a kernel without memory, a ring that breaks, and
 // that no worker outlives the lane's thread.
-#include "pipeline/uring_reactor.h"
+#include "pipeline/reactor/uring_reactor.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@
 
 #include "base/units.h"
 #include "pipeline/arena.h"
-#include "pipeline/thread_reactor.h"
+#include "pipeline/reactor/thread_reactor.h"
 #include "support/lane.h"
 #include "support/process_state.h"
 #include "support/refuse_system_call.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The channel between a restored task and the content server: everything arrives, and nothing malformed does.
-#include "plugin/restore/content_channel.h"
+#include "plugin/restore/server/content_channel.h"
 
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>
@@ -37,15 +37,15 @@ ContentRequest sample_request(std::size_t bos) {
   request.id = 42;
   request.dump_id.fill(5);
   for (std::uint32_t gpu_id : {0x5759U, 0x1234U}) {
-    GpuContents gpu;
-    gpu.gpu_id = gpu_id;
-    gpu.render_minor = 128 + gpu_id % 2;
-    gpu.numa_node = 1;
-    gpu.bo_table_digest.fill(3);
+    LaneContents& lane = request.lanes.emplace_back();
+    lane.pages.gpu_id = gpu_id;
+    lane.render_minor = 128 + gpu_id % 2;
+    lane.numa_node = 1;
+    lane.pages.bo_table_digest.fill(3);
     for (std::size_t i = 0; i < bos; ++i) {
-      gpu.bos.push_back({(i + 1) * 4096, 0x100000 + i, UniqueFd(memfd_create("bo", MFD_CLOEXEC))});
+      lane.pages.bos.push_back({(i + 1) * 4096, 0x100000 + i});
+      lane.dmabufs.emplace_back(memfd_create("bo", MFD_CLOEXEC));
     }
-    request.gpus.push_back(std::move(gpu));
   }
   return request;
 }
@@ -100,18 +100,20 @@ TEST(ContentChannel, CarriesARequestOfSeveralMessagesWithItsFds) {
   EXPECT_TRUE(handed.ok());
   EXPECT_EQ(received->id, 42);
   EXPECT_EQ(received->dump_id, request.dump_id);
-  ASSERT_EQ(received->gpus.size(), 2U);
+  ASSERT_EQ(received->lanes.size(), 2U);
   for (std::size_t g = 0; g < 2; ++g) {
-    EXPECT_EQ(received->gpus[g].gpu_id, request.gpus[g].gpu_id);
-    EXPECT_EQ(received->gpus[g].render_minor, request.gpus[g].render_minor);
-    EXPECT_EQ(received->gpus[g].numa_node, 1);
-    EXPECT_EQ(received->gpus[g].bo_table_digest, request.gpus[g].bo_table_digest);
-    ASSERT_EQ(received->gpus[g].bos.size(), 600U);
+    const LaneContents& lane = received->lanes[g];
+    const LaneContents& sent = request.lanes[g];
+    EXPECT_EQ(lane.pages.gpu_id, sent.pages.gpu_id);
+    EXPECT_EQ(lane.render_minor, sent.render_minor);
+    EXPECT_EQ(lane.numa_node, 1);
+    EXPECT_EQ(lane.pages.bo_table_digest, sent.pages.bo_table_digest);
+    ASSERT_EQ(lane.pages.bos.size(), 600U);
+    ASSERT_EQ(lane.dmabufs.size(), 600U);
     for (std::size_t i = 0; i < 600; ++i) {
-      EXPECT_EQ(received->gpus[g].bos[i].bytes, request.gpus[g].bos[i].bytes);
-      EXPECT_EQ(received->gpus[g].bos[i].va, request.gpus[g].bos[i].va);
-      EXPECT_EQ(inode_of(received->gpus[g].bos[i].dmabuf.get()),
-                inode_of(request.gpus[g].bos[i].dmabuf.get()));
+      EXPECT_EQ(lane.pages.bos[i].bytes, sent.pages.bos[i].bytes);
+      EXPECT_EQ(lane.pages.bos[i].va, sent.pages.bos[i].va);
+      EXPECT_EQ(inode_of(lane.dmabufs[i].get()), inode_of(sent.dmabufs[i].get()));
     }
   }
 }

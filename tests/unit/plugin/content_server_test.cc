@@ -2,7 +2,7 @@
 // The content server when things go wrong: what was not handed over is the task's, untouched, and no failure
 // of the restore; what was, is the server's, and its failure the restore's. There are no images here:
 // contents that begin fail, which tells whether any have begun.
-#include "plugin/restore/content_server.h"
+#include "plugin/restore/server/content_server.h"
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "plugin/host/image_store.h"
 #include "support/failing_allocation.h"
 #include "support/temp_dir.h"
 #include "unit/plugin/recorded_request.h"
@@ -51,10 +52,10 @@ ContentRequest request() {
   ContentRequest request;
   request.id = 7;
   for (const std::uint32_t gpu_id : {0x5759U, 0x1234U}) {
-    GpuContents gpu;
-    gpu.gpu_id = gpu_id;
-    gpu.bos.push_back({4096, 0x100000, UniqueFd(memfd_create("bo", MFD_CLOEXEC)), 0});
-    request.gpus.push_back(std::move(gpu));
+    LaneContents& lane = request.lanes.emplace_back();
+    lane.pages.gpu_id = gpu_id;
+    lane.pages.bos.push_back({4096, 0x100000});
+    lane.dmabufs.emplace_back(memfd_create("bo", MFD_CLOEXEC));
   }
   return request;
 }
@@ -71,7 +72,7 @@ class ContentServerTest : public ::testing::Test {
   }
 
   void make_server(std::chrono::seconds patience = kPatience) {
-    auto made = ContentServer::make(Config(), 2, vram_, patience);
+    auto made = ContentServer::make(settings::Config(), 2, vram_, *store_, patience);
     server_ = std::move(*made);
   }
   bool hand_over() { return plugin::hand_over(g_tasks_end.get(), request()).ok(); }
@@ -104,12 +105,13 @@ class ContentServerTest : public ::testing::Test {
   }
 
   test::TempDir images_;
+  std::unique_ptr<ImageStore> store_ = ImageStore::of_directory([this] { return images_.fd(); });
   VramWatch vram_;
   std::unique_ptr<ContentServer> server_;
 };
 
 TEST_F(ContentServerTest, WhatWasHandedOverIsTheRestores) {
-  ASSERT_TRUE(server_->start(images_.fd()).ok());
+  ASSERT_TRUE(server_->start().ok());
   EXPECT_TRUE(hand_over());
   const auto joined = server_->join(nullptr);
   ASSERT_FALSE(joined.ok());
@@ -118,14 +120,14 @@ TEST_F(ContentServerTest, WhatWasHandedOverIsTheRestores) {
 
 TEST_F(ContentServerTest, ATaskThatDoesNotWaitForTheReplyKeepsItsContents) {
   EXPECT_FALSE(plugin::hand_over(g_tasks_end.get(), request(), std::chrono::seconds(1)).ok());
-  ASSERT_TRUE(server_->start(images_.fd()).ok());  // too late: the request is there, the task is not
+  ASSERT_TRUE(server_->start().ok());  // too late: the request is there, the task is not
   EXPECT_TRUE(server_->join(nullptr).ok());
   EXPECT_EQ(server_->take_log_lines().size(), 1U);
 }
 
 TEST_F(ContentServerTest, AServerThatCannotStartTurnsTasksAway) {
   g_failing_thread.arm(0);
-  EXPECT_EQ(server_->start(images_.fd()).error().err, EAGAIN);
+  EXPECT_EQ(server_->start().error().err, EAGAIN);
   EXPECT_FALSE(hand_over());
   EXPECT_TRUE(server_->join(nullptr).ok());
 }
@@ -134,7 +136,7 @@ TEST_F(ContentServerTest, AThreadThatCannotBeMadeLeavesTheContentsToTheTask) {
   for (int lane = 0; lane < 2; ++lane) {
     SCOPED_TRACE(lane);
     make_server();
-    ASSERT_TRUE(server_->start(images_.fd()).ok());
+    ASSERT_TRUE(server_->start().ok());
     g_failing_thread.arm(lane);
     EXPECT_FALSE(hand_over());
     EXPECT_TRUE(server_->join(nullptr).ok());
@@ -142,7 +144,7 @@ TEST_F(ContentServerTest, AThreadThatCannotBeMadeLeavesTheContentsToTheTask) {
 }
 
 TEST_F(ContentServerTest, ACancelledOneDoesNotWait) {
-  ASSERT_TRUE(server_->start(images_.fd()).ok());
+  ASSERT_TRUE(server_->start().ok());
   EXPECT_TRUE(hand_over());
   server_->cancel();
   EXPECT_FALSE(server_->join(nullptr).ok());
@@ -150,7 +152,7 @@ TEST_F(ContentServerTest, ACancelledOneDoesNotWait) {
 
 // What is no request costs the server a line at most, and not one without end.
 TEST_F(ContentServerTest, AFloodOfMessagesStopsNobody) {
-  ASSERT_TRUE(server_->start(images_.fd()).ok());
+  ASSERT_TRUE(server_->start().ok());
   const std::array<char, 64> junk{};
   for (std::size_t i = 0; i < 10 * kMostWarnings; ++i) {
     const std::size_t bytes = i % 2 == 0 ? 0 : junk.size();
@@ -158,12 +160,12 @@ TEST_F(ContentServerTest, AFloodOfMessagesStopsNobody) {
   }
   EXPECT_TRUE(hand_over());
   EXPECT_FALSE(server_->join(nullptr).ok()) << "what was handed over is the restore's";
-  EXPECT_EQ(lines_with("a message on the content channel"), kMostWarnings);
+  EXPECT_EQ(lines_with("receive a message of the right size"), kMostWarnings);
 }
 
 // Nor does the end of the server wait for them.
 TEST_F(ContentServerTest, WhoSaysHelloAndNothingMoreKeepsNobodyWaiting) {
-  ASSERT_TRUE(server_->start(images_.fd()).ok());
+  ASSERT_TRUE(server_->start().ok());
   std::vector<UniqueFd> silent;
   for (std::size_t i = 0; i < 10; ++i) silent.push_back(say_hello());
   EXPECT_TRUE(hand_over());
@@ -173,7 +175,7 @@ TEST_F(ContentServerTest, WhoSaysHelloAndNothingMoreKeepsNobodyWaiting) {
 }
 
 TEST_F(ContentServerTest, OfTooManyWhoAskTheOldestIsGivenUp) {
-  ASSERT_TRUE(server_->start(images_.fd()).ok());
+  ASSERT_TRUE(server_->start().ok());
   std::vector<UniqueFd> silent;
   for (std::size_t i = 0; i <= kMostAsking; ++i) silent.push_back(say_hello());
   wait_until_given_up(silent.front());
@@ -182,7 +184,7 @@ TEST_F(ContentServerTest, OfTooManyWhoAskTheOldestIsGivenUp) {
 
 // Each is a thread of CRIU's, from the moment that somebody asks.
 TEST_F(ContentServerTest, TheLanesOfTooManyAreTheTasksOwn) {
-  ASSERT_TRUE(server_->start(images_.fd()).ok());
+  ASSERT_TRUE(server_->start().ok());
   for (std::size_t lanes = 4; lanes <= kMostLanes; lanes += 2) ASSERT_TRUE(hand_over()) << lanes;
   UniqueFd another = ask();
   EXPECT_FALSE(hand_over());
@@ -191,12 +193,12 @@ TEST_F(ContentServerTest, TheLanesOfTooManyAreTheTasksOwn) {
   EXPECT_FALSE(hand_over());
   EXPECT_FALSE(server_->join(nullptr).ok()) << "what was handed over is the restore's";
   EXPECT_EQ(server_->take_finished().size(), kMostLanes / 2);
-  EXPECT_EQ(lines_with("as many lanes as it may have"), 2U);
+  EXPECT_EQ(lines_with("add another lane"), 2U);
 }
 
 TEST_F(ContentServerTest, WhoSaysNothingForTooLongIsGivenUp) {
   make_server(std::chrono::seconds(0));
-  ASSERT_TRUE(server_->start(images_.fd()).ok());
+  ASSERT_TRUE(server_->start().ok());
   wait_until_given_up(say_hello());
   EXPECT_TRUE(server_->join(nullptr).ok());
   EXPECT_EQ(lines_with("silent for too long"), 1U);
@@ -210,7 +212,7 @@ TEST_F(ContentServerTest, WhoDoesNotHandOverForTooLongIsGivenUp) {
   for (std::size_t i = 1; i < messages.size(); ++i) ASSERT_TRUE(messages[i].send(channel.second.get()));
   const int servers[] = {channel.first.get()};
   ASSERT_GT(test::send_with_fds(g_tasks_end.get(), &kChannelMagic, sizeof kChannelMagic, servers), 0);
-  ASSERT_TRUE(server_->start(images_.fd()).ok());
+  ASSERT_TRUE(server_->start().ok());
   wait_until_given_up(channel.second);
   std::array<char, 1024> reply{};
   EXPECT_GT(recv(channel.second.get(), reply.data(), reply.size(), 0), 0);
@@ -220,18 +222,17 @@ TEST_F(ContentServerTest, WhoDoesNotHandOverForTooLongIsGivenUp) {
 }
 
 TEST_F(ContentServerTest, ASocketThatATaskShutsDownIsTheServersEndAndIsTold) {
-  ASSERT_TRUE(server_->start(images_.fd()).ok());
+  ASSERT_TRUE(server_->start().ok());
   ASSERT_EQ(::shutdown(g_tasks_end.get(), SHUT_RDWR), 0);
   EXPECT_FALSE(hand_over());
   EXPECT_TRUE(server_->join(nullptr).ok()) << "nothing was handed over";
   const LogLines lines = server_->take_log_lines();
   ASSERT_EQ(lines.size(), 1U);
-  EXPECT_NE(lines[0].text.find("the content server failed, and tasks restored themselves"), std::string::npos)
-      << lines[0].text;
+  EXPECT_NE(lines[0].text.find("[SL-R38]"), std::string::npos) << lines[0].text;
 }
 
 TEST_F(ContentServerTest, ItsEndNeedsNoMemory) {
-  ASSERT_TRUE(server_->start(images_.fd()).ok());
+  ASSERT_TRUE(server_->start().ok());
   EXPECT_TRUE(hand_over());
   ASSERT_FALSE(server_->join(nullptr).ok());
   std::thread([this] {  // this thread's own allocations do not fail
@@ -249,7 +250,7 @@ TEST_F(ContentServerTest, EveryAllocation) {
   for (int nth = 0; !all_tried; ++nth) {
     SCOPED_TRACE(nth);
     make_server();
-    ASSERT_TRUE(server_->start(images_.fd()).ok());
+    ASSERT_TRUE(server_->start().ok());
     test::failing_allocation().arm(nth);
     const bool handed = hand_over();
     EXPECT_NE(handed, server_->join(nullptr).ok());

@@ -31,11 +31,12 @@ extern "C" void print_on_level(unsigned int /*level*/, const char* format, ...) 
 namespace sluice::plugin {
 namespace {
 
-// By the word at its beginning runtimes find the lines that they show to their users.
-const std::string kError = "Error (amdgpu_plugin): amdgpu_plugin: ";
+// By "Error " runtimes find the lines that they show to their users.
+const std::string kError = "amdgpu_plugin: Error (RESTORE_EXT_FILE): ";
 
 std::string logged(std::string_view text, Level level = Level::Error) {
   lines.clear();
+  const RunningHook running("RESTORE_EXT_FILE");
   log_line(level, text);
   EXPECT_EQ(lines.size(), 1U);
   return lines.front();
@@ -52,6 +53,13 @@ TEST(LogLine, OnlyAnErrorIsMarkedAsOne) {
     EXPECT_EQ(logged("a disk is slow", level), "amdgpu_plugin: a disk is slow\n");
 }
 
+TEST(LogLine, AnErrorBetweenHooksNamesNone) {
+  { const RunningHook running("init"); }
+  lines.clear();
+  log_line(Level::Error, "memory is gone");
+  EXPECT_EQ(lines, (std::vector<std::string>{"amdgpu_plugin: Error (end): memory is gone\n"}));
+}
+
 TEST(LogLine, ATextIsNoFormat) {
   EXPECT_EQ(logged("%s%n%1000000d"), kError + "%s%n%1000000d\n");
 }
@@ -64,6 +72,7 @@ TEST(LogLine, ALongOneIsCutBelowTheHostsBuffer) {
 
 TEST(LogLine, SeveralLinesAreAskedFor) {
   lines.clear();
+  const RunningHook running("RESTORE_EXT_FILE");
   log_text(Level::Error, "a\nb\n");
   EXPECT_EQ(lines, (std::vector<std::string>{kError + "a\n", kError + "b\n"}));
 }

@@ -140,7 +140,8 @@ TEST_F(DeviceMapsTest, WhereNoneIsTheDeviceThatIsSaid) {
   const auto none = task.maps().hand_out(kMinor);
   ASSERT_FALSE(none.ok());
   EXPECT_EQ(none.error().err, EBADF);
-  EXPECT_EQ(none.error().what, "no descriptor of the task is /dev/dri/renderD128");
+  EXPECT_EQ(none.error().what,
+            "no descriptor of the task is /dev/dri/renderD128; use another checkpoint [SL-R12]");
   task.add_bo();
   std::uint64_t offset = 0;
   int fd = -1;
@@ -153,7 +154,7 @@ TEST_F(DeviceMapsTest, WhereThereIsNoProcThatIsSaid) {
   const auto none = task.maps().hand_out(kMinor);
   ASSERT_FALSE(none.ok());
   EXPECT_EQ(none.error().err, ENOENT);
-  EXPECT_NE(none.error().what.find("is /proc mounted there?"), std::string::npos) << none.error().what;
+  EXPECT_NE(none.error().what.find("[SL-R08]"), std::string::npos) << none.error().what;
 }
 
 }  // namespace

@@ -1,29 +1,20 @@
 // SPDX-License-Identifier: MIT
 // What a failed dump leaves in the directory: nothing of its own; and from a signal, whatever it came on top
-// of. This program is the host: it has CRIU's image directory.
-#include "plugin/dump/image_set.h"
+// of.
+#include "plugin/dump/contents/image_set.h"
 
 #include <gtest/gtest.h>
 
 #include <cstddef>
 #include <cstdio>
+#include <memory>
 #include <new>
 #include <string>
 #include <vector>
 
+#include "plugin/host/image_store.h"
 #include "support/failing_allocation.h"
 #include "support/temp_dir.h"
-
-namespace {
-int directory = -1;
-}  // namespace
-
-extern "C" {
-int criu_get_image_dir();
-int criu_get_image_dir() {
-  return directory;
-}
-}
 
 namespace sluice::plugin {
 namespace {
@@ -37,7 +28,6 @@ std::string name_of(int number) {
 
 class ImageSetTest : public testing::Test {
  protected:
-  ImageSetTest() { directory = dir_.fd(); }
   ~ImageSetTest() override { (void)test::failing_allocation().disarm(); }
 
   void add(int number) {
@@ -46,7 +36,8 @@ class ImageSetTest : public testing::Test {
   }
 
   test::TempDir dir_;
-  ImageSet images_;
+  std::unique_ptr<ImageStore> store_ = ImageStore::of_directory([this] { return dir_.fd(); });
+  ImageSet images_{*store_};
 };
 
 TEST_F(ImageSetTest, AFailedDumpLeavesWhatIsNotItsOwn) {
@@ -64,7 +55,7 @@ TEST_F(ImageSetTest, PagesOfAnEarlierDumpAreWrittenOverOrGo) {
   const std::string old = "amdgpu-pages-7-1234.img";
   dir_.write(old, kContents);
   dir_.write("amdgpu-kfd-7.img", kContents);
-  Config config;
+  settings::Config config;
   config.io_mode = IoMode::Buffered;
   config.reuse_files = true;
   ASSERT_TRUE(images_.clear_directory(config).ok());
@@ -75,6 +66,13 @@ TEST_F(ImageSetTest, PagesOfAnEarlierDumpAreWrittenOverOrGo) {
   EXPECT_FALSE(images_.take_old_pages("-1234.img")) << "each once";
   images_.commit();
   EXPECT_TRUE(dir_.names().empty());
+}
+
+// Files can be listed.
+TEST_F(ImageSetTest, ADirectoryNeedsNoIndex) {
+  ASSERT_TRUE(store_->save_index({{"amdgpu-kfd-1.img"}, {}, DumpId{5}}).ok());
+  EXPECT_TRUE(dir_.names().empty());
+  EXPECT_FALSE(*store_->dump_of_index());
 }
 
 TEST_F(ImageSetTest, ASignalRollsBackWithoutAnAllocation) {

@@ -12,6 +12,7 @@
 #include <array>
 #include <cerrno>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -70,8 +71,8 @@ std::string text_of(const std::vector<std::uint8_t>& bytes) {
   return {bytes.begin(), bytes.end()};
 }
 
-struct ImageStore : public ::testing::Test {
-  ImageStore() {
+struct StreamStoreTest : public ::testing::Test {
+  StreamStoreTest() {
     served.clear();
     taken.clear();
     asked.clear();
@@ -82,127 +83,144 @@ struct ImageStore : public ::testing::Test {
     ours.reset(ends[0]);
     streamers.reset(ends[1]);
   }
+
+  std::unique_ptr<ImageStore> store = ImageStore::of_stream();
 };
 
-TEST_F(ImageStore, WhatIsSavedIsFramedAndEnds) {
+TEST_F(StreamStoreTest, TheHostSaysWhereImagesGo) {
+  EXPECT_TRUE(ImageStore::of_host()->one_way());
+  ours.reset();
+  EXPECT_FALSE(ImageStore::of_host()->one_way());
+}
+
+TEST_F(StreamStoreTest, NothingIsThereToBeRemoved) {
+  EXPECT_TRUE(store->clear(IoMode::Direct, 4096, true)->empty());
+  EXPECT_TRUE(store->rename("old.img", "new.img").ok());
+  EXPECT_TRUE(store->remove("old.img").ok());
+  store->remove_from_signal("old.img");
+  EXPECT_TRUE(asked.empty());
+}
+
+TEST_F(StreamStoreTest, WhatIsSavedIsFramedAndEnds) {
   wanted_flags = O_WRONLY | O_CREAT | O_TRUNC;
   const std::vector<std::uint8_t> payload{'a', 'b'};
-  ASSERT_TRUE(save_image("saved.img", payload, true).ok());
+  ASSERT_TRUE(store->save("saved.img", payload, true).ok());
   std::array<char, 64> bytes{};
   EXPECT_EQ(::read(taken.at("saved.img").get(), bytes.data(), bytes.size()), 10);
   EXPECT_EQ(std::string(bytes.data(), 10), framed("ab"));
   EXPECT_EQ(::read(taken.at("saved.img").get(), bytes.data(), bytes.size()), 0);
 }
 
-TEST_F(ImageStore, AnImageIsAskedForOnceAndKept) {
+TEST_F(StreamStoreTest, AnImageIsAskedForOnceAndKept) {
   served["kept.img"] = framed("payload");
   for (int i = 0; i < 2; ++i) {
-    const auto payload = load_image("kept.img");
+    const auto payload = store->load("kept.img");
     ASSERT_TRUE(payload.ok()) << payload.error().what;
     EXPECT_EQ(text_of(*payload), "payload");
   }
   EXPECT_EQ(asked, std::vector<std::string>{"kept.img"});
 }
 
-TEST_F(ImageStore, WhatTheStreamerHasNotIsNotThere) {
-  EXPECT_EQ(load_image("none.img").error().err, ENOENT);
+TEST_F(StreamStoreTest, WhatTheStreamerHasNotIsNotThere) {
+  EXPECT_EQ(store->load("none.img").error().err, ENOENT);
 }
 
-TEST_F(ImageStore, ADeadStreamerIsAnErrorOfItsOwn) {
+TEST_F(StreamStoreTest, ADeadStreamerIsAnErrorOfItsOwn) {
   dies = true;
-  const auto payload = load_image("any.img");
+  const auto payload = store->load("any.img");
   ASSERT_FALSE(payload.ok());
   EXPECT_EQ(payload.error().err, ECONNRESET);
   EXPECT_NE(payload.error().what.find("any.img"), std::string::npos);
 }
 
 // The host has no descriptors left, for example.
-TEST_F(ImageStore, AStreamerThatLivesIsNotCalledDead) {
+TEST_F(StreamStoreTest, AStreamerThatLivesIsNotCalledDead) {
   refuses = true;
-  const auto payload = load_image("living.img");
+  const auto payload = store->load("living.img");
   ASSERT_FALSE(payload.ok());
   EXPECT_EQ(payload.error().err, EIO);
-  EXPECT_EQ(payload.error().topic, Topic::Said);
-  EXPECT_NE(payload.error().what.find("CRIU's lines before this one say why"), std::string::npos);
+  EXPECT_TRUE(has_id(payload.error().what));
+  EXPECT_NE(payload.error().what.find("[SL-H24]"), std::string::npos);
 }
 
 // The host would tell its log of it, whichever thread asks.
-TEST_F(ImageStore, AStreamerThatHasLeftIsNotAsked) {
+TEST_F(StreamStoreTest, AStreamerThatHasLeftIsNotAsked) {
   streamers.reset();
-  EXPECT_EQ(load_image("left.img").error().err, ECONNRESET);
+  EXPECT_EQ(store->load("left.img").error().err, ECONNRESET);
   EXPECT_TRUE(asked.empty());
 }
 
 // The streamer would end of it: it has sent the file.
-TEST_F(ImageStore, WhatCouldNotBeReadIsNotAskedForAgain) {
+TEST_F(StreamStoreTest, WhatCouldNotBeReadIsNotAskedForAgain) {
   served["cut.img"] = framed("payload").substr(0, 12);
-  EXPECT_EQ(load_image("cut.img").error().err, EBADMSG);
+  EXPECT_EQ(store->load("cut.img").error().err, EBADMSG);
   served["cut.img"] = framed("payload");
-  EXPECT_EQ(load_image("cut.img").error().err, EBADMSG);
+  EXPECT_EQ(store->load("cut.img").error().err, EBADMSG);
   EXPECT_EQ(asked, std::vector<std::string>{"cut.img"});
 }
 
-TEST_F(ImageStore, ALengthThatIsNotTheStreamsIsDamage) {
+TEST_F(StreamStoreTest, ALengthThatIsNotTheStreamsIsDamage) {
   served["short.img"] = framed("payload").substr(0, 12);
   served["long.img"] = framed("payload") + "x";
   served["empty.img"] = "";
   for (const char* name : {"short.img", "long.img", "empty.img"})
-    EXPECT_EQ(load_image(name).error().err, EBADMSG) << name;
+    EXPECT_EQ(store->load(name).error().err, EBADMSG) << name;
 }
 
 // What comes is kept until the end: a stream has no length that could be asked for.
-TEST_F(ImageStore, AnImageThatDoesNotEndIsRefusedAtItsBound) {
+TEST_F(StreamStoreTest, AnImageThatDoesNotEndIsRefusedAtItsBound) {
   served["endless.img"] = framed("payload");
   EXPECT_TRUE(load_stream("endless.img", served["endless.img"].size()).ok());
   const auto payload = load_stream("endless.img", served["endless.img"].size() - 1);
   ASSERT_FALSE(payload.ok());
   EXPECT_EQ(payload.error().err, EBADMSG);
-  EXPECT_NE(payload.error().what.find("endless.img is larger than"), std::string::npos);
+  EXPECT_NE(payload.error().what.find("[SL-I25]"), std::string::npos);
 }
 
-TEST_F(ImageStore, AnIndexOfTinyPartsTakesBoundedMemory) {
+TEST_F(StreamStoreTest, AnIndexOfTinyPartsTakesBoundedMemory) {
   const auto parse = [](std::size_t fields) {
-    return parse_index(with_digest(test::with_unknown_fields({}, fields), MessageKind::StreamIndex)).ok();
+    return parse_index(with_digest(test::with_unknown_fields({}, fields), MessageKind::StreamIndex, {}), {})
+        .ok();
   };
   EXPECT_TRUE(parse(test::kFieldsThatFit));
   EXPECT_FALSE(parse(test::kFieldsThatDoNot));
 }
 
-TEST_F(ImageStore, AnIndexWithHalfAnIdIsDamage) {
+TEST_F(StreamStoreTest, AnIndexWithHalfAnIdIsDamage) {
   // dump_id (1005, bytes; proto/sluice-stream.proto), of two bytes.
   const std::vector<std::uint8_t> half = {0xea, 0x3e, 2, 0x12, 0x34};
-  const auto index = parse_index(with_digest(half, MessageKind::StreamIndex));
+  const auto index = parse_index(with_digest(half, MessageKind::StreamIndex, {}), {});
   ASSERT_FALSE(index.ok());
   EXPECT_EQ(index.error().err, EBADMSG);
-  EXPECT_NE(index.error().what.find("has no dump's id"), std::string::npos) << index.error().what;
+  EXPECT_NE(index.error().what.find("[SL-I27]"), std::string::npos) << index.error().what;
 }
 
-// The index is kept like every image: one test has one.
-TEST_F(ImageStore, TheIndexTellsWhatThereIs) {
+TEST_F(StreamStoreTest, TheIndexTellsWhatThereIs) {
   wanted_flags = O_WRONLY | O_CREAT | O_TRUNC;
-  ASSERT_TRUE(save_index({{"amdgpu-renderD-3.img", "amdgpu-kfd-2.img", "amdgpu-kfd-1.img"},
-                          {{7, {{0x1000, 0x10}, {0x3000, 0x20}}}, {8, {}}},
-                          DumpId{5}})
+  ASSERT_TRUE(store
+                  ->save_index({{"amdgpu-renderD-3.img", "amdgpu-kfd-2.img", "amdgpu-kfd-1.img"},
+                                {{7, {{0x1000, 0x10}, {0x3000, 0x20}}}, {8, {}}},
+                                DumpId{5}})
                   .ok());
   std::array<char, 256> bytes{};
   const ssize_t got = ::read(taken.at("amdgpu-sluice-index.img").get(), bytes.data(), bytes.size());
   ASSERT_GT(got, 8);
   served["amdgpu-sluice-index.img"] = std::string(bytes.data(), static_cast<std::size_t>(got));
   wanted_flags = O_RDONLY;
-  const auto kfd = kfd_images();
+  const auto kfd = store->names(ImageKind::Kfd);
   ASSERT_TRUE(kfd.ok()) << kfd.error().what;
   EXPECT_EQ(*kfd, (std::vector<std::string>{"amdgpu-kfd-1.img", "amdgpu-kfd-2.img"}));
-  EXPECT_EQ(*render_images(), std::vector<std::string>{"amdgpu-renderD-3.img"});
-  EXPECT_EQ(*dump_of_stream(), DumpId{5});
-  const auto runs = map_runs_of_stream(7);
+  EXPECT_EQ(*store->names(ImageKind::RenderNode), std::vector<std::string>{"amdgpu-renderD-3.img"});
+  EXPECT_EQ(*store->dump_of_index(), DumpId{5});
+  const auto runs = store->vma_runs(7);
   ASSERT_TRUE(runs.ok()) << runs.error().what;
   EXPECT_TRUE(runs->is_first(0x1000));
   EXPECT_TRUE(runs->is_first(0x3000));
   EXPECT_TRUE(runs->is_last(0x3000));
   EXPECT_TRUE(runs->maps(0x20, 1));
   EXPECT_FALSE(runs->maps(0x30, 1));
-  EXPECT_TRUE(map_runs_of_stream(8)->maps(0x30, 1)) << "of no maps nothing is known";
-  EXPECT_EQ(map_runs_of_stream(9).error().err, ENOENT);
+  EXPECT_TRUE(store->vma_runs(8)->maps(0x30, 1)) << "of no maps nothing is known";
+  EXPECT_EQ(store->vma_runs(9).error().err, ENOENT);
   EXPECT_EQ(std::count(asked.begin(), asked.end(), "amdgpu-sluice-index.img"), 2)
       << "written once, read once";
 }

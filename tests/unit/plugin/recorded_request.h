@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "plugin/restore/content_channel.h"
+#include "plugin/restore/server/content_channel.h"
 #include "support/send_fds.h"
 
 namespace sluice::plugin {
@@ -59,8 +59,8 @@ inline RecordedMessage record_message(int socket) {
 // channel.
 inline std::vector<RecordedMessage> record_request(const ContentRequest& request) {
   std::size_t messages = 1;
-  for (const GpuContents& gpu : request.gpus)
-    messages += 1 + (gpu.bos.size() + kFdsPerMessage - 1) / kFdsPerMessage;
+  for (const LaneContents& lane : request.lanes)
+    messages += 1 + (lane.dmabufs.size() + kFdsPerMessage - 1) / kFdsPerMessage;
   const auto shared = std::move(make_content_sockets()).value();
   std::thread task([&] { (void)hand_over(shared.second.get(), request); });
   std::vector<RecordedMessage> all;

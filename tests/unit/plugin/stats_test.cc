@@ -16,6 +16,7 @@ GpuOutcome sample(std::uint32_t gpu_id) {
   gpu.bytes = 1000;
   gpu.zero_bytes = 400;
   gpu.io_bytes = 600;
+  gpu.parent_bytes = 100;
   gpu.pinned_bytes = 64;
   gpu.began_ns = 1'000'000'000;
   gpu.ended_ns = 1'500'000'000;
@@ -30,7 +31,7 @@ GpuOutcome sample(std::uint32_t gpu_id) {
 
 TEST(Stats, JsonHasEveryFigureAndTheSums) {
   const std::vector<GpuOutcome> gpus = {sample(1), sample(2)};
-  const auto json = nlohmann::json::parse(stats_json(7, {3, 5, 1'250'000'003}, gpus));
+  const auto json = nlohmann::json::parse(stats_json(7, {3, 5, 1'250'000'003, 500'000'000}, gpus));
   EXPECT_EQ(json["id"], 7);
   EXPECT_DOUBLE_EQ(json["seconds"], 1.25);
   EXPECT_EQ(json["began_ns"], 3);
@@ -39,9 +40,12 @@ TEST(Stats, JsonHasEveryFigureAndTheSums) {
   EXPECT_EQ(json["bytes"], 2000);
   EXPECT_EQ(json["zero_bytes"], 800);
   EXPECT_EQ(json["io_bytes"], 1200);
+  EXPECT_EQ(json["parent_bytes"], 200);
   EXPECT_EQ(json["pinned_bytes"], 128);
+  EXPECT_DOUBLE_EQ(json["frozen_seconds"], 0.5);
   ASSERT_EQ(json["gpus"].size(), 2U);
   EXPECT_EQ(json["gpus"][1]["gpu_id"], 2);
+  EXPECT_EQ(json["gpus"][1]["parent_bytes"], 100);
   EXPECT_EQ(json["gpus"][1]["began_ns"], 1'000'000'000);
   EXPECT_DOUBLE_EQ(json["gpus"][1]["seconds"], 0.5);
   EXPECT_EQ(json["gpus"][1]["slowest_stage"], "store");

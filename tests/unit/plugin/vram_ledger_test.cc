@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The ledger of VRAM that restores are about to take: several processes, dead ones, more than there is room
 // for, and directories and files that somebody else has made.
-#include "plugin/restore/vram_ledger.h"
+#include "plugin/restore/gpus/vram_ledger.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -323,7 +323,7 @@ TEST_F(VramLedgerTest, IsRefusedAFileOfAnotherForm) {
   (void)open();
   {
     std::fstream text(file(), std::ios::in | std::ios::out | std::ios::binary);
-    text << "another form";
+    text << "[SL-R43]";
   }
   EXPECT_EQ(error(), EBADMSG);
 }

@@ -35,7 +35,7 @@ void make_images(int dir_fd, std::uint64_t blocks) {
   bo.alloc_flags = kfd::kAllocVram;
   bo.gpu_id = 0x5759;
   image.bos.push_back(bo);
-  ASSERT_TRUE(write_image(dir_fd, kfd_image_name(kId), pack_kfd_image(image), false).ok());
+  ASSERT_TRUE(write_image(dir_fd, kfd_image_name(kId), pack_kfd_image(image, {}), false).ok());
 
   const PagesSet set = pages_of(image).front();
   Sidecar sidecar;
@@ -43,7 +43,7 @@ void make_images(int dir_fd, std::uint64_t blocks) {
   sidecar.pages_files = set.pages_names(kId);
   sidecar.bo_table_digest = set.bo_table_digest;
   sidecar.dump_id = *image.dump_id;
-  ASSERT_TRUE(write_image(dir_fd, set.sums_name(kId), pack_sidecar(sidecar), false).ok());
+  ASSERT_TRUE(write_image(dir_fd, set.sums_name(kId), pack_sidecar(sidecar, {}), false).ok());
   const UniqueFd pages(::openat(dir_fd, set.pages_name(kId, 0).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   ASSERT_EQ(::ftruncate(pages.get(), static_cast<off_t>(blocks * kBlock)), 0);
 }

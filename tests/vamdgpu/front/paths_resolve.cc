@@ -20,6 +20,7 @@ namespace paths {
 namespace {
 
 constexpr std::uint32_t kDrmMajor = 226;
+constexpr char kNowhere[] = "/absent";  // nothing has that name in a state directory
 constexpr std::uint32_t kFirstRenderMinor = 128;
 constexpr std::uint32_t kHiddenLimit = 64;  // nodes and render minors (less 128) that fit the masks below
 
@@ -32,6 +33,7 @@ struct MachineFacts {
   std::uint32_t kfd_major;
   std::uint64_t hidden_nodes;    // bit per topology node
   std::uint64_t hidden_renders;  // bit per render minor - 128
+  std::uint64_t absent_renders;  // likewise; see read_hidden_list()
 };
 
 enum Phase { kUnknown, kReading, kInactive, kActive };
@@ -82,6 +84,9 @@ void read_text(const char* below, char (&text)[size]) {
   text[got > 0 ? got : 0] = '\0';
 }
 
+// A line of it is "node N" (of the topology), "render N" (a minor), or "absent N": a minor whose node no
+// absolute path leads to, as if the process' root were a container's that has none. From a directory outside
+// of the container it is found.
 void read_hidden_list() {
   char text[4096];
   read_text("/hidden", text);
@@ -90,9 +95,13 @@ void read_hidden_list() {
     const char* end = line;
     if (starts_with(line, "node ") && parse_number(line + 5, &number, &end) && number < kHiddenLimit)
       facts.hidden_nodes |= std::uint64_t{1} << number;
-    if (starts_with(line, "render ") && parse_number(line + 7, &number, &end) &&
-        number >= kFirstRenderMinor && number - kFirstRenderMinor < kHiddenLimit)
-      facts.hidden_renders |= std::uint64_t{1} << (number - kFirstRenderMinor);
+    for (const char* kind : {"render ", "absent "}) {
+      if (!starts_with(line, kind) || !parse_number(line + 7, &number, &end) || number < kFirstRenderMinor ||
+          number - kFirstRenderMinor >= kHiddenLimit)
+        continue;
+      (*kind == 'r' ? facts.hidden_renders : facts.absent_renders) |= std::uint64_t{1}
+                                                                      << (number - kFirstRenderMinor);
+    }
     line = std::strchr(end, '\n');
     if (line != nullptr) ++line;
   }
@@ -355,6 +364,12 @@ bool ends_as_directory(const char* path) {
   return path[length - 1] == '/' || (length >= 2 && std::strcmp(path + length - 2, "/.") == 0);
 }
 
+bool is_absent(const Node& node) {
+  return node.kind == NodeKind::Render && node.minor >= kFirstRenderMinor &&
+         node.minor - kFirstRenderMinor < kHiddenLimit &&
+         (facts.absent_renders >> (node.minor - kFirstRenderMinor) & 1) != 0;
+}
+
 void resolve_walked(const char* path, bool below_state, Last last, Walk* walk, Target* target) {
   drop_proc_root(walk);
   if (is_open_file(walk->text)) {
@@ -368,6 +383,11 @@ void resolve_walked(const char* path, bool below_state, Last last, Walk* walk, T
     char name[32];
     device_name(*target, name);
     if (!below_root(name, std::strlen(name), target->path)) return;
+    if (*path == '/' && is_absent(target->node)) {
+      target->meaning = Meaning::Virtual;
+      (void)below_root(kNowhere, sizeof kNowhere - 1, target->path);
+      return;
+    }
     target->meaning = is_foreign_link(target->path) ? Meaning::Virtual : Meaning::Device;
     return;
   }

@@ -9,7 +9,7 @@
 #include <linux/mm_types.h>
 #include <linux/module.h>
 
-#include "machine.h"
+#include "vam_machine.h"
 
 #define VAM_FRESH_BYTE 0xa5 /* so that nobody takes new memory for zeroes */
 #define VAM_DRM_MAJOR 226

@@ -13,7 +13,7 @@
 
 #include "../model/debug.h"
 #include "debug_abi.h"
-#include "machine.h"
+#include "vam_machine.h"
 
 struct vam_control {
   struct dentry* directory;

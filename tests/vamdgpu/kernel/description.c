@@ -10,7 +10,7 @@
 #include <linux/string.h>
 #include <linux/vmalloc.h>
 
-#include "machine.h"
+#include "vam_machine.h"
 
 int vam_description_read(const char* path, struct vam_description** out) {
   void* data = NULL;

@@ -14,7 +14,7 @@
 #include <linux/slab.h>
 
 #include "description.h"
-#include "machine.h"
+#include "vam_machine.h"
 
 #define CONFIG_BYTES 256 /* of a device without PCI Express capability */
 #define COMMAND_WRITABLE (PCI_COMMAND_IO | PCI_COMMAND_MEMORY | PCI_COMMAND_MASTER | PCI_COMMAND_INTX_DISABLE)

@@ -13,7 +13,7 @@
 #include <linux/sysfs.h>
 
 #include "description.h"
-#include "machine.h"
+#include "vam_machine.h"
 
 struct topology_directory {
   struct kobject kobj;

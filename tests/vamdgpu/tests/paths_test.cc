@@ -27,7 +27,7 @@
 #include <string>
 #include <vector>
 
-#include "machine.h"
+#include "machine_directory.h"
 
 namespace {
 

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "machine.h"
+#include "machine_directory.h"
 
 namespace vamdgpu {
 namespace {

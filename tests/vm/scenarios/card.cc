@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 using namespace card::mailbox;  // NOLINT(google-build-using-namespace): the layout of one page
 
 constexpr const char* kDevices = "/sys/bus/pci/devices";
-constexpr const char* kDriver = "/sys/bus/pci/drivers/amdgpu";
+constexpr const char* kAmdgpu = "/sys/bus/pci/drivers/amdgpu";
 constexpr const char *kVendor = "0x1002\n", *kDevice = "0x740f\n";  // an MI210
 
 [[noreturn]] void fail(const std::string& what) {
@@ -31,7 +31,7 @@ constexpr const char *kVendor = "0x1002\n", *kDevice = "0x740f\n";  // an MI210
 }
 
 // sysfs takes a text as a whole, and answers with errno.
-void tell_kernel(const fs::path& file, const std::string& text) {
+void tell_driver(const fs::path& file, const std::string& text) {
   const UniqueFd fd(::open(file.c_str(), O_WRONLY | O_CLOEXEC));
   if (!fd || ::write(fd.get(), text.data(), text.size()) < 0) fail(file.string() + " of " + text);
 }
@@ -102,7 +102,7 @@ bool Card::bound() const {
 }
 
 void Card::bind() const {
-  tell_kernel(fs::path(kDriver) / "bind", address_);
+  tell_driver(fs::path(kAmdgpu) / "bind", address_);
 }
 
 std::optional<unsigned> Card::minor_of(std::string_view kind) const {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // An emulated card of this guest, as the PCI bus has it: bound to its driver and unbound, and told through
-// its mailbox what it shall do (tests/card/control/mailbox.h; docs/vm.md). Any thread; failures throw
-// std::runtime_error.
+// its mailbox what it shall do (tests/card/control/mailbox.h; docs/internals/vm.md). Any thread; failures
+// throw std::runtime_error.
 #pragma once
 
 #include <cstdint>

@@ -119,6 +119,10 @@ DeviceCgroup::~DeviceCgroup() {
   (void)::umount(directory_.c_str());
 }
 
+void DeviceCgroup::allow(const Strings& lines) const {
+  for (const std::string& line : lines) write_file(box_ / "devices.allow", line);
+}
+
 void DeviceCgroup::enter() const {
   write_file(box_ / "tasks", "0");
 }

@@ -41,6 +41,8 @@ class DeviceCgroup {
   DeviceCgroup(const DeviceCgroup&) = delete;
   DeviceCgroup& operator=(const DeviceCgroup&) = delete;
 
+  // Lifts what was denied. `lines`: of devices.allow.
+  void allow(const Strings& lines) const;
   // Puts the calling process into it.
   void enter() const;
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Which driver a scenario runs on: AMD's own on emulated cards, wherever that can show the thing, else our
 // module, for a reason that is written down. The table in drivers.cc is the only place that says so:
-// `vm-scenarios --list-drivers` prints it for this program's scenarios, and docs/vm-drivers.md has that list.
+// `vm-scenarios --list-drivers` prints it for this program's scenarios, and docs/internals/vm-drivers.md has
+// that list.
 #pragma once
 
 #include <iosfwd>

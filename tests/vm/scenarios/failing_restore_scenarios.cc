@@ -58,7 +58,7 @@ TEST_F(RestoreThatFails, CorruptBlockIsNamed) {
 
 TEST_F(RestoreThatFails, KfdRefusesTheRestore) {
   control().inject({.nr = kCriuNr, .op = kRestore, .error = ENOMEM});
-  expect_never_ran("RESTORE_EXT_FILE: RESTORE");
+  expect_never_ran("Error (RESTORE_EXT_FILE): RESTORE");
   control().clear_faults();
   expect_restores_now();
 }

@@ -117,7 +117,7 @@ TEST_F(Files, TheAcquiredFileIsFoundWithoutSideEffects) {
   const Usage before = machine().usage();
   ASSERT_TRUE(criu_->dump(subject_->pid(), images(), {"--leave-running"}).good());
   Usage after;
-  EXPECT_TRUE(eventually([&] { return (after = machine().usage()) == before; }, Seconds(20)))
+  EXPECT_TRUE(eventually([&] { return (after = machine().usage()).is_within(before); }, Seconds(20)))
       << "before: " << describe(before) << "\nafter: " << describe(after);
   ASSERT_NO_FATAL_FAILURE(expect_whole());
   EXPECT_EQ(subject_->quit(), 0);
@@ -163,7 +163,7 @@ TEST_F(Files, MapsOfKfdWithoutADescriptorAreRefusedByName) {
   load();
   ASSERT_NO_FATAL_FAILURE(start_subject(with({"--no-kfd-fd"})));
   ASSERT_TRUE(descriptors(subject_->pid(), "/dev/kfd").empty());
-  expect_refused("process " + std::to_string(subject_->pid()) + " maps /dev/kfd but has no descriptor of it");
+  expect_refused("process " + std::to_string(subject_->pid()) + " maps /dev/kfd but has closed it");
 }
 
 TEST_F(Files, InheritedFileOfAProcessThatIsGoneIsRefusedByName) {
@@ -191,9 +191,7 @@ TEST_F(Files, AnOpenDmaBufThatAnotherProcessHasIsNamed) {
   const UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, subject_->pid(), 0U)));
   UniqueFd ours(static_cast<int>(::syscall(SYS_pidfd_getfd, process.get(), dmabufs.front(), 0U)));
   ASSERT_TRUE(ours);
-  expect_refused(
-      "is a dma-buf of memory that no /dev/kfd or render node of the tree has: a process that is "
-      "not dumped has it, too");
+  expect_refused("a process that is not dumped has it, too [SL-D28] [SL-D24]");
   ours.reset();
   ASSERT_NO_FATAL_FAILURE(expect_survives());
   EXPECT_EQ(subject_->quit(), 0);

@@ -26,7 +26,8 @@ constexpr std::array<std::string_view, 6> kBugs = {"BUG:",       "WARNING:",    
 // memory wrongly, and says so at the end of the process.
 // Whether a process is dumped already, the plugin asks by a checkpoint that is refused where not.
 // A task that is killed while the KFD gives it its memory again leaves that call in the middle (EINTR).
-constexpr std::array<std::string_view, 14> kExpected = {"taints kernel",
+// containerd mounts what a container has written beside the container, which goes on writing.
+constexpr std::array<std::string_view, 15> kExpected = {"taints kernel",
                                                         "tainting kernel",
                                                         "hrtimer: interrupt took",
                                                         "not debug enabled for op 11",
@@ -39,7 +40,8 @@ constexpr std::array<std::string_view, 14> kExpected = {"taints kernel",
                                                         "Failed to dump CRIU ret:-22",
                                                         "Failed to register MMU notifier: -4",
                                                         "Could not create the BO",
-                                                        "Failed to restore CRIU ret:-4"};
+                                                        "Failed to restore CRIU ret:-4",
+                                                        "lowerdir is in-use as upperdir/workdir"};
 
 // What AMD's driver says of every emulated card that is bound to it, on Linux 6.1, 6.12 and 7.2. Nothing else
 // may be said then.

@@ -7,7 +7,7 @@
 
 #include "base/unique_fd.h"
 #include "control.h"
-#include "machine.h"
+#include "scenario_machine.h"
 
 namespace sluice::vm_test {
 

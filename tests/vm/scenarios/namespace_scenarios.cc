@@ -3,6 +3,8 @@
 // the kernel refuses to create KFD state.
 #include <sched.h>
 
+#include <set>
+
 #include "container.h"
 #include "scenario.h"
 
@@ -29,6 +31,7 @@ class Namespaces : public Scenario {
   // The restored process has a new pid here.
   void restore_elsewhere(Strings options) {
     const std::filesystem::path pid_file = scratch() / "pid";
+    std::filesystem::remove(pid_file);  // of an earlier restore: criu writes no file that is there
     options.insert(options.end(), {"--pidfile", pid_file.string()});
     ASSERT_NO_FATAL_FAILURE(restore(options));
     subject_->adopt(std::atoi(read_file(pid_file).c_str()));
@@ -46,6 +49,18 @@ TEST_F(Namespaces, MountAndPidNamespace) {
   ASSERT_NO_FATAL_FAILURE(start_inside(container, container.launch(CLONE_NEWPID), small_subject()));
   ASSERT_NO_FATAL_FAILURE(expect_whole());
   ASSERT_NO_FATAL_FAILURE(dump());
+  ASSERT_NO_FATAL_FAILURE(restore_inside(container));
+  ASSERT_NO_FATAL_FAILURE(expect_queues_run());
+  ASSERT_NO_FATAL_FAILURE(expect_whole());
+  EXPECT_EQ(subject_->quit(), 0);
+}
+
+// Tasks do not see the images' directories, nor those of the parents, where criu sees them.
+TEST_F(Namespaces, ChainOfParentsThatTheTasksDoNotSee) {
+  load();
+  Container container(images("root"), {128, 129});
+  ASSERT_NO_FATAL_FAILURE(start_inside(container, container.launch(CLONE_NEWPID), small_subject()));
+  ASSERT_NO_FATAL_FAILURE(dump_chain());
   ASSERT_NO_FATAL_FAILURE(restore_inside(container));
   ASSERT_NO_FATAL_FAILURE(expect_queues_run());
   ASSERT_NO_FATAL_FAILURE(expect_whole());
@@ -139,6 +154,48 @@ TEST_F(Namespaces, OnlyOneOfTwoGpusIsVisible) {
   subject_.reset();
 }
 
+// As a runtime leaves it that restores before it sets its device rules: KFD wants to hear of the other GPU,
+// too, of which the container has no node.
+TEST_F(Namespaces, WhatSeesMoreGpusThanItsDevHasNodesOfIsRestoredOnItsOwn) {
+  load();
+  const DeviceCgroup box(scratch() / "devices", {"c 226:129 rwm"});
+  Container container(images("root"), {128});
+  const Launch launch = container.launch(CLONE_NEWPID, [&] { box.enter(); });
+  ASSERT_NO_FATAL_FAILURE(start_inside(container, launch, small_subject("0")));
+  ASSERT_NO_FATAL_FAILURE(dump());
+  box.allow({"c 226:129 rwm"});
+  ASSERT_NO_FATAL_FAILURE(restore_inside(container));
+  EXPECT_TRUE(criu_->last_run().plugin_said("the container had 1 GPU at the dump and sees 2 GPUs now"));
+  const auto process = machine().process(subject_->pid());
+  ASSERT_TRUE(process.has_value());
+  EXPECT_EQ(process->gpu_ids.size(), 2U);
+  EXPECT_EQ(process->gpus_with_vram(), std::set{machine().gpu_ids().front()});
+  ASSERT_NO_FATAL_FAILURE(expect_queues_run());
+  ASSERT_NO_FATAL_FAILURE(expect_whole());
+  EXPECT_EQ(subject_->quit(), 0);
+  subject_.reset();
+}
+
+// The same with the nodes of both: what the container was given is nowhere to be seen.
+TEST_F(Namespaces, OfWhatSeesMoreGpusAndHasNodesOfAllItIsSaidThatItsOwnAreNotKnown) {
+  load();
+  const DeviceCgroup box(scratch() / "devices", {"c 226:129 rwm"});
+  Container container(images("root"), {128, 129});
+  const Launch launch = container.launch(CLONE_NEWPID, [&] { box.enter(); });
+  ASSERT_NO_FATAL_FAILURE(start_inside(container, launch, small_subject("0")));
+  ASSERT_NO_FATAL_FAILURE(dump());
+  const char* const said = "[SL-R20]";
+  ASSERT_NO_FATAL_FAILURE(restore_inside(container));
+  EXPECT_FALSE(criu_->last_run().plugin_said(said)) << "of a container that sees as many as it had";
+  ASSERT_NO_FATAL_FAILURE(dump());
+  box.allow({"c 226:129 rwm"});
+  ASSERT_NO_FATAL_FAILURE(restore_inside(container));
+  EXPECT_TRUE(criu_->last_run().plugin_said(said));
+  ASSERT_NO_FATAL_FAILURE(expect_whole());
+  EXPECT_EQ(subject_->quit(), 0);
+  subject_.reset();
+}
+
 // A container of a user who is root inside only. Its network namespace is its own, or it could not mount
 // /sys.
 class UserNamespace : public Namespaces {
@@ -179,7 +236,7 @@ TEST_F(UserNamespace, RestoreOfKfdStateIsRefusedBeforeAnythingIsCreated) {
   const CriuRun run = criu_->restore(images(), options);
   ASSERT_TRUE(run.status.has_value());
   EXPECT_NE(run.status, 0);
-  EXPECT_TRUE(run.said("the kernel creates KFD state only for the initial one")) << "the reason is not said";
+  EXPECT_TRUE(run.said("[SL-R23]")) << "the reason is not said";
   EXPECT_EQ(machine().criu_calls(kRestore), 0U) << "RESTORE was tried";
 }
 

@@ -20,18 +20,61 @@ Strings small_subject() {
   return {"--gpus", "2", "--vram", "4M", "--gtt", "1M", "--run-queues"};
 }
 
-class PreDump : public Scenario {};
+class PreDump : public Scenario {
+ protected:
+  // Names of the images in a directory, with a beginning.
+  static bool has(const std::filesystem::path& directory, const std::string& prefix) {
+    for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+      if (entry.path().filename().string().starts_with(prefix)) return true;
+    }
+    return false;
+  }
+  void expect_dump_writes_the_change(const Strings& dump_options) {
+    EXPECT_EQ(subject_->ask("change"), "ok change");
+    ASSERT_TRUE(std::filesystem::is_directory(images()));
+    ASSERT_NO_FATAL_FAILURE(expect_survives(dump_options));
+    EXPECT_TRUE(has(images(), "amdgpu-delta-"));
+    EXPECT_EQ(subject_->quit(), 0);
+  }
+};
 
 TEST_F(PreDump, FollowedByADumpComesBackWhole) {
   load();
   ASSERT_NO_FATAL_FAILURE(start_subject(small_subject()));
   ASSERT_TRUE(criu_->pre_dump(subject_->pid(), images("before"), {"--track-mem"}).good());
-  EXPECT_EQ(machine().criu_calls(kProcessInfo), 0U) << "a pre-dump stops no queue";
+  EXPECT_EQ(machine().criu_calls(kProcessInfo), 1U);
+  EXPECT_EQ(machine().criu_calls(kUnpause), machine().criu_calls(kProcessInfo) + 1)
+      << "one asks for an older pause";
+  EXPECT_TRUE(has(images("before"), "amdgpu-predump.img"));
   ASSERT_NO_FATAL_FAILURE(expect_queues_run());
   ASSERT_NO_FATAL_FAILURE(expect_whole());
-  ASSERT_TRUE(std::filesystem::is_directory(images()));
-  ASSERT_NO_FATAL_FAILURE(expect_survives({"--track-mem", "--prev-images-dir", "../before"}));
-  EXPECT_EQ(subject_->quit(), 0);
+  ASSERT_NO_FATAL_FAILURE(expect_dump_writes_the_change({"--track-mem", "--prev-images-dir", "../before"}));
+}
+
+TEST_F(PreDump, TwoOfThemAndADumpAreAChain) {
+  load();
+  ASSERT_NO_FATAL_FAILURE(start_subject(small_subject()));
+  ASSERT_TRUE(criu_->pre_dump(subject_->pid(), images("first"), {"--track-mem"}).good());
+  EXPECT_EQ(subject_->ask("change"), "ok change");
+  const CriuRun second =
+      criu_->pre_dump(subject_->pid(), images("second"), {"--track-mem", "--prev-images-dir", "../first"});
+  ASSERT_TRUE(second.good());
+  EXPECT_TRUE(has(images("second"), "amdgpu-predump-delta-"));
+  ASSERT_NO_FATAL_FAILURE(expect_dump_writes_the_change({"--track-mem", "--prev-images-dir", "../second"}));
+}
+
+// Without CRIU, and without memory tracking.
+TEST_F(PreDump, ByTheCommandIsFollowedByADump) {
+  load();
+  ASSERT_NO_FATAL_FAILURE(start_subject(small_subject()));
+  Launch command;
+  command.arguments = {(settings().programs / "sluice").string(), "predump", std::to_string(subject_->pid()),
+                       "--images-dir", images("before").string()};
+  ASSERT_EQ(run(command), 0);
+  EXPECT_TRUE(has(images("before"), "amdgpu-predump.img"));
+  ASSERT_NO_FATAL_FAILURE(expect_queues_run());
+  ASSERT_NO_FATAL_FAILURE(expect_whole());
+  ASSERT_NO_FATAL_FAILURE(expect_dump_writes_the_change({"--prev-images-dir", "../before"}));
 }
 
 enum class Order { OursFirst, OtherFirst };

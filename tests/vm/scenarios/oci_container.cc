@@ -53,6 +53,12 @@ json allowed(const Node& node) {
           {"access", "rw"}};
 }
 
+const fs::path kDefaultConfiguration = "/etc/criu/default.conf";
+
+bool takes_default_configuration(const OciBundle& bundle) {
+  return !bundle.criu_configuration.empty() && !takes_annotation(bundle.runtime);
+}
+
 // What the runtime itself thinks a container should be, asked once.
 const json& specification(const std::string& runtime, const fs::path& directory) {
   static std::map<std::string, json> known;
@@ -78,6 +84,14 @@ bool has_runtime(const std::string& runtime) {
   return false;
 }
 
+bool takes_annotation(const std::string& runtime) {
+  return runtime != "crun" || criu_version() >= CriuVersion{4, 2, 0};
+}
+
+bool hides_other_gpus_at_once(const std::string& runtime) {
+  return runtime != "crun" || has_systemd();
+}
+
 OciContainer::OciContainer(OciBundle bundle, fs::path logs)
     : bundle_(std::move(bundle)),
       logs_(std::move(logs)),
@@ -89,8 +103,7 @@ OciContainer::OciContainer(OciBundle bundle, fs::path logs)
 
 OciContainer::~OciContainer() {
   if (restoring_ > 0) (void)finish_restore();
-  subject_.kill();
-  if (steps_ > 0) (void)vm_test::run(command("delete", {"--force", bundle_.id}));
+  remove();
 }
 
 void OciContainer::make_root() const {
@@ -116,7 +129,7 @@ void OciContainer::write_configuration() const {
   for (const unsigned minor : bundle_.render_minors)
     nodes.push_back(node_of("/dev/dri/renderD" + std::to_string(minor)));
   json& container = configuration["linux"];
-  container["cgroupsPath"] = "/" + bundle_.id;
+  container["cgroupsPath"] = has_systemd() ? "machine.slice:sluice:" + bundle_.id : "/" + bundle_.id;
   // The machine's network: criu would lock one of the container's own with iptables, which the guest does not
   // have.
   json namespaces = json::array();
@@ -131,7 +144,7 @@ void OciContainer::write_configuration() const {
   }
   container["devices"] = devices;
   container["resources"]["devices"] = rules;
-  if (!bundle_.criu_configuration.empty())
+  if (!bundle_.criu_configuration.empty() && !takes_default_configuration(bundle_))
     configuration["annotations"]["org.criu.config"] = bundle_.criu_configuration.string();
   write_file(bundle_.directory / kConfiguration, configuration.dump(1));
 }
@@ -140,7 +153,9 @@ Launch OciContainer::command(const std::string& action, const Strings& more) {
   runtime_log_ = logs_ / (bundle_.id + "-" + std::to_string(++steps_) + "-" + action + ".runtime.log");
   Launch launch;
   // Its standard output would become the container's.
-  launch.arguments = {bundle_.runtime, "--log", runtime_log_.string(), action};
+  launch.arguments = {bundle_.runtime, "--log", runtime_log_.string()};
+  if (has_systemd()) launch.arguments.emplace_back("--systemd-cgroup");
+  launch.arguments.push_back(action);
   launch.arguments.insert(launch.arguments.end(), more.begin(), more.end());
   return launch;
 }
@@ -165,6 +180,11 @@ void OciContainer::adopt() {
   subject_.adopt(std::atoi(read_file(bundle_.directory / "pid").c_str()));
 }
 
+void OciContainer::remove() {
+  subject_.kill();
+  if (steps_ > 0) (void)vm_test::run(command("delete", {"--force", bundle_.id}));
+}
+
 std::string OciContainer::run() {
   const std::optional<int> status =
       vm_test::run(command("run", {"--detach", "--pid-file", (bundle_.directory / "pid").string(), "--bundle",
@@ -174,12 +194,13 @@ std::string OciContainer::run() {
   return subject_.hear();
 }
 
-CriuRun OciContainer::checkpoint(const fs::path& images) {
+CriuRun OciContainer::checkpoint(const fs::path& images, bool leave_running) {
   fs::create_directories(images);
   Strings options = work_path("checkpoint");
+  if (leave_running) options.emplace_back("--leave-running");
   options.insert(options.end(), {"--image-path", images.string(), bundle_.id});
   CriuRun run = ended(vm_test::run(command("checkpoint", options)));
-  if (run.good()) {
+  if (run.good() && !leave_running) {
     (void)subject_.reap_dumped();
     subject_.forget();
   }
@@ -191,6 +212,10 @@ pid_t OciContainer::start_restore(const fs::path& images) {
   options.insert(options.end(),
                  {"--image-path", images.string(), "--detach", "--pid-file",
                   (bundle_.directory / "pid").string(), "--bundle", bundle_.directory.string(), bundle_.id});
+  if (takes_default_configuration(bundle_)) {
+    fs::create_directories(kDefaultConfiguration.parent_path());
+    fs::copy_file(bundle_.criu_configuration, kDefaultConfiguration, fs::copy_options::overwrite_existing);
+  }
   restoring_ = start(command("restore", options));
   return restoring_;
 }
@@ -199,6 +224,7 @@ CriuRun OciContainer::finish_restore() {
   const std::optional<int> status = wait_for(restoring_);
   if (!status) kill_and_reap(restoring_);
   restoring_ = 0;
+  if (takes_default_configuration(bundle_)) fs::remove(kDefaultConfiguration);
   if (status == 0) adopt();
   return ended(status);
 }

@@ -18,12 +18,18 @@ struct OciBundle {
   std::filesystem::path directory;      // on a disk, not there yet
   std::vector<unsigned> render_minors;  // of the GPUs that it is given
   Strings subject;                      // options of gpu-subject
-  // A configuration file for CRIU, as the annotation org.criu.config names it. Empty: no annotation.
+  // A configuration file for CRIU at its restore, as the annotation org.criu.config names it. For a crun that
+  // hands CRIU none (before 1.26, or before CRIU 4.2) it is /etc/criu/default.conf meanwhile. Empty: none.
   std::filesystem::path criu_configuration;
 };
 
 // Whether the guest has this runtime.
 bool has_runtime(const std::string& runtime);
+// Whether it hands CRIU the file that the annotation org.criu.config names.
+bool takes_annotation(const std::string& runtime);
+// Whether a container's device cgroup is in force before it is restored. Not by crun that makes cgroups
+// itself: it sets the rules last. Where systemd is pid 1, systemd makes them.
+bool hides_other_gpus_at_once(const std::string& runtime);
 
 class OciContainer {
  public:
@@ -35,13 +41,18 @@ class OciContainer {
 
   // Runs it and waits for the subject's first line, "ready ..." or "bad ...". Empty: it did not start.
   std::string run();
-  // After that its process is gone.
-  CriuRun checkpoint(const std::filesystem::path& images);
+  // After that its process is gone, unless it is left running.
+  CriuRun checkpoint(const std::filesystem::path& images, bool leave_running = false);
+  // Ends it, as somebody does who wants an older image instead.
+  void remove();
   // Starts the runtime's `restore` of images, its own or of another container with the same bundle. The pid
   // of the runtime.
   pid_t start_restore(const std::filesystem::path& images);
   // Waits for the end of what start_restore() started.
   CriuRun finish_restore();
+
+  // What the runtime has logged in the last step.
+  std::string runtime_words() const { return read_file(runtime_log_); }
 
   // Pid of process 1 as this process sees it. REQUIRES: run() or restored.
   pid_t pid() const { return subject_.pid(); }

@@ -17,11 +17,16 @@
 #include "base/unique_fd.h"
 #include "oci_container.h"
 #include "scenario.h"
+#include "support/flip_byte.h"
 
 namespace sluice::vm_test {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr char kGpuNodes[] =
+#include "gpu_nodes.inc"
+    ;
 
 void expect_container_whole(OciContainer& container) {
   for (const std::string command : {"check", "queue-progress", "work", "check"}) {
@@ -61,29 +66,81 @@ class OciRuntime : public Scenario, public testing::WithParamInterface<const cha
     EXPECT_EQ(process->gpu_ids.size(), number);
   }
 
+  // All of its VRAM is on this GPU.
+  void expect_memory_on(const OciContainer& container, std::uint32_t gpu_id) {
+    const auto process = machine().process(container.pid());
+    ASSERT_TRUE(process.has_value());
+    EXPECT_EQ(process->gpus_with_vram(), std::set{gpu_id});
+  }
+
   static void expect_good(const CriuRun& run, const std::string& what) {
     ASSERT_TRUE(run.good()) << GetParam() << " " << what << " ended with " << run.status.value_or(-1);
   }
 };
 
-// runc: one of two GPUs is the container's. crun without systemd restores before the device cgroup
-// is in force, so its container has to have all GPUs.
+// One of two GPUs is the container's. crun without systemd restores before the device cgroup is in force, so
+// its job sees both afterwards; what it had is on its own.
 TEST_P(OciRuntime, ContainerComesBackWhole) {
   load();
-  std::vector<unsigned> given = {128};
-  if (std::string(GetParam()) == "crun") given.push_back(129);
-  OciContainer container(bundle("job", given, {"--gpus", "0", "--vram", "4M", "--gtt", "1M", "--run-queues"}),
+  OciContainer container(bundle("job", {128}, {"--gpus", "0", "--vram", "4M", "--gtt", "1M", "--run-queues"}),
                          criu_->logs());
   ASSERT_NO_FATAL_FAILURE(start(container));
-  expect_gpus(container, given.size());
+  expect_gpus(container, 1);
   const Strings possessions = possessions_of(container.pid());
   ASSERT_NO_FATAL_FAILURE(expect_good(container.checkpoint(images()), "checkpoint"));
   container.start_restore(images());
   ASSERT_NO_FATAL_FAILURE(expect_good(container.finish_restore(), "restore"));
   EXPECT_EQ(possessions_of(container.pid()), possessions) << "the restore added something, or lost it";
-  expect_gpus(container, given.size());
+  expect_gpus(container, hides_other_gpus_at_once(GetParam()) ? 1 : 2);
+  expect_memory_on(container, machine().gpu_ids().front());
   ASSERT_NO_FATAL_FAILURE(expect_container_whole(container));
   EXPECT_EQ(container.subject().quit(), 0);
+}
+
+// Restored from the images of a job that had the first GPU, a container whose specification names the second
+// one gets that, and no memory is taken of the first, which may be another job's. Also by crun, whose job
+// sees both at that moment.
+TEST_P(OciRuntime, TheActionScriptGivesTheGpuOfTheNewSpecificationAndNoOther) {
+  load();
+  const Strings subject = {"--gpus", "0", "--vram", "4M", "--gtt", "1M", "--run-queues"};
+  {
+    OciContainer first(bundle("first", {128}, subject), criu_->logs());
+    ASSERT_NO_FATAL_FAILURE(start(first));
+    expect_memory_on(first, machine().gpu_ids().at(0));
+    ASSERT_NO_FATAL_FAILURE(expect_good(first.checkpoint(images()), "checkpoint"));
+  }
+  const fs::path script = scratch() / "gpu-nodes", configuration = scratch() / "criu.conf";
+  write_file(script, kGpuNodes);
+  fs::permissions(script, fs::perms::owner_all);
+  write_file(configuration, "action-script " + script.string() + "\n");
+  OciBundle other = bundle("other", {129}, subject);
+  other.criu_configuration = configuration;
+  OciContainer second(std::move(other), criu_->logs());
+  second.start_restore(images());
+  ASSERT_NO_FATAL_FAILURE(expect_good(second.finish_restore(), "restore"));
+  expect_memory_on(second, machine().gpu_ids().at(1));
+  ASSERT_NO_FATAL_FAILURE(expect_container_whole(second));
+  EXPECT_EQ(second.subject().quit(), 0);
+}
+
+// runc from 1.2 on and crun from 1.27 on quote CRIU's errors, and ours as those.
+TEST_P(OciRuntime, AFailedRestoreTellsTheUserOurReason) {
+  if (settings().suite != "forky") GTEST_SKIP() << "Debian 13's runtimes quote nothing of CRIU's log";
+  load();
+  OciContainer container(bundle("job", {128}, {"--gpus", "0", "--vram", "4M", "--gtt", "1M", "--run-queues"}),
+                         criu_->logs());
+  ASSERT_NO_FATAL_FAILURE(start(container));
+  ASSERT_NO_FATAL_FAILURE(expect_good(container.checkpoint(images()), "checkpoint"));
+  for (const auto& image : fs::directory_iterator(images())) {
+    if (image.path().filename().string().starts_with("amdgpu-pages-"))
+      test::flip_byte(image.path(), image.file_size() / 2);
+  }
+  container.start_restore(images());
+  EXPECT_FALSE(container.finish_restore().good());
+  const std::string words = container.runtime_words();
+  const std::size_t at = words.find("amdgpu_plugin: Error (");
+  ASSERT_NE(at, std::string::npos) << words;
+  EXPECT_NE(words.find("amdgpu-pages-", at), std::string::npos) << words;
 }
 
 // ---- two restores at once
@@ -149,6 +206,7 @@ class RestoredAtOnce : public OciRuntime {
   void SetUp() override {
     OciRuntime::SetUp();
     if (IsSkipped()) return;
+    if (!takes_annotation(GetParam())) GTEST_SKIP() << "this crun hands CRIU no configuration file";
     load({.number = 4, .vram_mib = 16});
     ids_ = machine().gpu_ids();
     ASSERT_NO_FATAL_FAILURE(checkpoint_job());
@@ -245,6 +303,28 @@ TEST_P(RestoredAtOnce, WithoutMapsTheyDoNotChooseTheSameGpu) {
   for (const std::size_t i : {0U, 1U}) EXPECT_EQ(gpus_of(i).size(), 1U) << "container " << i;
   EXPECT_NE(gpus_of(0), gpus_of(1));
   quit_all();
+}
+
+// ---- one after another
+
+// A container with all GPUs runs on after a first checkpoint, and comes back from a second one. When somebody
+// does not like that one, it comes back from the first.
+TEST_P(OciRuntime, OlderImageIsRestoredAfterANewerOne) {
+  load();
+  OciContainer container(
+      bundle("job", {128, 129}, {"--gpus", "0", "--vram", "4M", "--gtt", "1M", "--run-queues"}),
+      criu_->logs());
+  ASSERT_NO_FATAL_FAILURE(start(container));
+  ASSERT_NO_FATAL_FAILURE(expect_good(container.checkpoint(images("older"), true), "checkpoint"));
+  ASSERT_NO_FATAL_FAILURE(expect_container_whole(container));
+  ASSERT_NO_FATAL_FAILURE(expect_good(container.checkpoint(images("newer")), "checkpoint"));
+  for (const char* name : {"newer", "older"}) {
+    SCOPED_TRACE(name);
+    container.start_restore(images(name));
+    ASSERT_NO_FATAL_FAILURE(expect_good(container.finish_restore(), "restore"));
+    ASSERT_NO_FATAL_FAILURE(expect_container_whole(container));
+    container.remove();
+  }
 }
 
 const auto kRuntimes = testing::Values("runc", "crun");

@@ -2,6 +2,10 @@
 // One process on two GPUs with all that a ROCm process has: VRAM, GTT, userptr, doorbell and MMIO BOs, SVM
 // ranges, CPU maps, events of every kind and a thread that waits for one, compute and SDMA queues with work
 // before and after, libhsakmt's shared memory file.
+#include <sys/stat.h>
+
+#include <filesystem>
+
 #include "scenario.h"
 
 namespace sluice::vm_test {
@@ -33,7 +37,7 @@ TEST_F(OneProcessTwoGpus, WithEverythingComesBackWhereNoFileIsSeenInAdvance) {
   ASSERT_NO_FATAL_FAILURE(start_subject(everything()));
   criu_->prepare = take_no_descriptors;
   ASSERT_NO_FATAL_FAILURE(dump(kLinkRemap));
-  EXPECT_TRUE(criu_->last_run().plugin_said("processes are dumped one after another: pidfd_getfd"));
+  EXPECT_TRUE(criu_->last_run().plugin_said("pidfd_getfd"));
   criu_->prepare = {};
   ASSERT_NO_FATAL_FAILURE(restore());
   ASSERT_NO_FATAL_FAILURE(expect_whole());
@@ -99,6 +103,34 @@ TEST_F(OneProcessTwoGpus, SharedMemoryFileOfTheThunkIsMadeAgainWhereItIsMissing)
   ASSERT_NO_FATAL_FAILURE(restore());
   EXPECT_TRUE(std::filesystem::exists("/dev/shm/hsakmt_shared_mem"));
   ASSERT_NO_FATAL_FAILURE(expect_whole());
+  EXPECT_EQ(subject_->quit(), 0);
+}
+
+// As an inference engine's sleep before a checkpoint: CRIU's script asks the process for it, and waits.
+TEST_F(OneProcessTwoGpus, WhatItGivesBackWhenTheActionScriptAsksIsNotInTheImages) {
+  load();
+  const std::filesystem::path told = scratch() / "told", script = scratch() / "sleep";
+  ASSERT_EQ(::mkfifo(told.c_str(), 0600), 0);
+  ASSERT_NO_FATAL_FAILURE(start_subject({"--gpus", "2", "--vram", "2M", "--gtt", "1M", "--no-queues",
+                                         "--cache", "2M", "--cache-told", told.string()}));
+  ASSERT_NO_FATAL_FAILURE(expect_whole());
+  const long before = number_in(subject_->ask("check"), "bytes");
+  write_file(script,
+             "#!/bin/sh\n"
+             "[ \"$CRTOOLS_SCRIPT_ACTION\" = pre-dump ] || exit 0\n"
+             "kill -USR1 \"$CRTOOLS_INIT_PID\" && read -r line <" +
+                 told.string() + " && [ \"$line\" = dropped ]\n");
+  std::filesystem::permissions(script, std::filesystem::perms::owner_all);
+  ASSERT_NO_FATAL_FAILURE(dump({"--action-script", script.string()}));
+  std::uintmax_t pages = 0;
+  for (const auto& image : std::filesystem::directory_iterator(images())) {
+    if (image.path().filename().string().starts_with("amdgpu-pages-")) pages += image.file_size();
+  }
+  EXPECT_GT(pages, 0U);
+  EXPECT_LT(pages, static_cast<std::uintmax_t>(before) - (3U << 20));
+  ASSERT_NO_FATAL_FAILURE(restore());
+  ASSERT_NO_FATAL_FAILURE(expect_whole());
+  EXPECT_EQ(before - number_in(subject_->ask("check"), "bytes"), 4L << 20);
   EXPECT_EQ(subject_->quit(), 0);
 }
 

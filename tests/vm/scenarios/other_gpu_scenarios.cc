@@ -95,7 +95,7 @@ TEST_F(OtherGpus, MoreGpusComeAlong) {
   ASSERT_NO_FATAL_FAILURE(expect_whole());
   std::filesystem::remove_all(images());
   ASSERT_NO_FATAL_FAILURE(dump());
-  expect_refused_on(two, {"made with 3 GPUs visible, here 2 GPUs are"});
+  expect_refused_on(two, {"[SL-G40]"});
   expect_restores_on(three);
 }
 

@@ -28,6 +28,16 @@ TEST_F(Repeated, TwentyDumpsInARowLeaveTheProcessRunning) {
   ASSERT_NO_FATAL_FAILURE(expect_whole());
 }
 
+TEST_F(Repeated, ThreeDumpsEachOnTheOneBeforeComeBackWhole) {
+  load();
+  ASSERT_NO_FATAL_FAILURE(start_subject({"--gpus", "2", "--vram", "8M", "--gtt", "1M", "--run-queues"}));
+  ASSERT_NO_FATAL_FAILURE(dump_chain());
+  ASSERT_NO_FATAL_FAILURE(restore());
+  ASSERT_NO_FATAL_FAILURE(expect_queues_run());
+  ASSERT_NO_FATAL_FAILURE(expect_whole());
+  EXPECT_EQ(subject_->quit(), 0);
+}
+
 TEST_F(Repeated, ProcessThatWasRestoredIsDumpedAndRestoredAgain) {
   load();
   ASSERT_NO_FATAL_FAILURE(start_subject(everything()));

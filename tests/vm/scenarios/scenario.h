@@ -15,8 +15,8 @@
 #include "criu.h"
 #include "guest_subject.h"
 #include "kernel_log.h"
-#include "machine.h"
 #include "module_machine.h"
+#include "scenario_machine.h"
 #include "settings.h"
 
 namespace sluice::vm_test {
@@ -62,6 +62,9 @@ class Scenario : public testing::Test {
   // Dumps it, and it is gone.
   void dump(const Strings& more = {});
   void restore(const Strings& more = {});
+  // The same with two dumps before it, each the parent of the next, while it works on: a chain of three.
+  // `sluice check` sees in the maps of the process that the last parent has its buffers.
+  void dump_chain();
   // dump, restore, expect_whole.
   void expect_survives(const Strings& dump_options = {}, const Strings& restore_options = {});
   // The subject's queues run: packets put into them are consumed.
@@ -81,6 +84,7 @@ class Scenario : public testing::Test {
 
  private:
   void expect_nothing_left();
+  void expect_known_buffers(const std::filesystem::path& parent);
   void report_logs();
 
   std::filesystem::path scratch_;

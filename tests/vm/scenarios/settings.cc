@@ -82,6 +82,10 @@ const KernelVersion& kernel_version() {
   return version;
 }
 
+bool has_systemd() {
+  return fs::exists("/run/systemd/system");
+}
+
 const CriuVersion& criu_version() {
   static const CriuVersion version = ask_version();
   return version;

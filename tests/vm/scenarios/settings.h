@@ -39,6 +39,9 @@ struct KernelVersion {
 };
 const KernelVersion& kernel_version();  // the running one's
 
+// Whether systemd is pid 1, so that it makes the cgroups of containers.
+bool has_systemd();
+
 // A version of criu: 3.17.1 is {3, 17, 1}.
 struct CriuVersion {
   int major = 0, minor = 0, patch = 0;

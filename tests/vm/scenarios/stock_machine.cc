@@ -31,7 +31,7 @@ constexpr const char* kModule = "amdgpu.ko";
 const fs::path kDriver = "/sys/bus/pci/drivers/amdgpu";
 // The IP blocks of an MI210 that compute needs, without the firmware of its security processor; no resets,
 // and a busy host is no hang. The processor writes all page tables (3): with some by SDMA, Linux 7.2 on a
-// busy machine clears the KFD's after it has filled them (docs/vm-drivers.md).
+// busy machine clears the KFD's after it has filled them (docs/internals/vm-drivers.md).
 constexpr const char* kParameters =
     "fw_load_type=0 ip_block_mask=0x1f gpu_recovery=0 lockup_timeout=60000 vm_update_mode=3";
 const fs::path kNodes = "/sys/class/kfd/kfd/topology/nodes";

@@ -10,7 +10,7 @@
 
 #include "card.h"
 #include "kernel_calls.h"
-#include "machine.h"
+#include "scenario_machine.h"
 
 namespace sluice::vm_test {
 

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: MIT
+// sluice predump PID: the plugin's part of `criu pre-dump`, without CRIU. For machines whose kernel cannot
+// track memory, and for use before any dump. The files go into a directory of their own, or beside CRIU's: a
+// dump has one parent.
+#include "plugin/predump/predump.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <system_error>
+
+#include "base/format.h"
+#include "base/printable.h"
+#include "base/unique_fd.h"
+#include "cli/commands.h"
+#include "cli/predump/held_tree.h"
+#include "cli/text.h"
+#include "images/files.h"
+#include "kfd/device.h"
+#include "plugin/host/criu_host.h"
+#include "plugin/host/held_signals.h"
+#include "plugin/host/image_store.h"
+#include "proc/processes.h"
+#include "proc/task_status.h"
+#include "settings/config.h"
+
+namespace sluice::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct PreDumpArguments {
+  int pid = 0;
+  std::string images_dir = ".";
+  std::string prev_images_dir;
+  bool json = false;
+};
+
+// The result. Times in nanoseconds.
+struct Outcome {
+  ExitCode exit_code = ExitCode::Failed;
+  std::string message;           // of a failure
+  std::uint64_t frozen_ns = 0;   // GPU queues
+  std::uint64_t stopped_ns = 0;  // threads
+  std::uint64_t whole_ns = 0;
+  std::uint64_t bytes = 0, written_bytes = 0;
+};
+
+Outcome refused(std::string message) {
+  return {.exit_code = ExitCode::Refused, .message = std::move(message)};
+}
+
+Outcome failed(const Error& error) {
+  return {.exit_code = ExitCode::Failed, .message = error.what + (has_id(error.what) ? "" : " [SL-T49]")};
+}
+
+std::uint64_t ns_since(Clock::time_point began) {
+  return static_cast<std::uint64_t>(std::chrono::nanoseconds(Clock::now() - began).count());
+}
+
+// A dump refuses any other directory as its parent.
+Result<UniqueFd> open_directory(const std::string& path) {
+  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
+    return make_error(errno, "make the directory " + printable(path));
+  UniqueFd directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  struct stat status {};
+  if (!directory || ::fstat(directory.get(), &status) != 0)
+    return make_error(errno, "open the directory " + printable(path));
+  if (status.st_uid == ::geteuid() && (status.st_mode & (S_IWGRP | S_IWOTH)) == 0) return directory;
+  return Error{
+      EACCES,
+      formatted("{} belongs to another user, or others may write there; use a directory of your own [SL-T44]",
+                printable(path))};
+}
+
+// As CRIU makes it. An existing link that leads to the same directory is as good.
+Result<void> link_parent(int directory, const std::string& to) {
+  if (to.empty() || ::symlinkat(to.c_str(), directory, kParentLink) == 0) return {};
+  if (errno != EEXIST) return make_error(errno, "make the link named parent");
+  std::array<char, PATH_MAX> old{};
+  const ssize_t length = ::readlinkat(directory, kParentLink, old.data(), old.size());
+  if (length < 0 || to != std::string_view(old.data(), static_cast<std::size_t>(length)))
+    return Error{EEXIST, "the directory has another parent already; use a new directory [SL-T45]"};
+  if (::utimensat(directory, kParentLink, nullptr, AT_SYMLINK_NOFOLLOW) == 0) return {};
+  return make_error(errno, "take the link named parent for this pre-dump's");
+}
+
+// Whether the directory has a dump's images, which a pre-dump would remove.
+Result<bool> has_checkpoint(int directory) {
+  SLUICE_TRY_ASSIGN(const std::vector<std::string> kfd, list_kfd_images(directory));
+  SLUICE_TRY_ASSIGN(const std::vector<std::string> render, list_render_images(directory));
+  return !kfd.empty() || !render.empty();
+}
+
+// A descriptor per BO, as CRIU has them.
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  (void)::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+// Before anything is stopped. Later steps report a process that cannot be examined.
+bool uses_gpus(pid_t pid, const plugin::PreDump& predump) {
+  auto processes = proc::descendants(pid);
+  if (!processes) return true;
+  processes->push_back(pid);
+  return std::any_of(processes->begin(), processes->end(), [&](pid_t process) {
+    const auto files = predump.tree().has_files(process);
+    return !files || *files;
+  });
+}
+
+// From the first stopped thread until the last runs again.
+Result<void> take(pid_t pid, plugin::PreDump& predump) {
+  HeldTree tree;
+  SLUICE_TRY(tree.hold(pid));
+  for (const pid_t process : tree.processes()) predump.tree().add(process);
+  Result<void> begun = predump.begin();
+  if (predump.queues_stand()) predump.cancel();  // retries UNPAUSE while the processes are traced
+  return begun;
+}
+
+Outcome copy(const PreDumpArguments& arguments, plugin::PreDump& predump) {
+  const auto without_gpus = [&arguments] {
+    return refused(formatted(
+        "process {} and its descendants have no open /dev/kfd and no render node of its GPUs; name the "
+        "process that uses the GPU [SL-T50]",
+        arguments.pid));
+  };
+  if (!uses_gpus(arguments.pid, predump)) return without_gpus();
+  plugin::HeldSignals signals(predump.stopped());
+  const plugin::HeldSignals::InHook hook(signals);
+  const auto began = Clock::now();
+  const Result<void> begun = take(arguments.pid, predump);
+  Outcome outcome;
+  outcome.stopped_ns = ns_since(began);
+  if (!begun && (begun.error().err == ESRCH || begun.error().err == EPERM))
+    return refused(begun.error().what);
+  if (!begun) return failed(begun.error());
+  if (!predump.any_contents()) return without_gpus();
+  if (const auto finished = predump.finish(); !finished) return failed(finished.error());
+  outcome.exit_code = ExitCode::Done;
+  outcome.frozen_ns = predump.frozen_ns();
+  outcome.whole_ns = ns_since(began);
+  outcome.bytes = predump.totals().bytes;
+  outcome.written_bytes = predump.totals().io_bytes;
+  return outcome;
+}
+
+Outcome run_predump(const PreDumpArguments& arguments) {
+  const auto kfd_device = kfd::kfd_device_number();
+  if (!kfd_device)
+    return refused(
+        "this machine has no /dev/kfd, so no process uses an AMD GPU; load the amdgpu driver [SL-T51]");
+  const auto status = proc::read_task_status("/proc/" + std::to_string(arguments.pid));
+  if (!status)
+    return refused(
+        formatted("there is no process {}; give its id in this pid namespace [SL-T52]", arguments.pid));
+  if (status->tgid != arguments.pid) {
+    return refused(
+        formatted("{} is a thread of process {}; name the process [SL-T53]", arguments.pid, status->tgid));
+  }
+  const auto directory = open_directory(arguments.images_dir);
+  if (!directory) return refused(directory.error().what);
+  const auto checkpoint = has_checkpoint(directory->get());
+  if (!checkpoint) return failed(checkpoint.error());
+  if (*checkpoint)
+    return refused(
+        printable(arguments.images_dir) +
+        " has the images of a dump, which a pre-dump would remove; name another directory [SL-T54]");
+  if (const auto linked = link_parent(directory->get(), arguments.prev_images_dir); !linked)
+    return refused(linked.error().what);
+
+  LogLines lines;
+  const settings::Config config =
+      settings::parse_config(settings::environment_and_file(settings::kConfigFile, lines), lines);
+  plugin::log_lines(lines);
+  const auto store = plugin::ImageStore::of_directory([fd = directory->get()] { return fd; });
+  plugin::PreDump predump(*store, *kfd_device);
+  Result<void> ready = predump.read_machine();
+  if (ready) ready = predump.prepare(config);
+  return ready ? copy(arguments, predump) : failed(ready.error());
+}
+
+void print_as_json(const PreDumpArguments& arguments, const Outcome& outcome) {
+  const char* const result = outcome.exit_code == ExitCode::Done      ? "done"
+                             : outcome.exit_code == ExitCode::Refused ? "refused"
+                                                                      : "failed";
+  print_json({{"command", "predump"},
+              {"pid", arguments.pid},
+              {"images_dir", arguments.images_dir},
+              {"result", result},
+              {"message", outcome.message},
+              {"frozen_ns", outcome.frozen_ns},
+              {"stopped_ns", outcome.stopped_ns},
+              {"whole_ns", outcome.whole_ns},
+              {"bytes", outcome.bytes},
+              {"written_bytes", outcome.written_bytes}});
+}
+
+// A relative path, because both directories may move and tasks of CRIU before 4.2 follow no other one.
+std::string from_beside(const std::string& directory) {
+  std::error_code unknown;
+  const std::filesystem::path path =
+      std::filesystem::weakly_canonical(std::filesystem::absolute(directory), unknown);
+  return unknown ? directory : "../" + path.filename().string();
+}
+
+void print_as_text(const PreDumpArguments& arguments, const Outcome& outcome) {
+  if (outcome.exit_code != ExitCode::Done) {
+    (void)std::fprintf(stderr, "sluice predump: %s\n", outcome.message.c_str());
+    return;
+  }
+  constexpr double kNsPerMs = 1e6;
+  const double seconds = static_cast<double>(outcome.whole_ns) / 1e9;
+  (void)std::printf(
+      "process %d: %s in its GPUs, %s written in %.2f s\n"
+      "  its threads stood still for %.1f ms, its GPU queues for %.1f ms\n"
+      "  now: criu dump -t %d -D DIR --prev-images-dir %s, with DIR beside it\n",
+      arguments.pid, bytes_text(outcome.bytes).c_str(), bytes_text(outcome.written_bytes).c_str(), seconds,
+      static_cast<double>(outcome.stopped_ns) / kNsPerMs, static_cast<double>(outcome.frozen_ns) / kNsPerMs,
+      arguments.pid, shell_word(from_beside(arguments.images_dir)).c_str());
+}
+
+ExitCode predump(const PreDumpArguments& arguments) {
+  plugin::log_without_host("sluice predump", Level::Warning);
+  raise_descriptor_limit();
+  const Outcome outcome = run_predump(arguments);
+  if (arguments.json) {
+    print_as_json(arguments, outcome);
+  } else {
+    print_as_text(arguments, outcome);
+  }
+  return outcome.exit_code;
+}
+
+}  // namespace
+
+void add_predump(CLI::App& app, Run& run) {
+  const auto arguments = std::make_shared<PreDumpArguments>();
+  CLI::App* command = app.add_subcommand("predump", "Copy what a process has in its GPUs while it runs");
+  command->add_option("PID", arguments->pid, "the root of the processes that are dumped afterwards")
+      ->required()
+      ->type_name("")
+      ->check(process_number());
+  command->add_option("--images-dir", arguments->images_dir, "where the files go; by default here")
+      ->type_name("DIR");
+  command
+      ->add_option("--prev-images-dir", arguments->prev_images_dir,
+                   "an older pre-dump or dump, seen from the files' directory")
+      ->type_name("DIR");
+  add_json_flag(*command, arguments->json);
+  command->footer(
+      "Stops the process and its descendants for some milliseconds. The directory is\n"
+      "then what criu's --prev-images-dir names, and may be that of a criu pre-dump.\n"
+      "What an older one has is not written again. SLUICE_PREDUMP_RATE bounds what is\n"
+      "taken of a GPU's link. Needs root on the host.\n\n"
+      "Example: sluice predump 4242 --images-dir /ckpt/before\n"
+      "         criu dump -t 4242 -D /ckpt/now --prev-images-dir ../before\n\n"
+      "Exit status: 0 done, 1 failed: no files are left, 2 wrong usage, 3 it is no\n"
+      "process or no directory that may be touched, and was not.");
+  command->callback([arguments, &run] { run = [arguments] { return predump(*arguments); }; });
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: MIT
+#include "images/chain/ancestor.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <optional>
+#include <utility>
+
+#include "base/format.h"
+#include "base/image_file.h"
+#include "images/chain/predump_mark.h"
+#include "images/checkpoint.h"
+#include "images/files.h"
+#include "images/image_source.h"
+
+namespace sluice {
+namespace {
+
+constexpr mode_t kWritableByOthers = S_IWGRP | S_IWOTH;
+
+// Where each run of a file begins in it.
+std::vector<std::uint64_t> begins_of(const ParentFiles& files, std::uint32_t file, const ParentRuns& runs) {
+  std::vector<std::uint64_t> begins;
+  begins.reserve(runs.runs.size());
+  each_unit(files.layout, files.units, files.tables[file].block_bytes, file, [&](const SumRange& range) {
+    if (begins.size() < runs.runs.size() && runs.runs[begins.size()].first_unit == range.index)
+      begins.push_back(range.begin);
+  });
+  return begins;
+}
+
+// The run that has the unit; nothing if the file itself has it.
+std::optional<std::size_t> run_with(const ParentRuns& runs, std::uint64_t unit) {
+  const auto after =
+      std::upper_bound(runs.runs.begin(), runs.runs.end(), unit,
+                       [](std::uint64_t wanted, const ParentRun& run) { return wanted < run.first_unit; });
+  if (after == runs.runs.begin()) return std::nullopt;
+  const ParentRun& run = *std::prev(after);
+  if (unit - run.first_unit >= run.units) return std::nullopt;
+  return static_cast<std::size_t>(after - runs.runs.begin() - 1);
+}
+
+bool is_image(const std::string& name) {
+  return name.starts_with("amdgpu-") && name.ends_with(".img");
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Ancestor>> Ancestor::open(int child_dir_fd, const std::string& words,
+                                                 const ImageKeys& keys) {
+  UniqueFd directory(::openat(child_dir_fd, kParentLink, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!directory) return make_error(errno, "open the directory that is the " + words, Topic::Images);
+  return of(std::move(directory), words, keys);
+}
+
+Result<std::unique_ptr<Ancestor>> Ancestor::of(UniqueFd directory, const std::string& words,
+                                               const ImageKeys& keys) {
+  std::unique_ptr<Ancestor> found(new Ancestor(words));
+  found->dir_ = std::move(directory);
+  SLUICE_TRY(found->check_owner());
+  if (auto read = found->read(keys); !read) return explain("the " + words, read.error());
+  return found;
+}
+
+Result<void> Ancestor::check_owner() {
+  struct stat status {};
+  if (::fstat(dir_fd(), &status) != 0) return make_error(errno, "look at the " + words_, Topic::Images);
+  identity_ = {status.st_dev, status.st_ino};
+  if (status.st_uid == ::geteuid() && (status.st_mode & kWritableByOthers) == 0) return {};
+  return make_error(
+      EACCES,
+      "the " + words_ + " is a directory that other users own, or may write into: nothing is read from it",
+      Topic::Images);
+}
+
+Result<void> Ancestor::read(const ImageKeys& keys) {
+  DirectorySource source(dir_fd());
+  source.set_keys(keys);
+  SLUICE_TRY_ASSIGN(const std::vector<std::string> names, source.names());
+  for (const std::string& name : names) {
+    struct stat status {};
+    if (!is_image(name)) continue;
+    if (::fstatat(dir_fd(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0 || !is_private(status))
+      return Error{
+          EACCES,
+          name +
+              " is a parent's file that is not this user's own with mode 0600; chown and chmod it [SL-I30]"};
+  }
+  SLUICE_TRY(read_checkpoint_of(source));
+  if (!has_checkpoint_) {
+    const bool ended = std::find(names.begin(), names.end(), kPreDumpMark) != names.end();
+    const bool begun = std::any_of(names.begin(), names.end(),
+                                   [](const std::string& name) { return name.starts_with(kPreDumpPrefix); });
+    if (begun && !ended)
+      return Error{ENODATA, std::string("the pre-dump did not end, so it lacks ") + kPreDumpMark +
+                                "; make another one [SL-I31]"};
+    if (ended) SLUICE_TRY(read_predump(source));
+  }
+  if (sets_.empty()) return Error{ENXIO, "it has no GPU contents; name another directory [SL-I32]"};
+  return {};
+}
+
+Result<void> Ancestor::read_checkpoint_of(const DirectorySource& source) {
+  SLUICE_TRY_ASSIGN(const Checkpoint checkpoint, read_checkpoint(source));
+  if (!checkpoint.faults().empty()) return checkpoint.faults().front();
+  has_checkpoint_ = !checkpoint.empty();
+  for (const auto& [id, image] : checkpoint.kfd) SLUICE_TRY(add_kfd(source, id, image, false));
+  for (const auto& [id, image] : checkpoint.render) SLUICE_TRY(add_render(source, id, image, false));
+  return {};
+}
+
+Result<void> Ancestor::read_predump(const DirectorySource& source) {
+  SLUICE_TRY_ASSIGN(const std::vector<std::uint8_t> payload, read_image(source, kPreDumpMark));
+  SLUICE_TRY_ASSIGN(const PreDumpMark mark, unpack_predump_mark(payload, source.keys()));
+  dump_id_ = mark.dump_id;
+  for (const std::string& name : mark.images) {
+    const std::optional<int> id = id_of_image(name);
+    const auto is_image_of = [&](std::string (*name_of)(int)) {
+      return id && name == predump_name(name_of(*id));
+    };
+    const bool of_kfd = is_image_of(kfd_image_name);
+    if (!of_kfd && !is_image_of(render_image_name))
+      return Error{EBADMSG, std::string(kPreDumpMark) +
+                                " names a file that is no image of a pre-dump; make another one [SL-I33]"};
+    SLUICE_TRY_ASSIGN(const std::vector<std::uint8_t> bytes, read_image(source, name));
+    std::optional<DumpId> dump_id;
+    if (of_kfd) {
+      SLUICE_TRY_ASSIGN(const kfd::KfdImage image, unpack_kfd_image(bytes, name, source.keys()));
+      dump_id = image.dump_id;
+      SLUICE_TRY(add_kfd(source, *id, image, true));
+    } else {
+      SLUICE_TRY_ASSIGN(const RenderImage image, unpack_render_image(bytes, name, source.keys()));
+      dump_id = image.dump_id;
+      SLUICE_TRY(add_render(source, *id, image, true));
+    }
+    if (dump_id != mark.dump_id)
+      return Error{EBADMSG, name + " is of another pre-dump; make another one [SL-I34]"};
+  }
+  return {};
+}
+
+Result<void> Ancestor::add_kfd(const DirectorySource& source, int id, const kfd::KfdImage& image,
+                               bool predump) {
+  dump_id_ = image.dump_id.value_or(DumpId{});
+  for (PagesSet& set : pages_of(image)) {
+    set.predump = predump;
+    SLUICE_TRY(add(source, id, std::move(set)));
+  }
+  return {};
+}
+
+Result<void> Ancestor::add_render(const DirectorySource& source, int id, const RenderImage& image,
+                                  bool predump) {
+  dump_id_ = image.dump_id.value_or(DumpId{});
+  if (!image.has_contents()) return {};
+  PagesSet set = pages_of(image);
+  set.predump = predump;
+  return add(source, id, std::move(set));
+}
+
+Result<void> Ancestor::add(const DirectorySource& source, int id, PagesSet set) {
+  SLUICE_TRY_ASSIGN(ImageLayout layout, set.layout(kSumBlockBytes));
+  SLUICE_TRY_ASSIGN(std::optional<Sidecar> sums, read_sidecar(source, id, set, layout, dump_id_));
+  if (!sums || !sums->tables.front().by_units())
+    return Error{ENODATA,
+                 set.sums_name(id) + " is missing or of an older sluice; dump without this parent [SL-I35]"};
+  if (sums->has_deltas()) {
+    if (has_parent() && parent_dump_id_ != sums->parent_dump_id)
+      return Error{EBADMSG, "its images name two parents; use another checkpoint [SL-I36]"};
+    parent_dump_id_ = sums->parent_dump_id;
+  }
+  Set made{std::move(set),
+           std::make_unique<const ParentFiles>(std::move(layout), std::move(sums->tables), sums->pages_files,
+                                               dir_fd()),
+           std::move(sums->parents),
+           {}};
+  for (std::uint32_t file = 0; file < made.runs.size(); ++file)
+    made.begins.push_back(begins_of(*made.files, file, made.runs[file]));
+  // Under both names that it can have: a child made before its parent was flattened still uses the old one.
+  for (std::uint32_t file = 0; file < sums->pages_files.size(); ++file) {
+    files_.emplace(made.pages.pages_name(id, file), File{sets_.size(), file});
+    files_.emplace(made.pages.delta_name(id, file), File{sets_.size(), file});
+  }
+  sets_.push_back(std::move(made));
+  return {};
+}
+
+Result<void> Ancestor::sync() const {
+  SLUICE_TRY_ASSIGN(const std::vector<std::string> names, list_names(dir_fd()));
+  for (const std::string& name : names) {
+    if (!is_image(name)) continue;
+    SLUICE_TRY_ASSIGN(const ImageFile file, open_image_file(dir_fd(), name));
+    if (::fdatasync(file.fd.get()) != 0) return make_error(errno, "sync " + name, Topic::Images);
+  }
+  return sync_directory(dir_fd());
+}
+
+std::vector<ExtentFile> Ancestor::pages_files() const {
+  std::vector<ExtentFile> files;
+  for (const Set& set : sets_) {
+    for (std::uint32_t file = 0; file < set.files->names.size(); ++file) {
+      const std::string& name = set.files->names[file];
+      files.push_back({dir_fd(), name, set.files->layout.file_bytes(file), words_ + "/" + name, true});
+    }
+  }
+  return files;
+}
+
+std::vector<ParentBo> Ancestor::bos_like(const PagesSet& pages) const {
+  std::map<std::pair<std::uint64_t, std::uint64_t>, ParentBo> known;  // by key and size
+  // Its own process first, then any other: a process may have come back under another pid.
+  for (const bool own : {true, false}) {
+    for (const Set& set : sets_) {
+      const PagesSet& its = set.pages;
+      if ((its.pid == pages.pid) != own || its.drm_minor != pages.drm_minor) continue;
+      if (!its.drm_minor && its.gpu_id != pages.gpu_id) continue;
+      for (std::uint32_t bo = 0; bo < its.bos.size(); ++bo)
+        known.emplace(std::pair(its.bos[bo].key, its.bos[bo].bytes), ParentBo{set.files.get(), bo});
+    }
+  }
+  std::vector<ParentBo> found;
+  for (const PagesBo& bo : pages.bos) {
+    const auto like = known.find({bo.key, bo.bytes});
+    found.push_back(like != known.end() ? like->second : ParentBo{});
+  }
+  return found;
+}
+
+Error Ancestor::is_another(const std::string& why) const {
+  return {EBADMSG, "the " + words_ + " is not the checkpoint that this one was made from: " + why};
+}
+
+Result<Ancestor::Place> Ancestor::find(const std::string& file, std::uint64_t offset, std::uint64_t length,
+                                       const Sum128& sum) const {
+  const auto at = files_.find(file);
+  if (at == files_.end()) return is_another(file + " is not there");
+  const Set& set = sets_[at->second.set];
+  const std::uint32_t number = at->second.file;
+  const ImageLayout& layout = set.files->layout;
+  const std::uint64_t bytes = layout.file_bytes(number);
+  Piece piece;
+  const bool has_unit = offset >= kHeaderBytes && offset < bytes && length <= bytes - offset &&
+                        layout.pieces(Chunk{0, offset, length, number}).next(piece) &&
+                        set.files->units.is_begin(piece.bo, piece.bo_offset) &&
+                        set.files->units.end_of(piece.bo, piece.bo_offset) - piece.bo_offset == length;
+  const std::uint64_t unit = has_unit ? set.files->units.at(piece.bo, piece.bo_offset) : 0;
+  if (!has_unit || set.files->tables[number].sums[static_cast<std::size_t>(unit)] != sum)
+    return is_another(file + " has other contents at " + std::to_string(offset));
+  const auto run = set.runs.empty() ? std::nullopt : run_with(set.runs[number], unit);
+  if (!run) return Place{&set.files->names[number], bytes, offset, false};
+  const ParentRun& in = set.runs[number].runs[*run];
+  return Place{&set.runs[number].files[in.file], 0, in.offset + (offset - set.begins[number][*run]), true};
+}
+
+}  // namespace sluice

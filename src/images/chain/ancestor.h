@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: MIT
+// A checkpoint's parent, its parent's parent, and so on: directories behind links called `parent`, as CRIU
+// makes them (--prev-images-dir). Read once, without contents.
+//
+// A planted parent would make root read the wrong files. So each directory belongs to this user, and nobody
+// else can write there. Each file in it is the user's, of mode 0600, and all images have our digests. A
+// sidecar names its parent dump and its units' sums; both are compared. A directory that comes twice is
+// refused, and a chain has at most kMostAncestors members.
+//
+// A member may be a pre-dump (predump_mark.h), which has only contents. If a checkpoint is in the same
+// directory, the checkpoint counts.
+//
+// Immutable after open(). Any thread.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "images/image_source.h"
+#include "images/key.h"
+#include "images/pages.h"
+#include "images/sums.h"
+#include "pipeline/checksum/parent_match.h"
+#include "pipeline/store/extent_reader.h"
+
+namespace sluice {
+
+inline constexpr const char* kParentLink = "parent";
+inline constexpr std::size_t kMostAncestors = 32;
+
+// One checkpoint of a chain.
+class Ancestor {
+ public:
+  // The pages files of one sidecar.
+  struct Set {
+    PagesSet pages;
+    std::unique_ptr<const ParentFiles> files;
+    std::vector<ParentRuns> runs;                    // by file; empty: no parent
+    std::vector<std::vector<std::uint64_t>> begins;  // by file and run: where the run begins, in bytes
+  };
+
+  // Opens the directory that kParentLink of `child_dir_fd` leads to. `words`: its name in messages. Errors:
+  // ENOENT if there is none; EACCES for a file or directory that others can change; EBADMSG; those of
+  // reading. Two errors mean that it cannot be a parent. ENODATA: no sums, some sums by blocks, or an
+  // unfinished pre-dump. ENXIO: no GPU contents.
+  static Result<std::unique_ptr<Ancestor>> open(int child_dir_fd, const std::string& words,
+                                                const ImageKeys& keys);
+
+  // The directory itself. Errors: the same.
+  static Result<std::unique_ptr<Ancestor>> of(UniqueFd directory, const std::string& words,
+                                              const ImageKeys& keys);
+
+  int dir_fd() const { return dir_.get(); }
+  const std::string& describe() const { return words_; }
+  // The directory's identity.
+  std::pair<dev_t, ino_t> identity() const { return identity_; }
+  const DumpId& dump_id() const { return dump_id_; }
+  // The dump that is its own parent; all zero: it is complete by itself.
+  const DumpId& parent_dump_id() const { return parent_dump_id_; }
+  bool has_parent() const { return parent_dump_id_ != DumpId{}; }
+
+  // Makes it durable, with all its files, if it was dumped without. Files that are durable cost the disk
+  // nothing. Errors: those of opening and syncing.
+  Result<void> sync() const;
+
+  // Its pages files.
+  std::vector<ExtentFile> pages_files() const;
+  // For each BO of `pages`, the one here that may be the same, judged without contents. It is on the same
+  // GPU, in the same kind of file, with the same key and size, and from the same process if possible.
+  std::vector<ParentBo> bos_like(const PagesSet& pages) const;
+
+  // Where a unit is that another dump says is here: in this checkpoint's file, or in its parent's.
+  struct Place {
+    const std::string* file = nullptr;
+    std::uint64_t file_bytes = 0;
+    std::uint64_t offset = 0;
+    bool in_parent = false;
+  };
+  // Errors: EBADMSG if there is no such unit, or it has another sum.
+  Result<Place> find(const std::string& file, std::uint64_t offset, std::uint64_t length,
+                     const Sum128& sum) const;
+
+ private:
+  struct File {
+    std::size_t set = 0;
+    std::uint32_t file = 0;
+  };
+  explicit Ancestor(std::string words) : words_(std::move(words)) {}
+  Result<void> check_owner();
+  Result<void> read(const ImageKeys& keys);
+  Result<void> read_checkpoint_of(const DirectorySource& source);
+  Result<void> read_predump(const DirectorySource& source);
+  Result<void> add_kfd(const DirectorySource& source, int id, const kfd::KfdImage& image, bool predump);
+  Result<void> add_render(const DirectorySource& source, int id, const RenderImage& image, bool predump);
+  Result<void> add(const DirectorySource& source, int id, PagesSet set);
+  Error is_another(const std::string& why) const;
+
+  std::string words_;
+  UniqueFd dir_;
+  bool has_checkpoint_ = false;
+  std::pair<dev_t, ino_t> identity_;
+  DumpId dump_id_{};
+  DumpId parent_dump_id_{};
+  std::vector<Set> sets_;
+  std::map<std::string, File> files_;  // by name: complete files, and files with parts left out
+};
+
+}  // namespace sluice

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: MIT
+#include "images/chain/chain.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <iterator>
+#include <set>
+#include <utility>
+
+#include "base/format.h"
+#include "pipeline/checksum/units.h"
+
+namespace sluice {
+namespace {
+
+// Extends the last extent if possible.
+void append(std::vector<Extent>& extents, const Extent& next) {
+  if (!extents.empty()) {
+    Extent& last = extents.back();
+    const bool goes_on =
+        last.file == next.file && (last.is_zeros() || last.offset + (last.end - last.begin) == next.offset);
+    if (goes_on) {
+      last.end = next.end;
+      return;
+    }
+  }
+  extents.push_back(next);
+}
+
+std::uint32_t number_of(ExtentMap& map, const ExtentFile& file) {
+  const auto known = std::find_if(map.files.begin(), map.files.end(),
+                                  [&](const ExtentFile& each) { return each.words == file.words; });
+  if (known != map.files.end()) return static_cast<std::uint32_t>(known - map.files.begin());
+  map.files.push_back(file);
+  return static_cast<std::uint32_t>(map.files.size() - 1);
+}
+
+// Whether the link to the parent is absolute, or may be. EINVAL: it is no link.
+bool leads_from_root(int dir_fd) {
+  char first = 0;
+  const bool is_read = ::readlinkat(dir_fd, kParentLink, &first, 1) == 1;
+  return is_read ? first == '/' : errno != ENOENT && errno != EINVAL;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const Chain>> Chain::open(int dir_fd, const DumpId& parent, const ImageKeys& keys,
+                                                 LinkKind links) {
+  const auto chain = std::make_shared<Chain>();
+  std::set<std::pair<dev_t, ino_t>> seen;
+  struct stat own {};
+  if (::fstat(dir_fd, &own) == 0) seen.emplace(own.st_dev, own.st_ino);
+  std::string words = kParentLink;
+  DumpId wanted = parent;
+  for (int fd = dir_fd; wanted != DumpId{}; words += std::string("/") + kParentLink) {
+    if (chain->ancestors_.size() == kMostAncestors)
+      return Error{
+          ELOOP, formatted("the chain of parents has more than {} checkpoints; flatten one of them [SL-I37]",
+                           kMostAncestors)};
+    if (links == LinkKind::Relative && leads_from_root(fd)) {
+      return Error{
+          ENOSYS,
+          formatted("the {} is an absolute link, which a restored process cannot follow with this CRIU; "
+                    "make it a relative one [SL-I38]",
+                    words)};
+    }
+    SLUICE_TRY_ASSIGN(std::unique_ptr<Ancestor> ancestor, Ancestor::open(fd, words, keys));
+    if (!seen.insert(ancestor->identity()).second)
+      return Error{
+          ELOOP,
+          formatted("the {} is in the chain of parents twice; restore the right link [SL-I39]", words)};
+    if (ancestor->dump_id() != wanted)
+      return Error{
+          EBADMSG,
+          formatted("the {} is not the dump that was the parent; put that one back [SL-I40]", words)};
+    fd = ancestor->dir_fd();
+    wanted = ancestor->parent_dump_id();
+    chain->ancestors_.push_back(std::move(ancestor));
+  }
+  return std::shared_ptr<const Chain>(chain);
+}
+
+Result<std::shared_ptr<const Chain>> check_parent(const Ancestor& parent, const ImageKeys& keys) {
+  SLUICE_TRY_ASSIGN(auto chain, Chain::open(parent.dir_fd(), parent.parent_dump_id(), keys));
+  if (chain->ancestors().size() < kMostAncestors) return chain;
+  return Error{ELOOP, formatted("it has {} ancestors already, the limit [SL-D10]", kMostAncestors)};
+}
+
+std::vector<int> Chain::directories() const {
+  std::vector<int> directories;
+  for (const auto& ancestor : ancestors_) directories.push_back(ancestor->dir_fd());
+  return directories;
+}
+
+Result<std::vector<UniqueFd>> Chain::reopen(int dir_fd) const {
+  std::vector<UniqueFd> directories;
+  for (const auto& ancestor : ancestors_) {
+    const std::string& words = ancestor->describe();
+    UniqueFd directory(::openat(dir_fd, kParentLink, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    struct stat status {};
+    if (!directory || ::fstat(directory.get(), &status) != 0)
+      return make_error(errno, "open the directory that is the " + words, Topic::Images);
+    if (std::pair(status.st_dev, status.st_ino) != ancestor->identity())
+      return Error{ESTALE, formatted("the link to the {} leads to another directory here [SL-I41]", words)};
+    dir_fd = directory.get();
+    directories.push_back(std::move(directory));
+  }
+  return directories;
+}
+
+Result<void> Chain::resolve_unit(std::span<const int> directories, const std::string& file,
+                                 std::uint64_t offset, const SumRange& range, const Sum128& sum,
+                                 ExtentMap& map) const {
+  const std::uint64_t length = range.end - range.begin;
+  const std::string* name = &file;
+  for (std::size_t i = 0; i < ancestors_.size(); ++i) {
+    const auto& ancestor = ancestors_[i];
+    SLUICE_TRY_ASSIGN(const Ancestor::Place place, ancestor->find(*name, offset, length, sum));
+    name = place.file;
+    offset = place.offset;
+    if (place.in_parent) continue;
+    const std::string words = ancestor->describe() + "/" + *name;
+    // Most units continue the last one.
+    const bool same = !map.extents.empty() && !map.extents.back().is_zeros() &&
+                      map.files[map.extents.back().file].words == words;
+    const std::uint32_t number =
+        same ? map.extents.back().file : number_of(map, {directories[i], *name, place.file_bytes, words});
+    append(map.extents, {range.begin, range.end, number, offset});
+    return {};
+  }
+  return Error{
+      EBADMSG,
+      formatted("no checkpoint of the chain has {} at {}; put the missing one back [SL-I42]", file, offset)};
+}
+
+Result<std::vector<ExtentMap>> Chain::resolve(int dir_fd, std::span<const int> directories,
+                                              const ImageLayout& layout, const Sidecar& sidecar) const {
+  std::vector<ExtentMap> maps(layout.file_count());
+  ZeroSums zero_sums;
+  for (std::uint32_t file = 0; file < layout.file_count(); ++file) {
+    const SumTable& table = sidecar.tables[file];
+    const UnitIndex units(layout, table.block_bytes);
+    const ParentRuns none;
+    const ParentRuns& runs = sidecar.is_delta(file) ? sidecar.parents[file] : none;
+    ExtentMap& map = maps[file];
+    map.files.push_back(
+        {dir_fd, sidecar.pages_files[file], layout.file_bytes(file), sidecar.pages_files[file], false});
+    std::uint64_t run_begin = 0;
+    std::size_t run = 0;  // the run that has the unit, or the next one
+    Result<void> done;
+    each_unit(layout, units, table.block_bytes, file, [&](const SumRange& range) {
+      if (!done) return;
+      const Sum128& sum = table.sums[static_cast<std::size_t>(range.index)];
+      if (run < runs.runs.size() && range.index == runs.runs[run].first_unit + runs.runs[run].units) ++run;
+      const bool in_parent = run < runs.runs.size() && range.index >= runs.runs[run].first_unit;
+      if (in_parent && range.index == runs.runs[run].first_unit) run_begin = range.begin;
+      if (sum == zero_sums.of(table.method, range.end - range.begin)) {
+        append(map.extents, {range.begin, range.end, Extent::kZeros, 0});
+      } else if (in_parent) {
+        done = resolve_unit(directories, runs.files[runs.runs[run].file],
+                            runs.runs[run].offset + (range.begin - run_begin), range, sum, map);
+      } else {
+        append(map.extents, {range.begin, range.end, 0, range.begin});
+      }
+    });
+    if (!done) return done.error();
+  }
+  return maps;
+}
+
+}  // namespace sluice

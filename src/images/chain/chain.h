@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: MIT
+// A checkpoint's ancestors (images/chain/ancestor.h), opened one by one, and where in them each byte lies
+// that the checkpoint does not have itself. Immutable after open(). Any thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "images/chain/ancestor.h"
+#include "images/key.h"
+#include "images/sums.h"
+#include "pipeline/layout.h"
+#include "pipeline/store/extent_reader.h"
+
+namespace sluice {
+
+// Which links are followed. An absolute one leads elsewhere in a container.
+enum class LinkKind : std::uint8_t { Any, Relative };
+
+class Chain {
+ public:
+  // Opens the chain of the checkpoint in `dir_fd`, whose sidecars name `parent`, up to the first member
+  // without a parent. Errors, with the member's name: those of Ancestor::open(); EBADMSG for another dump
+  // than the named parent; ELOOP for a directory that comes twice, or too many members; ENOSYS for an
+  // absolute link if these are not followed.
+  static Result<std::shared_ptr<const Chain>> open(int dir_fd, const DumpId& parent, const ImageKeys& keys,
+                                                   LinkKind links = LinkKind::Any);
+
+  std::span<const std::unique_ptr<Ancestor>> ancestors() const { return ancestors_; }
+
+  // Descriptors of all ancestors' directories, in order, in the process that has opened the chain.
+  std::vector<int> directories() const;
+  // The same directories, reopened by their links from the checkpoint's own directory, for a process that has
+  // a copy of the chain but no descriptors. Errors, with the member's name: those of opening; ESTALE if the
+  // links now lead elsewhere.
+  Result<std::vector<UniqueFd>> reopen(int dir_fd) const;
+
+  // Where each byte of a sidecar's files is. `dir_fd` has the files, `directories` are the ancestors' in this
+  // process. Both, and this chain, are borrowed while the maps are used. Errors: EBADMSG.
+  Result<std::vector<ExtentMap>> resolve(int dir_fd, std::span<const int> directories,
+                                         const ImageLayout& layout, const Sidecar& sidecar) const;
+
+ private:
+  Result<void> resolve_unit(std::span<const int> directories, const std::string& file, std::uint64_t offset,
+                            const SumRange& range, const Sum128& sum, ExtentMap& map) const;
+
+  std::vector<std::unique_ptr<Ancestor>> ancestors_;  // the parent first
+};
+
+// Whether a dump can build on it: the chain, which a restore will follow, is whole, and has room for one
+// more. Then what the chain goes on with after the parent. Errors: those of Chain::open(); ELOOP.
+Result<std::shared_ptr<const Chain>> check_parent(const Ancestor& parent, const ImageKeys& keys);
+
+}  // namespace sluice

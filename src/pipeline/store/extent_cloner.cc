@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: MIT
+#include "pipeline/store/extent_cloner.h"
+
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <optional>
+#include <utility>
+
+#include "base/image_file.h"
+#include "base/units.h"
+#include "pipeline/store/file_reader.h"
+
+namespace sluice {
+namespace {
+
+// Limit of one call: between two calls a dump can be stopped.
+constexpr std::uint64_t kMostBytesAtOnce = kGiB;
+constexpr std::uint64_t kLeastBlockBytes = 512;
+
+// open_image_file(), with checks of size and privacy.
+Result<UniqueFd> open_source(const ExtentFile& file) {
+  auto opened = open_image_file(file.dir_fd, file.name);
+  if (!opened) return explain(file.words, opened.error());
+  SLUICE_TRY(check_pages_file(file.words, opened->status, file.bytes));
+  if (!file.must_be_private || is_private(opened->status)) return std::move(opened->fd);
+  return make_error(EACCES,
+                    file.words + " is not this user's own, of mode 0600, as the files of a parent must be",
+                    Topic::Images);
+}
+
+// If the file system has no unnamed files: a file whose name is removed at once.
+Result<UniqueFd> unnamed_file(int dir_fd) {
+  UniqueFd fd(::openat(dir_fd, ".", O_TMPFILE | O_RDWR | O_CLOEXEC | O_EXCL, 0600));
+  if (fd) return fd;
+  constexpr const char* kName = "amdgpu-clone.img.tmp";  // a dump removes such files
+  SLUICE_TRY_ASSIGN(fd, create_image_file(dir_fd, kName));
+  (void)::unlinkat(dir_fd, kName, 0);
+  return fd;
+}
+
+std::string range_words(std::uint64_t begin, std::uint64_t bytes) {
+  return " [" + std::to_string(begin) + ", " + std::to_string(begin + bytes) + ")";
+}
+
+Error clone_error(int err, const ExtentFile& from, const CloneRun& run, const std::string& name) {
+  Error error = make_error(err, "clone " + from.words + range_words(run.offset, run.bytes) + " into " + name,
+                           Topic::Images);
+  const bool no_room = err == ENOSPC || err == EDQUOT;
+  return no_room ? error : with_remedy(error, "; dump without a parent, or into another file system");
+}
+
+}  // namespace
+
+void CloneRuns::append(const CloneRun& next) {
+  if (!runs.empty()) {
+    CloneRun& last = runs.back();
+    const bool goes_on = last.file == next.file && last.begin + last.bytes == next.begin &&
+                         last.offset + last.bytes == next.offset;
+    if (goes_on) {
+      last.bytes += next.bytes;
+      return;
+    }
+  }
+  runs.push_back(next);
+}
+
+int clone_range(int from_fd, std::uint64_t from, std::uint64_t bytes, int to_fd, std::uint64_t to) {
+  file_clone_range range{};
+  range.src_fd = from_fd;
+  range.src_offset = from;
+  range.src_length = bytes;
+  range.dest_offset = to;
+  return TEMP_FAILURE_RETRY(::ioctl(to_fd, FICLONERANGE, &range)) == 0 ? 0 : errno;
+}
+
+// If the file system's block is no power of two, or a server means something else by it, whole parts are
+// used, and ask() tests them.
+Result<CloneProbe> CloneProbe::make(int dir_fd, CloneCall call) {
+  struct statfs status {};
+  if (::fstatfs(dir_fd, &status) != 0) return make_error(errno, "look at the image directory");
+  SLUICE_TRY_ASSIGN(UniqueFd fd, unnamed_file(dir_fd));
+  auto block_bytes = static_cast<std::uint64_t>(status.f_bsize);
+  if (!std::has_single_bit(block_bytes) || block_bytes < kLeastBlockBytes || block_bytes > kZeroUnitBytes)
+    block_bytes = kZeroUnitBytes;
+  return CloneProbe(std::move(fd), block_bytes, std::move(call));
+}
+
+// With one block: a stretch may be shifted in the other file by any number of blocks.
+Result<void> CloneProbe::ask(const ExtentFile& file) const {
+  SLUICE_TRY_ASSIGN(const UniqueFd from, open_source(file));
+  const int err = call_(from.get(), 0, block_bytes_, fd_.get(), block_bytes_);
+  return err == 0 ? Result<void>() : make_error(err, "clone a block of " + file.words, Topic::Images);
+}
+
+Result<void> clone_runs(int fd, const std::string& name, const CloneRuns& runs, const CloneCall& call,
+                        const std::atomic<bool>* stopped) {
+  UniqueFd from;
+  std::optional<std::uint32_t> opened;  // its index
+  for (const CloneRun& run : runs.runs) {
+    const ExtentFile& file = runs.files[run.file];
+    if (opened != run.file) {
+      SLUICE_TRY_ASSIGN(from, open_source(file));
+      opened = run.file;
+    }
+    for (std::uint64_t done = 0; done < run.bytes;) {
+      if (stopped != nullptr && *stopped) return Error{ECANCELED, "cancelled"};
+      const std::uint64_t bytes = std::min(run.bytes - done, kMostBytesAtOnce);
+      if (const int err = call(from.get(), run.offset + done, bytes, fd, run.begin + done); err != 0)
+        return clone_error(err, file, {run.begin + done, bytes, run.file, run.offset + done}, name);
+      done += bytes;
+    }
+  }
+  return {};
+}
+
+Result<std::unique_ptr<ExtentCloner>> ExtentCloner::start(Options options, std::uint32_t slots) {
+  std::unique_ptr<ExtentCloner> cloner(new ExtentCloner(std::move(options), slots));
+  SLUICE_TRY_ASSIGN(cloner->workers_, SlotWorkers::start("sluice-clone", 1, slots));
+  return cloner;
+}
+
+void ExtentCloner::begin(Slot& slot, int fd, const std::string& name, Reactor& reactor) {
+  targets_[slot.index] = {fd, &name};
+  workers_->run(slot, *this, reactor);
+}
+
+Result<void> ExtentCloner::work(Slot& slot) {
+  const Target& target = targets_[slot.index];
+  return clone_runs(target.fd, *target.name, options_.runs(slot.chunk.file), options_.call, options_.stopped);
+}
+
+}  // namespace sluice

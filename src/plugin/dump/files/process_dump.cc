@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: MIT
+#include "plugin/dump/files/process_dump.h"
+
+#include <sys/utsname.h>
+
+#include <algorithm>
+
+#include "base/format.h"
+#include "images/files.h"
+#include "images/metadata.h"
+#include "images/pages.h"
+#include "kfd/bo_order.h"
+#include "kfd/hsakmt_shm.h"
+#include "kfd/private_data.h"
+#include "kfd/uapi.h"
+#include "pipeline/checksum/units.h"
+#include "plugin/dump/files/render_maps.h"
+#include "proc/processes.h"
+
+namespace sluice::plugin {
+
+namespace {
+
+std::string kernel_release() {
+  utsname names{};
+  return uname(&names) == 0 ? names.release : "";
+}
+
+// CRIU restores a file in the process of the lowest pid that holds it, which then owns the KFD process.
+// `owner`: the process that opened it, from PROCESS_INFO, in its own pid namespace.
+Result<void> check_owner(pid_t owner, const std::vector<pid_t>& holders) {
+  const std::optional<std::uint32_t> lowest = proc::restoring_process(holders).innermost;
+  if (!lowest || *lowest == static_cast<std::uint32_t>(owner)) return {};
+  return Error{
+      EINVAL,
+      formatted("a file of /dev/kfd was opened by process {} and would be restored in process {}, which "
+                "inherited it; let process {} close it [SL-D38]",
+                owner, *lowest, *lowest)};
+}
+
+}  // namespace
+
+// As a table of contents.
+Result<std::unique_ptr<ProcessDump>> ProcessDump::begin(kfd::CriuSession& session,
+                                                        const std::vector<pid_t>& holders, DumpRun& run) {
+  std::unique_ptr<ProcessDump> process(new ProcessDump(session, run));
+  if (run.frozen_from_ns == 0) run.frozen_from_ns = run.shared.world.now_ns();
+  const auto answer = session.process_info();
+  if (!answer && answer.error().err == EBADF) {
+    return Error{
+        EBADF,
+        formatted(
+            "a file of /dev/kfd was opened by a process that is gone or not part of this dump; {}, which "
+            "inherited it, must close it: {} [SL-D39]",
+            session.name(), answer.error().what)};
+  }
+  if (!answer) return answer.error();
+  if (session.found_paused()) {
+    log_line(
+        Level::Warning,
+        session.name() + ": its queues were still paused by a dump that was killed; nothing to do [SL-D40]");
+  }
+  const kfd::ProcessInfo info = *answer;
+  SLUICE_TRY(check_owner(static_cast<pid_t>(info.pid), holders));
+  SLUICE_TRY_ASSIGN(kfd::Checkpoint checkpoint, session.checkpoint());
+  const std::uint32_t bo_record_bytes =
+      kfd::derive_bo_record_bytes({info.num_devices, info.num_bos, info.num_objects}, checkpoint.priv_data);
+  kfd::put_in_order(checkpoint, bo_record_bytes, kSumBlockBytes);
+  log_line(Level::Info, formatted("{}: {} GPUs, {} BOs, {} queues, events and SVM ranges", session.name(),
+                                  info.num_devices, info.num_bos, info.num_objects));
+  kfd::KfdImage& image = process->image_;
+  image.pid = info.pid;
+  SLUICE_TRY_ASSIGN(image.topology, kfd::topology_of_process(run.topology, checkpoint.devices));
+  for (const kfd::KfdBo& bo : checkpoint.bos) image.bos.push_back({bo});
+  image.num_objects = info.num_objects;
+  SLUICE_TRY_ASSIGN(const std::optional<kfd::HsakmtShm> shm, kfd::read_hsakmt_shm());
+  image.shm = shm.value_or(kfd::HsakmtShm{});
+  image.bo_record_bytes = bo_record_bytes;
+  image.priv_data = std::move(checkpoint.priv_data);
+  image.sluice_version = SLUICE_VERSION;
+  image.kernel_release = kernel_release();
+  image.kfd_minor_version = run.kfd_minor_version;
+  image.dump_id = run.dump_id;
+  image.has_sums = run.config.checksum;
+  process->dmabufs_ = std::move(checkpoint.dmabufs);
+  process->note_maps(proc::restoring_process(holders).pid);
+  SLUICE_TRY(process->add_holders());
+  return process;
+}
+
+// The process' maps of render nodes that can be restored.
+void ProcessDump::note_maps(pid_t pid) {
+  BoRanges& ranges = run_.maps[pid];
+  for (const kfd::BoEntry& bo : image_.bos) {
+    if (kfd::has_contents(bo.alloc_flags))
+      ranges.emplace(std::pair(minor_of(bo.gpu_id), bo.offset), bo.offset + bo.bytes);
+  }
+}
+
+Result<void> ProcessDump::add_holders() {
+  for (std::size_t i = 0; i < image_.bos.size(); ++i) {
+    const kfd::BoEntry& bo = image_.bos[i];
+    if (!kfd::has_contents(bo.alloc_flags)) continue;
+    SharedBos::Holder holder{.name = session_.name() + "'s BO at " + hex(bo.addr), .kfd = true};
+    holder.looks_imported = (bo.alloc_flags & ~kfd::kAllocFlagsOfImports) == 0;
+    holder.place = {minor_of(bo.gpu_id), bo.offset};
+    SLUICE_TRY_ASSIGN(const std::size_t number, run_.shared_bos.add(dmabufs_[i].get(), std::move(holder)));
+    holders_.push_back(number);
+  }
+  return {};
+}
+
+void ProcessDump::take_shares() {
+  auto holder = holders_.begin();
+  for (kfd::BoEntry& bo : image_.bos) {
+    if (!kfd::has_contents(bo.alloc_flags)) continue;
+    const SharedBos::Share share = run_.shared_bos.share_of(*holder++);
+    bo.shared = share.number;
+    bo.imports = share.imports;
+    if (share.number != 0) bo.handle = share.handle;
+  }
+}
+
+// In bucket order, by GPU.
+Result<void> ProcessDump::take_contents() {
+  SLUICE_TRY(check_imports());
+  if (dmabufs_.empty()) return {};
+  for (PagesSet& pages : pages_of(image_)) {
+    const std::uint32_t minor = minor_of(pages.gpu_id);
+    contents_.waiting().push_back({std::move(pages), dmabufs_, minor});
+  }
+  dmabufs_.clear();
+  return {};
+}
+
+// A restore must be able to tell the private data's records apart.
+Result<void> ProcessDump::check_imports() const {
+  const auto import =
+      std::find_if(image_.bos.begin(), image_.bos.end(), [](const kfd::BoEntry& bo) { return bo.imports; });
+  if (import == image_.bos.end()) return {};
+  const auto records = private_records(image_);
+  if (records) return {};  // unreached: no test
+  return explain(
+      formatted("restore {}'s BO at {:#x} as one that is shared by dma-buf", session_.name(), import->addr),
+      records.error());  // unreached: no test
+}
+
+std::vector<ProcessGpu> ProcessDump::gpus() const {
+  std::vector<ProcessGpu> gpus;
+  for (const kfd::Node& node : image_.topology.nodes) {
+    if (!node.is_gpu()) continue;
+    gpus.push_back({node.drm_render_minor, node.gpu_id, std::nullopt});
+    const auto own = std::find_if(image_.bos.begin(), image_.bos.end(), [&](const kfd::BoEntry& bo) {
+      return bo.gpu_id == node.gpu_id && bo.shared == 0 && kfd::has_contents(bo.alloc_flags);
+    });
+    if (own != image_.bos.end()) gpus.back().bo_offset = own->offset;
+  }
+  return gpus;
+}
+
+Result<void> ProcessDump::finish(int id) {
+  image_.id = static_cast<std::uint32_t>(id);
+  run_.images.add_metadata(run_.name_of(kfd_image_name(id)));
+  SLUICE_TRY(finish_contents(id));
+  for (const kfd::BoEntry& bo : image_.bos) run_.shared_bos.note_saved(bo.shared, bo.imports);
+  return {};
+}
+
+Result<void> ProcessDump::write(int id) {
+  if (run_.is_predump) image_.priv_data.clear();  // of a moment that is over: never restored
+  SLUICE_TRY(run_.save(run_.name_of(kfd_image_name(id)), pack_kfd_image(image_, run_.store.keys())));
+  contents_.note_stats(id);
+  return {};
+}
+
+// A GPU without contents gets a file with only the header, as upstream writes it.
+Result<void> ProcessDump::finish_contents(int id) {
+  SLUICE_TRY(contents_.join(id));
+  for (const kfd::Node& node : image_.topology.nodes) {
+    if (run_.is_predump) break;
+    if (!node.is_gpu() || has_contents(image_, node.gpu_id)) continue;
+    run_.images.add(pages_image_name(id, node.gpu_id));
+    SLUICE_TRY(run_.store.save(pages_image_name(id, node.gpu_id), {}, run_.config.sync));
+  }
+  if (run_.config.sync) SLUICE_TRY(run_.store.sync());
+  return {};
+}
+
+}  // namespace sluice::plugin

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: MIT
+// One KFD process on its way into the images. Its queues stop, its state is read, and its contents flow while
+// the host does other work. When the host has named the file, the images get their names.
+//
+// Main thread only.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "images/kfd_image.h"
+#include "kfd/criu_ops.h"
+#include "kfd/topology.h"
+#include "plugin/dump/contents/dump_contents.h"
+
+namespace sluice::plugin {
+
+// What render files need to know about a GPU of a dumped KFD process.
+struct ProcessGpu {
+  std::uint32_t minor = 0;
+  std::uint32_t user_gpu_id = 0;
+  // mmap offset of a BO that no render file has: only the file that KFD acquired may map it.
+  std::optional<std::uint64_t> bo_offset;
+};
+
+class ProcessDump {
+ public:
+  // PROCESS_INFO and CHECKPOINT: stops the queues. `session` and `run` are borrowed. `holders`: the processes
+  // that hold its file. Errors: those of the two; EINVAL for what could not be restored.
+  static Result<std::unique_ptr<ProcessDump>> begin(kfd::CriuSession& session,
+                                                    const std::vector<pid_t>& holders, DumpRun& run);
+
+  // Called when it is decided which BOs are shared, and who creates them.
+  void take_shares();
+  // After that: contents() of what it creates itself are waiting. Idempotent. Errors: EBADMSG if the private
+  // data cannot be split into records, which a restore of imports needs.
+  Result<void> take_contents();
+  DumpContents& contents() { return contents_; }
+
+  // After take_shares().
+  std::vector<ProcessGpu> gpus() const;
+
+  // Joins the contents and writes everything but the metadata under `id`.
+  Result<void> finish(int id);
+  // After finish(): the metadata; adds to the statistics.
+  Result<void> write(int id);
+
+ private:
+  ProcessDump(kfd::CriuSession& session, DumpRun& run) : session_(session), run_(run), contents_(run) {}
+  void note_maps(pid_t pid);
+  Result<void> add_holders();
+  std::uint32_t minor_of(std::uint32_t gpu_id) const {
+    return image_.topology.find_gpu(gpu_id)->drm_render_minor;
+  }
+  Result<void> check_imports() const;
+  Result<void> finish_contents(int id);
+
+  kfd::CriuSession& session_;
+  DumpRun& run_;
+  kfd::KfdImage image_;
+  std::vector<UniqueFd> dmabufs_;     // one per BO, from begin() to take_contents()
+  std::vector<std::size_t> holders_;  // SharedBos numbers of the BOs that have contents
+  DumpContents contents_;
+};
+
+}  // namespace sluice::plugin

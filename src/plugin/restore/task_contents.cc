@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: MIT
+#include "plugin/restore/task_contents.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/format.h"
+#include "base/unique_fd.h"
+#include "plugin/contents/contents_job.h"
+#include "plugin/contents/local_machine.h"
+#include "plugin/contents/stats.h"
+#include "plugin/host/criu_host.h"
+
+namespace sluice::plugin {
+
+LaneContents TaskContents::lane(PagesSet pages, std::vector<UniqueFd>& dmabufs, const kfd::Node& gpu,
+                                std::uint32_t source_minor) const {
+  LaneContents contents(std::move(pages), dmabufs, gpu.drm_render_minor);
+  contents.sharers = plan_.survey.lanes_on(source_minor);
+  return contents;
+}
+
+Result<void> TaskContents::fill(ContentRequest request) {
+  if (request.lanes.empty()) return {};  // unreached: a guard
+  if (server_) {
+    const Result<void> handed = hand_to_server(request);
+    if (handed) return {};
+    SLUICE_TRY(plan_.lifeline->check());
+    log_line(
+        Level::Warning,
+        formatted("file {}: the content server did not take its GPU memory, so this task restores it itself: "
+                  "{} [SL-R40]",
+                  request.id, handed.error().what));
+  }
+  return fill_here(std::move(request));
+}
+
+Result<void> TaskContents::hand_to_server(const ContentRequest& request) const {
+  const UniqueFd socket(fdstore_get(*server_));
+  if (!socket) return make_error(EBADF, "get the socket from CRIU's fdstore");
+  return hand_over(socket.get(), request);
+}
+
+// Not in criu's own pid namespace, which other processes use, too: we must not move their numbers. If it
+// fails, the restore mostly succeeds anyway.
+std::optional<ThreadNumbers::Raised> TaskContents::raise_thread_numbers() const {
+  const ino_t its = pid_namespace(proc_fd(), "self/ns/pid");
+  if (its == 0 || its == plan_.main_pid_namespace) return std::nullopt;
+  auto raised = plan_.thread_numbers->raise(proc_fd());
+  if (raised) return std::move(*raised);
+  // unreached: no test
+  log_line(Level::Warning, formatted("threads that restore GPU memory may take thread numbers of the tree: "
+                                     "{}; if CRIU cannot create a thread "
+                                     "(-17), restore again [SL-R41]",
+                                     raised.error().what));
+  return std::nullopt;
+}
+
+Result<void> TaskContents::fill_here(ContentRequest request) {
+  const std::optional<ThreadNumbers::Raised> raised = raise_thread_numbers();
+  SharedByJobs shared(plan_.lifeline->vram(), plan_.store);
+  const std::uint64_t began_ns = shared.world.now_ns();
+  shared.lanes = plan_.survey.all_lanes();
+  shared.unverified_said = unverified_said_;
+  std::vector<UniqueFd> directories;
+  if (plan_.chain) {
+    SLUICE_TRY_ASSIGN(directories, plan_.chain->directories_in_task());
+    shared.chain = &plan_.chain->chain();
+    for (const UniqueFd& directory : directories) shared.chain_directories.push_back(directory.get());
+  }
+  SLUICE_TRY_ASSIGN(
+      const std::unique_ptr<ContentsJob> job,
+      ContentsJob::restore(request.id, std::move(request.lanes), plan_.config, request.dump_id, shared));
+  job->begin();
+  const Result<void> done = job->wait([](const std::string& line) { log_line(Level::Info, line); });
+  log_lines(job->take_log_lines());
+  unverified_said_ = shared.unverified_said;
+  SLUICE_TRY(done);
+  log_summaries(Direction::Restore, job->outcomes());
+  write_stats(Direction::Restore, request.id, {began_ns, began_ns, shared.world.now_ns()}, job->outcomes(),
+              plan_.config, plan_.store);
+  return {};
+}
+
+}  // namespace sluice::plugin

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: MIT
+// Dumps with a parent, by the shipped plugin: they write what has changed, come back whole, and a parent that
+// nobody has asked for, or that is not what it was, is not used, or is named.
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "parent_scene.h"
+
+namespace sluice::host_test {
+namespace {
+
+INSTANTIATE_TEST_SUITE_P(Versions, ParentTest, ::testing::ValuesIn(kVersions), name_of_version);
+
+TEST_P(ParentTest, AChainOfThreeWritesWhatHasChangedAndComesBackWhole) {
+  start();
+  ASSERT_NO_FATAL_FAILURE(dump_as("first"));
+  ASSERT_NO_FATAL_FAILURE(restore_from("first"));
+  expect_whole();
+  ASSERT_NO_FATAL_FAILURE(dump_on("first", "second"));
+  EXPECT_TRUE(is_delta("second")) << dump_log_;
+  EXPECT_LT(bytes_on_disk("second"), bytes_on_disk("first") / 2) << dump_log_;
+  ASSERT_NO_FATAL_FAILURE(restore_from("second"));
+  expect_whole();
+  ASSERT_NO_FATAL_FAILURE(dump_on("second", "third"));
+  EXPECT_TRUE(is_delta("third")) << dump_log_;
+  ASSERT_NO_FATAL_FAILURE(restore_from("third"));
+  expect_whole();
+}
+
+TEST_P(ParentTest, AMissingMemberIsNamedAndAnExchangedOneIsRefused) {
+  start();
+  ASSERT_NO_FATAL_FAILURE(dump_as("first"));
+  ASSERT_NO_FATAL_FAILURE(restore_from("first"));
+  ASSERT_NO_FATAL_FAILURE(dump_on("first", "second"));
+  fs::rename(place("first"), place("elsewhere"));
+  ASSERT_NO_FATAL_FAILURE(expect_refused_at_once("second", "open the directory that is the parent"));
+  fs::rename(place("elsewhere"), place("first"));
+  ASSERT_NO_FATAL_FAILURE(restore_from("second"));
+  ASSERT_NO_FATAL_FAILURE(dump_as("first"));
+  ASSERT_NO_FATAL_FAILURE(expect_refused_at_once("second", "[SL-I40]"));
+}
+
+TEST_P(ParentTest, AChangedByteOfTheParentReachesNoGpu) {
+  start();
+  ASSERT_NO_FATAL_FAILURE(dump_as("first"));
+  ASSERT_NO_FATAL_FAILURE(restore_from("first"));
+  ASSERT_NO_FATAL_FAILURE(dump_on("first", "second"));
+  for (const std::string& name : images_in(place("first"), "amdgpu-pages-")) {
+    if (fs::file_size(place("first") / name) >= 3 * kSumBlockBytes) overwrite_block(place("first") / name);
+  }
+  ASSERT_NO_FATAL_FAILURE(expect_refused("second", "is corrupt"));
+  EXPECT_FALSE(gpu_memory_has(kFoundNowhereElse));
+}
+
+TEST_P(ParentTest, ALinkThatNobodyHasAskedForIsNotFollowed) {
+  start();
+  ASSERT_NO_FATAL_FAILURE(dump_as("first"));
+  ASSERT_NO_FATAL_FAILURE(restore_from("first"));
+  fs::create_directory(scene_.images());
+  fs::create_directory_symlink("../first", scene_.images() / "parent");
+  // Time stands still for nobody: older than the host's process by more than a tick.
+  timespec now{};
+  timespec began{};
+  (void)::clock_gettime(CLOCK_MONOTONIC, &began);
+  do {
+    (void)::sched_yield();
+    (void)::clock_gettime(CLOCK_MONOTONIC, &now);
+  } while ((now.tv_sec - began.tv_sec) * 1'000'000'000L + (now.tv_nsec - began.tv_nsec) < 50'000'000L);
+  ASSERT_NO_FATAL_FAILURE(dump_as("second"));
+  expect_full("second", "[SL-D09]");
+  fs::remove(place("second") / "parent");
+  ASSERT_NO_FATAL_FAILURE(restore_from("second"));
+  expect_whole();
+}
+
+TEST_P(ParentTest, WhatCannotBeBuiltOnMakesAFullDumpAndIsSaid) {
+  start();
+  ASSERT_NO_FATAL_FAILURE(dump_as("first"));
+  ASSERT_NO_FATAL_FAILURE(restore_from("first"));
+  // Itself.
+  ASSERT_NO_FATAL_FAILURE(dump_as("itself", {"--prev-images-dir", "../images"}));
+  expect_full("itself", "the image directory itself");
+  ASSERT_NO_FATAL_FAILURE(restore_from("itself"));
+  // Planted: a directory into which others may write.
+  ::chmod(place("first").c_str(), 0777);
+  ASSERT_NO_FATAL_FAILURE(dump_on("first", "second"));
+  expect_full("second", "that other users own, or may write into");
+  ::chmod(place("first").c_str(), 0700);
+  ASSERT_NO_FATAL_FAILURE(restore_from("second"));
+  // Of no sums.
+  scene_.variables["SLUICE_CHECKSUM"] = "off";
+  ASSERT_NO_FATAL_FAILURE(dump_on("first", "third"));
+  expect_full("third", "SLUICE_CHECKSUM=off");
+  scene_.variables.erase("SLUICE_CHECKSUM");
+  ASSERT_NO_FATAL_FAILURE(restore_from("third"));
+  ASSERT_NO_FATAL_FAILURE(dump_on("third", "fourth"));
+  expect_full("fourth", "[SL-D13]");
+}
+
+// The sidecar says where units are: without it nothing could be restored.
+TEST_P(ParentTest, ComesBackWithoutVerificationToo) {
+  start();
+  ASSERT_NO_FATAL_FAILURE(dump_as("first"));
+  ASSERT_NO_FATAL_FAILURE(restore_from("first"));
+  ASSERT_NO_FATAL_FAILURE(dump_on("first", "second"));
+  scene_.variables["SLUICE_CHECKSUM"] = "off";
+  ASSERT_NO_FATAL_FAILURE(restore_from("second"));
+  expect_whole();
+}
+
+// A dump that fails leaves nothing that looks whole, and its parent as it was.
+TEST_P(ParentTest, AFailedDumpLeavesTheParentWhole) {
+  start();
+  ASSERT_NO_FATAL_FAILURE(dump_as("first"));
+  ASSERT_NO_FATAL_FAILURE(restore_from("first"));
+  EXPECT_NE(scene_.dump(version(), {"--prev-images-dir", "../first", "--fail-after", "cpu_pages"}), 0);
+  expect_running();
+  EXPECT_TRUE(images("amdgpu-").empty());
+  fs::remove_all(scene_.images());
+  ASSERT_NO_FATAL_FAILURE(dump_on("first", "second"));
+  EXPECT_TRUE(is_delta("second"));
+  ASSERT_NO_FATAL_FAILURE(restore_from("first"));
+  expect_whole();
+}
+
+TEST_P(ParentTest, AnotherKeyMakesAFullDump) {
+  const fs::path key = place("key");
+  std::ofstream(key) << std::string(64, '7') << '\n';
+  ASSERT_EQ(::chmod(key.c_str(), 0600), 0);
+  start();
+  ASSERT_NO_FATAL_FAILURE(dump_as("first"));
+  ASSERT_NO_FATAL_FAILURE(restore_from("first"));
+  scene_.variables["SLUICE_KEY_FILE"] = key.string();
+  ASSERT_NO_FATAL_FAILURE(dump_on("first", "second"));
+  expect_full("second", "[SL-D13]");
+  ASSERT_NO_FATAL_FAILURE(restore_from("second"));
+  ASSERT_NO_FATAL_FAILURE(dump_on("second", "third"));
+  EXPECT_TRUE(is_delta("third")) << dump_log_;
+  ASSERT_NO_FATAL_FAILURE(restore_from("third"));
+  expect_whole();
+}
+
+}  // namespace
+}  // namespace sluice::host_test
