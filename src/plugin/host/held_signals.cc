@@ -137,8 +137,10 @@ void HeldSignals::watch() {
   for (;;) {
     const auto left =
         std::chrono::ceil<std::chrono::milliseconds>(patience_ends - std::chrono::steady_clock::now());
-    const int wait_ms = static_cast<int>(std::max<std::int64_t>(left.count(), 0));
-    const int ready = poll(files, 2, caught_ == 0 ? -1 : wait_ms);
+    const bool patient = left.count() > 0;
+    const bool waits_for_another = caught_ == 0 || (!patient && only_late());
+    const int wait_ms = patient ? static_cast<int>(left.count()) : 0;
+    const int ready = poll(files, 2, waits_for_another ? -1 : wait_ms);
     if (files[0].revents != 0) return;
     signalfd_siginfo info{};
     const bool came = ready > 0 && read(signals_.get(), &info, sizeof info) == sizeof info;
@@ -147,7 +149,7 @@ void HeldSignals::watch() {
       caught_ = number;
       stop_ = !too_late_;
       patience_ends = std::chrono::steady_clock::now() + kPatience;
-    } else if ((ready == 0 || (came && is_wish(number))) && !(too_late_ && nothing_to_undo_)) {
+    } else if (came ? is_wish(number) && !(patient && only_late()) : ready == 0 && !only_late()) {
       (void)raise(caught_);
       (void)pthread_sigmask(SIG_UNBLOCK, &held_, nullptr);  // the end of the process
     }

@@ -56,8 +56,8 @@ class HeldSignals {
   // stops nothing and does not act, because its exit status would make the caller discard valid images.
   void set_too_late() { too_late_ = caught_ == 0; }
 
-  // All queues run: nothing can hang and leave them stopped. So neither a second signal nor five seconds make
-  // a late signal act.
+  // All queues run: nothing can hang and leave them stopped. So of late signals only a second one acts, and
+  // only if it comes five seconds after the first: what is left may take that long.
   void set_nothing_to_undo() { nothing_to_undo_ = true; }
 
   // The signal that has come, if any.
@@ -68,6 +68,7 @@ class HeldSignals {
   bool start_watcher();
   void release();
   void watch();
+  bool only_late() const { return too_late_ && nothing_to_undo_; }
   void lower_cpu_limit();
   void raise_cpu_limit();
 

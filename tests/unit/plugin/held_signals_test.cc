@@ -114,6 +114,22 @@ TEST(HeldSignals, NorDoesASecondOneWhenTheQueuesRun) {
   EXPECT_EXIT(end(), ::testing::ExitedWithCode(2), "");
 }
 
+// But nothing hangs for ever.
+TEST(HeldSignals, UntilTheirSenderInsists) {
+  const auto end = [] {
+    std::atomic<bool> stop{false};
+    HeldSignals signals(stop);
+    signals.set_too_late();
+    const HeldSignals::InHook hook(signals);
+    signals.set_nothing_to_undo();
+    for (;;) {
+      (void)kill(getpid(), SIGTERM);
+      (void)sched_yield();
+    }
+  };
+  EXPECT_EXIT(end(), ::testing::KilledBySignal(SIGTERM), "");
+}
+
 // Nor is it too late for one that has come before.
 TEST(HeldSignals, WhatHasComeBeforeActs) {
   const auto end = [] {
