@@ -189,7 +189,8 @@ void ask_queues(List& list) {
       "CREATE_QUEUE gives the lowest number again",
       [&] {
         Args third = sdma;
-        return name_of(questions::kfd(kfd.fd, 0x02, third)) + " " + std::to_string(third.get32(52));
+        const std::string made_third = name_of(questions::kfd(kfd.fd, 0x02, third));
+        return made_third + " " + std::to_string(third.get32(52));
       }(),
       "ok 0");
 }
