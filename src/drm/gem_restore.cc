@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <string>
 
 #include "base/format.h"
@@ -40,7 +41,7 @@ Error taken(const GemBo& bo, std::uint32_t given) {
 }  // namespace
 
 GemRestore::~GemRestore() {
-  for (const std::uint32_t handle : placeholders_) close(handle);
+  for (const std::uint32_t handle : placeholders_) (void)close(handle);
 }
 
 Result<void> GemRestore::create(const GemBo& bo) {
@@ -48,7 +49,7 @@ Result<void> GemRestore::create(const GemBo& bo) {
   SLUICE_TRY_ASSIGN(std::uint32_t handle, create_anywhere(bo));
   handle = move(handle, bo);
   if (handle < bo.handle) {  // only once: the kernel has shown that it cannot change handles
-    close(handle);
+    SLUICE_TRY(close(handle));
     SLUICE_TRY(hold_handles_below(bo.handle));
     SLUICE_TRY_ASSIGN(handle, create_anywhere(bo));
   }
@@ -67,11 +68,12 @@ Result<void> GemRestore::reserve(const GemBo& bo) {
 
 Result<void> GemRestore::import(const GemBo& bo, int dmabuf) {
   const off_t bytes = ::lseek(dmabuf, 0, SEEK_END);
-  if (bytes < 0 || static_cast<std::uint64_t>(bytes) < bo.bytes)
+  if (bytes < 0) return make_error(errno, "size of the shared memory for " + words_of(bo));
+  if (static_cast<std::uint64_t>(bytes) < bo.bytes)
     return Error{EINVAL,
                  formatted("the shared memory for {} has only {} bytes; use another checkpoint [SL-G52]",
                            words_of(bo), bytes)};
-  close(bo.handle);  // now the lowest free handle, unless handles can be changed
+  SLUICE_TRY(close(bo.handle));  // now the lowest free handle, unless handles can be changed
   drm_prime_handle args{};
   args.fd = dmabuf;
   if (const int err = drm_call(fd_, DRM_IOCTL_PRIME_FD_TO_HANDLE, &args); err != 0)
@@ -122,10 +124,7 @@ Result<void> GemRestore::hold_handles_below(std::uint32_t wanted) {
   for (;;) {
     auto handle = create_anywhere(placeholder);
     if (!handle) return explain("hold the handles below " + std::to_string(wanted), handle.error());
-    if (*handle >= wanted) {
-      close(*handle);
-      return {};
-    }
+    if (*handle >= wanted) return close(*handle);
     placeholders_.push_back(*handle);
   }
 }
@@ -163,10 +162,11 @@ Result<void> GemRestore::map(const GemBo& bo, const GemMapping& mapping) const {
   return {};
 }
 
-void GemRestore::close(std::uint32_t handle) const {
+Result<void> GemRestore::close(std::uint32_t handle) const {
   drm_gem_close args{};
   args.handle = handle;
-  (void)drm_call(fd_, DRM_IOCTL_GEM_CLOSE, &args);
+  const int err = drm_call(fd_, DRM_IOCTL_GEM_CLOSE, &args);
+  return err == 0 ? Result<void>() : make_error(err, "close GEM handle " + std::to_string(handle));
 }
 
 }  // namespace sluice::drm

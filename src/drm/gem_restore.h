@@ -47,7 +47,7 @@ class GemRestore {
   Result<void> hold_handles_below(std::uint32_t wanted);
   Result<void> set_metadata(const GemBo& bo) const;
   Result<void> map(const GemBo& bo, const GemMapping& mapping) const;
-  void close(std::uint32_t handle) const;
+  Result<void> close(std::uint32_t handle) const;
 
   int fd_;
   bool can_change_ = true;  // until the kernel shows otherwise

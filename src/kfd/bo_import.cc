@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <cerrno>
 #include <string>
 
 #include "base/format.h"
@@ -20,7 +21,8 @@ BoImport::~BoImport() {
 Result<void> BoImport::import(const Bo& bo, int dmabuf) {
   const std::string name = "the BO at " + hex(bo.addr) + " of GPU " + std::to_string(bo.gpu_id);
   const off_t bytes = ::lseek(dmabuf, 0, SEEK_END);
-  if (bytes < 0 || static_cast<std::uint64_t>(bytes) < bo.bytes) {
+  if (bytes < 0) return make_error(errno, "size of the shared memory for " + name);
+  if (static_cast<std::uint64_t>(bytes) < bo.bytes) {
     return Error{
         EINVAL,
         formatted("the shared memory for {} has {} bytes instead of {}; use another checkpoint [SL-G01]",

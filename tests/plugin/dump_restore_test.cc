@@ -342,7 +342,8 @@ TEST_P(DumpRestoreTest, OneAndFourGpus) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Versions, DumpRestoreTest, ::testing::ValuesIn(kVersions), name_of_version);
+INSTANTIATE_TEST_SUITE_P(Versions, DumpRestoreTest, ::testing::ValuesIn(kVersionsOfLongSuites),
+                         name_of_version);
 INSTANTIATE_TEST_SUITE_P(Criu40, DumpRestoreTest, ::testing::Values(kCriu40), name_of_version);
 
 }  // namespace

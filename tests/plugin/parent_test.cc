@@ -12,7 +12,7 @@
 namespace sluice::host_test {
 namespace {
 
-INSTANTIATE_TEST_SUITE_P(Versions, ParentTest, ::testing::ValuesIn(kVersions), name_of_version);
+INSTANTIATE_TEST_SUITE_P(Versions, ParentTest, ::testing::ValuesIn(kVersionsOfLongSuites), name_of_version);
 
 TEST_P(ParentTest, AChainOfThreeWritesWhatHasChangedAndComesBackWhole) {
   start();

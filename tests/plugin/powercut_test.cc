@@ -3,8 +3,8 @@
 // does to the disk is recorded. After every step the power fails in several ways: what the directory can have
 // then is read as a restore does. It is the older checkpoint or the newer one, whole, or it is refused.
 //
-//   SLUICE_CUTS=n   ways that the power fails by chance, after each step and of each kind (20, under
-//                   a sanitizer 2)
+//   SLUICE_CUTS=n   ways that the power fails by chance, after each step and of each kind (8, under a
+//                   sanitizer 2)
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -41,7 +41,7 @@ using test::Rng;
 constexpr std::uint64_t kChunkBytes = 4 * kMiB;
 
 std::uint64_t seeds() {
-  return test::number_from("SLUICE_CUTS", test::usual(20, 2));
+  return test::number_from("SLUICE_CUTS", test::usual(8, 2));
 }
 
 struct Counts {

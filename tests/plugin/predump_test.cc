@@ -81,7 +81,7 @@ class PreDumpTest : private ImagesInMemory, public PluginTest {
   std::string log_;  // of the last one
 };
 
-INSTANTIATE_TEST_SUITE_P(Versions, PreDumpTest, ::testing::ValuesIn(kVersions), name_of_version);
+INSTANTIATE_TEST_SUITE_P(Versions, PreDumpTest, ::testing::ValuesIn(kVersionsOfLongSuites), name_of_version);
 
 TEST_P(PreDumpTest, TheDumpThatFollowsWritesWhatHasChangedAndComesBackWhole) {
   start();

@@ -417,7 +417,7 @@ TEST_P(KilledRestoreTest, ATaskThatIsKilledInRestoreExtFileTakesAllWithIt) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Hosts, KilledRestoreTest, ::testing::ValuesIn(kVersions), name_of_version);
-INSTANTIATE_TEST_SUITE_P(Hosts, TreeTest, ::testing::ValuesIn(kVersions), name_of_version);
+INSTANTIATE_TEST_SUITE_P(Hosts, TreeTest, ::testing::ValuesIn(kVersionsOfLongSuites), name_of_version);
 
 }  // namespace
 }  // namespace sluice::host_test
