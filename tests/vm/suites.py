@@ -36,6 +36,17 @@ MORE = "More*/*"
 ONCE = {
     "Large.TenThousandBosComeBackWhole": "trixie",
     "Repeated.TwentyDumpsInARowLeaveTheProcessRunning": "bookworm",
+    "CheckFiles.HarmlessNeighboursRaiseNothing": "bookworm",
+    "Large.ABoLargerThanFreeMemoryComesBackWhole": "trixie",
+    "Large.ABoWithHolesComesBackWhole": "bookworm",
+    "RenderNodes.ManyBosComeBack": "trixie",
+    "KilledCriu.IsMadeUpForByTheNextDump": "bookworm",
+    "KilledCriu.WhileTheGpuCopiesLeavesAProcessThatUnpauseMakesWholeAgain": "trixie",
+    "DumpThatFails.AnImageIsLargerThanAFileMayBe": "trixie",
+    "DumpThatFails.QuotaOfTheDiskIsUsedUp": "bookworm",
+    "DumpThatFails.DiskIsFull": "trixie",
+    "RestoreThatFails.CorruptBlockIsNamed": "bookworm",
+    "RestoreThatFails.PagesFileIsMissing": "trixie",
     "By/RestoredAtOnce.EachLandsOnTheGpuThatItsOwnMapNames/runc": "trixie",
     "By/RestoredAtOnce.WithoutMapsTheyDoNotChooseTheSameGpu/runc": "trixie",
 }
