@@ -92,6 +92,7 @@ int main(int argc, char** argv) {
     (void)std::fputs("sluice: out of memory; free memory, and try again [SL-T16]\n", stderr);
     return static_cast<int>(ExitCode::Failed);
   } catch (const std::exception& error) {
+    // unreached: a guard
     (void)std::fprintf(stderr, "sluice: %s; report this as a bug of sluice [SL-T17]\n", error.what());
     return static_cast<int>(ExitCode::Failed);
   }

@@ -168,7 +168,6 @@ class BoList {
 
   void clear() { entries_.clear(); }
   void add(const Bo& bo) { entries_.push_back({bo.handle(), 0}); }
-  std::size_t size() const { return entries_.size(); }
 
  private:
   friend class Context;

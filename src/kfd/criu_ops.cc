@@ -224,7 +224,7 @@ Result<void> CriuSession::unpause() {
   SLUICE_TRY(on_own_thread("UNPAUSE"));
   const int err = call_unpause();
   if (err == 0) return {};
-  const Error failed = make_error(err, "UNPAUSE of " + name_);  // unreached: no test
+  const Error failed = make_error(err, "UNPAUSE of " + name_);
   if (err != EINVAL) return with_remedy(failed, "; its GPU queues stay stopped: run sluice unpause [SL-G11]");
   paused_ = false;  // the kernel says so, so no later try can succeed
   return with_remedy(
@@ -384,7 +384,7 @@ Result<ResumeOutcome> resume(const KfdDevice& kfd, pid_t pid) {
   const int err = call_ioctl(kfd.ioctl_function(), kfd.fd(), kIocCriuOp, &args, OnInterrupt::Fail);
   if (err == 0) return ResumeOutcome::Resumed;
   if (err == ESRCH) return ResumeOutcome::NotGpuProcess;
-  return with_remedy(  // unreached: no test
+  return with_remedy(
       make_error(err, "RESUME of process " + std::to_string(pid)),
       err == EINVAL ? "; its GPU state was not restored, or was resumed before: restore again [SL-G18]" : "");
 }

@@ -36,7 +36,7 @@ int create_if_missing(int dir_fd, const char* name, const void* head, std::size_
   if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) return errno;
   const ssize_t written = ::pwrite(fd.get(), head, head_bytes, 0);
   if (written < 0) return errno;
-  if (written != static_cast<ssize_t>(head_bytes)) return ENOSPC;  // unreached: no test
+  if (written != static_cast<ssize_t>(head_bytes)) return ENOSPC;
   // AT_EMPTY_PATH needs no /proc, but needs CAP_DAC_READ_SEARCH before Linux 6.10.
   const std::string file = "/proc/self/fd/" + std::to_string(fd.get());
   const int linked = ::linkat(AT_FDCWD, file.c_str(), dir_fd, name, AT_SYMLINK_FOLLOW);

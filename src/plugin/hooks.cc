@@ -127,7 +127,7 @@ const char* remedy(int err, Topic topic) {
     case ENFILE:
       return "; raise the machine's limit of open files (sysctl fs.file-max) [SL-H13]";
     case EAGAIN:
-      return topic == Topic::Threads  // unreached: no test
+      return topic == Topic::Threads
                  ? "; raise the limit of processes (ulimit -u, or pids.max of the cgroup) [SL-H14]"
                  : "; try again [SL-H15]";
     case EACCES:

@@ -68,7 +68,6 @@ Result<void> for_each_file_map(pid_t pid, const char* proc, Take take) {
     }
     take(std::move(*map), at->second, first);
   }
-  // unreached: a guard
   if (maps.bad()) return make_error(EIO, "read " + directory + "/maps");  // the stream keeps no errno
   return {};
 }

@@ -103,7 +103,7 @@ std::string text_of(const std::vector<std::string>& command) {
 
 ExitCode fail_with(const CheckArguments& arguments, const Error& error) {
   if (arguments.json) {
-    print_json({{"command", "check"}, {"result", "failed"}, {"message", error.what}});
+    print_json({{"command", "check"}, {"result", "failed"}, {"message", error.what}});  // unreached: no test
   } else {
     (void)std::fprintf(stderr, "sluice check: %s\n  docs/measurements/planning.md has the format\n",
                        printable(error.what).c_str());
@@ -188,7 +188,7 @@ std::string text_of(const Outcome& all) {
   const std::size_t notes = all.count(Weight::Warning);
   std::string text = text_of(all.findings) + text_of(all.command);
   text += problems > 0                    ? "A dump will NOT work: " + count_text(problems, "problem")
-          : all.count(Weight::Option) > 0 ? "A dump will work with the command above"
+          : all.count(Weight::Option) > 0 ? "A dump will work with the command above"  // unreached: no test
                                           : "A dump will work";
   if (notes > 0) text += (problems == 0 ? ", with " : ", ") + count_text(notes, "warning");
   return text + "\n";

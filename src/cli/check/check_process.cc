@@ -112,7 +112,6 @@ GpuUse gpu_use(const DumpTree& tree, const std::vector<dev_t>& devices,
       has_gpu = true;
       if (kfd_device && descriptor.file->number == *kfd_device) continue;
       std::ifstream fdinfo(task.directory + "/fdinfo/" + std::to_string(descriptor.fd));
-      // unreached: no test
       if (const auto client = read_drm_client(fdinfo)) bytes_by_client[client->id] = client->bytes;
     }
     if (has_gpu) ++use.tasks;
@@ -120,7 +119,7 @@ GpuUse gpu_use(const DumpTree& tree, const std::vector<dev_t>& devices,
     if (const auto bytes = kfd_vram(task.pid, *topology, kfd_proc)) vram = vram.value_or(0) + *bytes;
   }
   std::uint64_t of_clients = 0;
-  for (const auto& [client, bytes] : bytes_by_client) of_clients += bytes;  // unreached: no test
+  for (const auto& [client, bytes] : bytes_by_client) of_clients += bytes;
   if (vram || !bytes_by_client.empty()) use.bytes = std::max(vram.value_or(0), of_clients);
   return use;
 }

@@ -170,7 +170,7 @@ void Matcher::assign_best(Rows rows) {
       Rows fixed = rows;
       for (GpuSet& row : fixed) row &= ~bit(b);
       fixed[a] = bit(b);
-      if (!assignable(fixed)) continue;  // unreached: a guard
+      if (!assignable(fixed)) continue;
       rows = std::move(fixed);
       break;
     }
@@ -273,7 +273,7 @@ Matcher::Search Matcher::decide_groups(const Rows& rows, std::size_t group, std:
   best_first(decisions);
   for (const Decision& decision : decisions) {
     if (steps_ > steps_limit_) return Search::GaveUp;  // unreached: no test
-    if (!assignable(decision.rows)) continue;
+    if (!assignable(decision.rows)) continue;          // unreached: no test
     const Search result = decide_groups(decision.rows, group + 1, groups_used | bit(decision.local));
     if (result != Search::None) return result;
   }
@@ -331,6 +331,7 @@ std::optional<Refusal> Matcher::demand(Rows& rows) {
     if ((rows[a] & bit(b)) == 0) {
       std::erase_if(pairs_, [&](const PairReport& report) { return report.pair != pair; });
       const bool fits = !pairs_.empty() && pairs_.front().mismatches.empty();
+      // unreached: no test
       return refuse(says + (fits ? "another GPU of the tree has already; choose another [SL-G34]"
                                  : "cannot stand in for it; choose another [SL-G35]"));
     }

@@ -42,7 +42,7 @@ bool SumRangeCursor::next(SumRange& range) {
     range.index = (chunk_.file_offset + range.begin) / block_bytes_;
     return true;
   }
-  if (piece_.length == 0 && !pieces_.next(piece_)) return false;
+  if (piece_.length == 0 && !pieces_.next(piece_)) return false;  // unreached: a guard
   const std::uint64_t length =
       piece_.is_header()
           ? piece_.length

@@ -28,7 +28,7 @@ constexpr std::uint64_t kLeastBlockBytes = 512;
 // open_image_file(), with checks of size and privacy.
 Result<UniqueFd> open_source(const ExtentFile& file) {
   auto opened = open_image_file(file.dir_fd, file.name);
-  if (!opened) return explain(file.words, opened.error());
+  if (!opened) return explain(file.words, opened.error());  // unreached: a race
   SLUICE_TRY(check_pages_file(file.words, opened->status, file.bytes));
   if (!file.must_be_private || is_private(opened->status)) return std::move(opened->fd);
   return make_error(EACCES,
@@ -89,7 +89,7 @@ Result<CloneProbe> CloneProbe::make(int dir_fd, CloneCall call) {
   SLUICE_TRY_ASSIGN(UniqueFd fd, unnamed_file(dir_fd));
   auto block_bytes = static_cast<std::uint64_t>(status.f_bsize);
   if (!std::has_single_bit(block_bytes) || block_bytes < kLeastBlockBytes || block_bytes > kZeroUnitBytes)
-    block_bytes = kZeroUnitBytes;
+    block_bytes = kZeroUnitBytes;  // unreached: another machine
   return CloneProbe(std::move(fd), block_bytes, std::move(call));
 }
 

@@ -60,6 +60,7 @@ Result<void> ExtentReader::open_source(const ExtentFile& file, const ImageLayout
   SLUICE_TRY(check_pages_file(file.words, opened->status, file.bytes));
   if (file.must_be_private && !is_private(opened->status)) {
     return Error{
+        // unreached: a race
         EACCES,
         file.words + " is a parent's file that is not this user's alone; chown it, and chmod 0600 [SL-I03]"};
   }

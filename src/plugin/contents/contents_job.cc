@@ -41,7 +41,7 @@ std::unique_ptr<ParentMatch> match_with(const SharedByJobs& shared, const PagesS
   std::vector<ParentBo> bos = shared.parent->bos_like(pages);
   const bool any =
       std::any_of(bos.begin(), bos.end(), [](const ParentBo& bo) { return bo.files != nullptr; });
-  if (!any) return nullptr;
+  if (!any) return nullptr;  // unreached: no test
   return std::make_unique<ParentMatch>(layout, tables, std::move(bos), shared.clone_block_bytes);
 }
 
@@ -178,6 +178,7 @@ Result<void> ContentsJob::take_sums(const PagesSet& pages, const ImageLayout& la
                                                                layout, dump_id_, shared_.store.keys()));
   if (found && found->has_deltas() && !directory)
     return Error{
+        // unreached: a guard
         ENOSYS,
         name + " belongs to a dump with a parent; restore it from its directory, not from a stream [SL-R07]"};
   has_sums = found && config_.checksum;
@@ -211,8 +212,10 @@ Result<void> ContentsJob::take_match(Load& load) {
 // Restore. One chain for all lanes, because all belong to one dump.
 Result<const Chain*> ContentsJob::chain_of(const Sidecar& sidecar) const {
   if (shared_.chain == nullptr)
+    // unreached: a race
     return Error{ESTALE, "files that need a parent appeared after the restore began; restore again [SL-R44]"};
   if (shared_.chain->ancestors().front()->dump_id() == sidecar.parent_dump_id) return shared_.chain;
+  // unreached: a race
   return Error{EBADMSG, "the images name two parents of this checkpoint; use another checkpoint [SL-I28]"};
 }
 
@@ -304,7 +307,7 @@ Result<void> ContentsJob::leave_out(Load& load) {
   load.chunks_done = 0;
   if (load.match) load.match = match_with(shared_, load.pages(), load.layout, load.sidecar.tables);
   const LaneRoom::Place place(shared_.room, load.contents.render_minor, config_.lanes_at_once(),
-                              [this] { return is_stopped(); });
+                              [this] { return is_stopped(); });  // unreached: no test
   if (!place) return Error{ECANCELED, "cancelled"};
   SLUICE_TRY_ASSIGN(const std::unique_ptr<Lane> lane,
                     Lane::make(load.layout, {load.staging_bytes, load.contents.numa_node}, shared_.world));
@@ -350,7 +353,6 @@ Result<std::unique_ptr<Stage>> ContentsJob::make_copy(Load& load, Lane& lane, La
     options.bytes_per_second = rate == 0 ? 0 : std::max<std::uint64_t>(rate / load.contents.sharers, 1);
   }
   SLUICE_TRY_ASSIGN(GpuCopy copy, gpu.make_copy(direction_, lane, std::move(load.contents.dmabufs), options));
-  // unreached: no test
   if (!copy.note.empty()) note(Level::Warning, load.pages().describe() + ": " + copy.note);
   load.outcome.pinned_bytes = copy.pinned_bytes;
   return std::move(copy.stage);

@@ -200,6 +200,7 @@ Result<bool> Dumper::dump_dmabuf(int fd, int id) {
   if (memory == nullptr || memory->id()) return true;
   if (is_memory_of_dmabuf(id))
     return Error{
+        // unreached: no test
         EOVERFLOW,
         formatted("CRIU's file id {} is among those of dma-bufs; dump a tree with fewer open files [SL-D21]",
                   id)};

@@ -247,7 +247,7 @@ Result<int> DeviceMaps::map_source(const OffsetRange& bo) {
     task_fd = &render_fds_.emplace(*bo.render_id, -1).first->second;
   } else {
     SLUICE_TRY_ASSIGN(AcquiredFile * known, acquired(bo.minor));
-    if (known->file) return known->file.get();  // unreached: no test
+    if (known->file) return known->file.get();
     task_fd = &known->task_fd;
   }
   if (*task_fd < 0) {

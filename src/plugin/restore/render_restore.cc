@@ -133,7 +133,7 @@ drm::GemBo RenderRestore::without_maps_of_kfd(const File& file, const RenderBo& 
 
 // Notes where the BO is mapped now, for UPDATE_VMA_MAP.
 Result<void> RenderRestore::note_mapped(const File& file, const RenderBo& bo, int dmabuf) {
-  if (bo.mmap_offset == 0) return {};  // unreached: a guard
+  if (bo.mmap_offset == 0) return {};
   const RenderImage& image = file.image;
   const std::uint32_t minor = file.gpu->drm_render_minor;
   SLUICE_TRY_ASSIGN(const std::uint64_t offset, drm::mmap_offset_of(file.fd, bo.gem.handle));

@@ -12,6 +12,7 @@ namespace sluice::plugin {
 
 Result<std::unique_ptr<RestoreChain>> RestoreChain::open(ImageStore& store, const DumpId& parent) {
   const std::optional<int> directory = store.directory();
+  // unreached: a guard
   if (!directory) return make_error(ENOSYS, "a checkpoint with a parent that is no directory");
   const bool has_fdstore = host_has_post_forking();
   auto chain =
@@ -21,6 +22,7 @@ Result<std::unique_ptr<RestoreChain>> RestoreChain::open(ImageStore& store, cons
   if (!has_fdstore) return made;
   for (const int its : made->chain_->directories()) {
     const int id = fdstore_add(its);
+    // unreached: a guard
     if (id < 0) return make_error(EIO, "CRIU's fdstore did not take a directory of the chain of parents");
     made->fdstore_ids_.push_back(id);
   }
@@ -39,6 +41,7 @@ Result<std::vector<UniqueFd>> RestoreChain::directories_in_task() const {
   std::vector<UniqueFd> directories;
   for (const int id : fdstore_ids_) {
     directories.emplace_back(fdstore_get(id));
+    // unreached: a guard
     if (!directories.back()) return make_error(EBADF, "get a directory of the chain from CRIU's fdstore");
   }
   return directories;

@@ -145,7 +145,6 @@ Result<std::optional<DeviceImage>> RestorePlan::load_device_image(int id) {
 // An image that make() could not read may have had it.
 Error RestorePlan::nobody_has_shared() const {
   if (const auto& unread = survey.unread())
-    // unreached: a guard
     return explain("find shared memory in an image that cannot be read", *unread);
   return Error{EBADMSG, formatted("shared memory has no owner in {}; use another checkpoint [SL-R34]",
                                   store.words_of_known())};

@@ -76,7 +76,7 @@ Result<void> RestoreTask::import_bos() {
 
 Result<Answer> RestoreTask::update_map(const char* path, std::uint64_t address, std::uint64_t old_offset,
                                        std::uint64_t& new_offset, int& fd) {
-  if (!restored_device_) return Answer();  // unreached: a guard
+  if (!restored_device_) return Answer();
   return parts_.maps.update(path, address, old_offset, new_offset, fd);
 }
 

@@ -41,16 +41,17 @@ std::optional<std::int64_t> process_began_ns() {
   const UniqueFd fd(::open("/proc/self/stat", O_RDONLY | O_CLOEXEC));
   char buffer[4096];
   const ssize_t got = fd ? TEMP_FAILURE_RETRY(::read(fd.get(), buffer, sizeof buffer)) : -1;
-  if (got <= 0) return std::nullopt;
+  if (got <= 0) return std::nullopt;  // unreached: a guard
   const std::string_view text(buffer, static_cast<std::size_t>(got));
   // proc(5): field 22. The name, field 2, may contain blanks and brackets.
   constexpr int kFieldsBehindTheName = 20;
   std::size_t at = text.rfind(')');
   for (int field = 0; field < kFieldsBehindTheName && at != text.npos; ++field) at = text.find(' ', at + 1);
-  if (at == text.npos) return std::nullopt;
+  if (at == text.npos) return std::nullopt;  // unreached: a guard
   std::int64_t ticks = 0;
   const auto [end, error] = std::from_chars(&text[at + 1], text.data() + text.size(), ticks);
   const std::int64_t per_second = ::sysconf(_SC_CLK_TCK);
+  // unreached: a guard
   if (error != std::errc() || end == text.data() + text.size() || per_second <= 0) return std::nullopt;
   const std::int64_t since_boot_ns = ticks * (static_cast<std::int64_t>(kNsPerSecond) / per_second);
   return now_ns(CLOCK_REALTIME) - now_ns(CLOCK_BOOTTIME) + since_boot_ns;
@@ -64,7 +65,7 @@ void warn(const std::string& why) {
 bool is_asked_for(const struct stat& link) {
   const auto began_ns = process_began_ns();
   if (!began_ns) {
-    warn(
+    warn(  // unreached: another machine
         "/proc does not say when criu began, so the parent link may be an earlier dump's; the dump writes "
         "everything [SL-D08]");
     return false;

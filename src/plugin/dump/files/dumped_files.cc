@@ -177,7 +177,7 @@ Result<void> DumpedFiles::finish_all() {
 
 void DumpedFiles::drop(bool say) {
   for (DumpedFile* file : all()) {
-    if (say && file->contents() != nullptr && !file->id()) file->warn_of_loss();  // unreached: no test
+    if (say && file->contents() != nullptr && !file->id()) file->warn_of_loss();
   }
   kfd_.clear();
   render_.clear();

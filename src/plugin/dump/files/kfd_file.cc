@@ -126,7 +126,7 @@ Result<void> KfdFile::write_alias() const {
   return run_.save(image_name(), pack_kfd_image(alias, run_.store.keys()));
 }
 
-void KfdFile::warn_of_loss() const {  // unreached: no test
+void KfdFile::warn_of_loss() const {
   log_line(Level::Warning, name_ +
                                ": CRIU did not ask for its /dev/kfd, so its GPU memory is in no image; do "
                                "not rely on this checkpoint [SL-D37]");

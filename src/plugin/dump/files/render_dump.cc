@@ -152,7 +152,7 @@ Result<void> RenderDump::wait_until_idle(std::uint32_t handle,
     const auto step_end = std::min(deadline, std::chrono::steady_clock::now() + kListenPeriod);
     SLUICE_TRY_ASSIGN(const bool idle, drm::wait_until_idle(file_.get(), handle, step_end));
     if (idle) return {};
-    if (run_.shared.stopped) return stopped_at(handle);  // unreached: no test
+    if (run_.shared.stopped) return stopped_at(handle);
     if (step_end == deadline)
       return Error{ETIMEDOUT,
                    words_of(handle) +
@@ -269,7 +269,7 @@ Result<void> RenderDump::write() {
   return {};
 }
 
-void RenderDump::warn_of_loss() const {  // unreached: no test
+void RenderDump::warn_of_loss() const {
   log_line(
       Level::Warning,
       name_ +

@@ -103,7 +103,7 @@ Result<void> TargetTree::check_kfd_maps() {
 }
 
 Result<void> TargetTree::check_maps_without_files() {
-  if (std::exchange(maps_without_files_checked_, true)) return {};  // unreached: a guard
+  if (std::exchange(maps_without_files_checked_, true)) return {};
   const std::vector<dev_t> ours = devices();
   bool any_files = false;
   SLUICE_TRY_ASSIGN(const std::vector<pid_t> pids, processes());
@@ -139,7 +139,7 @@ Result<std::map<std::uint32_t, std::vector<PluginMap>>> TargetTree::maps() const
   SLUICE_TRY_ASSIGN(const std::vector<pid_t> pids, processes());
   for (const pid_t pid : pids) {
     const std::optional<std::uint32_t> own_pid = proc::restoring_process({pid}).innermost;
-    if (!own_pid) continue;  // unreached: another machine
+    if (!own_pid) continue;
     SLUICE_TRY_ASSIGN(const std::vector<proc::DeviceMap> maps, proc::device_maps(pid));
     for (const proc::DeviceMap& map : maps) {
       if (is_ours(map.device)) tasks[*own_pid].push_back({map.address, map.offset});
@@ -149,7 +149,7 @@ Result<std::map<std::uint32_t, std::vector<PluginMap>>> TargetTree::maps() const
 }
 
 void TargetTree::name_unrestorable_maps() const {
-  if (kfd_device_ == 0) return;  // unreached: a guard
+  if (kfd_device_ == 0) return;
   const auto pids = processes();
   if (!pids) return;  // unreached: a race
   for (const pid_t pid : *pids) {

@@ -27,10 +27,6 @@ TreeMatch::~TreeMatch() {
   (void)::munmap(shared_, sizeof(Shared));
 }
 
-FutexLocked TreeMatch::lock() {
-  return {shared_->lock, kTreePatience};
-}
-
 void TreeMatch::lock_into(std::optional<FutexLocked>& locked) {
   locked.emplace(shared_->lock, kTreePatience);
 }
@@ -42,7 +38,7 @@ std::vector<kfd::MappedGpu> TreeMatch::agreed() const {
 
 void TreeMatch::agree(const kfd::MappedGpu& pair) {
   const std::uint32_t count = shared_->count;
-  if (count >= kMost) return;
+  if (count >= kMost) return;  // unreached: too large
   shared_->pairs.at(count) = pair;
   shared_->count = count + 1;
 }

@@ -31,7 +31,6 @@ class TreeMatch {
   TreeMatch& operator=(const TreeMatch&) = delete;
 
   // During its life no other task of the tree chooses.
-  [[nodiscard]] FutexLocked lock();
   void lock_into(std::optional<FutexLocked>& locked);
   std::vector<kfd::MappedGpu> agreed() const;
   // REQUIRES: the caller holds the lock.

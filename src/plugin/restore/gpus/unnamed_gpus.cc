@@ -42,10 +42,11 @@ bool has_nodes_of_its_own() {
 Result<UniqueFd> open_render_node_of_machine(std::uint32_t minor) {
   const std::string node = "dev/dri/renderD" + std::to_string(minor);
   const int images = image_dir_fd();
-  if (images < 0) return make_error(EBADF, "open /" + node + " of the machine");
+  if (images < 0) return make_error(EBADF, "open /" + node + " of the machine");  // unreached: a guard
   auto file = open_device_node(from_images(node), kfd::render_node_device(minor), images);
   if (file) return file;
   if (file.error().err != ENODEV) return make_error(file.error().err, "open /" + node + " of the machine");
+  // unreached: no test
   return make_error(ENODEV, formatted("find this GPU's render node in /{} of the machine", node));
 }
 

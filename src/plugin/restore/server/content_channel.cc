@@ -254,7 +254,6 @@ Result<void> RequestReader::read_gpu(int channel) {
   LaneWire header;
   SLUICE_TRY(receive_plain(channel, header, MSG_DONTWAIT));
   if (header.bos == 0) return make_error(EBADMSG, "a content request names a GPU without BOs");
-  // unreached: a guard
   if (header.bos > kMostBos) return make_error(EBADMSG, "a content request names too many BOs");
   LaneContents& lane = request_.lanes.emplace_back();
   lane.render_minor = header.render_minor;
@@ -274,7 +273,6 @@ Result<void> RequestReader::read_bos(int channel) {
   const std::size_t expected = std::min<std::size_t>(kFdsPerMessage, bos_left_);
   SLUICE_TRY_ASSIGN(std::vector<UniqueFd> fds,
                     receive_message(channel, &batch, sizeof batch, expected, MSG_DONTWAIT));
-  // unreached: a guard
   if (batch.count != expected) return make_error(EBADMSG, "a batch of BOs has the wrong count");
   for (std::size_t i = 0; i < expected; ++i) {
     const BoWire& bo = batch.bos[i];
