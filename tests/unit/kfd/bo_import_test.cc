@@ -125,7 +125,7 @@ TEST_F(BoImportTest, bounds_the_handles_that_it_holds) {
 TEST_F(BoImportTest, refuses_memory_that_is_too_small_and_what_is_none) {
   BoImport kfd(3, kernel_.function());
   EXPECT_EQ(kfd.import({0x1000, kBytes + 1, 7, 0, {}}, memory_.get()).error().err, EINVAL);
-  EXPECT_EQ(kfd.import({0x1000, kBytes, 7, 0, {}}, -1).error().err, EINVAL);
+  EXPECT_EQ(kfd.import({0x1000, kBytes, 7, 0, {}}, -1).error().err, EBADF);
   EXPECT_EQ(kernel_.imports, 0U);
 }
 
