@@ -9,7 +9,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
+#include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -467,6 +471,238 @@ TEST_F(ArchiveTest, HeadersWithoutEndAreDamage) {
   const Ended ended = sluice({"show", archive}, nullptr, {}, with_little_memory);
   EXPECT_EQ(ended.status, kFailed) << ended.out;
   EXPECT_THAT(ended.err, HasSubstr("headers of an entry have no end"));
+}
+
+// A tar file made up entry by entry, with what no tar would write.
+class MadeTar {
+ public:
+  // `type`: '0' a file, '1' a hard link, '2' a symbolic one.
+  MadeTar& add(const std::string& name, const std::string& bytes, char type = '0',
+               const std::string& link = {}) {
+    std::string header(512, '\0');
+    header.replace(0, name.size(), name);
+    header.replace(100, 7, "0000644");
+    header.replace(108, 7, "0000000");
+    header.replace(116, 7, "0000000");
+    put_octal(header, 124, 11, bytes.size());
+    put_octal(header, 136, 11, 0);
+    header[156] = type;
+    header.replace(157, link.size(), link);
+    header.replace(257, 8,
+                   std::string("ustar\0"
+                               "00",
+                               8));
+    header.replace(148, 8, 8, ' ');
+    std::uint64_t sum = 0;
+    for (const char letter : header) sum += static_cast<unsigned char>(letter);
+    put_octal(header, 148, 6, sum);
+    header[154] = '\0';
+    bytes_ += header + bytes + std::string((512 - bytes.size() % 512) % 512, '\0');
+    return *this;
+  }
+  // Of the entry that follows: "NAME=VALUE" in the headers of POSIX.
+  MadeTar& say(const std::vector<std::string>& facts) {
+    std::string lines;
+    for (const std::string& fact : facts) {
+      std::size_t length = fact.size() + 2;
+      while (std::to_string(length).size() + fact.size() + 2 != length) ++length;
+      lines += std::to_string(length) + " " + fact + "\n";
+    }
+    return add("facts", lines, 'x');
+  }
+  // A file of this size, with a map of where it has data.
+  MadeTar& add_sparse(const std::string& name, const std::string& size, const std::string& map,
+                      const std::string& bytes) {
+    const auto runs = (std::count(map.begin(), map.end(), ',') + 1) / 2;
+    say({"GNU.sparse.size=" + size, "GNU.sparse.numblocks=" + std::to_string(runs), "GNU.sparse.map=" + map});
+    return add(name, bytes);
+  }
+  std::string unended() const { return bytes_; }
+  std::string whole() const { return bytes_ + std::string(1024, '\0'); }
+
+ private:
+  static void put_octal(std::string& header, std::size_t at, int digits, std::uint64_t value) {
+    std::array<char, 24> text{};
+    (void)std::snprintf(text.data(), text.size(), "%0*llo", digits, static_cast<unsigned long long>(value));
+    header.replace(at, static_cast<std::size_t>(digits), text.data());
+  }
+  std::string bytes_;
+};
+
+// Files that somebody made up. They need no images of a machine.
+class MadeUpArchiveTest : public ::testing::Test {
+ protected:
+  std::string file_of(const std::string& bytes, const std::string& name = "made-up.tar") const {
+    const std::string file = (scratch_.path() / name).string();
+    std::ofstream(file, std::ios::binary) << bytes;
+    return file;
+  }
+  void expect(const std::string& bytes, int status, const std::string& id, const std::string& what) const {
+    const Ended ended = sluice({"show", file_of(bytes)});
+    EXPECT_EQ(ended.status, status) << what << ": " << ended.out << ended.err;
+    EXPECT_THAT(ended.err, HasSubstr(id)) << what;
+  }
+  std::string packed_by(const std::string& program, const std::string& bytes) const {
+    const std::string packed = (scratch_.path() / "packed").string();
+    shell(program + " -c < " + file_of(bytes, "plain") + " > " + packed);
+    return contents_of(packed);
+  }
+
+  static constexpr const char* kImage = "amdgpu-kfd-1.img";
+
+ private:
+  host_test::ScratchDirectory scratch_;
+};
+
+TEST_F(MadeUpArchiveTest, HeadersThatContradictThemselvesAreDamage) {
+  const std::string data(512, 'a');
+  struct Case {
+    const char* what;
+    MadeTar tar;
+  };
+  for (const Case& one :
+       {Case{"a size below zero", MadeTar().say({"GNU.sparse.size=-5"}).add(kImage, data)},
+        Case{"runs that overlap", MadeTar().add_sparse(kImage, "2048", "0,512,0,512", data + data)},
+        Case{"a run behind the end", MadeTar().add_sparse(kImage, "2048", "4096,512", data)},
+        Case{"a run across the end", MadeTar().add_sparse(kImage, "2048", "1800,512", data)}})
+    expect(one.tar.whole(), kFailed, "[SL-T18]", one.what);
+  // Legal, if pointless.
+  expect(MadeTar().add_sparse(kImage, "2048", "0,512,512,0,1024,512", data + data).whole(), kFailed,
+         "[SL-I13]", "an empty run");
+}
+
+TEST_F(MadeUpArchiveTest, AnImageThatIsCutOrNoFileIsTold) {
+  expect(MadeTar().add(kImage, std::string(10'000, 'a')).unended().substr(0, 3000), kFailed, "[SL-T18]",
+         "cut in an image");
+  expect(MadeTar().add(kImage, "", '2', "b").whole(), kFailed, "[SL-T21]", "a symbolic link");
+  expect(MadeTar().say({"comment=x"}).add(kImage, std::string(512, 'a'), '1', "b").whole(), kFailed,
+         "[SL-T21]", "a hard link with data");
+}
+
+TEST_F(MadeUpArchiveTest, MoreMetadataThanOfAnyCheckpointIsRefused) {
+  const std::string size = std::to_string(kLargestImageBytes);
+  const std::string much = MadeTar().add_sparse(kImage, size, "0,512", std::string(512, 'a')).whole();
+  expect(much, kFailed, "[SL-T19]", "in the archive");
+  expect(MadeTar().add("blobs/sha256/" + std::string(kDigest), much).whole(), kFailed, "[SL-T19]",
+         "in a layer");
+}
+
+TEST_F(MadeUpArchiveTest, OnlyWhatALayerIsCalledIsLookedInto) {
+  const std::string layer = MadeTar().add(kImage, std::string(100, 'a')).whole();
+  const std::string digest = kDigest;
+  const std::string no_digits(digest.size(), 'g');
+  for (const std::string& name : {"blobs/sha256/" + digest, digest + ".tar", "a/" + digest + ".tar"})
+    expect(MadeTar().say({"path=" + name}).add("x", layer).whole(), kFailed, kImage, name);
+  for (const std::string& name :
+       {"blobs/other/" + digest, "image/x" + digest, "x" + digest + ".tar", no_digits + ".tar",
+        "blobs/sha256/" + no_digits, digest + "/x/layer.tar", std::string("short/layer.tar")})
+    expect(MadeTar().say({"path=" + name}).add("x", layer).whole(), kRefused, "[SL-T30]", name);
+  // A link is none, nor is what is packed in a way that no engine packs.
+  const std::string blob = "blobs/sha256/" + digest;
+  expect(MadeTar().add(blob, "", '2', "x").whole(), kRefused, "[SL-T30]", "a link");
+  expect(MadeTar()
+             .add(blob, std::string("\xfd"
+                                    "7zXZ\0 and more",
+                                    15))
+             .whole(),
+         kRefused, "[SL-T30]", "xz");
+  // Of a layer that was cut, some has been found.
+  expect(MadeTar().add(blob, layer.substr(0, 1024)).whole(), kFailed, "[SL-T18]", "a layer that was cut");
+}
+
+// An archive's packing may be damaged, too, from its first byte on.
+TEST_F(MadeUpArchiveTest, APackedFileThatWasCutOrOverwrittenIsDamaged) {
+  const std::string whole = MadeTar().add(kImage, std::string(10'000, 'a')).whole();
+  for (const char* program : {"gzip", "zstd"}) {
+    const std::string packed = packed_by(program, whole);
+    for (const std::size_t length : {11U, 15U, 20U, 24U})
+      expect(packed.substr(0, length), kFailed, "[SL-T18]", program + std::to_string(length));
+    expect(packed_by(program, ""), kRefused, "[SL-T42]", std::string("nothing by ") + program);
+  }
+  const std::string nonsense(100, '\xff');
+  expect(std::string("\x1f\x8b\x08\0", 4) + nonsense, kFailed, "[SL-T18]", "gzip");
+  expect("\x28\xb5\x2f\xfd" + nonsense, kFailed, "[SL-T18]", "zstd");
+  expect("\x1f\x8b" + nonsense, kRefused, "[SL-T42]", "two bytes of gzip");
+}
+
+TEST_F(MadeUpArchiveTest, OtherPackingsAreNamed) {
+  using namespace std::string_literals;
+  struct Case {
+    std::string bytes, remedy;
+  };
+  for (const Case& one :
+       {Case{"\xfd"
+             "7zXZ\0 and more"s,
+             "(xz -dk)"},
+        Case{"BZh91AY", "(bzip2 -dk)"}, Case{"7z\xbc\xaf\x27\x1c", "archives are tar files"},
+        Case{"0707010000", "archives are tar files"}}) {
+    const Ended ended = sluice({"show", file_of(one.bytes)});
+    EXPECT_EQ(ended.status, kRefused);
+    EXPECT_THAT(ended.err, AllOf(HasSubstr("[SL-T40]"), HasSubstr(one.remedy)));
+  }
+}
+
+// A disk that fails behind the first MiB of a packed archive.
+TEST_F(ArchiveTest, APackedArchiveThatCannotBeReadIsNotDamaged) {
+  const auto bad_disk = [] {
+    refuse_system_call(SYS_pread64, EIO, {{.argument = 2, .bits = kMiB}, {.argument = 3, .bits = kMiB}});
+  };
+  const std::vector<std::string> archives = packed(archive_of(plain()));
+  for (const std::string& archive : {archives.at(1), archives.at(2)}) {
+    ASSERT_GT(std::filesystem::file_size(archive), 2 * kMiB);
+    const json object = object_of(sluice({"verify", "--json", archive}, nullptr, {}, bad_disk));
+    EXPECT_EQ(object["cause"], "unreadable") << archive;
+  }
+}
+
+// In a layer, before there is any image.
+TEST_F(MadeUpArchiveTest, ALayerThatCannotBeReadIsNotDamaged) {
+  const std::string layer = MadeTar().add("filler", std::string(3 * kMiB, 'a')).whole();
+  const std::string archive = file_of(MadeTar().add("blobs/sha256/" + std::string(kDigest), layer).whole());
+  const auto bad_disk = [] {
+    refuse_system_call(SYS_pread64, EIO, {{.argument = 2, .bits = kMiB}, {.argument = 3, .bits = kMiB}});
+  };
+  const json object = object_of(sluice({"show", "--json", archive}, nullptr, {}, bad_disk));
+  EXPECT_EQ(object["cause"], "unreadable");
+}
+
+// A link of its name is passed by whenever the archive is read.
+TEST_F(ArchiveTest, ALinkThatIsCalledAsALayerIsNone) {
+  const std::string top = scratch(test_name() + ".top.tar");
+  shell("tar -C " + plain() + " -cf " + top + " .");
+  const std::string link = scratch(test_name() + ".link");
+  std::ofstream(link, std::ios::binary)
+      << MadeTar().add("blobs/sha256/" + std::string(kDigest), "", '2', "x").unended();
+  const std::string both = scratch(test_name() + ".both.tar");
+  shell("cat " + link + " " + export_of(top) + " > " + both);
+  EXPECT_EQ(sluice({"verify", both}).status, kDone);
+}
+
+// Beside the images, and in their folder: what has nothing to do with them is passed by.
+TEST_F(ArchiveTest, WhatElseIsInAnArchiveIsPassedBy) {
+  const std::string archive = scratch(test_name() + ".tar");
+  const std::string other = scratch(test_name() + ".other");
+  shell("mkdir -p " + other + "/stats " + other + "/x; echo '{}' > " + other +
+        "/stats/sluice-stats-dump-1.json; echo x > " + other + "/x/text; touch " + other + "/amdgpu-note");
+  shell("tar -C " + other + " -cf " + archive + " stats amdgpu-note; tar -P -C " + other +
+        " --transform 's,^x,checkpoint/../x,' -rf " + archive + " x/text; tar -C " + plain() +
+        " --transform 's,^\\.,checkpoint,' -rf " + archive + " .");
+  const Ended ended = sluice({"verify", archive});
+  EXPECT_EQ(ended.status, kDone) << ended.out << ended.err;
+}
+
+// A file of a whole tree: its dma-bufs' images are read, too, and its statistics are no longer than others'.
+TEST_F(ArchiveTest, OpenDmaBufsAndStatisticsOfAnArchiveAreShown) {
+  ASSERT_EQ(images_->dump("open", {"--svm-context", "--share", "kfd", "--share-fd"}), "");
+  const std::string directory = images_->directory("open").string();
+  const std::string archive = archive_of(directory);
+  EXPECT_EQ(comparable(object_of(sluice({"show", "--json", archive}))),
+            comparable(object_of(sluice({"show", "--json", directory}))));
+  const std::string copy = damaged_copy();
+  std::ofstream(copy + "/sluice-stats-dump-1.json") << R"({"gpus": [)" << std::string(300'000, ' ') << "]}";
+  const Ended ended = sluice({"show", "--stats", archive_of(copy)});
+  EXPECT_EQ(ended.status, kFailed);
+  EXPECT_THAT(ended.err, HasSubstr("sluice-stats-dump-1.json"));
 }
 
 TEST_F(ArchiveTest, NothingIsWrittenAnywhere) {

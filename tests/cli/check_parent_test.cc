@@ -16,9 +16,11 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <optional>
 #include <set>
 #include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "images_test.h"
@@ -79,6 +81,81 @@ TEST_F(CheckParentTest, WhatMakesADumpWriteEverythingIsSaid) {
   EXPECT_TRUE(without_sums["parent"].is_null());
   EXPECT_THAT(codes(check_on(directory + "/nowhere")), ::testing::Contains("parent-unusable"));
   EXPECT_THAT(codes(check_on(plain(), {}, {"SLUICE_CHECKSUM=off"})), ::testing::Contains("parent-no-sums"));
+}
+
+// Anybody may have written the statistics.
+TEST_F(CheckParentTest, WhatTheParentsDumpTookIsToldByItsStatistics) {
+  const std::string directory = damaged_copy();
+  remove_files(directory, "sluice-stats-");
+  const std::string machine = images_->directory("rates.json").string();
+  std::ofstream(machine) << R"({"gpus": [{"bytes": "1G", "copy": 50}], "disks": [{"write": 1, "read": 1}],)"
+                         << R"( "cpus": 4, "checksum": 10})";
+  const auto told = [&](const Strings& more = {}) {
+    const json object = check_on(directory, more);
+    EXPECT_THAT(codes(object), ::testing::Contains("frozen"));
+    return object["parent"];
+  };
+  EXPECT_TRUE(told()["frozen_seconds_of_parent"].is_null());
+  const json with_rates = told({"--machine", machine});
+  EXPECT_TRUE(with_rates["frozen_seconds_of_parent"].is_null());
+  EXPECT_GT(with_rates["frozen_seconds"]["changed"], 0.0);
+  const std::vector<std::pair<std::string, json>> cases = {
+      {R"({"gpus": []})", {}},
+      {R"({"gpus": [], "frozen_seconds": "12"})", {}},
+      {R"({"gpus": [], "frozen_seconds": 0})", {}},
+      {R"({"gpus": [], "frozen_seconds": 0.5})", 0.5},
+      {R"({"gpus": [], "frozen_seconds": 12.5})", 12.5},
+  };
+  for (const auto& [text, seconds] : cases) {
+    std::ofstream(directory + "/sluice-stats-dump-1.json") << text;
+    EXPECT_EQ(told()["frozen_seconds_of_parent"], seconds) << text;
+  }
+}
+
+TEST_F(CheckParentTest, BuffersOfRenderFilesAreOfTheParent) {
+  ASSERT_EQ(images_->dump("rendered", {"--gem-handles", "1,3"}), "");
+  const std::string directory = images_->directory("rendered").string();
+  std::uint64_t contents = 0;
+  for (const char* kind : {"amdgpu-pages-", "amdgpu-drm-pages-"})
+    contents += total_size(directory, kind) - 8 * names(directory, kind).size();  // without their lengths
+  EXPECT_EQ(check_on(directory)["parent"]["gpu_bytes"], contents);
+}
+
+// A restore by CRIU before 4.2 does not follow it.
+TEST_F(CheckParentTest, AnAbsoluteWayIsAMatterOfTheVersion) {
+  struct Case {
+    std::string path;
+    std::optional<cli::CriuVersion> criu;
+    bool warned;
+  };
+  const std::string relative = std::filesystem::relative(plain()).string();
+  const std::vector<Case> cases = {
+      {plain(), cli::CriuVersion{4, 1, 1}, true},
+      {plain(), cli::CriuVersion{4, 2, 0}, false},
+      {plain(), std::nullopt, true},
+      {relative, cli::CriuVersion{4, 1, 1}, false},
+      {relative, cli::CriuVersion{4, 2, 0}, false},
+  };
+  cli::ProcessCheck processes;
+  processes.tasks = {{::getpid(), ::getpid()}};
+  const std::optional<kfd::Topology> no_gpus;
+  const std::optional<cli::Machine> no_rates;
+  for (const Case& one : cases) {
+    const cli::ParentCheck check = cli::check_parent(
+        {one.path, processes, no_gpus, one.criu, settings::Config(), ImageKeys(), no_rates});
+    ASSERT_TRUE(check.json) << one.path;
+    EXPECT_EQ((*check.json)["mapped_buffers_not_in_parent"], 0U);
+    const bool warned =
+        std::any_of(check.findings.begin(), check.findings.end(),
+                    [](const cli::Finding& finding) { return finding.code == "parent-absolute"; });
+    EXPECT_EQ(warned, one.warned) << one.path;
+  }
+}
+
+TEST_F(CheckParentTest, WhereOthersMayWriteNothingIsRead) {
+  const std::string directory = damaged_copy();
+  std::filesystem::permissions(directory, std::filesystem::perms::all);
+  EXPECT_THAT(codes(check_on(directory)), ::testing::Contains("parent-unusable"));
 }
 
 // A process that nothing keeps from being dumped.

@@ -22,6 +22,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysinfo.h>
+#include <sys/sysmacros.h>
 #include <sys/vfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -237,6 +238,23 @@ TEST_F(CheckTest, APluginOfAnotherIsNotTakenForOurs) {
   EXPECT_THAT(plugin(), AllOf(StartsWith("problem: "), HasSubstr("cannot be loaded")));
   std::filesystem::copy_file(NO_PLUGIN, file, std::filesystem::copy_options::overwrite_existing);
   EXPECT_THAT(plugin(), AllOf(StartsWith("problem: "), HasSubstr("has no plugin descriptor")));
+}
+
+// A name that is no directory; a directory that may not be searched.
+TEST_F(CheckTest, APluginThatCannotBeReachedIsMissing) {
+  const auto plugin = [&](const std::string& directory) {
+    return finding(object_of(sluice({"check", "--json"}, nullptr, {"CRIU_LIBS_DIR=" + directory},
+                                    [] {
+                                      if (::geteuid() == 0)
+                                        give_up_capabilities({CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH});
+                                    })),
+                   "plugin");
+  };
+  EXPECT_EQ(plugin(tools_.path() / "criu")["code"], "plugin-missing");
+  const std::filesystem::path closed = tools_.path() / "closed";
+  std::filesystem::create_directory(closed);
+  std::filesystem::permissions(closed, std::filesystem::perms::none);
+  EXPECT_EQ(plugin(closed)["code"], "plugin-missing");
 }
 
 // Where criu looks when no variable says otherwise, and its file does not tell.
@@ -721,6 +739,40 @@ TEST_F(CheckedProcess, ANetworkNamespaceOfItsOwnIsEntered) {
     (void)::socketpair(AF_UNIX, SOCK_STREAM, 0, ready.data());
   });
   if (codes(object) == Codes{"no-process"}) GTEST_SKIP() << "no namespace can be made here";
+  EXPECT_EQ(codes(object), Codes()) << object;
+}
+
+// Nothing can be known of what another plugin does.
+TEST_F(CheckedProcess, ADeviceMayBeAnotherPlugins) {
+  const std::string device = tools_.path() / "device";
+  if (::mknod(device.c_str(), S_IFCHR | 0600, makedev(10, 234)) != 0)
+    GTEST_SKIP() << "no device files can be made here";
+  const std::filesystem::path plugins = tools_.path() / "plugins";
+  std::filesystem::create_directory(plugins);
+  std::filesystem::copy_file(SLUICE_PLUGIN, plugins / "amdgpu_plugin.so");
+  const IdleChild child([&] {
+    (void)::setsid();
+    (void)::close_range(0, 2, 0);
+    if (::open(device.c_str(), O_PATH) < 0) ::_exit(1);
+  });
+  const auto found = [&] {
+    return codes(object_of(
+        sluice({"check", "--json", "--pid", std::to_string(child.pid())}, &machine_,
+               {"PATH=" + tools_.path().string() + ":/usr/bin:/bin", "CRIU_LIBS_DIR=" + plugins.string()})));
+  };
+  EXPECT_TRUE(found().contains("device"));
+  std::ofstream(plugins / "notes.txt") << "no plugin";
+  EXPECT_TRUE(found().contains("device"));
+  std::ofstream(plugins / "other.so") << "a plugin";
+  EXPECT_TRUE(found().contains("device-of-other-plugin"));
+}
+
+TEST_F(CheckedProcess, AFileOfAProcessIsTaken) {
+  if (::geteuid() != 0) GTEST_SKIP() << "a dump will work for root only";
+  const json object = check_child([] {
+    if (::open("/proc/self/status", O_RDONLY) < 0 || ::open("/proc/self", O_RDONLY | O_DIRECTORY) < 0)
+      ::_exit(1);
+  });
   EXPECT_EQ(codes(object), Codes()) << object;
 }
 

@@ -7,8 +7,13 @@
 #include <linux/capability.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <functional>
 #include <string>
 
 #include "base/units.h"
@@ -145,6 +150,102 @@ TEST_F(ImagesTest, ImagesOfSomebodyElseAreForRoot) {
   ASSERT_EQ(::chmod(directory.c_str(), 0700), 0);
   EXPECT_EQ(ended.status, kFailed);
   EXPECT_THAT(ended.err, HasSubstr("images are readable by their owner only: try again as root"));
+}
+
+void refused_with(const std::string& path, const std::string& id, const std::function<void()>& before = {}) {
+  const Ended ended = sluice({"show", path}, nullptr, {}, before);
+  EXPECT_EQ(ended.status, kRefused) << path;
+  EXPECT_THAT(ended.err, HasSubstr(id)) << path;
+}
+
+TEST_F(ImagesTest, WhatHasNoImagesIsToldByWhatItHas) {
+  const host_test::ScratchDirectory scratch;
+  const auto make = [&](const std::string& name) {
+    std::filesystem::create_directories(scratch.path() / name);
+    return (scratch.path() / name).string();
+  };
+  const auto add = [](const std::string& file) { std::ofstream{file}; };
+
+  const std::string notes = make("notes");
+  add(notes + "/amdgpu-notes.txt");
+  refused_with(notes, "[SL-T27]");
+  // Links are not followed, whatever they lead to.
+  std::filesystem::create_directory_symlink(plain(), notes + "/elsewhere");
+  refused_with(notes, "[SL-T27]");
+  const std::string contents = make("contents");
+  add(contents + "/amdgpu-pages-1-0001.img");
+  refused_with(contents, "[SL-T32]");
+
+  // One level below, in one folder, in several, in more than are listed; but not in a whole file system.
+  const std::string below = make("below");
+  for (int i = 0; i < 257; ++i) std::filesystem::create_directory(below + "/" + std::to_string(i));
+  add(below + "/7/amdgpu-kfd-1.img");
+  refused_with(below, "[SL-T27]");
+  std::filesystem::remove(below + "/256");
+  const Ended one = sluice({"show", below + "/"});
+  EXPECT_EQ(one.status, kFailed);
+  EXPECT_THAT(one.err, HasSubstr("amdgpu-kfd-1.img"));
+  add(below + "/8/amdgpu-kfd-1.img");
+  refused_with(below, "folders: 7, 8 [SL-T25]");
+  for (int i = 10; i < 17; ++i) add(below + "/" + std::to_string(i) + "/amdgpu-kfd-1.img");
+  refused_with(below, ", ... [SL-T25]");
+}
+
+// A single file, wherever it lies.
+TEST_F(ImagesTest, OneFileOfACheckpointIsNoCheckpoint) {
+  const std::string kfd = names(plain(), std::string(kKfdPrefix)).at(0);
+  const auto in_plain = [] {
+    if (::chdir(plain().c_str()) != 0) ::_exit(126);
+  };
+  refused_with(plain() + "/" + kfd, "[SL-T41]");
+  refused_with(kfd, "[SL-T41]", in_plain);
+  const host_test::ScratchDirectory scratch;
+  const std::string core = (scratch.path() / "core-1.img").string();
+  std::ofstream{core};
+  refused_with(core, "[SL-T42]");
+  std::ofstream{scratch.path() / "inventory.img"};
+  refused_with(core, "[SL-T41]");
+  // Nobody may list what is beside it.
+  const auto as_others = [] {
+    if (::geteuid() == 0) give_up_capabilities({CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH});
+  };
+  ASSERT_EQ(::chmod(scratch.path().c_str(), 0100), 0);
+  refused_with(core, "[SL-T42]", as_others);
+  ASSERT_EQ(::chmod(scratch.path().c_str(), 0700), 0);
+  const std::string closed = (scratch.path() / "closed.tar").string();
+  std::ofstream{closed};
+  ASSERT_EQ(::chmod(closed.c_str(), 0), 0);
+  const json object = object_of(sluice({"show", "--json", closed}, nullptr, {}, as_others));
+  EXPECT_EQ(object["cause"], "not-allowed");
+}
+
+TEST_F(ImagesTest, ADirectoryThatCannotBeListedIsToldSo) {
+  const auto bad_disk = [] { refuse_system_call(SYS_getdents64, EIO); };
+  const json object = object_of(sluice({"show", "--json", plain()}, nullptr, {}, bad_disk));
+  EXPECT_EQ(object["result"], "failed");
+  EXPECT_EQ(object["cause"], "unreadable");
+}
+
+TEST_F(ImagesTest, AKeyThatCannotBeHadIsToldWithItsCause) {
+  const host_test::ScratchDirectory scratch;
+  const std::string key = (scratch.path() / "key").string();
+  const auto told = [&](const std::string& file, const std::function<void()>& before = {}) {
+    return object_of(sluice({"show", "--json", plain()}, nullptr, {"SLUICE_KEY_FILE=" + file}, before));
+  };
+  EXPECT_EQ(told(key)["cause"], "missing");
+  EXPECT_FALSE(told("key").contains("cause")) << "of a setting that is none";
+  std::ofstream(key) << std::string(64, 'a');
+  ASSERT_EQ(::chmod(key.c_str(), 0), 0);
+  EXPECT_EQ(told(key,
+                 [] {
+                   if (::geteuid() == 0) give_up_capabilities({CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH});
+                 })["cause"],
+            "not-allowed");
+  ASSERT_EQ(::chmod(key.c_str(), 0600), 0);
+  // ELOOP, EIO and their like.
+  std::filesystem::remove(key);
+  std::filesystem::create_symlink("key", key);
+  EXPECT_EQ(told(key)["cause"], "unreadable");
 }
 
 // An image that says it is long is not believed before there is room for it.

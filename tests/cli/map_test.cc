@@ -2,13 +2,24 @@
 // `sluice map`: which GPUs of a machine would stand for those of the images, or why none do.
 #include "images_test.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <fstream>
+#include <functional>
 #include <string>
+#include <vector>
 
+#include "base/unique_fd.h"
 #include "base/units.h"
+#include "images/files.h"
+#include "images/metadata.h"
+#include "lookalike/harness.h"
 #include "sysfs_tree.h"
 
 namespace sluice::cli_test {
@@ -153,6 +164,148 @@ TEST_F(ImagesTest, MapFindsTheGpusOfRenderFiles) {
   const json object = object_of(sluice({"map", "--json", directory, "--sysfs", sysfs.path().string()}));
   EXPECT_EQ(object["result"], "refused");
   EXPECT_EQ(object["render_files"].size(), 2U);
+}
+
+// As if another process of the same dump had been there, which has no memory of its own.
+void add_process(const std::string& directory, const std::function<void(kfd::KfdImage&)>& change) {
+  const UniqueFd dir(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const std::string first = list_kfd_images(dir.get()).value().at(0);
+  kfd::KfdImage image = unpack_kfd_image(read_image(dir.get(), first).value(), first, {}).value();
+  const int id = *id_of_image(first) + 900;
+  image.id = static_cast<std::uint32_t>(id);
+  image.pid += 1;
+  image.bos.clear();
+  change(image);
+  ASSERT_TRUE(write_image(dir.get(), kfd_image_name(id), pack_kfd_image(image, {}), false).ok());
+}
+
+// The one that sees the most decides.
+TEST_F(ImagesTest, MapOfProcessesThatSeeDifferentGpusAgrees) {
+  const std::string directory = damaged_copy();
+  add_process(directory, [](kfd::KfdImage& image) {
+    image.topology.nodes.pop_back();
+    image.topology.listing.clear();
+  });
+  const json object = object_of(sluice({"map", "--json", directory}, &images_->machine()));
+  EXPECT_EQ(object["result"], "fits");
+  ASSERT_EQ(object["mappings"].size(), 2U) << object;
+  const json& all = object["mappings"][0]["gpus"];
+  const json& one = object["mappings"][1]["gpus"];
+  ASSERT_EQ(all.size(), 2U);
+  ASSERT_EQ(one.size(), 1U);
+  EXPECT_EQ(one[0]["local_gpu_id"], all[0]["local_gpu_id"]);
+}
+
+void add_shared_bo(kfd::KfdImage& image) {
+  kfd::BoEntry bo{};
+  bo.gpu_id = image.topology.nodes.back().gpu_id;
+  bo.bytes = 4096;
+  bo.alloc_flags = kfd::kAllocVram;
+  bo.shared = 7;
+  image.bos.push_back(bo);
+}
+
+// One that shares no memory may have GPUs of its own; here none fits, and the others' do all the same.
+TEST_F(ImagesTest, MapOfProcessesOfWhichOneFitsNoGpuIsRefused) {
+  const host_test::ScratchDirectory sysfs;
+  vamdgpu::MachineOptions smaller = small_machine();
+  smaller.vram_bytes = 16 * kMiB;
+  vamdgpu::write_topology(sysfs.path(), vamdgpu::describe(smaller).tree.topology);
+  for (const bool shares : {false, true}) {
+    const std::string directory = images_->copy("plain", shares ? "unfit-shares" : "unfit").string();
+    add_process(directory, [&](kfd::KfdImage& image) {
+      image.topology.nodes.back().vram_size *= 2;
+      if (shares) add_shared_bo(image);
+    });
+    const json object = object_of(sluice({"map", "--json", directory}, &images_->machine()));
+    EXPECT_EQ(object["result"], "refused");
+    ASSERT_EQ(object["mappings"].size(), 2U) << object;
+    EXPECT_EQ(object["mappings"][0]["result"], "fits");
+    EXPECT_EQ(object["mappings"][1]["result"], "refused");
+    const json there = object_of(sluice({"map", "--json", directory, "--sysfs", sysfs.path().string()}));
+    for (const json& mapping : there["mappings"]) EXPECT_EQ(mapping["result"], "refused");
+  }
+}
+
+TEST_F(ImagesTest, MapOfProcessesThatShareMemoryIsOne) {
+  const std::string directory = damaged_copy();
+  change_kfd_image(directory, add_shared_bo);
+  add_process(directory, [](kfd::KfdImage& image) {
+    add_shared_bo(image);
+    image.bos.back().imports = true;
+  });
+  const json object = object_of(sluice({"map", "--json", directory}, &images_->machine()));
+  EXPECT_EQ(object["result"], "fits");
+  ASSERT_EQ(object["mappings"].size(), 1U);
+  EXPECT_EQ(object["mappings"][0]["images"].size(), 2U);
+}
+
+TEST_F(ImagesTest, MapOfAProcessWithoutMemoryNeedsNone) {
+  const std::string directory = damaged_copy();
+  remove_files(directory, "amdgpu-pages-");
+  remove_files(directory, "amdgpu-sums-");
+  change_kfd_image(directory, [](kfd::KfdImage& image) { image.bos.clear(); });
+  const json object = object_of(sluice({"map", "--json", directory}, &images_->machine()));
+  EXPECT_EQ(object["result"], "fits");
+  for (const json& pair : object["mappings"][0]["gpus"]) EXPECT_EQ(pair["need_bytes"], 0);
+}
+
+// It would be refused where it is tried: here it is told.
+TEST_F(ImagesTest, MapTellsWhatIsMissingWhereVramIsFull) {
+  const vamdgpu::Machine machine = vamdgpu::Machine::create(small_machine());
+  host_test::Program other({GPU_SUBJECT, "--vram", "22M", "--gtt", "1M", "--no-queues"},
+                           machine.process_environment());
+  ASSERT_TRUE(other.hear().starts_with("ready"));
+  const Ended ended = sluice({"map", plain()}, &machine);
+  EXPECT_EQ(ended.status, kDone) << ended.err;
+  EXPECT_THAT(ended.out, HasSubstr(" are missing"));
+  for (const json& pair : object_of(sluice({"map", "--json", plain()}, &machine))["mappings"][0]["gpus"])
+    EXPECT_LT(pair["room_bytes"], pair["need_bytes"]);
+}
+
+// Of a part of a card the kernel tells the card's use.
+TEST_F(ImagesTest, MapDoesNotKnowTheRoomOfAPartition) {
+  const vamdgpu::Machine machine = vamdgpu::Machine::create(small_machine());
+  std::ofstream(machine.directory() / "sysfs/sys/class/drm/renderD128/device/current_compute_partition")
+      << "CPX\n";
+  const json object = object_of(sluice({"map", "--json", plain()}, &machine));
+  ASSERT_EQ(object["local"].size(), 2U);
+  for (const json& gpu : object["local"]) EXPECT_EQ(gpu["room_bytes"].is_null(), gpu["render_minor"] == 128);
+}
+
+// Two pairs of GPUs, each joined as the images' are.
+vamdgpu::Topology two_pairs() {
+  vamdgpu::MachineOptions larger = small_machine();
+  larger.gpus = 4;
+  vamdgpu::Topology topology = vamdgpu::describe(larger).tree.topology;
+  constexpr std::uint32_t kFirstGpu = 1;
+  for (std::uint32_t i = kFirstGpu; i < topology.nodes.size(); ++i) {
+    vamdgpu::TopologyNode& gpu = topology.nodes[i];
+    std::erase_if(gpu.io_links, [&](const vamdgpu::Link& link) {
+      return link.node_to >= kFirstGpu && (link.node_to - kFirstGpu) / 2 != (i - kFirstGpu) / 2;
+    });
+    for (vamdgpu::Property& property : gpu.properties) {
+      if (property.name == "io_links_count") property.value = gpu.io_links.size();
+    }
+  }
+  return topology;
+}
+
+TEST_F(ImagesTest, MapListsWhichGpusAreLeft) {
+  const host_test::ScratchDirectory sysfs;
+  vamdgpu::Topology topology = two_pairs();
+  vamdgpu::write_topology(sysfs.path(), topology);
+  const Ended ended = sluice({"map", plain(), "--sysfs", sysfs.path().string()});
+  EXPECT_EQ(ended.status, kDone) << ended.out << ended.err;
+  EXPECT_THAT(ended.out, AllOf(HasSubstr("not chosen"), HasSubstr("renderD130"), HasSubstr("renderD131")));
+
+  // One of each pair has too little memory: the reason names these.
+  const host_test::ScratchDirectory smaller;
+  for (const std::size_t node : {2U, 4U}) topology.nodes.at(node).memory_banks.at(0).size_bytes = 16 * kMiB;
+  vamdgpu::write_topology(smaller.path(), topology);
+  const Ended refused = sluice({"map", plain(), "--sysfs", smaller.path().string()});
+  EXPECT_EQ(refused.status, kRefused) << refused.out;
+  EXPECT_THAT(refused.out, ::testing::ContainsRegex("renderD129, 0x[0-9a-f]+ renderD131"));
 }
 
 TEST_F(ImagesTest, MapWarnsOfSettingsThatAreNone) {

@@ -10,6 +10,8 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <set>
 #include <sstream>
@@ -21,7 +23,9 @@
 #include "base/units.h"
 #include "images/files.h"
 #include "images/metadata.h"
+#include "images/sums.h"
 #include "kfd/uapi.h"
+#include "pipeline/checksum/checksum.h"
 
 namespace sluice::cli_test {
 namespace {
@@ -165,6 +169,85 @@ TEST_F(ImagesTest, ShowOfImagesOfCriusOwnPlugin) {
   EXPECT_FALSE(shown["files"][0]["sums"]);
 }
 
+// A dump with a parent: what it lacks is there or not.
+class ShowParentTest : public ImagesTest {
+ protected:
+  // A pre-dump and the dump that follows it, beside each other.
+  static void SetUpTestSuite() {
+    images_ = new MadeImages;
+    const Strings on_machine = images_->machine().process_environment();
+    host_test::Program subject({GPU_SUBJECT, "--vram", "4M", "--gtt", "1M", "--zero", "20", "--no-queues"},
+                               on_machine);
+    ASSERT_TRUE(subject.hear().starts_with("ready"));
+    const std::string pid = std::to_string(subject.pid());
+    host_test::Program predump(
+        {SLUICE, "predump", pid, "--images-dir", images_->directory("before").string()}, on_machine);
+    ASSERT_EQ(predump.wait(), 0);
+    std::filesystem::create_directories(images_->directory("dump"));
+    const std::string log = images_->directory("log").string();
+    host_test::Program host({CRIU_HOST, "dump", "--pid", pid, "--images", images_->directory("dump").string(),
+                             "--libdir", std::filesystem::path(SLUICE_PLUGIN).parent_path().string(), "--log",
+                             log, "--prev-images-dir", "../before"},
+                            on_machine);
+    ASSERT_EQ(host.wait(), 0) << host_test::read_file(log);
+    (void)subject.wait();
+  }
+  static std::string dump() { return images_->directory("dump").string(); }
+  static std::string before() { return images_->directory("before").string(); }
+  static Ended show() { return sluice({"show", "--json", dump()}); }
+};
+
+TEST_F(ShowParentTest, WhatAParentHasIsTold) {
+  const json shown = object_of(show());
+  EXPECT_EQ(shown["faults"], json::array());
+  ASSERT_EQ(shown["files"].size(), 2U);
+  for (const json& file : shown["files"]) {
+    EXPECT_TRUE(file["has_parent"].get<bool>());
+    EXPECT_THAT(file["file"].get<std::string>(), StartsWith(kDeltaPrefix));
+  }
+  EXPECT_THAT(sluice({"show", dump()}).out, HasSubstr("yes, and a parent"));
+}
+
+TEST_F(ShowParentTest, AnArchiveLeavesTheParentOut) {
+  const std::string archive = images_->directory("dump.tar").string();
+  ASSERT_EQ(std::system(("tar -C " + dump() + " -cf " + archive + " .").c_str()), 0);
+  const Ended ended = sluice({"show", archive});
+  EXPECT_EQ(ended.status, kFailed);
+  EXPECT_THAT(ended.err, HasSubstr("[SL-T35]"));
+}
+
+TEST_F(ShowParentTest, AParentThatIsLostOrHasLostAFileIsAFault) {
+  for (const std::string& lost : {before(), before() + "/" + names(before(), "amdgpu-predump-sums").at(0)}) {
+    std::filesystem::rename(lost, lost + "-moved");
+    const Ended ended = show();
+    std::filesystem::rename(lost + "-moved", lost);
+    EXPECT_EQ(ended.status, kFailed) << lost;
+    EXPECT_FALSE(object_of(ended)["faults"].empty()) << lost;
+  }
+  EXPECT_EQ(show().status, kDone);
+}
+
+// A link to a node that this process did not see, and a process that has nothing in its GPUs.
+TEST_F(ImagesTest, ShowOfLinksThatLeadNowhereAndOfNoContents) {
+  const std::string directory = damaged_copy();
+  change_kfd_image(directory, [](kfd::KfdImage& image) {
+    for (kfd::Node& node : image.topology.nodes) {
+      if (node.is_gpu() && !node.links.empty()) node.links.front().node_to = 99;
+    }
+    image.topology.listing.clear();  // which would have them as they were
+  });
+  const json shown = object_of(sluice({"show", "--json", directory}));
+  const json known = object_of(sluice({"show", "--json", plain()}));
+  EXPECT_EQ(shown["gpus"][0]["links"].size() + 1, known["gpus"][0]["links"].size()) << shown["gpus"];
+
+  remove_files(directory, "amdgpu-pages-");
+  remove_files(directory, "amdgpu-sums-");
+  change_kfd_image(directory, [](kfd::KfdImage& image) { image.bos.clear(); });
+  const Ended none = sluice({"show", directory});
+  EXPECT_EQ(none.status, kDone) << none.err;
+  EXPECT_EQ(object_of(sluice({"show", "--json", directory}))["files"], json::array());
+}
+
 // Two open files of one process: the second has nothing of its own.
 TEST_F(ImagesTest, ASecondFileOfAProcessIsTheFirst) {
   ASSERT_EQ(images_->dump("alias", {"--second-kfd"}), "");
@@ -264,6 +347,23 @@ TEST_F(ImagesTest, WithoutHolesAndSumsNothingIsKnownToBeZero) {
     refuse_system_call(SYS_lseek, EINVAL, {{.argument = 2, .bits = 1}, {.argument = 2, .bits = 2}});
   };
   EXPECT_EQ(object_of(sluice({"show", "--json", directory}, nullptr, {}, no_holes))["zero_bytes"], 0);
+}
+
+// As older versions wrote them: a sum for each block. These say that all of it is zero.
+TEST_F(ImagesTest, SumsOfBlocksTellOfZerosToo) {
+  const std::string directory = damaged_copy();
+  change_image(
+      directory, "amdgpu-sums-", unpack_sidecar,
+      [](Sidecar& sums) {
+        ZeroSums zeros;
+        for (SumTable& table : sums.tables) {
+          table = SumTable::sized(table.file_bytes, table.block_bytes, table.method);
+          for (Sum128& sum : table.sums) sum = zeros.of(table.method, table.block_bytes);
+        }
+      },
+      [](const Sidecar& sums) { return pack_sidecar(sums, {}); });
+  const json shown = object_of(sluice({"show", "--json", directory}));
+  EXPECT_EQ(shown["zero_bytes"], shown["bytes"]);
 }
 
 TEST_F(ImagesTest, ShowHasTheStatisticsOfDumpAndRestore) {

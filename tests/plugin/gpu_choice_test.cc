@@ -186,6 +186,27 @@ TEST_P(GpuChoiceTest, AMapOntoAFullGpuSaysWhatIsMissingAndWhichWouldDo) {
   EXPECT_EQ(log.find("SLUICE_STAGING_SIZE"), std::string::npos) << log;
 }
 
+// Two GPUs of one CPU node: the third, at another, can replace neither.
+TEST_P(GpuChoiceTest, AGpuThatTheRulesForbidIsNotAmongThoseThatWouldDo) {
+  scene_.move_to(equal_gpus(2));
+  const std::string ready =
+      scene_.start_subject({"--gpus", "2", "--vram", "20M", "--gtt", "1M", "--no-queues"});
+  ASSERT_TRUE(ready.starts_with("ready")) << ready;
+  ASSERT_NO_FATAL_FAILURE(dump());
+  vamdgpu::MachineOptions three = equal_gpus(3);
+  three.cpu_nodes = 2;
+  scene_.move_to(three);
+  Program other = scene_.start_program({(program_directory() / "../subject/gpu-subject").string(), "--gpus",
+                                        "1", "--vram", "40M", "--gtt", "1M", "--no-queues"});
+  ASSERT_TRUE(other.hear().starts_with("ready"));
+  Replica replica = start_replica();
+  EXPECT_EQ(replica.program.wait(), 1);
+  const std::string log = replica.log();
+  EXPECT_NE(log.find("are missing"), std::string::npos) << log;
+  EXPECT_NE(log.find("renderD129 (48.0 MiB free)"), std::string::npos) << log;
+  EXPECT_EQ(log.find("renderD130 (48.0 MiB free)"), std::string::npos) << log;
+}
+
 TEST_P(GpuChoiceTest, VramThatARenderFileCannotHaveIsSaidTheSameWay) {
   const std::string ready =
       scene_.start_subject({"--gpus", "1", "--render-only", "--gem-handles", "1,2,3", "--gem-bytes", "14M"});
@@ -246,6 +267,33 @@ TEST_P(GpuChoiceTest, WithoutALedgerARestoreGoesOnByItself) {
   EXPECT_EQ(gpus_in_use(), std::set<unsigned>{0});
   EXPECT_NE(replica.log().find("may choose the same GPU"), std::string::npos) << replica.log();
 }
+
+// So many that a line would not hold all that would do.
+class ManyGpusTest : public GpuChoiceTest {
+ protected:
+  static vamdgpu::MachineOptions small_gpus(unsigned gpus) {
+    vamdgpu::MachineOptions options = equal_gpus(gpus);
+    options.vram_bytes = 12 * kMiB;
+    return options;
+  }
+};
+
+TEST_P(ManyGpusTest, EightOfThoseThatWouldDoAreNamed) {
+  scene_.move_to(small_gpus(1));
+  ASSERT_NO_FATAL_FAILURE(dump_and_move("7M"));
+  scene_.move_to(small_gpus(11));
+  scene_.variables["SLUICE_GPU_MAP"] = "renderD128=renderD128";
+  const Replica first = restored_replica();
+  Replica second = start_replica();
+  EXPECT_EQ(second.program.wait(), 1);
+  const std::string log = second.log();
+  const std::string free = " (12.0 MiB free)";
+  std::size_t named = 0;
+  for (std::size_t at = log.find(free); at != std::string::npos; at = log.find(free, at + 1)) ++named;
+  EXPECT_EQ(named, 8U) << log;
+}
+
+INSTANTIATE_TEST_SUITE_P(Versions, ManyGpusTest, ::testing::Values(kVersions[2]), name_of_version);
 
 // Processes that used one GPU.
 class GpuChoiceTreeTest : public GpuChoiceTest {

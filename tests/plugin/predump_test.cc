@@ -8,7 +8,12 @@
 
 #include <cerrno>
 #include <filesystem>
+#include <fstream>
+#include <future>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <string>
+#include <thread>
 
 #include "images_in_memory.h"
 #include "lookalike/task_tree.h"
@@ -344,6 +349,90 @@ TEST_P(PreDumpTest, SwitchedOffItTouchesNothing) {
   ASSERT_NO_FATAL_FAILURE(expect_full_dump_after("before"));
 }
 
+// The job is left alone, and CRIU goes on.
+TEST_P(PreDumpTest, SettingsThatItCannotWorkWithLeaveEverythingToTheDump) {
+  start({"--no-queues"});
+  const std::map<std::string, std::string> settings = {{"SLUICE_CHECKSUM", "off"},
+                                                       {"SLUICE_KEY_FILE", "/nowhere/key"}};
+  for (const auto& [name, value] : settings) {
+    SCOPED_TRACE(name);
+    scene_.variables[name] = value;
+    ASSERT_NO_FATAL_FAILURE(predump_as("before"));
+    scene_.variables.erase(name);
+    EXPECT_TRUE(predumped("before").empty());
+    expect_logged("[SL-D62]");
+    expect_running();
+  }
+}
+
+// Which refuses it, with the reason.
+TEST_P(PreDumpTest, BosThatCannotBeSavedAreLeftToTheDump) {
+  for (const char* kind : {"always-valid", "encrypted", "userptr"}) {
+    SCOPED_TRACE(kind);
+    start({"--no-queues", "--odd-gem", kind});
+    ASSERT_NO_FATAL_FAILURE(predump_as("before"));
+    EXPECT_TRUE(predumped("before").empty());
+    expect_logged("[SL-D62]");
+    expect_running();
+    EXPECT_EQ(heard("quit"), "ok quit");
+  }
+}
+
+TEST_P(PreDumpTest, ADirectoryThatCannotBeClearedGetsNone) {
+  start({"--no-queues"});
+  fs::create_directories(scene_.images() / "amdgpu-kfd-9.img" / "full");
+  ASSERT_NO_FATAL_FAILURE(predump_as("before"));
+  EXPECT_TRUE(predumped("before").empty());
+  EXPECT_TRUE(fs::exists(place("before") / "amdgpu-kfd-9.img" / "full"));
+  expect_logged("[SL-D62]");
+  expect_running();
+}
+
+// It has nothing of its own.
+TEST_P(PreDumpTest, ASecondFileOfTheKfdIsInIt) {
+  start({"--no-queues", "--second-kfd"});
+  ASSERT_NO_FATAL_FAILURE(predump_as("before"));
+  EXPECT_TRUE(has_mark("before")) << log_;
+  ASSERT_NO_FATAL_FAILURE(dump_as("after", "before"));
+  EXPECT_TRUE(is_delta("after")) << log_;
+  ASSERT_NO_FATAL_FAILURE(restore_from("after"));
+  expect_whole();
+}
+
+// As in a container of which sysfs shows the other GPU only.
+TEST_P(PreDumpTest, MapsOfAGpuThatCriuDoesNotSeeAreNotOurs) {
+  start({"--no-queues"});
+  const fs::path hidden = scene_.machine().directory() / "hidden";
+  std::ofstream(hidden) << "node 1\n";
+  EXPECT_EQ(scene_.start_host(version(), "pre-dump", {}).wait(), 1) << scene_.log();
+  std::ofstream(hidden, std::ios::trunc).flush();
+  move_to("before");
+  EXPECT_TRUE(predumped("before").empty());
+  expect_running();
+}
+
+TEST_P(PreDumpTest, WhereTheGpusCannotBeSeenNothingIsTouched) {
+  start({"--no-queues"});
+  const fs::path nodes = scene_.machine().topology() / "nodes";
+  fs::rename(nodes, nodes.string() + "-away");
+  scene_.control().clear_trace();
+  EXPECT_LE(scene_.start_host(version(), "pre-dump", {}).wait(), 1) << scene_.log();
+  fs::rename(nodes.string() + "-away", nodes);
+  move_to("before");
+  EXPECT_TRUE(predumped("before").empty());
+  EXPECT_EQ(scene_.control().criu_calls(kProcessInfo), 0U);
+  expect_running();
+}
+
+TEST_P(PreDumpTest, AProcessWithoutAGpuHasNoneAndNothingIsSaid) {
+  const std::string ready = scene_.start_subject({"--plain"});
+  ASSERT_TRUE(ready.starts_with("ready")) << ready;
+  ASSERT_NO_FATAL_FAILURE(predump_as("before"));
+  EXPECT_TRUE(predumped("before").empty());
+  EXPECT_EQ(log_.find("[SL-D6"), std::string::npos) << log_;
+  EXPECT_TRUE(heard("check").starts_with("ok check")) << last_;
+}
+
 // Without CRIU.
 TEST_P(PreDumpTest, TheCommandsIsAParentToo) {
   start({"--no-queues"});
@@ -383,16 +472,128 @@ TEST_P(PreDumpTest, AStoppedTaskHasNone) {
 
 class PreDumpCommandTest : public SceneTest {
  protected:
+  using Json = nlohmann::json;
+  static constexpr int kDone = 0, kFailed = 1, kRefused = 3;
+
+  static std::string sluice() { return (program_directory() / "../../src/cli/sluice").string(); }
   int predump(const std::string& pid, const fs::path& place) {
-    return scene_
-        .start_program({(program_directory() / "../../src/cli/sluice").string(), "predump", pid,
-                        "--images-dir", place.string()})
-        .wait();
+    return scene_.start_program({sluice(), "predump", pid, "--images-dir", place.string()}).wait();
+  }
+  // What it says with --json, after checking its status. "message" is empty if it is done.
+  Json told(pid_t pid, const fs::path& place, int status, const Strings& more = {}) {
+    Strings arguments = {sluice(), "predump", "--json", std::to_string(pid), "--images-dir", place.string()};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    Program program = scene_.start_program(arguments);
+    const Json object = Json::parse(program.hear(), nullptr, false);
+    EXPECT_EQ(program.wait(), status) << object;
+    EXPECT_EQ(object.value("result", ""), status == kDone      ? "done"
+                                          : status == kRefused ? "refused"
+                                                               : "failed");
+    EXPECT_EQ(object.value("message", "").empty(), status == kDone) << object;
+    return object;
+  }
+  void expect_told(const Json& object, const std::string& id) {
+    EXPECT_NE(object.value("message", "").find(id), std::string::npos) << object;
+  }
+  fs::path place(const std::string& name) const { return scene_.images().parent_path() / name; }
+  fs::path new_place(const std::string& name) const {
+    fs::create_directory(place(name));
+    return place(name);
   }
 };
 
+TEST_F(PreDumpCommandTest, AsJsonItTellsWhatItTook) {
+  start({"--no-queues"});
+  const Json object = told(scene_.subject_pid(), place("before"), kDone);
+  EXPECT_EQ(object["command"], "predump");
+  EXPECT_EQ(object["pid"], scene_.subject_pid());
+  EXPECT_EQ(object["images_dir"], place("before").string());
+  EXPECT_GT(object["bytes"], 4 * kMiB);
+  EXPECT_GT(object["written_bytes"], 0);
+  EXPECT_LE(object["frozen_ns"], object["stopped_ns"]);
+  EXPECT_LE(object["stopped_ns"], object["whole_ns"]);
+  expect_running();
+}
+
+// Nothing of the process is touched.
+TEST_F(PreDumpCommandTest, WhatIsNoProcessOfAGpuIsRefused) {
+  start({"--no-queues"});
+  std::promise<pid_t> id;
+  std::promise<void> end;
+  std::thread thread([&] {
+    id.set_value(::gettid());
+    end.get_future().wait();
+  });
+  expect_told(told(id.get_future().get(), place("before"), kRefused), "[SL-T53]");
+  end.set_value();
+  thread.join();
+  Program idle({"/bin/cat"}, {});
+  expect_told(told(idle.pid(), place("before"), kRefused), "[SL-T50]");
+  if (::access("/dev/kfd", F_OK) != 0) {
+    Program elsewhere({sluice(), "predump", "--json", std::to_string(scene_.subject_pid())}, {});
+    expect_told(Json::parse(elsewhere.hear(), nullptr, false), "[SL-T51]");
+    EXPECT_EQ(elsewhere.wait(), kRefused);
+  }
+}
+
+TEST_F(PreDumpCommandTest, DirectoriesThatAreNoneOfItsOwnAreRefused) {
+  start({"--no-queues"});
+  const pid_t pid = scene_.subject_pid();
+  (void)told(pid, place("nowhere") / "below", kRefused);
+  std::ofstream(place("file")) << "no directory";
+  (void)told(pid, place("file"), kRefused);
+  expect_told(told(1 << 30, place("before"), kRefused), "[SL-T52]");
+  std::ofstream(new_place("render") / "amdgpu-renderD-1.img") << "of a dump";
+  expect_told(told(pid, place("render"), kRefused), "[SL-T54]");
+  if (::geteuid() == 0) {
+    ASSERT_EQ(::chown(new_place("another's").c_str(), 4711, 4711), 0);
+    expect_told(told(pid, place("another's"), kRefused), "[SL-T44]");
+  }
+  // A link to another parent, and what is no link.
+  fs::create_directory_symlink("../older", new_place("linked") / "parent");
+  expect_told(told(pid, place("linked"), kRefused, {"--prev-images-dir", "../newer"}), "[SL-T45]");
+  fs::create_directory(new_place("taken") / "parent");
+  expect_told(told(pid, place("taken"), kRefused, {"--prev-images-dir", "../newer"}), "[SL-T45]");
+  // No link can be that long.
+  (void)told(pid, new_place("long"), kRefused, {"--prev-images-dir", std::string(5000, 'a')});
+  for (const char* name : {"file", "render", "linked", "taken", "long"}) {
+    if (fs::is_directory(place(name))) {
+      EXPECT_TRUE(images_in(place(name), "amdgpu-predump").empty()) << name;
+    }
+  }
+}
+
+TEST_F(PreDumpCommandTest, AFailureLeavesNoFilesAndAProcessThatRuns) {
+  start({"--no-queues"});
+  const pid_t pid = scene_.subject_pid();
+  scene_.variables["SLUICE_CHECKSUM"] = "off";
+  expect_told(told(pid, place("before"), kFailed), "[SL-S16]");
+  scene_.variables.erase("SLUICE_CHECKSUM");
+  const fs::path nodes = scene_.machine().topology() / "nodes";
+  const fs::path hidden = scene_.machine().topology() / "hidden";
+  fs::rename(nodes, hidden);
+  expect_told(told(pid, place("before"), kFailed), "[SL-");
+  fs::rename(hidden, nodes);
+  // Its own UNPAUSE is refused once: the next one, while the process is still held, is not.
+  scene_.control().inject({vamdgpu::On::Kfd, kCriuNr, static_cast<int>(kUnpause), EIO, 1, 1});
+  (void)told(pid, place("before"), kFailed);
+  scene_.control().clear_faults();
+  expect_running();
+  EXPECT_TRUE(images_in(place("before"), "amdgpu-predump").empty());
+  expect_running();
+}
+
+TEST_F(PreDumpCommandTest, ALimitOfFileSizesIsAFailureAndNotItsEnd) {
+  start({"--no-queues"});
+  const std::string pid = std::to_string(scene_.subject_pid());
+  const std::string under_limit = "ulimit -f 1; exec \"$0\" predump \"$1\" --images-dir \"$2\"";
+  Program program = scene_.start_program({"/bin/sh", "-c", under_limit, sluice(), pid, new_place("before")});
+  EXPECT_EQ(program.wait(), kFailed);
+  EXPECT_TRUE(images_in(place("before"), "amdgpu-predump").empty());
+  expect_running();
+}
+
 TEST_F(PreDumpCommandTest, RefusesWhatItMayNotTouch) {
-  constexpr int kRefused = 3;
   start({"--no-queues"});
   const std::string pid = std::to_string(scene_.subject_pid());
   const fs::path open_to_all = scene_.images().parent_path() / "open";

@@ -13,6 +13,7 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 
 #include "base/unique_fd.h"
@@ -73,6 +74,33 @@ TEST_F(QuietTest, DescriptorFitsTheOldestHost) {
   EXPECT_EQ(plugin_->max_hooks, 10U);  // no cr_plugin_ctl here to count by
 }
 
+// As in a host that goes on after an init() that failed, and asks for everything.
+TEST_F(QuietTest, NothingIsOursWithoutInit) {
+  const UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
+  struct stat st {};
+  ASSERT_EQ(fstat(null.get(), &st), 0);
+  for (const int stage : {kStageDump, kStagePreDump, kStageRestore}) {
+    SCOPED_TRACE(stage);
+    EXPECT_EQ((call<int(int, const struct stat*)>(kHookHandleDeviceVma, null.get(), &st)), -ENOTSUP);
+    EXPECT_EQ((call<int(int, int)>(kHookDumpExtFile, null.get(), 1)), -ENOTSUP);
+    for (const Hook hook :
+         {kHookPauseDevices, kHookCheckpointDevices, kHookDumpDevicesLate, kHookResumeDevicesLate})
+      EXPECT_EQ(call<int(int)>(hook, 1), -ENOTSUP) << hook;
+    bool retry = true;
+    EXPECT_EQ((call<int(int, bool*)>(kHookRestoreExtFile, 1, &retry)), -ENOTSUP);
+    std::uint64_t offset = 0;
+    int fd = -1;
+    EXPECT_EQ((call<int(const char*, std::uint64_t, std::uint64_t, std::uint64_t*, int*)>(
+                  kHookUpdateVmaMap, "/dev/null", std::uint64_t{0}, std::uint64_t{0}, &offset, &fd)),
+              -ENOTSUP);
+    EXPECT_EQ(call<int()>(kHookPostForking), -ENOTSUP);
+    EXPECT_EQ(call<int()>(kHookRestoreInit), -ENOTSUP);
+    plugin_->exit(stage, 0);
+  }
+  EXPECT_EQ(g_lines, 0);
+  EXPECT_TRUE(dir_.names().empty());
+}
+
 TEST_F(QuietTest, NothingIsOursInADump) {
   ASSERT_EQ(plugin_->init(kStageDump), 0);
   const UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
@@ -91,7 +119,13 @@ TEST_F(QuietTest, NothingIsOursInAPreDump) {
   const UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
   struct stat st {};
   ASSERT_EQ(fstat(null.get(), &st), 0);
+  EXPECT_EQ(call<int(int)>(kHookPauseDevices, getpid()), -ENOTSUP);
   EXPECT_EQ((call<int(int, const struct stat*)>(kHookHandleDeviceVma, null.get(), &st)), -ENOTSUP);
+  const pid_t child = fork();
+  if (child == 0) ::exit(7);  // the pre-dump is not the child's
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 7) << status;
   EXPECT_EQ(g_lines, 0);
   library_ = nullptr;  // CRIU neither calls exit() nor closes it after a pre-dump
 }

@@ -2,6 +2,11 @@
 // BOs that were allocated through render nodes, in four hosts: they come back under their handles, mapped
 // where they were, with their contents; with and without a kernel that changes handles.
 #include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
@@ -152,6 +157,33 @@ TEST_P(RenderTest, AProcessThatHasNothingButMapsIsRefused) {
   const std::string log = scene_.log();
   EXPECT_NE(log.find("[SL-D56]"), std::string::npos) << log;
   EXPECT_TRUE(heard("check").starts_with("ok check")) << last_;
+}
+
+// What is frozen beside it, with a map of a device that is no GPU, is no matter.
+TEST_P(RenderTest, AProcessThatHasNothingButMapsIsRefusedBesideOneWithMapsOfOtherDevices) {
+  ASSERT_NO_FATAL_FAILURE(start_with({"--render-only", "--gem-handles", "1,3", "--close-render-after-map"}));
+  const UniqueFd zero(::open("/dev/zero", O_RDWR | O_CLOEXEC));
+  void* const map = ::mmap(nullptr, 4096, PROT_READ, MAP_PRIVATE, zero.get(), 0);
+  ASSERT_NE(map, MAP_FAILED);
+  const pid_t other = ::fork();
+  if (other == 0) {
+    for (;;) ::pause();
+  }
+  EXPECT_EQ(scene_.dump(version(), {"--outside", std::to_string(other)}), 1);
+  const std::string log = scene_.log();
+  EXPECT_NE(log.find("[SL-D56]"), std::string::npos) << log;
+  EXPECT_TRUE(heard("check").starts_with("ok check")) << last_;
+  ::kill(other, SIGKILL);
+  EXPECT_EQ(::waitpid(other, nullptr, 0), other);
+  EXPECT_EQ(::munmap(map, 4096), 0);
+}
+
+// It has no BOs, so nothing of it is lost.
+TEST_P(RenderTest, AFileThatNoProcessHasIsDumpedIfItIsEmpty) {
+  ASSERT_NO_FATAL_FAILURE(start_with({"--gem-handles", "1"}));
+  EXPECT_EQ(scene_.dump(version(), {"--in-flight", "/dev/dri/renderD128", "--leave-running"}), 0)
+      << scene_.log();
+  expect_running();
 }
 
 TEST_P(RenderTest, AKfdThatNoProcessHasIsRefused) {
@@ -378,6 +410,25 @@ TEST_P(RenderTest, ADumpThatFailsLeavesNothing) {
   restore_and_check();
 }
 
+// That takes the kernel's own patience, so in one host.
+class HungJobTest : public RenderTest {};
+
+TEST_P(HungJobTest, AJobThatNeverEndsFailsTheDumpAndIsNamed) {
+  scene_.variables["SLUICE_FENCE_TIMEOUT"] = "1";
+  ASSERT_NO_FATAL_FAILURE(start_with({"--gpus", "1", "--gem-handles", "1,2"}));
+  scene_.control().hang_fence(0, scene_.control().fences_made(0) + 1);
+  ASSERT_EQ(heard("submit"), "ok submit");
+  while (scene_.control().faults_hit() == 0) (void)::sched_yield();
+  EXPECT_EQ(scene_.dump(version(), {"--timeout-ms", "0"}), 1);
+  const std::string log = scene_.log();
+  EXPECT_NE(log.find("[SL-D48]"), std::string::npos) << log;
+  EXPECT_TRUE(images("amdgpu-").empty());
+  scene_.control().clear_faults();
+  scene_.control().release_hung_fences();
+  expect_running();
+}
+
+INSTANTIATE_TEST_SUITE_P(Hosts, HungJobTest, ::testing::Values(kVersions[2]), name_of_version);
 INSTANTIATE_TEST_SUITE_P(Hosts, RenderTest, ::testing::ValuesIn(kVersionsOfLongSuites), name_of_version);
 
 }  // namespace

@@ -120,6 +120,32 @@ TEST_P(ShareTest, MemoryThatADescriptorAloneHasComesBackWithoutAFileOfAGpu) {
   come_back_whole();
 }
 
+// As from a container that has the other GPU only.
+TEST_P(ShareTest, MemoryOfAGpuThatCriuDoesNotSeeIsRefused) {
+  ASSERT_NO_FATAL_FAILURE(start_one({"--render-only", "--dmabuf-fd", "--close-render-after-map"}));
+  const std::filesystem::path hidden = scene_.machine().directory() / "hidden";
+  std::ofstream(hidden) << "node 1\nrender 128\n";
+  EXPECT_EQ(scene_.dump(version()), 1);
+  const std::string log = scene_.log();
+  EXPECT_NE(log.find("[SL-D26]"), std::string::npos) << log;
+  std::ofstream(hidden, std::ios::trunc).flush();
+  EXPECT_TRUE(heard("check").starts_with("ok check")) << last_;
+}
+
+TEST_P(ShareTest, MemoryThatADescriptorAloneHasIsNotDumpedWithoutTheKey) {
+  scene_.variables["SLUICE_KEY_FILE"] = "/nowhere/key";
+  ASSERT_NO_FATAL_FAILURE(start_one({"--render-only", "--dmabuf-fd", "--close-render-after-map"}));
+  EXPECT_EQ(scene_.dump(version()), 1);
+  EXPECT_TRUE(images("amdgpu-").empty());
+  EXPECT_TRUE(heard("check").starts_with("ok check")) << last_;
+}
+
+// One that a file has, too, and one that nothing else has.
+TEST_P(ShareTest, DescriptorsOfTwoDmaBufsComeBack) {
+  ASSERT_NO_FATAL_FAILURE(start_one(with_kfd({"--share", "kfd", "--share-fd", "--dmabuf-fd"})));
+  come_back_whole();
+}
+
 // It would be two memories afterwards.
 TEST_P(ShareTest, MemoryThatAnotherProcessHasADescriptorOfIsRefused) {
   ASSERT_NO_FATAL_FAILURE(start_one(with_kfd({"--dmabuf-fd"})));

@@ -4,8 +4,12 @@
 // must not.
 #include <fcntl.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "lookalike/task_tree.h"
 #include "lookalike/test_streamer.h"
@@ -104,6 +108,41 @@ TEST_P(StreamTest, WithoutParallelWorkItIsTheSame) {
   scene_.variables["SLUICE_PARALLEL"] = "off";
   ASSERT_NO_FATAL_FAILURE(start({"--gpus", "2"}));
   dump_and_restore();
+}
+
+// The index has the maps of GPUs. Before 4.0 CRIU does not say who is of the tree.
+TEST_P(StreamTest, MapsOfOtherDevicesBesideTheTreeAreNoMatter) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  const UniqueFd zero(::open("/dev/zero", O_RDWR | O_CLOEXEC));
+  void* const map = ::mmap(nullptr, 4096, PROT_READ, MAP_PRIVATE, zero.get(), 0);
+  ASSERT_NE(map, MAP_FAILED);
+  const pid_t other = ::fork();
+  if (other == 0) {
+    for (;;) ::pause();
+  }
+  const int dumped = dump_streamed(capture_to(image()), {"--outside", std::to_string(other)});
+  ::kill(other, SIGKILL);
+  EXPECT_EQ(::waitpid(other, nullptr, 0), other);
+  EXPECT_EQ(::munmap(map, 4096), 0);
+  ASSERT_EQ(dumped, 0) << scene_.log();
+  scene_.wait_until_subject_is_gone();
+  ASSERT_EQ(restore_streamed(serve_from(image())), 0) << scene_.log();
+  expect_whole();
+}
+
+// There is no directory that a dump could find it in.
+TEST_P(StreamTest, APreDumpTouchesNothing) {
+  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_EQ(dump_streamed(capture_to(image()), {"--leave-running"}), 0) << scene_.log();
+  scene_.control().clear_trace();
+  Streamer streamer(scene_.images(), "serve", serve_from(image()));
+  ASSERT_TRUE(streamer.ready());
+  // What CRIU itself would write then is nobody's matter.
+  EXPECT_EQ(scene_.start_host(version(), "pre-dump", {"--stream", "--fail-after", "cpu_pages"}).wait(), 1);
+  streamer.kill();
+  EXPECT_TRUE(images("amdgpu-").empty());
+  EXPECT_EQ(scene_.control().criu_calls(kProcessInfo), 0U);
+  expect_whole();
 }
 
 TEST_P(StreamTest, ThroughLz4) {

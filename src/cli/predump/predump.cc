@@ -33,6 +33,7 @@
 #include "plugin/host/criu_host.h"
 #include "plugin/host/held_signals.h"
 #include "plugin/host/image_store.h"
+#include "plugin/host/write_signals.h"
 #include "proc/processes.h"
 #include "proc/task_status.h"
 #include "settings/config.h"
@@ -59,12 +60,16 @@ struct Outcome {
   std::uint64_t bytes = 0, written_bytes = 0;
 };
 
-Outcome refused(std::string message) {
-  return {.exit_code = ExitCode::Refused, .message = std::move(message)};
+std::string with_id(const std::string& message) {
+  return has_id(message) ? message : message + " [SL-T49]";
+}
+
+Outcome refused(const std::string& message) {
+  return {.exit_code = ExitCode::Refused, .message = with_id(message)};
 }
 
 Outcome failed(const Error& error) {
-  return {.exit_code = ExitCode::Failed, .message = error.what + (has_id(error.what) ? "" : " [SL-T49]")};
+  return {.exit_code = ExitCode::Failed, .message = with_id(error.what)};
 }
 
 std::uint64_t ns_since(Clock::time_point began) {
@@ -144,6 +149,7 @@ Outcome copy(const PreDumpArguments& arguments, plugin::PreDump& predump) {
   if (!uses_gpus(arguments.pid, predump)) return without_gpus();
   plugin::HeldSignals signals(predump.stopped());
   const plugin::HeldSignals::InHook hook(signals);
+  const plugin::WriteSignals writes;
   const auto began = Clock::now();
   const Result<void> begun = take(arguments.pid, predump);
   Outcome outcome;

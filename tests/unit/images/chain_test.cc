@@ -5,21 +5,27 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <memory>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
+#include "flatten/flatten.h"
 #include "images/checkpoint.h"
 #include "images/files.h"
 #include "kfd/uapi.h"
+#include "pipeline/lane_thread.h"
 #include "pipeline/store/extent_source.h"
 #include "pipeline/store/file_set.h"
 #include "support/lane.h"
 #include "support/memory_copy.h"
+#include "support/refuse_system_call.h"
 #include "support/rng.h"
 #include "support/temp_dir.h"
 #include "verify/compare.h"
@@ -363,6 +369,122 @@ TEST_F(ChainTest, ADumpWithoutSumsByUnitsIsNobodysParent) {
                  {}};
   ASSERT_TRUE(write_image(dirs_[0].fd(), set.sums_name(kId), pack_sidecar(blocks, ImageKeys()), false).ok());
   EXPECT_EQ(Ancestor::open(dirs_[1].fd(), kParentLink, ImageKeys()).error().err, ENODATA);
+}
+
+Result<FlattenTotals> flatten_in(const test::TempDir& dir, std::uint64_t* most_done = nullptr) {
+  const DirectorySource source(dir.fd());
+  SLUICE_TRY_ASSIGN(const Checkpoint checkpoint, read_checkpoint(source));
+  const FlattenOptions options{.chunk_bytes = kMiB,
+                               .staging_bytes = 4 * kMiB,
+                               .progress = [&](std::uint64_t done, std::uint64_t total) {
+                                 EXPECT_LE(done, total);
+                                 if (most_done != nullptr) *most_done = std::max(*most_done, done);
+                               }};
+  FlattenTotals totals;
+  SLUICE_TRY_ASSIGN(auto thread, LaneThread::start("flatten", [&]() -> Result<void> {
+                      SLUICE_TRY_ASSIGN(totals, flatten(source, checkpoint, options));
+                      return {};
+                    }));
+  SLUICE_TRY(thread.join());
+  return totals;
+}
+
+// Under the name of the flat file there may be anything: what is not the file itself is made anew.
+TEST_F(ChainTest, FlattenTakesAFileThatIsThereOnlyIfItIsWhole) {
+  ASSERT_NO_FATAL_FAILURE(dump_all());
+  const std::string name = "amdgpu-pages-1-5759.img", delta = "amdgpu-delta-1-5759.img";
+  const std::string sums = "amdgpu-sums-1-5759.img";
+  const Bytes own = dirs_[3].read(delta);
+  const Bytes own_sums = dirs_[3].read(sums);
+  const auto write = [&](const std::string& file, const Bytes& bytes, mode_t mode = 0600) {
+    dirs_[3].write(file, bytes);
+    ASSERT_EQ(::fchmodat(dirs_[3].fd(), file.c_str(), mode, 0), 0);
+  };
+  std::uint64_t most_done = 0;
+  const auto first = flatten_in(dirs_[3], &most_done);
+  ASSERT_TRUE(first.ok()) << first.error().what;
+  EXPECT_EQ(first->files, 1U);
+  EXPECT_GT(first->written_bytes, 0U);
+  EXPECT_EQ(most_done, first->bytes);
+  EXPECT_FALSE(dirs_[3].exists(delta));
+  const Bytes whole = dirs_[3].read(name);
+
+  Bytes damaged = whole;
+  damaged[3 * kMiB] ^= std::byte{1};
+  Bytes shorter = whole;
+  shorter.pop_back();
+  struct Case {
+    const Bytes& bytes;
+    mode_t mode = 0600;
+    bool is_taken = false;
+  };
+  for (const Case& each : {Case{whole, 0600, true}, Case{whole, 0644}, Case{damaged}, Case{shorter}}) {
+    ASSERT_NO_FATAL_FAILURE(write(delta, own));
+    ASSERT_NO_FATAL_FAILURE(write(sums, own_sums));
+    ASSERT_NO_FATAL_FAILURE(write(name, each.bytes, each.mode));
+    const auto again = flatten_in(dirs_[3]);
+    ASSERT_TRUE(again.ok()) << again.error().what;
+    EXPECT_EQ(again->files, 1U);
+    EXPECT_EQ(again->written_bytes == 0, each.is_taken);
+    EXPECT_TRUE(dirs_[3].read(name) == whole);
+    EXPECT_FALSE(dirs_[3].exists(delta));
+  }
+  ::unlinkat(dirs_[3].fd(), kParentLink, 0);
+  const auto back = read_back(dirs_[3]);
+  ASSERT_TRUE(back.ok()) << back.error().what;
+  EXPECT_TRUE(*back == was_[3].bos);
+}
+
+// At any step: with the flat file to be made, and with one that is there.
+TEST_F(ChainTest, ADiskThatFailsLeavesAFlattenedCheckpointWhole) {
+  ASSERT_NO_FATAL_FAILURE(dump_all());
+  const std::string name = "amdgpu-pages-1-5759.img", delta = "amdgpu-delta-1-5759.img";
+  const std::string sums = "amdgpu-sums-1-5759.img";
+  const Bytes own = dirs_[3].read(delta), own_sums = dirs_[3].read(sums);
+  ASSERT_TRUE(flatten_in(dirs_[3]).ok());
+  const Bytes whole = dirs_[3].read(name);
+  for (const bool is_there : {false, true}) {
+    for (const int number : {SYS_fsync, SYS_fdatasync, SYS_renameat, SYS_unlinkat}) {
+      SCOPED_TRACE(std::to_string(number) + (is_there ? ", the file is there" : ""));
+      ::unlinkat(dirs_[3].fd(), name.c_str(), 0);
+      for (const auto& [file, bytes] : {std::pair(&delta, &own), {&sums, &own_sums}, {&name, &whole}}) {
+        if (file == &name && !is_there) continue;
+        dirs_[3].write(*file, *bytes);
+        ASSERT_EQ(::fchmodat(dirs_[3].fd(), file->c_str(), 0600, 0), 0);
+      }
+      bool are_refused = false;
+      Result<FlattenTotals> flat = FlattenTotals();
+      std::thread([&] {
+        are_refused = test::refuse_system_call(SYS_io_uring_setup, ENOSYS) &&
+                      test::refuse_system_call(static_cast<unsigned>(number), EIO);
+        flat = flatten_in(dirs_[3]);
+      }).join();
+      ASSERT_TRUE(are_refused);
+      ASSERT_FALSE(flat.ok());
+      EXPECT_EQ(flat.error().err, EIO) << flat.error().what;
+      const auto back = read_back(dirs_[3]);
+      ASSERT_TRUE(back.ok()) << back.error().what;
+      EXPECT_TRUE(*back == was_[3].bos);
+    }
+  }
+}
+
+// Too small for extents to be shared.
+TEST_F(ChainTest, ASmallCheckpointIsFlattenedToo) {
+  memory_ = {{0x1000000, 0x2000000}, {Bytes(160 * kKiB, std::byte{1}), Bytes(32 * kKiB, std::byte{2})}};
+  ASSERT_NO_FATAL_FAILURE(write_dump(dirs_[0], memory_, id_of(0), nullptr));
+  link(1, 0);
+  const auto parent = std::move(Ancestor::open(dirs_[1].fd(), kParentLink, ImageKeys())).value();
+  memory_.bos[1].assign(32 * kKiB, std::byte{3});
+  ASSERT_NO_FATAL_FAILURE(write_dump(dirs_[1], memory_, id_of(1), parent.get()));
+  ASSERT_TRUE(dirs_[1].exists("amdgpu-delta-1-5759.img"));
+  const auto flat = flatten_in(dirs_[1]);
+  ASSERT_TRUE(flat.ok()) << flat.error().what;
+  EXPECT_EQ(flat->cloned_bytes, 0U);
+  ::unlinkat(dirs_[1].fd(), kParentLink, 0);
+  const auto back = read_back(dirs_[1]);
+  ASSERT_TRUE(back.ok()) << back.error().what;
+  EXPECT_TRUE(*back == memory_.bos);
 }
 
 }  // namespace

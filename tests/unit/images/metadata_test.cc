@@ -3,11 +3,17 @@
 #include "images/metadata.h"
 
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
+
+#include <cerrno>
+#include <thread>
 
 #include "images/digest.h"
 #include "images/files.h"
 #include "images/sums.h"
 #include "kfd/uapi.h"
+#include "sluice-sums.pb-c.h"
+#include "support/refuse_system_call.h"
 #include "support/unknown_fields.h"
 
 namespace sluice {
@@ -92,6 +98,114 @@ TEST(Sidecar, FileSizesNearTheEndOfNumbersAreRefused) {
     sidecar.tables[0].file_bytes = bytes;
     EXPECT_EQ(unpack_sidecar(pack_sidecar(sidecar, {}), "s", {}).error().err, EBADMSG) << bytes;
   }
+}
+
+// A sidecar by units, field by field, with one run that is in the parent: what no writer of ours makes of it.
+struct RawSidecar {
+  RawSidecar() {
+    file.algorithm = units.data();
+    file.block_bytes = kSumBlockBytes;
+    file.file_bytes = kSumUnitBytes + 8;
+    file.bo_table_digest = {16, bytes.data()};
+    file.dump_id = {16, bytes.data()};
+    file.sums = {3 * sizeof(Sum128), bytes.data()};
+    file.pages_file = name.data();
+    file.n_parent_files = 1, file.parent_files = &names;
+    file.n_parent_first = 1, file.parent_first = &first;
+    file.n_parent_units = 1, file.parent_units = &count;
+    file.n_parent_file = 1, file.parent_file = &number;
+    file.n_parent_offset = 1, file.parent_offset = &offset;
+    image.n_files = 1, image.files = &files;
+    image.has_parent_dump_id = 1;
+    image.parent_dump_id = {16, bytes.data()};
+  }
+  RawSidecar(const RawSidecar&) = delete;
+  RawSidecar& operator=(const RawSidecar&) = delete;
+
+  void forget_runs() {
+    file.n_parent_first = file.n_parent_units = file.n_parent_file = file.n_parent_offset = 0;
+  }
+  Result<Sidecar> unpacked() {
+    std::vector<std::uint8_t> message(sums_image__get_packed_size(&image));
+    (void)sums_image__pack(&image, message.data());
+    return unpack_sidecar(with_digest(std::move(message), MessageKind::Sums, {}), "s", {});
+  }
+
+  std::string units = "XXH3-128-units", blocks = "XXH3-128", name = "amdgpu-delta-1-5759.img";
+  std::vector<std::uint8_t> bytes = std::vector<std::uint8_t>(64, 5);
+  char* names = name.data();
+  std::uint64_t first = 1, count = 2, offset = 8;
+  std::uint32_t number = 0;
+  FileSums file = FILE_SUMS__INIT;
+  FileSums* files = &file;
+  SumsImage image = SUMS_IMAGE__INIT;
+};
+
+TEST(Sidecar, FieldsThatContradictEachOtherAreRefused) {
+  RawSidecar good;
+  const auto unpacked = good.unpacked();
+  ASSERT_TRUE(unpacked.ok()) << unpacked.error().what;
+  ASSERT_EQ(unpacked->parents.size(), 1U);
+  EXPECT_EQ(unpacked->parents[0].runs, (std::vector<ParentRun>{{1, 2, 0, 8}}));
+
+  using Spoil = void (*)(RawSidecar&);
+  const std::vector<Spoil> spoils = {
+      // Fewer of a run's numbers than runs.
+      [](RawSidecar& raw) { raw.file.n_parent_first = 0; },
+      [](RawSidecar& raw) { raw.file.n_parent_units = 0; },
+      [](RawSidecar& raw) { raw.file.n_parent_file = 0; },
+      [](RawSidecar& raw) { raw.file.n_parent_offset = 0; },
+      // Runs that are not in the file, or in none of the parent's.
+      [](RawSidecar& raw) { raw.first = 0; },
+      [](RawSidecar& raw) { raw.first = 3; },
+      [](RawSidecar& raw) { raw.count = 0; },
+      [](RawSidecar& raw) { raw.count = 3; },
+      [](RawSidecar& raw) { raw.count = UINT64_MAX; },
+      [](RawSidecar& raw) { raw.number = 1; },
+      [](RawSidecar& raw) { raw.file.n_parent_files = 0; },
+      [](RawSidecar& raw) { raw.offset = 7; },
+      [](RawSidecar& raw) { raw.offset = std::uint64_t{1} << 63; },
+      // Runs of blocks.
+      [](RawSidecar& raw) {
+        raw.file.algorithm = raw.blocks.data();
+        raw.file.sums.len = sizeof(Sum128);
+      },
+      // Bytes of another length.
+      [](RawSidecar& raw) { raw.file.bo_table_digest.len = 15; },
+      [](RawSidecar& raw) { raw.file.dump_id.len = 17; },
+      [](RawSidecar& raw) { raw.file.sums.len -= 1; },
+      [](RawSidecar& raw) { raw.image.parent_dump_id.len = 15; },
+      // More units than bytes.
+      [](RawSidecar& raw) { raw.file.file_bytes = 2; },
+      // Runs without a parent, and a parent without runs.
+      [](RawSidecar& raw) { raw.image.has_parent_dump_id = 0; },
+      [](RawSidecar& raw) { raw.forget_runs(); },
+  };
+  for (std::size_t i = 0; i < spoils.size(); ++i) {
+    RawSidecar raw;
+    spoils[i](raw);
+    const auto refused = raw.unpacked();
+    ASSERT_FALSE(refused.ok()) << i;
+    EXPECT_EQ(refused.error().err, EBADMSG) << i;
+  }
+  RawSidecar complete;
+  complete.forget_runs();
+  complete.image.has_parent_dump_id = 0;
+  EXPECT_TRUE(complete.unpacked().ok());
+}
+
+// Not zeros, which are no dump's.
+TEST(DumpId, WithoutRandomBytesThereIsNone) {
+  ASSERT_TRUE(random_dump_id().ok());
+  bool is_refused = false;
+  int err = 0;
+  std::thread([&] {
+    is_refused = test::refuse_system_call(SYS_getrandom, ENOSYS);
+    const auto id = random_dump_id();
+    err = id.ok() ? 0 : id.error().err;
+  }).join();
+  ASSERT_TRUE(is_refused);
+  EXPECT_EQ(err, ENOSYS);
 }
 
 RenderImage sample_render_image() {

@@ -4,10 +4,12 @@
 // /dev/kfd.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <libdrm/amdgpu_drm.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -22,6 +24,7 @@
 #include "images/kfd_image.h"
 #include "kfd/criu_ops.h"
 #include "kfd/matching/matching.h"
+#include "kfd/open_dmabufs.h"
 #include "kfd/private_data.h"
 #include "kfd/topology.h"
 #include "kfd/uapi.h"
@@ -97,6 +100,37 @@ int allocate(int kfd, std::uint32_t gpu_id, std::uint64_t address, std::uint64_t
   memory.flags = flags;
   return ::ioctl(kfd, kIocAllocMemory, &memory) == 0 ? 0 : errno;
 }
+
+// Of a BO of one page, which the file has, too.
+UniqueFd make_dmabuf(int render) {
+  drm_amdgpu_gem_create create{};
+  create.in.bo_size = create.in.alignment = 4096;
+  create.in.domains = AMDGPU_GEM_DOMAIN_VRAM;
+  EXPECT_EQ(::ioctl(render, DRM_IOCTL_AMDGPU_GEM_CREATE, &create), 0) << errno;
+  drm_prime_handle prime{create.out.handle, DRM_CLOEXEC | DRM_RDWR, -1};
+  EXPECT_EQ(::ioctl(render, DRM_IOCTL_PRIME_HANDLE_TO_FD, &prime), 0) << errno;
+  return UniqueFd(prime.fd);
+}
+
+// A child that stays until it is killed, with our descriptor table or a copy of it.
+class Fork {
+ public:
+  explicit Fork(unsigned long flags)
+      : pid_(static_cast<pid_t>(::syscall(SYS_clone, flags | SIGCHLD, nullptr, nullptr, nullptr, nullptr))) {
+    if (pid_ != 0) return;
+    for (;;) (void)::syscall(SYS_pause);
+  }
+  ~Fork() {
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+  Fork(const Fork&) = delete;
+  Fork& operator=(const Fork&) = delete;
+  pid_t pid() const { return pid_; }
+
+ private:
+  pid_t pid_;
+};
 
 // A process with VRAM on the first GPU and GTT on the second, and a second open file of its KFD.
 Report be_a_subject(const Topology& topology) {
@@ -313,6 +347,56 @@ TEST_F(OnMachine, a_process_that_is_not_traced_is_refused_with_the_reason) {
   EXPECT_EQ(info.error().err, EBADF);
   EXPECT_NE(info.error().what.find("[SL-G05]"), std::string::npos) << info.error().what;
   EXPECT_EQ(guard.paused_count(), 0U);
+}
+
+TEST_F(OnMachine, a_dmabuf_is_listed_once_with_the_entries_of_all_tables) {
+  const UniqueFd render = open_render(topology.nodes.back());
+  const UniqueFd dmabuf = make_dmabuf(render.get());
+  const pid_t own = ::getpid();
+  const auto entries = [](const std::vector<pid_t>& pids) -> std::uint64_t {
+    const auto found = open_dmabufs(pids);
+    EXPECT_TRUE(found.ok()) << found.error().what;
+    EXPECT_EQ(found->size(), 1U);
+    EXPECT_EQ(found->front().holders, pids);
+    return found->front().entries;
+  };
+  EXPECT_EQ(entries({own}), 1U);
+  const UniqueFd second(::fcntl(dmabuf.get(), F_DUPFD_CLOEXEC, 0));
+  EXPECT_EQ(entries({own}), 2U);
+  const Fork sharing(CLONE_FILES);
+  EXPECT_EQ(entries({own, sharing.pid()}), 2U) << "one table";
+  const Fork copying(0);
+  EXPECT_EQ(entries({own, copying.pid()}), 4U) << "two tables";
+  EXPECT_EQ(entries({own, sharing.pid(), copying.pid()}), 4U);
+}
+
+TEST_F(OnMachine, a_dmabuf_is_taken_unless_another_file_is_in_its_place) {
+  const UniqueFd render = open_render(topology.nodes.back());
+  const UniqueFd dmabuf = make_dmabuf(render.get());
+  const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  const auto found = open_dmabufs({::getpid()});
+  ASSERT_TRUE(found.ok() && found->size() == 1);
+  EXPECT_TRUE(take_dmabuf(found->front()).ok());
+  OpenDmaBuf other = found->front();
+  ++other.inode;
+  EXPECT_EQ(take_dmabuf(other).error().err, ESTALE);
+  other = found->front();
+  other.first.fd = null.get();
+  EXPECT_EQ(take_dmabuf(other).error().err, ESTALE);
+}
+
+TEST_F(OnMachine, whose_memory_a_dmabuf_is_and_who_has_it_is_told_of_dmabufs_alone) {
+  const Node& gpu = topology.nodes.back();
+  const UniqueFd render = open_render(gpu);
+  const UniqueFd dmabuf = make_dmabuf(render.get());
+  const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  const auto device = KfdDevice::open(kfd_device_number().value());
+  ASSERT_TRUE(device.ok()) << device.error().what;
+  EXPECT_EQ(gpu_of_dmabuf(*device, dmabuf.get()).value(), gpu.gpu_id);
+  EXPECT_FALSE(gpu_of_dmabuf(*device, null.get()).ok());
+  EXPECT_EQ(references_of_dmabuf(dmabuf.get()).value(), 2U) << "ours, and the driver's";
+  EXPECT_EQ(references_of_dmabuf(null.get()).error().err, ENODATA);
+  EXPECT_EQ(references_of_dmabuf(-1).error().err, ENOENT);
 }
 
 TEST_F(OnMachine, resume_of_a_process_without_gpu_is_no_error) {

@@ -6,10 +6,12 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/ptrace.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -18,6 +20,7 @@
 #include <cerrno>
 #include <cstdarg>
 #include <functional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -30,6 +33,8 @@ namespace {
 
 // Called once, just before the next PTRACE_SEIZE of this process.
 std::function<void()> before_seize;
+// Called once, just before the next call of a device.
+std::function<void()> before_ioctl;
 // Devices that were asked for something.
 std::vector<dev_t> asked;
 
@@ -62,6 +67,7 @@ int interposed_ioctl(int fd, unsigned long request, ...) {
   va_end(list);
   struct stat st {};
   if (::fstat(fd, &st) == 0 && S_ISCHR(st.st_mode)) asked.push_back(st.st_rdev);
+  if (before_ioctl) std::exchange(before_ioctl, nullptr)();
   return next<int(int, unsigned long, void*)>("ioctl")(fd, request, argument);
 }
 
@@ -137,6 +143,45 @@ class Changing {
   UniqueFd to_, from_;
 };
 
+// A process that has the /dev/kfd of another one, which opened it, and is our child all the same.
+class Heir {
+ public:
+  Heir() {
+    std::array<int, 2> ends{};
+    EXPECT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
+    owner_ = ::fork();
+    if (owner_ == 0) {
+      const bool opened = ::open(kDevicePath, O_RDWR | O_CLOEXEC) >= 0;
+      const auto heir = static_cast<pid_t>(
+          ::syscall(SYS_clone, CLONE_PARENT | SIGCHLD, nullptr, nullptr, nullptr, nullptr));
+      if (heir != 0 && opened) (void)!::write(ends[1], &heir, sizeof heir);
+      for (;;) ::pause();
+    }
+    ::close(ends[1]);
+    EXPECT_EQ(::read(ends[0], &pid_, sizeof pid_), static_cast<ssize_t>(sizeof pid_));
+    ::close(ends[0]);
+  }
+  ~Heir() {
+    end();
+    ::kill(owner_, SIGKILL);
+    ::waitpid(owner_, nullptr, 0);
+  }
+  Heir(const Heir&) = delete;
+  Heir& operator=(const Heir&) = delete;
+
+  pid_t pid() const { return pid_; }
+  void end() {
+    const pid_t pid = std::exchange(pid_, -1);
+    if (pid <= 0) return;
+    ::kill(pid, SIGKILL);
+    EXPECT_EQ(::waitpid(pid, nullptr, 0), pid);
+  }
+
+ private:
+  pid_t owner_ = -1;
+  pid_t pid_ = -1;
+};
+
 class UnpauseOnMachine : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -166,6 +211,65 @@ TEST_F(UnpauseOnMachine, one_that_has_no_kfd_any_more_when_it_is_attached_to_is_
   EXPECT_EQ(report.status, UnpauseStatus::NotGpuProcess) << report.what;
   EXPECT_TRUE(report.descriptors.empty());
   EXPECT_TRUE(asked.empty());
+}
+
+TEST_F(UnpauseOnMachine, who_has_inherited_the_file_is_told_whose_it_is) {
+  const Heir heir;
+  const UnpauseReport report = unpause_left_paused(heir.pid());
+  EXPECT_EQ(report.status, UnpauseStatus::InheritedFiles) << report.what;
+  EXPECT_NE(report.remedy.find(std::to_string(::getpid())), std::string::npos) << report.remedy;
+}
+
+TEST_F(UnpauseOnMachine, an_heir_that_ends_meanwhile_has_no_parent) {
+  Heir heir;
+  before_ioctl = [&] { heir.end(); };
+  const UnpauseReport report = unpause_left_paused(heir.pid());
+  EXPECT_EQ(report.status, UnpauseStatus::InheritedFiles) << report.what;
+  EXPECT_EQ(report.remedy.find(std::to_string(::getpid())), std::string::npos) << report.remedy;
+}
+
+TEST_F(UnpauseOnMachine, one_that_ends_before_it_is_attached_to_is_gone) {
+  Heir heir;
+  before_seize = [&] { heir.end(); };
+  const UnpauseReport report = unpause_left_paused(heir.pid());
+  EXPECT_EQ(report.status, UnpauseStatus::NoSuchProcess) << report.what;
+  EXPECT_TRUE(asked.empty());
+}
+
+TEST_F(UnpauseOnMachine, one_that_has_ended_and_is_not_waited_for_is_left_alone) {
+  const pid_t pid = ::fork();
+  if (pid == 0) ::_exit(0);
+  siginfo_t info{};
+  ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT), 0);
+  EXPECT_EQ(unpause_left_paused(pid).status, UnpauseStatus::Ended);
+  EXPECT_EQ(::waitpid(pid, nullptr, 0), pid);
+  EXPECT_EQ(unpause_left_paused(pid).status, UnpauseStatus::NoSuchProcess);
+}
+
+TEST_F(UnpauseOnMachine, one_that_another_attaches_to_first_is_left_to_that_one) {
+  const Heir heir;
+  pid_t tracer = -1;
+  before_seize = [&] {
+    std::array<int, 2> ends{};
+    ASSERT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
+    tracer = ::fork();
+    if (tracer == 0) {
+      const char traced = ::ptrace(PTRACE_SEIZE, heir.pid(), nullptr, nullptr) == 0 ? 1 : 0;
+      (void)!::write(ends[1], &traced, 1);
+      for (;;) ::pause();
+    }
+    char traced = 0;
+    EXPECT_EQ(::read(ends[0], &traced, 1), 1);
+    EXPECT_EQ(traced, 1);
+    ::close(ends[0]);
+    ::close(ends[1]);
+  };
+  const UnpauseReport report = unpause_left_paused(heir.pid());
+  EXPECT_EQ(report.status, UnpauseStatus::Traced) << report.what;
+  EXPECT_TRUE(asked.empty());
+  ASSERT_GT(tracer, 0);
+  ::kill(tracer, SIGKILL);
+  EXPECT_EQ(::waitpid(tracer, nullptr, 0), tracer);
 }
 
 }  // namespace

@@ -8,14 +8,21 @@
 #include <libdrm/amdgpu_drm.h>
 #include <unistd.h>
 
+#include <array>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <optional>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "base/units.h"
+#include "criu-mm.pb-c.h"
 #include "drm/gem_restore.h"
 #include "drm/target_file.h"
+#include "kfd/uapi.h"
 #include "support/pid_namespace.h"
 #include "support/temp_dir.h"
 #include "target.h"
@@ -45,6 +52,28 @@ namespace {
 
 constexpr std::uint32_t kMinor = drm::test::kFirstMinor;
 constexpr std::uint64_t kAddress = 0x7f0000000000, kOldOffset = 0x100000, kBytes = 8 * kKiB;
+
+// The image of a task's memory, with maps of one device file, 4 KiB each, one beside the other.
+test::Bytes mm_image(unsigned maps) {
+  std::vector<VmaEntry> entries(maps, VMA_ENTRY__INIT);
+  std::vector<VmaEntry*> pointers;
+  for (unsigned i = 0; i < maps; ++i) {
+    entries[i].start = kAddress + i * 4 * kKiB;
+    entries[i].pgoff = kOldOffset + i * 4 * kKiB;
+    entries[i].shmid = 7;
+    entries[i].status = 1U << 0 | 1U << 7 | 1U << 27;  // regular, shared, a plugin's
+    pointers.push_back(&entries[i]);
+  }
+  MmEntry mm = MM_ENTRY__INIT;
+  mm.n_vmas = pointers.size();
+  mm.vmas = pointers.data();
+  const std::size_t length = mm_entry__get_packed_size(&mm);
+  test::Bytes bytes(12 + length);
+  const std::array<std::uint32_t, 3> header{0x54564319, 0x57492820, static_cast<std::uint32_t>(length)};
+  std::memcpy(bytes.data(), header.data(), 12);
+  (void)mm_entry__pack(&mm, reinterpret_cast<std::uint8_t*>(bytes.data() + 12));
+  return bytes;
+}
 
 // A task that has been given the file KFD acquired, in which a BO of the KFD lies, at a number that the host
 // has chosen.
@@ -104,6 +133,10 @@ class DeviceMapsTest : public ::testing::Test {
     host_proc = proc_.fd();
   }
 
+  std::string mm_name() const { return "mm-" + std::to_string(::getpid()) + ".img"; }
+
+  const test::TempDir images_;
+  const std::unique_ptr<ImageStore> store_ = ImageStore::of_directory([this] { return images_.fd(); });
   const UniqueFd outer_proc_{::open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC)};
   const UniqueFd null_{::open("/dev/null", O_RDWR | O_CLOEXEC)};
   const test::TempDir proc_;
@@ -155,6 +188,152 @@ TEST_F(DeviceMapsTest, WhereThereIsNoProcThatIsSaid) {
   ASSERT_FALSE(none.ok());
   EXPECT_EQ(none.error().err, ENOENT);
   EXPECT_NE(none.error().what.find("[SL-R08]"), std::string::npos) << none.error().what;
+}
+
+// CRIU asks for every map of a device that no other plugin has taken.
+TEST_F(DeviceMapsTest, MapsOfOtherFilesAreLeftToOtherPlugins) {
+  Task task;
+  task.add_bo();
+  std::uint64_t offset = 0;
+  int fd = -1;
+  for (const char* path : {"", "/dev/null", "/dev/dri/card0", "/dev/dri/renderD", "/dev/dri/renderDx",
+                           "/dev/dri/renderD128x", "/dev/dri/renderD99999999999"}) {
+    const auto answer = task.maps().update(path, kAddress, kOldOffset, offset, fd);
+    ASSERT_TRUE(answer.ok()) << answer.error().what;
+    EXPECT_FALSE(answer->has_value()) << path;
+  }
+  const std::uint64_t events = kfd::encode_mmap_offset({kfd::MmapType::Events, 0, 0});
+  const auto answer = task.maps().update("/dev/kfd", kAddress, events, offset, fd);
+  ASSERT_TRUE(answer.ok()) << answer.error().what;
+  EXPECT_FALSE(answer->has_value()) << "events are where they were";
+  EXPECT_EQ(fd, -1);
+}
+
+TEST_F(DeviceMapsTest, AMapOfNoBoIsAnError) {
+  struct Place {
+    const char* path;
+    std::uint64_t offset;
+  };
+  Task task;
+  task.add_bo();
+  std::uint64_t offset = 0;
+  int fd = -1;
+  for (const Place& place :
+       {Place{"/dev/dri/renderD128", kOldOffset - 1}, Place{"/dev/dri/renderD128", kOldOffset + kBytes},
+        Place{"/dev/dri/renderD129", kOldOffset}, Place{"/dev/kfd", kOldOffset}}) {
+    const auto answer = task.maps().update(place.path, kAddress, place.offset, offset, fd);
+    ASSERT_FALSE(answer.ok()) << place.path << " at " << place.offset;
+    EXPECT_EQ(answer.error().err, EINVAL);
+    EXPECT_NE(answer.error().what.find("[SL-R11]"), std::string::npos) << answer.error().what;
+  }
+}
+
+TEST_F(DeviceMapsTest, APathMayHaveDoubledSlashes) {
+  Task task;
+  task.add_bo();
+  std::uint64_t offset = 0;
+  int fd = -1;
+  const auto answer =
+      task.maps().update("//dev///dri//renderD128", kAddress, kOldOffset + 4 * kKiB, offset, fd);
+  ASSERT_TRUE(answer.ok()) << answer.error().what;
+  EXPECT_EQ(*answer, 1);
+  EXPECT_EQ(fd, task.file());
+}
+
+// CRIU opens it itself.
+TEST_F(DeviceMapsTest, AMapOfTheKfdNeedsNoDescriptor) {
+  Task task;
+  task.maps().add({true, kMinor, kMinor, kOldOffset, kBytes, 0x5000, std::nullopt});
+  std::uint64_t offset = 0;
+  int fd = -1;
+  const auto answer = task.maps().update("/dev/kfd", kAddress, kOldOffset + 0x1000, offset, fd);
+  ASSERT_TRUE(answer.ok()) << answer.error().what;
+  EXPECT_EQ(*answer, 1);
+  EXPECT_EQ(offset, 0x6000U);
+  EXPECT_EQ(fd, -1);
+}
+
+// Which say nothing about the file that KFD has.
+TEST_F(DeviceMapsTest, BosOfOthersAreNotLookedFor) {
+  Task task;
+  task.maps().add({true, kMinor, kMinor, kOldOffset, kBytes, 0x5000, std::nullopt});
+  task.maps().add({false, kMinor, kMinor, kOldOffset, kBytes, 0x6000, 7});
+  task.maps().add({false, kMinor + 1, kMinor + 1, kOldOffset, kBytes, 0x7000, std::nullopt});
+  const auto copy = task.maps().hand_out(kMinor);
+  ASSERT_TRUE(copy.ok()) << copy.error().what;
+  EXPECT_EQ(drm::driver_name(copy->get()).value(), "amdgpu");
+}
+
+TEST_F(DeviceMapsTest, OnlyTheFirstMapOfARunGetsADescriptor) {
+  Task task;
+  task.add_bo();
+  images_.write(mm_name(), mm_image(2));
+  ASSERT_TRUE(task.maps().read_runs(*store_).ok());
+  std::array<int, 2> fds{-1, -1};
+  for (unsigned i = 0; i < fds.size(); ++i) {
+    std::uint64_t offset = 0;
+    const auto answer = task.maps().update("/dev/dri/renderD128", kAddress + i * 4 * kKiB,
+                                           kOldOffset + i * 4 * kKiB, offset, fds[i]);
+    ASSERT_TRUE(answer.ok()) << answer.error().what;
+    EXPECT_EQ(*answer, 1);
+  }
+  EXPECT_EQ(fds[0], task.file());
+  EXPECT_EQ(fds[1], -1);
+}
+
+// A task without one that is known: then any map may come.
+TEST_F(DeviceMapsTest, WithoutAnImageOfTheTasksMemoryEveryMapMayCome) {
+  DeviceMaps stranger;  // whose pid is unknown
+  EXPECT_TRUE(stranger.read_runs(*store_).ok());
+  EXPECT_TRUE(stranger.maps(0, 1));
+  const auto read = [this] {
+    DeviceMaps maps;
+    maps.meet(static_cast<std::uint32_t>(::getpid()));
+    const auto result = maps.read_runs(*store_);
+    EXPECT_TRUE(!result || maps.maps(0, 1));
+    return result ? 0 : result.error().err;
+  };
+  EXPECT_EQ(read(), 0) << "none";
+  images_.write(mm_name(), test::Bytes(12));
+  EXPECT_EQ(read(), 0) << "of another form";
+  images_.write(mm_name(), test::Bytes(3));
+  EXPECT_EQ(read(), EBADMSG) << "damaged";
+}
+
+// Unless its file is still to come.
+TEST_F(DeviceMapsTest, ATaskWithoutMapsKeepsNoneOfOurFiles) {
+  images_.write(mm_name(), mm_image(0));
+  for (const bool comes : {false, true}) {
+    DeviceMaps maps;
+    maps.meet(static_cast<std::uint32_t>(::getpid()));
+    ASSERT_TRUE(maps.read_runs(*store_).ok());
+    EXPECT_FALSE(maps.maps(0, kOldOffset));
+    EXPECT_GE(maps.acquire(kMinor).value(), kFirstUnused);
+    maps.kfd_has_files(comes ? std::set<std::uint32_t>{kMinor} : std::set<std::uint32_t>());
+    EXPECT_EQ(maps.acquire(kMinor).value() >= 0, comes);
+  }
+}
+
+// While the task has no descriptor of it.
+TEST_F(DeviceMapsTest, AMapMayBeMadeThroughOurOwnFile) {
+  DeviceMaps maps;
+  maps.meet(static_cast<std::uint32_t>(::getpid()));
+  const int file = maps.acquire(kMinor).value();
+  maps.add({false, kMinor, kMinor, kOldOffset, kBytes, 0x5000, std::nullopt});
+  std::uint64_t offset = 0;
+  int fd = -1;
+  ASSERT_TRUE(maps.update("/dev/dri/renderD128", kAddress, kOldOffset, offset, fd).ok());
+  EXPECT_EQ(fd, file);
+  EXPECT_EQ(offset, 0x5000U);
+}
+
+TEST_F(DeviceMapsTest, ANodeThatIsMissingIsNamedWithWhatIsToBeDone) {
+  DeviceMaps maps;
+  maps.meet(static_cast<std::uint32_t>(::getpid()));
+  const auto file = maps.acquire(kMinor + 60);
+  ASSERT_FALSE(file.ok());
+  EXPECT_EQ(file.error().err, ENOENT);
+  EXPECT_NE(file.error().what.find("[SL-R09]"), std::string::npos) << file.error().what;
 }
 
 }  // namespace

@@ -13,10 +13,12 @@
 #include <cerrno>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "images/digest.h"
+#include "plugin/restore/restore_survey.h"
 #include "support/unknown_fields.h"
 
 namespace {
@@ -184,6 +186,36 @@ TEST_F(StreamStoreTest, AnIndexOfTinyPartsTakesBoundedMemory) {
   };
   EXPECT_TRUE(parse(test::kFieldsThatFit));
   EXPECT_FALSE(parse(test::kFieldsThatDoNot));
+}
+
+// Of what a restore surveys before there are tasks.
+TEST_F(StreamStoreTest, AnIndexThatCannotBeReadIsFatalIfItIsDamagedOrAKeyIsUsed) {
+  const auto survey = [](const std::optional<ImageKey>& key) {
+    const std::unique_ptr<ImageStore> fresh = ImageStore::of_stream();
+    fresh->set_keys(ImageKeys(key));
+    const auto found = RestoreSurvey::read(*fresh);
+    return found ? 0 : found.error().err;
+  };
+  EXPECT_EQ(survey({}), 0) << "none";
+  refuses = true;
+  EXPECT_EQ(survey({}), 0) << "it may come later";
+  EXPECT_NE(survey(ImageKey{7}), 0);
+  refuses = false;
+  served[kIndexImage] = framed("damaged");
+  EXPECT_EQ(survey({}), EBADMSG);
+}
+
+TEST_F(StreamStoreTest, AnImageThatTheIndexNamesAndNobodyHasIsNoErrorOfTheSurvey) {
+  wanted_flags = O_WRONLY | O_CREAT | O_TRUNC;
+  ASSERT_TRUE(store->save_index({{"amdgpu-kfd-1.img"}, {}, DumpId{5}}).ok());
+  std::array<char, 256> bytes{};
+  const ssize_t got = ::read(taken.at(kIndexImage).get(), bytes.data(), bytes.size());
+  ASSERT_GT(got, 8);
+  served[kIndexImage] = std::string(bytes.data(), static_cast<std::size_t>(got));
+  wanted_flags = O_RDONLY;
+  const auto found = RestoreSurvey::read(*ImageStore::of_stream());
+  ASSERT_TRUE(found.ok()) << found.error().what;
+  EXPECT_FALSE(found->unread().has_value());
 }
 
 TEST_F(StreamStoreTest, AnIndexWithHalfAnIdIsDamage) {

@@ -12,8 +12,15 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <csignal>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
 #include <functional>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "support/machines.h"
 
@@ -167,6 +174,45 @@ TEST(Processes, a_process_has_ended_when_all_its_threads_have) {
   EXPECT_FALSE(proc::has_ended(::getpid()));
 }
 
+TEST(Processes, a_task_that_is_gone_has_ended_and_one_that_cannot_be_read_has_not) {
+  const TempDir proc;
+  std::filesystem::create_directories(proc.path() / "10/task/10");
+  EXPECT_TRUE(proc::has_ended(10, proc.path().c_str())) << "nothing is said of it any more";
+  std::filesystem::create_directories(proc.path() / "20/task/20/status");
+  EXPECT_FALSE(proc::has_ended(20, proc.path().c_str()));
+  std::filesystem::create_directory(proc.path() / "30");
+  std::ofstream(proc.path() / "30/task") << "no directory";
+  EXPECT_FALSE(proc::has_ended(30, proc.path().c_str()));
+}
+
+TEST(Processes, a_status_that_cannot_be_read_is_an_error) {
+  const TempDir proc;
+  write_text(proc.path() / "10/status", "Name:\tx\nPPid:\t1\nTracerPid:\t5\n");
+  std::filesystem::create_directories(proc.path() / "11/status");
+  EXPECT_EQ(proc::processes_traced_by(5, proc.path().c_str()).error().err, EISDIR);
+  EXPECT_EQ(proc::descendants(1, proc.path().c_str()).error().err, EISDIR);
+  EXPECT_EQ(proc::descendants(1, "/nonexistent").error().err, ENOENT);
+}
+
+TEST(Processes, the_restoring_process_is_the_one_with_the_lowest_innermost_pid) {
+  const Child first([] {});
+  const Child second([] {});
+  const auto lowest = static_cast<std::uint32_t>(std::min(first.pid(), second.pid()));
+  for (const auto& holders : {std::vector{first.pid(), second.pid()}, {second.pid(), first.pid()}}) {
+    const proc::RestoringProcess found = proc::restoring_process(holders);
+    EXPECT_EQ(found.innermost, lowest);
+    EXPECT_EQ(static_cast<std::uint32_t>(found.pid), lowest);
+  }
+  pid_t gone = -1;
+  {
+    const Child child([] {});
+    gone = child.pid();
+  }
+  EXPECT_EQ(proc::restoring_process({gone, first.pid()}).innermost, std::nullopt);
+  EXPECT_EQ(proc::restoring_process({gone, first.pid()}).pid, gone);
+  EXPECT_EQ(proc::restoring_process({}).innermost, std::nullopt);
+}
+
 TEST(Processes, the_innermost_pid_is_the_last_of_its_line) {
   const TempDir proc;
   write_text(proc.path() / "10/status", "Name:\tx\nPid:\t10\nNSpid:\t10\t4\t1\nNSpgid:\t10\t4\t2\n");
@@ -268,6 +314,38 @@ TEST(Processes, a_descriptor_that_cannot_be_asked_is_no_answer_where_it_may_be_a
   ASSERT_FALSE(found.ok());
   EXPECT_EQ(found.error().err, ENOTDIR);
   EXPECT_NE(found.error().what.find("descriptor 6 of process 7"), std::string::npos) << found.error().what;
+}
+
+// A made-up /proc, once more: who holds a file is not known where one of the traced cannot be looked at.
+TEST(Processes, holders_are_not_known_where_one_of_the_traced_cannot_be_asked) {
+  const TempDir proc;
+  const UniqueFd own(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  EXPECT_EQ(proc::holders_of(own.get(), kNull, "/nonexistent").error().err, ENOENT);
+  // No process has this number.
+  const std::filesystem::path process = proc.path() / "2147483647";
+  write_text(process / "status", "Name:\tx\nTracerPid:\t" + std::to_string(::gettid()) + "\n");
+  EXPECT_EQ(proc::holders_of(own.get(), kNull, proc.path().c_str()).value(), std::vector<proc::FileHolder>());
+  std::filesystem::create_directory(process / "fd");
+  std::filesystem::create_symlink("/dev/null", process / "fd/3");
+  EXPECT_FALSE(proc::holders_of(own.get(), kNull, proc.path().c_str()).ok());
+  std::filesystem::create_symlink("/dev/null/x", process / "fd/2");
+  EXPECT_EQ(proc::holders_of(own.get(), kNull, proc.path().c_str()).error().err, ENOTDIR);
+}
+
+TEST(Processes, a_dma_buf_that_is_closed_meanwhile_is_none_and_one_that_cannot_be_asked_is_an_error) {
+  const TempDir proc;
+  write_text(proc.path() / "7/status", "");
+  const std::filesystem::path fds = proc.path() / "7/fd";
+  std::filesystem::create_directory(fds);
+  std::filesystem::create_symlink("/dmabuf:gone", fds / "3");
+  std::filesystem::create_symlink("/dev/null", fds / "4");
+  EXPECT_TRUE(proc::dmabuf_descriptors(7, proc.path().c_str()).value().empty());
+  write_text(fds / "6", "no link");
+  const auto no_link = proc::dmabuf_descriptors(7, proc.path().c_str());
+  ASSERT_FALSE(no_link.ok());
+  EXPECT_EQ(no_link.error().err, EINVAL);
+  std::filesystem::create_symlink("/dmabuf" + std::string(300, 'a'), fds / "5");
+  EXPECT_EQ(proc::dmabuf_descriptors(7, proc.path().c_str()).error().err, ENAMETOOLONG);
 }
 
 }  // namespace
