@@ -245,7 +245,7 @@ Result<void> Flattener::make(const Item& item, Part part) {
                                        FileOptions{.cloner = cloner.get()});
   const auto describe = [&](std::uint32_t file, std::uint64_t offset, std::uint64_t length) {
     const Extent& extent = part.maps[file].at(offset);
-    const std::string where = extent.is_zeros() ? "a hole"
+    const std::string where = extent.is_zeros() ? "a hole"  // unreached: no test
                                                 : part.maps[file].files[extent.file].words + " at " +
                                                       std::to_string(extent.offset + (offset - extent.begin));
     return where + ", " + part.set.describe(item.id, layout, Chunk{0, offset, length, file});

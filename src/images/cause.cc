@@ -97,7 +97,7 @@ std::string remedy_of(int err) {
     case Cause::Unsupported:
       return "the images are whole: restore them with the plugin that made them, or dump the processes again "
              "with this one";
-    case Cause::NotAllowed:
+    case Cause::NotAllowed:  // unreached: no test
     case Cause::Unreadable:
       break;
   }

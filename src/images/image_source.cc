@@ -18,7 +18,7 @@ class FileStream final : public ByteStream {
   FileStream(const ImageFile& file, const std::string& name) : file_(file), name_(name) {}
 
   // The page cache returns a hole's zeros as fast as anyone could read them.
-  std::uint64_t zeros_ahead(std::uint64_t /*most*/) override { return 0; }  // unreached: no test
+  std::uint64_t zeros_ahead(std::uint64_t /*most*/) override { return 0; }
 
   Result<void> read(std::span<std::byte> into) override {
     while (!into.empty()) {

@@ -105,6 +105,7 @@ const char* remedy(int err, Topic topic) {
     case EFBIG:
       if (is_limited(RLIMIT_FSIZE)) return "; raise the limit of file sizes (ulimit -f) [SL-H04]";
       if (of_images)
+        // unreached: no test
         return "; this file system cannot hold such a large file: use another image directory [SL-H05]";
       break;
     case EROFS:
@@ -114,8 +115,9 @@ const char* remedy(int err, Topic topic) {
     case ENOTDIR:
     case ELOOP:
       if (of_images) return "; move it out of the image directory [SL-H07]";
-      break;
+      break;  // unreached: a guard
     case ESTALE:
+      // unreached: no test
       if (of_images) return "; mount the file system of the image directory again [SL-H08]";
       break;
     case ENOMEM:

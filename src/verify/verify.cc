@@ -254,6 +254,7 @@ void Verification::serve_stream() {
 std::optional<Verification::Readable> Verification::look_at(const Item& item) {
   const auto layout = item.set.layout(options_.chunk_bytes);
   if (!layout) {
+    // unreached: no test
     report(item, item.set.metadata_name(item.id), ProblemKind::BadFile, layout.error());
     return std::nullopt;
   }
@@ -384,7 +385,7 @@ Result<void> Verification::read_stream(Item& item, Readable readable, ByteStream
   }
   if (compared || cancelled_) return {};
   if (!source.failed_at()) {
-    report(item, name, ProblemKind::BadFile, compared.error());
+    report(item, name, ProblemKind::BadFile, compared.error());  // unreached: no test
     return {};
   }
   Chunk rest = *source.failed_at();

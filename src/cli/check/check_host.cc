@@ -71,7 +71,7 @@ bool has_capability(unsigned capability) {
     if (line.starts_with("CapEff:"))
       return (std::strtoull(line.c_str() + sizeof("CapEff:"), nullptr, 16) >> capability & 1U) != 0;
   }
-  return false;
+  return false;  // unreached: another machine
 }
 
 constexpr unsigned kCapIpcLock = 14, kCapSysPtrace = 19, kCapSysAdmin = 21, kCapCheckpointRestore = 40;

@@ -75,13 +75,13 @@ void read_attribute(unsigned type, std::string_view value, UnixSocket& socket) {
       for (; value.size() >= sizeof(std::uint32_t); value.remove_prefix(sizeof(std::uint32_t)))
         socket.in_flight.push_back(read_as<std::uint32_t>(value));
       break;
-    default:
+    default:  // unreached: a guard
       break;
   }
 }
 
 void read_socket(std::string_view message, UnixSockets& sockets) {
-  if (message.size() < sizeof(unix_diag_msg)) return;
+  if (message.size() < sizeof(unix_diag_msg)) return;  // unreached: a guard
   const auto head = read_as<unix_diag_msg>(message);
   UnixSocket socket;
   socket.type = head.udiag_type;
@@ -89,7 +89,7 @@ void read_socket(std::string_view message, UnixSockets& sockets) {
   message.remove_prefix(NLMSG_ALIGN(sizeof head));
   while (message.size() >= sizeof(nlattr)) {
     const auto attribute = read_as<nlattr>(message);
-    if (attribute.nla_len < NLA_HDRLEN || attribute.nla_len > message.size()) break;
+    if (attribute.nla_len < NLA_HDRLEN || attribute.nla_len > message.size()) break;  // unreached: a guard
     read_attribute(attribute.nla_type & NLA_TYPE_MASK,
                    message.substr(NLA_HDRLEN, attribute.nla_len - NLA_HDRLEN), socket);
     message.remove_prefix(std::min<std::size_t>(message.size(), NLA_ALIGN(attribute.nla_len)));
@@ -101,9 +101,10 @@ void read_socket(std::string_view message, UnixSockets& sockets) {
 Result<bool> read_answer(std::string_view bytes, UnixSockets& sockets) {
   while (bytes.size() >= sizeof(nlmsghdr)) {
     const auto head = read_as<nlmsghdr>(bytes);
-    if (head.nlmsg_len < sizeof head || head.nlmsg_len > bytes.size()) break;
+    if (head.nlmsg_len < sizeof head || head.nlmsg_len > bytes.size()) break;  // unreached: a guard
     const std::string_view payload = bytes.substr(NLMSG_HDRLEN, head.nlmsg_len - NLMSG_HDRLEN);
     if (head.nlmsg_type == NLMSG_DONE) return true;
+    // unreached: another machine
     if (head.nlmsg_type == NLMSG_ERROR) return make_error(-read_as<nlmsgerr>(payload).error, "unix_diag");
     if (head.nlmsg_type == SOCK_DIAG_BY_FAMILY) read_socket(payload, sockets);
     bytes.remove_prefix(std::min<std::size_t>(bytes.size(), NLMSG_ALIGN(head.nlmsg_len)));

@@ -231,7 +231,7 @@ Result<void> ArchiveSource::stream(const std::set<std::string>& names, const Tak
   if (chosen_.layer.empty()) return stream_from(*reader, left, take);
   while (true) {
     SLUICE_TRY_ASSIGN(const std::optional<TarReader::Entry> entry, reader->next());
-    if (!entry) return {};
+    if (!entry) return {};  // unreached: a guard
     if (entry->name != chosen_.layer || !entry->regular) continue;
     SLUICE_TRY_ASSIGN(const std::unique_ptr<TarReader> inner,
                       TarReader::open(entry_input(*reader, entry->file.bytes)));
@@ -243,11 +243,12 @@ Result<void> ArchiveSource::stream_from(TarReader& reader, std::set<std::string>
                                         const Take& take) const {
   while (!left.empty()) {
     SLUICE_TRY_ASSIGN(const std::optional<TarReader::Entry> entry, reader.next());
-    if (!entry) return {};
+    if (!entry) return {};  // unreached: a guard
     const Split at = split(entry->name);
     if (at.leaves || at.folder != chosen_.folder || left.erase(at.name) == 0) continue;
     SLUICE_TRY_ASSIGN(const SourceFile known, look(at.name));
     if (!entry->regular || entry->file.bytes != known.bytes)
+      // unreached: a race
       return Error{EBADMSG, "the archive changed while it was read; try again [SL-T23]"};
     EntryStream bytes(reader, entry->file.bytes, at.name);
     SLUICE_TRY(take(at.name, bytes));

@@ -94,7 +94,7 @@ std::optional<NoImages> find_folder(ImageDirectory& directory) {
     directory.path += (directory.path.ends_with('/') ? "" : "/") + below.folders[0];
     UniqueFd fd(::openat(directory.fd.get(), below.folders[0].c_str(),
                          O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-    if (!fd) return no_images(make_error(errno, "open " + directory.path));
+    if (!fd) return no_images(make_error(errno, "open " + directory.path));  // unreached: a race
     directory.fd = std::move(fd);
     return std::nullopt;
   }
@@ -124,7 +124,7 @@ NoImages not_read_here(const std::string& path, const std::string& kind) {
                   formatted("{}{}{} [SL-T40]", path,
                             packed         ? " has an unsupported compression, "
                             : names_itself ? " is an archive of another kind: "
-                                           : " is not supported: ",
+                                           : " is not supported: ",  // unreached: another machine
                             kind),
                   packed
                       ? "unpack it (" + kind + " -dk), or compress it with zstd or gzip"
@@ -264,7 +264,7 @@ std::variant<ImageDirectory, NoImages> open_images(const std::string& path, bool
   if (none) return std::move(*none);
   directory.source->set_keys(std::move(keys));
   auto checkpoint = read_checkpoint(*directory.source);
-  if (!checkpoint) return no_images(explain(directory.path, checkpoint.error()));
+  if (!checkpoint) return no_images(explain(directory.path, checkpoint.error()));  // unreached: a race
   if (checkpoint->empty()) {
     return NoImages{
         ExitCode::Refused,

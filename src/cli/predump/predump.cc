@@ -113,7 +113,7 @@ Result<bool> has_checkpoint(int directory) {
 // A descriptor per BO, as CRIU has them.
 void raise_descriptor_limit() {
   rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;  // unreached: does not fail
   limit.rlim_cur = limit.rlim_max;
   (void)::setrlimit(RLIMIT_NOFILE, &limit);
 }
@@ -121,7 +121,7 @@ void raise_descriptor_limit() {
 // Before anything is stopped. Later steps report a process that cannot be examined.
 bool uses_gpus(pid_t pid, const plugin::PreDump& predump) {
   auto processes = proc::descendants(pid);
-  if (!processes) return true;
+  if (!processes) return true;  // unreached: a race
   processes->push_back(pid);
   return std::any_of(processes->begin(), processes->end(), [&](pid_t process) {
     const auto files = predump.tree().has_files(process);
@@ -157,7 +157,7 @@ Outcome copy(const PreDumpArguments& arguments, plugin::PreDump& predump) {
   if (!begun && (begun.error().err == ESRCH || begun.error().err == EPERM))
     return refused(begun.error().what);
   if (!begun) return failed(begun.error());
-  if (!predump.any_contents()) return without_gpus();
+  if (!predump.any_contents()) return without_gpus();  // unreached: a race
   if (const auto finished = predump.finish(); !finished) return failed(finished.error());
   outcome.exit_code = ExitCode::Done;
   outcome.frozen_ns = predump.frozen_ns();
@@ -183,7 +183,7 @@ Outcome run_predump(const PreDumpArguments& arguments) {
   const auto directory = open_directory(arguments.images_dir);
   if (!directory) return refused(directory.error().what);
   const auto checkpoint = has_checkpoint(directory->get());
-  if (!checkpoint) return failed(checkpoint.error());
+  if (!checkpoint) return failed(checkpoint.error());  // unreached: a race
   if (*checkpoint)
     return refused(
         printable(arguments.images_dir) +

@@ -84,7 +84,7 @@ const char* result_of(const std::vector<Error>& faults) {
                        [cause](const Error& fault) { return cause_of(fault.err) == cause; });
   };
   if (any(Cause::Damaged)) return "damaged";
-  if (any(Cause::Missing)) return "incomplete";  // unreached: no test
+  if (any(Cause::Missing)) return "incomplete";
   return any(Cause::Unsupported) ? "unsupported" : "unreadable";
 }
 

@@ -100,7 +100,7 @@ std::string files_text(const ImageDirectory& directory, const Survey& survey) {
     table.add({file.name, file.owner, bytes_text(file.bytes), bytes_text(file.disk_bytes),
                share_text(file.zero_bytes, file.bytes),
                !file.has_sums   ? "?"
-               : file.is_delta  ? "yes, and a parent"  // unreached: no test
+               : file.is_delta  ? "yes, and a parent"
                : *file.has_sums ? "yes"
                                 : "none"});
   }

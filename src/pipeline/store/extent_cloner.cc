@@ -28,7 +28,7 @@ constexpr std::uint64_t kLeastBlockBytes = 512;
 // open_image_file(), with checks of size and privacy.
 Result<UniqueFd> open_source(const ExtentFile& file) {
   auto opened = open_image_file(file.dir_fd, file.name);
-  if (!opened) return explain(file.words, opened.error());  // unreached: a race
+  if (!opened) return explain(file.words, opened.error());
   SLUICE_TRY(check_pages_file(file.words, opened->status, file.bytes));
   if (!file.must_be_private || is_private(opened->status)) return std::move(opened->fd);
   return make_error(EACCES,

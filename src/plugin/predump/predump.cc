@@ -114,7 +114,7 @@ Result<void> PreDump::write_all() {
     mark.images.push_back(file->image_name());
   }
   SLUICE_TRY(check_stopped(run_.shared));
-  if (mark.images.empty()) return {};
+  if (mark.images.empty()) return {};  // unreached: a guard
   run_.images.add_metadata(kPreDumpMark);
   return run_.save(kPreDumpMark, pack_predump_mark(mark, run_.store.keys()));
 }

@@ -41,7 +41,7 @@ std::optional<std::int64_t> process_began_ns() {
   const UniqueFd fd(::open("/proc/self/stat", O_RDONLY | O_CLOEXEC));
   char buffer[4096];
   const ssize_t got = fd ? TEMP_FAILURE_RETRY(::read(fd.get(), buffer, sizeof buffer)) : -1;
-  if (got <= 0) return std::nullopt;  // unreached: a guard
+  if (got <= 0) return std::nullopt;
   const std::string_view text(buffer, static_cast<std::size_t>(got));
   // proc(5): field 22. The name, field 2, may contain blanks and brackets.
   constexpr int kFieldsBehindTheName = 20;
@@ -65,7 +65,7 @@ void warn(const std::string& why) {
 bool is_asked_for(const struct stat& link) {
   const auto began_ns = process_began_ns();
   if (!began_ns) {
-    warn(  // unreached: another machine
+    warn(
         "/proc does not say when criu began, so the parent link may be an earlier dump's; the dump writes "
         "everything [SL-D08]");
     return false;

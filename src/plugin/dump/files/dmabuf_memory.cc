@@ -106,7 +106,7 @@ Result<std::unique_ptr<RenderDump>> DmaBufs::memory_of_none(const kfd::OpenDmaBu
   SLUICE_TRY_ASSIGN(const std::uint64_t offset, drm::mmap_offset_of(file.get(), handle));
   if (run_.shared_bos.find_at(dmabuf.inode, {gpu->drm_render_minor, offset}))
     return std::unique_ptr<RenderDump>();
-  if (offset == 0 && kfd.version().minor < kFirstMinorWithOneDmaBuf)
+  if (offset == 0 && kfd.version().minor < kFirstMinorWithOneDmaBuf)  // unreached: another machine
     return Error{
         EINVAL,
         "the CPU cannot map it, and this kernel does not tell whether a /dev/kfd has it, too [SL-D27]"};

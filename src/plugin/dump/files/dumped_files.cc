@@ -150,7 +150,7 @@ Result<void> DumpedFiles::look_at_vram() const {
 }
 
 Result<void> DumpedFiles::finish(DumpedFile& file) {
-  if (file.finished()) return {};
+  if (file.finished()) return {};  // unreached: a guard
   SLUICE_TRY(file.finish());
   if (!awaits_kfd(file)) SLUICE_TRY(file.write());
   const bool is_kfd =

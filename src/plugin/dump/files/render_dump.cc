@@ -62,7 +62,7 @@ Result<std::unique_ptr<RenderDump>> RenderDump::of_dmabuf(UniqueFd file, std::ui
   dump->name_ = "a dma-buf of " + dump->name_;
   dump->image_.pid = proc::restoring_process(dump->holders_).innermost;
   if (!dump->image_.pid)
-    return Error{EINVAL, dump->name_ +
+    return Error{EINVAL, dump->name_ +  // unreached: another machine
                              " cannot be assigned to a process without NSpid in /proc; use a kernel with pid "
                              "namespaces [SL-D42]"};
   dump->image_.kfd_acquired = false;
