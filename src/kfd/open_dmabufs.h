@@ -38,7 +38,7 @@ Result<std::uint32_t> gpu_of_dmabuf(const KfdDevice& kfd, int dmabuf);
 
 // How many references the dma-buf has: descriptors of all processes, and drivers. A GEM handle adds one, and
 // so does a BO of the KFD in Linux 6.12 and 7.2; in 6.1 an import into the KFD does not. Errors: those of
-// open(2); EBADMSG if fdinfo does not say.
+// open(2); ENODATA if fdinfo does not say.
 Result<std::uint64_t> references_of_dmabuf(int dmabuf);
 
 }  // namespace sluice::kfd

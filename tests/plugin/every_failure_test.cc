@@ -811,7 +811,7 @@ TEST_P(EveryFailureTest, UpdatesOfMaps) {
   fail_restores(share_of(all, all.size()));
 }
 
-// Root does it, on behalf of whoever made the images: docs/user/security.md lists what.
+// Root restores images that other users made: docs/user/security.md lists what it touches.
 TEST_P(EveryFailureTest, ARestoreOpensAndWritesWhatIsListedAndNothingElse) {
   note_what_is_opened();
   plan_.disarm();
