@@ -18,11 +18,11 @@ RUNC, RUNC_FILES = ("runc",), ("usr/sbin/runc", "usr/bin/tar", "usr/bin/gzip")
 CRUN, CRUN_FILES = ("crun", "libcriu2"), ("usr/bin/crun", "usr/lib/x86_64-linux-gnu/libcriu.so.2")
 
 # Container engines, and what they call. criu locks a container's network with iptables.
-ENGINES = ("podman", "conmon", "netavark", "containerd", "iptables")
+ENGINES = ("podman", "conmon", "netavark", "catatonit", "containerd", "iptables")
 PODMAN_FILES = (
     "usr/bin/podman", "usr/bin/conmon", "usr/lib/podman/netavark", "etc/containers/policy.json",
     "usr/share/containers/containers.conf", "usr/share/containers/seccomp.json",
-    "usr/sbin/iptables-restore", "usr/sbin/ip6tables-restore", "usr/lib/x86_64-linux-gnu/xtables/libxt_mark.so",
+    "usr/bin/catatonit", "usr/sbin/iptables-restore", "usr/sbin/ip6tables-restore", "usr/lib/x86_64-linux-gnu/xtables/libxt_mark.so",
     "usr/lib/x86_64-linux-gnu/xtables/libxt_standard.so",
 )
 CONTAINERD_FILES = ("usr/bin/containerd", "usr/bin/containerd-shim-runc-v2", "usr/bin/ctr")
@@ -96,9 +96,14 @@ SUITES = {suite.name: suite for suite in (
     Suite("systemd", "4.1.1", "6.12", 12, True, (*TRIXIE, *SYSTEMD),
           (*RUNC_FILES, *CRUN_FILES, *PODMAN_FILES, *DOCKER_FILES, *SYSTEMD_FILES), debian="trixie", root="systemd",
           modules=PODMAN_MODULES, scenarios="By/OciRuntime.*:*/PodmanArchive.*:Docker.*", folders=SYSTEMD_FOLDERS, systemd=True, named_only=True),
-    Suite("cri", "4.2.1", "7.2", 13, False, ("libarchive13t64", "runc", "containerd", "python3-grpcio", "iptables"),
-          (*RUNC_FILES, *CONTAINERD_FILES, *PYTHON_FILES), debian="forky", root="cri", modules=PODMAN_MODULES,
-          scenarios="Cri.*", folders=PYTHON_FOLDERS, named_only=True),
+    # Its crun is built without CRIU.
+    Suite("bookworm-engines", "3.17.1", "6.1", 10, True, ("libarchive13", *RUNC, *ENGINES, "docker.io"),
+          (*RUNC_FILES, *PODMAN_FILES, *DOCKER_FILES), debian="bookworm", root="bookworm-engines", modules=PODMAN_MODULES,
+          scenarios=f"By/OciRuntime.*:{PODMAN}:Containerd.*:Docker.*", named_only=True),
+    # Its Docker starts nothing from a checkpoint (docs/user/containers.md).
+    Suite("forky-engines", "4.2.1", "7.2", 13, False, ("libarchive13t64", *RUNC, *CRUN, *ENGINES, "python3-grpcio"),
+          (*RUNC_FILES, *CRUN_FILES, *PODMAN_FILES, *CONTAINERD_FILES, *PYTHON_FILES), debian="forky", root="forky-engines",
+          modules=PODMAN_MODULES, scenarios=f"{PODMAN}:Containerd.*:Cri.*", folders=PYTHON_FOLDERS, named_only=True),
     # Still moving. It has Debian's ROCm runtime, which runs on the virtual GPUs as a client that nobody here wrote.
     Suite("forky", "4.2.1", "7.2", 13, False,
           ("libarchive13t64", "rocminfo", "libhsa-runtime-dev", *RUNC, *CRUN),

@@ -39,7 +39,7 @@ print_lock = threading.Lock()
 def speaker(name):
     def say(text):
         with print_lock:
-            print(f"{name:9}{text}", flush=True)
+            print(f"{name:17}{text}", flush=True)
     return say
 
 
@@ -155,7 +155,7 @@ class Run:
                 running = "ready" in line
             elif running:
                 with print_lock:
-                    print(line if len(self.options.suites) == 1 else f"{self.suite.name:9}{line}", flush=True)
+                    print(line if len(self.options.suites) == 1 else f"{self.suite.name:17}{line}", flush=True)
         boot = self.guest.boot("script", self.options.limit, heard)
         complaints = report.kernel_complaints(boot)
         self.result.problems += complaints

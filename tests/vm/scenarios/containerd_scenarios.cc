@@ -134,6 +134,10 @@ TEST_F(Containerd, AContainerIsMadeAnewFromItsCheckpoint) {
   (void)ctr({"tasks", "rm", "--force", "job"});  // its status is the job's
   ASSERT_FALSE(subject_->alive());
   ASSERT_EQ(ctr({"containers", "rm", "job"}), 0);
+  // As on another machine, which has the job's image, and of the checkpoint only the file.
+  ASSERT_EQ(ctr({"images", "rm", "--sync", kCheckpointImage}), 0);
+  // A checkpoint has no layers that ctr could unpack.
+  ASSERT_EQ(ctr({"images", "import", "--no-unpack", exported}), 0);
   ASSERT_EQ(ctr({"containers", "restore", "--rw", "--live", "job", kCheckpointImage}), 0);
   subject_->adopt(pid());
   ASSERT_NO_FATAL_FAILURE(expect_job_whole());

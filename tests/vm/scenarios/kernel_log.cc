@@ -27,7 +27,8 @@ constexpr std::array<std::string_view, 6> kBugs = {"BUG:",       "WARNING:",    
 // Whether a process is dumped already, the plugin asks by a checkpoint that is refused where not.
 // A task that is killed while the KFD gives it its memory again leaves that call in the middle (EINTR).
 // containerd mounts what a container has written beside the container, which goes on writing.
-constexpr std::array<std::string_view, 15> kExpected = {"taints kernel",
+// A container that is denied every GPU of the machine opens /dev/kfd: 7.2 warns.
+constexpr std::array<std::string_view, 16> kExpected = {"taints kernel",
                                                         "tainting kernel",
                                                         "hrtimer: interrupt took",
                                                         "not debug enabled for op 11",
@@ -41,7 +42,8 @@ constexpr std::array<std::string_view, 15> kExpected = {"taints kernel",
                                                         "Failed to register MMU notifier: -4",
                                                         "Could not create the BO",
                                                         "Failed to restore CRIU ret:-4",
-                                                        "lowerdir is in-use as upperdir/workdir"};
+                                                        "lowerdir is in-use as upperdir/workdir",
+                                                        "no gpu node! Cannot create KFD process"};
 
 // What AMD's driver says of every emulated card that is bound to it, on Linux 6.1, 6.12 and 7.2. Nothing else
 // may be said then.

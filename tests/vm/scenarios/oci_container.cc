@@ -88,6 +88,10 @@ bool takes_annotation(const std::string& runtime) {
   return runtime != "crun" || criu_version() >= CriuVersion{4, 2, 0};
 }
 
+bool takes_action_script() {
+  return criu_version() >= CriuVersion{3, 19, 0};
+}
+
 bool hides_other_gpus_at_once(const std::string& runtime) {
   return runtime != "crun" || has_systemd();
 }

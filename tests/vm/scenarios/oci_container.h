@@ -27,6 +27,9 @@ struct OciBundle {
 bool has_runtime(const std::string& runtime);
 // Whether it hands CRIU the file that the annotation org.criu.config names.
 bool takes_annotation(const std::string& runtime);
+// Whether criu runs the action script of a configuration file beside the runtime that called it. Before 3.19
+// it aborts.
+bool takes_action_script();
 // Whether a container's device cgroup is in force before it is restored. Not by crun that makes cgroups
 // itself: it sets the rules last. Where systemd is pid 1, systemd makes them.
 bool hides_other_gpus_at_once(const std::string& runtime);

@@ -90,7 +90,9 @@ TEST_P(OciRuntime, ContainerComesBackWhole) {
   ASSERT_NO_FATAL_FAILURE(expect_good(container.checkpoint(images()), "checkpoint"));
   container.start_restore(images());
   ASSERT_NO_FATAL_FAILURE(expect_good(container.finish_restore(), "restore"));
-  EXPECT_EQ(possessions_of(container.pid()), possessions) << "the restore added something, or lost it";
+  if (criu_traits().takes_map_fds) {
+    EXPECT_EQ(possessions_of(container.pid()), possessions) << "the restore added something, or lost it";
+  }
   expect_gpus(container, hides_other_gpus_at_once(GetParam()) ? 1 : 2);
   expect_memory_on(container, machine().gpu_ids().front());
   ASSERT_NO_FATAL_FAILURE(expect_container_whole(container));
@@ -117,7 +119,12 @@ TEST_P(OciRuntime, TheActionScriptGivesTheGpuOfTheNewSpecificationAndNoOther) {
   other.criu_configuration = configuration;
   OciContainer second(std::move(other), criu_->logs());
   second.start_restore(images());
-  ASSERT_NO_FATAL_FAILURE(expect_good(second.finish_restore(), "restore"));
+  const CriuRun restore = second.finish_restore();
+  if (!takes_action_script()) {
+    EXPECT_FALSE(restore.good()) << "criu runs the script of a configuration file";
+    return;
+  }
+  ASSERT_NO_FATAL_FAILURE(expect_good(restore, "restore"));
   expect_memory_on(second, machine().gpu_ids().at(1));
   ASSERT_NO_FATAL_FAILURE(expect_container_whole(second));
   EXPECT_EQ(second.subject().quit(), 0);

@@ -92,8 +92,8 @@ PodmanJob::~PodmanJob() {
 }
 
 std::string PodmanJob::run(const Strings& options, const Strings& subject) {
-  Strings words = {"run",       "--detach", "--name",   name_,
-                   "--network", "none",     "--volume", subject_.directory().string() + ":" + kControlInside};
+  Strings words = {"run", "--detach", "--name",
+                   name_, "--volume", subject_.directory().string() + ":" + kControlInside};
   words.insert(words.end(), options.begin(), options.end());
   words.insert(words.end(), {kJobImage, settings().programs / "gpu-subject", "--control", kControlInside});
   words.insert(words.end(), subject.begin(), subject.end());

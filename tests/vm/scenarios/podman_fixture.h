@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 
+#include "oci_container.h"
 #include "podman.h"
 #include "scenario.h"
 
@@ -21,6 +22,7 @@ class PodmanScenario : public Scenario, public testing::WithParamInterface<const
   void SetUp() override {
     Scenario::SetUp();
     if (!Podman::there()) GTEST_SKIP() << "this suite's guest has no Podman";
+    if (!has_runtime(GetParam())) GTEST_SKIP() << "this suite's guest has no " << GetParam();
     podman_.emplace(criu_->logs());
   }
   void TearDown() override {
@@ -37,9 +39,11 @@ class PodmanScenario : public Scenario, public testing::WithParamInterface<const
     return options;
   }
 
-  void start_job(const Strings& gpu_options) {
+  // `place`: its network, or its pod.
+  void start_job(const Strings& gpu_options, const Strings& place = {"--network", "none"}) {
     job_.emplace(*podman_, "job", scratch() / "job");
     Strings options = {"--runtime", GetParam()};
+    options.insert(options.end(), place.begin(), place.end());
     options.insert(options.end(), gpu_options.begin(), gpu_options.end());
     const std::string ready = job_->run(
         options, with_common_options({"--gpus", "0", "--vram", "8M", "--gtt", "2M", "--run-queues"}));

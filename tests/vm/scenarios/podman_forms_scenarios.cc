@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Other forms of Podman's checkpoint: in two steps, as an image; and a job with `--device` on GPUs with other
-// numbers.
+// Other forms of Podman's checkpoint: in two steps, as an image, from one pod into another; and a job with
+// `--device` on GPUs with other numbers.
 #include <cstdint>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
@@ -82,6 +82,92 @@ TEST_P(PodmanImage, OfACheckpointComesBack) {
 
 INSTANTIATE_TEST_SUITE_P(MoreOfEngines, PodmanImage, testing::Values("runc"), runtime_of);
 
+// ---- pods
+
+class PodmanPod : public PodmanScenario {
+ protected:
+  void SetUp() override {
+    PodmanScenario::SetUp();
+    // Its device rules of the pod's cgroup deny the infra container /dev/null.
+    if (settings().suite == "bookworm-engines") GTEST_SKIP() << "Podman 4.3 starts no pod without systemd";
+  }
+  void TearDown() override {
+    job_.reset();
+    if (podman_) (void)podman_->run({"pod", "rm", "--force", "--ignore", "--time", "0", "first", "second"});
+    PodmanScenario::TearDown();
+  }
+
+  // With an infra container, which has the pod's namespaces.
+  void make_pod(const std::string& name) {
+    const Podman::Said said = podman_->run({"pod", "create", "--name", name, "--network", "none"});
+    ASSERT_EQ(said.status, 0) << said.text;
+  }
+};
+
+// The job's pod goes, and the archive is restored into another one.
+TEST_P(PodmanPod, AContainerComesBackInAnotherPod) {
+  load();
+  podman_->use_runtime(GetParam());
+  ASSERT_NO_FATAL_FAILURE(make_pod("first"));
+  ASSERT_NO_FATAL_FAILURE(start_job(devices({kFirstGpu, kSecondGpu}), {"--pod", "first"}));
+  ASSERT_NO_FATAL_FAILURE(move_into(data("job.tar")));
+  const Podman::Said said = podman_->run({"pod", "rm", "--force", "--time", "0", "first"});
+  ASSERT_EQ(said.status, 0) << said.text;
+  ASSERT_NO_FATAL_FAILURE(make_pod("second"));
+  ASSERT_NO_FATAL_FAILURE(
+      expect_good(job_->restore({"--pod", "second", "--import", data("job.tar").string()})));
+  ASSERT_NO_FATAL_FAILURE(expect_job_whole());
+  EXPECT_TRUE(job_->quit());
+}
+
+INSTANTIATE_TEST_SUITE_P(OfEngines, PodmanPod, testing::Values("runc"), runtime_of);
+INSTANTIATE_TEST_SUITE_P(MoreOfEngines, PodmanPod, testing::Values("crun"), runtime_of);
+
+// ---- a user namespace
+
+class PodmanUserNamespace : public PodmanScenario {
+ protected:
+  // The job is not the machine's root.
+  static void let_others_open(const std::vector<fs::path>& files) {
+    for (const fs::path& file : files) fs::permissions(file, fs::perms::all);
+  }
+
+  void start_job_in_user_namespace() {
+    let_others_open({"/dev/kfd", kFirstGpu, kSecondGpu});
+    job_.emplace(*podman_, "job", scratch() / "job");
+    const fs::path control = job_->subject().directory();
+    let_others_open({control, control / "in", control / "out"});
+    Strings options = devices({kFirstGpu, kSecondGpu});
+    options.insert(options.end(),
+                   {"--runtime", GetParam(), "--network", "none", "--uidmap", "0:100000:65536"});
+    const std::string ready =
+        job_->run(options, with_common_options({"--gpus", "0", "--vram", "8M", "--run-queues"}));
+    ASSERT_EQ(ready.rfind("ready", 0), 0U) << "the subject said: " << ready;
+  }
+};
+
+// crun binds each node of /dev, and CRIU cannot dump such a mount. With runc the dump works. At
+// the restore CRIU opens images as the job's root, who may not read them.
+TEST_P(PodmanUserNamespace, AJobOfOneIsDumpedWholeAtMostAndIsNotRestored) {
+  load();
+  ASSERT_NO_FATAL_FAILURE(start_job_in_user_namespace());
+  const std::string archive = data("job.tar");
+  const CriuRun dump = job_->checkpoint({"--export", archive, "--compress", "none"});
+  if (GetParam() == std::string("crun")) {
+    ASSERT_NO_FATAL_FAILURE(expect_failed(dump));
+    ASSERT_NO_FATAL_FAILURE(expect_job_whole());
+    return;
+  }
+  ASSERT_NO_FATAL_FAILURE(expect_good(dump));
+  ASSERT_TRUE(job_->remove());
+  EXPECT_EQ(sluice({"verify", archive}), 0);
+  job_->subject().say("check");
+  ASSERT_NO_FATAL_FAILURE(expect_failed(job_->restore({"--import", archive})));
+  EXPECT_FALSE(job_->subject().has_spoken()) << "the job ran";
+}
+
+INSTANTIATE_TEST_SUITE_P(OfEngines, PodmanUserNamespace, testing::Values("runc", "crun"), runtime_of);
+
 // ---- other numbers
 
 // The render node of a GPU here.
@@ -103,6 +189,7 @@ class PodmanOtherNumbers : public PodmanScenario {
   void SetUp() override {
     PodmanScenario::SetUp();
     if (IsSkipped()) return;
+    if (!takes_action_script()) GTEST_SKIP() << "this criu runs no script of a configuration file";
     const fs::path script = scratch() / "gpu-nodes";
     write_file(script, kGpuNodesScript);
     fs::permissions(script, fs::perms::owner_all);
