@@ -33,6 +33,7 @@ namespace {
 using nlohmann::json;
 using ::testing::AllOf;
 using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -211,19 +212,63 @@ TEST_F(ShowParentTest, WhatAParentHasIsTold) {
 TEST_F(ShowParentTest, AnArchiveLeavesTheParentOut) {
   const std::string archive = images_->directory("dump.tar").string();
   ASSERT_EQ(std::system(("tar -C " + dump() + " -cf " + archive + " .").c_str()), 0);
-  const Ended ended = sluice({"show", archive});
+  const Ended ended = sluice({"show", "--json", archive});
   EXPECT_EQ(ended.status, kFailed);
-  EXPECT_THAT(ended.err, HasSubstr("[SL-T35]"));
+  EXPECT_THAT(object_of(ended)["faults"].get<Strings>(), ElementsAre(HasSubstr("[SL-T35]")));
 }
 
+// Two GPUs have contents in it; it is told once.
 TEST_F(ShowParentTest, AParentThatIsLostOrHasLostAFileIsAFault) {
-  for (const std::string& lost : {before(), before() + "/" + names(before(), "amdgpu-predump-sums").at(0)}) {
+  for (const std::string& lost : {before(), before() + "/" + names(before(), "amdgpu-predump-sums").at(0),
+                                  before() + "/" + names(before(), "amdgpu-predump-pages").at(0)}) {
     std::filesystem::rename(lost, lost + "-moved");
     const Ended ended = show();
     std::filesystem::rename(lost + "-moved", lost);
     EXPECT_EQ(ended.status, kFailed) << lost;
-    EXPECT_FALSE(object_of(ended)["faults"].empty()) << lost;
+    const json shown = object_of(ended);
+    EXPECT_EQ(shown["faults"].size(), 1U) << lost << shown["faults"];
   }
+  EXPECT_EQ(show().status, kDone);
+}
+
+// As of the dump's own file, and as `sluice verify` tells it.
+TEST_F(ShowParentTest, APagesFileOfAParentThatWasCutIsAFault) {
+  const std::string name = names(before(), "amdgpu-predump-pages").at(0);
+  const std::string file = before() + "/" + name;
+  std::filesystem::copy_file(file, file + "-whole");
+  std::filesystem::resize_file(file, 100'000);
+  const Ended ended = show();
+  const Ended verified = sluice({"verify", dump()});
+  std::filesystem::rename(file + "-whole", file);
+  EXPECT_EQ(ended.status, kFailed);
+  const json shown = object_of(ended);
+  EXPECT_EQ(shown["result"], "damaged");
+  EXPECT_THAT(shown["faults"].get<Strings>(),
+              ElementsAre(AllOf(StartsWith("parent/" + name + " "), EndsWith(" [SL-I04]"))));
+  EXPECT_EQ(verified.status, kFailed);
+  EXPECT_THAT(verified.out, HasSubstr(shown["faults"][0].get<std::string>()));
+  EXPECT_EQ(show().status, kDone);
+}
+
+// As if another dump had been written over it.
+TEST_F(ShowParentTest, AParentWithOtherContentsIsAFault) {
+  const std::string sums = before() + "/" + names(before(), "amdgpu-predump-sums").at(0);
+  const std::string known = before() + "/known";
+  std::filesystem::copy_file(sums, known);
+  change_image(
+      before(), names(before(), "amdgpu-predump-sums").at(0), unpack_sidecar,
+      [](Sidecar& sidecar) {
+        for (SumTable& table : sidecar.tables) {
+          for (Sum128& sum : table.sums) sum.front() ^= 1;
+        }
+      },
+      [](const Sidecar& sidecar) { return pack_sidecar(sidecar, {}); });
+  const Ended ended = show();
+  std::filesystem::rename(known, sums);
+  EXPECT_EQ(ended.status, kFailed);
+  const json shown = object_of(ended);
+  EXPECT_EQ(shown["result"], "damaged");
+  EXPECT_EQ(shown["faults"].size(), 1U) << shown["faults"];
   EXPECT_EQ(show().status, kDone);
 }
 

@@ -3,15 +3,20 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdio>
+#include <map>
+#include <memory>
 #include <optional>
 #include <set>
+#include <string>
 
 #include "base/format.h"
 #include "images/chain/chain.h"
 #include "images/files.h"
 #include "images/pages.h"
 #include "kfd/uapi.h"
+#include "pipeline/store/extent_reader.h"
 #include "pipeline/store/file_reader.h"
 
 namespace sluice::cli {
@@ -70,19 +75,54 @@ std::uint64_t zero_bytes_by_sums(const SumTable& table, ZeroSums& zero_sums) {
   return std::min(sums * length, table.file_bytes);
 }
 
-// Whether the checkpoint's ancestors have the contents that it lacks.
-Result<void> check_chain(const ImageSource& source, const ImageLayout& layout, const Sidecar& sums) {
-  const auto directory = source.directory();
-  if (!directory)
-    return Error{ENOSYS,
-                 "a parent has a part of the contents; show the directory instead of an archive [SL-T35]"};
-  SLUICE_TRY_ASSIGN(const auto chain, Chain::open(*directory, sums.parent_dump_id, source.keys()));
-  SLUICE_TRY(chain->resolve(*directory, chain->directories(), layout, sums));
-  return {};
-}
+// The ancestors of a checkpoint, whose sidecars all follow the same links. What is wrong with one of them is
+// a single fault, however many sidecars need it.
+class Ancestors {
+ public:
+  explicit Ancestors(const ImageSource& source) : source_(source) {}
+
+  // Whether they have the contents that the sidecar's files lack, in files of the right sizes.
+  void check(const ImageLayout& layout, const Sidecar& sums, std::vector<Error>& faults) {
+    const auto [known, is_new] = chains_.try_emplace(sums.parent_dump_id);
+    if (is_new) {
+      auto opened = open(sums.parent_dump_id);
+      if (!opened) return faults.push_back(opened.error());
+      known->second = *opened;
+    }
+    if (const auto& chain = known->second) look(*chain, layout, sums, faults);
+  }
+
+ private:
+  Result<std::shared_ptr<const Chain>> open(const DumpId& parent) const {
+    const auto directory = source_.directory();
+    if (!directory)
+      return Error{ENOSYS,
+                   "a parent has a part of the contents; show the directory instead of an archive [SL-T35]"};
+    return Chain::open(*directory, parent, source_.keys());
+  }
+  void look(const Chain& chain, const ImageLayout& layout, const Sidecar& sums, std::vector<Error>& faults) {
+    const int directory = *source_.directory();
+    const auto maps = chain.resolve(directory, chain.directories(), layout, sums);
+    if (!maps) return faults.push_back(maps.error());
+    for (const ExtentMap& map : *maps) {
+      for (const ExtentFile& file : map.files) {
+        if (file.dir_fd == directory || !seen_.insert(file.words).second) continue;
+        const auto found = DirectorySource(file.dir_fd).look(file.name);
+        const auto good = found ? check_pages_size(file.words, found->bytes, file.bytes)
+                                : Result<void>(explain(file.words, found.error()));
+        if (!good) faults.push_back(good.error());
+      }
+    }
+  }
+
+  const ImageSource& source_;
+  std::map<DumpId, std::shared_ptr<const Chain>> chains_;  // null: it could not be opened, which was told
+  std::set<std::string> seen_;                             // files of ancestors
+};
 
 std::vector<PagesFile> look_at_pages(const ImageSource& source, int id, const PagesSet& set,
-                                     const DumpId& dump_id, std::vector<Error>& faults) {
+                                     const DumpId& dump_id, Ancestors& ancestors,
+                                     std::vector<Error>& faults) {
   std::vector<PagesFile> files;
   const auto layout = set.layout(kSumBlockBytes);
   if (!layout) {
@@ -113,9 +153,7 @@ std::vector<PagesFile> look_at_pages(const ImageSource& source, int id, const Pa
     }
     files.push_back(std::move(file));
   }
-  if (sums && *sums && (*sums)->has_deltas()) {
-    if (auto whole = check_chain(source, *layout, **sums); !whole) faults.push_back(whole.error());
-  }
+  if (sums && *sums && (*sums)->has_deltas()) ancestors.check(*layout, **sums, faults);
   return files;
 }
 
@@ -207,8 +245,10 @@ bool Survey::all_have_sums() const {
 Survey survey(const ImageDirectory& directory) {
   Survey all;
   all.gpus = gpus_of(directory.checkpoint);
+  Ancestors ancestors(*directory.source);
   const auto take = [&](int id, const PagesSet& set, const std::optional<DumpId>& dump_id) {
-    const auto files = look_at_pages(*directory.source, id, set, dump_id.value_or(DumpId{}), all.faults);
+    const auto files =
+        look_at_pages(*directory.source, id, set, dump_id.value_or(DumpId{}), ancestors, all.faults);
     all.files.insert(all.files.end(), files.begin(), files.end());
   };
   all.faults = directory.checkpoint.faults();
