@@ -30,6 +30,7 @@ namespace {
 
 using nlohmann::json;
 using ::testing::AllOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -288,7 +289,8 @@ TEST_F(ArchiveTest, ADamagedHeaderIsNamed) {
   test::flip_byte(archive, text.find(name) + 3);
   const Ended ended = sluice({"verify", archive});
   EXPECT_EQ(ended.status, kFailed);
-  EXPECT_THAT(ended.err, HasSubstr("is a damaged archive: "));
+  EXPECT_THAT(ended.err,
+              AllOf(HasSubstr("is a damaged archive: "), HasSubstr(" [SL-T18]"), Not(HasSubstr("INTERNAL"))));
 }
 
 // Archives are read by the MiB, which the loader's reads are not.
@@ -577,6 +579,20 @@ TEST_F(MadeUpArchiveTest, AnImageThatIsCutOrNoFileIsTold) {
   expect(MadeTar().add(kImage, "", '2', "b").whole(), kFailed, "[SL-T21]", "a symbolic link");
   expect(MadeTar().say({"comment=x"}).add(kImage, std::string(512, 'a'), '1', "b").whole(), kFailed,
          "[SL-T21]", "a hard link with data");
+}
+
+// A link has none before the headers of POSIX, so libarchive looks for a header there.
+TEST_F(MadeUpArchiveTest, DataWhereAHeaderMustBeIsDamage) {
+  const std::string data(512, 'a');
+  for (const std::string& bytes :
+       {MadeTar().add(kImage, data, '1', "b").whole(),
+        MadeTar().add(kImage, data + data, '1', "b").add("c", "").whole(),
+        MadeTar().add("c", "").unended() + data, MadeTar().say({"comment=x"}).unended() + data}) {
+    const json object = object_of(sluice({"show", "--json", file_of(bytes)}));
+    EXPECT_EQ(object["cause"], "damaged") << object;
+    EXPECT_THAT(object["message"].get<std::string>(),
+                AllOf(EndsWith("[SL-T18]"), Not(HasSubstr("INTERNAL"))));
+  }
 }
 
 TEST_F(MadeUpArchiveTest, MoreMetadataThanOfAnyCheckpointIsRefused) {

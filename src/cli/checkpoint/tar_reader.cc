@@ -78,6 +78,11 @@ std::string words_of(struct archive* archive) {
   return text != nullptr ? text : "libarchive does not say why";
 }
 
+// ARCHIVE_RETRY, too, is a failure: of a header that was damaged, which libarchive would pass over.
+bool is_failure(int result) {
+  return result != ARCHIVE_OK && result != ARCHIVE_WARN;
+}
+
 enum class Packing : std::uint8_t { None, Gzip, Zstd };
 
 // Takes the compression off.
@@ -249,7 +254,7 @@ Error TarReader::error() const {
 Result<std::optional<TarReader::Entry>> TarReader::next() {
   struct archive* const tar = archive_.get();
   in_header_ = false;
-  if (entry_ != nullptr && archive_read_data_skip(tar) < ARCHIVE_WARN) return error();
+  if (entry_ != nullptr && is_failure(archive_read_data_skip(tar))) return error();
   in_header_ = true;
   header_bytes_ = 0;
   const int got = archive_read_next_header(tar, &entry_);
@@ -258,7 +263,10 @@ Result<std::optional<TarReader::Entry>> TarReader::next() {
     if (!input_ended_) return std::optional<Entry>();
     return make_error(EBADMSG, "the end mark of a tar file is missing, as in a file that was cut");
   }
-  if (got < ARCHIVE_WARN) return error();
+  if (got == ARCHIVE_RETRY && !input_error_)
+    return make_error(EBADMSG, name_.empty() ? "its first header is damaged"
+                                             : "what follows " + name_ + " is no header of a tar file");
+  if (is_failure(got)) return error();
   Entry entry;
   // The second call knows names that this locale cannot spell; ours are all ASCII.
   const char* name = archive_entry_pathname(entry_);
@@ -267,6 +275,7 @@ Result<std::optional<TarReader::Entry>> TarReader::next() {
   entry.regular = archive_entry_filetype(entry_) == AE_IFREG && archive_entry_hardlink(entry_) == nullptr;
   const la_int64_t bytes = archive_entry_size(entry_);
   if (bytes < 0) return make_error(EBADMSG, entry.name + " has a size below zero");
+  name_ = entry.name;
   file_bytes_ = static_cast<std::uint64_t>(bytes);
   at_ = 0;
   entry.file.bytes = file_bytes_;
@@ -289,7 +298,7 @@ Result<std::optional<TarReader::Block>> TarReader::next_block() {
     la_int64_t offset = 0;
     const int got = archive_read_data_block(archive_.get(), &bytes, &length, &offset);
     if (got == ARCHIVE_EOF) return std::optional<Block>();
-    if (got < ARCHIVE_WARN) return error();
+    if (is_failure(got)) return error();
     if (length == 0) continue;  // unreached: no test
     const auto begin = static_cast<std::uint64_t>(offset);
     if (offset < 0 || begin < at_ || begin > file_bytes_ || length > file_bytes_ - begin)

@@ -82,6 +82,7 @@ class TarReader {
   std::uint64_t header_bytes_ = 0;         // since the header began
   std::uint64_t file_bytes_ = 0;           // of the entry
   std::uint64_t at_ = 0;                   // where its next part begins, or later
+  std::string name_;                       // the entry's; empty before the first one
   struct archive_entry* entry_ = nullptr;  // the archive's
 };
 
