@@ -17,7 +17,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/units.h"
@@ -481,26 +483,9 @@ class MadeTar {
   // `type`: '0' a file, '1' a hard link, '2' a symbolic one.
   MadeTar& add(const std::string& name, const std::string& bytes, char type = '0',
                const std::string& link = {}) {
-    std::string header(512, '\0');
-    header.replace(0, name.size(), name);
-    header.replace(100, 7, "0000644");
-    header.replace(108, 7, "0000000");
-    header.replace(116, 7, "0000000");
-    put_octal(header, 124, 11, bytes.size());
-    put_octal(header, 136, 11, 0);
-    header[156] = type;
+    std::string header = header_of(name, bytes.size(), type);
     header.replace(157, link.size(), link);
-    header.replace(257, 8,
-                   std::string("ustar\0"
-                               "00",
-                               8));
-    header.replace(148, 8, 8, ' ');
-    std::uint64_t sum = 0;
-    for (const char letter : header) sum += static_cast<unsigned char>(letter);
-    put_octal(header, 148, 6, sum);
-    header[154] = '\0';
-    bytes_ += header + bytes + std::string((512 - bytes.size() % 512) % 512, '\0');
-    return *this;
+    return add_with(std::move(header), bytes);
   }
   // Of the entry that follows: "NAME=VALUE" in the headers of POSIX.
   MadeTar& say(const std::vector<std::string>& facts) {
@@ -519,10 +504,50 @@ class MadeTar {
     say({"GNU.sparse.size=" + size, "GNU.sparse.numblocks=" + std::to_string(runs), "GNU.sparse.map=" + map});
     return add(name, bytes);
   }
+  // The same with one run, in the form that GNU tar had before POSIX.
+  MadeTar& add_old_sparse(const std::string& name, std::uint64_t size, std::int64_t offset,
+                          const std::string& bytes) {
+    std::string header = header_of(name, bytes.size(), 'S');
+    header.replace(257, 8, std::string("ustar  \0", 8));
+    put_binary(header, 386, offset);
+    put_octal(header, 398, 11, bytes.size());
+    put_octal(header, 483, 11, size);
+    return add_with(std::move(header), bytes);
+  }
   std::string unended() const { return bytes_; }
   std::string whole() const { return bytes_ + std::string(1024, '\0'); }
 
  private:
+  static std::string header_of(const std::string& name, std::size_t bytes, char type) {
+    std::string header(512, '\0');
+    header.replace(0, name.size(), name);
+    header.replace(100, 7, "0000644");
+    header.replace(108, 7, "0000000");
+    header.replace(116, 7, "0000000");
+    put_octal(header, 124, 11, bytes);
+    put_octal(header, 136, 11, 0);
+    header[156] = type;
+    header.replace(257, 8,
+                   std::string("ustar\0"
+                               "00",
+                               8));
+    return header;
+  }
+  MadeTar& add_with(std::string header, const std::string& bytes) {
+    header.replace(148, 8, 8, ' ');
+    std::uint64_t sum = 0;
+    for (const char letter : header) sum += static_cast<unsigned char>(letter);
+    put_octal(header, 148, 6, sum);
+    header[154] = '\0';
+    bytes_ += header + bytes + std::string((512 - bytes.size() % 512) % 512, '\0');
+    return *this;
+  }
+  // A number of 12 bytes in GNU's form, which can be below zero.
+  static void put_binary(std::string& header, std::size_t at, std::int64_t value) {
+    for (std::size_t i = 0; i < 12; ++i)
+      header[at + 11 - i] = static_cast<char>(i < 8 ? value >> (8 * i) : value < 0 ? -1 : 0);
+    header[at] = static_cast<char>(header[at] | 0x80);
+  }
   static void put_octal(std::string& header, std::size_t at, int digits, std::uint64_t value) {
     std::array<char, 24> text{};
     (void)std::snprintf(text.data(), text.size(), "%0*llo", digits, static_cast<unsigned long long>(value));
@@ -571,6 +596,48 @@ TEST_F(MadeUpArchiveTest, HeadersThatContradictThemselvesAreDamage) {
   // Legal, if pointless.
   expect(MadeTar().add_sparse(kImage, "2048", "0,512,512,0,1024,512", data + data).whole(), kFailed,
          "[SL-I13]", "an empty run");
+}
+
+// Of a file that nobody has read yet, in every form of map: it is not taken for one with fewer runs.
+TEST_F(MadeUpArchiveTest, RunsThatAreNotWithinTheFileAreFoundWithTheMap) {
+  constexpr const char* kPages = "amdgpu-pages-1-0001.img";
+  const std::string data(512, 'a');
+  using Form = std::function<MadeTar(const std::string& offset)>;
+  const Form old = [&](const std::string& offset) {
+    return MadeTar().add_old_sparse(kPages, 2048, std::stoll(offset), data);
+  };
+  const Form pairs = [&](const std::string& offset) {
+    return MadeTar()
+        .say({"GNU.sparse.size=2048", "GNU.sparse.numblocks=1", "GNU.sparse.offset=" + offset,
+              "GNU.sparse.numbytes=512"})
+        .add(kPages, data);
+  };
+  const Form list = [&](const std::string& offset) {
+    return MadeTar().add_sparse(kPages, "2048", offset + ",512", data);
+  };
+  const Form before_data = [&](const std::string& offset) {
+    std::string map = "1\n" + offset + "\n512\n";
+    map.resize(512);
+    return MadeTar()
+        .say({"GNU.sparse.major=1", "GNU.sparse.minor=0", "GNU.sparse.realsize=2048"})
+        .add(kPages, map + data);
+  };
+  const std::array<std::pair<std::string, Form>, 4> forms{
+      {{"GNU", old}, {"0.0", pairs}, {"0.1", list}, {"1.0", before_data}}};
+  for (const auto& [name, form] : forms) {
+    for (const char* offset : {"-512", "-1", "1800", "2048", "4096", "1099511627776"})
+      expect(form(offset).add(kImage, data).whole(), kFailed, "[SL-T18]", name + " at " + offset);
+    expect(form("1536").add(kImage, data).whole(), kFailed, "[SL-I13]", name);
+  }
+  struct Case {
+    const char* what;
+    MadeTar tar;
+  };
+  std::array<Case, 3> cases{
+      {{"as much data as the file has", MadeTar().add_sparse(kPages, "512", "512,512", data)},
+       {"the second run", MadeTar().add_sparse(kPages, "2048", "0,512,4096,512", data + data)},
+       {"no runs", MadeTar().say({"GNU.sparse.size=2048"}).add(kPages, data)}}};
+  for (Case& one : cases) expect(one.tar.add(kImage, data).whole(), kFailed, "[SL-T18]", one.what);
 }
 
 TEST_F(MadeUpArchiveTest, AnImageThatIsCutOrNoFileIsTold) {

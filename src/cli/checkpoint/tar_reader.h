@@ -71,6 +71,8 @@ class TarReader {
   };
   explicit TarReader(std::unique_ptr<Input> input);
   Error error() const;
+  Error contradiction() const;
+  Result<void> pass_entry();
   static la_ssize_t read(struct archive* archive, void* self, const void** buffer);
   static la_int64_t skip(struct archive* archive, void* self, la_int64_t bytes);
 
@@ -79,11 +81,14 @@ class TarReader {
   std::optional<Error> input_error_;  // the error that ended the reading, if any
   bool input_ended_ = false;
   bool in_header_ = true;
-  std::uint64_t header_bytes_ = 0;         // since the header began
-  std::uint64_t file_bytes_ = 0;           // of the entry
-  std::uint64_t at_ = 0;                   // where its next part begins, or later
-  std::string name_;                       // the entry's; empty before the first one
-  struct archive_entry* entry_ = nullptr;  // the archive's
+  std::uint64_t header_bytes_ = 0;           // since the header began
+  std::uint64_t file_bytes_ = 0;             // of the entry
+  std::uint64_t at_ = 0;                     // where its next part begins, or later
+  std::string name_;                         // the entry's; empty before the first one
+  la_int64_t data_begin_ = 0;                // where its data begins, in the archive
+  std::optional<std::uint64_t> data_bytes_;  // how much the archive must have of it; nothing: it is no file
+  bool data_is_read_ = false;                // or has begun to be
+  struct archive_entry* entry_ = nullptr;    // the archive's
 };
 
 // The current entry of `reader`, of that many bytes. Borrows it. Errors name `name`.
