@@ -112,8 +112,7 @@ Error ArchiveSource::damaged(const Error& error) const {
 Result<void> ArchiveSource::keep_budget(std::uint64_t bytes) {
   kept_bytes_ += bytes;
   if (kept_bytes_ <= kMostKeptBytes) return {};
-  return Error{EFBIG,
-               path_ + " has more metadata of images than any checkpoint; name the archive of one [SL-T19]"};
+  return Error{EFBIG, path_ + " has more metadata of images than any checkpoint [SL-T19]"};
 }
 
 Result<void> ArchiveSource::scan(TarReader& reader, const std::string& layer) {

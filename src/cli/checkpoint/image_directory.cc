@@ -173,8 +173,11 @@ std::optional<NoImages> open_archive(ImageDirectory& archive, UniqueFd fd, bool 
   if (!opened && opened.error().err == ENOTSUP) return not_read_here(path, opened.error().what);
   if (!opened) {
     NoImages none = no_images(opened.error());
-    if (none.cause == Cause::Damaged)
+    if (opened.error().err == EFBIG) {  // more metadata than one checkpoint has
+      none.remedy = "name the archive of one checkpoint";
+    } else if (none.cause == Cause::Damaged) {
       none.remedy = "copy it again from where it was made, or use another checkpoint";
+    }
     return none;
   }
   const std::vector<std::string> folders = (*opened)->folders();
