@@ -23,6 +23,7 @@ namespace sluice::cli_test {
 namespace {
 
 using nlohmann::json;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 TEST_F(ImagesTest, WhatIsNoRegularFileIsToldAndNotWaitedFor) {
@@ -40,7 +41,7 @@ TEST_F(ImagesTest, WhatIsNoRegularFileIsToldAndNotWaitedFor) {
       for (const char* command : {"show", "verify"}) {
         const Ended ended = sluice({command, directory});
         EXPECT_EQ(ended.status, kFailed) << command;
-        EXPECT_THAT(ended.out + ended.err, HasSubstr(name + " is not a regular file")) << command;
+        EXPECT_THAT(ended.out + ended.err, AllOf(HasSubstr(name + " "), HasSubstr("[SL-I01]"))) << command;
       }
       std::filesystem::remove(file);
     }
@@ -134,7 +135,7 @@ TEST_F(ImagesTest, DirectoriesWithoutImagesAreRefused) {
   for (const char* command : {"show", "verify", "map"}) {
     const Ended ended = sluice({command, empty.path().string()});
     EXPECT_EQ(ended.status, kRefused) << command;
-    EXPECT_THAT(ended.err, HasSubstr("has no images of GPU processes")) << command;
+    EXPECT_THAT(ended.err, HasSubstr("[SL-T27]")) << command;
     EXPECT_EQ(object_of(sluice({command, "--json", empty.path().string()}))["result"], "refused");
     EXPECT_EQ(sluice({command, "/does/not/exist"}).status, kFailed) << command;
     EXPECT_EQ(object_of(sluice({command, "--json", "/does/not/exist"}))["result"], "failed") << command;
