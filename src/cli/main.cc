@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The `sluice` command: an operator's tool for checkpoints of GPU processes. The plugin does not need it.
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <new>
@@ -81,6 +82,9 @@ ExitCode run_command(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // A file beyond the limit of file sizes is an error of the write (EFBIG), also the one that standard output
+  // goes to.
+  (void)std::signal(SIGXFSZ, SIG_IGN);
   try {
     const ExitCode ended = run_command(argc, argv);
     (void)std::fflush(stdout);

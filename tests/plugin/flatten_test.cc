@@ -118,6 +118,18 @@ TEST_F(FlattenTest, InTheMiddleOfAChainTheParentMayGo) {
   expect_whole();
 }
 
+TEST_F(FlattenTest, ALimitOfFileSizesIsAFailureAndNotItsEnd) {
+  ASSERT_NO_FATAL_FAILURE(make_chain());
+  const std::string under_limit = "ulimit -f 1; exec \"$0\" flatten --json \"$1\"";
+  Program program = scene_.start_program({"/bin/sh", "-c", under_limit, SLUICE, place("second").string()});
+  EXPECT_THAT(program.hear(), HasSubstr("\"unreadable\"")) << "nothing is damaged";
+  EXPECT_EQ(program.wait(), kFailed);
+  expect_verified("second");
+  EXPECT_EQ(flatten("second"), kDone) << said_;
+  fs::remove_all(place("first"));
+  expect_verified("second");
+}
+
 TEST_F(FlattenTest, WhatIsDamagedInTheParentIsNamedAndNothingChanges) {
   ASSERT_NO_FATAL_FAILURE(make_chain({"--vram", "4M"}));
   for (const std::string& name : images_in(place("first"), "amdgpu-pages-")) {

@@ -588,8 +588,13 @@ TEST_F(PreDumpCommandTest, AFailureLeavesNoFilesAndAProcessThatRuns) {
 TEST_F(PreDumpCommandTest, ALimitOfFileSizesIsAFailureAndNotItsEnd) {
   start({"--no-queues"});
   const std::string pid = std::to_string(scene_.subject_pid());
-  const std::string under_limit = "ulimit -f 1; exec \"$0\" predump \"$1\" --images-dir \"$2\"";
-  Program program = scene_.start_program({"/bin/sh", "-c", under_limit, sluice(), pid, new_place("before")});
+  // The log that its output goes to is as large as the limit allows, too.
+  const std::string full_log = scene_.images().parent_path() / "full.log";
+  const std::string under_limit =
+      "head -c 1024 /dev/zero >\"$3\"; ulimit -f 1; "
+      "exec \"$0\" predump \"$1\" --images-dir \"$2\" >>\"$3\" 2>&1";
+  Program program =
+      scene_.start_program({"/bin/sh", "-c", under_limit, sluice(), pid, new_place("before"), full_log});
   EXPECT_EQ(program.wait(), kFailed);
   EXPECT_TRUE(images_in(place("before"), "amdgpu-predump").empty());
   expect_running();

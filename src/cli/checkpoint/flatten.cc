@@ -36,6 +36,9 @@ NoImages failed(const Error& error) {
   NoImages why = no_images(error);
   if (error.err == ENOSPC || error.err == EDQUOT) {
     why.remedy = "the checkpoint is as it was: free space there and run this again, it goes on";
+  } else if (error.err == EFBIG && !has_id(error.what)) {  // of a write; what an image is has an id
+    why.remedy = "the checkpoint is as it was: raise the limit of file sizes (ulimit -f) and run this again";
+    why.cause = Cause::Unreadable;
   } else if (error.err == EBUSY) {
     why.remedy = "wait for its end";
   }

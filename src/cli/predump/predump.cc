@@ -33,7 +33,6 @@
 #include "plugin/host/criu_host.h"
 #include "plugin/host/held_signals.h"
 #include "plugin/host/image_store.h"
-#include "plugin/host/write_signals.h"
 #include "proc/processes.h"
 #include "proc/task_status.h"
 #include "settings/config.h"
@@ -149,7 +148,6 @@ Outcome copy(const PreDumpArguments& arguments, plugin::PreDump& predump) {
   if (!uses_gpus(arguments.pid, predump)) return without_gpus();
   plugin::HeldSignals signals(predump.stopped());
   const plugin::HeldSignals::InHook hook(signals);
-  const plugin::WriteSignals writes;
   const auto began = Clock::now();
   const Result<void> begun = take(arguments.pid, predump);
   Outcome outcome;
