@@ -144,7 +144,7 @@ void PreDump::abandon() noexcept {
   sessions_.unpause_at_exit();
   // A running lane may create one more file.
   constexpr timespec kLook{0, 10'000'000};
-  for (int looks = 0; run_.shared.running > 0 && looks < 100; ++looks) (void)::nanosleep(&kLook, nullptr);
+  for (int looks = 0; run_.shared.running > 0 && looks < 1000; ++looks) (void)::nanosleep(&kLook, nullptr);
   run_.images.roll_back_from_signal();
 }
 

@@ -60,7 +60,8 @@ class PreDump {
   Result<void> finish();
   // Ends the lanes, removes the files, and retries to resume queues that are still stopped.
   void cancel();
-  // The same on top of any call of this class: allocates nothing, and waits a second for the lanes at most.
+  // The same on top of any call of this class: allocates nothing, and waits ten seconds for the lanes at
+  // most. A lane that goes on for longer may leave an unfinished file.
   void abandon() noexcept;
 
  private:
