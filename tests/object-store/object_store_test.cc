@@ -49,13 +49,14 @@ class Store {
   std::string host() const { return address_.substr(std::string("http://").size()); }
 
  private:
+  // By Debian's python3, which has Debian's modules; PATH may have another one.
   static std::unique_ptr<Store> make() {
-    if (!succeeds("python3 -c 'import swift.obj.server, swift.common.middleware.s3api' 2>/dev/null"))
+    if (!succeeds("/usr/bin/python3 -c 'import swift.obj.server, swift.common.middleware.s3api' 2>/dev/null"))
       return nullptr;
     std::unique_ptr<Store> store(new Store);
-    store->program_ = Program(
-        {"/usr/bin/env", "python3", "-B", STORE_PROGRAM, (store->directory_.path() / "store").string()},
-        own_environment());
+    store->program_ =
+        Program({"/usr/bin/python3", "-B", STORE_PROGRAM, (store->directory_.path() / "store").string()},
+                own_environment());
     const std::string line = store->program_.hear();
     EXPECT_TRUE(line.starts_with("ready http://")) << line;
     store->address_ = line.substr(std::min(line.size(), std::string("ready ").size()));
