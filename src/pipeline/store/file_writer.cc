@@ -15,6 +15,10 @@
 
 namespace sluice {
 
+std::string temporary_name_of(const std::string& name) {
+  return name + ".tmp";
+}
+
 Result<std::unique_ptr<FileWriter>> FileWriter::create(int dir_fd, std::string name,
                                                        const ImageLayout& layout, std::uint32_t file,
                                                        Reactor& reactor, const FileOptions& options) {
@@ -40,7 +44,7 @@ Result<std::unique_ptr<FileWriter>> FileWriter::create(int dir_fd, std::string n
 FileWriter::FileWriter(int dir_fd, std::string name, std::uint64_t file_bytes, Reactor& reactor)
     : FileRuns(std::move(name), reactor, {"write", EIO, ""}),
       dir_fd_(dir_fd),
-      temporary_(name_ + ".tmp"),
+      temporary_(temporary_name_of(name_)),
       file_bytes_(file_bytes) {}
 
 FileWriter::~FileWriter() {

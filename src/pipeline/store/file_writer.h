@@ -23,6 +23,9 @@
 
 namespace sluice {
 
+// What a file is called until it is committed.
+std::string temporary_name_of(const std::string& name);
+
 class FileWriter final : public FileRuns {
  public:
   // Creates "<name>.tmp" in `dir_fd` (borrowed; must stay open until commit() or destruction), replacing a

@@ -5,6 +5,7 @@
 
 #include "base/format.h"
 #include "images/files.h"
+#include "pipeline/store/file_writer.h"
 #include "plugin/contents/local_machine.h"
 
 namespace sluice::plugin {
@@ -61,9 +62,9 @@ Result<void> DumpContents::start(std::optional<int> id) {
     // The host asks for files in the order in which they were begun, and waits for each.
     files.push_back(id ? LaneFiles{lane.pages.pages_names(*id), 0}
                        : LaneFiles{take_working_names(lane.pages), number_});
-    // A pre-dump that ends too early leaves no files.
+    // A pre-dump that ends too early leaves no files. A dump destroys its lanes, which remove theirs.
     for (const std::string& name : files.back().names) {
-      if (run_.is_predump) run_.images.add(name);
+      if (run_.is_predump) run_.images.add(temporary_name_of(name));
     }
   }
   SLUICE_TRY_ASSIGN(job_, ContentsJob::dump(std::exchange(waiting_, {}), std::move(files), run_.config,
