@@ -69,7 +69,8 @@ class Containerd : public Scenario {
     launch.arguments.insert(launch.arguments.end(), arguments.begin(), arguments.end());
     launch.environment = {{"TMPDIR", images("containerd") / "tmp"}};
     launch.output = new_log("ctr");
-    return run(launch);
+    // containerd hashes and packs a checkpoint and the files beside it, on an emulated processor.
+    return run(launch, Seconds(600));
   }
 
   // The job's image, which Podman has made.
