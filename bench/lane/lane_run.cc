@@ -63,7 +63,7 @@ Result<void> run_lane(const LanePlan& plan, const ImageLayout& layout, Clock::ti
   SumTable* sums = plan.sums;
   if (plan.checksum && plan.direction == Direction::Dump) {
     if (sums == nullptr) sums = &forgotten;
-    *sums = unit_tables(layout, kSumBlockBytes, sums->method).front();
+    *sums = std::move(unit_tables(layout, kSumBlockBytes, sums->method).front());
   }
   std::optional<ParentMatch> match;
   if (plan.parent != nullptr) match.emplace(layout, std::span(sums, 1), bos_of(*plan.parent));

@@ -17,7 +17,7 @@ using Tag = std::array<std::uint8_t, 3>;
 constexpr Tag kPlain{0x82, 0x7d, sizeof(Sum128)};
 constexpr Tag kKeyed{0xea, 0x7d, sizeof(Sum128)};
 constexpr Tag kKeyedBy01{0xba, 0x7d, sizeof(Sum128)};
-constexpr std::size_t kFieldBytes = sizeof(Tag) + sizeof(Sum128);
+static_assert(kDigestFieldBytes == sizeof(Tag) + sizeof(Sum128));
 
 }  // namespace
 
@@ -34,10 +34,10 @@ Result<bool> check_digest(std::span<const std::uint8_t> payload, MessageKind kin
                           const ImageKeys& keys) {
   SLUICE_TRY(keys.usable());
   const bool keyed = keys.any();
-  const std::size_t message_bytes = payload.size() - std::min(payload.size(), kFieldBytes);
+  const std::size_t message_bytes = payload.size() - std::min(payload.size(), kDigestFieldBytes);
   const auto field = payload.subspan(message_bytes);
   const auto has_tag = [&](const Tag& tag) {
-    return field.size() == kFieldBytes && std::equal(tag.begin(), tag.end(), field.begin());
+    return field.size() == kDigestFieldBytes && std::equal(tag.begin(), tag.end(), field.begin());
   };
   if (has_tag(kKeyedBy01)) {
     return Error{EKEYREJECTED,

@@ -5,6 +5,7 @@
 // field skip it, as upstream's do.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -15,7 +16,10 @@
 
 namespace sluice {
 
-// A packed message with its digest appended. REQUIRES: keys.usable().
+// What with_digest() appends.
+inline constexpr std::size_t kDigestFieldBytes = 3 + sizeof(Sum128);
+
+// A packed message with its digest appended. Copies a message without room for that. REQUIRES: keys.usable().
 std::vector<std::uint8_t> with_digest(std::vector<std::uint8_t> message, MessageKind kind,
                                       const ImageKeys& keys);
 

@@ -155,7 +155,7 @@ bool fits(const Sidecar& sidecar, int id, const PagesSet& set, const ImageLayout
 
 }  // namespace
 
-Result<std::optional<Sidecar>> take_sidecar(const Result<std::vector<std::uint8_t>>& payload, int id,
+Result<std::optional<Sidecar>> take_sidecar(Result<std::vector<std::uint8_t>> payload, int id,
                                             const PagesSet& set, const ImageLayout& layout,
                                             const DumpId& dump_id, const ImageKeys& keys) {
   const std::string name = set.sums_name(id);
@@ -169,7 +169,7 @@ Result<std::optional<Sidecar>> take_sidecar(const Result<std::vector<std::uint8_
                   "[SL-I19]",
                   name, other, keys.any() ? "" : ", or restore unverified with SLUICE_CHECKSUM=off")};
   }
-  SLUICE_TRY_ASSIGN(Sidecar sidecar, unpack_sidecar(*payload, name, keys));
+  SLUICE_TRY_ASSIGN(Sidecar sidecar, unpack_sidecar(std::move(*payload), name, keys));
   if (sidecar.dump_id != dump_id || sidecar.bo_table_digest != set.bo_table_digest ||
       !fits(sidecar, id, set, layout)) {
     return Error{

@@ -96,7 +96,7 @@ PagesSet pages_of(const RenderImage& image);
 // none. `dump_id`: the metadata image's; all zero if it has none, and then no sidecar belongs to it. Errors:
 // other errors of reading it; those of unpack_sidecar(); EBADMSG for a sidecar that was lost, or is of
 // another dump or BO table.
-Result<std::optional<Sidecar>> take_sidecar(const Result<std::vector<std::uint8_t>>& payload, int id,
+Result<std::optional<Sidecar>> take_sidecar(Result<std::vector<std::uint8_t>> payload, int id,
                                             const PagesSet& set, const ImageLayout& layout,
                                             const DumpId& dump_id, const ImageKeys& keys);
 // The same from an image source.

@@ -155,18 +155,23 @@ std::vector<std::uint8_t> pack_sidecar(const Sidecar& sidecar, const ImageKeys& 
   }
   image.n_files = files.size();
   image.files = files.data();
-  std::vector<std::uint8_t> payload(sums_image__get_packed_size(&image));
+  // Sums of a large GPU are many MiB: with room for the digest they are not copied again.
+  const std::size_t packed_bytes = sums_image__get_packed_size(&image);
+  std::vector<std::uint8_t> payload;
+  payload.reserve(packed_bytes + kDigestFieldBytes);
+  payload.resize(packed_bytes);
   (void)sums_image__pack(&image, payload.data());
   return with_digest(std::move(payload), MessageKind::Sums, keys);
 }
 
-Result<Sidecar> unpack_sidecar(std::span<const std::uint8_t> payload, const std::string& name,
+Result<Sidecar> unpack_sidecar(std::vector<std::uint8_t> payload, const std::string& name,
                                const ImageKeys& keys) {
   SLUICE_TRY(require_digest(payload, MessageKind::Sums, name, keys));
   UnpackMemory memory(payload.size());
   const std::unique_ptr<SumsImage, FreeSumsImage> image(
       sums_image__unpack(memory.allocator(), payload.size(), payload.data()));
   memory.throw_if_process_had_none();
+  std::vector<std::uint8_t>().swap(payload);  // before there is a third copy of all sums
   if (!image) return damaged_sidecar(name + " cannot be parsed");
   if (image->n_files == 0) return damaged_sidecar(name + " describes no pages file");
   const SumMethod method = keys.contents();

@@ -40,13 +40,15 @@ struct Sidecar {
   std::uint64_t most_block_bytes() const;
 };
 
-// REQUIRES: as many names as tables, all summed by ImageKeys::contents().
+// Needs as much memory again as the tables. REQUIRES: as many names as tables, all summed by
+// ImageKeys::contents().
 std::vector<std::uint8_t> pack_sidecar(const Sidecar& sidecar, const ImageKeys& keys);
 
 // Errors: require_digest()'s; EBADMSG for anything that is no sidecar as we write it: no file, counts that do
 // not match the sizes (for units: cannot match), another algorithm, a block size that is no power of two from
-// 4 KiB to kSumBlockBytes, files of two dumps or BO tables. `name` is for the message.
-Result<Sidecar> unpack_sidecar(std::span<const std::uint8_t> payload, const std::string& name,
+// 4 KiB to kSumBlockBytes, files of two dumps or BO tables. `name` is for the message. Takes the payload, so
+// that the sums are in memory no more than twice at a time.
+Result<Sidecar> unpack_sidecar(std::vector<std::uint8_t> payload, const std::string& name,
                                const ImageKeys& keys);
 
 }  // namespace sluice

@@ -75,7 +75,11 @@ TEST_F(ImageKeysTest, AByteThatWasChangedAnywhereIsRefused) {
     auto changed = whole;
     changed[i] ^= 1;
     EXPECT_EQ(unpack_sidecar(changed, "s", keys_).error().err, EKEYREJECTED) << i;
-    EXPECT_EQ(unpack_sidecar(std::span(whole).first(i), "s", keys_).error().err, EKEYREJECTED) << i;
+    EXPECT_EQ(unpack_sidecar({whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(i)}, "s", keys_)
+                  .error()
+                  .err,
+              EKEYREJECTED)
+        << i;
   }
 }
 
