@@ -14,6 +14,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "base/result.h"
@@ -56,7 +57,9 @@ class ArchiveSource final : public ImageSource {
   struct Place {
     std::string layer;   // the entry that is itself a tar file; empty: the archive
     std::string folder;  // with a trailing '/'; empty: the top
-    auto operator<=>(const Place&) const = default;
+    bool operator<(const Place& other) const {
+      return std::tie(layer, folder) < std::tie(other.layer, other.folder);
+    }
   };
   using Folder = std::map<std::string, File>;  // by name
 
