@@ -148,7 +148,7 @@ class PodmanUserNamespace : public PodmanScenario {
 
 // crun binds each node of /dev, and CRIU cannot dump such a mount. With runc the dump works. At
 // the restore CRIU opens images as the job's root, who may not read them.
-TEST_P(PodmanUserNamespace, AJobOfOneIsDumpedWholeAtMostAndIsNotRestored) {
+TEST_P(PodmanUserNamespace, AJobInOneIsNotRestored) {
   load();
   ASSERT_NO_FATAL_FAILURE(start_job_in_user_namespace());
   const std::string archive = data("job.tar");
