@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: MIT
 """contrib/gpu-nodes, as CRIU starts it: below a runtime that works in a container's bundle, for a process in a mount namespace.
 
-Needs the rights to make a mount namespace and device nodes; elsewhere nothing is tested.
+Needs the rights to make a mount namespace and device nodes; elsewhere nothing is tested. The tests run in a mount namespace of
+their own, which is the machine's for the script.
 """
 import json
 import os
@@ -27,6 +28,11 @@ def may_make_nodes():
 @unittest.skipUnless(may_make_nodes(), "no mount namespace, or no device nodes, to be had here")
 class GpuNodes(unittest.TestCase):
     def setUp(self):
+        # A folder of the machine, on a tmpfs as its /run or its /dev may be.
+        self.machine = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(dir="/var/tmp")))
+        subprocess.run(["mount", "-t", "tmpfs", "none", self.machine], check=True)
+        self.addCleanup(subprocess.run, ["umount", "-l", self.machine], check=True)
+        subprocess.run(["sh", "-ec", OLD], cwd=self.machine, check=True)
         # Where CRIU puts a container's mounts together.
         self.mounts = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix=".criu.mntns.", dir="/tmp")))
         self.bundle = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
@@ -42,9 +48,15 @@ class GpuNodes(unittest.TestCase):
         self.assertEqual(process.stdout.readline(), "ready\n")
         return process
 
+    def dev(self, process):
+        return pathlib.Path(f"/proc/{process.pid}/root{self.mounts}/1")
+
     def nodes(self, process):
         """{path: (major, minor, mode, group)} of the container's /dev."""
-        dev = pathlib.Path(f"/proc/{process.pid}/root{self.mounts}/1")
+        return self.nodes_in(self.dev(process))
+
+    @staticmethod
+    def nodes_in(dev):
         found = {}
         for path in dev.rglob("*"):
             status = path.lstat()
@@ -144,15 +156,64 @@ class GpuNodes(unittest.TestCase):
                 self.assertEqual(self.run_for(process).returncode, 0)
                 self.assertEqual(self.nodes(process), before)
 
+    def assert_keeps_its_nodes(self, process):
+        self.specify(RENDER)
+        before, machine = self.nodes(process), self.nodes_in(self.machine)
+        self.assertIn("dri/renderD128", before)
+        self.assertEqual(self.run_for(process).returncode, 0)
+        self.assertEqual(self.nodes(process), before)
+        self.assertEqual(self.nodes_in(self.machine), machine)
+
     def test_what_is_bound_from_the_machine_keeps_its_nodes(self):
-        with tempfile.TemporaryDirectory(dir="/var/tmp") as machine:
-            process = self.container(mount=f"mount --bind {machine} .")
-            self.specify(RENDER)
-            before = self.nodes(process)
-            self.assertIn("dri/renderD128", before)
-            self.assertEqual(self.run_for(process).returncode, 0)
-            self.assertEqual(self.nodes(process), before)
+        with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+            self.assert_keeps_its_nodes(self.container(mount=f"mount --bind {folder} ."))
+
+    def test_a_tmpfs_of_the_machine_keeps_its_nodes(self):
+        self.assert_keeps_its_nodes(self.container("true", mount=f"mount --bind {self.machine} ."))
+
+    def test_what_is_bound_over_the_containers_own_keeps_its_nodes(self):
+        for over in (f"mount --bind {self.machine}", "mount -t ramfs none"):
+            with self.subTest(over=over):
+                mount = f"mount -t tmpfs none . && cd {self.mounts}/1 && {over} {self.mounts}/1"
+                self.assert_keeps_its_nodes(self.container("true" if "bind" in over else OLD, mount=mount))
+
+    def test_a_folder_that_is_a_mount_keeps_its_nodes(self):
+        """Whatever file system it is of: the container's own /dev may be mounted there, too."""
+        self.specify(KFD, RENDER)
+        machine = self.nodes_in(self.machine)
+        for folder in (self.machine / "dri", "other"):
+            with self.subTest(folder=folder):
+                process = self.container("mkdir dri other; mknod -m 620 kfd c 235 0; mknod other/renderD128 c 226 128; "
+                                         f"mknod other/card0 c 226 0; mount --bind {folder} dri")
+                before = self.nodes(process)
+                ended = self.run_for(process)
+                self.assertEqual((ended.returncode, ended.stderr), (0, ""))
+                self.assertEqual(self.nodes(process), {**before, "kfd": (240, 0, 0o620, 0)})
+                self.assertEqual(self.nodes_in(self.machine), machine)
+
+    def test_a_node_that_is_a_mount_stays_mounted(self):
+        self.specify(KFD, RENDER)
+        machine = self.nodes_in(self.machine)
+        for node in ("kfd", "dri/renderD128", "dri/card0"):
+            with self.subTest(node=node):
+                process = self.container(f"{OLD}; mknod x c 5 5; rm {node}; : >{node}; mount --bind x {node}; rm x")
+                self.assertEqual(self.run_for(process).returncode, 0)
+                after = self.nodes(process)
+                self.assertEqual(after.pop(node)[:2], (5, 5))
+                self.assertEqual(set(after), {"kfd", "dri/renderD129", "null"} - {node})
+        self.assertEqual(self.nodes_in(self.machine), machine)
+
+    def test_a_place_where_something_will_be_mounted_stays(self):
+        """Since mounts are first made elsewhere, such a place is an empty file meanwhile."""
+        self.specify(KFD, RENDER)
+        process = self.container("mkdir dri; mknod -m 620 kfd c 235 0; : >dri/renderD128; : >dri/renderD129; : >dri/card0")
+        self.assertEqual(self.run_for(process).returncode, 0)
+        self.assertEqual(self.nodes(process), {"kfd": (240, 0, 0o620, 0)})
+        self.assertEqual({path.name for path in (self.dev(process) / "dri").iterdir()}, {"renderD128", "renderD129", "card0"})
 
 
 if __name__ == "__main__":
+    if may_make_nodes() and os.environ.get("GPU_NODES_TEST") != "inside":
+        os.environ["GPU_NODES_TEST"] = "inside"
+        os.execvp("unshare", ["unshare", "-m", sys.executable, "-B", __file__, str(SCRIPT.parents[1]), *sys.argv[1:]])
     unittest.main()
