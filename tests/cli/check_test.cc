@@ -290,6 +290,67 @@ TEST_F(CheckTest, ThePluginIsLookedForWhereTheFoundCriuLooks) {
   EXPECT_THAT(text_of(other), Not(HasSubstr(there.string()))) << "CRIU_LIBS_DIR is above it";
 }
 
+// Whatever their names, criu loads all that end in .so.
+TEST_F(CheckTest, OfSeveralAmdgpuPluginsTheOneThatCriuTakesIsNamed) {
+  const host_test::ScratchDirectory plugins;
+  const std::filesystem::path ours = plugins.path() / "amdgpu_plugin.so";
+  const auto plugin = [&] {
+    const Strings place = {"CRIU_LIBS_DIR=" + plugins.path().string()};
+    return finding(object_of(sluice({"check", "--json"}, nullptr, place)), "plugin");
+  };
+  // Directories list names in an order of their own.
+  bool was_first = false, was_second = false;
+  for (int i = 0; i < 64 && !(was_first && was_second); ++i) {
+    const std::filesystem::path other = plugins.path() / ("other" + std::to_string(i) + ".so");
+    if (i % 2 == 0) std::filesystem::copy_file(SLUICE_PLUGIN, ours);
+    std::filesystem::copy_file(OTHER_AMDGPU, other);
+    if (i % 2 != 0) std::filesystem::copy_file(SLUICE_PLUGIN, ours);
+    const std::filesystem::path first = *std::filesystem::directory_iterator(plugins.path());
+    const json found = plugin();
+    EXPECT_EQ(found["code"], "plugin-twice");
+    EXPECT_EQ(found["weight"], first == ours ? "warning" : "problem");
+    EXPECT_THAT(text_of(found),
+                AllOf(HasSubstr("2 amdgpu plugins"), HasSubstr(ours.string() + ", sluice "),
+                      HasSubstr(other.string() + ", not sluice's"), HasSubstr("takes " + first.string())));
+    (first == ours ? was_first : was_second) = true;
+    std::filesystem::remove(other);
+    std::filesystem::remove(ours);
+  }
+  EXPECT_TRUE(was_first || was_second);
+}
+
+// Some development sources of CRIU load one plugin of a name.
+TEST_F(CheckTest, ACriuThatChoosesAmongPluginsTakesTheHighestVersion) {
+  const host_test::ScratchDirectory plugins;
+  std::ofstream(tools_.path() / "criu")
+      << criu_file(plugins.path().string() + "/lib/criu/") << "CR_PLUGIN_DESC_SIZE" << '\0';
+  const std::filesystem::path there = plugins.path() / "lib/criu";
+  std::filesystem::create_directories(there);
+  std::filesystem::copy_file(SLUICE_PLUGIN, there / "amdgpu_plugin.so");
+  const auto beside = [&](const char* other) {
+    std::filesystem::copy_file(other, there / "other.so", std::filesystem::copy_options::overwrite_existing);
+    const Strings path = {"PATH=" + tools_.path().string()};
+    return finding(object_of(sluice({"check", "--json"}, nullptr, path)), "plugin");
+  };
+  for (const char* equal : {OTHER_AMDGPU, OTHER_AMDGPU_0}) {
+    const json found = beside(equal);
+    EXPECT_EQ(found["weight"], "problem");
+    EXPECT_THAT(text_of(found), HasSubstr("This criu fails, because two have implementation version 1"));
+  }
+  const json found = beside(OTHER_AMDGPU_7);
+  EXPECT_EQ(found["weight"], "problem");
+  EXPECT_THAT(text_of(found), HasSubstr("takes " + (there / "other.so").string()));
+}
+
+TEST_F(CheckTest, OurPluginIsFoundUnderAnotherName) {
+  const host_test::ScratchDirectory plugins;
+  std::filesystem::copy_file(SLUICE_PLUGIN, plugins.path() / "gpus.so");
+  const Strings place = {"CRIU_LIBS_DIR=" + plugins.path().string()};
+  const json found = finding(object_of(sluice({"check", "--json"}, nullptr, place)), "plugin");
+  EXPECT_EQ(found["weight"], "good");
+  EXPECT_THAT(text_of(found), HasSubstr("gpus.so, sluice "));
+}
+
 // Where it is installed for another criu, both places are named.
 TEST_F(CheckTest, APluginInTheDirectoryOfAnotherCriuIsNamed) {
   const std::filesystem::path built_for = SLUICE_PLUGIN_DIRECTORY;

@@ -952,6 +952,11 @@ TEST_F(CriuBinaryTest, TellsWhetherItDumpsBpfMaps) {
   EXPECT_FALSE(read(elf({"libbsd.so.0"})).has_libbpf);
 }
 
+TEST_F(CriuBinaryTest, TellsWhetherItChoosesAmongPluginsOfOneName) {
+  EXPECT_TRUE(read(elf({"CR_PLUGIN_DESC", "CR_PLUGIN_DESC_SIZE"})).chooses_plugins);
+  EXPECT_FALSE(read(elf({"CR_PLUGIN_DESC"})).chooses_plugins);
+}
+
 TEST(ShellWord, IsWhatAShellTakesForOneWord) {
   EXPECT_EQ(shell_word("/var/lib/a-b_c.1"), "/var/lib/a-b_c.1");
   EXPECT_EQ(shell_word(""), "''");

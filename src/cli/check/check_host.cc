@@ -3,9 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <spawn.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,6 +16,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <sstream>
 #include <string_view>
 #include <system_error>
@@ -25,6 +24,7 @@
 #include "base/printable.h"
 #include "base/unique_fd.h"
 #include "cli/check/check.h"
+#include "cli/check/plugin_file.h"
 #include "cli/text.h"
 #include "images/key.h"
 #include "pipeline/arena.h"
@@ -36,7 +36,6 @@ namespace {
 
 constexpr auto kAnswerTime = std::chrono::milliseconds(35);  // criu --version takes a few milliseconds
 constexpr char kPluginName[] = "amdgpu_plugin.so";
-constexpr std::string_view kIdentity = "sluice amdgpu_plugin ";
 
 std::string in_directories(const char* program, const std::string& list) {
   std::stringstream directories(list);
@@ -45,24 +44,6 @@ std::string in_directories(const char* program, const std::string& list) {
     if (!directory.empty() && ::access(file.c_str(), X_OK) == 0) return file;
   }
   return "";
-}
-
-// The identity in a file of ours, with its version.
-std::string identity_of(const std::string& path) {
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  struct stat status {};
-  if (!fd || ::fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode) || status.st_size == 0) return "";
-  const auto bytes = static_cast<std::size_t>(status.st_size);
-  void* const map = ::mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, fd.get(), 0);
-  if (map == MAP_FAILED) return "";  // unreached: does not fail
-  const std::string_view text(static_cast<const char*>(map), bytes);
-  std::string version;
-  if (const std::size_t at = text.find(kIdentity); at != std::string_view::npos) {
-    const std::string_view rest = text.substr(at + kIdentity.size(), 32);
-    version = rest.substr(0, rest.find('\0'));
-  }
-  (void)::munmap(map, bytes);
-  return version;
 }
 
 bool has_capability(unsigned capability) {
@@ -238,32 +219,73 @@ std::optional<Finding> not_where_criu_looks(const std::string& directory, int er
       "plugin-directory"};
 }
 
-bool has_other_plugins(const std::string& directory) {
+// A plugin for amdgpu, in the directory that criu loads plugins from.
+struct AmdgpuPlugin {
+  std::string path;
+  PluginFile file;
+
+  bool is_ours() const { return !file.sluice_version.empty(); }
+  std::string told() const {
+    return path + (is_ours() ? ", sluice " + file.sluice_version : ", not sluice's");
+  }
+};
+
+AmdgpuPlugin amdgpu_plugin(const std::string& path) {
+  return {path, read_plugin_file(path)};
+}
+
+struct PluginsThere {
+  std::vector<AmdgpuPlugin> amdgpu;  // in the order of the directory, in which criu loads them
+  bool others = false;
+};
+
+PluginsThere plugins_in(const std::string& directory) {
+  PluginsThere there;
   std::error_code error;
   for (std::filesystem::directory_iterator entry(directory, error), end; !error && entry != end;
        entry.increment(error)) {
     const std::filesystem::path& path = entry->path();
-    if (path.extension() == ".so" && path.filename() != kPluginName) return true;
+    if (!path.native().ends_with(".so")) continue;
+    AmdgpuPlugin plugin = amdgpu_plugin(path);
+    if (plugin.file.is_amdgpu || path.filename() == kPluginName)
+      there.amdgpu.push_back(std::move(plugin));
+    else
+      there.others = true;
   }
-  return false;
+  return there;
 }
 
-Finding check_plugin_in(const std::string& directory) {
-  const std::string path = directory + "/" + kPluginName;
-  if (::access(path.c_str(), R_OK) != 0) {
-    const int err = errno;
-    if (auto elsewhere = not_where_criu_looks(directory, err)) return std::move(*elsewhere);
-    return {Weight::Problem, "plugin", make_error(err, path).what,
-            "install it there (meson install --tags plugin), or name its directory with criu -L or "
-            "CRIU_LIBS_DIR",
-            "plugin-missing"};
+// criu loads more than one amdgpu plugin.
+Finding check_several(const std::vector<AmdgpuPlugin>& plugins, bool criu_chooses) {
+  std::string text = "criu could load " + count_text(plugins.size(), "amdgpu plugin");
+  for (const AmdgpuPlugin& plugin : plugins) text += "; " + plugin.told();
+  const AmdgpuPlugin* taken = &plugins.front();
+  if (criu_chooses) {
+    std::set<std::uint32_t> versions;
+    for (const AmdgpuPlugin& plugin : plugins) {
+      const std::uint32_t version = plugin.file.implementation_version;
+      if (!versions.insert(version).second) {
+        text += ". This criu fails, because two have implementation version " + std::to_string(version);
+        taken = nullptr;
+        break;
+      }
+      if (version > taken->file.implementation_version) taken = &plugin;
+    }
+    if (taken != nullptr)
+      text += ". It takes " + taken->path + ", whose implementation version is the highest";
+  } else {
+    text += ". It loads all of them, and takes " + taken->path + ", the first in the directory";
   }
-  const std::string version = identity_of(path);
-  if (version.empty()) {
-    return {Weight::Warning, "plugin", path + " is not sluice's: CRIU's own, or another",
+  return {taken != nullptr && taken->is_ours() ? Weight::Warning : Weight::Problem, "plugin", text,
+          "leave one there, and move the others to another directory", "plugin-twice"};
+}
+
+Finding check_loading(const AmdgpuPlugin& plugin) {
+  if (!plugin.is_ours()) {
+    return {Weight::Warning, "plugin", plugin.path + " is not sluice's: CRIU's own, or another",
             "install sluice's over it; there can be only one of this name", "plugin-of-others"};
   }
-  void* const handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  void* const handle = ::dlopen(plugin.path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     return {Weight::Problem, "plugin", std::string("cannot be loaded: ") + ::dlerror(),
             "install what it misses: a plugin that cannot be loaded breaks every criu run on this machine",
@@ -272,16 +294,31 @@ Finding check_plugin_in(const std::string& directory) {
   const bool described = ::dlsym(handle, "CR_PLUGIN_DESC") != nullptr;
   (void)::dlclose(handle);
   if (!described)
-    return {Weight::Problem, "plugin", path + " has no plugin descriptor", "install it again",
+    return {Weight::Problem, "plugin", plugin.path + " has no plugin descriptor", "install it again",
             "plugin-not-loadable"};
-  return {Weight::Good, "plugin", path + ", sluice " + version, ""};
+  return {Weight::Good, "plugin", plugin.told(), ""};
+}
+
+Finding check_plugin_in(const std::string& directory, const std::vector<AmdgpuPlugin>& plugins,
+                        bool criu_chooses) {
+  if (plugins.size() > 1) return check_several(plugins, criu_chooses);
+  const AmdgpuPlugin plugin =
+      plugins.empty() ? amdgpu_plugin(directory + "/" + kPluginName) : plugins.front();
+  if (::access(plugin.path.c_str(), R_OK) == 0) return check_loading(plugin);
+  const int err = errno;
+  if (auto elsewhere = not_where_criu_looks(directory, err)) return std::move(*elsewhere);
+  return {Weight::Problem, "plugin", make_error(err, plugin.path).what,
+          "install it there (meson install --tags plugin), or name its directory with criu -L or "
+          "CRIU_LIBS_DIR",
+          "plugin-missing"};
 }
 
 }  // namespace
 
 PluginCheck check_plugin(const CriuBinary& criu) {
   const std::string directory = plugin_directory(criu);
-  return {check_plugin_in(directory), has_other_plugins(directory)};
+  const PluginsThere there = plugins_in(directory);
+  return {check_plugin_in(directory, there.amdgpu, criu.chooses_plugins), there.others};
 }
 
 Findings check_host(const settings::Config& config, const ImageKeys& keys) {

@@ -1,22 +1,16 @@
 // SPDX-License-Identifier: MIT
 #include "cli/check/criu_binary.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <set>
 #include <string_view>
 
-#include "base/unique_fd.h"
-#include "base/units.h"
+#include "cli/check/mapped_file.h"
 
 namespace sluice::cli {
 namespace {
 
-constexpr off_t kMostBytes = 64 * static_cast<off_t>(kMiB);  // Debian's have two
 constexpr std::size_t kLongestPath = 256;
 
 bool is_of_a_path(char c) {
@@ -72,22 +66,14 @@ std::string version_in(std::string_view bytes) {
 }  // namespace
 
 CriuBinary read_criu_binary(const std::string& path) {
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  struct stat status {};
-  if (!fd || ::fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode) || status.st_size == 0 ||
-      status.st_size > kMostBytes)
-    return {};
-  const auto length = static_cast<std::size_t>(status.st_size);
-  void* const map = ::mmap(nullptr, length, PROT_READ, MAP_PRIVATE, fd.get(), 0);
-  if (map == MAP_FAILED) return {};
-  const std::string_view bytes(static_cast<const char*>(map), length);
+  const MappedFile file(path);
+  const std::string_view bytes = file.bytes();
   CriuBinary binary;
-  if (bytes.starts_with("\177ELF")) {
-    binary.version = version_in(bytes);
-    binary.plugin_directory = plugin_directory_in(bytes);
-    binary.has_libbpf = bytes.find("libbpf.so") != std::string_view::npos;
-  }
-  (void)::munmap(map, length);
+  if (!bytes.starts_with("\177ELF")) return binary;
+  binary.version = version_in(bytes);
+  binary.plugin_directory = plugin_directory_in(bytes);
+  binary.has_libbpf = bytes.find("libbpf.so") != std::string_view::npos;
+  binary.chooses_plugins = bytes.find("CR_PLUGIN_DESC_SIZE") != std::string_view::npos;
   return binary;
 }
 

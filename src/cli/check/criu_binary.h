@@ -14,6 +14,9 @@ struct CriuBinary {
   // Nothing: unknown, as for a script that runs another criu.
   std::optional<std::string> plugin_directory;
   bool has_libbpf = false;  // so it dumps BPF maps
+  // Of plugins with one name it takes the one with the highest implementation version, as some development
+  // sources of CRIU do. All releases load every plugin.
+  bool chooses_plugins = false;
 };
 CriuBinary read_criu_binary(const std::string& path);
 
