@@ -67,6 +67,13 @@ class Scripts(unittest.TestCase):
                 self.assertIn(f"scripts/{name}", told.stderr)
         self.assertEqual(self.files(), before)
 
+    def test_setup_without_apt_names_what_is_needed(self):
+        told = self.call("setup", "--vm")
+        self.assertEqual((told.returncode, told.stdout), (1, ""))
+        for package in (*self.call("setup", "--print").stdout.split(), "mmdebstrap"):
+            self.assertIn(f" {package}", told.stderr)
+        self.assertNotIn("command not found", told.stderr)
+
     def test_the_demo_lists_its_programs_options(self):
         for option in ("--gpus", "--vram", "--parent", "--corrupt", "--criu", "--move"):
             self.assertIn(option, self.call("demo", "--help").stdout)
