@@ -64,6 +64,12 @@ void Memory::reset() {
   }
 }
 
+Reached Memory::nowhere(const Fault& request, std::uint64_t length) const {
+  const std::uint64_t offset = request.address % kPageBytes;
+  auto& page = request.access == Access::kRead ? nowhere_->read : nowhere_->written;
+  return Reached{page.data() + offset, std::min(length, kPageBytes - offset)};
+}
+
 OrFault<Reached> Memory::in_vram(const Fault& request, std::uint64_t offset, std::uint64_t length) const {
   if (offset >= vram_.size()) return because(request, Fault::Why::kOutOfVram);
   return Reached{vram_.data() + offset, std::min<std::uint64_t>(length, vram_.size() - offset)};
@@ -88,7 +94,7 @@ OrFault<std::uint64_t> Memory::load_entry(const Fault& request, std::uint64_t ta
 
 OrFault<Reached> Memory::page(const Fault& request, std::uint64_t page, std::uint64_t page_bytes,
                               std::uint64_t offset, std::uint64_t length) const {
-  const std::uint64_t at = (page & entry::kPageAddress & ~(page_bytes - 1)) + offset;
+  const std::uint64_t at = (page & entry::kPageAddress) + offset;
   const std::uint64_t count = std::min(length, page_bytes - offset);
   return (page & entry::kSystem) != 0 ? on_bus(request, at, count) : in_vram(request, at, count);
 }
@@ -133,7 +139,10 @@ OrFault<Reached> Memory::reach_by_tables(Fault request, std::uint64_t root, std:
     if (!loaded) return loaded.error();
     const std::uint64_t found = *loaded;
     request.entry = found;
-    if ((found & entry::kValid) == 0) return because(request, Fault::Why::kNotValid);
+    if ((found & entry::kValid) == 0) {
+      if ((found & entry::kPartial) != 0) return nowhere(request, length);
+      return because(request, Fault::Why::kNotValid);
+    }
     // Aldebaran translates further: an entry of level 1 is a page of 2 MiB unless it says that there is more.
     const bool is_page =
         level == 0 || (level == 1 ? (found & entry::kFurther) == 0 : (found & entry::kIsPte) != 0);

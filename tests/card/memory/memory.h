@@ -8,6 +8,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 
 #include "bus/device.h"
@@ -26,6 +27,8 @@ constexpr std::uint64_t kValid = 1 << 0;
 constexpr std::uint64_t kSystem = 1 << 1;  // a bus address; else an offset in VRAM
 constexpr std::uint64_t kRead = 1 << 5;
 constexpr std::uint64_t kWrite = 1 << 6;
+// Not valid: reads as 0, and what is written is lost.
+constexpr std::uint64_t kPartial = std::uint64_t{1} << 51;
 constexpr std::uint64_t kIsPte = std::uint64_t{1} << 54;    // a page, above the last level
 constexpr std::uint64_t kFurther = std::uint64_t{1} << 56;  // third level: a table, not a page of 2 MiB
 constexpr std::uint64_t kPageAddress = 0x0000'ffff'ffff'f000;
@@ -73,15 +76,24 @@ class Memory {
  private:
   // Entry `index` of the table that `table` (an entry itself) points at; nothing where that is no memory.
   OrFault<std::uint64_t> load_entry(const Fault& request, std::uint64_t table, std::uint64_t index) const;
-  // The memory that the page entry `page` stands for, `offset` bytes into a page of `page_bytes`.
+  // The memory that the page entry `page` stands for, `offset` bytes into a page of `page_bytes`. A large
+  // page begins at any page of 4 KiB: the driver chooses sizes by addresses of the vmid alone
+  // (amdgpu_vm_pte_fragment).
   OrFault<Reached> page(const Fault& request, std::uint64_t page, std::uint64_t page_bytes,
                         std::uint64_t offset, std::uint64_t length) const;
+  // What is at the address if its entry is one of AMDGPU_VM_PAGE_PRT.
+  Reached nowhere(const Fault& request, std::uint64_t length) const;
   OrFault<Reached> in_vram(const Fault& request, std::uint64_t offset, std::uint64_t length) const;
   OrFault<Reached> on_bus(const Fault& request, std::uint64_t address, std::uint64_t length) const;
 
   std::span<std::byte> vram_;
   const GuestMemory& guest_;
   std::array<HubRegisters, 2> hubs_;
+  struct Nowhere {
+    alignas(8) std::array<std::byte, kPageBytes> read{};  // stays 0
+    alignas(8) std::array<std::byte, kPageBytes> written{};
+  };
+  std::unique_ptr<Nowhere> nowhere_ = std::make_unique<Nowhere>();
 };
 
 }  // namespace sluice::card

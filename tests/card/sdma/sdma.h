@@ -17,7 +17,7 @@ constexpr std::array<unsigned, kSdmaEngines> kSdmaClients{8, 9, 1, 4, 5};
 constexpr unsigned kSourceSdmaTrap = 224;
 constexpr unsigned kSourceSdmaRegisterWrite = 247;  // of somebody who may not
 
-// The count field has 30 bits since SDMA 4.4 (sdma_v4_0.c uses 22 of them).
+// The count field has 30 bits since SDMA 4.4. Linux uses all of them since 7.2 (sdma_v4_0.c), and 22 before.
 constexpr std::uint32_t kSdmaMostBytes = 1u << 30;
 
 // Sizes of IBs: Linux 6.1 does not check what a process asks for.

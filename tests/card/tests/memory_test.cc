@@ -152,11 +152,58 @@ TEST_F(MemoryTest, AboveItABitSaysThatAnEntryIsAPage) {
   EXPECT_EQ(fault.error().why, Fault::Why::kOutOfVram);
 }
 
-TEST_F(MemoryTest, ALargePageBeginsAtAMultipleOfItself) {
+// What amdgpu_vm_pt.c writes for memory in one piece: how large a page is, the address in the vmid says, and
+// where it begins, nobody aligns.
+TEST_F(MemoryTest, ALargePageBeginsAtAnyPage) {
+  constexpr std::uint64_t kVa = 0x40000000;
+  constexpr std::uint64_t kFragment = std::uint64_t{9} << 7, kSnooped = 1 << 2, kExecutable = 1 << 4;
+  for (const std::uint64_t pages : {1, 3, 224, 511}) {
+    TableKit tables(kit);
+    const std::uint64_t base = pages * kPageBytes;
+    tables.set(kVa, 1, (kGuestBase + base) | kAll | kExecutable | kSnooped | entry::kSystem | kFragment);
+    tables.set(kVa + (2 << 20), 1, (kData + base) | kAll | kExecutable | kFragment);
+    const AddressSpace space = process(tables.root());
+    for (const std::uint64_t offset :
+         {std::uint64_t{0}, std::uint64_t{0x12344}, std::uint64_t{(2 << 20) - 4}}) {
+      ASSERT_TRUE(space.store32(kVa + offset, 9)) << pages;
+      EXPECT_EQ(value_in<std::uint32_t>(kit.guest.bytes(), base + offset), 9U) << pages;
+      ASSERT_TRUE(space.store32(kVa + (2 << 20) + offset, 7)) << pages;
+      EXPECT_EQ(kit.vram_value<std::uint32_t>(kData + base + offset), 7U) << pages;
+      kit.put_vram<std::uint32_t>(kData + base + offset, 0);
+      put_in<std::uint32_t>(kit.guest.bytes(), base + offset, 0);
+    }
+  }
+}
+
+TEST_F(MemoryTest, AHugePageBeginsAtAnyPage) {
   TableKit tables(kit);
-  tables.set(0x40000000, 1, (kData + 0x3000) | kAll);  // low bits of a 2 MiB page do not count
-  ASSERT_TRUE(process(tables.root()).store32(0x40000000, 9));
-  EXPECT_EQ(kit.vram_value<std::uint32_t>(kData), 9U);
+  constexpr std::uint64_t kVa = 0x40000000;
+  tables.set(kVa, 2, (kGuestBase + 0x5000) | kAll | entry::kSystem | entry::kIsPte);
+  ASSERT_TRUE(process(tables.root()).store32(kVa + 0x201230, 8));
+  EXPECT_EQ(value_in<std::uint32_t>(kit.guest.bytes(), 0x206230), 8U);
+}
+
+// AMDGPU_VM_PAGE_PRT, as gmc_v9_0_get_vm_pte writes it, of pages and of large ones.
+TEST_F(MemoryTest, APartiallyResidentPageReadsAsZeroAndLosesWhatIsWritten) {
+  constexpr std::uint64_t kVa = 0x40000000;
+  for (unsigned level = 0; level < 3; ++level) {
+    TableKit tables(kit, kTables + level * 0x10000);
+    tables.set(kVa, level, entry::kPartial | entry::kRead | entry::kWrite);
+    const AddressSpace space = process(tables.root());
+    ASSERT_TRUE(space.store64(kVa + 0xff8, 9)) << level;
+    const auto value = space.load64(kVa + 0xff8);
+    ASSERT_TRUE(value) << level;
+    EXPECT_EQ(*value, 0U);
+  }
+}
+
+// AMDGPU_VM_NORETRY_FLAGS_TF: a page whose accesses are to fault at once.
+TEST_F(MemoryTest, AValidPageWithoutRightsIsAFaultWhateverElseItSays) {
+  TableKit tables(kit);
+  tables.map(0x5000, entry::kValid | entry::kSystem | entry::kPartial);
+  const auto fault = process(tables.root()).load32(0x5000);
+  ASSERT_FALSE(fault);
+  EXPECT_EQ(fault.error().why, Fault::Why::kNotAllowed);
 }
 
 TEST_F(MemoryTest, AccessesCrossPages) {

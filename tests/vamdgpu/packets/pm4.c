@@ -97,14 +97,15 @@ static enum pkt_result wait_reg_mem(struct pm4* p) {
 
 static enum pkt_result release_mem(struct pm4* p) {
   const struct pkt_owner* owner = p->here->owner;
-  uint32_t data;
+  uint32_t data, interrupt;
   uint64_t va, value;
   if (p->dwords != 8) return bad(p, "RELEASE_MEM of another length");
   data = p->body[1] >> 29;
+  interrupt = p->body[1] >> 24 & 7;
   va = pkt_address(p->body + 2);
   value = pkt_address(p->body + 4);
-  if (data > 3) return bad(p, "RELEASE_MEM with unknown data");
-  if (data == 3) {
+  if (data > 4) return bad(p, "RELEASE_MEM with unknown data");
+  if (data >= 3) { /* the GPU's clock, or the system's */
     if (!(p->rules->groups & PKT_PM4_SYNC) || !owner->clock) return bad(p, "RELEASE_MEM with a clock");
     value = owner->clock(owner->self);
   }
@@ -112,7 +113,7 @@ static enum pkt_result release_mem(struct pm4* p) {
   if (data && owner->holds_fence && owner->holds_fence(owner->self, p->here->q)) return PKT_WAITS;
   if (data && p->here->space->write(p->here->space->self, va, &value, data == 1 ? 4 : 8))
     return unmapped(p, va);
-  p->told = (p->body[1] >> 24 & 7) != 0;
+  p->told = interrupt == 1 || interrupt == 2; /* 3, as Mesa has it, waits for the write and tells nobody */
   p->context = p->body[6];
   return PKT_DONE;
 }

@@ -465,14 +465,23 @@ TEST_F(Pm4Packets, ReleaseMemWritesThenInterrupts) {
   put({pm4_header(0x49, 8), 0x14, 2u << 29 | 2u << 24, low(kData + 8), high(kData + 8), 0x33, 0x44, 0x55});
   put({pm4_header(0x49, 8), 0x14, 3u << 29, low(kData + 16), high(kData + 16), 0, 0, 0});
   put({pm4_header(0x49, 8), 0x14, 1u << 24, 0, 0, 0, 0, 0x66});
+  put({pm4_header(0x49, 8), 0x14, 4u << 29, low(kData + 24), high(kData + 24), 0, 0, 0});
   expect_done();
   EXPECT_EQ(memory_.get<std::uint64_t>(kData), 0x11u);
   EXPECT_EQ(memory_.get<std::uint64_t>(kData + 8), 0x4400000033u);
   EXPECT_EQ(memory_.get<std::uint64_t>(kData + 16), Owner::kClock);
+  EXPECT_EQ(memory_.get<std::uint64_t>(kData + 24), Owner::kClock);
   ASSERT_EQ(owner_.interrupts.size(), 2u);
   EXPECT_EQ(owner_.interrupts[0].context, 0x55u);
   EXPECT_EQ(owner_.interrupts[0].reported, 16u);
   EXPECT_EQ(owner_.interrupts[1].context, 0x66u);
+}
+
+TEST_F(Pm4Packets, ReleaseMemThatWaitsForItsWriteRaisesNoInterrupt) {
+  put({pm4_header(0x49, 8), 0x14, 1u << 29 | 3u << 24, low(kData), high(kData), 0x11, 0, 0x77});
+  expect_done();
+  EXPECT_EQ(data(), 0x11u);
+  EXPECT_TRUE(owner_.interrupts.empty());
 }
 
 TEST_F(Pm4Packets, AHeldFenceWaits) {
