@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
+// Before every header of libfmt, so that its code is compiled here.
+#define FMT_HEADER_ONLY
 #include "base/format.h"
 
-#define FMT_HEADER_ONLY
 #include <fmt/format.h>
 
 namespace sluice {

@@ -5,7 +5,11 @@
 // std::string does. Any thread.
 #pragma once
 
+#if __has_include(<fmt/base.h>)  // libfmt 11, whose core.h is all of libfmt
+#include <fmt/base.h>
+#else
 #include <fmt/core.h>
+#endif
 
 #include <string>
 
@@ -16,7 +20,10 @@ std::string format_values(fmt::string_view constant, fmt::format_args values);
 
 template <class... Values>
 std::string formatted(fmt::format_string<Values...> constant, const Values&... values) {
-  return format_values(constant, fmt::make_format_args(values...));
+  if constexpr (requires { constant.get(); })  // from libfmt 10 on
+    return format_values(constant.get(), fmt::make_format_args(values...));
+  else
+    return format_values(constant, fmt::make_format_args(values...));
 }
 
 }  // namespace sluice
