@@ -48,7 +48,7 @@ Result<std::vector<OpenDmaBuf>> open_dmabufs(const std::vector<pid_t>& pids) {
       fds[descriptor.inode].push_back(descriptor.fd);
     for (const auto& [inode, numbers] : fds) {
       auto dmabuf = std::find_if(found.begin(), found.end(),
-                                 [inode = inode](const OpenDmaBuf& one) { return one.inode == inode; });
+                                 [wanted = inode](const OpenDmaBuf& one) { return one.inode == wanted; });
       if (dmabuf == found.end()) dmabuf = found.insert(found.end(), {inode, {pid, numbers.front()}, {}, 0});
       SLUICE_TRY_ASSIGN(const bool counted, counts_already(*dmabuf, pid));
       if (!counted) dmabuf->entries += numbers.size();
