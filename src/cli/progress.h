@@ -3,6 +3,7 @@
 // Nothing if standard error is no capable terminal. One thread.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -13,6 +14,8 @@ namespace sluice::cli {
 // left out. If there is no room, the bar goes first, then the text from its end. Empty: nothing to do, or no
 // room.
 std::string progress_text(std::uint64_t done, std::uint64_t total, double seconds, std::size_t columns);
+
+constexpr auto kProgressPeriod = std::chrono::milliseconds(200);  // between two drawings
 
 class ProgressLine {
  public:

@@ -25,8 +25,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kProgressPeriod = std::chrono::milliseconds(200);
-
 struct FlattenArguments {
   std::string images;
   bool json = false;

@@ -30,7 +30,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kProgressPeriod = std::chrono::milliseconds(200);
 constexpr std::size_t kMostLines = 100;  // lines of text: one damaged disk can cause millions of problems
 
 struct VerifyArguments {
