@@ -86,8 +86,8 @@ Result<void> lock(int dir_fd) {
 
 class Flattener {
  public:
-  Flattener(const ImageSource& source, const FlattenOptions& options)
-      : source_(source), options_(options), dir_fd_(*source.directory()) {}
+  Flattener(const ImageSource& source, const Checkpoint& checkpoint, const FlattenOptions& options)
+      : source_(source), checkpoint_(checkpoint), options_(options), dir_fd_(*source.directory()) {}
 
   Result<void> add(int id, PagesSet set, const std::optional<DumpId>& dump_id);
   Result<FlattenTotals> run();
@@ -102,9 +102,11 @@ class Flattener {
   std::vector<ClonePlan> plan(const std::vector<ExtentMap>& maps) const;
   Result<void> save_sidecar(Item& item);
   Result<void> remove_unnamed(const Item& item) const;
+  Result<void> rename_metadata();
   Result<PipelineStats> run_lane(Lane& lane, const Route& route);
 
   const ImageSource& source_;
+  const Checkpoint& checkpoint_;
   const FlattenOptions& options_;
   const int dir_fd_;
   std::shared_ptr<const Chain> chain_;
@@ -143,6 +145,7 @@ Result<FlattenTotals> Flattener::run() {
     if (item.sidecar.has_deltas()) SLUICE_TRY(flatten(item));
     SLUICE_TRY(remove_unnamed(item));
   }
+  SLUICE_TRY(rename_metadata());
   return totals_;
 }
 
@@ -292,6 +295,16 @@ Result<void> Flattener::remove_unnamed(const Item& item) const {
   return {};
 }
 
+// Once all sets are flat, durably. Readers accept both names of an image, so some may have the one and some
+// the other.
+Result<void> Flattener::rename_metadata() {
+  for (const std::string& name : checkpoint_.chain_names) {
+    SLUICE_TRY(rename_image(dir_fd_, name, complete_name(name).value()));
+    totals_.renamed = true;
+  }
+  return totals_.renamed ? sync_directory(dir_fd_) : Result<void>();
+}
+
 }  // namespace
 
 Result<FlattenTotals> flatten(const ImageSource& source, const Checkpoint& checkpoint,
@@ -299,7 +312,7 @@ Result<FlattenTotals> flatten(const ImageSource& source, const Checkpoint& check
   if (!checkpoint.faults().empty()) return checkpoint.faults().front();
   SLUICE_TRY(check_own(*source.directory()));
   SLUICE_TRY(lock(*source.directory()));
-  Flattener flattener(source, options);
+  Flattener flattener(source, checkpoint, options);
   for (const auto& [id, image] : checkpoint.kfd) {
     for (PagesSet& set : pages_of(image)) SLUICE_TRY(flattener.add(id, std::move(set), image.dump_id));
   }

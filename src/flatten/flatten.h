@@ -4,7 +4,8 @@
 //
 // It stays the same dump: its id, its sums and the places of its units do not change. So dumps built on it
 // stay valid, and its parent may be deleted. New files of a set are written beside the old ones, durably. A
-// rename then installs the set's new sidecar, and files that it no longer names are removed. A kill or a
+// rename then installs the set's new sidecar, and files that it no longer names are removed. Once all sets
+// are flat, the metadata get the names of a complete checkpoint (chain_name() in images/files.h). A kill or a
 // power cut at any moment leaves each set as it was, or flat. The next run goes on: flat sets are done, and
 // complete new files are only compared.
 //
@@ -35,6 +36,7 @@ struct FlattenTotals {
   std::uint64_t bytes = 0;  // of these files
   std::uint64_t cloned_bytes = 0;
   std::uint64_t written_bytes = 0;  // without holes
+  bool renamed = false;             // metadata had the names of a checkpoint that needs its parent
 };
 
 // `source`: a directory, borrowed; `checkpoint`: what read_checkpoint() gave for it. Errors: those of the

@@ -8,18 +8,33 @@
 #include <string>
 #include <string_view>
 
+#include "base/format.h"
 #include "images/files.h"
 #include "images/unsaid_sharing.h"
 
 namespace sluice {
+
+Error two_names_of_one(const std::string& name, const std::string& other) {
+  return {EBADMSG, formatted("{} and {} are of one open file, so one of them is another dump's; use another "
+                             "checkpoint [SL-I95]",
+                             name, other)};
+}
+
 namespace {
 
 template <class Image, class Unpack>
 void read_all(const ImageSource& source, std::vector<std::string> names, std::string_view prefix,
-              Unpack unpack, SameDump& dump, std::vector<NumberedImage<Image>>& images,
-              std::vector<Error>& unreadable) {
+              Unpack unpack, SameDump& dump, Checkpoint& all, std::vector<NumberedImage<Image>>& images) {
+  std::vector<Error>& unreadable = all.unreadable;
   keep_images(names, prefix);
   for (const std::string& name : names) {
+    if (const auto other = complete_name(name)) {
+      all.chain_names.insert(name);
+      if (std::binary_search(names.begin(), names.end(), *other)) {
+        unreadable.push_back(two_names_of_one(name, *other));
+        continue;
+      }
+    }
     const std::optional<int> id = id_of_image(name);
     if (!id) continue;  // unreached: the name of none of ours
     const auto payload = read_image(source, name);
@@ -61,15 +76,18 @@ std::vector<Error> look_for_lost_images(const std::vector<std::string>& names, c
   for (const auto& [id, image] : all.render) here.insert(render_image_name(id));
   const auto expect = [&](const std::string& name, const std::string& needed) {
     if (here.insert(needed).second)
-      lost.push_back({ENOENT, name + " is of " + needed + ", which is not here"});
+      lost.push_back({ENOENT, name + " is of " + (all.chain_names.empty() ? needed : chain_name(needed)) +
+                                  ", which is not here"});
   };
   for (const auto& [id, image] : all.kfd) {
-    if (image.alias_of) expect(kfd_image_name(id), kfd_image_name(static_cast<int>(*image.alias_of)));
+    if (image.alias_of)
+      expect(all.name_of(kfd_image_name(id)), kfd_image_name(static_cast<int>(*image.alias_of)));
   }
   for (const auto& [name, metadata] : contents_among(names)) expect(name, metadata);
   for (const auto& [id, image] : all.render) {
     if (image.kfd_acquired.value_or(false) && !has_kfd_of(image, all))
-      lost.push_back({ENOENT, render_image_name(id) + " is of a KFD process whose image is not here"});
+      lost.push_back(
+          {ENOENT, all.name_of(render_image_name(id)) + " is of a KFD process whose image is not here"});
   }
 
   const std::set<std::uint32_t> made = shared_memory_made(all);
@@ -80,8 +98,10 @@ std::vector<Error> look_for_lost_images(const std::vector<std::string>& names, c
     return std::any_of(bos.begin(), bos.end(),
                        [&](const auto& bo) { return bo.imports && !made.contains(bo.shared); });
   };
-  for (const auto& [id, image] : all.kfd) expect_memory(kfd_image_name(id), needs_memory(image.bos));
-  for (const auto& [id, image] : all.render) expect_memory(render_image_name(id), needs_memory(image.bos));
+  for (const auto& [id, image] : all.kfd)
+    expect_memory(all.name_of(kfd_image_name(id)), needs_memory(image.bos));
+  for (const auto& [id, image] : all.render)
+    expect_memory(all.name_of(render_image_name(id)), needs_memory(image.bos));
   for (const auto& [id, image] : all.dmabufs)
     expect_memory(dmabuf_image_name(id), !made.contains(image.shared));
   return lost;
@@ -92,19 +112,24 @@ void look_for_unsaid_sharing(Checkpoint& all) {
   const auto look = [&](const std::string& name, const auto& image) {
     if (const auto good = sharing.add(name, image); !good) all.lost.push_back(good.error());
   };
-  for (const auto& [id, image] : all.kfd) look(kfd_image_name(id), image);
-  for (const auto& [id, image] : all.render) look(render_image_name(id), image);
+  for (const auto& [id, image] : all.kfd) look(all.name_of(kfd_image_name(id)), image);
+  for (const auto& [id, image] : all.render) look(all.name_of(render_image_name(id)), image);
 }
 
 }  // namespace
+
+std::string Checkpoint::name_of(const std::string& name) const {
+  std::string in_chain = chain_name(name);
+  return chain_names.contains(in_chain) ? in_chain : name;
+}
 
 Result<Checkpoint> read_checkpoint(const ImageSource& source) {
   SLUICE_TRY_ASSIGN(const std::vector<std::string> names, source.names());
   Checkpoint all;
   SameDump dump;
-  read_all(source, names, kKfdPrefix, unpack_kfd_image, dump, all.kfd, all.unreadable);
-  read_all(source, names, kRenderPrefix, unpack_render_image, dump, all.render, all.unreadable);
-  read_all(source, names, kDmaBufPrefix, unpack_dmabuf_image, dump, all.dmabufs, all.unreadable);
+  read_all(source, names, kKfdPrefix, unpack_kfd_image, dump, all, all.kfd);
+  read_all(source, names, kRenderPrefix, unpack_render_image, dump, all, all.render);
+  read_all(source, names, kDmaBufPrefix, unpack_dmabuf_image, dump, all, all.dmabufs);
   if (!all.empty() && all.unreadable.empty()) {
     all.lost = look_for_lost_images(names, all);
     look_for_unsaid_sharing(all);

@@ -26,9 +26,11 @@ constexpr std::string_view kStatsPrefix = "sluice-stats-";
 constexpr std::string_view kTracePrefix = "sluice-trace-";
 constexpr std::string_view kImageEnding = ".img";
 
-bool is_metadata(std::string_view name) {
-  return name.starts_with(kKfdPrefix) || name.starts_with(kRenderPrefix) || name.starts_with(kDmaBufPrefix) ||
-         name == kPreDumpMark;
+constexpr std::string_view kCommonPrefix = "amdgpu-";
+
+// A KFD's or a render file's, by either name.
+bool is_metadata_of(std::string_view prefix, std::string_view name) {
+  return name.starts_with(prefix) || name.starts_with(chain_name(prefix));
 }
 
 std::string gpu_ending(std::uint32_t number) {
@@ -101,6 +103,11 @@ std::optional<std::string> metadata_image_of(std::string_view name) {
   return std::nullopt;
 }
 
+std::optional<int> id_in_chain(std::string_view name, std::string_view prefix) {
+  const bool has_two_names = prefix == kKfdPrefix || prefix == kRenderPrefix;
+  return has_two_names ? number_in(name, chain_name(prefix), kImageEnding) : std::nullopt;
+}
+
 Result<std::vector<std::string>> list_images(int dir_fd, std::string_view prefix) {
   SLUICE_TRY_ASSIGN(std::vector<std::string> names, list_names(dir_fd));
   keep_images(names, prefix);
@@ -140,8 +147,24 @@ std::string drm_sums_image_name(int id, std::uint32_t minor) {
 }
 
 std::string predump_name(std::string_view dump_name) {
-  constexpr std::string_view kCommon = "amdgpu-";
-  return std::string(kPreDumpPrefix) + std::string(dump_name.substr(kCommon.size()));
+  return std::string(kPreDumpPrefix) + std::string(dump_name.substr(kCommonPrefix.size()));
+}
+
+std::string chain_name(std::string_view name) {
+  return kDeltaPrefix + std::string(name.substr(kCommonPrefix.size()));
+}
+
+std::optional<std::string> complete_name(std::string_view chain_name) {
+  for (const std::string_view prefix : {kKfdPrefix, kRenderPrefix}) {
+    if (const auto id = id_in_chain(chain_name, prefix))
+      return std::string(prefix) + std::to_string(*id) + std::string(kImageEnding);
+  }
+  return std::nullopt;
+}
+
+bool is_metadata(std::string_view name) {
+  return is_metadata_of(kKfdPrefix, name) || is_metadata_of(kRenderPrefix, name) ||
+         name.starts_with(kDmaBufPrefix) || name == kPreDumpMark;
 }
 
 std::string pages_image_ending(std::uint32_t gpu_id) {
@@ -226,7 +249,7 @@ Result<std::vector<std::string>> remove_plugin_images(int dir_fd, bool keep_page
   });
   // KFD's first, because nothing is restored without it: if a later one stays, it is useless.
   const auto place = [](const std::string& name) {
-    return std::tuple(!is_metadata(name), !name.starts_with(kKfdPrefix), std::string_view(name));
+    return std::tuple(!is_metadata(name), !is_metadata_of(kKfdPrefix, name), std::string_view(name));
   };
   std::sort(names.begin(), names.end(),
             [&](const std::string& left, const std::string& right) { return place(left) < place(right); });
@@ -266,7 +289,9 @@ Result<std::vector<std::string>> list_names(int dir_fd) {
 }
 
 void keep_images(std::vector<std::string>& names, std::string_view prefix) {
-  std::erase_if(names, [prefix](const std::string& name) { return !number_in(name, prefix, kImageEnding); });
+  std::erase_if(names, [prefix](const std::string& name) {
+    return !number_in(name, prefix, kImageEnding) && !id_in_chain(name, prefix);
+  });
   std::sort(names.begin(), names.end());
 }
 

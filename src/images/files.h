@@ -50,6 +50,13 @@ std::string drm_sums_image_name(int id, std::uint32_t minor);  // amdgpu-sums-dr
 // number of the pre-dump's, because no file has CRIU's yet.
 std::string predump_name(std::string_view dump_name);
 
+// The name of a KFD's or render file's metadata, "amdgpu-delta-...", in a checkpoint that needs its parent.
+// Upstream's plugin and ours up to 0.2 do not open it, so they refuse the checkpoint before there is memory.
+// Some of upstream's would find missing contents too late to fail. `name`: as in a complete checkpoint.
+std::string chain_name(std::string_view name);
+// The other way; nothing for any other name.
+std::optional<std::string> complete_name(std::string_view chain_name);
+
 // The end of the names of a GPU's pages files, whatever the id.
 std::string pages_image_ending(std::uint32_t gpu_id);
 // For pages files of an open file whose id is unknown yet: different names for each `number`.
@@ -92,13 +99,16 @@ Result<void> remove_image(int dir_fd, const std::string& name);
 // metadata; returns their names.
 Result<std::vector<std::string>> remove_plugin_images(int dir_fd, bool keep_pages);
 
-// Keeps those of `names` that are exactly images with this prefix, and sorts them. Names come from a
-// directory or a stream that others may have filled.
+// Whether it has the name of an image of a KFD, a render file or a dma-buf, or of a pre-dump's mark.
+bool is_metadata(std::string_view name);
+
+// Keeps those of `names` that are exactly images with this prefix, in a complete checkpoint or as
+// chain_name(), and sorts them. Names come from a directory or a stream that others may have filled.
 void keep_images(std::vector<std::string>& names, std::string_view prefix);
 
 // All names in the directory, in no order. Errors: those of open and readdir.
 Result<std::vector<std::string>> list_names(int dir_fd);
-// Of these, the names of images of KFDs, render files and dma-bufs, sorted; only exact names.
+// Of these, the names of images of KFDs, render files and dma-bufs, as keep_images() keeps them.
 Result<std::vector<std::string>> list_kfd_images(int dir_fd);
 Result<std::vector<std::string>> list_render_images(int dir_fd);
 Result<std::vector<std::string>> list_dmabuf_images(int dir_fd);
@@ -106,7 +116,8 @@ Result<std::vector<std::string>> list_dmabuf_images(int dir_fd);
 void keep_stats(std::vector<std::string>& names);
 // CRIU's file id in such an image's name.
 std::optional<int> id_of_image(std::string_view name);
-// The pages and sums files among `names`, sorted, each with the name of its metadata image.
+// The pages and sums files among `names`, sorted, each with the name of its metadata image in a complete
+// checkpoint.
 std::vector<std::pair<std::string, std::string>> contents_among(const std::vector<std::string>& names);
 
 // Makes renames and removals in the directory durable.

@@ -115,7 +115,7 @@ Listing listing(const fs::path& directory) {
 }
 
 bool is_metadata(const std::string& name) {
-  return name.starts_with("amdgpu-kfd-") && name.ends_with(".img");
+  return (name.starts_with("amdgpu-kfd-") || name.starts_with("amdgpu-delta-kfd-")) && name.ends_with(".img");
 }
 bool has_metadata(const Listing& files) {
   return std::any_of(files.begin(), files.end(), [](const auto& file) { return is_metadata(file.first); });
@@ -527,7 +527,9 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
   void judge_checkpoint() {
     for (const auto& [file, ignored] : listing(place_)) {
       std::string name = file;
-      if (has_parent() && name.starts_with("amdgpu-delta-")) name.replace(7, 5, "pages");
+      const bool is_named_otherwise = has_parent() && name.starts_with("amdgpu-delta-");
+      const bool is_contents = name.find("-kfd-") == name.npos && name.find("-renderD-") == name.npos;
+      if (is_named_otherwise) name.replace(7, 6, is_contents ? "pages-" : "");
       EXPECT_TRUE(earlier_files_.contains(name)) << name << " is left";
     }
     tasks_.wait_until_dumped();

@@ -95,9 +95,12 @@ TEST_F(FlattenTest, InTheMiddleOfAChainTheParentMayGo) {
   ASSERT_NO_FATAL_FAILURE(make_chain());
   ASSERT_TRUE(has_deltas("second"));
   ASSERT_TRUE(has_deltas("third"));
+  EXPECT_TRUE(images_in(place("second"), "amdgpu-kfd-").empty());
   EXPECT_EQ(flatten("second"), kDone) << said_;
   EXPECT_THAT(said_, HasSubstr("flat: "));
   EXPECT_FALSE(has_deltas("second"));
+  EXPECT_EQ(images_in(place("second"), "amdgpu-kfd-"), images_in(place("first"), "amdgpu-kfd-"));
+  EXPECT_EQ(images_in(place("second"), "amdgpu-renderD-"), images_in(place("first"), "amdgpu-renderD-"));
   EXPECT_TRUE(has_deltas("third"));
   expect_verified("second");
   expect_verified("third");

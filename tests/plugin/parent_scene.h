@@ -75,7 +75,15 @@ class ParentTest : private ImagesInMemory, public PluginTest {
     return files;
   }
   fs::path place(const std::string& name) const { return scene_.images().parent_path() / name; }
-  bool is_delta(const std::string& name) const { return !images_in(place(name), "amdgpu-delta-").empty(); }
+  // Files with contents, part of which is the parent's.
+  std::set<std::string> deltas(const std::string& name) const {
+    std::set<std::string> names = images_in(place(name), "amdgpu-delta-");
+    std::erase_if(names, [](const std::string& each) {
+      return each.starts_with("amdgpu-delta-kfd-") || each.starts_with("amdgpu-delta-renderD-");
+    });
+    return names;
+  }
+  bool is_delta(const std::string& name) const { return !deltas(name).empty(); }
   std::uint64_t bytes_on_disk(const std::string& name) const {
     std::uint64_t bytes = 0;
     for (const auto& entry : fs::directory_iterator(place(name))) {

@@ -62,7 +62,7 @@ TEST_P(ParentWorldTest, AProcessThatHasMovedToOtherGpusHasItsParentAllTheSame) {
   scene_.move_to(other);
   ASSERT_NO_FATAL_FAILURE(restore_from("first"));
   ASSERT_NO_FATAL_FAILURE(dump_on("first", "second"));
-  EXPECT_EQ(images_in(place("second"), "amdgpu-delta-").size(), 2U) << dump_log_;
+  EXPECT_EQ(deltas("second").size(), 2U) << dump_log_;
   EXPECT_LT(bytes_on_disk("second"), bytes_on_disk("first") / 2);
   other.gpu_ids = {0x4321, 0x5678};
   scene_.move_to(other);
@@ -82,7 +82,9 @@ TEST_P(ParentWorldTest, ATreeWritesWhatHasChangedAndComesBackWhole) {
     SCOPED_TRACE(name);
     if (name == "third") more.erase(more.begin());
     ASSERT_EQ(scene_.dump(version(), tasks.with_pids(more)), 0) << scene_.log();
-    EXPECT_EQ(images("amdgpu-delta-").size(), name == "first" ? 0U : 4U);
+    EXPECT_EQ(deltas(scene_.images().filename()).size(), name == "first" ? 0U : 4U);
+    EXPECT_EQ(images("amdgpu-kfd-").size(), name == "first" ? 2U : 0U);
+    EXPECT_EQ(images("amdgpu-renderD-").empty(), name != "first");
     if (name == "third") break;
     fs::rename(scene_.images(), place(name));
     EXPECT_EQ(tasks.what_is_not_whole(), "");

@@ -50,8 +50,7 @@ bool is_plugin_image(std::string_view name) {
 
 // Files that are read completely.
 bool is_small(std::string_view name) {
-  return name.starts_with(kKfdPrefix) || name.starts_with(kRenderPrefix) || name.starts_with(kDmaBufPrefix) ||
-         name.starts_with("amdgpu-sums-") || name.starts_with(kStats);
+  return is_metadata(name) || name.starts_with("amdgpu-sums-") || name.starts_with(kStats);
 }
 
 // Where a saved image has its layers: in blobs/sha256/DIGEST or, in old forms, in DIGEST/layer.tar and

@@ -45,7 +45,9 @@ NoImages failed(const Error& error) {
 
 void tell(const FlattenTotals& totals, double seconds) {
   if (totals.files == 0) {
-    (void)std::fputs("flat: it was complete by itself, nothing was to be done\n", stdout);
+    (void)std::fputs(totals.renamed ? "flat: it had all contents, and its images got their usual names\n"
+                                    : "flat: it was complete by itself, nothing was to be done\n",
+                     stdout);
     return;
   }
   std::array<char, 64> time{};

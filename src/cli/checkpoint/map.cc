@@ -126,7 +126,7 @@ std::vector<Mapping> topologies_of(const Checkpoint& checkpoint) {
   for (const auto& entry : checkpoint.kfd) {
     const kfd::KfdImage& image = entry.image;
     if (image.alias_of) continue;
-    const std::string name = kfd_image_name(entry.id);
+    const std::string name = checkpoint.name_of(kfd_image_name(entry.id));
     const bool shares = std::any_of(image.bos.begin(), image.bos.end(),
                                     [](const kfd::BoEntry& bo) { return bo.shared != 0; });
     const auto known = std::find_if(mappings.begin(), mappings.end(), [&](const Mapping& mapping) {
@@ -276,7 +276,7 @@ std::vector<std::string> homeless_render_files(const Checkpoint& checkpoint, con
   for (const auto& [id, image] : checkpoint.render) {
     if (local.find_gpu(image.gpu_id) == nullptr)
       homeless.push_back(
-          render_image_name(id) + " belongs to " + gpu_words(image.gpu_id) +
+          checkpoint.name_of(render_image_name(id)) + " belongs to " + gpu_words(image.gpu_id) +
           ", which is not here; without a KFD process in the images no other can stand in for it");
   }
   return homeless;

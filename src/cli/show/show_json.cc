@@ -45,7 +45,7 @@ Json bos_json(const Checkpoint& checkpoint) {
   for (const auto& [id, image] : checkpoint.kfd) {
     for (std::size_t i = 0; i < image.bos.size(); ++i) {
       const kfd::BoEntry& bo = image.bos[i];
-      list.push_back({{"image", kfd_image_name(id)},
+      list.push_back({{"image", checkpoint.name_of(kfd_image_name(id))},
                       {"gpu_id", bo.gpu_id},
                       {"bo", i},
                       {"kind", kind_of(bo)},
@@ -60,7 +60,7 @@ Json bos_json(const Checkpoint& checkpoint) {
   for (const auto& [id, image] : checkpoint.render) {
     for (std::size_t i = 0; i < image.bos.size(); ++i) {
       const RenderBo& bo = image.bos[i];
-      list.push_back({{"image", render_image_name(id)},
+      list.push_back({{"image", checkpoint.name_of(render_image_name(id))},
                       {"gpu_id", image.gpu_id},
                       {"bo", i},
                       {"kind", kind_of(bo.gem)},
@@ -102,7 +102,7 @@ Json show_json(const ImageDirectory& directory, const Survey& survey, bool list_
                  {"gpus", gpus_json(survey)}};
   Json processes = Json::array();
   for (const auto& [id, image] : checkpoint.kfd) {
-    processes.push_back({{"image", kfd_image_name(id)},
+    processes.push_back({{"image", checkpoint.name_of(kfd_image_name(id))},
                          {"pid", image.alias_of ? Json() : Json(image.pid)},
                          {"alias_of", image.alias_of ? Json(*image.alias_of) : Json()},
                          {"memory", json_of(kinds_of(image))},
@@ -117,7 +117,7 @@ Json show_json(const ImageDirectory& directory, const Survey& survey, bool list_
   Json render = Json::array();
   for (const auto& [id, image] : checkpoint.render) {
     render.push_back(
-        {{"image", render_image_name(id)},
+        {{"image", checkpoint.name_of(render_image_name(id))},
          {"pid", image.pid ? Json(*image.pid) : Json()},
          {"gpu_id", image.gpu_id},
          {"render_minor", image.minor != RenderImage::kUnknownMinor ? Json(image.minor) : Json()},

@@ -76,14 +76,17 @@ std::string processes_text(const Checkpoint& checkpoint) {
   };
   Table table({"image", ">process", ">BOs", ">VRAM", ">GTT", "other memory", "queues, events, ranges"});
   for (const auto& [id, image] : checkpoint.kfd) {
-    table.add(row({kfd_image_name(id), image.alias_of ? "" : std::to_string(image.pid)}, kinds_of(image),
-                  image.alias_of ? "those of " + kfd_image_name(static_cast<int>(*image.alias_of))
-                                 : std::to_string(image.num_objects)));
+    table.add(row({checkpoint.name_of(kfd_image_name(id)), image.alias_of ? "" : std::to_string(image.pid)},
+                  kinds_of(image),
+                  image.alias_of
+                      ? "those of " + checkpoint.name_of(kfd_image_name(static_cast<int>(*image.alias_of)))
+                      : std::to_string(image.num_objects)));
   }
   std::string text = table.empty() ? "" : "\nProcesses\n" + table.text();
   Table files({"image", ">process", ">BOs", ">VRAM", ">GTT", "other memory", "device"});
   for (const auto& [id, image] : checkpoint.render) {
-    files.add(row({render_image_name(id), image.pid ? std::to_string(*image.pid) : ""}, kinds_of(image),
+    files.add(row({checkpoint.name_of(render_image_name(id)), image.pid ? std::to_string(*image.pid) : ""},
+                  kinds_of(image),
                   image.node_words() + (image.kfd_acquired.value_or(false) ? ", KFD's" : "")));
   }
   if (!files.empty()) text += "\nRender files\n" + files.text();
@@ -133,7 +136,7 @@ std::string bos_text(const Checkpoint& checkpoint) {
   for (const auto& [id, image] : checkpoint.kfd) {
     for (std::size_t i = 0; i < image.bos.size(); ++i) {
       const kfd::BoEntry& bo = image.bos[i];
-      table.add({kfd_image_name(id), kfd::gpu_id_text(bo.gpu_id), std::to_string(i),
+      table.add({checkpoint.name_of(kfd_image_name(id)), kfd::gpu_id_text(bo.gpu_id), std::to_string(i),
                  kind_of(bo) + imported(bo.imports), hex(bo.addr), std::to_string(bo.bytes),
                  hex(bo.alloc_flags), bo.handle == kfd::kNoHandle ? "" : std::to_string(bo.handle),
                  number(bo.shared)});
@@ -142,7 +145,7 @@ std::string bos_text(const Checkpoint& checkpoint) {
   for (const auto& [id, image] : checkpoint.render) {
     for (std::size_t i = 0; i < image.bos.size(); ++i) {
       const RenderBo& bo = image.bos[i];
-      table.add({render_image_name(id), kfd::gpu_id_text(image.gpu_id), std::to_string(i),
+      table.add({checkpoint.name_of(render_image_name(id)), kfd::gpu_id_text(image.gpu_id), std::to_string(i),
                  kind_of(bo.gem) + imported(bo.imports),
                  bo.gem.mappings.empty() ? "" : hex(bo.gem.mappings.front().address),
                  std::to_string(bo.gem.bytes), hex(bo.gem.alloc_flags), std::to_string(bo.gem.handle),

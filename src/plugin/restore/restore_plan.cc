@@ -108,21 +108,32 @@ Result<Image> RestorePlan::checked(Result<Image> image, const std::string& name)
   return image;
 }
 
+// The payload of the image that a complete checkpoint calls `name`, which becomes its name here. A chain is
+// never in a stream.
+Result<std::vector<std::uint8_t>> RestorePlan::load(std::string& name) {
+  auto payload = store.load(name);
+  if (payload || payload.error().err != ENOENT || store.one_way()) return payload;
+  auto of_chain = store.load(chain_name(name));
+  if (!of_chain && of_chain.error().err == ENOENT) return payload;
+  name = chain_name(name);
+  return of_chain;
+}
+
 Result<kfd::KfdImage> RestorePlan::load_kfd_image(int id) {
-  const std::string name = kfd_image_name(id);
-  SLUICE_TRY_ASSIGN(const auto payload, store.load(name));
+  std::string name = kfd_image_name(id);
+  SLUICE_TRY_ASSIGN(const auto payload, load(name));
   return checked(unpack_kfd_image(payload, name, store.keys()), name);
 }
 
 Result<RenderImage> RestorePlan::load_render_image(int id) {
-  const std::string name = render_image_name(id);
-  SLUICE_TRY_ASSIGN(const auto payload, store.load(name));
+  std::string name = render_image_name(id);
+  SLUICE_TRY_ASSIGN(const auto payload, load(name));
   return checked(unpack_render_image(payload, name, store.keys()), name);
 }
 
 template <class Image, class Unpack>
-Result<std::optional<Image>> RestorePlan::load_if_there(const std::string& name, Unpack unpack) {
-  const auto payload = store.load(name);
+Result<std::optional<Image>> RestorePlan::load_if_there(std::string name, Unpack unpack) {
+  const auto payload = load(name);
   if (!payload && payload.error().err == ENOENT) return std::optional<Image>();
   if (!payload) return payload.error();
   if (kfd_device == 0)

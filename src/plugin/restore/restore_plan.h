@@ -68,10 +68,11 @@ struct RestorePlan {
  private:
   Result<void> prepare_match();
   void ask_record_bytes();
+  Result<std::vector<std::uint8_t>> load(std::string& name);
   template <class Image>
   Result<Image> checked(Result<Image> image, const std::string& name);
   template <class Image, class Unpack>
-  Result<std::optional<Image>> load_if_there(const std::string& name, Unpack unpack);
+  Result<std::optional<Image>> load_if_there(std::string name, Unpack unpack);
   Error nobody_has_shared() const;
 };
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "images/checkpoint.h"
 #include "images/files.h"
 #include "images/key.h"
 #include "images/pages.h"
@@ -44,6 +45,9 @@ Result<void> RestoreSurvey::read_images(ImageStore& store, ImageKind kind,
     return {};
   }
   for (const std::string& name : *names) {
+    const auto other = complete_name(name);
+    if (other && std::binary_search(names->begin(), names->end(), *other))
+      return two_names_of_one(name, *other);
     const auto payload = store.load(name);
     if (!payload) {
       note_unread(payload.error());

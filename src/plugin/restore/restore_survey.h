@@ -24,9 +24,9 @@ namespace sluice::plugin {
 class RestoreSurvey {
  public:
   // Reads all readable images of `store`, which is borrowed; faults of one are reported by the task that
-  // needs it. Errors: EBADMSG for images of two dumps, or under another's name, and for a stream's index that
-  // is damaged or made without the key. ENOSYS for memory that upstream's images show twice. If contents are
-  // in a parent, faults of sums are errors here, because only sums tell which parent.
+  // needs it. Errors: EBADMSG for images of two dumps, under another's name or under two names, and for a
+  // stream's index that is damaged or made without the key. ENOSYS for memory that upstream's images show
+  // twice. If contents are in a parent, faults of sums are errors here, because only sums tell which parent.
   static Result<RestoreSurvey> read(ImageStore& store);
 
   // Checks an image about to be restored, which read() may not have been able to list or read. EBADMSG: of

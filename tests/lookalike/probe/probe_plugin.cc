@@ -4,8 +4,11 @@
 //
 // By environment: PROBE_LOG names the file lines are appended to; PROBE_HOOKS sets max_hooks (default: as
 // many as the host knows); PROBE_FAIL=HOOK makes that hook (or "init") answer -EIO; PROBE_HANG=HOOK makes
-// that one, which has a pid, wait for ever; PROBE_THREAD=1 leaves a thread running after RESTORE_EXT_FILE;
-// PROBE_FD=1 leaves a descriptor open there.
+// that one, which has a pid, wait for ever; PROBE_UPSTREAM=early or late makes it restore images of the
+// amdgpu plugin as upstream's versions look for them: they open the metadata, and the contents of a KFD
+// process in RESTORE_EXT_FILE or in RESUME_DEVICES_LATE; PROBE_THREAD=1 leaves a thread running after
+// RESTORE_EXT_FILE; PROBE_FD=1 leaves a descriptor open there.
+#include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <link.h>
@@ -26,6 +29,7 @@ namespace {
 
 constexpr unsigned kAllHooks = 15;
 constexpr int kNotMine = -ENOTSUP;
+constexpr const char* kUpstreamsName = "amdgpu_plugin";
 
 pid_t g_main = 0;
 unsigned g_host_hooks = 10;
@@ -47,6 +51,12 @@ void note(const std::string& line) {
   const std::string text = (::getpid() == g_main ? "main " : "task ") + line + "\n";
   (void)!::write(fd, text.data(), text.size());
   ::close(fd);
+}
+
+// Whether it stands in for upstream's plugin; `when`: that opens contents then.
+bool is_upstreams(const char* when) {
+  const char* const opens = std::getenv("PROBE_UPSTREAM");
+  return opens != nullptr && (when == nullptr || std::strcmp(opens, when) == 0);
 }
 
 int answer(const char* hook, int ordinary) {
@@ -89,7 +99,7 @@ int init(int stage) {
     using Check = bool (*)(const char*, std::size_t);
     if (const auto check =
             reinterpret_cast<Check>(::dlsym(RTLD_DEFAULT, "check_and_remove_inventory_plugin"))) {
-      const char* name = "probe_plugin";
+      const char* name = is_upstreams(nullptr) ? kUpstreamsName : "probe_plugin";
       note(std::string("inventory ") + (check(name, std::strlen(name)) ? "yes" : "no"));
     }
   }
@@ -128,8 +138,32 @@ void* wait_for_ever(void*) {
   for (;;) ::pause();
 }
 
+// The error of upstream's plugin if a file with that beginning is missing.
+int look_for(const std::string& begin) {
+  const int fd = ::openat(image_dir(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  DIR* const directory = fd < 0 ? nullptr : ::fdopendir(fd);
+  if (directory == nullptr) return -EIO;
+  int found = -ENOENT;
+  while (const dirent* entry = ::readdir(directory)) {
+    if (std::strncmp(entry->d_name, begin.c_str(), begin.size()) == 0) found = 0;
+  }
+  ::closedir(directory);
+  return found;
+}
+
+int restore_as_upstream(int id) {
+  const std::string number = std::to_string(id);
+  if (look_for("amdgpu-kfd-" + number + ".img") == 0) {
+    const int missing = is_upstreams("early") ? look_for("amdgpu-pages-" + number + "-") : 0;
+    return missing != 0 ? missing : ::open("/dev/kfd", O_RDWR | O_CLOEXEC);
+  }
+  const int missing = look_for("amdgpu-renderD-" + number + ".img");
+  return missing != 0 ? missing : ::open("/dev/dri/renderD128", O_RDWR | O_CLOEXEC);
+}
+
 int restore_ext_file(int id, bool* retry) {
   if (g_host_hooks >= 14) *retry = false;
+  if (is_upstreams(nullptr)) return restore_as_upstream(id);
   char path[64] = {};
   const int image = ::openat(image_dir(), image_name(id).c_str(), O_RDONLY | O_CLOEXEC);
   if (image < 0) return kNotMine;
@@ -166,6 +200,7 @@ int pid_hook(int) {
   note(std::string(name) + (timerisset(&alarm.it_value) ? " under the alarm" : ""));
   const char* hanging = std::getenv("PROBE_HANG");
   while (hanging != nullptr && std::strcmp(hanging, name) == 0) (void)::pause();
+  if (Number == 9 && is_upstreams("late")) return look_for("amdgpu-pages-");
   return answer(name, kNotMine);
 }
 
@@ -202,5 +237,6 @@ Descriptor CR_PLUGIN_DESC = {
 __attribute__((constructor)) static void declare_hooks() {
   g_host_hooks = host_hooks();
   const char* asked = std::getenv("PROBE_HOOKS");
+  if (is_upstreams(nullptr)) CR_PLUGIN_DESC.name = kUpstreamsName;
   CR_PLUGIN_DESC.max_hooks = asked != nullptr ? static_cast<unsigned>(std::atoi(asked)) : g_host_hooks;
 }

@@ -477,6 +477,38 @@ TEST_F(ChainTest, ASmallCheckpointIsFlattenedToo) {
   const auto parent = std::move(Ancestor::open(dirs_[1].fd(), kParentLink, ImageKeys())).value();
   memory_.bos[1].assign(32 * kKiB, std::byte{3});
   ASSERT_NO_FATAL_FAILURE(write_dump(dirs_[1], memory_, id_of(1), parent.get()));
+// All other tests here have chains as version 0.2 names them.
+TEST_F(ChainTest, MetadataHaveTheirOwnNameUntilTheChainIsFlat) {
+  ASSERT_NO_FATAL_FAILURE(dump_all());
+  const std::string name = kfd_image_name(kId);
+  const int second = dirs_[1].fd();
+  ASSERT_EQ(::renameat(second, name.c_str(), second, chain_name(name).c_str()), 0);
+  for (const std::size_t i : {1U, 2U}) {
+    const auto back = read_back(dirs_[i]);
+    ASSERT_TRUE(back.ok()) << back.error().what;
+    EXPECT_TRUE(*back == was_[i].bos);
+  }
+  // Another plugin's, beside it.
+  dirs_[1].write(name, Bytes(8));
+  const auto both = read_back(dirs_[1]);
+  ASSERT_FALSE(both.ok());
+  EXPECT_NE(both.error().what.find("[SL-I95]"), std::string::npos) << both.error().what;
+  EXPECT_FALSE(flatten_in(dirs_[1]).ok());
+  ASSERT_EQ(::unlinkat(second, name.c_str(), 0), 0);
+
+  const auto flat = flatten_in(dirs_[1]);
+  ASSERT_TRUE(flat.ok()) << flat.error().what;
+  EXPECT_TRUE(flat->renamed);
+  EXPECT_TRUE(dirs_[1].exists(name));
+  EXPECT_FALSE(dirs_[1].exists(chain_name(name)));
+  ::unlinkat(second, kParentLink, 0);
+  for (const std::size_t i : {1U, 2U}) {
+    const auto back = read_back(dirs_[i]);
+    ASSERT_TRUE(back.ok()) << back.error().what;
+    EXPECT_TRUE(*back == was_[i].bos);
+  }
+}
+
   ASSERT_TRUE(dirs_[1].exists("amdgpu-delta-1-5759.img"));
   const auto flat = flatten_in(dirs_[1]);
   ASSERT_TRUE(flat.ok()) << flat.error().what;

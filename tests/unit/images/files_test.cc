@@ -169,6 +169,30 @@ TEST(RemovePluginImages, LeavesNothingElseWhereOtherMetadataStays) {
   }
 }
 
+// A chain's metadata are metadata, too: they go first.
+TEST(RemovePluginImages, LeavesAllWhereMetadataOfAChainStays) {
+  const TempDir dir;
+  ASSERT_EQ(mkdirat(dir.fd(), "amdgpu-delta-kfd-2.img", 0700), 0);
+  for (const char* name : {"amdgpu-delta-2-5759.img", "amdgpu-delta-renderD-1.img", "amdgpu-sums-2-5759.img"})
+    dir.write(name, Bytes(8));
+  EXPECT_EQ(remove_plugin_images(dir.fd(), false).error().err, EISDIR);
+  EXPECT_EQ(dir.names().size(), 4U);
+}
+
+TEST(ChainNames, AreOfMetadataOnlyAndLeadBack) {
+  EXPECT_EQ(chain_name(kfd_image_name(7)), "amdgpu-delta-kfd-7.img");
+  EXPECT_EQ(chain_name(render_image_name(8)), "amdgpu-delta-renderD-8.img");
+  EXPECT_EQ(complete_name("amdgpu-delta-kfd-7.img"), kfd_image_name(7));
+  EXPECT_EQ(complete_name("amdgpu-delta-renderD-8.img"), render_image_name(8));
+  for (const char* other : {"amdgpu-kfd-7.img", "amdgpu-delta-7-5759.img", "amdgpu-delta-drm-7-128-0000.img",
+                            "amdgpu-delta-dmabuf_7.img"}) {
+    EXPECT_EQ(complete_name(other), std::nullopt) << other;
+    EXPECT_EQ(is_metadata(other), other == std::string("amdgpu-kfd-7.img")) << other;
+  }
+  EXPECT_TRUE(is_metadata("amdgpu-delta-kfd-7.img"));
+  EXPECT_TRUE(contents_among({"amdgpu-delta-kfd-7.img", "amdgpu-delta-renderD-8.img"}).empty());
+}
+
 TEST(PagesImageNames, EndAlikeForOneGpu) {
   EXPECT_EQ(unnamed_pages_image(3, 0x5759), "amdgpu-pages-unnamed3-5759.img");
   for (const std::string& name : {unnamed_pages_image(3, 0x5759), pages_image_name(12, 0x5759)}) {
@@ -198,13 +222,14 @@ TEST(ListImages, OnlyWhatIsCalledExactlySo) {
 
 TEST(ListKfdImages, IsSortedAndComplete) {
   const TempDir dir;
-  for (const char* name :
-       {"amdgpu-kfd-2.img", "amdgpu-kfd-1.img", "amdgpu-kfd-3.img.tmp", "amdgpu-pages-1-1.img"}) {
+  for (const char* name : {"amdgpu-kfd-2.img", "amdgpu-kfd-1.img", "amdgpu-kfd-3.img.tmp",
+                           "amdgpu-pages-1-1.img", "amdgpu-delta-kfd-4.img", "amdgpu-delta-renderD-5.img"}) {
     dir.write(name, Bytes(8));
   }
   const auto names = list_kfd_images(dir.fd());
   ASSERT_TRUE(names.ok());
-  EXPECT_EQ(*names, (std::vector<std::string>{"amdgpu-kfd-1.img", "amdgpu-kfd-2.img"}));
+  EXPECT_EQ(*names,
+            (std::vector<std::string>{"amdgpu-delta-kfd-4.img", "amdgpu-kfd-1.img", "amdgpu-kfd-2.img"}));
 }
 
 }  // namespace

@@ -113,6 +113,15 @@ TEST_F(RestoreSurveyTest, BesideDeltasSumsOfARenderFileThatWereLostAreMissed) {
   EXPECT_EQ(RestoreSurvey::read(*store_).error().err, EBADMSG);
 }
 
+TEST_F(RestoreSurveyTest, AnImageUnderBothOfItsNamesIsRefused) {
+  write(image_of(1, 1));
+  dir_.write(chain_name(kfd_image_name(1)), test::Bytes(8));
+  const auto read = RestoreSurvey::read(*store_);
+  ASSERT_FALSE(read.ok());
+  EXPECT_EQ(read.error().err, EBADMSG);
+  EXPECT_NE(read.error().what.find("[SL-I95]"), std::string::npos) << read.error().what;
+}
+
 TEST_F(RestoreSurveyTest, BesideDeltasBosThatNoFileHoldsAreRefused) {
   dir_.write(delta_image_name(1, 16), test::Bytes(8));
   kfd::KfdImage image = image_of(1, 1);

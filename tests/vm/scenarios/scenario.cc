@@ -278,7 +278,8 @@ void Scenario::expect_no_complete_image(const fs::path& directory) {
     for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
       const std::string name = entry.path().filename().string();
       const bool metadata = name.starts_with("amdgpu-kfd-") || name.starts_with("amdgpu-renderD-") ||
-                            name.starts_with("amdgpu-dmabuf_");
+                            name.starts_with("amdgpu-dmabuf_") || name.starts_with("amdgpu-delta-kfd-") ||
+                            name.starts_with("amdgpu-delta-renderD-");
       EXPECT_FALSE(metadata && name.ends_with(".img")) << name << " stands although the dump failed";
     }
   }

@@ -19,7 +19,8 @@ void DumpRun::look_for_parent() {
 }
 
 std::string DumpRun::name_of(const std::string& in_dump) const {
-  return is_predump ? predump_name(in_dump) : in_dump;
+  if (is_predump) return predump_name(in_dump);
+  return parent.checkpoint && parent.clone_block_bytes == 0 ? chain_name(in_dump) : in_dump;
 }
 
 Result<void> DumpRun::save(const std::string& name, std::span<const std::uint8_t> payload) const {
