@@ -10,6 +10,7 @@
 #include "front/dma_copy.h"
 #include "lane/lane_run.h"
 #include "pipeline/arena.h"
+#include "pipeline/checksum/checksum.h"
 #include "pipeline/lane_thread.h"
 #include "scenario/pairs.h"
 #include "scenario/scenario.h"
@@ -171,6 +172,22 @@ Result<Case> checksum_case(const BenchOptions& options) {
               rates(pairs)};
 }
 
+Result<Case> secret_case(const BenchOptions& options) {
+  const std::uint64_t bytes = options.by_scale(32 * kMiB, 4 * kGiB, 16 * kGiB);
+  SLUICE_TRY_ASSIGN(const std::unique_ptr<CopyEngine> engine, make_ghost_engine({{bytes - kHeaderBytes}}, 0));
+  LanePlan plan = plan_of(*engine, make_null_store, true);
+  SumTable sums;
+  plan.sums = &sums;
+  SumSecret secret;
+  for (std::size_t i = 0; i < secret.bytes.size(); ++i)
+    secret.bytes[i] = static_cast<std::uint8_t>(i * 101 + i / 7);
+  return on_off_case(options, "checksum, secret on / off", "what it costs that sums have a secret",
+                     [&](bool on) -> Result<Sample> {
+                       sums.method = on ? SumMethod(secret) : SumMethod();
+                       return run_pipeline(plan);
+                     });
+}
+
 Result<Case> memcpy_case(const BenchOptions& options, std::uint32_t threads) {
   const std::uint64_t bytes = options.by_scale(16 * kMiB, kGiB, 4 * kGiB);
   Case each{threads == 1 ? "memcpy and checksum, one thread" : "memcpy and checksum",
@@ -215,6 +232,8 @@ Result<Report> run_engine(const BenchOptions& options) {
   report.cases.push_back(std::move(ring));
   SLUICE_TRY_ASSIGN(Case checksum, checksum_case(options));
   report.cases.push_back(std::move(checksum));
+  SLUICE_TRY_ASSIGN(Case secret, secret_case(options));
+  report.cases.push_back(std::move(secret));
   for (const std::uint32_t threads : {2u, 1u}) {
     SLUICE_TRY_ASSIGN(Case memcpy, memcpy_case(options, threads));
     report.cases.push_back(std::move(memcpy));

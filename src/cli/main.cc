@@ -33,7 +33,8 @@ ExitCode run_command(int argc, char** argv) {
   app.set_version_flag(
       "--version",
       "sluice " SLUICE_VERSION
-      "\nchecksums: XXH3-128, with a key HMAC-SHA-256; I/O: io_uring, threads where it is refused; direct "
+      "\nchecksums: XXH3-128 with a secret, or with a key HMAC-SHA-256; I/O: io_uring, threads where it is "
+      "refused; direct "
       "where possible"
       "\nbuilt with: " SLUICE_LIBRARIES "\nplugin: " SLUICE_PLUGIN_DIRECTORY
       "/amdgpu_plugin.so, or in $CRIU_LIBS_DIR\nsettings: /etc/criu/sluice.conf and the environment");

@@ -53,12 +53,27 @@ bool equal_bytes(const ProtobufCBinaryData& bytes, std::span<const std::uint8_t>
 
 }  // namespace
 
+namespace {
+
+Result<void> fill_randomly(std::span<std::uint8_t> bytes, const char* purpose) {
+  const ssize_t got = TEMP_FAILURE_RETRY(getrandom(bytes.data(), bytes.size(), 0));
+  if (got == static_cast<ssize_t>(bytes.size())) return {};
+  return make_error(got < 0 ? errno : EIO, std::string("random bytes for the ") + purpose);
+}
+
+}  // namespace
+
 Result<DumpId> random_dump_id() {
   DumpId id{};
-  const ssize_t got = TEMP_FAILURE_RETRY(getrandom(id.data(), id.size(), 0));
-  if (got != static_cast<ssize_t>(id.size()))
-    return make_error(got < 0 ? errno : EIO, "random bytes for the dump's id");
+  SLUICE_TRY(fill_randomly(id, "dump's id"));
   return id;
+}
+
+Result<SumMethod> new_sum_method(const ImageKeys& keys) {
+  if (keys.any()) return keys.contents();
+  SumSecret secret;
+  SLUICE_TRY(fill_randomly(secret.bytes, "secret of the checksums"));
+  return SumMethod(secret);
 }
 
 std::uint64_t Sidecar::most_block_bytes() const {
@@ -124,12 +139,20 @@ std::optional<ParentRuns> unpack_runs(const FileSums& sums, std::uint64_t count,
   return runs;
 }
 
+// Nothing if no dump writes such a secret.
+std::optional<SumMethod> method_of(const SumsImage& image, const ImageKeys& keys) {
+  if (image.has_secret == 0) return keys.contents();
+  SumSecret secret;
+  if (keys.any() || image.secret.len != secret.bytes.size()) return std::nullopt;
+  std::copy_n(image.secret.data, secret.bytes.size(), secret.bytes.begin());
+  return SumMethod(secret);
+}
+
 }  // namespace
 
 std::vector<std::uint8_t> pack_sidecar(const Sidecar& sidecar, const ImageKeys& keys) {
   std::vector<std::string> algorithms;
-  for (const SumTable& table : sidecar.tables)
-    algorithms.push_back(algorithm_of(keys.contents(), table.grain));
+  for (const SumTable& table : sidecar.tables) algorithms.push_back(algorithm_of(table.method, table.grain));
   std::vector<std::string> names = sidecar.pages_files;
   std::vector<FileSums> sums(sidecar.tables.size());
   std::vector<FileSums*> files;
@@ -153,6 +176,10 @@ std::vector<std::uint8_t> pack_sidecar(const Sidecar& sidecar, const ImageKeys& 
     image.has_parent_dump_id = 1;
     image.parent_dump_id = borrowed(sidecar.parent_dump_id);
   }
+  if (const SumSecret* const secret = sidecar.tables.front().method.secret()) {
+    image.has_secret = 1;
+    image.secret = borrowed(secret->bytes);
+  }
   image.n_files = files.size();
   image.files = files.data();
   // Sums of a large GPU are many MiB: with room for the digest they are not copied again.
@@ -174,7 +201,9 @@ Result<Sidecar> unpack_sidecar(std::vector<std::uint8_t> payload, const std::str
   std::vector<std::uint8_t>().swap(payload);  // before there is a third copy of all sums
   if (!image) return damaged_sidecar(name + " cannot be parsed");
   if (image->n_files == 0) return damaged_sidecar(name + " describes no pages file");
-  const SumMethod method = keys.contents();
+  const std::optional<SumMethod> known = method_of(*image, keys);
+  if (!known) return damaged_sidecar(name + " contradicts itself");
+  const SumMethod& method = *known;
   Sidecar sidecar;
   for (std::size_t i = 0; i < image->n_files; ++i) {
     const FileSums& sums = *image->files[i];

@@ -24,6 +24,10 @@ using kfd::DumpId;
 // Errors: getrandom's.
 Result<DumpId> random_dump_id();
 
+// How a dump without a parent makes sums of contents: with the key, or with a new secret. Errors:
+// getrandom's.
+Result<SumMethod> new_sum_method(const ImageKeys& keys);
+
 struct Sidecar {
   std::vector<SumTable> tables;          // one per pages file
   std::vector<std::string> pages_files;  // their names, in the same order
@@ -40,14 +44,14 @@ struct Sidecar {
   std::uint64_t most_block_bytes() const;
 };
 
-// Needs as much memory again as the tables. REQUIRES: as many names as tables, all summed by
-// ImageKeys::contents().
+// Needs as much memory again as the tables. REQUIRES: as many names as tables, all summed by one method; with
+// a key, by ImageKeys::contents().
 std::vector<std::uint8_t> pack_sidecar(const Sidecar& sidecar, const ImageKeys& keys);
 
 // Errors: require_digest()'s; EBADMSG for anything that is no sidecar as we write it: no file, counts that do
-// not match the sizes (for units: cannot match), another algorithm, a block size that is no power of two from
-// 4 KiB to kSumBlockBytes, files of two dumps or BO tables. `name` is for the message. Takes the payload, so
-// that the sums are in memory no more than twice at a time.
+// not match the sizes (for units: cannot match), another algorithm or no secret for it, a block size that is
+// no power of two from 4 KiB to kSumBlockBytes, files of two dumps or BO tables. `name` is for the message.
+// Takes the payload, so that the sums are in memory no more than twice at a time.
 Result<Sidecar> unpack_sidecar(std::vector<std::uint8_t> payload, const std::string& name,
                                const ImageKeys& keys);
 

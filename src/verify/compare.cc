@@ -8,6 +8,9 @@
 #include <set>
 #include <span>
 
+#include "images/chain/chain.h"
+#include "images/chain/extent_stream.h"
+#include "images/sums.h"
 #include "pipeline/checksum/checksum.h"
 #include "pipeline/store/file_reader.h"
 
@@ -31,28 +34,6 @@ std::vector<Set> sets_of(const Checkpoint& checkpoint) {
     if (image.has_contents()) sets.push_back({id, image.dump_id.value_or(DumpId{}), pages_of(image)});
   }
   return sets;
-}
-
-bool same_bos(const Set& a, const Set& b) {
-  return std::equal(a.set.bos.begin(), a.set.bos.end(), b.set.bos.begin(), b.set.bos.end(),
-                    [](const PagesBo& x, const PagesBo& y) { return x.key == y.key && x.bytes == y.bytes; });
-}
-
-// Adds the blocks of one file to the BOs that lie in them.
-void compare_sums(const SumTable& older, const SumTable& newer, std::uint32_t file, const ImageLayout& layout,
-                  ZeroSums& zero_sums, std::vector<BoDifference>& bos) {
-  for (std::size_t i = 0; i < newer.sums.size(); ++i) {
-    const std::uint64_t begin = i * newer.block_bytes;
-    const std::uint64_t length = std::min(newer.block_bytes, newer.file_bytes - begin);
-    const bool zero = newer.sums[i] == zero_sums.of(newer.method, length);
-    const bool equal = older.sums[i] == newer.sums[i];
-    ImageLayout::PieceCursor pieces = layout.pieces(Chunk{0, begin, length, file});
-    for (Piece piece; pieces.next(piece);) {
-      if (piece.is_header()) continue;
-      Difference& bytes = bos[piece.bo].bytes;
-      (zero ? bytes.zero : equal ? bytes.equal : bytes.changed) += piece.length;
-    }
-  }
 }
 
 // A BO of both checkpoints, or of one, to be compared by contents.
@@ -125,21 +106,16 @@ Result<bool> try_sums(const ImagesAt& older, const ImagesAt& newer, SetPair& pai
   const auto& new_tables = (*new_sums)->tables;
   const SumTable& old_first = old_tables.front();
   const SumTable& new_first = new_tables.front();
-  const bool by_units = old_first.by_units() && new_first.by_units();
+  if (old_first.method != new_first.method || !new_first.method.decides() || !old_first.by_units() ||
+      !new_first.by_units() || old_first.block_bytes != new_first.block_bytes) {
+    pair.difference.sums_differ = true;
+    return false;
+  }
   ZeroSums zero_sums;
-  if (by_units && old_first.block_bytes == new_first.block_bytes) {
-    pair_bos(pair);
-    for (std::uint32_t file = 0; file < new_tables.size(); ++file)
-      compare_units(old_layout, old_tables, layout, new_tables, file, zero_sums, pair);
-    pair.bos.clear();
-    return pair.difference.by_sums = true;
-  }
-  if (!same_bos(old_set, new_set) || old_first.grain != new_first.grain || by_units) return false;
-  for (std::size_t file = 0; file < new_tables.size(); ++file) {
-    if (old_tables[file].block_bytes != new_tables[file].block_bytes) return false;  // unreached: a guard
-  }
+  pair_bos(pair);
   for (std::uint32_t file = 0; file < new_tables.size(); ++file)
-    compare_sums(old_tables[file], new_tables[file], file, layout, zero_sums, pair.difference.bos);
+    compare_units(old_layout, old_tables, layout, new_tables, file, zero_sums, pair);
+  pair.bos.clear();
   return pair.difference.by_sums = true;
 }
 
@@ -156,6 +132,26 @@ Result<void> each_block(ByteStream& bytes, std::uint64_t bo_bytes, std::vector<s
   return {};
 }
 
+// Where the bytes of a set's files are, if the files themselves do not have all of them.
+struct InParent {
+  std::shared_ptr<const Chain> chain;
+  std::vector<ExtentMap> maps;  // by file; empty: the files have all
+};
+
+Result<InParent> parent_of(const ImageSource& source, const Set& set, const ImageLayout& layout) {
+  SLUICE_TRY_ASSIGN(const auto sums, read_sidecar(source, set.id, set.set, layout, set.dump_id));
+  if (!sums || !sums->has_deltas()) return InParent{};
+  const auto directory = source.directory();
+  if (!directory)
+    return Error{ENOSYS, set.set.sums_name(set.id) +
+                             " says that a parent has a part of the contents; compare the directory instead "
+                             "of an archive [SL-T95]"};
+  InParent found;
+  SLUICE_TRY_ASSIGN(found.chain, Chain::open(*directory, sums->parent_dump_id, source.keys()));
+  SLUICE_TRY_ASSIGN(found.maps, found.chain->resolve(*directory, found.chain->directories(), layout, *sums));
+  return found;
+}
+
 // Reads the BOs of the given sets that `wanted` selects, in the order in which `source` has their files.
 // `wanted(set, bo)`; `take(set, bo, block)`; each `set` is an index into `sets`.
 template <class Wanted, class Take>
@@ -168,11 +164,16 @@ Result<void> read_contents(const ImageSource& source, const std::vector<const Se
   std::map<std::string, File> files;
   std::set<std::string> names;
   std::vector<ImageLayout> layouts;
+  std::vector<InParent> parents;
   for (std::size_t i = 0; i < sets.size(); ++i) {
     const PagesSet none;
     const PagesSet& set = sets[i] != nullptr ? sets[i]->set : none;
     SLUICE_TRY_ASSIGN(ImageLayout layout, set.layout(kSumBlockBytes));
-    for (std::uint32_t bo = 0; bo < set.bos.size(); ++bo) {
+    InParent& parent = parents.emplace_back();
+    if (sets[i] != nullptr) {
+      SLUICE_TRY_ASSIGN(parent, parent_of(source, *sets[i], layout));
+    }
+    for (std::uint32_t bo = 0; bo < set.bos.size() && parent.maps.empty(); ++bo) {
       if (!wanted(i, bo)) continue;
       const std::uint32_t file = set.drm_minor ? bo : 0;
       const std::string name = set.pages_name(sets[i]->id, file);
@@ -183,26 +184,32 @@ Result<void> read_contents(const ImageSource& source, const std::vector<const Se
     }
     layouts.push_back(std::move(layout));
   }
-  if (names.empty()) return {};
   std::vector<std::byte> buffer(static_cast<std::size_t>(kSumBlockBytes));
   std::size_t read = 0;
-  const auto read_file = [&](const std::string& name, ByteStream& bytes) -> Result<void> {
-    const File& at = files.at(name);
-    const PagesSet& set = sets[at.set]->set;
-    const ImageLayout& layout = layouts[at.set];
-    ++read;
+  const auto read_file = [&](std::size_t i, std::uint32_t file, ByteStream& bytes) -> Result<void> {
+    const PagesSet& set = sets[i]->set;
     std::uint64_t passed = 0;
-    for (std::uint32_t bo = set.drm_minor ? at.file : 0; bo < (set.drm_minor ? at.file + 1 : set.bos.size());
-         ++bo) {
-      if (!wanted(at.set, bo)) continue;
-      SLUICE_TRY(bytes.skip(layout.bo_begin(bo) - passed));
-      const auto take_block = [&](std::span<const std::byte> block) { take(at.set, bo, block); };
+    for (std::uint32_t bo = layouts[i].first_bo(file); bo < layouts[i].end_bo(file); ++bo) {
+      if (!wanted(i, bo)) continue;
+      SLUICE_TRY(bytes.skip(layouts[i].bo_begin(bo) - passed));
+      const auto take_block = [&](std::span<const std::byte> block) { take(i, bo, block); };
       SLUICE_TRY(each_block(bytes, set.bos[bo].bytes, buffer, take_block));
-      passed = layout.bo_begin(bo) + set.bos[bo].bytes;
+      passed = layouts[i].bo_begin(bo) + set.bos[bo].bytes;
     }
     return {};
   };
-  SLUICE_TRY(source.stream(names, read_file));
+  for (std::size_t i = 0; i < sets.size(); ++i) {
+    for (std::uint32_t file = 0; file < parents[i].maps.size(); ++file) {
+      SLUICE_TRY_ASSIGN(ExtentStream bytes, ExtentStream::open(parents[i].maps[file]));
+      SLUICE_TRY(read_file(i, file, bytes));
+    }
+  }
+  if (names.empty()) return {};
+  SLUICE_TRY(source.stream(names, [&](const std::string& name, ByteStream& bytes) {
+    ++read;
+    const File& at = files.at(name);
+    return read_file(at.set, at.file, bytes);
+  }));
   if (read == names.size()) return {};
   return Error{ENOENT, "the images changed while they were read; try again [SL-T10]"};
 }
@@ -220,7 +227,7 @@ Result<void> compare_contents(const ImagesAt& older, const ImagesAt& newer, std:
       if (pair.bos[i].old_bo) by_old_bo.emplace(*pair.bos[i].old_bo, i);
     }
   }
-  const SumMethod method;  // for bytes read now, whatever method the images' sums use
+  SLUICE_TRY_ASSIGN(const SumMethod method, new_sum_method({}));  // whatever the images' sums use
   SLUICE_TRY(read_contents(
       *older.source, old_sets,
       [&](std::size_t set, std::uint32_t old_bo) { return new_bo_of[set].contains(old_bo); },

@@ -2,12 +2,12 @@
 // What changed between two checkpoints, BO by BO, in blocks: what an incremental dump would have to write.
 //
 // Two BOs are the same if process, GPU, address and size agree; BOs of render files, if process, device and
-// GEM handle agree. If both have sums by units, these are compared BO by BO and no contents are read. A unit
-// cut elsewhere counts as changed, as in a dump with a parent. Sums by blocks of a file are compared if both
-// pages files have the same BOs in the same order. A block that spans two BOs counts as changed for both.
-// Otherwise contents are read, first the older checkpoint's, then the newer one's, each once and in its
-// source's order. They are compared by sums of equal blocks from each BO's begin: 16 bytes of memory per MiB
-// of contents. One thread.
+// GEM handle agree. If both have sums by units, of one method with one secret (SumMethod), these are compared
+// BO by BO and no contents are read. A unit cut elsewhere counts as changed, as in a dump with a parent. Sums
+// of older versions have no secret and decide nothing. Otherwise contents are read, first the older
+// checkpoint's, then the newer one's, each once and in its source's order; what a parent has, from there.
+// They are compared by sums of equal blocks from each BO's begin, with a secret of this comparison: 16 bytes
+// of memory per MiB of contents. One thread.
 #pragma once
 
 #include <cstdint>
@@ -44,6 +44,7 @@ struct SetDifference {
   bool by_sums = false;  // no contents were read
   std::vector<BoDifference> bos;
   std::uint64_t gone_bytes = 0;  // of BOs that only the older checkpoint has
+  bool sums_differ = false;      // both have sums that cannot be compared
 
   Difference total() const;
 };

@@ -8,6 +8,10 @@
 #include <string>
 
 #include "parent_scene.h"
+#include "pipeline/checksum/units.h"
+#include "pipeline/layout.h"
+#include "support/equal_sums.h"
+#include "support/memory_copy.h"
 
 namespace sluice::host_test {
 namespace {
@@ -26,6 +30,103 @@ TEST_P(ParentTest, AChainOfThreeWritesWhatHasChangedAndComesBackWhole) {
   expect_whole();
   ASSERT_NO_FATAL_FAILURE(dump_on("second", "third"));
   EXPECT_TRUE(is_delta("third")) << dump_log_;
+  ASSERT_NO_FATAL_FAILURE(restore_from("third"));
+  expect_whole();
+}
+
+// A job whose data somebody else has chosen: XXH3 without a secret gives both contents one sum.
+TEST_P(ParentTest, ContentsMadeToHaveTheParentsSumAreWritten) {
+  start({"--no-queues", "--gem-handles", "1", "--gem-bytes", "1M", "--svm-context"});
+  const auto text = [](const test::Bytes& bytes) {
+    return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  };
+  const auto made = test::contents_with_one_sum(kSumUnitBytes);
+  const std::string one = text(made.first), other = text(made.second);
+  const auto dump_running = [this](const std::string& name, const Strings& more) {
+    Strings arguments = {"--leave-running"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    ASSERT_EQ(scene_.dump(version(), arguments), 0) << scene_.log();
+    fs::rename(scene_.images(), place(name));
+  };
+  ASSERT_NO_FATAL_FAILURE(dump_running("before", {}));
+  // Of a render file each BO has its own file, and so units at known places.
+  const std::string pages = *images_in(place("before"), "amdgpu-drm-pages-").begin();
+  const std::string file = read_file(place("before") / pages);
+  std::size_t at = kHeaderBytes;
+  while (at < kMiB - kSumUnitBytes && !replace_in_gpu_memory(file.substr(at, kSumUnitBytes), one))
+    at += kSumUnitBytes;
+  ASSERT_LT(at, kMiB - kSumUnitBytes) << "no unit is in one place";
+  ASSERT_NO_FATAL_FAILURE(dump_running("first", {}));
+  const auto has_at = [&](const std::string& name, const std::string& of, const std::string& unit) {
+    return read_file(place(name) / of).compare(at, unit.size(), unit) == 0;
+  };
+  ASSERT_TRUE(has_at("first", pages, one));
+  ASSERT_TRUE(replace_in_gpu_memory(one, other));
+  ASSERT_NO_FATAL_FAILURE(dump_running("second", {"--prev-images-dir", "../first"}));
+  const std::string left = "amdgpu-delta-drm-" + pages.substr(sizeof("amdgpu-drm-pages-") - 1);
+  EXPECT_TRUE(has_at("second", left, other)) << "old memory was kept";
+}
+
+// With a stand-in for its versions: contents are opened at once, or so late that the host ignores the error.
+// It makes no memory, so it cannot map any.
+class UpstreamsPluginTest : public ParentTest {
+ protected:
+  // Whether the host gets as far as memory.
+  bool opens_files_of(const std::string& name, const std::string& contents_are_opened) {
+    Scene other(small_machine(), probe_plugin_directory(), place(name));
+    other.variables["PROBE_UPSTREAM"] = contents_are_opened;
+    (void)other.restore(version());
+    return other.log().find("step restore_ext_file") != std::string::npos;
+  }
+  void make_chain(const Strings& job) {
+    start(job);
+    ASSERT_NO_FATAL_FAILURE(dump_as("first"));
+    ASSERT_NO_FATAL_FAILURE(restore_from("first"));
+    ASSERT_NO_FATAL_FAILURE(dump_on("first", "second"));
+    ASSERT_TRUE(is_delta("second")) << dump_log_;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Versions, UpstreamsPluginTest, ::testing::ValuesIn(kVersionsOfLongSuites),
+                         name_of_version);
+
+TEST_P(UpstreamsPluginTest, RefusesAChainBeforeThereIsAnything) {
+  ASSERT_NO_FATAL_FAILURE(make_chain({}));
+  for (const char* const opens : {"early", "late"}) {
+    EXPECT_TRUE(opens_files_of("first", opens)) << opens;
+    EXPECT_FALSE(opens_files_of("second", opens)) << opens;
+  }
+  // As version 0.2 named them: the process gets its memory, and later an error that the host ignores.
+  for (const std::string kind : {"kfd-", "renderD-"}) {
+    for (const std::string& name : images_in(place("second"), "amdgpu-delta-" + kind))
+      fs::rename(place("second") / name, place("second") / ("amdgpu-" + name.substr(name.find(kind))));
+  }
+  EXPECT_FALSE(opens_files_of("second", "early"));
+  EXPECT_TRUE(opens_files_of("second", "late"));
+  // Ours still reads such a chain.
+  ASSERT_NO_FATAL_FAILURE(restore_from("second"));
+  expect_whole();
+}
+
+TEST_P(UpstreamsPluginTest, RefusesAChainOfRenderFilesAlone) {
+  ASSERT_NO_FATAL_FAILURE(make_chain({"--render-only", "--gem-handles", "1,3", "--gem-bytes", "1M"}));
+  EXPECT_TRUE(images_in(place("second"), "amdgpu-renderD-").empty());
+  for (const char* const opens : {"early", "late"}) EXPECT_FALSE(opens_files_of("second", opens)) << opens;
+}
+
+TEST_P(ParentTest, AnImageUnderBothOfItsNamesIsRefusedAndADumpRemovesBoth) {
+  start();
+  ASSERT_NO_FATAL_FAILURE(dump_as("first"));
+  ASSERT_NO_FATAL_FAILURE(restore_from("first"));
+  ASSERT_NO_FATAL_FAILURE(dump_on("first", "second"));
+  const std::string name = *images_in(place("first"), "amdgpu-kfd-").begin();
+  fs::copy_file(place("first") / name, place("second") / name);
+  ASSERT_NO_FATAL_FAILURE(expect_refused_at_once("second", "[SL-I95]"));
+  ASSERT_NO_FATAL_FAILURE(restore_from("first"));
+  fs::rename(place("second"), scene_.images());
+  fs::remove(scene_.images() / "parent");
+  ASSERT_NO_FATAL_FAILURE(dump_as("third"));
+  EXPECT_TRUE(images_in(place("third"), "amdgpu-delta-").empty());
   ASSERT_NO_FATAL_FAILURE(restore_from("third"));
   expect_whole();
 }

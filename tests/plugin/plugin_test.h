@@ -121,6 +121,21 @@ class SceneTest : public ::testing::Test {
   }
 
   // Whether any GPU has these bytes somewhere in its memory, whosever it is.
+  // Bytes that are in one place and nowhere else. Whether they are.
+  bool replace_in_gpu_memory(const std::string& bytes, const std::string& by) {
+    if (bytes.find_first_not_of(bytes.front()) == std::string::npos) return false;
+    for (const std::filesystem::path& pool : gpu_memory()) {
+      const std::string all = read_file(pool);
+      const std::size_t at = all.find(bytes);
+      if (at == std::string::npos) continue;
+      if (all.find(bytes, at + 1) != std::string::npos) return false;
+      std::fstream file(pool, std::ios::in | std::ios::out | std::ios::binary);
+      file.seekp(static_cast<std::streamoff>(at));
+      file.write(by.data(), static_cast<std::streamsize>(by.size()));
+      return file.good();
+    }
+    return false;
+  }
   bool gpu_memory_has(std::string_view bytes) {
     std::string part(kMiB + bytes.size(), '\0');  // what lies across two parts is whole in the first
     for (const std::filesystem::path& pool : gpu_memory()) {

@@ -352,25 +352,27 @@ TEST(ParentMatch, WhereNothingHasChangedAlmostNothingIsWritten) {
   EXPECT_EQ(runs.runs[0].offset, 8U);
 }
 
-// Sums by another method, or of files that were cut otherwise, are nobody's equals.
+// Sums by another method, or with another secret, are nobody's equals.
 TEST(ParentMatch, OtherSumsMatchNothing) {
   BoList bos{Bytes(2 * kMiB, std::byte{7})};
   const ImageLayout layout = std::move(ImageLayout::make(test::sizes_of(bos), kMiB)).value();
   std::vector<SumTable> tables{test::serial_unit_sums(bos, kMiB)};
   ASSERT_TRUE(load_mac().ok());
-  const SumMethod keyed(MacKey{1});
-  SumTable other = tables[0];
-  other.method = keyed;
-  const ParentFiles parent(std::move(ImageLayout::make(test::sizes_of(bos), kMiB)).value(), {other}, {"p"});
-  ParentMatch match(layout, tables, {ParentBo{&parent, 0}});
-  test::LaneMemory memory(kMiB, 1);
-  Slot& slot = memory.slots[0];
-  slot.chunk = layout.chunk(1);
-  slot.zero_units.assign(kMiB / kZeroUnitBytes, false);
-  slot.parent_units.assign(kMiB / kZeroUnitBytes, false);
-  match.take(slot, tables[0]);
-  EXPECT_EQ(std::count(slot.parent_units.begin(), slot.parent_units.end(), true), 0);
-  EXPECT_TRUE(match.runs(0).empty());
+  for (const SumMethod& method : {SumMethod(MacKey{1}), SumMethod(SumSecret{}), SumMethod()}) {
+    SumTable other = tables[0];
+    other.method = method;
+    const ParentFiles parent(std::move(ImageLayout::make(test::sizes_of(bos), kMiB)).value(), {other}, {"p"});
+    ParentMatch match(layout, tables, {ParentBo{&parent, 0}});
+    test::LaneMemory memory(kMiB, 1);
+    Slot& slot = memory.slots[0];
+    slot.chunk = layout.chunk(1);
+    slot.zero_units.assign(kMiB / kZeroUnitBytes, false);
+    slot.parent_units.assign(kMiB / kZeroUnitBytes, false);
+    match.take(slot, tables[0]);
+    const bool same = method == SumMethod();
+    EXPECT_EQ(std::count(slot.parent_units.begin(), slot.parent_units.end(), true) == 0, !same);
+    EXPECT_EQ(match.runs(0).empty(), !same);
+  }
 }
 
 }  // namespace

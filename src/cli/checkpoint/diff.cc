@@ -2,6 +2,7 @@
 // sluice diff A B: what changed between two checkpoints of the same processes. verify/compare.h compares;
 // this prints.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -37,8 +38,11 @@ void print_as_json(const DiffArguments& arguments, const std::vector<SetDifferen
       object.update(json_of(bo.bytes));
       bos.push_back(std::move(object));
     }
-    Json object = {
-        {"pid", set.pid}, {"of", set.owner}, {"by_sums", set.by_sums}, {"gone_bytes", set.gone_bytes}};
+    Json object = {{"pid", set.pid},
+                   {"of", set.owner},
+                   {"by_sums", set.by_sums},
+                   {"sums_differ", set.sums_differ},
+                   {"gone_bytes", set.gone_bytes}};
     object.update(json_of(set.total()));
     object["bos"] = std::move(bos);
     sets.push_back(std::move(object));
@@ -73,6 +77,11 @@ void print_as_text(const DiffArguments& arguments, const std::vector<SetDifferen
   std::string text = table.text("");
   if (arguments.bos) text += "\nBOs\n" + bos.text();
   const std::uint64_t full = total.equal + total.changed;
+  if (std::any_of(differences.begin(), differences.end(),
+                  [](const SetDifference& set) { return set.sums_differ; }))
+    text +=
+        "\nContents were read where checksums cannot be compared. Dumps that are not of one chain have "
+        "different secrets, and those of sluice 0.2 have none.\n";
   text += "\nA dump of what changed would write " + bytes_text(total.changed) + " instead of " +
           bytes_text(full) + (full > 0 ? ": it saves " + share_text(total.equal, full) : "") + '\n';
   (void)std::fputs(text.c_str(), stdout);
@@ -119,9 +128,10 @@ void add_diff(CLI::App& app, Run& run) {
   command->add_flag("--bos", arguments->bos, "list every BO");
   add_json_flag(*command, arguments->json);
   command->footer(
-      "From the checksums alone, of 64 KiB of a BO each. Without checksums, and beside\n"
-      "images of version 0.1 with other BOs, it reads and compares contents in blocks\n"
-      "of 1 MiB. Zeros are counted apart, because a dump does not write them.\n\n"
+      "From the checksums alone, of 64 KiB of a BO each, if both are of one chain of\n"
+      "dumps, or have the same key. Otherwise the secrets of the checksums differ, and\n"
+      "it reads and compares contents in blocks of 1 MiB. Zeros are counted apart,\n"
+      "because a dump does not write them.\n\n"
       "Example: sluice diff /var/lib/checkpoints/monday /var/lib/checkpoints/tuesday\n\n"
       "Exit status: 0 compared, whether equal or not, 1 one is damaged or unreadable,\n"
       "2 wrong usage, 3 one has no images.");

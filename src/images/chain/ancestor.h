@@ -67,6 +67,8 @@ class Ancestor {
   // The dump that is its own parent; all zero: it is complete by itself.
   const DumpId& parent_dump_id() const { return parent_dump_id_; }
   bool has_parent() const { return parent_dump_id_ != DumpId{}; }
+  // Of its sums. A dump that builds on it uses the same, because only then sums can be compared.
+  const SumMethod& sum_method() const { return sets_.front().files->tables.front().method; }
 
   // Makes it durable, with all its files, if it was dumped without. Files that are durable cost the disk
   // nothing. Errors: those of opening and syncing.

@@ -86,6 +86,11 @@ Result<std::shared_ptr<const Chain>> Chain::open(int dir_fd, const DumpId& paren
 }
 
 Result<std::shared_ptr<const Chain>> check_parent(const Ancestor& parent, const ImageKeys& keys) {
+  if (!parent.sum_method().decides())
+    return Error{
+        ENODATA,
+        "its checksums are of sluice 0.2, and data can be made that has the sum of other data; the next "
+        "dump can build on this one [SL-D95]"};
   SLUICE_TRY_ASSIGN(auto chain, Chain::open(parent.dir_fd(), parent.parent_dump_id(), keys));
   if (chain->ancestors().size() < kMostAncestors) return chain;
   return Error{ELOOP, formatted("it has {} ancestors already, the limit [SL-D10]", kMostAncestors)};

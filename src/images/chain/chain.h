@@ -53,7 +53,8 @@ class Chain {
 };
 
 // Whether a dump can build on it: the chain, which a restore will follow, is whole, and has room for one
-// more. Then what the chain goes on with after the parent. Errors: those of Chain::open(); ELOOP.
+// more, and its sums decide what is the same. Then what the chain goes on with after the parent. Errors:
+// those of Chain::open(); ELOOP; ENODATA for sums without a secret or key, as version 0.2 made them.
 Result<std::shared_ptr<const Chain>> check_parent(const Ancestor& parent, const ImageKeys& keys);
 
 }  // namespace sluice

@@ -22,9 +22,11 @@ namespace sluice {
 
 namespace detail {
 
-void xxh3_128_baseline(const void* data, size_t bytes, unsigned char* sum) {
+void xxh3_128_baseline(const void* data, size_t bytes, const unsigned char* secret, unsigned char* sum) {
   XXH128_canonical_t canonical;
-  XXH128_canonicalFromHash(&canonical, XXH3_128bits(data, bytes));
+  XXH128_canonicalFromHash(&canonical, secret == nullptr
+                                           ? XXH3_128bits(data, bytes)
+                                           : XXH3_128bits_withSecret(data, bytes, secret, kSecretBytes));
   std::memcpy(sum, canonical.digest, sizeof canonical.digest);
 }
 
@@ -32,7 +34,7 @@ void xxh3_128_baseline(const void* data, size_t bytes, unsigned char* sum) {
 
 namespace {
 
-using SumFunction = void (*)(const void* data, std::size_t bytes, unsigned char* sum);
+using SumFunction = decltype(&detail::xxh3_128_baseline);
 
 SumFunction best_sum_function() {
 #if defined(__x86_64__)
@@ -48,19 +50,31 @@ std::span<std::byte> part(Slot& slot, std::uint64_t begin, std::uint64_t end) {
 
 }  // namespace
 
-Sum128 sum_of(std::span<const std::byte> bytes) {
+Sum128 sum_of(std::span<const std::byte> bytes, const SumSecret* secret) {
+  static_assert(sizeof(SumSecret) == detail::kSecretBytes);
   static const SumFunction sum_function = best_sum_function();
   Sum128 sum{};
-  sum_function(bytes.data(), bytes.size(), sum.data());
+  sum_function(bytes.data(), bytes.size(), secret != nullptr ? secret->bytes.data() : nullptr, sum.data());
   return sum;
 }
 
 Sum128 SumMethod::of(std::span<const std::byte> bytes) const {
-  if (!key_) return sum_of(bytes);
+  if (!key_) return sum_of(bytes, secret_.get());
   const Mac whole = mac_of(bytes, *key_);
   Sum128 sum{};
   std::copy_n(whole.begin(), sum.size(), sum.begin());
   return sum;
+}
+
+const char* SumMethod::name() const {
+  if (key_) return "HMAC-SHA-256-128";
+  return secret_ ? "XXH3-128-secret" : "XXH3-128";
+}
+
+bool SumMethod::operator==(const SumMethod& other) const {
+  const bool same_secret =
+      secret_ == other.secret_ || (secret_ && other.secret_ && secret_->bytes == other.secret_->bytes);
+  return key_ == other.key_ && same_secret;
 }
 
 Sum128 SumMethod::of_zeros(std::uint64_t length) const {

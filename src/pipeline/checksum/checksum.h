@@ -34,32 +34,48 @@ class ParentMatch;
 
 using Sum128 = std::array<std::uint8_t, 16>;
 
-// XXH3-128 in canonical (big-endian) byte order, so that images move between hosts.
-Sum128 sum_of(std::span<const std::byte> bytes);
+// Random bytes that XXH3 mixes with its input, in place of constants that everyone knows. They are aligned as
+// its loop reads them.
+struct alignas(64) SumSecret {
+  std::array<std::uint8_t, 192> bytes{};
+};
+
+// XXH3-128 in canonical (big-endian) byte order, so that images move between hosts. `secret`: null for XXH3's
+// own.
+Sum128 sum_of(std::span<const std::byte> bytes, const SumSecret* secret = nullptr);
 // 32 digits.
 std::string hex(const Sum128& sum);
 bool is_zero(std::span<const std::byte> bytes);
 
-// The method of sums: XXH3-128, which finds accidental damage, or with a key the first 128 bits of
-// HMAC-SHA-256, which nobody can forge without the key. Any thread. REQUIRES: with a key, load_mac() has
-// succeeded.
+// The method of sums. Any thread; copies share the secret.
+// - XXH3-128 finds accidental damage. Somebody who chooses 16 bytes of the data can make two contents
+//   with one sum, so equal sums say nothing about bytes that others choose.
+// - XXH3-128 with a secret: that takes the secret, and data never shows it.
+// - With a key: the first 128 bits of HMAC-SHA-256, which nobody can forge without the key. REQUIRES:
+//   load_mac() has succeeded.
 class SumMethod {
  public:
   SumMethod() = default;
   explicit SumMethod(const MacKey& key) : key_(key) {}
+  explicit SumMethod(const SumSecret& secret) : secret_(std::make_shared<const SumSecret>(secret)) {}
 
   Sum128 of(std::span<const std::byte> bytes) const;
   // The sum of `length` zeros.
   Sum128 of_zeros(std::uint64_t length) const;
-  // "XXH3-128", "HMAC-SHA-256-128": the name in sidecars and messages.
-  const char* name() const { return key_ ? "HMAC-SHA-256-128" : "XXH3-128"; }
+  // "XXH3-128", "XXH3-128-secret", "HMAC-SHA-256-128": the name in sidecars and messages.
+  const char* name() const;
   bool keyed() const { return key_.has_value(); }
+  // Null if it has none.
+  const SumSecret* secret() const { return secret_.get(); }
+  // Whether equal sums mean equal bytes, also of bytes that others chose.
+  bool decides() const { return key_ || secret_; }
 
   // Whether both give equal bytes equal sums.
-  bool operator==(const SumMethod&) const = default;
+  bool operator==(const SumMethod& other) const;
 
  private:
   std::optional<MacKey> key_;
+  std::shared_ptr<const SumSecret> secret_;
 };
 
 // Sums of zeros: many files end in zeros, and each sum costs as much as that of data.

@@ -7,9 +7,11 @@
 
 namespace sluice::detail {
 
-void xxh3_128_avx2(const void* data, size_t bytes, unsigned char* sum) {
+void xxh3_128_avx2(const void* data, size_t bytes, const unsigned char* secret, unsigned char* sum) {
   XXH128_canonical_t canonical;
-  XXH128_canonicalFromHash(&canonical, XXH3_128bits(data, bytes));
+  XXH128_canonicalFromHash(&canonical, secret == nullptr
+                                           ? XXH3_128bits(data, bytes)
+                                           : XXH3_128bits_withSecret(data, bytes, secret, kSecretBytes));
   __builtin_memcpy(sum, canonical.digest, sizeof canonical.digest);
 }
 

@@ -16,12 +16,16 @@
 
 namespace sluice::detail {
 
-// Stores 16 bytes at `sum`. `data` may have any alignment.
-void xxh3_128_baseline(const void* data, size_t bytes, unsigned char* sum);
+// The library's own secret is as long, so a block has as many stripes with either.
+enum { kSecretBytes = 192 };
+
+// Stores 16 bytes at `sum`. `data` may have any alignment. `secret`: kSecretBytes bytes; null: the library's
+// own.
+void xxh3_128_baseline(const void* data, size_t bytes, const unsigned char* secret, unsigned char* sum);
 
 #if defined(__x86_64__)
 // REQUIRES: the CPU has AVX2.
-void xxh3_128_avx2(const void* data, size_t bytes, unsigned char* sum);
+void xxh3_128_avx2(const void* data, size_t bytes, const unsigned char* secret, unsigned char* sum);
 #endif
 
 }  // namespace sluice::detail

@@ -149,7 +149,7 @@ Result<std::unique_ptr<ContentsJob::Load>> ContentsJob::make_load(LaneContents c
   bool has_sums = false;
   if (direction_ == Direction::Dump) {
     has_sums = config.checksum;
-    sidecar.tables = unit_tables(layout, kSumBlockBytes, shared_.store.keys().contents());
+    sidecar.tables = unit_tables(layout, kSumBlockBytes, shared_.sums);
     sidecar.bo_table_digest = pages.bo_table_digest;
     sidecar.dump_id = dump_id_;
   } else if (!shared_.store.one_way()) {

@@ -80,6 +80,7 @@ struct SharedByJobs {
   FairShare disk;                            // all lanes use one directory
   std::atomic<std::size_t> lanes{1};         // that may run at once
   std::atomic<bool> unverified_said{false};  // restore: the warning that a file has no checksums; logged once
+  SumMethod sums;                            // dump: how all its sums of contents are made
   // Dump: contents of this checkpoint are not written again. Borrowed; null: everything is written.
   const Ancestor* parent = nullptr;
   // If not 0, its extents are shared instead, where they are multiples of this many bytes.

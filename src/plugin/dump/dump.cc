@@ -68,8 +68,7 @@ Result<void> Dumper::prepare() {
   SLUICE_TRY_ASSIGN(run_.dump_id, random_dump_id());
   run_.store.set_keys(ImageKeys(settings::read_key(run_.config)));
   SLUICE_TRY(run_.store.keys().usable());
-  run_.look_for_parent();
-  return {};
+  return run_.look_for_parent();
 }
 
 Dumper::~Dumper() {

@@ -66,12 +66,20 @@ kfd::KfdImage image_of(const Memory& memory, const DumpId& dump_id) {
   return image;
 }
 
+// That of all dumps here.
+SumMethod method_of_chain() {
+  SumSecret secret;
+  test::Rng(1).fill(std::as_writable_bytes(std::span(secret.bytes)));
+  return SumMethod(secret);
+}
+
 // A dump, as the plugin writes it. `parent`: null, for a full one.
 void write_dump(const test::TempDir& dir, Memory memory, const DumpId& dump_id, const Ancestor* parent) {
   const kfd::KfdImage image = image_of(memory, dump_id);
   const PagesSet set = pages_of(image).front();
   const ImageLayout layout = std::move(set.layout(kMiB)).value();
-  Sidecar sidecar{unit_tables(layout), {}, set.bo_table_digest, dump_id, {}, {}};
+  Sidecar sidecar{
+      unit_tables(layout, kSumBlockBytes, method_of_chain()), {}, set.bo_table_digest, dump_id, {}, {}};
   std::unique_ptr<ParentMatch> match;
   if (parent != nullptr) {
     match = std::make_unique<ParentMatch>(layout, sidecar.tables, parent->bos_like(set));
@@ -469,14 +477,6 @@ TEST_F(ChainTest, ADiskThatFailsLeavesAFlattenedCheckpointWhole) {
   }
 }
 
-// Too small for extents to be shared.
-TEST_F(ChainTest, ASmallCheckpointIsFlattenedToo) {
-  memory_ = {{0x1000000, 0x2000000}, {Bytes(160 * kKiB, std::byte{1}), Bytes(32 * kKiB, std::byte{2})}};
-  ASSERT_NO_FATAL_FAILURE(write_dump(dirs_[0], memory_, id_of(0), nullptr));
-  link(1, 0);
-  const auto parent = std::move(Ancestor::open(dirs_[1].fd(), kParentLink, ImageKeys())).value();
-  memory_.bos[1].assign(32 * kKiB, std::byte{3});
-  ASSERT_NO_FATAL_FAILURE(write_dump(dirs_[1], memory_, id_of(1), parent.get()));
 // All other tests here have chains as version 0.2 names them.
 TEST_F(ChainTest, MetadataHaveTheirOwnNameUntilTheChainIsFlat) {
   ASSERT_NO_FATAL_FAILURE(dump_all());
@@ -509,6 +509,14 @@ TEST_F(ChainTest, MetadataHaveTheirOwnNameUntilTheChainIsFlat) {
   }
 }
 
+// Too small for extents to be shared.
+TEST_F(ChainTest, ASmallCheckpointIsFlattenedToo) {
+  memory_ = {{0x1000000, 0x2000000}, {Bytes(160 * kKiB, std::byte{1}), Bytes(32 * kKiB, std::byte{2})}};
+  ASSERT_NO_FATAL_FAILURE(write_dump(dirs_[0], memory_, id_of(0), nullptr));
+  link(1, 0);
+  const auto parent = std::move(Ancestor::open(dirs_[1].fd(), kParentLink, ImageKeys())).value();
+  memory_.bos[1].assign(32 * kKiB, std::byte{3});
+  ASSERT_NO_FATAL_FAILURE(write_dump(dirs_[1], memory_, id_of(1), parent.get()));
   ASSERT_TRUE(dirs_[1].exists("amdgpu-delta-1-5759.img"));
   const auto flat = flatten_in(dirs_[1]);
   ASSERT_TRUE(flat.ok()) << flat.error().what;

@@ -66,6 +66,21 @@ TEST(Sidecar, OfUnitsSurvivesTheRoundTripUnderANameThatOlderReadersRefuse) {
   EXPECT_EQ(unpack_sidecar(pack_sidecar(sidecar, {}), "s", {}).error().err, EBADMSG);
 }
 
+// Of all files of the sidecar. A reader that does not know it must not take such sums for others.
+TEST(Sidecar, TheSecretOfItsSumsSurvivesTheRoundTripUnderANameThatOlderReadersRefuse) {
+  const auto drawn = new_sum_method({});
+  ASSERT_TRUE(drawn.ok()) << drawn.error().what;
+  EXPECT_NE(*drawn, *new_sum_method({}));
+  Sidecar sidecar = sample_sidecar();
+  for (SumTable& table : sidecar.tables) table.method = *drawn;
+  const std::vector<std::uint8_t> packed = pack_sidecar(sidecar, {});
+  const std::string_view text(reinterpret_cast<const char*>(packed.data()), packed.size());
+  EXPECT_NE(text.find("XXH3-128-secret"), text.npos);
+  const auto back = unpack_sidecar(packed, "s", {});
+  ASSERT_TRUE(back.ok()) << back.error().what;
+  for (const SumTable& table : back->tables) EXPECT_EQ(table.method, *drawn);
+}
+
 // A large GPU's are many MiB, which were copied once more.
 TEST(Sidecar, TakesNoMoreMemoryThanItHas) {
   Sidecar sidecar = sample_sidecar();
@@ -125,6 +140,8 @@ struct RawSidecar {
     file.n_parent_file = 1, file.parent_file = &number;
     file.n_parent_offset = 1, file.parent_offset = &offset;
     image.n_files = 1, image.files = &files;
+    image.has_secret = 1;
+    image.secret = {secret.size(), secret.data()};
     image.has_parent_dump_id = 1;
     image.parent_dump_id = {16, bytes.data()};
   }
@@ -140,8 +157,10 @@ struct RawSidecar {
     return unpack_sidecar(with_digest(std::move(message), MessageKind::Sums, {}), "s", {});
   }
 
-  std::string units = "XXH3-128-units", blocks = "XXH3-128", name = "amdgpu-delta-1-5759.img";
+  std::string units = "XXH3-128-secret-units", blocks = "XXH3-128-secret", plain = "XXH3-128-units";
+  std::string name = "amdgpu-delta-1-5759.img";
   std::vector<std::uint8_t> bytes = std::vector<std::uint8_t>(64, 5);
+  std::vector<std::uint8_t> secret = std::vector<std::uint8_t>(192, 6);
   char* names = name.data();
   std::uint64_t first = 1, count = 2, offset = 8;
   std::uint32_t number = 0;
@@ -186,6 +205,10 @@ TEST(Sidecar, FieldsThatContradictEachOtherAreRefused) {
       [](RawSidecar& raw) { raw.image.parent_dump_id.len = 15; },
       // More units than bytes.
       [](RawSidecar& raw) { raw.file.file_bytes = 2; },
+      // Sums with a secret without one, and others with one, or with one of another length.
+      [](RawSidecar& raw) { raw.image.has_secret = 0; },
+      [](RawSidecar& raw) { raw.image.secret.len -= 1; },
+      [](RawSidecar& raw) { raw.file.algorithm = raw.plain.data(); },
       // Runs without a parent, and a parent without runs.
       [](RawSidecar& raw) { raw.image.has_parent_dump_id = 0; },
       [](RawSidecar& raw) { raw.forget_runs(); },
@@ -206,13 +229,15 @@ TEST(Sidecar, FieldsThatContradictEachOtherAreRefused) {
 // Not zeros, which are no dump's.
 TEST(DumpId, WithoutRandomBytesThereIsNone) {
   ASSERT_TRUE(random_dump_id().ok());
-  bool is_refused = false;
+  bool is_refused = false, is_drawn = true;
   int err = 0;
   std::thread([&] {
     is_refused = test::refuse_system_call(SYS_getrandom, ENOSYS);
     const auto id = random_dump_id();
     err = id.ok() ? 0 : id.error().err;
+    is_drawn = new_sum_method({}).ok();
   }).join();
+  EXPECT_FALSE(is_drawn);
   ASSERT_TRUE(is_refused);
   EXPECT_EQ(err, ENOSYS);
 }

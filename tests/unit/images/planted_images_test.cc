@@ -28,8 +28,10 @@
 #include "images/files.h"
 #include "kfd/uapi.h"
 #include "pipeline/lane_thread.h"
+#include "support/equal_sums.h"
 #include "support/flip_byte.h"
 #include "support/refuse_system_call.h"
+#include "support/rng.h"
 #include "support/temp_dir.h"
 #include "verify/compare.h"
 #include "verify/verify.h"
@@ -82,10 +84,21 @@ RenderImage render_image_of(const DumpId& dump_id, const std::vector<std::uint64
   return image;
 }
 
+SumMethod method_of(std::uint64_t seed) {
+  SumSecret made;
+  test::Rng(seed).fill(std::as_writable_bytes(std::span(made.bytes)));
+  return SumMethod(made);
+}
+
 // Sums by units, all of them zero, which no contents have.
 Sidecar sidecar_of(const PagesSet& set, const DumpId& dump_id) {
   const ImageLayout layout = std::move(set.layout(kMiB)).value();
-  return {unit_tables(layout), set.pages_names(kId), set.bo_table_digest, dump_id, {}, {}};
+  return {unit_tables(layout, kSumBlockBytes, method_of(1)),
+          set.pages_names(kId),
+          set.bo_table_digest,
+          dump_id,
+          {},
+          {}};
 }
 
 // All of its contents are in a file of the parent, there from `offset` on.
@@ -356,6 +369,17 @@ TEST(PlantedChain, LongerThanTheLimitIsRefused) {
   EXPECT_TRUE(has(built_on.error(), "[SL-D10]")) << built_on.error().what;
 }
 
+// As version 0.2 made them: contents can be made that have the sum of others.
+TEST(PlantedChain, NothingIsBuiltOnSumsWithoutASecret) {
+  const test::TempDir dir;
+  ASSERT_NO_FATAL_FAILURE(plant(dir.fd(), image_of(id_of(1)), [](Sidecar& sidecar, const PagesSet&) {
+    for (SumTable& table : sidecar.tables) table.method = SumMethod();
+  }));
+  const auto built_on = check_parent(*std::move(open_as_parent(dir.fd())).value(), kNoKeys);
+  ASSERT_FALSE(built_on.ok());
+  EXPECT_TRUE(has(built_on.error(), "[SL-D95]")) << built_on.error().what;
+}
+
 TEST(PlantedChain, NothingIsBuiltOnAParentThatLacksItsOwn) {
   const test::TempDir dir;
   ASSERT_NO_FATAL_FAILURE(plant_on(dir.fd(), id_of(1), image_of(id_of(2))));
@@ -549,33 +573,21 @@ Change by_blocks(std::uint64_t block_bytes, const std::vector<Sum128>& sums = {}
   };
 }
 
-TEST(PlantedDiff, BlocksOfTheSameBosAreComparedWithoutContents) {
-  const test::TempDir older, newer;
-  const Sum128 zero = SumMethod().of_zeros(kHeaderBytes);  // what is in the last block
-  const kfd::KfdImage image = image_of(id_of(1), 2);
-  ASSERT_NO_FATAL_FAILURE(plant(older.fd(), image, by_blocks(kMiB, {{1}, {2}, {3}})));
-  ASSERT_NO_FATAL_FAILURE(plant(newer.fd(), image, by_blocks(kMiB, {{1}, {4}, zero})));
-  const auto found = differences(older.fd(), newer.fd());
-  ASSERT_TRUE(found.ok()) << found.error().what;
-  ASSERT_EQ(found->size(), 2U);
-  for (const SetDifference& set : *found) {
-    EXPECT_TRUE(set.by_sums);
-    EXPECT_EQ(set.total().equal, kMiB - kHeaderBytes);
-    EXPECT_EQ(set.total().changed, kMiB);
-    EXPECT_EQ(set.total().zero, kHeaderBytes);
-  }
-}
-
 TEST(PlantedDiff, SumsThatCannotBeComparedAreNotBelieved) {
   struct Side {
     std::vector<std::uint64_t> sizes;
     Change change;
     std::uint64_t first_address = 0;  // 0: the usual one
   };
+  const auto units_by = [](const SumMethod& method, std::uint64_t block_bytes) {
+    return Side{{kBoBytes}, [=](Sidecar& sidecar, const PagesSet& set) {
+                  sidecar.tables = unit_tables(std::move(set.layout(kMiB)).value(), block_bytes, method);
+                }};
+  };
   const Side units{{kBoBytes}, nullptr};
-  const Side small_units{{kBoBytes}, [](Sidecar& sidecar, const PagesSet& set) {
-                           sidecar.tables = unit_tables(std::move(set.layout(kMiB)).value(), 64 * kKiB);
-                         }};
+  const Side small_units = units_by(method_of(1), 64 * kKiB);
+  const Side other_secret = units_by(method_of(2), kMiB);
+  const Side no_secret = units_by(SumMethod(), kMiB);
   const Side blocks{{kBoBytes}, by_blocks(kMiB)};
   const Side small_blocks{{kBoBytes}, by_blocks(64 * kKiB)};
   const Side others{{kBoBytes + kMiB}, by_blocks(kMiB)};
@@ -588,6 +600,10 @@ TEST(PlantedDiff, SumsThatCannotBeComparedAreNotBelieved) {
   const std::vector<Case> cases = {{units, blocks},
                                    {blocks, units},
                                    {units, small_units},
+                                   {units, other_secret},
+                                   {no_secret, units},
+                                   {no_secret, no_secret},
+                                   {blocks, blocks},
                                    {blocks, small_blocks},
                                    {others, blocks, kBoBytes},
                                    {blocks, others, kBoBytes + kMiB},
@@ -609,11 +625,46 @@ TEST(PlantedDiff, SumsThatCannotBeComparedAreNotBelieved) {
     ASSERT_TRUE(found.ok()) << found.error().what;
     ASSERT_EQ(found->size(), 1U);
     EXPECT_FALSE(found->front().by_sums);
+    EXPECT_TRUE(found->front().sums_differ);
     EXPECT_EQ(found->front().total().zero, found->front().total().bytes());
     std::uint64_t new_bytes = 0;
     for (const BoDifference& bo : found->front().bos) new_bytes += bo.is_new ? bo.bo.bytes : 0;
     EXPECT_EQ(new_bytes, cases[i].new_bytes);
   }
+}
+
+// Contents that a chain has elsewhere are read from there, and contents made to have one sum are not one.
+TEST(PlantedDiff, ContentsOfAChainAreReadFromItsParentAndComparedWithASecret) {
+  const auto [one, other] = test::contents_with_one_sum(static_cast<std::size_t>(kBoBytes));
+  const test::TempDir older, newer;
+  const kfd::KfdImage image = image_of(id_of(2));
+  const PagesSet set = pages_of(image).front();
+  const auto write = [&](int dir_fd, const std::string& name, const test::Bytes& contents) {
+    ASSERT_NO_FATAL_FAILURE(make_pages(dir_fd, name, kHeaderBytes + kBoBytes));
+    const UniqueFd file(::openat(dir_fd, name.c_str(), O_WRONLY | O_CLOEXEC));
+    ASSERT_EQ(::pwrite(file.get(), contents.data(), contents.size(), kHeaderBytes),
+              static_cast<ssize_t>(contents.size()));
+  };
+  ASSERT_NO_FATAL_FAILURE(plant(older.fd(), image_of(id_of(1)), [](Sidecar& sidecar, const PagesSet&) {
+    for (SumTable& table : sidecar.tables) table.method = method_of(2);
+  }));
+  ASSERT_NO_FATAL_FAILURE(write(older.fd(), set.pages_name(kId, 0), one));
+  ASSERT_NO_FATAL_FAILURE(plant_on(newer.fd(), id_of(1), image));
+  ASSERT_NO_FATAL_FAILURE(make_pages(newer.fd(), set.delta_name(kId, 0), kHeaderBytes + kBoBytes));
+  const UniqueFd parent = make_parent(newer.fd());
+  ASSERT_NO_FATAL_FAILURE(plant(parent.get(), image_of(id_of(1))));
+  for (const bool same : {true, false}) {
+    ASSERT_NO_FATAL_FAILURE(write(parent.get(), set.pages_name(kId, 0), same ? one : other));
+    const auto found = differences(older.fd(), newer.fd());
+    ASSERT_TRUE(found.ok()) << found.error().what;
+    EXPECT_TRUE(found->front().sums_differ);
+    EXPECT_EQ(found->front().total().changed > 0, !same);
+    EXPECT_EQ(found->front().total().bytes(), kBoBytes);
+  }
+  const DirectorySource first(older.fd());
+  EXPECT_TRUE(has(differences(first, Stream(newer.fd(), {}, std::nullopt)).error(), "[SL-T95]"));
+  ASSERT_EQ(::unlinkat(parent.get(), set.pages_name(kId, 0).c_str(), 0), 0);
+  EXPECT_EQ(differences(older.fd(), newer.fd()).error().err, ENOENT);
 }
 
 TEST(PlantedDiff, MemoryOfAnotherGpuOrProcessIsOther) {

@@ -14,6 +14,7 @@
 #include "base/units.h"
 #include "pipeline/checksum/checksum_kernels.h"
 #include "pipeline/reactor/thread_reactor.h"
+#include "support/equal_sums.h"
 #include "support/memory_copy.h"
 #include "support/rng.h"
 
@@ -30,13 +31,19 @@ std::span<const std::byte> text(const char* words) {
   return std::as_bytes(std::span(words, std::strlen(words)));
 }
 
+SumMethod with_secret(std::uint64_t seed) {
+  SumSecret secret;
+  Rng(seed).fill(std::as_writable_bytes(std::span(secret.bytes)));
+  return SumMethod(secret);
+}
+
 TEST(ZeroSums, AreThoseOfZerosByEachMethodAndLength) {
   ZeroSums sums;
   const SumMethod plain;
   ASSERT_TRUE(load_mac().ok());
   const SumMethod keyed(MacKey{1, 2, 3});
   for (int round = 0; round < 2; ++round) {
-    for (const SumMethod& method : {plain, keyed}) {
+    for (const SumMethod& method : {plain, keyed, with_secret(1), with_secret(2)}) {
       for (const std::uint64_t length : {std::uint64_t{8}, 4 * kKiB, kMiB})
         EXPECT_EQ(sums.of(method, length), method.of(Bytes(length))) << method.name() << ' ' << length;
     }
@@ -99,19 +106,41 @@ TEST(Sum, KnownAnswers) {
   EXPECT_EQ(sum_of(text("a")), a);
 }
 
+TEST(Sum, ContentsMadeToHaveOneSumDifferWithASecret) {
+  const auto [one, other] = test::contents_with_one_sum(kSumUnitBytes);
+  ASSERT_NE(one, other);
+  ASSERT_EQ(sum_of(one), sum_of(other)) << "XXH3 without a secret";
+  EXPECT_FALSE(SumMethod().decides());
+  EXPECT_NE(with_secret(1).of(one), with_secret(1).of(other));
+  EXPECT_TRUE(with_secret(1).decides());
+  EXPECT_TRUE(SumMethod(MacKey{1}).decides());
+}
+
+TEST(Sum, MethodsAreEqualIfTheyGiveEqualBytesEqualSums) {
+  EXPECT_EQ(with_secret(1), with_secret(1));
+  EXPECT_EQ(with_secret(1).of(text("a")), with_secret(1).of(text("a")));
+  EXPECT_NE(with_secret(1), with_secret(2));
+  EXPECT_NE(with_secret(1).of(text("a")), with_secret(2).of(text("a")));
+  EXPECT_NE(with_secret(1), SumMethod());
+  EXPECT_NE(with_secret(1).of(text("a")), sum_of(text("a")));
+}
+
 #if defined(__x86_64__)
-void expect_same_as_baseline(void (*kernel)(const void*, std::size_t, unsigned char*)) {
+void expect_same_as_baseline(decltype(&detail::xxh3_128_baseline) kernel) {
   Rng rng(1);
   Bytes bytes(300'000);
   rng.fill(bytes);
   for (const std::size_t length : {0, 1, 16, 17, 128, 129, 240, 241, 1024, 4096, 65536, 299'999}) {
     for (const std::size_t skew : {0, 1, 8}) {
       const std::size_t count = std::min(length, bytes.size() - skew);
-      Sum128 baseline{};
-      Sum128 wide{};
-      detail::xxh3_128_baseline(&bytes[skew], count, baseline.data());
-      kernel(&bytes[skew], count, wide.data());
-      EXPECT_EQ(baseline, wide) << length << " at " << skew;
+      const auto* const other_secret = reinterpret_cast<const unsigned char*>(&bytes[1000]);
+      for (const unsigned char* const secret : {static_cast<const unsigned char*>(nullptr), other_secret}) {
+        Sum128 baseline{};
+        Sum128 wide{};
+        detail::xxh3_128_baseline(&bytes[skew], count, secret, baseline.data());
+        kernel(&bytes[skew], count, secret, wide.data());
+        EXPECT_EQ(baseline, wide) << length << " at " << skew;
+      }
     }
   }
 }

@@ -10,12 +10,17 @@
 
 namespace sluice::plugin {
 
-void DumpRun::look_for_parent() {
+Result<void> DumpRun::look_for_parent() {
   parent = find_parent(store, config);
   shared.parent = parent.checkpoint.get();
   shared.clone_block_bytes = parent.clone_block_bytes;
-  // An overwritten file has no holes, so it would not be smaller.
-  if (parent.checkpoint) config.reuse_files = false;
+  if (!parent.checkpoint) {
+    SLUICE_TRY_ASSIGN(shared.sums, new_sum_method(store.keys()));
+    return {};
+  }
+  shared.sums = parent.checkpoint->sum_method();
+  config.reuse_files = false;  // an overwritten file has no holes, so it would not be smaller
+  return {};
 }
 
 std::string DumpRun::name_of(const std::string& in_dump) const {

@@ -68,9 +68,11 @@ struct DumpRun {
   unsigned begun = 0;                          // open files with contents
   std::map<std::uint32_t, std::size_t> lanes;  // started and not joined, by render minor
 
-  // Sets `parent` and what depends on it. REQUIRES: `config`, and the store's keys.
-  void look_for_parent();
-  // The name here of a file that a dump calls `in_dump`.
+  // Sets `parent` and what depends on it. REQUIRES: `config`, and the store's keys. Errors: those of
+  // new_sum_method().
+  Result<void> look_for_parent();
+  // The name here of the metadata that a complete dump calls `in_dump`. A dump that leaves contents to its
+  // parent has other names for all of them, even if it finds nothing to leave.
   std::string name_of(const std::string& in_dump) const;
   // Saves a file's metadata, last: it appears only beside complete contents.
   Result<void> save(const std::string& name, std::span<const std::uint8_t> payload) const;
