@@ -45,6 +45,9 @@ class PrivateData {
   // REQUIRES: index < counts.bos.
   BoRecord bo(std::size_t index) const;
 
+  // The records of queues, events and SVM ranges. Each begins with its type and is as long as that needs.
+  const std::vector<std::span<const std::uint8_t>>& objects() const { return objects_; }
+
   // For RESTORE: without the records of the BOs `left_out` (indices, ascending), and with records of further
   // GPUs at the end (user gpu_ids). No SVM range can be reached from these.
   std::vector<std::uint8_t> edit(std::span<const std::size_t> left_out,

@@ -9,6 +9,7 @@
 #include "fuzz.h"
 #include "images/metadata.h"
 #include "kfd/matching/matching.h"
+#include "kfd/queue_records.h"
 
 using namespace sluice;
 
@@ -38,6 +39,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     std::vector<std::size_t> all(image->bos.size());
     std::iota(all.begin(), all.end(), std::size_t{0});
     for (const std::size_t i : all) (void)private_data->bo(i);
+    const kfd::QueueLosses losses = kfd::losses_of_queues(*private_data, image->topology);
+    FUZZ_CHECK(losses.waves + losses.stack_words <= image->num_objects);
     const std::uint32_t more[] = {1, 2};
     FUZZ_CHECK(private_data->edit(all, {}).size() <= image->priv_data.size());
     FUZZ_CHECK(private_data->edit({}, more).size() >= image->priv_data.size() + 2 * 8);
