@@ -211,7 +211,7 @@ int CriuSession::call_unpause() noexcept {
   CriuArgs args{};
   args.op = CriuOp::Unpause;
   const int err = call_ioctl(ioctl_, kfd_.get(), kIocCriuOp, &args);
-  if (err == 0) paused_ = false;
+  if (err == 0) paused_ = asked_ = checkpointed_ = false;
   return err;
 }
 
@@ -239,14 +239,21 @@ CriuSession& UnpauseGuard::open_session(UniqueFd target_kfd, std::string name, I
   return sessions_.emplace_back(std::move(target_kfd), std::move(name), std::move(ioctl_function));
 }
 
-Result<void> UnpauseGuard::unpause_all() {
+Result<void> UnpauseGuard::let_run() {
   Result<void> first;
   for (CriuSession& session : sessions_) {
     auto result = session.unpause();
     if (!result && first) first = std::move(result);
-    if (!session.paused()) session.close();
   }
   return first;
+}
+
+Result<void> UnpauseGuard::unpause_all() {
+  Result<void> unpaused = let_run();
+  for (CriuSession& session : sessions_) {
+    if (!session.paused()) session.close();
+  }
+  return unpaused;
 }
 
 void UnpauseGuard::unpause_at_exit() noexcept {

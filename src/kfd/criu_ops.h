@@ -78,14 +78,14 @@ class CriuSession {
   // Whether it found such a pause.
   bool found_paused() const { return found_paused_; }
 
-  // PROCESS_INFO: stops the target's queues and counts its objects, after end_older_pause(). Once: EALREADY
-  // after a success, because a second one would stop the queues twice, and UNPAUSE starts them once. Errors:
+  // PROCESS_INFO: stops the target's queues and counts its objects, after end_older_pause(). EALREADY while
+  // they are stopped: a second one would stop them twice, and UNPAUSE starts them once. Errors:
   // EBADF (wrong thread, or it does not trace the target), EACCES (capability), ENODEV (the target sees no
   // GPU), EOPNOTSUPP (a kind of queue that cannot be dumped), EOVERFLOW (more private data than an image can
   // hold).
   Result<ProcessInfo> process_info();
 
-  // CHECKPOINT. Needs process_info() first (EINVAL), once (EALREADY). The dma-buf descriptors are
+  // CHECKPOINT. Needs process_info() first (EINVAL), once for each (EALREADY). The dma-buf descriptors are
   // close-on-exec. Errors: as above; EINVAL (the target's BOs or queues changed: it was not stopped), EMFILE,
   // ENOMEM, EFAULT, EIO (the kernel's answer contradicts itself).
   Result<Checkpoint> checkpoint();
@@ -98,8 +98,9 @@ class CriuSession {
   // EACCES, ENODEV; EIO (an unexpected answer).
   Result<bool> same_process(int kfd_fd);
 
-  // UNPAUSE, if PROCESS_INFO succeeded and was not undone; else success without a system call. After an error
-  // the queues are still stopped, and a later call tries again.
+  // UNPAUSE, if PROCESS_INFO succeeded and was not undone; else success without a system call. After a
+  // success process_info() may stop the queues again. After an error they are still stopped, and a later call
+  // tries again.
   Result<void> unpause();
 
   // The same without reporting errors: allocates nothing. May run on top of any call of this session, even as
@@ -141,7 +142,10 @@ class UnpauseGuard {
   CriuSession& open_session(UniqueFd target_kfd, std::string name,
                             IoctlFunction ioctl_function = system_ioctl);
 
-  // Unpauses every paused session and closes those that run. After a failure the others are still unpaused;
+  // Unpauses every paused session: process_info() may follow. After a failure the others are still unpaused,
+  // and the first error is returned.
+  Result<void> let_run();
+  // For good: closes those that run. After a failure the others are still unpaused;
   // the first error is returned, and a later call tries again. Idempotent.
   Result<void> unpause_all();
 

@@ -251,15 +251,26 @@ TEST(CriuSession, dumps_in_order) {
   EXPECT_EQ(open_descriptors(), before);
 }
 
-TEST(CriuSession, process_info_happens_once) {
+TEST(CriuSession, process_info_happens_once_while_the_queues_are_stopped) {
   FakeKfd kfd;
   CriuSession session(some_fd(), "process 77", kfd.function());
   ASSERT_TRUE(session.process_info().ok());
   EXPECT_EQ(session.process_info().error().err, EALREADY);
-  ASSERT_TRUE(session.unpause().ok());
-  EXPECT_EQ(session.process_info().error().err, EALREADY);
-  EXPECT_EQ(kfd.paused, 0);
-  EXPECT_EQ(kfd.ops.size(), 2U);
+  EXPECT_EQ(kfd.paused, 1);
+  EXPECT_EQ(kfd.ops.size(), 1U);
+}
+
+TEST(CriuSession, everything_is_checkpointed_anew_after_the_queues_have_run) {
+  FakeKfd kfd;
+  CriuSession session(some_fd(), "process 77", kfd.function());
+  for (int round = 0; round < 3; ++round) {
+    ASSERT_TRUE(session.process_info().ok());
+    ASSERT_TRUE(session.checkpoint().ok());
+    EXPECT_EQ(kfd.paused, 1);
+    ASSERT_TRUE(session.unpause().ok());
+    EXPECT_EQ(kfd.paused, 0);
+    EXPECT_EQ(session.checkpoint().error().err, EINVAL);
+  }
 }
 
 TEST(CriuSession, a_pause_that_an_older_dump_left_behind_is_ended_first) {
@@ -484,6 +495,24 @@ TEST(UnpauseGuard, unpauses_what_is_paused_and_no_more) {
   EXPECT_EQ(a.ops.size(), 2U);
   EXPECT_TRUE(b.ops.empty());
   EXPECT_EQ(c.ops.size(), 2U);
+}
+
+TEST(UnpauseGuard, what_runs_for_a_while_can_be_stopped_again) {
+  FakeKfd a;
+  FakeKfd b;
+  UnpauseGuard guard;
+  CriuSession& first = guard.open_session(some_fd(), "a", a.function());
+  CriuSession& second = guard.open_session(some_fd(), "b", b.function());
+  ASSERT_TRUE(first.process_info().ok());
+  ASSERT_TRUE(second.process_info().ok());
+  a.fail(CriuOp::Unpause, EIO);
+  EXPECT_EQ(guard.let_run().error().err, EIO);
+  EXPECT_EQ(b.paused, 0);
+  EXPECT_TRUE(guard.let_run().ok());
+  EXPECT_EQ(a.paused, 0);
+  EXPECT_TRUE(first.process_info().ok());
+  EXPECT_TRUE(second.process_info().ok());
+  EXPECT_EQ(a.paused + b.paused, 2);
 }
 
 TEST(UnpauseGuard, one_failure_keeps_no_other_from_running_and_is_tried_again) {
