@@ -79,6 +79,7 @@ constexpr std::array kFlags = {
     Flag{"--empty-context", &Options::empty_context, true},
     Flag{"--waiter", &Options::waiter, true},
     Flag{"--run-queues", &Options::run_queues, true},
+    Flag{"--gws", &Options::gws, true},
     Flag{"--hsakmt-shm", &Options::hsakmt_shm, true},
     Flag{"--second-kfd", &Options::second_kfd, true},
     Flag{"--dup-kfd", &Options::dup_kfd, true},
@@ -168,7 +169,8 @@ void usage() {
       "  --bos mixed|small|many|huge|count:N  --one-bo SIZE\n"
       "  --no-events  --no-queues  --no-userptr\n"
       "more in the process:\n"
-      "  --svm  --svm-context  --empty-context  --waiter  --run-queues  --hsakmt-shm  --threaded-child "
+      "  --svm  --svm-context  --empty-context  --waiter  --run-queues  --gws  --hsakmt-shm  "
+      "--threaded-child "
       "THREADS\n"
       "  --gem-handles H,H,...|count:N  --gem-bytes SIZE     (BOs of each render file)\n"
       "  --odd-gem always-valid|encrypted|userptr            (one that cannot be saved)\n"

@@ -37,6 +37,7 @@ struct Options {
   bool svm_context = false;    // context save areas of compute queues are SVM ranges instead of BOs
   bool empty_context = false;  // they are BOs in VRAM, and nothing was ever written there
   bool waiter = false;         // a second thread waits for an event without end
+  bool gws = false;            // compute queues have the GPU's global wave sync
   bool run_queues = false;     // queues get packets; needs a driver that runs them
   bool hsakmt_shm = false;     // libhsakmt's shared memory and semaphore
 

@@ -374,6 +374,10 @@ Result<void> add_queue(Arena& arena, std::uint32_t gpu, const TopologyGpu& topol
   SLUICE_TRY(device_ioctl(arena.kfd_fd, AMDKFD_IOC_CREATE_QUEUE, &args, "CREATE_QUEUE"));
   queue.id = args.queue_id;
   queue.doorbell_offset = args.doorbell_offset;
+  if (options.gws && is_aql(queue)) {
+    kfd_ioctl_alloc_queue_gws_args gws{.queue_id = queue.id, .num_gws = 1};
+    SLUICE_TRY(device_ioctl(arena.kfd_fd, AMDKFD_IOC_ALLOC_QUEUE_GWS, &gws, "ALLOC_QUEUE_GWS"));
+  }
   arena.queues[arena.num_queues++] = queue;
   return {};
 }

@@ -95,6 +95,10 @@ void Control::lose_vram(std::uint32_t gpu, std::uint32_t answers) {
   front_->lose_vram(gpu, answers);
 }
 
+void Control::run_kernels(pid_t pid, Waves waves, std::uint32_t stops) {
+  front_->run_kernels(pid, static_cast<vam_waves>(VAM_WAVES_WORDS + static_cast<int>(waves)), stops);
+}
+
 void Control::between_calls(const std::function<void()>& body) {
   front_->debug([&body](const vam_debug&) { body(); });
 }

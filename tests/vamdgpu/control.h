@@ -30,6 +30,13 @@ int create_state(const char* directory, const vamdgpu_machine_config& config);
 // Which device file an ioctl is for.
 enum class On { Kfd, Render };
 
+// What is saved of a queue whose kernels run when it is stopped.
+enum class Waves {
+  Words,    // only words on the control stack, as firmware may leave them on an idle one
+  Saved,    // waves and their state
+  Counted,  // no waves, but a profiler counts the kernels
+};
+
 // One ioctl that a program made, in the order in which they took effect.
 struct TracedCall {
   std::uint64_t sequence = 0;
@@ -168,6 +175,10 @@ class Control {
   // A GPU says from now on, or when it has been asked `answers` times more, that a reset has cost it its VRAM
   // (INFO_VRAM_LOST_COUNTER). What is in the VRAM stays; clear_faults() does not undo it.
   void lose_vram(std::uint32_t gpu, std::uint32_t answers = 0);
+  // The compute queues of a process have kernels, which the next `stops` PROCESS_INFOs of it find running, or
+  // all (kForEver). No packet waits for them; clear_faults() does not end them.
+  static constexpr std::uint32_t kForEver = UINT32_MAX;
+  void run_kernels(pid_t pid, Waves waves, std::uint32_t stops);
   void clear_faults();
   // How many calls and fences were hit by injected faults so far.
   std::uint64_t faults_hit() const;

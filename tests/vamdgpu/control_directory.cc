@@ -66,6 +66,10 @@ class DirectoryFront : public ControlFront {
     Locked locked(shared_->lock);
     check(vam_lose_vram(shared_->model(), gpu, answers));
   }
+  void run_kernels(pid_t pid, vam_waves waves, std::uint32_t stops) override {
+    Locked locked(shared_->lock);
+    check(vam_run_kernels(shared_->model(), pid, waves, stops));
+  }
   void clear_faults() override {
     Locked locked(shared_->lock);
     vam_debug_clear_faults(&shared_->debug);

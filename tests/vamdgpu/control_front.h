@@ -31,6 +31,7 @@ class ControlFront {
   virtual void set_engine_rate(std::uint32_t gpu, std::uint64_t bytes_per_s) = 0;
   virtual void set_userptr_busy(std::uint32_t times) = 0;
   virtual void lose_vram(std::uint32_t gpu, std::uint32_t answers) = 0;
+  virtual void run_kernels(pid_t pid, vam_waves waves, std::uint32_t stops) = 0;
   virtual void clear_faults() = 0;
   virtual void clear_trace() = 0;
 

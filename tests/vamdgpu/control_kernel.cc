@@ -109,6 +109,9 @@ class KernelFront : public ControlFront {
   void lose_vram(std::uint32_t gpu, std::uint32_t answers) override {
     command("lose " + std::to_string(gpu) + " " + std::to_string(answers));
   }
+  void run_kernels(pid_t pid, vam_waves waves, std::uint32_t stops) override {
+    command("waves " + std::to_string(pid) + " " + std::to_string(waves) + " " + std::to_string(stops));
+  }
   void clear_faults() override { command("clear"); }
   void clear_trace() override { command("forget"); }
 

@@ -16,6 +16,8 @@
  *   fence GPU NUMBER ERRNO                       a fence fails with ERRNO, or, 0, never signals
  *   userptr TIMES                                registrations that fail with EBUSY
  *   rate GPU BYTES                               bytes a second of all its engines, 0 none
+ *   lose GPU ANSWERS                             its VRAM, when it has been asked so often (vam_lose_vram())
+ *   waves PID WAVES STOPS                        what so many PROCESS_INFOs find (vam_run_kernels())
  *   release                                      fences that hang signal with -ECANCELED
  *   clear                                        no faults any more
  *   forget                                       trace and counts of calls start anew

@@ -115,6 +115,14 @@ static int lose_vram(struct vam_machine* machine, const char* text) {
   return vam_lose_vram(machine->model, gpu, answers);
 }
 
+static int run_kernels(struct vam_machine* machine, const char* text) {
+  u32 waves, stops;
+  int pid;
+
+  if (sscanf(text, "%d %u %u", &pid, &waves, &stops) != 3) return -EINVAL;
+  return vam_run_kernels(machine->model, pid, waves, stops);
+}
+
 /* Lock held. */
 static int command(struct vam_machine* machine, char* text) {
   struct vam_debug* debug = &machine->control->debug;
@@ -126,6 +134,7 @@ static int command(struct vam_machine* machine, char* text) {
   if (!strcmp(name, "userptr")) return sscanf(text, "%llu", &debug->userptr_busy) == 1 ? 0 : -EINVAL;
   if (!strcmp(name, "rate")) return set_rate(machine, text);
   if (!strcmp(name, "lose")) return lose_vram(machine, text);
+  if (!strcmp(name, "waves")) return run_kernels(machine, text);
   if (!strcmp(name, "release")) {
     vam_release_hung(machine, 0);
     return 0;

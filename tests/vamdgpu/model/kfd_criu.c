@@ -74,6 +74,8 @@ static int process_info(const struct vam_call* call, struct vam_process* p, stru
   if (!(m->config.evict_once && p->queues_paused)) evict(m, p);
   p->queues_paused = 1;
   p->process_infos++;
+  p->waves_saved = p->stops_with_waves ? p->waves : VAM_WAVES_NONE;
+  if (p->stops_with_waves && p->stops_with_waves != VAM_FOR_EVER) p->stops_with_waves--;
   count_all(m, p, &t);
   args->pid = (uint32_t)p->pid;
   args->num_devices = vam_num_pdds(m, p);
@@ -122,7 +124,7 @@ static int put_queue(const struct vam_call* call, struct cursor* c, const struct
   if (put(call, c, &r, sizeof(r))) return -VAM_EFAULT;
   for (uint64_t at = 0; at < total;) {
     uint64_t n = total - at < sizeof(block) ? total - at : sizeof(block);
-    for (uint64_t i = 0; i < n; ++i) block[i] = vam_queue_state_byte(q->seed, at + i);
+    for (uint64_t i = 0; i < n; ++i) block[i] = vam_queue_state_byte(call->model, q, at + i);
     if (put(call, c, block, n)) return -VAM_EFAULT;
     at += n;
   }

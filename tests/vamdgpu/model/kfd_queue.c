@@ -21,13 +21,49 @@ uint32_t vam_queue_mqd_bytes(const struct vam_model* m, uint32_t gpu, uint32_t t
   return type == TYPE_COMPUTE ? m->gpu[gpu].config.mqd_bytes : VAM_SDMA_MQD_BYTES;
 }
 
-uint8_t vam_queue_state_byte(uint64_t seed, uint64_t at) {
+/* v9_mqd: its size, and the dwords that tell whether kernels are counted, and how far the control stack and
+ * the state of waves reach. */
+enum {
+  MQD_BYTES = 2048,
+  COUNTERS_DWORD = 12,
+  STACK_OFFSET_DWORD = 174,
+  STACK_SIZE_DWORD = 175,
+  WAVE_STATE_DWORD = 176
+};
+enum { SAVED_STACK_BYTES = 64, SAVED_STATE_BYTES = 4096 };
+
+static uint32_t meant_dword(const struct vam_model* m, const struct vam_queue* q, uint32_t dword) {
+  const uint32_t waves = VAM_PROCESS_AT(m, q->process)->waves_saved;
+  const int words = waves == VAM_WAVES_WORDS || waves == VAM_WAVES_SAVED;
+  if (dword == COUNTERS_DWORD) return waves == VAM_WAVES_COUNTED;
+  if (dword == STACK_OFFSET_DWORD) return q->stack_bytes - (words ? SAVED_STACK_BYTES : 0);
+  if (dword == WAVE_STATE_DWORD) return q->stack_bytes + (waves == VAM_WAVES_SAVED ? SAVED_STATE_BYTES : 0);
+  return q->stack_bytes;
+}
+
+static int is_meant_dword(const struct vam_model* m, const struct vam_queue* q, uint64_t at) {
+  const uint64_t dword = at % MQD_BYTES / 4;
+  if (q->type != TYPE_COMPUTE || at >= vam_queue_mqd_bytes(m, q->gpu, q->type)) return 0;
+  return dword == COUNTERS_DWORD || (dword >= STACK_OFFSET_DWORD && dword <= WAVE_STATE_DWORD);
+}
+
+uint8_t vam_queue_state_byte(const struct vam_model* m, const struct vam_queue* q, uint64_t at) {
   uint64_t x;
-  if (at < 8) return (uint8_t)(seed >> (8 * at));
-  x = seed + (at / 8) * 0x9e3779b97f4a7c15ull;
+  if (at < 8) return (uint8_t)(q->seed >> (8 * at));
+  if (is_meant_dword(m, q, at))
+    return (uint8_t)(meant_dword(m, q, (uint32_t)(at % MQD_BYTES / 4)) >> (8 * (at % 4)));
+  x = q->seed + (at / 8) * 0x9e3779b97f4a7c15ull;
   x ^= x >> 31;
   x *= 0xbf58476d1ce4e5b9ull;
   return (uint8_t)(x >> (8 * (at & 7)));
+}
+
+int vam_run_kernels(struct vam_model* m, int32_t pid, uint32_t waves, uint32_t stops) {
+  const uint32_t process = vam_find_process(m, pid, 0);
+  if (!process || waves > VAM_WAVES_COUNTED) return -VAM_EINVAL;
+  VAM_PROCESS_AT(m, process)->waves = waves;
+  VAM_PROCESS_AT(m, process)->stops_with_waves = stops;
+  return 0;
 }
 
 /* ---- buffers ----------------------------------------------------------------------------------------------
@@ -206,7 +242,7 @@ static int create_queue(const struct vam_call* call, uint32_t process, struct va
   q->eop_size = (uint32_t)args->eop_size;
   q->ctx_area = args->ctx_address;
   q->ctx_size = args->ctx_size;
-  q->ctl_stack_size = args->ctl_stack_size;
+  q->ctl_stack_size = q->stack_bytes = args->ctl_stack_size;
   q->active = q->ring && q->ring_size && q->percent;
   if (has_exact_buffers(m)) {
     err = check_buffers(m, q);
@@ -304,29 +340,49 @@ int vam_queue_ioctl(const struct vam_call* call, uint32_t nr, void* arg) {
   }
 }
 
+/* What a record's state begins with: the queue's seed, and the dwords of its first MQD that are not computed
+ * from that. */
+static int read_state(const struct vam_call* call, uint64_t state_user, uint32_t mqd_bytes,
+                      struct vam_queue* q) {
+  struct vam_process* p = VAM_PROCESS_AT(call->model, q->process);
+  uint32_t words[3], counters; /* from STACK_OFFSET_DWORD on */
+  if (call->os->copy_in(call, &q->seed, state_user, sizeof(q->seed))) return -VAM_EFAULT;
+  if (q->type != TYPE_COMPUTE || mqd_bytes < MQD_BYTES) return 0;
+  if (call->os->copy_in(call, words, state_user + STACK_OFFSET_DWORD * 4, sizeof(words)) ||
+      call->os->copy_in(call, &counters, state_user + COUNTERS_DWORD * 4, sizeof(counters)))
+    return -VAM_EFAULT;
+  q->stack_bytes = words[1];
+  p->waves_saved = counters               ? VAM_WAVES_COUNTED
+                   : words[0] == words[1] ? VAM_WAVES_NONE
+                   : words[2] > words[1]  ? VAM_WAVES_SAVED
+                                          : VAM_WAVES_WORDS;
+  return 0;
+}
+
 int vam_queue_restore(const struct vam_call* call, uint32_t process, const struct vam_priv_queue* r,
                       uint64_t state_user, uint32_t* consumed) {
   struct vam_model* m = call->model;
   uint32_t gpu = vam_pdd_by_user_id(m, process, r->gpu_id), queue;
-  uint64_t total = (uint64_t)r->mqd_size + r->ctl_stack_size, seed = 0;
+  uint64_t total = (uint64_t)r->mqd_size + r->ctl_stack_size;
   struct vam_queue made;
   struct vam_queue* q = &made;
   int err, damaged = 0;
   if (!gpu || r->type >= TYPE_COUNT) return -VAM_EINVAL;
   gpu--;
   if (r->mqd_size != vam_queue_mqd_bytes(m, gpu, r->type)) return -VAM_EINVAL;
-  for (uint64_t at = 0; at < total;) {
-    uint8_t block[256];
-    uint64_t n = total - at < sizeof(block) ? total - at : sizeof(block);
-    if (call->os->copy_in(call, block, state_user + at, n)) return -VAM_EFAULT;
-    if (at == 0) memcpy(&seed, block, n < 8 ? n : 8);
-    for (uint64_t i = 0; i < n; ++i) damaged |= block[i] != vam_queue_state_byte(seed, at + i);
-    at += n;
-  }
   memset(&made, 0, sizeof(made));
   q->process = process;
   q->gpu = gpu;
   q->type = r->type;
+  err = read_state(call, state_user, r->mqd_size, q);
+  if (err) return err;
+  for (uint64_t at = 0; at < total;) {
+    uint8_t block[256];
+    uint64_t n = total - at < sizeof(block) ? total - at : sizeof(block);
+    if (call->os->copy_in(call, block, state_user + at, n)) return -VAM_EFAULT;
+    for (uint64_t i = 0; i < n; ++i) damaged |= block[i] != vam_queue_state_byte(m, q, at + i);
+    at += n;
+  }
   q->format = r->format;
   q->priority = r->priority;
   q->percent = r->percent;
@@ -343,7 +399,6 @@ int vam_queue_restore(const struct vam_call* call, uint32_t process, const struc
   q->ctx_size = r->ctx_size;
   q->ctl_stack_size = r->ctl_stack_size;
   q->active = q->ring && q->ring_size && q->percent;
-  q->seed = seed;
   /* Linux 7.2 has a restored queue hold none of its buffers. */
   if (has_exact_buffers(m) && m->config.kfd_minor_version < 23) {
     err = check_buffers(m, q);

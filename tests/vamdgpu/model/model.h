@@ -191,6 +191,8 @@ struct vam_process {
   uint32_t svm_pending; /* restored attributes wait for RESUME */
   uint32_t runtime_enabled, debugged;
   uint32_t mqd_damaged; /* restored queues whose opaque bytes had changed */
+  /* vam_run_kernels(): what PROCESS_INFO finds, so many times more; and what the last one has found. */
+  uint32_t waves, stops_with_waves, waves_saved;
   uint32_t svm_first, svm_last;
   struct vam_idr queues, signal_events, other_events;
   struct vam_pdd pdd[VAMDGPU_MAX_GPUS];
@@ -205,10 +207,11 @@ struct vam_queue {
   uint64_t serial;        /* the private data has the newest queue first */
   uint32_t sdma_engine;   /* an SDMA queue's; its sdma_id is unique on the GPU */
   uint32_t holds_buffers; /* 1: what its buffers lie in cannot be unmapped */
+  uint32_t stack_bytes;   /* of its control stack, as the MQD says */
   /* queue_run.c: packets since it was made or restored, bytes done of the packet at the read pointer, why it
    * stands (enum vam_queue_fault) and at which address. */
   uint64_t consumed, done, fault_va;
-  uint32_t fault, pad;
+  uint32_t fault;
 };
 
 struct vam_event {
@@ -549,8 +552,19 @@ void vam_event_free(struct vam_model* m, uint32_t event);
 void vam_event_set(struct vam_model* m, uint32_t event);
 int vam_event_set_page(const struct vam_call* call, uint32_t process, uint64_t handle);
 int vam_queue_ioctl(const struct vam_call* call, uint32_t nr, void* arg);
-/* Synthetic MQD and control stack bytes of a queue: byte `at` of them. */
-uint8_t vam_queue_state_byte(uint64_t seed, uint64_t at);
+/* Synthetic MQD and control stack bytes of a queue: byte `at` of them. In the MQDs of compute queues the
+ * dwords of counters and control stack are what v9_structs.h has there. */
+uint8_t vam_queue_state_byte(const struct vam_model* m, const struct vam_queue* q, uint64_t at);
+/* From now on the compute queues of a process have kernels: that many times PROCESS_INFO finds waves of them
+ * to save (VAM_FOR_EVER: always). No packet is held up by that. -EINVAL: no such process. */
+#define VAM_FOR_EVER 0xffffffffu
+enum vam_waves {
+  VAM_WAVES_NONE = 0,
+  VAM_WAVES_WORDS = 1,  /* words on the control stack, and no state */
+  VAM_WAVES_SAVED = 2,  /* state, too */
+  VAM_WAVES_COUNTED = 3 /* none, and a profiler counts the kernels */
+};
+int vam_run_kernels(struct vam_model* m, int32_t pid, uint32_t waves, uint32_t stops);
 int vam_svm_ioctl(const struct vam_call* call, struct vam_svm_args* args, uint32_t bytes);
 int vam_svm_restore(const struct vam_call* call, uint32_t process, const struct vam_priv_svm* record,
                     uint64_t attrs_user, uint32_t num_attrs);
