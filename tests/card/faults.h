@@ -22,6 +22,9 @@ struct Faults {
                              // false again
   bool refuse_preemption = false;  // UNMAP_QUEUES leaves queues of processes where they are, and QUERY_STATUS
                                    // on the HIQ is not answered, until this is false again
+  // So many more times a compute queue of a process leaves waves when it is unmapped: words in its MQD that
+  // say so, and nothing else. The queue goes on as if it had none.
+  std::uint64_t stops_with_waves = 0;
 };
 
 // Since power on.

@@ -36,11 +36,11 @@ bool set_fence(std::string_view word, Faults& faults) {
   return true;
 }
 
-bool set_rate(std::string_view word, Faults& faults) {
-  std::uint64_t rate = 0;
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), rate);
+bool set_number(std::string_view word, std::uint64_t* number) {
+  std::uint64_t value = 0;
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
   if (error != std::errc() || end != word.data() + word.size()) return false;
-  faults.sdma_bytes_per_s = rate;
+  *number = value;
   return true;
 }
 
@@ -63,13 +63,15 @@ std::string Control::run(std::string_view command) {
   if (words.size() == 2 && words[0] == "fence") {
     done = set_fence(words[1], faults_);
   } else if (words.size() == 3 && is("sdma", "rate")) {
-    done = set_rate(words[2], faults_);
+    done = set_number(words[2], &faults_.sdma_bytes_per_s);
   } else if (words.size() == 3 && is("sdma", "hold")) {
     done = set_switch(words[2], &faults_.hold_copies);
   } else if (words.size() == 2 && is("sdma", "fault")) {
     faults_.sdma_fault = done = true;
   } else if (words.size() == 3 && is("queue", "refuse-preemption")) {
     done = set_switch(words[2], &faults_.refuse_preemption);
+  } else if (words.size() == 3 && is("queue", "waves")) {
+    done = set_number(words[2], &faults_.stops_with_waves);
   } else if (words.size() == 2 && is("vram", "lost")) {
     // Any pattern that nobody takes for memory that was cleared.
     std::memset(vram_.data(), 0xa5, vram_.size());

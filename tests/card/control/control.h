@@ -6,6 +6,7 @@
 //   sdma hold on|off               jobs of processes wait in their IBs, those of the driver do not
 //   sdma fault                     the next copy or fill of the kernel's SDMA rings is a VM fault
 //   queue refuse-preemption on|off
+//   queue waves N                  the next N unmappings of compute queues of processes leave words of waves
 //   vram lost                      overwrites all of VRAM, as a reset of the GPU may
 //   counters                       "ok register_reads=12 …", all of Counters
 //

@@ -442,7 +442,19 @@ OrFault<void> CommandProcessor::save(const Mapped& mapped) {
   SLUICE_TRY(space.store32(slot + mqd::compute::kPqRptr * 4, static_cast<std::uint32_t>(read)));
   SLUICE_TRY(space.store32(slot + mqd::compute::kPqWptr * 4, static_cast<std::uint32_t>(write)));
   SLUICE_TRY(space.store32(slot + mqd::compute::kPqWptr * 4 + 4, static_cast<std::uint32_t>(write >> 32)));
-  return {};
+  return mapped.user ? save_waves(space, slot) : OrFault<void>();
+}
+
+// Feigned: Faults::stops_with_waves. `slot`: of the MQD's part that is a slot's registers.
+OrFault<void> CommandProcessor::save_waves(const AddressSpace& space, std::uint64_t slot) {
+  constexpr std::uint32_t kStackBytes = 64, kStateBytes = 4096;
+  SLUICE_TRY_ASSIGN(const std::uint32_t size, space.load32(slot + mqd::compute::kStackSize * 4));
+  if (size < kStackBytes) return {};
+  std::uint64_t& stops = chip_.faults().stops_with_waves;
+  const bool waves = stops != 0;
+  if (waves) --stops;
+  SLUICE_TRY(space.store32(slot + mqd::compute::kStackOffset * 4, size - (waves ? kStackBytes : 0)));
+  return space.store32(slot + mqd::compute::kWaveStateOffset * 4, size + (waves ? kStateBytes : 0));
 }
 
 unsigned CommandProcessor::vmid_for(std::uint32_t pasid) {

@@ -486,6 +486,29 @@ TEST_F(CommandProcessorTest, UnmappingSavesThePointersAndTheNextRunlistGoesOn) {
   EXPECT_EQ(kit.vram_value<std::uint32_t>(user_offset(0) + kUserTarget), 1000U);
 }
 
+TEST_F(CommandProcessorTest, FeignedWavesAreInTheMqdForSoManyStops) {
+  constexpr std::uint32_t kStackBytes = 0x9000;
+  start_hiq();
+  make_pm4_queue(0);
+  const std::uint64_t slot = user_mqd(0) + mqd::compute::kSlot * 4;
+  for (const std::size_t index :
+       {mqd::compute::kStackOffset, mqd::compute::kStackSize, mqd::compute::kWaveStateOffset})
+    kit.put_vram<std::uint32_t>(slot + index * 4, kStackBytes);
+  Pm4 list;
+  add_process(list, kPasid, tables.root());
+  add_queue(list, 0);
+  kit.gpu.faults().stops_with_waves = 2;
+  for (std::uint64_t stop = 1; stop <= 3; ++stop) {
+    run_list(list);
+    submit_unmap_all(stop);
+    kit.run();
+    const bool waves = stop <= 2;
+    EXPECT_EQ(mqd_value(user_mqd(0), mqd::compute::kStackOffset) < kStackBytes, waves) << stop;
+    EXPECT_EQ(mqd_value(user_mqd(0), mqd::compute::kStackSize), kStackBytes);
+    EXPECT_EQ(mqd_value(user_mqd(0), mqd::compute::kWaveStateOffset) > kStackBytes, waves) << stop;
+  }
+}
+
 TEST_F(CommandProcessorTest, SdmaQueuesOfAProcessRunOnTheirEngine) {
   start_hiq();
   make_sdma_queue(0);

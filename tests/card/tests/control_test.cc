@@ -44,6 +44,8 @@ TEST_F(ControlTest, CommandsSetFaults) {
   EXPECT_TRUE(faults_.refuse_preemption);
   EXPECT_EQ(control_.run("queue refuse-preemption off"), "ok");
   EXPECT_FALSE(faults_.refuse_preemption);
+  EXPECT_EQ(control_.run("queue waves 3"), "ok");
+  EXPECT_EQ(faults_.stops_with_waves, 3U);
   EXPECT_EQ(control_.run("vram lost"), "ok");
   EXPECT_EQ(vram_, Bytes(64, std::byte{0xa5}));
 }
@@ -69,7 +71,7 @@ TEST_F(ControlTest, WhatIsNoCommandChangesNothing) {
   for (const char* text :
        {"", " ", "fence", "fence stop", "fence hold now", "sdma", "sdma rate", "sdma rate -1", "sdma rate 1k",
         "sdma rate 99999999999999999999", "queue refuse-preemption", "vram", "queue refuse-preemption maybe",
-        "counters all", "COUNTERS"}) {
+        "queue waves", "queue waves on", "counters all", "COUNTERS"}) {
     const std::string answer = control_.run(text);
     EXPECT_EQ(answer.rfind("error: ", 0), 0U) << text;
     EXPECT_EQ(answer.find('\n'), std::string::npos) << text;
