@@ -32,7 +32,7 @@ constexpr std::uint64_t kLargestChunk = 64 * kMiB;
 constexpr std::uint64_t kLargestRate = 1024 * kGiB;  // bytes a second
 constexpr std::uint32_t kEnoughSlots = 8;            // of a lane whose share the user has not chosen
 constexpr std::size_t kLongestFile = 64 * kKiB;
-constexpr std::uint64_t kLongestFenceTimeout = 3600;  // seconds
+constexpr std::uint64_t kLongestTimeout = 3600;  // seconds
 constexpr std::size_t kMostComplaints =
     16;  // from one place; a file that is no settings file has thousands of lines
 
@@ -123,15 +123,23 @@ IoMode parse_io_mode(const Lookup& lookup, LogLines& lines) {
   return IoMode::Auto;
 }
 
+LostWaves parse_lost_waves(const Lookup& lookup, LogLines& lines) {
+  const auto value = lookup("SLUICE_LOST_WAVES");
+  if (!value || lower(*value) == "refuse") return LostWaves::Refuse;
+  if (lower(*value) == "warn") return LostWaves::Warn;
+  complain(lines, "SLUICE_LOST_WAVES", *value, "refuse or warn");
+  return LostWaves::Refuse;
+}
+
 std::chrono::seconds parse_seconds(const Lookup& lookup, const char* name, std::chrono::seconds otherwise,
-                                   std::uint64_t most, LogLines& lines) {
+                                   std::uint64_t least, LogLines& lines) {
   const auto value = lookup(name);
   if (!value) return otherwise;
   std::uint64_t seconds = 0;
   const char* const end = value->data() + value->size();
   const auto parsed = std::from_chars(value->data(), end, seconds);
-  if (parsed.ec != std::errc() || parsed.ptr != end || seconds < 1 || seconds > most) {
-    complain(lines, name, *value, "seconds, from 1 to " + std::to_string(most));
+  if (parsed.ec != std::errc() || parsed.ptr != end || seconds < least || seconds > kLongestTimeout) {
+    complain(lines, name, *value, formatted("seconds, from {} to {}", least, kLongestTimeout));
     return otherwise;
   }
   return std::chrono::seconds(seconds);
@@ -329,8 +337,9 @@ Config parse_config(const Lookup& lookup, LogLines& lines) {
   if (config.key_file == "none") config.key_file.reset();
   config.gpu_map = lookup(kfd::kGpuMapSetting);
   if (config.gpu_map == "") config.gpu_map.reset();
-  config.fence_timeout =
-      parse_seconds(lookup, "SLUICE_FENCE_TIMEOUT", standard.fence_timeout, kLongestFenceTimeout, lines);
+  config.fence_timeout = parse_seconds(lookup, "SLUICE_FENCE_TIMEOUT", standard.fence_timeout, 1, lines);
+  config.waves_timeout = parse_seconds(lookup, "SLUICE_WAVES_TIMEOUT", standard.waves_timeout, 0, lines);
+  config.lost_waves = parse_lost_waves(lookup, lines);
   // Outlives parse_match_rules(), which refers to it.
   std::map<std::string, std::optional<std::string>> values;
   kfd::ParsedMatchRules match = kfd::parse_match_rules([&](const char* name) -> const char* {

@@ -26,6 +26,9 @@
 
 namespace sluice::settings {
 
+// What a dump does about running kernels that a restore could not continue.
+enum class LostWaves { Refuse, Warn };
+
 inline constexpr const char* kConfigFile = "/etc/criu/sluice.conf";
 
 struct Config {
@@ -46,6 +49,8 @@ struct Config {
   std::optional<std::string> key_file;                // nothing: images have no key
   std::optional<std::string> gpu_map;                 // unparsed: kfd::GpuMap reads it where it is needed
   std::chrono::seconds fence_timeout{60};  // for one GPU copy, and for the target's work on its BOs
+  std::chrono::seconds waves_timeout{1};   // a dump waits for such kernels to end; 0: it does not
+  LostWaves lost_waves = LostWaves::Refuse;
   kfd::MatchRules match_rules;
 
   // Slots of one lane.

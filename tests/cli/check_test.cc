@@ -387,7 +387,10 @@ TEST_F(CheckTest, TheVersionIsReadFromTheFileOfACriuThatDoesNotAnswer) {
 
 TEST_F(CheckTest, ThatADumpWillWorkIsTheLastLine) {
   if (::geteuid() != 0) GTEST_SKIP() << "a dump will work for root only";
-  const vamdgpu::Machine machine = vamdgpu::Machine::create(small_machine());
+  vamdgpu::MachineOptions options = small_machine();
+  options.kfd_minor_version = 17;  // a kernel that saves running kernels of the GPU
+  options.list_handles = true;
+  const vamdgpu::Machine machine = vamdgpu::Machine::create(options);
   const json object = check_json({}, &machine);
   EXPECT_EQ(object["result"], "works") << object;
   EXPECT_EQ(object["problems"], 0);
@@ -463,6 +466,24 @@ TEST_F(CheckTest, WhatAnOldKernelLacksIsTold) {
   const vamdgpu::Machine older = vamdgpu::Machine::create(options);
   EXPECT_THAT(told(check_json({}, &older), "kfd"),
               AllOf(StartsWith("problem: KFD interface 1.7 found"), HasSubstr("use Linux 6.1 or newer")));
+}
+
+TEST_F(CheckTest, AKernelThatLosesRunningKernelsIsAWarningOnGfx9) {
+  vamdgpu::MachineOptions options = small_machine();
+  const vamdgpu::Machine lossy = vamdgpu::Machine::create(options);
+  EXPECT_THAT(told(check_json({}, &lossy), "waves"),
+              AllOf(StartsWith("warning: "), HasSubstr("SLUICE_WAVES_TIMEOUT")));
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(lossy.directory())) {
+    if (entry.path().filename() != "properties") continue;
+    std::string text = host_test::read_file(entry.path());
+    if (const std::size_t at = text.find("gfx_target_version 90010"); at != std::string::npos)
+      text.replace(at, std::string_view("gfx_target_version 90010").size(), "gfx_target_version 100300");
+    std::ofstream(entry.path()) << text;
+  }
+  EXPECT_TRUE(findings(check_json({}, &lossy), "waves").empty());
+  options.kfd_minor_version = 17;
+  const vamdgpu::Machine older = vamdgpu::Machine::create(options);
+  EXPECT_TRUE(findings(check_json({}, &older), "waves").empty());
 }
 
 TEST_F(CheckTest, AKfdThatMayNotBeAskedIsNoMissingOne) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include <fcntl.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <map>
 
@@ -11,9 +12,26 @@
 #include "images/metadata.h"
 #include "images/pages.h"
 #include "kfd/device.h"
+#include "kfd/queue_records.h"
 
 namespace sluice::cli {
 namespace {
+
+// The first that is known to save no control stack (kfd/queue_records.h).
+constexpr std::uint32_t kKfdOfLinux72 = 23;
+
+// Only a dump can tell whether kernels run.
+void check_waves(std::uint32_t kfd_minor, const kfd::Topology& topology, Findings& findings) {
+  const bool any_gfx9 = std::any_of(topology.nodes.begin(), topology.nodes.end(), [](const kfd::Node& node) {
+    return node.is_gpu() && kfd::is_gfx9(node.gfx_target_version);
+  });
+  if (kfd_minor < kKfdOfLinux72 || !any_gfx9) return;
+  findings.push_back(
+      {Weight::Warning, "waves",
+       "this kernel does not save running kernels of GFX9 GPUs, as MI200 and MI300 are: a dump "
+       "waits for their end, and is refused if they do not end",
+       "dump between kernels, raise SLUICE_WAVES_TIMEOUT, or use Linux 6.12"});
+}
 
 Finding check_render_node(const kfd::Node& gpu, std::map<std::string, bool>& drivers) {
   const std::string path = "/dev/dri/renderD" + std::to_string(gpu.drm_render_minor);
@@ -82,6 +100,7 @@ GpuCheck check_gpus() {
                            "maps such BOs is refused"),
          ""});
   }
+  check_waves(version->minor, *topology, check.findings);
   check.topology = std::move(*topology);
   return check;
 }

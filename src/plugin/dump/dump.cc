@@ -2,10 +2,12 @@
 #include "plugin/dump/dump.h"
 
 #include <signal.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -92,18 +94,25 @@ Result<void> Dumper::with_signals_held(const Step& step) {
 // All tasks of the tree are stopped from here on, so their GPU contents may flow beside CRIU's own dump.
 Result<void> Dumper::begin_all() {
   if (run_.kfd_device == 0 || !run_.config.parallel || phase_ != Phase::Waiting) return {};
+  itimerval left{};
+  (void)::getitimer(ITIMER_REAL, &left);
+  if (timerisset(&left.it_value)) {  // kernels are waited for no longer than the host would wait
+    const std::chrono::seconds most(left.it_value.tv_sec);
+    run_.config.waves_timeout = std::min(run_.config.waves_timeout, most);
+  }
   const HeldAlarm alarm;  // stopping queues takes time, and so do jobs that still run
-  return with_signals_held([this] { return begin_tree(); });
+  return with_signals_held([this] { return begin_tree(true); });
 }
 
 // Opens all files of the tree, once: only then it is known which of them share memory. In older hosts the
-// first DUMP_EXT_FILE does this.
-Result<void> Dumper::begin_tree() {
+// first DUMP_EXT_FILE does this. `unread`: the host is sure to have read no memory of the tree yet. In
+// DUMP_EXT_FILE that is so only in the process that it dumps first, whose memory it reads after its files.
+Result<void> Dumper::begin_tree(bool unread) {
   if (phase_ != Phase::Waiting) return {};
   phase_ = Phase::OneByOne;
   SLUICE_TRY(add_files());
   if (!files_.empty()) SLUICE_TRY(note_in_inventory());
-  SLUICE_TRY(files_.begin_all());
+  SLUICE_TRY(files_.begin_all(unread || tree_.begins_with(files_.holders())));
   SLUICE_TRY(dmabufs_.find_memory(files_));
   if (files_.empty()) return {};
   SLUICE_TRY(note_in_inventory());
@@ -173,7 +182,7 @@ Result<bool> Dumper::dump_if_ours(int fd, int id) {
 }
 
 Result<void> Dumper::dump_device(int fd, int id, kfd::FileClass device) {
-  SLUICE_TRY(begin_tree());
+  SLUICE_TRY(begin_tree(false));
   SLUICE_TRY(check_index_can_be());
   SLUICE_TRY_ASSIGN(DumpedFile * file, files_.find(fd, device.kind));
   if (file == nullptr) {
@@ -187,7 +196,7 @@ Result<void> Dumper::dump_device(int fd, int id, kfd::FileClass device) {
 // A descriptor of memory that a file of the tree has. False: no file of ours knows it. Memory that only
 // descriptors hold is saved with the first of them.
 Result<bool> Dumper::dump_dmabuf(int fd, int id) {
-  SLUICE_TRY(begin_tree());
+  SLUICE_TRY(begin_tree(false));
   struct stat st {};
   if (::fstat(fd, &st) != 0) return make_error(errno, "fstat of a dma-buf");
   SLUICE_TRY_ASSIGN(const auto image, dmabufs_.describe(fd, st.st_ino, id, tree_));

@@ -70,7 +70,7 @@ class Dumper {
   Result<void> prepare();
   template <class Step>
   Result<void> with_signals_held(const Step& step);
-  Result<void> begin_tree();
+  Result<void> begin_tree(bool unread);
   Result<void> add_files();
   Result<void> check_map_of(dev_t device);
   Result<void> note_in_inventory();

@@ -51,7 +51,7 @@ Result<void> PreDump::begin() {
   for (TakenFile& file : taken) SLUICE_TRY(files_.add(std::move(file)));
   const std::uint64_t began_ns = run_.shared.world.now_ns();
   // The tracer is gone after this call: whatever happens, the queues run again in it.
-  const Result<void> begun = caught([this] { return files_.begin_all(); });
+  const Result<void> begun = caught([this] { return files_.begin_all(false); });
   SLUICE_TRY(sessions_.unpause_all());
   run_.frozen_ns = run_.shared.world.now_ns() - began_ns;
   SLUICE_TRY(begun);

@@ -4,12 +4,16 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "base/format.h"
 #include "images/checkpoint.h"
 #include "images/files.h"
 #include "images/key.h"
+#include "images/metadata.h"
 #include "images/pages.h"
 #include "images/sums.h"
+#include "kfd/queue_records.h"
 #include "kfd/uapi.h"
+#include "plugin/host/criu_host.h"
 
 namespace sluice::plugin {
 
@@ -31,6 +35,18 @@ Result<DumpId> parent_of(ImageStore& store, int id, const PagesSet& set,
                     take_sidecar(store.load_once(set.sums_name(id)), id, set, layout,
                                  dump_id.value_or(DumpId{}), store.keys()));
   return sidecar ? sidecar->parent_dump_id : DumpId{};
+}
+
+// Dumps of sluice 0.2 and of upstream's plugin did not look for waves.
+void warn_of_lost_waves(const kfd::KfdImage& image) {
+  const auto records = private_records(image);
+  const std::size_t queues = records ? kfd::losses_of_queues(*records, image.topology).waves : 0;
+  if (queues == 0) return;
+  log_line(
+      Level::Warning,
+      formatted("process {} was dumped while {} of its queues had running kernels whose waves the kernel "
+                "did not save: they never end; use another checkpoint [SL-R85]",
+                image.pid, queues));
 }
 
 }  // namespace
@@ -115,7 +131,10 @@ void RestoreSurvey::note(const kfd::KfdImage& image, std::optional<int> id) {
   has_record_bytes_ = has_record_bytes_ || record_bytes_of(image) != 0;
   if (id && !image.alias_of) kfd_pids_.emplace(*id, image.pid);
   add_vram(vram_, vram_of(image));
-  if (!image.alias_of) note(image.topology);
+  if (!image.alias_of) {
+    note(image.topology);
+    warn_of_lost_waves(image);
+  }
   for (const kfd::BoEntry& bo : image.bos) {
     if (bo.shared != 0 && !bo.imports) shared_numbers_.insert(bo.shared);
   }

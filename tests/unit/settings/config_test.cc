@@ -63,6 +63,8 @@ TEST(Config, DefaultsAreDocumented) {
   EXPECT_TRUE(config.stats);
   EXPECT_FALSE(config.reuse_files || config.trace);
   EXPECT_EQ(config.fence_timeout, std::chrono::seconds(60));
+  EXPECT_EQ(config.waves_timeout, std::chrono::seconds(1));
+  EXPECT_EQ(config.lost_waves, settings::LostWaves::Refuse);
   EXPECT_EQ(config.match_rules, kfd::MatchRules{});
   EXPECT_TRUE(lines.empty());
 }
@@ -77,6 +79,8 @@ TEST(Config, TakesWhatIsSet) {
                                       {"SLUICE_REUSE", "on"},
                                       {"SLUICE_PARALLEL", "false"},
                                       {"SLUICE_FENCE_TIMEOUT", "5"},
+                                      {"SLUICE_WAVES_TIMEOUT", "0"},
+                                      {"SLUICE_LOST_WAVES", "Warn"},
                                       {"SLUICE_STATS", "off"},
                                       {"SLUICE_TRACE", "on"},
                                       {"KFD_NUMA_CHECK", "0"}});
@@ -87,15 +91,18 @@ TEST(Config, TakesWhatIsSet) {
   EXPECT_TRUE(config.reuse_files && config.trace);
   EXPECT_FALSE(config.stats);
   EXPECT_EQ(config.fence_timeout, std::chrono::seconds(5));
+  EXPECT_EQ(config.waves_timeout, std::chrono::seconds(0));
+  EXPECT_EQ(config.lost_waves, settings::LostWaves::Warn);
   EXPECT_FALSE(config.match_rules.numa);
   EXPECT_TRUE(lines.empty());
 }
 
 TEST(Config, BadValuesGiveOneWarningEachAndTheDefault) {
   const std::map<std::string, std::string> bad = {
-      {"SLUICE_STAGING_SIZE", "lots"}, {"SLUICE_CHUNK_SIZE", "3M"},   {"SLUICE_IO_MODE", "fast"},
-      {"SLUICE_CHECKSUM", "maybe"},    {"SLUICE_SYNC", ""},           {"KFD_MAX_BUFFER_SIZE", "lots"},
-      {"SLUICE_ZERO_HOLES", "2"},      {"SLUICE_FENCE_TIMEOUT", "0"}, {"KFD_FW_VER_CHECK", "perhaps"}};
+      {"SLUICE_STAGING_SIZE", "lots"},  {"SLUICE_CHUNK_SIZE", "3M"},   {"SLUICE_IO_MODE", "fast"},
+      {"SLUICE_CHECKSUM", "maybe"},     {"SLUICE_SYNC", ""},           {"KFD_MAX_BUFFER_SIZE", "lots"},
+      {"SLUICE_ZERO_HOLES", "2"},       {"SLUICE_FENCE_TIMEOUT", "0"}, {"KFD_FW_VER_CHECK", "perhaps"},
+      {"SLUICE_WAVES_TIMEOUT", "3601"}, {"SLUICE_LOST_WAVES", "keep"}};
   for (const auto& setting : bad) {
     const auto [config, lines] = parse({setting});
     ASSERT_EQ(lines.size(), 1U) << setting.first;

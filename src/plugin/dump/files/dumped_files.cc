@@ -8,6 +8,7 @@
 
 #include "base/format.h"
 #include "drm/target_file.h"
+#include "plugin/dump/files/queue_losses.h"
 #include "plugin/dump/files/render_maps.h"
 #include "plugin/host/criu_host.h"
 #include "proc/processes.h"
@@ -48,6 +49,12 @@ std::vector<DumpedFile*> DumpedFiles::all() const {
   return files;
 }
 
+std::set<pid_t> DumpedFiles::holders() const {
+  std::set<pid_t> holders;
+  for (const DumpedFile* file : all()) holders.insert(file->holders().begin(), file->holders().end());
+  return holders;
+}
+
 Result<DumpedFile*> DumpedFiles::find(int fd, kfd::FileKind kind) const {
   return kind == kfd::FileKind::Kfd ? find_among(kfd_, fd) : find_among(render_, fd);
 }
@@ -85,8 +92,14 @@ Result<void> DumpedFiles::add_render(TakenFile taken) {
   return render_.back()->look_at_vram();
 }
 
-Result<void> DumpedFiles::begin_all() {
-  for (DumpedFile* file : all()) {
+Result<void> DumpedFiles::begin_all(bool unread) {
+  for (const auto& file : kfd_) {
+    SLUICE_TRY(check_stopped(run_.shared));
+    SLUICE_TRY(file->begin());
+  }
+  SLUICE_TRY(settle_losses(kfd_, unread, sessions_, run_));
+  for (const auto& file : kfd_) SLUICE_TRY(file->list());
+  for (const auto& file : render_) {
     SLUICE_TRY(check_stopped(run_.shared));
     SLUICE_TRY(file->begin());
   }
@@ -124,6 +137,8 @@ Result<DumpedFile*> DumpedFiles::begin_late(TakenFile taken) {
 Result<DumpedFile*> DumpedFiles::begin_late_kfd() {
   KfdFile& file = *kfd_.back();
   SLUICE_TRY(file.begin());
+  SLUICE_TRY(check_losses(file, false, run_));
+  SLUICE_TRY(file.list());
   SLUICE_TRY(check_render_maps(run_.maps, run_.topology, file.holders()));
   SLUICE_TRY(run_.shared_bos.settle());
   file.take_shares();

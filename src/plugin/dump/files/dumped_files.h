@@ -8,6 +8,7 @@
 #include <sys/types.h>
 
 #include <memory>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -26,6 +27,8 @@ class DumpedFiles {
   bool empty() const { return kfd_.empty() && render_.empty(); }
   // In the order in which they are begun: /dev/kfd first.
   std::vector<DumpedFile*> all() const;
+  // The processes that have any of them open.
+  std::set<pid_t> holders() const;
   // The same open file as `fd`, if CRIU has not asked for it yet; else null.
   Result<DumpedFile*> find(int fd, kfd::FileKind kind) const;
 
@@ -33,7 +36,9 @@ class DumpedFiles {
   // is begun, for two reasons. Processes that an older dump has left paused must run again first, and a
   // process that maps a render node may map any file's BOs.
   Result<void> add(TakenFile taken);
-  Result<void> begin_all();
+  // `unread`: nobody has read memory of the tree, so its processes' queues may run once more. Errors: those
+  // of settle_losses(), too.
+  Result<void> begin_all(bool unread);
   // Adds memory that no other file has as its own file, and begins it.
   Result<DumpedFile*> add_memory(std::unique_ptr<RenderDump> memory);
   // Called when all are begun: decides which BOs are shared, and tells the render files what the KFD

@@ -69,7 +69,9 @@ Result<void> KfdFile::begin() {
         "[SL-D34]"};
   }
   SLUICE_TRY(check_saved_wholly(device, holders_));
-  SLUICE_TRY_ASSIGN(process_, ProcessDump::begin(session_, holders_, run_));
+  auto process = std::make_unique<ProcessDump>(session_, holders_, run_);
+  SLUICE_TRY(process->stop());
+  process_ = std::move(process);
   return {};
 }
 

@@ -28,6 +28,10 @@ class KfdFile final : public DumpedFile {
   int fd() const override { return session_.fd(); }
   // Stops the queues of the file's KFD process and reads its state, or finds that another file has done so.
   Result<void> begin() override;
+  // Its KFD process, begun; null for an alias.
+  ProcessDump* process() { return process_.get(); }
+  // When queues do not run again: takes the last state that was read.
+  Result<void> list() { return process_ ? process_->list() : Result<void>(); }
   DumpContents* contents() override { return process_ ? &process_->contents() : nullptr; }
   void take_shares() override {
     if (process_) process_->take_shares();

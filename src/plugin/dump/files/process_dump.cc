@@ -40,52 +40,55 @@ Result<void> check_owner(pid_t owner, const std::vector<pid_t>& holders) {
 
 }  // namespace
 
-// As a table of contents.
-Result<std::unique_ptr<ProcessDump>> ProcessDump::begin(kfd::CriuSession& session,
-                                                        const std::vector<pid_t>& holders, DumpRun& run) {
-  std::unique_ptr<ProcessDump> process(new ProcessDump(session, run));
-  if (run.frozen_from_ns == 0) run.frozen_from_ns = run.shared.world.now_ns();
-  const auto answer = session.process_info();
+Result<void> ProcessDump::stop() {
+  if (run_.frozen_from_ns == 0) run_.frozen_from_ns = run_.shared.world.now_ns();
+  checkpoint_ = {};  // each BO needs a descriptor
+  const auto answer = session_.process_info();
   if (!answer && answer.error().err == EBADF) {
     return Error{
         EBADF,
         formatted(
             "a file of /dev/kfd was opened by a process that is gone or not part of this dump; {}, which "
             "inherited it, must close it: {} [SL-D39]",
-            session.name(), answer.error().what)};
+            session_.name(), answer.error().what)};
   }
   if (!answer) return answer.error();
-  if (session.found_paused()) {
+  SLUICE_TRY(check_owner(static_cast<pid_t>(answer->pid), holders_));
+  SLUICE_TRY_ASSIGN(checkpoint_, session_.checkpoint());
+  SLUICE_TRY_ASSIGN(image_.topology, kfd::topology_of_process(run_.topology, checkpoint_.devices));
+  const kfd::ProcessInfo& info = checkpoint_.info;
+  const kfd::PrivateCounts counts{info.num_devices, info.num_bos, info.num_objects};
+  image_.bo_record_bytes = kfd::derive_bo_record_bytes(counts, checkpoint_.priv_data);
+  const auto data = kfd::PrivateData::parse(checkpoint_.priv_data, counts, image_.bo_record_bytes);
+  losses_ = data ? kfd::losses_of_queues(*data, image_.topology) : kfd::QueueLosses{};
+  return {};
+}
+
+// As a table of contents.
+Result<void> ProcessDump::list() {
+  if (session_.found_paused()) {
     log_line(
         Level::Warning,
-        session.name() + ": its queues were still paused by a dump that was killed; nothing to do [SL-D40]");
+        session_.name() + ": its queues were still paused by a dump that was killed; nothing to do [SL-D40]");
   }
-  const kfd::ProcessInfo info = *answer;
-  SLUICE_TRY(check_owner(static_cast<pid_t>(info.pid), holders));
-  SLUICE_TRY_ASSIGN(kfd::Checkpoint checkpoint, session.checkpoint());
-  const std::uint32_t bo_record_bytes =
-      kfd::derive_bo_record_bytes({info.num_devices, info.num_bos, info.num_objects}, checkpoint.priv_data);
-  kfd::put_in_order(checkpoint, bo_record_bytes, kSumBlockBytes);
-  log_line(Level::Info, formatted("{}: {} GPUs, {} BOs, {} queues, events and SVM ranges", session.name(),
+  const kfd::ProcessInfo& info = checkpoint_.info;
+  log_line(Level::Info, formatted("{}: {} GPUs, {} BOs, {} queues, events and SVM ranges", session_.name(),
                                   info.num_devices, info.num_bos, info.num_objects));
-  kfd::KfdImage& image = process->image_;
-  image.pid = info.pid;
-  SLUICE_TRY_ASSIGN(image.topology, kfd::topology_of_process(run.topology, checkpoint.devices));
-  for (const kfd::KfdBo& bo : checkpoint.bos) image.bos.push_back({bo});
-  image.num_objects = info.num_objects;
+  kfd::put_in_order(checkpoint_, image_.bo_record_bytes, kSumBlockBytes);
+  image_.pid = info.pid;
+  for (const kfd::KfdBo& bo : checkpoint_.bos) image_.bos.push_back({bo});
+  image_.num_objects = info.num_objects;
   SLUICE_TRY_ASSIGN(const std::optional<kfd::HsakmtShm> shm, kfd::read_hsakmt_shm());
-  image.shm = shm.value_or(kfd::HsakmtShm{});
-  image.bo_record_bytes = bo_record_bytes;
-  image.priv_data = std::move(checkpoint.priv_data);
-  image.sluice_version = SLUICE_VERSION;
-  image.kernel_release = kernel_release();
-  image.kfd_minor_version = run.kfd_minor_version;
-  image.dump_id = run.dump_id;
-  image.has_sums = run.config.checksum;
-  process->dmabufs_ = std::move(checkpoint.dmabufs);
-  process->note_maps(proc::restoring_process(holders).pid);
-  SLUICE_TRY(process->add_holders());
-  return process;
+  image_.shm = shm.value_or(kfd::HsakmtShm{});
+  image_.priv_data = std::move(checkpoint_.priv_data);
+  image_.sluice_version = SLUICE_VERSION;
+  image_.kernel_release = kernel_release();
+  image_.kfd_minor_version = run_.kfd_minor_version;
+  image_.dump_id = run_.dump_id;
+  image_.has_sums = run_.config.checksum;
+  dmabufs_ = std::move(checkpoint_.dmabufs);
+  note_maps(proc::restoring_process(holders_).pid);
+  return add_holders();
 }
 
 // The process' maps of render nodes that can be restored.
@@ -105,13 +108,13 @@ Result<void> ProcessDump::add_holders() {
     holder.looks_imported = (bo.alloc_flags & ~kfd::kAllocFlagsOfImports) == 0;
     holder.place = {minor_of(bo.gpu_id), bo.offset};
     SLUICE_TRY_ASSIGN(const std::size_t number, run_.shared_bos.add(dmabufs_[i].get(), std::move(holder)));
-    holders_.push_back(number);
+    bo_holders_.push_back(number);
   }
   return {};
 }
 
 void ProcessDump::take_shares() {
-  auto holder = holders_.begin();
+  auto holder = bo_holders_.begin();
   for (kfd::BoEntry& bo : image_.bos) {
     if (!kfd::has_contents(bo.alloc_flags)) continue;
     const SharedBos::Share share = run_.shared_bos.share_of(*holder++);

@@ -15,6 +15,7 @@
 
 #include "images/kfd_image.h"
 #include "kfd/criu_ops.h"
+#include "kfd/queue_records.h"
 #include "kfd/topology.h"
 #include "plugin/dump/contents/dump_contents.h"
 
@@ -30,10 +31,17 @@ struct ProcessGpu {
 
 class ProcessDump {
  public:
-  // PROCESS_INFO and CHECKPOINT: stops the queues. `session` and `run` are borrowed. `holders`: the processes
-  // that hold its file. Errors: those of the two; EINVAL for what could not be restored.
-  static Result<std::unique_ptr<ProcessDump>> begin(kfd::CriuSession& session,
-                                                    const std::vector<pid_t>& holders, DumpRun& run);
+  // `session` and `run` are borrowed. `holders`: the processes that hold its file.
+  ProcessDump(kfd::CriuSession& session, std::vector<pid_t> holders, DumpRun& run)
+      : session_(session), holders_(std::move(holders)), run_(run), contents_(run) {}
+
+  // PROCESS_INFO and CHECKPOINT: stops the queues. Again after the session's unpause(): then everything is
+  // checkpointed anew. Errors: those of the two; EINVAL for what could not be restored.
+  Result<void> stop();
+  // What a restore of the queues would lose, as stop() found it. Nothing if the private data cannot be split.
+  const kfd::QueueLosses& losses() const { return losses_; }
+  // Once, when the queues do not run again before the dump's end: takes the last checkpoint into the image.
+  Result<void> list();
 
   // Called when it is decided which BOs are shared, and who creates them.
   void take_shares();
@@ -51,7 +59,6 @@ class ProcessDump {
   Result<void> write(int id);
 
  private:
-  ProcessDump(kfd::CriuSession& session, DumpRun& run) : session_(session), run_(run), contents_(run) {}
   void note_maps(pid_t pid);
   Result<void> add_holders();
   std::uint32_t minor_of(std::uint32_t gpu_id) const {
@@ -61,10 +68,13 @@ class ProcessDump {
   Result<void> finish_contents(int id);
 
   kfd::CriuSession& session_;
+  std::vector<pid_t> holders_;
   DumpRun& run_;
+  kfd::Checkpoint checkpoint_;  // from stop() to list()
+  kfd::QueueLosses losses_;
   kfd::KfdImage image_;
-  std::vector<UniqueFd> dmabufs_;     // one per BO, from begin() to take_contents()
-  std::vector<std::size_t> holders_;  // SharedBos numbers of the BOs that have contents
+  std::vector<UniqueFd> dmabufs_;        // one per BO, from list() to take_contents()
+  std::vector<std::size_t> bo_holders_;  // SharedBos numbers of the BOs that have contents
   DumpContents contents_;
 };
 

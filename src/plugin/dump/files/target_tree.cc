@@ -15,6 +15,7 @@
 #include "plugin/host/criu_host.h"
 #include "proc/mapped_files.h"
 #include "proc/processes.h"
+#include "proc/task_status.h"
 
 namespace sluice::plugin {
 
@@ -22,6 +23,15 @@ Result<std::vector<pid_t>> TargetTree::processes() const {
   SLUICE_TRY_ASSIGN(std::vector<pid_t> pids, proc::traced_processes());
   if (!tasks_.empty()) std::erase_if(pids, [this](pid_t pid) { return !tasks_.contains(pid); });
   return pids;
+}
+
+bool TargetTree::begins_with(const std::set<pid_t>& holders) const {
+  const auto pids = processes();
+  return pids && std::all_of(pids->begin(), pids->end(), [&](pid_t pid) {
+           const auto status = proc::read_task_status("/proc/" + std::to_string(pid));
+           const bool has_parent = status && std::binary_search(pids->begin(), pids->end(), status->parent);
+           return has_parent || holders.contains(pid);
+         });
 }
 
 bool TargetTree::is_ours(dev_t device) const {

@@ -39,6 +39,10 @@ class TargetTree {
   // CRIU never asks for are dropped at the end.
   Result<std::vector<pid_t>> processes() const;
 
+  // Whether the process that the host dumps first is among `holders`. It is the tree's root, whose parent is
+  // not in the tree. False if /proc does not tell.
+  bool begins_with(const std::set<pid_t>& holders) const;
+
   // Whether it is /dev/kfd or the render node of one of its GPUs.
   bool is_ours(dev_t device) const;
 
