@@ -37,12 +37,25 @@ struct vamdgpu_gpu_config {
   uint64_t sdma_bytes_per_s; /* rate limit of all engines of this GPU together, 0 = none */
 };
 
+/*
+ * Whose records of BOs the private data has. All begin with the CPU's address and the handle; in all but the
+ * last the GPUs follow at once, up to 16 or 64, then what AMD keeps of IPC.
+ */
+enum vamdgpu_bo_record {
+  VAMDGPU_BO_RECORD_LINUX_61 = 80,
+  VAMDGPU_BO_RECORD_AMD_16 = 104, /* AMD's out-of-tree driver, KFD 1.11 */
+  VAMDGPU_BO_RECORD_LINUX_612 = 272,
+  VAMDGPU_BO_RECORD_AMD_64 = 296, /* AMD's, KFD 1.18 */
+  VAMDGPU_BO_RECORD_NOBODYS = 288 /* nobody's: 16 bytes of its own come before the GPUs */
+};
+
 /* The machine. */
 struct vamdgpu_machine_config {
   uint32_t num_gpus;
   uint32_t kfd_major;         /* char major of /dev/kfd: dynamic in the kernel, not 226 */
   uint32_t kfd_minor_version; /* GET_VERSION says 1.<this>: 11 (6.1), 17 (6.12), 23 (7.2) */
-  uint32_t bo_record_bytes;   /* private data record of a BO: 80 (6.1) or 272 (6.12 and later) */
+  uint32_t bo_record_bytes;   /* private data record of a BO, see enum vamdgpu_bo_record */
+  uint32_t ipc_handles;       /* 1: the records of AMD's driver have an IPC handle for all VRAM */
   uint32_t evict_once;        /* 0: as kernels <= 7.2, PROCESS_INFO evicts every time; 1: as 7.3 */
   uint32_t change_handle;     /* 1: DRM_IOCTL_GEM_CHANGE_HANDLE works */
   uint32_t list_handles;      /* 1: GEM_LIST_HANDLES and GET_MAPPING_INFO exist */

@@ -28,6 +28,7 @@ enum Option {
   kGpuIds,
   kNodeOrder,
   kLinux,
+  kOutOfTree,
   kChangeHandle,
   kListHandles
 };
@@ -101,6 +102,7 @@ constexpr option kMachineOptions[] = {{"gpus", required_argument, nullptr, kGpus
                                       {"gpu-ids", required_argument, nullptr, kGpuIds},
                                       {"node-order", required_argument, nullptr, kNodeOrder},
                                       {"linux", required_argument, nullptr, kLinux},
+                                      {"out-of-tree", required_argument, nullptr, kOutOfTree},
                                       {"change-handle", no_argument, nullptr, kChangeHandle},
                                       {"list-handles", no_argument, nullptr, kListHandles}};
 
@@ -128,6 +130,9 @@ bool take_machine_option(int which, const char* argument, MachineOptions* machin
       return parse_list(argument, &machine->node_order);
     case kLinux:
       return parse_linux(argument, &machine->kfd_minor_version);
+    case kOutOfTree:
+      machine->out_of_tree = argument;
+      return !machine->out_of_tree.empty();
     case kChangeHandle:
       machine->change_handle = true;
       return true;
@@ -154,7 +159,8 @@ const char* const kMachineOptionsHelp =
     "  --node-order I,I...  GPUs (from 0) in the order of their topology nodes (0,1,2...)\n"
     "  --change-handle    the DRM driver has DRM_IOCTL_GEM_CHANGE_HANDLE\n"
     "  --list-handles     the DRM driver lists BOs, as that of Linux 7.2 does\n"
-    "  --linux RELEASE    whose driver it resembles: 6.1, 6.12 or 7.2";
+    "  --linux RELEASE    whose driver it resembles: 6.1, 6.12 or 7.2\n"
+    "  --out-of-tree VERSION  AMD's out-of-tree driver: its version, and its records of BOs";
 
 int parse_options(int argc, char** argv, const std::vector<OwnOption>& own, MachineOptions* machine) {
   std::vector<option> table(std::begin(kMachineOptions), std::end(kMachineOptions));

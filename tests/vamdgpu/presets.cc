@@ -231,12 +231,18 @@ class Builder {
     MachineDescription machine;
     machine.config = config();
     machine.tree.kfd_major = options_.kfd_major;
+    machine.tree.driver_version = options_.out_of_tree;
     machine.tree.topology = topology();
     for (unsigned i = 0; i < options_.gpus; ++i) machine.tree.gpus.push_back(pci_gpu(i));
     return machine;
   }
 
  private:
+  std::uint32_t usual_bo_record() const {
+    if (options_.out_of_tree.empty())
+      return linux_612() ? VAMDGPU_BO_RECORD_LINUX_612 : VAMDGPU_BO_RECORD_LINUX_61;
+    return linux_612() ? VAMDGPU_BO_RECORD_AMD_64 : VAMDGPU_BO_RECORD_AMD_16;
+  }
   bool linux_612() const { return options_.kfd_minor_version >= kKfdLinux612; }
   bool linux_72() const { return options_.kfd_minor_version >= kKfdLinux72; }
 
@@ -307,7 +313,8 @@ class Builder {
     config.num_gpus = options_.gpus;
     config.kfd_major = options_.kfd_major;
     config.kfd_minor_version = options_.kfd_minor_version;
-    config.bo_record_bytes = options_.bo_record_bytes.value_or(linux_612() ? 272 : 80);
+    config.bo_record_bytes = options_.bo_record_bytes.value_or(usual_bo_record());
+    config.ipc_handles = options_.ipc_handles ? 1 : 0;
     config.evict_once = options_.evict_once ? 1 : 0;
     config.change_handle = options_.change_handle ? 1 : 0;
     config.list_handles = options_.list_handles.value_or(linux_72()) ? 1 : 0;

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <optional>
 #include <set>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -49,7 +50,9 @@ struct MachineOptions {
 
   std::uint32_t kfd_major = 235;
   std::uint32_t kfd_minor_version = kKfdLinux72;
-  std::optional<std::uint32_t> bo_record_bytes;  // default: what that kernel writes, 80 or 272
+  std::string out_of_tree;  // AMD's out-of-tree driver of this version; empty: Linux's own
+  std::optional<std::uint32_t> bo_record_bytes;  // default: what that driver writes (config.h)
+  bool ipc_handles = false;
   bool evict_once = false;
   bool change_handle = false;
   std::optional<bool> list_handles;  // default: from Linux 7.2 on

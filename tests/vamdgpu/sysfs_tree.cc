@@ -278,6 +278,8 @@ void write_system_tree(const fs::path& root, const SystemTree& tree) {
     fs::create_directories(root / directory);
   write_file(root / "sys/class/drm/version", "drm 1.1.0 20060810\n");
   write_file(root / "sys/module/amdgpu/initstate", "live\n");
+  if (!tree.driver_version.empty())
+    write_file(root / "sys/module/amdgpu/version", tree.driver_version + "\n");
   write_kfd(root, tree);
   for (const PciGpu& gpu : tree.gpus) write_gpu(root, gpu);
   link_real_pci_devices(root / "sys/bus/pci/devices");

@@ -103,6 +103,7 @@ struct SystemTree {
   Topology topology;
   std::vector<PciGpu> gpus;
   std::uint32_t kfd_major = 0;
+  std::string driver_version;  // only an out-of-tree driver has a file with one
 };
 
 // The text of single files, newline at the end of each line as in the kernel.

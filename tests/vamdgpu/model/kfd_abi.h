@@ -261,7 +261,7 @@ struct vam_priv_bo {
   uint64_t user_addr;
   uint32_t idr_handle;
   uint32_t mapped_gpu_ids[VAM_PRIV_BO_MAX_IDS];
-  uint32_t pad;
+  uint32_t rest[7]; /* a driver keeps less of this, or as much */
 };
 struct vam_priv_queue {
   uint32_t object_type, pad;
@@ -287,7 +287,7 @@ VAM_STATIC_ASSERT(sizeof(struct vam_get_apertures_args) == 400, "apertures");
 VAM_STATIC_ASSERT(sizeof(struct vam_criu_args) == 56, "criu_args");
 VAM_STATIC_ASSERT(sizeof(struct vam_criu_device) == 16, "criu_device");
 VAM_STATIC_ASSERT(sizeof(struct vam_criu_bo) == 48, "criu_bo");
-VAM_STATIC_ASSERT(sizeof(struct vam_priv_bo) == 272, "priv_bo");
+VAM_STATIC_ASSERT(sizeof(struct vam_priv_bo) == 296, "priv_bo");
 VAM_STATIC_ASSERT(sizeof(struct vam_priv_queue) == 120, "priv_queue");
 VAM_STATIC_ASSERT(sizeof(struct vam_priv_event) == 64, "priv_event");
 VAM_STATIC_ASSERT(sizeof(struct vam_priv_svm) == 24, "priv_svm");

@@ -2,8 +2,7 @@
 /*
  * AMDKFD_IOC_CRIU_OP: PROCESS_INFO, CHECKPOINT, UNPAUSE, RESTORE, RESUME, and the private data between
  * CHECKPOINT and RESTORE (opaque to user space, no alignment between records): process, devices, BOs, then
- * queues, events and SVM ranges. The BO record is 80 bytes before Linux 6.12 and 272 since; the version
- * number is 1 in both.
+ * queues, events and SVM ranges. The BO record's size differs (config.h); the version number is 1 in all.
  */
 #include "model.h"
 
@@ -198,6 +197,32 @@ static uint64_t bucket_offset(const struct vam_model* m, const struct vam_mem* m
   }
 }
 
+/* The GPUs that a record has room for. */
+static uint32_t most_ids(const struct vam_model* m) {
+  const uint32_t bytes = m->config.bo_record_bytes;
+  return bytes == VAMDGPU_BO_RECORD_LINUX_61 || bytes == VAMDGPU_BO_RECORD_AMD_16 ? 16 : VAM_PRIV_BO_MAX_IDS;
+}
+
+/* From Linux's form into the driver's. */
+static void add_rest(const struct vam_model* m, const struct vam_mem* mem, struct vam_priv_bo* r) {
+  enum { OWN = 16, HANDLE_AT = 8, HANDLE = 16 };
+  uint8_t* ids = (uint8_t*)r + offsetof(struct vam_priv_bo, mapped_gpu_ids);
+  if (m->config.bo_record_bytes == VAMDGPU_BO_RECORD_NOBODYS) {
+    memmove(ids + OWN, ids, sizeof(r->mapped_gpu_ids));
+    memset(ids, 0x5A, OWN);
+  } else if (m->config.ipc_handles && mem->flags & VAM_ALLOC_VRAM) {
+    memset(ids + 4ull * most_ids(m) + HANDLE_AT, (int)(0x80 | mem->handle), HANDLE);
+  }
+}
+
+/* And back. */
+static void drop_rest(const struct vam_model* m, struct vam_priv_bo* r) {
+  enum { OWN = 16 };
+  uint8_t* ids = (uint8_t*)r + offsetof(struct vam_priv_bo, mapped_gpu_ids);
+  if (m->config.bo_record_bytes == VAMDGPU_BO_RECORD_NOBODYS)
+    memmove(ids, ids + OWN, sizeof(r->mapped_gpu_ids));
+}
+
 static int put_bo(const struct vam_call* call, const struct vam_process* p, const struct vam_mem* mem,
                   uint64_t bucket_user, uint64_t priv_user) {
   const struct vam_model* m = call->model;
@@ -218,6 +243,7 @@ static int put_bo(const struct vam_call* call, const struct vam_process* p, cons
   for (uint32_t i = 0; i < m->num_gpus; ++i) {
     if (mem->mapped >> i & 1) r.mapped_gpu_ids[n++] = p->pdd[i].user_gpu_id;
   }
+  add_rest(m, mem, &r);
   if (mem->flags & (VAM_ALLOC_VRAM | VAM_ALLOC_GTT))
     err = call->os->export_bo(call, mem->bo, mem->flags & VAM_ALLOC_WRITABLE ? 2 : 0, &b.dmabuf_fd);
   if (err) return err;
@@ -319,7 +345,7 @@ static int restore_bo(const struct vam_call* call, uint32_t process, const struc
                       const struct vam_priv_bo* r) {
   struct vam_model* m = call->model;
   uint32_t gpu = vam_pdd_by_user_id(m, process, b->gpu_id), mem;
-  uint32_t ids = (m->config.bo_record_bytes - 16) / 4;
+  uint32_t ids = most_ids(m);
   int err;
   if (!gpu) return -VAM_ENODEV;
   gpu--;
@@ -456,6 +482,7 @@ static int restore(const struct vam_call* call, uint32_t process, const struct v
     err = get(call, &c, &r, m->config.bo_record_bytes);
     if (err) return err;
     if (call->os->copy_in(call, &b, args->bos + i * sizeof(b), sizeof(b))) return -VAM_EFAULT;
+    drop_rest(m, &r);
     err = restore_bo(call, process, &b, &r);
     if (err) return err;
   }

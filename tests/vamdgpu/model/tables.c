@@ -51,7 +51,16 @@ static int add_free(struct vam_model* m, struct vam_gpu* gpu, enum vam_pool pool
 
 static int valid_config(const struct vamdgpu_machine_config* config) {
   if (config->num_gpus > VAMDGPU_MAX_GPUS) return 0;
-  if (config->bo_record_bytes != 80 && config->bo_record_bytes != 272) return 0;
+  switch (config->bo_record_bytes) {
+    case VAMDGPU_BO_RECORD_LINUX_61:
+    case VAMDGPU_BO_RECORD_AMD_16:
+    case VAMDGPU_BO_RECORD_LINUX_612:
+    case VAMDGPU_BO_RECORD_AMD_64:
+    case VAMDGPU_BO_RECORD_NOBODYS:
+      break;
+    default:
+      return 0;
+  }
   for (uint32_t i = 0; i < config->num_gpus; ++i) {
     const struct vamdgpu_gpu_config* gpu = &config->gpus[i];
     if (gpu->gpu_id == 0 || gpu->gpu_id > 0xffff || gpu->render_minor < 128 || gpu->render_minor > 191)

@@ -184,6 +184,11 @@ TEST(MachineOptions, ReleaseDecidesTheFormats) {
   EXPECT_EQ(describe(*parsed({"--linux", "6.1"})).config.bo_record_bytes, 80u);
   EXPECT_EQ(describe(*parsed({"--linux", "6.12"})).config.bo_record_bytes, 272u);
   EXPECT_EQ(describe(*parsed({"--linux", "7.2"})).config.list_handles, 1u);
+  EXPECT_EQ(describe(*parsed({"--linux", "6.1", "--out-of-tree", "6.0.5"})).config.bo_record_bytes, 104u);
+  const MachineDescription amd = describe(*parsed({"--out-of-tree", "6.10.5"}));
+  EXPECT_EQ(amd.config.bo_record_bytes, 296u);
+  EXPECT_EQ(amd.tree.driver_version, "6.10.5");
+  EXPECT_FALSE(parsed({"--out-of-tree", ""}).has_value());
   EXPECT_FALSE(parsed({"--linux", "5.10"}).has_value());
 }
 

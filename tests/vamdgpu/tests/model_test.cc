@@ -524,7 +524,7 @@ TEST_P(ModelCriu, EvictionIsACounter) {
   EXPECT_EQ(VAM_PROCESS_AT(other.model(), vam_find_process(other.model(), 100, 0))->pdd[0].evicted, 1u);
 }
 
-INSTANTIATE_TEST_SUITE_P(RecordSizes, ModelCriu, ::testing::Values(80u, 272u));
+INSTANTIATE_TEST_SUITE_P(RecordSizes, ModelCriu, ::testing::Values(80u, 104u, 272u, 288u, 296u));
 
 // ---- events
 
