@@ -18,13 +18,6 @@ namespace sluice {
 
 namespace {
 
-// MAX_GPU_INSTANCE gpu_ids of four bytes plus 16 bytes. Read in Linux 6.1 (KFD 1.11), 6.12 (1.17) and 7.2
-// (1.23); which version in between changed it is unknown to us.
-constexpr std::uint32_t kOldRecordBytes = 80;
-constexpr std::uint32_t kNewRecordBytes = 272;
-constexpr std::uint32_t kLastKnownOldMinor = 11;
-constexpr std::uint32_t kFirstKnownNewMinor = 17;
-
 constexpr std::uint32_t kMostMinor = (1U << 20) - 1;  // Linux
 
 struct FreeRenderNode {
@@ -341,37 +334,54 @@ Sum128 bo_table_digest(std::span<const RenderBo> bos) {
   return sum_of(std::as_bytes(std::span<const std::uint64_t>(words)));
 }
 
-std::uint32_t known_record_bytes(std::uint32_t minor) {
-  if (minor <= kLastKnownOldMinor) return kOldRecordBytes;
-  return minor >= kFirstKnownNewMinor ? kNewRecordBytes : 0;
-}
-
 namespace {
 
-kfd::PrivateCounts counts_of(const kfd::KfdImage& image) {
-  return {image.topology.gpu_count(), image.bos.size(), image.num_objects};
+kfd::PrivateOwners owners_of(const kfd::KfdImage& image) {
+  kfd::PrivateOwners owners;
+  for (const kfd::Node& node : image.topology.nodes) {
+    if (node.is_gpu()) owners.gpu_ids.push_back(node.gpu_id);
+  }
+  for (const kfd::BoEntry& bo : image.bos)
+    owners.bos.push_back({bo.gpu_id, (bo.alloc_flags & kfd::kAllocUserptr) != 0});
+  owners.objects = image.num_objects;
+  return owners;
 }
 
 }  // namespace
 
-std::uint32_t record_bytes_of(const kfd::KfdImage& image) {
-  if (image.bo_record_bytes != 0) return image.bo_record_bytes;
-  return kfd::derive_bo_record_bytes(counts_of(image), image.priv_data);
-}
-
 Result<kfd::PrivateData> private_records(const kfd::KfdImage& image) {
-  return kfd::PrivateData::parse(image.priv_data, counts_of(image), record_bytes_of(image));
+  return kfd::PrivateData::read(image.priv_data, owners_of(image), image.bo_record_bytes);
 }
 
-Result<void> check_private_data(const kfd::KfdImage& image, std::uint32_t local_record_bytes) {
-  const std::uint32_t recorded = record_bytes_of(image);
-  if (local_record_bytes == 0 || recorded == 0 || local_record_bytes == recorded) return {};
-  return Error{
-      EINVAL,
-      formatted("the image was made under Linux {}, whose driver keeps {} bytes per BO where this one keeps "
-                "{}; restore it under a kernel of the same kind [SL-R05]",
-                image.kernel_release.empty() ? "(not recorded)" : image.kernel_release, recorded,
-                local_record_bytes)};
+DriverRecords driver_records_of(const kfd::KfdImage& image) {
+  DriverRecords driver{image.bo_record_bytes, image.kernel_release};
+  if (driver.bo_bytes != 0) return driver;
+  if (const auto records = private_records(image)) driver.bo_bytes = records->bo_record_bytes();
+  return driver;
+}
+
+Result<void> check_record_bytes(const DriverRecords& image, std::uint32_t local_bytes) {
+  if (local_bytes == 0 || image.bo_bytes == 0 || local_bytes == image.bo_bytes) return {};
+  return Error{EINVAL,
+               formatted("the image was made under Linux {}, whose driver keeps {} bytes per BO where this "
+                         "one keeps {}; restore it under the same driver [SL-R05]",
+                         image.kernel_release.empty() ? "(not recorded)" : image.kernel_release,
+                         image.bo_bytes, local_bytes)};
+}
+
+Result<void> check_private_data(const kfd::KfdImage& image, std::size_t gpus_seen,
+                                std::uint32_t local_bytes) {
+  SLUICE_TRY(check_record_bytes(driver_records_of(image), local_bytes));
+  const auto import =
+      std::find_if(image.bos.begin(), image.bos.end(), [](const kfd::BoEntry& bo) { return bo.imports; });
+  const std::size_t had = image.topology.gpu_count();
+  if (import == image.bos.end() && gpus_seen <= had) return {};
+  const auto records = private_records(image);
+  if (records) return {};
+  return explain(import != image.bos.end()
+                     ? formatted("restore the BO at {:#x} as one that is shared by dma-buf", import->addr)
+                     : formatted("restore where {} GPUs are visible, and not {}", gpus_seen, had),
+                 records.error());
 }
 
 }  // namespace sluice

@@ -101,18 +101,24 @@ class SameDump {
 Sum128 bo_table_digest(std::span<const kfd::BoEntry> bos, std::uint32_t gpu_id);
 Sum128 bo_table_digest(std::span<const RenderBo> bos);
 
-// BO records in the private data changed their size between kernels under one version number, and a kernel
-// that gets the wrong size fails half-way. Bytes of a record under KFD 1.<minor>; 0 if only the kernel can
-// tell (kfd::probe_bo_record_bytes).
-std::uint32_t known_record_bytes(std::uint32_t minor);
-
-// The same for the kernel that made the image; 0 if unknown.
-std::uint32_t record_bytes_of(const kfd::KfdImage& image);
-
 // The records of the image's private data, which is borrowed. Errors: EBADMSG.
 Result<kfd::PrivateData> private_records(const kfd::KfdImage& image);
 
-// EINVAL, naming both sizes, if both are known and differ: before anything is created.
-Result<void> check_private_data(const kfd::KfdImage& image, std::uint32_t local_record_bytes);
+// The driver that made an image. Drivers differ under one version number, and RESTORE of a driver that gets
+// another's private data fails half-way.
+struct DriverRecords {
+  std::uint32_t bo_bytes = 0;  // size of a BO's record; 0: unknown
+  std::string kernel_release;  // empty: unknown
+};
+DriverRecords driver_records_of(const kfd::KfdImage& image);
+
+// EINVAL, naming both sizes, if the driver here has others. `local_bytes`: kfd::ask_bo_record_bytes(). Both
+// must be known.
+Result<void> check_record_bytes(const DriverRecords& image, std::uint32_t local_bytes);
+
+// Whether the driver here can RESTORE this image's private data, before anything is created; `sluice map`
+// asks what a restore asks. `gpus_seen`: GPUs visible to the task. For more than the image has, and for BOs
+// that are imported, the records must be known. Errors: check_record_bytes()'s; EBADMSG.
+Result<void> check_private_data(const kfd::KfdImage& image, std::size_t gpus_seen, std::uint32_t local_bytes);
 
 }  // namespace sluice

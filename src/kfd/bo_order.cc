@@ -27,14 +27,14 @@ void put_in_order(Checkpoint& checkpoint, std::uint32_t bo_record_bytes, std::ui
   std::vector<UniqueFd> dmabufs;
   dmabufs.reserve(checkpoint.dmabufs.size());
   const std::vector<std::uint8_t> old_data = checkpoint.priv_data;
-  auto record = checkpoint.priv_data.begin() +
-                static_cast<std::ptrdiff_t>(bo_records_begin({.devices = checkpoint.devices.size()}));
+  auto record =
+      checkpoint.priv_data.begin() + static_cast<std::ptrdiff_t>(bo_records_begin(checkpoint.devices.size()));
   for (const std::size_t bo : bo_order(bo_bytes, block_bytes)) {
     bos.push_back(checkpoint.bos[bo]);
     dmabufs.push_back(std::move(checkpoint.dmabufs[bo]));
-    const auto old_record = old_data.begin() + static_cast<std::ptrdiff_t>(
-                                                   bo_records_begin({.devices = checkpoint.devices.size()}) +
-                                                   bo * bo_record_bytes);
+    const auto old_record =
+        old_data.begin() +
+        static_cast<std::ptrdiff_t>(bo_records_begin(checkpoint.devices.size()) + bo * bo_record_bytes);
     record = std::copy_n(old_record, bo_record_bytes, record);
   }
   checkpoint.bos = std::move(bos);

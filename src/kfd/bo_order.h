@@ -20,8 +20,8 @@ namespace sluice::kfd {
 // order.
 std::vector<std::size_t> bo_order(std::span<const std::uint64_t> bo_bytes, std::uint64_t block_bytes);
 
-// Puts the BOs, their dma-bufs and their records into this order. `bo_record_bytes`: from
-// derive_bo_record_bytes(); with 0 the records are unknown, and nothing is moved.
+// Puts the BOs, their dma-bufs and their records into this order. `bo_record_bytes`: as
+// PrivateData finds it; with 0 the records are unknown, and nothing is moved.
 void put_in_order(Checkpoint& checkpoint, std::uint32_t bo_record_bytes, std::uint64_t block_bytes);
 
 }  // namespace sluice::kfd

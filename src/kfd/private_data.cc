@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <optional>
-#include <string>
+#include <iterator>
+#include <limits>
+#include <set>
+#include <utility>
 
 #include "base/format.h"
 #include "kfd/uapi.h"
@@ -14,20 +16,29 @@ namespace {
 
 using Bytes = std::span<const std::uint8_t>;
 
-constexpr std::uint32_t kBoRecordCandidates[] = {80, 272};
-constexpr std::size_t kBoHandleAt = 8;
-constexpr std::size_t kBoMappedAt = 12;  // gpu_ids, up to the first 0
+// A BO's record begins so everywhere. What follows the list, a driver may have added.
+constexpr std::size_t kBoHandleAt = 8;     // before it: the CPU's address of a userptr BO
+constexpr std::size_t kBoMappedAt = 12;    // gpu_ids, up to the first 0
+constexpr std::uint32_t kBoAlignment = 8;  // the first member is 64 bits wide
+constexpr std::uint32_t kLeastBoRecordBytes = 16;
+constexpr std::uint32_t kMostBoRecordBytes = 4096;  // a bound for the search: a list of a thousand GPUs
 
 enum ObjectType : std::uint32_t { kQueue = 0, kEvent = 1, kSvmRange = 2 };
+constexpr std::size_t kObjectPadAt = 4;  // between the type and 64 bits; the driver clears it
 constexpr std::size_t kEventRecordBytes = 64;
+constexpr std::size_t kLeastObjectBytes = kEventRecordBytes;
+constexpr std::size_t kEventIdAt = 16;
+constexpr std::size_t kEventFlagsAt[] = {20, 28};  // resets itself; is signaled
 constexpr std::size_t kQueueHeaderBytes = 120;
+constexpr std::size_t kQueueGpuIdAt = 64;
 constexpr std::size_t kQueueCtlStackSizeAt = 108;
 constexpr std::size_t kQueueMqdSizeAt = 112;
-constexpr std::size_t kQueueHeaderFieldsEnd = 116;
 constexpr std::size_t kSvmHeaderBytes = 24;
 constexpr std::size_t kSvmAttributeBytes = 8;
 constexpr std::size_t kSvmCommonAttributes = 4;     // then one for each GPU
 constexpr std::uint32_t kSvmAttributeNoAccess = 4;  // KFD_IOCTL_SVM_ATTR_NO_ACCESS; its value is a gpu_id
+
+constexpr std::uint32_t kMostHandle = std::numeric_limits<std::int32_t>::max();  // of BOs and of events
 
 // Kernels that checkpoint partitions store each queue's state once per XCC.
 constexpr std::uint64_t kQueueStateCopies[] = {1, 2, 3, 4, 6, 8};
@@ -38,29 +49,111 @@ std::uint32_t load_u32(Bytes bytes, std::size_t at) {
   return value;
 }
 
-// 0 if it is no object, else its size, which may exceed the data.
-std::uint64_t object_bytes(Bytes at, std::size_t devices, std::uint64_t copies) {
-  if (at.size() < sizeof(std::uint32_t)) return 0;
+bool all_zero(Bytes bytes) {
+  return std::all_of(bytes.begin(), bytes.end(), [](std::uint8_t byte) { return byte == 0; });
+}
+
+bool has(std::span<const std::uint32_t> gpu_ids, std::uint32_t gpu_id) {
+  return std::find(gpu_ids.begin(), gpu_ids.end(), gpu_id) != gpu_ids.end();
+}
+
+// REQUIRES: as long as one.
+bool is_event(Bytes at) {
+  return load_u32(at, kEventIdAt) <= kMostHandle &&
+         std::all_of(std::begin(kEventFlagsAt), std::end(kEventFlagsAt),
+                     [&](std::size_t flag) { return load_u32(at, flag) <= 1; });
+}
+
+// The list of GPUs in a record, and what the record has after it.
+struct Mapped {
+  std::vector<std::uint32_t> gpu_ids;
+  Bytes rest;
+};
+
+// A process maps a BO on as many GPUs as it sees, at most.
+Mapped mapped_by(Bytes record, std::size_t gpus) {
+  Mapped mapped{{}, record.subspan(kBoMappedAt)};
+  while (mapped.gpu_ids.size() < gpus && mapped.rest.size() >= sizeof(std::uint32_t)) {
+    const std::uint32_t gpu_id = load_u32(mapped.rest, 0);
+    if (gpu_id == 0) break;
+    mapped.gpu_ids.push_back(gpu_id);
+    mapped.rest = mapped.rest.subspan(sizeof gpu_id);
+  }
+  return mapped;
+}
+
+// Bytes that are written one after the other. REQUIRES: there is room.
+class Writer {
+ public:
+  explicit Writer(std::span<std::uint8_t> room) : room_(room) {}
+  void put(Bytes bytes) {
+    std::copy(bytes.begin(), bytes.end(), room_.begin());
+    skip(bytes.size());
+  }
+  void put_u32(std::uint32_t value) {
+    std::memcpy(room_.data(), &value, sizeof value);
+    skip(sizeof value);
+  }
+  void skip(std::size_t bytes) { room_ = room_.subspan(bytes); }
+
+ private:
+  std::span<std::uint8_t> room_;
+};
+
+}  // namespace
+
+std::size_t bo_records_begin(std::size_t gpus) {
+  return kProcessRecordBytes + kDeviceRecordBytes * gpus;
+}
+
+// REQUIRES: the bytes have it.
+Bytes PrivateData::record(std::size_t bo, std::uint32_t record_bytes) const {
+  return bytes_.subspan(bo_records_begin(owners_.gpu_ids.size()) + bo * record_bytes, record_bytes);
+}
+
+// Whether the record can be this BO's.
+bool PrivateData::fits_bo(std::size_t bo, Bytes record) const {
+  if (!owners_.bos[bo].is_userptr && !all_zero(record.first(kBoHandleAt))) return false;
+  if (load_u32(record, kBoHandleAt) > kMostHandle) return false;
+  std::vector<std::uint32_t> mapped = mapped_by(record, owners_.gpu_ids.size()).gpu_ids;
+  std::sort(mapped.begin(), mapped.end());
+  return std::adjacent_find(mapped.begin(), mapped.end()) == mapped.end() &&
+         std::all_of(mapped.begin(), mapped.end(),
+                     [&](std::uint32_t gpu_id) { return has(owners_.gpu_ids, gpu_id); });
+}
+
+bool PrivateData::fits_bos(std::uint32_t record_bytes) const {
+  std::set<std::pair<std::uint32_t, std::uint32_t>> handles;
+  for (std::size_t i = 0; i < owners_.bos.size(); ++i) {
+    const Bytes bytes = record(i, record_bytes);
+    if (!fits_bo(i, bytes)) return false;
+    if (!handles.emplace(owners_.bos[i].gpu_id, load_u32(bytes, kBoHandleAt)).second) return false;
+  }
+  return true;
+}
+
+// 0 if it is no object that RESTORE could take, else its size, which may exceed the data.
+std::uint64_t PrivateData::object_bytes(Bytes at, std::uint64_t copies) const {
+  if (at.size() < kLeastObjectBytes || load_u32(at, kObjectPadAt) != 0) return 0;
   switch (load_u32(at, 0)) {
     case kQueue:
-      if (at.size() < kQueueHeaderFieldsEnd) return 0;
+      if (at.size() < kQueueHeaderBytes || !has(owners_.gpu_ids, load_u32(at, kQueueGpuIdAt))) return 0;
       return kQueueHeaderBytes +
              copies * (std::uint64_t{load_u32(at, kQueueMqdSizeAt)} + load_u32(at, kQueueCtlStackSizeAt));
     case kEvent:
-      return kEventRecordBytes;
+      return is_event(at) ? kEventRecordBytes : 0;
     case kSvmRange:
-      return kSvmHeaderBytes + kSvmAttributeBytes * (kSvmCommonAttributes + devices);
+      return kSvmHeaderBytes + kSvmAttributeBytes * (kSvmCommonAttributes + owners_.gpu_ids.size());
     default:
       return 0;
   }
 }
 
-// The objects, if `bytes` is exactly `counts.objects` of them.
-std::optional<std::vector<Bytes>> split_objects(Bytes bytes, const PrivateCounts& counts,
-                                                std::uint64_t copies) {
+// The objects, if `bytes` is exactly these.
+std::optional<std::vector<Bytes>> PrivateData::split_objects(Bytes bytes, std::uint64_t copies) const {
   std::vector<Bytes> objects;
-  for (std::size_t i = 0; i < counts.objects; i++) {
-    const std::uint64_t size = object_bytes(bytes, counts.devices, copies);
+  for (std::size_t i = 0; i < owners_.objects; i++) {
+    const std::uint64_t size = object_bytes(bytes, copies);
     if (size == 0 || size > bytes.size()) return std::nullopt;
     objects.push_back(bytes.first(static_cast<std::size_t>(size)));
     bytes = bytes.subspan(static_cast<std::size_t>(size));
@@ -69,92 +162,73 @@ std::optional<std::vector<Bytes>> split_objects(Bytes bytes, const PrivateCounts
   return objects;
 }
 
-std::optional<std::vector<Bytes>> split_objects(Bytes bytes, const PrivateCounts& counts) {
+// Notes the objects, if they fit records of this size. False: they fit in another way, too.
+bool PrivateData::take(std::uint32_t record_bytes) {
+  if (!fits_bos(record_bytes)) return true;
+  const Bytes rest =
+      bytes_.subspan(bo_records_begin(owners_.gpu_ids.size()) + record_bytes * owners_.bos.size());
   for (const std::uint64_t copies : kQueueStateCopies) {
-    if (auto objects = split_objects(bytes, counts, copies)) return objects;
+    auto objects = split_objects(rest, copies);
+    if (!objects) continue;
+    const auto same = [](Bytes a, Bytes b) { return a.data() == b.data() && a.size() == b.size(); };
+    if (objects_ && !std::equal(objects->begin(), objects->end(), objects_->begin(), objects_->end(), same))
+      return false;
+    bo_record_bytes_ = record_bytes;
+    objects_ = std::move(objects);
   }
-  return std::nullopt;
+  return true;
 }
 
-std::uint64_t bytes_before_objects(const PrivateCounts& counts, std::uint32_t record_bytes) {
-  return bo_records_begin(counts) + std::uint64_t{record_bytes} * counts.bos;
-}
-
-void append(std::vector<std::uint8_t>& to, Bytes bytes) {
-  to.insert(to.end(), bytes.begin(), bytes.end());
-}
-
-void append_u32(std::vector<std::uint8_t>& to, std::uint32_t value) {
-  std::uint8_t bytes[sizeof value];
-  std::memcpy(bytes, &value, sizeof value);
-  append(to, bytes);
-}
-
-}  // namespace
-
-std::size_t bo_records_begin(const PrivateCounts& counts) {
-  return kProcessRecordBytes + kDeviceRecordBytes * counts.devices;
-}
-
-std::uint32_t derive_bo_record_bytes(const PrivateCounts& counts, Bytes priv_data) {
-  if (counts.bos == 0) return 0;
-  std::uint32_t found = 0;
-  for (const std::uint32_t candidate : kBoRecordCandidates) {
-    const std::uint64_t before_objects = bytes_before_objects(counts, candidate);
-    if (before_objects > priv_data.size()) continue;
-    if (!split_objects(priv_data.subspan(static_cast<std::size_t>(before_objects)), counts)) continue;
-    if (found != 0) return 0;  // unreached: a guard
-    found = candidate;
+Result<PrivateData> PrivateData::read(Bytes bytes, PrivateOwners owners, std::uint32_t bo_record_bytes) {
+  PrivateData data(bytes, std::move(owners));
+  const std::size_t gpus = data.owners_.gpu_ids.size(), bos = data.owners_.bos.size();
+  const Error misfit{
+      EBADMSG,
+      formatted("private data of {} bytes does not fit {} GPUs, {} BOs and {} objects; restore under the "
+                "driver that wrote it, where as many GPUs are visible, or use a sluice that knows this "
+                "driver [SL-G45]",
+                bytes.size(), gpus, bos, data.owners_.objects)};
+  const std::size_t begin = bo_records_begin(gpus);
+  if (begin > bytes.size() || data.owners_.objects > (bytes.size() - begin) / kLeastObjectBytes)
+    return misfit;
+  if (bos == 0) {
+    if (!data.take(0) || !data.objects_) return misfit;
+    return data;
   }
-  return found;
-}
-
-Result<PrivateData> PrivateData::parse(Bytes bytes, const PrivateCounts& counts,
-                                       std::uint32_t bo_record_bytes) {
-  PrivateData data(bytes, counts, bo_record_bytes);
-  const std::uint64_t before_objects = bytes_before_objects(counts, bo_record_bytes);
-  const bool has_records = counts.bos == 0 || bo_record_bytes > kBoMappedAt;
-  auto objects = has_records && before_objects <= bytes.size()
-                     ? split_objects(bytes.subspan(static_cast<std::size_t>(before_objects)), counts)
-                     : std::nullopt;
-  if (!objects) {
-    return Error{
-        EBADMSG,
-        formatted("private data of {} bytes does not fit {} GPUs, {} BOs and {} objects; use a sluice "
-                  "that knows this kernel, or another checkpoint [SL-G45]",
-                  bytes.size(), counts.devices, counts.bos, counts.objects)};
+  const std::uint64_t most = std::min<std::uint64_t>(
+      kMostBoRecordBytes, (bytes.size() - begin - data.owners_.objects * kLeastObjectBytes) / bos);
+  for (std::uint32_t size = kLeastBoRecordBytes; size <= most; size += kBoAlignment) {
+    if (bo_record_bytes != 0 && size != bo_record_bytes) continue;
+    if (!data.take(size)) return misfit;
   }
-  data.objects_ = std::move(*objects);
+  if (!data.objects_) return misfit;
   return data;
 }
 
 PrivateData::BoRecord PrivateData::bo(std::size_t index) const {
-  const Bytes record = bytes_.subspan(bo_records_begin(counts_) + index * bo_record_bytes_, bo_record_bytes_);
-  BoRecord bo{load_u32(record, kBoHandleAt), {}};
-  for (std::size_t at = kBoMappedAt; at + sizeof(std::uint32_t) <= record.size();
-       at += sizeof(std::uint32_t)) {
-    const std::uint32_t gpu_id = load_u32(record, at);
-    if (gpu_id == 0) break;
-    bo.mapped_gpu_ids.push_back(gpu_id);
-  }
-  return bo;
+  const Bytes bytes = record(index, bo_record_bytes_);
+  Mapped mapped = mapped_by(bytes, owners_.gpu_ids.size());
+  return {load_u32(bytes, kBoHandleAt), std::move(mapped.gpu_ids), !all_zero(mapped.rest)};
 }
 
 std::vector<std::uint8_t> PrivateData::edit(std::span<const std::size_t> left_out,
                                             std::span<const std::uint32_t> more_gpu_ids) const {
-  std::vector<std::uint8_t> edited;
-  append(edited, bytes_.first(bo_records_begin(counts_)));
-  edited.resize(edited.size() + kDeviceRecordBytes * more_gpu_ids.size());
-  for (std::size_t i = 0; i < counts_.bos; ++i) {
-    if (std::binary_search(left_out.begin(), left_out.end(), i)) continue;
-    append(edited, bytes_.subspan(bo_records_begin(counts_) + i * bo_record_bytes_, bo_record_bytes_));
+  const auto is_svm = [](Bytes object) { return load_u32(object, 0) == kSvmRange; };
+  const auto ranges = static_cast<std::size_t>(std::count_if(objects_->begin(), objects_->end(), is_svm));
+  std::vector<std::uint8_t> edited(bytes_.size() - left_out.size() * bo_record_bytes_ +
+                                   more_gpu_ids.size() * (kDeviceRecordBytes + ranges * kSvmAttributeBytes));
+  Writer to(edited);
+  to.put(bytes_.first(bo_records_begin(owners_.gpu_ids.size())));
+  to.skip(kDeviceRecordBytes * more_gpu_ids.size());
+  for (std::size_t i = 0; i < owners_.bos.size(); ++i) {
+    if (!std::binary_search(left_out.begin(), left_out.end(), i)) to.put(record(i, bo_record_bytes_));
   }
-  for (const Bytes object : objects_) {
-    append(edited, object);
-    if (load_u32(object, 0) != kSvmRange) continue;
+  for (const Bytes object : *objects_) {
+    to.put(object);
+    if (!is_svm(object)) continue;
     for (const std::uint32_t gpu_id : more_gpu_ids) {
-      append_u32(edited, kSvmAttributeNoAccess);
-      append_u32(edited, gpu_id);
+      to.put_u32(kSvmAttributeNoAccess);
+      to.put_u32(gpu_id);
     }
   }
   return edited;

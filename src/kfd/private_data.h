@@ -3,13 +3,16 @@
 // exceptions that RESTORE needs. Imported BOs have no record, because RESTORE would make independent ones,
 // and every visible GPU must have one.
 //
-// Layout, Linux 6.1 to 7.2 (kfd_chardev.c, kfd_priv.h, kfd_svm.c): one record of the process, one per GPU,
-// one per BO, then objects that begin with their type. BO records have changed their size without a version
-// change; those of SVM ranges have an attribute per GPU.
+// Layout (kfd_chardev.c, kfd_priv.h, kfd_svm.c): one record of the process, one per GPU, one per BO, then
+// objects that begin with their type. Records of SVM ranges have an attribute per GPU. A BO's record begins
+// alike in every driver that was read, but its size differs under one version number: 80 bytes in Linux 6.1,
+// 272 since 6.12; 104 and 296 in AMD's out-of-tree driver, which keeps IPC handles in it. So the size is
+// found: the only one with which counts, objects and beginnings of records agree.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -17,36 +20,42 @@
 
 namespace sluice::kfd {
 
-// What PROCESS_INFO counted.
-struct PrivateCounts {
-  std::size_t devices = 0;
-  std::size_t bos = 0;
+// What a checkpoint says outside its private data, and by which the records are recognised.
+struct PrivateOwners {
+  struct Bo {
+    std::uint32_t gpu_id = 0;  // user gpu_id
+    bool is_userptr = false;
+  };
+  std::vector<std::uint32_t> gpu_ids;  // user gpu_ids of all GPUs that the process saw
+  std::vector<Bo> bos;                 // in the order of their records
   std::size_t objects = 0;
 };
 
-// Size in bytes of a BO's record: 80 before about 6.12, 272 since. Derived from the counts and the
-// self-describing objects; 0 without BOs, or if the data fits neither or both.
-std::uint32_t derive_bo_record_bytes(const PrivateCounts& counts, std::span<const std::uint8_t> priv_data);
-
 // Where the BOs' records begin. Bytes.
-std::size_t bo_records_begin(const PrivateCounts& counts);
+std::size_t bo_records_begin(std::size_t gpus);
 
 class PrivateData {
  public:
-  // `bytes`: borrowed. Errors: EBADMSG if bytes and counts disagree.
-  static Result<PrivateData> parse(std::span<const std::uint8_t> bytes, const PrivateCounts& counts,
-                                   std::uint32_t bo_record_bytes);
+  // `bytes`: borrowed. `bo_record_bytes`: a BO's record has this size, or 0: find it. Errors: EBADMSG if the
+  // bytes fit no size of a record, or several.
+  static Result<PrivateData> read(std::span<const std::uint8_t> bytes, PrivateOwners owners,
+                                  std::uint32_t bo_record_bytes = 0);
 
-  // The record of BO `index`, in the order of the buckets.
+  // Size of a BO's record; 0 without BOs.
+  std::uint32_t bo_record_bytes() const { return bo_record_bytes_; }
+
+  // The record of BO `index`.
   struct BoRecord {
     std::uint32_t handle = 0;  // lower half of its handle; the upper is its GPU's user gpu_id
     std::vector<std::uint32_t> mapped_gpu_ids;  // user gpu_ids
+    // It holds more than Linux keeps. In AMD's out-of-tree driver: the memory has an IPC handle.
+    bool has_more = false;
   };
-  // REQUIRES: index < counts.bos.
+  // REQUIRES: index < number of BOs.
   BoRecord bo(std::size_t index) const;
 
   // The records of queues, events and SVM ranges. Each begins with its type and is as long as that needs.
-  const std::vector<std::span<const std::uint8_t>>& objects() const { return objects_; }
+  const std::vector<std::span<const std::uint8_t>>& objects() const { return *objects_; }
 
   // For RESTORE: without the records of the BOs `left_out` (indices, ascending), and with records of further
   // GPUs at the end (user gpu_ids). No SVM range can be reached from these.
@@ -54,13 +63,20 @@ class PrivateData {
                                  std::span<const std::uint32_t> more_gpu_ids) const;
 
  private:
-  PrivateData(std::span<const std::uint8_t> bytes, const PrivateCounts& counts, std::uint32_t bo_record_bytes)
-      : bytes_(bytes), counts_(counts), bo_record_bytes_(bo_record_bytes) {}
+  using Bytes = std::span<const std::uint8_t>;
+  PrivateData(Bytes bytes, PrivateOwners owners) : bytes_(bytes), owners_(std::move(owners)) {}
 
-  std::span<const std::uint8_t> bytes_;
-  PrivateCounts counts_;
-  std::uint32_t bo_record_bytes_;
-  std::vector<std::span<const std::uint8_t>> objects_;
+  Bytes record(std::size_t bo, std::uint32_t record_bytes) const;
+  bool fits_bo(std::size_t bo, Bytes record) const;
+  bool fits_bos(std::uint32_t record_bytes) const;
+  std::uint64_t object_bytes(Bytes at, std::uint64_t copies) const;
+  std::optional<std::vector<Bytes>> split_objects(Bytes bytes, std::uint64_t copies) const;
+  bool take(std::uint32_t record_bytes);
+
+  Bytes bytes_;
+  PrivateOwners owners_;
+  std::uint32_t bo_record_bytes_ = 0;
+  std::optional<std::vector<Bytes>> objects_;
 };
 
 }  // namespace sluice::kfd

@@ -23,6 +23,7 @@
 #include <sys/syscall.h>
 #include <sys/sysinfo.h>
 #include <sys/sysmacros.h>
+#include <sys/utsname.h>
 #include <sys/vfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -459,13 +460,25 @@ TEST_F(CheckTest, WhatAnOldKernelLacksIsTold) {
   options.kfd_minor_version = 14;
   const vamdgpu::Machine old = vamdgpu::Machine::create(options);
   const json object = check_json({}, &old);
-  EXPECT_THAT(told(object, "kfd"),
-              AllOf(StartsWith("good: interface 1.14"), HasSubstr("known only when it dumps")));
+  EXPECT_THAT(told(object, "kfd"), StartsWith("good: interface 1.14"));
   EXPECT_THAT(told(object, "drm"), HasSubstr("does not list BOs of render nodes (Linux 6.18 does)"));
   options.kfd_minor_version = 7;
   const vamdgpu::Machine older = vamdgpu::Machine::create(options);
   EXPECT_THAT(told(check_json({}, &older), "kfd"),
               AllOf(StartsWith("problem: KFD interface 1.7 found"), HasSubstr("use Linux 6.1 or newer")));
+}
+
+TEST_F(CheckTest, TheDriverThatRunsIsTold) {
+  vamdgpu::MachineOptions options = small_machine();
+  const vamdgpu::Machine linux_own = vamdgpu::Machine::create(options);
+  utsname names{};
+  ASSERT_EQ(::uname(&names), 0);
+  EXPECT_THAT(told(check_json({}, &linux_own), "kfd"),
+              HasSubstr(std::string(", the amdgpu of Linux ") + names.release));
+  options.out_of_tree = "6.10.5";
+  const vamdgpu::Machine amds = vamdgpu::Machine::create(options);
+  EXPECT_THAT(told(check_json({}, &amds), "kfd"),
+              HasSubstr(std::string(", AMD's out-of-tree amdgpu 6.10.5 on Linux ") + names.release));
 }
 
 TEST_F(CheckTest, AKernelThatLosesRunningKernelsIsAWarningOnGfx9) {

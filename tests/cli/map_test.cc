@@ -67,6 +67,42 @@ TEST_F(ImagesTest, MapShowsRoomAndNeedOfEachGpu) {
   EXPECT_THAT(sluice({"map", plain(), "--sysfs", sysfs.path().string()}).out, HasSubstr("not known"));
 }
 
+// As the restore does.
+TEST_F(ImagesTest, MapRefusesImagesOfAnotherDriver) {
+  vamdgpu::MachineOptions options = small_machine();
+  options.out_of_tree = "6.10.5";
+  const vamdgpu::Machine amds = vamdgpu::Machine::create(options);
+  const Ended ended = sluice({"map", plain()}, &amds);
+  EXPECT_EQ(ended.status, kRefused);
+  EXPECT_THAT(ended.out,
+              AllOf(HasSubstr("keeps 272 bytes per BO where this one keeps 296"), HasSubstr("[SL-R05]")));
+  const json object = object_of(sluice({"map", "--json", plain()}, &amds));
+  EXPECT_EQ(object["result"], "refused");
+  EXPECT_EQ(object["bo_record_bytes"], 296);
+  EXPECT_EQ(object["foreign_images"].size(), 1U);
+  const json same = object_of(sluice({"map", "--json", plain()}, &images_->machine()));
+  EXPECT_EQ(same["bo_record_bytes"], 272);
+  EXPECT_TRUE(same["foreign_images"].empty());
+}
+
+// Nobody knows the records, and a GPU more would have to be written into them.
+TEST_F(ImagesTest, MapRefusesMoreGpusForRecordsThatNobodyKnows) {
+  const std::string directory = images_->copy("plain", "nobodys").string();
+  change_kfd_image(directory, [](kfd::KfdImage& image) {
+    image.priv_data.push_back(0);
+    image.bo_record_bytes = 0;
+  });
+  vamdgpu::MachineOptions more = small_machine();
+  more.gpus = 3;
+  const host_test::ScratchDirectory two, three;
+  vamdgpu::write_topology(two.path(), vamdgpu::describe(small_machine()).tree.topology);
+  vamdgpu::write_topology(three.path(), vamdgpu::describe(more).tree.topology);
+  EXPECT_EQ(sluice({"map", directory, "--sysfs", two.path().string()}).status, kDone);
+  const Ended ended = sluice({"map", directory, "--sysfs", three.path().string()});
+  EXPECT_EQ(ended.status, kRefused);
+  EXPECT_THAT(ended.out, HasSubstr("[SL-G45]"));
+}
+
 TEST_F(ImagesTest, MapTriesAMapAndRefusesOneThatNamesNoGpu) {
   const json as_it_is = object_of(sluice({"map", "--json", plain()}, &images_->machine()));
   const auto id = [&](std::size_t gpu) { return as_it_is["local"][gpu]["gpu_id"].get<std::uint32_t>(); };
@@ -202,7 +238,9 @@ void add_process(const std::string& directory, const std::function<void(kfd::Kfd
   image.id = static_cast<std::uint32_t>(id);
   image.pid += 1;
   image.bos.clear();
+  image.num_objects = 0;
   change(image);
+  image.priv_data.assign(8 + 8 * image.topology.gpu_count() + image.bo_record_bytes * image.bos.size(), 0);
   ASSERT_TRUE(write_image(dir.get(), kfd_image_name(id), pack_kfd_image(image, {}), false).ok());
 }
 

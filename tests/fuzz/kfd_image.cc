@@ -44,6 +44,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const std::uint32_t more[] = {1, 2};
     FUZZ_CHECK(private_data->edit(all, {}).size() <= image->priv_data.size());
     FUZZ_CHECK(private_data->edit({}, more).size() >= image->priv_data.size() + 2 * 8);
+    // Where the image does not say the size of a record, another is never found.
+    kfd::KfdImage silent = *image;
+    silent.bo_record_bytes = 0;
+    const auto found = private_records(silent);
+    FUZZ_CHECK(!found || found->bo_record_bytes() == private_data->bo_record_bytes());
   } else {
     FUZZ_CHECK(private_data.error().err == EBADMSG);
   }

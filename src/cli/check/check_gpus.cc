@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include <fcntl.h>
+#include <sys/utsname.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -12,6 +13,7 @@
 #include "images/metadata.h"
 #include "images/pages.h"
 #include "kfd/device.h"
+#include "kfd/driver.h"
 #include "kfd/queue_records.h"
 
 namespace sluice::cli {
@@ -52,6 +54,15 @@ Finding check_render_node(const kfd::Node& gpu, std::map<std::string, bool>& dri
   return {Weight::Good, "gpu", name + ", " + path, ""};
 }
 
+// Which driver runs: their private data differ.
+std::string driver_text() {
+  utsname names{};
+  const std::string release = ::uname(&names) == 0 ? names.release : "(unknown)";
+  const std::string version = kfd::out_of_tree_version();
+  return version.empty() ? "the amdgpu of Linux " + release
+                         : "AMD's out-of-tree amdgpu " + version + " on Linux " + release;
+}
+
 }  // namespace
 
 GpuCheck check_gpus() {
@@ -68,11 +79,8 @@ GpuCheck check_gpus() {
               : "run as root, or as a member of the group that owns /dev/kfd"});
     return check;
   }
-  const std::uint32_t record_bytes = known_record_bytes(version->minor);
   const std::string text = "interface " + std::to_string(version->major) + "." +
-                           std::to_string(version->minor) + ", " +
-                           (record_bytes != 0 ? std::to_string(record_bytes) + " bytes per BO record"
-                                              : "a BO record's size is known only when it dumps");
+                           std::to_string(version->minor) + ", " + driver_text();
   const auto good = kfd::check_version(*version);
   check.findings.push_back(
       good ? Finding{Weight::Good, "kfd", text, ""}

@@ -19,8 +19,11 @@
 #include "cli/commands.h"
 #include "cli/text.h"
 #include "images/files.h"
+#include "images/metadata.h"
 #include "images/pages.h"
 #include "images/vram_need.h"
+#include "kfd/device.h"
+#include "kfd/driver.h"
 #include "kfd/matching/gpu_map.h"
 #include "kfd/matching/matching.h"
 #include "kfd/vram_room.h"
@@ -42,6 +45,7 @@ struct MapArguments {
 struct Local {
   kfd::Topology topology;
   std::map<std::uint32_t, kfd::VramUse> vram;  // by gpu_id; only GPUs that report it
+  std::uint32_t record_bytes = 0;              // the driver's, of a BO (kfd/driver.h); 0: unknown
 };
 
 // The outcome for KFD images with the same topology: of one machine, seen the same way.
@@ -282,6 +286,25 @@ std::vector<std::string> homeless_render_files(const Checkpoint& checkpoint, con
   return homeless;
 }
 
+// Images whose private data the driver there will not take, and why.
+std::vector<std::string> foreign_images(const Checkpoint& checkpoint, const Local& local) {
+  std::vector<std::string> foreign;
+  for (const auto& [id, image] : checkpoint.kfd) {
+    if (image.alias_of || image.priv_data.empty()) continue;  // a pre-dump's has none
+    if (const auto checked = check_private_data(image, local.topology.gpu_count(), local.record_bytes);
+        !checked)
+      foreign.push_back(kfd_image_name(id) + ": " + checked.error().what);
+  }
+  return foreign;
+}
+
+// Asking needs CRIU's rights. Without an answer sizes are not compared.
+std::uint32_t local_record_bytes() {
+  const auto kfd = kfd::kfd_device_number();
+  const auto answer = kfd ? kfd::ask_bo_record_bytes(*kfd) : Result<std::uint32_t>(kfd.error());
+  return answer ? *answer : 0;
+}
+
 ExitCode map(const MapArguments& arguments) {
   const auto opened = open_images(arguments.images, !arguments.json);
   if (const auto* none = std::get_if<NoImages>(&opened)) return refuse("map", arguments.json, *none);
@@ -299,7 +322,7 @@ ExitCode map(const MapArguments& arguments) {
                 "machine's /sys/class/kfd/kfd/topology (cp -rL)"
               : "--sysfs wants a copy of a machine's /sys/class/kfd/kfd/topology (cp -rL)"});
   }
-  Local local{std::move(*topology), {}};
+  Local local{std::move(*topology), {}, here ? local_record_bytes() : 0};
   for (const kfd::Node& gpu : local.topology.nodes) {
     if (!here || !gpu.is_gpu()) continue;
     if (const auto use = kfd::vram_use(gpu.drm_render_minor)) local.vram[gpu.gpu_id] = *use;
@@ -329,7 +352,8 @@ ExitCode map(const MapArguments& arguments) {
   TreeChoice choice(local, config.match_rules, std::move(map), need_of(directory.checkpoint));
   choose_all(mappings, choice);
   const std::vector<std::string> homeless = homeless_render_files(directory.checkpoint, local.topology);
-  bool fits = homeless.empty();
+  const std::vector<std::string> foreign = foreign_images(directory.checkpoint, local);
+  bool fits = homeless.empty() && foreign.empty();
   for (const Mapping& mapping : mappings) fits = fits && std::holds_alternative<kfd::Match>(mapping.outcome);
   if (arguments.json) {
     Json list = Json::array();
@@ -340,11 +364,15 @@ ExitCode map(const MapArguments& arguments) {
                 {"local_gpus", local.topology.gpu_count()},
                 {"local", json_of(local)},
                 {"mappings", std::move(list)},
-                {"render_files", homeless}});
+                {"render_files", homeless},
+                {"foreign_images", foreign},
+                {"bo_record_bytes", local.record_bytes != 0 ? Json(local.record_bytes) : Json()}});
   } else {
     std::string text;
     for (const Mapping& mapping : mappings) text += text_of(mapping, local, choice);
-    for (const std::string& file : homeless) text += "REFUSED: " + file + '\n';
+    for (const auto* refused : {&homeless, &foreign}) {
+      for (const std::string& file : *refused) text += "REFUSED: " + file + '\n';
+    }
     if (fits && mappings.empty()) text += "every render file has its GPU here\n";
     if (fits && !mappings.empty()) text += text_of_others(mappings, local);
     (void)std::fputs(text.c_str(), stdout);

@@ -110,7 +110,7 @@ Json show_json(const ImageDirectory& directory, const Survey& survey, bool list_
                          {"sluice_version", image.sluice_version},
                          {"kernel_release", image.kernel_release},
                          {"kfd_minor_version", image.kfd_minor_version},
-                         {"bo_record_bytes", record_bytes_of(image)},
+                         {"bo_record_bytes", driver_records_of(image).bo_bytes},
                          {"dump_id", image.dump_id ? Json(hex(*image.dump_id)) : Json()}});
   }
   object["processes"] = std::move(processes);

@@ -39,7 +39,7 @@ std::string origin_text(const Checkpoint& checkpoint) {
                                                     : "made by sluice " + image.sluice_version;
     if (!image.kernel_release.empty()) text += " under Linux " + image.kernel_release;
     if (image.kfd_minor_version != 0) text += ", KFD 1." + std::to_string(image.kfd_minor_version);
-    if (const std::uint32_t bytes = record_bytes_of(image); bytes != 0)
+    if (const std::uint32_t bytes = driver_records_of(image).bo_bytes; bytes != 0)
       text += ", " + std::to_string(bytes) + " bytes per BO record";
     if (!image.alias_of) origins.insert(text);
   }

@@ -84,9 +84,8 @@ Result<UniqueFd> KfdRestore::restore(const kfd::KfdImage& image, int id) {
   task_.maps.meet(image.pid);
   SLUICE_TRY(task_.maps.read_runs(task_.plan.store));
   SLUICE_TRY(check_user_namespace());
-  const std::uint32_t known = known_record_bytes(own.version().minor);
-  SLUICE_TRY(check_private_data(image, known != 0 ? known : task_.plan.asked_record_bytes));
   SLUICE_TRY(task_.gpus.match(image, task_.plan.config.match_rules));
+  SLUICE_TRY(check_private_data(image, task_.gpus.local().gpu_count(), task_.plan.record_bytes));
   SLUICE_TRY_ASSIGN(const std::vector<kfd::RestoreDevice> devices, devices_of(image));
   SLUICE_TRY_ASSIGN(std::vector<kfd::RestoredBo> restored, make_bos(own, image, devices));
   SLUICE_TRY_ASSIGN(ContentRequest request, request_of(image, id, std::move(restored)));

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "base/format.h"
-#include "drm/device.h"
 #include "images/files.h"
 #include "images/key.h"
-#include "kfd/criu_ops.h"
+#include "kfd/device.h"
+#include "kfd/driver.h"
 #include "kfd/matching/gpu_map.h"
 #include "kfd/topology.h"
 #include "plugin/host/criu_host.h"
@@ -48,7 +48,7 @@ Result<std::unique_ptr<RestorePlan>> RestorePlan::make(ImageStore& store) {
     SLUICE_TRY_ASSIGN(plan->shared, SharedTable::make(*shared.rbegin()));
   }
   SLUICE_TRY(plan->prepare_match());
-  plan->ask_record_bytes();
+  SLUICE_TRY(plan->check_records());
   return plan;
 }
 
@@ -76,30 +76,22 @@ Result<void> RestorePlan::prepare_match() {
   return {};
 }
 
-// Asks a kernel whose version does not imply the size of its BO records. In init(), before any task is
-// forked: this process' KFD process cannot RESTORE afterwards and need not. Only if there is a size to
-// compare; without an answer the restore goes on unchecked.
-void RestorePlan::ask_record_bytes() {
-  if (!survey.has_record_bytes()) return;
-  const auto own = kfd::KfdDevice::open(kfd_device);
-  if (!own || known_record_bytes(own->version().minor) != 0) return;
-  const auto answer = [&]() -> Result<std::uint32_t> {
-    SLUICE_TRY_ASSIGN(const kfd::Topology local, kfd::read_topology());
-    const auto gpu = std::find_if(local.nodes.begin(), local.nodes.end(),
-                                  [](const kfd::Node& node) { return node.is_gpu(); });
-    if (gpu == local.nodes.end()) return make_error(ENODEV, "no GPU");  // unreached: no test
-    SLUICE_TRY_ASSIGN(const UniqueFd render, drm::open_render_node(gpu->drm_render_minor));
-    return kfd::probe_bo_record_bytes(*own, gpu->gpu_id, render.get());
-  }();
-  if (answer) {
-    asked_record_bytes = *answer;
-  } else {
+// Compares the driver's records with those of the images, before any task is forked: this process' KFD
+// process cannot RESTORE afterwards and need not. Only if there is a size to compare; without the driver's
+// answer the restore goes on unchecked.
+Result<void> RestorePlan::check_records() {
+  if (survey.records().bo_bytes == 0) return {};
+  const auto answer = kfd::ask_bo_record_bytes(kfd_device);
+  if (!answer) {
     log_line(
         Level::Warning,
-        formatted("cannot tell whether this kernel understands the image's private data, without which the "
+        formatted("cannot tell whether this driver understands the image's private data, without which the "
                   "restore fails half-way: {} [SL-R32]",
                   answer.error().what));
+    return {};
   }
+  record_bytes = *answer;
+  return check_record_bytes(survey.records(), record_bytes);
 }
 
 template <class Image>

@@ -33,9 +33,9 @@ using DeviceImage = std::variant<kfd::KfdImage, RenderImage, DmaBufImage>;
 // Does not move: the content server uses the lifeline's memory, and every GPU match the tree's.
 struct RestorePlan {
   // Reads the configuration and the images. `store` is borrowed. If no image needs a GPU plugin, or the
-  // machine has no KFD, only the first three members are meaningful. A setting that maps unknown GPUs fails
-  // here, before anything is created. Errors: those of RestoreSurvey::read() and RestoreChain::open();
-  // ENOMEM.
+  // machine has no KFD, only the first three members are meaningful. A setting that maps unknown GPUs, and
+  // another driver's private data, fail here, before anything is created. Errors: those of
+  // RestoreSurvey::read(), RestoreChain::open() and check_record_bytes(); ENOMEM.
   static Result<std::unique_ptr<RestorePlan>> make(ImageStore& store);
 
   // The image with CRIU's id `id`. Must be of the same dump as all that make() has seen; its files may have
@@ -62,13 +62,13 @@ struct RestorePlan {
   std::unique_ptr<SharedTable> shared;  // if files share memory
   std::unique_ptr<TreeMatch> tree_match;
   std::unique_ptr<const RestoreChain> chain;  // if the checkpoint has a parent
-  std::uint32_t asked_record_bytes = 0;       // the kernel's answer; 0: its version tells, or nothing does
+  std::uint32_t record_bytes = 0;             // of a BO in the driver's private data; 0: unknown
   ino_t main_pid_namespace = 0;               // 0: unknown
 
  private:
   Result<void> prepare_match();
-  void ask_record_bytes();
   Result<std::vector<std::uint8_t>> load(std::string& name);
+  Result<void> check_records();
   template <class Image>
   Result<Image> checked(Result<Image> image, const std::string& name);
   template <class Image, class Unpack>

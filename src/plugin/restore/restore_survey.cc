@@ -128,7 +128,7 @@ Result<void> RestoreSurvey::note_parent(ImageStore& store, const RenderImage& im
 }
 
 void RestoreSurvey::note(const kfd::KfdImage& image, std::optional<int> id) {
-  has_record_bytes_ = has_record_bytes_ || record_bytes_of(image) != 0;
+  if (records_.bo_bytes == 0) records_ = driver_records_of(image);
   if (id && !image.alias_of) kfd_pids_.emplace(*id, image.pid);
   add_vram(vram_, vram_of(image));
   if (!image.alias_of) {

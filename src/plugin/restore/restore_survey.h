@@ -58,8 +58,8 @@ class RestoreSurvey {
   const VramBytes& vram() const { return vram_; }
   // The topologies that KFD processes saw, without duplicates, the one with the most GPUs first.
   const std::vector<kfd::Topology>& topologies() const { return topologies_; }
-  // Whether a KFD image tells the size of its BO records.
-  bool has_record_bytes() const { return has_record_bytes_; }
+  // The records of the driver that made the KFD images.
+  const DriverRecords& records() const { return records_; }
   // The dump that has contents missing in these images; all zero if there is none.
   const DumpId& parent_dump_id() const { return parent_dump_id_; }
   // Why an existing image, or the list of images, could not be read: its contents are unknown here.
@@ -93,8 +93,8 @@ class RestoreSurvey {
   SameDump same_dump_;
   UnsaidSharing unsaid_sharing_;
   std::set<std::string> seen_;  // images that read() has read
-  bool has_record_bytes_ = false;
-  bool has_deltas_ = false;  // some files have part of their contents in a parent
+  DriverRecords records_;       // of the first image that tells
+  bool has_deltas_ = false;     // some files have part of their contents in a parent
   DumpId parent_dump_id_{};
   std::optional<Error> unread_;  // the first
   std::map<std::uint32_t, unsigned> lanes_by_minor_;

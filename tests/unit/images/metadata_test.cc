@@ -457,25 +457,31 @@ TEST(CheckPrivateData, RefusesOnlyWhatIsKnownToDiffer) {
   kfd::KfdImage image;
   image.kernel_release = "6.1.0";
   image.bo_record_bytes = 80;
-  EXPECT_TRUE(check_private_data(image, 80).ok());
-  EXPECT_TRUE(check_private_data(image, 0).ok());  // nobody knows
-  const Result<void> refused = check_private_data(image, 272);
+  EXPECT_TRUE(check_private_data(image, 0, 80).ok());
+  EXPECT_TRUE(check_private_data(image, 0, 0).ok());  // nobody knows
+  const Result<void> refused = check_private_data(image, 0, 272);
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().err, EINVAL);
   for (const char* said : {"6.1.0", "80 bytes", "keeps 272"}) {
     EXPECT_NE(refused.error().what.find(said), std::string::npos) << refused.error().what;
   }
   image.bo_record_bytes = 0;  // an upstream image without BOs: nothing to go by
-  EXPECT_EQ(record_bytes_of(image), 0U);
-  EXPECT_TRUE(check_private_data(image, 272).ok());
+  EXPECT_EQ(driver_records_of(image).bo_bytes, 0U);
+  EXPECT_TRUE(check_private_data(image, 0, 272).ok());
 }
 
-TEST(PrivateData, VersionsOfTheKernelTellTheSizeOfARecordOrLeaveItOpen) {
-  EXPECT_EQ(known_record_bytes(8), 80U);
-  EXPECT_EQ(known_record_bytes(11), 80U);
-  for (std::uint32_t minor = 12; minor <= 16; ++minor) EXPECT_EQ(known_record_bytes(minor), 0U) << minor;
-  EXPECT_EQ(known_record_bytes(17), 272U);
-  EXPECT_EQ(known_record_bytes(23), 272U);
+// The records must be known only where a restore edits them.
+TEST(CheckPrivateData, RefusesMoreGpusAndImportsIfTheRecordsAreUnknown) {
+  kfd::KfdImage image;
+  image.bos.resize(1);
+  image.priv_data.resize(8 + 72 + 1);  // no record has this size
+  EXPECT_TRUE(check_private_data(image, 0, 272).ok());
+  EXPECT_EQ(check_private_data(image, 1, 272).error().err, EBADMSG);
+  image.bos[0].imports = true;
+  EXPECT_EQ(check_private_data(image, 0, 0).error().err, EBADMSG);
+  image.priv_data.pop_back();
+  EXPECT_EQ(driver_records_of(image).bo_bytes, 72U);
+  EXPECT_TRUE(check_private_data(image, 1, 72).ok());
 }
 
 // What is unpacked of `message`, and does not make an image for its own reason, or for memory.

@@ -23,7 +23,7 @@ constexpr std::uint32_t kRecordBytes = 80;
 Checkpoint checkpoint_of(const std::vector<std::uint64_t>& bo_bytes) {
   Checkpoint checkpoint;
   checkpoint.devices.resize(2);
-  checkpoint.priv_data.assign(bo_records_begin({.devices = 2}), 0xD0);
+  checkpoint.priv_data.assign(bo_records_begin(2), 0xD0);
   for (std::size_t i = 0; i < bo_bytes.size(); ++i) {
     checkpoint.bos.push_back({.addr = i, .bytes = bo_bytes[i]});
     checkpoint.dmabufs.emplace_back();
@@ -51,7 +51,7 @@ TEST(BoOrder, EachBoKeepsItsRecordAndNothingElseMoves) {
   put_in_order(checkpoint, kRecordBytes, kMiB);
   EXPECT_THAT(addresses(checkpoint), ElementsAre(1, 3, 0, 2));
   ASSERT_EQ(checkpoint.priv_data.size(), before.size());
-  const std::size_t first = bo_records_begin({.devices = 2});
+  const std::size_t first = bo_records_begin(2);
   for (std::size_t i = 0; i < 4; ++i) {
     for (std::size_t at = 0; at < kRecordBytes; ++at)
       ASSERT_EQ(checkpoint.priv_data[first + i * kRecordBytes + at], addresses(checkpoint)[i]) << i;

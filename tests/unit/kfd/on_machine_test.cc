@@ -216,9 +216,14 @@ TEST_F(OnMachine, a_process_is_checkpointed_and_restored) {
   for (const KfdBo& bo : checkpoint->bos) {
     EXPECT_EQ(bo.bytes, bo.addr == kVramAddress ? kVramBytes : kGttBytes);
   }
-  const std::uint32_t record_bytes =
-      derive_bo_record_bytes({info->num_devices, info->num_bos, info->num_objects}, checkpoint->priv_data);
-  EXPECT_TRUE(record_bytes == 80 || record_bytes == 272) << record_bytes;
+  PrivateOwners owners;
+  for (const DeviceIds& device : checkpoint->devices) owners.gpu_ids.push_back(device.user_gpu_id);
+  for (const KfdBo& bo : checkpoint->bos) owners.bos.push_back({bo.gpu_id, false});
+  owners.objects = info->num_objects;
+  const auto records = PrivateData::read(checkpoint->priv_data, owners);
+  ASSERT_TRUE(records.ok()) << records.error().what;
+  EXPECT_TRUE(records->bo_record_bytes() == 80 || records->bo_record_bytes() == 272)
+      << records->bo_record_bytes();
   ASSERT_TRUE(guard.unpause_all().ok());
 
   // Through the image.

@@ -42,6 +42,7 @@ struct Queue {
     std::vector<std::uint8_t> bytes(120 + count * 2048 + ctl_stack, 0xA5);
     const std::uint32_t copies = total_in_header ? 1 : count;
     put(bytes, 0, 0);
+    put(bytes, 4, 0);
     put(bytes, 64, gpu_id);
     put(bytes, 68, type);
     put(bytes, 92, gws);
@@ -67,8 +68,7 @@ QueueLosses losses(const std::vector<Queue>& queues, std::uint32_t gfx_target_ve
   std::vector<std::uint8_t> event(64);
   event[0] = 1;
   bytes.insert(bytes.end(), event.begin(), event.end());
-  const auto data = PrivateData::parse(bytes, {1, 0, queues.size() + 1}, 0);
-  EXPECT_TRUE(data.ok());
+  const auto data = PrivateData::read(bytes, {{kGpuId}, {}, queues.size() + 1});
   Topology topology;
   Node gpu;
   gpu.gpu_id = kGpuId;

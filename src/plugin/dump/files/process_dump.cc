@@ -38,6 +38,16 @@ Result<void> check_owner(pid_t owner, const std::vector<pid_t>& holders) {
                 owner, *lowest, *lowest)};
 }
 
+// Borrows the private data.
+Result<kfd::PrivateData> records_of(const kfd::Checkpoint& checkpoint) {
+  kfd::PrivateOwners owners;
+  for (const kfd::DeviceIds& device : checkpoint.devices) owners.gpu_ids.push_back(device.user_gpu_id);
+  for (const kfd::KfdBo& bo : checkpoint.bos)
+    owners.bos.push_back({bo.gpu_id, (bo.alloc_flags & kfd::kAllocUserptr) != 0});
+  owners.objects = checkpoint.info.num_objects;
+  return kfd::PrivateData::read(checkpoint.priv_data, std::move(owners));
+}
+
 }  // namespace
 
 Result<void> ProcessDump::stop() {
@@ -56,10 +66,7 @@ Result<void> ProcessDump::stop() {
   SLUICE_TRY(check_owner(static_cast<pid_t>(answer->pid), holders_));
   SLUICE_TRY_ASSIGN(checkpoint_, session_.checkpoint());
   SLUICE_TRY_ASSIGN(image_.topology, kfd::topology_of_process(run_.topology, checkpoint_.devices));
-  const kfd::ProcessInfo& info = checkpoint_.info;
-  const kfd::PrivateCounts counts{info.num_devices, info.num_bos, info.num_objects};
-  image_.bo_record_bytes = kfd::derive_bo_record_bytes(counts, checkpoint_.priv_data);
-  const auto data = kfd::PrivateData::parse(checkpoint_.priv_data, counts, image_.bo_record_bytes);
+  const auto data = records_of(checkpoint_);
   losses_ = data ? kfd::losses_of_queues(*data, image_.topology) : kfd::QueueLosses{};
   return {};
 }
@@ -74,7 +81,7 @@ Result<void> ProcessDump::list() {
   const kfd::ProcessInfo& info = checkpoint_.info;
   log_line(Level::Info, formatted("{}: {} GPUs, {} BOs, {} queues, events and SVM ranges", session_.name(),
                                   info.num_devices, info.num_bos, info.num_objects));
-  kfd::put_in_order(checkpoint_, image_.bo_record_bytes, kSumBlockBytes);
+  kfd::put_in_order(checkpoint_, find_records(), kSumBlockBytes);
   image_.pid = info.pid;
   for (const kfd::KfdBo& bo : checkpoint_.bos) image_.bos.push_back({bo});
   image_.num_objects = info.num_objects;
@@ -89,6 +96,29 @@ Result<void> ProcessDump::list() {
   dmabufs_ = std::move(checkpoint_.dmabufs);
   note_maps(proc::restoring_process(holders_).pid);
   return add_holders();
+}
+
+// A restore without records passes the private data on as they are: it is said now what it cannot do. Returns
+// the size of a BO's record, 0 if unknown.
+std::uint32_t ProcessDump::find_records() {
+  const auto records = records_of(checkpoint_);
+  if (!records) {
+    log_line(Level::Warning,
+             formatted("{}: this sluice does not know the records of this amdgpu driver; restore only under "
+                       "the same driver, where {} GPUs are visible [SL-D80]",
+                       session_.name(), checkpoint_.devices.size()));
+    return 0;
+  }
+  std::size_t with_more = 0;
+  for (std::size_t i = 0; i < checkpoint_.bos.size(); ++i) with_more += records->bo(i).has_more ? 1 : 0;
+  if (with_more > 0) {
+    log_line(Level::Warning,
+             formatted("{}: {} of its BOs have an IPC handle, by which a restore finds memory that still "
+                       "exists; before a restore on this machine, end every process that has it [SL-D81]",
+                       session_.name(), with_more));
+  }
+  image_.bo_record_bytes = records->bo_record_bytes();
+  return image_.bo_record_bytes;
 }
 
 // The process' maps of render nodes that can be restored.
@@ -138,14 +168,8 @@ Result<void> ProcessDump::take_contents() {
 
 // A restore must be able to tell the private data's records apart.
 Result<void> ProcessDump::check_imports() const {
-  const auto import =
-      std::find_if(image_.bos.begin(), image_.bos.end(), [](const kfd::BoEntry& bo) { return bo.imports; });
-  if (import == image_.bos.end()) return {};
-  const auto records = private_records(image_);
-  if (records) return {};  // unreached: no test
-  return explain(
-      formatted("restore {}'s BO at {:#x} as one that is shared by dma-buf", session_.name(), import->addr),
-      records.error());  // unreached: no test
+  const auto checked = check_private_data(image_, image_.topology.gpu_count(), 0);
+  return checked ? checked : explain(session_.name(), checked.error());
 }
 
 std::vector<ProcessGpu> ProcessDump::gpus() const {

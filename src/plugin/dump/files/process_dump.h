@@ -59,6 +59,7 @@ class ProcessDump {
   Result<void> write(int id);
 
  private:
+  std::uint32_t find_records();
   void note_maps(pid_t pid);
   Result<void> add_holders();
   std::uint32_t minor_of(std::uint32_t gpu_id) const {
