@@ -2,7 +2,6 @@
 #include "flatten/flatten.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -20,6 +19,7 @@
 #include "base/units.h"
 #include "flatten/clone_plan.h"
 #include "images/chain/chain.h"
+#include "images/directory_lock.h"
 #include "images/files.h"
 #include "images/pages.h"
 #include "images/sums.h"
@@ -76,12 +76,6 @@ Result<void> check_own(int dir_fd) {
   if (status.st_uid == ::geteuid() && (status.st_mode & (S_IWGRP | S_IWOTH)) == 0) return {};
   return Error{
       EACCES, "the directory is not this user's own, or others may write there; chown and chmod it [SL-T46]"};
-}
-
-// One run at a time: two would take each other's temporary files. Without lock support nobody is refused.
-Result<void> lock(int dir_fd) {
-  if (::flock(dir_fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return {};
-  return Error{EBUSY, "another sluice flatten works in this directory; wait for its end [SL-T47]"};
 }
 
 class Flattener {
@@ -311,7 +305,7 @@ Result<FlattenTotals> flatten(const ImageSource& source, const Checkpoint& check
                               const FlattenOptions& options) {
   if (!checkpoint.faults().empty()) return checkpoint.faults().front();
   SLUICE_TRY(check_own(*source.directory()));
-  SLUICE_TRY(lock(*source.directory()));
+  SLUICE_TRY_ASSIGN(const DirectoryLock lock, DirectoryLock::take(*source.directory()));
   Flattener flattener(source, checkpoint, options);
   for (const auto& [id, image] : checkpoint.kfd) {
     for (PagesSet& set : pages_of(image)) SLUICE_TRY(flattener.add(id, std::move(set), image.dump_id));

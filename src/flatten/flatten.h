@@ -41,7 +41,7 @@ struct FlattenTotals {
 
 // `source`: a directory, borrowed; `checkpoint`: what read_checkpoint() gave for it. Errors: those of the
 // images and of the chain; EBADMSG, named, for a unit that differs from its sum; EACCES for a directory that
-// others can use, too; EBUSY while another run works there; those of writing.
+// others can use, too; EBUSY while another writer is at work there (directory_lock.h); those of writing.
 Result<FlattenTotals> flatten(const ImageSource& source, const Checkpoint& checkpoint,
                               const FlattenOptions& options);
 

@@ -474,7 +474,7 @@ TEST_P(PreDumpTest, TheCommandsIsAParentToo) {
   EXPECT_EQ(predump("second", {"--prev-images-dir", "../first"}), 0);
   EXPECT_FALSE(images_in(place("second"), "amdgpu-predump-delta-").empty());
   // Beside CRIU's own, whose link it has.
-  EXPECT_EQ(predump("second", {"--prev-images-dir", "../first"}), 0);
+  EXPECT_EQ(predump("second", {"--prev-images-dir", "../first", "--replace"}), 0);
   EXPECT_FALSE(images_in(place("second"), "amdgpu-predump-delta-").empty());
   ASSERT_NO_FATAL_FAILURE(dump_as("after", "second"));
   EXPECT_TRUE(is_delta("after")) << log_;

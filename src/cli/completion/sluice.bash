@@ -17,7 +17,7 @@ _sluice() {
     show) options+=" --bos --stats" ;;
     map) options+=" --sysfs --gpu-map" ;;
     diff) options+=" --bos" ;;
-    predump) options+=" --images-dir --prev-images-dir" ;;
+    predump) options+=" --images-dir --prev-images-dir --replace" ;;
   esac
   if [[ $word == -* ]]; then
     mapfile -t COMPREPLY < <(compgen -W "$options --help" -- "$word")

@@ -28,6 +28,7 @@
 #include "cli/commands.h"
 #include "cli/predump/held_tree.h"
 #include "cli/text.h"
+#include "images/directory_lock.h"
 #include "images/files.h"
 #include "kfd/device.h"
 #include "plugin/host/criu_host.h"
@@ -46,6 +47,7 @@ struct PreDumpArguments {
   int pid = 0;
   std::string images_dir = ".";
   std::string prev_images_dir;
+  bool replace = false;
   bool json = false;
 };
 
@@ -102,11 +104,19 @@ Result<void> link_parent(int directory, const std::string& to) {
   return make_error(errno, "take the link named parent for this pre-dump's");
 }
 
-// Whether the directory has a dump's images, which a pre-dump would remove.
-Result<bool> has_checkpoint(int directory) {
+// A pre-dump removes the images of a dump, and those of an older pre-dump.
+Result<void> check_replaceable(int directory, const std::string& path) {
   SLUICE_TRY_ASSIGN(const std::vector<std::string> kfd, list_kfd_images(directory));
   SLUICE_TRY_ASSIGN(const std::vector<std::string> render, list_render_images(directory));
-  return !kfd.empty() || !render.empty();
+  if (!kfd.empty() || !render.empty()) {
+    return Error{EEXIST, formatted("{} has the images of a dump, which a pre-dump would remove; name another "
+                                   "directory, or add --replace [SL-T54]",
+                                   printable(path))};
+  }
+  if (::faccessat(directory, kPreDumpMark, F_OK, AT_SYMLINK_NOFOLLOW) != 0) return {};
+  return Error{EEXIST, formatted("{} has a pre-dump, which other checkpoints may need; name another "
+                                 "directory, or add --replace [SL-T75]",
+                                 printable(path))};
 }
 
 // A descriptor per BO, as CRIU has them.
@@ -180,12 +190,12 @@ Outcome run_predump(const PreDumpArguments& arguments) {
   }
   const auto directory = open_directory(arguments.images_dir);
   if (!directory) return refused(directory.error().what);
-  const auto checkpoint = has_checkpoint(directory->get());
-  if (!checkpoint) return failed(checkpoint.error());  // unreached: a race
-  if (*checkpoint)
-    return refused(
-        printable(arguments.images_dir) +
-        " has the images of a dump, which a pre-dump would remove; name another directory [SL-T54]");
+  const auto lock = DirectoryLock::take(directory->get());
+  if (!lock) return refused(lock.error().what);
+  if (!arguments.replace) {
+    const auto replaceable = check_replaceable(directory->get(), arguments.images_dir);
+    if (!replaceable) return refused(replaceable.error().what);
+  }
   if (const auto linked = link_parent(directory->get(), arguments.prev_images_dir); !linked)
     return refused(linked.error().what);
 
@@ -267,6 +277,7 @@ void add_predump(CLI::App& app, Run& run) {
       ->add_option("--prev-images-dir", arguments->prev_images_dir,
                    "an older pre-dump or dump, seen from the files' directory")
       ->type_name("DIR");
+  command->add_flag("--replace", arguments->replace, "remove a pre-dump or a dump that is there");
   add_json_flag(*command, arguments->json);
   command->footer(
       "Stops the process and its descendants for some milliseconds. The directory is\n"

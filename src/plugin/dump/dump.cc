@@ -111,7 +111,10 @@ Result<void> Dumper::begin_tree(bool unread) {
   if (phase_ != Phase::Waiting) return {};
   phase_ = Phase::OneByOne;
   SLUICE_TRY(add_files());
-  if (!files_.empty()) SLUICE_TRY(note_in_inventory());
+  if (!files_.empty()) {
+    SLUICE_TRY(lock_directory());
+    SLUICE_TRY(note_in_inventory());
+  }
   SLUICE_TRY(files_.begin_all(unread || tree_.begins_with(files_.holders())));
   SLUICE_TRY(dmabufs_.find_memory(files_));
   if (files_.empty()) return {};
@@ -262,10 +265,19 @@ Result<void> Dumper::start_contents(const DumpContents* wanted, std::optional<in
   return schedule_.start(std::move(waiting), wanted, id, phase_ == Phase::AllKnown);
 }
 
+// A stream has no directory.
+Result<void> Dumper::lock_directory() {
+  const std::optional<int> directory = run_.store.directory();
+  if (directory_ || !directory) return {};
+  SLUICE_TRY_ASSIGN(directory_, DirectoryLock::take(*directory));
+  return {};
+}
+
 // Before anything is written, but after everything that can refuse the dump in advance.
 Result<void> Dumper::clear_directory() {
   SLUICE_TRY(check_stopped(run_.shared));
   if (run_.images.directory_is_clear() || run_.store.one_way()) return {};
+  SLUICE_TRY(lock_directory());
   SLUICE_TRY(files_.look_at_vram());
   return run_.images.clear_directory(run_.config);
 }

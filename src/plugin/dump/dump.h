@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 
+#include "images/directory_lock.h"
 #include "kfd/criu_ops.h"
 #include "plugin/dump/contents/content_schedule.h"
 #include "plugin/dump/contents/dump_contents.h"
@@ -81,10 +82,12 @@ class Dumper {
   Result<void> check_index_can_be() const;
   Result<void> check_index_is_open(int id) const;
   Result<void> start_contents(const DumpContents* wanted, std::optional<int> id);
+  Result<void> lock_directory();
   Result<void> clear_directory();
   Result<void> finish_with_index();
   Result<void> finish_tree();
 
+  DirectoryLock directory_;  // from the first file of ours to the end
   DumpRun run_;
   HeldSignals signals_;  // outlives all below: held signals act when the queues run
   TargetTree tree_;

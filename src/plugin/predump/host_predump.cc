@@ -51,6 +51,7 @@ Result<Answer> HostPreDump::accept_map(const struct stat& st) {
 
 Result<void> HostPreDump::begin() {
   Result<void> begun = ready_;
+  if (begun) begun = lock_directory();
   {
     const HeldSignals::InHook hook(*signals_);
     if (begun) begun = predump_->begin();
@@ -71,6 +72,11 @@ Result<void> HostPreDump::begin() {
     log_line(Level::Info, "GPU queues stood still for " + std::to_string(predump_->frozen_ns() / 1000) +
                               " us; what is in the GPUs is copied while the processes run");
   }
+  return {};
+}
+
+Result<void> HostPreDump::lock_directory() {
+  SLUICE_TRY_ASSIGN(lock_, DirectoryLock::take(directory_.get()));
   return {};
 }
 

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/unique_fd.h"
+#include "images/directory_lock.h"
 #include "plugin/host/criu_host.h"
 #include "plugin/host/held_signals.h"
 #include "plugin/host/image_store.h"
@@ -43,6 +44,7 @@ class HostPreDump {
  private:
   HostPreDump() = default;
   Result<void> begin();
+  Result<void> lock_directory();
   void say_why_not(const Error& why);
   void say_that_nothing_came() const;
 
@@ -52,6 +54,7 @@ class HostPreDump {
   std::vector<pid_t> tasks_;
   Result<void> ready_;
   UniqueFd directory_;
+  DirectoryLock lock_;  // from begin() to the end of predump_
   std::unique_ptr<ImageStore> store_;
   std::optional<PreDump> predump_;
   std::optional<HeldSignals> signals_;  // destroyed before predump_, whose flag it sets

@@ -28,7 +28,7 @@ namespace sluice::plugin {
 
 class PreDump {
  public:
-  // `store`: of a directory that stays open; borrowed. `kfd_device`: this machine's /dev/kfd.
+  // `store`: of a directory that stays open and locked (directory_lock.h); borrowed. `kfd_device`: this machine's /dev/kfd.
   PreDump(ImageStore& store, dev_t kfd_device);
   ~PreDump();  // cancels, unless finish() has succeeded
   PreDump(const PreDump&) = delete;
