@@ -35,13 +35,34 @@ std::string in_milliseconds(std::chrono::nanoseconds time) {
   return std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(time).count()) + " ms";
 }
 
+// How long a chunk waits before it asks again for a BO.
+constexpr std::chrono::nanoseconds kTurnPeriod = 20ms;
+
 void clear(const Slot& slot, const Piece& piece) {
   std::memset(slot.buffer.data() + piece.buffer_offset, 0, static_cast<std::size_t>(piece.length));
 }
 
+// The pieces of a part of a chunk, at their places in the chunk's buffer.
+class PiecesOfPart {
+ public:
+  PiecesOfPart(const ImageLayout& layout, const Chunk& chunk, const Chunk& part)
+      : at_(layout.pieces(part)), shift_(part.file_offset - chunk.file_offset) {}
+
+  bool next(Piece& piece) {
+    if (!at_.next(piece)) return false;
+    piece.buffer_offset += shift_;
+    return true;
+  }
+
+ private:
+  ImageLayout::PieceCursor at_;
+  std::uint64_t shift_;
+};
+
 }  // namespace
 
 SdmaCopy::~SdmaCopy() {
+  if (options_.giver != nullptr) options_.giver->set_imported(nullptr);
   try {
     for (const Flight& flight : hardware_->flights) {
       if (lost_) break;
@@ -65,90 +86,155 @@ const std::string& SdmaCopy::staging_note() const {
   return hardware_->note;
 }
 
+// For a piece of it. Null: its turn has not come.
 Result<SdmaCopy::LiveBo*> SdmaCopy::acquire(std::uint32_t bo) {
   Hardware& hw = *hardware_;
   Hardware::Source& source = hw.sources[bo];
   assert(!source.done);
-  if (source.live != kNone) return &hw.live[source.live];
-
+  if (source.live != kNone) {
+    LiveBo& live = hw.live[source.live];
+    const Lock lock(imported_);
+    ++live.users;
+    return &live;
+  }
   assert(hw.free_live != kNone);
   LiveBo& live = hw.live[hw.free_live];
-  SLUICE_TRY(reach(bo, live));
-  source.live = std::exchange(hw.free_live, live.next_free);
+  {
+    const Lock lock(imported_);
+    source.live = std::exchange(hw.free_live, live.next_free);
+    live.users = 1;
+    live.given_up = false;
+  }
+  auto reached = reach(bo, live);
+  if (!reached || !*reached) {
+    const Lock lock(imported_);
+    live.next_free = std::exchange(hw.free_live, std::exchange(source.live, kNone));
+    if (!reached) return std::move(reached).error();
+    return static_cast<LiveBo*>(nullptr);
+  }
   live.chunks_left = layout_.chunks_of_bo(bo);
   ++stats_.imported_bos;
   stats_.live_bos_peak = std::max(stats_.live_bos_peak, ++hw.live_count);
   return &live;
 }
 
-// Imports and maps it. If that fails and giving up is allowed, the BO is given up.
-Result<void> SdmaCopy::reach(std::uint32_t bo, LiveBo& live) {
-  Hardware::Source& source = hardware_->sources[bo];
-  live.given_up = false;
+// Imports and maps it; false: its turn has not come. If that fails and giving up is allowed, the BO is given
+// up.
+Result<bool> SdmaCopy::reach(std::uint32_t bo, LiveBo& live) {
+  UniqueFd dmabuf = std::move(hardware_->sources[bo].dmabuf);
   if (options_.giver != nullptr) {
-    source.dmabuf = options_.giver->take(bo);
-    live.given_up = !source.dmabuf;
-    if (live.given_up) return {};
+    const BoGiver::Turn turn = options_.giver->take(bo, dmabuf);
+    if (turn == BoGiver::Turn::Later) return false;
+    const Lock lock(imported_);
+    live.given_up = live.given_up || turn == BoGiver::Turn::GivenUp;
+    if (live.given_up) return true;
   }
+  Bo imported;
+  VaMapping mapping;
   const auto reached = [&]() -> Result<void> {
-    SLUICE_TRY_ASSIGN(live.bo, Bo::import(device_, std::move(source.dmabuf)));
-    if (live.bo.bytes() < layout_.bo_bytes(bo)) {
-      return make_error(EINVAL, "its dma-buf holds " + std::to_string(live.bo.bytes()) + " bytes only");
+    SLUICE_TRY_ASSIGN(imported, Bo::import(device_, std::move(dmabuf)));
+    if (imported.bytes() < layout_.bo_bytes(bo)) {
+      return make_error(EINVAL, "its dma-buf holds " + std::to_string(imported.bytes()) + " bytes only");
     }
     SLUICE_TRY_ASSIGN(
-        live.mapping,
-        VaMapping::map(live.bo, direction_ == Direction::Dump ? GpuAccess::Read : GpuAccess::ReadWrite));
+        mapping,
+        VaMapping::map(imported, direction_ == Direction::Dump ? GpuAccess::Read : GpuAccess::ReadWrite));
     return {};
   }();
-  if (reached) return {};
-  live.bo = Bo();
-  if (options_.giver == nullptr) return copy_error("copy " + describe_bo(layout_, bo), reached.error());
-  live.given_up = true;
-  options_.giver->note_given_up(bo);
-  return {};
+  if (!reached && options_.giver == nullptr)
+    return copy_error("copy " + describe_bo(layout_, bo), reached.error());
+  {
+    const Lock lock(imported_);
+    live.given_up = live.given_up || !reached;
+    if (!live.given_up) {
+      live.bo = std::move(imported);
+      live.mapping = std::move(mapping);
+    }
+  }
+  if (options_.giver == nullptr) return true;
+  if (reached) {
+    options_.giver->note_imported(bo);
+  } else {
+    options_.giver->note_given_up(bo);
+  }
+  return true;
 }
 
-// Gives up all BOs of the slot's chunk, which nothing copies any more. Their maps stay: other chunks may be
+void SdmaCopy::let_go(std::uint32_t bo) {
+  const Lock lock(imported_);
+  const std::uint32_t at = hardware_->sources[bo].live;
+  if (at == kNone) return;
+  LiveBo& live = hardware_->live[at];
+  live.given_up = true;
+  if (live.users == 0) live.let_go();
+}
+
+bool SdmaCopy::is_given_up(const LiveBo& live) {
+  const Lock lock(imported_);
+  return live.given_up;
+}
+
+// Gives up all BOs of the slot's part, which nothing copies any more. Their maps stay: other chunks may be
 // in flight.
 void SdmaCopy::give_up(const Slot& slot) {
   Piece piece;
-  for (auto at = layout_.pieces(slot.chunk); at.next(piece);) {
+  for (PiecesOfPart at(layout_, slot.chunk, hardware_->flights[index_of(slot)].part); at.next(piece);) {
     if (piece.is_header()) continue;
-    LiveBo& live = hardware_->live_of(piece.bo);
-    if (!std::exchange(live.given_up, true)) options_.giver->note_given_up(piece.bo);
+    bool was_given_up = false;
+    {
+      const Lock lock(imported_);
+      was_given_up = std::exchange(hardware_->live_of(piece.bo).given_up, true);
+    }
+    if (!was_given_up) options_.giver->note_given_up(piece.bo);
     clear(slot, piece);
   }
 }
 
-void SdmaCopy::release_pieces(const Chunk& chunk) {
-  Hardware& hw = *hardware_;
+void SdmaCopy::release_pieces(const Slot& slot) {
   Piece piece;
-  for (auto at = layout_.pieces(chunk); at.next(piece);) {
-    if (piece.is_header()) continue;
-    Hardware::Source& source = hw.sources[piece.bo];
+  for (PiecesOfPart at(layout_, slot.chunk, hardware_->flights[index_of(slot)].part); at.next(piece);) {
+    if (!piece.is_header()) release(piece.bo);
+  }
+}
+
+// A piece of it.
+void SdmaCopy::release(std::uint32_t bo) {
+  Hardware& hw = *hardware_;
+  {
+    const Lock lock(imported_);
+    Hardware::Source& source = hw.sources[bo];
     LiveBo& live = hw.live[source.live];
-    if (--live.chunks_left > 0) continue;
-    live.mapping = VaMapping();
-    live.bo = Bo();
+    --live.users;
+    if (--live.chunks_left > 0) {
+      if (live.given_up && live.users == 0) live.let_go();
+      return;
+    }
+    live.let_go();
     live.next_free = hw.free_live;
     hw.free_live = source.live;
     source.live = kNone;
     source.done = true;
-    --hw.live_count;
-    ++finished_bos_;
   }
+  --hw.live_count;
+  ++finished_bos_;
+  if (options_.giver != nullptr) options_.giver->note_done(bo);
 }
 
 Result<Submit> SdmaCopy::submit(Slot& slot) {
   if (hardware_->next_entity().jobs == kJobsPerEntity) return Submit::Busy;
   assert(index_of(slot) < hardware_->flights.size() && !hardware_->flights[index_of(slot)].active);
+  hardware_->flights[index_of(slot)].part = {slot.chunk.index, slot.chunk.file_offset, 0, slot.chunk.file};
   if (const auto early = take_time(slot.chunk); early > 0ns) {
-    hardware_->flights[index_of(slot)].waits = true;
-    reactor_.poll_readable(slot.op(), never_readable_.get(), early);
+    wait(slot, early);
     return Submit::Started;
   }
   SLUICE_TRY(start(slot));
   return Submit::Started;
+}
+
+void SdmaCopy::wait(Slot& slot, std::chrono::nanoseconds time) {
+  hardware_->flights[index_of(slot)].waits = true;
+  reactor_.poll_readable(slot.op(), never_readable_.get(), time);
 }
 
 // How long the chunk has to wait; its bytes count from now on.
@@ -161,7 +247,7 @@ std::chrono::nanoseconds SdmaCopy::take_time(const Chunk& chunk) {
   return begin - now;
 }
 
-// A copy of the slot's chunk, on the entity with the fewest jobs.
+// A copy of the slot's chunk, or of its next part, on the entity with the fewest jobs.
 Result<void> SdmaCopy::start(Slot& slot) {
   Hardware& hw = *hardware_;
   const std::size_t index = index_of(slot);
@@ -171,6 +257,11 @@ Result<void> SdmaCopy::start(Slot& slot) {
                {reinterpret_cast<std::uint32_t*>(memory.data()), memory.size() / sizeof(std::uint32_t)},
                device_.ib_alignment_bytes() / 4);
   SLUICE_TRY(encode(slot, ib));
+  if (hw.flights[index].part.length == 0) {
+    if (abandoned_ || is_stopped()) return Error{ECANCELED, "cancelled"};
+    wait(slot, kTurnPeriod);
+    return {};
+  }
   const std::span<const IbSegment> segments = ib.finish();
   if (!segments.empty()) {
     Entity& entity = hw.next_entity();
@@ -183,6 +274,7 @@ Result<void> SdmaCopy::start(Slot& slot) {
   return {};
 }
 
+// What follows the last part, up to a BO whose turn has not come.
 Result<void> SdmaCopy::encode(Slot& slot, IbBuilder& ib) {
   Hardware& hw = *hardware_;
   const std::uint64_t staging =
@@ -190,8 +282,11 @@ Result<void> SdmaCopy::encode(Slot& slot, IbBuilder& ib) {
   hw.list.clear();
   hw.list.add(hw.staging_bo);
   hw.list.add(hw.ib_bo);
+  Chunk& part = hw.flights[index_of(slot)].part;
+  part.file_offset += part.length;
+  part.length = slot.chunk.file_offset + slot.chunk.length - part.file_offset;
   Piece piece;
-  for (auto at = layout_.pieces(slot.chunk); at.next(piece);) {
+  for (PiecesOfPart at(layout_, slot.chunk, part); at.next(piece);) {
     if (piece.is_header()) {
       if (direction_ == Direction::Dump) {
         const std::uint64_t payload_bytes = layout_.payload_bytes(slot.chunk.file);
@@ -201,7 +296,11 @@ Result<void> SdmaCopy::encode(Slot& slot, IbBuilder& ib) {
       continue;
     }
     SLUICE_TRY_ASSIGN(LiveBo* const live, acquire(piece.bo));
-    if (live->given_up) {
+    if (live == nullptr) {
+      part.length = slot.chunk.file_offset + piece.buffer_offset - part.file_offset;
+      return {};
+    }
+    if (is_given_up(*live)) {
       clear(slot, piece);
       continue;
     }
@@ -298,10 +397,7 @@ Result<Progress> SdmaCopy::advance(Slot& slot, Op& /*op*/, std::int32_t result) 
     SLUICE_TRY(start(slot));
     return Progress::Pending;
   }
-  if (!flight.active) {  // it was posted
-    release_pieces(slot.chunk);
-    return Progress::Done;
-  }
+  if (!flight.active) return end_part(slot);  // it was posted
 
   if (result == -ETIME && time_left(flight) > 0ns) {
     poll(slot, flight);
@@ -319,8 +415,15 @@ Result<Progress> SdmaCopy::advance(Slot& slot, Op& /*op*/, std::int32_t result) 
     return copy_error("copy " + describe(layout_, slot.chunk) + " on " + device_.path(), state.error());
   }
   if (direction_ == Direction::Dump && hardware_->staging == Staging::CpuCopy) copy_from_staging_bo(slot);
-  release_pieces(slot.chunk);
-  return Progress::Done;
+  return end_part(slot);
+}
+
+Result<Progress> SdmaCopy::end_part(Slot& slot) {
+  release_pieces(slot);
+  const Chunk& part = hardware_->flights[index_of(slot)].part;
+  if (part.file_offset + part.length == slot.chunk.file_offset + slot.chunk.length) return Progress::Done;
+  SLUICE_TRY(start(slot));
+  return Progress::Pending;
 }
 
 Result<void> SdmaCopy::finish() {
@@ -333,9 +436,9 @@ void SdmaCopy::copy_from_staging_bo(const Slot& slot) {
   const auto arena_offset = static_cast<std::size_t>(slot.buffer.data() - arena_.bytes().data());
   const std::byte* const from = hardware_->staging_bo.cpu().data() + arena_offset;
   Piece piece;
-  for (auto at = layout_.pieces(slot.chunk); at.next(piece);) {
+  for (PiecesOfPart at(layout_, slot.chunk, hardware_->flights[index_of(slot)].part); at.next(piece);) {
     if (piece.is_header()) continue;
-    if (hardware_->live_of(piece.bo).given_up) {
+    if (is_given_up(hardware_->live_of(piece.bo))) {
       clear(slot, piece);  // unreached: no test
       continue;
     }

@@ -17,7 +17,8 @@
 // it and the slot buffers, which is slower but correct; staging() and staging_note() tell.
 //
 // With a running job (a pre-dump, BoGiver) the lane goes on if a BO is given up, cannot be imported or its
-// copy fails: zeros follow in the buffer. Copies keep to a rate.
+// copy fails: zeros follow in the buffer. A chunk waits at a BO whose turn has not come; what lies before it
+// is copied and released first. Copies keep to a rate.
 //
 // Failure: a job whose fence never comes (reactor: ETIME) may still write. Then the arena is abandoned, and
 // every BO, map, IB and context of the stage is kept until the process ends. Device, layout, arena, slots and
@@ -33,6 +34,7 @@
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/unique_fd.h"
 #include "drm/device.h"
 #include "pipeline/arena.h"
@@ -42,17 +44,36 @@
 
 namespace sluice::drm {
 
+// The BOs that a stage has imported. Any thread.
+class ImportedBos {
+ public:
+  virtual ~ImportedBos() = default;
+  // Gives the BO up, so zeros follow. Its memory is let go when the jobs that copy it have ended; at once if
+  // there are none.
+  virtual void let_go(std::uint32_t bo) = 0;
+};
+
 // Gives a BO's dma-buf when its turn comes, instead of those of make(). Called by the lane's thread.
 class BoGiver {
  public:
+  enum class Turn : std::uint8_t { Given, Later, GivenUp };
+
   virtual ~BoGiver() = default;
-  // Nothing: the BO is given up.
-  virtual UniqueFd take(std::uint32_t bo) = 0;
+  // Sets `dmabuf` if it is given. Later: the stage asks again.
+  virtual Turn take(std::uint32_t bo, UniqueFd& dmabuf) = 0;
+  // It was given, and the stage has a handle of it.
+  virtual void note_imported(std::uint32_t bo) = 0;
   // It was given, but is given up after all.
   virtual void note_given_up(std::uint32_t bo) = 0;
+  // The stage has no more use for it.
+  virtual void note_done(std::uint32_t bo) = 0;
+  // From the first take() to the stage's end, then null.
+  virtual void set_imported(ImportedBos* bos) = 0;
   // A copy did not end in time and may still write. The stage has failed and takes no more chunks.
   virtual void note_lost() = 0;
   virtual bool is_lost() const = 0;
+  // Of BOs that were given up, other than by the job itself.
+  virtual std::uint64_t skipped_bytes() const = 0;
 };
 
 struct SdmaCopyOptions {
@@ -84,7 +105,7 @@ struct SdmaCopyStats {
   std::uint64_t pinned_bytes = 0;  // staging in GTT or userptr, and IBs
 };
 
-class SdmaCopy final : public Stage {
+class SdmaCopy final : public Stage, private ImportedBos {
  public:
   // Registers the arena, allocates IBs and contexts. `dmabufs`: one per BO of `layout`, closed as soon as it
   // is imported. REQUIRES: every slot.buffer lies in `arena`; only slots of `slots` are submitted. Errors:
@@ -103,6 +124,7 @@ class SdmaCopy final : public Stage {
   Result<Progress> advance(Slot& slot, Op& op, std::int32_t result) override;
   // Checks that every BO was copied completely and released. Errors: EIO if not.
   Result<void> finish() override;
+  void abandon() override { abandoned_ = true; }
 
   Staging staging() const;
   // Why the CPU has to copy, in one line; empty for Userptr.
@@ -120,12 +142,17 @@ class SdmaCopy final : public Stage {
   Result<void> set_up(std::vector<UniqueFd> dmabufs);
   std::uint64_t ib_dwords_of_worst_chunk(std::uint64_t& pieces_max) const;
 
+  void let_go(std::uint32_t bo) override;
   Result<LiveBo*> acquire(std::uint32_t bo);
-  Result<void> reach(std::uint32_t bo, LiveBo& live);
+  Result<bool> reach(std::uint32_t bo, LiveBo& live);
+  bool is_given_up(const LiveBo& live);
   void give_up(const Slot& slot);
   Result<void> start(Slot& slot);
   std::chrono::nanoseconds take_time(const Chunk& chunk);
-  void release_pieces(const Chunk& chunk);
+  void wait(Slot& slot, std::chrono::nanoseconds time);
+  Result<Progress> end_part(Slot& slot);
+  void release_pieces(const Slot& slot);
+  void release(std::uint32_t bo);
   Result<void> encode(Slot& slot, IbBuilder& ib);
   void encode_restore(Slot& slot, const Piece& piece, std::uint64_t target, IbBuilder& ib);
   Result<void> launch(Slot& slot, Entity& entity, IbBuilder& ib, std::span<const IbSegment> segments);
@@ -150,7 +177,9 @@ class SdmaCopy final : public Stage {
   std::uint32_t in_flight_ = 0;         // submissions
   std::uint64_t finished_bos_ = 0;
   bool lost_ = false;
-  UniqueFd never_readable_;                           // polled while a chunk is ahead of its rate
+  bool abandoned_ = false;
+  Mutex imported_;                                    // of LiveBos, against let_go()
+  UniqueFd never_readable_;                           // polled while a chunk waits
   std::chrono::steady_clock::time_point next_start_;  // start of the next chunk at this rate
   SdmaCopyStats stats_;
 };

@@ -99,7 +99,8 @@ Result<void> SdmaCopy::set_up(std::vector<UniqueFd> dmabufs) {
     }
   }
 
-  if (options_.bytes_per_second != 0) {
+  if (options_.giver != nullptr) options_.giver->set_imported(this);
+  if (options_.giver != nullptr || options_.bytes_per_second != 0) {
     never_readable_.reset(::eventfd(0, EFD_CLOEXEC));
     if (!never_readable_) return make_error(errno, "copy stage: eventfd");
   }

@@ -18,12 +18,19 @@ namespace sluice::drm {
 
 inline constexpr std::uint32_t kNone = UINT32_MAX;
 
-// A BO between its first piece and its last.
+// A BO between its first piece and its last. `imported_` guards it; while it has users, the lane's thread
+// reads it without.
 struct SdmaCopy::LiveBo {
+  void let_go() {
+    mapping = VaMapping();
+    bo = Bo();
+  }
+
   Bo bo;
   VaMapping mapping;  // after bo: unmapped before it is freed
   std::uint64_t chunks_left = 0;
-  bool given_up = false;  // only zeros are copied from here on
+  std::uint32_t users = 0;  // pieces that are being copied
+  bool given_up = false;    // only zeros are copied from here on
   std::uint32_t next_free = kNone;
 };
 
@@ -37,7 +44,8 @@ struct SdmaCopy::Entity {
 // A slot's work in flight on the GPU.
 struct SdmaCopy::Flight {
   bool active = false;  // a job was queued and has not been seen to end
-  bool waits = false;   // the chunk is ahead of its rate
+  bool waits = false;   // the chunk is ahead of its rate, or at a BO whose turn has not come
+  Chunk part;           // of the slot's chunk: what was begun last; before it, all is copied
   Entity* entity = nullptr;
   Job job;
   UniqueFd fence;  // none before it was requested, or if it is unavailable

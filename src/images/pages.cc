@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "images/pages.h"
 
+#include <libdrm/amdgpu_drm.h>
+
 #include <algorithm>
 
 #include "base/format.h"
@@ -115,8 +117,9 @@ std::vector<PagesSet> pages_of(const kfd::KfdImage& image) {
         {node.gpu_id, std::nullopt}, {}, bo_table_digest(image.bos, node.gpu_id), image.has_sums, image.pid};
     for (std::uint32_t i = 0; i < image.bos.size(); ++i) {
       const kfd::BoEntry& bo = image.bos[i];
-      if (bo.gpu_id == node.gpu_id && kfd::has_contents(bo.alloc_flags) && !bo.imports)
-        set.bos.push_back({bo.bytes, bo.addr, i, bo.addr});
+      if (bo.gpu_id != node.gpu_id || !kfd::has_contents(bo.alloc_flags) || bo.imports) continue;
+      set.bos.push_back({bo.bytes, bo.addr, i, bo.addr, (bo.alloc_flags & kfd::kAllocVram) != 0,
+                         (bo.alloc_flags & kfd::kAllocGtt) != 0});
     }
     if (!set.bos.empty()) sets.push_back(std::move(set));
   }
@@ -129,7 +132,9 @@ PagesSet pages_of(const RenderImage& image) {
   for (std::uint32_t i = 0; i < image.bos.size(); ++i) {
     const drm::GemBo& gem = image.bos[i].gem;
     if (!image.bos[i].imports) {
-      set.bos.push_back({gem.bytes, gem.mappings.empty() ? 0 : gem.mappings.front().address, i, gem.handle});
+      set.bos.push_back({gem.bytes, gem.mappings.empty() ? 0 : gem.mappings.front().address, i, gem.handle,
+                         (gem.domains & AMDGPU_GEM_DOMAIN_VRAM) != 0,
+                         (gem.domains & AMDGPU_GEM_DOMAIN_GTT) != 0});
     }
   }
   return set;

@@ -49,6 +49,8 @@ struct PagesBo {
   std::uint64_t va = 0;      // for messages
   std::uint32_t number = 0;  // in the BO table of its image
   std::uint64_t key = 0;     // identifies it among the owner's, in other dumps too: address or GEM handle
+  bool in_vram = false;      // where the kernel may have it
+  bool in_gtt = false;
 };
 
 // The contents of a range of a pages file.

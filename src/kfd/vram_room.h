@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: MIT
-// How much of a local GPU's VRAM is free, from sysfs: usage by all processes together, with and without KFD.
+// How much memory is free for BOs: a local GPU's VRAM, and the system memory (GTT) that GPUs use.
 //
-// Files of the render node's device (amdgpu_vram_mgr.c, Linux 4.13 to 7.2): mem_info_vram_total,
-// mem_info_vram_used, bytes in decimal. They count a whole card. On a partitioned card
+// Files of the render node's device (amdgpu_vram_mgr.c, amdgpu_gtt_mgr.c, Linux 4.13 to 7.2):
+// mem_info_vram_total, mem_info_vram_used, and the same with gtt, bytes in decimal. They count all processes
+// together, with and without KFD, and a whole card. On a partitioned card
 // (current_compute_partition, amdgpu_gfx.c, exists and is not SPX) they say nothing about one partition. Only
 // the first partition's render node has them. Untrusted text. Functions without state; any thread.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "kfd/topology.h"
@@ -26,6 +28,21 @@ struct VramUse {
 
 // Nothing if unknown: no such files, unreadable files, no number, a partition.
 std::optional<VramUse> vram_use(std::uint32_t render_minor, const std::string& drm_path = kDrmPath);
+
+// The kernel's own figures of memory.
+struct SystemFiles {
+  std::string drm_path = kDrmPath;
+  std::string meminfo = "/proc/meminfo";
+  std::string ttm_pages = "/sys/module/ttm/parameters/pages_limit";
+};
+
+// How many bytes in GTT processes can still allocate, at least. Of the GPUs with these render nodes: what is
+// free in the GTT of each, and below TTM's limit for all. Besides, what is free below the KFD's limit of
+// system memory (amdgpu_amdkfd_gpuvm_init_mem_limits(): 15/16 of RAM, in newer kernels 63/64 less 1.5 GiB).
+// What counts there is not shown; it is taken to be in use in `meminfo`, as memory registered by address is
+// once it was written. Nothing if unknown.
+std::optional<std::uint64_t> gtt_room(std::span<const std::uint32_t> render_minors,
+                                      const SystemFiles& files = {});
 
 // "0000:c1:00.0". A partition's function is its number in the card.
 std::string pci_address(const Node& gpu);

@@ -253,7 +253,7 @@ class Messages(unittest.TestCase):
         self.examine(r"Error\{", 140)
 
     def test_every_answer_of_the_command_has_an_id(self):
-        self.examine(r"NoImages\{|refused\(", 14)
+        self.examine(r"NoImages\{|refused\(", 13)
 
     def test_every_remedy_has_an_id(self):
         for path, _, literals in self.said:

@@ -26,7 +26,14 @@ namespace fs = std::filesystem;
 
 class PreDumpTest : private ImagesInMemory, public PluginTest {
  protected:
-  PreDumpTest() : PluginTest(small_machine(), images_in_memory()) {}
+  PreDumpTest() : PluginTest(machine(), images_in_memory()) {}
+
+  // A pre-dump holds no more than is free: of GTT, for both GPUs what their queues save there.
+  static vamdgpu::MachineOptions machine() {
+    vamdgpu::MachineOptions options = small_machine();
+    options.gtt_bytes = 200 * kMiB;
+    return options;
+  }
 
   // Into the scene's directory, which is moved to `name` beside it.
   void predump_as(const std::string& name, const Strings& more = {}) {

@@ -58,7 +58,8 @@ struct Outcome {
   std::uint64_t frozen_ns = 0;   // GPU queues
   std::uint64_t stopped_ns = 0;  // threads
   std::uint64_t whole_ns = 0;
-  std::uint64_t bytes = 0, written_bytes = 0;
+  std::uint64_t bytes = 0, written_bytes = 0, skipped_bytes = 0;
+  std::uint32_t stops = 0;
 };
 
 std::string with_id(const std::string& message) {
@@ -138,14 +139,20 @@ bool uses_gpus(pid_t pid, const plugin::PreDump& predump) {
   });
 }
 
-// From the first stopped thread until the last runs again.
-Result<void> take(pid_t pid, plugin::PreDump& predump) {
-  HeldTree tree;
-  SLUICE_TRY(tree.hold(pid));
-  for (const pid_t process : tree.processes()) predump.tree().add(process);
-  Result<void> begun = predump.begin();
-  if (predump.queues_stand()) predump.cancel();  // retries UNPAUSE while the processes are traced
-  return begun;
+// From the first stopped thread until the last runs again, whose time is added to `stopped_ns`.
+Result<void> take(pid_t pid, plugin::PreDump& predump, std::uint64_t& stopped_ns) {
+  const auto began = Clock::now();
+  const Result<void> taken = [&]() -> Result<void> {
+    HeldTree tree;
+    SLUICE_TRY(tree.hold(pid));
+    if (predump.shares() > 0) return predump.begin_share(tree.processes());
+    for (const pid_t process : tree.processes()) predump.tree().add(process);
+    Result<void> begun = predump.begin();
+    if (predump.queues_stand()) predump.cancel();  // retries UNPAUSE while the processes are traced
+    return begun;
+  }();
+  stopped_ns += ns_since(began);
+  return taken;
 }
 
 Outcome copy(const PreDumpArguments& arguments, plugin::PreDump& predump) {
@@ -159,19 +166,21 @@ Outcome copy(const PreDumpArguments& arguments, plugin::PreDump& predump) {
   plugin::HeldSignals signals(predump.stopped());
   const plugin::HeldSignals::InHook hook(signals);
   const auto began = Clock::now();
-  const Result<void> begun = take(arguments.pid, predump);
   Outcome outcome;
-  outcome.stopped_ns = ns_since(began);
+  const auto next_share = [&] { return take(arguments.pid, predump, outcome.stopped_ns); };
+  const Result<void> begun = next_share();
   if (!begun && (begun.error().err == ESRCH || begun.error().err == EPERM))
     return refused(begun.error().what);
   if (!begun) return failed(begun.error());
   if (!predump.any_contents()) return without_gpus();  // unreached: a race
-  if (const auto finished = predump.finish(); !finished) return failed(finished.error());
+  if (const auto finished = predump.finish(next_share); !finished) return failed(finished.error());
   outcome.exit_code = ExitCode::Done;
   outcome.frozen_ns = predump.frozen_ns();
   outcome.whole_ns = ns_since(began);
   outcome.bytes = predump.totals().bytes;
   outcome.written_bytes = predump.totals().io_bytes;
+  outcome.skipped_bytes = predump.totals().skipped_bytes;
+  outcome.stops = predump.shares();
   return outcome;
 }
 
@@ -204,7 +213,7 @@ Outcome run_predump(const PreDumpArguments& arguments) {
       settings::parse_config(settings::environment_and_file(settings::kConfigFile, lines), lines);
   plugin::log_lines(lines);
   const auto store = plugin::ImageStore::of_directory([fd = directory->get()] { return fd; });
-  plugin::PreDump predump(*store, *kfd_device);
+  plugin::PreDump predump(*store, *kfd_device, plugin::PreDump::Shares::Many);
   Result<void> ready = predump.read_machine();
   if (ready) ready = predump.prepare(config);
   return ready ? copy(arguments, predump) : failed(ready.error());
@@ -223,7 +232,9 @@ void print_as_json(const PreDumpArguments& arguments, const Outcome& outcome) {
               {"stopped_ns", outcome.stopped_ns},
               {"whole_ns", outcome.whole_ns},
               {"bytes", outcome.bytes},
-              {"written_bytes", outcome.written_bytes}});
+              {"written_bytes", outcome.written_bytes},
+              {"skipped_bytes", outcome.skipped_bytes},
+              {"stops", outcome.stops}});
 }
 
 // A relative path, because both directories may move and tasks of CRIU before 4.2 follow no other one.
@@ -280,8 +291,9 @@ void add_predump(CLI::App& app, Run& run) {
   command->add_flag("--replace", arguments->replace, "remove a pre-dump or a dump that is there");
   add_json_flag(*command, arguments->json);
   command->footer(
-      "Stops the process and its descendants for some milliseconds. The directory is\n"
-      "then what criu's --prev-images-dir names, and may be that of a criu pre-dump.\n"
+      "Stops the process and its descendants for some milliseconds, on a full GPU once\n"
+      "for each share that its free memory has room for. The directory is then what\n"
+      "criu's --prev-images-dir names, and may be that of a criu pre-dump.\n"
       "What an older one has is not written again. SLUICE_PREDUMP_RATE bounds what is\n"
       "taken of a GPU's link. Needs root on the host.\n\n"
       "Example: sluice predump 4242 --images-dir /ckpt/before\n"

@@ -247,6 +247,7 @@ void ContentsJob::run_and_report(Load& load) noexcept {
     return run_lane(load);
   });
   load.outcome.ended_ns = shared_.world.now_ns();
+  if (load.contents.giver) load.outcome.skipped_bytes = load.contents.giver->skipped_bytes();
   const Lock lock(mutex_);
   if (!result && !failed_) {
     failed_ = true;
@@ -408,6 +409,13 @@ Result<PagesStage> ContentsJob::make_store(Load& load, Lane& lane, ExtentCloner*
 Result<void> ContentsJob::look_at_vram(const Load& load, LaneGpu& gpu) {
   SLUICE_TRY_ASSIGN(const std::uint32_t losses, gpu.vram_losses());
   return shared_.vram.look(load.contents.render_minor, losses);
+}
+
+bool ContentsJob::ends_within(std::uint64_t ns) {
+  Lock lock(mutex_);
+  const std::uint64_t end_ns = shared_.world.now_ns() + ns;
+  while (running_ > 0 && shared_.world.now_ns() < end_ns) shared_.world.wait(lock, lane_ended_, end_ns);
+  return running_ == 0;
 }
 
 Result<void> ContentsJob::wait(const std::function<void(const std::string&)>& report) {

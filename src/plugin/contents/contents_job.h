@@ -111,9 +111,10 @@ struct GpuOutcome {
   std::uint64_t bos = 0;
   std::uint64_t bytes = 0;  // of BO contents
   std::uint64_t zero_bytes = 0;
-  std::uint64_t io_bytes = 0;      // moved to or from the file
-  std::uint64_t parent_bytes = 0;  // dump: not written, because the parent has it
-  std::uint64_t pinned_bytes = 0;  // staging registered with GPU and ring
+  std::uint64_t io_bytes = 0;       // moved to or from the file
+  std::uint64_t parent_bytes = 0;   // dump: not written, because the parent has it
+  std::uint64_t skipped_bytes = 0;  // pre-dump: of BOs that were left to the dump
+  std::uint64_t pinned_bytes = 0;   // staging registered with GPU and ring
   bool direct_io = false;
   bool verified = false;  // restore: every block was compared with its sum
   std::uint64_t began_ns = 0;
@@ -148,6 +149,9 @@ class ContentsJob {
   // SharedByJobs::stopped is set, it waits for kStopPatience at most and returns ECANCELED; the destructor
   // joins lanes that still run.
   Result<void> wait(const std::function<void(const std::string&)>& report);
+
+  // Whether all lanes end within `ns`. After begin(), before wait().
+  bool ends_within(std::uint64_t ns);
 
   // How many lanes it has, until wait().
   std::size_t lanes() const { return loads_.size(); }

@@ -26,7 +26,7 @@ Result<std::unique_ptr<HostPreDump>> HostPreDump::make() {
   made->directory_.reset(::openat(image_dir_fd(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!made->directory_) return make_error(errno, "open the image directory", Topic::Images);
   made->store_ = ImageStore::of_directory([fd = made->directory_.get()] { return fd; });
-  made->predump_.emplace(*made->store_, *kfd_device);
+  made->predump_.emplace(*made->store_, *kfd_device, PreDump::Shares::One);
   made->wanted_ = config.predump && !streaming();
   made->signals_.emplace(made->predump_->stopped());
   made->ready_ = made->predump_->read_machine();

@@ -7,12 +7,17 @@
 // BOs, and the queues resume. Then lanes copy. A copy of a BO that changes meanwhile is torn; its sums match
 // the bytes written, so the dump finds the BO changed.
 //
+// It never holds more memory than is free (memory_keeper.h). What it cannot hold is left out, or copied in
+// further shares, for each of which the processes are stopped again.
+//
 // Files have their own names (predump_name()). Without the mark, which finish() writes last, they cannot be a
 // parent. CRIU's pre-dump (host_predump.h) and `sluice predump` use this. Main thread only.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <vector>
 
 #include "images/chain/predump_mark.h"
@@ -22,14 +27,16 @@
 #include "plugin/dump/contents/parent.h"
 #include "plugin/dump/files/dumped_files.h"
 #include "plugin/dump/files/target_tree.h"
-#include "plugin/predump/vram_keeper.h"
+#include "plugin/predump/memory_keeper.h"
 
 namespace sluice::plugin {
 
 class PreDump {
  public:
-  // `store`: of a directory that stays open and locked (directory_lock.h); borrowed. `kfd_device`: this machine's /dev/kfd.
-  PreDump(ImageStore& store, dev_t kfd_device);
+  enum class Shares : std::uint8_t { One, Many };
+  // `store`: of a directory that stays open and locked (directory_lock.h); borrowed. `kfd_device`: this
+  // machine's /dev/kfd.
+  PreDump(ImageStore& store, dev_t kfd_device, Shares shares);
   ~PreDump();  // cancels, unless finish() has succeeded
   PreDump(const PreDump&) = delete;
   PreDump& operator=(const PreDump&) = delete;
@@ -49,15 +56,21 @@ class PreDump {
   // copies. queues_stand() tells whether UNPAUSE was refused.
   Result<void> begin();
   bool queues_stand() const { return sessions_.paused_count() > 0; }
+  // Like begin(), for a further share. `pids`: the tree's processes, stopped and traced again. Errors: as
+  // begin()'s; then the share is empty.
+  Result<void> begin_share(const std::vector<pid_t>& pids);
   // There is something to copy. After begin().
   bool any_contents() const { return !files_.empty(); }
-  std::uint64_t frozen_ns() const { return run_.frozen_ns; }
+  std::uint64_t frozen_ns() const { return run_.frozen_ns; }  // in all shares
+  std::uint32_t shares() const { return shares_; }            // that were begun
   // After finish().
   const DumpRun::Totals& totals() const { return run_.totals; }
 
-  // Waits for the lanes, renames the files, writes the mark. Errors: the lanes'; those of writing; ECANCELED
-  // once it was stopped. On error all files are removed.
-  Result<void> finish();
+  // Waits for the lanes, renames the files, writes the mark. With Shares::Many it calls `next_share` when
+  // lanes need one, which stops the processes and calls begin_share(). Errors: the lanes'; those of writing;
+  // ECANCELED once it was stopped; those of a share that leaves queues stopped. On error all files are
+  // removed.
+  Result<void> finish(const std::function<Result<void>()>& next_share = nullptr);
   // Ends the lanes, removes the files, and retries to resume queues that are still stopped.
   void cancel();
   // The same on top of any call of this class: allocates nothing, and waits ten seconds for the lanes at
@@ -65,15 +78,26 @@ class PreDump {
   void abandon() noexcept;
 
  private:
+  struct Lane {
+    std::vector<pid_t> holders;
+    std::shared_ptr<BoKeeper> bos;
+  };
+
   Result<void> start();
-  void keep(LaneContents& lane);
-  Result<void> write_all();
+  void keep(LaneContents& lane, const DumpedFile& file);
+  Result<void> write_all(const std::function<Result<void>()>& next_share);
+  Result<void> wait_for(DumpContents& contents, const std::function<Result<void>()>& next_share);
+  Result<void> take_share(const std::function<Result<void>()>& next_share);
   void say_what_was_left_out() const;
 
   DumpRun run_;
   TargetTree tree_;
   kfd::UnpauseGuard sessions_;
-  VramKeeper vram_;
+  const bool many_shares_;
+  std::uint32_t shares_ = 0;
+  std::uint64_t next_share_ns_ = 0;  // not before
+  std::vector<Lane> lanes_;
+  MemoryKeeper memory_;
   DumpedFiles files_{sessions_, run_};  // after sessions_ and run_, which they use
   ContentSchedule schedule_{run_.config, run_.shared};
   bool finished_ = false;

@@ -77,6 +77,28 @@ TEST_F(PreDump, ByTheCommandIsFollowedByADump) {
   ASSERT_NO_FATAL_FAILURE(expect_dump_writes_the_change({"--prev-images-dir", "../before"}));
 }
 
+// The KFD charges the job for what the pre-dump holds, also when the job has freed it.
+TEST_F(PreDump, LeavesTheJobTheMemoryThatItFrees) {
+  load({.number = 1, .vram_mib = 64, .small = true});
+  const std::string vram = std::to_string(machine().vram_bytes() * 63 / 100 >> 20) + "M";
+  ASSERT_NO_FATAL_FAILURE(start_subject({"--gpus", "1", "--vram", vram, "--gtt", "1M", "--no-queues"}));
+  Launch command;
+  command.arguments = {(settings().programs / "sluice").string(), "predump", std::to_string(subject_->pid()),
+                       "--images-dir", images("before").string()};
+  command.environment = {{"SLUICE_PREDUMP_RATE", "16M"}};
+  const pid_t predump = vm_test::start(command);
+  ASSERT_TRUE(eventually([this] { return has(images("before"), "amdgpu-predump-pages-"); }));
+  std::optional<int> status;
+  for (unsigned replaced = 0; !status; ++replaced) {
+    ASSERT_EQ(subject_->ask("replace"), "ok replace") << replaced;
+    status = wait_for(predump, Seconds(0));
+  }
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(has(images("before"), "amdgpu-predump.img"));
+  ASSERT_NO_FATAL_FAILURE(expect_whole());
+  EXPECT_EQ(subject_->quit(), 0);
+}
+
 enum class Order { OursFirst, OtherFirst };
 
 class BesideAnotherPlugin : public Scenario, public testing::WithParamInterface<Order> {};

@@ -104,6 +104,7 @@ void DumpContents::note_stats(int id) {
   for (const GpuOutcome& gpu : job_->outcomes()) {
     run_.totals.bytes += gpu.bytes;
     run_.totals.io_bytes += gpu.io_bytes;
+    run_.totals.skipped_bytes += gpu.skipped_bytes;
   }
   log_summaries(Direction::Dump, job_->outcomes());
   run_.stats.push_back({id, times_, job_->outcomes()});

@@ -50,6 +50,7 @@ struct DumpRun {
   // The job runs while its contents are copied, so no lane is in a hurry, and files have their own, numbered
   // names.
   bool is_predump = false;
+  bool is_again = false;  // its files were begun before, and what there is to warn of was said
   DumpParent parent;
   std::uint32_t kfd_minor_version = 0;
   std::uint64_t frozen_from_ns = 0;  // when the first queues were about to stop; 0: none were
@@ -64,6 +65,7 @@ struct DumpRun {
   struct Totals {
     std::uint64_t bytes = 0;                   // of BOs
     std::uint64_t io_bytes = 0;                // written
+    std::uint64_t skipped_bytes = 0;           // of BOs that a pre-dump has not
   } totals;                                    // of joined contents
   unsigned begun = 0;                          // open files with contents
   std::map<std::uint32_t, std::size_t> lanes;  // started and not joined, by render minor
@@ -102,6 +104,8 @@ class DumpContents {
   // Starts them. `id`: if files have their final names from the start.
   Result<void> start(std::optional<int> id);
   bool started() const { return started_; }
+  // Whether all its lanes end within `ns`. REQUIRES: started().
+  bool ends_within(std::uint64_t ns) { return job_->ends_within(ns); }
 
   // Joins the lanes and renames the files for `id`.
   Result<void> join(int id);

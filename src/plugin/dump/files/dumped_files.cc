@@ -87,7 +87,7 @@ Result<void> DumpedFiles::add_render(TakenFile taken) {
              "that the CPU "
              "maps makes the dump fail");
   }
-  warn_of_contexts(dump->fd(), dump->name());
+  if (!run_.is_again) warn_of_contexts(dump->fd(), dump->name());
   render_.push_back(std::move(dump));
   return render_.back()->look_at_vram();
 }
