@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The clock for deadlines. It stops while the machine sleeps, and nobody can set it.
+// Times in nanoseconds. The clock for deadlines stops while the machine sleeps, and nobody can set it.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,18 @@ namespace sluice {
 
 inline constexpr std::int64_t kNsPerSecond = 1'000'000'000;
 
-inline std::uint64_t monotonic_ns() {
+constexpr std::int64_t ns_of(const timespec& time) {
+  return time.tv_sec * kNsPerSecond + time.tv_nsec;
+}
+
+inline std::int64_t now_ns(clockid_t clock) {
   timespec now{};
-  (void)::clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<std::uint64_t>(now.tv_sec * kNsPerSecond + now.tv_nsec);
+  (void)::clock_gettime(clock, &now);
+  return ns_of(now);
+}
+
+inline std::uint64_t monotonic_ns() {
+  return static_cast<std::uint64_t>(now_ns(CLOCK_MONOTONIC));
 }
 
 }  // namespace sluice

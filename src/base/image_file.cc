@@ -6,6 +6,7 @@
 
 #include <cerrno>
 
+#include "base/clock.h"
 #include "base/format.h"
 
 namespace sluice {
@@ -28,6 +29,10 @@ Result<void> check_regular(const std::string& name, const struct stat& status) {
 
 bool is_private(const struct stat& status) {
   return S_ISREG(status.st_mode) && status.st_uid == ::geteuid() && (status.st_mode & 07777U) == kPrivate;
+}
+
+FileIdentity identity_of(const struct stat& status) {
+  return {status.st_dev, status.st_ino, status.st_size, ns_of(status.st_mtim)};
 }
 
 // O_NONBLOCK for the open only, which would wait for a FIFO's writer. io_uring gives EAGAIN for a file that
@@ -60,6 +65,15 @@ Result<std::vector<std::uint8_t>> read_whole(const ImageFile& file, std::uint64_
     have += static_cast<std::size_t>(got);
   }
   return bytes;
+}
+
+Result<UniqueFd> create_unnamed_file(int dir_fd) {
+  UniqueFd fd(::openat(dir_fd, ".", O_TMPFILE | O_RDWR | O_CLOEXEC | O_EXCL, kPrivate));
+  if (fd) return fd;
+  constexpr const char* kName = "amdgpu-unnamed.img.tmp";  // a dump removes such files
+  SLUICE_TRY_ASSIGN(fd, create_image_file(dir_fd, kName));
+  (void)::unlinkat(dir_fd, kName, 0);
+  return fd;
 }
 
 Result<UniqueFd> create_image_file(int dir_fd, const std::string& name) {

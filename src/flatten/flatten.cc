@@ -93,7 +93,7 @@ class Flattener {
                const std::vector<std::uint32_t>& files) const;
   Result<std::vector<std::uint32_t>> left_to_make(const Item& item, const std::vector<ExtentMap>& maps);
   Result<void> make(const Item& item, Part part);
-  std::vector<ClonePlan> plan(const std::vector<ExtentMap>& maps) const;
+  Result<std::vector<ClonePlan>> plan(const std::vector<ExtentMap>& maps) const;
   Result<void> save_sidecar(Item& item);
   Result<void> remove_unnamed(const Item& item) const;
   Result<void> rename_metadata();
@@ -213,15 +213,21 @@ Result<std::vector<std::uint32_t>> Flattener::left_to_make(const Item& item,
   return left;
 }
 
-std::vector<ClonePlan> Flattener::plan(const std::vector<ExtentMap>& maps) const {
-  const auto probe = CloneProbe::make(dir_fd_, options_.clone);
+// Only what the file system refuses to share is copied: any other error fails.
+Result<std::vector<ClonePlan>> Flattener::plan(const std::vector<ExtentMap>& maps) const {
+  SLUICE_TRY_ASSIGN(const CloneProbe probe, CloneProbe::make(dir_fd_, options_.clone));
   std::vector<ClonePlan> plans;
   plans.reserve(maps.size());
   for (const ExtentMap& map : maps) {
     std::vector<bool> can_share;
-    for (const ExtentFile& file : map.files)
-      can_share.push_back(probe && file.bytes > kLargestUncloned && probe->ask(file).ok());
-    plans.push_back(plan_clones(map, probe ? probe->block_bytes() : 0, can_share));
+    for (const ExtentFile& file : map.files) {
+      int refusal = EINVAL;
+      if (file.bytes > kLargestUncloned) {
+        SLUICE_TRY_ASSIGN(refusal, probe.ask(file));
+      }
+      can_share.push_back(refusal == 0);
+    }
+    plans.push_back(plan_clones(map, probe.block_bytes(), can_share));
   }
   return plans;
 }
@@ -229,11 +235,12 @@ std::vector<ClonePlan> Flattener::plan(const std::vector<ExtentMap>& maps) const
 // Makes files and names them.
 Result<void> Flattener::make(const Item& item, Part part) {
   SLUICE_TRY_ASSIGN(const ImageLayout layout, part.set.layout(options_.chunk_bytes));
-  const std::vector<ClonePlan> plans = plan(part.maps);
+  SLUICE_TRY_ASSIGN(const std::vector<ClonePlan> plans, plan(part.maps));
   std::unique_ptr<FileSetSink> sink;  // outlives the cloner, which uses its files
   SLUICE_TRY_ASSIGN(const auto lane, Lane::make(layout, {.staging_bytes = options_.staging_bytes}));
   SLUICE_TRY_ASSIGN(const auto cloner,
                     ExtentCloner::start({.runs = [&plans](std::uint32_t file) { return plans[file].runs; },
+                                         .sums = {&layout, part.tables},
                                          .call = options_.clone},
                                         lane->slot_count()));
   ExtentSource files(part.maps, layout, lane->reactor(), {.io_mode = IoMode::Uncached});
@@ -253,6 +260,7 @@ Result<void> Flattener::make(const Item& item, Part part) {
   SLUICE_TRY(sink->commit());
   std::uint64_t cloned_bytes = 0;
   for (const ClonePlan& plan : plans) cloned_bytes += plan.bytes;
+  cloned_bytes -= cloner->copied_bytes();
   totals_.files += part.names.size();
   totals_.bytes += stats.bytes;
   totals_.cloned_bytes += cloned_bytes;

@@ -233,16 +233,21 @@ int on_init(int stage) {
 }
 
 void on_exit(int stage, int ret) {
+  bool undone = false;
   (void)guarded("exit", [&]() -> Result<Answer> {
     if (stage == kStageDump && dumper != nullptr) {
       const DumperEnd end;
-      SLUICE_TRY(dumper->finish(ret));
+      const Result<void> finished = dumper->finish(ret);
+      undone = dumper->is_undone();
+      SLUICE_TRY(finished);
     } else if (stage == kStageRestore && restore != nullptr) {
       const std::unique_ptr<Restore> finishing(std::exchange(restore, nullptr));
       SLUICE_TRY(finishing->main.finish(ret));
     }
     return Answer(0);
   });
+  // CRIU ignores what happens here, and would now kill the processes, which are in no image.
+  if (undone) end_host();
 }
 
 int on_dump_ext_file(int fd, int id) {

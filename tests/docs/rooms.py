@@ -30,7 +30,7 @@ FLOORS = {
     "plugin/host": IMAGES,
     "plugin/contents": PLUGIN,
     "plugin/dump": [*PLUGIN, "plugin/dump/contents", "plugin/dump/files"],
-    "plugin/dump/contents": PLUGIN,
+    "plugin/dump/contents": [*PLUGIN, "flatten"],
     "plugin/dump/files": [*PLUGIN, "plugin/dump/contents"],
     "plugin/predump": [*PLUGIN, "plugin/dump/contents", "plugin/dump/files"],
     "plugin/restore": [*PLUGIN, "plugin/restore/gpus", "plugin/restore/server"],

@@ -218,10 +218,11 @@ Result<std::uint64_t> dump_with_clones(const test::TempDir& dir, BoList& before,
   for (const auto& bo : was) bos.push_back(bo ? ParentBo{&parent, *bo} : ParentBo{});
   ParentMatch match(layout, tables, std::move(bos), run.block_bytes);
   const auto lane = test::make_lane(layout, run.depth, world);
-  SLUICE_TRY_ASSIGN(
-      const auto cloner,
-      ExtentCloner::start({.runs = [&match](std::uint32_t file) { return match.clones(file); }, .call = call},
-                          lane->slot_count()));
+  SLUICE_TRY_ASSIGN(const auto cloner,
+                    ExtentCloner::start({.runs = [&match](std::uint32_t file) { return match.clones(file); },
+                                         .sums = {&layout, tables},
+                                         .call = call},
+                                        lane->slot_count()));
   FileOptions options = run.file;
   options.cloner = cloner.get();
   FileSetSink sink(dir.fd(), {test::kPagesName}, layout, lane->reactor(), options);
@@ -284,10 +285,53 @@ TEST(ParentClones, WhatHasMovedByBlocksIsClonedAndByLessIsWritten) {
   }
 }
 
+// The file system shares some blocks and not others, as ZFS does with new ones.
+TEST(ParentClones, WhatIsRefusedIsCopied) {
+  const test::TempDir dir;
+  test::TestWorld world(ReactorKind::Threads);
+  std::atomic<std::uint64_t> refused = 0;
+  for_each_seed([&](std::uint64_t /*seed*/, Memory& memory, Rng& rng) {
+    const CloneRunOf run{.block_bytes = 4096,
+                         .chunk_bytes = 64 * kKiB << rng.between(0, 5),
+                         .depth = static_cast<std::uint32_t>(rng.between(1, 5))};
+    test::CloneEmulator emulator;
+    const auto all = dump_with_clones(
+        dir, memory.before, memory.was, memory.after, run, world,
+        [&](int from_fd, std::uint64_t from, std::uint64_t bytes, int to_fd, std::uint64_t to) {
+          constexpr int kRefusals[] = {EAGAIN, EINVAL, EOPNOTSUPP, EXDEV};
+          if (from / kMiB % 2 == 0) return emulator(from_fd, from, bytes, to_fd, to);
+          refused += bytes;
+          return kRefusals[from / kMiB / 2 % 4];
+        });
+    ASSERT_TRUE(all.ok()) << all.error().what;
+    ASSERT_TRUE(dir.read(test::kPagesName) == test::serial_file(memory.after));
+  });
+  EXPECT_GT(refused, 2 * kMiB);
+}
+
+// A clone would have had it unseen.
+TEST(ParentClones, WhatIsCopiedIsComparedWithItsSums) {
+  const test::TempDir dir;
+  test::TestWorld world(ReactorKind::Threads);
+  Rng rng(6);
+  BoList bos{Bytes(2 * kMiB)};
+  rng.fill(bos[0]);
+  const auto failed = dump_with_clones(
+      dir, bos, {0}, bos, {}, world, [&dir](int, std::uint64_t, std::uint64_t, int, std::uint64_t) {
+        const UniqueFd parent(::openat(dir.fd(), kParentName, O_WRONLY | O_CLOEXEC));
+        EXPECT_EQ(::pwrite(parent.get(), "rot", 3, kMiB), 3);
+        return EAGAIN;
+      });
+  ASSERT_FALSE(failed.ok());
+  EXPECT_EQ(failed.error().err, EBADMSG);
+  EXPECT_NE(failed.error().what.find("[SL-C90]"), std::string::npos) << failed.error().what;
+  EXPECT_EQ(dir.names(), std::vector<std::string>{kParentName});
+}
+
 // Its bytes are in no memory any more: the dump fails, as when a write does, and nothing has the name.
 TEST(ParentClones, AFailedCloneFailsTheDump) {
   test::TestWorld world(ReactorKind::Threads);
-  for (const int err : {ENOSPC, EXDEV, EIO}) {
+  for (const int err : {ENOSPC, EDQUOT, EIO}) {
     const test::TempDir dir;
     Rng rng(4);
     BoList bos{Bytes(2 * kMiB)};

@@ -15,7 +15,7 @@
 #include "base/unique_fd.h"
 #include "cli/show/show_statistics.h"
 #include "cli/text.h"
-#include "images/chain/chain.h"
+#include "images/chain/parent_chain.h"
 #include "images/checkpoint.h"
 #include "images/image_source.h"
 #include "images/pages.h"
@@ -28,7 +28,7 @@ using Json = nlohmann::ordered_json;
 
 // The parent's contents.
 struct ParentContents {
-  std::unique_ptr<Ancestor> ancestor;
+  std::unique_ptr<const ParentChain> chain;
   std::set<KnownBuffer> buffers;  // of KFDs
   std::vector<std::uint64_t> bytes_of_gpus;
   std::optional<double> frozen_seconds;  // of its own dump, if its statistics tell
@@ -56,9 +56,9 @@ Result<ParentContents> read_parent(const std::string& path, const ImageKeys& key
   UniqueFd directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!directory) return make_error(errno, "open " + path);
   ParentContents parent;
-  SLUICE_TRY_ASSIGN(parent.ancestor, Ancestor::of(std::move(directory), "parent", keys));
-  SLUICE_TRY(sluice::check_parent(*parent.ancestor, keys));
-  DirectorySource source(parent.ancestor->dir_fd());
+  SLUICE_TRY_ASSIGN(auto ancestor, Ancestor::of(std::move(directory), "parent", keys));
+  SLUICE_TRY_ASSIGN(parent.chain, ParentChain::of(std::move(ancestor), keys));
+  DirectorySource source(parent.chain->parent().dir_fd());
   source.set_keys(keys);
   SLUICE_TRY_ASSIGN(const Checkpoint checkpoint, read_checkpoint(source));
   const auto add = [&parent](const PagesSet& set) {

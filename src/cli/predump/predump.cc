@@ -93,15 +93,16 @@ Result<UniqueFd> open_directory(const std::string& path) {
                 printable(path))};
 }
 
-// As CRIU makes it. An existing link that leads to the same directory is as good.
-Result<void> link_parent(int directory, const std::string& to) {
-  if (to.empty() || ::symlinkat(to.c_str(), directory, kParentLink) == 0) return {};
+// As CRIU makes it. An existing link that leads to the same directory is as good. Whether it is new.
+Result<bool> link_parent(int directory, const std::string& to) {
+  if (to.empty()) return false;
+  if (::symlinkat(to.c_str(), directory, kParentLink) == 0) return true;
   if (errno != EEXIST) return make_error(errno, "make the link named parent");
   std::array<char, PATH_MAX> old{};
   const ssize_t length = ::readlinkat(directory, kParentLink, old.data(), old.size());
   if (length < 0 || to != std::string_view(old.data(), static_cast<std::size_t>(length)))
     return Error{EEXIST, "the directory has another parent already; use a new directory [SL-T45]"};
-  if (::utimensat(directory, kParentLink, nullptr, AT_SYMLINK_NOFOLLOW) == 0) return {};
+  if (::utimensat(directory, kParentLink, nullptr, AT_SYMLINK_NOFOLLOW) == 0) return false;
   return make_error(errno, "take the link named parent for this pre-dump's");
 }
 
@@ -205,8 +206,8 @@ Outcome run_predump(const PreDumpArguments& arguments) {
     const auto replaceable = check_replaceable(directory->get(), arguments.images_dir);
     if (!replaceable) return refused(replaceable.error().what);
   }
-  if (const auto linked = link_parent(directory->get(), arguments.prev_images_dir); !linked)
-    return refused(linked.error().what);
+  const auto linked = link_parent(directory->get(), arguments.prev_images_dir);
+  if (!linked) return refused(linked.error().what);
 
   LogLines lines;
   const settings::Config config =
@@ -216,7 +217,10 @@ Outcome run_predump(const PreDumpArguments& arguments) {
   plugin::PreDump predump(*store, *kfd_device, plugin::PreDump::Shares::Many);
   Result<void> ready = predump.read_machine();
   if (ready) ready = predump.prepare(config);
-  return ready ? copy(arguments, predump) : failed(ready.error());
+  if (!ready) return failed(ready.error());
+  const auto looked = predump.look_for_parent();
+  if (!looked && *linked) (void)::unlinkat(directory->get(), kParentLink, 0);
+  return looked ? copy(arguments, predump) : refused(looked.error().what);
 }
 
 void print_as_json(const PreDumpArguments& arguments, const Outcome& outcome) {

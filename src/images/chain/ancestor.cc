@@ -16,6 +16,7 @@
 #include "images/checkpoint.h"
 #include "images/files.h"
 #include "images/image_source.h"
+#include "pipeline/store/file_reader.h"
 
 namespace sluice {
 namespace {
@@ -89,6 +90,7 @@ Result<void> Ancestor::read(const ImageKeys& keys) {
           EACCES,
           name +
               " is a parent's file that is not this user's own with mode 0600; chown and chmod it [SL-I30]"};
+    images_.emplace(name, identity_of(status));
   }
   SLUICE_TRY(read_checkpoint_of(source));
   if (!has_checkpoint_) {
@@ -100,6 +102,10 @@ Result<void> Ancestor::read(const ImageKeys& keys) {
                                 "; make another one [SL-I31]"};
     if (ended) SLUICE_TRY(read_predump(source));
   }
+  if (const auto orphans = contents_among(names); sets_.empty() && !orphans.empty())
+    return Error{ENOENT, formatted("{} is missing, without which {} means nothing; use another checkpoint "
+                                   "[SL-I90]",
+                                   orphans.front().second, orphans.front().first)};
   if (sets_.empty()) return Error{ENXIO, "it has no GPU contents; name another directory [SL-I32]"};
   return {};
 }
@@ -187,6 +193,47 @@ Result<void> Ancestor::add(const DirectorySource& source, int id, PagesSet set) 
   }
   sets_.push_back(std::move(made));
   return {};
+}
+
+Result<void> Ancestor::check_files() const {
+  for (const ExtentFile& file : pages_files()) {
+    const auto image = images_.find(file.name);
+    if (image == images_.end())
+      return Error{ENOENT,
+                   formatted("{} is missing, which the parent's contents are in; use another checkpoint "
+                             "[SL-I91]",
+                             file.words)};
+    SLUICE_TRY(check_pages_size(file.words, static_cast<std::uint64_t>(image->second.bytes), file.bytes));
+  }
+  return {};
+}
+
+Result<void> Ancestor::hold(std::vector<UniqueFd>& held, std::size_t most) const {
+  for (const auto& [name, identity] : images_) {
+    if (held.size() == most) return {};
+    SLUICE_TRY_ASSIGN(ImageFile file, open_image_file(dir_fd(), name));
+    if (identity_of(file.status) != identity) return has_changed(name + " is another file");
+    held.push_back(std::move(file.fd));
+  }
+  return {};
+}
+
+Result<void> Ancestor::check_unchanged(int dir_fd) const {
+  struct stat status {};
+  if (::fstat(dir_fd, &status) != 0 || std::pair(status.st_dev, status.st_ino) != identity_)
+    return has_changed("its link leads to another directory");
+  for (const auto& [name, identity] : images_) {
+    if (::fstatat(dir_fd, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0)
+      return has_changed(name + " is gone");
+    if (identity_of(status) != identity) return has_changed(name + " is another file");
+  }
+  return {};
+}
+
+Error Ancestor::has_changed(const std::string& what) const {
+  return {ESTALE, formatted("the {} changed while the dump ran: {}; leave parents alone until a dump on them "
+                            "has ended, and dump again [SL-I92]",
+                            words_, what)};
 }
 
 Result<void> Ancestor::sync() const {

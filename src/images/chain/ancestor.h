@@ -23,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/image_file.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "images/image_source.h"
@@ -70,6 +71,14 @@ class Ancestor {
   // Of its sums. A dump that builds on it uses the same, because only then sums can be compared.
   const SumMethod& sum_method() const { return sets_.front().files->tables.front().method; }
 
+  // Checks that each pages file is here and as long as its BO table says. Errors: ENOENT, EBADMSG, named.
+  Result<void> check_files() const;
+  // Opens its images, until `held` has `most`: no other file gets the identity of one that is open. Errors:
+  // those of open_image_file(); ESTALE for one that has changed.
+  Result<void> hold(std::vector<UniqueFd>& held, std::size_t most) const;
+  // Whether `dir_fd` is this directory, and its images are still those that were read. Errors: ESTALE, named.
+  Result<void> check_unchanged(int dir_fd) const;
+
   // Makes it durable, with all its files, if it was dumped without. Files that are durable cost the disk
   // nothing. Errors: those of opening and syncing.
   Result<void> sync() const;
@@ -105,11 +114,13 @@ class Ancestor {
   Result<void> add_render(const DirectorySource& source, int id, const RenderImage& image, bool predump);
   Result<void> add(const DirectorySource& source, int id, PagesSet set);
   Error is_another(const std::string& why) const;
+  Error has_changed(const std::string& what) const;
 
   std::string words_;
   UniqueFd dir_;
   bool has_checkpoint_ = false;
   std::pair<dev_t, ino_t> identity_;
+  std::map<std::string, FileIdentity> images_;  // before they were read
   DumpId dump_id_{};
   DumpId parent_dump_id_{};
   std::vector<Set> sets_;

@@ -50,12 +50,11 @@ bool leads_from_root(int dir_fd) {
 }  // namespace
 
 Result<std::shared_ptr<const Chain>> Chain::open(int dir_fd, const DumpId& parent, const ImageKeys& keys,
-                                                 LinkKind links) {
+                                                 LinkKind links, std::string words) {
   const auto chain = std::make_shared<Chain>();
   std::set<std::pair<dev_t, ino_t>> seen;
   struct stat own {};
   if (::fstat(dir_fd, &own) == 0) seen.emplace(own.st_dev, own.st_ino);
-  std::string words = kParentLink;
   DumpId wanted = parent;
   for (int fd = dir_fd; wanted != DumpId{}; words += std::string("/") + kParentLink) {
     if (chain->ancestors_.size() == kMostAncestors)
@@ -83,17 +82,6 @@ Result<std::shared_ptr<const Chain>> Chain::open(int dir_fd, const DumpId& paren
     chain->ancestors_.push_back(std::move(ancestor));
   }
   return std::shared_ptr<const Chain>(chain);
-}
-
-Result<std::shared_ptr<const Chain>> check_parent(const Ancestor& parent, const ImageKeys& keys) {
-  if (!parent.sum_method().decides())
-    return Error{
-        ENODATA,
-        "its checksums are of sluice 0.2, and data can be made that has the sum of other data; the next "
-        "dump can build on this one [SL-D95]"};
-  SLUICE_TRY_ASSIGN(auto chain, Chain::open(parent.dir_fd(), parent.parent_dump_id(), keys));
-  if (chain->ancestors().size() < kMostAncestors) return chain;
-  return Error{ELOOP, formatted("it has {} ancestors already, the limit [SL-D10]", kMostAncestors)};
 }
 
 std::vector<int> Chain::directories() const {

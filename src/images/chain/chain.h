@@ -27,9 +27,10 @@ class Chain {
   // Opens the chain of the checkpoint in `dir_fd`, whose sidecars name `parent`, up to the first member
   // without a parent. Errors, with the member's name: those of Ancestor::open(); EBADMSG for another dump
   // than the named parent; ELOOP for a directory that comes twice, or too many members; ENOSYS for an
-  // absolute link if these are not followed.
+  // absolute link if these are not followed. `words`: the first member in messages.
   static Result<std::shared_ptr<const Chain>> open(int dir_fd, const DumpId& parent, const ImageKeys& keys,
-                                                   LinkKind links = LinkKind::Any);
+                                                   LinkKind links = LinkKind::Any,
+                                                   std::string words = kParentLink);
 
   std::span<const std::unique_ptr<Ancestor>> ancestors() const { return ancestors_; }
 
@@ -51,10 +52,5 @@ class Chain {
 
   std::vector<std::unique_ptr<Ancestor>> ancestors_;  // the parent first
 };
-
-// Whether a dump can build on it: the chain, which a restore will follow, is whole, and has room for one
-// more, and its sums decide what is the same. Then what the chain goes on with after the parent. Errors:
-// those of Chain::open(); ELOOP; ENODATA for sums without a secret or key, as version 0.2 made them.
-Result<std::shared_ptr<const Chain>> check_parent(const Ancestor& parent, const ImageKeys& keys);
 
 }  // namespace sluice

@@ -25,7 +25,19 @@ namespace {
 constexpr std::uint64_t kMostBytesAtOnce = kGiB;
 constexpr std::uint64_t kLeastBlockBytes = 512;
 
-// open_image_file(), with checks of size and privacy.
+std::string range_words(std::uint64_t begin, std::uint64_t bytes) {
+  return " [" + std::to_string(begin) + ", " + std::to_string(begin + bytes) + ")";
+}
+
+Error clone_error(int err, const ExtentFile& from, const CloneRun& run, const std::string& name) {
+  Error error = make_error(err, "clone " + from.words + range_words(run.offset, run.bytes) + " into " + name,
+                           Topic::Images);
+  const bool has_remedy = err == ENOSPC || err == EDQUOT || is_refusal(err);
+  return has_remedy ? error : with_remedy(error, "; dump without a parent, or into another file system");
+}
+
+}  // namespace
+
 Result<UniqueFd> open_source(const ExtentFile& file) {
   auto opened = open_image_file(file.dir_fd, file.name);
   if (!opened) return explain(file.words, opened.error());
@@ -35,29 +47,6 @@ Result<UniqueFd> open_source(const ExtentFile& file) {
                     file.words + " is not this user's own, of mode 0600, as the files of a parent must be",
                     Topic::Images);
 }
-
-// If the file system has no unnamed files: a file whose name is removed at once.
-Result<UniqueFd> unnamed_file(int dir_fd) {
-  UniqueFd fd(::openat(dir_fd, ".", O_TMPFILE | O_RDWR | O_CLOEXEC | O_EXCL, 0600));
-  if (fd) return fd;
-  constexpr const char* kName = "amdgpu-clone.img.tmp";  // a dump removes such files
-  SLUICE_TRY_ASSIGN(fd, create_image_file(dir_fd, kName));
-  (void)::unlinkat(dir_fd, kName, 0);
-  return fd;
-}
-
-std::string range_words(std::uint64_t begin, std::uint64_t bytes) {
-  return " [" + std::to_string(begin) + ", " + std::to_string(begin + bytes) + ")";
-}
-
-Error clone_error(int err, const ExtentFile& from, const CloneRun& run, const std::string& name) {
-  Error error = make_error(err, "clone " + from.words + range_words(run.offset, run.bytes) + " into " + name,
-                           Topic::Images);
-  const bool no_room = err == ENOSPC || err == EDQUOT;
-  return no_room ? error : with_remedy(error, "; dump without a parent, or into another file system");
-}
-
-}  // namespace
 
 void CloneRuns::append(const CloneRun& next) {
   if (!runs.empty()) {
@@ -81,12 +70,28 @@ int clone_range(int from_fd, std::uint64_t from, std::uint64_t bytes, int to_fd,
   return TEMP_FAILURE_RETRY(::ioctl(to_fd, FICLONERANGE, &range)) == 0 ? 0 : errno;
 }
 
+bool is_refusal(int err) {
+  switch (err) {
+    case EAGAIN:  // ZFS: of bytes that are not on the disk yet
+    case EINVAL:
+    case ENOSYS:
+    case ENOTTY:
+    case EOPNOTSUPP:
+    case EPERM:
+    case ETXTBSY:
+    case EXDEV:
+      return true;
+    default:
+      return false;
+  }
+}
+
 // If the file system's block is no power of two, or a server means something else by it, whole parts are
 // used, and ask() tests them.
 Result<CloneProbe> CloneProbe::make(int dir_fd, CloneCall call) {
   struct statfs status {};
   if (::fstatfs(dir_fd, &status) != 0) return make_error(errno, "look at the image directory");
-  SLUICE_TRY_ASSIGN(UniqueFd fd, unnamed_file(dir_fd));
+  SLUICE_TRY_ASSIGN(UniqueFd fd, create_unnamed_file(dir_fd));
   auto block_bytes = static_cast<std::uint64_t>(status.f_bsize);
   if (!std::has_single_bit(block_bytes) || block_bytes < kLeastBlockBytes || block_bytes > kZeroUnitBytes)
     block_bytes = kZeroUnitBytes;  // unreached: another machine
@@ -94,14 +99,16 @@ Result<CloneProbe> CloneProbe::make(int dir_fd, CloneCall call) {
 }
 
 // With one block: a stretch may be shifted in the other file by any number of blocks.
-Result<void> CloneProbe::ask(const ExtentFile& file) const {
+Result<int> CloneProbe::ask(const ExtentFile& file) const {
   SLUICE_TRY_ASSIGN(const UniqueFd from, open_source(file));
   const int err = call_(from.get(), 0, block_bytes_, fd_.get(), block_bytes_);
-  return err == 0 ? Result<void>() : make_error(err, "clone a block of " + file.words, Topic::Images);
+  if (err == 0 || is_refusal(err)) return err;
+  return make_error(err, "clone a block of " + file.words, Topic::Images);
 }
 
-Result<void> clone_runs(int fd, const std::string& name, const CloneRuns& runs, const CloneCall& call,
-                        const std::atomic<bool>* stopped) {
+Result<RefusedRuns> clone_runs(int fd, const std::string& name, const CloneRuns& runs, const CloneCall& call,
+                               const std::atomic<bool>* stopped) {
+  RefusedRuns refused{{runs.files, {}}, {}};
   UniqueFd from;
   std::optional<std::uint32_t> opened;  // its index
   for (const CloneRun& run : runs.runs) {
@@ -113,12 +120,17 @@ Result<void> clone_runs(int fd, const std::string& name, const CloneRuns& runs, 
     for (std::uint64_t done = 0; done < run.bytes;) {
       if (stopped != nullptr && *stopped) return Error{ECANCELED, "cancelled"};
       const std::uint64_t bytes = std::min(run.bytes - done, kMostBytesAtOnce);
-      if (const int err = call(from.get(), run.offset + done, bytes, fd, run.begin + done); err != 0)
-        return clone_error(err, file, {run.begin + done, bytes, run.file, run.offset + done}, name);
+      const CloneRun part{run.begin + done, bytes, run.file, run.offset + done};
+      if (const int err = call(from.get(), part.offset, bytes, fd, part.begin); err != 0) {
+        const Error error = clone_error(err, file, part, name);
+        if (!is_refusal(err)) return error;
+        if (!refused.why) refused.why = error;
+        refused.runs.append(part);
+      }
       done += bytes;
     }
   }
-  return {};
+  return refused;
 }
 
 Result<std::unique_ptr<ExtentCloner>> ExtentCloner::start(Options options, std::uint32_t slots) {
@@ -134,7 +146,13 @@ void ExtentCloner::begin(Slot& slot, int fd, const std::string& name, Reactor& r
 
 Result<void> ExtentCloner::work(Slot& slot) {
   const Target& target = targets_[slot.index];
-  return clone_runs(target.fd, *target.name, options_.runs(slot.chunk.file), options_.call, options_.stopped);
+  const std::uint32_t file = slot.chunk.file;
+  SLUICE_TRY_ASSIGN(const RefusedRuns refused, clone_runs(target.fd, *target.name, options_.runs(file),
+                                                          options_.call, options_.stopped));
+  if (!refused.why) return {};
+  if (options_.on_refusal) options_.on_refusal(*refused.why);
+  for (const CloneRun& run : refused.runs.runs) copied_bytes_ += run.bytes;
+  return copy_runs(target.fd, *target.name, file, refused.runs, options_.sums, options_.stopped);
 }
 
 }  // namespace sluice

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,8 @@
 #include "pipeline/reactor/reactor.h"
 #include "pipeline/slot.h"
 #include "pipeline/slot_workers.h"
+#include "pipeline/store/clone_runs.h"
+#include "pipeline/store/extent_copier.h"
 #include "pipeline/store/extent_reader.h"
 
 namespace sluice {
@@ -31,30 +34,15 @@ namespace sluice {
 // writing them.
 inline constexpr std::uint64_t kLargestUncloned = 256 * kKiB;
 
-// [begin, begin + bytes) of the new file are [offset, offset + bytes) of another one. Bytes.
-struct CloneRun {
-  std::uint64_t begin = 0;
-  std::uint64_t bytes = 0;
-  std::uint32_t file = 0;  // of CloneRuns::files
-  std::uint64_t offset = 0;
-
-  bool operator==(const CloneRun&) const = default;
-};
-
-// All clones of a file, ascending.
-struct CloneRuns {
-  std::vector<ExtentFile> files;
-  std::vector<CloneRun> runs;
-
-  // Extends the last run if `next` continues it in both files.
-  void append(const CloneRun& next);
-};
-
 // [from, from + bytes) of one open file becomes [to, to + bytes) of another one. 0, or a positive errno.
 using CloneCall =
     std::function<int(int from_fd, std::uint64_t from, std::uint64_t bytes, int to_fd, std::uint64_t to)>;
 // FICLONERANGE.
 int clone_range(int from_fd, std::uint64_t from, std::uint64_t bytes, int to_fd, std::uint64_t to);
+
+// Whether a clone failed because the file system does not share these bytes, now or ever. They can be copied.
+// All other errors are of the disk, or of the files.
+bool is_refusal(int err);
 
 // Whether new files of a directory can share extents of existing files. Tested by cloning into an unnamed
 // file: neither a file system's name nor another file's success tells.
@@ -65,9 +53,10 @@ class CloneProbe {
 
   // A power of two, at most kZeroUnitBytes: offsets must be multiples of it.
   std::uint64_t block_bytes() const { return block_bytes_; }
-  // Tests a file of more than kLargestUncloned bytes. Errors: those of the clone, named; of
-  // open_image_file().
-  Result<void> ask(const ExtentFile& file) const;
+  // Tests a file of more than kLargestUncloned bytes. 0: it can be shared; else the errno of the call that
+  // was refused. Errors: other errors of the clone, named; those of open_image_file(), and EBADMSG and EACCES
+  // as clone_runs().
+  Result<int> ask(const ExtentFile& file) const;
 
  private:
   CloneProbe(UniqueFd fd, std::uint64_t block_bytes, CloneCall call)
@@ -78,20 +67,33 @@ class CloneProbe {
   CloneCall call_;
 };
 
-// Clones all runs into an open file, called `name`. Gives up with ECANCELED once `stopped` (may be null) is
-// set. Errors, with a remedy, because these bytes exist nowhere else: those of the clone; EBADMSG for a
-// source of another size; EACCES for one that must be private and is not.
-Result<void> clone_runs(int fd, const std::string& name, const CloneRuns& runs, const CloneCall& call,
-                        const std::atomic<bool>* stopped = nullptr);
+// What the file system did not share.
+struct RefusedRuns {
+  CloneRuns runs;            // without runs: nothing was refused
+  std::optional<Error> why;  // the first refusal
+};
 
-// Clones for the files of a lane, in its own thread. Bound to the lane's thread, except as Options says.
+// Clones all runs into an open file, called `name`. Gives up with ECANCELED once `stopped` (may be null) is
+// set. Errors, with a remedy, because these bytes exist nowhere else: those of the clone, refusals aside;
+// EBADMSG for a source of another size; EACCES for one that must be private and is not.
+Result<RefusedRuns> clone_runs(int fd, const std::string& name, const CloneRuns& runs, const CloneCall& call,
+                               const std::atomic<bool>* stopped = nullptr);
+
+// Opens a file that extents are shared with, or copied from. Errors: as clone_runs().
+Result<UniqueFd> open_source(const ExtentFile& file);
+
+// Clones for the files of a lane, in its own thread. What the file system refuses is copied. Bound to the
+// lane's thread, except as Options says.
 class ExtentCloner final : private SlotWork {
  public:
   struct Options {
     std::function<CloneRuns(std::uint32_t file)>
-        runs;  // for a file that has been written; called by the thread
+        runs;      // for a file that has been written; called by the thread
+    RunSums sums;  // of these files
     CloneCall call = clone_range;
     const std::atomic<bool>* stopped = nullptr;  // borrowed
+    // Called by the thread for each file with refused clones, before it is copied. May be null.
+    std::function<void(const Error&)> on_refusal = nullptr;
   };
   // For slots with an index below `slots`. Errors: those of SlotWorkers::start().
   static Result<std::unique_ptr<ExtentCloner>> start(Options options, std::uint32_t slots);
@@ -102,6 +104,9 @@ class ExtentCloner final : private SlotWork {
   // The result. Call once for each begin().
   Result<void> take(const Slot& slot, std::int32_t completion) { return workers_->take(slot, completion); }
 
+  // When no begin() is under way: bytes that were refused, and copied.
+  std::uint64_t copied_bytes() const { return copied_bytes_; }
+
  private:
   struct Target {
     int fd = -1;
@@ -111,6 +116,7 @@ class ExtentCloner final : private SlotWork {
   Result<void> work(Slot& slot) override;
 
   const Options options_;
+  std::atomic<std::uint64_t> copied_bytes_{0};
   std::vector<Target> targets_;           // by slot
   std::unique_ptr<SlotWorkers> workers_;  // last: their work uses the rest
 };

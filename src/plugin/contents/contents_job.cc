@@ -201,7 +201,6 @@ Result<void> ContentsJob::take_match(Load& load) {
   for (std::uint32_t file = 0; file < load.layout.file_count() && !shares; ++file)
     load.sidecar.parents.push_back(load.match->runs(file));
   if (!shares) load.sidecar.parent_dump_id = shared_.parent->dump_id();
-  load.outcome.parent_bytes = load.match->bytes();
   load.outcome.io_bytes -= load.outcome.parent_bytes;
   note(Level::Info, formatted("{}: {} of {} MiB are the same in the parent{}", load.pages().describe(),
                               load.outcome.parent_bytes / kMiB, load.outcome.bytes / kMiB,
@@ -333,6 +332,7 @@ Result<void> ContentsJob::flow(Load& load, Lane& lane, Stage& copy) {
   outcome.stats = *stats;
   outcome.zero_bytes = stats->zero_bytes;
   outcome.io_bytes = load.layout.all_file_bytes() - (store.files != nullptr ? stats->zero_bytes : 0);
+  outcome.parent_bytes = load.match ? load.match->bytes() - (cloner ? cloner->copied_bytes() : 0) : 0;
   outcome.direct_io = store.files != nullptr && store.files->direct();
   outcome.verified = direction_ == Direction::Restore && load.has_sums;
   return load.match ? take_match(load) : Result<void>();
@@ -376,11 +376,18 @@ Result<Stage*> ContentsJob::own_checksum(Load& load, Lane& lane) {
 }
 
 // Null where nothing is cloned.
-Result<std::unique_ptr<ExtentCloner>> ContentsJob::make_cloner(Load& load, const Lane& lane) const {
+Result<std::unique_ptr<ExtentCloner>> ContentsJob::make_cloner(Load& load, const Lane& lane) {
   if (!load.match || !load.match->shares_extents()) return std::unique_ptr<ExtentCloner>();
-  return ExtentCloner::start(
-      {.runs = [&load](std::uint32_t file) { return load.match->clones(file); }, .stopped = &shared_.stopped},
-      lane.slot_count());
+  return ExtentCloner::start({.runs = [&load](std::uint32_t file) { return load.match->clones(file); },
+                              .sums = {&load.layout, load.sidecar.tables},
+                              .stopped = &shared_.stopped,
+                              .on_refusal =
+                                  [this](const Error& why) {
+                                    if (shared_.refusal_said.exchange(true)) return;
+                                    note(Level::Warning,
+                                         formatted("{}; such parts are copied instead [SL-C91]", why.what));
+                                  }},
+                             lane.slot_count());
 }
 
 Result<PagesStage> ContentsJob::make_store(Load& load, Lane& lane, ExtentCloner* cloner) {

@@ -79,6 +79,7 @@ struct SharedByJobs {
   VramWatch& vram;                           // each lane looks at it, at its start and at its end
   FairShare disk;                            // all lanes use one directory
   std::atomic<std::size_t> lanes{1};         // that may run at once
+  std::atomic<bool> refusal_said{false};     // dump: the warning that a clone was refused; logged once
   std::atomic<bool> unverified_said{false};  // restore: the warning that a file has no checksums; logged once
   SumMethod sums;                            // dump: how all its sums of contents are made
   // Dump: contents of this checkpoint are not written again. Borrowed; null: everything is written.
@@ -188,7 +189,7 @@ class ContentsJob {
   Result<Stage*> own_copy(Load& load, Lane& lane, LaneGpu& gpu);
   Result<std::unique_ptr<Stage>> make_copy(Load& load, Lane& lane, LaneGpu& gpu);
   Result<Stage*> own_checksum(Load& load, Lane& lane);
-  Result<std::unique_ptr<ExtentCloner>> make_cloner(Load& load, const Lane& lane) const;
+  Result<std::unique_ptr<ExtentCloner>> make_cloner(Load& load, const Lane& lane);
   Result<PagesStage> make_store(Load& load, Lane& lane, ExtentCloner* cloner);
   Result<void> look_at_vram(const Load& load, LaneGpu& gpu);
   bool is_stopped() const { return cancelled_ || shared_.stopped; }

@@ -57,6 +57,8 @@ Result<std::unique_ptr<Dumper>> Dumper::make(ImageStore& store) {
   dumper->run_.config = settings::parse_config(settings::plugin_settings(lines), lines);
   log_lines(lines);
   dumper->run_.ready = dumper->prepare();
+  // Whatever is dumped: CRIU would overwrite its own images there, too.
+  if (dumper->run_.ready) SLUICE_TRY(dumper->run_.look_for_parent());
   return dumper;
 }
 
@@ -70,7 +72,8 @@ Result<void> Dumper::prepare() {
   SLUICE_TRY_ASSIGN(run_.dump_id, random_dump_id());
   run_.store.set_keys(ImageKeys(settings::read_key(run_.config)));
   SLUICE_TRY(run_.store.keys().usable());
-  return run_.look_for_parent();
+  SLUICE_TRY_ASSIGN(run_.shared.sums, new_sum_method(run_.store.keys()));
+  return {};
 }
 
 Dumper::~Dumper() {
@@ -296,11 +299,13 @@ Result<void> Dumper::finish_with_index() {
   return run_.store.save_index({metadata, maps, run_.dump_id});
 }
 
-// When no more files come. Streams are joined by now, unless CRIU has not asked for one of the tree's files.
+// When no more files come: the last moment in which an error keeps the job alive. Streams are joined by now,
+// unless CRIU has not asked for one of the tree's files.
 Result<void> Dumper::finish_tree() {
   const Phase before = std::exchange(phase_, Phase::Finished);
-  if (before >= Phase::IndexSaved) return {};
-  return before == Phase::AllKnown && run_.store.one_way() ? finish_with_index() : files_.finish_all();
+  if (before < Phase::IndexSaved)
+    SLUICE_TRY(before == Phase::AllKnown && run_.store.one_way() ? finish_with_index() : files_.finish_all());
+  return files_.empty() ? Result<void>() : run_.parent.check_unchanged(run_.store);
 }
 
 Result<void> Dumper::finish_late() {
@@ -311,20 +316,22 @@ Result<void> Dumper::finish_late() {
 Result<void> Dumper::finish(int ret) {
   if (ret >= 0) signals_.set_too_late();
   const HeldSignals::InHook hook(signals_);
-  Result<void> finished = ret >= 0 ? finish_tree() : Result<void>();
+  const Result<void> finished = ret >= 0 ? finish_tree() : Result<void>();
   Result<void> unpaused = sessions_.unpause_all();
   if (run_.frozen_from_ns != 0) run_.frozen_ns = run_.shared.world.now_ns() - run_.frozen_from_ns;
-  files_.drop(ret >= 0);
+  undone_ = !finished;
+  const bool good = ret >= 0 && finished;
+  files_.drop(good);
   if (unpaused) signals_.set_nothing_to_undo();
-  if (ret >= 0) {
+  if (good) {
     run_.images.commit();
     if (unpaused) run_.write_stats();
   } else {
     run_.images.roll_back();
-    tree_.name_unrestorable_maps();
+    if (ret < 0) tree_.name_unrestorable_maps();
   }
-  SLUICE_TRY(unpaused);
-  return finished;
+  SLUICE_TRY(finished);
+  return unpaused;
 }
 
 void Dumper::abandon() noexcept {

@@ -50,8 +50,11 @@ class Dumper {
   // This dump has stopped queues of a process.
   bool has_stopped_queues() const { return sessions_.paused_count() > 0; }
 
-  // exit(): unpauses on every path; `ret` < 0: removes the images of this dump, metadata first.
+  // exit(): unpauses on every path; `ret` < 0, or an error of what was left to do: removes the images of this
+  // dump, metadata first.
   Result<void> finish(int ret);
+  // finish() has removed the images of a dump that CRIU takes for a success.
+  bool is_undone() const { return undone_; }
 
   // Replaces all of that when the process exits on top of a hook: resumes the queues and removes the images.
   // Waits for nothing and allocates nothing, because the hook may have been in malloc().
@@ -97,6 +100,7 @@ class Dumper {
   ContentSchedule schedule_{run_.config, run_.shared};
   Phase phase_ = Phase::Waiting;
   bool in_inventory_ = false;
+  bool undone_ = false;
 };
 
 }  // namespace sluice::plugin

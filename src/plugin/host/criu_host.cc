@@ -12,6 +12,7 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 
 #include "base/format.h"
 #include "base/printable.h"
@@ -26,6 +27,7 @@ extern "C" {
 [[gnu::weak]] int fdstore_add(int fd);
 [[gnu::weak]] int fdstore_get(int id);
 [[gnu::weak]] int add_inventory_plugin(const char* name);
+[[gnu::weak]] void network_unlock(void);
 [[gnu::weak]] int cr_fchown(int fd, unsigned int uid, unsigned int gid);
 [[gnu::weak]] bool check_and_remove_inventory_plugin(const char* name, std::size_t length);
 [[gnu::weak]] void print_on_level(unsigned int level, const char* format, ...)
@@ -163,6 +165,11 @@ int host_open_stream(const std::string& name, bool dump) {
   if (streamer_ends_within(0)) return -ECONNRESET;
   std::string copy = name;
   return img_streamer_open(copy.data(), dump ? O_WRONLY | O_CREAT | O_TRUNC : O_RDONLY);
+}
+
+void end_host() {
+  if (network_unlock != nullptr) network_unlock();
+  std::exit(EXIT_FAILURE);
 }
 
 Result<void> inventory_add_self() {

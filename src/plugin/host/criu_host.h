@@ -137,6 +137,12 @@ bool streamer_ends_within(int milliseconds);
 // host may log. REQUIRES: streaming(); `dump` as in the run.
 int host_open_stream(const std::string& name, bool dump);
 
+// Ends a dump in exit(), too late for an error: unlocks the network as the host does after an error, and ends
+// its process with a failure. The kernel lets go of the tasks, whose own code and registers the host has
+// given back (cr_dump_finish() in criu/cr-dump.c, v3.17.1 to criu-dev). Clients of RPC get no answer, which
+// is a failure.
+[[noreturn]] void end_host();
+
 // The inventory of plugins that an image needs (CRIU >= 4.1; before that nothing happens and everything is
 // enabled).
 Result<void> inventory_add_self();  // at most once per dump; does nothing if the host has no inventory

@@ -31,6 +31,8 @@ Result<std::unique_ptr<HostPreDump>> HostPreDump::make() {
   made->signals_.emplace(made->predump_->stopped());
   made->ready_ = made->predump_->read_machine();
   if (made->wanted_ && made->ready_) made->ready_ = made->predump_->prepare(config);
+  // What would fail the dump, before CRIU overwrites its own images.
+  if (made->wanted_ && made->ready_) SLUICE_TRY(made->predump_->look_for_parent());
   return made;
 }
 

@@ -55,7 +55,8 @@ Result<void> PreDump::prepare(const settings::Config& config) {
   SLUICE_TRY_ASSIGN(run_.dump_id, random_dump_id());
   run_.store.set_keys(ImageKeys(settings::read_key(run_.config)));
   SLUICE_TRY(run_.store.keys().usable());
-  return run_.look_for_parent();
+  SLUICE_TRY_ASSIGN(run_.shared.sums, new_sum_method(run_.store.keys()));
+  return {};
 }
 
 Result<void> PreDump::begin() {
@@ -173,6 +174,7 @@ Result<void> PreDump::write_all(const std::function<Result<void>()>& next_share)
   }
   SLUICE_TRY(check_stopped(run_.shared));
   if (mark.images.empty()) return {};  // unreached: a guard
+  SLUICE_TRY(run_.parent.check_unchanged(run_.store));
   run_.images.add_metadata(kPreDumpMark);
   return run_.save(kPreDumpMark, pack_predump_mark(mark, run_.store.keys()));
 }

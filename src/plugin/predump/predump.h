@@ -43,17 +43,18 @@ class PreDump {
 
   // Call before tree() is asked whose a device is. Errors: local_topology()'s.
   Result<void> read_machine();
-  // Next: reads the key and the parent's sums. Errors: those of reading; EINVAL if checksums are switched
-  // off.
+  // Next: reads the key. Errors: those of reading; EINVAL if checksums are switched off.
   Result<void> prepare(const settings::Config& config);
+  // Next: reads the parent's sums. Errors: find_parent()'s.
+  Result<void> look_for_parent() { return run_.look_for_parent(); }
 
   TargetTree& tree() { return tree_; }
   const TargetTree& tree() const { return tree_; }
   // Set to end it: lanes end at their next chunk.
   std::atomic<bool>& stopped() { return run_.shared.stopped; }
 
-  // REQUIRES: prepare() has succeeded. Errors: those of a dump up to the start of its contents; then nothing
-  // copies. queues_stand() tells whether UNPAUSE was refused.
+  // REQUIRES: look_for_parent() has succeeded. Errors: those of a dump up to the start of its contents; then
+  // nothing copies. queues_stand() tells whether UNPAUSE was refused.
   Result<void> begin();
   bool queues_stand() const { return sessions_.paused_count() > 0; }
   // Like begin(), for a further share. `pids`: the tree's processes, stopped and traced again. Errors: as

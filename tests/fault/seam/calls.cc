@@ -193,11 +193,9 @@ struct SystemCall {
 };
 constexpr std::uint32_t kAtOnce = AtOnce<Minus<0>>::kKinds;
 constexpr SystemCall kSystemCalls[] = {
-    {SYS_pidfd_open, "pidfd_open", EMFILE, kAtOnce},
-    {SYS_pidfd_getfd, "pidfd_getfd", EMFILE, kOfCalls},
-    {SYS_kcmp, "kcmp", EPERM, kOfCalls},
-    {SYS_mbind, "mbind", ENOMEM, kAtOnce},
-    {SYS_memfd_create, "memfd_create", EMFILE, kAtOnce},
+    {SYS_pidfd_open, "pidfd_open", EMFILE, kAtOnce}, {SYS_pidfd_getfd, "pidfd_getfd", EMFILE, kOfCalls},
+    {SYS_openat2, "openat2", ELOOP, kOfCalls},       {SYS_kcmp, "kcmp", EPERM, kOfCalls},
+    {SYS_mbind, "mbind", ENOMEM, kAtOnce},           {SYS_memfd_create, "memfd_create", EMFILE, kAtOnce},
 };
 // Of a lock that is there, and who waits looks again whatever it says.
 constexpr long kNoPoint = SYS_futex;

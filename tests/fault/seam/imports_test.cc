@@ -56,6 +56,8 @@ constexpr Exempt kExempt[] = {
      "dladdr dladdr1 dlerror"},
     {"a question to the host of which every answer is one",
      "get_service_fd check_and_remove_inventory_plugin print_on_level"},
+    {"a lock that another run has, or none", "flock"},
+    {"the end of the host's process, and the host's own way there", "exit network_unlock"},
     {"never called: that the host has it tells which version that is", "cr_fchown"},
     {"a descriptor that libdrm has", "amdgpu_device_get_fd"},
     {"a line to the standard error", "fprintf fputs fputc fwrite fflush"},

@@ -23,6 +23,7 @@
 #include "pipeline/lane_thread.h"
 #include "pipeline/store/extent_source.h"
 #include "pipeline/store/file_set.h"
+#include "support/clone_emulator.h"
 #include "support/lane.h"
 #include "support/memory_copy.h"
 #include "support/refuse_system_call.h"
@@ -379,11 +380,13 @@ TEST_F(ChainTest, ADumpWithoutSumsByUnitsIsNobodysParent) {
   EXPECT_EQ(Ancestor::open(dirs_[1].fd(), kParentLink, ImageKeys()).error().err, ENODATA);
 }
 
-Result<FlattenTotals> flatten_in(const test::TempDir& dir, std::uint64_t* most_done = nullptr) {
+Result<FlattenTotals> flatten_in(const test::TempDir& dir, std::uint64_t* most_done = nullptr,
+                                 const CloneCall& call = clone_range) {
   const DirectorySource source(dir.fd());
   SLUICE_TRY_ASSIGN(const Checkpoint checkpoint, read_checkpoint(source));
   const FlattenOptions options{.chunk_bytes = kMiB,
                                .staging_bytes = 4 * kMiB,
+                               .clone = call,
                                .progress = [&](std::uint64_t done, std::uint64_t total) {
                                  EXPECT_LE(done, total);
                                  if (most_done != nullptr) *most_done = std::max(*most_done, done);
@@ -507,6 +510,24 @@ TEST_F(ChainTest, MetadataHaveTheirOwnNameUntilTheChainIsFlat) {
     ASSERT_TRUE(back.ok()) << back.error().what;
     EXPECT_TRUE(*back == was_[i].bos);
   }
+}
+
+// The first block of each file can be shared, and so can what is in the first MiB.
+TEST_F(ChainTest, WhatCannotBeSharedAfterAllIsCopied) {
+  dump_all();
+  test::CloneEmulator emulator;
+  const CloneCall call = [&emulator](int from_fd, std::uint64_t from, std::uint64_t bytes, int to_fd,
+                                     std::uint64_t to) {
+    return from < kMiB ? emulator(from_fd, from, bytes, to_fd, to) : EAGAIN;
+  };
+  const auto flat = flatten_in(dirs_[3], nullptr, call);
+  ASSERT_TRUE(flat.ok()) << flat.error().what;
+  EXPECT_GT(flat->cloned_bytes, 0U);
+  EXPECT_GT(flat->written_bytes, 2 * kMiB);
+  ::unlinkat(dirs_[3].fd(), kParentLink, 0);
+  const auto back = read_back(dirs_[3]);
+  ASSERT_TRUE(back.ok()) << back.error().what;
+  EXPECT_TRUE(*back == was_[3].bos);
 }
 
 // Too small for extents to be shared.

@@ -22,7 +22,7 @@
 
 #include "base/units.h"
 #include "flatten/flatten.h"
-#include "images/chain/chain.h"
+#include "images/chain/parent_chain.h"
 #include "images/chain/predump_mark.h"
 #include "images/checkpoint.h"
 #include "images/files.h"
@@ -364,7 +364,7 @@ TEST(PlantedChain, LongerThanTheLimitIsRefused) {
   EXPECT_TRUE(has(opened.error(), "[SL-I37]")) << opened.error().what;
   const UniqueFd parent(::openat(dir.fd(), kParentLink, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   EXPECT_TRUE(Chain::open(parent.get(), id_of(kMostAncestors), kNoKeys).ok());
-  const auto built_on = check_parent(*std::move(open_as_parent(parent.get())).value(), kNoKeys);
+  const auto built_on = ParentChain::of(std::move(open_as_parent(parent.get())).value(), kNoKeys);
   ASSERT_FALSE(built_on.ok());
   EXPECT_TRUE(has(built_on.error(), "[SL-D10]")) << built_on.error().what;
 }
@@ -375,7 +375,7 @@ TEST(PlantedChain, NothingIsBuiltOnSumsWithoutASecret) {
   ASSERT_NO_FATAL_FAILURE(plant(dir.fd(), image_of(id_of(1)), [](Sidecar& sidecar, const PagesSet&) {
     for (SumTable& table : sidecar.tables) table.method = SumMethod();
   }));
-  const auto built_on = check_parent(*std::move(open_as_parent(dir.fd())).value(), kNoKeys);
+  const auto built_on = ParentChain::of(std::move(open_as_parent(dir.fd())).value(), kNoKeys);
   ASSERT_FALSE(built_on.ok());
   EXPECT_TRUE(has(built_on.error(), "[SL-D95]")) << built_on.error().what;
 }
@@ -383,7 +383,7 @@ TEST(PlantedChain, NothingIsBuiltOnSumsWithoutASecret) {
 TEST(PlantedChain, NothingIsBuiltOnAParentThatLacksItsOwn) {
   const test::TempDir dir;
   ASSERT_NO_FATAL_FAILURE(plant_on(dir.fd(), id_of(1), image_of(id_of(2))));
-  const auto built_on = check_parent(*std::move(open_as_parent(dir.fd())).value(), kNoKeys);
+  const auto built_on = ParentChain::of(std::move(open_as_parent(dir.fd())).value(), kNoKeys);
   ASSERT_FALSE(built_on.ok());
   EXPECT_EQ(built_on.error().err, ENOENT);
 }
@@ -977,7 +977,11 @@ TEST(PlantedFlatten, WhatCannotBeMadeCompleteIsNamedAndStaysAsItWas) {
          const UniqueFd own(::openat(dir.fd(), set.delta_name(kId, 0).c_str(), O_WRONLY | O_CLOEXEC));
          ASSERT_EQ(::pwrite(own.get(), &kBoBytes, sizeof kBoBytes, 0), static_cast<ssize_t>(sizeof kBoBytes));
        }},
-      {"", [](const test::TempDir&) {}, ENOMEM, kNoMemoryHasIt},
+      {"",
+       [&](const test::TempDir& dir) {
+         make_pages(dir.fd(), "parent/" + set.pages_name(kId, 0), file_bytes);
+       },
+       ENOMEM, kNoMemoryHasIt},
       {"", [&](const test::TempDir& dir) { make_pages(dir.fd(), set.pages_name(kId, 0), file_bytes); },
        ENOMEM, kNoMemoryHasIt},
   };

@@ -11,21 +11,18 @@
 namespace sluice::plugin {
 
 Result<void> DumpRun::look_for_parent() {
-  parent = find_parent(store, config);
-  shared.parent = parent.checkpoint.get();
+  SLUICE_TRY_ASSIGN(parent, find_parent(store, config));
+  if (!parent.chain) return {};
+  shared.parent = &parent.chain->parent();
   shared.clone_block_bytes = parent.clone_block_bytes;
-  if (!parent.checkpoint) {
-    SLUICE_TRY_ASSIGN(shared.sums, new_sum_method(store.keys()));
-    return {};
-  }
-  shared.sums = parent.checkpoint->sum_method();
+  shared.sums = shared.parent->sum_method();
   config.reuse_files = false;  // an overwritten file has no holes, so it would not be smaller
   return {};
 }
 
 std::string DumpRun::name_of(const std::string& in_dump) const {
   if (is_predump) return predump_name(in_dump);
-  return parent.checkpoint && parent.clone_block_bytes == 0 ? chain_name(in_dump) : in_dump;
+  return parent.chain && parent.clone_block_bytes == 0 ? chain_name(in_dump) : in_dump;
 }
 
 Result<void> DumpRun::save(const std::string& name, std::span<const std::uint8_t> payload) const {

@@ -70,8 +70,8 @@ struct DumpRun {
   unsigned begun = 0;                          // open files with contents
   std::map<std::uint32_t, std::size_t> lanes;  // started and not joined, by render minor
 
-  // Sets `parent` and what depends on it. REQUIRES: `config`, and the store's keys. Errors: those of
-  // new_sum_method().
+  // Sets `parent` and what depends on it. REQUIRES: `config`, the store's keys, and sums of a dump without a
+  // parent. Errors: find_parent()'s.
   Result<void> look_for_parent();
   // The name here of the metadata that a complete dump calls `in_dump`. A dump that leaves contents to its
   // parent has other names for all of them, even if it finds nothing to leave.

@@ -167,6 +167,9 @@ Result<void> DumpedFiles::look_at_vram() const {
 Result<void> DumpedFiles::finish(DumpedFile& file) {
   if (file.finished()) return {};  // unreached: a guard
   SLUICE_TRY(file.finish());
+  const std::vector<DumpedFile*> known = all();
+  if (std::all_of(known.begin(), known.end(), [](const DumpedFile* one) { return one->id(); }))
+    SLUICE_TRY(run_.parent.check_unchanged(run_.store));
   if (!awaits_kfd(file)) SLUICE_TRY(file.write());
   const bool is_kfd =
       std::any_of(kfd_.begin(), kfd_.end(), [&](const auto& one) { return one.get() == &file; });
