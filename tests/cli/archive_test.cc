@@ -273,6 +273,56 @@ TEST_F(ArchiveTest, ACutArchiveIsDamagedAndSaysWhatWasFound) {
   }
 }
 
+// A compression's checksum comes after the last image, where no command needs to read for an answer. gunzip
+// -t and zstd -t fail on each of these files.
+TEST_F(ArchiveTest, ACompressionIsReadToItsEnd) {
+  const std::vector<std::string> archives = packed(archive_of(plain()));
+  for (const std::string& whole : {archives.at(1), archives.at(2)}) {
+    const std::string bytes = contents_of(whole);
+    std::string wrong_sum = bytes;
+    const std::size_t sum = bytes.size() - (whole.ends_with(".gz") ? 8 : 4);
+    wrong_sum[sum] = static_cast<char>(wrong_sum[sum] ^ 1);
+    const std::vector<std::string> damaged = {wrong_sum, bytes.substr(0, bytes.size() - 1), bytes + "garbage",
+                                              bytes + '\x1f', bytes.substr(0, sum)};
+    for (std::size_t i = 0; i < damaged.size(); ++i) {
+      std::ofstream(whole, std::ios::binary) << damaged[i];
+      for (const Strings& command :
+           {Strings{"show", "--json", whole}, Strings{"verify", "--json", whole},
+            Strings{"map", "--json", whole}, Strings{"diff", "--json", plain(), whole}}) {
+        const Ended ended = sluice(command, &images_->machine());
+        EXPECT_EQ(ended.status, kFailed) << command[0] << ' ' << whole << ' ' << i;
+        EXPECT_EQ(object_of(ended)["cause"], "damaged") << ended.out;
+        EXPECT_THAT(ended.out, HasSubstr("[SL-T18]"));
+      }
+    }
+  }
+}
+
+// pigz and "cat a.gz b.gz" make several members, pzstd several frames; zeros fill a tape's last block.
+TEST_F(ArchiveTest, SeveralMembersOfACompressionAreOneArchive) {
+  const std::string archive = archive_of(plain());
+  const std::string parts = scratch(test_name() + ".part.");
+  shell("split -n 3 " + archive + " " + parts);
+  shell("for part in " + parts + "*; do gzip -1 -c $part; done > " + archive + ".gz");
+  shell("for part in " + parts + "*; do zstd -q -1 -c $part; done > " + archive + ".zst");
+  shell("(cat " + archive + ".gz; head -c 3000000 /dev/zero) > " + archive + ".padded");
+  for (const char* end : {".gz", ".zst", ".padded"})
+    EXPECT_EQ(object_of(sluice({"verify", "--json", archive + end}))["result"], "verified") << end;
+  shell("printf x >> " + archive + ".padded");
+  EXPECT_EQ(object_of(sluice({"verify", "--json", archive + ".padded"}))["cause"], "damaged");
+}
+
+// A layer has a compression of its own.
+TEST_F(ArchiveTest, ACompressedLayerIsReadToItsEnd) {
+  const std::string layer = scratch(test_name() + ".layer.tar");
+  shell("tar -C " + plain() + " -cf " + layer + " .; gzip -1 -kf " + layer);
+  const Ended whole = sluice({"verify", "--json", export_of(layer + ".gz")});
+  EXPECT_EQ(object_of(whole)["result"], "verified");
+  test::flip_byte(layer + ".gz", std::filesystem::file_size(layer + ".gz") - 8);
+  const Ended ended = sluice({"verify", "--json", export_of(layer + ".gz")});
+  EXPECT_EQ(object_of(ended)["cause"], "damaged") << ended.out;
+}
+
 // Between two files nothing looks torn, but for the mark at the end.
 TEST_F(ArchiveTest, AnArchiveWithoutItsEndIsDamaged) {
   const std::string archive = scratch(test_name() + ".tar");

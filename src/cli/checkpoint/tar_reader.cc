@@ -83,115 +83,6 @@ bool is_failure(int result) {
   return result != ARCHIVE_OK && result != ARCHIVE_WARN;
 }
 
-enum class Packing : std::uint8_t { None, Gzip, Zstd };
-
-// Takes the compression off.
-class Unpacker final : public Input {
- public:
-  static Result<std::unique_ptr<Input>> make(std::unique_ptr<Input> packed, Packing packing) {
-    std::unique_ptr<Unpacker> unpacker(new Unpacker(std::move(packed)));
-    struct archive* const raw = unpacker->archive_.get();
-    if (raw == nullptr) return Error{ENOMEM, "out of memory"};
-    // A warning means that an external program would do it.
-    const int filter = packing == Packing::Gzip ? archive_read_support_filter_gzip(raw)
-                                                : archive_read_support_filter_zstd(raw);
-    if (filter != ARCHIVE_OK)
-      // unreached: another machine
-      return Error{ENOTSUP, formatted("{} is missing in this libarchive [SL-T43]",
-                                      packing == Packing::Gzip ? "gzip" : "zstd")};
-    struct archive_entry* entry = nullptr;
-    if (archive_read_support_format_raw(raw) != ARCHIVE_OK ||
-        archive_read_support_format_empty(raw) != ARCHIVE_OK ||
-        archive_read_open2(raw, unpacker.get(), nullptr, read, nullptr, nullptr) != ARCHIVE_OK)
-      return unpacker->error();
-    const int began = archive_read_next_header(raw, &entry);
-    if (began == ARCHIVE_EOF) unpacker->ended_ = true;
-    if (began != ARCHIVE_EOF && began != ARCHIVE_OK) return unpacker->error();  // unreached: a guard
-    return std::unique_ptr<Input>(std::move(unpacker));
-  }
-
-  Result<std::span<const std::byte>> next() override {
-    const void* bytes = nullptr;
-    std::size_t length = 0;
-    la_int64_t offset = 0;
-    while (!ended_ && length == 0) {
-      const int got = archive_read_data_block(archive_.get(), &bytes, &length, &offset);
-      if (got == ARCHIVE_EOF) ended_ = true;
-      if (got != ARCHIVE_EOF && got != ARCHIVE_OK) return error();
-    }
-    if (ended_) return std::span<const std::byte>();
-    return std::span(static_cast<const std::byte*>(bytes), length);
-  }
-
- private:
-  struct Free {
-    void operator()(struct archive* archive) const { (void)archive_read_free(archive); }
-  };
-  explicit Unpacker(std::unique_ptr<Input> packed)
-      : packed_(std::move(packed)), archive_(archive_read_new()) {}
-
-  static la_ssize_t read(struct archive* archive, void* self, const void** buffer) {
-    auto& unpacker = *static_cast<Unpacker*>(self);
-    auto part = unpacker.packed_->next();
-    if (part) {
-      *buffer = part->data();
-      return static_cast<la_ssize_t>(part->size());
-    }
-    unpacker.packed_error_ = part.error();
-    archive_set_error(archive, part.error().err, "%s", part.error().what.c_str());
-    return -1;
-  }
-  Error error() const {
-    if (packed_error_) return *packed_error_;
-    const bool memory = archive_errno(archive_.get()) == ENOMEM;
-    return Error{memory ? ENOMEM : EBADMSG, words_of(archive_.get())};
-  }
-
-  std::unique_ptr<Input> packed_;
-  std::optional<Error> packed_error_;
-  std::unique_ptr<struct archive, Free> archive_;
-  bool ended_ = false;
-};
-
-// An input whose first bytes have been read already.
-class LookedAt final : public Input {
- public:
-  LookedAt(std::unique_ptr<Input> input, std::span<const std::byte> first)
-      : input_(std::move(input)), first_(first) {}
-
-  Result<std::span<const std::byte>> next() override {
-    return first_.empty() ? input_->next() : std::exchange(first_, {});
-  }
-  std::uint64_t skip(std::uint64_t bytes) override { return first_.empty() ? input_->skip(bytes) : 0; }
-
- private:
-  std::unique_ptr<Input> input_;
-  std::span<const std::byte> first_;  // the input's own
-};
-
-Result<Packing> packing_of(std::span<const std::byte> first) {
-  const std::string_view text(reinterpret_cast<const char*>(first.data()), first.size());
-  if (text.starts_with("\x1f\x8b")) return Packing::Gzip;
-  if (text.starts_with("\x28\xb5\x2f\xfd")) return Packing::Zstd;
-  using namespace std::string_view_literals;
-  struct Other {
-    std::string_view magic;
-    const char* name;
-  };
-  static constexpr std::array<Other, 6> kOthers{{{"\xfd"
-                                                  "7zXZ\0"sv,
-                                                  "xz"},
-                                                 {"BZh"sv, "bzip2"},
-                                                 {"\x04\x22\x4d\x18"sv, "lz4"},
-                                                 {"PK\x03\x04"sv, "zip"},
-                                                 {"7z\xbc\xaf\x27\x1c"sv, "7z"},
-                                                 {"070701"sv, "cpio"}}};
-  for (const Other& other : kOthers) {
-    if (text.starts_with(other.magic)) return Error{ENOTSUP, other.name};
-  }
-  return Packing::None;
-}
-
 }  // namespace
 
 std::unique_ptr<Input> file_input(int fd, std::uint64_t file_bytes, std::string name,
@@ -204,12 +95,7 @@ std::unique_ptr<Input> entry_input(TarReader& reader, std::uint64_t bytes) {
 }
 
 Result<std::unique_ptr<TarReader>> TarReader::open(std::unique_ptr<Input> input) {
-  SLUICE_TRY_ASSIGN(const std::span<const std::byte> first, input->next());
-  SLUICE_TRY_ASSIGN(const Packing packing, packing_of(first));
-  std::unique_ptr<Input> bytes = std::make_unique<LookedAt>(std::move(input), first);
-  if (packing != Packing::None) {
-    SLUICE_TRY_ASSIGN(bytes, Unpacker::make(std::move(bytes), packing));
-  }
+  SLUICE_TRY_ASSIGN(Unpacked bytes, unpacked(std::move(input)));
   std::unique_ptr<TarReader> reader(new TarReader(std::move(bytes)));
   struct archive* const tar = reader->archive_.get();
   if (tar == nullptr || archive_read_support_format_tar(tar) != ARCHIVE_OK)
@@ -220,7 +106,8 @@ Result<std::unique_ptr<TarReader>> TarReader::open(std::unique_ptr<Input> input)
   return error.err != EBADMSG || reader->input_error_ ? error : Error{ENOEXEC, "no tar"};
 }
 
-TarReader::TarReader(std::unique_ptr<Input> input) : input_(std::move(input)), archive_(archive_read_new()) {}
+TarReader::TarReader(Unpacked bytes)
+    : input_(std::move(bytes.input)), packed_(bytes.was_packed), archive_(archive_read_new()) {}
 
 TarReader::~TarReader() = default;
 
@@ -259,8 +146,10 @@ Result<std::optional<TarReader::Entry>> TarReader::next() {
   const int got = archive_read_next_header(tar, &entry_);
   in_header_ = false;
   if (got == ARCHIVE_EOF) {
-    if (!input_ended_) return std::optional<Entry>();
-    return make_error(EBADMSG, "the end mark of a tar file is missing, as in a file that was cut");
+    if (input_ended_)
+      return make_error(EBADMSG, "the end mark of a tar file is missing, as in a file that was cut");
+    SLUICE_TRY(pass_rest());
+    return std::optional<Entry>();
   }
   if (got == ARCHIVE_RETRY && !input_error_)
     return make_error(EBADMSG, name_.empty() ? "its first header is damaged"
@@ -308,6 +197,15 @@ Result<void> TarReader::pass_entry() {
   if (is_failure(archive_read_data_skip(tar))) return error();
   const auto passed = static_cast<std::uint64_t>(archive_filter_bytes(tar, 0) - data_begin_);
   if (data_bytes_ && passed != align_up(*data_bytes_, kBlockBytes)) return contradiction();
+  return {};
+}
+
+// The checksum of a compression comes last.
+Result<void> TarReader::pass_rest() {
+  while (packed_ && !input_ended_) {
+    SLUICE_TRY_ASSIGN(const std::span<const std::byte> part, input_->next());
+    input_ended_ = part.empty();
+  }
   return {};
 }
 

@@ -19,19 +19,10 @@
 #include <vector>
 
 #include "base/result.h"
+#include "cli/checkpoint/unpacked_input.h"
 #include "images/image_source.h"
 
 namespace sluice::cli {
-
-// A sequence of bytes.
-class Input {
- public:
-  virtual ~Input() = default;
-  // Some of the next ones, valid until the next call; nothing at the end.
-  virtual Result<std::span<const std::byte>> next() = 0;
-  // Skips up to that many, where this is cheaper than next(); returns how many.
-  virtual std::uint64_t skip(std::uint64_t /*bytes*/) { return 0; }
-};
 
 // A file. The object has its own position: several can read one descriptor, which is borrowed. `on_progress`
 // gets the bytes read so far, and may be null.
@@ -53,8 +44,8 @@ class TarReader {
   TarReader(const TarReader&) = delete;
   TarReader& operator=(const TarReader&) = delete;
 
-  // The next entry, however much of the last one was read; nothing after the last. Errors: EBADMSG for a
-  // damaged or truncated file; those of reading.
+  // The next entry, however much of the last one was read; nothing after the last, and then a compression was
+  // read to its end. Errors: EBADMSG for a damaged or truncated file; those of reading.
   Result<std::optional<Entry>> next();
 
   // A part of the entry's data. Between two parts there is a hole.
@@ -69,14 +60,16 @@ class TarReader {
   struct Free {
     void operator()(struct archive* archive) const { (void)archive_read_free(archive); }
   };
-  explicit TarReader(std::unique_ptr<Input> input);
+  explicit TarReader(Unpacked bytes);
   Error error() const;
   Error contradiction() const;
   Result<void> pass_entry();
+  Result<void> pass_rest();
   static la_ssize_t read(struct archive* archive, void* self, const void** buffer);
   static la_int64_t skip(struct archive* archive, void* self, la_int64_t bytes);
 
   std::unique_ptr<Input> input_;
+  bool packed_;
   std::unique_ptr<struct archive, Free> archive_;
   std::optional<Error> input_error_;  // the error that ended the reading, if any
   bool input_ended_ = false;
