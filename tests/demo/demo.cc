@@ -231,7 +231,9 @@ class Demo {
                                                             : std::filesystem::path(options_.directory));
     const std::filesystem::path images =
         options_.images.empty() ? place.path() / "images" : std::filesystem::absolute(options_.images);
-    if (std::filesystem::exists(images)) throw Stop{2, images.string() + " is there already"};
+    for (const std::filesystem::path& each : {images, changes_of(images)}) {
+      if (std::filesystem::exists(each)) throw Stop{2, each.string() + " is there already"};
+    }
     tell(
         "1. Making %u virtual %s with %s each. There is no GPU in this machine; the plugin, libdrm and the "
         "disk are "
@@ -305,16 +307,21 @@ class Demo {
     return bytes - zero;
   }
 
+  // Where the dump on a parent goes, beside it.
+  static std::filesystem::path changes_of(const std::filesystem::path& images) {
+    return images.string() + "-changes";
+  }
+
   // A dump of all, and what has changed since then on top of it.
   int run_on_parent(Scene& scene, TaskTree& subjects, const std::filesystem::path& images,
                     std::uint64_t bytes) {
-    const std::filesystem::path changes = images.string() + "-changes";
+    const std::filesystem::path changes = changes_of(images);
     tell("3. Dumping it as CRIU %s does; it runs on.\n", kHostVersion);
     dump(scene, subjects, images, 0, {"--leave-running"});
     report_.dump = read_plugin_stats(images, "dump");
     tell("   its queues stood still for %.3f s\n", report_.dump.frozen_seconds);
-    tell("4. It works on.\n");
-    const bool worked = ask(subjects, {"check", "work"});
+    tell("4. It works on, and puts other data into one buffer on each GPU.\n");
+    const bool worked = ask(subjects, {"check", "work", "change"});
     tell("5. Dumping what has changed, with --prev-images-dir, and killing it.\n");
     dump(scene, subjects, changes, 0, {"--prev-images-dir", "../" + images.filename().string()});
     see_them_end(subjects);
@@ -329,6 +336,9 @@ class Demo {
     if (!whole) tell("   the statistics do not account for every byte\n");
     report_.verified = worked && well && whole;
     tell("\n%s", parent_table_of(report_).c_str());
+    if (!options_.images.empty())
+      tell("  the full dump is in %s, the dump of the changes in %s: sluice diff compares them\n",
+           images.c_str(), changes.c_str());
     return report_.verified ? 0 : 1;
   }
 

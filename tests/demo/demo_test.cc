@@ -118,6 +118,21 @@ TEST(DemoTest, ADumpOnAParentWritesWhatHasChanged) {
   EXPECT_GT(figure("frozen_seconds_on_parent"), 0);
 }
 
+// The job changes memory between the two dumps, and says so and where both are.
+TEST(DemoTest, WhatChangedBetweenTheDumpsIsInTheSecond) {
+  const ScratchDirectory scratch;
+  const std::string images = scratch.path() / "images";
+  const std::string file = scratch.path() / "figures.json";
+  const Strings arguments = {"--gpus", "1", "--vram", "16M", "--parent", "--images", images, "--json", file};
+  std::string output;
+  ASSERT_EQ(run_demo(arguments, &output), 0);
+  EXPECT_NE(output.find("other data into one buffer"), std::string::npos) << output;
+  std::map<std::string, std::string> figures = fields(read_file(file));
+  EXPECT_GT(std::strtod(figures["written_bytes_on_parent"].c_str(), nullptr), 65536);
+  std::filesystem::remove_all(images);
+  EXPECT_EQ(run_demo(arguments), 2) << "the other directory is there already";
+}
+
 TEST(DemoTest, ACorruptedImageIsRefused) {
   EXPECT_EQ(run_demo({"--vram", "16M", "--corrupt"}), 0);
 }
