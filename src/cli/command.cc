@@ -6,9 +6,23 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "base/printable.h"
 #include "proc/directory.h"
 
 namespace sluice::cli {
+
+settings::Config read_settings(const char* command) {
+  LogLines warnings;
+  const settings::Config config =
+      settings::parse_config(settings::environment_and_file(settings::kConfigFile, warnings), warnings);
+  for (const LogLine& line : warnings)
+    (void)std::fprintf(stderr, "sluice %s: %s\n", command, printable(line.text).c_str());
+  return config;
+}
+
+std::uint64_t staging_bytes_of(const settings::Config& config, std::size_t gpus) {
+  return gpus * config.shared_by(1, gpus).staging_bytes;
+}
 
 void add_json_flag(CLI::App& command, bool& json) {
   command.add_flag("--json", json, "print one JSON object on standard output");

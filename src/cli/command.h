@@ -7,9 +7,13 @@
 // Single-threaded.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+
+#include "settings/config.h"
 
 namespace CLI {
 class App;
@@ -27,6 +31,13 @@ enum class ExitCode {
 };
 
 using Run = std::function<ExitCode()>;
+
+// The settings, from where the plugin has them. What is wrong with them is said on standard error. Once in
+// each command; `sluice check` lists it among its findings. `command`: the subcommand's name.
+settings::Config read_settings(const char* command);
+
+// Staging memory that the plugin uses with these settings where `gpus` GPUs are copied at once.
+std::uint64_t staging_bytes_of(const settings::Config& config, std::size_t gpus);
 
 // --json, which every command has.
 void add_json_flag(CLI::App& command, bool& json);

@@ -8,6 +8,8 @@
 #include <array>
 #include <cerrno>
 
+#include "base/result.h"
+
 namespace sluice {
 namespace {
 
@@ -38,6 +40,8 @@ Cause cause_of(int err) {
     case EPERM:
     case ENOKEY:
       return Cause::NotAllowed;
+    case kUnsigned:
+      return Cause::Unsigned;
     case ENOSYS:
       return Cause::Unsupported;
     default:
@@ -53,6 +57,8 @@ const char* word_of(Cause cause) {
       return "missing";
     case Cause::NotAllowed:
       return "not-allowed";
+    case Cause::Unsigned:
+      return "unsigned";
     case Cause::Unsupported:
       return "unsupported";
     case Cause::Unreadable:
@@ -61,10 +67,17 @@ const char* word_of(Cause cause) {
   return "unreadable";
 }
 
+std::string remedy_in(std::string_view message) {
+  const std::string_view words = message.substr(0, id_begin(message));
+  const std::size_t begin = words.rfind("; ");
+  return has_id(message) && begin != words.npos ? std::string(words.substr(begin + 2)) : "";
+}
+
 std::string remedy_of(int err) {
   switch (err) {
     case ENOKEY:
     case EKEYREJECTED:
+    case kUnsigned:
       return "";
     case EACCES:
     case EPERM:
@@ -98,6 +111,7 @@ std::string remedy_of(int err) {
       return "the images are whole: restore them with the plugin that made them, or dump the processes again "
              "with this one";
     case Cause::NotAllowed:  // unreached: no test
+    case Cause::Unsigned:
     case Cause::Unreadable:
       break;
   }

@@ -7,8 +7,10 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/format.h"
+#include "images/digest.h"
 #include "images/files.h"
 #include "images/unsaid_sharing.h"
 
@@ -68,7 +70,8 @@ std::set<std::uint32_t> shared_memory_made(const Checkpoint& all) {
   return made;
 }
 
-// What must have existed, by images and names of contents files, but is missing.
+// What must have existed, by images and names of contents files, but is missing. One lost file leaves many
+// traces: those that a known loss explains are not lost files of their own.
 std::vector<Error> look_for_lost_images(const std::vector<std::string>& names, const Checkpoint& all) {
   std::vector<Error> lost;
   std::set<std::string> here;
@@ -84,15 +87,22 @@ std::vector<Error> look_for_lost_images(const std::vector<std::string>& names, c
       expect(all.name_of(kfd_image_name(id)), kfd_image_name(static_cast<int>(*image.alias_of)));
   }
   for (const auto& [name, metadata] : contents_among(names)) expect(name, metadata);
+  const auto is_kfd = [](const std::string& name) { return name.starts_with(kKfdPrefix); };
+  const auto lost_kfds = std::count_if(here.begin(), here.end(), is_kfd) - std::ssize(all.kfd);
+
+  std::set<std::uint32_t> homeless;  // processes whose KFD image is not here
   for (const auto& [id, image] : all.render) {
-    if (image.kfd_acquired.value_or(false) && !has_kfd_of(image, all))
+    if (!image.kfd_acquired.value_or(false) || has_kfd_of(image, all)) continue;
+    if (homeless.insert(image.pid.value_or(0)).second && std::ssize(homeless) > lost_kfds)
       lost.push_back(
           {ENOENT, all.name_of(render_image_name(id)) + " is of a KFD process whose image is not here"});
   }
+  if (!lost.empty()) return lost;
 
   const std::set<std::uint32_t> made = shared_memory_made(all);
-  const auto expect_memory = [&](const std::string& name, bool needs) {
-    if (needs) lost.push_back({ENOENT, name + " shares memory with an image that is not here"});
+  std::vector<std::string> sharers;
+  const auto expect_memory = [&](std::string name, bool needs) {
+    if (needs) sharers.push_back(std::move(name));
   };
   const auto needs_memory = [&made](const auto& bos) {
     return std::any_of(bos.begin(), bos.end(),
@@ -104,6 +114,11 @@ std::vector<Error> look_for_lost_images(const std::vector<std::string>& names, c
     expect_memory(all.name_of(render_image_name(id)), needs_memory(image.bos));
   for (const auto& [id, image] : all.dmabufs)
     expect_memory(dmabuf_image_name(id), !made.contains(image.shared));
+  if (!sharers.empty()) {
+    const std::string more =
+        sharers.size() > 1 ? ", and so do " + std::to_string(sharers.size() - 1) + " more" : "";
+    lost.push_back({ENOENT, sharers.front() + " shares memory with an image that is not here" + more});
+  }
   return lost;
 }
 
@@ -119,8 +134,24 @@ void look_for_unsaid_sharing(Checkpoint& all) {
 }  // namespace
 
 std::string Checkpoint::name_of(const std::string& name) const {
+  if (is_predump()) return predump_name(name);
   std::string in_chain = chain_name(name);
   return chain_names.contains(in_chain) ? in_chain : name;
+}
+
+std::vector<NumberedPages> pages_of(const Checkpoint& checkpoint) {
+  std::vector<NumberedPages> all;
+  const auto add = [&](int id, const std::optional<DumpId>& dump_id, PagesSet set) {
+    set.predump = checkpoint.is_predump();
+    all.push_back({id, dump_id.value_or(DumpId{}), std::move(set)});
+  };
+  for (const auto& [id, image] : checkpoint.kfd) {
+    for (PagesSet& set : pages_of(image)) add(id, image.dump_id, std::move(set));
+  }
+  for (const auto& [id, image] : checkpoint.render) {
+    if (image.has_contents()) add(id, image.dump_id, pages_of(image));
+  }
+  return all;
 }
 
 Result<Checkpoint> read_checkpoint(const ImageSource& source) {
@@ -130,6 +161,9 @@ Result<Checkpoint> read_checkpoint(const ImageSource& source) {
   read_all(source, names, kKfdPrefix, unpack_kfd_image, dump, all, all.kfd);
   read_all(source, names, kRenderPrefix, unpack_render_image, dump, all, all.render);
   read_all(source, names, kDmaBufPrefix, unpack_dmabuf_image, dump, all, all.dmabufs);
+  // All of them have the key's digest, or none.
+  if (!dump.empty())
+    std::transform(all.unreadable.begin(), all.unreadable.end(), all.unreadable.begin(), beside_signed);
   if (!all.empty() && all.unreadable.empty()) {
     all.lost = look_for_lost_images(names, all);
     look_for_unsaid_sharing(all);

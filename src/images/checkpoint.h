@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
-// All metadata images of one checkpoint, without contents.
+// All metadata images of one checkpoint, or of a pre-dump, without contents.
 #pragma once
 
+#include <cstdint>
 #include <set>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "images/image_source.h"
 #include "images/kfd_image.h"
 #include "images/metadata.h"
+#include "images/pages.h"
 
 namespace sluice {
 
@@ -20,7 +22,11 @@ struct NumberedImage {
   Image image;
 };
 
+// Whether the images are a pre-dump's (images/chain/predump_mark.h), and whether it has ended.
+enum class PreDumpState : std::uint8_t { None, Unfinished, Finished };
+
 struct Checkpoint {
+  PreDumpState predump = PreDumpState::None;
   std::vector<NumberedImage<kfd::KfdImage>> kfd;  // each by id, ascending
   std::vector<NumberedImage<RenderImage>> render;
   std::vector<NumberedImage<DmaBufImage>> dmabufs;
@@ -29,10 +35,11 @@ struct Checkpoint {
   // such images are not above.
   std::vector<Error> unreadable;
   // If there are images and all are readable: one error per image that others, or contents files, show to be
-  // lost. Not every loss is found, because only CRIU knows which files there were. Also one per image of
-  // upstream's that does not say whose memory it shares.
+  // lost, and no more than are certain. Not every loss is found, because only CRIU knows which files there
+  // were. Also one per image of upstream's that does not say whose memory it shares.
   std::vector<Error> lost;
 
+  bool is_predump() const { return predump == PreDumpState::Finished; }
   bool empty() const { return kfd.empty() && render.empty() && dmabufs.empty() && unreadable.empty(); }
   // The name here of the image that a complete checkpoint calls `name`.
   std::string name_of(const std::string& name) const;
@@ -42,7 +49,16 @@ struct Checkpoint {
 // For an image that has its name in a complete checkpoint and chain_name() of it: EBADMSG.
 Error two_names_of_one(const std::string& name, const std::string& other);
 
-// Errors: those of listing the names.
+// The contents of one image on one GPU.
+struct NumberedPages {
+  int id = 0;
+  DumpId dump_id{};  // all zero: the image has none
+  PagesSet set;
+};
+// Of all images that can be read.
+std::vector<NumberedPages> pages_of(const Checkpoint& checkpoint);
+
+// Only a dump's images. Errors: those of listing the names.
 Result<Checkpoint> read_checkpoint(const ImageSource& source);
 
 }  // namespace sluice

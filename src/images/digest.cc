@@ -5,6 +5,7 @@
 #include <array>
 #include <cerrno>
 
+#include "images/cause.h"
 #include "pipeline/checksum/checksum.h"
 
 namespace sluice {
@@ -40,26 +41,33 @@ Result<bool> check_digest(std::span<const std::uint8_t> payload, MessageKind kin
     return field.size() == kDigestFieldBytes && std::equal(tag.begin(), tag.end(), field.begin());
   };
   if (has_tag(kKeyedBy01)) {
-    return Error{EKEYREJECTED,
+    return Error{ENOSYS,
                  name + " was made with a key by sluice 0.1; restore it with 0.1, and dump again [SL-I05]"};
   }
   if (!keyed && has_tag(kKeyed))
     return Error{ENOKEY, name + " was made with a key; name the key's file with SLUICE_KEY_FILE [SL-I06]"};
-  if (keyed && !has_tag(kKeyed)) {
-    return Error{EKEYREJECTED, name +
-                                   " was made without a key, or is cut off; if you trust its origin, set "
-                                   "SLUICE_KEY_FILE=none [SL-I07]"};
-  }
-  if (!has_tag(keyed ? kKeyed : kPlain)) return false;
-  const Sum128 digest = keys.message(kind).of(std::as_bytes(payload.first(message_bytes)));
-  if (std::equal(digest.begin(), digest.end(), field.begin() + sizeof(Tag))) return true;
-  if (!keyed)
+  const auto matches = [&](const SumMethod& method) {
+    const Sum128 digest = method.of(std::as_bytes(payload.first(message_bytes)));
+    return std::equal(digest.begin(), digest.end(), field.begin() + sizeof(Tag));
+  };
+  if (has_tag(kPlain) && !matches(SumMethod()))
     return Error{EBADMSG,
                  name + " does not match its digest: it is damaged; use another checkpoint [SL-I08]"};
+  if (!keyed) return has_tag(kPlain);
+  if (!has_tag(kKeyed))
+    return Error{kUnsigned, name +
+                                " was made without a key, or is cut off; if you trust its origin, set "
+                                "SLUICE_KEY_FILE=none [SL-I07]"};
+  if (matches(keys.message(kind))) return true;
   return Error{EKEYREJECTED,
                name +
                    " does not match the key of SLUICE_KEY_FILE: it has another key, was changed, or is "
                    "damaged; use its key, or another checkpoint [SL-I09]"};
+}
+
+Error beside_signed(Error error) {
+  if (error.err == kUnsigned) error.err = EKEYREJECTED;
+  return error;
 }
 
 Error lost_digest(const std::string& name) {

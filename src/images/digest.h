@@ -25,10 +25,13 @@ std::vector<std::uint8_t> with_digest(std::vector<std::uint8_t> message, Message
 
 // Whether the payload ends in a digest, as everything with our dump_id does. With a key: true, or an error.
 // Errors: EBADMSG if the digest does not match the bytes before it; ENOKEY if checking it takes a key;
-// EKEYREJECTED if there is a key and the digest is not made with it, or version 0.1 made the image with a
-// key; ImageKeys::usable()'s. `name` is for the message.
+// kUnsigned if there is a key, and the payload has no digest of any; EKEYREJECTED if its digest does not
+// match the key; ENOSYS if version 0.1 made the image with a key; ImageKeys::usable()'s. `name` is for the
+// message.
 Result<bool> check_digest(std::span<const std::uint8_t> payload, MessageKind kind, const std::string& name,
                           const ImageKeys& keys);
+// Of what belongs to an image that has the key's digest: that others lack theirs is damage, not their origin.
+Error beside_signed(Error error);
 // EBADMSG: a digest is missing.
 Error lost_digest(const std::string& name);
 // Both, for messages that only we write.

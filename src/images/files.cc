@@ -307,6 +307,7 @@ Result<std::vector<std::string>> list_dmabuf_images(int dir_fd) {
 void keep_stats(std::vector<std::string>& names) {
   std::erase_if(names, [](const std::string& name) {
     return !number_in(name, "sluice-stats-dump-", ".json") &&
+           !number_in(name, "sluice-stats-predump-", ".json") &&
            !number_in(name, "sluice-stats-restore-", ".json");
   });
   std::sort(names.begin(), names.end());

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/format.h"
+#include "images/digest.h"
 #include "images/files.h"
 #include "images/key.h"
 #include "kfd/uapi.h"
@@ -174,7 +175,9 @@ Result<std::optional<Sidecar>> take_sidecar(Result<std::vector<std::uint8_t>> pa
                   "[SL-I19]",
                   name, other, keys.any() ? "" : ", or restore unverified with SLUICE_CHECKSUM=off")};
   }
-  SLUICE_TRY_ASSIGN(Sidecar sidecar, unpack_sidecar(std::move(*payload), name, keys));
+  auto unpacked = unpack_sidecar(std::move(*payload), name, keys);
+  if (!unpacked) return beside_signed(unpacked.error());
+  Sidecar& sidecar = *unpacked;
   if (sidecar.dump_id != dump_id || sidecar.bo_table_digest != set.bo_table_digest ||
       !fits(sidecar, id, set, layout)) {
     return Error{

@@ -17,25 +17,6 @@
 namespace sluice {
 namespace {
 
-// A pages set, and how to find its counterpart in the other checkpoint.
-struct Set {
-  int id = 0;
-  DumpId dump_id{};
-  PagesSet set;
-};
-
-std::vector<Set> sets_of(const Checkpoint& checkpoint) {
-  std::vector<Set> sets;
-  for (const auto& [id, image] : checkpoint.kfd) {
-    for (PagesSet& pages : pages_of(image))
-      sets.push_back({id, image.dump_id.value_or(DumpId{}), std::move(pages)});
-  }
-  for (const auto& [id, image] : checkpoint.render) {
-    if (image.has_contents()) sets.push_back({id, image.dump_id.value_or(DumpId{}), pages_of(image)});
-  }
-  return sets;
-}
-
 // A BO of both checkpoints, or of one, to be compared by contents.
 struct BoPair {
   std::optional<std::uint32_t> old_bo;  // nothing: not in the older checkpoint
@@ -44,8 +25,8 @@ struct BoPair {
 
 // A set of the newer checkpoint and its counterpart in the older one.
 struct SetPair {
-  std::unique_ptr<Set> older;  // null: none in the older checkpoint
-  Set newer;
+  std::unique_ptr<NumberedPages> older;  // null: none in the older checkpoint
+  NumberedPages newer;
   SetDifference difference;
   std::vector<BoPair> bos;  // as `difference.bos`; empty where sums decided
 };
@@ -93,8 +74,8 @@ void compare_units(const ImageLayout& old_layout, const std::vector<SumTable>& o
 
 // Whether sums decide; if not, the pair's difference stays empty.
 Result<bool> try_sums(const ImagesAt& older, const ImagesAt& newer, SetPair& pair) {
-  const Set& old_set = *pair.older;
-  const Set& new_set = pair.newer;
+  const NumberedPages& old_set = *pair.older;
+  const NumberedPages& new_set = pair.newer;
   SLUICE_TRY_ASSIGN(const ImageLayout layout, new_set.set.layout(kSumBlockBytes));
   SLUICE_TRY_ASSIGN(const ImageLayout old_layout, old_set.set.layout(kSumBlockBytes));
   const auto old_sums = read_sidecar(*older.source, old_set.id, old_set.set, old_layout, old_set.dump_id);
@@ -138,7 +119,7 @@ struct InParent {
   std::vector<ExtentMap> maps;  // by file; empty: the files have all
 };
 
-Result<InParent> parent_of(const ImageSource& source, const Set& set, const ImageLayout& layout) {
+Result<InParent> parent_of(const ImageSource& source, const NumberedPages& set, const ImageLayout& layout) {
   SLUICE_TRY_ASSIGN(const auto sums, read_sidecar(source, set.id, set.set, layout, set.dump_id));
   if (!sums || !sums->has_deltas()) return InParent{};
   const auto directory = source.directory();
@@ -155,8 +136,8 @@ Result<InParent> parent_of(const ImageSource& source, const Set& set, const Imag
 // Reads the BOs of the given sets that `wanted` selects, in the order in which `source` has their files.
 // `wanted(set, bo)`; `take(set, bo, block)`; each `set` is an index into `sets`.
 template <class Wanted, class Take>
-Result<void> read_contents(const ImageSource& source, const std::vector<const Set*>& sets, Wanted wanted,
-                           Take take) {
+Result<void> read_contents(const ImageSource& source, const std::vector<const NumberedPages*>& sets,
+                           Wanted wanted, Take take) {
   struct File {
     std::size_t set = 0;
     std::uint32_t file = 0;
@@ -216,8 +197,8 @@ Result<void> read_contents(const ImageSource& source, const std::vector<const Se
 
 // What sums did not decide.
 Result<void> compare_contents(const ImagesAt& older, const ImagesAt& newer, std::vector<SetPair>& pairs) {
-  std::vector<const Set*> old_sets;
-  std::vector<const Set*> new_sets;
+  std::vector<const NumberedPages*> old_sets;
+  std::vector<const NumberedPages*> new_sets;
   std::vector<std::map<std::uint32_t, std::uint32_t>> new_bo_of;  // by set, by number of the older one's BO
   for (const SetPair& pair : pairs) {
     old_sets.push_back(pair.bos.empty() ? nullptr : pair.older.get());
@@ -264,14 +245,14 @@ Difference SetDifference::total() const {
 }
 
 Result<std::vector<SetDifference>> compare(const ImagesAt& older, const ImagesAt& newer) {
-  std::vector<Set> old_sets = sets_of(*older.checkpoint);
+  std::vector<NumberedPages> old_sets = pages_of(*older.checkpoint);
   std::vector<SetPair> pairs;
-  for (Set& set : sets_of(*newer.checkpoint)) {
-    const auto found = std::find_if(old_sets.begin(), old_sets.end(), [&](const Set& other) {
+  for (NumberedPages& set : pages_of(*newer.checkpoint)) {
+    const auto found = std::find_if(old_sets.begin(), old_sets.end(), [&](const NumberedPages& other) {
       return other.set.pid == set.set.pid && PagesOwner(other.set) == PagesOwner(set.set);
     });
-    std::unique_ptr<Set> old_set =
-        found != old_sets.end() ? std::make_unique<Set>(std::move(*found)) : nullptr;
+    std::unique_ptr<NumberedPages> old_set =
+        found != old_sets.end() ? std::make_unique<NumberedPages>(std::move(*found)) : nullptr;
     if (old_set) old_sets.erase(found);  // several files of one process on one device: in order
     SetPair pair{std::move(old_set), std::move(set), {}, {}};
     pair.difference = {pair.newer.set.pid, pair.newer.set.describe(), false, {}, 0};
@@ -287,7 +268,7 @@ Result<std::vector<SetDifference>> compare(const ImagesAt& older, const ImagesAt
   SLUICE_TRY(compare_contents(older, newer, pairs));
   std::vector<SetDifference> differences;
   for (SetPair& pair : pairs) differences.push_back(std::move(pair.difference));
-  for (const Set& set : old_sets) {
+  for (const NumberedPages& set : old_sets) {
     SetDifference gone{set.set.pid, set.set.describe(), false, {}, 0};
     for (const PagesBo& bo : set.set.bos) gone.gone_bytes += bo.bytes;
     differences.push_back(std::move(gone));

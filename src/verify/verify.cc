@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "images/digest.h"
 #include "images/files.h"
 #include "pipeline/checksum/checksum.h"
 #include "pipeline/lane.h"
@@ -92,6 +93,8 @@ ProblemKind problem_kind(int err, ProblemKind damaged) {
       return ProblemKind::NotAllowed;
     case Cause::Unsupported:
       return ProblemKind::Unsupported;
+    case Cause::Unsigned:
+      return ProblemKind::Unsigned;
     case Cause::Unreadable:
       break;
   }
@@ -103,6 +106,7 @@ void VerifyTotals::add(ProblemKind kind) {
   if (kind == ProblemKind::BadBlock) ++bad_blocks;
   if (kind == ProblemKind::Missing) ++missing;
   if (kind == ProblemKind::Unsupported) ++unsupported;
+  if (kind == ProblemKind::Unsigned) ++unsigned_images;
   if (kind == ProblemKind::NotAllowed || kind == ProblemKind::Unreadable) ++unread;
 }
 
@@ -110,12 +114,7 @@ Result<std::unique_ptr<Verification>> Verification::start(const ImageSource& sou
                                                           const Checkpoint& checkpoint,
                                                           const VerifyOptions& options) {
   std::unique_ptr<Verification> all(new Verification(source, options));
-  for (const auto& [id, image] : checkpoint.kfd) {
-    for (PagesSet& set : pages_of(image)) SLUICE_TRY(all->add(id, std::move(set), image.dump_id));
-  }
-  for (const auto& [id, image] : checkpoint.render) {
-    if (image.has_contents()) SLUICE_TRY(all->add(id, pages_of(image), image.dump_id));
-  }
+  for (NumberedPages& pages : pages_of(checkpoint)) SLUICE_TRY(all->add(std::move(pages)));
   const bool files = source.directory().has_value();
   const std::size_t cpus = std::max(std::thread::hardware_concurrency(), 1U);
   all->lane_count_ = std::min(all->items_.size(), files ? cpus : 1);
@@ -144,12 +143,12 @@ Verification::~Verification() {
   lanes_.clear();
 }
 
-Result<void> Verification::add(int id, PagesSet set, const std::optional<DumpId>& dump_id) {
-  SLUICE_TRY_ASSIGN(const ImageLayout layout, set.layout(options_.chunk_bytes));
+Result<void> Verification::add(NumberedPages pages) {
+  SLUICE_TRY_ASSIGN(const ImageLayout layout, pages.set.layout(options_.chunk_bytes));
   auto item = std::make_unique<Item>();
-  item->id = id;
-  item->set = std::move(set);
-  item->dump_id = dump_id.value_or(DumpId{});
+  item->id = pages.id;
+  item->set = std::move(pages.set);
+  item->dump_id = pages.dump_id;
   item->bytes = layout.all_file_bytes();
   bytes_total_ += item->bytes;
   items_.push_back(std::move(item));
@@ -262,7 +261,7 @@ std::optional<Verification::Readable> Verification::look_at(const Item& item) {
   Readable readable{item.set, {}, sums ? sums->pages_files : item.set.pages_names(item.id)};
   if (sums && sums->has_deltas()) {
     if (auto followed = follow_chain(item, *layout, *sums, readable); !followed) {
-      report(item, readable.names.front(), ProblemKind::BadFile, followed.error());
+      report(item, readable.names.front(), ProblemKind::BadFile, beside_signed(followed.error()));
       return std::nullopt;
     }
   }

@@ -39,6 +39,7 @@ enum class ProblemKind : std::uint8_t {
   Missing,      // a file that the others need is missing
   NotAllowed,   // the caller may not read it, or lacks the key
   Unsupported,  // a form of image that only the plugin that made it restores
+  Unsigned,     // whole or not, it was made without the key that is set
   Unreadable,   // the disk, the mount or the system refuses: the contents are unknown
 };
 // For a failure with Error::err; `damaged` where it means damage.
@@ -67,6 +68,7 @@ struct VerifyTotals {
   std::uint64_t problems = 0;          // of all kinds, kept or not
   std::uint64_t missing = 0;           // of these
   std::uint64_t unsupported = 0;       // of the problems
+  std::uint64_t unsigned_images = 0;   // of the problems
   std::uint64_t unread = 0;            // of the problems, NotAllowed or Unreadable
   std::uint64_t unverified_bytes = 0;  // read without sums to compare with
   bool direct = true;                  // nothing passed through the page cache
@@ -84,7 +86,7 @@ class Lane;
 
 class Verification {
  public:
-  // Starts. `source` is borrowed for the object's life; `checkpoint`: what read_checkpoint() gave for it.
+  // Starts. `source` is borrowed for the object's life; `checkpoint`: what was read of it.
   // Errors: EAGAIN (threads), those of ImageLayout::make().
   static Result<std::unique_ptr<Verification>> start(const ImageSource& source, const Checkpoint& checkpoint,
                                                      const VerifyOptions& options);
@@ -124,7 +126,7 @@ class Verification {
 
   Verification(const ImageSource& source, const VerifyOptions& options)
       : source_(source), options_(options) {}
-  Result<void> add(int id, PagesSet set, const std::optional<DumpId>& dump_id);
+  Result<void> add(NumberedPages pages);
   void serve_files();
   void serve_stream();
   std::optional<Readable> look_at(const Item& item);

@@ -550,6 +550,25 @@ TEST_F(CheckTest, StagingMemoryThatTheMachineLacksIsAProblem) {
                     HasSubstr("lower SLUICE_STAGING_SIZE")));
 }
 
+// With many GPUs each has less of it, and a dump uses that of all of them at once.
+TEST_F(CheckTest, StagingMemoryIsCountedForAllGpus) {
+  vamdgpu::MachineOptions options = small_machine();
+  options.gpus = 8;
+  const vamdgpu::Machine machine = vamdgpu::Machine::create(options);
+  const json object = check_json({}, &machine);
+  EXPECT_THAT(told(object, "memory"), HasSubstr("256 MiB of staging memory needed for 8 GPUs"));
+  EXPECT_THAT(told(object, "memlock"), HasSubstr("256 MiB for 8 GPUs"));
+}
+
+TEST_F(CheckTest, WhatIsNoDirectoryIsNotToBeMade) {
+  for (const char* path : {"/dev/null", "/dev/null/images"}) {
+    const std::string text = told(check_json({"--dir", path}, nullptr), "directory");
+    EXPECT_THAT(text,
+                AllOf(StartsWith("problem: "), HasSubstr("Not a directory"), Not(HasSubstr("make it"))));
+  }
+  EXPECT_THAT(told(check_json({"--dir", "/nowhere"}, nullptr), "directory"), HasSubstr("make it"));
+}
+
 TEST_F(CheckTest, TheKeyIsTold) {
   const std::string path = tools_.path() / "key";
   const std::string setting = "SLUICE_KEY_FILE=" + path;

@@ -25,6 +25,7 @@ namespace {
 using nlohmann::json;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST_F(ImagesTest, WhatIsNoRegularFileIsToldAndNotWaitedFor) {
   const std::string directory = damaged_copy();
@@ -91,8 +92,34 @@ TEST_F(ImagesTest, AnImageThatIsLostIsToldByWhatNeedsIt) {
     }
   });
   expect_told(memory, " shares memory with an image that is not here");
-  EXPECT_THAT(sluice({"verify", memory}).out, HasSubstr(kfd + " shares memory"));
-  EXPECT_THAT(sluice({"verify", memory}).out, HasSubstr(dmabuf + " shares memory"));
+  const std::string told = sluice({"verify", memory}).out;
+  EXPECT_THAT(told,
+              AllOf(HasSubstr(kfd + " shares memory"), HasSubstr(", and so do "), Not(HasSubstr(dmabuf))));
+}
+
+// All that a lost file leaves behind is one loss.
+TEST_F(ImagesTest, OneLostImageIsOneLoss) {
+  const std::string directory = images_->copy("shared", "one-lost").string();
+  ASSERT_GE(names(directory, std::string(kRenderPrefix)).size(), 2U);
+  std::filesystem::remove(directory + "/" + names(directory, std::string(kKfdPrefix)).at(0));
+  const json object = object_of(sluice({"verify", "--json", directory}));
+  std::size_t missing = 0;
+  for (const json& problem : object["problems"]) missing += problem["kind"] == "missing" ? 1 : 0;
+  EXPECT_EQ(missing, 1U) << object;
+  EXPECT_THAT(sluice({"verify", directory}).out, HasSubstr("INCOMPLETE: 1 file is missing"));
+}
+
+// One typing error away from a name that is known.
+TEST_F(ImagesTest, EveryCommandWarnsOfASettingThatIsNone) {
+  for (const Strings& command :
+       {Strings{"show", plain()}, Strings{"verify", plain()}, Strings{"map", plain()},
+        Strings{"diff", plain(), plain()}, Strings{"flatten", plain()}, Strings{"plan", "/nowhere"}}) {
+    const Ended ended = sluice(command, &images_->machine(), {"SLUICE_CHEKSUM=off"});
+    EXPECT_THAT(ended.err, AllOf(HasSubstr("sluice " + command[0] + ": "),
+                                 HasSubstr("did you mean SLUICE_CHECKSUM?"), HasSubstr("[SL-S")))
+        << command[0];
+    EXPECT_EQ(ended.err.find("SLUICE_CHEKSUM"), ended.err.rfind("SLUICE_CHEKSUM")) << "once: " << ended.err;
+  }
 }
 
 // As the BO of a render file that no process has.

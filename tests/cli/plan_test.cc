@@ -176,7 +176,12 @@ TEST_F(PlanTest, AFileThatDescribesNoMachineIsAFailure) {
   EXPECT_THAT(sluice({"plan", file(std::string(kMiB + 1, ' '))}, nullptr).err,
               HasSubstr("node.json is larger than"));
   (void)file("{}");
-  EXPECT_EQ(object_of(sluice({"plan", "--json", path}, nullptr))["result"], "failed");
+  for (const std::string& wrong : {path, path + ".not"}) {
+    const nlohmann::json object = object_of(sluice({"plan", "--json", wrong}, nullptr));
+    EXPECT_EQ(object["result"], "failed");
+    EXPECT_THAT(object["message"].get<std::string>(), HasSubstr(" [SL-T3"));
+    EXPECT_THAT(object["remedy"].get<std::string>(), HasSubstr("docs/measurements/planning.md"));
+  }
   EXPECT_EQ(sluice({"plan"}, nullptr).status, kUsage);
 }
 

@@ -21,6 +21,7 @@
 #include "base/units.h"
 #include "cli/text.h"
 #include "support/flip_byte.h"
+#include "support/upstream_images.h"
 
 namespace sluice::cli_test {
 namespace {
@@ -109,9 +110,52 @@ TEST_F(ImagesTest, VerifyWithTheKeySaysWhoMadeThem) {
   const Ended without = verify("none");
   EXPECT_EQ(without.status, kFailed) << without.out;
   EXPECT_THAT(without.out + without.err, HasSubstr("[SL-I06]"));
-  // Nor is anything whole that was made without it.
-  const Ended unkeyed = sluice({"verify", plain()}, nullptr, {"SLUICE_KEY_FILE=" + mine});
-  EXPECT_EQ(unkeyed.status, kFailed) << unkeyed.out;
+}
+
+// Whole as they are: nothing says who made them, and nothing that they are damaged.
+TEST_F(ImagesTest, WhatWasMadeWithoutTheKeyIsNotVerifiedAndNotDamaged) {
+  const host_test::ScratchDirectory keys;
+  const Strings setting = {"SLUICE_KEY_FILE=" + make_key(keys.path() / "mine", '7')};
+  const std::string upstreams = images_->copy("plain", "upstreams").string();
+  ASSERT_TRUE(test::make_upstreams(upstreams, test::UpstreamForm::Released).ok());
+  for (const std::string& directory : {plain(), shared(), upstreams}) {
+    const Ended ended = sluice({"verify", directory}, nullptr, setting);
+    EXPECT_EQ(ended.status, kRefused) << ended.out;
+    EXPECT_THAT(ended.out, AllOf(HasSubstr("NOT VERIFIED: "), HasSubstr("[SL-I07]"),
+                                 Not(HasSubstr("DAMAGED")), Not(HasSubstr("another checkpoint"))));
+    const json object = object_of(sluice({"verify", "--json", directory}, nullptr, setting));
+    EXPECT_EQ(object["result"], "unverifiable");
+    EXPECT_THAT(object["remedy"].get<std::string>(), HasSubstr("SLUICE_KEY_FILE=none"));
+    for (const json& problem : object["problems"]) EXPECT_EQ(problem["kind"], "unsigned") << problem;
+    for (const char* command : {"show", "map", "flatten"}) {
+      const Ended other = sluice({command, "--json", directory}, &images_->machine(), setting);
+      EXPECT_EQ(other.status, kFailed) << command;
+      EXPECT_EQ(object_of(other)["cause"], "unsigned") << other.out;
+      EXPECT_THAT(object_of(other)["remedy"].get<std::string>(), HasSubstr("SLUICE_KEY_FILE=none"));
+    }
+  }
+}
+
+TEST_F(ImagesTest, DamageIsDamageWithAKey) {
+  const host_test::ScratchDirectory keys;
+  const Strings setting = {"SLUICE_KEY_FILE=" + make_key(keys.path() / "mine", '7')};
+  const auto result = [&](const std::string& directory) {
+    return object_of(sluice({"verify", "--json", directory}, nullptr, setting))["result"];
+  };
+  // Without the key, and changed.
+  const std::string unkeyed = damaged_copy();
+  const std::string image = unkeyed + "/" + names(unkeyed, std::string(kKfdPrefix))[0];
+  test::flip_byte(image, std::filesystem::file_size(image) / 2);
+  EXPECT_EQ(result(unkeyed), "damaged");
+  // One image, or the sums, without the key beside others that have it.
+  ASSERT_EQ(images_->dump("signed", {"--svm-context", "--share", "kfd"}, setting), "");
+  for (const std::string& prefix : {std::string(kRenderPrefix), std::string("amdgpu-sums-")}) {
+    const std::string mixed = images_->copy("signed", "mixed-" + prefix).string();
+    EXPECT_EQ(result(mixed), "verified");
+    const std::string name = mixed + "/" + names(mixed, prefix)[0];
+    test::flip_byte(name, std::filesystem::file_size(name) - 19);  // where the digest says what it is
+    EXPECT_EQ(result(mixed), "damaged") << prefix;
+  }
 }
 
 TEST_F(ImagesTest, NothingIsVerifiedWithAKeyThatCannotBeHad) {
@@ -246,7 +290,7 @@ TEST_F(ImagesTest, VerifyPrintsAHundredProblemsAndCountsTheRest) {
   EXPECT_EQ(ended.status, kFailed);
   EXPECT_THAT(ended.out, HasSubstr("\n... and 20 more: --json lists up to 16384\n"));
   EXPECT_THAT(ended.out, HasSubstr("INCOMPLETE: 120 files are missing; "));
-  EXPECT_EQ(std::count(ended.out.begin(), ended.out.end(), '\n'), 100 + 2);  // nothing was read
+  EXPECT_EQ(std::count(ended.out.begin(), ended.out.end(), '\n'), 100 + 3);  // nothing was read
   EXPECT_EQ(object_of(sluice({"verify", "--json", directory}))["problems"].size(), 120U);
 }
 

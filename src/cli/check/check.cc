@@ -101,16 +101,6 @@ std::string text_of(const std::vector<std::string>& command) {
   return text + '\n';
 }
 
-ExitCode fail_with(const CheckArguments& arguments, const Error& error) {
-  if (arguments.json) {
-    print_json({{"command", "check"}, {"result", "failed"}, {"message", error.what}});  // unreached: no test
-  } else {
-    (void)std::fprintf(stderr, "sluice check: %s\n  docs/measurements/planning.md has the format\n",
-                       printable(error.what).c_str());
-  }
-  return ExitCode::Failed;
-}
-
 // The findings, and the conclusions.
 struct Outcome {
   Findings findings;
@@ -141,7 +131,7 @@ Outcome look(const CheckArguments& arguments, const std::optional<cli::Machine>&
   all.findings.push_back(std::move(plugin.finding));
   GpuCheck gpus = check_gpus();
   append(all.findings, std::move(gpus.findings));
-  append(all.findings, check_host(config, keys));
+  append(all.findings, check_host(config, keys, gpus.topology ? gpus.topology->gpu_count() : 0));
   CriuQuestion::Answer answer = criu.answer(binary);
   if (arguments.pid != 0) {
     ProcessCheck processes =
@@ -198,7 +188,7 @@ ExitCode check(const CheckArguments& arguments) {
   std::optional<cli::Machine> machine;
   if (!arguments.machine.empty()) {
     auto described = read_machine(arguments.machine);
-    if (!described) return fail_with(arguments, described.error());
+    if (!described) return refuse_machine("check", arguments.json, described.error());
     machine = std::move(*described);
   }
   const Outcome all = look(arguments, machine);

@@ -79,7 +79,8 @@ struct PluginCheck {
 };
 PluginCheck check_plugin(const CriuBinary& criu);
 // io_uring, pinned memory, the caller's capabilities, the configuration, the key of images in use.
-Findings check_host(const settings::Config& config, const ImageKeys& keys);
+// `gpus`: how many are here, and may be dumped at once.
+Findings check_host(const settings::Config& config, const ImageKeys& keys, std::size_t gpus);
 
 // The KFD and its GPUs. `topology` is for the check of the process; empty on a machine without.
 struct GpuCheck {

@@ -16,6 +16,7 @@
 #include "base/unique_fd.h"
 #include "cli/check/check.h"
 #include "cli/text.h"
+#include "images/cause.h"
 #include "pipeline/store/direct_io.h"
 
 namespace sluice::cli {
@@ -68,11 +69,19 @@ Finding check_direct_io(int dir_fd) {
   return {Weight::Good, "direct-io", "not known: no file is there to ask; a dump tries and does without", ""};
 }
 
+Finding not_opened(const std::string& path, int err) {
+  const char* const remedy = err == ENOENT    ? "make it: criu does not"
+                             : err == ENOTDIR ? "name a directory: a part of this path is none"
+                             : cause_of(err) == Cause::NotAllowed ? "run as root, or name another"
+                                                                  : "name another directory";
+  return {Weight::Problem, "directory", make_error(err, path).what, remedy};
+}
+
 }  // namespace
 
 Findings check_directory(const std::string& path, std::optional<std::uint64_t> need) {
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!fd) return {{Weight::Problem, "directory", make_error(errno, path).what, "make it: criu does not"}};
+  if (!fd) return {not_opened(path, errno)};
   Findings findings;
   struct statvfs space {};
   struct statfs type {};

@@ -25,6 +25,7 @@
 #include "base/unique_fd.h"
 #include "cli/check/check.h"
 #include "cli/check/plugin_file.h"
+#include "cli/command.h"
 #include "cli/text.h"
 #include "images/key.h"
 #include "pipeline/arena.h"
@@ -66,12 +67,21 @@ Finding check_ring() {
   return {Weight::Good, "io_uring", (*ring)->features(), ""};
 }
 
-Finding check_pinning(const settings::Config& config) {
-  const std::string need = bytes_text(config.staging_bytes) + " per GPU";
+// What a dump of all GPUs needs at once.
+struct Staging {
+  std::uint64_t bytes = 0;
+  std::string whose;
+};
+Staging staging_of(const settings::Config& config, std::size_t gpus) {
+  if (gpus < 2) return {staging_bytes_of(config, 1), "per GPU"};
+  return {staging_bytes_of(config, gpus), "for " + std::to_string(gpus) + " GPUs"};
+}
+
+Finding check_pinning(const Staging& staging) {
+  const std::string need = bytes_text(staging.bytes) + " " + staging.whose;
   rlimit limit{};
   (void)::getrlimit(RLIMIT_MEMLOCK, &limit);
-  if (has_capability(kCapIpcLock) || limit.rlim_cur == RLIM_INFINITY ||
-      limit.rlim_cur >= config.staging_bytes)
+  if (has_capability(kCapIpcLock) || limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= staging.bytes)
     return {Weight::Good, "memlock", "staging memory may be pinned: " + need, ""};
   return {Weight::Warning, "memlock",
           "only " + bytes_text(limit.rlim_cur) + " may be locked, the staging memory is " + need +
@@ -79,15 +89,15 @@ Finding check_pinning(const settings::Config& config) {
           "raise the limit (ulimit -l unlimited), or run as root"};
 }
 
-Finding check_memory(const settings::Config& config) {
+Finding check_memory(const Staging& staging) {
   std::ifstream info("/proc/meminfo");
   std::uint64_t available = 0;
   for (std::string line; std::getline(info, line);) {
     if (line.starts_with("MemAvailable:")) available = std::strtoull(line.c_str() + 13, nullptr, 10) * 1024;
   }
-  const std::string text = bytes_text(available) + " available, " + bytes_text(config.staging_bytes) +
-                           " of staging memory needed per GPU";
-  if (available >= config.staging_bytes) return {Weight::Good, "memory", text, ""};
+  const std::string text = bytes_text(available) + " available, " + bytes_text(staging.bytes) +
+                           " of staging memory needed " + staging.whose;
+  if (available >= staging.bytes) return {Weight::Good, "memory", text, ""};
   return {Weight::Problem, "memory", text, "free memory, or lower SLUICE_STAGING_SIZE"};
 }
 
@@ -321,8 +331,9 @@ PluginCheck check_plugin(const CriuBinary& criu) {
   return {check_plugin_in(directory, there.amdgpu, criu.chooses_plugins), there.others};
 }
 
-Findings check_host(const settings::Config& config, const ImageKeys& keys) {
-  return {check_capabilities(),         check_ring(),           check_pinning(config), check_memory(config),
+Findings check_host(const settings::Config& config, const ImageKeys& keys, std::size_t gpus) {
+  const Staging staging = staging_of(config, gpus);
+  return {check_capabilities(),         check_ring(),           check_pinning(staging), check_memory(staging),
           check_checksum(config, keys), check_key(config, keys)};
 }
 

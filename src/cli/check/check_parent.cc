@@ -16,6 +16,7 @@
 #include "cli/show/show_statistics.h"
 #include "cli/text.h"
 #include "images/chain/parent_chain.h"
+#include "images/chain/predump_images.h"
 #include "images/checkpoint.h"
 #include "images/image_source.h"
 #include "images/pages.h"
@@ -60,20 +61,13 @@ Result<ParentContents> read_parent(const std::string& path, const ImageKeys& key
   SLUICE_TRY_ASSIGN(parent.chain, ParentChain::of(std::move(ancestor), keys));
   DirectorySource source(parent.chain->parent().dir_fd());
   source.set_keys(keys);
-  SLUICE_TRY_ASSIGN(const Checkpoint checkpoint, read_checkpoint(source));
-  const auto add = [&parent](const PagesSet& set) {
+  SLUICE_TRY_ASSIGN(const Checkpoint checkpoint, read_checkpoint_or_predump(source));
+  for (const NumberedPages& pages : pages_of(checkpoint)) {
     std::uint64_t& bytes = parent.bytes_of_gpus.emplace_back(0);
-    for (const PagesBo& bo : set.bos) bytes += bo.bytes;
-  };
-  for (const auto& [id, image] : checkpoint.kfd) {
-    for (const PagesSet& set : pages_of(image)) {
-      add(set);
-      for (const PagesBo& bo : set.bos)
-        parent.buffers.emplace(static_cast<pid_t>(image.pid), bo.va, bo.bytes);
+    for (const PagesBo& bo : pages.set.bos) {
+      bytes += bo.bytes;
+      if (!pages.set.drm_minor) parent.buffers.emplace(static_cast<pid_t>(pages.set.pid), bo.va, bo.bytes);
     }
-  }
-  for (const auto& [id, image] : checkpoint.render) {
-    if (image.has_contents()) add(pages_of(image));
   }
   parent.frozen_seconds = frozen_seconds_of(source);
   return parent;

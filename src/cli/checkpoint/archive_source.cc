@@ -50,7 +50,9 @@ bool is_plugin_image(std::string_view name) {
 
 // Files that are read completely.
 bool is_small(std::string_view name) {
-  return is_metadata(name) || name.starts_with("amdgpu-sums-") || name.starts_with(kStats);
+  std::string of_dump(name);
+  if (name.starts_with(kPreDumpPrefix)) of_dump.replace(0, kPreDumpPrefix.size(), "amdgpu-");
+  return is_metadata(of_dump) || of_dump.starts_with("amdgpu-sums-") || of_dump.starts_with(kStats);
 }
 
 // Where a saved image has its layers: in blobs/sha256/DIGEST or, in old forms, in DIGEST/layer.tar and

@@ -88,9 +88,10 @@ void print_as_text(const DiffArguments& arguments, const std::vector<SetDifferen
 }
 
 ExitCode diff(const DiffArguments& arguments) {
-  const auto older = open_images(arguments.older, !arguments.json);
+  const settings::Config config = read_settings("diff");
+  const auto older = open_images(arguments.older, config, !arguments.json);
   if (const auto* none = std::get_if<NoImages>(&older)) return refuse("diff", arguments.json, *none);
-  const auto newer = open_images(arguments.newer, !arguments.json);
+  const auto newer = open_images(arguments.newer, config, !arguments.json);
   if (const auto* none = std::get_if<NoImages>(&newer)) return refuse("diff", arguments.json, *none);
   const auto& a = std::get<ImageDirectory>(older);
   const auto& b = std::get<ImageDirectory>(newer);

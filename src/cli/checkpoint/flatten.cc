@@ -60,9 +60,11 @@ void tell(const FlattenTotals& totals, double seconds) {
 }
 
 ExitCode flatten(const FlattenArguments& arguments) {
-  const auto opened = open_images(arguments.images, !arguments.json);
+  const settings::Config config = read_settings("flatten");
+  const auto opened = open_images(arguments.images, config, !arguments.json);
   if (const auto* none = std::get_if<NoImages>(&opened)) return refuse("flatten", arguments.json, *none);
   const auto& directory = std::get<ImageDirectory>(opened);
+  if (directory.checkpoint.is_predump()) return refuse("flatten", arguments.json, only_a_predump(directory));
   if (!directory.source->directory()) {
     return refuse("flatten", arguments.json,
                   {ExitCode::Refused, directory.path + " is an archive, not a directory [SL-T55]",

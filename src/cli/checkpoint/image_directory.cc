@@ -8,15 +8,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <cstdio>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "base/format.h"
-#include "base/printable.h"
 #include "cli/checkpoint/archive_source.h"
 #include "cli/progress.h"
+#include "cli/refusal.h"
+#include "images/chain/predump_images.h"
 #include "images/files.h"
 #include "images/key.h"
 #include "settings/config.h"
@@ -232,13 +231,21 @@ NoImages no_key(const Error& error) {
 }  // namespace
 
 NoImages no_images(const Error& error) {
-  return {ExitCode::Failed, error.what, remedy_of(error.err), cause_of(error.err)};
+  std::string remedy = remedy_of(error.err);
+  if (remedy.empty()) remedy = remedy_in(error.what);
+  return {ExitCode::Failed, error.what, std::move(remedy), cause_of(error.err)};
 }
 
-std::variant<ImageDirectory, NoImages> open_images(const std::string& path, bool show_progress) {
-  LogLines warnings;  // `sluice check` reports them
-  ImageKeys keys(settings::read_key(
-      settings::parse_config(settings::environment_and_file(settings::kConfigFile, warnings), warnings)));
+NoImages only_a_predump(const ImageDirectory& directory) {
+  return {ExitCode::Refused,
+          directory.path + " has a pre-dump, which dumps are built on and nothing is restored from [SL-T61]",
+          "name the directory of the dump that was built on it",
+          {}};
+}
+
+std::variant<ImageDirectory, NoImages> open_images(const std::string& path, const settings::Config& config,
+                                                   bool show_progress) {
+  ImageKeys keys(settings::read_key(config));
   if (const auto usable = keys.usable(); !usable) {
     return no_key(usable.error());
   }
@@ -266,8 +273,15 @@ std::variant<ImageDirectory, NoImages> open_images(const std::string& path, bool
   }
   if (none) return std::move(*none);
   directory.source->set_keys(std::move(keys));
-  auto checkpoint = read_checkpoint(*directory.source);
+  auto checkpoint = read_checkpoint_or_predump(*directory.source);
   if (!checkpoint) return no_images(explain(directory.path, checkpoint.error()));  // unreached: a race
+  if (checkpoint->predump == PreDumpState::Unfinished) {
+    return NoImages{ExitCode::Failed,
+                    formatted("{} has a pre-dump that has not ended: there is no {} yet [SL-T60]",
+                              directory.path, kPreDumpMark),
+                    "wait if it still runs; if not, make another one: no dump can be built on this",
+                    Cause::Missing};
+  }
   if (checkpoint->empty()) {
     return NoImages{
         ExitCode::Refused,
@@ -279,20 +293,8 @@ std::variant<ImageDirectory, NoImages> open_images(const std::string& path, bool
 }
 
 ExitCode refuse(const char* command, bool json, const NoImages& why) {
-  const std::string message = printable(why.message) + (has_id(why.message) ? "" : " [SL-T24]");
-  if (json) {
-    nlohmann::ordered_json object = {{"command", command},
-                                     {"result", why.exit_code == ExitCode::Refused ? "refused" : "failed"},
-                                     {"message", message},
-                                     {"remedy", why.remedy}};
-    if (why.cause) object["cause"] = word_of(*why.cause);
-    print_json(object);
-  } else {
-    (void)std::fprintf(stderr, "sluice %s: %s\n", command, message.c_str());
-    if (message.find(why.remedy) == message.npos)
-      (void)std::fprintf(stderr, "  %s\n", printable(why.remedy).c_str());
-  }
-  return why.exit_code;
+  return refuse(command, json, why.exit_code, why.message + (has_id(why.message) ? "" : " [SL-T24]"),
+                why.remedy, why.cause ? word_of(*why.cause) : nullptr);
 }
 
 void add_images_argument(CLI::App& command, const std::string& name, std::string& path,

@@ -32,9 +32,13 @@ struct NoImages {
 // For an error from reading them, with its cause and remedy.
 NoImages no_images(const Error& error);
 
-// Uses the key of the settings, if there is one. `path`: the directory of the images, or its parent.
-// NoImages: the key or the directory cannot be read (Failed), or there is no image of the plugin (Refused).
-std::variant<ImageDirectory, NoImages> open_images(const std::string& path, bool show_progress);
+// Uses the key of `config`, if there is one. `path`: the directory of the images, or its parent; its images
+// may be those of a pre-dump. NoImages: the key or the directory cannot be read (Failed), or there is no
+// image of the plugin (Refused).
+std::variant<ImageDirectory, NoImages> open_images(const std::string& path, const settings::Config& config,
+                                                   bool show_progress);
+// For commands that want a dump: what a pre-dump is.
+NoImages only_a_predump(const ImageDirectory& directory);
 
 // Reports it: with `json` as an object on standard output, else on standard error. `command`: the
 // subcommand's name.

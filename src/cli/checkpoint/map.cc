@@ -180,6 +180,10 @@ std::string free_text(const Local& local, std::uint32_t gpu_id) {
   return bytes_text(use->second.room()) + " of " + bytes_text(use->second.total_bytes);
 }
 
+std::string words_of(const kfd::Refusal& refusal) {
+  return refusal.sentence + " [SL-T63]";
+}
+
 std::string text_of(const Mapping& mapping, const Local& local, const TreeChoice& choice) {
   std::string text;
   for (const std::string& image : mapping.images) text += (text.empty() ? "" : ", ") + image;
@@ -198,7 +202,7 @@ std::string text_of(const Mapping& mapping, const Local& local, const TreeChoice
     return text + table.text();
   }
   const auto& refusal = std::get<kfd::Refusal>(mapping.outcome);
-  text += ": REFUSED: " + refusal.sentence + '\n';
+  text += ": REFUSED: " + words_of(refusal) + '\n';
   Table table({"in the image", "here", "property: image -> here"});
   for (const kfd::SharedReason& reason : refusal.reasons())
     table.add({gpu_names(mapping.source, reason.sources), gpu_names(local.topology, reason.locals),
@@ -255,7 +259,7 @@ Json json_of(const Mapping& mapping, const Local& local, const TreeChoice& choic
                           {"mismatches", std::move(mismatches)}});
   }
   object.update(
-      {{"result", "refused"}, {"message", refusal.sentence}, {"candidates", std::move(candidates)}});
+      {{"result", "refused"}, {"message", words_of(refusal)}, {"candidates", std::move(candidates)}});
   return object;
 }
 
@@ -281,7 +285,7 @@ std::vector<std::string> homeless_render_files(const Checkpoint& checkpoint, con
     if (local.find_gpu(image.gpu_id) == nullptr)
       homeless.push_back(
           checkpoint.name_of(render_image_name(id)) + " belongs to " + gpu_words(image.gpu_id) +
-          ", which is not here; without a KFD process in the images no other can stand in for it");
+          ", which is not here; without a KFD process in the images no other can stand in for it [SL-T64]");
   }
   return homeless;
 }
@@ -306,9 +310,11 @@ std::uint32_t local_record_bytes() {
 }
 
 ExitCode map(const MapArguments& arguments) {
-  const auto opened = open_images(arguments.images, !arguments.json);
+  const settings::Config config = read_settings("map");
+  const auto opened = open_images(arguments.images, config, !arguments.json);
   if (const auto* none = std::get_if<NoImages>(&opened)) return refuse("map", arguments.json, *none);
   const auto& directory = std::get<ImageDirectory>(opened);
+  if (directory.checkpoint.is_predump()) return refuse("map", arguments.json, only_a_predump(directory));
   if (!directory.checkpoint.faults().empty()) {
     return refuse("map", arguments.json, no_images(directory.checkpoint.faults().front()));
   }
@@ -327,11 +333,6 @@ ExitCode map(const MapArguments& arguments) {
     if (!here || !gpu.is_gpu()) continue;
     if (const auto use = kfd::vram_use(gpu.drm_render_minor)) local.vram[gpu.gpu_id] = *use;
   }
-  LogLines warnings;
-  const settings::Config config =
-      settings::parse_config(settings::environment_and_file(settings::kConfigFile, warnings), warnings);
-  for (const LogLine& line : warnings) (void)std::fprintf(stderr, "sluice map: %s\n", line.text.c_str());
-
   std::vector<Mapping> mappings = topologies_of(directory.checkpoint);
   std::vector<kfd::MappedGpu> map;
   if (const std::string text = arguments.gpu_map.value_or(config.gpu_map.value_or("")); !text.empty()) {

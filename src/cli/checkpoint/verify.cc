@@ -44,20 +44,16 @@ struct Findings {
   double seconds = 0;
   bool of_archive = false;
   bool keyed = false;
+  bool of_predump = false;
 
-  bool damaged() const { return totals.problems > totals.missing + totals.unread + totals.unsupported; }
-  bool without_sums() const { return totals.unverified_bytes > 0; }
-  ExitCode exit_code() const {
-    if (totals.problems > 0) return ExitCode::Failed;
-    return without_sums() ? ExitCode::Refused : ExitCode::Done;
+  bool damaged() const {
+    return totals.problems > totals.missing + totals.unread + totals.unsupported + totals.unsigned_images;
   }
-  // The worst result. Contents that could not be read may be intact.
-  const char* result() const {
-    if (damaged()) return "damaged";
-    if (totals.missing > 0) return "incomplete";
-    if (totals.unread > 0) return "unreadable";
-    if (totals.unsupported > 0) return "unsupported";
-    return without_sums() ? "unverifiable" : "verified";
+  // Nothing shows whether it is whole.
+  bool unverifiable() const { return totals.unverified_bytes > 0 || totals.unsigned_images > 0; }
+  ExitCode exit_code() const {
+    if (totals.problems > totals.unsigned_images) return ExitCode::Failed;
+    return unverifiable() ? ExitCode::Refused : ExitCode::Done;
   }
 };
 
@@ -75,6 +71,8 @@ const char* word_of(ProblemKind kind) {
       return "not-allowed";
     case ProblemKind::Unsupported:
       return "unsupported";
+    case ProblemKind::Unsigned:
+      return "unsigned";
     case ProblemKind::Unreadable:
       break;
   }
@@ -82,12 +80,13 @@ const char* word_of(ProblemKind kind) {
 }
 
 std::string text_of(const VerifyProblem& problem) {
-  if (problem.length == 0) return problem.what;
+  const std::string with_id = has_id(problem.what) ? problem.what : problem.what + " [SL-T62]";
+  if (problem.length == 0) return with_id;
   const std::string place = problem.owner + " " + problem.place.describe();
   if (problem.kind == ProblemKind::BadBlock)
     return formatted("bad block: {} [{}, {}): {} [SL-T48]", problem.file, problem.file_offset,
                      problem.file_offset + problem.length, place);
-  std::string text = problem.what;
+  std::string text = with_id;
   return text.insert(id_begin(text), ": " + place);
 }
 
@@ -125,7 +124,7 @@ class ProblemLines {
   std::size_t count_ = 0;
 };
 
-// The remedy for contents that could not be read, or that this version does not restore.
+// The remedy for the first problem that is no damage.
 std::string remedy_of(const Findings& found) {
   const auto first =
       std::find_if(found.problems.begin(), found.problems.end(), [](const VerifyProblem& each) {
@@ -149,47 +148,81 @@ std::string read_text(const Findings& found) {
   return text + '\n';
 }
 
-void tell(const Findings& found) {
+// The worst that was found. Contents that could not be read may be intact.
+struct Verdict {
+  const char* result = "";  // in the JSON
+  std::string words;
+  std::string remedy;  // empty: nothing to do
+};
+
+std::string unread_text(const VerifyTotals& totals) {
+  return count_text(totals.unread, "file or range", "files or ranges") + " could not be read";
+}
+
+Verdict verdict_on(const Findings& found) {
   const VerifyTotals& totals = found.totals;
-  std::string text = read_text(found);
-  const std::string unread =
-      totals.unread == 0
-          ? ""
-          : count_text(totals.unread, "file or range", "files or ranges") + " could not be read";
+  const std::string consequence =
+      found.of_predump ? "no dump can be built on it" : "a restore from here is refused";
+  const std::string other = found.of_predump ? "make another one" : "use another checkpoint";
   if (found.damaged()) {
-    text += "DAMAGED: " + count_text(totals.bad_blocks, "bad block") + " of " + std::to_string(totals.blocks);
+    std::string words =
+        "DAMAGED: " + count_text(totals.bad_blocks, "bad block") + " of " + std::to_string(totals.blocks);
     if (totals.problems > totals.bad_blocks)
-      text += ", " + count_text(totals.problems - totals.bad_blocks, "other fault");
-    text += "; a restore from here is refused or wrong, use another checkpoint\n";
-  } else if (totals.missing > 0) {
-    text += "INCOMPLETE: " + count_text(totals.missing, "file") + (totals.missing == 1 ? " is" : " are") +
-            " missing" + (unread.empty() ? "" : ", " + unread) +
-            "; a restore from here is refused, copy what is missing to its place or use another checkpoint\n";
-  } else if (!unread.empty()) {
-    text += "UNREADABLE: " + unread + ", so their contents are unknown\n";
-    if (const std::string remedy = remedy_of(found); !remedy.empty()) text += "  " + remedy + '\n';
-  } else if (totals.unsupported > 0) {
-    text += "UNSUPPORTED: " + count_text(totals.unsupported, "image") +
-            (totals.unsupported == 1 ? " is" : " are") + " of a form that this plugin does not restore\n";
-    if (const std::string remedy = remedy_of(found); !remedy.empty()) text += "  " + remedy + '\n';
-  } else if (found.without_sums()) {
-    text +=
-        "NOT VERIFIED: " + bytes_text(totals.unverified_bytes) +
-        " have no checksums (amdgpu-sums-*.img) to compare with; every file has its size and could be read\n";
-  } else {
-    text += "verified: all " + std::to_string(totals.blocks) + " blocks are as they were written" +
-            (found.keyed ? ", with the key\n" : "\n");
+      words += ", " + count_text(totals.problems - totals.bad_blocks, "other fault");
+    return {"damaged", words + "; " + consequence + (found.of_predump ? "" : " or wrong"), other};
   }
+  if (totals.missing > 0)
+    return {"incomplete",
+            "INCOMPLETE: " + count_text(totals.missing, "file") + (totals.missing == 1 ? " is" : " are") +
+                " missing" + (totals.unread > 0 ? ", " + unread_text(totals) : "") + "; " + consequence,
+            "copy what is missing to its place or " + other};
+  if (totals.unread > 0)
+    return {"unreadable", "UNREADABLE: " + unread_text(totals) + ", so their contents are unknown",
+            remedy_of(found)};
+  if (totals.unsupported > 0)
+    return {"unsupported",
+            "UNSUPPORTED: " + count_text(totals.unsupported, "image") +
+                (totals.unsupported == 1 ? " is" : " are") + " of a form that this plugin does not restore",
+            remedy_of(found)};
+  if (totals.unsigned_images > 0)
+    return {"unverifiable",
+            "NOT VERIFIED: " + count_text(totals.unsigned_images, "image") +
+                (totals.unsigned_images == 1 ? " was" : " were") +
+                " made without the key of SLUICE_KEY_FILE, so nothing shows who made them",
+            "set SLUICE_KEY_FILE=none to compare them with their own checksums"};
+  if (totals.unverified_bytes > 0)
+    return {
+        "unverifiable",
+        "NOT VERIFIED: " + bytes_text(totals.unverified_bytes) +
+            " have no checksums (amdgpu-sums-*.img) to compare with; every file has its size and could be "
+            "read",
+        ""};
+  return {"verified",
+          "verified: all " + std::to_string(totals.blocks) + " blocks are as they were written" +
+              (found.keyed ? ", with the key" : ""),
+          ""};
+}
+
+void tell(const Findings& found) {
+  const Verdict verdict = verdict_on(found);
+  std::string text = read_text(found);
+  if (found.of_predump) text += "a pre-dump: a dump can be built on it, and nothing is restored from it\n";
+  text += verdict.words + '\n';
+  if (!verdict.remedy.empty()) text += "  " + verdict.remedy + '\n';
   (void)std::fputs(text.c_str(), stdout);
 }
 
 void print_as_json(const std::string& images, const Findings& found) {
+  const Verdict verdict = verdict_on(found);
   Json problems = Json::array();
   for (const VerifyProblem& problem : found.problems) problems.push_back(json_of(problem));
   print_json({{"command", "verify"},
               {"images", images},
-              {"result", found.result()},
+              {"result", verdict.result},
+              {"message", verdict.words},
+              {"remedy", verdict.remedy},
               {"keyed", found.keyed},
+              {"predump", found.of_predump},
               {"files", found.totals.files},
               {"bytes", found.totals.bytes},
               {"hole_bytes", found.totals.hole_bytes},
@@ -203,11 +236,13 @@ void print_as_json(const std::string& images, const Findings& found) {
 }
 
 ExitCode verify(const VerifyArguments& arguments) {
-  const auto opened = open_images(arguments.images, !arguments.json);
+  const settings::Config config = read_settings("verify");
+  const auto opened = open_images(arguments.images, config, !arguments.json);
   if (const auto* none = std::get_if<NoImages>(&opened)) return refuse("verify", arguments.json, *none);
   const auto& directory = std::get<ImageDirectory>(opened);
 
   Findings found;
+  found.of_predump = directory.checkpoint.is_predump();
   ProblemLines lines;
   const auto take = [&](std::vector<VerifyProblem> problems) {
     if (!arguments.json) lines.add(problems);
@@ -245,6 +280,7 @@ ExitCode verify(const VerifyArguments& arguments) {
   found.totals.problems += totals_of_metadata.problems;
   found.totals.missing += totals_of_metadata.missing;
   found.totals.unsupported += totals_of_metadata.unsupported;
+  found.totals.unsigned_images += totals_of_metadata.unsigned_images;
   found.totals.unread += totals_of_metadata.unread;
   for (const std::string& note : verification.take_notes())
     (void)std::fprintf(stderr, "sluice verify: %s\n", note.c_str());
@@ -277,7 +313,8 @@ void add_verify(CLI::App& app, Run& run) {
       "         sluice verify job.tar.zst\n\n"
       "Exit status: 0 every block is as it was written, 1 something is damaged, missing\n"
       "or unreadable (the last line and the JSON's result say which), 2 wrong usage,\n"
-      "3 nothing bad was found, but contents have no checksums, or there are no images.");
+      "3 nothing bad was found, but contents have no checksums or images not the key's\n"
+      "digests, or there are no images.");
   command->callback([arguments, &run] { run = [arguments] { return verify(*arguments); }; });
 }
 

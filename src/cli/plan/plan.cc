@@ -17,6 +17,7 @@
 #include "base/image_file.h"
 #include "base/printable.h"
 #include "cli/commands.h"
+#include "cli/refusal.h"
 #include "cli/text.h"
 #include "settings/config.h"
 
@@ -229,11 +230,20 @@ Result<Machine> parse_machine(std::string_view text) {
 }
 
 Result<Machine> read_machine(const std::string& path) {
-  SLUICE_TRY_ASSIGN(const ImageFile file, open_image_file(AT_FDCWD, path));
-  SLUICE_TRY_ASSIGN(const std::vector<std::uint8_t> bytes, read_whole(file, kLongestText, path));
-  auto machine = parse_machine({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  const auto read = [&path]() -> Result<std::vector<std::uint8_t>> {
+    SLUICE_TRY_ASSIGN(const ImageFile file, open_image_file(AT_FDCWD, path));
+    return read_whole(file, kLongestText, path);
+  };
+  const auto bytes = read();
+  if (!bytes) return with_remedy(bytes.error(), " [SL-T39]");
+  auto machine = parse_machine({reinterpret_cast<const char*>(bytes->data()), bytes->size()});
   if (!machine) return Error{machine.error().err, path + ": " + machine.error().what};
   return machine;
+}
+
+ExitCode refuse_machine(const char* command, bool json, const Error& error) {
+  return refuse(command, json, ExitCode::Failed, error.what,
+                "name a readable file in the form of docs/measurements/planning.md");
 }
 
 namespace {
@@ -244,21 +254,11 @@ struct PlanArguments {
 };
 
 ExitCode plan(const PlanArguments& arguments) {
-  LogLines warnings;  // `sluice check` reports them
-  const settings::Config config =
-      settings::parse_config(settings::environment_and_file(settings::kConfigFile, warnings), warnings);
+  const settings::Config config = read_settings("plan");
   const auto machine = read_machine(arguments.file);
-  if (!machine) {
-    if (arguments.json) {
-      print_json({{"command", "plan"}, {"result", "failed"}, {"message", machine.error().what}});
-    } else {
-      (void)std::fprintf(stderr, "sluice plan: %s%s\n", printable(machine.error().what).c_str(),
-                         has_id(machine.error().what) ? "" : " [SL-T39]");
-    }
-    return ExitCode::Failed;
-  }
+  if (!machine) return refuse_machine("plan", arguments.json, machine.error());
   const std::vector<Answer> answers = answers_for(*machine, config);
-  const std::uint64_t pinned = machine->gpu_count() * config.shared_by(1, machine->gpu_count()).staging_bytes;
+  const std::uint64_t pinned = staging_bytes_of(config, machine->gpu_count());
   if (arguments.json) {
     Json object = {{"command", "plan"},
                    {"result", "done"},

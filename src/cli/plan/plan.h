@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "base/result.h"
+#include "cli/command.h"
 #include "cli/plan/planned_machine.h"
 
 namespace sluice::cli {
@@ -16,5 +17,7 @@ Result<Machine> parse_machine(std::string_view text);
 
 // The same of a file. Errors: those of reading it, with its path.
 Result<Machine> read_machine(const std::string& path);
+// Reports one of these errors; see refusal.h.
+ExitCode refuse_machine(const char* command, bool json, const Error& error);
 
 }  // namespace sluice::cli

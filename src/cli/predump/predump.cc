@@ -28,6 +28,7 @@
 #include "cli/commands.h"
 #include "cli/predump/held_tree.h"
 #include "cli/text.h"
+#include "images/cause.h"
 #include "images/directory_lock.h"
 #include "images/files.h"
 #include "kfd/device.h"
@@ -54,7 +55,7 @@ struct PreDumpArguments {
 // The result. Times in nanoseconds.
 struct Outcome {
   ExitCode exit_code = ExitCode::Failed;
-  std::string message;           // of a failure
+  std::string message, remedy;   // of a failure
   std::uint64_t frozen_ns = 0;   // GPU queues
   std::uint64_t stopped_ns = 0;  // threads
   std::uint64_t whole_ns = 0;
@@ -66,12 +67,17 @@ std::string with_id(const std::string& message) {
   return has_id(message) ? message : message + " [SL-T49]";
 }
 
+std::string remedy_for(const std::string& message) {
+  const std::string known = remedy_in(message);
+  return known.empty() ? "mend what the message names and try again, or dump without a pre-dump" : known;
+}
+
 Outcome refused(const std::string& message) {
-  return {.exit_code = ExitCode::Refused, .message = with_id(message)};
+  return {.exit_code = ExitCode::Refused, .message = with_id(message), .remedy = remedy_for(message)};
 }
 
 Outcome failed(const Error& error) {
-  return {.exit_code = ExitCode::Failed, .message = with_id(error.what)};
+  return {.exit_code = ExitCode::Failed, .message = with_id(error.what), .remedy = remedy_for(error.what)};
 }
 
 std::uint64_t ns_since(Clock::time_point began) {
@@ -209,10 +215,7 @@ Outcome run_predump(const PreDumpArguments& arguments) {
   const auto linked = link_parent(directory->get(), arguments.prev_images_dir);
   if (!linked) return refused(linked.error().what);
 
-  LogLines lines;
-  const settings::Config config =
-      settings::parse_config(settings::environment_and_file(settings::kConfigFile, lines), lines);
-  plugin::log_lines(lines);
+  const settings::Config config = read_settings("predump");
   const auto store = plugin::ImageStore::of_directory([fd = directory->get()] { return fd; });
   plugin::PreDump predump(*store, *kfd_device, plugin::PreDump::Shares::Many);
   Result<void> ready = predump.read_machine();
@@ -232,6 +235,7 @@ void print_as_json(const PreDumpArguments& arguments, const Outcome& outcome) {
               {"images_dir", arguments.images_dir},
               {"result", result},
               {"message", outcome.message},
+              {"remedy", outcome.remedy},
               {"frozen_ns", outcome.frozen_ns},
               {"stopped_ns", outcome.stopped_ns},
               {"whole_ns", outcome.whole_ns},
@@ -252,6 +256,8 @@ std::string from_beside(const std::string& directory) {
 void print_as_text(const PreDumpArguments& arguments, const Outcome& outcome) {
   if (outcome.exit_code != ExitCode::Done) {
     (void)std::fprintf(stderr, "sluice predump: %s\n", outcome.message.c_str());
+    if (outcome.message.find(outcome.remedy) == std::string::npos)
+      (void)std::fprintf(stderr, "  %s\n", outcome.remedy.c_str());
     return;
   }
   constexpr double kNsPerMs = 1e6;

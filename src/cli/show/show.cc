@@ -35,10 +35,9 @@ ExitCode tell_faults(const std::vector<Error>& faults) {
   for (const Error& fault : faults)
     (void)std::fprintf(stderr, "sluice show: %s%s\n", printable(fault.what).c_str(),
                        has_id(fault.what) ? "" : " [SL-T33]");
-  // A message with an id includes its remedy.
-  const bool unsaid = !faults.empty() && !has_id(faults.front().what);
-  const std::string remedy = unsaid ? remedy_of(faults.front().err) : "";
-  if (!remedy.empty()) (void)std::fprintf(stderr, "  %s\n", remedy.c_str());
+  const std::string remedy = remedy_of(faults);
+  if (!faults.empty() && faults.front().what.find(remedy) == std::string::npos)
+    (void)std::fprintf(stderr, "  %s\n", remedy.c_str());
   return faults.empty() ? ExitCode::Done : ExitCode::Failed;
 }
 
@@ -52,7 +51,8 @@ ExitCode show_statistics(const ImageDirectory& directory, const ShowArguments& a
                 {"images", directory.path},
                 {"result", result_of(faults)},
                 {"stats", std::move(list)},
-                {"faults", faults_json(faults)}});
+                {"faults", faults_json(faults)},
+                {"remedy", remedy_of(faults)}});
     return faults.empty() ? ExitCode::Done : ExitCode::Failed;
   }
   if (!all.empty() || faults.empty()) (void)std::fputs(statistics_text(all).c_str(), stdout);
@@ -60,7 +60,8 @@ ExitCode show_statistics(const ImageDirectory& directory, const ShowArguments& a
 }
 
 ExitCode show(const ShowArguments& arguments) {
-  const auto opened = open_images(arguments.images, !arguments.json);
+  const settings::Config config = read_settings("show");
+  const auto opened = open_images(arguments.images, config, !arguments.json);
   if (const auto* none = std::get_if<NoImages>(&opened)) return refuse("show", arguments.json, *none);
   const auto& directory = std::get<ImageDirectory>(opened);
   if (arguments.stats) return show_statistics(directory, arguments);

@@ -85,7 +85,14 @@ const char* result_of(const std::vector<Error>& faults) {
   };
   if (any(Cause::Damaged)) return "damaged";
   if (any(Cause::Missing)) return "incomplete";
-  return any(Cause::Unsupported) ? "unsupported" : "unreadable";
+  if (any(Cause::Unreadable) || any(Cause::NotAllowed)) return "unreadable";
+  return any(Cause::Unsupported) ? "unsupported" : "unsigned";
+}
+
+std::string remedy_of(const std::vector<Error>& faults) {
+  if (faults.empty()) return "";
+  const std::string own = remedy_in(faults.front().what);
+  return own.empty() ? sluice::remedy_of(faults.front().err) : own;
 }
 
 Json faults_json(const std::vector<Error>& faults) {
@@ -99,6 +106,7 @@ Json show_json(const ImageDirectory& directory, const Survey& survey, bool list_
   Json object = {{"command", "show"},
                  {"images", directory.path},
                  {"result", result_of(survey.faults)},
+                 {"predump", checkpoint.is_predump()},
                  {"gpus", gpus_json(survey)}};
   Json processes = Json::array();
   for (const auto& [id, image] : checkpoint.kfd) {
@@ -149,6 +157,7 @@ Json show_json(const ImageDirectory& directory, const Survey& survey, bool list_
   object["zero_bytes"] = survey.zero_bytes;
   if (list_bos) object["bos"] = bos_json(checkpoint);
   object["faults"] = faults_json(survey.faults);
+  object["remedy"] = remedy_of(survey.faults);
   return object;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+#include <string>
 #include <vector>
 
 #include "base/result.h"
@@ -11,8 +12,11 @@
 
 namespace sluice::cli {
 
-// "shown", or the worst fault: "damaged", "incomplete" (something is missing), "unsupported", "unreadable".
+// "shown", or the worst fault: "damaged", "incomplete" (something is missing), "unreadable", "unsupported",
+// "unsigned".
 const char* result_of(const std::vector<Error>& faults);
+// What to do about them: about the first.
+std::string remedy_of(const std::vector<Error>& faults);
 // In words.
 nlohmann::ordered_json faults_json(const std::vector<Error>& faults);
 

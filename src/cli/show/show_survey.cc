@@ -13,6 +13,7 @@
 
 #include "base/format.h"
 #include "images/chain/chain.h"
+#include "images/digest.h"
 #include "images/files.h"
 #include "images/pages.h"
 #include "kfd/uapi.h"
@@ -86,7 +87,7 @@ class Ancestors {
     const auto [known, is_new] = chains_.try_emplace(sums.parent_dump_id);
     if (is_new) {
       auto opened = open(sums.parent_dump_id);
-      if (!opened) return faults.push_back(opened.error());
+      if (!opened) return faults.push_back(beside_signed(opened.error()));
       known->second = *opened;
     }
     if (const auto& chain = known->second) look(*chain, layout, sums, faults);
@@ -246,20 +247,14 @@ Survey survey(const ImageDirectory& directory) {
   Survey all;
   all.gpus = gpus_of(directory.checkpoint);
   Ancestors ancestors(*directory.source);
-  const auto take = [&](int id, const PagesSet& set, const std::optional<DumpId>& dump_id) {
-    const auto files =
-        look_at_pages(*directory.source, id, set, dump_id.value_or(DumpId{}), ancestors, all.faults);
-    all.files.insert(all.files.end(), files.begin(), files.end());
-  };
   all.faults = directory.checkpoint.faults();
-  for (const auto& [id, image] : directory.checkpoint.kfd) {
-    for (const PagesSet& set : pages_of(image)) take(id, set, image.dump_id);
-    add_kinds(all.memory, kinds_of(image));
+  for (const NumberedPages& pages : pages_of(directory.checkpoint)) {
+    const auto files =
+        look_at_pages(*directory.source, pages.id, pages.set, pages.dump_id, ancestors, all.faults);
+    all.files.insert(all.files.end(), files.begin(), files.end());
   }
-  for (const auto& [id, image] : directory.checkpoint.render) {
-    if (image.has_contents()) take(id, pages_of(image), image.dump_id);
-    add_kinds(all.memory, kinds_of(image));
-  }
+  for (const auto& [id, image] : directory.checkpoint.kfd) add_kinds(all.memory, kinds_of(image));
+  for (const auto& [id, image] : directory.checkpoint.render) add_kinds(all.memory, kinds_of(image));
   for (const PagesFile& file : all.files) {
     all.bytes += file.bytes;
     all.disk_bytes += file.disk_bytes;

@@ -172,6 +172,8 @@ std::string show_text(const ImageDirectory& directory, const Survey& survey, boo
   text += ", " + count_text(survey.gpus.size(), "GPU") + ", " + bytes_text(survey.bytes) + " of contents (" +
           share_text(survey.zero_bytes, survey.bytes) + " zero), " + bytes_text(survey.disk_bytes) +
           (is_archive(directory) ? " in the archive" : " on disk") + sums_text(survey) + '\n';
+  if (checkpoint.is_predump())
+    text += "a pre-dump: a dump can be built on it, and nothing is restored from it\n";
   text += origin_text(checkpoint) + gpus_text(survey) + processes_text(checkpoint) +
           files_text(directory, survey) + shared_text(survey);
   if (list_bos) text += bos_text(checkpoint);

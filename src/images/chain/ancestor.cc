@@ -12,8 +12,7 @@
 
 #include "base/format.h"
 #include "base/image_file.h"
-#include "images/chain/predump_mark.h"
-#include "images/checkpoint.h"
+#include "images/chain/predump_images.h"
 #include "images/files.h"
 #include "images/image_source.h"
 #include "pipeline/store/file_reader.h"
@@ -92,15 +91,14 @@ Result<void> Ancestor::read(const ImageKeys& keys) {
               " is a parent's file that is not this user's own with mode 0600; chown and chmod it [SL-I30]"};
     images_.emplace(name, identity_of(status));
   }
-  SLUICE_TRY(read_checkpoint_of(source));
-  if (!has_checkpoint_) {
-    const bool ended = std::find(names.begin(), names.end(), kPreDumpMark) != names.end();
-    const bool begun = std::any_of(names.begin(), names.end(),
-                                   [](const std::string& name) { return name.starts_with(kPreDumpPrefix); });
-    if (begun && !ended)
-      return Error{ENODATA, std::string("the pre-dump did not end, so it lacks ") + kPreDumpMark +
-                                "; make another one [SL-I31]"};
-    if (ended) SLUICE_TRY(read_predump(source));
+  SLUICE_TRY_ASSIGN(const Checkpoint checkpoint, read_checkpoint_or_predump(source));
+  if (checkpoint.predump == PreDumpState::Unfinished)
+    return Error{ENODATA, std::string("the pre-dump did not end, so it lacks ") + kPreDumpMark +
+                              "; make another one [SL-I31]"};
+  if (!checkpoint.faults().empty()) return checkpoint.faults().front();
+  for (NumberedPages& pages : pages_of(checkpoint)) {
+    dump_id_ = pages.dump_id;
+    SLUICE_TRY(add(source, pages.id, std::move(pages.set)));
   }
   if (const auto orphans = contents_among(names); sets_.empty() && !orphans.empty())
     return Error{ENOENT, formatted("{} is missing, without which {} means nothing; use another checkpoint "
@@ -108,64 +106,6 @@ Result<void> Ancestor::read(const ImageKeys& keys) {
                                    orphans.front().second, orphans.front().first)};
   if (sets_.empty()) return Error{ENXIO, "it has no GPU contents; name another directory [SL-I32]"};
   return {};
-}
-
-Result<void> Ancestor::read_checkpoint_of(const DirectorySource& source) {
-  SLUICE_TRY_ASSIGN(const Checkpoint checkpoint, read_checkpoint(source));
-  if (!checkpoint.faults().empty()) return checkpoint.faults().front();
-  has_checkpoint_ = !checkpoint.empty();
-  for (const auto& [id, image] : checkpoint.kfd) SLUICE_TRY(add_kfd(source, id, image, false));
-  for (const auto& [id, image] : checkpoint.render) SLUICE_TRY(add_render(source, id, image, false));
-  return {};
-}
-
-Result<void> Ancestor::read_predump(const DirectorySource& source) {
-  SLUICE_TRY_ASSIGN(const std::vector<std::uint8_t> payload, read_image(source, kPreDumpMark));
-  SLUICE_TRY_ASSIGN(const PreDumpMark mark, unpack_predump_mark(payload, source.keys()));
-  dump_id_ = mark.dump_id;
-  for (const std::string& name : mark.images) {
-    const std::optional<int> id = id_of_image(name);
-    const auto is_image_of = [&](std::string (*name_of)(int)) {
-      return id && name == predump_name(name_of(*id));
-    };
-    const bool of_kfd = is_image_of(kfd_image_name);
-    if (!of_kfd && !is_image_of(render_image_name))
-      return Error{EBADMSG, std::string(kPreDumpMark) +
-                                " names a file that is no image of a pre-dump; make another one [SL-I33]"};
-    SLUICE_TRY_ASSIGN(const std::vector<std::uint8_t> bytes, read_image(source, name));
-    std::optional<DumpId> dump_id;
-    if (of_kfd) {
-      SLUICE_TRY_ASSIGN(const kfd::KfdImage image, unpack_kfd_image(bytes, name, source.keys()));
-      dump_id = image.dump_id;
-      SLUICE_TRY(add_kfd(source, *id, image, true));
-    } else {
-      SLUICE_TRY_ASSIGN(const RenderImage image, unpack_render_image(bytes, name, source.keys()));
-      dump_id = image.dump_id;
-      SLUICE_TRY(add_render(source, *id, image, true));
-    }
-    if (dump_id != mark.dump_id)
-      return Error{EBADMSG, name + " is of another pre-dump; make another one [SL-I34]"};
-  }
-  return {};
-}
-
-Result<void> Ancestor::add_kfd(const DirectorySource& source, int id, const kfd::KfdImage& image,
-                               bool predump) {
-  dump_id_ = image.dump_id.value_or(DumpId{});
-  for (PagesSet& set : pages_of(image)) {
-    set.predump = predump;
-    SLUICE_TRY(add(source, id, std::move(set)));
-  }
-  return {};
-}
-
-Result<void> Ancestor::add_render(const DirectorySource& source, int id, const RenderImage& image,
-                                  bool predump) {
-  dump_id_ = image.dump_id.value_or(DumpId{});
-  if (!image.has_contents()) return {};
-  PagesSet set = pages_of(image);
-  set.predump = predump;
-  return add(source, id, std::move(set));
 }
 
 Result<void> Ancestor::add(const DirectorySource& source, int id, PagesSet set) {

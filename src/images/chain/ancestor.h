@@ -108,17 +108,12 @@ class Ancestor {
   explicit Ancestor(std::string words) : words_(std::move(words)) {}
   Result<void> check_owner();
   Result<void> read(const ImageKeys& keys);
-  Result<void> read_checkpoint_of(const DirectorySource& source);
-  Result<void> read_predump(const DirectorySource& source);
-  Result<void> add_kfd(const DirectorySource& source, int id, const kfd::KfdImage& image, bool predump);
-  Result<void> add_render(const DirectorySource& source, int id, const RenderImage& image, bool predump);
   Result<void> add(const DirectorySource& source, int id, PagesSet set);
   Error is_another(const std::string& why) const;
   Error has_changed(const std::string& what) const;
 
   std::string words_;
   UniqueFd dir_;
-  bool has_checkpoint_ = false;
   std::pair<dev_t, ino_t> identity_;
   std::map<std::string, FileIdentity> images_;  // before they were read
   DumpId dump_id_{};

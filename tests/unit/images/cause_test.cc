@@ -28,6 +28,7 @@ TEST(Cause, FollowsFromTheError) {
       {Cause::Damaged, "damaged", {EBADMSG, EINVAL, EFBIG, E2BIG, EOVERFLOW, ENODATA, EKEYREJECTED}},
       {Cause::Missing, "missing", {ENOENT, ENOTDIR}},
       {Cause::NotAllowed, "not-allowed", {EACCES, EPERM, ENOKEY}},
+      {Cause::Unsigned, "unsigned", {kUnsigned}},
       {Cause::Unsupported, "unsupported", {ENOSYS}},
       {Cause::Unreadable, "unreadable", {EIO, ENOMEM, EMFILE, ESTALE, ELOOP}},
   };
@@ -40,7 +41,7 @@ TEST(Cause, FollowsFromTheError) {
 // The same for all of a group, and of no other group.
 TEST(Cause, TheRemedyIsThatOfItsGroup) {
   const std::vector<std::vector<int>> groups = {
-      {ENOKEY, EKEYREJECTED},
+      {ENOKEY, EKEYREJECTED, kUnsigned},
       {EACCES, EPERM},
       {EMFILE},
       {ENFILE},
