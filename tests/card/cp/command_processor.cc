@@ -14,6 +14,7 @@ using mqd::doorbell_bytes;
 using mqd::join;
 
 constexpr unsigned kFirstKfdVmid = 3;
+constexpr std::uint64_t kAddressMask = 0x0000'ffff'ffff'ffff;
 constexpr std::uint32_t kDoorbellOn = 1 << 30;
 
 // Bits of SET_RESOURCES' queue mask are counted so: MEC, pipe, queue.
@@ -259,6 +260,9 @@ OrFault<bool> CommandProcessor::map_process(std::span<const std::uint32_t> body)
   process_.pasid = body[0] & 0xffff;
   process_.root = join(body[1], body[2]);
   process_.vmid = vmid_for(process_.pasid);
+  process_.sh_mem_bases = body[3];
+  process_.tba = (join(body[5], body[6]) << 8) & kAddressMask;
+  process_.tma = (join(body[7], body[8]) << 8) & kAddressMask;
   trace("map process: pasid " + hex(process_.pasid) + " vmid " + std::to_string(process_.vmid) + " root " +
         hex(process_.root));
   return true;
@@ -332,6 +336,15 @@ OrFault<bool> CommandProcessor::map_user_queue(std::span<const std::uint32_t> bo
     ring.read_pointer = mqd::whole_read_pointer(slot[mqd::compute::kPqRptr], ring.write_pointer);
     ring.read_pointer_report = join(slot[mqd::compute::kPqRptrReport], slot[mqd::compute::kPqRptrReport + 1]);
     ring.ring_id = free_ring_id();
+    ring.mqd = mqd;
+    ring.tba = process_.tba;
+    ring.tma = process_.tma;
+    ring.sh_mem_bases = process_.sh_mem_bases;
+    ring.doorbell = mapped->doorbell;
+    ring.save_area = join(slot[mqd::compute::kSaveBase], slot[mqd::compute::kSaveBase + 1]);
+    ring.save_bytes = slot[mqd::compute::kSaveSize];
+    ring.stack_bytes = slot[mqd::compute::kStackSize];
+    ring.stack_offset = slot[mqd::compute::kStackOffset];
   }
   ring.write_pointer_address = join(body[4], body[5]);
   mapped->ring_id = ring.ring_id;
@@ -419,6 +432,7 @@ OrFault<void> CommandProcessor::unmap(Which which) {
     mapped_.erase(mapped_.begin() + static_cast<std::ptrdiff_t>(i));
     if (mapped.slot != kNoSlot) slots_[mapped.slot][mqd::compute::kActive] = 0;
     ++chip_.counters().queues_unmapped;
+    mapped.queue->save();
     if (auto saved = save(mapped); !saved) result = saved;
   }
   return result;

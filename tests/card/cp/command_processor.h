@@ -71,6 +71,8 @@ class CommandProcessor final : public Scheduler {
     std::uint32_t pasid = 0;
     std::uint64_t root = 0;
     unsigned vmid = 0;
+    std::uint64_t tba = 0, tma = 0;
+    std::uint32_t sh_mem_bases = 0;
   };
 
   std::size_t selected_slot() const;

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT
 // Queues of processes: AQL and PM4 on the command processor, SDMA on its engines. Nothing that they hold
 // reaches registers, and whatever is wrong with them stops that queue only.
+#include <cstring>
 #include <utility>
 
 #include "queues/packet_queue.h"
+#include "shader/dispatcher.h"
 #include "sdma/sdma.h"
 
 namespace sluice::card {
@@ -13,6 +15,11 @@ namespace {
 // Interrupt of the command processor: soc15_ih_clientid.h, irqsrcs_gfx_9_0.h.
 constexpr unsigned kClientCp = 0x14;
 constexpr unsigned kSourceEndOfPipe = 181;
+// Of a wave's message: to the driver it comes from a shader engine, and its data is in three parts
+// (KFD_CONTEXT_ID_GET_SQ_INT_DATA, SQ_INTERRUPT_WORD_ENCODING of soc15_int.h and kfd_int_process_v9.c).
+constexpr unsigned kClientShaderEngine = 0x0a;
+constexpr unsigned kSourceWaveMessage = 239;
+constexpr std::uint32_t kEncodingInstruction = 1U << 26;
 
 constexpr std::uint64_t kAqlDwords = 16;
 
@@ -43,7 +50,7 @@ class UserQueue : public PacketQueue {
     return user_.read_pointer_report == 0 || store(user_.read_pointer_report, value, bytes);
   }
   void executed() override { ++chip_.counters().user_packets; }
-  void raise(unsigned client, unsigned source, bool mm_hub, std::uint32_t context) {
+  void raise(unsigned client, unsigned source, bool mm_hub, std::uint32_t context, std::uint32_t context1 = 0) {
     InterruptEntry entry;
     entry.client = client;
     entry.source = source;
@@ -52,6 +59,7 @@ class UserQueue : public PacketQueue {
     entry.pasid = space_.space().pasid();
     entry.mm_hub = mm_hub;
     entry.data[0] = context;
+    entry.data[1] = context1;
     chip_.interrupt(entry);
   }
 
@@ -61,7 +69,14 @@ class UserQueue : public PacketQueue {
 class AqlQueue final : public UserQueue {
  public:
   AqlQueue(Chip& chip, const AddressSpace& space, const UserRing& ring)
-      : UserQueue(chip, space, ring, "aql") {
+      : UserQueue(chip, space, ring, "aql"),
+        process_(
+            space, [&chip] { return chip.clock(); }, [this](std::uint32_t data) { message(data); }),
+        dispatcher_(process_, chip.space(Hub::kGc, 0), surroundings_of(ring), context_save_of(ring),
+                    [this](const std::string& line) { trace(line); }) {
+    owner_.dispatch = [](void* self, pkt_queue* q, const void* packet, std::uint64_t at) {
+      return static_cast<AqlQueue*>(static_cast<PacketQueue*>(self))->dispatch(*q, packet, at);
+    };
     ring_.read = ring_.write = ring.read_pointer / kAqlDwords;
     const auto write = written();
     if (!write) return;
@@ -78,13 +93,58 @@ class AqlQueue final : public UserQueue {
   }
   std::uint64_t read_pointer() const override { return ring_.read * kAqlDwords; }
   std::uint64_t write_pointer() const override { return ring_.write * kAqlDwords; }
+  void save() override { dispatcher_.save(); }
 
  private:
+  static shader::Surroundings surroundings_of(const UserRing& ring) {
+    return {ring.tba, ring.tma, std::uint64_t{ring.sh_mem_bases >> 16} << 48,
+            std::uint64_t{ring.sh_mem_bases & 0xffff} << 48, ring.doorbell / 4 & 0x3ff};
+  }
+  static shader::ContextSave context_save_of(const UserRing& ring) {
+    return {ring.mqd, ring.save_area, ring.save_bytes, ring.stack_bytes, ring.stack_offset};
+  }
+  // What the runtime keeps for the queue: the read pointer is reported into its amd_queue_t.
+  shader::DispatchPlace place_of(std::uint64_t at) const {
+    shader::DispatchPlace place;
+    place.packet = at;
+    place.queue = user_.read_pointer_report - shader::amd_queue::kReadPointer;
+    place.id = ring_.read;
+    shader::read_scratch(space_.space(), place);
+    return place;
+  }
+  pkt_result dispatch(pkt_queue& q, const void* bytes, std::uint64_t at) {
+    shader::DispatchPacket packet;
+    std::memcpy(&packet, bytes, sizeof packet);
+    switch (dispatcher_.step(packet, place_of(at))) {
+      case shader::Dispatcher::Step::kDone:
+        return PKT_DONE;
+      case shader::Dispatcher::Step::kMore:
+        return PKT_MORE;
+      case shader::Dispatcher::Step::kWaits:
+        return PKT_WAITS;
+      case shader::Dispatcher::Step::kStopped:
+        break;
+    }
+    q.fault = PKT_REFUSED;
+    q.fault_at = at;
+    q.fault_why = dispatcher_.why().c_str();
+    return PKT_FAULT;
+  }
+  // s_sendmsg MSG_INTERRUPT.
+  void message(std::uint32_t data) {
+    raise(kClientShaderEngine, kSourceWaveMessage, false, (data & 0xfff) | kEncodingInstruction | (data & 0xf000) << 16,
+          data >> 16 & 0xff);
+  }
+  std::optional<Fault> asked_fault() override { return process_.take_fault(); }
+
   pkt_result decode(const pkt_space& space, std::uint64_t&) override {
     return pkt_aql_step(&ring_, &space, &owner_);
   }
   bool write_back() override { return report(ring_.read, 8); }
   void interrupt(std::uint32_t event) override { raise(kClientCp, kSourceEndOfPipe, false, event); }
+
+  shader::ProcessMemory process_;
+  shader::Dispatcher dispatcher_;
 };
 
 class Pm4Queue final : public UserQueue {

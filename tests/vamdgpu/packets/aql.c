@@ -83,7 +83,8 @@ static enum pkt_result ready(struct pkt_here* here, const struct aql_packet* pac
     case AQL_INVALID:
       return PKT_WAITS;
     case AQL_DISPATCH:
-      return PKT_DONE;
+      if (!here->owner->dispatch) return PKT_DONE;
+      return here->owner->dispatch(here->owner->self, here->q, packet, here->base + here->at);
     case AQL_BARRIER_AND:
     case AQL_BARRIER_OR:
       return signals_met(here, packet, (packet->header & 0xff) == AQL_BARRIER_AND);

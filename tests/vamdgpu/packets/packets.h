@@ -48,6 +48,13 @@ struct pkt_space {
 };
 
 struct pkt_queue;
+enum pkt_result {
+  PKT_IDLE,  /* read position = write position */
+  PKT_DONE,  /* a packet (or the end of an IB) is behind us */
+  PKT_WAITS, /* the packet waits for memory or a register to change: polls, barriers, unpublished AQL */
+  PKT_MORE,  /* the budget is used up in the middle of a packet */
+  PKT_FAULT
+};
 
 /* The owner of the queue. Packets that need a member which is NULL are refused (PKT_BAD_PACKET),
  * unless it says otherwise. Those that return int: 0, or nonzero to stop the queue (PKT_REFUSED unless it
@@ -78,6 +85,10 @@ struct pkt_owner {
    * body. May call pkt_enter_ib(). Nonzero: PKT_BAD_PACKET. */
   int (*pm4)(void* self, struct pkt_queue* q, const struct pkt_space* space, uint32_t op,
              const uint32_t* body, uint32_t dwords);
+  /* AQL: some of a kernel dispatch; `packet` has its 64 bytes, `at` is its address. PKT_DONE, PKT_MORE or PKT_WAITS
+   * (called again with the same packet), or PKT_FAULT with the fault set in the queue. NULL: it completes and computes
+   * nothing. */
+  enum pkt_result (*dispatch)(void* self, struct pkt_queue* q, const void* packet, uint64_t at);
 };
 
 enum pkt_fault {
@@ -86,14 +97,6 @@ enum pkt_fault {
   PKT_BAD_PACKET,  /* malformed, unknown, or not allowed in this queue */
   PKT_BAD_ADDRESS, /* the space did not take an address */
   PKT_REFUSED      /* a callback of the owner said no */
-};
-
-enum pkt_result {
-  PKT_IDLE,  /* read position = write position */
-  PKT_DONE,  /* a packet (or the end of an IB) is behind us */
-  PKT_WAITS, /* the packet waits for memory or a register to change: polls, barriers, unpublished AQL */
-  PKT_MORE,  /* the budget is used up in the middle of a packet */
-  PKT_FAULT
 };
 
 #define PKT_IB_DEPTH 2u /* an IB, and an IB in an IB (PM4 only) */
