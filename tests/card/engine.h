@@ -81,7 +81,8 @@ class Queue {
   virtual std::uint64_t read_pointer() const = 0;
   virtual std::uint64_t write_pointer() const = 0;
   // It is about to be unmapped: what runs in the middle is saved to where the process and its MQD keep it.
-  virtual void save() {}
+  // True: the MQD says that there are waves.
+  virtual bool save() { return false; }
 };
 
 // Of two queues together: there is more to do, or one waits, or neither. One that is stopped does nothing.
@@ -107,12 +108,13 @@ struct UserRing {
   unsigned ring_id = 0;                     // of its interrupts
 
   // ---- AQL: for waves ----
-  std::uint64_t mqd = 0;       // address in vmid 0
-  std::uint64_t tba = 0;       // the trap handler, of MAP_PROCESS; 0: none
-  std::uint64_t tma = 0;       // and its memory
-  std::uint32_t sh_mem_bases = 0;  // of MAP_PROCESS: where the apertures of scratch (low half) and LDS begin, >> 48
-  std::uint32_t doorbell = 0;      // byte in BAR 2
-  std::uint64_t save_area = 0;     // in the process
+  std::uint64_t mqd = 0;  // address in vmid 0
+  std::uint64_t tba = 0;  // the trap handler, of MAP_PROCESS; 0: none
+  std::uint64_t tma = 0;  // and its memory
+  std::uint32_t sh_mem_bases =
+      0;  // of MAP_PROCESS: where the apertures of scratch (low half) and LDS begin, >> 48
+  std::uint32_t doorbell = 0;                                       // byte in BAR 2
+  std::uint64_t save_area = 0;                                      // in the process
   std::uint32_t save_bytes = 0, stack_bytes = 0, stack_offset = 0;  // as the MQD has them
 };
 

@@ -432,7 +432,6 @@ OrFault<void> CommandProcessor::unmap(Which which) {
     mapped_.erase(mapped_.begin() + static_cast<std::ptrdiff_t>(i));
     if (mapped.slot != kNoSlot) slots_[mapped.slot][mqd::compute::kActive] = 0;
     ++chip_.counters().queues_unmapped;
-    mapped.queue->save();
     if (auto saved = save(mapped); !saved) result = saved;
   }
   return result;
@@ -456,11 +455,12 @@ OrFault<void> CommandProcessor::save(const Mapped& mapped) {
   SLUICE_TRY(space.store32(slot + mqd::compute::kPqRptr * 4, static_cast<std::uint32_t>(read)));
   SLUICE_TRY(space.store32(slot + mqd::compute::kPqWptr * 4, static_cast<std::uint32_t>(write)));
   SLUICE_TRY(space.store32(slot + mqd::compute::kPqWptr * 4 + 4, static_cast<std::uint32_t>(write >> 32)));
-  return mapped.user ? save_waves(space, slot) : OrFault<void>();
+  if (!mapped.user || mapped.queue->save()) return {};
+  return feign_waves(space, slot);
 }
 
 // Feigned: Faults::stops_with_waves. `slot`: of the MQD's part that is a slot's registers.
-OrFault<void> CommandProcessor::save_waves(const AddressSpace& space, std::uint64_t slot) {
+OrFault<void> CommandProcessor::feign_waves(const AddressSpace& space, std::uint64_t slot) {
   constexpr std::uint32_t kStackBytes = 64, kStateBytes = 4096;
   SLUICE_TRY_ASSIGN(const std::uint32_t size, space.load32(slot + mqd::compute::kStackSize * 4));
   if (size < kStackBytes) return {};

@@ -98,7 +98,7 @@ class CommandProcessor final : public Scheduler {
   template <class Which>
   OrFault<void> unmap(Which which);
   OrFault<void> save(const Mapped& mapped);
-  OrFault<void> save_waves(const AddressSpace& space, std::uint64_t slot);
+  OrFault<void> feign_waves(const AddressSpace& space, std::uint64_t slot);
   unsigned vmid_for(std::uint32_t pasid);
   unsigned free_ring_id() const;
   void trace(const std::string& line);

@@ -24,12 +24,13 @@ constexpr std::size_t kPqRptrReport = 11;  // and 12
 constexpr std::size_t kPqDoorbell = 15;    // bits 2-27: dword in BAR 2; bit 30: on
 constexpr std::size_t kPqControl = 17;     // bits 0-5: ring of 2^(n+1) dwords
 constexpr std::size_t kDequeueRequest = 24;
-constexpr std::size_t kSaveBase = 43;     // and 44: address of the context save area, in the process
-constexpr std::size_t kStackOffset = 46;  // of the control stack: falls from its size
-constexpr std::size_t kStackSize = 47;    // bytes; 0: no waves can be saved
+constexpr std::size_t kSaveBase = 43;         // and 44: address of the context save area, in the process
+constexpr std::size_t kStackOffset = 46;      // of the control stack: falls from its size
+constexpr std::size_t kStackSize = 47;        // bytes; 0: no waves can be saved
 constexpr std::size_t kWaveStateOffset = 48;  // in the save area: rises from the stack's size
 constexpr std::size_t kSaveSize = 49;         // bytes of the save area
 constexpr std::size_t kAqlControl = 53;       // bit 0: packets are AQL
+constexpr std::size_t kPqWptr = 54;           // and 55: dwords
 }  // namespace compute
 
 // v9_sdma_mqd

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "queues/packet_queue.h"
-#include "shader/dispatcher.h"
 #include "sdma/sdma.h"
+#include "shader/dispatcher.h"
 
 namespace sluice::card {
 
@@ -50,7 +50,8 @@ class UserQueue : public PacketQueue {
     return user_.read_pointer_report == 0 || store(user_.read_pointer_report, value, bytes);
   }
   void executed() override { ++chip_.counters().user_packets; }
-  void raise(unsigned client, unsigned source, bool mm_hub, std::uint32_t context, std::uint32_t context1 = 0) {
+  void raise(unsigned client, unsigned source, bool mm_hub, std::uint32_t context,
+             std::uint32_t context1 = 0) {
     InterruptEntry entry;
     entry.client = client;
     entry.source = source;
@@ -93,7 +94,7 @@ class AqlQueue final : public UserQueue {
   }
   std::uint64_t read_pointer() const override { return ring_.read * kAqlDwords; }
   std::uint64_t write_pointer() const override { return ring_.write * kAqlDwords; }
-  void save() override { dispatcher_.save(); }
+  bool save() override { return dispatcher_.save(); }
 
  private:
   static shader::Surroundings surroundings_of(const UserRing& ring) {
@@ -132,8 +133,8 @@ class AqlQueue final : public UserQueue {
   }
   // s_sendmsg MSG_INTERRUPT.
   void message(std::uint32_t data) {
-    raise(kClientShaderEngine, kSourceWaveMessage, false, (data & 0xfff) | kEncodingInstruction | (data & 0xf000) << 16,
-          data >> 16 & 0xff);
+    raise(kClientShaderEngine, kSourceWaveMessage, false,
+          (data & 0xfff) | kEncodingInstruction | (data & 0xf000) << 16, data >> 16 & 0xff);
   }
   std::optional<Fault> asked_fault() override { return process_.take_fault(); }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// VOPC. Numbers are regular: a block of 16 for each type has the conditions in one order, and v_cmpx is 16 higher.
+// VOPC. Numbers are regular: a block of 16 for each type has the conditions in one order, and v_cmpx is 16
+// higher.
 #include <cmath>
 
 #include "shader/lane_function.h"
@@ -91,33 +92,23 @@ bool class64(const Lane& l) {
   return in_class(as_double(l.s[0]), (l.s[0] >> 51 & 1) != 0, l.s[1]);
 }
 
-#define SLUICE_FLOAT_LINES(first, type, kind, G)                     \
-  {first + 0, "f_" type, kind, kind, never},                         \
-      {first + 1, "lt_" type, kind, kind, lt<G>},                    \
-      {first + 2, "eq_" type, kind, kind, eq<G>},                    \
-      {first + 3, "le_" type, kind, kind, le<G>},                    \
-      {first + 4, "gt_" type, kind, kind, gt<G>},                    \
-      {first + 5, "lg_" type, kind, kind, lg<G>},                    \
-      {first + 6, "ge_" type, kind, kind, ge<G>},                    \
-      {first + 7, "o_" type, kind, kind, ordered<G>},                \
-      {first + 8, "u_" type, kind, kind, no<ordered<G>>},            \
-      {first + 9, "nge_" type, kind, kind, no<ge<G>>},               \
-      {first + 10, "nlg_" type, kind, kind, no<lg<G>>},              \
-      {first + 11, "ngt_" type, kind, kind, no<gt<G>>},              \
-      {first + 12, "nle_" type, kind, kind, no<le<G>>},              \
-      {first + 13, "neq_" type, kind, kind, no<eq<G>>},              \
-      {first + 14, "nlt_" type, kind, kind, no<lt<G>>}, {            \
-    first + 15, "tru_" type, kind, kind, always                      \
+#define SLUICE_FLOAT_LINES(first, type, kind, G)                                                           \
+  {first + 0, "f_" type, kind, kind, never}, {first + 1, "lt_" type, kind, kind, lt<G>},                   \
+      {first + 2, "eq_" type, kind, kind, eq<G>}, {first + 3, "le_" type, kind, kind, le<G>},              \
+      {first + 4, "gt_" type, kind, kind, gt<G>}, {first + 5, "lg_" type, kind, kind, lg<G>},              \
+      {first + 6, "ge_" type, kind, kind, ge<G>}, {first + 7, "o_" type, kind, kind, ordered<G>},          \
+      {first + 8, "u_" type, kind, kind, no<ordered<G>>}, {first + 9, "nge_" type, kind, kind, no<ge<G>>}, \
+      {first + 10, "nlg_" type, kind, kind, no<lg<G>>}, {first + 11, "ngt_" type, kind, kind, no<gt<G>>},  \
+      {first + 12, "nle_" type, kind, kind, no<le<G>>}, {first + 13, "neq_" type, kind, kind, no<eq<G>>},  \
+      {first + 14, "nlt_" type, kind, kind, no<lt<G>>}, {                                                  \
+    first + 15, "tru_" type, kind, kind, always                                                            \
   }
-#define SLUICE_INTEGER_LINES(first, type, kind, G)    \
-  {first + 0, "f_" type, kind, kind, never},          \
-      {first + 1, "lt_" type, kind, kind, lt<G>},     \
-      {first + 2, "eq_" type, kind, kind, eq<G>},     \
-      {first + 3, "le_" type, kind, kind, le<G>},     \
-      {first + 4, "gt_" type, kind, kind, gt<G>},     \
-      {first + 5, "ne_" type, kind, kind, no<eq<G>>}, \
-      {first + 6, "ge_" type, kind, kind, ge<G>}, {   \
-    first + 7, "t_" type, kind, kind, always          \
+#define SLUICE_INTEGER_LINES(first, type, kind, G)                                                \
+  {first + 0, "f_" type, kind, kind, never}, {first + 1, "lt_" type, kind, kind, lt<G>},          \
+      {first + 2, "eq_" type, kind, kind, eq<G>}, {first + 3, "le_" type, kind, kind, le<G>},     \
+      {first + 4, "gt_" type, kind, kind, gt<G>}, {first + 5, "ne_" type, kind, kind, no<eq<G>>}, \
+      {first + 6, "ge_" type, kind, kind, ge<G>}, {                                               \
+    first + 7, "t_" type, kind, kind, always                                                      \
   }
 
 constexpr CompareLine kLines[] = {

@@ -20,7 +20,7 @@ constexpr U32 kStackMark = 0x57617665;  // "Wave"
 // Instructions that a wave may need to leave a trap handler. The drivers' need some hundreds.
 constexpr U64 kTrapInstructions = 100'000;
 // And those of a whole group to save itself.
-constexpr U64 kSaveInstructions = 10'000'000;
+constexpr U64 kSaveInstructions = 1'000'000;
 
 constexpr U32 round_up(U32 bytes, U32 to) {
   return (bytes + to - 1) / to * to;
@@ -72,10 +72,12 @@ Dispatcher::Step Dispatcher::stop(const std::string& why) {
 }
 
 Dispatcher::Step Dispatcher::step(const DispatchPacket& packet, const DispatchPlace& place, U64 budget) {
+  if (packet.grid_x == 0 || packet.grid_y == 0 || packet.grid_z == 0) return Step::kDone;  // no work-item
   process_.forget_translations();
   const auto dispatch = Dispatch::read(process_, packet, place);
   if (!dispatch) return stop("the dispatch or its kernel descriptor makes no sense");
-  if (!asked_for_saved_ && !resume()) return stop("the saved waves do not come back: the control stack has none");
+  if (!asked_for_saved_ && !resume())
+    return stop("the saved waves do not come back: the control stack has none");
   asked_for_saved_ = true;
   while (group_ || next_group_ < dispatch->groups()) {
     if (!group_) group_ = dispatch->group(next_group_++);
@@ -115,7 +117,8 @@ void Dispatcher::enter_handler() {
   for (const auto& wave : group_->waves) {
     const bool first = saved_.empty();
     wave->first_of_group = first;
-    saved_.push_back({state_end_, wave->sgprs, wave->vgprs, wave->arch_vgprs, first ? 1U : 0U, wave->status, {}});
+    saved_.push_back(
+        {state_end_, wave->sgprs, wave->vgprs, wave->arch_vgprs, first ? 1U : 0U, wave->status, {}});
     if (wave->at_barrier) wave->pc -= 4;  // it comes to the barrier again
     wave->at_barrier = false;
     wave->trapsts |= trapsts::kSaveContext;
@@ -148,8 +151,8 @@ bool Dispatcher::write_stack() {
          firmware_.store32(slot + mqd::compute::kWaveStateOffset * 4, state_end_).ok();
 }
 
-void Dispatcher::save() {
-  if (!group_ && next_group_ == 0) return;
+bool Dispatcher::save() {
+  if (!group_ && next_group_ == 0) return false;
   process_.forget_translations();
   saved_.clear();
   state_end_ = save_.stack_bytes;
@@ -157,30 +160,32 @@ void Dispatcher::save() {
   if (group_) {
     if (surroundings_.tba == 0 || save_.stack_bytes == 0) {
       log_("waves are lost: the process has no trap handler, or the queue no context save area");
-      return;
+      return false;
     }
     if (!leave_traps()) {
       log_("waves are lost: one does not leave its trap handler");
-      return;
+      return false;
     }
     enter_handler();
     U64 budget = kSaveInstructions;
     const auto result = machine_.run(*group_, budget);
-    const bool all = std::all_of(group_->waves.begin(), group_->waves.end(), [](const auto& w) { return w->saved; });
+    const bool all =
+        std::all_of(group_->waves.begin(), group_->waves.end(), [](const auto& w) { return w->saved; });
     if (result != Machine::Result::kDone || !all) {
       log_("waves are lost: the trap handler did not save them: " + machine_.why());
-      return;
+      return false;
     }
   }
   if (!write_stack()) {
     log_("waves are lost: the control stack cannot be written");
-    return;
+    return false;
   }
   log_(std::to_string(saved_.size()) + " waves saved by the driver's handler in " +
        std::to_string(machine_.executed() - before) + " instructions, " +
        std::to_string(state_end_ - save_.stack_bytes) + " bytes");
   group_.reset();
   next_group_ = 0;
+  return true;
 }
 
 // ---- mapping ----
@@ -210,11 +215,13 @@ bool Dispatcher::make_waves(const StackTop& top) {
   return true;
 }
 
-// What an earlier mapping of the queue left. False: the MQD says that there is something, and it is not there.
+// What an earlier mapping of the queue left. False: the MQD says that there is something, and it is not
+// there.
 bool Dispatcher::resume() {
   if (save_.stack_offset >= save_.stack_bytes) return true;
   StackTop top;
-  if (!firmware_.read(save_.mqd + kStackBehindMqd + save_.stack_offset, std::as_writable_bytes(std::span(&top, 1))) ||
+  if (!firmware_.read(save_.mqd + kStackBehindMqd + save_.stack_offset,
+                      std::as_writable_bytes(std::span(&top, 1))) ||
       top.mark != kStackMark || top.waves > save_.stack_bytes / sizeof(SavedWave)) {
     return false;
   }
@@ -223,7 +230,8 @@ bool Dispatcher::resume() {
   const U64 slot = save_.mqd + mqd::compute::kSlot * 4;
   (void)firmware_.store32(slot + mqd::compute::kStackOffset * 4, save_.stack_bytes);
   (void)firmware_.store32(slot + mqd::compute::kWaveStateOffset * 4, save_.stack_bytes);
-  log_(std::to_string(top.waves) + " waves come back; the next workgroup is " + std::to_string(top.next_group));
+  log_(std::to_string(top.waves) + " waves come back; the next workgroup is " +
+       std::to_string(top.next_group));
   return true;
 }
 

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT
 // Runs the kernel dispatches of one AQL queue, and carries their waves over while the queue is not mapped.
 //
-// A dispatch runs one workgroup after another, so many instructions a step. If the queue is unmapped in the middle, the
-// waves jump to the trap handler that the driver has loaded, which saves them in the process' context save area. What
-// firmware keeps is kept here: the control stack behind the MQD says which waves were saved, and the MQD says which
-// workgroup is next. If the queue is mapped again, by this process or a restored one, the waves are made anew and
-// the same handler loads their registers.
+// A dispatch runs one workgroup after another, so many instructions a step. If the queue is unmapped in the
+// middle, the waves jump to the trap handler that the driver has loaded, which saves them in the process'
+// context save area. What firmware keeps is kept here: the control stack behind the MQD says which waves were
+// saved, and the MQD says which workgroup is next. If the queue is mapped again, by this process or a
+// restored one, the waves are made anew and the same handler loads their registers.
 //
-// The form of the control stack is ours: the firmware's is not published. Places in the MQD: v9_structs.h (v9_mqd).
+// The form of the control stack is ours: the firmware's is not published. Places in the MQD: v9_structs.h
+// (v9_mqd).
 #pragma once
 
 #include <functional>
@@ -22,8 +23,8 @@
 
 namespace sluice::card::shader {
 
-// Memory of a process as its waves reach it. Translations last for one step of the card, in which nothing can change
-// them.
+// Memory of a process as its waves reach it. Translations last for one step of the card, in which nothing can
+// change them.
 class ProcessMemory final : public Outside {
  public:
   ProcessMemory(const AddressSpace& space, std::function<U64()> clock, std::function<void(U32)> interrupt)
@@ -47,11 +48,11 @@ class ProcessMemory final : public Outside {
 
 // Where the state of waves goes while a queue is not mapped.
 struct ContextSave {
-  U64 mqd = 0;              // address in vmid 0
-  U64 area = 0;             // in the process
+  U64 mqd = 0;   // address in vmid 0
+  U64 area = 0;  // in the process
   U32 area_bytes = 0;
-  U32 stack_bytes = 0;      // of the control stack, behind the MQD's first page; in the area it comes first, too
-  U32 stack_offset = 0;     // where the control stack's used part begins: it grows down from its end
+  U32 stack_bytes = 0;   // of the control stack, behind the MQD's first page; in the area it comes first, too
+  U32 stack_offset = 0;  // where the control stack's used part begins: it grows down from its end
 };
 
 class Dispatcher {
@@ -59,14 +60,15 @@ class Dispatcher {
   enum class Step : U8 { kDone, kMore, kWaits, kStopped };
   static constexpr U64 kStepInstructions = 50'000;
 
-  // `process` and `firmware` (vmid 0) outlive this; `log` gets lines on what a reader of the card's log must know.
+  // `process` and `firmware` (vmid 0) outlive this; `log` gets lines on what a reader of the card's log must
+  // know.
   Dispatcher(ProcessMemory& process, const AddressSpace& firmware, const Surroundings& surroundings,
              const ContextSave& save, std::function<void(const std::string&)> log);
 
   // At most `budget` instructions of the dispatch. It is the same one until the answer is kDone.
   Step step(const DispatchPacket& packet, const DispatchPlace& place, U64 budget = kStepInstructions);
-  // The queue is unmapped: what runs is saved.
-  void save();
+  // The queue is unmapped: what runs is saved. True: the MQD says so.
+  bool save();
 
   const std::string& why() const { return why_; }
   U64 executed() const { return machine_.executed(); }

@@ -31,7 +31,8 @@ Form scalar_form(U32 first) {
   if (nine == 0x17d) return {Encoding::kSop1, first >> 8 & 0xff, literal0};
   if (nine == 0x17e) return {Encoding::kSopc, first >> 16 & 0x7f, literal0 || literal1};
   if (nine == 0x17f) return {Encoding::kSopp, first >> 16 & 0x7f, false};
-  if (first >> 28 == 0xb) return {Encoding::kSopk, first >> 23 & 0x1f, (first >> 23 & 0x1f) == sopk::kSetregImm};
+  if (first >> 28 == 0xb)
+    return {Encoding::kSopk, first >> 23 & 0x1f, (first >> 23 & 0x1f) == sopk::kSetregImm};
   return {Encoding::kSop2, first >> 23 & 0x7f, literal0 || literal1};
 }
 
@@ -64,8 +65,9 @@ Form form_of(U32 first) {
 }
 
 const char* encoding_name(Encoding encoding) {
-  static constexpr const char* kNames[] = {"SOP1", "SOP2", "SOPK", "SOPC", "SOPP",  "SMEM", "VOP1",    "VOP2",
-                                           "VOPC", "VOP3", "VOP3P", "DS",   "FLAT", "MUBUF", "encoding"};
+  static constexpr const char* kNames[] = {"SOP1",  "SOP2", "SOPK", "SOPC",  "SOPP",
+                                           "SMEM",  "VOP1", "VOP2", "VOPC",  "VOP3",
+                                           "VOP3P", "DS",   "FLAT", "MUBUF", "encoding"};
   return kNames[static_cast<std::size_t>(encoding)];
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // One instruction of gfx90a, cut into the fields of its encoding.
 //
-// Facts: "AMD Instinct MI200 Instruction Set Architecture", chapter 13 (microcode formats). A test compares names and
-// lengths with LLVM's disassembler.
+// Facts: "AMD Instinct MI200 Instruction Set Architecture", chapter 13 (microcode formats). A test compares
+// names and lengths with LLVM's disassembler.
 #pragma once
 
 #include <string>

@@ -41,8 +41,7 @@ inline U64 to_bits(Half value) {
   return value.bits;
 }
 template <class T>
-  requires std::is_integral_v<T>
-U64 to_bits(T value) {
+requires std::is_integral_v<T> U64 to_bits(T value) {
   return static_cast<std::make_unsigned_t<T>>(value);
 }
 
@@ -87,7 +86,8 @@ void run_lane(Lane& lane) {
 
 template <class F>
 constexpr VectorLine line(U32 op, const char* name, F /*function*/, U8 flags = 0) {
-  return {op, name, kind_of_type<typename Signature<F>::Result>(), Signature<F>::kinds(), flags, &run_lane<F>};
+  return {op,    name,        kind_of_type<typename Signature<F>::Result>(), Signature<F>::kinds(),
+          flags, &run_lane<F>};
 }
 
 }  // namespace sluice::card::shader

@@ -62,12 +62,14 @@ void read_scratch(const AddressSpace& space, DispatchPlace& place) {
   if (!space.read(place.queue + amd_queue::kScratchRing, words)) return;
   place.scratch_wave_bytes = (value_at<U32>(words, 0) >> 12 & 0x1fff) << 10;
   for (std::size_t i = 0; i < 4; ++i) {
-    place.scratch_resource[i] = value_at<U32>(words, amd_queue::kScratchResource - amd_queue::kScratchRing + 4 * i);
+    place.scratch_resource[i] =
+        value_at<U32>(words, amd_queue::kScratchResource - amd_queue::kScratchRing + 4 * i);
   }
   place.scratch_base = value_at<U64>(words, amd_queue::kScratchBase - amd_queue::kScratchRing);
 }
 
-std::optional<Dispatch> Dispatch::read(Outside& outside, const DispatchPacket& packet, const DispatchPlace& place) {
+std::optional<Dispatch> Dispatch::read(Outside& outside, const DispatchPacket& packet,
+                                       const DispatchPlace& place) {
   const U64 items = U64{packet.group_x} * packet.group_y * packet.group_z;
   if (items == 0 || items > kMostItems) return std::nullopt;
   std::array<std::byte, kDescriptorBytes> descriptor{};
@@ -88,7 +90,8 @@ std::optional<Dispatch> Dispatch::read(Outside& outside, const DispatchPacket& p
 }
 
 Group Dispatch::group(U64 number) const {
-  const std::array<U32, 3> at = {static_cast<U32>(number % groups_x_), static_cast<U32>(number / groups_x_ % groups_y_),
+  const std::array<U32, 3> at = {static_cast<U32>(number % groups_x_),
+                                 static_cast<U32>(number / groups_x_ % groups_y_),
                                  static_cast<U32>(number / groups_x_ / groups_y_)};
   const U32 items = U32{packet_.group_x} * packet_.group_y * packet_.group_z;
   Group group;
@@ -101,7 +104,8 @@ Group Dispatch::group(U64 number) const {
       const U32 x = item % packet_.group_x, y = item / packet_.group_x % packet_.group_y,
                 z = item / packet_.group_x / packet_.group_y;
       wave->vector[0][lane] = x | y << 10 | z << 20;  // gfx90a packs them
-      const bool in_grid = at[0] * packet_.group_x + x < packet_.grid_x && at[1] * packet_.group_y + y < packet_.grid_y &&
+      const bool in_grid = at[0] * packet_.group_x + x < packet_.grid_x &&
+                           at[1] * packet_.group_y + y < packet_.grid_y &&
                            at[2] * packet_.group_z + z < packet_.grid_z;
       if (in_grid) lanes |= U64{1} << lane;
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // A kernel dispatch of AQL: from its packet and its kernel descriptor to the waves of each workgroup.
 //
-// Facts: HSA Platform System Architecture 1.2, 2.9 (the packet); LLVM's "User Guide for AMDGPU Backend", kernel
-// descriptor and initial register state for gfx90a; amd_hsa_queue.h of ROCr (amd_queue_t).
+// Facts: HSA Platform System Architecture 1.2, 2.9 (the packet); LLVM's "User Guide for AMDGPU Backend",
+// kernel descriptor and initial register state for gfx90a; amd_hsa_queue.h of ROCr (amd_queue_t).
 #pragma once
 
 #include <optional>
@@ -25,9 +25,9 @@ static_assert(sizeof(DispatchPacket) == 64);
 
 // What a wave's first registers say of its queue and packet.
 struct DispatchPlace {
-  U64 packet = 0;      // its address
-  U64 queue = 0;       // of the amd_queue_t
-  U64 id = 0;          // number of the packet
+  U64 packet = 0;              // its address
+  U64 queue = 0;               // of the amd_queue_t
+  U64 id = 0;                  // number of the packet
   U32 scratch_wave_bytes = 0;  // of a wave, in the queue's scratch
   U64 scratch_base = 0;
   std::array<U32, 4> scratch_resource{};
@@ -48,7 +48,8 @@ void read_scratch(const AddressSpace& space, DispatchPlace& place);
 class Dispatch {
  public:
   // Nothing: sizes that make no sense, or a descriptor that cannot be read.
-  static std::optional<Dispatch> read(Outside& outside, const DispatchPacket& packet, const DispatchPlace& place);
+  static std::optional<Dispatch> read(Outside& outside, const DispatchPacket& packet,
+                                      const DispatchPlace& place);
 
   U64 groups() const { return groups_x_ * groups_y_ * groups_z_; }
   // The waves of workgroup `number` at their first instruction. REQUIRES: number < groups().

@@ -156,7 +156,8 @@ U64 exchange(std::byte* place, U64 (*function)(U64, U64, U64), U64 data, U64 com
 
 }  // namespace
 
-bool Machine::change(U64 address, unsigned bytes, U64 (*function)(U64, U64, U64), U64 data, U64 compare, U64* old) {
+bool Machine::change(U64 address, unsigned bytes, U64 (*function)(U64, U64, U64), U64 data, U64 compare,
+                     U64* old) {
   const auto piece = outside_.at(address & ~U64{bytes - 1}, bytes, Access::kWrite);
   if (piece.size() < bytes) return false;
   *old = bytes == 8 ? exchange<U64>(piece.data(), function, data, compare)
@@ -243,7 +244,8 @@ void Machine::enter_trap(Wave& wave, U32 trap, U64 next) const {
 bool Machine::fetch(Wave& wave, Instruction* instruction) {
   U32 words[2] = {};
   wave.pc &= kAddressMask & ~U64{3};
-  if (!read(wave.pc, std::as_writable_bytes(std::span(words, 1)))) return refuse(wave, "no memory for the program");
+  if (!read(wave.pc, std::as_writable_bytes(std::span(words, 1))))
+    return refuse(wave, "no memory for the program");
   if (length_of(words[0]) == 2 && !read(wave.pc + 4, std::as_writable_bytes(std::span(words + 1, 1)))) {
     return refuse(wave, "no memory for the program");
   }

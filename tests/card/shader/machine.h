@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Runs the waves of a workgroup, an instruction at a time.
 //
-// Nothing is early and nothing is late: an access is over when its instruction is, so s_waitcnt has nothing to wait
-// for. An opcode that is not in the tables stops the wave, and why() names it and its address.
+// Nothing is early and nothing is late: an access is over when its instruction is, so s_waitcnt has nothing
+// to wait for. An opcode that is not in the tables stops the wave, and why() names it and its address.
 #pragma once
 
 #include <span>
@@ -23,9 +23,9 @@ class Outside {
   Outside& operator=(const Outside&) = delete;
   virtual ~Outside() = default;
 
-  // Memory of the process at `address`: at least one and at most `length` bytes, up to the end of its page. Empty
-  // where nothing is mapped for that access; who implements this keeps the fault. Eight aligned bytes never cross a
-  // page. The span is valid until the guest or another engine runs.
+  // Memory of the process at `address`: at least one and at most `length` bytes, up to the end of its page.
+  // Empty where nothing is mapped for that access; who implements this keeps the fault. Eight aligned bytes
+  // never cross a page. The span is valid until the guest or another engine runs.
   virtual std::span<std::byte> at(U64 address, std::size_t length, Access access) = 0;
   virtual U64 clock() = 0;  // 100 MHz
   // s_sendmsg MSG_INTERRUPT: `data` is M0.
@@ -48,11 +48,13 @@ class Machine {
     kDone,     // all waves ended
     kMore,     // the budget is used up
     kHalted,   // every wave that has not ended is halted, or waits at a barrier for one that is
-    kStopped,  // an instruction that a wave cannot execute, or an access to memory that is not there: see why()
+    kStopped,  // an instruction that a wave cannot execute, or an access to memory that is not there: see
+               // why()
   };
 
   // `outside` outlives this.
-  Machine(Outside& outside, const Surroundings& surroundings) : outside_(outside), surroundings_(surroundings) {}
+  Machine(Outside& outside, const Surroundings& surroundings)
+      : outside_(outside), surroundings_(surroundings) {}
 
   // Executes at most `budget` instructions, and counts it down.
   Result run(Group& group, U64& budget);
@@ -64,7 +66,8 @@ class Machine {
   Outside& outside() { return outside_; }
   const Surroundings& surroundings() const { return surroundings_; }
 
-  // The wave goes on in the trap handler. `trap`: 0 for a context save. Where there is no handler it goes on at `next`.
+  // The wave goes on in the trap handler. `trap`: 0 for a context save. Where there is no handler it goes on
+  // at `next`.
   void enter_trap(Wave& wave, U32 trap, U64 next) const;
 
   // ---- operands ----
@@ -72,7 +75,8 @@ class Machine {
   // A scalar source; `literal` is the instruction's second dword.
   U32 scalar(const Wave& wave, U32 code, U32 literal) const;
   U64 scalar_pair(const Wave& wave, U32 code, U32 literal) const;
-  // Of a vector instruction: what an operand of this kind has in `lane`. A VGPR that does not exist reads as 0.
+  // Of a vector instruction: what an operand of this kind has in `lane`. A VGPR that does not exist reads as
+  // 0.
   U64 source(const Wave& wave, U32 code, Kind kind, U32 literal, unsigned lane) const;
   static void store(Wave& wave, U32 vgpr, Kind kind, U64 value, unsigned lane);
 
@@ -80,7 +84,8 @@ class Machine {
 
   bool read(U64 address, std::span<std::byte> out);
   bool write(U64 address, std::span<const std::byte> in);
-  // Changes 4 or 8 bytes, atomically with the processors of the guest; `address` is rounded down to their size.
+  // Changes 4 or 8 bytes, atomically with the processors of the guest; `address` is rounded down to their
+  // size.
   bool change(U64 address, unsigned bytes, U64 (*function)(U64, U64, U64), U64 data, U64 compare, U64* old);
 
   // s_getreg_b32 and s_setreg_b32: whole registers.

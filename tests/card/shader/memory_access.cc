@@ -93,8 +93,8 @@ U32 word_of(const Wave& wave, U32 at, unsigned lane) {
 }
 
 // One lane. False: no memory.
-bool transfer(LaneMemory& memory, Machine& machine, Wave& wave, const MemoryLine& line, const Registers& registers,
-              U64 address) {
+bool transfer(LaneMemory& memory, Machine& machine, Wave& wave, const MemoryLine& line,
+              const Registers& registers, U64 address) {
   std::array<U32, 4> words{};
   const unsigned lane = memory.lane;
   const unsigned count = std::max(1, line.bytes / 4);
@@ -103,7 +103,8 @@ bool transfer(LaneMemory& memory, Machine& machine, Wave& wave, const MemoryLine
       if (!memory.access(address, words, line.bytes, false)) return false;
       for (unsigned i = 0; i < count; ++i) {
         const U32 to = registers.destination + i;
-        Machine::store(wave, to, Kind::kB32, i == 0 ? loaded(line, words[0], word_of(wave, to, lane)) : words[i], lane);
+        Machine::store(wave, to, Kind::kB32,
+                       i == 0 ? loaded(line, words[0], word_of(wave, to, lane)) : words[i], lane);
       }
       return true;
     }
@@ -130,7 +131,8 @@ bool transfer(LaneMemory& memory, Machine& machine, Wave& wave, const MemoryLine
   } else if (!machine.change(address & kAddressMask, line.bytes, line.change, data, compare, &old)) {
     return false;
   }
-  if (registers.returns) Machine::store(wave, registers.destination, wide ? Kind::kB64 : Kind::kB32, old, lane);
+  if (registers.returns)
+    Machine::store(wave, registers.destination, wide ? Kind::kB64 : Kind::kB32, old, lane);
   return true;
 }
 
@@ -160,7 +162,8 @@ bool Machine::execute_flat(Group& group, Wave& wave, const Instruction& in) {
     } else {
       address = source(wave, operand::kVector + address_at, Kind::kB64, 0, memory.lane) + offset;
     }
-    if (!transfer(memory, *this, wave, *line, registers, address)) return refuse(wave, no_memory(in, address));
+    if (!transfer(memory, *this, wave, *line, registers, address))
+      return refuse(wave, no_memory(in, address));
   }
   return true;
 }
@@ -178,12 +181,8 @@ struct Buffer {
 
 Buffer buffer_of(const Wave& wave, U32 at) {
   const U32 one = wave.scalar[(at + 1) & 127], three = wave.scalar[(at + 3) & 127];
-  Buffer buffer{wave.pair(at) & kAddressMask,
-                one >> 16 & 0x3fff,
-                wave.scalar[(at + 2) & 127],
-                U32{8} << (three >> 21 & 3),
-                one >> 31 != 0,
-                (three >> 23 & 1) != 0};
+  Buffer buffer{wave.pair(at) & kAddressMask, one >> 16 & 0x3fff, wave.scalar[(at + 2) & 127],
+                U32{8} << (three >> 21 & 3),  one >> 31 != 0,     (three >> 23 & 1) != 0};
   if (buffer.adds_lane) buffer.stride |= (three >> 15 & 0xf) << 14;
   return buffer;
 }

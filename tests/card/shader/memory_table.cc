@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Loads, stores and atomics, by the numbers that FLAT, GLOBAL, SCRATCH and MUBUF share; scalar ones; those of LDS.
+// Loads, stores and atomics, by the numbers that FLAT, GLOBAL, SCRATCH and MUBUF share; scalar ones; those of
+// LDS.
 #include <algorithm>
 #include <cmath>
 
@@ -85,14 +86,17 @@ U64 max_float(U64 old, U64 data, U64) {
 }
 U64 add_halves(U64 old, U64 data, U64) {
   const auto sum = [&](unsigned at) {
-    return U64{to_half(to_float(Half{static_cast<U16>(old >> at)}) + to_float(Half{static_cast<U16>(data >> at)})).bits};
+    return U64{
+        to_half(to_float(Half{static_cast<U16>(old >> at)}) + to_float(Half{static_cast<U16>(data >> at)}))
+            .bits};
   };
   return sum(0) | sum(16) << 16;
 }
 
 using Change = U64 (*)(U64, U64, U64);
 
-constexpr MemoryLine load(U32 op, const char* name, U8 bytes, bool is_signed = false, Part part = Part::kWhole) {
+constexpr MemoryLine load(U32 op, const char* name, U8 bytes, bool is_signed = false,
+                          Part part = Part::kWhole) {
   return {op, name, Action::kLoad, bytes, is_signed, part};
 }
 constexpr MemoryLine store(U32 op, const char* name, U8 bytes, Part part = Part::kWhole) {
@@ -191,7 +195,8 @@ constexpr LdsLine write(U32 op, const char* name, U8 bytes, Part part = Part::kW
 constexpr LdsLine two(U32 op, const char* name, LdsAction action, U8 bytes, U8 stride) {
   return {op, name, action, bytes, false, Part::kWhole, stride};
 }
-constexpr LdsLine change(U32 op, const char* name, U8 bytes, Change function, bool returns, bool compares = false) {
+constexpr LdsLine change(U32 op, const char* name, U8 bytes, Change function, bool returns,
+                         bool compares = false) {
   return {op, name, LdsAction::kAtomic, bytes, false, Part::kWhole, 1, returns, compares, function};
 }
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
-// The tables of opcodes: one line an opcode, with what it computes. A table is found by encoding, a line by number.
+// The tables of opcodes: one line an opcode, with what it computes. A table is found by encoding, a line by
+// number.
 //
-// A line's function has the operands' types as its parameters, so that the line alone says what it reads: a U64 or a
-// double is a pair of registers, a float takes the modifiers of floats.
+// A line's function has the operands' types as its parameters, so that the line alone says what it reads: a
+// U64 or a double is a pair of registers, a float takes the modifiers of floats.
 //
 // Facts: "AMD Instinct MI200 Instruction Set Architecture", chapter 12.
 #pragma once
@@ -75,7 +76,7 @@ struct Lane {
   U64 d = 0;
   bool carry_in = false;
   bool carry_out = false;
-  bool clamp = false;  // of integers: to what the result's type holds
+  bool clamp = false;      // of integers: to what the result's type holds
   bool high_part = false;  // VOP3P: of the two at once, this is the second
 };
 
@@ -90,12 +91,12 @@ struct VectorLine {
 
 // Flags of a VectorLine.
 namespace vector {
-constexpr U8 kCarryOut = 1;     // to VCC, or the scalar pair of VOP3B
-constexpr U8 kCarryIn = 2;      // from VCC, or the third source of VOP3
-constexpr U8 kReadsOld = 4;     // the destination is a source
-constexpr U8 kScalarResult = 8;  // v_readfirstlane_b32, v_readlane_b32
-constexpr U8 kSwap = 16;         // v_swap_b32
-constexpr U8 kLiteralThird = 32;  // v_madak, v_fmaak: the literal is added
+constexpr U8 kCarryOut = 1;        // to VCC, or the scalar pair of VOP3B
+constexpr U8 kCarryIn = 2;         // from VCC, or the third source of VOP3
+constexpr U8 kReadsOld = 4;        // the destination is a source
+constexpr U8 kScalarResult = 8;    // v_readfirstlane_b32, v_readlane_b32
+constexpr U8 kSwap = 16;           // v_swap_b32
+constexpr U8 kLiteralThird = 32;   // v_madak, v_fmaak: the literal is added
 constexpr U8 kLiteralSecond = 64;  // v_madmk, v_fmamk: the literal is multiplied
 constexpr U8 kAccumulators = 128;  // v_accvgpr_mov_b32: both operands are AccVGPRs
 }  // namespace vector
@@ -144,11 +145,22 @@ struct MemoryLine {
 
 // FLAT, GLOBAL, SCRATCH and MUBUF have the same numbers.
 const Table<MemoryLine, 128>& memory_table();
-// Scalar: of s_load_dword to s_buffer_store_dwordx4. Atomics have the lines of memory_table(), 64 or 128 higher.
+// Scalar: of s_load_dword to s_buffer_store_dwordx4. Atomics have the lines of memory_table(), 64 or 128
+// higher.
 const MemoryLine* find_scalar_memory(U32 op);
 
 struct LdsLine {
-  enum class Action : U8 { kRead, kWrite, kAtomic, kRead2, kWrite2, kSwizzle, kPermute, kBackwardPermute, kNothing };
+  enum class Action : U8 {
+    kRead,
+    kWrite,
+    kAtomic,
+    kRead2,
+    kWrite2,
+    kSwizzle,
+    kPermute,
+    kBackwardPermute,
+    kNothing
+  };
   U32 op;
   const char* name;
   Action action;

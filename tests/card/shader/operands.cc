@@ -141,12 +141,14 @@ VectorOperands operands_of(const Instruction& in) {
     to.half_select = in.bits(11, 4);
   }
   // A carry of two sources is the third; a v_div_fmas has three and takes VCC.
-  if (line != nullptr && (line->flags & vector::kCarryIn) != 0 && line->s[2] == Kind::kNone) to.carry_in = to.code[2];
+  if (line != nullptr && (line->flags & vector::kCarryIn) != 0 && line->s[2] == Kind::kNone)
+    to.carry_in = to.code[2];
   return to;
 }
 
-std::optional<std::array<U64, 3>> sources_of(const Machine& machine, const Wave& wave, const VectorOperands& from,
-                                             const std::array<Kind, 3>& kinds, unsigned lane) {
+std::optional<std::array<U64, 3>> sources_of(const Machine& machine, const Wave& wave,
+                                             const VectorOperands& from, const std::array<Kind, 3>& kinds,
+                                             unsigned lane) {
   unsigned first_lane = lane;
   bool zero = false;
   if (from.dpp) {
@@ -215,7 +217,8 @@ U64 finish(U64 bits, Kind kind, const VectorOperands& how, U32 mode) {
     case Kind::kF32:
       return to_bits(scaled_and_clamped(as_float(bits), how.multiply, how.clamp));
     default:
-      return to_half(scaled_and_clamped(to_float(Half{static_cast<U16>(bits)}), how.multiply, how.clamp)).bits;
+      return to_half(scaled_and_clamped(to_float(Half{static_cast<U16>(bits)}), how.multiply, how.clamp))
+          .bits;
   }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What stands around a vector instruction's function: where its operands are, and what happens to them on the way in
-// and out. One form for VOP1, VOP2, VOPC and VOP3, with SDWA and DPP.
+// What stands around a vector instruction's function: where its operands are, and what happens to them on the
+// way in and out. One form for VOP1, VOP2, VOPC and VOP3, with SDWA and DPP.
 #pragma once
 
 #include <optional>
@@ -27,8 +27,9 @@ struct VectorOperands {
 VectorOperands operands_of(const Instruction& in);
 
 // The sources of one lane, with their modifiers. Nothing: DPP leaves this lane out.
-std::optional<std::array<U64, 3>> sources_of(const Machine& machine, const Wave& wave, const VectorOperands& from,
-                                             const std::array<Kind, 3>& kinds, unsigned lane);
+std::optional<std::array<U64, 3>> sources_of(const Machine& machine, const Wave& wave,
+                                             const VectorOperands& from, const std::array<Kind, 3>& kinds,
+                                             unsigned lane);
 
 // A float as the modifiers of a source make it.
 U64 modify(U64 bits, Kind kind, bool absolute, bool negate);

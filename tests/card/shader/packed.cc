@@ -66,7 +66,8 @@ constexpr PackedLine kLines[] = {
            [](Half a, Half b) { return half([](float x, float y) { return std::fmax(x, y); }, a, b); }),
     packed(0x23, "v_dot2_f32_f16", Shape::kWhole, [](U32 a, U32 b, U32 c) { return dot_halves(a, b, c); }),
     packed(0x26, "v_dot2_i32_i16", Shape::kWhole, [](U32 a, U32 b, U32 c) { return dot<I16>(a, b, c, 16); }),
-    packed(0x28, "v_dot4_i32_i8", Shape::kWhole, [](U32 a, U32 b, U32 c) { return dot<std::int8_t>(a, b, c, 8); }),
+    packed(0x28, "v_dot4_i32_i8", Shape::kWhole,
+           [](U32 a, U32 b, U32 c) { return dot<std::int8_t>(a, b, c, 8); }),
     packed(0x29, "v_dot4_u32_u8", Shape::kWhole, [](U32 a, U32 b, U32 c) { return dot<U8>(a, b, c, 8); }),
     packed(0x30, "v_pk_fma_f32", Shape::kPairs, [](float a, float b, float c) { return std::fma(a, b, c); }),
     packed(0x31, "v_pk_mul_f32", Shape::kPairs, [](float a, float b) { return a * b; }),
@@ -78,8 +79,8 @@ constexpr PackedLine kLines[] = {
 
 struct PackedOperands {
   std::array<U32, 3> code;
-  U32 high_low;         // op_sel: bit i: source i of the low part is its high half
-  U32 high_high;        // op_sel_hi: the same of the high part
+  U32 high_low;   // op_sel: bit i: source i of the low part is its high half
+  U32 high_high;  // op_sel_hi: the same of the high part
   U32 negate_low, negate_high;
 };
 

@@ -34,7 +34,8 @@ void swap(Wave& wave, const VectorOperands& how) {
   const std::size_t other = how.code[0] - operand::kVector;
   if (how.code[0] < operand::kVector || other >= kVectorRegisters) return;
   for (unsigned lane = 0; lane < kLanes; ++lane) {
-    if ((wave.exec() >> lane & 1) != 0) std::swap(wave.vector[how.destination][lane], wave.vector[other][lane]);
+    if ((wave.exec() >> lane & 1) != 0)
+      std::swap(wave.vector[how.destination][lane], wave.vector[other][lane]);
   }
 }
 
@@ -84,7 +85,8 @@ bool Machine::execute_vector(Wave& wave, const Instruction& in) {
     line->run(lane);
     const U64 result = finish(lane.d, line->d, how, wave.mode);
     const bool wide = line->d == Kind::kB64 || line->d == Kind::kF64;
-    store(wave, to, line->d, wide ? result : place(result, line->d, how, static_cast<U32>(lane.old)), lane.lane);
+    store(wave, to, line->d, wide ? result : place(result, line->d, how, static_cast<U32>(lane.old)),
+          lane.lane);
     if (lane.carry_out) carry_out |= U64{1} << lane.lane;
   }
   if ((line->flags & kCarryOut) != 0) wave.pair(how.scalar_destination, carry_out);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// VOP1, VOP2 and VOP3: what one lane computes. The numbers are those of VOP3: VOP2's are 0x100 higher there, VOP1's
-// 0x140.
+// VOP1, VOP2 and VOP3: what one lane computes. The numbers are those of VOP3: VOP2's are 0x100 higher there,
+// VOP1's 0x140.
 #include <algorithm>
 #include <bit>
 #include <cfenv>
@@ -84,7 +84,8 @@ U32 saturate(Lane& lane, U64 sum, bool negative) {
 }
 U32 saturate(Lane& lane, I64 sum) {
   if (!lane.clamp) return static_cast<U32>(sum);
-  return static_cast<U32>(std::clamp<I64>(sum, std::numeric_limits<I32>::min(), std::numeric_limits<I32>::max()));
+  return static_cast<U32>(
+      std::clamp<I64>(sum, std::numeric_limits<I32>::min(), std::numeric_limits<I32>::max()));
 }
 U32 add_carry(Lane& lane, U32 a, U32 b, bool carry) {
   const U64 sum = U64{a} + b + (carry ? 1 : 0);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// The state of waves: 64 lanes that run one program of gfx90a, and the workgroup that they share LDS and barriers
-// with.
+// The state of waves: 64 lanes that run one program of gfx90a, and the workgroup that they share LDS and
+// barriers with.
 //
-// Facts: "AMD Instinct MI200 Instruction Set Architecture", chapters 3 (kernel state) and 4 (program flow); bits of
-// hardware registers as Linux's cwsr_trap_handler_gfx9.asm names them. Value types; one thread.
+// Facts: "AMD Instinct MI200 Instruction Set Architecture", chapters 3 (kernel state) and 4 (program flow);
+// bits of hardware registers as Linux's cwsr_trap_handler_gfx9.asm names them. Value types; one thread.
 #pragma once
 
 #include <array>
@@ -70,7 +70,8 @@ using VectorRegister = std::array<U32, kLanes>;
 
 struct Wave {
   std::array<U32, sgpr::kCount> scalar{};
-  // The first 256 are VGPRs, the others AccVGPRs. On the hardware they are one file that `arch_vgprs` divides.
+  // The first 256 are VGPRs, the others AccVGPRs. On the hardware they are one file that `arch_vgprs`
+  // divides.
   std::vector<VectorRegister> vector = std::vector<VectorRegister>(2 * std::size_t{kVectorRegisters});
   U64 pc = 0;
   bool scc = false;
@@ -79,8 +80,8 @@ struct Wave {
   U32 trapsts = 0;
   U32 ib_sts = 0;
 
-  // Allocated, which a context save needs: VGPRs of both kinds (a multiple of 8), of them plain ones (of 4), and
-  // SGPRs (of 16).
+  // Allocated, which a context save needs: VGPRs of both kinds (a multiple of 8), of them plain ones (of 4),
+  // and SGPRs (of 16).
   unsigned vgprs = 8;
   unsigned arch_vgprs = 8;
   unsigned sgprs = 112;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Names and lengths of instructions against LLVM's disassembler: every line of the tables, with operands at random.
+// Names and lengths of instructions against LLVM's disassembler: every line of the tables, with operands at
+// random.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -28,29 +29,34 @@ struct Form {
 };
 constexpr std::uint32_t kVop3p = 0xd3800000;
 constexpr Form kForms[] = {
-    {"SOP2", 0x80000000, 23, 7},    {"SOPK", 0xb0000000, 23, 5},   {"SOP1", 0xbe800000, 8, 8},
-    {"SOPC", 0xbf000000, 16, 7},    {"SOPP", 0xbf800000, 16, 7},   {"VOP2", 0x00000000, 25, 6},
-    {"VOP1", 0x7e000000, 9, 8},     {"VOPC", 0x7c000000, 17, 8},   {"VOP3", 0xd0000000, 16, 10},
-    {"VOP3P", kVop3p, 16, 7},   {"SMEM", 0xc0000000, 18, 8},   {"DS", 0xd8000000, 17, 8},
-    {"FLAT", 0xdc000000, 18, 7},    {"SCRATCH", 0xdc004000, 18, 7}, {"GLOBAL", 0xdc008000, 18, 7},
+    {"SOP2", 0x80000000, 23, 7},  {"SOPK", 0xb0000000, 23, 5},    {"SOP1", 0xbe800000, 8, 8},
+    {"SOPC", 0xbf000000, 16, 7},  {"SOPP", 0xbf800000, 16, 7},    {"VOP2", 0x00000000, 25, 6},
+    {"VOP1", 0x7e000000, 9, 8},   {"VOPC", 0x7c000000, 17, 8},    {"VOP3", 0xd0000000, 16, 10},
+    {"VOP3P", kVop3p, 16, 7},     {"SMEM", 0xc0000000, 18, 8},    {"DS", 0xd8000000, 17, 8},
+    {"FLAT", 0xdc000000, 18, 7},  {"SCRATCH", 0xdc004000, 18, 7}, {"GLOBAL", 0xdc008000, 18, 7},
     {"MUBUF", 0xe0000000, 18, 7},
 };
 
 using Words = std::array<std::uint32_t, 2>;
 
-// Every opcode of an encoding, once with zeros and some times with a few random bits: a field that an opcode does not
-// have must be zero.
+// Every opcode of an encoding, once with zeros and some times with a few random bits: a field that an opcode
+// does not have must be zero.
 std::vector<Words> instructions(const Form& form) {
   Rng rng(1);
   std::vector<Words> all;
-  const std::uint32_t operands = ~(((1U << form.op_bits) - 1) << form.op_at) & (form.fixed < 0xc0000000 ? 0xffff : 0x3ffff);
+  const std::uint32_t operands =
+      ~(((1U << form.op_bits) - 1) << form.op_at) & (form.fixed < 0xc0000000 ? 0xffff : 0x3ffff);
   for (std::uint32_t op = 0; op < 1U << form.op_bits; ++op) {
     for (int i = 0; i < 40; ++i) {
-      const auto some = [&] { return i == 0 ? 0 : static_cast<std::uint32_t>(rng.next() & rng.next() & rng.next()); };
+      const auto some = [&] {
+        return i == 0 ? 0 : static_cast<std::uint32_t>(rng.next() & rng.next() & rng.next());
+      };
       Words words = {form.fixed | op << form.op_at | (some() & operands), some()};
       if (i % 4 == 1) words[1] = 0x007f0000;  // no scalar address
-      if (form.fixed == kVop3p && i % 4 == 2) words = {form.fixed | op << form.op_at | 0x4000, 0x18020501};  // two VGPRs
-      if (form.fixed == kVop3p && i % 4 == 3) words = {form.fixed | op << form.op_at | 0x4000, 0x18000101};  // and one
+      if (form.fixed == kVop3p && i % 4 == 2)
+        words = {form.fixed | op << form.op_at | 0x4000, 0x18020501};  // two VGPRs
+      if (form.fixed == kVop3p && i % 4 == 3)
+        words = {form.fixed | op << form.op_at | 0x4000, 0x18000101};  // and one
       all.push_back(words);
     }
   }
@@ -71,7 +77,8 @@ std::string without_form(std::string name) {
 }
 
 // What the disassembler says, by the first bytes.
-std::map<std::vector<std::uint8_t>, std::string> disassembled(const TempDir& dir, const std::vector<Words>& all) {
+std::map<std::vector<std::uint8_t>, std::string> disassembled(const TempDir& dir,
+                                                              const std::vector<Words>& all) {
   std::map<std::vector<std::uint8_t>, std::string> said;
   const std::string in = dir.path() + "/in", out = dir.path() + "/out";
   {
@@ -83,8 +90,8 @@ std::map<std::vector<std::uint8_t>, std::string> disassembled(const TempDir& dir
     }
   }
   if (!run_program({"sh", "-c",
-                    "llvm-mc -disassemble -triple=amdgcn-amd-amdhsa -mcpu=gfx90a -show-encoding '" + in + "' > '" + out +
-                        "' 2> /dev/null || test -s '" + out + "'"})) {
+                    "llvm-mc -disassemble -triple=amdgcn-amd-amdhsa -mcpu=gfx90a -show-encoding '" + in +
+                        "' > '" + out + "' 2> /dev/null || test -s '" + out + "'"})) {
     return said;
   }
   std::ifstream file(out);
@@ -96,7 +103,8 @@ std::map<std::vector<std::uint8_t>, std::string> disassembled(const TempDir& dir
     text >> name;
     std::vector<std::uint8_t> bytes;
     std::istringstream list(line.substr(at + 13));
-    for (std::string byte; std::getline(list, byte, ',');) bytes.push_back(static_cast<std::uint8_t>(std::stoul(byte, nullptr, 16)));
+    for (std::string byte; std::getline(list, byte, ',');)
+      bytes.push_back(static_cast<std::uint8_t>(std::stoul(byte, nullptr, 16)));
     said[bytes] = without_form(name);
   }
   return said;
@@ -104,7 +112,8 @@ std::map<std::vector<std::uint8_t>, std::string> disassembled(const TempDir& dir
 
 std::vector<std::uint8_t> first_bytes(const Words& words, std::size_t count) {
   std::vector<std::uint8_t> bytes;
-  for (unsigned i = 0; i < count; ++i) bytes.push_back(static_cast<std::uint8_t>(words[i / 4] >> 8 * (i % 4)));
+  for (unsigned i = 0; i < count; ++i)
+    bytes.push_back(static_cast<std::uint8_t>(words[i / 4] >> 8 * (i % 4)));
   return bytes;
 }
 
@@ -148,7 +157,8 @@ TEST(ShaderDecode, NamesAndLengthsAreThoseOfLlvm) {
       seen.insert(name);
     }
   }
-  for (const std::string& name : names_of_tables()) EXPECT_TRUE(seen.contains(name)) << name << " was never compared";
+  for (const std::string& name : names_of_tables())
+    EXPECT_TRUE(seen.contains(name)) << name << " was never compared";
 }
 
 }  // namespace

@@ -69,7 +69,8 @@ CodeObject::CodeObject(const std::vector<std::byte>& elf) {
   std::size_t top = 0;
   for (unsigned i = 0; i < header.e_phnum; ++i) {
     const auto segment = at<Elf64_Phdr>(elf, header.e_phoff + i * sizeof(Elf64_Phdr));
-    if (segment.p_type == PT_LOAD) top = std::max(top, static_cast<std::size_t>(segment.p_vaddr + segment.p_memsz));
+    if (segment.p_type == PT_LOAD)
+      top = std::max(top, static_cast<std::size_t>(segment.p_vaddr + segment.p_memsz));
   }
   storage_.resize(top + 2 * kPage);
   const auto begin = reinterpret_cast<std::uint64_t>(storage_.data());
@@ -98,8 +99,9 @@ std::uint64_t CodeObject::symbol(const std::string& name) const {
 }
 
 std::vector<std::byte> compile_for_gpu(const test::TempDir& dir, const std::string& source) {
-  return built(dir, "program.cl", source,
-               {"clang", "-x", "cl", "-cl-std=CL1.2", "-O2", "-nogpulib", "-ffp-contract=off", "-fwrapv", "-w"});
+  return built(
+      dir, "program.cl", source,
+      {"clang", "-x", "cl", "-cl-std=CL1.2", "-O2", "-nogpulib", "-ffp-contract=off", "-fwrapv", "-w"});
 }
 
 std::vector<std::byte> assemble_for_gpu(const test::TempDir& dir, const std::string& source) {

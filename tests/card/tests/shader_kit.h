@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Programs of gfx90a for tests: clang compiles them, and the interpreter runs them on memory of this process. One
-// thread.
+// Programs of gfx90a for tests: clang compiles them, and the interpreter runs them on memory of this process.
+// One thread.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The interpreter against the processor: the same C functions, made of random operations, are compiled for gfx90a and
-// for this machine, and give the same bits.
+// The interpreter against the processor: the same C functions, made of random operations, are compiled for
+// gfx90a and for this machine, and give the same bits.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
@@ -82,12 +82,14 @@ std::string statement(Rng& rng, int depth) {
     const std::string inner = statement(rng, depth - 1) + " " + statement(rng, depth - 1);
     switch (rng.between(0, 2)) {
       case 0:
-        return "if ((a ^ " + std::to_string(rng.between(0, 255)) + "u) & " + std::to_string(rng.between(1, 15)) + "u) { " +
-               inner + " } else { " + statement(rng, depth - 1) + " }";
+        return "if ((a ^ " + std::to_string(rng.between(0, 255)) + "u) & " +
+               std::to_string(rng.between(1, 15)) + "u) { " + inner + " } else { " +
+               statement(rng, depth - 1) + " }";
       case 1:
         return "for (u32 i = 0; i < (b & 7u); ++i) { " + inner + " a += i; }";
       default:
-        return "for (u32 i = 0; i < 9 && m > 0 && (m & 3) != 1; ++i) { " + inner + " m = (m >> 1) & 0x7fffffff; }";
+        return "for (u32 i = 0; i < 9 && m > 0 && (m & 3) != 1; ++i) { " + inner +
+               " m = (m >> 1) & 0x7fffffff; }";
     }
   }
   return kStatements[rng.between(0, kStatements.size() - 1)];
@@ -98,7 +100,8 @@ std::string function(Rng& rng) {
       "static inline u64 value(u64 one, u64 two) {\n"
       "  u32 a = (u32)one, b = (u32)(two >> 13); i32 m = (i32)(one >> 32), n = (i32)two;\n"
       "  u64 p = one, q = two; i64 r = (i64)(one ^ two);\n"
-      "  f32 x = (f32)(i32)one, y = (f32)(u32)(two & 0xffff); f64 s = (f64)(i32)(two >> 7), t = (f64)(u32)one;\n";
+      "  f32 x = (f32)(i32)one, y = (f32)(u32)(two & 0xffff); f64 s = (f64)(i32)(two >> 7), t = "
+      "(f64)(u32)one;\n";
   for (int i = 0; i < 24; ++i) text += "  " + statement(rng, 2) + "\n";
   return text +
          "  return a + b * 3ul + (u64)(u32)m * 5 + (u64)(u32)n * 7 + p * 11 + q * 13 + (u64)r * 17 +\n"
@@ -113,7 +116,9 @@ class HostLibrary {
   HostLibrary(const TempDir& dir, const std::string& source) {
     const std::string in = dir.path() + "/host.c", out = dir.path() + "/host.so";
     std::ofstream(in) << source << "u64 of_host(u64 one, u64 two) { return value(one, two); }\n";
-    if (!run_program({"clang", "-O1", "-ffp-contract=off", "-fwrapv", "-w", "-shared", "-fPIC", in, "-o", out, "-lm"})) return;
+    if (!run_program(
+            {"clang", "-O1", "-ffp-contract=off", "-fwrapv", "-w", "-shared", "-fPIC", in, "-o", out, "-lm"}))
+      return;
     handle_ = dlopen(out.c_str(), RTLD_NOW | RTLD_LOCAL);
   }
   HostLibrary(const HostLibrary&) = delete;

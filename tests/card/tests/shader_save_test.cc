@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Waves that are saved in the middle, by a trap handler of this test, and go on in another queue. The drivers' own
-// handlers do it in guests.
+// Waves that are saved in the middle, by a trap handler of this test, and go on in another queue. The
+// drivers' own handlers do it in guests.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,8 +21,8 @@ using shader::DispatchPacket;
 using shader::ProcessMemory;
 using shader::Surroundings;
 
-// Saves 32 VGPRs, the SGPRs and 2 KiB of LDS, as the drivers' handlers do: the second instruction is the entry of a
-// restore, EXEC has the address, and its bit 58 says that this wave has the LDS, too.
+// Saves 32 VGPRs, the SGPRs and 2 KiB of LDS, as the drivers' handlers do: the second instruction is the
+// entry of a restore, EXEC has the address, and its bit 58 says that this wave has the LDS, too.
 constexpr const char* kHandler = R"(
 .text
 .globl handler
@@ -164,7 +164,8 @@ std::vector<std::uint32_t> expected() {
 class SavedWaves : public ::testing::Test {
  protected:
   static constexpr std::uint64_t kCode = LooseChip::kProcess, kTba = kCode + 0x8000, kOut = kCode + 0x10000,
-                                 kArguments = kCode + 0x12000, kArea = kCode + 0x20000, kMqd = LooseChip::kDriver;
+                                 kArguments = kCode + 0x12000, kArea = kCode + 0x20000,
+                                 kMqd = LooseChip::kDriver;
   static constexpr std::uint32_t kStackBytes = 0x2000;
 
   static void SetUpTestSuite() {
@@ -194,7 +195,9 @@ class SavedWaves : public ::testing::Test {
   void store(std::size_t field, std::uint32_t value) {
     std::memcpy(chip_.at(kMqd + (mqd::compute::kSlot + field) * 4), &value, sizeof value);
   }
-  std::uint32_t load(std::size_t field) { return chip_.get<std::uint32_t>(kMqd + (mqd::compute::kSlot + field) * 4); }
+  std::uint32_t load(std::size_t field) {
+    return chip_.get<std::uint32_t>(kMqd + (mqd::compute::kSlot + field) * 4);
+  }
 
   // As a queue has it that is mapped now.
   struct Mapped {
