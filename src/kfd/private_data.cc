@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/format.h"
+#include "kfd/private_record.h"
 #include "kfd/uapi.h"
 
 namespace sluice::kfd {
@@ -29,10 +30,6 @@ constexpr std::size_t kEventRecordBytes = 64;
 constexpr std::size_t kLeastObjectBytes = kEventRecordBytes;
 constexpr std::size_t kEventIdAt = 16;
 constexpr std::size_t kEventFlagsAt[] = {20, 28};  // resets itself; is signaled
-constexpr std::size_t kQueueHeaderBytes = 120;
-constexpr std::size_t kQueueGpuIdAt = 64;
-constexpr std::size_t kQueueCtlStackSizeAt = 108;
-constexpr std::size_t kQueueMqdSizeAt = 112;
 constexpr std::size_t kSvmHeaderBytes = 24;
 constexpr std::size_t kSvmAttributeBytes = 8;
 constexpr std::size_t kSvmCommonAttributes = 4;     // then one for each GPU
@@ -42,12 +39,6 @@ constexpr std::uint32_t kMostHandle = std::numeric_limits<std::int32_t>::max(); 
 
 // Kernels that checkpoint partitions store each queue's state once per XCC.
 constexpr std::uint64_t kQueueStateCopies[] = {1, 2, 3, 4, 6, 8};
-
-std::uint32_t load_u32(Bytes bytes, std::size_t at) {
-  std::uint32_t value = 0;
-  std::memcpy(&value, bytes.data() + at, sizeof value);
-  return value;
-}
 
 bool all_zero(Bytes bytes) {
   return std::all_of(bytes.begin(), bytes.end(), [](std::uint8_t byte) { return byte == 0; });
@@ -137,9 +128,11 @@ std::uint64_t PrivateData::object_bytes(Bytes at, std::uint64_t copies) const {
   if (at.size() < kLeastObjectBytes || load_u32(at, kObjectPadAt) != 0) return 0;
   switch (load_u32(at, 0)) {
     case kQueue:
-      if (at.size() < kQueueHeaderBytes || !has(owners_.gpu_ids, load_u32(at, kQueueGpuIdAt))) return 0;
-      return kQueueHeaderBytes +
-             copies * (std::uint64_t{load_u32(at, kQueueMqdSizeAt)} + load_u32(at, kQueueCtlStackSizeAt));
+      if (at.size() < queue_record::kHeaderBytes ||
+          !has(owners_.gpu_ids, load_u32(at, queue_record::kGpuIdAt)))
+        return 0;
+      return queue_record::kHeaderBytes + copies * (std::uint64_t{load_u32(at, queue_record::kMqdBytesAt)} +
+                                                    load_u32(at, queue_record::kCtlStackBytesAt));
     case kEvent:
       return is_event(at) ? kEventRecordBytes : 0;
     case kSvmRange:

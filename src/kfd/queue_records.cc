@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 #include "kfd/queue_records.h"
 
-#include <cstring>
 #include <span>
+
+#include "kfd/private_record.h"
 
 namespace sluice::kfd {
 namespace {
@@ -11,12 +12,6 @@ using Bytes = std::span<const std::uint8_t>;
 
 constexpr std::uint32_t kQueueRecord = 0;   // the first word of an object's record
 constexpr std::uint32_t kComputeQueue = 0;  // KFD_QUEUE_TYPE_COMPUTE of the kernel, PM4 and AQL
-constexpr std::size_t kHeaderBytes = 120;
-constexpr std::size_t kGpuIdAt = 64;
-constexpr std::size_t kTypeAt = 68;
-constexpr std::size_t kGwsAt = 92;
-constexpr std::size_t kCtlStackBytesAt = 108;
-constexpr std::size_t kMqdBytesAt = 112;
 
 // struct v9_mqd. A queue has one for each XCC, one after another, before all control stacks.
 constexpr std::size_t kMqdBytes = 2048;
@@ -27,17 +22,11 @@ constexpr std::size_t kStackSizeAt = 175 * sizeof(std::uint32_t);  // cp_hqd_cnt
 constexpr std::size_t kWaveStateAt =
     176 * sizeof(std::uint32_t);  // cp_hqd_wg_state_offset: grows from the size
 
-std::uint32_t load_u32(Bytes bytes, std::size_t at) {
-  std::uint32_t value = 0;
-  std::memcpy(&value, bytes.data() + at, sizeof value);
-  return value;
-}
-
 // Older kernels write the size of one MQD and of one stack into the header, newer ones that of all.
 Bytes mqds_of(Bytes record) {
-  const std::size_t mqd = load_u32(record, kMqdBytesAt);
-  const std::size_t all = mqd + load_u32(record, kCtlStackBytesAt);
-  const Bytes state = record.subspan(kHeaderBytes);
+  const std::size_t mqd = load_u32(record, queue_record::kMqdBytesAt);
+  const std::size_t all = mqd + load_u32(record, queue_record::kCtlStackBytesAt);
+  const Bytes state = record.subspan(queue_record::kHeaderBytes);
   return state.first(all == 0 ? 0 : state.size() / all * mqd);
 }
 
@@ -65,14 +54,15 @@ Saved saved_by(Bytes mqds) {
 QueueLosses losses_of_queues(const PrivateData& data, const Topology& topology) {
   QueueLosses losses;
   for (const Bytes record : data.objects()) {
-    if (load_u32(record, 0) != kQueueRecord || load_u32(record, kTypeAt) != kComputeQueue) continue;
-    const Node* const gpu = topology.find_gpu(load_u32(record, kGpuIdAt));
+    if (load_u32(record, 0) != kQueueRecord || load_u32(record, queue_record::kTypeAt) != kComputeQueue)
+      continue;
+    const Node* const gpu = topology.find_gpu(load_u32(record, queue_record::kGpuIdAt));
     if (gpu == nullptr || !is_gfx9(gpu->gfx_target_version)) continue;
-    const bool has_stack = load_u32(record, kCtlStackBytesAt) != 0;
+    const bool has_stack = load_u32(record, queue_record::kCtlStackBytesAt) != 0;
     const Saved saved = saved_by(mqds_of(record));
     if (!has_stack && saved.waves) ++losses.waves;
     if (!has_stack && saved.stack && !saved.waves) ++losses.stack_words;
-    if (load_u32(record, kGwsAt) != 0 && saved.waves) ++losses.gws_values;
+    if (load_u32(record, queue_record::kGwsAt) != 0 && saved.waves) ++losses.gws_values;
     if (saved.counters) ++losses.counters;
   }
   return losses;
