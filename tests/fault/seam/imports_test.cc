@@ -70,7 +70,7 @@ constexpr Exempt kExempt[] = {
      "eventfd_read eventfd_write shutdown"},
     {"a signal of one's own, or SIGKILL for a child of criu's", "sigaction raise kill"},
     {"a limit of one's own that is lowered, or is put back to what it was", "setrlimit64"},
-    {"an alarm of one's own that is held, or goes on", "setitimer"},
+    {"an alarm of one's own that is held, asked for, or goes on", "setitimer getitimer"},
     {"waits no longer than it is told", "nanosleep"},
 };
 
