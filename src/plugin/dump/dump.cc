@@ -299,17 +299,24 @@ Result<void> Dumper::finish_with_index() {
   return run_.store.save_index({metadata, maps, run_.dump_id});
 }
 
-// When no more files come: the last moment in which an error keeps the job alive. Streams are joined by now,
-// unless CRIU has not asked for one of the tree's files.
+// When no more files come. Streams are joined by now, unless CRIU has not asked for one of the tree's files.
 Result<void> Dumper::finish_tree() {
   const Phase before = std::exchange(phase_, Phase::Finished);
-  if (before < Phase::IndexSaved)
-    SLUICE_TRY(before == Phase::AllKnown && run_.store.one_way() ? finish_with_index() : files_.finish_all());
+  if (before >= Phase::IndexSaved) return {};
+  return before == Phase::AllKnown && run_.store.one_way() ? finish_with_index() : files_.finish_all();
+}
+
+// What the images need of their parent is still there.
+Result<void> Dumper::check_parent() const {
   return files_.empty() ? Result<void>() : run_.parent.check_unchanged(run_.store);
 }
 
+// The last moment in which an error keeps the job alive.
 Result<void> Dumper::finish_late() {
-  return with_signals_held([this] { return finish_tree(); });
+  return with_signals_held([this]() -> Result<void> {
+    SLUICE_TRY(finish_tree());
+    return check_parent();
+  });
 }
 
 // Contents that still flow are in no image, so the queues do not wait for them: a disk may hang.
@@ -317,10 +324,11 @@ Result<void> Dumper::finish(int ret) {
   if (ret >= 0) signals_.set_too_late();
   const HeldSignals::InHook hook(signals_);
   const Result<void> finished = ret >= 0 ? finish_tree() : Result<void>();
+  const Result<void> has_parent = ret >= 0 ? check_parent() : Result<void>();
   Result<void> unpaused = sessions_.unpause_all();
   if (run_.frozen_from_ns != 0) run_.frozen_ns = run_.shared.world.now_ns() - run_.frozen_from_ns;
-  undone_ = !finished;
-  const bool good = ret >= 0 && finished;
+  undone_ = !has_parent;
+  const bool good = ret >= 0 && has_parent;
   files_.drop(good);
   if (unpaused) signals_.set_nothing_to_undo();
   if (good) {
@@ -330,8 +338,9 @@ Result<void> Dumper::finish(int ret) {
     run_.images.roll_back();
     if (ret < 0) tree_.name_unrestorable_maps();
   }
-  SLUICE_TRY(finished);
-  return unpaused;
+  SLUICE_TRY(has_parent);
+  SLUICE_TRY(unpaused);
+  return finished;
 }
 
 void Dumper::abandon() noexcept {

@@ -89,6 +89,7 @@ class Dumper {
   Result<void> clear_directory();
   Result<void> finish_with_index();
   Result<void> finish_tree();
+  Result<void> check_parent() const;
 
   DirectoryLock directory_;  // from the first file of ours to the end
   DumpRun run_;
