@@ -410,16 +410,26 @@ Result<ProcessInfo> own_process_info(const KfdDevice& kfd) {
 
 }  // namespace
 
-Result<std::uint32_t> probe_bo_record_bytes(const KfdDevice& kfd, std::uint32_t gpu_id, int drm_fd) {
+Result<std::uint32_t> probe_bo_record_bytes(const KfdDevice& kfd, std::span<const GpuFile> gpus) {
   constexpr std::uint64_t kAnyAddress = std::uint64_t{1} << 32;  // nothing is mapped: any GPU VA will do
   constexpr std::uint64_t kBytes = 4096;
   const auto call = [&](unsigned long request, void* argument) {
     return call_ioctl(kfd.ioctl_function(), kfd.fd(), request, argument);
   };
 
-  AcquireVmArgs vm{static_cast<std::uint32_t>(drm_fd), gpu_id};
-  if (const int err = call(kIocAcquireVm, &vm); err != 0)
-    return make_error(err, "ACQUIRE_VM of GPU " + hex(gpu_id));
+  GetAperturesArgs seen{};
+  if (const int err = call(kIocGetApertures, &seen); err != 0)
+    return make_error(err, "GET_PROCESS_APERTURES_NEW");
+  if (gpus.empty() || seen.num_nodes != gpus.size()) {
+    return make_error(ENODEV, formatted("take a VM on each of {} GPUs, of which {} can be opened",
+                                        seen.num_nodes, gpus.size()));
+  }
+  for (const GpuFile& gpu : gpus) {
+    AcquireVmArgs vm{static_cast<std::uint32_t>(gpu.drm_fd), gpu.gpu_id};
+    if (const int err = call(kIocAcquireVm, &vm); err != 0)
+      return make_error(err, "ACQUIRE_VM of GPU " + hex(gpu.gpu_id));
+  }
+  const std::uint32_t gpu_id = gpus.front().gpu_id;
   AllocMemoryArgs memory{};
   memory.va_addr = kAnyAddress;
   memory.size = kBytes;

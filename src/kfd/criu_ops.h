@@ -187,12 +187,20 @@ enum class ResumeOutcome { Resumed, NotGpuProcess };
 // before), EACCES.
 Result<ResumeOutcome> resume(const KfdDevice& kfd, pid_t pid);
 
+// A GPU, and a render file of it that its VM may be taken from.
+struct GpuFile {
+  std::uint32_t gpu_id = 0;
+  int drm_fd = -1;  // borrowed
+};
+
 // Size in bytes of a BO's record in the private data that this kernel writes and expects. Compare it with the
-// image's before RESTORE, which would fail half-way. Measured: takes `drm_fd` as the VM of `gpu_id`,
-// allocates a page there and reads PROCESS_INFO of the caller. The caller's KFD process keeps that VM until
-// its address space is gone, so it can no longer RESTORE. REQUIRES a process that never will (CRIU's main
-// process, a helper) and a render file opened for this. `kfd` must be the caller's. Errors: those of the
-// calls; EBUSY if the process already has BOs, queues or events.
-Result<std::uint32_t> probe_bo_record_bytes(const KfdDevice& kfd, std::uint32_t gpu_id, int drm_fd);
+// image's before RESTORE, which would fail half-way. Measured: takes a VM on each GPU, allocates a page on
+// the first and reads PROCESS_INFO of the caller. The caller's KFD process keeps the VMs until its address
+// space is gone, so it can no longer RESTORE. REQUIRES a process that never will (CRIU's main process, a
+// helper) and render files opened for this. `kfd` must be the caller's, `gpus` every GPU that it sees: Linux
+// 6.1 follows a NULL pointer when the queues of a process start that lacks a VM
+// (restore_process_queues_cpsch). So the kernel is asked how many there are, and one too few is ENODEV before
+// anything stops. Errors: those of the calls; EBUSY if the process already has BOs, queues or events.
+Result<std::uint32_t> probe_bo_record_bytes(const KfdDevice& kfd, std::span<const GpuFile> gpus);
 
 }  // namespace sluice::kfd

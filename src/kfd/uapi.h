@@ -27,6 +27,14 @@ struct GetVersionArgs {
   std::uint32_t minor_version;
 };
 
+// AMDKFD_IOC_GET_PROCESS_APERTURES_NEW, as far as it counts: with num_nodes 0 the kernel writes no apertures,
+// but how many GPUs the process has (kfd_ioctl_get_process_apertures_new)
+struct GetAperturesArgs {
+  std::uint64_t apertures;  // user pointer
+  std::uint32_t num_nodes;  // in: room, in apertures; out
+  std::uint32_t pad;
+};
+
 // AMDKFD_IOC_ACQUIRE_VM
 struct AcquireVmArgs {
   std::uint32_t drm_fd;
@@ -119,6 +127,7 @@ struct DebugTrapArgs {
 inline constexpr std::uint32_t kDebugTrapQueryEvent = 11;
 
 inline constexpr unsigned long kIocGetVersion = _IOR('K', 0x01, GetVersionArgs);
+inline constexpr unsigned long kIocGetApertures = _IOWR('K', 0x14, GetAperturesArgs);
 inline constexpr unsigned long kIocAcquireVm = _IOW('K', 0x15, AcquireVmArgs);
 inline constexpr unsigned long kIocAllocMemory = _IOWR('K', 0x16, AllocMemoryArgs);
 inline constexpr unsigned long kIocFreeMemory = _IOW('K', 0x17, FreeMemoryArgs);
@@ -129,6 +138,7 @@ inline constexpr unsigned long kIocCriuOp = _IOWR('K', 0x22, CriuArgs);
 inline constexpr unsigned long kIocDebugTrap = _IOWR('K', 0x26, DebugTrapArgs);
 
 static_assert(sizeof(GetVersionArgs) == 8 && sizeof(AcquireVmArgs) == 8);
+static_assert(sizeof(GetAperturesArgs) == 16);
 static_assert(sizeof(AllocMemoryArgs) == 40 && offsetof(AllocMemoryArgs, gpu_id) == 32);
 static_assert(sizeof(FreeMemoryArgs) == 8);
 static_assert(sizeof(MapMemoryArgs) == 24 && offsetof(MapMemoryArgs, num_mapped) == 20);
@@ -143,6 +153,7 @@ static_assert(offsetof(BoBucket, dmabuf_fd) == 40);
 #if defined(__x86_64__) || defined(__aarch64__)
 // (powerpc packs direction and size differently.)
 static_assert(kIocCriuOp == 0xC0384B22UL && kIocGetVersion == 0x80084B01UL);
+static_assert(kIocGetApertures == 0xC0104B14UL);
 static_assert(kIocAcquireVm == 0x40084B15UL && kIocAllocMemory == 0xC0284B16UL);
 static_assert(kIocFreeMemory == 0x40084B17UL && kIocMapMemory == 0xC0184B18UL);
 static_assert(kIocGetDmabufInfo == 0xC0204B1CUL && kIocImportDmabuf == 0xC0184B1DUL);

@@ -261,6 +261,7 @@ TEST_P(RestoredShapeTest, AProcessOnAnOldKernelComesBack) {
   scene_.move_to(old);
   const vamdgpu::QueueRunner runner(scene_.machine().directory());
   dump_restore_check({"--run-queues", "--svm"});
+  EXPECT_EQ(scene_.log().find("[SL-R32]"), std::string::npos) << "the driver was asked as Linux 6.1 bears it";
 }
 
 INSTANTIATE_TEST_SUITE_P(Versions, RestoredShapeTest, ::testing::Values(kVersions[0], kNewest),

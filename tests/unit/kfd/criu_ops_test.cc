@@ -64,6 +64,7 @@ class FakeKfd {
       {0x2000000, 8192, 0x100001000, 0, 0x2001, kAllocGtt, kInvalidFd, 0},
       {0x3000000, 8192, 0xC000000000000000, 0, 0x2001, kAllocDoorbell, kInvalidFd, 0}};
   std::uint32_t num_objects = 3;
+  std::uint32_t num_gpus = 2;
   std::uint64_t priv_data_bytes = 40;
   std::vector<AcquireVmArgs> vms;
   GetVersionArgs version = {1, 11};
@@ -89,6 +90,10 @@ class FakeKfd {
     if (const auto refused = refused_.find(request); refused != refused_.end()) {
       errno = refused->second;
       return -1;
+    }
+    if (request == kIocGetApertures) {
+      static_cast<GetAperturesArgs*>(argument)->num_nodes = num_gpus;
+      return 0;
     }
     if (request == kIocAcquireVm) {
       vms.push_back(*static_cast<AcquireVmArgs*>(argument));
@@ -755,28 +760,42 @@ class BoRecordProbe : public KfdRestore {
     kfd.num_objects = 0;
     kfd.priv_data_bytes = 8 + 2 * 8 + 272;
   }
+
+  // Both of them.
+  std::vector<GpuFile> gpus() const { return {{0x5000, drm.get()}, {0x5001, drm.get()}}; }
 };
 
 TEST_F(BoRecordProbe, asks_with_one_bo_and_leaves_nothing) {
   const std::size_t before = open_descriptors();
   {
     const KfdDevice device = open();
-    const auto bytes = probe_bo_record_bytes(device, 0x5000, drm.get());
+    const auto bytes = probe_bo_record_bytes(device, gpus());
     ASSERT_TRUE(bytes.ok()) << bytes.error().what;
     EXPECT_EQ(*bytes, 272U);
   }
-  ASSERT_EQ(kfd.vms.size(), 1U);
+  ASSERT_EQ(kfd.vms.size(), 2U) << "Linux 6.1 panics when the queues of a process start that lacks one";
   EXPECT_EQ(kfd.vms[0].gpu_id, 0x5000U);
-  EXPECT_EQ(kfd.vms[0].drm_fd, static_cast<std::uint32_t>(drm.get()));
+  EXPECT_EQ(kfd.vms[1].gpu_id, 0x5001U);
+  EXPECT_EQ(kfd.vms[1].drm_fd, static_cast<std::uint32_t>(drm.get()));
   EXPECT_TRUE(kfd.bos.empty());
   EXPECT_EQ(kfd.paused, 0);
   EXPECT_EQ(open_descriptors(), before);
 }
 
+TEST_F(BoRecordProbe, nothing_is_stopped_while_a_gpu_cannot_be_opened) {
+  kfd.num_gpus = 3;
+  const KfdDevice device = open();
+  const auto bytes = probe_bo_record_bytes(device, gpus());
+  ASSERT_FALSE(bytes.ok());
+  EXPECT_EQ(bytes.error().err, ENODEV);
+  EXPECT_TRUE(kfd.ops.empty());
+  EXPECT_TRUE(kfd.vms.empty());
+}
+
 TEST_F(BoRecordProbe, a_process_that_uses_its_kfd_cannot_be_asked) {
   kfd.num_objects = 1;
   const KfdDevice device = open();
-  EXPECT_EQ(probe_bo_record_bytes(device, 0x5000, drm.get()).error().err, EBUSY);
+  EXPECT_EQ(probe_bo_record_bytes(device, gpus()).error().err, EBUSY);
   EXPECT_TRUE(kfd.bos.empty());
   EXPECT_EQ(kfd.paused, 0);
 }
@@ -784,12 +803,13 @@ TEST_F(BoRecordProbe, a_process_that_uses_its_kfd_cannot_be_asked) {
 TEST_F(BoRecordProbe, a_failure_frees_the_bo) {
   kfd.fail(CriuOp::ProcessInfo, EACCES);
   const KfdDevice device = open();
-  EXPECT_EQ(probe_bo_record_bytes(device, 0x5000, drm.get()).error().err, EACCES);
+  EXPECT_EQ(probe_bo_record_bytes(device, gpus()).error().err, EACCES);
   EXPECT_TRUE(kfd.bos.empty());
 }
 
 TEST_F(BoRecordProbe, what_the_kernel_refuses_is_named_and_nothing_stays_paused) {
   const std::pair<unsigned long, const char*> requests[] = {
+      {kIocGetApertures, "GET_PROCESS_APERTURES_NEW"},
       {kIocAcquireVm, "ACQUIRE_VM of GPU 0x5000"},
       {kIocAllocMemory, "ALLOC_MEMORY_OF_GPU on GPU 0x5000"},
       {kIocFreeMemory, "FREE_MEMORY_OF_GPU on GPU 0x5000"}};
@@ -799,7 +819,7 @@ TEST_F(BoRecordProbe, what_the_kernel_refuses_is_named_and_nothing_stays_paused)
     refusing.fail(request, ENOMEM);
     auto device = KfdDevice::open(makedev(1, 3), "/dev/null", refusing.function());
     ASSERT_TRUE(device.ok());
-    const auto bytes = probe_bo_record_bytes(*device, 0x5000, drm.get());
+    const auto bytes = probe_bo_record_bytes(*device, gpus());
     ASSERT_FALSE(bytes.ok());
     EXPECT_EQ(bytes.error().err, ENOMEM);
     EXPECT_TRUE(contains(bytes.error().what, name)) << bytes.error().what;

@@ -23,6 +23,7 @@
 
 #include "images/kfd_image.h"
 #include "kfd/criu_ops.h"
+#include "kfd/driver.h"
 #include "kfd/matching/matching.h"
 #include "kfd/open_dmabufs.h"
 #include "kfd/private_data.h"
@@ -415,11 +416,7 @@ TEST_F(OnMachine, resume_of_a_process_without_gpu_is_no_error) {
 
 TEST_F(OnMachine, the_size_of_a_bo_record_is_what_a_checkpoint_has) {
   const Task helper([&]() -> Report {
-    const auto device = KfdDevice::open(kfd_device_number().value());
-    if (!device) return {device.error().err, 0};
-    const Node& gpu = topology.nodes.back();
-    const UniqueFd render = open_render(gpu);
-    const auto bytes = probe_bo_record_bytes(*device, gpu.gpu_id, render.get());
+    const auto bytes = ask_bo_record_bytes(kfd_device_number().value());
     if (!bytes) {
       std::fprintf(stderr, "%s\n", bytes.error().what.c_str());
       return {bytes.error().err, 1};

@@ -496,6 +496,9 @@ static int restore(const struct vam_call* call, uint32_t process, const struct v
 
 static int unpause(const struct vam_call* call, struct vam_process* p) {
   if (!p->queues_paused) return -VAM_EINVAL;
+  /* Where Linux 6.1 follows a NULL pointer: a GPU whose VM was not acquired. */
+  for (uint32_t i = 0; i < call->model->num_gpus && call->model->config.kfd_minor_version < 17; ++i)
+    if (p->pdd[i].present && !p->pdd[i].file) return -VAM_EFAULT;
   unevict(call->model, p);
   p->queues_paused = 0;
   p->unpauses++;
