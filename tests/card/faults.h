@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 namespace sluice::card {
 
@@ -25,6 +26,9 @@ struct Faults {
   // So many more times a compute queue of a process leaves waves when it is unmapped: words in its MQD that
   // say so, and nothing else. The queue goes on as if it had none.
   std::uint64_t stops_with_waves = 0;
+  // So many more instructions of kernels run, those of all queues together; then all stand until this says
+  // otherwise. Nothing: no limit. Waves that stand can be saved: the driver's trap handler runs.
+  std::optional<std::uint64_t> shader_instructions_left;
 };
 
 // Since power on.
@@ -44,7 +48,11 @@ struct Counters {
   std::uint64_t runlists = 0;
   std::uint64_t queues_mapped = 0;
   std::uint64_t queues_unmapped = 0;
-  std::uint64_t queues_stopped = 0;  // by a fault of their own
+  std::uint64_t queues_stopped = 0;       // by a fault of their own
+  std::uint64_t shader_instructions = 0;  // of kernels, each wave's
+  std::uint64_t shader_holds = 0;         // times that a kernel was to go on and stood on demand
+  std::uint64_t waves_saved = 0;          // by the driver's trap handler
+  std::uint64_t waves_resumed = 0;
 };
 
 }  // namespace sluice::card

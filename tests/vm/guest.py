@@ -25,9 +25,7 @@ import roots
 
 PASSED, FAILED = (3 << 1) | 1, (1 << 1) | 1     # QEMU's exit status for what guest-init writes to the debug-exit port
 DEBUG_EXIT = 0x501
-MEMORY = "1G"           # shared with the cards, whose engines reach all of it
 CPU = "max,-erms,-fsrm,-fzrm,-fsrs,-la57"
-IMAGES_MIB = 1024
 SHARING_MIB = 512       # mkfs.xfs refuses less than 300
 KERNEL_LINE = ("console=ttyS0 rdinit=/init panic=-1 oops=panic mitigations=off nokaslr tsc=unstable clocksource=hpet "
                "no_timer_check log_buf_len=4M quiet sysrq_always_enabled slub_debug=P,kmalloc-* "
@@ -61,7 +59,7 @@ class Guest:
             roots.remove(folder)
             folder.mkdir(parents=True)
         self.disk.unlink(missing_ok=True)
-        image.make_filesystem(self.disk, IMAGES_MIB, options=("-O", "quota", "-E", "quotatype=usrquota"))
+        image.make_filesystem(self.disk, self.suite.images_mib, options=("-O", "quota", "-E", "quotatype=usrquota"))
         self.sharing_disk.unlink(missing_ok=True)
         image.make_sharing_filesystem(self.sharing_disk, SHARING_MIB)
 
@@ -76,8 +74,8 @@ class Guest:
         def share(folder, tag):
             return f"local,path={folder},mount_tag={tag},security_model=none"
         return [*self.emulator, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
-                "-machine", "q35,memory-backend=ram", "-m", MEMORY,
-                "-object", f"memory-backend-memfd,id=ram,size={MEMORY},share=on",
+                "-machine", "q35,memory-backend=ram", "-m", self.suite.memory,
+                "-object", f"memory-backend-memfd,id=ram,size={self.suite.memory},share=on",
                 "-accel", "tcg,thread=single", "-cpu", CPU, "-smp", "1", *gpus,
                 "-serial", "mon:stdio" if run == "shell" else "stdio",
                 "-kernel", str(self.vmlinuz), "-initrd", str(self.work / "initrd.cpio"), "-append", line,

@@ -24,7 +24,6 @@ DEBIAN = ("usr/sbin/criu", "usr/sbin/ip", "usr/bin/ip", "usr/bin/kmod", "usr/lib
           "usr/share/libdrm/amdgpu.ids", "etc/os-release")
 LIBRARIES = ("usr/lib/x86_64-linux-gnu", "usr/lib64", "usr/lib", "usr/lib/x86_64-linux-gnu/systemd")
 HERE = pathlib.Path(__file__).resolve().parent
-DISK_MIB = 1024
 
 
 def needed(file):
@@ -162,7 +161,7 @@ def make_disk(root, suite, programs, driver, extra_modules, work):
         copy(client, tree / "usr/lib/sluice" / client.name)
     disk = work / "root.img"
     disk.unlink(missing_ok=True)
-    make_filesystem(disk, DISK_MIB, tree)
+    make_filesystem(disk, suite.disk_mib, tree)
     roots.remove(tree)
     return missing
 

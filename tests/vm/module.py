@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 """The virtual amdgpu as a kernel module, built with a root's own compiler against its own kernel's headers."""
+import hashlib
 import shutil
 import subprocess
 
@@ -70,3 +71,20 @@ def build_client(root, source, work):
     if done.returncode:
         raise subprocess.CalledProcessError(done.returncode, f"gcc {source.name}", done.stdout)
     return work / "client"
+
+
+def build_hip(root, source, work):
+    """A program on HIP, compiled by this root's hipcc for the emulated card. Kept for the next time: a minute of compiling."""
+    work.mkdir(parents=True, exist_ok=True)
+    program, stamp = work / "hip-jobs", work / "stamp"
+    recipe = hashlib.sha256(source.read_bytes() + (root / ".sluice-root").read_bytes()).hexdigest()
+    if program.exists() and stamp.exists() and stamp.read_text(encoding="ascii") == recipe:
+        return program
+    stamp.unlink(missing_ok=True)
+    shutil.copy2(source, work / source.name)
+    script = f"hipcc --offload-arch=gfx90a -std=c++17 -O2 -o /build/hip-jobs /build/{source.name}"
+    done = subprocess.run(roots.enter(root, [(work, "/build")], script), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    if done.returncode:
+        raise subprocess.CalledProcessError(done.returncode, f"hipcc {source.name}", done.stdout)
+    stamp.write_text(recipe, encoding="ascii")
+    return program

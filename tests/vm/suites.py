@@ -30,6 +30,8 @@ PODMAN_MODULES = ("overlay", "nft_compat", "xt_mark")
 # Scenarios of engines. Every run has the first of Podman, in trixie's guest, which is there anyway; OF_ENGINES are the other ones,
 # in a guest of their own.
 PODMAN, OF_ENGINES = "*Podman*", "*OfEngines/*:Containerd.*:Cri.*:Docker.*"
+# Jobs on HIP, in guests with AMD's whole runtime and its compiler.
+OF_HIP = "*OfHip*"
 # More of the same, and slow: scripts/vm --more.
 MORE = "More*/*"
 # Long ones of which one criu and one kernel show enough, and the suite that has them; the others with --more.
@@ -65,8 +67,12 @@ class Suite:
     debian: str = ""         # the Debian, where the suite is not called like it
     root: str = ""           # name of its root, where it is not the Debian's
     modules: tuple = ()      # kernel modules, more than all guests load
-    scenarios: str = f"*-{PODMAN}:{OF_ENGINES}"     # those that it runs, as GoogleTest's filter
+    scenarios: str = f"*-{PODMAN}:{OF_ENGINES}:{OF_HIP}"     # those that it runs, as GoogleTest's filter
     folders: tuple = ()      # of its packages, with all that is in them
+    hip: str = ""            # HIP source, compiled by this root's hipcc
+    memory: str = "1G"       # shared with the cards, whose engines reach all of it
+    disk_mib: int = 1024     # of its userland
+    images_mib: int = 1024   # of the disk for images
     systemd: bool = False    # pid 1 is systemd, which starts guest-init
     named_only: bool = False     # scripts/vm without names leaves it out
 
@@ -84,13 +90,15 @@ SYSTEMD_FILES = ("usr/lib/systemd/systemd", "usr/lib/systemd/systemd-executor", 
 SYSTEMD_FOLDERS = ("usr/share/dbus-1",)
 PYTHON_FILES = ("usr/bin/python3", "usr/lib/python3/dist-packages/grpc/_cython/*.so")
 PYTHON_FOLDERS = ("usr/lib/python3.*", "usr/lib/python3/dist-packages")
+HIP = ("libarchive13t64", "hipcc", "libamdhip64-dev", "librocprim-dev", "libhsa-runtime-dev", "rocminfo")
+HIP_GUEST = {"hip": "tests/vm/client/hip_jobs.hip", "memory": "3G", "disk_mib": 2048, "images_mib": 3072, "scenarios": OF_HIP}
 DOCKER_FILES = ("usr/sbin/dockerd", "usr/sbin/docker-proxy", "usr/bin/docker", "usr/sbin/iptables", *CONTAINERD_FILES)
 
 
 SUITES = {suite.name: suite for suite in (
     Suite("bookworm", "3.17.1", "6.1", 10, True, ("libarchive13",)),
     Suite("trixie", "4.1.1", "6.12", 12, True, TRIXIE, (*RUNC_FILES, *CRUN_FILES, *PODMAN_FILES), modules=PODMAN_MODULES,
-          scenarios=f"*-{OF_ENGINES}"),
+          scenarios=f"*-{OF_ENGINES}:{OF_HIP}"),
     Suite("engines", "4.1.1", "6.12", 12, True, TRIXIE, (*RUNC_FILES, *CRUN_FILES, *PODMAN_FILES, *CONTAINERD_FILES),
           debian="trixie", modules=PODMAN_MODULES, scenarios=f"By/OciRuntime.*:{PODMAN}:Containerd.*"),
     Suite("systemd", "4.1.1", "6.12", 12, True, (*TRIXIE, *SYSTEMD),
@@ -108,6 +116,13 @@ SUITES = {suite.name: suite for suite in (
     Suite("forky", "4.2.1", "7.2", 13, False,
           ("libarchive13t64", "rocminfo", "libhsa-runtime-dev", *RUNC, *CRUN),
           ("usr/bin/rocminfo", *RUNC_FILES, *CRUN_FILES), "tests/vm/client/hsa_client.c"),
+    Suite("hip", "4.1.1", "6.12", 12, True, HIP,
+          ("usr/lib/x86_64-linux-gnu/libamdhip64.so.5*", "usr/lib/x86_64-linux-gnu/libamd_comgr.so.2*"),
+          debian="trixie", root="hip", named_only=True, **HIP_GUEST),
+    Suite("forky-hip", "4.2.1", "7.2", 13, False, HIP,
+          ("usr/lib/x86_64-linux-gnu/libamdhip64.so.6*", "usr/lib/x86_64-linux-gnu/libamd_comgr.so.3*",
+           "usr/lib/x86_64-linux-gnu/libhiprtc*.so.6*"),
+          debian="forky", root="forky-hip", named_only=True, **HIP_GUEST),
 )}
 # Those that scripts/vm runs when no names are given.
 EVERY = {name: suite for name, suite in SUITES.items() if not suite.named_only}

@@ -93,6 +93,8 @@ class Run:
         if self.suite.client:
             client = module.build_client(root, CHECKOUT / self.suite.client, self.work / "client")
             files["usr/lib/sluice/hsa-client"] = client
+        if self.suite.hip:
+            files["usr/lib/sluice/hip-jobs"] = module.build_hip(root, CHECKOUT / self.suite.hip, self.work / "hip")
         image.make_initrd(root, self.work)
         missing = image.make_disk(root, self.suite, files, driver, module.dependencies(root, sources), self.work)
         if missing:

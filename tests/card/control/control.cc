@@ -72,13 +72,21 @@ std::string Control::run(std::string_view command) {
     done = set_switch(words[2], &faults_.refuse_preemption);
   } else if (words.size() == 3 && is("queue", "waves")) {
     done = set_number(words[2], &faults_.stops_with_waves);
+  } else if (words.size() == 3 && is("shaders", "hold")) {
+    std::uint64_t instructions = 0;
+    done = set_number(words[2], &instructions);
+    if (done) faults_.shader_instructions_left = instructions;
+  } else if (words.size() == 2 && is("shaders", "go")) {
+    faults_.shader_instructions_left.reset();
+    done = true;
   } else if (words.size() == 2 && is("vram", "lost")) {
     // Any pattern that nobody takes for memory that was cleared.
     std::memset(vram_.data(), 0xa5, vram_.size());
     done = true;
   }
   return done ? "ok"
-              : "error: not a command: fence, sdma, queue, vram and counters are, as control.h has them";
+              : "error: not a command: fence, sdma, queue, shaders, vram and counters are, as control.h has "
+                "them";
 }
 
 std::string Control::counter_text() const {
@@ -102,6 +110,10 @@ std::string Control::counter_text() const {
       {"queues_mapped", counters_.queues_mapped},
       {"queues_unmapped", counters_.queues_unmapped},
       {"queues_stopped", counters_.queues_stopped},
+      {"shader_instructions", counters_.shader_instructions},
+      {"shader_holds", counters_.shader_holds},
+      {"waves_saved", counters_.waves_saved},
+      {"waves_resumed", counters_.waves_resumed},
   };
   static_assert(sizeof all / sizeof *all == sizeof(Counters) / sizeof(std::uint64_t), "one is missing");
   std::string text;

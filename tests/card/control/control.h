@@ -7,6 +7,8 @@
 //   sdma fault                     the next copy or fill of the kernel's SDMA rings is a VM fault
 //   queue refuse-preemption on|off
 //   queue waves N                  the next N unmappings of compute queues of processes leave words of waves
+//   shaders hold N                 kernels stand after N more instructions; their waves can be saved
+//   shaders go                     and go on
 //   vram lost                      overwrites all of VRAM, as a reset of the GPU may
 //   counters                       "ok register_reads=12 …", all of Counters
 //

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Queues of processes: AQL and PM4 on the command processor, SDMA on its engines. Nothing that they hold
 // reaches registers, and whatever is wrong with them stops that queue only.
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -94,7 +95,12 @@ class AqlQueue final : public UserQueue {
   }
   std::uint64_t read_pointer() const override { return ring_.read * kAqlDwords; }
   std::uint64_t write_pointer() const override { return ring_.write * kAqlDwords; }
-  bool save() override { return dispatcher_.save(); }
+  bool save() override {
+    const bool saved = dispatcher_.save();
+    chip_.counters().waves_saved += dispatcher_.waves_saved() - counted_saved_;
+    counted_saved_ = dispatcher_.waves_saved();
+    return saved;
+  }
 
  private:
   static shader::Surroundings surroundings_of(const UserRing& ring) {
@@ -110,13 +116,53 @@ class AqlQueue final : public UserQueue {
     place.packet = at;
     place.queue = user_.read_pointer_report - shader::amd_queue::kReadPointer;
     place.id = ring_.read;
-    shader::read_scratch(space_.space(), place);
+    shader::read_queue(space_.space(), place);
     return place;
   }
+  // How many instructions a step may run; 0: kernels stand.
+  std::uint64_t shader_budget() {
+    const auto& left = chip_.faults().shader_instructions_left;
+    return left ? std::min(*left, shader::Dispatcher::kStepInstructions)
+                : shader::Dispatcher::kStepInstructions;
+  }
+  void ran(std::uint64_t instructions) {
+    chip_.counters().shader_instructions += instructions;
+    chip_.counters().waves_resumed += dispatcher_.waves_resumed() - counted_resumed_;
+    counted_resumed_ = dispatcher_.waves_resumed();
+    auto& left = chip_.faults().shader_instructions_left;
+    if (left) *left -= std::min(*left, instructions);
+  }
+  // A kernel wants more scratch than its queue has: the runtime hears of it by a signal, finds more, and
+  // takes the signal back (DynamicScratchHandler of amd_aql_queue.cpp; amd_hsa_signal.h).
+  bool lacks_scratch(const shader::DispatchPacket& packet, const shader::DispatchPlace& place) {
+    constexpr std::uint64_t kValue = 8, kMailbox = 16, kEvent = 24, kInsufficientScratch = 1;
+    const std::uint64_t signal = place.inactive_signal;
+    if (std::uint64_t{packet.private_bytes} * shader::kLanes <= place.scratch_wave_bytes || signal == 0)
+      return false;
+    const auto value = space_.space().load64(signal + kValue);
+    const auto mailbox = space_.space().load64(signal + kMailbox);
+    const auto event = space_.space().load64(signal + kEvent);
+    if (!value || !mailbox || !event || *value != 0) return true;
+    const auto id = static_cast<std::uint32_t>(*event);
+    if (store(signal + kValue, kInsufficientScratch, 8) && *mailbox != 0 && store(*mailbox, id, 8))
+      interrupt(id);
+    return true;
+  }
+
   pkt_result dispatch(pkt_queue& q, const void* bytes, std::uint64_t at) {
     shader::DispatchPacket packet;
     std::memcpy(&packet, bytes, sizeof packet);
-    switch (dispatcher_.step(packet, place_of(at))) {
+    const shader::DispatchPlace place = place_of(at);
+    if (lacks_scratch(packet, place)) return PKT_WAITS;
+    const std::uint64_t budget = shader_budget();
+    if (budget == 0) {
+      ++chip_.counters().shader_holds;
+      return PKT_WAITS;
+    }
+    const std::uint64_t before = dispatcher_.executed();
+    const auto step = dispatcher_.step(packet, place, budget);
+    ran(dispatcher_.executed() - before);
+    switch (step) {
       case shader::Dispatcher::Step::kDone:
         return PKT_DONE;
       case shader::Dispatcher::Step::kMore:
@@ -146,6 +192,7 @@ class AqlQueue final : public UserQueue {
 
   shader::ProcessMemory process_;
   shader::Dispatcher dispatcher_;
+  std::uint64_t counted_saved_ = 0, counted_resumed_ = 0;
 };
 
 class Pm4Queue final : public UserQueue {

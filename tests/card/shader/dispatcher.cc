@@ -17,7 +17,7 @@ constexpr U64 kStackBehindMqd = kPage;
 constexpr U64 kFirstOfGroup = U64{1} << 58;
 constexpr U32 kHardwareRegisterBytes = 128;
 constexpr U32 kStackMark = 0x57617665;  // "Wave"
-// Instructions that a wave may need to leave a trap handler. The drivers' need some hundreds.
+// Instructions that waves may need to leave a trap handler, each. The drivers' need some hundreds.
 constexpr U64 kTrapInstructions = 100'000;
 // And those of a whole group to save itself.
 constexpr U64 kSaveInstructions = 1'000'000;
@@ -99,14 +99,26 @@ Dispatcher::Step Dispatcher::step(const DispatchPacket& packet, const DispatchPl
 
 // ---- unmapping ----
 
-// Hardware does not interrupt a wave in a trap handler: it leaves that first.
+// Hardware does not interrupt a wave in a trap handler: it leaves that first. Waves that come back wait for
+// each other in the handler.
 bool Dispatcher::leave_traps() {
-  for (const auto& wave : group_->waves) {
-    for (U64 i = 0; wave->privileged() && !wave->ended && !wave->at_barrier; ++i) {
-      if (i == kTrapInstructions || !machine_.step(*group_, *wave)) return false;
+  for (U64 i = 0; i < kTrapInstructions * group_->waves.size();) {
+    bool in_handler = false, went_on = false, all_wait = true;
+    for (const auto& wave : group_->waves) {
+      if (wave->ended) continue;
+      in_handler |= wave->privileged();
+      all_wait &= wave->at_barrier;
+      if (!wave->privileged() || wave->at_barrier) continue;
+      if (!machine_.step(*group_, *wave)) return false;
+      ++i;
+      went_on = true;
     }
+    if (!in_handler) return true;
+    if (went_on) continue;
+    if (!all_wait) return false;
+    for (const auto& wave : group_->waves) wave->at_barrier = false;
   }
-  return true;
+  return false;
 }
 
 // Every wave goes to the handler with its place in the area.
@@ -183,6 +195,7 @@ bool Dispatcher::save() {
   log_(std::to_string(saved_.size()) + " waves saved by the driver's handler in " +
        std::to_string(machine_.executed() - before) + " instructions, " +
        std::to_string(state_end_ - save_.stack_bytes) + " bytes");
+  waves_saved_ += saved_.size();
   group_.reset();
   next_group_ = 0;
   return true;
@@ -226,6 +239,7 @@ bool Dispatcher::resume() {
     return false;
   }
   if (top.waves > 0 && !make_waves(top)) return false;
+  waves_resumed_ += top.waves;
   next_group_ = top.next_group;
   const U64 slot = save_.mqd + mqd::compute::kSlot * 4;
   (void)firmware_.store32(slot + mqd::compute::kStackOffset * 4, save_.stack_bytes);

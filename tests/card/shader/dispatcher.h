@@ -72,6 +72,9 @@ class Dispatcher {
 
   const std::string& why() const { return why_; }
   U64 executed() const { return machine_.executed(); }
+  // Since this was made.
+  U64 waves_saved() const { return waves_saved_; }
+  U64 waves_resumed() const { return waves_resumed_; }
 
  private:
   // On the control stack: one of each saved wave, and below them what all share.
@@ -109,6 +112,7 @@ class Dispatcher {
   bool asked_for_saved_ = false;
   std::vector<SavedWave> saved_;
   U32 state_end_ = 0;  // in the area, after the last saved wave
+  U64 waves_saved_ = 0, waves_resumed_ = 0;
   std::string why_;
 };
 

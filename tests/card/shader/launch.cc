@@ -56,8 +56,8 @@ U64 groups_of(U32 grid, U32 group) {
 
 }  // namespace
 
-void read_scratch(const AddressSpace& space, DispatchPlace& place) {
-  constexpr U64 kBytes = amd_queue::kScratchBase + 8 - amd_queue::kScratchRing;
+void read_queue(const AddressSpace& space, DispatchPlace& place) {
+  constexpr U64 kBytes = amd_queue::kInactiveSignal + 8 - amd_queue::kScratchRing;
   std::array<std::byte, kBytes> words{};
   if (!space.read(place.queue + amd_queue::kScratchRing, words)) return;
   place.scratch_wave_bytes = (value_at<U32>(words, 0) >> 12 & 0x1fff) << 10;
@@ -66,6 +66,7 @@ void read_scratch(const AddressSpace& space, DispatchPlace& place) {
         value_at<U32>(words, amd_queue::kScratchResource - amd_queue::kScratchRing + 4 * i);
   }
   place.scratch_base = value_at<U64>(words, amd_queue::kScratchBase - amd_queue::kScratchRing);
+  place.inactive_signal = value_at<U64>(words, amd_queue::kInactiveSignal - amd_queue::kScratchRing);
 }
 
 std::optional<Dispatch> Dispatch::read(Outside& outside, const DispatchPacket& packet,

@@ -31,6 +31,7 @@ struct DispatchPlace {
   U32 scratch_wave_bytes = 0;  // of a wave, in the queue's scratch
   U64 scratch_base = 0;
   std::array<U32, 4> scratch_resource{};
+  U64 inactive_signal = 0;  // tells the runtime that the queue stands and why
 };
 
 // Of amd_queue_t: byte offsets.
@@ -39,10 +40,11 @@ constexpr U64 kReadPointer = 0x80;
 constexpr U64 kScratchRing = 140;      // bits 12 to 24: of a wave, in units of 1 KiB
 constexpr U64 kScratchResource = 144;  // four dwords
 constexpr U64 kScratchBase = 160;
+constexpr U64 kInactiveSignal = 192;
 }  // namespace amd_queue
 
-// What the runtime has given the queue at `place.queue` as scratch: none where that is not mapped.
-void read_scratch(const AddressSpace& space, DispatchPlace& place);
+// The queue's own words at `place.queue`: its scratch, and its signal. Nothing where that is not mapped.
+void read_queue(const AddressSpace& space, DispatchPlace& place);
 
 // A dispatch whose descriptor has been read.
 class Dispatch {

@@ -46,6 +46,10 @@ TEST_F(ControlTest, CommandsSetFaults) {
   EXPECT_FALSE(faults_.refuse_preemption);
   EXPECT_EQ(control_.run("queue waves 3"), "ok");
   EXPECT_EQ(faults_.stops_with_waves, 3U);
+  EXPECT_EQ(control_.run("shaders hold 400"), "ok");
+  EXPECT_EQ(faults_.shader_instructions_left, 400U);
+  EXPECT_EQ(control_.run("shaders go"), "ok");
+  EXPECT_FALSE(faults_.shader_instructions_left.has_value());
   EXPECT_EQ(control_.run("vram lost"), "ok");
   EXPECT_EQ(vram_, Bytes(64, std::byte{0xa5}));
 }
@@ -68,17 +72,33 @@ TEST_F(ControlTest, AnswerWithEveryCounterAtItsLargestFits) {
 }
 
 TEST_F(ControlTest, WhatIsNoCommandChangesNothing) {
-  for (const char* text :
-       {"", " ", "fence", "fence stop", "fence hold now", "sdma", "sdma rate", "sdma rate -1", "sdma rate 1k",
-        "sdma rate 99999999999999999999", "queue refuse-preemption", "vram", "queue refuse-preemption maybe",
-        "queue waves", "queue waves on", "counters all", "COUNTERS"}) {
+  for (const char* text : {"",
+                           " ",
+                           "fence",
+                           "fence stop",
+                           "fence hold now",
+                           "sdma",
+                           "sdma rate",
+                           "sdma rate -1",
+                           "sdma rate 1k",
+                           "sdma rate 99999999999999999999",
+                           "queue refuse-preemption",
+                           "vram",
+                           "queue refuse-preemption maybe",
+                           "queue waves",
+                           "queue waves on",
+                           "shaders",
+                           "shaders hold",
+                           "shaders hold on",
+                           "counters all",
+                           "COUNTERS"}) {
     const std::string answer = control_.run(text);
     EXPECT_EQ(answer.rfind("error: ", 0), 0U) << text;
     EXPECT_EQ(answer.find('\n'), std::string::npos) << text;
   }
   EXPECT_EQ(faults_.fence, Faults::Fence::kPass);
   EXPECT_EQ(faults_.sdma_bytes_per_s, 0U);
-  EXPECT_FALSE(faults_.sdma_fault || faults_.refuse_preemption);
+  EXPECT_FALSE(faults_.sdma_fault || faults_.refuse_preemption || faults_.shader_instructions_left);
   EXPECT_EQ(vram_, Bytes(64));
 }
 

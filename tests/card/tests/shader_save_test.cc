@@ -279,6 +279,23 @@ TEST_F(SavedWaves, AQueueThatIsUnmappedAgainAndAgainStillEnds) {
   FAIL() << "never ended";
 }
 
+TEST_F(SavedWaves, AQueueThatIsUnmappedWhileItsWavesComeBackGoesOn) {
+  for (std::uint64_t at = 1; at < 600; at += 7) {
+    SCOPED_TRACE("after " + std::to_string(at) + " instructions");
+    clear();
+    log_.clear();
+    store(mqd::compute::kStackOffset, kStackBytes);
+    for (const std::uint64_t budget : {std::uint64_t{100}, at}) {
+      Mapped queue(*this);
+      ASSERT_EQ(queue.dispatcher.step(packet(), {}, budget), Dispatcher::Step::kMore) << log_;
+      queue.dispatcher.save();
+    }
+    Mapped last(*this);
+    ASSERT_EQ(last.dispatcher.step(packet(), {}, 100000), Dispatcher::Step::kDone) << log_;
+    ASSERT_EQ(results(), expected()) << log_;
+  }
+}
+
 // What Linux 7.2 does: the MQD comes back, and the control stack does not.
 TEST_F(SavedWaves, WavesWhoseControlStackIsGoneStopTheQueue) {
   {

@@ -80,6 +80,8 @@ TEST_F(PreDump, ByTheCommandIsFollowedByADump) {
 // The KFD charges the job for what the pre-dump holds, also when the job has freed it.
 TEST_F(PreDump, LeavesTheJobTheMemoryThatItFrees) {
   load({.number = 1, .vram_mib = 64, .small = true});
+  if (machine().kfd_version() < 12)
+    GTEST_SKIP() << "this guest's KFD exports no dma-bufs: the subject has a CPU map of each BO";
   const std::string vram = std::to_string(machine().vram_bytes() * 63 / 100 >> 20) + "M";
   ASSERT_NO_FATAL_FAILURE(start_subject({"--gpus", "1", "--vram", vram, "--gtt", "1M", "--no-queues"}));
   Launch command;

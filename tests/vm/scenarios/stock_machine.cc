@@ -16,6 +16,7 @@
 #include <stdexcept>
 
 #include "base/unique_fd.h"
+#include "guest_subject.h"
 #include "hidden_gpus.h"
 #include "machine_options.h"
 #include "settings.h"
@@ -143,6 +144,7 @@ void StockMachine::end_meddling() {
   for (const Card& card : cards_) {
     card.tell("sdma hold off");
     card.tell("sdma rate 0");
+    card.tell("shaders go");
   }
   meddled_ = false;
 }
@@ -236,6 +238,22 @@ void StockMachine::hold_copies(unsigned gpu) {
 
 void StockMachine::let_copies_end() {
   for (const Card& card : cards_) card.tell("sdma hold off");
+}
+
+void StockMachine::hold_kernels(std::uint64_t instructions) {
+  for (const Card& card : cards_) card.tell("shaders hold " + std::to_string(instructions));
+  meddled_ = true;
+}
+
+void StockMachine::let_kernels_go() {
+  for (const Card& card : cards_) card.tell("shaders go");
+}
+
+std::uint64_t StockMachine::counted(const std::string& counter) const {
+  std::uint64_t sum = 0;
+  for (const Card& card : cards_)
+    sum += static_cast<std::uint64_t>(number_in(card.tell("counters"), counter));
+  return sum;
 }
 
 std::uint32_t StockMachine::kfd_version() const {

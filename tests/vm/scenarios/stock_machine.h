@@ -44,6 +44,12 @@ class StockMachine final : public Machine {
   void let_copies_end() override;
   bool holds_a_copy(unsigned gpu) const override;
 
+  // Kernels of its cards stand after so many more instructions, until let_kernels_go(). REQUIRES: loaded().
+  void hold_kernels(std::uint64_t instructions);
+  void let_kernels_go();
+  // A counter of the cards (tests/card/faults.h), of all together.
+  std::uint64_t counted(const std::string& counter) const;
+
   std::uint32_t kfd_version() const override;
   bool lists_handles() const override;
   bool changes_handles() const override { return false; }  // up to 7.2 it is an invalid ioctl (drm_ioctl.c)
