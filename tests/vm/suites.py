@@ -118,7 +118,7 @@ SUITES = {suite.name: suite for suite in (
           ("usr/bin/rocminfo", *RUNC_FILES, *CRUN_FILES), "tests/vm/client/hsa_client.c"),
     Suite("hip", "4.1.1", "6.12", 12, True, HIP,
           ("usr/lib/x86_64-linux-gnu/libamdhip64.so.5*", "usr/lib/x86_64-linux-gnu/libamd_comgr.so.2*"),
-          debian="trixie", root="hip", named_only=True, **HIP_GUEST),
+          debian="trixie", root="hip", **HIP_GUEST),
     Suite("forky-hip", "4.2.1", "7.2", 13, False, HIP,
           ("usr/lib/x86_64-linux-gnu/libamdhip64.so.6*", "usr/lib/x86_64-linux-gnu/libamd_comgr.so.3*",
            "usr/lib/x86_64-linux-gnu/libhiprtc*.so.6*"),

@@ -164,6 +164,8 @@ bool Dispatcher::write_stack() {
 }
 
 bool Dispatcher::save() {
+  // What an earlier mapping left was not looked at: it stays.
+  if (!asked_for_saved_ && save_.stack_offset < save_.stack_bytes) return true;
   if (!group_ && next_group_ == 0) return false;
   process_.forget_translations();
   saved_.clear();

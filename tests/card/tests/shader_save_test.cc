@@ -296,6 +296,19 @@ TEST_F(SavedWaves, AQueueThatIsUnmappedWhileItsWavesComeBackGoesOn) {
   }
 }
 
+TEST_F(SavedWaves, AQueueThatIsUnmappedBeforeItRanKeepsThem) {
+  {
+    Mapped first(*this);
+    ASSERT_EQ(first.dispatcher.step(packet(), {}, 100), Dispatcher::Step::kMore);
+    ASSERT_TRUE(first.dispatcher.save());
+  }
+  EXPECT_TRUE(Mapped(*this).dispatcher.save());
+  Mapped last(*this);
+  ASSERT_EQ(last.dispatcher.step(packet(), {}, 100000), Dispatcher::Step::kDone) << log_;
+  EXPECT_EQ(last.dispatcher.waves_resumed(), 4U);
+  EXPECT_EQ(results(), expected()) << log_;
+}
+
 // What Linux 7.2 does: the MQD comes back, and the control stack does not.
 TEST_F(SavedWaves, WavesWhoseControlStackIsGoneStopTheQueue) {
   {

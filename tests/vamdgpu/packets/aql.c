@@ -57,6 +57,8 @@ static enum pkt_result barrier_value(struct pkt_here* here, const struct aql_pac
   uint64_t value;
   int64_t have, want = (int64_t)packet->body[1];
   int met;
+  /* HIP writes one without a signal as a plain barrier. */
+  if (!packet->body[0]) return PKT_DONE;
   if (load(here, packet->body[0] + SIGNAL_VALUE, &value, 8)) return PKT_FAULT;
   have = (int64_t)(value & packet->body[2]);
   switch ((uint32_t)packet->body[3]) {
