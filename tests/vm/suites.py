@@ -90,7 +90,7 @@ SYSTEMD_FILES = ("usr/lib/systemd/systemd", "usr/lib/systemd/systemd-executor", 
 SYSTEMD_FOLDERS = ("usr/share/dbus-1",)
 PYTHON_FILES = ("usr/bin/python3", "usr/lib/python3/dist-packages/grpc/_cython/*.so")
 PYTHON_FOLDERS = ("usr/lib/python3.*", "usr/lib/python3/dist-packages")
-HIP = ("libarchive13t64", "hipcc", "libamdhip64-dev", "librocprim-dev", "libhsa-runtime-dev", "rocminfo")
+HIP = ("hipcc", "libamdhip64-dev", "librocprim-dev", "libhsa-runtime-dev", "rocminfo")
 HIP_GUEST = {"hip": "tests/vm/client/hip_jobs.hip", "memory": "3G", "disk_mib": 2048, "images_mib": 3072, "scenarios": OF_HIP}
 DOCKER_FILES = ("usr/sbin/dockerd", "usr/sbin/docker-proxy", "usr/bin/docker", "usr/sbin/iptables", *CONTAINERD_FILES)
 
@@ -116,10 +116,13 @@ SUITES = {suite.name: suite for suite in (
     Suite("forky", "4.2.1", "7.2", 13, False,
           ("libarchive13t64", "rocminfo", "libhsa-runtime-dev", *RUNC, *CRUN),
           ("usr/bin/rocminfo", *RUNC_FILES, *CRUN_FILES), "tests/vm/client/hsa_client.c"),
-    Suite("hip", "4.1.1", "6.12", 12, True, HIP,
+    Suite("hip", "4.1.1", "6.12", 12, True, ("libarchive13t64", *HIP),
           ("usr/lib/x86_64-linux-gnu/libamdhip64.so.5*", "usr/lib/x86_64-linux-gnu/libamd_comgr.so.2*"),
           debian="trixie", root="hip", **HIP_GUEST),
-    Suite("forky-hip", "4.2.1", "7.2", 13, False, HIP,
+    Suite("bookworm-hip", "3.17.1", "6.1", 10, True, ("libarchive13", *HIP),
+          ("usr/lib/x86_64-linux-gnu/libamdhip64.so.5*", "usr/lib/x86_64-linux-gnu/libamd_comgr.so.2*"),
+          debian="bookworm", root="bookworm-hip", named_only=True, **HIP_GUEST),
+    Suite("forky-hip", "4.2.1", "7.2", 13, False, ("libarchive13t64", *HIP),
           ("usr/lib/x86_64-linux-gnu/libamdhip64.so.6*", "usr/lib/x86_64-linux-gnu/libamd_comgr.so.3*",
            "usr/lib/x86_64-linux-gnu/libhiprtc*.so.6*"),
           debian="forky", root="forky-hip", named_only=True, **HIP_GUEST),
