@@ -32,6 +32,7 @@ Bytes mqds_of(Bytes record) {
 
 // What the MQDs say was saved.
 struct Saved {
+  bool has_size = false;  // of a control stack
   bool stack = false;
   bool waves = false;  // and state for it, in the same XCC
   bool counters = false;
@@ -42,6 +43,7 @@ Saved saved_by(Bytes mqds) {
   for (; mqds.size() >= kMqdBytes; mqds = mqds.subspan(kMqdBytes)) {
     const std::uint32_t size = load_u32(mqds, kStackSizeAt);
     const bool stack = load_u32(mqds, kStackOffsetAt) < size;
+    saved.has_size |= size != 0;
     saved.stack |= stack;
     saved.counters |= load_u32(mqds, kCountersAt) != 0;
     saved.waves |= stack && load_u32(mqds, kWaveStateAt) > size;
@@ -60,6 +62,7 @@ QueueLosses losses_of_queues(const PrivateData& data, const Topology& topology) 
     if (gpu == nullptr || !is_gfx9(gpu->gfx_target_version)) continue;
     const bool has_stack = load_u32(record, queue_record::kCtlStackBytesAt) != 0;
     const Saved saved = saved_by(mqds_of(record));
+    if (!has_stack && saved.has_size) ++losses.no_stack;
     if (!has_stack && saved.waves) ++losses.waves;
     if (!has_stack && saved.stack && !saved.waves) ++losses.stack_words;
     if (load_u32(record, queue_record::kGwsAt) != 0 && saved.waves) ++losses.gws_values;

@@ -22,6 +22,9 @@ namespace sluice::kfd {
 struct QueueLosses {
   // Waves: state was saved, and the control stack for it is missing.
   std::size_t waves = 0;
+  // The control stack is missing. A restored queue has no room for one, so its driver cannot save waves of
+  // it (allocate_mqd and set_queue_properties_from_criu of Linux 7.2).
+  std::size_t no_stack = 0;
   // The control stack is missing, and its MQD says that it had words, but no state was saved. Firmware may
   // leave words on the stack of an idle queue.
   std::size_t stack_words = 0;

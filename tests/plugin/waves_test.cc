@@ -99,7 +99,9 @@ TEST_P(WavesTest, ASettingLetsTheDumpGoOn) {
   EXPECT_NE(scene_.log().find("[SL-D88]"), std::string::npos);
   scene_.wait_until_subject_is_gone();
   restore_and_check();
-  EXPECT_NE(scene_.log().find("[SL-R85]"), std::string::npos);
+  const std::string log = scene_.log();
+  EXPECT_NE(log.find("[SL-R85]"), std::string::npos) << log;
+  EXPECT_NE(log.find("[SL-R86]"), std::string::npos) << log;
 }
 
 TEST_P(WavesTest, WordsOnTheControlStackAloneAreAWarning) {

@@ -40,7 +40,15 @@ Result<DumpId> parent_of(ImageStore& store, int id, const PagesSet& set,
 // Dumps of sluice 0.2 and of upstream's plugin did not look for waves.
 void warn_of_lost_waves(const kfd::KfdImage& image) {
   const auto records = private_records(image);
-  const std::size_t queues = records ? kfd::losses_of_queues(*records, image.topology).waves : 0;
+  const auto losses = records ? kfd::losses_of_queues(*records, image.topology) : kfd::QueueLosses();
+  if (losses.no_stack != 0) {
+    log_line(Level::Warning,
+             formatted("process {} gets {} queues in which this kernel cannot stop running kernels: those "
+                       "never end if it does; restore under Linux 6.12, or let nothing else use the GPU "
+                       "[SL-R86]",
+                       image.pid, losses.no_stack));
+  }
+  const std::size_t queues = losses.waves;
   if (queues == 0) return;
   log_line(
       Level::Warning,

@@ -149,15 +149,20 @@ bool Dispatcher::write_stack() {
   top.lds_bytes = group_ ? static_cast<U32>(group_->lds.size()) : 0;
   top.next_group = next_group_;
   U32 offset = save_.stack_bytes;
+  // Linux 7.2 makes the MQD of a restored queue without room for a stack. Firmware does not know that: what
+  // it writes there is lost, as by the dummy page, and the MQD says that there are waves.
+  bool there = true;
   const auto push = [&](const auto& entry) {
     if (offset < sizeof entry) return false;
     offset -= static_cast<U32>(sizeof entry);
-    return firmware_.write(save_.mqd + kStackBehindMqd + offset, std::as_bytes(std::span(&entry, 1))).ok();
+    there &= firmware_.write(save_.mqd + kStackBehindMqd + offset, std::as_bytes(std::span(&entry, 1))).ok();
+    return true;
   };
   for (const SavedWave& wave : saved_) {
     if (!push(wave)) return false;
   }
   if (!push(top)) return false;
+  if (!there) log_("waves are lost: there is no memory behind the MQD for their control stack");
   const U64 slot = save_.mqd + mqd::compute::kSlot * 4;
   return firmware_.store32(slot + mqd::compute::kStackOffset * 4, offset).ok() &&
          firmware_.store32(slot + mqd::compute::kWaveStateOffset * 4, state_end_).ok();
@@ -191,7 +196,7 @@ bool Dispatcher::save() {
     }
   }
   if (!write_stack()) {
-    log_("waves are lost: the control stack cannot be written");
+    log_("waves are lost: the control stack has no room for them, or the MQD is gone");
     return false;
   }
   log_(std::to_string(saved_.size()) + " waves saved by the driver's handler in " +

@@ -78,19 +78,20 @@ QueueLosses losses(const std::vector<Queue>& queues, std::uint32_t gfx_target_ve
 }
 
 TEST(QueueLosses, waves_are_lost_where_state_was_saved_without_its_control_stack) {
-  EXPECT_EQ(losses({{}}), (QueueLosses{.waves = 1}));
-  EXPECT_EQ(losses({{}, {.xccs = {kIdle}}, {}}), (QueueLosses{.waves = 2}));
-  EXPECT_EQ(losses({{}}, kGfx942), (QueueLosses{.waves = 1}));
+  EXPECT_EQ(losses({{}}), (QueueLosses{.waves = 1, .no_stack = 1}));
+  EXPECT_EQ(losses({{}, {.xccs = {kIdle}}, {}}), (QueueLosses{.waves = 2, .no_stack = 3}));
+  EXPECT_EQ(losses({{}}, kGfx942), (QueueLosses{.waves = 1, .no_stack = 1}));
 }
 
-TEST(QueueLosses, an_idle_queue_loses_nothing) {
-  EXPECT_EQ(losses({{.xccs = {kIdle}}}), QueueLosses());
-  EXPECT_EQ(losses({{.xccs = {kOnlyState}}}), QueueLosses());
+TEST(QueueLosses, an_idle_queue_loses_its_room_for_waves) {
+  EXPECT_EQ(losses({{.xccs = {kIdle}}}), (QueueLosses{.no_stack = 1}));
+  EXPECT_EQ(losses({{.xccs = {kOnlyState}}}), (QueueLosses{.no_stack = 1}));
+  EXPECT_EQ(losses({{.xccs = {kIdle}, .ctl_stack = kStackBytes}}), QueueLosses());
   EXPECT_EQ(losses({{.xccs = {Stack{0, 0, 0}}}}), QueueLosses());
 }
 
 TEST(QueueLosses, words_on_the_stack_without_saved_state_count_by_themselves) {
-  EXPECT_EQ(losses({{.xccs = {kOnlyWords}}}), (QueueLosses{.stack_words = 1}));
+  EXPECT_EQ(losses({{.xccs = {kOnlyWords}}}), (QueueLosses{.no_stack = 1, .stack_words = 1}));
 }
 
 TEST(QueueLosses, a_saved_control_stack_keeps_the_waves) {
@@ -101,9 +102,9 @@ TEST(QueueLosses, a_saved_control_stack_keeps_the_waves) {
 TEST(QueueLosses, each_xcc_is_judged_by_its_own_words) {
   for (const bool total : {true, false}) {
     EXPECT_EQ(losses({{.xccs = {kIdle, kIdle, kRunning, kIdle}, .total_in_header = total}}),
-              (QueueLosses{.waves = 1}));
+              (QueueLosses{.waves = 1, .no_stack = 1}));
     EXPECT_EQ(losses({{.xccs = {kOnlyWords, kOnlyState}, .total_in_header = total}}),
-              (QueueLosses{.stack_words = 1}));
+              (QueueLosses{.no_stack = 1, .stack_words = 1}));
     EXPECT_EQ(losses({{.xccs = {kIdle, kRunning}, .ctl_stack = 2 * kStackBytes, .total_in_header = total}}),
               QueueLosses());
   }
@@ -121,12 +122,13 @@ TEST(QueueLosses, queues_of_sdma_and_of_unknown_gpus_have_no_waves) {
 
 TEST(QueueLosses, values_of_gws_are_lost_where_a_kernel_was_running) {
   EXPECT_EQ(losses({{.ctl_stack = kStackBytes, .gws = 1}}), (QueueLosses{.gws_values = 1}));
-  EXPECT_EQ(losses({{.gws = 1}}), (QueueLosses{.waves = 1, .gws_values = 1}));
-  EXPECT_EQ(losses({{.xccs = {kIdle}, .gws = 1}}), QueueLosses());
+  EXPECT_EQ(losses({{.gws = 1}}), (QueueLosses{.waves = 1, .no_stack = 1, .gws_values = 1}));
+  EXPECT_EQ(losses({{.xccs = {kIdle}, .gws = 1}}), (QueueLosses{.no_stack = 1}));
 }
 
 TEST(QueueLosses, a_profilers_hold_on_the_counters_is_lost) {
-  EXPECT_EQ(losses({{.xccs = {kIdle}, .counters = 1}, {.xccs = {kIdle}}}), (QueueLosses{.counters = 1}));
+  EXPECT_EQ(losses({{.xccs = {kIdle}, .counters = 1}, {.xccs = {kIdle}}}),
+            (QueueLosses{.no_stack = 2, .counters = 1}));
 }
 
 TEST(QueueLosses, a_record_without_mqd_loses_nothing) {

@@ -197,6 +197,25 @@ TEST_F(DumpThatFails, CriuItselfFailsAfterTheGpusWereDumped) {
   EXPECT_EQ(subject_->quit(), 0);
 }
 
+// After the last hook whose error CRIU heeds, where the host has none later.
+TEST_F(DumpThatFails, ItsParentGoesInTheLastMoment) {
+  load();
+  ASSERT_NO_FATAL_FAILURE(start_subject(working_subject()));
+  const std::filesystem::path parent = images("parent");
+  ASSERT_TRUE(criu_->dump(subject_->pid(), parent, {"--track-mem", "--leave-running"}).good());
+  StoppedCriu stopped(criu_->command(
+      "dump", images(),
+      {"-t", std::to_string(subject_->pid()), "--track-mem", "--prev-images-dir", "../parent"}));
+  ASSERT_TRUE(stopped.run_until(renaming_to("amdgpu-delta-kfd-")));
+  std::filesystem::remove_all(parent);
+  const std::optional<int> status = wait_for(stopped.let_go());
+  ASSERT_TRUE(status.has_value());
+  EXPECT_NE(status, 0);
+  ASSERT_NO_FATAL_FAILURE(expect_unharmed());
+  ASSERT_NO_FATAL_FAILURE(expect_next_dump_works());
+  expect_no_complete_image(images());
+}
+
 // Which would end criu in the middle, and nobody else may start the queues again. So the plugin holds it
 // until they run.
 TEST_F(DumpThatFails, SomebodyEndsCriuWithSigterm) {

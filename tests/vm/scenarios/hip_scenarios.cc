@@ -4,7 +4,8 @@
 // (tests/card/shader) and lets them stand at the instruction that a job names, so that each dump meets waves.
 //
 // Starting HIP takes 20 seconds under emulation, most of them for what the runtime compiles. So it is started
-// once, dumped while idle, and every scenario restores that.
+// once, dumped while idle, and every scenario restores that. Not on Linux 7.2, whose restored queues cannot
+// be stopped in a kernel (docs/user/limitations.md).
 #include <algorithm>
 #include <array>
 
@@ -66,9 +67,9 @@ class HipScenario : public Scenario {
 
   StockMachine& stock() { return dynamic_cast<StockMachine&>(*machine_); }
 
-  // The program, restored from a dump of its idle self.
   void start_program() {
     load(kOneGpu);
+    if (waves_are_lost()) return begin_program();
     ASSERT_NO_FATAL_FAILURE(dump_idle_program());
     subject_.emplace(kFifos);
     fs::copy(idle_ / "shm", "/dev/shm", fs::copy_options::recursive | fs::copy_options::overwrite_existing);
@@ -105,14 +106,18 @@ class HipScenario : public Scenario {
   static inline fs::path idle_;
   static inline pid_t idle_pid_ = 0;
 
-  void dump_idle_program() {
-    if (!idle_.empty()) return;
+  void begin_program() {
     subject_.emplace(kFifos);
     Launch launch;
     launch.arguments = {(settings().programs / "hip-jobs").string(), kFifos};
     launch.output = "/dev/null";
     const std::string ready = subject_->start_program(launch);
     ASSERT_EQ(ready, "ready gpus=1");
+  }
+
+  void dump_idle_program() {
+    if (!idle_.empty()) return;
+    ASSERT_NO_FATAL_FAILURE(begin_program());
     const fs::path images = settings().images / "hip-jobs";
     fs::remove_all(images);
     fs::create_directories(images);
