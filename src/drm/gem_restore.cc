@@ -34,7 +34,8 @@ GemBo placeholder_of_one_page() {
 }
 
 Error taken(const GemBo& bo, std::uint32_t given) {
-  return Error{EEXIST, formatted("{} is taken: the kernel assigned {}; use another checkpoint [SL-G51]",
+  return Error{EEXIST, formatted("{} is taken: the kernel assigned {}; restore under the dump's kernel, or "
+                                 "report this [SL-G51]",
                                  words_of(bo), given)};
 }
 

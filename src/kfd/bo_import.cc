@@ -43,8 +43,8 @@ Result<void> BoImport::import(const Bo& bo, int dmabuf) {
     held_.push_back(args.handle);
     if (args.handle > wanted) {
       return Error{EEXIST,
-                   formatted("handle {} of {} is taken: the kernel assigned {:#x}; use another checkpoint "
-                             "[SL-G03]",
+                   formatted("handle {} of {} is taken: the kernel assigned {:#x}; restore under the dump's "
+                             "kernel, or report this [SL-G03]",
                              bo.handle, name, args.handle)};
     }
   }

@@ -28,10 +28,10 @@ const char* open_remedy(int err) {
     case ENODEV:
       return "; there is no KFD here: load the amdgpu module, and give the container /dev/kfd [SL-G19]";
     case EACCES:
-      return "; run as root or in the group that owns it, and allow it in the container's device cgroup "
-             "[SL-G20]";
+      return "; run as root or in the group that owns it [SL-G20]";
     case EPERM:
-      return "; allow it in the device cgroup, and run a 64-bit program [SL-G21]";
+      return "; the device cgroup denies it: give the container a GPU (--device /dev/kfd, amd.com/gpu) "
+             "[SL-G21]";
     case EINVAL:
       return "; the KFD shows this process no GPU, or is resetting one: see the kernel's log [SL-G22]";
     default:

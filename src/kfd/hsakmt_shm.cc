@@ -12,6 +12,7 @@
 
 #include "base/format.h"
 #include "base/unique_fd.h"
+#include "proc/directory.h"
 
 namespace sluice::kfd {
 namespace {
@@ -87,7 +88,7 @@ Result<void> restore_hsakmt_shm(const HsakmtShm& shm, const char* directory) {
     const int err = create_if_missing(dir.get(), name, head, head_bytes, bytes);
     if (err == 0) return {};
     return with_remedy(make_error(err, formatted("create {}/{}", directory, name)),
-                       err == ENOENT ? "; mount /proc in the container [SL-R03]" : "");
+                       err == ENOENT ? proc::kMountProc : "");
   };
   SLUICE_TRY(create(kFileName, &shm.magic, sizeof shm.magic, shm.bytes));
 

@@ -179,6 +179,42 @@ TEST_F(CheckTest, OpensNothingForWriting) {
   EXPECT_THAT(ended.out, HasSubstr("direct-io"));
 }
 
+// A terminal of 100 columns shows every line whole, except a command, which can be copied.
+TEST_F(CheckTest, NoLineIsLongerThanAHundredColumns) {
+  const vamdgpu::Machine machine = vamdgpu::Machine::create(small_machine());
+  host_test::Program subject({GPU_SUBJECT, "--vram", "4M", "--gtt", "1M"}, machine.process_environment());
+  ASSERT_TRUE(subject.hear().starts_with("ready"));
+  for (const Strings& arguments : {Strings{}, Strings{"--pid", std::to_string(subject.pid())}}) {
+    std::istringstream out(check(arguments, &machine).out);
+    for (std::string line; std::getline(out, line);) {
+      if (!line.starts_with("  command:")) EXPECT_LE(line.size(), 100U) << line;
+    }
+  }
+}
+
+TEST_F(CheckTest, AReportHasWhatTheMachineIsAndWhatTheLogsSay) {
+  const vamdgpu::Machine machine = vamdgpu::Machine::create(small_machine());
+  const std::filesystem::path log = tools_.path() / "dump.log";
+  std::ofstream(log)
+      << "(00.1) amdgpu_plugin: dump GPU 0x0001\n(00.2) Error (criu/x.c:1): refused\n(00.3) pie: 7\n";
+  const Ended ended =
+      check({"--report", "--dir", tools_.path().string()}, &machine, {"SLUICE_STAGING_SIZE=8M"});
+  EXPECT_EQ(ended.status, kDone) << ended.err;
+  for (const char* part :
+       {"\nsettings", "\n  SLUICE_STAGING_SIZE=8M\n", "\ntopology\n", "simd_count=", "link: ", "\ncheck\n",
+        "  criu: ", "dump GPU 0x0001", "Error (criu/x.c:1): refused"})
+    EXPECT_THAT(ended.out, HasSubstr(part));
+  EXPECT_THAT(ended.out, AllOf(StartsWith("versions\n  sluice "), Not(HasSubstr("pie: 7")),
+                               Not(HasSubstr("unique_id"))));
+}
+
+TEST_F(CheckTest, AReportOfAMachineWithoutAGpuIsMadeAsWell) {
+  const Ended ended = check({"--report"}, nullptr);
+  EXPECT_EQ(ended.status, kDone);
+  EXPECT_THAT(ended.out, AllOf(HasSubstr("topology\n"), HasSubstr("--dir DIR takes the *.log")));
+  EXPECT_EQ(check({"--report", "--json"}, nullptr).status, kUsage);
+}
+
 TEST_F(CheckTest, ReadsTheVersionOfCriu) {
   for (const char* old : {"3.16", "2.12", "3.9.1"}) {
     make_criu("echo 'Version: " + std::string(old) + "'");

@@ -20,6 +20,7 @@
 
 #include "base/printable.h"
 #include "cli/check/check_parent.h"
+#include "cli/check/report.h"
 #include "cli/commands.h"
 #include "cli/plan/plan.h"
 #include "cli/text.h"
@@ -36,6 +37,7 @@ struct CheckArguments {
   std::string parent;   // of the bytes written; empty: none
   std::string machine;  // a description, as for `sluice plan`
   bool json = false;
+  bool report = false;  // for somebody else, who looks for a fault
 };
 
 const char* word_of(Weight weight) {
@@ -56,6 +58,21 @@ void append(Findings& all, Findings more) {
   std::move(more.begin(), more.end(), std::back_inserter(all));
 }
 
+constexpr std::size_t kColumns = 100;
+
+// A line of words, broken at blanks into lines of at most kColumns, each after four blanks.
+std::string broken(const std::string& line) {
+  std::string text = line;
+  for (std::size_t begin = 0; text.size() - begin > kColumns;) {
+    std::size_t blank = text.rfind(' ', begin + kColumns);
+    if (blank == std::string::npos || blank < begin + 4) blank = text.find(' ', begin + kColumns);
+    if (blank == std::string::npos) break;
+    text.replace(blank, 1, "\n    ");
+    begin = blank + 1;
+  }
+  return text + '\n';
+}
+
 std::string text_of(const Findings& findings) {
   std::string text;
   for (const Finding& finding : findings) {
@@ -63,8 +80,10 @@ std::string text_of(const Findings& findings) {
                        : finding.weight == Weight::Option  ? "+ "
                        : finding.weight == Weight::Warning ? "! "
                                                            : "X ";
-    text += mark + finding.subject + ": " + printable(finding.text) + '\n';
-    if (!finding.remedy.empty()) text += "    " + finding.remedy + '\n';
+    const bool named = !finding.code.empty() && finding.code != finding.subject;
+    text += broken(mark + finding.subject + (named ? " (" + finding.code + ")" : "") + ": " +
+                   printable(finding.text));
+    if (!finding.remedy.empty()) text += broken("    " + finding.remedy);
   }
   return text;
 }
@@ -192,6 +211,10 @@ ExitCode check(const CheckArguments& arguments) {
     machine = std::move(*described);
   }
   const Outcome all = look(arguments, machine);
+  if (arguments.report) {
+    (void)std::fputs(report_text(text_of(all), arguments.directory).c_str(), stdout);
+    return ExitCode::Done;
+  }
   if (arguments.json) {
     print_json(json_of(all));
   } else {
@@ -215,10 +238,12 @@ void add_check(CLI::App& app, Run& run) {
       command->add_option("--parent", arguments->parent, "the checkpoint that the dump would build on")
           ->type_name("DIR")
           ->needs(pid);
-  command->add_option("--machine", arguments->machine, "rates, to foretell how long the job stands still")
+  command->add_option("--machine", arguments->machine, "rates, to predict how long the job is paused")
       ->type_name("FILE")
       ->needs(parent);
   add_json_flag(*command, arguments->json);
+  command->add_flag("--report", arguments->report, "print what a report of a fault needs, and no memory")
+      ->excludes("--json");
   command->footer(
       "Only looks: writes nothing, stops nothing, opens nothing for writing. Without\n"
       "options it looks at the machine alone. Lines with X make a dump fail, lines with\n"
@@ -228,9 +253,11 @@ void add_check(CLI::App& app, Run& run) {
       "With --parent it predicts what a dump on that checkpoint would write, as far as\n"
       "buffers show: only the checksums of a dump show what changed in them. --machine\n"
       "is a description as sluice plan takes it.\n\n"
+      "--report adds versions, settings, topology, and lines of the logs in --dir, for\n"
+      "somebody else to read. It may name processes and files.\n\n"
       "Example: sluice check --dir /var/lib/checkpoints/job --pid 4242\n\n"
-      "Exit status: 0 a dump will work, 1 FILE describes no machine, 2 wrong usage,\n"
-      "3 it will not work.");
+      "Exit status: 0 a dump will work, or --report, 1 FILE describes no machine,\n"
+      "2 wrong usage, 3 it will not work.");
   command->callback([arguments, &run] { run = [arguments] { return check(*arguments); }; });
 }
 

@@ -121,34 +121,36 @@ void add_buffers(const MappedBuffers& buffers, ParentCheck& check) {
   if (buffers.known + buffers.others == 0) {
     check.findings.push_back(
         {Weight::Good, "changes",
-         "no buffer is mapped in these processes, so that none can be told as new; what has "
-         "changed only a dump's checksums tell",
-         ""});
+         "no buffer is mapped in these processes, so which of them are new shows only in the dump", ""});
     return;
   }
-  std::string text = count_text(buffers.known, "mapped buffer") + " of " + bytes_text(buffers.known_bytes) +
-                     " are in the parent, with the same address and size";
+  std::string text;
   if (buffers.others > 0)
-    text += ", " + std::to_string(buffers.others) + " of " + bytes_text(buffers.other_bytes) +
-            " are not, and are written except zeros";
-  check.findings.push_back({Weight::Good, "changes",
-                            text + "; which of the others have changed only a dump's checksums tell", ""});
+    text = bytes_text(buffers.other_bytes) + " in " + count_text(buffers.others, "new buffer") +
+           " will be written; ";
+  check.findings.push_back(
+      {Weight::Good, "changes",
+       text + "of " + bytes_text(buffers.known_bytes) + " in " + count_text(buffers.known, "buffer") +
+           " that the parent has, too, only what has changed: the dump finds out how much",
+       ""});
 }
 
 void add_time(const ParentQuestion& question, const ParentContents& parent, std::uint64_t bytes,
               std::uint64_t new_bytes, ParentCheck& check) {
   std::string text;
-  if (parent.frozen_seconds) text = "the parent's own dump took " + frozen_text(*parent.frozen_seconds);
+  if (parent.frozen_seconds)
+    text = "the parent's own dump paused the job for " + frozen_text(*parent.frozen_seconds);
   if (question.machine) {
     const double is_new =
         bytes > 0 ? std::min(1.0, static_cast<double>(new_bytes) / static_cast<double>(bytes)) : 0;
     const double least = seconds_of_dump(*question.machine, parent, bytes, 1 - is_new, question.config);
     const double most = seconds_of_dump(*question.machine, parent, bytes, 0, question.config);
     (*check.json)["frozen_seconds"] = {{"unchanged", least}, {"changed", most}};
-    text += (text.empty() ? "" : "; ") + frozen_text(least) + " where nothing else has changed, " +
-            frozen_text(most) + " where all has, and what the driver and CRIU need besides";
+    text += (text.empty() ? "" : "; ") + std::string("this one for ") + frozen_text(least) +
+            " if nothing else has changed, up to " + frozen_text(most) +
+            " if everything has, plus the driver's and CRIU's own work";
   }
-  if (text.empty()) text = "not known: the parent has no statistics, and no --machine tells rates";
+  if (text.empty()) text = "not known: the parent has no statistics, and there is no --machine";
   check.findings.push_back({Weight::Good, "frozen", text, ""});
 }
 

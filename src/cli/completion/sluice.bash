@@ -13,7 +13,7 @@ _sluice() {
     --pid) mapfile -t COMPREPLY < <(cd /proc && compgen -G "$word[0-9]*"); return ;;
   esac
   case ${COMP_WORDS[1]} in
-    check) options+=" --dir --pid --parent --machine" ;;
+    check) options+=" --dir --pid --parent --machine --report" ;;
     show) options+=" --bos --stats" ;;
     map) options+=" --sysfs --gpu-map" ;;
     diff) options+=" --bos" ;;

@@ -49,8 +49,7 @@ Result<std::vector<int>> own_descriptors(std::uint32_t minor) {
   auto numbers =
       proc >= 0 ? proc::numbered_entries("self/fd", proc) : proc::numbered_entries("/proc/self/fd");
   if (!numbers) {
-    const char* hint = numbers.error().err == ENOENT ? "; mount /proc in the container [SL-R08]" : "";
-    return with_remedy(numbers.error(), hint);
+    return with_remedy(numbers.error(), numbers.error().err == ENOENT ? proc::kMountProc : "");
   }
   std::erase_if(*numbers, [device = kfd::render_node_device(minor)](int fd) {
     struct stat st {};

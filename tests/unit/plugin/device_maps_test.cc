@@ -187,7 +187,7 @@ TEST_F(DeviceMapsTest, WhereThereIsNoProcThatIsSaid) {
   const auto none = task.maps().hand_out(kMinor);
   ASSERT_FALSE(none.ok());
   EXPECT_EQ(none.error().err, ENOENT);
-  EXPECT_NE(none.error().what.find("[SL-R08]"), std::string::npos) << none.error().what;
+  EXPECT_NE(none.error().what.find("[SL-R03]"), std::string::npos) << none.error().what;
 }
 
 // CRIU asks for every map of a device that no other plugin has taken.

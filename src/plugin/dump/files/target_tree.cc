@@ -101,12 +101,10 @@ Result<void> TargetTree::check_kfd_maps() {
     if (!maps_kfd) continue;
     SLUICE_TRY_ASSIGN(const std::vector<int> descriptors, proc::device_descriptors(pid, kfd_device_));
     if (descriptors.empty()) {
-      return Error{
-          EINVAL,
-          formatted(
-              "process {} maps /dev/kfd but has closed it, so its GPU state cannot be reached; it must keep "
-              "/dev/kfd open [SL-D55]",
-              pid)};
+      return Error{EINVAL, formatted("process {} maps /dev/kfd but has closed it, so its GPU state cannot be "
+                                     "reached; start it without "
+                                     "what closes all descriptors (closefrom, close_range) [SL-D55]",
+                                     pid)};
     }
   }
   return {};
