@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "json_schema.h"
+
 namespace sluice::cli_test {
 namespace {
 
@@ -71,7 +73,9 @@ Ended sluice(const Strings& arguments, const vamdgpu::Machine* machine, const St
 nlohmann::json object_of(const Ended& ended) {
   EXPECT_EQ(ended.err, "");
   EXPECT_EQ(std::count(ended.out.begin(), ended.out.end(), '\n'), 1) << ended.out;
-  return nlohmann::json::parse(ended.out, nullptr, false);
+  nlohmann::json object = nlohmann::json::parse(ended.out, nullptr, false);
+  EXPECT_EQ(schema_complaint(object), "");
+  return object;
 }
 
 }  // namespace sluice::cli_test
