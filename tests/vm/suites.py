@@ -82,7 +82,8 @@ class Suite:
         object.__setattr__(self, "root", self.root or self.debian)
 
 
-TRIXIE = ("libarchive13t64", *RUNC, *CRUN, *ENGINES)
+HIP = ("hipcc", "libamdhip64-dev", "librocprim-dev", "libhsa-runtime-dev", "rocminfo")
+TRIXIE = ("libarchive13t64", *RUNC, *CRUN, *ENGINES, *HIP)
 SYSTEMD = ("dbus", "docker.io", "docker-cli")
 SYSTEMD_FILES = ("usr/lib/systemd/systemd", "usr/lib/systemd/systemd-executor", "usr/bin/dbus-daemon",
                  *(f"usr/lib/systemd/system/{unit}" for unit in ("dbus.service", "dbus.socket", "basic.target", "sysinit.target",
@@ -90,7 +91,6 @@ SYSTEMD_FILES = ("usr/lib/systemd/systemd", "usr/lib/systemd/systemd-executor", 
 SYSTEMD_FOLDERS = ("usr/share/dbus-1",)
 PYTHON_FILES = ("usr/bin/python3", "usr/lib/python3/dist-packages/grpc/_cython/*.so")
 PYTHON_FOLDERS = ("usr/lib/python3.*", "usr/lib/python3/dist-packages")
-HIP = ("hipcc", "libamdhip64-dev", "librocprim-dev", "libhsa-runtime-dev", "rocminfo")
 HIP_GUEST = {"hip": "tests/vm/client/hip_jobs.hip", "memory": "3G", "disk_mib": 2048, "images_mib": 3072, "scenarios": OF_HIP}
 DOCKER_FILES = ("usr/sbin/dockerd", "usr/sbin/docker-proxy", "usr/bin/docker", "usr/sbin/iptables", *CONTAINERD_FILES)
 
@@ -116,9 +116,9 @@ SUITES = {suite.name: suite for suite in (
     Suite("forky", "4.2.1", "7.2", 13, False,
           ("libarchive13t64", "rocminfo", "libhsa-runtime-dev", *RUNC, *CRUN),
           ("usr/bin/rocminfo", *RUNC_FILES, *CRUN_FILES), "tests/vm/client/hsa_client.c"),
-    Suite("hip", "4.1.1", "6.12", 12, True, ("libarchive13t64", *HIP),
+    Suite("hip", "4.1.1", "6.12", 12, True, TRIXIE,
           ("usr/lib/x86_64-linux-gnu/libamdhip64.so.5*", "usr/lib/x86_64-linux-gnu/libamd_comgr.so.2*"),
-          debian="trixie", root="hip", **HIP_GUEST),
+          debian="trixie", **HIP_GUEST),
     Suite("bookworm-hip", "3.17.1", "6.1", 10, True, ("libarchive13", *HIP),
           ("usr/lib/x86_64-linux-gnu/libamdhip64.so.5*", "usr/lib/x86_64-linux-gnu/libamd_comgr.so.2*"),
           debian="bookworm", root="bookworm-hip", named_only=True, **HIP_GUEST),
