@@ -84,7 +84,7 @@ std::string quoted(const std::string& text) {
 std::vector<std::string> notes_on(pid_t pid, UnpauseStatus status, const ProcessState& state) {
   std::vector<std::string> notes;
   if (state.frozen) {
-    notes.push_back("its cgroup is frozen, so its threads stand still; to let them run: echo " +
+    notes.push_back("its cgroup is frozen, so its threads are paused; to let them run: echo " +
                     state.frozen->thaw + " > " + quoted(state.frozen->file));
   }
   if (state.stopped > 0) {
@@ -101,7 +101,7 @@ std::vector<std::string> notes_on(pid_t pid, UnpauseStatus status, const Process
   }
   if (status == UnpauseStatus::NotPaused) {
     notes.emplace_back(
-        "if its GPU work stands still nevertheless: was it dumped again after a killed dump, without an "
+        "if its GPU work does not go on all the same: was it dumped again after a killed dump, without an "
         "unpause between them? Before Linux 7.3 nothing but ending the process helps then");
   }
   return notes;

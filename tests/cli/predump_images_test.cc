@@ -61,7 +61,7 @@ TEST_F(PreDumpImagesTest, ShowTellsWhatItHolds) {
 TEST_F(PreDumpImagesTest, ShowReadsItsStatistics) {
   const Ended ended = sluice({"show", "--stats", before()});
   EXPECT_EQ(ended.status, kDone) << ended.err;
-  EXPECT_THAT(ended.out, AllOf(HasSubstr("predump-0"), HasSubstr(": the queues stood still for ")));
+  EXPECT_THAT(ended.out, AllOf(HasSubstr("predump-0"), HasSubstr(": the queues were paused for ")));
   EXPECT_FALSE(object_of(sluice({"show", "--json", "--stats", before()}))["stats"].empty());
 }
 

@@ -276,8 +276,8 @@ TEST_F(UnpauseNotesTest, AFrozenCgroupIsNamedWithTheWayToThawIt) {
   (void)file("cgroup/freezer/freezer.self_freezing", "1\n");  // where version 1 has it
   const auto freeze = [&] { mount_over((files_.path() / "cgroup").string(), "/sys/fs/cgroup"); };
   json object;
-  ASSERT_NO_FATAL_FAILURE(expect_note(
-      freeze, "its cgroup is frozen, so its threads stand still; to let them run: echo ", object));
+  ASSERT_NO_FATAL_FAILURE(
+      expect_note(freeze, "its cgroup is frozen, so its threads are paused; to let them run: echo ", object));
   const std::string frozen = object.at("frozen_cgroup").at("file");
   EXPECT_TRUE(frozen.starts_with("/sys/fs/cgroup/")) << frozen;
   EXPECT_NE(object.at("notes").front().get<std::string>().find(

@@ -240,8 +240,10 @@ TEST_F(ImagesTest, VerifyGoesOnAfterWhatCannotBeRead) {
   EXPECT_EQ(ended.status, kFailed);
   std::istringstream lines(ended.out);
   std::size_t unreadable = 0;
-  for (std::string line; std::getline(lines, line) && line.starts_with("read amdgpu-pages-"); ++unreadable)
-    EXPECT_THAT(line, HasSubstr("): Input/output error: GPU 0x"));
+  for (std::string line; std::getline(lines, line) && line.starts_with("read amdgpu-pages-"); ++unreadable) {
+    if (line.ends_with("):")) ASSERT_TRUE(std::getline(lines, line));
+    EXPECT_THAT(line, HasSubstr(" Input/output error: GPU 0x"));
+  }
   EXPECT_GE(unreadable, 2U);
   EXPECT_THAT(ended.out, AllOf(HasSubstr("UNREADABLE: " + std::to_string(unreadable) + " files or ranges "),
                                HasSubstr("see the kernel's log (dmesg)"), Not(HasSubstr("DAMAGED")),
@@ -278,6 +280,18 @@ TEST_F(ImagesTest, VerifyWithoutThreadsFails) {
   EXPECT_EQ(ended.status, kFailed);
   EXPECT_EQ(ended.out, "");
   EXPECT_THAT(ended.err, AllOf(StartsWith("sluice verify: "), HasSubstr("Resource temporarily unavailable")));
+}
+
+TEST_F(ImagesTest, VerifyPrintsBadBlocksInARowAsOneLine) {
+  const std::string directory = damaged_copy();
+  const std::string file = names(directory, "amdgpu-pages-").front();
+  for (const std::uint64_t block : {32, 33, 34})
+    test::flip_byte(directory + "/" + file, block * 64 * 1024 + 100);
+  const Ended ended = sluice({"verify", directory});
+  EXPECT_EQ(ended.status, kFailed);
+  EXPECT_THAT(ended.out, HasSubstr("3 bad blocks: " + file + " [2097"));
+  EXPECT_THAT(ended.out, Not(HasSubstr("more: --json")));
+  EXPECT_EQ(object_of(sluice({"verify", "--json", directory}))["problems"].size(), 3U);
 }
 
 TEST_F(ImagesTest, VerifyPrintsAHundredProblemsAndCountsTheRest) {

@@ -319,14 +319,14 @@ class Demo {
     tell("3. Dumping it as CRIU %s does; it runs on.\n", kHostVersion);
     dump(scene, subjects, images, 0, {"--leave-running"});
     report_.dump = read_plugin_stats(images, "dump");
-    tell("   its queues stood still for %.3f s\n", report_.dump.frozen_seconds);
+    tell("   its queues were paused for %.3f s\n", report_.dump.frozen_seconds);
     tell("4. It works on, and puts other data into one buffer on each GPU.\n");
     const bool worked = ask(subjects, {"check", "work", "change"});
     tell("5. Dumping what has changed, with --prev-images-dir, and killing it.\n");
     dump(scene, subjects, changes, 0, {"--prev-images-dir", "../" + images.filename().string()});
     see_them_end(subjects);
     report_.on_parent = read_plugin_stats(changes, "dump");
-    tell("   its queues stood still for %.3f s\n", report_.on_parent->frozen_seconds);
+    tell("   its queues were paused for %.3f s\n", report_.on_parent->frozen_seconds);
     tell("6. Restoring it from both.\n");
     restore(scene, subjects, changes);
     report_.restore = read_plugin_stats(changes, "restore");

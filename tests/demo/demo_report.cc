@@ -83,7 +83,7 @@ std::string parent_table_of(const Report& report) {
                             ? report.dump.frozen_seconds / report.on_parent->frozen_seconds
                             : 0;
   out += text("  processes %" PRIu32 ", GPUs %" PRIu32 ", BOs %" PRIu64
-              "; the queues stood still %.1f times as long for the full dump\n",
+              "; the queues were paused %.1f times as long for the full dump\n",
               report.processes, report.gpus, report.bos, factor);
   out += text("  verified, from both checkpoints of the chain: %s\n", report.verified ? "true" : "false");
   return out;

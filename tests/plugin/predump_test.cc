@@ -99,7 +99,7 @@ TEST_P(PreDumpTest, TheDumpThatFollowsWritesWhatHasChangedAndComesBackWhole) {
   start();
   ASSERT_NO_FATAL_FAILURE(predump_as("before"));
   EXPECT_TRUE(has_mark("before")) << log_;
-  expect_logged("GPU queues stood still for");
+  expect_logged("GPU queues were paused for");
   EXPECT_TRUE(images_in(place("before"), "amdgpu-kfd").empty());
   EXPECT_TRUE(images_in(place("before"), "amdgpu-pages").empty());
   expect_running();

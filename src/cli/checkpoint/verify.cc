@@ -79,15 +79,25 @@ const char* word_of(ProblemKind kind) {
   return "unreadable";
 }
 
-std::string text_of(const VerifyProblem& problem) {
+// `blocks`: how many bad ones it stands for.
+std::string text_of(const VerifyProblem& problem, std::uint64_t blocks = 1) {
   const std::string with_id = has_id(problem.what) ? problem.what : problem.what + " [SL-T62]";
   if (problem.length == 0) return with_id;
   const std::string place = problem.owner + " " + problem.place.describe();
   if (problem.kind == ProblemKind::BadBlock)
-    return formatted("bad block: {} [{}, {}): {} [SL-T48]", problem.file, problem.file_offset,
-                     problem.file_offset + problem.length, place);
+    return formatted("{}: {} [{}, {}): {} [SL-T48]",
+                     blocks == 1 ? "bad block" : std::to_string(blocks) + " bad blocks", problem.file,
+                     problem.file_offset, problem.file_offset + problem.length, place);
   std::string text = with_id;
   return text.insert(id_begin(text), ": " + place);
+}
+
+// A long line is broken after the file and its range; the rest is indented.
+std::string in_two_lines(std::string line) {
+  constexpr std::size_t kColumns = 100;
+  const std::size_t end = line.find("): ");
+  if (line.size() > kColumns && end != std::string::npos) line.replace(end + 2, 1, "\n    ");
+  return line;
 }
 
 Json json_of(const VerifyProblem& problem) {
@@ -104,24 +114,38 @@ Json json_of(const VerifyProblem& problem) {
           {"message", text_of(problem)}};
 }
 
-// Prints problems as they come, up to a limit.
+// Whether `next` is the bad block after those of `problem`, in the same BO.
+bool continues(const VerifyProblem& problem, const VerifyProblem& next) {
+  if (problem.kind != ProblemKind::BadBlock || next.kind != ProblemKind::BadBlock) return false;
+  const auto& [bo, other] = std::tie(problem.place.bo, next.place.bo);
+  return problem.file == next.file && problem.file_offset + problem.length == next.file_offset &&
+         bo.has_value() == other.has_value() && (!bo || bo->number == other->number);
+}
+
+// Prints problems as they come, up to a limit; bad blocks in a row are one line.
 class ProblemLines {
  public:
   void add(const std::vector<VerifyProblem>& problems) {
-    for (const VerifyProblem& problem : problems) {
-      if (++count_ <= kMostLines) (void)std::fprintf(stdout, "%s\n", printable(text_of(problem)).c_str());
+    for (auto at = problems.begin(); at != problems.end();) {
+      VerifyProblem all = *at;
+      std::uint64_t blocks = 1;
+      for (++at; at != problems.end() && continues(all, *at); ++at, ++blocks) all.length += at->length;
+      if (++lines_ > kMostLines) continue;
+      printed_ += blocks;
+      (void)std::fprintf(stdout, "%s\n", in_two_lines(printable(text_of(all, blocks))).c_str());
     }
     (void)std::fflush(stdout);
   }
   // `all`: their total.
-  static void end(std::uint64_t all) {
-    if (all > kMostLines)
-      (void)std::fprintf(stdout, "... and %" PRIu64 " more: --json lists up to %zu\n", all - kMostLines,
+  void end(std::uint64_t all) const {
+    if (all > printed_)
+      (void)std::fprintf(stdout, "... and %" PRIu64 " more: --json lists up to %zu\n", all - printed_,
                          kMostProblems);
   }
 
  private:
-  std::size_t count_ = 0;
+  std::size_t lines_ = 0;
+  std::uint64_t printed_ = 0;  // problems
 };
 
 // The remedy for the first problem that is no damage.
@@ -291,7 +315,7 @@ ExitCode verify(const VerifyArguments& arguments) {
               });
     print_as_json(directory.path, found);
   } else {
-    ProblemLines::end(found.totals.problems);
+    lines.end(found.totals.problems);
     tell(found);
   }
   return found.exit_code();

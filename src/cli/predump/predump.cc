@@ -264,7 +264,7 @@ void print_as_text(const PreDumpArguments& arguments, const Outcome& outcome) {
   const double seconds = static_cast<double>(outcome.whole_ns) / 1e9;
   (void)std::printf(
       "process %d: %s in its GPUs, %s written in %.2f s\n"
-      "  its threads stood still for %.1f ms, its GPU queues for %.1f ms\n"
+      "  its threads were paused for %.1f ms, its GPU queues for %.1f ms\n"
       "  now: criu dump -t %d -D DIR --prev-images-dir %s, with DIR beside it\n",
       arguments.pid, bytes_text(outcome.bytes).c_str(), bytes_text(outcome.written_bytes).c_str(), seconds,
       static_cast<double>(outcome.stopped_ns) / kNsPerMs, static_cast<double>(outcome.frozen_ns) / kNsPerMs,

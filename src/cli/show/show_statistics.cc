@@ -76,7 +76,7 @@ std::string statistics_text(const std::vector<Statistics>& all) {
     const std::string run = one.name.substr(begin, one.name.rfind('.') - begin);  // "dump-1"
     if (const auto seconds = member<double>(one.content, "frozen_seconds"); seconds > 0) {
       std::array<char, 64> text{};
-      (void)std::snprintf(text.data(), text.size(), ": the queues stood still for %.3f s\n", seconds);
+      (void)std::snprintf(text.data(), text.size(), ": the queues were paused for %.3f s\n", seconds);
       frozen += printable(run) + text.data();
     }
     for (const Json& gpu : one.content["gpus"]) {

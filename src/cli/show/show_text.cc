@@ -15,20 +15,18 @@
 namespace sluice::cli {
 namespace {
 
-// Cells of a table: BOs, VRAM, GTT, and others.
+// Cells of a table: BOs, VRAM, GTT, and the sum of other kinds, which --bos and the JSON name.
 std::vector<std::string> cells_of(const Kinds& kinds) {
-  std::uint64_t bos = 0;
-  std::string others;
+  std::uint64_t bos = 0, others = 0;
   for (const auto& [kind, sum] : kinds) {
     bos += sum.bos;
-    if (kind == "VRAM" || kind == "GTT") continue;
-    others += (others.empty() ? "" : ", ") + bytes_text(sum.bytes) + " " + kind;
+    if (kind != "VRAM" && kind != "GTT") others += sum.bytes;
   }
   const auto bytes = [&](const char* kind) {
     const auto sum = kinds.find(kind);
     return sum == kinds.end() ? "" : bytes_text(sum->second.bytes);
   };
-  return {std::to_string(bos), bytes("VRAM"), bytes("GTT"), others};
+  return {std::to_string(bos), bytes("VRAM"), bytes("GTT"), others == 0 ? "" : bytes_text(others)};
 }
 
 // "made by sluice 0.1.0 under Linux 6.12.0, KFD 1.17, 272 bytes per BO record".
@@ -48,13 +46,19 @@ std::string origin_text(const Checkpoint& checkpoint) {
   return text;
 }
 
-// "PCIe CPU0, XGMI 0x5759 0x575a".
+// "PCIe CPU0, XGMI 0x5759 0x575a", "PCIe CPU0, XGMI 7 others".
 std::string links_text(const Gpu& gpu) {
-  std::map<std::string, std::string> peers;
+  constexpr std::size_t kMostNames = 3;  // more make a line too long; the JSON has all
+  std::map<std::string, std::vector<std::string>> peers;
   for (const GpuLink& link : gpu.links)
-    peers[link.type] += link.to_gpu ? " " + kfd::gpu_id_text(link.peer) : " CPU" + std::to_string(link.peer);
+    peers[link.type].push_back(link.to_gpu ? kfd::gpu_id_text(link.peer) : "CPU" + std::to_string(link.peer));
   std::string text;
-  for (const auto& [type, names] : peers) text.append(text.empty() ? "" : ", ").append(type).append(names);
+  for (const auto& [type, names] : peers) {
+    text.append(text.empty() ? "" : ", ").append(type);
+    if (names.size() > kMostNames) text += " " + std::to_string(names.size()) + " others";
+    if (names.size() <= kMostNames)
+      for (const std::string& name : names) text += " " + name;
+  }
   return text;
 }
 
@@ -74,7 +78,7 @@ std::string processes_text(const Checkpoint& checkpoint) {
     begin.push_back(end);
     return begin;
   };
-  Table table({"image", ">process", ">BOs", ">VRAM", ">GTT", "other memory", "queues, events, ranges"});
+  Table table({"image", ">process", ">BOs", ">VRAM", ">GTT", ">other", "queues, events, SVM ranges"});
   for (const auto& [id, image] : checkpoint.kfd) {
     table.add(row({checkpoint.name_of(kfd_image_name(id)), image.alias_of ? "" : std::to_string(image.pid)},
                   kinds_of(image),
@@ -83,7 +87,7 @@ std::string processes_text(const Checkpoint& checkpoint) {
                       : std::to_string(image.num_objects)));
   }
   std::string text = table.empty() ? "" : "\nProcesses\n" + table.text();
-  Table files({"image", ">process", ">BOs", ">VRAM", ">GTT", "other memory", "device"});
+  Table files({"image", ">process", ">BOs", ">VRAM", ">GTT", ">other", "device"});
   for (const auto& [id, image] : checkpoint.render) {
     files.add(row({checkpoint.name_of(render_image_name(id)), image.pid ? std::to_string(*image.pid) : ""},
                   kinds_of(image),

@@ -71,7 +71,7 @@ Result<void> HostPreDump::begin() {
     say_why_not(begun.error());
     predump_->cancel();
   } else if (copies_) {
-    log_line(Level::Info, "GPU queues stood still for " + std::to_string(predump_->frozen_ns() / 1000) +
+    log_line(Level::Info, "GPU queues were paused for " + std::to_string(predump_->frozen_ns() / 1000) +
                               " us; what is in the GPUs is copied while the processes run");
   }
   return {};

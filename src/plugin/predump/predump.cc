@@ -154,7 +154,7 @@ Result<void> PreDump::finish(const std::function<Result<void>()>& next_share) {
   log_line(Level::Info, "the pre-dump has " + std::to_string(run_.totals.bytes / kMiB) +
                             " MiB of GPUs, of which " + std::to_string(run_.totals.io_bytes / kMiB) +
                             " MiB were written and " + std::to_string(run_.totals.skipped_bytes / kMiB) +
-                            " MiB left out; GPU queues stood still for " +
+                            " MiB left out; GPU queues were paused for " +
                             std::to_string(frozen_ns() / 1000) + " us of it");
   say_what_was_left_out();
   return {};

@@ -32,7 +32,7 @@ Result<void> DumpRun::save(const std::string& name, std::span<const std::uint8_t
 
 void DumpRun::write_stats() {
   if (frozen_ns != 0 && !is_predump)
-    log_line(Level::Info, formatted("GPU queues stood still for {} ms", frozen_ns / 1'000'000));
+    log_line(Level::Info, formatted("GPU queues were paused for {} ms", frozen_ns / 1'000'000));
   for (FileStats& file : stats) {
     file.times.frozen_ns = frozen_ns;
     file.times.is_predump = is_predump;
