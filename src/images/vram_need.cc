@@ -3,6 +3,7 @@
 
 #include <libdrm/amdgpu_drm.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "kfd/uapi.h"
@@ -48,6 +49,15 @@ VramBytes vram_of(const RenderImage& image) {
 
 void add_vram(VramBytes& sum, const VramBytes& more) {
   for (const auto& [minor, bytes] : more) add(sum[minor], bytes);
+}
+
+kfd::ProcessGpus process_of(const kfd::KfdImage& image) {
+  return {image.topology, std::any_of(image.bos.begin(), image.bos.end(),
+                                      [](const kfd::BoEntry& bo) { return bo.shared != 0; })};
+}
+
+kfd::RenderFile file_of(const RenderImage& image) {
+  return {image.gpu_id, image.minor, image.node_words()};
 }
 
 }  // namespace sluice

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// How much VRAM the images of one dump need on each of its GPUs: what RESTORE and the render files allocate.
-// Shared memory counts once, with the file that makes it. Value type.
+// What the images of one dump need of its GPUs, as kfd/matching asks. VRAM is what RESTORE and the render
+// files allocate; shared memory counts once, with the file that makes it. Value types.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,7 @@
 
 #include "images/kfd_image.h"
 #include "images/metadata.h"
+#include "kfd/matching/tree_choice.h"
 
 namespace sluice {
 
@@ -21,5 +22,9 @@ VramBytes vram_of(const RenderImage& image);
 
 // Sums saturate.
 void add_vram(VramBytes& sum, const VramBytes& more);
+
+// Borrows the image.
+kfd::ProcessGpus process_of(const kfd::KfdImage& image);
+kfd::RenderFile file_of(const RenderImage& image);
 
 }  // namespace sluice

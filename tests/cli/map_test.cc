@@ -144,12 +144,16 @@ TEST_F(ImagesTest, MapNamesThePropertyAndTheSwitch) {
   EXPECT_EQ(ended.status, kRefused) << ended.out << ended.err;
   EXPECT_THAT(ended.out, AllOf(HasSubstr("vram_size 25165824"), HasSubstr("KFD_VRAM_SIZE_CHECK=0")));
   // Told once for all GPUs.
-  EXPECT_THAT(ended.out, HasSubstr("all 2 GPUs"));
   EXPECT_EQ(std::count(ended.out.begin(), ended.out.end(), '\n'), 3) << ended.out;
   Strings as_json = command;
   as_json.emplace_back("--json");
   const json object = object_of(sluice(as_json));
   EXPECT_EQ(object["result"], "refused");
+  EXPECT_EQ(object["message"],
+            "the image's GPUs cannot be matched to local ones; see the table above [SL-R14]");
+  EXPECT_EQ(object["remedy"], "see the differences below");
+  EXPECT_THAT(object["mappings"][0]["message"].get<std::string>(), HasSubstr("[SL-G36]"));
+  EXPECT_EQ(object["mappings"][0]["remedy"], object["remedy"]);
   EXPECT_EQ(object["mappings"][0]["candidates"].size(), 4U);
   const json& mismatch = object["mappings"][0]["candidates"][0]["mismatches"][0];
   EXPECT_EQ(mismatch["property"], "vram_size");
@@ -199,7 +203,8 @@ TEST_F(ImagesTest, MapWithTooFewGpusSaysSoInASentence) {
   vamdgpu::write_topology(sysfs.path(), vamdgpu::describe(smaller).tree.topology);
   const Ended ended = sluice({"map", plain(), "--sysfs", sysfs.path().string()});
   EXPECT_EQ(ended.status, kRefused);
-  EXPECT_EQ(std::count(ended.out.begin(), ended.out.end(), '\n'), 1) << ended.out;
+  EXPECT_EQ(std::count(ended.out.begin(), ended.out.end(), '\n'), 2) << ended.out;
+  EXPECT_THAT(ended.out, AllOf(HasSubstr("[SL-G40]"), HasSubstr("[SL-R14]")));
 }
 
 // Without a KFD process nobody says how GPUs are joined: each file wants the GPU that it had.
@@ -222,10 +227,12 @@ TEST_F(ImagesTest, MapFindsTheGpusOfRenderFiles) {
   EXPECT_EQ(object["result"], "refused");
   std::vector<Matcher<std::string>> files;
   for (const std::string& name : names(directory, std::string(kRenderPrefix))) {
-    EXPECT_THAT(there.out, HasSubstr(": " + name + " "));
-    files.push_back(StartsWith(name + " "));
+    EXPECT_THAT(there.out, HasSubstr("REFUSED: " + name + ": "));
+    files.push_back(StartsWith(name + ": "));
   }
   EXPECT_EQ(files.size(), 2U);
+  EXPECT_THAT(object["message"].get<std::string>(), HasSubstr("[SL-R16]"));
+  EXPECT_EQ(object["remedy"], "restore where that GPU is");
   EXPECT_THAT(object["render_files"].get<Strings>(), UnorderedElementsAreArray(files));
 }
 
@@ -371,7 +378,8 @@ TEST_F(ImagesTest, MapListsWhichGpusAreLeft) {
   vamdgpu::write_topology(smaller.path(), topology);
   const Ended refused = sluice({"map", plain(), "--sysfs", smaller.path().string()});
   EXPECT_EQ(refused.status, kRefused) << refused.out;
-  EXPECT_THAT(refused.out, ::testing::ContainsRegex("renderD129, 0x[0-9a-f]+ renderD131"));
+  EXPECT_THAT(refused.out, ::testing::ContainsRegex(
+                               "on local GPU 0x[0-9a-f]+, 0x[0-9a-f]+: vram_size 25165824 in the image"));
 }
 
 TEST_F(ImagesTest, MapWarnsOfSettingsThatAreNone) {

@@ -22,7 +22,7 @@ FLOORS = {
     "kfd": ["base", "proc"],
     "kfd/matching": ["base", "kfd"],
     "drm": ["base", "pipeline/reactor", "pipeline"],
-    "images": [*ENGINE, "proc", "kfd", "drm"],
+    "images": [*ENGINE, "proc", "kfd", "kfd/matching", "drm"],
     "images/chain": [*ENGINE, "images"],
     "verify": IMAGES,
     "flatten": IMAGES,
@@ -39,7 +39,8 @@ FLOORS = {
     "plugin": [*PLUGIN, "plugin/dump", "plugin/predump", "plugin/restore"],
     "cli": [*IMAGES, "settings"],
     "cli/plan": COMMAND,
-    "cli/checkpoint": COMMAND,
+    # `map` sees the local GPUs as a restore does.
+    "cli/checkpoint": [*COMMAND, "plugin/restore/gpus"],
     "cli/show": [*COMMAND, "cli/checkpoint"],
     "cli/check": [*COMMAND, "cli/plan", "cli/show"],
     # What the plugin does in CRIU's pre-dump, without CRIU.

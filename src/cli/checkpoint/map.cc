@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT
 // sluice map IMAGES: on which GPUs would these images be restored here, or on another machine whose KFD
-// topology was copied? Rules, settings and choice are those of the plugin's restore
-// (kfd/matching/matching.h), but running restores are not seen. A copy does not tell how much VRAM is free.
+// topology was copied? A restore's own choice (kfd/matching/tree_choice.h) of what this process sees: a
+// container may see less. A copy does not tell how much VRAM is free.
 #include <sys/stat.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <map>
 #include <memory>
@@ -17,7 +18,9 @@
 
 #include "cli/checkpoint/image_directory.h"
 #include "cli/commands.h"
+#include "cli/refusal.h"
 #include "cli/text.h"
+#include "images/cause.h"
 #include "images/files.h"
 #include "images/metadata.h"
 #include "images/pages.h"
@@ -26,7 +29,10 @@
 #include "kfd/driver.h"
 #include "kfd/matching/gpu_map.h"
 #include "kfd/matching/matching.h"
+#include "kfd/matching/tree_choice.h"
 #include "kfd/vram_room.h"
+#include "plugin/restore/gpus/gpu_match.h"
+#include "plugin/restore/gpus/vram_ledger.h"
 #include "settings/config.h"
 
 namespace sluice::cli {
@@ -44,31 +50,40 @@ struct MapArguments {
 // The machine in question.
 struct Local {
   kfd::Topology topology;
-  std::map<std::uint32_t, kfd::VramUse> vram;  // by gpu_id; only GPUs that report it
-  std::uint32_t record_bytes = 0;              // the driver's, of a BO (kfd/driver.h); 0: unknown
+  std::map<std::uint32_t, kfd::LocalGpu> gpus;  // by gpu_id, as a restore sees them; empty for a copy
+  std::map<std::uint32_t, std::uint64_t> vram;  // in all, by gpu_id; only GPUs that report it
+  std::uint32_t record_bytes = 0;               // the driver's, of a BO (kfd/driver.h); 0: unknown
+
+  std::optional<std::uint64_t> room(std::uint32_t gpu_id) const {
+    const auto gpu = gpus.find(gpu_id);
+    return gpu != gpus.end() ? gpu->second.room : std::nullopt;
+  }
 };
 
-// The outcome for KFD images with the same topology: of one machine, seen the same way.
+// The outcome for KFD images with the same topology, of processes that are bound by the others in the same
+// way.
 struct Mapping {
   std::vector<std::string> images;
-  kfd::Topology source;
-  bool shares_memory = false;
-  kfd::MatchOutcome outcome;
+  const kfd::Topology& source;
+  kfd::TreeChoice choice;
+
+  const kfd::Match* match() const { return std::get_if<kfd::Match>(&choice.outcome); }
+  const kfd::Refusal& refusal() const { return std::get<kfd::Refusal>(choice.outcome); }
+  std::string remedy() const {
+    return remedy_in(choice.must_follow ? choice.refused().what : refusal().sentence);
+  }
+};
+
+// What a restore will do with the images.
+struct Forecast {
+  std::vector<Mapping> mappings;
+  std::vector<Error> homeless;  // one per render file without a GPU
+  std::vector<Error> foreign;   // one per image with private data that the driver will not take
 };
 
 // REQUIRES: the topology has it.
 std::string gpu_name(const kfd::Topology& topology, std::uint32_t gpu_id) {
   return kfd::gpu_words(*topology.find_gpu(gpu_id));
-}
-
-// Names of `gpu_ids`; says so if these are all GPUs and several.
-std::string gpu_names(const kfd::Topology& topology, const std::vector<std::uint32_t>& gpu_ids) {
-  if (gpu_ids.size() > 1 && gpu_ids.size() == topology.gpu_count())
-    return "all " + std::to_string(gpu_ids.size()) + " GPUs";
-  std::string names;
-  for (const std::uint32_t gpu_id : gpu_ids)
-    names += (names.empty() ? "" : ", ") + gpu_name(topology, gpu_id);
-  return names;
 }
 
 // A copy may be the topology folder itself, or one of its parents, up to /sys.
@@ -82,68 +97,92 @@ std::string topology_below(const std::string& directory) {
   return directory;
 }
 
-// As the tasks of a restored tree choose: the one that sees the most GPUs first, and the others get the same
-// (plugin/restore/gpus/gpu_match.h).
-class TreeChoice {
+// Tasks choose in the order of CRIU's ids, the order of the tree, as long as they do not overtake each other.
+class Tree {
  public:
-  TreeChoice(const Local& local, const kfd::MatchRules& rules, std::vector<kfd::MappedGpu> map,
-             VramBytes need)
-      : local_(local), rules_(rules), map_(std::move(map)), need_(std::move(need)) {
-    for (const auto& [gpu_id, use] : local.vram) gpus_[gpu_id].room = use.room();
-  }
-
-  kfd::MatchOutcome choose(const kfd::Topology& source, bool shares_memory) {
-    kfd::MatchOutcome outcome = match(source, agreed_);
-    if (std::holds_alternative<kfd::Refusal>(outcome) && !agreed_.empty() && !shares_memory)
-      return match(source, {});
-    if (const auto* match = std::get_if<kfd::Match>(&outcome)) {
-      for (const kfd::DeviceIds& pair : match->gpus) {
-        const kfd::MappedGpu mapped{source.find_gpu(pair.user_gpu_id)->drm_render_minor, pair.actual_gpu_id};
-        if (std::find(agreed_.begin(), agreed_.end(), mapped) == agreed_.end()) agreed_.push_back(mapped);
-      }
+  Tree(const Checkpoint& checkpoint, kfd::TreeGpus gpus, const Local& local, const kfd::MatchRules& rules)
+      : checkpoint_(checkpoint), gpus_(std::move(gpus)), local_(local), rules_(rules) {
+    for (const auto& [id, image] : checkpoint.kfd) {
+      if (!image.alias_of) processes_.emplace(id, &image);
     }
-    return outcome;
   }
 
-  std::uint64_t need(const kfd::Topology& source, std::uint32_t user_gpu_id) const {
-    const auto found = need_.find(source.find_gpu(user_gpu_id)->drm_render_minor);
-    return found != need_.end() ? found->second : 0;
+  Forecast foretell() {
+    std::multimap<int, const RenderImage*> files;  // nullptr: a KFD's
+    for (const auto& [id, process] : processes_) files.emplace(id, nullptr);
+    for (const auto& [id, image] : checkpoint_.render) files.emplace(id, &image);
+    for (const auto& [id, image] : files)
+      image != nullptr ? (void)choose_for_file(id, *image) : (void)choose(id);
+    for (const auto& [id, process] : processes_) note(id, *process);
+    return std::move(forecast_);
   }
 
  private:
-  kfd::MatchOutcome match(const kfd::Topology& source, std::span<const kfd::MappedGpu> agreed) const {
-    return kfd::match_gpus(source, local_.topology, rules_,
-                           kfd::tree_wishes(source, agreed, map_, need_, gpus_));
+  const kfd::TreeChoice& choose(int process) {
+    const auto chosen = choices_.find(process);
+    if (chosen != choices_.end()) return chosen->second;
+    kfd::TreeChoice choice = kfd::choose_gpus(process_of(*processes_.at(process)), gpus_, std::move(agreed_),
+                                              {local_.topology, local_.gpus}, rules_);
+    agreed_ = choice.agreed;
+    return choices_.emplace(process, std::move(choice)).first->second;
   }
 
-  const Local& local_;
-  const kfd::MatchRules& rules_;
-  std::vector<kfd::MappedGpu> map_;
-  VramBytes need_;
-  std::map<std::uint32_t, kfd::LocalGpu> gpus_;
-  std::vector<kfd::MappedGpu> agreed_;
-};
-
-// One per topology, without outcomes.
-std::vector<Mapping> topologies_of(const Checkpoint& checkpoint) {
-  std::vector<Mapping> mappings;
-  for (const auto& entry : checkpoint.kfd) {
-    const kfd::KfdImage& image = entry.image;
-    if (image.alias_of) continue;
-    const std::string name = checkpoint.name_of(kfd_image_name(entry.id));
-    const bool shares = std::any_of(image.bos.begin(), image.bos.end(),
-                                    [](const kfd::BoEntry& bo) { return bo.shared != 0; });
-    const auto known = std::find_if(mappings.begin(), mappings.end(), [&](const Mapping& mapping) {
-      return mapping.source.nodes == image.topology.nodes;
-    });
-    if (known != mappings.end()) {
-      known->images.push_back(name);
-      known->shares_memory = known->shares_memory || shares;
+  // The task's KFD process tells the GPUs, or any other.
+  void choose_for_file(int id, const RenderImage& image) {
+    auto process = std::find_if(processes_.begin(), processes_.end(),
+                                [&](const auto& each) { return each.second->pid == image.pid; });
+    if (process == processes_.end()) process = processes_.begin();
+    const kfd::RenderFile file = file_of(image);
+    if (process != processes_.end() &&
+        (std::holds_alternative<kfd::Refusal>(choose(process->first).outcome) ||
+         kfd::find_gpu_of(file, process->second->topology) != nullptr)) {
+      return;
+    }
+    const auto pair = kfd::choose_without_kfd(file, agreed_, local_.topology);
+    if (pair) {
+      (void)kfd::agree(agreed_, *pair);
     } else {
-      mappings.push_back({{name}, image.topology, shares, {}});
+      forecast_.homeless.push_back(
+          {pair.error().err, checkpoint_.name_of(render_image_name(id)) + ": " + pair.error().what});
     }
   }
-  return mappings;
+
+  void note(int id, const kfd::KfdImage& image) {
+    const std::string name = checkpoint_.name_of(kfd_image_name(id));
+    kfd::TreeChoice& choice = choices_.at(id);
+    const auto same =
+        std::find_if(forecast_.mappings.begin(), forecast_.mappings.end(), [&](const Mapping& mapping) {
+          return mapping.source.nodes == image.topology.nodes && mapping.choice.follows == choice.follows &&
+                 mapping.choice.must_follow == choice.must_follow;
+        });
+    if (same != forecast_.mappings.end()) {
+      same->images.push_back(name);
+    } else {
+      forecast_.mappings.push_back({{name}, image.topology, std::move(choice)});
+    }
+    const auto checked = check_private_data(image, local_.topology.gpu_count(), local_.record_bytes);
+    if (!checked) forecast_.foreign.push_back({checked.error().err, name + ": " + checked.error().what});
+  }
+
+  const Checkpoint& checkpoint_;
+  kfd::TreeGpus gpus_;
+  const Local& local_;
+  const kfd::MatchRules& rules_;
+  std::map<int, const kfd::KfdImage*> processes_;  // by id, without further files of one process
+  std::map<int, kfd::TreeChoice> choices_;         // the same
+  std::vector<kfd::MappedGpu> agreed_;
+  Forecast forecast_;
+};
+
+// As a restore's survey reads them: in the order of the images' names.
+std::vector<kfd::Topology> topologies_of(const Checkpoint& checkpoint) {
+  std::map<std::string, const kfd::KfdImage*> images;
+  for (const auto& [id, image] : checkpoint.kfd) {
+    if (!image.alias_of) images.emplace(checkpoint.name_of(kfd_image_name(id)), &image);
+  }
+  std::vector<kfd::Topology> topologies;
+  for (const auto& [name, image] : images) kfd::add_topology(topologies, image->topology);
+  return topologies;
 }
 
 VramBytes need_of(const Checkpoint& checkpoint) {
@@ -153,61 +192,51 @@ VramBytes need_of(const Checkpoint& checkpoint) {
   return need;
 }
 
-void choose_all(std::vector<Mapping>& mappings, TreeChoice& choice) {
-  std::vector<Mapping*> order;
-  order.reserve(mappings.size());
-  for (Mapping& mapping : mappings) order.push_back(&mapping);
-  std::stable_sort(order.begin(), order.end(), [](const Mapping* a, const Mapping* b) {
-    return a->source.gpu_count() > b->source.gpu_count();
-  });
-  for (Mapping* mapping : order) mapping->outcome = choice.choose(mapping->source, mapping->shares_memory);
-}
-
-std::string why_not(const std::vector<kfd::Mismatch>& mismatches) {
-  if (mismatches.empty()) return "fits by itself";
-  std::string text;
-  for (const kfd::Mismatch& mismatch : mismatches) {
-    text += (text.empty() ? "" : "; ") + mismatch.property + " " + mismatch.source + " -> " + mismatch.local;
-    if (mismatch.variable != nullptr) text += std::string(" (") + mismatch.variable + "=0 allows this)";
+// What a restore fails with, and the remedy; nothing if it does not. Records are compared before there are
+// tasks.
+std::optional<std::pair<std::string, std::string>> refusal_of(const Forecast& forecast) {
+  const auto words_of = [](const std::vector<Error>& errors) {
+    return std::pair(errors.front().what, remedy_in(errors.front().what));
+  };
+  if (!forecast.foreign.empty() && forecast.foreign.front().err == EINVAL) return words_of(forecast.foreign);
+  for (const Mapping& mapping : forecast.mappings) {
+    if (mapping.match() == nullptr) return std::pair(mapping.choice.refused().what, mapping.remedy());
   }
-  return text;
+  if (!forecast.foreign.empty()) return words_of(forecast.foreign);
+  if (!forecast.homeless.empty()) return words_of(forecast.homeless);
+  return std::nullopt;
 }
 
 // The free VRAM of a local GPU, in words.
 std::string free_text(const Local& local, std::uint32_t gpu_id) {
-  const auto use = local.vram.find(gpu_id);
-  if (use == local.vram.end()) return "not known";
-  return bytes_text(use->second.room()) + " of " + bytes_text(use->second.total_bytes);
+  const auto vram = local.vram.find(gpu_id);
+  const auto room = local.room(gpu_id);
+  return room && vram != local.vram.end() ? bytes_text(*room) + " of " + bytes_text(vram->second)
+                                          : "not known";
 }
 
-std::string words_of(const kfd::Refusal& refusal) {
-  return refusal.sentence + " [SL-T63]";
+std::uint64_t need_on(const Mapping& mapping, std::uint32_t user_gpu_id, const VramBytes& need) {
+  const auto found = need.find(mapping.source.find_gpu(user_gpu_id)->drm_render_minor);
+  return found != need.end() ? found->second : 0;
 }
 
-std::string text_of(const Mapping& mapping, const Local& local, const TreeChoice& choice) {
+std::string text_of(const Mapping& mapping, const Local& local, const VramBytes& needed) {
   std::string text;
   for (const std::string& image : mapping.images) text += (text.empty() ? "" : ", ") + image;
-  if (const auto* match = std::get_if<kfd::Match>(&mapping.outcome)) {
+  if (const kfd::Match* match = mapping.match()) {
     text +=
         match->identity ? ": every GPU is the same\n" : ": every GPU has a local one that stands in for it\n";
     Table table({"in the image", ">VRAM needed", "here", ">VRAM free", ""});
     for (const kfd::DeviceIds& pair : match->gpus) {
-      const std::uint64_t need = choice.need(mapping.source, pair.user_gpu_id);
-      const auto use = local.vram.find(pair.actual_gpu_id);
-      const bool full = use != local.vram.end() && use->second.room() < need;
+      const std::uint64_t need = need_on(mapping, pair.user_gpu_id, needed);
+      const auto room = local.room(pair.actual_gpu_id);
       table.add({gpu_name(mapping.source, pair.user_gpu_id), bytes_text(need),
                  gpu_name(local.topology, pair.actual_gpu_id), free_text(local, pair.actual_gpu_id),
-                 full ? bytes_text(need - use->second.room()) + " are missing" : ""});
+                 room && *room < need ? bytes_text(need - *room) + " are missing" : ""});
     }
     return text + table.text();
   }
-  const auto& refusal = std::get<kfd::Refusal>(mapping.outcome);
-  text += ": REFUSED: " + words_of(refusal) + '\n';
-  Table table({"in the image", "here", "property: image -> here"});
-  for (const kfd::SharedReason& reason : refusal.reasons())
-    table.add({gpu_names(mapping.source, reason.sources), gpu_names(local.topology, reason.locals),
-               why_not(reason.mismatches)});
-  return table.empty() ? text : text + table.text();
+  return text + ": REFUSED: " + mapping.refusal().text() + '\n' + mapping.choice.refused().what + '\n';
 }
 
 // The local GPUs that replace none.
@@ -215,7 +244,7 @@ std::string text_of_others(const std::vector<Mapping>& mappings, const Local& lo
   Table table({"not chosen", "PCI", ">VRAM free"});
   for (const kfd::Node& gpu : local.topology.nodes) {
     const auto chosen = [&](const Mapping& mapping) {
-      const auto* match = std::get_if<kfd::Match>(&mapping.outcome);
+      const kfd::Match* match = mapping.match();
       return match != nullptr && std::any_of(match->gpus.begin(), match->gpus.end(), [&](const auto& pair) {
                return pair.actual_gpu_id == gpu.gpu_id;
              });
@@ -226,25 +255,25 @@ std::string text_of_others(const std::vector<Mapping>& mappings, const Local& lo
   return table.empty() ? "" : table.text();
 }
 
-Json room_of(const Local& local, std::uint32_t gpu_id) {
-  const auto use = local.vram.find(gpu_id);
-  return use != local.vram.end() ? Json(use->second.room()) : Json();
+template <class Number>
+Json json_of(const std::optional<Number>& number) {
+  return number ? Json(*number) : Json();
 }
 
-Json json_of(const Mapping& mapping, const Local& local, const TreeChoice& choice) {
+Json json_of(const Mapping& mapping, const Local& local, const VramBytes& needed) {
   Json object = {{"images", mapping.images}};
-  if (const auto* match = std::get_if<kfd::Match>(&mapping.outcome)) {
+  if (const kfd::Match* match = mapping.match()) {
     Json pairs = Json::array();
     for (const kfd::DeviceIds& pair : match->gpus) {
       pairs.push_back({{"gpu_id", pair.user_gpu_id},
                        {"local_gpu_id", pair.actual_gpu_id},
-                       {"need_bytes", choice.need(mapping.source, pair.user_gpu_id)},
-                       {"room_bytes", room_of(local, pair.actual_gpu_id)}});
+                       {"need_bytes", need_on(mapping, pair.user_gpu_id, needed)},
+                       {"room_bytes", json_of(local.room(pair.actual_gpu_id))}});
     }
     object.update({{"result", "fits"}, {"identity", match->identity}, {"gpus", std::move(pairs)}});
     return object;
   }
-  const auto& refusal = std::get<kfd::Refusal>(mapping.outcome);
+  const kfd::Refusal& refusal = mapping.refusal();
   Json candidates = Json::array();
   for (const kfd::PairReport& pair : refusal.pairs) {
     Json mismatches = Json::array();
@@ -258,8 +287,10 @@ Json json_of(const Mapping& mapping, const Local& local, const TreeChoice& choic
                           {"local_gpu_id", pair.pair.actual_gpu_id},
                           {"mismatches", std::move(mismatches)}});
   }
-  object.update(
-      {{"result", "refused"}, {"message", words_of(refusal)}, {"candidates", std::move(candidates)}});
+  object.update({{"result", "refused"},
+                 {"message", refusal.sentence},
+                 {"remedy", mapping.remedy()},
+                 {"candidates", std::move(candidates)}});
   return object;
 }
 
@@ -267,39 +298,14 @@ Json json_of(const Local& local) {
   Json gpus = Json::array();
   for (const kfd::Node& gpu : local.topology.nodes) {
     if (!gpu.is_gpu()) continue;
-    const auto use = local.vram.find(gpu.gpu_id);
+    const auto vram = local.vram.find(gpu.gpu_id);
     gpus.push_back({{"gpu_id", gpu.gpu_id},
                     {"render_minor", gpu.drm_render_minor},
                     {"pci", kfd::pci_address(gpu)},
-                    {"room_bytes", room_of(local, gpu.gpu_id)},
-                    {"vram_bytes", use != local.vram.end() ? Json(use->second.total_bytes) : Json()}});
+                    {"room_bytes", json_of(local.room(gpu.gpu_id))},
+                    {"vram_bytes", vram != local.vram.end() ? Json(vram->second) : Json()}});
   }
   return gpus;
-}
-
-// Render files of a tree without a KFD process go to the GPU of the same gpu_id, as in a restore.
-std::vector<std::string> homeless_render_files(const Checkpoint& checkpoint, const kfd::Topology& local) {
-  std::vector<std::string> homeless;
-  if (!checkpoint.kfd.empty()) return homeless;
-  for (const auto& [id, image] : checkpoint.render) {
-    if (local.find_gpu(image.gpu_id) == nullptr)
-      homeless.push_back(
-          checkpoint.name_of(render_image_name(id)) + " belongs to " + gpu_words(image.gpu_id) +
-          ", which is not here; without a KFD process in the images no other can stand in for it [SL-T64]");
-  }
-  return homeless;
-}
-
-// Images whose private data the driver there will not take, and why.
-std::vector<std::string> foreign_images(const Checkpoint& checkpoint, const Local& local) {
-  std::vector<std::string> foreign;
-  for (const auto& [id, image] : checkpoint.kfd) {
-    if (image.alias_of || image.priv_data.empty()) continue;  // a pre-dump's has none
-    if (const auto checked = check_private_data(image, local.topology.gpu_count(), local.record_bytes);
-        !checked)
-      foreign.push_back(kfd_image_name(id) + ": " + checked.error().what);
-  }
-  return foreign;
 }
 
 // Asking needs CRIU's rights. Without an answer sizes are not compared.
@@ -307,6 +313,47 @@ std::uint32_t local_record_bytes() {
   const auto kfd = kfd::kfd_device_number();
   const auto answer = kfd ? kfd::ask_bo_record_bytes(*kfd) : Result<std::uint32_t>(kfd.error());
   return answer ? *answer : 0;
+}
+
+// What running restores have reserved needs CRIU's rights, too; nobody has reserved anything without a
+// ledger.
+Local local_of(kfd::Topology topology, bool here) {
+  Local local{std::move(topology), {}, {}, here ? local_record_bytes() : 0};
+  if (!here) return local;
+  std::unique_ptr<plugin::VramLedger> ledger;
+  if (plugin::VramLedger::exists()) {
+    if (auto opened = plugin::VramLedger::open()) ledger = std::move(*opened);
+  }
+  local.gpus = plugin::local_gpus(local.topology, ledger.get());
+  for (const auto& [gpu_id, gpu] : local.gpus) {
+    if (const auto use = kfd::vram_use(local.topology.find_gpu(gpu_id)->drm_render_minor))
+      local.vram[gpu_id] = use->total_bytes;
+  }
+  return local;
+}
+
+Json json_of(const std::string& images, const Forecast& forecast, const Local& local, const VramBytes& need) {
+  const auto refusal = refusal_of(forecast);
+  Json object = {{"command", "map"}, {"images", images}, {"result", refusal ? "refused" : "fits"}};
+  if (refusal) object.update({{"message", refusal->first}, {"remedy", refusal->second}});
+  Json mappings = Json::array(), homeless = Json::array(), foreign = Json::array();
+  for (const Mapping& mapping : forecast.mappings) mappings.push_back(json_of(mapping, local, need));
+  for (const Error& file : forecast.homeless) homeless.push_back(file.what);
+  for (const Error& image : forecast.foreign) foreign.push_back(image.what);
+  object.update({{"local_gpus", local.topology.gpu_count()},
+                 {"local", json_of(local)},
+                 {"mappings", std::move(mappings)},
+                 {"render_files", std::move(homeless)},
+                 {"foreign_images", std::move(foreign)},
+                 {"bo_record_bytes", local.record_bytes != 0 ? Json(local.record_bytes) : Json()}});
+  return object;
+}
+
+Result<std::vector<kfd::MappedGpu>> resolve(const std::string& text,
+                                            const std::vector<kfd::Topology>& sources,
+                                            const kfd::Topology& local) {
+  SLUICE_TRY_ASSIGN(const kfd::GpuMap map, kfd::GpuMap::parse(text));
+  return map.resolve(sources, local);
 }
 
 ExitCode map(const MapArguments& arguments) {
@@ -328,54 +375,30 @@ ExitCode map(const MapArguments& arguments) {
                 "machine's /sys/class/kfd/kfd/topology (cp -rL)"
               : "--sysfs wants a copy of a machine's /sys/class/kfd/kfd/topology (cp -rL)"});
   }
-  Local local{std::move(*topology), {}, here ? local_record_bytes() : 0};
-  for (const kfd::Node& gpu : local.topology.nodes) {
-    if (!here || !gpu.is_gpu()) continue;
-    if (const auto use = kfd::vram_use(gpu.drm_render_minor)) local.vram[gpu.gpu_id] = *use;
-  }
-  std::vector<Mapping> mappings = topologies_of(directory.checkpoint);
-  std::vector<kfd::MappedGpu> map;
+  const Local local = local_of(std::move(*topology), here);
+  std::vector<kfd::Topology> topologies = topologies_of(directory.checkpoint);
+  kfd::TreeGpus gpus{need_of(directory.checkpoint), {}, {}};
   if (const std::string text = arguments.gpu_map.value_or(config.gpu_map.value_or("")); !text.empty()) {
-    std::vector<const kfd::Topology*> sources;
-    sources.reserve(mappings.size());
-    for (const Mapping& mapping : mappings) sources.push_back(&mapping.source);
-    const auto resolved = [&]() -> Result<std::vector<kfd::MappedGpu>> {
-      SLUICE_TRY_ASSIGN(const kfd::GpuMap parsed, kfd::GpuMap::parse(text));
-      return parsed.resolve(sources, local.topology);
-    }();
-    if (!resolved) {
-      return refuse("map", arguments.json,
-                    {ExitCode::Refused, resolved.error().what,
-                     "correct the map: a restore with it fails; --gpu-map '' shows the GPUs of both sides"});
-    }
-    map = *resolved;
+    auto resolved = resolve(text, topologies, local.topology);
+    if (!resolved)
+      return refuse("map", arguments.json, ExitCode::Refused, resolved.error().what,
+                    remedy_in(resolved.error().what));
+    gpus.map = std::move(*resolved);
   }
-  TreeChoice choice(local, config.match_rules, std::move(map), need_of(directory.checkpoint));
-  choose_all(mappings, choice);
-  const std::vector<std::string> homeless = homeless_render_files(directory.checkpoint, local.topology);
-  const std::vector<std::string> foreign = foreign_images(directory.checkpoint, local);
-  bool fits = homeless.empty() && foreign.empty();
-  for (const Mapping& mapping : mappings) fits = fits && std::holds_alternative<kfd::Match>(mapping.outcome);
+  if (!topologies.empty()) gpus.widest = std::move(topologies.front());
+  const VramBytes need = gpus.need;
+  const Forecast forecast = Tree(directory.checkpoint, std::move(gpus), local, config.match_rules).foretell();
+  const bool fits = !refusal_of(forecast);
   if (arguments.json) {
-    Json list = Json::array();
-    for (const Mapping& mapping : mappings) list.push_back(json_of(mapping, local, choice));
-    print_json({{"command", "map"},
-                {"images", arguments.images},
-                {"result", fits ? "fits" : "refused"},
-                {"local_gpus", local.topology.gpu_count()},
-                {"local", json_of(local)},
-                {"mappings", std::move(list)},
-                {"render_files", homeless},
-                {"foreign_images", foreign},
-                {"bo_record_bytes", local.record_bytes != 0 ? Json(local.record_bytes) : Json()}});
+    print_json(json_of(arguments.images, forecast, local, need));
   } else {
     std::string text;
-    for (const Mapping& mapping : mappings) text += text_of(mapping, local, choice);
-    for (const auto* refused : {&homeless, &foreign}) {
-      for (const std::string& file : *refused) text += "REFUSED: " + file + '\n';
+    for (const Mapping& mapping : forecast.mappings) text += text_of(mapping, local, need);
+    for (const auto* refused : {&forecast.homeless, &forecast.foreign}) {
+      for (const Error& file : *refused) text += "REFUSED: " + file.what + '\n';
     }
-    if (fits && mappings.empty()) text += "every render file has its GPU here\n";
-    if (fits && !mappings.empty()) text += text_of_others(mappings, local);
+    if (fits && forecast.mappings.empty()) text += "every render file has its GPU here\n";
+    if (fits && !forecast.mappings.empty()) text += text_of_others(forecast.mappings, local);
     (void)std::fputs(text.c_str(), stdout);
   }
   return fits ? ExitCode::Done : ExitCode::Refused;

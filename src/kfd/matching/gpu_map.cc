@@ -106,13 +106,13 @@ Result<GpuMap> GpuMap::parse(std::string_view text) {
   return map;
 }
 
-Result<std::vector<MappedGpu>> GpuMap::resolve(std::span<const Topology* const> sources,
+Result<std::vector<MappedGpu>> GpuMap::resolve(std::span<const Topology> sources,
                                                const Topology& local) const {
   std::vector<MappedGpu> mapped;
   for (const Entry& entry : entries_) {
     std::set<std::uint32_t> minors;
-    for (const Topology* source : sources) {
-      for (const Node& node : source->nodes) {
+    for (const Topology& source : sources) {
+      for (const Node& node : source.nodes) {
         if (entry.source.names(node)) minors.insert(node.drm_render_minor);
       }
     }
@@ -152,30 +152,6 @@ Result<std::vector<MappedGpu>> GpuMap::resolve(std::span<const Topology* const> 
     mapped.push_back(pair);
   }
   return mapped;
-}
-
-MatchWishes tree_wishes(const Topology& source, std::span<const MappedGpu> agreed,
-                        std::span<const MappedGpu> map, const std::map<std::uint32_t, std::uint64_t>& need,
-                        std::map<std::uint32_t, LocalGpu> local) {
-  MatchWishes wishes;
-  wishes.local = std::move(local);
-  for (const Node& gpu : source.nodes) {
-    const auto needed = gpu.is_gpu() ? need.find(gpu.drm_render_minor) : need.end();
-    if (needed != need.end()) wishes.need[gpu.gpu_id] = needed->second;
-  }
-  std::set<std::uint32_t> known;  // minors
-  for (const auto* pairs : {&agreed, &map}) {
-    for (const MappedGpu& pair : *pairs) {
-      if (!known.insert(pair.source_minor).second) continue;
-      if (const Node* gpu = source.find_render_minor(pair.source_minor)) {
-        wishes.fixed.push_back({gpu->gpu_id, pair.actual_gpu_id});
-      } else {
-        wishes.taken.insert(pair.actual_gpu_id);
-      }
-    }
-  }
-  wishes.fixed_by = agreed.empty() ? kGpuMapSetting : "another process of the tree";
-  return wishes;
 }
 
 }  // namespace sluice::kfd

@@ -12,7 +12,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -42,8 +41,7 @@ class GpuMap {
   static Result<GpuMap> parse(std::string_view text);
 
   // `sources`: the topologies of the images' processes. Errors: EINVAL, with the entry.
-  Result<std::vector<MappedGpu>> resolve(std::span<const Topology* const> sources,
-                                         const Topology& local) const;
+  Result<std::vector<MappedGpu>> resolve(std::span<const Topology> sources, const Topology& local) const;
 
  private:
   // A GPU as written, and the possible meanings of that text.
@@ -63,12 +61,5 @@ class GpuMap {
 
   std::vector<Entry> entries_;
 };
-
-// The wishes for one process of a tree. `source`: its GPUs. `agreed`: what processes before it were given; it
-// gets the same. `map`: the user's choice. Local GPUs named in either for a GPU that this process lacks are
-// taken. `need`: bytes of VRAM of the whole tree by render minor in the images. `local`: by gpu_id here.
-MatchWishes tree_wishes(const Topology& source, std::span<const MappedGpu> agreed,
-                        std::span<const MappedGpu> map, const std::map<std::uint32_t, std::uint64_t>& need,
-                        std::map<std::uint32_t, LocalGpu> local);
 
 }  // namespace sluice::kfd

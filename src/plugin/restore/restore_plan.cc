@@ -55,15 +55,12 @@ Result<std::unique_ptr<RestorePlan>> RestorePlan::make(ImageStore& store) {
 // Prepares what tasks must know of each other and of other restores to be matched to GPUs.
 Result<void> RestorePlan::prepare_match() {
   SLUICE_TRY_ASSIGN(tree_match, TreeMatch::make());
-  tree_match->need = survey.vram();
-  if (!survey.topologies().empty()) tree_match->widest = survey.topologies().front();
+  tree_match->gpus.need = survey.vram();
+  if (!survey.topologies().empty()) tree_match->gpus.widest = survey.topologies().front();
   if (config.gpu_map) {
     SLUICE_TRY_ASSIGN(const kfd::GpuMap map, kfd::GpuMap::parse(*config.gpu_map));
     SLUICE_TRY_ASSIGN(const kfd::Topology local, kfd::read_topology());
-    std::vector<const kfd::Topology*> sources;
-    sources.reserve(survey.topologies().size());
-    for (const kfd::Topology& source : survey.topologies()) sources.push_back(&source);
-    SLUICE_TRY_ASSIGN(tree_match->map, map.resolve(sources, local));
+    SLUICE_TRY_ASSIGN(tree_match->gpus.map, map.resolve(survey.topologies(), local));
   }
   auto ledger = VramLedger::open();
   if (ledger) {

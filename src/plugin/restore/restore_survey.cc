@@ -140,7 +140,7 @@ void RestoreSurvey::note(const kfd::KfdImage& image, std::optional<int> id) {
   if (id && !image.alias_of) kfd_pids_.emplace(*id, image.pid);
   add_vram(vram_, vram_of(image));
   if (!image.alias_of) {
-    note(image.topology);
+    kfd::add_topology(topologies_, image.topology);
     warn_of_lost_waves(image);
   }
   for (const kfd::BoEntry& bo : image.bos) {
@@ -151,13 +151,6 @@ void RestoreSurvey::note(const kfd::KfdImage& image, std::optional<int> id) {
     ++lanes_by_minor_[gpu.drm_render_minor];
     mapped_files_[{image.pid, gpu.drm_render_minor}].acquired = true;
   }
-}
-
-void RestoreSurvey::note(const kfd::Topology& topology) {
-  const auto same = [&](const kfd::Topology& known) { return known.nodes == topology.nodes; };
-  if (std::any_of(topologies_.begin(), topologies_.end(), same)) return;
-  const bool widest = topologies_.empty() || topology.gpu_count() > topologies_.front().gpu_count();
-  topologies_.insert(widest ? topologies_.begin() : topologies_.end(), topology);
 }
 
 void RestoreSurvey::note(const RenderImage& image, std::optional<int> id) {

@@ -82,7 +82,6 @@ class RestoreSurvey {
                                                    const ImageKeys&));
   // `id`: the file's, from the image's name.
   void note(const kfd::KfdImage& image, std::optional<int> id);
-  void note(const kfd::Topology& topology);
   void note(const RenderImage& image, std::optional<int> id);
   Result<void> note_parent(ImageStore& store, const kfd::KfdImage& image, int id);
   Result<void> note_parent(ImageStore& store, const RenderImage& image, int id);

@@ -21,9 +21,7 @@ class GpuMapTest : public ::testing::Test {
 
   Result<std::vector<MappedGpu>> resolved(const std::string& text) {
     SLUICE_TRY_ASSIGN(const GpuMap map, GpuMap::parse(text));
-    std::vector<const Topology*> sources;
-    for (const Topology& source : sources_) sources.push_back(&source);
-    return map.resolve(sources, local_);
+    return map.resolve(sources_, local_);
   }
 
   // In the images GPUs 0x2000 and 0x2001, renderD128 and 129; here 0x5000 to 0x5002, renderD141 to 143.

@@ -172,15 +172,16 @@ TEST_F(TreeMatchTest, OneThatCannotFollowIsMatchedByItselfUnlessItSharesMemory) 
 }
 
 TEST_F(TreeMatchTest, TheOneThatSawMostGpusDecidesForAll) {
-  tree_->widest.nodes = others_;
-  for (const kfd::Node& gpu : gpus_) tree_->widest.nodes.push_back(gpu);
-  std::swap(tree_->widest.nodes[others_.size()].gpu_id, tree_->widest.nodes[others_.size() + 1].gpu_id);
+  tree_->gpus.widest.nodes = others_;
+  for (const kfd::Node& gpu : gpus_) tree_->gpus.widest.nodes.push_back(gpu);
+  std::swap(tree_->gpus.widest.nodes[others_.size()].gpu_id,
+            tree_->gpus.widest.nodes[others_.size() + 1].gpu_id);
   EXPECT_EQ(gpu_of_process(gpus_[0].gpu_id), gpus_[1].gpu_id);
   EXPECT_EQ(tree_->agreed().size(), 2U);
 }
 
 TEST_F(TreeMatchTest, TheUsersMapComesFirst) {
-  tree_->map = {{gpus_[0].drm_render_minor, gpus_[1].gpu_id}};
+  tree_->gpus.map = {{gpus_[0].drm_render_minor, gpus_[1].gpu_id}};
   EXPECT_EQ(gpu_of_process(gpus_[0].gpu_id), gpus_[1].gpu_id);
 }
 
@@ -250,7 +251,7 @@ TEST_F(TreeMatchTest, AGpuThatAnotherRestoreIsAboutToFillIsNotTaken) {
   EXPECT_EQ(::read(begun[0], &began, 1), 1);
   EXPECT_EQ(began, 1);
   ASSERT_NO_FATAL_FAILURE(open_ledger());
-  tree_->need = {{gpus_[0].drm_render_minor, 8U << 20}};
+  tree_->gpus.need = {{gpus_[0].drm_render_minor, 8U << 20}};
   EXPECT_EQ(gpu_of_process(gpus_[0].gpu_id), gpus_[1].gpu_id);
   for (const int fd : {begun[0], begun[1], ended[0], ended[1]}) ::close(fd);
   EXPECT_EQ(::waitpid(other, nullptr, 0), other);
@@ -259,7 +260,7 @@ TEST_F(TreeMatchTest, AGpuThatAnotherRestoreIsAboutToFillIsNotTaken) {
 TEST_F(TreeMatchTest, WhatIsAllocatedIsReservedNoLonger) {
   ASSERT_NO_FATAL_FAILURE(open_ledger());
   const std::uint32_t minor = gpus_[0].drm_render_minor;
-  tree_->need = {{minor, 8U << 20}};
+  tree_->gpus.need = {{minor, 8U << 20}};
   GpuMatch match;
   match.join(tree_.get());
   ASSERT_TRUE(match.match(image_of_first(gpus_[0].gpu_id), {}).ok());
@@ -283,8 +284,8 @@ TEST_F(TreeMatchTest, WhoDoesNotFollowTheTreeAllocatesNothingOfItsReservation) {
 
 // Where the user wants it, and its own has room.
 TEST_F(TreeMatchTest, TheUsersMapComesBeforeTheRoomOfItsOwnGpu) {
-  tree_->map = {{gpus_[0].drm_render_minor, gpus_[1].gpu_id}};
-  tree_->need = {{gpus_[0].drm_render_minor, 1U << 20}};
+  tree_->gpus.map = {{gpus_[0].drm_render_minor, gpus_[1].gpu_id}};
+  tree_->gpus.need = {{gpus_[0].drm_render_minor, 1U << 20}};
   EXPECT_EQ(gpu_of_process(gpus_[0].gpu_id), gpus_[1].gpu_id);
 }
 

@@ -28,34 +28,14 @@ bool can_open(const kfd::Node& gpu) {
   return ::access(drm::Device::render_node(gpu.drm_render_minor).c_str(), R_OK | W_OK) == 0;
 }
 
-bool shares_memory(const kfd::KfdImage& image) {
-  return std::any_of(image.bos.begin(), image.bos.end(),
-                     [](const kfd::BoEntry& bo) { return bo.shared != 0; });
-}
-
-bool holds_all_gpus_of(const kfd::Topology& wide, const kfd::Topology& narrow) {
-  return std::all_of(narrow.nodes.begin(), narrow.nodes.end(), [&](const kfd::Node& node) {
-    return !node.is_gpu() || wide.find_render_minor(node.drm_render_minor) != nullptr;
-  });
-}
-
 }  // namespace
 
-// Once: a task that was given a node keeps it.
-Result<void> GpuMatch::read_local() {
-  if (local_.nodes.empty()) {
-    SLUICE_TRY_ASSIGN(local_, local_topology());
-  }
-  return {};
-}
-
-// REQUIRES: nobody else reserves meanwhile. Reservations are read first, see VramLedger.
-std::map<std::uint32_t, kfd::LocalGpu> GpuMatch::local_gpus() const {
+// Reservations are read first, see VramLedger.
+std::map<std::uint32_t, kfd::LocalGpu> local_gpus(const kfd::Topology& local, const VramLedger* ledger) {
   std::map<std::uint32_t, kfd::LocalGpu> gpus;
-  for (const kfd::Node& node : local_.nodes) {
+  for (const kfd::Node& node : local.nodes) {
     if (!node.is_gpu()) continue;
-    const std::uint64_t reserved =
-        tree_ != nullptr && tree_->ledger ? tree_->ledger->reserved_by_others(node.gpu_id) : 0;
+    const std::uint64_t reserved = ledger != nullptr ? ledger->reserved_by_others(node.gpu_id) : 0;
     kfd::LocalGpu& gpu = gpus[node.gpu_id];
     gpu.reachable = can_open(node);
     if (const auto use = kfd::vram_use(node.drm_render_minor))
@@ -67,62 +47,55 @@ std::map<std::uint32_t, kfd::LocalGpu> GpuMatch::local_gpus() const {
   return gpus;
 }
 
-// Chooses, and tells the tree and other restores before any other can choose. A task that does not follow the
-// tree tells nobody.
-kfd::MatchOutcome GpuMatch::choose(const kfd::Topology& source, bool follows) {
-  if (tree_ == nullptr) return kfd::match_gpus(source, local_, rules_);
-  std::optional<FutexLocked> locked;
-  if (tree_->ledger) tree_->ledger->lock_into(locked);
-  const std::vector<kfd::MappedGpu> agreed = follows ? tree_->agreed() : std::vector<kfd::MappedGpu>();
-  const kfd::MatchWishes wishes = kfd::tree_wishes(source, agreed, tree_->map, tree_->need, local_gpus());
-  kfd::MatchOutcome outcome = kfd::match_gpus(source, local_, rules_, wishes);
-  const auto* match = std::get_if<kfd::Match>(&outcome);
-  if (match == nullptr || !follows) return outcome;
-  for (const kfd::DeviceIds& pair : match->gpus)
-    agree(source.find_gpu(pair.user_gpu_id)->drm_render_minor, pair.actual_gpu_id);
-  return outcome;
+// Once: a task that was given a node keeps it.
+Result<void> GpuMatch::read_local() {
+  if (local_.nodes.empty()) {
+    SLUICE_TRY_ASSIGN(local_, local_topology());
+  }
+  return {};
+}
+
+// Chooses, and tells the tree and other restores before any other can choose.
+kfd::TreeChoice GpuMatch::choose(const kfd::KfdImage& image) {
+  const kfd::ProcessGpus process = process_of(image);
+  if (tree_ == nullptr) return kfd::choose_gpus(process, {}, {}, {local_, {}}, rules_);
+  std::optional<FutexLocked> locked, ledger_locked;
+  tree_->lock_into(locked);
+  if (tree_->ledger) tree_->ledger->lock_into(ledger_locked);
+  const kfd::LocalGpus local{local_, local_gpus(local_, tree_->ledger.get())};
+  kfd::TreeChoice choice = kfd::choose_gpus(process, tree_->gpus, tree_->agreed(), local, rules_);
+  agree(choice.agreed);
+  return choice;
 }
 
 // REQUIRES: the locks of tree and ledger.
-void GpuMatch::agree(std::uint32_t source_minor, std::uint32_t actual_gpu_id) {
-  const auto agreed = tree_->agreed();
-  if (std::any_of(agreed.begin(), agreed.end(),
-                  [&](const kfd::MappedGpu& pair) { return pair.source_minor == source_minor; }))
-    return;
-  tree_->agree({source_minor, actual_gpu_id});
-  const auto need = tree_->need.find(source_minor);
-  if (tree_->ledger && need != tree_->need.end()) tree_->ledger->reserve(actual_gpu_id, need->second);
+void GpuMatch::agree(const std::vector<kfd::MappedGpu>& pairs) {
+  std::vector<kfd::MappedGpu> agreed = tree_->agreed();
+  for (const kfd::MappedGpu& pair : pairs) {
+    if (!kfd::agree(agreed, pair)) continue;
+    tree_->agree(pair);
+    const auto need = tree_->gpus.need.find(pair.source_minor);
+    if (tree_->ledger && need != tree_->gpus.need.end())
+      tree_->ledger->reserve(pair.actual_gpu_id, need->second);
+  }
 }
 
 Result<void> GpuMatch::match(const kfd::KfdImage& image, const kfd::MatchRules& rules) {
   SLUICE_TRY(read_local());
   rules_ = rules;
-  std::optional<FutexLocked> locked;
-  if (tree_ != nullptr) {
-    tree_->lock_into(locked);
-    // GPUs that belong together are chosen together, if this task sees as many as the one that saw the most.
-    if (tree_->agreed().empty() && holds_all_gpus_of(tree_->widest, image.topology))
-      (void)choose(tree_->widest, true);
-  }
-  kfd::MatchOutcome outcome = choose(image.topology, true);
-  const bool agreed = tree_ != nullptr && !tree_->agreed().empty();
-  if (std::holds_alternative<kfd::Refusal>(outcome) && agreed && !shares_memory(image)) {
+  kfd::TreeChoice choice = choose(image);
+  follows_ = choice.follows;
+  if (!follows_) {
     log_line(Level::Info, formatted("process {} cannot have the GPUs of the rest of its tree; it shares no "
                                     "GPU memory, so it is matched by "
                                     "itself",
                                     image.pid));
-    outcome = choose(image.topology, false);
-    follows_ = false;
   }
-  if (const auto* refusal = std::get_if<kfd::Refusal>(&outcome)) {
+  if (const auto* refusal = std::get_if<kfd::Refusal>(&choice.outcome)) {
     log_text(Level::Error, refusal->text());
-    return Error{ENODEV,
-                 formatted("the image's GPUs cannot be matched to local ones; see the table above{} [SL-R14]",
-                           agreed && shares_memory(image)
-                               ? ", and give all processes that share GPU memory the same GPUs"
-                               : "")};
+    return choice.refused();
   }
-  match_ = std::get<kfd::Match>(std::move(outcome));
+  match_ = std::get<kfd::Match>(std::move(choice.outcome));
   source_ = image.topology;
   for (const kfd::DeviceIds& pair : match_->gpus) {
     if (pair.user_gpu_id != pair.actual_gpu_id) log_line(Level::Info, why_moved(pair));
@@ -137,9 +110,9 @@ std::string GpuMatch::why_moved(const kfd::DeviceIds& pair) const {
                      kfd::gpu_words(*local_.find_gpu(pair.actual_gpu_id)) + " here";
   const kfd::Node* same = local_.find_gpu(pair.user_gpu_id);
   if (tree_ == nullptr || same == nullptr) return text;
-  const auto need = tree_->need.find(source.drm_render_minor);
+  const auto need = tree_->gpus.need.find(source.drm_render_minor);
   const auto use = kfd::vram_use(same->drm_render_minor);
-  if (need == tree_->need.end() || !use || use->room() >= need->second) return text;
+  if (need == tree_->gpus.need.end() || !use || use->room() >= need->second) return text;
   return text + ": its own has " + kfd::size_words(use->room()) + " of VRAM free, and " +
          kfd::size_words(need->second) + " are needed";
 }
@@ -157,11 +130,20 @@ Result<const kfd::Node*> GpuMatch::local_gpu(std::uint32_t user_gpu_id) const {
 }
 
 Result<const kfd::Node*> GpuMatch::gpu_of(const RenderImage& image) {
-  if (!match_) return same_gpu(image);
-  // For a GPU that the KFD process did not see, the image has the GPU's own id, not the processes' id.
-  const kfd::Node* source = image.minor != RenderImage::kUnknownMinor ? source_.find_render_minor(image.minor)
-                                                                      : source_.find_gpu(image.gpu_id);
-  return source != nullptr ? local_gpu(source->gpu_id) : same_gpu(image);
+  const kfd::RenderFile file = file_of(image);
+  if (const kfd::Node* source = match_ ? kfd::find_gpu_of(file, source_) : nullptr)
+    return local_gpu(source->gpu_id);
+  SLUICE_TRY(read_local());
+  std::optional<FutexLocked> locked, ledger_locked;
+  if (tree_ != nullptr) tree_->lock_into(locked);
+  SLUICE_TRY_ASSIGN(const kfd::MappedGpu pair,
+                    kfd::choose_without_kfd(
+                        file, tree_ != nullptr ? tree_->agreed() : std::vector<kfd::MappedGpu>(), local_));
+  if (tree_ != nullptr) {
+    if (tree_->ledger) tree_->ledger->lock_into(ledger_locked);
+    agree({pair});
+  }
+  return local_.find_gpu(pair.actual_gpu_id);
 }
 
 const kfd::Node* GpuMatch::agreed_gpu(std::uint32_t source_minor) const {
@@ -170,28 +152,6 @@ const kfd::Node* GpuMatch::agreed_gpu(std::uint32_t source_minor) const {
     if (pair.source_minor == source_minor) return local_.find_gpu(pair.actual_gpu_id);
   }
   return nullptr;
-}
-
-// The GPU of a render file that the task's KFD process does not know. It is the tree's choice for it, else
-// the one of the same gpu_id, a hash over the GPU's place and size.
-Result<const kfd::Node*> GpuMatch::same_gpu(const RenderImage& image) {
-  SLUICE_TRY(read_local());
-  std::optional<FutexLocked> locked, ledger_locked;
-  if (tree_ != nullptr) tree_->lock_into(locked);
-  if (const kfd::Node* agreed = agreed_gpu(image.minor)) return agreed;
-  const kfd::Node* node = local_.find_gpu(image.gpu_id);
-  if (node == nullptr) {
-    return Error{
-        ENODEV,
-        formatted("{} of the image belongs to GPU {}, which is not here, and the image does not describe it; "
-                  "restore where that GPU is [SL-R16]",
-                  image.node_words(), image.gpu_id)};
-  }
-  if (tree_ != nullptr) {
-    if (tree_->ledger) tree_->ledger->lock_into(ledger_locked);
-    agree(image.minor, node->gpu_id);
-  }
-  return node;
 }
 
 GpuMatch::Rooms GpuMatch::rooms() const {

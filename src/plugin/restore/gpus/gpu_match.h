@@ -13,10 +13,15 @@
 #include "images/metadata.h"
 #include "images/vram_need.h"
 #include "kfd/matching/matching.h"
+#include "kfd/matching/tree_choice.h"
 #include "kfd/topology.h"
 #include "plugin/restore/gpus/tree_match.h"
 
 namespace sluice::plugin {
+
+// The facts by which one local GPU is preferred to another, by gpu_id. `ledger`: may be nullptr; its lock is
+// held, unless nothing will be reserved.
+std::map<std::uint32_t, kfd::LocalGpu> local_gpus(const kfd::Topology& local, const VramLedger* ledger);
 
 class GpuMatch {
  public:
@@ -54,11 +59,9 @@ class GpuMatch {
 
  private:
   Result<void> read_local();
-  kfd::MatchOutcome choose(const kfd::Topology& source, bool follows);
-  std::map<std::uint32_t, kfd::LocalGpu> local_gpus() const;
-  Result<const kfd::Node*> same_gpu(const RenderImage& image);
+  kfd::TreeChoice choose(const kfd::KfdImage& image);
   const kfd::Node* agreed_gpu(std::uint32_t source_minor) const;
-  void agree(std::uint32_t source_minor, std::uint32_t actual_gpu_id);
+  void agree(const std::vector<kfd::MappedGpu>& pairs);
   std::string why_moved(const kfd::DeviceIds& pair) const;
   std::string others_for(const kfd::Node& source, const kfd::Node& full, std::uint64_t need,
                          const Rooms& rooms) const;

@@ -12,9 +12,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "images/vram_need.h"
-#include "kfd/matching/gpu_map.h"
-#include "kfd/topology.h"
+#include "kfd/matching/tree_choice.h"
 #include "plugin/restore/gpus/futex_lock.h"
 #include "plugin/restore/gpus/vram_ledger.h"
 
@@ -37,9 +35,7 @@ class TreeMatch {
   void agree(const kfd::MappedGpu& pair);
 
   // The same for all tasks; made by main.
-  VramBytes need;                      // of all images
-  std::vector<kfd::MappedGpu> map;     // the user's setting
-  kfd::Topology widest;                // of the process that saw the most GPUs; may be empty
+  kfd::TreeGpus gpus;
   std::unique_ptr<VramLedger> ledger;  // if there is one
 
  private:

@@ -129,6 +129,10 @@ Result<std::unique_ptr<VramLedger>> VramLedger::open(const std::string& director
   return ledger;
 }
 
+bool VramLedger::exists(const std::string& directory) {
+  return ::access((directory + "/" + kFileName).c_str(), F_OK) == 0;
+}
+
 VramLedger::~VramLedger() {
   clear();
   (void)::munmap(file_, sizeof(File));

@@ -36,6 +36,8 @@ class VramLedger {
   // those with dead owners. Errors: EPERM for a directory or file that is not root's or this user's, or that
   // others can write; EBADMSG for a file of another form; EAGAIN if all slots are taken; those of the calls.
   static Result<std::unique_ptr<VramLedger>> open(const std::string& directory = kLedgerDirectory);
+  // Whether a restore has made the file. Without it there are no reservations to read.
+  static bool exists(const std::string& directory = kLedgerDirectory);
   ~VramLedger();  // empties and releases the slot; main only
   VramLedger(const VramLedger&) = delete;
   VramLedger& operator=(const VramLedger&) = delete;
