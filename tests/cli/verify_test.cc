@@ -241,7 +241,9 @@ TEST_F(ImagesTest, VerifyGoesOnAfterWhatCannotBeRead) {
   std::istringstream lines(ended.out);
   std::size_t unreadable = 0;
   for (std::string line; std::getline(lines, line) && line.starts_with("read amdgpu-pages-"); ++unreadable) {
-    if (line.ends_with("):")) ASSERT_TRUE(std::getline(lines, line));
+    if (line.ends_with("):")) {
+      ASSERT_TRUE(std::getline(lines, line));
+    }
     EXPECT_THAT(line, HasSubstr(" Input/output error: GPU 0x"));
   }
   EXPECT_GE(unreadable, 2U);
