@@ -11,11 +11,14 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "faults.h"
 #include "memory/address_space.h"
 
 namespace sluice::card {
+
+struct Model;
 
 // One entry of the interrupt ring, as amdgpu_ih.c decodes it (amdgpu_ih_decode_iv_helper).
 struct InterruptEntry {
@@ -25,7 +28,15 @@ struct InterruptEntry {
   unsigned vmid = 0;
   std::uint32_t pasid = 0;
   bool mm_hub = false;  // the vmid is the MM hub's (SDMA)
+  unsigned node = 0;    // the die that it comes from
   std::array<std::uint32_t, 4> data{};
+};
+
+// An XCC's part in the partition of the card that is one GPU to the driver.
+struct Partition {
+  unsigned xcc = 0;         // its number there; the first one is the master of the queues
+  unsigned xccs = 1;        // of the partition
+  unsigned first_sdma = 0;  // SDMA engine of the card that is the partition's first
 };
 
 // The rest of the card.
@@ -49,6 +60,11 @@ class Chip {
   virtual AddressSpace space(Hub hub, unsigned vmid) = 0;
   virtual std::uint64_t clock() = 0;  // 100 MHz, monotonic
 
+  virtual const Model& model() const = 0;
+  // Of the XCC whose engines this is for.
+  virtual Partition partition() const { return {}; }
+  // A hub's VM_L2_PROTECTION_FAULT_CNTL.
+  virtual std::uint32_t fault_control(Hub hub) const = 0;
   virtual Faults& faults() = 0;
   virtual Counters& counters() = 0;
   // One line of the trace, without its end. Ask tracing() before a line is put together.
@@ -97,7 +113,7 @@ constexpr Queue::State busier(Queue::State a, Queue::State b) {
 struct UserRing {
   enum class Kind : std::uint8_t { kAql, kPm4, kSdma };
   Kind kind = Kind::kAql;
-  unsigned engine = 0;             // SDMA's: 0..4
+  unsigned engine = 0;             // SDMA's
   std::uint64_t base = 0;          // address in the process
   std::uint64_t bytes = 0;         // a power of two
   std::uint64_t read_pointer = 0;  // AQL and PM4: dwords, not modulo the ring; SDMA: bytes
@@ -108,14 +124,18 @@ struct UserRing {
   unsigned ring_id = 0;                     // of its interrupts
 
   // ---- AQL: for waves ----
-  std::uint64_t mqd = 0;  // address in vmid 0
   std::uint64_t tba = 0;  // the trap handler, of MAP_PROCESS; 0: none
   std::uint64_t tma = 0;  // and its memory
-  std::uint32_t sh_mem_bases =
-      0;  // of MAP_PROCESS: where the apertures of scratch (low half) and LDS begin, >> 48
-  std::uint32_t doorbell = 0;                                       // byte in BAR 2
-  std::uint64_t save_area = 0;                                      // in the process
-  std::uint32_t save_bytes = 0, stack_bytes = 0, stack_offset = 0;  // as the MQD has them
+  // Of MAP_PROCESS: where the apertures of scratch (low half) and LDS begin, >> 48.
+  std::uint32_t sh_mem_bases = 0;
+  std::uint32_t doorbell = 0;  // byte in BAR 2
+  // Where waves are saved, of each XCC of the partition: as its MQD has it.
+  struct Save {
+    std::uint64_t mqd = 0;   // address in vmid 0
+    std::uint64_t area = 0;  // in the process
+    std::uint32_t area_bytes = 0, stack_bytes = 0, stack_offset = 0;
+  };
+  std::vector<Save> saves;
 };
 
 // Both in queues/: consumers of what processes write. `space` is the process' (of_process()): hub GC for AQL

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "models/partitions.h"
 #include "registers/names.h"
 
 namespace sluice::card {
@@ -17,32 +18,21 @@ constexpr std::chrono::milliseconds kLongestWork{20};
 
 }  // namespace
 
-Gpu::Gpu(std::span<std::byte> vram, const GuestMemory& guest, Interrupt& interrupt, Trace& trace)
-    : trace_(trace),
+Gpu::Gpu(const Model& model, std::span<std::byte> vram, const GuestMemory& guest, Interrupt& interrupt,
+         Trace& trace)
+    : model_(model),
+      trace_(trace),
       memory_(vram, guest),
-      registers_(vram.size()),
-      hubs_{VmHub(Hub::kGc, memory_, registers_), VmHub(Hub::kMm, memory_, registers_)},
+      registers_(model.registers, vram.size()),
       interrupts_(
           memory_, registers_, interrupt, [this] { return clock(); }, counters_),
-      command_processor_(*this, memory_, registers_),
       sdma_(*this, registers_) {
-  attach_clock();
+  for (const HubModel& hub : model.hubs) hubs_.push_back(std::make_unique<VmHub>(hub, memory_, registers_));
+  for (unsigned xcc = 0; xcc < model.xccs.size(); ++xcc)
+    xccs_.push_back(std::make_unique<Xcc>(*this, xcc, memory_, registers_));
   attach_vram_window();
-}
-
-void Gpu::attach_clock() {
-  registers_.attach(
-      reg::kRlcCaptureClock, [] { return 0; }, [this](std::uint32_t) { captured_clock_ = clock(); });
-  registers_.attach(
-      reg::kRlcClockLsb, [this] { return static_cast<std::uint32_t>(captured_clock_); },
-      [](std::uint32_t) {});
-  registers_.attach(
-      reg::kRlcClockMsb, [this] { return static_cast<std::uint32_t>(captured_clock_ >> 32); },
-      [](std::uint32_t) {});
-  // Bit 0 asks for safe mode to be entered or left, which is done at once.
-  registers_.attach(
-      reg::kRlcSafeMode, [this] { return safe_mode_; },
-      [this](std::uint32_t value) { safe_mode_ = value & ~1U; });
+  if (model.partition_status != 0) attach_partition_status(model, registers_);
+  model.fill_vram(vram);
 }
 
 // VRAM by a pair of registers, as before its BAR is mapped (amdgpu_device_mm_access).
@@ -67,13 +57,13 @@ void Gpu::attach_vram_window() {
 }
 
 void Gpu::reset() {
-  command_processor_.reset();
+  for (const auto& xcc : xccs_) xcc->reset();
   sdma_.reset();
   interrupts_.reset();
-  for (VmHub& hub : hubs_) hub.reset();
+  for (const auto& hub : hubs_) hub->reset();
   memory_.reset();
   registers_.reset();
-  safe_mode_ = 0;
+  model_.fill_vram(memory_.vram());
   if (tracing()) trace("reset");
 }
 
@@ -125,8 +115,12 @@ void Gpu::ring(std::uint64_t offset, std::uint64_t value) {
     return;
   }
   const bool interrupts = interrupts_.doorbell(offset, static_cast<std::uint32_t>(value));
-  const bool heard =
-      interrupts || command_processor_.doorbell(offset, value) || sdma_.doorbell(offset, value);
+  bool heard = interrupts;
+  if (!interrupts) {
+    // A queue of a process may be on several XCCs.
+    for (const auto& xcc : xccs_) heard |= xcc->command_processor().doorbell(offset, value);
+    heard = heard || sdma_.doorbell(offset, value);
+  }
   if (!heard) ++counters_.stray_doorbells;
   if (tracing() && !interrupts) {
     trace("doorbell " + hex(offset) + " := " + hex(value) + (heard ? "" : ", nobody listens"));
@@ -139,7 +133,8 @@ bool Gpu::work() {
   Queue::State state = Queue::State::kIdle;
   while (true) {
     const std::uint64_t before = packets();
-    state = busier(command_processor_.work(), sdma_.work());
+    state = sdma_.work();
+    for (const auto& xcc : xccs_) state = busier(state, xcc->command_processor().work());
     if (state == Queue::State::kIdle) return false;
     if (state == Queue::State::kWaiting && packets() == before) return true;
     if (std::chrono::steady_clock::now() - started > kLongestWork) return true;
@@ -154,14 +149,16 @@ std::uint64_t Gpu::packets() const {
 
 void Gpu::seen(char kind, std::uint32_t byte, std::uint32_t value) {
   byte = registers_.target(byte);
-  if (!Registers::known(byte)) {
+  const RegisterRow* row = registers_.table().row(byte);
+  if (row == nullptr) {
     ++counters_.unknown_registers;
     if (unknown_.size() < Registers::kMostLatched || unknown_.contains(byte)) ++unknown_[byte];
   }
-  if (!tracing() || Registers::is_port(byte) || byte == reg::kPcieIndex2) return;
-  char text[96];
-  (void)std::snprintf(text, sizeof text, "%c 0x%05x %s 0x%08x", kind, byte, Registers::name(byte).c_str(),
-                      value);
+  const bool port = row != nullptr && row->behaviour == Behaviour::kPort;  // microcode is not worth a line
+  if (!tracing() || port || byte == reg::kPcieIndex2) return;
+  char text[128];
+  (void)std::snprintf(text, sizeof text, "%c 0x%05x %s 0x%08x", kind, byte,
+                      registers_.table().name(byte).c_str(), value);
   trace(text);
 }
 
@@ -188,14 +185,13 @@ void Gpu::interrupt(const InterruptEntry& entry) {
                         entry.client, entry.source, entry.ring_id, entry.vmid, entry.pasid, entry.data[0]);
     trace(text);
   }
-  if (entry.client == kIhGrbmCp && !command_processor_.sends(entry)) return;
   interrupts_.push(entry);
 }
 
 void Gpu::report(const Fault& fault) {
   ++counters_.vm_faults;
   if (tracing()) trace("VM fault: " + fault.text());
-  if (const auto told = hubs_[static_cast<std::size_t>(fault.hub)].report(fault)) interrupt(*told);
+  if (const auto told = hubs_[static_cast<std::size_t>(fault.hub)]->report(fault)) interrupt(*told);
 }
 
 AddressSpace Gpu::space(Hub hub, unsigned vmid) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
-// One emulated MI210 for one QEMU, which connects to it as to any vfio-user device:
+// One emulated GPU for one QEMU, which connects to it as to any vfio-user device:
 //
-//   amdgpu-card --socket PATH [--vram SIZE] [--control PATH] [--trace PATH] [--peers DIR] [--name NAME]
+//   amdgpu-card --socket PATH [--model NAME] [--vram SIZE] [--control PATH] [--trace PATH] [--peers DIR]
+//   [--name NAME]
 //
 // It says "listening" on standard output when QEMU may connect, and goes when QEMU goes. What it finds wrong
 // comes on standard error. Exit status 0; 1 when something failed, or QEMU did not speak the protocol; 2 for
@@ -18,6 +19,7 @@
 #include "bus/serve.h"
 #include "control/mailbox.h"
 #include "gpu.h"
+#include "models/model.h"
 
 namespace {
 
@@ -28,6 +30,7 @@ struct Options {
   std::string control;
   std::string trace;
   std::string peers;
+  std::string model = "mi210";
   std::string name = "amdgpu-card";
   std::uint64_t vram = 512 * sluice::kMiB;
 };
@@ -37,12 +40,13 @@ Result<void> run(const Options& options) {
   card::Trace trace;
   if (!options.trace.empty()) SLUICE_TRY(trace.open(options.trace));
   SLUICE_TRY_ASSIGN(card::Vram vram, card::Vram::make(options.vram));
-  const std::vector<std::byte> rom = card::make_vbios();
-  card::PciConfig config(options.vram, rom.size());
+  const card::Model& model = *card::find_model(options.model);
+  const std::vector<std::byte> rom = card::make_vbios(model);
+  card::PciConfig config(model, options.vram, rom.size());
   card::DmaMaps maps;
   card::Peers peers(options.peers);
   card::Msi msi;
-  card::Gpu gpu(vram.bytes(), maps, msi, trace);
+  card::Gpu gpu(model, vram.bytes(), maps, msi, trace);
   card::Control control(gpu.faults(), gpu.counters(), vram.bytes(), trace);
   card::Mailbox device(gpu, control);
   card::VfioUser session({device, vram, config, maps, peers, msi, rom, trace});
@@ -64,13 +68,21 @@ std::string vram_fault(const std::string& text) {
   return "VRAM is a power of two from 16M to 256G";
 }
 
+// What is wrong with the name of a model; nothing: there is one.
+std::string model_fault(const std::string& text) {
+  return sluice::card::find_model(text) == nullptr ? "there is no such model" : std::string();
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   try {
     Options options;
-    CLI::App app("One emulated MI210 for one QEMU (vfio-user-pci)", "amdgpu-card");
+    CLI::App app("One emulated GPU for one QEMU (vfio-user-pci)", "amdgpu-card");
     app.add_option("--socket", options.socket, "where QEMU connects")->required()->type_name("PATH");
+    app.add_option("--model", options.model, "which GPU it is: mi210, mi300x (mi210)")
+        ->type_name("NAME")
+        ->check(CLI::Validator(model_fault, "", "model"));
     app.add_option("--vram", options.vram, "memory of the card, a power of two; M, G (512M)")
         ->type_name("SIZE")
         ->transform(CLI::AsSizeValue(false))

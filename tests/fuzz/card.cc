@@ -123,7 +123,7 @@ class Player {
   const World& world_;
   NoInterrupt interrupt_;
   Trace trace_;
-  Gpu gpu_{world_.vram.bytes(), world_.guest, interrupt_, trace_};
+  Gpu gpu_{mi210(), world_.vram.bytes(), world_.guest, interrupt_, trace_};
   Control control_{gpu_.faults(), gpu_.counters(), world_.vram.bytes(), trace_};
   Mailbox card_{gpu_, control_};
   int work_ = 0;

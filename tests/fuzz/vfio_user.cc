@@ -79,7 +79,7 @@ void check_reply(const VfioUserHeader& asked, const VfioUserReply& reply) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static World world;
   CheckingDevice device;
-  PciConfig config(kVramBytes, world.rom.size());
+  PciConfig config(mi210(), kVramBytes, world.rom.size());
   DmaMaps maps;
   Peers peers("");
   Msi msi;

@@ -15,6 +15,8 @@ import time
 # nobody touches cost nothing. The place decides the PCI address, and so the gpu_id. A number: behind a port of its own, as on
 # a mainboard; so they are buses 1 to 4. "ADDRESS": on the root bus, because bus 5 is a place of our module's virtual GPUs.
 CARDS = (("512M", 1), ("512M", 2), ("512M", 3), ("512M", 4), ("128M", "0x10"), ("128M", "0x11"))
+# What a card can be (`amdgpu-card --model`); the first is what it is when nothing else is asked for.
+MODELS = ("mi210", "mi300x")
 # QEMU takes a card for dead that does not answer for so many milliseconds: on a busy machine nobody is dead.
 PATIENCE = 120_000
 
@@ -24,8 +26,8 @@ class Failed(Exception):
 
 
 @contextlib.contextmanager
-def plugged_in(program, work, trace):
-    """Starts `program`, the card, as often as CARDS says; gives QEMU's options, and ends all that are left. What they said is
+def plugged_in(program, model, work, trace):
+    """Starts `program`, a card of that model, as often as CARDS says; gives QEMU's options, and ends all that are left. What they said is
     in `work`/card-N.log, and with `trace` what they did in `work`/card-N.trace. Raises Failed."""
     # Names of sockets are short, folders of checkouts may be long.
     with tempfile.TemporaryDirectory(prefix="sluice-cards-") as sockets, contextlib.ExitStack() as at_end:
@@ -33,7 +35,7 @@ def plugged_in(program, work, trace):
         at_end.callback(end, started)
         for number, (vram, place) in enumerate(CARDS):
             socket, log = pathlib.Path(sockets) / str(number), work / f"card-{number}.log"
-            words = [str(program), "--socket", str(socket), "--vram", vram, "--name", f"card {number}"]
+            words = [str(program), "--socket", str(socket), "--vram", vram, "--model", model, "--name", f"card {number}"]
             record = work / f"card-{number}.trace"
             record.unlink(missing_ok=True)
             if trace:

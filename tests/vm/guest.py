@@ -44,10 +44,11 @@ class Boot:
 
 class Guest:
     """The files of one suite's guest in `work`; owns the disks, which `remove_disks` deletes. `emulator`: what starts QEMU;
-    `card`: the program that is a GPU; `trace`: whether the cards write down what they do."""
+    `card`: the program that is a GPU; `model`: which GPU; `trace`: whether the cards write down what they do."""
 
-    def __init__(self, suite, root, work, emulator, card, trace=False):
-        self.suite, self.work, self.emulator, self.card, self.trace = suite, work, emulator, card, trace
+    def __init__(self, suite, root, work, emulator, card, model, trace=False):
+        self.suite, self.work, self.emulator, self.trace = suite, work, emulator, trace
+        self.card, self.model = card, model
         self.version, self.vmlinuz = roots.kernel(root)
         self.shared = work / "in"
         self.disk, self.sharing_disk, self.out = work / "images.img", work / "sharing.img", None
@@ -87,7 +88,7 @@ class Guest:
         """Runs the guest to its end. `heard(line)` is called for every line of the console as it comes."""
         serial = self.work / f"{self.out.name}.serial.log"
         limit = ["timeout", "--foreground", "--kill-after=5", str(seconds + COPYING_OUT)]
-        with cards.plugged_in(self.card, self.work, self.trace) as gpus, open(serial, "w", encoding="utf-8") as log, \
+        with cards.plugged_in(self.card, self.model, self.work, self.trace) as gpus, open(serial, "w", encoding="utf-8") as log, \
                 subprocess.Popen([*limit, *self.command(run, seconds, gpus)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                  stderr=subprocess.STDOUT, text=True, errors="replace", bufsize=1) as qemu:
             for line in qemu.stdout:
@@ -99,7 +100,7 @@ class Guest:
 
     def shell(self):
         """The guest's console on this terminal. Returns QEMU's exit status."""
-        with cards.plugged_in(self.card, self.work, self.trace) as gpus:
+        with cards.plugged_in(self.card, self.model, self.work, self.trace) as gpus:
             return subprocess.run(self.command("shell", 0, gpus), check=False).returncode
 
     def remove_disks(self):

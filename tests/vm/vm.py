@@ -56,6 +56,7 @@ def arguments():
     parser.add_argument("--package", type=pathlib.Path, metavar="DEB")
     parser.add_argument("--plugin", type=pathlib.Path, metavar="FILE")
     parser.add_argument("--streamer", type=pathlib.Path, metavar="FILE")
+    parser.add_argument("--card", choices=cards.MODELS, default=cards.MODELS[0])
     parser.add_argument("--trace", action="store_true")
     parser.add_argument("--limit", type=int, default=2400, metavar="SECONDS")
     parser.add_argument("--keep", action="store_true")
@@ -100,7 +101,7 @@ class Run:
         if missing:
             self.result.problems.append(f"libraries that its root does not have: {', '.join(missing)}")
         self.guest = guest.Guest(self.suite, root, self.work, emulator.words(self.folder, self.say),
-                                 self.programs.here[programs.CARD], self.options.trace)
+                                 self.programs.here[programs.CARD], self.options.card, self.options.trace)
         self.result.kernel = self.guest.version
 
     def heard(self, line):

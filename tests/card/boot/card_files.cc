@@ -3,9 +3,9 @@
 //
 //   amdgpu-card-files DIR
 //
-// DIR/vbios.rom, for a QEMU that shall not take the ROM from the card (romfile=), and
-// DIR/firmware/amdgpu/*.bin, which belong into the guest's /lib/firmware/amdgpu. Files that are there are
-// replaced. Exit status 0, 1 with a message, 2 for a wrong usage.
+// DIR/vbios.rom and DIR/vbios-mi300x.rom, for a QEMU that shall not take the ROM from the card (romfile=),
+// and DIR/firmware/amdgpu/*.bin, which belong into the guest's /lib/firmware/amdgpu: those of all models.
+// Files that are there are replaced. Exit status 0, 1 with a message, 2 for a wrong usage.
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -14,6 +14,7 @@
 
 #include "boot/firmware.h"
 #include "boot/vbios.h"
+#include "models/model.h"
 
 namespace {
 
@@ -42,9 +43,11 @@ int main(int argc, char** argv) {
                  error.message().c_str());
     return 1;
   }
-  if (!write_file(directory / "vbios.rom", sluice::card::make_vbios())) return 1;
-  for (const sluice::card::FirmwareFile& file : sluice::card::make_firmware()) {
-    if (!write_file(firmware / file.name, file.bytes)) return 1;
+  for (const sluice::card::Model* model : sluice::card::all_models()) {
+    if (!write_file(directory / model->rom_file, sluice::card::make_vbios(*model))) return 1;
+    for (const sluice::card::FirmwareFile& file : sluice::card::make_firmware(*model)) {
+      if (!write_file(firmware / file.name, file.bytes)) return 1;
+    }
   }
   return 0;
 }

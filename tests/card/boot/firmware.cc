@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "models/model.h"
+
 namespace sluice::card {
 namespace {
 
@@ -23,25 +25,11 @@ static_assert(sizeof(Header) == 36);
 
 constexpr std::uint32_t kHeaderBytes = 256;  // as those of real files, and more than any kind needs
 
-// Versions are of files that are in use: old ones are complained of, and from 88 on mec means more work for
-// the driver (gfx_v9_0.c).
-struct Kind {
-  const char* name;
-  std::uint16_t header_major, ip_major, ip_minor;
-  std::uint32_t version, feature_version, microcode_bytes;
-};
-constexpr Kind kKinds[] = {
-    {"aldebaran_mec.bin", 1, 9, 4, 96, 46, 4096},
-    {"aldebaran_mec2.bin", 1, 9, 4, 96, 46, 4096},
-    {"aldebaran_rlc.bin", 2, 9, 4, 17, 1, 256},
-    {"aldebaran_sdma.bin", 1, 4, 4, 9, 44, 256},
-};
-
 }  // namespace
 
-std::vector<FirmwareFile> make_firmware() {
+std::vector<FirmwareFile> make_firmware(const Model& model) {
   std::vector<FirmwareFile> files;
-  for (const Kind& kind : kKinds) {
+  for (const FirmwareModel& kind : model.firmware) {
     Header header{};
     header.file_bytes = kHeaderBytes + kind.microcode_bytes;
     header.header_bytes = kHeaderBytes;

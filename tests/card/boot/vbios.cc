@@ -2,10 +2,12 @@
 #include "boot/vbios.h"
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <utility>
 
 #include "bus/pci_config.h"
+#include "models/model.h"
 
 namespace sluice::card {
 namespace {
@@ -71,7 +73,7 @@ class Image {
   std::vector<std::byte> bytes_;
 };
 
-void put_headers(Image& image) {
+void put_headers(const Model& model, Image& image) {
   constexpr unsigned kUnits = kVbiosBytes / 512;
   image.put16(0, 0xaa55);
   image.put8(2, kUnits);
@@ -80,11 +82,11 @@ void put_headers(Image& image) {
   image.put(kAtomMagic, " 761295520");
   image.put16(kRomHeaderPointer, kRomHeader);
   image.put(kDate, "01/01/26 00:00");
-  image.put(kName, "SLUICE-MI210");
+  image.put(kName, "SLUICE-" + std::string(model.name));
 
   image.put(kPciData, "PCIR");
   image.put16(kPciData + 4, kVendorId);
-  image.put16(kPciData + 6, kDeviceId);
+  image.put16(kPciData + 6, model.device_id);
   image.put16(kPciData + 10, 0x18);    // bytes of this structure
   image.put16(kPciData + 14, 0x0380);  // class
   image.put16(kPciData + 16, kUnits);
@@ -146,9 +148,9 @@ void put_tables(Image& image) {
 
 }  // namespace
 
-std::vector<std::byte> make_vbios() {
+std::vector<std::byte> make_vbios(const Model& model) {
   Image image(kVbiosBytes);
-  put_headers(image);
+  put_headers(model, image);
   put_tables(image);
   return std::move(image).finish();
 }

@@ -9,8 +9,10 @@
 
 namespace sluice::card {
 
+struct Model;
+
 constexpr std::size_t kVbiosBytes = 8192;  // a power of two: it is the ROM's size, too
 
-std::vector<std::byte> make_vbios();
+std::vector<std::byte> make_vbios(const Model& model);
 
 }  // namespace sluice::card

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "models/model.h"
+
 namespace sluice::card {
 namespace {
 
@@ -20,9 +22,9 @@ constexpr std::size_t bar_offset(Bar bar) {
 
 }  // namespace
 
-PciConfig::PciConfig(std::uint64_t vram_bytes, std::uint64_t rom_bytes) {
+PciConfig::PciConfig(const Model& model, std::uint64_t vram_bytes, std::uint64_t rom_bytes) {
   set(PCI_VENDOR_ID, kVendorId, 2);
-  set(PCI_DEVICE_ID, kDeviceId, 2);
+  set(PCI_DEVICE_ID, model.device_id, 2);
   set(PCI_COMMAND, 0, 2,
       PCI_COMMAND_MEMORY | PCI_COMMAND_MASTER | PCI_COMMAND_PARITY | PCI_COMMAND_SERR |
           PCI_COMMAND_INTX_DISABLE);
@@ -31,7 +33,7 @@ PciConfig::PciConfig(std::uint64_t vram_bytes, std::uint64_t rom_bytes) {
   set(PCI_CLASS_DEVICE, 0x0380, 2);  // a display, and not VGA: nothing boots from it, nobody arbitrates it
   set(PCI_CACHE_LINE_SIZE, 0, 1, 0xff);
   set(PCI_SUBSYSTEM_VENDOR_ID, kVendorId, 2);
-  set(PCI_SUBSYSTEM_ID, 0x0c34, 2);
+  set(PCI_SUBSYSTEM_ID, model.subsystem_id, 2);
   set(PCI_CAPABILITY_LIST, kMsi, 1);
   set(PCI_INTERRUPT_LINE, 0, 1, 0xff);
 

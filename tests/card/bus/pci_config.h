@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The PCI configuration space of an MI210: ids, BARs 0, 2 and 5, the ROM, MSI with one vector, a PCI Express
+// The PCI configuration space of a card: ids, BARs 0, 2 and 5, the ROM, MSI with one vector, a PCI Express
 // endpoint. Every bit that a guest may change is named; all others stay, whatever is written.
 //
 // QEMU reads all of it once. It then keeps BARs and MSI itself and sends each write here, too. One thread.
@@ -14,14 +14,15 @@
 
 namespace sluice::card {
 
+struct Model;
+
 constexpr std::uint16_t kVendorId = 0x1002;
-constexpr std::uint16_t kDeviceId = 0x740f;  // Aldebaran: amdgpu_drv.c
 constexpr std::size_t kConfigBytes = 4096;
 
 class PciConfig {
  public:
   // REQUIRES: both sizes are powers of two; rom_bytes is 0 (none) or at least 2048.
-  PciConfig(std::uint64_t vram_bytes, std::uint64_t rom_bytes);
+  PciConfig(const Model& model, std::uint64_t vram_bytes, std::uint64_t rom_bytes);
 
   // REQUIRES: the range is inside the space.
   void read(std::size_t offset, std::span<std::byte> out) const;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "models/model.h"
 #include "registers/names.h"
 
 namespace sluice::card {
@@ -16,6 +17,7 @@ using mqd::join;
 constexpr unsigned kFirstKfdVmid = 3;
 constexpr std::uint64_t kAddressMask = 0x0000'ffff'ffff'ffff;
 constexpr std::uint32_t kDoorbellOn = 1 << 30;
+constexpr std::uint32_t kNoReadPointer = 1 << 27;  // of PQ_CONTROL: it is reported nowhere
 
 // Bits of SET_RESOURCES' queue mask are counted so: MEC, pipe, queue.
 constexpr unsigned kPipesPerMec = 4;
@@ -23,7 +25,7 @@ constexpr unsigned kQueuesPerPipe = 8;
 
 }  // namespace
 
-CommandProcessor::CommandProcessor(Chip& chip, const Memory& memory, Registers& registers)
+CommandProcessor::CommandProcessor(Chip& chip, const Memory& memory, RegisterBank registers)
     : chip_(chip), memory_(memory), registers_(registers), slots_(kSlots) {
   for (std::uint32_t byte = reg::kHqdFirst; byte <= reg::kHqdLast; byte += 4) {
     const std::size_t index = (byte - reg::kHqdFirst) / 4;
@@ -149,11 +151,12 @@ void CommandProcessor::start_slot(std::size_t slot, KernelRing::Kind kind, std::
   ring.read_pointer_report =
       join(registers[mqd::compute::kPqRptrReport], registers[mqd::compute::kPqRptrReport + 1] & 0xffff) &
       ~3ULL;
+  if ((registers[mqd::compute::kPqControl] & kNoReadPointer) != 0) ring.read_pointer_report = 0;
   ring.ring_id = ring_id_of(slot);
 
   auto mapped = std::make_unique<Mapped>();
   mapped->doorbell = doorbell_bytes(registers[mqd::compute::kPqDoorbell]);
-  mapped->mqd = mqd;
+  if (mqd != 0) mapped->mqds = {mqd};
   mapped->slot = slot;
   mapped->ring_id = ring.ring_id;
   std::string name;
@@ -173,6 +176,7 @@ void CommandProcessor::start_slot(std::size_t slot, KernelRing::Kind kind, std::
   trace(name + " starts: ring " + hex(ring.base) + " of " + hex(ring.bytes) + ", doorbell " +
         hex(mapped->doorbell));
   Scheduler* scheduler = kind == KernelRing::Kind::kCompute ? nullptr : this;
+  if (kind == KernelRing::Kind::kHiq && chip_.partition().xcc != 0) scheduler = &follower_;
   mapped->queue = std::make_unique<Pm4Ring>(chip_, scheduler, std::move(name), ring);
   ++chip_.counters().queues_mapped;
   mapped_.push_back(std::move(mapped));
@@ -294,19 +298,58 @@ OrFault<bool> CommandProcessor::map_kernel_queue(std::span<const std::uint32_t> 
   return true;
 }
 
+void CommandProcessor::read_sdma(std::span<const std::uint32_t> words, UserRing& ring) {
+  ring.base = join(words[mqd::sdma::kRbBase], words[mqd::sdma::kRbBase + 1]) << 8;
+  ring.bytes = std::uint64_t{4} << (words[mqd::sdma::kRbCntl] >> 1 & 0x1f);
+  ring.read_pointer = join(words[mqd::sdma::kRbRptr], words[mqd::sdma::kRbRptr + 1]);
+  ring.write_pointer = join(words[mqd::sdma::kRbWptr], words[mqd::sdma::kRbWptr + 1]);
+  ring.read_pointer_report = join(words[mqd::sdma::kRbRptrAddrLo], words[mqd::sdma::kRbRptrAddrHi]);
+  ring.ring_id = 2;
+}
+
+OrFault<void> CommandProcessor::read_compute(std::uint64_t mqd, std::span<const std::uint32_t> words,
+                                             UserRing& ring) const {
+  const auto slot = words.subspan(mqd::compute::kSlot, mqd::compute::kSlotDwords);
+  ring.kind = (slot[mqd::compute::kAqlControl] & 1) != 0 ? UserRing::Kind::kAql : UserRing::Kind::kPm4;
+  ring.base = join(slot[mqd::compute::kPqBase], slot[mqd::compute::kPqBase + 1]) << 8;
+  ring.bytes = mqd::ring_bytes(slot[mqd::compute::kPqControl]);
+  ring.write_pointer = join(slot[mqd::compute::kPqWptr], slot[mqd::compute::kPqWptr + 1]);
+  ring.read_pointer = mqd::whole_read_pointer(slot[mqd::compute::kPqRptr], ring.write_pointer);
+  ring.read_pointer_report = join(slot[mqd::compute::kPqRptrReport], slot[mqd::compute::kPqRptrReport + 1]);
+  ring.ring_id = free_ring_id();
+  ring.tba = process_.tba;
+  ring.tma = process_.tma;
+  ring.sh_mem_bases = process_.sh_mem_bases;
+  const std::uint32_t stride = words[mqd::compute::kStride];
+  const unsigned xccs = stride == 0 ? 1 : chip_.partition().xccs;
+  for (unsigned xcc = 0; xcc < xccs; ++xcc) {
+    UserRing::Save& save = ring.saves.emplace_back();
+    save.mqd = mqd + std::uint64_t{xcc} * stride;
+    std::array<std::uint32_t, mqd::compute::kSlotDwords> own{};
+    SLUICE_TRY(chip_.space(Hub::kGc, 0)
+                   .read(save.mqd + mqd::compute::kSlot * 4, std::as_writable_bytes(std::span(own))));
+    save.area = join(own[mqd::compute::kSaveBase], own[mqd::compute::kSaveBase + 1]);
+    save.area_bytes = own[mqd::compute::kSaveSize];
+    save.stack_bytes = own[mqd::compute::kStackSize];
+    save.stack_offset = own[mqd::compute::kStackOffset];
+  }
+  return {};
+}
+
 OrFault<bool> CommandProcessor::map_user_queue(std::span<const std::uint32_t> body) {
   if (process_.vmid == 0) return false;  // no MAP_PROCESS before it
   const std::uint32_t engine = body[0] >> 26 & 7;
   const std::uint32_t extended = body[0] >> 2 & 3;
   UserRing ring;
-  // 0 compute, 2 and 3 the first two SDMA engines; extended: any SDMA engine by its number.
-  const bool sdma = extended == 1 || engine != 0;
-  if (extended > 1 || (extended == 0 && engine != 0 && engine != 2 && engine != 3)) return false;
+  // 0 compute, 2 and 3 the first two SDMA engines; extended: any SDMA engine by its number, in groups of
+  // eight.
+  const bool sdma = extended != 0 || engine != 0;
+  if (extended > 2 || (extended == 0 && engine != 0 && engine != 2 && engine != 3)) return false;
   if (sdma) {
     ring.kind = UserRing::Kind::kSdma;
-    ring.engine = extended == 1 ? engine : engine - 2;
+    ring.engine = chip_.partition().first_sdma + (extended != 0 ? 8 * (extended - 1) + engine : engine - 2);
+    if (ring.engine >= chip_.model().sdma.size()) return false;
   }
-  if (ring.engine >= reg::kSdmaEngines) return false;
 
   const std::uint64_t mqd = join(body[2], body[3]);
   std::array<std::uint32_t, mqd::compute::kDwords> words{};
@@ -315,49 +358,35 @@ OrFault<bool> CommandProcessor::map_user_queue(std::span<const std::uint32_t> bo
 
   auto mapped = std::make_unique<Mapped>();
   mapped->doorbell = doorbell_bytes(body[1]);
-  mapped->mqd = mqd;
   mapped->sdma = sdma;
   mapped->user = true;
   mapped->is_static = (body[0] >> 21 & 7) >= 2;
   mapped->pasid = process_.pasid;
-  if (sdma) {
-    ring.base = join(words[mqd::sdma::kRbBase], words[mqd::sdma::kRbBase + 1]) << 8;
-    ring.bytes = std::uint64_t{4} << (words[mqd::sdma::kRbCntl] >> 1 & 0x1f);
-    ring.read_pointer = join(words[mqd::sdma::kRbRptr], words[mqd::sdma::kRbRptr + 1]);
-    ring.write_pointer = join(words[mqd::sdma::kRbWptr], words[mqd::sdma::kRbWptr + 1]);
-    ring.read_pointer_report = join(words[mqd::sdma::kRbRptrAddrLo], words[mqd::sdma::kRbRptrAddrHi]);
-    ring.ring_id = 2;
-  } else {
-    const auto slot = std::span(words).subspan(mqd::compute::kSlot, mqd::compute::kSlotDwords);
-    ring.kind = (slot[mqd::compute::kAqlControl] & 1) != 0 ? UserRing::Kind::kAql : UserRing::Kind::kPm4;
-    ring.base = join(slot[mqd::compute::kPqBase], slot[mqd::compute::kPqBase + 1]) << 8;
-    ring.bytes = mqd::ring_bytes(slot[mqd::compute::kPqControl]);
-    ring.write_pointer = join(slot[mqd::compute::kPqWptr], slot[mqd::compute::kPqWptr + 1]);
-    ring.read_pointer = mqd::whole_read_pointer(slot[mqd::compute::kPqRptr], ring.write_pointer);
-    ring.read_pointer_report = join(slot[mqd::compute::kPqRptrReport], slot[mqd::compute::kPqRptrReport + 1]);
-    ring.ring_id = free_ring_id();
-    ring.mqd = mqd;
-    ring.tba = process_.tba;
-    ring.tma = process_.tma;
-    ring.sh_mem_bases = process_.sh_mem_bases;
-    ring.doorbell = mapped->doorbell;
-    ring.save_area = join(slot[mqd::compute::kSaveBase], slot[mqd::compute::kSaveBase + 1]);
-    ring.save_bytes = slot[mqd::compute::kSaveSize];
-    ring.stack_bytes = slot[mqd::compute::kStackSize];
-    ring.stack_offset = slot[mqd::compute::kStackOffset];
-  }
+  ring.doorbell = mapped->doorbell;
   ring.write_pointer_address = join(body[4], body[5]);
+  if (sdma) {
+    read_sdma(words, ring);
+    mapped->mqds = {mqd};
+  } else {
+    SLUICE_TRY(read_compute(mqd, words, ring));
+    for (const UserRing::Save& save : ring.saves) mapped->mqds.push_back(save.mqd);
+  }
   mapped->ring_id = ring.ring_id;
+  return start_user_queue(std::move(mapped), ring);
+}
 
-  const AddressSpace space = AddressSpace::of_process(memory_, sdma ? Hub::kMm : Hub::kGc, process_.vmid,
-                                                      process_.pasid, process_.root);
+OrFault<bool> CommandProcessor::start_user_queue(std::unique_ptr<Mapped> mapped, const UserRing& ring) {
+  const AddressSpace space = AddressSpace::of_process(memory_, mapped->sdma ? Hub::kMm : Hub::kGc,
+                                                      process_.vmid, process_.pasid, process_.root);
   const std::uint32_t doorbell = mapped->doorbell;
   SLUICE_TRY(unmap([doorbell](const Mapped& other) { return other.user && other.doorbell == doorbell; }));
   mapped->queue = make_user_queue(chip_, space, ring);
   if (mapped->queue == nullptr) return false;
+  std::string mqds;
+  for (const std::uint64_t mqd : mapped->mqds) mqds += ", MQD " + hex(mqd);
   trace("map " + mapped->queue->name() + ": ring " + hex(ring.base) + " of " + hex(ring.bytes) +
         ", read pointer " + hex(mapped->queue->read_pointer()) + ", write pointer " +
-        hex(mapped->queue->write_pointer()) + ", doorbell " + hex(doorbell) + ", MQD " + hex(mqd));
+        hex(mapped->queue->write_pointer()) + ", doorbell " + hex(doorbell) + mqds);
   ++chip_.counters().queues_mapped;
   mapped_.push_back(std::move(mapped));
   return true;
@@ -441,22 +470,26 @@ OrFault<void> CommandProcessor::save(const Mapped& mapped) {
   const std::uint64_t read = mapped.queue->read_pointer();
   const std::uint64_t write = mapped.queue->write_pointer();
   trace("unmap " + mapped.queue->name() + ": read pointer " + hex(read) + ", write pointer " + hex(write));
-  if (mapped.mqd == 0) return {};
+  for (const std::uint64_t mqd : mapped.mqds) SLUICE_TRY(save_pointers(mapped, mqd, read, write));
+  if (!mapped.user || mapped.sdma || mapped.queue->save()) return {};
+  return feign_waves(chip_.space(Hub::kGc, 0), mapped.mqds.at(0) + mqd::compute::kSlot * 4);
+}
+
+OrFault<void> CommandProcessor::save_pointers(const Mapped& mapped, std::uint64_t mqd, std::uint64_t read,
+                                              std::uint64_t write) const {
   const AddressSpace space = chip_.space(Hub::kGc, 0);
   if (mapped.sdma) {
     for (const auto& [at, value] :
          {std::pair{mqd::sdma::kRbRptr, read}, std::pair{mqd::sdma::kRbWptr, write}}) {
-      SLUICE_TRY(space.store32(mapped.mqd + at * 4, static_cast<std::uint32_t>(value)));
-      SLUICE_TRY(space.store32(mapped.mqd + at * 4 + 4, static_cast<std::uint32_t>(value >> 32)));
+      SLUICE_TRY(space.store32(mqd + at * 4, static_cast<std::uint32_t>(value)));
+      SLUICE_TRY(space.store32(mqd + at * 4 + 4, static_cast<std::uint32_t>(value >> 32)));
     }
     return {};
   }
-  const std::uint64_t slot = mapped.mqd + mqd::compute::kSlot * 4;
+  const std::uint64_t slot = mqd + mqd::compute::kSlot * 4;
   SLUICE_TRY(space.store32(slot + mqd::compute::kPqRptr * 4, static_cast<std::uint32_t>(read)));
   SLUICE_TRY(space.store32(slot + mqd::compute::kPqWptr * 4, static_cast<std::uint32_t>(write)));
-  SLUICE_TRY(space.store32(slot + mqd::compute::kPqWptr * 4 + 4, static_cast<std::uint32_t>(write >> 32)));
-  if (!mapped.user || mapped.queue->save()) return {};
-  return feign_waves(space, slot);
+  return space.store32(slot + mqd::compute::kPqWptr * 4 + 4, static_cast<std::uint32_t>(write >> 32));
 }
 
 // Feigned: Faults::stops_with_waves. `slot`: of the MQD's part that is a slot's registers.

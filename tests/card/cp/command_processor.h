@@ -7,6 +7,11 @@
 // them run at once, however many there are; real hardware shares its slots and vmids by time. What is
 // unmapped has its pointers written back to its MQD.
 //
+// The driver may make several XCCs one GPU. Then each has the HIQ, and each queue of a process has an MQD for
+// each, `cp_mqd_stride_size` apart. The partition's first XCC is the master: it has the queues, deals the
+// workgroups of dispatches to all, and answers the driver. How firmware divides this among the dies is not
+// published.
+//
 // Facts: gfx_v9_0.c, amdgpu_amdkfd_gfx_v9.c, kfd_packet_manager_v9.c, kfd_pm4_headers_ai.h and _aldebaran.h.
 #pragma once
 
@@ -27,8 +32,8 @@ namespace sluice::card {
 
 class CommandProcessor final : public Scheduler {
  public:
-  // Attaches itself to `registers`. All outlive this.
-  CommandProcessor(Chip& chip, const Memory& memory, Registers& registers);
+  // Attaches itself to the registers of its XCC. All outlive this.
+  CommandProcessor(Chip& chip, const Memory& memory, RegisterBank registers);
 
   void reset();
 
@@ -58,8 +63,8 @@ class CommandProcessor final : public Scheduler {
   struct Mapped {
     std::unique_ptr<Queue> queue;
     std::uint32_t doorbell = 0;
-    std::uint64_t mqd = 0;       // 0: started by registers
-    std::size_t slot = kNoSlot;  // of the driver's rings
+    std::vector<std::uint64_t> mqds;  // of each XCC of its partition; none: started by registers
+    std::size_t slot = kNoSlot;       // of the driver's rings
     bool sdma = false;
     bool user = false;
     bool is_static = false;
@@ -73,6 +78,13 @@ class CommandProcessor final : public Scheduler {
     unsigned vmid = 0;
     std::uint64_t tba = 0, tma = 0;
     std::uint32_t sh_mem_bases = 0;
+  };
+
+  // The HIQ of an XCC that is not its partition's master. All HIQs of a partition read the same packets, and
+  // the master does what they say.
+  class Follower final : public Scheduler {
+   public:
+    OrFault<bool> packet(std::uint32_t, std::span<const std::uint32_t>, Ib&) override { return true; }
   };
 
   std::size_t selected_slot() const;
@@ -90,6 +102,9 @@ class CommandProcessor final : public Scheduler {
   OrFault<bool> map_queues(std::span<const std::uint32_t> body);
   OrFault<bool> map_kernel_queue(std::span<const std::uint32_t> body);
   OrFault<bool> map_user_queue(std::span<const std::uint32_t> body);
+  OrFault<bool> start_user_queue(std::unique_ptr<Mapped> mapped, const UserRing& ring);
+  static void read_sdma(std::span<const std::uint32_t> words, UserRing& ring);
+  OrFault<void> read_compute(std::uint64_t mqd, std::span<const std::uint32_t> words, UserRing& ring) const;
   OrFault<bool> unmap_queues(std::span<const std::uint32_t> body);
   OrFault<bool> query_status(std::span<const std::uint32_t> body);
   OrFault<bool> run_list(std::span<const std::uint32_t> body, Ib& ib);
@@ -98,6 +113,8 @@ class CommandProcessor final : public Scheduler {
   template <class Which>
   OrFault<void> unmap(Which which);
   OrFault<void> save(const Mapped& mapped);
+  OrFault<void> save_pointers(const Mapped& mapped, std::uint64_t mqd, std::uint64_t read,
+                              std::uint64_t write) const;
   OrFault<void> feign_waves(const AddressSpace& space, std::uint64_t slot);
   unsigned vmid_for(std::uint32_t pasid);
   unsigned free_ring_id() const;
@@ -105,7 +122,7 @@ class CommandProcessor final : public Scheduler {
 
   Chip& chip_;
   const Memory& memory_;
-  Registers& registers_;
+  RegisterBank registers_;
   std::vector<Slot> slots_;
   std::vector<std::unique_ptr<Mapped>> mapped_;
   // Unmapped by a packet of a queue that may be the same one: they go when nobody steps.
@@ -115,6 +132,7 @@ class CommandProcessor final : public Scheduler {
   std::uint64_t queue_mask_ = 0;
   std::array<std::uint32_t, kVmids> vmid_pasid_{};  // of the runlist; 0: free
   unsigned kiq_ring_id_ = 0;
+  Follower follower_;
 };
 
 }  // namespace sluice::card

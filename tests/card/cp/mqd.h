@@ -13,7 +13,9 @@ namespace sluice::card::mqd {
 namespace compute {
 constexpr std::size_t kSlot = 128;       // the slot's registers begin here ...
 constexpr std::size_t kSlotDwords = 56;  // ... and are so many
-constexpr std::size_t kDwords = 184;     // that are of interest
+constexpr std::size_t kDwords = 227;     // that are of interest
+// Bytes from one XCC's MQD of a queue to the next one's; 0: the chip has one XCC.
+constexpr std::size_t kStride = 226;
 // Indices into a slot's registers.
 constexpr std::size_t kMqdBase = 0;  // and 1: address of the MQD
 constexpr std::size_t kActive = 2;   // bit 0

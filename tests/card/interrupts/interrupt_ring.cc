@@ -95,7 +95,7 @@ void InterruptRing::push(const InterruptEntry& entry) {
           (entry.vmid & 0xf) << 24 | (entry.mm_hub ? 1U << 31 : 0U),
       static_cast<std::uint32_t>(now),
       static_cast<std::uint32_t>(now >> 32 & 0xffff),
-      pasid & 0xffff,
+      (pasid & 0xffff) | (entry.node & 0xff) << 16,
       entry.data[0],
       entry.data[1],
       entry.data[2],

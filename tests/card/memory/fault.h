@@ -7,6 +7,7 @@
 // thread-compatible.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -16,8 +17,14 @@
 
 namespace sluice::card {
 
-// The two sets of page table registers: GC's serves the command processor, MM's the SDMA engines.
-enum class Hub : std::uint8_t { kGc, kMm };
+// The sets of page table registers: each XCC's GC hub serves its command processor, the MM hub the SDMA
+// engines. An engine of an XCC says kGc, whichever XCC it is in.
+enum class Hub : std::uint8_t { kGc, kMm, kGcOfXcc1 };
+constexpr std::size_t kMostHubs = 9;
+
+constexpr Hub gc_hub(unsigned xcc) {
+  return xcc == 0 ? Hub::kGc : static_cast<Hub>(static_cast<unsigned>(Hub::kGcOfXcc1) + xcc - 1);
+}
 
 enum class Access : std::uint8_t { kRead, kWrite };
 

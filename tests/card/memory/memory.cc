@@ -47,7 +47,7 @@ std::string Fault::text() const {
   if (of_table)
     (void)std::snprintf(entry_text, sizeof entry_text, "level %u entry 0x%" PRIx64 " ", level, entry);
   (void)std::snprintf(text, sizeof text, "%s hub vmid %u pasid 0x%x: %s of 0x%" PRIx64 ": %s%s",
-                      hub == Hub::kGc ? "GC" : "MM", vmid, pasid, access == Access::kRead ? "read" : "write",
+                      hub == Hub::kMm ? "MM" : "GC", vmid, pasid, access == Access::kRead ? "read" : "write",
                       address, entry_text, reason(why));
   return text;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What the card can address: VRAM, the guest's memory, and the registers of the two hubs that say how
+// What the card can address: VRAM, the guest's memory, and the registers of the hubs that say how
 // addresses become one or the other. Addresses of engines are in address_space.h; this is below it.
 //
 // Facts are those of gmc_v9_0.c, gfxhub_v1_0.c, mmhub_v1_7.c and amdgpu_vm.h (flag bits of entries).
@@ -88,7 +88,7 @@ class Memory {
 
   std::span<std::byte> vram_;
   const GuestMemory& guest_;
-  std::array<HubRegisters, 2> hubs_;
+  std::array<HubRegisters, kMostHubs> hubs_;
   struct Nowhere {
     alignas(8) std::array<std::byte, kPageBytes> read{};  // stays 0
     alignas(8) std::array<std::byte, kPageBytes> written{};

@@ -35,7 +35,7 @@ bool is_write(const Fault& fault) {
 std::uint32_t status_of(const Fault& fault) {
   const std::uint32_t direction = is_write(fault) ? 4 : 2;
   std::uint32_t status = fault.vmid << kVmidShift;
-  const std::uint32_t client = fault.hub == Hub::kGc ? kClientCpc : kClientSdma0 + fault.engine;
+  const std::uint32_t client = fault.hub == Hub::kMm ? kClientSdma0 + fault.engine : kClientCpc;
   status |= client << kClientShift;
   if (is_write(fault)) status |= kFaultWrite;
   switch (fault.why) {
@@ -72,7 +72,7 @@ std::uint32_t interrupt_bit(const Fault& fault) {
 
 }  // namespace
 
-VmHub::VmHub(Hub hub, Memory& memory, Registers& registers) : hub_(hub), memory_(memory) {
+VmHub::VmHub(const HubModel& model, Memory& memory, Registers& registers) : model_(model), memory_(memory) {
   attach_contexts(memory, registers);
   attach_invalidation(registers);
   attach_faults(registers);
@@ -86,8 +86,9 @@ void VmHub::reset() {
 }
 
 void VmHub::attach_contexts(Memory& memory, Registers& registers) {
-  const std::uint32_t base = reg::kHubBase[static_cast<std::size_t>(hub_)];
-  HubRegisters& hub = memory.hub(hub_);
+  const std::uint32_t base = model_.base;
+  const std::uint32_t apertures = base + model_.apertures;
+  HubRegisters& hub = memory.hub(model_.hub);
   for (unsigned vmid = 0; vmid < kVmids; ++vmid) {
     HubRegisters::Context& context = hub.contexts[vmid];
     registers.attach(base + reg::hub::kContextCntl + 4 * vmid, &context.control);
@@ -98,15 +99,15 @@ void VmHub::attach_contexts(Memory& memory, Registers& registers) {
     registers.attach(base + reg::hub::kContextEndLo + 8 * vmid, &context.end_lo);
     registers.attach(base + reg::hub::kContextEndLo + 8 * vmid + 4, &context.end_hi);
   }
-  registers.attach(base + reg::hub::kFbLocationBase, &hub.fb_base);
-  registers.attach(base + reg::hub::kFbLocationTop, &hub.fb_top);
-  registers.attach(base + reg::hub::kAgpTop, &hub.agp_top);
-  registers.attach(base + reg::hub::kAgpBot, &hub.agp_bottom);
-  registers.attach(base + reg::hub::kAgpBase, &hub.agp_base);
+  registers.attach(apertures + reg::aperture::kFbLocationBase, &hub.fb_base);
+  registers.attach(apertures + reg::aperture::kFbLocationTop, &hub.fb_top);
+  registers.attach(apertures + reg::aperture::kAgpTop, &hub.agp_top);
+  registers.attach(apertures + reg::aperture::kAgpBot, &hub.agp_bottom);
+  registers.attach(apertures + reg::aperture::kAgpBase, &hub.agp_base);
 }
 
 void VmHub::attach_invalidation(Registers& registers) {
-  const std::uint32_t base = reg::kHubBase[static_cast<std::size_t>(hub_)];
+  const std::uint32_t base = model_.base;
   for (unsigned engine = 0; engine < reg::kInvalidateEngines; ++engine) {
     // A read that finds it free takes it; 0 gives it back.
     registers.attach(
@@ -126,7 +127,7 @@ void VmHub::attach_invalidation(Registers& registers) {
 }
 
 void VmHub::attach_faults(Registers& registers) {
-  const std::uint32_t base = reg::kHubBase[static_cast<std::size_t>(hub_)];
+  const std::uint32_t base = model_.base;
   const auto nothing = [](std::uint32_t) {};
   registers.attach(
       base + reg::hub::kFaultCntl, [this] { return fault_control_; },
@@ -150,16 +151,17 @@ std::optional<InterruptEntry> VmHub::report(const Fault& fault) {
     fault_status_ = status_of(fault);
     fault_page_ = fault.address >> 12;
   }
-  if ((memory_.hub(hub_).contexts[fault.vmid].control & interrupt_bit(fault)) == 0) return std::nullopt;
+  if ((memory_.hub(model_.hub).contexts[fault.vmid].control & interrupt_bit(fault)) == 0) return std::nullopt;
 
   InterruptEntry told;
-  told.client = hub_ == Hub::kGc ? kIhUtcl2 : kIhVmc;
+  told.client = model_.hub == Hub::kMm ? kIhVmc : kIhUtcl2;
+  told.node = model_.node;
   told.source = 0;
   const bool absent = fault.why != Fault::Why::kNotAllowed;
   told.ring_id = (absent ? 0x08U : 0U) | (is_write(fault) ? 0x20U : 0x10U);
   told.vmid = fault.vmid;
   told.pasid = fault.pasid;
-  told.mm_hub = hub_ == Hub::kMm;
+  told.mm_hub = model_.hub == Hub::kMm;
   told.data[0] = static_cast<std::uint32_t>(fault.address >> 12);
   told.data[1] = static_cast<std::uint32_t>(fault.address >> 44 & 0xf) | (is_write(fault) ? 0x20U : 0U);
   return told;

@@ -14,6 +14,7 @@
 
 #include "engine.h"
 #include "memory/memory.h"
+#include "models/model.h"
 #include "registers/names.h"
 #include "registers/registers.h"
 
@@ -21,12 +22,13 @@ namespace sluice::card {
 
 class VmHub {
  public:
-  // Attaches itself to `registers`; both outlive this.
-  VmHub(Hub hub, Memory& memory, Registers& registers);
+  // Attaches itself to `registers`; all outlive this.
+  VmHub(const HubModel& model, Memory& memory, Registers& registers);
   VmHub(const VmHub&) = delete;
   VmHub& operator=(const VmHub&) = delete;
 
   void reset();
+  std::uint32_t fault_control() const { return fault_control_; }
 
   // Keeps the fault in the registers. The interrupt that tells the driver, unless the vmid's context has it
   // off.
@@ -37,7 +39,7 @@ class VmHub {
   void attach_invalidation(Registers& registers);
   void attach_faults(Registers& registers);
 
-  Hub hub_;
+  const HubModel& model_;
   Memory& memory_;
   std::array<bool, reg::kInvalidateEngines> semaphore_held_{};
   std::array<std::uint32_t, reg::kInvalidateEngines> request_{};

@@ -82,8 +82,7 @@ const pkt_space* PacketQueue::memory_of(std::uint32_t vmid) {
 }
 
 bool PacketQueue::failed(const Fault& fault) {
-  const std::uint32_t hub = reg::kHubBase[static_cast<std::size_t>(fault.hub)];
-  if (!is_drivers() || (chip_.read_register(hub + reg::hub::kFaultCntl) & kToDummyPage) == 0) {
+  if (!is_drivers() || (chip_.fault_control(fault.hub) & kToDummyPage) == 0) {
     fatal_ = fault;
     return false;
   }

@@ -3,8 +3,11 @@
 // reaches registers, and whatever is wrong with them stops that queue only.
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <utility>
+#include <vector>
 
+#include "models/model.h"
 #include "queues/packet_queue.h"
 #include "sdma/sdma.h"
 #include "shader/dispatcher.h"
@@ -74,8 +77,15 @@ class AqlQueue final : public UserQueue {
       : UserQueue(chip, space, ring, "aql"),
         process_(
             space, [&chip] { return chip.clock(); }, [this](std::uint32_t data) { message(data); }),
-        dispatcher_(process_, chip.space(Hub::kGc, 0), surroundings_of(ring), context_save_of(ring),
-                    [this](const std::string& line) { trace(line); }) {
+        xccs_(ring.saves.size()) {
+    for (std::size_t xcc = 0; xcc < xccs_.size(); ++xcc) {
+      const UserRing::Save& save = ring.saves[xcc];
+      const std::string prefix = xcc == 0 ? "" : "xcc" + std::to_string(xcc) + " ";
+      xccs_[xcc].dispatcher = std::make_unique<shader::Dispatcher>(
+          process_, chip.space(Hub::kGc, 0), surroundings_of(ring),
+          shader::ContextSave{save.mqd, save.area, save.area_bytes, save.stack_bytes, save.stack_offset},
+          [this, prefix](const std::string& line) { trace(prefix + line); }, shader::Deal{xcc, xccs_.size()});
+    }
     owner_.dispatch = [](void* self, pkt_queue* q, const void* packet, std::uint64_t at) {
       return static_cast<AqlQueue*>(static_cast<PacketQueue*>(self))->dispatch(*q, packet, at);
     };
@@ -96,9 +106,12 @@ class AqlQueue final : public UserQueue {
   std::uint64_t read_pointer() const override { return ring_.read * kAqlDwords; }
   std::uint64_t write_pointer() const override { return ring_.write * kAqlDwords; }
   bool save() override {
-    const bool saved = dispatcher_.save();
-    chip_.counters().waves_saved += dispatcher_.waves_saved() - counted_saved_;
-    counted_saved_ = dispatcher_.waves_saved();
+    bool saved = false;
+    for (OnXcc& xcc : xccs_) {
+      saved |= xcc.dispatcher->save();
+      chip_.counters().waves_saved += xcc.dispatcher->waves_saved() - xcc.counted_saved;
+      xcc.counted_saved = xcc.dispatcher->waves_saved();
+    }
     return saved;
   }
 
@@ -107,9 +120,12 @@ class AqlQueue final : public UserQueue {
     return {ring.tba, ring.tma, std::uint64_t{ring.sh_mem_bases >> 16} << 48,
             std::uint64_t{ring.sh_mem_bases & 0xffff} << 48, ring.doorbell / 4 & 0x3ff};
   }
-  static shader::ContextSave context_save_of(const UserRing& ring) {
-    return {ring.mqd, ring.save_area, ring.save_bytes, ring.stack_bytes, ring.stack_offset};
-  }
+  // A dispatch's part on one XCC.
+  struct OnXcc {
+    std::unique_ptr<shader::Dispatcher> dispatcher;
+    bool done = false;
+    std::uint64_t counted_saved = 0, counted_resumed = 0;
+  };
   // What the runtime keeps for the queue: the read pointer is reported into its amd_queue_t.
   shader::DispatchPlace place_of(std::uint64_t at) const {
     shader::DispatchPlace place;
@@ -125,10 +141,10 @@ class AqlQueue final : public UserQueue {
     return left ? std::min(*left, shader::Dispatcher::kStepInstructions)
                 : shader::Dispatcher::kStepInstructions;
   }
-  void ran(std::uint64_t instructions) {
+  void ran(OnXcc& xcc, std::uint64_t instructions) {
     chip_.counters().shader_instructions += instructions;
-    chip_.counters().waves_resumed += dispatcher_.waves_resumed() - counted_resumed_;
-    counted_resumed_ = dispatcher_.waves_resumed();
+    chip_.counters().waves_resumed += xcc.dispatcher->waves_resumed() - xcc.counted_resumed;
+    xcc.counted_resumed = xcc.dispatcher->waves_resumed();
     auto& left = chip_.faults().shader_instructions_left;
     if (left) *left -= std::min(*left, instructions);
   }
@@ -154,28 +170,41 @@ class AqlQueue final : public UserQueue {
     std::memcpy(&packet, bytes, sizeof packet);
     const shader::DispatchPlace place = place_of(at);
     if (lacks_scratch(packet, place)) return PKT_WAITS;
-    const std::uint64_t budget = shader_budget();
-    if (budget == 0) {
-      ++chip_.counters().shader_holds;
-      return PKT_WAITS;
-    }
-    const std::uint64_t before = dispatcher_.executed();
-    const auto step = dispatcher_.step(packet, place, budget);
-    ran(dispatcher_.executed() - before);
-    switch (step) {
-      case shader::Dispatcher::Step::kDone:
-        return PKT_DONE;
-      case shader::Dispatcher::Step::kMore:
-        return PKT_MORE;
-      case shader::Dispatcher::Step::kWaits:
-        return PKT_WAITS;
-      case shader::Dispatcher::Step::kStopped:
+    pkt_result result = PKT_DONE;
+    for (OnXcc& xcc : xccs_) {
+      if (xcc.done) continue;
+      const std::uint64_t budget = shader_budget();
+      if (budget == 0) {
+        ++chip_.counters().shader_holds;
+        if (result == PKT_DONE) result = PKT_WAITS;
         break;
+      }
+      const std::uint64_t before = xcc.dispatcher->executed();
+      const auto step = xcc.dispatcher->step(packet, place, budget);
+      ran(xcc, xcc.dispatcher->executed() - before);
+      switch (step) {
+        case shader::Dispatcher::Step::kDone:
+          xcc.done = true;
+          break;
+        case shader::Dispatcher::Step::kMore:
+          result = PKT_MORE;
+          break;
+        case shader::Dispatcher::Step::kWaits:
+          if (result == PKT_DONE) result = PKT_WAITS;
+          break;
+        case shader::Dispatcher::Step::kStopped:
+          q.fault = PKT_REFUSED;
+          q.fault_at = at;
+          q.fault_why = xcc.dispatcher->why().c_str();
+          return PKT_FAULT;
+      }
     }
-    q.fault = PKT_REFUSED;
-    q.fault_at = at;
-    q.fault_why = dispatcher_.why().c_str();
-    return PKT_FAULT;
+    if (result != PKT_DONE) return result;
+    for (OnXcc& xcc : xccs_) {
+      xcc.dispatcher->finish();
+      xcc.done = false;
+    }
+    return PKT_DONE;
   }
   // s_sendmsg MSG_INTERRUPT.
   void message(std::uint32_t data) {
@@ -191,8 +220,7 @@ class AqlQueue final : public UserQueue {
   void interrupt(std::uint32_t event) override { raise(kClientCp, kSourceEndOfPipe, false, event); }
 
   shader::ProcessMemory process_;
-  shader::Dispatcher dispatcher_;
-  std::uint64_t counted_saved_ = 0, counted_resumed_ = 0;
+  std::vector<OnXcc> xccs_;
 };
 
 class Pm4Queue final : public UserQueue {
@@ -232,10 +260,10 @@ class SdmaUserQueue final : public UserQueue {
   }
   bool write_back() override { return report(ring_.read, 8); }
   void interrupt(std::uint32_t context) override {
-    raise(kSdmaClients[user_.engine % kSdmaEngines], kSourceSdmaTrap, true, context);
+    raise(chip_.model().sdma.at(user_.engine).client, kSourceSdmaTrap, true, context);
   }
   std::uint64_t budget() override { return pace_.budget(); }
-  unsigned sdma_engine() const override { return user_.engine % kSdmaEngines; }
+  unsigned sdma_engine() const override { return user_.engine; }
   void moved_bytes(std::uint64_t bytes) override {
     chip_.counters().sdma_bytes += bytes;
     pace_.moved(bytes);

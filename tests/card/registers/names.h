@@ -2,11 +2,11 @@
 // Byte offsets of registers that something of the card acts on. The table (table.cc) has these and all others
 // that are known, each with its name.
 //
-// The driver adds offsets of its asic_reg headers to the bases of aldebaran_ip_offset.h. Which header counts:
-// gc_9_0 for GC and its hub, mmhub_1_7, osssys_4_2_0, nbio_7_4, sdma0_4_2 (also of engines 1 to 4).
+// The driver adds offsets of its asic_reg headers to the bases of the chip. These are where the chips of this
+// card agree: gc_9_0 and gc_9_4_3 (of the first XCC), osssys_4_2_0 and 4_4_2, nbio_7_4 and 7_9. What differs
+// is in models/.
 #pragma once
 
-#include <array>
 #include <cstdint>
 
 namespace sluice::card::reg {
@@ -53,8 +53,7 @@ constexpr std::uint32_t kHqdLast = 0xc9f0;   // CP_HQD_PQ_WPTR_HI
 constexpr std::uint32_t kHqdActive = 0xc91c;
 constexpr std::uint32_t kHqdDequeueRequest = 0xc974;
 
-// A VM hub, from its VM_L2_PROTECTION_FAULT_CNTL on: both have the same registers at the same distances.
-constexpr std::array<std::uint32_t, 2> kHubBase = {0xa11c, 0x6ae1c};  // GC, MM
+// A VM hub, from its VM_L2_PROTECTION_FAULT_CNTL on: all have the same registers at the same distances.
 namespace hub {
 constexpr std::uint32_t kFaultCntl = 0;
 constexpr std::uint32_t kFaultStatus = 0x10;
@@ -67,19 +66,20 @@ constexpr std::uint32_t kInvalidateAck = 0x1b8;   // + 4 * engine
 constexpr std::uint32_t kContextBaseLo = 0x290;   // + 8 * vmid; HI is the next
 constexpr std::uint32_t kContextStartLo = 0x310;  // + 8 * vmid
 constexpr std::uint32_t kContextEndLo = 0x390;    // + 8 * vmid
-constexpr std::uint32_t kFbLocationBase = 0x4e4;
-constexpr std::uint32_t kFbLocationTop = 0x4e8;
-constexpr std::uint32_t kAgpTop = 0x4ec;
-constexpr std::uint32_t kAgpBot = 0x4f0;
-constexpr std::uint32_t kAgpBase = 0x4f4;
 }  // namespace hub
+// And from its MC_VM_FB_OFFSET on (HubModel::apertures).
+namespace aperture {
+constexpr std::uint32_t kFbOffset = 0;
+constexpr std::uint32_t kFbLocationBase = 0x54;
+constexpr std::uint32_t kFbLocationTop = 0x58;
+constexpr std::uint32_t kAgpTop = 0x5c;
+constexpr std::uint32_t kAgpBot = 0x60;
+constexpr std::uint32_t kAgpBase = 0x64;
+}  // namespace aperture
 constexpr unsigned kInvalidateEngines = 18;
 
-// SDMA engines
-constexpr unsigned kSdmaEngines = 5;
-constexpr std::array<std::uint32_t, kSdmaEngines> kSdmaBase = {0x4980, 0x6180, 0x78000, 0x79000, 0x7a000};
+// An SDMA engine, from its base on.
 namespace sdma {
-constexpr std::uint32_t kF32Cntl = 0xa8;  // bit 0: the engine is halted
 constexpr std::uint32_t kStatusReg = 0x94;
 constexpr std::uint32_t kRbCntl = 0x200;
 constexpr std::uint32_t kRbBase = 0x204;

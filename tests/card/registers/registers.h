@@ -5,8 +5,8 @@
 
 #include <cstdint>
 #include <functional>
-#include <string>
 #include <unordered_map>
+#include <utility>
 
 #include "registers/table.h"
 
@@ -20,8 +20,8 @@ class Registers {
   using Read = std::function<std::uint32_t()>;
   using Write = std::function<void(std::uint32_t)>;
 
-  // `vram_bytes`: what CONFIG_MEMSIZE tells.
-  explicit Registers(std::uint64_t vram_bytes);
+  // `table` outlives this. `vram_bytes`: what CONFIG_MEMSIZE tells.
+  Registers(const RegisterTable& table, std::uint64_t vram_bytes);
 
   std::uint32_t read(std::uint32_t byte);
   void write(std::uint32_t byte, std::uint32_t value);
@@ -39,11 +39,7 @@ class Registers {
   // All values as after power on. Attached parts reset themselves.
   void reset();
 
-  // "CP_HQD_ACTIVE", or "?" for one that the table does not have.
-  static std::string name(std::uint32_t byte);
-  static bool known(std::uint32_t byte);
-  // Of microcode: not worth a line of the trace.
-  static bool is_port(std::uint32_t byte);
+  const RegisterTable& table() const { return table_; }
 
   // The register that an access of `byte` means: PCIE_DATA2 stands for another one.
   std::uint32_t target(std::uint32_t byte) const;
@@ -54,9 +50,27 @@ class Registers {
     Write write;
   };
 
+  const RegisterTable& table_;
   std::uint64_t vram_bytes_;
   std::unordered_map<std::uint32_t, std::uint32_t> values_;
   std::unordered_map<std::uint32_t, Part> parts_;
+};
+
+// The registers of one XCC by the byte offsets that they have in the first one.
+class RegisterBank {
+ public:
+  // `registers` outlive this. `base`: XccModel::registers.
+  explicit RegisterBank(Registers& registers, std::uint32_t base = 0) : registers_(registers), base_(base) {}
+
+  void attach(std::uint32_t byte, Registers::Read read, Registers::Write write) {
+    registers_.attach(base_ + byte, std::move(read), std::move(write));
+  }
+  std::uint32_t latched(std::uint32_t byte) const { return registers_.latched(base_ + byte); }
+  void latch(std::uint32_t byte, std::uint32_t value) { registers_.latch(base_ + byte, value); }
+
+ private:
+  Registers& registers_;
+  std::uint32_t base_;
 };
 
 }  // namespace sluice::card

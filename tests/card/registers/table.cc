@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 #include "registers/table.h"
 
-#include <vector>
+#include <string>
+#include <utility>
 
-#include "memory/fault.h"
+#include "models/model.h"
 #include "registers/names.h"
 
 namespace sluice::card {
@@ -31,13 +32,7 @@ constexpr struct {
     {reg::sdma::kRbRptrAddrLo, "GFX_RB_RPTR_ADDR_LO", Behaviour::kLatch, 0},
     {reg::sdma::kDoorbell, "GFX_DOORBELL", Behaviour::kLatch, 0},
     {reg::sdma::kDoorbellOffset, "GFX_DOORBELL_OFFSET", Behaviour::kLatch, 0},
-    {0x68, "POWER_CNTL", Behaviour::kLatch, 0},
-    {0x6c, "CLK_CTRL", Behaviour::kLatch, 0},
-    {0x70, "CNTL", Behaviour::kLatch, 0},
-    {0x78, "GB_ADDR_CONFIG", Behaviour::kLatch, 0},
-    {0x7c, "GB_ADDR_CONFIG_READ", Behaviour::kLatch, 0},
     {0x84, "SEM_WAIT_FAIL_TIMER_CNTL", Behaviour::kLatch, 0},
-    {reg::sdma::kF32Cntl, "F32_CNTL", Behaviour::kLatch, 0},
     {0xb0, "PHASE0_QUANTUM", Behaviour::kLatch, 0},
     {0xb4, "PHASE1_QUANTUM", Behaviour::kLatch, 0},
     {0x11c, "UTCL1_TIMEOUT", Behaviour::kLatch, 0},
@@ -49,8 +44,9 @@ constexpr struct {
     {0x2d4, "GFX_MINOR_PTR_UPDATE", Behaviour::kLatch, 0},
 };
 
-std::vector<RegisterRow> make_table() {
-  std::vector<RegisterRow> table = {
+// Of all chips. Those of an XCC are the first one's.
+std::vector<RegisterRow> common_rows() {
+  return {
       // ---- NBIO ----
       {reg::kMmIndex, "MM_INDEX"},
       {reg::kMmData, "MM_DATA", Behaviour::kPart},
@@ -66,9 +62,6 @@ std::vector<RegisterRow> make_table() {
       {0x389c, "GPU_HDP_FLUSH_DONE", Behaviour::kFixed, 0xffffffff},
       {0x3934, "REMAP_HDP_MEM_FLUSH_CNTL"},
       {0x3938, "REMAP_HDP_REG_FLUSH_CNTL"},
-      {0x3bc0, "BIF_SDMA0_DOORBELL_RANGE"},
-      {0x3bc4, "BIF_SDMA1_DOORBELL_RANGE"},
-      {0x3bc8, "BIF_IH_DOORBELL_RANGE"},
 
       // ---- IH ----
       {reg::kIhVmidLut, "IH_VMID_#_LUT", Behaviour::kLatch, 0, 16},
@@ -104,17 +97,12 @@ std::vector<RegisterRow> make_table() {
       // ---- what the drivers of Linux 6.1 to 7.2 write and read, and nothing comes of ----
       {0x140, "BIOS_SCRATCH_4"},
       {0x258, "DRIVER_SCRATCH_2"},
-      {0x34d4, "RCC_DEV0_EPF0_STRAP0"},
       {reg::kDoorbellAperEn, "RCC_DOORBELL_APER_EN"},
       {0x3844, "INTERRUPT_CNTL"},
       {0x3848, "INTERRUPT_CNTL2"},
       {0x384c, "DOORBELL_SELFRING_GPA_APER_BASE_HIGH"},
       {0x3850, "DOORBELL_SELFRING_GPA_APER_BASE_LOW"},
       {0x3854, "DOORBELL_SELFRING_GPA_APER_CNTL"},
-      {0x38ac, "BACO_CNTL"},
-      {0x3bd8, "BIF_SDMA2_DOORBELL_RANGE"},
-      {0x3bdc, "BIF_SDMA3_DOORBELL_RANGE"},
-      {0x3be4, "BIF_SDMA4_DOORBELL_RANGE"},
       {0x3d80, "HDP_NONSURFACE_BASE"},
       {0x3d88, "HDP_NONSURFACE_BASE_HI"},
       {0x3fcc, "HDP_MISC_CNTL"},
@@ -133,10 +121,8 @@ std::vector<RegisterRow> make_table() {
       {0x44f0, "IH_RB_WPTR_RING2"},
       {0x44fc, "IH_DOORBELL_RPTR_RING2"},
       {0x45ec, "IH_CLK_CTRL"},
-      {0x4628, "IH_RETRY_INT_CAM_CNTL_ALDEBARAN"},
       {0x48a0, "IH_CLIENT_CFG_INDEX"},
       {0x48a4, "IH_CLIENT_CFG_DATA"},
-      {0x48b4, "IH_CHICKEN_ALDEBARAN"},
       {0x8000, "GRBM_CNTL"},
       {reg::kCpMecCntl, "CP_MEC_CNTL"},
       {0x8c28, "SH_MEM_BASES"},
@@ -145,13 +131,7 @@ std::vector<RegisterRow> make_table() {
       {0x9508, "TA_CNTL_AUX"},
       {0x9834, "DB_DEBUG2"},
       {0x98f8, "GB_ADDR_CONFIG"},
-      {0xac0c, "TCP_CHAN_STEER_LO"},
-      {0xac10, "TCP_CHAN_STEER_HI"},
       {0xac14, "TCP_ADDR_CONFIG"},
-      {0xac24, "TCP_CHAN_STEER_2"},
-      {0xac28, "TCP_CHAN_STEER_3"},
-      {0xac2c, "TCP_CHAN_STEER_4"},
-      {0xac30, "TCP_CHAN_STEER_5"},
       {0xad74, "TCI_CNTL_3"},
       {0xc1a8, "CP_INT_CNTL_RING0"},
       {0xc1e4, "CP_MEM_SLP_CNTL"},
@@ -168,21 +148,11 @@ std::vector<RegisterRow> make_table() {
       {0xc728, "SPI_WCL_PIPE_PERCENT_CS1"},
       {0xc72c, "SPI_WCL_PIPE_PERCENT_CS2"},
       {0xc730, "SPI_WCL_PIPE_PERCENT_CS3"},
-      {0xc74c, "SPI_GDBG_TRAP_MASK"},
-      {0xc760, "SPI_GDBG_TRAP_DATA0"},
-      {0xc764, "SPI_GDBG_TRAP_DATA1"},
-      {0xca48, "GC_DIDT_WEIGHT_1"},
-      {0xca6c, "GC_CAC_IND_DATA"},
-      {0xca70, "SE_CAC_CGTT_CLK_CTRL"},
-      {0xca74, "SE_CAC_IND_INDEX"},
       {0xcad4, "TCP_UTCL1_CNTL1"},
       {0xcc00, "GDS_VMID#_BASE", Behaviour::kLatch, 0, 16, 8},
       {0xcc04, "GDS_VMID#_SIZE", Behaviour::kLatch, 0, 16, 8},
       {0xcc80, "GDS_GWS_VMID#", Behaviour::kLatch, 0, 16},
       {0xccc0, "GDS_OA_VMID#", Behaviour::kLatch, 0, 16},
-      {0x1c190, "DF_GCM_AON0_DramMegaBaseAddress0"},
-      {0x1d9f8, "DF_CS_UMC_AON0_HardwareAssertMaskLow"},
-      {0x1d9fc, "DF_NCS_PG0_HardwareAssertMaskHigh"},
       {0x30800, "GRBM_GFX_INDEX"},
       {0x3b000, "RLC_CNTL"},
       {0x3b018, "RLC_MEM_SLP_CNTL"},
@@ -195,15 +165,9 @@ std::vector<RegisterRow> make_table() {
       {0x3b2a8, "RLC_CP_SCHEDULERS"},
       {0x3e068, "CP_MEC_ME1_UCODE_ADDR"},
       {0x3e0f0, "RLC_GPM_UCODE_ADDR"},
-      {0x5014c, "UMCCH0_0_EccCtrl"},
       // Bit 31: the card's own firmware is up. Linux 7.2 waits 16 s for that (amdgpu_discovery_get_tmr_info).
       {0x58184, "MP0_SMN_C2PMSG_33", Behaviour::kFixed, 0x80000000},
-      {0x5a090, "SMUIO_MCM_CONFIG"},
       {0x5a800, "IP_DISCOVERY_VERSION"},
-      {0x68178, "DAGB#_WRCLI_GPU_SNOOP_OVERRIDE", Behaviour::kLatch, 0, 5, 0x200},
-      {0x6817c, "DAGB#_WRCLI_GPU_SNOOP_OVERRIDE_VALUE", Behaviour::kLatch, 0, 5, 0x200},
-      {0x7f000, "HDP_MEM_COHERENCY_FLUSH_CNTL (remapped)"},
-      {0x7f004, "HDP_REG_COHERENCY_FLUSH_CNTL (remapped)"},
 
       // ---- GC: queue slots ----
       {0xc914, "CP_MQD_BASE_ADDR", Behaviour::kPart},
@@ -262,79 +226,105 @@ std::vector<RegisterRow> make_table() {
       {0xc9ec, "CP_HQD_PQ_WPTR_LO", Behaviour::kPart},
       {0xc9f0, "CP_HQD_PQ_WPTR_HI", Behaviour::kPart},
   };
+}
 
-  for (const Hub hub : {Hub::kGc, Hub::kMm}) {
-    const std::uint32_t base = reg::kHubBase[static_cast<std::size_t>(hub)];
-    const std::string prefix = hub == Hub::kGc ? "GC." : "MM.";
-    const auto add = [&](std::uint32_t offset, const char* name, Behaviour behaviour, std::uint32_t count = 1,
-                         std::uint32_t stride = 4) {
-      table.push_back({base + offset, prefix + name, behaviour, 0, count, stride});
-    };
-    add(reg::hub::kFaultCntl, "VM_L2_PROTECTION_FAULT_CNTL", Behaviour::kPart);
-    add(reg::hub::kFaultStatus, "VM_L2_PROTECTION_FAULT_STATUS", Behaviour::kPart);
-    add(reg::hub::kFaultAddrLo, "VM_L2_PROTECTION_FAULT_ADDR_LO32", Behaviour::kPart);
-    add(reg::hub::kFaultAddrHi, "VM_L2_PROTECTION_FAULT_ADDR_HI32", Behaviour::kPart);
-    add(reg::hub::kContextCntl, "VM_CONTEXT#_CNTL", Behaviour::kPart, 16);
-    add(reg::hub::kInvalidateSem, "VM_INVALIDATE_ENG#_SEM", Behaviour::kPart, reg::kInvalidateEngines);
-    add(reg::hub::kInvalidateReq, "VM_INVALIDATE_ENG#_REQ", Behaviour::kPart, reg::kInvalidateEngines);
-    add(reg::hub::kInvalidateAck, "VM_INVALIDATE_ENG#_ACK", Behaviour::kPart, reg::kInvalidateEngines);
-    add(reg::hub::kContextBaseLo, "VM_CONTEXT#_PAGE_TABLE_BASE_ADDR_LO32", Behaviour::kPart, 16, 8);
-    add(reg::hub::kContextBaseLo + 4, "VM_CONTEXT#_PAGE_TABLE_BASE_ADDR_HI32", Behaviour::kPart, 16, 8);
-    add(reg::hub::kContextStartLo, "VM_CONTEXT#_PAGE_TABLE_START_ADDR_LO32", Behaviour::kPart, 16, 8);
-    add(reg::hub::kContextStartLo + 4, "VM_CONTEXT#_PAGE_TABLE_START_ADDR_HI32", Behaviour::kPart, 16, 8);
-    add(reg::hub::kContextEndLo, "VM_CONTEXT#_PAGE_TABLE_END_ADDR_LO32", Behaviour::kPart, 16, 8);
-    add(reg::hub::kContextEndLo + 4, "VM_CONTEXT#_PAGE_TABLE_END_ADDR_HI32", Behaviour::kPart, 16, 8);
-    add(0x490, "MC_VM_FB_OFFSET", Behaviour::kFixed);  // 0: VRAM's own offsets are in the entries
-    add(reg::hub::kFbLocationBase, "MC_VM_FB_LOCATION_BASE", Behaviour::kPart);
-    add(reg::hub::kFbLocationTop, "MC_VM_FB_LOCATION_TOP", Behaviour::kPart);
-    add(reg::hub::kAgpTop, "MC_VM_AGP_TOP", Behaviour::kPart);
-    add(reg::hub::kAgpBot, "MC_VM_AGP_BOT", Behaviour::kPart);
-    add(reg::hub::kAgpBase, "MC_VM_AGP_BASE", Behaviour::kPart);
-    add(0U - 0x1c, "VM_L2_CNTL", Behaviour::kLatch);
-    add(0U - 0x18, "VM_L2_CNTL2", Behaviour::kLatch);
-    add(0U - 0x14, "VM_L2_CNTL3", Behaviour::kLatch);
-    add(0x4, "VM_L2_PROTECTION_FAULT_CNTL2", Behaviour::kLatch);
-    add(0x1c, "VM_L2_PROTECTION_FAULT_DEFAULT_ADDR_LO32", Behaviour::kLatch);
-    add(0x20, "VM_L2_PROTECTION_FAULT_DEFAULT_ADDR_HI32", Behaviour::kLatch);
-    add(0x28, "VM_L2_CONTEXT1_IDENTITY_APERTURE_LOW_ADDR_LO32", Behaviour::kLatch);
-    add(0x2c, "VM_L2_CONTEXT1_IDENTITY_APERTURE_LOW_ADDR_HI32", Behaviour::kLatch);
-    add(0x30, "VM_L2_CONTEXT1_IDENTITY_APERTURE_HIGH_ADDR_LO32", Behaviour::kLatch);
-    add(0x34, "VM_L2_CONTEXT1_IDENTITY_APERTURE_HIGH_ADDR_HI32", Behaviour::kLatch);
-    add(0x38, "VM_L2_CONTEXT_IDENTITY_PHYSICAL_OFFSET_LO32", Behaviour::kLatch);
-    add(0x3c, "VM_L2_CONTEXT_IDENTITY_PHYSICAL_OFFSET_HI32", Behaviour::kLatch);
-    add(0x40, "VM_L2_CNTL4", Behaviour::kLatch);
-    add(0x494, "MC_VM_SYSTEM_APERTURE_DEFAULT_ADDR_LSB", Behaviour::kLatch);
-    add(0x498, "MC_VM_SYSTEM_APERTURE_DEFAULT_ADDR_MSB", Behaviour::kLatch);
-    add(0x4c4, "MC_VM_XGMI_LFB_CNTL", Behaviour::kLatch);
-    add(0x4c8, "MC_VM_XGMI_LFB_SIZE", Behaviour::kLatch);
-    add(0x4f8, "MC_VM_SYSTEM_APERTURE_LOW_ADDR", Behaviour::kLatch);
-    add(0x4fc, "MC_VM_SYSTEM_APERTURE_HIGH_ADDR", Behaviour::kLatch);
-    add(0x500, "MC_VM_MX_L1_TLB_CNTL", Behaviour::kLatch);
-    add(0x200, "VM_INVALIDATE_ENG#_ADDR_RANGE_LO32", Behaviour::kLatch, reg::kInvalidateEngines, 8);
-    add(0x204, "VM_INVALIDATE_ENG#_ADDR_RANGE_HI32", Behaviour::kLatch, reg::kInvalidateEngines, 8);
-  }
+void add_hub(const HubModel& hub, std::vector<RegisterRow>& table) {
+  const auto add = [&](std::uint32_t offset, const char* name, Behaviour behaviour, std::uint32_t count = 1,
+                       std::uint32_t stride = 4) {
+    table.push_back({hub.base + offset, hub.name + name, behaviour, 0, count, stride});
+  };
+  add(reg::hub::kFaultCntl, "VM_L2_PROTECTION_FAULT_CNTL", Behaviour::kPart);
+  add(reg::hub::kFaultStatus, "VM_L2_PROTECTION_FAULT_STATUS", Behaviour::kPart);
+  add(reg::hub::kFaultAddrLo, "VM_L2_PROTECTION_FAULT_ADDR_LO32", Behaviour::kPart);
+  add(reg::hub::kFaultAddrHi, "VM_L2_PROTECTION_FAULT_ADDR_HI32", Behaviour::kPart);
+  add(reg::hub::kContextCntl, "VM_CONTEXT#_CNTL", Behaviour::kPart, 16);
+  add(reg::hub::kInvalidateSem, "VM_INVALIDATE_ENG#_SEM", Behaviour::kPart, reg::kInvalidateEngines);
+  add(reg::hub::kInvalidateReq, "VM_INVALIDATE_ENG#_REQ", Behaviour::kPart, reg::kInvalidateEngines);
+  add(reg::hub::kInvalidateAck, "VM_INVALIDATE_ENG#_ACK", Behaviour::kPart, reg::kInvalidateEngines);
+  add(reg::hub::kContextBaseLo, "VM_CONTEXT#_PAGE_TABLE_BASE_ADDR_LO32", Behaviour::kPart, 16, 8);
+  add(reg::hub::kContextBaseLo + 4, "VM_CONTEXT#_PAGE_TABLE_BASE_ADDR_HI32", Behaviour::kPart, 16, 8);
+  add(reg::hub::kContextStartLo, "VM_CONTEXT#_PAGE_TABLE_START_ADDR_LO32", Behaviour::kPart, 16, 8);
+  add(reg::hub::kContextStartLo + 4, "VM_CONTEXT#_PAGE_TABLE_START_ADDR_HI32", Behaviour::kPart, 16, 8);
+  add(reg::hub::kContextEndLo, "VM_CONTEXT#_PAGE_TABLE_END_ADDR_LO32", Behaviour::kPart, 16, 8);
+  add(reg::hub::kContextEndLo + 4, "VM_CONTEXT#_PAGE_TABLE_END_ADDR_HI32", Behaviour::kPart, 16, 8);
+  // 0: VRAM's own offsets are in the entries.
+  add(hub.apertures + reg::aperture::kFbOffset, "MC_VM_FB_OFFSET", Behaviour::kFixed);
+  add(hub.apertures + reg::aperture::kFbLocationBase, "MC_VM_FB_LOCATION_BASE", Behaviour::kPart);
+  add(hub.apertures + reg::aperture::kFbLocationTop, "MC_VM_FB_LOCATION_TOP", Behaviour::kPart);
+  add(hub.apertures + reg::aperture::kAgpTop, "MC_VM_AGP_TOP", Behaviour::kPart);
+  add(hub.apertures + reg::aperture::kAgpBot, "MC_VM_AGP_BOT", Behaviour::kPart);
+  add(hub.apertures + reg::aperture::kAgpBase, "MC_VM_AGP_BASE", Behaviour::kPart);
+  add(0U - 0x1c, "VM_L2_CNTL", Behaviour::kLatch);
+  add(0U - 0x18, "VM_L2_CNTL2", Behaviour::kLatch);
+  add(0U - 0x14, "VM_L2_CNTL3", Behaviour::kLatch);
+  add(0x4, "VM_L2_PROTECTION_FAULT_CNTL2", Behaviour::kLatch);
+  add(0x1c, "VM_L2_PROTECTION_FAULT_DEFAULT_ADDR_LO32", Behaviour::kLatch);
+  add(0x20, "VM_L2_PROTECTION_FAULT_DEFAULT_ADDR_HI32", Behaviour::kLatch);
+  add(0x28, "VM_L2_CONTEXT1_IDENTITY_APERTURE_LOW_ADDR_LO32", Behaviour::kLatch);
+  add(0x2c, "VM_L2_CONTEXT1_IDENTITY_APERTURE_LOW_ADDR_HI32", Behaviour::kLatch);
+  add(0x30, "VM_L2_CONTEXT1_IDENTITY_APERTURE_HIGH_ADDR_LO32", Behaviour::kLatch);
+  add(0x34, "VM_L2_CONTEXT1_IDENTITY_APERTURE_HIGH_ADDR_HI32", Behaviour::kLatch);
+  add(0x38, "VM_L2_CONTEXT_IDENTITY_PHYSICAL_OFFSET_LO32", Behaviour::kLatch);
+  add(0x3c, "VM_L2_CONTEXT_IDENTITY_PHYSICAL_OFFSET_HI32", Behaviour::kLatch);
+  add(0x40, "VM_L2_CNTL4", Behaviour::kLatch);
+  add(hub.apertures + 0x4, "MC_VM_SYSTEM_APERTURE_DEFAULT_ADDR_LSB", Behaviour::kLatch);
+  add(hub.apertures + 0x8, "MC_VM_SYSTEM_APERTURE_DEFAULT_ADDR_MSB", Behaviour::kLatch);
+  add(hub.apertures + 0x68, "MC_VM_SYSTEM_APERTURE_LOW_ADDR", Behaviour::kLatch);
+  add(hub.apertures + 0x6c, "MC_VM_SYSTEM_APERTURE_HIGH_ADDR", Behaviour::kLatch);
+  add(hub.apertures + 0x70, "MC_VM_MX_L1_TLB_CNTL", Behaviour::kLatch);
+  add(0x200, "VM_INVALIDATE_ENG#_ADDR_RANGE_LO32", Behaviour::kLatch, reg::kInvalidateEngines, 8);
+  add(0x204, "VM_INVALIDATE_ENG#_ADDR_RANGE_HI32", Behaviour::kLatch, reg::kInvalidateEngines, 8);
+}
 
-  for (unsigned engine = 0; engine < reg::kSdmaEngines; ++engine) {
-    for (const auto& row : kSdmaRows) {
-      table.push_back({reg::kSdmaBase[engine] + row.offset, "SDMA" + std::to_string(engine) + "_" + row.name,
-                       row.behaviour, row.value});
-    }
+void add_sdma(const Model& model, std::vector<RegisterRow>& table) {
+  for (std::size_t engine = 0; engine < model.sdma.size(); ++engine) {
+    const std::uint32_t base = model.sdma[engine].base;
+    const std::string prefix = "SDMA" + std::to_string(engine) + "_";
+    for (const auto& row : kSdmaRows)
+      table.push_back({base + row.offset, prefix + row.name, row.behaviour, row.value});
+    table.push_back({base + model.sdma_f32_cntl, prefix + "F32_CNTL"});
+    for (const RegisterRow& row : model.sdma_rows) table.push_back({base + row.byte, prefix + row.name});
   }
-  return table;
 }
 
 }  // namespace
 
-std::span<const RegisterRow> register_table() {
-  static const std::vector<RegisterRow> table = make_table();
-  return table;
+RegisterTable::RegisterTable(std::vector<RegisterRow> rows) : rows_(std::move(rows)) {
+  for (std::size_t at = 0; at < rows_.size(); ++at) {
+    const RegisterRow& row = rows_[at];
+    for (std::uint32_t i = 0; i < row.count; ++i) places_.emplace(row.byte + i * row.stride, Place{at, i});
+  }
 }
 
-std::string register_name(const RegisterRow& row, std::uint32_t index) {
-  const std::size_t place = row.name.find('#');
-  if (place == std::string::npos) return row.name;
-  std::string name = row.name;
-  return name.replace(place, 1, std::to_string(index));
+const RegisterRow* RegisterTable::row(std::uint32_t byte) const {
+  const auto found = places_.find(byte);
+  return found == places_.end() ? nullptr : &rows_[found->second.row];
+}
+
+std::string RegisterTable::name(std::uint32_t byte) const {
+  const auto found = places_.find(byte);
+  if (found == places_.end()) return "?";
+  std::string name = rows_[found->second.row].name;
+  const std::size_t place = name.find('#');
+  if (place == std::string::npos) return name;
+  return name.replace(place, 1, std::to_string(found->second.index));
+}
+
+RegisterTable make_register_table(const Model& model, std::span<const RegisterRow> own) {
+  std::vector<RegisterRow> of_one = common_rows();
+  of_one.insert(of_one.end(), own.begin(), own.end());
+  std::vector<RegisterRow> table;
+  for (std::size_t xcc = 0; xcc < model.xccs.size(); ++xcc) {
+    for (const RegisterRow& row : of_one) {
+      if (!is_of_xcc(row.byte) && xcc > 0) continue;
+      RegisterRow& added = table.emplace_back(row);
+      added.byte += model.xccs[xcc].registers;
+      if (xcc > 0) added.name = "XCC" + std::to_string(xcc) + "." + row.name;
+    }
+  }
+  for (const HubModel& hub : model.hubs) add_hub(hub, table);
+  add_sdma(model, table);
+  return RegisterTable(std::move(table));
 }
 
 }  // namespace sluice::card

@@ -4,7 +4,6 @@
 // is written.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -28,16 +27,20 @@ class SdmaRings {
   Queue::State work();
 
  private:
-  void attach(unsigned engine);
-  void control(unsigned engine, std::uint32_t value);
-  std::uint64_t pair(unsigned engine, std::uint32_t low, std::uint32_t high) const;
+  void attach(unsigned number);
+  void control(unsigned number, std::uint32_t value);
+  std::uint64_t pair(std::uint32_t base, std::uint32_t low, std::uint32_t high) const;
 
   Chip& chip_;
   Registers& registers_;
-  std::array<std::unique_ptr<Queue>, reg::kSdmaEngines> rings_;
-  std::array<std::uint32_t, reg::kSdmaEngines> control_{};
-  std::array<std::uint64_t, reg::kSdmaEngines> read_{};   // while a ring stands
-  std::array<std::uint32_t, reg::kSdmaEngines> write_{};  // while a ring stands
+  struct Engine {
+    std::uint32_t base = 0;  // of its registers
+    std::unique_ptr<Queue> ring;
+    std::uint32_t control = 0;
+    std::uint64_t read = 0;   // while the ring stands
+    std::uint32_t write = 0;  // while the ring stands
+  };
+  std::vector<Engine> engines_;
   // Stopped by a register write, perhaps of a packet in the very ring: they go when nobody steps.
   std::vector<std::unique_ptr<Queue>> stopped_;
 };

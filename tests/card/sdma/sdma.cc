@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "models/model.h"
 #include "queues/packet_queue.h"
 
 namespace sluice::card {
@@ -55,7 +56,7 @@ class SdmaRingQueue final : public PacketQueue {
   void interrupt(std::uint32_t context) override { raise(kSourceSdmaTrap, 0, context); }
   void raise(unsigned source, unsigned vmid, std::uint32_t data) {
     InterruptEntry entry;
-    entry.client = kSdmaClients[engine_];
+    entry.client = chip_.model().sdma.at(engine_).client;
     entry.source = source;
     entry.vmid = vmid;
     entry.mm_hub = true;

@@ -3,7 +3,6 @@
 // may hold, how fast they go, and whose interrupts they raise.
 #pragma once
 
-#include <array>
 #include <cstdint>
 
 #include "engine.h"
@@ -11,9 +10,7 @@
 
 namespace sluice::card {
 
-constexpr unsigned kSdmaEngines = 5;
-// Of their interrupts: soc15_ih_clientid.h, irqsrcs_sdma0_4_0.h.
-constexpr std::array<unsigned, kSdmaEngines> kSdmaClients{8, 9, 1, 4, 5};
+// Of their interrupts: irqsrcs_sdma0_4_0.h.
 constexpr unsigned kSourceSdmaTrap = 224;
 constexpr unsigned kSourceSdmaRegisterWrite = 247;  // of somebody who may not
 

@@ -57,13 +57,15 @@ std::optional<Fault> ProcessMemory::take_fault() {
 // ---- dispatching ----
 
 Dispatcher::Dispatcher(ProcessMemory& process, const AddressSpace& firmware, const Surroundings& surroundings,
-                       const ContextSave& save, std::function<void(const std::string&)> log)
+                       const ContextSave& save, std::function<void(const std::string&)> log, Deal deal)
     : process_(process),
       firmware_(firmware),
       surroundings_(surroundings),
       save_(save),
+      deal_(deal),
       log_(std::move(log)),
-      machine_(process, surroundings) {}
+      machine_(process, surroundings),
+      next_group_(deal.first) {}
 
 Dispatcher::Step Dispatcher::stop(const std::string& why) {
   why_ = why;
@@ -80,7 +82,10 @@ Dispatcher::Step Dispatcher::step(const DispatchPacket& packet, const DispatchPl
     return stop("the saved waves do not come back: the control stack has none");
   asked_for_saved_ = true;
   while (group_ || next_group_ < dispatch->groups()) {
-    if (!group_) group_ = dispatch->group(next_group_++);
+    if (!group_) {
+      group_ = dispatch->group(next_group_);
+      next_group_ += deal_.step;
+    }
     switch (machine_.run(*group_, budget)) {
       case Machine::Result::kDone:
         group_.reset();
@@ -93,7 +98,6 @@ Dispatcher::Step Dispatcher::step(const DispatchPacket& packet, const DispatchPl
         return stop(machine_.why());
     }
   }
-  next_group_ = 0;
   return Step::kDone;
 }
 
@@ -171,7 +175,7 @@ bool Dispatcher::write_stack() {
 bool Dispatcher::save() {
   // What an earlier mapping left was not looked at: it stays.
   if (!asked_for_saved_ && save_.stack_offset < save_.stack_bytes) return true;
-  if (!group_ && next_group_ == 0) return false;
+  if (!group_ && next_group_ == deal_.first) return false;
   process_.forget_translations();
   saved_.clear();
   state_end_ = save_.stack_bytes;
@@ -204,7 +208,7 @@ bool Dispatcher::save() {
        std::to_string(state_end_ - save_.stack_bytes) + " bytes");
   waves_saved_ += saved_.size();
   group_.reset();
-  next_group_ = 0;
+  finish();
   return true;
 }
 

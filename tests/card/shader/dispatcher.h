@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Runs the kernel dispatches of one AQL queue, and carries their waves over while the queue is not mapped.
+// Runs the kernel dispatches of one AQL queue on one XCC, and carries their waves over while the queue is not
+// mapped.
 //
 // A dispatch runs one workgroup after another, so many instructions a step. If the queue is unmapped in the
 // middle, the waves jump to the trap handler that the driver has loaded, which saves them in the process'
@@ -55,6 +56,13 @@ struct ContextSave {
   U32 stack_offset = 0;  // where the control stack's used part begins: it grows down from its end
 };
 
+// Which workgroups of a dispatch are one XCC's: the XCCs of a partition are dealt them in turn.
+struct Deal {
+  U64 first = 0;  // the XCC's number
+  U64 step = 1;   // the number of XCCs
+};
+
+// One XCC's.
 class Dispatcher {
  public:
   enum class Step : U8 { kDone, kMore, kWaits, kStopped };
@@ -63,10 +71,12 @@ class Dispatcher {
   // `process` and `firmware` (vmid 0) outlive this; `log` gets lines on what a reader of the card's log must
   // know.
   Dispatcher(ProcessMemory& process, const AddressSpace& firmware, const Surroundings& surroundings,
-             const ContextSave& save, std::function<void(const std::string&)> log);
+             const ContextSave& save, std::function<void(const std::string&)> log, Deal deal = {});
 
-  // At most `budget` instructions of the dispatch. It is the same one until the answer is kDone.
+  // At most `budget` instructions of the dispatch. It is the same one until finish().
   Step step(const DispatchPacket& packet, const DispatchPlace& place, U64 budget = kStepInstructions);
+  // The dispatch is over, on all XCCs.
+  void finish() { next_group_ = deal_.first; }
   // The queue is unmapped: what runs is saved. True: the MQD says so.
   bool save();
 
@@ -105,10 +115,11 @@ class Dispatcher {
   AddressSpace firmware_;
   Surroundings surroundings_;
   ContextSave save_;
+  Deal deal_;
   std::function<void(const std::string&)> log_;
   Machine machine_;
   std::optional<Group> group_;
-  U64 next_group_ = 0;
+  U64 next_group_;
   bool asked_for_saved_ = false;
   std::vector<SavedWave> saved_;
   U32 state_end_ = 0;  // in the area, after the last saved wave

@@ -39,7 +39,7 @@ class VbiosTest : public testing::Test {
     return at;
   }
 
-  const Bytes rom_ = make_vbios();
+  const Bytes rom_ = make_vbios(mi210());
 };
 
 TEST_F(VbiosTest, ItIsAnOptionRomOfThisCard) {
@@ -98,7 +98,7 @@ TEST(FirmwareTest, FilesHaveHeadersThatTheDriverAccepts) {
       {"aldebaran_rlc.bin", {2, 18}},
       {"aldebaran_sdma.bin", {1, 4}},
   };
-  const std::vector<FirmwareFile> files = make_firmware();
+  const std::vector<FirmwareFile> files = make_firmware(mi210());
   ASSERT_EQ(files.size(), expected.size());
   for (const FirmwareFile& file : files) {
     SCOPED_TRACE(file.name);

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "bus/vfio_user.h"
+#include "models/model.h"
 
 namespace sluice::card::test {
 
@@ -105,7 +106,7 @@ struct TestCard {
   RecordingDevice device;
   Vram vram = std::move(Vram::make(kTestVram)).value();
   Bytes rom = Bytes(8192, std::byte{0x55});
-  PciConfig config{kTestVram, 8192};
+  PciConfig config{mi210(), kTestVram, 8192};
   DmaMaps maps;
   Peers peers;
   Msi msi;

@@ -191,7 +191,7 @@ TEST_F(CommandProcessorTest, KiqAsksForItsInterruptByARegister) {
 }
 
 TEST_F(CommandProcessorTest, KiqFlushesTlbs) {
-  const std::uint32_t hub = reg::kHubBase[0];
+  const std::uint32_t hub = mi210_places::kHubs[0];
   kiq.run(Pm4()
               .packet(0x98, {0})
               .packet(0x3c, {3 | 1 << 6, (hub + reg::hub::kInvalidateReq) / 4,
@@ -316,7 +316,7 @@ TEST_F(CommandProcessorTest, AFenceIsWrittenAndTold) {
 TEST_F(CommandProcessorTest, AJobRunsInItsVmid) {
   start_compute();
   make_user_memory(0);
-  kit.gpu.write_register(reg::kHubBase[0] + reg::hub::kContextBaseLo + 8, P::lo(tables.root()));
+  kit.gpu.write_register(mi210_places::kHubs[0] + reg::hub::kContextBaseLo + 8, P::lo(tables.root()));
   std::uint64_t at = user_offset(0);
   for (const std::uint32_t word : Pm4().write_memory(user_va(0) + kUserTarget, 99).words()) {
     kit.put_vram<std::uint32_t>(at, word);
@@ -329,7 +329,7 @@ TEST_F(CommandProcessorTest, AJobRunsInItsVmid) {
 
 TEST_F(CommandProcessorTest, AJobAtNoMemoryIsAVmFaultOfItsVmid) {
   start_compute();
-  kit.gpu.write_register(reg::kHubBase[0] + reg::hub::kContextBaseLo + 8, P::lo(tables.root()));
+  kit.gpu.write_register(mi210_places::kHubs[0] + reg::hub::kContextBaseLo + 8, P::lo(tables.root()));
   kit.gpu.write_register(reg::kIhVmidLut + 4, 0x8003);
   compute.run(Pm4().indirect(0x123000, 5, 1));
   const auto told = kit.interrupts();
@@ -343,7 +343,7 @@ TEST_F(CommandProcessorTest, AJobAtNoMemoryIsAVmFaultOfItsVmid) {
 TEST_F(CommandProcessorTest, AJobsWriteToNoMemoryIsLostAndTheRingGoesOnAsTheDriverSetsIt) {
   start_compute();
   make_user_memory(0);
-  const std::uint32_t hub = reg::kHubBase[0];
+  const std::uint32_t hub = mi210_places::kHubs[0];
   kit.gpu.write_register(hub + reg::hub::kFaultCntl, 0x1ffc);
   kit.gpu.write_register(hub + reg::hub::kContextBaseLo + 8, P::lo(tables.root()));
   const Pm4 job = Pm4().write_memory(0x123000, 5).write_memory(user_va(0) + kUserTarget, 6);
@@ -364,7 +364,7 @@ TEST_F(CommandProcessorTest, AJobsWriteToNoMemoryIsLostAndTheRingGoesOnAsTheDriv
 TEST_F(CommandProcessorTest, AJobMayNotWriteRegistersOfTheDriver) {
   start_compute();
   make_user_memory(0);
-  kit.gpu.write_register(reg::kHubBase[0] + reg::hub::kContextBaseLo + 8, P::lo(tables.root()));
+  kit.gpu.write_register(mi210_places::kHubs[0] + reg::hub::kContextBaseLo + 8, P::lo(tables.root()));
   std::uint64_t at = user_offset(0);
   for (const std::uint32_t word : Pm4().write_register(reg::kGrbmGfxCntl, 1).words()) {
     kit.put_vram<std::uint32_t>(at, word);
@@ -703,7 +703,7 @@ TEST_F(CommandProcessorTest, TheEndOfALongRunlistIsNotRunAgain) {
 // ---- SDMA rings of the driver ----
 
 TEST_F(CommandProcessorTest, AnSdmaRingStartsByItsRegisters) {
-  const std::uint32_t base = reg::kSdmaBase[3];
+  const std::uint32_t base = mi210_places::kSdma[3];
   const std::uint64_t ring = kRings + 0x4000;
   kit.gpu.write_register(base + reg::sdma::kRbBase, P::lo(kit.fb(ring) >> 8));
   kit.gpu.write_register(base + reg::sdma::kRbBaseHi, P::hi(kit.fb(ring) >> 8));
@@ -717,11 +717,11 @@ TEST_F(CommandProcessorTest, AnSdmaRingStartsByItsRegisters) {
     kit.put_vram<std::uint32_t>(at, word);
     at += 4;
   }
-  kit.gpu.write_register(base + reg::sdma::kF32Cntl, 1);  // halted
+  kit.gpu.write_register(base + mi210_places::kSdmaF32Cntl, 1);  // halted
   kit.doorbell(0x8f0, 24);
   kit.run();
   EXPECT_EQ(kit.vram_value<std::uint32_t>(kFences), 0U);
-  kit.gpu.write_register(base + reg::sdma::kF32Cntl, 0);
+  kit.gpu.write_register(base + mi210_places::kSdmaF32Cntl, 0);
   kit.run();
   EXPECT_EQ(kit.vram_value<std::uint32_t>(kFences), 0x99U);
   EXPECT_EQ(kit.vram_value<std::uint64_t>(kReports + 64), 24U);

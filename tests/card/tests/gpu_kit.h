@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "gpu.h"
+#include "models/mi210.h"
+#include "models/model.h"
 #include "registers/names.h"
 
 namespace sluice::card::test {
@@ -85,7 +87,9 @@ constexpr std::uint64_t kData = 8 << 20;  // of processes
 
 class GpuKit {
  public:
-  GpuKit() : gpu(vram_pages.bytes(), guest, interrupt, trace) { set_up(); }
+  explicit GpuKit(const Model& model = mi210()) : gpu(model, vram_pages.bytes(), guest, interrupt, trace) {
+    set_up();
+  }
 
   // What every driver does, once more after a reset.
   void set_up() {
@@ -94,7 +98,8 @@ class GpuKit {
     // The command processor's pipes send all interrupts.
     for (unsigned pipe = 0; pipe < 8; ++pipe) gpu.write_register(reg::kCpMeIntCntl + 4 * pipe, 0xffffffff);
     // The GART: 2 MiB of addresses from 0 on, none mapped yet.
-    for (const std::uint32_t hub : reg::kHubBase) {
+    for (const HubModel& model : gpu.model().hubs) {
+      const std::uint32_t hub = model.base;
       gpu.write_register(hub + reg::hub::kContextBaseLo,
                          static_cast<std::uint32_t>(kGartTable | entry::kValid));
       gpu.write_register(hub + reg::hub::kContextStartLo, 0);

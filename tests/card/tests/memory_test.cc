@@ -33,7 +33,8 @@ TEST_F(MemoryTest, NothingIsBehindTheFrameBuffer) {
 }
 
 TEST_F(MemoryTest, AFrameBufferRegisterThatIsTooLargeDoesNotReachBeyondVram) {
-  kit.gpu.write_register(reg::kHubBase[0] + reg::hub::kFbLocationTop, 0xffffff);
+  kit.gpu.write_register(mi210_places::kHubs[0] + mi210_places::kApertures + reg::aperture::kFbLocationTop,
+                         0xffffff);
   const auto beyond = driver().load64(kFbBase + kVramBytes);
   ASSERT_FALSE(beyond);
   EXPECT_EQ(beyond.error().why, Fault::Why::kOutOfVram);
@@ -77,16 +78,17 @@ TEST_F(MemoryTest, TheGartEndsWhereItsRegistersSay) {
 
 TEST_F(MemoryTest, WithoutItsContextThereIsNoGart) {
   map_gart(1, kGuestBase | kAll | entry::kSystem);
-  kit.gpu.write_register(reg::kHubBase[0] + reg::hub::kContextCntl, 0);
+  kit.gpu.write_register(mi210_places::kHubs[0] + reg::hub::kContextCntl, 0);
   EXPECT_FALSE(driver().load32(0x1000));
   EXPECT_TRUE(driver(Hub::kMm).load32(0x1000));  // each hub has its own
 }
 
 TEST_F(MemoryTest, TheAgpApertureIsTheBus) {
-  const std::uint32_t hub = reg::kHubBase[0];
-  kit.gpu.write_register(hub + reg::hub::kAgpBot, 0x900000);
-  kit.gpu.write_register(hub + reg::hub::kAgpTop, 0x9000ff);
-  kit.gpu.write_register(hub + reg::hub::kAgpBase, static_cast<std::uint32_t>(kGuestBase >> 24));
+  const std::uint32_t hub = mi210_places::kHubs[0];
+  kit.gpu.write_register(hub + mi210_places::kApertures + reg::aperture::kAgpBot, 0x900000);
+  kit.gpu.write_register(hub + mi210_places::kApertures + reg::aperture::kAgpTop, 0x9000ff);
+  kit.gpu.write_register(hub + mi210_places::kApertures + reg::aperture::kAgpBase,
+                         static_cast<std::uint32_t>(kGuestBase >> 24));
   ASSERT_TRUE(driver().store32(0x9000'0000'0000 + 0x2004, 0x1234));
   EXPECT_EQ(value_in<std::uint32_t>(kit.guest.bytes(), 0x2004), 0x1234U);
   const auto fault = driver().load32(0x9000'0000'0000 + kGuestBytes);
@@ -251,7 +253,7 @@ TEST_F(MemoryTest, TablesMayBeInGuestMemory) {
 TEST_F(MemoryTest, AVmidGoesByItsRegisters) {
   TableKit tables(kit);
   tables.map_vram(0x1000, kData, kPageBytes);
-  const std::uint32_t hub = reg::kHubBase[1];
+  const std::uint32_t hub = mi210_places::kHubs[1];
   kit.gpu.write_register(hub + reg::hub::kContextBaseLo + 8 * 2, static_cast<std::uint32_t>(tables.root()));
   EXPECT_TRUE(kit.gpu.space(Hub::kMm, 2).load32(0x1000));
   kit.gpu.write_register(hub + reg::hub::kContextCntl + 4 * 2, 0);
@@ -278,7 +280,7 @@ TEST_F(MemoryTest, AFaultIsKeptAndTold) {
   fault.pasid = 0x8002;
   fault.address = 0xf123'4567'8000;
   kit.gpu.report(fault);
-  const std::uint32_t hub = reg::kHubBase[0];
+  const std::uint32_t hub = mi210_places::kHubs[0];
   const std::uint32_t status = kit.gpu.read_register(hub + reg::hub::kFaultStatus);
   EXPECT_EQ(status >> 20 & 0xf, 9U);   // VMID
   EXPECT_EQ(status >> 18 & 1, 1U);     // RW
@@ -306,7 +308,7 @@ TEST_F(MemoryTest, TheFirstFaultStaysUntilItIsCleared) {
   second.address = 0x2000;
   kit.gpu.report(first);
   kit.gpu.report(second);
-  const std::uint32_t hub = reg::kHubBase[1];
+  const std::uint32_t hub = mi210_places::kHubs[1];
   EXPECT_EQ(kit.gpu.read_register(hub + reg::hub::kFaultAddrLo), 1U);
   EXPECT_EQ(kit.gpu.read_register(hub + reg::hub::kFaultStatus) & 1, 1U);
   EXPECT_EQ(kit.interrupts().size(), 2U);
@@ -318,11 +320,11 @@ TEST_F(MemoryTest, TheFirstFaultStaysUntilItIsCleared) {
 }
 
 TEST_F(MemoryTest, AContextThatHasTheInterruptOffIsNotTold) {
-  kit.gpu.write_register(reg::kHubBase[0] + reg::hub::kContextCntl + 4 * 9, 1);
+  kit.gpu.write_register(mi210_places::kHubs[0] + reg::hub::kContextCntl + 4 * 9, 1);
   Fault fault;
   fault.vmid = 9;
   kit.gpu.report(fault);
-  EXPECT_NE(kit.gpu.read_register(reg::kHubBase[0] + reg::hub::kFaultStatus), 0U);
+  EXPECT_NE(kit.gpu.read_register(mi210_places::kHubs[0] + reg::hub::kFaultStatus), 0U);
   EXPECT_TRUE(kit.interrupts().empty());
 }
 

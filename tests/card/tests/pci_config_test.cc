@@ -37,7 +37,7 @@ class PciConfigTest : public testing::Test {
     return (mask & 0xffffffff) == 0 && !wide ? 0 : ~mask + 1;
   }
 
-  PciConfig config_{512 << 20, 8192};
+  PciConfig config_{mi210(), 512 << 20, 8192};
 };
 
 TEST_F(PciConfigTest, ItIsAnMi210) {
@@ -68,7 +68,7 @@ TEST_F(PciConfigTest, BarsHaveTheirSizesAndKinds) {
 }
 
 TEST_F(PciConfigTest, VramOfMoreThanFourGigabytesHasItsSizeInTheUpperHalf) {
-  config_ = PciConfig(std::uint64_t{64} << 30, 0);
+  config_ = PciConfig(mi210(), std::uint64_t{64} << 30, 0);
   EXPECT_EQ(bar_bytes(PCI_BASE_ADDRESS_0, true), std::uint64_t{64} << 30);
   set<std::uint32_t>(PCI_ROM_ADDRESS, ~0U);
   EXPECT_EQ(get<std::uint32_t>(PCI_ROM_ADDRESS), 0U) << "no ROM";

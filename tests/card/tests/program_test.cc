@@ -157,7 +157,7 @@ TEST_F(CardProgramTest, FilesAreWritten) {
     ASSERT_EQ(Program("AMDGPU_CARD_FILES", {boot}, log_).wait(), 0) << contents(log_);
     const std::string rom = contents(boot + "/vbios.rom");
     ASSERT_EQ(rom.size(), kVbiosBytes);
-    EXPECT_EQ(std::memcmp(rom.data(), make_vbios().data(), rom.size()), 0);
+    EXPECT_EQ(std::memcmp(rom.data(), make_vbios(mi210()).data(), rom.size()), 0);
     for (const char* name : {"mec", "mec2", "rlc", "sdma"}) {
       EXPECT_GT(contents(boot + "/firmware/amdgpu/aldebaran_" + name + ".bin").size(), 256U) << name;
     }

@@ -13,6 +13,8 @@
 #include "engine.h"
 #include "memory/address_space.h"
 #include "memory/memory.h"
+#include "models/model.h"
+#include "registers/names.h"
 
 namespace sluice::card::tests {
 
@@ -74,6 +76,11 @@ class LooseChip : public Chip {
   void report(const Fault& fault) override { reported.push_back(fault); }
   AddressSpace space(Hub hub, unsigned vmid) override { return AddressSpace::of_vmid(memory_, hub, vmid); }
   std::uint64_t clock() override { return now; }
+  const Model& model() const override { return mi210(); }
+  std::uint32_t fault_control(Hub hub) const override {
+    const auto found = registers.find(model().of(hub).base + reg::hub::kFaultCntl);
+    return found == registers.end() ? 0 : found->second;
+  }
   Faults& faults() override { return faults_; }
   Counters& counters() override { return counters_; }
   bool tracing() const override { return true; }

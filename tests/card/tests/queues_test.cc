@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "models/mi210.h"
 #include "queues_kit.h"
 #include "registers/names.h"
 #include "sdma/sdma.h"
@@ -69,7 +70,9 @@ class SdmaRingTest : public ::testing::Test {
     put(ib(at, 7));
   }
   // VM_L2_PROTECTION_FAULT_CNTL as the driver sets it by default.
-  void faults_go_to_the_dummy_page() { chip_.registers[reg::kHubBase[1] + reg::hub::kFaultCntl] = 1 << 9; }
+  void faults_go_to_the_dummy_page() {
+    chip_.registers[mi210_places::kHubs[1] + reg::hub::kFaultCntl] = 1 << 9;
+  }
   std::uint64_t reported() { return chip_.get<std::uint64_t>(kReport); }
 
   LooseChip chip_;
@@ -100,7 +103,7 @@ TEST_F(SdmaRingTest, PacketsAreExecutedAndTheReadPointerIsWrittenBackInBytes) {
 
 TEST_F(SdmaRingTest, ATrapIsTheEnginesOwnInterrupt) {
   constexpr unsigned kClients[] = {8, 9, 1, 4, 5};
-  for (unsigned engine = 0; engine < kSdmaEngines; ++engine) {
+  for (unsigned engine = 0; engine < std::size(kClients); ++engine) {
     start(engine);
     chip_.interrupts.clear();
     put(trap(0x77));
@@ -521,7 +524,7 @@ TEST_F(AqlUserQueueTest, WithAWritePointerBehindItsReadPointerItIsEmptyUntilTheD
 }
 
 TEST_F(AqlUserQueueTest, AVmFaultStopsItAndIsOfItsProcess) {
-  for (const std::uint32_t hub : reg::kHubBase) chip_.registers[hub + reg::hub::kFaultCntl] = 1 << 9;
+  for (const std::uint32_t hub : mi210_places::kHubs) chip_.registers[hub + reg::hub::kFaultCntl] = 1 << 9;
   put(0, {.header = 2, .completion = kUnmapped});
   written(1);
   map(UserRing::Kind::kAql);

@@ -19,18 +19,19 @@ class RegistersTest : public ::testing::Test {
 
 TEST_F(RegistersTest, RowsDoNotOverlap) {
   std::set<std::uint32_t> seen;
-  for (const RegisterRow& row : register_table()) {
+  for (const RegisterRow& row : mi210().registers.rows()) {
     for (std::uint32_t i = 0; i < row.count; ++i) {
-      EXPECT_TRUE(seen.insert(row.byte + i * row.stride).second) << register_name(row, i);
-      EXPECT_EQ((row.byte + i * row.stride) % 4, 0U) << register_name(row, i);
+      EXPECT_TRUE(seen.insert(row.byte + i * row.stride).second) << row.name;
+      EXPECT_EQ((row.byte + i * row.stride) % 4, 0U) << row.name;
     }
   }
 }
 
 TEST_F(RegistersTest, NamesHaveTheirIndex) {
-  EXPECT_EQ(Registers::name(reg::kHubBase[0] + reg::hub::kContextCntl + 4 * 7), "GC.VM_CONTEXT7_CNTL");
-  EXPECT_EQ(Registers::name(reg::kSdmaBase[4] + reg::sdma::kRbCntl), "SDMA4_GFX_RB_CNTL");
-  EXPECT_EQ(Registers::name(0x7fffc), "?");
+  EXPECT_EQ(mi210().registers.name(mi210_places::kHubs[0] + reg::hub::kContextCntl + 4 * 7),
+            "GC.VM_CONTEXT7_CNTL");
+  EXPECT_EQ(mi210().registers.name(mi210_places::kSdma[4] + reg::sdma::kRbCntl), "SDMA4_GFX_RB_CNTL");
+  EXPECT_EQ(mi210().registers.name(0x7fffc), "?");
 }
 
 TEST_F(RegistersTest, TheCardIsPostedAndNoVirtualFunction) {
@@ -112,14 +113,14 @@ TEST_F(RegistersTest, PiecesOfRegistersAreNotWritten) {
 }
 
 TEST_F(RegistersTest, AnInvalidationIsAcknowledgedForItsVmids) {
-  const std::uint32_t hub = reg::kHubBase[1];
+  const std::uint32_t hub = mi210_places::kHubs[1];
   EXPECT_EQ(read(hub + reg::hub::kInvalidateAck + 4 * 17), 0U);
   write(hub + reg::hub::kInvalidateReq + 4 * 17, 1 << 5 | 0xf80000);
   EXPECT_EQ(read(hub + reg::hub::kInvalidateAck + 4 * 17), 1U << 5);
 }
 
 TEST_F(RegistersTest, ASemaphoreIsTakenByOneReader) {
-  const std::uint32_t semaphore = reg::kHubBase[1] + reg::hub::kInvalidateSem;
+  const std::uint32_t semaphore = mi210_places::kHubs[1] + reg::hub::kInvalidateSem;
   EXPECT_EQ(read(semaphore), 1U);
   EXPECT_EQ(read(semaphore), 0U);
   write(semaphore, 0);
@@ -150,10 +151,11 @@ TEST_F(RegistersTest, EachQueueSlotHasRegistersOfItsOwn) {
 
 TEST_F(RegistersTest, AResetForgets) {
   write(reg::kScratchReg0, 5);
-  write(reg::kHubBase[0] + reg::hub::kFbLocationBase, 1);
+  write(mi210_places::kHubs[0] + mi210_places::kApertures + reg::aperture::kFbLocationBase, 1);
   kit.gpu.reset();
   EXPECT_EQ(read(reg::kScratchReg0), 0U);
-  EXPECT_EQ(read(reg::kHubBase[0] + reg::hub::kFbLocationBase), kFbBase >> 24);
+  EXPECT_EQ(read(mi210_places::kHubs[0] + mi210_places::kApertures + reg::aperture::kFbLocationBase),
+            kFbBase >> 24);
   EXPECT_EQ(read(reg::kIhRbCntl), 0U);
   EXPECT_EQ(read(reg::kConfigMemsize), kVramBytes >> 20);
 }

@@ -192,21 +192,23 @@ class SavedWaves : public ::testing::Test {
     std::memcpy(chip_.at(where), code.image().data(), code.image().size());
     return where + code.symbol(symbol) - reinterpret_cast<std::uint64_t>(code.image().data());
   }
-  void store(std::size_t field, std::uint32_t value) {
-    std::memcpy(chip_.at(kMqd + (mqd::compute::kSlot + field) * 4), &value, sizeof value);
+  void store(std::size_t field, std::uint32_t value, std::uint64_t mqd = kMqd) {
+    std::memcpy(chip_.at(mqd + (mqd::compute::kSlot + field) * 4), &value, sizeof value);
   }
-  std::uint32_t load(std::size_t field) {
-    return chip_.get<std::uint32_t>(kMqd + (mqd::compute::kSlot + field) * 4);
+  std::uint32_t load(std::size_t field, std::uint64_t mqd = kMqd) {
+    return chip_.get<std::uint32_t>(mqd + (mqd::compute::kSlot + field) * 4);
   }
 
   // As a queue has it that is mapped now.
   struct Mapped {
-    explicit Mapped(SavedWaves& test)
+    explicit Mapped(SavedWaves& test, std::uint64_t mqd = kMqd, std::uint64_t area = kArea,
+                    shader::Deal deal = {})
         : process(
               test.chip_.process(Hub::kGc), [] { return 0; }, [](std::uint32_t) {}),
-          dispatcher(process, test.chip_.space(Hub::kGc, 0), Surroundings{.tba = test.tba_},
-                     ContextSave{kMqd, kArea, 0x40000, kStackBytes, test.load(mqd::compute::kStackOffset)},
-                     [&test](const std::string& line) { test.log_ += line + "\n"; }) {}
+          dispatcher(
+              process, test.chip_.space(Hub::kGc, 0), Surroundings{.tba = test.tba_},
+              ContextSave{mqd, area, 0x40000, kStackBytes, test.load(mqd::compute::kStackOffset, mqd)},
+              [&test](const std::string& line) { test.log_ += line + "\n"; }, deal) {}
     ProcessMemory process;
     Dispatcher dispatcher;
   };
@@ -307,6 +309,30 @@ TEST_F(SavedWaves, AQueueThatIsUnmappedBeforeItRanKeepsThem) {
   ASSERT_EQ(last.dispatcher.step(packet(), {}, 100000), Dispatcher::Step::kDone) << log_;
   EXPECT_EQ(last.dispatcher.waves_resumed(), 4U);
   EXPECT_EQ(results(), expected()) << log_;
+}
+
+// Two XCCs have one workgroup of the dispatch each, and an MQD and a save area each. The second one is done
+// before the first is saved: it must not begin again.
+TEST_F(SavedWaves, ADispatchOfTwoXccsGoesOnWhereEachOfThemWas) {
+  constexpr std::uint64_t kOtherMqd = kMqd + 0x10000, kOtherArea = kArea + 0x40000;
+  store(mqd::compute::kStackOffset, kStackBytes, kOtherMqd);
+  {
+    Mapped first(*this, kMqd, kArea, {0, 2});
+    Mapped second(*this, kOtherMqd, kOtherArea, {1, 2});
+    ASSERT_EQ(first.dispatcher.step(packet(), {}, 200), Dispatcher::Step::kMore) << log_;
+    ASSERT_EQ(second.dispatcher.step(packet(), {}, 1'000'000), Dispatcher::Step::kDone) << log_;
+    EXPECT_TRUE(first.dispatcher.save());
+    EXPECT_TRUE(second.dispatcher.save());
+  }
+  Mapped first(*this, kMqd, kArea, {0, 2});
+  Mapped second(*this, kOtherMqd, kOtherArea, {1, 2});
+  EXPECT_EQ(first.dispatcher.step(packet(), {}, 1'000'000), Dispatcher::Step::kDone) << log_;
+  EXPECT_EQ(second.dispatcher.step(packet(), {}, 1'000'000), Dispatcher::Step::kDone) << log_;
+  EXPECT_EQ(second.dispatcher.executed(), 0U);
+  EXPECT_EQ(results(), expected()) << log_;
+  first.dispatcher.finish();
+  second.dispatcher.finish();
+  EXPECT_FALSE(second.dispatcher.save());  // nothing is left
 }
 
 // What Linux 7.2 does: the MQD comes back, and the control stack does not.

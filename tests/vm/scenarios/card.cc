@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -22,9 +23,10 @@ namespace {
 namespace fs = std::filesystem;
 using namespace card::mailbox;  // NOLINT(google-build-using-namespace): the layout of one page
 
-constexpr const char* kDevices = "/sys/bus/pci/devices";
+constexpr const char* kBus = "/sys/bus/pci/devices";
 constexpr const char* kAmdgpu = "/sys/bus/pci/drivers/amdgpu";
-constexpr const char *kVendor = "0x1002\n", *kDevice = "0x740f\n";  // an MI210
+constexpr const char* kVendor = "0x1002\n";
+constexpr std::array<std::string_view, 2> kDevices{"0x740f\n", "0x74a1\n"};  // an MI210, an MI300X
 
 [[noreturn]] void fail(const std::string& what) {
   throw std::runtime_error(what + ": " + std::strerror(errno));
@@ -87,8 +89,10 @@ Card::Card(fs::path folder) : folder_(std::move(folder)), address_(folder_.filen
 std::vector<Card> Card::all() {
   std::vector<Card> cards;
   std::error_code none;
-  for (const fs::directory_entry& entry : fs::directory_iterator(kDevices, none)) {
-    if (read_file(entry.path() / "vendor") == kVendor && read_file(entry.path() / "device") == kDevice)
+  for (const fs::directory_entry& entry : fs::directory_iterator(kBus, none)) {
+    const std::string device = read_file(entry.path() / "device");
+    if (read_file(entry.path() / "vendor") == kVendor &&
+        std::find(kDevices.begin(), kDevices.end(), device) != kDevices.end())
       cards.push_back(Card(entry.path()));
   }
   std::sort(cards.begin(), cards.end(), [](const Card& a, const Card& b) {
