@@ -303,7 +303,7 @@ class Cards(Folder):
     def test_each_has_its_port_and_none_is_left(self):
         alive = f"{self.folder}/alive"
         card = self.card(f"echo $$ >>{alive}; touch $socket; echo listening; exec sleep 1000")
-        with cards.plugged_in(card, self.folder, trace=False) as options:
+        with cards.plugged_in(card, "mi300x", self.folder, trace=False) as options:
             devices = [json.loads(word) for word in options if word.startswith("{")]
             sockets = [pathlib.Path(device["socket"]["path"]) for device in devices]
             self.assertTrue(all(socket.exists() for socket in sockets))
@@ -313,12 +313,12 @@ class Cards(Folder):
             self.assertFalse(pathlib.Path(f"/proc/{pid}").exists())
 
     def test_what_they_say_is_kept(self):
-        with cards.plugged_in(self.card("echo fault of $socket >&2; echo listening; exec sleep 1000"), self.folder, trace=False):
+        with cards.plugged_in(self.card("echo fault of $socket >&2; echo listening; exec sleep 1000"), "mi210", self.folder, trace=False):
             self.assertEqual(len(cards.remarks(self.folder)), len(cards.CARDS))
 
     def test_one_that_does_not_come_up_says_why(self):
         with self.assertRaisesRegex(cards.Failed, "no room for VRAM"):
-            with cards.plugged_in(self.card("echo no room for VRAM >&2; exit 1"), self.folder, trace=False):
+            with cards.plugged_in(self.card("echo no room for VRAM >&2; exit 1"), "mi210", self.folder, trace=False):
                 self.fail("it came up")
 
     def test_firmware_goes_where_the_kernel_looks(self):
