@@ -6,6 +6,7 @@
 #include <set>
 
 #include "container.h"
+#include "minors.h"
 #include "scenario.h"
 
 namespace sluice::vm_test {
@@ -45,7 +46,7 @@ class Namespaces : public Scenario {
 
 TEST_F(Namespaces, MountAndPidNamespace) {
   load();
-  Container container(images("root"), {128, 129});
+  Container container(images("root"), render_minors(2));
   ASSERT_NO_FATAL_FAILURE(start_inside(container, container.launch(CLONE_NEWPID), small_subject()));
   ASSERT_NO_FATAL_FAILURE(expect_whole());
   ASSERT_NO_FATAL_FAILURE(dump());
@@ -58,7 +59,7 @@ TEST_F(Namespaces, MountAndPidNamespace) {
 // Tasks do not see the images' directories, nor those of the parents, where criu sees them.
 TEST_F(Namespaces, ChainOfParentsThatTheTasksDoNotSee) {
   load();
-  Container container(images("root"), {128, 129});
+  Container container(images("root"), render_minors(2));
   ASSERT_NO_FATAL_FAILURE(start_inside(container, container.launch(CLONE_NEWPID), small_subject()));
   ASSERT_NO_FATAL_FAILURE(dump_chain());
   ASSERT_NO_FATAL_FAILURE(restore_inside(container));
@@ -83,7 +84,7 @@ TEST_F(Namespaces, PidNamespaceWithoutAProcOfItsOwn) {
 // Their numbers are the lowest of those that are free while GPU memory is restored, by threads, too.
 TEST_F(Namespaces, ThreadsOfATaskAreRestoredWhileAnotherRestoresItsGpuMemory) {
   load();
-  Container container(images("root"), {128, 129});
+  Container container(images("root"), render_minors(2));
   Strings options = small_subject();
   options.insert(options.end(), {"--threaded-child", "32"});
   ASSERT_NO_FATAL_FAILURE(start_inside(container, container.launch(CLONE_NEWPID), options));
@@ -99,7 +100,7 @@ TEST_F(Namespaces, ThreadsOfATaskAreRestoredWhileAnotherRestoresItsGpuMemory) {
 
 TEST_F(Namespaces, CgroupNamespace) {
   load();
-  Container container(images("root"), {128, 129});
+  Container container(images("root"), render_minors(2));
   const std::filesystem::path cgroups = "/sys/fs/cgroup", box = cgroups / "box";
   std::filesystem::create_directory(box);
   write_file(box / "cgroup.procs", "0");  // its root is where this process is when it is made
@@ -125,7 +126,7 @@ TEST_F(Namespaces, CgroupNamespace) {
 
 TEST_F(Namespaces, NetworkNamespace) {
   load();
-  Container container(images("root"), {128, 129});
+  Container container(images("root"), render_minors(2));
   ASSERT_NO_FATAL_FAILURE(
       start_inside(container, container.launch(CLONE_NEWPID | CLONE_NEWNET), small_subject()));
   const Strings lock = {"--network-lock", criu_traits().network_lock};
@@ -139,8 +140,8 @@ TEST_F(Namespaces, NetworkNamespace) {
 // One of two GPUs: the other has no node in the container, and the device cgroup hides it from KFD and sysfs.
 TEST_F(Namespaces, OnlyOneOfTwoGpusIsVisible) {
   load();
-  const DeviceCgroup box(scratch() / "devices", {"c 226:129 rwm"});
-  Container container(images("root"), {128});
+  const DeviceCgroup box(scratch() / "devices", {device_rule(1)});
+  Container container(images("root"), render_minors(1));
   const Launch launch = container.launch(CLONE_NEWPID, [&] { box.enter(); });
   ASSERT_NO_FATAL_FAILURE(start_inside(container, launch, small_subject("0")));
   const auto process = machine().process(subject_->pid());
@@ -158,12 +159,12 @@ TEST_F(Namespaces, OnlyOneOfTwoGpusIsVisible) {
 // too, of which the container has no node.
 TEST_F(Namespaces, WhatSeesMoreGpusThanItsDevHasNodesOfIsRestoredOnItsOwn) {
   load();
-  const DeviceCgroup box(scratch() / "devices", {"c 226:129 rwm"});
-  Container container(images("root"), {128});
+  const DeviceCgroup box(scratch() / "devices", {device_rule(1)});
+  Container container(images("root"), render_minors(1));
   const Launch launch = container.launch(CLONE_NEWPID, [&] { box.enter(); });
   ASSERT_NO_FATAL_FAILURE(start_inside(container, launch, small_subject("0")));
   ASSERT_NO_FATAL_FAILURE(dump());
-  box.allow({"c 226:129 rwm"});
+  box.allow({device_rule(1)});
   ASSERT_NO_FATAL_FAILURE(restore_inside(container));
   EXPECT_TRUE(criu_->last_run().plugin_said("the container had 1 GPU at the dump and sees 2 GPUs now"));
   const auto process = machine().process(subject_->pid());
@@ -179,8 +180,8 @@ TEST_F(Namespaces, WhatSeesMoreGpusThanItsDevHasNodesOfIsRestoredOnItsOwn) {
 // The same with the nodes of both: what the container was given is nowhere to be seen.
 TEST_F(Namespaces, OfWhatSeesMoreGpusAndHasNodesOfAllItIsSaidThatItsOwnAreNotKnown) {
   load();
-  const DeviceCgroup box(scratch() / "devices", {"c 226:129 rwm"});
-  Container container(images("root"), {128, 129});
+  const DeviceCgroup box(scratch() / "devices", {device_rule(1)});
+  Container container(images("root"), render_minors(2));
   const Launch launch = container.launch(CLONE_NEWPID, [&] { box.enter(); });
   ASSERT_NO_FATAL_FAILURE(start_inside(container, launch, small_subject("0")));
   ASSERT_NO_FATAL_FAILURE(dump());
@@ -188,7 +189,7 @@ TEST_F(Namespaces, OfWhatSeesMoreGpusAndHasNodesOfAllItIsSaidThatItsOwnAreNotKno
   ASSERT_NO_FATAL_FAILURE(restore_inside(container));
   EXPECT_FALSE(criu_->last_run().plugin_said(said)) << "of a container that sees as many as it had";
   ASSERT_NO_FATAL_FAILURE(dump());
-  box.allow({"c 226:129 rwm"});
+  box.allow({device_rule(1)});
   ASSERT_NO_FATAL_FAILURE(restore_inside(container));
   EXPECT_TRUE(criu_->last_run().plugin_said(said));
   ASSERT_NO_FATAL_FAILURE(expect_whole());
@@ -203,7 +204,7 @@ class UserNamespace : public Namespaces {
   void SetUp() override {
     Namespaces::SetUp();
     load();
-    container_.emplace(images("root"), std::vector<unsigned>{128, 129});
+    container_.emplace(images("root"), render_minors(2));
   }
   void TearDown() override {
     subject_.reset();

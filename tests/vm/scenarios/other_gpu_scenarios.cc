@@ -7,6 +7,7 @@
 #include <string>
 
 #include "container.h"
+#include "minors.h"
 #include "scenario.h"
 
 namespace sluice::vm_test {
@@ -102,7 +103,7 @@ TEST_F(OtherGpus, MoreGpusComeAlong) {
 TEST_F(OtherGpus, MoreGpusDoNotMatterWhereADeviceCgroupHidesThem) {
   ASSERT_NO_FATAL_FAILURE(dump_on({.ours_too = kPcie}));
   ASSERT_NO_FATAL_FAILURE(move_to({.number = 3, .ours_too = kPcie}));
-  const DeviceCgroup box(scratch() / "devices", {"c 226:130 rwm"});
+  const DeviceCgroup box(scratch() / "devices", {device_rule(2)});
   criu_->prepare = [&] { box.enter(); };
   ASSERT_NO_FATAL_FAILURE(restore());
   ASSERT_NO_FATAL_FAILURE(expect_queues_run());
@@ -184,10 +185,10 @@ TEST_F(ChosenGpus, TheFolderInCriusConfigurationFileHasTheMap) {
     const std::filesystem::path folder = scratch() / ("container-" + std::string(gpu));
     std::filesystem::create_directory(folder);
     std::filesystem::create_symlink(settings().plugin, folder / "amdgpu_plugin.so");
-    std::ofstream(folder / "sluice.conf")
-        << "SLUICE_GPU_MAP=renderD128=renderD" << 128 + std::stoi(gpu) << '\n';
-    std::ofstream(folder / "criu.conf") << "libdir " << folder.string() << '\n';
     ASSERT_NO_FATAL_FAILURE(move_to(equal_gpus(3)));
+    std::ofstream(folder / "sluice.conf")
+        << "SLUICE_GPU_MAP=renderD128=renderD" << render_minors().at(std::stoul(gpu)) << '\n';
+    std::ofstream(folder / "criu.conf") << "libdir " << folder.string() << '\n';
     ASSERT_NO_FATAL_FAILURE(restore({"--config", (folder / "criu.conf").string()}));
     subject_->adopt(pid);
     EXPECT_EQ(gpus_of_subject(), std::set<std::size_t>{static_cast<std::size_t>(std::stoi(gpu))});
