@@ -67,7 +67,8 @@ constexpr std::size_t kRecordBytes = 9;
 
 class Player {
  public:
-  explicit Player(const World& world) : world_(world) {}
+  Player(const World& world, const Model& model)
+      : world_(world), gpu_(model, world.vram.bytes(), world.guest, interrupt_, trace_) {}
 
   void play(const Step& step) {
     switch (step.kind % Step::kKinds) {
@@ -123,7 +124,7 @@ class Player {
   const World& world_;
   NoInterrupt interrupt_;
   Trace trace_;
-  Gpu gpu_{mi210(), world_.vram.bytes(), world_.guest, interrupt_, trace_};
+  Gpu gpu_;
   Control control_{gpu_.faults(), gpu_.counters(), world_.vram.bytes(), trace_};
   Mailbox card_{gpu_, control_};
   int work_ = 0;
@@ -134,7 +135,8 @@ class Player {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const World world;
   world.clear();
-  Player player(world);
+  // One byte after the last step: an MI300X.
+  Player player(world, size % kRecordBytes == 1 ? mi300x() : mi210());
   for (std::size_t at = 0; at + kRecordBytes <= size; at += kRecordBytes) {
     Step step;
     step.kind = data[at];

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "fuzz.h"
+#include "models/model.h"
 
 namespace {
 
