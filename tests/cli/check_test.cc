@@ -187,7 +187,9 @@ TEST_F(CheckTest, NoLineIsLongerThanAHundredColumns) {
   for (const Strings& arguments : {Strings{}, Strings{"--pid", std::to_string(subject.pid())}}) {
     std::istringstream out(check(arguments, &machine).out);
     for (std::string line; std::getline(out, line);) {
-      if (!line.starts_with("  command:")) EXPECT_LE(line.size(), 100U) << line;
+      if (!line.starts_with("  command:")) {
+        EXPECT_LE(line.size(), 100U) << line;
+      }
     }
   }
 }
