@@ -34,10 +34,12 @@ PODMAN, OF_ENGINES = "*Podman*", "*OfEngines/*:Containerd.*:Cri.*:Docker.*"
 OF_HIP = "*OfHip*"
 # More of the same, and slow: scripts/vm --more.
 MORE = "More*/*"
-# Long ones of which one criu and one kernel show enough, and the suite that has them; the others with --more.
+# Long ones of which one criu and one kernel show enough, and the suite that has them ("": none); the others with --more.
 ONCE = {
-    "Large.TenThousandBosComeBackWhole": "trixie",
-    "Repeated.TwentyDumpsInARowLeaveTheProcessRunning": "bookworm",
+    "Large.TenThousandBosComeBackWhole": "",
+    "Repeated.TwentyDumpsInARowLeaveTheProcessRunning": "",
+    "CheckFiles.WhatNoCriuDumpsIsRefused": "trixie",
+    "DumpThatFails.ItsParentGoesInTheLastMoment": "bookworm",
     "CheckFiles.HarmlessNeighboursRaiseNothing": "bookworm",
     "Large.ABoLargerThanFreeMemoryComesBackWhole": "trixie",
     "Large.ABoWithHolesComesBackWhole": "bookworm",
