@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: MIT
-// Text for people: sizes, shares, durations, tables. Pure functions.
+// Text for people: sizes, shares, durations, lines, tables. Pure functions.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 namespace sluice::cli {
+
+// What a line for people fits into, except where it has a path or a command.
+inline constexpr std::size_t kColumns = 100;
 
 // "512 B", "1.50 GiB": three significant digits. Exact numbers are in the JSON.
 std::string bytes_text(std::uint64_t bytes);

@@ -5,9 +5,9 @@
 // It stays the same dump: its id, its sums and the places of its units do not change. So dumps built on it
 // stay valid, and its parent may be deleted. New files of a set are written beside the old ones, durably. A
 // rename then installs the set's new sidecar, and files that it no longer names are removed. Once all sets
-// are flat, the metadata get the names of a complete checkpoint (chain_name() in images/files.h). A kill or a
-// power cut at any moment leaves each set as it was, or flat. The next run goes on: flat sets are done, and
-// complete new files are only compared.
+// are flat, the metadata get the names of a complete checkpoint (chain_name() in images/files/files.h). A
+// kill or a power cut at any moment leaves each set as it was, or flat. The next run goes on: flat sets are
+// done, and complete new files are only compared.
 //
 // Runs in a lane's thread (lane_thread.h), from begin to end.
 #pragma once
@@ -17,7 +17,7 @@
 
 #include "base/result.h"
 #include "images/checkpoint.h"
-#include "images/image_source.h"
+#include "images/files/image_source.h"
 #include "pipeline/store/extent_cloner.h"
 
 namespace sluice {

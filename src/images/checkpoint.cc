@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "base/format.h"
-#include "images/digest.h"
-#include "images/files.h"
+#include "images/files/digest.h"
+#include "images/files/files.h"
 #include "images/unsaid_sharing.h"
 
 namespace sluice {

@@ -16,7 +16,7 @@
 
 #include "base/result.h"
 #include "kfd/criu_ops.h"
-#include "kfd/hsakmt_shm.h"
+#include "kfd/memory/hsakmt_shm.h"
 #include "kfd/topology.h"
 
 namespace sluice::kfd {

@@ -9,8 +9,8 @@
 
 #include "base/format.h"
 #include "criu-amdgpu.pb-c.h"
-#include "images/digest.h"
-#include "images/files.h"
+#include "images/files/digest.h"
+#include "images/files/files.h"
 #include "kfd/uapi.h"
 #include "unpack_memory.h"
 

@@ -11,10 +11,10 @@
 
 #include "base/result.h"
 #include "drm/gem.h"
-#include "images/key.h"
+#include "images/files/key.h"
 #include "images/kfd_image.h"
 #include "images/sums.h"
-#include "kfd/private_data.h"
+#include "kfd/records/private_data.h"
 #include "pipeline/checksum/checksum.h"
 
 namespace sluice {

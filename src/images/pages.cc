@@ -6,9 +6,9 @@
 #include <algorithm>
 
 #include "base/format.h"
-#include "images/digest.h"
-#include "images/files.h"
-#include "images/key.h"
+#include "images/files/digest.h"
+#include "images/files/files.h"
+#include "images/files/key.h"
 #include "kfd/uapi.h"
 
 namespace sluice {

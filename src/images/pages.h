@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "images/image_source.h"
+#include "images/files/image_source.h"
 #include "images/kfd_image.h"
 #include "images/metadata.h"
 #include "images/sums.h"

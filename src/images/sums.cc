@@ -13,8 +13,8 @@
 #include <utility>
 
 #include "base/units.h"
-#include "images/digest.h"
-#include "images/key.h"
+#include "images/files/digest.h"
+#include "images/files/key.h"
 #include "sluice-sums.pb-c.h"
 #include "unpack_memory.h"
 

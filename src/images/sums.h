@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "images/key.h"
+#include "images/files/key.h"
 #include "images/kfd_image.h"
 #include "pipeline/checksum/checksum.h"
 #include "pipeline/checksum/parent_match.h"

@@ -19,7 +19,7 @@
 
 #include "base/log.h"
 #include "base/units.h"
-#include "images/key.h"
+#include "images/files/key.h"
 #include "kfd/matching/matching.h"
 #include "pipeline/arena.h"
 #include "pipeline/store/direct_io.h"

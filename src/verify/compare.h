@@ -16,7 +16,7 @@
 
 #include "base/result.h"
 #include "images/checkpoint.h"
-#include "images/image_source.h"
+#include "images/files/image_source.h"
 #include "images/pages.h"
 
 namespace sluice {

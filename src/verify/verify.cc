@@ -6,8 +6,8 @@
 #include <thread>
 #include <utility>
 
-#include "images/digest.h"
-#include "images/files.h"
+#include "images/files/digest.h"
+#include "images/files/files.h"
 #include "pipeline/checksum/checksum.h"
 #include "pipeline/lane.h"
 #include "pipeline/slot_workers.h"

@@ -21,10 +21,10 @@
 
 #include "base/mutex.h"
 #include "base/result.h"
-#include "images/cause.h"
 #include "images/chain/chain.h"
 #include "images/checkpoint.h"
-#include "images/image_source.h"
+#include "images/files/cause.h"
+#include "images/files/image_source.h"
 #include "images/pages.h"
 #include "pipeline/lane_thread.h"
 #include "pipeline/pipeline.h"

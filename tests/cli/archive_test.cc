@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "base/units.h"
-#include "images/files.h"
+#include "images/files/files.h"
 #include "images_test.h"
 #include "support/flip_byte.h"
 

@@ -10,7 +10,7 @@
 
 #include "base/units.h"
 #include "cli/text.h"
-#include "images/files.h"
+#include "images/files/files.h"
 #include "images/metadata.h"
 #include "support/flip_byte.h"
 

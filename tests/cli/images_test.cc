@@ -17,7 +17,7 @@
 #include <string>
 
 #include "base/units.h"
-#include "images/files.h"
+#include "images/files/files.h"
 
 namespace sluice::cli_test {
 namespace {

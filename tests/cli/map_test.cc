@@ -18,7 +18,7 @@
 
 #include "base/unique_fd.h"
 #include "base/units.h"
-#include "images/files.h"
+#include "images/files/files.h"
 #include "images/metadata.h"
 #include "lookalike/harness.h"
 #include "sysfs_tree.h"

@@ -21,7 +21,7 @@
 #include "base/printable.h"
 #include "base/unique_fd.h"
 #include "base/units.h"
-#include "images/files.h"
+#include "images/files/files.h"
 #include "images/metadata.h"
 #include "images/sums.h"
 #include "kfd/uapi.h"

@@ -26,7 +26,7 @@
 #include "corruption/lying_reactor.h"
 #include "corruption/made_checkpoint.h"
 #include "corruption/trial_restore.h"
-#include "images/files.h"
+#include "images/files/files.h"
 #include "pipeline/checksum/checksum.h"
 #include "pipeline/pipeline.h"
 #include "pipeline/store/file_set.h"

@@ -9,7 +9,7 @@
 
 #include "base/units.h"
 #include "corruption/basics.h"
-#include "images/files.h"
+#include "images/files/files.h"
 #include "kfd/uapi.h"
 #include "pipeline/checksum/checksum.h"
 #include "pipeline/checksum/parent_match.h"

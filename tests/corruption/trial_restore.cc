@@ -16,7 +16,7 @@
 
 #include "images/chain/chain.h"
 #include "images/checkpoint.h"
-#include "images/files.h"
+#include "images/files/files.h"
 #include "images/metadata.h"
 #include "pipeline/checksum/checksum.h"
 #include "pipeline/pipeline.h"

@@ -9,7 +9,8 @@ import re
 import sys
 
 ENGINE = ["base", "pipeline/reactor", "pipeline", "pipeline/checksum", "pipeline/store"]
-IMAGES = [*ENGINE, "proc", "kfd", "kfd/matching", "drm", "images", "images/chain"]
+KFD = ["kfd", "kfd/matching", "kfd/memory", "kfd/records"]
+IMAGES = [*ENGINE, "proc", *KFD, "drm", "images", "images/files", "images/chain"]
 PLUGIN = [*IMAGES, "settings", "plugin/host", "plugin/contents"]
 COMMAND = [*IMAGES, "settings", "verify", "flatten", "cli"]
 FLOORS = {
@@ -20,10 +21,13 @@ FLOORS = {
     "pipeline/checksum": ENGINE,
     "pipeline/store": ENGINE,
     "kfd": ["base", "proc"],
-    "kfd/matching": ["base", "kfd"],
+    "kfd/matching": ["base", "kfd", "kfd/memory"],
+    "kfd/memory": ["base", "proc", "kfd"],
+    "kfd/records": ["base", "kfd"],
     "drm": ["base", "pipeline/reactor", "pipeline"],
-    "images": [*ENGINE, "proc", "kfd", "kfd/matching", "drm"],
-    "images/chain": [*ENGINE, "images"],
+    "images/files": [*ENGINE, "proc"],
+    "images": [*ENGINE, "proc", *KFD, "drm", "images/files"],
+    "images/chain": [*ENGINE, "images", "images/files"],
     "verify": IMAGES,
     "flatten": IMAGES,
     "settings": IMAGES,
@@ -42,7 +46,8 @@ FLOORS = {
     # `map` sees the local GPUs as a restore does.
     "cli/checkpoint": [*COMMAND, "plugin/restore/gpus"],
     "cli/show": [*COMMAND, "cli/checkpoint"],
-    "cli/check": [*COMMAND, "cli/plan", "cli/show"],
+    "cli/check": [*COMMAND, "cli/plan", "cli/show", "cli/check/obstacles"],
+    "cli/check/obstacles": COMMAND,
     # What the plugin does in CRIU's pre-dump, without CRIU.
     "cli/predump": [*COMMAND, "plugin/host", "plugin/predump"],
 }

@@ -9,7 +9,7 @@
 #include "fuzz.h"
 #include "images/metadata.h"
 #include "kfd/matching/matching.h"
-#include "kfd/queue_records.h"
+#include "kfd/records/queue_records.h"
 
 using namespace sluice;
 

@@ -2,7 +2,7 @@
 // amdgpu-predump.img.
 #include "images/chain/predump_mark.h"
 #include "fuzz.h"
-#include "images/digest.h"
+#include "images/files/digest.h"
 
 using namespace sluice;
 

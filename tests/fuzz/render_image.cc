@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // amdgpu-renderD-<id>.img and amdgpu-dmabuf_<id>.img.
 #include "fuzz.h"
-#include "images/digest.h"
+#include "images/files/digest.h"
 #include "images/metadata.h"
 
 using namespace sluice;

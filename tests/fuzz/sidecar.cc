@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // amdgpu-sums-*.img.
 #include "fuzz.h"
-#include "images/digest.h"
+#include "images/files/digest.h"
 #include "images/sums.h"
 
 using namespace sluice;

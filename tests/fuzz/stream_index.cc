@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "fuzz.h"
-#include "images/digest.h"
-#include "images/files.h"
+#include "images/files/digest.h"
+#include "images/files/files.h"
 #include "plugin/host/image_store.h"
 
 using namespace sluice;

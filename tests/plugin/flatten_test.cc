@@ -23,7 +23,7 @@
 #include "disk_recording.h"
 #include "flatten/flatten.h"
 #include "images/checkpoint.h"
-#include "images/image_source.h"
+#include "images/files/image_source.h"
 #include "images_in_memory.h"
 #include "mounted_images.h"
 #include "pipeline/lane_thread.h"

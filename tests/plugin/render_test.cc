@@ -12,7 +12,7 @@
 #include <fstream>
 
 #include "base/unique_fd.h"
-#include "images/files.h"
+#include "images/files/files.h"
 #include "images/metadata.h"
 #include "plugin_test.h"
 #ifdef SEAM_LIBRARY

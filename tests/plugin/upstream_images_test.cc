@@ -9,7 +9,7 @@
 #include <functional>
 
 #include "base/unique_fd.h"
-#include "images/files.h"
+#include "images/files/files.h"
 #include "images/metadata.h"
 #include "kfd/uapi.h"
 #include "plugin_test.h"

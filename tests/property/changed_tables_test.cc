@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "base/units.h"
-#include "kfd/bo_order.h"
+#include "kfd/records/bo_order.h"
 #include "pipeline/checksum/checksum.h"
 #include "pipeline/checksum/parent_match.h"
 #include "pipeline/checksum/units.h"

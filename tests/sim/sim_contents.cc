@@ -6,7 +6,7 @@
 #include <exception>
 
 #include "base/units.h"
-#include "images/files.h"
+#include "images/files/files.h"
 #include "images/sums.h"
 #include "pipeline/pipeline.h"
 #include "sim/sim_reactor.h"

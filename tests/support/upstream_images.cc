@@ -9,7 +9,7 @@
 #include <string>
 
 #include "base/unique_fd.h"
-#include "images/files.h"
+#include "images/files/files.h"
 #include "kfd/uapi.h"
 
 namespace sluice::test {

@@ -24,7 +24,7 @@
 #include "cli/commands.h"
 #include "cli/plan/plan.h"
 #include "cli/text.h"
-#include "images/key.h"
+#include "images/files/key.h"
 
 namespace sluice::cli {
 namespace {
@@ -57,8 +57,6 @@ const char* word_of(Weight weight) {
 void append(Findings& all, Findings more) {
   std::move(more.begin(), more.end(), std::back_inserter(all));
 }
-
-constexpr std::size_t kColumns = 100;
 
 // A line of words, broken at blanks into lines of at most kColumns, each after four blanks.
 std::string broken(const std::string& line) {

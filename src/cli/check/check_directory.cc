@@ -16,7 +16,7 @@
 #include "base/unique_fd.h"
 #include "cli/check/check.h"
 #include "cli/text.h"
-#include "images/cause.h"
+#include "images/files/cause.h"
 #include "pipeline/store/direct_io.h"
 
 namespace sluice::cli {

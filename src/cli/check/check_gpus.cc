@@ -14,12 +14,12 @@
 #include "images/pages.h"
 #include "kfd/device.h"
 #include "kfd/driver.h"
-#include "kfd/queue_records.h"
+#include "kfd/records/queue_records.h"
 
 namespace sluice::cli {
 namespace {
 
-// The first that is known to save no control stack (kfd/queue_records.h).
+// The first that is known to save no control stack (kfd/records/queue_records.h).
 constexpr std::uint32_t kKfdOfLinux72 = 23;
 
 // Only a dump can tell whether kernels run.

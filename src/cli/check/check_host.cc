@@ -27,7 +27,7 @@
 #include "cli/check/plugin_file.h"
 #include "cli/command.h"
 #include "cli/text.h"
-#include "images/key.h"
+#include "images/files/key.h"
 #include "pipeline/arena.h"
 #include "pipeline/checksum/checksum.h"
 #include "pipeline/reactor/uring_reactor.h"

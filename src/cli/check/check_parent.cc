@@ -18,7 +18,7 @@
 #include "images/chain/parent_chain.h"
 #include "images/chain/predump_images.h"
 #include "images/checkpoint.h"
-#include "images/image_source.h"
+#include "images/files/image_source.h"
 #include "images/pages.h"
 #include "pipeline/stage.h"
 

@@ -18,7 +18,7 @@
 
 #include "cli/check/check.h"
 #include "cli/plan/planned_machine.h"
-#include "images/key.h"
+#include "images/files/key.h"
 #include "proc/mapped_files.h"
 
 namespace sluice::cli {

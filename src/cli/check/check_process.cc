@@ -11,7 +11,7 @@
 #include <string_view>
 
 #include "cli/check/check.h"
-#include "cli/check/dump_obstacles.h"
+#include "cli/check/obstacles/dump_obstacles.h"
 #include "cli/text.h"
 #include "kfd/device.h"
 #include "proc/directory.h"

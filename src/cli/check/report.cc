@@ -21,6 +21,7 @@
 #include "base/printable.h"
 #include "base/unique_fd.h"
 #include "base/units.h"
+#include "cli/text.h"
 #include "kfd/topology.h"
 #include "proc/directory.h"
 #include "settings/config.h"
@@ -29,7 +30,7 @@ namespace sluice::cli {
 namespace {
 
 constexpr std::size_t kMostOfALog = 8 * kMiB;  // its end
-constexpr std::size_t kMostLines = 200, kLineBytes = 500, kColumns = 100;
+constexpr std::size_t kMostLines = 200, kLineBytes = 500;
 
 // The last `most` bytes of a regular file; "" if it cannot be read.
 std::string end_of(const std::string& path, std::size_t most) {

@@ -10,7 +10,7 @@
 
 #include "base/format.h"
 #include "base/units.h"
-#include "images/files.h"
+#include "images/files/files.h"
 
 namespace sluice::cli {
 namespace {

@@ -20,7 +20,7 @@
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "cli/checkpoint/tar_reader.h"
-#include "images/image_source.h"
+#include "images/files/image_source.h"
 
 namespace sluice::cli {
 

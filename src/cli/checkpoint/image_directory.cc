@@ -16,8 +16,8 @@
 #include "cli/progress.h"
 #include "cli/refusal.h"
 #include "images/chain/predump_images.h"
-#include "images/files.h"
-#include "images/key.h"
+#include "images/files/files.h"
+#include "images/files/key.h"
 #include "settings/config.h"
 
 namespace sluice::cli {

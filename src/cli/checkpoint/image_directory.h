@@ -9,9 +9,9 @@
 
 #include "base/unique_fd.h"
 #include "cli/command.h"
-#include "images/cause.h"
 #include "images/checkpoint.h"
-#include "images/image_source.h"
+#include "images/files/cause.h"
+#include "images/files/image_source.h"
 
 namespace sluice::cli {
 

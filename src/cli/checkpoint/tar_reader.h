@@ -20,7 +20,7 @@
 
 #include "base/result.h"
 #include "cli/checkpoint/unpacked_input.h"
-#include "images/image_source.h"
+#include "images/files/image_source.h"
 
 namespace sluice::cli {
 

@@ -21,7 +21,7 @@
 #include "cli/commands.h"
 #include "cli/progress.h"
 #include "cli/text.h"
-#include "images/key.h"
+#include "images/files/key.h"
 #include "settings/config.h"
 
 namespace sluice::cli {
@@ -94,7 +94,6 @@ std::string text_of(const VerifyProblem& problem, std::uint64_t blocks = 1) {
 
 // A long line is broken after the file and its range; the rest is indented.
 std::string in_two_lines(std::string line) {
-  constexpr std::size_t kColumns = 100;
   const std::size_t end = line.find("): ");
   if (line.size() > kColumns && end != std::string::npos) line.replace(end + 2, 1, "\n    ");
   return line;

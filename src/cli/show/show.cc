@@ -15,7 +15,7 @@
 #include "cli/show/show_statistics.h"
 #include "cli/show/show_survey.h"
 #include "cli/show/show_text.h"
-#include "images/cause.h"
+#include "images/files/cause.h"
 
 namespace sluice::cli {
 namespace {

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "images/cause.h"
-#include "images/files.h"
+#include "images/files/cause.h"
+#include "images/files/files.h"
 #include "images/metadata.h"
 #include "pipeline/checksum/checksum.h"
 

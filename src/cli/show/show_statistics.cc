@@ -9,8 +9,8 @@
 
 #include "base/printable.h"
 #include "cli/text.h"
-#include "images/cause.h"
-#include "images/files.h"
+#include "images/files/cause.h"
+#include "images/files/files.h"
 #include "kfd/topology.h"
 
 namespace sluice::cli {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "images/image_source.h"
+#include "images/files/image_source.h"
 
 namespace sluice::cli {
 

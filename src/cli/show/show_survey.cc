@@ -13,8 +13,8 @@
 
 #include "base/format.h"
 #include "images/chain/chain.h"
-#include "images/digest.h"
-#include "images/files.h"
+#include "images/files/digest.h"
+#include "images/files/files.h"
 #include "images/pages.h"
 #include "kfd/uapi.h"
 #include "pipeline/store/extent_reader.h"

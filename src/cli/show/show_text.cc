@@ -8,7 +8,7 @@
 
 #include "base/printable.h"
 #include "cli/text.h"
-#include "images/files.h"
+#include "images/files/files.h"
 #include "images/metadata.h"
 #include "kfd/topology.h"
 

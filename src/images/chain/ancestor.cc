@@ -13,8 +13,8 @@
 #include "base/format.h"
 #include "base/image_file.h"
 #include "images/chain/predump_images.h"
-#include "images/files.h"
-#include "images/image_source.h"
+#include "images/files/files.h"
+#include "images/files/image_source.h"
 #include "pipeline/store/file_reader.h"
 
 namespace sluice {

@@ -12,7 +12,7 @@
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "images/chain/ancestor.h"
-#include "images/key.h"
+#include "images/files/key.h"
 #include "images/sums.h"
 #include "pipeline/layout.h"
 #include "pipeline/store/extent_reader.h"

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "images/image_source.h"
+#include "images/files/image_source.h"
 #include "pipeline/store/extent_reader.h"
 
 namespace sluice {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "images/chain/predump_mark.h"
-#include "images/digest.h"
-#include "images/files.h"
+#include "images/files/digest.h"
+#include "images/files/files.h"
 
 namespace sluice {
 namespace {

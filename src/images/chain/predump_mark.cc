@@ -5,8 +5,8 @@
 #include <cerrno>
 #include <memory>
 
-#include "images/digest.h"
-#include "images/files.h"
+#include "images/files/digest.h"
+#include "images/files/files.h"
 #include "sluice-predump.pb-c.h"
 #include "unpack_memory.h"
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "images/key.h"
+#include "images/files/key.h"
 #include "images/kfd_image.h"
 
 namespace sluice {

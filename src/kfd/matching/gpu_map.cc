@@ -9,7 +9,7 @@
 
 #include "base/format.h"
 #include "base/printable.h"
-#include "kfd/vram_room.h"
+#include "kfd/memory/vram_room.h"
 
 namespace sluice::kfd {
 

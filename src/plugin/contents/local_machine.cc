@@ -12,7 +12,7 @@
 
 #include "base/format.h"
 #include "base/unique_fd.h"
-#include "images/files.h"
+#include "images/files/files.h"
 #include "plugin/host/criu_host.h"
 
 namespace sluice::plugin {

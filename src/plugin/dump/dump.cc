@@ -15,8 +15,8 @@
 
 #include "base/format.h"
 #include "drm/target_file.h"
-#include "images/files.h"
-#include "images/key.h"
+#include "images/files/files.h"
+#include "images/files/key.h"
 #include "images/metadata.h"
 #include "kfd/device.h"
 #include "plugin/contents/local_machine.h"

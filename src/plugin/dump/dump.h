@@ -9,7 +9,7 @@
 #include <memory>
 #include <optional>
 
-#include "images/directory_lock.h"
+#include "images/files/directory_lock.h"
 #include "kfd/criu_ops.h"
 #include "plugin/dump/contents/content_schedule.h"
 #include "plugin/dump/contents/dump_contents.h"

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "images/files.h"
+#include "images/files/files.h"
 #include "pipeline/store/direct_io.h"
 #include "plugin/host/image_store.h"
 

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "images/key.h"
+#include "images/files/key.h"
 #include "images/sums.h"
 #include "pipeline/lane.h"
 #include "pipeline/stage.h"

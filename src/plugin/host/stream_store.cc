@@ -10,8 +10,8 @@
 #include <string_view>
 
 #include "base/format.h"
-#include "images/digest.h"
-#include "images/files.h"
+#include "images/files/digest.h"
+#include "images/files/files.h"
 #include "pipeline/store/pipe_store.h"
 #include "plugin/host/criu_host.h"
 #include "plugin/host/image_store.h"

@@ -7,7 +7,7 @@
 #include <map>
 #include <utility>
 
-#include "kfd/open_dmabufs.h"
+#include "kfd/memory/open_dmabufs.h"
 
 namespace sluice::plugin {
 namespace {

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "base/unique_fd.h"
-#include "images/directory_lock.h"
+#include "images/files/directory_lock.h"
 #include "plugin/host/criu_host.h"
 #include "plugin/host/held_signals.h"
 #include "plugin/host/image_store.h"

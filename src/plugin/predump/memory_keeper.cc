@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "kfd/vram_room.h"
+#include "kfd/memory/vram_room.h"
 #include "pipeline/lane_world.h"
 
 namespace sluice::plugin {

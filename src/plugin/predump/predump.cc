@@ -11,8 +11,8 @@
 #include "base/caught.h"
 #include "base/format.h"
 #include "base/units.h"
-#include "images/files.h"
-#include "images/key.h"
+#include "images/files/files.h"
+#include "images/files/key.h"
 #include "plugin/contents/local_machine.h"
 #include "plugin/host/criu_host.h"
 

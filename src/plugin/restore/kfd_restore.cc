@@ -9,11 +9,11 @@
 #include <utility>
 
 #include "base/format.h"
-#include "images/files.h"
+#include "images/files/files.h"
 #include "images/metadata.h"
 #include "images/pages.h"
 #include "images/vram_need.h"
-#include "kfd/private_data.h"
+#include "kfd/records/private_data.h"
 #include "kfd/uapi.h"
 #include "plugin/restore/gpus/unnamed_gpus.h"
 

@@ -11,8 +11,8 @@
 
 #include "base/result.h"
 #include "images/kfd_image.h"
-#include "kfd/bo_import.h"
 #include "kfd/criu_ops.h"
+#include "kfd/memory/bo_import.h"
 #include "plugin/restore/device_maps.h"
 #include "plugin/restore/gpus/gpu_match.h"
 #include "plugin/restore/restore_plan.h"

@@ -11,7 +11,7 @@
 
 #include "base/format.h"
 #include "drm/target_file.h"
-#include "images/files.h"
+#include "images/files/files.h"
 #include "images/pages.h"
 #include "images/vram_need.h"
 #include "plugin/host/criu_host.h"

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/format.h"
-#include "images/files.h"
-#include "images/key.h"
+#include "images/files/files.h"
+#include "images/files/key.h"
 #include "kfd/device.h"
 #include "kfd/driver.h"
 #include "kfd/matching/gpu_map.h"

@@ -6,12 +6,12 @@
 
 #include "base/format.h"
 #include "images/checkpoint.h"
-#include "images/files.h"
-#include "images/key.h"
+#include "images/files/files.h"
+#include "images/files/key.h"
 #include "images/metadata.h"
 #include "images/pages.h"
 #include "images/sums.h"
-#include "kfd/queue_records.h"
+#include "kfd/records/queue_records.h"
 #include "kfd/uapi.h"
 #include "plugin/host/criu_host.h"
 

@@ -4,7 +4,7 @@
 #include <utility>
 #include <variant>
 
-#include "images/files.h"
+#include "images/files/files.h"
 
 namespace sluice::plugin {
 

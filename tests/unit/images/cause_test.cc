@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // What a failure means for images, and what helps.
-#include "images/cause.h"
+#include "images/files/cause.h"
 
 #include <gtest/gtest.h>
 #include <linux/capability.h>

@@ -18,7 +18,7 @@
 
 #include "flatten/flatten.h"
 #include "images/checkpoint.h"
-#include "images/files.h"
+#include "images/files/files.h"
 #include "kfd/uapi.h"
 #include "pipeline/lane_thread.h"
 #include "pipeline/store/extent_source.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Names and frame of image files: whole or not at all, and nothing believed when read.
-#include "images/files.h"
+#include "images/files/files.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Images that are made with the operator's key: who has it reads them, who has not makes none that are read.
-#include "images/key.h"
+#include "images/files/key.h"
 
 #include <gtest/gtest.h>
 
@@ -8,8 +8,8 @@
 #include <cerrno>
 #include <cstring>
 
-#include "images/cause.h"
-#include "images/digest.h"
+#include "images/files/cause.h"
+#include "images/files/digest.h"
 #include "images/kfd_image.h"
 #include "images/metadata.h"
 #include "images/pages.h"

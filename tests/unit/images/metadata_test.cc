@@ -8,8 +8,8 @@
 #include <cerrno>
 #include <thread>
 
-#include "images/digest.h"
-#include "images/files.h"
+#include "images/files/digest.h"
+#include "images/files/files.h"
 #include "images/sums.h"
 #include "kfd/uapi.h"
 #include "sluice-sums.pb-c.h"

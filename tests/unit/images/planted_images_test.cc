@@ -25,7 +25,7 @@
 #include "images/chain/parent_chain.h"
 #include "images/chain/predump_mark.h"
 #include "images/checkpoint.h"
-#include "images/files.h"
+#include "images/files/files.h"
 #include "kfd/uapi.h"
 #include "pipeline/lane_thread.h"
 #include "support/equal_sums.h"

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "images/digest.h"
+#include "images/files/digest.h"
 
 namespace sluice {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // BOs imported into the KFD, over a KFD made of one function: under the handle that is wanted or not at all,
 // and nothing but them is left.
-#include "kfd/bo_import.h"
+#include "kfd/memory/bo_import.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>

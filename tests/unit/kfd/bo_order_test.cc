@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // BOs of whole blocks come first, each with its record; what is not known stays as the kernel gave it.
-#include "kfd/bo_order.h"
+#include "kfd/records/bo_order.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/units.h"
-#include "kfd/private_data.h"
+#include "kfd/records/private_data.h"
 
 namespace sluice::kfd {
 namespace {

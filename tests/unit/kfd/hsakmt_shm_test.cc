@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // libhsakmt's shared memory, in folders of the test's own.
-#include "kfd/hsakmt_shm.h"
+#include "kfd/memory/hsakmt_shm.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

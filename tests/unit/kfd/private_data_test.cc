@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The private data of a checkpoint: found out, read and edited, and refused where it is not what was counted.
-#include "kfd/private_data.h"
+#include "kfd/records/private_data.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // What a restore of queues would lose, read from their records in the private data.
-#include "kfd/queue_records.h"
+#include "kfd/records/queue_records.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // What sysfs says of VRAM in use, true and otherwise.
-#include "kfd/vram_room.h"
+#include "kfd/memory/vram_room.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "images/digest.h"
+#include "images/files/digest.h"
 #include "plugin/restore/restore_survey.h"
 #include "support/unknown_fields.h"
 

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "images/files.h"
+#include "images/files/files.h"
 #include "kfd/uapi.h"
 #include "support/temp_dir.h"
 

@@ -9,7 +9,7 @@
 #include <chrono>
 
 #include "base/units.h"
-#include "images/files.h"
+#include "images/files/files.h"
 #include "images/metadata.h"
 #include "images/sums.h"
 #include "kfd/uapi.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "base/format.h"
-#include "images/files.h"
+#include "images/files/files.h"
 #include "pipeline/store/file_writer.h"
 #include "plugin/contents/local_machine.h"
 

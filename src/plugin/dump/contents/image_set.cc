@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "images/files.h"
+#include "images/files/files.h"
 #include "plugin/host/criu_host.h"
 
 namespace sluice::plugin {

@@ -24,7 +24,7 @@
 #include "base/unique_fd.h"
 #include "flatten/flatten.h"
 #include "images/checkpoint.h"
-#include "images/image_source.h"
+#include "images/files/image_source.h"
 #include "pipeline/lane_thread.h"
 #include "pipeline/store/extent_cloner.h"
 #include "plugin/host/criu_host.h"

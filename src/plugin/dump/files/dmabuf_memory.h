@@ -19,7 +19,7 @@
 
 #include "images/metadata.h"
 #include "kfd/device.h"
-#include "kfd/open_dmabufs.h"
+#include "kfd/memory/open_dmabufs.h"
 #include "plugin/dump/files/dumped_files.h"
 #include "plugin/dump/files/target_tree.h"
 

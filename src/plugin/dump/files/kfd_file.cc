@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "base/format.h"
-#include "images/files.h"
+#include "images/files/files.h"
 #include "images/kfd_image.h"
 #include "images/metadata.h"
 #include "kfd/device.h"

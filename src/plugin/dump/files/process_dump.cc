@@ -6,12 +6,12 @@
 #include <algorithm>
 
 #include "base/format.h"
-#include "images/files.h"
+#include "images/files/files.h"
 #include "images/metadata.h"
 #include "images/pages.h"
-#include "kfd/bo_order.h"
-#include "kfd/hsakmt_shm.h"
-#include "kfd/private_data.h"
+#include "kfd/memory/hsakmt_shm.h"
+#include "kfd/records/bo_order.h"
+#include "kfd/records/private_data.h"
 #include "kfd/uapi.h"
 #include "pipeline/checksum/units.h"
 #include "plugin/dump/files/render_maps.h"

@@ -15,7 +15,7 @@
 
 #include "images/kfd_image.h"
 #include "kfd/criu_ops.h"
-#include "kfd/queue_records.h"
+#include "kfd/records/queue_records.h"
 #include "kfd/topology.h"
 #include "plugin/dump/contents/dump_contents.h"
 

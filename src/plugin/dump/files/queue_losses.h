@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What a dump does about queues that a restore would not bring back whole (kfd/queue_records.h): it lets
-// their kernels end, refuses, or warns.
+// What a dump does about queues that a restore would not bring back whole (kfd/records/queue_records.h): it
+// lets their kernels end, refuses, or warns.
 #pragma once
 
 #include "base/result.h"

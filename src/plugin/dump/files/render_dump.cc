@@ -7,8 +7,8 @@
 #include <chrono>
 
 #include "base/format.h"
-#include "images/files.h"
-#include "images/key.h"
+#include "images/files/files.h"
+#include "images/files/key.h"
 #include "images/pages.h"
 #include "proc/processes.h"
 

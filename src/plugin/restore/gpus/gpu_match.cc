@@ -12,8 +12,8 @@
 
 #include "base/format.h"
 #include "drm/device.h"
-#include "images/files.h"
-#include "kfd/vram_room.h"
+#include "images/files/files.h"
+#include "kfd/memory/vram_room.h"
 #include "plugin/contents/local_machine.h"
 #include "plugin/host/criu_host.h"
 

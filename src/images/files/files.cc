@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "images/files.h"
+#include "images/files/files.h"
 
 #include <dirent.h>
 #include <fcntl.h>

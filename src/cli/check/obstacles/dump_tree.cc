@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "cli/check/dump_tree.h"
+#include "cli/check/obstacles/dump_tree.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "images/directory_lock.h"
+#include "images/files/directory_lock.h"
 
 #include <fcntl.h>
 #include <sys/file.h>

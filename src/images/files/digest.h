@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // The digest at the end of every message that we write: metadata, sidecars, the index of a stream. It is the
-// message's last field, `digest` or, with the operator's key (images/key.h), `keyed_digest`. It covers all
-// bytes before it, so a changed byte is found even if the message still parses. Readers that do not know the
-// field skip it, as upstream's do.
+// message's last field, `digest` or, with the operator's key (images/files/key.h), `keyed_digest`. It covers
+// all bytes before it, so a changed byte is found even if the message still parses. Readers that do not know
+// the field skip it, as upstream's do.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "images/key.h"
+#include "images/files/key.h"
 
 namespace sluice {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "cli/check/unix_sockets.h"
+#include "cli/check/obstacles/unix_sockets.h"
 
 #include <fcntl.h>
 #include <linux/netlink.h>

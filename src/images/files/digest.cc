@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
-#include "images/digest.h"
+#include "images/files/digest.h"
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 
-#include "images/cause.h"
+#include "images/files/cause.h"
 #include "pipeline/checksum/checksum.h"
 
 namespace sluice {

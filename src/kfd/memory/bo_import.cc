@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "kfd/bo_import.h"
+#include "kfd/memory/bo_import.h"
 
 #include <unistd.h>
 

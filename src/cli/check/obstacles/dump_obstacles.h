@@ -16,8 +16,8 @@
 #include <tuple>
 #include <vector>
 
-#include "cli/check/dump_tree.h"
-#include "cli/check/obstacles.h"
+#include "cli/check/obstacles/dump_tree.h"
+#include "cli/check/obstacles/obstacles.h"
 
 namespace sluice::cli {
 

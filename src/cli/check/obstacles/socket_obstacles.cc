@@ -13,8 +13,8 @@
 #include "base/printable.h"
 #include "base/unique_fd.h"
 #include "base/units.h"
-#include "cli/check/dump_obstacles.h"
-#include "cli/check/unix_sockets.h"
+#include "cli/check/obstacles/dump_obstacles.h"
+#include "cli/check/obstacles/unix_sockets.h"
 
 namespace sluice::cli {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "kfd/open_dmabufs.h"
+#include "kfd/memory/open_dmabufs.h"
 
 #include <fcntl.h>
 #include <linux/kcmp.h>

@@ -13,7 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kfd/private_data.h"
+#include "kfd/records/private_data.h"
 #include "kfd/topology.h"
 
 namespace sluice::kfd {

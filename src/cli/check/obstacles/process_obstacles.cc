@@ -3,7 +3,7 @@
 #include <sstream>
 
 #include "base/units.h"
-#include "cli/check/dump_obstacles.h"
+#include "cli/check/obstacles/dump_obstacles.h"
 #include "cli/text.h"
 #include "proc/directory.h"
 

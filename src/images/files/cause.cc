@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "images/cause.h"
+#include "images/files/cause.h"
 
 #include <linux/capability.h>
 #include <sys/syscall.h>

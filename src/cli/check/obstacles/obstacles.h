@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "cli/check/check.h"
+#include "cli/check/obstacles/finding.h"
 
 namespace sluice::cli {
 

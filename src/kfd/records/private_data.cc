@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "kfd/private_data.h"
+#include "kfd/records/private_data.h"
 
 #include <algorithm>
 #include <cstring>
@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "base/format.h"
-#include "kfd/private_record.h"
+#include "kfd/records/private_record.h"
 #include "kfd/uapi.h"
 
 namespace sluice::kfd {

@@ -3,8 +3,8 @@
 // cli/checkpoint/archive_source.h. Names are of files in one folder; they have no '/'.
 //
 // Small files are read completely, by name. Contents are streams, each file from begin to end, in the
-// source's order: an archive has one order, and is not unpacked. Errors distinguish (images/cause.h) missing,
-// not readable, and damaged. One thread.
+// source's order: an archive has one order, and is not unpacked. Errors distinguish (images/files/cause.h)
+// missing, not readable, and damaged. One thread.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "images/key.h"
+#include "images/files/key.h"
 
 namespace sluice {
 

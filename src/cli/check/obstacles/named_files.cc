@@ -15,7 +15,7 @@
 #include "base/printable.h"
 #include "base/unique_fd.h"
 #include "base/units.h"
-#include "cli/check/dump_obstacles.h"
+#include "cli/check/obstacles/dump_obstacles.h"
 #include "cli/text.h"
 
 namespace sluice::cli {

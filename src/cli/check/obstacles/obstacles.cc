@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "cli/check/obstacles.h"
+#include "cli/check/obstacles/obstacles.h"
 
 #include <algorithm>
 

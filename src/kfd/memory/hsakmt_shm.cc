@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "kfd/hsakmt_shm.h"
+#include "kfd/memory/hsakmt_shm.h"
 
 #include <fcntl.h>
 #include <semaphore.h>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-#include "kfd/queue_records.h"
+#include "kfd/records/queue_records.h"
 
 #include <span>
 
-#include "kfd/private_record.h"
+#include "kfd/records/private_record.h"
 
 namespace sluice::kfd {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "images/key.h"
+#include "images/files/key.h"
 
 #include <span>
 #include <string_view>

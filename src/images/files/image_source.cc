@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "images/image_source.h"
+#include "images/files/image_source.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 #include <cerrno>
 
 #include "base/image_file.h"
-#include "images/files.h"
+#include "images/files/files.h"
 
 namespace sluice {
 namespace {

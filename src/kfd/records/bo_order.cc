@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
-#include "kfd/bo_order.h"
+#include "kfd/records/bo_order.h"
 
 #include <algorithm>
 #include <numeric>
 #include <utility>
 
-#include "kfd/private_data.h"
+#include "kfd/records/private_data.h"
 
 namespace sluice::kfd {
 

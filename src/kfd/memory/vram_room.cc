@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "kfd/vram_room.h"
+#include "kfd/memory/vram_room.h"
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -10,7 +10,7 @@
 
 #include "base/printable.h"
 #include "base/units.h"
-#include "cli/check/dump_obstacles.h"
+#include "cli/check/obstacles/dump_obstacles.h"
 #include "proc/directory.h"
 
 namespace sluice::cli {
