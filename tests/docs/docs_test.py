@@ -267,7 +267,7 @@ class Obstacles(unittest.TestCase):
     """What `sluice check --pid` finds has its row in docs/reference/cli.md, and nothing else has."""
 
     def test_every_code_has_its_row(self):
-        text = (ROOT / "src" / "cli" / "check" / "obstacles.h").read_text(encoding="utf-8")
+        text = (ROOT / "src" / "cli" / "check" / "obstacles" / "obstacles.h").read_text(encoding="utf-8")
         said = {}
         for kind in re.findall(r"ObstacleKind k\w+\{(.*?)\};", text, re.S):
             literals = re.findall(r'"((?:\\.|[^"\\])*)"', kind)
