@@ -21,6 +21,7 @@ Half to_half(float value) {
   const U16 sign = static_cast<U16>(bits >> 16 & 0x8000);
   if (std::isnan(value)) return {static_cast<U16>(sign | 0x7e00 | (bits >> 13 & 0x1ff))};
   const float magnitude = std::fabs(value);
+  if (magnitude == 0) return {sign};
   if (magnitude >= 65520.0F) return {static_cast<U16>(sign | 0x7c00)};
   // Below the smallest normal number a unit is 2^-24; above it, 2^-10 of the power of two.
   int exponent = 0;
