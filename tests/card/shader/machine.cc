@@ -271,6 +271,7 @@ bool Machine::execute(Group& group, Wave& wave, const Instruction& in) {
     case Encoding::kVop3:
       return in.op < 0x100 ? execute_compare(wave, in) : execute_vector(wave, in);
     case Encoding::kVop3p:
+      if (const MatrixLine* line = matrix_table().find(in.op)) return execute_matrix(wave, in, *line);
       return execute_packed(wave, in);
     case Encoding::kDs:
       return execute_lds(group, wave, in);

@@ -102,6 +102,7 @@ class Machine {
   bool execute_vector(Wave& wave, const Instruction& in);
   bool execute_compare(Wave& wave, const Instruction& in);
   bool execute_packed(Wave& wave, const Instruction& in);
+  bool execute_matrix(Wave& wave, const Instruction& in, const MatrixLine& line);
   bool execute_lds(Group& group, Wave& wave, const Instruction& in);
   bool execute_flat(Group& group, Wave& wave, const Instruction& in);
   bool execute_buffer(Group& group, Wave& wave, const Instruction& in);

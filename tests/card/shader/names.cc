@@ -50,7 +50,7 @@ std::string name_of(const Instruction& in) {
       if (in.op < 0x100) return compare_name(in.op);
       return in.op == 0x140 ? "v_nop" : named(vector_table().find(in.op));
     case Encoding::kVop3p:
-      return named(packed_table().find(in.op));
+      return named(packed_table().find(in.op)) + named(matrix_table().find(in.op));
     case Encoding::kDs:
       return named(lds_table().find(in.op));
     case Encoding::kFlat:

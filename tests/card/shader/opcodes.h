@@ -127,6 +127,17 @@ struct PackedLine {
 };
 const Table<PackedLine, 128>& packed_table();
 
+// Of VOP3P, too: a product of matrices by all lanes of a wave.
+struct MatrixLine {
+  U32 op;
+  const char* name;
+  U8 rows;                                               // of A, and columns of B
+  U8 depth;                                              // columns of A, rows of B
+  U8 blocks;                                             // products at once
+  enum class Part : U8 { kF32, kF16, kBf16, kI8 } part;  // elements of A and B; D has dwords
+};
+const Table<MatrixLine, 128>& matrix_table();
+
 // ---- memory ----
 
 struct MemoryLine {

@@ -39,6 +39,14 @@ constexpr Form kForms[] = {
 
 using Words = std::array<std::uint32_t, 2>;
 
+// A product of matrices in registers: LLVM 14 crashes at some others.
+Words product(std::uint32_t op, Rng& rng) {
+  const auto some = [&] { return static_cast<std::uint32_t>(2 * rng.between(0, 60)); };
+  const std::uint32_t accumulators = rng.percent(50) ? 0x8000 : 0;
+  const std::uint32_t a = 0x100 + some(), b = 0x100 + some(), c = 0x100 + some();
+  return {kVop3p | op << 16 | accumulators | some(), a | b << 9 | c << 18};
+}
+
 // Every opcode of an encoding, once with zeros and some times with a few random bits: a field that an opcode
 // does not have must be zero.
 std::vector<Words> instructions(const Form& form) {
@@ -57,6 +65,7 @@ std::vector<Words> instructions(const Form& form) {
         words = {form.fixed | op << form.op_at | 0x4000, 0x18020501};  // two VGPRs
       if (form.fixed == kVop3p && i % 4 == 3)
         words = {form.fixed | op << form.op_at | 0x4000, 0x18000101};  // and one
+      if (form.fixed == kVop3p && shader::matrix_table().find(op) != nullptr) words = product(op, rng);
       all.push_back(words);
     }
   }
@@ -130,6 +139,7 @@ std::set<std::string> names_of_tables() {
   add(shader::sopp());
   add(shader::vector_table());
   add(shader::packed_table());
+  add(shader::matrix_table());
   add(shader::lds_table());
   for (const char* before : {"global_", "buffer_"}) add(shader::memory_table(), before);
   return names;

@@ -351,13 +351,13 @@ TEST_F(SavedWaves, AnInstructionThatIsNotInTheTablesIsNamed) {
   const std::uint32_t unknown = 0xbe80007f;  // SOP1 of no opcode
   const auto entry = chip_.get<std::uint64_t>(descriptor_ + 16);
   std::memcpy(chip_.at(descriptor_ + entry), &unknown, sizeof unknown);
-  const std::uint32_t mfma[2] = {0xd3c08000, 0x04020000};
+  const std::uint32_t mfma_of_doubles[2] = {0xd3ee8000, 0x04020000};
   Mapped queue(*this);
   EXPECT_EQ(queue.dispatcher.step(packet(), {}, 10), Dispatcher::Step::kMore);  // s_mov_b32
-  std::memcpy(chip_.at(descriptor_ + entry), mfma, sizeof mfma);
+  std::memcpy(chip_.at(descriptor_ + entry), mfma_of_doubles, sizeof mfma_of_doubles);
   Mapped other(*this);
   EXPECT_EQ(other.dispatcher.step(packet(), {}, 10), Dispatcher::Step::kStopped);
-  EXPECT_NE(other.dispatcher.why().find("VOP3P 0x40"), std::string::npos) << other.dispatcher.why();
+  EXPECT_NE(other.dispatcher.why().find("VOP3P 0x6e"), std::string::npos) << other.dispatcher.why();
 }
 
 TEST_F(SavedWaves, AProgramOutsideOfMemoryStopsTheQueueWithItsFault) {
