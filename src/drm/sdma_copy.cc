@@ -123,10 +123,10 @@ Result<SdmaCopy::LiveBo*> SdmaCopy::acquire(std::uint32_t bo) {
 Result<bool> SdmaCopy::reach(std::uint32_t bo, LiveBo& live) {
   UniqueFd dmabuf = std::move(hardware_->sources[bo].dmabuf);
   if (options_.giver != nullptr) {
-    const BoGiver::Turn turn = options_.giver->take(bo, dmabuf);
-    if (turn == BoGiver::Turn::Later) return false;
+    const BoSource::Turn turn = options_.giver->take(bo, dmabuf);
+    if (turn == BoSource::Turn::Later) return false;
     const Lock lock(imported_);
-    live.given_up = live.given_up || turn == BoGiver::Turn::GivenUp;
+    live.given_up = live.given_up || turn == BoSource::Turn::GivenUp;
     if (live.given_up) return true;
   }
   Bo imported;

@@ -16,7 +16,7 @@
 // some attempts, anything else at once), a GTT BO of the same size replaces it. Then the CPU copies between
 // it and the slot buffers, which is slower but correct; staging() and staging_note() tell.
 //
-// With a running job (a pre-dump, BoGiver) the lane goes on if a BO is given up, cannot be imported or its
+// With a running job (a pre-dump, BoSource) the lane goes on if a BO is given up, cannot be imported or its
 // copy fails: zeros follow in the buffer. A chunk waits at a BO whose turn has not come; what lies before it
 // is copied and released first. Copies keep to a rate.
 //
@@ -54,11 +54,11 @@ class ImportedBos {
 };
 
 // Gives a BO's dma-buf when its turn comes, instead of those of make(). Called by the lane's thread.
-class BoGiver {
+class BoSource {
  public:
   enum class Turn : std::uint8_t { Given, Later, GivenUp };
 
-  virtual ~BoGiver() = default;
+  virtual ~BoSource() = default;
   // Sets `dmabuf` if it is given. Later: the stage asks again.
   virtual Turn take(std::uint32_t bo, UniqueFd& dmabuf) = 0;
   // It was given, and the stage has a handle of it.
@@ -86,7 +86,7 @@ struct SdmaCopyOptions {
   // Once it is set, the bytes are not needed any more. A job that has not ended a tenth of a second after its
   // launch is given up, as after the timeout. Borrowed; null: never.
   const std::atomic<bool>* stopped = nullptr;
-  BoGiver* giver = nullptr;            // dump; borrowed, null: the BOs' dma-bufs were passed to make()
+  BoSource* giver = nullptr;           // dump; borrowed, null: the BOs' dma-bufs were passed to make()
   std::uint64_t bytes_per_second = 0;  // at most; 0: unlimited
 };
 

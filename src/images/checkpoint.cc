@@ -12,7 +12,7 @@
 #include "base/format.h"
 #include "images/files/digest.h"
 #include "images/files/files.h"
-#include "images/unsaid_sharing.h"
+#include "images/undeclared_sharing.h"
 
 namespace sluice {
 
@@ -24,28 +24,44 @@ Error two_names_of_one(const std::string& name, const std::string& other) {
 
 namespace {
 
+void note_contradiction(Checkpoint& all, const Error& error) {
+  if (!all.contradiction) all.contradiction = error;
+  all.unreadable.push_back(error);
+}
+
+// A damaged image, or one that is no file, says nothing to anybody.
+void note_unread(Checkpoint& all, const Error& error) {
+  const bool is_there = error.err != ENOENT && error.err != EBADMSG && error.err != EINVAL;
+  if (is_there && !all.unread) all.unread = error;
+  all.unreadable.push_back(error);
+}
+
 template <class Image, class Unpack>
-void read_all(const ImageSource& source, std::vector<std::string> names, std::string_view prefix,
+void read_all(const MetadataReader& source, std::vector<std::string> names, std::string_view prefix,
               Unpack unpack, SameDump& dump, Checkpoint& all, std::vector<NumberedImage<Image>>& images) {
-  std::vector<Error>& unreadable = all.unreadable;
   keep_images(names, prefix);
   for (const std::string& name : names) {
     if (const auto other = complete_name(name)) {
       all.chain_names.insert(name);
       if (std::binary_search(names.begin(), names.end(), *other)) {
-        unreadable.push_back(two_names_of_one(name, *other));
+        note_contradiction(all, two_names_of_one(name, *other));
         continue;
       }
     }
     const std::optional<int> id = id_of_image(name);
     if (!id) continue;  // unreached: the name of none of ours
-    const auto payload = read_image(source, name);
-    Result<Image> image = payload ? unpack(*payload, name, source.keys()) : Result<Image>(payload.error());
-    const Result<void> good = image ? dump.add(name, image->dump_id, image->id) : Result<void>(image.error());
-    if (good) {
-      images.push_back({*id, std::move(*image)});
+    const auto payload = source.load(name);
+    if (!payload) {
+      note_unread(all, payload.error());
+      continue;
+    }
+    Result<Image> image = unpack(*payload, name, source.keys());
+    if (!image) {
+      all.unreadable.push_back(image.error());
+    } else if (const auto same = dump.add(name, image->dump_id, image->id); !same) {
+      note_contradiction(all, same.error());
     } else {
-      unreadable.push_back(good.error());
+      images.push_back({*id, std::move(*image)});
     }
   }
   std::sort(images.begin(), images.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
@@ -122,8 +138,8 @@ std::vector<Error> look_for_lost_images(const std::vector<std::string>& names, c
   return lost;
 }
 
-void look_for_unsaid_sharing(Checkpoint& all) {
-  UnsaidSharing sharing;
+void look_for_undeclared_sharing(Checkpoint& all) {
+  UndeclaredSharing sharing;
   const auto look = [&](const std::string& name, const auto& image) {
     if (const auto good = sharing.add(name, image); !good) all.lost.push_back(good.error());
   };
@@ -154,7 +170,7 @@ std::vector<NumberedPages> pages_of(const Checkpoint& checkpoint) {
   return all;
 }
 
-Result<Checkpoint> read_checkpoint(const ImageSource& source) {
+Result<Checkpoint> read_checkpoint(const MetadataReader& source) {
   SLUICE_TRY_ASSIGN(const std::vector<std::string> names, source.names());
   Checkpoint all;
   SameDump dump;
@@ -166,7 +182,7 @@ Result<Checkpoint> read_checkpoint(const ImageSource& source) {
     std::transform(all.unreadable.begin(), all.unreadable.end(), all.unreadable.begin(), beside_signed);
   if (!all.empty() && all.unreadable.empty()) {
     all.lost = look_for_lost_images(names, all);
-    look_for_unsaid_sharing(all);
+    look_for_undeclared_sharing(all);
   }
   return all;
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -31,6 +32,10 @@ struct Checkpoint {
   std::vector<NumberedImage<RenderImage>> render;
   std::vector<NumberedImage<DmaBufImage>> dmabufs;
   std::set<std::string> chain_names;  // chain_name() of images that have these names
+  // The first image that is there and cannot be read: what it says is unknown. Damage aside.
+  std::optional<Error> unread;
+  // The first that has two names, or belongs to another dump: then nothing is certain.
+  std::optional<Error> contradiction;
   // One error per image that cannot be read, has two names, or belongs to another dump than those before;
   // such images are not above.
   std::vector<Error> unreadable;
@@ -58,7 +63,8 @@ struct NumberedPages {
 // Of all images that can be read.
 std::vector<NumberedPages> pages_of(const Checkpoint& checkpoint);
 
-// Only a dump's images. Errors: those of listing the names.
-Result<Checkpoint> read_checkpoint(const ImageSource& source);
+// Only a dump's images. The one reader of metadata: of restores, chains and all commands. Errors: those of
+// listing the names.
+Result<Checkpoint> read_checkpoint(const MetadataReader& images);
 
 }  // namespace sluice

@@ -169,7 +169,7 @@ bool contradicts_itself(const CriuRenderNode& node) {
 // criu-dev marks every BO as imported whose handle is also a handle of the KFD or of another file: too many.
 // But memory from elsewhere has no place in VRAM here (amdgpu_dma_buf_create_obj gives it GTT). So a BO with
 // VRAM is this GPU's, and its contents are in the dump. Its place tells whether another file has it, too
-// (UnsaidSharing).
+// (UndeclaredSharing).
 bool is_imported(const DrmBoEntry& entry, bool ours) {
   constexpr std::uint32_t kDomainVram = 4;  // AMDGPU_GEM_DOMAIN_VRAM
   return entry.is_import != 0 && (ours || (entry.preferred_domains & kDomainVram) == 0);

@@ -20,7 +20,7 @@
 #include <string_view>
 #include <utility>
 
-#include "plugin/dump/dump.h"
+#include "plugin/dump/dumper.h"
 #include "plugin/host/criu_host.h"
 #include "plugin/host/image_store.h"
 #include "plugin/host/write_signals.h"
@@ -319,10 +319,6 @@ int on_post_forking() {
   });
 }
 
-int on_restore_init() {
-  return -ENOTSUP;
-}  // everything was done in init()
-
 int on_resume_devices_late(int pid) {
   return guarded("RESUME_DEVICES_LATE", [&]() -> Result<Answer> {
     if (restore == nullptr) return Answer();
@@ -368,7 +364,6 @@ namespace {
   CR_PLUGIN_DESC.hooks[kHookPauseDevices] = hook(on_pause_devices);
   CR_PLUGIN_DESC.hooks[kHookCheckpointDevices] = hook(on_checkpoint_devices);
   CR_PLUGIN_DESC.hooks[kHookPostForking] = hook(on_post_forking);
-  CR_PLUGIN_DESC.hooks[kHookRestoreInit] = hook(on_restore_init);
   CR_PLUGIN_DESC.hooks[kHookDumpDevicesLate] = hook(on_dump_devices_late);
 }
 

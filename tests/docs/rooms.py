@@ -13,6 +13,7 @@ KFD = ["kfd", "kfd/matching", "kfd/memory", "kfd/records"]
 IMAGES = [*ENGINE, "proc", *KFD, "drm", "images", "images/files", "images/chain"]
 PLUGIN = [*IMAGES, "settings", "plugin/host", "plugin/contents"]
 COMMAND = [*IMAGES, "settings", "verify", "flatten", "cli"]
+DUMP = [f"plugin/dump/{phase}" for phase in ("tree", "basis", "survey", "plan", "carry")]
 FLOORS = {
     "base": [],
     "proc": ["base"],
@@ -33,10 +34,14 @@ FLOORS = {
     "settings": IMAGES,
     "plugin/host": IMAGES,
     "plugin/contents": PLUGIN,
-    "plugin/dump": [*PLUGIN, "plugin/dump/contents", "plugin/dump/files"],
-    "plugin/dump/contents": [*PLUGIN, "flatten"],
-    "plugin/dump/files": [*PLUGIN, "plugin/dump/contents"],
-    "plugin/predump": [*PLUGIN, "plugin/dump/contents", "plugin/dump/files"],
+    # A dump's phases, each with what the earlier ones have made.
+    "plugin/dump/tree": PLUGIN,
+    "plugin/dump/basis": [*PLUGIN, "flatten"],
+    "plugin/dump/survey": [*PLUGIN, "plugin/dump/tree", "plugin/dump/basis"],
+    "plugin/dump/plan": [*PLUGIN, "plugin/dump/survey"],
+    "plugin/dump/carry": [*PLUGIN, "plugin/dump/basis", "plugin/dump/plan"],
+    "plugin/dump": [*PLUGIN, *DUMP],
+    "plugin/predump": [*PLUGIN, *DUMP],
     "plugin/restore": [*PLUGIN, "plugin/restore/gpus", "plugin/restore/server"],
     "plugin/restore/gpus": PLUGIN,
     "plugin/restore/server": PLUGIN,

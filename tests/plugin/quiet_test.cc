@@ -94,7 +94,6 @@ TEST_F(QuietTest, NothingIsOursWithoutInit) {
                   kHookUpdateVmaMap, "/dev/null", std::uint64_t{0}, std::uint64_t{0}, &offset, &fd)),
               -ENOTSUP);
     EXPECT_EQ(call<int()>(kHookPostForking), -ENOTSUP);
-    EXPECT_EQ(call<int()>(kHookRestoreInit), -ENOTSUP);
     plugin_->exit(stage, 0);
   }
   EXPECT_EQ(g_lines, 0);

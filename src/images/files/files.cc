@@ -301,9 +301,6 @@ Result<std::vector<std::string>> list_kfd_images(int dir_fd) {
 Result<std::vector<std::string>> list_render_images(int dir_fd) {
   return list_images(dir_fd, kRenderPrefix);
 }
-Result<std::vector<std::string>> list_dmabuf_images(int dir_fd) {
-  return list_images(dir_fd, kDmaBufPrefix);
-}
 void keep_stats(std::vector<std::string>& names) {
   std::erase_if(names, [](const std::string& name) {
     return !number_in(name, "sluice-stats-dump-", ".json") &&

@@ -111,7 +111,6 @@ Result<std::vector<std::string>> list_names(int dir_fd);
 // Of these, the names of images of KFDs, render files and dma-bufs, as keep_images() keeps them.
 Result<std::vector<std::string>> list_kfd_images(int dir_fd);
 Result<std::vector<std::string>> list_render_images(int dir_fd);
-Result<std::vector<std::string>> list_dmabuf_images(int dir_fd);
 // Keeps the names of statistics, and sorts them.
 void keep_stats(std::vector<std::string>& names);
 // CRIU's file id in such an image's name.

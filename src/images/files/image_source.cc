@@ -89,6 +89,10 @@ Result<void> DirectorySource::stream(const std::set<std::string>& names, const T
   return {};
 }
 
+Result<std::vector<std::uint8_t>> ImageSource::load(const std::string& name) const {
+  return read_image(*this, name);
+}
+
 Result<std::vector<std::uint8_t>> read_image(const ImageSource& source, const std::string& name) {
   SLUICE_TRY_ASSIGN(std::vector<std::uint8_t> bytes, source.read(name, kLargestImageBytes));
   return unframe(std::move(bytes), name);

@@ -41,15 +41,25 @@ class ByteStream {
   virtual Result<void> skip(std::uint64_t bytes) = 0;
 };
 
-class ImageSource {
+// What the metadata of a checkpoint are read from: a source, or the store of a run of CRIU.
+class MetadataReader {
  public:
-  virtual ~ImageSource() = default;
+  virtual ~MetadataReader() = default;
 
+  // Of all files that are known, images among them. Errors: those of listing.
+  virtual Result<std::vector<std::string>> names() const = 0;
+  // Payload of an image. Errors: read_image()'s.
+  virtual Result<std::vector<std::uint8_t>> load(const std::string& name) const = 0;
+  // What it is read with.
+  virtual const ImageKeys& keys() const = 0;
+};
+
+class ImageSource : public MetadataReader {
+ public:
   // The keys for reading its images. Call before reading any.
   void set_keys(ImageKeys keys) { keys_ = std::move(keys); }
-  const ImageKeys& keys() const { return keys_; }
-
-  virtual Result<std::vector<std::string>> names() const = 0;
+  const ImageKeys& keys() const override { return keys_; }
+  Result<std::vector<std::uint8_t>> load(const std::string& name) const override;
   // Errors: ENOENT; EINVAL unless it is a regular file; EFBIG for more than `most` bytes, before any memory
   // is allocated; EBADMSG; those of reading.
   virtual Result<std::vector<std::uint8_t>> read(const std::string& name, std::uint64_t most) const = 0;

@@ -39,6 +39,12 @@ Result<bool> counts_already(const OpenDmaBuf& listed, pid_t pid) {
 
 }  // namespace
 
+Result<ino_t> inode_of_dmabuf(int dmabuf) {
+  struct stat st {};
+  if (::fstat(dmabuf, &st) != 0) return make_error(errno, "fstat of a dma-buf");
+  return st.st_ino;
+}
+
 Result<std::vector<OpenDmaBuf>> open_dmabufs(const std::vector<pid_t>& pids) {
   std::vector<OpenDmaBuf> found;
   for (const pid_t pid : pids) {
@@ -60,10 +66,9 @@ Result<std::vector<OpenDmaBuf>> open_dmabufs(const std::vector<pid_t>& pids) {
 
 Result<UniqueFd> take_dmabuf(const OpenDmaBuf& listed) {
   SLUICE_TRY_ASSIGN(UniqueFd fd, proc::take_descriptor(listed.first));
-  struct stat st {};
-  if (::fstat(fd.get(), &st) != 0) return make_error(errno, "fstat of a dma-buf");
+  SLUICE_TRY_ASSIGN(const ino_t inode, inode_of_dmabuf(fd.get()));
   SLUICE_TRY_ASSIGN(const FileClass file, classify_fd(fd.get(), 0));
-  if (file.kind == FileKind::DmaBuf && st.st_ino == listed.inode) return fd;
+  if (file.kind == FileKind::DmaBuf && inode == listed.inode) return fd;
   return Error{ESTALE,
                formatted("descriptor {} of process {}, a dma-buf, changed while it was examined; stop every "
                          "process that shares the tree's descriptors, or dump it, too [SL-D02]",

@@ -26,6 +26,9 @@ struct OpenDmaBuf {
   std::uint64_t entries = 0;   // in all their descriptor tables: a shared table counts once
 };
 
+// What identifies a dma-buf, for as long as it exists. Errors: those of fstat().
+Result<ino_t> inode_of_dmabuf(int dmabuf);
+
 // The dma-bufs of `pids` (ascending), each once. Errors: dmabuf_descriptors()', same_open_file()'s.
 Result<std::vector<OpenDmaBuf>> open_dmabufs(const std::vector<pid_t>& pids);
 

@@ -22,7 +22,6 @@
 #include "pipeline/store/extent_source.h"
 #include "pipeline/store/file_set.h"
 #include "plugin/contents/left_out.h"
-#include "plugin/contents/local_machine.h"
 
 namespace sluice::plugin {
 
@@ -46,7 +45,7 @@ std::unique_ptr<ParentMatch> match_with(const SharedByJobs& shared, const PagesS
 }
 
 // Whether a file of the set is unreadable without its sidecar.
-bool has_delta_files(int image_dir, int id, const PagesSet& set, const ImageLayout& layout) {
+bool needs_sidecar(int image_dir, int id, const PagesSet& set, const ImageLayout& layout) {
   for (std::uint32_t file = 0; file < layout.file_count(); ++file) {
     struct stat status {};
     if (::fstatat(image_dir, set.delta_name(id, file).c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0)
@@ -58,8 +57,13 @@ bool has_delta_files(int image_dir, int id, const PagesSet& set, const ImageLayo
 }  // namespace
 
 LaneContents::LaneContents(PagesSet set, std::vector<UniqueFd>& all, std::uint32_t minor)
-    : pages(std::move(set)), render_minor(minor), numa_node(numa_node_of_render_minor(minor)) {
+    : pages(std::move(set)), render_minor(minor) {
   for (const PagesBo& bo : pages.bos) dmabufs.push_back(std::move(all[bo.number]));
+}
+
+Result<void> check_stopped(const SharedByJobs& shared) {
+  return shared.stopped ? Error{ECANCELED, "the dump was stopped; the line before this one says why [SL-D07]"}
+                        : Result<void>();
 }
 
 // One lane's work and result. What only the lane's thread uses is on its stack, in carry(); what outlives the
@@ -172,7 +176,7 @@ Result<void> ContentsJob::take_sums(const PagesSet& pages, const ImageLayout& la
                                     bool& has_sums) {
   // A file whose contents lie partly in the parent needs its sidecar, and is never in a stream.
   const std::optional<int> directory = shared_.store.directory();
-  if (!config_.checksum && !(directory && has_delta_files(*directory, id_, pages, layout))) return {};
+  if (!config_.checksum && !(directory && needs_sidecar(*directory, id_, pages, layout))) return {};
   const std::string name = pages.sums_name(id_);
   SLUICE_TRY_ASSIGN(std::optional<Sidecar> found, take_sidecar(shared_.store.load_once(name), id_, pages,
                                                                layout, dump_id_, shared_.store.keys()));

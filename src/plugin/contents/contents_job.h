@@ -56,7 +56,7 @@ struct LaneContents {
   int numa_node = -1;              // of that GPU, -1 = unknown
   unsigned sharers = 1;  // lanes of the whole dump or restore that use this GPU and share its staging
   // Pre-dump: gives the BOs' dma-bufs, and `dmabufs` is empty; null in a dump.
-  std::shared_ptr<drm::BoGiver> giver;
+  std::shared_ptr<drm::BoSource> giver;
 };
 
 // How a dump writes the files of one lane.
@@ -100,6 +100,10 @@ struct SharedByJobs {
   std::atomic<bool> stopped{false};
   std::atomic<std::size_t> running{0};  // lanes at work
 };
+
+// Dump: ECANCELED after a signal. Nothing more is begun and no more queues are stopped, because they would
+// run again at once.
+Result<void> check_stopped(const SharedByJobs& shared);
 
 // How long a stopped job is waited for. I/O that a disk has accepted cannot be taken back, and a slow or hung
 // disk must not keep the processes' queues stopped.

@@ -32,7 +32,7 @@ enum Hook : unsigned {
   kHookPauseDevices = 10,       // CRIU >= 4.0
   kHookCheckpointDevices = 11,  // CRIU >= 4.0
   kHookPostForking = 12,        // CRIU >= 4.2
-  kHookRestoreInit = 13,        // after 4.2
+  kHookRestoreInit = 13,        // after 4.2; not ours
   kHookDumpDevicesLate = 14,    // after 4.2
   kHookCount = 15,
 };
@@ -58,13 +58,14 @@ using Answer = std::optional<int>;
 // Hooks this host knows: 10 (3.17 to 3.19), 12 (4.0, 4.1), 13 (4.2), 15 (newer). 10 if unknown.
 unsigned host_hook_count();
 
-// What a host's hook count means.
+// What a host's hook count means. With POST_FORKING, the fdstore works in init().
 inline bool host_has_post_forking() {
   return host_hook_count() > kHookPostForking;
-}  // and fdstore works in init()
+}
+// RESTORE_EXT_FILE(id, bool*).
 inline bool host_restore_takes_retry() {
   return host_hook_count() > kHookRestoreInit;
-}  // RESTORE_EXT_FILE(id, bool*)
+}
 // Whether the host takes and closes the descriptor that UPDATE_VMA_MAP gives (3.19 and newer); else it dups
 // ours. The hooks of 3.19 are those of 3.17; only cr_fchown() tells it apart.
 bool host_takes_vma_fd();

@@ -21,17 +21,14 @@ class DirectoryStore final : public ImageStore {
     return about(Topic::Images, write_image(directory_(), name, payload, sync));
   }
   Result<void> sync() override { return about(Topic::Images, sync_directory(directory_())); }
-  Result<std::vector<std::uint8_t>> load(const std::string& name) override {
+  Result<std::vector<std::uint8_t>> load(const std::string& name) const override {
     return about(Topic::Images, read_image(directory_(), name));
   }
   Result<std::vector<std::uint8_t>> load_once(const std::string& name) override {
     return read_image(directory_(), name);
   }
-  Result<std::vector<std::string>> names(ImageKind kind) override {
-    const auto list = kind == ImageKind::Kfd          ? list_kfd_images
-                      : kind == ImageKind::RenderNode ? list_render_images
-                                                      : list_dmabuf_images;
-    return about(Topic::Images, list(directory_()));
+  Result<std::vector<std::string>> names() const override {
+    return about(Topic::Images, list_names(directory_()));
   }
   Result<PagesStage> pages(Direction direction, Lane& lane, std::vector<std::string> names,
                            const FileOptions& options) override;

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "images/files/image_source.h"
 #include "images/files/key.h"
 #include "images/sums.h"
 #include "pipeline/lane.h"
@@ -28,9 +29,6 @@
 #include "plugin/host/vma_runs.h"
 
 namespace sluice::plugin {
-
-// By the prefix of their names.
-enum class ImageKind : std::uint8_t { Kfd, RenderNode, DmaBuf };
 
 inline constexpr const char* kIndexImage = "amdgpu-sluice-index.img";
 // The last image of a streamed dump: all metadata, the maps of tasks that map GPUs (by pid in their own pid
@@ -51,7 +49,7 @@ struct PagesStage {
   std::unique_ptr<FileSetSink> sink;
 };
 
-class ImageStore {
+class ImageStore : public MetadataReader {
  public:
   // The host's choice. Does not look at existing images.
   static std::unique_ptr<ImageStore> of_host();
@@ -62,12 +60,11 @@ class ImageStore {
   ImageStore() = default;
   ImageStore(const ImageStore&) = delete;
   ImageStore& operator=(const ImageStore&) = delete;
-  virtual ~ImageStore() = default;
 
   // The keys that images are made and read with. Set before the first image, and before any change of
   // namespaces; until then, no key.
   void set_keys(ImageKeys keys) { keys_ = std::move(keys); }
-  const ImageKeys& keys() const { return keys_; }
+  const ImageKeys& keys() const override { return keys_; }
 
   // Whether each image passes only once. A dump's image has its final name from the start and can be neither
   // rewritten nor removed. The index comes last, so that it is never incomplete. A restore gets each image
@@ -83,11 +80,11 @@ class ImageStore {
   virtual Result<void> sync() = 0;
   // Payload. May be called any number of times. Errors: those of read_image(); ECONNRESET when the streamer
   // has ended.
-  virtual Result<std::vector<std::uint8_t>> load(const std::string& name) = 0;
+  Result<std::vector<std::uint8_t>> load(const std::string& name) const override = 0;
   // Payload of an image that only one lane reads. Errors: those of load().
   virtual Result<std::vector<std::uint8_t>> load_once(const std::string& name) = 0;
-  // Sorted. Empty where images cannot be listed: then each is known only when CRIU asks for it.
-  virtual Result<std::vector<std::string>> names(ImageKind kind) = 0;
+  // Empty where images cannot be listed: then each is known only when CRIU asks for it.
+  Result<std::vector<std::string>> names() const override = 0;
 
   // One file for each of the lane's layout, in `names`. Errors: those of FileSetSource::open().
   virtual Result<PagesStage> pages(Direction direction, Lane& lane, std::vector<std::string> names,

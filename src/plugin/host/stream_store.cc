@@ -122,19 +122,17 @@ class StreamStore final : public ImageStore {
     return write_framed(pipe.get(), payload, name + " to the image stream");
   }
   Result<void> sync() override { return {}; }
-  Result<std::vector<std::uint8_t>> load(const std::string& name) override {
+  Result<std::vector<std::uint8_t>> load(const std::string& name) const override {
     const auto [kept, is_first] = kept_.try_emplace(name, Error{ENOMEM, "out of memory"});
-    if (is_first) kept->second = load_once(name);  // if it throws, "no memory" is kept
+    if (is_first) kept->second = load_stream(name, kLargestImageBytes);  // if it throws, "no memory" is kept
     return kept->second;
   }
   Result<std::vector<std::uint8_t>> load_once(const std::string& name) override {
     return load_stream(name, kLargestImageBytes);
   }
   // From the index, which does not list images of dma-bufs.
-  Result<std::vector<std::string>> names(ImageKind kind) override {
-    if (kind == ImageKind::DmaBuf) return std::vector<std::string>();
+  Result<std::vector<std::string>> names() const override {
     SLUICE_TRY_ASSIGN(ImageIndex all, index());
-    keep_images(all.images, kind == ImageKind::Kfd ? kKfdPrefix : kRenderPrefix);
     return std::move(all.images);
   }
   Result<PagesStage> pages(Direction direction, Lane& lane, std::vector<std::string> names,
@@ -178,7 +176,7 @@ class StreamStore final : public ImageStore {
 
  private:
   // Empty: the stream has none, as with upstream's plugin.
-  Result<ImageIndex> index() {
+  Result<ImageIndex> index() const {
     const auto payload = load(kIndexImage);
     if (!payload && payload.error().err == ENOENT) return ImageIndex();
     if (!payload) return payload.error();
@@ -187,7 +185,7 @@ class StreamStore final : public ImageStore {
 
   // By name, or the reason why there is none, also for tasks forked from this process: each image is sent
   // only once.
-  std::map<std::string, Result<std::vector<std::uint8_t>>> kept_;
+  mutable std::map<std::string, Result<std::vector<std::uint8_t>>> kept_;
 };
 
 }  // namespace

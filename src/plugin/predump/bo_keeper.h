@@ -36,7 +36,7 @@ struct MemoryUse {
   bool meets(const MemoryUse& other) const;
 };
 
-class BoKeeper final : public drm::BoGiver {
+class BoKeeper final : public drm::BoSource {
  public:
   // Of one GPU, whose VRAM `is_system_memory` (an APU). REQUIRES: the job is stopped; dma-bufs of its BOs
   // show whether the kernel tells freed BOs. `more_shares`: until end_shares().

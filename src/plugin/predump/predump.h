@@ -18,15 +18,17 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "images/chain/predump_mark.h"
 #include "kfd/criu_ops.h"
-#include "plugin/dump/contents/content_schedule.h"
-#include "plugin/dump/contents/dump_contents.h"
-#include "plugin/dump/contents/parent.h"
-#include "plugin/dump/files/dumped_files.h"
-#include "plugin/dump/files/target_tree.h"
+#include "plugin/dump/basis/dump_basis.h"
+#include "plugin/dump/carry/carrier.h"
+#include "plugin/dump/carry/commit.h"
+#include "plugin/dump/carry/image_set.h"
+#include "plugin/dump/survey/survey.h"
+#include "plugin/dump/tree/target_tree.h"
 #include "plugin/predump/memory_keeper.h"
 
 namespace sluice::plugin {
@@ -46,12 +48,12 @@ class PreDump {
   // Next: reads the key. Errors: those of reading; EINVAL if checksums are switched off.
   Result<void> prepare(const settings::Config& config);
   // Next: reads the parent's sums. Errors: find_parent()'s.
-  Result<void> look_for_parent() { return run_.look_for_parent(); }
+  Result<void> look_for_parent() { return basis_.look_for_parent(); }
 
   TargetTree& tree() { return tree_; }
   const TargetTree& tree() const { return tree_; }
   // Set to end it: lanes end at their next chunk.
-  std::atomic<bool>& stopped() { return run_.shared.stopped; }
+  std::atomic<bool>& stopped() { return shared_.stopped; }
 
   // REQUIRES: look_for_parent() has succeeded. Errors: those of a dump up to the start of its contents; then
   // nothing copies. queues_stand() tells whether UNPAUSE was refused.
@@ -61,11 +63,11 @@ class PreDump {
   // begin()'s; then the share is empty.
   Result<void> begin_share(const std::vector<pid_t>& pids);
   // There is something to copy. After begin().
-  bool any_contents() const { return !files_.empty(); }
-  std::uint64_t frozen_ns() const { return run_.frozen_ns; }  // in all shares
-  std::uint32_t shares() const { return shares_; }            // that were begun
+  bool any_contents() const { return commit_ && !commit_->plan().files.empty(); }
+  std::uint64_t frozen_ns() const { return frozen_ns_; }  // in all shares
+  std::uint32_t shares() const { return shares_; }        // that were begun
   // After finish().
-  const DumpRun::Totals& totals() const { return run_.totals; }
+  const Carrier::Totals& totals() const { return carrier_.totals(); }
 
   // Waits for the lanes, renames the files, writes the mark. With Shares::Many it calls `next_share` when
   // lanes need one, which stops the processes and calls begin_share(). Errors: the lanes'; those of writing;
@@ -84,23 +86,27 @@ class PreDump {
     std::shared_ptr<BoKeeper> bos;
   };
 
-  Result<void> start();
-  void keep(LaneContents& lane, const DumpedFile& file);
+  Result<DumpPlan> survey_and_plan(const DumpBasis& basis, const TargetTree& tree);
+  void keep(LaneContents& lane, const PlannedFile& file);
   Result<void> write_all(const std::function<Result<void>()>& next_share);
-  Result<void> wait_for(DumpContents& contents, const std::function<Result<void>()>& next_share);
+  Result<void> wait_for(std::size_t file, const std::function<Result<void>()>& next_share);
   Result<void> take_share(const std::function<Result<void>()>& next_share);
   void say_what_was_left_out() const;
 
-  DumpRun run_;
+  DumpBasis basis_;
+  VramWatch vram_;
+  SharedByJobs shared_;
   TargetTree tree_;
   kfd::UnpauseGuard sessions_;
   const bool many_shares_;
   std::uint32_t shares_ = 0;
   std::uint64_t next_share_ns_ = 0;  // not before
+  std::uint64_t frozen_ns_ = 0;
   std::vector<Lane> lanes_;
   MemoryKeeper memory_;
-  DumpedFiles files_{sessions_, run_};  // after sessions_ and run_, which they use
-  ContentSchedule schedule_{run_.config, run_.shared};
+  ImageSet images_;
+  Carrier carrier_;
+  std::optional<Commit> commit_;  // from begin() on
   bool finished_ = false;
 };
 

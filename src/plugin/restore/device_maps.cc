@@ -60,7 +60,7 @@ Result<std::vector<int>> own_descriptors(std::uint32_t minor) {
 
 }  // namespace
 
-void DeviceMaps::meet(std::uint32_t pid) {
+void DeviceMaps::set_task(std::uint32_t pid) {
   pid_ = pid;
   if (first_unused_fd_ < 0) first_unused_fd_ = first_unused_fd(static_cast<int>(pid));
 }

@@ -40,7 +40,7 @@ inline constexpr std::uint64_t kNoMmapOffset = std::uint64_t{3} << 62;
 class DeviceMaps {
  public:
   // The task, by its pid in its own namespace.
-  void meet(std::uint32_t pid);
+  void set_task(std::uint32_t pid);
   bool met() const { return pid_.has_value(); }
 
   // Reads which maps the host will request; once. If the task has no such image, or one of unknown form,

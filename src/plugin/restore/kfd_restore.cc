@@ -81,7 +81,7 @@ Result<std::vector<kfd::RestoredBo>> restore_process(const kfd::KfdDevice& own, 
 Result<UniqueFd> KfdRestore::restore(const kfd::KfdImage& image, int id) {
   SLUICE_TRY_ASSIGN(kfd::KfdDevice own, kfd::KfdDevice::open(task_.plan.kfd_device));
   if (image.alias_of) return another_file_of(image, id, std::move(own));
-  task_.maps.meet(image.pid);
+  task_.maps.set_task(image.pid);
   SLUICE_TRY(task_.maps.read_runs(task_.plan.store));
   SLUICE_TRY(check_user_namespace());
   SLUICE_TRY(task_.gpus.match(image, task_.plan.config.match_rules));

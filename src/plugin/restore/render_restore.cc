@@ -33,9 +33,9 @@ VramBytes rest_of(const RenderImage& image, std::size_t first) {
 Result<UniqueFd> RenderRestore::restore(RenderImage image, int id) {
   GpuMatch& gpus = task_.gpus;
   DeviceMaps& maps = task_.maps;
-  if (image.pid) maps.meet(*image.pid);
+  if (image.pid) maps.set_task(*image.pid);
   SLUICE_TRY(match_gpus_of(image));
-  if (gpus.matched() && !maps.met()) maps.meet(static_cast<std::uint32_t>(getpid()));
+  if (gpus.matched() && !maps.met()) maps.set_task(static_cast<std::uint32_t>(getpid()));
   SLUICE_TRY(maps.read_runs(task_.plan.store));
   SLUICE_TRY_ASSIGN(const kfd::Node* gpu, gpus.gpu_of(image));
   const std::uint32_t minor = gpu->drm_render_minor;

@@ -60,31 +60,16 @@ void warn_of_lost_waves(const kfd::KfdImage& image) {
 }  // namespace
 
 template <class Image>
-Result<void> RestoreSurvey::read_images(ImageStore& store, ImageKind kind,
-                                        Result<Image> (*unpack)(std::span<const std::uint8_t>,
-                                                                const std::string&, const ImageKeys&)) {
-  const auto names = store.names(kind);
-  if (!names) {  // a directory's; a stream's index was read
-    note_unread(names.error());
-    return {};
-  }
-  for (const std::string& name : *names) {
-    const auto other = complete_name(name);
-    if (other && std::binary_search(names->begin(), names->end(), *other))
-      return two_names_of_one(name, *other);
-    const auto payload = store.load(name);
-    if (!payload) {
-      note_unread(payload.error());
-      continue;
-    }
-    const Result<Image> image = unpack(*payload, name, store.keys());
-    if (!image) continue;
-    SLUICE_TRY(same_dump_.add(name, image->dump_id, image->id));
-    SLUICE_TRY(unsaid_sharing_.add(name, *image));
+Result<void> RestoreSurvey::note_all(ImageStore& store, const Checkpoint& checkpoint,
+                                     const std::vector<NumberedImage<Image>>& images,
+                                     std::string (*name_of)(int id)) {
+  for (const auto& [id, image] : images) {
+    const std::string name = checkpoint.name_of(name_of(id));
+    SLUICE_TRY(same_dump_.add(name, image.dump_id, image.id));
+    SLUICE_TRY(undeclared_sharing_.add(name, image));
     seen_.insert(name);
-    const std::optional<int> id = id_of_image(name);
-    note(*image, id);
-    if (id && has_deltas_ && parent_dump_id_ == DumpId{}) SLUICE_TRY(note_parent(store, *image, *id));
+    note(image, id);
+    if (has_deltas_ && parent_dump_id_ == DumpId{}) SLUICE_TRY(note_parent(store, image, id));
   }
   return {};
 }
@@ -97,18 +82,18 @@ Result<RestoreSurvey> RestoreSurvey::read(ImageStore& store) {
   } else if (dump.error().err == EBADMSG || store.keys().any()) {
     return dump.error();
   }
+  const auto checkpoint = read_checkpoint(store);
+  if (!checkpoint) {  // CRIU may not ask for any image, so it is no error yet
+    survey.unread_ = checkpoint.error();
+    return survey;
+  }
+  if (checkpoint->contradiction) return *checkpoint->contradiction;
+  survey.unread_ = checkpoint->unread;
   survey.has_deltas_ = has_delta_files(store);
-  SLUICE_TRY(survey.read_images(store, ImageKind::Kfd, unpack_kfd_image));
-  SLUICE_TRY(survey.read_images(store, ImageKind::RenderNode, unpack_render_image));
-  SLUICE_TRY(survey.read_images(store, ImageKind::DmaBuf, unpack_dmabuf_image));
+  SLUICE_TRY(survey.note_all(store, *checkpoint, checkpoint->kfd, kfd_image_name));
+  SLUICE_TRY(survey.note_all(store, *checkpoint, checkpoint->render, render_image_name));
+  SLUICE_TRY(survey.note_all(store, *checkpoint, checkpoint->dmabufs, dmabuf_image_name));
   return survey;
-}
-
-// CRIU may not ask for it, so it is no error yet. A damaged image, or one that is no file, could not have
-// been read anyway.
-void RestoreSurvey::note_unread(const Error& error) {
-  const bool is_there = error.err != ENOENT && error.err != EBADMSG && error.err != EINVAL;
-  if (is_there && !unread_) unread_ = error;
 }
 
 Result<void> RestoreSurvey::check_that_it_was_seen(const std::string& name) const {
@@ -135,9 +120,9 @@ Result<void> RestoreSurvey::note_parent(ImageStore& store, const RenderImage& im
   return {};
 }
 
-void RestoreSurvey::note(const kfd::KfdImage& image, std::optional<int> id) {
+void RestoreSurvey::note(const kfd::KfdImage& image, int id) {
   if (records_.bo_bytes == 0) records_ = driver_records_of(image);
-  if (id && !image.alias_of) kfd_pids_.emplace(*id, image.pid);
+  if (!image.alias_of) kfd_pids_.emplace(id, image.pid);
   add_vram(vram_, vram_of(image));
   if (!image.alias_of) {
     kfd::add_topology(topologies_, image.topology);
@@ -153,12 +138,12 @@ void RestoreSurvey::note(const kfd::KfdImage& image, std::optional<int> id) {
   }
 }
 
-void RestoreSurvey::note(const RenderImage& image, std::optional<int> id) {
+void RestoreSurvey::note(const RenderImage& image, int id) {
   add_vram(vram_, vram_of(image));
-  if (id && image.pid) render_pids_.emplace(*id, *image.pid);
+  if (image.pid) render_pids_.emplace(id, *image.pid);
   if (image.minor == RenderImage::kUnknownMinor) {
     render_gpu_ids_.insert(image.gpu_id);
-  } else if (!id || !is_memory_of_dmabuf(*id)) {
+  } else if (!is_memory_of_dmabuf(id)) {
     render_files_.emplace(image.pid, image.minor);
   }
   for (const RenderBo& bo : image.bos) {

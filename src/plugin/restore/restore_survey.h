@@ -13,8 +13,9 @@
 #include <vector>
 
 #include "base/result.h"
+#include "images/checkpoint.h"
 #include "images/metadata.h"
-#include "images/unsaid_sharing.h"
+#include "images/undeclared_sharing.h"
 #include "images/vram_need.h"
 #include "kfd/topology.h"
 #include "plugin/host/image_store.h"
@@ -35,7 +36,7 @@ class RestoreSurvey {
   template <class Image>
   Result<void> add(const std::string& name, const Image& image) {
     SLUICE_TRY(check_that_it_was_seen(name));
-    SLUICE_TRY(unsaid_sharing_.add(name, image));
+    SLUICE_TRY(undeclared_sharing_.add(name, image));
     return same_dump_.add(name, image.dump_id, image.id);
   }
 
@@ -66,7 +67,6 @@ class RestoreSurvey {
   const std::optional<Error>& unread() const { return unread_; }
 
  private:
-  void note_unread(const Error& error);
   Result<void> check_that_it_was_seen(const std::string& name) const;
 
   // The files through which one process maps BOs of one GPU. `acquired`: the one that KFD acquired for it.
@@ -77,20 +77,18 @@ class RestoreSurvey {
 
   // All images of one kind.
   template <class Image>
-  Result<void> read_images(ImageStore& store, ImageKind kind,
-                           Result<Image> (*unpack)(std::span<const std::uint8_t>, const std::string&,
-                                                   const ImageKeys&));
-  // `id`: the file's, from the image's name.
-  void note(const kfd::KfdImage& image, std::optional<int> id);
-  void note(const RenderImage& image, std::optional<int> id);
+  Result<void> note_all(ImageStore& store, const Checkpoint& checkpoint,
+                        const std::vector<NumberedImage<Image>>& images, std::string (*name_of)(int id));
+  void note(const kfd::KfdImage& image, int id);
+  void note(const RenderImage& image, int id);
   Result<void> note_parent(ImageStore& store, const kfd::KfdImage& image, int id);
   Result<void> note_parent(ImageStore& store, const RenderImage& image, int id);
   Result<void> note_parent(ImageStore&, const DmaBufImage&, int) { return {}; }
-  void note(const DmaBufImage&, std::optional<int>) {}  // irrelevant until a task asks for it
+  void note(const DmaBufImage&, int) {}  // irrelevant until a task asks for it
 
   const ImageStore* store_ = nullptr;  // the store that read() has used
   SameDump same_dump_;
-  UnsaidSharing unsaid_sharing_;
+  UndeclaredSharing undeclared_sharing_;
   std::set<std::string> seen_;  // images that read() has read
   DriverRecords records_;       // of the first image that tells
   bool has_deltas_ = false;     // some files have part of their contents in a parent

@@ -53,7 +53,7 @@ Result<UniqueFd> RestoreTask::make(DeviceImage image, int id) {
 Result<void> RestoreTask::make_all(std::uint32_t pid) {
   if (std::exchange(all_made_, true)) return {};
   RestorePlan& plan = parts_.plan;
-  parts_.maps.meet(pid);
+  parts_.maps.set_task(pid);
   SLUICE_TRY(parts_.maps.read_runs(parts_.plan.store));
   for (const auto& [id, its_pid] : plan.survey.kfd_pids()) {
     if (its_pid != pid) continue;

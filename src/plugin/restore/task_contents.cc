@@ -17,6 +17,7 @@ namespace sluice::plugin {
 LaneContents TaskContents::lane(PagesSet pages, std::vector<UniqueFd>& dmabufs, const kfd::Node& gpu,
                                 std::uint32_t source_minor) const {
   LaneContents contents(std::move(pages), dmabufs, gpu.drm_render_minor);
+  contents.numa_node = numa_node_of_render_minor(gpu.drm_render_minor);
   contents.sharers = plan_.survey.lanes_on(source_minor);
   return contents;
 }

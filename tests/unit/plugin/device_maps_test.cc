@@ -80,7 +80,7 @@ test::Bytes mm_image(unsigned maps) {
 class Task {
  public:
   Task() {
-    maps_.meet(static_cast<std::uint32_t>(::getpid()));
+    maps_.set_task(static_cast<std::uint32_t>(::getpid()));
     const int acquired = maps_.acquire(kMinor).value();
     drm::GemRestore bos(acquired);
     EXPECT_TRUE(bos.create({1, kBytes, 4 * kKiB, AMDGPU_GEM_DOMAIN_GTT, 0, {}}).ok());
@@ -288,7 +288,7 @@ TEST_F(DeviceMapsTest, WithoutAnImageOfTheTasksMemoryEveryMapMayCome) {
   EXPECT_TRUE(stranger.maps(0, 1));
   const auto read = [this] {
     DeviceMaps maps;
-    maps.meet(static_cast<std::uint32_t>(::getpid()));
+    maps.set_task(static_cast<std::uint32_t>(::getpid()));
     const auto result = maps.read_runs(*store_);
     EXPECT_TRUE(!result || maps.maps(0, 1));
     return result ? 0 : result.error().err;
@@ -305,7 +305,7 @@ TEST_F(DeviceMapsTest, ATaskWithoutMapsKeepsNoneOfOurFiles) {
   images_.write(mm_name(), mm_image(0));
   for (const bool comes : {false, true}) {
     DeviceMaps maps;
-    maps.meet(static_cast<std::uint32_t>(::getpid()));
+    maps.set_task(static_cast<std::uint32_t>(::getpid()));
     ASSERT_TRUE(maps.read_runs(*store_).ok());
     EXPECT_FALSE(maps.maps(0, kOldOffset));
     EXPECT_GE(maps.acquire(kMinor).value(), kFirstUnused);
@@ -317,7 +317,7 @@ TEST_F(DeviceMapsTest, ATaskWithoutMapsKeepsNoneOfOurFiles) {
 // While the task has no descriptor of it.
 TEST_F(DeviceMapsTest, AMapMayBeMadeThroughOurOwnFile) {
   DeviceMaps maps;
-  maps.meet(static_cast<std::uint32_t>(::getpid()));
+  maps.set_task(static_cast<std::uint32_t>(::getpid()));
   const int file = maps.acquire(kMinor).value();
   maps.add({false, kMinor, kMinor, kOldOffset, kBytes, 0x5000, std::nullopt});
   std::uint64_t offset = 0;
@@ -329,7 +329,7 @@ TEST_F(DeviceMapsTest, AMapMayBeMadeThroughOurOwnFile) {
 
 TEST_F(DeviceMapsTest, ANodeThatIsMissingIsNamedWithWhatIsToBeDone) {
   DeviceMaps maps;
-  maps.meet(static_cast<std::uint32_t>(::getpid()));
+  maps.set_task(static_cast<std::uint32_t>(::getpid()));
   const auto file = maps.acquire(kMinor + 60);
   ASSERT_FALSE(file.ok());
   EXPECT_EQ(file.error().err, ENOENT);

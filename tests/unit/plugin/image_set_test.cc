@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // What a failed dump leaves in the directory: nothing of its own; and from a signal, whatever it came on top
 // of.
-#include "plugin/dump/contents/image_set.h"
+#include "plugin/dump/carry/image_set.h"
 
 #include <gtest/gtest.h>
 

@@ -239,10 +239,10 @@ TEST_F(StreamStoreTest, TheIndexTellsWhatThereIs) {
   ASSERT_GT(got, 8);
   served["amdgpu-sluice-index.img"] = std::string(bytes.data(), static_cast<std::size_t>(got));
   wanted_flags = O_RDONLY;
-  const auto kfd = store->names(ImageKind::Kfd);
-  ASSERT_TRUE(kfd.ok()) << kfd.error().what;
-  EXPECT_EQ(*kfd, (std::vector<std::string>{"amdgpu-kfd-1.img", "amdgpu-kfd-2.img"}));
-  EXPECT_EQ(*store->names(ImageKind::RenderNode), std::vector<std::string>{"amdgpu-renderD-3.img"});
+  const auto names = store->names();
+  ASSERT_TRUE(names.ok()) << names.error().what;
+  EXPECT_EQ(*names,
+            (std::vector<std::string>{"amdgpu-renderD-3.img", "amdgpu-kfd-2.img", "amdgpu-kfd-1.img"}));
   EXPECT_EQ(*store->dump_of_index(), DumpId{5});
   const auto runs = store->vma_runs(7);
   ASSERT_TRUE(runs.ok()) << runs.error().what;

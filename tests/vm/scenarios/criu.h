@@ -88,8 +88,7 @@ class StoppedCriu {
   SystemCall call_;
 };
 
-// For Criu::prepare: as in a container whose seccomp profile allows no pidfd_getfd. The plugin sees a file
-// when criu hands it over, and not before.
+// For Criu::prepare: as in a container whose seccomp profile allows no pidfd_getfd.
 void take_no_descriptors();
 
 // ---- points to stop at

@@ -208,17 +208,5 @@ TEST_F(RenderNodes, WithoutKfdOfAKernelThatDoesNotListBosAreRefusedByName) {
   expect_refused("[SL-D54]");
 }
 
-// Nor where the plugin sees them when criu hands their file over, and not before.
-TEST_F(RenderNodes, ThatAKernelDoesNotListAreRefusedByNameWhereNoFileIsSeenInAdvance) {
-  load();
-  if (machine().lists_handles()) GTEST_SKIP() << "this guest's kernel lists BOs";
-  criu_->prepare = take_no_descriptors;
-  for (const Strings& subject :
-       {Strings{"--render-only", "--gem-handles", "1"}, with_kfd({"--gem-handles", "1"})}) {
-    ASSERT_NO_FATAL_FAILURE(start_subject(subject));
-    ASSERT_NO_FATAL_FAILURE(expect_refused("[SL-D54]"));
-  }
-}
-
 }  // namespace
 }  // namespace sluice::vm_test

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: MIT
+#include "plugin/dump/basis/dump_basis.h"
+
+#include "images/files/files.h"
+#include "images/files/key.h"
+#include "settings/settings.h"
+
+namespace sluice::plugin {
+
+Result<void> DumpBasis::prepare() {
+  SLUICE_TRY_ASSIGN(dump_id, random_dump_id());
+  store.set_keys(ImageKeys(settings::read_key(config)));
+  SLUICE_TRY(store.keys().usable());
+  SLUICE_TRY_ASSIGN(sums, new_sum_method(store.keys()));
+  return {};
+}
+
+Result<void> DumpBasis::look_for_parent() {
+  SLUICE_TRY_ASSIGN(parent, find_parent(store, config));
+  if (!parent.chain) return {};
+  sums = parent.chain->parent().sum_method();
+  config.reuse_files = false;  // an overwritten file has no holes, so it would not be smaller
+  return {};
+}
+
+std::string DumpBasis::name_of(const std::string& in_dump) const {
+  if (policy.job_runs) return predump_name(in_dump);
+  return parent.chain && parent.clone_block_bytes == 0 ? chain_name(in_dump) : in_dump;
+}
+
+Result<void> DumpBasis::save(const std::string& name, std::span<const std::uint8_t> payload) const {
+  SLUICE_TRY(store.save(name, payload, config.sync));
+  return sync();
+}
+
+Result<void> DumpBasis::sync() const {
+  return config.sync ? store.sync() : Result<void>();
+}
+
+}  // namespace sluice::plugin
