@@ -13,12 +13,12 @@
 
 namespace sluice {
 
-std::string gpu_words(std::uint32_t gpu_id) {
+std::string gpu_name(std::uint32_t gpu_id) {
   return "GPU " + kfd::gpu_id_text(gpu_id);
 }
 
 std::string PagesOwner::describe() const {
-  return drm_minor ? "renderD" + std::to_string(*drm_minor) : gpu_words(gpu_id);
+  return drm_minor ? "renderD" + std::to_string(*drm_minor) : gpu_name(gpu_id);
 }
 
 std::string PagesOwner::name_of(const std::string& in_dump) const {

@@ -18,7 +18,7 @@
 namespace sluice {
 
 // "GPU 0x5759".
-std::string gpu_words(std::uint32_t gpu_id);
+std::string gpu_name(std::uint32_t gpu_id);
 
 // The owner of contents, and the names that follow from it. `id` is CRIU's of the open file, `bo` a BO's
 // number in its table. A render file has a pages file per BO, a KFD process one for all.

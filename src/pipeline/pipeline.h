@@ -33,8 +33,8 @@ inline constexpr std::size_t kMaxStages = 4;
 struct PipelineStats {
   struct StageStats {
     const char* name = "";
-    std::uint64_t slot_ns =
-        0;  // time of slots in this stage, summed over slots: / elapsed_ns = mean slots in it
+    // Time of slots in this stage, summed over slots. Divided by elapsed_ns: the mean number of slots in it.
+    std::uint64_t slot_ns = 0;
     std::uint64_t busy_ns = 0;  // time during which at least one slot was in this stage
     std::uint64_t refused = 0;  // times it answered Busy
   };

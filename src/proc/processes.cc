@@ -247,20 +247,6 @@ Result<std::vector<OpenFile>> open_device_files(const std::vector<pid_t>& pids,
   return files;
 }
 
-Result<std::vector<FileHolder>> holders_of(int fd, dev_t device, const char* proc) {
-  SLUICE_TRY_ASSIGN(const std::vector<pid_t> pids, traced_processes(proc));
-  const FileHolder own{::getpid(), fd};
-  std::vector<FileHolder> holders;
-  for (const pid_t pid : pids) {
-    SLUICE_TRY_ASSIGN(const std::vector<int> descriptors, device_descriptors(pid, device, proc));
-    for (const int descriptor : descriptors) {
-      SLUICE_TRY_ASSIGN(const bool same, same_open_file(own, {pid, descriptor}));
-      if (same) holders.push_back({pid, descriptor});
-    }
-  }
-  return holders;
-}
-
 std::vector<pid_t> processes_of(const std::vector<FileHolder>& holders) {
   std::vector<pid_t> pids;
   pids.reserve(holders.size());

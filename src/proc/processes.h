@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: MIT
-// Which traced process holds which open /dev/kfd.
+// Which traced process holds which open file of a device.
 //
-// During a dump CRIU's main thread traces every task of the tree. The KFD files among their descriptors are
-// found by device number in /proc/PID/fd. They are examined by stat and never opened. Opening /proc/PID/fd/N
-// of a device makes a *new* open file and, for the KFD, a KFD process of the opener. Open files are told
-// apart by kcmp(2) and taken by pidfd_getfd(2). Two files of one process are two doors to one KFD process:
-// PROCESS_INFO is called once. Functions without state; call them on the tracing thread, because only that
-// thread finds itself in TracerPid.
+// During a dump CRIU's main thread traces every task of the tree. Files of a device among their descriptors
+// are found by its number in /proc/PID/fd. They are examined by stat and never opened, because opening
+// /proc/PID/fd/N of a device makes a *new* open file. Open files are compared by kcmp(2) and taken by
+// pidfd_getfd(2). Functions without state; call them on the tracing thread, because only that thread finds
+// itself in TracerPid.
 #pragma once
 
 #include <sys/types.h>
@@ -93,10 +92,6 @@ Result<bool> same_open_file(FileHolder a, FileHolder b);
 // Every open file of one of `devices` that `pids` hold, told apart by kcmp.
 Result<std::vector<OpenFile>> open_device_files(const std::vector<pid_t>& pids,
                                                 std::span<const dev_t> devices, const char* proc = kProcPath);
-
-// The processes traced by this thread that hold the open file of `fd`, a descriptor of this process for
-// `device`. Empty if none does.
-Result<std::vector<FileHolder>> holders_of(int fd, dev_t device, const char* proc = kProcPath);
 
 // The processes of holders ordered by pid, each once.
 std::vector<pid_t> processes_of(const std::vector<FileHolder>& holders);

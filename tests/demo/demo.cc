@@ -242,6 +242,8 @@ class Demo {
         readable_bytes(options_.processes * options_.vram_bytes).c_str());
     vamdgpu::MachineOptions machine;
     machine.preset = options_.preset;
+    // Linux 7.2 restores no queue of an MI300X as one GPU.
+    if (options_.preset == vamdgpu::Preset::Mi300x) machine.kfd_minor_version = vamdgpu::kKfdLinux612;
     machine.gpus = options_.gpus;
     machine.vram_bytes = options_.processes * options_.vram_bytes + 64 * kMiB;
     machine.gtt_bytes = options_.processes * (gtt_bytes() + queue_bytes());

@@ -232,6 +232,22 @@ TEST_P(WavesTest, AnUnpauseThatFailsEndsTheDump) {
   expect_running();
 }
 
+// This kernel's RESTORE would refuse them, after the job has ended.
+TEST_P(WavesTest, QueuesOfAGpuWithSeveralDiesAreRefused) {
+  vamdgpu::MachineOptions options = small_machine();
+  options.preset = vamdgpu::Preset::Mi300x;
+  scene_.move_to(options);
+  ASSERT_NO_FATAL_FAILURE(start());
+  EXPECT_NE(refused_dump().find("[SL-D95]"), std::string::npos);
+  expect_running();
+  scene_.variables["SLUICE_LOST_WAVES"] = "warn";
+  ASSERT_EQ(scene_.dump(version()), 0) << scene_.log();
+  EXPECT_NE(scene_.log().find("[SL-D96]"), std::string::npos);
+  scene_.wait_until_subject_is_gone();
+  EXPECT_EQ(scene_.restore(version()), 1);
+  EXPECT_NE(scene_.log().find("RESTORE"), std::string::npos);
+}
+
 INSTANTIATE_TEST_SUITE_P(Versions, WavesTest, ::testing::ValuesIn(kVersions), name_of_version);
 
 // Its alarm is running when it calls the hook, which waits no longer than that would.

@@ -37,7 +37,7 @@ void check_waves(std::uint32_t kfd_minor, const kfd::Topology& topology, Finding
 
 Finding check_render_node(const kfd::Node& gpu, std::map<std::string, bool>& drivers) {
   const std::string path = "/dev/dri/renderD" + std::to_string(gpu.drm_render_minor);
-  const std::string name = gpu_words(gpu.gpu_id) + " (" + (gpu.name.empty() ? "unnamed" : gpu.name) + ", " +
+  const std::string name = gpu_name(gpu.gpu_id) + " (" + (gpu.name.empty() ? "unnamed" : gpu.name) + ", " +
                            bytes_text(gpu.vram_size) + " of VRAM)";
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd) {

@@ -181,7 +181,7 @@ std::map<std::uint32_t, SharedMemory> shared_in(const Checkpoint& checkpoint) {
     for (std::size_t i = 0; i < image.bos.size(); ++i) {
       const kfd::BoEntry& bo = image.bos[i];
       add(bo.shared, bo.bytes, bo.imports,
-          formatted("process {}, {} BO {}", image.pid, gpu_words(bo.gpu_id), i));
+          formatted("process {}, {} BO {}", image.pid, gpu_name(bo.gpu_id), i));
     }
   }
   for (const auto& [id, image] : checkpoint.render) {

@@ -61,8 +61,10 @@ QueueLosses losses_of_queues(const PrivateData& data, const Topology& topology) 
     const Node* const gpu = topology.find_gpu(load_u32(record, queue_record::kGpuIdAt));
     if (gpu == nullptr || !is_gfx9(gpu->gfx_target_version)) continue;
     const bool has_stack = load_u32(record, queue_record::kCtlStackBytesAt) != 0;
-    const Saved saved = saved_by(mqds_of(record));
+    const Bytes mqds = mqds_of(record);
+    const Saved saved = saved_by(mqds);
     if (!has_stack && saved.has_size) ++losses.no_stack;
+    if (!has_stack && saved.has_size && mqds.size() > kMqdBytes) ++losses.several_xccs;
     if (!has_stack && saved.waves) ++losses.waves;
     if (!has_stack && saved.stack && !saved.waves) ++losses.stack_words;
     if (load_u32(record, queue_record::kGwsAt) != 0 && saved.waves) ++losses.gws_values;

@@ -53,8 +53,9 @@ class FairShare {
     FairShare* share_;
     unsigned turn_;
     std::uint32_t most_;
-    std::uint64_t on_disk_ = 0;   // written by this lane, read by others: with the share's mutex, as is ...
-    std::uint64_t position_ = 0;  // ... this, in chunks
+    // Both in chunks, written by this lane and read by others, with the share's mutex.
+    std::uint64_t on_disk_ = 0;
+    std::uint64_t position_ = 0;
   };
 
  private:

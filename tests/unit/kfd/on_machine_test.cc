@@ -177,7 +177,6 @@ class OnMachine : public ::testing::Test {
     auto fd = proc::take_descriptor(files->front().holders.front());
     EXPECT_TRUE(fd.ok()) << fd.error().what;
     EXPECT_EQ(classify_fd(fd->get(), kfd_device_number().value()).value().kind, FileKind::Kfd);
-    EXPECT_EQ(proc::holders_of(fd->get(), kfd_device_number().value()).value(), files->front().holders);
     return guard.open_session(std::move(fd).value(), "the subject");
   }
 

@@ -102,9 +102,9 @@ TEST(QueueLosses, a_saved_control_stack_keeps_the_waves) {
 TEST(QueueLosses, each_xcc_is_judged_by_its_own_words) {
   for (const bool total : {true, false}) {
     EXPECT_EQ(losses({{.xccs = {kIdle, kIdle, kRunning, kIdle}, .total_in_header = total}}),
-              (QueueLosses{.waves = 1, .no_stack = 1}));
+              (QueueLosses{.waves = 1, .no_stack = 1, .several_xccs = 1}));
     EXPECT_EQ(losses({{.xccs = {kOnlyWords, kOnlyState}, .total_in_header = total}}),
-              (QueueLosses{.no_stack = 1, .stack_words = 1}));
+              (QueueLosses{.no_stack = 1, .several_xccs = 1, .stack_words = 1}));
     EXPECT_EQ(losses({{.xccs = {kIdle, kRunning}, .ctl_stack = 2 * kStackBytes, .total_in_header = total}}),
               QueueLosses());
   }

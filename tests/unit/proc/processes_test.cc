@@ -257,12 +257,6 @@ TEST(Processes, an_open_file_has_its_holders_whatever_their_descriptors) {
   if (!taken && taken.error().err == ENOSYS) GTEST_SKIP() << "this kernel has no pidfd_getfd";
   ASSERT_TRUE(taken.ok()) << taken.error().what;
   EXPECT_EQ(::fcntl(taken->get(), F_GETFD), FD_CLOEXEC);
-  const auto holders = proc::holders_of(taken->get(), kNull);
-  ASSERT_TRUE(holders.ok()) << holders.error().what;
-  EXPECT_EQ(from_300(*holders), found[0]);
-
-  const UniqueFd own(::open("/dev/null", O_RDWR | O_CLOEXEC));
-  EXPECT_EQ(from_300(proc::holders_of(own.get(), kNull).value()), std::vector<proc::FileHolder>());
 }
 
 TEST(Processes, what_has_been_put_in_a_listed_files_place_is_not_taken_for_it) {
@@ -314,22 +308,6 @@ TEST(Processes, a_descriptor_that_cannot_be_asked_is_no_answer_where_it_may_be_a
   ASSERT_FALSE(found.ok());
   EXPECT_EQ(found.error().err, ENOTDIR);
   EXPECT_NE(found.error().what.find("descriptor 6 of process 7"), std::string::npos) << found.error().what;
-}
-
-// A made-up /proc, once more: who holds a file is not known where one of the traced cannot be looked at.
-TEST(Processes, holders_are_not_known_where_one_of_the_traced_cannot_be_asked) {
-  const TempDir proc;
-  const UniqueFd own(::open("/dev/null", O_RDWR | O_CLOEXEC));
-  EXPECT_EQ(proc::holders_of(own.get(), kNull, "/nonexistent").error().err, ENOENT);
-  // No process has this number.
-  const std::filesystem::path process = proc.path() / "2147483647";
-  write_text(process / "status", "Name:\tx\nTracerPid:\t" + std::to_string(::gettid()) + "\n");
-  EXPECT_EQ(proc::holders_of(own.get(), kNull, proc.path().c_str()).value(), std::vector<proc::FileHolder>());
-  std::filesystem::create_directory(process / "fd");
-  std::filesystem::create_symlink("/dev/null", process / "fd/3");
-  EXPECT_FALSE(proc::holders_of(own.get(), kNull, proc.path().c_str()).ok());
-  std::filesystem::create_symlink("/dev/null/x", process / "fd/2");
-  EXPECT_EQ(proc::holders_of(own.get(), kNull, proc.path().c_str()).error().err, ENOTDIR);
 }
 
 TEST(Processes, a_dma_buf_that_is_closed_meanwhile_is_none_and_one_that_cannot_be_asked_is_an_error) {

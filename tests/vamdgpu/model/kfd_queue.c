@@ -370,6 +370,9 @@ int vam_queue_restore(const struct vam_call* call, uint32_t process, const struc
   if (!gpu || r->type >= TYPE_COUNT) return -VAM_EINVAL;
   gpu--;
   if (r->mqd_size != vam_queue_mqd_bytes(m, gpu, r->type)) return -VAM_EINVAL;
+  /* Linux 7.2 compares it with the size of one XCC's. */
+  if (r->type == TYPE_COMPUTE && m->config.kfd_minor_version >= 23 && r->mqd_size > MQD_BYTES)
+    return -VAM_EINVAL;
   memset(&made, 0, sizeof(made));
   q->process = process;
   q->gpu = gpu;
