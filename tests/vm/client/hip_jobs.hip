@@ -3,7 +3,7 @@
 // result. Compiled by the guest's own hipcc, run by its own runtime; nothing of what these ask of the driver
 // was written here.
 //
-// usage: hip-jobs DIR
+// usage: hip-jobs DIR|-
 // Commands come from the FIFO DIR/in, answers go to the FIFO DIR/out, one line each:
 //   (start)       -> "ready gpus=N"
 //   prepare NAME  -> "ok prepare"     memory and input of the job (the table at the end of this file)
@@ -11,164 +11,27 @@
 //   launch        -> "ok launch"      its kernels run, or will
 //   finish        -> "ok finish"      they ended, and every number is what the CPU calculates
 //   quit          -> "ok quit"
+// With "-" they come from standard input and go to standard output: this is the other process of the job "ipc",
+// which has one more command:
+//   open HANDLE   -> "ok open"        and its job is to work on that memory, too
 // Anything that is not as it should be: "bad REASON". Single-threaded but for the runtime's own threads.
 #include <fcntl.h>
-#include <hip/hip_runtime.h>
 #include <sched.h>
+#include <spawn.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstdint>
+#include <array>
 #include <cstdio>
-#include <cstring>
+#include <cstdlib>
 #include <functional>
 #include <map>
 #include <memory>
 #include <rocprim/rocprim.hpp>
-#include <stdexcept>
-#include <string>
-#include <vector>
+
+#include "hip_kernels.h"
 
 namespace {
-
-using U32 = std::uint32_t;
-using U64 = unsigned long long;
-
-void check(hipError_t error, const char* what) {
-  if (error != hipSuccess) throw std::runtime_error(std::string(what) + ": " + hipGetErrorString(error));
-}
-#define HIP(call) check(call, #call)
-
-void expect(bool right, const std::string& what) {
-  if (!right) throw std::runtime_error(what);
-}
-
-constexpr U32 kGroups = 2, kItems = 256, kThreads = kGroups * kItems;
-
-// ---- memory
-
-template <class T>
-class Buffer {
- public:
-  explicit Buffer(std::size_t count) : count_(count) { HIP(hipMalloc(&at_, count * sizeof(T))); }
-  ~Buffer() { (void)hipFree(at_); }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
-
-  T* get() const { return at_; }
-  void put(const std::vector<T>& from) { HIP(hipMemcpy(at_, from.data(), count_ * sizeof(T), hipMemcpyHostToDevice)); }
-  std::vector<T> take() const {
-    std::vector<T> to(count_);
-    HIP(hipMemcpy(to.data(), at_, count_ * sizeof(T), hipMemcpyDeviceToHost));
-    return to;
-  }
-
- private:
-  T* at_ = nullptr;
-  std::size_t count_;
-};
-
-template <class T>
-std::vector<T> numbers(std::size_t count, T step) {
-  std::vector<T> all(count);
-  for (std::size_t i = 0; i < count; ++i) all[i] = static_cast<T>(i) * step;
-  return all;
-}
-
-template <class T>
-void expect_equal(const std::vector<T>& seen, const std::vector<T>& right) {
-  std::size_t bad = 0, first = 0;
-  for (std::size_t i = 0; i < right.size(); ++i) {
-    if (std::memcmp(&seen[i], &right[i], sizeof(T)) == 0) continue;
-    if (bad++ == 0) first = i;
-  }
-  expect(bad == 0, std::to_string(bad) + " of " + std::to_string(right.size()) + " numbers are wrong, the first at " +
-                       std::to_string(first) + ": " + std::to_string(seen[first]) + " for " +
-                       std::to_string(right[first]));
-}
-
-// ---- kernels
-
-__global__ void add(const float* a, const float* b, float* c) {
-  const U32 i = blockIdx.x * blockDim.x + threadIdx.x;
-  c[i] = a[i] + b[i];
-}
-
-__global__ void saxpy(float a, const float* x, float* y, U32 times) {
-  const U32 i = blockIdx.x * blockDim.x + threadIdx.x;
-  float v = y[i];
-  for (U32 t = 0; t < times; ++t) v = a * x[i] + v;
-  y[i] = v;
-}
-
-__global__ void sum(const U32* in, U32* out, U32 count) {
-  __shared__ U32 part[kItems];
-  U32 mine = 0;
-  for (U32 i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) mine += in[i];
-  part[threadIdx.x] = mine;
-  __syncthreads();
-  for (U32 half = kItems / 2; half > 0; half /= 2) {
-    if (threadIdx.x < half) part[threadIdx.x] += part[threadIdx.x + half];
-    __syncthreads();
-  }
-  if (threadIdx.x == 0) atomicAdd(out, part[0]);
-}
-
-__global__ void count(U32* counter, U64* all, U32 rounds) {
-  for (U32 i = 0; i < rounds; ++i) {
-    atomicAdd(counter, 1U);
-    atomicMax(counter + 1, threadIdx.x + i);
-    atomicAdd(all, U64{threadIdx.x});
-  }
-}
-
-__host__ __device__ inline U64 next(U64 n) { return n * 6364136223846793005ULL + 1442695040888963407ULL; }
-
-__global__ void generate(U64* out, U32 rounds) {
-  U64 n = blockIdx.x * blockDim.x + threadIdx.x;
-  for (U32 i = 0; i < rounds; ++i) n = next(n);
-  out[blockIdx.x * blockDim.x + threadIdx.x] = n;
-}
-
-// Runs until the host says so.
-__global__ void poll(volatile U32* flag, volatile U32* begun, U64* out) {
-  const U32 i = blockIdx.x * blockDim.x + threadIdx.x;
-  U64 n = i;
-  if (threadIdx.x == 0) *begun = 1;
-  while (*flag == 0) n = n * 3 / 3;
-  out[i] = next(n);
-}
-
-// An array of each thread that is indexed by data: private memory.
-__global__ void shuffle(const U32* in, U32* out, U32 rounds) {
-  U32 own[64];
-  const U32 i = blockIdx.x * blockDim.x + threadIdx.x;
-  for (U32 k = 0; k < 64; ++k) own[k] = in[i] + k;
-  for (U32 r = 0; r < rounds; ++r) {
-    const U32 a = (own[r & 63] >> 3) & 63, b = (own[(r + 7) & 63]) & 63;
-    const U32 held = own[a];
-    own[a] = own[b] + r;
-    own[b] = held ^ r;
-  }
-  U32 all = 0;
-  for (U32 k = 0; k < 64; ++k) all = all * 31 + own[k];
-  out[i] = all;
-}
-
-void shuffle_on_cpu(U32 in, U32* out, U32 rounds) {
-  U32 own[64];
-  for (U32 k = 0; k < 64; ++k) own[k] = in + k;
-  for (U32 r = 0; r < rounds; ++r) {
-    const U32 a = (own[r & 63] >> 3) & 63, b = (own[(r + 7) & 63]) & 63;
-    const U32 held = own[a];
-    own[a] = own[b] + r;
-    own[b] = held ^ r;
-  }
-  U32 all = 0;
-  for (U32 k = 0; k < 64; ++k) all = all * 31 + own[k];
-  *out = all;
-}
-
-__global__ void add_to(U64* all, U64 what) { all[blockIdx.x * blockDim.x + threadIdx.x] += what; }
 
 // ---- jobs. The constructor prepares.
 
@@ -405,20 +268,149 @@ class Scan : public Job {
   Buffer<U32> in_{kCount}, out_{kCount};
 };
 
-// Memory that another process may open: here only the handle is made.
-class Shared : public Job {
+class Gemm : public Job {
  public:
-  Shared() { HIP(hipIpcGetMemHandle(&handle_, out_.get())); }
-  void launch() override { generate<<<kGroups, kItems>>>(out_.get(), 1); }
+  Gemm() { a_.put(small(kRows * kDepth, 17)), b_.put(small(kDepth * kColumns, 13)); }
+  void launch() override { multiply<<<kGroups, kItems>>>(a_.get(), b_.get(), c_.get()); }
   void finish() override {
-    std::vector<U64> right(kThreads);
-    for (U32 i = 0; i < kThreads; ++i) right[i] = next(i);
-    expect_equal(out_.take(), right);
+    const std::vector<float> a = small(kRows * kDepth, 17), b = small(kDepth * kColumns, 13);
+    std::vector<float> right(kRows * kColumns);
+    for (U32 i = 0; i < kRows; ++i) {
+      for (U32 j = 0; j < kColumns; ++j) {
+        for (U32 k = 0; k < kDepth; ++k) right[i * kColumns + j] += a[i * kDepth + k] * b[k * kColumns + j];
+      }
+    }
+    expect_equal(c_.take(), right);
   }
 
  private:
-  hipIpcMemHandle_t handle_{};
-  Buffer<U64> out_{kThreads};
+  // Whose products and sums are exact.
+  static std::vector<float> small(U32 count, U32 period) {
+    std::vector<float> all(count);
+    for (U32 i = 0; i < count; ++i) all[i] = static_cast<float>(i % period) - 6;
+    return all;
+  }
+  Buffer<float> a_{kRows * kDepth}, b_{kDepth * kColumns}, c_{kRows * kColumns};
+};
+
+// ---- a job of two processes, which work on the same memory
+
+bool hear(int fd, std::string& line) {
+  line.clear();
+  for (char c; read(fd, &c, 1) == 1; line += c) {
+    if (c == '\n') return true;
+  }
+  return false;
+}
+
+void say(int fd, std::string line) {
+  line += '\n';
+  if (write(fd, line.data(), line.size()) != static_cast<ssize_t>(line.size())) _exit(3);
+}
+
+// Another one of this program.
+class OtherProcess {
+ public:
+  OtherProcess() {
+    int in[2], out[2];
+    expect(pipe2(in, O_CLOEXEC) == 0 && pipe2(out, O_CLOEXEC) == 0, "no pipes");
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, in[0], STDIN_FILENO);
+    posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
+    std::string program = "hip-jobs", from = "-";
+    char* const arguments[] = {program.data(), from.data(), nullptr};
+    const int error = posix_spawn(&pid_, "/proc/self/exe", &actions, nullptr, arguments, environ);
+    posix_spawn_file_actions_destroy(&actions);
+    close(in[0]), close(out[1]);
+    to_ = in[1], from_ = out[0];
+    expect(error == 0, "no other process");
+    std::string ready;
+    expect(hear(from_, ready) && ready == "ready gpus=1", "the other process said: " + ready);
+  }
+  ~OtherProcess() {
+    close(to_), close(from_);
+    waitpid(pid_, nullptr, 0);
+  }
+  OtherProcess(const OtherProcess&) = delete;
+  OtherProcess& operator=(const OtherProcess&) = delete;
+
+  void tell(const std::string& line) {
+    say(to_, line);
+    std::string answer;
+    hear(from_, answer);
+    expect(answer == "ok " + line.substr(0, line.find(' ')), "the other process: " + answer);
+  }
+
+ private:
+  pid_t pid_ = 0;
+  int to_ = -1, from_ = -1;
+};
+
+using Handle = std::array<unsigned char, sizeof(hipIpcMemHandle_t)>;
+
+constexpr U32 kDeposits = 20;
+std::vector<U64> deposits_of_both() { return std::vector<U64>(kThreads, kDeposits * U64{5 + 7}); }
+
+// The one that has the memory.
+class Shared : public Job {
+ public:
+  Shared() {
+    all_.put(std::vector<U64>(kThreads));
+    hipIpcMemHandle_t handle;
+    HIP(hipIpcGetMemHandle(&handle, all_.get()));
+    Handle bytes;
+    std::memcpy(bytes.data(), &handle, bytes.size());
+    std::string text;
+    for (const unsigned char byte : bytes) text += std::to_string(byte) + ",";
+    // It starts but once, which takes long.
+    static OtherProcess other;
+    other_ = &other;
+    other_->tell("open " + text);
+  }
+  ~Shared() override { other_->tell("close"); }
+  void launch() override {
+    other_->tell("launch");
+    deposit<<<kGroups, kItems>>>(all_.get(), 5, kDeposits);
+  }
+  void finish() override {
+    HIP(hipDeviceSynchronize());
+    other_->tell("finish");
+    expect_equal(all_.take(), deposits_of_both());
+  }
+
+ private:
+  Buffer<U64> all_{kThreads};
+  OtherProcess* other_ = nullptr;
+};
+
+// The one that opens it.
+class Opened : public Job {
+ public:
+  explicit Opened(const std::string& text) {
+    Handle bytes{};
+    const char* at = text.c_str();
+    for (unsigned char& byte : bytes) {
+      char* end = nullptr;
+      byte = static_cast<unsigned char>(std::strtoul(at, &end, 10));
+      at = end + 1;
+    }
+    hipIpcMemHandle_t handle;
+    std::memcpy(&handle, bytes.data(), bytes.size());
+    void* opened = nullptr;
+    HIP(hipIpcOpenMemHandle(&opened, handle, hipIpcMemLazyEnablePeerAccess));
+    all_ = static_cast<U64*>(opened);
+  }
+  ~Opened() override { (void)hipIpcCloseMemHandle(all_); }
+  void launch() override { deposit<<<kGroups, kItems>>>(all_, 7, kDeposits); }
+  void finish() override {
+    std::vector<U64> seen(kThreads);
+    HIP(hipMemcpy(seen.data(), all_, kThreads * sizeof(U64), hipMemcpyDeviceToHost));
+    expect_equal(seen, deposits_of_both());
+  }
+
+ private:
+  U64* all_ = nullptr;
 };
 
 template <class T>
@@ -430,24 +422,10 @@ const std::map<std::string, std::function<std::unique_ptr<Job>()>> kJobs = {
     {"add", make<VectorAdd>},     {"saxpy", make<Saxpy>},     {"reduction", make<Reduction>}, {"atomics", make<Atomics>},
     {"generator", make<Generator>}, {"persistent", make<Persistent>}, {"streams", make<Streams>}, {"scratch", make<Scratch>},
     {"managed", make<Managed>},   {"graph", make<Graph>},     {"scan", make<Scan>},           {"ipc", make<Shared>},
+    {"gemm", make<Gemm>},
 };
 
 // ---- commands
-
-int in_fd = -1, out_fd = -1;
-
-void say(std::string line) {
-  line += '\n';
-  if (write(out_fd, line.data(), line.size()) != static_cast<ssize_t>(line.size())) _exit(3);
-}
-
-bool hear(std::string& line) {
-  line.clear();
-  for (char c; read(in_fd, &c, 1) == 1; line += c) {
-    if (c == '\n') return true;
-  }
-  return false;
-}
 
 // What the runtime does at a first time (it loads code, makes queues, finds scratch) is over after that.
 void rehearse(std::unique_ptr<Job> job) {
@@ -464,9 +442,13 @@ std::string obey(const std::string& line, std::unique_ptr<Job>& job) {
     HIP(hipDeviceSynchronize());
     return "ok prepare";
   }
-  if (line == "quit") {
+  if (line == "quit" || line == "close") {
     job.reset();
-    return "ok quit";
+    return "ok " + line;
+  }
+  if (line.rfind("open ", 0) == 0) {
+    job = std::make_unique<Opened>(line.substr(5));
+    return "ok open";
   }
   expect(job != nullptr, "nothing is prepared");
   if (line == "launch") {
@@ -484,11 +466,12 @@ std::string obey(const std::string& line, std::unique_ptr<Job>& job) {
 
 int main(int argc, char** argv) {
   if (argc != 2) {
-    std::fputs("usage: hip-jobs DIR     (with FIFOs DIR/in and DIR/out)\n", stderr);
+    std::fputs("usage: hip-jobs DIR|-     (DIR with FIFOs DIR/in and DIR/out)\n", stderr);
     return 2;
   }
-  in_fd = open((std::string(argv[1]) + "/in").c_str(), O_RDWR);
-  out_fd = open((std::string(argv[1]) + "/out").c_str(), O_RDWR);
+  const std::string from = argv[1];
+  const int in_fd = from == "-" ? STDIN_FILENO : open((from + "/in").c_str(), O_RDWR | O_CLOEXEC);
+  const int out_fd = from == "-" ? STDOUT_FILENO : open((from + "/out").c_str(), O_RDWR | O_CLOEXEC);
   if (in_fd < 0 || out_fd < 0) {
     std::perror(argv[1]);
     return 2;
@@ -498,17 +481,17 @@ int main(int argc, char** argv) {
     int gpus = 0;
     HIP(hipGetDeviceCount(&gpus));
     rehearse(make<VectorAdd>());  // the runtime compiles its own kernels, for which it takes most of its time
-    say("ready gpus=" + std::to_string(gpus));
+    say(out_fd, "ready gpus=" + std::to_string(gpus));
   } catch (const std::exception& e) {
-    say(std::string("bad ") + e.what());
+    say(out_fd, std::string("bad ") + e.what());
     return 1;
   }
-  for (std::string line; hear(line);) {
+  for (std::string line; hear(in_fd, line);) {
     try {
-      say(obey(line, job));
+      say(out_fd, obey(line, job));
       if (line == "quit") return 0;
     } catch (const std::exception& e) {
-      say(std::string("bad ") + e.what());
+      say(out_fd, std::string("bad ") + e.what());
     }
   }
   return 1;
