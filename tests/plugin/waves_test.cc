@@ -238,11 +238,11 @@ TEST_P(WavesTest, QueuesOfAGpuWithSeveralDiesAreRefused) {
   options.preset = vamdgpu::Preset::Mi300x;
   scene_.move_to(options);
   ASSERT_NO_FATAL_FAILURE(start());
-  EXPECT_NE(refused_dump().find("[SL-D95]"), std::string::npos);
+  EXPECT_NE(refused_dump().find("[SL-D97]"), std::string::npos);
   expect_running();
   scene_.variables["SLUICE_LOST_WAVES"] = "warn";
   ASSERT_EQ(scene_.dump(version()), 0) << scene_.log();
-  EXPECT_NE(scene_.log().find("[SL-D96]"), std::string::npos);
+  EXPECT_NE(scene_.log().find("[SL-D98]"), std::string::npos);
   scene_.wait_until_subject_is_gone();
   EXPECT_EQ(scene_.restore(version()), 1);
   EXPECT_NE(scene_.log().find("RESTORE"), std::string::npos);

@@ -77,13 +77,18 @@ Result<void> check_losses(const KfdSurvey& file, bool waited, const DumpBasis& b
                   "the profiler before the dump, or start it again after the restore [SL-D89]",
                   name, losses.counters));
   }
+  if (losses.several_xccs != 0 && basis.config.lost_waves != settings::LostWaves::Warn) {
+    return Error{EINVAL,
+                 formatted("{} has {} queues of a GPU with several dies (XCCs), which this kernel does not "
+                           "restore: it fails after the job has ended; use the partition mode CPX, or Linux "
+                           "6.12 [SL-D97]",
+                           name, losses.several_xccs)};
+  }
   if (losses.several_xccs != 0) {
-    const std::string text = formatted(
-        "{} has {} queues of a GPU with several dies (XCCs), which this kernel does not restore: it fails "
-        "after the job has ended; use the partition mode CPX or Linux 6.12",
-        name, losses.several_xccs);
-    if (basis.config.lost_waves != settings::LostWaves::Warn) return Error{EINVAL, text + " [SL-D95]"};
-    log_line(Level::Warning, text + "; SLUICE_LOST_WAVES=warn allows the dump [SL-D96]");
+    log_line(Level::Warning,
+             formatted("{} has {} queues of a GPU with several dies (XCCs), which this kernel does not "
+                       "restore; SLUICE_LOST_WAVES=warn allows the dump [SL-D98]",
+                       name, losses.several_xccs));
   }
   if (losses.waves == 0) return {};
   if (basis.config.lost_waves == settings::LostWaves::Warn) {
