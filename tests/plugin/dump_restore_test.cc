@@ -277,6 +277,50 @@ TEST_P(DumpRestoreTest, ImagesGoToAnyOtherHost) {
   }
 }
 
+// Which of the two GPUs is which goes by what they are called, and not by their order.
+TEST_P(DumpRestoreTest, AProcessMovesToAMachineWhoseGpusHaveSwappedTheirNames) {
+  vamdgpu::MachineOptions machine = small_machine();
+  machine.gpu_ids = {0x1234, 0x4321};
+  machine.minors = {128, 129};
+  scene_.move_to(machine);
+  ASSERT_NO_FATAL_FAILURE(start());
+  for (int generation = 0; generation < 2; ++generation) {
+    ASSERT_NO_FATAL_FAILURE(dump());
+    std::reverse(machine.gpu_ids.begin(), machine.gpu_ids.end());
+    if (generation == 1) {
+      machine.minors = {129, 128};
+      machine.node_order = {1, 0};
+    }
+    scene_.move_to(machine);
+    ASSERT_NO_FATAL_FAILURE(restore_and_check());
+  }
+}
+
+TEST_P(DumpRestoreTest, TheKernelKnowsTheProcessAsBefore) {
+  ASSERT_NO_FATAL_FAILURE(start({"--gpus", "2", "--svm"}));
+  const auto known = [this] { return scene_.control().process(scene_.subject_pid()).value(); };
+  const vamdgpu::ProcessInfo before = known();
+  EXPECT_GT(before.svm_ranges, 0U);
+  ASSERT_NO_FATAL_FAILURE(dump());
+  ASSERT_NO_FATAL_FAILURE(restore_and_check());
+  const vamdgpu::ProcessInfo after = known();
+  EXPECT_TRUE(after.queues_run());
+  EXPECT_FALSE(after.restore_blocked);
+  EXPECT_EQ(after.damaged_queues, 0U);
+  EXPECT_EQ(after.svm_ranges, before.svm_ranges);
+  EXPECT_EQ(after.bos.size(), before.bos.size());
+  EXPECT_EQ(after.event_page_handle, before.event_page_handle);
+  const auto same = [](const auto& all, const auto& others, auto... members) {
+    return std::equal(
+        all.begin(), all.end(), others.begin(), others.end(),
+        [&](const auto& one, const auto& other) { return ((one.*members == other.*members) && ...); });
+  };
+  using Queue = vamdgpu::QueueInfo;
+  EXPECT_TRUE(same(after.queues, before.queues, &Queue::id, &Queue::type, &Queue::ring, &Queue::doorbell));
+  using Event = vamdgpu::EventInfo;
+  EXPECT_TRUE(same(after.events, before.events, &Event::id, &Event::type, &Event::auto_reset));
+}
+
 TEST_P(DumpRestoreTest, AProcessMovesToAMachineWithOtherIds) {
   ASSERT_NO_FATAL_FAILURE(start());
   ASSERT_NO_FATAL_FAILURE(dump());

@@ -77,6 +77,12 @@ const Here kHere[] = {
        options.cpu_nodes = 2;
        options.fabric = vamdgpu::Fabric::Pcie;
      }},
+    {"TwoCpuNodesAllowed",
+     [](Options& options) {
+       options.cpu_nodes = 2;
+       options.fabric = vamdgpu::Fabric::Pcie;
+     },
+     {{"KFD_NUMA_CHECK", "0"}}},
     {"AnotherDriver", [](Options& options) { options.out_of_tree = "6.10.5"; }},
     {"AMap", [](Options& options) { options.gpus = 4; }, {{"SLUICE_GPU_MAP", "renderD128=renderD131"}}},
     {"AMapOfNoGpu", [](Options&) {}, {{"SLUICE_GPU_MAP", "renderD128=0x1"}}},
