@@ -63,8 +63,6 @@ Result<std::string> obey(Arena& arena, const std::string& command) {
     result = replace_data(arena);
   else if (command == "submit")
     result = submit_gem_job(arena);
-  else if (command == "leave")
-    leave_devices(arena);
   else if (command == "quit")
     result = tear_down(arena);
   else

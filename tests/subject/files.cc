@@ -330,17 +330,6 @@ Result<void> check_files(const Arena& arena) {
   return check_threaded_child(arena);
 }
 
-void leave_devices(Arena& arena) {
-  for (std::uint32_t i = 0; i < arena.num_maps; ++i)
-    (void)::munmap(reinterpret_cast<void*>(arena.maps[i].address), arena.maps[i].bytes);
-  for (std::uint32_t i = 0; i < arena.num_gpus; ++i) {
-    close_fd(arena.gpus[i].render_fd);
-    close_fd(arena.gpus[i].other_render_fd);
-  }
-  close_kfd(arena);
-  arena.num_maps = 0;
-}
-
 Result<void> add_threaded_child(Arena& arena, std::uint32_t threads) {
   int ready[2];
   if (::pipe2(ready, O_CLOEXEC) != 0) return make_error(errno, "pipe2");

@@ -33,9 +33,6 @@ Result<void> add_threaded_child(Arena& arena, std::uint32_t threads);
 Result<void> finish_files(Arena& arena, const Options& options);
 
 Result<void> check_files(const Arena& arena);
-// Unmaps and closes /dev/kfd and the render nodes, and asks the kernel for nothing more: it keeps queues and
-// BOs until the process ends.
-void leave_devices(Arena& arena);
 Result<void> end_children(Arena& arena);
 
 }  // namespace sluice::subject

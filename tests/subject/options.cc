@@ -160,7 +160,7 @@ bool fit_together(const Options& options) {
 void usage() {
   std::fputs(
       "usage: gpu-subject [OPTION]...\n"
-      "Commands, line by line: check, work, change, replace, queue-progress, peek, poke N, leave, quit. "
+      "Commands, line by line: check, work, change, replace, queue-progress, peek, poke N, quit. "
       "Sizes are bytes, "
       "with K, M or G.\n"
       "  --control DIR     commands from the FIFO DIR/in, answers to DIR/out, no standard input or output\n"

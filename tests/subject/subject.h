@@ -54,7 +54,6 @@ Result<void> tear_down(Arena& arena);
 //   check -> "ok check bos=N bytes=N zero=N checks=N" | work -> "ok work" | quit -> "ok quit"
 //   submit -> "ok submit", and a job uses a GEM BO (subject_gem.h)
 //   change, replace -> "ok change", "ok replace", and a BO has other data, or is another
-//   leave -> "ok leave", and no device is open or mapped any more
 //   peek -> "ok peek N" | poke N -> "ok poke N", the first word of the BO that is shared (subject_share.h)
 //   queue-progress -> "ok queue-progress runs consumed=N" or "ok queue-progress stands consumed=N"
 //   a failure -> "bad REASON"

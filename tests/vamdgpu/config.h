@@ -1,17 +1,12 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT */
 /*
  * What a virtual machine with virtual AMD GPUs is made of: the plain numbers from which the device model, the
- * sysfs tree and the render nodes are built. Freestanding C11: the same structs are filled by the user-space
- * front and by the kernel module.
+ * sysfs tree and the render nodes are built. Freestanding C11.
  */
 #ifndef VAMDGPU_CONFIG_H
 #define VAMDGPU_CONFIG_H
 
-#ifdef __KERNEL__
-#include <linux/types.h>
-#else
 #include <stdint.h>
-#endif
 
 #define VAMDGPU_MAX_GPUS 16
 

@@ -1,40 +1,32 @@
 // SPDX-License-Identifier: MIT
 // Looking into a virtual machine from outside (see control.h): what the model's tables say, put into plain
-// structs. Where the machine lives is a ControlFront's business.
+// structs. How the machine is reached is ControlFront's business.
 #include "control.h"
-
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstdlib>
 
 #include "control_front.h"
-#include "kernel/debug_abi.h"
 #include "model/queue_run.h"
 
 namespace vamdgpu {
-namespace {
 
-constexpr const char* kKernelDirectory = "/sys/kernel/debug/" VAMDGPU_DEBUG_DIRECTORY;
-
-}  // namespace
-
-Control::Control(std::string directory, bool in_kernel, std::unique_ptr<ControlFront> front)
-    : directory_(std::move(directory)), in_kernel_(in_kernel), front_(std::move(front)) {}
+Control::Control(std::string directory, std::unique_ptr<ControlFront> front)
+    : directory_(std::move(directory)), front_(std::move(front)) {}
 
 Control::~Control() = default;
 
 std::unique_ptr<Control> Control::open(const std::string& directory) {
-  const std::string path = directory == "kernel" ? kKernelDirectory : directory;
-  const bool kernel = ::access((path + "/control").c_str(), F_OK) == 0;
-  std::unique_ptr<ControlFront> front = kernel ? open_kernel_front(path) : open_directory_front(path);
+  std::unique_ptr<ControlFront> front = ControlFront::open(directory);
   if (front == nullptr) return nullptr;
-  return std::unique_ptr<Control>(new Control(path, kernel, std::move(front)));
+  return std::unique_ptr<Control>(new Control(directory, std::move(front)));
 }
 
 std::unique_ptr<Control> Control::open_default() {
   const char* directory = std::getenv("VAMDGPU_DIR");
-  return open(directory != nullptr ? directory : "kernel");
+  if (directory != nullptr) return open(directory);
+  errno = ENOENT;
+  return nullptr;
 }
 
 const vamdgpu_machine_config& Control::config() const {
@@ -85,10 +77,6 @@ void Control::release_hung_fences() {
 
 void Control::set_engine_rate(std::uint32_t gpu, std::uint64_t bytes_per_s) {
   front_->set_engine_rate(gpu, bytes_per_s);
-}
-
-void Control::fail_userptr_with_ebusy(std::uint32_t times) {
-  front_->set_userptr_busy(times);
 }
 
 void Control::lose_vram(std::uint32_t gpu, std::uint32_t answers) {

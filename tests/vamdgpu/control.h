@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Looking into a virtual machine from outside, and meddling: for tests, the host look-alike and the demo. The
-// machine lives in a directory (vamdgpu-run, machine_directory.h) or in the kernel (vamdgpu-load). Works in
-// any process that can reach the directory, on the machine or not, or that may read debugfs; from any thread.
-// Every function takes the machine's lock for as long as it looks. What goes wrong with the machine itself
-// (no room for one more fault, the module is gone) throws std::system_error.
+// machine lives in a directory (vamdgpu-run, machine_directory.h). Works in any process that can reach the
+// directory, on the machine or not, from any thread. Every function takes the machine's lock for as long as
+// it looks. What goes wrong with the machine itself (no room for one more fault) throws std::system_error.
 #pragma once
 
 #include <sys/types.h>
@@ -148,10 +147,9 @@ struct DeviceMapping {
 
 class Control {
  public:
-  // The machine in a directory, or, "kernel" or the debugfs directory, the kernel's. nullptr with errno when
-  // there is none.
+  // The machine in a directory. nullptr with errno when there is none.
   static std::unique_ptr<Control> open(const std::string& directory);
-  // The machine that this process is on: the one in $VAMDGPU_DIR, else the kernel's.
+  // The machine that this process is on, which $VAMDGPU_DIR names.
   static std::unique_ptr<Control> open_default();
   ~Control();
   Control(const Control&) = delete;
@@ -159,7 +157,6 @@ class Control {
 
   const vamdgpu_machine_config& config() const;
   const std::string& directory() const { return directory_; }
-  bool in_kernel() const { return in_kernel_; }
 
   // ---- faults. All of these stay until clear_faults().
   void inject(const Fault& fault);
@@ -171,7 +168,6 @@ class Control {
   // Jobs that hang on purpose signal now with -ECANCELED.
   void release_hung_fences();
   void set_engine_rate(std::uint32_t gpu, std::uint64_t bytes_per_s);  // 0: as fast as it goes
-  void fail_userptr_with_ebusy(std::uint32_t times);
   // A GPU says from now on, or when it has been asked `answers` times more, that a reset has cost it its VRAM
   // (INFO_VRAM_LOST_COUNTER). What is in the VRAM stays; clear_faults() does not undo it.
   void lose_vram(std::uint32_t gpu, std::uint32_t answers = 0);
@@ -184,7 +180,7 @@ class Control {
   std::uint64_t faults_hit() const;
   std::string last_engine_fault() const;  // why the last failed job failed, for messages
 
-  // Runs `body` while no program on a machine in a directory is in the middle of a device call. What `body`
+  // Runs `body` while no program on the machine is in the middle of a device call. What `body`
   // kills, and sees dead, has died between two calls: a kernel would not let it die inside one.
   void between_calls(const std::function<void()>& body);
 
@@ -211,10 +207,9 @@ class Control {
   std::optional<DeviceMapping> device_of_mapping(dev_t device, ino_t inode, std::uint64_t offset) const;
 
  private:
-  Control(std::string directory, bool in_kernel, std::unique_ptr<ControlFront> front);
+  Control(std::string directory, std::unique_ptr<ControlFront> front);
 
   std::string directory_;
-  bool in_kernel_;
   std::unique_ptr<ControlFront> front_;
 };
 

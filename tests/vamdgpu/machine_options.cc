@@ -183,13 +183,4 @@ int parse_options(int argc, char** argv, const std::vector<OwnOption>& own, Mach
   return optind;
 }
 
-std::uint32_t running_kfd_minor_version() {
-  utsname names{};
-  unsigned major = 0, minor = 0;
-  if (::uname(&names) != 0 || std::sscanf(names.release, "%u.%u", &major, &minor) != 2) return kKfdLinux61;
-  if (major > 7 || (major == 7 && minor >= 2)) return kKfdLinux72;
-  if (major == 7 || (major == 6 && minor >= 12)) return kKfdLinux612;
-  return kKfdLinux61;
-}
-
 }  // namespace vamdgpu

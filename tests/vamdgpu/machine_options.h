@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The command line of every program that makes a machine (vamdgpu-run, vamdgpu-load): the options that say
-// what machine, beside the program's own. One thread, for getopt_long has state.
+// The command line of a program that makes a machine: the options that say what machine, beside the program's
+// own. One thread, for getopt_long has state.
 #pragma once
 
 #include <functional>
@@ -23,9 +23,5 @@ struct OwnOption {
 // Parses argv up to the first argument that is no option, whose index it returns; 0, after a line on stderr,
 // for a wrong option.
 int parse_options(int argc, char** argv, const std::vector<OwnOption>& own, MachineOptions* machine);
-
-// The newest release whose formats are known (kKfdLinux61 ...) that is not newer than this kernel; the oldest
-// one on anything older.
-std::uint32_t running_kfd_minor_version();
 
 }  // namespace vamdgpu

@@ -271,7 +271,7 @@ class Builder {
       gpu.node = options_.cpu_nodes + position;
       gpu.cpu = index * options_.cpu_nodes / options_.gpus;
       gpu.hive = index / hive_size;
-      gpu.domain = options_.pci_domain + index / kCardsWithOwnSlot;
+      gpu.domain = index / kCardsWithOwnSlot;
       gpu.slot = model_.slots[index % kCardsWithOwnSlot];
       gpu.slot.unique_id += index / kCardsWithOwnSlot;
     }

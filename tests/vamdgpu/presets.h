@@ -45,7 +45,6 @@ struct MachineOptions {
   std::vector<std::uint32_t> minors;   // ... or are these
   std::vector<std::uint32_t> gpu_ids;  // default: a 16-bit hash that stays the same from run to run
   std::vector<unsigned> node_order;    // GPUs in the order of their topology nodes; default 0, 1, 2 ...
-  unsigned pci_domain = 0;             // of the first GPUs
   std::set<unsigned> hidden;           // GPUs that the device cgroup refuses
 
   std::uint32_t kfd_major = 235;

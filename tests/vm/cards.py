@@ -13,7 +13,7 @@ import time
 
 # Four equal ones, so that two machines with two of them have none in common, and two with less memory. Pages that
 # nobody touches cost nothing. The place decides the PCI address, and so the gpu_id. A number: behind a port of its own, as on
-# a mainboard; so they are buses 1 to 4. "ADDRESS": on the root bus, because bus 5 is a place of our module's virtual GPUs.
+# a mainboard; so they are buses 1 to 4. "ADDRESS": on the root bus.
 CARDS = (("512M", 1), ("512M", 2), ("512M", 3), ("512M", 4), ("128M", "0x10"), ("128M", "0x11"))
 # What a card can be (`amdgpu-card --model`); the first is what it is when nothing else is asked for.
 MODELS = ("mi210", "mi300x")

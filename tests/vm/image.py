@@ -10,7 +10,6 @@ import re
 import shutil
 import subprocess
 
-import module
 import roots
 
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
@@ -122,15 +121,15 @@ def make_initrd(root, work):
         (tree / name).mkdir(parents=True)
     copy(roots.resolve(root, "/usr/bin/busybox"), tree / "bin/busybox")
     (tree / "bin/sh").symlink_to("busybox")
-    add_modules(module.load_order(root, DISK_MODULES), tree / "modules")
+    add_modules(roots.load_order(root, DISK_MODULES), tree / "modules")
     copy(HERE / "initrd-init", tree / "init")
     archive(tree, work / "initrd.cpio")
     roots.remove(tree)
 
 
-def make_disk(root, suite, programs, driver, extra_modules, work):
-    """The guest's userland as an ext4 image. `programs` is {place in the guest: file}; `extra_modules`: names of
-    what `driver`, the virtual amdgpu, wants loaded first. Answers the libraries that nobody has."""
+def make_disk(root, suite, programs, work):
+    """The guest's userland as an ext4 image. `programs` is {place in the guest: file}. Answers the libraries that nobody
+    has."""
     tree = work / "tree"
     roots.remove(tree)
     skeleton(tree)
@@ -145,16 +144,15 @@ def make_disk(root, suite, programs, driver, extra_modules, work):
     if suite.systemd:
         copy(HERE / "guest.service", tree / "usr/lib/systemd/system/guest.service")
     missing = add_libraries(root, tree, files.values())
-    loaded = module.load_order(root, DISK_MODULES)
-    wanted = module.load_order(root, (*GUEST_MODULES, *suite.modules, *extra_modules))
+    loaded = roots.load_order(root, DISK_MODULES)
+    wanted = roots.load_order(root, (*GUEST_MODULES, *suite.modules))
     add_modules([path for path in wanted if path not in loaded], tree / "usr/lib/guest-modules")
     (tree / "usr/lib/criu").mkdir()
     (tree / "usr/lib/criu/amdgpu_plugin.so").symlink_to("../sluice/amdgpu_plugin.so")
     # They make /dev/infiniband without hardware, when a scenario loads them.
-    add_modules(module.load_order(root, ("rdma_ucm",)), tree / "usr/lib/rdma-modules")
-    add_modules(module.load_order(root, ("xfs",)), tree / "usr/lib/xfs-modules")
-    add_modules(module.load_order(root, ("amdgpu",)), tree / "usr/lib/stock-modules")
-    copy(driver, tree / "usr/lib/sluice/vamdgpu.ko")
+    add_modules(roots.load_order(root, ("rdma_ucm",)), tree / "usr/lib/rdma-modules")
+    add_modules(roots.load_order(root, ("xfs",)), tree / "usr/lib/xfs-modules")
+    add_modules(roots.load_order(root, ("amdgpu",)), tree / "usr/lib/stock-modules")
     copy(HERE / "guest-init", tree / "usr/sbin/guest-init")
     copy(HERE / "stock-gpus", tree / "usr/lib/sluice/stock-gpus")
     for client in (HERE / "client").glob("*.py"):

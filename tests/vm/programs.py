@@ -21,11 +21,8 @@ PLACES = {
     "gpu-subject": "usr/lib/sluice/gpu-subject",
     "obstacle-subject": "usr/lib/sluice/obstacle-subject",
     "test-streamer": "usr/lib/sluice/test-streamer",
-    "vamdgpu-load": "usr/lib/sluice/vamdgpu-load",
     "vm-scenarios": "usr/lib/sluice/vm-scenarios",
     "sluice": "usr/lib/sluice/sluice",
-    **{f"vamdgpu_{name}_device_test": f"usr/lib/sluice/vamdgpu_{name}_device_test"
-       for name in ("criu", "drm", "kernel", "kfd", "system")},
 }
 # What runs on this machine: the emulated GPU, and what writes the files that its driver asks for.
 HERE = CARD, CARD_FILES = "amdgpu-card", "amdgpu-card-files"

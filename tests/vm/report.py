@@ -35,7 +35,6 @@ COMPLAINT_LINES = 100    # an oops with its registers, twice
 @dataclasses.dataclass
 class Case:
     name: str
-    driver: str          # stock: AMD's own; module: ours
     result: str          # passed, failed, skipped
     seconds: float
     reason: str = ""     # why skipped, or the failure's text
@@ -54,8 +53,8 @@ class Result:
     logs: list = dataclasses.field(default_factory=list)     # files of scenarios that did not come to their end
     seconds: float = 0.0
 
-    def count(self, result, driver=""):
-        return sum(case.result == result and case.driver in (driver or case.driver,) for case in self.cases)
+    def count(self, result):
+        return sum(case.result == result for case in self.cases)
 
     @property
     def good(self):
@@ -65,7 +64,7 @@ class Result:
 def cases(out, part):
     """Every case that ran in a part of a boot, from what that left in `out`. OSError, xml.ParseError: it did not come to its
     end."""
-    found, driver = [], "module" if part == "module" else "stock"
+    found = []
     for case in xml.parse(out / f"vm-scenarios-{part}.xml").getroot().iter("testcase"):
         if case.get("status") == "notrun":
             continue
@@ -74,12 +73,12 @@ def cases(out, part):
         skipped = case.find("skipped")
         if failures:
             logs = sorted(str(path) for path in (out / "logs" / name.replace("/", "-")).glob("*"))
-            found.append(Case(name, driver, "failed", float(case.get("time", 0)), "\n".join(failures), logs))
+            found.append(Case(name, "failed", float(case.get("time", 0)), "\n".join(failures), logs))
         elif skipped is not None:
             text = (skipped.text or skipped.get("message") or "no reason given").strip()
-            found.append(Case(name, driver, "skipped", 0.0, text.splitlines()[-1]))
+            found.append(Case(name, "skipped", 0.0, text.splitlines()[-1]))
         else:
-            found.append(Case(name, driver, "passed", float(case.get("time", 0))))
+            found.append(Case(name, "passed", float(case.get("time", 0))))
     return found
 
 
@@ -115,8 +114,8 @@ def tail(text, count):
     return text.rstrip("\n").splitlines()[-count:]
 
 
-def read(boot, result, parts=("module", "stock")):
-    """Adds what a boot that ran the scenarios of these parts found to `result`."""
+def read(boot, result, parts=("own",)):
+    """Adds what a boot that ran these parts found to `result`: a suite's own scenarios, or those of foreign images."""
     serial = boot.serial.read_text(encoding="utf-8", errors="replace")
     running = [line.split("]", 1)[1].strip() for line in serial.splitlines() if line.startswith("[ RUN      ]")]
     during = f" during {running[-1]}" if running else ""
@@ -168,9 +167,9 @@ def explain(result, say):
 
 
 def table(results):
-    """Markdown: a line for every scenario, a column for every suite, seconds; in italics what ran on our module."""
-    words, style = {"failed": "FAILED", "skipped": "-"}, {"module": "*{}*", "stock": "{}"}
-    times = [{case["name"]: words.get(case["result"]) or style[case["driver"]].format(f"{case['seconds']:.1f}")
+    """Markdown: a line for every scenario, a column for every suite, seconds."""
+    words = {"failed": "FAILED", "skipped": "-"}
+    times = [{case["name"]: words.get(case["result"]) or f"{case['seconds']:.1f}"
               for case in result["cases"]} for result in results]
     lines = [f"| scenario | {' | '.join(result['suite'] for result in results)} |", "|---|" + "---:|" * len(results)]
     for name in sorted({name for column in times for name in column}):

@@ -149,6 +149,18 @@ def of_suite(folder, suite, say):
     return make(folder, suite.root, suite.debian, suites.PACKAGES + suite.packages, say)
 
 
+def load_order(root, names):
+    """Files (outside) of kernel modules and what they depend on, in the order in which they load."""
+    version, _ = kernel(root)
+    script = f'for module in {" ".join(names)}; do modprobe -S {version} --show-depends "$module"; done'
+    order = []
+    for line in output(root, script).splitlines():
+        words = line.split()
+        if len(words) > 1 and words[0] == "insmod" and words[1] not in order:
+            order.append(words[1])
+    return [resolve(root, path) for path in order]
+
+
 def kernel(root):
     """(version, vmlinuz) of the root's kernel. With /etc/kernel excluded newer Debians leave it beside the modules."""
     versions = sorted(path.name for path in (root / "usr/lib/modules").iterdir() if (path / "build").is_symlink()

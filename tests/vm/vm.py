@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: MIT
 """Runs the scenarios with real criu in QEMU guests, one for each Debian suite. Called by scripts/vm; see docs/internals/vm.md.
 
-A guest is booted once. The scenarios of each driver are a run of vm-scenarios in it; then it waits for what the other suites'
-guests dumped, and restores that.
+A guest is booted once. Its scenarios are a run of vm-scenarios in it; then it waits for what the other suites' guests dumped, and
+restores that.
 """
 import argparse
 import concurrent.futures
@@ -18,10 +18,10 @@ import threading
 import time
 
 import cards
+import clients
 import emulator
 import guest
 import image
-import module
 import programs
 import report
 import roots
@@ -85,19 +85,17 @@ class Run:
         self.guest = None
 
     def prepare(self):
-        """Root, module, disk. Raises roots.Unavailable and CalledProcessError."""
+        """Root and disk. Raises roots.Unavailable and CalledProcessError."""
         self.work.mkdir(parents=True, exist_ok=True)
         root = roots.of_suite(self.folder, self.suite, self.say)
-        sources = self.work / "module"
-        driver = module.build(root, CHECKOUT, sources)
         files = self.programs.guest | cards.firmware(self.programs.here[programs.CARD_FILES], self.work / "card-files")
         if self.suite.client:
-            client = module.build_client(root, CHECKOUT / self.suite.client, self.work / "client")
+            client = clients.build_client(root, CHECKOUT / self.suite.client, self.work / "client")
             files["usr/lib/sluice/hsa-client"] = client
         if self.suite.hip:
-            files["usr/lib/sluice/hip-jobs"] = module.build_hip(root, CHECKOUT / self.suite.hip, self.work / "hip")
+            files["usr/lib/sluice/hip-jobs"] = clients.build_hip(root, CHECKOUT / self.suite.hip, self.work / "hip")
         image.make_initrd(root, self.work)
-        missing = image.make_disk(root, self.suite, files, driver, module.dependencies(root, sources), self.work)
+        missing = image.make_disk(root, self.suite, files, self.work)
         if missing:
             self.result.problems.append(f"libraries that its root does not have: {', '.join(missing)}")
         self.guest = guest.Guest(self.suite, root, self.work, emulator.words(self.folder, self.say),
@@ -131,7 +129,7 @@ class Run:
         boot = self.guest.boot("scenarios", self.options.limit, heard)
         exchange.ended(self)
         self.result.seconds = time.monotonic() - begin
-        report.read(boot, self.result, ["module", "stock", *(["foreign"] if foreign else [])])
+        report.read(boot, self.result, ["own", *(["foreign"] if foreign else [])])
 
     def images(self):
         """What it left for the other suites."""
@@ -242,8 +240,7 @@ def scenarios(options, runs):
         if not result.good:
             for line in cards.remarks(run.work)[-report.LOG_LINES:]:
                 run.say(f"    {line}")
-        run.say(f"criu {result.criu or '?'}, kernel {result.kernel or '?'}: {result.count('passed')} passed "
-                f"({result.count('passed', 'stock')} on AMD's driver), "
+        run.say(f"criu {result.criu or '?'}, kernel {result.kernel or '?'}: {result.count('passed')} passed, "
                 f"{result.count('failed') + len(result.problems)} failed, {result.count('skipped')} skipped, "
                 f"{result.seconds:.0f} s; console: {run.work}/out.serial.log")
         if run.guest and result.good and not options.keep:

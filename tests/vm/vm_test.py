@@ -113,14 +113,11 @@ class Mirror(Folder):
 
 
 class Report(Folder):
-    NOTHING = '<?xml version="1.0"?><testsuites tests="0"/>'
-
     def read(self, code, serial="", xml=XML, dmesg=""):
         result = report.Result("trixie", True)
         self.write("out/logs/Files.Bad-0/dump.log", "amdgpu_plugin: here\nError (x)\n")
         if xml:
-            self.write("out/vm-scenarios-module.xml", self.NOTHING)
-            self.write("out/vm-scenarios-stock.xml", xml)
+            self.write("out/vm-scenarios-own.xml", xml)
         self.write("out/dmesg", dmesg)
         report.read(guest.Boot(code, self.write("serial", serial), self.folder / "out"), result)
         return result
@@ -129,7 +126,6 @@ class Report(Folder):
         result = self.read(guest.FAILED)
         self.assertEqual([(case.name, case.result) for case in result.cases],
                          [("Files.Good", "passed"), ("Files.Bad/0", "failed"), ("Files.Not", "skipped")])
-        self.assertEqual({case.driver for case in result.cases}, {"stock"})
         self.assertEqual(result.cases[1].logs, [str(self.folder / "out/logs/Files.Bad-0/dump.log")])
         self.assertEqual(result.cases[2].reason, "no such driver")
         self.assertEqual(result.problems, [])
@@ -145,25 +141,23 @@ class Report(Folder):
     def test_a_hanging_guest(self):
         self.assertIn("the guest hung during A.B", self.read(None, serial="[ RUN      ] A.B\n", xml="").problems)
 
-    def test_each_part_of_a_boot_counts_for_its_driver(self):
-        for part, name in (("module", "A"), ("stock", "B"), ("foreign", "C")):
+    def test_each_part_of_a_boot_counts(self):
+        for part, name in (("own", "A"), ("foreign", "B")):
             self.write(f"out/vm-scenarios-{part}.xml", '<testsuites><testsuite name="S"><testcase name="%s" classname="S" '
                        'status="run" time="1"/></testsuite></testsuites>' % name)
         result = report.Result("trixie", True)
         boot = guest.Boot(guest.PASSED, self.write("serial", ""), self.folder / "out")
-        report.read(boot, result, ("module", "stock", "foreign"))
-        self.assertEqual([(case.name, case.driver) for case in result.cases],
-                         [("S.A", "module"), ("S.B", "stock"), ("S.C", "stock")])
+        report.read(boot, result, ("own", "foreign"))
+        self.assertEqual([case.name for case in result.cases], ["S.A", "S.B"])
         self.assertTrue(result.good)
-        self.assertEqual((result.count("passed"), result.count("passed", "stock")), (3, 2))
+        self.assertEqual(result.count("passed"), 2)
         table = report.table([json.loads(json.dumps(dataclasses.asdict(result)))])
-        self.assertIn("| S.A | *1.0* |", table)
-        self.assertIn("| S.B | 1.0 |", table)
+        self.assertIn("| S.A | 1.0 |", table)
 
     def test_a_part_that_did_not_run_is_no_result(self):
         result = report.Result("trixie", True)
-        self.write("out/vm-scenarios-module.xml", XML)
-        report.read(guest.Boot(guest.FAILED, self.write("serial", ""), self.folder / "out"), result)
+        self.write("out/vm-scenarios-own.xml", XML)
+        report.read(guest.Boot(guest.FAILED, self.write("serial", ""), self.folder / "out"), result, ("own", "foreign"))
         self.assertIn("vm-scenarios hung or died", result.problems)
 
     def test_half_of_the_xml_is_no_result(self):

@@ -399,7 +399,6 @@ TEST(Environment, NothingElseIsSaid) {
                            "SLUICE_VM_SUITE",
                            "SLUICE_VM_IMAGES",
                            "SLUICE_VM_OTHER",
-                           "SLUICE_VM_MODULE",
                            "SLUICE_VM_PROGRAMS",
                            "SLUICE_VM_FOREIGN",
                            "SLUICE_VM_PLUGIN"}) {

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT */
 /*
  * BOs, the pools they lie in, and VA mappings. A BO is one contiguous piece of its GPU's VRAM or GTT pool,
  * first fit; BOs without memory of their own (userptr, doorbell, MMIO) take an address of a third pool. A

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT */
 /*
  * Submission to the DMA rings: contexts, BO lists, command submission, fences and the waits on them.
  *

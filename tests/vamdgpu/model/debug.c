@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT */
 /* Faults, trace and counters of a machine. See debug.h. */
 #include "debug.h"
 
@@ -81,12 +81,6 @@ int vam_debug_locate(const struct vam_model* m, int32_t pid, uint32_t gpu_id, ui
   return 0;
 }
 
-int vam_debug_userptr_busy(struct vam_debug* debug) {
-  if (!debug->userptr_busy) return 0;
-  debug->userptr_busy--;
-  return 1;
-}
-
 void vam_debug_trace(struct vam_debug* debug, const struct vam_trace_record* call) {
   struct vam_trace_record* record = &debug->trace[debug->trace_count++ % VAM_TRACE_RECORDS];
   *record = *call;
@@ -129,7 +123,6 @@ int vam_debug_add_fence_fault(struct vam_debug* debug, const struct vam_fence_fa
 
 void vam_debug_clear_faults(struct vam_debug* debug) {
   for (uint32_t i = 0; i < VAM_FAULT_RULES; ++i) debug->faults[i].active = debug->fence_faults[i].active = 0;
-  debug->userptr_busy = 0;
 }
 
 void vam_debug_clear_trace(struct vam_debug* debug) {

@@ -1,8 +1,8 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT */
 /*
  * What tests do to a machine and see of it, beside the model proper: rules by which ioctls and fences fail,
- * the trace of ioctls, counters. One struct for both fronts; its owner keeps it beside the model and touches
- * it under the model's lock only. Nothing here blocks, allocates or calls the OS.
+ * the trace of ioctls, counters. The front keeps it beside the model and touches it under the model's lock
+ * only. Nothing here blocks, allocates or calls the OS.
  */
 #ifndef VAM_DEBUG_H
 #define VAM_DEBUG_H
@@ -59,7 +59,6 @@ struct vam_debug {
   uint64_t calls[3][256]; /* by device and number */
   uint64_t criu_calls[8]; /* by CRIU operation */
   uint64_t old_hits;      /* of rules whose place was given to another */
-  uint64_t userptr_busy;  /* so many userptr registrations fail with EBUSY next */
   uint64_t engine_cpu_ns; /* processor time of all engines so far, and what they did */
   uint64_t engine_bytes;
   uint64_t engine_jobs;
@@ -93,9 +92,6 @@ enum vam_fence_fate vam_debug_fence(struct vam_debug* debug, uint32_t gpu, uint6
  * there, or no device memory (userptr). */
 int vam_debug_locate(const struct vam_model* m, int32_t pid, uint32_t gpu_id, uint64_t va, uint32_t* bo,
                      uint64_t* offset, uint64_t* bytes);
-
-/* 1: the userptr registration that begins finds its pages busy. */
-int vam_debug_userptr_busy(struct vam_debug* debug);
 
 /* Records what happened; the sequence number is given here. */
 void vam_debug_trace(struct vam_debug* debug, const struct vam_trace_record* call);

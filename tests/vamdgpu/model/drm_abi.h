@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT */
 /*
  * The render node as programs see it: the DRM core and amdgpu ioctls that the virtual GPU answers, their
  * argument layouts and constants (Linux 7.2; shorter forms of older kernels and libdrm are zero-extended).

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT */
 /*
  * Open device files and KFD processes: birth, death and what dies with them. A DRM file that a KFD process
  * has acquired lives until that process is gone, whoever closes it; a file with jobs in flight until they are

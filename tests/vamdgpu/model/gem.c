@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT */
 /*
  * Render node: DRM core ioctls, GEM objects, PRIME, VA mappings of a DRM file, and the dispatch of the rest.
  */

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT */
 /*
  * DRM_AMDGPU_INFO: what libdrm asks at its start, and what monitoring programs ask. The kernel copies as many
  * bytes as both sides know.

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT */
 /*
  * /dev/kfd: who may call what, and the ordinary ioctls of memory and devices. Queues, events, SVM and CRIU
  * have files of their own.

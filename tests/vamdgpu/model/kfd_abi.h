@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT */
 /*
  * /dev/kfd as programs see it: ioctl numbers, argument layouts, constants (Linux 7.2; the sizes of older
  * kernels are accepted because commands are looked up by number only). Facts of the kernel's uapi, in our own

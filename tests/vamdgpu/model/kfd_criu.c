@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT */
 /*
  * AMDKFD_IOC_CRIU_OP: PROCESS_INFO, CHECKPOINT, UNPAUSE, RESTORE, RESUME, and the private data between
  * CHECKPOINT and RESTORE (opaque to user space, no alignment between records): process, devices, BOs, then

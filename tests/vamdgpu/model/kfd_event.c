@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT */
 /*
  * Events of a KFD process: ids, the signal page, waiting. Signal events have ids 1..4095 (their slot in the
  * page), the others from 0x40000000.

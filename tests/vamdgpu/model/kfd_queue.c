@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT */
 /*
  * User-mode queues of a KFD process: creation with the kernel's checks, and their state in the private data.
  * Whether a queue runs is its process' eviction counter on its GPU; queue_run.c runs it. Its MQD and control

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT */
 /*
  * SVM ranges of a KFD process: attributes on page ranges, set and got, and their records in the private data.
  * Ranges never overlap; setting attributes on part of a range splits it.

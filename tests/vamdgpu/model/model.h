@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT */
 /*
  * The device model of the virtual amdgpu: tables of open files, KFD processes, BOs, handles, VA mappings,
  * queues, events, contexts, fences and jobs, and the rules and errnos of every ioctl over them.

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT */
 /*
  * The few things the device model takes from its surroundings: fixed-width types, three memory functions and
  * errno numbers (Linux x86-64 values, so that no header of the surroundings is needed). The model makes no OS
@@ -7,20 +7,9 @@
 #ifndef VAM_PLATFORM_H
 #define VAM_PLATFORM_H
 
-#ifdef __KERNEL__
-#include <linux/string.h>
-#include <linux/types.h>
-#ifndef UINT64_MAX
-#define UINT64_MAX 0xffffffffffffffffull
-#endif
-#ifndef INT64_MAX
-#define INT64_MAX 0x7fffffffffffffffll
-#endif
-#else
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
-#endif
 
 #ifdef __cplusplus
 #define VAM_STATIC_ASSERT(condition, what) static_assert(condition, what)

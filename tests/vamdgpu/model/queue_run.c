@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT */
 /*
  * User-mode queues that consume their packets (see queue_run.h): the decoders of ../packets on the memory of
  * a process. Pointers are read anew at each step, and what is done of a packet at the read pointer is in the

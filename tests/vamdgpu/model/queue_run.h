@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT */
 /*
  * User-mode queues that consume their packets. A front that wants queues to run calls, for every queue that
  * vam_queue_runnable() names, vam_queue_step() again and again (every few milliseconds, or when a doorbell

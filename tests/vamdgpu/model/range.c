@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT */
 /*
  * Ranges in a treap ordered by start, with the largest size of each subtree: VA mappings of a VM, allocated
  * and free pieces of a memory pool. Priorities are a hash of the record's index, so runs are reproducible.

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT */
 /*
  * IBs of jobs (see sdma.h). Packets are those of ../packets; what an IB of a DMA ring has no business to
  * contain (nested IBs, polling, register writes) is refused.

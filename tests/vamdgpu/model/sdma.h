@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT */
 /*
  * SDMA packets of an indirect buffer, decoded strictly and cut at the borders of VA mappings: what comes out
  * are plain operations between BOs. A packet that the hardware of this GPU would not take, or an address that

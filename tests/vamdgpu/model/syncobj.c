@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT */
 /*
  * DRM syncobjs: containers of a fence, or of a timeline of fences (ascending points). Waiting is done by the
  * shim; here is only whether it is over.

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT */
 /*
  * Record tables and integer ids of the device model. Records are handed out lowest-never-used last: freed
  * ones first, so that the block stays sparse. Ids (GEM handles, KFD handles, event ids) are lowest free

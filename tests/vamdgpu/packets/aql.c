@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT */
 /* HSA's AQL packets (see packets.h). Layouts: HSA Platform System Architecture 1.2, 2.9 and 2.8; AMD's signal
  * and vendor packets: amd_hsa_signal.h, hsa_ven_amd_aqlprofile.h of ROCr. */
 #include "step.h"

@@ -1,8 +1,8 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT */
 /*
  * Packets of AMD GPUs: SDMA (4 and later), PM4 (gfx9 and later) and HSA's AQL, decoded and executed on an
  * address space that somebody else has. The device model (../model) runs user queues of its processes with
- * it, the emulated card (tests/card) the rings of a driver. Freestanding C, which also makes a kernel module:
+ * it, the emulated card (tests/card) the rings of a driver. Freestanding C:
  * no allocation, no OS call, no recursion, no libc but what ../model/platform.h says.
  *
  *   struct pkt_queue q = {.ring = ..., .ring_bytes = ..., .read = ...};
@@ -85,9 +85,9 @@ struct pkt_owner {
    * body. May call pkt_enter_ib(). Nonzero: PKT_BAD_PACKET. */
   int (*pm4)(void* self, struct pkt_queue* q, const struct pkt_space* space, uint32_t op,
              const uint32_t* body, uint32_t dwords);
-  /* AQL: some of a kernel dispatch; `packet` has its 64 bytes, `at` is its address. PKT_DONE, PKT_MORE or PKT_WAITS
-   * (called again with the same packet), or PKT_FAULT with the fault set in the queue. NULL: it completes and computes
-   * nothing. */
+  /* AQL: some of a kernel dispatch; `packet` has its 64 bytes, `at` is its address. PKT_DONE, PKT_MORE or
+   * PKT_WAITS (called again with the same packet), or PKT_FAULT with the fault set in the queue. NULL: it
+   * completes and computes nothing. */
   enum pkt_result (*dispatch)(void* self, struct pkt_queue* q, const void* packet, uint64_t at);
 };
 

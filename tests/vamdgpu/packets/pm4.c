@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT */
 /* PM4 packets of compute queues (see packets.h). Layouts: gfx9 and later (soc15d.h). */
 #include "step.h"
 

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT */
 /* SDMA packets (see packets.h). Layouts: SDMA 4 and later (vega10_sdma_pkt_open.h). */
 #include "step.h"
 

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT */
 /* What the decoders of packets.h share (see step.h). */
 #include "step.h"
 

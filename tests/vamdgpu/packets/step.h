@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: MIT OR GPL-2.0 */
+/* SPDX-License-Identifier: MIT */
 /*
  * What the decoders of packets.h share: the place where a queue stands, reading from there, moving bytes, and
  * going on. Not for others.

@@ -8,7 +8,6 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
-#include <initializer_list>
 #include <map>
 #include <string>
 
@@ -88,8 +87,10 @@ int open_render(const Gpu& gpu);  // -1 with errno
 class List {
  public:
   List(Linux version, Who who) : version_(version), who_(who) {}
+  void ask(const char* question, const std::string& answer, const Answers& expected);
+  // The virtual amdgpu answers otherwise, for a reason.
   void ask(const char* question, const std::string& answer, const Answers& expected,
-           std::initializer_list<Otherwise> otherwise = {});
+           const Answers& of_virtual, const char* why);
   // For what a question is asked about cannot be made.
   void fail(const std::string& what);
   Linux version() const { return version_; }
@@ -98,6 +99,8 @@ class List {
   const std::string& lines() const { return lines_; }
 
  private:
+  void note(const char* question, const std::string& answer, const char* expected, const char* why);
+
   Linux version_;
   Who who_;
   std::string lines_;

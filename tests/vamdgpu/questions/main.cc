@@ -12,7 +12,7 @@ using namespace vamdgpu::questions;
 
 int usage() {
   std::fputs(
-      "vamdgpu-questions --linux 6.1|6.12|7.2 --of driver|module|front [--all]\n"
+      "vamdgpu-questions --linux 6.1|6.12|7.2 --of driver|virtual [--all]\n"
       "Asks /dev/kfd and a render node. Ends with 0 when every answer is the expected one.\n"
       "--all prints every question with its answer, and the reason where it is not the driver's.\n",
       stderr);
@@ -23,7 +23,7 @@ int usage() {
 
 int main(int argc, char** argv) try {
   Linux version = Linux::k72;
-  Who who = kDriver;
+  Who who = Who::Driver;
   bool all = false, linux_given = false, who_given = false;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i], next = i + 1 < argc ? argv[i + 1] : "";
@@ -33,8 +33,8 @@ int main(int argc, char** argv) try {
       version = next == "6.1" ? Linux::k61 : next == "6.12" ? Linux::k612 : Linux::k72;
       linux_given = true;
       ++i;
-    } else if (word == "--of" && (next == "driver" || next == "module" || next == "front")) {
-      who = next == "driver" ? kDriver : next == "module" ? kModule : kFront;
+    } else if (word == "--of" && (next == "driver" || next == "virtual")) {
+      who = next == "driver" ? Who::Driver : Who::Virtual;
       who_given = true;
       ++i;
     } else {

@@ -118,17 +118,18 @@ int open_render(const Gpu& gpu) {
   return ::open(("/dev/dri/renderD" + std::to_string(gpu.minor)).c_str(), O_RDWR | O_CLOEXEC);
 }
 
+void List::ask(const char* question, const std::string& answer, const Answers& expected) {
+  note(question, answer, expected.in(version_), "");
+}
+
 void List::ask(const char* question, const std::string& answer, const Answers& expected,
-               std::initializer_list<Otherwise> otherwise) {
-  const char* wanted = expected.in(version_);
-  const char* why = "";
-  for (const Otherwise& each : otherwise) {
-    if ((each.who & who_) == 0) continue;
-    wanted = each.answers.in(version_);
-    why = each.why;
-  }
-  lines_.append(question).append("\t").append(answer).append("\t").append(wanted).append("\t");
-  lines_.append(why).append("\n");
+               const Answers& of_virtual, const char* why) {
+  if (who_ == Who::Driver) return ask(question, answer, expected);
+  note(question, answer, of_virtual.in(version_), why);
+}
+
+void List::note(const char* question, const std::string& answer, const char* expected, const char* why) {
+  lines_ += std::string(question) + "\t" + answer + "\t" + expected + "\t" + why + "\n";
 }
 
 void List::fail(const std::string& what) {

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: MIT
 // What AMD's driver answers: some hundreds of questions to /dev/kfd and to a render node of an MI210, each
 // with the answer of Debian's own amdgpu.ko in Linux 6.1, 6.12 and 7.2. The same questions go to the virtual
-// amdgpu, in user space and as a module: its answers are equal, or the list says what it answers, and why.
+// amdgpu: its answers are equal, or the list says what it answers, and why.
 //
 // The lists (kfd_questions.cc, queue_questions.cc, criu_questions.cc, render_questions.cc, job_questions.cc)
 // are read from top to bottom: later questions use what earlier ones made. They need one GPU that nobody else
 // uses, and root.
 #pragma once
 
-#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -16,11 +15,9 @@ namespace vamdgpu::questions {
 
 enum class Linux { k61, k612, k72 };
 
-enum Who : unsigned {
-  kDriver = 1,  // AMD's amdgpu.ko, as Debian builds it
-  kModule = 2,  // the virtual amdgpu as a kernel module
-  kFront = 4,   // the virtual amdgpu in user space, preloaded
-  kModel = kModule | kFront,
+enum class Who {
+  Driver,   // AMD's amdgpu.ko, as Debian builds it
+  Virtual,  // the virtual amdgpu
 };
 
 // What the driver answers, by kernel.
@@ -31,13 +28,6 @@ struct Answers {
   const char* in(Linux version) const;
 
   const char *linux61, *linux612, *linux72;
-};
-
-// Somebody's other answer, and the reason.
-struct Otherwise {
-  unsigned who;  // Who
-  Answers answers;
-  const char* why;
 };
 
 struct Asked {

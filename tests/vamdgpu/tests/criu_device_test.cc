@@ -376,32 +376,6 @@ TEST_F(CriuDevice, ASecondProcessInfoEvictsAgainAndOneUnpauseIsNotEnough) {
   ASSERT_EQ(::waitpid(pid, nullptr, 0), pid);
 }
 
-TEST_F(CriuDevice, CheckpointRefusesCountsThatAreNotTrue) {
-  Rendezvous ready, go;
-  int kfd_number = -1;
-  const pid_t pid = start_subject(&ready, &go, &kfd_number);
-  ASSERT_NO_FATAL_FAILURE(seize(pid));
-  Fd kfd = take(pid, kfd_number);
-  Checkpoint c;
-  c.info.num_devices = 2;
-  c.info.priv_data_size = 4096;
-  EXPECT_EQ(do_checkpoint(kfd.get(), &c), EINVAL);  // not paused
-  c.info = criu(KFD_CRIU_OP_PROCESS_INFO);
-  ASSERT_EQ(criu_call(kfd.get(), &c.info), 0);
-  Checkpoint wrong = c;
-  ++wrong.info.num_bos;
-  EXPECT_EQ(do_checkpoint(kfd.get(), &wrong), EINVAL);
-  wrong = c;
-  ++wrong.info.priv_data_size;
-  EXPECT_EQ(do_checkpoint(kfd.get(), &wrong), EINVAL);
-  EXPECT_EQ(do_checkpoint(kfd.get(), &c), 0);
-  for (const kfd_criu_bo_bucket& bo : c.bos) {
-    if (bo.dmabuf_fd != KFD_INVALID_FD) ::close(static_cast<int>(bo.dmabuf_fd));
-  }
-  ASSERT_EQ(::kill(pid, SIGKILL), 0);
-  ASSERT_EQ(::waitpid(pid, nullptr, 0), pid);
-}
-
 TEST_F(CriuDevice, ABusyProcessIsNeverStoppedInsideADriverCall) {
   Rendezvous ready;
   const pid_t pid = ::fork();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // What the device tests have in common: descriptors that close themselves, KFD ioctls as functions that
 // return 0 or errno, and a DRM device through the real libdrm_amdgpu with a DMA ring to copy on. The tests
-// run on a virtual machine (vamdgpu-run, or in a guest with the kernel module), which they look into through
+// run on a virtual machine (vamdgpu-run), which they look into through
 // Control.
 #pragma once
 

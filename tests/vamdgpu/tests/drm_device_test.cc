@@ -203,51 +203,6 @@ TEST_F(DrmDevice, BosMustBeInTheList) {
   amdgpu_bo_free(unlisted);
 }
 
-TEST_F(DrmDevice, SubmissionsTheKernelRefuses) {
-  Gpu gpu(*control_, 0);
-  ASSERT_TRUE(gpu.ok());
-  const Gpu::Memory bo = gpu.allocate(kMiB, AMDGPU_GEM_DOMAIN_VRAM);
-  std::uint64_t seq = 0;
-  EXPECT_EQ(gpu.submit(Gpu::fill(bo.va, 0, 64), &seq, 2), -EINVAL);  // two rings a context
-  amdgpu_cs_ib_info ib{};
-  ib.ib_mc_address = bo.va;
-  ib.size = 0x100000;
-  amdgpu_cs_request request{};
-  request.ip_type = AMDGPU_HW_IP_DMA;
-  request.number_of_ibs = 1;
-  request.ibs = &ib;
-  EXPECT_EQ(amdgpu_cs_submit(gpu.context(), 0, &request, 1), -EINVAL);  // oversized IB
-  ib.size = 8;
-  request.ip_type = AMDGPU_HW_IP_GFX;
-  EXPECT_EQ(amdgpu_cs_submit(gpu.context(), 0, &request, 1), -EINVAL);
-  EXPECT_EQ(gpu.wait(1000), -EINVAL);  // never submitted
-  drm_amdgpu_info_hw_ip ip{};
-  ASSERT_EQ(amdgpu_query_hw_ip_info(gpu.device(), AMDGPU_HW_IP_DMA, 0, &ip), 0);
-  EXPECT_EQ(ip.available_rings, 3u);
-  EXPECT_EQ(ip.ib_start_alignment, 256u);
-}
-
-TEST_F(DrmDevice, VaRulesOfTheKernel) {
-  Gpu gpu(*control_, 0);
-  ASSERT_TRUE(gpu.ok());
-  const Gpu::Memory bo = gpu.allocate(kMiB, AMDGPU_GEM_DOMAIN_VRAM);
-  const std::uint64_t va = 1ull << 44;
-  const auto op = [&](std::uint64_t offset, std::uint64_t size, std::uint64_t at, std::uint32_t what) {
-    return amdgpu_bo_va_op_raw(gpu.device(), bo.bo, offset, size, at, AMDGPU_VM_PAGE_READABLE, what);
-  };
-  EXPECT_EQ(op(0, 4096, 0x1000, AMDGPU_VA_OP_MAP), -EINVAL);          // reserved bottom
-  EXPECT_EQ(op(0, 4096, 0x800000000000, AMDGPU_VA_OP_MAP), -EINVAL);  // hole
-  EXPECT_EQ(op(0, 100, va, AMDGPU_VA_OP_MAP), -EINVAL);               // no whole page
-  EXPECT_EQ(op(4096, kMiB, va, AMDGPU_VA_OP_MAP), -EINVAL);           // beyond the BO
-  EXPECT_EQ(op(0, 8192, va, AMDGPU_VA_OP_MAP), 0);
-  EXPECT_EQ(op(0, 4096, va + 4096, AMDGPU_VA_OP_MAP), -EINVAL);    // overlap
-  EXPECT_EQ(op(0, 4096, va + 4096, AMDGPU_VA_OP_UNMAP), -ENOENT);  // not a start
-  EXPECT_EQ(op(0, 4096, va + 4096, AMDGPU_VA_OP_CLEAR), 0);        // cuts
-  EXPECT_EQ(gpu.run(Gpu::copy(va + 4096, bo.va, 64)), -ECANCELED);
-  EXPECT_EQ(op(0, 8192, va, AMDGPU_VA_OP_UNMAP), 0);
-  EXPECT_EQ(op(0, 8192, va, AMDGPU_VA_OP_UNMAP), -ENOENT);
-}
-
 TEST_F(DrmDevice, ReadOnlyMappingsAreNotWritten) {
   Gpu gpu(*control_, 0);
   ASSERT_TRUE(gpu.ok());
@@ -257,142 +212,6 @@ TEST_F(DrmDevice, ReadOnlyMappingsAreNotWritten) {
             0);
   EXPECT_EQ(gpu.run(Gpu::copy(va, bo.va + 4096, 64)), 0);
   EXPECT_EQ(gpu.run(Gpu::copy(bo.va, va + 4096, 64)), -ECANCELED);
-}
-
-TEST_F(DrmDevice, UserptrRules) {
-  Gpu gpu(*control_, 0);
-  ASSERT_TRUE(gpu.ok());
-  Pages user(65536);
-  const auto userptr = [&](std::uint64_t address, std::uint64_t size, std::uint32_t flags) {
-    drm_amdgpu_gem_userptr args{};
-    args.addr = address;
-    args.size = size;
-    args.flags = flags;
-    const int error = call(gpu.fd(), DRM_IOCTL_AMDGPU_GEM_USERPTR, &args);
-    if (error == 0) {
-      drm_gem_close close{};
-      close.handle = args.handle;
-      EXPECT_EQ(call(gpu.fd(), DRM_IOCTL_GEM_CLOSE, &close), 0);
-    }
-    return error;
-  };
-  constexpr std::uint32_t kFlags =
-      AMDGPU_GEM_USERPTR_ANONONLY | AMDGPU_GEM_USERPTR_REGISTER | AMDGPU_GEM_USERPTR_VALIDATE;
-  const auto address = reinterpret_cast<std::uint64_t>(user.data());
-  EXPECT_EQ(userptr(address, 65536, kFlags), 0);
-  EXPECT_EQ(userptr(address + 8, 4096, kFlags), EINVAL);
-  EXPECT_EQ(userptr(address, 100, kFlags), EINVAL);
-  EXPECT_EQ(userptr(address, 4096, AMDGPU_GEM_USERPTR_ANONONLY), EACCES);
-  EXPECT_EQ(userptr(0x10000, 4096, kFlags), EFAULT);
-  const Fd memfd(static_cast<int>(::syscall(SYS_memfd_create, "file", 0)));
-  ASSERT_EQ(::ftruncate(memfd.get(), 4096), 0);
-  void* file = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, memfd.get(), 0);
-  ASSERT_NE(file, MAP_FAILED);
-  EXPECT_EQ(userptr(reinterpret_cast<std::uint64_t>(file), 4096, kFlags), EPERM);
-  ::munmap(file, 4096);
-  control_->fail_userptr_with_ebusy(1);
-  EXPECT_EQ(userptr(address, 4096, kFlags), EBUSY);
-  EXPECT_EQ(userptr(address, 4096, kFlags), 0);
-}
-
-TEST_F(DrmDevice, PrimeImportsOfOneFileShareTheHandle) {
-  Fd a = open_render(*control_, 0), b = open_render(*control_, 0), foreign = open_render(*control_, 1);
-  drm_amdgpu_gem_create create{};
-  create.in.bo_size = 65536;
-  create.in.domains = AMDGPU_GEM_DOMAIN_VRAM;
-  ASSERT_EQ(call(a.get(), DRM_IOCTL_AMDGPU_GEM_CREATE, &create), 0);
-  int dmabuf = -1;
-  ASSERT_EQ(drmPrimeHandleToFD(a.get(), create.out.handle, DRM_CLOEXEC | DRM_RDWR, &dmabuf), 0);
-  Fd buffer(dmabuf);
-  EXPECT_EQ(::lseek(dmabuf, 0, SEEK_END), 65536);
-  std::uint32_t same = 0, first = 0, second = 0, far = 0;
-  EXPECT_EQ(drmPrimeFDToHandle(a.get(), dmabuf, &same), 0);
-  EXPECT_EQ(same, create.out.handle);
-  EXPECT_EQ(drmPrimeFDToHandle(b.get(), dmabuf, &first), 0);
-  EXPECT_EQ(drmPrimeFDToHandle(b.get(), dmabuf, &second), 0);
-  EXPECT_EQ(first, second);
-  EXPECT_EQ(drmPrimeFDToHandle(foreign.get(), dmabuf, &far), 0);
-  drm_gem_close close{};
-  close.handle = first;
-  EXPECT_EQ(call(b.get(), DRM_IOCTL_GEM_CLOSE, &close), 0);  // one close drops both imports
-  EXPECT_EQ(call(b.get(), DRM_IOCTL_GEM_CLOSE, &close), EINVAL);
-}
-
-TEST_F(DrmDevice, HandlesAreGivenLowestFreeFirst) {
-  Fd file = open_render(*control_, 0);
-  std::uint32_t handles[4];
-  for (std::uint32_t& handle : handles) {
-    drm_amdgpu_gem_create create{};
-    create.in.bo_size = 4096;
-    create.in.domains = AMDGPU_GEM_DOMAIN_GTT;
-    ASSERT_EQ(call(file.get(), DRM_IOCTL_AMDGPU_GEM_CREATE, &create), 0);
-    handle = create.out.handle;
-  }
-  for (std::uint32_t i = 0; i < 4; ++i) EXPECT_EQ(handles[i], i + 1);
-  drm_gem_close close{};
-  close.handle = 2;
-  ASSERT_EQ(call(file.get(), DRM_IOCTL_GEM_CLOSE, &close), 0);
-  drm_amdgpu_gem_create create{};
-  create.in.bo_size = 4096;
-  create.in.domains = AMDGPU_GEM_DOMAIN_GTT;
-  ASSERT_EQ(call(file.get(), DRM_IOCTL_AMDGPU_GEM_CREATE, &create), 0);
-  EXPECT_EQ(create.out.handle, 2u);
-}
-
-// As in the kernel: flags come with data only, and stay when the data go.
-TEST_F(DrmDevice, MetadataStaysWithABo) {
-  Fd file = open_render(*control_, 0);
-  drm_amdgpu_gem_create create{};
-  create.in.bo_size = 4096;
-  create.in.domains = AMDGPU_GEM_DOMAIN_GTT;
-  ASSERT_EQ(call(file.get(), DRM_IOCTL_AMDGPU_GEM_CREATE, &create), 0);
-  const auto set = [&](std::uint64_t tiling, std::uint64_t flags, std::uint32_t bytes) {
-    drm_amdgpu_gem_metadata args{
-        create.out.handle, AMDGPU_GEM_METADATA_OP_SET_METADATA, {flags, tiling, bytes, {}}};
-    std::fill(std::begin(args.data.data), std::end(args.data.data), 0x01020304);
-    return call(file.get(), DRM_IOCTL_AMDGPU_GEM_METADATA, &args);
-  };
-  const auto expect = [&](std::uint64_t tiling, std::uint64_t flags, std::uint32_t bytes) {
-    drm_amdgpu_gem_metadata args{create.out.handle, AMDGPU_GEM_METADATA_OP_GET_METADATA, {}};
-    ASSERT_EQ(call(file.get(), DRM_IOCTL_AMDGPU_GEM_METADATA, &args), 0);
-    EXPECT_EQ(args.data.tiling_info, tiling);
-    EXPECT_EQ(args.data.flags, flags);
-    EXPECT_EQ(args.data.data_size_bytes, bytes);
-    EXPECT_EQ(args.data.data[0], bytes >= 4 ? 0x01020304u : 0u);
-  };
-  expect(0, 0, 0);
-  ASSERT_EQ(set(5, 6, 0), 0);
-  expect(5, 0, 0);
-  ASSERT_EQ(set(7, 8, 256), 0);
-  expect(7, 8, 256);
-  EXPECT_EQ(set(9, 9, 257), EINVAL);
-  expect(7, 8, 256);
-  ASSERT_EQ(set(1, 2, 0), 0);
-  ASSERT_NO_FATAL_FAILURE(expect(1, 8, 0));
-}
-
-TEST_F(DrmDevice, OnlyAFileThatHoldsABoMayMapIt) {
-  Fd holder = open_render(*control_, 0), stranger = open_render(*control_, 0);
-  drm_amdgpu_gem_create create{};
-  create.in.bo_size = 8192;
-  create.in.domains = AMDGPU_GEM_DOMAIN_VRAM;
-  ASSERT_EQ(call(holder.get(), DRM_IOCTL_AMDGPU_GEM_CREATE, &create), 0);
-  drm_amdgpu_gem_mmap where{};
-  where.in.handle = create.out.handle;
-  ASSERT_EQ(call(holder.get(), DRM_IOCTL_AMDGPU_GEM_MMAP, &where), 0);
-  const auto offset = static_cast<off_t>(where.out.addr_ptr);
-  const auto map = [&](int fd, std::size_t size, off_t at) {
-    void* address = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, at);
-    if (address == MAP_FAILED) return errno;
-    ::munmap(address, size);
-    return 0;
-  };
-  EXPECT_EQ(map(holder.get(), 8192, offset), 0);
-  EXPECT_EQ(map(holder.get(), 4096, offset), 0);
-  EXPECT_EQ(map(holder.get(), 12288, offset), EINVAL);
-  EXPECT_EQ(map(holder.get(), 4096, offset + 4096), EINVAL);
-  EXPECT_EQ(map(holder.get(), 4096, 0), EINVAL);
-  EXPECT_EQ(map(stranger.get(), 8192, offset), EACCES);
 }
 
 TEST_F(DrmDevice, ADmaBufPassesToAnotherProcessAndKeepsItsMemory) {
@@ -429,41 +248,6 @@ TEST_F(DrmDevice, ADmaBufPassesToAnotherProcessAndKeepsItsMemory) {
   EXPECT_EQ(gpu.run(Gpu::copy(shared.va, staging.va, kMiB)), 0);
   EXPECT_EQ(user.data()[0], 0x77);
   EXPECT_EQ(user.data()[kMiB - 1], 0x77);
-}
-
-TEST_F(DrmDevice, ListHandlesAndMappingInfo) {
-  if (control_->config().list_handles == 0) GTEST_SKIP() << "this machine's kernel has no such ioctls";
-  Gpu gpu(*control_, 0);
-  ASSERT_TRUE(gpu.ok());
-  const Gpu::Memory bo = gpu.allocate(kMiB, AMDGPU_GEM_DOMAIN_VRAM);
-  struct {
-    std::uint64_t entries;
-    std::uint32_t count, padding;
-  } list{};
-  const unsigned long request = _IOWR('d', 0x59, decltype(list));
-  ASSERT_EQ(call(gpu.fd(), request, &list), 0);
-  EXPECT_EQ(list.count, 2u);  // the IB and this
-  std::vector<std::uint64_t> entries(list.count * 5);
-  list.entries = reinterpret_cast<std::uint64_t>(entries.data());
-  ASSERT_EQ(call(gpu.fd(), request, &list), 0);
-  EXPECT_EQ(static_cast<std::uint32_t>(entries[5]), 2u);
-  EXPECT_EQ(entries[6], kMiB);
-  struct {
-    std::uint32_t handle, op;
-    std::uint64_t value;
-    std::uint32_t count, padding;
-  } op{};
-  std::uint64_t mapping[4] = {};
-  op.handle = 2;
-  op.op = 2;
-  op.value = reinterpret_cast<std::uint64_t>(mapping);
-  op.count = 1;
-  ASSERT_EQ(call(gpu.fd(), _IOWR('d', 0x50, decltype(op)), &op), 0);
-  EXPECT_EQ(op.count, 1u);
-  EXPECT_EQ(mapping[0], bo.va);
-  EXPECT_EQ(mapping[1], kMiB);
-  op.handle = 99;
-  EXPECT_EQ(call(gpu.fd(), _IOWR('d', 0x50, decltype(op)), &op), ENOENT);
 }
 
 TEST_F(DrmDevice, SyncobjsCarryFences) {
@@ -577,7 +361,6 @@ TEST_F(DrmDevice, AFenceHangsOrFailsWhenToldTo) {
 }
 
 TEST_F(DrmDevice, NoThreadIsLeftWhenTheDeviceIsClosed) {
-  if (control_->in_kernel()) GTEST_SKIP() << "the kernel's engines are no threads of the program";
   const auto threads = [] {
     std::string text(4096, '\0');
     const Fd status(::open("/proc/self/status", O_RDONLY | O_CLOEXEC));

@@ -28,13 +28,6 @@ class KfdDevice : public ::testing::Test {
   std::vector<std::uint32_t> ids_;
 };
 
-int map_size(int fd, std::size_t size, std::uint64_t offset) {
-  void* address = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, static_cast<off_t>(offset));
-  if (address == MAP_FAILED) return errno;
-  ::munmap(address, size);
-  return 0;
-}
-
 // AMDKFD_IOC_DBG_TRAP, which the oldest headers lack.
 struct DebugTrap {
   std::int32_t pid;
@@ -62,35 +55,6 @@ TEST_F(KfdDevice, DebuggingIsAskedForOnlyWhereItIsOn) {
   });
 }
 
-TEST_F(KfdDevice, StartUp) {
-  apart([&] {
-    const Fd kfd = open_kfd();
-    ASSERT_GE(kfd.get(), 0);
-    kfd_ioctl_get_version_args version{};
-    EXPECT_EQ(call(kfd.get(), AMDKFD_IOC_GET_VERSION, &version), 0);
-    EXPECT_EQ(version.major_version, 1u);
-    EXPECT_EQ(version.minor_version, control_->config().kfd_minor_version);
-    kfd_ioctl_get_process_apertures_new_args args{};
-    EXPECT_EQ(call(kfd.get(), AMDKFD_IOC_GET_PROCESS_APERTURES_NEW, &args), 0);
-    ASSERT_EQ(args.num_of_nodes, ids_.size());
-    std::vector<kfd_process_device_apertures> apertures(ids_.size());
-    args.kfd_process_device_apertures_ptr = reinterpret_cast<std::uint64_t>(apertures.data());
-    EXPECT_EQ(call(kfd.get(), AMDKFD_IOC_GET_PROCESS_APERTURES_NEW, &args), 0);
-    for (std::size_t i = 0; i < ids_.size(); ++i) {
-      EXPECT_EQ(apertures[i].gpu_id, ids_[i]);
-      EXPECT_EQ(apertures[i].gpuvm_limit, 0x7fffffffffffu);
-      EXPECT_EQ(apertures[i].lds_base, 1ull << 48);
-    }
-    args.num_of_nodes = 100;
-    // Before Linux 6.12 as many as there are.
-    EXPECT_EQ(call(kfd.get(), AMDKFD_IOC_GET_PROCESS_APERTURES_NEW, &args),
-              version.minor_version >= kKfdLinux612 ? EINVAL : 0);
-    EXPECT_EQ(call(kfd.get(), _IOWR('K', 0x7e, int), &version), ENOTTY);
-    EXPECT_EQ(call(kfd.get(), _IOWR('Q', 0x01, int), &version), 0);  // the number alone counts
-    EXPECT_EQ(call(kfd.get(), AMDKFD_IOC_GET_VERSION, nullptr), EFAULT);
-  });
-}
-
 TEST_F(KfdDevice, AVmIsOneDrmFileOfThatGpu) {
   apart([&] {
     const Fd kfd = open_kfd(), a = open_render(*control_, 0), b = open_render(*control_, 0);
@@ -109,62 +73,6 @@ TEST_F(KfdDevice, AVmIsOneDrmFileOfThatGpu) {
                 EXPECT_EQ(acquire_vm(kfd.get(), b.get(), ids_[0]), EBADF);   // another process's file
               }),
               0);
-  });
-}
-
-TEST_F(KfdDevice, MemoryIsAllocatedMappedUnmappedFreed) {
-  apart([&] {
-    const Fd kfd = open_kfd();
-    std::vector<Fd> renders;
-    for (unsigned gpu = 0; gpu < ids_.size(); ++gpu) {
-      renders.push_back(open_render(*control_, gpu));
-      EXPECT_EQ(acquire_vm(kfd.get(), renders[gpu].get(), ids_[gpu]), 0);
-    }
-    KfdBo bo, other;
-    EXPECT_EQ(alloc(kfd.get(), ids_[0], kVa, 0, kVram, &bo), EINVAL);
-    EXPECT_EQ(alloc(kfd.get(), 5, kVa, 4096, kVram, &bo), EINVAL);
-    EXPECT_EQ(alloc(kfd.get(), ids_[0], kVa, 4096, KFD_IOC_ALLOC_MEM_FLAGS_WRITABLE, &bo), EINVAL);
-    EXPECT_EQ(alloc(kfd.get(), ids_[0], kVa, 1ull << 40, kVram, &bo), ENOMEM);
-    EXPECT_EQ(alloc(kfd.get(), ids_[0], kVa, 4096, KFD_IOC_ALLOC_MEM_FLAGS_DOORBELL, &bo), EINVAL);
-    EXPECT_EQ(alloc(kfd.get(), ids_[0], kVa, 8192, KFD_IOC_ALLOC_MEM_FLAGS_MMIO_REMAP, &bo), EINVAL);
-    EXPECT_EQ(alloc(kfd.get(), ids_[0], kVa, 4096, KFD_IOC_ALLOC_MEM_FLAGS_USERPTR, &bo), EINVAL);
-
-    ASSERT_EQ(alloc(kfd.get(), ids_[0], kVa, 5000, kVram, &bo), 0);
-    EXPECT_EQ(bo.handle, static_cast<std::uint64_t>(ids_[0]) << 32);
-    ASSERT_EQ(alloc(kfd.get(), ids_[0], kVa + 4096, 4096, kGtt, &other), 0);
-    EXPECT_EQ(other.handle & 0xffffffff, 1u);
-    EXPECT_EQ(map_to(kfd.get(), bo.handle, {}), EINVAL);
-    EXPECT_EQ(map_to(kfd.get(), bo.handle, {ids_[0], 4711}), EINVAL);
-    EXPECT_EQ(map_to(kfd.get(), bo.handle + 9, {ids_[0]}), ENOMEM);
-    EXPECT_EQ(map_to(kfd.get(), bo.handle, ids_), 0);
-    EXPECT_EQ(map_to(kfd.get(), other.handle, {ids_[0]}), EINVAL);  // the first one covers that page
-    EXPECT_EQ(free_bo(kfd.get(), bo.handle), EBUSY);
-    EXPECT_EQ(map_size(renders[0].get(), 8192, bo.offset), 0);
-    EXPECT_EQ(map_size(renders[1].get(), 8192, bo.offset), EACCES);
-    EXPECT_EQ(map_size(open_render(*control_, 0).get(), 8192, bo.offset), EACCES);
-    EXPECT_EQ(unmap_from(kfd.get(), bo.handle, ids_), 0);
-    EXPECT_EQ(free_bo(kfd.get(), bo.handle), 0);
-    EXPECT_EQ(free_bo(kfd.get(), bo.handle), EINVAL);
-    ASSERT_EQ(alloc(kfd.get(), ids_[0], kVa, 4096, kVram, &bo), 0);
-    EXPECT_EQ(bo.handle & 0xffffffff, 0u);  // the lowest free number
-  });
-}
-
-TEST_F(KfdDevice, DoorbellAndMmioMapsHaveOneLengthEach) {
-  apart([&] {
-    const Fd kfd = open_kfd(), render = open_render(*control_, 0);
-    EXPECT_EQ(acquire_vm(kfd.get(), render.get(), ids_[0]), 0);
-    const std::uint64_t gpu = static_cast<std::uint64_t>(ids_[0]) << 46;
-    EXPECT_EQ(map_size(kfd.get(), 8192, (3ull << 62) | gpu), 0);
-    EXPECT_EQ(map_size(kfd.get(), 4096, (3ull << 62) | gpu), EINVAL);
-    EXPECT_EQ(map_size(kfd.get(), 8192, (3ull << 62) | (static_cast<std::uint64_t>(ids_[0] ^ 1) << 46)),
-              ENODEV);
-    EXPECT_EQ(map_size(kfd.get(), 4096, gpu), 0);
-    EXPECT_EQ(map_size(kfd.get(), 8192, gpu), EINVAL);
-    EXPECT_EQ(map_size(kfd.get(), 32768, 2ull << 62), EINVAL);  // no event page yet
-    KfdBo mmio;
-    EXPECT_EQ(alloc(kfd.get(), ids_[0], kVa, 4096, KFD_IOC_ALLOC_MEM_FLAGS_MMIO_REMAP, &mmio), 0);
-    EXPECT_EQ(mmio.offset, gpu);
   });
 }
 
@@ -215,87 +123,6 @@ TEST_F(KfdDevice, EventsAreSetWaitedForAndReset) {
     destroy.event_id = create.event_id;
     EXPECT_EQ(call(kfd.get(), AMDKFD_IOC_DESTROY_EVENT, &destroy), 0);
     EXPECT_EQ(call(kfd.get(), AMDKFD_IOC_WAIT_EVENTS, &wait), EINVAL);
-  });
-}
-
-TEST_F(KfdDevice, QueuesNeedTheirBuffers) {
-  apart([&] {
-    const Fd kfd = open_kfd(), render = open_render(*control_, 0);
-    KfdBo ring, write, read;
-    kfd_ioctl_create_queue_args args{};
-    args.gpu_id = ids_[0];
-    args.queue_type = KFD_IOC_QUEUE_TYPE_SDMA;
-    args.queue_percentage = 100;
-    args.ring_size = 65536;
-    args.ring_base_address = kVa;
-    args.write_pointer_address = kVa + 65536;
-    args.read_pointer_address = kVa + 2 * 65536;
-    const auto create = [&](kfd_ioctl_create_queue_args copy) {
-      return call(kfd.get(), AMDKFD_IOC_CREATE_QUEUE, &copy);
-    };
-    EXPECT_EQ(create(args), ESRCH);  // no VM
-    EXPECT_EQ(acquire_vm(kfd.get(), render.get(), ids_[0]), 0);
-    if (control_->config().kfd_minor_version >= 17) {
-      EXPECT_EQ(create(args), EINVAL);  // nothing is mapped there
-    }
-    EXPECT_EQ(alloc(kfd.get(), ids_[0], kVa, 65536, kGtt, &ring), 0);
-    EXPECT_EQ(alloc(kfd.get(), ids_[0], kVa + 65536, 4096, kGtt, &write), 0);
-    EXPECT_EQ(alloc(kfd.get(), ids_[0], kVa + 2 * 65536, 4096, kGtt, &read), 0);
-    for (const KfdBo& bo : {ring, write, read}) EXPECT_EQ(map_to(kfd.get(), bo.handle, {ids_[0]}), 0);
-    kfd_ioctl_create_queue_args wrong = args;
-    wrong.queue_percentage = 101;
-    EXPECT_EQ(create(wrong), EINVAL);
-    wrong = args;
-    wrong.ring_size = 5000;
-    EXPECT_EQ(create(wrong), EINVAL);
-    wrong = args;
-    wrong.queue_type = 9;
-    EXPECT_EQ(create(wrong), 524);
-    EXPECT_EQ(call(kfd.get(), AMDKFD_IOC_CREATE_QUEUE, &args), 0);
-    EXPECT_EQ(args.queue_id, 0u);
-    EXPECT_EQ(args.doorbell_offset >> 62, 3u);
-    EXPECT_EQ((args.doorbell_offset >> 46) & 0xffff, ids_[0]);
-    EXPECT_TRUE(control_->process(::getpid())->queues.at(0).running);
-    kfd_ioctl_destroy_queue_args destroy{};
-    EXPECT_EQ(call(kfd.get(), AMDKFD_IOC_DESTROY_QUEUE, &destroy), 0);
-    EXPECT_EQ(call(kfd.get(), AMDKFD_IOC_DESTROY_QUEUE, &destroy), EINVAL);
-  });
-}
-
-TEST_F(KfdDevice, DmaBufsGoOutAndIn) {
-  apart([&] {
-    const Fd kfd = open_kfd(), render = open_render(*control_, 0);
-    EXPECT_EQ(acquire_vm(kfd.get(), render.get(), ids_[0]), 0);
-    KfdBo bo;
-    ASSERT_EQ(alloc(kfd.get(), ids_[0], kVa, 65536, kVram, &bo), 0);
-    kfd_ioctl_import_dmabuf_args import{};
-    import.va_addr = kVa + (1 << 20);
-    import.gpu_id = ids_[0];
-    struct {
-      std::uint64_t handle;
-      std::uint32_t flags, fd;
-    } out{bo.handle, O_CLOEXEC | O_RDWR, 0};
-    if (control_->config().kfd_minor_version >= 12) {
-      ASSERT_EQ(call(kfd.get(), _IOWR('K', 0x24, decltype(out)), &out), 0);
-      const Fd dmabuf(static_cast<int>(out.fd));
-      kfd_ioctl_get_dmabuf_info_args info{};
-      info.dmabuf_fd = out.fd;
-      EXPECT_EQ(call(kfd.get(), AMDKFD_IOC_GET_DMABUF_INFO, &info), 0);
-      EXPECT_EQ(info.size, 65536u);
-      EXPECT_EQ(info.gpu_id, ids_[0]);
-      EXPECT_EQ(info.flags & 1u, 1u);
-      import.dmabuf_fd = out.fd;
-      EXPECT_EQ(call(kfd.get(), AMDKFD_IOC_IMPORT_DMABUF, &import), 0);
-      EXPECT_NE(import.handle, bo.handle);
-      const auto bos = control_->process(::getpid())->bos;
-      ASSERT_EQ(bos.size(), 2u);
-      EXPECT_EQ(bos[0].object, bos[1].object);
-      EXPECT_TRUE(bos[1].imported);
-    }
-    import.dmabuf_fd = static_cast<std::uint32_t>(render.get());
-    EXPECT_EQ(call(kfd.get(), AMDKFD_IOC_IMPORT_DMABUF, &import), EINVAL);
-    import.dmabuf_fd = 999;
-    EXPECT_EQ(call(kfd.get(), AMDKFD_IOC_IMPORT_DMABUF, &import), EBADF);
   });
 }
 

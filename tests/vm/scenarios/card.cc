@@ -6,10 +6,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <stdexcept>
 #include <utility>
 
@@ -26,7 +26,8 @@ using namespace card::mailbox;  // NOLINT(google-build-using-namespace): the lay
 constexpr const char* kBus = "/sys/bus/pci/devices";
 constexpr const char* kAmdgpu = "/sys/bus/pci/drivers/amdgpu";
 constexpr const char* kVendor = "0x1002\n";
-constexpr std::array<std::string_view, 2> kDevices{"0x740f\n", "0x74a1\n"};  // an MI210, an MI300X
+const std::map<std::string, Card::Model> kModels = {{"0x740f\n", Card::Model::Mi210},
+                                                    {"0x74a1\n", Card::Model::Mi300x}};
 
 [[noreturn]] void fail(const std::string& what) {
   throw std::runtime_error(what + ": " + std::strerror(errno));
@@ -79,7 +80,8 @@ class MailboxPage {
 
 }  // namespace
 
-Card::Card(fs::path folder) : folder_(std::move(folder)), address_(folder_.filename()) {
+Card::Card(fs::path folder, Model model)
+    : folder_(std::move(folder)), address_(folder_.filename()), model_(model) {
   // The first line is BAR 0, which is the VRAM: first and last byte, flags.
   unsigned long long first = 0, last = 0;
   if (std::sscanf(read_file(folder_ / "resource").c_str(), "%llx %llx", &first, &last) == 2 && last > first)
@@ -90,10 +92,9 @@ std::vector<Card> Card::all() {
   std::vector<Card> cards;
   std::error_code none;
   for (const fs::directory_entry& entry : fs::directory_iterator(kBus, none)) {
-    const std::string device = read_file(entry.path() / "device");
-    if (read_file(entry.path() / "vendor") == kVendor &&
-        std::find(kDevices.begin(), kDevices.end(), device) != kDevices.end())
-      cards.push_back(Card(entry.path()));
+    const auto model = kModels.find(read_file(entry.path() / "device"));
+    if (read_file(entry.path() / "vendor") == kVendor && model != kModels.end())
+      cards.push_back(Card(entry.path(), model->second));
   }
   std::sort(cards.begin(), cards.end(), [](const Card& a, const Card& b) {
     return std::pair(b.vram_bytes(), a.address()) < std::pair(a.vram_bytes(), b.address());

@@ -18,6 +18,8 @@ class Card {
   // All of this guest: those with most VRAM first, those of a size by PCI address.
   static std::vector<Card> all();
 
+  enum class Model { Mi210, Mi300x };
+  Model model() const { return model_; }
   const std::string& address() const { return address_; }  // "0000:01:00.0"
   std::uint64_t vram_bytes() const { return vram_bytes_; }
 
@@ -35,11 +37,12 @@ class Card {
   std::uint64_t number(const std::string& file) const;
 
  private:
-  explicit Card(std::filesystem::path folder);
+  Card(std::filesystem::path folder, Model model);
   std::optional<unsigned> minor_of(std::string_view kind) const;  // "card", "renderD"
 
   std::filesystem::path folder_;
   std::string address_;
+  Model model_;
   std::uint64_t vram_bytes_ = 0;
 };
 

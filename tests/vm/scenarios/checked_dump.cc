@@ -42,7 +42,7 @@ std::vector<Strings> options_of(const Strings& command) {
 
 void CheckedDump::SetUp() {
   Scenario::SetUp();
-  load({.number = 1, .vram_mib = 16, .more_do_not_matter = true});
+  load({.number = 1, .vram_mib = 16});
 }
 
 bool CheckedDump::start(const std::string& things, Launch launch) {

@@ -13,7 +13,6 @@
 #include <sstream>
 #include <system_error>
 
-#include "hidden_gpus.h"
 #include "settings.h"
 
 namespace sluice::vm_test {
@@ -109,7 +108,7 @@ Strings Container::before_restore() {
 DeviceCgroup::DeviceCgroup(fs::path directory, const Strings& denied) : directory_(std::move(directory)) {
   fs::create_directories(directory_);
   check(::mount("cgroup", directory_.c_str(), "cgroup", 0, "devices"), "mount of the devices controller");
-  box_ = directory_ / own_device_group().relative_path() / "box";
+  box_ = directory_ / "box";
   fs::create_directory(box_);
   for (const std::string& line : denied) write_file(box_ / "devices.deny", line);
 }

@@ -32,7 +32,7 @@ class Container {
   bool mounted_ = false;
 };
 
-// A device cgroup below the one of this process, which refuses some more devices to those in it.
+// A device cgroup that refuses some more devices to those in it.
 class DeviceCgroup {
  public:
   // Mounts the devices controller at `directory`. `denied`: lines of devices.deny.

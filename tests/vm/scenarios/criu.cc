@@ -20,10 +20,6 @@
 namespace sluice::vm_test {
 namespace {
 
-// AMDKFD_IOC_CRIU_OP, and where its argument keeps the operation (linux/kfd_ioctl.h).
-constexpr std::uint64_t kCriuOp = 0xC0384B22;
-constexpr std::uint64_t kOffsetOfOp = 48;
-
 std::string text_of(pid_t pid, std::uint64_t address, std::size_t bytes) {
   std::string text(bytes, '\0');
   const iovec here{text.data(), text.size()};

@@ -12,6 +12,10 @@
 
 namespace sluice::vm_test {
 
+// AMDKFD_IOC_CRIU_OP, where its argument keeps the operation, and the operations (linux/kfd_ioctl.h).
+inline constexpr std::uint32_t kCriuOp = 0xC0384B22, kOffsetOfOp = 48;
+inline constexpr std::uint32_t kProcessInfo = 0, kCheckpoint = 1, kUnpause = 2, kRestore = 3, kResume = 4;
+
 // One run that has ended.
 struct CriuRun {
   std::optional<int> status;  // nothing: it hung and was killed

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT
 // A restore that fails: the reason is said, the task never runs, nothing is left, and the same images restore
 // once the cause is gone.
+#include <cerrno>
+
+#include "answered_ioctl.h"
 #include "scenario.h"
 #include "support/flip_byte.h"
 
@@ -26,6 +29,13 @@ class RestoreThatFails : public Scenario {
     EXPECT_TRUE(eventually([&] { return !is_alive(dumped_pid_) && living_children().empty(); }, Seconds(20)))
         << "the task lives";
     EXPECT_FALSE(subject_->has_spoken()) << "the task ran";
+  }
+
+  // By a criu one of whose ioctls is answered here.
+  void expect_never_ran(const AnsweredIoctl& answered, const std::string& because) {
+    criu_->prepare = [&answered] { answered.watch_this_process(); };
+    expect_never_ran(because);
+    criu_->prepare = {};
   }
 
   // Once the cause is gone, the question that waited all the time is answered.
@@ -57,23 +67,17 @@ TEST_F(RestoreThatFails, CorruptBlockIsNamed) {
 }
 
 TEST_F(RestoreThatFails, KfdRefusesTheRestore) {
-  control().inject({.nr = kCriuNr, .op = kRestore, .error = ENOMEM});
-  expect_never_ran("Error (RESTORE_EXT_FILE): RESTORE");
-  control().clear_faults();
+  expect_never_ran(refused_criu_op(kRestore, ENOMEM), "Error (RESTORE_EXT_FILE): RESTORE");
   expect_restores_now();
 }
 
 TEST_F(RestoreThatFails, KfdRefusesToResume) {
-  control().inject({.nr = kCriuNr, .op = kResume, .error = EINVAL});
-  expect_never_ran("RESUME of process");
-  control().clear_faults();
+  expect_never_ran(refused_criu_op(kResume, EINVAL), "RESUME of process");
   expect_restores_now();
 }
 
 TEST_F(RestoreThatFails, CopyEngineReportsAnError) {
-  control().fail_fence(0, 0, EIO);
-  expect_never_ran("copy chunk ");
-  control().clear_faults();
+  expect_never_ran(failed_fence(EIO), "copy chunk ");
   expect_restores_now();
 }
 

@@ -11,8 +11,6 @@
 namespace sluice::vm_test {
 namespace {
 
-constexpr std::uint32_t kFirstKfdThatExports = 12;  // EXPORT_DMABUF came with KFD 1.12
-
 class Files : public Scenario {
  protected:
   static Strings with(const Strings& more) {
@@ -209,7 +207,7 @@ TEST_F(Files, MemoryThatADmaBufAloneHasComesBack) {
 TEST_F(Files, AnOpenDmaBufOfTheKfdComesBack) {
   load();
   Strings options = with({"--share-fd", "--share-alone", "--share"});
-  if (machine().kfd_version() >= kFirstKfdThatExports) {
+  if (kfd_exports()) {
     options.push_back("kfd");
   } else {
     options.insert(options.end(), {"gem", "--kfd-import"});

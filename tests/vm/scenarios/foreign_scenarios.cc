@@ -61,7 +61,7 @@ TEST_F(Travelling, ImagesAreLeftForTheOtherSuites) {
   const CriuRun run = criu_->dump(subject_->pid(), home_ / kImages);
   ASSERT_TRUE(run.good());
   ASSERT_TRUE(subject_->reap_dumped());
-  write_file(home_ / kRecordBytes, std::to_string(machine().bo_record_bytes()));
+  write_file(home_ / kRecordBytes, std::to_string(bo_record_bytes()));
   if (!settings().out.empty()) {
     const fs::path left = settings().out.parent_path() / "images";
     fs::create_directories(left);
@@ -96,7 +96,7 @@ TEST_P(Foreign, ImagesRestoreOrAreRefusedForAReason) {
   for (const char* name : {kBox, kImages}) fs::copy(source / name, home_ / name, fs::copy_options::recursive);
   subject_.emplace(home_ / "control");
   const std::string recorded = read_file(source / kRecordBytes);
-  const std::string here = std::to_string(machine().bo_record_bytes());
+  const std::string here = std::to_string(bo_record_bytes());
   // A newer driver knows more of the same GPU: SVM, resets of a queue.
   criu_->environment.insert_or_assign("KFD_CAPABILITY_CHECK", "0");
   const CriuRun run = criu_->restore(home_ / kImages, {"--pidfile", (scratch() / "pid").string()});

@@ -11,7 +11,6 @@
 #include <array>
 
 #include "scenario.h"
-#include "stock_machine.h"
 #include "streamer.h"
 
 namespace sluice::vm_test {
@@ -66,11 +65,9 @@ bool waves_are_lost() {
 class HipScenario : public Scenario {
  protected:
   void TearDown() override {
-    if (stock().loaded()) stock().let_kernels_go();
+    if (machine().loaded()) machine().let_kernels_go();
     Scenario::TearDown();
   }
-
-  StockMachine& stock() { return dynamic_cast<StockMachine&>(*machine_); }
 
   void start_program() {
     load(kOneGpu);
@@ -88,22 +85,22 @@ class HipScenario : public Scenario {
 
   // The kernels of `job` are begun, and stand.
   void stand_in(const Job& job) {
-    stock().hold_kernels(job.stands_after);
+    machine().hold_kernels(job.stands_after);
     ASSERT_NO_FATAL_FAILURE(expect_answer("launch"));
     ASSERT_NO_FATAL_FAILURE(expect_to_stand());
   }
   // The same kernels, some instructions later.
   void stand_later() {
-    stock().hold_kernels(10);
+    machine().hold_kernels(10);
     ASSERT_NO_FATAL_FAILURE(expect_to_stand());
   }
 
   void dump_program(const Strings& more = {}) {
-    const std::uint64_t saved = stock().counted("waves_saved");
+    const std::uint64_t saved = machine().counted("waves_saved");
     Strings options = {"--link-remap"};
     options.insert(options.end(), more.begin(), more.end());
     ASSERT_NO_FATAL_FAILURE(dump(options));
-    EXPECT_GT(stock().counted("waves_saved"), saved) << "nothing was dumped in the middle of a kernel";
+    EXPECT_GT(machine().counted("waves_saved"), saved) << "nothing was dumped in the middle of a kernel";
   }
 
   static constexpr Gpus kOneGpu{.number = 1, .vram_mib = 256};
@@ -136,8 +133,8 @@ class HipScenario : public Scenario {
   }
 
   void expect_to_stand() {
-    const std::uint64_t before = stock().counted("shader_holds");
-    ASSERT_TRUE(eventually([&] { return stock().counted("shader_holds") > before; }))
+    const std::uint64_t before = machine().counted("shader_holds");
+    ASSERT_TRUE(eventually([&] { return machine().counted("shader_holds") > before; }))
         << "the job ended, or never began";
   }
 };
@@ -191,24 +188,24 @@ class OfHip : public HipScenario, public testing::WithParamInterface<Frozen> {
     const CriuRun run = criu_->dump(subject_->root(), images());
     EXPECT_FALSE(run.good());
     EXPECT_TRUE(run.plugin_said("[SL-D85]")) << run.log;
-    stock().let_kernels_go();
+    machine().let_kernels_go();
   }
 
   void restore_as(Way way) {
-    stock().let_kernels_go();
+    machine().let_kernels_go();
     if (way == Way::LeftRunning) return;
     if (way == Way::OtherGpu) {
       Gpus other = kOneGpu;
       other.machine = 1;
       ASSERT_NO_FATAL_FAILURE(move_to(other));
     }
-    const std::uint64_t resumed = stock().counted("waves_resumed");
+    const std::uint64_t resumed = machine().counted("waves_resumed");
     if (way == Way::Stream) {
       ASSERT_EQ(streamer_->begin("serve"), "");
     }
     ASSERT_NO_FATAL_FAILURE(restore(way == Way::Stream ? Strings{"--stream"} : Strings{}));
     ASSERT_NO_FATAL_FAILURE(expect_answer("finish"));
-    EXPECT_GT(stock().counted("waves_resumed"), resumed);
+    EXPECT_GT(machine().counted("waves_resumed"), resumed);
   }
 
   std::optional<Streamer> streamer_;
@@ -245,11 +242,12 @@ TEST_F(OfHipWaits, ForKernelsThatEndInTime) {
   ASSERT_NO_FATAL_FAILURE(expect_answer("prepare generator"));
   ASSERT_NO_FATAL_FAILURE(stand_in({"generator", 9000}));
   criu_->environment["SLUICE_WAVES_TIMEOUT"] = std::to_string(kPatience.count());
-  const std::uint64_t saved = stock().counted("waves_saved");
+  const std::uint64_t saved = machine().counted("waves_saved");
   const pid_t criu =
       vm_test::start(criu_->command("dump", images(), {"-t", std::to_string(subject_->root())}));
-  EXPECT_TRUE(eventually([&] { return stock().counted("waves_saved") > saved; })) << "the dump met no waves";
-  stock().let_kernels_go();
+  EXPECT_TRUE(eventually([&] { return machine().counted("waves_saved") > saved; }))
+      << "the dump met no waves";
+  machine().let_kernels_go();
   ASSERT_EQ(wait_for(criu), 0) << criu_->last_run().log;
   ASSERT_TRUE(subject_->reap_dumped());
   ASSERT_NO_FATAL_FAILURE(restore());

@@ -61,10 +61,4 @@ std::uint64_t CriuOperations::count(std::uint32_t op) const {
   return (is == now.end() ? 0 : is->second) - (was == before_.end() ? 0 : was->second);
 }
 
-void CriuOperations::forget() {
-  if (!std::filesystem::exists(kProbe)) return;
-  tell_kernel(kProbe / "enable", "0\n");
-  tell_kernel(kTracing / "kprobe_events", "-:sluice_criu\n");
-}
-
 }  // namespace sluice::vm_test

@@ -16,8 +16,6 @@ class CriuOperations {
   CriuOperations();  // counts from here on. REQUIRES: amdgpu is loaded
 
   std::uint64_t count(std::uint32_t op) const;
-  // Before the driver is unloaded, which its probes would prevent.
-  static void forget();
 
  private:
   std::map<std::uint32_t, std::uint64_t> before_;

@@ -16,8 +16,7 @@ class KernelLog {
   KernelLog();  // the mark is here. Throws std::system_error without /dev/kmsg
 
   // Lines since the mark, or the last call, of the levels warning and worse, and those that tell of a bug on
-  // any level. What a module that is not of this kernel's build always causes is left out, and so is what a
-  // host that is busy causes.
+  // any level. What a host that is busy causes is left out.
   std::vector<std::string> complaints();
   // The same without what AMD's driver says of every emulated card that it is bound to.
   std::vector<std::string> complaints_of_binding();

@@ -278,7 +278,7 @@ class RestoredAtOnce : public OciRuntime {
  private:
   // More than half of a GPU's VRAM.
   OciBundle job(const std::string& id) const {
-    const std::uint64_t vram = machine_->vram_bytes() / 8 * 5 >> 20;
+    const std::uint64_t vram = machine_.vram_bytes() / 8 * 5 >> 20;
     return bundle(id, {128, 129, 130, 131},
                   {"--gpus", "1", "--one-bo", std::to_string(vram) + "M", "--zero", "95", "--run-queues"});
   }

@@ -42,43 +42,6 @@ TEST_F(OneProcessTwoGpus, WhoseFilesCannotBeTakenIsNotDumpedAndRunsOn) {
   EXPECT_EQ(subject_->quit(), 0);
 }
 
-TEST_F(OneProcessTwoGpus, KernelStateAfterRestoreIsTheOldOne) {
-  load();
-  ASSERT_NO_FATAL_FAILURE(start_subject(everything()));
-  const auto before = control().process(subject_->pid());
-  ASSERT_TRUE(before.has_value());
-  EXPECT_TRUE(before->queues_run());
-  EXPECT_GT(before->svm_ranges, 0U);
-  ASSERT_NO_FATAL_FAILURE(dump(kLinkRemap));
-  ASSERT_NO_FATAL_FAILURE(restore());
-  ASSERT_TRUE(eventually([&] {
-    const auto now = control().process(subject_->pid());
-    return now && now->queues_run();
-  })) << "the queues of the restored process do not run";
-  const auto after = control().process(subject_->pid());
-  ASSERT_TRUE(after.has_value());
-  EXPECT_FALSE(after->restore_blocked);
-  EXPECT_EQ(after->damaged_queues, 0U);
-  EXPECT_EQ(after->svm_ranges, before->svm_ranges);
-  EXPECT_EQ(after->bos.size(), before->bos.size());
-  EXPECT_EQ(after->event_page_handle, before->event_page_handle);
-  ASSERT_EQ(after->queues.size(), before->queues.size());
-  for (std::size_t i = 0; i < before->queues.size(); ++i) {
-    EXPECT_EQ(after->queues[i].id, before->queues[i].id);
-    EXPECT_EQ(after->queues[i].type, before->queues[i].type);
-    EXPECT_EQ(after->queues[i].ring, before->queues[i].ring);
-    EXPECT_EQ(after->queues[i].doorbell, before->queues[i].doorbell);
-  }
-  ASSERT_EQ(after->events.size(), before->events.size());
-  for (std::size_t i = 0; i < before->events.size(); ++i) {
-    EXPECT_EQ(after->events[i].id, before->events[i].id);
-    EXPECT_EQ(after->events[i].type, before->events[i].type);
-    EXPECT_EQ(after->events[i].auto_reset, before->events[i].auto_reset);
-  }
-  ASSERT_NO_FATAL_FAILURE(expect_whole());
-  EXPECT_EQ(subject_->quit(), 0);
-}
-
 TEST_F(OneProcessTwoGpus, QueuesConsumePacketsBeforeAndAfter) {
   load();
   ASSERT_NO_FATAL_FAILURE(start_subject({"--gpus", "2", "--vram", "4M", "--gtt", "1M", "--run-queues"}));

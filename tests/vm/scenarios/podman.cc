@@ -65,6 +65,7 @@ Launch Podman::command(const Strings& arguments) {
                       has_systemd() ? "systemd" : "cgroupfs"};
   if (!runtime_.empty()) launch.arguments.insert(launch.arguments.end(), {"--runtime", runtime_});
   launch.arguments.insert(launch.arguments.end(), arguments.begin(), arguments.end());
+  launch.prepare = prepare;
   launch.output = logs_ / ("podman-" + std::to_string(++runs_) + ".log");
   return launch;
 }

@@ -27,6 +27,9 @@ class Podman {
   // Of the containers that it makes from now on, where nothing else says which.
   void use_runtime(std::string name) { runtime_ = std::move(name); }
 
+  // Runs in Podman's process before Podman, in the runs that follow.
+  std::function<void()> prepare;
+
   // How long a run of it may take from now on.
   void be_patient(Seconds patience) { patience_ = patience; }
 

@@ -45,8 +45,6 @@ std::optional<int> reap(pid_t pid) {
   return shell_status(status);
 }
 
-int changes_fd = -1;
-
 sigset_t only_sigchld() {
   sigset_t set;
   (void)::sigemptyset(&set);
@@ -155,10 +153,6 @@ std::string stacks_of(pid_t pid) {
   return text;
 }
 
-void watch_for_changes(int fd) {
-  changes_fd = fd;
-}
-
 bool eventually(const std::function<bool()>& done, Seconds patience) {
   static const UniqueFd children = children_ended();
   const Clock::time_point end = Clock::now() + patience;
@@ -167,16 +161,13 @@ bool eventually(const std::function<bool()>& done, Seconds patience) {
     signalfd_siginfo signal;
     while (::read(children.get(), &signal, sizeof signal) > 0) {
     }
-    std::uint64_t changes = 0;
-    if (changes_fd >= 0 && ::read(changes_fd, &changes, sizeof changes) < 0) fail("read of the changes");
     if (done()) return true;
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now());
     if (left.count() <= 0) return false;
-    // AMD's driver tells of no changes.
-    constexpr std::int64_t kLookAgainMs = 20;
-    const std::int64_t wait_ms = changes_fd >= 0 ? left.count() : std::min(left.count(), kLookAgainMs);
-    pollfd waits[2] = {{children.get(), POLLIN, 0}, {changes_fd, POLLIN, 0}};
-    if (::poll(waits, 2, static_cast<int>(wait_ms)) < 0 && errno != EINTR) fail("poll");
+    constexpr std::int64_t kLookAgainMs = 20;  // the driver tells of no changes
+    pollfd wait{children.get(), POLLIN, 0};
+    if (::poll(&wait, 1, static_cast<int>(std::min(left.count(), kLookAgainMs))) < 0 && errno != EINTR)
+      fail("poll");
   }
 }
 

@@ -47,17 +47,12 @@ std::optional<int> run(const Launch& launch, Seconds patience = kPatience);
 // SIGKILL and reap. Nothing happens when the child is gone.
 void kill_and_reap(pid_t pid);
 
-// Calls `done` at once and whenever a child of this process has ended or the virtual GPUs have changed
-// (without a descriptor that tells: again and again), until it says true. False when it has not for as long
-// as `patience`.
+// Calls `done` at once, whenever a child of this process has ended, and again and again, until it says true.
+// False when it has not for as long as `patience`.
 bool eventually(const std::function<bool()>& done, Seconds patience = kPatience);
 
 // Where every thread of a process stands: its name, the system call it is in, its stack in the kernel.
 std::string stacks_of(pid_t pid);
-
-// A descriptor that eventually() may poll for changes and re-arms by a read of eight bytes; -1: none.
-// Borrowed.
-void watch_for_changes(int fd);
 
 // Children of this process, adopted ones included; what has ended is reaped first.
 std::vector<pid_t> living_children();

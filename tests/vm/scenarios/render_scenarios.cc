@@ -12,29 +12,23 @@ namespace {
 
 const Strings kHandlesWithGaps = {"--gem-handles", "1,3,70,4096"};
 
+Strings with_kfd(const Strings& more) {
+  Strings options = {"--gpus", "2", "--vram", "4M", "--gtt", "1M", "--run-queues"};
+  options.insert(options.end(), more.begin(), more.end());
+  return options;
+}
+
 class RenderNodes : public Scenario {
  protected:
-  static Strings with_kfd(const Strings& more) {
-    Strings options = {"--gpus", "2", "--vram", "4M", "--gtt", "1M", "--run-queues"};
-    options.insert(options.end(), more.begin(), more.end());
-    return options;
+  void SetUp() override {
+    Scenario::SetUp();
+    if (!kernel_lists_handles()) GTEST_SKIP() << "this guest's kernel lists no BOs";
+    load();
   }
 
   // Twice: the second dump is of a restored process.
   void expect_survives_twice() {
     for (int generation = 0; generation < 2; ++generation) ASSERT_NO_FATAL_FAILURE(expect_survives());
-    EXPECT_EQ(subject_->quit(), 0);
-  }
-
-  // EXPORT_DMABUF came with KFD 1.12.
-  bool kfd_exports() { return machine().kfd_version() >= 12; }
-
-  void expect_refused(const std::string& because) {
-    const CriuRun run = criu_->dump(subject_->pid(), images());
-    ASSERT_TRUE(run.status.has_value());
-    EXPECT_NE(run.status, 0);
-    EXPECT_TRUE(run.said(because)) << "criu's log does not say: " << because;
-    ASSERT_NO_FATAL_FAILURE(expect_whole());
     EXPECT_EQ(subject_->quit(), 0);
   }
 
@@ -49,12 +43,10 @@ class RenderNodes : public Scenario {
     };
     Launch launch;
     // The importer waits until it is told the exporter's pid.
-    launch.arguments = {
-        "sh", "-c",
-        "(read pid < " + (scratch() / "go").string() + "; exec " + line(importer, options_of_importer) +
-            " $pid) & " +
-            line(exporter, {"--seed", "1", "--share", kfd_exports() ? "kfd" : "gem", "--share-fd"}) +
-            " & wait"};
+    launch.arguments = {"sh", "-c",
+                        "(read pid < " + (scratch() / "go").string() + "; exec " +
+                            line(importer, options_of_importer) + " $pid) & " +
+                            line(exporter, {"--seed", "1", "--share", "kfd", "--share-fd"}) + " & wait"};
     launch.own_session = true;
     ASSERT_EQ(::mkfifo((scratch() / "go").c_str(), 0600), 0);
     const pid_t root = vm_test::start(launch);
@@ -83,19 +75,11 @@ class RenderNodes : public Scenario {
 };
 
 TEST_F(RenderNodes, HandlesWithGapsComeBackByPlaceholders) {
-  load(listing_gpus());
-  ASSERT_NO_FATAL_FAILURE(start_subject(with_kfd(kHandlesWithGaps)));
-  expect_survives_twice();
-}
-
-TEST_F(RenderNodes, HandlesWithGapsComeBackWhereTheKernelChangesThem) {
-  load({.ours = {"--list-handles", "--change-handle"}});
   ASSERT_NO_FATAL_FAILURE(start_subject(with_kfd(kHandlesWithGaps)));
   expect_survives_twice();
 }
 
 TEST_F(RenderNodes, TwoFilesOfOneGpuKeepTheirOwn) {
-  load(listing_gpus());
   ASSERT_NO_FATAL_FAILURE(start_subject(with_kfd({"--second-render", "--gem-handles", "2,5"})));
   if (criu_traits().takes_map_fds) return expect_survives_twice();
   ASSERT_NO_FATAL_FAILURE(dump());
@@ -105,24 +89,19 @@ TEST_F(RenderNodes, TwoFilesOfOneGpuKeepTheirOwn) {
 }
 
 TEST_F(RenderNodes, AreAllThatAProcessHas) {
-  load(listing_gpus());
   ASSERT_NO_FATAL_FAILURE(start_subject({"--render-only", "--gem-handles", "1,3,70"}));
   expect_survives_twice();
 }
 
 TEST_F(RenderNodes, ManyBosComeBack) {
-  load(listing_gpus());
   ASSERT_NO_FATAL_FAILURE(start_subject(with_kfd({"--gem-handles", "count:100"})));
   expect_survives_twice();
 }
 
 TEST_F(RenderNodes, ComeBackOnOtherGpus) {
-  load(listing_gpus());
   ASSERT_NO_FATAL_FAILURE(start_subject(with_kfd(kHandlesWithGaps)));
   ASSERT_NO_FATAL_FAILURE(dump());
-  Gpus others = listing_gpus();
-  others.machine = 1;
-  ASSERT_NO_FATAL_FAILURE(move_to(others));
+  ASSERT_NO_FATAL_FAILURE(move_to({.machine = 1}));
   ASSERT_NO_FATAL_FAILURE(restore());
   ASSERT_NO_FATAL_FAILURE(expect_queues_run());
   ASSERT_NO_FATAL_FAILURE(expect_whole());
@@ -130,7 +109,6 @@ TEST_F(RenderNodes, ComeBackOnOtherGpus) {
 }
 
 TEST_F(RenderNodes, LeftRunningGoOn) {
-  load(listing_gpus());
   ASSERT_NO_FATAL_FAILURE(start_subject(with_kfd(kHandlesWithGaps)));
   for (int round = 0; round < 2; ++round) {
     ASSERT_TRUE(criu_->dump(subject_->pid(), images(), {"--leave-running"}).good());
@@ -142,16 +120,12 @@ TEST_F(RenderNodes, LeftRunningGoOn) {
 // ---- shared by dma-buf
 
 TEST_F(RenderNodes, BosOfTheKfdAreSharedWithRenderFilesOfTwoGpus) {
-  load(listing_gpus());
-  if (!kfd_exports()) GTEST_SKIP() << "this guest's KFD exports no dma-bufs";
   ASSERT_NO_FATAL_FAILURE(start_subject(with_kfd({"--share", "kfd", "--gem-handles", "1,3"})));
   expect_survives_twice();
 }
 
 TEST_F(RenderNodes, AnOpenDmaBufComesBack) {
-  load(listing_gpus());
-  const Strings share = {"--share", kfd_exports() ? "kfd" : "gem", "--share-fd"};
-  ASSERT_NO_FATAL_FAILURE(start_subject(with_kfd(share)));
+  ASSERT_NO_FATAL_FAILURE(start_subject(with_kfd({"--share", "kfd", "--share-fd"})));
   EXPECT_EQ(subject_->ask("poke 4711"), "ok poke 4711");
   ASSERT_NO_FATAL_FAILURE(expect_survives());
   EXPECT_EQ(subject_->ask("peek"), "ok peek 4711");
@@ -160,50 +134,56 @@ TEST_F(RenderNodes, AnOpenDmaBufComesBack) {
 }
 
 TEST_F(RenderNodes, BosOfARenderFileAreSharedWithOthers) {
-  load(listing_gpus());
   ASSERT_NO_FATAL_FAILURE(
       start_subject({"--render-only", "--second-render", "--share", "gem", "--share-fd"}));
   expect_survives_twice();
 }
 
 TEST_F(RenderNodes, TwoProcessesHaveTheSameMemoryAgain) {
-  load(listing_gpus());
   expect_two_have_the_same_memory({"--seed", "2", "--import-from"});
 }
 
 // ---- imported into the KFD
 
 TEST_F(RenderNodes, MemoryIsImportedIntoTheKfdOfTheSameProcess) {
-  load(listing_gpus());
-  if (!kfd_exports()) GTEST_SKIP() << "this guest's KFD exports no dma-bufs";
   ASSERT_NO_FATAL_FAILURE(start_subject(with_kfd({"--share", "kfd", "--kfd-import"})));
   expect_survives_twice();
 }
 
 TEST_F(RenderNodes, MemoryOfARenderFileIsImportedIntoTheKfd) {
-  load(listing_gpus());
-  if (!kfd_exports()) GTEST_SKIP() << "the subject asks the KFD for the import's dma-buf";
   ASSERT_NO_FATAL_FAILURE(start_subject(with_kfd({"--share", "gem", "--kfd-import"})));
   expect_survives_twice();
 }
 
 TEST_F(RenderNodes, MemoryIsImportedIntoTheKfdOfAnotherProcess) {
-  load(listing_gpus());
-  if (!kfd_exports()) GTEST_SKIP() << "this guest's KFD exports no dma-bufs";
   expect_two_have_the_same_memory({"--seed", "2", "--kfd-import", "--import-from"});
 }
 
 // A kernel that does not list them: those that the CPU maps do not get lost.
-TEST_F(RenderNodes, OfAKernelThatDoesNotListBosAreRefusedByName) {
-  load();
-  if (machine().lists_handles()) GTEST_SKIP() << "this guest's kernel lists BOs";
+class UnlistedBos : public Scenario {
+ protected:
+  void SetUp() override {
+    Scenario::SetUp();
+    if (kernel_lists_handles()) GTEST_SKIP() << "this guest's kernel lists BOs";
+    load();
+  }
+
+  void expect_refused(const std::string& because) {
+    const CriuRun run = criu_->dump(subject_->pid(), images());
+    ASSERT_TRUE(run.status.has_value());
+    EXPECT_NE(run.status, 0);
+    EXPECT_TRUE(run.said(because)) << "criu's log does not say: " << because;
+    ASSERT_NO_FATAL_FAILURE(expect_whole());
+    EXPECT_EQ(subject_->quit(), 0);
+  }
+};
+
+TEST_F(UnlistedBos, AreRefusedByName) {
   ASSERT_NO_FATAL_FAILURE(start_subject(with_kfd({"--gem-handles", "1"})));
   expect_refused("[SL-D54]");
 }
 
-TEST_F(RenderNodes, WithoutKfdOfAKernelThatDoesNotListBosAreRefusedByName) {
-  load();
-  if (machine().lists_handles()) GTEST_SKIP() << "this guest's kernel lists BOs";
+TEST_F(UnlistedBos, WithoutKfdAreRefusedByName) {
   ASSERT_NO_FATAL_FAILURE(start_subject({"--render-only", "--gem-handles", "1"}));
   expect_refused("[SL-D54]");
 }

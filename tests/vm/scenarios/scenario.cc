@@ -8,10 +8,6 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <sstream>
-#include <stdexcept>
-
-#include "drivers.h"
-#include "stock_machine.h"
 
 namespace sluice::vm_test {
 namespace {
@@ -20,13 +16,9 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kLastLines = 40;
 
-std::string scenario_name() {
-  const testing::TestInfo* info = testing::UnitTest::GetInstance()->current_test_info();
-  return std::string(info->test_suite_name()) + "." + info->name();
-}
-
 std::string case_name() {
-  std::string name = scenario_name();
+  const testing::TestInfo* info = testing::UnitTest::GetInstance()->current_test_info();
+  std::string name = std::string(info->test_suite_name()) + "." + info->name();
   for (char& letter : name) {
     if (letter == '/') letter = '-';
   }
@@ -59,10 +51,6 @@ Strings everything() {
   return {"--gpus", "2", "--vram", "24M", "--gtt", "4M", "--svm", "--waiter", "--run-queues", "--hsakmt-shm"};
 }
 
-Gpus listing_gpus() {
-  return {.ours_too = {"--list-handles"}};
-}
-
 bool Usage::is_within(const Usage& most) const {
   return std::all_of(numbers.begin(), numbers.end(), [&](const auto& each) {
     const auto limit = most.numbers.find(each.first);
@@ -90,10 +78,6 @@ Scenario::~Scenario() = default;
 
 void Scenario::SetUp() {
   kernel_log_.emplace();
-  if (driver_of(scenario_name()) == Driver::Stock)
-    machine_ = std::make_unique<StockMachine>();
-  else
-    machine_ = std::make_unique<ModuleMachine>();
   scratch_ = fs::temp_directory_path() / "vm-scenarios" / case_name();
   disk_ = settings().images / case_name();
   fs::remove_all(scratch_);
@@ -124,13 +108,12 @@ void Scenario::expect_nothing_left() {
     ADD_FAILURE() << "process " << command_of(pid) << " is left";
     kill_and_reap(pid);
   }
-  if (!machine_->loaded()) return;
+  if (!machine_.loaded()) return;
   Usage usage;
   // The kernel closes the files of what was killed in its own time.
-  if (at_start_ &&
-      !eventually([&] { return (usage = machine_->usage()).is_within(*at_start_); }, Seconds(20)))
+  if (at_start_ && !eventually([&] { return (usage = machine_.usage()).is_within(*at_start_); }, Seconds(20)))
     ADD_FAILURE() << "left on the GPUs: " << describe(usage) << "\nbefore: " << describe(*at_start_);
-  EXPECT_TRUE(machine_->unload()) << "the module cannot be unloaded";
+  machine_.unload();
 }
 
 void Scenario::report_logs() {
@@ -155,38 +138,26 @@ fs::path Scenario::images(const std::string& name) const {
 }
 
 void Scenario::load(const Gpus& wanted) {
-  if (dynamic_cast<StockMachine*>(machine_.get()) != nullptr) {
-    for (const std::string& line : kernel_log_->complaints()) ADD_FAILURE() << "kernel log: " << line;
-    machine_->load(wanted);
-    for (const std::string& line : kernel_log_->complaints_of_binding())
-      ADD_FAILURE() << "kernel log: " << line;
-  } else {
-    machine_->load(wanted);
-  }
-  at_start_ = machine_->usage();
+  for (const std::string& line : kernel_log_->complaints()) ADD_FAILURE() << "kernel log: " << line;
+  machine_.load(wanted);
+  for (const std::string& line : kernel_log_->complaints_of_binding())
+    ADD_FAILURE() << "kernel log: " << line;
+  at_start_ = machine_.usage();
 }
 
 void Scenario::move_to(const Gpus& wanted) {
   Usage usage;
-  ASSERT_TRUE(eventually([&] { return (usage = machine_->usage()).is_within(*at_start_); }, Seconds(20)))
+  ASSERT_TRUE(eventually([&] { return (usage = machine_.usage()).is_within(*at_start_); }, Seconds(20)))
       << describe(usage);
   load(wanted);
 }
 
-vamdgpu::Control& Scenario::control() {
-  auto* const module = dynamic_cast<ModuleMachine*>(machine_.get());
-  if (module == nullptr)
-    throw std::runtime_error("what looks into our module runs on it everywhere: see drivers.cc");
-  return module->control();
-}
-
-Strings Scenario::with_common_options(const Strings& options) const {
-  // Context save areas of real size would be most of what is dumped: they are empty, or no BOs.
-  Strings all = {dynamic_cast<const ModuleMachine*>(machine_.get()) != nullptr ? "--svm-context"
-                                                                               : "--empty-context"};
+Strings Scenario::with_common_options(const Strings& options) {
+  // Context save areas of real size would be most of what is dumped.
+  Strings all = {"--empty-context"};
   for (const std::string& option : options) {
     // Most subjects with SVM ranges have them beside much else.
-    if (option != "--svm" || machine_->has_svm()) all.push_back(option);
+    if (option != "--svm" || kernel_has_svm()) all.push_back(option);
   }
   return all;
 }

@@ -1,36 +1,26 @@
 // SPDX-License-Identifier: MIT
 // What every scenario has: a machine with GPUs, a subject, criu, a directory for images, and an end that
-// looks for what was left behind. GoogleTest fixtures derive from it. The driver of the GPUs: drivers.h.
+// looks for what was left behind. GoogleTest fixtures derive from it.
 //
-// After the body: no process is left, every GPU object is gone, our module can be unloaded, the kernel has
-// nothing to complain of. A scenario that failed prints the end of its criu logs and all of the plugin's
-// lines, and its logs go to SLUICE_VM_OUT.
+// After the body: no process is left, every GPU object is gone, the kernel has nothing to complain of. A
+// scenario that failed prints the end of its criu logs and all of the plugin's lines, and its logs go to
+// SLUICE_VM_OUT.
 #pragma once
 
 #include <gtest/gtest.h>
 
-#include <memory>
 #include <optional>
 
 #include "criu.h"
 #include "guest_subject.h"
 #include "kernel_log.h"
-#include "module_machine.h"
-#include "scenario_machine.h"
+#include "machine.h"
 #include "settings.h"
 
 namespace sluice::vm_test {
 
 // The subject with everything that a process can have, on two GPUs.
 Strings everything();
-
-// Two GPUs of a kernel that lists the BOs of render nodes. Our module does where it is asked to; AMD's driver
-// since Linux 6.18 (drivers.cc).
-Gpus listing_gpus();
-
-// KFD's ioctl of CRIU operations, and these, for Control::inject (kfd_ioctl.h).
-inline constexpr std::uint32_t kCriuNr = 0x22;
-inline constexpr std::uint32_t kProcessInfo = 0, kCheckpoint = 1, kUnpause = 2, kRestore = 3, kResume = 4;
 
 class Scenario : public testing::Test {
  protected:
@@ -47,13 +37,11 @@ class Scenario : public testing::Test {
   void load(const Gpus& wanted = {});
   // The images were carried to another machine.
   void move_to(const Gpus& wanted);
-  Machine& machine() { return *machine_; }
-  // Of scenarios that run on our module everywhere (drivers.cc): what only it has.
-  vamdgpu::Control& control();
+  Machine& machine() { return machine_; }
 
   // Options of the subject with those that every subject here gets, and without SVM where the driver was
-  // built without it. REQUIRES: a machine is loaded.
-  Strings with_common_options(const Strings& options) const;
+  // built without it.
+  static Strings with_common_options(const Strings& options);
 
   // ---- steps; each expects its own success, and an ASSERT_NO_FATAL_FAILURE around them ends the scenario
   void start_subject(const Strings& options, const Launch& launch = {});
@@ -73,7 +61,7 @@ class Scenario : public testing::Test {
   // No restore comes from these images: criu says so and no process is made.
   void expect_no_complete_image(const std::filesystem::path& directory);
 
-  std::unique_ptr<Machine> machine_;
+  Machine machine_;
   std::optional<GuestSubject> subject_;
   std::optional<Criu> criu_;
   pid_t dumped_pid_ = 0;

@@ -33,13 +33,11 @@ std::string codename() {
 Settings read_settings() {
   Settings read;
   read.programs = setting("SLUICE_VM_PROGRAMS", fs::read_symlink("/proc/self/exe").parent_path());
-  read.module = setting("SLUICE_VM_MODULE", read.programs / "vamdgpu.ko");
   read.plugin = setting("SLUICE_VM_PLUGIN", read.programs / "amdgpu_plugin.so");
   read.other_plugin = setting("SLUICE_VM_OTHER", read.programs / "other_plugin.so");
   read.images = setting("SLUICE_VM_IMAGES", "/mnt");
   read.out = setting("SLUICE_VM_OUT", {});
   read.foreign = setting("SLUICE_VM_FOREIGN", {});
-  read.driver = setting("SLUICE_VM_DRIVER", {}).string();
   read.suite = setting("SLUICE_VM_SUITE", codename()).string();
   return read;
 }

@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: MIT
 // Where things lie in the guest, told by the environment, and what differs between the versions of CRIU.
 //
-//   SLUICE_VM_PROGRAMS  directory of gpu-subject, vamdgpu-load and sluice (this program's own)
-//   SLUICE_VM_MODULE    vamdgpu.ko (beside the programs)
+//   SLUICE_VM_PROGRAMS  directory of gpu-subject and sluice (this program's own)
 //   SLUICE_VM_PLUGIN    the amdgpu_plugin.so under test (beside the programs)
 //   SLUICE_VM_OTHER     a plugin that stands in for another vendor's (beside the programs)
 //   SLUICE_VM_IMAGES    a directory on the disk that images go to (/mnt)
 //   SLUICE_VM_OUT       where logs of failed scenarios are kept (none: they are only printed)
 //   SLUICE_VM_FOREIGN   images that other suites made, one directory for each suite (none)
 //   SLUICE_VM_SUITE     name of the suite (from /etc/os-release)
-//   SLUICE_VM_DRIVER    stock or module: only scenarios that run on that driver (drivers.h; all)
 //
 // Read once, before the first scenario. Immutable afterwards; any thread.
 #pragma once
@@ -21,14 +19,12 @@ namespace sluice::vm_test {
 
 struct Settings {
   std::filesystem::path programs;
-  std::filesystem::path module;
   std::filesystem::path plugin;
   std::filesystem::path other_plugin;
   std::filesystem::path images;
   std::filesystem::path out;
   std::filesystem::path foreign;
   std::string suite;
-  std::string driver;
 };
 const Settings& settings();
 

@@ -8,8 +8,10 @@
 #include <sys/syscall.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <list>
 
+#include "answered_ioctl.h"
 #include "base/unique_fd.h"
 #include "scenario.h"
 #include "streamer.h"
@@ -227,12 +229,14 @@ TEST_F(Tree, WithParallelOffIsDumpedOneAfterAnotherAndComesBack) {
 
 TEST_F(Tree, WhoseDumpFailsInOneProcessRunsOn) {
   ASSERT_NO_FATAL_FAILURE(start_tree(kProcess));
-  // One CHECKPOINT in the middle of the dump.
-  control().inject({.nr = kCriuNr, .op = kCheckpoint, .error = ENOMEM, .skip = 2});
-  const CriuRun failed = dump_tree({}, "failed");
-  EXPECT_NE(failed.status, 0);
-  EXPECT_TRUE(failed.plugin_said("CHECKPOINT of process")) << "the reason is not said";
-  control().clear_faults();
+  {
+    const AnsweredIoctl refusal = refused_criu_op(kCheckpoint, ENOMEM, 2);  // in the middle of the dump
+    criu_->prepare = [&] { refusal.watch_this_process(); };
+    const CriuRun failed = dump_tree({}, "failed");
+    EXPECT_NE(failed.status, 0);
+    EXPECT_TRUE(failed.plugin_said("CHECKPOINT of process")) << "the reason is not said";
+  }
+  criu_->prepare = {};
   ASSERT_NO_FATAL_FAILURE(expect_all_whole());
   ASSERT_TRUE(dump_tree().good());
   ASSERT_TRUE(criu_->restore(images()).good());
@@ -263,12 +267,15 @@ TEST_F(Tree, WithACorruptBlockInOneProcessNeverRuns) {
 
 TEST_F(Tree, OfWhichOneCannotBeResumedNeverRuns) {
   ASSERT_NO_FATAL_FAILURE(dump_and_ask());
-  control().inject({.nr = kCriuNr, .op = kResume, .error = EINVAL, .skip = 2});
-  const CriuRun run = criu_->restore(images());
-  EXPECT_NE(run.status, 0);
-  EXPECT_TRUE(run.plugin_said("RESUME of process")) << "the reason is not said";
-  control().clear_faults();
-  ASSERT_NO_FATAL_FAILURE(expect_never_ran());
+  {
+    const AnsweredIoctl refusal = refused_criu_op(kResume, EINVAL, 2);
+    criu_->prepare = [&] { refusal.watch_this_process(); };
+    const CriuRun run = criu_->restore(images());
+    EXPECT_NE(run.status, 0);
+    EXPECT_TRUE(run.plugin_said("RESUME of process")) << "the reason is not said";
+    ASSERT_NO_FATAL_FAILURE(expect_never_ran());
+  }
+  criu_->prepare = {};
   expect_restores_now();
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "stock_machine.h"
+#include "machine.h"
 
 #include <fcntl.h>
 #include <sys/syscall.h>
@@ -18,7 +18,6 @@
 #include "base/unique_fd.h"
 #include "guest_subject.h"
 #include "hidden_gpus.h"
-#include "machine_options.h"
 #include "settings.h"
 
 namespace sluice::vm_test {
@@ -78,8 +77,6 @@ std::set<unsigned> minors_of(const std::vector<Card>& cards) {
 
 // Those of `all` that the machine has, in the order of their minors.
 std::vector<Card> chosen(const std::vector<Card>& all, const Gpus& wanted) {
-  if (wanted.reversed) throw std::runtime_error("cards do not change places");
-  if (!wanted.ours.empty()) throw std::runtime_error("AMD's driver takes no options of vamdgpu-load");
   std::uint64_t usual = 0;
   for (const Card& card : all) usual = std::max(usual, card.vram_bytes());
   std::vector<Card> fit;
@@ -97,19 +94,7 @@ std::vector<Card> chosen(const std::vector<Card>& all, const Gpus& wanted) {
 
 }  // namespace
 
-bool StockMachine::possible() {
-  return !Card::all().empty() && fs::exists(kModules / "order");
-}
-
-void StockMachine::remove_driver() {
-  show_all_gpus();
-  if (!fs::exists(kDriver)) return;
-  CriuOperations::forget();
-  if (::syscall(SYS_delete_module, "amdgpu", O_NONBLOCK) != 0)
-    throw std::runtime_error(std::string("AMD's driver cannot be unloaded: ") + std::strerror(errno));
-}
-
-StockMachine::~StockMachine() {
+Machine::~Machine() {
   try {
     end_meddling();
   } catch (const std::exception&) {
@@ -117,7 +102,7 @@ StockMachine::~StockMachine() {
   }
 }
 
-void StockMachine::load(const Gpus& wanted) {
+void Machine::load(const Gpus& wanted) {
   if (!fs::exists(kDriver)) load_driver();
   const std::vector<Card> all = Card::all();
   const std::vector<Card> cards = chosen(all, wanted);
@@ -133,13 +118,12 @@ void StockMachine::load(const Gpus& wanted) {
   operations_.emplace();
 }
 
-bool StockMachine::unload() {
+void Machine::unload() {
   end_meddling();
   cards_.clear();
-  return true;
 }
 
-void StockMachine::end_meddling() {
+void Machine::end_meddling() {
   if (!meddled_) return;
   for (const Card& card : cards_) {
     card.tell("sdma hold off");
@@ -149,7 +133,7 @@ void StockMachine::end_meddling() {
   meddled_ = false;
 }
 
-std::vector<std::uint32_t> StockMachine::gpu_ids() const {
+std::vector<std::uint32_t> Machine::gpu_ids() const {
   std::map<std::uint64_t, std::uint32_t> by_minor;
   for (const fs::directory_entry& node : fs::directory_iterator(kNodes)) {
     if (const auto id = static_cast<std::uint32_t>(number_of(node.path() / "gpu_id")); id != 0)
@@ -161,11 +145,11 @@ std::vector<std::uint32_t> StockMachine::gpu_ids() const {
   return ids;
 }
 
-std::uint64_t StockMachine::vram_bytes() const {
+std::uint64_t Machine::vram_bytes() const {
   return cards_.at(0).number("mem_info_vram_total");
 }
 
-Usage StockMachine::usage() const {
+Usage Machine::usage() const {
   Usage usage;
   usage.numbers = {{"KFD processes", entries_of(kProcesses)},
                    {"references to the driver", number_of("/sys/module/amdgpu/refcnt")}};
@@ -176,7 +160,7 @@ Usage StockMachine::usage() const {
   return usage;
 }
 
-std::optional<ProcessSeen> StockMachine::process(pid_t pid) const {
+std::optional<ProcessSeen> Machine::process(pid_t pid) const {
   const fs::path folder = kProcesses / std::to_string(pid);
   if (!fs::exists(folder)) return std::nullopt;
   ProcessSeen seen;
@@ -200,7 +184,7 @@ std::optional<ProcessSeen> StockMachine::process(pid_t pid) const {
   return seen;
 }
 
-std::uint64_t StockMachine::criu_calls(std::uint32_t op) const {
+std::uint64_t Machine::criu_calls(std::uint32_t op) const {
   return operations_->count(op);
 }
 
@@ -217,61 +201,62 @@ static std::uint64_t sdma_jobs(const Card& card, const char* line_format) {
   return sum;
 }
 
-std::uint64_t StockMachine::copies_begun(unsigned gpu) const {
+std::uint64_t Machine::copies_begun(unsigned gpu) const {
   return sdma_jobs(cards_.at(gpu), "Last emitted %x");
 }
 
-bool StockMachine::holds_a_copy(unsigned gpu) const {
+bool Machine::holds_a_copy(unsigned gpu) const {
   return sdma_jobs(cards_.at(gpu), "Last signaled fence %x") < copies_begun(gpu);
 }
 
-void StockMachine::set_engine_rate(unsigned gpu, std::uint64_t bytes_per_s) {
+void Machine::set_engine_rate(unsigned gpu, std::uint64_t bytes_per_s) {
   cards_.at(gpu).tell("sdma rate " + std::to_string(bytes_per_s));
   meddled_ = true;
 }
 
-void StockMachine::hold_copies(unsigned gpu) {
+void Machine::hold_copies(unsigned gpu) {
   // Not the fences: those of page tables would be held, too.
   cards_.at(gpu).tell("sdma hold on");
   meddled_ = true;
 }
 
-void StockMachine::let_copies_end() {
+void Machine::let_copies_end() {
   for (const Card& card : cards_) card.tell("sdma hold off");
 }
 
-void StockMachine::hold_kernels(std::uint64_t instructions) {
+void Machine::hold_kernels(std::uint64_t instructions) {
   for (const Card& card : cards_) card.tell("shaders hold " + std::to_string(instructions));
   meddled_ = true;
 }
 
-void StockMachine::let_kernels_go() {
+void Machine::let_kernels_go() {
   for (const Card& card : cards_) card.tell("shaders go");
 }
 
-std::uint64_t StockMachine::counted(const std::string& counter) const {
+std::uint64_t Machine::counted(const std::string& counter) const {
   std::uint64_t sum = 0;
   for (const Card& card : cards_)
     sum += static_cast<std::uint64_t>(number_in(card.tell("counters"), counter));
   return sum;
 }
 
-std::uint32_t StockMachine::kfd_version() const {
-  return vamdgpu::running_kfd_minor_version();
+// KFD 1.12 is of Linux 6.3 (kfd_ioctl.h).
+bool kfd_exports() {
+  return kernel_version() >= KernelVersion{6, 3};
 }
 
 // GEM_OP and the like came with Linux 6.18 (amdgpu_gem.c).
-bool StockMachine::lists_handles() const {
+bool kernel_lists_handles() {
   return kernel_version() >= KernelVersion{6, 18};
 }
 
 // Debian's kernels have CONFIG_HSA_AMD_SVM where they have CONFIG_DEVICE_PRIVATE: of ours the youngest.
-bool StockMachine::has_svm() const {
+bool kernel_has_svm() {
   return kernel_version() >= KernelVersion{7, 0};
 }
 
 // Room for 16 GPUs, since Linux 6.5 for 64 (kfd_priv.h, kfd_criu_bo_priv_data).
-std::uint32_t StockMachine::bo_record_bytes() const {
+std::uint32_t bo_record_bytes() {
   return kernel_version() >= KernelVersion{6, 5} ? 272 : 80;
 }
 
