@@ -237,7 +237,7 @@ TEST_P(WavesTest, QueuesOfAGpuWithSeveralDiesAreRefused) {
   vamdgpu::MachineOptions options = small_machine();
   options.preset = vamdgpu::Preset::Mi300x;
   scene_.move_to(options);
-  ASSERT_NO_FATAL_FAILURE(start());
+  ASSERT_NO_FATAL_FAILURE(start({"--svm-context"}));
   EXPECT_NE(refused_dump().find("[SL-D97]"), std::string::npos);
   expect_running();
   scene_.variables["SLUICE_LOST_WAVES"] = "warn";
