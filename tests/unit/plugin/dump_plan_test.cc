@@ -124,7 +124,7 @@ TEST(DumpPlan, AnOpenDescriptorMakesMemoryShared) {
 TEST(DumpPlan, ADescriptorOfAnotherDmaBufIsFoundByItsPlace) {
   PlannedTree tree;
   tree.add_kfd({10}).bo({.inode = 1, .offset = 0x1000});
-  for (const ino_t dmabuf : {2, 3}) tree.add_descriptor(dmabuf);
+  for (const ino_t dmabuf : {ino_t{2}, ino_t{3}}) tree.add_descriptor(dmabuf);
   MemoryTable& memory = tree.memory();
   EXPECT_EQ(memory.of(2), nullptr);
   EXPECT_TRUE(memory.find_at(2, {128, 0x1000}));
