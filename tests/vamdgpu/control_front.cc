@@ -101,8 +101,8 @@ void ControlFront::release_hung_fences() {
   announce_change(shared_);
 }
 
-bool ControlFront::transfer(pid_t pid, std::uint32_t gpu_id, std::uint64_t va, void* bytes,
-                              std::size_t size, bool write) {
+bool ControlFront::transfer(pid_t pid, std::uint32_t gpu_id, std::uint64_t va, void* bytes, std::size_t size,
+                            bool write) {
   Locked locked(shared_->lock);
   const vam_model* model = shared_->model();
   for (std::size_t at = 0; at < size;) {
@@ -122,7 +122,7 @@ bool ControlFront::transfer(pid_t pid, std::uint32_t gpu_id, std::uint64_t va, v
 }
 
 std::optional<DeviceMapping> ControlFront::device_of_mapping(dev_t device, ino_t inode,
-                                                               std::uint64_t offset) const {
+                                                             std::uint64_t offset) const {
   if (device != device_) return std::nullopt;
   const vam_model* model = shared_->model();
   struct stat status;

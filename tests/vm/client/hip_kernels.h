@@ -37,7 +37,9 @@ class Buffer {
   Buffer& operator=(const Buffer&) = delete;
 
   T* get() const { return at_; }
-  void put(const std::vector<T>& from) { HIP(hipMemcpy(at_, from.data(), count_ * sizeof(T), hipMemcpyHostToDevice)); }
+  void put(const std::vector<T>& from) {
+    HIP(hipMemcpy(at_, from.data(), count_ * sizeof(T), hipMemcpyHostToDevice));
+  }
   std::vector<T> take() const {
     std::vector<T> to(count_);
     HIP(hipMemcpy(to.data(), at_, count_ * sizeof(T), hipMemcpyDeviceToHost));
@@ -63,9 +65,9 @@ void expect_equal(const std::vector<T>& seen, const std::vector<T>& right) {
     if (std::memcmp(&seen[i], &right[i], sizeof(T)) == 0) continue;
     if (bad++ == 0) first = i;
   }
-  expect(bad == 0, std::to_string(bad) + " of " + std::to_string(right.size()) + " numbers are wrong, the first at " +
-                       std::to_string(first) + ": " + std::to_string(seen[first]) + " for " +
-                       std::to_string(right[first]));
+  expect(bad == 0, std::to_string(bad) + " of " + std::to_string(right.size()) +
+                       " numbers are wrong, the first at " + std::to_string(first) + ": " +
+                       std::to_string(seen[first]) + " for " + std::to_string(right[first]));
 }
 
 // ---- kernels
@@ -103,7 +105,9 @@ __global__ void count(U32* counter, U64* all, U32 rounds) {
   }
 }
 
-__host__ __device__ inline U64 next(U64 n) { return n * 6364136223846793005ULL + 1442695040888963407ULL; }
+__host__ __device__ inline U64 next(U64 n) {
+  return n * 6364136223846793005ULL + 1442695040888963407ULL;
+}
 
 __global__ void generate(U64* out, U32 rounds) {
   U64 n = blockIdx.x * blockDim.x + threadIdx.x;
@@ -150,7 +154,9 @@ void shuffle_on_cpu(U32 in, U32* out, U32 rounds) {
   *out = all;
 }
 
-__global__ void add_to(U64* all, U64 what) { all[blockIdx.x * blockDim.x + threadIdx.x] += what; }
+__global__ void add_to(U64* all, U64 what) {
+  all[blockIdx.x * blockDim.x + threadIdx.x] += what;
+}
 
 __global__ void deposit(U64* all, U64 what, U32 rounds) {
   for (U32 i = 0; i < rounds; ++i) atomicAdd(all + blockIdx.x * blockDim.x + threadIdx.x, what);
@@ -164,16 +170,18 @@ __global__ void multiply(const float* a, const float* b, float* c) {
   __shared__ float panel[kTile * kDepth];
   for (U32 i = threadIdx.x; i < kTile * kDepth; i += kItems) panel[i] = a[blockIdx.x * kTile * kDepth + i];
   __syncthreads();
-  const U32 across = threadIdx.x % kTile, half = threadIdx.x / kTile % 2, column = threadIdx.x / 64 * kTile + across;
+  const U32 across = threadIdx.x % kTile, half = threadIdx.x / kTile % 2,
+            column = threadIdx.x / 64 * kTile + across;
   Tile sum = {};
   for (U32 k = 0; k < kDepth; k += 2) {
-    sum = __builtin_amdgcn_mfma_f32_32x32x2f32(panel[across * kDepth + k + half], b[(k + half) * kColumns + column], sum, 0,
-                                               0, 0);
+    sum = __builtin_amdgcn_mfma_f32_32x32x2f32(panel[across * kDepth + k + half],
+                                               b[(k + half) * kColumns + column], sum, 0, 0, 0);
 #ifdef __HIP_DEVICE_COMPILE__
     asm volatile("" : "+a"(sum));
 #endif
   }
-  for (U32 v = 0; v < 16; ++v) c[(blockIdx.x * kTile + v / 4 * 8 + half * 4 + v % 4) * kColumns + column] = sum[v];
+  for (U32 v = 0; v < 16; ++v)
+    c[(blockIdx.x * kTile + v / 4 * 8 + half * 4 + v % 4) * kColumns + column] = sum[v];
 }
 
 }  // namespace
