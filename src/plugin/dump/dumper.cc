@@ -98,23 +98,21 @@ Result<void> Dumper::with_signals_held(const Step& step) {
   return done;
 }
 
-// All tasks of the tree are stopped from here on, so their GPU contents may flow beside CRIU's own dump.
+// All tasks of the tree are stopped from here on, so their GPU contents may flow during CRIU's own dump.
 Result<void> Dumper::begin_all() {
   if (basis_.kfd_device == 0 || !basis_.config.parallel || begun_) return {};
+  KernelWait wait{.unread = true, .most = basis_.config.waves_timeout};
   itimerval left{};
   (void)::getitimer(ITIMER_REAL, &left);
-  if (timerisset(&left.it_value)) {  // kernels are waited for no longer than the host would wait
-    const std::chrono::seconds most(left.it_value.tv_sec);
-    basis_.config.waves_timeout = std::min(basis_.config.waves_timeout, most);
-  }
+  // Kernels are waited for no longer than the host would wait.
+  if (timerisset(&left.it_value)) wait.most = std::min(wait.most, std::chrono::seconds(left.it_value.tv_sec));
   const HeldAlarm alarm;  // stopping queues takes time, and so do jobs that still run
-  return with_signals_held([this] { return begin_tree(true); });
+  return with_signals_held([&] { return begin_tree(wait); });
 }
 
 // Takes all files of the tree, once: only then it is known which of them share memory. In older hosts the
-// first DUMP_EXT_FILE does this. `unread`: the host is sure to have read no memory of the tree yet. In
-// DUMP_EXT_FILE that is so only in the process that it dumps first, whose memory it reads after its files.
-Result<void> Dumper::begin_tree(bool unread) {
+// first DUMP_EXT_FILE does this.
+Result<void> Dumper::begin_tree(KernelWait wait) {
   if (std::exchange(begun_, true)) return {};
   auto open = tree_.take();
   if (!open) {  // nothing has been touched, and the tree may have no file of a GPU
@@ -125,17 +123,17 @@ Result<void> Dumper::begin_tree(bool unread) {
   }
   if (open->files.empty() && !ready_) return {};
   SLUICE_TRY(ready_);
-  return plan_and_start(std::move(*open), unread);
+  return plan_and_start(std::move(*open), wait);
 }
 
-Result<void> Dumper::plan_and_start(TreeFiles open, bool unread) {
+Result<void> Dumper::plan_and_start(TreeFiles open, KernelWait wait) {
   if (!open.files.empty()) {
     SLUICE_TRY(lock_directory());
     SLUICE_TRY(note_in_inventory());
   }
-  const bool is_unread = unread || tree_.begins_with(holders_of(open.files));
-  SLUICE_TRY_ASSIGN(Survey survey,
-                    survey_tree(std::move(open), tree_, basis_, is_unread, {sessions_, shared_}));
+  // In DUMP_EXT_FILE the host has read no memory only if it dumps this process first, files before memory.
+  wait.unread = wait.unread || tree_.begins_with(holders_of(open.files));
+  SLUICE_TRY_ASSIGN(Survey survey, survey_tree(std::move(open), tree_, basis_, wait, {sessions_, shared_}));
   stopped_from_ns_ = survey.stopped_from_ns;
   const bool any = !survey.files.empty();
   if (any) {
@@ -194,7 +192,7 @@ Result<bool> Dumper::dump_if_ours(int fd, int id) {
 }
 
 Result<void> Dumper::dump_device(int fd, int id, bool is_kfd) {
-  SLUICE_TRY(begin_tree(false));
+  SLUICE_TRY(begin_tree({.most = basis_.config.waves_timeout}));
   SLUICE_TRY(known_);
   SLUICE_TRY(ready_);
   std::optional<std::size_t> file;
@@ -212,15 +210,16 @@ Result<void> Dumper::dump_device(int fd, int id, bool is_kfd) {
 // A descriptor of memory that a file of the tree has. False: no file of ours knows it. Memory that only
 // descriptors hold is saved with the first of them.
 Result<bool> Dumper::dump_dmabuf(int fd, int id) {
-  SLUICE_TRY(begin_tree(false));
+  SLUICE_TRY(begin_tree({.most = basis_.config.waves_timeout}));
   if (!commit_) return false;
   SLUICE_TRY_ASSIGN(const ino_t inode, kfd::inode_of_dmabuf(fd));
+  SLUICE_TRY_ASSIGN(const SharedMemory* const memory, commit_->memory_of_dmabuf(fd, inode, id));
+  if (memory == nullptr) return false;
   SLUICE_TRY_ASSIGN(const std::vector<pid_t> holders, tree_.holders_of_dmabuf(fd, inode));
-  // Contents may not flow yet, and an old file may have the image's name.
-  if (commit_->plan().shared_of(inode) != nullptr) SLUICE_TRY(clear_directory());
-  SLUICE_TRY_ASSIGN(const bool saved, commit_->save_dmabuf(fd, inode, id, holders));
+  SLUICE_TRY(clear_directory());  // contents may not flow yet, and an old file may have the image's name
+  SLUICE_TRY(commit_->save_dmabuf(*memory, id, holders));
   const auto orphan = commit_->plan().orphans.find(inode);
-  if (!saved || orphan == commit_->plan().orphans.end() || commit_->is_named(orphan->second)) return saved;
+  if (orphan == commit_->plan().orphans.end() || commit_->is_named(orphan->second)) return true;
   if (is_memory_of_dmabuf(id))
     return Error{
         // unreached: no test
@@ -231,8 +230,8 @@ Result<bool> Dumper::dump_dmabuf(int fd, int id) {
   return true;
 }
 
-// One way, contents begin when CRIU names their file, and flow beside those of the next ones. The hook for
-// the last file joins all.
+// One way, contents begin when CRIU names their file, and flow together with those of the next ones. The hook
+// for the last file joins all.
 Result<void> Dumper::dump_as(int id, std::size_t file) {
   if (!commit_->plan().files[file].is_alias()) {
     SLUICE_TRY(clear_directory());

@@ -17,6 +17,7 @@
 #include "plugin/dump/carry/carrier.h"
 #include "plugin/dump/carry/commit.h"
 #include "plugin/dump/carry/image_set.h"
+#include "plugin/dump/survey/survey.h"
 #include "plugin/dump/tree/target_tree.h"
 #include "plugin/host/criu_host.h"
 #include "plugin/host/held_signals.h"
@@ -67,8 +68,8 @@ class Dumper {
   Result<void> prepare();
   template <class Step>
   Result<void> with_signals_held(const Step& step);
-  Result<void> begin_tree(bool unread);
-  Result<void> plan_and_start(TreeFiles open, bool unread);
+  Result<void> begin_tree(KernelWait wait);
+  Result<void> plan_and_start(TreeFiles open, KernelWait wait);
   Result<void> check_map_of(dev_t device);
   Result<void> note_in_inventory();
   Result<bool> dump_if_ours(int fd, int id);

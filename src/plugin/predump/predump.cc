@@ -62,7 +62,7 @@ Result<DumpPlan> PreDump::survey_and_plan(const DumpBasis& basis, const TargetTr
   SLUICE_TRY_ASSIGN(open.files, tree.take_files());
   Survey survey;
   const Result<void> surveyed = caught([&]() -> Result<void> {
-    SLUICE_TRY_ASSIGN(survey, survey_tree(std::move(open), tree, basis, false, {sessions_, shared_}));
+    SLUICE_TRY_ASSIGN(survey, survey_tree(std::move(open), tree, basis, {}, {sessions_, shared_}));
     return {};
   });
   SLUICE_TRY(sessions_.unpause_all());

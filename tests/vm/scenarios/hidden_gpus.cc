@@ -27,7 +27,7 @@ void mount_controller() {
     throw std::runtime_error(std::string("mount of the devices controller: ") + std::strerror(errno));
 }
 
-// Containers leave theirs behind, with what was denied when they were made.
+// Containers do not remove their groups, which deny what was denied when they were made.
 void remove_groups_below(const fs::path& group) {
   for (const fs::directory_entry& entry : fs::directory_iterator(group)) {
     if (!entry.is_directory()) continue;

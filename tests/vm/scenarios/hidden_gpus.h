@@ -8,7 +8,7 @@
 
 namespace sluice::vm_test {
 
-// Of `all` render minors, only `shown` can be opened from now on, by whoever it is.
+// Of `all` render minors, processes can open only `shown` from now on.
 void show_gpus(const std::set<unsigned>& all, const std::set<unsigned>& shown);
 
 }  // namespace sluice::vm_test

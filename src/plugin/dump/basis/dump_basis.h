@@ -48,7 +48,7 @@ struct DumpBasis {
   // The name here of the metadata that a complete dump calls `in_dump`. A dump that leaves contents to its
   // parent has other names for all of them, even if it finds nothing to leave.
   std::string name_of(const std::string& in_dump) const;
-  // Saves a file's metadata, last: it appears only beside complete contents.
+  // Saves a file's metadata, last: it appears only when the contents are complete.
   Result<void> save(const std::string& name, std::span<const std::uint8_t> payload) const;
   // Makes names durable, if the configuration says so.
   Result<void> sync() const;

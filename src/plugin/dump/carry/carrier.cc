@@ -25,7 +25,7 @@ void Carrier::load(const std::vector<PlannedFile>& files, std::vector<std::vecto
   }
 }
 
-// One way, contents share the staging memory with the contents that will run beside them.
+// One way, contents share the staging memory with those that will run at the same time.
 Result<void> Carrier::start(std::optional<std::size_t> wanted, int id) {
   const bool one_way = basis_.store.one_way();
   const bool all_flow = one_way || basis_.config.parallel;

@@ -127,7 +127,7 @@ Result<void> Commit::finish_with_index(std::map<std::uint32_t, std::vector<Plugi
   return basis_.store.save_index({metadata, std::move(maps), basis_.dump_id});
 }
 
-Result<bool> Commit::save_dmabuf(int fd, ino_t inode, int id, const std::vector<pid_t>& holders) {
+Result<const SharedMemory*> Commit::memory_of_dmabuf(int fd, ino_t inode, int id) const {
   const SharedMemory* const shared = plan_.shared_of(inode);
   if (shared == nullptr) {
     const auto reason = plan_.not_restored.find(inode);
@@ -136,7 +136,7 @@ Result<bool> Commit::save_dmabuf(int fd, ino_t inode, int id, const std::vector<
         formatted(
             "file {} is a dma-buf of memory that no /dev/kfd or render node of the tree has: {} [SL-D24]", id,
             reason != plan_.not_restored.end() ? reason->second.what : "it was not among the tree's files"));
-    return false;
+    return shared;
   }
   if ((fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDWR) {
     return Error{
@@ -145,12 +145,15 @@ Result<bool> Commit::save_dmabuf(int fd, ino_t inode, int id, const std::vector<
                   "close it [SL-D25]",
                   id)};
   }
-  saved_dmabufs_.insert(shared->number);
-  const DmaBufImage image{shared->handle, shared->number, proc::restoring_process(holders).innermost,
+  return shared;
+}
+
+Result<void> Commit::save_dmabuf(const SharedMemory& memory, int id, const std::vector<pid_t>& holders) {
+  saved_dmabufs_.insert(memory.number);
+  const DmaBufImage image{memory.handle, memory.number, proc::restoring_process(holders).innermost,
                           basis_.dump_id, static_cast<std::uint32_t>(id)};
   images_.add_metadata(dmabuf_image_name(id));
-  SLUICE_TRY(basis_.save(dmabuf_image_name(id), pack_dmabuf_image(image, basis_.store.keys())));
-  return true;
+  return basis_.save(dmabuf_image_name(id), pack_dmabuf_image(image, basis_.store.keys()));
 }
 
 Result<void> Commit::check_saved() const {

@@ -44,9 +44,11 @@ class Commit {
   // One way: finishes all named files, and writes the index. `maps`: the tree's.
   Result<void> finish_with_index(std::map<std::uint32_t, std::vector<PluginMap>> maps);
 
-  // CRIU asks for descriptor `fd` of a dma-buf, as file `id`; `holders` have it. Saves its image. False, with
-  // a warning, if no file of the plan has the memory. Errors: EINVAL if it could not be restored as it is.
-  Result<bool> save_dmabuf(int fd, ino_t inode, int id, const std::vector<pid_t>& holders);
+  // CRIU asks for descriptor `fd` of a dma-buf, as file `id`. The memory, or null, with a warning, if no file
+  // of the plan has it. Errors: EINVAL if it could not be restored as it is.
+  Result<const SharedMemory*> memory_of_dmabuf(int fd, ino_t inode, int id) const;
+  // Saves the descriptor's image. `holders` have it.
+  Result<void> save_dmabuf(const SharedMemory& memory, int id, const std::vector<pid_t>& holders);
 
   // Call when CRIU asks for nothing more. Errors: EINVAL for memory of which only importers were saved: CRIU
   // has not asked for its creator's file, which belongs to another tree that CRIU has stopped, too.

@@ -35,9 +35,8 @@ Result<void> sleep_until(std::uint64_t end_ns, const SharedByJobs& shared) {
 }
 
 // The kernels of one process may wait for those of another, so all run at the same time.
-Result<void> let_kernels_end(const KfdSurvey::All& files, const DumpBasis& basis, const StoppedJob& job) {
-  const auto most_ns =
-      static_cast<std::uint64_t>(std::chrono::nanoseconds(basis.config.waves_timeout).count());
+Result<void> let_kernels_end(const KfdSurvey::All& files, std::chrono::seconds most, const StoppedJob& job) {
+  const auto most_ns = static_cast<std::uint64_t>(std::chrono::nanoseconds(most).count());
   const std::uint64_t began_ns = job.shared.world.now_ns();
   for (std::uint64_t turn_ns = kFirstTurnNs; would_lose_waves(files);
        turn_ns = std::min(2 * turn_ns, kLongestTurnNs)) {
@@ -109,10 +108,10 @@ Result<void> check_losses(const KfdSurvey& file, bool waited, const DumpBasis& b
 
 }  // namespace
 
-Result<void> settle_losses(const KfdSurvey::All& files, bool unread, const DumpBasis& basis,
+Result<void> settle_losses(const KfdSurvey::All& files, const KernelWait& wait, const DumpBasis& basis,
                            const StoppedJob& job) {
-  if (unread && would_lose_waves(files)) SLUICE_TRY(let_kernels_end(files, basis, job));
-  for (const auto& file : files) SLUICE_TRY(check_losses(*file, unread, basis));
+  if (wait.unread && would_lose_waves(files)) SLUICE_TRY(let_kernels_end(files, wait.most, job));
+  for (const auto& file : files) SLUICE_TRY(check_losses(*file, wait.unread, basis));
   return {};
 }
 

@@ -153,8 +153,8 @@ void Survey::add(SurveyedFile file) {
   files.push_back(std::move(file));
 }
 
-Result<Survey> survey_tree(TreeFiles open, const TargetTree& tree, const DumpBasis& basis, bool unread,
-                           const StoppedJob& job) {
+Result<Survey> survey_tree(TreeFiles open, const TargetTree& tree, const DumpBasis& basis,
+                           const KernelWait& wait, const StoppedJob& job) {
   Survey survey;
   for (const kfd::OpenDmaBuf& dmabuf : open.dmabufs) survey.memory.add_descriptor(dmabuf.inode);
   SLUICE_TRY_ASSIGN(Opened opened, open_all(std::move(open.files), basis, job));
@@ -163,7 +163,7 @@ Result<Survey> survey_tree(TreeFiles open, const TargetTree& tree, const DumpBas
     SLUICE_TRY(check_stopped(job.shared));
     SLUICE_TRY(file->begin(opened.kfd));
   }
-  if (!basis.policy.job_runs) SLUICE_TRY(settle_losses(opened.kfd, unread, basis, job));
+  if (!basis.policy.job_runs) SLUICE_TRY(settle_losses(opened.kfd, wait, basis, job));
   SLUICE_TRY(finish_all(std::move(opened), job, survey));
   if (basis.policy.job_runs) return survey;
   SLUICE_TRY(find_orphans(open.dmabufs, basis, job, survey));

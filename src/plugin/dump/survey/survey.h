@@ -7,7 +7,7 @@
 
 #include <sys/types.h>
 
-#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -84,14 +84,19 @@ struct StoppedJob {
   SharedByJobs& shared;
 };
 
+// What a dump may do about running kernels whose waves would be lost.
+struct KernelWait {
+  bool unread = false;           // nobody has read memory of the tree, so queues may run once more
+  std::chrono::seconds most{0};  // in all
+};
+
 // Stops the queues of the KFD processes and reads their state; lists the BOs of the render files, waits for
-// them and exports them. Queues that an older dump has left paused run first. `unread`: nobody has read
-// memory of the tree, so queues may run once more for kernels that would be lost. Errors: EINVAL, named, for
+// them and exports them. Queues that an older dump has left paused run first. Errors: EINVAL, named, for
 // what could not be restored; EBUSY for waves that would be lost; EIO if a GPU has lost its VRAM; ETIMEDOUT
 // for a BO that stays busy; ECANCELED once the dump is stopped; those of the ioctls. On error some queues
 // may be stopped.
-Result<Survey> survey_tree(TreeFiles open, const TargetTree& tree, const DumpBasis& basis, bool unread,
-                           const StoppedJob& job);
+Result<Survey> survey_tree(TreeFiles open, const TargetTree& tree, const DumpBasis& basis,
+                           const KernelWait& wait, const StoppedJob& job);
 
 bool share_any(const std::vector<pid_t>& left, const std::vector<pid_t>& right);
 
