@@ -9,30 +9,20 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "base/units.h"
-#include "fault/fault_reactor.h"
 #include "fault/syscall_faults.h"
 #include "pipeline/lane_thread.h"
-#include "support/lane.h"
-#include "support/process_state.h"
+#include "support/engine_fixture.h"
 #include "support/rng.h"
-#include "support/temp_dir.h"
 
-namespace sluice {
+namespace sluice::test {
 namespace {
-
-using test::BoList;
-using test::Bytes;
-using test::Fault;
-using test::FaultReactor;
-using test::kPagesName;
-using test::ReactorKind;
-using test::Rng;
 
 constexpr std::uint64_t kChunk = 256 * kKiB;
 
@@ -46,100 +36,116 @@ BoList some_bos() {
   return bos;
 }
 
-BoList garbage_like(const BoList& bos) {
-  BoList garbage;
-  for (const Bytes& bo : bos) garbage.emplace_back(bo.size(), std::byte{0x5a});
-  return garbage;
-}
-
-struct Outcome {
-  Result<PipelineStats> stats;
-  bool fired;
-};
-
-class EngineFault : public ::testing::TestWithParam<std::tuple<ReactorKind, IoMode, unsigned>> {
+class EngineFault : public EngineTest,
+                    public ::testing::WithParamInterface<std::tuple<ReactorKind, IoMode, unsigned>> {
  protected:
+  EngineFault() : EngineTest(std::get<0>(GetParam()), some_bos()) {}
+
   void SetUp() override {
-    if (const std::string reason = test::unavailable(kind()); !reason.empty()) GTEST_SKIP() << reason;
-    bos_ = some_bos();
-    expected_ = test::serial_file(bos_);
-    sums_ = SumTable::sized(expected_.size(), kChunk);
-    ASSERT_TRUE(
-        run(Direction::Dump, Fault::Error, UINT64_MAX, 0).stats.ok());  // whatever is loaded lazily is
+    EngineTest::SetUp();
+    if (IsSkipped()) return;
+    expect_ok(run(Direction::Dump));  // whatever is loaded lazily is
     sums_wanted_ = sums_;
-    fds_ = test::open_fds();
-    threads_ = test::own_threads();
+    fds_ = open_fds();
+    threads_ = own_threads();
   }
 
-  ReactorKind kind() const { return std::get<0>(GetParam()); }
-  unsigned checksum_workers() const { return std::get<2>(GetParam()); }
-
-  // One dump or restore with reactor, memory and stages of its own.
-  Outcome run(Direction direction, Fault fault, std::uint64_t at, int err) {
-    ImageLayout layout = std::move(ImageLayout::make(test::sizes_of(bos_), kChunk)).value();
-    test::TestWorld world(kind(), [&](std::unique_ptr<Reactor> reactor) {
-      return std::make_unique<FaultReactor>(std::move(reactor), fault, at, err);
-    });
-    const auto lane = test::make_lane(layout, 3, world);
-    const auto& reactor = static_cast<const FaultReactor&>(lane->reactor());
-    const test::LaneRun run{*lane, &sums_, {std::get<1>(GetParam()), true, true}, checksum_workers()};
+  // One dump or restore. `over`: the file is there already.
+  Result<PipelineStats> run(Direction direction, Lane& lane, bool over = false) {
+    const LaneRun run{lane, &sums_, {std::get<1>(GetParam()), true, true, over}, std::get<2>(GetParam())};
     if (direction == Direction::Dump) {
       sums_ = SumTable::sized(expected_.size(), kChunk);
-      auto stats = test::dump_to(dir_.fd(), kPagesName, bos_, run);
-      return {std::move(stats), reactor.fired()};
+      return dump_to(dir_.fd(), kPagesName, bos_, run);
     }
     sums_ = sums_wanted_;
-    restored_ = garbage_like(bos_);
-    auto stats = test::restore_from(dir_.fd(), kPagesName, restored_, run);
-    return {std::move(stats), reactor.fired()};
+    restored_ = garbage();
+    return restore_from(dir_.fd(), kPagesName, restored_, run);
+  }
+  Result<PipelineStats> run(Direction direction) {
+    return run(direction, *lane_that_fails(layout_, Fault::Error, kNever).lane);
   }
 
   void expect_nothing_left() const {
-    EXPECT_EQ(test::open_fds(), fds_);
-    EXPECT_TRUE(test::own_threads_come_down_to(threads_));
+    EXPECT_EQ(open_fds(), fds_);
+    EXPECT_TRUE(own_threads_come_down_to(threads_));
+  }
+  void expect_all_is_right(Direction direction) const {
+    if (direction == Direction::Dump) {
+      EXPECT_EQ(dir_.names(), std::vector<std::string>{kPagesName});
+      EXPECT_EQ(dir_.read(kPagesName), expected_);
+    } else {
+      EXPECT_EQ(restored_, bos_);
+    }
   }
 
-  // Runs n = 0, 1, 2, ... and judges each; `err` 0: the fault must not matter.
-  void fail_each(Direction direction, Fault fault, int injected, int err) {
-    for (std::uint64_t at = 0;; ++at) {
-      SCOPED_TRACE("operation " + std::to_string(at));
+  // `err` 0: the fault must not matter.
+  void fail_each_operation(Direction direction, Fault fault, int injected, int err) {
+    const std::uint64_t operations = fail_each([&](std::uint64_t nth) {
       if (direction == Direction::Dump) (void)::unlinkat(dir_.fd(), kPagesName, 0);
-      const Outcome outcome = run(direction, fault, at, injected);
+      bool fired = false;
+      const auto stats = [&] {
+        const FaultyLane faulty = lane_that_fails(layout_, fault, nth, injected);
+        auto result = run(direction, *faulty.lane);
+        fired = faulty.fired();
+        return result;
+      }();
       expect_nothing_left();
-      if (err == 0 || !outcome.fired) {
-        ASSERT_TRUE(outcome.stats.ok()) << outcome.stats.error().what;
-        if (direction == Direction::Dump) {
-          ASSERT_EQ(dir_.read(kPagesName), expected_);
-        } else {
-          ASSERT_EQ(restored_, bos_);
-        }
+      if (err == 0 || !fired) {
+        expect_ok(stats);
+        expect_all_is_right(direction);
       } else {
-        ASSERT_FALSE(outcome.stats.ok());
-        EXPECT_EQ(outcome.stats.error().err, err) << outcome.stats.error().what;
-        if (fault != Fault::BrokenRing) {
-          const std::string& what = outcome.stats.error().what;
-          EXPECT_TRUE(what.find(std::string(kPagesName) + " [") != std::string::npos ||
-                      what.find("sync " + std::string(kPagesName)) == 0)
-              << what;
-        }
+        expect_error(stats, err, fault == Fault::BrokenRing ? "" : kPagesName);
         if (direction == Direction::Dump) {
           EXPECT_TRUE(dir_.names().empty()) << dir_.names()[0];
         }
       }
-      if (!outcome.fired) {
-        EXPECT_GT(at, 4U) << "there are more operations than that";
-        return;
-      }
-      if (HasFailure()) return;
-    }
+      return fired;
+    });
+    EXPECT_GT(operations, 4U) << "there are more operations than that";
   }
 
-  void fail_each_system_call_of_a_dump(const Bytes& old, const std::vector<std::string>& expected_fatal);
+  // Some the engine can do without; then all is right all the same. `old`: of an earlier dump, to be written
+  // over; empty: there is none.
+  void fail_each_system_call(Direction direction, const Bytes& old,
+                             const std::vector<std::string>& expected_fatal) {
+    std::set<std::string> fatal;
+    (void)fail_each([&](std::uint64_t nth) {
+      if (direction == Direction::Dump) (void)::unlinkat(dir_.fd(), kPagesName, 0);
+      if (!old.empty()) {
+        dir_.write(kPagesName, old);
+        EXPECT_EQ(::fchmodat(dir_.fd(), kPagesName, 0600, 0), 0);
+      }
+      const FaultyLane lane = lane_that_fails(layout_, Fault::Error, kNever);
+      std::string fired;
+      const auto stats = [&] {
+        const SyscallFault fault(nth, EIO);
+        auto result = run(direction, *lane.lane, !old.empty());
+        fired = fault.fired() != nullptr ? fault.fired() : "";
+        return result;
+      }();
+      SCOPED_TRACE(fired);
+      EXPECT_EQ(open_fds(), fds_ + 1) << "the reactor's own, a ring or an eventfd, and no other";
+      if (stats.ok()) {
+        expect_all_is_right(direction);
+      } else {
+        expect_error(stats, EIO, kPagesName);
+        // Nothing, or the old file as it was: never one with bytes of both.
+        if (direction == Direction::Dump && !dir_.names().empty()) {
+          EXPECT_EQ(dir_.names(), std::vector<std::string>{kPagesName});
+          EXPECT_EQ(dir_.read(kPagesName), old);
+        }
+        fatal.insert(fired);
+      }
+      return !fired.empty();
+    });
+    for (const std::string& call : expected_fatal)
+      EXPECT_TRUE(fatal.contains(call)) << call << " failed and nobody said so";
+  }
 
-  test::TempDir dir_;
-  BoList bos_;
+  const Bytes expected_ = serial_file(bos_);
+  const ImageLayout layout_ = std::move(ImageLayout::make(sizes_of(bos_), kChunk)).value();
+  TempDir dir_;
   BoList restored_;
-  Bytes expected_;
   SumTable sums_;
   SumTable sums_wanted_;
   std::size_t fds_ = 0;
@@ -148,7 +154,7 @@ class EngineFault : public ::testing::TestWithParam<std::tuple<ReactorKind, IoMo
 
 std::string case_name(const ::testing::TestParamInfo<EngineFault::ParamType>& info) {
   const auto [kind, mode, workers] = info.param;
-  return std::string(test::name_of(kind)) + (mode == IoMode::Auto ? "_auto" : "_buffered") +
+  return std::string(name_of(kind)) + (mode == IoMode::Auto ? "_auto" : "_buffered") +
          (workers > 0 ? "_workers" : "");
 }
 
@@ -159,30 +165,30 @@ INSTANTIATE_TEST_SUITE_P(All, EngineFault,
                          case_name);
 
 TEST_P(EngineFault, DumpWhereEachWriteFails) {
-  fail_each(Direction::Dump, Fault::Error, ENOSPC, ENOSPC);
-  fail_each(Direction::Dump, Fault::Error, EIO, EIO);
+  fail_each_operation(Direction::Dump, Fault::Error, ENOSPC, ENOSPC);
+  fail_each_operation(Direction::Dump, Fault::Error, EIO, EIO);
 }
 TEST_P(EngineFault, DumpWhereEachWriteIsShort) {
-  fail_each(Direction::Dump, Fault::Short, 0, 0);
+  fail_each_operation(Direction::Dump, Fault::Short, 0, 0);
 }
 TEST_P(EngineFault, DumpWhereEachWriteIsInterrupted) {
-  fail_each(Direction::Dump, Fault::Interrupted, 0, 0);
+  fail_each_operation(Direction::Dump, Fault::Interrupted, 0, 0);
 }
 TEST_P(EngineFault, DumpWhereEachWriteWritesNothing) {
-  fail_each(Direction::Dump, Fault::Nothing, 0, EIO);
+  fail_each_operation(Direction::Dump, Fault::Nothing, 0, EIO);
 }
 
 TEST_P(EngineFault, RestoreWhereEachReadFails) {
-  fail_each(Direction::Restore, Fault::Error, EIO, EIO);
+  fail_each_operation(Direction::Restore, Fault::Error, EIO, EIO);
 }
 TEST_P(EngineFault, RestoreWhereEachReadIsShort) {
-  fail_each(Direction::Restore, Fault::Short, 0, 0);
+  fail_each_operation(Direction::Restore, Fault::Short, 0, 0);
 }
 TEST_P(EngineFault, RestoreWhereEachReadIsInterrupted) {
-  fail_each(Direction::Restore, Fault::Interrupted, 0, 0);
+  fail_each_operation(Direction::Restore, Fault::Interrupted, 0, 0);
 }
 TEST_P(EngineFault, RestoreWhereEachReadFindsTheEnd) {
-  fail_each(Direction::Restore, Fault::Nothing, 0, EBADMSG);
+  fail_each_operation(Direction::Restore, Fault::Nothing, 0, EBADMSG);
 }
 
 // The wait of a ThreadReactor does not fail.
@@ -195,99 +201,21 @@ INSTANTIATE_TEST_SUITE_P(All, RingFault,
                          case_name);
 
 TEST_P(RingFault, Dump) {
-  fail_each(Direction::Dump, Fault::BrokenRing, 0, EIO);
+  fail_each_operation(Direction::Dump, Fault::BrokenRing, 0, EIO);
 }
 TEST_P(RingFault, Restore) {
-  fail_each(Direction::Restore, Fault::BrokenRing, 0, EIO);
-}
-
-// Each system call of a dump, in turn. Some the engine can do without; then the file is right all the same.
-// `old`: of an earlier dump, to be written over; empty: there is none.
-void EngineFault::fail_each_system_call_of_a_dump(const Bytes& old,
-                                                  const std::vector<std::string>& expected_fatal) {
-  std::vector<std::string> fatal;
-  for (std::uint64_t at = 0;; ++at) {
-    (void)::unlinkat(dir_.fd(), kPagesName, 0);
-    if (!old.empty()) {
-      dir_.write(kPagesName, old);
-      ASSERT_EQ(::fchmodat(dir_.fd(), kPagesName, 0600, 0), 0);
-    }
-    ImageLayout layout = std::move(ImageLayout::make(test::sizes_of(bos_), kChunk)).value();
-    test::TestWorld world(kind());
-    const auto lane = test::make_lane(layout, 3, world);
-    const test::LaneRun run{
-        *lane, nullptr, {std::get<1>(GetParam()), true, true, !old.empty()}, checksum_workers()};
-    std::string fired;
-    const auto stats = [&] {
-      const test::SyscallFault fault(at, EIO);
-      auto result = test::dump_to(dir_.fd(), kPagesName, bos_, run);
-      fired = fault.fired() != nullptr ? fault.fired() : "";
-      return result;
-    }();
-    SCOPED_TRACE(fired + ", call " + std::to_string(at));
-    EXPECT_EQ(test::open_fds(), fds_ + 1) << "the reactor's own, a ring or an eventfd, and no other";
-    if (stats.ok()) {
-      ASSERT_EQ(dir_.names(), std::vector<std::string>{kPagesName});
-      ASSERT_EQ(dir_.read(kPagesName), expected_);
-    } else {
-      EXPECT_EQ(stats.error().err, EIO);
-      EXPECT_NE(stats.error().what.find(kPagesName), std::string::npos) << stats.error().what;
-      // Nothing, or the old file as it was: never one with bytes of both.
-      if (const std::vector<std::string> left = dir_.names(); !left.empty()) {
-        EXPECT_EQ(left, std::vector<std::string>{kPagesName});
-        EXPECT_EQ(dir_.read(kPagesName), old);
-      }
-      fatal.push_back(fired);
-    }
-    if (fired.empty()) break;
-    if (HasFailure()) return;
-  }
-  for (const std::string& call : expected_fatal) {
-    EXPECT_NE(std::find(fatal.begin(), fatal.end(), call), fatal.end())
-        << call << " failed and nobody said so";
-  }
+  fail_each_operation(Direction::Restore, Fault::BrokenRing, 0, EIO);
 }
 
 TEST_P(EngineFault, DumpWhereEachSystemCallFails) {
-  fail_each_system_call_of_a_dump({}, {"openat", "fchmod", "ftruncate", "close", "renameat"});
+  fail_each_system_call(Direction::Dump, {}, {"openat", "fchmod", "ftruncate", "close", "renameat"});
 }
-
 TEST_P(EngineFault, DumpOverAnOldFileWhereEachSystemCallFails) {
-  fail_each_system_call_of_a_dump(Bytes(expected_.size() + 4 * kChunk, std::byte{0x77}),
-                                  {"fsync", "ftruncate", "close", "renameat"});
+  fail_each_system_call(Direction::Dump, Bytes(expected_.size() + 4 * kChunk, std::byte{0x77}),
+                        {"fsync", "ftruncate", "close", "renameat"});
 }
-
 TEST_P(EngineFault, RestoreWhereEachSystemCallFails) {
-  std::vector<std::string> fatal;
-  for (std::uint64_t at = 0;; ++at) {
-    ImageLayout layout = std::move(ImageLayout::make(test::sizes_of(bos_), kChunk)).value();
-    test::TestWorld world(kind());
-    const auto lane = test::make_lane(layout, 3, world);
-    SumTable sums = sums_wanted_;
-    const test::LaneRun run{*lane, &sums, {std::get<1>(GetParam()), true, true}, checksum_workers()};
-    BoList restored = garbage_like(bos_);
-    std::string fired;
-    const auto stats = [&] {
-      const test::SyscallFault fault(at, EIO);
-      auto result = test::restore_from(dir_.fd(), kPagesName, restored, run);
-      fired = fault.fired() != nullptr ? fault.fired() : "";
-      return result;
-    }();
-    SCOPED_TRACE(fired + ", call " + std::to_string(at));
-    if (stats.ok()) {
-      ASSERT_EQ(restored, bos_);
-    } else {
-      EXPECT_EQ(stats.error().err, EIO);
-      EXPECT_NE(stats.error().what.find(kPagesName), std::string::npos) << stats.error().what;
-      fatal.push_back(fired);
-    }
-    if (fired.empty()) break;
-    if (HasFailure()) return;
-  }
-  for (const char* call : {"openat", "fstat"}) {
-    EXPECT_NE(std::find(fatal.begin(), fatal.end(), call), fatal.end())
-        << call << " failed and nobody said so";
-  }
+  fail_each_system_call(Direction::Restore, {}, {"openat", "fstat"});
 }
 
 // Refusals of the real system.
@@ -299,16 +227,16 @@ TEST_P(EngineFault, AFileSizeLimitIsAnErrorAtTheStart) {
   const rlimit low{kChunk, before.rlim_max};
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &low), 0);
   (void)::unlinkat(dir_.fd(), kPagesName, 0);
-  std::optional<Outcome> outcome;
+  std::optional<Result<PipelineStats>> stats;
   auto lane = LaneThread::start("lane", [&]() -> Result<void> {
-    outcome.emplace(run(Direction::Dump, Fault::Error, UINT64_MAX, 0));
+    stats.emplace(run(Direction::Dump));
     return {};
   });
   ASSERT_TRUE(lane.ok());
   (void)lane->join();
   EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
-  ASSERT_TRUE(outcome && !outcome->stats.ok());
-  EXPECT_EQ(outcome->stats.error().err, EFBIG);
+  ASSERT_TRUE(stats);
+  expect_error(*stats, EFBIG, kPagesName);
   EXPECT_TRUE(dir_.names().empty());
   expect_nothing_left();
 }
@@ -316,21 +244,15 @@ TEST_P(EngineFault, AFileSizeLimitIsAnErrorAtTheStart) {
 TEST_P(EngineFault, ADirectoryInTheWayFailsTheCommit) {
   (void)::unlinkat(dir_.fd(), kPagesName, 0);
   ASSERT_EQ(::mkdirat(dir_.fd(), kPagesName, 0700), 0);
-  const Outcome outcome = run(Direction::Dump, Fault::Error, UINT64_MAX, 0);
-  ASSERT_FALSE(outcome.stats.ok());
-  EXPECT_EQ(outcome.stats.error().err, EISDIR);
-  EXPECT_NE(outcome.stats.error().what.find("rename"), std::string::npos);
+  expect_error(run(Direction::Dump), EISDIR, "rename");
   EXPECT_EQ(dir_.names(), std::vector<std::string>{kPagesName}) << "the temporary file is gone";
 }
 
 TEST_P(EngineFault, ADirectoryThatWasRemovedIsAnError) {
   (void)::unlinkat(dir_.fd(), kPagesName, 0);
   ASSERT_EQ(::rmdir(dir_.path().c_str()), 0);
-  const Outcome outcome = run(Direction::Dump, Fault::Error, UINT64_MAX, 0);
-  ASSERT_FALSE(outcome.stats.ok());
-  EXPECT_EQ(outcome.stats.error().err, ENOENT);
-  EXPECT_NE(outcome.stats.error().what.find(kPagesName), std::string::npos);
+  expect_error(run(Direction::Dump), ENOENT, kPagesName);
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::test

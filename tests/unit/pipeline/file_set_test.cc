@@ -13,32 +13,22 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "base/units.h"
-#include "fault/fault_reactor.h"
 #include "pipeline/store/fair_share.h"
-#include "support/forwarding_reactor.h"
-#include "support/lane.h"
-#include "support/process_state.h"
+#include "support/engine_fixture.h"
 #include "support/rng.h"
-#include "support/temp_dir.h"
 
-namespace sluice {
+namespace sluice::test {
 namespace {
 
-using test::BoList;
-using test::Bytes;
-using test::Fault;
-using test::FaultReactor;
-using test::ReactorKind;
-
 constexpr std::uint64_t kChunk = 128 * kKiB;
-constexpr std::uint32_t kDepth = 3;
 
 // With an empty one, one of a whole number of chunks less the header, one of zeros, and many small ones.
 BoList some_bos() {
-  test::Rng rng(11);
+  Rng rng(11);
   BoList bos;
   for (const std::uint64_t bytes : {4 * kKiB, 300 * kKiB, std::uint64_t{0}, kChunk - kHeaderBytes, kChunk}) {
     bos.emplace_back(bytes);
@@ -52,66 +42,54 @@ BoList some_bos() {
   return bos;
 }
 
-std::vector<std::string> names_of(const BoList& bos, const char* prefix = "pages-") {
-  std::vector<std::string> names;
-  for (std::size_t i = 0; i < bos.size(); ++i) names.push_back(prefix + std::to_string(i));
-  return names;
-}
-
 using Setting = std::tuple<ReactorKind, IoMode>;
 
-class FileSet : public ::testing::TestWithParam<Setting> {
+class FileSet : public EngineTest, public ::testing::WithParamInterface<Setting> {
  protected:
+  FileSet() : EngineTest(std::get<0>(GetParam()), some_bos()) {}
+
   void SetUp() override {
-    if (const std::string reason = test::unavailable(kind()); !reason.empty()) GTEST_SKIP() << reason;
+    EngineTest::SetUp();
     for (std::uint32_t file = 0; file < layout_.file_count(); ++file)
       sums_.push_back(SumTable::sized(layout_.file_bytes(file), kChunk));
   }
 
-  ReactorKind kind() const { return std::get<0>(GetParam()); }
   FileOptions options() const { return {std::get<1>(GetParam()), true, true}; }
   std::unique_ptr<Lane> make_lane() {
-    world_.emplace(kind());
+    world_.emplace(kind_);
     return test::make_lane(layout_, kDepth, *world_);
   }
 
   Result<PipelineStats> dump(Lane& lane, std::size_t* most_fds = nullptr) {
-    FileSetSink sink(dir_.fd(), names_of(bos_, "working-"), layout_, lane.reactor(), options());
-    test::MemoryCopy copy(Direction::Dump, layout_, lane.reactor(), bos_);
+    FileSetSink sink(dir_.fd(), names("working-"), layout_, lane.reactor(), options());
+    MemoryCopy copy(Direction::Dump, layout_, lane.reactor(), bos_);
     ChecksumStage checksum(Direction::Dump, layout_, lane.reactor(), sums_, ChecksumOptions{}, nullptr);
     auto stats = lane.run(Route{&copy, &checksum, &sink}, nullptr, [&] {
-      if (most_fds != nullptr) *most_fds = std::max(*most_fds, test::open_fds());
+      if (most_fds != nullptr) *most_fds = std::max(*most_fds, open_fds());
       return false;
     });
     if (!stats) return stats;
-    sink.set_names(names_of(bos_));
+    sink.set_names(names());
     SLUICE_TRY(sink.commit());
     return stats;
   }
 
   Result<PipelineStats> restore(Lane& lane, BoList& target) {
     SLUICE_TRY_ASSIGN(const auto source,
-                      FileSetSource::open(dir_.fd(), names_of(bos_), layout_, lane.reactor(), options()));
+                      FileSetSource::open(dir_.fd(), names(), layout_, lane.reactor(), options()));
     ChecksumStage checksum(Direction::Restore, layout_, lane.reactor(), sums_, ChecksumOptions{}, nullptr);
-    test::MemoryCopy copy(Direction::Restore, layout_, lane.reactor(), target);
+    MemoryCopy copy(Direction::Restore, layout_, lane.reactor(), target);
     return lane.run(Route{source.get(), &checksum, &copy});
   }
 
-  BoList garbage() const {
-    BoList target;
-    for (const Bytes& bo : bos_) target.emplace_back(bo.size(), std::byte{0x5a});
-    return target;
-  }
-
-  BoList bos_ = some_bos();
-  ImageLayout layout_ = std::move(ImageLayout::make_file_per_bo(test::sizes_of(bos_), kChunk)).value();
+  ImageLayout layout_ = file_per_bo(bos_, kChunk);
   std::vector<SumTable> sums_;
-  test::TempDir dir_;
-  std::optional<test::TestWorld> world_;
+  TempDir dir_;
+  std::optional<TestWorld> world_;
 };
 
 std::string name_of_setting(const ::testing::TestParamInfo<Setting>& info) {
-  return std::string(test::name_of(std::get<0>(info.param))) +
+  return std::string(name_of(std::get<0>(info.param))) +
          (std::get<1>(info.param) == IoMode::Auto ? "Auto" : "Buffered");
 }
 
@@ -122,20 +100,19 @@ INSTANTIATE_TEST_SUITE_P(Both, FileSet,
 
 TEST_P(FileSet, EachFileIsWhatASerialWriterMakesAndComesBack) {
   const auto lane = make_lane();
-  const std::size_t fds = test::open_fds();
+  const std::size_t fds = open_fds();
   std::size_t most_fds = 0;
   const auto dumped = dump(*lane, &most_fds);
   ASSERT_TRUE(dumped.ok()) << dumped.error().what;
   EXPECT_EQ(dumped->bytes, layout_.all_file_bytes());
   EXPECT_LE(most_fds, fds + kDepth) << "no more files are open than there are slots";
-  for (std::size_t i = 0; i < bos_.size(); ++i)
-    EXPECT_EQ(dir_.read(names_of(bos_)[i]), test::serial_file({bos_[i]})) << i;
+  for (std::size_t i = 0; i < bos_.size(); ++i) EXPECT_EQ(dir_.read(names()[i]), serial_file({bos_[i]})) << i;
   EXPECT_EQ(dir_.names().size(), bos_.size());
   BoList target = garbage();
   const auto restored = restore(*lane, target);
-  ASSERT_TRUE(restored.ok()) << restored.error().what;
+  expect_ok(restored);
   EXPECT_EQ(target, bos_);
-  EXPECT_EQ(test::open_fds(), fds);
+  EXPECT_EQ(open_fds(), fds);
 }
 
 TEST_P(FileSet, AFileOfTheWrongSizeIsFoundBeforeAnythingIsRead) {
@@ -146,9 +123,7 @@ TEST_P(FileSet, AFileOfTheWrongSizeIsFoundBeforeAnythingIsRead) {
   dir_.write("pages-20", shorter);
   BoList target = garbage();
   const auto refused = restore(*lane, target);
-  ASSERT_FALSE(refused.ok());
-  EXPECT_EQ(refused.error().err, EBADMSG);
-  EXPECT_NE(refused.error().what.find("pages-20"), std::string::npos) << refused.error().what;
+  expect_error(refused, EBADMSG, "pages-20");
   EXPECT_EQ(target, garbage());
 }
 
@@ -173,12 +148,11 @@ TEST_P(FileSet, ASumIsOfItsOwnFile) {
   std::swap(sums_[0].sums, sums_[3].sums);
   BoList target = garbage();
   const auto refused = restore(*lane, target);
-  ASSERT_FALSE(refused.ok());
-  EXPECT_EQ(refused.error().err, EBADMSG);
+  expect_error(refused, EBADMSG, "");
 }
 
 // Every read fails.
-class UnreadableReactor final : public test::ForwardingReactor {
+class UnreadableReactor final : public ForwardingReactor {
  public:
   explicit UnreadableReactor(Reactor& inner) : ForwardingReactor(inner) {}
   void read(Op& op, int, std::span<std::byte>, std::uint64_t) override { post(op, -EIO); }
@@ -202,32 +176,32 @@ class Undeterred final : public Stage {
 
 TEST_P(FileSet, AFileThatCannotBeReadIsClosedAfterItsLastChunk) {
   bos_.assign(100, Bytes(2 * kChunk, std::byte{1}));
-  layout_ = std::move(ImageLayout::make_file_per_bo(test::sizes_of(bos_), kChunk)).value();
+  layout_ = file_per_bo(bos_, kChunk);
   sums_.clear();
   const auto lane = make_lane();
   ASSERT_TRUE(dump(*lane).ok());
 
   UnreadableReactor reactor(lane->reactor());
-  const auto source = FileSetSource::open(dir_.fd(), names_of(bos_), layout_, reactor, options());
+  const auto source = FileSetSource::open(dir_.fd(), names(), layout_, reactor, options());
   ASSERT_TRUE(source.ok()) << source.error().what;
   Undeterred undeterred(**source);
   const std::array<Stage*, 1> route{&undeterred};
   Pipeline pipeline(layout_, lane->slots(), route, reactor);
-  const std::size_t fds = test::open_fds();
+  const std::size_t fds = open_fds();
   std::size_t most_fds = 0;
   const auto read = pipeline.run(nullptr, [&] {
-    most_fds = std::max(most_fds, test::open_fds());
+    most_fds = std::max(most_fds, open_fds());
     return false;
   });
   ASSERT_TRUE(read.ok()) << read.error().what;
   EXPECT_LE(most_fds, fds + 2 * kDepth) << "one for direct reads and one for others, of each slot's file";
-  EXPECT_EQ(test::open_fds(), fds);
+  EXPECT_EQ(open_fds(), fds);
 }
 
 // It is not on the disk: an earlier turn does not keep it off, and nothing counts it as there.
 TEST_P(FileSet, AChunkThatTheParentHasTakesNoTurnOnTheDisk) {
   bos_.assign(1, Bytes(4 * kChunk, std::byte{1}));
-  layout_ = std::move(ImageLayout::make_file_per_bo(test::sizes_of(bos_), kChunk)).value();
+  layout_ = file_per_bo(bos_, kChunk);
   const auto lane = make_lane();
   FairShare share;
   FairShare::Member earlier(&share, 0);
@@ -258,45 +232,33 @@ TEST_P(FileSet, AChunkThatTheParentHasTakesNoTurnOnTheDisk) {
   earlier.end();
 }
 
-// Reads, writes and syncs: 0, 1, 2, ... until none is left to fail.
+// Reads, writes and syncs.
 TEST_P(FileSet, EachOperationThatFailsIsNamedAndLeavesNothing) {
-  for (std::uint64_t at = 0;; ++at) {
-    SCOPED_TRACE("operation " + std::to_string(at));
-    test::TestWorld world(kind(), [at](std::unique_ptr<Reactor> inner) {
-      return std::make_unique<FaultReactor>(std::move(inner), Fault::Error, at, ENOSPC);
-    });
-    const auto lane = test::make_lane(layout_, kDepth, world);
-    const auto& reactor = static_cast<const FaultReactor&>(lane->reactor());
-    const auto dumped = dump(*lane);
-    if (!reactor.fired()) {
-      ASSERT_TRUE(dumped.ok()) << dumped.error().what;
-      EXPECT_GT(at, 2 * bos_.size()) << "a write and a sync of each file, at least";
-      break;
+  const std::uint64_t operations = fail_each([&](std::uint64_t nth) {
+    const FaultyLane faulty = lane_that_fails(layout_, Fault::Error, nth, ENOSPC);
+    const auto dumped = dump(*faulty.lane);
+    if (faulty.fired()) {
+      expect_error(dumped, ENOSPC, "working-");
+      EXPECT_TRUE(dir_.names().empty());
+    } else {
+      expect_ok(dumped);
     }
-    ASSERT_FALSE(dumped.ok());
-    EXPECT_EQ(dumped.error().err, ENOSPC);
-    EXPECT_NE(dumped.error().what.find("working-"), std::string::npos) << dumped.error().what;
-    EXPECT_TRUE(dir_.names().empty());
-  }
-  for (std::uint64_t at = 0;; ++at) {
-    SCOPED_TRACE("read " + std::to_string(at));
-    test::TestWorld world(kind(), [at](std::unique_ptr<Reactor> inner) {
-      return std::make_unique<FaultReactor>(std::move(inner), Fault::Error, at, EIO);
-    });
-    const auto lane = test::make_lane(layout_, kDepth, world);
-    const auto& reactor = static_cast<const FaultReactor&>(lane->reactor());
+    return faulty.fired();
+  });
+  EXPECT_GT(operations, 2 * bos_.size()) << "a write and a sync of each file, at least";
+  (void)fail_each([&](std::uint64_t nth) {
+    const FaultyLane faulty = lane_that_fails(layout_, Fault::Error, nth, EIO);
     BoList target = garbage();
-    const auto restored = restore(*lane, target);
-    if (!reactor.fired()) {
-      ASSERT_TRUE(restored.ok()) << restored.error().what;
+    const auto restored = restore(*faulty.lane, target);
+    if (faulty.fired()) {
+      expect_error(restored, EIO, "pages-");
+    } else {
+      expect_ok(restored);
       EXPECT_EQ(target, bos_);
-      break;
     }
-    ASSERT_FALSE(restored.ok());
-    EXPECT_EQ(restored.error().err, EIO);
-    EXPECT_NE(restored.error().what.find("pages-"), std::string::npos) << restored.error().what;
-  }
+    return faulty.fired();
+  });
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::test

@@ -10,33 +10,23 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <functional>
 #include <map>
-#include <memory>
 #include <string>
 #include <vector>
 
-#include "fault/fault_reactor.h"
-#include "support/lane.h"
-#include "support/process_state.h"
+#include "support/engine_fixture.h"
 #include "support/rng.h"
 
-namespace sluice {
+namespace sluice::test {
 namespace {
 
-using test::BoList;
-using test::Bytes;
-using test::Fault;
-using test::FaultReactor;
-using test::ReactorKind;
-
 constexpr std::uint64_t kChunk = 128 * kKiB;
-constexpr std::uint32_t kDepth = 3;
 
 BoList some_bos() {
-  test::Rng rng(7);
+  Rng rng(7);
   BoList bos;
   for (const std::uint64_t bytes :
        {4 * kKiB, 3 * kChunk + 100 * kKiB, std::uint64_t{0}, kChunk - kHeaderBytes, kChunk}) {
@@ -117,21 +107,20 @@ class Peer {
   std::size_t at_ = 0;
 };
 
-class PipeStoreTest : public ::testing::TestWithParam<ReactorKind> {
+class PipeStoreTest : public EngineTest, public ::testing::WithParamInterface<ReactorKind> {
  protected:
+  PipeStoreTest() : EngineTest(GetParam(), some_bos()) {}
+
   void SetUp() override {
-    if (const std::string reason = test::unavailable(GetParam()); !reason.empty()) GTEST_SKIP() << reason;
+    EngineTest::SetUp();
     (void)::signal(SIGPIPE, SIG_IGN);
-    for (std::size_t i = 0; i < bos_.size(); ++i) {
-      names_.push_back("pages-" + std::to_string(i));
-      files_[names_.back()] = test::serial_file({bos_[i]});
-    }
+    for (std::size_t i = 0; i < bos_.size(); ++i) files_[names_[i]] = serial_file({bos_[i]});
   }
 
   Result<PipelineStats> run(Direction direction, Lane& lane, Peer& peer,
                             const std::function<bool()>& cancelled = nullptr) {
     PipeStore store(direction, peer.open(), names_, layout_, lane.reactor());
-    test::MemoryCopy copy(direction, layout_, lane.reactor(), direction == Direction::Dump ? bos_ : target_);
+    MemoryCopy copy(direction, layout_, lane.reactor(), direction == Direction::Dump ? bos_ : target_);
     return lane.run(Route{&copy, &store}.towards(direction), nullptr, [&] {
       peer.pump();
       return cancelled && cancelled();
@@ -140,39 +129,25 @@ class PipeStoreTest : public ::testing::TestWithParam<ReactorKind> {
 
   Result<PipelineStats> run(Direction direction, Peer& peer,
                             const std::function<bool()>& cancelled = nullptr) {
-    test::TestWorld world(GetParam());
-    const auto lane = test::make_lane(layout_, kDepth, world);
-    const std::size_t fds = test::open_fds();
-    auto stats = run(direction, *lane, peer, cancelled);
+    const FaultyLane right = lane_that_fails(layout_, Fault::Error, kNever);
+    const std::size_t fds = open_fds();
+    auto stats = run(direction, *right.lane, peer, cancelled);
     peer.pump();
-    EXPECT_EQ(lane->reactor().in_flight(), 0U);
+    EXPECT_EQ(right.lane->reactor().in_flight(), 0U);
     if (!peer.stalls) {
-      EXPECT_EQ(test::open_fds(), fds);
+      EXPECT_EQ(open_fds(), fds);
     }
     return stats;
   }
 
-  void expect_error(const Result<PipelineStats>& stats, int err, const std::string& words) {
-    ASSERT_FALSE(stats.ok());
-    EXPECT_EQ(stats.error().err, err);
-    EXPECT_NE(stats.error().what.find(words), std::string::npos) << stats.error().what;
-  }
-
-  BoList garbage() const {
-    BoList bos;
-    for (const Bytes& bo : bos_) bos.emplace_back(bo.size(), std::byte{0x5a});
-    return bos;
-  }
-
-  BoList bos_ = some_bos();
   BoList target_ = garbage();
-  ImageLayout layout_ = std::move(ImageLayout::make_file_per_bo(test::sizes_of(bos_), kChunk)).value();
-  std::vector<std::string> names_;
+  ImageLayout layout_ = file_per_bo(bos_, kChunk);
+  std::vector<std::string> names_ = names();
   std::map<std::string, Bytes> files_;
 };
 
 std::string kind_name(const ::testing::TestParamInfo<ReactorKind>& info) {
-  return test::name_of(info.param);
+  return name_of(info.param);
 }
 
 INSTANTIATE_TEST_SUITE_P(Both, PipeStoreTest, ::testing::Values(ReactorKind::Uring, ReactorKind::Threads),
@@ -237,7 +212,7 @@ TEST_P(PipeStoreTest, ALaneIsCancelledWhileItsPipeStandsStill) {
     bos_.assign(1, Bytes(2 * static_cast<std::uint64_t>(kPipeBytes), std::byte{7}));
     target_ = garbage();
     names_ = {"pages"};
-    layout_ = std::move(ImageLayout::make(test::sizes_of(bos_), kChunk)).value();
+    layout_ = std::move(ImageLayout::make(sizes_of(bos_), kChunk)).value();
     Peer peer(direction, {});
     peer.stalls = true;
     int waiting = 0;
@@ -251,7 +226,7 @@ TEST_P(PipeStoreTest, ALaneIsCancelledWhileItsPipeStandsStill) {
   }
 }
 
-// Reads and writes: 0, 1, 2, ... until none is left to fail.
+// Reads and writes.
 TEST_P(PipeStoreTest, EachTransferFailsOnce) {
   struct Case {
     Fault fault;
@@ -262,38 +237,29 @@ TEST_P(PipeStoreTest, EachTransferFailsOnce) {
                           Case{Fault::Short, 0, 0, 0}, Case{Fault::Interrupted, 0, 0, 0},
                           Case{Fault::Error, EAGAIN, 0, 0}, Case{Fault::Nothing, 0, EIO, ENODATA}}) {
     for (const Direction direction : {Direction::Dump, Direction::Restore}) {
-      for (std::uint64_t at = 0;; ++at) {
-        SCOPED_TRACE("transfer " + std::to_string(at) + " of a " +
-                     (direction == Direction::Dump ? "dump" : "restore") + ", fault " +
-                     std::to_string(static_cast<int>(one.fault)) + ", errno " + std::to_string(one.injected));
+      SCOPED_TRACE(std::string(direction == Direction::Dump ? "dump" : "restore") + ", fault " +
+                   std::to_string(static_cast<int>(one.fault)) + ", errno " + std::to_string(one.injected));
+      const std::uint64_t transfers = fail_each([&](std::uint64_t nth) {
         Peer peer(direction, files_);
         target_ = garbage();
-        test::TestWorld world(GetParam(), [&](std::unique_ptr<Reactor> inner) {
-          return std::make_unique<FaultReactor>(std::move(inner), one.fault, at, one.injected);
-        });
-        const auto lane = test::make_lane(layout_, kDepth, world);
-        const auto& reactor = static_cast<const FaultReactor&>(lane->reactor());
-        const auto stats = run(direction, *lane, peer);
+        const FaultyLane faulty = lane_that_fails(layout_, one.fault, nth, one.injected);
+        const auto stats = run(direction, *faulty.lane, peer);
         peer.pump();
         const int err = direction == Direction::Dump ? one.dump_err : one.restore_err;
         // That nothing comes is how a file ends, once.
-        const bool harmless = err == 0 || !reactor.fired() || (one.fault == Fault::Nothing && stats.ok());
-        if (harmless) {
-          ASSERT_TRUE(stats.ok()) << stats.error().what;
+        if (err == 0 || !faulty.fired() || (one.fault == Fault::Nothing && stats.ok())) {
+          expect_ok(stats);
           if (direction == Direction::Dump) {
-            for (const std::string& name : names_) ASSERT_EQ(peer.file(name), files_[name]) << name;
+            for (const std::string& name : names_) EXPECT_EQ(peer.file(name), files_[name]) << name;
           } else {
-            ASSERT_EQ(target_, bos_);
+            EXPECT_EQ(target_, bos_);
           }
         } else {
           expect_error(stats, err, "pages-");
-          if (HasFailure()) return;
         }
-        if (!reactor.fired()) {
-          EXPECT_GT(at, layout_.chunk_count()) << "there are more transfers than that";
-          break;
-        }
-      }
+        return faulty.fired();
+      });
+      EXPECT_GT(transfers, layout_.chunk_count()) << "there are more transfers than that";
     }
   }
 }
@@ -302,14 +268,10 @@ TEST_P(PipeStoreTest, ABrokenRingEndsTheRun) {
   if (GetParam() == ReactorKind::Threads) GTEST_SKIP() << "its wait does not fail";
   for (const Direction direction : {Direction::Dump, Direction::Restore}) {
     Peer peer(direction, files_);
-    test::TestWorld world(GetParam(), [](std::unique_ptr<Reactor> inner) {
-      return std::make_unique<FaultReactor>(std::move(inner), Fault::BrokenRing, 9, 0);
-    });
-    const auto lane = test::make_lane(layout_, kDepth, world);
-    const auto stats = run(direction, *lane, peer);
-    expect_error(stats, EIO, "the ring broke");
+    const FaultyLane faulty = lane_that_fails(layout_, Fault::BrokenRing, 9);
+    expect_error(run(direction, *faulty.lane, peer), EIO, "the ring broke");
   }
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::test

@@ -9,33 +9,33 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
+#include <optional>
 #include <set>
 #include <utility>
 
 #include "support/failing_allocation.h"
+#include "support/own_process.h"
 
 namespace sluice::plugin {
 namespace {
 
-bool is_blocked(int signal) {
-  sigset_t blocked;
-  (void)pthread_sigmask(SIG_SETMASK, nullptr, &blocked);
-  return sigismember(&blocked, signal) == 1;
-}
+using test::expect_killed;
+using test::expect_well;
+using test::is_blocked;
+using test::is_pending;
 
-bool is_pending(int signal) {
-  sigset_t pending;
-  (void)sigpending(&pending);
-  return sigismember(&pending, signal) == 1;
-}
-
-// One caught, and as the host goes on then.
-void hold_and_catch(int signal) {
+// A host in a hook of a dump.
+struct InHook {
   std::atomic<bool> stop{false};
-  HeldSignals signals(stop);
-  const HeldSignals::InHook hook(signals);
+  std::optional<HeldSignals> signals{std::in_place, stop};
+  std::optional<HeldSignals::InHook> hook{*signals};
+};
+
+void raise_and_take(int signal) {
   (void)kill(getpid(), signal);
+  while (is_pending(signal)) (void)sched_yield();
 }
 
 TEST(HeldSignals, WhatNothingCanHoldIsNotBlocked) {
@@ -62,9 +62,7 @@ TEST(HeldSignals, EverySignalThatWouldEndTheProcessIsHeld) {
                               SIGPWR,  SIGRTMIN,  SIGRTMIN + 7, SIGRTMAX};
   // Those that are ignored where this test was started are nobody's to hold.
   for (const int number : held) (void)::signal(number, SIG_DFL);
-  std::atomic<bool> stop{false};
-  HeldSignals signals(stop);
-  const HeldSignals::InHook hook(signals);
+  const InHook host;
   for (const int number : held) EXPECT_TRUE(is_blocked(number)) << number;
   for (int number = 1; number < SIGRTMIN; ++number)
     EXPECT_EQ(is_blocked(number), held.contains(number)) << number;
@@ -72,98 +70,74 @@ TEST(HeldSignals, EverySignalThatWouldEndTheProcessIsHeld) {
 
 // CRIU has things to undo after exit() of plugins.
 TEST(HeldSignals, WhatWasHeldActsAtTheEndOfTheProcess) {
-  const auto end = [] {
-    hold_and_catch(SIGTERM);
+  const auto body = [] {
+    {
+      const InHook host;
+      (void)kill(getpid(), SIGTERM);
+    }
     if (is_blocked(SIGTERM)) _exit(1);  // a second one acts at once
     (void)!write(STDERR_FILENO, "undone", 6);
-    std::exit(2);
   };
-  EXPECT_EXIT(end(), ::testing::KilledBySignal(SIGTERM), "undone");
+  expect_killed(SIGTERM, body, "undone");
 }
 
 TEST(HeldSignals, WhatComesTooLateDoesNotAct) {
-  const auto end = [] {
-    std::atomic<bool> stop{false};
-    {
-      HeldSignals signals(stop);
-      signals.set_too_late();
-      const HeldSignals::InHook hook(signals);
-      (void)kill(getpid(), SIGTERM);
-    }
-    std::exit(stop || is_blocked(SIGTERM) ? 1 : 2);
-  };
-  EXPECT_EXIT(end(), ::testing::ExitedWithCode(2), "");
+  expect_well([] {
+    InHook host;
+    host.signals->set_too_late();
+    (void)kill(getpid(), SIGTERM);
+    host.hook.reset();
+    host.signals.reset();
+    return !host.stop && !is_blocked(SIGTERM);
+  });
 }
 
 // Old files go then, which may take long.
 TEST(HeldSignals, NorDoesASecondOneWhenTheQueuesRun) {
-  const auto end = [] {
-    std::atomic<bool> stop{false};
-    {
-      HeldSignals signals(stop);
-      signals.set_too_late();
-      const HeldSignals::InHook hook(signals);
-      signals.set_nothing_to_undo();
-      for (int i = 0; i < 3; ++i) {
-        (void)kill(getpid(), SIGTERM);
-        while (is_pending(SIGTERM)) (void)sched_yield();
-      }
-    }
-    std::exit(stop || is_blocked(SIGTERM) ? 1 : 2);
-  };
-  EXPECT_EXIT(end(), ::testing::ExitedWithCode(2), "");
+  expect_well([] {
+    InHook host;
+    host.signals->set_too_late();
+    host.signals->set_nothing_to_undo();
+    for (int i = 0; i < 3; ++i) raise_and_take(SIGTERM);
+    host.hook.reset();
+    host.signals.reset();
+    return !host.stop && !is_blocked(SIGTERM);
+  });
 }
 
 // But nothing hangs for ever.
 TEST(HeldSignals, UntilTheirSenderInsists) {
-  const auto end = [] {
-    std::atomic<bool> stop{false};
-    HeldSignals signals(stop);
-    signals.set_too_late();
-    const HeldSignals::InHook hook(signals);
-    signals.set_nothing_to_undo();
-    for (;;) {
-      (void)kill(getpid(), SIGTERM);
-      (void)sched_yield();
-    }
+  const auto body = [] {
+    InHook host;
+    host.signals->set_too_late();
+    host.signals->set_nothing_to_undo();
+    for (;;) raise_and_take(SIGTERM);
   };
-  EXPECT_EXIT(end(), ::testing::KilledBySignal(SIGTERM), "");
+  expect_killed(SIGTERM, body);
 }
 
 // Nor is it too late for one that has come before.
 TEST(HeldSignals, WhatHasComeBeforeActs) {
-  const auto end = [] {
-    {
-      std::atomic<bool> stop{false};
-      HeldSignals signals(stop);
-      {
-        const HeldSignals::InHook hook(signals);
-        (void)kill(getpid(), SIGTERM);
-      }
-      signals.set_too_late();
-    }
-    std::exit(2);
+  const auto body = [] {
+    InHook host;
+    (void)kill(getpid(), SIGTERM);
+    host.hook.reset();
+    host.signals->set_too_late();
   };
-  EXPECT_EXIT(end(), ::testing::KilledBySignal(SIGTERM), "");
+  expect_killed(SIGTERM, body);
 }
 
 // The kernel sends it again and again.
 TEST(HeldSignals, ASecondSigxcpuIsNobodysWish) {
-  const auto end = [] {
-    std::atomic<bool> stop{false};
-    HeldSignals signals(stop);
-    const HeldSignals::InHook hook(signals);
-    for (int i = 0; i < 3; ++i) {
-      (void)kill(getpid(), SIGXCPU);
-      while (is_pending(SIGXCPU)) (void)sched_yield();
-    }
-    while (!stop) (void)sched_yield();
-    if (signals.caught() != SIGXCPU) std::exit(1);
+  expect_well([] {
+    const InHook host;
+    for (int i = 0; i < 3; ++i) raise_and_take(SIGXCPU);
+    while (!host.stop) (void)sched_yield();
+    if (host.signals->caught() != SIGXCPU) return false;
     (void)kill(getpid(), SIGTERM);  // somebody's
-    while (signals.caught() != SIGTERM) (void)sched_yield();
-    std::_Exit(2);
-  };
-  EXPECT_EXIT(end(), ::testing::ExitedWithCode(2), "");
+    while (host.signals->caught() != SIGTERM) (void)sched_yield();
+    std::_Exit(test::kAllIsWell);
+  });
 }
 
 void limit_cpu(rlim_t soft, rlim_t hard) {
@@ -178,56 +152,48 @@ rlim_t soft_cpu_limit() {
 
 // Both limits are the same (ulimit -t): the kernel would send SIGKILL, which nobody can hold.
 TEST(HeldSignals, TheLimitOfCpuTimeLeavesSomeToUndoADump) {
-  const auto end = [] {
+  expect_well([] {
     limit_cpu(1000, 1000);
-    std::atomic<bool> stop{false};
-    HeldSignals signals(stop);
-    {
-      const HeldSignals::InHook hook(signals);
-      if (soft_cpu_limit() != 998) std::exit(1);
-    }
-    std::exit(soft_cpu_limit() == 1000 ? 2 : 3);
-  };
-  EXPECT_EXIT(end(), ::testing::ExitedWithCode(2), "");
+    InHook host;
+    if (soft_cpu_limit() != 998) return false;
+    host.hook.reset();
+    return soft_cpu_limit() == 1000;
+  });
 }
 
 TEST(HeldSignals, TheKernelSaysWhenALimitOfCpuTimeIsNear) {
-  const auto end = [] {
+  expect_well([]() -> bool {
     limit_cpu(4, 4);
-    std::atomic<bool> stop{false};
-    HeldSignals signals(stop);
-    const HeldSignals::InHook hook(signals);
-    while (!stop) {  // uses it up
+    const InHook host;
+    while (!host.stop) {  // uses it up
     }
-    std::_Exit(signals.caught() == SIGXCPU ? 2 : 1);
-  };
-  EXPECT_EXIT(end(), ::testing::ExitedWithCode(2), "");
+    std::_Exit(host.signals->caught() == SIGXCPU ? test::kAllIsWell : 1);
+  });
 }
 
 TEST(HeldSignals, OtherLimitsOfCpuTimeStayAsTheyAre) {
   for (const auto& [soft, hard] : {std::pair<rlim_t, rlim_t>(900, 1000), {RLIM_INFINITY, RLIM_INFINITY}}) {
-    const auto end = [soft = soft, hard = hard] {
+    expect_well([soft = soft, hard = hard] {
       limit_cpu(soft, hard);
-      std::atomic<bool> stop{false};
-      HeldSignals signals(stop);
-      const HeldSignals::InHook hook(signals);
-      std::_Exit(soft_cpu_limit() == soft ? 2 : 1);
-    };
-    EXPECT_EXIT(end(), ::testing::ExitedWithCode(2), "");
+      const InHook host;
+      return soft_cpu_limit() == soft;
+    });
   }
 }
 
 TEST(HeldSignals, WhatAForkedProcessInheritsIsNotItsOwn) {
-  const auto end = [] {
-    hold_and_catch(SIGINT);
+  const auto body = [] {
+    {
+      const InHook host;
+      (void)kill(getpid(), SIGINT);
+    }
     const pid_t child = fork();
     if (child == 0) std::exit(3);
     int status = 0;
     (void)waitpid(child, &status, 0);
     (void)!write(STDERR_FILENO, WIFEXITED(status) && WEXITSTATUS(status) == 3 ? "exited" : "killed", 6);
-    std::exit(2);
   };
-  EXPECT_EXIT(end(), ::testing::KilledBySignal(SIGINT), "exited");
+  expect_killed(SIGINT, body, "exited");
 }
 
 }  // namespace

@@ -13,23 +13,14 @@
 #include <cstdlib>
 
 #include "base/unique_fd.h"
+#include "support/own_process.h"
 
 namespace sluice::plugin {
 namespace {
 
-constexpr int kAllIsWell = 2;
-
-bool is_blocked(int signal) {
-  sigset_t blocked;
-  (void)pthread_sigmask(SIG_SETMASK, nullptr, &blocked);
-  return sigismember(&blocked, signal) == 1;
-}
-
-bool is_pending(int signal) {
-  sigset_t pending;
-  (void)sigpending(&pending);
-  return sigismember(&pending, signal) == 1;
-}
+using test::expect_well;
+using test::is_blocked;
+using test::is_pending;
 
 // Whether the kernel refuses all of these, in this thread.
 bool all_fail_with_efbig() {
@@ -49,12 +40,6 @@ bool fails_with_epipe() {
   return write(end.get(), "x", 1) < 0 && errno == EPIPE;
 }
 
-// In a process of its own, which is what it says.
-template <class Body>
-void expect_well(const Body& body) {
-  EXPECT_EXIT(std::_Exit(body() ? kAllIsWell : 1), ::testing::ExitedWithCode(kAllIsWell), "");
-}
-
 class WriteSignalsTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -64,8 +49,8 @@ class WriteSignalsTest : public ::testing::Test {
 };
 
 TEST_F(WriteSignalsTest, TheyWouldEndTheProcess) {
-  EXPECT_EXIT((void)all_fail_with_efbig(), ::testing::KilledBySignal(SIGXFSZ), "");
-  EXPECT_EXIT((void)fails_with_epipe(), ::testing::KilledBySignal(SIGPIPE), "");
+  test::expect_killed(SIGXFSZ, all_fail_with_efbig);
+  test::expect_killed(SIGPIPE, fails_with_epipe);
 }
 
 TEST_F(WriteSignalsTest, AreErrorsAndNothingIsLeftOfThem) {
@@ -108,7 +93,7 @@ TEST_F(WriteSignalsTest, WhatWasPendingStays) {
 }
 
 TEST_F(WriteSignalsTest, OneThatSomebodyElseHasSentActsAtTheEnd) {
-  const auto end = [] {
+  const auto body = [] {
     const WriteSignals signals;
     const pid_t parent = getpid();
     const pid_t child = fork();
@@ -118,7 +103,7 @@ TEST_F(WriteSignalsTest, OneThatSomebodyElseHasSentActsAtTheEnd) {
     if (status != 0 || !all_fail_with_efbig()) std::_Exit(1);
     (void)!write(STDERR_FILENO, "held", 4);
   };
-  EXPECT_EXIT(end(), ::testing::KilledBySignal(SIGXFSZ), "held");
+  test::expect_killed(SIGXFSZ, body, "held");
 }
 
 TEST_F(WriteSignalsTest, WhatTheHostHandlesIsItsOwn) {
