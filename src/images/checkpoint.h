@@ -23,6 +23,15 @@ struct NumberedImage {
   Image image;
 };
 
+// nullptr: none has that id.
+template <class Image>
+const Image* with_id(const std::vector<NumberedImage<Image>>& images, int id) {
+  for (const NumberedImage<Image>& each : images) {
+    if (each.id == id) return &each.image;
+  }
+  return nullptr;
+}
+
 // Whether the images are a pre-dump's (images/chain/predump_mark.h), and whether it has ended.
 enum class PreDumpState : std::uint8_t { None, Unfinished, Finished };
 

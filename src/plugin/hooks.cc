@@ -20,14 +20,16 @@
 #include <string_view>
 #include <utility>
 
+#include "kfd/device.h"
 #include "plugin/dump/dumper.h"
 #include "plugin/host/criu_host.h"
 #include "plugin/host/image_store.h"
 #include "plugin/host/write_signals.h"
 #include "plugin/predump/host_predump.h"
+#include "plugin/restore/basis/restore_basis.h"
 #include "plugin/restore/restore_main.h"
-#include "plugin/restore/restore_plan.h"
-#include "plugin/restore/restore_task.h"
+#include "plugin/restore/task/restore_task.h"
+#include "plugin/restore/task/task_images.h"
 
 namespace sluice::plugin {
 
@@ -38,11 +40,11 @@ namespace {
 
 // A restore as seen by this process: `main` belongs to CRIU's main process, `task` to a task forked from it.
 struct Restore {
-  explicit Restore(std::unique_ptr<RestorePlan> made) : plan(std::move(made)) {}
+  explicit Restore(std::unique_ptr<const RestoreBasis> made) : basis(std::move(made)) {}
 
-  std::unique_ptr<RestorePlan> plan;  // borrowed by the others
-  RestoreMain main{*plan};
-  RestoreTask task{*plan, main.server()};
+  std::unique_ptr<const RestoreBasis> basis;  // borrowed by the others
+  RestoreMain main{*basis};
+  RestoreTask task{*basis, main.server()};
 };
 
 // From the last init() until the process has ended, because that end may come on top of a hook, or while
@@ -214,13 +216,22 @@ Result<void> begin_predump() {
   return make_error(ENOMEM, "be told of the end of the process");
 }
 
+// Only where images may need a GPU, and there are GPUs.
+Result<void> begin_restore() {
+  if (inventory_says_not_needed()) return {};
+  const auto kfd_device = kfd::kfd_device_number();
+  if (!kfd_device) return {};
+  SLUICE_TRY_ASSIGN(std::unique_ptr<const RestoreBasis> basis, RestoreBasis::make(*store, *kfd_device));
+  restore = new Restore(std::move(basis));
+  return {};
+}
+
 int on_init(int stage) {
   return guarded("init", [&]() -> Result<Answer> {
     restoring = stage == kStageRestore;
     const std::unique_ptr<ImageStore> former(std::exchange(store, ImageStore::of_host().release()));
     if (restoring) {
-      SLUICE_TRY_ASSIGN(std::unique_ptr<RestorePlan> plan, RestorePlan::make(*store));
-      restore = new Restore(std::move(plan));
+      SLUICE_TRY(begin_restore());
     } else if (stage == kStagePreDump) {
       SLUICE_TRY(begin_predump());
     } else {
@@ -295,8 +306,7 @@ int on_dump_devices_late(int pid) {
 int on_restore_ext_file(int id, bool* retry_needed) {
   if (host_restore_takes_retry()) *retry_needed = false;
   return guarded("RESTORE_EXT_FILE", [&]() -> Result<Answer> {
-    if (restore == nullptr) return Answer();
-    return restore->task.restore_file(id);
+    return restore != nullptr ? restore->task.restore_file(id) : restore_without_kfd(*store, id);
   });
 }
 

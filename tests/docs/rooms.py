@@ -14,6 +14,7 @@ IMAGES = [*ENGINE, "proc", *KFD, "drm", "images", "images/files", "images/chain"
 PLUGIN = [*IMAGES, "settings", "plugin/host", "plugin/contents"]
 COMMAND = [*IMAGES, "settings", "verify", "flatten", "cli"]
 DUMP = [f"plugin/dump/{phase}" for phase in ("tree", "basis", "survey", "plan", "carry")]
+RESTORE = [f"plugin/restore/{room}" for room in ("survey", "plan", "gpus", "basis", "server")]
 FLOORS = {
     "base": [],
     "proc": ["base"],
@@ -42,10 +43,15 @@ FLOORS = {
     "plugin/dump/carry": [*PLUGIN, "plugin/dump/basis", "plugin/dump/plan"],
     "plugin/dump": [*PLUGIN, *DUMP],
     "plugin/predump": [*PLUGIN, *DUMP],
-    "plugin/restore": [*PLUGIN, "plugin/restore/gpus", "plugin/restore/server"],
+    # Before there are tasks: survey, plan, basis. Then the tasks, and the server that works for them.
+    "plugin/restore/survey": PLUGIN,
+    "plugin/restore/plan": [*PLUGIN, "plugin/restore/survey"],
     "plugin/restore/gpus": PLUGIN,
+    "plugin/restore/basis": [*PLUGIN, "plugin/restore/gpus", "plugin/restore/plan", "plugin/restore/survey"],
     "plugin/restore/server": PLUGIN,
-    "plugin": [*PLUGIN, "plugin/dump", "plugin/predump", "plugin/restore"],
+    "plugin/restore/task": [*PLUGIN, *RESTORE],
+    "plugin/restore": [*PLUGIN, *RESTORE, "plugin/restore/task"],
+    "plugin": [*PLUGIN, "plugin/dump", "plugin/predump", "plugin/restore", "plugin/restore/basis", "plugin/restore/task"],
     "cli": [*IMAGES, "settings"],
     "cli/plan": COMMAND,
     # `map` sees the local GPUs as a restore does.

@@ -37,11 +37,11 @@ constexpr std::uint64_t kMostTraceEvents = std::uint64_t{1} << 18;  // per lane
 // The parent's matches for the lane's contents; null: none. Borrows layout and tables.
 std::unique_ptr<ParentMatch> match_with(const SharedByJobs& shared, const PagesSet& pages,
                                         const ImageLayout& layout, std::span<const SumTable> tables) {
-  std::vector<ParentBo> bos = shared.parent->bos_like(pages);
+  std::vector<ParentBo> bos = shared.sums.parent->bos_like(pages);
   const bool any =
       std::any_of(bos.begin(), bos.end(), [](const ParentBo& bo) { return bo.files != nullptr; });
   if (!any) return nullptr;  // unreached: no test
-  return std::make_unique<ParentMatch>(layout, tables, std::move(bos), shared.clone_block_bytes);
+  return std::make_unique<ParentMatch>(layout, tables, std::move(bos), shared.sums.clone_block_bytes);
 }
 
 // Whether a file of the set is unreadable without its sidecar.
@@ -153,7 +153,7 @@ Result<std::unique_ptr<ContentsJob::Load>> ContentsJob::make_load(LaneContents c
   bool has_sums = false;
   if (direction_ == Direction::Dump) {
     has_sums = config.checksum;
-    sidecar.tables = unit_tables(layout, kSumBlockBytes, shared_.sums);
+    sidecar.tables = unit_tables(layout, kSumBlockBytes, shared_.sums.method);
     sidecar.bo_table_digest = pages.bo_table_digest;
     sidecar.dump_id = dump_id_;
   } else if (!shared_.store.one_way()) {
@@ -163,7 +163,7 @@ Result<std::unique_ptr<ContentsJob::Load>> ContentsJob::make_load(LaneContents c
       std::make_unique<Load>(std::move(contents), std::move(files), std::move(layout), config.staging_bytes);
   load->sidecar = std::move(sidecar);
   load->has_sums = has_sums;
-  if (direction_ == Direction::Dump && has_sums && shared_.parent != nullptr)
+  if (direction_ == Direction::Dump && has_sums && shared_.sums.parent != nullptr)
     load->match = match_with(shared_, load->pages(), load->layout, load->sidecar.tables);
   load->outcome.gpu_id = load->pages().gpu_id;
   load->outcome.bos = load->pages().bos.size();
@@ -187,7 +187,7 @@ Result<void> ContentsJob::take_sums(const PagesSet& pages, const ImageLayout& la
         name + " belongs to a dump with a parent; restore it from its directory, not from a stream [SL-R07]"};
   has_sums = found && config_.checksum;
   if (!found) {
-    if (!shared_.unverified_said.exchange(true))
+    if (!shared_.warned.unverified.exchange(true))
       note(
           Level::Warning,
           formatted("{} has no checksums ({} is missing), so its contents, and those of other files without, "
@@ -204,7 +204,7 @@ Result<void> ContentsJob::take_match(Load& load) {
   const bool shares = load.match->shares_extents();
   for (std::uint32_t file = 0; file < load.layout.file_count() && !shares; ++file)
     load.sidecar.parents.push_back(load.match->runs(file));
-  if (!shares) load.sidecar.parent_dump_id = shared_.parent->dump_id();
+  if (!shares) load.sidecar.parent_dump_id = shared_.sums.parent->dump_id();
   load.outcome.io_bytes -= load.outcome.parent_bytes;
   note(Level::Info, formatted("{}: {} of {} MiB are the same in the parent{}", load.pages().describe(),
                               load.outcome.parent_bytes / kMiB, load.outcome.bytes / kMiB,
@@ -214,10 +214,11 @@ Result<void> ContentsJob::take_match(Load& load) {
 
 // Restore. One chain for all lanes, because all belong to one dump.
 Result<const Chain*> ContentsJob::chain_of(const Sidecar& sidecar) const {
-  if (shared_.chain == nullptr)
+  if (shared_.parents.chain == nullptr)
     // unreached: a race
     return Error{ESTALE, "files that need a parent appeared after the restore began; restore again [SL-R44]"};
-  if (shared_.chain->ancestors().front()->dump_id() == sidecar.parent_dump_id) return shared_.chain;
+  if (shared_.parents.chain->ancestors().front()->dump_id() == sidecar.parent_dump_id)
+    return shared_.parents.chain;
   // unreached: a race
   return Error{EBADMSG, "the images name two parents of this checkpoint; use another checkpoint [SL-I28]"};
 }
@@ -272,14 +273,14 @@ Result<void> ContentsJob::run_lane(Load& load) {
     return leave_out(load);
   }
   if (!shared_.store.one_way()) return carry(load);
-  const Lock turn(shared_.stream);
-  if (shared_.stream_failure) return *shared_.stream_failure;
+  const Lock turn(shared_.stream.mutex);
+  if (shared_.stream.failure) return *shared_.stream.failure;
   if (cancelled_) return Error{ECANCELED, "cancelled"};
   auto done = caught([&]() -> Result<void> {
     SLUICE_TRY(take_sums(load.pages(), load.layout, load.sidecar, load.has_sums));
     return carry(load);
   });
-  if (!done) shared_.stream_failure = done.error();
+  if (!done) shared_.stream.failure = done.error();
   return done;
 }
 
@@ -387,7 +388,7 @@ Result<std::unique_ptr<ExtentCloner>> ContentsJob::make_cloner(Load& load, const
                               .stopped = &shared_.stopped,
                               .on_refusal =
                                   [this](const Error& why) {
-                                    if (shared_.refusal_said.exchange(true)) return;
+                                    if (shared_.warned.clone_refused.exchange(true)) return;
                                     note(Level::Warning,
                                          formatted("{}; such parts are copied instead [SL-C91]", why.what));
                                   }},
@@ -407,7 +408,7 @@ Result<PagesStage> ContentsJob::make_store(Load& load, Lane& lane, ExtentCloner*
   if (const auto directory = shared_.store.directory(); !dumps && directory && load.sidecar.has_deltas()) {
     SLUICE_TRY_ASSIGN(const Chain* const chain, chain_of(load.sidecar));
     SLUICE_TRY_ASSIGN(std::vector<ExtentMap> maps,
-                      chain->resolve(*directory, shared_.chain_directories, load.layout, load.sidecar));
+                      chain->resolve(*directory, shared_.parents.directories, load.layout, load.sidecar));
     ExtentSource& files =
         lane.own(std::make_unique<ExtentSource>(std::move(maps), load.layout, lane.reactor(), options));
     load.extents = &files;

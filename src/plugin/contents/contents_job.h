@@ -67,6 +67,36 @@ struct LaneFiles {
   unsigned turn = 0;  // lower turns come first on the disk
 };
 
+// What the lanes of a dump compare contents with. Set before the first job.
+struct DumpSums {
+  SumMethod method;  // how all its sums of contents are made
+  // Contents of this checkpoint are not written again. Borrowed; null: everything is written.
+  const Ancestor* parent = nullptr;
+  // If not 0, its extents are shared instead, where they are multiples of this many bytes.
+  std::uint64_t clone_block_bytes = 0;
+};
+
+// The checkpoints that the files of a restore depend on. Set before the first job begins.
+struct RestoreParents {
+  const Chain* chain = nullptr;  // borrowed; null: the checkpoint is complete by itself
+  std::vector<int> directories;  // in this process, as Chain::directories()
+};
+
+// Of a restore out of a stream: held by the lane whose files are next. So one thread opens each file and
+// reads it to its end without waiting for anyone.
+struct StreamTurn {
+  Mutex mutex;
+  // Why a lane gave up its files early. That ends an image streamer, so it is asked for nothing more: later
+  // lanes fail with the same error.
+  std::optional<Error> failure SLUICE_GUARDED_BY(mutex);
+};
+
+// Warnings that are logged once.
+struct Warned {
+  std::atomic<bool> clone_refused{false};  // dump
+  std::atomic<bool> unverified{false};     // restore: a file has no checksums
+};
+
 // Shared by all jobs of one dump or restore. Outlives them.
 struct SharedByJobs {
   // Borrows all arguments.
@@ -75,30 +105,16 @@ struct SharedByJobs {
 
   ContentsWorld& world;
   ImageStore& store;
-  LaneRoom room;                             // for the staging memory
-  VramWatch& vram;                           // each lane looks at it, at its start and at its end
-  FairShare disk;                            // all lanes use one directory
-  std::atomic<std::size_t> lanes{1};         // that may run at once
-  std::atomic<bool> refusal_said{false};     // dump: the warning that a clone was refused; logged once
-  std::atomic<bool> unverified_said{false};  // restore: the warning that a file has no checksums; logged once
-  SumMethod sums;                            // dump: how all its sums of contents are made
-  // Dump: contents of this checkpoint are not written again. Borrowed; null: everything is written.
-  const Ancestor* parent = nullptr;
-  // If not 0, its extents are shared instead, where they are multiples of this many bytes.
-  std::uint64_t clone_block_bytes = 0;
-  // Restore: the checkpoints that this one's files depend on, and their directories in this process
-  // (Chain::directories()). Borrowed; null: it is complete by itself.
-  const Chain* chain = nullptr;
-  std::vector<int> chain_directories;
-  // Restore, one way: held by the lane whose files are next. So one thread opens each file and reads it to
-  // its end without waiting for anyone.
-  Mutex stream;
-  // Why a lane gave up its files early. That ends an image streamer, so it is asked for nothing more: later
-  // lanes fail with the same error.
-  std::optional<Error> stream_failure SLUICE_GUARDED_BY(stream);
-  // Dump: set to end it. All jobs' lanes end at their next chunk, with ECANCELED.
-  std::atomic<bool> stopped{false};
+  LaneRoom room;                        // for the staging memory
+  VramWatch& vram;                      // each lane looks at it, at its start and at its end
+  FairShare disk;                       // all lanes use one directory
+  std::atomic<std::size_t> lanes{1};    // that may run at once
   std::atomic<std::size_t> running{0};  // lanes at work
+  std::atomic<bool> stopped{false};     // dump: set to end it. Lanes end at their next chunk, with ECANCELED
+  Warned warned;
+  DumpSums sums;
+  RestoreParents parents;
+  StreamTurn stream;
 };
 
 // Dump: ECANCELED after a signal. Nothing more is begun and no more queues are stopped, because they would

@@ -31,12 +31,13 @@ void warn_of_no_server(const Error& error) {
 
 }  // namespace
 
-RestoreMain::RestoreMain(RestorePlan& plan) : plan_(plan) {
-  if (!plan.lifeline || !plan.config.parallel || !host_has_post_forking()) return;
-  auto server = ContentServer::make(plan.config, plan.survey.all_lanes(), plan.lifeline->vram(), plan.store);
+RestoreMain::RestoreMain(const RestoreBasis& basis) : basis_(basis) {
+  if (!basis.config.parallel || !host_has_post_forking()) return;
+  auto server =
+      ContentServer::make(basis.config, basis.plan.all_lanes(), basis.lifeline->vram(), basis.store);
   if (server) {
     server_ = std::move(*server);
-    if (plan.chain) server_->follow(plan.chain->chain());
+    if (basis.chain) server_->follow(basis.chain->chain());
   } else {
     warn_of_no_server(server.error());
   }
@@ -83,9 +84,9 @@ Result<kfd::ResumeOutcome> RestoreMain::resume_process(int pid) {
     SLUICE_TRY(join_server());
     SLUICE_TRY(tree_->hold());
     SLUICE_TRY(check_vram());
-    if (plan_.tree_match->ledger) plan_.tree_match->ledger->clear();  // all is allocated
+    if (basis_.tree_match->ledger) basis_.tree_match->ledger->clear();  // all is allocated
   }
-  SLUICE_TRY_ASSIGN(const kfd::KfdDevice own, kfd::KfdDevice::open(plan_.kfd_device));
+  SLUICE_TRY_ASSIGN(const kfd::KfdDevice own, kfd::KfdDevice::open(basis_.kfd_device));
   SLUICE_TRY_ASSIGN(const kfd::ResumeOutcome outcome, kfd::resume(own, pid));
   SLUICE_TRY(tree_->ready(pid));
   return outcome;
@@ -93,7 +94,7 @@ Result<kfd::ResumeOutcome> RestoreMain::resume_process(int pid) {
 
 // Lanes have looked when they ended, some of them long ago.
 Result<void> RestoreMain::check_vram() const {
-  VramWatch& vram = plan_.lifeline->vram();
+  VramWatch& vram = basis_.lifeline->vram();
   for (const std::uint32_t minor : vram.render_minors()) {
     SLUICE_TRY_ASSIGN(const UniqueFd gpu, drm::open_render_node(minor));
     SLUICE_TRY_ASSIGN(const std::uint32_t losses, drm::vram_losses(gpu.get()));
@@ -110,7 +111,7 @@ Result<void> RestoreMain::join_server() {
   if (joined) {
     for (const ContentServer::Finished& file : server_->take_finished()) {
       log_summaries(Direction::Restore, file.gpus);
-      write_stats(Direction::Restore, file.id, file.times, file.gpus, plan_.config, plan_.store);
+      write_stats(Direction::Restore, file.id, file.times, file.gpus, basis_.config, basis_.store);
     }
   }
   return joined;
@@ -150,7 +151,6 @@ Result<void> RestoreMain::join_unasked() {
 // libc has its locales locked (seen with 4.2.1, once in a thousand).
 // CRIU has other children, which live until it ends: cgroupd, since 3.18.
 void RestoreMain::await_end_of_tasks() const {
-  if (!plan_.needed || plan_.kfd_device == 0) return;
   auto tasks = proc::descendants(getpid());
   if (!tasks) return;  // unreached: a race
   std::erase_if(*tasks, [](pid_t task) { return !proc::is_ending(task); });

@@ -10,15 +10,15 @@
 #include "kfd/criu_ops.h"
 #include "plugin/host/criu_host.h"
 #include "plugin/host/stopped_tree.h"
-#include "plugin/restore/restore_plan.h"
+#include "plugin/restore/basis/restore_basis.h"
 #include "plugin/restore/server/content_server.h"
 
 namespace sluice::plugin {
 
 class RestoreMain {
  public:
-  // Makes the content server's socket if the host supports it. `plan` is borrowed.
-  explicit RestoreMain(RestorePlan& plan);
+  // Makes the content server's socket if the host supports it. `basis` is borrowed.
+  explicit RestoreMain(const RestoreBasis& basis);
 
   // The server's number in the host's fdstore, for tasks; none without a server.
   std::optional<int> server() const;
@@ -44,9 +44,9 @@ class RestoreMain {
   Result<void> join_unasked();
   Result<void> check_resumed() const;
   void await_end_of_tasks() const;
-  bool has_files() const { return plan_.lifeline && plan_.lifeline->has_files(); }
+  bool has_files() const { return basis_.lifeline->has_files(); }
 
-  RestorePlan& plan_;
+  const RestoreBasis& basis_;
   std::unique_ptr<ContentServer> server_;
   bool joined_ = false;              // resume() knows, and has reported, the result of the server's contents
   std::optional<StoppedTree> tree_;  // from the first resume() on

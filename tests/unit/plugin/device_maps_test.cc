@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Through which file of a restored task its GPU is mapped. Run by vamdgpu-run on a machine with one GPU;
 // skipped where there is no such machine. This program is the host, and the task.
-#include "plugin/restore/device_maps.h"
+#include "plugin/restore/task/device_maps.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

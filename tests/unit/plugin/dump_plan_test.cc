@@ -253,31 +253,6 @@ TEST(DumpPlan, AnImportWhoseRecordsAreUnknownIsRefused) {
 
 // ---- what holds of every tree
 
-// Files of three processes with BOs of few memories, some of them shared, some of other GPUs, some with open
-// descriptors.
-PlannedTree random_tree(test::Rng& random) {
-  const auto below = [&random](std::uint64_t end) { return random.next() % end; };
-  PlannedTree tree;
-  const std::uint64_t memories = 1 + below(6);
-  for (std::uint64_t left = 1 + below(5); left > 0; --left) {
-    const pid_t pid = 10 + static_cast<pid_t>(below(3));
-    const auto minor = static_cast<std::uint32_t>(128 + below(2));
-    const bool is_kfd = below(2) == 0;
-    PlannedTree::File& file = is_kfd ? tree.add_kfd({pid}) : tree.add_render({pid}, minor);
-    for (std::uint64_t bo = below(4); bo > 0; --bo) {
-      const std::uint64_t memory = 1 + below(memories);
-      file.bo({.inode = memory,
-               .offset = is_kfd && memory % 2 == 0 ? memory << 12 : 0,
-               .render_minor = static_cast<std::uint32_t>(128 + memory % 2),
-               .handle = static_cast<std::uint32_t>(memory),
-               .looks_imported = below(2) == 0,
-               .can_create = below(4) != 0});
-    }
-  }
-  for (std::uint64_t left = below(3); left > 0; --left) tree.add_descriptor(1 + below(memories));
-  return tree;
-}
-
 // Each memory is written once, by the file that creates it, and each other holder imports it.
 void expect_each_memory_once(const DumpPlan& plan) {
   std::map<std::uint32_t, std::size_t> creators;
@@ -309,7 +284,7 @@ TEST(DumpPlan, WritesEachMemoryOnceOrIsRefused) {
   for (std::uint64_t seed = 0; seed < kTrees; ++seed) {
     SCOPED_TRACE(seed);
     test::Rng random(seed);
-    const auto plan = plan_dump(std::move(random_tree(random)).survey(), kDump);
+    const auto plan = plan_dump(std::move(test::random_tree(random)).survey(), kDump);
     if (plan) {
       ++planned;
       expect_each_memory_once(*plan);

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "images/files/digest.h"
-#include "plugin/restore/restore_survey.h"
+#include "plugin/restore/survey/found_images.h"
 #include "support/unknown_fields.h"
 
 namespace {
@@ -193,7 +193,7 @@ TEST_F(StreamStoreTest, AnIndexThatCannotBeReadIsFatalIfItIsDamagedOrAKeyIsUsed)
   const auto survey = [](const std::optional<ImageKey>& key) {
     const std::unique_ptr<ImageStore> fresh = ImageStore::of_stream();
     fresh->set_keys(ImageKeys(key));
-    const auto found = RestoreSurvey::read(*fresh);
+    const auto found = find_images(*fresh);
     return found ? 0 : found.error().err;
   };
   EXPECT_EQ(survey({}), 0) << "none";
@@ -213,9 +213,9 @@ TEST_F(StreamStoreTest, AnImageThatTheIndexNamesAndNobodyHasIsNoErrorOfTheSurvey
   ASSERT_GT(got, 8);
   served[kIndexImage] = std::string(bytes.data(), static_cast<std::size_t>(got));
   wanted_flags = O_RDONLY;
-  const auto found = RestoreSurvey::read(*ImageStore::of_stream());
+  const auto found = find_images(*ImageStore::of_stream());
   ASSERT_TRUE(found.ok()) << found.error().what;
-  EXPECT_FALSE(found->unread().has_value());
+  EXPECT_FALSE(found->checkpoint.unread.has_value());
 }
 
 TEST_F(StreamStoreTest, AnIndexWithHalfAnIdIsDamage) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Whether a task learns that the main process is dead, and whether it waits in vain for what a dead one would
 // have made; and whether main learns of its files.
-#include "plugin/restore/lifeline.h"
+#include "plugin/restore/basis/lifeline.h"
 #include "images/metadata.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 #include <array>
 
 #include "base/unique_fd.h"
-#include "plugin/restore/shared_table.h"
+#include "plugin/restore/basis/shared_table.h"
 
 namespace sluice::plugin {
 namespace {

@@ -13,9 +13,9 @@
 namespace sluice::plugin {
 
 void Carrier::load(const std::vector<PlannedFile>& files, std::vector<std::vector<LaneContents>> lanes) {
-  shared_.sums = basis_.sums;
-  if (basis_.parent.chain) shared_.parent = &basis_.parent.chain->parent();
-  shared_.clone_block_bytes = basis_.parent.clone_block_bytes;
+  shared_.sums.method = basis_.sums;
+  if (basis_.parent.chain) shared_.sums.parent = &basis_.parent.chain->parent();
+  shared_.sums.clone_block_bytes = basis_.parent.clone_block_bytes;
   for (std::size_t i = 0; i < files.size(); ++i) {
     for (LaneContents& lane : lanes[i]) lane.numa_node = numa_node_of_render_minor(lane.render_minor);
     File& file = files_.emplace_back();

@@ -36,8 +36,8 @@ ContentServer::~ContentServer() {
 }
 
 void ContentServer::follow(const Chain& chain) {
-  shared_.chain = &chain;
-  shared_.chain_directories = chain.directories();
+  shared_.parents.chain = &chain;
+  shared_.parents.directories = chain.directories();
 }
 
 Result<void> ContentServer::start() {

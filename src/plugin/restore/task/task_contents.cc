@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "plugin/restore/task_contents.h"
+#include "plugin/restore/task/task_contents.h"
 
 #include <string>
 #include <utility>
@@ -18,7 +18,7 @@ LaneContents TaskContents::lane(PagesSet pages, std::vector<UniqueFd>& dmabufs, 
                                 std::uint32_t source_minor) const {
   LaneContents contents(std::move(pages), dmabufs, gpu.drm_render_minor);
   contents.numa_node = numa_node_of_render_minor(gpu.drm_render_minor);
-  contents.sharers = plan_.survey.lanes_on(source_minor);
+  contents.sharers = basis_.plan.lanes_on(source_minor);
   return contents;
 }
 
@@ -27,7 +27,7 @@ Result<void> TaskContents::fill(ContentRequest request) {
   if (server_) {
     const Result<void> handed = hand_to_server(request);
     if (handed) return {};
-    SLUICE_TRY(plan_.lifeline->check());
+    SLUICE_TRY(basis_.lifeline->check());
     log_line(
         Level::Warning,
         formatted("file {}: the content server did not take its GPU memory, so this task restores it itself: "
@@ -47,8 +47,8 @@ Result<void> TaskContents::hand_to_server(const ContentRequest& request) const {
 // fails, the restore mostly succeeds anyway.
 std::optional<ThreadNumbers::Raised> TaskContents::raise_thread_numbers() const {
   const ino_t its = pid_namespace(proc_fd(), "self/ns/pid");
-  if (its == 0 || its == plan_.main_pid_namespace) return std::nullopt;
-  auto raised = plan_.thread_numbers->raise(proc_fd());
+  if (its == 0 || its == basis_.main_pid_namespace) return std::nullopt;
+  auto raised = basis_.thread_numbers->raise(proc_fd());
   if (raised) return std::move(*raised);
   // unreached: no test
   log_line(Level::Warning, formatted("threads that restore GPU memory may take thread numbers of the tree: "
@@ -60,27 +60,27 @@ std::optional<ThreadNumbers::Raised> TaskContents::raise_thread_numbers() const 
 
 Result<void> TaskContents::fill_here(ContentRequest request) {
   const std::optional<ThreadNumbers::Raised> raised = raise_thread_numbers();
-  SharedByJobs shared(plan_.lifeline->vram(), plan_.store);
+  SharedByJobs shared(basis_.lifeline->vram(), basis_.store);
   const std::uint64_t began_ns = shared.world.now_ns();
-  shared.lanes = plan_.survey.all_lanes();
-  shared.unverified_said = unverified_said_;
+  shared.lanes = basis_.plan.all_lanes();
+  shared.warned.unverified = unverified_said_;
   std::vector<UniqueFd> directories;
-  if (plan_.chain) {
-    SLUICE_TRY_ASSIGN(directories, plan_.chain->directories_in_task());
-    shared.chain = &plan_.chain->chain();
-    for (const UniqueFd& directory : directories) shared.chain_directories.push_back(directory.get());
+  if (basis_.chain) {
+    SLUICE_TRY_ASSIGN(directories, basis_.chain->directories_in_task());
+    shared.parents.chain = &basis_.chain->chain();
+    for (const UniqueFd& directory : directories) shared.parents.directories.push_back(directory.get());
   }
   SLUICE_TRY_ASSIGN(
       const std::unique_ptr<ContentsJob> job,
-      ContentsJob::restore(request.id, std::move(request.lanes), plan_.config, request.dump_id, shared));
+      ContentsJob::restore(request.id, std::move(request.lanes), basis_.config, request.dump_id, shared));
   job->begin();
   const Result<void> done = job->wait([](const std::string& line) { log_line(Level::Info, line); });
   log_lines(job->take_log_lines());
-  unverified_said_ = shared.unverified_said;
+  unverified_said_ = shared.warned.unverified;
   SLUICE_TRY(done);
   log_summaries(Direction::Restore, job->outcomes());
   write_stats(Direction::Restore, request.id, {began_ns, began_ns, shared.world.now_ns()}, job->outcomes(),
-              plan_.config, plan_.store);
+              basis_.config, basis_.store);
   return {};
 }
 

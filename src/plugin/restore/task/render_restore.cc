@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "plugin/restore/render_restore.h"
+#include "plugin/restore/task/render_restore.h"
 
 #include <unistd.h>
 
@@ -36,7 +36,7 @@ Result<UniqueFd> RenderRestore::restore(RenderImage image, int id) {
   if (image.pid) maps.set_task(*image.pid);
   SLUICE_TRY(match_gpus_of(image));
   if (gpus.matched() && !maps.met()) maps.set_task(static_cast<std::uint32_t>(getpid()));
-  SLUICE_TRY(maps.read_runs(task_.plan.store));
+  SLUICE_TRY(maps.read_runs(task_.basis.store));
   SLUICE_TRY_ASSIGN(const kfd::Node* gpu, gpus.gpu_of(image));
   const std::uint32_t minor = gpu->drm_render_minor;
   // `kfd_acquired` is unset if KFD had no memory, or only memory that a file may have imported. Then the
@@ -60,17 +60,16 @@ Result<UniqueFd> RenderRestore::restore(RenderImage image, int id) {
 // one, any KFD image does. All agree about the machine, but not always about the ids by which a process knows
 // its GPUs. Without any, the tree has only render files.
 Result<void> RenderRestore::match_gpus_of(const RenderImage& render) {
-  const auto& pids = task_.plan.survey.kfd_pids();
+  const auto& pids = task_.basis.plan.kfd_pids;
   if (task_.gpus.matched() || pids.empty()) return {};
   const std::uint32_t task = render.pid.value_or(static_cast<std::uint32_t>(getpid()));
   auto which = std::find_if(pids.begin(), pids.end(), [&](const auto& each) { return task == each.second; });
   if (which == pids.end()) which = pids.begin();
-  SLUICE_TRY_ASSIGN(const kfd::KfdImage image, task_.plan.load_kfd_image(which->first));
-  return task_.gpus.match(image, task_.plan.config.match_rules);
+  return task_.gpus.match(task_.basis.plan.kfd_image(which->first), task_.basis.config.match_rules);
 }
 
 bool RenderRestore::maps_through_several_files(const RenderImage& image) const {
-  return image.pid && task_.plan.survey.maps_several_files(*image.pid, image.minor);
+  return image.pid && task_.basis.plan.maps_several_files(*image.pid, image.minor);
 }
 
 // In ascending order of their handles.
@@ -116,7 +115,7 @@ Result<UniqueFd> RenderRestore::make_bo(File& file, std::size_t index) {
   task_.gpus.allocated(*file.gpu, vram_of(bo));
   SLUICE_TRY_ASSIGN(UniqueFd dmabuf, drm::export_dmabuf(file.fd, bo.gem.handle));
   SLUICE_TRY(note_mapped(file, bo, dmabuf.get()));
-  SLUICE_TRY(task_.plan.publish(bo.shared, dmabuf.get()));
+  SLUICE_TRY(task_.basis.publish(bo.shared, dmabuf.get()));
   return dmabuf;
 }
 
@@ -158,7 +157,7 @@ Result<void> RenderRestore::import_bos() {
 }
 
 Result<void> RenderRestore::import_bo(File& file, const RenderBo& bo) {
-  SLUICE_TRY_ASSIGN(const UniqueFd dmabuf, task_.plan.take_shared(bo.shared));
+  SLUICE_TRY_ASSIGN(const UniqueFd dmabuf, task_.basis.take_shared(bo.shared));
   SLUICE_TRY(file.gem->import(bo.gem, dmabuf.get()));
   return note_mapped(file, bo, dmabuf.get());
 }

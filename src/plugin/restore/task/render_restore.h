@@ -11,7 +11,7 @@
 #include "base/result.h"
 #include "drm/gem_restore.h"
 #include "images/metadata.h"
-#include "plugin/restore/kfd_restore.h"
+#include "plugin/restore/task/kfd_restore.h"
 
 namespace sluice::plugin {
 

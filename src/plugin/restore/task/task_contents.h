@@ -7,15 +7,15 @@
 
 #include "base/result.h"
 #include "plugin/host/thread_numbers.h"
-#include "plugin/restore/restore_plan.h"
+#include "plugin/restore/basis/restore_basis.h"
 #include "plugin/restore/server/content_channel.h"
 
 namespace sluice::plugin {
 
 class TaskContents {
  public:
-  // `server`: its socket's number in the fdstore; none: there is no server. `plan` is borrowed.
-  TaskContents(const RestorePlan& plan, std::optional<int> server) : plan_(plan), server_(server) {}
+  // `server`: its socket's number in the fdstore; none: there is no server. `basis` is borrowed.
+  TaskContents(const RestoreBasis& basis, std::optional<int> server) : basis_(basis), server_(server) {}
 
   // A lane for `pages`, on the local `gpu`. `dmabufs`: of the whole BO table. `source_minor`: of the GPU in
   // the image.
@@ -31,9 +31,9 @@ class TaskContents {
   Result<void> fill_here(ContentRequest request);
   std::optional<ThreadNumbers::Raised> raise_thread_numbers() const;
 
-  const RestorePlan& plan_;
+  const RestoreBasis& basis_;
   std::optional<int> server_;
-  bool unverified_said_ = false;  // this task's: see SharedByJobs
+  bool unverified_said_ = false;  // this task's: see Warned
 };
 
 }  // namespace sluice::plugin

@@ -11,7 +11,7 @@
 
 #include "base/result.h"
 #include "base/unique_fd.h"
-#include "plugin/restore/lifeline.h"
+#include "plugin/restore/basis/lifeline.h"
 
 namespace sluice::plugin {
 

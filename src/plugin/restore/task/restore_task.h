@@ -13,17 +13,18 @@
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "plugin/host/criu_host.h"
-#include "plugin/restore/kfd_restore.h"
-#include "plugin/restore/render_restore.h"
-#include "plugin/restore/restore_plan.h"
+#include "plugin/restore/basis/restore_basis.h"
+#include "plugin/restore/task/kfd_restore.h"
+#include "plugin/restore/task/render_restore.h"
+#include "plugin/restore/task/task_images.h"
 
 namespace sluice::plugin {
 
 class RestoreTask {
  public:
-  // Made by the main process; every task has a copy from its fork on. `server`: RestoreMain::server(). `plan`
-  // is borrowed.
-  RestoreTask(RestorePlan& plan, std::optional<int> server);
+  // Made by the main process; every task has a copy from its fork on. `server`: RestoreMain::server().
+  // `basis` is borrowed.
+  RestoreTask(const RestoreBasis& basis, std::optional<int> server);
   RestoreTask(const RestoreTask&) = delete;
   RestoreTask& operator=(const RestoreTask&) = delete;
 
@@ -43,6 +44,7 @@ class RestoreTask {
   Result<void> import_bos();
 
   TaskParts parts_;
+  TaskImages images_;
   KfdRestore kfd_{parts_};
   RenderRestore render_{parts_, kfd_};
   bool all_made_ = false;

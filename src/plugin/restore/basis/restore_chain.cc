@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "plugin/restore/restore_chain.h"
+#include "plugin/restore/basis/restore_chain.h"
 
 #include <cerrno>
 #include <optional>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "plugin/restore/shared_table.h"
+#include "plugin/restore/basis/shared_table.h"
 
 #include <linux/futex.h>
 #include <sys/mman.h>

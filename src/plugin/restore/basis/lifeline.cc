@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "plugin/restore/lifeline.h"
+#include "plugin/restore/basis/lifeline.h"
 
 #include <linux/futex.h>
 #include <pthread.h>

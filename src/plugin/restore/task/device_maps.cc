@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "plugin/restore/device_maps.h"
+#include "plugin/restore/task/device_maps.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

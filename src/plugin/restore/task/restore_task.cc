@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "plugin/restore/restore_task.h"
+#include "plugin/restore/task/restore_task.h"
 
 #include <utility>
 #include <variant>
@@ -8,32 +8,31 @@
 
 namespace sluice::plugin {
 
-RestoreTask::RestoreTask(RestorePlan& plan, std::optional<int> server)
-    : parts_{.plan = plan, .contents = TaskContents(plan, server)} {
-  parts_.gpus.join(plan.tree_match.get());
+RestoreTask::RestoreTask(const RestoreBasis& basis, std::optional<int> server)
+    : parts_{.basis = basis, .contents = TaskContents(basis, server)}, images_(basis.store, basis.plan) {
+  parts_.gpus.join(basis.tree_match.get());
 }
 
 Result<Answer> RestoreTask::restore_file(int id) {
-  if (!parts_.plan.needed) return Answer();  // unreached: a guard
   SLUICE_TRY_ASSIGN(UniqueFd file, find_or_make(id));
   if (!file) return Answer();
-  parts_.plan.lifeline->note_file();  // no file comes otherwise: there is a KFD
+  parts_.basis.lifeline->note_file();
   return Answer(file.release());
 }
 
 Result<UniqueFd> RestoreTask::find_or_make(int id) {
-  RestorePlan& plan = parts_.plan;
-  if (plan.shared) {
-    for (const auto* pids : {&plan.survey.kfd_pids(), &plan.survey.render_pids()}) {
+  const RestoreBasis& basis = parts_.basis;
+  if (basis.shared) {
+    for (const auto* pids : {&basis.plan.kfd_pids, &basis.plan.render_pids}) {
       if (const auto pid = pids->find(id); pid != pids->end()) SLUICE_TRY(make_all(pid->second));
     }
     if (const auto made = made_.find(id); made != made_.end() && made->second) return std::move(made->second);
   }
-  SLUICE_TRY_ASSIGN(std::optional<DeviceImage> image, plan.load_device_image(id));
+  SLUICE_TRY_ASSIGN(std::optional<DeviceImage> image, images_.any(id));
   if (!image) return UniqueFd();
   if (const auto* dmabuf = std::get_if<DmaBufImage>(&*image)) {
-    if (dmabuf->pid && plan.shared) SLUICE_TRY(make_all(*dmabuf->pid));
-    return plan.take_shared(dmabuf->shared);
+    if (dmabuf->pid && basis.shared) SLUICE_TRY(make_all(*dmabuf->pid));
+    return basis.take_shared(dmabuf->shared);
   }
   SLUICE_TRY_ASSIGN(UniqueFd file, make(std::move(*image), id));
   SLUICE_TRY(import_bos());
@@ -52,18 +51,16 @@ Result<UniqueFd> RestoreTask::make(DeviceImage image, int id) {
 // All files of the process, so that others can import what it makes; then its own imports.
 Result<void> RestoreTask::make_all(std::uint32_t pid) {
   if (std::exchange(all_made_, true)) return {};
-  RestorePlan& plan = parts_.plan;
+  const RestoreBasis& basis = parts_.basis;
   parts_.maps.set_task(pid);
-  SLUICE_TRY(parts_.maps.read_runs(parts_.plan.store));
-  for (const auto& [id, its_pid] : plan.survey.kfd_pids()) {
+  SLUICE_TRY(parts_.maps.read_runs(basis.store));
+  for (const auto& [id, its_pid] : basis.plan.kfd_pids) {
     if (its_pid != pid) continue;
-    SLUICE_TRY_ASSIGN(kfd::KfdImage image, plan.load_kfd_image(id));
-    SLUICE_TRY_ASSIGN(made_[id], make(std::move(image), id));
+    SLUICE_TRY_ASSIGN(made_[id], make(basis.plan.kfd_image(id), id));
   }
-  for (const auto& [id, its_pid] : plan.survey.render_pids()) {
+  for (const auto& [id, its_pid] : basis.plan.render_pids) {
     if (its_pid != pid) continue;
-    SLUICE_TRY_ASSIGN(RenderImage image, plan.load_render_image(id));
-    SLUICE_TRY_ASSIGN(UniqueFd file, make(std::move(image), id));
+    SLUICE_TRY_ASSIGN(UniqueFd file, make(basis.plan.render_image(id), id));
     if (!is_memory_of_dmabuf(id)) made_[id] = std::move(file);
   }
   return import_bos();

@@ -13,17 +13,17 @@
 #include "images/kfd_image.h"
 #include "kfd/criu_ops.h"
 #include "kfd/memory/bo_import.h"
-#include "plugin/restore/device_maps.h"
+#include "plugin/restore/basis/restore_basis.h"
 #include "plugin/restore/gpus/gpu_match.h"
-#include "plugin/restore/restore_plan.h"
 #include "plugin/restore/server/content_channel.h"
-#include "plugin/restore/task_contents.h"
+#include "plugin/restore/task/device_maps.h"
+#include "plugin/restore/task/task_contents.h"
 
 namespace sluice::plugin {
 
 // What a task's restore of files of every kind uses.
 struct TaskParts {
-  RestorePlan& plan;
+  const RestoreBasis& basis;
   GpuMatch gpus{};
   DeviceMaps maps{};
   TaskContents contents;

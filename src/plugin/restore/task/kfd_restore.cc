@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "plugin/restore/kfd_restore.h"
+#include "plugin/restore/task/kfd_restore.h"
 
 #include <sys/stat.h>
 
@@ -79,13 +79,13 @@ Result<std::vector<kfd::RestoredBo>> restore_process(const kfd::KfdDevice& own, 
 
 // The steps of a restore.
 Result<UniqueFd> KfdRestore::restore(const kfd::KfdImage& image, int id) {
-  SLUICE_TRY_ASSIGN(kfd::KfdDevice own, kfd::KfdDevice::open(task_.plan.kfd_device));
+  SLUICE_TRY_ASSIGN(kfd::KfdDevice own, kfd::KfdDevice::open(task_.basis.kfd_device));
   if (image.alias_of) return another_file_of(image, id, std::move(own));
   task_.maps.set_task(image.pid);
-  SLUICE_TRY(task_.maps.read_runs(task_.plan.store));
+  SLUICE_TRY(task_.maps.read_runs(task_.basis.store));
   SLUICE_TRY(check_user_namespace());
-  SLUICE_TRY(task_.gpus.match(image, task_.plan.config.match_rules));
-  SLUICE_TRY(check_private_data(image, task_.gpus.local().gpu_count(), task_.plan.record_bytes));
+  SLUICE_TRY(task_.gpus.match(image, task_.basis.config.match_rules));
+  SLUICE_TRY(check_private_data(image, task_.gpus.local().gpu_count(), task_.basis.record_bytes));
   SLUICE_TRY_ASSIGN(const std::vector<kfd::RestoreDevice> devices, devices_of(image));
   SLUICE_TRY_ASSIGN(std::vector<kfd::RestoredBo> restored, make_bos(own, image, devices));
   SLUICE_TRY_ASSIGN(ContentRequest request, request_of(image, id, std::move(restored)));
@@ -148,7 +148,7 @@ Result<std::vector<kfd::RestoredBo>> KfdRestore::make_bos(const kfd::KfdDevice& 
     const kfd::RestoredBo& made = (*restored)[i];
     if (bo.imports) continue;
     SLUICE_TRY(note_mapped(image, bo, made.offset, made.dmabuf.get()));
-    SLUICE_TRY(task_.plan.publish(bo.shared, made.dmabuf.get()));
+    SLUICE_TRY(task_.basis.publish(bo.shared, made.dmabuf.get()));
   }
   return restored;
 }
@@ -162,7 +162,7 @@ Result<void> KfdRestore::note_mapped(const kfd::KfdImage& image, const kfd::BoEn
   if (!in_kfd && !kfd::has_contents(bo.alloc_flags)) return {};  // userptr: to the CPU it is ordinary memory
   DeviceMaps& maps = task_.maps;
   maps.add({in_kfd, source_minor, gpu->drm_render_minor, bo.offset, bo.bytes, new_offset, std::nullopt});
-  if (in_kfd || !task_.plan.survey.maps_several_files(image.pid, source_minor) ||
+  if (in_kfd || !task_.basis.plan.maps_several_files(image.pid, source_minor) ||
       !maps.maps(bo.offset, bo.bytes))
     return {};
   return maps.allow_in_common_file(gpu->drm_render_minor, dmabuf);
@@ -185,7 +185,7 @@ Result<ContentRequest> KfdRestore::request_of(const kfd::KfdImage& image, int id
 std::set<std::uint32_t> KfdRestore::minors_of_files_to_come(const kfd::KfdImage& image) const {
   std::set<std::uint32_t> minors;
   for (const kfd::Node& source : image.topology.nodes) {
-    if (!source.is_gpu() || !task_.plan.survey.may_restore_render_file(image.pid, source)) continue;
+    if (!source.is_gpu() || !task_.basis.plan.may_restore_render_file(image.pid, source)) continue;
     if (const auto gpu = task_.gpus.local_gpu(source.gpu_id)) minors.insert((*gpu)->drm_render_minor);
   }
   return minors;
@@ -237,7 +237,7 @@ Result<void> KfdRestore::import_bos() {
 
 Result<void> KfdRestore::import_bo(const Importing& process, kfd::BoImport& kfd, const Import& next) {
   const kfd::BoEntry& bo = process.image.bos[next.index];
-  SLUICE_TRY_ASSIGN(const UniqueFd dmabuf, task_.plan.take_shared(bo.shared));
+  SLUICE_TRY_ASSIGN(const UniqueFd dmabuf, task_.basis.take_shared(bo.shared));
   SLUICE_TRY(kfd.import(next.bo, dmabuf.get()));
   SLUICE_TRY_ASSIGN(const kfd::Node* gpu, task_.gpus.local_gpu(bo.gpu_id));
   SLUICE_TRY_ASSIGN(const std::uint64_t offset,
