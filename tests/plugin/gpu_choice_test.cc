@@ -160,6 +160,21 @@ TEST_P(GpuChoiceTest, AMapThatNamesNoGpuFailsTheRestoreBeforeAnythingIsMade) {
   expect_refused(own + "=renderD129," + own + "=renderD130", "is named twice");
 }
 
+// A device cgroup may show a task what this criu does not see: then the task itself is asked.
+TEST_P(GpuChoiceTest, AMachineOfOtherGpusIsRefusedBeforeThereIsATaskWhereAllOfThemAreVisible) {
+  ASSERT_NO_FATAL_FAILURE(dump_and_move());
+  vamdgpu::MachineOptions other = equal_gpus(2);
+  other.preset = vamdgpu::Preset::Mi300x;
+  for (const bool all : {true, false}) {
+    if (!all) other.hidden = {1};
+    scene_.move_to(other);
+    EXPECT_EQ(scene_.restore(version()), 1);
+    const std::string log = scene_.log();
+    EXPECT_NE(log.find("[SL-R14]"), std::string::npos) << log;
+    EXPECT_EQ(log.find("was not restored") == std::string::npos, all) << log;
+  }
+}
+
 TEST_P(GpuChoiceTest, AMapAgainstTheRulesIsRefusedWithTheReason) {
   ASSERT_NO_FATAL_FAILURE(dump_and_move());
   vamdgpu::MachineOptions other = equal_gpus(2);

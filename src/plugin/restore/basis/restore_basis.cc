@@ -6,11 +6,13 @@
 
 #include <string>
 #include <utility>
+#include <variant>
 
 #include "base/format.h"
 #include "images/files/key.h"
 #include "kfd/driver.h"
 #include "kfd/matching/gpu_map.h"
+#include "kfd/matching/tree_choice.h"
 #include "kfd/topology.h"
 #include "plugin/host/criu_host.h"
 #include "plugin/restore/gpus/vram_ledger.h"
@@ -33,6 +35,7 @@ Result<std::unique_ptr<const RestoreBasis>> RestoreBasis::make(ImageStore& store
   SLUICE_TRY(basis->make_shared());
   SLUICE_TRY(basis->make_match());
   SLUICE_TRY(basis->check_records());
+  SLUICE_TRY(basis->check_gpus());
   return std::unique_ptr<const RestoreBasis>(std::move(basis));
 }
 
@@ -92,6 +95,22 @@ Result<void> RestoreBasis::check_records() {
   }
   record_bytes = *answer;
   return check_record_bytes(plan.records, record_bytes);
+}
+
+// Whether this machine has GPUs of the images' kinds, before any task is forked. Only where all are visible:
+// then no task sees another one. With what is free and reachable, each task chooses by itself.
+Result<void> RestoreBasis::check_gpus() const {
+  const auto local = kfd::read_topology();
+  if (!local || !local->hidden.empty()) return {};
+  for (const kfd::Topology& source : plan.topologies) {
+    const kfd::TreeChoice choice =
+        kfd::choose_gpus({source}, tree_match->gpus, {}, {*local, {}}, config.match_rules);
+    if (const auto* refusal = std::get_if<kfd::Refusal>(&choice.outcome)) {
+      log_text(Level::Error, refusal->text());
+      return choice.refused();
+    }
+  }
+  return {};
 }
 
 // An image that could not be read may have had it.

@@ -23,8 +23,9 @@ namespace sluice::plugin {
 
 struct RestoreBasis {
   // Reads the configuration and the images, and plans. `store` is borrowed. A setting that maps unknown GPUs,
-  // and another driver's private data, fail here, before anything is created. Errors: those of find_images(),
-  // plan_restore(), RestoreChain::open() and check_record_bytes(); ENOMEM.
+  // another driver's private data, and GPUs unlike all of this machine fail here, before anything is created.
+  // Errors: those of find_images(), plan_restore(), RestoreChain::open() and check_record_bytes(); ENODEV,
+  // ENOMEM.
   static Result<std::unique_ptr<const RestoreBasis>> make(ImageStore& store, dev_t kfd_device);
 
   // Memory that several files share, by its number: published by the task that makes it (0: not shared),
@@ -51,6 +52,7 @@ struct RestoreBasis {
   Result<void> make_shared();
   Result<void> make_match();
   Result<void> check_records();
+  Result<void> check_gpus() const;
   Error nobody_has_shared() const;
 };
 
