@@ -32,6 +32,10 @@ PODMAN_MODULES = ("overlay", "nft_compat", "xt_mark")
 PODMAN, OF_ENGINES = "*Podman*", "*OfEngines/*:Containerd.*:Cri.*:Docker.*"
 # Jobs on HIP, in guests with AMD's whole runtime and its compiler.
 OF_HIP = "*OfHip*"
+# What only a card of several dies shows, and a few of all the others on it, in a guest of their own.
+OF_DIES = "Partitions.*:*/HiddenPartitions.*:WholeCards.*"
+OF_MI300X = (f"{OF_DIES}:OneProcessTwoGpus.WithEverythingAtOnceComesBackWholeAndWorksOn:OtherGpus.NewIdsAndMinors:"
+             "Repeated.ThreeDumpsEachOnTheOneBeforeComeBackWhole")
 # More of the same, and slow: scripts/vm --more.
 MORE = "More*/*"
 # Long ones of which one criu and one kernel show enough, and the suite that has them ("": none); the others with --more.
@@ -76,6 +80,8 @@ class Suite:
     images_mib: int = 1024   # of the disk for images
     systemd: bool = False    # pid 1 is systemd, which starts guest-init
     named_only: bool = False     # scripts/vm without names leaves it out
+    card: str = "mi210"      # what its GPUs are
+    foreign: bool = False    # whether it restores what the other suites' guests dumped
 
     def __post_init__(self):
         """Suites of one Debian have one root, with the packages of all, unless they name one."""
@@ -97,9 +103,10 @@ DOCKER_FILES = ("usr/sbin/dockerd", "usr/sbin/docker-proxy", "usr/bin/docker", "
 
 
 SUITES = {suite.name: suite for suite in (
-    Suite("bookworm", "3.17.1", "6.1", 10, True, ("libarchive13",)),
+    Suite("bookworm", "3.17.1", "6.1", 10, True, ("libarchive13",), foreign=True),
     Suite("trixie", "4.1.1", "6.12", 12, True, TRIXIE, (*RUNC_FILES, *CRUN_FILES, *PODMAN_FILES), modules=PODMAN_MODULES,
-          scenarios=f"*-{OF_ENGINES}:{OF_HIP}"),
+          scenarios=f"*-{OF_ENGINES}:{OF_HIP}", foreign=True),
+    Suite("mi300x", "4.1.1", "6.12", 12, True, TRIXIE, debian="trixie", card="mi300x", scenarios=OF_MI300X, foreign=True),
     Suite("engines", "4.1.1", "6.12", 12, True, TRIXIE, (*RUNC_FILES, *CRUN_FILES, *PODMAN_FILES, *CONTAINERD_FILES),
           debian="trixie", modules=PODMAN_MODULES, scenarios=f"By/OciRuntime.*:{PODMAN}:Containerd.*"),
     Suite("systemd", "4.1.1", "6.12", 12, True, (*TRIXIE, *SYSTEMD),
@@ -116,7 +123,7 @@ SUITES = {suite.name: suite for suite in (
     # Still moving. It has Debian's ROCm runtime, which runs on the virtual GPUs as a client that nobody here wrote.
     Suite("forky", "4.2.1", "7.2", 13, False,
           ("libarchive13t64", "rocminfo", "libhsa-runtime-dev", *RUNC, *CRUN),
-          ("usr/bin/rocminfo", *RUNC_FILES, *CRUN_FILES), "tests/vm/client/hsa_client.c"),
+          ("usr/bin/rocminfo", *RUNC_FILES, *CRUN_FILES), "tests/vm/client/hsa_client.c", foreign=True),
     Suite("hip", "4.1.1", "6.12", 12, True, TRIXIE,
           ("usr/lib/x86_64-linux-gnu/libamdhip64.so.5*", "usr/lib/x86_64-linux-gnu/libamd_comgr.so.2*"),
           debian="trixie", **HIP_GUEST),

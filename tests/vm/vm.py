@@ -25,7 +25,7 @@ import image
 import programs
 import report
 import roots
-from suites import EVERY, MORE, ONCE, SUITES
+from suites import EVERY, MORE, OF_DIES, ONCE, SUITES
 
 CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
 ENDED = re.compile(r"\[ +(OK|FAILED|SKIPPED) +\] (\S+\.[^\s,]+)(?:, where .*)? \((\d+) ms\)")
@@ -56,7 +56,7 @@ def arguments():
     parser.add_argument("--package", type=pathlib.Path, metavar="DEB")
     parser.add_argument("--plugin", type=pathlib.Path, metavar="FILE")
     parser.add_argument("--streamer", type=pathlib.Path, metavar="FILE")
-    parser.add_argument("--card", choices=cards.MODELS, default=cards.MODELS[0])
+    parser.add_argument("--card", choices=cards.MODELS)
     parser.add_argument("--trace", action="store_true")
     parser.add_argument("--limit", type=int, default=2400, metavar="SECONDS")
     parser.add_argument("--keep", action="store_true")
@@ -99,7 +99,7 @@ class Run:
         if missing:
             self.result.problems.append(f"libraries that its root does not have: {', '.join(missing)}")
         self.guest = guest.Guest(self.suite, root, self.work, emulator.words(self.folder, self.say),
-                                 self.programs.here[programs.CARD], self.options.card, self.options.trace)
+                                 self.programs.here[programs.CARD], self.options.card or self.suite.card, self.options.trace)
         self.result.kernel = self.guest.version
 
     def heard(self, line):
@@ -214,10 +214,12 @@ def patterns(options, suite):
         foreign = options.filter if "Foreign" in options.filter else ""
         return (EXPORT if foreign else options.filter), foreign      # they need images, so the guests make some
     left_out = [FOREIGN]
+    if (options.card or suite.card) == cards.MODELS[0]:
+        left_out.append(OF_DIES)
     if not options.more:
         left_out += [MORE, *(scenario for scenario, name in ONCE.items() if name != suite.name)]
     joint = ":" if "-" in suite.scenarios else "-"
-    return suite.scenarios + joint + ":".join(left_out), FOREIGN if suite.scenarios.startswith("*-") else ""
+    return suite.scenarios + joint + ":".join(left_out), FOREIGN if suite.foreign else ""
 
 
 def scenarios(options, runs):

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <map>
 #include <stdexcept>
+#include <string_view>
 #include <utility>
 
 #include "base/unique_fd.h"
@@ -110,22 +111,19 @@ void Card::bind() const {
   tell_driver(fs::path(kAmdgpu) / "bind", address_);
 }
 
-std::optional<unsigned> Card::minor_of(std::string_view kind) const {
-  std::error_code none;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder_ / "drm", none)) {
-    const std::string name = entry.path().filename();
-    if (name.starts_with(kind))
-      return static_cast<unsigned>(std::strtoul(name.c_str() + kind.size(), nullptr, 10));
-  }
-  return std::nullopt;
-}
-
-std::optional<unsigned> Card::render_minor() const {
-  return minor_of("renderD");
+void Card::divide(bool into_dies) const {
+  const fs::path mode = folder_ / "current_compute_partition";
+  const std::string wanted = into_dies ? "CPX" : "SPX";
+  if ((into_dies || fs::exists(mode)) && read_file(mode) != wanted + "\n") tell_driver(mode, wanted);
 }
 
 std::filesystem::path Card::debug_folder() const {
-  return "/sys/kernel/debug/dri/" + std::to_string(minor_of("card").value());
+  constexpr std::string_view kCard = "card";
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder_ / "drm")) {
+    const std::string name = entry.path().filename();
+    if (name.starts_with(kCard)) return "/sys/kernel/debug/dri/" + name.substr(kCard.size());
+  }
+  throw std::runtime_error(address_ + ": no driver is bound");
 }
 
 std::string Card::tell(const std::string& command) const {

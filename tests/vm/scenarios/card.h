@@ -6,9 +6,7 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace sluice::vm_test {
@@ -20,13 +18,16 @@ class Card {
 
   enum class Model { Mi210, Mi300x };
   Model model() const { return model_; }
+  // Whether those of this guest can be divided.
+  static bool have_dies() { return all().front().model() == Model::Mi300x; }
   const std::string& address() const { return address_; }  // "0000:01:00.0"
   std::uint64_t vram_bytes() const { return vram_bytes_; }
 
   bool bound() const;
   void bind() const;
-  // Nothing where no driver is bound.
-  std::optional<unsigned> render_minor() const;
+  // One GPU for each of its dies (CPX), or one of all (SPX), which is what an MI210 stays. REQUIRES: bound,
+  // and no process has the KFD.
+  void divide(bool into_dies) const;
   // The driver's files in debugfs. Linux 6.1 has none under the render node's number. REQUIRES: bound.
   std::filesystem::path debug_folder() const;
 
@@ -38,8 +39,6 @@ class Card {
 
  private:
   Card(std::filesystem::path folder, Model model);
-  std::optional<unsigned> minor_of(std::string_view kind) const;  // "card", "renderD"
-
   std::filesystem::path folder_;
   std::string address_;
   Model model_;

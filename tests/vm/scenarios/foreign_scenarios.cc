@@ -16,6 +16,7 @@ namespace fs = std::filesystem;
 constexpr const char* kBox = "box";
 constexpr const char* kImages = "images";
 constexpr const char* kRecordBytes = "record-bytes";
+constexpr const char* kDies = "dies";
 // Above what a guest has reached when the images are restored there.
 constexpr const char* kLastPid = "20000";
 
@@ -31,6 +32,8 @@ class WithBox : public Scenario {
     Scenario::TearDown();
     fs::remove_all(home_);
   }
+
+  static std::string dies() { return Card::have_dies() ? "several" : "one"; }
 
   // Same paths in every guest.
   fs::path home_;
@@ -62,10 +65,11 @@ TEST_F(Travelling, ImagesAreLeftForTheOtherSuites) {
   ASSERT_TRUE(run.good());
   ASSERT_TRUE(subject_->reap_dumped());
   write_file(home_ / kRecordBytes, std::to_string(bo_record_bytes()));
+  write_file(home_ / kDies, dies());
   if (!settings().out.empty()) {
     const fs::path left = settings().out.parent_path() / "images";
     fs::create_directories(left);
-    for (const char* name : {kBox, kImages, kRecordBytes})
+    for (const char* name : {kBox, kImages, kRecordBytes, kDies})
       fs::copy(home_ / name, left / name, fs::copy_options::recursive | fs::copy_options::overwrite_existing);
   }
   // Here they restore.
@@ -105,6 +109,12 @@ TEST_P(Foreign, ImagesRestoreOrAreRefusedForAReason) {
     EXPECT_NE(run.status, 0);
     EXPECT_TRUE(run.said("keeps " + recorded + " bytes per BO where this one keeps " + here))
         << "the reason is not said";
+    EXPECT_EQ(machine().criu_calls(kRestore), 0U) << "RESTORE was tried";
+    return;
+  }
+  if (read_file(source / kDies) != dies()) {
+    EXPECT_NE(run.status, 0);
+    EXPECT_TRUE(run.plugin_said("[SL-R14]")) << "the reason is not said";
     EXPECT_EQ(machine().criu_calls(kRestore), 0U) << "RESTORE was tried";
     return;
   }

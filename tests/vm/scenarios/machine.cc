@@ -69,9 +69,32 @@ std::size_t entries_of(const fs::path& folder) {
   return none ? 0 : static_cast<std::size_t>(std::distance(begin(entries), end(entries)));
 }
 
-std::set<unsigned> minors_of(const std::vector<Card>& cards) {
+// Of all render nodes, used or not.
+std::set<unsigned> all_minors() {
+  constexpr std::string_view kRender = "renderD";
   std::set<unsigned> minors;
-  for (const Card& card : cards) minors.insert(card.render_minor().value());
+  for (const fs::directory_entry& node : fs::directory_iterator("/sys/class/drm")) {
+    const std::string name = node.path().filename();
+    if (name.starts_with(kRender))
+      minors.insert(static_cast<unsigned>(std::strtoul(name.c_str() + kRender.size(), nullptr, 10)));
+  }
+  return minors;
+}
+
+// Of the GPUs that these cards are, or of the first die of each. REQUIRES: all GPUs are shown.
+std::set<unsigned> minors_of(const std::vector<Card>& cards, bool first_dies) {
+  std::set<unsigned> minors;
+  for (const fs::directory_entry& node : fs::directory_iterator(kNodes)) {
+    // Bus, device, and a function that is a die's number.
+    const std::uint64_t place = property(node.path(), "location_id");
+    if (first_dies && (place & 7) != 0) continue;
+    char slot[16];
+    (void)std::snprintf(slot, sizeof slot, ":%02x:%02x.", static_cast<unsigned>(place >> 8 & 0xff),
+                        static_cast<unsigned>(place >> 3 & 0x1f));
+    if (std::any_of(cards.begin(), cards.end(),
+                    [&](const Card& card) { return card.address().find(slot) != std::string::npos; }))
+      minors.insert(static_cast<unsigned>(property(node.path(), "drm_render_minor")));
+  }
   return minors;
 }
 
@@ -113,7 +136,17 @@ void Machine::load(const Gpus& wanted) {
   for (const Card& card : all) {
     if (!card.bound()) card.bind();
   }
-  show_gpus(minors_of(all), minors_of(cards));
+  const bool divided =
+      wanted.each == Gpus::Each::Dies ||
+      (wanted.each == Gpus::Each::Usual && Card::have_dies() && !kernel_restores_whole_cards());
+  const std::set<unsigned> nodes = all_minors();
+  show_gpus(nodes, nodes);
+  for (const Card& card : all) {
+    const bool taken = std::any_of(cards.begin(), cards.end(),
+                                   [&](const Card& other) { return other.address() == card.address(); });
+    card.divide(taken && divided);
+  }
+  show_gpus(nodes, minors_of(cards, divided && wanted.each == Gpus::Each::Usual));
   cards_ = cards;
   operations_.emplace();
 }
@@ -248,6 +281,11 @@ bool kfd_exports() {
 // GEM_OP and the like came with Linux 6.18 (amdgpu_gem.c).
 bool kernel_lists_handles() {
   return kernel_version() >= KernelVersion{6, 18};
+}
+
+// Linux 7.2 compares the size of one die's state with that of all (kfd_mqd_manager_v9.c).
+bool kernel_restores_whole_cards() {
+  return kernel_version() < KernelVersion{7, 0};
 }
 
 // Debian's kernels have CONFIG_HSA_AMD_SVM where they have CONFIG_DEVICE_PRIVATE: of ours the youngest.

@@ -29,6 +29,9 @@ struct Gpus {
   unsigned machine = 0;
   // Of the same kind, with less VRAM than the GPUs of machine 0.
   bool small = false;
+  // What an MI300X is: one GPU, a GPU for each die (then `number` counts cards), or what this kernel
+  // restores: one GPU, or the first of the dies.
+  enum class Each { Usual, Whole, Dies } each = Each::Usual;
 };
 
 // What is in use. Two of these are compared: a scenario leaves nothing behind. There may be less than before,
@@ -82,7 +85,7 @@ class Machine {
   // A counter of the cards (tests/card/faults.h), of all together.
   std::uint64_t counted(const std::string& counter) const;
 
-  // ---- meddling. GPUs are counted by render minor, from 0.
+  // ---- meddling. GPUs are counted by render minor, from 0; where they are divided, cards are.
   void set_engine_rate(unsigned gpu, std::uint64_t bytes_per_s);  // 0: as fast as it goes
   // Copies of this GPU do not end before let_copies_end().
   void hold_copies(unsigned gpu);
@@ -108,6 +111,8 @@ bool kfd_exports();
 // The BOs of a render file are listed, with their GPU maps.
 bool kernel_lists_handles();
 bool kernel_has_svm();
+// Compute queues of a GPU of several dies are restored.
+bool kernel_restores_whole_cards();
 // Bytes of private data that CHECKPOINT keeps with a BO.
 std::uint32_t bo_record_bytes();
 

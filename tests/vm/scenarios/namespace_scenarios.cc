@@ -42,6 +42,25 @@ class Namespaces : public Scenario {
   static Strings small_subject(const std::string& gpus = "2") {
     return {"--gpus", gpus, "--vram", "4M", "--gtt", "1M", "--run-queues"};
   }
+
+  // One of two GPUs: the other has no node in the container, and the device cgroup hides it from KFD and
+  // sysfs.
+  void expect_comes_back_without(unsigned gpu) {
+    const DeviceCgroup box(scratch() / "devices", {device_rule(gpu)});
+    Container container(images("root"), {render_minors(2).at(1 - gpu)});
+    const Launch launch = container.launch(CLONE_NEWPID, [&] { box.enter(); });
+    ASSERT_NO_FATAL_FAILURE(start_inside(container, launch, small_subject("0")));
+    const auto process = machine().process(subject_->pid());
+    ASSERT_TRUE(process.has_value());
+    EXPECT_EQ(process->gpu_ids, std::set<std::uint32_t>{machine().gpu_ids().at(1 - gpu)})
+        << "the other GPU is visible";
+    ASSERT_NO_FATAL_FAILURE(dump());
+    ASSERT_NO_FATAL_FAILURE(restore_inside(container));
+    ASSERT_NO_FATAL_FAILURE(expect_queues_run());
+    ASSERT_NO_FATAL_FAILURE(expect_whole());
+    EXPECT_EQ(subject_->quit(), 0);
+    subject_.reset();
+  }
 };
 
 TEST_F(Namespaces, MountAndPidNamespace) {
@@ -137,23 +156,21 @@ TEST_F(Namespaces, NetworkNamespace) {
   EXPECT_EQ(subject_->quit(), 0);
 }
 
-// One of two GPUs: the other has no node in the container, and the device cgroup hides it from KFD and sysfs.
 TEST_F(Namespaces, OnlyOneOfTwoGpusIsVisible) {
   load();
-  const DeviceCgroup box(scratch() / "devices", {device_rule(1)});
-  Container container(images("root"), render_minors(1));
-  const Launch launch = container.launch(CLONE_NEWPID, [&] { box.enter(); });
-  ASSERT_NO_FATAL_FAILURE(start_inside(container, launch, small_subject("0")));
-  const auto process = machine().process(subject_->pid());
-  ASSERT_TRUE(process.has_value());
-  EXPECT_EQ(process->gpu_ids.size(), 1U) << "the other GPU is visible";
-  ASSERT_NO_FATAL_FAILURE(dump());
-  ASSERT_NO_FATAL_FAILURE(restore_inside(container));
-  ASSERT_NO_FATAL_FAILURE(expect_queues_run());
-  ASSERT_NO_FATAL_FAILURE(expect_whole());
-  EXPECT_EQ(subject_->quit(), 0);
-  subject_.reset();
+  expect_comes_back_without(1);
 }
+
+class HiddenPartitions : public Namespaces, public testing::WithParamInterface<unsigned> {};
+
+// The first is its card's own render node, the second is not.
+TEST_P(HiddenPartitions, LeaveTheOtherOfTheirCard) {
+  if (!Card::have_dies()) GTEST_SKIP() << "these cards have one die";
+  load({.number = 1, .each = Gpus::Each::Dies});
+  expect_comes_back_without(GetParam());
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, HiddenPartitions, testing::Values(0U, 1U));
 
 // As a runtime leaves it that restores before it sets its device rules: KFD wants to hear of the other GPU,
 // too, of which the container has no node.
