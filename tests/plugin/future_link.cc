@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Preloaded into hosts, before the virtual machine: a clock was ahead when the link named parent was made. Its ctime is
-// kLinkAheadVariable seconds later than the file system says.
+// Preloaded into hosts, before the virtual machine: a clock was ahead when the link named parent was made.
+// Its ctime is kLinkAheadVariable seconds later than the file system says.
 #include <dlfcn.h>
 #include <sys/stat.h>
 

@@ -79,7 +79,7 @@ class Scripts(unittest.TestCase):
             self.assertIn(option, self.call("demo", "--help").stdout)
 
     def test_scripts_test_announces_its_steps_and_comes_to_each(self):
-        for name in ("setup", "build", "fuzz", "package", "demo", "vm"):
+        for name in ("setup", "lint", "build", "fuzz", "package", "demo", "vm"):
             self.fake(self.copy / "scripts" / name)
         for tool in ("meson", "python3"):
             self.fake(self.tools / tool)

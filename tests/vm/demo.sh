@@ -1,5 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
+# shellcheck disable=SC3045  # the guest's shell has `read -t`
 # scripts/demo --criu and --hip, inside the guest: a process on emulated GPUs beneath AMD's own driver is dumped by the real
 # criu, gone, and restored by the real criu; said in plain words. Where the guest has AMD's runtime, the process is a HIP
 # program, and it is dumped in the middle of a kernel. Exit status 0 only when everything was there again.

@@ -1,5 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
+# shellcheck disable=SC3045  # the guest's shell has `read -t`
 # scripts/demo --move, inside each of its two guests: a container of Podman with GPUs of AMD's own driver. In the first one a
 # checkpoint of it goes into an archive; in the second, where the archive is in /in, it comes back from that, on other GPUs. Said in
 # plain words. Exit status 0 only when everything was there again.

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+import zlib
 
 import cards
 import clients
@@ -49,6 +50,7 @@ def arguments():
     parser.add_argument("suites", nargs="*", metavar="SUITE")
     parser.add_argument("--filter", default="", metavar="PATTERN")
     parser.add_argument("--more", action="store_true")
+    parser.add_argument("--draw", type=int, metavar="SEED")
     parser.add_argument("--run", type=pathlib.Path, metavar="FILE")
     parser.add_argument("--give", type=pathlib.Path, metavar="FILE", action="append", default=[])
     parser.add_argument("--shell", action="store_true")
@@ -83,6 +85,7 @@ class Run:
         self.work = options.build / "vm" / f"guest-{suite.name}"
         self.result = report.Result(suite.name, suite.decides)
         self.guest = None
+        self.drawn = ""     # the filter of --draw
 
     def prepare(self):
         """Root and disk. Raises roots.Unavailable and CalledProcessError."""
@@ -222,17 +225,51 @@ def patterns(options, suite):
     return suite.scenarios + joint + ":".join(left_out), FOREIGN if suite.foreign else ""
 
 
+def listed(program, pattern):
+    """The scenarios that a filter selects."""
+    words = [program, "--gtest_list_tests", f"--gtest_filter={pattern}"]
+    names, group = [], ""
+    for line in subprocess.run(words, text=True, check=True, stdout=subprocess.PIPE).stdout.splitlines():
+        if line.startswith(" "):
+            names.append(group + line.split()[0])
+        else:
+            group = line.split()[0]
+    return names
+
+
+def drawn(able, seed):
+    """{suite: scenarios}: each scenario in one of the suites that are able to run it. `able`: the same, with all of them."""
+    mine = {suite: [] for suite in able}
+    for name in sorted(set().union(*able.values())):
+        where = [suite for suite, names in able.items() if name in names]
+        mine[where[(zlib.crc32(name.encode()) + seed) % len(where)]].append(name)
+    return mine
+
+
+def draw(options, runs):
+    """--draw: suites that have the same scenarios share them. Those whose images the other guests need are in each."""
+    program = runs[0].programs.guest[programs.PLACES["vm-scenarios"]]
+    able = {}
+    for run in runs:
+        if run.suite.scenarios.startswith("*"):
+            able[run] = listed(program, f"{patterns(options, run.suite)[0]}:{EXPORT}")     # which is after the "-"
+    for run, names in drawn(able, options.draw).items():
+        run.drawn = ":".join([EXPORT, *names])
+
+
 def scenarios(options, runs):
     """Runs every suite's scenarios and writes `build`/vm/results.json for tests/summary.py."""
     results = options.build / "vm" / "results.json"
     results.unlink(missing_ok=True)
     exchange = Exchange(runs)
+    if options.draw is not None:
+        draw(options, runs)
 
     def whole(run):
         try:
             run.prepare()
             first, foreign = patterns(options, run.suite)
-            run.scenarios(first, foreign if len(runs) > 1 else "", exchange)
+            run.scenarios(run.drawn or first, foreign if len(runs) > 1 else "", exchange)
         finally:
             exchange.ended(run)
     together(runs, whole)

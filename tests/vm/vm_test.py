@@ -373,6 +373,16 @@ class Patterns(unittest.TestCase):
                       f":{scenario}" not in vm.patterns(self.options(), suite)[0]]
             self.assertEqual(having, [home] if home else [])
 
+    def test_a_drawn_scenario_runs_once_where_it_can(self):
+        able = {"old": ["A.one", "A.two", "B.three"], "new": ["A.one", "A.two", "C.four"]}
+        draws = [vm.drawn(able, seed) for seed in range(2)]
+        for mine in draws:
+            self.assertEqual(sorted(mine["old"] + mine["new"]), ["A.one", "A.two", "B.three", "C.four"])
+            self.assertIn("B.three", mine["old"])
+            self.assertIn("C.four", mine["new"])
+        for name in ("A.one", "A.two"):
+            self.assertEqual([name in mine["old"] for mine in draws].count(True), 1, "the next draw has it elsewhere")
+
     def test_a_filter_is_for_every_suite(self):
         self.assertEqual(vm.patterns(self.options(filter="Files.*"), suites.SUITES["engines"]), ("Files.*", ""))
         self.assertEqual(vm.patterns(self.options(filter="*Foreign*"), suites.SUITES["trixie"]), ("Travelling*", "*Foreign*"))
