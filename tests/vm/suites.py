@@ -32,10 +32,9 @@ PODMAN_MODULES = ("overlay", "nft_compat", "xt_mark")
 PODMAN, OF_ENGINES = "*Podman*", "*OfEngines/*:Containerd.*:Cri.*:Docker.*"
 # Jobs on HIP, in guests with AMD's whole runtime and its compiler.
 OF_HIP = "*OfHip*"
-# What only a card of several dies shows, and a few of all the others on it, in a guest of their own.
+# What only a card of several dies shows, in a guest of its own. With --draw it also has one of so many of its Debian's scenarios.
 OF_DIES = "Partitions.*:*/HiddenPartitions.*:WholeCards.*"
-OF_MI300X = (f"{OF_DIES}:OneProcessTwoGpus.WithEverythingAtOnceComesBackWholeAndWorksOn:OtherGpus.NewIdsAndMinors:"
-             "Repeated.ThreeDumpsEachOnTheOneBeforeComeBackWhole")
+OF_MI300X, SHARE_ON_MI300X = f"{OF_DIES}:OneProcessTwoGpus.WithEverything*", 24
 # More of the same, and slow: scripts/vm --more.
 MORE = "More*/*"
 # Long ones of which one criu and one kernel show enough, and the suite that has them ("": none); the others with --more.
@@ -106,7 +105,8 @@ SUITES = {suite.name: suite for suite in (
     Suite("bookworm", "3.17.1", "6.1", 10, True, ("libarchive13",), foreign=True),
     Suite("trixie", "4.1.1", "6.12", 12, True, TRIXIE, (*RUNC_FILES, *CRUN_FILES, *PODMAN_FILES), modules=PODMAN_MODULES,
           scenarios=f"*-{OF_ENGINES}:{OF_HIP}", foreign=True),
-    Suite("mi300x", "4.1.1", "6.12", 12, True, TRIXIE, debian="trixie", card="mi300x", scenarios=OF_MI300X, foreign=True),
+    Suite("mi300x", "4.1.1", "6.12", 12, True, TRIXIE, (*RUNC_FILES, *CRUN_FILES, *PODMAN_FILES), debian="trixie",
+          modules=PODMAN_MODULES, card="mi300x", scenarios=OF_MI300X, foreign=True),
     Suite("engines", "4.1.1", "6.12", 12, True, TRIXIE, (*RUNC_FILES, *CRUN_FILES, *PODMAN_FILES, *CONTAINERD_FILES),
           debian="trixie", modules=PODMAN_MODULES, scenarios=f"By/OciRuntime.*:{PODMAN}:Containerd.*"),
     Suite("systemd", "4.1.1", "6.12", 12, True, (*TRIXIE, *SYSTEMD),

@@ -26,7 +26,7 @@ import image
 import programs
 import report
 import roots
-from suites import EVERY, MORE, OF_DIES, ONCE, SUITES
+from suites import EVERY, MORE, OF_DIES, OF_MI300X, ONCE, SHARE_ON_MI300X, SUITES
 
 CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
 ENDED = re.compile(r"\[ +(OK|FAILED|SKIPPED) +\] (\S+\.[^\s,]+)(?:, where .*)? \((\d+) ms\)")
@@ -246,6 +246,11 @@ def drawn(able, seed):
     return mine
 
 
+def share(names, parts, seed):
+    """One of so many parts."""
+    return [name for name in names if (zlib.crc32(name.encode()) + seed) % parts == 0]
+
+
 def draw(options, runs):
     """--draw: suites that have the same scenarios share them. Those whose images the other guests need are in each."""
     program = runs[0].programs.guest[programs.PLACES["vm-scenarios"]]
@@ -253,6 +258,9 @@ def draw(options, runs):
     for run in runs:
         if run.suite.scenarios.startswith("*"):
             able[run] = listed(program, f"{patterns(options, run.suite)[0]}:{EXPORT}")     # which is after the "-"
+        elif run.suite.scenarios == OF_MI300X:
+            everything = listed(program, patterns(options, SUITES[run.suite.debian])[0])
+            run.drawn = ":".join([OF_MI300X, *share(everything, SHARE_ON_MI300X, options.draw)])
     for run, names in drawn(able, options.draw).items():
         run.drawn = ":".join([EXPORT, *names])
 

@@ -383,6 +383,12 @@ class Patterns(unittest.TestCase):
         for name in ("A.one", "A.two"):
             self.assertEqual([name in mine["old"] for mine in draws].count(True), 1, "the next draw has it elsewhere")
 
+    def test_each_scenario_is_in_one_share(self):
+        names = [f"A.{number}" for number in range(100)]
+        shares = [vm.share(names, 7, seed) for seed in range(7)]
+        self.assertEqual(sorted(sum(shares, [])), sorted(names))
+        self.assertTrue(all(shares))
+
     def test_a_filter_is_for_every_suite(self):
         self.assertEqual(vm.patterns(self.options(filter="Files.*"), suites.SUITES["engines"]), ("Files.*", ""))
         self.assertEqual(vm.patterns(self.options(filter="*Foreign*"), suites.SUITES["trixie"]), ("Travelling*", "*Foreign*"))
