@@ -88,11 +88,10 @@ int call(int fd, char type, unsigned nr, Args& args) {
 
 Gpu first_gpu() {
   Gpu gpu;
-  for (unsigned node = 0; gpu.id == 0; ++node) {
+  for (unsigned node = 0; gpu.id == 0 && node < topology_nodes(); ++node) {
     const std::string folder = std::string(kNodes) + "/" + std::to_string(node);
-    std::ifstream id(folder + "/gpu_id");
-    if (!(id >> gpu.id)) return gpu;
-    if (gpu.id == 0) continue;
+    // A CPU's is 0, and that of a hidden GPU cannot be read.
+    if (!(std::ifstream(folder + "/gpu_id") >> gpu.id) || gpu.id == 0) continue;
     gpu.properties = read_properties(folder + "/properties");
     gpu.minor = static_cast<std::uint32_t>(gpu.property("drm_render_minor"));
   }
