@@ -35,6 +35,13 @@ struct GetAperturesArgs {
   std::uint32_t pad;
 };
 
+// AMDKFD_IOC_AVAILABLE_MEMORY
+struct AvailableMemoryArgs {
+  std::uint64_t available;  // out: bytes
+  std::uint32_t gpu_id;
+  std::uint32_t pad;
+};
+
 // AMDKFD_IOC_ACQUIRE_VM
 struct AcquireVmArgs {
   std::uint32_t drm_fd;
@@ -135,6 +142,7 @@ inline constexpr unsigned long kIocMapMemory = _IOWR('K', 0x18, MapMemoryArgs);
 inline constexpr unsigned long kIocGetDmabufInfo = _IOWR('K', 0x1C, DmabufInfoArgs);
 inline constexpr unsigned long kIocImportDmabuf = _IOWR('K', 0x1D, ImportDmabufArgs);
 inline constexpr unsigned long kIocCriuOp = _IOWR('K', 0x22, CriuArgs);
+inline constexpr unsigned long kIocAvailableMemory = _IOWR('K', 0x23, AvailableMemoryArgs);
 inline constexpr unsigned long kIocDebugTrap = _IOWR('K', 0x26, DebugTrapArgs);
 
 static_assert(sizeof(GetVersionArgs) == 8 && sizeof(AcquireVmArgs) == 8);

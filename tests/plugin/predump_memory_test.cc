@@ -128,8 +128,8 @@ TEST_F(PreDumpMemoryTest, WhereTheProcessesCannotBeStoppedAgainTheRestIsLeftToTh
   ASSERT_NO_FATAL_FAILURE(expect_whole_after_a_dump_on_it());
 }
 
-// Its own memory on one partition is unknown.
-TEST_F(PreDumpMemoryTest, OfAPartitionNothingIsHeld) {
+// The KFD tells its VRAM, and nobody its GTT.
+TEST_F(PreDumpMemoryTest, OfAPartitionOnlyVramIsHeld) {
   start({"--no-queues"});
   fs::path device;
   for (const auto& entry : fs::recursive_directory_iterator(scene_.machine().directory())) {
@@ -139,8 +139,8 @@ TEST_F(PreDumpMemoryTest, OfAPartitionNothingIsHeld) {
   std::ofstream(device / "current_compute_partition") << "CPX\n";
   const Json object = command(kDone);
   EXPECT_GT(object.value("bytes", 0U), 4 * kMiB);
-  EXPECT_EQ(object["skipped_bytes"], object["bytes"]);
-  EXPECT_EQ(object["stops"], 1);
+  EXPECT_GT(object["skipped_bytes"], 0U);
+  EXPECT_LT(object["skipped_bytes"], object["bytes"]);
   ASSERT_NO_FATAL_FAILURE(expect_whole_after_a_dump_on_it());
 }
 

@@ -324,10 +324,11 @@ Local local_of(kfd::Topology topology, bool here) {
   if (plugin::VramLedger::exists()) {
     if (auto opened = plugin::VramLedger::open()) ledger = std::move(*opened);
   }
-  local.gpus = plugin::local_gpus(local.topology, ledger.get());
+  const auto kfd_device = kfd::kfd_device_number();
+  kfd::VramMeter vram(kfd_device ? *kfd_device : 0);
+  local.gpus = plugin::local_gpus(local.topology, ledger.get(), vram);
   for (const auto& [gpu_id, gpu] : local.gpus) {
-    if (const auto use = kfd::vram_use(local.topology.find_gpu(gpu_id)->drm_render_minor))
-      local.vram[gpu_id] = use->total_bytes;
+    if (const auto use = vram.use(*local.topology.find_gpu(gpu_id))) local.vram[gpu_id] = use->total_bytes;
   }
   return local;
 }

@@ -14,6 +14,7 @@
 
 #include "base/unique_fd.h"
 #include "base/units.h"
+#include "kfd/uapi.h"
 
 namespace sluice::kfd {
 
@@ -91,8 +92,21 @@ std::uint64_t kfd_limit(std::uint64_t ram) {
 
 }  // namespace
 
-std::optional<VramUse> vram_use(std::uint32_t render_minor, const std::string& drm_path) {
-  return read_use(device_of(render_minor, drm_path), "vram");
+std::optional<VramUse> VramMeter::use(const Node& gpu) {
+  const auto of_card = read_use(device_of(gpu.drm_render_minor, drm_path_), "vram");
+  return of_card ? of_card : ask_kfd(gpu);
+}
+
+std::optional<VramUse> VramMeter::ask_kfd(const Node& gpu) {
+  const Lock lock(mutex_);
+  if (!own_ && kfd_device_ != 0) {
+    if (auto opened = KfdDevice::open(kfd_device_)) own_ = std::move(*opened);
+  }
+  AvailableMemoryArgs args{};
+  args.gpu_id = gpu.gpu_id;
+  if (!own_ || call_ioctl(own_->ioctl_function(), own_->fd(), kIocAvailableMemory, &args) != 0)
+    return std::nullopt;
+  return VramUse{gpu.vram_size, gpu.vram_size - std::min(gpu.vram_size, args.available)};
 }
 
 std::optional<std::uint64_t> gtt_room(std::span<const std::uint32_t> render_minors,

@@ -6,13 +6,21 @@
 // together, with and without KFD, and a whole card. On a partitioned card
 // (current_compute_partition, amdgpu_gfx.c, exists and is not SPX) they say nothing about one partition. Only
 // the first partition's render node has them. Untrusted text. Functions without state; any thread.
+//
+// Of a partition the KFD answers a process that has opened it (AVAILABLE_MEMORY). What was allocated without
+// the KFD does not count there.
 #pragma once
+
+#include <sys/types.h>
 
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 
+#include "base/mutex.h"
+#include "kfd/device.h"
 #include "kfd/topology.h"
 
 namespace sluice::kfd {
@@ -26,8 +34,25 @@ struct VramUse {
   std::uint64_t room() const { return total_bytes > used_bytes ? total_bytes - used_bytes : 0; }
 };
 
-// Nothing if unknown: no such files, unreadable files, no number, a partition.
-std::optional<VramUse> vram_use(std::uint32_t render_minor, const std::string& drm_path = kDrmPath);
+// Of GPUs of this machine. Any thread.
+class VramMeter {
+ public:
+  // `kfd_device`: kfd_device_number()'s, which is opened when a partition is asked about; 0: there is none.
+  explicit VramMeter(dev_t kfd_device, std::string drm_path = kDrmPath)
+      : kfd_device_(kfd_device), drm_path_(std::move(drm_path)) {}
+
+  // Nothing if unknown: no such files, unreadable files, no number, a partition of which the KFD does not
+  // tell.
+  std::optional<VramUse> use(const Node& gpu);
+
+ private:
+  std::optional<VramUse> ask_kfd(const Node& gpu);
+
+  dev_t kfd_device_;
+  std::string drm_path_;
+  Mutex mutex_;
+  std::optional<KfdDevice> own_ SLUICE_GUARDED_BY(mutex_);
+};
 
 // The kernel's own figures of memory.
 struct SystemFiles {

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "kfd/memory/vram_room.h"
 #include "pipeline/lane_world.h"
 
 namespace sluice::plugin {
@@ -16,19 +15,22 @@ constexpr std::uint64_t kPartOfTheDriver = 64;
 
 }  // namespace
 
-void MemoryKeeper::set_machine(const kfd::Topology& topology) {
+void MemoryKeeper::set_machine(const kfd::Topology& topology, dev_t kfd_device) {
+  vram_.emplace(kfd_device);
+  machine_ = topology;
   for (const kfd::Node& node : topology.nodes) {
     if (node.is_gpu()) minors_.push_back(node.drm_render_minor);
   }
 }
 
-MemoryKeeper::Rooms MemoryKeeper::rooms() const {
+MemoryKeeper::Rooms MemoryKeeper::rooms() {
   const std::uint64_t system = kfd::gtt_room(minors_).value_or(0);
   Rooms rooms;
   for (const auto& bos : all_) {
     const auto [at, is_new] = rooms.try_emplace(bos->render_minor(), MemoryUse{0, system});
     if (!is_new) continue;
-    const auto use = kfd::vram_use(bos->render_minor());
+    const kfd::Node* const gpu = machine_.find_render_minor(bos->render_minor());
+    const auto use = gpu != nullptr ? vram_->use(*gpu) : std::nullopt;
     if (!use) continue;
     const std::uint64_t reserve = use->total_bytes / kPartOfTheDriver;
     at->second.vram = use->room() > reserve ? use->room() - reserve : 0;

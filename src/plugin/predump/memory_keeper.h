@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "kfd/memory/vram_room.h"
 #include "kfd/topology.h"
 #include "pipeline/lane_thread.h"
 #include "plugin/predump/bo_keeper.h"
@@ -30,8 +31,8 @@ class MemoryKeeper {
   MemoryKeeper(const MemoryKeeper&) = delete;
   MemoryKeeper& operator=(const MemoryKeeper&) = delete;
 
-  // Before start(). `topology`: this machine's.
-  void set_machine(const kfd::Topology& topology);
+  // Before start(). This machine's.
+  void set_machine(const kfd::Topology& topology, dev_t kfd_device);
   void add(std::shared_ptr<BoKeeper> bos) { all_.push_back(std::move(bos)); }
   const std::vector<std::shared_ptr<BoKeeper>>& all() const { return all_; }
 
@@ -53,7 +54,7 @@ class MemoryKeeper {
  private:
   // What is free, by render minor. The system's is the same for all.
   using Rooms = std::map<std::uint32_t, MemoryUse>;
-  Rooms rooms() const;
+  Rooms rooms();
   void watch();
   bool look();
   void give_back(std::uint32_t render_minor, const MemoryUse& room);
@@ -62,6 +63,8 @@ class MemoryKeeper {
   MemoryUse sum(std::uint32_t render_minor, const Use& use) const;
 
   std::vector<std::uint32_t> minors_;  // of the machine's GPUs
+  kfd::Topology machine_;
+  std::optional<kfd::VramMeter> vram_;
   std::vector<std::shared_ptr<BoKeeper>> all_;
   std::optional<LaneThread> thread_;
   mutable Mutex mutex_;

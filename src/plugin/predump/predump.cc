@@ -41,7 +41,7 @@ PreDump::~PreDump() {
 
 Result<void> PreDump::read_machine() {
   SLUICE_TRY_ASSIGN(basis_.topology, local_topology());
-  memory_.set_machine(basis_.topology);
+  memory_.set_machine(basis_.topology, basis_.kfd_device);
   return {};
 }
 

@@ -25,7 +25,10 @@ class VramRoomTest : public ::testing::Test {
   }
 
   void say(const std::string& name, const std::string& text) { write_text(device_ / name, text); }
-  std::optional<VramUse> use() const { return vram_use(129, tree_.path().string()); }
+  std::optional<VramUse> use() const { return use_of(129); }
+  std::optional<VramUse> use_of(std::uint32_t minor) const {
+    return VramMeter(0, tree_.path().string()).use(mi210(1, 0x978f, minor));
+  }
 
   TempDir tree_;
   std::filesystem::path device_ = tree_.path() / "renderD129" / "device";
@@ -47,7 +50,7 @@ TEST_F(VramRoomTest, is_none_where_more_is_in_use_than_there_is) {
 TEST_F(VramRoomTest, is_not_known_without_the_files) {
   std::filesystem::remove(device_ / "mem_info_vram_used");
   EXPECT_FALSE(use().has_value());
-  EXPECT_FALSE(vram_use(130, tree_.path().string()).has_value());
+  EXPECT_FALSE(use_of(130).has_value());
 }
 
 TEST_F(VramRoomTest, is_not_known_where_the_text_is_no_number) {

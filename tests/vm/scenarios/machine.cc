@@ -179,7 +179,10 @@ std::vector<std::uint32_t> Machine::gpu_ids() const {
 }
 
 std::uint64_t Machine::vram_bytes() const {
-  return cards_.at(0).number("mem_info_vram_total");
+  for (const fs::directory_entry& node : fs::directory_iterator(kNodes)) {
+    if (number_of(node.path() / "gpu_id") != 0) return property(node.path() / "mem_banks/0", "size_in_bytes");
+  }
+  return 0;
 }
 
 Usage Machine::usage() const {

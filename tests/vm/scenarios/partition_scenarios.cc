@@ -139,7 +139,11 @@ TEST_F(Partitions, AreKnownToTheCommands) {
   const json map = json::parse(said_by({"map", "--json", images().string()}));
   EXPECT_EQ(map["result"], "fits") << map;
   std::set<std::string> places;
-  for (const json& gpu : map["local"]) places.insert(gpu["pci"]);
+  for (const json& gpu : map["local"]) {
+    places.insert(gpu["pci"]);
+    EXPECT_GT(gpu["room_bytes"], 0U) << map;
+    EXPECT_LT(gpu["room_bytes"], machine().vram_bytes()) << map;
+  }
   EXPECT_EQ(places, (std::set<std::string>{"0000:01:00.0", "0000:01:00.1"})) << map;
   const std::string shown = said_by({"show", "--json", images().string()});
   for (const std::uint32_t id : machine().gpu_ids())

@@ -13,7 +13,6 @@
 #include "base/format.h"
 #include "drm/device.h"
 #include "images/files/files.h"
-#include "kfd/memory/vram_room.h"
 #include "plugin/contents/local_machine.h"
 #include "plugin/host/criu_host.h"
 
@@ -31,15 +30,15 @@ bool can_open(const kfd::Node& gpu) {
 }  // namespace
 
 // Reservations are read first, see VramLedger.
-std::map<std::uint32_t, kfd::LocalGpu> local_gpus(const kfd::Topology& local, const VramLedger* ledger) {
+std::map<std::uint32_t, kfd::LocalGpu> local_gpus(const kfd::Topology& local, const VramLedger* ledger,
+                                                  kfd::VramMeter& vram) {
   std::map<std::uint32_t, kfd::LocalGpu> gpus;
   for (const kfd::Node& node : local.nodes) {
     if (!node.is_gpu()) continue;
     const std::uint64_t reserved = ledger != nullptr ? ledger->reserved_by_others(node.gpu_id) : 0;
     kfd::LocalGpu& gpu = gpus[node.gpu_id];
     gpu.reachable = can_open(node);
-    if (const auto use = kfd::vram_use(node.drm_render_minor))
-      gpu.room = use->room() > reserved ? use->room() - reserved : 0;
+    if (const auto use = vram.use(node)) gpu.room = use->room() > reserved ? use->room() - reserved : 0;
   }
   if (std::none_of(gpus.begin(), gpus.end(), [](const auto& gpu) { return gpu.second.reachable; })) {
     for (auto& [gpu_id, gpu] : gpus) gpu.reachable = true;  // so that free VRAM decides
@@ -62,7 +61,8 @@ kfd::TreeChoice GpuMatch::choose(const kfd::KfdImage& image) {
   std::optional<FutexLocked> locked, ledger_locked;
   tree_->lock_into(locked);
   if (tree_->ledger) tree_->ledger->lock_into(ledger_locked);
-  const kfd::LocalGpus local{local_, local_gpus(local_, tree_->ledger.get())};
+  kfd::VramMeter vram(kfd_device_);
+  const kfd::LocalGpus local{local_, local_gpus(local_, tree_->ledger.get(), vram)};
   kfd::TreeChoice choice = kfd::choose_gpus(process, tree_->gpus, tree_->agreed(), local, rules_);
   agree(choice.agreed);
   return choice;
@@ -111,7 +111,7 @@ std::string GpuMatch::why_moved(const kfd::DeviceIds& pair) const {
   const kfd::Node* same = local_.find_gpu(pair.user_gpu_id);
   if (tree_ == nullptr || same == nullptr) return text;
   const auto need = tree_->gpus.need.find(source.drm_render_minor);
-  const auto use = kfd::vram_use(same->drm_render_minor);
+  const auto use = kfd::VramMeter(kfd_device_).use(*same);
   if (need == tree_->gpus.need.end() || !use || use->room() >= need->second) return text;
   return text + ": its own has " + kfd::size_words(use->room()) + " of VRAM free, and " +
          kfd::size_words(need->second) + " are needed";
@@ -156,9 +156,10 @@ const kfd::Node* GpuMatch::agreed_gpu(std::uint32_t source_minor) const {
 
 GpuMatch::Rooms GpuMatch::rooms() const {
   Rooms rooms;
+  kfd::VramMeter vram(kfd_device_);
   for (const kfd::Node& node : local_.nodes) {
     if (!node.is_gpu()) continue;
-    if (const auto use = kfd::vram_use(node.drm_render_minor)) rooms[node.gpu_id] = use->room();
+    if (const auto use = vram.use(node)) rooms[node.gpu_id] = use->room();
   }
   return rooms;
 }

@@ -14,6 +14,7 @@
 #include "images/vram_need.h"
 #include "kfd/matching/matching.h"
 #include "kfd/matching/tree_choice.h"
+#include "kfd/memory/vram_room.h"
 #include "kfd/topology.h"
 #include "plugin/restore/gpus/tree_match.h"
 
@@ -21,7 +22,8 @@ namespace sluice::plugin {
 
 // The facts by which one local GPU is preferred to another, by gpu_id. `ledger`: may be nullptr; its lock is
 // held, unless nothing will be reserved.
-std::map<std::uint32_t, kfd::LocalGpu> local_gpus(const kfd::Topology& local, const VramLedger* ledger);
+std::map<std::uint32_t, kfd::LocalGpu> local_gpus(const kfd::Topology& local, const VramLedger* ledger,
+                                                  kfd::VramMeter& vram);
 
 class GpuMatch {
  public:
@@ -30,7 +32,11 @@ class GpuMatch {
   GpuMatch& operator=(const GpuMatch&) = delete;
 
   // The tree's other matches, and how much VRAM is needed where; borrowed. Without it the task is alone.
-  void join(TreeMatch* tree) { tree_ = tree; }
+  // `kfd_device`: this machine's.
+  void join(TreeMatch* tree, dev_t kfd_device) {
+    tree_ = tree;
+    kfd_device_ = kfd_device;
+  }
 
   // Maps the GPUs of the image's machine to local ones. A task has one KFD process, whose image is matched
   // last. Images of other KFD processes, matched earlier for a render file, describe the same GPUs, perhaps
@@ -67,6 +73,7 @@ class GpuMatch {
                          const Rooms& rooms) const;
 
   TreeMatch* tree_ = nullptr;
+  dev_t kfd_device_ = 0;
   bool follows_ = true;  // uses the tree's GPUs, where its memory is reserved
   kfd::MatchRules rules_;
   kfd::Topology local_;

@@ -10,7 +10,7 @@ namespace sluice::plugin {
 
 RestoreTask::RestoreTask(const RestoreBasis& basis, std::optional<int> server)
     : parts_{.basis = basis, .contents = TaskContents(basis, server)}, images_(basis.store, basis.plan) {
-  parts_.gpus.join(basis.tree_match.get());
+  parts_.gpus.join(basis.tree_match.get(), basis.kfd_device);
 }
 
 Result<Answer> RestoreTask::restore_file(int id) {
