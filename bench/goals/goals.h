@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // The goals, and how they are judged. A goal has bars, each on one figure of one scenario's report. It passes
 // if the whole 95 % interval clears every bar: the lower end where more is better, the upper end where less
-// is. Pure functions over reports; nothing is measured here.
+// is. It is short if a whole interval does not. Where a bar is inside its interval, this run cannot tell.
+// Pure functions over reports; nothing is measured here.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -33,7 +34,7 @@ struct Goal {
 
 const std::vector<Goal>& goals();
 
-enum class Verdict : std::uint8_t { Pass, Short, NotMeasured };
+enum class Verdict : std::uint8_t { Pass, WithinNoise, Short, NotMeasured };
 const char* name_of(Verdict verdict);
 
 struct BarResult {
@@ -48,7 +49,7 @@ struct GoalResult {
   std::string name;
   std::vector<BarResult> bars;
   BarResult tightest;  // the measured bar with the smallest margin; the first bar if none was measured
-  Verdict verdict = Verdict::NotMeasured;  // Short if any bar is, else NotMeasured if any bar is
+  Verdict verdict = Verdict::NotMeasured;  // the worst of its bars: Short, NotMeasured, WithinNoise, Pass
   std::vector<std::string> why;            // sentences made from the measurements
 };
 
@@ -56,6 +57,8 @@ struct GoalResult {
 GoalResult judge(const Goal& goal, std::span<const Report> reports, unsigned cores);
 
 std::string table_of(std::span<const GoalResult> results);
+// What dumps and restores on this disk came to, in one line; empty if neither was measured.
+std::string headline_of(std::span<const Report> reports);
 nlohmann::ordered_json json_of(std::span<const GoalResult> results);
 
 }  // namespace sluice::bench

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Prints judged goals: as a table for people and as JSON.
 #include <cstdio>
+#include <map>
 #include <sstream>
 
 #include "goals/goals.h"
@@ -51,12 +52,30 @@ nlohmann::ordered_json json_of(const BarResult& result) {
 
 }  // namespace
 
+std::string headline_of(std::span<const Report> reports) {
+  std::string text;
+  const auto add = [&](const char* scenario, const char* case_name, const char* what, const char* raw_what) {
+    for (const Report& report : reports) {
+      const Case* in = report.scenario == scenario ? report.find(case_name) : nullptr;
+      const Figure *ours = in != nullptr ? in->find("ours") : nullptr,
+                   *raw = in != nullptr ? in->find("raw") : nullptr;
+      if (ours == nullptr || raw == nullptr) continue;
+      text += (text.empty() ? "This disk: " : ", ") + std::string(what) + " " +
+              with_unit(ours->value.value, ours->unit) + " (" + raw_what + ": " + number(raw->value.value) +
+              ")";
+    }
+  };
+  add("dump", "memcpy, new file, checksum", "a durable dump runs at", "bare writes");
+  add("restore", "memcpy, every block verified", "a verified restore at", "bare reads");
+  return text.empty() ? text : text + "\n";
+}
+
 std::string table_of(std::span<const GoalResult> results) {
   char line[256];
   (void)std::snprintf(line, sizeof line, "%4s  %-50s %-14s %8s  %-18s  %s\n", "goal", "", "bar", "measured",
                       "95 % interval", "");
   std::string text = line;
-  unsigned passed = 0;
+  std::map<Verdict, unsigned> verdicts;
   for (const GoalResult& result : results) {
     const BarResult& bar = result.tightest;
     const std::string interval =
@@ -67,9 +86,13 @@ std::string table_of(std::span<const GoalResult> results) {
                         name_of(result.verdict));
     text += line;
     for (const std::string& sentence : result.why) text += wrapped(sentence, 6);
-    if (result.verdict == Verdict::Pass) ++passed;
+    ++verdicts[result.verdict];
   }
-  return text + std::to_string(passed) + " of " + std::to_string(results.size()) + " goals pass\n";
+  text += std::to_string(verdicts[Verdict::Pass]) + " of " + std::to_string(results.size()) + " goals pass";
+  for (const Verdict other : {Verdict::WithinNoise, Verdict::Short, Verdict::NotMeasured}) {
+    if (verdicts[other] != 0) text += ", " + std::to_string(verdicts[other]) + " " + name_of(other);
+  }
+  return text + "\n";
 }
 
 nlohmann::ordered_json json_of(std::span<const GoalResult> results) {

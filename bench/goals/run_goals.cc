@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: MIT
 #include "goals/run_goals.h"
 
+#include <sys/statvfs.h>
+
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <set>
 #include <string_view>
 
 #include "goals/measured_machine.h"
@@ -32,6 +36,28 @@ bool needs(const std::vector<Goal>& goals, const std::string& scenario) {
   });
 }
 
+// Those that a bar is on: a quick run measures no others.
+std::set<std::string> cases_of(const std::vector<Goal>& goals, const std::string& scenario) {
+  std::set<std::string> cases;
+  for (const Goal& goal : goals) {
+    for (const Bar& bar : goal.bars) {
+      if (bar.scenario == scenario) cases.insert(bar.case_name);
+    }
+  }
+  return cases;
+}
+
+// Before it fills the disk and fails half-way.
+Result<void> check_space(const Scenario& scenario, const BenchOptions& options) {
+  const unsigned gib = options.by_scale(0u, scenario.quick_gib, scenario.full_gib);
+  struct statvfs disk {};
+  if (gib == 0 || ::statvfs(options.directory.c_str(), &disk) != 0) return {};
+  const double free_gib = static_cast<double>(disk.f_bavail) * static_cast<double>(disk.f_frsize) / kGiB;
+  if (free_gib >= gib) return {};
+  return Error{ENOSPC, "not run: it needs " + std::to_string(gib) + " GiB in " + options.directory.string() +
+                           ", which has " + number(free_gib) + " free"};
+}
+
 const char* name_of(Scale scale) {
   return scale == Scale::Smoke ? "smoke" : scale == Scale::Quick ? "quick" : "full";
 }
@@ -50,9 +76,11 @@ GoalsRun run_goals(const BenchOptions& options, const std::vector<unsigned>& onl
     const bool beside = std::find(kBeside.begin(), kBeside.end(), scenario.name) != kBeside.end();
     if (!needs(wanted, scenario.name) && !(publishable && beside)) continue;
     BenchOptions own = options;
+    if (options.scale == Scale::Quick) own.cases = cases_of(wanted, scenario.name);
     own.tell = [&](const std::string& line) { options.tell(std::string(scenario.name) + ": " + line); };
     const auto begin = Clock::now();
-    Result<Report> report = scenario.run(own);
+    const auto room = check_space(scenario, options);
+    Result<Report> report = room ? scenario.run(own) : room.error();
     if (report) {
       told.push_back(json_of(*report));
       told.back()["seconds"] = seconds_since(begin);
@@ -67,7 +95,7 @@ GoalsRun run_goals(const BenchOptions& options, const std::vector<unsigned>& onl
   const double others_cores = others.cores(), seconds = seconds_since(began);
   GoalsRun run;
   run.complete = failed.empty();
-  run.text = text_of(machine) + table_of(results);
+  run.text = headline_of(reports) + text_of(machine) + table_of(results);
   for (const auto& each : failed)
     run.text += each["scenario"].get<std::string>() + " failed: " + each["error"].get<std::string>() + "\n";
   if (others_cores > kQuietCores)

@@ -62,7 +62,7 @@ std::string sentence(const BarResult& result, const Case& in, unsigned cores) {
   const auto add = [&](const std::string& part) {
     if (!part.empty()) text += (text.empty() ? "" : "; ") + part;
   };
-  if (result.verdict == Verdict::Short) {
+  if (result.verdict == Verdict::Short || result.verdict == Verdict::WithinNoise) {
     add(shortfall(result));
     add(figures_of(in, result.bar.figure));
     add(what_was_busy(in, cores));
@@ -87,7 +87,7 @@ std::vector<std::string> why(const GoalResult& result, std::span<const Report> r
     if (bar.verdict == Verdict::NotMeasured) {
       sentences.push_back(place_of(bar.bar) + ": " + bar.bar.figure + " was not measured" +
                           (in == nullptr || in->note.empty() ? "" : "; " + in->note));
-    } else if (bar.verdict == Verdict::Short || result.verdict == Verdict::Pass) {
+    } else if (bar.verdict != Verdict::Pass || result.verdict == Verdict::Pass) {
       sentences.push_back(sentence(bar, *in, cores));
     } else if (!in->note.empty() && !is_told(in->note, sentences)) {
       sentences.push_back(place_of(bar.bar) + ": " + in->note);  // how a bar was cleared nevertheless

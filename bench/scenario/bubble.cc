@@ -160,7 +160,9 @@ Result<Report> run_bubble(const BenchOptions& options) {
   std::vector<std::array<double, 3>> grid;
   for (const double copy : kRates)
     for (const double checksum : kRates)
-      for (const double store : kRates) grid.push_back({copy, checksum, store});
+      for (const double store : kRates)
+        if (options.wants(name_of(std::array{copy, checksum, store})))
+          grid.push_back({copy, checksum, store});
   std::vector<std::vector<double>> overheads(grid.size());
   for (unsigned i = 0; i < count; ++i) {
     options.tell("round " + std::to_string(i + 1) + " of " + std::to_string(count) + " of the grid");

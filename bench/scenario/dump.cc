@@ -36,7 +36,8 @@ Result<void> prepare(const Place& place, FillState fill, std::uint64_t bytes) {
 // The cost of a part of the sums: dumps to new files with and without it, plus one checked dump of each.
 // `what`: "checksum", or "key" if not none.
 Result<Case> checksum_case(const BenchOptions& options, CopyEngine& engine, const Place& place,
-                           std::uint64_t bytes, const std::string& what, const std::string& note) {
+                           std::uint64_t bytes, const std::string& name, const std::string& what,
+                           const std::string& note) {
   SLUICE_TRY(load_mac());
   SumTable sums;
   LanePlan plan = pages_plan(engine, place, &sums);
@@ -50,9 +51,7 @@ Result<Case> checksum_case(const BenchOptions& options, CopyEngine& engine, cons
     SLUICE_TRY_ASSIGN(const RunResult run, run_lanes({&plan, 1}));
     return run.sample;
   };
-  SLUICE_TRY_ASSIGN(
-      Case each,
-      on_off_case(options, std::string(engine.name()) + ", new file, " + what + " on / off", note, dump));
+  SLUICE_TRY_ASSIGN(Case each, on_off_case(options, name, note, dump));
   for (const bool on : {true, false}) {
     SLUICE_TRY(dump(on));
     SLUICE_TRY(checked_restore(plan, 0));
@@ -82,6 +81,7 @@ Result<void> add_cases(const BenchOptions& options, std::uint64_t bytes, Report&
                   (wanted.checksum ? ", checksum" : ", no checksum"),
               "",
               {}};
+    if (!options.wants(each.name)) continue;
     options.tell(each.name);
     if (wanted.fill == FillState::Rewritten) SLUICE_TRY(run_lanes({&plan, 1}));  // to be overwritten
     const auto dump = [&]() -> Result<Sample> {
@@ -97,13 +97,13 @@ Result<void> add_cases(const BenchOptions& options, std::uint64_t bytes, Report&
     each.figures = pairs.figures();
     report.cases.push_back(std::move(each));
   }
-  if (!on_virtual_machine()) {
-    SLUICE_TRY_ASSIGN(Case checksums, checksum_case(options, *engine, place, bytes, "checksum",
-                                                    "what the checksums of blocks cost"));
-    report.cases.push_back(std::move(checksums));
-    SLUICE_TRY_ASSIGN(Case keyed, checksum_case(options, *engine, place, bytes, "key",
-                                                "what it costs to make these with a key; the lane hashes"));
-    report.cases.push_back(std::move(keyed));
+  for (const auto& [part, note] :
+       {std::pair("checksum", "what the checksums of blocks cost"),
+        std::pair("key", "what it costs to make these with a key; the lane hashes")}) {
+    const std::string name = std::string(engine->name()) + ", new file, " + part + " on / off";
+    if (on_virtual_machine() || !options.wants(name)) continue;
+    SLUICE_TRY_ASSIGN(Case each, checksum_case(options, *engine, place, bytes, name, part, note));
+    report.cases.push_back(std::move(each));
   }
   return {};
 }
@@ -114,7 +114,8 @@ Result<Report> run_dump(const BenchOptions& options) {
   const std::uint64_t bytes = options.by_scale(16 * kMiB, kGiB, 4 * kGiB);
   Report report{"dump", "memory to durable file, beside the raw disk on new files", {}};
   SLUICE_TRY(add_cases(options, bytes, report));
-  if (!on_virtual_machine()) SLUICE_TRY(add_vamdgpu_cases(options, "dump", bytes, report));
+  if (!on_virtual_machine() && options.wants(kOnVamdgpu))
+    SLUICE_TRY(add_vamdgpu_cases(options, "dump", bytes, report));
   return report;
 }
 

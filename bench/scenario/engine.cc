@@ -5,6 +5,10 @@
 #include <sys/eventfd.h>
 
 #include <chrono>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "engine/timed_stage.h"
 #include "front/dma_copy.h"
@@ -220,23 +224,28 @@ Result<Report> run_engine(const BenchOptions& options) {
   Report report{"engine", "the engine's own time, per chunk of 4 MiB and beside bare loops", {}};
   const std::uint64_t bytes = options.by_scale(200u, 20'000u, 200'000u) * kChunkBytes;
   SLUICE_TRY_ASSIGN(const std::unique_ptr<CopyEngine> ghost, make_ghost_engine({{bytes - kHeaderBytes}}, 0));
-  SLUICE_TRY_ASSIGN(Case loop,
-                    cost_case(options, "no checksum", "copy and store end at once, without a system call",
-                              *ghost, make_null_store));
-  report.cases.push_back(std::move(loop));
   SignalledEngine signalled({{bytes - kHeaderBytes}});
-  SLUICE_TRY_ASSIGN(Case ring,
-                    cost_case(options, "no checksum, through the ring",
-                              "the ring polls a signalled fence and writes to /dev/null, for every chunk",
-                              signalled, make_null_file));
-  report.cases.push_back(std::move(ring));
-  SLUICE_TRY_ASSIGN(Case checksum, checksum_case(options));
-  report.cases.push_back(std::move(checksum));
-  SLUICE_TRY_ASSIGN(Case secret, secret_case(options));
-  report.cases.push_back(std::move(secret));
-  for (const std::uint32_t threads : {2u, 1u}) {
-    SLUICE_TRY_ASSIGN(Case memcpy, memcpy_case(options, threads));
-    report.cases.push_back(std::move(memcpy));
+  const std::vector<std::pair<const char*, std::function<Result<Case>()>>> cases = {
+      {"no checksum",
+       [&] {
+         return cost_case(options, "no checksum", "copy and store end at once, without a system call", *ghost,
+                          make_null_store);
+       }},
+      {"no checksum, through the ring",
+       [&] {
+         return cost_case(options, "no checksum, through the ring",
+                          "the ring polls a signalled fence and writes to /dev/null, for every chunk",
+                          signalled, make_null_file);
+       }},
+      {"checksum", [&] { return checksum_case(options); }},
+      {"checksum, secret on / off", [&] { return secret_case(options); }},
+      {"memcpy and checksum", [&] { return memcpy_case(options, 2); }},
+      {"memcpy and checksum, one thread", [&] { return memcpy_case(options, 1); }},
+  };
+  for (const auto& [name, run] : cases) {
+    if (!options.wants(name)) continue;
+    SLUICE_TRY_ASSIGN(Case each, run());
+    report.cases.push_back(std::move(each));
   }
   return report;
 }

@@ -96,6 +96,7 @@ double per_gb(double seconds, std::uint64_t bytes) {
 
 Result<Case> Frozen::dumps(const Change& change) {
   Case each{name(change.words()), "", {}};
+  if (!options_.wants(each.name)) return each;
   options_.tell(each.name);
   DumpChain dumps = chain();
   std::vector<double> frozen, full, floor, sum, written, cpu, full_cpu, shorter;
@@ -133,6 +134,7 @@ Result<Case> Frozen::dumps(const Change& change) {
 
 Result<Case> Frozen::never_matches() {
   Case each{name("a parent that never matches, null sink"), "with it / without", {}};
+  if (!options_.wants(each.name)) return each;
   options_.tell(each.name);
   DumpChain dumps = chain();
   SLUICE_TRY(dumps.dump_full());
@@ -158,6 +160,7 @@ Result<Case> Frozen::chain_of_three(std::uint64_t run_bytes) {
   Case each{name("restore from a chain of three, runs of " + std::to_string(run_bytes / kMiB) + " MiB"),
             "5 % changed twice; cold; beside a restore of a full dump of the same",
             {}};
+  if (!options_.wants(each.name)) return each;
   options_.tell(each.name);
   SLUICE_TRY_ASSIGN(const Place apart, Place::make(options_.directory));
   DumpChain three = chain();
@@ -183,6 +186,7 @@ Result<Case> Frozen::ten_dumps(std::uint64_t run_bytes) {
   Case each{name("ten dumps, 5 % changed in each, runs of " + std::to_string(run_bytes / kMiB) + " MiB"),
             "space: of all, beside the first",
             {}};
+  if (!options_.wants(each.name)) return each;
   options_.tell(each.name);
   DumpChain ten = chain();
   SLUICE_TRY(ten.dump_full());
@@ -204,6 +208,7 @@ Result<Case> Frozen::beside_a_job(Pace pace, bool to_file) {
                  (pace == Pace::Default ? "default rate" : "no limit") + (to_file ? ", to a file" : "")),
             to_file ? "" : "to nowhere, as to a disk that takes any rate",
             {}};
+  if (!options_.wants(each.name)) return each;
   options_.tell(each.name);
   DumpChain dumps = chain();
   SLUICE_TRY_ASSIGN(const std::unique_ptr<LinkJob> job, LinkJob::start(engine_));
@@ -250,7 +255,7 @@ Result<void> add_cases(const BenchOptions& options, CopyEngine& engine, unsigned
                 [&] { return frozen.chain_of_three(kMiB); }});
   for (const auto& run : cases) {
     SLUICE_TRY_ASSIGN(Case each, run());
-    add_case(options, report, std::move(each));
+    if (!each.figures.empty()) add_case(options, report, std::move(each));
   }
   return {};
 }
@@ -266,7 +271,8 @@ Result<Report> run_frozen(const BenchOptions& options) {
                       on_virtual_machine() ? make_vamdgpu_engine({{bytes}}) : make_memcpy_engine({{bytes}}));
     SLUICE_TRY(add_cases(options, *engine, options.by_scale(1u, 3u, 9u), report));
   }
-  if (!on_virtual_machine()) SLUICE_TRY(add_vamdgpu_cases(options, "frozen", bytes, report));
+  if (!on_virtual_machine() && options.wants(kOnVamdgpu))
+    SLUICE_TRY(add_vamdgpu_cases(options, "frozen", bytes, report));
   return report;
 }
 

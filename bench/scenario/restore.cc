@@ -14,10 +14,12 @@
 namespace sluice::bench {
 namespace {
 
+constexpr const char* kVerifying = ", verifying on / off";
+constexpr const char* kKey = ", key on / off";
+
 // The cost of verifying: restores of `plan`'s file with and without it.
-Result<Case> verifying_case(const BenchOptions& options, LanePlan plan) {
-  return on_off_case(options, plan.engine->name() + std::string(", verifying on / off"),
-                     "what it costs to compare every block with its checksum",
+Result<Case> verifying_case(const BenchOptions& options, const std::string& name, LanePlan plan) {
+  return on_off_case(options, name, "what it costs to compare every block with its checksum",
                      [&](bool on) -> Result<Sample> {
                        plan.checksum = on;
                        return checked_restore(plan, kTouchBytes);
@@ -25,15 +27,15 @@ Result<Case> verifying_case(const BenchOptions& options, LanePlan plan) {
 }
 
 // The cost of a key: restores of one file with sums of both kinds.
-Result<Case> key_case(const BenchOptions& options, LanePlan plan) {
+Result<Case> key_case(const BenchOptions& options, const std::string& name, LanePlan plan) {
   SLUICE_TRY(load_mac());
   SumTable keyed;
   keyed.method = SumMethod(MacKey{});
   SumTable* const plain = std::exchange(plan.sums, &keyed);
   plan.checksum = true;
   SLUICE_TRY(run_lanes({&plan, 1}));  // the same contents again
-  return on_off_case(options, plan.engine->name() + std::string(", key on / off"),
-                     "what it costs to compare by a key; the lane hashes", [&](bool on) -> Result<Sample> {
+  return on_off_case(options, name, "what it costs to compare by a key; the lane hashes",
+                     [&](bool on) -> Result<Sample> {
                        plan.sums = on ? &keyed : plain;
                        return checked_restore(plan, kTouchBytes);
                      });
@@ -54,6 +56,7 @@ Result<void> add_cases(const BenchOptions& options, std::uint64_t bytes, Report&
   for (const bool checksum : {true, false}) {
     if (!checksum && on_virtual_machine()) break;
     Case each{engine->name() + std::string(checksum ? ", every block verified" : ", unverified"), "", {}};
+    if (!options.wants(each.name)) continue;
     options.tell(each.name);
     plan.checksum = checksum;
     SLUICE_TRY_ASSIGN(const Pairs pairs, run_pairs(
@@ -65,11 +68,11 @@ Result<void> add_cases(const BenchOptions& options, std::uint64_t bytes, Report&
     each.figures = pairs.figures();
     report.cases.push_back(std::move(each));
   }
-  if (!on_virtual_machine()) {
-    SLUICE_TRY_ASSIGN(Case verifying, verifying_case(options, plan));
-    report.cases.push_back(std::move(verifying));
-    SLUICE_TRY_ASSIGN(Case keyed, key_case(options, plan));
-    report.cases.push_back(std::move(keyed));
+  for (const auto make : {verifying_case, key_case}) {
+    const std::string name = engine->name() + std::string(make == verifying_case ? kVerifying : kKey);
+    if (on_virtual_machine() || !options.wants(name)) continue;
+    SLUICE_TRY_ASSIGN(Case each, make(options, name, plan));
+    report.cases.push_back(std::move(each));
   }
   return {};
 }
@@ -80,7 +83,8 @@ Result<Report> run_restore(const BenchOptions& options) {
   const std::uint64_t bytes = options.by_scale(16 * kMiB, kGiB, 4 * kGiB);
   Report report{"restore", "verified file to memory, beside raw reads of the same file", {}};
   SLUICE_TRY(add_cases(options, bytes, report));
-  if (!on_virtual_machine()) SLUICE_TRY(add_vamdgpu_cases(options, "restore", bytes, report));
+  if (!on_virtual_machine() && options.wants(kOnVamdgpu))
+    SLUICE_TRY(add_vamdgpu_cases(options, "restore", bytes, report));
   return report;
 }
 

@@ -159,6 +159,7 @@ Result<void> disk_cases(const BenchOptions& options, const DiskShape& shape, Rep
   }
   for (const Direction direction : {Direction::Dump, Direction::Restore}) {
     const bool dump = direction == Direction::Dump;
+    if (!options.wants(dump ? "one disk" : "one disk, restore")) continue;
     for (Group* group : {&many, &one}) {
       group->rates.clear();
       group->unfairness.clear();

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <set>
 #include <span>
 #include <string>
 
@@ -22,6 +23,9 @@ struct BenchOptions {
   std::filesystem::path directory;  // on the disk to be measured; our files there are removed
   Scale scale = Scale::Quick;
   std::function<void(const std::string&)> tell;  // a line of progress; never empty
+  std::set<std::string> cases;                   // by name; empty: all of the scenario
+
+  bool wants(const std::string& name) const { return cases.empty() || cases.contains(name); }
 
   // One of three values by scale.
   template <class T>
@@ -34,6 +38,7 @@ struct Scenario {
   const char* name;
   const char* help;
   Result<Report> (*run)(const BenchOptions&);
+  unsigned quick_gib = 0, full_gib = 0;  // that its files take on the disk, at most
 };
 
 std::span<const Scenario> scenarios();

@@ -211,6 +211,7 @@ Result<Report> run_serial(const BenchOptions& options) {
   };
   for (const bool warm : {false, true}) {
     const std::string name = warm ? "restore, warm cache" : "restore, cold cache";
+    if (!options.wants(name)) continue;
     options.tell(name);
     std::vector<double> cached;
     // Prepares the cache, as the last step.

@@ -122,6 +122,7 @@ Result<Report> run_zero(const BenchOptions& options) {
   Subject dense(std::move(engine), place, "dense.img");
   Report report{"zero", "memory that is zero in part, beside memory that is not; new files, checksum on", {}};
   for (const Mix& mix : mixes(options.scale)) {
+    if (!options.wants(name_of(mix))) continue;
     SLUICE_TRY_ASSIGN(Case each, mix_case(options, place, mix, bytes, dense));
     report.cases.push_back(std::move(each));
   }

@@ -153,6 +153,18 @@ TEST(Goals, RunOnlyWhatIsAskedForAndAreDrawn) {
   EXPECT_TRUE(std::ifstream(out + "/tables.md").good());
 }
 
+// In sysfs nothing is free. What was measured is not lost.
+TEST(Goals, WithoutRoomForItsFilesAScenarioIsNotRun) {
+  const test::TempDir report_directory;
+  const std::string json = report_directory.path() + "/goals.json";
+  const Ended ended = bench({"goals", "--quick", "--only", "12", "--dir", "/sys/kernel", "--json", json});
+  EXPECT_EQ(ended.status, 1);
+  EXPECT_NE(ended.out.find("it needs 2 GiB in /sys/kernel"), std::string::npos) << ended.out;
+  const auto saved = read_json(json);
+  EXPECT_EQ(saved.at("goals").at(0).at("verdict"), "not measured");
+  EXPECT_EQ(saved.at("failed").at(0).at("scenario"), "stream");
+}
+
 TEST(Goals, OfOtherNumbersAreRefused) {
   EXPECT_NE(bench({"goals", "--only", "9"}).status, 0);
 }

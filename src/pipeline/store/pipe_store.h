@@ -36,8 +36,9 @@ using OpenPipe = std::function<Result<UniqueFd>(const std::string& name)>;
 // Limit of one transfer. It is small enough that the other end works on one while we copy the next, and that
 // it stays in the processor's caches.
 inline constexpr std::uint64_t kPipeTransferBytes = 256 * kKiB;
-// The requested capacity of a pipe; if the system refuses, the pipe keeps its own.
-inline constexpr int kPipeBytes = 4 * kMiB;
+// The requested capacity of a pipe; if the system refuses, the pipe keeps its own. It is what everybody may
+// have (fs.pipe-max-size by default): more takes CAP_SYS_RESOURCE, without which a pipe keeps 64 KiB.
+inline constexpr int kPipeBytes = 1 * kMiB;
 // Limit of one poll of a pipe.
 inline constexpr std::chrono::milliseconds kPipeTick{100};
 

@@ -23,7 +23,7 @@
 namespace sluice::test {
 namespace {
 
-constexpr std::uint64_t kChunk = 128 * kKiB;
+constexpr std::uint64_t kChunk = 512 * kKiB;  // several transfers
 
 BoList some_bos() {
   Rng rng(7);
