@@ -30,12 +30,6 @@
 namespace sluice::cli_test {
 namespace {
 
-using nlohmann::json;
-using ::testing::AllOf;
-using ::testing::EndsWith;
-using ::testing::HasSubstr;
-using ::testing::Not;
-
 constexpr const char* kDigest = "4f0ce2cf0a43ba6a3ee0d7b4f3d7fd7b1a4aa1a6a1c4b4d6d0f0a4b5c6d7e8f9";
 
 void shell(const std::string& command) {
@@ -63,17 +57,7 @@ json comparable(json object) {
 
 class ArchiveTest : public ImagesTest {
  protected:
-  static void SetUpTestSuite() {
-    ImagesTest::SetUpTestSuite();
-    scratch_ = new host_test::ScratchDirectory;
-  }
-  static void TearDownTestSuite() {
-    delete scratch_;
-    ImagesTest::TearDownTestSuite();
-  }
-
-  static std::string scratch(const std::string& name) { return (scratch_->path() / name).string(); }
-  static std::string test_name() { return ::testing::UnitTest::GetInstance()->current_test_info()->name(); }
+  static std::string scratch(const std::string& name) { return images_->directory(name).string(); }
 
   // As Podman and CRI-O make one: the container's papers, and the images in checkpoint/, in the order of
   // their names. `options`: of tar, too.
@@ -108,8 +92,6 @@ class ArchiveTest : public ImagesTest {
     shell("tar --sort=name -C " + image + " -cf " + archive + " blobs index.json oci-layout");
     return archive;
   }
-
-  static inline host_test::ScratchDirectory* scratch_ = nullptr;
 };
 
 // Every command, every way of packing: the same as of the directory.

@@ -28,8 +28,6 @@
 namespace sluice::cli_test {
 namespace {
 
-using nlohmann::json;
-using ::testing::HasSubstr;
 using ::testing::IsSupersetOf;
 
 class CheckParentTest : public ImagesTest {

@@ -47,13 +47,6 @@
 namespace sluice::cli_test {
 namespace {
 
-using nlohmann::json;
-using ::testing::AllOf;
-using ::testing::EndsWith;
-using ::testing::HasSubstr;
-using ::testing::Not;
-using ::testing::StartsWith;
-
 // From now on the process, and what it starts, is killed if it opens a file for writing, or changes a name.
 void die_at_writing() {
   const auto refuse_call = [](int number) -> sock_filter {
@@ -146,8 +139,7 @@ TEST_F(CheckTest, WithoutAGpuItSaysSoAndWhatToDo) {
 
 TEST_F(CheckTest, AProcessOnAMachineWithGpus) {
   const vamdgpu::Machine machine = vamdgpu::Machine::create(small_machine());
-  host_test::Program subject({GPU_SUBJECT, "--vram", "4M", "--gtt", "1M"}, machine.process_environment());
-  ASSERT_TRUE(subject.hear().starts_with("ready"));
+  host_test::Program subject = start_subject(machine, {"--vram", "4M", "--gtt", "1M"});
   const json object = object_of(
       check({"--json", "--pid", std::to_string(subject.pid()), "--dir", tools_.path().string()}, &machine));
   for (const char* subject_word : {"criu", "plugin", "kfd", "gpu", "drm", "process", "directory", "direct-io",
@@ -182,8 +174,7 @@ TEST_F(CheckTest, OpensNothingForWriting) {
 // A terminal of 100 columns shows every line whole, except a command, which can be copied.
 TEST_F(CheckTest, NoLineIsLongerThanAHundredColumns) {
   const vamdgpu::Machine machine = vamdgpu::Machine::create(small_machine());
-  host_test::Program subject({GPU_SUBJECT, "--vram", "4M", "--gtt", "1M"}, machine.process_environment());
-  ASSERT_TRUE(subject.hear().starts_with("ready"));
+  host_test::Program subject = start_subject(machine, {"--vram", "4M", "--gtt", "1M"});
   for (const Strings& arguments : {Strings{}, Strings{"--pid", std::to_string(subject.pid())}}) {
     std::istringstream out(check(arguments, &machine).out);
     for (std::string line; std::getline(out, line);) {
@@ -708,18 +699,14 @@ TEST_F(CheckTest, AProcessThatMayNotBeLookedAtIsAProblem) {
 
 TEST_F(CheckTest, ChildrenAreOfTheDump) {
   const vamdgpu::Machine machine = vamdgpu::Machine::create(small_machine());
-  host_test::Program subject({GPU_SUBJECT, "--vram", "1M", "--gtt", "1M", "--fork-child"},
-                             machine.process_environment());
-  ASSERT_TRUE(subject.hear().starts_with("ready"));
+  host_test::Program subject = start_subject(machine, {"--vram", "1M", "--gtt", "1M", "--fork-child"});
   EXPECT_THAT(told(check_json({"--pid", std::to_string(subject.pid())}, &machine), "process"),
               AllOf(StartsWith("good: "), HasSubstr(": 2 processes, 2 with GPUs, ")));
 }
 
 TEST_F(CheckTest, AnOpenDmaBufIsWarnedOf) {
   const vamdgpu::Machine machine = vamdgpu::Machine::create(small_machine());
-  host_test::Program subject({GPU_SUBJECT, "--vram", "1M", "--gtt", "1M", "--dmabuf-fd"},
-                             machine.process_environment());
-  ASSERT_TRUE(subject.hear().starts_with("ready"));
+  host_test::Program subject = start_subject(machine, {"--vram", "1M", "--gtt", "1M", "--dmabuf-fd"});
   const json object = check_json({"--pid", std::to_string(subject.pid())}, &machine);
   EXPECT_THAT(told(object, "process"), HasSubstr(", 1 open dma-buf"));
   EXPECT_THAT(told(object, "dma-buf"),
@@ -770,7 +757,9 @@ class CheckedProcess : public CheckTest {
       first();
     });
     pid_ = child.pid();
-    return check_json({"--pid", std::to_string(pid_), "--dir", tools_.path().string()}, &machine_);
+    const Strings arguments = {"--pid", std::to_string(pid_), "--dir", tools_.path().string()};
+    text_ = check(arguments, &machine_).out;
+    return check_json(arguments, &machine_);
   }
   // Codes of what is said of files, maps, sockets and processes, each once.
   static std::set<std::string> codes(const json& object) {
@@ -792,6 +781,7 @@ class CheckedProcess : public CheckTest {
 
   vamdgpu::Machine machine_;
   pid_t pid_ = 0;
+  std::string text_;
 };
 
 using Codes = std::set<std::string>;
@@ -837,6 +827,7 @@ TEST_F(CheckedProcess, LocksAndConnectionsNeedOptions) {
   std::sort(expected.begin(), expected.end());
   EXPECT_EQ(words, expected);
   EXPECT_THAT(object["findings"].dump(), HasSubstr("\"weight\":\"option\""));
+  EXPECT_THAT(text_, HasSubstr("A dump will work with the command above"));
 }
 
 TEST_F(CheckedProcess, DeletedFilesNeedTheLimitOfTheLargest) {
@@ -1021,6 +1012,12 @@ TEST_F(CheckTest, ADirectoryThatCannotBeWrittenIsAProblem) {
                       [&] { mount_over(directory.path().string(), directory.path().string(), true); }),
            "directory"),
       AllOf(StartsWith("problem: "), EndsWith(" is read-only (name a directory that can be written)")));
+}
+
+TEST_F(CheckTest, ADirectoryThatTellsNothingOfItselfIsAProblem) {
+  const json object = check_json({"--dir", tools_.path().string()}, nullptr, {},
+                                 [] { refuse_system_call(SYS_fstatfs, EIO); });
+  EXPECT_THAT(told(object, "directory"), AllOf(StartsWith("problem: "), HasSubstr("Input/output error")));
 }
 
 TEST_F(CheckTest, WrongProcessesAndDirectoriesAreProblems) {

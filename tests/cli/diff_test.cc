@@ -17,12 +17,6 @@
 namespace sluice::cli_test {
 namespace {
 
-using nlohmann::json;
-using ::testing::AllOf;
-using ::testing::EndsWith;
-using ::testing::HasSubstr;
-using ::testing::Not;
-
 TEST_F(ImagesTest, DiffOfACopyIsEqual) {
   for (const std::string& directory : {plain(), shared()}) {
     const json object = object_of(sluice({"diff", "--json", directory, directory}));

@@ -21,12 +21,8 @@
 namespace sluice::cli_test {
 namespace {
 
-using nlohmann::json;
-using ::testing::AllOf;
 using ::testing::AnyOf;
-using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::Not;
 
 constexpr const char* kAsRoot = "images are readable by their owner only: try again as root";
 

@@ -13,9 +13,6 @@
 namespace sluice::cli_test {
 namespace {
 
-using nlohmann::json;
-using ::testing::HasSubstr;
-
 TEST_F(ImagesTest, FlattenLeavesACompleteCheckpointAsItIs) {
   const Ended ended = sluice({"flatten", plain()});
   EXPECT_EQ(ended.status, kDone) << ended.err;

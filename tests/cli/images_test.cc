@@ -22,11 +22,6 @@
 namespace sluice::cli_test {
 namespace {
 
-using nlohmann::json;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
-
 TEST_F(ImagesTest, WhatIsNoRegularFileIsToldAndNotWaitedFor) {
   const std::string directory = damaged_copy();
   for (const char* prefix : {"amdgpu-pages-", "amdgpu-kfd-"}) {

@@ -34,9 +34,7 @@ class ImagesTest : public ::testing::Test {
   static void TearDownTestSuite() { delete images_; }
 
   // Each test has a copy of its own to damage.
-  std::string damaged_copy() const {
-    return images_->copy("plain", ::testing::UnitTest::GetInstance()->current_test_info()->name()).string();
-  }
+  std::string damaged_copy() const { return images_->copy("plain", test_name()).string(); }
   static std::string plain() { return images_->directory("plain").string(); }
   static std::string shared() { return images_->directory("shared").string(); }
 

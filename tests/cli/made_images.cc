@@ -1,18 +1,12 @@
 // SPDX-License-Identifier: MIT
 #include "made_images.h"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 
+#include "base/units.h"
 #include "json_schema.h"
 
 namespace sluice::cli_test {
-namespace {
-
-constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
-
-}  // namespace
 
 vamdgpu::MachineOptions small_machine() {
   vamdgpu::MachineOptions options;
@@ -22,36 +16,45 @@ vamdgpu::MachineOptions small_machine() {
   return options;
 }
 
-std::string MadeImages::dump(const std::string& name, const Strings& subject_options,
-                             const Strings& settings) {
-  std::filesystem::create_directories(directory(name));
-  Strings command = {GPU_SUBJECT, "--vram", "4M", "--gtt", "1M", "--zero", "20"};
-  command.insert(command.end(), subject_options.begin(), subject_options.end());
-  host_test::Program subject(command, machine_.process_environment());
-  const std::string ready = subject.hear();
-  if (!ready.starts_with("ready")) return ready;
-  Strings environment = machine_.process_environment();
-  environment.insert(environment.end(), settings.begin(), settings.end());
-  host_test::Program host(
-      {CRIU_HOST, "dump", "--pid", std::to_string(subject.pid()), "--images", directory(name).string(),
-       "--libdir", std::filesystem::path(SLUICE_PLUGIN).parent_path().string(), "--log",
-       (scratch_.path() / "log").string()},
-      environment);
-  if (host.wait() != 0) return host_test::read_file(scratch_.path() / "log");
-  (void)subject.wait();
-  return {};
+host_test::Program start_subject(const vamdgpu::Machine& machine, const Strings& options) {
+  Strings command = {GPU_SUBJECT};
+  command.insert(command.end(), options.begin(), options.end());
+  host_test::Program subject(command, machine.process_environment());
+  EXPECT_THAT(subject.hear(), StartsWith("ready"));
+  return subject;
 }
 
-std::string MadeImages::restore(const std::string& name) {
-  host_test::Program host({CRIU_HOST, "restore", "--detach", "--images", directory(name).string(), "--libdir",
-                           std::filesystem::path(SLUICE_PLUGIN).parent_path().string(), "--log",
-                           (scratch_.path() / "log").string()},
-                          machine_.process_environment());
-  if (host.wait() != 0) return host_test::read_file(scratch_.path() / "log");
-  host.close_input();  // the restored process ends at end of file
+std::string MadeImages::run_host(const std::string& name, const Strings& command, const Strings& settings) {
+  std::filesystem::create_directories(directory(name));
+  const std::string log = directory("log").string();
+  Strings words = {CRIU_HOST};
+  words.insert(words.end(), command.begin(), command.end());
+  for (const std::string& word :
+       {std::string("--images"), directory(name).string(), std::string("--libdir"),
+        std::filesystem::path(SLUICE_PLUGIN).parent_path().string(), std::string("--log"), log})
+    words.push_back(word);
+  Strings environment = machine_.process_environment();
+  environment.insert(environment.end(), settings.begin(), settings.end());
+  host_test::Program host(words, environment);
+  if (host.wait() != 0) return host_test::read_file(log);
+  host.close_input();  // a restored process ends at end of file
   while (!host.hear().empty()) {
   }
   return {};
+}
+
+std::string MadeImages::dump(const std::string& name, const Strings& subject_options,
+                             const Strings& settings) {
+  Strings options = {"--vram", "4M", "--gtt", "1M", "--zero", "20"};
+  options.insert(options.end(), subject_options.begin(), subject_options.end());
+  host_test::Program subject = start_subject(machine_, options);
+  std::string wrong = run_host(name, {"dump", "--pid", std::to_string(subject.pid())}, settings);
+  if (wrong.empty()) (void)subject.wait();
+  return wrong;
+}
+
+std::string MadeImages::restore(const std::string& name) {
+  return run_host(name, {"restore", "--detach"});
 }
 
 std::filesystem::path MadeImages::copy(const std::string& from, const std::string& to) const {
@@ -70,10 +73,10 @@ Ended sluice(const Strings& arguments, const vamdgpu::Machine* machine, const St
   return run_command(command, variables, before);
 }
 
-nlohmann::json object_of(const Ended& ended) {
+json object_of(const Ended& ended) {
   EXPECT_EQ(ended.err, "");
   EXPECT_EQ(std::count(ended.out.begin(), ended.out.end(), '\n'), 1) << ended.out;
-  nlohmann::json object = nlohmann::json::parse(ended.out, nullptr, false);
+  json object = json::parse(ended.out, nullptr, false);
   EXPECT_EQ(schema_complaint(object), "");
   return object;
 }

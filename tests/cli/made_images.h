@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: MIT
-// Images that the plugin made on a virtual machine, for commands that look at them. Thread-bound.
+// What the tests of commands share: virtual machines, and images that the plugin made on one. Thread-bound.
 #pragma once
 
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -13,17 +17,34 @@
 
 namespace sluice::cli_test {
 
-using Strings = std::vector<std::string>;
+using host_test::Strings;
+using nlohmann::json;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
 
 vamdgpu::MachineOptions small_machine();
+
+inline std::string test_name() {
+  return ::testing::UnitTest::GetInstance()->current_test_info()->name();
+}
+
+// A GPU process with these options, which is ready.
+host_test::Program start_subject(const vamdgpu::Machine& machine, const Strings& options);
 
 // A machine, and the images of processes that were dumped on it.
 class MadeImages {
  public:
   MadeImages() : machine_(vamdgpu::Machine::create(small_machine())) {}
 
+  // Runs a host with this command, its options and settings of the plugin ("NAME=value"), in a directory of
+  // this name. "" or what went wrong.
+  std::string run_host(const std::string& name, const Strings& command, const Strings& settings = {});
   // Runs a GPU process with these options and dumps it into a directory of this name, with these settings
-  // ("NAME=value") of the plugin. "" or what went wrong.
+  // of the plugin. "" or what went wrong.
   std::string dump(const std::string& name, const Strings& subject_options, const Strings& settings = {});
   // Restores from there and lets the process end. "" or what went wrong.
   std::string restore(const std::string& name);
@@ -42,6 +63,6 @@ class MadeImages {
 Ended sluice(const Strings& arguments, const vamdgpu::Machine* machine = nullptr,
              const Strings& environment = {}, const std::function<void()>& before = {});
 // The object that a command with --json has printed, after checking that it stands alone.
-nlohmann::json object_of(const Ended& ended);
+json object_of(const Ended& ended);
 
 }  // namespace sluice::cli_test

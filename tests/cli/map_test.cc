@@ -26,11 +26,7 @@
 namespace sluice::cli_test {
 namespace {
 
-using nlohmann::json;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 using ::testing::Matcher;
-using ::testing::StartsWith;
 using ::testing::UnorderedElementsAreArray;
 
 TEST_F(ImagesTest, MapFindsTheMachineItself) {
@@ -325,9 +321,7 @@ TEST_F(ImagesTest, MapOfAProcessWithoutMemoryNeedsNone) {
 // It would be refused where it is tried: here it is told.
 TEST_F(ImagesTest, MapTellsWhatIsMissingWhereVramIsFull) {
   const vamdgpu::Machine machine = vamdgpu::Machine::create(small_machine());
-  host_test::Program other({GPU_SUBJECT, "--vram", "22M", "--gtt", "1M", "--no-queues"},
-                           machine.process_environment());
-  ASSERT_TRUE(other.hear().starts_with("ready"));
+  const host_test::Program other = start_subject(machine, {"--vram", "22M", "--gtt", "1M", "--no-queues"});
   const Ended ended = sluice({"map", "--json", plain()}, &machine);
   EXPECT_EQ(ended.status, kDone) << ended.err;
   EXPECT_EQ(sluice({"map", plain()}, &machine).status, kDone);

@@ -13,8 +13,6 @@
 namespace sluice::cli_test {
 namespace {
 
-using ::testing::HasSubstr;
-
 constexpr char kNode[] = R"({
   "gpus": [{"count": 8, "bytes": "160G", "zero": 0.25, "copy": 50, "link": 55}],
   "disks": [{"count": 4, "write": 6.5, "read": 7}],

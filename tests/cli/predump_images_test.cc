@@ -15,32 +15,18 @@
 namespace sluice::cli_test {
 namespace {
 
-using nlohmann::json;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
-
 class PreDumpImagesTest : public ImagesTest {
  protected:
   static void SetUpTestSuite() {
     ImagesTest::SetUpTestSuite();
-    std::filesystem::create_directories(before());
-    const Strings environment = images_->machine().process_environment();
-    host_test::Program subject(
-        {GPU_SUBJECT, "--vram", "4M", "--gtt", "1M", "--zero", "20", "--svm-context", "--gem-handles", "1,3"},
-        environment);
-    ASSERT_THAT(subject.hear(), ::testing::StartsWith("ready"));
-    host_test::Program host(
-        {CRIU_HOST, "pre-dump", "--pid", std::to_string(subject.pid()), "--images", before(), "--libdir",
-         std::filesystem::path(SLUICE_PLUGIN).parent_path().string(), "--log", before() + ".log"},
-        environment);
-    ASSERT_EQ(host.wait(), 0) << host_test::read_file(before() + ".log");
+    host_test::Program subject = start_subject(
+        images_->machine(),
+        {"--vram", "4M", "--gtt", "1M", "--zero", "20", "--svm-context", "--gem-handles", "1,3"});
+    ASSERT_EQ(images_->run_host("before", {"pre-dump", "--pid", std::to_string(subject.pid())}), "");
     subject.kill();
   }
   static std::string before() { return images_->directory("before").string(); }
-  static std::string changed_copy() {
-    return images_->copy("before", ::testing::UnitTest::GetInstance()->current_test_info()->name()).string();
-  }
+  static std::string changed_copy() { return images_->copy("before", test_name()).string(); }
 };
 
 TEST_F(PreDumpImagesTest, ShowTellsWhatItHolds) {

@@ -30,14 +30,7 @@
 namespace sluice::cli_test {
 namespace {
 
-using nlohmann::json;
-using ::testing::AllOf;
 using ::testing::Contains;
-using ::testing::ElementsAre;
-using ::testing::EndsWith;
-using ::testing::HasSubstr;
-using ::testing::Not;
-using ::testing::StartsWith;
 
 TEST_F(ImagesTest, ShowTellsWhatIsThere) {
   const Ended ended = sluice({"show", plain()});
@@ -176,21 +169,11 @@ class ShowParentTest : public ImagesTest {
   // A pre-dump and the dump that follows it, beside each other.
   static void SetUpTestSuite() {
     images_ = new MadeImages;
-    const Strings on_machine = images_->machine().process_environment();
-    host_test::Program subject({GPU_SUBJECT, "--vram", "4M", "--gtt", "1M", "--zero", "20", "--no-queues"},
-                               on_machine);
-    ASSERT_TRUE(subject.hear().starts_with("ready"));
+    host_test::Program subject =
+        start_subject(images_->machine(), {"--vram", "4M", "--gtt", "1M", "--zero", "20", "--no-queues"});
     const std::string pid = std::to_string(subject.pid());
-    host_test::Program predump(
-        {SLUICE, "predump", pid, "--images-dir", images_->directory("before").string()}, on_machine);
-    ASSERT_EQ(predump.wait(), 0);
-    std::filesystem::create_directories(images_->directory("dump"));
-    const std::string log = images_->directory("log").string();
-    host_test::Program host({CRIU_HOST, "dump", "--pid", pid, "--images", images_->directory("dump").string(),
-                             "--libdir", std::filesystem::path(SLUICE_PLUGIN).parent_path().string(), "--log",
-                             log, "--prev-images-dir", "../before"},
-                            on_machine);
-    ASSERT_EQ(host.wait(), 0) << host_test::read_file(log);
+    ASSERT_EQ(sluice({"predump", pid, "--images-dir", before()}, &images_->machine()).status, kDone);
+    ASSERT_EQ(images_->run_host("dump", {"dump", "--pid", pid, "--prev-images-dir", "../before"}), "");
     (void)subject.wait();
   }
   static std::string dump() { return images_->directory("dump").string(); }

@@ -12,50 +12,39 @@
 #include <climits>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <thread>
 
-#include "command_run.h"
 #include "control.h"
-#include "lookalike/harness.h"
-#include "machine_directory.h"
+#include "made_images.h"
 #include "proc/task_status.h"
 
 namespace sluice::cli_test {
 namespace {
 
 using host_test::Program;
-using nlohmann::json;
-using Strings = std::vector<std::string>;
 
 constexpr std::uint32_t kCriuNr = 0x22;
 constexpr int kUnpauseOp = 2;
-constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 
-vamdgpu::MachineOptions small_machine(bool evict_once = false) {
-  vamdgpu::MachineOptions options;
-  options.gpus = 2;
-  options.vram_bytes = 24 * kMiB;
-  options.gtt_bytes = 80 * kMiB;
-  options.evict_once = evict_once;
+vamdgpu::MachineOptions that_evicts_once() {
+  vamdgpu::MachineOptions options = small_machine();
+  options.evict_once = true;
   return options;
 }
 
 class UnpauseTest : public ::testing::Test {
  protected:
-  explicit UnpauseTest(bool evict_once = false)
-      : machine_(vamdgpu::Machine::create(small_machine(evict_once))),
+  explicit UnpauseTest(const vamdgpu::MachineOptions& options = small_machine())
+      : machine_(vamdgpu::Machine::create(options)),
         control_(vamdgpu::Control::open(machine_.directory().string())) {
     (void)::signal(SIGPIPE, SIG_IGN);  // a program that dies must show as a failed check
   }
 
   // Starts the subject.
   void start(const Strings& more = {}) {
-    Strings command = {GPU_SUBJECT, "--vram", "1M", "--gtt", "1M"};
-    command.insert(command.end(), more.begin(), more.end());
-    subject_ = Program(command, machine_.process_environment());
-    const std::string ready = subject_.hear();
-    ASSERT_TRUE(ready.starts_with("ready")) << ready;
+    Strings options = {"--vram", "1M", "--gtt", "1M"};
+    options.insert(options.end(), more.begin(), more.end());
+    subject_ = start_subject(machine_, options);
     expect_running();
   }
 
@@ -74,12 +63,9 @@ class UnpauseTest : public ::testing::Test {
   }
 
   Ended sluice(const Strings& arguments, const std::function<void()>& before = {}) {
-    Strings command = {SLUICE};
-    command.insert(command.end(), arguments.begin(), arguments.end());
-    Strings environment = machine_.process_environment();
     // Where leaks are looked for at a program's end, ptrace is needed, which `before` may have forbidden.
-    if (before) environment.insert(environment.begin(), "ASAN_OPTIONS=detect_leaks=0");
-    return run_command(command, environment, before);
+    return cli_test::sluice(arguments, &machine_, before ? Strings{"ASAN_OPTIONS=detect_leaks=0"} : Strings{},
+                            before);
   }
 
   Ended unpause(const std::function<void()>& before = {}) {
@@ -90,9 +76,7 @@ class UnpauseTest : public ::testing::Test {
   json unpause_json(pid_t pid, int status, const std::function<void()>& before = {}) {
     const Ended ended = sluice({"unpause", "--json", std::to_string(pid)}, before);
     EXPECT_EQ(ended.status, status) << ended.out << ended.err;
-    EXPECT_EQ(ended.err, "");
-    EXPECT_EQ(std::count(ended.out.begin(), ended.out.end(), '\n'), 1);
-    return json::parse(ended.out);
+    return object_of(ended);
   }
   json unpause_json(int status, const std::function<void()>& before = {}) {
     return unpause_json(subject_.pid(), status, before);
@@ -189,7 +173,7 @@ TEST_F(UnpauseTest, AnEvictionThatIsNotFlaggedIsLeftAlone) {
 
 class UnpauseOnNewKernelTest : public UnpauseTest {
  protected:
-  UnpauseOnNewKernelTest() : UnpauseTest(true) {}
+  UnpauseOnNewKernelTest() : UnpauseTest(that_evicts_once()) {}
 };
 
 TEST_F(UnpauseOnNewKernelTest, HoweverOftenItWasPausedOneUnpauseIsEnough) {

@@ -18,15 +18,12 @@
 namespace sluice::cli_test {
 namespace {
 
-using nlohmann::json;
 using test::UpstreamForm;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 class UpstreamImagesTest : public ImagesTest, public ::testing::WithParamInterface<UpstreamForm> {
  protected:
   void SetUp() override {
-    std::string name = ::testing::UnitTest::GetInstance()->current_test_info()->name();
+    std::string name = test_name();
     std::replace(name.begin(), name.end(), '/', '_');
     directory_ = images_->copy("plain", name).string();
     const Result<void> turned = test::make_upstreams(directory_, GetParam());

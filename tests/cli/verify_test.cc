@@ -26,12 +26,6 @@
 namespace sluice::cli_test {
 namespace {
 
-using nlohmann::json;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
-using ::testing::StartsWith;
-
 TEST_F(ImagesTest, VerifyFindsWholeImagesWhole) {
   for (const std::string& directory : {plain(), shared()}) {
     const Ended ended = sluice({"verify", directory});
