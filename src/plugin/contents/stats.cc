@@ -6,7 +6,9 @@
 #include <cstdarg>
 #include <cstdio>
 
+#include "base/format.h"
 #include "base/units.h"
+#include "plugin/host/criu_host.h"
 
 namespace sluice::plugin {
 
@@ -117,6 +119,28 @@ std::string trace_events(Direction direction, std::size_t number, const GpuOutco
                    static_cast<double>(event.ended_ns - event.began_ns) / 1e3, event.chunk);
   }
   return text;
+}
+
+void log_summaries(Direction direction, std::span<const GpuOutcome> gpus) {
+  for (const GpuOutcome& gpu : gpus) log_line(Level::Info, summary_line(direction, gpu));
+}
+
+void write_stats(Direction direction, int id, const FileTimes& times, std::span<const GpuOutcome> gpus,
+                 const settings::Config& config, ImageStore& store) {
+  const auto write = [&store](const std::string& name, const std::string& text) {
+    const auto written = store.save_statistics(name, text);
+    if (!written)
+      log_line(Level::Warning,
+               formatted("the statistics could not be written: {}; the checkpoint is whole [SL-C16]",
+                         written.error().what));
+  };
+  const bool predump = times.is_predump;
+  if (config.stats) write(stats_name(direction, id, predump), stats_json(id, times, gpus));
+  if (!config.trace) return;
+  std::string trace;
+  for (std::size_t number = 0; number < gpus.size(); ++number)
+    trace += (number == 0 ? "" : ",\n") + trace_events(direction, number, gpus[number]);
+  write(trace_name(direction, id, predump), "[\n" + trace + "\n]\n");
 }
 
 }  // namespace sluice::plugin

@@ -3,11 +3,11 @@
 // configured, sluice-trace-*.json for Perfetto and chrome://tracing.
 #pragma once
 
-#include <optional>
 #include <span>
 #include <string>
 
 #include "plugin/contents/contents_job.h"
+#include "plugin/host/image_store.h"
 
 namespace sluice::plugin {
 
@@ -38,5 +38,13 @@ std::string stats_json(int id, const FileTimes& times, std::span<const GpuOutcom
 // The trace of one GPU, `number` of its file, as events of a JSON list: the time of each chunk in each stage,
 // on its slot's row.
 std::string trace_events(Direction direction, std::size_t number, const GpuOutcome& gpu);
+
+// A line for each GPU.
+void log_summaries(Direction direction, std::span<const GpuOutcome> gpus);
+
+// Saves sluice-stats-*.json and sluice-trace-*.json beside the images, as configured. Never fails a run:
+// errors are logged as a warning.
+void write_stats(Direction direction, int id, const FileTimes& times, std::span<const GpuOutcome> gpus,
+                 const settings::Config& config, ImageStore& store);
 
 }  // namespace sluice::plugin
