@@ -24,7 +24,7 @@ struct ChangeHandleArgs {
 constexpr unsigned long kIoctlChangeHandle = DRM_IOWR(0xD2, ChangeHandleArgs);
 static_assert(kIoctlChangeHandle == 0xC00864D2);
 
-std::string words_of(const GemBo& bo) {
+std::string describe(const GemBo& bo) {
   return formatted("GEM handle {} ({} bytes)", bo.handle, bo.bytes);
 }
 
@@ -36,7 +36,7 @@ GemBo placeholder_of_one_page() {
 Error taken(const GemBo& bo, std::uint32_t given) {
   return Error{EEXIST, formatted("{} is taken: the kernel assigned {}; restore under the dump's kernel, or "
                                  "report this [SL-G51]",
-                                 words_of(bo), given)};
+                                 describe(bo), given)};
 }
 
 }  // namespace
@@ -69,16 +69,16 @@ Result<void> GemRestore::reserve(const GemBo& bo) {
 
 Result<void> GemRestore::import(const GemBo& bo, int dmabuf) {
   const off_t bytes = ::lseek(dmabuf, 0, SEEK_END);
-  if (bytes < 0) return make_error(errno, "size of the shared memory for " + words_of(bo));
+  if (bytes < 0) return make_error(errno, "size of the shared memory for " + describe(bo));
   if (static_cast<std::uint64_t>(bytes) < bo.bytes)
     return Error{EINVAL,
                  formatted("the shared memory for {} has only {} bytes; use another checkpoint [SL-G52]",
-                           words_of(bo), bytes)};
+                           describe(bo), bytes)};
   SLUICE_TRY(close(bo.handle));  // now the lowest free handle, unless handles can be changed
   drm_prime_handle args{};
   args.fd = dmabuf;
   if (const int err = drm_call(fd_, DRM_IOCTL_PRIME_FD_TO_HANDLE, &args); err != 0)
-    return make_error(err, "import the memory for " + words_of(bo));
+    return make_error(err, "import the memory for " + describe(bo));
   const std::uint32_t handle = move(args.handle, bo);
   if (handle != bo.handle) return taken(bo, handle);  // unreached: a race
   SLUICE_TRY(set_metadata(bo));
@@ -108,7 +108,7 @@ Result<std::uint32_t> GemRestore::create_anywhere(const GemBo& bo) const {
   args.in.domains = bo.domains;
   args.in.domain_flags = bo.alloc_flags;
   if (const int err = drm_call(fd_, DRM_IOCTL_AMDGPU_GEM_CREATE, &args); err != 0)
-    return make_error(err, "create the BO of " + words_of(bo));
+    return make_error(err, "create the BO of " + describe(bo));
   return std::uint32_t{args.out.handle};
 }
 
@@ -143,7 +143,7 @@ Result<void> GemRestore::set_metadata(const GemBo& bo) const {
   const auto set = [&](std::size_t bytes) -> Result<void> {
     args.data.data_size_bytes = static_cast<std::uint32_t>(bytes);
     const int err = drm_call(fd_, DRM_IOCTL_AMDGPU_GEM_METADATA, &args);
-    return err == 0 ? Result<void>() : make_error(err, "set the metadata of " + words_of(bo));
+    return err == 0 ? Result<void>() : make_error(err, "set the metadata of " + describe(bo));
   };
   if (metadata.flags != 0 && metadata.data.empty()) SLUICE_TRY(set(1));
   return set(metadata.data.size());
@@ -158,7 +158,7 @@ Result<void> GemRestore::map(const GemBo& bo, const GemMapping& mapping) const {
   args.offset_in_bo = mapping.bo_offset;
   args.map_size = mapping.bytes;
   if (const int err = drm_call(fd_, DRM_IOCTL_AMDGPU_GEM_VA, &args); err != 0) {
-    return make_error(err, formatted("map {} at GPU address {:#x}", words_of(bo), mapping.address));
+    return make_error(err, formatted("map {} at GPU address {:#x}", describe(bo), mapping.address));
   }
   return {};
 }

@@ -240,11 +240,11 @@ void SdmaCopy::wait(Slot& slot, std::chrono::nanoseconds time) {
 // How long the chunk has to wait; its bytes count from now on.
 std::chrono::nanoseconds SdmaCopy::take_time(const Chunk& chunk) {
   if (options_.bytes_per_second == 0) return 0ns;
-  const auto now = std::chrono::steady_clock::now();
-  const auto begin = std::max(now, next_start_);
+  const std::uint64_t now_ns = reactor_.now_ns();
+  const std::uint64_t begin_ns = std::max(now_ns, next_start_ns_);
   const double seconds = static_cast<double>(chunk.length) / static_cast<double>(options_.bytes_per_second);
-  next_start_ = begin + std::chrono::nanoseconds(static_cast<std::int64_t>(seconds * 1e9));
-  return begin - now;
+  next_start_ns_ = begin_ns + static_cast<std::uint64_t>(seconds * 1e9);
+  return std::chrono::nanoseconds(begin_ns - now_ns);
 }
 
 // A copy of the slot's chunk, or of its next part, on the entity with the fewest jobs.
@@ -333,7 +333,7 @@ void SdmaCopy::encode_restore(Slot& slot, const Piece& piece, std::uint64_t targ
     if (zero && is_aligned(target, 4) && is_aligned(length, 4)) {
       ib.fill(target, length, 0);
       stats_.filled_bytes += length;
-    } else {  // unreached: no test
+    } else {
       // The bytes of a hole are undefined in the buffer.
       if (zero) std::memset(buffer + at, 0, static_cast<std::size_t>(length));
       if (hw.staging == Staging::CpuCopy) {
@@ -367,7 +367,7 @@ Result<void> SdmaCopy::launch(Slot& slot, Entity& entity, IbBuilder& ib,
   flight.active = true;
   flight.entity = &entity;
   flight.job = *job;
-  flight.launched = std::chrono::steady_clock::now();
+  flight.launched_ns = reactor_.now_ns();
   ++entity.jobs;
   ++in_flight_;
   ++stats_.submissions;
@@ -448,7 +448,7 @@ void SdmaCopy::copy_from_staging_bo(const Slot& slot) {
 }
 
 std::chrono::nanoseconds SdmaCopy::time_left(const Flight& flight) const {
-  const std::chrono::nanoseconds taken = std::chrono::steady_clock::now() - flight.launched;
+  const std::chrono::nanoseconds taken(reactor_.now_ns() - flight.launched_ns);
   const auto all = is_stopped() ? std::min(options_.fence_timeout, kStoppedTimeout) : options_.fence_timeout;
   return std::max(all - taken, std::chrono::nanoseconds(0));
 }
@@ -459,8 +459,8 @@ void SdmaCopy::poll(Slot& slot, const Flight& flight) {
 
 // Blocks until the job has ended, successfully or not; false if its time ran out first.
 bool SdmaCopy::ended(const Flight& flight) const {
-  for (;;) {
-    const auto step = std::min(time_left(flight), kListenPeriod);
+  for (auto left = time_left(flight);;) {
+    const auto step = std::min(left, kListenPeriod);
     if (flight.fence) {
       pollfd wait{flight.fence.get(), POLLIN, 0};
       const auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(step).count();
@@ -471,6 +471,7 @@ bool SdmaCopy::ended(const Flight& flight) const {
       if (!over || *over) return over.ok();
     }
     if (step == 0ns) return false;
+    left = std::min(left - step, time_left(flight));
   }
 }
 

@@ -178,9 +178,9 @@ class SdmaCopy final : public Stage, private ImportedBos {
   std::uint64_t finished_bos_ = 0;
   bool lost_ = false;
   bool abandoned_ = false;
-  Mutex imported_;                                    // of LiveBos, against let_go()
-  UniqueFd never_readable_;                           // polled while a chunk waits
-  std::chrono::steady_clock::time_point next_start_;  // start of the next chunk at this rate
+  Mutex imported_;                   // of LiveBos, against let_go()
+  UniqueFd never_readable_;          // polled while a chunk waits
+  std::uint64_t next_start_ns_ = 0;  // start of the next chunk at this rate, on the reactor's clock
   SdmaCopyStats stats_;
 };
 

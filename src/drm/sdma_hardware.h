@@ -48,8 +48,8 @@ struct SdmaCopy::Flight {
   Chunk part;           // of the slot's chunk: what was begun last; before it, all is copied
   Entity* entity = nullptr;
   Job job;
-  UniqueFd fence;  // none before it was requested, or if it is unavailable
-  std::chrono::steady_clock::time_point launched;
+  UniqueFd fence;                 // none before it was requested, or if it is unavailable
+  std::uint64_t launched_ns = 0;  // on the reactor's clock
 };
 
 // Members in order of acquisition; released in reverse order.

@@ -78,7 +78,7 @@ Result<GemMetadata> metadata_of(int fd, std::uint32_t handle);
 Result<std::uint64_t> mmap_offset_of(int fd, std::uint32_t handle);
 
 // Waits until no submitted work uses the BO; false if some still does at `deadline`. Errors: ENOENT, EBADF.
-Result<bool> wait_until_idle(int fd, std::uint32_t handle, std::chrono::steady_clock::time_point deadline);
+Result<bool> wait_until_idle(int fd, std::uint32_t handle, std::uint64_t deadline_ns);
 
 // How often resets have lost the VRAM of the file's GPU since its driver was loaded
 // (AMDGPU_INFO_VRAM_LOST_COUNTER). Errors: EBADF, EINVAL.

@@ -8,14 +8,17 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
+#include <memory>
 #include <new>
 #include <optional>
+#include <utility>
 
 #include "base/units.h"
 #include "control.h"
 #include "copy_lane.h"
 #include "ioctl_fault.h"
 #include "support/failing_allocation.h"
+#include "support/forwarding_reactor.h"
 #include "support/rng.h"
 #include "target.h"
 
@@ -104,6 +107,34 @@ TEST_P(LostFenceTest, ManyAtOnceDrain) {
   ASSERT_FALSE(outcome.result.ok());
   EXPECT_EQ(outcome.result.error().err, ETIMEDOUT);
   EXPECT_TRUE(outcome.abandoned);
+}
+
+// Its clock goes on by what a poll may take, at once.
+class HurriedReactor final : public sluice::test::ForwardingReactor {
+ public:
+  explicit HurriedReactor(std::unique_ptr<Reactor> inner)
+      : ForwardingReactor(*inner), inner_(std::move(inner)), now_ns_(inner_->now_ns()) {}
+  void poll_readable(Op& op, int /*fd*/, std::chrono::nanoseconds timeout) override {
+    now_ns_ += static_cast<std::uint64_t>(timeout.count());
+    post(op, -ETIME);
+  }
+  std::uint64_t now_ns() override { return now_ns_; }
+
+ private:
+  std::unique_ptr<Reactor> inner_;
+  std::uint64_t now_ns_;
+};
+
+TEST_P(LostFenceTest, TimesOutOnTheReactorsClock) {
+  options.copy.fence_timeout = 1h;  // longer than any test may take
+  options.wrap = [](std::unique_ptr<Reactor> inner) {
+    return std::make_unique<HurriedReactor>(std::move(inner));
+  };
+  control->hang_fence(0, 0);
+  Bytes image;
+  const CopyOutcome outcome = run_copy(*device, Direction::Dump, *target, bos, image, options);
+  ASSERT_FALSE(outcome.result.ok());
+  EXPECT_EQ(outcome.result.error().err, ETIMEDOUT) << outcome.result.error().what;
 }
 
 // One entity of four, at whose jobs the others copy on: it is not given so many that the kernel would block

@@ -63,10 +63,10 @@ CopyOutcome run_copy(const Device& device, Direction direction, const TargetFile
   std::vector<UniqueFd> dmabufs;
   for (const TargetBo& bo : bos) {
     sizes.push_back(bo.cpu().size());
-    dmabufs.push_back(target.dmabuf(bo));
+    dmabufs.push_back(bo.cpu().empty() ? UniqueFd() : target.dmabuf(bo));
   }
   const ImageLayout layout = std::move(ImageLayout::make(sizes, options.chunk_bytes)).value();
-  sluice::test::TestWorld world(options.reactor);
+  sluice::test::TestWorld world(options.reactor, options.wrap);
   const auto lane = sluice::test::make_lane(layout, options.slots, world, options.cursors);
   outcome.result = run_lane(device, direction, std::move(dmabufs), *lane, image, options, outcome);
   outcome.abandoned = lane->arena().abandoned();

@@ -47,6 +47,7 @@ struct CopyLaneOptions {
   bool holes = true;
   std::uint32_t cursors = 1;
   SdmaCopyOptions copy;
+  sluice::test::TestWorld::Wrap wrap;  // of the reactor
 };
 
 struct CopyOutcome {

@@ -7,8 +7,10 @@
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <optional>
@@ -21,6 +23,7 @@
 #include "drm/target_file.h"
 #include "pipeline/arena.h"
 #include "support/process_state.h"
+#include "support/refuse_system_call.h"
 #include "target.h"
 
 namespace sluice::drm::test {
@@ -394,6 +397,11 @@ TEST_F(OnTwoGpus, OnlyTheFileThatHoldsABoMayMapIt) {
   EXPECT_EQ(*may_map(stranger.fd(), bo.map_offset()), MapAccess::Denied);
   EXPECT_EQ(*may_map(owner.fd(), std::uint64_t{1} << 45), MapAccess::UnknownOffset);
   EXPECT_FALSE(may_map(-1, bo.map_offset()).ok());
+  // A BO that no CPU may map is nobody's secret.
+  std::thread([&] {
+    if (!sluice::test::refuse_system_call(SYS_mmap, EPERM)) return;
+    EXPECT_EQ(*may_map(owner.fd(), bo.map_offset()), MapAccess::Allowed);
+  }).join();
 }
 
 }  // namespace

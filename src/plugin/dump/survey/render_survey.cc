@@ -32,7 +32,7 @@ constexpr std::uint32_t kNobodysHandle = INT32_MAX;
 constexpr std::uint64_t kMemory = AMDGPU_GEM_DOMAIN_CPU | AMDGPU_GEM_DOMAIN_GTT | AMDGPU_GEM_DOMAIN_VRAM;
 
 // "renderD128 of process 4711, GEM handle 3".
-std::string words_of(const std::string& file, std::uint32_t handle) {
+std::string describe(const std::string& file, std::uint32_t handle) {
   return file + ", GEM handle " + std::to_string(handle);
 }
 
@@ -98,11 +98,11 @@ Result<void> RenderSurvey::list_bos() {
 }
 
 Error RenderSurvey::refusal(std::uint32_t handle, const char* why) const {
-  return Error{EINVAL, words_of(name(), handle) + why};
+  return Error{EINVAL, describe(name(), handle) + why};
 }
 
 Error RenderSurvey::stopped_at(std::uint32_t handle) const {
-  return Error{ECANCELED, words_of(name(), handle) +
+  return Error{ECANCELED, describe(name(), handle) +
                               ": the dump was stopped; the line before this one says why [SL-D53]"};
 }
 
@@ -152,17 +152,20 @@ Result<void> RenderSurvey::look_at_vram() const {
   return job_.shared.vram.look(std::get<RenderImage>(file_.image).minor, losses);
 }
 
+std::uint64_t RenderSurvey::ns_from_now(std::chrono::nanoseconds time) const {
+  return job_.shared.world.now_ns() + static_cast<std::uint64_t>(time.count());
+}
+
 // Waits in steps and checks between them whether the dump still goes on.
-Result<void> RenderSurvey::wait_until_idle(std::uint32_t handle,
-                                           std::chrono::steady_clock::time_point deadline) const {
+Result<void> RenderSurvey::wait_until_idle(std::uint32_t handle, std::uint64_t deadline_ns) const {
   for (;;) {
-    const auto step_end = std::min(deadline, std::chrono::steady_clock::now() + kListenPeriod);
-    SLUICE_TRY_ASSIGN(const bool idle, drm::wait_until_idle(file_.fd, handle, step_end));
+    const std::uint64_t step_end_ns = std::min(deadline_ns, ns_from_now(kListenPeriod));
+    SLUICE_TRY_ASSIGN(const bool idle, drm::wait_until_idle(file_.fd, handle, step_end_ns));
     if (idle) return {};
     if (job_.shared.stopped) return stopped_at(handle);
-    if (step_end == deadline)
+    if (step_end_ns == deadline_ns)
       return Error{ETIMEDOUT,
-                   words_of(name(), handle) +
+                   describe(name(), handle) +
                        " is still used by work submitted before the dump; check for a job that hangs, or "
                        "a reset of the GPU, in the kernel's log [SL-D48]"};
   }
@@ -181,13 +184,13 @@ Result<void> RenderSurvey::ask_for_kfd() {
 Result<SurveyedFile> RenderSurvey::finish() && {
   file_.began_ns = job_.shared.world.now_ns();
   SLUICE_TRY(ask_for_kfd());
-  const auto deadline = std::chrono::steady_clock::now() + basis_->config.fence_timeout + kResetPatience;
+  const std::uint64_t deadline_ns = ns_from_now(basis_->config.fence_timeout + kResetPatience);
   for (std::uint32_t i = 0; i < image().bos.size(); ++i) {
     const RenderBo& bo = image().bos[i];
     if (job_.shared.stopped) return stopped_at(bo.gem.handle);
     // Before a pre-dump all tasks are stopped, so nothing is waited for; what is written meanwhile is dumped
     // again later.
-    if (!basis_->policy.job_runs) SLUICE_TRY(wait_until_idle(bo.gem.handle, deadline));
+    if (!basis_->policy.job_runs) SLUICE_TRY(wait_until_idle(bo.gem.handle, deadline_ns));
     SLUICE_TRY_ASSIGN(SurveyedBo exported, export_bo(i, bo));
     file_.bos.push_back(std::move(exported));
   }
@@ -198,7 +201,7 @@ Result<SurveyedBo> RenderSurvey::export_bo(std::uint32_t number, const RenderBo&
   const std::uint32_t handle = bo.gem.handle;
   auto dmabuf = drm::export_dmabuf(file_.fd, handle);
   if (!dmabuf && dmabuf.error().err == EPERM) {
-    return Error{EINVAL, words_of(name(), handle) +
+    return Error{EINVAL, describe(name(), handle) +
                              " is the process's own memory (userptr), which cannot be registered again; free "
                              "it before the dump [SL-D49]"};
   }

@@ -52,7 +52,8 @@ class RenderSurvey {
   Result<SurveyedBo> export_bo(std::uint32_t number, const RenderBo& bo) const;
   Error refusal(std::uint32_t handle, const char* why) const;
   Error stopped_at(std::uint32_t handle) const;
-  Result<void> wait_until_idle(std::uint32_t handle, std::chrono::steady_clock::time_point deadline) const;
+  std::uint64_t ns_from_now(std::chrono::nanoseconds time) const;
+  Result<void> wait_until_idle(std::uint32_t handle, std::uint64_t deadline_ns) const;
   RenderImage& image() { return std::get<RenderImage>(file_.image); }
 
   const DumpBasis* basis_;
