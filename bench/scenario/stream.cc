@@ -39,7 +39,7 @@ constexpr std::size_t kProgramBytes = kMiB;         // read, or written, by a pr
 
 enum class OtherEnd : std::uint8_t { Disk, Program, Nothing };
 
-const char* words_of(OtherEnd end) {
+const char* describe(OtherEnd end) {
   return end == OtherEnd::Disk ? "the disk" : end == OtherEnd::Program ? "a program" : "nothing";
 }
 
@@ -290,7 +290,7 @@ Result<Report> run_stream(const BenchOptions& options) {
     for (const OtherEnd other : {OtherEnd::Disk, OtherEnd::Program, OtherEnd::Nothing}) {
       const bool dump = direction == Direction::Dump;
       if (!dump && other == OtherEnd::Nothing) continue;
-      const std::string name = std::string(dump ? "dump, to " : "restore, from ") + words_of(other);
+      const std::string name = std::string(dump ? "dump, to " : "restore, from ") + describe(other);
       if (!options.wants(name)) continue;
       options.tell(name);
       beyond.clear();

@@ -62,14 +62,15 @@ std::string progress_text(std::uint64_t done, std::uint64_t total, double second
 ProgressLine::ProgressLine(bool wanted) : wanted_(wanted && is_terminal()) {}
 
 void ProgressLine::draw(std::uint64_t done, std::uint64_t total, double seconds) {
-  if (!wanted_) return;
+  const auto now = std::chrono::steady_clock::now();
+  if (!wanted_ || (drawn_at_ && now - *drawn_at_ < kProgressPeriod)) return;
   (void)std::fputs((kErase + progress_text(done, total, seconds, usable_columns())).c_str(), stderr);
-  drawn_ = true;
+  drawn_at_ = now;
 }
 
 void ProgressLine::clear() {
-  if (drawn_) (void)std::fputs(kErase, stderr);
-  drawn_ = false;
+  if (drawn_at_) (void)std::fputs(kErase, stderr);
+  drawn_at_.reset();
 }
 
 }  // namespace sluice::cli

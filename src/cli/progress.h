@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace sluice::cli {
@@ -24,14 +25,14 @@ class ProgressLine {
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;
 
-  // `done` of `total` bytes after `seconds`.
+  // `done` of `total` bytes after `seconds`. Draws when the last drawing is old enough.
   void draw(std::uint64_t done, std::uint64_t total, double seconds);
   // Makes room for other lines.
   void clear();
 
  private:
   bool wanted_;
-  bool drawn_ = false;
+  std::optional<std::chrono::steady_clock::time_point> drawn_at_;  // nothing: the line is empty
 };
 
 }  // namespace sluice::cli

@@ -145,16 +145,16 @@ namespace {
 
 // Whether its tables fit the layout's files.
 bool fits(const Sidecar& sidecar, int id, const PagesSet& set, const ImageLayout& layout) {
-  if (sidecar.tables.size() != layout.file_count()) return false;  // unreached: no test
+  if (sidecar.tables.size() != layout.file_count()) return false;
   const SumTable& first = sidecar.tables.front();
-  if (sidecar.pages_files != set.names_with(id, sidecar)) return false;  // unreached: no test
+  if (sidecar.pages_files != set.names_with(id, sidecar)) return false;
   const UnitIndex units(layout, first.block_bytes);
   for (std::uint32_t file = 0; file < layout.file_count(); ++file) {
     const SumTable& table = sidecar.tables[file];
     const bool alike = table.grain == first.grain &&
                        (!table.by_units() ||
                         (table.block_bytes == first.block_bytes && table.sums.size() == units.count(file)));
-    if (!alike || table.file_bytes != layout.file_bytes(file)) return false;  // unreached: no test
+    if (!alike || table.file_bytes != layout.file_bytes(file)) return false;
   }
   return true;
 }

@@ -202,7 +202,7 @@ Result<bool> CriuSession::same_process(int kfd_fd) {
   if (err == EFAULT) return true;   // stopped, with these counts
   if (err == EINVAL) return false;  // it runs, or has other counts
   std::string what = "CHECKPOINT of another file beside " + name_;
-  if (err == 0) return make_error(EIO, what + " succeeded without memory to write to");  // unreached: no test
+  if (err == 0) return make_error(EIO, what + " succeeded without memory to write to");
   return refusal(err, std::move(what));
 }
 

@@ -95,7 +95,7 @@ std::optional<std::uint64_t> parse_u64(std::string_view text, std::uint64_t max)
 }
 
 // As much of a text as a message shows.
-std::string words_of(std::string_view text) {
+std::string shown(std::string_view text) {
   return printable(text.substr(0, kNameBytesMax));
 }
 
@@ -125,7 +125,7 @@ class PropertyFile {
       const auto value = parse_u64(digits, max);
       if (!value || found) {
         return unreadable(formatted("property {} of {} {}", name, path_,
-                                    value ? "is there twice" : "is '" + words_of(digits) + "'"));
+                                    value ? "is there twice" : "is '" + shown(digits) + "'"));
       }
       found = value;
     }
@@ -212,7 +212,7 @@ Result<void> read_node(const std::string& directory, std::uint32_t node_id, Topo
   std::string_view digits = *gpu_id_text;
   if (digits.ends_with('\n')) digits.remove_suffix(1);
   const auto gpu_id = parse_u64(digits, kGpuIdMax);
-  if (!gpu_id) return unreadable(formatted("{}/gpu_id is '{}'", directory, words_of(digits)));
+  if (!gpu_id) return unreadable(formatted("{}/gpu_id is '{}'", directory, shown(digits)));
 
   Node node;
   node.node_id = node_id;
@@ -225,7 +225,7 @@ Result<void> read_node(const std::string& directory, std::uint32_t node_id, Topo
     SLUICE_TRY(read_gpu_properties(properties, node));
     SLUICE_TRY(read_memory_banks(directory + "/mem_banks", node));
     if (auto name = read_text(directory + "/name"); name) {
-      node.name = words_of(std::string_view(*name).substr(0, name->find('\n')));
+      node.name = shown(std::string_view(*name).substr(0, name->find('\n')));
     }
   } else {
     SLUICE_TRY_ASSIGN(const std::uint64_t cores, properties.get("cpu_cores_count", kU32Max));

@@ -112,7 +112,7 @@ Result<std::uint64_t> restore_set(int dir_fd, const KnownSet& known, const Pages
                          sums ? std::span(sums->tables) : std::span<SumTable>(), options,
                          [&](std::uint32_t file, std::uint64_t offset, std::uint64_t length) {
                            std::string text = set.describe(known.id, layout, Chunk{0, offset, length, file});
-                           return extents != nullptr ? text + extents->words_of(file, offset) : text;
+                           return extents != nullptr ? text + extents->describe(file, offset) : text;
                          });
   CheckedMemory memory(layout, reactor, known.bos);
   const std::array<Stage*, 3> route{store.stage.get(), &checksum, &memory};

@@ -36,7 +36,7 @@ constexpr unsigned long kGemMappingInfo = DRM_IOWR(DRM_COMMAND_BASE + DRM_AMDGPU
 // Of the GPU's address space. The kernel tells 48 bits of an address.
 constexpr std::uint64_t kUpperHalf = 0xffff'8000'0000'0000, kToldBits = 0xffff'ffff'ffff;
 
-std::string words_of(const GemRecord& bo) {
+std::string describe(const GemRecord& bo) {
   return "GEM handle " + std::to_string(bo.handle) + " of GPU " + std::to_string(bo.gpu);
 }
 
@@ -125,7 +125,7 @@ Result<void> create_at(int fd, const GemRecord& bo, std::vector<std::uint32_t>& 
     }
     if (drmCloseBufferHandle(fd, handle) != 0) return make_error(errno, "GEM_CLOSE");
     SLUICE_TRY_ASSIGN(const std::uint32_t given, create(fd, bo));
-    return given == bo.handle ? Result<void>() : Error{EEXIST, words_of(bo) + " cannot be had"};
+    return given == bo.handle ? Result<void>() : Error{EEXIST, describe(bo) + " cannot be had"};
   }
 }
 
@@ -184,12 +184,12 @@ Result<void> check_creation(int fd, const GemRecord& bo) {
   args.op = AMDGPU_GEM_OP_GET_GEM_CREATE_INFO;
   args.value = reinterpret_cast<std::uintptr_t>(&info);
   if (Result<void> asked = device_ioctl(fd, DRM_IOCTL_AMDGPU_GEM_OP, &args, "GEM_OP"); !asked)
-    return Error{asked.error().err, words_of(bo) + ": " + asked.error().what};
+    return Error{asked.error().err, describe(bo) + ": " + asked.error().what};
   const std::uint64_t kind = bo.flags & ~kHints;
   if (info.bo_size == bo.bytes && info.domains == bo.domains && info.alignment == bo.alignment &&
       (info.domain_flags & kind) == kind)
     return {};
-  return Error{EINVAL, words_of(bo) + " is another kind of BO than it was"};
+  return Error{EINVAL, describe(bo) + " is another kind of BO than it was"};
 }
 
 // `only`: nowhere else.
@@ -312,7 +312,7 @@ Result<void> check_gem_bos(const Arena& arena) {
                        [&](std::span<std::uint8_t> bytes, std::uint64_t offset) -> Result<void> {
                          const auto difference = pattern_of(arena, bo).first_difference(bytes, offset);
                          if (!difference) return {};
-                         return Error{EIO, words_of(bo) + " differs at byte " + std::to_string(*difference)};
+                         return Error{EIO, describe(bo) + " differs at byte " + std::to_string(*difference)};
                        }));
     }
   }
@@ -322,7 +322,7 @@ Result<void> check_gem_bos(const Arena& arena) {
     const GemRecord& bo = arena.gems[map.bo - kGemBoBase];
     const std::span bytes(reinterpret_cast<const std::uint8_t*>(map.address), map.bytes);
     if (const auto difference = pattern_of(arena, bo).first_difference(bytes, 0))
-      return Error{EIO, "the map of " + words_of(bo) + " differs at byte " + std::to_string(*difference)};
+      return Error{EIO, "the map of " + describe(bo) + " differs at byte " + std::to_string(*difference)};
   }
   return {};
 }

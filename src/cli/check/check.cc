@@ -195,7 +195,7 @@ std::string text_of(const Outcome& all) {
   const std::size_t notes = all.count(Weight::Warning);
   std::string text = text_of(all.findings) + text_of(all.command);
   text += problems > 0                    ? "A dump will NOT work: " + count_text(problems, "problem")
-          : all.count(Weight::Option) > 0 ? "A dump will work with the command above"  // unreached: no test
+          : all.count(Weight::Option) > 0 ? "A dump will work with the command above"
                                           : "A dump will work";
   if (notes > 0) text += (problems == 0 ? ", with " : ", ") + count_text(notes, "warning");
   return text + "\n";

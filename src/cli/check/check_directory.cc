@@ -85,7 +85,7 @@ Findings check_directory(const std::string& path, std::optional<std::uint64_t> n
   Findings findings;
   struct statvfs space {};
   struct statfs type {};
-  if (::fstatvfs(fd.get(), &space) != 0 || ::fstatfs(fd.get(), &type) != 0)  // unreached: no test
+  if (::fstatvfs(fd.get(), &space) != 0 || ::fstatfs(fd.get(), &type) != 0)
     return {{Weight::Problem, "directory", make_error(errno, path).what, ""}};
   const auto type_number = static_cast<std::uint32_t>(type.f_type);  // signed and longer in some C libraries
   const std::string where = path + " on " + type_name(type_number);

@@ -74,16 +74,12 @@ ExitCode flatten(const FlattenArguments& arguments) {
   const auto began = Clock::now();
   const auto seconds = [began] { return std::chrono::duration<double>(Clock::now() - began).count(); };
   ProgressLine progress(!arguments.json);
-  auto drawn = began;
   FlattenTotals totals;
   auto thread = LaneThread::start("sluice-flatten", [&]() -> Result<void> {
-    const FlattenOptions options{.chunk_bytes = standard.chunk_bytes,
-                                 .staging_bytes = standard.staging_bytes,
-                                 .progress = [&](std::uint64_t done, std::uint64_t total) {
-                                   if (Clock::now() - drawn < kProgressPeriod) return;
-                                   drawn = Clock::now();                   // unreached: no test
-                                   progress.draw(done, total, seconds());  // unreached: no test
-                                 }};
+    const FlattenOptions options{
+        .chunk_bytes = standard.chunk_bytes,
+        .staging_bytes = standard.staging_bytes,
+        .progress = [&](std::uint64_t done, std::uint64_t total) { progress.draw(done, total, seconds()); }};
     SLUICE_TRY_ASSIGN(totals, sluice::flatten(*directory.source, directory.checkpoint, options));
     return {};
   });

@@ -144,23 +144,19 @@ NoImages no_archive(const std::string& path) {
                   {}};
 }
 
-// Shows the progress through the archive, five times a second.
+// Shows the progress through the archive.
 class ArchiveProgress {
  public:
   explicit ArchiveProgress(bool wanted) : line_(wanted) {}
   void operator()(std::uint64_t done, std::uint64_t total) {
-    using namespace std::chrono_literals;
-    const auto now = std::chrono::steady_clock::now();
-    if (now - drawn_ < 200ms) return;
-    drawn_ = now;
-    line_.draw(std::min(done, total), total, std::chrono::duration<double>(now - began_).count());
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - began_;
+    line_.draw(std::min(done, total), total, seconds.count());
   }
   void end() { line_.clear(); }
 
  private:
   ProgressLine line_;
   std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
-  std::chrono::steady_clock::time_point drawn_ = began_;
 };
 
 std::optional<NoImages> open_archive(ImageDirectory& archive, UniqueFd fd, bool show_progress) {

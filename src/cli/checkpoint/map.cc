@@ -195,15 +195,15 @@ VramBytes need_of(const Checkpoint& checkpoint) {
 // What a restore fails with, and the remedy; nothing if it does not. Records are compared before there are
 // tasks.
 std::optional<std::pair<std::string, std::string>> refusal_of(const Forecast& forecast) {
-  const auto words_of = [](const std::vector<Error>& errors) {
+  const auto refused = [](const std::vector<Error>& errors) {
     return std::pair(errors.front().what, remedy_in(errors.front().what));
   };
-  if (!forecast.foreign.empty() && forecast.foreign.front().err == EINVAL) return words_of(forecast.foreign);
+  if (!forecast.foreign.empty() && forecast.foreign.front().err == EINVAL) return refused(forecast.foreign);
   for (const Mapping& mapping : forecast.mappings) {
     if (mapping.match() == nullptr) return std::pair(mapping.choice.refused().what, mapping.remedy());
   }
-  if (!forecast.foreign.empty()) return words_of(forecast.foreign);
-  if (!forecast.homeless.empty()) return words_of(forecast.homeless);
+  if (!forecast.foreign.empty()) return refused(forecast.foreign);
+  if (!forecast.homeless.empty()) return refused(forecast.homeless);
   return std::nullopt;
 }
 

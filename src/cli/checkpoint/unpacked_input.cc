@@ -43,7 +43,7 @@ class GzipInput final : public Input {
       stream_.avail_out = static_cast<uInt>(buffer_.size());
       const int result = ::inflate(&stream_, Z_NO_FLUSH);
       if (result == Z_STREAM_END) in_member_ = false;
-      if (result == Z_MEM_ERROR) return Error{ENOMEM, "out of memory"};  // unreached: no test
+      if (result == Z_MEM_ERROR) return Error{ENOMEM, "out of memory"};
       if (result != Z_OK && result != Z_STREAM_END && result != Z_BUF_ERROR)
         return Error{EBADMSG, std::string("gzip: ") + (stream_.msg != nullptr ? stream_.msg : "damaged")};
       if (const std::size_t made = buffer_.size() - stream_.avail_out; made > 0)

@@ -38,7 +38,7 @@ struct VerifyArguments {
 };
 
 // The results.
-struct Findings {
+struct VerifyResults {
   std::vector<VerifyProblem> problems;  // except those beyond the limit
   VerifyTotals totals;
   double seconds = 0;
@@ -148,7 +148,7 @@ class ProblemLines {
 };
 
 // The remedy for the first problem that is no damage.
-std::string remedy_of(const Findings& found) {
+std::string remedy_of(const VerifyResults& found) {
   const auto first =
       std::find_if(found.problems.begin(), found.problems.end(), [](const VerifyProblem& each) {
         return each.kind == ProblemKind::NotAllowed || each.kind == ProblemKind::Unreadable ||
@@ -157,7 +157,7 @@ std::string remedy_of(const Findings& found) {
   return first == found.problems.end() ? "" : sluice::remedy_of(first->err);
 }
 
-std::string read_text(const Findings& found) {
+std::string read_text(const VerifyResults& found) {
   const VerifyTotals& totals = found.totals;
   if (totals.files == 0 && totals.problems > 0) return "";  // nothing was read
   std::string text = bytes_text(totals.bytes) + " in " + count_text(totals.files, "file");
@@ -182,7 +182,7 @@ std::string unread_text(const VerifyTotals& totals) {
   return count_text(totals.unread, "file or range", "files or ranges") + " could not be read";
 }
 
-Verdict verdict_on(const Findings& found) {
+Verdict verdict_on(const VerifyResults& found) {
   const VerifyTotals& totals = found.totals;
   const std::string consequence =
       found.of_predump ? "no dump can be built on it" : "a restore from here is refused";
@@ -226,7 +226,7 @@ Verdict verdict_on(const Findings& found) {
           ""};
 }
 
-void tell(const Findings& found) {
+void tell(const VerifyResults& found) {
   const Verdict verdict = verdict_on(found);
   std::string text = read_text(found);
   if (found.of_predump) text += "a pre-dump: a dump can be built on it, and nothing is restored from it\n";
@@ -235,7 +235,7 @@ void tell(const Findings& found) {
   (void)std::fputs(text.c_str(), stdout);
 }
 
-void print_as_json(const std::string& images, const Findings& found) {
+void print_as_json(const std::string& images, const VerifyResults& found) {
   const Verdict verdict = verdict_on(found);
   Json problems = Json::array();
   for (const VerifyProblem& problem : found.problems) problems.push_back(json_of(problem));
@@ -264,7 +264,7 @@ ExitCode verify(const VerifyArguments& arguments) {
   if (const auto* none = std::get_if<NoImages>(&opened)) return refuse("verify", arguments.json, *none);
   const auto& directory = std::get<ImageDirectory>(opened);
 
-  Findings found;
+  VerifyResults found;
   found.of_predump = directory.checkpoint.is_predump();
   ProblemLines lines;
   const auto take = [&](std::vector<VerifyProblem> problems) {

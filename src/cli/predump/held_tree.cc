@@ -27,7 +27,7 @@ std::string task_directory(pid_t process) {
   return std::string(proc::kProcPath) + "/" + std::to_string(process) + "/task";
 }
 
-std::string words_of(pid_t process, pid_t thread) {
+std::string describe(pid_t process, pid_t thread) {
   return "process " + std::to_string(process) +
          (thread == process ? std::string() : ", thread " + std::to_string(thread));
 }
@@ -74,14 +74,14 @@ Result<void> HeldTree::hold_thread(pid_t process, pid_t thread) {
     const auto status = proc::read_task_status(task_directory(process) + "/" + std::to_string(thread));
     if (err == ESRCH || !status || status->state == 'Z' || status->state == 'X') return {};
     if (status->tracer != 0)
-      return make_error(EPERM, words_of(process, thread) + " is traced by process " +
+      return make_error(EPERM, describe(process, thread) + " is traced by process " +
                                    std::to_string(status->tracer) + ", a dump or a debugger");
-    return make_error(err, "may not trace " + words_of(process, thread));
+    return make_error(err, "may not trace " + describe(process, thread));
   }
   threads_.push_back({thread, 0});
   (void)::ptrace(PTRACE_INTERRUPT, thread, nullptr, nullptr);
   const auto stopped = wait_for_stop(threads_.back());
-  if (!stopped) return explain(words_of(process, thread), stopped.error());
+  if (!stopped) return explain(describe(process, thread), stopped.error());
   if (!*stopped) threads_.pop_back();
   return {};
 }

@@ -43,7 +43,7 @@ std::vector<Statistics> read_statistics(const ImageSource& source, std::vector<E
   std::vector<Statistics> all;
   auto names = source.names();
   if (!names) {
-    faults.push_back(names.error());  // unreached: no test
+    faults.push_back(names.error());
     return all;
   }
   keep_stats(*names);

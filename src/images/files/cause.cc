@@ -110,9 +110,7 @@ std::string remedy_of(int err) {
     case Cause::Unsupported:
       return "the images are whole: restore them with the plugin that made them, or dump the processes again "
              "with this one";
-    case Cause::NotAllowed:  // unreached: no test
-    case Cause::Unsigned:
-    case Cause::Unreadable:
+    default:
       break;
   }
   return "the disk or the mount failed, and the images may be whole: see the kernel's log (dmesg), and try "

@@ -218,7 +218,7 @@ Matcher::Search Matcher::decide_cpus(const Rows& rows, std::size_t cpu, std::uin
   }
   best_first(decisions);
   for (const Decision& decision : decisions) {
-    if (steps_ > steps_limit_) return Search::GaveUp;  // unreached: no test
+    if (steps_ > steps_limit_) return Search::GaveUp;
     if (!assignable(decision.rows)) continue;
     const Search result = decide_cpus(decision.rows, cpu + 1, cpus_used | bit(decision.local));
     if (result != Search::None) return result;
@@ -272,8 +272,8 @@ Matcher::Search Matcher::decide_groups(const Rows& rows, std::size_t group, std:
   }
   best_first(decisions);
   for (const Decision& decision : decisions) {
-    if (steps_ > steps_limit_) return Search::GaveUp;  // unreached: no test
-    if (!assignable(decision.rows)) continue;          // unreached: no test
+    if (steps_ > steps_limit_) return Search::GaveUp;
+    if (!assignable(decision.rows)) continue;
     const Search result = decide_groups(decision.rows, group + 1, groups_used | bit(decision.local));
     if (result != Search::None) return result;
   }
@@ -331,7 +331,6 @@ std::optional<Refusal> Matcher::demand(Rows& rows) {
     if ((rows[a] & bit(b)) == 0) {
       std::erase_if(pairs_, [&](const PairReport& report) { return report.pair != pair; });
       const bool fits = !pairs_.empty() && pairs_.front().mismatches.empty();
-      // unreached: no test
       return refuse(says + (fits ? "another GPU of the tree has already; choose another [SL-G34]"
                                  : "cannot stand in for it; choose another [SL-G35]"));
     }
@@ -424,7 +423,7 @@ MatchOutcome Matcher::run() {
   switch (search_by_wish(fitting)) {
     case Search::Found:
       return match();
-    case Search::GaveUp:  // unreached: no test
+    case Search::GaveUp:
       return refuse(formatted(
           "no match was found in {} steps of search; name the GPUs with SLUICE_GPU_MAP [SL-G44]", steps_));
     case Search::None:

@@ -136,7 +136,6 @@ ParentRuns ParentMatch::runs(std::uint32_t file) const {
 
 CloneRuns ParentMatch::clones(std::uint32_t file) const {
   CloneRuns found;
-  if (!shares_extents()) return found;  // unreached: no test
   const std::vector<std::uint8_t>& is_cloned = is_cloned_[file];
   const ParentFiles* files = nullptr;  // those of the last file of `found`, ...
   std::uint32_t number = 0;            // ... and their index there

@@ -138,7 +138,7 @@ std::uint64_t ExtentReader::alignment_of(const Slot& slot, const Op& op) const {
   return is_direct(slot, op) ? sources_[map_.at(slot.chunk.file_offset + op.begin).file].alignment : 1;
 }
 
-std::string ExtentReader::words_of(const Slot& slot, const Op& op) const {
+std::string ExtentReader::describe(const Slot& slot, const Op& op) const {
   const std::uint64_t begin = slot.chunk.file_offset + op.begin;
   const Extent& extent = map_.at(begin);
   const std::uint64_t offset = extent.offset + (begin - extent.begin);

@@ -73,7 +73,7 @@ class ExtentReader final : public FileRuns {
   void prepare(Slot& slot) override;
   bool next_run(Slot& slot, Op& op) const override;
   std::uint64_t alignment_of(const Slot& slot, const Op& op) const override;
-  std::string words_of(const Slot& slot, const Op& op) const override;
+  std::string describe(const Slot& slot, const Op& op) const override;
   void transfer(Slot& slot, Op& op, std::span<std::byte> bytes, std::uint64_t at) override;
 
   const ExtentMap& map_;

@@ -15,7 +15,7 @@ Result<std::unique_ptr<ExtentReader>> ExtentSource::open_reader(std::uint32_t fi
   return ExtentReader::open(maps_[file], layout_, file, reactor_, options_.io_mode);
 }
 
-std::string ExtentSource::words_of(std::uint32_t file, std::uint64_t offset) const {
+std::string ExtentSource::describe(std::uint32_t file, std::uint64_t offset) const {
   const ExtentMap& map = maps_[file];
   const Extent& extent = map.at(offset);
   if (extent.is_zeros() || map.files.size() == 1) return {};

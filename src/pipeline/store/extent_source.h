@@ -21,7 +21,7 @@ class ExtentSource final : public ReadingSet<ExtentReader> {
 
   // Which file has the byte at `offset` of the layout's file: " in NAME, at 4096". Empty if there is only
   // one, and for zeros that no file has. Any thread.
-  std::string words_of(std::uint32_t file, std::uint64_t offset) const;
+  std::string describe(std::uint32_t file, std::uint64_t offset) const;
 
  private:
   Result<std::unique_ptr<ExtentReader>> open_reader(std::uint32_t file) override;

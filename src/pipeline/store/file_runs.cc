@@ -59,7 +59,7 @@ bool FileRuns::next_run(Slot& slot, Op& op) const {
   return true;
 }
 
-std::string FileRuns::words_of(const Slot& slot, const Op& op) const {
+std::string FileRuns::describe(const Slot& slot, const Op& op) const {
   return name_ + " [" + std::to_string(slot.chunk.file_offset + op.begin) + ", " +
          std::to_string(slot.chunk.file_offset + op.end) + ")";
 }
@@ -114,7 +114,7 @@ Result<Progress> FileRuns::advance(Slot& slot, Op& op, std::int32_t result) {
   if (alone_ == &slot) alone_ = nullptr;
   if (slot.failed_op == nullptr) return Progress::Done;
 
-  std::string text = std::string(terms_.verb) + " " + words_of(slot, *slot.failed_op);
+  std::string text = std::string(terms_.verb) + " " + describe(slot, *slot.failed_op);
   if (slot.failed_result == -terms_.nothing) text += terms_.why_nothing;
   return make_error(-slot.failed_result, std::move(text), Topic::Images);
 }

@@ -85,7 +85,7 @@ class FileRuns {
   // The boundary at which the rest of the Op's run may resume.
   virtual std::uint64_t alignment_of(const Slot& /*slot*/, const Op& /*op*/) const { return alignment_; }
   // The rest of the Op's run, for messages: "NAME [1, 2)".
-  virtual std::string words_of(const Slot& slot, const Op& op) const;
+  virtual std::string describe(const Slot& slot, const Op& op) const;
   // Starts to move `bytes`, which begin at op.begin and are rounded up to the alignment. `at`: in the file,
   // in bytes.
   virtual void transfer(Slot& slot, Op& op, std::span<std::byte> bytes, std::uint64_t at) = 0;

@@ -291,9 +291,12 @@ std::uint32_t ContentsJob::cursors_of(const Load& load) {
   return load.match && !load.contents.giver && one_file ? cursors_for_changes(load.layout.chunk_count()) : 1;
 }
 
+LaneRoom::Place ContentsJob::place_of(const Load& load) {
+  return {shared_.room, load.contents.render_minor, config_.lanes_at_once(), [this] { return is_stopped(); }};
+}
+
 Result<void> ContentsJob::carry(Load& load) {
-  const LaneRoom::Place place(shared_.room, load.contents.render_minor, config_.lanes_at_once(),
-                              [this] { return is_stopped(); });
+  const LaneRoom::Place place = place_of(load);
   if (!place) return Error{ECANCELED, "cancelled"};
   SLUICE_TRY_ASSIGN(const std::unique_ptr<LaneGpu> gpu, shared_.world.open_gpu(load.contents));
   SLUICE_TRY_ASSIGN(const std::unique_ptr<Lane> lane,
@@ -311,8 +314,7 @@ Result<void> ContentsJob::leave_out(Load& load) {
   load.sink.reset();
   load.chunks_done = 0;
   if (load.match) load.match = match_with(shared_, load.pages(), load.layout, load.sidecar.tables);
-  const LaneRoom::Place place(shared_.room, load.contents.render_minor, config_.lanes_at_once(),
-                              [this] { return is_stopped(); });  // unreached: no test
+  const LaneRoom::Place place = place_of(load);
   if (!place) return Error{ECANCELED, "cancelled"};
   SLUICE_TRY_ASSIGN(const std::unique_ptr<Lane> lane,
                     Lane::make(load.layout, {load.staging_bytes, load.contents.numa_node}, shared_.world));
@@ -374,7 +376,7 @@ Result<Stage*> ContentsJob::own_checksum(Load& load, Lane& lane) {
           ChecksumOptions{config_.zero_holes, check_headers, load.match.get()},
           [this, &load](std::uint32_t file, std::uint64_t offset, std::uint64_t length) {
             std::string text = load.pages().describe(id_, load.layout, Chunk{0, offset, length, file});
-            return load.extents != nullptr ? text + load.extents->words_of(file, offset) : text;
+            return load.extents != nullptr ? text + load.extents->describe(file, offset) : text;
           },
           load.has_sums ? shared_.world.spare_workers(shared_.lanes) : 0));
   return &lane.own(std::move(checksum));

@@ -203,6 +203,7 @@ class ContentsJob {
   void run_and_report(Load& load) noexcept;
   Result<void> run_lane(Load& load);
   static std::uint32_t cursors_of(const Load& load);
+  LaneRoom::Place place_of(const Load& load);
   Result<void> carry(Load& load);
   Result<void> leave_out(Load& load);
   Result<void> flow(Load& load, Lane& lane, Stage& copy);

@@ -32,8 +32,8 @@ void name_unrestorable_file(int fd, int id) {
   std::array<char, 64> link{};
   const ssize_t length =
       ::readlink(("/proc/self/fd/" + std::to_string(fd)).c_str(), link.data(), link.size());
-  if (length < 0) return;  // unreached: no test
-  const auto words = kfd::describe_unrestorable_file({link.data(), static_cast<std::size_t>(length)});
+  const auto words =
+      kfd::describe_unrestorable_file({link.data(), static_cast<std::size_t>(std::max<ssize_t>(length, 0))});
   if (words.empty()) return;
   log_line(  // unreached: no test
       Level::Warning,
@@ -46,7 +46,7 @@ std::set<pid_t> holders_of(const std::vector<TakenFile>& files) {
   return holders;
 }
 
-std::string words_of_signal(int number) {
+std::string describe_signal(int number) {
   const char* const name = sigabbrev_np(number);  // null for a real-time signal
   const std::string words = name != nullptr ? std::string("SIG") + name : "signal " + std::to_string(number);
   return number == SIGXCPU ? words + ", from the limit of CPU time (ulimit -t)" : words;
@@ -93,7 +93,7 @@ Result<void> Dumper::with_signals_held(const Step& step) {
     done = step();
   }
   if (const auto signal = signals_.caught()) {
-    return Error{EINTR, words_of_signal(*signal) + ": dump cancelled; the processes keep running [SL-D19]"};
+    return Error{EINTR, describe_signal(*signal) + ": dump cancelled; the processes keep running [SL-D19]"};
   }
   return done;
 }

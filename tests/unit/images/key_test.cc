@@ -142,6 +142,24 @@ TEST_F(ImageKeysTest, ContentsWithoutSumsAreRefused) {
   EXPECT_EQ(taken.error().what.find("SLUICE_CHECKSUM=off"), std::string::npos) << taken.error().what;
 }
 
+TEST_F(ImageKeysTest, SumsOfOtherFilesAreThoseOfAnotherDump) {
+  const PagesSet set{{0x5759, std::nullopt}, {{2 * kSumBlockBytes, 0, 0}}};
+  const PagesSet others{{0x5759, 128}, {{4096, 0, 0}, {4096, 0, 1}}};
+  const auto error_with = [&](std::uint64_t file_bytes, const std::string& name, const PagesSet& of) {
+    Sidecar made;
+    made.tables.push_back(SumTable::sized(file_bytes, kSumBlockBytes, keys_.contents()));
+    made.pages_files = {name};
+    const auto taken = take_sidecar(pack_sidecar(made, keys_), 1, of, *of.layout(kSumBlockBytes), {}, keys_);
+    return taken ? std::string() : taken.error().what;
+  };
+  const std::string name = set.pages_name(1, 0);
+  const std::uint64_t bytes = set.layout(kSumBlockBytes)->file_bytes(0);
+  EXPECT_EQ(error_with(bytes, name, set), "");
+  for (const std::string& error :
+       {error_with(bytes + 8, name, set), error_with(bytes, "another", set), error_with(bytes, name, others)})
+    EXPECT_NE(error.find("[SL-I20]"), std::string::npos) << error;
+}
+
 TEST_F(ImageKeysTest, ASidecarsSumsAreMadeWithTheKey) {
   use(1);
   const auto read = unpack_sidecar(sidecar(), "s", keys_);

@@ -69,6 +69,7 @@ class FakeKfd {
   std::vector<AcquireVmArgs> vms;
   GetVersionArgs version = {1, 11};
   bool give_dmabufs = true;
+  bool answer_any_memory = false;  // no kernel does
   // Of the last RESTORE.
   std::vector<DeviceBucket> seen_devices;
   std::vector<BoBucket> seen_bos;
@@ -133,7 +134,7 @@ class FakeKfd {
         args.pid = 77;
         return 0;
       case CriuOp::Checkpoint:
-        if (args.priv_data == 1) return refuse_without_memory(args);
+        if (args.priv_data == 1) return answer_any_memory ? 0 : refuse_without_memory(args);
         checkpoint(args);
         return 0;
       case CriuOp::Unpause:  // one eviction, while the flag is set
@@ -617,6 +618,9 @@ TEST(CriuSession, tells_another_file_of_its_process_from_one_of_another) {
     kfd.fail(CriuOp::Checkpoint, err);
     EXPECT_EQ(session.same_process(other.get()).error().err, err);
   }
+  kfd.answer_any_memory = true;
+  EXPECT_EQ(session.same_process(other.get()).error().err, EIO);
+  kfd.answer_any_memory = false;
   EXPECT_EQ(kfd.paused, 1);
   // The question leaves the answer to CHECKPOINT as it is.
   EXPECT_TRUE(session.checkpoint().ok());

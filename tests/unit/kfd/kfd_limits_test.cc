@@ -69,6 +69,7 @@ TEST(Debugged, AnyOtherAnswerIsAnError) {
 TEST(UnrestorableFiles, AreKnownByTheirNames) {
   EXPECT_EQ(describe_unrestorable_file("anon_inode:sync_file"), "a fence (sync_file)");
   EXPECT_EQ(describe_unrestorable_file("anon_inode:syncobj_file"), "a syncobj");
+  EXPECT_EQ(describe_unrestorable_file("anon_inode:kfd_smi_ev"), "a stream of KFD events");
   EXPECT_EQ(describe_unrestorable_file("anon_inode:[eventfd]"), "");
 }
 

@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <set>
+#include <vector>
 
 #include "support/machines.h"
 
@@ -697,6 +699,45 @@ TEST(KfdMatching, thirty_two_pairs_that_cannot_fit_end_within_the_bound) {
   EXPECT_EQ(match_or_die(pairs(0x2000, false), pairs(0x8000, false)).gpus.size(), 64U);
   const Refusal refusal = refusal_or_die(pairs(0x2000, false), pairs(0x8000, true));
   EXPECT_LT(refusal.steps, 3 * kMatchStepsMax);
+}
+
+// Only the groups, which come last, show that no choice of CPU nodes helps.
+TEST(KfdMatching, a_search_that_would_take_too_long_ends_and_names_the_way_out) {
+  const auto groups_of = [](const std::vector<std::uint32_t>& sizes) {
+    const std::uint32_t gpus = std::accumulate(sizes.begin(), sizes.end(), 0U);
+    Topology topology;
+    for (std::uint32_t i = 0; i < gpus; i++) topology.nodes.push_back(cpu(i));
+    for (std::uint32_t i = 0; i < gpus; i++) topology.nodes.push_back(mi210(gpus + i, 0x2000 + i, 128 + i));
+    for (std::uint32_t i = 0; i < gpus; i++) join(topology, gpus + i, i, kLinkPcie);
+    std::uint32_t first = gpus;
+    for (const std::uint32_t size : sizes) {
+      for (std::uint32_t i = first; i < first + size; i++) {
+        for (std::uint32_t j = first; j < i; j++) join(topology, i, j, kLinkXgmi);
+      }
+      first += size;
+    }
+    for (Node& node : topology.nodes) node.io_links_count = 0;
+    return topology;
+  };
+  const Refusal refusal = refusal_or_die(groups_of({3, 3, 2, 2, 2, 2, 2}), groups_of({6, 2, 2, 2, 2, 2, 2}));
+  EXPECT_NE(refusal.sentence.find("[SL-G44]"), std::string::npos) << refusal.sentence;
+  EXPECT_GT(refusal.steps, kMatchStepsMax);
+}
+
+// The first group would do for the image's, but has the only GPU that is large enough for the third.
+TEST(KfdMatching, a_group_is_left_to_a_gpu_that_fits_nowhere_else) {
+  Topology source = mi210_machine(3, false, 0x2000);
+  join(source, 1, 2, kLinkXgmi);
+  Topology local = mi210_machine(4, false, 0x2000);
+  join(local, 1, 2, kLinkXgmi);
+  join(local, 3, 4, kLinkXgmi);
+  source.nodes[3].vram_size *= 2;
+  local.nodes[1].vram_size *= 2;
+  for (Topology* const topology : {&source, &local})
+    for (Node& node : topology->nodes) node.io_links_count = 0;
+  const Match match = match_or_die(source, local);
+  EXPECT_EQ(actual_of(match, 0x2002), 0x2000U);
+  EXPECT_GE(actual_of(match, 0x2000), 0x2002U);
 }
 
 TEST(KfdMatching, more_cpu_nodes_than_are_tracked_are_refused) {

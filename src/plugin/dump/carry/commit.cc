@@ -131,7 +131,7 @@ Result<const SharedMemory*> Commit::memory_of_dmabuf(int fd, ino_t inode, int id
   const SharedMemory* const shared = plan_.shared_of(inode);
   if (shared == nullptr) {
     const auto reason = plan_.not_restored.find(inode);
-    log_line(  // unreached: no test
+    log_line(
         Level::Warning,
         formatted(
             "file {} is a dma-buf of memory that no /dev/kfd or render node of the tree has: {} [SL-D24]", id,
