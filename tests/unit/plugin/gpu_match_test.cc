@@ -127,7 +127,7 @@ class TreeMatchTest : public GpuMatchTest {
       image.bos.push_back(bo);
     }
     GpuMatch match;
-    match.join(tree_.get());
+    match.join(tree_.get(), 0);
     if (!match.match(image, {}).ok()) return 0;
     return match.local_gpu(id).value()->gpu_id;
   }
@@ -193,7 +193,7 @@ TEST_F(TreeMatchTest, AGpuThatAnotherOfTheDumpHasIsNotTaken) {
 TEST_F(TreeMatchTest, ARenderFileGoesWhereTheOthersAre) {
   tree_->agree({gpus_[1].drm_render_minor, gpus_[0].gpu_id});
   GpuMatch match;
-  match.join(tree_.get());
+  match.join(tree_.get(), 0);
   const auto found = match.gpu_of(image_of(gpus_[1]));
   ASSERT_TRUE(found.ok()) << found.error().what;
   EXPECT_EQ((*found)->gpu_id, gpus_[0].gpu_id);
@@ -204,7 +204,7 @@ TEST_F(TreeMatchTest, ARenderFileThatComesFirstDecidesForTheOthers) {
     tree_ = TreeMatch::make().value();
     if (has_ledger) open_ledger();
     GpuMatch match;
-    match.join(tree_.get());
+    match.join(tree_.get(), 0);
     const auto found = match.gpu_of(image_of(gpus_[0]));
     ASSERT_TRUE(found.ok()) << found.error().what;
     EXPECT_EQ((*found)->gpu_id, gpus_[0].gpu_id);
@@ -221,7 +221,7 @@ TEST_F(TreeMatchTest, OneThatNoGpuFitsIsRefused) {
   for (const bool others : {false, true}) {
     if (others) tree_->agree({gpus_[1].drm_render_minor, gpus_[1].gpu_id});
     GpuMatch match;
-    match.join(tree_.get());
+    match.join(tree_.get(), 0);
     const auto result = match.match(image, {});
     ASSERT_FALSE(result.ok());
     EXPECT_EQ(result.error().err, ENODEV);
@@ -262,7 +262,7 @@ TEST_F(TreeMatchTest, WhatIsAllocatedIsReservedNoLonger) {
   const std::uint32_t minor = gpus_[0].drm_render_minor;
   tree_->gpus.need = {{minor, 8U << 20}};
   GpuMatch match;
-  match.join(tree_.get());
+  match.join(tree_.get(), 0);
   ASSERT_TRUE(match.match(image_of_first(gpus_[0].gpu_id), {}).ok());
   match.allocated({{minor, 0}, {minor + 60, 8U << 20}});  // nothing, and on a GPU that the images do not have
   EXPECT_EQ(reserved_mib(gpus_[0].gpu_id), 8);
@@ -276,7 +276,7 @@ TEST_F(TreeMatchTest, WhoDoesNotFollowTheTreeAllocatesNothingOfItsReservation) {
   tree_->agree({minor, 4711});
   tree_->ledger->reserve(gpus_[0].gpu_id, 8U << 20);
   GpuMatch match;
-  match.join(tree_.get());
+  match.join(tree_.get(), 0);
   ASSERT_TRUE(match.match(image_of_first(gpus_[0].gpu_id), {}).ok());
   match.allocated({{minor, 8U << 20}});
   EXPECT_EQ(reserved_mib(gpus_[0].gpu_id), 8);
@@ -291,7 +291,7 @@ TEST_F(TreeMatchTest, TheUsersMapComesBeforeTheRoomOfItsOwnGpu) {
 
 TEST_F(TreeMatchTest, VramThatIsMissingIsNamedWithWhatWouldDo) {
   GpuMatch match;
-  match.join(tree_.get());
+  match.join(tree_.get(), 0);
   ASSERT_TRUE(match.match(image_of_first(gpus_[0].gpu_id), {}).ok());
   const std::uint32_t minor = gpus_[0].drm_render_minor;
   const Error kernels{ENOMEM, "the kernel's words"};
