@@ -17,6 +17,8 @@ import time
 CARDS = (("512M", 1), ("512M", 2), ("512M", 3), ("512M", 4), ("128M", "0x10"), ("128M", "0x11"))
 # What a card can be (`amdgpu-card --model`); the first is what it is when nothing else is asked for.
 MODELS = ("mi210", "mi300x")
+# Their instruction sets, as compilers name them.
+ISA = {"mi210": "gfx90a", "mi300x": "gfx942"}
 # QEMU takes a card for dead that does not answer for so many milliseconds: on a busy machine nobody is dead.
 PATIENCE = 120_000
 

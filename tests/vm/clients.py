@@ -18,19 +18,20 @@ def build_client(root, source, work):
     return work / "client"
 
 
-def build_hip(root, source, work):
-    """A program on HIP, and the headers beside it, compiled by this root's hipcc for the emulated card. Kept for the next
+def build_hip(root, source, isa, work):
+    """A program on HIP, and the headers beside it, compiled by this root's hipcc for one instruction set. Kept for the next
     time: a minute of compiling."""
     work.mkdir(parents=True, exist_ok=True)
     program, stamp = work / "hip-jobs", work / "stamp"
     sources = [source, *sorted(source.parent.glob("hip_*.h"))]
-    recipe = hashlib.sha256(b"".join(path.read_bytes() for path in (*sources, root / ".sluice-root"))).hexdigest()
+    contents = (path.read_bytes() for path in (*sources, root / ".sluice-root"))
+    recipe = hashlib.sha256(b"".join([isa.encode(), *contents])).hexdigest()
     if program.exists() and stamp.exists() and stamp.read_text(encoding="ascii") == recipe:
         return program
     stamp.unlink(missing_ok=True)
     for path in sources:
         shutil.copy2(path, work / path.name)
-    script = f"hipcc --offload-arch=gfx90a -std=c++17 -O2 -o /build/hip-jobs /build/{source.name}"
+    script = f"hipcc --offload-arch={isa} -std=c++17 -O2 -o /build/hip-jobs /build/{source.name}"
     done = subprocess.run(roots.enter(root, [(work, "/build")], script), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
     if done.returncode:
         raise subprocess.CalledProcessError(done.returncode, f"hipcc {source.name}", done.stdout)

@@ -81,6 +81,7 @@ class Run:
 
     def __init__(self, suite, options, folder, programs):
         self.suite, self.options, self.folder, self.programs = suite, options, folder, programs
+        self.card = options.card or suite.card
         self.say = speaker(suite.name)
         self.work = options.build / "vm" / f"guest-{suite.name}"
         self.result = report.Result(suite.name, suite.decides)
@@ -96,13 +97,13 @@ class Run:
             client = clients.build_client(root, CHECKOUT / self.suite.client, self.work / "client")
             files["usr/lib/sluice/hsa-client"] = client
         if self.suite.hip:
-            files["usr/lib/sluice/hip-jobs"] = clients.build_hip(root, CHECKOUT / self.suite.hip, self.work / "hip")
+            files["usr/lib/sluice/hip-jobs"] = clients.build_hip(root, CHECKOUT / self.suite.hip, cards.ISA[self.card], self.work / "hip")
         image.make_initrd(root, self.work)
         missing = image.make_disk(root, self.suite, files, self.work)
         if missing:
             self.result.problems.append(f"libraries that its root does not have: {', '.join(missing)}")
         self.guest = guest.Guest(self.suite, root, self.work, emulator.words(self.folder, self.say),
-                                 self.programs.here[programs.CARD], self.options.card or self.suite.card, self.options.trace)
+                                 self.programs.here[programs.CARD], self.card, self.options.trace)
         self.result.kernel = self.guest.version
 
     def heard(self, line):

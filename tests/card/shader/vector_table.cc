@@ -324,6 +324,7 @@ constexpr VectorLine kLines[] = {
     line(0x172, "v_fract_f64", [](double a) { return fraction(a); }),
     line(0x173, "v_frexp_exp_i32_f32", [](float a) { return exponent_of(a); }),
     line(0x174, "v_frexp_mant_f32", [](float a) { return mantissa(a); }),
+    line(0x178, "v_mov_b64", [](U64 a) { return a; }),  // of gfx942
     line(0x179, "v_cvt_f16_u16", [](U16 a) { return to_half(a); }),
     line(0x17a, "v_cvt_f16_i16", [](I16 a) { return to_half(a); }),
     line(0x17b, "v_cvt_u16_f16", [](Half a) { return to_integer<U16>(to_float(a)); }),
@@ -430,6 +431,7 @@ constexpr VectorLine kLines[] = {
          [](U32 a, U32 b, Lane& l) {
            return (l.lane > 32 ? static_cast<U32>(std::popcount(a & below(l.lane - 32))) : 0) + b;
          }),
+    line(0x208, "v_lshl_add_u64", [](U64 a, U32 b, U64 c) { return (a << (b & 7)) + c; }),  // of gfx942
     line(0x28f, "v_lshlrev_b64", [](U32 a, U64 b) { return b << (a & 63); }),
     line(0x290, "v_lshrrev_b64", [](U32 a, U64 b) { return b >> (a & 63); }),
     line(0x291, "v_ashrrev_i64", [](U32 a, I64 b) { return b >> (a & 63); }),

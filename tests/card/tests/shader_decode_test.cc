@@ -145,6 +145,9 @@ std::set<std::string> names_of_tables() {
   return names;
 }
 
+// LLVM 14 does not know them; ShaderProgram.OfGfx942HasItsPairs runs them.
+const std::set<std::string> kOfGfx942 = {"v_mov_b64", "v_lshl_add_u64"};
+
 TEST(ShaderDecode, NamesAndLengthsAreThoseOfLlvm) {
   const TempDir dir;
   std::set<std::string> seen;
@@ -168,7 +171,7 @@ TEST(ShaderDecode, NamesAndLengthsAreThoseOfLlvm) {
     }
   }
   for (const std::string& name : names_of_tables())
-    EXPECT_TRUE(seen.contains(name)) << name << " was never compared";
+    EXPECT_NE(seen.contains(name), kOfGfx942.contains(name)) << name;
 }
 
 }  // namespace

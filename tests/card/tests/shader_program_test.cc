@@ -176,5 +176,38 @@ TEST(ShaderProgram, ComputesWhatTheProcessorComputes) {
   }
 }
 
+// By their words, as LLVM 17 writes them: v_mov_b64 and v_lshl_add_u64.
+constexpr const char* kOfGfx942 = R"(
+kernel void k(global ulong* numbers) {
+  ulong a = numbers[0], c = numbers[1], d;
+  uint b = (uint)numbers[2];
+  __asm__ volatile(".long 0xd2080002, 0x04220d04" : "={v[2:3]}"(d) : "{v[4:5]}"(a), "{v6}"(b), "{v[8:9]}"(c));
+  numbers[3] = d;
+  __asm__ volatile(".long 0x7e047104" : "={v[2:3]}"(d) : "{v[4:5]}"(c));
+  numbers[4] = d;
+}
+)";
+
+TEST(ShaderProgram, OfGfx942HasItsPairs) {
+  const TempDir dir;
+  const auto elf = compile_for_gpu(dir, kOfGfx942);
+  ASSERT_FALSE(elf.empty());
+  CodeObject code(elf);
+  std::array<std::uint64_t, 5> numbers = {0x8000'0001'ffff'fff7, 0x1234'5678'9abc'def0, 3};
+  std::array<const void*, 1> kernarg = {numbers.data()};
+  HostMemory memory;
+  memory.add(code.image());
+  memory.add(std::as_writable_bytes(std::span(numbers)));
+  memory.add(std::as_writable_bytes(std::span(kernarg)));
+  const auto dispatch = Dispatch::read(memory, packet_of(code.symbol("k.kd"), kernarg.data(), 1, 1), {});
+  ASSERT_TRUE(dispatch);
+  Machine machine(memory, {});
+  shader::Group group = dispatch->group(0);
+  std::uint64_t budget = 1000;
+  ASSERT_EQ(machine.run(group, budget), Machine::Result::kDone) << machine.why();
+  EXPECT_EQ(numbers[3], (numbers[0] << 3) + numbers[1]);
+  EXPECT_EQ(numbers[4], numbers[1]);
+}
+
 }  // namespace
 }  // namespace sluice::card::tests
