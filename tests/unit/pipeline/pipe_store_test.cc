@@ -180,7 +180,7 @@ TEST_P(PipeStoreTest, AStreamThatEndsEarlyIsAnError) {
   files_["pages-1"].resize(2 * kChunk + 5);
   Peer peer(Direction::Restore, files_);
   expect_error(run(Direction::Restore, peer), ENODATA,
-               "read pages-1 [262149, 393216) of the image stream: "
+               "read pages-1 [1048581, 1572864) of the image stream: "
                "the stream ends early");
 }
 
@@ -194,7 +194,7 @@ TEST_P(PipeStoreTest, AByteMoreThanTheTableAsksForIsAnError) {
   files_["pages-3"].push_back(std::byte{0});
   Peer peer(Direction::Restore, files_);
   expect_error(run(Direction::Restore, peer), EBADMSG,
-               "read pages-3 [131072, 131072) of the image stream: "
+               "read pages-3 [524288, 524288) of the image stream: "
                "the stream has more");
 }
 
