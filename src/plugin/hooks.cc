@@ -306,7 +306,8 @@ int on_dump_devices_late(int pid) {
 int on_restore_ext_file(int id, bool* retry_needed) {
   if (host_restore_takes_retry()) *retry_needed = false;
   return guarded("RESTORE_EXT_FILE", [&]() -> Result<Answer> {
-    return restore != nullptr ? restore->task.restore_file(id) : restore_without_kfd(*store, id);
+    if (restore != nullptr) return restore->task.restore_file(id);
+    return store != nullptr ? restore_without_kfd(*store, id) : Answer();  // no store: before init()
   });
 }
 
