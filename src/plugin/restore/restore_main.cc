@@ -14,7 +14,7 @@
 #include "base/format.h"
 #include "drm/device.h"
 #include "drm/target_file.h"
-#include "plugin/contents/local_machine.h"
+#include "plugin/contents/stats.h"
 #include "proc/processes.h"
 
 namespace sluice::plugin {
