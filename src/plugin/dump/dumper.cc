@@ -284,7 +284,7 @@ Result<void> Dumper::finish_late() {
 Result<void> Dumper::finish(int ret) {
   if (ret >= 0) signals_.set_too_late();
   const HeldSignals::InHook hook(signals_);
-  const Result<void> finished = ret >= 0 ? finish_tree() : Result<void>();
+  Result<void> finished = ret >= 0 ? finish_tree() : Result<void>();
   const Result<void> has_parent = ret >= 0 ? check_parent() : Result<void>();
   Result<void> unpaused = sessions_.unpause_all();
   const std::uint64_t frozen_ns = stopped_from_ns_ != 0 ? shared_.world.now_ns() - stopped_from_ns_ : 0;
@@ -294,7 +294,7 @@ Result<void> Dumper::finish(int ret) {
   carrier_.drop();
   if (unpaused) signals_.set_nothing_to_undo();
   if (good) {
-    images_.commit();
+    images_.remove_old_pages();
     if (unpaused) carrier_.write_stats(frozen_ns);
   } else {
     images_.roll_back();

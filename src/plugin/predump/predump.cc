@@ -130,7 +130,7 @@ Result<void> PreDump::finish(const std::function<Result<void>()>& next_share) {
     cancel();
     return written;
   }
-  images_.commit();
+  images_.remove_old_pages();
   carrier_.write_stats(frozen_ns_);
   finished_ = true;
   log_line(Level::Info, "the pre-dump has " + std::to_string(totals().bytes / kMiB) +

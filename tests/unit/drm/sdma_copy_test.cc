@@ -85,9 +85,8 @@ class SdmaCopyTest : public testing::Test {
 
     for (const SdmaCopyStats& stats : {dumped.stats, restored.stats}) {
       EXPECT_EQ(stats.copied_bytes + stats.filled_bytes, expected.size() - kHeaderBytes);
-      EXPECT_EQ(stats.imported_bos, std::count_if(bos.begin(), bos.end(), [](const TargetBo& bo) {
-                  return !bo.cpu().empty();
-                }));
+      EXPECT_EQ(stats.imported_bos,
+                std::count_if(bos.begin(), bos.end(), [](const TargetBo& bo) { return !bo.cpu().empty(); }));
     }
     EXPECT_EQ(dumped.stats.filled_bytes, 0U);
     EXPECT_EQ(open_fds(), fds);

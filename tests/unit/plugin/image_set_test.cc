@@ -64,7 +64,7 @@ TEST_F(ImageSetTest, PagesOfAnEarlierDumpAreWrittenOverOrGo) {
   ASSERT_TRUE(taken);
   EXPECT_EQ(dir_.names(), std::vector<std::string>{*taken});
   EXPECT_FALSE(images_.take_old_pages("-1234.img")) << "each once";
-  images_.commit();
+  images_.remove_old_pages();
   EXPECT_TRUE(dir_.names().empty());
 }
 

@@ -40,12 +40,12 @@ std::optional<std::string> ImageSet::take_old_pages(const std::string& ending) {
   return old->name;
 }
 
-void ImageSet::commit() {
+void ImageSet::remove_old_pages() {
   for (const OldPages& old : old_pages_) remove_or_say(old.name);
 }
 
 void ImageSet::roll_back() {
-  commit();
+  remove_old_pages();
   for (const Chain* chain : {&metadata_, &others_}) {
     for (const Name* name = *chain; name != nullptr; name = name->next) remove_or_say(name->name);
   }

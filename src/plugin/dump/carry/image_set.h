@@ -34,7 +34,7 @@ class ImageSet {
   std::optional<std::string> take_old_pages(const std::string& ending);
 
   // The end of the dump: removes old files that were not overwritten.
-  void commit();
+  void remove_old_pages();
   // The same, and removes the images of this dump.
   void roll_back();
   // Removes this dump's images only. Callable on top of any call of this class: allocates nothing, waits for

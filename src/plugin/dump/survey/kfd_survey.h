@@ -28,8 +28,9 @@ class KfdSurvey {
   static Result<std::unique_ptr<KfdSurvey>> open(TakenFile taken, const DumpBasis& basis,
                                                  const StoppedJob& job);
 
-  // Finds that the process of one of `all`, begun before it, is this one's. Or checks that the kernel saves
-  // all of the process, and stops it. Errors: EINVAL for what could not be restored; stop()'s.
+  // If one of `all`, which began earlier, has this file's process, the file is its alias. Otherwise checks
+  // that the kernel saves all of the process, and stops it. Errors: EINVAL for what could not be restored;
+  // stop()'s.
   Result<void> begin(const All& all);
   // PROCESS_INFO and CHECKPOINT: stops the queues. Again after the session's unpause(): then everything is
   // checkpointed anew. Nothing for an alias. Errors: those of the two; EINVAL for what could not be restored.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // What the KFD and DRM say of the tree's files: their BOs, who has which memory, and what a restore needs to
-// know of each. Making it stops the queues; nothing is decided here and nothing is written.
+// know of each. Making it stops the queues, and refuses what the kernel does not save. Nothing is written.
 //
 // Main thread only, the one that traces the processes.
 #pragma once

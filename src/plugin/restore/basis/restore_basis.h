@@ -41,6 +41,7 @@ struct RestoreBasis {
   std::uint32_t record_bytes = 0;             // of a BO in the driver's private data; 0: unknown
   ino_t main_pid_namespace = 0;               // 0: unknown
 
+  // In shared memory: these change while tasks run. Main and all tasks write.
   std::unique_ptr<Lifeline> lifeline;
   std::unique_ptr<ThreadNumbers> thread_numbers;
   std::unique_ptr<SharedTable> shared;  // if files share memory

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // What a restore does, decided from its images before there are tasks: a plain value, constant from then on.
 //
-// Which local GPU replaces which is decided in the tasks (gpus/gpu_match.h), because each may see other GPUs.
+// Which local GPU replaces which is decided later, in each task, because each may see other GPUs: by
+// kfd/matching/matching.h, called from gpus/gpu_match.h. Who makes shared memory, the dump has decided.
 #pragma once
 
 #include <cstddef>
