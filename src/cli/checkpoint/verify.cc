@@ -81,7 +81,7 @@ const char* word_of(ProblemKind kind) {
 
 // `blocks`: how many bad ones it stands for.
 std::string text_of(const VerifyProblem& problem, std::uint64_t blocks = 1) {
-  const std::string with_id = has_id(problem.what) ? problem.what : problem.what + " [SL-T62]";
+  std::string with_id = has_id(problem.what) ? problem.what : problem.what + " [SL-T62]";
   if (problem.length == 0) return with_id;
   const std::string place = problem.owner + " " + problem.place.describe();
   if (problem.kind == ProblemKind::BadBlock)
