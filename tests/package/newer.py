@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """Builds plugin and command, warnings as errors, with the compiler and libraries of newer Debians, and loads the plugin
-there (scripts/package --newer). With --deb first it builds the Debian packages there instead, with lintian (--deb).
+there (scripts/package --newer). With --deb first it builds the Debian packages there instead; lintian
+must find nothing.
 
 Each Debian is a root of its own beside those of the guests (tests/vm/roots.py). Exit status 77: no root can be made here.
 """
@@ -39,11 +40,13 @@ def say(text):
     print(f"package: {text}", flush=True)
 
 
+def for_the_build():
+    return subprocess.run([CHECKOUT / "scripts/setup", "--print"], check=True, text=True, stdout=subprocess.PIPE).stdout.split()
+
+
 def failure(suite):
     """Why it does not build, or does not load, in a root of `suite`; empty if it does."""
-    packages = subprocess.run([CHECKOUT / "scripts/setup", "--print"], check=True, text=True,
-                              stdout=subprocess.PIPE).stdout.split()
-    root = roots.make(roots.directory(CHECKOUT), f"compiler-{suite}", suite, packages, say)
+    root = roots.make(roots.directory(CHECKOUT), f"compiler-{suite}", suite, for_the_build(), say)
     build = CHECKOUT / "build" / "newer" / suite
     shutil.rmtree(build, ignore_errors=True)  # the root may have other versions now
     build.mkdir(parents=True)
@@ -58,9 +61,7 @@ def failure(suite):
 
 def packaging_failure(suite):
     """Why no package can be built in a root of `suite`; empty if it was built, and lintian found nothing."""
-    packages = subprocess.run([CHECKOUT / "scripts/setup", "--print"], check=True, text=True,
-                              stdout=subprocess.PIPE).stdout.split()
-    root = roots.make(roots.directory(CHECKOUT), f"package-{suite}", suite, [*packages, *DEBIAN], say)
+    root = roots.make(roots.directory(CHECKOUT), f"package-{suite}", suite, [*for_the_build(), *DEBIAN], say)
     build = CHECKOUT / "build" / "newer" / f"package-{suite}"
     shutil.rmtree(build, ignore_errors=True)
     (build / "out").mkdir(parents=True)

@@ -238,12 +238,18 @@ def listed(program, pattern):
     return names
 
 
-def drawn(able, seed):
-    """{suite: scenarios}: each scenario in one of the suites that are able to run it. `able`: the same, with all of them."""
+def drawn(able, decides, seed):
+    """{suite: scenarios}: each scenario in one of the suites that decide and are able to run it. Of a suite that does not
+    decide, what it alone has and a third of the others: a failure there would not count. `able`: the same, with all of them."""
     mine = {suite: [] for suite in able}
     for name in sorted(set().union(*able.values())):
         where = [suite for suite, names in able.items() if name in names]
-        mine[where[(zlib.crc32(name.encode()) + seed) % len(where)]].append(name)
+        deciding = [suite for suite in where if suite in decides]
+        if deciding:
+            mine[deciding[(zlib.crc32(name.encode()) + seed) % len(deciding)]].append(name)
+        for suite in where:
+            if suite not in decides and (not deciding or share([name], 3, seed)):
+                mine[suite].append(name)
     return mine
 
 
@@ -262,7 +268,7 @@ def draw(options, runs):
         elif run.suite.scenarios == OF_MI300X:
             everything = listed(program, patterns(options, SUITES[run.suite.debian])[0])
             run.drawn = ":".join([OF_MI300X, *share(everything, SHARE_ON_MI300X, options.draw)])
-    for run, names in drawn(able, options.draw).items():
+    for run, names in drawn(able, {run for run in able if run.suite.decides}, options.draw).items():
         run.drawn = ":".join([EXPORT, *names])
 
 

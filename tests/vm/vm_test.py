@@ -375,7 +375,7 @@ class Patterns(unittest.TestCase):
 
     def test_a_drawn_scenario_runs_once_where_it_can(self):
         able = {"old": ["A.one", "A.two", "B.three"], "new": ["A.one", "A.two", "C.four"]}
-        draws = [vm.drawn(able, seed) for seed in range(2)]
+        draws = [vm.drawn(able, {"old", "new"}, seed) for seed in range(2)]
         for mine in draws:
             self.assertEqual(sorted(mine["old"] + mine["new"]), ["A.one", "A.two", "B.three", "C.four"])
             self.assertIn("B.three", mine["old"])
@@ -388,6 +388,16 @@ class Patterns(unittest.TestCase):
         shares = [vm.share(names, 7, seed) for seed in range(7)]
         self.assertEqual(sorted(sum(shares, [])), sorted(names))
         self.assertTrue(all(shares))
+
+    def test_where_failures_do_not_count_a_drawn_scenario_runs_beside(self):
+        able = {"old": ["A.one", "A.two"], "moving": ["A.one", "A.two", "C.four"]}
+        beside = []
+        for seed in range(3):
+            mine = vm.drawn(able, {"old"}, seed)
+            self.assertEqual(mine["old"], ["A.one", "A.two"])
+            self.assertIn("C.four", mine["moving"])
+            beside += mine["moving"]
+        self.assertEqual(sorted(beside), ["A.one", "A.two", "C.four", "C.four", "C.four"])
 
     def test_a_filter_is_for_every_suite(self):
         self.assertEqual(vm.patterns(self.options(filter="Files.*"), suites.SUITES["engines"]), ("Files.*", ""))
