@@ -38,7 +38,7 @@ SumTable sums_of_image(const ImageLayout& layout) {
   const UnitIndex units(layout, table.block_bytes);
   std::map<std::pair<std::uint64_t, std::uint64_t>, Sum128> known;  // by place in a chunk
   const std::uint64_t payload = layout.payload_bytes();
-  each_unit(layout, units, table.block_bytes, 0, [&](const SumRange& range) {
+  each_unit(layout, units, 0, [&](const SumRange& range) {
     const std::uint64_t begin = range.begin % kChunkBytes, length = range.end - range.begin;
     Sum128& sum = table.sums[static_cast<std::size_t>(range.index)];
     if (range.bo == Piece::kHeader) {

@@ -148,7 +148,7 @@ ExtentMap DumpChain::extents() const {
   ExtentMap map;
   for (const Member& member : members_)
     map.files.push_back({place_.fd(), member.name, last.files->layout.file_bytes(), member.name, true});
-  each_unit(last.files->layout, last.files->units, kSumBlockBytes, 0, [&](const SumRange& range) {
+  each_unit(last.files->layout, last.files->units, 0, [&](const SumRange& range) {
     const std::uint32_t owner = last.owners[static_cast<std::size_t>(range.index)];
     if (!map.extents.empty() && map.extents.back().file == owner) {
       map.extents.back().end = range.end;

@@ -151,10 +151,9 @@ bool fits(const Sidecar& sidecar, int id, const PagesSet& set, const ImageLayout
   const UnitIndex units(layout, first.block_bytes);
   for (std::uint32_t file = 0; file < layout.file_count(); ++file) {
     const SumTable& table = sidecar.tables[file];
-    const bool alike = table.grain == first.grain &&
-                       (!table.by_units() ||
-                        (table.block_bytes == first.block_bytes && table.sums.size() == units.count(file)));
-    if (!alike || table.file_bytes != layout.file_bytes(file)) return false;
+    if (table.block_bytes != first.block_bytes || table.sums.size() != units.count(file) ||
+        table.file_bytes != layout.file_bytes(file))
+      return false;
   }
   return true;
 }

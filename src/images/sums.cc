@@ -10,6 +10,7 @@
 #include <cstring>
 #include <list>
 #include <memory>
+#include <string_view>
 #include <utility>
 
 #include "base/units.h"
@@ -33,16 +34,15 @@ ProtobufCBinaryData borrowed(std::span<const std::uint8_t> bytes) {
   return {bytes.size(), const_cast<std::uint8_t*>(bytes.data())};  // packing only reads
 }
 
-// How a sidecar names the method of its sums. Sums by units have their own name, so that readers that do not
-// know them refuse them.
-std::string algorithm_of(const SumMethod& method, SumGrain grain) {
-  return grain == SumGrain::Units ? std::string(method.name()) + "-units" : method.name();
+// How a sidecar names the method of its sums. Version 0.1 had the method's name alone, and a sum for each
+// block of a file.
+std::string algorithm_of(const SumMethod& method) {
+  return std::string(method.name()) + "-units";
 }
 
-// Whether a file of that many bytes can have that many sums. For units only the BO table gives the count
-// (take_sidecar()); they are at most kSumUnitBytes long, and none is empty.
-bool can_have(const FileSums& sums, std::uint64_t count, SumGrain grain) {
-  if (grain == SumGrain::Blocks) return count == div_ceil(sums.file_bytes, sums.block_bytes);
+// Whether a file of that many bytes can have that many sums. Only the BO table gives the count
+// (take_sidecar()); units are at most kSumUnitBytes long, and none is empty.
+bool can_have(const FileSums& sums, std::uint64_t count) {
   return count >= div_ceil(sums.file_bytes, kSumUnitBytes) && count <= sums.file_bytes;
 }
 
@@ -74,12 +74,6 @@ Result<SumMethod> new_sum_method(const ImageKeys& keys) {
   SumSecret secret;
   SLUICE_TRY(fill_randomly(secret.bytes, "secret of the checksums"));
   return SumMethod(secret);
-}
-
-std::uint64_t Sidecar::most_block_bytes() const {
-  std::uint64_t most = 0;
-  for (const SumTable& table : tables) most = std::max(most, table.block_bytes);
-  return most;
 }
 
 bool Sidecar::has_deltas() const {
@@ -118,12 +112,11 @@ struct PackedRuns {
 };
 
 // For a file with `count` units. Nothing if no dump writes such runs.
-std::optional<ParentRuns> unpack_runs(const FileSums& sums, std::uint64_t count, SumGrain grain) {
+std::optional<ParentRuns> unpack_runs(const FileSums& sums, std::uint64_t count) {
   ParentRuns runs;
   const std::size_t number = sums.n_parent_first;
   if (sums.n_parent_units != number || sums.n_parent_file != number || sums.n_parent_offset != number)
     return std::nullopt;
-  if (number > 0 && grain != SumGrain::Units) return std::nullopt;
   runs.files.assign(sums.parent_files, sums.parent_files + sums.n_parent_files);
   std::uint64_t next = 1;  // the file's length is always its own
   for (std::size_t i = 0; i < number; ++i) {
@@ -152,7 +145,7 @@ std::optional<SumMethod> method_of(const SumsImage& image, const ImageKeys& keys
 
 std::vector<std::uint8_t> pack_sidecar(const Sidecar& sidecar, const ImageKeys& keys) {
   std::vector<std::string> algorithms;
-  for (const SumTable& table : sidecar.tables) algorithms.push_back(algorithm_of(table.method, table.grain));
+  for (const SumTable& table : sidecar.tables) algorithms.push_back(algorithm_of(table.method));
   std::vector<std::string> names = sidecar.pages_files;
   std::vector<FileSums> sums(sidecar.tables.size());
   std::vector<FileSums*> files;
@@ -209,15 +202,16 @@ Result<Sidecar> unpack_sidecar(std::vector<std::uint8_t> payload, const std::str
     const FileSums& sums = *image->files[i];
     const bool blocks_ok = std::has_single_bit(sums.block_bytes) && sums.block_bytes >= kLeastBlockBytes &&
                            sums.block_bytes <= kMostBlockBytes;
-    const SumGrain grain =
-        sums.algorithm == algorithm_of(method, SumGrain::Units) ? SumGrain::Units : SumGrain::Blocks;
-    if (sums.algorithm != algorithm_of(method, grain) || !blocks_ok) {
+    if (std::string_view(sums.algorithm) == method.name()) {
+      return Error{ENOSYS, name + " is of sluice 0.1; restore it with 0.2, and dump again [SL-I96]"};
+    }
+    if (sums.algorithm != algorithm_of(method) || !blocks_ok) {
       return Error{EBADMSG,
                    name + " uses checksums that this version does not know; use a newer sluice [SL-I21]"};
     }
     const bool fits = sums.bo_table_digest.len == sidecar.bo_table_digest.size() &&
                       sums.dump_id.len == sidecar.dump_id.size() && sums.sums.len % sizeof(Sum128) == 0 &&
-                      can_have(sums, sums.sums.len / sizeof(Sum128), grain);
+                      can_have(sums, sums.sums.len / sizeof(Sum128));
     if (fits && i == 0) {
       std::copy_n(sums.bo_table_digest.data, sidecar.bo_table_digest.size(), sidecar.bo_table_digest.begin());
       std::copy_n(sums.dump_id.data, sidecar.dump_id.size(), sidecar.dump_id.begin());
@@ -226,10 +220,10 @@ Result<Sidecar> unpack_sidecar(std::vector<std::uint8_t> payload, const std::str
         !equal_bytes(sums.dump_id, sidecar.dump_id)) {
       return damaged_sidecar(name + " contradicts itself");
     }
-    std::optional<ParentRuns> runs = unpack_runs(sums, sums.sums.len / sizeof(Sum128), grain);
+    std::optional<ParentRuns> runs = unpack_runs(sums, sums.sums.len / sizeof(Sum128));
     if (!runs) return damaged_sidecar(name + " contradicts itself");
     sidecar.parents.push_back(std::move(*runs));
-    SumTable table{sums.block_bytes, sums.file_bytes, {}, method, grain};
+    SumTable table{sums.block_bytes, sums.file_bytes, {}, method};
     table.sums.resize(sums.sums.len / sizeof(Sum128));
     if (!table.sums.empty()) std::memcpy(table.sums.data(), sums.sums.data, sums.sums.len);
     sidecar.tables.push_back(std::move(table));

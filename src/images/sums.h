@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// The sidecar beside one lane's pages files: one sum per unit (pipeline/checksum/units.h), or per block in
-// older versions, and what ties them to their dump. Its name is amdgpu-sums-<id>-<gpu_id>.img for the one
-// file of a GPU's KFD BOs. It is amdgpu-sums-drm-<id>-<minor>.img for all files of a render file's BOs.
+// The sidecar beside one lane's pages files: one sum per unit (pipeline/checksum/units.h), and what ties them
+// to their dump. Its name is amdgpu-sums-<id>-<gpu_id>.img for the one file of a GPU's KFD BOs. It is
+// amdgpu-sums-drm-<id>-<minor>.img for all files of a render file's BOs.
 #pragma once
 
 #include <array>
@@ -40,16 +40,14 @@ struct Sidecar {
   // Whether some units of the file are in the parent.
   bool is_delta(std::size_t file) const { return !parents.empty() && !parents[file].empty(); }
   bool has_deltas() const;
-  // The largest of any table; 0 without tables.
-  std::uint64_t most_block_bytes() const;
 };
 
 // Needs as much memory again as the tables. REQUIRES: as many names as tables, all summed by one method; with
 // a key, by ImageKeys::contents().
 std::vector<std::uint8_t> pack_sidecar(const Sidecar& sidecar, const ImageKeys& keys);
 
-// Errors: require_digest()'s; EBADMSG for anything that is no sidecar as we write it: no file, counts that do
-// not match the sizes (for units: cannot match), another algorithm or no secret for it, a block size that is
+// Errors: require_digest()'s; ENOSYS: of version 0.1; EBADMSG for anything that is no sidecar as we write it:
+// no file, counts that do cannot match the sizes, another algorithm or no secret for it, a block size that is
 // no power of two from 4 KiB to kSumBlockBytes, files of two dumps or BO tables. `name` is for the message.
 // Takes the payload, so that the sums are in memory no more than twice at a time.
 Result<Sidecar> unpack_sidecar(std::vector<std::uint8_t> payload, const std::string& name,

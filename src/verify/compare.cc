@@ -56,7 +56,7 @@ void compare_units(const ImageLayout& old_layout, const std::vector<SumTable>& o
   const SumTable& newer = new_tables[file];
   const UnitIndex old_units(old_layout, newer.block_bytes);
   const UnitIndex units(layout, newer.block_bytes);
-  SumRangeCursor ranges(layout, &units, newer.block_bytes, Chunk{0, 0, newer.file_bytes, file});
+  SumRangeCursor ranges(layout, units, Chunk{0, 0, newer.file_bytes, file});
   for (SumRange range; ranges.next(range);) {
     if (range.bo == Piece::kHeader) continue;
     const std::uint64_t length = range.end - range.begin;
@@ -87,8 +87,8 @@ Result<bool> try_sums(const ImagesAt& older, const ImagesAt& newer, SetPair& pai
   const auto& new_tables = (*new_sums)->tables;
   const SumTable& old_first = old_tables.front();
   const SumTable& new_first = new_tables.front();
-  if (old_first.method != new_first.method || !new_first.method.decides() || !old_first.by_units() ||
-      !new_first.by_units() || old_first.block_bytes != new_first.block_bytes) {
+  if (old_first.method != new_first.method || !new_first.method.decides() ||
+      old_first.block_bytes != new_first.block_bytes) {
     pair.difference.sums_differ = true;
     return false;
   }

@@ -377,17 +377,14 @@ TEST_F(ImagesTest, WithoutHolesAndSumsNothingIsKnownToBeZero) {
   EXPECT_EQ(object_of(sluice({"show", "--json", directory}, nullptr, {}, no_holes))["zero_bytes"], 0);
 }
 
-// As older versions wrote them: a sum for each block. These say that all of it is zero.
-TEST_F(ImagesTest, SumsOfBlocksTellOfZerosToo) {
+// As in a copy whose holes were filled. These say that all of it is zero.
+TEST_F(ImagesTest, SumsTellOfZerosToo) {
   const std::string directory = damaged_copy();
   change_image(
       directory, "amdgpu-sums-", unpack_sidecar,
       [](Sidecar& sums) {
-        ZeroSums zeros;
-        for (SumTable& table : sums.tables) {
-          table = SumTable::sized(table.file_bytes, table.block_bytes, table.method);
-          for (Sum128& sum : table.sums) sum = zeros.of(table.method, table.block_bytes);
-        }
+        for (SumTable& table : sums.tables)
+          std::fill(table.sums.begin(), table.sums.end(), table.method.of_zeros(kSumUnitBytes));
       },
       [](const Sidecar& sums) { return pack_sidecar(sums, {}); });
   const json shown = object_of(sluice({"show", "--json", directory}));

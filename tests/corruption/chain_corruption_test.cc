@@ -48,7 +48,7 @@ struct Totals {
 class World {
  public:
   World(std::uint64_t seed, const LaneKit& kit) : kit_(kit), rng_(seed) {
-    const WriteSizes sizes{kChunkBytes, 64 * kKiB << rng_.between(0, 1), true};
+    const WriteSizes sizes{kChunkBytes, 64 * kKiB << rng_.between(0, 1)};
     // Some have nothing that the parent has as well: such chains end early.
     do {
       made_.clear();

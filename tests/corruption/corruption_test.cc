@@ -72,7 +72,7 @@ class World {
   World(std::uint64_t seed, const LaneKit& kit)
       : kit_(kit),
         rng_(seed),
-        sizes_{kMostChunkBytes, 4 * kKiB << rng_.between(0, 5), rng_.percent(60)},
+        sizes_{kMostChunkBytes, 4 * kKiB << rng_.between(0, 5)},
         chunk_bytes_(64 * kKiB << rng_.between(0, 1)),
         earlier_(make_checkpoint(rng_)),
         later_(rng_.percent(90) ? make_later(earlier_, rng_, static_cast<unsigned>(rng_.between(5, 60)))
@@ -309,7 +309,7 @@ TEST(Corruption, CleanTrafficRaisesNoAlarm) {
   const test::TempDir dir(memory_directory());
   const std::string name = pages_image_name(1, 0x5759);
   dir.write(name, file);
-  SumTable table = test::serial_unit_sums(bos, kSumBlockBytes);
+  SumTable table = test::serial_sums(bos, kSumBlockBytes);
   const std::vector<std::uint64_t> sizes{bos[0].size(), bos[1].size(), bos[2].size(), bos[3].size()};
   const ImageLayout layout = std::move(ImageLayout::make(sizes, kChunk)).value();
   const LaneKit kit(kChunk, 4);

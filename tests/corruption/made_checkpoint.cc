@@ -99,9 +99,7 @@ Result<void> write_set(int dir_fd, const KnownSet& known, const DumpId& dump_id,
                        std::vector<ParentBo> parents) {
   SLUICE_TRY_ASSIGN(const ImageLayout layout, known.set.layout(sizes.chunk_bytes));
   Sidecar sidecar;
-  if (sizes.by_units) sidecar.tables = unit_tables(layout, sizes.block_bytes);
-  for (std::uint32_t file = 0; !sizes.by_units && file < layout.file_count(); ++file)
-    sidecar.tables.push_back(SumTable::sized(layout.file_bytes(file), sizes.block_bytes));
+  sidecar.tables = unit_tables(layout, sizes.block_bytes);
   sidecar.pages_files = known.set.pages_names(known.id);
   sidecar.bo_table_digest = known.set.bo_table_digest;
   sidecar.dump_id = dump_id;

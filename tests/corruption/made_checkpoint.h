@@ -31,11 +31,10 @@ std::string pages_without_contents();
 struct WriteSizes {
   std::uint64_t chunk_bytes = 0;
   std::uint64_t block_bytes = 0;
-  bool by_units = false;  // sums
 };
 
 // Writes it, in the order in which the plugin does. `reactor`: that of `kit`, or one around it. `parent`:
-// what it has is not written again, which takes sums by units. Errors: of the stages.
+// what it has is not written again. Errors: of the stages.
 Result<void> write_checkpoint(int dir_fd, const MadeCheckpoint& made, const WriteSizes& sizes,
                               const LaneKit& kit, Reactor& reactor, const Ancestor* parent = nullptr);
 

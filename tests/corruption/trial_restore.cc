@@ -102,7 +102,7 @@ Result<std::uint64_t> restore_set(int dir_fd, const KnownSet& known, const Pages
   SLUICE_TRY_ASSIGN(std::optional<Sidecar> sums,
                     read_sidecar(DirectorySource(dir_fd), known.id, set, layout, dump_id));
   if (sums) {
-    SLUICE_TRY_ASSIGN(layout, set.layout(std::max(chunk_bytes, sums->most_block_bytes())));
+    SLUICE_TRY_ASSIGN(layout, set.layout(std::max(chunk_bytes, sums->tables.front().block_bytes)));
   }
   SLUICE_TRY_ASSIGN(const Store store, open_store(dir_fd, known.id, set, sums, layout, reactor));
   const auto* const extents = dynamic_cast<const ExtentSource*>(store.stage.get());

@@ -54,7 +54,7 @@ class EngineFault : public EngineTest,
   Result<PipelineStats> run(Direction direction, Lane& lane, bool over = false) {
     const LaneRun run{lane, &sums_, {std::get<1>(GetParam()), true, true, over}, std::get<2>(GetParam())};
     if (direction == Direction::Dump) {
-      sums_ = SumTable::sized(expected_.size(), kChunk);
+      sums_ = unit_tables(layout_, kChunk).front();
       return dump_to(dir_.fd(), kPagesName, bos_, run);
     }
     sums_ = sums_wanted_;

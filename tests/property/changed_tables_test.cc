@@ -111,7 +111,7 @@ struct Dumped {
     layout.emplace(std::move(ImageLayout::make(bytes, kChunkBytes)).value());
     tables = unit_tables(*layout, kSumBlockBytes);
     const UnitIndex units(*layout, kSumBlockBytes);
-    each_unit(*layout, units, kSumBlockBytes, 0, [this](const SumRange& range) {
+    each_unit(*layout, units, 0, [this](const SumRange& range) {
       const std::uint64_t name = range.bo == Piece::kHeader ? 0 : list[range.bo].name;
       const std::array<std::uint64_t, 2> sum{mixed(name * 1'000'003 + range.bo_offset),
                                              range.end - range.begin};

@@ -80,9 +80,7 @@ TEST_P(DumpRestore, SameFileAsTheSerialWriterAndBack) {
     ImageLayout layout = std::move(ImageLayout::make(test::sizes_of(bos), chunk_bytes)).value();
     const auto lane = test::make_lane(layout, static_cast<std::uint32_t>(rng.between(1, 6)), world);
     const std::uint64_t block_bytes = chunk_bytes >> rng.between(0, 2);
-    const bool by_units = seed % 2 == 0;
-    SumTable table = by_units ? unit_tables(layout, block_bytes).front()
-                              : SumTable::sized(layout.file_bytes(), block_bytes);
+    SumTable table = unit_tables(layout, block_bytes).front();
     const FileOptions options{mode, holes, seed % 10 == 0};
     const test::LaneRun run{*lane, &table, options, seed % 4 == 0 ? 2U : 0U};
 
@@ -93,8 +91,7 @@ TEST_P(DumpRestore, SameFileAsTheSerialWriterAndBack) {
     ASSERT_EQ(dir.names(), std::vector<std::string>{test::kPagesName});
     ASSERT_TRUE(dir.read(test::kPagesName) == expected)
         << "chunk " << chunk_bytes << ", " << bos.size() << " BOs";
-    ASSERT_EQ(table.sums, by_units ? test::serial_unit_sums(bos, block_bytes).sums
-                                   : test::serial_sums(expected, block_bytes).sums);
+    ASSERT_EQ(table.sums, test::serial_sums(bos, block_bytes).sums);
 
     BoList restored;
     for (const Bytes& bo : bos) restored.emplace_back(bo.size(), std::byte{0x5a});

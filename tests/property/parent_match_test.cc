@@ -118,7 +118,7 @@ ExtentMap map_of(int dir_fd, const ParentRuns& runs, const ImageLayout& layout, 
   map.files = {{dir_fd, test::kPagesName, layout.file_bytes(), "own", false},
                {dir_fd, kParentName, parent_bytes, "parent", false}};
   const UnitIndex units(layout, table.block_bytes);
-  SumRangeCursor cursor(layout, &units, table.block_bytes, Chunk{0, 0, layout.file_bytes(), 0});
+  SumRangeCursor cursor(layout, units, Chunk{0, 0, layout.file_bytes(), 0});
   auto run = runs.runs.begin();
   std::uint64_t run_begin = 0;
   for (SumRange range; cursor.next(range);) {
@@ -153,7 +153,7 @@ TEST(ParentMatch, TheFileAndTheParentsAreReadBackAsTheBos) {
     const std::uint64_t block_bytes = chunk_bytes >> rng.between(0, 1);
 
     ImageLayout old_layout = std::move(ImageLayout::make(test::sizes_of(before), chunk_bytes)).value();
-    std::vector<SumTable> old_tables{test::serial_unit_sums(before, block_bytes)};
+    std::vector<SumTable> old_tables{test::serial_sums(before, block_bytes)};
     const ParentFiles parent(std::move(old_layout), std::move(old_tables), {kParentName});
 
     const ImageLayout layout = std::move(ImageLayout::make(test::sizes_of(after), chunk_bytes)).value();
@@ -174,7 +174,7 @@ TEST(ParentMatch, TheFileAndTheParentsAreReadBackAsTheBos) {
     ASSERT_TRUE(sink.commit().ok());
 
     const Bytes expected = test::serial_file(after);
-    ASSERT_EQ(tables[0].sums, test::serial_unit_sums(after, block_bytes).sums);
+    ASSERT_EQ(tables[0].sums, test::serial_sums(after, block_bytes).sums);
     const ParentRuns runs = match.runs(0);
     EXPECT_LE(bytes_on_disk(dir, test::kPagesName) + match.bytes(),
               align_up(expected.size(), 4096) + 2 * kZeroUnitBytes * (runs.runs.size() + 1));
@@ -210,7 +210,7 @@ Result<std::uint64_t> dump_with_clones(const test::TempDir& dir, BoList& before,
   dir.write(kParentName, test::serial_file(before));
   EXPECT_EQ(::fchmodat(dir.fd(), kParentName, 0600, 0), 0);
   const std::uint64_t sum_block = std::min(run.chunk_bytes, kSumBlockBytes);
-  const ParentFiles parent(std::move(old_layout), {test::serial_unit_sums(before, sum_block)}, {kParentName},
+  const ParentFiles parent(std::move(old_layout), {test::serial_sums(before, sum_block)}, {kParentName},
                            dir.fd());
   SLUICE_TRY_ASSIGN(const ImageLayout layout, ImageLayout::make(test::sizes_of(after), run.chunk_bytes));
   std::vector<SumTable> tables = unit_tables(layout, sum_block);
@@ -232,7 +232,7 @@ Result<std::uint64_t> dump_with_clones(const test::TempDir& dir, BoList& before,
   SLUICE_TRY_ASSIGN(const auto stats, lane->run(Route{&copy, checksum.get(), &sink}));
   (void)stats;
   SLUICE_TRY(sink.commit());
-  EXPECT_EQ(tables[0].sums, test::serial_unit_sums(after, sum_block).sums);
+  EXPECT_EQ(tables[0].sums, test::serial_sums(after, sum_block).sums);
   return match.bytes();
 }
 
@@ -377,7 +377,7 @@ TEST(ParentMatch, WhereNothingHasChangedAlmostNothingIsWritten) {
   BoList bos{Bytes(5 * kMiB)};
   rng.fill(bos[0]);
   const ParentFiles parent(std::move(ImageLayout::make(test::sizes_of(bos), kMiB)).value(),
-                           {test::serial_unit_sums(bos, kMiB)}, {kParentName});
+                           {test::serial_sums(bos, kMiB)}, {kParentName});
   const ImageLayout layout = std::move(ImageLayout::make(test::sizes_of(bos), kMiB)).value();
   std::vector<SumTable> tables = unit_tables(layout, kMiB);
   ParentMatch match(layout, tables, {ParentBo{&parent, 0}});
@@ -400,7 +400,7 @@ TEST(ParentMatch, WhereNothingHasChangedAlmostNothingIsWritten) {
 TEST(ParentMatch, OtherSumsMatchNothing) {
   BoList bos{Bytes(2 * kMiB, std::byte{7})};
   const ImageLayout layout = std::move(ImageLayout::make(test::sizes_of(bos), kMiB)).value();
-  std::vector<SumTable> tables{test::serial_unit_sums(bos, kMiB)};
+  std::vector<SumTable> tables{test::serial_sums(bos, kMiB)};
   ASSERT_TRUE(load_mac().ok());
   for (const SumMethod& method : {SumMethod(MacKey{1}), SumMethod(SumSecret{}), SumMethod()}) {
     SumTable other = tables[0];

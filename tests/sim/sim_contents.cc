@@ -120,7 +120,7 @@ SimGpu::SimGpu(test::BoList was, std::uint64_t block_bytes, test::Rng own, Troub
   for (const test::Bytes& bo : image) bos.emplace_back(bo.size(), kGarbage);
   const test::Bytes file = test::serial_file(image);
   at = trouble == Trouble::Corrupt ? at % file.size() : at;
-  sums = test::serial_sums(file, block_bytes);
+  sums = test::serial_sums(image, block_bytes);
 }
 
 void SimContents::write_images(const test::TempDir& directory) const {

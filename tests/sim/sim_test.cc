@@ -271,8 +271,8 @@ void run_seed(World& world, std::uint64_t seed, Direction direction, Totals& tot
   for (const Bytes& bo : one.bos) target.emplace_back(bo.size(), std::byte{0x5a});
   SumTable table;
   if (one.block_bytes > 0) {
-    table = direction == Direction::Dump ? SumTable::sized(one.file.size(), one.block_bytes)
-                                         : test::serial_sums(one.file, one.block_bytes);
+    table = direction == Direction::Dump ? unit_tables(layout, one.block_bytes).front()
+                                         : test::serial_sums(one.bos, one.block_bytes);
   }
 
   SimReactor reactor(Rng(one.rng.next()), one.latency_ns_max, one.faults);
@@ -347,7 +347,7 @@ void run_seed(World& world, std::uint64_t seed, Direction direction, Totals& tot
   ASSERT_EQ(stats->chunks, layout.chunk_count());
   ASSERT_EQ(stats->bytes, layout.file_bytes());
   if (one.block_bytes > 0) {
-    ASSERT_EQ(table.sums, test::serial_sums(one.file, one.block_bytes).sums);
+    ASSERT_EQ(table.sums, test::serial_sums(one.bos, one.block_bytes).sums);
   }
   if (direction == Direction::Restore) {
     ASSERT_EQ(target, one.bos);

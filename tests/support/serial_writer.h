@@ -25,19 +25,10 @@ inline Bytes serial_file(const BoList& bos) {
   return file;
 }
 
-inline SumTable serial_sums(const Bytes& file, std::uint64_t block_bytes) {
-  SumTable table = SumTable::sized(file.size(), block_bytes);
-  for (std::size_t begin = 0, block = 0; block < table.sums.size(); ++block, begin += block_bytes) {
-    const std::size_t bytes = std::min<std::size_t>(block_bytes, file.size() - begin);
-    table.sums[block] = sum_of(std::span(file).subspan(begin, bytes));
-  }
-  return table;
-}
-
-// The same by units: 64 KiB of a BO each from its begin, cut where a block of the file ends.
-inline SumTable serial_unit_sums(const BoList& bos, std::uint64_t block_bytes) {
+// Sums of 64 KiB of a BO each from its begin, cut where a block of the file ends.
+inline SumTable serial_sums(const BoList& bos, std::uint64_t block_bytes) {
   const Bytes file = serial_file(bos);
-  SumTable table{block_bytes, file.size(), {sum_of(std::span(file).first(8))}, {}, SumGrain::Units};
+  SumTable table{block_bytes, file.size(), {sum_of(std::span(file).first(8))}, {}};
   std::size_t begin = 8;
   for (const Bytes& bo : bos) {
     for (std::size_t at = begin; at < begin + bo.size();) {

@@ -66,14 +66,11 @@ std::vector<Gpu> gpus_of(const Checkpoint& checkpoint) {
   return gpus;
 }
 
-// Bytes in whole blocks or units with the sums of zeros: still recognisable in a copy whose holes were
-// filled.
+// Bytes in whole units with the sum of zeros: still recognisable in a copy whose holes were filled.
 std::uint64_t zero_bytes_by_sums(const SumTable& table, ZeroSums& zero_sums) {
-  const std::uint64_t length = table.by_units() ? kSumUnitBytes : table.block_bytes;
-  if (table.file_bytes < length) return 0;
-  const Sum128& zeros = zero_sums.of(table.method, length);
+  const Sum128& zeros = zero_sums.of(table.method, kSumUnitBytes);
   const auto sums = static_cast<std::uint64_t>(std::count(table.sums.begin(), table.sums.end(), zeros));
-  return std::min(sums * length, table.file_bytes);
+  return std::min(sums * kSumUnitBytes, table.file_bytes);
 }
 
 // The ancestors of a checkpoint, whose sidecars all follow the same links. What is wrong with one of them is

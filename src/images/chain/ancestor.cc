@@ -26,7 +26,7 @@ constexpr mode_t kWritableByOthers = S_IWGRP | S_IWOTH;
 std::vector<std::uint64_t> begins_of(const ParentFiles& files, std::uint32_t file, const ParentRuns& runs) {
   std::vector<std::uint64_t> begins;
   begins.reserve(runs.runs.size());
-  each_unit(files.layout, files.units, files.tables[file].block_bytes, file, [&](const SumRange& range) {
+  each_unit(files.layout, files.units, file, [&](const SumRange& range) {
     if (begins.size() < runs.runs.size() && runs.runs[begins.size()].first_unit == range.index)
       begins.push_back(range.begin);
   });
@@ -111,9 +111,7 @@ Result<void> Ancestor::read(const ImageKeys& keys) {
 Result<void> Ancestor::add(const DirectorySource& source, int id, PagesSet set) {
   SLUICE_TRY_ASSIGN(ImageLayout layout, set.layout(kSumBlockBytes));
   SLUICE_TRY_ASSIGN(std::optional<Sidecar> sums, read_sidecar(source, id, set, layout, dump_id_));
-  if (!sums || !sums->tables.front().by_units())
-    return Error{ENODATA,
-                 set.sums_name(id) + " is missing or of an older sluice; dump without this parent [SL-I35]"};
+  if (!sums) return Error{ENODATA, set.sums_name(id) + " is missing; dump without this parent [SL-I35]"};
   if (sums->has_deltas()) {
     if (has_parent() && parent_dump_id_ != sums->parent_dump_id)
       return Error{EBADMSG, "its images name two parents; use another checkpoint [SL-I36]"};

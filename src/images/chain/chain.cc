@@ -146,7 +146,7 @@ Result<std::vector<ExtentMap>> Chain::resolve(int dir_fd, std::span<const int> d
     std::uint64_t run_begin = 0;
     std::size_t run = 0;  // the run that has the unit, or the next one
     Result<void> done;
-    each_unit(layout, units, table.block_bytes, file, [&](const SumRange& range) {
+    each_unit(layout, units, file, [&](const SumRange& range) {
       if (!done) return;
       const Sum128& sum = table.sums[static_cast<std::size_t>(range.index)];
       if (run < runs.runs.size() && range.index == runs.runs[run].first_unit + runs.runs[run].units) ++run;

@@ -117,11 +117,6 @@ bool is_zero(std::span<const std::byte> bytes) {
          std::memcmp(bytes.data(), bytes.data() + kStride, bytes.size() - kStride) == 0;
 }
 
-SumTable SumTable::sized(std::uint64_t file_bytes, std::uint64_t block_bytes, const SumMethod& method) {
-  return SumTable{block_bytes, file_bytes,
-                  std::vector<Sum128>(static_cast<std::size_t>(div_ceil(file_bytes, block_bytes))), method};
-}
-
 std::vector<SumTable> unit_tables(const ImageLayout& layout, std::uint64_t block_bytes,
                                   const SumMethod& method) {
   const UnitIndex units(layout, block_bytes);
@@ -129,8 +124,7 @@ std::vector<SumTable> unit_tables(const ImageLayout& layout, std::uint64_t block
   tables.reserve(layout.file_count());
   for (std::uint32_t file = 0; file < layout.file_count(); ++file) {
     tables.push_back({block_bytes, layout.file_bytes(file),
-                      std::vector<Sum128>(static_cast<std::size_t>(units.count(file))), method,
-                      SumGrain::Units});
+                      std::vector<Sum128>(static_cast<std::size_t>(units.count(file))), method});
   }
   return tables;
 }
@@ -146,21 +140,19 @@ ChecksumStage::ChecksumStage(Direction direction, const ImageLayout& layout, Rea
       describe_(std::move(describe)),
       workers_(std::move(workers)) {
   assert(tables_.empty() || tables_.size() == layout_.file_count());
-  if (!tables_.empty() && tables_.front().by_units()) units_.emplace(layout_, tables_.front().block_bytes);
+  if (tables_.empty()) return;
+  units_.emplace(layout_, tables_.front().block_bytes);
+  zero_unit_sum_ = tables_.front().method.of_zeros(kSumUnitBytes);
   for (std::uint32_t file = 0; file < tables_.size(); ++file) {
     const SumTable& table = tables_[file];
     assert(std::has_single_bit(table.block_bytes) && layout_.chunk_bytes() % table.block_bytes == 0);
     assert(table.file_bytes == layout_.file_bytes(file));
-    assert(table.method == tables_.front().method && table.grain == tables_.front().grain);
+    assert(table.method == tables_.front().method && table.block_bytes == tables_.front().block_bytes);
+    assert(table.sums.size() == units_->count(file));
     const std::uint64_t blocks = div_ceil(table.file_bytes, table.block_bytes);
-    assert(table.sums.size() == (units_ ? units_->count(file) : blocks));
-    assert(!units_ || table.block_bytes == tables_.front().block_bytes);
     seen_.emplace_back(static_cast<std::size_t>(blocks));
     blocks_ += blocks;
   }
-  if (tables_.empty()) return;
-  zero_block_bytes_ = units_ ? kSumUnitBytes : tables_.front().block_bytes;
-  zero_block_sum_ = tables_.front().method.of_zeros(zero_block_bytes_);
 }
 
 // Inline, one chunk between two waits: each chunk goes on as soon as it is summed, and the disk gets more
@@ -196,34 +188,35 @@ Result<void> ChecksumStage::finish() {
   return {};
 }
 
-// The ranges that the sums of the chunk's file cover. Without sums, as with blocks of that size.
-SumRangeCursor ChecksumStage::ranges_of(const Slot& slot, std::uint64_t block_bytes) const {
-  return SumRangeCursor(layout_, units_ ? &*units_ : nullptr, block_bytes, slot.chunk);
+// Fills slot.zero_units from `next` to the one with the byte before `end`, and returns the one after it.
+std::uint64_t ChecksumStage::find_zeros(Slot& slot, std::uint64_t next, std::uint64_t end) const {
+  for (; options_.detect_zero_units && next * kZeroUnitBytes < end; ++next) {
+    const std::uint64_t begin = next * kZeroUnitBytes;
+    slot.zero_units[static_cast<std::size_t>(next)] =
+        is_zero(part(slot, begin, std::min(begin + kZeroUnitBytes, slot.chunk.length)));
+  }
+  return next;
 }
 
-// Sum by sum, after looking for zero units: then data to be hashed is in the cache, and a block of zero units
-// needs no hashing. Dense data pays one cache line per unit.
+// Sum by sum, after looking for zeros: then data to be hashed is in the cache, and zeros need no hashing.
+// Dense data pays one cache line per 64 KiB.
 Result<void> ChecksumStage::sum_chunk(Slot& slot) {
-  const std::uint64_t length = slot.chunk.length;
   SumTable* const table = table_of(slot);
-  std::uint64_t next_unit = 0;  // units below have been checked
-  SumRangeCursor ranges = ranges_of(slot, table != nullptr ? table->block_bytes : layout_.chunk_bytes());
+  if (table == nullptr) {
+    (void)find_zeros(slot, 0, slot.chunk.length);
+    return {};
+  }
+  std::uint64_t next_zeros = 0;
+  SumRangeCursor ranges(layout_, *units_, slot.chunk);
   for (SumRange range; ranges.next(range);) {
     const std::uint64_t begin = range.begin;
     const std::uint64_t end = range.end;
-    if (options_.detect_zero_units) {
-      for (; next_unit * kZeroUnitBytes < end; ++next_unit) {
-        const std::uint64_t unit_begin = next_unit * kZeroUnitBytes;
-        const std::uint64_t unit_end = std::min(unit_begin + kZeroUnitBytes, length);
-        slot.zero_units[static_cast<std::size_t>(next_unit)] = is_zero(part(slot, unit_begin, unit_end));
-      }
-    }
-    if (table == nullptr) continue;
+    next_zeros = find_zeros(slot, next_zeros, end);
     table->sums[static_cast<std::size_t>(range.index)] = all_zero_units(slot, begin, end)
                                                              ? zero_sum(*table, end - begin)
                                                              : table->method.of(part(slot, begin, end));
   }
-  if (options_.parent != nullptr && table != nullptr) options_.parent->take(slot, *table);
+  if (options_.parent != nullptr) options_.parent->take(slot, *table);
   return {};
 }
 
@@ -233,7 +226,7 @@ Result<void> ChecksumStage::verify_chunk(Slot& slot) {
   if (table == nullptr) return {};
   const std::uint64_t length = slot.chunk.length;
   std::uint64_t next_unit = 0;  // holes below have been filled with zeros, if needed
-  SumRangeCursor ranges = ranges_of(slot, table->block_bytes);
+  SumRangeCursor ranges(layout_, *units_, slot.chunk);
   for (SumRange range; ranges.next(range);) {
     const std::uint64_t begin = range.begin;
     const std::uint64_t end = range.end;
@@ -259,10 +252,10 @@ Result<void> ChecksumStage::verify_chunk(Slot& slot) {
       const std::string is = table->method.keyed() ? std::string("another ") + table->method.name()
                                                    : table->method.name() + (' ' + hex(sum));
       return Error{EBADMSG,
-                   formatted("{} {} is corrupt: {} has {}, the sidecar says {}; use another checkpoint "
+                   formatted("unit {} is corrupt: {} has {}, the sidecar says {}; use another checkpoint "
                              "[SL-C06]",
-                             units_ ? "unit" : "block", range.index,
-                             place(slot, slot.chunk.file_offset + begin, end - begin), is, hex(expected))};
+                             range.index, place(slot, slot.chunk.file_offset + begin, end - begin), is,
+                             hex(expected))};
     }
   }
   return {};
@@ -290,7 +283,7 @@ bool ChecksumStage::all_zero_units(const Slot& slot, std::uint64_t begin, std::u
 }
 
 Sum128 ChecksumStage::zero_sum(const SumTable& table, std::uint64_t length) const {
-  return length == zero_block_bytes_ ? zero_block_sum_ : table.method.of_zeros(length);
+  return length == kSumUnitBytes ? zero_unit_sum_ : table.method.of_zeros(length);
 }
 
 Result<void> ChecksumStage::mark_seen(const Slot& slot) {

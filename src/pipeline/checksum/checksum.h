@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT
-// The checksum stage: a sum per block of the pages file, or per unit of a BO (units.h), and the search for
-// zero units.
+// The checksum stage: a sum per unit of a BO (units.h), and the search for zero units.
 //
-// A dump fills a SumTable and slot.zero_units. A restore compares every block with the table *before* the
-// chunk goes on to the GPU. A mismatch fails with EBADMSG and names block, file range and, through
-// `describe`, the BO. Holes (slot.zero_units set by the source) are verified as zeros; the buffer is not read
-// for a block that is one hole. Thread-bound to the lane. Works inline, one chunk between two waits, or lets
+// A dump fills a SumTable and slot.zero_units. A restore compares every unit with the table *before* the
+// chunk goes on to the GPU. A mismatch fails with EBADMSG and names unit, file range and, through `describe`,
+// the BO. Holes (slot.zero_units set by the source) are verified as zeros; the buffer is not read for a unit
+// that is one hole. Thread-bound to the lane. Works inline, one chunk between two waits, or lets
 // a lane's workers do several chunks at once.
 #pragma once
 
@@ -88,23 +87,19 @@ class ZeroSums {
   std::map<std::uint64_t, Sum128> by_length_;  // by method_
 };
 
-// The sums of a file: one per block, the last of which may be shorter, or one per unit.
+// The sums of a file, one per unit.
 struct SumTable {
   std::uint64_t block_bytes = kSumBlockBytes;  // power of two; units are cut at the ends of blocks
   std::uint64_t file_bytes = 0;
-  std::vector<Sum128> sums;  // div_ceil(file_bytes, block_bytes), or UnitIndex::count()
-  SumMethod method;          // the method
-  SumGrain grain = SumGrain::Blocks;
-
-  static SumTable sized(std::uint64_t file_bytes, std::uint64_t block_bytes, const SumMethod& method = {});
-  bool by_units() const { return grain == SumGrain::Units; }
+  std::vector<Sum128> sums;  // UnitIndex::count()
+  SumMethod method;
 };
 
-// One per file of a layout, by units.
+// One per file of a layout.
 std::vector<SumTable> unit_tables(const ImageLayout& layout, std::uint64_t block_bytes = kSumBlockBytes,
                                   const SumMethod& method = {});
 
-// A block, or a unit, that differs from its sum.
+// A unit that differs from its sum.
 struct BadBlock {
   std::uint32_t file = 0;  // of the layout
   std::uint64_t file_offset = 0;
@@ -114,9 +109,9 @@ struct BadBlock {
 struct ChecksumOptions {
   bool detect_zero_units = true;  // dump: fill slot.zero_units
   bool check_headers = true;      // restore: the first bytes of a file give its length
-  // Dump by units: gets each summed chunk, and says which parts the parent has. Borrowed; null: no parent.
+  // Dump: gets each summed chunk, and says which parts the parent has. Borrowed; null: no parent.
   ParentMatch* parent = nullptr;
-  // Restore: called for every block that differs, in the comparing thread, which may be a worker's; the chunk
+  // Restore: called for every unit that differs, in the comparing thread, which may be a worker's; the chunk
   // goes on. Null: the first one fails it.
   std::function<void(const BadBlock&)> on_bad_block = nullptr;
 };
@@ -128,11 +123,10 @@ class ChecksumStage final : public Stage, private SlotWork {
       std::function<std::string(std::uint32_t file, std::uint64_t file_offset, std::uint64_t length)>;
 
   // `tables`: one per file of the layout, borrowed. Dump: sized by the caller, filled here; restore: from the
-  // sidecar. All use the same method, and all are by blocks, or by units with the same cuts. Empty: no sums
-  // are made or compared (zero units are still found, headers still checked). `describe` may be null; workers
-  // call it, too. `workers`: null to work inline; else for as many slots as the lane has. REQUIRES:
-  // layout.chunk_bytes() is a multiple of each table's block_bytes; each is sized for layout.file_bytes() of
-  // its file.
+  // sidecar. All use the same method and the same cuts. Empty: no sums are made or compared (zero units are
+  // still found, headers still checked). `describe` may be null; workers call it, too. `workers`: null to
+  // work inline; else for as many slots as the lane has. REQUIRES: layout.chunk_bytes() is a multiple of each
+  // table's block_bytes; each is sized for layout.file_bytes() of its file.
   ChecksumStage(Direction direction, const ImageLayout& layout, Reactor& reactor, std::span<SumTable> tables,
                 const ChecksumOptions& options, Describe describe,
                 std::unique_ptr<SlotWorkers> workers = nullptr);
@@ -147,7 +141,7 @@ class ChecksumStage final : public Stage, private SlotWork {
   Result<void> sum_chunk(Slot& slot);     // dump
   Result<void> verify_chunk(Slot& slot);  // restore
   Result<void> check_header(const Slot& slot) const;
-  SumRangeCursor ranges_of(const Slot& slot, std::uint64_t block_bytes) const;
+  std::uint64_t find_zeros(Slot& slot, std::uint64_t next, std::uint64_t end) const;
   static bool all_zero_units(const Slot& slot, std::uint64_t begin, std::uint64_t end);
   Sum128 zero_sum(const SumTable& table, std::uint64_t length) const;
   // Null if no sums are made or compared.
@@ -161,9 +155,8 @@ class ChecksumStage final : public Stage, private SlotWork {
   std::span<SumTable> tables_;
   ChecksumOptions options_;
   Describe describe_;
-  std::optional<UnitIndex> units_;  // if tables are by units
-  std::uint64_t zero_block_bytes_ = 0;
-  Sum128 zero_block_sum_{};              // of zeros: a whole block of the first file, or a whole unit
+  std::optional<UnitIndex> units_;       // if there are tables
+  Sum128 zero_unit_sum_{};               // of a whole unit
   std::vector<std::vector<bool>> seen_;  // by file and block
   std::uint64_t blocks_ = 0;
   std::uint64_t blocks_seen_ = 0;

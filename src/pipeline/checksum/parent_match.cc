@@ -20,13 +20,11 @@ ParentMatch::ParentMatch(const ImageLayout& layout, std::span<const SumTable> ta
                          std::vector<ParentBo> bos, std::uint64_t clone_block_bytes)
     : layout_(layout),
       units_(layout, tables.front().block_bytes),
-      block_bytes_(tables.front().block_bytes),
       method_(tables.front().method),
       bos_(std::move(bos)),
       clone_block_bytes_(clone_block_bytes) {
   assert(tables.size() == layout.file_count() && bos_.size() == layout.bo_count());
   for (const SumTable& table : tables) {
-    assert(table.by_units());
     is_parents_.emplace_back(table.sums.size());
     if (shares_extents()) is_cloned_.emplace_back(div_ceil(table.file_bytes, kZeroUnitBytes));
   }
@@ -61,7 +59,7 @@ void ParentMatch::keep_cloneable(Slot& slot) {
     parts[static_cast<std::size_t>(chunk.length / kZeroUnitBytes)] = false;
   Source before;
   SumRange range;
-  for (SumRangeCursor ranges(layout_, &units_, block_bytes_, chunk); ranges.next(range);) {
+  for (SumRangeCursor ranges(layout_, units_, chunk); ranges.next(range);) {
     Source source;
     if (is_parents_[chunk.file][static_cast<std::size_t>(range.index)] != 0)
       source = source_of(range, chunk.file_offset + range.begin);
@@ -85,7 +83,7 @@ void ParentMatch::take(Slot& slot, const SumTable& table) {
   std::vector<std::uint8_t>& is_parents = is_parents_[slot.chunk.file];
   std::fill(slot.parent_units.begin(), slot.parent_units.end(), true);
   SumRange range;
-  for (SumRangeCursor ranges(layout_, &units_, block_bytes_, slot.chunk); ranges.next(range);) {
+  for (SumRangeCursor ranges(layout_, units_, slot.chunk); ranges.next(range);) {
     const auto index = static_cast<std::size_t>(range.index);
     const Sum128* const before = sum_of(range);
     is_parents[index] = before != nullptr && *before == table.sums[index] ? 1 : 0;
@@ -95,7 +93,7 @@ void ParentMatch::take(Slot& slot, const SumTable& table) {
   }
   if (shares_extents()) keep_cloneable(slot);
   // Data that is written anyway, or a hole, is this dump's own.
-  for (SumRangeCursor ranges(layout_, &units_, block_bytes_, slot.chunk); ranges.next(range);) {
+  for (SumRangeCursor ranges(layout_, units_, slot.chunk); ranges.next(range);) {
     bool is_left_out = false;
     for (std::uint64_t part = first_part(range); part < end_part(range); ++part) {
       const auto at = static_cast<std::size_t>(part);
@@ -115,7 +113,7 @@ ParentRuns ParentMatch::runs(std::uint32_t file) const {
   std::vector<std::string>& names = found.files;
   std::vector<ParentRun>& runs = found.runs;
   std::uint64_t next_offset = 0;  // end of the last run, in the parent's file
-  each_unit(layout_, units_, block_bytes_, file, [&](const SumRange& range) {
+  each_unit(layout_, units_, file, [&](const SumRange& range) {
     if (is_parents_[file][static_cast<std::size_t>(range.index)] == 0) return;
     const auto& [files, bo] = bos_[range.bo];
     const std::string& name = files->names[files->layout.file_of(bo)];
@@ -139,7 +137,7 @@ CloneRuns ParentMatch::clones(std::uint32_t file) const {
   const std::vector<std::uint8_t>& is_cloned = is_cloned_[file];
   const ParentFiles* files = nullptr;  // those of the last file of `found`, ...
   std::uint32_t number = 0;            // ... and their index there
-  each_unit(layout_, units_, block_bytes_, file, [&](const SumRange& range) {
+  each_unit(layout_, units_, file, [&](const SumRange& range) {
     // Parts that begin in the unit: they continue where it does.
     for (std::uint64_t part = div_ceil(range.begin, kZeroUnitBytes); part * kZeroUnitBytes < range.end;
          ++part) {

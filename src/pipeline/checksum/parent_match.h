@@ -24,10 +24,10 @@
 
 namespace sluice {
 
-// Files of the parent, with sums by units. Immutable. It does not move, because the index refers to the
+// Files of the parent, with their sums. Immutable. It does not move, because the index refers to the
 // layout.
 struct ParentFiles {
-  // REQUIRES: one table and one name per file of the layout; tables by units with the same cuts. `dir`: the
+  // REQUIRES: one table and one name per file of the layout; tables with the same cuts. `dir`: the
   // files' directory, valid while anything is cloned from them.
   ParentFiles(ImageLayout its_layout, std::vector<SumTable> its_tables, std::vector<std::string> its_names,
               int dir = -1)
@@ -73,7 +73,7 @@ struct ParentRuns {
 
 class ParentMatch {
  public:
-  // `layout` is borrowed, and `tables` are the sums, by units, of the dump under way. `bos`: by its BOs.
+  // `layout` is borrowed, and `tables` are the sums of the dump under way. `bos`: by its BOs.
   // Tables with other cuts, or of another method, match nothing. `clone_block_bytes`: a power of two, at most
   // kZeroUnitBytes; offsets must be multiples of it where extents are shared; 0: they cannot be.
   ParentMatch(const ImageLayout& layout, std::span<const SumTable> tables, std::vector<ParentBo> bos,
@@ -107,7 +107,6 @@ class ParentMatch {
 
   const ImageLayout& layout_;
   UnitIndex units_;
-  std::uint64_t block_bytes_;
   SumMethod method_;
   std::vector<ParentBo> bos_;
   // By file and unit. Bytes, not bits: workers write neighbours.

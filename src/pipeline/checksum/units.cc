@@ -35,19 +35,13 @@ std::uint64_t UnitIndex::end_of(std::uint32_t bo, std::uint64_t bo_offset) const
 }
 
 bool SumRangeCursor::next(SumRange& range) {
-  if (at_ >= chunk_.length) return false;
-  if (units_ == nullptr) {
-    range.begin = at_;
-    range.end = at_ = std::min(at_ + block_bytes_, chunk_.length);
-    range.index = (chunk_.file_offset + range.begin) / block_bytes_;
-    return true;
-  }
+  if (at_ >= chunk_bytes_) return false;
   if (piece_.length == 0 && !pieces_.next(piece_)) return false;  // unreached: a guard
   const std::uint64_t length =
       piece_.is_header()
           ? piece_.length
-          : std::min(units_->end_of(piece_.bo, piece_.bo_offset) - piece_.bo_offset, piece_.length);
-  const std::uint64_t index = piece_.is_header() ? 0 : units_->at(piece_.bo, piece_.bo_offset);
+          : std::min(units_.end_of(piece_.bo, piece_.bo_offset) - piece_.bo_offset, piece_.length);
+  const std::uint64_t index = piece_.is_header() ? 0 : units_.at(piece_.bo, piece_.bo_offset);
   range = SumRange{at_, at_ + length, index, piece_.bo, piece_.bo_offset};
   at_ += length;
   piece_.bo_offset += length;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What one sum covers. In a table by blocks: a block of the file. In a table by units: a unit of a BO, 64 KiB
-// counted from the BO's begin. So a unit keeps its sum when the BO moves in the file.
+// What one sum covers: a unit of a BO, 64 KiB counted from the BO's begin. So a unit keeps its sum when the
+// BO moves in the file.
 //
 // A file's length is a unit of its own, the first. A unit ends with its BO. It is also cut at the end of a
 // block of the file, because a chunk may end there. A chunk is a multiple of a block, and its sums do not
@@ -25,9 +25,6 @@ inline constexpr std::uint64_t kSumBlockBytes = kMiB;
 
 // Bytes of a unit.
 inline constexpr std::uint64_t kSumUnitBytes = kZeroUnitBytes;
-
-// Whether sums are of blocks of a file or of units of BOs. Older versions wrote the first.
-enum class SumGrain : std::uint8_t { Blocks, Units };
 
 // Numbers of units, each in its file. Borrows the layout. Immutable; any thread.
 class UnitIndex {
@@ -60,27 +57,24 @@ class UnitIndex {
 struct SumRange {
   std::uint64_t begin = 0;  // in the chunk, bytes
   std::uint64_t end = 0;
-  std::uint64_t index = 0;            // of the sum in its table
-  std::uint32_t bo = Piece::kHeader;  // by units: the BO, ...
-  std::uint64_t bo_offset = 0;        // ... and the offset in it
+  std::uint64_t index = 0;  // of the sum in its table
+  std::uint32_t bo = Piece::kHeader;
+  std::uint64_t bo_offset = 0;
 };
 
 // All of a chunk, in file order, without allocating:
-//   for (SumRangeCursor at(layout, units, block_bytes, chunk); at.next(range);) ...
+//   for (SumRangeCursor at(layout, units, chunk); at.next(range);) ...
 class SumRangeCursor {
  public:
-  // `units`: null for a table by blocks. Borrows both. REQUIRES: the layout's chunks are multiples of
-  // `block_bytes`.
-  SumRangeCursor(const ImageLayout& layout, const UnitIndex* units, std::uint64_t block_bytes,
-                 const Chunk& chunk)
-      : units_(units), block_bytes_(block_bytes), chunk_(chunk), pieces_(layout.pieces(chunk)) {}
+  // Borrows both. REQUIRES: a chunk ends where a block does that units are cut at, or with its file.
+  SumRangeCursor(const ImageLayout& layout, const UnitIndex& units, const Chunk& chunk)
+      : units_(units), chunk_bytes_(chunk.length), pieces_(layout.pieces(chunk)) {}
 
   bool next(SumRange& range);
 
  private:
-  const UnitIndex* units_;
-  std::uint64_t block_bytes_;
-  Chunk chunk_;
+  const UnitIndex& units_;
+  std::uint64_t chunk_bytes_;
   std::uint64_t at_ = 0;
   ImageLayout::PieceCursor pieces_;
   Piece piece_;  // the rest of it
@@ -88,9 +82,8 @@ class SumRangeCursor {
 
 // Calls `take` with each unit of a file.
 template <class Take>
-void each_unit(const ImageLayout& layout, const UnitIndex& units, std::uint64_t block_bytes,
-               std::uint32_t file, Take take) {
-  SumRangeCursor ranges(layout, &units, block_bytes, Chunk{0, 0, layout.file_bytes(file), file});
+void each_unit(const ImageLayout& layout, const UnitIndex& units, std::uint32_t file, Take take) {
+  SumRangeCursor ranges(layout, units, Chunk{0, 0, layout.file_bytes(file), file});
   for (SumRange range; ranges.next(range);) take(range);
 }
 

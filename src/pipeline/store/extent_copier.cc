@@ -82,8 +82,7 @@ class Copier {
     const std::uint64_t length = std::min(table_.block_bytes, layout_.file_bytes(file_) - block);
     std::vector<SumRange> whole;  // all units with a byte of the part, in the block
     SumRange range;
-    for (SumRangeCursor ranges(layout_, &units_, table_.block_bytes, Chunk{0, block, length, file_});
-         ranges.next(range);) {
+    for (SumRangeCursor ranges(layout_, units_, Chunk{0, block, length, file_}); ranges.next(range);) {
       if (block + range.begin < end && block + range.end > begin) whole.push_back(range);
     }
     const std::uint64_t first = block + whole.front().begin;

@@ -37,9 +37,14 @@ class ImageKeysTest : public ::testing::Test {
     const auto image = unpack_dmabuf_image(payload, "amdgpu-dmabuf_5.img", keys_);
     return image ? 0 : image.error().err;
   }
+  // Of one file with one BO.
+  std::vector<SumTable> tables_of(std::uint64_t bo_bytes) const {
+    const ImageLayout layout = std::move(ImageLayout::make(std::array{bo_bytes}, kSumBlockBytes)).value();
+    return unit_tables(layout, kSumBlockBytes, keys_.contents());
+  }
   std::vector<std::uint8_t> sidecar() const {
     Sidecar made;
-    made.tables.push_back(SumTable::sized(2 * kSumBlockBytes + 8, kSumBlockBytes, keys_.contents()));
+    made.tables = tables_of(2 * kSumBlockBytes);
     made.pages_files = {"amdgpu-pages-1-5759.img"};
     return pack_sidecar(made, keys_);
   }
@@ -145,15 +150,15 @@ TEST_F(ImageKeysTest, ContentsWithoutSumsAreRefused) {
 TEST_F(ImageKeysTest, SumsOfOtherFilesAreThoseOfAnotherDump) {
   const PagesSet set{{0x5759, std::nullopt}, {{2 * kSumBlockBytes, 0, 0}}};
   const PagesSet others{{0x5759, 128}, {{4096, 0, 0}, {4096, 0, 1}}};
-  const auto error_with = [&](std::uint64_t file_bytes, const std::string& name, const PagesSet& of) {
+  const auto error_with = [&](std::uint64_t bo_bytes, const std::string& name, const PagesSet& of) {
     Sidecar made;
-    made.tables.push_back(SumTable::sized(file_bytes, kSumBlockBytes, keys_.contents()));
+    made.tables = tables_of(bo_bytes);
     made.pages_files = {name};
     const auto taken = take_sidecar(pack_sidecar(made, keys_), 1, of, *of.layout(kSumBlockBytes), {}, keys_);
     return taken ? std::string() : taken.error().what;
   };
   const std::string name = set.pages_name(1, 0);
-  const std::uint64_t bytes = set.layout(kSumBlockBytes)->file_bytes(0);
+  const std::uint64_t bytes = set.bos[0].bytes;
   EXPECT_EQ(error_with(bytes, name, set), "");
   for (const std::string& error :
        {error_with(bytes + 8, name, set), error_with(bytes, "another", set), error_with(bytes, name, others)})

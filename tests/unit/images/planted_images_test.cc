@@ -564,12 +564,9 @@ Result<std::vector<SetDifference>> differences(int older, int newer) {
   return differences(DirectorySource(older), DirectorySource(newer));
 }
 
-Change by_blocks(std::uint64_t block_bytes, const std::vector<Sum128>& sums = {}) {
-  return [=](Sidecar& sidecar, const PagesSet&) {
-    for (SumTable& table : sidecar.tables) {
-      table = SumTable::sized(table.file_bytes, block_bytes);
-      if (!sums.empty()) table.sums = sums;
-    }
+Change sums_by(const SumMethod& method, std::uint64_t block_bytes = kMiB) {
+  return [=](Sidecar& sidecar, const PagesSet& set) {
+    sidecar.tables = unit_tables(std::move(set.layout(kMiB)).value(), block_bytes, method);
   };
 }
 
@@ -579,37 +576,27 @@ TEST(PlantedDiff, SumsThatCannotBeComparedAreNotBelieved) {
     Change change;
     std::uint64_t first_address = 0;  // 0: the usual one
   };
-  const auto units_by = [](const SumMethod& method, std::uint64_t block_bytes) {
-    return Side{{kBoBytes}, [=](Sidecar& sidecar, const PagesSet& set) {
-                  sidecar.tables = unit_tables(std::move(set.layout(kMiB)).value(), block_bytes, method);
-                }};
-  };
-  const Side units{{kBoBytes}, nullptr};
-  const Side small_units = units_by(method_of(1), 64 * kKiB);
-  const Side other_secret = units_by(method_of(2), kMiB);
-  const Side no_secret = units_by(SumMethod(), kMiB);
-  const Side blocks{{kBoBytes}, by_blocks(kMiB)};
-  const Side small_blocks{{kBoBytes}, by_blocks(64 * kKiB)};
-  const Side others{{kBoBytes + kMiB}, by_blocks(kMiB)};
-  const Side more{{kBoBytes, 4096}, by_blocks(kMiB)};
-  const Side elsewhere{{kBoBytes}, by_blocks(kMiB), 0x7000000000};
+  const Side usual{{kBoBytes}, nullptr};
+  const Side other_cuts{{kBoBytes}, sums_by(method_of(1), 64 * kKiB)};
+  const Side other_secret{{kBoBytes}, sums_by(method_of(2))};
+  const Side no_secret{{kBoBytes}, sums_by(SumMethod())};
+  const Side others{{kBoBytes + kMiB}, sums_by(SumMethod())};
+  const Side more{{kBoBytes, 4096}, sums_by(SumMethod())};
+  const Side elsewhere{{kBoBytes}, sums_by(SumMethod()), 0x7000000000};
   struct Case {
     Side older, newer;
     std::uint64_t new_bytes = 0;  // of BOs that the older one does not have
   };
-  const std::vector<Case> cases = {{units, blocks},
-                                   {blocks, units},
-                                   {units, small_units},
-                                   {units, other_secret},
-                                   {no_secret, units},
+  const std::vector<Case> cases = {{usual, other_cuts},
+                                   {usual, other_secret},
+                                   {other_secret, usual},
+                                   {no_secret, usual},
                                    {no_secret, no_secret},
-                                   {blocks, blocks},
-                                   {blocks, small_blocks},
-                                   {others, blocks, kBoBytes},
-                                   {blocks, others, kBoBytes + kMiB},
-                                   {more, blocks},
-                                   {blocks, more, 4096},
-                                   {elsewhere, blocks, kBoBytes}};
+                                   {others, no_secret, kBoBytes},
+                                   {no_secret, others, kBoBytes + kMiB},
+                                   {more, no_secret},
+                                   {no_secret, more, 4096},
+                                   {elsewhere, no_secret, kBoBytes}};
   for (std::size_t i = 0; i < cases.size(); ++i) {
     SCOPED_TRACE("case " + std::to_string(i));
     const test::TempDir older, newer;
@@ -707,8 +694,8 @@ TEST(PlantedDiff, OnlyWhatBothHaveIsReadOfTheOlderOne) {
   kfd::KfdImage before = image_of(id_of(1), 1, {kMiB, kBoBytes});
   kfd::KfdImage after = before;
   after.bos.erase(after.bos.begin());
-  ASSERT_NO_FATAL_FAILURE(plant(older.fd(), before, by_blocks(kMiB)));
-  ASSERT_NO_FATAL_FAILURE(plant(newer.fd(), after, by_blocks(kMiB)));
+  ASSERT_NO_FATAL_FAILURE(plant(older.fd(), before, sums_by(SumMethod())));
+  ASSERT_NO_FATAL_FAILURE(plant(newer.fd(), after, sums_by(SumMethod())));
   ASSERT_NO_FATAL_FAILURE(make_pages(older.fd(), before));
   ASSERT_NO_FATAL_FAILURE(make_pages(newer.fd(), after));
   const std::string name = pages_of(after).front().pages_name(kId, 0);
@@ -744,7 +731,7 @@ TEST(PlantedDiff, DamageOfEitherIsNamed) {
       return is_older ? differences(one.fd(), other.fd()) : differences(other.fd(), one.fd());
     };
     ASSERT_NO_FATAL_FAILURE(plant(one.fd(), image));
-    ASSERT_NO_FATAL_FAILURE(plant(other.fd(), image, by_blocks(kMiB)));
+    ASSERT_NO_FATAL_FAILURE(plant(other.fd(), image, sums_by(SumMethod())));
     ASSERT_NO_FATAL_FAILURE(make_pages(one.fd(), image));
     ASSERT_NO_FATAL_FAILURE(make_pages(other.fd(), image));
     ASSERT_TRUE(differ().ok());
@@ -772,11 +759,13 @@ Found verify(const ImageSource& source, std::uint64_t chunk_bytes = kMiB) {
 
 // The files are holes, as their sums say.
 void plant_zeros(int dir_fd, const kfd::KfdImage& image) {
-  plant(dir_fd, image, [](Sidecar& sidecar, const PagesSet&) {
-    sidecar.tables[0] = SumTable::sized(sidecar.tables[0].file_bytes, kMiB);
+  plant(dir_fd, image, [](Sidecar& sidecar, const PagesSet& set) {
     ZeroSums zeros;
-    for (Sum128& sum : sidecar.tables[0].sums) sum = zeros.of({}, kMiB);
-    sidecar.tables[0].sums.back() = zeros.of({}, kHeaderBytes);
+    SumTable& table = sidecar.tables[0];
+    const ImageLayout layout = std::move(set.layout(kMiB)).value();
+    each_unit(layout, UnitIndex(layout, table.block_bytes), 0, [&](const SumRange& unit) {
+      table.sums[static_cast<std::size_t>(unit.index)] = zeros.of(table.method, unit.end - unit.begin);
+    });
   });
   make_pages(dir_fd, image);
 }
@@ -851,16 +840,17 @@ TEST(PlantedVerify, WhatCannotBeReadIsNotCalledCorruptToo) {
   const test::TempDir dir;
   const RenderImage image = render_image_of(id_of(1), {kBoBytes, kBoBytes});
   const PagesSet set = pages_of(image);
-  Sidecar sidecar = sidecar_of(set, id_of(1));
+  const Sidecar sidecar = sidecar_of(set, id_of(1));  // no sum is right
   for (std::uint32_t file = 0; file < 2; ++file) {
-    sidecar.tables[file] = SumTable::sized(kHeaderBytes + kBoBytes, kMiB);  // none is right
     ASSERT_NO_FATAL_FAILURE(write_pages(dir, set.pages_name(kId, file), kBoBytes));
   }
   ASSERT_NO_FATAL_FAILURE(save(dir.fd(), set.sums_name(kId), pack_sidecar(sidecar, kNoKeys)));
   ASSERT_NO_FATAL_FAILURE(save(dir.fd(), render_image_name(kId), pack_render_image(image, kNoKeys)));
   Found found;
   ASSERT_NO_FATAL_FAILURE(without_second_mib([&] { found = verify(DirectorySource(dir.fd())); }));
-  EXPECT_EQ(found.totals.problems, 6U);
+  // Of each file: its length, the 16 units before the MiB that cannot be read, that MiB, and what is after
+  // it.
+  EXPECT_EQ(found.totals.problems, 2 * (1U + 16 + 1 + 1));
   EXPECT_EQ(found.totals.unread, 2U);
   for (const VerifyProblem& problem : found.problems)
     EXPECT_EQ(problem.kind == ProblemKind::Unreadable, problem.file_offset == kMiB) << problem.file_offset;

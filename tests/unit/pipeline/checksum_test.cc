@@ -55,7 +55,7 @@ struct Fixture {
   explicit Fixture(std::uint64_t payload_bytes)
       : layout(std::move(ImageLayout::make(std::array{payload_bytes}, kChunk)).value()),
         reactor(std::move(ThreadReactor::make(1, 4)).value()),
-        table(SumTable::sized(layout.file_bytes(), kBlock)),
+        table(unit_tables(layout, kBlock).front()),
         buffer(kChunk) {
     slot.buffer = buffer;
     slot.zero_units.assign(kChunk / kZeroUnitBytes, false);
@@ -164,42 +164,51 @@ TEST(IsZero, FindsOneByteAnywhere) {
   EXPECT_TRUE(is_zero({}));
 }
 
-TEST(ChecksumDump, SumsEveryBlockAndMarksZeroUnits) {
+// A BO of 512 KiB after the file's length: its units begin at 8, 64 KiB + 8, 128 KiB + 8 and so on, and a
+// block's end cuts every second one in two.
+TEST(ChecksumDump, SumsEveryUnitAndMarksZeros) {
   Fixture at(2 * kChunk);
   auto stage = at.stage(Direction::Dump);
   Rng rng(7);
+  const auto sum_at = [&](std::uint64_t begin, std::uint64_t end) {
+    return sum_of(std::span(at.buffer).subspan(begin, end - begin));
+  };
 
   rng.fill(at.buffer);
-  std::fill_n(at.buffer.begin() + kZeroUnitBytes, kZeroUnitBytes, std::byte{0});  // unit 1
+  std::fill_n(at.buffer.begin() + kZeroUnitBytes, kZeroUnitBytes, std::byte{0});
   ASSERT_TRUE(at.run(stage, 0).ok());
   EXPECT_EQ(at.slot.zero_units, units({0, 1, 0, 0}));
-  EXPECT_EQ(at.table.sums[0], sum_of(std::span(at.buffer).first(kBlock)));
-  EXPECT_EQ(at.table.sums[1], sum_of(std::span(at.buffer).subspan(kBlock, kBlock)));
+  EXPECT_EQ(at.table.sums[0], sum_at(0, 8)) << "the length";
+  EXPECT_EQ(at.table.sums[1], sum_at(8, kSumUnitBytes + 8));
+  EXPECT_EQ(at.table.sums[2], sum_at(kSumUnitBytes + 8, kBlock));
+  EXPECT_EQ(at.table.sums[3], sum_at(kBlock, kBlock + 8));
+  EXPECT_EQ(at.table.sums[4], sum_at(kBlock + 8, kBlock + kSumUnitBytes + 8));
 
   std::fill(at.buffer.begin(), at.buffer.end(), std::byte{0});
-  at.buffer[kBlock - 1] = std::byte{1};  // the last byte of unit 1
+  at.buffer[kBlock - 1] = std::byte{1};
   ASSERT_TRUE(at.run(stage, 1).ok());
   EXPECT_EQ(at.slot.zero_units, units({1, 0, 1, 1}));
-  EXPECT_EQ(at.table.sums[2], sum_of(std::span(at.buffer).first(kBlock)));
-  EXPECT_EQ(at.table.sums[3], sum_of(Bytes(kBlock)));
+  EXPECT_EQ(at.table.sums[6], sum_of(Bytes(8)));
+  EXPECT_EQ(at.table.sums[7], sum_of(Bytes(kSumUnitBytes)));
+  EXPECT_EQ(at.table.sums[8], sum_at(kSumUnitBytes + 8, kBlock));
 
   EXPECT_EQ(stage.finish().error().err, EIO) << "the tail was never seen";
   at.buffer[3] = std::byte{9};
   ASSERT_TRUE(at.run(stage, 2).ok());  // eight bytes; what lies behind them in the buffer does not count
-  EXPECT_EQ(at.table.sums[4], sum_of(std::span(at.buffer).first(8)));
+  EXPECT_EQ(at.table.sums.back(), sum_of(std::span(at.buffer).first(8)));
   EXPECT_FALSE(at.slot.zero_units[0]);
   EXPECT_TRUE(stage.finish().ok());
   EXPECT_EQ(at.run(stage, 1).error().err, EIO) << "a chunk came twice";
 }
 
-TEST(ChecksumDump, AZeroTailIsAZeroUnit) {
+TEST(ChecksumDump, AZeroTailIsZeros) {
   Fixture at(kChunk);
   auto stage = at.stage(Direction::Dump);
   std::fill(at.buffer.begin(), at.buffer.begin() + 8, std::byte{0});
   std::fill(at.buffer.begin() + 8, at.buffer.end(), std::byte{0xff});
   ASSERT_TRUE(at.run(stage, 1).ok());
   EXPECT_TRUE(at.slot.zero_units[0]);
-  EXPECT_EQ(at.table.sums[2], sum_of(Bytes(8)));
+  EXPECT_EQ(at.table.sums.back(), sum_of(Bytes(8)));
 }
 
 TEST(ChecksumDump, WithoutATableZeroUnitsAreStillFound) {
@@ -226,7 +235,7 @@ TEST(ChecksumRestore, AcceptsWhatWasSummed) {
   EXPECT_TRUE(restore.finish().ok());
 }
 
-TEST(ChecksumRestore, NamesTheBlockAndTheBoOfAFlippedBit) {
+TEST(ChecksumRestore, NamesTheUnitAndTheBoOfAFlippedBit) {
   Fixture at(kChunk);
   Rng rng(4);
   rng.fill(at.buffer);
@@ -238,8 +247,8 @@ TEST(ChecksumRestore, NamesTheBlockAndTheBoOfAFlippedBit) {
   const auto verdict = at.run(restore, 0);
   ASSERT_FALSE(verdict.ok());
   EXPECT_EQ(verdict.error().err, EBADMSG);
-  EXPECT_NE(verdict.error().what.find("block 1 is corrupt"), std::string::npos) << verdict.error().what;
-  EXPECT_NE(verdict.error().what.find("[131072, 262144)"), std::string::npos) << verdict.error().what;
+  EXPECT_NE(verdict.error().what.find("unit 3 is corrupt"), std::string::npos) << verdict.error().what;
+  EXPECT_NE(verdict.error().what.find("[131072, 131080)"), std::string::npos) << verdict.error().what;
   EXPECT_NE(verdict.error().what.find("BO at 131072"), std::string::npos) << verdict.error().what;
 }
 
@@ -255,8 +264,8 @@ TEST(ChecksumRestore, HolesCountAsZerosWhateverTheBufferHolds) {
   at.slot.zero_units = units({0, 1, 1, 1});
   auto restore = at.stage(Direction::Restore);
   EXPECT_TRUE(at.run(restore, 1).ok());
-  EXPECT_EQ(at.buffer[kZeroUnitBytes], std::byte{0}) << "the hole of a mixed block was given its zeros";
-  EXPECT_EQ(at.buffer[kBlock], std::byte{0xee}) << "a block of holes was not touched";
+  EXPECT_EQ(at.buffer[kZeroUnitBytes], std::byte{0}) << "the hole of a mixed unit was given its zeros";
+  EXPECT_EQ(at.buffer[kBlock], std::byte{0xee}) << "a unit of holes was not touched";
 }
 
 TEST(ChecksumRestore, AHoleWhereDataWasIsCorrupt) {

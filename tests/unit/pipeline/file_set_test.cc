@@ -50,8 +50,7 @@ class FileSet : public EngineTest, public ::testing::WithParamInterface<Setting>
 
   void SetUp() override {
     EngineTest::SetUp();
-    for (std::uint32_t file = 0; file < layout_.file_count(); ++file)
-      sums_.push_back(SumTable::sized(layout_.file_bytes(file), kChunk));
+    sums_ = unit_tables(layout_, kChunk);
   }
 
   FileOptions options() const { return {std::get<1>(GetParam()), true, true}; }
@@ -145,7 +144,7 @@ TEST_P(FileSet, ASumIsOfItsOwnFile) {
   ASSERT_TRUE(dump(*lane).ok());
   const Bytes first = dir_.read("pages-0");
   dir_.write("pages-0", dir_.read("pages-9").size() == first.size() ? dir_.read("pages-9") : first);
-  std::swap(sums_[0].sums, sums_[3].sums);
+  std::swap(sums_[0].sums[1], sums_[3].sums[1]);
   BoList target = garbage();
   const auto refused = restore(*lane, target);
   expect_error(refused, EBADMSG, "");

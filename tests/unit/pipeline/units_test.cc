@@ -19,7 +19,7 @@ std::vector<SumRange> ranges_of(const ImageLayout& layout, const UnitIndex& unit
   std::vector<SumRange> all;
   for (std::uint64_t i = 0; i < layout.chunk_count(); ++i) {
     const Chunk chunk = layout.chunk(i);
-    SumRangeCursor ranges(layout, &units, block_bytes, chunk);
+    SumRangeCursor ranges(layout, units, chunk);
     for (SumRange range; ranges.next(range);) all.push_back(range);
   }
   return all;

@@ -21,8 +21,8 @@ namespace {
 constexpr int kId = 1;
 constexpr std::uint64_t kBlock = 4 * kKiB;
 
-// One BO, all of it a hole, and sums that say otherwise: it costs nothing to make it large.
-void make_images(int dir_fd, std::uint64_t blocks) {
+// One BO, all of it a hole, and sums that say otherwise: it costs nothing to make it large. `sums`: how many.
+void make_images(int dir_fd, std::uint64_t blocks, std::uint64_t& sums) {
   kfd::KfdImage image;
   image.pid = 1;
   image.id = kId;
@@ -39,7 +39,8 @@ void make_images(int dir_fd, std::uint64_t blocks) {
 
   const PagesSet set = pages_of(image).front();
   Sidecar sidecar;
-  sidecar.tables.push_back(SumTable::sized(blocks * kBlock, kBlock));
+  sidecar.tables = unit_tables(std::move(set.layout(kSumBlockBytes)).value(), kBlock);
+  sums = sidecar.tables.front().sums.size();
   sidecar.pages_files = set.pages_names(kId);
   sidecar.bo_table_digest = set.bo_table_digest;
   sidecar.dump_id = *image.dump_id;
@@ -50,8 +51,8 @@ void make_images(int dir_fd, std::uint64_t blocks) {
 
 TEST(Verification, MoreProblemsThanAnybodyReadsAreCountedAndNotKept) {
   const test::TempDir dir;
-  constexpr std::uint64_t kBlocks = kMostProblems + 1000;
-  ASSERT_NO_FATAL_FAILURE(make_images(dir.fd(), kBlocks));
+  std::uint64_t sums = 0;
+  ASSERT_NO_FATAL_FAILURE(make_images(dir.fd(), kMostProblems + 1000, sums));
   const DirectorySource source(dir.fd());
   const auto checkpoint = read_checkpoint(source);
   ASSERT_TRUE(checkpoint.ok() && checkpoint->unreadable.empty());
@@ -60,8 +61,8 @@ TEST(Verification, MoreProblemsThanAnybodyReadsAreCountedAndNotKept) {
   while (!verification->wait_for(std::chrono::hours(1))) {
   }
   EXPECT_EQ(verification->take_problems().size(), kMostProblems);
-  EXPECT_EQ(verification->totals().problems, kBlocks);
-  EXPECT_EQ(verification->totals().bad_blocks, kBlocks);
+  EXPECT_EQ(verification->totals().problems, sums);
+  EXPECT_EQ(verification->totals().bad_blocks, sums);
 }
 
 }  // namespace
