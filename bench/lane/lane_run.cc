@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT
 #include "lane/lane_run.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <optional>
 
 #include "engine/paced_stage.h"
@@ -13,6 +15,8 @@
 #include "pipeline/lane.h"
 #include "pipeline/lane_thread.h"
 #include "pipeline/late_stage.h"
+#include "pipeline/replica/replica_gate.h"
+#include "pipeline/store/extent_cloner.h"
 #include "pipeline/store/extent_source.h"
 #include "pipeline/store/file_set.h"
 
@@ -26,8 +30,8 @@ double dma_cpu_seconds(std::span<const LanePlan> plans) {
 }
 
 // Each BO is the parent's of the same number.
-std::vector<ParentBo> bos_of(const ParentFiles& parent) {
-  std::vector<ParentBo> bos;
+std::vector<KnownBo> bos_of(const KnownFiles& parent) {
+  std::vector<KnownBo> bos;
   for (std::uint32_t bo = 0; bo < parent.layout.bo_count(); ++bo) bos.push_back({&parent, bo});
   return bos;
 }
@@ -56,21 +60,60 @@ Result<Stage*> own_copy(const LanePlan& plan, const ImageLayout& layout, Lane& l
   return &lane.own(std::move(copy));
 }
 
-Result<void> run_lane(const LanePlan& plan, const ImageLayout& layout, Clock::time_point begin,
-                      LaneResult& result) {
+// A lane of a run whose lanes share contents, as others see it; ends with the run.
+struct Sharing {
+  std::shared_ptr<KnownFiles::Tables> tables;
+  std::shared_ptr<LeaderLane> lane;  // null: the plan shares nothing
+};
+
+// Each lane follows all before it.
+std::vector<Leader> leaders_of(std::span<const Sharing> sharing, std::size_t number,
+                               const ImageLayout& layout) {
+  std::vector<Leader> leaders;
+  for (std::size_t other = number; other-- > 0 && leaders.size() < kMostLeaders;) {
+    Leader leader{sharing[other].lane, {}};
+    for (std::uint32_t bo = 0; bo < layout.bo_count(); ++bo) leader.bos.push_back(bo);
+    leaders.push_back(std::move(leader));
+  }
+  return leaders;
+}
+
+// As the plugin's: the followers may open the file, which has no name yet.
+Result<void> tell_followers(const LanePlan& plan, LeaderLane& lane) {
+  if (plan.make_store) {
+    lane.end(UniqueFd());
+    return {};
+  }
+  UniqueFd file(::openat(plan.directory, temporary_name_of(plan.name).c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file) return make_error(errno, "open " + plan.name);
+  lane.end(std::move(file));
+  return {};
+}
+
+Result<void> run_lane(const LanePlan& plan, const ImageLayout& layout, std::span<const Sharing> sharing,
+                      std::size_t number, Clock::time_point begin, LaneResult& result) {
+  LeaderLane* const leads = sharing[number].lane.get();
   result.times.began = seconds_since(begin);
   SumTable forgotten;
   SumTable* sums = plan.sums;
   if (plan.checksum && plan.direction == Direction::Dump) {
     if (sums == nullptr) sums = &forgotten;
-    *sums = std::move(unit_tables(layout, kSumBlockBytes, sums->method).front());
+    if (leads != nullptr) {
+      sums = &sharing[number].tables->front();
+    } else {
+      *sums = std::move(unit_tables(layout, kSumBlockBytes, sums->method).front());
+    }
   }
-  std::optional<ParentMatch> match;
+  std::optional<ContentMatch> match;
   if (plan.parent != nullptr) match.emplace(layout, std::span(sums, 1), bos_of(*plan.parent));
+  if (leads != nullptr && number > 0)
+    match.emplace(layout, std::span(sums, 1), std::vector<KnownBo>(layout.bo_count()),
+                  plan.replica_block_bytes, leaders_of(sharing, number, layout));
   std::unique_ptr<FileSetSink> sink;  // for a dump to a file; outlives the lane, like the plugin's
-  SLUICE_TRY_ASSIGN(const std::unique_ptr<Lane> lane,
-                    Lane::make(layout, {plan.staging_bytes, plan.engine->numa_node(),
-                                        match ? cursors_for_changes(layout.chunk_count()) : 1}));
+  SLUICE_TRY_ASSIGN(
+      const std::unique_ptr<Lane> lane,
+      Lane::make(layout, {plan.staging_bytes, plan.engine->numa_node(),
+                          plan.parent != nullptr ? cursors_for_changes(layout.chunk_count()) : 1}));
   result.times.made = seconds_since(begin);
   SLUICE_TRY_ASSIGN(Stage* const copy, own_copy(plan, layout, *lane));
   Stage* checksum = nullptr;
@@ -79,11 +122,25 @@ Result<void> run_lane(const LanePlan& plan, const ImageLayout& layout, Clock::ti
     SLUICE_TRY_ASSIGN(std::unique_ptr<Stage> sums_stage,
                       make_checksum(*lane, plan.direction, {sums, plan.checksum && sums != nullptr ? 1U : 0U},
                                     ChecksumOptions{.detect_zero_units = plan.file.holes,
-                                                    .parent = match ? &*match : nullptr},
+                                                    .match = match ? &*match : nullptr,
+                                                    .leads = leads},
                                     nullptr, plan.checksum_workers));
     checksum = &lane->own(std::move(sums_stage));
   }
   FileOptions file = plan.file;
+  std::unique_ptr<ExtentCloner> cloner;
+  Stage* gate = nullptr;
+  if (match && match->follows()) {
+    SLUICE_TRY_ASSIGN(
+        cloner,
+        ExtentCloner::start({.runs = [&match](std::uint32_t of) { return match->clones(of); },
+                             .ready = [&match] { return match->wait_for_leaders([] { return false; }); },
+                             .sums = {&layout, std::span(sums, 1)}},
+                            lane->slot_count()));
+    file.cloner = cloner.get();
+    SLUICE_TRY_ASSIGN(std::unique_ptr<ReplicaGate> its, ReplicaGate::make(*match, lane->reactor()));
+    gate = &lane->own(std::move(its));
+  }
   file.most_on_disk = most_on_disk(lane->slot_count());
   Stage* store = nullptr;
   if (plan.make_store) {
@@ -100,12 +157,14 @@ Result<void> run_lane(const LanePlan& plan, const ImageLayout& layout, Clock::ti
   result.times.ready = seconds_since(begin);
   if (plan.begin) plan.begin();
   SLUICE_TRY_ASSIGN(result.stats,
-                    lane->run(Route{copy, checksum, store}.towards(plan.direction), plan.progress));
+                    lane->run(Route{gate, copy, checksum, store}.towards(plan.direction), plan.progress));
+  if (leads != nullptr) SLUICE_TRY(tell_followers(plan, *leads));
   result.times.done = seconds_since(begin);
   if (sink) SLUICE_TRY(sink->commit());
   if (match) {
-    result.parent_runs = match->runs(0);
-    result.parent_bytes = match->bytes();
+    if (plan.parent != nullptr) result.parent_runs = match->runs(0);
+    result.parent_bytes = match->parent_bytes();
+    result.replica_bytes = match->replica_bytes();
   }
   return {};
 }
@@ -119,6 +178,14 @@ Result<RunResult> run_lanes(std::span<const LanePlan> plans) {
                       ImageLayout::make(plan.engine->contents().bo_bytes, plan.chunk_bytes));
     layouts.push_back(std::move(layout));
   }
+  std::vector<Sharing> sharing(plans.size());
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    if (plans[i].replica_block_bytes == 0) continue;
+    const SumMethod method = plans[i].sums != nullptr ? plans[i].sums->method : SumMethod();
+    sharing[i].tables = std::make_shared<KnownFiles::Tables>(unit_tables(layouts[i], kSumBlockBytes, method));
+    sharing[i].lane =
+        std::make_shared<LeaderLane>(layouts[i], sharing[i].tables, plans[i].name, LaneWorld::real());
+  }
   RunResult run;
   run.lanes.resize(plans.size());
   const double cpu = process_cpu_seconds();
@@ -128,7 +195,8 @@ Result<RunResult> run_lanes(std::span<const LanePlan> plans) {
   Result<void> outcome;
   for (std::size_t i = 0; i < plans.size() && outcome; ++i) {
     auto thread = LaneThread::start("lane-" + std::to_string(i), [&, i]() -> Result<void> {
-      Result<void> ended = run_lane(plans[i], layouts[i], begin, run.lanes[i]);
+      Result<void> ended = run_lane(plans[i], layouts[i], sharing, i, begin, run.lanes[i]);
+      if (!ended && sharing[i].lane) sharing[i].lane->end(std::nullopt);
       run.lanes[i].times.ended = seconds_since(begin);
       return ended;
     });

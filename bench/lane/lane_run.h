@@ -14,7 +14,7 @@
 #include "engine/copy_engine.h"
 #include "measure/sample.h"
 #include "pipeline/checksum/checksum.h"
-#include "pipeline/checksum/parent_match.h"
+#include "pipeline/checksum/content_match.h"
 #include "pipeline/pipeline.h"
 #include "pipeline/store/extent_reader.h"
 #include "pipeline/store/file_runs.h"
@@ -43,7 +43,10 @@ struct LanePlan {
   std::string name;
   FileOptions file;
   // Dump with a checksum: an older dump of the same BOs, whose units are not written again. Borrowed.
-  const ParentFiles* parent = nullptr;
+  const KnownFiles* parent = nullptr;
+  // Dump with a checksum, one file: the earlier lanes of the run may have the same contents, BO by BO.
+  // Extents are shared in multiples of this many bytes; 0: every lane writes its own.
+  std::uint64_t replica_block_bytes = 0;
   std::uint64_t bytes_per_second = 0;  // of the copies, at most; 0: as fast as they go
   // Restore: where the file's bytes are, instead of `name`. Borrowed.
   const ExtentMap* extents = nullptr;
@@ -64,8 +67,9 @@ struct LaneTimes {
 struct LaneResult {
   PipelineStats stats;
   LaneTimes times;
-  ParentRuns parent_runs;          // for a dump with a parent
-  std::uint64_t parent_bytes = 0;  // not written, because the parent has them
+  ParentRuns parent_runs;           // for a dump with a parent
+  std::uint64_t parent_bytes = 0;   // not written, because the parent has them
+  std::uint64_t replica_bytes = 0;  // not written, because another lane has them
 };
 
 struct RunResult {

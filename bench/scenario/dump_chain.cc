@@ -26,7 +26,7 @@ class CountingStore final : public Stage {
   Result<Submit> submit(Slot& slot) override {
     for (std::uint64_t at = 0; at < slot.chunk.length; at += kZeroUnitBytes) {
       const auto unit = static_cast<std::size_t>(at / kZeroUnitBytes);
-      if (slot.zero_units[unit] || slot.parent_units[unit]) continue;
+      if (slot.zero_units[unit] || slot.known_units[unit]) continue;
       bytes_ += std::min(kZeroUnitBytes, slot.chunk.length - at);
     }
     reactor_.post(slot.op(), 0);
@@ -100,8 +100,8 @@ Result<Sample> DumpChain::dump(bool with_parent) {
   sample.seconds = seconds_since(begin);
   sample.cpu_seconds = process_cpu_seconds() - cpu - sample.dma_cpu_seconds;
   SLUICE_TRY_ASSIGN(ImageLayout layout, ImageLayout::make(engine_.contents().bo_bytes, kChunkBytes));
-  member.files = std::make_unique<const ParentFiles>(std::move(layout), std::vector{std::move(sums)},
-                                                     std::vector{each.name});
+  member.files = std::make_unique<const KnownFiles>(std::move(layout), std::vector{std::move(sums)},
+                                                    std::vector{each.name});
   members_.push_back(std::move(member));
   SLUICE_TRY_ASSIGN(members_.back().owners, owners_of(runs));
   return sample;
@@ -130,7 +130,7 @@ Result<void> DumpChain::save_sidecar(const Member& member, const SumTable& sums,
 
 // All members have one layout, so a unit is at the same place in each.
 Result<std::vector<std::uint32_t>> DumpChain::owners_of(const ParentRuns& runs) const {
-  const ParentFiles& files = *members_.back().files;
+  const KnownFiles& files = *members_.back().files;
   std::vector<std::uint32_t> owners(static_cast<std::size_t>(files.units.count(0)),
                                     static_cast<std::uint32_t>(members_.size() - 1));
   if (runs.empty()) return owners;
@@ -182,10 +182,10 @@ Result<Sample> DumpChain::predump(std::uint64_t bytes_per_second, bool to_file) 
 }
 
 void DumpChain::spoil_last() {
-  const ParentFiles& files = *members_.back().files;
+  const KnownFiles& files = *members_.back().files;
   std::vector<SumTable> tables = files.tables;
   for (Sum128& sum : tables.front().sums) sum[0] ^= 1;
-  members_.back().files = std::make_unique<const ParentFiles>(files.layout, std::move(tables), files.names);
+  members_.back().files = std::make_unique<const KnownFiles>(files.layout, std::move(tables), files.names);
 }
 
 Result<Sample> DumpChain::restore() {

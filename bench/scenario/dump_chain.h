@@ -48,7 +48,7 @@ class DumpChain {
  private:
   struct Member {
     std::string name;
-    std::unique_ptr<const ParentFiles> files;
+    std::unique_ptr<const KnownFiles> files;
     std::vector<std::uint32_t> owners;  // by unit: the member that has its bytes
   };
 

@@ -60,8 +60,8 @@ class MarkedSource final : public Stage {
     if (progress != Progress::Done) return progress;
     const std::vector<bool>& parts = plans_[slot.chunk.file].parts;
     const auto first = static_cast<std::size_t>(slot.chunk.file_offset / kZeroUnitBytes);
-    for (std::size_t i = 0; i < slot.parent_units.size(); ++i)
-      slot.parent_units[i] = first + i < parts.size() && parts[first + i];
+    for (std::size_t i = 0; i < slot.known_units.size(); ++i)
+      slot.known_units[i] = first + i < parts.size() && parts[first + i];
     return progress;
   }
 

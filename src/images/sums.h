@@ -15,7 +15,7 @@
 #include "images/files/key.h"
 #include "images/kfd_image.h"
 #include "pipeline/checksum/checksum.h"
-#include "pipeline/checksum/parent_match.h"
+#include "pipeline/checksum/content_match.h"
 
 namespace sluice {
 

@@ -117,7 +117,7 @@ std::vector<Slot> slots_of(const StagingArena& arena) {
   for (std::uint32_t i = 0; i < arena.slots(); ++i) {
     slots[i].index = i;
     slots[i].buffer = arena.buffer(i);
-    slots[i].parent_units.assign(slots[i].buffer.size() / kZeroUnitBytes, false);
+    slots[i].known_units.assign(slots[i].buffer.size() / kZeroUnitBytes, false);
   }
   return slots;
 }

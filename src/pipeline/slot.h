@@ -39,7 +39,7 @@ struct Slot {
   std::vector<bool> zero_units;
   // The same for a dump with a parent: the parent has all their bytes, and they are not written. Set by the
   // checksum stage; otherwise false, or empty.
-  std::vector<bool> parent_units;
+  std::vector<bool> known_units;
   std::array<Op, kOpsPerSlot> ops;  // all with op.slot == this
   std::uint64_t entered_ns = 0;     // when it entered its present state, for occupancy figures
 

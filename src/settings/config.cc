@@ -131,6 +131,14 @@ LostWaves parse_lost_waves(const Lookup& lookup, LogLines& lines) {
   return LostWaves::Refuse;
 }
 
+Dedup parse_dedup(const Lookup& lookup, LogLines& lines) {
+  const auto value = lookup("SLUICE_DEDUP");
+  if (!value || lower(*value) == "auto") return Dedup::Auto;
+  if (lower(*value) == "off") return Dedup::Off;
+  complain(lines, "SLUICE_DEDUP", *value, "auto or off");
+  return Dedup::Auto;
+}
+
 std::chrono::seconds parse_seconds(const Lookup& lookup, const char* name, std::chrono::seconds otherwise,
                                    std::uint64_t least, LogLines& lines) {
   const auto value = lookup(name);
@@ -327,6 +335,7 @@ Config parse_config(const Lookup& lookup, LogLines& lines) {
   config.sync = parse_switch(lookup, "SLUICE_SYNC", standard.sync, lines);
   config.zero_holes = parse_switch(lookup, "SLUICE_ZERO_HOLES", standard.zero_holes, lines);
   config.reuse_files = parse_switch(lookup, "SLUICE_REUSE", standard.reuse_files, lines);
+  config.dedup = parse_dedup(lookup, lines);
   config.parallel = parse_switch(lookup, "SLUICE_PARALLEL", standard.parallel, lines);
   config.stats = parse_switch(lookup, "SLUICE_STATS", standard.stats, lines);
   config.trace = parse_switch(lookup, "SLUICE_TRACE", standard.trace, lines);

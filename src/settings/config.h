@@ -29,6 +29,9 @@ namespace sluice::settings {
 // What a dump does about running kernels that a restore could not continue.
 enum class LostWaves { Refuse, Warn };
 
+// Whether a dump writes contents that several GPUs have once.
+enum class Dedup { Off, Auto };
+
 inline constexpr const char* kConfigFile = "/etc/criu/sluice.conf";
 
 struct Config {
@@ -41,6 +44,7 @@ struct Config {
   bool sync = true;
   bool zero_holes = true;
   bool reuse_files = false;
+  Dedup dedup = Dedup::Auto;
   bool parallel = true;
   bool stats = true;
   bool trace = false;

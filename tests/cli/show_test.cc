@@ -435,7 +435,7 @@ TEST_F(ImagesTest, StatisticsOfAnotherTypeCountAsNothing) {
       "seconds": "short", "io_bytes": null, "direct_io": 1, "verified": "yes", "slowest_stage": 5}]})";
   const Ended ended = sluice({"show", "--stats", directory});
   EXPECT_EQ(ended.status, kDone) << ended.err;
-  const std::string nothing = "dump-1  0x0000    0    0 B   0 %     0 %    0.000        buffered\n";
+  const std::string nothing = "dump-1  0x0000    0    0 B   0 %     0 %     0 %  0.000        buffered\n";
   EXPECT_THAT(ended.out, EndsWith(nothing + nothing));
 }
 

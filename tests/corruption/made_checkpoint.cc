@@ -12,7 +12,7 @@
 #include "images/files/files.h"
 #include "kfd/uapi.h"
 #include "pipeline/checksum/checksum.h"
-#include "pipeline/checksum/parent_match.h"
+#include "pipeline/checksum/content_match.h"
 #include "pipeline/pipeline.h"
 #include "pipeline/store/file_set.h"
 #include "support/memory_copy.h"
@@ -96,7 +96,7 @@ void fill(Bytes& bo, Rng& rng) {
 // `parents`: the BOs of the parent that may be the same; none: it has no parent.
 Result<void> write_set(int dir_fd, const KnownSet& known, const DumpId& dump_id, const WriteSizes& sizes,
                        const LaneKit& kit, Reactor& reactor, const Ancestor* parent,
-                       std::vector<ParentBo> parents) {
+                       std::vector<KnownBo> parents) {
   SLUICE_TRY_ASSIGN(const ImageLayout layout, known.set.layout(sizes.chunk_bytes));
   Sidecar sidecar;
   sidecar.tables = unit_tables(layout, sizes.block_bytes);
@@ -105,10 +105,10 @@ Result<void> write_set(int dir_fd, const KnownSet& known, const DumpId& dump_id,
   sidecar.dump_id = dump_id;
   BoList bos = known.bos;
   test::MemoryCopy copy(Direction::Dump, layout, reactor, bos);
-  std::optional<ParentMatch> match;
+  std::optional<ContentMatch> match;
   if (parent != nullptr) match.emplace(layout, sidecar.tables, std::move(parents));
   ChecksumStage checksum(Direction::Dump, layout, reactor, sidecar.tables,
-                         ChecksumOptions{.parent = match ? &*match : nullptr}, nullptr);
+                         ChecksumOptions{.match = match ? &*match : nullptr}, nullptr);
   FileSetSink sink(dir_fd, sidecar.pages_files, layout, reactor, FileOptions{.sync = false});
   const std::array<Stage*, 3> route{&copy, &checksum, &sink};
   std::vector<Slot> slots = slots_of(kit.arena);
@@ -199,7 +199,7 @@ std::string pages_without_contents() {
 Result<void> write_checkpoint(int dir_fd, const MadeCheckpoint& made, const WriteSizes& sizes,
                               const LaneKit& kit, Reactor& reactor, const Ancestor* parent) {
   for (const KnownSet& one : made.known.sets) {
-    std::vector<ParentBo> parents;
+    std::vector<KnownBo> parents;
     if (parent != nullptr) parents = parent->bos_like(one.set);
     SLUICE_TRY(write_set(dir_fd, one, *made.kfd.dump_id, sizes, kit, reactor, parent, std::move(parents)));
   }

@@ -8,7 +8,7 @@ import pathlib
 import re
 import sys
 
-ENGINE = ["base", "pipeline/reactor", "pipeline", "pipeline/checksum", "pipeline/store"]
+ENGINE = ["base", "pipeline/reactor", "pipeline", "pipeline/checksum", "pipeline/replica", "pipeline/store"]
 KFD = ["kfd", "kfd/matching", "kfd/memory", "kfd/records"]
 IMAGES = [*ENGINE, "proc", *KFD, "drm", "images", "images/files", "images/chain"]
 PLUGIN = [*IMAGES, "settings", "plugin/host", "plugin/contents"]
@@ -21,6 +21,7 @@ FLOORS = {
     "pipeline/reactor": ["base"],
     "pipeline": ["base", "pipeline/reactor"],
     "pipeline/checksum": ENGINE,
+    "pipeline/replica": ENGINE,
     "pipeline/store": ENGINE,
     "kfd": ["base", "proc"],
     "kfd/matching": ["base", "kfd", "kfd/memory"],

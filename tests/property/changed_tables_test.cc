@@ -19,7 +19,7 @@
 #include "base/units.h"
 #include "kfd/records/bo_order.h"
 #include "pipeline/checksum/checksum.h"
-#include "pipeline/checksum/parent_match.h"
+#include "pipeline/checksum/content_match.h"
 #include "pipeline/checksum/units.h"
 #include "pipeline/layout.h"
 #include "pipeline/slot.h"
@@ -130,23 +130,23 @@ double lost(const Table& before, const Table& after) {
   const Dumped now(after.list());
   std::map<std::uint64_t, std::uint32_t> where;
   for (std::uint32_t i = 0; i < old.list.size(); ++i) where[old.list[i].name] = i;
-  const ParentFiles parent(std::move(*old.layout), std::move(old.tables), {"parent"});
-  std::vector<ParentBo> bos;
+  const KnownFiles parent(std::move(*old.layout), std::move(old.tables), {"parent"});
+  std::vector<KnownBo> bos;
   std::uint64_t same = 0;
   for (const Table::Bo& bo : now.list) {
     const auto found = where.find(bo.name);
-    bos.push_back(found == where.end() ? ParentBo{} : ParentBo{&parent, found->second});
+    bos.push_back(found == where.end() ? KnownBo{} : KnownBo{&parent, found->second});
     if (found != where.end()) same += bo.bytes;
   }
-  ParentMatch match(*now.layout, now.tables, std::move(bos));
+  ContentMatch match(*now.layout, now.tables, std::move(bos));
   Slot slot;
   slot.zero_units.assign(kChunkBytes / kZeroUnitBytes, false);
-  slot.parent_units.assign(kChunkBytes / kZeroUnitBytes, false);
+  slot.known_units.assign(kChunkBytes / kZeroUnitBytes, false);
   for (std::uint64_t i = 0; i < now.layout->chunk_count(); ++i) {
     slot.chunk = now.layout->chunk(i);
     match.take(slot, now.tables[0]);
   }
-  return 100.0 * static_cast<double>(same - match.bytes()) / static_cast<double>(same);
+  return 100.0 * static_cast<double>(same - match.parent_bytes()) / static_cast<double>(same);
 }
 
 using Job = Table (*)(Rng&);

@@ -2,7 +2,7 @@
 // A dump with a parent writes what has changed, and nothing that it says the parent has. Any BO list, change,
 // chunk size and depth: what is read from the file and the parent's are the BOs. Where extents can be shared,
 // the file is the one that a serial writer makes of all. Seeded.
-#include "pipeline/checksum/parent_match.h"
+#include "pipeline/checksum/content_match.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -142,7 +142,7 @@ std::uint64_t bytes_on_disk(const test::TempDir& dir, const char* name) {
   return static_cast<std::uint64_t>(status.st_blocks) * 512;
 }
 
-TEST(ParentMatch, TheFileAndTheParentsAreReadBackAsTheBos) {
+TEST(ContentMatch, TheFileAndTheParentsAreReadBackAsTheBos) {
   const test::TempDir dir;
   test::TestWorld world(ReactorKind::Threads);
   std::uint64_t left_out = 0;
@@ -154,19 +154,19 @@ TEST(ParentMatch, TheFileAndTheParentsAreReadBackAsTheBos) {
 
     ImageLayout old_layout = std::move(ImageLayout::make(test::sizes_of(before), chunk_bytes)).value();
     std::vector<SumTable> old_tables{test::serial_sums(before, block_bytes)};
-    const ParentFiles parent(std::move(old_layout), std::move(old_tables), {kParentName});
+    const KnownFiles parent(std::move(old_layout), std::move(old_tables), {kParentName});
 
     const ImageLayout layout = std::move(ImageLayout::make(test::sizes_of(after), chunk_bytes)).value();
     std::vector<SumTable> tables = unit_tables(layout, block_bytes);
-    std::vector<ParentBo> bos;
-    for (const auto& bo : memory.was) bos.push_back(bo ? ParentBo{&parent, *bo} : ParentBo{});
-    ParentMatch match(layout, tables, std::move(bos));
+    std::vector<KnownBo> bos;
+    for (const auto& bo : memory.was) bos.push_back(bo ? KnownBo{&parent, *bo} : KnownBo{});
+    ContentMatch match(layout, tables, std::move(bos));
 
     const auto lane = test::make_lane(layout, static_cast<std::uint32_t>(rng.between(1, 5)), world);
     FileSetSink sink(dir.fd(), {test::kPagesName}, layout, lane->reactor(),
                      FileOptions{.holes = rng.percent(70), .sync = false});
     test::MemoryCopy copy(Direction::Dump, layout, lane->reactor(), after);
-    const auto checksum = std::move(make_checksum(*lane, Direction::Dump, tables, {.parent = &match}, nullptr,
+    const auto checksum = std::move(make_checksum(*lane, Direction::Dump, tables, {.match = &match}, nullptr,
                                                   rng.percent(40) ? 2 : 0))
                               .value();
     const auto stats = lane->run(Route{&copy, checksum.get(), &sink});
@@ -176,7 +176,7 @@ TEST(ParentMatch, TheFileAndTheParentsAreReadBackAsTheBos) {
     const Bytes expected = test::serial_file(after);
     ASSERT_EQ(tables[0].sums, test::serial_sums(after, block_bytes).sums);
     const ParentRuns runs = match.runs(0);
-    EXPECT_LE(bytes_on_disk(dir, test::kPagesName) + match.bytes(),
+    EXPECT_LE(bytes_on_disk(dir, test::kPagesName) + match.parent_bytes(),
               align_up(expected.size(), 4096) + 2 * kZeroUnitBytes * (runs.runs.size() + 1));
 
     dir.write(kParentName, test::serial_file(before));
@@ -190,7 +190,7 @@ TEST(ParentMatch, TheFileAndTheParentsAreReadBackAsTheBos) {
     const auto read = lane->run(Route{&back, verify.get(), &source}.towards(Direction::Restore));
     ASSERT_TRUE(read.ok()) << read.error().what;
     ASSERT_TRUE(restored == after);
-    left_out += match.bytes();
+    left_out += match.parent_bytes();
   });
   EXPECT_GT(left_out, 40 * kMiB);
 }
@@ -210,13 +210,13 @@ Result<std::uint64_t> dump_with_clones(const test::TempDir& dir, BoList& before,
   dir.write(kParentName, test::serial_file(before));
   EXPECT_EQ(::fchmodat(dir.fd(), kParentName, 0600, 0), 0);
   const std::uint64_t sum_block = std::min(run.chunk_bytes, kSumBlockBytes);
-  const ParentFiles parent(std::move(old_layout), {test::serial_sums(before, sum_block)}, {kParentName},
-                           dir.fd());
+  const KnownFiles parent(std::move(old_layout), {test::serial_sums(before, sum_block)}, {kParentName},
+                          dir.fd());
   SLUICE_TRY_ASSIGN(const ImageLayout layout, ImageLayout::make(test::sizes_of(after), run.chunk_bytes));
   std::vector<SumTable> tables = unit_tables(layout, sum_block);
-  std::vector<ParentBo> bos;
-  for (const auto& bo : was) bos.push_back(bo ? ParentBo{&parent, *bo} : ParentBo{});
-  ParentMatch match(layout, tables, std::move(bos), run.block_bytes);
+  std::vector<KnownBo> bos;
+  for (const auto& bo : was) bos.push_back(bo ? KnownBo{&parent, *bo} : KnownBo{});
+  ContentMatch match(layout, tables, std::move(bos), run.block_bytes);
   const auto lane = test::make_lane(layout, run.depth, world);
   SLUICE_TRY_ASSIGN(const auto cloner,
                     ExtentCloner::start({.runs = [&match](std::uint32_t file) { return match.clones(file); },
@@ -228,12 +228,12 @@ Result<std::uint64_t> dump_with_clones(const test::TempDir& dir, BoList& before,
   FileSetSink sink(dir.fd(), {test::kPagesName}, layout, lane->reactor(), options);
   test::MemoryCopy copy(Direction::Dump, layout, lane->reactor(), after);
   SLUICE_TRY_ASSIGN(const auto checksum,
-                    make_checksum(*lane, Direction::Dump, tables, {.parent = &match}, nullptr, run.workers));
+                    make_checksum(*lane, Direction::Dump, tables, {.match = &match}, nullptr, run.workers));
   SLUICE_TRY_ASSIGN(const auto stats, lane->run(Route{&copy, checksum.get(), &sink}));
   (void)stats;
   SLUICE_TRY(sink.commit());
   EXPECT_EQ(tables[0].sums, test::serial_sums(after, sum_block).sums);
-  return match.bytes();
+  return match.parent_bytes();
 }
 
 TEST(ParentClones, TheFileIsTheOneThatASerialWriterMakes) {
@@ -370,26 +370,26 @@ TEST(ParentClones, AnExchangedParentIsNotCloned) {
 }
 
 // Nothing has changed: one part of the file is written, for its length, and one chunk has a turn on the disk.
-TEST(ParentMatch, WhereNothingHasChangedAlmostNothingIsWritten) {
+TEST(ContentMatch, WhereNothingHasChangedAlmostNothingIsWritten) {
   const test::TempDir dir;
   test::TestWorld world(ReactorKind::Threads);
   Rng rng(1);
   BoList bos{Bytes(5 * kMiB)};
   rng.fill(bos[0]);
-  const ParentFiles parent(std::move(ImageLayout::make(test::sizes_of(bos), kMiB)).value(),
-                           {test::serial_sums(bos, kMiB)}, {kParentName});
+  const KnownFiles parent(std::move(ImageLayout::make(test::sizes_of(bos), kMiB)).value(),
+                          {test::serial_sums(bos, kMiB)}, {kParentName});
   const ImageLayout layout = std::move(ImageLayout::make(test::sizes_of(bos), kMiB)).value();
   std::vector<SumTable> tables = unit_tables(layout, kMiB);
-  ParentMatch match(layout, tables, {ParentBo{&parent, 0}});
+  ContentMatch match(layout, tables, {KnownBo{&parent, 0}});
   const auto lane = test::make_lane(layout, 2, world);
   FileSetSink sink(dir.fd(), {test::kPagesName}, layout, lane->reactor(), {});
   test::MemoryCopy copy(Direction::Dump, layout, lane->reactor(), bos);
   const auto checksum =
-      std::move(make_checksum(*lane, Direction::Dump, tables, {.parent = &match}, nullptr, 0)).value();
+      std::move(make_checksum(*lane, Direction::Dump, tables, {.match = &match}, nullptr, 0)).value();
   ASSERT_TRUE(lane->run(Route{&copy, checksum.get(), &sink}).ok());
   ASSERT_TRUE(sink.commit().ok());
   EXPECT_EQ(bytes_on_disk(dir, test::kPagesName), kZeroUnitBytes);
-  EXPECT_EQ(match.bytes(), layout.file_bytes() - kZeroUnitBytes);
+  EXPECT_EQ(match.parent_bytes(), layout.file_bytes() - kZeroUnitBytes);
   const ParentRuns runs = match.runs(0);
   ASSERT_EQ(runs.files, std::vector<std::string>{kParentName});
   ASSERT_EQ(runs.runs.size(), 1U);
@@ -397,7 +397,7 @@ TEST(ParentMatch, WhereNothingHasChangedAlmostNothingIsWritten) {
 }
 
 // Sums by another method, or with another secret, are nobody's equals.
-TEST(ParentMatch, OtherSumsMatchNothing) {
+TEST(ContentMatch, OtherSumsMatchNothing) {
   BoList bos{Bytes(2 * kMiB, std::byte{7})};
   const ImageLayout layout = std::move(ImageLayout::make(test::sizes_of(bos), kMiB)).value();
   std::vector<SumTable> tables{test::serial_sums(bos, kMiB)};
@@ -405,16 +405,16 @@ TEST(ParentMatch, OtherSumsMatchNothing) {
   for (const SumMethod& method : {SumMethod(MacKey{1}), SumMethod(SumSecret{}), SumMethod()}) {
     SumTable other = tables[0];
     other.method = method;
-    const ParentFiles parent(std::move(ImageLayout::make(test::sizes_of(bos), kMiB)).value(), {other}, {"p"});
-    ParentMatch match(layout, tables, {ParentBo{&parent, 0}});
+    const KnownFiles parent(std::move(ImageLayout::make(test::sizes_of(bos), kMiB)).value(), {other}, {"p"});
+    ContentMatch match(layout, tables, {KnownBo{&parent, 0}});
     test::LaneMemory memory(kMiB, 1);
     Slot& slot = memory.slots[0];
     slot.chunk = layout.chunk(1);
     slot.zero_units.assign(kMiB / kZeroUnitBytes, false);
-    slot.parent_units.assign(kMiB / kZeroUnitBytes, false);
+    slot.known_units.assign(kMiB / kZeroUnitBytes, false);
     match.take(slot, tables[0]);
     const bool same = method == SumMethod();
-    EXPECT_EQ(std::count(slot.parent_units.begin(), slot.parent_units.end(), true) == 0, !same);
+    EXPECT_EQ(std::count(slot.known_units.begin(), slot.known_units.end(), true) == 0, !same);
     EXPECT_EQ(match.runs(0).empty(), !same);
   }
 }

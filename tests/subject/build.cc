@@ -219,6 +219,7 @@ Result<Arena*> create_arena() {
 
 Result<void> subject_start(Arena& arena, const Options& options) {
   arena.seed = options.seed;
+  arena.replicas = options.replicas;
   arena.zero_percent = options.zero_percent;
   if (options.threaded_child != 0) SLUICE_TRY(add_threaded_child(arena, options.threaded_child));
   std::vector<TopologyGpu> topology;

@@ -101,6 +101,7 @@ constexpr std::array kFlags = {
     Flag{"--gem-high", &Options::gem_high, true},
     Flag{"--render-only", &Options::render_only, true},
     Flag{"--plain", &Options::plain, true},
+    Flag{"--replicas", &Options::replicas, true},
     Flag{"--kfd-only", &Options::kfd_only, true},
     Flag{"--lend-render", &Options::lend_render, true},
 };
@@ -167,7 +168,7 @@ void usage() {
       "data:\n"
       "  --gpus N  --seed N  --zero PERCENT  --vram SIZE  --gtt SIZE       (sizes per GPU)\n"
       "  --bos mixed|small|many|huge|count:N  --one-bo SIZE\n"
-      "  --no-events  --no-queues  --no-userptr\n"
+      "  --no-events  --no-queues  --no-userptr  --replicas\n"
       "more in the process:\n"
       "  --svm  --svm-context  --empty-context  --waiter  --run-queues  --gws  --hsakmt-shm  "
       "--threaded-child "

@@ -70,7 +70,7 @@ std::vector<Statistics> read_statistics(const ImageSource& source, std::vector<E
 std::string statistics_text(const std::vector<Statistics>& all) {
   std::string frozen;
   Table table(
-      {"run", "GPU", ">BOs", ">bytes", ">zero", ">parent", ">seconds", ">rate", "I/O", "slowest stage"});
+      {"run", "GPU", ">BOs", ">bytes", ">zero", ">parent", ">shared", ">s", ">rate", "I/O", "slowest stage"});
   for (const Statistics& one : all) {
     const std::size_t begin = sizeof("sluice-stats-") - 1;
     const std::string run = one.name.substr(begin, one.name.rfind('.') - begin);  // "dump-1"
@@ -87,7 +87,8 @@ std::string statistics_text(const std::vector<Statistics>& all) {
       table.add({run, kfd::gpu_id_text(member<std::uint32_t>(gpu, "gpu_id")),
                  std::to_string(member<std::uint64_t>(gpu, "bos")), bytes_text(bytes),
                  share_text(member<std::uint64_t>(gpu, "zero_bytes"), bytes),
-                 share_text(member<std::uint64_t>(gpu, "parent_bytes"), bytes), time.data(),
+                 share_text(member<std::uint64_t>(gpu, "parent_bytes"), bytes),
+                 share_text(member<std::uint64_t>(gpu, "replica_bytes"), bytes), time.data(),
                  rate_text(member<std::uint64_t>(gpu, "io_bytes"), seconds),
                  std::string(member<bool>(gpu, "direct_io") ? "direct" : "buffered") +
                      (member<bool>(gpu, "verified") ? ", verified" : ""),

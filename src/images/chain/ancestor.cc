@@ -23,7 +23,7 @@ namespace {
 constexpr mode_t kWritableByOthers = S_IWGRP | S_IWOTH;
 
 // Where each run of a file begins in it.
-std::vector<std::uint64_t> begins_of(const ParentFiles& files, std::uint32_t file, const ParentRuns& runs) {
+std::vector<std::uint64_t> begins_of(const KnownFiles& files, std::uint32_t file, const ParentRuns& runs) {
   std::vector<std::uint64_t> begins;
   begins.reserve(runs.runs.size());
   each_unit(files.layout, files.units, file, [&](const SumRange& range) {
@@ -118,8 +118,8 @@ Result<void> Ancestor::add(const DirectorySource& source, int id, PagesSet set) 
     parent_dump_id_ = sums->parent_dump_id;
   }
   Set made{std::move(set),
-           std::make_unique<const ParentFiles>(std::move(layout), std::move(sums->tables), sums->pages_files,
-                                               dir_fd()),
+           std::make_unique<const KnownFiles>(std::move(layout), std::move(sums->tables), sums->pages_files,
+                                              dir_fd()),
            std::move(sums->parents),
            {}};
   for (std::uint32_t file = 0; file < made.runs.size(); ++file)
@@ -195,8 +195,8 @@ std::vector<ExtentFile> Ancestor::pages_files() const {
   return files;
 }
 
-std::vector<ParentBo> Ancestor::bos_like(const PagesSet& pages) const {
-  std::map<std::pair<std::uint64_t, std::uint64_t>, ParentBo> known;  // by key and size
+std::vector<KnownBo> Ancestor::bos_like(const PagesSet& pages) const {
+  std::map<std::pair<std::uint64_t, std::uint64_t>, KnownBo> known;  // by key and size
   // Its own process first, then any other: a process may have come back under another pid.
   for (const bool own : {true, false}) {
     for (const Set& set : sets_) {
@@ -204,13 +204,13 @@ std::vector<ParentBo> Ancestor::bos_like(const PagesSet& pages) const {
       if ((its.pid == pages.pid) != own || its.drm_minor != pages.drm_minor) continue;
       if (!its.drm_minor && its.gpu_id != pages.gpu_id) continue;
       for (std::uint32_t bo = 0; bo < its.bos.size(); ++bo)
-        known.emplace(std::pair(its.bos[bo].key, its.bos[bo].bytes), ParentBo{set.files.get(), bo});
+        known.emplace(std::pair(its.bos[bo].key, its.bos[bo].bytes), KnownBo{set.files.get(), bo});
     }
   }
-  std::vector<ParentBo> found;
+  std::vector<KnownBo> found;
   for (const PagesBo& bo : pages.bos) {
     const auto like = known.find({bo.key, bo.bytes});
-    found.push_back(like != known.end() ? like->second : ParentBo{});
+    found.push_back(like != known.end() ? like->second : KnownBo{});
   }
   return found;
 }

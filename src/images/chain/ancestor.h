@@ -30,7 +30,7 @@
 #include "images/files/key.h"
 #include "images/pages.h"
 #include "images/sums.h"
-#include "pipeline/checksum/parent_match.h"
+#include "pipeline/checksum/content_match.h"
 #include "pipeline/store/extent_reader.h"
 
 namespace sluice {
@@ -44,7 +44,7 @@ class Ancestor {
   // The pages files of one sidecar.
   struct Set {
     PagesSet pages;
-    std::unique_ptr<const ParentFiles> files;
+    std::unique_ptr<const KnownFiles> files;
     std::vector<ParentRuns> runs;                    // by file; empty: no parent
     std::vector<std::vector<std::uint64_t>> begins;  // by file and run: where the run begins, in bytes
   };
@@ -87,7 +87,7 @@ class Ancestor {
   std::vector<ExtentFile> pages_files() const;
   // For each BO of `pages`, the one here that may be the same, judged without contents. It is on the same
   // GPU, in the same kind of file, with the same key and size, and from the same process if possible.
-  std::vector<ParentBo> bos_like(const PagesSet& pages) const;
+  std::vector<KnownBo> bos_like(const PagesSet& pages) const;
 
   // Where a unit is that another dump says is here: in this checkpoint's file, or in its parent's.
   struct Place {

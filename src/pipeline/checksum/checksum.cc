@@ -15,7 +15,7 @@
 #include <utility>
 
 #include "base/units.h"
-#include "pipeline/checksum/parent_match.h"
+#include "pipeline/checksum/content_match.h"
 #include "pipeline/lane.h"
 
 namespace sluice {
@@ -216,7 +216,8 @@ Result<void> ChecksumStage::sum_chunk(Slot& slot) {
                                                              ? zero_sum(*table, end - begin)
                                                              : table->method.of(part(slot, begin, end));
   }
-  if (options_.parent != nullptr) options_.parent->take(slot, *table);
+  if (options_.leads != nullptr) options_.leads->publish(slot.chunk.index);
+  if (options_.match != nullptr) options_.match->take(slot, *table);
   return {};
 }
 

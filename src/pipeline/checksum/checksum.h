@@ -29,7 +29,8 @@
 namespace sluice {
 
 class Lane;
-class ParentMatch;
+class ContentMatch;
+class LeaderLane;
 
 using Sum128 = std::array<std::uint8_t, 16>;
 
@@ -109,8 +110,10 @@ struct BadBlock {
 struct ChecksumOptions {
   bool detect_zero_units = true;  // dump: fill slot.zero_units
   bool check_headers = true;      // restore: the first bytes of a file give its length
-  // Dump: gets each summed chunk, and says which parts the parent has. Borrowed; null: no parent.
-  ParentMatch* parent = nullptr;
+  // Dump: gets each summed chunk, and says which parts other files have. Borrowed; null: none.
+  ContentMatch* match = nullptr;
+  // Dump: is told of each summed chunk, because other lanes may have the same. Borrowed; null: nobody asks.
+  LeaderLane* leads = nullptr;
   // Restore: called for every unit that differs, in the comparing thread, which may be a worker's; the chunk
   // goes on. Null: the first one fails it.
   std::function<void(const BadBlock&)> on_bad_block = nullptr;

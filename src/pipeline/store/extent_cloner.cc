@@ -39,6 +39,10 @@ Error clone_error(int err, const ExtentFile& from, const CloneRun& run, const st
 }  // namespace
 
 Result<UniqueFd> open_source(const ExtentFile& file) {
+  if (file.open_fd >= 0) {
+    UniqueFd own(::fcntl(file.open_fd, F_DUPFD_CLOEXEC, 0));
+    return own ? Result<UniqueFd>(std::move(own)) : make_error(errno, "open " + file.words + " again");
+  }
   auto opened = open_image_file(file.dir_fd, file.name);
   if (!opened) return explain(file.words, opened.error());
   SLUICE_TRY(check_pages_file(file.words, opened->status, file.bytes));
@@ -99,11 +103,25 @@ Result<CloneProbe> CloneProbe::make(int dir_fd, CloneCall call) {
 }
 
 // With one block: a stretch may be shifted in the other file by any number of blocks.
+int CloneProbe::clone_block(int from_fd) const {
+  return call_(from_fd, 0, block_bytes_, fd_.get(), block_bytes_);
+}
+
 Result<int> CloneProbe::ask(const ExtentFile& file) const {
   SLUICE_TRY_ASSIGN(const UniqueFd from, open_source(file));
-  const int err = call_(from.get(), 0, block_bytes_, fd_.get(), block_bytes_);
+  const int err = clone_block(from.get());
   if (err == 0 || is_refusal(err)) return err;
   return make_error(err, "clone a block of " + file.words, Topic::Images);
+}
+
+std::uint64_t shareable_block_bytes(int dir_fd, const CloneCall& call) {
+  const auto probe = CloneProbe::make(dir_fd, call);
+  const auto from = create_unnamed_file(dir_fd);
+  if (!probe || !from) return 0;
+  const std::vector<std::byte> block(static_cast<std::size_t>(probe->block_bytes()), std::byte{1});
+  const ssize_t written = TEMP_FAILURE_RETRY(::pwrite(from->get(), block.data(), block.size(), 0));
+  const bool shares = written == static_cast<ssize_t>(block.size()) && probe->clone_block(from->get()) == 0;
+  return shares ? probe->block_bytes() : 0;
 }
 
 Result<RefusedRuns> clone_runs(int fd, const std::string& name, const CloneRuns& runs, const CloneCall& call,
@@ -147,6 +165,7 @@ void ExtentCloner::begin(Slot& slot, int fd, const std::string& name, Reactor& r
 Result<void> ExtentCloner::work(Slot& slot) {
   const Target& target = targets_[slot.index];
   const std::uint32_t file = slot.chunk.file;
+  if (options_.ready) SLUICE_TRY(options_.ready());
   SLUICE_TRY_ASSIGN(const RefusedRuns refused, clone_runs(target.fd, *target.name, options_.runs(file),
                                                           options_.call, options_.stopped));
   if (!refused.why) return {};

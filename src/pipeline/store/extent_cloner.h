@@ -57,6 +57,8 @@ class CloneProbe {
   // was refused. Errors: other errors of the clone, named; those of open_image_file(), and EBADMSG and EACCES
   // as clone_runs().
   Result<int> ask(const ExtentFile& file) const;
+  // Clones the first block of a file that has it. 0, or a positive errno.
+  int clone_block(int from_fd) const;
 
  private:
   CloneProbe(UniqueFd fd, std::uint64_t block_bytes, CloneCall call)
@@ -66,6 +68,9 @@ class CloneProbe {
   std::uint64_t block_bytes_;
   CloneCall call_;
 };
+
+// The same for two new files of one directory. 0: they cannot share extents, or a file cannot be made.
+std::uint64_t shareable_block_bytes(int dir_fd, const CloneCall& call = clone_range);
 
 // What the file system did not share.
 struct RefusedRuns {
@@ -88,7 +93,9 @@ class ExtentCloner final : private SlotWork {
  public:
   struct Options {
     std::function<CloneRuns(std::uint32_t file)>
-        runs;      // for a file that has been written; called by the thread
+        runs;  // for a file that has been written; called by the thread
+    // Called by the thread before that: waits until the sources are complete. May be null.
+    std::function<Result<void>()> ready = nullptr;
     RunSums sums;  // of these files
     CloneCall call = clone_range;
     const std::atomic<bool>* stopped = nullptr;  // borrowed

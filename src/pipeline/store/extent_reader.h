@@ -26,6 +26,7 @@ struct ExtentFile {
   std::uint64_t bytes = 0;      // its required size
   std::string words;            // for messages: the name with its path
   bool must_be_private = true;  // is_private() (image_file.h)
+  int open_fd = -1;             // borrowed; -1: it is opened by its name
 };
 
 // [begin, end) of the file being read is in another file, or is zero. Bytes.

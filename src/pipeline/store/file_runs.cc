@@ -40,7 +40,7 @@ FileRuns::FileRuns(std::string name, Reactor& reactor, const Terms& terms)
 
 bool FileRuns::is_gap(const Slot& slot, std::uint64_t at) const {
   const auto unit = static_cast<std::size_t>(at / kZeroUnitBytes);
-  return (!every_unit_ && slot.zero_units[unit]) || (!slot.parent_units.empty() && slot.parent_units[unit]);
+  return (!every_unit_ && slot.zero_units[unit]) || (!slot.known_units.empty() && slot.known_units[unit]);
 }
 
 bool FileRuns::moves_any(const Slot& slot) const {

@@ -14,10 +14,11 @@
 #include "base/units.h"
 #include "images/pages.h"
 #include "pipeline/checksum/checksum.h"
-#include "pipeline/checksum/parent_match.h"
+#include "pipeline/checksum/content_match.h"
 #include "pipeline/chunk_walk.h"
 #include "pipeline/lane.h"
 #include "pipeline/late_stage.h"
+#include "pipeline/replica/replica_gate.h"
 #include "pipeline/store/extent_cloner.h"
 #include "pipeline/store/extent_source.h"
 #include "pipeline/store/file_set.h"
@@ -34,14 +35,16 @@ constexpr std::uint64_t kStopPeriodNs =
 constexpr std::uint64_t kStopPatienceNs = std::chrono::nanoseconds(kStopPatience).count();
 constexpr std::uint64_t kMostTraceEvents = std::uint64_t{1} << 18;  // per lane
 
-// The parent's matches for the lane's contents; null: none. Borrows layout and tables.
-std::unique_ptr<ParentMatch> match_with(const SharedByJobs& shared, const PagesSet& pages,
-                                        const ImageLayout& layout, std::span<const SumTable> tables) {
-  std::vector<ParentBo> bos = shared.sums.parent->bos_like(pages);
-  const bool any =
-      std::any_of(bos.begin(), bos.end(), [](const ParentBo& bo) { return bo.files != nullptr; });
-  if (!any) return nullptr;  // unreached: no test
-  return std::make_unique<ParentMatch>(layout, tables, std::move(bos), shared.sums.clone_block_bytes);
+// What others may have of the lane's contents; null: nothing. Borrows layout and tables.
+std::unique_ptr<ContentMatch> match_with(const DumpSums& sums, const PagesSet& pages,
+                                         const ImageLayout& layout, std::span<const SumTable> tables,
+                                         std::vector<Leader> leaders = {}) {
+  std::vector<KnownBo> bos(pages.bos.size());
+  if (sums.parent != nullptr) bos = sums.parent->bos_like(pages);
+  const bool any = std::any_of(bos.begin(), bos.end(), [](const KnownBo& bo) { return bo.files != nullptr; });
+  if (!any && leaders.empty()) return nullptr;
+  return std::make_unique<ContentMatch>(layout, tables, std::move(bos), sums.clone_block_bytes,
+                                        std::move(leaders));
 }
 
 // Whether a file of the set is unreadable without its sidecar.
@@ -83,8 +86,11 @@ struct ContentsJob::Load {
   LaneFiles files;
   ImageLayout layout;
   std::uint64_t staging_bytes;
-  Sidecar sidecar;                     // restore: as read; dump: filled by the lane
-  std::unique_ptr<ParentMatch> match;  // dump with a parent
+  // Restore: as read; dump: filled by the lane, and kept for those that follow it.
+  std::shared_ptr<Sidecar> sidecar = std::make_shared<Sidecar>();
+  std::optional<LaneRoom::Place> place;      // to run
+  std::optional<Replicas::Member> replicas;  // dump, from then on
+  std::unique_ptr<ContentMatch> match;       // dump, where others may have the same contents
   bool has_sums = false;
   std::unique_ptr<FileSetSink> sink;      // dump: see PagesStage
   const ExtentSource* extents = nullptr;  // restore, while the lane runs: where its files' bytes are
@@ -127,6 +133,8 @@ Result<void> ContentsJob::start(std::vector<LaneContents> lanes, std::vector<Lan
   for (std::size_t i = 0; i < lanes.size(); ++i) {
     SLUICE_TRY_ASSIGN(std::unique_ptr<Load> load, make_load(std::move(lanes[i]), std::move(files[i])));
     loads_.push_back(std::move(load));
+    // Here, in the order of the plan: a lane that starts later in its thread still leads.
+    if (direction_ == Direction::Dump) take_place(*loads_.back(), [] { return true; });
   }
   {
     const Lock lock(mutex_);
@@ -161,10 +169,8 @@ Result<std::unique_ptr<ContentsJob::Load>> ContentsJob::make_load(LaneContents c
   }
   auto load =
       std::make_unique<Load>(std::move(contents), std::move(files), std::move(layout), config.staging_bytes);
-  load->sidecar = std::move(sidecar);
+  *load->sidecar = std::move(sidecar);
   load->has_sums = has_sums;
-  if (direction_ == Direction::Dump && has_sums && shared_.sums.parent != nullptr)
-    load->match = match_with(shared_, load->pages(), load->layout, load->sidecar.tables);
   load->outcome.gpu_id = load->pages().gpu_id;
   load->outcome.bos = load->pages().bos.size();
   load->outcome.bytes = load->layout.all_payload_bytes();
@@ -199,17 +205,24 @@ Result<void> ContentsJob::take_sums(const PagesSet& pages, const ImageLayout& la
   return {};
 }
 
-// After the lane of a dump with a parent has ended.
-Result<void> ContentsJob::take_match(Load& load) {
+// After the lane has ended whose contents others may have. `copied_bytes`: that could not be shared.
+void ContentsJob::take_match(Load& load, std::uint64_t copied_bytes) {
   const bool shares = load.match->shares_extents();
   for (std::uint32_t file = 0; file < load.layout.file_count() && !shares; ++file)
-    load.sidecar.parents.push_back(load.match->runs(file));
-  if (!shares) load.sidecar.parent_dump_id = shared_.sums.parent->dump_id();
-  load.outcome.io_bytes -= load.outcome.parent_bytes;
-  note(Level::Info, formatted("{}: {} of {} MiB are the same in the parent{}", load.pages().describe(),
-                              load.outcome.parent_bytes / kMiB, load.outcome.bytes / kMiB,
-                              shares ? ", and share its extents" : ""));
-  return {};
+    load.sidecar->parents.push_back(load.match->runs(file));
+  if (!shares) load.sidecar->parent_dump_id = shared_.sums.parent->dump_id();
+  GpuOutcome& outcome = load.outcome;
+  const std::uint64_t copied_replicas = std::min(copied_bytes, load.match->replica_bytes());
+  outcome.replica_bytes = load.match->replica_bytes() - copied_replicas;
+  outcome.parent_bytes = load.match->parent_bytes() - (copied_bytes - copied_replicas);
+  outcome.io_bytes -= outcome.parent_bytes + outcome.replica_bytes;
+  if (shared_.sums.parent != nullptr)
+    note(Level::Info, formatted("{}: {} of {} MiB are the same in the parent{}", load.pages().describe(),
+                                outcome.parent_bytes / kMiB, outcome.bytes / kMiB,
+                                shares ? ", and share its extents" : ""));
+  if (outcome.replica_bytes > 0)
+    note(Level::Info, formatted("{}: {} of {} MiB are the same on other GPUs, and share their extents",
+                                load.pages().describe(), outcome.replica_bytes / kMiB, outcome.bytes / kMiB));
 }
 
 // Restore. One chain for all lanes, because all belong to one dump.
@@ -251,6 +264,9 @@ void ContentsJob::run_and_report(Load& load) noexcept {
     return run_lane(load);
   });
   load.outcome.ended_ns = shared_.world.now_ns();
+  load.match.reset();
+  load.replicas.reset();
+  load.place.reset();
   if (load.contents.giver) load.outcome.skipped_bytes = load.contents.giver->skipped_bytes();
   const Lock lock(mutex_);
   if (!result && !failed_) {
@@ -277,7 +293,7 @@ Result<void> ContentsJob::run_lane(Load& load) {
   if (shared_.stream.failure) return *shared_.stream.failure;
   if (cancelled_) return Error{ECANCELED, "cancelled"};
   auto done = caught([&]() -> Result<void> {
-    SLUICE_TRY(take_sums(load.pages(), load.layout, load.sidecar, load.has_sums));
+    SLUICE_TRY(take_sums(load.pages(), load.layout, *load.sidecar, load.has_sums));
     return carry(load);
   });
   if (!done) shared_.stream.failure = done.error();
@@ -286,18 +302,47 @@ Result<void> ContentsJob::run_lane(Load& load) {
 
 // A pre-dump need not be quick, and the job may free BOs that it has not begun. With one file for each BO,
 // cursors would keep many files open.
-std::uint32_t ContentsJob::cursors_of(const Load& load) {
+std::uint32_t ContentsJob::cursors_of(const Load& load) const {
   const bool one_file = load.layout.file_count() == 1;
-  return load.match && !load.contents.giver && one_file ? cursors_for_changes(load.layout.chunk_count()) : 1;
+  return load.match && shared_.sums.parent != nullptr && !load.contents.giver && one_file
+             ? cursors_for_changes(load.layout.chunk_count())
+             : 1;
 }
 
-LaneRoom::Place ContentsJob::place_of(const Load& load) {
-  return {shared_.room, load.contents.render_minor, config_.lanes_at_once(), [this] { return is_stopped(); }};
+// Waits for it until `gives_up()`. True: the lane has its place and, in a dump, knows whom it follows.
+bool ContentsJob::take_place(Load& load, const std::function<bool()>& gives_up) {
+  if (load.place) return true;
+  if (!load.place.emplace(shared_.room, load.contents.render_minor, config_.lanes_at_once(), gives_up)) {
+    load.place.reset();
+    return false;
+  }
+  if (direction_ == Direction::Restore || !load.has_sums) return true;
+  load.replicas.emplace(shared_.replicas, load.contents.number, load.contents.leaders, [&] {
+    return std::make_shared<LeaderLane>(
+        load.layout, std::shared_ptr<const KnownFiles::Tables>(load.sidecar, &load.sidecar->tables),
+        load.files.names.front(), shared_.world);
+  });
+  std::vector<Leader> leaders = load.replicas->take_leaders();
+  // With a parent, a walk's order depends on the number of chunks.
+  for (Leader& leader : leaders)
+    leader.in_step = shared_.sums.parent == nullptr ||
+                     leader.lane->files.layout.chunk_count() == load.layout.chunk_count();
+  load.match = match_with(shared_.sums, load.pages(), load.layout, load.sidecar->tables, std::move(leaders));
+  return true;
+}
+
+// Dump: the lane's file is complete.
+Result<void> ContentsJob::tell_followers(Load& load) {
+  if (!load.replicas || load.replicas->leads() == nullptr) return {};
+  const std::string name = temporary_name_of(load.files.names.front());
+  UniqueFd file(::openat(*shared_.store.directory(), name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  if (!file) return make_error(errno, "open " + name, Topic::Images);
+  load.replicas->complete(std::move(file));
+  return {};
 }
 
 Result<void> ContentsJob::carry(Load& load) {
-  const LaneRoom::Place place = place_of(load);
-  if (!place) return Error{ECANCELED, "cancelled"};
+  if (!take_place(load, [this] { return is_stopped(); })) return Error{ECANCELED, "cancelled"};
   SLUICE_TRY_ASSIGN(const std::unique_ptr<LaneGpu> gpu, shared_.world.open_gpu(load.contents));
   SLUICE_TRY_ASSIGN(const std::unique_ptr<Lane> lane,
                     Lane::make(load.layout, {load.staging_bytes, load.contents.numa_node, cursors_of(load)},
@@ -306,16 +351,15 @@ Result<void> ContentsJob::carry(Load& load) {
   SLUICE_TRY(look_at_vram(load, *gpu));
   SLUICE_TRY_ASSIGN(Stage* const copy, own_copy(load, *lane, *gpu));
   SLUICE_TRY(flow(load, *lane, *copy));
-  return look_at_vram(load, *gpu);
+  SLUICE_TRY(look_at_vram(load, *gpu));
+  return tell_followers(load);
 }
 
 // Pre-dump: runs the lane again, without the GPU.
 Result<void> ContentsJob::leave_out(Load& load) {
   load.sink.reset();
   load.chunks_done = 0;
-  if (load.match) load.match = match_with(shared_, load.pages(), load.layout, load.sidecar.tables);
-  const LaneRoom::Place place = place_of(load);
-  if (!place) return Error{ECANCELED, "cancelled"};
+  if (load.match) load.match = match_with(shared_.sums, load.pages(), load.layout, load.sidecar->tables);
   SLUICE_TRY_ASSIGN(const std::unique_ptr<Lane> lane,
                     Lane::make(load.layout, {load.staging_bytes, load.contents.numa_node}, shared_.world));
   return flow(load, *lane, lane->own(std::make_unique<LeftOut>(load.layout, lane->reactor())));
@@ -328,7 +372,8 @@ Result<void> ContentsJob::flow(Load& load, Lane& lane, Stage& copy) {
   SLUICE_TRY_ASSIGN(const std::unique_ptr<ExtentCloner> cloner, make_cloner(load, lane));
   SLUICE_TRY_ASSIGN(PagesStage store, make_store(load, lane, cloner.get()));
   load.sink = std::move(store.sink);
-  const Route route = Route{&copy, checksum, store.stage}.towards(direction_);
+  SLUICE_TRY_ASSIGN(Stage* const gate, own_gate(load, lane));
+  const Route route = Route{gate, &copy, checksum, store.stage}.towards(direction_);
   GpuOutcome& outcome = load.outcome;
   if (config_.trace)
     outcome.trace = Trace(std::min(load.layout.chunk_count() * route.stages().size(), kMostTraceEvents));
@@ -339,10 +384,17 @@ Result<void> ContentsJob::flow(Load& load, Lane& lane, Stage& copy) {
   outcome.stats = *stats;
   outcome.zero_bytes = stats->zero_bytes;
   outcome.io_bytes = load.layout.all_file_bytes() - (store.files != nullptr ? stats->zero_bytes : 0);
-  outcome.parent_bytes = load.match ? load.match->bytes() - (cloner ? cloner->copied_bytes() : 0) : 0;
   outcome.direct_io = store.files != nullptr && store.files->direct();
   outcome.verified = direction_ == Direction::Restore && load.has_sums;
-  return load.match ? take_match(load) : Result<void>();
+  if (load.match) take_match(load, cloner ? cloner->copied_bytes() : 0);
+  return {};
+}
+
+// Null where the lane follows none.
+Result<Stage*> ContentsJob::own_gate(Load& load, Lane& lane) {
+  if (!load.match || !load.match->follows()) return nullptr;
+  SLUICE_TRY_ASSIGN(std::unique_ptr<ReplicaGate> gate, ReplicaGate::make(*load.match, lane.reactor()));
+  return &lane.own(std::move(gate));
 }
 
 // A restore makes it when the first chunk is read: the disk works while the GPU registers the staging memory.
@@ -372,8 +424,11 @@ Result<Stage*> ContentsJob::own_checksum(Load& load, Lane& lane) {
   SLUICE_TRY_ASSIGN(
       std::unique_ptr<Stage> checksum,
       make_checksum(
-          lane, direction_, load.has_sums ? std::span(load.sidecar.tables) : std::span<SumTable>(),
-          ChecksumOptions{config_.zero_holes, check_headers, load.match.get()},
+          lane, direction_, load.has_sums ? std::span(load.sidecar->tables) : std::span<SumTable>(),
+          ChecksumOptions{.detect_zero_units = config_.zero_holes,
+                          .check_headers = check_headers,
+                          .match = load.match.get(),
+                          .leads = load.replicas ? load.replicas->leads() : nullptr},
           [this, &load](std::uint32_t file, std::uint64_t offset, std::uint64_t length) {
             std::string text = load.pages().describe(id_, load.layout, Chunk{0, offset, length, file});
             return load.extents != nullptr ? text + load.extents->describe(file, offset) : text;
@@ -385,16 +440,17 @@ Result<Stage*> ContentsJob::own_checksum(Load& load, Lane& lane) {
 // Null where nothing is cloned.
 Result<std::unique_ptr<ExtentCloner>> ContentsJob::make_cloner(Load& load, const Lane& lane) {
   if (!load.match || !load.match->shares_extents()) return std::unique_ptr<ExtentCloner>();
-  return ExtentCloner::start({.runs = [&load](std::uint32_t file) { return load.match->clones(file); },
-                              .sums = {&load.layout, load.sidecar.tables},
-                              .stopped = &shared_.stopped,
-                              .on_refusal =
-                                  [this](const Error& why) {
-                                    if (shared_.warned.clone_refused.exchange(true)) return;
-                                    note(Level::Warning,
-                                         formatted("{}; such parts are copied instead [SL-C91]", why.what));
-                                  }},
-                             lane.slot_count());
+  return ExtentCloner::start(
+      {.runs = [&load](std::uint32_t file) { return load.match->clones(file); },
+       .ready = [this, &load] { return load.match->wait_for_leaders([this] { return is_stopped(); }); },
+       .sums = {&load.layout, load.sidecar->tables},
+       .stopped = &shared_.stopped,
+       .on_refusal =
+           [this](const Error& why) {
+             if (shared_.warned.clone_refused.exchange(true)) return;
+             note(Level::Warning, formatted("{}; such parts are copied instead [SL-C91]", why.what));
+           }},
+      lane.slot_count());
 }
 
 Result<PagesStage> ContentsJob::make_store(Load& load, Lane& lane, ExtentCloner* cloner) {
@@ -407,10 +463,10 @@ Result<PagesStage> ContentsJob::make_store(Load& load, Lane& lane, ExtentCloner*
                             .share = &shared_.disk,
                             .turn = load.files.turn,
                             .most_on_disk = most_on_disk(lane.slot_count())};
-  if (const auto directory = shared_.store.directory(); !dumps && directory && load.sidecar.has_deltas()) {
-    SLUICE_TRY_ASSIGN(const Chain* const chain, chain_of(load.sidecar));
+  if (const auto directory = shared_.store.directory(); !dumps && directory && load.sidecar->has_deltas()) {
+    SLUICE_TRY_ASSIGN(const Chain* const chain, chain_of(*load.sidecar));
     SLUICE_TRY_ASSIGN(std::vector<ExtentMap> maps,
-                      chain->resolve(*directory, shared_.parents.directories, load.layout, load.sidecar));
+                      chain->resolve(*directory, shared_.parents.directories, load.layout, *load.sidecar));
     ExtentSource& files =
         lane.own(std::make_unique<ExtentSource>(std::move(maps), load.layout, lane.reactor(), options));
     load.extents = &files;
@@ -474,7 +530,7 @@ Result<void> ContentsJob::wait(const std::function<void(const std::string&)>& re
 std::vector<std::string> ContentsJob::image_names(int id) const {
   std::vector<std::string> names;
   for (const auto& load : loads_) {
-    std::vector<std::string> pages = load->pages().names_with(id, load->sidecar);
+    std::vector<std::string> pages = load->pages().names_with(id, *load->sidecar);
     std::move(pages.begin(), pages.end(), std::back_inserter(names));
     names.push_back(load->pages().sums_name(id));
   }
@@ -483,11 +539,11 @@ std::vector<std::string> ContentsJob::image_names(int id) const {
 
 Result<void> ContentsJob::commit(int id) {
   for (const auto& load : loads_) {
-    std::vector<std::string> names = load->pages().names_with(id, load->sidecar);
+    std::vector<std::string> names = load->pages().names_with(id, *load->sidecar);
     if (load->has_sums) {
-      load->sidecar.pages_files = names;
+      load->sidecar->pages_files = names;
       SLUICE_TRY(shared_.store.save(load->pages().sums_name(id),
-                                    pack_sidecar(load->sidecar, shared_.store.keys()), config_.sync));
+                                    pack_sidecar(*load->sidecar, shared_.store.keys()), config_.sync));
     }
     if (!load->sink) continue;
     load->sink->set_names(std::move(names));

@@ -35,6 +35,7 @@
 #include "pipeline/store/fair_share.h"
 #include "plugin/contents/contents_world.h"
 #include "plugin/contents/lane_room.h"
+#include "plugin/contents/replicas.h"
 #include "plugin/contents/vram_watch.h"
 #include "plugin/host/criu_host.h"
 #include "plugin/host/image_store.h"
@@ -57,6 +58,9 @@ struct LaneContents {
   unsigned sharers = 1;  // lanes of the whole dump or restore that use this GPU and share its staging
   // Pre-dump: gives the BOs' dma-bufs, and `dmabufs` is empty; null in a dump.
   std::shared_ptr<drm::BoSource> giver;
+  // Dump: its number in the plan, and the lanes before it that may have the same contents.
+  std::uint32_t number = 0;
+  std::vector<PlannedLeader> leaders;
 };
 
 // How a dump writes the files of one lane.
@@ -72,7 +76,8 @@ struct DumpSums {
   SumMethod method;  // how all its sums of contents are made
   // Contents of this checkpoint are not written again. Borrowed; null: everything is written.
   const Ancestor* parent = nullptr;
-  // If not 0, its extents are shared instead, where they are multiples of this many bytes.
+  // If not 0, extents of the parent, and of other files of the dump, are shared instead, where they are
+  // multiples of this many bytes.
   std::uint64_t clone_block_bytes = 0;
 };
 
@@ -113,6 +118,7 @@ struct SharedByJobs {
   std::atomic<bool> stopped{false};     // dump: set to end it. Lanes end at their next chunk, with ECANCELED
   Warned warned;
   DumpSums sums;
+  Replicas replicas;  // of a dump
   RestoreParents parents;
   StreamTurn stream;
 };
@@ -134,6 +140,7 @@ struct GpuOutcome {
   std::uint64_t zero_bytes = 0;
   std::uint64_t io_bytes = 0;       // moved to or from the file
   std::uint64_t parent_bytes = 0;   // dump: not written, because the parent has it
+  std::uint64_t replica_bytes = 0;  // dump: not written, because another GPU's file has it
   std::uint64_t skipped_bytes = 0;  // pre-dump: of BOs that were left to the dump
   std::uint64_t pinned_bytes = 0;   // staging registered with GPU and ring
   bool direct_io = false;
@@ -197,18 +204,20 @@ class ContentsJob {
               SharedByJobs& shared);
   Result<void> start(std::vector<LaneContents> lanes, std::vector<LaneFiles> files);
   Result<std::unique_ptr<Load>> make_load(LaneContents contents, LaneFiles files);
-  Result<void> take_match(Load& load);
+  bool take_place(Load& load, const std::function<bool()>& gives_up);
+  void take_match(Load& load, std::uint64_t copied_bytes);
+  Result<void> tell_followers(Load& load);
   Result<const Chain*> chain_of(const Sidecar& sidecar) const;
   Result<void> take_sums(const PagesSet& pages, const ImageLayout& layout, Sidecar& sidecar, bool& has_sums);
   void run_and_report(Load& load) noexcept;
   Result<void> run_lane(Load& load);
-  static std::uint32_t cursors_of(const Load& load);
-  LaneRoom::Place place_of(const Load& load);
+  std::uint32_t cursors_of(const Load& load) const;
   Result<void> carry(Load& load);
   Result<void> leave_out(Load& load);
   Result<void> flow(Load& load, Lane& lane, Stage& copy);
   Result<Stage*> own_copy(Load& load, Lane& lane, LaneGpu& gpu);
   Result<std::unique_ptr<Stage>> make_copy(Load& load, Lane& lane, LaneGpu& gpu);
+  Result<Stage*> own_gate(Load& load, Lane& lane);
   Result<Stage*> own_checksum(Load& load, Lane& lane);
   Result<std::unique_ptr<ExtentCloner>> make_cloner(Load& load, const Lane& lane);
   Result<PagesStage> make_store(Load& load, Lane& lane, ExtentCloner* cloner);

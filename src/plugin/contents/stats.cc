@@ -35,12 +35,13 @@ double per_second(std::uint64_t bytes, double seconds) {
 std::string gpu_json(const GpuOutcome& gpu) {
   return format("{\"gpu_id\": %" PRIu32 ", \"bos\": %" PRIu64 ", \"bytes\": %" PRIu64
                 ", \"zero_bytes\": %" PRIu64 ", \"io_bytes\": %" PRIu64 ", \"parent_bytes\": %" PRIu64
-                ", \"skipped_bytes\": %" PRIu64 ", \"pinned_bytes\": %" PRIu64 ", \"began_ns\": %" PRIu64
-                ", \"ended_ns\": %" PRIu64
+                ", \"replica_bytes\": %" PRIu64 ", \"skipped_bytes\": %" PRIu64 ", \"pinned_bytes\": %" PRIu64
+                ", \"began_ns\": %" PRIu64 ", \"ended_ns\": %" PRIu64
                 ", \"seconds\": %.6f, \"direct_io\": %s, \"verified\": %s, \"slowest_stage\": \"%s\"}",
                 gpu.gpu_id, gpu.bos, gpu.bytes, gpu.zero_bytes, gpu.io_bytes, gpu.parent_bytes,
-                gpu.skipped_bytes, gpu.pinned_bytes, gpu.began_ns, gpu.ended_ns, gpu.seconds(),
-                gpu.direct_io ? "true" : "false", gpu.verified ? "true" : "false", gpu.stats.slowest().name);
+                gpu.replica_bytes, gpu.skipped_bytes, gpu.pinned_bytes, gpu.began_ns, gpu.ended_ns,
+                gpu.seconds(), gpu.direct_io ? "true" : "false", gpu.verified ? "true" : "false",
+                gpu.stats.slowest().name);
 }
 
 std::string file_name(const char* kind, Direction direction, int id, bool predump) {
@@ -76,6 +77,7 @@ std::string stats_json(int id, const FileTimes& times, std::span<const GpuOutcom
   std::uint64_t zero_bytes = 0;
   std::uint64_t io_bytes = 0;
   std::uint64_t parent_bytes = 0;
+  std::uint64_t replica_bytes = 0;
   std::uint64_t skipped_bytes = 0;
   std::uint64_t pinned_bytes = 0;
   std::string list;
@@ -84,6 +86,7 @@ std::string stats_json(int id, const FileTimes& times, std::span<const GpuOutcom
     zero_bytes += gpu.zero_bytes;
     io_bytes += gpu.io_bytes;
     parent_bytes += gpu.parent_bytes;
+    replica_bytes += gpu.replica_bytes;
     skipped_bytes += gpu.skipped_bytes;
     pinned_bytes += gpu.pinned_bytes;
     list += (list.empty() ? "\n    " : ",\n    ") + gpu_json(gpu);
@@ -92,11 +95,11 @@ std::string stats_json(int id, const FileTimes& times, std::span<const GpuOutcom
                 ",\n  \"ended_ns\": %" PRIu64
                 ",\n  \"seconds\": %.6f,\n  \"frozen_seconds\": %.6f,\n  \"bytes\": %" PRIu64
                 ",\n  \"zero_bytes\": %" PRIu64 ",\n  \"io_bytes\": %" PRIu64
-                ",\n  \"parent_bytes\": %" PRIu64 ",\n  \"skipped_bytes\": %" PRIu64
-                ",\n  \"pinned_bytes\": %" PRIu64 ",\n  \"gpus\": [",
+                ",\n  \"parent_bytes\": %" PRIu64 ",\n  \"replica_bytes\": %" PRIu64
+                ",\n  \"skipped_bytes\": %" PRIu64 ",\n  \"pinned_bytes\": %" PRIu64 ",\n  \"gpus\": [",
                 id, times.began_ns, times.joined_ns, times.ended_ns, times.seconds(),
                 static_cast<double>(times.frozen_ns) / 1e9, bytes, zero_bytes, io_bytes, parent_bytes,
-                skipped_bytes, pinned_bytes) +
+                replica_bytes, skipped_bytes, pinned_bytes) +
          list + "\n  ]\n}\n";
 }
 

@@ -81,16 +81,16 @@ void write_dump(const test::TempDir& dir, Memory memory, const DumpId& dump_id, 
   const ImageLayout layout = std::move(set.layout(kMiB)).value();
   Sidecar sidecar{
       unit_tables(layout, kSumBlockBytes, method_of_chain()), {}, set.bo_table_digest, dump_id, {}, {}};
-  std::unique_ptr<ParentMatch> match;
+  std::unique_ptr<ContentMatch> match;
   if (parent != nullptr) {
-    match = std::make_unique<ParentMatch>(layout, sidecar.tables, parent->bos_like(set));
+    match = std::make_unique<ContentMatch>(layout, sidecar.tables, parent->bos_like(set));
   }
   test::TestWorld world(ReactorKind::Threads);
   const auto lane = test::make_lane(layout, 2, world);
   FileSetSink sink(dir.fd(), {"amdgpu-pages-working.img"}, layout, lane->reactor(), {});
   test::MemoryCopy copy(Direction::Dump, layout, lane->reactor(), memory.bos);
   const auto checksum =
-      std::move(make_checksum(*lane, Direction::Dump, sidecar.tables, {.parent = match.get()}, nullptr, 0))
+      std::move(make_checksum(*lane, Direction::Dump, sidecar.tables, {.match = match.get()}, nullptr, 0))
           .value();
   ASSERT_TRUE(lane->run(Route{&copy, checksum.get(), &sink}).ok());
   if (match) {

@@ -214,7 +214,7 @@ TEST_P(FileSet, AChunkThatTheParentHasTakesNoTurnOnTheDisk) {
   for (std::uint32_t i = 0; i < kDepth; ++i) {
     Slot& slot = lane->slots()[i];
     slot.chunk = Chunk{i, i * kChunk, kChunk, 0};
-    slot.parent_units.assign(kChunk / kZeroUnitBytes, i == 2);
+    slot.known_units.assign(kChunk / kZeroUnitBytes, i == 2);
     std::fill(slot.buffer.begin(), slot.buffer.end(), std::byte{1});
   }
   const auto submit = [&](std::size_t i) { return std::move(sink.submit(lane->slots()[i])).value(); };

@@ -17,6 +17,7 @@ GpuOutcome sample(std::uint32_t gpu_id) {
   gpu.zero_bytes = 400;
   gpu.io_bytes = 600;
   gpu.parent_bytes = 100;
+  gpu.replica_bytes = 30;
   gpu.skipped_bytes = 50;
   gpu.pinned_bytes = 64;
   gpu.began_ns = 1'000'000'000;
@@ -42,12 +43,14 @@ TEST(Stats, JsonHasEveryFigureAndTheSums) {
   EXPECT_EQ(json["zero_bytes"], 800);
   EXPECT_EQ(json["io_bytes"], 1200);
   EXPECT_EQ(json["parent_bytes"], 200);
+  EXPECT_EQ(json["replica_bytes"], 60);
   EXPECT_EQ(json["skipped_bytes"], 100);
   EXPECT_EQ(json["pinned_bytes"], 128);
   EXPECT_DOUBLE_EQ(json["frozen_seconds"], 0.5);
   ASSERT_EQ(json["gpus"].size(), 2U);
   EXPECT_EQ(json["gpus"][1]["gpu_id"], 2);
   EXPECT_EQ(json["gpus"][1]["parent_bytes"], 100);
+  EXPECT_EQ(json["gpus"][1]["replica_bytes"], 30);
   EXPECT_EQ(json["gpus"][1]["skipped_bytes"], 50);
   EXPECT_EQ(json["gpus"][1]["began_ns"], 1'000'000'000);
   EXPECT_DOUBLE_EQ(json["gpus"][1]["seconds"], 0.5);

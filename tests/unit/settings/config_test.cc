@@ -62,6 +62,7 @@ TEST(Config, DefaultsAreDocumented) {
   EXPECT_TRUE(config.checksum && config.sync && config.zero_holes && config.parallel);
   EXPECT_TRUE(config.stats);
   EXPECT_FALSE(config.reuse_files || config.trace);
+  EXPECT_EQ(config.dedup, settings::Dedup::Auto);
   EXPECT_EQ(config.fence_timeout, std::chrono::seconds(60));
   EXPECT_EQ(config.waves_timeout, std::chrono::seconds(1));
   EXPECT_EQ(config.lost_waves, settings::LostWaves::Refuse);
@@ -81,6 +82,7 @@ TEST(Config, TakesWhatIsSet) {
                                       {"SLUICE_FENCE_TIMEOUT", "5"},
                                       {"SLUICE_WAVES_TIMEOUT", "0"},
                                       {"SLUICE_LOST_WAVES", "Warn"},
+                                      {"SLUICE_DEDUP", "OFF"},
                                       {"SLUICE_STATS", "off"},
                                       {"SLUICE_TRACE", "on"},
                                       {"KFD_NUMA_CHECK", "0"}});
@@ -89,6 +91,7 @@ TEST(Config, TakesWhatIsSet) {
   EXPECT_EQ(config.io_mode, IoMode::Buffered);
   EXPECT_FALSE(config.checksum || config.sync || config.zero_holes || config.parallel);
   EXPECT_TRUE(config.reuse_files && config.trace);
+  EXPECT_EQ(config.dedup, settings::Dedup::Off);
   EXPECT_FALSE(config.stats);
   EXPECT_EQ(config.fence_timeout, std::chrono::seconds(5));
   EXPECT_EQ(config.waves_timeout, std::chrono::seconds(0));
@@ -102,7 +105,7 @@ TEST(Config, BadValuesGiveOneWarningEachAndTheDefault) {
       {"SLUICE_STAGING_SIZE", "lots"},  {"SLUICE_CHUNK_SIZE", "3M"},   {"SLUICE_IO_MODE", "fast"},
       {"SLUICE_CHECKSUM", "maybe"},     {"SLUICE_SYNC", ""},           {"KFD_MAX_BUFFER_SIZE", "lots"},
       {"SLUICE_ZERO_HOLES", "2"},       {"SLUICE_FENCE_TIMEOUT", "0"}, {"KFD_FW_VER_CHECK", "perhaps"},
-      {"SLUICE_WAVES_TIMEOUT", "3601"}, {"SLUICE_LOST_WAVES", "keep"}};
+      {"SLUICE_WAVES_TIMEOUT", "3601"}, {"SLUICE_LOST_WAVES", "keep"}, {"SLUICE_DEDUP", "on"}};
   for (const auto& setting : bad) {
     const auto [config, lines] = parse({setting});
     ASSERT_EQ(lines.size(), 1U) << setting.first;

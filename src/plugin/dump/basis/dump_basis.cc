@@ -3,6 +3,7 @@
 
 #include "images/files/files.h"
 #include "images/files/key.h"
+#include "pipeline/store/extent_cloner.h"
 #include "settings/settings.h"
 
 namespace sluice::plugin {
@@ -15,8 +16,15 @@ Result<void> DumpBasis::prepare() {
   return {};
 }
 
+// A pre-dump's lanes give up BOs that the job frees, so nobody follows them.
 Result<void> DumpBasis::look_for_parent() {
   SLUICE_TRY_ASSIGN(parent, find_parent(store, config));
+  const std::optional<int> directory = store.directory();
+  const bool wants_replicas =
+      directory && config.checksum && config.dedup != settings::Dedup::Off && !policy.job_runs;
+  clone_block_bytes = parent.clone_block_bytes;
+  if (!parent.chain && wants_replicas) clone_block_bytes = shareable_block_bytes(*directory);
+  shares_replicas = wants_replicas && clone_block_bytes != 0;
   if (!parent.chain) return {};
   sums = parent.chain->parent().sum_method();
   config.reuse_files = false;  // an overwritten file has no holes, so it would not be smaller

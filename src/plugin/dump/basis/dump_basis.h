@@ -38,11 +38,14 @@ struct DumpBasis {
   DumpId dump_id{};
   SumMethod sums;     // how all its sums of contents are made
   DumpParent parent;  // empty: everything is written
+  // If not 0, files of the dump can share extents with other files, in multiples of this many bytes.
+  std::uint64_t clone_block_bytes = 0;
+  bool shares_replicas = false;  // what several GPUs have is written once
 
   // `dump_id`, the store's keys, and sums of a dump without a parent. Next after `config`. Errors: those of
   // reading the key; of sums with it.
   Result<void> prepare();
-  // Next: the parent, if there is one, and its sums. Errors: find_parent()'s.
+  // Next: the parent, if there is one, with its sums; and what files can share. Errors: find_parent()'s.
   Result<void> look_for_parent();
 
   // The name here of the metadata that a complete dump calls `in_dump`. A dump that leaves contents to its

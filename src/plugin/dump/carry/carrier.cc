@@ -15,14 +15,20 @@ namespace sluice::plugin {
 void Carrier::load(const std::vector<PlannedFile>& files, std::vector<std::vector<LaneContents>> lanes) {
   shared_.sums.method = basis_.sums;
   if (basis_.parent.chain) shared_.sums.parent = &basis_.parent.chain->parent();
-  shared_.sums.clone_block_bytes = basis_.parent.clone_block_bytes;
+  shared_.sums.clone_block_bytes = basis_.clone_block_bytes;
+  std::map<std::uint32_t, std::size_t> followers;
   for (std::size_t i = 0; i < files.size(); ++i) {
-    for (LaneContents& lane : lanes[i]) lane.numa_node = numa_node_of_render_minor(lane.render_minor);
+    for (LaneContents& lane : lanes[i]) {
+      lane.numa_node = numa_node_of_render_minor(lane.render_minor);
+      if (!basis_.shares_replicas) lane.leaders.clear();
+      for (const PlannedLeader& leader : lane.leaders) ++followers[leader.lane];
+    }
     File& file = files_.emplace_back();
     file.flows = !files[i].is_alias();
     file.times.began_ns = files[i].began_ns;
     file.waiting = std::move(lanes[i]);
   }
+  for (const auto& [lane, count] : followers) shared_.replicas.expect(lane, count);
 }
 
 // One way, contents share the staging memory with those that will run at the same time.

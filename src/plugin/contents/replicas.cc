@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: MIT
+#include "plugin/contents/replicas.h"
+
+#include <utility>
+
+namespace sluice::plugin {
+
+void Replicas::expect(std::uint32_t lane, std::size_t followers) {
+  const Lock lock(mutex_);
+  led_[lane].followers = followers;
+}
+
+Replicas::Member::Member(Replicas& all, std::uint32_t lane, std::span<const PlannedLeader> follows,
+                         const std::function<std::shared_ptr<LeaderLane>()>& leads)
+    : all_(all), follows_(follows) {
+  const Lock lock(all_.mutex_);
+  for (const PlannedLeader& planned : follows_)
+    if (const auto led = all_.led_.find(planned.lane); led != all_.led_.end() && led->second.lane)
+      leaders_.push_back({led->second.lane, planned.bos});
+  if (const auto own = all_.led_.find(lane); own != all_.led_.end()) own->second.lane = own_ = leads();
+}
+
+Replicas::Member::~Member() {
+  if (own_ && !is_complete_) own_->end(std::nullopt);
+  const Lock lock(all_.mutex_);
+  for (const PlannedLeader& planned : follows_)
+    if (const auto led = all_.led_.find(planned.lane); led != all_.led_.end() && --led->second.followers == 0)
+      all_.led_.erase(led);
+}
+
+void Replicas::Member::complete(UniqueFd file) {
+  is_complete_ = true;
+  own_->end(std::move(file));
+}
+
+}  // namespace sluice::plugin

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: MIT
+// Who of a dump's lanes leads, and who still follows: a leader's sums and its file are kept until the last
+// lane that may follow it has ended.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/unique_fd.h"
+#include "pipeline/replica/leader_lane.h"
+
+namespace sluice::plugin {
+
+// A lane that another may follow, as planned.
+struct PlannedLeader {
+  std::uint32_t lane = 0;          // its number in the plan, lower than the follower's
+  std::vector<std::uint32_t> bos;  // see Leader::bos
+};
+
+// Any thread. Outlives all lanes.
+class Replicas {
+ public:
+  // Before the first lane begins: that many lanes may follow it. Once for each lane that leads.
+  void expect(std::uint32_t lane, std::size_t followers);
+
+  // A lane's part in it, from when it has its place to run until it has ended.
+  class Member {
+   public:
+    // `lane`: its number. `leads`: called if others may follow it. `follows` is borrowed.
+    Member(Replicas& all, std::uint32_t lane, std::span<const PlannedLeader> follows,
+           const std::function<std::shared_ptr<LeaderLane>()>& leads);
+    // Without complete(): the lane has failed.
+    ~Member();
+    Member(const Member&) = delete;
+    Member& operator=(const Member&) = delete;
+
+    // Null if nobody may follow it.
+    LeaderLane* leads() const { return own_.get(); }
+    // The lanes before it that have begun. Moves them out.
+    std::vector<Leader> take_leaders() { return std::move(leaders_); }
+    // Its file is complete. `file`: open for reading. REQUIRES: it leads.
+    void complete(UniqueFd file);
+
+   private:
+    Replicas& all_;
+    std::span<const PlannedLeader> follows_;
+    std::shared_ptr<LeaderLane> own_;
+    std::vector<Leader> leaders_;
+    bool is_complete_ = false;
+  };
+
+ private:
+  struct Led {
+    std::shared_ptr<LeaderLane> lane;  // null: it has not begun
+    std::size_t followers = 0;         // that have not ended
+  };
+
+  Mutex mutex_;
+  std::map<std::uint32_t, Led> led_ SLUICE_GUARDED_BY(mutex_);
+};
+
+}  // namespace sluice::plugin
