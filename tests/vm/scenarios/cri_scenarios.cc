@@ -6,12 +6,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "base/unique_fd.h"
@@ -54,14 +56,14 @@ tar -cf image.tar manifest.json config.json layer.tar
 // still stopped, for a line of release().
 class HeldDumps {
  public:
-  explicit HeldDumps(const fs::path& folder) {
+  explicit HeldDumps(const fs::path& folder) : reached_(folder / "reached") {
     fs::create_directories(folder);
     const fs::path script = folder / "wait", lines = folder / "lines";
     if (::mkfifo(lines.c_str(), 0600) != 0) throw std::system_error(errno, std::generic_category(), lines);
     lines_.reset(
         ::open(lines.c_str(), O_RDWR | O_CLOEXEC));  // also as a reader: no write to it waits or fails
-    write_file(script, "#!/bin/sh\n[ \"$CRTOOLS_SCRIPT_ACTION\" != post-dump ] || read line <" +
-                           lines.string() + "\n");
+    write_file(script, "#!/bin/sh\n[ \"$CRTOOLS_SCRIPT_ACTION\" = post-dump ] || exit 0\n: >" +
+                           reached_.string() + "\nread line <" + lines.string() + "\n");
     fs::permissions(script, fs::perms::owner_all);
     fs::create_directories(kConfiguration.parent_path());
     write_file(kConfiguration, "action-script " + script.string() + "\n");
@@ -70,10 +72,13 @@ class HeldDumps {
   HeldDumps(const HeldDumps&) = delete;
   HeldDumps& operator=(const HeldDumps&) = delete;
 
+  // Whether a dump waits, or has waited.
+  bool reached() const { return fs::exists(reached_); }
   void release() const { ASSERT_EQ(::write(lines_.get(), "\n", 1), 1); }
 
  private:
   inline static const fs::path kConfiguration = "/etc/criu/runc.conf";
+  fs::path reached_;
   UniqueFd lines_;
 };
 
@@ -322,14 +327,16 @@ TEST_F(Cri, AContainerIsMadeOfAnImageWithTheAnnotationOfACheckpoint) {
   ASSERT_NO_FATAL_FAILURE(expect_job_whole("second"));
 }
 
-// The dump is undone, but containerd leaves the container paused, and there is no archive.
+// The dump is undone, but containerd leaves the container paused, and there is no archive. The deadline
+// leaves an emulated processor time for the dump.
 TEST_F(Cri, AJobWhoseCheckpointIsLateGoesOnWhenItIsResumed) {
   ASSERT_NO_FATAL_FAILURE(start_job());
   const fs::path archive = images("data") / "checkpoint.tar";
   {
     const HeldDumps held(scratch() / "held");
     const Answer late = call("CheckpointContainer",
-                             {{"container_id", container_}, {"location", archive.string()}}, Seconds(5));
+                             {{"container_id", container_}, {"location", archive.string()}}, Seconds(30));
+    EXPECT_TRUE(held.reached());
     ASSERT_NO_FATAL_FAILURE(held.release());
     EXPECT_EQ(late.status, 1);
     EXPECT_TRUE(late.text.starts_with("DEADLINE_EXCEEDED")) << late.text;
