@@ -17,8 +17,10 @@
 #include "base/unique_fd.h"
 #include "images/files/files.h"
 #include "images/metadata.h"
+#include "images/sums.h"
 #include "kfd/uapi.h"
 #include "made_images.h"
+#include "pipeline/checksum/checksum.h"
 
 namespace sluice::cli_test {
 
@@ -88,6 +90,17 @@ class ImagesTest : public ::testing::Test {
     remove_files(directory, "amdgpu-sums-");
     change_kfd_image(directory, [](kfd::KfdImage& image) { image.has_sums = false; });
     change_render_image(directory, [](RenderImage& image) { image.has_sums = false; });
+  }
+
+  // They say that all of it is zero.
+  static void make_sums_of_zeros(const std::string& directory) {
+    change_image(
+        directory, "amdgpu-sums-", unpack_sidecar,
+        [](Sidecar& sums) {
+          for (SumTable& table : sums.tables)
+            std::fill(table.sums.begin(), table.sums.end(), table.method.of_zeros(kSumUnitBytes));
+        },
+        [](const Sidecar& sums) { return pack_sidecar(sums, {}); });
   }
 
   static inline MadeImages* images_ = nullptr;

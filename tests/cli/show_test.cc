@@ -21,6 +21,7 @@
 #include "base/printable.h"
 #include "base/unique_fd.h"
 #include "base/units.h"
+#include "cli/text.h"
 #include "images/files/files.h"
 #include "images/metadata.h"
 #include "images/sums.h"
@@ -102,16 +103,15 @@ TEST_F(ImagesTest, ShowListsBosAsText) {
   std::size_t imported = 0;
   for (const json& bo : shown["bos"]) {
     ASSERT_TRUE(std::getline(lines, line));
-    const std::string kind = bo["kind"].get<std::string>() + (bo["imported"] ? ", imported " : " ");
     EXPECT_THAT(line, AllOf(StartsWith("  " + bo["image"].get<std::string>()),
-                            HasSubstr(" " + bo["bo"].dump() + "  " + kind),
+                            HasSubstr(" " + bo["bo"].dump() + "  " + bo["kind"].get<std::string>() + " "),
                             HasSubstr(" " + hex(bo["address"].get<std::uint64_t>()) + " "),
-                            HasSubstr(" " + bo["bytes"].dump() + " ")));
+                            HasSubstr(" " + cli::bytes_text(bo["bytes"].get<std::uint64_t>()) + " ")));
     if (bo["handle"].is_number()) {
       EXPECT_THAT(line, HasSubstr(" " + bo["handle"].dump()));
     }
     if (bo["shared"] != 0) {
-      EXPECT_THAT(line, EndsWith(" " + bo["shared"].dump()));
+      EXPECT_THAT(line, EndsWith((bo["imported"] ? " from " : " ") + bo["shared"].dump()));
     }
     imported += bo["imported"] ? 1 : 0;
   }
@@ -343,11 +343,11 @@ TEST_F(ImagesTest, ShowNamesMemoryOfEveryKind) {
 TEST_F(ImagesTest, ShowTellsOfSharedMemoryThatNobodyMakes) {
   ASSERT_EQ(images_->dump("open", {"--svm-context", "--share", "kfd", "--share-fd"}), "");
   const std::string directory = images_->directory("open").string();
-  EXPECT_THAT(sluice({"show", directory}).out, HasSubstr("; open dma-buf, file "));
+  EXPECT_THAT(sluice({"show", directory}).out, HasSubstr("\n     open dma-buf, file "));
   change_kfd_image(directory, [](kfd::KfdImage& image) {
     for (kfd::BoEntry& bo : image.bos) bo.shared = 0;
   });
-  EXPECT_THAT(sluice({"show", directory}).out, HasSubstr(" of no process in these images; "));
+  EXPECT_THAT(sluice({"show", directory}).out, HasSubstr(" of no process in these images\n     "));
 }
 
 TEST_F(ImagesTest, BosThatNoFileCanHoldAreTold) {
@@ -377,18 +377,27 @@ TEST_F(ImagesTest, WithoutHolesAndSumsNothingIsKnownToBeZero) {
   EXPECT_EQ(object_of(sluice({"show", "--json", directory}, nullptr, {}, no_holes))["zero_bytes"], 0);
 }
 
-// As in a copy whose holes were filled. These say that all of it is zero.
+// As in a copy whose holes were filled.
 TEST_F(ImagesTest, SumsTellOfZerosToo) {
   const std::string directory = damaged_copy();
-  change_image(
-      directory, "amdgpu-sums-", unpack_sidecar,
-      [](Sidecar& sums) {
-        for (SumTable& table : sums.tables)
-          std::fill(table.sums.begin(), table.sums.end(), table.method.of_zeros(kSumUnitBytes));
-      },
-      [](const Sidecar& sums) { return pack_sidecar(sums, {}); });
+  make_sums_of_zeros(directory);
   const json shown = object_of(sluice({"show", "--json", directory}));
   EXPECT_EQ(shown["zero_bytes"], shown["bytes"]);
+}
+
+// The directory aside, whose name is the user's.
+TEST_F(ImagesTest, NoLineIsLongerThanAHundredColumns) {
+  const std::string other = damaged_copy();
+  make_sums_of_zeros(other);  // all of it is damaged
+  for (const Strings& command :
+       {Strings{"show", plain()}, Strings{"show", "--bos", shared()}, Strings{"show", "--stats", plain()},
+        Strings{"verify", plain()}, Strings{"verify", other}, Strings{"diff", plain(), other}}) {
+    std::istringstream out(sluice(command).out);
+    for (std::string line; std::getline(out, line);) {
+      const std::size_t name = line.starts_with(command.back()) ? command.back().size() : 0;
+      EXPECT_LE(line.size() - name, 100U) << command[0] << ": " << line;
+    }
+  }
 }
 
 TEST_F(ImagesTest, ShowHasTheStatisticsOfDumpAndRestore) {
@@ -435,7 +444,7 @@ TEST_F(ImagesTest, StatisticsOfAnotherTypeCountAsNothing) {
       "seconds": "short", "io_bytes": null, "direct_io": 1, "verified": "yes", "slowest_stage": 5}]})";
   const Ended ended = sluice({"show", "--stats", directory});
   EXPECT_EQ(ended.status, kDone) << ended.err;
-  const std::string nothing = "dump-1  0x0000    0    0 B   0 %     0 %     0 %  0.000        buffered\n";
+  const std::string nothing = "dump-1  0x0000    0    0 B    0 %     0 %     0 %  0.000        buffered\n";
   EXPECT_THAT(ended.out, EndsWith(nothing + nothing));
 }
 

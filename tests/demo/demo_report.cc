@@ -57,7 +57,7 @@ std::string table_of(const Report& report) {
                 stats.gbps(), ceiling, share(stats.gbps(), ceiling), stats.slowest_stage.c_str());
   };
   std::string out;
-  out += "             GPU memory    of it zero   seconds      GB/s  raw disk   of raw   slowest stage\n";
+  out += "             GPU memory         holes   seconds      GB/s  raw disk   of raw   slowest stage\n";
   out += line("dump", report.dump, report.raw_write_gbps);
   out += line("restore", report.restore, report.raw_read_gbps);
   out += text("  processes %" PRIu32 ", GPUs %" PRIu32 ", BOs %" PRIu64
@@ -76,7 +76,7 @@ std::string parent_table_of(const Report& report) {
                 readable_bytes(stats.zero_bytes).c_str(), readable_bytes(stats.parent_bytes).c_str(),
                 readable_bytes(stats.io_bytes).c_str(), stats.frozen_seconds);
   };
-  std::string out = "                  GPU memory   of it zero   in the parent      written   queues stood\n";
+  std::string out = "                  GPU memory        holes   in the parent      written   queues stood\n";
   out += line("full dump", report.dump);
   out += line("on the parent", *report.on_parent);
   const double factor = report.on_parent->frozen_seconds > 0

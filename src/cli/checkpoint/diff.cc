@@ -80,7 +80,7 @@ void print_as_text(const DiffArguments& arguments, const std::vector<SetDifferen
   if (std::any_of(differences.begin(), differences.end(),
                   [](const SetDifference& set) { return set.sums_differ; }))
     text +=
-        "\nContents were read where checksums cannot be compared. Dumps that are not of one chain have "
+        "\nContents were read where checksums cannot be compared. Dumps that are not of one chain have\n"
         "different secrets, and those of sluice 0.2 have none.\n";
   text += "\nA dump of what changed would write " + bytes_text(total.changed) + " instead of " +
           bytes_text(full) + (full > 0 ? ": it saves " + share_text(total.equal, full) : "") + '\n';

@@ -92,10 +92,13 @@ std::string text_of(const VerifyProblem& problem, std::uint64_t blocks = 1) {
   return text.insert(id_begin(text), ": " + place);
 }
 
-// A long line is broken after the file and its range; the rest is indented.
-std::string in_two_lines(std::string line) {
-  const std::size_t end = line.find("): ");
-  if (line.size() > kColumns && end != std::string::npos) line.replace(end + 2, 1, "\n    ");
+// A long line is broken after the file and its range, and if that is not enough before "and 2 more BOs".
+std::string in_lines(std::string line) {
+  const std::size_t range = line.find("): ");
+  if (line.size() <= kColumns || range == std::string::npos) return line;
+  line.replace(range + 2, 1, "\n    ");
+  const std::size_t rest = range + 3, more = line.find(" and ", rest);
+  if (line.size() - rest > kColumns && more != std::string::npos) line.replace(more, 1, "\n    ");
   return line;
 }
 
@@ -131,7 +134,7 @@ class ProblemLines {
       for (++at; at != problems.end() && continues(all, *at); ++at, ++blocks) all.length += at->length;
       if (++lines_ > kMostLines) continue;
       printed_ += blocks;
-      (void)std::fprintf(stdout, "%s\n", in_two_lines(printable(text_of(all, blocks))).c_str());
+      (void)std::fprintf(stdout, "%s\n", in_lines(printable(text_of(all, blocks))).c_str());
     }
     (void)std::fflush(stdout);
   }

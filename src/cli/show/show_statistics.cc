@@ -70,7 +70,7 @@ std::vector<Statistics> read_statistics(const ImageSource& source, std::vector<E
 std::string statistics_text(const std::vector<Statistics>& all) {
   std::string frozen;
   Table table(
-      {"run", "GPU", ">BOs", ">bytes", ">zero", ">parent", ">shared", ">s", ">rate", "I/O", "slowest stage"});
+      {"run", "GPU", ">BOs", ">bytes", ">holes", ">parent", ">shared", ">s", ">rate", "I/O", "slowest stage"});
   for (const Statistics& one : all) {
     const std::size_t begin = sizeof("sluice-stats-") - 1;
     const std::string run = one.name.substr(begin, one.name.rfind('.') - begin);  // "dump-1"

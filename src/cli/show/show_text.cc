@@ -126,9 +126,8 @@ std::string shared_text(const Survey& survey) {
   std::string text;
   for (const auto& [number, memory] : survey.shared) {
     text += "  " + std::to_string(number) + ": " + bytes_text(memory.bytes) + " of " +
-            (memory.maker.empty() ? "no process in these images" : memory.maker);
-    for (const std::string& holder : memory.holders) text += "; " + holder;
-    text += '\n';
+            (memory.maker.empty() ? "no process in these images" : memory.maker) + '\n';
+    for (const std::string& holder : memory.holders) text += "     " + holder + '\n';
   }
   return text.empty() ? "" : "\nShared memory\n" + text;
 }
@@ -136,24 +135,26 @@ std::string shared_text(const Survey& survey) {
 std::string bos_text(const Checkpoint& checkpoint) {
   Table table({"image", "GPU", ">BO", "kind", "address", ">bytes", "flags", ">handle", "shared"});
   const auto number = [](std::uint32_t value) { return value == 0 ? "" : std::to_string(value); };
-  const auto imported = [](bool is) -> std::string { return is ? ", imported" : ""; };
+  // "2" of who makes the memory, "from 2" of who imports it.
+  const auto sharing = [&](std::uint32_t memory, bool imports) {
+    return (imports ? "from " : "") + number(memory);
+  };
   for (const auto& [id, image] : checkpoint.kfd) {
     for (std::size_t i = 0; i < image.bos.size(); ++i) {
       const kfd::BoEntry& bo = image.bos[i];
       table.add({checkpoint.name_of(kfd_image_name(id)), kfd::gpu_id_text(bo.gpu_id), std::to_string(i),
-                 kind_of(bo) + imported(bo.imports), hex(bo.addr), std::to_string(bo.bytes),
-                 hex(bo.alloc_flags), bo.handle == kfd::kNoHandle ? "" : std::to_string(bo.handle),
-                 number(bo.shared)});
+                 kind_of(bo), hex(bo.addr), bytes_text(bo.bytes), hex(bo.alloc_flags),
+                 bo.handle == kfd::kNoHandle ? "" : std::to_string(bo.handle),
+                 sharing(bo.shared, bo.imports)});
     }
   }
   for (const auto& [id, image] : checkpoint.render) {
     for (std::size_t i = 0; i < image.bos.size(); ++i) {
       const RenderBo& bo = image.bos[i];
       table.add({checkpoint.name_of(render_image_name(id)), kfd::gpu_id_text(image.gpu_id), std::to_string(i),
-                 kind_of(bo.gem) + imported(bo.imports),
-                 bo.gem.mappings.empty() ? "" : hex(bo.gem.mappings.front().address),
-                 std::to_string(bo.gem.bytes), hex(bo.gem.alloc_flags), std::to_string(bo.gem.handle),
-                 number(bo.shared)});
+                 kind_of(bo.gem), bo.gem.mappings.empty() ? "" : hex(bo.gem.mappings.front().address),
+                 bytes_text(bo.gem.bytes), hex(bo.gem.alloc_flags), std::to_string(bo.gem.handle),
+                 sharing(bo.shared, bo.imports)});
     }
   }
   return table.empty() ? "" : "\nBOs\n" + table.text();

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: MIT
 """Asks containerd or CRI-O for one thing, as the kubelet does: a call of the container runtime interface, by gRPC.
 
-    cri.py SOCKET CALL JSON      prints the first text of the answer, an id where there is one
+    cri.py SOCKET CALL JSON SECONDS      prints the first text of the answer, an id where there is one
 
 CALL is one of RuntimeService's, or PullImage; JSON is its request with the names of the interface's own description (runtime.v1, api.proto). What is
-known of it is FIELDS. Exit status 1: it was refused, and the words are on the standard error.
+known of it is FIELDS. SECONDS is the deadline. Exit status 1: it was refused, or is late; the words are on the standard error.
 """
 import json
 import sys
@@ -75,12 +75,12 @@ def first_text(answer):
 
 
 def main():
-    socket, call, text = sys.argv[1:]
+    socket, call, text, seconds = sys.argv[1:]
     with grpc.insecure_channel(f"unix://{socket}") as channel:
         service = "ImageService" if call == "PullImage" else "RuntimeService"
         ask = channel.unary_unary(f"/runtime.v1.{service}/{call}")
         try:
-            print(first_text(ask(encode(call, json.loads(text)), timeout=600)))
+            print(first_text(ask(encode(call, json.loads(text)), timeout=int(seconds))))
         except grpc.RpcError as refused:
             print(f"{refused.code().name}: {refused.details()}", file=sys.stderr)
             return 1
