@@ -504,10 +504,10 @@ TEST_F(CheckTest, TheDriverThatRunsIsTold) {
   ASSERT_EQ(::uname(&names), 0);
   EXPECT_THAT(told(check_json({}, &linux_own), "kfd"),
               HasSubstr(std::string(", the amdgpu of Linux ") + names.release));
-  options.out_of_tree = "6.10.5";
+  options.out_of_tree = "6.14.14";
   const vamdgpu::Machine amds = vamdgpu::Machine::create(options);
   EXPECT_THAT(told(check_json({}, &amds), "kfd"),
-              HasSubstr(std::string(", AMD's out-of-tree amdgpu 6.10.5 on Linux ") + names.release));
+              HasSubstr(std::string(", AMD's out-of-tree amdgpu 6.14.14 on Linux ") + names.release));
 }
 
 TEST_F(CheckTest, AKernelThatLosesRunningKernelsIsAWarningOnGfx9) {

@@ -1,36 +1,37 @@
 // SPDX-License-Identifier: MIT
-// Drivers that keep other records of BOs than Linux 6.12 does: AMD's out-of-tree one, and one that nobody
-// knows.
+// Drivers that keep other records of BOs than Linux 6.12 does: AMD's out-of-tree one in two versions, and
+// one that nobody knows.
 #include "plugin_test.h"
 
 namespace sluice::host_test {
 namespace {
 
-constexpr std::uint32_t kAmdsRecords[] = {VAMDGPU_BO_RECORD_AMD_16, VAMDGPU_BO_RECORD_AMD_64};
+using Amds = vamdgpu::OutOfTreeDriver;
+constexpr const Amds& kOldest = vamdgpu::kOutOfTreeDrivers[0];  // KFD 1.11: exports no dma-bufs
+constexpr const Amds& kNewest = vamdgpu::kOutOfTreeDrivers[1];  // KFD 1.18
 
-vamdgpu::MachineOptions amds(std::uint32_t record_bytes, unsigned gpus = 2) {
+vamdgpu::MachineOptions amds(const Amds& driver, unsigned gpus = 2) {
   vamdgpu::MachineOptions options = small_machine(gpus);
   options.fabric = vamdgpu::Fabric::Pcie;  // so that GPUs of one machine are as those of another
-  options.out_of_tree = "6.10.5";
-  options.bo_record_bytes = record_bytes;
+  options.out_of_tree = driver.version;
   return options;
 }
 
 vamdgpu::MachineOptions nobodys(unsigned gpus = 2) {
-  return amds(VAMDGPU_BO_RECORD_NOBODYS, gpus);
+  vamdgpu::MachineOptions options = amds(kNewest, gpus);
+  options.bo_record_bytes = VAMDGPU_BO_RECORD_NOBODYS;
+  options.list_handles = true;
+  return options;
 }
 
 class DriverTest : public PluginTest {
  protected:
-  // A job of each driver of AMD's.
   template <class Body>
-  void on_each_of_amds(const Strings& subject, Body body) {
-    for (const std::uint32_t bytes : kAmdsRecords) {
-      SCOPED_TRACE(bytes);
-      scene_.move_to(amds(bytes));
-      ASSERT_NO_FATAL_FAILURE(start(subject));
-      ASSERT_NO_FATAL_FAILURE(body(bytes));
-      EXPECT_EQ(heard("quit"), "ok quit");
+  void on_each_of_amds(Body body) {
+    for (const Amds& driver : vamdgpu::kOutOfTreeDrivers) {
+      SCOPED_TRACE(driver.version);
+      scene_.move_to(amds(driver));
+      ASSERT_NO_FATAL_FAILURE(body(driver));
     }
   }
 
@@ -54,45 +55,57 @@ class DriverTest : public PluginTest {
   }
 };
 
-TEST_P(DriverTest, AMDsRecordsComeBackWithSharedMemory) {
-  on_each_of_amds({"--share", "kfd", "--kfd-import"}, [&](std::uint32_t) {
-    EXPECT_EQ(heard("poke 4711"), "ok poke 4711");
+TEST_P(DriverTest, JobsOfAMDsDriverComeBack) {
+  on_each_of_amds([&](const Amds&) {
+    ASSERT_NO_FATAL_FAILURE(start({"--svm"}));
     ASSERT_NO_FATAL_FAILURE(dump());
     ASSERT_NO_FATAL_FAILURE(restore_and_check());
-    EXPECT_EQ(heard("peek"), "ok peek 4711");
-    EXPECT_EQ(heard("poke 1"), "ok poke 1");
-    EXPECT_EQ(heard("peek"), "ok peek 1");
+    EXPECT_EQ(heard("quit"), "ok quit");
   });
+}
+
+// The driver gives an import the flags of the memory's allocation.
+TEST_P(DriverTest, MemoryThatAMDsDriverSharesByDmaBufComesBackAsOne) {
+  vamdgpu::MachineOptions options = amds(kNewest);
+  options.list_handles = true;
+  scene_.move_to(options);
+  ASSERT_NO_FATAL_FAILURE(start({"--share", "kfd", "--kfd-import"}));
+  EXPECT_EQ(heard("poke 4711"), "ok poke 4711");
+  ASSERT_NO_FATAL_FAILURE(dump());
+  ASSERT_NO_FATAL_FAILURE(restore_and_check());
+  EXPECT_EQ(heard("peek"), "ok peek 4711");
+  EXPECT_EQ(heard("poke 1"), "ok poke 1");
+  EXPECT_EQ(heard("peek"), "ok peek 1");
 }
 
 TEST_P(DriverTest, AMDsRecordsComeBackWhereMoreGpusAreVisible) {
-  on_each_of_amds({}, [&](std::uint32_t bytes) {
+  on_each_of_amds([&](const Amds& driver) {
+    ASSERT_NO_FATAL_FAILURE(start());
     ASSERT_NO_FATAL_FAILURE(dump());
-    scene_.move_to(amds(bytes, 3));
-    restore_and_check();
+    scene_.move_to(amds(driver, 3));
+    ASSERT_NO_FATAL_FAILURE(restore_and_check());
+    EXPECT_EQ(heard("quit"), "ok quit");
   });
 }
 
-TEST_P(DriverTest, AnImageOfLinuxIsRefusedByAMDsDriverBeforeThereIsATask) {
-  ASSERT_NO_FATAL_FAILURE(start());
-  ASSERT_NO_FATAL_FAILURE(dump());
-  for (const std::uint32_t bytes : kAmdsRecords) {
-    scene_.move_to(amds(bytes));
-    expect_refused("keeps 272 bytes per BO where this one keeps " + std::to_string(bytes));
-    EXPECT_EQ(scene_.control().criu_calls(kRestoreOp), 0U);
-  }
-}
-
-// The handle finds memory that still exists.
-TEST_P(DriverTest, IpcHandlesAreWarnedOf) {
-  for (const std::uint32_t bytes : kAmdsRecords) {
-    vamdgpu::MachineOptions options = amds(bytes);
-    options.ipc_handles = true;
-    scene_.move_to(options);
+TEST_P(DriverTest, AnImageOfAnotherDriverIsRefusedBeforeThereIsATask) {
+  vamdgpu::MachineOptions linux_61 = amds(kOldest);
+  linux_61.out_of_tree.clear();
+  linux_61.kfd_minor_version = vamdgpu::kKfdLinux61;
+  vamdgpu::MachineOptions linux_612 = linux_61;
+  linux_612.kfd_minor_version = vamdgpu::kKfdLinux612;
+  const std::pair<vamdgpu::MachineOptions, std::string> drivers[] = {
+      {linux_61, "80"}, {amds(kOldest), "104"}, {linux_612, "272"}, {amds(kNewest), "296"}};
+  for (const auto& [dumped_on, had] : drivers) {
+    scene_.move_to(dumped_on);
     ASSERT_NO_FATAL_FAILURE(start());
-    ASSERT_NO_FATAL_FAILURE(dump_with_warning("[SL-D81]"));
-    ASSERT_NO_FATAL_FAILURE(restore_and_check());
-    EXPECT_EQ(heard("quit"), "ok quit");
+    ASSERT_NO_FATAL_FAILURE(dump());
+    for (const auto& [restored_on, has] : drivers) {
+      if (has == had) continue;
+      scene_.move_to(restored_on);
+      expect_refused("keeps " + had + " bytes per BO where this one keeps " + has);
+      EXPECT_EQ(scene_.control().criu_calls(kRestoreOp), 0U);
+    }
   }
 }
 
