@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Drivers that keep other records of BOs than Linux 6.12 does: AMD's out-of-tree one in two versions, and
-// one that nobody knows.
+// Drivers that keep other records of BOs than Linux 6.12 does: AMD's out-of-tree one in two versions, which
+// also lets processes share memory by IPC handles, and one that nobody knows.
+#include "lookalike/task_tree.h"
 #include "plugin_test.h"
 
 namespace sluice::host_test {
@@ -140,6 +141,125 @@ TEST_P(DriverTest, ADriverThatDoesNotAnswerIsNotCompared) {
 
 INSTANTIATE_TEST_SUITE_P(Versions, DriverTest, ::testing::Values(kVersions[0], kVersions[2]),
                          name_of_version);
+
+// A process that shares memory by an IPC handle, and one that has imported it.
+class IpcTest : public DriverTest {
+ protected:
+  static Strings job(const Strings& more) {
+    Strings arguments = {"--gpus", "1", "--vram", "1M", "--gtt", "1M", "--no-queues"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  }
+
+  template <class Subject>
+  static std::string handle_of(Subject& subject) {
+    const std::string answer = subject.ask("ipc-handle"), before = "ok ipc-handle ";
+    EXPECT_TRUE(answer.starts_with(before)) << answer;
+    return answer.substr(std::min(before.size(), answer.size()));
+  }
+
+  // Of a dump that was refused.
+  void expect_nothing_written() { EXPECT_TRUE(images("amdgpu-").empty()); }
+};
+
+TEST_P(IpcTest, ExporterAndImporterComeBackWithOneMemoryAndItsHandle) {
+  for (const TaskTree::Place importer_is : {TaskTree::Place::kLast, TaskTree::Place::kFirst}) {
+    on_each_of_amds([&](const Amds&) {
+      TaskTree tasks(scene_);
+      ASSERT_TRUE(tasks.add(job({"--share", "ipc", "--seed", "3"})).starts_with("ready"));
+      FifoSubject& exporter = tasks.front();
+      const std::string handle = handle_of(exporter);
+      const std::string ready = tasks.add(job({"--import-ipc", handle}), importer_is);
+      ASSERT_TRUE(ready.starts_with("ready")) << ready;
+      FifoSubject& importer = importer_is == TaskTree::Place::kFirst ? tasks.front() : tasks.back();
+      ASSERT_EQ(importer.ask("peek"), "ok peek 3");
+
+      for (const std::string value : {"4711", "815"}) {  // a dump of what was restored, too
+        ASSERT_EQ(importer.ask("poke " + value), "ok poke " + value);
+        ASSERT_EQ(scene_.dump(version(), tasks.with_pids()), 0) << scene_.log();
+        expect_said("[SL-D81]");
+        tasks.wait_until_dumped();
+        ASSERT_NO_FATAL_FAILURE(overwrite_gpu_memory());
+        ASSERT_EQ(scene_.start_host(version(), "restore", {}).wait(), 0) << scene_.log();
+        ASSERT_TRUE(tasks.meet_restored());
+        EXPECT_EQ(exporter.ask("peek"), "ok peek " + value);
+        EXPECT_EQ(importer.ask("peek"), "ok peek " + value);
+        EXPECT_EQ(exporter.ask("poke 5"), "ok poke 5");
+        EXPECT_EQ(importer.ask("peek"), "ok peek 5") << "two memories";
+        EXPECT_EQ(handle_of(exporter), handle);
+      }
+      EXPECT_EQ(tasks.what_is_not_whole(), "");
+
+      const ScratchDirectory later;
+      FifoSubject third(later.path() / "third");
+      ASSERT_TRUE(third.start(scene_, job({"--import-ipc", handle})).starts_with("ready"));
+      EXPECT_EQ(third.ask("peek"), "ok peek 5") << "the handle finds other memory";
+      EXPECT_EQ(third.ask("quit"), "ok quit");
+      EXPECT_EQ(third.wait(), 0);
+      EXPECT_EQ(tasks.who_does_not_quit(), "");
+    });
+  }
+}
+
+TEST_P(IpcTest, MemoryOfAnExporterOutsideIsRefusedBeforeAnythingIsWritten) {
+  on_each_of_amds([&](const Amds&) {
+    const ScratchDirectory outside;
+    FifoSubject exporter(outside.path() / "exporter");
+    ASSERT_TRUE(exporter.start(scene_, job({"--share", "ipc", "--seed", "3"})).starts_with("ready"));
+    ASSERT_TRUE(scene_.start_subject(job({"--import-ipc", handle_of(exporter)})).starts_with("ready"));
+    EXPECT_EQ(scene_.dump(version()), 1);
+    expect_said("[SL-D99]");
+    expect_nothing_written();
+    ASSERT_NO_FATAL_FAILURE(expect_running());
+    EXPECT_EQ(heard("peek"), "ok peek 3");
+    EXPECT_EQ(heard("quit"), "ok quit");
+    EXPECT_EQ(exporter.ask("quit"), "ok quit");
+    EXPECT_EQ(exporter.wait(), 0);
+  });
+}
+
+// RESTORE would take the memory, and write the dump's contents into it.
+TEST_P(IpcTest, MemoryThatAnImporterOutsideStillHasEndsTheRestoreBeforeThereIsATask) {
+  on_each_of_amds([&](const Amds&) {
+    TaskTree tasks(scene_);
+    ASSERT_TRUE(tasks.add(job({"--share", "ipc", "--seed", "3"})).starts_with("ready"));
+    FifoSubject& exporter = tasks.front();
+    const ScratchDirectory outside;
+    FifoSubject importer(outside.path() / "importer");
+    ASSERT_TRUE(importer.start(scene_, job({"--import-ipc", handle_of(exporter)})).starts_with("ready"));
+    ASSERT_EQ(scene_.dump(version(), tasks.with_pids()), 0) << scene_.log();
+    expect_said("[SL-D81]");
+    (void)exporter.wait();
+    ASSERT_EQ(importer.ask("poke 99"), "ok poke 99");
+
+    EXPECT_EQ(scene_.start_host(version(), "restore", {}).wait(), 1);
+    expect_said("[SL-R46]");
+    EXPECT_EQ(scene_.control().criu_calls(kRestoreOp), 0U);
+    EXPECT_EQ(importer.ask("peek"), "ok peek 99");
+
+    EXPECT_EQ(importer.ask("quit"), "ok quit");
+    EXPECT_EQ(importer.wait(), 0);
+    ASSERT_EQ(scene_.start_host(version(), "restore", {}).wait(), 0) << scene_.log();
+    ASSERT_TRUE(tasks.meet_restored());
+    EXPECT_EQ(exporter.ask("peek"), "ok peek 3");
+    EXPECT_EQ(tasks.what_is_not_whole(), "");
+    EXPECT_EQ(tasks.who_does_not_quit(), "");
+  });
+}
+
+TEST_P(IpcTest, AnExporterThatRunsOnEndsTheRestoreOfItsDump) {
+  on_each_of_amds([&](const Amds&) {
+    ASSERT_TRUE(scene_.start_subject(job({"--share", "ipc", "--seed", "3"})).starts_with("ready"));
+    ASSERT_EQ(scene_.dump(version(), {"--leave-running"}), 0) << scene_.log();
+    ASSERT_EQ(heard("poke 99"), "ok poke 99");
+    ASSERT_EQ(scene_.start_host(version(), "restore", {}).wait(), 1);
+    expect_said("[SL-R46]");
+    EXPECT_EQ(heard("peek"), "ok peek 99");
+    EXPECT_EQ(heard("quit"), "ok quit");
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Versions, IpcTest, ::testing::Values(kVersions[0], kVersions[2]), name_of_version);
 
 }  // namespace
 }  // namespace sluice::host_test
