@@ -9,6 +9,7 @@
 
 #include <linux/ioctl.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -89,6 +90,19 @@ struct ImportDmabufArgs {
   std::uint32_t dmabuf_fd;
 };
 
+// What other processes find memory by: 128 random bits.
+using IpcHandle = std::array<std::uint32_t, 4>;
+
+// AMDKFD_IOC_IPC_IMPORT_HANDLE of AMD's out-of-tree driver (its kfd_ioctl.h in 6.0.5 to KFD 1.18).
+struct IpcImportArgs {
+  std::uint64_t handle;  // out
+  std::uint64_t va_addr;
+  std::uint64_t mmap_offset;  // out
+  IpcHandle share_handle;
+  std::uint32_t gpu_id;
+  std::uint32_t flags;  // out: the exporter's
+};
+
 // AMDKFD_IOC_CRIU_OP
 enum class CriuOp : std::uint32_t { ProcessInfo = 0, Checkpoint = 1, Unpause = 2, Restore = 3, Resume = 4 };
 
@@ -144,6 +158,7 @@ inline constexpr unsigned long kIocImportDmabuf = _IOWR('K', 0x1D, ImportDmabufA
 inline constexpr unsigned long kIocCriuOp = _IOWR('K', 0x22, CriuArgs);
 inline constexpr unsigned long kIocAvailableMemory = _IOWR('K', 0x23, AvailableMemoryArgs);
 inline constexpr unsigned long kIocDebugTrap = _IOWR('K', 0x26, DebugTrapArgs);
+inline constexpr unsigned long kIocIpcImport = _IOWR('K', 0x80, IpcImportArgs);
 
 static_assert(sizeof(GetVersionArgs) == 8 && sizeof(AcquireVmArgs) == 8);
 static_assert(sizeof(GetAperturesArgs) == 16);
@@ -152,6 +167,7 @@ static_assert(sizeof(FreeMemoryArgs) == 8);
 static_assert(sizeof(MapMemoryArgs) == 24 && offsetof(MapMemoryArgs, num_mapped) == 20);
 static_assert(sizeof(DmabufInfoArgs) == 32 && offsetof(DmabufInfoArgs, dmabuf_fd) == 28);
 static_assert(sizeof(ImportDmabufArgs) == 24 && offsetof(ImportDmabufArgs, dmabuf_fd) == 20);
+static_assert(sizeof(IpcImportArgs) == 48 && offsetof(IpcImportArgs, gpu_id) == 40);
 static_assert(sizeof(CriuArgs) == 56 && offsetof(CriuArgs, op) == 48);
 static_assert(offsetof(CriuArgs, priv_data_size) == 24 && offsetof(CriuArgs, pid) == 44);
 static_assert(sizeof(DebugTrapArgs) == 32 && offsetof(DebugTrapArgs, exception_mask) == 8);

@@ -504,10 +504,10 @@ TEST_F(CheckTest, TheDriverThatRunsIsTold) {
   ASSERT_EQ(::uname(&names), 0);
   EXPECT_THAT(told(check_json({}, &linux_own), "kfd"),
               HasSubstr(std::string(", the amdgpu of Linux ") + names.release));
-  options.out_of_tree = "6.10.5";
+  options.out_of_tree = "6.14.14";
   const vamdgpu::Machine amds = vamdgpu::Machine::create(options);
   EXPECT_THAT(told(check_json({}, &amds), "kfd"),
-              HasSubstr(std::string(", AMD's out-of-tree amdgpu 6.10.5 on Linux ") + names.release));
+              HasSubstr(std::string(", AMD's out-of-tree amdgpu 6.14.14 on Linux ") + names.release));
 }
 
 TEST_F(CheckTest, AKernelThatLosesRunningKernelsIsAWarningOnGfx9) {
@@ -712,6 +712,26 @@ TEST_F(CheckTest, AnOpenDmaBufIsWarnedOf) {
   EXPECT_THAT(told(object, "dma-buf"),
               AllOf(StartsWith("warning: an open dma-buf whose memory is of no /dev/kfd"),
                     HasSubstr("close dma-bufs")));
+}
+
+// Who has imported whose memory is known only when processes stand still.
+TEST_F(CheckTest, OtherGpuProcessesAreWarnedOfWhereTheDriverHasIpcHandles) {
+  const auto told_of_ipc = [this](const std::string& driver, bool others) {
+    vamdgpu::MachineOptions options = small_machine();
+    options.out_of_tree = driver;
+    const vamdgpu::Machine machine = vamdgpu::Machine::create(options);
+    host_test::Program subject = start_subject(machine, {"--vram", "1M", "--gtt", "1M"});
+    const std::filesystem::path processes = machine.directory() / "sysfs/sys/devices/virtual/kfd/kfd/proc";
+    std::filesystem::create_directories(processes / std::to_string(subject.pid()));
+    if (others) std::filesystem::create_directory(processes / "1");
+    const std::vector<json> told =
+        findings(check_json({"--pid", std::to_string(subject.pid())}, &machine), "ipc");
+    return told.empty() ? std::string() : text_of(told.front());
+  };
+  EXPECT_THAT(told_of_ipc("6.14.14", true),
+              AllOf(StartsWith("warning: 1 other process on the GPUs"), HasSubstr("as one tree")));
+  EXPECT_EQ(told_of_ipc("6.14.14", false), "");
+  EXPECT_EQ(told_of_ipc("", true), "");
 }
 
 // What the KFD says of a process' VRAM counts against the room in the directory.

@@ -66,7 +66,7 @@ TEST_F(ImagesTest, MapShowsRoomAndNeedOfEachGpu) {
 // As the restore does.
 TEST_F(ImagesTest, MapRefusesImagesOfAnotherDriver) {
   vamdgpu::MachineOptions options = small_machine();
-  options.out_of_tree = "6.10.5";
+  options.out_of_tree = "6.14.14";
   const vamdgpu::Machine amds = vamdgpu::Machine::create(options);
   const Ended ended = sluice({"map", plain()}, &amds);
   EXPECT_EQ(ended.status, kRefused);

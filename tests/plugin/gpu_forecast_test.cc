@@ -83,7 +83,7 @@ const Here kHere[] = {
        options.fabric = vamdgpu::Fabric::Pcie;
      },
      {{"KFD_NUMA_CHECK", "0"}}},
-    {"AnotherDriver", [](Options& options) { options.out_of_tree = "6.10.5"; }},
+    {"AnotherDriver", [](Options& options) { options.bo_record_bytes = VAMDGPU_BO_RECORD_AMD_64; }},
     {"AMap", [](Options& options) { options.gpus = 4; }, {{"SLUICE_GPU_MAP", "renderD128=renderD131"}}},
     {"AMapOfNoGpu", [](Options&) {}, {{"SLUICE_GPU_MAP", "renderD128=0x1"}}},
     {"AMapAgainstTheRules",

@@ -195,6 +195,7 @@ struct Arena {
   std::uint32_t has_share;        // 1: there is a shared BO
   std::uint32_t share_bo;         // 0, or one more than the index of its KFD BO
   std::uint32_t import_bo;        // 0, or one more than the index of the BO that its KFD has imported
+  std::uint32_t ipc_bo;           // 0, or one more than the index of the BO that it shares by IPC ioctls
   std::uint32_t num_shares;
   std::int32_t child;           // 0, or the pid of a child that holds all descriptors
   std::int32_t threaded_child;  // 0, or the pid of a child with threads and no device

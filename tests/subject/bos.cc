@@ -18,6 +18,17 @@ namespace {
 
 constexpr std::uint64_t kPlaceholderBytes = 64 * kKiB;  // a page, wherever
 
+BoRecord new_import(GpuRecord& on, std::uint32_t gpu, std::uint64_t bytes) {
+  BoRecord bo{};
+  bo.gpu = gpu;
+  bo.bytes = bytes;
+  bo.flags = KFD_IOC_ALLOC_MEM_FLAGS_VRAM | kWritable;
+  bo.role = BoRole::Shared;
+  bo.va = on.next_va;
+  on.next_va += align_up(bytes, 64 * kKiB) + 64 * kKiB;
+  return bo;
+}
+
 }  // namespace
 
 bool has_contents(const BoRecord& bo) {
@@ -85,13 +96,7 @@ Result<std::uint64_t> import_at(const Arena& arena, std::uint32_t gpu, int dmabu
 Result<std::uint32_t> import_bo(Arena& arena, std::uint32_t gpu, int dmabuf, std::uint64_t bytes) {
   if (arena.num_bos == kMaxBos) return Error{ENOSPC, "the subject's BO table is full"};
   GpuRecord& on = arena.gpus[gpu];
-  BoRecord bo{};
-  bo.gpu = gpu;
-  bo.bytes = bytes;
-  bo.flags = KFD_IOC_ALLOC_MEM_FLAGS_VRAM | kWritable;
-  bo.role = BoRole::Shared;
-  bo.va = on.next_va;
-  on.next_va += align_up(bytes, 64 * kKiB) + 64 * kKiB;
+  BoRecord bo = new_import(on, gpu, bytes);
   std::array<std::uint64_t, 2> below{};
   for (std::uint64_t& handle : below) {
     std::uint64_t offset = 0;
@@ -107,6 +112,30 @@ Result<std::uint32_t> import_bo(Arena& arena, std::uint32_t gpu, int dmabuf, std
     if (Result<void> mapped = map_for(arena, bo, i); !mapped && mapped.error().err != EINVAL)
       return mapped.error();
   }
+  arena.bos[arena.num_bos] = bo;
+  return arena.num_bos++;
+}
+
+Result<IpcHandle> ipc_handle_of(const Arena& arena, const BoRecord& bo) {
+  KfdIpcExportArgs args{};
+  args.handle = bo.handle;
+  args.gpu_id = arena.gpus[bo.gpu].gpu_id;
+  SLUICE_TRY(device_ioctl(arena.kfd_fd, kKfdIpcExport, &args, "IPC_EXPORT_HANDLE"));
+  return args.share_handle;
+}
+
+Result<std::uint32_t> import_ipc_bo(Arena& arena, std::uint32_t gpu, const IpcHandle& handle,
+                                    std::uint64_t bytes, std::uint64_t* mmap_offset) {
+  if (arena.num_bos == kMaxBos) return Error{ENOSPC, "the subject's BO table is full"};
+  BoRecord bo = new_import(arena.gpus[gpu], gpu, bytes);
+  KfdIpcImportArgs args{};
+  args.va_addr = bo.va;
+  args.share_handle = handle;
+  args.gpu_id = arena.gpus[gpu].gpu_id;
+  SLUICE_TRY(device_ioctl(arena.kfd_fd, kKfdIpcImport, &args, "IPC_IMPORT_HANDLE"));
+  bo.handle = args.handle;
+  *mmap_offset = args.mmap_offset;
+  SLUICE_TRY(map_for(arena, bo, gpu));
   arena.bos[arena.num_bos] = bo;
   return arena.num_bos++;
 }

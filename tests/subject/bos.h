@@ -10,6 +10,7 @@
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "subject/arena.h"
+#include "subject/device.h"
 #include "subject/pattern.h"
 
 namespace sluice::subject {
@@ -40,6 +41,13 @@ Result<void> map_for(const Arena& arena, BoRecord& bo, std::uint32_t gpu);
 Result<std::uint32_t> import_bo(Arena& arena, std::uint32_t gpu, int dmabuf, std::uint64_t bytes);
 // Imports it there at an address, and maps it nowhere.
 Result<std::uint64_t> import_at(const Arena& arena, std::uint32_t gpu, int dmabuf, std::uint64_t address);
+
+// Makes the BO known to other processes, or asks by which handle it is.
+Result<IpcHandle> ipc_handle_of(const Arena& arena, const BoRecord& bo);
+// Imports what has the handle into the KFD, on arena.gpus[gpu], maps it into that GPU's VM and records it.
+// Gives its index, and its mmap offset.
+Result<std::uint32_t> import_ipc_bo(Arena& arena, std::uint32_t gpu, const IpcHandle& handle,
+                                    std::uint64_t bytes, std::uint64_t* mmap_offset);
 
 // CPU-maps the first `bytes` of a BO at `address` (must be free) and records the map.
 struct NewMap {

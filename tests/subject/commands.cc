@@ -52,6 +52,10 @@ Result<std::string> obey(Arena& arena, const std::string& command) {
     SLUICE_TRY_ASSIGN(const std::uint64_t value, peek_shared_bo(arena));
     return " " + std::to_string(value);
   }
+  if (command == "ipc-handle") {
+    SLUICE_TRY_ASSIGN(const std::string handle, ipc_handle_text(arena));
+    return " " + handle;
+  }
   Result<void> result;
   if (command.starts_with("poke "))
     result = poke_shared_bo(arena, std::strtoull(command.c_str() + std::strlen("poke "), nullptr, 10));

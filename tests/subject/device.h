@@ -9,6 +9,7 @@
 
 #include <linux/kfd_ioctl.h>
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -27,6 +28,21 @@ struct KfdExportDmabufArgs {
   std::uint32_t dmabuf_fd;
 };
 inline constexpr unsigned long kKfdExportDmabuf = AMDKFD_IOWR(0x24, KfdExportDmabufArgs);
+
+// AMDKFD_IOC_IPC_IMPORT_HANDLE and AMDKFD_IOC_IPC_EXPORT_HANDLE: only AMD's out-of-tree driver has them.
+using IpcHandle = std::array<std::uint32_t, 4>;
+struct KfdIpcImportArgs {
+  std::uint64_t handle, va_addr, mmap_offset;
+  IpcHandle share_handle;
+  std::uint32_t gpu_id, flags;
+};
+struct KfdIpcExportArgs {
+  std::uint64_t handle;
+  IpcHandle share_handle;
+  std::uint32_t gpu_id, flags;
+};
+inline constexpr unsigned long kKfdIpcImport = AMDKFD_IOWR(0x80, KfdIpcImportArgs);
+inline constexpr unsigned long kKfdIpcExport = AMDKFD_IOWR(0x81, KfdIpcExportArgs);
 
 // mmap offsets of /dev/kfd: type in bits 63:62, gpu_id in 61:46.
 inline constexpr std::uint64_t kMmapTypeDoorbell = 3ULL << 62;

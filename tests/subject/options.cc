@@ -123,10 +123,14 @@ bool parse_value(std::string_view name, std::string_view value, Options* options
   if (name == "--seed") return parse_number(value, &options->seed);
   if (name == "--render-from") return parse_number(value, &options->render_from);
   if (name == "--import-from") return parse_number(value, &options->import_from);
+  if (name == "--import-ipc") {
+    options->import_ipc = value;
+    return true;
+  }
   if (name == "--threaded-child") return parse_number(value, &options->threaded_child);
   if (name == "--share") {
-    options->share = value == "kfd" ? Share::Kfd : Share::Gem;
-    return value == "kfd" || value == "gem";
+    options->share = value == "kfd" ? Share::Kfd : value == "ipc" ? Share::Ipc : Share::Gem;
+    return value == "kfd" || value == "gem" || value == "ipc";
   }
   if (name == "--odd-gem") {
     options->odd_gem = value == "always-valid" ? OddGem::AlwaysValid
@@ -161,7 +165,7 @@ bool fit_together(const Options& options) {
 void usage() {
   std::fputs(
       "usage: gpu-subject [OPTION]...\n"
-      "Commands, line by line: check, work, change, replace, queue-progress, peek, poke N, quit. "
+      "Commands, line by line: check, work, change, replace, queue-progress, peek, poke N, ipc-handle, quit. "
       "Sizes are bytes, "
       "with K, M or G.\n"
       "  --control DIR     commands from the FIFO DIR/in, answers to DIR/out, no standard input or output\n"
@@ -177,6 +181,7 @@ void usage() {
       "  --odd-gem always-valid|encrypted|userptr            (one that cannot be saved)\n"
       "  --share kfd|gem  --import-from PID  --share-fd  --kfd-import   (a BO shared by dma-buf)\n"
       "  --share-fd-read-only  --share-alone  --kfd-import-unmapped  --gem-high\n"
+      "  --share ipc  --import-ipc HANDLE                    (a BO shared by AMD's IPC ioctls)\n"
       "  --cache SIZE --cache-told FIFO     (memory of each GPU that is given back on SIGUSR1; then the FIFO "
       "is told)\n"
       "files:\n"

@@ -15,8 +15,9 @@ namespace sluice::subject {
 // `one_bo_bytes` in VRAM of the first GPU, and nothing else.
 enum class BoSizes { Mixed, Small, Many, Huge, Count, One };
 
-// Who allocates the BO that is shared by dma-buf.
-enum class Share { None, Kfd, Gem };
+// Who allocates the BO that is shared by dma-buf; Ipc: the KFD, and it is shared by a handle, with the ioctls
+// of AMD's out-of-tree driver.
+enum class Share { None, Kfd, Gem, Ipc };
 
 // A BO of a render file that no dump can save.
 enum class OddGem { None, AlwaysValid, Encrypted, Userptr };
@@ -66,6 +67,7 @@ struct Options {
   bool lend_render = false;       // keeps a descriptor of the first GPU's render file for others
   std::uint32_t render_from = 0;  // pid of such a process, whose file it uses as its own
 
+  std::string import_ipc;           // another process's answer to the command ipc-handle
   std::uint32_t import_from = 0;    // pid of a process that keeps its shared BO's dma-buf for others
   bool share_fd = false;            // keeps one itself
   bool share_fd_read_only = false;  // that may only be read

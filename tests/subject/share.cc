@@ -7,7 +7,11 @@
 #include <unistd.h>
 #include <xf86drm.h>
 
+#include <array>
 #include <cerrno>
+#include <charconv>
+#include <cinttypes>
+#include <cstdio>
 #include <cstring>
 #include <optional>
 #include <string>
@@ -99,6 +103,46 @@ Result<UniqueFd> export_alone(const Arena& arena) {
   return export_handle(window.get(), handle);
 }
 
+std::string text_of(const IpcHandle& handle) {
+  std::array<char, 33> text{};
+  std::snprintf(text.data(), text.size(), "%08" PRIx32 "%08" PRIx32 "%08" PRIx32 "%08" PRIx32, handle[0],
+                handle[1], handle[2], handle[3]);
+  return text.data();
+}
+
+Result<IpcHandle> handle_in(const std::string& text) {
+  IpcHandle handle{};
+  for (std::size_t i = 0; i < handle.size(); ++i) {
+    const char* const begin = text.data() + 8 * i;
+    if (text.size() != 8 * handle.size() || std::from_chars(begin, begin + 8, handle[i], 16).ptr != begin + 8)
+      return Error{EINVAL, "not a handle: " + text};
+  }
+  return handle;
+}
+
+// Mapped by the CPU at the GPU's address: that is how it is looked at.
+Result<void> add_ipc_bo(Arena& arena, const Options& options) {
+  std::uint64_t offset = 0;
+  std::uint32_t index = 0;
+  if (options.share == Share::Ipc) {
+    NewBo wanted{.gpu = 0, .bytes = kShareBytes, .role = BoRole::Shared};
+    wanted.flags = KFD_IOC_ALLOC_MEM_FLAGS_VRAM | KFD_IOC_ALLOC_MEM_FLAGS_PUBLIC | kWritable;
+    SLUICE_TRY_ASSIGN(index, add_bo(arena, wanted, &offset));
+    SLUICE_TRY(ipc_handle_of(arena, arena.bos[index]));
+  } else {
+    SLUICE_TRY_ASSIGN(const IpcHandle handle, handle_in(options.import_ipc));
+    SLUICE_TRY_ASSIGN(index, import_ipc_bo(arena, 0, handle, kShareBytes, &offset));
+  }
+  SLUICE_TRY(map_bo(arena, index, offset));
+  arena.ipc_bo = index + 1;
+  arena.has_share = 1;
+  return options.import_ipc.empty() ? poke_shared_bo(arena, arena.seed) : Result<void>();
+}
+
+std::uint64_t* ipc_word(const Arena& arena) {
+  return reinterpret_cast<std::uint64_t*>(arena.bos[arena.ipc_bo - 1].va);
+}
+
 Result<std::uint64_t> value_of(const Arena& arena, UniqueFd dmabuf) {
   std::uint64_t value = 0;
   SLUICE_TRY(visit_word(arena, std::move(dmabuf), [&](std::span<std::uint8_t> bytes) {
@@ -110,6 +154,7 @@ Result<std::uint64_t> value_of(const Arena& arena, UniqueFd dmabuf) {
 }  // namespace
 
 Result<void> add_shared_bo(Arena& arena, const Options& options) {
+  if (options.share == Share::Ipc || !options.import_ipc.empty()) return add_ipc_bo(arena, options);
   UniqueFd dmabuf;
   if (options.import_from != 0) {
     SLUICE_TRY_ASSIGN(dmabuf, take_descriptor(static_cast<pid_t>(options.import_from), kShareFd));
@@ -178,11 +223,22 @@ Result<std::uint64_t> peek_shared_bo(const Arena& arena) {
     SLUICE_TRY_ASSIGN(UniqueFd copy, copy_of_share_fd(arena));
     SLUICE_TRY(compare(value_of(arena, std::move(copy)), "the descriptor"));
   }
+  if (arena.ipc_bo != 0) SLUICE_TRY(compare(*ipc_word(arena), "the map of what has an IPC handle"));
   if (!seen) return Error{ENOENT, "nothing is shared"};
   return *seen;
 }
 
+Result<std::string> ipc_handle_text(const Arena& arena) {
+  if (arena.ipc_bo == 0) return Error{ENOENT, "nothing is shared by IPC"};
+  SLUICE_TRY_ASSIGN(const IpcHandle handle, ipc_handle_of(arena, arena.bos[arena.ipc_bo - 1]));
+  return text_of(handle);
+}
+
 Result<void> poke_shared_bo(const Arena& arena, std::uint64_t value) {
+  if (arena.ipc_bo != 0) {
+    *ipc_word(arena) = value;
+    return {};
+  }
   const auto write = [&](std::span<std::uint8_t> bytes) { std::memcpy(bytes.data(), &value, sizeof value); };
   if (arena.num_shares == 0 && arena.share_fd > 0) {
     SLUICE_TRY_ASSIGN(UniqueFd copy, copy_of_share_fd(arena));

@@ -28,6 +28,7 @@ struct PlannedBo {
   std::uint32_t flags = kfd::kAllocVram;
   bool looks_imported = false;
   bool can_create = true;
+  plugin::Ipc ipc = plugin::Ipc::None;
   std::uint64_t bytes = 0x1000;
 };
 
@@ -47,6 +48,7 @@ class PlannedTree {
       surveyed.inode = bo.inode;
       surveyed.looks_imported = bo.looks_imported;
       surveyed.can_create = bo.can_create;
+      surveyed.ipc = bo.ipc;
       surveyed.handle = bo.handle;
       if (auto* const image = std::get_if<kfd::KfdImage>(&file_.image)) {
         surveyed.number = static_cast<std::uint32_t>(image->bos.size());

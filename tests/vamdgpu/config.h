@@ -34,7 +34,7 @@ struct vamdgpu_gpu_config {
 
 /*
  * Whose records of BOs the private data has. All begin with the CPU's address and the handle; in all but the
- * last the GPUs follow at once, up to 16 or 64, then what AMD keeps of IPC.
+ * last the GPUs follow at once, up to 16 or 64, then what AMD keeps of IPC (struct vam_priv_ipc).
  */
 enum vamdgpu_bo_record {
   VAMDGPU_BO_RECORD_LINUX_61 = 80,
@@ -50,7 +50,7 @@ struct vamdgpu_machine_config {
   uint32_t kfd_major;         /* char major of /dev/kfd: dynamic in the kernel, not 226 */
   uint32_t kfd_minor_version; /* GET_VERSION says 1.<this>: 11 (6.1), 17 (6.12), 23 (7.2) */
   uint32_t bo_record_bytes;   /* private data record of a BO, see enum vamdgpu_bo_record */
-  uint32_t ipc_handles;       /* 1: the records of AMD's driver have an IPC handle for all VRAM */
+  uint32_t out_of_tree;       /* 1: AMD's own driver, with IPC ioctls */
   uint32_t evict_once;        /* 0: as kernels <= 7.2, PROCESS_INFO evicts every time; 1: as 7.3 */
   uint32_t change_handle;     /* 1: DRM_IOCTL_GEM_CHANGE_HANDLE works */
   uint32_t list_handles;      /* 1: GEM_LIST_HANDLES and GET_MAPPING_INFO exist */

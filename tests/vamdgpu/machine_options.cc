@@ -5,6 +5,7 @@
 #include <getopt.h>
 #include <sys/utsname.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
@@ -132,7 +133,8 @@ bool take_machine_option(int which, const char* argument, MachineOptions* machin
       return parse_linux(argument, &machine->kfd_minor_version);
     case kOutOfTree:
       machine->out_of_tree = argument;
-      return !machine->out_of_tree.empty();
+      return std::any_of(std::begin(kOutOfTreeDrivers), std::end(kOutOfTreeDrivers),
+                         [&](const OutOfTreeDriver& driver) { return driver.version == argument; });
     case kChangeHandle:
       machine->change_handle = true;
       return true;
@@ -160,7 +162,7 @@ const char* const kMachineOptionsHelp =
     "  --change-handle    the DRM driver has DRM_IOCTL_GEM_CHANGE_HANDLE\n"
     "  --list-handles     the DRM driver lists BOs, as that of Linux 7.2 does\n"
     "  --linux RELEASE    whose driver it resembles: 6.1, 6.12 or 7.2\n"
-    "  --out-of-tree VERSION  AMD's out-of-tree driver: its version, and its records of BOs";
+    "  --out-of-tree VERSION  AMD's own driver instead: 6.0.5 (KFD 1.11) or 6.14.14 (KFD 1.18)";
 
 int parse_options(int argc, char** argv, const std::vector<OwnOption>& own, MachineOptions* machine) {
   std::vector<option> table(std::begin(kMachineOptions), std::end(kMachineOptions));

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <stdexcept>
 #include <string>
 
@@ -223,6 +224,7 @@ class Builder {
  public:
   explicit Builder(const MachineOptions& options) : options_(options), model_(model_of(options.preset)) {
     check();
+    choose_driver();
     place();
     choose_ids();
   }
@@ -238,13 +240,22 @@ class Builder {
   }
 
  private:
-  std::uint32_t usual_bo_record() const {
-    if (options_.out_of_tree.empty())
-      return linux_612() ? VAMDGPU_BO_RECORD_LINUX_612 : VAMDGPU_BO_RECORD_LINUX_61;
-    return linux_612() ? VAMDGPU_BO_RECORD_AMD_64 : VAMDGPU_BO_RECORD_AMD_16;
+  bool linux_612() const { return kfd_minor_version_ >= kKfdLinux612; }
+  bool linux_72() const { return kfd_minor_version_ >= kKfdLinux72; }
+
+  void choose_driver() {
+    if (options_.out_of_tree.empty()) {
+      kfd_minor_version_ = options_.kfd_minor_version;
+      bo_record_bytes_ = linux_612() ? VAMDGPU_BO_RECORD_LINUX_612 : VAMDGPU_BO_RECORD_LINUX_61;
+      return;
+    }
+    const auto* const driver =
+        std::find_if(std::begin(kOutOfTreeDrivers), std::end(kOutOfTreeDrivers),
+                     [&](const OutOfTreeDriver& one) { return one.version == options_.out_of_tree; });
+    require(driver != std::end(kOutOfTreeDrivers), "out_of_tree: no such version");
+    kfd_minor_version_ = driver->kfd_minor_version;
+    bo_record_bytes_ = driver->bo_record_bytes;
   }
-  bool linux_612() const { return options_.kfd_minor_version >= kKfdLinux612; }
-  bool linux_72() const { return options_.kfd_minor_version >= kKfdLinux72; }
 
   void check() const {
     require(options_.gpus >= 1 && options_.gpus <= VAMDGPU_MAX_GPUS, "gpus: 1 to 16");
@@ -312,9 +323,9 @@ class Builder {
     vamdgpu_machine_config config{};
     config.num_gpus = options_.gpus;
     config.kfd_major = options_.kfd_major;
-    config.kfd_minor_version = options_.kfd_minor_version;
-    config.bo_record_bytes = options_.bo_record_bytes.value_or(usual_bo_record());
-    config.ipc_handles = options_.ipc_handles ? 1 : 0;
+    config.kfd_minor_version = kfd_minor_version_;
+    config.bo_record_bytes = options_.bo_record_bytes.value_or(bo_record_bytes_);
+    config.out_of_tree = options_.out_of_tree.empty() ? 0 : 1;
     config.evict_once = options_.evict_once ? 1 : 0;
     config.change_handle = options_.change_handle ? 1 : 0;
     config.list_handles = options_.list_handles.value_or(linux_72()) ? 1 : 0;
@@ -542,7 +553,8 @@ class Builder {
 
   const MachineOptions& options_;
   const Model& model_;
-  std::vector<Gpu> gpus_;  // by GPU index
+  std::uint32_t kfd_minor_version_ = 0, bo_record_bytes_ = 0;  // of the driver
+  std::vector<Gpu> gpus_;                                      // by GPU index
 };
 
 }  // namespace

@@ -28,6 +28,16 @@ constexpr std::uint32_t kKfdLinux61 = 11;
 constexpr std::uint32_t kKfdLinux612 = 17;
 constexpr std::uint32_t kKfdLinux72 = 23;
 
+// AMD's out-of-tree driver (amdgpu-dkms). What the versions of one KFD number have in common is Linux's of
+// about that number; the rest is in the model (out_of_tree), and differences.md says where it was read.
+struct OutOfTreeDriver {
+  std::string_view version;  // of the module, in sysfs
+  std::uint32_t kfd_minor_version;
+  std::uint32_t bo_record_bytes;
+};
+constexpr OutOfTreeDriver kOutOfTreeDrivers[] = {{"6.0.5", 11, VAMDGPU_BO_RECORD_AMD_16},
+                                                 {"6.14.14", 18, VAMDGPU_BO_RECORD_AMD_64}};
+
 // What to build. Plain defaults: two MI210 with 256 MiB each behind one CPU node on Linux 7.2. Sizes in
 // bytes. The vectors are indexed by GPU, 0..gpus-1; an empty one (or a short one) leaves the rest to the
 // default.
@@ -49,9 +59,9 @@ struct MachineOptions {
 
   std::uint32_t kfd_major = 235;
   std::uint32_t kfd_minor_version = kKfdLinux72;
-  std::string out_of_tree;  // AMD's out-of-tree driver of this version; empty: Linux's own
+  // AMD's out-of-tree driver of this version, with its kfd_minor_version; empty: Linux's own.
+  std::string out_of_tree;
   std::optional<std::uint32_t> bo_record_bytes;  // default: what that driver writes (config.h)
-  bool ipc_handles = false;
   bool evict_once = false;
   bool change_handle = false;
   std::optional<bool> list_handles;  // default: from Linux 7.2 on

@@ -14,6 +14,7 @@
 #include "cli/check/obstacles/dump_obstacles.h"
 #include "cli/text.h"
 #include "kfd/device.h"
+#include "kfd/driver.h"
 #include "proc/directory.h"
 #include "proc/processes.h"
 #include "proc/task_status.h"
@@ -135,6 +136,16 @@ Finding summary(const std::string& name, const DumpTree& tree, const GpuUse& use
           "look for the process of the tree that has /dev/kfd open", "no-gpu"};
 }
 
+// Processes that have used the KFD and are not of the tree.
+std::size_t other_gpu_processes(const DumpTree& tree, const std::string& kfd_proc) {
+  const auto pids = proc::numbered_entries(kfd_proc);
+  if (!pids) return 0;
+  return static_cast<std::size_t>(std::count_if(pids->begin(), pids->end(), [&](int pid) {
+    return std::none_of(tree.tasks.begin(), tree.tasks.end(),
+                        [pid](const TaskFacts& task) { return task.pid == pid; });
+  }));
+}
+
 }  // namespace
 
 ProcessCheck check_processes(pid_t root, const std::optional<kfd::Topology>& topology,
@@ -180,6 +191,17 @@ ProcessCheck check_processes(pid_t root, const std::optional<kfd::Topology>& top
          "an open dma-buf whose memory is of no /dev/kfd or render file of these processes ends the "
          "dump where a process outside has it, too, or it is of another driver; so does a mapped one",
          "close dma-bufs that came from elsewhere before the dump"});
+  }
+  // Who shares memory by IPC handles, only a stopped process tells.
+  const std::size_t others = kfd::out_of_tree_version().empty() ? 0 : other_gpu_processes(*tree, kfd_proc);
+  if (use.tasks > 0 && others > 0) {
+    check.findings.push_back(
+        {Weight::Warning, "ipc",
+         count_text(others, "other process", "other processes") +
+             " on the GPUs: if these have imported memory from one of them by an IPC handle, the dump is "
+             "refused; if one of them has imported memory from these, it keeps it, and the restored process "
+             "gets its own",
+         "dump all that share memory as one tree"});
   }
   Obstacles obstacles;
   find_process_obstacles(*tree, around, obstacles);

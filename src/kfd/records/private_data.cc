@@ -24,6 +24,12 @@ constexpr std::uint32_t kBoAlignment = 8;  // the first member is 64 bits wide
 constexpr std::uint32_t kLeastBoRecordBytes = 16;
 constexpr std::uint32_t kMostBoRecordBytes = 4096;  // a bound for the search: a list of a thousand GPUs
 
+// AMD's records, for 16 and for 64 GPUs, end with: imported or not, flags, the handle or zeros, padding
+// (struct kfd_criu_bo_priv_data of amdgpu-dkms 6.0.5, 6.7.0 and 6.12.12).
+constexpr std::uint32_t kAmdsRecordBytes[] = {104, 296};
+constexpr std::size_t kIpcBytes = 28;
+constexpr std::size_t kIpcHandleAt = 8;
+
 enum ObjectType : std::uint32_t { kQueue = 0, kEvent = 1, kSvmRange = 2 };
 constexpr std::size_t kObjectPadAt = 4;  // between the type and 64 bits; the driver clears it
 constexpr std::size_t kEventRecordBytes = 64;
@@ -55,22 +61,29 @@ bool is_event(Bytes at) {
                      [&](std::size_t flag) { return load_u32(at, flag) <= 1; });
 }
 
-// The list of GPUs in a record, and what the record has after it.
-struct Mapped {
+// The list of GPUs in a record. A process maps a BO on as many GPUs as it sees, at most.
+std::vector<std::uint32_t> mapped_by(Bytes record, std::size_t gpus) {
   std::vector<std::uint32_t> gpu_ids;
-  Bytes rest;
-};
-
-// A process maps a BO on as many GPUs as it sees, at most.
-Mapped mapped_by(Bytes record, std::size_t gpus) {
-  Mapped mapped{{}, record.subspan(kBoMappedAt)};
-  while (mapped.gpu_ids.size() < gpus && mapped.rest.size() >= sizeof(std::uint32_t)) {
-    const std::uint32_t gpu_id = load_u32(mapped.rest, 0);
+  for (Bytes rest = record.subspan(kBoMappedAt); gpu_ids.size() < gpus && rest.size() >= sizeof gpu_ids[0];
+       rest = rest.subspan(sizeof gpu_ids[0])) {
+    const std::uint32_t gpu_id = load_u32(rest, 0);
     if (gpu_id == 0) break;
-    mapped.gpu_ids.push_back(gpu_id);
-    mapped.rest = mapped.rest.subspan(sizeof gpu_id);
+    gpu_ids.push_back(gpu_id);
   }
-  return mapped;
+  return gpu_ids;
+}
+
+// Nothing if the driver keeps none, or the memory has none.
+std::optional<PrivateData::BoRecord::Ipc> ipc_of(Bytes record) {
+  if (std::find(std::begin(kAmdsRecordBytes), std::end(kAmdsRecordBytes), record.size()) ==
+      std::end(kAmdsRecordBytes))
+    return std::nullopt;
+  const Bytes bytes = record.last(kIpcBytes);
+  PrivateData::BoRecord::Ipc ipc{{}, load_u32(bytes, 0) != 0};
+  for (std::size_t i = 0; i < ipc.handle.size(); ++i)
+    ipc.handle[i] = load_u32(bytes, kIpcHandleAt + i * sizeof ipc.handle[i]);
+  if (ipc.handle == IpcHandle{}) return std::nullopt;
+  return ipc;
 }
 
 // Bytes that are written one after the other. REQUIRES: there is room.
@@ -106,7 +119,7 @@ Bytes PrivateData::record(std::size_t bo, std::uint32_t record_bytes) const {
 bool PrivateData::fits_bo(std::size_t bo, Bytes record) const {
   if (!owners_.bos[bo].is_userptr && !all_zero(record.first(kBoHandleAt))) return false;
   if (load_u32(record, kBoHandleAt) > kMostHandle) return false;
-  std::vector<std::uint32_t> mapped = mapped_by(record, owners_.gpu_ids.size()).gpu_ids;
+  std::vector<std::uint32_t> mapped = mapped_by(record, owners_.gpu_ids.size());
   std::sort(mapped.begin(), mapped.end());
   return std::adjacent_find(mapped.begin(), mapped.end()) == mapped.end() &&
          std::all_of(mapped.begin(), mapped.end(),
@@ -200,8 +213,7 @@ Result<PrivateData> PrivateData::read(Bytes bytes, PrivateOwners owners, std::ui
 
 PrivateData::BoRecord PrivateData::bo(std::size_t index) const {
   const Bytes bytes = record(index, bo_record_bytes_);
-  Mapped mapped = mapped_by(bytes, owners_.gpu_ids.size());
-  return {load_u32(bytes, kBoHandleAt), std::move(mapped.gpu_ids), !all_zero(mapped.rest)};
+  return {load_u32(bytes, kBoHandleAt), mapped_by(bytes, owners_.gpu_ids.size()), ipc_of(bytes)};
 }
 
 std::vector<std::uint8_t> PrivateData::edit(std::span<const std::size_t> left_out,

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "kfd/uapi.h"
 
 namespace sluice::kfd {
 
@@ -48,8 +49,14 @@ class PrivateData {
   struct BoRecord {
     std::uint32_t handle = 0;  // lower half of its handle; the upper is its GPU's user gpu_id
     std::vector<std::uint32_t> mapped_gpu_ids;  // user gpu_ids
-    // It holds more than Linux keeps. In AMD's out-of-tree driver: the memory has an IPC handle.
-    bool has_more = false;
+    // AMD's out-of-tree driver: processes share the memory by this handle, and this one has imported it.
+    struct Ipc {
+      IpcHandle handle{};
+      bool is_imported = false;
+
+      bool operator==(const Ipc&) const = default;
+    };
+    std::optional<Ipc> ipc;
   };
   // REQUIRES: index < number of BOs.
   BoRecord bo(std::size_t index) const;

@@ -223,19 +223,23 @@ TEST(PrivateData, bos_tell_their_handles_and_the_gpus_that_map_them) {
     EXPECT_TRUE(data->bo(0).mapped_gpu_ids.empty());
     EXPECT_EQ(data->bo(1).mapped_gpu_ids, (std::vector<std::uint32_t>{kFirstGpu, kFirstGpu + 1}));
     EXPECT_EQ(data->bo(2).mapped_gpu_ids, whole.owners().gpu_ids);
-    for (std::size_t i = 0; i < 3; ++i) EXPECT_FALSE(data->bo(i).has_more);
+    for (std::size_t i = 0; i < 3; ++i) EXPECT_FALSE(data->bo(i).ipc.has_value());
   }
 }
 
-// AMD's: 16 or 64 GPUs, two words, the IPC handle.
-TEST(PrivateData, bos_tell_that_their_record_has_more) {
-  for (const auto& [record, at] : {std::pair{104U, 12U + 64 + 8}, std::pair{296U, 12U + 256 + 8}}) {
-    const PrivData whole = PrivData(2, 3, record).event().set(1, at, 0xABCD);
+// AMD's: 16 or 64 GPUs, whether it is imported, flags, the handle.
+TEST(PrivateData, bos_of_amds_driver_tell_their_ipc_handles) {
+  using Ipc = PrivateData::BoRecord::Ipc;
+  for (const auto& [record, at] : {std::pair{104U, 12U + 64}, std::pair{296U, 12U + 256}}) {
+    PrivData whole = PrivData(2, 3, record).event().set(0, at + 4, 7);
+    for (std::uint32_t word = 0; word < 4; ++word) whole.set(1, at + 8 + 4 * word, 0xABC0 + word);
+    whole.set(2, at, 1).set(2, at + 8 + 4 * 3, 5);
     const auto data = whole.read();
     ASSERT_TRUE(data.ok()) << data.error().what;
     EXPECT_EQ(data->bo_record_bytes(), record);
-    EXPECT_FALSE(data->bo(0).has_more);
-    EXPECT_TRUE(data->bo(1).has_more);
+    EXPECT_EQ(data->bo(0).ipc, std::nullopt) << "flags alone are no handle";
+    EXPECT_EQ(data->bo(1).ipc, (Ipc{{0xABC0, 0xABC1, 0xABC2, 0xABC3}, false}));
+    EXPECT_EQ(data->bo(2).ipc, (Ipc{{0, 0, 0, 5}, true}));
     EXPECT_EQ(data->bo(1).mapped_gpu_ids, std::vector<std::uint32_t>{kFirstGpu});
   }
 }

@@ -83,6 +83,25 @@ TEST(DumpPlan, TheKfdProcessThatAllocatedSharedMemoryCreatesIt) {
   EXPECT_EQ(plan.files[2].shared(true), std::vector<std::uint32_t>{1});
 }
 
+TEST(DumpPlan, TheOneThatHasExportedAnIpcHandleCreatesTheMemory) {
+  PlannedTree tree;
+  tree.add_kfd({10}).bo({.inode = 1});
+  tree.add_kfd({11}).bo({.inode = 1, .looks_imported = true, .ipc = Ipc::Imported});
+  tree.add_kfd({12}).bo({.inode = 1, .ipc = Ipc::Exported});
+  const DumpPlan plan = plan_of(std::move(tree));
+  EXPECT_TRUE(kfd_bo(plan, 0).imports) << "its flags are those of an allocation, as AMD's driver copies them";
+  EXPECT_TRUE(kfd_bo(plan, 1).imports);
+  EXPECT_FALSE(kfd_bo(plan, 2).imports);
+}
+
+TEST(DumpPlan, MemoryOfAnIpcHandleThatNobodyOfTheTreeExportedIsRefused) {
+  PlannedTree tree;
+  tree.add_kfd({10}).bo({.inode = 1, .looks_imported = true, .ipc = Ipc::Imported});
+  tree.add_kfd({11}).bo({.inode = 1, .looks_imported = true, .ipc = Ipc::Imported});
+  tree.add_render({10}).bo({.inode = 1, .handle = 3});
+  expect_refused(std::move(tree), EINVAL, "SL-D99");
+}
+
 TEST(DumpPlan, ARenderFileCreatesMemoryThatAKfdProcessImported) {
   PlannedTree tree;
   tree.add_kfd({10}).bo({.inode = 1, .looks_imported = true});

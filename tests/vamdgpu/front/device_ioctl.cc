@@ -125,7 +125,7 @@ int device_ioctl(const Local& machine, FileTag tag, unsigned long request, void*
   const int known =
       r.device == VAM_FILE_KFD ? vam_kfd_arg_bytes(machine.model(), r.nr) : vam_drm_arg_bytes(r.nr);
   if (known < 0) {
-    const int result = r.device == VAM_FILE_KFD ? -ENOTTY : -EINVAL;
+    const int result = r.device == VAM_FILE_KFD ? vam_kfd_unknown(machine.model()) : -EINVAL;
     Locked locked(machine.shared->lock);
     trace(machine.shared, frame.call, r, result, false);
     return result;

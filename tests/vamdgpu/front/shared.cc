@@ -134,6 +134,7 @@ vam_limits machine_limits() {
   limits.capacity[VAM_T_SYNCOBJ] = 1 << 17;
   limits.capacity[VAM_T_EXPORT] = 1 << 16;
   limits.capacity[VAM_T_METADATA] = 1 << 16;
+  limits.capacity[VAM_T_IPC] = 1 << 16;
   return limits;
 }
 

@@ -103,6 +103,7 @@ int vam_kfd_alloc_at(const struct vam_call* call, uint32_t process, uint32_t gpu
   if (err) goto no_handle;
   VAM_BO_AT(m, bo)->user_addr = kind == VAM_BO_USERPTR ? user_addr : 0;
   VAM_BO_AT(m, bo)->gem_flags = gem_flags_of(m, flags);
+  VAM_BO_AT(m, bo)->kfd_flags = flags;
   VAM_BO_AT(m, bo)->owner_pid = VAM_PROCESS_AT(m, process)->pid;
   mem = VAM_MEM_AT(m, index);
   mem->va = va;
@@ -126,8 +127,42 @@ void vam_mem_free(struct vam_model* m, uint32_t index) {
   struct vam_mem* mem = VAM_MEM_AT(m, index);
   vam_idr_remove(m, &VAM_PROCESS_AT(m, mem->process)->pdd[mem->gpu].mems, mem->handle);
   vam_mem_detach(m, index);
+  if (mem->ipc) vam_ipc_unref(m, mem->ipc);
   vam_bo_unref(m, mem->bo);
   vam_put(m, VAM_T_MEM, index);
+}
+
+int vam_kfd_import_at(struct vam_model* m, uint32_t process, uint32_t gpu, uint32_t bo, uint64_t va,
+                      uint32_t idr_handle, int fixed_handle, uint32_t* out) {
+  struct vam_pdd* pdd = &VAM_PROCESS_AT(m, process)->pdd[gpu];
+  const struct vam_bo* b = VAM_BO_AT(m, bo);
+  struct vam_mem* mem;
+  uint32_t index;
+  int err;
+  if (b->pool == VAM_POOL_NONE) return -VAM_EINVAL;
+  index = vam_take(m, VAM_T_MEM);
+  if (!index) return -VAM_ENOMEM;
+  err = fixed_handle ? vam_idr_add_at(m, &pdd->mems, idr_handle, index)
+                     : vam_idr_add(m, &pdd->mems, 0, VAM_IDR_MAX, index, &idr_handle);
+  if (err) {
+    vam_put(m, VAM_T_MEM, index);
+    return -VAM_ENOMEM;
+  }
+  vam_bo_ref(m, bo);
+  mem = VAM_MEM_AT(m, index);
+  mem->va = va;
+  mem->size = b->size;
+  mem->process = process;
+  mem->gpu = gpu;
+  mem->handle = idr_handle;
+  vam_mem_attach(m, index, bo);
+  mem->imported = 1;
+  mem->flags =
+      (b->pool == VAM_POOL_VRAM ? VAM_ALLOC_VRAM : VAM_ALLOC_GTT) | VAM_ALLOC_WRITABLE | VAM_ALLOC_EXECUTABLE;
+  /* AMD's own driver copies the allocator's. */
+  if (m->config.out_of_tree && b->kfd_flags) mem->flags = b->kfd_flags;
+  *out = index;
+  return 0;
 }
 
 static uint64_t user_handle(const struct vam_model* m, const struct vam_mem* mem) {
@@ -268,38 +303,18 @@ static int export_dmabuf(const struct vam_call* call, uint32_t process, struct v
 
 static int import_dmabuf(const struct vam_call* call, uint32_t process, struct vam_import_dmabuf_args* args) {
   struct vam_model* m = call->model;
-  struct vam_mem* mem;
-  struct vam_pdd* pdd;
-  uint32_t bo, gpu = vam_pdd_by_user_id(m, process, args->gpu_id), index, handle;
+  uint32_t bo, gpu = vam_pdd_by_user_id(m, process, args->gpu_id), mem;
   int err;
   /* Linux 6.1 looks at the descriptor first. */
   err = m->config.kfd_minor_version < 17 ? call->os->bo_of_fd(call, args->dmabuf_fd, &bo) : 0;
   if (err) return err;
   if (!gpu) return -VAM_EINVAL;
-  pdd = &VAM_PROCESS_AT(m, process)->pdd[--gpu];
-  if (!pdd->file) return -VAM_ENODEV;
+  if (!VAM_PROCESS_AT(m, process)->pdd[--gpu].file) return -VAM_ENODEV;
   err = call->os->bo_of_fd(call, args->dmabuf_fd, &bo);
   if (err) return err;
-  if (VAM_BO_AT(m, bo)->pool == VAM_POOL_NONE) return -VAM_EINVAL;
-  index = vam_take(m, VAM_T_MEM);
-  if (!index) return -VAM_ENOMEM;
-  err = vam_idr_add(m, &pdd->mems, 0, VAM_IDR_MAX, index, &handle);
-  if (err) {
-    vam_put(m, VAM_T_MEM, index);
-    return -VAM_ENOMEM;
-  }
-  vam_bo_ref(m, bo);
-  mem = VAM_MEM_AT(m, index);
-  mem->va = args->va;
-  mem->size = VAM_BO_AT(m, bo)->size;
-  mem->process = process;
-  mem->gpu = gpu;
-  mem->handle = handle;
-  vam_mem_attach(m, index, bo);
-  mem->imported = 1;
-  mem->flags = (VAM_BO_AT(m, bo)->pool == VAM_POOL_VRAM ? VAM_ALLOC_VRAM : VAM_ALLOC_GTT) |
-               VAM_ALLOC_WRITABLE | VAM_ALLOC_EXECUTABLE;
-  args->handle = user_handle(m, mem);
+  err = vam_kfd_import_at(m, process, gpu, bo, args->va, 0, 0, &mem);
+  if (err) return err;
+  args->handle = user_handle(m, VAM_MEM_AT(m, mem));
   return 0;
 }
 
@@ -480,7 +495,13 @@ int vam_kfd_arg_bytes(const struct vam_model* m, uint32_t nr) {
   static const uint16_t bytes[0x29] = {0,  8,  96, 8,  32, 40, 400, 24, 32, 8,  8,  8,  24, 8,
                                        8,  16, 16, 16, 40, 24, 16,  8,  40, 8,  24, 24, 16, 24,
                                        32, 24, 16, 8,  24, 4,  56,  16, 16, 16, 32, 0,  16};
+  if (m->config.out_of_tree && nr == VAM_KFD_IPC_IMPORT_HANDLE) return sizeof(struct vam_ipc_import_args);
+  if (m->config.out_of_tree && nr == VAM_KFD_IPC_EXPORT_HANDLE) return sizeof(struct vam_ipc_export_args);
   return nr == 0 || nr >= command_end(m) ? -1 : bytes[nr];
+}
+
+int vam_kfd_unknown(const struct vam_model* m) {
+  return m->config.out_of_tree ? -VAM_EINVAL : -VAM_ENOTTY;
 }
 
 /* Ownership comes before capability, as in the kernel. */
@@ -497,7 +518,7 @@ int vam_kfd_ioctl(const struct vam_call* call, uint32_t nr, void* arg, uint32_t 
   struct vam_model* m = call->model;
   uint32_t process = VAM_FILE_AT(m, call->file)->process;
   int err;
-  if (vam_kfd_arg_bytes(m, nr) < 0) return -VAM_ENOTTY;
+  if (vam_kfd_arg_bytes(m, nr) < 0) return vam_kfd_unknown(m);
   err = may_call(call, nr, process);
   if (err) return err;
   switch (nr) {
@@ -548,6 +569,10 @@ int vam_kfd_ioctl(const struct vam_call* call, uint32_t nr, void* arg, uint32_t 
       return export_dmabuf(call, process, arg);
     case VAM_KFD_AVAILABLE_MEMORY:
       return available_memory(call, process, arg);
+    case VAM_KFD_IPC_IMPORT_HANDLE:
+      return vam_ipc_import(call, process, arg);
+    case VAM_KFD_IPC_EXPORT_HANDLE:
+      return vam_ipc_export(call, process, arg);
     case VAM_KFD_SVM:
       return vam_svm_ioctl(call, arg, bytes);
     case VAM_KFD_SET_XNACK_MODE:

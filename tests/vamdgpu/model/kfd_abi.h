@@ -49,7 +49,9 @@ enum vam_kfd_nr {
   VAM_KFD_RUNTIME_ENABLE = 0x25,
   VAM_KFD_DBG_TRAP = 0x26,
   VAM_KFD_CREATE_PROCESS = 0x27,
-  VAM_KFD_PROFILER = 0x28
+  VAM_KFD_PROFILER = 0x28,
+  VAM_KFD_IPC_IMPORT_HANDLE = 0x80, /* these two: AMD's out-of-tree driver */
+  VAM_KFD_IPC_EXPORT_HANDLE = 0x81
 };
 
 #define VAM_KFD_INVALID_FD 0xffffffffu
@@ -222,6 +224,14 @@ struct vam_export_dmabuf_args {
   uint64_t handle;
   uint32_t flags, dmabuf_fd;
 };
+struct vam_ipc_import_args {
+  uint64_t handle, va, mmap_offset;
+  uint32_t share_handle[4], gpu_id, flags;
+};
+struct vam_ipc_export_args {
+  uint64_t handle;
+  uint32_t share_handle[4], gpu_id, flags;
+};
 struct vam_runtime_enable_args {
   uint64_t r_debug;
   uint32_t mode_mask, capabilities;
@@ -263,6 +273,9 @@ struct vam_priv_bo {
   uint32_t mapped_gpu_ids[VAM_PRIV_BO_MAX_IDS];
   uint32_t rest[7]; /* a driver keeps less of this, or as much */
 };
+struct vam_priv_ipc { /* of AMD's driver, after the GPUs; all 0 without a handle */
+  uint32_t is_imported, flags, share_handle[4];
+};
 struct vam_priv_queue {
   uint32_t object_type, pad;
   uint64_t q_address, q_size, read_ptr, write_ptr, doorbell_off, eop_address, ctx_address;
@@ -284,6 +297,8 @@ VAM_STATIC_ASSERT(sizeof(struct vam_create_queue_args) == 96, "create_queue");
 VAM_STATIC_ASSERT(sizeof(struct vam_alloc_memory_args) == 40, "alloc_memory");
 VAM_STATIC_ASSERT(sizeof(struct vam_event_data) == 48, "event_data");
 VAM_STATIC_ASSERT(sizeof(struct vam_get_apertures_args) == 400, "apertures");
+VAM_STATIC_ASSERT(sizeof(struct vam_ipc_import_args) == 48, "ipc_import");
+VAM_STATIC_ASSERT(sizeof(struct vam_ipc_export_args) == 32, "ipc_export");
 VAM_STATIC_ASSERT(sizeof(struct vam_criu_args) == 56, "criu_args");
 VAM_STATIC_ASSERT(sizeof(struct vam_criu_device) == 16, "criu_device");
 VAM_STATIC_ASSERT(sizeof(struct vam_criu_bo) == 48, "criu_bo");

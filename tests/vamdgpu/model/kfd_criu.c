@@ -203,15 +203,23 @@ static uint32_t most_ids(const struct vam_model* m) {
   return bytes == VAMDGPU_BO_RECORD_LINUX_61 || bytes == VAMDGPU_BO_RECORD_AMD_16 ? 16 : VAM_PRIV_BO_MAX_IDS;
 }
 
+static int keeps_ipc(const struct vam_model* m) {
+  const uint32_t bytes = m->config.bo_record_bytes;
+  return bytes == VAMDGPU_BO_RECORD_AMD_16 || bytes == VAMDGPU_BO_RECORD_AMD_64;
+}
+
 /* From Linux's form into the driver's. */
 static void add_rest(const struct vam_model* m, const struct vam_mem* mem, struct vam_priv_bo* r) {
-  enum { OWN = 16, HANDLE_AT = 8, HANDLE = 16 };
+  enum { OWN = 16 };
   uint8_t* ids = (uint8_t*)r + offsetof(struct vam_priv_bo, mapped_gpu_ids);
   if (m->config.bo_record_bytes == VAMDGPU_BO_RECORD_NOBODYS) {
     memmove(ids + OWN, ids, sizeof(r->mapped_gpu_ids));
     memset(ids, 0x5A, OWN);
-  } else if (m->config.ipc_handles && mem->flags & VAM_ALLOC_VRAM) {
-    memset(ids + 4ull * most_ids(m) + HANDLE_AT, (int)(0x80 | mem->handle), HANDLE);
+  } else if (keeps_ipc(m) && mem->ipc) {
+    const struct vam_ipc* ipc = VAM_IPC_AT(m, mem->ipc);
+    struct vam_priv_ipc own = {mem->imported, ipc->flags, {0}};
+    memcpy(own.share_handle, ipc->handle, sizeof(own.share_handle));
+    memcpy(ids + 4ull * most_ids(m), &own, sizeof(own));
   }
 }
 
@@ -221,6 +229,17 @@ static void drop_rest(const struct vam_model* m, struct vam_priv_bo* r) {
   uint8_t* ids = (uint8_t*)r + offsetof(struct vam_priv_bo, mapped_gpu_ids);
   if (m->config.bo_record_bytes == VAMDGPU_BO_RECORD_NOBODYS)
     memmove(ids, ids + OWN, sizeof(r->mapped_gpu_ids));
+}
+
+/* All 0 if the driver keeps none. */
+static struct vam_priv_ipc ipc_of(const struct vam_model* m, const struct vam_priv_bo* r) {
+  struct vam_priv_ipc own;
+  memset(&own, 0, sizeof(own));
+  if (keeps_ipc(m)) {
+    const uint8_t* ids = (const uint8_t*)r + offsetof(struct vam_priv_bo, mapped_gpu_ids);
+    memcpy(&own, ids + 4ull * most_ids(m), sizeof(own));
+  }
+  return own;
 }
 
 static int put_bo(const struct vam_call* call, const struct vam_process* p, const struct vam_mem* mem,
@@ -345,6 +364,7 @@ static int restore_bo(const struct vam_call* call, uint32_t process, const struc
                       const struct vam_priv_bo* r) {
   struct vam_model* m = call->model;
   uint32_t gpu = vam_pdd_by_user_id(m, process, b->gpu_id), mem;
+  const struct vam_priv_ipc ipc = ipc_of(m, r);
   uint32_t ids = most_ids(m);
   int err;
   if (!gpu) return -VAM_ENODEV;
@@ -355,8 +375,11 @@ static int restore_bo(const struct vam_call* call, uint32_t process, const struc
   if ((b->alloc_flags & VAM_ALLOC_MMIO) && b->size != VAM_PAGE) return -VAM_EINVAL;
   if (r->idr_handle > VAM_IDR_MAX) return m->config.kfd_minor_version < 17 ? -VAM_ENOMEM : -VAM_EINVAL;
   if (b->size == 0) return m->config.kfd_minor_version < 17 ? -VAM_ENOSPC : -VAM_EINVAL;
-  err = vam_kfd_alloc_at(call, process, gpu, b->addr, b->size, b->alloc_flags, r->user_addr, r->idr_handle, 1,
-                         &mem);
+  if (ipc.share_handle[0] | ipc.share_handle[1] | ipc.share_handle[2] | ipc.share_handle[3])
+    err = vam_ipc_restore(call, process, gpu, b, r->idr_handle, &ipc, &mem);
+  else
+    err = vam_kfd_alloc_at(call, process, gpu, b->addr, b->size, b->alloc_flags, r->user_addr, r->idr_handle,
+                           1, &mem);
   if (err) return err;
   VAM_MEM_AT(m, mem)->userptr_invalid = VAM_BO_AT(m, VAM_MEM_AT(m, mem)->bo)->kind == VAM_BO_USERPTR;
   for (uint32_t i = 0; i < ids && r->mapped_gpu_ids[i]; ++i) {

@@ -43,6 +43,7 @@ enum vam_table_id {
   VAM_T_SYNCOBJ,
   VAM_T_EXPORT,
   VAM_T_METADATA,
+  VAM_T_IPC,
   VAM_T_COUNT
 };
 
@@ -121,6 +122,7 @@ struct vam_bo {
   uint32_t exported; /* 1: a dma-buf file exists (and holds a reference) */
   uint32_t metadata;
   uint32_t userptr_flags;
+  uint32_t kfd_flags; /* with which the KFD allocated it; 0: a render file did */
   int32_t owner_pid;
   uint64_t tiling, metadata_flags;
   uint64_t serial;
@@ -145,9 +147,18 @@ struct vam_mem {
   uint64_t va, size, user_addr;
   uint32_t process, gpu, handle, bo, flags;
   uint32_t imported;
+  uint32_t ipc;    /* of AMD's driver: what other processes find its BO by, 0 = nothing */
   uint32_t mapped; /* bit i: mapped in the VM of GPU i */
   uint32_t userptr_invalid;
   uint32_t bo_next; /* of the same BO */
+};
+
+/* A BO that has an IPC handle, for as long as one of the memory objects that share it exists. */
+struct vam_ipc {
+  struct vam_rec rec;
+  uint32_t refs; /* memory objects */
+  uint32_t bo, flags;
+  uint32_t handle[4];
 };
 
 enum vam_file_kind { VAM_FILE_KFD = 1, VAM_FILE_RENDER = 2 };
@@ -352,6 +363,7 @@ void vam_put(struct vam_model* m, enum vam_table_id table, uint32_t index);
 #define VAM_RANGE_AT(m, i) VAM_AT(m, VAM_T_RANGE, vam_range, i)
 #define VAM_FENCE_AT(m, i) VAM_AT(m, VAM_T_FENCE, vam_fence, i)
 #define VAM_JOB_AT(m, i) VAM_AT(m, VAM_T_JOB, vam_job, i)
+#define VAM_IPC_AT(m, i) VAM_AT(m, VAM_T_IPC, vam_ipc, i)
 #define VAM_CTX_AT(m, i) VAM_AT(m, VAM_T_CTX, vam_ctx, i)
 #define VAM_CHUNK_AT(m, i) VAM_AT(m, VAM_T_CHUNK, vam_chunk, i)
 
@@ -498,6 +510,8 @@ void vam_bo_set_exported(struct vam_model* m, uint32_t bo, uint64_t inode);
 /* Bytes of the 7.2 kernel's argument for an ioctl, -1 unknown number. */
 int vam_kfd_arg_bytes(const struct vam_model* m, uint32_t nr);
 int vam_drm_arg_bytes(uint32_t nr);
+/* What an unknown number gets. */
+int vam_kfd_unknown(const struct vam_model* m);
 
 #define VAM_WOULD_BLOCK \
   10000 /* returned negative: wait for a change, then call again with the same argument */
@@ -533,9 +547,19 @@ uint64_t vam_gpuvm_base(const struct vam_model* m);
 int vam_kfd_alloc_at(const struct vam_call* call, uint32_t process, uint32_t gpu, uint64_t va, uint64_t size,
                      uint32_t flags, uint64_t user_addr, uint32_t idr_handle, int fixed_handle,
                      uint32_t* mem);
+/* New memory object of the process for an existing BO. -EINVAL: the BO has no memory. -ENOMEM. */
+int vam_kfd_import_at(struct vam_model* m, uint32_t process, uint32_t gpu, uint32_t bo, uint64_t va,
+                      uint32_t idr_handle, int fixed_handle, uint32_t* mem);
 int vam_kfd_map_mem(struct vam_model* m, uint32_t mem, uint32_t gpu);
 void vam_mem_free(struct vam_model* m, uint32_t mem);
 int vam_acquire_vm(struct vam_model* m, uint32_t process, uint32_t gpu, uint32_t file);
+int vam_ipc_export(const struct vam_call* call, uint32_t process, struct vam_ipc_export_args* args);
+int vam_ipc_import(const struct vam_call* call, uint32_t process, struct vam_ipc_import_args* args);
+/* RESTORE of a BO whose record has a handle: the memory that has it, or new memory, which gets it. */
+int vam_ipc_restore(const struct vam_call* call, uint32_t process, uint32_t gpu, const struct vam_criu_bo* b,
+                    uint32_t idr_handle, const struct vam_priv_ipc* record, uint32_t* mem);
+/* A memory object that has it goes. */
+void vam_ipc_unref(struct vam_model* m, uint32_t ipc);
 int vam_queue_restore(const struct vam_call* call, uint32_t process, const struct vam_priv_queue* record,
                       uint64_t state_user, uint32_t* consumed);
 void vam_queue_free(struct vam_model* m, uint32_t queue);

@@ -27,6 +27,7 @@ static const uint32_t record_bytes[VAM_T_COUNT] = {
     [VAM_T_EXPORT] = sizeof(struct vam_export),
     [VAM_T_HANDLE] = sizeof(struct vam_handle),
     [VAM_T_METADATA] = sizeof(struct vam_metadata),
+    [VAM_T_IPC] = sizeof(struct vam_ipc),
 };
 
 static uint64_t align64(uint64_t bytes) {

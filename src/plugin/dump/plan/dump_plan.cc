@@ -21,9 +21,10 @@ using Sizes = std::map<BoPlace, std::uint64_t>;  // bytes of BOs
 
 // The first BO of the lowest rank creates the memory.
 int rank(const SurveyedFile& file, const SurveyedBo& bo) {
-  if (!bo.can_create) return 3;
-  if (std::holds_alternative<RenderImage>(file.image)) return 1;
-  return bo.looks_imported ? 2 : 0;
+  if (!bo.can_create) return 4;
+  if (std::holds_alternative<RenderImage>(file.image)) return 2;
+  if (bo.looks_imported) return 3;
+  return bo.ipc == Ipc::Exported ? 0 : 1;  // RESTORE gives back the handle only to the one that makes it
 }
 
 class Sharing {
@@ -40,6 +41,7 @@ class Sharing {
                                " is memory of another GPU where no process of the tree allocated it; dump "
                                "the process that did in the same tree [SL-D15]"};
     }
+    SLUICE_TRY(check_exporter(memory));
     if (!memory.is_shared()) {
       set(creator, 0, 0, false);
       return std::optional<SharedMemory>();
@@ -62,6 +64,19 @@ class Sharing {
  private:
   SurveyedFile& file(BoRef ref) const { return files_[ref.file]; }
   const SurveyedBo& bo(BoRef ref) const { return file(ref).bos[ref.bo]; }
+  // Memory that came by an IPC handle is some process's; another one cannot be asked whether it still has it.
+  Result<void> check_exporter(const MemoryTable::Memory& memory) const {
+    const auto imported = std::find_if(memory.bos.begin(), memory.bos.end(),
+                                       [this](BoRef one) { return bo(one).ipc == Ipc::Imported; });
+    const bool has_exporter = std::any_of(memory.bos.begin(), memory.bos.end(), [this](BoRef one) {
+      return is_kfd(one) && !bo(one).looks_imported;
+    });
+    if (imported == memory.bos.end() || has_exporter) return {};
+    return Error{EINVAL, words(*imported) +
+                             " is memory of a process outside this dump, imported by its IPC handle, and "
+                             "would become a copy; dump both processes as one tree, or let this one close "
+                             "it [SL-D99]"};
+  }
   bool is_kfd(BoRef ref) const { return std::holds_alternative<KfdImage>(file(ref).image); }
   std::string words(BoRef ref) const { return describe_bo(file(ref), bo(ref)); }
 

@@ -204,26 +204,32 @@ std::uint32_t KfdSurvey::find_records() {
                        name(), checkpoint_.devices.size()));
     return 0;
   }
-  std::size_t with_more = 0;
-  for (std::size_t i = 0; i < checkpoint_.bos.size(); ++i) with_more += records->bo(i).has_more ? 1 : 0;
-  if (with_more > 0) {
-    log_line(Level::Warning,
-             formatted("{}: {} of its BOs have an IPC handle, by which a restore finds memory that still "
-                       "exists; before a restore on this machine, end every process that has it [SL-D81]",
-                       name(), with_more));
-  }
   return records->bo_record_bytes();
 }
 
 Result<void> KfdSurvey::take_bos(const kfd::KfdImage& image, std::vector<SurveyedBo>& bos) {
+  const auto records = private_records(image);
+  std::size_t exported = 0;
   for (std::uint32_t i = 0; i < image.bos.size(); ++i) {
     const kfd::BoEntry& entry = image.bos[i];
     if (!kfd::has_contents(entry.alloc_flags)) continue;
     SurveyedBo bo{.number = i, .dmabuf = std::move(checkpoint_.dmabufs[i])};
     SLUICE_TRY_ASSIGN(bo.inode, kfd::inode_of_dmabuf(bo.dmabuf.get()));
     bo.looks_imported = (entry.alloc_flags & ~kfd::kAllocFlagsOfImports) == 0;
+    if (const auto ipc = records ? records->bo(i).ipc : std::nullopt) {
+      bo.looks_imported = ipc->is_imported;
+      bo.ipc = ipc->is_imported ? Ipc::Imported : Ipc::Exported;
+      if (bo.ipc == Ipc::Exported) ++exported;
+    }
     bo.place = {image.topology.find_gpu(entry.gpu_id)->drm_render_minor, entry.offset};
     bos.push_back(std::move(bo));
+  }
+  if (exported > 0) {
+    log_line(Level::Warning,
+             formatted("{}: {} of its BOs have an IPC handle; a process outside this dump that has imported "
+                       "one keeps that memory, and the restored process gets its own; dump all that share "
+                       "memory as one tree [SL-D81]",
+                       name(), exported));
   }
   return {};
 }

@@ -27,14 +27,19 @@
 
 namespace sluice::plugin {
 
+// What AMD's out-of-tree driver says of memory with an IPC handle.
+enum class Ipc { None, Exported, Imported };
+
 // A BO with contents, and the dma-buf through which they are copied.
 struct SurveyedBo {
   std::uint32_t number = 0;  // in the BO table of its file's image
   UniqueFd dmabuf;
   ino_t inode = 0;  // of the dma-buf
   BoPlace place;    // of a KFD process' BO
-  // KFD process: it looks like a result of IMPORT_DMABUF, whose flags say little about the memory.
+  // KFD process: it looks like a result of IMPORT_DMABUF, whose flags say little about the memory. Where the
+  // memory has an IPC handle, the driver says it.
   bool looks_imported = false;
+  Ipc ipc = Ipc::None;
   bool can_create = true;    // false: its memory lies on another GPU
   std::uint32_t handle = 0;  // GEM handle, of a render file
 };

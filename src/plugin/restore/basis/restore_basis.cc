@@ -4,15 +4,19 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include <chrono>
 #include <string>
+#include <thread>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "base/format.h"
 #include "images/files/key.h"
 #include "kfd/driver.h"
 #include "kfd/matching/gpu_map.h"
 #include "kfd/matching/tree_choice.h"
+#include "kfd/memory/ipc_memory.h"
 #include "kfd/topology.h"
 #include "plugin/host/criu_host.h"
 #include "plugin/restore/gpus/vram_ledger.h"
@@ -20,6 +24,13 @@
 #include "settings/settings.h"
 
 namespace sluice::plugin {
+
+namespace {
+
+constexpr auto kIpcMemoryPatience = std::chrono::seconds(2);
+constexpr auto kIpcMemoryPeriod = std::chrono::milliseconds(10);
+
+}  // namespace
 
 ino_t pid_namespace(int directory, const char* file) {
   struct stat st {};
@@ -94,7 +105,35 @@ Result<void> RestoreBasis::check_records() {
     return {};
   }
   record_bytes = *answer;
-  return check_record_bytes(plan.records, record_bytes);
+  SLUICE_TRY(check_record_bytes(plan.records, record_bytes));
+  return check_ipc_memory();
+}
+
+// RESTORE takes memory that has the image's IPC handle, and the contents would be written into it while
+// another process uses it. The memory of a process that was killed goes in the kernel's own time.
+Result<void> RestoreBasis::check_ipc_memory() const {
+  if (plan.ipc_memory.empty()) return {};
+  SLUICE_TRY_ASSIGN(const kfd::KfdDevice own, kfd::KfdDevice::open(kfd_device));
+  SLUICE_TRY_ASSIGN(const kfd::Topology local, kfd::read_topology());
+  std::vector<std::uint32_t> gpu_ids;
+  for (const kfd::Node& node : local.nodes)
+    if (node.is_gpu()) gpu_ids.push_back(node.gpu_id);
+  const auto deadline = std::chrono::steady_clock::now() + kIpcMemoryPatience;
+  for (const RestorePlan::IpcMemory& memory : plan.ipc_memory) {
+    for (;;) {
+      SLUICE_TRY_ASSIGN(const bool exists, kfd::ipc_memory_exists(own, gpu_ids, memory.handle));
+      if (!exists) break;
+      if (std::chrono::steady_clock::now() >= deadline) {
+        return Error{EEXIST,
+                     formatted("memory that process {} shared by an IPC handle still exists on this machine, "
+                               "and this restore would write into it; end the processes that have it, the "
+                               "dumped one first [SL-R46]",
+                               memory.pid)};
+      }
+      std::this_thread::sleep_for(kIpcMemoryPeriod);
+    }
+  }
+  return {};
 }
 
 // Whether this machine has GPUs of the images' kinds, before any task is forked. Only where all are visible:

@@ -23,9 +23,9 @@ namespace sluice::plugin {
 
 struct RestoreBasis {
   // Reads the configuration and the images, and plans. `store` is borrowed. A setting that maps unknown GPUs,
-  // another driver's private data, and GPUs unlike all of this machine fail here, before anything is created.
-  // Errors: those of find_images(), plan_restore(), RestoreChain::open() and check_record_bytes(); ENODEV,
-  // ENOMEM.
+  // another driver's private data, memory that another process has under an IPC handle of the images, and
+  // GPUs unlike all of this machine fail here, before anything is created. Errors: those of find_images(),
+  // plan_restore(), RestoreChain::open() and check_record_bytes(); EEXIST, ENODEV, ENOMEM.
   static Result<std::unique_ptr<const RestoreBasis>> make(ImageStore& store, dev_t kfd_device);
 
   // Memory that several files share, by its number: published by the task that makes it (0: not shared),
@@ -53,6 +53,7 @@ struct RestoreBasis {
   Result<void> make_shared();
   Result<void> make_match();
   Result<void> check_records();
+  Result<void> check_ipc_memory() const;
   Result<void> check_gpus() const;
   Error nobody_has_shared() const;
 };

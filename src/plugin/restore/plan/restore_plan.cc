@@ -14,9 +14,8 @@ namespace sluice::plugin {
 namespace {
 
 // Dumps of sluice 0.2 and of upstream's plugin did not look for waves.
-void warn_of_lost_waves(RestorePlan& plan, const kfd::KfdImage& image) {
-  const auto records = private_records(image);
-  const auto losses = records ? kfd::losses_of_queues(*records, image.topology) : kfd::QueueLosses();
+void warn_of_lost_waves(RestorePlan& plan, const kfd::KfdImage& image, const kfd::PrivateData& records) {
+  const kfd::QueueLosses losses = kfd::losses_of_queues(records, image.topology);
   if (losses.no_stack != 0) {
     plan.warnings.push_back(
         formatted("process {} gets {} queues in which this kernel cannot stop running kernels: those "
@@ -29,6 +28,13 @@ void warn_of_lost_waves(RestorePlan& plan, const kfd::KfdImage& image) {
       formatted("process {} was dumped while {} of its queues had running kernels whose waves the kernel "
                 "did not save: they never end; use another checkpoint [SL-R85]",
                 image.pid, losses.waves));
+}
+
+void note_ipc_memory(RestorePlan& plan, const kfd::KfdImage& image, const kfd::PrivateData& records) {
+  for (std::size_t i = 0; i < image.bos.size(); ++i) {
+    const auto ipc = image.bos[i].imports ? std::nullopt : records.bo(i).ipc;
+    if (ipc) plan.ipc_memory.push_back({image.pid, ipc->handle});
+  }
 }
 
 template <class Bos>
@@ -44,7 +50,10 @@ void note(RestorePlan& plan, const kfd::KfdImage& image, int id) {
   if (!image.alias_of) {
     plan.kfd_pids.emplace(id, image.pid);
     kfd::add_topology(plan.topologies, image.topology);
-    warn_of_lost_waves(plan, image);
+    if (const auto records = private_records(image)) {
+      warn_of_lost_waves(plan, image, *records);
+      note_ipc_memory(plan, image, *records);
+    }
   }
   note_shared(plan, image.bos);
   for (const kfd::Node& gpu : image.topology.nodes) {

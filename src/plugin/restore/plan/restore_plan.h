@@ -36,6 +36,12 @@ struct RestorePlan {
   kfd::TreeGpus gpus;                      // without the user's map
   std::vector<kfd::Topology> topologies;   // that KFD processes saw, without duplicates, the widest first
   DriverRecords records;                   // of the driver that made the KFD images
+  // Memory that RESTORE makes with an IPC handle, unless there is memory with that handle.
+  struct IpcMemory {
+    std::uint32_t pid = 0;
+    kfd::IpcHandle handle{};
+  };
+  std::vector<IpcMemory> ipc_memory;
   std::vector<std::string> warnings;
 
   // REQUIRES: `id` is in kfd_pids, or in render_pids.
