@@ -147,7 +147,12 @@ Result<void> add_device_pages(Arena& arena, std::uint32_t gpu) {
   NewBo doorbell{.gpu = gpu, .bytes = kDoorbellBytes};
   doorbell.flags = KFD_IOC_ALLOC_MEM_FLAGS_DOORBELL | kWritable | kCoherent;
   doorbell.role = BoRole::Doorbell;
-  SLUICE_TRY_ASSIGN(record.doorbell_bo, add_bo(arena, doorbell, &offset));
+  // AMD's out-of-tree driver 6.0.5 takes the number of a process's first doorbell page for an error
+  // (kfd_get_process_doorbells in kfd_doorbell.c), and has the page the next time. ROCm's thunk never sees
+  // that: it makes a queue first.
+  Result<std::uint32_t> doorbell_bo = add_bo(arena, doorbell, &offset);
+  if (!doorbell_bo && doorbell_bo.error().err == ENOMEM) doorbell_bo = add_bo(arena, doorbell, &offset);
+  SLUICE_TRY_ASSIGN(record.doorbell_bo, doorbell_bo);
   map.bo = record.doorbell_bo;
   map.address = arena.bos[record.doorbell_bo].va;
   map.bytes = kDoorbellBytes;

@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 
+import driver
 import roots
 
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
@@ -127,9 +128,20 @@ def make_initrd(root, work):
     roots.remove(tree)
 
 
-def make_disk(root, suite, programs, work):
-    """The guest's userland as an ext4 image. `programs` is {place in the guest: file}. Answers the libraries that nobody
-    has."""
+def add_driver(root, given, folder):
+    """The modules of the GPUs' driver: Debian's, or those of the folder `given`, of which the file `given` then says so. Raises
+    driver.Unfit."""
+    if not given:
+        add_modules(roots.load_order(root, (driver.DRIVER,)), folder)
+        return
+    release, _ = roots.kernel(root)
+    add_modules(driver.load_order(given, release, lambda names: roots.load_order(root, names)), folder)
+    (folder / "given").touch()
+
+
+def make_disk(root, suite, programs, given, work):
+    """The guest's userland as an ext4 image. `programs` is {place in the guest: file}; `given`: the folder of a driver in
+    place of Debian's, or nothing. Answers the libraries that nobody has. Raises driver.Unfit."""
     tree = work / "tree"
     roots.remove(tree)
     skeleton(tree)
@@ -152,7 +164,7 @@ def make_disk(root, suite, programs, work):
     # They make /dev/infiniband without hardware, when a scenario loads them.
     add_modules(roots.load_order(root, ("rdma_ucm",)), tree / "usr/lib/rdma-modules")
     add_modules(roots.load_order(root, ("xfs",)), tree / "usr/lib/xfs-modules")
-    add_modules(roots.load_order(root, ("amdgpu",)), tree / "usr/lib/stock-modules")
+    add_driver(root, given, tree / "usr/lib/stock-modules")
     copy(HERE / "guest-init", tree / "usr/sbin/guest-init")
     copy(HERE / "stock-gpus", tree / "usr/lib/sluice/stock-gpus")
     for client in (HERE / "client").glob("*.py"):

@@ -20,6 +20,7 @@ import zlib
 
 import cards
 import clients
+import driver
 import emulator
 import guest
 import image
@@ -58,6 +59,7 @@ def arguments():
     parser.add_argument("--package", type=pathlib.Path, metavar="DEB")
     parser.add_argument("--plugin", type=pathlib.Path, metavar="FILE")
     parser.add_argument("--streamer", type=pathlib.Path, metavar="FILE")
+    parser.add_argument("--modules", type=pathlib.Path, metavar="DIR")
     parser.add_argument("--card", choices=cards.MODELS)
     parser.add_argument("--trace", action="store_true")
     parser.add_argument("--limit", type=int, default=2400, metavar="SECONDS")
@@ -66,6 +68,11 @@ def arguments():
     for file in (options.plugin, options.streamer, *options.give):
         if file and not file.is_file():
             parser.error(f"{file} is no file")
+    if options.modules:
+        try:
+            driver.in_folder(options.modules)
+        except driver.Unfit as problem:
+            parser.error(str(problem))
     unknown = [name for name in options.suites if name not in SUITES]
     if unknown:
         parser.error(f"no such suite: {', '.join(unknown)}")
@@ -89,7 +96,7 @@ class Run:
         self.drawn = ""     # the filter of --draw
 
     def prepare(self):
-        """Root and disk. Raises roots.Unavailable and CalledProcessError."""
+        """Root and disk. Raises roots.Unavailable, driver.Unfit and CalledProcessError."""
         self.work.mkdir(parents=True, exist_ok=True)
         root = roots.of_suite(self.folder, self.suite, self.say)
         files = self.programs.guest | cards.firmware(self.programs.here[programs.CARD_FILES], self.work / "card-files")
@@ -99,7 +106,7 @@ class Run:
         if self.suite.hip:
             files["usr/lib/sluice/hip-jobs"] = clients.build_hip(root, CHECKOUT / self.suite.hip, cards.ISA[self.card], self.work / "hip")
         image.make_initrd(root, self.work)
-        missing = image.make_disk(root, self.suite, files, self.work)
+        missing = image.make_disk(root, self.suite, files, self.options.modules, self.work)
         if missing:
             self.result.problems.append(f"libraries that its root does not have: {', '.join(missing)}")
         self.guest = guest.Guest(self.suite, root, self.work, emulator.words(self.folder, self.say),
@@ -203,7 +210,7 @@ def together(runs, act):
     def whole(run):
         try:
             return act(run)
-        except (roots.Unavailable, cards.Failed) as problem:
+        except (roots.Unavailable, cards.Failed, driver.Unfit) as problem:
             run.result.problems.append(str(problem))
         except subprocess.CalledProcessError as problem:
             run.result.problems.append(f"{problem}\n{problem.output or ''}".rstrip())

@@ -8,12 +8,14 @@ import io
 import json
 import os
 import pathlib
+import subprocess
 import sys
 import tempfile
 import unittest
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent), str(pathlib.Path(__file__).resolve().parents[1])]
 import cards  # noqa: E402
+import driver  # noqa: E402
 import guest  # noqa: E402
 import mirror  # noqa: E402
 import programs  # noqa: E402
@@ -320,6 +322,68 @@ class Cards(Folder):
         program.chmod(0o755)
         self.assertEqual(cards.firmware(program, self.folder / "boot"),
                          {"usr/lib/firmware/amdgpu/a.bin": self.folder / "boot/firmware/amdgpu/a.bin"})
+
+
+class Driver(Folder):
+    """A folder of modules in place of Debian's amdgpu: objects that have nothing but what a module says of itself."""
+    RELEASE = "6.1.0-50-amd64"
+
+    def module(self, name, depends="", release=RELEASE):
+        lines = f'.section .modinfo,"a"\n.asciz "license=x"\n.asciz "depends={depends}"\n.asciz "vermagic={release} SMP preempt "\n'
+        subprocess.run(["as", "-o", str(self.folder / f"{name}.ko")], input=lines, text=True, check=True)
+
+    def order(self):
+        """Names of files as they load. Debian's: each name that is asked for, and what needs drm itself."""
+        def debian(names):
+            return [pathlib.Path(f"/debian/{name}.ko.xz") for name in ("drm", *names)]
+        return [path.name for path in driver.load_order(self.folder, self.RELEASE, debian)]
+
+    def test_a_module_comes_after_what_it_needs(self):
+        self.module("amdgpu", "amdttm,amd-sched,drm_kms_helper")
+        self.module("amdttm", "amdkcl")
+        self.module("amd-sched", "amdkcl")
+        self.module("amdkcl")
+        names = self.order()
+        self.assertEqual(names[:2], ["drm.ko.xz", "drm_kms_helper.ko.xz"])
+        self.assertEqual(names[2], "amdkcl.ko")
+        self.assertEqual({*names[3:5]}, {"amdttm.ko", "amd-sched.ko"})
+        self.assertEqual(names[5:], ["amdgpu.ko"])
+
+    def test_debians_modules_of_the_same_name_stay_away(self):
+        self.module("amdgpu", "drm")
+        self.module("drm")
+        self.assertEqual(self.order(), ["drm.ko", "amdgpu.ko"])
+        self.module("amdgpu", "drm,i2c-algo-bit")
+        self.assertEqual(self.order(), ["i2c_algo_bit.ko.xz", "drm.ko", "amdgpu.ko"])
+
+    def test_a_folder_without_the_driver_is_refused(self):
+        self.module("amdttm")
+        with self.assertRaisesRegex(driver.Unfit, "has no amdgpu.ko"):
+            self.order()
+
+    def test_a_module_of_another_kernel_is_refused_with_both_versions(self):
+        self.module("amdgpu", "amdttm")
+        self.module("amdttm", release="6.1.0-9-amd64")
+        with self.assertRaisesRegex(driver.Unfit, "amdttm.ko is built for Linux 6.1.0-9-amd64, and the guest has 6.1.0-50-amd64"):
+            self.order()
+
+    def test_a_file_that_is_no_module_is_refused(self):
+        self.write("amdgpu.ko", "x")
+        with self.assertRaisesRegex(driver.Unfit, "amdgpu.ko is no kernel module"):
+            self.order()
+
+    def test_what_nobody_has_is_named(self):
+        def debian(names):
+            raise subprocess.CalledProcessError(1, ["modprobe", *names])
+        self.module("amdgpu", "amdttm,drm")
+        with self.assertRaisesRegex(driver.Unfit, "need amdttm, drm; Debian's kernel does not have all of these"):
+            driver.load_order(self.folder, self.RELEASE, debian)
+
+    def test_a_circle_is_refused(self):
+        self.module("amdgpu", "amdttm")
+        self.module("amdttm", "amdgpu")
+        with self.assertRaisesRegex(driver.Unfit, "in a circle: amdgpu, amdttm"):
+            self.order()
 
 
 class Exchange(Folder):

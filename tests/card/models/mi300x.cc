@@ -117,6 +117,7 @@ Model make() {
                      {0x6f * 4, "GB_ADDR_CONFIG"},
                      {0x70 * 4, "GB_ADDR_CONFIG_READ"}};
   model.partition_status = (kNbio2 + 0x163) * 4;
+  model.presets_scratch = true;
   model.partition_control = (kGc1 + 0x5828) * 4;
   // From 153 on mec means more work for the driver (gfx_v9_4_3.c).
   model.firmware = {

@@ -58,6 +58,7 @@ struct Model {
   // Where XCCs are told how many of them are one GPU, and where NBIO tells (models/partitions.h); 0: nowhere.
   std::uint32_t partition_control = 0, partition_status = 0;
   std::vector<FirmwareModel> firmware;
+  bool presets_scratch = false;  // as in shader::Surroundings
   RegisterTable registers;
   // What the card's own firmware has left in VRAM before a driver comes.
   void (*fill_vram)(std::span<std::byte> vram) = [](std::span<std::byte>) {};

@@ -82,7 +82,7 @@ class AqlQueue final : public UserQueue {
       const UserRing::Save& save = ring.saves[xcc];
       const std::string prefix = xcc == 0 ? "" : "xcc" + std::to_string(xcc) + " ";
       xccs_[xcc].dispatcher = std::make_unique<shader::Dispatcher>(
-          process_, chip.space(Hub::kGc, 0), surroundings_of(ring),
+          process_, chip.space(Hub::kGc, 0), surroundings_of(chip, ring),
           shader::ContextSave{save.mqd, save.area, save.area_bytes, save.stack_bytes, save.stack_offset},
           [this, prefix](const std::string& line) { trace(prefix + line); }, shader::Deal{xcc, xccs_.size()});
     }
@@ -116,9 +116,13 @@ class AqlQueue final : public UserQueue {
   }
 
  private:
-  static shader::Surroundings surroundings_of(const UserRing& ring) {
-    return {ring.tba, ring.tma, std::uint64_t{ring.sh_mem_bases >> 16} << 48,
-            std::uint64_t{ring.sh_mem_bases & 0xffff} << 48, ring.doorbell / 4 & 0x3ff};
+  static shader::Surroundings surroundings_of(const Chip& chip, const UserRing& ring) {
+    return {ring.tba,
+            ring.tma,
+            std::uint64_t{ring.sh_mem_bases >> 16} << 48,
+            std::uint64_t{ring.sh_mem_bases & 0xffff} << 48,
+            ring.doorbell / 4 & 0x3ff,
+            chip.model().presets_scratch};
   }
   // A dispatch's part on one XCC.
   struct OnXcc {
@@ -132,6 +136,7 @@ class AqlQueue final : public UserQueue {
     place.packet = at;
     place.queue = user_.read_pointer_report - shader::amd_queue::kReadPointer;
     place.id = ring_.read;
+    place.presets_scratch = chip_.model().presets_scratch;
     shader::read_queue(space_.space(), place);
     return place;
   }

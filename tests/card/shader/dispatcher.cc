@@ -83,7 +83,7 @@ Dispatcher::Step Dispatcher::step(const DispatchPacket& packet, const DispatchPl
   asked_for_saved_ = true;
   while (group_ || next_group_ < dispatch->groups()) {
     if (!group_) {
-      group_ = dispatch->group(next_group_);
+      group_ = dispatch->group(next_group_, static_cast<unsigned>(deal_.first) * kMostWaves);
       next_group_ += deal_.step;
     }
     switch (machine_.run(*group_, budget)) {

@@ -30,7 +30,7 @@ constexpr U32 kGroupInfo = 1 << 10;
 
 constexpr U32 kLdsGranule = 512;
 constexpr U32 kMostLds = 64 * 1024;
-constexpr U32 kMostItems = 1024;  // of a workgroup
+constexpr U32 kMostItems = kMostWaves * kLanes;  // of a workgroup
 
 bool read(Outside& outside, U64 address, std::span<std::byte> out) {
   while (!out.empty()) {
@@ -90,7 +90,7 @@ std::optional<Dispatch> Dispatch::read(Outside& outside, const DispatchPacket& p
   return dispatch;
 }
 
-Group Dispatch::group(U64 number) const {
+Group Dispatch::group(U64 number, unsigned first_slot) const {
   const std::array<U32, 3> at = {static_cast<U32>(number % groups_x_),
                                  static_cast<U32>(number / groups_x_ % groups_y_),
                                  static_cast<U32>(number / groups_x_ / groups_y_)};
@@ -112,7 +112,7 @@ Group Dispatch::group(U64 number) const {
     }
     if (lanes == 0) continue;
     wave->exec(lanes);
-    wave->scratch_slot = static_cast<unsigned>(group.waves.size());
+    wave->scratch_slot = first_slot + static_cast<unsigned>(group.waves.size());
     wave->first_of_group = group.waves.empty();
     set_registers(*wave, at);
     group.waves.push_back(std::move(wave));
@@ -149,7 +149,13 @@ void Dispatch::set_registers(Wave& wave, const std::array<U32, 3>& at) const {
     if ((rsrc2_ >> (kGroupIdAt + i) & 1) != 0) put(at[i]);
   }
   if ((rsrc2_ & kGroupInfo) != 0) put(0);
-  if ((rsrc2_ & kScratchEnable) != 0) put(wave.scratch_slot * place_.scratch_wave_bytes);
+  if ((rsrc2_ & kScratchEnable) == 0) return;
+  const U32 scratch = wave.scratch_slot * place_.scratch_wave_bytes;
+  if (place_.presets_scratch) {
+    wave.pair(sgpr::kFlatScratch, place_.scratch_base + scratch);
+  } else {
+    put(scratch);
+  }
 }
 
 }  // namespace sluice::card::shader

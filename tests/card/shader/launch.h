@@ -31,7 +31,8 @@ struct DispatchPlace {
   U32 scratch_wave_bytes = 0;  // of a wave, in the queue's scratch
   U64 scratch_base = 0;
   std::array<U32, 4> scratch_resource{};
-  U64 inactive_signal = 0;  // tells the runtime that the queue stands and why
+  bool presets_scratch = false;  // as in Surroundings
+  U64 inactive_signal = 0;       // tells the runtime that the queue stands and why
 };
 
 // Of amd_queue_t: byte offsets.
@@ -46,6 +47,8 @@ constexpr U64 kInactiveSignal = 192;
 // The queue's own words at `place.queue`: its scratch, and its signal. Nothing where that is not mapped.
 void read_queue(const AddressSpace& space, DispatchPlace& place);
 
+constexpr unsigned kMostWaves = 16;  // of a workgroup
+
 // A dispatch whose descriptor has been read.
 class Dispatch {
  public:
@@ -54,8 +57,9 @@ class Dispatch {
                                       const DispatchPlace& place);
 
   U64 groups() const { return groups_x_ * groups_y_ * groups_z_; }
-  // The waves of workgroup `number` at their first instruction. REQUIRES: number < groups().
-  Group group(U64 number) const;
+  // The waves of workgroup `number` at their first instruction. The first has the queue's scratch number
+  // `first_slot`, the others the next ones. REQUIRES: number < groups().
+  Group group(U64 number, unsigned first_slot = 0) const;
 
  private:
   Dispatch(const DispatchPacket& packet, const DispatchPlace& place) : packet_(packet), place_(place) {}

@@ -40,6 +40,9 @@ struct Surroundings {
   U64 shared_base = U64{1} << 48;
   U64 private_base = U64{2} << 48;
   U32 doorbell = 0;  // of the queue, in dwords; trap handlers ask for it
+  // gfx942: a wave begins with FLAT_SCRATCH set, and SCRATCH instructions say by a bit whether they have a
+  // VGPR (SVE).
+  bool presets_scratch = false;
 };
 
 class Machine {

@@ -141,7 +141,7 @@ bool transfer(LaneMemory& memory, Machine& machine, Wave& wave, const MemoryLine
 // ---- FLAT, GLOBAL, SCRATCH ----
 
 bool Machine::execute_flat(Group& group, Wave& wave, const Instruction& in) {
-  constexpr U32 kScratch = 1, kGlobal = 2, kNoScalar = 0x7f;
+  constexpr U32 kScratch = 1, kGlobal = 2, kNoScalar = 0x7f, kScratchVector = 13;
   const MemoryLine* line = memory_table().find(in.op);
   if (line == nullptr) return refuse(wave, describe(in));
   const U32 segment = in.bits(14, 2);
@@ -155,7 +155,10 @@ bool Machine::execute_flat(Group& group, Wave& wave, const Instruction& in) {
     if ((wave.exec() >> memory.lane & 1) == 0) continue;
     U64 address = 0;
     if (segment == kScratch) {
-      const U32 at = scalar_at != kNoScalar ? wave.scalar[scalar_at] : word_of(wave, address_at, memory.lane);
+      const bool by_scalar = scalar_at != kNoScalar;
+      const bool by_vector = surroundings_.presets_scratch ? in.has(kScratchVector) : !by_scalar;
+      const U32 at =
+          (by_scalar ? wave.scalar[scalar_at] : 0) + (by_vector ? word_of(wave, address_at, memory.lane) : 0);
       address = surroundings_.private_base | static_cast<U32>(at + offset);
     } else if (segment == kGlobal && scalar_at != kNoScalar) {
       address = wave.pair(scalar_at) + word_of(wave, address_at, memory.lane) + offset;

@@ -209,5 +209,75 @@ TEST(ShaderProgram, OfGfx942HasItsPairs) {
   EXPECT_EQ(numbers[4], numbers[1]);
 }
 
+// SCRATCH instructions of gfx942, by their words as LLVM 16 writes them for gfx940: by an offset alone, by an
+// SGPR, by a VGPR, and by both.
+constexpr const char* kScratchOfGfx942 = R"(
+.amdgcn_target "amdgcn-amd-amdhsa--gfx90a"
+.text
+.globl k
+.p2align 8
+.type k,@function
+k:
+  v_mov_b32 v3, v0
+  v_lshlrev_b32 v0, 2, v0            // 0 and 4
+  s_movk_i32 s8, 16
+  v_mov_b32 v4, 100
+  .long 0xdc704008, 0x007f0400       // scratch_store_dword off, v4, off offset:8
+  v_mov_b32 v4, 200
+  .long 0xdc704010, 0x00080400       // scratch_store_dword off, v4, s8 offset:16
+  v_add_u32 v4, 300, v3
+  .long 0xdc706028, 0x007f0400       // scratch_store_dword v0, v4, off offset:40
+  v_add_u32 v4, 400, v3
+  .long 0xdc707ff8, 0x00080400       // scratch_store_dword v0, v4, s8 offset:-8
+  s_waitcnt vmcnt(0)
+  .long 0xdc504020, 0x057f0000       // scratch_load_dword v5, off, off offset:32
+  s_waitcnt vmcnt(0)
+  v_add_u32 v5, 1, v5
+  .long 0xdc704034, 0x007f0500       // scratch_store_dword off, v5, off offset:52
+  s_endpgm
+.rodata
+.p2align 6
+.amdhsa_kernel k
+  .amdhsa_next_free_vgpr 8
+  .amdhsa_next_free_sgpr 16
+  .amdhsa_accum_offset 8
+  .amdhsa_private_segment_fixed_size 64
+  .amdhsa_system_sgpr_private_segment_wavefront_offset 1
+.end_amdhsa_kernel
+)";
+
+TEST(ShaderProgram, OfGfx942BeginsWithItsScratch) {
+  const TempDir dir;
+  const auto elf = assemble_for_gpu(dir, kScratchOfGfx942);
+  ASSERT_FALSE(elf.empty());
+  CodeObject code(elf);
+  // 64 bytes of each lane; a dword of each lane lies beside that of the next one.
+  constexpr std::uint32_t kWaveBytes = 64 * shader::kLanes, kSlot = 1;
+  std::vector<std::uint32_t> scratch(3 * kWaveBytes / 4);
+  HostMemory memory;
+  memory.add(code.image());
+  memory.add(std::as_writable_bytes(std::span(scratch)));
+  shader::DispatchPlace place;
+  place.scratch_wave_bytes = kWaveBytes;
+  place.scratch_base = reinterpret_cast<std::uint64_t>(scratch.data());
+  place.presets_scratch = true;
+  const auto dispatch = Dispatch::read(memory, packet_of(code.symbol("k.kd"), nullptr, 1, 2), place);
+  ASSERT_TRUE(dispatch);
+  Machine machine(memory, {.presets_scratch = true});
+  shader::Group group = dispatch->group(0, kSlot);
+  std::uint64_t budget = 1000;
+  ASSERT_EQ(machine.run(group, budget), Machine::Result::kDone) << machine.why();
+  const auto at = [&](unsigned lane, unsigned byte) {
+    return scratch[kSlot * kWaveBytes / 4 + byte / 4 * shader::kLanes + lane];
+  };
+  for (unsigned lane = 0; lane < 2; ++lane) {
+    EXPECT_EQ(at(lane, 8), lane == 0 ? 400U : 100U) << lane;
+    EXPECT_EQ(at(lane, 32), 200U) << lane;
+    EXPECT_EQ(at(lane, 40 + 4 * lane), 300U + lane);
+    EXPECT_EQ(at(lane, 8 + 4 * lane), 400U + lane);
+    EXPECT_EQ(at(lane, 52), 201U) << lane;
+  }
+}
+
 }  // namespace
 }  // namespace sluice::card::tests

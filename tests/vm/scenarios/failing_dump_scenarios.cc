@@ -307,8 +307,8 @@ INSTANTIATE_TEST_SUITE_P(
 
 // A process without /dev/kfd, whose BOs are those of its render files: their metadata comes last, too.
 TEST_F(KilledCriu, BeforeARenderFilesMetadataHasItsNameLeavesNoCompleteImage) {
-  if (!kernel_lists_handles()) GTEST_SKIP() << "this guest's kernel lists no BOs";
   load();
+  if (!kernel_lists_handles()) GTEST_SKIP() << "this guest's kernel lists no BOs";
   ASSERT_NO_FATAL_FAILURE(start_subject({"--gpus", "2", "--render-only", "--gem-handles", "1,3,70"}));
   {
     StoppedCriu criu(criu_->command("dump", images(), {"-t", std::to_string(subject_->pid())}));

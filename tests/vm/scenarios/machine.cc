@@ -2,6 +2,8 @@
 #include "machine.h"
 
 #include <fcntl.h>
+#include <linux/kfd_ioctl.h>
+#include <sys/ioctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -18,6 +20,7 @@
 #include "base/unique_fd.h"
 #include "guest_subject.h"
 #include "hidden_gpus.h"
+#include "kernel_log.h"
 #include "settings.h"
 
 namespace sluice::vm_test {
@@ -44,10 +47,40 @@ void load_driver() {
   if (!order) throw std::runtime_error((kModules / "order").string() + ": not in this guest");
   for (std::string name; std::getline(order, name);) {
     const UniqueFd file(::open((kModules / name).c_str(), O_RDONLY | O_CLOEXEC));
+    KernelLog log;
     const long result =
         file ? ::syscall(SYS_finit_module, file.get(), name == kModule ? kParameters : "", 0) : -1;
-    if (result != 0 && errno != EEXIST) throw std::runtime_error(name + ": " + std::strerror(errno));
+    if (result == 0 || errno == EEXIST) continue;
+    std::string why = name + " does not load: " + std::strerror(errno);
+    for (const std::string& line : log.complaints()) why += "\n  " + line;
+    throw std::runtime_error(why);
   }
+}
+
+// Of a given driver, which no version of Linux describes. Asked in a process of its own: one that has opened
+// /dev/kfd is a process of the KFD until it ends. REQUIRES: a machine is loaded.
+unsigned kfd_minor() {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const UniqueFd kfd(::open("/dev/kfd", O_RDWR | O_CLOEXEC));
+    kfd_ioctl_get_version_args version{};
+    const bool asked = kfd && ::ioctl(kfd.get(), AMDKFD_IOC_GET_VERSION, &version) == 0;
+    ::_exit(asked ? static_cast<int>(version.minor_version) : 0);
+  }
+  const std::optional<int> status = child < 0 ? std::nullopt : wait_for(child);
+  if (!status || *status <= 0) throw std::runtime_error("/dev/kfd does not say its version");
+  return static_cast<unsigned>(*status);
+}
+
+// Likewise. A file without BOs has an empty list.
+bool answers_with_handles() {
+  constexpr unsigned long kListHandles = 0xC0106459;  // DRM_IOCTL_AMDGPU_GEM_LIST_HANDLES
+  for (const fs::directory_entry& node : fs::directory_iterator("/dev/dri")) {
+    const UniqueFd file(::open(node.path().c_str(), O_RDWR | O_CLOEXEC));
+    std::uint64_t none[2] = {};
+    if (file && ::ioctl(file.get(), kListHandles, none) == 0) return true;
+  }
+  return false;
 }
 
 std::uint64_t property(const fs::path& node, const std::string& wanted) {
@@ -276,13 +309,19 @@ std::uint64_t Machine::counted(const std::string& counter) const {
   return sum;
 }
 
+bool driver_is_given() {
+  return fs::exists(kModules / "given");
+}
+
 // KFD 1.12 is of Linux 6.3 (kfd_ioctl.h).
 bool kfd_exports() {
+  if (driver_is_given()) return kfd_minor() >= 12;
   return kernel_version() >= KernelVersion{6, 3};
 }
 
 // GEM_OP and the like came with Linux 6.18 (amdgpu_gem.c).
 bool kernel_lists_handles() {
+  if (driver_is_given()) return answers_with_handles();
   return kernel_version() >= KernelVersion{6, 18};
 }
 
@@ -291,7 +330,8 @@ bool kernel_restores_whole_cards() {
   return kernel_version() < KernelVersion{7, 0};
 }
 
-// Debian's kernels have CONFIG_HSA_AMD_SVM where they have CONFIG_DEVICE_PRIVATE: of ours the youngest.
+// Debian's kernels have CONFIG_HSA_AMD_SVM where they have CONFIG_DEVICE_PRIVATE: of ours the youngest. A
+// given driver needs the latter, too.
 bool kernel_has_svm() {
   return kernel_version() >= KernelVersion{7, 0};
 }

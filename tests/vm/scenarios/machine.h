@@ -105,7 +105,10 @@ class Machine {
   bool meddled_ = false;
 };
 
-// ---- what this kernel has
+// The driver is not Linux's own, but one that somebody gave (scripts/vm --modules).
+bool driver_is_given();
+
+// ---- what this kernel has. The first two REQUIRE a loaded machine, because a given driver is asked.
 // EXPORT_DMABUF of the KFD.
 bool kfd_exports();
 // The BOs of a render file are listed, with their GPU maps.

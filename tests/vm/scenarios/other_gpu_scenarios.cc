@@ -107,6 +107,14 @@ TEST_F(OtherGpus, LessVramIsRefusedAndTheSwitchAllowsIt) {
 // Of equal GPUs the one with room, or the one that a container's own settings name.
 class ChosenGpus : public OtherGpus {
  protected:
+  void SetUp() override {
+    OtherGpus::SetUp();
+    // The GPU of the dump is still there, and the process sees it. Its end then is an oops: there the driver
+    // looks for the page of events, as Linux's own does, and takes for granted that it is there
+    // (kfd_process_device_translate_handle in kfd_process.c; seen with 6.0.5).
+    if (driver_is_given()) GTEST_SKIP() << "AMD's out-of-tree driver dies of the end of such a process";
+  }
+
   // So much of a GPU's VRAM as an option of the subject's.
   std::string vram(unsigned percent) {
     return std::to_string((machine().vram_bytes() * percent / 100) >> 20) + "M";

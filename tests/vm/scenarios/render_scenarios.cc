@@ -22,8 +22,8 @@ class RenderNodes : public Scenario {
  protected:
   void SetUp() override {
     Scenario::SetUp();
-    if (!kernel_lists_handles()) GTEST_SKIP() << "this guest's kernel lists no BOs";
     load();
+    if (!kernel_lists_handles()) GTEST_SKIP() << "this guest's kernel lists no BOs";
   }
 
   // Twice: the second dump is of a restored process.
@@ -164,8 +164,8 @@ class UnlistedBos : public Scenario {
  protected:
   void SetUp() override {
     Scenario::SetUp();
-    if (kernel_lists_handles()) GTEST_SKIP() << "this guest's kernel lists BOs";
     load();
+    if (kernel_lists_handles()) GTEST_SKIP() << "this guest's kernel lists BOs";
   }
 
   void expect_refused(const std::string& because) {
