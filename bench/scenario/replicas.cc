@@ -178,9 +178,9 @@ Result<Report> run_replicas(const BenchOptions& options) {
   SLUICE_TRY_ASSIGN(const Place place, Place::make(options.directory));
   const std::uint64_t block_bytes = shareable_block_bytes(place.fd());
   if (block_bytes == 0) {
-    options.tell(
-        "eight equal lanes: not measured, because files here cannot share extents; name a directory on "
-        "XFS or btrfs");
+    report.cases.push_back({"eight equal lanes",
+                            "not measured: files here cannot share extents; name a directory on XFS or btrfs",
+                            {}});
   } else if (options.wants("eight equal lanes")) {
     SLUICE_TRY_ASSIGN(Case each, equal_lanes(options, place, block_bytes));
     report.cases.push_back(std::move(each));

@@ -89,6 +89,19 @@ TEST_P(DriverTest, AMDsRecordsComeBackWhereMoreGpusAreVisible) {
   });
 }
 
+// At such a process's end the driver may crash the kernel.
+TEST_P(DriverTest, AProcessThatMovedAndStillSeesItsOldGpuIsWarnedOf) {
+  on_each_of_amds([&](const Amds&) {
+    ASSERT_NO_FATAL_FAILURE(start());
+    ASSERT_NO_FATAL_FAILURE(dump());
+    scene_.variables["SLUICE_GPU_MAP"] = "renderD128=renderD129,renderD129=renderD128";
+    ASSERT_NO_FATAL_FAILURE(restore_and_check());
+    scene_.variables.erase("SLUICE_GPU_MAP");
+    expect_said("[SL-R47]");
+    EXPECT_EQ(heard("quit"), "ok quit");
+  });
+}
+
 TEST_P(DriverTest, AnImageOfAnotherDriverIsRefusedBeforeThereIsATask) {
   vamdgpu::MachineOptions linux_61 = amds(kOldest);
   linux_61.out_of_tree.clear();

@@ -129,7 +129,7 @@ class Dump {
     Gpu& gpu = gpus_[number];
     const ImageLayout& layout = layouts_[number];
     std::vector<Leader> leaders;
-    for (std::size_t other = 0; other < number; ++other)
+    for (std::size_t other = number; other-- > 0;)
       leaders.push_back({lanes_[other], corresponding(gpu, gpus_[other])});
     ContentMatch match(layout, *tables_[number], std::vector<KnownBo>(gpu.bos.size()), 4096,
                        std::move(leaders));

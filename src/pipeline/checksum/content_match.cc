@@ -74,17 +74,18 @@ ContentMatch::Owner ContentMatch::owner_of(const SumRange& range, const Sum128& 
   return kNobody;
 }
 
+// Only one is waited for: it has waited for its own leader, and that one for the next.
 std::optional<ContentMatch::Wait> ContentMatch::waits_for(const Chunk& chunk) const {
   const std::size_t last = last_leader_.load(std::memory_order_relaxed);
-  for (std::size_t i = 0; i < leaders_.size(); ++i) {
-    const Leader& one = leaders_[i];
-    if (!one.in_step || (last < leaders_.size() && i != last)) continue;
-    ImageLayout::PieceCursor pieces = layout_.pieces(chunk);
-    for (Piece piece; pieces.next(piece);) {
-      if (piece.is_header() || one.bos[piece.bo] == Leader::kNoBo) continue;
-      const std::uint64_t offset = one.lane->files.layout.bo_begin(one.bos[piece.bo]) + piece.bo_offset;
-      if (const auto its = one.lane->unsettled(offset, piece.length)) return Wait{one.lane.get(), *its};
-    }
+  ImageLayout::PieceCursor pieces = layout_.pieces(chunk);
+  for (Piece piece; pieces.next(piece);) {
+    if (piece.is_header()) continue;
+    const auto has = [&piece](const Leader& one) { return one.bos[piece.bo] != Leader::kNoBo; };
+    auto one = leaders_.begin() + static_cast<std::ptrdiff_t>(last);
+    if (one == leaders_.end() || !has(*one)) one = std::find_if(leaders_.begin(), leaders_.end(), has);
+    if (one == leaders_.end() || !one->in_step) continue;
+    const std::uint64_t offset = one->lane->files.layout.bo_begin(one->bos[piece.bo]) + piece.bo_offset;
+    if (const auto its = one->lane->unsettled(offset, piece.length)) return Wait{one->lane.get(), *its};
   }
   return std::nullopt;
 }

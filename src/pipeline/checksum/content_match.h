@@ -60,7 +60,7 @@ class ContentMatch {
   // `layout` is borrowed, and `tables` are the sums of the dump under way. `bos`: by its BOs.
   // Tables with other cuts, or of another method, match nothing. `clone_block_bytes`: a power of two, at most
   // kZeroUnitBytes; offsets must be multiples of it where extents are shared; 0: they cannot be. `leaders`:
-  // only where they can, at most kMostLeaders.
+  // only where they can, at most kMostLeaders, the nearest lane first.
   ContentMatch(const ImageLayout& layout, std::span<const SumTable> tables, std::vector<KnownBo> bos,
                std::uint64_t clone_block_bytes = 0, std::vector<Leader> leaders = {});
 

@@ -13,6 +13,7 @@
 #include "base/format.h"
 #include "drm/device.h"
 #include "images/files/files.h"
+#include "kfd/driver.h"
 #include "plugin/contents/local_machine.h"
 #include "plugin/host/criu_host.h"
 
@@ -98,7 +99,16 @@ Result<void> GpuMatch::match(const kfd::KfdImage& image, const kfd::MatchRules& 
   match_ = std::get<kfd::Match>(std::move(choice.outcome));
   source_ = image.topology;
   for (const kfd::DeviceIds& pair : match_->gpus) {
-    if (pair.user_gpu_id != pair.actual_gpu_id) log_line(Level::Info, why_moved(pair));
+    if (pair.user_gpu_id == pair.actual_gpu_id) continue;
+    log_line(Level::Info, why_moved(pair));
+    // kfd_process_kunmap_signal_bo() of amdgpu-dkms 6.0.5 looks for the event page on the dump's GPU, and
+    // follows a null pointer where this process has that GPU, but not the page.
+    if (local_.find_gpu(pair.user_gpu_id) != nullptr && !kfd::out_of_tree_version().empty())
+      log_line(Level::Warning,
+               formatted("when process {} ends, AMD's driver may crash the kernel, because the process moved "
+                         "away from GPU {} and still sees it; hide that GPU from the process, and restore "
+                         "again [SL-R47]",
+                         image.pid, kfd::gpu_words(*source_.find_gpu(pair.user_gpu_id))));
   }
   return {};
 }
