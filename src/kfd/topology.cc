@@ -191,9 +191,11 @@ Result<void> read_gpu_properties(const PropertyFile& properties, Node& node) {
   }
   SLUICE_TRY_ASSIGN(node.hive_id, properties.get("hive_id", kU64Max));
   SLUICE_TRY_ASSIGN(const auto gfx, properties.find("gfx_target_version", kU32Max));
+  SLUICE_TRY_ASSIGN(const auto xccs, properties.find("num_xcc", kU32Max));
   SLUICE_TRY_ASSIGN(const auto location, properties.find("location_id", kU32Max));
   SLUICE_TRY_ASSIGN(const auto unique_id, properties.find("unique_id", kU64Max));
   node.gfx_target_version = static_cast<std::uint32_t>(gfx.value_or(0));
+  node.num_xcc = static_cast<std::uint32_t>(xccs.value_or(0));
   node.location_id = static_cast<std::uint32_t>(location.value_or(0));
   node.unique_id = unique_id.value_or(0);
   return {};

@@ -67,6 +67,7 @@ struct Node {
 
   // For messages; 0 or empty if the kernel or the image has none.
   std::uint32_t gfx_target_version = 0;  // 90010 = gfx90a
+  std::uint32_t num_xcc = 0;             // dies (XCCs); 0: not known, as in images
   std::uint32_t location_id = 0;         // PCI bus << 8 | device << 3 | function
   std::uint64_t unique_id = 0;
   std::string name;

@@ -528,6 +528,15 @@ TEST_F(CheckTest, AKernelThatLosesRunningKernelsIsAWarningOnGfx9) {
   EXPECT_TRUE(findings(check_json({}, &older), "waves").empty());
 }
 
+TEST_F(CheckTest, AGpuOfSeveralDiesIsAWarning) {
+  vamdgpu::MachineOptions options = small_machine();
+  const vamdgpu::Machine of_one = vamdgpu::Machine::create(options);
+  EXPECT_TRUE(findings(check_json({}, &of_one), "dies").empty());
+  options.preset = vamdgpu::Preset::Mi300x;
+  const vamdgpu::Machine whole = vamdgpu::Machine::create(options);
+  EXPECT_THAT(told(check_json({}, &whole), "dies"), AllOf(StartsWith("warning: "), HasSubstr("CPX")));
+}
+
 TEST_F(CheckTest, AKfdThatMayNotBeAskedIsNoMissingOne) {
   constexpr std::uint32_t kGetVersionNr = 1;
   const vamdgpu::Machine machine = vamdgpu::Machine::create(small_machine());

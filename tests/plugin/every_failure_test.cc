@@ -692,9 +692,9 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
     for (std::string line; std::getline(file, line);) lines.insert(line);
     return lines;
   }
-  // The file without a name in which a dump with a parent tries whether extents can be shared (O_TMPFILE).
-  bool is_unnamed(const std::string& path, const std::string& directory) const {
-    return has_parent() && path == directory + ".";
+  // Files without a name in which a dump tries whether extents can be shared (O_TMPFILE).
+  static bool is_unnamed(const std::string& path, const std::string& directory) {
+    return path == directory + ".";
   }
   // Written, or removed, is nothing but paths like `outside` and, in the image directory, names like
   // `inside`.

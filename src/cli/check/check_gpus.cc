@@ -35,6 +35,18 @@ void check_waves(std::uint32_t kfd_minor, const kfd::Topology& topology, Finding
        "dump between kernels, raise SLUICE_WAVES_TIMEOUT, or use Linux 6.12"});
 }
 
+void check_dies(const kfd::Topology& topology, Findings& findings) {
+  for (const kfd::Node& node : topology.nodes) {
+    if (!node.is_gpu() || node.num_xcc < 2) continue;
+    findings.push_back(
+        {Weight::Warning, "dies",
+         gpu_name(node.gpu_id) + " has " + std::to_string(node.num_xcc) +
+             " dies (XCCs), and no known kernel saves and restores its compute queues on all of "
+             "them: their dump is refused (SL-D97)",
+         "write CPX to current_compute_partition of the card while no job uses it"});
+  }
+}
+
 Finding check_render_node(const kfd::Node& gpu, std::map<std::string, bool>& drivers) {
   const std::string path = "/dev/dri/renderD" + std::to_string(gpu.drm_render_minor);
   const std::string name = gpu_name(gpu.gpu_id) + " (" + (gpu.name.empty() ? "unnamed" : gpu.name) + ", " +
@@ -109,6 +121,7 @@ GpuCheck check_gpus() {
          ""});
   }
   check_waves(version->minor, *topology, check.findings);
+  check_dies(*topology, check.findings);
   check.topology = std::move(*topology);
   return check;
 }

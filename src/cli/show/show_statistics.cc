@@ -70,7 +70,7 @@ std::vector<Statistics> read_statistics(const ImageSource& source, std::vector<E
 std::string statistics_text(const std::vector<Statistics>& all) {
   std::string frozen;
   Table table(
-      {"run", "GPU", ">BOs", ">bytes", ">holes", ">parent", ">shared", ">s", ">rate", "I/O", "slowest stage"});
+      {"run", "GPU", ">BOs", ">bytes", ">holes", ">parent", ">shared", ">s", ">rate", "I/O", "slowest"});
   for (const Statistics& one : all) {
     const std::size_t begin = sizeof("sluice-stats-") - 1;
     const std::string run = one.name.substr(begin, one.name.rfind('.') - begin);  // "dump-1"
@@ -91,7 +91,7 @@ std::string statistics_text(const std::vector<Statistics>& all) {
                  share_text(member<std::uint64_t>(gpu, "replica_bytes"), bytes), time.data(),
                  rate_text(member<std::uint64_t>(gpu, "io_bytes"), seconds),
                  std::string(member<bool>(gpu, "direct_io") ? "direct" : "buffered") +
-                     (member<bool>(gpu, "verified") ? ", verified" : ""),
+                     (member<bool>(gpu, "verified") ? "+verified" : ""),
                  printable(member<std::string>(gpu, "slowest_stage"))});
     }
   }

@@ -64,7 +64,8 @@ QueueLosses losses_of_queues(const PrivateData& data, const Topology& topology) 
     const Bytes mqds = mqds_of(record);
     const Saved saved = saved_by(mqds);
     if (!has_stack && saved.has_size) ++losses.no_stack;
-    if (!has_stack && saved.has_size && mqds.size() > kMqdBytes) ++losses.several_xccs;
+    const bool lacks_dies = mqds.size() / kMqdBytes < gpu->num_xcc;
+    if (lacks_dies || (!has_stack && saved.has_size && mqds.size() > kMqdBytes)) ++losses.several_xccs;
     if (!has_stack && saved.waves) ++losses.waves;
     if (!has_stack && saved.stack && !saved.waves) ++losses.stack_words;
     if (load_u32(record, queue_record::kGwsAt) != 0 && saved.waves) ++losses.gws_values;

@@ -25,8 +25,9 @@ struct QueueLosses {
   // The control stack is missing. A restored queue has no room for one, so its driver cannot save waves of
   // it (allocate_mqd and set_queue_properties_from_criu of Linux 7.2).
   std::size_t no_stack = 0;
-  // The same of a queue with several MQDs, one for each die (XCC) of its GPU. The kernel that leaves the
-  // stack out compares their size with that of one, so its RESTORE fails (kfd_mqd_manager_v9.c of Linux 7.2).
+  // Of a GPU with several dies (XCCs), each of which has an MQD. Linux 6.12 saves that of the first die only:
+  // the others work with what their memory happened to hold. Linux 7.2 saves all, but compares their size
+  // with that of one, so its RESTORE fails (kfd_mqd_manager_v9.c of both).
   std::size_t several_xccs = 0;
   // The control stack is missing, and its MQD says that it had words, but no state was saved. Firmware may
   // leave words on the stack of an idle queue.

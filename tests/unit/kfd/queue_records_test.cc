@@ -59,7 +59,8 @@ struct Queue {
   }
 };
 
-QueueLosses losses(const std::vector<Queue>& queues, std::uint32_t gfx_target_version = kGfx90a) {
+QueueLosses losses(const std::vector<Queue>& queues, std::uint32_t gfx_target_version = kGfx90a,
+                   std::uint32_t num_xcc = 0) {
   std::vector<std::uint8_t> bytes(8 + 8);
   for (const Queue& queue : queues) {
     const auto record = queue.record();
@@ -73,6 +74,7 @@ QueueLosses losses(const std::vector<Queue>& queues, std::uint32_t gfx_target_ve
   Node gpu;
   gpu.gpu_id = kGpuId;
   gpu.gfx_target_version = gfx_target_version;
+  gpu.num_xcc = num_xcc;
   topology.nodes = {Node(), gpu};
   return data ? losses_of_queues(*data, topology) : QueueLosses{};
 }
@@ -108,6 +110,15 @@ TEST(QueueLosses, each_xcc_is_judged_by_its_own_words) {
     EXPECT_EQ(losses({{.xccs = {kIdle, kRunning}, .ctl_stack = 2 * kStackBytes, .total_in_header = total}}),
               QueueLosses());
   }
+}
+
+// As Linux 6.12 saves a queue of a whole MI300X.
+TEST(QueueLosses, dies_without_an_mqd_are_lost) {
+  const Queue first_die_only{.xccs = {kIdle}, .ctl_stack = kStackBytes};
+  EXPECT_EQ(losses({first_die_only}, kGfx942, 2), (QueueLosses{.several_xccs = 1}));
+  EXPECT_EQ(losses({first_die_only, first_die_only}, kGfx942, 8), (QueueLosses{.several_xccs = 2}));
+  EXPECT_EQ(losses({first_die_only}, kGfx942, 1), QueueLosses());
+  EXPECT_EQ(losses({{.xccs = {kIdle, kIdle}, .ctl_stack = 2 * kStackBytes}}, kGfx942, 2), QueueLosses());
 }
 
 TEST(QueueLosses, only_gfx9_keeps_the_stack_in_the_kernel) {

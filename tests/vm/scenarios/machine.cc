@@ -170,8 +170,7 @@ void Machine::load(const Gpus& wanted) {
     if (!card.bound()) card.bind();
   }
   const bool divided =
-      wanted.each == Gpus::Each::Dies ||
-      (wanted.each == Gpus::Each::Usual && Card::have_dies() && !kernel_restores_whole_cards());
+      wanted.each == Gpus::Each::Dies || (wanted.each == Gpus::Each::Usual && Card::have_dies());
   const std::set<unsigned> nodes = all_minors();
   show_gpus(nodes, nodes);
   for (const Card& card : all) {
@@ -323,11 +322,6 @@ bool kfd_exports() {
 bool kernel_lists_handles() {
   if (driver_is_given()) return answers_with_handles();
   return kernel_version() >= KernelVersion{6, 18};
-}
-
-// Linux 7.2 compares the size of one die's state with that of all (kfd_mqd_manager_v9.c).
-bool kernel_restores_whole_cards() {
-  return kernel_version() < KernelVersion{7, 0};
 }
 
 // Debian's kernels have CONFIG_HSA_AMD_SVM where they have CONFIG_DEVICE_PRIVATE: of ours the youngest. A

@@ -114,8 +114,6 @@ bool kfd_exports();
 // The BOs of a render file are listed, with their GPU maps.
 bool kernel_lists_handles();
 bool kernel_has_svm();
-// Compute queues of a GPU of several dies are restored.
-bool kernel_restores_whole_cards();
 // Bytes of private data that CHECKPOINT keeps with a BO.
 std::uint32_t bo_record_bytes();
 

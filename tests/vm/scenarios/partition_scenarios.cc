@@ -113,9 +113,10 @@ TEST_F(Partitions, ChangePlacesWhereTheMapSaysSo) {
 }
 
 TEST_F(Partitions, AndTheWholeCardDoNotStandInForEachOther) {
-  if (!kernel_restores_whole_cards()) GTEST_SKIP() << "this kernel's whole cards are not dumped";
   ASSERT_NO_FATAL_FAILURE(start_on(kWhole, small_subject("1")));
+  criu_->environment["SLUICE_LOST_WAVES"] = "warn";
   ASSERT_NO_FATAL_FAILURE(dump());
+  criu_->environment.erase("SLUICE_LOST_WAVES");
   ASSERT_NO_FATAL_FAILURE(expect_refused_on(kDivided, "[SL-R14]"));
   std::filesystem::remove_all(images());
   ASSERT_NO_FATAL_FAILURE(start_on(kDivided, small_subject()));
@@ -154,8 +155,8 @@ TEST_F(Partitions, AreKnownToTheCommands) {
 
 class WholeCards : public Partitions {};
 
-TEST_F(WholeCards, AreRefusedWhereTheKernelDoesNotRestoreTheirQueues) {
-  if (kernel_restores_whole_cards()) GTEST_SKIP() << "this kernel restores them";
+// No kernel here saves and restores the queues of all dies.
+TEST_F(WholeCards, AreNotDumped) {
   ASSERT_NO_FATAL_FAILURE(start_on(kWhole, small_subject("1")));
   const CriuRun run = criu_->dump(subject_->pid(), images());
   EXPECT_NE(run.status.value_or(0), 0);

@@ -79,14 +79,13 @@ Result<void> check_losses(const KfdSurvey& file, bool waited, const DumpBasis& b
   if (losses.several_xccs != 0 && basis.config.lost_waves != settings::LostWaves::Warn) {
     return Error{EINVAL,
                  formatted("{} has {} queues of a GPU with several dies (XCCs), which this kernel does not "
-                           "restore: it fails after the job has ended; use the partition mode CPX, or Linux "
-                           "6.12 [SL-D97]",
+                           "save and restore on all of them; use the partition mode CPX [SL-D97]",
                            name, losses.several_xccs)};
   }
   if (losses.several_xccs != 0) {
     log_line(Level::Warning,
              formatted("{} has {} queues of a GPU with several dies (XCCs), which this kernel does not "
-                       "restore; SLUICE_LOST_WAVES=warn allows the dump [SL-D98]",
+                       "save and restore on all of them; SLUICE_LOST_WAVES=warn allows the dump [SL-D98]",
                        name, losses.several_xccs));
   }
   if (losses.waves == 0) return {};
