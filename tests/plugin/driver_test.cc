@@ -95,7 +95,7 @@ TEST_P(DriverTest, AProcessThatMovedAndStillSeesItsOldGpuIsWarnedOf) {
     ASSERT_NO_FATAL_FAILURE(start());
     ASSERT_NO_FATAL_FAILURE(dump());
     scene_.variables["SLUICE_GPU_MAP"] = "renderD128=renderD129,renderD129=renderD128";
-    ASSERT_NO_FATAL_FAILURE(restore_and_check());
+    ASSERT_EQ(scene_.restore(version()), 0);
     scene_.variables.erase("SLUICE_GPU_MAP");
     expect_said("[SL-R47]");
     EXPECT_EQ(heard("quit"), "ok quit");

@@ -176,7 +176,7 @@ struct Arena {
   std::uint64_t bytes;  // of the region
   std::uint64_t seed;
   std::uint32_t zero_percent;
-  std::uint32_t replicas;  // 1: the nth BO of each GPU has the same data
+  std::uint32_t replicas;  // 1: the nth BO of a kind and size has the same data on each GPU
   std::uint32_t num_gpus;
   std::uint32_t num_bos;
   std::uint32_t num_maps;

@@ -60,9 +60,12 @@ Result<std::uint32_t> add_bo(Arena& arena, const NewBo& wanted, std::uint64_t* m
   bo.flags = wanted.flags;
   bo.role = wanted.role;
   bo.zero_percent = wanted.zero_percent;
-  const auto of_gpu = std::count_if(arena.bos.begin(), arena.bos.begin() + arena.num_bos,
-                                    [&](const BoRecord& other) { return other.gpu == wanted.gpu; });
-  bo.seed = mix(arena.seed + 1 + (arena.replicas ? static_cast<std::uint64_t>(of_gpu) : arena.num_bos));
+  const auto like_it =
+      std::count_if(arena.bos.begin(), arena.bos.begin() + arena.num_bos, [&](const BoRecord& other) {
+        return other.gpu == wanted.gpu && other.bytes == wanted.bytes && other.role == wanted.role;
+      });
+  bo.seed = mix(arena.seed + 1 +
+                (arena.replicas ? mix(bo.bytes) + static_cast<std::uint64_t>(like_it) : arena.num_bos));
   *mmap_offset = wanted.user_address;
   if (wanted.user_address != 0) {
     bo.va = wanted.user_address;

@@ -28,7 +28,7 @@ struct Options {
   std::uint64_t gtt_bytes = 4 * kMiB;    // per GPU
   std::uint32_t zero_percent = 20;       // share of units that are zero
   std::uint64_t seed = 1;
-  bool replicas = false;  // the nth BO of each GPU has the same data
+  bool replicas = false;  // the nth BO of a kind and size has the same data on each GPU
   BoSizes sizes = BoSizes::Mixed;
   std::uint32_t bo_count = 0;
   std::uint64_t one_bo_bytes = 0;

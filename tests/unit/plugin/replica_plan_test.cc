@@ -12,7 +12,7 @@
 namespace sluice::plugin {
 namespace {
 
-constexpr std::uint32_t kNo = Leader::kNoBo;
+constexpr std::uint32_t kNone = Leader::kNoBo;
 using Bos = std::vector<std::uint32_t>;
 
 PagesSet set_of(const std::vector<std::uint64_t>& sizes) {
@@ -27,16 +27,16 @@ Bos corresponding(const std::vector<std::uint64_t>& follower, const std::vector<
 
 TEST(CorrespondingBos, AreTheNthOfTheirSize) {
   EXPECT_EQ(corresponding({1, 2, 1}, {1, 2, 1}), (Bos{0, 1, 2}));
-  EXPECT_EQ(corresponding({1, 2, 1, 1}, {1, 2, 1}), (Bos{0, 1, 2, kNo}));
-  EXPECT_EQ(corresponding({4, 1, 4}, {9, 4, 4}), (Bos{1, kNo, 2}));
-  EXPECT_EQ(corresponding({1, 2}, {}), (Bos{kNo, kNo}));
+  EXPECT_EQ(corresponding({1, 2, 1, 1}, {1, 2, 1}), (Bos{0, 1, 2, kNone}));
+  EXPECT_EQ(corresponding({4, 1, 4}, {9, 4, 4}), (Bos{1, kNone, 2}));
+  EXPECT_EQ(corresponding({1, 2}, {}), (Bos{kNone, kNone}));
   EXPECT_EQ(corresponding({}, {1}), Bos{});
 }
 
 // The leader has one BO more at its begin, or made two in another order.
 TEST(CorrespondingBos, ThatWouldLeadBackAreLeftOut) {
   EXPECT_EQ(corresponding({1, 2, 3}, {7, 1, 2, 3}), (Bos{1, 2, 3}));
-  EXPECT_EQ(corresponding({1, 2, 3, 4}, {4, 1, 2, 3}), (Bos{1, 2, 3, kNo}));
+  EXPECT_EQ(corresponding({1, 2, 3, 4}, {4, 1, 2, 3}), (Bos{1, 2, 3, kNone}));
   EXPECT_EQ(corresponding({1, 2, 3, 4}, {2, 1, 3, 4}).at(2), 2U);
 }
 
@@ -53,7 +53,7 @@ TEST(CorrespondingBos, AreAlwaysAscendingAndOfOneSize) {
     ASSERT_EQ(bos.size(), follower.size());
     std::uint32_t next = 0;
     for (std::size_t i = 0; i < bos.size(); ++i) {
-      if (bos[i] == kNo) continue;
+      if (bos[i] == kNone) continue;
       ASSERT_GE(bos[i], next);
       next = bos[i] + 1;
       ASSERT_EQ(leader.at(bos[i]), follower[i]);
