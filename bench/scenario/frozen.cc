@@ -144,14 +144,7 @@ Result<Case> Frozen::never_matches() {
                                            options_.by_scale(1u, 9u, 15u), [] {},
                                            [&] { return dumps.dump_nowhere(true, with_bytes); },
                                            [&] { return dumps.dump_nowhere(false, without_bytes); }));
-  std::vector<double> cpu, without_cpu;
-  for (const Sample& sample : pairs.ours) cpu.push_back(sample.cpu_seconds_per_gb());
-  for (const Sample& sample : pairs.raw) without_cpu.push_back(sample.cpu_seconds_per_gb());
-  const double more = static_cast<double>(with_bytes) - static_cast<double>(without_bytes);
-  each.figures = {ratio("cpu ratio", cpu, without_cpu),
-                  ratio("time ratio", pairs.raw_gbps(), pairs.our_gbps()),
-                  figure("bytes more", "MiB", {more / static_cast<double>(kMiB)}), figure("cpu", "s/GB", cpu),
-                  figure("cpu without", "s/GB", without_cpu)};
+  each.figures = cost_figures(pairs, with_bytes, without_bytes);
   return each;
 }
 

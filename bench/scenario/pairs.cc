@@ -56,6 +56,16 @@ Result<Pairs> run_pairs(unsigned count, const std::function<void()>& prepare, co
   return pairs;
 }
 
+std::vector<Figure> cost_figures(const Pairs& pairs, std::uint64_t bytes_with, std::uint64_t bytes_without) {
+  std::vector<double> cpu, without_cpu;
+  for (const Sample& sample : pairs.ours) cpu.push_back(sample.cpu_seconds_per_gb());
+  for (const Sample& sample : pairs.raw) without_cpu.push_back(sample.cpu_seconds_per_gb());
+  const double more = static_cast<double>(bytes_with) - static_cast<double>(bytes_without);
+  return {ratio("cpu ratio", cpu, without_cpu), ratio("time ratio", pairs.raw_gbps(), pairs.our_gbps()),
+          figure("bytes more", "MiB", {more / static_cast<double>(kMiB)}), figure("cpu", "s/GB", cpu),
+          figure("cpu without", "s/GB", without_cpu)};
+}
+
 Result<Case> on_off_case(const BenchOptions& options, const std::string& name, const std::string& note,
                          const std::function<Result<Sample>(bool on)>& run) {
   options.tell(name);

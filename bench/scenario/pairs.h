@@ -29,6 +29,10 @@ struct Pairs {
 Result<Pairs> run_pairs(unsigned count, const std::function<void()>& prepare, const Run& ours,
                         const Run& raw);
 
+// What a feature costs at a sink that takes no time: "cpu ratio", "time ratio", "bytes more" that reached the
+// sink, "cpu" and "cpu without". `pairs.ours` are with the feature.
+std::vector<Figure> cost_figures(const Pairs& pairs, std::uint64_t bytes_with, std::uint64_t bytes_without);
+
 // The cost of a feature: `run(true)` compared with `run(false)`, which runs without it; "ratio", "on" and
 // "off" (GB/s). The difference is a percent or two, so there are more pairs than elsewhere.
 Result<Case> on_off_case(const BenchOptions& options, const std::string& name, const std::string& note,

@@ -147,7 +147,7 @@ Result<Case> equal_lanes(const BenchOptions& options, const Place& place, std::u
 }
 
 Result<Case> different_lanes(const BenchOptions& options) {
-  Case each{"eight different lanes, null sink, on / off", "looking for replicas, beside not looking", {}};
+  Case each{"eight different lanes, null sink, on / off", "looking for replicas / not looking", {}};
   options.tell(each.name);
   SLUICE_TRY_ASSIGN(Replicas replicas, Replicas::make(options, false));
   std::uint64_t with_bytes = 0, without_bytes = 0;
@@ -160,21 +160,14 @@ Result<Case> different_lanes(const BenchOptions& options) {
                     run_pairs(
                         options.by_scale(1u, 9u, 15u), [] {}, [&] { return run(true, with_bytes); },
                         [&] { return run(false, without_bytes); }));
-  std::vector<double> cpu, without_cpu;
-  for (const Sample& sample : pairs.ours) cpu.push_back(sample.cpu_seconds_per_gb());
-  for (const Sample& sample : pairs.raw) without_cpu.push_back(sample.cpu_seconds_per_gb());
-  const double more = static_cast<double>(with_bytes) - static_cast<double>(without_bytes);
-  each.figures = {ratio("cpu ratio", cpu, without_cpu),
-                  ratio("time ratio", pairs.raw_gbps(), pairs.our_gbps()),
-                  figure("bytes more", "MiB", {more / static_cast<double>(kMiB)}), figure("cpu", "s/GB", cpu),
-                  figure("cpu without", "s/GB", without_cpu)};
+  each.figures = cost_figures(pairs, with_bytes, without_bytes);
   return each;
 }
 
 }  // namespace
 
 Result<Report> run_replicas(const BenchOptions& options) {
-  Report report{"replicas", "what eight GPUs have alike, written once, beside one GPU", {}};
+  Report report{"replicas", "what eight GPUs have alike, written once, compared with one GPU", {}};
   SLUICE_TRY_ASSIGN(const Place place, Place::make(options.directory));
   const std::uint64_t block_bytes = shareable_block_bytes(place.fd());
   if (block_bytes == 0) {

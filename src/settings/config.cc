@@ -12,6 +12,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <initializer_list>
 #include <map>
 #include <utility>
 #include <vector>
@@ -112,31 +113,19 @@ std::uint64_t parse_cap(const Lookup& lookup, LogLines& lines) {
   return bytes.value_or(0);
 }
 
-IoMode parse_io_mode(const Lookup& lookup, LogLines& lines) {
-  const auto value = lookup("SLUICE_IO_MODE");
-  if (!value) return IoMode::Auto;
-  const std::string word = lower(*value);
-  if (word == "auto") return IoMode::Auto;
-  if (word == "direct") return IoMode::Direct;
-  if (word == "buffered") return IoMode::Buffered;
-  complain(lines, "SLUICE_IO_MODE", *value, "auto, direct or buffered");
-  return IoMode::Auto;
-}
-
-LostWaves parse_lost_waves(const Lookup& lookup, LogLines& lines) {
-  const auto value = lookup("SLUICE_LOST_WAVES");
-  if (!value || lower(*value) == "refuse") return LostWaves::Refuse;
-  if (lower(*value) == "warn") return LostWaves::Warn;
-  complain(lines, "SLUICE_LOST_WAVES", *value, "refuse or warn");
-  return LostWaves::Refuse;
-}
-
-Dedup parse_dedup(const Lookup& lookup, LogLines& lines) {
-  const auto value = lookup("SLUICE_DEDUP");
-  if (!value || lower(*value) == "auto") return Dedup::Auto;
-  if (lower(*value) == "off") return Dedup::Off;
-  complain(lines, "SLUICE_DEDUP", *value, "auto or off");
-  return Dedup::Auto;
+// One of `words`, of which the first is the default. `wanted`: all of them, for a warning.
+template <class Choice>
+Choice parse_choice(const Lookup& lookup, const char* name,
+                    std::initializer_list<std::pair<std::string_view, Choice>> words, const char* wanted,
+                    LogLines& lines) {
+  const Choice standard = words.begin()->second;
+  const auto value = lookup(name);
+  if (!value) return standard;
+  const std::string given = lower(*value);
+  for (const auto& [word, choice] : words)
+    if (given == word) return choice;
+  complain(lines, name, *value, wanted);
+  return standard;
 }
 
 std::chrono::seconds parse_seconds(const Lookup& lookup, const char* name, std::chrono::seconds otherwise,
@@ -330,12 +319,16 @@ Config parse_config(const Lookup& lookup, LogLines& lines) {
                                    "are used [SL-S10]",
                                    cap, config.staging_bytes)});
   }
-  config.io_mode = parse_io_mode(lookup, lines);
+  config.io_mode = parse_choice<IoMode>(
+      lookup, "SLUICE_IO_MODE",
+      {{"auto", IoMode::Auto}, {"direct", IoMode::Direct}, {"buffered", IoMode::Buffered}},
+      "auto, direct or buffered", lines);
   config.checksum = parse_switch(lookup, "SLUICE_CHECKSUM", standard.checksum, lines);
   config.sync = parse_switch(lookup, "SLUICE_SYNC", standard.sync, lines);
   config.zero_holes = parse_switch(lookup, "SLUICE_ZERO_HOLES", standard.zero_holes, lines);
   config.reuse_files = parse_switch(lookup, "SLUICE_REUSE", standard.reuse_files, lines);
-  config.dedup = parse_dedup(lookup, lines);
+  config.dedup = parse_choice<Dedup>(lookup, "SLUICE_DEDUP", {{"auto", Dedup::Auto}, {"off", Dedup::Off}},
+                                     "auto or off", lines);
   config.parallel = parse_switch(lookup, "SLUICE_PARALLEL", standard.parallel, lines);
   config.stats = parse_switch(lookup, "SLUICE_STATS", standard.stats, lines);
   config.trace = parse_switch(lookup, "SLUICE_TRACE", standard.trace, lines);
@@ -348,7 +341,9 @@ Config parse_config(const Lookup& lookup, LogLines& lines) {
   if (config.gpu_map == "") config.gpu_map.reset();
   config.fence_timeout = parse_seconds(lookup, "SLUICE_FENCE_TIMEOUT", standard.fence_timeout, 1, lines);
   config.waves_timeout = parse_seconds(lookup, "SLUICE_WAVES_TIMEOUT", standard.waves_timeout, 0, lines);
-  config.lost_waves = parse_lost_waves(lookup, lines);
+  config.lost_waves = parse_choice<LostWaves>(lookup, "SLUICE_LOST_WAVES",
+                                              {{"refuse", LostWaves::Refuse}, {"warn", LostWaves::Warn}},
+                                              "refuse or warn", lines);
   // Outlives parse_match_rules(), which refers to it.
   std::map<std::string, std::optional<std::string>> values;
   kfd::ParsedMatchRules match = kfd::parse_match_rules([&](const char* name) -> const char* {

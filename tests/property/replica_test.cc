@@ -228,7 +228,7 @@ TEST(Replicas, ALaneThatFailsTakesThoseAlongThatNeedIt) {
   EXPECT_GT(failed, kSeeds / 4);
 }
 
-// Equal GPUs: all is written once, but for the first and the last part of each file.
+// Equal GPUs: all is written once, except the first and the last part of each file.
 TEST(Replicas, OfEqualGpusOneIsWritten) {
   const test::TempDir dir;
   Rng rng(1);

@@ -40,6 +40,7 @@ class LeaderLane {
   // The lane: all sums of a chunk are in the table.
   void publish(std::uint64_t chunk);
   // The lane: its last write and its last clone are done. `file`: open for reading. Nothing: it has failed.
+  // Only the first call counts.
   void end(std::optional<UniqueFd> file);
 
   // Whether the sums of a range of its file are known. REQUIRES: bytes > 0.
@@ -82,7 +83,7 @@ class LeaderLane {
 struct Leader {
   static constexpr std::uint32_t kNoBo = UINT32_MAX;
   std::shared_ptr<LeaderLane> lane;
-  std::vector<std::uint32_t> bos;  // by BO of the follower; ascending but for kNoBo
+  std::vector<std::uint32_t> bos;  // by BO of the follower; ascending, except for kNoBo
   // Whether both take their chunks in the same order. If not, the follower never waits for a chunk.
   bool in_step = true;
 };

@@ -21,16 +21,11 @@ Replicas::Member::Member(Replicas& all, std::uint32_t lane, std::span<const Plan
 }
 
 Replicas::Member::~Member() {
-  if (own_ && !is_complete_) own_->end(std::nullopt);
+  if (own_) own_->end(std::nullopt);
   const Lock lock(all_.mutex_);
   for (const PlannedLeader& planned : follows_)
     if (const auto led = all_.led_.find(planned.lane); led != all_.led_.end() && --led->second.followers == 0)
       all_.led_.erase(led);
-}
-
-void Replicas::Member::complete(UniqueFd file) {
-  is_complete_ = true;
-  own_->end(std::move(file));
 }
 
 }  // namespace sluice::plugin

@@ -43,14 +43,13 @@ class Replicas {
     // The lanes before it that have begun. Moves them out.
     std::vector<Leader> take_leaders() { return std::move(leaders_); }
     // Its file is complete. `file`: open for reading. REQUIRES: it leads.
-    void complete(UniqueFd file);
+    void complete(UniqueFd file) { own_->end(std::move(file)); }
 
    private:
     Replicas& all_;
     std::span<const PlannedLeader> follows_;
     std::shared_ptr<LeaderLane> own_;
     std::vector<Leader> leaders_;
-    bool is_complete_ = false;
   };
 
  private:

@@ -20,6 +20,7 @@
 #include "kfd/device.h"
 #include "plugin/contents/local_machine.h"
 #include "plugin/dump/plan/dump_plan.h"
+#include "plugin/dump/plan/replicas.h"
 #include "plugin/dump/survey/survey.h"
 #include "settings/settings.h"
 
@@ -141,6 +142,7 @@ Result<void> Dumper::plan_and_start(TreeFiles open, KernelWait wait) {
     SLUICE_TRY(tree_.check_kfd_maps());
   }
   SLUICE_TRY_ASSIGN(DumpPlan plan, plan_dump(std::move(survey), basis_.policy));
+  if (basis_.shares_replicas) plan_replicas(plan.lanes);
   carrier_.load(plan.files, std::exchange(plan.lanes, {}));
   commit_.emplace(basis_, carrier_, images_, std::move(plan));
   if (!any || !basis_.config.parallel || basis_.store.one_way()) return {};

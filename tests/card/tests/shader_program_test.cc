@@ -251,7 +251,7 @@ TEST(ShaderProgram, OfGfx942BeginsWithItsScratch) {
   const auto elf = assemble_for_gpu(dir, kScratchOfGfx942);
   ASSERT_FALSE(elf.empty());
   CodeObject code(elf);
-  // 64 bytes of each lane; a dword of each lane lies beside that of the next one.
+  // 64 bytes of each lane; a dword of each lane comes before that of the next one.
   constexpr std::uint32_t kWaveBytes = 64 * shader::kLanes, kSlot = 1;
   std::vector<std::uint32_t> scratch(3 * kWaveBytes / 4);
   HostMemory memory;

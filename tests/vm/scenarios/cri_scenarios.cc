@@ -258,7 +258,7 @@ class Cri : public Scenario {
     subject_->forget();
   }
 
-  // The job is whole, and has the files of this pod.
+  // The job is intact, and has the files of this pod.
   void expect_job_whole(const std::string& pod) {
     const fs::path root = fs::path("/proc") / std::to_string(subject_->pid()) / "root";
     for (const char* inside : {kHosts, kTerminationLog}) EXPECT_EQ(read_file(root.string() + inside), pod);

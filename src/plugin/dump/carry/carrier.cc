@@ -20,7 +20,6 @@ void Carrier::load(const std::vector<PlannedFile>& files, std::vector<std::vecto
   for (std::size_t i = 0; i < files.size(); ++i) {
     for (LaneContents& lane : lanes[i]) {
       lane.numa_node = numa_node_of_render_minor(lane.render_minor);
-      if (!basis_.shares_replicas) lane.leaders.clear();
       for (const PlannedLeader& leader : lane.leaders) ++followers[leader.lane];
     }
     File& file = files_.emplace_back();

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
 #include "plugin/dump/plan/dump_plan.h"
-#include "plugin/dump/plan/replicas.h"
 
 #include <sys/sysmacros.h>
 
@@ -239,7 +238,6 @@ Result<DumpPlan> plan_dump(Survey survey, const DumpPolicy& policy) {
     plan.files.push_back({std::move(file.image), std::move(file.name), std::move(file.holders), file.fd,
                           std::move(file.own), file.began_ns});
   }
-  if (!policy.job_runs) plan_replicas(plan.lanes);
   plan.memory = std::move(survey.memory);
   plan.orphans = std::move(survey.orphans);
   plan.not_restored = std::move(survey.not_restored);

@@ -3,22 +3,20 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <utility>
 
 namespace sluice::plugin {
 namespace {
 
-// The nth BO of a size, by size and n.
-using BySize = std::map<std::pair<std::uint64_t, std::uint32_t>, std::uint32_t>;
+// A BO among those of its size: size, and how many come before it. By BO.
+using Place = std::pair<std::uint64_t, std::uint32_t>;
 
-// Calls `take` with each BO and its place among those of its size.
-template <class Take>
-void each_in_turn(const PagesSet& set, Take take) {
+std::vector<Place> places_of(const PagesSet& set) {
   std::map<std::uint64_t, std::uint32_t> seen;
-  for (std::uint32_t bo = 0; bo < set.bos.size(); ++bo) {
-    const std::uint64_t bytes = set.bos[bo].bytes;
-    take(bo, std::pair(bytes, seen[bytes]++));
-  }
+  std::vector<Place> places;
+  for (const PagesBo& bo : set.bos) places.emplace_back(bo.bytes, seen[bo.bytes]++);
+  return places;
 }
 
 // Leaves a longest ascending part of what is not kNoBo, and makes the rest kNoBo.
@@ -42,29 +40,40 @@ void keep_ascending(std::vector<std::uint32_t>& bos) {
   bos = std::move(kept);
 }
 
+// The processes are stopped meanwhile, and most pairs are alike: these cost one comparison.
+std::vector<std::uint32_t> corresponding(const std::vector<Place>& follower,
+                                         const std::vector<Place>& leader) {
+  std::vector<std::uint32_t> bos(follower.size(), Leader::kNoBo);
+  if (follower == leader) {
+    std::iota(bos.begin(), bos.end(), 0U);
+    return bos;
+  }
+  std::map<Place, std::uint32_t> theirs;
+  for (std::uint32_t bo = 0; bo < leader.size(); ++bo) theirs.emplace(leader[bo], bo);
+  for (std::size_t bo = 0; bo < follower.size(); ++bo)
+    if (const auto found = theirs.find(follower[bo]); found != theirs.end()) bos[bo] = found->second;
+  keep_ascending(bos);
+  return bos;
+}
+
 }  // namespace
 
 std::vector<std::uint32_t> corresponding_bos(const PagesSet& follower, const PagesSet& leader) {
-  BySize theirs;
-  each_in_turn(leader, [&](std::uint32_t bo, auto place) { theirs.emplace(place, bo); });
-  std::vector<std::uint32_t> bos(follower.bos.size(), Leader::kNoBo);
-  each_in_turn(follower, [&](std::uint32_t bo, auto place) {
-    if (const auto found = theirs.find(place); found != theirs.end()) bos[bo] = found->second;
-  });
-  keep_ascending(bos);
-  return bos;
+  return corresponding(places_of(follower), places_of(leader));
 }
 
 void plan_replicas(std::vector<std::vector<LaneContents>>& lanes) {
   std::vector<LaneContents*> all;
   for (std::vector<LaneContents>& of_file : lanes)
     for (LaneContents& lane : of_file) all.push_back(&lane);
+  std::vector<std::vector<Place>> places;  // by lane
+  for (const LaneContents* const lane : all) places.push_back(places_of(lane->pages));
   for (std::uint32_t number = 0; number < all.size(); ++number) {
     LaneContents& lane = *all[number];
     lane.number = number;
     for (std::uint32_t other = number; other-- > 0 && lane.leaders.size() < kMostLeaders;) {
       if (lane.pages.drm_minor || all[other]->pages.drm_minor) continue;
-      std::vector<std::uint32_t> bos = corresponding_bos(lane.pages, all[other]->pages);
+      std::vector<std::uint32_t> bos = corresponding(places[number], places[other]);
       std::uint64_t bytes = 0;
       for (std::size_t bo = 0; bo < bos.size(); ++bo)
         if (bos[bo] != Leader::kNoBo) bytes += lane.pages.bos[bo].bytes;
