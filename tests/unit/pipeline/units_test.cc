@@ -14,8 +14,7 @@ namespace {
 
 using test::Rng;
 
-std::vector<SumRange> ranges_of(const ImageLayout& layout, const UnitIndex& units,
-                                std::uint64_t block_bytes) {
+std::vector<SumRange> ranges_of(const ImageLayout& layout, const UnitIndex& units) {
   std::vector<SumRange> all;
   for (std::uint64_t i = 0; i < layout.chunk_count(); ++i) {
     const Chunk chunk = layout.chunk(i);
@@ -56,7 +55,7 @@ TEST(Units, CoverEachByteOnceInOrderWhateverTheSizes) {
     std::uint64_t covered = 0;
     std::vector<std::uint64_t> next(layout->file_count());
     std::uint32_t file = 0;
-    for (const SumRange& range : ranges_of(*layout, units, block_bytes)) {
+    for (const SumRange& range : ranges_of(*layout, units)) {
       while (next[file] == units.count(file)) ++file;
       ASSERT_EQ(range.index, next[file]++);
       ASSERT_LT(range.begin, range.end);

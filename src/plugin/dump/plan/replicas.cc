@@ -67,6 +67,7 @@ void plan_replicas(std::vector<std::vector<LaneContents>>& lanes) {
   for (std::vector<LaneContents>& of_file : lanes)
     for (LaneContents& lane : of_file) all.push_back(&lane);
   std::vector<std::vector<Place>> places;  // by lane
+  places.reserve(all.size());
   for (const LaneContents* const lane : all) places.push_back(places_of(lane->pages));
   for (std::uint32_t number = 0; number < all.size(); ++number) {
     LaneContents& lane = *all[number];

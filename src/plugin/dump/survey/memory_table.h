@@ -23,7 +23,7 @@ struct BoPlace {
   std::uint32_t render_minor = 0;
   std::uint64_t offset = 0;
 
-  auto operator<=>(const BoPlace&) const = default;
+  auto operator<=>(const BoPlace&) const = default;  // NOLINT(modernize-use-nullptr)
 };
 
 // A BO among those of the survey's files.
