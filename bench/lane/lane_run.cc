@@ -81,12 +81,12 @@ std::vector<Leader> leaders_of(std::span<const Sharing> sharing, std::size_t num
 // As the plugin's: the followers may open the file, which has no name yet.
 Result<void> tell_followers(const LanePlan& plan, LeaderLane& lane) {
   if (plan.make_store) {
-    lane.end(UniqueFd());
+    lane.end(LeaderLane::Complete{});
     return {};
   }
   UniqueFd file(::openat(plan.directory, temporary_name_of(plan.name).c_str(), O_RDONLY | O_CLOEXEC));
   if (!file) return make_error(errno, "open " + plan.name);
-  lane.end(std::move(file));
+  lane.end(LeaderLane::Complete{std::move(file), {}, {}});
   return {};
 }
 
@@ -162,7 +162,7 @@ Result<void> run_lane(const LanePlan& plan, const ImageLayout& layout, std::span
   result.times.done = seconds_since(begin);
   if (sink) SLUICE_TRY(sink->commit());
   if (match) {
-    if (plan.parent != nullptr) result.parent_runs = match->runs(0);
+    if (plan.parent != nullptr) result.parent_runs = match->runs(0).parents;
     result.parent_bytes = match->parent_bytes();
     result.replica_bytes = match->replica_bytes();
   }

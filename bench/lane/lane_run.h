@@ -67,7 +67,7 @@ struct LaneTimes {
 struct LaneResult {
   PipelineStats stats;
   LaneTimes times;
-  ParentRuns parent_runs;           // for a dump with a parent
+  KnownRuns parent_runs;            // for a dump with a parent
   std::uint64_t parent_bytes = 0;   // not written, because the parent has them
   std::uint64_t replica_bytes = 0;  // not written, because another lane has them
 };

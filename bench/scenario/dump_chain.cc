@@ -94,7 +94,7 @@ Result<Sample> DumpChain::dump(bool with_parent) {
   const double cpu = process_cpu_seconds();
   SLUICE_TRY_ASSIGN(RunResult run, run_lanes({&each, 1}));
   Member member{each.name, nullptr, {}};
-  ParentRuns& runs = run.lanes.front().parent_runs;
+  KnownRuns& runs = run.lanes.front().parent_runs;
   SLUICE_TRY(save_sidecar(member, sums, runs));
   Sample sample = run.sample;
   sample.seconds = seconds_since(begin);
@@ -107,7 +107,7 @@ Result<Sample> DumpChain::dump(bool with_parent) {
   return sample;
 }
 
-Result<void> DumpChain::save_sidecar(const Member& member, const SumTable& sums, ParentRuns runs) const {
+Result<void> DumpChain::save_sidecar(const Member& member, const SumTable& sums, KnownRuns runs) const {
   Sidecar sidecar;
   sidecar.tables = {sums};
   sidecar.pages_files = {member.name};
@@ -129,13 +129,13 @@ Result<void> DumpChain::save_sidecar(const Member& member, const SumTable& sums,
 }
 
 // All members have one layout, so a unit is at the same place in each.
-Result<std::vector<std::uint32_t>> DumpChain::owners_of(const ParentRuns& runs) const {
+Result<std::vector<std::uint32_t>> DumpChain::owners_of(const KnownRuns& runs) const {
   const KnownFiles& files = *members_.back().files;
   std::vector<std::uint32_t> owners(static_cast<std::size_t>(files.units.count(0)),
                                     static_cast<std::uint32_t>(members_.size() - 1));
   if (runs.empty()) return owners;
   const Member& parent = members_[members_.size() - 2];
-  for (const ParentRun& run : runs.runs) {
+  for (const KnownRun& run : runs.runs) {
     const auto first = parent.owners.begin() + static_cast<std::ptrdiff_t>(run.first_unit);
     std::copy(first, first + static_cast<std::ptrdiff_t>(run.units),
               owners.begin() + static_cast<std::ptrdiff_t>(run.first_unit));

@@ -53,8 +53,8 @@ class DumpChain {
   };
 
   Result<Sample> dump(bool with_parent);
-  Result<void> save_sidecar(const Member& member, const SumTable& sums, ParentRuns runs) const;
-  Result<std::vector<std::uint32_t>> owners_of(const ParentRuns& runs) const;
+  Result<void> save_sidecar(const Member& member, const SumTable& sums, KnownRuns runs) const;
+  Result<std::vector<std::uint32_t>> owners_of(const KnownRuns& runs) const;
   ExtentMap extents() const;
   LanePlan plan() const;
   Result<std::uint64_t> disk_bytes(const std::string& name) const;

@@ -115,35 +115,38 @@ Result<void> Flattener::add(int id, PagesSet set, const std::optional<DumpId>& d
                     read_sidecar(source_, id, set, layout, dump_id.value_or(DumpId{})));
   if (!sidecar) return {};  // a dump without sums, which has no parent
   for (std::uint32_t file = 0; file < layout.file_count(); ++file)
-    bytes_total_ += sidecar->is_delta(file) ? layout.file_bytes(file) : 0;
+    bytes_total_ += sidecar->is_partial(file) ? layout.file_bytes(file) : 0;
   items_.push_back({id, std::move(set), std::move(*sidecar)});
   return {};
 }
 
 Result<void> Flattener::open_chain() {
+  Needs needs;
   for (const Item& item : items_) {
-    if (!item.sidecar.has_deltas()) continue;
-    const DumpId& parent = item.sidecar.parent_dump_id;
-    if (!chain_) {
-      SLUICE_TRY_ASSIGN(chain_, Chain::open(dir_fd_, parent, source_.keys()));
-    } else if (chain_->ancestors().front()->dump_id() != parent) {
+    const Needs its = item.sidecar.needs();
+    if (its.parent != DumpId{} && needs.parent != DumpId{} && needs.parent != its.parent)
       return Error{EBADMSG, "the images name two parents of this checkpoint; use another one [SL-I43]"};
-    }
+    if (its.parent != DumpId{}) needs.parent = its.parent;
+    needs.replicas = needs.replicas || its.replicas;
   }
+  if (!needs.any()) return {};
+  SLUICE_TRY_ASSIGN(chain_, Chain::open(dir_fd_, needs, source_.keys()));
   return {};
 }
 
 Result<FlattenTotals> Flattener::run() {
   SLUICE_TRY(open_chain());
   for (Item& item : items_) {
-    if (item.sidecar.has_deltas()) SLUICE_TRY(flatten(item));
-    SLUICE_TRY(remove_unnamed(item));
+    if (item.sidecar.needs().any()) SLUICE_TRY(flatten(item));
   }
+  // Last, because files of one item may be needed by others.
+  for (const Item& item : items_) SLUICE_TRY(remove_unnamed(item));
   SLUICE_TRY(rename_metadata());
   return totals_;
 }
 
-// The order makes it safe: new files, durable and named; then the sidecar; then the files it named before go.
+// The order makes it safe: new files, durable and named; then the sidecar. The files that it named before go
+// when all are done.
 Result<void> Flattener::flatten(Item& item) {
   SLUICE_TRY_ASSIGN(const ImageLayout layout, item.set.layout(options_.chunk_bytes));
   SLUICE_TRY_ASSIGN(const std::vector<ExtentMap> maps,
@@ -172,7 +175,7 @@ Result<std::vector<std::uint32_t>> Flattener::left_to_make(const Item& item,
                                                            const std::vector<ExtentMap>& maps) {
   std::vector<std::uint32_t> left, there;
   for (std::uint32_t file = 0; file < item.sidecar.tables.size(); ++file) {
-    if (!item.sidecar.is_delta(file)) continue;
+    if (!item.sidecar.is_partial(file)) continue;
     struct stat status {};
     const std::string name = item.set.pages_name(item.id, file);
     const bool is_there = ::fstatat(dir_fd_, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 &&
@@ -285,6 +288,10 @@ Result<void> Flattener::save_sidecar(Item& item) {
   item.sidecar.pages_files = item.set.pages_names(item.id);
   item.sidecar.parents.clear();
   item.sidecar.parent_dump_id = {};
+  item.sidecar.replicas_left_out = false;
+  // As hints they stay, unless they name files that will go.
+  for (KnownRuns& runs : item.sidecar.replicas)
+    if (lacks_among(runs.files) != Lacks::Nothing) runs = {};
   SLUICE_TRY(
       write_image(dir_fd_, item.set.sums_name(item.id), pack_sidecar(item.sidecar, source_.keys()), true));
   return sync_directory(dir_fd_);
@@ -292,15 +299,17 @@ Result<void> Flattener::save_sidecar(Item& item) {
 
 // Files that only the old sidecar named.
 Result<void> Flattener::remove_unnamed(const Item& item) const {
-  for (std::uint32_t file = 0; file < item.sidecar.tables.size(); ++file)
-    SLUICE_TRY(remove_image(dir_fd_, item.set.delta_name(item.id, file)));
+  for (std::uint32_t file = 0; file < item.sidecar.tables.size(); ++file) {
+    for (const Lacks lacks : {Lacks::Parents, Lacks::Replicas})
+      SLUICE_TRY(remove_image(dir_fd_, item.set.pages_name(item.id, file, lacks)));
+  }
   return {};
 }
 
 // Once all sets are flat, durably. Readers accept both names of an image, so some may have the one and some
 // the other.
 Result<void> Flattener::rename_metadata() {
-  for (const std::string& name : checkpoint_.chain_names) {
+  for (const std::string& name : checkpoint_.partial_names) {
     SLUICE_TRY(rename_image(dir_fd_, name, complete_name(name).value()));
     totals_.renamed = true;
   }

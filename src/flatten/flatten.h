@@ -5,7 +5,7 @@
 // It stays the same dump: its id, its sums and the places of its units do not change. So dumps built on it
 // stay valid, and its parent may be deleted. New files of a set are written beside the old ones, durably. A
 // rename then installs the set's new sidecar, and files that it no longer names are removed. Once all sets
-// are flat, the metadata get the names of a complete checkpoint (chain_name() in images/files/files.h). A
+// are flat, the metadata get the names of a complete checkpoint (partial_name() in images/files/files.h). A
 // kill or a power cut at any moment leaves each set as it was, or flat. The next run goes on: flat sets are
 // done, and complete new files are only compared.
 //

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
+#include <map>
 #include <set>
 #include <string>
 #include <string_view>
@@ -40,13 +41,13 @@ template <class Image, class Unpack>
 void read_all(const MetadataReader& source, std::vector<std::string> names, std::string_view prefix,
               Unpack unpack, SameDump& dump, Checkpoint& all, std::vector<NumberedImage<Image>>& images) {
   keep_images(names, prefix);
+  std::map<std::string, std::string> known;  // by the name in a complete checkpoint
   for (const std::string& name : names) {
-    if (const auto other = complete_name(name)) {
-      all.chain_names.insert(name);
-      if (std::binary_search(names.begin(), names.end(), *other)) {
-        note_contradiction(all, two_names_of_one(name, *other));
-        continue;
-      }
+    const auto complete = complete_name(name);
+    if (complete) all.partial_names.insert(name);
+    if (const auto [other, is_new] = known.emplace(complete.value_or(name), name); !is_new) {
+      note_contradiction(all, two_names_of_one(name, other->second));
+      continue;
     }
     const std::optional<int> id = id_of_image(name);
     if (!id) continue;  // unreached: the name of none of ours
@@ -86,6 +87,12 @@ std::set<std::uint32_t> shared_memory_made(const Checkpoint& all) {
   return made;
 }
 
+// The name that an image would have there.
+std::string in_style_of(const Checkpoint& all, const std::string& name) {
+  const Lacks lacks = lacks_among({all.partial_names.begin(), all.partial_names.end()});
+  return lacks == Lacks::Nothing ? name : partial_name(name, lacks);
+}
+
 // What must have existed, by images and names of contents files, but is missing. One lost file leaves many
 // traces: those that a known loss explains are not lost files of their own.
 std::vector<Error> look_for_lost_images(const std::vector<std::string>& names, const Checkpoint& all) {
@@ -95,8 +102,7 @@ std::vector<Error> look_for_lost_images(const std::vector<std::string>& names, c
   for (const auto& [id, image] : all.render) here.insert(render_image_name(id));
   const auto expect = [&](const std::string& name, const std::string& needed) {
     if (here.insert(needed).second)
-      lost.push_back({ENOENT, name + " is of " + (all.chain_names.empty() ? needed : chain_name(needed)) +
-                                  ", which is not here"});
+      lost.push_back({ENOENT, name + " is of " + in_style_of(all, needed) + ", which is not here"});
   };
   for (const auto& [id, image] : all.kfd) {
     if (image.alias_of)
@@ -151,8 +157,10 @@ void look_for_undeclared_sharing(Checkpoint& all) {
 
 std::string Checkpoint::name_of(const std::string& name) const {
   if (is_predump()) return predump_name(name);
-  std::string in_chain = chain_name(name);
-  return chain_names.contains(in_chain) ? in_chain : name;
+  for (const Lacks lacks : {Lacks::Parents, Lacks::Replicas}) {
+    if (std::string partial = partial_name(name, lacks); partial_names.contains(partial)) return partial;
+  }
+  return name;
 }
 
 std::vector<NumberedPages> pages_of(const Checkpoint& checkpoint) {

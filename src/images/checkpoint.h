@@ -40,7 +40,7 @@ struct Checkpoint {
   std::vector<NumberedImage<kfd::KfdImage>> kfd;  // each by id, ascending
   std::vector<NumberedImage<RenderImage>> render;
   std::vector<NumberedImage<DmaBufImage>> dmabufs;
-  std::set<std::string> chain_names;  // chain_name() of images that have these names
+  std::set<std::string> partial_names;  // of images that have a partial_name()
   // The first image that is there and cannot be read: what it says is unknown. Damage aside.
   std::optional<Error> unread;
   // The first that has two names, or belongs to another dump: then nothing is certain.
@@ -60,7 +60,7 @@ struct Checkpoint {
   const std::vector<Error>& faults() const { return unreadable.empty() ? lost : unreadable; }
 };
 
-// For an image that has its name in a complete checkpoint and chain_name() of it: EBADMSG.
+// For an image that is there under two of its names: EBADMSG.
 Error two_names_of_one(const std::string& name, const std::string& other);
 
 // The contents of one image on one GPU.

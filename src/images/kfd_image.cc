@@ -270,7 +270,8 @@ bool KfdImage::operator==(const KfdImage& other) const {
   const auto all = [](const KfdImage& image) {
     return std::tie(image.pid, image.topology.nodes, image.bos, image.num_objects, image.shm, image.priv_data,
                     image.sluice_version, image.kernel_release, image.kfd_minor_version,
-                    image.bo_record_bytes, image.alias_of, image.dump_id, image.has_sums, image.id);
+                    image.bo_record_bytes, image.alias_of, image.dump_id, image.has_sums, image.id,
+                    image.replica_files);
   };
   return all(*this) == all(other);
 }
@@ -356,6 +357,10 @@ std::vector<std::uint8_t> encode_kfd_image(const KfdImage& image) {
   message.has_sums = image.has_sums;
   message.has_id = image.id.has_value();
   message.id = image.id.value_or(0);
+  std::vector<char*> replica_files;
+  for (const std::string& name : image.replica_files) replica_files.push_back(borrowed(name));
+  message.n_replica_files = replica_files.size();
+  message.replica_files = replica_files.data();
 
   std::vector<std::uint8_t> bytes(criu_kfd__get_packed_size(&message));
   criu_kfd__pack(&message, bytes.data());
@@ -391,6 +396,7 @@ Result<KfdImage> decode_kfd_image(std::span<const std::uint8_t> bytes) {
   }
   image.has_sums = message->has_has_sums && message->has_sums;
   if (message->has_id) image.id = message->id;
+  image.replica_files.assign(message->replica_files, message->replica_files + message->n_replica_files);
   return image;
 }
 

@@ -53,6 +53,8 @@ struct KfdImage {
   std::optional<DumpId> dump_id;
   bool has_sums = false;            // the dump wrote checksums of the contents
   std::optional<std::uint32_t> id;  // CRIU's of the open file
+  // Names of pages files of the dump that have much of what this process' files have, too.
+  std::vector<std::string> replica_files;
 
   bool operator==(const KfdImage&) const;
 };

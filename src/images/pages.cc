@@ -25,12 +25,9 @@ std::string PagesOwner::name_of(const std::string& in_dump) const {
   return predump ? predump_name(in_dump) : in_dump;
 }
 
-std::string PagesOwner::pages_name(int id, std::uint32_t bo) const {
-  return name_of(drm_minor ? drm_pages_image_name(id, *drm_minor, bo) : pages_image_name(id, gpu_id));
-}
-
-std::string PagesOwner::delta_name(int id, std::uint32_t bo) const {
-  return name_of(drm_minor ? drm_delta_image_name(id, *drm_minor, bo) : delta_image_name(id, gpu_id));
+std::string PagesOwner::pages_name(int id, std::uint32_t bo, Lacks lacks) const {
+  return name_of(drm_minor ? drm_pages_image_name(id, *drm_minor, bo, lacks)
+                           : pages_image_name(id, gpu_id, lacks));
 }
 
 std::string PagesOwner::unnamed_pages_name(unsigned number, std::uint32_t bo) const {
@@ -54,12 +51,8 @@ Result<ImageLayout> PagesSet::layout(std::uint64_t chunk_bytes) const {
                    : ImageLayout::make(sizes, chunk_bytes);
 }
 
-std::string PagesSet::pages_name(int id, std::uint32_t file) const {
-  return PagesOwner::pages_name(id, bos[file].number);
-}
-
-std::string PagesSet::delta_name(int id, std::uint32_t file) const {
-  return PagesOwner::delta_name(id, bos[file].number);
+std::string PagesSet::pages_name(int id, std::uint32_t file, Lacks lacks) const {
+  return PagesOwner::pages_name(id, bos[file].number, lacks);
 }
 
 std::vector<std::string> PagesSet::pages_names(int id) const {
@@ -71,7 +64,8 @@ std::vector<std::string> PagesSet::pages_names(int id) const {
 std::vector<std::string> PagesSet::names_with(int id, const Sidecar& sidecar) const {
   std::vector<std::string> names = pages_names(id);
   for (std::uint32_t file = 0; file < names.size(); ++file) {
-    if (sidecar.is_delta(file)) names[file] = delta_name(id, file);
+    if (sidecar.is_partial(file))
+      names[file] = pages_name(id, file, sidecar.needs_parent(file) ? Lacks::Parents : Lacks::Replicas);
   }
   return names;
 }

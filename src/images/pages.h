@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "images/files/files.h"
 #include "images/files/image_source.h"
 #include "images/kfd_image.h"
 #include "images/metadata.h"
@@ -29,9 +30,7 @@ struct PagesOwner {
 
   // "GPU 0x5759" or "renderD128".
   std::string describe() const;
-  std::string pages_name(int id, std::uint32_t bo) const;
-  // For a file with units left to the parent.
-  std::string delta_name(int id, std::uint32_t bo) const;
+  std::string pages_name(int id, std::uint32_t bo, Lacks lacks = Lacks::Nothing) const;
   // While the id is unknown: `number` is the file's in its dump.
   std::string unnamed_pages_name(unsigned number, std::uint32_t bo) const;
   std::string sums_name(int id) const;
@@ -74,8 +73,7 @@ struct PagesSet : PagesOwner {
 
   // One name per file of the layout.
   std::size_t file_count() const { return drm_minor ? bos.size() : 1; }
-  std::string pages_name(int id, std::uint32_t file) const;
-  std::string delta_name(int id, std::uint32_t file) const;
+  std::string pages_name(int id, std::uint32_t file, Lacks lacks = Lacks::Nothing) const;
   std::vector<std::string> pages_names(int id) const;
   // Names of the files that the sidecar has sums of.
   std::vector<std::string> names_with(int id, const Sidecar& sidecar) const;

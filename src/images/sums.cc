@@ -46,6 +46,10 @@ bool can_have(const FileSums& sums, std::uint64_t count) {
   return count >= div_ceil(sums.file_bytes, kSumUnitBytes) && count <= sums.file_bytes;
 }
 
+bool any_of(const std::vector<KnownRuns>& files) {
+  return std::any_of(files.begin(), files.end(), [](const KnownRuns& runs) { return !runs.empty(); });
+}
+
 // REQUIRES: as many bytes.
 bool equal_bytes(const ProtobufCBinaryData& bytes, std::span<const std::uint8_t> others) {
   return std::memcmp(bytes.data, others.data(), others.size()) == 0;
@@ -76,8 +80,13 @@ Result<SumMethod> new_sum_method(const ImageKeys& keys) {
   return SumMethod(secret);
 }
 
-bool Sidecar::has_deltas() const {
-  return std::any_of(parents.begin(), parents.end(), [](const ParentRuns& runs) { return !runs.empty(); });
+Needs Sidecar::needs() const {
+  Needs needs;
+  for (std::size_t file = 0; file < tables.size(); ++file) {
+    if (needs_parent(file)) needs.parent = parent_dump_id;
+    needs.replicas = needs.replicas || needs_others(file);
+  }
+  return needs;
 }
 
 namespace {
@@ -86,23 +95,47 @@ Error damaged_sidecar(const std::string& what) {
   return Error{EBADMSG, what + ": the checksums are damaged; use another checkpoint [SL-I24]"};
 }
 
+// The five fields of a message that hold runs.
+struct RunFields {
+  std::size_t& n_files;
+  char**& files;
+  std::size_t& n_first;
+  std::uint64_t*& first;
+  std::size_t& n_units;
+  std::uint64_t*& units;
+  std::size_t& n_file;
+  std::uint32_t*& file;
+  std::size_t& n_offset;
+  std::uint64_t*& offset;
+};
+
+RunFields parent_fields(FileSums& sums) {
+  return {sums.n_parent_files,  sums.parent_files, sums.n_parent_first, sums.parent_first,
+          sums.n_parent_units,  sums.parent_units, sums.n_parent_file,  sums.parent_file,
+          sums.n_parent_offset, sums.parent_offset};
+}
+
+RunFields replica_fields(FileSums& sums) {
+  return {sums.n_replica_files,  sums.replica_files, sums.n_replica_first, sums.replica_first,
+          sums.n_replica_units,  sums.replica_units, sums.n_replica_file,  sums.replica_file,
+          sums.n_replica_offset, sums.replica_offset};
+}
+
 // Runs in a message's form, valid during this object's life.
 struct PackedRuns {
-  explicit PackedRuns(const ParentRuns& runs) : files(runs.files) {
+  PackedRuns(const KnownRuns& runs, const RunFields& fields) : files(runs.files) {
     for (std::string& file : files) names.push_back(file.data());
-    for (const ParentRun& run : runs.runs) {
+    for (const KnownRun& run : runs.runs) {
       first.push_back(run.first_unit);
       units.push_back(run.units);
       file_of.push_back(run.file);
       offset.push_back(run.offset);
     }
-  }
-  void lend_to(FileSums& sums) {
-    sums.n_parent_files = names.size(), sums.parent_files = names.data();
-    sums.n_parent_first = first.size(), sums.parent_first = first.data();
-    sums.n_parent_units = units.size(), sums.parent_units = units.data();
-    sums.n_parent_file = file_of.size(), sums.parent_file = file_of.data();
-    sums.n_parent_offset = offset.size(), sums.parent_offset = offset.data();
+    fields.n_files = names.size(), fields.files = names.data();
+    fields.n_first = first.size(), fields.first = first.data();
+    fields.n_units = units.size(), fields.units = units.data();
+    fields.n_file = file_of.size(), fields.file = file_of.data();
+    fields.n_offset = offset.size(), fields.offset = offset.data();
   }
 
   std::vector<std::string> files;
@@ -112,16 +145,16 @@ struct PackedRuns {
 };
 
 // For a file with `count` units. Nothing if no dump writes such runs.
-std::optional<ParentRuns> unpack_runs(const FileSums& sums, std::uint64_t count) {
-  ParentRuns runs;
-  const std::size_t number = sums.n_parent_first;
-  if (sums.n_parent_units != number || sums.n_parent_file != number || sums.n_parent_offset != number)
-    return std::nullopt;
-  runs.files.assign(sums.parent_files, sums.parent_files + sums.n_parent_files);
+std::optional<KnownRuns> unpack_runs(const RunFields& fields, std::uint64_t count) {
+  KnownRuns runs;
+  const std::size_t number = fields.n_first;
+  if (fields.n_units != number || fields.n_file != number || fields.n_offset != number) return std::nullopt;
+  runs.files.assign(fields.files, fields.files + fields.n_files);
+  const auto has_path = [](const std::string& name) { return name.find('/') != name.npos; };
+  if (std::any_of(runs.files.begin(), runs.files.end(), has_path)) return std::nullopt;
   std::uint64_t next = 1;  // the file's length is always its own
   for (std::size_t i = 0; i < number; ++i) {
-    const ParentRun run{sums.parent_first[i], sums.parent_units[i], sums.parent_file[i],
-                        sums.parent_offset[i]};
+    const KnownRun run{fields.first[i], fields.units[i], fields.file[i], fields.offset[i]};
     const bool in_order = run.first_unit >= next && run.first_unit < count && run.units > 0 &&
                           run.units <= count - run.first_unit;
     if (!in_order || run.file >= runs.files.size() || run.offset < kHeaderBytes || run.offset > INT64_MAX)
@@ -130,6 +163,16 @@ std::optional<ParentRuns> unpack_runs(const FileSums& sums, std::uint64_t count)
     runs.runs.push_back(run);
   }
   return runs;
+}
+
+// Whether a unit is in both.
+bool overlap(const KnownRuns& one, const KnownRuns& other) {
+  auto its = other.runs.begin();
+  for (const KnownRun& run : one.runs) {
+    while (its != other.runs.end() && its->first_unit + its->units <= run.first_unit) ++its;
+    if (its != other.runs.end() && its->first_unit < run.first_unit + run.units) return true;
+  }
+  return false;
 }
 
 // Nothing if no dump writes such a secret.
@@ -161,14 +204,16 @@ std::vector<std::uint8_t> pack_sidecar(const Sidecar& sidecar, const ImageKeys& 
     sums[i].sums = borrowed(
         {reinterpret_cast<const std::uint8_t*>(table.sums.data()), table.sums.size() * sizeof(Sum128)});
     sums[i].pages_file = names[i].data();
-    if (sidecar.is_delta(i)) runs.emplace_back(sidecar.parents[i]).lend_to(sums[i]);
+    if (!sidecar.parents.empty()) runs.emplace_back(sidecar.parents[i], parent_fields(sums[i]));
+    if (!sidecar.replicas.empty()) runs.emplace_back(sidecar.replicas[i], replica_fields(sums[i]));
     files.push_back(&sums[i]);
   }
   SumsImage image = SUMS_IMAGE__INIT;
-  if (!runs.empty()) {
+  if (any_of(sidecar.parents)) {
     image.has_parent_dump_id = 1;
     image.parent_dump_id = borrowed(sidecar.parent_dump_id);
   }
+  image.has_replicas_left_out = image.replicas_left_out = sidecar.needs().replicas ? 1 : 0;
   if (const SumSecret* const secret = sidecar.tables.front().method.secret()) {
     image.has_secret = 1;
     image.secret = borrowed(secret->bytes);
@@ -199,7 +244,7 @@ Result<Sidecar> unpack_sidecar(std::vector<std::uint8_t> payload, const std::str
   const SumMethod& method = *known;
   Sidecar sidecar;
   for (std::size_t i = 0; i < image->n_files; ++i) {
-    const FileSums& sums = *image->files[i];
+    FileSums& sums = *image->files[i];
     const bool blocks_ok = std::has_single_bit(sums.block_bytes) && sums.block_bytes >= kLeastBlockBytes &&
                            sums.block_bytes <= kMostBlockBytes;
     if (std::string_view(sums.algorithm) == method.name()) {
@@ -220,9 +265,13 @@ Result<Sidecar> unpack_sidecar(std::vector<std::uint8_t> payload, const std::str
         !equal_bytes(sums.dump_id, sidecar.dump_id)) {
       return damaged_sidecar(name + " contradicts itself");
     }
-    std::optional<ParentRuns> runs = unpack_runs(sums, sums.sums.len / sizeof(Sum128));
-    if (!runs) return damaged_sidecar(name + " contradicts itself");
-    sidecar.parents.push_back(std::move(*runs));
+    const std::uint64_t count = sums.sums.len / sizeof(Sum128);
+    std::optional<KnownRuns> parents = unpack_runs(parent_fields(sums), count);
+    std::optional<KnownRuns> replicas = unpack_runs(replica_fields(sums), count);
+    if (!parents || !replicas || overlap(*parents, *replicas))
+      return damaged_sidecar(name + " contradicts itself");
+    sidecar.parents.push_back(std::move(*parents));
+    sidecar.replicas.push_back(std::move(*replicas));
     SumTable table{sums.block_bytes, sums.file_bytes, {}, method};
     table.sums.resize(sums.sums.len / sizeof(Sum128));
     if (!table.sums.empty()) std::memcpy(table.sums.data(), sums.sums.data, sums.sums.len);
@@ -230,12 +279,15 @@ Result<Sidecar> unpack_sidecar(std::vector<std::uint8_t> payload, const std::str
     sidecar.pages_files.emplace_back(sums.pages_file);
   }
   const bool has_parent = image->has_parent_dump_id != 0 && image->parent_dump_id.len == sizeof(DumpId);
-  if (sidecar.has_deltas() != has_parent) return damaged_sidecar(name + " contradicts itself");
+  sidecar.replicas_left_out = image->has_replicas_left_out != 0 && image->replicas_left_out != 0;
+  if (any_of(sidecar.parents) != has_parent || (sidecar.replicas_left_out && !any_of(sidecar.replicas)))
+    return damaged_sidecar(name + " contradicts itself");
   if (has_parent) {
     std::copy_n(image->parent_dump_id.data, sizeof(DumpId), sidecar.parent_dump_id.begin());
   } else {
     sidecar.parents.clear();
   }
+  if (!any_of(sidecar.replicas)) sidecar.replicas.clear();
   return sidecar;
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <compare>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -28,18 +29,35 @@ Result<DumpId> random_dump_id();
 // getrandom's.
 Result<SumMethod> new_sum_method(const ImageKeys& keys);
 
+// Where contents are that a checkpoint's own files lack.
+struct Needs {
+  DumpId parent{};        // all zero: in no parent
+  bool replicas = false;  // in other files of the dump
+
+  bool any() const { return parent != DumpId{} || replicas; }
+  auto operator<=>(const Needs&) const = default;
+};
+
 struct Sidecar {
   std::vector<SumTable> tables;          // one per pages file
   std::vector<std::string> pages_files;  // their names, in the same order
   Sum128 bo_table_digest{};
   DumpId dump_id{};
-  // With a parent: which parts of each file are in the parent instead. Otherwise empty.
-  std::vector<ParentRuns> parents;
+  // By file, or empty: what is in the parent instead.
+  std::vector<KnownRuns> parents;
   DumpId parent_dump_id{};  // which dump that is
+  // By file, or empty: what other files of the dump have, too, or, if left out, have instead.
+  std::vector<KnownRuns> replicas;
+  bool replicas_left_out = false;
 
-  // Whether some units of the file are in the parent.
-  bool is_delta(std::size_t file) const { return !parents.empty() && !parents[file].empty(); }
-  bool has_deltas() const;
+  // Whether some units of the file are in the parent, ...
+  bool needs_parent(std::size_t file) const { return !parents.empty() && !parents[file].empty(); }
+  // ... or only in other files of the dump.
+  bool needs_others(std::size_t file) const {
+    return replicas_left_out && !replicas.empty() && !replicas[file].empty();
+  }
+  bool is_partial(std::size_t file) const { return needs_parent(file) || needs_others(file); }
+  Needs needs() const;
 };
 
 // Needs as much memory again as the tables. REQUIRES: as many names as tables, all summed by one method; with

@@ -327,8 +327,9 @@ Config parse_config(const Lookup& lookup, LogLines& lines) {
   config.sync = parse_switch(lookup, "SLUICE_SYNC", standard.sync, lines);
   config.zero_holes = parse_switch(lookup, "SLUICE_ZERO_HOLES", standard.zero_holes, lines);
   config.reuse_files = parse_switch(lookup, "SLUICE_REUSE", standard.reuse_files, lines);
-  config.dedup = parse_choice<Dedup>(lookup, "SLUICE_DEDUP", {{"auto", Dedup::Auto}, {"off", Dedup::Off}},
-                                     "auto or off", lines);
+  config.dedup = parse_choice<Dedup>(lookup, "SLUICE_DEDUP",
+                                     {{"auto", Dedup::Auto}, {"on", Dedup::On}, {"off", Dedup::Off}},
+                                     "auto, on or off", lines);
   config.parallel = parse_switch(lookup, "SLUICE_PARALLEL", standard.parallel, lines);
   config.stats = parse_switch(lookup, "SLUICE_STATS", standard.stats, lines);
   config.trace = parse_switch(lookup, "SLUICE_TRACE", standard.trace, lines);

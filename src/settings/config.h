@@ -29,8 +29,8 @@ namespace sluice::settings {
 // What a dump does about running kernels that a restore could not continue.
 enum class LostWaves { Refuse, Warn };
 
-// Whether a dump writes contents that several GPUs have once.
-enum class Dedup { Off, Auto };
+// Whether a dump writes contents that several GPUs have once. Auto: where files can share extents.
+enum class Dedup { Off, Auto, On };
 
 inline constexpr const char* kConfigFile = "/etc/criu/sluice.conf";
 

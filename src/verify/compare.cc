@@ -114,21 +114,23 @@ Result<void> each_block(ByteStream& bytes, std::uint64_t bo_bytes, std::vector<s
 }
 
 // Where the bytes of a set's files are, if the files themselves do not have all of them.
-struct InParent {
+struct Elsewhere {
   std::shared_ptr<const Chain> chain;
   std::vector<ExtentMap> maps;  // by file; empty: the files have all
 };
 
-Result<InParent> parent_of(const ImageSource& source, const NumberedPages& set, const ImageLayout& layout) {
+Result<Elsewhere> elsewhere_of(const ImageSource& source, const NumberedPages& set,
+                               const ImageLayout& layout) {
   SLUICE_TRY_ASSIGN(const auto sums, read_sidecar(source, set.id, set.set, layout, set.dump_id));
-  if (!sums || !sums->has_deltas()) return InParent{};
+  if (!sums || !sums->needs().any()) return Elsewhere{};
   const auto directory = source.directory();
   if (!directory)
-    return Error{ENOSYS, set.set.sums_name(set.id) +
-                             " says that a parent has a part of the contents; compare the directory instead "
-                             "of an archive [SL-T95]"};
-  InParent found;
-  SLUICE_TRY_ASSIGN(found.chain, Chain::open(*directory, sums->parent_dump_id, source.keys()));
+    return Error{ENOSYS,
+                 set.set.sums_name(set.id) +
+                     " says that other files have a part of the contents; compare the directory instead "
+                     "of an archive [SL-T95]"};
+  Elsewhere found;
+  SLUICE_TRY_ASSIGN(found.chain, Chain::open(*directory, sums->needs(), source.keys()));
   SLUICE_TRY_ASSIGN(found.maps, found.chain->resolve(*directory, found.chain->directories(), layout, *sums));
   return found;
 }
@@ -145,14 +147,14 @@ Result<void> read_contents(const ImageSource& source, const std::vector<const Nu
   std::map<std::string, File> files;
   std::set<std::string> names;
   std::vector<ImageLayout> layouts;
-  std::vector<InParent> parents;
+  std::vector<Elsewhere> parents;
   for (std::size_t i = 0; i < sets.size(); ++i) {
     const PagesSet none;
     const PagesSet& set = sets[i] != nullptr ? sets[i]->set : none;
     SLUICE_TRY_ASSIGN(ImageLayout layout, set.layout(kSumBlockBytes));
-    InParent& parent = parents.emplace_back();
+    Elsewhere& parent = parents.emplace_back();
     if (sets[i] != nullptr) {
-      SLUICE_TRY_ASSIGN(parent, parent_of(source, *sets[i], layout));
+      SLUICE_TRY_ASSIGN(parent, elsewhere_of(source, *sets[i], layout));
     }
     for (std::uint32_t bo = 0; bo < set.bos.size() && parent.maps.empty(); ++bo) {
       if (!wanted(i, bo)) continue;

@@ -259,7 +259,7 @@ std::optional<Verification::Readable> Verification::look_at(const Item& item) {
   }
   std::optional<Sidecar> sums = sums_of(item, *layout);
   Readable readable{item.set, {}, sums ? sums->pages_files : item.set.pages_names(item.id)};
-  if (sums && sums->has_deltas()) {
+  if (sums && sums->needs().any()) {
     if (auto followed = follow_chain(item, *layout, *sums, readable); !followed) {
       report(item, readable.names.front(), ProblemKind::BadFile, beside_signed(followed.error()));
       return std::nullopt;
@@ -272,16 +272,25 @@ std::optional<Verification::Readable> Verification::look_at(const Item& item) {
 
 // Contents that are not in its own files.
 Result<void> Verification::follow_chain(const Item& item, const ImageLayout& layout, const Sidecar& sums,
-                                        Readable& readable) const {
+                                        Readable& readable) {
   const auto directory = source_.directory();
   if (!directory)
     return Error{ENOSYS, item.set.sums_name(item.id) +
-                             " says that a parent has a part of the contents; verify the directory "
+                             " says that other files have a part of the contents; verify the directory "
                              "instead of an archive [SL-T12]"};
-  SLUICE_TRY_ASSIGN(readable.chain, Chain::open(*directory, sums.parent_dump_id, source_.keys()));
-  SLUICE_TRY_ASSIGN(readable.maps,
-                    readable.chain->resolve(*directory, readable.chain->directories(), layout, sums));
+  SLUICE_TRY_ASSIGN(const auto chain, chain_for(sums.needs()));
+  SLUICE_TRY_ASSIGN(readable.maps, chain->resolve(*directory, chain->directories(), layout, sums));
   return {};
+}
+
+// Read once for all lanes.
+Result<std::shared_ptr<const Chain>> Verification::chain_for(const Needs& needs) {
+  const Lock lock(chains_mutex_);
+  std::shared_ptr<const Chain>& known = chains_[needs];
+  if (!known) {
+    SLUICE_TRY_ASSIGN(known, Chain::open(*source_.directory(), needs, source_.keys()));
+  }
+  return known;
 }
 
 std::optional<Sidecar> Verification::sums_of(const Item& item, const ImageLayout& layout) {

@@ -116,9 +116,8 @@ class Verification {
   struct Readable {
     PagesSet set;
     std::vector<SumTable> tables;
-    std::vector<std::string> names = {};           // of the files
-    std::vector<ExtentMap> maps = {};              // where the files' bytes are, for a dump with a parent
-    std::shared_ptr<const Chain> chain = nullptr;  // the maps refer to it
+    std::vector<std::string> names = {};  // of the files
+    std::vector<ExtentMap> maps = {};     // where the files' bytes are, if they are partial
   };
   class Source;
   class StreamSource;
@@ -132,7 +131,8 @@ class Verification {
   std::optional<Readable> look_at(const Item& item);
   std::optional<Sidecar> sums_of(const Item& item, const ImageLayout& layout);
   Result<void> follow_chain(const Item& item, const ImageLayout& layout, const Sidecar& sums,
-                            Readable& readable) const;
+                            Readable& readable);
+  Result<std::shared_ptr<const Chain>> chain_for(const Needs& needs);
   void drop_bad_files(const Item& item, const ImageLayout& layout, Readable& readable);
   Result<ImageLayout> layout_of(const Readable& readable) const;
   Result<void> read_files(Item& item, Readable readable);
@@ -144,6 +144,8 @@ class Verification {
   const ImageSource& source_;
   VerifyOptions options_;
   FairShare disk_;
+  Mutex chains_mutex_;
+  std::map<Needs, std::shared_ptr<const Chain>> chains_ SLUICE_GUARDED_BY(chains_mutex_);
   std::vector<std::unique_ptr<Item>> items_;
   std::uint64_t bytes_total_ = 0;
   std::size_t lane_count_ = 0;

@@ -158,6 +158,17 @@ TEST_F(PlanTest, TellsHowLongTheJobStandsStillForWhatHasChanged) {
   EXPECT_THAT(complaint(node_with("\"zero\": 0.25", "\"changed\": 5")), HasSubstr("gpus[0], \"changed\""));
 }
 
+// Each GPU has 120 GiB that are not zero; half of them are on the disks once.
+TEST_F(PlanTest, WhatGpusHaveAlikeIsOnTheDisksOnce) {
+  const std::string path = file(node_with("\"zero\"", "\"alike\": 0.5, \"zero\""));
+  const nlohmann::json object = object_of(sluice({"plan", "--json", path}, nullptr));
+  EXPECT_NEAR(object["image_bytes"].get<double>(), (120.0 + 7 * 60) * kGiB, 16);
+  EXPECT_LT(object["dump"]["seconds"].get<double>(), 960.0 * kGiB / 26e9);
+  EXPECT_GE(object["dump"]["seconds"].get<double>(), 540.0 * kGiB / 26e9);
+  EXPECT_GE(object["restore"]["seconds"].get<double>(), 540.0 * kGiB / 28e9);
+  EXPECT_THAT(complaint(node_with("\"zero\": 0.25", "\"alike\": 2")), HasSubstr("gpus[0], \"alike\""));
+}
+
 TEST_F(PlanTest, StagingMemoryIsAsItIsSet) {
   const nlohmann::json object =
       object_of(sluice({"plan", "--json", file(kNode)}, nullptr, {"SLUICE_STAGING_SIZE=128M"}));

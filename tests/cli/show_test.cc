@@ -187,7 +187,7 @@ TEST_F(ShowParentTest, WhatAParentHasIsTold) {
   ASSERT_EQ(shown["files"].size(), 2U);
   for (const json& file : shown["files"]) {
     EXPECT_TRUE(file["has_parent"].get<bool>());
-    EXPECT_THAT(file["file"].get<std::string>(), StartsWith(kDeltaPrefix));
+    EXPECT_THAT(file["file"].get<std::string>(), StartsWith("amdgpu-delta-"));
   }
   EXPECT_THAT(sluice({"show", dump()}).out, HasSubstr("yes, and a parent"));
 }

@@ -116,7 +116,7 @@ Result<void> write_set(int dir_fd, const KnownSet& known, const DumpId& dump_id,
   SLUICE_TRY(pipeline.run());
   if (match) {
     for (std::uint32_t file = 0; file < layout.file_count(); ++file)
-      sidecar.parents.push_back(match->runs(file));
+      sidecar.parents.push_back(match->runs(file).parents);
     sidecar.parent_dump_id = parent->dump_id();
     sidecar.pages_files = known.set.names_with(known.id, sidecar);
     sink.set_names(sidecar.pages_files);

@@ -83,12 +83,12 @@ struct Store {
 };
 Result<Store> open_store(int dir_fd, int id, const PagesSet& set, const std::optional<Sidecar>& sums,
                          const ImageLayout& layout, Reactor& reactor) {
-  if (!sums || !sums->has_deltas()) {
+  if (!sums || !sums->needs().any()) {
     SLUICE_TRY_ASSIGN(auto source,
                       FileSetSource::open(dir_fd, set.pages_names(id), layout, reactor, FileOptions{}));
     return Store{nullptr, std::move(source)};
   }
-  SLUICE_TRY_ASSIGN(auto chain, Chain::open(dir_fd, sums->parent_dump_id, ImageKeys()));
+  SLUICE_TRY_ASSIGN(auto chain, Chain::open(dir_fd, sums->needs(), ImageKeys()));
   SLUICE_TRY_ASSIGN(auto maps, chain->resolve(dir_fd, chain->directories(), layout, *sums));
   auto stage = std::make_unique<ExtentSource>(std::move(maps), layout, reactor, FileOptions{});
   return Store{std::move(chain), std::move(stage)};
@@ -207,8 +207,8 @@ BoList bos_of(int dir_fd, int id, const PagesSet& set, const DumpId& dump_id) {
   const auto sums = read_sidecar(DirectorySource(dir_fd), id, set, layout, dump_id);
   std::shared_ptr<const Chain> chain;
   std::vector<ExtentMap> maps;
-  if (sums && *sums && (*sums)->has_deltas()) {
-    chain = std::move(Chain::open(dir_fd, (*sums)->parent_dump_id, ImageKeys())).value();
+  if (sums && *sums && (*sums)->needs().any()) {
+    chain = std::move(Chain::open(dir_fd, (*sums)->needs(), ImageKeys())).value();
     maps = std::move(chain->resolve(dir_fd, chain->directories(), layout, **sums)).value();
   } else {
     for (const std::string& name : set.pages_names(id)) {

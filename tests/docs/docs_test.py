@@ -210,7 +210,7 @@ class Commands(unittest.TestCase):
 class Messages(unittest.TestCase):
     """Every warning and refusal ends with an id, which docs/reference/messages.md explains."""
 
-    ID = re.compile(r"\[SL-([DRIGCSHT]\d\d)\]")
+    ID = re.compile(r"\[SL-([DRIGCSHT]\d{2,3})\]")
     WITHOUT = {"out of memory"}  # gets that of its remedy
 
 
@@ -232,7 +232,7 @@ class Messages(unittest.TestCase):
 
     def test_pages_refer_to_ids_that_exist(self):
         for page in Links.PAGES:
-            for found in re.findall(r"\bSL-([DRIGCSHT]\d\d)\b", page.read_text(encoding="utf-8")):
+            for found in re.findall(r"\bSL-([DRIGCSHT]\d{2,3})\b", page.read_text(encoding="utf-8")):
                 self.assertIn(found, self.ids, page)
 
     def examine(self, kind, least):

@@ -58,6 +58,7 @@ struct Shape {
   const char* processors;  // that hosts are told of; nullptr: the real ones
   Strings more;            // of the tasks
   bool has_parent = false;
+  bool has_replicas = false;
 };
 const std::vector<Shape>& shapes() {
   static const std::vector<Shape> all = {
@@ -69,6 +70,8 @@ const std::vector<Shape>& shapes() {
       {"shared", 1, false, "16", {"--share", "kfd", "--share-fd", "--kfd-import", "--gem-handles", "1,3"}},
       // Dumps write what an earlier one has not.
       {"parent", 1, false, nullptr, {}, true},
+      // One file has what two GPUs have.
+      {"replicas", 1, false, nullptr, {"--replicas", "--zero", "0", "--vram", "4M"}, false, true},
   };
   return all;
 }
@@ -115,7 +118,7 @@ Listing listing(const fs::path& directory) {
 }
 
 bool is_metadata(const std::string& name) {
-  return (name.starts_with("amdgpu-kfd-") || name.starts_with("amdgpu-delta-kfd-")) && name.ends_with(".img");
+  return name.find("-kfd-") != name.npos && name.starts_with("amdgpu-") && name.ends_with(".img");
 }
 bool has_metadata(const Listing& files) {
   return std::any_of(files.begin(), files.end(), [](const auto& file) { return is_metadata(file.first); });
@@ -184,6 +187,7 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
     scene_.variables[seam::kPlanVariable] = (scratch_.path() / "plan").string();
     if (const char* told = GetParam().shape.processors; told != nullptr)
       scene_.variables["VAMDGPU_CPUS"] = told;
+    if (GetParam().shape.has_replicas) scene_.variables["SLUICE_DEDUP"] = "on";
   }
 
   void SetUp() override {
@@ -197,6 +201,8 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
     }
     fs::create_directory(earlier_);
     ASSERT_EQ(dump(earlier_), 0) << scene_.log();
+    if (GetParam().shape.has_replicas)
+      ASSERT_FALSE(images_in(earlier_, "amdgpu-replica-").empty()) << scene_.log();
     tasks_.wait_until_dumped();
     earlier_files_ = listing(earlier_);
     // Where a run writes: as the earlier one, to begin with.
@@ -1056,8 +1062,8 @@ std::vector<Run> all_runs() {
     for (std::size_t k = 0; k < shapes().size(); ++k) {
       const Version& version = kVersions[i];
       const Shape& shape = shapes()[k];
-      const bool wanted =
-          shape.has_parent ? version.name == std::string_view("4.2") : all || (i + k) % 2 == 0;
+      const bool wanted = shape.has_parent || shape.has_replicas ? version.name == std::string_view("4.2")
+                                                                 : all || (i + k) % 2 == 0;
       if (wanted) runs.push_back({version, shape});
     }
   }

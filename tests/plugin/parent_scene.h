@@ -18,7 +18,8 @@ namespace fs = std::filesystem;
 
 class ParentTest : private ImagesInMemory, public PluginTest {
  protected:
-  ParentTest() : PluginTest(small_machine(), images_in_memory()) {}
+  explicit ParentTest(const vamdgpu::MachineOptions& machine = small_machine())
+      : PluginTest(machine, images_in_memory()) {}
 
   // Dumps into the scene's directory and moves that to `name`, beside it.
   void dump_as(const std::string& name, const Strings& more = {}) {

@@ -23,6 +23,7 @@
 #include "crash_model.h"
 #include "disk_recording.h"
 #include "images/chain/chain.h"
+#include "images/files/files.h"
 #include "pipeline/checksum/checksum.h"
 #include "plugin_test.h"
 #include "support/memory_copy.h"
@@ -58,8 +59,10 @@ class PowerCutTest : public PluginTest {
 
   // Processes of two seeds have the same BOs with other contents.
   void start_small(const char* seed) {
-    const std::string ready = scene_.start_subject(
-        {"--vram", "1M", "--gtt", "256K", "--no-queues", "--share", "gem", "--share-fd", "--seed", seed});
+    Strings options = {"--vram",  "1M",  "--gtt",      "256K",   "--no-queues",
+                       "--share", "gem", "--share-fd", "--seed", seed};
+    options.insert(options.end(), more_options_.begin(), more_options_.end());
+    const std::string ready = scene_.start_subject(options);
     ASSERT_TRUE(ready.starts_with("ready")) << ready;
   }
 
@@ -205,6 +208,7 @@ class PowerCutTest : public PluginTest {
   test::TempDir disk_;
   LaneKit kit_;
   std::filesystem::path parent_;  // of the directory's checkpoint; empty: it has none
+  Strings more_options_;          // of subjects
 };
 
 TEST_P(PowerCutTest, ADumpOverAnOlderOne) {
@@ -214,6 +218,15 @@ TEST_P(PowerCutTest, ADumpOverAnOlderOne) {
 TEST_P(PowerCutTest, ADumpIntoTheFilesOfAnOlderOne) {
   scene_.variables["SLUICE_REUSE"] = "on";
   dump_over("into an older dump's files");
+}
+
+TEST_P(PowerCutTest, ADumpWhoseFilesNeedEachOther) {
+  scene_.variables["SLUICE_DEDUP"] = "on";
+  more_options_ = {"--replicas", "--zero", "0"};
+  ASSERT_NO_FATAL_FAILURE(dump_over("with replicas left out, over such a one"));
+  auto partial = images_in(scene_.images(), "amdgpu-replica-");
+  std::erase_if(partial, [](const std::string& name) { return is_metadata(name); });
+  EXPECT_EQ(partial.size(), 1U);
 }
 
 class ParentPowerCutTest : public PowerCutTest {};

@@ -9,6 +9,8 @@
 #include <string>
 
 #include "clone_scene.h"
+#include "images/files/files.h"
+#include "images/metadata.h"
 
 namespace sluice::host_test {
 namespace {
@@ -16,6 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::SizeIs;
 
 constexpr unsigned kGpus = 4;
 // Without queues and events, whose BOs differ.
@@ -75,13 +78,34 @@ TEST_P(ReplicaTest, TheSameWithLargeChunks) {
 // The parent comes first; what has changed since is the same on all GPUs, and is written once.
 TEST_P(ReplicaTest, ADumpOnAParentSharesWhatHasChangedToo) {
   ASSERT_NO_FATAL_FAILURE(dump_as("first"));
-  ASSERT_NO_FATAL_FAILURE(work());
+  ASSERT_EQ(heard("change-largest"), "ok change-largest");
   ASSERT_NO_FATAL_FAILURE(dump_on("first", "second"));
   expect_complete("second");
   EXPECT_THAT(log_, HasSubstr("are the same in the parent, and share its extents"));
+  EXPECT_THAT(log_, HasSubstr("are the same on other GPUs, and share their extents"));
   ASSERT_NO_FATAL_FAILURE(expect_same_as_a_plain_dump("second"));
   fs::remove_all(place_ / "first");
   ASSERT_NO_FATAL_FAILURE(restore_and_check("second"));
+}
+
+// A restore reads the file that has them first. Its own one would do, too, if that is right.
+TEST_P(ReplicaTest, ARestoreReadsThemOnce) {
+  ASSERT_NO_FATAL_FAILURE(dump_as("once"));
+  const UniqueFd images(::open((place_ / "once").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const std::string metadata = *images_in(place_ / "once", "amdgpu-kfd-").begin();
+  const auto image = unpack_kfd_image(read_image(images.get(), metadata).value(), metadata, {});
+  ASSERT_TRUE(image.ok()) << image.error().what;
+  ASSERT_THAT(image->replica_files, SizeIs(1));
+  for (const std::string& file : images_in(place_ / "once", "amdgpu-pages-")) {
+    if (file == image->replica_files.front()) continue;
+    const UniqueFd fd(::openat(images.get(), file.c_str(), O_WRONLY | O_CLOEXEC));
+    ASSERT_EQ(::pwrite(fd.get(), "damage", 6, 6 * kMiB), 6);
+  }
+  ASSERT_NO_FATAL_FAILURE(restore_and_check("once"));
+  ASSERT_NO_FATAL_FAILURE(end_subject());
+  scene_.variables["SLUICE_DEDUP"] = "off";
+  fs::rename(place_ / "once", scene_.images());
+  EXPECT_NE(scene_.restore("4.2"), 0) << "each lane reads its own";
 }
 
 TEST_P(ReplicaTest, WithoutChecksumsNothingIsShared) {

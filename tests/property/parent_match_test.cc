@@ -112,7 +112,7 @@ void for_each_seed(Check check) {
 }
 
 // Where each byte of the file is: in it, in the parent's as the runs say, or nowhere, where a unit is zero.
-ExtentMap map_of(int dir_fd, const ParentRuns& runs, const ImageLayout& layout, const SumTable& table,
+ExtentMap map_of(int dir_fd, const KnownRuns& runs, const ImageLayout& layout, const SumTable& table,
                  std::uint64_t parent_bytes) {
   ExtentMap map;
   map.files = {{dir_fd, test::kPagesName, layout.file_bytes(), "own", false},
@@ -175,7 +175,7 @@ TEST(ContentMatch, TheFileAndTheParentsAreReadBackAsTheBos) {
 
     const Bytes expected = test::serial_file(after);
     ASSERT_EQ(tables[0].sums, test::serial_sums(after, block_bytes).sums);
-    const ParentRuns runs = match.runs(0);
+    const KnownRuns runs = match.runs(0).parents;
     EXPECT_LE(bytes_on_disk(dir, test::kPagesName) + match.parent_bytes(),
               align_up(expected.size(), 4096) + 2 * kZeroUnitBytes * (runs.runs.size() + 1));
 
@@ -390,7 +390,7 @@ TEST(ContentMatch, WhereNothingHasChangedAlmostNothingIsWritten) {
   ASSERT_TRUE(sink.commit().ok());
   EXPECT_EQ(bytes_on_disk(dir, test::kPagesName), kZeroUnitBytes);
   EXPECT_EQ(match.parent_bytes(), layout.file_bytes() - kZeroUnitBytes);
-  const ParentRuns runs = match.runs(0);
+  const KnownRuns runs = match.runs(0).parents;
   ASSERT_EQ(runs.files, std::vector<std::string>{kParentName});
   ASSERT_EQ(runs.runs.size(), 1U);
   EXPECT_EQ(runs.runs[0].offset, 8U);
@@ -415,7 +415,7 @@ TEST(ContentMatch, OtherSumsMatchNothing) {
     match.take(slot, tables[0]);
     const bool same = method == SumMethod();
     EXPECT_EQ(std::count(slot.known_units.begin(), slot.known_units.end(), true) == 0, !same);
-    EXPECT_EQ(match.runs(0).empty(), !same);
+    EXPECT_EQ(match.runs(0).parents.empty(), !same);
   }
 }
 

@@ -93,11 +93,15 @@ std::string name_of(std::size_t number) {
   return "gpu" + std::to_string(number);
 }
 
+// What is done with what a leader has: its extents are shared, or it is left out.
+enum class How : std::uint8_t { Share, LeaveOut };
+
 // All lanes of a dump.
 class Dump {
  public:
-  Dump(const test::TempDir& dir, std::vector<Gpu>& gpus, ReactorKind kind, std::uint64_t chunk_bytes)
-      : dir_(dir), gpus_(gpus), kind_(kind) {
+  Dump(const test::TempDir& dir, std::vector<Gpu>& gpus, ReactorKind kind, std::uint64_t chunk_bytes,
+       How how = How::Share)
+      : dir_(dir), gpus_(gpus), kind_(kind), how_(how) {
     for (const Gpu& gpu : gpus_) {
       layouts_.push_back(std::move(ImageLayout::make(test::sizes_of(gpu.bos), chunk_bytes)).value());
       tables_.push_back(std::make_shared<KnownFiles::Tables>(
@@ -107,6 +111,7 @@ class Dump {
       lanes_.push_back(std::make_shared<LeaderLane>(layouts_[i], tables_[i], name_of(i), LaneWorld::real()));
     results_.resize(gpus_.size());
     replica_bytes_.resize(gpus_.size());
+    runs_.resize(gpus_.size());
   }
 
   void run() {
@@ -122,6 +127,8 @@ class Dump {
   const Result<void>& result(std::size_t gpu) const { return results_[gpu]; }
   std::uint64_t replica_bytes(std::size_t gpu) const { return replica_bytes_[gpu]; }
   const SumTable& sums(std::size_t gpu) const { return tables_[gpu]->front(); }
+  const ImageLayout& layout(std::size_t gpu) const { return layouts_[gpu]; }
+  const KnownRuns& runs(std::size_t gpu) const { return runs_[gpu]; }
   test::CloneEmulator emulator;
 
  private:
@@ -131,8 +138,8 @@ class Dump {
     std::vector<Leader> leaders;
     for (std::size_t other = number; other-- > 0;)
       leaders.push_back({lanes_[other], corresponding(gpu, gpus_[other])});
-    ContentMatch match(layout, *tables_[number], std::vector<KnownBo>(gpu.bos.size()), 4096,
-                       std::move(leaders));
+    ContentMatch match(layout, *tables_[number], std::vector<KnownBo>(gpu.bos.size()),
+                       how_ == How::Share ? 4096 : 0, std::move(leaders));
     test::TestWorld world(kind_);
     const auto lane = test::make_lane(layout, gpu.depth, world);
     SLUICE_TRY_ASSIGN(
@@ -146,7 +153,7 @@ class Dump {
             lane->slot_count()));
     SLUICE_TRY_ASSIGN(const auto gate, ReplicaGate::make(match, lane->reactor()));
     FileSetSink sink(dir_.fd(), {name_of(number)}, layout, lane->reactor(),
-                     {.holes = true, .sync = false, .cloner = cloner.get()});
+                     {.holes = true, .sync = false, .cloner = how_ == How::Share ? cloner.get() : nullptr});
     test::MemoryCopy copy(Direction::Dump, layout, lane->reactor(), gpu.bos);
     SLUICE_TRY_ASSIGN(const auto checksum,
                       make_checksum(*lane, Direction::Dump, *tables_[number],
@@ -159,19 +166,24 @@ class Dump {
     (void)stats;
     UniqueFd file(::openat(dir_.fd(), (name_of(number) + ".tmp").c_str(), O_RDONLY | O_CLOEXEC));
     if (!file) return make_error(errno, "open the file");
-    lanes_[number]->end(std::move(file));
+    SLUICE_TRY(match.wait_for_leaders([] { return false; }));
+    runs_[number] = match.runs(0).replicas;
+    const UnitIndex units(layout, tables_[number]->front().block_bytes);
+    lanes_[number]->end(LeaderLane::Complete{std::move(file), {}, RunIndex(layout, units, 0, runs_[number])});
     replica_bytes_[number] = match.replica_bytes();
     return sink.commit();
   }
 
   const test::TempDir& dir_;
   std::vector<Gpu>& gpus_;
-  ReactorKind kind_;
+  const ReactorKind kind_;
+  const How how_;
   std::vector<ImageLayout> layouts_;
   std::vector<std::shared_ptr<KnownFiles::Tables>> tables_;
   std::vector<std::shared_ptr<LeaderLane>> lanes_;
   std::vector<Result<void>> results_;
   std::vector<std::uint64_t> replica_bytes_;
+  std::vector<KnownRuns> runs_;
 };
 
 void expect_right(const test::TempDir& dir, const std::vector<Gpu>& gpus, const Dump& dump, std::size_t gpu) {
@@ -199,6 +211,44 @@ TEST(Replicas, EachFileIsTheOneThatASerialWriterMakes) {
     shared += replicas;
   }
   EXPECT_GT(shared, 40 * kMiB);
+}
+
+// A run leads to a unit that its file has itself: what all files have together is what a serial writer makes.
+TEST(Replicas, LeftOutTheyAreFoundInOneStep) {
+  const test::TempDir dir;
+  std::uint64_t left_out = 0;
+  for (std::uint64_t seed = 0; seed < kSeeds && !testing::Test::HasFatalFailure(); ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Rng rng(seed);
+    std::vector<Gpu> gpus = some_gpus(rng);
+    Dump dump(dir, gpus, ReactorKind::Threads, 64 * kKiB << rng.between(0, 5), How::LeaveOut);
+    dump.run();
+    EXPECT_EQ(dump.emulator.calls(), 0U);
+    for (std::size_t i = 0; i < gpus.size(); ++i) {
+      ASSERT_TRUE(dump.result(i).ok()) << dump.result(i).error().what;
+      Bytes bytes = dir.read(name_of(i));
+      const KnownRuns& runs = dump.runs(i);
+      const ImageLayout& layout = dump.layout(i);
+      std::uint64_t at = 0;  // in the run's file
+      std::size_t run = 0;
+      each_unit(layout, UnitIndex(layout, dump.sums(i).block_bytes), 0, [&](const SumRange& range) {
+        while (run < runs.runs.size() && range.index >= runs.runs[run].first_unit + runs.runs[run].units)
+          ++run;
+        if (run == runs.runs.size() || range.index < runs.runs[run].first_unit) return;
+        if (range.index == runs.runs[run].first_unit) at = runs.runs[run].offset;
+        const Bytes other = dir.read(runs.files[runs.runs[run].file]);
+        ASSERT_NE(runs.files[runs.runs[run].file], name_of(i));
+        const std::uint64_t length = range.end - range.begin;
+        ASSERT_LE(at + length, other.size());
+        std::copy_n(other.begin() + static_cast<std::ptrdiff_t>(at), length,
+                    bytes.begin() + static_cast<std::ptrdiff_t>(range.begin));
+        at += length;
+        left_out += length;
+      });
+      ASSERT_TRUE(bytes == test::serial_file(gpus[i].bos)) << "GPU " << i;
+    }
+  }
+  EXPECT_GT(left_out, 40 * kMiB);
 }
 
 // Whoever has shared nothing with a lane that fails is complete; the others fail, too, and leave nothing.

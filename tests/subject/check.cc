@@ -112,11 +112,14 @@ Result<void> work_bo(Arena& arena, std::uint32_t gpu) {
   return {};
 }
 
-// The oldest of the GPU's BOs in VRAM that no CPU maps: no queue uses it. Where BOs cannot be exported all
-// are mapped: `mapped` takes such a one, too.
-Result<std::uint32_t> oldest_data(const Arena& arena, std::uint32_t gpu, bool mapped) {
+enum class Which : std::uint8_t { Oldest, Largest };
+
+// One of the GPU's BOs in VRAM that no CPU maps: no queue uses it. Where BOs cannot be exported all are
+// mapped: `mapped` takes such a one, too.
+Result<std::uint32_t> data_bo(const Arena& arena, std::uint32_t gpu, bool mapped,
+                              Which which = Which::Oldest) {
   const auto maps = std::span(arena.maps).first(arena.num_maps);
-  std::uint32_t oldest = arena.num_bos;
+  std::uint32_t found = arena.num_bos;
   for (std::uint32_t i = 0; i < arena.num_bos; ++i) {
     const BoRecord& bo = arena.bos[i];
     const bool in_vram = (bo.flags & KFD_IOC_ALLOC_MEM_FLAGS_VRAM) != 0;
@@ -124,22 +127,25 @@ Result<std::uint32_t> oldest_data(const Arena& arena, std::uint32_t gpu, bool ma
     const bool is_mapped =
         std::any_of(maps.begin(), maps.end(), [i](const MapRecord& map) { return map.bo == i; });
     if (is_mapped && !mapped) continue;
-    if (oldest == arena.num_bos || bo.va < arena.bos[oldest].va) oldest = i;
+    const bool is_first = found == arena.num_bos;
+    if (is_first ||
+        (which == Which::Oldest ? bo.va < arena.bos[found].va : bo.bytes > arena.bos[found].bytes))
+      found = i;
   }
-  if (oldest == arena.num_bos) return Error{ENOENT, "a GPU has no BO in VRAM that no CPU maps"};
-  return oldest;
+  if (found == arena.num_bos) return Error{ENOENT, "a GPU has no BO in VRAM that no CPU maps"};
+  return found;
 }
 
-Result<void> change_bo(Arena& arena, std::uint32_t gpu) {
+Result<void> change_bo(Arena& arena, std::uint32_t gpu, Which which) {
   SLUICE_TRY_ASSIGN(const UniqueFd window, open_window_file(arena, gpu));
-  SLUICE_TRY_ASSIGN(const std::uint32_t index, oldest_data(arena, gpu, arena.can_export == 0));
+  SLUICE_TRY_ASSIGN(const std::uint32_t index, data_bo(arena, gpu, arena.can_export == 0, which));
   arena.bos[index].seed = mix(arena.bos[index].seed);
   return fill_bo(arena, window.get(), arena.bos[index]);
 }
 
 Result<void> replace_bo(Arena& arena, std::uint32_t gpu) {
   SLUICE_TRY_ASSIGN(const UniqueFd window, open_window_file(arena, gpu));
-  SLUICE_TRY_ASSIGN(const std::uint32_t index, oldest_data(arena, gpu, false));
+  SLUICE_TRY_ASSIGN(const std::uint32_t index, data_bo(arena, gpu, false));
   const BoRecord old = arena.bos[index];
   for (std::uint32_t each = 0; each < arena.num_gpus; ++each) {
     if ((old.mapped >> each & 1) != 0)
@@ -218,8 +224,9 @@ Result<void> work_on(Arena& arena) {
   return work_queues(arena);
 }
 
-Result<void> change_data(Arena& arena) {
-  for (std::uint32_t i = 0; i < arena.num_gpus; ++i) SLUICE_TRY(change_bo(arena, i));
+Result<void> change_data(Arena& arena, bool largest) {
+  for (std::uint32_t i = 0; i < arena.num_gpus; ++i)
+    SLUICE_TRY(change_bo(arena, i, largest ? Which::Largest : Which::Oldest));
   return {};
 }
 

@@ -61,8 +61,8 @@ Result<std::string> obey(Arena& arena, const std::string& command) {
     result = poke_shared_bo(arena, std::strtoull(command.c_str() + std::strlen("poke "), nullptr, 10));
   else if (command == "work")
     result = work_on(arena);
-  else if (command == "change")
-    result = change_data(arena);
+  else if (command == "change" || command == "change-largest")
+    result = change_data(arena, command == "change-largest");
   else if (command == "replace")
     result = replace_data(arena);
   else if (command == "submit")

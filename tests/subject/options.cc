@@ -165,7 +165,8 @@ bool fit_together(const Options& options) {
 void usage() {
   std::fputs(
       "usage: gpu-subject [OPTION]...\n"
-      "Commands, line by line: check, work, change, replace, queue-progress, peek, poke N, ipc-handle, quit. "
+      "Commands, line by line: check, work, change, change-largest, replace, queue-progress, peek, poke N, "
+      "ipc-handle, quit. "
       "Sizes are bytes, "
       "with K, M or G.\n"
       "  --control DIR     commands from the FIFO DIR/in, answers to DIR/out, no standard input or output\n"

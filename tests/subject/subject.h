@@ -44,7 +44,7 @@ Result<void> check_everything(Arena& arena);
 // finish what they had and gives them more; changes SVM attributes.
 Result<void> work_on(Arena& arena);
 // On each GPU one BO of data gets other data, or is freed and another one allocated in its place.
-Result<void> change_data(Arena& arena);
+Result<void> change_data(Arena& arena, bool largest);
 Result<void> replace_data(Arena& arena);
 // Ends the waiter and the child, destroys queues and events, unmaps and frees every BO.
 Result<void> tear_down(Arena& arena);

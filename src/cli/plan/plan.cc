@@ -117,6 +117,7 @@ Result<GpuGroup> gpus_of(const Json& value, const std::string& place) {
   SLUICE_TRY_ASSIGN(group.bytes, fields.bytes("bytes"));
   SLUICE_TRY_ASSIGN(group.zero, fields.share("zero", 0));
   SLUICE_TRY_ASSIGN(group.changed, fields.share("changed", 1));
+  SLUICE_TRY_ASSIGN(group.alike, fields.share("alike", 0));
   SLUICE_TRY_ASSIGN(group.copy_rate, fields.rate("copy"));
   SLUICE_TRY_ASSIGN(group.link_rate, fields.rate("link", 0));
   SLUICE_TRY_ASSIGN(group.per_link, fields.count("gpus_per_link", Machine::kMostGpus, 1));

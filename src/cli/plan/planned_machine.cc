@@ -54,8 +54,9 @@ std::uint64_t Machine::nonzero_bytes() const {
 std::uint64_t Machine::changed_bytes() const {
   std::uint64_t sum = 0;
   for (const GpuGroup& group : gpus) {
-    sum += group.count *
-           static_cast<std::uint64_t>(static_cast<double>(group.bytes) * (1 - group.zero) * group.changed);
+    const double of_one = static_cast<double>(group.bytes) * (1 - group.zero) * group.changed;
+    const double others = static_cast<double>(group.count - 1) * (1 - group.alike);
+    sum += static_cast<std::uint64_t>(of_one) + static_cast<std::uint64_t>(of_one * others);
   }
   return sum;
 }
@@ -112,7 +113,8 @@ Forecast forecast(const Machine& machine, Direction direction, std::uint64_t chu
       }
       servers.visit(flow, servers.add(Part::Checksum, hashing * machine.checksum_rate), dump ? 1 : nonzero);
       if (lanes_share_cpus) servers.visit(flow, cpus, dump ? 1 : nonzero);
-      servers.visit(flow, disks, dump ? nonzero * group.changed : nonzero);
+      const double own = i == 0 ? 1 : 1 - group.alike;
+      servers.visit(flow, disks, (dump ? nonzero * group.changed : nonzero) * own);
       flows.push_back(std::move(flow));
     }
   }

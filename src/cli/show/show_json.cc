@@ -142,7 +142,8 @@ Json show_json(const ImageDirectory& directory, const Survey& survey, bool list_
                      {"disk_bytes", file.disk_bytes},
                      {"zero_bytes", file.zero_bytes},
                      {"sums", file.has_sums ? Json(*file.has_sums) : Json()},
-                     {"has_parent", file.is_delta}});
+                     {"has_parent", file.has_parent},
+                     {"has_replicas", file.has_replicas}});
   }
   object["files"] = std::move(files);
   Json shared = Json::array();

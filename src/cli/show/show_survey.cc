@@ -81,9 +81,9 @@ class Ancestors {
 
   // Whether they have the contents that the sidecar's files lack, in files of the right sizes.
   void check(const ImageLayout& layout, const Sidecar& sums, std::vector<Error>& faults) {
-    const auto [known, is_new] = chains_.try_emplace(sums.parent_dump_id);
+    const auto [known, is_new] = chains_.try_emplace(sums.needs());
     if (is_new) {
-      auto opened = open(sums.parent_dump_id);
+      auto opened = open(sums.needs());
       if (!opened) return faults.push_back(beside_signed(opened.error()));
       known->second = *opened;
     }
@@ -91,12 +91,13 @@ class Ancestors {
   }
 
  private:
-  Result<std::shared_ptr<const Chain>> open(const DumpId& parent) const {
+  Result<std::shared_ptr<const Chain>> open(const Needs& needs) const {
     const auto directory = source_.directory();
     if (!directory)
-      return Error{ENOSYS,
-                   "a parent has a part of the contents; show the directory instead of an archive [SL-T35]"};
-    return Chain::open(*directory, parent, source_.keys());
+      return Error{
+          ENOSYS,
+          "other files have a part of the contents; show the directory instead of an archive [SL-T35]"};
+    return Chain::open(*directory, needs, source_.keys());
   }
   void look(const Chain& chain, const ImageLayout& layout, const Sidecar& sums, std::vector<Error>& faults) {
     const int directory = *source_.directory();
@@ -114,8 +115,8 @@ class Ancestors {
   }
 
   const ImageSource& source_;
-  std::map<DumpId, std::shared_ptr<const Chain>> chains_;  // null: it could not be opened, which was told
-  std::set<std::string> seen_;                             // files of ancestors
+  std::map<Needs, std::shared_ptr<const Chain>> chains_;  // null: it could not be opened, which was told
+  std::set<std::string> seen_;                            // files of ancestors
 };
 
 std::vector<PagesFile> look_at_pages(const ImageSource& source, int id, const PagesSet& set,
@@ -131,11 +132,13 @@ std::vector<PagesFile> look_at_pages(const ImageSource& source, int id, const Pa
   if (!sums) faults.push_back(sums.error());
   ZeroSums zero_sums;
   for (std::uint32_t i = 0; i < layout->file_count(); ++i) {
-    const bool is_delta = sums && *sums && (*sums)->is_delta(i);
-    PagesFile file{.name = is_delta ? set.delta_name(id, i) : set.pages_name(id, i),
+    const bool has_sidecar = sums && *sums;
+    const bool is_partial = has_sidecar && (*sums)->is_partial(i);
+    PagesFile file{.name = has_sidecar ? (*sums)->pages_files[i] : set.pages_name(id, i),
                    .owner = set.describe(),
                    .expected_bytes = layout->file_bytes(i),
-                   .is_delta = is_delta};
+                   .has_parent = has_sidecar && (*sums)->needs_parent(i),
+                   .has_replicas = has_sidecar && (*sums)->needs_others(i)};
     if (sums) file.has_sums = sums->has_value();
     const auto found = source.look(file.name);
     if (!found) {
@@ -145,13 +148,13 @@ std::vector<PagesFile> look_at_pages(const ImageSource& source, int id, const Pa
       if (!good) faults.push_back(good.error());
       file.bytes = found->bytes;
       file.disk_bytes = found->stored_bytes;
-      if (good && !is_delta) file.zero_bytes = source.hole_bytes(file.name);
+      if (good && !is_partial) file.zero_bytes = source.hole_bytes(file.name);
       if (file.has_sums.value_or(false))
         file.zero_bytes = std::max(file.zero_bytes, zero_bytes_by_sums((**sums).tables[i], zero_sums));
     }
     files.push_back(std::move(file));
   }
-  if (sums && *sums && (*sums)->has_deltas()) ancestors.check(*layout, **sums, faults);
+  if (sums && *sums && (*sums)->needs().any()) ancestors.check(*layout, **sums, faults);
   return files;
 }
 

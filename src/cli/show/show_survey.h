@@ -55,7 +55,8 @@ struct PagesFile {
   std::uint64_t disk_bytes = 0;
   std::uint64_t zero_bytes = 0;  // in holes or, if that is more, in blocks with the checksum of zeros
   std::optional<bool> has_sums;  // nothing: the sums cannot be read
-  bool is_delta = false;         // part of it is in the checkpoint's parent
+  bool has_parent = false;       // part of it is in the checkpoint's parent instead
+  bool has_replicas = false;     // part of it is in other files of the checkpoint instead
 };
 
 // Shared memory.

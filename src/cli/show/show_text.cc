@@ -106,10 +106,11 @@ std::string files_text(const ImageDirectory& directory, const Survey& survey) {
   for (const PagesFile& file : survey.files) {
     table.add({file.name, file.owner, bytes_text(file.bytes), bytes_text(file.disk_bytes),
                share_text(file.zero_bytes, file.bytes),
-               !file.has_sums   ? "?"
-               : file.is_delta  ? "yes, and a parent"
-               : *file.has_sums ? "yes"
-                                : "none"});
+               !file.has_sums      ? "?"
+               : file.has_parent   ? "yes, and a parent"
+               : file.has_replicas ? "yes, and replicas"
+               : *file.has_sums    ? "yes"
+                                   : "none"});
   }
   return table.empty() ? "" : "\nContents\n" + table.text();
 }

@@ -22,28 +22,6 @@ namespace {
 
 constexpr mode_t kWritableByOthers = S_IWGRP | S_IWOTH;
 
-// Where each run of a file begins in it.
-std::vector<std::uint64_t> begins_of(const KnownFiles& files, std::uint32_t file, const ParentRuns& runs) {
-  std::vector<std::uint64_t> begins;
-  begins.reserve(runs.runs.size());
-  each_unit(files.layout, files.units, file, [&](const SumRange& range) {
-    if (begins.size() < runs.runs.size() && runs.runs[begins.size()].first_unit == range.index)
-      begins.push_back(range.begin);
-  });
-  return begins;
-}
-
-// The run that has the unit; nothing if the file itself has it.
-std::optional<std::size_t> run_with(const ParentRuns& runs, std::uint64_t unit) {
-  const auto after =
-      std::upper_bound(runs.runs.begin(), runs.runs.end(), unit,
-                       [](std::uint64_t wanted, const ParentRun& run) { return wanted < run.first_unit; });
-  if (after == runs.runs.begin()) return std::nullopt;
-  const ParentRun& run = *std::prev(after);
-  if (unit - run.first_unit >= run.units) return std::nullopt;
-  return static_cast<std::size_t>(after - runs.runs.begin() - 1);
-}
-
 bool is_image(const std::string& name) {
   return name.starts_with("amdgpu-") && name.ends_with(".img");
 }
@@ -112,22 +90,28 @@ Result<void> Ancestor::add(const DirectorySource& source, int id, PagesSet set) 
   SLUICE_TRY_ASSIGN(ImageLayout layout, set.layout(kSumBlockBytes));
   SLUICE_TRY_ASSIGN(std::optional<Sidecar> sums, read_sidecar(source, id, set, layout, dump_id_));
   if (!sums) return Error{ENODATA, set.sums_name(id) + " is missing; dump without this parent [SL-I35]"};
-  if (sums->has_deltas()) {
-    if (has_parent() && parent_dump_id_ != sums->parent_dump_id)
+  const Needs needs = sums->needs();
+  is_complete_ = is_complete_ && !needs.any();
+  if (needs.parent != DumpId{}) {
+    if (has_parent() && parent_dump_id_ != needs.parent)
       return Error{EBADMSG, "its images name two parents; use another checkpoint [SL-I36]"};
-    parent_dump_id_ = sums->parent_dump_id;
+    parent_dump_id_ = needs.parent;
   }
+  std::vector<KnownRuns> others(sums->tables.size()), parents(sums->tables.size());
+  if (!sums->parents.empty()) parents = std::move(sums->parents);
+  if (sums->replicas_left_out) others = std::move(sums->replicas);
   Set made{std::move(set),
            std::make_unique<const KnownFiles>(std::move(layout), std::move(sums->tables), sums->pages_files,
                                               dir_fd()),
-           std::move(sums->parents),
+           {},
            {}};
-  for (std::uint32_t file = 0; file < made.runs.size(); ++file)
-    made.begins.push_back(begins_of(*made.files, file, made.runs[file]));
-  // Under both names that it can have: a child made before its parent was flattened still uses the old one.
   for (std::uint32_t file = 0; file < sums->pages_files.size(); ++file) {
-    files_.emplace(made.pages.pages_name(id, file), File{sets_.size(), file});
-    files_.emplace(made.pages.delta_name(id, file), File{sets_.size(), file});
+    const KnownFiles& files = *made.files;
+    made.in_parent.emplace_back(files.layout, files.units, file, std::move(parents[file]));
+    made.in_others.emplace_back(files.layout, files.units, file, std::move(others[file]));
+    // Under all names that it can have: a child made before its parent was flattened still uses the old one.
+    for (const Lacks lacks : {Lacks::Nothing, Lacks::Parents, Lacks::Replicas})
+      files_.emplace(made.pages.pages_name(id, file, lacks), File{sets_.size(), file});
   }
   sets_.push_back(std::move(made));
   return {};
@@ -219,8 +203,8 @@ Error Ancestor::is_another(const std::string& why) const {
   return {EBADMSG, "the " + words_ + " is not the checkpoint that this one was made from: " + why};
 }
 
-Result<Ancestor::Place> Ancestor::find(const std::string& file, std::uint64_t offset, std::uint64_t length,
-                                       const Sum128& sum) const {
+Result<Ancestor::Unit> Ancestor::unit_at(const std::string& file, std::uint64_t offset, std::uint64_t length,
+                                         const Sum128& sum) const {
   const auto at = files_.find(file);
   if (at == files_.end()) return is_another(file + " is not there");
   const Set& set = sets_[at->second.set];
@@ -235,10 +219,25 @@ Result<Ancestor::Place> Ancestor::find(const std::string& file, std::uint64_t of
   const std::uint64_t unit = has_unit ? set.files->units.at(piece.bo, piece.bo_offset) : 0;
   if (!has_unit || set.files->tables[number].sums[static_cast<std::size_t>(unit)] != sum)
     return is_another(file + " has other contents at " + std::to_string(offset));
-  const auto run = set.runs.empty() ? std::nullopt : run_with(set.runs[number], unit);
-  if (!run) return Place{&set.files->names[number], bytes, offset, false};
-  const ParentRun& in = set.runs[number].runs[*run];
-  return Place{&set.runs[number].files[in.file], 0, in.offset + (offset - set.begins[number][*run]), true};
+  return Unit{&set, number, unit};
+}
+
+Result<Ancestor::Place> Ancestor::find(const std::string& file, std::uint64_t offset, std::uint64_t length,
+                                       const Sum128& sum) const {
+  SLUICE_TRY_ASSIGN(const Unit at, unit_at(file, offset, length, sum));
+  if (const auto in = at.set->in_parent[at.file].find(at.unit, offset))
+    return Place{in->file, 0, in->offset, true};
+  if (const auto in = at.set->in_others[at.file].find(at.unit, offset))
+    return find_own(*in->file, in->offset, length, sum);
+  return Place{&at.set->files->names[at.file], at.set->files->layout.file_bytes(at.file), offset, false};
+}
+
+Result<Ancestor::Place> Ancestor::find_own(const std::string& file, std::uint64_t offset,
+                                           std::uint64_t length, const Sum128& sum) const {
+  SLUICE_TRY_ASSIGN(const Unit at, unit_at(file, offset, length, sum));
+  if (at.set->in_parent[at.file].find(at.unit, offset) || at.set->in_others[at.file].find(at.unit, offset))
+    return is_another(file + " has nothing at " + std::to_string(offset));
+  return Place{&at.set->files->names[at.file], at.set->files->layout.file_bytes(at.file), offset, false};
 }
 
 }  // namespace sluice

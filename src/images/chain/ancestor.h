@@ -45,8 +45,8 @@ class Ancestor {
   struct Set {
     PagesSet pages;
     std::unique_ptr<const KnownFiles> files;
-    std::vector<ParentRuns> runs;                    // by file; empty: no parent
-    std::vector<std::vector<std::uint64_t>> begins;  // by file and run: where the run begins, in bytes
+    // By file: what it leaves to the parent, and to other files of the dump.
+    std::vector<RunIndex> in_parent, in_others;
   };
 
   // Opens the directory that kParentLink of `child_dir_fd` leads to. `words`: its name in messages. Errors:
@@ -68,6 +68,8 @@ class Ancestor {
   // The dump that is its own parent; all zero: it is complete by itself.
   const DumpId& parent_dump_id() const { return parent_dump_id_; }
   bool has_parent() const { return parent_dump_id_ != DumpId{}; }
+  // Whether each of its files has all of its contents.
+  bool is_complete() const { return is_complete_; }
   // Of its sums. A dump that builds on it uses the same, because only then sums can be compared.
   const SumMethod& sum_method() const { return sets_.front().files->tables.front().method; }
 
@@ -89,7 +91,8 @@ class Ancestor {
   // GPU, in the same kind of file, with the same key and size, and from the same process if possible.
   std::vector<KnownBo> bos_like(const PagesSet& pages) const;
 
-  // Where a unit is that another dump says is here: in this checkpoint's file, or in its parent's.
+  // Where a unit is that another dump, or another file of this one, says is here: in this checkpoint's file,
+  // or in its parent's.
   struct Place {
     const std::string* file = nullptr;
     std::uint64_t file_bytes = 0;
@@ -99,12 +102,22 @@ class Ancestor {
   // Errors: EBADMSG if there is no such unit, or it has another sum.
   Result<Place> find(const std::string& file, std::uint64_t offset, std::uint64_t length,
                      const Sum128& sum) const;
+  // The same for a unit that is in the file itself. Errors: EBADMSG, also if it is left out there.
+  Result<Place> find_own(const std::string& file, std::uint64_t offset, std::uint64_t length,
+                         const Sum128& sum) const;
 
  private:
   struct File {
     std::size_t set = 0;
     std::uint32_t file = 0;
   };
+  struct Unit {
+    const Set* set = nullptr;
+    std::uint32_t file = 0;
+    std::uint64_t unit = 0;
+  };
+  Result<Unit> unit_at(const std::string& file, std::uint64_t offset, std::uint64_t length,
+                       const Sum128& sum) const;
   explicit Ancestor(std::string words) : words_(std::move(words)) {}
   Result<void> check_owner();
   Result<void> read(const ImageKeys& keys);
@@ -118,6 +131,7 @@ class Ancestor {
   std::map<std::string, FileIdentity> images_;  // before they were read
   DumpId dump_id_{};
   DumpId parent_dump_id_{};
+  bool is_complete_ = true;
   std::vector<Set> sets_;
   std::map<std::string, File> files_;  // by name: complete files, and files with parts left out
 };

@@ -32,7 +32,11 @@ void append(std::vector<Extent>& extents, const Extent& next) {
   extents.push_back(next);
 }
 
+// Most units continue the last one.
 std::uint32_t number_of(ExtentMap& map, const ExtentFile& file) {
+  if (!map.extents.empty() && !map.extents.back().is_zeros() &&
+      map.files[map.extents.back().file].words == file.words)
+    return map.extents.back().file;
   const auto known = std::find_if(map.files.begin(), map.files.end(),
                                   [&](const ExtentFile& each) { return each.words == file.words; });
   if (known != map.files.end()) return static_cast<std::uint32_t>(known - map.files.begin());
@@ -49,13 +53,18 @@ bool leads_from_root(int dir_fd) {
 
 }  // namespace
 
-Result<std::shared_ptr<const Chain>> Chain::open(int dir_fd, const DumpId& parent, const ImageKeys& keys,
+Result<std::shared_ptr<const Chain>> Chain::open(int dir_fd, const Needs& needs, const ImageKeys& keys,
                                                  LinkKind links, std::string words) {
   const auto chain = std::make_shared<Chain>();
   std::set<std::pair<dev_t, ino_t>> seen;
   struct stat own {};
   if (::fstat(dir_fd, &own) == 0) seen.emplace(own.st_dev, own.st_ino);
-  DumpId wanted = parent;
+  if (needs.replicas) {
+    UniqueFd again(::openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!again) return make_error(errno, "open the directory again", Topic::Images);  // unreached: a guard
+    SLUICE_TRY_ASSIGN(chain->own_, Ancestor::of(std::move(again), "checkpoint", keys));
+  }
+  DumpId wanted = needs.parent;
   for (int fd = dir_fd; wanted != DumpId{}; words += std::string("/") + kParentLink) {
     if (chain->ancestors_.size() == kMostAncestors)
       return Error{
@@ -106,25 +115,22 @@ Result<std::vector<UniqueFd>> Chain::reopen(int dir_fd) const {
   return directories;
 }
 
-Result<void> Chain::resolve_unit(std::span<const int> directories, const std::string& file,
-                                 std::uint64_t offset, const SumRange& range, const Sum128& sum,
-                                 ExtentMap& map) const {
-  const std::uint64_t length = range.end - range.begin;
+bool Chain::meets(const Needs& needs) const {
+  if (needs.replicas && !own_) return false;
+  return needs.parent == DumpId{} || (!ancestors_.empty() && ancestors_.front()->dump_id() == needs.parent);
+}
+
+// The ancestor's file that has a unit which is said to be in the parent's `file`, at `offset`, which is moved
+// to the place in the found one.
+Result<ExtentFile> Chain::find_unit(std::span<const int> directories, const std::string& file,
+                                    std::uint64_t& offset, std::uint64_t length, const Sum128& sum) const {
   const std::string* name = &file;
   for (std::size_t i = 0; i < ancestors_.size(); ++i) {
-    const auto& ancestor = ancestors_[i];
-    SLUICE_TRY_ASSIGN(const Ancestor::Place place, ancestor->find(*name, offset, length, sum));
+    SLUICE_TRY_ASSIGN(const Ancestor::Place place, ancestors_[i]->find(*name, offset, length, sum));
     name = place.file;
     offset = place.offset;
     if (place.in_parent) continue;
-    const std::string words = ancestor->describe() + "/" + *name;
-    // Most units continue the last one.
-    const bool same = !map.extents.empty() && !map.extents.back().is_zeros() &&
-                      map.files[map.extents.back().file].words == words;
-    const std::uint32_t number =
-        same ? map.extents.back().file : number_of(map, {directories[i], *name, place.file_bytes, words});
-    append(map.extents, {range.begin, range.end, number, offset});
-    return {};
+    return ExtentFile{directories[i], *name, place.file_bytes, ancestors_[i]->describe() + "/" + *name};
   }
   return Error{
       EBADMSG,
@@ -132,34 +138,57 @@ Result<void> Chain::resolve_unit(std::span<const int> directories, const std::st
 }
 
 Result<std::vector<ExtentMap>> Chain::resolve(int dir_fd, std::span<const int> directories,
-                                              const ImageLayout& layout, const Sidecar& sidecar) const {
+                                              const ImageLayout& layout, const Sidecar& sidecar,
+                                              const std::set<std::string>& shared) const {
+  const auto of_checkpoint = [&](const std::string& name, std::uint64_t bytes) {
+    return ExtentFile{dir_fd, name, bytes, name, false, shared.contains(name)};
+  };
   std::vector<ExtentMap> maps(layout.file_count());
   ZeroSums zero_sums;
   for (std::uint32_t file = 0; file < layout.file_count(); ++file) {
     const SumTable& table = sidecar.tables[file];
     const UnitIndex units(layout, table.block_bytes);
-    const ParentRuns none;
-    const ParentRuns& runs = sidecar.is_delta(file) ? sidecar.parents[file] : none;
+    const auto index = [&](bool has_any, const std::vector<KnownRuns>& runs) {
+      return has_any ? RunIndex(layout, units, file, runs[file]) : RunIndex();
+    };
+    const RunIndex in_parent = index(sidecar.needs_parent(file), sidecar.parents);
+    const bool left_out = sidecar.needs_others(file);
+    const RunIndex in_others =
+        index(left_out || (!shared.empty() && !sidecar.replicas.empty()), sidecar.replicas);
     ExtentMap& map = maps[file];
-    map.files.push_back(
-        {dir_fd, sidecar.pages_files[file], layout.file_bytes(file), sidecar.pages_files[file], false});
-    std::uint64_t run_begin = 0;
-    std::size_t run = 0;  // the run that has the unit, or the next one
+    map.files.push_back(of_checkpoint(sidecar.pages_files[file], layout.file_bytes(file)));
+    const auto find = [&](const SumRange& range, const Sum128& sum) -> Result<Extent> {
+      const std::uint64_t length = range.end - range.begin;
+      Extent extent{range.begin, range.end, Extent::kZeros, 0};
+      if (sum == zero_sums.of(table.method, length)) return extent;
+      extent.file = 0;
+      extent.offset = range.begin;
+      if (const auto in = in_parent.find(range.index, range.begin)) {
+        extent.offset = in->offset;
+        SLUICE_TRY_ASSIGN(const ExtentFile its,
+                          find_unit(directories, *in->file, extent.offset, length, sum));
+        extent.file = number_of(map, its);
+      } else if (const auto replica = in_others.find(range.index, range.begin)) {
+        if (left_out) {
+          SLUICE_TRY_ASSIGN(const Ancestor::Place its,
+                            own_->find_own(*replica->file, replica->offset, length, sum));
+          extent.offset = its.offset;
+          extent.file = number_of(map, of_checkpoint(*its.file, its.file_bytes));
+        } else if (shared.contains(*replica->file)) {
+          extent.offset = replica->offset;
+          extent.file = number_of(map, of_checkpoint(*replica->file, ExtentFile::kAnyBytes));
+        }
+      }
+      return extent;
+    };
     Result<void> done;
     each_unit(layout, units, file, [&](const SumRange& range) {
       if (!done) return;
-      const Sum128& sum = table.sums[static_cast<std::size_t>(range.index)];
-      if (run < runs.runs.size() && range.index == runs.runs[run].first_unit + runs.runs[run].units) ++run;
-      const bool in_parent = run < runs.runs.size() && range.index >= runs.runs[run].first_unit;
-      if (in_parent && range.index == runs.runs[run].first_unit) run_begin = range.begin;
-      if (sum == zero_sums.of(table.method, range.end - range.begin)) {
-        append(map.extents, {range.begin, range.end, Extent::kZeros, 0});
-      } else if (in_parent) {
-        done = resolve_unit(directories, runs.files[runs.runs[run].file],
-                            runs.runs[run].offset + (range.begin - run_begin), range, sum, map);
-      } else {
-        append(map.extents, {range.begin, range.end, 0, range.begin});
-      }
+      const auto extent = find(range, table.sums[static_cast<std::size_t>(range.index)]);
+      if (extent)
+        append(map.extents, *extent);
+      else
+        done = extent.error();
     });
     if (!done) return done.error();
   }

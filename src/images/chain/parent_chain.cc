@@ -36,7 +36,7 @@ Result<std::unique_ptr<const ParentChain>> ParentChain::of(std::unique_ptr<const
   std::unique_ptr<ParentChain> chain(new ParentChain);
   chain->parent_ = std::move(parent);
   SLUICE_TRY_ASSIGN(chain->rest_,
-                    Chain::open(chain->parent_->dir_fd(), chain->parent_->parent_dump_id(), keys,
+                    Chain::open(chain->parent_->dir_fd(), {.parent = chain->parent_->parent_dump_id()}, keys,
                                 LinkKind::Any, chain->parent_->describe() + "/" + kParentLink));
   if (chain->rest_->ancestors().size() >= kMostAncestors)
     return Error{ELOOP, formatted("it has {} ancestors already, the limit [SL-D10]", kMostAncestors)};

@@ -28,9 +28,23 @@ constexpr std::string_view kImageEnding = ".img";
 
 constexpr std::string_view kCommonPrefix = "amdgpu-";
 
-// A KFD's or a render file's, by either name.
+constexpr std::array<std::pair<Lacks, std::string_view>, 2> kPartialPrefixes{{
+    {Lacks::Parents, "amdgpu-delta-"},
+    {Lacks::Replicas, "amdgpu-replica-"},
+}};
+
+std::string_view prefix_of(Lacks lacks) {
+  for (const auto& [each, prefix] : kPartialPrefixes)
+    if (each == lacks) return prefix;
+  return kCommonPrefix;
+}
+
+// A KFD's or a render file's, by any of its names.
 bool is_metadata_of(std::string_view prefix, std::string_view name) {
-  return name.starts_with(prefix) || name.starts_with(chain_name(prefix));
+  return name.starts_with(prefix) ||
+         std::any_of(kPartialPrefixes.begin(), kPartialPrefixes.end(), [&](const auto& partial) {
+           return name.starts_with(partial_name(prefix, partial.first));
+         });
 }
 
 std::string gpu_ending(std::uint32_t number) {
@@ -87,10 +101,12 @@ std::optional<int> number_in(std::string_view name, std::string_view prefix, std
 
 // The metadata image that a pages or sums file belongs to, by its name; nothing for other files.
 std::optional<std::string> metadata_image_of(std::string_view name) {
-  constexpr std::array<std::pair<std::string_view, std::string (*)(int)>, 6> kKinds{{
+  constexpr std::array<std::pair<std::string_view, std::string (*)(int)>, 8> kKinds{{
       {"amdgpu-pages-", kfd_image_name},
       {"amdgpu-delta-", kfd_image_name},
       {"amdgpu-delta-drm-", render_image_name},
+      {"amdgpu-replica-", kfd_image_name},
+      {"amdgpu-replica-drm-", render_image_name},
       {"amdgpu-sums-", kfd_image_name},
       {"amdgpu-drm-pages-", render_image_name},
       {"amdgpu-sums-drm-", render_image_name},
@@ -103,9 +119,12 @@ std::optional<std::string> metadata_image_of(std::string_view name) {
   return std::nullopt;
 }
 
-std::optional<int> id_in_chain(std::string_view name, std::string_view prefix) {
-  const bool has_two_names = prefix == kKfdPrefix || prefix == kRenderPrefix;
-  return has_two_names ? number_in(name, chain_name(prefix), kImageEnding) : std::nullopt;
+std::optional<int> id_in_partial(std::string_view name, std::string_view prefix) {
+  if (prefix != kKfdPrefix && prefix != kRenderPrefix) return std::nullopt;
+  for (const auto& partial : kPartialPrefixes) {
+    if (const auto id = number_in(name, partial_name(prefix, partial.first), kImageEnding)) return id;
+  }
+  return std::nullopt;
 }
 
 Result<std::vector<std::string>> list_images(int dir_fd, std::string_view prefix) {
@@ -119,8 +138,9 @@ Result<std::vector<std::string>> list_images(int dir_fd, std::string_view prefix
 std::string kfd_image_name(int id) {
   return std::string(kKfdPrefix) + std::to_string(id) + ".img";
 }
-std::string pages_image_name(int id, std::uint32_t gpu_id) {
-  return "amdgpu-pages-" + std::to_string(id) + gpu_ending(gpu_id);
+std::string pages_image_name(int id, std::uint32_t gpu_id, Lacks lacks) {
+  const std::string_view prefix = lacks == Lacks::Nothing ? "amdgpu-pages-" : prefix_of(lacks);
+  return std::string(prefix) + std::to_string(id) + gpu_ending(gpu_id);
 }
 std::string sums_image_name(int id, std::uint32_t gpu_id) {
   return "amdgpu-sums-" + std::to_string(id) + gpu_ending(gpu_id);
@@ -129,15 +149,10 @@ std::string render_image_name(int id) {
   return std::string(kRenderPrefix) + std::to_string(id) + ".img";
 }
 
-std::string drm_pages_image_name(int id, std::uint32_t minor, std::uint32_t bo) {
-  return "amdgpu-drm-pages-" + std::to_string(id) + "-" + std::to_string(minor) + gpu_ending(bo);
-}
-std::string delta_image_name(int id, std::uint32_t gpu_id) {
-  return kDeltaPrefix + std::to_string(id) + gpu_ending(gpu_id);
-}
-std::string drm_delta_image_name(int id, std::uint32_t minor, std::uint32_t bo) {
-  return std::string(kDeltaPrefix) + "drm-" + std::to_string(id) + "-" + std::to_string(minor) +
-         gpu_ending(bo);
+std::string drm_pages_image_name(int id, std::uint32_t minor, std::uint32_t bo, Lacks lacks) {
+  const std::string_view kind = lacks == Lacks::Nothing ? "drm-pages-" : "drm-";
+  return std::string(prefix_of(lacks)) + std::string(kind) + std::to_string(id) + "-" +
+         std::to_string(minor) + gpu_ending(bo);
 }
 std::string dmabuf_image_name(int id) {
   return std::string(kDmaBufPrefix) + std::to_string(id) + ".img";
@@ -150,16 +165,24 @@ std::string predump_name(std::string_view dump_name) {
   return std::string(kPreDumpPrefix) + std::string(dump_name.substr(kCommonPrefix.size()));
 }
 
-std::string chain_name(std::string_view name) {
-  return kDeltaPrefix + std::string(name.substr(kCommonPrefix.size()));
+std::string partial_name(std::string_view name, Lacks lacks) {
+  return std::string(prefix_of(lacks)) + std::string(name.substr(kCommonPrefix.size()));
 }
 
-std::optional<std::string> complete_name(std::string_view chain_name) {
+std::optional<std::string> complete_name(std::string_view partial_name) {
   for (const std::string_view prefix : {kKfdPrefix, kRenderPrefix}) {
-    if (const auto id = id_in_chain(chain_name, prefix))
+    if (const auto id = id_in_partial(partial_name, prefix))
       return std::string(prefix) + std::to_string(*id) + std::string(kImageEnding);
   }
   return std::nullopt;
+}
+
+Lacks lacks_among(const std::vector<std::string>& names) {
+  for (const auto& [lacks, prefix] : kPartialPrefixes) {
+    const auto is_partial = [&](const std::string& name) { return name.starts_with(prefix); };
+    if (std::any_of(names.begin(), names.end(), is_partial)) return lacks;
+  }
+  return Lacks::Nothing;
 }
 
 bool is_metadata(std::string_view name) {
@@ -290,7 +313,7 @@ Result<std::vector<std::string>> list_names(int dir_fd) {
 
 void keep_images(std::vector<std::string>& names, std::string_view prefix) {
   std::erase_if(names, [prefix](const std::string& name) {
-    return !number_in(name, prefix, kImageEnding) && !id_in_chain(name, prefix);
+    return !number_in(name, prefix, kImageEnding) && !id_in_partial(name, prefix);
   });
   std::sort(names.begin(), names.end());
 }

@@ -32,17 +32,22 @@ constexpr bool is_memory_of_dmabuf(int id) {
   return id >= kFirstMemoryId;
 }
 
-std::string kfd_image_name(int id);                          // amdgpu-kfd-<id>.img
-std::string pages_image_name(int id, std::uint32_t gpu_id);  // amdgpu-pages-<id>-<gpu_id %04x>.img
-std::string sums_image_name(int id, std::uint32_t gpu_id);   // amdgpu-sums-<id>-<gpu_id %04x>.img
-std::string render_image_name(int id);                       // amdgpu-renderD-<id>.img
-// amdgpu-drm-pages-<id>-<minor>-<bo %04x>.img: BO number `bo` of a render file
-std::string drm_pages_image_name(int id, std::uint32_t minor, std::uint32_t bo);
-// The same files with the parent's units left out: only readers that know the prefix open them.
-inline constexpr const char* kDeltaPrefix = "amdgpu-delta-";
-std::string delta_image_name(int id, std::uint32_t gpu_id);  // amdgpu-delta-<id>-<gpu_id %04x>.img
-// amdgpu-delta-drm-<id>-<minor>-<bo %04x>.img
-std::string drm_delta_image_name(int id, std::uint32_t minor, std::uint32_t bo);
+// What the files of a checkpoint lack. They have other names then, so that only readers that know these open
+// them: a prefix replaces "amdgpu-pages-", or "amdgpu-" of a drm-pages file and of metadata.
+enum class Lacks : std::uint8_t {
+  Nothing,
+  Parents,   // "amdgpu-delta-": what the parent has, and perhaps what other files of the dump have
+  Replicas,  // "amdgpu-replica-": what other files of the dump have
+};
+
+std::string kfd_image_name(int id);  // amdgpu-kfd-<id>.img
+// amdgpu-pages-<id>-<gpu_id %04x>.img
+std::string pages_image_name(int id, std::uint32_t gpu_id, Lacks lacks = Lacks::Nothing);
+std::string sums_image_name(int id, std::uint32_t gpu_id);  // amdgpu-sums-<id>-<gpu_id %04x>.img
+std::string render_image_name(int id);                      // amdgpu-renderD-<id>.img
+// amdgpu-drm-pages-<id>-<minor>-<bo %04x>.img: BO number `bo` of a render file; "drm-" follows the prefix of
+// a partial one
+std::string drm_pages_image_name(int id, std::uint32_t minor, std::uint32_t bo, Lacks lacks = Lacks::Nothing);
 std::string dmabuf_image_name(int id);                         // amdgpu-dmabuf_<id>.img
 std::string drm_sums_image_name(int id, std::uint32_t minor);  // amdgpu-sums-drm-<id>-<minor>.img
 
@@ -50,12 +55,15 @@ std::string drm_sums_image_name(int id, std::uint32_t minor);  // amdgpu-sums-dr
 // number of the pre-dump's, because no file has CRIU's yet.
 std::string predump_name(std::string_view dump_name);
 
-// The name of a KFD's or render file's metadata, "amdgpu-delta-...", in a checkpoint that needs its parent.
-// Upstream's plugin and ours up to 0.2 do not open it, so they refuse the checkpoint before there is memory.
-// Some of upstream's would find missing contents too late to fail. `name`: as in a complete checkpoint.
-std::string chain_name(std::string_view name);
+// The name of a KFD's or render file's metadata, "amdgpu-delta-..." or "amdgpu-replica-...", in a checkpoint
+// with partial files. Upstream's plugin and ours up to 0.2 do not open it, so they refuse the checkpoint
+// before there is memory. Some of upstream's would find missing contents too late to fail. `name`: as in a
+// complete checkpoint.
+std::string partial_name(std::string_view name, Lacks lacks);
 // The other way; nothing for any other name.
-std::optional<std::string> complete_name(std::string_view chain_name);
+std::optional<std::string> complete_name(std::string_view partial_name);
+// What the contents files with these names lack.
+Lacks lacks_among(const std::vector<std::string>& names);
 
 // The end of the names of a GPU's pages files, whatever the id.
 std::string pages_image_ending(std::uint32_t gpu_id);
@@ -103,7 +111,7 @@ Result<std::vector<std::string>> remove_plugin_images(int dir_fd, bool keep_page
 bool is_metadata(std::string_view name);
 
 // Keeps those of `names` that are exactly images with this prefix, in a complete checkpoint or as
-// chain_name(), and sorts them. Names come from a directory or a stream that others may have filled.
+// partial_name(), and sorts them. Names come from a directory or a stream that others may have filled.
 void keep_images(std::vector<std::string>& names, std::string_view prefix);
 
 // All names in the directory, in no order. Errors: those of open and readdir.

@@ -246,6 +246,9 @@ Result<void> ChecksumStage::verify_chunk(Slot& slot) {
       sum = table->method.of(part(slot, begin, end));
     }
     const Sum128& expected = table->sums[static_cast<std::size_t>(range.index)];
+    if (sum != expected && options_.read_again &&
+        options_.read_again(slot.chunk.file, slot.chunk.file_offset + begin, part(slot, begin, end)))
+      sum = table->method.of(part(slot, begin, end));
     if (sum != expected && options_.on_bad_block) {
       options_.on_bad_block({slot.chunk.file, slot.chunk.file_offset + begin, end - begin});
     } else if (sum != expected) {

@@ -117,6 +117,10 @@ struct ChecksumOptions {
   // Restore: called for every unit that differs, in the comparing thread, which may be a worker's; the chunk
   // goes on. Null: the first one fails it.
   std::function<void(const BadBlock&)> on_bad_block = nullptr;
+  // Restore: called first for such a unit, in the same thread. Reads it from another file; false: there is
+  // none. May be null.
+  std::function<bool(std::uint32_t file, std::uint64_t file_offset, std::span<std::byte> into)> read_again =
+      nullptr;
 };
 
 class ChecksumStage final : public Stage, private SlotWork {

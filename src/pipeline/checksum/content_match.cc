@@ -28,7 +28,7 @@ ContentMatch::ContentMatch(const ImageLayout& layout, std::span<const SumTable> 
       last_leader_(leaders_.size()),
       clone_block_bytes_(clone_block_bytes) {
   assert(tables.size() == layout.file_count() && bos_.size() == layout.bo_count());
-  assert(leaders_.empty() || (shares_extents() && leaders_.size() <= kMostLeaders));
+  assert(leaders_.size() <= kMostLeaders);
   for (const SumTable& table : tables) {
     owners_.emplace_back(table.sums.size());
     if (shares_extents()) is_cloned_.emplace_back(div_ceil(table.file_bytes, kZeroUnitBytes));
@@ -172,26 +172,28 @@ Result<void> ContentMatch::wait_for_leaders(const std::function<bool()>& gives_u
   return {};
 }
 
-ParentRuns ContentMatch::runs(std::uint32_t file) const {
-  ParentRuns found;
-  std::vector<std::string>& names = found.files;
-  std::vector<ParentRun>& runs = found.runs;
-  std::uint64_t next_offset = 0;  // end of the last run, in the parent's file
+ContentMatch::RunPlace ContentMatch::run_place_of(const SumRange& range, Owner owner) const {
+  const auto [files, bo] = known_bo(owner, range.bo);
+  const std::uint64_t offset = files->layout.bo_begin(bo) + range.bo_offset;
+  if (owner != kParent) {
+    const LeaderLane& lane = *leaders_[owner - kFirstLeader].lane;
+    const std::uint64_t unit = files->units.at(bo, range.bo_offset);
+    if (const auto its = lane.in_parent().find(unit, offset)) return {its->file, its->offset, true};
+    if (const auto its = lane.in_leaders().find(unit, offset)) return {its->file, its->offset, false};
+  }
+  return {&files->names[files->layout.file_of(bo)], offset, owner == kParent};
+}
+
+FoundRuns ContentMatch::runs(std::uint32_t file) const {
+  FoundRuns found;
+  std::uint64_t parents_end = 0, replicas_end = 0;
   each_unit(layout_, units_, file, [&](const SumRange& range) {
-    if (owners_[file][static_cast<std::size_t>(range.index)] == kNobody) return;
-    const auto& [files, bo] = bos_[range.bo];
-    const std::string& name = files->names[files->layout.file_of(bo)];
-    const std::uint64_t offset = files->layout.bo_begin(bo) + range.bo_offset;
-    const bool goes_on = !runs.empty() && names[runs.back().file] == name &&
-                         runs.back().first_unit + runs.back().units == range.index && next_offset == offset;
-    if (goes_on) {
-      ++runs.back().units;
-    } else {
-      auto known = std::find(names.begin(), names.end(), name);
-      if (known == names.end()) known = names.insert(names.end(), name);
-      runs.push_back({range.index, 1, static_cast<std::uint32_t>(known - names.begin()), offset});
-    }
-    next_offset = offset + range.end - range.begin;
+    const Owner owner = owners_[file][static_cast<std::size_t>(range.index)];
+    if (owner == kNobody) return;
+    const RunPlace place = run_place_of(range, owner);
+    (place.in_parent ? found.parents : found.replicas)
+        .append(range.index, range.end - range.begin, *place.file, place.offset,
+                place.in_parent ? parents_end : replicas_end);
   });
   return found;
 }

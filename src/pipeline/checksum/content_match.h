@@ -25,6 +25,7 @@
 
 #include "pipeline/checksum/checksum.h"
 #include "pipeline/checksum/known_files.h"
+#include "pipeline/checksum/known_runs.h"
 #include "pipeline/checksum/units.h"
 #include "pipeline/layout.h"
 #include "pipeline/replica/leader_lane.h"
@@ -33,23 +34,10 @@
 
 namespace sluice {
 
-// Consecutive units of a file that are in the same order in a file of the parent.
-struct ParentRun {
-  std::uint64_t first_unit = 0;
-  std::uint64_t units = 0;
-  std::uint32_t file = 0;    // of the parent: an index into ParentRuns::files
-  std::uint64_t offset = 0;  // of the first unit's first byte, in that file
-
-  bool operator==(const ParentRun&) const = default;
-};
-
-// All runs of a file, in the order of its units.
-struct ParentRuns {
-  std::vector<std::string> files;  // names of the parent's
-  std::vector<ParentRun> runs;
-
-  bool empty() const { return runs.empty(); }
-  bool operator==(const ParentRuns&) const = default;
+// The runs of a file: what the parent has, and what other files of the dump have.
+struct FoundRuns {
+  KnownRuns parents;
+  KnownRuns replicas;
 };
 
 // How many leaders a lane has at most.
@@ -59,8 +47,8 @@ class ContentMatch {
  public:
   // `layout` is borrowed, and `tables` are the sums of the dump under way. `bos`: by its BOs.
   // Tables with other cuts, or of another method, match nothing. `clone_block_bytes`: a power of two, at most
-  // kZeroUnitBytes; offsets must be multiples of it where extents are shared; 0: they cannot be. `leaders`:
-  // only where they can, at most kMostLeaders, the nearest lane first.
+  // kZeroUnitBytes; offsets must be multiples of it where extents are shared; 0: they cannot be, and what
+  // others have is left out. `leaders`: at most kMostLeaders, the nearest lane first.
   ContentMatch(const ImageLayout& layout, std::span<const SumTable> tables, std::vector<KnownBo> bos,
                std::uint64_t clone_block_bytes = 0, std::vector<Leader> leaders = {});
 
@@ -74,10 +62,11 @@ class ContentMatch {
   // Fills slot.known_units, once all sums of its chunk are in its file's `table`.
   void take(Slot& slot, const SumTable& table);
 
-  // For a file, after its last chunk: what the parent has of it, ...
-  ParentRuns runs(std::uint32_t file) const;
-  // ... and, if extents can be shared, what is cloned from others. Any thread. REQUIRES: wait_for_leaders()
-  // has succeeded.
+  // For a file, after its last chunk: what others have of it. A run never leads to a run: what a leader has
+  // elsewhere itself is named there. The names of leaders' files are those that these lanes gave. ...
+  FoundRuns runs(std::uint32_t file) const;
+  // ... and, if extents can be shared, what is cloned from others. Any thread. REQUIRES, for both:
+  // wait_for_leaders() has succeeded.
   CloneRuns clones(std::uint32_t file) const;
   bool follows() const { return !leaders_.empty(); }
   bool shares_extents() const { return clone_block_bytes_ != 0; }
@@ -103,6 +92,13 @@ class ContentMatch {
   // The sum of the same unit of another BO; null: that has nothing comparable, or nobody knows yet.
   const Sum128* sum_of(const SumRange& range, Owner owner) const;
   Owner owner_of(const SumRange& range, const Sum128& sum);
+  // Where a run has the unit; the name is borrowed from the owner. REQUIRES: it has the unit.
+  struct RunPlace {
+    const std::string* file = nullptr;
+    std::uint64_t offset = 0;
+    bool in_parent = false;
+  };
+  RunPlace run_place_of(const SumRange& range, Owner owner) const;
   // REQUIRES: the owner has the unit. `begin`: of the unit, in the file.
   Source source_of(const SumRange& range, std::uint64_t begin, Owner owner) const;
   static Owner leader(std::size_t number) { return static_cast<Owner>(kFirstLeader + number); }

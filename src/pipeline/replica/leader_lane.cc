@@ -4,7 +4,6 @@
 #include <sys/eventfd.h>
 
 #include <algorithm>
-#include <cassert>
 #include <utility>
 
 #include "base/clock.h"
@@ -22,12 +21,12 @@ void LeaderLane::publish(std::uint64_t chunk) {
   if (watching_ > 0) wake();
 }
 
-void LeaderLane::end(std::optional<UniqueFd> file) {
+void LeaderLane::end(std::optional<Complete> complete) {
   {
     const Lock lock(mutex_);
     if (state_ != State::Runs) return;
-    state_ = file ? State::Complete : State::Failed;
-    if (file) file_ = std::move(*file);
+    if (complete) complete_ = std::move(*complete);
+    state_ = complete ? State::Complete : State::Failed;
     world_.wake(ended_);
   }
   wake();
@@ -80,12 +79,6 @@ Result<void> LeaderLane::wait_for_end(const std::function<bool()>& gives_up) {
   return Error{ECANCELED,
                files.names.front() +
                    ", whose contents this GPU shares, was not completed; its own line says why [SL-C92]"};
-}
-
-int LeaderLane::file() const {
-  const Lock lock(mutex_);
-  assert(file_);
-  return file_.get();
 }
 
 }  // namespace sluice

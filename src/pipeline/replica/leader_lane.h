@@ -21,6 +21,7 @@
 #include "base/unique_fd.h"
 #include "pipeline/checksum/checksum.h"
 #include "pipeline/checksum/known_files.h"
+#include "pipeline/checksum/known_runs.h"
 #include "pipeline/lane_world.h"
 
 namespace sluice {
@@ -39,9 +40,14 @@ class LeaderLane {
 
   // The lane: all sums of a chunk are in the table.
   void publish(std::uint64_t chunk);
-  // The lane: its last write and its last clone are done. `file`: open for reading. Nothing: it has failed.
-  // Only the first call counts.
-  void end(std::optional<UniqueFd> file);
+  // The lane: its last write and its last clone are done.
+  struct Complete {
+    UniqueFd file;        // open for reading
+    RunIndex in_parent;   // what is left to the parent's files
+    RunIndex in_leaders;  // what this lane's own leaders have
+  };
+  // Nothing: it has failed. Only the first call counts.
+  void end(std::optional<Complete> complete);
 
   // Whether the sums of a range of its file are known. REQUIRES: bytes > 0.
   bool has(std::uint64_t file_offset, std::uint64_t bytes) const;
@@ -55,8 +61,10 @@ class LeaderLane {
   // Waits for the end. Errors: ECANCELED if the lane has failed, or once `gives_up()`, which is asked now and
   // then.
   Result<void> wait_for_end(const std::function<bool()>& gives_up);
-  // The complete file. REQUIRES: wait_for_end() has succeeded.
-  int file() const;
+  // What end() was given. REQUIRES, for all three: wait_for_end() has succeeded.
+  int file() const { return complete_.file.get(); }
+  const RunIndex& in_parent() const { return complete_.in_parent; }
+  const RunIndex& in_leaders() const { return complete_.in_leaders; }
 
  private:
   enum class State : std::uint8_t { Runs, Complete, Failed };
@@ -76,7 +84,7 @@ class LeaderLane {
   mutable Mutex mutex_;
   std::condition_variable ended_;
   std::vector<Watcher> watchers_ SLUICE_GUARDED_BY(mutex_);
-  UniqueFd file_ SLUICE_GUARDED_BY(mutex_);
+  Complete complete_;  // constant once state_ is Complete
 };
 
 // A leader, and which of its BOs may have the contents of a follower's.

@@ -57,7 +57,8 @@ Result<void> ExtentReader::open_source(const ExtentFile& file, const ImageLayout
                                        std::uint32_t number, IoMode mode) {
   auto opened = open_image_file(file.dir_fd, file.name);
   if (!opened) return explain(file.words, opened.error());
-  SLUICE_TRY(check_pages_file(file.words, opened->status, file.bytes));
+  if (file.bytes != ExtentFile::kAnyBytes)
+    SLUICE_TRY(check_pages_file(file.words, opened->status, file.bytes));
   if (file.must_be_private && !is_private(opened->status)) {
     return Error{
         // unreached: a race
@@ -66,7 +67,11 @@ Result<void> ExtentReader::open_source(const ExtentFile& file, const ImageLayout
   }
   Source source;
   source.fd = std::move(opened->fd);
+  source.shared = file.shared && mode == IoMode::Auto;
+  if (source.shared) mode = IoMode::Buffered;
   SLUICE_TRY_ASSIGN(source.alignment, set_up_io(source.fd.get(), mode, layout, number, file.words));
+  // A chunk is large enough without the kernel's reading ahead, which would take it in small pieces.
+  if (source.shared) (void)::posix_fadvise(source.fd.get(), 0, 0, POSIX_FADV_RANDOM);
   if (source.alignment > 1) {
     SLUICE_TRY_ASSIGN(ImageFile buffered, open_image_file(file.dir_fd, file.name));
     source.buffered_fd = std::move(buffered.fd);
@@ -148,10 +153,20 @@ std::string ExtentReader::describe(const Slot& slot, const Op& op) const {
 
 void ExtentReader::transfer(Slot& slot, Op& op, std::span<std::byte> bytes, std::uint64_t at) {
   const Extent& extent = map_.at(at);
-  const Source& source = sources_[extent.file];
+  Source& source = sources_[extent.file];
+  const std::uint64_t offset = extent.offset + (at - extent.begin);
+  if (source.shared) drop_behind(source, offset);
   const bool buffered = source.buffered_fd && !is_direct(slot, op);
-  reactor_.read(op, buffered ? source.buffered_fd.get() : source.fd.get(), bytes,
-                extent.offset + (at - extent.begin));
+  reactor_.read(op, buffered ? source.buffered_fd.get() : source.fd.get(), bytes, offset);
+}
+
+// In steps of a quarter, because each call costs something.
+void ExtentReader::drop_behind(Source& source, std::uint64_t offset) {
+  if (offset < source.dropped + kKeptBytes) return;
+  const std::uint64_t end = offset - kKeptBytes * 3 / 4;
+  (void)::posix_fadvise(source.fd.get(), static_cast<off_t>(source.dropped),
+                        static_cast<off_t>(end - source.dropped), POSIX_FADV_DONTNEED);
+  source.dropped = end;
 }
 
 }  // namespace sluice

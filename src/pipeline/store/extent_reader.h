@@ -2,6 +2,11 @@
 // Reads one pages file of a restore whose bytes are in several files: those of a dump with a parent, and
 // those of older dumps. No stage: ExtentSource has one per file.
 //
+// A shared file comes from the disk once for all who read it: who comes first reads it in, who follows within
+// kKeptBytes finds it in the page cache. What is further behind is dropped from there, so each reader leaves
+// at most kKeptBytes of each shared file. A reader that is later than that reads the disk again; nobody
+// waits.
+//
 // Extents begin and end anywhere. Whole blocks of an extent are read directly if they have the same alignment
 // in the other file as in the slot's buffer. The edges are read through the page cache. Only extents say
 // where a byte is; holes of a file are ordinary zeros. Thread-bound to the lane.
@@ -23,10 +28,14 @@ namespace sluice {
 struct ExtentFile {
   int dir_fd = -1;  // borrowed, until the last chunk is done
   std::string name;
-  std::uint64_t bytes = 0;      // its required size
+  static constexpr std::uint64_t kAnyBytes = UINT64_MAX;
+
+  std::uint64_t bytes = 0;      // its required size, or kAnyBytes
   std::string words;            // for messages: the name with its path
   bool must_be_private = true;  // is_private() (image_file.h)
-  int open_fd = -1;             // borrowed; -1: it is opened by its name
+  // Others read it, too, at about the same time: with IoMode::Auto it is read through the page cache.
+  bool shared = false;
+  int open_fd = -1;  // borrowed; -1: it is opened by its name
 };
 
 // [begin, end) of the file being read is in another file, or is zero. Bytes.
@@ -52,6 +61,8 @@ struct ExtentMap {
 
 class ExtentReader final : public FileRuns {
  public:
+  static constexpr std::uint64_t kKeptBytes = 256 * kMiB;
+
   // `map` is borrowed, for `file` of the layout, and ends with it. Slot buffers must be aligned to
   // kBufferAlignment. Errors: those of open_image_file(); EBADMSG for a file of another size; EACCES for one
   // that must be private and is not.
@@ -65,7 +76,10 @@ class ExtentReader final : public FileRuns {
     UniqueFd fd;           // direct if possible
     UniqueFd buffered_fd;  // in addition to a direct one
     std::uint64_t alignment = 1;
+    bool shared = false;
+    std::uint64_t dropped = 0;  // what is before it is in the page cache no longer
   };
+  static void drop_behind(Source& source, std::uint64_t offset);
   ExtentReader(const ExtentMap& map, Reactor& reactor);
   Result<void> open_source(const ExtentFile& file, const ImageLayout& layout, std::uint32_t number,
                            IoMode mode);

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cinttypes>
@@ -11,6 +12,7 @@
 #include "base/caught.h"
 #include "base/clock.h"
 #include "base/format.h"
+#include "base/image_file.h"
 #include "base/units.h"
 #include "images/pages.h"
 #include "pipeline/checksum/checksum.h"
@@ -33,6 +35,9 @@ constexpr std::uint64_t kProgressPeriodNs = kNsPerSecond;
 constexpr std::uint64_t kStopPeriodNs =
     kNsPerSecond / 20;  // how often wait() checks whether the run is stopped
 constexpr std::uint64_t kStopPatienceNs = std::chrono::nanoseconds(kStopPatience).count();
+// Another lane's file that has a quarter of a lane's units is read by both, through the page cache: below,
+// that would cost its own lane more than it saves.
+constexpr std::uint64_t kMuchOfAFile = 4;
 constexpr std::uint64_t kMostTraceEvents = std::uint64_t{1} << 18;  // per lane
 
 // What others may have of the lane's contents; null: nothing. Borrows layout and tables.
@@ -51,8 +56,9 @@ std::unique_ptr<ContentMatch> match_with(const DumpSums& sums, const PagesSet& p
 bool needs_sidecar(int image_dir, int id, const PagesSet& set, const ImageLayout& layout) {
   for (std::uint32_t file = 0; file < layout.file_count(); ++file) {
     struct stat status {};
-    if (::fstatat(image_dir, set.delta_name(id, file).c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0)
-      return true;
+    for (const Lacks lacks : {Lacks::Parents, Lacks::Replicas})
+      if (::fstatat(image_dir, set.pages_name(id, file, lacks).c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0)
+        return true;
   }
   return false;
 }
@@ -186,11 +192,10 @@ Result<void> ContentsJob::take_sums(const PagesSet& pages, const ImageLayout& la
   const std::string name = pages.sums_name(id_);
   SLUICE_TRY_ASSIGN(std::optional<Sidecar> found, take_sidecar(shared_.store.load_once(name), id_, pages,
                                                                layout, dump_id_, shared_.store.keys()));
-  if (found && found->has_deltas() && !directory)
+  if (found && found->needs().any() && !directory)
     return Error{
         // unreached: a guard
-        ENOSYS,
-        name + " belongs to a dump with a parent; restore it from its directory, not from a stream [SL-R07]"};
+        ENOSYS, name + " belongs to partial files; restore from the directory, not from a stream [SL-R07]"};
   has_sums = found && config_.checksum;
   if (!found) {
     if (!shared_.warned.unverified.exchange(true))
@@ -206,32 +211,40 @@ Result<void> ContentsJob::take_sums(const PagesSet& pages, const ImageLayout& la
 }
 
 // After the lane has ended whose contents others may have. `copied_bytes`: that could not be shared.
-void ContentsJob::take_match(Load& load, std::uint64_t copied_bytes) {
-  const bool shares = load.match->shares_extents();
-  for (std::uint32_t file = 0; file < load.layout.file_count() && !shares; ++file)
-    load.sidecar->parents.push_back(load.match->runs(file));
-  if (!shares) load.sidecar->parent_dump_id = shared_.sums.parent->dump_id();
+Result<void> ContentsJob::take_match(Load& load, std::uint64_t copied_bytes) {
+  const ContentMatch& match = *load.match;
+  SLUICE_TRY(match.wait_for_leaders([this] { return is_stopped(); }));
+  Sidecar& sidecar = *load.sidecar;
+  const bool shares = match.shares_extents();
+  for (std::uint32_t file = 0; file < load.layout.file_count(); ++file) {
+    FoundRuns runs = match.runs(file);
+    if (!shares) sidecar.parents.push_back(std::move(runs.parents));
+    sidecar.replicas.push_back(std::move(runs.replicas));
+  }
+  if (!shares && shared_.sums.parent != nullptr) sidecar.parent_dump_id = shared_.sums.parent->dump_id();
+  sidecar.replicas_left_out = !shares;
   GpuOutcome& outcome = load.outcome;
-  const std::uint64_t copied_replicas = std::min(copied_bytes, load.match->replica_bytes());
-  outcome.replica_bytes = load.match->replica_bytes() - copied_replicas;
-  outcome.parent_bytes = load.match->parent_bytes() - (copied_bytes - copied_replicas);
+  const std::uint64_t copied_replicas = std::min(copied_bytes, match.replica_bytes());
+  outcome.replica_bytes = match.replica_bytes() - copied_replicas;
+  outcome.parent_bytes = match.parent_bytes() - (copied_bytes - copied_replicas);
   outcome.io_bytes -= outcome.parent_bytes + outcome.replica_bytes;
   if (shared_.sums.parent != nullptr)
     note(Level::Info, formatted("{}: {} of {} MiB are the same in the parent{}", load.pages().describe(),
                                 outcome.parent_bytes / kMiB, outcome.bytes / kMiB,
                                 shares ? ", and share its extents" : ""));
   if (outcome.replica_bytes > 0)
-    note(Level::Info, formatted("{}: {} of {} MiB are the same on other GPUs, and share their extents",
-                                load.pages().describe(), outcome.replica_bytes / kMiB, outcome.bytes / kMiB));
+    note(Level::Info, formatted("{}: {} of {} MiB are the same on other GPUs{}", load.pages().describe(),
+                                outcome.replica_bytes / kMiB, outcome.bytes / kMiB,
+                                shares ? ", and share their extents" : ""));
+  return {};
 }
 
 // Restore. One chain for all lanes, because all belong to one dump.
 Result<const Chain*> ContentsJob::chain_of(const Sidecar& sidecar) const {
   if (shared_.parents.chain == nullptr)
     // unreached: a race
-    return Error{ESTALE, "files that need a parent appeared after the restore began; restore again [SL-R44]"};
-  if (shared_.parents.chain->ancestors().front()->dump_id() == sidecar.parent_dump_id)
-    return shared_.parents.chain;
+    return Error{ESTALE, "partial files appeared after the restore began; restore again [SL-R44]"};
+  if (shared_.parents.chain->meets(sidecar.needs())) return shared_.parents.chain;
   // unreached: a race
   return Error{EBADMSG, "the images name two parents of this checkpoint; use another checkpoint [SL-I28]"};
 }
@@ -337,7 +350,31 @@ Result<void> ContentsJob::tell_followers(Load& load) {
   const std::string name = temporary_name_of(load.files.names.front());
   UniqueFd file(::openat(*shared_.store.directory(), name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
   if (!file) return make_error(errno, "open " + name, Topic::Images);
-  load.replicas->complete(std::move(file));
+  const UnitIndex units(load.layout, load.sidecar->tables.front().block_bytes);
+  const auto index = [&](const std::vector<KnownRuns>& runs) {
+    return runs.empty() ? RunIndex() : RunIndex(load.layout, units, 0, runs.front());
+  };
+  load.replicas->complete({std::move(file), index(load.sidecar->parents), index(load.sidecar->replicas)});
+  return {};
+}
+
+// Dump, at its commit: runs have the final names of leaders' files. If nothing was left out, they are only a
+// hint. Errors: EINVAL if the host has not asked for a leader's file yet.
+Result<void> ContentsJob::name_leaders(Load& load) {
+  for (KnownRuns& runs : load.sidecar->replicas) {
+    for (std::string& name : runs.files) {
+      const auto named = shared_.replicas.final_name(name);
+      if (!named && load.sidecar->replicas_left_out)
+        return Error{EINVAL,
+                     formatted("{} has contents that are only in the file of another process, which CRIU has "
+                               "not asked for; dump with SLUICE_DEDUP=off [SL-D100]",
+                               load.pages().describe())};
+      name = named.value_or(std::string());
+    }
+    const bool all =
+        std::none_of(runs.files.begin(), runs.files.end(), [](const auto& name) { return name.empty(); });
+    if (!all) runs = {};
+  }
   return {};
 }
 
@@ -386,8 +423,7 @@ Result<void> ContentsJob::flow(Load& load, Lane& lane, Stage& copy) {
   outcome.io_bytes = load.layout.all_file_bytes() - (store.files != nullptr ? stats->zero_bytes : 0);
   outcome.direct_io = store.files != nullptr && store.files->direct();
   outcome.verified = direction_ == Direction::Restore && load.has_sums;
-  if (load.match) take_match(load, cloner ? cloner->copied_bytes() : 0);
-  return {};
+  return load.match ? take_match(load, cloner ? cloner->copied_bytes() : 0) : Result<void>();
 }
 
 // Null where the lane follows none.
@@ -421,6 +457,11 @@ Result<std::unique_ptr<Stage>> ContentsJob::make_copy(Load& load, Lane& lane, La
 Result<Stage*> ContentsJob::own_checksum(Load& load, Lane& lane) {
   // Upstream's plugin wrote garbage there in images of render files. With sums, headers are compared anyway.
   const bool check_headers = !load.pages().drm_minor || load.has_sums;
+  std::function<bool(std::uint32_t, std::uint64_t, std::span<std::byte>)> again;
+  if (reads_once(load) && !load.sidecar->replicas_left_out)
+    again = [this, &load](std::uint32_t file, std::uint64_t offset, std::span<std::byte> into) {
+      return read_own(load, file, offset, into);
+    };
   SLUICE_TRY_ASSIGN(
       std::unique_ptr<Stage> checksum,
       make_checksum(
@@ -428,7 +469,8 @@ Result<Stage*> ContentsJob::own_checksum(Load& load, Lane& lane) {
           ChecksumOptions{.detect_zero_units = config_.zero_holes,
                           .check_headers = check_headers,
                           .match = load.match.get(),
-                          .leads = load.replicas ? load.replicas->leads() : nullptr},
+                          .leads = load.replicas ? load.replicas->leads() : nullptr,
+                          .read_again = again},
           [this, &load](std::uint32_t file, std::uint64_t offset, std::uint64_t length) {
             std::string text = load.pages().describe(id_, load.layout, Chunk{0, offset, length, file});
             return load.extents != nullptr ? text + load.extents->describe(file, offset) : text;
@@ -463,17 +505,44 @@ Result<PagesStage> ContentsJob::make_store(Load& load, Lane& lane, ExtentCloner*
                             .share = &shared_.disk,
                             .turn = load.files.turn,
                             .most_on_disk = most_on_disk(lane.slot_count())};
-  if (const auto directory = shared_.store.directory(); !dumps && directory && load.sidecar->has_deltas()) {
-    SLUICE_TRY_ASSIGN(const Chain* const chain, chain_of(*load.sidecar));
-    SLUICE_TRY_ASSIGN(std::vector<ExtentMap> maps,
-                      chain->resolve(*directory, shared_.parents.directories, load.layout, *load.sidecar));
-    ExtentSource& files =
-        lane.own(std::make_unique<ExtentSource>(std::move(maps), load.layout, lane.reactor(), options));
-    load.extents = &files;
-    return PagesStage{&files, &files, nullptr};
-  }
+  if (!dumps && shared_.store.directory() && (load.sidecar->needs().any() || reads_once(load)))
+    return make_extents(load, lane, options);
   return shared_.store.pages(direction_, lane, dumps ? load.files.names : load.pages().pages_names(id_),
                              options);
+}
+
+// Restore: whether files are read through the page cache, so that the disk reads for several lanes at once.
+// Only compared data may come from another file than one's own.
+bool ContentsJob::reads_once(const Load& load) const {
+  if (direction_ == Direction::Dump || !load.has_sums || config_.dedup == settings::Dedup::Off ||
+      shared_.store.one_way() || shared_.read_by_several.empty() || load.pages().drm_minor)
+    return false;
+  return !load.sidecar->replicas.empty() ||
+         shared_.read_by_several.contains(load.sidecar->pages_files.front());
+}
+
+Result<PagesStage> ContentsJob::make_extents(Load& load, Lane& lane, const FileOptions& options) {
+  const Chain complete;
+  const Chain* chain = &complete;
+  if (load.sidecar->needs().any()) {
+    SLUICE_TRY_ASSIGN(chain, chain_of(*load.sidecar));
+  }
+  SLUICE_TRY_ASSIGN(
+      std::vector<ExtentMap> maps,
+      chain->resolve(*shared_.store.directory(), shared_.parents.directories, load.layout, *load.sidecar,
+                     reads_once(load) ? shared_.read_by_several : ReadBySeveral()));
+  ExtentSource& files =
+      lane.own(std::make_unique<ExtentSource>(std::move(maps), load.layout, lane.reactor(), options));
+  load.extents = &files;
+  return PagesStage{&files, &files, nullptr};
+}
+
+// What another file should have had. Rare: that file is damaged.
+bool ContentsJob::read_own(const Load& load, std::uint32_t file, std::uint64_t offset,
+                           std::span<std::byte> into) const {
+  const auto own = open_image_file(*shared_.store.directory(), load.sidecar->pages_files[file]);
+  return own && TEMP_FAILURE_RETRY(::pread(own->fd.get(), into.data(), into.size(),
+                                           static_cast<off_t>(offset))) == static_cast<ssize_t>(into.size());
 }
 
 Result<void> ContentsJob::look_at_vram(const Load& load, LaneGpu& gpu) {
@@ -537,9 +606,26 @@ std::vector<std::string> ContentsJob::image_names(int id) const {
   return names;
 }
 
+std::vector<std::string> ContentsJob::replica_files() const {
+  std::set<std::string> names;
+  for (const auto& load : loads_) {
+    for (std::size_t file = 0; file < load->sidecar->replicas.size(); ++file) {
+      const KnownRuns& runs = load->sidecar->replicas[file];
+      std::vector<std::uint64_t> units(runs.files.size());
+      for (const KnownRun& run : runs.runs) units[run.file] += run.units;
+      for (std::size_t i = 0; i < units.size(); ++i)
+        if (units[i] * kMuchOfAFile >= load->sidecar->tables[file].sums.size()) names.insert(runs.files[i]);
+    }
+  }
+  return {names.begin(), names.end()};
+}
+
 Result<void> ContentsJob::commit(int id) {
   for (const auto& load : loads_) {
+    SLUICE_TRY(name_leaders(*load));
     std::vector<std::string> names = load->pages().names_with(id, *load->sidecar);
+    if (load->pages().drm_minor == std::nullopt)
+      shared_.replicas.name(load->files.names.front(), names.front());
     if (load->has_sums) {
       load->sidecar->pages_files = names;
       SLUICE_TRY(shared_.store.save(load->pages().sums_name(id),

@@ -23,6 +23,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -77,7 +78,7 @@ struct DumpSums {
   // Contents of this checkpoint are not written again. Borrowed; null: everything is written.
   const Ancestor* parent = nullptr;
   // If not 0, extents of the parent, and of other files of the dump, are shared instead, where they are
-  // multiples of this many bytes.
+  // multiples of this many bytes. 0: what others have is left out, and the sidecar says where it is.
   std::uint64_t clone_block_bytes = 0;
 };
 
@@ -95,6 +96,9 @@ struct StreamTurn {
   // lanes fail with the same error.
   std::optional<Error> failure SLUICE_GUARDED_BY(mutex);
 };
+
+// The pages files of a restore that several of its lanes read. Set before the first job begins.
+using ReadBySeveral = std::set<std::string>;
 
 // Warnings that are logged once.
 struct Warned {
@@ -120,6 +124,7 @@ struct SharedByJobs {
   DumpSums sums;
   Replicas replicas;  // of a dump
   RestoreParents parents;
+  ReadBySeveral read_by_several;
   StreamTurn stream;
 };
 
@@ -187,6 +192,9 @@ class ContentsJob {
   // Dump: the names of all pages files and sidecars under CRIU's file id.
   std::vector<std::string> image_names(int id) const;
 
+  // Dump, after commit(): the files of other lanes that have much of what its own have.
+  std::vector<std::string> replica_files() const;
+
   // Dump, after wait() succeeded: writes the sidecars and renames the pages files to their names.
   Result<void> commit(int id);
 
@@ -205,8 +213,9 @@ class ContentsJob {
   Result<void> start(std::vector<LaneContents> lanes, std::vector<LaneFiles> files);
   Result<std::unique_ptr<Load>> make_load(LaneContents contents, LaneFiles files);
   bool take_place(Load& load, const std::function<bool()>& gives_up);
-  void take_match(Load& load, std::uint64_t copied_bytes);
+  Result<void> take_match(Load& load, std::uint64_t copied_bytes);
   Result<void> tell_followers(Load& load);
+  Result<void> name_leaders(Load& load);
   Result<const Chain*> chain_of(const Sidecar& sidecar) const;
   Result<void> take_sums(const PagesSet& pages, const ImageLayout& layout, Sidecar& sidecar, bool& has_sums);
   void run_and_report(Load& load) noexcept;
@@ -221,6 +230,9 @@ class ContentsJob {
   Result<Stage*> own_checksum(Load& load, Lane& lane);
   Result<std::unique_ptr<ExtentCloner>> make_cloner(Load& load, const Lane& lane);
   Result<PagesStage> make_store(Load& load, Lane& lane, ExtentCloner* cloner);
+  bool reads_once(const Load& load) const;
+  Result<PagesStage> make_extents(Load& load, Lane& lane, const FileOptions& options);
+  bool read_own(const Load& load, std::uint32_t file, std::uint64_t offset, std::span<std::byte> into) const;
   Result<void> look_at_vram(const Load& load, LaneGpu& gpu);
   bool is_stopped() const { return cancelled_ || shared_.stopped; }
   void note(Level level, std::string text);

@@ -10,6 +10,17 @@ void Replicas::expect(std::uint32_t lane, std::size_t followers) {
   led_[lane].followers = followers;
 }
 
+void Replicas::name(const std::string& working, std::string final_name) {
+  const Lock lock(mutex_);
+  names_.insert_or_assign(working, std::move(final_name));
+}
+
+std::optional<std::string> Replicas::final_name(const std::string& working) const {
+  const Lock lock(mutex_);
+  const auto known = names_.find(working);
+  return known != names_.end() ? std::optional(known->second) : std::nullopt;
+}
+
 Replicas::Member::Member(Replicas& all, std::uint32_t lane, std::span<const PlannedLeader> follows,
                          const std::function<std::shared_ptr<LeaderLane>()>& leads)
     : all_(all), follows_(follows) {

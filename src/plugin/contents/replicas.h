@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/mutex.h"
@@ -27,6 +29,11 @@ class Replicas {
   // Before the first lane begins: that many lanes may follow it. Once for each lane that leads.
   void expect(std::uint32_t lane, std::size_t followers);
 
+  // A lane's file, which has had a working name, gets its final one.
+  void name(const std::string& working, std::string final_name);
+  // Nothing: it has none yet.
+  std::optional<std::string> final_name(const std::string& working) const;
+
   // A lane's part in it, from when it has its place to run until it has ended.
   class Member {
    public:
@@ -42,8 +49,8 @@ class Replicas {
     LeaderLane* leads() const { return own_.get(); }
     // The lanes before it that have begun. Moves them out.
     std::vector<Leader> take_leaders() { return std::move(leaders_); }
-    // Its file is complete. `file`: open for reading. REQUIRES: it leads.
-    void complete(UniqueFd file) { own_->end(std::move(file)); }
+    // REQUIRES: it leads.
+    void complete(LeaderLane::Complete complete) { own_->end(std::move(complete)); }
 
    private:
     Replicas& all_;
@@ -58,8 +65,9 @@ class Replicas {
     std::size_t followers = 0;         // that have not ended
   };
 
-  Mutex mutex_;
+  mutable Mutex mutex_;
   std::map<std::uint32_t, Led> led_ SLUICE_GUARDED_BY(mutex_);
+  std::map<std::string, std::string> names_ SLUICE_GUARDED_BY(mutex_);  // final, by working name
 };
 
 }  // namespace sluice::plugin

@@ -38,6 +38,7 @@ RestoreMain::RestoreMain(const RestoreBasis& basis) : basis_(basis) {
   if (server) {
     server_ = std::move(*server);
     if (basis.chain) server_->follow(basis.chain->chain());
+    server_->share(basis.plan.read_by_several);
   } else {
     warn_of_no_server(server.error());
   }

@@ -94,10 +94,10 @@ void write_dump(const test::TempDir& dir, Memory memory, const DumpId& dump_id, 
           .value();
   ASSERT_TRUE(lane->run(Route{&copy, checksum.get(), &sink}).ok());
   if (match) {
-    sidecar.parents = {match->runs(0)};
+    sidecar.parents = {match->runs(0).parents};
     sidecar.parent_dump_id = parent->dump_id();
   }
-  sidecar.pages_files = {sidecar.is_delta(0) ? set.delta_name(kId, 0) : set.pages_name(kId, 0)};
+  sidecar.pages_files = {set.pages_name(kId, 0, sidecar.is_partial(0) ? Lacks::Parents : Lacks::Nothing)};
   sink.set_names(sidecar.pages_files);
   ASSERT_TRUE(sink.commit().ok());
   ASSERT_TRUE(write_image(dir.fd(), set.sums_name(kId), pack_sidecar(sidecar, ImageKeys()), false).ok());
@@ -113,7 +113,7 @@ Result<BoList> read_back(const test::TempDir& dir) {
   const PagesSet set = pages_of(image).front();
   SLUICE_TRY_ASSIGN(const ImageLayout layout, set.layout(2 * kMiB));
   SLUICE_TRY_ASSIGN(auto sidecar, read_sidecar(source, kId, set, layout, *image.dump_id));
-  SLUICE_TRY_ASSIGN(const auto chain, Chain::open(dir.fd(), sidecar->parent_dump_id, ImageKeys()));
+  SLUICE_TRY_ASSIGN(const auto chain, Chain::open(dir.fd(), sidecar->needs(), ImageKeys()));
   SLUICE_TRY_ASSIGN(std::vector<ExtentMap> maps,
                     chain->resolve(dir.fd(), chain->directories(), layout, *sidecar));
   test::TestWorld world(ReactorKind::Threads);
@@ -480,7 +480,7 @@ TEST_F(ChainTest, MetadataHaveTheirOwnNameUntilTheChainIsFlat) {
   ASSERT_NO_FATAL_FAILURE(dump_all());
   const std::string name = kfd_image_name(kId);
   const int second = dirs_[1].fd();
-  ASSERT_EQ(::renameat(second, name.c_str(), second, chain_name(name).c_str()), 0);
+  ASSERT_EQ(::renameat(second, name.c_str(), second, partial_name(name, Lacks::Parents).c_str()), 0);
   for (const std::size_t i : {1U, 2U}) {
     const auto back = read_back(dirs_[i]);
     ASSERT_TRUE(back.ok()) << back.error().what;
@@ -498,7 +498,7 @@ TEST_F(ChainTest, MetadataHaveTheirOwnNameUntilTheChainIsFlat) {
   ASSERT_TRUE(flat.ok()) << flat.error().what;
   EXPECT_TRUE(flat->renamed);
   EXPECT_TRUE(dirs_[1].exists(name));
-  EXPECT_FALSE(dirs_[1].exists(chain_name(name)));
+  EXPECT_FALSE(dirs_[1].exists(partial_name(name, Lacks::Parents)));
   ::unlinkat(second, kParentLink, 0);
   for (const std::size_t i : {1U, 2U}) {
     const auto back = read_back(dirs_[i]);

@@ -136,6 +136,14 @@ struct RawSidecar {
   void forget_runs() {
     file.n_parent_first = file.n_parent_units = file.n_parent_file = file.n_parent_offset = 0;
   }
+  // The same run once more, as one of another file of the dump.
+  void add_replica() {
+    file.n_replica_files = file.n_replica_first = file.n_replica_units = 1;
+    file.n_replica_file = file.n_replica_offset = 1;
+    file.replica_files = &names;
+    file.replica_first = &first, file.replica_units = &count;
+    file.replica_file = &number, file.replica_offset = &offset;
+  }
   Result<Sidecar> unpacked() {
     std::vector<std::uint8_t> message(sums_image__get_packed_size(&image));
     (void)sums_image__pack(&image, message.data());
@@ -159,7 +167,7 @@ TEST(Sidecar, FieldsThatContradictEachOtherAreRefused) {
   const auto unpacked = good.unpacked();
   ASSERT_TRUE(unpacked.ok()) << unpacked.error().what;
   ASSERT_EQ(unpacked->parents.size(), 1U);
-  EXPECT_EQ(unpacked->parents[0].runs, (std::vector<ParentRun>{{1, 2, 0, 8}}));
+  EXPECT_EQ(unpacked->parents[0].runs, (std::vector<KnownRun>{{1, 2, 0, 8}}));
 
   using Spoil = void (*)(RawSidecar&);
   const std::vector<Spoil> spoils = {
@@ -178,6 +186,10 @@ TEST(Sidecar, FieldsThatContradictEachOtherAreRefused) {
       [](RawSidecar& raw) { raw.file.n_parent_files = 0; },
       [](RawSidecar& raw) { raw.offset = 7; },
       [](RawSidecar& raw) { raw.offset = std::uint64_t{1} << 63; },
+      [](RawSidecar& raw) { raw.name = "../another.img", raw.names = raw.name.data(); },
+      // Units that are in the parent and in another file, too; replicas left out, but none.
+      [](RawSidecar& raw) { raw.add_replica(); },
+      [](RawSidecar& raw) { raw.image.has_replicas_left_out = raw.image.replicas_left_out = 1; },
       // Bytes of another length.
       [](RawSidecar& raw) { raw.file.bo_table_digest.len = 15; },
       [](RawSidecar& raw) { raw.file.dump_id.len = 17; },

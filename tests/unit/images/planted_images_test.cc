@@ -106,7 +106,7 @@ void lean(Sidecar& sidecar, const PagesSet& set, const DumpId& parent, const std
           std::uint64_t offset = kHeaderBytes) {
   sidecar.parents = {{{file}, {{1, sidecar.tables[0].sums.size() - 1, 0, offset}}}};
   sidecar.parent_dump_id = parent;
-  sidecar.pages_files = {set.delta_name(kId, 0)};
+  sidecar.pages_files = {set.pages_name(kId, 0, Lacks::Parents)};
 }
 
 void save(int dir_fd, const std::string& name, const std::vector<std::uint8_t>& payload) {
@@ -358,12 +358,12 @@ void plant_chain(int dir_fd, std::size_t length) {
 TEST(PlantedChain, LongerThanTheLimitIsRefused) {
   const test::TempDir dir;
   ASSERT_NO_FATAL_FAILURE(plant_chain(dir.fd(), kMostAncestors + 1));
-  const auto opened = Chain::open(dir.fd(), id_of(kMostAncestors + 1), kNoKeys);
+  const auto opened = Chain::open(dir.fd(), {.parent = id_of(kMostAncestors + 1)}, kNoKeys);
   ASSERT_FALSE(opened.ok());
   EXPECT_EQ(opened.error().err, ELOOP);
   EXPECT_TRUE(has(opened.error(), "[SL-I37]")) << opened.error().what;
   const UniqueFd parent(::openat(dir.fd(), kParentLink, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  EXPECT_TRUE(Chain::open(parent.get(), id_of(kMostAncestors), kNoKeys).ok());
+  EXPECT_TRUE(Chain::open(parent.get(), {.parent = id_of(kMostAncestors)}, kNoKeys).ok());
   const auto built_on = ParentChain::of(std::move(open_as_parent(parent.get())).value(), kNoKeys);
   ASSERT_FALSE(built_on.ok());
   EXPECT_TRUE(has(built_on.error(), "[SL-D10]")) << built_on.error().what;
@@ -390,7 +390,7 @@ TEST(PlantedChain, NothingIsBuiltOnAParentThatLacksItsOwn) {
 
 TEST(PlantedChain, OnlyLinksFromTheRootAreRefusedWhereThatIsAsked) {
   const auto open_from = [](int dir_fd) {
-    return Chain::open(dir_fd, id_of(1), kNoKeys, LinkKind::Relative);
+    return Chain::open(dir_fd, {.parent = id_of(1)}, kNoKeys, LinkKind::Relative);
   };
   const test::TempDir dir;
   ASSERT_NO_FATAL_FAILURE(plant(dir.fd(), image_of(id_of(1))));
@@ -398,7 +398,7 @@ TEST(PlantedChain, OnlyLinksFromTheRootAreRefusedWhereThatIsAsked) {
   EXPECT_EQ(open_from(child.fd()).error().err, ENOENT);
   ASSERT_EQ(::symlinkat(dir.path().c_str(), child.fd(), kParentLink), 0);
   EXPECT_TRUE(has(open_from(child.fd()).error(), "[SL-I38]"));
-  EXPECT_TRUE(Chain::open(child.fd(), id_of(1), kNoKeys).ok());
+  EXPECT_TRUE(Chain::open(child.fd(), {.parent = id_of(1)}, kNoKeys).ok());
   ASSERT_EQ(::unlinkat(child.fd(), kParentLink, 0), 0);
   const std::string beside = "../" + dir.path().substr(dir.path().rfind('/') + 1);
   ASSERT_EQ(::symlinkat(beside.c_str(), child.fd(), kParentLink), 0);
@@ -414,7 +414,7 @@ TEST(PlantedChain, OnlyLinksFromTheRootAreRefusedWhereThatIsAsked) {
 TEST(PlantedChain, ReopensTheSameDirectoriesOnly) {
   const test::TempDir dir;
   ASSERT_NO_FATAL_FAILURE(plant_chain(dir.fd(), 2));
-  const auto chain = std::move(Chain::open(dir.fd(), id_of(2), kNoKeys)).value();
+  const auto chain = std::move(Chain::open(dir.fd(), {.parent = id_of(2)}, kNoKeys)).value();
   const auto again = chain->reopen(dir.fd());
   ASSERT_TRUE(again.ok()) << again.error().what;
   EXPECT_EQ(again->size(), 2U);
@@ -442,7 +442,7 @@ Result<FlattenTotals> flatten_in(int dir_fd, std::uint64_t chunk_bytes = kMiB) {
 TEST(PlantedChain, WhatCannotBeLookedAtIsNotTrusted) {
   const test::TempDir dir;
   ASSERT_NO_FATAL_FAILURE(plant_chain(dir.fd(), 1));
-  const auto chain = std::move(Chain::open(dir.fd(), id_of(1), kNoKeys)).value();
+  const auto chain = std::move(Chain::open(dir.fd(), {.parent = id_of(1)}, kNoKeys)).value();
   const Checkpoint checkpoint = std::move(read_checkpoint(DirectorySource(dir.fd()))).value();
   bool are_refused = false;
   int opened = 0, reopened = 0, flattened = 0;
@@ -466,7 +466,7 @@ TEST(PlantedChain, ThatEndsBeforeTheContentsIsRefused) {
   const kfd::KfdImage image = image_of(id_of(2));
   ASSERT_NO_FATAL_FAILURE(plant_on(dir.fd(), id_of(1), image));
   ASSERT_NO_FATAL_FAILURE(plant_on(make_parent(dir.fd()).get(), DumpId{}, image_of(id_of(1))));
-  const auto chain = std::move(Chain::open(dir.fd(), id_of(1), kNoKeys)).value();
+  const auto chain = std::move(Chain::open(dir.fd(), {.parent = id_of(1)}, kNoKeys)).value();
   ASSERT_EQ(chain->ancestors().size(), 1U);
   const PagesSet set = pages_of(image).front();
   const ImageLayout layout = std::move(set.layout(kMiB)).value();
@@ -475,6 +475,56 @@ TEST(PlantedChain, ThatEndsBeforeTheContentsIsRefused) {
   const auto maps = chain->resolve(dir.fd(), chain->directories(), layout, sidecar);
   ASSERT_FALSE(maps.ok());
   EXPECT_TRUE(has(maps.error(), "[SL-I42]")) << maps.error().what;
+}
+
+// Two GPUs, the second one's contents in the first one's file; `change`: of the second's sidecar.
+Result<std::vector<ExtentMap>> resolve_replicas(const Change& change) {
+  const test::TempDir dir;
+  const kfd::KfdImage image = image_of(id_of(1), 2);
+  const std::vector<PagesSet> sets = pages_of(image);
+  plant(dir.fd(), image, [&](Sidecar& sidecar, const PagesSet& set) {
+    if (set.gpu_id == sets[0].gpu_id) return;
+    sidecar.replicas = {
+        {{sets[0].pages_name(kId, 0)}, {{1, sidecar.tables[0].sums.size() - 1, 0, kHeaderBytes}}}};
+    sidecar.replicas_left_out = true;
+    sidecar.pages_files = {set.pages_name(kId, 0, Lacks::Replicas)};
+    change(sidecar, set);
+  });
+  const ImageLayout layout = std::move(sets[1].layout(kMiB)).value();
+  SLUICE_TRY_ASSIGN(const auto sidecar,
+                    read_sidecar(DirectorySource(dir.fd()), kId, sets[1], layout, id_of(1)));
+  SLUICE_TRY_ASSIGN(const auto chain, Chain::open(dir.fd(), sidecar->needs(), kNoKeys));
+  EXPECT_TRUE(chain->meets({.replicas = true}));
+  EXPECT_FALSE(chain->meets({.parent = id_of(2)}));
+  return chain->resolve(dir.fd(), {}, layout, *sidecar);
+}
+
+TEST(PlantedReplicas, LeadToTheOtherFile) {
+  const auto maps = resolve_replicas([](auto&, auto&) {});
+  ASSERT_TRUE(maps.ok()) << maps.error().what;
+  ASSERT_EQ(maps->front().extents.size(), 2U);
+  EXPECT_EQ(maps->front().extents.back(), (Extent{kHeaderBytes, kHeaderBytes + kBoBytes, 1, kHeaderBytes}));
+}
+
+TEST(PlantedReplicas, ThatLeadNowhereAreRefused) {
+  const std::pair<const char*, Change> plants[] = {
+      {"itself",
+       [](Sidecar& sidecar, const PagesSet& set) {
+         sidecar.replicas[0].files = {set.pages_name(kId, 0, Lacks::Replicas)};
+       }},
+      {"no file",
+       [](Sidecar& sidecar, const PagesSet&) { sidecar.replicas[0].files = {"amdgpu-pages-9-1.img"}; }},
+      {"past the end",
+       [](Sidecar& sidecar, const PagesSet&) { sidecar.replicas[0].runs[0].offset = kHeaderBytes + kMiB; }},
+      {"within a unit",
+       [](Sidecar& sidecar, const PagesSet&) { sidecar.replicas[0].runs[0].offset = kHeaderBytes + 4096; }},
+      {"other contents", [](Sidecar& sidecar, const PagesSet&) { sidecar.tables[0].sums[5] = {1}; }},
+  };
+  for (const auto& [what, change] : plants) {
+    const auto maps = resolve_replicas(change);
+    ASSERT_FALSE(maps.ok()) << what;
+    EXPECT_EQ(maps.error().err, EBADMSG) << what << ": " << maps.error().what;
+  }
 }
 
 TEST(PlantedChain, HalvesThatAreTheOtherWayRoundInTheParentAreTwoExtents) {
@@ -486,7 +536,7 @@ TEST(PlantedChain, HalvesThatAreTheOtherWayRoundInTheParentAreTwoExtents) {
   const std::uint64_t half = (sidecar.tables[0].sums.size() - 1) / 2;
   sidecar.parents = {{{name}, {{1, half, 0, kHeaderBytes + kMiB}, {1 + half, half, 0, kHeaderBytes}}}};
   ASSERT_NO_FATAL_FAILURE(plant(make_parent(dir.fd()).get(), image_of(id_of(1))));
-  const auto chain = std::move(Chain::open(dir.fd(), id_of(1), kNoKeys)).value();
+  const auto chain = std::move(Chain::open(dir.fd(), {.parent = id_of(1)}, kNoKeys)).value();
   const ImageLayout layout = std::move(set.layout(kMiB)).value();
   const auto maps = chain->resolve(dir.fd(), chain->directories(), layout, sidecar);
   ASSERT_TRUE(maps.ok()) << maps.error().what;
@@ -637,7 +687,8 @@ TEST(PlantedDiff, ContentsOfAChainAreReadFromItsParentAndComparedWithASecret) {
   }));
   ASSERT_NO_FATAL_FAILURE(write(older.fd(), set.pages_name(kId, 0), one));
   ASSERT_NO_FATAL_FAILURE(plant_on(newer.fd(), id_of(1), image));
-  ASSERT_NO_FATAL_FAILURE(make_pages(newer.fd(), set.delta_name(kId, 0), kHeaderBytes + kBoBytes));
+  ASSERT_NO_FATAL_FAILURE(
+      make_pages(newer.fd(), set.pages_name(kId, 0, Lacks::Parents), kHeaderBytes + kBoBytes));
   const UniqueFd parent = make_parent(newer.fd());
   ASSERT_NO_FATAL_FAILURE(plant(parent.get(), image_of(id_of(1))));
   for (const bool same : {true, false}) {
@@ -964,7 +1015,8 @@ TEST(PlantedFlatten, WhatCannotBeMadeCompleteIsNamedAndStaysAsItWas) {
       {"is corrupt",
        [&](const test::TempDir& dir) {
          make_pages(dir.fd(), "parent/" + set.pages_name(kId, 0), file_bytes);
-         const UniqueFd own(::openat(dir.fd(), set.delta_name(kId, 0).c_str(), O_WRONLY | O_CLOEXEC));
+         const UniqueFd own(
+             ::openat(dir.fd(), set.pages_name(kId, 0, Lacks::Parents).c_str(), O_WRONLY | O_CLOEXEC));
          ASSERT_EQ(::pwrite(own.get(), &kBoBytes, sizeof kBoBytes, 0), static_cast<ssize_t>(sizeof kBoBytes));
        }},
       {"",
@@ -981,7 +1033,7 @@ TEST(PlantedFlatten, WhatCannotBeMadeCompleteIsNamedAndStaysAsItWas) {
     ASSERT_NO_FATAL_FAILURE(plant_on(dir.fd(), id_of(1), image));
     const kfd::KfdImage parent = image_of(id_of(1));
     ASSERT_NO_FATAL_FAILURE(plant(make_parent(dir.fd()).get(), parent));
-    ASSERT_NO_FATAL_FAILURE(make_pages(dir.fd(), set.delta_name(kId, 0), file_bytes));
+    ASSERT_NO_FATAL_FAILURE(make_pages(dir.fd(), set.pages_name(kId, 0, Lacks::Parents), file_bytes));
     ASSERT_NO_FATAL_FAILURE(cases[i].change(dir));
     const test::Bytes before = dir.read(set.sums_name(kId));
     const auto flat = flatten_in(dir.fd(), cases[i].chunk_bytes);
@@ -989,7 +1041,7 @@ TEST(PlantedFlatten, WhatCannotBeMadeCompleteIsNamedAndStaysAsItWas) {
     EXPECT_EQ(flat.error().err, cases[i].err) << flat.error().what;
     EXPECT_TRUE(has(flat.error(), cases[i].why)) << flat.error().what;
     EXPECT_TRUE(dir.read(set.sums_name(kId)) == before);
-    EXPECT_TRUE(dir.exists(set.delta_name(kId, 0)));
+    EXPECT_TRUE(dir.exists(set.pages_name(kId, 0, Lacks::Parents)));
   }
 }
 
@@ -1000,7 +1052,7 @@ TEST(PlantedFlatten, WhatCannotBeReadIsNamedAndNothingChanges) {
   const std::string name = set.pages_name(kId, 0);
   ASSERT_NO_FATAL_FAILURE(plant_on(dir.fd(), id_of(1), image));
   ASSERT_NO_FATAL_FAILURE(plant(make_parent(dir.fd()).get(), image_of(id_of(1))));
-  ASSERT_NO_FATAL_FAILURE(write_pages(dir, set.delta_name(kId, 0), kBoBytes));
+  ASSERT_NO_FATAL_FAILURE(write_pages(dir, set.pages_name(kId, 0, Lacks::Parents), kBoBytes));
   ASSERT_NO_FATAL_FAILURE(write_pages(dir, "parent/" + name, kBoBytes));
   for (const bool is_there : {false, true}) {
     // What an earlier run has left is read, too.
@@ -1010,7 +1062,7 @@ TEST(PlantedFlatten, WhatCannotBeReadIsNamedAndNothingChanges) {
     Result<FlattenTotals> flat = FlattenTotals();
     ASSERT_NO_FATAL_FAILURE(without_second_mib([&] { flat = flatten_in(dir.fd()); }));
     ASSERT_FALSE(flat.ok());
-    EXPECT_TRUE(dir.exists(set.delta_name(kId, 0)));
+    EXPECT_TRUE(dir.exists(set.pages_name(kId, 0, Lacks::Parents)));
     if (is_there) {
       EXPECT_EQ(flat.error().err, EIO) << flat.error().what;
     }
@@ -1021,7 +1073,7 @@ TEST(PlantedFlatten, ADirectoryUnderTheNameOfAFileThatGoesIsNamed) {
   const test::TempDir dir;
   const kfd::KfdImage image = image_of(id_of(1));
   ASSERT_NO_FATAL_FAILURE(plant(dir.fd(), image));
-  const std::string name = pages_of(image).front().delta_name(kId, 0);
+  const std::string name = pages_of(image).front().pages_name(kId, 0, Lacks::Parents);
   ASSERT_EQ(::mkdirat(dir.fd(), name.c_str(), 0700), 0);
   const auto flat = flatten_in(dir.fd());
   ASSERT_FALSE(flat.ok());

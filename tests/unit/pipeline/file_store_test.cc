@@ -16,6 +16,7 @@
 
 #include "base/units.h"
 #include "pipeline/store/direct_io.h"
+#include "pipeline/store/extent_reader.h"
 #include "pipeline/store/file_reader.h"
 #include "support/lane.h"
 #include "support/rng.h"
@@ -547,6 +548,36 @@ TEST_F(FileStore, AutoReadsEachChunkWhereItIs) {
   EXPECT_TRUE(reads_directly(*from, kChunks - 2));
   EXPECT_EQ(resident(), before);
   ::munmap(map, bytes);
+}
+
+// Who is first reads it into the page cache; who reads it, drops what is far behind.
+TEST_F(FileStore, ASharedFileIsReadThroughThePageCacheWhichKeepsItsEnd) {
+  if (!has_direct()) GTEST_SKIP() << "no direct I/O in " << dir.path();
+  const ImageLayout layout = make_layout(ExtentReader::kKeptBytes * 2);
+  const std::uint64_t bytes = layout.file_bytes(0);
+  const UniqueFd file(::openat(dir.fd(), kPagesName, O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  ASSERT_EQ(::ftruncate(file.get(), static_cast<off_t>(bytes)), 0);
+  const auto is_cached = [&](std::uint64_t offset) {
+    const auto cache = PageCache::of(file.get(), bytes);
+    return cache != nullptr && cache->holds(offset, offset + 1);
+  };
+  const ExtentMap map{{{dir.fd(), kPagesName, bytes, kPagesName, true, true}}, {{0, bytes, 0, 0}}};
+  const auto open = [&](IoMode mode) {
+    return std::move(ExtentReader::open(map, layout, 0, reactor, mode)).value();
+  };
+  const auto reader = open(IoMode::Auto);
+  EXPECT_FALSE(reader->direct());
+  Bytes page(1);
+  for (std::uint64_t i = 0; i < layout.chunk_count(); ++i) {
+    Slot& slot = carry(layout, i);
+    // As a disk would, of one byte.
+    ASSERT_EQ(::pread(file.get(), page.data(), 1, static_cast<off_t>(slot.chunk.file_offset)), 1);
+    reader->begin(slot);
+    reactor.calls.clear();
+  }
+  EXPECT_FALSE(is_cached(0));
+  EXPECT_TRUE(is_cached(layout.chunk(layout.chunk_count() - 1).file_offset));
+  for (const IoMode mode : {IoMode::Uncached, IoMode::Direct}) EXPECT_TRUE(open(mode)->direct());
 }
 
 }  // namespace

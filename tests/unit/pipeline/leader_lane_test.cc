@@ -57,7 +57,7 @@ TEST_F(LeaderLaneTest, AWatcherIsToldOfItsChunkAndOnce) {
   lane_.publish(3);
   EXPECT_FALSE(was_told());
   EXPECT_FALSE(lane_.watch(2, event_.get())) << "it is settled";
-  lane_.end(a_file());
+  lane_.end(LeaderLane::Complete{a_file(), {}, {}});
   EXPECT_FALSE(was_told());
 }
 
@@ -83,7 +83,7 @@ TEST_F(LeaderLaneTest, WhoWaitsForTheEndGetsTheFile) {
   std::thread waiting([this] { EXPECT_TRUE(lane_.wait_for_end([] { return false; }).ok()); });
   UniqueFd file = a_file();
   const int number = file.get();
-  lane_.end(std::move(file));
+  lane_.end(LeaderLane::Complete{std::move(file), {}, {}});
   waiting.join();
   EXPECT_EQ(lane_.file(), number);
 }

@@ -84,13 +84,13 @@ class RestoreImagesTest : public ::testing::Test {
 
 // Only sums say which dump is the parent.
 TEST_F(RestoreImagesTest, BesideDeltasSumsThatTheDumpDidNotWriteAreNotMissed) {
-  dir_.write(delta_image_name(1, 16), test::Bytes(8));
+  dir_.write(pages_image_name(1, 16, Lacks::Parents), test::Bytes(8));
   write(image_of(1, 1));
   RenderImage empty = render_image_of(2);
   empty.bos.clear();
   write(empty);
   write(render_image_of(4));
-  EXPECT_EQ(plan().found.parent, DumpId{});
+  EXPECT_EQ(plan().found.needs.parent, DumpId{});
   kfd::KfdImage summed = image_of(3, 1);
   summed.has_sums = true;
   write(summed);
@@ -98,7 +98,7 @@ TEST_F(RestoreImagesTest, BesideDeltasSumsThatTheDumpDidNotWriteAreNotMissed) {
 }
 
 TEST_F(RestoreImagesTest, BesideDeltasSumsOfARenderFileThatWereLostAreMissed) {
-  dir_.write(delta_image_name(1, 16), test::Bytes(8));
+  dir_.write(pages_image_name(1, 16, Lacks::Parents), test::Bytes(8));
   RenderImage summed = render_image_of(3);
   summed.has_sums = true;
   write(summed);
@@ -107,7 +107,7 @@ TEST_F(RestoreImagesTest, BesideDeltasSumsOfARenderFileThatWereLostAreMissed) {
 
 TEST_F(RestoreImagesTest, AnImageUnderBothOfItsNamesIsRefused) {
   write(image_of(1, 1));
-  dir_.write(chain_name(kfd_image_name(1)), test::Bytes(8));
+  dir_.write(partial_name(kfd_image_name(1), Lacks::Parents), test::Bytes(8));
   const auto read = find_images(*store_);
   ASSERT_FALSE(read.ok());
   EXPECT_EQ(read.error().err, EBADMSG);
@@ -115,7 +115,7 @@ TEST_F(RestoreImagesTest, AnImageUnderBothOfItsNamesIsRefused) {
 }
 
 TEST_F(RestoreImagesTest, BesideDeltasBosThatNoFileHoldsAreRefused) {
-  dir_.write(delta_image_name(1, 16), test::Bytes(8));
+  dir_.write(pages_image_name(1, 16, Lacks::Parents), test::Bytes(8));
   kfd::KfdImage image = image_of(1, 1);
   image.bos.clear();
   for (std::uint64_t i = 0; i < 3; ++i)
@@ -215,8 +215,9 @@ TEST_F(RestoreImagesTest, WithAKeyWhatCouldNotBeReadIsTheReason) {
 TEST_F(RestoreImagesTest, WithoutAKfdAFileOfOursIsRefused) {
   write(image_of(1, 1));
   write(render_image_of(2));
-  ASSERT_TRUE(
-      write_image(dir_.fd(), chain_name(kfd_image_name(3)), std::vector<std::uint8_t>(3), false).ok());
+  ASSERT_TRUE(write_image(dir_.fd(), partial_name(kfd_image_name(3), Lacks::Parents),
+                          std::vector<std::uint8_t>(3), false)
+                  .ok());
   for (const int id : {1, 2, 3}) EXPECT_EQ(restore_without_kfd(*store_, id).error().err, ENODEV) << id;
   const auto other = restore_without_kfd(*store_, 4);
   ASSERT_TRUE(other.ok());

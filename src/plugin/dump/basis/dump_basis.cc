@@ -24,16 +24,21 @@ Result<void> DumpBasis::look_for_parent() {
       directory && config.checksum && config.dedup != settings::Dedup::Off && !policy.job_runs;
   clone_block_bytes = parent.clone_block_bytes;
   if (!parent.chain && wants_replicas) clone_block_bytes = shareable_block_bytes(*directory);
-  shares_replicas = wants_replicas && clone_block_bytes != 0;
-  if (!parent.chain) return {};
-  sums = parent.chain->parent().sum_method();
-  config.reuse_files = false;  // an overwritten file has no holes, so it would not be smaller
+  shares_replicas = wants_replicas && (clone_block_bytes != 0 || config.dedup == settings::Dedup::On);
+  if (parent.chain) sums = parent.chain->parent().sum_method();
+  // An overwritten file has no holes, so it would not be smaller.
+  if (parent.chain || lacks() != Lacks::Nothing) config.reuse_files = false;
   return {};
 }
 
+Lacks DumpBasis::lacks() const {
+  if (clone_block_bytes != 0) return Lacks::Nothing;
+  if (parent.chain) return Lacks::Parents;
+  return shares_replicas ? Lacks::Replicas : Lacks::Nothing;
+}
+
 std::string DumpBasis::name_of(const std::string& in_dump) const {
-  if (policy.job_runs) return predump_name(in_dump);
-  return parent.chain && parent.clone_block_bytes == 0 ? chain_name(in_dump) : in_dump;
+  return policy.job_runs ? predump_name(in_dump) : partial_name(in_dump, lacks());
 }
 
 Result<void> DumpBasis::save(const std::string& name, std::span<const std::uint8_t> payload) const {

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 
+#include "images/files/files.h"
 #include "images/sums.h"
 #include "kfd/topology.h"
 #include "plugin/dump/basis/parent.h"
@@ -48,8 +49,10 @@ struct DumpBasis {
   // Next: the parent, if there is one, with its sums; and what files can share. Errors: find_parent()'s.
   Result<void> look_for_parent();
 
-  // The name here of the metadata that a complete dump calls `in_dump`. A dump that leaves contents to its
-  // parent has other names for all of them, even if it finds nothing to leave.
+  // What the dump's files may lack.
+  Lacks lacks() const;
+  // The name here of the metadata that a complete dump calls `in_dump`. A dump that leaves contents to other
+  // files has other names for all of them, even if it finds nothing to leave.
   std::string name_of(const std::string& in_dump) const;
   // Saves a file's metadata, last: it appears only when the contents are complete.
   Result<void> save(const std::string& name, std::span<const std::uint8_t> payload) const;

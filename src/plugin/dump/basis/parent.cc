@@ -101,7 +101,7 @@ struct Sharing {
 // Every file is checked, because attributes may differ. Errors: of the files; they never mean that extents
 // cannot be shared.
 Result<Sharing> ask_for_clones(int directory, const Ancestor& parent) {
-  if (parent.has_parent())
+  if (!parent.is_complete())
     return Sharing{0, "the parent is not complete by itself; run sluice flatten on it [SL-D59]"};
   SLUICE_TRY_ASSIGN(const CloneProbe probe, CloneProbe::make(directory));
   for (const ExtentFile& file : parent.pages_files()) {
@@ -148,7 +148,7 @@ Error still_needed(const std::string& why) {
 // Nothing stands still yet.
 Result<void> flatten_child_of(const Identity& own, const Ancestor& parent, const ImageKeys& keys,
                               const settings::Config& config) {
-  SLUICE_TRY_ASSIGN(const auto rest, Chain::open(parent.dir_fd(), parent.parent_dump_id(), keys));
+  SLUICE_TRY_ASSIGN(const auto rest, Chain::open(parent.dir_fd(), {.parent = parent.parent_dump_id()}, keys));
   const Ancestor* child = &parent;
   for (const auto& ancestor : rest->ancestors()) {
     if (ancestor->identity() == own) break;

@@ -49,6 +49,8 @@ class Carrier {
 
   // Joins the file's lanes and renames its pages files for `id`. REQUIRES: is_started().
   Result<void> join(std::size_t file, int id);
+  // After join(): see ContentsJob::replica_files().
+  std::vector<std::string> replica_files(std::size_t file) const { return files_[file].job->replica_files(); }
   // The last step, after the metadata are written: adds to the statistics.
   void note_stats(std::size_t file, int id);
 

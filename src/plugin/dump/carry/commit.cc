@@ -96,6 +96,7 @@ Result<std::vector<std::uint8_t>> Commit::pack(std::size_t number) {
   }
   if (auto* const process = std::get_if<kfd::KfdImage>(&image)) {
     process->id = id;
+    process->replica_files = carrier_.replica_files(number);
     if (basis_.policy.job_runs) process->priv_data.clear();
     return pack_kfd_image(*process, keys);
   }

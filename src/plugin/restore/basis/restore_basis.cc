@@ -40,8 +40,8 @@ ino_t pid_namespace(int directory, const char* file) {
 Result<std::unique_ptr<const RestoreBasis>> RestoreBasis::make(ImageStore& store, dev_t kfd_device) {
   std::unique_ptr<RestoreBasis> basis(new RestoreBasis(store, kfd_device));
   SLUICE_TRY(basis->make_plan());
-  if (const DumpId& parent = basis->plan.found.parent; parent != DumpId{}) {
-    SLUICE_TRY_ASSIGN(basis->chain, RestoreChain::open(store, parent));
+  if (const Needs& needs = basis->plan.found.needs; needs.any()) {
+    SLUICE_TRY_ASSIGN(basis->chain, RestoreChain::open(store, needs));
   }
   SLUICE_TRY(basis->make_shared());
   SLUICE_TRY(basis->make_match());

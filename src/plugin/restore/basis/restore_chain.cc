@@ -10,13 +10,12 @@
 
 namespace sluice::plugin {
 
-Result<std::unique_ptr<RestoreChain>> RestoreChain::open(ImageStore& store, const DumpId& parent) {
+Result<std::unique_ptr<RestoreChain>> RestoreChain::open(ImageStore& store, const Needs& needs) {
   const std::optional<int> directory = store.directory();
   // unreached: a guard
-  if (!directory) return make_error(ENOSYS, "a checkpoint with a parent that is no directory");
+  if (!directory) return make_error(ENOSYS, "a checkpoint with partial files that is no directory");
   const bool has_fdstore = host_has_post_forking();
-  auto chain =
-      Chain::open(*directory, parent, store.keys(), has_fdstore ? LinkKind::Any : LinkKind::Relative);
+  auto chain = Chain::open(*directory, needs, store.keys(), has_fdstore ? LinkKind::Any : LinkKind::Relative);
   if (!chain) return explain("this checkpoint is not complete by itself", chain.error());
   std::unique_ptr<RestoreChain> made(new RestoreChain(store, std::move(*chain)));
   if (!has_fdstore) return made;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The chain of a checkpoint with a parent, for all processes of a restore.
+// The chain of a checkpoint whose files are partial, for all processes of a restore.
 //
 // Opened once, in init(), by CRIU's main process. There links lead where their maker meant, and faults of
 // members are reported before anything is created. Tasks inherit what was read, but no descriptors: CRIU
@@ -20,9 +20,9 @@ namespace sluice::plugin {
 
 class RestoreChain {
  public:
-  // In init(). `parent`: the parent dump named by the images. `store` has their directory; borrowed. Errors:
+  // In init(). `needs`: what the images' files lack. `store` has their directory; borrowed. Errors:
   // those of Chain::open(), with a remedy.
-  static Result<std::unique_ptr<RestoreChain>> open(ImageStore& store, const DumpId& parent);
+  static Result<std::unique_ptr<RestoreChain>> open(ImageStore& store, const Needs& needs);
 
   const Chain& chain() const { return *chain_; }
 

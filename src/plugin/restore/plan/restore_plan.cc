@@ -107,6 +107,8 @@ Result<RestorePlan> plan_restore(FoundImages found) {
   SLUICE_TRY(note_all(plan, checkpoint.kfd, kfd_image_name));
   SLUICE_TRY(note_all(plan, checkpoint.render, render_image_name));
   SLUICE_TRY(note_all(plan, checkpoint.dmabufs, dmabuf_image_name));
+  for (const auto& [id, image] : checkpoint.kfd)
+    plan.read_by_several.insert(image.replica_files.begin(), image.replica_files.end());
   if (!plan.topologies.empty()) plan.gpus.widest = plan.topologies.front();
   return plan;
 }

@@ -42,6 +42,7 @@ struct RestorePlan {
     kfd::IpcHandle handle{};
   };
   std::vector<IpcMemory> ipc_memory;
+  std::set<std::string> read_by_several;  // pages files that have contents of other files, too
   std::vector<std::string> warnings;
 
   // REQUIRES: `id` is in kfd_pids, or in render_pids.

@@ -51,6 +51,8 @@ class ContentServer {
 
   // Reads contents that lie in a parent along this chain, opened by this process; borrowed. Before start().
   void follow(const Chain& chain);
+  // Reads these pages files for several lanes at once. Before start().
+  void share(ReadBySeveral files) { shared_.read_by_several = std::move(files); }
 
   // Starts to take requests. Error: EAGAIN (threads); then tasks are turned away and restore themselves.
   Result<void> start();

@@ -13,21 +13,20 @@ namespace sluice::plugin {
 
 namespace {
 
-bool has_delta_files(const ImageStore& store) {
+bool has_partial_files(const ImageStore& store) {
   const std::optional<int> directory = store.directory();
   if (!directory) return false;
   const auto names = list_names(*directory);
-  return names && std::any_of(names->begin(), names->end(),
-                              [](const std::string& name) { return name.starts_with(kDeltaPrefix); });
+  return names && lacks_among(*names) != Lacks::Nothing;
 }
 
-// The dump that has contents missing in the files of `pages`; all zero: none.
-Result<DumpId> parent_of(ImageStore& store, const NumberedPages& pages) {
+// Where contents are that the files of `pages` lack.
+Result<Needs> needs_of(ImageStore& store, const NumberedPages& pages) {
   const auto& [id, dump_id, set] = pages;
   SLUICE_TRY_ASSIGN(const ImageLayout layout, set.layout(kSumBlockBytes));
   SLUICE_TRY_ASSIGN(const std::optional<Sidecar> sidecar,
                     take_sidecar(store.load_once(set.sums_name(id)), id, set, layout, dump_id, store.keys()));
-  return sidecar ? sidecar->parent_dump_id : DumpId{};
+  return sidecar ? sidecar->needs() : Needs{};
 }
 
 }  // namespace
@@ -44,10 +43,11 @@ Result<FoundImages> find_images(ImageStore& store) {
   }
   found.checkpoint = std::move(*checkpoint);
   if (found.checkpoint.contradiction) return *found.checkpoint.contradiction;
-  if (!has_delta_files(store)) return found;
+  if (!has_partial_files(store)) return found;
   for (const NumberedPages& pages : pages_of(found.checkpoint)) {
-    SLUICE_TRY_ASSIGN(found.parent, parent_of(store, pages));
-    if (found.parent != DumpId{}) break;
+    SLUICE_TRY_ASSIGN(const Needs its, needs_of(store, pages));
+    if (found.needs.parent == DumpId{}) found.needs.parent = its.parent;
+    found.needs.replicas = found.needs.replicas || its.replicas;
   }
   return found;
 }

@@ -16,11 +16,11 @@ struct FoundImages {
   // `unread` tells why.
   Checkpoint checkpoint;
   std::optional<DumpId> index_dump;  // of a stream's index
-  DumpId parent{};                   // the dump that has contents missing in these images; all zero: none
+  Needs needs;                       // where contents are that the images' files lack
 };
 
 // Errors: EBADMSG, and any error with a key, for a stream's index; images of two dumps, or one under two
-// names. If contents are in a parent, faults of sums, because only sums tell which parent.
+// names. If files are partial, faults of sums, because only sums tell where the rest is.
 Result<FoundImages> find_images(ImageStore& store);
 
 }  // namespace sluice::plugin

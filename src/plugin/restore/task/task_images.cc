@@ -3,6 +3,7 @@
 
 #include <cerrno>
 #include <utility>
+#include <vector>
 
 #include "images/files/files.h"
 #include "images/files/key.h"
@@ -70,8 +71,12 @@ Result<std::optional<DeviceImage>> TaskImages::any(int id) {
 }
 
 Result<Answer> restore_without_kfd(const ImageStore& store, int id) {
-  for (const std::string& name : {kfd_image_name(id), render_image_name(id), dmabuf_image_name(id),
-                                  chain_name(kfd_image_name(id)), chain_name(render_image_name(id))}) {
+  std::vector<std::string> names{dmabuf_image_name(id)};
+  for (const std::string& name : {kfd_image_name(id), render_image_name(id)}) {
+    for (const Lacks lacks : {Lacks::Nothing, Lacks::Parents, Lacks::Replicas})
+      names.push_back(partial_name(name, lacks));
+  }
+  for (const std::string& name : names) {
     const auto payload = store.load(name);
     if (payload)
       return Error{
