@@ -25,7 +25,11 @@ Topology read_or_die(const fs::path& root) {
 // What matching never looks at is not read from CPU nodes.
 Topology as_read(Topology topology) {
   for (Node& node : topology.nodes) {
-    if (!node.is_gpu()) node.name.clear();
+    if (node.is_gpu()) {
+      node.num_xcc = 1;  // as write_tree() says of every GPU
+    } else {
+      node.name.clear();
+    }
   }
   return topology;
 }

@@ -105,7 +105,7 @@ TEST(Config, BadValuesGiveOneWarningEachAndTheDefault) {
       {"SLUICE_STAGING_SIZE", "lots"},  {"SLUICE_CHUNK_SIZE", "3M"},   {"SLUICE_IO_MODE", "fast"},
       {"SLUICE_CHECKSUM", "maybe"},     {"SLUICE_SYNC", ""},           {"KFD_MAX_BUFFER_SIZE", "lots"},
       {"SLUICE_ZERO_HOLES", "2"},       {"SLUICE_FENCE_TIMEOUT", "0"}, {"KFD_FW_VER_CHECK", "perhaps"},
-      {"SLUICE_WAVES_TIMEOUT", "3601"}, {"SLUICE_LOST_WAVES", "keep"}, {"SLUICE_DEDUP", "on"}};
+      {"SLUICE_WAVES_TIMEOUT", "3601"}, {"SLUICE_LOST_WAVES", "keep"}, {"SLUICE_DEDUP", "all"}};
   for (const auto& setting : bad) {
     const auto [config, lines] = parse({setting});
     ASSERT_EQ(lines.size(), 1U) << setting.first;
