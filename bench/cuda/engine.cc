@@ -266,11 +266,13 @@ class CudaEngine final : public CopyEngine {
       const std::uint64_t range_end = std::min(range.begin + range.bytes, bo_end);
       for (std::uint64_t at = std::max(range.begin, bo_begin); at < range_end;) {
         const std::uint32_t changes = changes_[at / kChangeBytes];
-        const std::uint64_t most = std::min(range_end, align_down(at, Pattern::kBytes) + Pattern::kBytes);
+        const std::uint64_t skipped = contents().skipped_bytes;
+        const std::uint64_t most =
+            std::min(range_end, align_down(at + skipped, Pattern::kBytes) + Pattern::kBytes - skipped);
         std::uint64_t end = at;
         while (end < most && changes_[end / kChangeBytes] == changes)
           end = std::min(most, align_down(end, kChangeBytes) + kChangeBytes);
-        SLUICE_TRY(use(bos_[i].address() + (at - bo_begin), pattern.bytes(at, end - at, changes)));
+        SLUICE_TRY(use(bos_[i].address() + (at - bo_begin), pattern.bytes(at + skipped, end - at, changes)));
         at = end;
       }
       bo_begin = bo_end;

@@ -16,10 +16,14 @@ std::uint64_t Contents::total_bytes() const {
 
 void fill(std::span<std::byte> memory, const Contents& contents) {
   std::uint64_t state = contents.seed * 0x9e3779b97f4a7c15 + 1;
-  for (std::size_t at = 0; at < memory.size(); at += sizeof state) {
+  const auto step = [&state] {
     state ^= state << 13;
     state ^= state >> 7;
     state ^= state << 17;
+  };
+  for (std::uint64_t at = 0; at < contents.skipped_bytes; at += sizeof state) step();
+  for (std::size_t at = 0; at < memory.size(); at += sizeof state) {
+    step();
     std::memcpy(&memory[at], &state, std::min(sizeof state, memory.size() - at));
   }
   if (contents.zero_share <= 0) return;

@@ -17,6 +17,7 @@ struct Contents {
   double zero_share = 0;             // of all bytes, 0 to 1
   std::uint64_t zero_run_bytes = 0;  // length of the runs of zeros and of data; used if zero_share > 0
   std::uint64_t seed = 1;
+  std::uint64_t skipped_bytes = 0;  // of the seed's bytes, at the begin; a multiple of 8. Zeros stay in place
 
   std::uint64_t total_bytes() const;
 };

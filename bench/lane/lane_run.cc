@@ -220,6 +220,9 @@ Result<RunResult> run_lanes(std::span<const LanePlan> plans) {
   run.sample.dma_cpu_seconds = dma_cpu_seconds(plans) - dma_cpu;
   run.sample.cpu_seconds = process_cpu_seconds() - cpu - run.sample.dma_cpu_seconds;
   for (const ImageLayout& layout : layouts) run.sample.bytes += layout.file_bytes();
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    if (sharing[i].lane && plans[i].sums != nullptr) *plans[i].sums = std::move(sharing[i].tables->front());
+  }
   return run;
 }
 

@@ -3,14 +3,12 @@
 // and of the sink, measured in the same round. The sink is the disk, or memory: a store that discards a
 // dump's chunks and has every chunk of a restore ready.
 #include <algorithm>
-#include <cstring>
-#include <map>
 
 #include "cuda/driver.h"
 #include "cuda/raw_dma.h"
 #include "engine/copy_engine.h"
-#include "engine/timed_stage.h"
 #include "lane/lane_run.h"
+#include "lane/memory_store.h"
 #include "measure/raw_disk.h"
 #include "scenario/place.h"
 #include "scenario/scenario.h"
@@ -20,76 +18,6 @@ namespace sluice::bench {
 namespace {
 
 using Engines = std::vector<std::unique_ptr<CopyEngine>>;
-
-// ---- the image in the memory store: all chunks are the same except for the header
-
-std::span<const std::byte> every_chunk() {
-  static const std::vector<std::byte> bytes = [] {
-    std::vector<std::byte> made(kChunkBytes);
-    fill(made, Contents{{kChunkBytes}});
-    return made;
-  }();
-  return bytes;
-}
-
-// Units of a BO repeat as chunks do, from the second chunk on: all except the first and the last.
-SumTable sums_of_image(const ImageLayout& layout) {
-  SumTable table = unit_tables(layout).front();
-  const UnitIndex units(layout, table.block_bytes);
-  std::map<std::pair<std::uint64_t, std::uint64_t>, Sum128> known;  // by place in a chunk
-  const std::uint64_t payload = layout.payload_bytes();
-  each_unit(layout, units, 0, [&](const SumRange& range) {
-    const std::uint64_t begin = range.begin % kChunkBytes, length = range.end - range.begin;
-    Sum128& sum = table.sums[static_cast<std::size_t>(range.index)];
-    if (range.bo == Piece::kHeader) {
-      sum = sum_of(std::as_bytes(std::span(&payload, 1)));
-      return;
-    }
-    const auto at = known.find({begin, length});
-    sum = at != known.end()
-              ? at->second
-              : known.emplace(std::pair(begin, length), sum_of(every_chunk().subspan(begin, length)))
-                    .first->second;
-  });
-  return table;
-}
-
-// The memory store on restore. A buffer gets its bytes the first time and keeps them: the DMA engine only
-// reads it.
-class MemorySource final : public Stage {
- public:
-  MemorySource(const ImageLayout& layout, Reactor& reactor) : layout_(layout), reactor_(reactor) {}
-
-  const char* name() const override { return "store"; }
-
-  Result<Submit> submit(Slot& slot) override {
-    if (slot.index >= filled_.size()) filled_.resize(slot.index + 1);
-    if (!filled_[slot.index]) std::copy(every_chunk().begin(), every_chunk().end(), slot.buffer.begin());
-    filled_[slot.index] = true;
-    const std::uint64_t payload = layout_.payload_bytes();
-    const void* begin = slot.chunk.index == 0 ? static_cast<const void*>(&payload) : every_chunk().data();
-    std::memcpy(slot.buffer.data(), begin, kHeaderBytes);
-    reactor_.post(slot.op(), 0);
-    return Submit::Started;
-  }
-  Result<Progress> advance(Slot& /*slot*/, Op& /*op*/, std::int32_t /*result*/) override {
-    return Progress::Done;
-  }
-
- private:
-  const ImageLayout& layout_;
-  Reactor& reactor_;
-  std::vector<bool> filled_;  // by slot
-};
-
-MakeStore memory_store(Direction direction) {
-  return [direction](const ImageLayout& layout, Reactor& reactor) -> Result<std::unique_ptr<Stage>> {
-    if (direction == Direction::Restore)
-      return std::unique_ptr<Stage>(std::make_unique<MemorySource>(layout, reactor));
-    SLUICE_TRY_ASSIGN(std::unique_ptr<Stage> sink, TimedStage::make("store", 0, reactor));
-    return sink;
-  };
-}
 
 // ---- rounds: ours, bare DMA and the bare sink, in turn
 
@@ -300,7 +228,7 @@ Result<void> measure_memory(const BenchOptions& options, std::size_t gpus, std::
   SLUICE_TRY_ASSIGN(const std::unique_ptr<CopyEngine> nothing, make_ghost_engine({{bytes}}, 0));
   SLUICE_TRY_ASSIGN(const std::unique_ptr<RawDma> dma, make_dma(gpus, bytes));
   SLUICE_TRY_ASSIGN(const ImageLayout layout, ImageLayout::make(nothing->contents().bo_bytes, kChunkBytes));
-  const SumTable image = sums_of_image(layout);
+  const SumTable image = sums_of_memory(layout);
   std::vector<SumTable> sums(gpus, image);
   const auto plans_over_memory = [&](Direction direction, Checksum checksum) {
     std::vector<LanePlan> plans = plans_for(engines, direction, checksum, sums);

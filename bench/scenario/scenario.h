@@ -61,6 +61,7 @@ Result<Report> run_scale(const BenchOptions& options);
 Result<Report> run_frozen(const BenchOptions& options);
 Result<Report> run_frozen_cuda(const BenchOptions& options);
 Result<Report> run_replicas(const BenchOptions& options);
+Result<Report> run_replicas_cuda(const BenchOptions& options);
 Result<Report> run_plan(const BenchOptions& options);
 
 }  // namespace sluice::bench

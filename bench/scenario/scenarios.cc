@@ -24,9 +24,9 @@ std::span<const Scenario> scenarios() {
       {"frozen", "dumps that write only what has changed, beside full ones; restores of chains", run_frozen,
        4, 14},
       {"frozen-cuda", "frozen, with real DMA", run_frozen_cuda, 50, 50},
-      {"replicas",
-       "eight GPUs with equal contents, compared with one; with different ones, sharing on and off",
+      {"replicas", "GPUs with equal contents, compared with one; with different ones, sharing on and off",
        run_replicas, 9, 33},
+      {"replicas-cuda", "replicas, with real DMA", run_replicas_cuda, 20, 65},
       {"plan", "the time that sluice plan foretells, beside the time that it takes", run_plan},
   });
   return kAll;

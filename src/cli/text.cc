@@ -66,6 +66,17 @@ std::string duration_text(double seconds) {
   return text.data();
 }
 
+std::string broken_line(std::string line) {
+  for (std::size_t begin = 0; line.size() - begin > kColumns;) {
+    std::size_t blank = line.rfind(' ', begin + kColumns);
+    if (blank == std::string::npos || blank < begin + 4) blank = line.find(' ', begin + kColumns);
+    if (blank == std::string::npos) break;
+    line.replace(blank, 1, "\n    ");
+    begin = blank + 1;
+  }
+  return line + '\n';
+}
+
 std::string shell_word(const std::string& word) {
   constexpr std::string_view kPlain =
       "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789@%+=:,./_-";

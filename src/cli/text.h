@@ -26,6 +26,10 @@ std::string rate_text(std::uint64_t bytes, double seconds);
 // "42 s", "12 min", "2.5 h".
 std::string duration_text(double seconds);
 
+// A line of words with its newline, broken at blanks into lines of at most kColumns, each after four blanks.
+// A longer word stays whole.
+std::string broken_line(std::string line);
+
 // A word for a shell's command line: quoted if necessary.
 std::string shell_word(const std::string& word);
 

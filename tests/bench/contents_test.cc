@@ -64,6 +64,13 @@ TEST(Contents, AreOthersForAnotherSeed) {
   EXPECT_NE(filled({{kMiB}, 0.5, 4 * kKiB, 7}), filled({{kMiB}, 0.5, 4 * kKiB, 8}));
 }
 
+TEST(Contents, BeginLaterWhereBytesAreSkipped) {
+  Contents later{{kMiB}};
+  later.skipped_bytes = 64 * kKiB;
+  const std::vector<std::byte> all = filled({{kMiB + 64 * kKiB}}), rest = filled(later);
+  EXPECT_TRUE(std::equal(rest.begin(), rest.end(), all.begin() + 64 * kKiB));
+}
+
 TEST(Contents, AreKnownByTheirDigest) {
   std::vector<std::byte> memory = filled({{kMiB}});
   const Sum128 before = digest(memory);

@@ -13,6 +13,7 @@
 #include <fstream>
 #include <functional>
 #include <set>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,12 @@ namespace {
 
 using ::testing::Matcher;
 using ::testing::UnorderedElementsAreArray;
+
+// What was said, before long lines were broken.
+std::string unbroken(std::string text) {
+  for (std::size_t at = 0; (at = text.find("\n    ")) != std::string::npos;) text.replace(at, 5, " ");
+  return text;
+}
 
 TEST_F(ImagesTest, MapFindsTheMachineItself) {
   const Ended ended = sluice({"map", plain()}, &images_->machine());
@@ -70,7 +77,7 @@ TEST_F(ImagesTest, MapRefusesImagesOfAnotherDriver) {
   const vamdgpu::Machine amds = vamdgpu::Machine::create(options);
   const Ended ended = sluice({"map", plain()}, &amds);
   EXPECT_EQ(ended.status, kRefused);
-  EXPECT_THAT(ended.out,
+  EXPECT_THAT(unbroken(ended.out),
               AllOf(HasSubstr("keeps 272 bytes per BO where this one keeps 296"), HasSubstr("[SL-R05]")));
   const json object = object_of(sluice({"map", "--json", plain()}, &amds));
   EXPECT_EQ(object["result"], "refused");
@@ -96,7 +103,7 @@ TEST_F(ImagesTest, MapRefusesMoreGpusForRecordsThatNobodyKnows) {
   EXPECT_EQ(sluice({"map", directory, "--sysfs", two.path().string()}).status, kDone);
   const Ended ended = sluice({"map", directory, "--sysfs", three.path().string()});
   EXPECT_EQ(ended.status, kRefused);
-  EXPECT_THAT(ended.out, HasSubstr("[SL-G45]"));
+  EXPECT_THAT(unbroken(ended.out), HasSubstr("[SL-G45]"));
 }
 
 TEST_F(ImagesTest, MapTriesAMapAndRefusesOneThatNamesNoGpu) {
@@ -138,9 +145,10 @@ TEST_F(ImagesTest, MapNamesThePropertyAndTheSwitch) {
   const Strings command = {"map", plain(), "--sysfs", sysfs.path().string()};
   const Ended ended = sluice(command);
   EXPECT_EQ(ended.status, kRefused) << ended.out << ended.err;
-  EXPECT_THAT(ended.out, AllOf(HasSubstr("vram_size 25165824"), HasSubstr("KFD_VRAM_SIZE_CHECK=0")));
+  const std::string said = unbroken(ended.out);
+  EXPECT_THAT(said, AllOf(HasSubstr("vram_size 25165824"), HasSubstr("KFD_VRAM_SIZE_CHECK=0")));
   // Told once for all GPUs.
-  EXPECT_EQ(std::count(ended.out.begin(), ended.out.end(), '\n'), 3) << ended.out;
+  EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 3) << ended.out;
   Strings as_json = command;
   as_json.emplace_back("--json");
   const json object = object_of(sluice(as_json));
@@ -175,7 +183,7 @@ TEST_F(ImagesTest, MapSaysWhatFitsByItselfAndWhatNoSwitchAllows) {
   EXPECT_EQ(fit.size(), 2U) << refused;
   const Ended text = sluice({"map", plain(), "--sysfs", sysfs.path().string()});
   EXPECT_EQ(text.status, kRefused);
-  EXPECT_THAT(text.out, HasSubstr("vram_size 25165824"));
+  EXPECT_THAT(unbroken(text.out), HasSubstr("vram_size 25165824"));
 
   const host_test::ScratchDirectory others;
   vamdgpu::MachineOptions other = small_machine();
@@ -189,7 +197,8 @@ TEST_F(ImagesTest, MapSaysWhatFitsByItselfAndWhatNoSwitchAllows) {
   ASSERT_NE(device, mismatches.end()) << mismatches;
   EXPECT_EQ((*device)["image"], "29711");
   EXPECT_TRUE((*device)["switch"].is_null());
-  EXPECT_THAT(sluice({"map", plain(), "--sysfs", others.path().string()}).out, HasSubstr("device_id 29711"));
+  EXPECT_THAT(unbroken(sluice({"map", plain(), "--sysfs", others.path().string()}).out),
+              HasSubstr("device_id 29711"));
 }
 
 TEST_F(ImagesTest, MapWithTooFewGpusSaysSoInASentence) {
@@ -199,7 +208,8 @@ TEST_F(ImagesTest, MapWithTooFewGpusSaysSoInASentence) {
   vamdgpu::write_topology(sysfs.path(), vamdgpu::describe(smaller).tree.topology);
   const Ended ended = sluice({"map", plain(), "--sysfs", sysfs.path().string()});
   EXPECT_EQ(ended.status, kRefused);
-  EXPECT_EQ(std::count(ended.out.begin(), ended.out.end(), '\n'), 2) << ended.out;
+  const std::string said = unbroken(ended.out);
+  EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 2) << ended.out;
   EXPECT_THAT(ended.out, AllOf(HasSubstr("[SL-G40]"), HasSubstr("[SL-R14]")));
 }
 
@@ -223,7 +233,7 @@ TEST_F(ImagesTest, MapFindsTheGpusOfRenderFiles) {
   EXPECT_EQ(object["result"], "refused");
   std::vector<Matcher<std::string>> files;
   for (const std::string& name : names(directory, std::string(kRenderPrefix))) {
-    EXPECT_THAT(there.out, HasSubstr("REFUSED: " + name + ": "));
+    EXPECT_THAT(unbroken(there.out), HasSubstr("REFUSED: " + name + ": "));
     files.push_back(StartsWith(name + ": "));
   }
   EXPECT_EQ(files.size(), 2U);
@@ -373,8 +383,40 @@ TEST_F(ImagesTest, MapListsWhichGpusAreLeft) {
   vamdgpu::write_topology(smaller.path(), topology);
   const Ended refused = sluice({"map", plain(), "--sysfs", smaller.path().string()});
   EXPECT_EQ(refused.status, kRefused) << refused.out;
-  EXPECT_THAT(refused.out, ::testing::ContainsRegex(
-                               "on local GPU 0x[0-9a-f]+, 0x[0-9a-f]+: vram_size 25165824 in the image"));
+  EXPECT_THAT(
+      unbroken(refused.out),
+      ::testing::ContainsRegex("on local GPU 0x[0-9a-f]+, 0x[0-9a-f]+: vram_size 25165824 in the image"));
+}
+
+// Where GPUs stand in, where several differ in several properties, and of many processes.
+TEST_F(ImagesTest, NoLineOfMapIsLongerThanAHundredColumns) {
+  const std::string many = images_->copy("plain", "many").string();
+  const UniqueFd dir(::open(many.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const std::string first = list_kfd_images(dir.get()).value().at(0);
+  for (int id = 900; id < 908; ++id) {
+    kfd::KfdImage image = unpack_kfd_image(read_image(dir.get(), first).value(), first, {}).value();
+    image.id = static_cast<std::uint32_t>(id);
+    image.pid += static_cast<std::uint32_t>(id);
+    image.bos.clear();
+    ASSERT_TRUE(write_image(dir.get(), kfd_image_name(id), pack_kfd_image(image, {}), false).ok());
+  }
+  const host_test::ScratchDirectory twice, other;
+  vamdgpu::write_topology(twice.path(), two_pairs());
+  vamdgpu::MachineOptions mi300x = small_machine();
+  mi300x.preset = vamdgpu::Preset::Mi300x;
+  mi300x.gpus = 4;
+  vamdgpu::write_topology(other.path(), vamdgpu::describe(mi300x).tree.topology);
+  vamdgpu::MachineOptions smaller = small_machine();
+  smaller.vram_bytes = 22 * kMiB;
+  const vamdgpu::Machine full = vamdgpu::Machine::create(smaller);
+  for (const std::string& images : {plain(), many}) {
+    std::istringstream out(sluice({"map", images}, &images_->machine()).out +
+                           sluice({"map", images}, &full).out +
+                           sluice({"map", images}, &full, {"KFD_VRAM_SIZE_CHECK=0"}).out +
+                           sluice({"map", images, "--sysfs", twice.path().string()}).out +
+                           sluice({"map", images, "--sysfs", other.path().string()}).out);
+    for (std::string line; std::getline(out, line);) EXPECT_LE(line.size(), 100U) << line;
+  }
 }
 
 TEST_F(ImagesTest, MapWarnsOfSettingsThatAreNone) {

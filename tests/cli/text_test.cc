@@ -45,6 +45,18 @@ TEST(Text, TablesAreAsWideAsTheirCells) {
             "  longer\n");
 }
 
+TEST(Text, ALongLineIsBrokenAtBlanks) {
+  EXPECT_EQ(broken_line("short"), "short\n");
+  const std::string word(60, 'w');
+  EXPECT_EQ(broken_line(word + " " + word + " and " + word),
+            word + "\n    " + word + " and\n    " + word + "\n");
+  const std::string hundred = word + " " + std::string(39, 'x');
+  EXPECT_EQ(broken_line(hundred), hundred + "\n");
+  EXPECT_EQ(broken_line(hundred + "x"), word + "\n    " + std::string(40, 'x') + "\n");
+  const std::string path(150, 'p');
+  EXPECT_EQ(broken_line("see " + path + " now"), "see " + path + "\n    now\n");
+}
+
 TEST(Progress, TellsShareRateAndTimeLeft) {
   EXPECT_EQ(progress_text(3 * kGiB, 12 * kGiB, 4, 80),
             "[#######                       ]  25 % of 12.0 GiB, 0.81 GB/s, 12 s left");

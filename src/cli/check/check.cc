@@ -58,19 +58,6 @@ void append(Findings& all, Findings more) {
   std::move(more.begin(), more.end(), std::back_inserter(all));
 }
 
-// A line of words, broken at blanks into lines of at most kColumns, each after four blanks.
-std::string broken(const std::string& line) {
-  std::string text = line;
-  for (std::size_t begin = 0; text.size() - begin > kColumns;) {
-    std::size_t blank = text.rfind(' ', begin + kColumns);
-    if (blank == std::string::npos || blank < begin + 4) blank = text.find(' ', begin + kColumns);
-    if (blank == std::string::npos) break;
-    text.replace(blank, 1, "\n    ");
-    begin = blank + 1;
-  }
-  return text + '\n';
-}
-
 std::string text_of(const Findings& findings) {
   std::string text;
   for (const Finding& finding : findings) {
@@ -79,9 +66,9 @@ std::string text_of(const Findings& findings) {
                        : finding.weight == Weight::Warning ? "! "
                                                            : "X ";
     const bool named = !finding.code.empty() && finding.code != finding.subject;
-    text += broken(mark + finding.subject + (named ? " (" + finding.code + ")" : "") + ": " +
-                   printable(finding.text));
-    if (!finding.remedy.empty()) text += broken("    " + finding.remedy);
+    text += broken_line(mark + finding.subject + (named ? " (" + finding.code + ")" : "") + ": " +
+                        printable(finding.text));
+    if (!finding.remedy.empty()) text += broken_line("    " + finding.remedy);
   }
   return text;
 }

@@ -12,6 +12,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <variant>
 #include <vector>
@@ -224,8 +225,8 @@ std::string text_of(const Mapping& mapping, const Local& local, const VramBytes&
   std::string text;
   for (const std::string& image : mapping.images) text += (text.empty() ? "" : ", ") + image;
   if (const kfd::Match* match = mapping.match()) {
-    text +=
-        match->identity ? ": every GPU is the same\n" : ": every GPU has a local one that stands in for it\n";
+    text = broken_line(text + (match->identity ? ": every GPU is the same"
+                                               : ": every GPU has a local one that stands in for it"));
     Table table({"in the image", ">VRAM needed", "here", ">VRAM free", ""});
     for (const kfd::DeviceIds& pair : match->gpus) {
       const std::uint64_t need = need_on(mapping, pair.user_gpu_id, needed);
@@ -236,7 +237,11 @@ std::string text_of(const Mapping& mapping, const Local& local, const VramBytes&
     }
     return text + table.text();
   }
-  return text + ": REFUSED: " + mapping.refusal().text() + '\n' + mapping.choice.refused().what + '\n';
+  std::istringstream lines(text + ": REFUSED: " + mapping.refusal().text() + '\n' +
+                           mapping.choice.refused().what);
+  text.clear();
+  for (std::string line; std::getline(lines, line);) text += broken_line(line);
+  return text;
 }
 
 // The local GPUs that replace none.
@@ -396,7 +401,7 @@ ExitCode map(const MapArguments& arguments) {
     std::string text;
     for (const Mapping& mapping : forecast.mappings) text += text_of(mapping, local, need);
     for (const auto* refused : {&forecast.homeless, &forecast.foreign}) {
-      for (const Error& file : *refused) text += "REFUSED: " + file.what + '\n';
+      for (const Error& file : *refused) text += broken_line("REFUSED: " + file.what);
     }
     if (fits && forecast.mappings.empty()) text += "every render file has its GPU here\n";
     if (fits && !forecast.mappings.empty()) text += text_of_others(forecast.mappings, local);
