@@ -6,6 +6,8 @@
 #include <numeric>
 #include <string>
 
+#include "images/chain/chain.h"
+#include "images/sums.h"
 #include "lane/memory_store.h"
 #include "measure/page_cache.h"
 #include "measure/process.h"
@@ -71,7 +73,9 @@ Result<Sample> ReplicaLanes::dump(const Place& place, std::size_t lanes, std::ui
     std::filesystem::remove(place.file(plan.name));
   }
   place.settle();
-  SLUICE_TRY_ASSIGN(const RunResult run, run_lanes(plans));
+  SLUICE_TRY_ASSIGN(RunResult run, run_lanes(plans));
+  runs_.clear();
+  for (LaneResult& lane : run.lanes) runs_.push_back(std::move(lane.replica_runs));
   return run.sample;
 }
 
@@ -84,13 +88,27 @@ Result<Sample> ReplicaLanes::dump_nowhere(std::size_t lanes, bool shares, std::u
   return run.sample;
 }
 
-Result<Sample> ReplicaLanes::restore(const Place& place, std::size_t lanes) {
+Result<Sample> ReplicaLanes::restore(const Place& place, std::size_t lanes, bool once) {
+  SLUICE_TRY_ASSIGN(const ImageLayout layout,
+                    ImageLayout::make(engines_.front()->contents().bo_bytes, kChunkBytes));
   std::vector<LanePlan> plans = plans_of(lanes, 0);
-  for (LanePlan& plan : plans) {
+  std::vector<ExtentMap> maps(lanes);
+  const Chain complete;
+  for (std::size_t i = 0; i < lanes; ++i) {
+    LanePlan& plan = plans[i];
     plan.direction = Direction::Restore;
     plan.directory = place.fd();
     SLUICE_TRY(plan.engine->scribble());
     SLUICE_TRY(drop_cached(place.file(plan.name)));
+    if (!once) continue;
+    Sidecar sidecar;
+    sidecar.tables = {sums_[i]};
+    sidecar.pages_files = {plan.name};
+    sidecar.replicas = {runs_[i]};
+    SLUICE_TRY_ASSIGN(std::vector<ExtentMap> its,
+                      complete.resolve(place.fd(), {}, layout, sidecar, {name_of(0)}));
+    maps[i] = std::move(its.front());
+    plan.extents = &maps[i];
   }
   touch_free_memory(kTouchBytes);
   SLUICE_TRY_ASSIGN(const RunResult run, run_lanes(plans));

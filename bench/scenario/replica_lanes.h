@@ -34,8 +34,9 @@ class ReplicaLanes {
   Result<Sample> dump_nowhere(std::size_t lanes, bool shares, std::uint64_t& written_bytes);
 
   // What these lanes have dumped to the place, from files outside the page cache, into BOs with other
-  // contents; compared. Errors: EBADMSG (wrong contents).
-  Result<Sample> restore(const Place& place, std::size_t lanes);
+  // contents; compared. `once`: as the plugin does, what the first lane has is read from its file, through the
+  // page cache. Errors: EBADMSG (wrong contents).
+  Result<Sample> restore(const Place& place, std::size_t lanes, bool once);
   // As much from memory: hashed and copied only. The BOs have other contents then.
   Result<Sample> restore_from_memory(std::size_t lanes);
 
@@ -43,7 +44,8 @@ class ReplicaLanes {
   std::vector<LanePlan> plans_of(std::size_t lanes, std::uint64_t block_bytes);
 
   std::vector<std::unique_ptr<CopyEngine>> engines_;
-  std::vector<SumTable> sums_;  // by lane, of its last dump
+  std::vector<SumTable> sums_;   // by lane, of its last dump
+  std::vector<KnownRuns> runs_;  // the same: what others have
 };
 
 }  // namespace sluice::bench

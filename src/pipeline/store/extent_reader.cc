@@ -71,7 +71,7 @@ Result<void> ExtentReader::open_source(const ExtentFile& file, const ImageLayout
   if (source.shared) mode = IoMode::Buffered;
   SLUICE_TRY_ASSIGN(source.alignment, set_up_io(source.fd.get(), mode, layout, number, file.words));
   // A chunk is large enough without the kernel's reading ahead, which would take it in small pieces.
-  if (source.shared) (void)::posix_fadvise(source.fd.get(), 0, 0, POSIX_FADV_RANDOM);
+  if (source.shared) (void)::posix_fadvise(source.fd.get(), 0, 0, POSIX_FADV_NORMAL);
   if (source.alignment > 1) {
     SLUICE_TRY_ASSIGN(ImageFile buffered, open_image_file(file.dir_fd, file.name));
     source.buffered_fd = std::move(buffered.fd);
