@@ -4,8 +4,12 @@
 #include <cerrno>
 #include <filesystem>
 #include <numeric>
+#include <set>
 #include <string>
+#include <utility>
 
+#include "images/chain/chain.h"
+#include "images/sums.h"
 #include "lane/memory_store.h"
 #include "measure/page_cache.h"
 #include "measure/process.h"
@@ -45,6 +49,7 @@ Result<ReplicaLanes> ReplicaLanes::make(std::size_t lanes, std::uint64_t bytes, 
     made.engines_.push_back(std::move(engine));
   }
   made.sums_.resize(lanes);
+  made.runs_.resize(lanes);
   for (SumTable& sums : made.sums_) sums.method = secret();
   return made;
 }
@@ -71,7 +76,8 @@ Result<Sample> ReplicaLanes::dump(const Place& place, std::size_t lanes, std::ui
     std::filesystem::remove(place.file(plan.name));
   }
   place.settle();
-  SLUICE_TRY_ASSIGN(const RunResult run, run_lanes(plans));
+  SLUICE_TRY_ASSIGN(RunResult run, run_lanes(plans));
+  for (std::size_t i = 0; i < lanes; ++i) runs_[i] = std::move(run.lanes[i].replica_runs);
   return run.sample;
 }
 
@@ -84,8 +90,29 @@ Result<Sample> ReplicaLanes::dump_nowhere(std::size_t lanes, bool shares, std::u
   return run.sample;
 }
 
+Result<std::vector<ExtentMap>> ReplicaLanes::extents_of(const Place& place, std::size_t lanes) const {
+  std::set<std::string> shared;
+  for (std::size_t i = 0; i < lanes; ++i) shared.insert(runs_[i].files.begin(), runs_[i].files.end());
+  std::vector<ExtentMap> all;
+  if (shared.empty()) return all;
+  SLUICE_TRY_ASSIGN(const ImageLayout layout,
+                    ImageLayout::make(engines_.front()->contents().bo_bytes, kChunkBytes));
+  const Chain complete;  // no file needs another
+  for (std::size_t i = 0; i < lanes; ++i) {
+    Sidecar sidecar;
+    sidecar.tables = {sums_[i]};
+    sidecar.pages_files = {name_of(i)};
+    sidecar.replicas = {runs_[i]};
+    SLUICE_TRY_ASSIGN(std::vector<ExtentMap> maps, complete.resolve(place.fd(), {}, layout, sidecar, shared));
+    all.push_back(std::move(maps.front()));
+  }
+  return all;
+}
+
 Result<Sample> ReplicaLanes::restore(const Place& place, std::size_t lanes) {
   std::vector<LanePlan> plans = plans_of(lanes, 0);
+  SLUICE_TRY_ASSIGN(const std::vector<ExtentMap> extents, extents_of(place, lanes));
+  for (std::size_t i = 0; i < extents.size(); ++i) plans[i].extents = &extents[i];
   for (LanePlan& plan : plans) {
     plan.direction = Direction::Restore;
     plan.directory = place.fd();
