@@ -79,14 +79,15 @@ std::vector<Leader> leaders_of(std::span<const Sharing> sharing, std::size_t num
 }
 
 // As the plugin's: the followers may open the file, which has no name yet.
-Result<void> tell_followers(const LanePlan& plan, LeaderLane& lane, RunIndex in_leaders) {
-  if (plan.make_store) {
-    lane.end(LeaderLane::Complete{});
-    return {};
+Result<void> tell_followers(const LanePlan& plan, const ImageLayout& layout, const KnownRuns& replicas,
+                            LeaderLane& lane) {
+  UniqueFd file;
+  if (!plan.make_store) {
+    file.reset(::openat(plan.directory, temporary_name_of(plan.name).c_str(), O_RDONLY | O_CLOEXEC));
+    if (!file) return make_error(errno, "open " + plan.name);
   }
-  UniqueFd file(::openat(plan.directory, temporary_name_of(plan.name).c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file) return make_error(errno, "open " + plan.name);
-  lane.end(LeaderLane::Complete{std::move(file), {}, std::move(in_leaders)});
+  const UnitIndex units(layout, kSumBlockBytes);
+  lane.end(LeaderLane::Complete{std::move(file), {}, RunIndex(layout, units, 0, replicas)});
   return {};
 }
 
@@ -158,18 +159,16 @@ Result<void> run_lane(const LanePlan& plan, const ImageLayout& layout, std::span
   if (plan.begin) plan.begin();
   SLUICE_TRY_ASSIGN(result.stats,
                     lane->run(Route{gate, copy, checksum, store}.towards(plan.direction), plan.progress));
-  if (match && match->follows()) {
+  if (match) {
     SLUICE_TRY(match->wait_for_leaders([] { return false; }));
-    result.replica_runs = match->runs(0).replicas;
+    FoundRuns runs = match->runs(0);
+    result.parent_runs = std::move(runs.parents);
+    result.replica_runs = std::move(runs.replicas);
   }
-  if (leads != nullptr) {
-    const UnitIndex units(layout, sums->block_bytes);
-    SLUICE_TRY(tell_followers(plan, *leads, RunIndex(layout, units, 0, result.replica_runs)));
-  }
+  if (leads != nullptr) SLUICE_TRY(tell_followers(plan, layout, result.replica_runs, *leads));
   result.times.done = seconds_since(begin);
   if (sink) SLUICE_TRY(sink->commit());
   if (match) {
-    if (plan.parent != nullptr) result.parent_runs = match->runs(0).parents;
     result.parent_bytes = match->parent_bytes();
     result.replica_bytes = match->replica_bytes();
   }

@@ -68,7 +68,7 @@ struct LaneResult {
   PipelineStats stats;
   LaneTimes times;
   KnownRuns parent_runs;            // for a dump with a parent
-  KnownRuns replica_runs;           // for a dump that shares with other lanes
+  KnownRuns replica_runs;           // what files of other lanes have, too
   std::uint64_t parent_bytes = 0;   // not written, because the parent has them
   std::uint64_t replica_bytes = 0;  // not written, because another lane has them
 };

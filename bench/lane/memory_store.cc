@@ -26,13 +26,15 @@ std::span<const std::byte> every_chunk() {
 // A buffer gets its bytes the first time and keeps them: the copy only reads it.
 class MemorySource final : public Stage {
  public:
-  MemorySource(const ImageLayout& layout, Reactor& reactor) : layout_(layout), reactor_(reactor) {}
+  MemorySource(const ImageLayout& layout, Reactor& reactor, bool copies)
+      : layout_(layout), reactor_(reactor), copies_(copies) {}
 
   const char* name() const override { return "store"; }
 
   Result<Submit> submit(Slot& slot) override {
     if (slot.index >= filled_.size()) filled_.resize(slot.index + 1);
-    if (!filled_[slot.index]) std::copy(every_chunk().begin(), every_chunk().end(), slot.buffer.begin());
+    if (copies_ || !filled_[slot.index])
+      std::copy(every_chunk().begin(), every_chunk().end(), slot.buffer.begin());
     filled_[slot.index] = true;
     const std::uint64_t payload = layout_.payload_bytes();
     const void* begin = slot.chunk.index == 0 ? static_cast<const void*>(&payload) : every_chunk().data();
@@ -47,15 +49,16 @@ class MemorySource final : public Stage {
  private:
   const ImageLayout& layout_;
   Reactor& reactor_;
+  const bool copies_;
   std::vector<bool> filled_;  // by slot
 };
 
 }  // namespace
 
-MakeStore memory_store(Direction direction) {
-  return [direction](const ImageLayout& layout, Reactor& reactor) -> Result<std::unique_ptr<Stage>> {
+MakeStore memory_store(Direction direction, bool copies) {
+  return [direction, copies](const ImageLayout& layout, Reactor& reactor) -> Result<std::unique_ptr<Stage>> {
     if (direction == Direction::Restore)
-      return std::unique_ptr<Stage>(std::make_unique<MemorySource>(layout, reactor));
+      return std::unique_ptr<Stage>(std::make_unique<MemorySource>(layout, reactor, copies));
     SLUICE_TRY_ASSIGN(std::unique_ptr<Stage> sink, TimedStage::make("store", 0, reactor));
     return sink;
   };

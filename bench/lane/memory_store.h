@@ -8,8 +8,8 @@
 
 namespace sluice::bench {
 
-// REQUIRES: chunks of kChunkBytes.
-MakeStore memory_store(Direction direction);
+// REQUIRES: chunks of kChunkBytes. `copies`, of a restore: each chunk is copied into its slot.
+MakeStore memory_store(Direction direction, bool copies = false);
 
 // The sums of the image that it restores.
 SumTable sums_of_memory(const ImageLayout& layout, const SumMethod& method = {});

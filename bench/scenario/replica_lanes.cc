@@ -4,7 +4,9 @@
 #include <cerrno>
 #include <filesystem>
 #include <numeric>
+#include <set>
 #include <string>
+#include <utility>
 
 #include "images/chain/chain.h"
 #include "images/sums.h"
@@ -47,6 +49,7 @@ Result<ReplicaLanes> ReplicaLanes::make(std::size_t lanes, std::uint64_t bytes, 
     made.engines_.push_back(std::move(engine));
   }
   made.sums_.resize(lanes);
+  made.runs_.resize(lanes);
   for (SumTable& sums : made.sums_) sums.method = secret();
   return made;
 }
@@ -74,8 +77,7 @@ Result<Sample> ReplicaLanes::dump(const Place& place, std::size_t lanes, std::ui
   }
   place.settle();
   SLUICE_TRY_ASSIGN(RunResult run, run_lanes(plans));
-  runs_.clear();
-  for (LaneResult& lane : run.lanes) runs_.push_back(std::move(lane.replica_runs));
+  for (std::size_t i = 0; i < lanes; ++i) runs_[i] = std::move(run.lanes[i].replica_runs);
   return run.sample;
 }
 
@@ -88,27 +90,37 @@ Result<Sample> ReplicaLanes::dump_nowhere(std::size_t lanes, bool shares, std::u
   return run.sample;
 }
 
-Result<Sample> ReplicaLanes::restore(const Place& place, std::size_t lanes, bool once) {
+Result<std::vector<ExtentMap>> ReplicaLanes::extents_of(const Place& place, std::size_t lanes) const {
+  std::set<std::string> shared;
+  for (std::size_t i = 0; i < lanes; ++i) shared.insert(runs_[i].files.begin(), runs_[i].files.end());
+  std::vector<ExtentMap> all;
+  if (shared.empty()) return all;
   SLUICE_TRY_ASSIGN(const ImageLayout layout,
                     ImageLayout::make(engines_.front()->contents().bo_bytes, kChunkBytes));
-  std::vector<LanePlan> plans = plans_of(lanes, 0);
-  std::vector<ExtentMap> maps(lanes);
-  const Chain complete;
+  const Chain complete;  // no file needs another
   for (std::size_t i = 0; i < lanes; ++i) {
-    LanePlan& plan = plans[i];
+    Sidecar sidecar;
+    sidecar.tables = {sums_[i]};
+    sidecar.pages_files = {name_of(i)};
+    sidecar.replicas = {runs_[i]};
+    SLUICE_TRY_ASSIGN(std::vector<ExtentMap> maps, complete.resolve(place.fd(), {}, layout, sidecar, shared));
+    all.push_back(std::move(maps.front()));
+  }
+  return all;
+}
+
+Result<Sample> ReplicaLanes::restore(const Place& place, std::size_t lanes, bool once) {
+  std::vector<LanePlan> plans = plans_of(lanes, 0);
+  std::vector<ExtentMap> extents;
+  if (once) {
+    SLUICE_TRY_ASSIGN(extents, extents_of(place, lanes));
+  }
+  for (std::size_t i = 0; i < extents.size(); ++i) plans[i].extents = &extents[i];
+  for (LanePlan& plan : plans) {
     plan.direction = Direction::Restore;
     plan.directory = place.fd();
     SLUICE_TRY(plan.engine->scribble());
     SLUICE_TRY(drop_cached(place.file(plan.name)));
-    if (!once) continue;
-    Sidecar sidecar;
-    sidecar.tables = {sums_[i]};
-    sidecar.pages_files = {plan.name};
-    sidecar.replicas = {runs_[i]};
-    SLUICE_TRY_ASSIGN(std::vector<ExtentMap> its,
-                      complete.resolve(place.fd(), {}, layout, sidecar, {name_of(0)}));
-    maps[i] = std::move(its.front());
-    plan.extents = &maps[i];
   }
   touch_free_memory(kTouchBytes);
   SLUICE_TRY_ASSIGN(const RunResult run, run_lanes(plans));
@@ -119,7 +131,7 @@ Result<Sample> ReplicaLanes::restore(const Place& place, std::size_t lanes, bool
   return run.sample;
 }
 
-Result<Sample> ReplicaLanes::restore_from_memory(std::size_t lanes) {
+Result<Sample> ReplicaLanes::restore_from_memory(std::size_t lanes, bool handed_on) {
   std::vector<LanePlan> plans = plans_of(lanes, 0);
   SLUICE_TRY_ASSIGN(const ImageLayout layout,
                     ImageLayout::make(engines_.front()->contents().bo_bytes, kChunkBytes));
@@ -127,7 +139,7 @@ Result<Sample> ReplicaLanes::restore_from_memory(std::size_t lanes) {
   for (LanePlan& plan : plans) {
     plan.direction = Direction::Restore;
     plan.sums = &sums;
-    plan.make_store = memory_store(plan.direction);
+    plan.make_store = memory_store(plan.direction, handed_on);
   }
   touch_free_memory(kTouchBytes);
   SLUICE_TRY_ASSIGN(const RunResult run, run_lanes(plans));

@@ -34,18 +34,21 @@ class ReplicaLanes {
   Result<Sample> dump_nowhere(std::size_t lanes, bool shares, std::uint64_t& written_bytes);
 
   // What these lanes have dumped to the place, from files outside the page cache, into BOs with other
-  // contents; compared. `once`: as the plugin does, what the first lane has is read from its file, through the
-  // page cache. Errors: EBADMSG (wrong contents).
+  // contents; compared. `once`: as the plugin does, what several lanes have comes from one file. Errors:
+  // EBADMSG (wrong contents).
   Result<Sample> restore(const Place& place, std::size_t lanes, bool once);
-  // As much from memory: hashed and copied only. The BOs have other contents then.
-  Result<Sample> restore_from_memory(std::size_t lanes);
+  // As much from memory: hashed and copied only. `handed_on`: each chunk is also copied into its slot, as if
+  // from the slot of another lane. The BOs have other contents then.
+  Result<Sample> restore_from_memory(std::size_t lanes, bool handed_on);
 
  private:
   std::vector<LanePlan> plans_of(std::size_t lanes, std::uint64_t block_bytes);
+  // By lane; none if no lane has what another has.
+  Result<std::vector<ExtentMap>> extents_of(const Place& place, std::size_t lanes) const;
 
   std::vector<std::unique_ptr<CopyEngine>> engines_;
   std::vector<SumTable> sums_;   // by lane, of its last dump
-  std::vector<KnownRuns> runs_;  // the same: what others have
+  std::vector<KnownRuns> runs_;  // by lane, of its last dump to a place: what other lanes' files have
 };
 
 }  // namespace sluice::bench

@@ -173,19 +173,23 @@ class Replicas {
     SLUICE_TRY_ASSIGN(const auto samples,
                       run_in_turn(rounds(lanes), {[&] { return all.restore(place, 1, false); },
                                                   [&] { return all.restore(place, lanes, true); },
-                                                  [&] { return all.restore_from_memory(lanes); },
+                                                  [&] { return all.restore_from_memory(lanes, false); },
+                                                  [&] { return all.restore_from_memory(lanes, true); },
                                                   [&] { return all.restore(place, lanes, false); }}));
     const std::vector<double> one = seconds_of(samples[0]), once = seconds_of(samples[1]),
-                              bare = seconds_of(samples[2]), each_own = seconds_of(samples[3]);
+                              bare = seconds_of(samples[2]), handed = seconds_of(samples[3]),
+                              each_own = seconds_of(samples[4]);
     each.figures = {ratio("of the larger", once, larger_of(one, bare)),
                     ratio("of each its own", once, each_own),
                     figure("read once", "s", once),
                     figure("one", "s", one),
                     figure("hashed and copied", "s", bare),
+                    figure("handed on", "s", handed),
                     figure("each its own", "s", each_own),
                     figure("cpu", "s/GB", cpu_of(samples[1])),
                     figure("hashed and copied cpu", "s/GB", cpu_of(samples[2])),
-                    figure("each its own cpu", "s/GB", cpu_of(samples[3]))};
+                    figure("handed on cpu", "s/GB", cpu_of(samples[3])),
+                    figure("each its own cpu", "s/GB", cpu_of(samples[4]))};
     return {};
   }
 

@@ -109,6 +109,30 @@ TEST(Scenario, RunsAndItsReportIsConsistent) {
   check(*report);
 }
 
+// In a mount namespace of its own, which takes the file system with it.
+TEST(Replicas, AreMeasuredWhereFilesShareExtents) {
+  if (::geteuid() != 0) GTEST_SKIP() << "mounting needs root";
+  constexpr int kNoXfs = 77;
+  const test::TempDir directory;
+  const std::string make =
+      "cd " + directory.path() + " && PATH=$PATH:/usr/sbin:/sbin && truncate -s 2G image && " +
+      "mkfs.xfs -q -m reflink=1 image && mkdir place && mount -o loop image place || exit " +
+      std::to_string(kNoXfs) + "; ";
+  const Ended ended =
+      run({"/usr/bin/env", "unshare", "-m", "sh", "-c",
+           make + "exec " + SLUICE_BENCH + " replicas --smoke --dir place --json report.json"});
+  if (ended.status == kNoXfs) GTEST_SKIP() << "XFS cannot be made or mounted here: " << ended.err;
+  ASSERT_EQ(ended.status, 0) << ended.err;
+  const auto report = report_of(read_json(directory.path() + "/report.json"));
+  ASSERT_TRUE(report.ok()) << report.error().what;
+  check(*report);
+  for (const Case& each : report->cases) EXPECT_FALSE(each.figures.empty()) << each.name;
+  const auto space = [&](const char* name) { return report->find(name)->find("space")->value.value; };
+  EXPECT_LT(space("eight equal lanes"), 2);
+  EXPECT_LT(space("eight half-equal lanes"), 7);
+  EXPECT_NE(report->find("eight equal lanes, restored cold"), nullptr);
+}
+
 // The list that the build makes tests of.
 TEST(Scenarios, AreAllTested) {
   const std::vector<std::string> tested = words("SLUICE_BENCH_SCENARIOS");

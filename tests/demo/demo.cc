@@ -41,6 +41,7 @@
 #include "measure/process.h"
 #include "measure/raw_disk.h"
 #include "measure/statistics.h"
+#include "pipeline/store/extent_cloner.h"
 #include "support/flip_byte.h"
 
 namespace sluice::host_test {
@@ -64,6 +65,7 @@ struct DemoOptions {
   std::string json;  // "" none, "-" standard output
   bool corrupt = false;
   bool parent = false;
+  bool replicas = false;
 };
 
 // Where the telling goes: standard output, or standard error when that carries the JSON.
@@ -107,17 +109,13 @@ int usage(std::FILE* to, int status) {
 
 std::optional<DemoOptions> parse(int argc, char** argv) {
   DemoOptions options;
-  const option table[] = {{"gpus", required_argument, nullptr, 'g'},
-                          {"processes", required_argument, nullptr, 'n'},
-                          {"runs", required_argument, nullptr, 'r'},
-                          {"vram", required_argument, nullptr, 'v'},
-                          {"dir", required_argument, nullptr, 'd'},
-                          {"preset", required_argument, nullptr, 'p'},
-                          {"json", required_argument, nullptr, 'j'},
-                          {"images", required_argument, nullptr, 'i'},
-                          {"corrupt", no_argument, nullptr, 'c'},
-                          {"parent", no_argument, nullptr, 'b'},
-                          {nullptr, 0, nullptr, 0}};
+  const option table[] = {
+      {"gpus", required_argument, nullptr, 'g'}, {"processes", required_argument, nullptr, 'n'},
+      {"runs", required_argument, nullptr, 'r'}, {"vram", required_argument, nullptr, 'v'},
+      {"dir", required_argument, nullptr, 'd'},  {"preset", required_argument, nullptr, 'p'},
+      {"json", required_argument, nullptr, 'j'}, {"images", required_argument, nullptr, 'i'},
+      {"corrupt", no_argument, nullptr, 'c'},    {"parent", no_argument, nullptr, 'b'},
+      {"replicas", no_argument, nullptr, 'a'},   {nullptr, 0, nullptr, 0}};
   for (int choice = 0; (choice = ::getopt_long(argc, argv, "", table, nullptr)) != -1;) {
     if (choice == 'g') {
       options.gpus = static_cast<unsigned>(std::strtoul(optarg, nullptr, 10));
@@ -141,16 +139,18 @@ std::optional<DemoOptions> parse(int argc, char** argv) {
       options.corrupt = true;
     } else if (choice == 'b') {
       options.parent = true;
+    } else if (choice == 'a') {
+      options.replicas = true;
     } else {
       return std::nullopt;
     }
   }
   const bool once = options.runs == 1;
+  const int others = int{options.corrupt} + int{options.parent} + int{options.replicas};
   const bool good = optind == argc && options.gpus >= 1 && options.gpus <= 16 && options.processes >= 1 &&
                     options.processes <= 16 && options.vram_bytes >= kMiB && options.vram_bytes % 4096 == 0 &&
-                    options.runs >= 1 && options.runs <= 99 &&
-                    (once || (!options.corrupt && !options.parent && options.images.empty())) &&
-                    !(options.corrupt && options.parent);
+                    options.runs >= 1 && options.runs <= 99 && (!options.replicas || options.gpus > 1) &&
+                    (once || (others == 0 && options.images.empty())) && others <= 1;
   return good ? std::optional(options) : std::nullopt;
 }
 
@@ -170,6 +170,14 @@ std::uint64_t disk_bytes(const std::filesystem::path& directory) {
     if (::stat(entry.path().c_str(), &status) == 0) sum += static_cast<std::uint64_t>(status.st_blocks) * 512;
   }
   return sum;
+}
+
+// Bytes that the file system of a directory has given out. Extents that files share count once.
+std::uint64_t used_bytes(const UniqueFd& directory) {
+  struct statvfs status {};
+  if (::syncfs(directory.get()) != 0 || ::fstatvfs(directory.get(), &status) != 0)
+    throw Stop{1, "the disk's use is not known: " + std::string(std::strerror(errno))};
+  return std::uint64_t{status.f_blocks - status.f_bfree} * status.f_frsize;
 }
 
 // Runs a host to its end; samples its resident memory (RssAnon + RssFile: RssShmem is the virtual GPU's) and
@@ -231,7 +239,7 @@ class Demo {
                                                             : std::filesystem::path(options_.directory));
     const std::filesystem::path images =
         options_.images.empty() ? place.path() / "images" : std::filesystem::absolute(options_.images);
-    for (const std::filesystem::path& each : {images, changes_of(images)}) {
+    for (const std::filesystem::path& each : {images, changes_of(images), apart_of(images)}) {
       if (std::filesystem::exists(each)) throw Stop{2, each.string() + " is there already"};
     }
     tell(
@@ -256,6 +264,7 @@ class Demo {
     TaskTree subjects(scene);
     const std::uint64_t to_disk = start(subjects, bytes);
     if (options_.parent) return run_on_parent(scene, subjects, images, bytes);
+    if (options_.replicas) return run_replicas(scene, subjects, images, bytes);
     tell("3. Measuring the disk, raw.\n");
     measure(place.path(), to_disk);
     tell("4. Dumping it as CRIU %s does, and killing it.\n", kHostVersion);
@@ -295,9 +304,12 @@ class Demo {
   std::uint64_t start(TaskTree& subjects, std::uint64_t& bytes) {
     std::uint64_t zero = 0;
     for (unsigned i = 1; i <= options_.processes; ++i) {
-      const std::string ready =
-          subjects.add({"--vram", std::to_string(options_.vram_bytes), "--gtt", std::to_string(gtt_bytes()),
-                        "--zero", "20", "--seed", std::to_string(i)});
+      Strings arguments = {"--vram", std::to_string(options_.vram_bytes),
+                           "--gtt",  std::to_string(gtt_bytes()),
+                           "--zero", "20",
+                           "--seed", std::to_string(i)};
+      if (options_.replicas) arguments.emplace_back("--replicas");
+      const std::string ready = subjects.add(arguments);
       if (!ready.starts_with("ready")) throw Stop{1, "a GPU process failed: " + ready};
       report_.bos += figure(ready, "bos");
       bytes += figure(ready, "bytes");
@@ -341,6 +353,54 @@ class Demo {
     if (!options_.images.empty())
       tell("  the full dump is in %s, the dump of the changes in %s: sluice diff compares them\n",
            images.c_str(), changes.c_str());
+    return report_.verified ? 0 : 1;
+  }
+
+  // Where the dump goes that shares nothing, beside it.
+  static std::filesystem::path apart_of(const std::filesystem::path& images) {
+    return images.string() + "-apart";
+  }
+
+  // A dump of each GPU by itself, and one that writes once what they have alike.
+  int run_replicas(Scene& scene, TaskTree& subjects, const std::filesystem::path& images,
+                   std::uint64_t bytes) {
+    const std::filesystem::path apart = apart_of(images);
+    std::filesystem::create_directories(images.parent_path());
+    const UniqueFd place(::open(images.parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    const bool shareable = shareable_block_bytes(place.get()) != 0;
+    const auto dump_to = [&](const std::filesystem::path& directory, const Strings& more) {
+      const std::uint64_t before = used_bytes(place);
+      dump(scene, subjects, directory, 0, more);
+      PluginStats stats = read_plugin_stats(directory, "dump");
+      const std::uint64_t after = used_bytes(place);
+      stats.disk_bytes = after > before ? after - before : 0;
+      tell("   it took %.2f s and %s of the disk\n", stats.seconds, readable_bytes(stats.disk_bytes).c_str());
+      return stats;
+    };
+    tell("   %u GPUs hold the same data, as in a data-parallel job.\n", options_.gpus);
+    tell("3. Dumping it with SLUICE_DEDUP=off: each GPU is written. It runs on.\n");
+    scene.variables["SLUICE_DEDUP"] = "off";
+    report_.apart = dump_to(apart, {"--leave-running"});
+    scene.variables.erase("SLUICE_DEDUP");
+    tell("4. Dumping it %s, and killing it.\n", shareable ? "as usual" : "with SLUICE_DEDUP=on");
+    if (!shareable) {
+      tell("   Files here cannot share extents, as on XFS and btrfs: the files will need each other.\n");
+      scene.variables["SLUICE_DEDUP"] = "on";
+    }
+    report_.dump = dump_to(images, {});
+    see_them_end(subjects);
+    tell("5. Restoring it.\n");
+    restore(scene, subjects, images);
+    report_.restore = read_plugin_stats(images, "restore");
+    tell("6. What was restored checks every byte, and works on.\n");
+    const bool well = check(subjects);
+    const bool whole = report_.apart->bytes == bytes && report_.dump.bytes == bytes &&
+                       report_.restore.bytes == bytes && report_.dump.replica_bytes > 0;
+    if (!whole) tell("   the statistics do not account for every byte\n");
+    report_.verified = well && whole;
+    tell("\n%s", replicas_table_of(report_).c_str());
+    if (!options_.images.empty())
+      tell("  sluice show --stats %s tells what each GPU shares\n", images.c_str());
     return report_.verified ? 0 : 1;
   }
 
@@ -409,7 +469,8 @@ class Demo {
     if (::statvfs(where.c_str(), &disk) != 0) throw Stop{2, where + ": " + std::strerror(errno)};
     const std::uint64_t room = std::uint64_t{disk.f_bavail} * disk.f_frsize;
     const std::uint64_t images = options_.processes * options_.gpus * per_gpu;
-    const std::uint64_t need = images + std::min(images, kCeilingBytes) + 128 * kMiB;
+    const std::uint64_t more = options_.replicas ? images : std::min(images, kCeilingBytes);
+    const std::uint64_t need = images + more + 128 * kMiB;
     if (room < need) {
       throw Stop{2, where + " has " + readable_bytes(room) + " free and this needs " + readable_bytes(need) +
                         ": choose another --dir"};

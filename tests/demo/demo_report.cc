@@ -31,6 +31,7 @@ PluginStats read_plugin_stats(const std::string& directory, const std::string& d
     sum.zero_bytes += total("zero_bytes");
     sum.io_bytes += total("io_bytes");
     sum.parent_bytes += total("parent_bytes");
+    sum.replica_bytes += total("replica_bytes");
     sum.pinned_bytes += total("pinned_bytes");
     sum.frozen_seconds = std::max(sum.frozen_seconds, file.value("frozen_seconds", 0.0));
     began_ns = std::min(began_ns, total("began_ns"));
@@ -89,7 +90,33 @@ std::string parent_table_of(const Report& report) {
   return out;
 }
 
+std::string replicas_table_of(const Report& report) {
+  const auto line = [](const char* name, const PluginStats& stats) {
+    return text("  %-9s %12s %12s %12s %12s %12s %9.2f\n", name, readable_bytes(stats.bytes).c_str(),
+                readable_bytes(stats.zero_bytes).c_str(), readable_bytes(stats.replica_bytes).c_str(),
+                readable_bytes(stats.io_bytes).c_str(), readable_bytes(stats.disk_bytes).c_str(),
+                stats.seconds);
+  };
+  std::string out =
+      "              GPU memory        holes       shared      written  on the disk   seconds\n";
+  out += line("each GPU", *report.apart);
+  out += line("once", report.dump);
+  out += text("  processes %" PRIu32 ", GPUs %" PRIu32 ", BOs %" PRIu64
+              "; verified: %s\n  on the disk: as df tells, with what others wrote meanwhile\n",
+              report.processes, report.gpus, report.bos, report.verified ? "true" : "false");
+  return out;
+}
+
 std::string json_of(const Report& report) {
+  if (report.apart) {
+    return text("{\"processes\": %" PRIu32 ", \"gpus\": %" PRIu32 ", \"bos\": %" PRIu64
+                ", \"bytes\": %" PRIu64 ", \"zero_bytes\": %" PRIu64 ", \"replica_bytes\": %" PRIu64
+                ", \"disk_bytes\": %" PRIu64 ", \"disk_bytes_apart\": %" PRIu64
+                ", \"seconds\": %.6f, \"seconds_apart\": %.6f, \"verified\": %s}\n",
+                report.processes, report.gpus, report.bos, report.dump.bytes, report.dump.zero_bytes,
+                report.dump.replica_bytes, report.dump.disk_bytes, report.apart->disk_bytes,
+                report.dump.seconds, report.apart->seconds, report.verified ? "true" : "false");
+  }
   if (report.on_parent) {
     return text(
         "{\"processes\": %" PRIu32 ", \"gpus\": %" PRIu32 ", \"bos\": %" PRIu64 ", \"bytes\": %" PRIu64

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: MIT
 // The demo, small: its exit status, its JSON, the corrupted image, and the arithmetic of its table.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <fstream>
 #include <map>
 #include <set>
 
+#include "base/units.h"
 #include "demo_report.h"
 #include "demo_runs.h"
 #include "lookalike/harness.h"
+#include "mounted_images.h"
 
 extern char** environ;
 
@@ -133,6 +136,39 @@ TEST(DemoTest, WhatChangedBetweenTheDumpsIsInTheSecond) {
   EXPECT_EQ(run_demo(arguments), 2) << "the other directory is there already";
 }
 
+// On whatever file system the test runs.
+TEST(DemoTest, GpusWithTheSameDataComeBack) {
+  const ScratchDirectory scratch;
+  const std::string file = scratch.path() / "figures.json";
+  ASSERT_EQ(run_demo({"--gpus", "4", "--vram", "16M", "--replicas", "--dir", scratch.path().string(),
+                      "--json", file}),
+            0);
+  std::map<std::string, std::string> figures = fields(read_file(file));
+  EXPECT_EQ(figures["verified"], "true");
+  EXPECT_EQ(figures["gpus"], "4");
+  EXPECT_GT(std::strtod(figures["replica_bytes"].c_str(), nullptr), 3 * 8.0 * kMiB);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(scratch.path()), {}), 1);
+}
+
+TEST(DemoTest, WhatGpusHaveAlikeIsWrittenOnceWhereFilesShareExtents) {
+  if (::geteuid() != 0 || !Mounts::unshared()) GTEST_SKIP() << "mounting needs root";
+  Mounts mounts;
+  const std::filesystem::path place = mounts.directory("place");
+  if (!mounts.add_loop({"mkfs.xfs", "-q", "-m", "reflink=1"}, mounts.directory("file") / "image", 2 * kGiB,
+                       place, ""))
+    GTEST_SKIP() << "XFS cannot be made or mounted here";
+  const std::string images = place / "images", file = mounts.directory("file") / "figures.json";
+  ASSERT_EQ(run_demo({"--gpus", "4", "--vram", "64M", "--replicas", "--dir", place.string(), "--images",
+                      images, "--json", file}),
+            0);
+  std::map<std::string, std::string> figures = fields(read_file(file));
+  const auto figure = [&](const char* key) { return std::strtod(figures[key].c_str(), nullptr); };
+  EXPECT_EQ(figures["verified"], "true");
+  EXPECT_GT(figure("replica_bytes"), 3 * 40.0 * kMiB);
+  EXPECT_LT(figure("disk_bytes") + figure("replica_bytes"), figure("disk_bytes_apart") * 1.1);
+  EXPECT_TRUE(std::filesystem::exists(images + "-apart/amdgpu-kfd-1.img"));
+}
+
 TEST(DemoTest, ACorruptedImageIsRefused) {
   EXPECT_EQ(run_demo({"--vram", "16M", "--corrupt"}), 0);
 }
@@ -151,6 +187,9 @@ TEST(DemoTest, BadArgumentsAndTooSmallMachinesAreUsageErrors) {
   EXPECT_EQ(run_demo({"--runs", "2", "--corrupt"}), 2);
   EXPECT_EQ(run_demo({"--runs", "2", "--images", "images"}), 2);
   EXPECT_EQ(run_demo({"--runs", "2", "--parent"}), 2);
+  EXPECT_EQ(run_demo({"--runs", "2", "--replicas"}), 2);
+  EXPECT_EQ(run_demo({"--gpus", "1", "--replicas"}), 2);
+  EXPECT_EQ(run_demo({"--parent", "--replicas"}), 2);
   EXPECT_EQ(run_demo({"--preset", "geforce"}), 2);
   EXPECT_EQ(run_demo({"--gpus", "16", "--vram", "8192G"}), 2);
 }

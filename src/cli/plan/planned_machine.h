@@ -24,7 +24,7 @@ struct GpuGroup {
   double link_rate = 0;        // of the link to the host's memory; 0: included in the copy rate
   std::uint64_t per_link = 1;  // GPUs on one such link
   double changed = 1;          // share of the nonzero bytes that a dump writes: those not in its parent
-  double alike = 0;            // share of the nonzero bytes that all GPUs of the group have: on the disks once
+  double alike = 0;  // share of the nonzero bytes that all GPUs of the group have: on the disks once
 };
 
 // Identical disks. The images' file system stripes over all disks: their rates add up.
