@@ -35,7 +35,7 @@ struct Needs {
   bool replicas = false;  // in other files of the dump
 
   bool any() const { return parent != DumpId{} || replicas; }
-  auto operator<=>(const Needs&) const = default;
+  auto operator<=>(const Needs&) const = default;  // NOLINT(modernize-use-nullptr)
 };
 
 struct Sidecar {

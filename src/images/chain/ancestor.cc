@@ -40,7 +40,18 @@ Result<std::unique_ptr<Ancestor>> Ancestor::of(UniqueFd directory, const std::st
   std::unique_ptr<Ancestor> found(new Ancestor(words));
   found->dir_ = std::move(directory);
   SLUICE_TRY(found->check_owner());
-  if (auto read = found->read(keys); !read) return explain("the " + words, read.error());
+  const auto names = list_names(found->dir_fd());
+  auto done = names ? found->check_private(*names) : Result<void>(names.error());
+  if (done) done = found->read(keys);
+  if (!done) return explain("the " + words, done.error());
+  return found;
+}
+
+Result<std::unique_ptr<Ancestor>> Ancestor::of_itself(int dir_fd, const ImageKeys& keys) {
+  std::unique_ptr<Ancestor> found(new Ancestor("checkpoint"));
+  found->dir_.reset(::openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!found->dir_) return make_error(errno, "open the checkpoint's directory", Topic::Images);
+  SLUICE_TRY(found->read(keys));
   return found;
 }
 
@@ -55,10 +66,7 @@ Result<void> Ancestor::check_owner() {
       Topic::Images);
 }
 
-Result<void> Ancestor::read(const ImageKeys& keys) {
-  DirectorySource source(dir_fd());
-  source.set_keys(keys);
-  SLUICE_TRY_ASSIGN(const std::vector<std::string> names, source.names());
+Result<void> Ancestor::check_private(const std::vector<std::string>& names) {
   for (const std::string& name : names) {
     struct stat status {};
     if (!is_image(name)) continue;
@@ -69,6 +77,13 @@ Result<void> Ancestor::read(const ImageKeys& keys) {
               " is a parent's file that is not this user's own with mode 0600; chown and chmod it [SL-I30]"};
     images_.emplace(name, identity_of(status));
   }
+  return {};
+}
+
+Result<void> Ancestor::read(const ImageKeys& keys) {
+  DirectorySource source(dir_fd());
+  source.set_keys(keys);
+  SLUICE_TRY_ASSIGN(const std::vector<std::string> names, source.names());
   SLUICE_TRY_ASSIGN(const Checkpoint checkpoint, read_checkpoint_or_predump(source));
   if (checkpoint.predump == PreDumpState::Unfinished)
     return Error{ENODATA, std::string("the pre-dump did not end, so it lacks ") + kPreDumpMark +

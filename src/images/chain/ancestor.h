@@ -60,6 +60,10 @@ class Ancestor {
   static Result<std::unique_ptr<Ancestor>> of(UniqueFd directory, const std::string& words,
                                               const ImageKeys& keys);
 
+  // The checkpoint itself, whose files need each other. Nobody is asked whose it is, as for any checkpoint.
+  // Errors: the same, except EACCES for what others can change.
+  static Result<std::unique_ptr<Ancestor>> of_itself(int dir_fd, const ImageKeys& keys);
+
   int dir_fd() const { return dir_.get(); }
   const std::string& describe() const { return words_; }
   // The directory's identity.
@@ -120,6 +124,7 @@ class Ancestor {
                        const Sum128& sum) const;
   explicit Ancestor(std::string words) : words_(std::move(words)) {}
   Result<void> check_owner();
+  Result<void> check_private(const std::vector<std::string>& names);
   Result<void> read(const ImageKeys& keys);
   Result<void> add(const DirectorySource& source, int id, PagesSet set);
   Error is_another(const std::string& why) const;

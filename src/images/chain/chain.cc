@@ -60,9 +60,7 @@ Result<std::shared_ptr<const Chain>> Chain::open(int dir_fd, const Needs& needs,
   struct stat own {};
   if (::fstat(dir_fd, &own) == 0) seen.emplace(own.st_dev, own.st_ino);
   if (needs.replicas) {
-    UniqueFd again(::openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (!again) return make_error(errno, "open the directory again", Topic::Images);  // unreached: a guard
-    SLUICE_TRY_ASSIGN(chain->own_, Ancestor::of(std::move(again), "checkpoint", keys));
+    SLUICE_TRY_ASSIGN(chain->own_, Ancestor::of_itself(dir_fd, keys));
   }
   DumpId wanted = needs.parent;
   for (int fd = dir_fd; wanted != DumpId{}; words += std::string("/") + kParentLink) {

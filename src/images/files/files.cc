@@ -178,9 +178,9 @@ std::optional<std::string> complete_name(std::string_view partial_name) {
 }
 
 Lacks lacks_among(const std::vector<std::string>& names) {
-  for (const auto& [lacks, prefix] : kPartialPrefixes) {
-    const auto is_partial = [&](const std::string& name) { return name.starts_with(prefix); };
-    if (std::any_of(names.begin(), names.end(), is_partial)) return lacks;
+  for (const auto& partial : kPartialPrefixes) {
+    const auto is_such = [&](const std::string& name) { return name.starts_with(partial.second); };
+    if (std::any_of(names.begin(), names.end(), is_such)) return partial.first;
   }
   return Lacks::Nothing;
 }
