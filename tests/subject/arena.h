@@ -33,7 +33,7 @@ inline constexpr std::uint32_t kMaxGpus = 16;
 inline constexpr std::uint32_t kMaxBos = 16384;
 inline constexpr std::uint32_t kMaxMaps = kMaxBos + 256;
 inline constexpr std::uint32_t kMaxEvents = 16;
-inline constexpr std::uint32_t kMaxQueues = 2 * kMaxGpus;
+inline constexpr std::uint32_t kMaxQueues = 3 * kMaxGpus;
 inline constexpr std::uint64_t kUserptrBytes =
     1024 * 1024;                                       // anonymous memory per GPU that the GPU may access
 inline constexpr std::uint64_t kSvmBytes = 64 * 1024;  // and that has SVM ranges
@@ -97,17 +97,19 @@ struct QueueRecord {
   std::uint32_t gpu;
   std::uint32_t type;
   std::uint32_t ring_bytes;
+  std::uint32_t priority;
+  std::uint32_t share;  // percent; 0: it is switched off
   std::uint64_t ring_va;
   std::uint64_t doorbell_offset;
   std::uint64_t read_va, write_va;  // of its pointers
   // Of a queue that gets packets:
   std::uint64_t scratch_va;  // signals and data (subject_queues.cc)
-  std::uint64_t position;    // where the next packet goes: packets (AQL) or bytes (SDMA) since the start
-  std::uint64_t gate;        // position of the packet that waits for the gate
-  std::uint64_t batches;     // put into the ring
-  std::uint64_t consumed;    // packets known to be through
-  std::uint32_t event_id;    // raised by the last packet before the gate, and by the last of all
-  std::uint32_t open;        // 1: the gate is open, its packets may still be waiting
+  std::uint64_t position;  // where the next packet goes since the start: packets (AQL), dwords (PM4) or bytes
+  std::uint64_t gate;      // position of the packet that waits for the gate
+  std::uint64_t batches;   // put into the ring
+  std::uint64_t consumed;  // packets known to be through
+  std::uint32_t event_id;  // raised by the last packet before the gate, and by the last of all
+  std::uint32_t open;      // 1: the gate is open, its packets may still be waiting
 };
 
 // Attributes of one SVM range as GET_ATTR gave them: type and value by turns.
@@ -201,6 +203,7 @@ struct Arena {
   std::int32_t threaded_child;  // 0, or the pid of a child with threads and no device
   std::uint32_t child_threads;  // how many it has besides its first
   std::uint32_t run_queues;     // 1: queues get packets
+  std::uint32_t xnack;          // 1: retry faults are on
   std::uint32_t can_export;     // 0: KFD exports no dma-bufs (before 1.12), so every BO is CPU-mapped
   std::uint32_t dmabuf_zero;    // percent, with the next two: its data
   std::uint64_t dmabuf_bytes, dmabuf_seed;

@@ -182,6 +182,10 @@ Result<void> start_without_kfd(Arena& arena, const Options& options,
 
 Result<void> start_with_kfd(Arena& arena, const Options& options, const std::vector<TopologyGpu>& topology) {
   SLUICE_TRY(open_files(arena, options, topology));
+  if (options.xnack) {
+    arena.xnack = 1;
+    SLUICE_TRY(switch_xnack_on(arena.kfd_fd));
+  }
   for (std::uint32_t i = 0; i < arena.num_gpus; ++i) SLUICE_TRY(add_device_pages(arena, i));
   if (options.events) SLUICE_TRY(add_events(arena));
   for (std::uint32_t i = 0; i < arena.num_gpus; ++i) {

@@ -175,6 +175,12 @@ Result<void> tear_down_kfd(Arena& arena) {
   return {};
 }
 
+Result<void> check_xnack(const Arena& arena) {
+  if (arena.xnack == 0) return {};
+  SLUICE_TRY_ASSIGN(const bool on, xnack_is_on(arena.kfd_fd));
+  return on ? Result<void>{} : Error{EIO, "XNACK is off"};
+}
+
 }  // namespace
 
 Totals totals_of(const Arena& arena) {
@@ -204,6 +210,7 @@ Result<void> check_everything(Arena& arena) {
   if (arena.has_share != 0) SLUICE_TRY(peek_shared_bo(arena));
   if (arena.kfd_fd >= 0) {
     for (std::uint32_t i = 0; i < arena.num_events; ++i) SLUICE_TRY(check_event(arena, arena.events[i]));
+    SLUICE_TRY(check_xnack(arena));
     SLUICE_TRY(check_svm(arena));
     SLUICE_TRY(check_queues(arena));
     if (arena.waiter.tid != 0) SLUICE_TRY(check_waiter(arena));

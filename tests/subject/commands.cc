@@ -14,6 +14,7 @@
 #include "subject/queues.h"
 #include "subject/share.h"
 #include "subject/subject.h"
+#include "subject/svm.h"
 
 namespace sluice::subject {
 namespace {
@@ -65,6 +66,11 @@ Result<std::string> obey(Arena& arena, const std::string& command) {
     result = change_data(arena, command == "change-largest");
   else if (command == "replace")
     result = replace_data(arena);
+  else if (command.starts_with("queue-share "))
+    result = share_queues(arena, static_cast<std::uint32_t>(std::strtoul(
+                                     command.c_str() + std::strlen("queue-share "), nullptr, 10)));
+  else if (command == "svm-prefetch")
+    result = prefetch_svm(arena);
   else if (command == "submit")
     result = submit_gem_job(arena);
   else if (command == "quit")

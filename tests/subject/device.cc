@@ -146,6 +146,17 @@ Result<std::vector<std::uint32_t>> aperture_gpu_ids(int kfd_fd) {
   return ids;
 }
 
+Result<void> switch_xnack_on(int kfd_fd) {
+  kfd_ioctl_set_xnack_mode_args args{.xnack_enabled = 1};
+  return device_ioctl(kfd_fd, AMDKFD_IOC_SET_XNACK_MODE, &args, "SET_XNACK_MODE");
+}
+
+Result<bool> xnack_is_on(int kfd_fd) {
+  kfd_ioctl_set_xnack_mode_args args{.xnack_enabled = -1};  // asks
+  SLUICE_TRY(device_ioctl(kfd_fd, AMDKFD_IOC_SET_XNACK_MODE, &args, "SET_XNACK_MODE"));
+  return args.xnack_enabled != 0;
+}
+
 Result<void> acquire_vm(int kfd_fd, int render_fd, std::uint32_t gpu_id) {
   kfd_ioctl_acquire_vm_args args{};
   args.drm_fd = static_cast<std::uint32_t>(render_fd);

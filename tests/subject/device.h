@@ -79,6 +79,10 @@ Result<std::string> render_path(int render_fd);
 // The ids that GET_PROCESS_APERTURES_NEW reports, one per GPU in topology order: always the local GPUs' own.
 Result<std::vector<std::uint32_t>> aperture_gpu_ids(int kfd_fd);
 
+// Whether retry faults (XNACK) of a process are on. EPERM: this kernel, or a GPU of it, has none.
+Result<void> switch_xnack_on(int kfd_fd);
+Result<bool> xnack_is_on(int kfd_fd);
+
 Result<void> acquire_vm(int kfd_fd, int render_fd, std::uint32_t gpu_id);
 // Allocates and gives the handle; `mmap_offset` in: the CPU address of a USERPTR, out: where to map a BO.
 Result<std::uint64_t> alloc_memory(int kfd_fd, std::uint32_t gpu_id, std::uint64_t va, std::uint64_t bytes,

@@ -80,6 +80,8 @@ constexpr std::array kFlags = {
     Flag{"--waiter", &Options::waiter, true},
     Flag{"--run-queues", &Options::run_queues, true},
     Flag{"--gws", &Options::gws, true},
+    Flag{"--pm4", &Options::pm4, true},
+    Flag{"--xnack", &Options::xnack, true},
     Flag{"--hsakmt-shm", &Options::hsakmt_shm, true},
     Flag{"--second-kfd", &Options::second_kfd, true},
     Flag{"--dup-kfd", &Options::dup_kfd, true},
@@ -121,6 +123,8 @@ bool parse_value(std::string_view name, std::string_view value, Options* options
   if (name == "--gtt") return parse_size(value, &options->gtt_bytes);
   if (name == "--zero") return parse_number(value, &options->zero_percent);
   if (name == "--seed") return parse_number(value, &options->seed);
+  if (name == "--priority") return parse_number(value, &options->priority);
+  if (name == "--cu-mask") return parse_number(value, &options->cu_mask);
   if (name == "--render-from") return parse_number(value, &options->render_from);
   if (name == "--import-from") return parse_number(value, &options->import_from);
   if (name == "--import-ipc") {
@@ -165,19 +169,18 @@ bool fit_together(const Options& options) {
 void usage() {
   std::fputs(
       "usage: gpu-subject [OPTION]...\n"
-      "Commands, line by line: check, work, change, change-largest, replace, queue-progress, peek, poke N, "
-      "ipc-handle, quit. "
-      "Sizes are bytes, "
-      "with K, M or G.\n"
+      "Commands, line by line: check, work, change, change-largest, replace, queue-progress, "
+      "queue-share PERCENT, svm-prefetch, peek, poke N, ipc-handle, quit. Sizes are bytes, with K, M or G.\n"
       "  --control DIR     commands from the FIFO DIR/in, answers to DIR/out, no standard input or output\n"
       "data:\n"
       "  --gpus N  --seed N  --zero PERCENT  --vram SIZE  --gtt SIZE       (sizes per GPU)\n"
       "  --bos mixed|small|many|huge|count:N  --one-bo SIZE\n"
       "  --no-events  --no-queues  --no-userptr  --replicas\n"
       "more in the process:\n"
-      "  --svm  --svm-context  --empty-context  --waiter  --run-queues  --gws  --hsakmt-shm  "
+      "  --svm  --svm-context  --empty-context  --waiter  --run-queues  --gws  --pm4  --hsakmt-shm  "
       "--threaded-child "
       "THREADS\n"
+      "  --priority 0-15  --cu-mask N                        (of queues)  --xnack\n"
       "  --gem-handles H,H,...|count:N  --gem-bytes SIZE     (BOs of each render file)\n"
       "  --odd-gem always-valid|encrypted|userptr            (one that cannot be saved)\n"
       "  --share kfd|gem  --import-from PID  --share-fd  --kfd-import   (a BO shared by dma-buf)\n"

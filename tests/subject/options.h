@@ -40,6 +40,10 @@ struct Options {
   bool empty_context = false;  // they are BOs in VRAM, and nothing was ever written there
   bool waiter = false;         // a second thread waits for an event without end
   bool gws = false;            // compute queues have the GPU's global wave sync
+  bool pm4 = false;            // each GPU has a third queue, of PM4 packets
+  bool xnack = false;          // retry faults are on
+  std::uint32_t priority = 7;  // of queues
+  std::uint32_t cu_mask = 0;   // of compute queues, for each 32 compute units; 0: none is set
   bool run_queues = false;     // queues get packets; needs a driver that runs them
   bool hsakmt_shm = false;     // libhsakmt's shared memory and semaphore
 

@@ -68,9 +68,15 @@ void put_signal(std::uint64_t signal, const Signal& value) {
 bool is_aql(const QueueRecord& queue) {
   return queue.type == KFD_IOC_QUEUE_TYPE_COMPUTE_AQL;
 }
+bool is_pm4(const QueueRecord& queue) {
+  return queue.type == KFD_IOC_QUEUE_TYPE_COMPUTE;
+}
 
 std::string name_of(const QueueRecord& queue) {
-  return (is_aql(queue) ? "AQL queue " : "SDMA queue ") + std::to_string(queue.id);
+  return (is_aql(queue)   ? "AQL queue "
+          : is_pm4(queue) ? "PM4 queue "
+                          : "SDMA queue ") +
+         std::to_string(queue.id);
 }
 
 Pattern data_of(const Arena& arena, const QueueRecord& queue) {
@@ -183,11 +189,59 @@ void put_sdma_batch(const Arena& arena, QueueRecord& queue) {
   put_interrupt(queue, slot);
 }
 
+// ---- PM4 packets of gfx9 (soc15d.h)
+// ------------------------------------------------------------------------------------------------------
+
+constexpr std::uint32_t kPm4Write = 0x37, kPm4Wait = 0x3c, kPm4Copy = 0x40, kPm4Release = 0x49;
+constexpr std::uint32_t kToMemory = 5 << 8, kFromMemory = 1, kWide = 1 << 16;  // WRITE_DATA, COPY_DATA
+constexpr std::uint32_t kWaitForMemory = 1 << 4, kWaitEqual = 3;               // WAIT_REG_MEM
+constexpr std::uint32_t kEndOfPipe = 0x14 | 5 << 8, kData32 = 1 << 29, kTell = 2 << 24;  // RELEASE_MEM
+constexpr std::uint64_t kPm4Packets = 7, kPm4BeforeGate = 2;
+constexpr std::uint64_t kPm4Copied = 8;  // bytes
+
+template <std::size_t Dwords>
+void put_pm4(QueueRecord& queue, std::uint32_t op, const std::array<std::uint32_t, Dwords>& body) {
+  const auto put = [&](std::uint32_t dword) {
+    const std::uint64_t at = queue.position++ * sizeof(dword) % kRingBytes;
+    *reinterpret_cast<volatile std::uint32_t*>(queue.ring_va + at) = dword;
+  };
+  put(3U << 30 | (Dwords - 1) << 16 | op << 8);
+  for (const std::uint32_t dword : body) put(dword);
+}
+
+void put_pm4_copy(QueueRecord& queue, std::uint64_t from, std::uint64_t to) {
+  put_pm4<5>(queue, kPm4Copy, {kFromMemory | kToMemory | kWide, low(from), high(from), low(to), high(to)});
+}
+
+// Writes a dword when what came before it has ended.
+void put_release(QueueRecord& queue, std::uint64_t to, std::uint32_t value, std::uint32_t told) {
+  put_pm4<7>(queue, kPm4Release, {kEndOfPipe, kData32 | told, low(to), high(to), value, 0, queue.event_id});
+}
+
+void put_pm4_batch(const Arena& arena, QueueRecord& queue) {
+  const std::uint64_t base = queue.scratch_va, slot = event_slot(arena, queue.event_id);
+  const std::uint64_t gate = base + kGate + offsetof(Signal, value);
+  const auto batch = static_cast<std::uint32_t>(queue.batches);
+  put_pm4_copy(queue, base + kSource, base + kMiddle);
+  put_release(queue, slot, queue.event_id, kTell);
+  queue.gate = queue.position;
+  put_pm4<6>(queue, kPm4Wait, {kWaitForMemory | kWaitEqual, low(gate), high(gate), 0, ~0U, 4});
+  put_pm4_copy(queue, base + kMiddle, base + kTarget);
+  put_pm4<5>(queue, kPm4Write, {kToMemory, low(base + kWritten), high(base + kWritten), batch, ~batch});
+  put_release(queue, base + kFence, batch, 0);
+  put_release(queue, slot, queue.event_id, kTell);
+}
+
 // ---- batches
 // ----------------------------------------------------------------------------------------------------------
 
-std::uint64_t packets_of_batch(const QueueRecord& queue) {
-  return is_aql(queue) ? kAqlPackets : kSdmaPackets;
+struct Packets {
+  std::uint64_t all, before_gate;
+};
+Packets packets_of_batch(const QueueRecord& queue) {
+  if (is_aql(queue)) return {kAqlPackets, kAqlBeforeGate};
+  if (is_pm4(queue)) return {kPm4Packets, kPm4BeforeGate};
+  return {kSdmaPackets, kSdmaBeforeGate};
 }
 
 Result<bool> rang(const Arena& arena, const QueueRecord& queue, std::uint32_t milliseconds) {
@@ -203,13 +257,15 @@ Result<void> put_batch(const Arena& arena, QueueRecord& queue) {
   data_of(arena, queue).fill(scratch_data(queue, kSource), 0);
   if (is_aql(queue))
     put_aql_batch(queue);
+  else if (is_pm4(queue))
+    put_pm4_batch(arena, queue);
   else
     put_sdma_batch(arena, queue);
   store(queue.write_va, queue.position);
   ring_doorbell(arena, queue, is_aql(queue) ? queue.position - 1 : queue.position);
   SLUICE_TRY_ASSIGN(const bool consumed, rang(arena, queue, kBatchMilliseconds));
   if (!consumed) return Error{ETIME, name_of(queue) + " does not consume its packets"};
-  queue.consumed += is_aql(queue) ? kAqlBeforeGate : kSdmaBeforeGate;
+  queue.consumed += packets_of_batch(queue).before_gate;
   return {};
 }
 
@@ -224,8 +280,16 @@ Result<void> expect(const QueueRecord& queue, const char* what, std::uint64_t is
       EIO, name_of(queue) + " has " + what + " " + std::to_string(is) + ", not " + std::to_string(should)};
 }
 
+// What the GPU reports for a position: a PM4 queue's place in its ring.
+std::uint64_t reported(const QueueRecord& queue, std::uint64_t position) {
+  return is_pm4(queue) ? position % (kRingBytes / sizeof(std::uint32_t)) : position;
+}
+
+// As much of it as the queue copies.
 Result<void> expect_data(const Arena& arena, const QueueRecord& queue, std::uint64_t offset) {
-  const auto difference = data_of(arena, queue).first_difference(scratch_data(queue, offset), 0);
+  const std::span<std::uint8_t> copied =
+      scratch_data(queue, offset).first(is_pm4(queue) ? kPm4Copied : kDataBytes);
+  const auto difference = data_of(arena, queue).first_difference(copied, 0);
   if (!difference) return {};
   return Error{EIO, name_of(queue) + " copied byte " + std::to_string(*difference) + " wrong"};
 }
@@ -239,7 +303,8 @@ Result<void> check_effects(const Arena& arena, const QueueRecord& queue, std::ui
     return expect(queue, "work signal", static_cast<std::uint64_t>(done),
                   batches * kAqlWork + (at_gate ? 1 : 0));
   }
-  SLUICE_TRY(expect(queue, "work signal", static_cast<std::uint64_t>(done), batches * kSdmaWork));
+  const std::uint64_t work_of_batch = is_pm4(queue) ? 0 : kSdmaWork;
+  SLUICE_TRY(expect(queue, "work signal", static_cast<std::uint64_t>(done), batches * work_of_batch));
   SLUICE_TRY(expect(queue, "fence", load(queue.scratch_va + kFence), batches));
   SLUICE_TRY(expect_data(arena, queue, kSource));
   SLUICE_TRY(expect_data(arena, queue, kMiddle));
@@ -254,8 +319,8 @@ Result<void> finish_batch(const Arena& arena, QueueRecord& queue, std::uint32_t 
   open_gate(queue);
   SLUICE_TRY_ASSIGN(*ended, rang(arena, queue, milliseconds));
   if (!*ended) return {};
-  queue.consumed += packets_of_batch(queue) - (is_aql(queue) ? kAqlBeforeGate : kSdmaBeforeGate);
-  SLUICE_TRY(expect(queue, "read pointer", load(queue.read_va), queue.position));
+  queue.consumed += packets_of_batch(queue).all - packets_of_batch(queue).before_gate;
+  SLUICE_TRY(expect(queue, "read pointer", load(queue.read_va), reported(queue, queue.position)));
   return check_effects(arena, queue, queue.batches);
 }
 
@@ -270,21 +335,21 @@ Result<void> next_batch(const Arena& arena, QueueRecord& queue) {
 Result<void> check_running(const Arena& arena, QueueRecord& queue) {
   if (queue.open != 0) SLUICE_TRY(next_batch(arena, queue));
   SLUICE_TRY(expect(queue, "write pointer", load(queue.write_va), queue.position));
-  SLUICE_TRY(expect(queue, "read pointer", load(queue.read_va), queue.gate));
+  SLUICE_TRY(expect(queue, "read pointer", load(queue.read_va), reported(queue, queue.gate)));
   SLUICE_TRY(check_effects(arena, queue, queue.batches - 1));
   SLUICE_TRY_ASSIGN(const bool early, rang(arena, queue, 0));
   if (early) return Error{EIO, name_of(queue) + " went through its gate"};
   return {};
 }
 
-// UPDATE_QUEUE with the queue's own values: -EINVAL if the queue does not exist.
-Result<void> touch_queue(const Arena& arena, const QueueRecord& queue) {
+// UPDATE_QUEUE with the values of its record: -EINVAL if the queue does not exist.
+Result<void> update_queue(const Arena& arena, const QueueRecord& queue) {
   kfd_ioctl_update_queue_args args{};
   args.ring_base_address = queue.ring_va;
   args.queue_id = queue.id;
   args.ring_size = queue.ring_bytes;
-  args.queue_percentage = KFD_MAX_QUEUE_PERCENTAGE;
-  args.queue_priority = 7;
+  args.queue_percentage = queue.share;
+  args.queue_priority = queue.priority;
   return device_ioctl(arena.kfd_fd, AMDKFD_IOC_UPDATE_QUEUE, &args, "UPDATE_QUEUE");
 }
 
@@ -339,6 +404,16 @@ Result<std::uint64_t> add_save_area(Arena& arena, std::uint32_t gpu, std::uint64
   return arena.bos[index].va;
 }
 
+Result<void> set_cu_mask(const Arena& arena, const QueueRecord& queue, const Options& options) {
+  std::array<std::uint32_t, 4> mask;
+  mask.fill(options.cu_mask);
+  kfd_ioctl_set_cu_mask_args args{};
+  args.queue_id = queue.id;
+  args.num_cu_mask = mask.size() * 32;
+  args.cu_mask_ptr = reinterpret_cast<std::uintptr_t>(mask.data());
+  return device_ioctl(arena.kfd_fd, AMDKFD_IOC_SET_CU_MASK, &args, "SET_CU_MASK");
+}
+
 Result<void> add_queue(Arena& arena, std::uint32_t gpu, const TopologyGpu& topology, std::uint32_t type,
                        const Options& options) {
   const BoRole ring_role = options.run_queues ? BoRole::Running : BoRole::Data;
@@ -347,12 +422,12 @@ Result<void> add_queue(Arena& arena, std::uint32_t gpu, const TopologyGpu& topol
   args.gpu_id = arena.gpus[gpu].gpu_id;
   args.queue_type = type;
   args.queue_percentage = KFD_MAX_QUEUE_PERCENTAGE;
-  args.queue_priority = 7;
+  args.queue_priority = options.priority;
   args.ring_size = kRingBytes;
   SLUICE_TRY_ASSIGN(args.ring_base_address, add_memory(arena, gpu, kRingBytes, kGtt, ring_role));
   SLUICE_TRY_ASSIGN(args.read_pointer_address, add_memory(arena, gpu, kGpuPageBytes, kGtt, pointer_role));
   SLUICE_TRY_ASSIGN(args.write_pointer_address, add_memory(arena, gpu, kGpuPageBytes, kGtt, pointer_role));
-  if (type == KFD_IOC_QUEUE_TYPE_COMPUTE_AQL) {
+  if (type != KFD_IOC_QUEUE_TYPE_SDMA) {
     SLUICE_TRY_ASSIGN(args.eop_buffer_address, add_memory(arena, gpu, kEopBytes, kVram, BoRole::Data));
     args.eop_buffer_size = kEopBytes;
     args.ctx_save_restore_size = topology.cwsr_bytes;
@@ -364,6 +439,8 @@ Result<void> add_queue(Arena& arena, std::uint32_t gpu, const TopologyGpu& topol
   queue.gpu = gpu;
   queue.type = type;
   queue.ring_bytes = kRingBytes;
+  queue.priority = options.priority;
+  queue.share = KFD_MAX_QUEUE_PERCENTAGE;
   queue.ring_va = args.ring_base_address;
   queue.read_va = args.read_pointer_address;
   queue.write_va = args.write_pointer_address;
@@ -378,6 +455,7 @@ Result<void> add_queue(Arena& arena, std::uint32_t gpu, const TopologyGpu& topol
     kfd_ioctl_alloc_queue_gws_args gws{.queue_id = queue.id, .num_gws = 1};
     SLUICE_TRY(device_ioctl(arena.kfd_fd, AMDKFD_IOC_ALLOC_QUEUE_GWS, &gws, "ALLOC_QUEUE_GWS"));
   }
+  if (options.cu_mask != 0 && type != KFD_IOC_QUEUE_TYPE_SDMA) SLUICE_TRY(set_cu_mask(arena, queue, options));
   arena.queues[arena.num_queues++] = queue;
   return {};
 }
@@ -387,7 +465,9 @@ Result<void> add_queue(Arena& arena, std::uint32_t gpu, const TopologyGpu& topol
 Result<void> add_queues(Arena& arena, std::uint32_t gpu, const TopologyGpu& topology,
                         const Options& options) {
   SLUICE_TRY(add_queue(arena, gpu, topology, KFD_IOC_QUEUE_TYPE_SDMA, options));
-  return add_queue(arena, gpu, topology, KFD_IOC_QUEUE_TYPE_COMPUTE_AQL, options);
+  SLUICE_TRY(add_queue(arena, gpu, topology, KFD_IOC_QUEUE_TYPE_COMPUTE_AQL, options));
+  if (!options.pm4) return {};
+  return add_queue(arena, gpu, topology, KFD_IOC_QUEUE_TYPE_COMPUTE, options);
 }
 
 Result<void> start_queues(Arena& arena) {
@@ -414,7 +494,7 @@ Result<void> start_queues(Arena& arena) {
 Result<void> check_queues(Arena& arena) {
   for (std::uint32_t i = 0; i < arena.num_queues; ++i) {
     if (arena.run_queues != 0) SLUICE_TRY(check_running(arena, arena.queues[i]));
-    SLUICE_TRY(touch_queue(arena, arena.queues[i]));
+    SLUICE_TRY(update_queue(arena, arena.queues[i]));
   }
   return {};
 }
@@ -422,6 +502,14 @@ Result<void> check_queues(Arena& arena) {
 Result<void> work_queues(Arena& arena) {
   for (std::uint32_t i = 0; i < arena.num_queues && arena.run_queues != 0; ++i)
     SLUICE_TRY(next_batch(arena, arena.queues[i]));
+  return {};
+}
+
+Result<void> share_queues(Arena& arena, std::uint32_t percent) {
+  for (std::uint32_t i = 0; i < arena.num_queues; ++i) {
+    arena.queues[i].share = percent;
+    SLUICE_TRY(update_queue(arena, arena.queues[i]));
+  }
   return {};
 }
 

@@ -5,8 +5,8 @@
 // A running queue always has work going on: a batch of packets whose middle one waits for a gate (a signal
 // that only the subject opens). What lies before the gate has been consumed and seen, the rest stands in the
 // ring, so that a dump catches the queue in the middle of its work. Opening the gate lets the batch end,
-// which raises the queue's event; then the next batch is put in. Packets: HSA's AQL on the compute queue,
-// SDMA 4 on the other.
+// which raises the queue's event; then the next batch is put in. Packets: HSA's AQL or gfx9's PM4 on a
+// compute queue, SDMA 4 on the other.
 //
 // Only the subject's main thread. Waiting is WAIT_EVENTS with a bound.
 #pragma once
@@ -20,7 +20,8 @@
 
 namespace sluice::subject {
 
-// An SDMA and a compute queue on a GPU, with their memory and its contents. Packets come later.
+// An SDMA and a compute queue on a GPU, or two of the latter (Options::pm4), with their memory and its
+// contents. Packets come later.
 Result<void> add_queues(Arena& arena, std::uint32_t gpu, const TopologyGpu& topology, const Options& options);
 
 // The first batch is put into every queue and consumed up to its gate. REQUIRES: add_events() and
@@ -31,6 +32,9 @@ Result<void> start_queues(Arena& arena);
 Result<void> check_queues(Arena& arena);
 // Every running queue ends its batch, the effects are right, and gets the next batch.
 Result<void> work_queues(Arena& arena);
+
+// UPDATE_QUEUE of each: so many percent of the GPU. A queue of 0 keeps its packets.
+Result<void> share_queues(Arena& arena, std::uint32_t percent);
 
 // Opens all gates and sees whether the queues consume. A queue that stands keeps its open gate: the next
 // check or work waits for it.

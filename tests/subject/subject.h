@@ -56,6 +56,8 @@ Result<void> tear_down(Arena& arena);
 //   change, replace -> "ok change", "ok replace", and a BO has other data, or is another
 //   peek -> "ok peek N" | poke N -> "ok poke N", the first word of the BO that is shared (subject_share.h)
 //   queue-progress -> "ok queue-progress runs consumed=N" or "ok queue-progress stands consumed=N"
+//   queue-share PERCENT -> "ok queue-share PERCENT": UPDATE_QUEUE of every queue; 0 switches them off
+//   svm-prefetch -> "ok svm-prefetch", and a GPU has SVM memory in its VRAM (svm.h)
 //   a failure -> "bad REASON"
 // Returns the exit status: 0 when nothing was bad. REQUIRES: arena.magic is right.
 int subject_continue(Arena& arena);

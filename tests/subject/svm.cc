@@ -110,6 +110,16 @@ Result<void> check_svm(const Arena& arena) {
   return {};
 }
 
+Result<void> prefetch_svm(Arena& arena) {
+  for (std::uint32_t i = 0; i < arena.num_svm; i += kSvmRanges) {
+    SvmRecord& range = arena.svm[i];
+    std::array<Attribute, 1> place = {{{KFD_IOCTL_SVM_ATTR_PREFETCH_LOC, arena.gpus[range.gpu].gpu_id}}};
+    SLUICE_TRY(svm_ioctl(arena.kfd_fd, KFD_IOCTL_SVM_OP_SET_ATTR, range.address, range.bytes, place));
+    SLUICE_TRY_ASSIGN(range.attributes, read_attributes(arena, range));
+  }
+  return {};
+}
+
 Result<void> work_svm(Arena& arena) {
   for (std::uint32_t i = 0; i < arena.num_svm; ++i) {
     SvmRecord& range = arena.svm[i];

@@ -13,6 +13,8 @@ namespace sluice::subject {
 Result<void> add_svm_ranges(Arena& arena);
 // Attributes and data are what they were.
 Result<void> check_svm(const Arena& arena);
+// The first range of each GPU goes into its VRAM (PREFETCH_LOC), where it stays until the CPU touches it.
+Result<void> prefetch_svm(Arena& arena);
 // Gives every range another granularity.
 Result<void> work_svm(Arena& arena);
 

@@ -62,6 +62,7 @@ TEST_F(Large, TenThousandBosComeBackWhole) {
 }
 
 TEST_F(Large, ABoLargerThanFreeMemoryComesBackWhole) {
+  if (Card::have_dies()) GTEST_SKIP() << "no die of these cards has so much VRAM";
   constexpr std::uint64_t kBo = 400 * kMiBytes, kFree = 240 * kMiBytes;
   load({.number = 1, .vram_mib = 512});
   ASSERT_NO_FATAL_FAILURE(start_subject({"--one-bo", "400M", "--zero", "0", "--no-queues"}));

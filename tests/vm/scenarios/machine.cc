@@ -217,6 +217,10 @@ std::uint64_t Machine::vram_bytes() const {
   return 0;
 }
 
+std::uint64_t Machine::free_vram(unsigned gpu) const {
+  return cards_.at(gpu).number("mem_info_vram_total") - cards_.at(gpu).number("mem_info_vram_used");
+}
+
 Usage Machine::usage() const {
   Usage usage;
   usage.numbers = {{"KFD processes", entries_of(kProcesses)},

@@ -74,7 +74,8 @@ class Machine {
   // ---- looking. REQUIRES: loaded().
   // By render minor, ascending.
   std::vector<std::uint32_t> gpu_ids() const;
-  std::uint64_t vram_bytes() const;  // of a GPU
+  std::uint64_t vram_bytes() const;             // of a GPU
+  std::uint64_t free_vram(unsigned gpu) const;  // of a card
   Usage usage() const;
   // Nothing: the KFD knows no such process.
   std::optional<ProcessSeen> process(pid_t pid) const;
