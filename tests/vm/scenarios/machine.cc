@@ -225,10 +225,10 @@ Usage Machine::usage() const {
   Usage usage;
   usage.numbers = {{"KFD processes", entries_of(kProcesses)},
                    {"references to the driver", number_of("/sys/module/amdgpu/refcnt")}};
-  for (const Card& card : cards_) {
-    usage.numbers["bytes of VRAM of " + card.address()] = card.number("mem_info_vram_used");
-    usage.numbers["bytes of GTT of " + card.address()] = card.number("mem_info_gtt_used");
-  }
+  // Both together: where VRAM was short, the driver leaves memory of its own in GTT.
+  for (const Card& card : cards_)
+    usage.numbers["bytes of VRAM and GTT of " + card.address()] =
+        card.number("mem_info_vram_used") + card.number("mem_info_gtt_used");
   return usage;
 }
 
