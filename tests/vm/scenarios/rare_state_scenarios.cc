@@ -142,6 +142,8 @@ class Evicted : public Scenario {
 
 // Another process fills the GPU's memory while the engine copies.
 TEST_F(Evicted, WhileADumpRunsTheJobIsDumpedWholeAndItsQueuesRun) {
+  if (Card::have_dies() && kernel_version() >= KernelVersion{7, 2})
+    GTEST_SKIP() << "Linux 7.2 warns in its own restore of a die's evicted memory, and loses a page";
   load({.number = 1, .small = true});
   ASSERT_NO_FATAL_FAILURE(start_subject({"--gpus", "1", "--vram", "16M", "--gtt", "1M", "--run-queues"}));
   ASSERT_NO_FATAL_FAILURE(expect_queues_run());
