@@ -27,7 +27,7 @@ std::string rate_text(std::uint64_t bytes, double seconds);
 std::string duration_text(double seconds);
 
 // A line of words with its newline, broken at blanks into lines of at most kColumns, each after four blanks.
-// A longer word stays whole.
+// A longer word is not broken.
 std::string broken_line(std::string line);
 
 // A word for a shell's command line: quoted if necessary.

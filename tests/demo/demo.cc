@@ -356,7 +356,7 @@ class Demo {
     return report_.verified ? 0 : 1;
   }
 
-  // Where the dump goes that shares nothing, beside it.
+  // Where the dump goes that shares nothing: a neighbour of the other one.
   static std::filesystem::path apart_of(const std::filesystem::path& images) {
     return images.string() + "-apart";
   }

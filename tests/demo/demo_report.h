@@ -46,7 +46,8 @@ struct Report {
 std::string table_of(const Report& report);
 // A full dump beside one on it. REQUIRES: there is one.
 std::string parent_table_of(const Report& report);
-// A dump that writes each GPU beside one that writes once what they have alike. REQUIRES: there are both.
+// A dump that writes each GPU, compared with one that writes once what they have alike. REQUIRES: there are
+// both.
 std::string replicas_table_of(const Report& report);
 std::string json_of(const Report& report);
 

@@ -2,17 +2,16 @@
 #include "plugin/contents/contents_job.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cinttypes>
 #include <cstdio>
+#include <set>
 
 #include "base/caught.h"
 #include "base/clock.h"
 #include "base/format.h"
-#include "base/image_file.h"
 #include "base/units.h"
 #include "images/pages.h"
 #include "pipeline/checksum/checksum.h"
@@ -35,9 +34,6 @@ constexpr std::uint64_t kProgressPeriodNs = kNsPerSecond;
 constexpr std::uint64_t kStopPeriodNs =
     kNsPerSecond / 20;  // how often wait() checks whether the run is stopped
 constexpr std::uint64_t kStopPatienceNs = std::chrono::nanoseconds(kStopPatience).count();
-// Another lane's file that has a quarter of a lane's units is read by both, through the page cache: below,
-// that would cost its own lane more than it saves.
-constexpr std::uint64_t kMuchOfAFile = 4;
 constexpr std::uint64_t kMostTraceEvents = std::uint64_t{1} << 18;  // per lane
 
 // What others may have of the lane's contents; null: nothing. Borrows layout and tables.
@@ -50,17 +46,6 @@ std::unique_ptr<ContentMatch> match_with(const DumpSums& sums, const PagesSet& p
   if (!any && leaders.empty()) return nullptr;
   return std::make_unique<ContentMatch>(layout, tables, std::move(bos), sums.clone_block_bytes,
                                         std::move(leaders));
-}
-
-// Whether a file of the set is unreadable without its sidecar.
-bool needs_sidecar(int image_dir, int id, const PagesSet& set, const ImageLayout& layout) {
-  for (std::uint32_t file = 0; file < layout.file_count(); ++file) {
-    struct stat status {};
-    for (const Lacks lacks : {Lacks::Parents, Lacks::Replicas})
-      if (::fstatat(image_dir, set.pages_name(id, file, lacks).c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0)
-        return true;
-  }
-  return false;
 }
 
 }  // namespace
@@ -239,16 +224,6 @@ Result<void> ContentsJob::take_match(Load& load, std::uint64_t copied_bytes) {
   return {};
 }
 
-// Restore. One chain for all lanes, because all belong to one dump.
-Result<const Chain*> ContentsJob::chain_of(const Sidecar& sidecar) const {
-  if (shared_.parents.chain == nullptr)
-    // unreached: a race
-    return Error{ESTALE, "partial files appeared after the restore began; restore again [SL-R44]"};
-  if (shared_.parents.chain->meets(sidecar.needs())) return shared_.parents.chain;
-  // unreached: a race
-  return Error{EBADMSG, "the images name two parents of this checkpoint; use another checkpoint [SL-I28]"};
-}
-
 void ContentsJob::begin() {
   const Lock lock(mutex_);
   begun_ = true;
@@ -358,26 +333,6 @@ Result<void> ContentsJob::tell_followers(Load& load) {
   return {};
 }
 
-// Dump, at its commit: runs have the final names of leaders' files. If nothing was left out, they are only a
-// hint. Errors: EINVAL if the host has not asked for a leader's file yet.
-Result<void> ContentsJob::name_leaders(Load& load) {
-  for (KnownRuns& runs : load.sidecar->replicas) {
-    for (std::string& name : runs.files) {
-      const auto named = shared_.replicas.final_name(name);
-      if (!named && load.sidecar->replicas_left_out)
-        return Error{EINVAL,
-                     formatted("{} has contents that are only in the file of another process, which CRIU has "
-                               "not asked for; dump with SLUICE_DEDUP=off [SL-D100]",
-                               load.pages().describe())};
-      name = named.value_or(std::string());
-    }
-    const bool all =
-        std::none_of(runs.files.begin(), runs.files.end(), [](const auto& name) { return name.empty(); });
-    if (!all) runs = {};
-  }
-  return {};
-}
-
 Result<void> ContentsJob::carry(Load& load) {
   if (!take_place(load, [this] { return is_stopped(); })) return Error{ECANCELED, "cancelled"};
   SLUICE_TRY_ASSIGN(const std::unique_ptr<LaneGpu> gpu, shared_.world.open_gpu(load.contents));
@@ -458,9 +413,10 @@ Result<Stage*> ContentsJob::own_checksum(Load& load, Lane& lane) {
   // Upstream's plugin wrote garbage there in images of render files. With sums, headers are compared anyway.
   const bool check_headers = !load.pages().drm_minor || load.has_sums;
   std::function<bool(std::uint32_t, std::uint64_t, std::span<std::byte>)> again;
+  // What another file should have had. Rare: that file is damaged.
   if (reads_once(load) && !load.sidecar->replicas_left_out)
     again = [this, &load](std::uint32_t file, std::uint64_t offset, std::span<std::byte> into) {
-      return read_own(load, file, offset, into);
+      return read_bytes(*shared_.store.directory(), load.sidecar->pages_files[file], offset, into);
     };
   SLUICE_TRY_ASSIGN(
       std::unique_ptr<Stage> checksum,
@@ -505,8 +461,18 @@ Result<PagesStage> ContentsJob::make_store(Load& load, Lane& lane, ExtentCloner*
                             .share = &shared_.disk,
                             .turn = load.files.turn,
                             .most_on_disk = most_on_disk(lane.slot_count())};
-  if (!dumps && shared_.store.directory() && (load.sidecar->needs().any() || reads_once(load)))
-    return make_extents(load, lane, options);
+  const bool once = reads_once(load);
+  if (const auto directory = shared_.store.directory();
+      !dumps && directory && (load.sidecar->needs().any() || once)) {
+    SLUICE_TRY_ASSIGN(
+        std::vector<ExtentMap> maps,
+        extents_of(*directory, shared_.parents, once ? shared_.read_by_several : ReadBySeveral(), load.layout,
+                   *load.sidecar));
+    ExtentSource& files =
+        lane.own(std::make_unique<ExtentSource>(std::move(maps), load.layout, lane.reactor(), options));
+    load.extents = &files;
+    return PagesStage{&files, &files, nullptr};
+  }
   return shared_.store.pages(direction_, lane, dumps ? load.files.names : load.pages().pages_names(id_),
                              options);
 }
@@ -514,35 +480,9 @@ Result<PagesStage> ContentsJob::make_store(Load& load, Lane& lane, ExtentCloner*
 // Restore: whether files are read through the page cache, so that the disk reads for several lanes at once.
 // Only compared data may come from another file than one's own.
 bool ContentsJob::reads_once(const Load& load) const {
-  if (direction_ == Direction::Dump || !load.has_sums || config_.dedup == settings::Dedup::Off ||
-      shared_.store.one_way() || shared_.read_by_several.empty() || load.pages().drm_minor)
-    return false;
-  return !load.sidecar->replicas.empty() ||
-         shared_.read_by_several.contains(load.sidecar->pages_files.front());
-}
-
-Result<PagesStage> ContentsJob::make_extents(Load& load, Lane& lane, const FileOptions& options) {
-  const Chain complete;
-  const Chain* chain = &complete;
-  if (load.sidecar->needs().any()) {
-    SLUICE_TRY_ASSIGN(chain, chain_of(*load.sidecar));
-  }
-  SLUICE_TRY_ASSIGN(
-      std::vector<ExtentMap> maps,
-      chain->resolve(*shared_.store.directory(), shared_.parents.directories, load.layout, *load.sidecar,
-                     reads_once(load) ? shared_.read_by_several : ReadBySeveral()));
-  ExtentSource& files =
-      lane.own(std::make_unique<ExtentSource>(std::move(maps), load.layout, lane.reactor(), options));
-  load.extents = &files;
-  return PagesStage{&files, &files, nullptr};
-}
-
-// What another file should have had. Rare: that file is damaged.
-bool ContentsJob::read_own(const Load& load, std::uint32_t file, std::uint64_t offset,
-                           std::span<std::byte> into) const {
-  const auto own = open_image_file(*shared_.store.directory(), load.sidecar->pages_files[file]);
-  return own && TEMP_FAILURE_RETRY(::pread(own->fd.get(), into.data(), into.size(),
-                                           static_cast<off_t>(offset))) == static_cast<ssize_t>(into.size());
+  return direction_ == Direction::Restore && load.has_sums && config_.dedup != settings::Dedup::Off &&
+         !shared_.store.one_way() && !load.pages().drm_minor &&
+         has_shared_files(*load.sidecar, shared_.read_by_several);
 }
 
 Result<void> ContentsJob::look_at_vram(const Load& load, LaneGpu& gpu) {
@@ -608,21 +548,13 @@ std::vector<std::string> ContentsJob::image_names(int id) const {
 
 std::vector<std::string> ContentsJob::replica_files() const {
   std::set<std::string> names;
-  for (const auto& load : loads_) {
-    for (std::size_t file = 0; file < load->sidecar->replicas.size(); ++file) {
-      const KnownRuns& runs = load->sidecar->replicas[file];
-      std::vector<std::uint64_t> units(runs.files.size());
-      for (const KnownRun& run : runs.runs) units[run.file] += run.units;
-      for (std::size_t i = 0; i < units.size(); ++i)
-        if (units[i] * kMuchOfAFile >= load->sidecar->tables[file].sums.size()) names.insert(runs.files[i]);
-    }
-  }
+  for (const auto& load : loads_) names.merge(files_with_much_of(*load->sidecar));
   return {names.begin(), names.end()};
 }
 
 Result<void> ContentsJob::commit(int id) {
   for (const auto& load : loads_) {
-    SLUICE_TRY(name_leaders(*load));
+    SLUICE_TRY(shared_.replicas.name_runs(*load->sidecar, load->pages().describe()));
     std::vector<std::string> names = load->pages().names_with(id, *load->sidecar);
     if (load->pages().drm_minor == std::nullopt)
       shared_.replicas.name(load->files.names.front(), names.front());

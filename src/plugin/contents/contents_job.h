@@ -23,19 +23,19 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "base/mutex.h"
 #include "base/unique_fd.h"
-#include "images/chain/chain.h"
+#include "images/chain/ancestor.h"
 #include "images/pages.h"
 #include "images/sums.h"
 #include "pipeline/pipeline.h"
 #include "pipeline/store/fair_share.h"
 #include "plugin/contents/contents_world.h"
 #include "plugin/contents/lane_room.h"
+#include "plugin/contents/lane_sources.h"
 #include "plugin/contents/replicas.h"
 #include "plugin/contents/vram_watch.h"
 #include "plugin/host/criu_host.h"
@@ -82,12 +82,6 @@ struct DumpSums {
   std::uint64_t clone_block_bytes = 0;
 };
 
-// The checkpoints that the files of a restore depend on. Set before the first job begins.
-struct RestoreParents {
-  const Chain* chain = nullptr;  // borrowed; null: the checkpoint is complete by itself
-  std::vector<int> directories;  // in this process, as Chain::directories()
-};
-
 // Of a restore out of a stream: held by the lane whose files are next. So one thread opens each file and
 // reads it to its end without waiting for anyone.
 struct StreamTurn {
@@ -96,9 +90,6 @@ struct StreamTurn {
   // lanes fail with the same error.
   std::optional<Error> failure SLUICE_GUARDED_BY(mutex);
 };
-
-// The pages files of a restore that several of its lanes read. Set before the first job begins.
-using ReadBySeveral = std::set<std::string>;
 
 // Warnings that are logged once.
 struct Warned {
@@ -215,8 +206,6 @@ class ContentsJob {
   bool take_place(Load& load, const std::function<bool()>& gives_up);
   Result<void> take_match(Load& load, std::uint64_t copied_bytes);
   Result<void> tell_followers(Load& load);
-  Result<void> name_leaders(Load& load);
-  Result<const Chain*> chain_of(const Sidecar& sidecar) const;
   Result<void> take_sums(const PagesSet& pages, const ImageLayout& layout, Sidecar& sidecar, bool& has_sums);
   void run_and_report(Load& load) noexcept;
   Result<void> run_lane(Load& load);
@@ -231,8 +220,6 @@ class ContentsJob {
   Result<std::unique_ptr<ExtentCloner>> make_cloner(Load& load, const Lane& lane);
   Result<PagesStage> make_store(Load& load, Lane& lane, ExtentCloner* cloner);
   bool reads_once(const Load& load) const;
-  Result<PagesStage> make_extents(Load& load, Lane& lane, const FileOptions& options);
-  bool read_own(const Load& load, std::uint32_t file, std::uint64_t offset, std::span<std::byte> into) const;
   Result<void> look_at_vram(const Load& load, LaneGpu& gpu);
   bool is_stopped() const { return cancelled_ || shared_.stopped; }
   void note(Level level, std::string text);

@@ -7,12 +7,15 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/mutex.h"
+#include "base/result.h"
 #include "base/unique_fd.h"
+#include "images/sums.h"
 #include "pipeline/replica/leader_lane.h"
 
 namespace sluice::plugin {
@@ -31,8 +34,9 @@ class Replicas {
 
   // A lane's file, which has had a working name, gets its final one.
   void name(const std::string& working, std::string final_name);
-  // Nothing: it has none yet.
-  std::optional<std::string> final_name(const std::string& working) const;
+  // Gives a sidecar's runs the final names of leaders' files. If nothing was left out, runs are only a hint.
+  // `owner`: whose sidecar, for messages. Errors: EINVAL if the host has not asked for a leader's file yet.
+  Result<void> name_runs(Sidecar& sidecar, const std::string& owner) const;
 
   // A lane's part in it, from when it has its place to run until it has ended.
   class Member {
@@ -60,6 +64,9 @@ class Replicas {
   };
 
  private:
+  // Nothing: it has none yet.
+  std::optional<std::string> final_name(const std::string& working) const;
+
   struct Led {
     std::shared_ptr<LeaderLane> lane;  // null: it has not begun
     std::size_t followers = 0;         // that have not ended
@@ -69,5 +76,9 @@ class Replicas {
   std::map<std::uint32_t, Led> led_ SLUICE_GUARDED_BY(mutex_);
   std::map<std::string, std::string> names_ SLUICE_GUARDED_BY(mutex_);  // final, by working name
 };
+
+// The files of other lanes that have a quarter or more of the units of one of the sidecar's files. A restore
+// reads them through the page cache for all lanes; with less in common, that costs more than it saves.
+std::set<std::string> files_with_much_of(const Sidecar& sidecar);
 
 }  // namespace sluice::plugin
