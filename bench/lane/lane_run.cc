@@ -110,7 +110,8 @@ Result<void> run_lane(const LanePlan& plan, const ImageLayout& layout, std::span
   if (leads != nullptr && number > 0)
     match.emplace(layout, std::span(sums, 1), std::vector<KnownBo>(layout.bo_count()),
                   plan.replica_block_bytes, leaders_of(sharing, number, layout));
-  std::unique_ptr<FileSetSink> sink;  // for a dump to a file; outlives the lane, like the plugin's
+  std::shared_ptr<SharedReader> reader;  // outlives the lane
+  std::unique_ptr<FileSetSink> sink;     // for a dump to a file; outlives the lane, like the plugin's
   SLUICE_TRY_ASSIGN(
       const std::unique_ptr<Lane> lane,
       Lane::make(layout, {plan.staging_bytes, plan.engine->numa_node(),
@@ -143,6 +144,10 @@ Result<void> run_lane(const LanePlan& plan, const ImageLayout& layout, std::span
     gate = &lane->own(std::move(its));
   }
   file.most_on_disk = most_on_disk(lane->slot_count());
+  if (plan.readers != nullptr)
+    reader = plan.readers->get(LaneWorld::real(), plan.chunk_bytes,
+                               SharedReaders::bytes_for(sharing.size(), plan.staging_bytes));
+  file.reader = reader.get();
   Stage* store = nullptr;
   if (plan.make_store) {
     SLUICE_TRY_ASSIGN(std::unique_ptr<Stage> other, plan.make_store(layout, lane->reactor()));

@@ -50,6 +50,7 @@ struct LanePlan {
   std::uint64_t bytes_per_second = 0;  // of the copies, at most; 0: as fast as they go
   // Restore: where the file's bytes are, instead of `name`. Borrowed.
   const ExtentMap* extents = nullptr;
+  SharedReaders* readers = nullptr;  // with extents: of lanes that read the same files; borrowed
   std::function<void()>
       begin;  // may be empty; called in the lane's thread when everything is made, before the first chunk
   ProgressFn progress;  // may be empty; called in the lane's thread

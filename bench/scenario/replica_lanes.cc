@@ -109,16 +109,18 @@ Result<std::vector<ExtentMap>> ReplicaLanes::extents_of(const Place& place, std:
   return all;
 }
 
-Result<Sample> ReplicaLanes::restore(const Place& place, std::size_t lanes, bool once) {
+Result<Sample> ReplicaLanes::restore(const Place& place, std::size_t lanes, From from) {
   std::vector<LanePlan> plans = plans_of(lanes, 0);
   std::vector<ExtentMap> extents;
-  if (once) {
+  if (from != From::Own) {
     SLUICE_TRY_ASSIGN(extents, extents_of(place, lanes));
   }
+  SharedReaders readers;
   for (std::size_t i = 0; i < extents.size(); ++i) plans[i].extents = &extents[i];
   for (LanePlan& plan : plans) {
     plan.direction = Direction::Restore;
     plan.directory = place.fd();
+    if (from == From::SharedReader) plan.readers = &readers;
     SLUICE_TRY(plan.engine->scribble());
     SLUICE_TRY(drop_cached(place.file(plan.name)));
   }

@@ -34,9 +34,11 @@ class ReplicaLanes {
   Result<Sample> dump_nowhere(std::size_t lanes, bool shares, std::uint64_t& written_bytes);
 
   // What these lanes have dumped to the place, from files outside the page cache, into BOs with other
-  // contents; compared. `once`: as the plugin does, what several lanes have comes from one file. Errors:
-  // EBADMSG (wrong contents).
-  Result<Sample> restore(const Place& place, std::size_t lanes, bool once);
+  // contents; compared. What several lanes have comes from each lane's own file, or from one: read once for
+  // the lanes of this process, or through the page cache, as for lanes of several. Errors: EBADMSG (wrong
+  // contents).
+  enum class From : std::uint8_t { Own, SharedReader, PageCache };
+  Result<Sample> restore(const Place& place, std::size_t lanes, From from);
   // As much from memory: hashed and copied only. `handed_on`: each chunk is also copied into its slot, as if
   // from the slot of another lane. The BOs have other contents then.
   Result<Sample> restore_from_memory(std::size_t lanes, bool handed_on);

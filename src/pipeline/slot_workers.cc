@@ -7,15 +7,11 @@
 #include <algorithm>
 #include <cassert>
 #include <cerrno>
-#include <chrono>
 #include <new>
 #include <utility>
 
 namespace sluice {
 namespace {
-
-// A worker always ends its job; the reactor needs a limit.
-constexpr auto kForEver = std::chrono::hours(24);
 
 constexpr std::size_t kMostWorkers = 4;
 

@@ -91,7 +91,9 @@ TEST_P(ReplicaRunTest, ARestoreThatVerifiesNothingFindsThemToo) {
   start(kReplicas);
   ASSERT_NO_FATAL_FAILURE(dump_as("once"));
   for (const auto& file : fs::directory_iterator(place("once"))) {
-    if (file.is_regular_file()) ASSERT_EQ(::chmod(file.path().c_str(), 0644), 0);
+    if (file.is_regular_file()) {
+      ASSERT_EQ(::chmod(file.path().c_str(), 0644), 0);
+    }
   }
   scene_.variables["SLUICE_CHECKSUM"] = "off";
   ASSERT_NO_FATAL_FAILURE(restore_from("once"));
@@ -142,8 +144,9 @@ TEST_P(ReplicaRunTest, DamageOfTheOneFileIsNamedForEachGpu) {
   EXPECT_EQ(sluice({"verify", place("once").string()}), 1) << said_;
   for (const std::string& file : pages_in("once", "amdgpu-")) {
     const std::size_t gpu_at = file.rfind('-') + 1;
-    if (file.starts_with("amdgpu-pages-") || file.starts_with("amdgpu-replica-"))
+    if (file.starts_with("amdgpu-pages-") || file.starts_with("amdgpu-replica-")) {
       EXPECT_THAT(said_, HasSubstr("GPU 0x" + file.substr(gpu_at, file.rfind('.') - gpu_at)));
+    }
   }
   expect_refused("once", "is corrupt");
 }

@@ -113,6 +113,26 @@ Case::Case(std::uint64_t seed) : rng(seed) {
   }
 }
 
+// Most GPUs have the contents of the first one, and say so; that lane leads wherever it is.
+void share(Case& one) {
+  one.contents.reader_rng = Rng(one.rng.next());
+  auto& [leader_key, leader] = *one.contents.gpus.begin();
+  const std::string name = pages_image_name(leader_key.first, leader_key.second);
+  // Without zeros, which nobody reads.
+  test::BoList image = leader.image;
+  for (test::Bytes& bo : image) one.rng.fill(bo);
+  leader = SimGpu(std::move(image), leader.sums.block_bytes, leader.rng, leader.trouble, leader.at);
+  one.contents.shared.insert(name);
+  for (auto& [key, gpu] : one.contents.gpus) {
+    if (key == leader_key || one.rng.percent(20)) continue;
+    // What is damaged in its own file, it does not read.
+    const SimGpu::Trouble trouble =
+        gpu.trouble == SimGpu::Trouble::Corrupt ? SimGpu::Trouble::None : gpu.trouble;
+    gpu = SimGpu(leader.image, leader.sums.block_bytes, gpu.rng, trouble, gpu.at);
+    gpu.leader = name;
+  }
+}
+
 plugin::ContentRequest request_of(SimProcesses& processes, const Case& one, const File& file) {
   plugin::ContentRequest request;
   request.id = file.id;
@@ -174,6 +194,7 @@ void restore_main(SimProcesses& processes, Case& one, int image_dir, Outcome& ou
                                           one.contents);
   if (!made) return;  // tasks know that there is none
   plugin::ContentServer& server = **made;
+  if (!one.contents.shared.empty()) server.share(one.contents.shared);
   const UniqueFd stored(one.contents.stored_fd);
   for (int stranger = 1; stranger <= one.strangers; ++stranger) {
     const int socket = processes.duplicate(stored.get());
@@ -207,7 +228,7 @@ void restore_main(SimProcesses& processes, Case& one, int image_dir, Outcome& ou
 
 struct Totals {
   std::uint64_t runs = 0, steps = 0, handed_over = 0, restored_itself = 0, dead = 0, killed_in_join = 0,
-                failed = 0, stopped = 0, most_lanes = 0, last_ns = 0;
+                failed = 0, stopped = 0, most_lanes = 0, last_ns = 0, read_once = 0;
 };
 
 int errno_of(SimGpu::Trouble trouble) {
@@ -281,6 +302,7 @@ void run_case(const test::TempDir& images, Case& one, Totals& totals) {
   ++totals.runs;
   totals.killed_in_join += outcome.joining ? 1U : 0U;
   totals.stopped += one.contents.stopped;
+  totals.read_once += one.contents.read_once;
   totals.most_lanes = std::max(totals.most_lanes, one.contents.most_lanes);
   totals.steps += processes.steps();
   totals.last_ns = outcome.joined_ns;
@@ -320,6 +342,33 @@ TEST(Simulation, ContentServerLanesAndTasks) {
     EXPECT_GT(totals.failed, seeds.count / 20);
     EXPECT_GT(totals.stopped, seeds.count / 50);
     EXPECT_GT(totals.most_lanes, 4U);
+  }
+}
+
+// Lanes with equal contents read one file, through one reader: whoever lags, fails, is killed or does not
+// come, nobody waits for him. A damaged file of the one is read around by the others, in their own.
+TEST(Simulation, LanesThatReadOneFile) {
+  const test::TempDir images = folder();
+  Totals totals;
+  const test::Seeds seeds = test::seeds_of_test(test::usual(500, 100));
+  for (std::uint64_t seed = seeds.first; seed < seeds.first + seeds.count; ++seed) {
+    SCOPED_TRACE(test::replay_with(seed));
+    test::announce_seed(seed);
+    Case one(seed);
+    share(one);
+    run_case(images, one, totals);
+    if (HasFatalFailure()) return;
+  }
+  std::printf(
+      "shown: lanes that read one file: %llu seeds, %llu steps; %llu reads for all, %llu restores "
+      "failed, %llu processes killed\n",
+      static_cast<unsigned long long>(totals.runs), static_cast<unsigned long long>(totals.steps),
+      static_cast<unsigned long long>(totals.read_once), static_cast<unsigned long long>(totals.failed),
+      static_cast<unsigned long long>(totals.dead));
+  if (!seeds.replay && seeds.count >= 100) {
+    EXPECT_GT(totals.read_once, seeds.count);
+    EXPECT_GT(totals.failed, seeds.count / 20);
+    EXPECT_GT(totals.dead, seeds.count / 10);
   }
 }
 

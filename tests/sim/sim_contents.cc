@@ -71,6 +71,34 @@ class LaneReactor final : public SimReactor {
   SimGpu& gpu_;
 };
 
+// A SharedReader's: the disk or the ring may fail, which is no trouble of any lane.
+class SharedReactor final : public SimReactor {
+ public:
+  SharedReactor(test::Rng& rng, SimContents& all)
+      : SimReactor(test::Rng(rng.next()), rng.between(1, 1000), faults_of(rng)), all_(all) {}
+  ~SharedReactor() override {
+    all_.read_once += transfers();
+    if (std::uncaught_exceptions() == 0 && !broke() && in_flight() != 0)
+      test::fail("a shared reader has left something in flight");
+  }
+  Result<std::size_t> wait(std::span<Completion> out) override {
+    SimProcesses::current()->pause(kLaneStall);
+    return SimReactor::wait(out);
+  }
+
+ private:
+  static Faults faults_of(test::Rng& rng) {
+    Faults faults;
+    faults.short_percent = rng.percent(50) ? 0 : 30;
+    faults.stall_percent = rng.percent(50) ? 0 : 20;
+    if (rng.percent(20)) faults.fail_op = rng.between(0, 20), faults.fail_errno = EIO;
+    if (rng.percent(10)) faults.break_wait = rng.between(0, 20);
+    return faults;
+  }
+
+  SimContents& all_;
+};
+
 class LaneCopy final : public SimCopy {
  public:
   LaneCopy(Direction direction, Lane& lane, SimGpu& gpu)
@@ -130,7 +158,11 @@ void SimContents::write_images(const test::TempDir& directory) const {
     if (gpu.trouble == SimGpu::Trouble::Corrupt) file[gpu.at] ^= std::byte{0x40};
     const std::string name = pages_image_name(id, gpu_id);
     directory.write(name, file);
-    const Sidecar sidecar{{gpu.sums}, {name}, {}, kDump};
+    Sidecar sidecar{{gpu.sums}, {name}, {}, kDump};
+    // All but the header.
+    const std::uint64_t units = gpu.sums.sums.size() - 1;
+    if (!gpu.leader.empty() && units > 0)
+      sidecar.replicas = {{.files = {gpu.leader}, .runs = {{1, units, 0, kHeaderBytes}}}};
     if (!write_image(directory.fd(), sums_image_name(id, gpu_id), pack_sidecar(sidecar, {}), false))
       test::fail("the sums could not be written");
   }
@@ -187,6 +219,8 @@ Result<LaneThread> SimContents::start_thread(const std::string& /*name*/,
 Result<std::unique_ptr<Reactor>> SimContents::make_reactor(unsigned /*entries*/,
                                                            std::span<std::byte> /*arena*/,
                                                            std::string& /*note*/) {
+  if (lane_gpu == nullptr)
+    return std::unique_ptr<Reactor>(std::make_unique<SharedReactor>(reader_rng, *this));
   return std::unique_ptr<Reactor>(std::make_unique<LaneReactor>(*lane_gpu));
 }
 

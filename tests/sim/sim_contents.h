@@ -34,6 +34,7 @@ struct SimGpu {
   test::BoList image;
   test::BoList bos;  // the task's
   SumTable sums;
+  std::string leader;  // the pages file of another that has the same contents; or empty
   test::Rng rng;
   Trouble trouble;
   std::uint64_t at;
@@ -48,6 +49,9 @@ struct SimGpu {
 struct SimContents final : public plugin::ContentsWorld {
   // What the seed wants. By CRIU's file id, and gpu_id, which is no other file's.
   std::map<std::pair<int, std::uint32_t>, SimGpu> gpus;
+  // Pages files that several lanes read; then there is a SharedReader.
+  std::set<std::string> shared;
+  test::Rng reader_rng{0};
   std::set<std::uint64_t> no_threads;  // which of those that are asked for cannot be made; 0: the server's
 
   // Pages files and sums of all.
@@ -65,6 +69,7 @@ struct SimContents final : public plugin::ContentsWorld {
   std::uint64_t at_once = 0;     // lanes under way
   std::uint64_t most_lanes = 0;  // at once
   std::uint64_t stopped = 0;     // lanes, for another's sake
+  std::uint64_t read_once = 0;   // transfers of SharedReaders
 
   std::uint64_t now_ns() override;
   void wait(Lock& lock, std::condition_variable& changed, std::uint64_t end_ns) override;

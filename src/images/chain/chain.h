@@ -47,8 +47,8 @@ class Chain {
 
   // Where each byte of a sidecar's files is. `dir_fd` has the files, `directories` are the ancestors' in this
   // process. Both, and this chain, are borrowed while the maps are used. `shared`: files of the checkpoint
-  // that several lanes read. They are read through the page cache, also for what the sidecar's files have
-  // themselves. Errors: EBADMSG.
+  // that several lanes read (ExtentFile::shared), also for what the sidecar's files have themselves. Errors:
+  // EBADMSG.
   Result<std::vector<ExtentMap>> resolve(int dir_fd, std::span<const int> directories,
                                          const ImageLayout& layout, const Sidecar& sidecar,
                                          const std::set<std::string>& shared = {}) const;

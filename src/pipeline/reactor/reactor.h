@@ -37,6 +37,9 @@ struct Op {
 // Instead of an offset: the fd is a stream and has none.
 inline constexpr std::uint64_t kStream = UINT64_MAX;
 
+// A poll has to end some time. After this one it is simply begun again.
+inline constexpr std::chrono::hours kForEver{24};
+
 struct Completion {
   Op* op = nullptr;
   std::int32_t result = 0;  // bytes or 0, else -errno

@@ -2,6 +2,7 @@
 #include "pipeline/store/extent_reader.h"
 
 #include <fcntl.h>
+#include <sys/eventfd.h>
 
 #include <algorithm>
 #include <cassert>
@@ -41,17 +42,20 @@ const Extent& ExtentMap::at(std::uint64_t offset) const {
 }
 
 Result<std::unique_ptr<ExtentReader>> ExtentReader::open(const ExtentMap& map, const ImageLayout& layout,
-                                                         std::uint32_t file, Reactor& reactor, IoMode mode) {
+                                                         std::uint32_t file, Reactor& reactor,
+                                                         const FileOptions& options) {
   assert(!map.extents.empty() && map.extents.back().end == layout.file_bytes(file));
-  std::unique_ptr<ExtentReader> reader(new ExtentReader(map, reactor));
-  for (const ExtentFile& each : map.files) SLUICE_TRY(reader->open_source(each, layout, file, mode));
+  std::unique_ptr<ExtentReader> reader(new ExtentReader(map, reactor, options.reader));
+  for (const ExtentFile& each : map.files)
+    SLUICE_TRY(reader->open_source(each, layout, file, options.io_mode));
   return reader;
 }
 
-ExtentReader::ExtentReader(const ExtentMap& map, Reactor& reactor)
+ExtentReader::ExtentReader(const ExtentMap& map, Reactor& reactor, SharedReader* shared)
     : FileRuns(map.files.empty() ? std::string() : map.files.front().words, reactor,
                {"read", EBADMSG, ": the file ends early"}),
-      map_(map) {}
+      map_(map),
+      shared_(shared) {}
 
 Result<void> ExtentReader::open_source(const ExtentFile& file, const ImageLayout& layout,
                                        std::uint32_t number, IoMode mode) {
@@ -67,11 +71,12 @@ Result<void> ExtentReader::open_source(const ExtentFile& file, const ImageLayout
   }
   Source source;
   source.fd = std::move(opened->fd);
-  source.shared = file.shared && mode == IoMode::Auto;
-  if (source.shared) mode = IoMode::Buffered;
+  source.cached = file.shared && shared_ == nullptr && mode == IoMode::Auto;
+  if (source.cached) mode = IoMode::Buffered;
   SLUICE_TRY_ASSIGN(source.alignment, set_up_io(source.fd.get(), mode, layout, number, file.words));
   // A chunk is large enough without the kernel's reading ahead, which would take it in small pieces.
-  if (source.shared) (void)::posix_fadvise(source.fd.get(), 0, 0, POSIX_FADV_NORMAL);
+  if (source.cached) (void)::posix_fadvise(source.fd.get(), 0, 0, POSIX_FADV_NORMAL);
+  if (file.shared && shared_ != nullptr) source.shared = shared_->add(source.fd.get());
   if (source.alignment > 1) {
     SLUICE_TRY_ASSIGN(ImageFile buffered, open_image_file(file.dir_fd, file.name));
     source.buffered_fd = std::move(buffered.fd);
@@ -155,9 +160,44 @@ void ExtentReader::transfer(Slot& slot, Op& op, std::span<std::byte> bytes, std:
   const Extent& extent = map_.at(at);
   Source& source = sources_[extent.file];
   const std::uint64_t offset = extent.offset + (at - extent.begin);
-  if (source.shared) drop_behind(source, offset);
+  if (source.shared != nullptr && take_shared(slot, op, *source.shared, bytes, offset)) return;
+  if (source.cached) drop_behind(source, offset);
   const bool buffered = source.buffered_fd && !is_direct(slot, op);
   reactor_.read(op, buffered ? source.buffered_fd.get() : source.fd.get(), bytes, offset);
+}
+
+ExtentReader::Wait& ExtentReader::wait_of(const Slot& slot, const Op& op) {
+  const std::size_t number = slot.index * kOpsPerSlot + op.tag;
+  if (number >= waits_.size()) waits_.resize(number + 1);
+  return waits_[number];
+}
+
+// False: the lane has to read it. True: the Op completes with what was copied, or once the disk has read.
+bool ExtentReader::take_shared(Slot& slot, Op& op, const SharedReader::File& file, std::span<std::byte> bytes,
+                               std::uint64_t offset) {
+  SharedReader::Piece piece = shared_->get(file, offset);
+  if (!piece) return false;
+  Wait& wait = wait_of(slot, op);
+  if (!wait.event) wait.event.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wait.event) return false;
+  if (piece.waits(wait.event.get())) {
+    wait.piece = std::move(piece);
+    reactor_.poll_readable(op, wait.event.get(), kForEver);
+    return true;
+  }
+  const std::size_t copied = piece.copy(offset, bytes);
+  if (copied > 0) reactor_.post(op, static_cast<std::int32_t>(copied));
+  return copied > 0;
+}
+
+bool ExtentReader::only_waited(const Slot& slot, const Op& op) {
+  if (shared_ == nullptr) return false;
+  Wait& wait = wait_of(slot, op);
+  if (!wait.piece) return false;
+  wait.piece = {};
+  eventfd_t ignored = 0;
+  (void)::eventfd_read(wait.event.get(), &ignored);
+  return true;
 }
 
 // In steps of a quarter, because each call costs something.

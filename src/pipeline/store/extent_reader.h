@@ -2,10 +2,10 @@
 // Reads one pages file of a restore whose bytes are in several files: those of a dump with a parent, and
 // those of older dumps. No stage: ExtentSource has one per file.
 //
-// A shared file comes from the disk once for all who read it: who comes first reads it in, who follows within
-// kKeptBytes finds it in the page cache. What is further behind is dropped from there, so each reader leaves
-// at most kKeptBytes of each shared file. A reader that is later than that reads the disk again; nobody
-// waits.
+// A shared file comes from the disk once for all who read it. Lanes of one process have a SharedReader.
+// Lanes of several have the page cache: who comes first reads it in, who follows within kKeptBytes finds it
+// there. What is further behind is dropped, so each reader leaves at most kKeptBytes of each shared file. A
+// reader that is later than that reads the disk again; nobody waits.
 //
 // Extents begin and end anywhere. Whole blocks of an extent are read directly if they have the same alignment
 // in the other file as in the slot's buffer. The edges are read through the page cache. Only extents say
@@ -21,6 +21,7 @@
 #include "base/unique_fd.h"
 #include "pipeline/layout.h"
 #include "pipeline/store/file_runs.h"
+#include "pipeline/store/shared_reader.h"
 
 namespace sluice {
 
@@ -33,7 +34,7 @@ struct ExtentFile {
   std::uint64_t bytes = 0;      // its required size, or kAnyBytes
   std::string words;            // for messages: the name with its path
   bool must_be_private = true;  // is_private() (image_file.h)
-  // Others read it, too, at about the same time: with IoMode::Auto it is read through the page cache.
+  // Others read it, too, at about the same time.
   bool shared = false;
   int open_fd = -1;  // borrowed; -1: it is opened by its name
 };
@@ -67,7 +68,8 @@ class ExtentReader final : public FileRuns {
   // kBufferAlignment. Errors: those of open_image_file(); EBADMSG for a file of another size; EACCES for one
   // that must be private and is not.
   static Result<std::unique_ptr<ExtentReader>> open(const ExtentMap& map, const ImageLayout& layout,
-                                                    std::uint32_t file, Reactor& reactor, IoMode mode);
+                                                    std::uint32_t file, Reactor& reactor,
+                                                    const FileOptions& options);
 
   bool moves_any(const Slot& slot) const override;
 
@@ -76,13 +78,22 @@ class ExtentReader final : public FileRuns {
     UniqueFd fd;           // direct if possible
     UniqueFd buffered_fd;  // in addition to a direct one
     std::uint64_t alignment = 1;
-    bool shared = false;
-    std::uint64_t dropped = 0;  // what is before it is in the page cache no longer
+    const SharedReader::File* shared = nullptr;  // the reader has it
+    bool cached = false;                         // shared by the page cache
+    std::uint64_t dropped = 0;                   // what is before it is in the page cache no longer
+  };
+  // An Op that waits for the shared reader.
+  struct Wait {
+    UniqueFd event;  // an eventfd, once there was one to wait for
+    SharedReader::Piece piece;
   };
   static void drop_behind(Source& source, std::uint64_t offset);
-  ExtentReader(const ExtentMap& map, Reactor& reactor);
+  ExtentReader(const ExtentMap& map, Reactor& reactor, SharedReader* shared);
   Result<void> open_source(const ExtentFile& file, const ImageLayout& layout, std::uint32_t number,
                            IoMode mode);
+  Wait& wait_of(const Slot& slot, const Op& op);
+  bool take_shared(Slot& slot, Op& op, const SharedReader::File& file, std::span<std::byte> bytes,
+                   std::uint64_t offset);
   bool may_be_direct(const Extent& extent) const;
   bool is_direct(const Slot& slot, const Op& op) const;
   void prepare(Slot& slot) override;
@@ -90,9 +101,12 @@ class ExtentReader final : public FileRuns {
   std::uint64_t alignment_of(const Slot& slot, const Op& op) const override;
   std::string describe(const Slot& slot, const Op& op) const override;
   void transfer(Slot& slot, Op& op, std::span<std::byte> bytes, std::uint64_t at) override;
+  bool only_waited(const Slot& slot, const Op& op) override;
 
   const ExtentMap& map_;
+  SharedReader* const shared_;
   std::vector<Source> sources_;  // by file of the map
+  std::vector<Wait> waits_;      // by Op of a slot, as far as any has waited
 };
 
 }  // namespace sluice

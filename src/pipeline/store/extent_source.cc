@@ -12,7 +12,7 @@ ExtentSource::ExtentSource(std::vector<ExtentMap> maps, const ImageLayout& layou
       maps_(std::move(maps)) {}
 
 Result<std::unique_ptr<ExtentReader>> ExtentSource::open_reader(std::uint32_t file) {
-  return ExtentReader::open(maps_[file], layout_, file, reactor_, options_.io_mode);
+  return ExtentReader::open(maps_[file], layout_, file, reactor_, options_);
 }
 
 std::string ExtentSource::describe(std::uint32_t file, std::uint64_t offset) const {

@@ -97,6 +97,10 @@ void FileRuns::start(Slot& slot, Op& op) {
 
 Result<Progress> FileRuns::advance(Slot& slot, Op& op, std::int32_t result) {
   if (op.begin < op.end) {
+    if (only_waited(slot, op) && slot.failed_op == nullptr) {
+      start(slot, op);
+      return Progress::Pending;
+    }
     std::int32_t failure = 0;
     if (goes_on(op, result, alignment_of(slot, op), -terms_.nothing, failure) && slot.failed_op == nullptr) {
       start(slot, op);

@@ -29,6 +29,7 @@
 namespace sluice {
 
 class ExtentCloner;
+class SharedReader;
 
 // For all files of a lane.
 struct FileOptions {
@@ -42,8 +43,10 @@ struct FileOptions {
   bool reuse = false;
   // Dump only: clones parts of other files into a written file. Borrowed; null: nothing.
   ExtentCloner* cloner = nullptr;
-  FairShare* share = nullptr;               // of the lanes that use this disk at the same time; borrowed
-  unsigned turn = 0;                        // of this one among them
+  FairShare* share = nullptr;  // of the lanes that use this disk at the same time; borrowed
+  unsigned turn = 0;           // of this one among them
+  // Restore only: of the lanes that read the same files at the same time; borrowed; null: the lane is alone.
+  SharedReader* reader = nullptr;
   std::uint32_t most_on_disk = UINT32_MAX;  // chunks of this lane, at once; at least 1
 };
 
@@ -89,6 +92,8 @@ class FileRuns {
   // Starts to move `bytes`, which begin at op.begin and are rounded up to the alignment. `at`: in the file,
   // in bytes.
   virtual void transfer(Slot& slot, Op& op, std::span<std::byte> bytes, std::uint64_t at) = 0;
+  // Once for a completion: whether it was no transfer yet, so that transfer() is due again.
+  virtual bool only_waited(const Slot& /*slot*/, const Op& /*op*/) { return false; }
 
   std::string name_;
   Reactor& reactor_;

@@ -85,6 +85,7 @@ struct ContentsJob::Load {
   bool has_sums = false;
   std::unique_ptr<FileSetSink> sink;      // dump: see PagesStage
   const ExtentSource* extents = nullptr;  // restore, while the lane runs: where its files' bytes are
+  std::shared_ptr<SharedReader> reader;   // restore, until the lane has ended; may be null
   GpuOutcome outcome;
   const std::uint64_t chunks_total;
   std::atomic<std::uint64_t> chunks_done{0};
@@ -165,6 +166,10 @@ Result<std::unique_ptr<ContentsJob::Load>> ContentsJob::make_load(LaneContents c
   load->outcome.gpu_id = load->pages().gpu_id;
   load->outcome.bos = load->pages().bos.size();
   load->outcome.bytes = load->layout.all_payload_bytes();
+  // Here, because this thread makes all lanes: none has to wait for another to make the reader.
+  if (shared_.readers && reads_once(*load))
+    load->reader = shared_.readers->get(shared_.world, config.chunk_bytes,
+                                        SharedReaders::bytes_for(shared_.lanes, config.staging_bytes));
   return load;
 }
 
@@ -252,6 +257,7 @@ void ContentsJob::run_and_report(Load& load) noexcept {
     return run_lane(load);
   });
   load.outcome.ended_ns = shared_.world.now_ns();
+  load.reader.reset();
   load.match.reset();
   load.replicas.reset();
   load.place.reset();
@@ -453,6 +459,7 @@ Result<std::unique_ptr<ExtentCloner>> ContentsJob::make_cloner(Load& load, const
 
 Result<PagesStage> ContentsJob::make_store(Load& load, Lane& lane, ExtentCloner* cloner) {
   const bool dumps = direction_ == Direction::Dump;
+  const bool once = reads_once(load);
   const FileOptions options{.io_mode = config_.io_mode,
                             .holes = config_.zero_holes,
                             .sync = config_.sync,
@@ -460,8 +467,8 @@ Result<PagesStage> ContentsJob::make_store(Load& load, Lane& lane, ExtentCloner*
                             .cloner = cloner,
                             .share = &shared_.disk,
                             .turn = load.files.turn,
+                            .reader = load.reader.get(),
                             .most_on_disk = most_on_disk(lane.slot_count())};
-  const bool once = reads_once(load);
   if (const auto directory = shared_.store.directory();
       !dumps && directory && (load.sidecar->needs().any() || once)) {
     SLUICE_TRY_ASSIGN(
@@ -477,8 +484,8 @@ Result<PagesStage> ContentsJob::make_store(Load& load, Lane& lane, ExtentCloner*
                              options);
 }
 
-// Restore: whether files are read through the page cache, so that the disk reads for several lanes at once.
-// Only compared data may come from another file than one's own.
+// Restore: whether files are read once for several lanes. Only compared data may come from another file than
+// one's own.
 bool ContentsJob::reads_once(const Load& load) const {
   return direction_ == Direction::Restore && load.has_sums && config_.dedup != settings::Dedup::Off &&
          !shared_.store.one_way() && !load.pages().drm_minor &&

@@ -33,6 +33,7 @@
 #include "images/sums.h"
 #include "pipeline/pipeline.h"
 #include "pipeline/store/fair_share.h"
+#include "pipeline/store/shared_reader.h"
 #include "plugin/contents/contents_world.h"
 #include "plugin/contents/lane_room.h"
 #include "plugin/contents/lane_sources.h"
@@ -116,6 +117,8 @@ struct SharedByJobs {
   Replicas replicas;  // of a dump
   RestoreParents parents;
   ReadBySeveral read_by_several;
+  // Of a restore whose lanes are all in this process; null: lanes of several processes read the same files.
+  std::unique_ptr<SharedReaders> readers;
   StreamTurn stream;
 };
 

@@ -78,7 +78,7 @@ class Replicas {
 };
 
 // The files of other lanes that have a quarter or more of the units of one of the sidecar's files. A restore
-// reads them through the page cache for all lanes; with less in common, that costs more than it saves.
+// reads them once for all lanes; with less in common, that costs more than it saves.
 std::set<std::string> files_with_much_of(const Sidecar& sidecar);
 
 }  // namespace sluice::plugin

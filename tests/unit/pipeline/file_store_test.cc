@@ -563,7 +563,7 @@ TEST_F(FileStore, ASharedFileIsReadThroughThePageCacheWhichKeepsItsEnd) {
   };
   const ExtentMap map{{{dir.fd(), kPagesName, bytes, kPagesName, true, true}}, {{0, bytes, 0, 0}}};
   const auto open = [&](IoMode mode) {
-    return std::move(ExtentReader::open(map, layout, 0, reactor, mode)).value();
+    return std::move(ExtentReader::open(map, layout, 0, reactor, FileOptions{.io_mode = mode})).value();
   };
   const auto reader = open(IoMode::Auto);
   EXPECT_FALSE(reader->direct());

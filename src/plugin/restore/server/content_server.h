@@ -52,7 +52,10 @@ class ContentServer {
   // Reads contents that lie in a parent along this chain, opened by this process; borrowed. Before start().
   void follow(const Chain& chain);
   // Reads these pages files for several lanes at once. Before start().
-  void share(ReadBySeveral files) { shared_.read_by_several = std::move(files); }
+  void share(ReadBySeveral files) {
+    shared_.read_by_several = std::move(files);
+    shared_.readers = std::make_unique<SharedReaders>();
+  }
 
   // Starts to take requests. Error: EAGAIN (threads); then tasks are turned away and restore themselves.
   Result<void> start();

@@ -64,6 +64,7 @@ Result<void> TaskContents::fill_here(ContentRequest request) {
   const std::uint64_t began_ns = shared.world.now_ns();
   shared.lanes = basis_.plan.all_lanes();
   shared.read_by_several = basis_.plan.read_by_several;
+  if (request.lanes.size() == shared.lanes) shared.readers = std::make_unique<SharedReaders>();
   shared.warned.unverified = unverified_said_;
   std::vector<UniqueFd> directories;
   if (basis_.chain) {
