@@ -767,6 +767,7 @@ TEST_F(CheckTest, GpuMemoryIsComparedWithTheSpace) {
   EXPECT_THAT(space(4096), AllOf(StartsWith("good: "), HasSubstr(" free for 8.00 KiB of GPU memory")));
   EXPECT_THAT(space(std::uint64_t{1} << 60),
               AllOf(StartsWith("problem: "), HasSubstr("the process has 1.00 EiB of GPU memory"),
+                    HasSubstr("what several GPUs have alike may be written once"),
                     HasSubstr("free space, or name another directory")));
 }
 

@@ -236,6 +236,8 @@ int errno_of(SimGpu::Trouble trouble) {
     case SimGpu::Trouble::Corrupt:
       return EBADMSG;
     case SimGpu::Trouble::Gpu:
+    case SimGpu::Trouble::Opening:
+    case SimGpu::Trouble::End:
       return EREMOTEIO;
     case SimGpu::Trouble::Disk:
     case SimGpu::Trouble::Ring:

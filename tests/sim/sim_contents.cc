@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: MIT
 #include "sim/sim_contents.h"
 
+#include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <exception>
+#include <vector>
 
 #include "base/units.h"
 #include "images/files/files.h"
@@ -57,25 +63,104 @@ class SimThread final : public LaneThread::Running {
   int thread_;
 };
 
-class LaneReactor final : public SimReactor {
+// A poll waits for what other threads do, in their time.
+class PollingReactor : public SimReactor {
+ public:
+  using SimReactor::SimReactor;
+
+  void poll_readable(Op& op, int fd, std::chrono::nanoseconds timeout) override {
+    if (op.in_flight) test::fail("an Op was started twice");
+    op.in_flight = true;
+    ++in_flight_;
+    const auto patience_ns = static_cast<std::uint64_t>(timeout.count());
+    polls_.push_back({&op, fd, SimProcesses::current()->now_ns() + patience_ns});
+  }
+  Result<std::size_t> wait(std::span<Completion> out) override {
+    if (const std::size_t count = take_polls(out); count > 0) return count;
+    if (in_flight() > polls_.size()) return SimReactor::wait(out);
+    on_polls_only();
+    std::uint64_t end_ns = UINT64_MAX;
+    for (const Polled& each : polls_) end_ns = std::min(end_ns, each.end_ns);
+    SimProcesses::current()->wait_until(
+        [this] { return std::any_of(polls_.begin(), polls_.end(), is_ready); }, end_ns);
+    return take_polls(out);
+  }
+
+ protected:
+  struct Polled {
+    Op* op = nullptr;
+    int fd = -1;
+    std::uint64_t end_ns = 0;  // of its patience
+  };
+  const std::vector<Polled>& polls() const { return polls_; }
+
+ private:
+  // Nothing else is in flight.
+  virtual void on_polls_only() {}
+  // The kernel's own descriptor, whoever's calls poll() is.
+  static bool is_ready(const Polled& each) {
+    pollfd look{each.fd, POLLIN, 0};
+    const timespec at_once{};
+    return ::syscall(SYS_ppoll, &look, 1, &at_once, nullptr, 0) > 0;
+  }
+  std::size_t take_polls(std::span<Completion> out) {
+    const std::uint64_t now_ns = SimProcesses::current()->now_ns();
+    std::size_t count = 0;
+    std::erase_if(polls_, [&](const Polled& each) {
+      const bool ready = is_ready(each);
+      if (count == out.size() || (!ready && now_ns < each.end_ns)) return false;
+      each.op->in_flight = false;
+      --in_flight_;
+      out[count++] = {each.op, ready ? 0 : -ETIME};
+      return true;
+    });
+    return count;
+  }
+
+  std::vector<Polled> polls_;
+};
+
+class LaneReactor final : public PollingReactor {
  public:
   explicit LaneReactor(SimGpu& gpu)
-      : SimReactor(test::Rng(gpu.rng.next()), gpu.rng.between(1, 1000), faults_of(gpu)), gpu_(gpu) {}
+      : PollingReactor(test::Rng(gpu.rng.next()), gpu.rng.between(1, 1000), faults_of(gpu)), gpu_(gpu) {}
   ~LaneReactor() override {
     gpu_.fault_fired = gpu_.fault_fired || fault_fired() || broke();
     const bool killed = std::uncaught_exceptions() > 0;
     if (!killed && !broke() && in_flight() != 0) test::fail("a lane has left something in flight");
   }
 
+  // Of a dump: whose lanes wait for each other.
+  void watch(std::span<Slot> slots) { slots_ = slots; }
+
  private:
+  // A lane that waits has nothing else to do. Of the chunks that wait for another lane, one has a slot, and
+  // one may be behind it; every other slot is free, unless a worker has it. A lane that has failed is
+  // different: it offers no slot any more.
+  void on_polls_only() override {
+    if (slots_.empty()) return;
+    const auto waits = std::count_if(polls().begin(), polls().end(),
+                                     [](const Polled& each) { return each.op->slot->stage == 0; });
+    const auto workers = static_cast<long>(polls().size()) - waits;
+    long at_gate = 0;
+    long beyond = 0;
+    for (const Slot& slot : slots_)
+      if (slot.state != SlotState::Free) ++(slot.stage == 0 ? at_gate : beyond);
+    gpu_.waits += static_cast<std::uint64_t>(waits);
+    if (gpu_.failed) return;
+    if (waits > 1 || (waits == 1 && at_gate > 2)) test::fail("chunks that wait for another lane hold slots");
+    if (waits == 1 && beyond > workers) test::fail("a lane waits for another while a chunk could go on");
+  }
+
   SimGpu& gpu_;
+  std::span<Slot> slots_;  // the lane's
 };
 
 // A SharedReader's: the disk or the ring may fail, which is no trouble of any lane.
-class SharedReactor final : public SimReactor {
+class SharedReactor final : public PollingReactor {
  public:
   SharedReactor(test::Rng& rng, SimContents& all)
-      : SimReactor(test::Rng(rng.next()), rng.between(1, 1000), faults_of(rng)), all_(all) {}
+      : PollingReactor(test::Rng(rng.next()), rng.between(1, 1000), faults_of(rng)), all_(all) {}
   ~SharedReactor() override {
     all_.read_once += transfers();
     if (std::uncaught_exceptions() == 0 && !broke() && in_flight() != 0)
@@ -83,7 +168,7 @@ class SharedReactor final : public SimReactor {
   }
   Result<std::size_t> wait(std::span<Completion> out) override {
     SimProcesses::current()->pause(kLaneStall);
-    return SimReactor::wait(out);
+    return PollingReactor::wait(out);
   }
 
  private:
@@ -110,6 +195,7 @@ class LaneCopy final : public SimCopy {
     gpu_.filled = true;
     return {};
   }
+  void abandon() override { gpu_.failed = true; }
 
  private:
   SimGpu& gpu_;
@@ -129,10 +215,20 @@ class OpenGpu final : public plugin::LaneGpu {
     if (!gpu_.filled && !own) ++all_.stopped;
   }
 
-  Result<std::uint32_t> vram_losses() override { return 0; }
+  // Asked before the first chunk and after the last.
+  Result<std::uint32_t> vram_losses() override {
+    if (!gpu_.filled) return 0U;
+    if (gpu_.trouble == SimGpu::Trouble::End) {
+      gpu_.fault_fired = true;
+      return make_error(EREMOTEIO, "look at the VRAM");
+    }
+    gpu_.complete = true;
+    return 0U;
+  }
   Result<plugin::GpuCopy> make_copy(Direction direction, Lane& lane, std::vector<UniqueFd> dmabufs,
                                     const drm::SdmaCopyOptions& /*options*/) override {
     if (dmabufs.size() != gpu_.bos.size()) test::fail("a lane has other BOs than its GPU");
+    if (direction == Direction::Dump) static_cast<LaneReactor&>(lane.reactor()).watch(lane.slots());
     return plugin::GpuCopy{std::make_unique<LaneCopy>(direction, lane, gpu_), "", 0};
   }
 
@@ -146,8 +242,7 @@ class OpenGpu final : public plugin::LaneGpu {
 SimGpu::SimGpu(test::BoList was, std::uint64_t block_bytes, test::Rng own, Trouble what, std::uint64_t where)
     : image(std::move(was)), rng(own), trouble(what), at(where) {
   for (const test::Bytes& bo : image) bos.emplace_back(bo.size(), kGarbage);
-  const test::Bytes file = test::serial_file(image);
-  at = trouble == Trouble::Corrupt ? at % file.size() : at;
+  if (trouble == Trouble::Corrupt) at %= test::serial_file(image).size();
   sums = test::serial_sums(image, block_bytes);
 }
 
@@ -202,6 +297,7 @@ void SimContents::wait(Lock& lock, std::condition_variable& changed, std::uint64
   const std::uint64_t before = wakes_[&changed];
   lock.unlock();
   SimProcesses::current()->wait_until([&] { return wakes_[&changed] != before; }, end_ns);
+  if (wakes_late) SimProcesses::current()->pause(0);
   lock.lock();
 }
 
@@ -225,22 +321,31 @@ Result<std::unique_ptr<Reactor>> SimContents::make_reactor(unsigned /*entries*/,
 }
 
 unsigned SimContents::spare_workers(std::size_t /*lanes*/) {
-  return 0;
+  return workers;
 }
 
 void SimContents::step(const Pipeline& pipeline) {
   pipeline.check_invariants();
   SimProcesses::current()->pause(kLaneStall);
+  if (lane_gpu->lag_ns > 0) SimProcesses::current()->pause_for(lane_gpu->lag_ns);
 }
 
 Result<std::unique_ptr<plugin::LaneGpu>> SimContents::open_gpu(const plugin::LaneContents& contents) {
   const auto found = std::find_if(
       gpus.begin(), gpus.end(), [&](const auto& each) { return each.first.second == contents.pages.gpu_id; });
+  if (found->second.trouble == SimGpu::Trouble::Opening) {
+    found->second.fault_fired = true;
+    return make_error(EREMOTEIO, "open a GPU");
+  }
   return std::unique_ptr<plugin::LaneGpu>(std::make_unique<OpenGpu>(*this, found->second));
 }
 
 void set_contents(SimContents* now) {
   run = now;
+}
+
+SimContents& contents() {
+  return *run;
 }
 
 }  // namespace sluice::sim

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// What contents have around them in simulations of the content server and its tasks: threads, waits and time
-// of SimProcesses, reactors and GPUs in virtual time. Handed to the plugin's own code, which is all there:
-// server, jobs, lanes, stages. Beside it CRIU's fdstore. It knows who has written which BOs.
+// What contents have around them in simulations of the content server, its tasks and a dump's jobs: threads,
+// waits and time of SimProcesses, reactors and GPUs in virtual time. Handed to the plugin's own code, which
+// is all there: server, jobs, lanes, stages. Beside it CRIU's fdstore. It knows who has written which BOs.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "pipeline/checksum/checksum.h"
+#include "pipeline/store/extent_cloner.h"
 #include "plugin/contents/contents_job.h"
 #include "plugin/contents/contents_world.h"
 #include "sim/sim_processes.h"
@@ -24,8 +25,8 @@ inline constexpr DumpId kDump{0xd1};
 
 // The contents of one GPU of an open file.
 struct SimGpu {
-  // What becomes of them.
-  enum class Trouble : std::uint8_t { None, Corrupt, Disk, Gpu, Ring };
+  // What becomes of them. Opening: the GPU does not open. End: it has lost its VRAM when all is carried.
+  enum class Trouble : std::uint8_t { None, Corrupt, Disk, Gpu, Ring, Opening, End };
 
   // `image`: the BOs as they were. `block_bytes`: of a sum. `at`: the byte of the pages file, or the
   // operation, that goes wrong.
@@ -38,11 +39,15 @@ struct SimGpu {
   test::Rng rng;
   Trouble trouble;
   std::uint64_t at;
+  std::uint64_t lag_ns = 0;  // between any two steps of its lane, beside the seed's pauses
 
   // What happened.
   bool opened = false;       // by a lane: the file's contents have begun
   bool fault_fired = false;  // the disk's, the ring's or the GPU's
+  bool failed = false;       // a lane has, of this or of other things
   bool filled = false;       // a lane has come to its end
+  bool complete = false;     // and its files have all that they are to have
+  std::uint64_t waits = 0;   // for another lane, with nothing else to do
 };
 
 // One run's.
@@ -53,6 +58,9 @@ struct SimContents final : public plugin::ContentsWorld {
   std::set<std::string> shared;
   test::Rng reader_rng{0};
   std::set<std::uint64_t> no_threads;  // which of those that are asked for cannot be made; 0: the server's
+  bool wakes_late = false;             // who is woken takes its time, so that others may come first
+  unsigned workers = 0;                // of each lane, where sim_workers.cc is linked
+  CloneCall clone;                     // what FICLONERANGE does there
 
   // Pages files and sums of all.
   void write_images(const test::TempDir& directory) const;
@@ -88,5 +96,6 @@ struct SimContents final : public plugin::ContentsWorld {
 
 // Of the run under way.
 void set_contents(SimContents* now);
+SimContents& contents();
 
 }  // namespace sluice::sim

@@ -110,10 +110,11 @@ Findings check_directory(const std::string& path, std::optional<std::uint64_t> n
     findings.push_back(
         {Weight::Good, "space", bytes_text(room) + " free for " + bytes_text(*need) + " of GPU memory", ""});
   } else {
-    findings.push_back({Weight::Problem, "space",
-                        bytes_text(room) + " free, the process has " + bytes_text(*need) +
-                            " of GPU memory (zeros in it take none)",
-                        "free space, or name another directory"});
+    findings.push_back(
+        {Weight::Problem, "space",
+         bytes_text(room) + " free, the process has " + bytes_text(*need) +
+             " of GPU memory (zeros in it take none; what several GPUs have alike may be written once)",
+         "free space, or name another directory"});
   }
   return findings;
 }
