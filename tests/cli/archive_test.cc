@@ -37,7 +37,7 @@ void shell(const std::string& command) {
 }
 
 std::string contents_of(const std::string& file) {
-  return host_test::read_file(file);
+  return lookalike::read_file(file);
 }
 
 // Takes out what may differ between a directory and an archive of it: where it is, how long it took, and what
@@ -610,7 +610,7 @@ class MadeUpArchiveTest : public ::testing::Test {
   static constexpr const char* kImage = "amdgpu-kfd-1.img";
 
  private:
-  host_test::ScratchDirectory scratch_;
+  lookalike::ScratchDirectory scratch_;
 };
 
 TEST_F(MadeUpArchiveTest, HeadersThatContradictThemselvesAreDamage) {

@@ -90,7 +90,7 @@ TEST_F(ImagesTest, DiffWithoutContentsSavesNothing) {
 }
 
 TEST_F(ImagesTest, DiffNeedsTwoCheckpointsThatCanBeRead) {
-  const host_test::ScratchDirectory empty;
+  const lookalike::ScratchDirectory empty;
   const std::string nothing = empty.path().string();
   EXPECT_EQ(sluice({"diff", nothing, plain()}).status, kRefused);
   EXPECT_EQ(sluice({"diff", plain(), nothing}).status, kRefused);

@@ -153,7 +153,7 @@ TEST_F(ImagesTest, TheNameOfADirectoryDoesNotCommandTheTerminal) {
 }
 
 TEST_F(ImagesTest, DirectoriesWithoutImagesAreRefused) {
-  const host_test::ScratchDirectory empty;
+  const lookalike::ScratchDirectory empty;
   for (const char* command : {"show", "verify", "map"}) {
     const Ended ended = sluice({command, empty.path().string()});
     EXPECT_EQ(ended.status, kRefused) << command;
@@ -182,7 +182,7 @@ void refused_with(const std::string& path, const std::string& id, const std::fun
 }
 
 TEST_F(ImagesTest, WhatHasNoImagesIsToldByWhatItHas) {
-  const host_test::ScratchDirectory scratch;
+  const lookalike::ScratchDirectory scratch;
   const auto make = [&](const std::string& name) {
     std::filesystem::create_directories(scratch.path() / name);
     return (scratch.path() / name).string();
@@ -222,7 +222,7 @@ TEST_F(ImagesTest, OneFileOfACheckpointIsNoCheckpoint) {
   };
   refused_with(plain() + "/" + kfd, "[SL-T41]");
   refused_with(kfd, "[SL-T41]", in_plain);
-  const host_test::ScratchDirectory scratch;
+  const lookalike::ScratchDirectory scratch;
   const std::string core = (scratch.path() / "core-1.img").string();
   std::ofstream{core};
   refused_with(core, "[SL-T42]");
@@ -250,7 +250,7 @@ TEST_F(ImagesTest, ADirectoryThatCannotBeListedIsToldSo) {
 }
 
 TEST_F(ImagesTest, AKeyThatCannotBeHadIsToldWithItsCause) {
-  const host_test::ScratchDirectory scratch;
+  const lookalike::ScratchDirectory scratch;
   const std::string key = (scratch.path() / "key").string();
   const auto told = [&](const std::string& file, const std::function<void()>& before = {}) {
     return object_of(sluice({"show", "--json", plain()}, nullptr, {"SLUICE_KEY_FILE=" + file}, before));

@@ -114,7 +114,7 @@ class PlanTest : public ::testing::Test {
     return (directory_.path() / "node.json").string();
   }
 
-  host_test::ScratchDirectory directory_;
+  lookalike::ScratchDirectory directory_;
 };
 
 TEST_F(PlanTest, PrintsBothTimesAndWhatSetsThePace) {

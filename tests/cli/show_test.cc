@@ -169,7 +169,7 @@ class ShowParentTest : public ImagesTest {
   // A pre-dump and the dump that follows it, beside each other.
   static void SetUpTestSuite() {
     images_ = new MadeImages;
-    host_test::Program subject =
+    lookalike::Program subject =
         start_subject(images_->machine(), {"--vram", "4M", "--gtt", "1M", "--zero", "20", "--no-queues"});
     const std::string pid = std::to_string(subject.pid());
     ASSERT_EQ(sluice({"predump", pid, "--images-dir", before()}, &images_->machine()).status, kDone);

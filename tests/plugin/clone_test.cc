@@ -23,7 +23,7 @@
 #include "seam_plan.h"
 #endif
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -194,4 +194,4 @@ TEST_P(CloneTest, WhicheverCallFailsTheDumpIsWholeOrUndoneAndTheParentAsItWas) {
 #endif
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

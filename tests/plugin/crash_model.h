@@ -16,7 +16,7 @@
 #include "support/rng.h"
 #include "support/serial_writer.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 
 struct DiskEvent {
   DiskOp op = DiskOp::Write;
@@ -92,4 +92,4 @@ class CrashModel {
   std::size_t directory_sync_began_ = 0;
 };
 
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

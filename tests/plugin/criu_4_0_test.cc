@@ -11,8 +11,14 @@
 #include "lookalike/test_streamer.h"
 #include "plugin_test.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
+
+using lookalike::capture_to;
+using lookalike::probe_plugin_directory;
+using lookalike::serve_from;
+using lookalike::Streamer;
+using lookalike::TaskTree;
 
 class Criu40Test : public SceneTest {
  protected:
@@ -174,4 +180,4 @@ TEST_F(Criu40Test, APreDumpBeginsWhereItDoesInOtherVersions) {
 }
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

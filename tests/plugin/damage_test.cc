@@ -26,7 +26,7 @@
 #include "plugin_test.h"
 #include "support/seeds.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
 
 using corruption_test::Damage;
@@ -34,6 +34,11 @@ using corruption_test::DirectoryCopy;
 using corruption_test::KnownCheckpoint;
 using corruption_test::LaneKit;
 using corruption_test::TrialRestore;
+using lookalike::capture_directory;
+using lookalike::capture_to;
+using lookalike::extract_image;
+using lookalike::serve_from;
+using lookalike::Streamer;
 using test::Rng;
 
 constexpr std::uint64_t kChunkBytes = 4 * kMiB;
@@ -307,4 +312,4 @@ INSTANTIATE_TEST_SUITE_P(Versions, StreamDamageTest, ::testing::ValuesIn(kVersio
                          name_of_version);
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

@@ -20,7 +20,7 @@
 #include "base/units.h"
 #include "plugin_test.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
 
 using DumpRestoreTest = PluginTest;
@@ -391,4 +391,4 @@ INSTANTIATE_TEST_SUITE_P(Versions, DumpRestoreTest, ::testing::ValuesIn(kVersion
 INSTANTIATE_TEST_SUITE_P(Criu40, DumpRestoreTest, ::testing::Values(kCriu40), name_of_version);
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

@@ -41,8 +41,14 @@
 #include "thunk_memory.h"
 #include "times_taken.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
+
+using lookalike::capture_to;
+using lookalike::extract_image;
+using lookalike::serve_from;
+using lookalike::Streamer;
+using lookalike::TaskTree;
 
 namespace fs = std::filesystem;
 
@@ -1076,4 +1082,4 @@ INSTANTIATE_TEST_SUITE_P(Runs, EveryFailureOfAPreDump, ::testing::Values(Run{kVe
                          name_of_run);
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

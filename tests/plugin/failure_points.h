@@ -19,7 +19,7 @@
 #include "support/rng.h"
 #include "support/seeds.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 
 // A call of the plugin that fails.
 struct Failure {
@@ -110,4 +110,4 @@ std::vector<Any> share_of(std::vector<Any> all, std::uint64_t share) {
   return drawn;
 }
 
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

@@ -15,7 +15,7 @@
 #include "plugin_test.h"
 #include "support/flip_byte.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
 
 constexpr std::uint32_t kGetVersionNr = 0x01;
@@ -533,4 +533,4 @@ INSTANTIATE_TEST_SUITE_P(Newest, RemedyTest, ::testing::Values(kVersions[3]), na
 INSTANTIATE_TEST_SUITE_P(Versions, FailureTest, ::testing::ValuesIn(kVersionsOfLongSuites), name_of_version);
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

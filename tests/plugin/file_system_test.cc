@@ -29,7 +29,7 @@
 #include "plugin_test.h"
 #include "support/plugin_statistics.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -299,4 +299,4 @@ TEST_F(GroupQuotaTest, FailsTheDumpAndAHigherOneDoesNot) {
 }
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

@@ -31,7 +31,7 @@
 #include "support/seeds.h"
 #include "support/temp_dir.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -275,4 +275,4 @@ TEST_F(FlattenCutTest, WhereverItEndsBothAreWholeAndAnotherRunGoesOn) {
 }
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

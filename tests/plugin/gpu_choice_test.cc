@@ -15,8 +15,10 @@
 #include "lookalike/task_tree.h"
 #include "plugin_test.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
+
+using lookalike::TaskTree;
 
 constexpr std::uint64_t kGpuVram = 48 * kMiB;
 
@@ -377,4 +379,4 @@ INSTANTIATE_TEST_SUITE_P(Versions, GpuChoiceTreeTest, ::testing::ValuesIn(kVersi
                          name_of_version);
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

@@ -15,8 +15,14 @@
 #include "seam_plan.h"
 #endif
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
+
+using lookalike::capture_directory;
+using lookalike::capture_to;
+using lookalike::extract_image;
+using lookalike::serve_from;
+using lookalike::Streamer;
 
 class KeyTest : public PluginTest {
  protected:
@@ -267,4 +273,4 @@ TEST_P(KeyTest, AKeyThatIsNotToBeHadFailsTheRestore) {
 }
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

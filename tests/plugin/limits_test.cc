@@ -20,7 +20,7 @@
 #include "seam_plan.h"
 #endif
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
 
 constexpr std::uint64_t kSlowBytesPerSecond = 16 * kMiB;  // no dump ends before its signal comes
@@ -277,4 +277,4 @@ INSTANTIATE_TEST_SUITE_P(Newest, NewestLimitsTest, ::testing::Values(kVersions[3
 INSTANTIATE_TEST_SUITE_P(Hosts, LimitsTest, ::testing::ValuesIn(kVersionsOfLongSuites), name_of_version);
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

@@ -9,8 +9,14 @@
 
 #include "lookalike/harness.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
+
+using lookalike::probe_plugin_directory;
+using lookalike::read_file;
+using lookalike::Scene;
+using lookalike::ScratchDirectory;
+using lookalike::Strings;
 
 struct Version {
   const char* name;
@@ -239,4 +245,4 @@ INSTANTIATE_TEST_SUITE_P(Versions, HostTest,
                          });
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

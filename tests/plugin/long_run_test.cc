@@ -20,8 +20,10 @@
 #include "support/rng.h"
 #include "support/seeds.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
+
+using lookalike::TaskTree;
 
 constexpr std::uint64_t kUsualCycles = 10, kMostCyclesOfAJob = 20;
 // A thread stack, which the C library keeps for the next thread, and heaps of threads that have ended: how
@@ -279,4 +281,4 @@ TEST_F(LongRunTest, ALongJobDoesNotGrow) {
 }
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

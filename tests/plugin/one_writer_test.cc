@@ -12,7 +12,7 @@
 #include "images_in_memory.h"
 #include "plugin_test.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -140,4 +140,4 @@ TEST_P(OneWriterTest, TheCommandReplacesWhatIsWholeOnlyIfItIsTold) {
 }
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

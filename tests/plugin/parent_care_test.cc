@@ -13,7 +13,7 @@
 #include "future_link.h"
 #include "parent_scene.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
 
 class ParentCareTest : public ParentTest {
@@ -269,4 +269,4 @@ TEST_P(ParentCareTest, ALinkThatWillNotLastIsNamed) {
 }
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

@@ -12,7 +12,7 @@
 #include "images_in_memory.h"
 #include "plugin_test.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 
 namespace fs = std::filesystem;
 
@@ -104,4 +104,4 @@ class ParentTest : private ImagesInMemory, public PluginTest {
   std::string dump_log_, restore_log_;
 };
 
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

@@ -13,8 +13,10 @@
 #include "support/equal_sums.h"
 #include "support/memory_copy.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
+
+using lookalike::probe_plugin_directory;
 
 INSTANTIATE_TEST_SUITE_P(Versions, ParentTest, ::testing::ValuesIn(kVersionsOfLongSuites), name_of_version);
 
@@ -245,4 +247,4 @@ TEST_P(ParentTest, AnotherKeyMakesAFullDump) {
 }
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

@@ -11,8 +11,13 @@
 #include "lookalike/test_streamer.h"
 #include "parent_scene.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
+
+using lookalike::capture_to;
+using lookalike::serve_from;
+using lookalike::Streamer;
+using lookalike::TaskTree;
 
 constexpr std::uint64_t kSlowBytesPerSecond = 4 * kMiB;
 
@@ -271,4 +276,4 @@ TEST_P(ParentLinkTest, OneThatLeadsElsewhereForTheTaskIsNotFollowed) {
 }
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

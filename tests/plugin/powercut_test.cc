@@ -31,7 +31,7 @@
 #include "support/seeds.h"
 #include "support/temp_dir.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
 
 using corruption_test::KnownCheckpoint;
@@ -368,4 +368,4 @@ INSTANTIATE_TEST_SUITE_P(Versions, ParentPowerCutTest, ::testing::Values(kVersio
 INSTANTIATE_TEST_SUITE_P(Versions, PreDumpPowerCutTest, ::testing::Values(kVersions[2]), name_of_version);
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

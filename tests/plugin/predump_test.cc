@@ -19,8 +19,10 @@
 #include "lookalike/task_tree.h"
 #include "plugin_test.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
+
+using lookalike::TaskTree;
 
 namespace fs = std::filesystem;
 
@@ -651,4 +653,4 @@ TEST_F(PreDumpCommandTest, RefusesWhatItMayNotTouch) {
 }
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

@@ -21,8 +21,10 @@
 #include "lookalike/task_tree.h"
 #include "support/flip_byte.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
+
+using lookalike::TaskTree;
 
 const Strings kHandlesWithGaps = {"--gem-handles", "1,3,70,4096"};
 
@@ -428,4 +430,4 @@ INSTANTIATE_TEST_SUITE_P(Hosts, HungJobTest, ::testing::Values(kVersions[2]), na
 INSTANTIATE_TEST_SUITE_P(Hosts, RenderTest, ::testing::ValuesIn(kVersionsOfLongSuites), name_of_version);
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

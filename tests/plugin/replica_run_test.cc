@@ -14,9 +14,10 @@
 #include "lookalike/task_tree.h"
 #include "parent_scene.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
 
+using lookalike::TaskTree;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -192,4 +193,4 @@ TEST_P(OtherContentsRunTest, AreWholeInEachFile) {
 }
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

@@ -9,8 +9,10 @@
 #include "lookalike/task_tree.h"
 #include "plugin_test.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
+
+using lookalike::TaskTree;
 
 class ShareTest : public PluginTest {
  protected:
@@ -353,4 +355,4 @@ INSTANTIATE_TEST_SUITE_P(Hosts, KfdImportTreeTest, ::testing::ValuesIn(kVersions
 INSTANTIATE_TEST_SUITE_P(Hosts, ShareTreeTest, ::testing::ValuesIn(kVersionsOfLongSuites), name_of_version);
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

@@ -17,7 +17,7 @@
 #include "seam_plan.h"
 #endif
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
 
 constexpr std::uint64_t kSlowBytesPerSecond =
@@ -301,4 +301,4 @@ TEST_P(SignalTest, AFenceThatNeverComesIsWaitedForAsLongAsTheUserSays) {
 INSTANTIATE_TEST_SUITE_P(Hosts, SignalTest, ::testing::ValuesIn(kVersionsOfLongSuites), name_of_version);
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

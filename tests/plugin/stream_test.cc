@@ -16,8 +16,15 @@
 #include "plugin_test.h"
 #include "support/flip_byte.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
+
+using lookalike::capture_directory;
+using lookalike::capture_to;
+using lookalike::extract_image;
+using lookalike::serve_from;
+using lookalike::Streamer;
+using lookalike::TaskTree;
 
 class StreamTest : public PluginTest {
  protected:
@@ -390,4 +397,4 @@ TEST_P(StreamTest, ADamagedBlockOfOneProcessEndsTheStreamForAll) {
 }
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

@@ -13,7 +13,7 @@
 #include "plugin_test.h"
 #include "queue_runner.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
 
 constexpr Version kNewest = {"dev", 15};
@@ -268,4 +268,4 @@ INSTANTIATE_TEST_SUITE_P(Versions, RestoredShapeTest, ::testing::Values(kVersion
                          name_of_version);
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 
 class TimesTaken {
  public:
@@ -32,4 +32,4 @@ class TimesTaken {
   std::vector<std::chrono::nanoseconds> times_;
 };
 
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

@@ -16,8 +16,10 @@
 #include "support/flip_byte.h"
 #include "support/plugin_statistics.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
+
+using lookalike::TaskTree;
 
 constexpr unsigned kTasks = 4;
 constexpr std::uint64_t kSlowBytesPerSecond = 4 * kMiB;
@@ -420,4 +422,4 @@ INSTANTIATE_TEST_SUITE_P(Hosts, KilledRestoreTest, ::testing::ValuesIn(kVersions
 INSTANTIATE_TEST_SUITE_P(Hosts, TreeTest, ::testing::ValuesIn(kVersionsOfLongSuites), name_of_version);
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

@@ -14,7 +14,7 @@
 #include "kfd/uapi.h"
 #include "plugin_test.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
 
 using test::UpstreamForm;
@@ -199,4 +199,4 @@ TEST_P(UpstreamImagesTest, OursListNodesAndLinksAsTheDirectoriesDo) {
 INSTANTIATE_TEST_SUITE_P(Hosts, UpstreamImagesTest, ::testing::ValuesIn(kVersions), name_of_version);
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

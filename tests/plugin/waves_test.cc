@@ -12,9 +12,10 @@
 #include "plugin_test.h"
 #include "support/plugin_statistics.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
 
+using lookalike::TaskTree;
 using vamdgpu::Control;
 using vamdgpu::Waves;
 
@@ -281,4 +282,4 @@ TEST_F(WavesOnAnOlderKernelTest, WavesThatTheKernelSavesAreNoHindrance) {
 }
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

@@ -15,6 +15,10 @@
 namespace sluice::kfd {
 namespace {
 
+using test::cpx_machine;
+using test::mi210_machine;
+using test::mi300x_machine;
+
 KfdImage sample() {
   KfdImage image;
   image.pid = 4711;
