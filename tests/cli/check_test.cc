@@ -171,7 +171,7 @@ TEST_F(CheckTest, OpensNothingForWriting) {
   EXPECT_THAT(ended.out, HasSubstr("direct-io"));
 }
 
-// A terminal of 100 columns shows every line whole, except a command, which can be copied.
+// Every line fits into a terminal of 100 columns, except a command, which can be copied.
 TEST_F(CheckTest, NoLineIsLongerThanAHundredColumns) {
   const vamdgpu::Machine machine = vamdgpu::Machine::create(small_machine());
   lookalike::Program subject = start_subject(machine, {"--vram", "4M", "--gtt", "1M"});
@@ -293,7 +293,7 @@ TEST_F(CheckTest, ThePluginIsLookedForWhereItIsInstalled) {
               HasSubstr(SLUICE_PLUGIN_DIRECTORY "/amdgpu_plugin.so"));
 }
 
-// What a program of criu's has in it beside its code.
+// What a program of criu's contains apart from its code.
 std::string criu_file(const std::string& plugins) {
   return std::string("\177ELF") + '\0' + "4.2" + '\0' + plugins + '\0';
 }
@@ -723,7 +723,7 @@ TEST_F(CheckTest, AnOpenDmaBufIsWarnedOf) {
                     HasSubstr("close dma-bufs")));
 }
 
-// Who has imported whose memory is known only when processes stand still.
+// Who has imported whose memory is known only when processes are stopped.
 TEST_F(CheckTest, OtherGpuProcessesAreWarnedOfWhereTheDriverHasIpcHandles) {
   const auto told_of_ipc = [this](const std::string& driver, bool others) {
     vamdgpu::MachineOptions options = small_machine();

@@ -30,7 +30,7 @@ void as_anybody() {
   if (::geteuid() == 0) give_up_capabilities({CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH});
 }
 
-// Nothing in it is called damaged, and nobody is sent away from a checkpoint that may be whole.
+// Nothing in it is called damaged, and nobody is sent away from a checkpoint that may be intact.
 testing::Matcher<std::string> accuses_nobody() {
   return AllOf(Not(HasSubstr("damaged")), Not(HasSubstr("DAMAGED")), Not(HasSubstr("another checkpoint")),
                Not(HasSubstr("with checksums")));

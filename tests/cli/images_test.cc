@@ -228,7 +228,7 @@ TEST_F(ImagesTest, OneFileOfACheckpointIsNoCheckpoint) {
   refused_with(core, "[SL-T42]");
   std::ofstream{scratch.path() / "inventory.img"};
   refused_with(core, "[SL-T41]");
-  // Nobody may list what is beside it.
+  // Nobody may list what is next to it.
   const auto as_others = [] {
     if (::geteuid() == 0) give_up_capabilities({CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH});
   };

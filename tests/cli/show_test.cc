@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// `sluice show`: what images tell of themselves, whole, strange and hostile.
+// `sluice show`: what images tell of themselves, intact, strange and hostile.
 #include "images_test.h"
 
 #include <fcntl.h>
@@ -166,7 +166,7 @@ TEST_F(ImagesTest, ShowOfImagesOfCriusOwnPlugin) {
 // A dump with a parent: what it lacks is there or not.
 class ShowParentTest : public ImagesTest {
  protected:
-  // A pre-dump and the dump that follows it, beside each other.
+  // A pre-dump and the dump that follows it, side by side.
   static void SetUpTestSuite() {
     images_ = new MadeImages;
     lookalike::Program subject =

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// `sluice verify`: whole images are whole, and each damage is named, with its place.
+// `sluice verify`: intact images verify, and each damage is named, with its place.
 #include "images_test.h"
 
 #include <gmock/gmock.h>
@@ -26,7 +26,7 @@
 namespace sluice::cli_test {
 namespace {
 
-TEST_F(ImagesTest, VerifyFindsWholeImagesWhole) {
+TEST_F(ImagesTest, VerifyFindsIntactImagesIntact) {
   for (const std::string& directory : {plain(), shared()}) {
     const Ended ended = sluice({"verify", directory});
     EXPECT_EQ(ended.status, kDone) << ended.out << ended.err;
@@ -141,7 +141,7 @@ TEST_F(ImagesTest, DamageIsDamageWithAKey) {
   const std::string image = unkeyed + "/" + names(unkeyed, std::string(kKfdPrefix))[0];
   test::flip_byte(image, std::filesystem::file_size(image) / 2);
   EXPECT_EQ(result(unkeyed), "damaged");
-  // One image, or the sums, without the key beside others that have it.
+  // One image, or the sums, made without the key, among others that were made with it.
   ASSERT_EQ(images_->dump("signed", {"--svm-context", "--share", "kfd"}, setting), "");
   for (const std::string& prefix : {std::string(kRenderPrefix), std::string("amdgpu-sums-")}) {
     const std::string mixed = images_->copy("signed", "mixed-" + prefix).string();

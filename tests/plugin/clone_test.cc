@@ -151,7 +151,7 @@ TEST_P(CloneTest, AFailedDumpLeavesTheParentAsItIs) {
 #ifdef SEAM_LIBRARY
 // A share of the plugin's calls fails, each in a dump of its own: SLUICE_FAULT_SHARE and the others of
 // failure_points.h.
-TEST_P(CloneTest, WhicheverCallFailsTheDumpIsWholeOrUndoneAndTheParentAsItWas) {
+TEST_P(CloneTest, WhicheverCallFailsTheDumpIsCompleteOrUndoneAndTheParentAsItWas) {
   ASSERT_NO_FATAL_FAILURE(dump_as("first"));
   ASSERT_NO_FATAL_FAILURE(work());
   const auto contents = [this](const std::string& name) {

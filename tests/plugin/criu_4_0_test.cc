@@ -137,7 +137,7 @@ TEST_F(Criu40Test, ADumpThatIsRefusedInTheHookLeavesAnOlderCheckpoint) {
 }
 
 // It asks for each task, and the first stands for all.
-TEST_F(Criu40Test, ATreeComesBackWhole) {
+TEST_F(Criu40Test, ATreeComesBackIntact) {
   TaskTree tasks(scene_);
   ASSERT_NO_FATAL_FAILURE(start_two(tasks));
   ASSERT_EQ(scene_.dump(kCriu40.name, tasks.with_pids()), 0) << scene_.log();

@@ -73,7 +73,7 @@ class FailurePlan {
   std::optional<std::chrono::steady_clock::time_point> signalled() const;
   // The call that was to fail; "" where the run did not come to it.
   std::string call() const;
-  // How often it has come to `call`, but for the time at which it failed.
+  // How often it has made `call`, without the time at which it failed.
   std::uint32_t turns_at(const std::string& call) const;
   // What it could have failed of: each kind of `kinds` at each place, in a loop at `turns`. `places`: how
   // many they are.

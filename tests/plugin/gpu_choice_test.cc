@@ -31,7 +31,7 @@ vamdgpu::MachineOptions equal_gpus(unsigned gpus) {
   return options;
 }
 
-// A process restored beside others.
+// A process restored alongside others.
 struct Replica {
   std::unique_ptr<ScratchDirectory> directory = std::make_unique<ScratchDirectory>();
   Program program;
@@ -240,8 +240,8 @@ TEST_P(GpuChoiceTest, VramThatARenderFileCannotHaveIsSaidTheSameWay) {
 }
 
 // As runc and crun have it from a container's annotation: CRIU loads the plugin from a folder of the
-// container's own, by a link, and the settings lie beside that.
-TEST_P(GpuChoiceTest, TwoContainersAtOnceTakeTheMapsBesideTheirLinksToThePlugin) {
+// container's own, by a link, and the settings are next to that link.
+TEST_P(GpuChoiceTest, TwoContainersAtOnceTakeTheMapsNextToTheirLinksToThePlugin) {
   ASSERT_NO_FATAL_FAILURE(dump_and_move("20M"));
   const ScratchDirectory containers;
   std::vector<Replica> replicas;
@@ -264,7 +264,7 @@ TEST_P(GpuChoiceTest, TwoContainersAtOnceTakeTheMapsBesideTheirLinksToThePlugin)
   EXPECT_EQ(gpus_in_use(), (std::set<unsigned>{2, 3}));
 }
 
-TEST_P(GpuChoiceTest, SettingsBesideThePluginThatOthersMayWriteAreIgnored) {
+TEST_P(GpuChoiceTest, SettingsNextToThePluginThatOthersMayWriteAreIgnored) {
   ASSERT_NO_FATAL_FAILURE(dump_and_move("20M"));
   const ScratchDirectory folder;
   std::filesystem::create_symlink(shipped_plugin_directory() / "amdgpu_plugin.so",

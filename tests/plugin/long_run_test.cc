@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Dump and restore over and over, of random jobs, by hosts of random versions: all is whole each time, and
+// Dump and restore over and over, of random jobs, by hosts of random versions: all is intact each time, and
 // nothing grows. A job is a tree of one to three processes of seeded shapes; it is dumped, restored, checked
 // and sent to work many times, so each process but the first was restored. And one job for so long that what
 // grows by a page in a few cycles is seen.

@@ -215,7 +215,7 @@ TEST_P(RestoredShapeTest, QueuesGoOnAfterADumpThatLeavesTheProcessRunning) {
 }
 
 // Nobody undoes what a dump that was killed in its middle has done: the process runs, its queues stand.
-TEST_P(RestoredShapeTest, QueuesStandAfterADumpThatWasKilled) {
+TEST_P(RestoredShapeTest, QueuesAreStoppedAfterADumpThatWasKilled) {
   const vamdgpu::QueueRunner runner(scene_.machine().directory());
   ASSERT_NO_FATAL_FAILURE(start({"--run-queues"}));
   EXPECT_TRUE(heard("queue-progress").starts_with("ok queue-progress runs")) << last_;

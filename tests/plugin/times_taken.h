@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// How long something has taken, again and again: to be told, for no test asserts speed.
+// How long something has taken, again and again: only told, because no test asserts speed.
 #pragma once
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Kernels that run when their queues are stopped, on a kernel that does not save their waves (Linux 7.2,
-// which the machine resembles): a dump lets them end, or refuses; all queues run afterwards.
+// GPU kernels that run when their queues are stopped, on a Linux that does not save their waves (7.2, which
+// the machine resembles). A dump lets them end, or refuses; all queues run afterwards.
 #include <sched.h>
 #include <signal.h>
 
