@@ -14,6 +14,7 @@
 #include "base/format.h"
 #include "base/printable.h"
 #include "kfd/uapi.h"
+#include "repeated.h"
 #include "unpack_memory.h"
 
 namespace sluice::kfd {
@@ -57,30 +58,6 @@ constexpr EntryField kEntryFields[] = {
     {&KfdDeviceEntry::vram_public, &Node::vram_public},
 };
 
-// Messages of protobuf-c contain pointers to pointers. This keeps their targets, in one place, for one
-// encode.
-template <class Message>
-class MessageList {
- public:
-  void reserve(std::size_t count) {
-    messages_.reserve(count);
-    pointers_.reserve(count);
-  }
-  // REQUIRES: fewer than reserved so far. The reference stays valid.
-  Message& add(void (*init)(Message*)) {
-    Message& message = messages_.emplace_back();
-    init(&message);
-    pointers_.push_back(&message);
-    return message;
-  }
-  Message** data() { return pointers_.data(); }
-  std::size_t size() const { return pointers_.size(); }
-
- private:
-  std::vector<Message> messages_;
-  std::vector<Message*> pointers_;
-};
-
 // protobuf-c does not write through the pointers that it packs from.
 ProtobufCBinaryData borrowed(const std::uint8_t* data, std::size_t size) {
   return {size, const_cast<std::uint8_t*>(data)};
@@ -114,7 +91,7 @@ std::vector<StoredNode> in_stored_order(const Topology& topology) {
 }
 
 void fill_entry(const Topology& topology, const StoredNode& stored_node, KfdDeviceEntry& entry,
-                MessageList<DevIolink>& links) {
+                Repeated<DevIolink>& links) {
   const Node& node = *stored_node.node;
   for (const EntryField& field : kEntryFields) entry.*field.stored = node.*field.member;
   // Upstream's reader treats a node with cores as a CPU only. The single node of an APU is both.
@@ -130,15 +107,13 @@ void fill_entry(const Topology& topology, const StoredNode& stored_node, KfdDevi
     entry.has_unique_id = 1;
     entry.unique_id = node.unique_id;
   }
-  links.reserve(stored_node.links.size());
   for (const IoLink& link : stored_node.links) {
     if (!topology.valid(link)) continue;
-    DevIolink& stored = links.add(dev_iolink__init);
+    DevIolink& stored = links.add(DEV_IOLINK__INIT);
     stored.type = link.type;
     stored.node_to_id = link.node_to;
   }
-  entry.n_iolinks = links.size();
-  entry.iolinks = links.data();
+  links.put(entry.n_iolinks, entry.iolinks);
 }
 
 struct FreeMessage {
@@ -169,12 +144,11 @@ Result<Node> decode_node(const KfdDeviceEntry& entry) {
   if (entry.n_iolinks > kLinksMax)
     return damaged(formatted("node {} has {} links", node.node_id, entry.n_iolinks));
   node.links.reserve(entry.n_iolinks);
-  for (std::size_t i = 0; i < entry.n_iolinks; i++) {
-    const DevIolink& link = *entry.iolinks[i];
-    if (link.type != kLinkPcie && link.type != kLinkXgmi) {
-      return damaged(formatted("node {} has a link of type {}", node.node_id, link.type));
+  for (const DevIolink* const link : std::span(entry.iolinks, entry.n_iolinks)) {
+    if (link->type != kLinkPcie && link->type != kLinkXgmi) {
+      return damaged(formatted("node {} has a link of type {}", node.node_id, link->type));
     }
-    node.links.push_back({link.type, link.node_to_id});
+    node.links.push_back({link->type, link->node_to_id});
   }
   return node;
 }
@@ -191,8 +165,8 @@ Result<Topology> decode_topology(const CriuKfd& message) {
   Topology topology;
   topology.nodes.reserve(message.n_device_entries);
   std::unordered_set<std::uint32_t> gpu_ids;
-  for (std::size_t i = 0; i < message.n_device_entries; i++) {
-    SLUICE_TRY_ASSIGN(Node node, decode_node(*message.device_entries[i]));
+  for (const KfdDeviceEntry* const entry : std::span(message.device_entries, message.n_device_entries)) {
+    SLUICE_TRY_ASSIGN(Node node, decode_node(*entry));
     if (node.is_gpu() && !gpu_ids.insert(node.gpu_id).second) {
       return damaged(formatted("it has GPU {} twice", node.gpu_id));
     }
@@ -312,36 +286,30 @@ std::vector<std::uint8_t> encode_kfd_image(const KfdImage& image) {
   message.shared_mem_magic = image.shm.magic;
   message.priv_data = borrowed(image.priv_data.data(), image.priv_data.size());
 
-  MessageList<KfdDeviceEntry> entries;
   const std::vector<StoredNode> nodes = in_stored_order(image.topology);
-  entries.reserve(nodes.size());
-  std::vector<MessageList<DevIolink>> links(nodes.size());
-  for (std::size_t i = 0; i < nodes.size(); i++) {
-    fill_entry(image.topology, nodes[i], entries.add(kfd_device_entry__init), links[i]);
+  Repeated<KfdDeviceEntry> entries(nodes.size());
+  std::vector<Repeated<DevIolink>> links;
+  for (const StoredNode& node : nodes) {
+    fill_entry(image.topology, node, entries.add(KFD_DEVICE_ENTRY__INIT),
+               links.emplace_back(node.links.size()));
   }
-  message.n_device_entries = entries.size();
-  message.device_entries = entries.data();
+  entries.put(message.n_device_entries, message.device_entries);
 
-  MessageList<KfdBoEntry> bos;
-  MessageList<KfdBoEntry> bos_of_imports;
-  MessageList<KfdImportedBo> imports;
-  bos.reserve(image.bos.size());
-  bos_of_imports.reserve(image.bos.size());
-  imports.reserve(image.bos.size());
+  Repeated<KfdBoEntry> bos(image.bos.size());
+  Repeated<KfdBoEntry> bos_of_imports(image.bos.size());
+  Repeated<KfdImportedBo> imports(image.bos.size());
   for (std::size_t i = 0; i < image.bos.size(); ++i) {
     const BoEntry& bo = image.bos[i];
-    KfdBoEntry& entry = (bo.imports ? bos_of_imports : bos).add(kfd_bo_entry__init);
+    KfdBoEntry& entry = (bo.imports ? bos_of_imports : bos).add(KFD_BO_ENTRY__INIT);
     fill_bo(bo, entry);
     if (!bo.imports) continue;
-    KfdImportedBo& imported = imports.add(kfd_imported_bo__init);
+    KfdImportedBo& imported = imports.add(KFD_IMPORTED_BO__INIT);
     imported.index = static_cast<std::uint32_t>(i);
     imported.bo = &entry;
   }
-  message.num_of_bos = bos.size();
-  message.n_bo_entries = bos.size();
-  message.bo_entries = bos.data();
-  message.n_imported_bos = imports.size();
-  message.imported_bos = imports.data();
+  bos.put(message.n_bo_entries, message.bo_entries);
+  message.num_of_bos = static_cast<std::uint32_t>(message.n_bo_entries);
+  imports.put(message.n_imported_bos, message.imported_bos);
 
   if (!image.sluice_version.empty()) message.sluice_version = borrowed(image.sluice_version);
   if (!image.kernel_release.empty()) message.kernel_release = borrowed(image.kernel_release);
@@ -357,8 +325,7 @@ std::vector<std::uint8_t> encode_kfd_image(const KfdImage& image) {
   message.has_sums = image.has_sums;
   message.has_id = image.id.has_value();
   message.id = image.id.value_or(0);
-  std::vector<char*> replica_files;
-  for (const std::string& name : image.replica_files) replica_files.push_back(borrowed(name));
+  std::vector<char*> replica_files = pointers_to(image.replica_files);
   message.n_replica_files = replica_files.size();
   message.replica_files = replica_files.data();
 

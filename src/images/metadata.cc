@@ -6,12 +6,14 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <span>
 
 #include "base/format.h"
 #include "criu-amdgpu.pb-c.h"
 #include "images/files/digest.h"
 #include "images/files/files.h"
 #include "kfd/uapi.h"
+#include "repeated.h"
 #include "unpack_memory.h"
 
 namespace sluice {
@@ -86,48 +88,35 @@ std::vector<std::uint8_t> pack_render_image(const RenderImage& image, const Imag
   node.has_has_sums = image.has_sums ? 1 : 0;
   node.has_sums = image.has_sums ? 1 : 0;
 
-  std::size_t mappings = 0;
-  for (const RenderBo& bo : image.bos) mappings += bo.gem.mappings.size();
-  // Sized at once: protobuf-c needs arrays of pointers to objects that do not move.
-  std::vector<DrmBoEntry> bos(image.bos.size());
-  std::vector<DrmBoEntry*> bo_pointers;
-  std::vector<DrmVmEntry> vms(mappings);
-  std::vector<DrmVmEntry*> vm_pointers(mappings);
-  std::size_t next_vm = 0;
-  std::vector<DrmBoMetadata> metadata(image.bos.size());
-  for (std::size_t i = 0; i < bos.size(); ++i) {
-    const drm::GemBo& gem = image.bos[i].gem;
-    bos[i] = DRM_BO_ENTRY__INIT;
-    bos[i].addr = gem.mappings.empty() ? 0 : gem.mappings.front().address;
-    bos[i].size = gem.bytes;
-    bos[i].offset = image.bos[i].mmap_offset;
-    bos[i].alloc_flags = gem.alloc_flags;
-    bos[i].alignment = gem.alignment_bytes;
-    bos[i].preferred_domains = static_cast<std::uint32_t>(gem.domains);
-    bos[i].handle = gem.handle;
-    bos[i].is_import = image.bos[i].imports ? 1 : 0;
-    bos[i].has_shared = image.bos[i].shared != 0 ? 1 : 0;
-    bos[i].shared = image.bos[i].shared;
-    bos[i].num_of_vms = static_cast<std::uint32_t>(gem.mappings.size());
-    bos[i].n_vm_entries = gem.mappings.size();
-    bos[i].vm_entries = vm_pointers.data() + next_vm;
+  Repeated<DrmBoEntry> bos(image.bos.size());
+  std::vector<Repeated<DrmVmEntry>> vms;
+  Repeated<DrmBoMetadata> metadata(image.bos.size());
+  for (const RenderBo& bo : image.bos) {
+    const drm::GemBo& gem = bo.gem;
+    DrmBoEntry& entry = bos.add(DRM_BO_ENTRY__INIT);
+    entry.addr = gem.mappings.empty() ? 0 : gem.mappings.front().address;
+    entry.size = gem.bytes;
+    entry.offset = bo.mmap_offset;
+    entry.alloc_flags = gem.alloc_flags;
+    entry.alignment = gem.alignment_bytes;
+    entry.preferred_domains = static_cast<std::uint32_t>(gem.domains);
+    entry.handle = gem.handle;
+    entry.is_import = bo.imports ? 1 : 0;
+    entry.has_shared = bo.shared != 0 ? 1 : 0;
+    entry.shared = bo.shared;
+    entry.num_of_vms = static_cast<std::uint32_t>(gem.mappings.size());
+    Repeated<DrmVmEntry>& its_vms = vms.emplace_back(gem.mappings.size());
     for (const drm::GemMapping& mapping : gem.mappings) {
-      vms[next_vm] = DRM_VM_ENTRY__INIT;
-      vms[next_vm].addr = mapping.address;
-      vms[next_vm].size = mapping.bytes;
-      vms[next_vm].offset = mapping.bo_offset;
-      vms[next_vm].flags = mapping.flags;
-      vm_pointers[next_vm] = &vms[next_vm];
-      ++next_vm;
+      DrmVmEntry& vm = its_vms.add(DRM_VM_ENTRY__INIT);
+      vm.addr = mapping.address;
+      vm.size = mapping.bytes;
+      vm.offset = mapping.bo_offset;
+      vm.flags = mapping.flags;
     }
-    if (gem.metadata != drm::GemMetadata{}) {
-      metadata[i] = packable(gem.metadata);
-      bos[i].metadata = &metadata[i];
-    }
-    bo_pointers.push_back(&bos[i]);
+    its_vms.put(entry.n_vm_entries, entry.vm_entries);
+    if (gem.metadata != drm::GemMetadata{}) entry.metadata = &metadata.add(packable(gem.metadata));
   }
-  node.n_bo_entries = bo_pointers.size();
-  node.bo_entries = bo_pointers.data();
+  bos.put(node.n_bo_entries, node.bo_entries);
   std::vector<std::uint8_t> payload(criu_render_node__get_packed_size(&node));
   (void)criu_render_node__pack(&node, payload.data());
   return with_digest(std::move(payload), MessageKind::RenderNode, keys);
@@ -144,10 +133,9 @@ std::string fault_of(const DrmBoEntry& entry, std::uint32_t handle_before) {
   if (entry.handle <= handle_before || entry.handle > INT32_MAX) return "a handle out of order";
   if (entry.size == 0 || entry.size > INT64_MAX) return "an impossible size";
   if (entry.num_of_vms != entry.n_vm_entries) return "mappings that contradict their number";
-  for (std::size_t i = 0; i < entry.n_vm_entries; ++i) {
-    const DrmVmEntry& vm = *entry.vm_entries[i];
-    if (vm.size == 0 || vm.size > entry.size || vm.offset > entry.size - vm.size ||
-        vm.addr > UINT64_MAX - vm.size || vm.flags > UINT32_MAX)
+  for (const DrmVmEntry* const vm : std::span(entry.vm_entries, entry.n_vm_entries)) {
+    if (vm->size == 0 || vm->size > entry.size || vm->offset > entry.size - vm->size ||
+        vm->addr > UINT64_MAX - vm->size || vm->flags > UINT32_MAX)
       return "an impossible mapping";
   }
   if (entry.metadata != nullptr && entry.metadata->data.len > drm::kMostMetadataBytes)
@@ -178,10 +166,8 @@ bool is_imported(const DrmBoEntry& entry, bool ours) {
 RenderBo bo_of(const DrmBoEntry& entry, bool ours) {
   RenderBo bo;
   bo.gem = {entry.handle, entry.size, entry.alignment, entry.preferred_domains, entry.alloc_flags, {}, {}};
-  for (std::size_t i = 0; i < entry.n_vm_entries; ++i) {
-    const DrmVmEntry& vm = *entry.vm_entries[i];
-    bo.gem.mappings.push_back({vm.addr, vm.size, vm.offset, vm.flags});
-  }
+  for (const DrmVmEntry* const vm : std::span(entry.vm_entries, entry.n_vm_entries))
+    bo.gem.mappings.push_back({vm->addr, vm->size, vm->offset, vm->flags});
   if (const DrmBoMetadata* const metadata = entry.metadata; metadata != nullptr) {
     const ProtobufCBinaryData& data = metadata->data;
     bo.gem.metadata = {metadata->tiling_info, metadata->flags, {data.data, data.data + data.len}};
