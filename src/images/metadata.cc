@@ -258,21 +258,21 @@ namespace {
 
 // Our notes on each GPU come before the kernel's data. A dump's id and the digest come after it. So a torn
 // end, or bytes that are no message, could make the image look like upstream's.
-bool says_more_than_upstream(const kfd::KfdImage& image) {
+bool says_more_than_upstream(const KfdImage& image) {
   return std::any_of(image.topology.nodes.begin(), image.topology.nodes.end(),
                      [](const kfd::Node& node) { return node.gfx_target_version != 0; });
 }
 
 }  // namespace
 
-std::vector<std::uint8_t> pack_kfd_image(const kfd::KfdImage& image, const ImageKeys& keys) {
-  return with_digest(kfd::encode_kfd_image(image), MessageKind::Kfd, keys);
+std::vector<std::uint8_t> pack_kfd_image(const KfdImage& image, const ImageKeys& keys) {
+  return with_digest(encode_kfd_image(image), MessageKind::Kfd, keys);
 }
 
-Result<kfd::KfdImage> unpack_kfd_image(std::span<const std::uint8_t> payload, const std::string& name,
-                                       const ImageKeys& keys) {
+Result<KfdImage> unpack_kfd_image(std::span<const std::uint8_t> payload, const std::string& name,
+                                  const ImageKeys& keys) {
   SLUICE_TRY_ASSIGN(const bool has_digest, check_digest(payload, MessageKind::Kfd, name, keys));
-  auto image = kfd::decode_kfd_image(payload);
+  auto image = decode_kfd_image(payload);
   if (!image) return explain(name, image.error());
   if (!has_digest && (image->dump_id || says_more_than_upstream(*image))) return lost_digest(name);
   return image;
@@ -299,9 +299,9 @@ Result<void> SameDump::add(const std::string& name, const std::optional<DumpId>&
                 first_)};
 }
 
-Sum128 bo_table_digest(std::span<const kfd::BoEntry> bos, std::uint32_t gpu_id) {
+Sum128 bo_table_digest(std::span<const BoEntry> bos, std::uint32_t gpu_id) {
   std::vector<std::uint64_t> words;
-  for (const kfd::BoEntry& bo : bos) {
+  for (const BoEntry& bo : bos) {
     if (bo.gpu_id != gpu_id || !kfd::has_contents(bo.alloc_flags)) continue;
     for (const std::uint64_t word :
          {bo.addr, bo.bytes, std::uint64_t{bo.alloc_flags}, std::uint64_t{bo.gpu_id}}) {
@@ -322,12 +322,12 @@ Sum128 bo_table_digest(std::span<const RenderBo> bos) {
 
 namespace {
 
-kfd::PrivateOwners owners_of(const kfd::KfdImage& image) {
+kfd::PrivateOwners owners_of(const KfdImage& image) {
   kfd::PrivateOwners owners;
   for (const kfd::Node& node : image.topology.nodes) {
     if (node.is_gpu()) owners.gpu_ids.push_back(node.gpu_id);
   }
-  for (const kfd::BoEntry& bo : image.bos)
+  for (const BoEntry& bo : image.bos)
     owners.bos.push_back({bo.gpu_id, (bo.alloc_flags & kfd::kAllocUserptr) != 0});
   owners.objects = image.num_objects;
   return owners;
@@ -335,11 +335,11 @@ kfd::PrivateOwners owners_of(const kfd::KfdImage& image) {
 
 }  // namespace
 
-Result<kfd::PrivateData> private_records(const kfd::KfdImage& image) {
+Result<kfd::PrivateData> private_records(const KfdImage& image) {
   return kfd::PrivateData::read(image.priv_data, owners_of(image), image.bo_record_bytes);
 }
 
-DriverRecords driver_records_of(const kfd::KfdImage& image) {
+DriverRecords driver_records_of(const KfdImage& image) {
   DriverRecords driver{image.bo_record_bytes, image.kernel_release};
   if (driver.bo_bytes != 0) return driver;
   if (const auto records = private_records(image)) driver.bo_bytes = records->bo_record_bytes();
@@ -355,11 +355,10 @@ Result<void> check_record_bytes(const DriverRecords& image, std::uint32_t local_
                          image.bo_bytes, local_bytes)};
 }
 
-Result<void> check_private_data(const kfd::KfdImage& image, std::size_t gpus_seen,
-                                std::uint32_t local_bytes) {
+Result<void> check_private_data(const KfdImage& image, std::size_t gpus_seen, std::uint32_t local_bytes) {
   SLUICE_TRY(check_record_bytes(driver_records_of(image), local_bytes));
   const auto import =
-      std::find_if(image.bos.begin(), image.bos.end(), [](const kfd::BoEntry& bo) { return bo.imports; });
+      std::find_if(image.bos.begin(), image.bos.end(), [](const BoEntry& bo) { return bo.imports; });
   const std::size_t had = image.topology.gpu_count();
   if (import == image.bos.end() && gpus_seen <= had) return {};
   const auto records = private_records(image);

@@ -61,7 +61,7 @@ TEST_F(ImagesTest, DiffAsTextSaysHowItWasComparedAndWhatIsGone) {
   EXPECT_THAT(sluice({"diff", plain(), plain()}).out, HasSubstr(" sums\n"));
   const std::string directory = damaged_copy();
   remove_sums(directory);
-  change_kfd_image(directory, [](kfd::KfdImage& image) {
+  change_kfd_image(directory, [](KfdImage& image) {
     vram_bo(image).addr += std::uint64_t{1} << 40;  // freed, and another in its place
   });
   const Ended ended = sluice({"diff", "--bos", plain(), directory});

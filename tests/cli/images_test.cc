@@ -81,8 +81,8 @@ TEST_F(ImagesTest, AnImageThatIsLostIsToldByWhatNeedsIt) {
 
   const std::string dmabuf = names(open, "amdgpu-dmabuf_").at(0);
   const std::string memory = images_->copy("open", "lost-memory").string();
-  change_kfd_image(memory, [](kfd::KfdImage& image) {
-    for (kfd::BoEntry& bo : image.bos) {
+  change_kfd_image(memory, [](KfdImage& image) {
+    for (BoEntry& bo : image.bos) {
       if (!bo.imports) bo.shared = 0;
     }
   });

@@ -91,7 +91,7 @@ TEST_F(ImagesTest, MapRefusesImagesOfAnotherDriver) {
 // Nobody knows the records, and a GPU more would have to be written into them.
 TEST_F(ImagesTest, MapRefusesMoreGpusForRecordsThatNobodyKnows) {
   const std::string directory = images_->copy("plain", "nobodys").string();
-  change_kfd_image(directory, [](kfd::KfdImage& image) {
+  change_kfd_image(directory, [](KfdImage& image) {
     image.priv_data.push_back(0);
     image.bo_record_bytes = 0;
   });
@@ -243,10 +243,10 @@ TEST_F(ImagesTest, MapFindsTheGpusOfRenderFiles) {
 }
 
 // As if another process of the same dump had been there, which has no memory of its own.
-void add_process(const std::string& directory, const std::function<void(kfd::KfdImage&)>& change) {
+void add_process(const std::string& directory, const std::function<void(KfdImage&)>& change) {
   const UniqueFd dir(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   const std::string first = list_kfd_images(dir.get()).value().at(0);
-  kfd::KfdImage image = unpack_kfd_image(read_image(dir.get(), first).value(), first, {}).value();
+  KfdImage image = unpack_kfd_image(read_image(dir.get(), first).value(), first, {}).value();
   const int id = *id_of_image(first) + 900;
   image.id = static_cast<std::uint32_t>(id);
   image.pid += 1;
@@ -260,7 +260,7 @@ void add_process(const std::string& directory, const std::function<void(kfd::Kfd
 // The one that sees the most decides.
 TEST_F(ImagesTest, MapOfProcessesThatSeeDifferentGpusAgrees) {
   const std::string directory = damaged_copy();
-  add_process(directory, [](kfd::KfdImage& image) {
+  add_process(directory, [](KfdImage& image) {
     image.topology.nodes.pop_back();
     image.topology.listing.clear();
   });
@@ -274,8 +274,8 @@ TEST_F(ImagesTest, MapOfProcessesThatSeeDifferentGpusAgrees) {
   EXPECT_EQ(one[0]["local_gpu_id"], all[0]["local_gpu_id"]);
 }
 
-void add_shared_bo(kfd::KfdImage& image) {
-  kfd::BoEntry bo{};
+void add_shared_bo(KfdImage& image) {
+  BoEntry bo{};
   bo.gpu_id = image.topology.nodes.back().gpu_id;
   bo.bytes = 4096;
   bo.alloc_flags = kfd::kAllocVram;
@@ -291,7 +291,7 @@ TEST_F(ImagesTest, MapOfProcessesOfWhichOneFitsNoGpuIsRefused) {
   vamdgpu::write_topology(sysfs.path(), vamdgpu::describe(smaller).tree.topology);
   for (const bool shares : {false, true}) {
     const std::string directory = images_->copy("plain", shares ? "unfit-shares" : "unfit").string();
-    add_process(directory, [&](kfd::KfdImage& image) {
+    add_process(directory, [&](KfdImage& image) {
       image.topology.nodes.back().vram_size *= 2;
       if (shares) add_shared_bo(image);
     });
@@ -308,7 +308,7 @@ TEST_F(ImagesTest, MapOfProcessesOfWhichOneFitsNoGpuIsRefused) {
 TEST_F(ImagesTest, MapOfProcessesThatShareMemoryIsOne) {
   const std::string directory = damaged_copy();
   change_kfd_image(directory, add_shared_bo);
-  add_process(directory, [](kfd::KfdImage& image) {
+  add_process(directory, [](KfdImage& image) {
     add_shared_bo(image);
     image.bos.back().imports = true;
   });
@@ -322,7 +322,7 @@ TEST_F(ImagesTest, MapOfAProcessWithoutMemoryNeedsNone) {
   const std::string directory = damaged_copy();
   remove_files(directory, "amdgpu-pages-");
   remove_files(directory, "amdgpu-sums-");
-  change_kfd_image(directory, [](kfd::KfdImage& image) { image.bos.clear(); });
+  change_kfd_image(directory, [](KfdImage& image) { image.bos.clear(); });
   const json object = object_of(sluice({"map", "--json", directory}, &images_->machine()));
   EXPECT_EQ(object["result"], "fits");
   for (const json& pair : object["mappings"][0]["gpus"]) EXPECT_EQ(pair["need_bytes"], 0);
@@ -394,7 +394,7 @@ TEST_F(ImagesTest, NoLineOfMapIsLongerThanAHundredColumns) {
   const UniqueFd dir(::open(many.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   const std::string first = list_kfd_images(dir.get()).value().at(0);
   for (int id = 900; id < 908; ++id) {
-    kfd::KfdImage image = unpack_kfd_image(read_image(dir.get(), first).value(), first, {}).value();
+    KfdImage image = unpack_kfd_image(read_image(dir.get(), first).value(), first, {}).value();
     image.id = static_cast<std::uint32_t>(id);
     image.pid += static_cast<std::uint32_t>(id);
     image.bos.clear();

@@ -22,7 +22,7 @@ struct FreeMark {
 
 std::vector<std::uint8_t> pack_predump_mark(const PreDumpMark& mark, const ImageKeys& keys) {
   std::vector<char*> images = pointers_to(mark.images);
-  kfd::DumpId dump_id = mark.dump_id;
+  DumpId dump_id = mark.dump_id;
   PredumpMark message = PREDUMP_MARK__INIT;
   message.n_images = images.size();
   message.images = images.data();
