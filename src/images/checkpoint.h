@@ -37,7 +37,7 @@ enum class PreDumpState : std::uint8_t { None, Unfinished, Finished };
 
 struct Checkpoint {
   PreDumpState predump = PreDumpState::None;
-  std::vector<NumberedImage<kfd::KfdImage>> kfd;  // each by id, ascending
+  std::vector<NumberedImage<KfdImage>> kfd;  // each by id, ascending
   std::vector<NumberedImage<RenderImage>> render;
   std::vector<NumberedImage<DmaBufImage>> dmabufs;
   std::set<std::string> partial_names;  // of images that have a partial_name()

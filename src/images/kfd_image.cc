@@ -14,10 +14,15 @@
 #include "base/format.h"
 #include "base/printable.h"
 #include "kfd/uapi.h"
+#include "repeated.h"
 #include "unpack_memory.h"
 
-namespace sluice::kfd {
+namespace sluice {
 namespace {
+
+using kfd::IoLink;
+using kfd::Node;
+using kfd::Topology;
 
 // A u32 field of a node in the message and its place in Node. (sysfs has no vram_public.)
 struct EntryField {
@@ -57,30 +62,6 @@ constexpr EntryField kEntryFields[] = {
     {&KfdDeviceEntry::vram_public, &Node::vram_public},
 };
 
-// Messages of protobuf-c contain pointers to pointers. This keeps their targets, in one place, for one
-// encode.
-template <class Message>
-class MessageList {
- public:
-  void reserve(std::size_t count) {
-    messages_.reserve(count);
-    pointers_.reserve(count);
-  }
-  // REQUIRES: fewer than reserved so far. The reference stays valid.
-  Message& add(void (*init)(Message*)) {
-    Message& message = messages_.emplace_back();
-    init(&message);
-    pointers_.push_back(&message);
-    return message;
-  }
-  Message** data() { return pointers_.data(); }
-  std::size_t size() const { return pointers_.size(); }
-
- private:
-  std::vector<Message> messages_;
-  std::vector<Message*> pointers_;
-};
-
 // protobuf-c does not write through the pointers that it packs from.
 ProtobufCBinaryData borrowed(const std::uint8_t* data, std::size_t size) {
   return {size, const_cast<std::uint8_t*>(data)};
@@ -103,7 +84,7 @@ std::vector<StoredNode> in_stored_order(const Topology& topology) {
   std::vector<StoredNode> stored;
   stored.reserve(topology.nodes.size());
   std::unordered_set<std::uint32_t> listed_ids;
-  for (const ListedNode& listed : topology.listing) {
+  for (const kfd::ListedNode& listed : topology.listing) {
     const Node* const node = topology.find_node(listed.node_id);
     if (node != nullptr && listed_ids.insert(listed.node_id).second) stored.push_back({node, listed.links});
   }
@@ -114,7 +95,7 @@ std::vector<StoredNode> in_stored_order(const Topology& topology) {
 }
 
 void fill_entry(const Topology& topology, const StoredNode& stored_node, KfdDeviceEntry& entry,
-                MessageList<DevIolink>& links) {
+                Repeated<DevIolink>& links) {
   const Node& node = *stored_node.node;
   for (const EntryField& field : kEntryFields) entry.*field.stored = node.*field.member;
   // Upstream's reader treats a node with cores as a CPU only. The single node of an APU is both.
@@ -130,15 +111,13 @@ void fill_entry(const Topology& topology, const StoredNode& stored_node, KfdDevi
     entry.has_unique_id = 1;
     entry.unique_id = node.unique_id;
   }
-  links.reserve(stored_node.links.size());
   for (const IoLink& link : stored_node.links) {
     if (!topology.valid(link)) continue;
-    DevIolink& stored = links.add(dev_iolink__init);
+    DevIolink& stored = links.add(DEV_IOLINK__INIT);
     stored.type = link.type;
     stored.node_to_id = link.node_to;
   }
-  entry.n_iolinks = links.size();
-  entry.iolinks = links.data();
+  links.put(entry.n_iolinks, entry.iolinks);
 }
 
 struct FreeMessage {
@@ -151,7 +130,7 @@ std::string text_of(const char* text) {
   return text == nullptr ? "" : printable(std::string_view(text).substr(0, kMostShown));
 }
 
-Error damaged(const std::string& why) {
+Error damaged_kfd(const std::string& why) {
   return Error{EBADMSG, formatted("the KFD image is damaged: {}; use another checkpoint [SL-I14]", why)};
 }
 
@@ -160,21 +139,21 @@ Result<Node> decode_node(const KfdDeviceEntry& entry) {
   for (const EntryField& field : kEntryFields) node.*field.member = entry.*field.stored;
   node.hive_id = entry.hive_id;
   node.vram_size = entry.vram_size;
-  if (node.gpu_id > kGpuIdMax) return damaged(formatted("gpu_id {} has more than 16 bits", node.gpu_id));
-  if (node.vram_public > 1) return damaged(formatted("vram_public is {}", node.vram_public));
+  if (node.gpu_id > kfd::kGpuIdMax)
+    return damaged_kfd(formatted("gpu_id {} has more than 16 bits", node.gpu_id));
+  if (node.vram_public > 1) return damaged_kfd(formatted("vram_public is {}", node.vram_public));
   node.name = text_of(entry.name);
   if (entry.has_gfx_target_version) node.gfx_target_version = entry.gfx_target_version;
   if (entry.has_location_id) node.location_id = entry.location_id;
   if (entry.has_unique_id) node.unique_id = entry.unique_id;
-  if (entry.n_iolinks > kLinksMax)
-    return damaged(formatted("node {} has {} links", node.node_id, entry.n_iolinks));
+  if (entry.n_iolinks > kfd::kLinksMax)
+    return damaged_kfd(formatted("node {} has {} links", node.node_id, entry.n_iolinks));
   node.links.reserve(entry.n_iolinks);
-  for (std::size_t i = 0; i < entry.n_iolinks; i++) {
-    const DevIolink& link = *entry.iolinks[i];
-    if (link.type != kLinkPcie && link.type != kLinkXgmi) {
-      return damaged(formatted("node {} has a link of type {}", node.node_id, link.type));
+  for (const DevIolink* const link : std::span(entry.iolinks, entry.n_iolinks)) {
+    if (link->type != kfd::kLinkPcie && link->type != kfd::kLinkXgmi) {
+      return damaged_kfd(formatted("node {} has a link of type {}", node.node_id, link->type));
     }
-    node.links.push_back({link.type, link.node_to_id});
+    node.links.push_back({link->type, link->node_to_id});
   }
   return node;
 }
@@ -182,19 +161,19 @@ Result<Node> decode_node(const KfdDeviceEntry& entry) {
 Result<Topology> decode_topology(const CriuKfd& message) {
   const std::uint64_t promised = std::uint64_t{message.num_of_gpus} + message.num_of_cpus;
   if (message.n_device_entries != promised) {
-    return damaged(formatted("it has {} nodes and announces {}", message.n_device_entries, promised));
+    return damaged_kfd(formatted("it has {} nodes and announces {}", message.n_device_entries, promised));
   }
-  if (message.num_of_gpus > kGpusMax || message.num_of_cpus > kCpuNodesMax) {
-    return damaged(formatted("{} GPUs and {} CPU nodes are more than a process can have", message.num_of_gpus,
-                             message.num_of_cpus));
+  if (message.num_of_gpus > kfd::kGpusMax || message.num_of_cpus > kfd::kCpuNodesMax) {
+    return damaged_kfd(formatted("{} GPUs and {} CPU nodes are more than a process can have",
+                                 message.num_of_gpus, message.num_of_cpus));
   }
   Topology topology;
   topology.nodes.reserve(message.n_device_entries);
   std::unordered_set<std::uint32_t> gpu_ids;
-  for (std::size_t i = 0; i < message.n_device_entries; i++) {
-    SLUICE_TRY_ASSIGN(Node node, decode_node(*message.device_entries[i]));
+  for (const KfdDeviceEntry* const entry : std::span(message.device_entries, message.n_device_entries)) {
+    SLUICE_TRY_ASSIGN(Node node, decode_node(*entry));
     if (node.is_gpu() && !gpu_ids.insert(node.gpu_id).second) {
-      return damaged(formatted("it has GPU {} twice", node.gpu_id));
+      return damaged_kfd(formatted("it has GPU {} twice", node.gpu_id));
     }
     topology.listing.push_back({node.node_id, node.links});
     topology.nodes.push_back(std::move(node));
@@ -203,9 +182,9 @@ Result<Topology> decode_topology(const CriuKfd& message) {
   std::stable_sort(topology.nodes.begin(), topology.nodes.end(), by_id);
   const auto twice = std::adjacent_find(topology.nodes.begin(), topology.nodes.end(),
                                         [](const Node& a, const Node& b) { return a.node_id == b.node_id; });
-  if (twice != topology.nodes.end()) return damaged(formatted("it has node {} twice", twice->node_id));
+  if (twice != topology.nodes.end()) return damaged_kfd(formatted("it has node {} twice", twice->node_id));
   if (gpu_ids.size() != message.num_of_gpus) {
-    return damaged(formatted("it has {} GPUs and announces {}", gpu_ids.size(), message.num_of_gpus));
+    return damaged_kfd(formatted("it has {} GPUs and announces {}", gpu_ids.size(), message.num_of_gpus));
   }
   return topology;
 }
@@ -213,12 +192,12 @@ Result<Topology> decode_topology(const CriuKfd& message) {
 // `ours`: the image says that we have made it; then it has the handle.
 Result<BoEntry> decode_bo(const KfdBoEntry& entry, const std::string& name, const Topology& topology,
                           bool ours) {
-  if (ours && entry.has_handle == 0) return damaged(name + " has no handle");
+  if (ours && entry.has_handle == 0) return damaged_kfd(name + " has no handle");
   if (entry.gpu_id == 0 || topology.find_gpu(entry.gpu_id) == nullptr) {
-    return damaged(formatted("{} is on GPU {}, which the image does not have", name, entry.gpu_id));
+    return damaged_kfd(formatted("{} is on GPU {}, which the image does not have", name, entry.gpu_id));
   }
-  if (entry.size == 0) return damaged(name + " has no size");
-  if (entry.addr + entry.size < entry.addr) return damaged(name + " is longer than the address space");
+  if (entry.size == 0) return damaged_kfd(name + " has no size");
+  if (entry.addr + entry.size < entry.addr) return damaged_kfd(name + " is longer than the address space");
   return BoEntry{{entry.addr, entry.size, entry.offset, entry.gpu_id, entry.alloc_flags},
                  entry.has_handle != 0 ? entry.handle : kNoHandle,
                  entry.has_shared != 0 ? entry.shared : 0,
@@ -228,7 +207,7 @@ Result<BoEntry> decode_bo(const KfdBoEntry& entry, const std::string& name, cons
 // Imported BOs say where among the others they belong.
 Result<std::vector<BoEntry>> decode_bos(const CriuKfd& message, const Topology& topology) {
   if (message.n_bo_entries != message.num_of_bos) {
-    return damaged(formatted("it has {} BOs and announces {}", message.n_bo_entries, message.num_of_bos));
+    return damaged_kfd(formatted("it has {} BOs and announces {}", message.n_bo_entries, message.num_of_bos));
   }
   const bool ours = message.has_dump_id != 0;
   std::vector<BoEntry> bos;
@@ -243,9 +222,9 @@ Result<std::vector<BoEntry>> decode_bos(const CriuKfd& message, const Topology& 
     }
     if (imported == nullptr) break;
     const std::string name = "imported BO " + std::to_string(imported->index);
-    if (imported->index != bos.size()) return damaged(name + " is out of order");
+    if (imported->index != bos.size()) return damaged_kfd(name + " is out of order");
     SLUICE_TRY_ASSIGN(BoEntry bo, decode_bo(*imported->bo, name, topology, ours));
-    if (bo.shared == 0) return damaged(name + " does not say whose memory it is");
+    if (bo.shared == 0) return damaged_kfd(name + " does not say whose memory it is");
     bo.imports = true;
     bos.push_back(bo);
   }
@@ -276,9 +255,9 @@ bool KfdImage::operator==(const KfdImage& other) const {
   return all(*this) == all(other);
 }
 
-Result<Topology> topology_of_process(const Topology& local, std::span<const DeviceIds> devices) {
+Result<Topology> topology_of_process(const Topology& local, std::span<const kfd::DeviceIds> devices) {
   std::unordered_map<std::uint32_t, std::uint32_t> user_id_of;
-  for (const DeviceIds& device : devices) {
+  for (const kfd::DeviceIds& device : devices) {
     if (!user_id_of.emplace(device.actual_gpu_id, device.user_gpu_id).second) {
       return make_error(EIO, formatted("the KFD names GPU {} of the process twice", device.actual_gpu_id));
     }
@@ -312,36 +291,30 @@ std::vector<std::uint8_t> encode_kfd_image(const KfdImage& image) {
   message.shared_mem_magic = image.shm.magic;
   message.priv_data = borrowed(image.priv_data.data(), image.priv_data.size());
 
-  MessageList<KfdDeviceEntry> entries;
   const std::vector<StoredNode> nodes = in_stored_order(image.topology);
-  entries.reserve(nodes.size());
-  std::vector<MessageList<DevIolink>> links(nodes.size());
-  for (std::size_t i = 0; i < nodes.size(); i++) {
-    fill_entry(image.topology, nodes[i], entries.add(kfd_device_entry__init), links[i]);
+  Repeated<KfdDeviceEntry> entries(nodes.size());
+  std::vector<Repeated<DevIolink>> links;
+  for (const StoredNode& node : nodes) {
+    fill_entry(image.topology, node, entries.add(KFD_DEVICE_ENTRY__INIT),
+               links.emplace_back(node.links.size()));
   }
-  message.n_device_entries = entries.size();
-  message.device_entries = entries.data();
+  entries.put(message.n_device_entries, message.device_entries);
 
-  MessageList<KfdBoEntry> bos;
-  MessageList<KfdBoEntry> bos_of_imports;
-  MessageList<KfdImportedBo> imports;
-  bos.reserve(image.bos.size());
-  bos_of_imports.reserve(image.bos.size());
-  imports.reserve(image.bos.size());
+  Repeated<KfdBoEntry> bos(image.bos.size());
+  Repeated<KfdBoEntry> bos_of_imports(image.bos.size());
+  Repeated<KfdImportedBo> imports(image.bos.size());
   for (std::size_t i = 0; i < image.bos.size(); ++i) {
     const BoEntry& bo = image.bos[i];
-    KfdBoEntry& entry = (bo.imports ? bos_of_imports : bos).add(kfd_bo_entry__init);
+    KfdBoEntry& entry = (bo.imports ? bos_of_imports : bos).add(KFD_BO_ENTRY__INIT);
     fill_bo(bo, entry);
     if (!bo.imports) continue;
-    KfdImportedBo& imported = imports.add(kfd_imported_bo__init);
+    KfdImportedBo& imported = imports.add(KFD_IMPORTED_BO__INIT);
     imported.index = static_cast<std::uint32_t>(i);
     imported.bo = &entry;
   }
-  message.num_of_bos = bos.size();
-  message.n_bo_entries = bos.size();
-  message.bo_entries = bos.data();
-  message.n_imported_bos = imports.size();
-  message.imported_bos = imports.data();
+  bos.put(message.n_bo_entries, message.bo_entries);
+  message.num_of_bos = static_cast<std::uint32_t>(message.n_bo_entries);
+  imports.put(message.n_imported_bos, message.imported_bos);
 
   if (!image.sluice_version.empty()) message.sluice_version = borrowed(image.sluice_version);
   if (!image.kernel_release.empty()) message.kernel_release = borrowed(image.kernel_release);
@@ -357,8 +330,7 @@ std::vector<std::uint8_t> encode_kfd_image(const KfdImage& image) {
   message.has_sums = image.has_sums;
   message.has_id = image.id.has_value();
   message.id = image.id.value_or(0);
-  std::vector<char*> replica_files;
-  for (const std::string& name : image.replica_files) replica_files.push_back(borrowed(name));
+  std::vector<char*> replica_files = pointers_to(image.replica_files);
   message.n_replica_files = replica_files.size();
   message.replica_files = replica_files.data();
 
@@ -372,7 +344,7 @@ Result<KfdImage> decode_kfd_image(std::span<const std::uint8_t> bytes) {
   const std::unique_ptr<CriuKfd, FreeMessage> message(
       criu_kfd__unpack(memory.allocator(), bytes.size(), bytes.data()));
   memory.throw_if_process_had_none();
-  if (message == nullptr) return damaged("it is not a criu_kfd message");
+  if (message == nullptr) return damaged_kfd("it is not a criu_kfd message");
 
   KfdImage image;
   SLUICE_TRY_ASSIGN(image.topology, decode_topology(*message));
@@ -389,7 +361,7 @@ Result<KfdImage> decode_kfd_image(std::span<const std::uint8_t> bytes) {
   if (message->has_dump_id) {
     DumpId id{};
     if (message->dump_id.len != id.size()) {
-      return damaged(formatted("dump_id has {} bytes", message->dump_id.len));
+      return damaged_kfd(formatted("dump_id has {} bytes", message->dump_id.len));
     }
     std::copy_n(message->dump_id.data, id.size(), id.begin());
     image.dump_id = id;
@@ -400,4 +372,4 @@ Result<KfdImage> decode_kfd_image(std::span<const std::uint8_t> bytes) {
   return image;
 }
 
-}  // namespace sluice::kfd
+}  // namespace sluice

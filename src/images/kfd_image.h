@@ -19,12 +19,12 @@
 #include "kfd/memory/hsakmt_shm.h"
 #include "kfd/topology.h"
 
-namespace sluice::kfd {
+namespace sluice {
 
 inline constexpr std::uint32_t kNoHandle = 0xFFFFFFFFU;  // BoEntry::handle without a handle
 
 // A BO as the kernel describes it, and its sharing.
-struct BoEntry : KfdBo {
+struct BoEntry : kfd::KfdBo {
   // For upstream's plugin; we use only `shared`. In criu-dev's images every exportable BO has one, in those
   // of 3.17 to 4.2 none.
   std::uint32_t handle = kNoHandle;
@@ -34,14 +34,15 @@ struct BoEntry : KfdBo {
   bool operator==(const BoEntry&) const = default;
 };
 
+// Random, the same in every image of one dump; all zero means unknown.
 using DumpId = std::array<std::uint8_t, 16>;
 
 struct KfdImage {
   std::uint32_t pid = 0;
-  Topology topology;         // gpu_ids are user gpu_ids; `hidden` is not stored
+  kfd::Topology topology;    // gpu_ids are user gpu_ids; `hidden` is not stored
   std::vector<BoEntry> bos;  // in the order of the kernel's buckets
   std::uint32_t num_objects = 0;
-  HsakmtShm shm;  // bytes 0: none
+  kfd::HsakmtShm shm;  // bytes 0: none
   std::vector<std::uint8_t> priv_data;
 
   // Ours; empty or 0 for none.
@@ -62,7 +63,8 @@ struct KfdImage {
 // The part of `local` that a process sees: all CPU nodes, and the GPUs of `devices` under the process' names.
 // GPUs hidden from it are left out, and links to them are not valid. Errors: ENODEV if the KFD shows the
 // process a GPU that sysfs does not show us; EIO if `devices` names one twice.
-Result<Topology> topology_of_process(const Topology& local, std::span<const DeviceIds> devices);
+Result<kfd::Topology> topology_of_process(const kfd::Topology& local,
+                                          std::span<const kfd::DeviceIds> devices);
 
 // Bytes of the message criu_kfd: nodes and links in the order of the topology's listing, so that upstream's
 // plugin restores equal GPUs as themselves. Links that are not valid are left out.
@@ -73,4 +75,4 @@ std::vector<std::uint8_t> encode_kfd_image(const KfdImage& image);
 // longer than the address space. A link that leads nowhere is kept but not valid, as in every topology.
 Result<KfdImage> decode_kfd_image(std::span<const std::uint8_t> bytes);
 
-}  // namespace sluice::kfd
+}  // namespace sluice

@@ -6,12 +6,14 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <span>
 
 #include "base/format.h"
 #include "criu-amdgpu.pb-c.h"
 #include "images/files/digest.h"
 #include "images/files/files.h"
 #include "kfd/uapi.h"
+#include "repeated.h"
 #include "unpack_memory.h"
 
 namespace sluice {
@@ -86,48 +88,35 @@ std::vector<std::uint8_t> pack_render_image(const RenderImage& image, const Imag
   node.has_has_sums = image.has_sums ? 1 : 0;
   node.has_sums = image.has_sums ? 1 : 0;
 
-  std::size_t mappings = 0;
-  for (const RenderBo& bo : image.bos) mappings += bo.gem.mappings.size();
-  // Sized at once: protobuf-c needs arrays of pointers to objects that do not move.
-  std::vector<DrmBoEntry> bos(image.bos.size());
-  std::vector<DrmBoEntry*> bo_pointers;
-  std::vector<DrmVmEntry> vms(mappings);
-  std::vector<DrmVmEntry*> vm_pointers(mappings);
-  std::size_t next_vm = 0;
-  std::vector<DrmBoMetadata> metadata(image.bos.size());
-  for (std::size_t i = 0; i < bos.size(); ++i) {
-    const drm::GemBo& gem = image.bos[i].gem;
-    bos[i] = DRM_BO_ENTRY__INIT;
-    bos[i].addr = gem.mappings.empty() ? 0 : gem.mappings.front().address;
-    bos[i].size = gem.bytes;
-    bos[i].offset = image.bos[i].mmap_offset;
-    bos[i].alloc_flags = gem.alloc_flags;
-    bos[i].alignment = gem.alignment_bytes;
-    bos[i].preferred_domains = static_cast<std::uint32_t>(gem.domains);
-    bos[i].handle = gem.handle;
-    bos[i].is_import = image.bos[i].imports ? 1 : 0;
-    bos[i].has_shared = image.bos[i].shared != 0 ? 1 : 0;
-    bos[i].shared = image.bos[i].shared;
-    bos[i].num_of_vms = static_cast<std::uint32_t>(gem.mappings.size());
-    bos[i].n_vm_entries = gem.mappings.size();
-    bos[i].vm_entries = vm_pointers.data() + next_vm;
+  Repeated<DrmBoEntry> bos(image.bos.size());
+  std::vector<Repeated<DrmVmEntry>> vms;
+  Repeated<DrmBoMetadata> metadata(image.bos.size());
+  for (const RenderBo& bo : image.bos) {
+    const drm::GemBo& gem = bo.gem;
+    DrmBoEntry& entry = bos.add(DRM_BO_ENTRY__INIT);
+    entry.addr = gem.mappings.empty() ? 0 : gem.mappings.front().address;
+    entry.size = gem.bytes;
+    entry.offset = bo.mmap_offset;
+    entry.alloc_flags = gem.alloc_flags;
+    entry.alignment = gem.alignment_bytes;
+    entry.preferred_domains = static_cast<std::uint32_t>(gem.domains);
+    entry.handle = gem.handle;
+    entry.is_import = bo.imports ? 1 : 0;
+    entry.has_shared = bo.shared != 0 ? 1 : 0;
+    entry.shared = bo.shared;
+    entry.num_of_vms = static_cast<std::uint32_t>(gem.mappings.size());
+    Repeated<DrmVmEntry>& its_vms = vms.emplace_back(gem.mappings.size());
     for (const drm::GemMapping& mapping : gem.mappings) {
-      vms[next_vm] = DRM_VM_ENTRY__INIT;
-      vms[next_vm].addr = mapping.address;
-      vms[next_vm].size = mapping.bytes;
-      vms[next_vm].offset = mapping.bo_offset;
-      vms[next_vm].flags = mapping.flags;
-      vm_pointers[next_vm] = &vms[next_vm];
-      ++next_vm;
+      DrmVmEntry& vm = its_vms.add(DRM_VM_ENTRY__INIT);
+      vm.addr = mapping.address;
+      vm.size = mapping.bytes;
+      vm.offset = mapping.bo_offset;
+      vm.flags = mapping.flags;
     }
-    if (gem.metadata != drm::GemMetadata{}) {
-      metadata[i] = packable(gem.metadata);
-      bos[i].metadata = &metadata[i];
-    }
-    bo_pointers.push_back(&bos[i]);
+    its_vms.put(entry.n_vm_entries, entry.vm_entries);
+    if (gem.metadata != drm::GemMetadata{}) entry.metadata = &metadata.add(packable(gem.metadata));
   }
-  node.n_bo_entries = bo_pointers.size();
-  node.bo_entries = bo_pointers.data();
+  bos.put(node.n_bo_entries, node.bo_entries);
   std::vector<std::uint8_t> payload(criu_render_node__get_packed_size(&node));
   (void)criu_render_node__pack(&node, payload.data());
   return with_digest(std::move(payload), MessageKind::RenderNode, keys);
@@ -144,10 +133,9 @@ std::string fault_of(const DrmBoEntry& entry, std::uint32_t handle_before) {
   if (entry.handle <= handle_before || entry.handle > INT32_MAX) return "a handle out of order";
   if (entry.size == 0 || entry.size > INT64_MAX) return "an impossible size";
   if (entry.num_of_vms != entry.n_vm_entries) return "mappings that contradict their number";
-  for (std::size_t i = 0; i < entry.n_vm_entries; ++i) {
-    const DrmVmEntry& vm = *entry.vm_entries[i];
-    if (vm.size == 0 || vm.size > entry.size || vm.offset > entry.size - vm.size ||
-        vm.addr > UINT64_MAX - vm.size || vm.flags > UINT32_MAX)
+  for (const DrmVmEntry* const vm : std::span(entry.vm_entries, entry.n_vm_entries)) {
+    if (vm->size == 0 || vm->size > entry.size || vm->offset > entry.size - vm->size ||
+        vm->addr > UINT64_MAX - vm->size || vm->flags > UINT32_MAX)
       return "an impossible mapping";
   }
   if (entry.metadata != nullptr && entry.metadata->data.len > drm::kMostMetadataBytes)
@@ -178,10 +166,8 @@ bool is_imported(const DrmBoEntry& entry, bool ours) {
 RenderBo bo_of(const DrmBoEntry& entry, bool ours) {
   RenderBo bo;
   bo.gem = {entry.handle, entry.size, entry.alignment, entry.preferred_domains, entry.alloc_flags, {}, {}};
-  for (std::size_t i = 0; i < entry.n_vm_entries; ++i) {
-    const DrmVmEntry& vm = *entry.vm_entries[i];
-    bo.gem.mappings.push_back({vm.addr, vm.size, vm.offset, vm.flags});
-  }
+  for (const DrmVmEntry* const vm : std::span(entry.vm_entries, entry.n_vm_entries))
+    bo.gem.mappings.push_back({vm->addr, vm->size, vm->offset, vm->flags});
   if (const DrmBoMetadata* const metadata = entry.metadata; metadata != nullptr) {
     const ProtobufCBinaryData& data = metadata->data;
     bo.gem.metadata = {metadata->tiling_info, metadata->flags, {data.data, data.data + data.len}};
@@ -272,21 +258,21 @@ namespace {
 
 // Our notes on each GPU come before the kernel's data. A dump's id and the digest come after it. So a torn
 // end, or bytes that are no message, could make the image look like upstream's.
-bool says_more_than_upstream(const kfd::KfdImage& image) {
+bool says_more_than_upstream(const KfdImage& image) {
   return std::any_of(image.topology.nodes.begin(), image.topology.nodes.end(),
                      [](const kfd::Node& node) { return node.gfx_target_version != 0; });
 }
 
 }  // namespace
 
-std::vector<std::uint8_t> pack_kfd_image(const kfd::KfdImage& image, const ImageKeys& keys) {
-  return with_digest(kfd::encode_kfd_image(image), MessageKind::Kfd, keys);
+std::vector<std::uint8_t> pack_kfd_image(const KfdImage& image, const ImageKeys& keys) {
+  return with_digest(encode_kfd_image(image), MessageKind::Kfd, keys);
 }
 
-Result<kfd::KfdImage> unpack_kfd_image(std::span<const std::uint8_t> payload, const std::string& name,
-                                       const ImageKeys& keys) {
+Result<KfdImage> unpack_kfd_image(std::span<const std::uint8_t> payload, const std::string& name,
+                                  const ImageKeys& keys) {
   SLUICE_TRY_ASSIGN(const bool has_digest, check_digest(payload, MessageKind::Kfd, name, keys));
-  auto image = kfd::decode_kfd_image(payload);
+  auto image = decode_kfd_image(payload);
   if (!image) return explain(name, image.error());
   if (!has_digest && (image->dump_id || says_more_than_upstream(*image))) return lost_digest(name);
   return image;
@@ -313,9 +299,9 @@ Result<void> SameDump::add(const std::string& name, const std::optional<DumpId>&
                 first_)};
 }
 
-Sum128 bo_table_digest(std::span<const kfd::BoEntry> bos, std::uint32_t gpu_id) {
+Sum128 bo_table_digest(std::span<const BoEntry> bos, std::uint32_t gpu_id) {
   std::vector<std::uint64_t> words;
-  for (const kfd::BoEntry& bo : bos) {
+  for (const BoEntry& bo : bos) {
     if (bo.gpu_id != gpu_id || !kfd::has_contents(bo.alloc_flags)) continue;
     for (const std::uint64_t word :
          {bo.addr, bo.bytes, std::uint64_t{bo.alloc_flags}, std::uint64_t{bo.gpu_id}}) {
@@ -336,12 +322,12 @@ Sum128 bo_table_digest(std::span<const RenderBo> bos) {
 
 namespace {
 
-kfd::PrivateOwners owners_of(const kfd::KfdImage& image) {
+kfd::PrivateOwners owners_of(const KfdImage& image) {
   kfd::PrivateOwners owners;
   for (const kfd::Node& node : image.topology.nodes) {
     if (node.is_gpu()) owners.gpu_ids.push_back(node.gpu_id);
   }
-  for (const kfd::BoEntry& bo : image.bos)
+  for (const BoEntry& bo : image.bos)
     owners.bos.push_back({bo.gpu_id, (bo.alloc_flags & kfd::kAllocUserptr) != 0});
   owners.objects = image.num_objects;
   return owners;
@@ -349,11 +335,11 @@ kfd::PrivateOwners owners_of(const kfd::KfdImage& image) {
 
 }  // namespace
 
-Result<kfd::PrivateData> private_records(const kfd::KfdImage& image) {
+Result<kfd::PrivateData> private_records(const KfdImage& image) {
   return kfd::PrivateData::read(image.priv_data, owners_of(image), image.bo_record_bytes);
 }
 
-DriverRecords driver_records_of(const kfd::KfdImage& image) {
+DriverRecords driver_records_of(const KfdImage& image) {
   DriverRecords driver{image.bo_record_bytes, image.kernel_release};
   if (driver.bo_bytes != 0) return driver;
   if (const auto records = private_records(image)) driver.bo_bytes = records->bo_record_bytes();
@@ -369,11 +355,10 @@ Result<void> check_record_bytes(const DriverRecords& image, std::uint32_t local_
                          image.bo_bytes, local_bytes)};
 }
 
-Result<void> check_private_data(const kfd::KfdImage& image, std::size_t gpus_seen,
-                                std::uint32_t local_bytes) {
+Result<void> check_private_data(const KfdImage& image, std::size_t gpus_seen, std::uint32_t local_bytes) {
   SLUICE_TRY(check_record_bytes(driver_records_of(image), local_bytes));
   const auto import =
-      std::find_if(image.bos.begin(), image.bos.end(), [](const kfd::BoEntry& bo) { return bo.imports; });
+      std::find_if(image.bos.begin(), image.bos.end(), [](const BoEntry& bo) { return bo.imports; });
   const std::size_t had = image.topology.gpu_count();
   if (import == image.bos.end() && gpus_seen <= had) return {};
   const auto records = private_records(image);

@@ -75,10 +75,10 @@ Result<DmaBufImage> unpack_dmabuf_image(std::span<const std::uint8_t> payload, c
                                         const ImageKeys& keys);
 
 // encode_kfd_image() with its digest.
-std::vector<std::uint8_t> pack_kfd_image(const kfd::KfdImage& image, const ImageKeys& keys);
+std::vector<std::uint8_t> pack_kfd_image(const KfdImage& image, const ImageKeys& keys);
 // decode_kfd_image() after checking the digest, with the file's name in messages. Errors: EBADMSG.
-Result<kfd::KfdImage> unpack_kfd_image(std::span<const std::uint8_t> payload, const std::string& name,
-                                       const ImageKeys& keys);
+Result<KfdImage> unpack_kfd_image(std::span<const std::uint8_t> payload, const std::string& name,
+                                  const ImageKeys& keys);
 
 // Checks that images are of one dump, as all in a directory must be, and that each bears its own name. The
 // second is not checked for upstream's, which have no dump_id.
@@ -98,11 +98,11 @@ class SameDump {
 
 // Ties a sidecar to the BO table: XXH3-128 of the GPU's entries that have contents (see
 // docs/reference/image-format.md).
-Sum128 bo_table_digest(std::span<const kfd::BoEntry> bos, std::uint32_t gpu_id);
+Sum128 bo_table_digest(std::span<const BoEntry> bos, std::uint32_t gpu_id);
 Sum128 bo_table_digest(std::span<const RenderBo> bos);
 
 // The records of the image's private data, which is borrowed. Errors: EBADMSG.
-Result<kfd::PrivateData> private_records(const kfd::KfdImage& image);
+Result<kfd::PrivateData> private_records(const KfdImage& image);
 
 // The driver that made an image. Drivers differ under one version number, and RESTORE of a driver that gets
 // another's private data fails half-way.
@@ -110,7 +110,7 @@ struct DriverRecords {
   std::uint32_t bo_bytes = 0;  // size of a BO's record; 0: unknown
   std::string kernel_release;  // empty: unknown
 };
-DriverRecords driver_records_of(const kfd::KfdImage& image);
+DriverRecords driver_records_of(const KfdImage& image);
 
 // EINVAL, naming both sizes, if the driver here has others. `local_bytes`: kfd::ask_bo_record_bytes(). Both
 // must be known.
@@ -119,6 +119,6 @@ Result<void> check_record_bytes(const DriverRecords& image, std::uint32_t local_
 // Whether the driver here can RESTORE this image's private data, before anything is created; `sluice map`
 // asks what a restore asks. `gpus_seen`: GPUs visible to the task. For more than the image has, and for BOs
 // that are imported, the records must be known. Errors: check_record_bytes()'s; EBADMSG.
-Result<void> check_private_data(const kfd::KfdImage& image, std::size_t gpus_seen, std::uint32_t local_bytes);
+Result<void> check_private_data(const KfdImage& image, std::size_t gpus_seen, std::uint32_t local_bytes);
 
 }  // namespace sluice

@@ -97,13 +97,13 @@ std::string PagesSet::describe(int id, const ImageLayout& its_layout, const Chun
   return pages_name(id, range.file) + ", " + describe() + " " + place(its_layout, range).describe();
 }
 
-bool has_contents(const kfd::KfdImage& image, std::uint32_t gpu_id) {
-  return std::any_of(image.bos.begin(), image.bos.end(), [gpu_id](const kfd::BoEntry& bo) {
+bool has_contents(const KfdImage& image, std::uint32_t gpu_id) {
+  return std::any_of(image.bos.begin(), image.bos.end(), [gpu_id](const BoEntry& bo) {
     return bo.gpu_id == gpu_id && kfd::has_contents(bo.alloc_flags) && !bo.imports;
   });
 }
 
-std::vector<PagesSet> pages_of(const kfd::KfdImage& image) {
+std::vector<PagesSet> pages_of(const KfdImage& image) {
   std::vector<PagesSet> sets;
   if (image.alias_of) return sets;
   for (const kfd::Node& node : image.topology.nodes) {
@@ -111,7 +111,7 @@ std::vector<PagesSet> pages_of(const kfd::KfdImage& image) {
     PagesSet set{
         {node.gpu_id, std::nullopt}, {}, bo_table_digest(image.bos, node.gpu_id), image.has_sums, image.pid};
     for (std::uint32_t i = 0; i < image.bos.size(); ++i) {
-      const kfd::BoEntry& bo = image.bos[i];
+      const BoEntry& bo = image.bos[i];
       if (bo.gpu_id != node.gpu_id || !kfd::has_contents(bo.alloc_flags) || bo.imports) continue;
       set.bos.push_back({bo.bytes, bo.addr, i, bo.addr, (bo.alloc_flags & kfd::kAllocVram) != 0,
                          (bo.alloc_flags & kfd::kAllocGtt) != 0});

@@ -86,9 +86,9 @@ struct PagesSet : PagesOwner {
 };
 
 // Whether a GPU has BOs with contents, and the image has the contents.
-bool has_contents(const kfd::KfdImage& image, std::uint32_t gpu_id);
+bool has_contents(const KfdImage& image, std::uint32_t gpu_id);
 // One per GPU of the image that has BOs with contents. Empty for an alias.
-std::vector<PagesSet> pages_of(const kfd::KfdImage& image);
+std::vector<PagesSet> pages_of(const KfdImage& image);
 // Without BOs if the file has none with contents.
 PagesSet pages_of(const RenderImage& image);
 

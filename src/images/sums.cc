@@ -16,6 +16,7 @@
 #include "base/units.h"
 #include "images/files/digest.h"
 #include "images/files/key.h"
+#include "repeated.h"
 #include "sluice-sums.pb-c.h"
 #include "unpack_memory.h"
 
@@ -121,10 +122,9 @@ RunFields replica_fields(FileSums& sums) {
           sums.n_replica_offset, sums.replica_offset};
 }
 
-// Runs in a message's form, valid during this object's life.
+// Runs in a message's form, valid during this object's life and theirs.
 struct PackedRuns {
-  PackedRuns(const KnownRuns& runs, const RunFields& fields) : files(runs.files) {
-    for (std::string& file : files) names.push_back(file.data());
+  PackedRuns(const KnownRuns& runs, const RunFields& fields) : names(pointers_to(runs.files)) {
     for (const KnownRun& run : runs.runs) {
       first.push_back(run.first_unit);
       units.push_back(run.units);
@@ -138,7 +138,6 @@ struct PackedRuns {
     fields.n_offset = offset.size(), fields.offset = offset.data();
   }
 
-  std::vector<std::string> files;
   std::vector<char*> names;
   std::vector<std::uint64_t> first, units, offset;
   std::vector<std::uint32_t> file_of;
@@ -189,24 +188,22 @@ std::optional<SumMethod> method_of(const SumsImage& image, const ImageKeys& keys
 std::vector<std::uint8_t> pack_sidecar(const Sidecar& sidecar, const ImageKeys& keys) {
   std::vector<std::string> algorithms;
   for (const SumTable& table : sidecar.tables) algorithms.push_back(algorithm_of(table.method));
-  std::vector<std::string> names = sidecar.pages_files;
-  std::vector<FileSums> sums(sidecar.tables.size());
-  std::vector<FileSums*> files;
+  const std::vector<char*> names = pointers_to(sidecar.pages_files);
+  Repeated<FileSums> files(sidecar.tables.size());
   std::list<PackedRuns> runs;
-  for (std::size_t i = 0; i < sums.size(); ++i) {
+  for (std::size_t i = 0; i < sidecar.tables.size(); ++i) {
     const SumTable& table = sidecar.tables[i];
-    sums[i] = FILE_SUMS__INIT;
-    sums[i].algorithm = algorithms[i].data();
-    sums[i].block_bytes = table.block_bytes;
-    sums[i].file_bytes = table.file_bytes;
-    sums[i].bo_table_digest = borrowed(sidecar.bo_table_digest);
-    sums[i].dump_id = borrowed(sidecar.dump_id);
-    sums[i].sums = borrowed(
+    FileSums& sums = files.add(FILE_SUMS__INIT);
+    sums.algorithm = algorithms[i].data();
+    sums.block_bytes = table.block_bytes;
+    sums.file_bytes = table.file_bytes;
+    sums.bo_table_digest = borrowed(sidecar.bo_table_digest);
+    sums.dump_id = borrowed(sidecar.dump_id);
+    sums.sums = borrowed(
         {reinterpret_cast<const std::uint8_t*>(table.sums.data()), table.sums.size() * sizeof(Sum128)});
-    sums[i].pages_file = names[i].data();
-    if (!sidecar.parents.empty()) runs.emplace_back(sidecar.parents[i], parent_fields(sums[i]));
-    if (!sidecar.replicas.empty()) runs.emplace_back(sidecar.replicas[i], replica_fields(sums[i]));
-    files.push_back(&sums[i]);
+    sums.pages_file = names[i];
+    if (!sidecar.parents.empty()) runs.emplace_back(sidecar.parents[i], parent_fields(sums));
+    if (!sidecar.replicas.empty()) runs.emplace_back(sidecar.replicas[i], replica_fields(sums));
   }
   SumsImage image = SUMS_IMAGE__INIT;
   if (any_of(sidecar.parents)) {
@@ -218,8 +215,7 @@ std::vector<std::uint8_t> pack_sidecar(const Sidecar& sidecar, const ImageKeys& 
     image.has_secret = 1;
     image.secret = borrowed(secret->bytes);
   }
-  image.n_files = files.size();
-  image.files = files.data();
+  files.put(image.n_files, image.files);
   // Sums of a large GPU are many MiB: with room for the digest they are not copied again.
   const std::size_t packed_bytes = sums_image__get_packed_size(&image);
   std::vector<std::uint8_t> payload;

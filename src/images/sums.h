@@ -20,8 +20,6 @@
 
 namespace sluice {
 
-// Random, the same in every image of one dump; all zero means unknown.
-using kfd::DumpId;
 // Errors: getrandom's.
 Result<DumpId> random_dump_id();
 

@@ -8,10 +8,10 @@
 
 namespace sluice {
 
-Result<void> UndeclaredSharing::add(const std::string& name, const kfd::KfdImage& image) {
+Result<void> UndeclaredSharing::add(const std::string& name, const KfdImage& image) {
   if (image.dump_id || !added_.insert(name).second) return {};
   for (std::size_t i = 0; i < image.bos.size(); ++i) {
-    const kfd::BoEntry& bo = image.bos[i];
+    const BoEntry& bo = image.bos[i];
     // Doorbells and MMIO pages have an offset that names their kind, the same for all.
     if (!kfd::has_contents(bo.alloc_flags)) continue;
     SLUICE_TRY(note(image.topology.find_gpu(bo.gpu_id)->drm_render_minor, bo.offset,

@@ -24,7 +24,7 @@ class UndeclaredSharing {
  public:
   // Adds an image of the dump, by name; adding it again changes nothing. Images with a dump_id are ours, say
   // what is shared and are not examined. ENOSYS, naming both entries: the same memory.
-  Result<void> add(const std::string& name, const kfd::KfdImage& image);
+  Result<void> add(const std::string& name, const KfdImage& image);
   Result<void> add(const std::string& name, const RenderImage& image);
   // unpack_dmabuf_image() refuses upstream's dma-bufs, which do not say whose memory it is.
   static Result<void> add(const std::string&, const DmaBufImage&) { return {}; }

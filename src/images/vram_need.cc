@@ -23,9 +23,9 @@ void add(std::uint64_t& sum, std::uint64_t bytes) {
 
 }  // namespace
 
-VramBytes vram_of(const kfd::KfdImage& image) {
+VramBytes vram_of(const KfdImage& image) {
   VramBytes bytes;
-  for (const kfd::BoEntry& bo : image.bos) {
+  for (const BoEntry& bo : image.bos) {
     if (bo.imports || (bo.alloc_flags & kfd::kAllocVram) == 0) continue;
     const kfd::Node* gpu = image.topology.find_gpu(bo.gpu_id);
     if (gpu != nullptr) add(bytes[gpu->drm_render_minor], bo.bytes);
@@ -51,9 +51,9 @@ void add_vram(VramBytes& sum, const VramBytes& more) {
   for (const auto& [minor, bytes] : more) add(sum[minor], bytes);
 }
 
-kfd::ProcessGpus process_of(const kfd::KfdImage& image) {
-  return {image.topology, std::any_of(image.bos.begin(), image.bos.end(),
-                                      [](const kfd::BoEntry& bo) { return bo.shared != 0; })};
+kfd::ProcessGpus process_of(const KfdImage& image) {
+  return {image.topology,
+          std::any_of(image.bos.begin(), image.bos.end(), [](const BoEntry& bo) { return bo.shared != 0; })};
 }
 
 kfd::RenderFile file_of(const RenderImage& image) {

@@ -15,7 +15,7 @@ namespace sluice {
 // Bytes by the GPU's render minor in the images.
 using VramBytes = std::map<std::uint32_t, std::uint64_t>;
 
-VramBytes vram_of(const kfd::KfdImage& image);
+VramBytes vram_of(const KfdImage& image);
 // For one BO; 0 if it is not in VRAM, or is imported.
 std::uint64_t vram_of(const RenderBo& bo);
 VramBytes vram_of(const RenderImage& image);
@@ -24,7 +24,7 @@ VramBytes vram_of(const RenderImage& image);
 void add_vram(VramBytes& sum, const VramBytes& more);
 
 // Borrows the image.
-kfd::ProcessGpus process_of(const kfd::KfdImage& image);
+kfd::ProcessGpus process_of(const KfdImage& image);
 kfd::RenderFile file_of(const RenderImage& image);
 
 }  // namespace sluice

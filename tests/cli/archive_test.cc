@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Checkpoints in archives: what is told of a directory is told of the tar file that an engine made of it,
-// packed or not, and what somebody else has made up is named for what it is.
+// Checkpoints in archives: of a tar file that an engine made of a directory, packed or not, commands tell
+// what they tell of the directory. A made-up archive is called what it is.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ void shell(const std::string& command) {
 }
 
 std::string contents_of(const std::string& file) {
-  return host_test::read_file(file);
+  return lookalike::read_file(file);
 }
 
 // Takes out what may differ between a directory and an archive of it: where it is, how long it took, and what
@@ -305,7 +305,7 @@ TEST_F(ArchiveTest, ACompressedLayerIsReadToItsEnd) {
   EXPECT_EQ(object_of(ended)["cause"], "damaged") << ended.out;
 }
 
-// Between two files nothing looks torn, but for the mark at the end.
+// A cut between two files shows only by the missing mark at the end.
 TEST_F(ArchiveTest, AnArchiveWithoutItsEndIsDamaged) {
   const std::string archive = scratch(test_name() + ".tar");
   shell("tar -C " + plain() + " -b 1 -cf " + archive + " .");
@@ -341,7 +341,7 @@ TEST_F(ArchiveTest, AnArchiveThatCannotBeReadIsNotDamaged) {
   }
 }
 
-// The disk fails within the first contents: that is told with its place, and that nothing behind it is known.
+// The disk fails within the first contents: that is told with its place, and that nothing after it is known.
 TEST_F(ArchiveTest, ContentsOfAnArchiveThatCannotBeReadAreNotDamaged) {
   const std::string archive = scratch(test_name() + ".tar");
   shell("cd " + plain() + " && { ls | grep -v pages; ls | grep pages; } | tar -cf " + archive + " -T -");
@@ -456,7 +456,7 @@ TEST_F(ArchiveTest, MemoryDoesNotGrowWithTheArchive) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer needs the address space";
 #endif
-  // A stranger's file of 8 GiB beside the images, and as much of one that says it is an image of metadata.
+  // A stranger's file of 8 GiB among the images, and one as large that says it is an image of metadata.
   const std::string archive = archive_of(plain());
   const std::string large = scratch(test_name() + ".large");
   shell("mkdir -p " + large + "; truncate -s 8G " + large + "/rootfs-diff.tar");
@@ -474,7 +474,7 @@ TEST_F(ArchiveTest, MemoryDoesNotGrowWithTheArchive) {
   EXPECT_THAT(ended.err, HasSubstr("[SL-T22]"));
 }
 
-// A map of holes that has no end would be kept whole before there is any data.
+// An endless map of holes would be kept in memory, all of it, before any data is read.
 TEST_F(ArchiveTest, HeadersWithoutEndAreDamage) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer needs the address space";
@@ -610,7 +610,7 @@ class MadeUpArchiveTest : public ::testing::Test {
   static constexpr const char* kImage = "amdgpu-kfd-1.img";
 
  private:
-  host_test::ScratchDirectory scratch_;
+  lookalike::ScratchDirectory scratch_;
 };
 
 TEST_F(MadeUpArchiveTest, HeadersThatContradictThemselvesAreDamage) {
@@ -622,7 +622,7 @@ TEST_F(MadeUpArchiveTest, HeadersThatContradictThemselvesAreDamage) {
   for (const Case& one :
        {Case{"a size below zero", MadeTar().say({"GNU.sparse.size=-5"}).add(kImage, data)},
         Case{"runs that overlap", MadeTar().add_sparse(kImage, "2048", "0,512,0,512", data + data)},
-        Case{"a run behind the end", MadeTar().add_sparse(kImage, "2048", "4096,512", data)},
+        Case{"a run past the end", MadeTar().add_sparse(kImage, "2048", "4096,512", data)},
         Case{"a run across the end", MadeTar().add_sparse(kImage, "2048", "1800,512", data)}})
     expect(one.tar.whole(), kFailed, "[SL-T18]", one.what);
   // Legal, if pointless.
@@ -762,7 +762,7 @@ TEST_F(MadeUpArchiveTest, OtherPackingsAreNamed) {
   }
 }
 
-// A disk that fails behind the first MiB of a packed archive.
+// A disk that fails after the first MiB of a packed archive.
 TEST_F(ArchiveTest, APackedArchiveThatCannotBeReadIsNotDamaged) {
   const auto bad_disk = [] {
     refuse_system_call(SYS_pread64, EIO, {{.argument = 2, .bits = kMiB}, {.argument = 3, .bits = kMiB}});

@@ -59,7 +59,7 @@ TEST_F(CheckParentTest, ToldIsWhatTheParentHasAndWhatItsDumpTook) {
 }
 
 // The disks set the pace where all has changed; where nothing has, they have nothing to do.
-TEST_F(CheckParentTest, ADescribedMachineForetellsHowLongQueuesStand) {
+TEST_F(CheckParentTest, ADescribedMachineForetellsHowLongQueuesAreStopped) {
   const std::string machine = images_->directory("machine.json").string();
   std::ofstream(machine) << R"({"gpus": [{"bytes": "1G", "copy": 50}], "disks": [{"write": 1, "read": 1}],)"
                          << R"( "cpus": 4, "checksum": 10})";

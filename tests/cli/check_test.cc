@@ -125,7 +125,7 @@ class CheckTest : public ::testing::Test {
     return one.value("weight", "") + ": " + one.value("text", "") + " (" + one.value("remedy", "") + ")";
   }
 
-  host_test::ScratchDirectory tools_;
+  lookalike::ScratchDirectory tools_;
 };
 
 TEST_F(CheckTest, WithoutAGpuItSaysSoAndWhatToDo) {
@@ -139,7 +139,7 @@ TEST_F(CheckTest, WithoutAGpuItSaysSoAndWhatToDo) {
 
 TEST_F(CheckTest, AProcessOnAMachineWithGpus) {
   const vamdgpu::Machine machine = vamdgpu::Machine::create(small_machine());
-  host_test::Program subject = start_subject(machine, {"--vram", "4M", "--gtt", "1M"});
+  lookalike::Program subject = start_subject(machine, {"--vram", "4M", "--gtt", "1M"});
   const json object = object_of(
       check({"--json", "--pid", std::to_string(subject.pid()), "--dir", tools_.path().string()}, &machine));
   for (const char* subject_word : {"criu", "plugin", "kfd", "gpu", "drm", "process", "directory", "direct-io",
@@ -171,10 +171,10 @@ TEST_F(CheckTest, OpensNothingForWriting) {
   EXPECT_THAT(ended.out, HasSubstr("direct-io"));
 }
 
-// A terminal of 100 columns shows every line whole, except a command, which can be copied.
+// Every line fits into a terminal of 100 columns, except a command, which can be copied.
 TEST_F(CheckTest, NoLineIsLongerThanAHundredColumns) {
   const vamdgpu::Machine machine = vamdgpu::Machine::create(small_machine());
-  host_test::Program subject = start_subject(machine, {"--vram", "4M", "--gtt", "1M"});
+  lookalike::Program subject = start_subject(machine, {"--vram", "4M", "--gtt", "1M"});
   for (const Strings& arguments : {Strings{}, Strings{"--pid", std::to_string(subject.pid())}}) {
     std::istringstream out(check(arguments, &machine).out);
     for (std::string line; std::getline(out, line);) {
@@ -237,7 +237,7 @@ TEST_F(CheckTest, ACriuThatDoesNotTellItsVersionIsNotWaitedFor) {
 
 TEST_F(CheckTest, WithoutCriuItSaysWhatToInstall) {
   if (!may_mount()) GTEST_SKIP() << "the machine's own criu cannot be hidden here";
-  const host_test::ScratchDirectory nothing;
+  const lookalike::ScratchDirectory nothing;
   const auto hide = [&] {
     for (const char* directory : {"/usr/sbin", "/usr/local/sbin"})
       mount_over(nothing.path().string(), directory);
@@ -249,7 +249,7 @@ TEST_F(CheckTest, WithoutCriuItSaysWhatToInstall) {
 }
 
 TEST_F(CheckTest, APluginOfAnotherIsNotTakenForOurs) {
-  const host_test::ScratchDirectory other;
+  const lookalike::ScratchDirectory other;
   const std::filesystem::path file = other.path() / "amdgpu_plugin.so";
   const auto plugin = [&] {
     return told(object_of(sluice({"check", "--json"}, nullptr, {"CRIU_LIBS_DIR=" + other.path().string()})),
@@ -293,14 +293,14 @@ TEST_F(CheckTest, ThePluginIsLookedForWhereItIsInstalled) {
               HasSubstr(SLUICE_PLUGIN_DIRECTORY "/amdgpu_plugin.so"));
 }
 
-// What a program of criu's has in it beside its code.
+// What a program of criu's contains apart from its code.
 std::string criu_file(const std::string& plugins) {
   return std::string("\177ELF") + '\0' + "4.2" + '\0' + plugins + '\0';
 }
 
 // criu of Fedora, RHEL and SUSE has another directory for plugins.
 TEST_F(CheckTest, ThePluginIsLookedForWhereTheFoundCriuLooks) {
-  const host_test::ScratchDirectory plugins;
+  const lookalike::ScratchDirectory plugins;
   std::ofstream(tools_.path() / "criu") << criu_file(plugins.path().string() + "/lib64/criu/");
   const Strings path = {"PATH=" + tools_.path().string()};
   const auto look = [&](const std::function<void()>& before = {}) {
@@ -322,7 +322,7 @@ TEST_F(CheckTest, ThePluginIsLookedForWhereTheFoundCriuLooks) {
 
 // Whatever their names, criu loads all that end in .so.
 TEST_F(CheckTest, OfSeveralAmdgpuPluginsTheOneThatCriuTakesIsNamed) {
-  const host_test::ScratchDirectory plugins;
+  const lookalike::ScratchDirectory plugins;
   const std::filesystem::path ours = plugins.path() / "amdgpu_plugin.so";
   const auto plugin = [&] {
     const Strings place = {"CRIU_LIBS_DIR=" + plugins.path().string()};
@@ -351,7 +351,7 @@ TEST_F(CheckTest, OfSeveralAmdgpuPluginsTheOneThatCriuTakesIsNamed) {
 
 // Some development sources of CRIU load one plugin of a name.
 TEST_F(CheckTest, ACriuThatChoosesAmongPluginsTakesTheHighestVersion) {
-  const host_test::ScratchDirectory plugins;
+  const lookalike::ScratchDirectory plugins;
   std::ofstream(tools_.path() / "criu")
       << criu_file(plugins.path().string() + "/lib/criu/") << "CR_PLUGIN_DESC_SIZE" << '\0';
   const std::filesystem::path there = plugins.path() / "lib/criu";
@@ -373,7 +373,7 @@ TEST_F(CheckTest, ACriuThatChoosesAmongPluginsTakesTheHighestVersion) {
 }
 
 TEST_F(CheckTest, OurPluginIsFoundUnderAnotherName) {
-  const host_test::ScratchDirectory plugins;
+  const lookalike::ScratchDirectory plugins;
   std::filesystem::copy_file(SLUICE_PLUGIN, plugins.path() / "gpus.so");
   const Strings place = {"CRIU_LIBS_DIR=" + plugins.path().string()};
   const json found = finding(object_of(sluice({"check", "--json"}, nullptr, place)), "plugin");
@@ -388,7 +388,7 @@ TEST_F(CheckTest, APluginInTheDirectoryOfAnotherCriuIsNamed) {
   if (!may_mount() || !std::filesystem::is_directory(parent)) GTEST_SKIP() << "nothing can be mounted here";
   // The parent directory with the plugin in it; the command itself does not need what else is
   // there.
-  const host_test::ScratchDirectory made;
+  const lookalike::ScratchDirectory made;
   std::filesystem::create_directory(made.path() / built_for.filename());
   std::filesystem::copy_file(SLUICE_PLUGIN, made.path() / built_for.filename() / "amdgpu_plugin.so");
   const std::string options = "lowerdir=" + made.path().string() + ":" + parent.string();
@@ -517,7 +517,7 @@ TEST_F(CheckTest, AKernelThatLosesRunningKernelsIsAWarningOnGfx9) {
               AllOf(StartsWith("warning: "), HasSubstr("SLUICE_WAVES_TIMEOUT")));
   for (const auto& entry : std::filesystem::recursive_directory_iterator(lossy.directory())) {
     if (entry.path().filename() != "properties") continue;
-    std::string text = host_test::read_file(entry.path());
+    std::string text = lookalike::read_file(entry.path());
     if (const std::size_t at = text.find("gfx_target_version 90010"); at != std::string::npos)
       text.replace(at, std::string_view("gfx_target_version 90010").size(), "gfx_target_version 100300");
     std::ofstream(entry.path()) << text;
@@ -708,14 +708,14 @@ TEST_F(CheckTest, AProcessThatMayNotBeLookedAtIsAProblem) {
 
 TEST_F(CheckTest, ChildrenAreOfTheDump) {
   const vamdgpu::Machine machine = vamdgpu::Machine::create(small_machine());
-  host_test::Program subject = start_subject(machine, {"--vram", "1M", "--gtt", "1M", "--fork-child"});
+  lookalike::Program subject = start_subject(machine, {"--vram", "1M", "--gtt", "1M", "--fork-child"});
   EXPECT_THAT(told(check_json({"--pid", std::to_string(subject.pid())}, &machine), "process"),
               AllOf(StartsWith("good: "), HasSubstr(": 2 processes, 2 with GPUs, ")));
 }
 
 TEST_F(CheckTest, AnOpenDmaBufIsWarnedOf) {
   const vamdgpu::Machine machine = vamdgpu::Machine::create(small_machine());
-  host_test::Program subject = start_subject(machine, {"--vram", "1M", "--gtt", "1M", "--dmabuf-fd"});
+  lookalike::Program subject = start_subject(machine, {"--vram", "1M", "--gtt", "1M", "--dmabuf-fd"});
   const json object = check_json({"--pid", std::to_string(subject.pid())}, &machine);
   EXPECT_THAT(told(object, "process"), HasSubstr(", 1 open dma-buf"));
   EXPECT_THAT(told(object, "dma-buf"),
@@ -723,13 +723,13 @@ TEST_F(CheckTest, AnOpenDmaBufIsWarnedOf) {
                     HasSubstr("close dma-bufs")));
 }
 
-// Who has imported whose memory is known only when processes stand still.
+// Who has imported whose memory is known only when processes are stopped.
 TEST_F(CheckTest, OtherGpuProcessesAreWarnedOfWhereTheDriverHasIpcHandles) {
   const auto told_of_ipc = [this](const std::string& driver, bool others) {
     vamdgpu::MachineOptions options = small_machine();
     options.out_of_tree = driver;
     const vamdgpu::Machine machine = vamdgpu::Machine::create(options);
-    host_test::Program subject = start_subject(machine, {"--vram", "1M", "--gtt", "1M"});
+    lookalike::Program subject = start_subject(machine, {"--vram", "1M", "--gtt", "1M"});
     const std::filesystem::path processes = machine.directory() / "sysfs/sys/devices/virtual/kfd/kfd/proc";
     std::filesystem::create_directories(processes / std::to_string(subject.pid()));
     if (others) std::filesystem::create_directory(processes / "1");
@@ -1006,7 +1006,7 @@ TEST_F(CheckTest, FilesWithoutDirectIoAreTold) {
 
 // A file that may not be opened cannot be asked, nor can one that is none.
 TEST_F(CheckTest, WithoutAFileToAskDirectIoIsNotKnown) {
-  const host_test::ScratchDirectory directory;
+  const lookalike::ScratchDirectory directory;
   const auto direct_io = [&] {
     return told(check_json({"--dir", directory.path().string()}, nullptr, {},
                            [] {
@@ -1027,7 +1027,7 @@ TEST_F(CheckTest, WithoutAFileToAskDirectIoIsNotKnown) {
 }
 
 TEST_F(CheckTest, ADirectoryThatCannotBeWrittenIsAProblem) {
-  const host_test::ScratchDirectory directory;
+  const lookalike::ScratchDirectory directory;
   ASSERT_EQ(::chmod(directory.path().c_str(), 0500), 0);
   const Strings command = {"--dir", directory.path().string()};
   EXPECT_THAT(told(check_json(command, nullptr, {},

@@ -80,7 +80,7 @@ TEST(CommandLine, WhatIsWrongIsNamed) {
   }
 }
 
-// A full disk behind a redirection: who reads the file must not take it for all.
+// Output redirected to a full disk: whoever reads the file must not take it for complete.
 TEST(CommandLine, OutputThatCannotBeWrittenIsAFailure) {
   const Ended ended = sluice({"--help"}, [] {
     const int full = ::open("/dev/full", O_WRONLY);

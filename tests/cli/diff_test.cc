@@ -61,7 +61,7 @@ TEST_F(ImagesTest, DiffAsTextSaysHowItWasComparedAndWhatIsGone) {
   EXPECT_THAT(sluice({"diff", plain(), plain()}).out, HasSubstr(" sums\n"));
   const std::string directory = damaged_copy();
   remove_sums(directory);
-  change_kfd_image(directory, [](kfd::KfdImage& image) {
+  change_kfd_image(directory, [](KfdImage& image) {
     vram_bo(image).addr += std::uint64_t{1} << 40;  // freed, and another in its place
   });
   const Ended ended = sluice({"diff", "--bos", plain(), directory});
@@ -90,7 +90,7 @@ TEST_F(ImagesTest, DiffWithoutContentsSavesNothing) {
 }
 
 TEST_F(ImagesTest, DiffNeedsTwoCheckpointsThatCanBeRead) {
-  const host_test::ScratchDirectory empty;
+  const lookalike::ScratchDirectory empty;
   const std::string nothing = empty.path().string();
   EXPECT_EQ(sluice({"diff", nothing, plain()}).status, kRefused);
   EXPECT_EQ(sluice({"diff", plain(), nothing}).status, kRefused);

@@ -30,7 +30,7 @@ void as_anybody() {
   if (::geteuid() == 0) give_up_capabilities({CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH});
 }
 
-// Nothing in it is called damaged, and nobody is sent away from a checkpoint that may be whole.
+// Nothing in it is called damaged, and nobody is sent away from a checkpoint that may be intact.
 testing::Matcher<std::string> accuses_nobody() {
   return AllOf(Not(HasSubstr("damaged")), Not(HasSubstr("DAMAGED")), Not(HasSubstr("another checkpoint")),
                Not(HasSubstr("with checksums")));
@@ -170,7 +170,7 @@ TEST_F(ImagesTest, DamageIsCalledDamage) {
 
 // What is named is not what has the images: the remedy knows what is there.
 TEST_F(ImagesTest, TheRemedyFitsWhatWasNamed) {
-  const host_test::ScratchDirectory scratch;
+  const lookalike::ScratchDirectory scratch;
   const std::string image = plain() + "/" + names(plain(), std::string(kKfdPrefix)).at(0);
   const std::string text = (scratch.path() / "text").string();
   std::ofstream(text) << "nothing";
@@ -203,7 +203,7 @@ TEST_F(ImagesTest, TheRemedyFitsWhatWasNamed) {
 }
 
 TEST_F(ImagesTest, ImagesOneBelowWhatIsNamedAreFound) {
-  const host_test::ScratchDirectory scratch;
+  const lookalike::ScratchDirectory scratch;
   std::filesystem::create_directories(scratch.path() / "artifacts");
   std::filesystem::copy(plain(), scratch.path() / "checkpoint");
   const std::string above = scratch.path().string();
@@ -217,12 +217,12 @@ TEST_F(ImagesTest, ImagesOneBelowWhatIsNamedAreFound) {
   const Ended ended = sluice({"show", above});
   EXPECT_EQ(ended.status, kRefused);
   EXPECT_THAT(ended.err, HasSubstr(": checkpoint, second [SL-T25]"));
-  const host_test::ScratchDirectory linked;
+  const lookalike::ScratchDirectory linked;
   std::filesystem::create_directory_symlink(plain(), linked.path() / "checkpoint");
   EXPECT_EQ(sluice({"show", linked.path().string()}).status, kRefused);
 
   // A folder that nobody may look into is not a folder without images.
-  const host_test::ScratchDirectory closed;
+  const lookalike::ScratchDirectory closed;
   std::filesystem::create_directory(closed.path() / "checkpoint");
   ASSERT_EQ(::chmod((closed.path() / "checkpoint").c_str(), 0), 0);
   const Ended secret = sluice({"show", closed.path().string()}, nullptr, {}, as_anybody);

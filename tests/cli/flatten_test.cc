@@ -23,7 +23,7 @@ TEST_F(ImagesTest, FlattenLeavesACompleteCheckpointAsItIs) {
 }
 
 TEST_F(ImagesTest, FlattenNeedsTheImagesThemselves) {
-  const host_test::ScratchDirectory empty;
+  const lookalike::ScratchDirectory empty;
   EXPECT_EQ(sluice({"flatten", empty.path().string()}).status, kRefused);
   EXPECT_EQ(sluice({"flatten", (empty.path() / "none").string()}).status, kFailed);
   const std::string archive = (empty.path() / "archive.tar").string();

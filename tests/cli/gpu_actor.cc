@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Processes that the tests of `sluice unpause` need beside the subject:
+// Processes that the tests of `sluice unpause` need besides the subject:
 //
 //   gpu-actor pause PID TIMES   traces process PID, calls PROCESS_INFO through its /dev/kfd TIMES times, says
 //                               "paused" and waits to be killed: a dump up to the moment of its death

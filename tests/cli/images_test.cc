@@ -81,8 +81,8 @@ TEST_F(ImagesTest, AnImageThatIsLostIsToldByWhatNeedsIt) {
 
   const std::string dmabuf = names(open, "amdgpu-dmabuf_").at(0);
   const std::string memory = images_->copy("open", "lost-memory").string();
-  change_kfd_image(memory, [](kfd::KfdImage& image) {
-    for (kfd::BoEntry& bo : image.bos) {
+  change_kfd_image(memory, [](KfdImage& image) {
+    for (BoEntry& bo : image.bos) {
       if (!bo.imports) bo.shared = 0;
     }
   });
@@ -153,7 +153,7 @@ TEST_F(ImagesTest, TheNameOfADirectoryDoesNotCommandTheTerminal) {
 }
 
 TEST_F(ImagesTest, DirectoriesWithoutImagesAreRefused) {
-  const host_test::ScratchDirectory empty;
+  const lookalike::ScratchDirectory empty;
   for (const char* command : {"show", "verify", "map"}) {
     const Ended ended = sluice({command, empty.path().string()});
     EXPECT_EQ(ended.status, kRefused) << command;
@@ -182,7 +182,7 @@ void refused_with(const std::string& path, const std::string& id, const std::fun
 }
 
 TEST_F(ImagesTest, WhatHasNoImagesIsToldByWhatItHas) {
-  const host_test::ScratchDirectory scratch;
+  const lookalike::ScratchDirectory scratch;
   const auto make = [&](const std::string& name) {
     std::filesystem::create_directories(scratch.path() / name);
     return (scratch.path() / name).string();
@@ -222,13 +222,13 @@ TEST_F(ImagesTest, OneFileOfACheckpointIsNoCheckpoint) {
   };
   refused_with(plain() + "/" + kfd, "[SL-T41]");
   refused_with(kfd, "[SL-T41]", in_plain);
-  const host_test::ScratchDirectory scratch;
+  const lookalike::ScratchDirectory scratch;
   const std::string core = (scratch.path() / "core-1.img").string();
   std::ofstream{core};
   refused_with(core, "[SL-T42]");
   std::ofstream{scratch.path() / "inventory.img"};
   refused_with(core, "[SL-T41]");
-  // Nobody may list what is beside it.
+  // Nobody may list what is next to it.
   const auto as_others = [] {
     if (::geteuid() == 0) give_up_capabilities({CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH});
   };
@@ -250,7 +250,7 @@ TEST_F(ImagesTest, ADirectoryThatCannotBeListedIsToldSo) {
 }
 
 TEST_F(ImagesTest, AKeyThatCannotBeHadIsToldWithItsCause) {
-  const host_test::ScratchDirectory scratch;
+  const lookalike::ScratchDirectory scratch;
   const std::string key = (scratch.path() / "key").string();
   const auto told = [&](const std::string& file, const std::function<void()>& before = {}) {
     return object_of(sluice({"show", "--json", plain()}, nullptr, {"SLUICE_KEY_FILE=" + file}, before));

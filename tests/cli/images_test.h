@@ -67,10 +67,9 @@ class ImagesTest : public ::testing::Test {
       ASSERT_TRUE(write_image(dir.get(), name, to(image), false).ok());
     }
   }
-  static void change_kfd_image(const std::string& directory,
-                               const std::function<void(kfd::KfdImage&)>& change) {
+  static void change_kfd_image(const std::string& directory, const std::function<void(KfdImage&)>& change) {
     change_image(directory, kKfdPrefix, unpack_kfd_image, change,
-                 [](const kfd::KfdImage& image) { return pack_kfd_image(image, {}); });
+                 [](const KfdImage& image) { return pack_kfd_image(image, {}); });
   }
   static void change_render_image(const std::string& directory,
                                   const std::function<void(RenderImage&)>& change) {
@@ -78,9 +77,9 @@ class ImagesTest : public ::testing::Test {
                  [](const RenderImage& image) { return pack_render_image(image, {}); });
   }
   // The first BO in VRAM.
-  static kfd::BoEntry& vram_bo(kfd::KfdImage& image) {
+  static BoEntry& vram_bo(KfdImage& image) {
     return *std::find_if(image.bos.begin(), image.bos.end(),
-                         [](const kfd::BoEntry& bo) { return (bo.alloc_flags & kfd::kAllocVram) != 0; });
+                         [](const BoEntry& bo) { return (bo.alloc_flags & kfd::kAllocVram) != 0; });
   }
   static void remove_files(const std::string& directory, const std::string& prefix) {
     for (const std::string& name : names(directory, prefix)) std::filesystem::remove(directory + "/" + name);
@@ -88,7 +87,7 @@ class ImagesTest : public ::testing::Test {
   // As if the dump had written none.
   static void remove_sums(const std::string& directory) {
     remove_files(directory, "amdgpu-sums-");
-    change_kfd_image(directory, [](kfd::KfdImage& image) { image.has_sums = false; });
+    change_kfd_image(directory, [](KfdImage& image) { image.has_sums = false; });
     change_render_image(directory, [](RenderImage& image) { image.has_sums = false; });
   }
 

@@ -16,10 +16,10 @@ vamdgpu::MachineOptions small_machine() {
   return options;
 }
 
-host_test::Program start_subject(const vamdgpu::Machine& machine, const Strings& options) {
+lookalike::Program start_subject(const vamdgpu::Machine& machine, const Strings& options) {
   Strings command = {GPU_SUBJECT};
   command.insert(command.end(), options.begin(), options.end());
-  host_test::Program subject(command, machine.process_environment());
+  lookalike::Program subject(command, machine.process_environment());
   EXPECT_THAT(subject.hear(), StartsWith("ready"));
   return subject;
 }
@@ -35,8 +35,8 @@ std::string MadeImages::run_host(const std::string& name, const Strings& command
     words.push_back(word);
   Strings environment = machine_.process_environment();
   environment.insert(environment.end(), settings.begin(), settings.end());
-  host_test::Program host(words, environment);
-  if (host.wait() != 0) return host_test::read_file(log);
+  lookalike::Program host(words, environment);
+  if (host.wait() != 0) return lookalike::read_file(log);
   host.close_input();  // a restored process ends at end of file
   while (!host.hear().empty()) {
   }
@@ -47,7 +47,7 @@ std::string MadeImages::dump(const std::string& name, const Strings& subject_opt
                              const Strings& settings) {
   Strings options = {"--vram", "4M", "--gtt", "1M", "--zero", "20"};
   options.insert(options.end(), subject_options.begin(), subject_options.end());
-  host_test::Program subject = start_subject(machine_, options);
+  lookalike::Program subject = start_subject(machine_, options);
   std::string wrong = run_host(name, {"dump", "--pid", std::to_string(subject.pid())}, settings);
   if (wrong.empty()) (void)subject.wait();
   return wrong;

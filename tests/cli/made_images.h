@@ -17,7 +17,7 @@
 
 namespace sluice::cli_test {
 
-using host_test::Strings;
+using lookalike::Strings;
 using nlohmann::json;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -33,7 +33,7 @@ inline std::string test_name() {
 }
 
 // A GPU process with these options, which is ready.
-host_test::Program start_subject(const vamdgpu::Machine& machine, const Strings& options);
+lookalike::Program start_subject(const vamdgpu::Machine& machine, const Strings& options);
 
 // A machine, and the images of processes that were dumped on it.
 class MadeImages {
@@ -55,7 +55,7 @@ class MadeImages {
   vamdgpu::Machine& machine() { return machine_; }
 
  private:
-  host_test::ScratchDirectory scratch_;
+  lookalike::ScratchDirectory scratch_;
   vamdgpu::Machine machine_;
 };
 

@@ -62,7 +62,7 @@ TEST_F(ImagesTest, MapShowsRoomAndNeedOfEachGpu) {
   EXPECT_THAT(sluice({"map", plain()}, &images_->machine()).out,
               AllOf(HasSubstr("VRAM needed"), HasSubstr("24.0 MiB of 24.0 MiB")));
 
-  const host_test::ScratchDirectory sysfs;
+  const lookalike::ScratchDirectory sysfs;
   vamdgpu::write_topology(sysfs.path(), vamdgpu::describe(small_machine()).tree.topology);
   const json copied = object_of(sluice({"map", "--json", plain(), "--sysfs", sysfs.path().string()}));
   EXPECT_EQ(copied["result"], "fits");
@@ -91,13 +91,13 @@ TEST_F(ImagesTest, MapRefusesImagesOfAnotherDriver) {
 // Nobody knows the records, and a GPU more would have to be written into them.
 TEST_F(ImagesTest, MapRefusesMoreGpusForRecordsThatNobodyKnows) {
   const std::string directory = images_->copy("plain", "nobodys").string();
-  change_kfd_image(directory, [](kfd::KfdImage& image) {
+  change_kfd_image(directory, [](KfdImage& image) {
     image.priv_data.push_back(0);
     image.bo_record_bytes = 0;
   });
   vamdgpu::MachineOptions more = small_machine();
   more.gpus = 3;
-  const host_test::ScratchDirectory two, three;
+  const lookalike::ScratchDirectory two, three;
   vamdgpu::write_topology(two.path(), vamdgpu::describe(small_machine()).tree.topology);
   vamdgpu::write_topology(three.path(), vamdgpu::describe(more).tree.topology);
   EXPECT_EQ(sluice({"map", directory, "--sysfs", two.path().string()}).status, kDone);
@@ -138,7 +138,7 @@ TEST_F(ImagesTest, MapTriesAMapAndRefusesOneThatNamesNoGpu) {
 }
 
 TEST_F(ImagesTest, MapNamesThePropertyAndTheSwitch) {
-  const host_test::ScratchDirectory sysfs;
+  const lookalike::ScratchDirectory sysfs;
   vamdgpu::MachineOptions other = small_machine();
   other.vram_bytes = 16 * kMiB;
   vamdgpu::write_topology(sysfs.path(), vamdgpu::describe(other).tree.topology);
@@ -168,7 +168,7 @@ TEST_F(ImagesTest, MapNamesThePropertyAndTheSwitch) {
 }
 
 TEST_F(ImagesTest, MapSaysWhatFitsByItselfAndWhatNoSwitchAllows) {
-  const host_test::ScratchDirectory sysfs;
+  const lookalike::ScratchDirectory sysfs;
   // The second GPU here is smaller: each of the image fits the first, and both need one of their own.
   vamdgpu::Topology topology = vamdgpu::describe(small_machine()).tree.topology;
   topology.nodes.back().memory_banks.at(0).size_bytes = 16 * kMiB;
@@ -185,7 +185,7 @@ TEST_F(ImagesTest, MapSaysWhatFitsByItselfAndWhatNoSwitchAllows) {
   EXPECT_EQ(text.status, kRefused);
   EXPECT_THAT(unbroken(text.out), HasSubstr("vram_size 25165824"));
 
-  const host_test::ScratchDirectory others;
+  const lookalike::ScratchDirectory others;
   vamdgpu::MachineOptions other = small_machine();
   other.preset = vamdgpu::Preset::Mi300x;
   vamdgpu::write_topology(others.path(), vamdgpu::describe(other).tree.topology);
@@ -202,7 +202,7 @@ TEST_F(ImagesTest, MapSaysWhatFitsByItselfAndWhatNoSwitchAllows) {
 }
 
 TEST_F(ImagesTest, MapWithTooFewGpusSaysSoInASentence) {
-  const host_test::ScratchDirectory sysfs;
+  const lookalike::ScratchDirectory sysfs;
   vamdgpu::MachineOptions smaller = small_machine();
   smaller.gpus = 1;
   vamdgpu::write_topology(sysfs.path(), vamdgpu::describe(smaller).tree.topology);
@@ -223,7 +223,7 @@ TEST_F(ImagesTest, MapFindsTheGpusOfRenderFiles) {
   EXPECT_EQ(object_of(here)["render_files"], json::array());
   EXPECT_EQ(sluice({"map", directory}, &images_->machine()).status, kDone);
 
-  const host_test::ScratchDirectory sysfs;
+  const lookalike::ScratchDirectory sysfs;
   vamdgpu::MachineOptions other = small_machine();
   other.gpu_ids = {11, 12};
   vamdgpu::write_topology(sysfs.path(), vamdgpu::describe(other).tree.topology);
@@ -243,10 +243,10 @@ TEST_F(ImagesTest, MapFindsTheGpusOfRenderFiles) {
 }
 
 // As if another process of the same dump had been there, which has no memory of its own.
-void add_process(const std::string& directory, const std::function<void(kfd::KfdImage&)>& change) {
+void add_process(const std::string& directory, const std::function<void(KfdImage&)>& change) {
   const UniqueFd dir(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   const std::string first = list_kfd_images(dir.get()).value().at(0);
-  kfd::KfdImage image = unpack_kfd_image(read_image(dir.get(), first).value(), first, {}).value();
+  KfdImage image = unpack_kfd_image(read_image(dir.get(), first).value(), first, {}).value();
   const int id = *id_of_image(first) + 900;
   image.id = static_cast<std::uint32_t>(id);
   image.pid += 1;
@@ -260,7 +260,7 @@ void add_process(const std::string& directory, const std::function<void(kfd::Kfd
 // The one that sees the most decides.
 TEST_F(ImagesTest, MapOfProcessesThatSeeDifferentGpusAgrees) {
   const std::string directory = damaged_copy();
-  add_process(directory, [](kfd::KfdImage& image) {
+  add_process(directory, [](KfdImage& image) {
     image.topology.nodes.pop_back();
     image.topology.listing.clear();
   });
@@ -274,8 +274,8 @@ TEST_F(ImagesTest, MapOfProcessesThatSeeDifferentGpusAgrees) {
   EXPECT_EQ(one[0]["local_gpu_id"], all[0]["local_gpu_id"]);
 }
 
-void add_shared_bo(kfd::KfdImage& image) {
-  kfd::BoEntry bo{};
+void add_shared_bo(KfdImage& image) {
+  BoEntry bo{};
   bo.gpu_id = image.topology.nodes.back().gpu_id;
   bo.bytes = 4096;
   bo.alloc_flags = kfd::kAllocVram;
@@ -285,13 +285,13 @@ void add_shared_bo(kfd::KfdImage& image) {
 
 // One that shares no memory may have GPUs of its own; here none fits, and the others' do all the same.
 TEST_F(ImagesTest, MapOfProcessesOfWhichOneFitsNoGpuIsRefused) {
-  const host_test::ScratchDirectory sysfs;
+  const lookalike::ScratchDirectory sysfs;
   vamdgpu::MachineOptions smaller = small_machine();
   smaller.vram_bytes = 16 * kMiB;
   vamdgpu::write_topology(sysfs.path(), vamdgpu::describe(smaller).tree.topology);
   for (const bool shares : {false, true}) {
     const std::string directory = images_->copy("plain", shares ? "unfit-shares" : "unfit").string();
-    add_process(directory, [&](kfd::KfdImage& image) {
+    add_process(directory, [&](KfdImage& image) {
       image.topology.nodes.back().vram_size *= 2;
       if (shares) add_shared_bo(image);
     });
@@ -308,7 +308,7 @@ TEST_F(ImagesTest, MapOfProcessesOfWhichOneFitsNoGpuIsRefused) {
 TEST_F(ImagesTest, MapOfProcessesThatShareMemoryIsOne) {
   const std::string directory = damaged_copy();
   change_kfd_image(directory, add_shared_bo);
-  add_process(directory, [](kfd::KfdImage& image) {
+  add_process(directory, [](KfdImage& image) {
     add_shared_bo(image);
     image.bos.back().imports = true;
   });
@@ -322,7 +322,7 @@ TEST_F(ImagesTest, MapOfAProcessWithoutMemoryNeedsNone) {
   const std::string directory = damaged_copy();
   remove_files(directory, "amdgpu-pages-");
   remove_files(directory, "amdgpu-sums-");
-  change_kfd_image(directory, [](kfd::KfdImage& image) { image.bos.clear(); });
+  change_kfd_image(directory, [](KfdImage& image) { image.bos.clear(); });
   const json object = object_of(sluice({"map", "--json", directory}, &images_->machine()));
   EXPECT_EQ(object["result"], "fits");
   for (const json& pair : object["mappings"][0]["gpus"]) EXPECT_EQ(pair["need_bytes"], 0);
@@ -331,7 +331,7 @@ TEST_F(ImagesTest, MapOfAProcessWithoutMemoryNeedsNone) {
 // It would be refused where it is tried: here it is told.
 TEST_F(ImagesTest, MapTellsWhatIsMissingWhereVramIsFull) {
   const vamdgpu::Machine machine = vamdgpu::Machine::create(small_machine());
-  const host_test::Program other = start_subject(machine, {"--vram", "22M", "--gtt", "1M", "--no-queues"});
+  const lookalike::Program other = start_subject(machine, {"--vram", "22M", "--gtt", "1M", "--no-queues"});
   const Ended ended = sluice({"map", "--json", plain()}, &machine);
   EXPECT_EQ(ended.status, kDone) << ended.err;
   EXPECT_EQ(sluice({"map", plain()}, &machine).status, kDone);
@@ -370,7 +370,7 @@ vamdgpu::Topology two_pairs() {
 }
 
 TEST_F(ImagesTest, MapListsWhichGpusAreLeft) {
-  const host_test::ScratchDirectory sysfs;
+  const lookalike::ScratchDirectory sysfs;
   vamdgpu::Topology topology = two_pairs();
   vamdgpu::write_topology(sysfs.path(), topology);
   const Ended ended = sluice({"map", plain(), "--sysfs", sysfs.path().string()});
@@ -378,7 +378,7 @@ TEST_F(ImagesTest, MapListsWhichGpusAreLeft) {
   EXPECT_THAT(ended.out, AllOf(HasSubstr("not chosen"), HasSubstr("renderD130"), HasSubstr("renderD131")));
 
   // One of each pair has too little memory: the reason names these.
-  const host_test::ScratchDirectory smaller;
+  const lookalike::ScratchDirectory smaller;
   for (const std::size_t node : {2U, 4U}) topology.nodes.at(node).memory_banks.at(0).size_bytes = 16 * kMiB;
   vamdgpu::write_topology(smaller.path(), topology);
   const Ended refused = sluice({"map", plain(), "--sysfs", smaller.path().string()});
@@ -394,13 +394,13 @@ TEST_F(ImagesTest, NoLineOfMapIsLongerThanAHundredColumns) {
   const UniqueFd dir(::open(many.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   const std::string first = list_kfd_images(dir.get()).value().at(0);
   for (int id = 900; id < 908; ++id) {
-    kfd::KfdImage image = unpack_kfd_image(read_image(dir.get(), first).value(), first, {}).value();
+    KfdImage image = unpack_kfd_image(read_image(dir.get(), first).value(), first, {}).value();
     image.id = static_cast<std::uint32_t>(id);
     image.pid += static_cast<std::uint32_t>(id);
     image.bos.clear();
     ASSERT_TRUE(write_image(dir.get(), kfd_image_name(id), pack_kfd_image(image, {}), false).ok());
   }
-  const host_test::ScratchDirectory twice, other;
+  const lookalike::ScratchDirectory twice, other;
   vamdgpu::write_topology(twice.path(), two_pairs());
   vamdgpu::MachineOptions mi300x = small_machine();
   mi300x.preset = vamdgpu::Preset::Mi300x;
@@ -433,7 +433,7 @@ TEST_F(ImagesTest, MapWithoutATopologySaysWhatToDo) {
     EXPECT_THAT(ended.err,
                 HasSubstr("this machine has no KFD: load the amdgpu driver, or name with --sysfs"));
   }
-  const host_test::ScratchDirectory nothing;
+  const lookalike::ScratchDirectory nothing;
   const Ended ended = sluice({"map", plain(), "--sysfs", nothing.path().string()});
   EXPECT_EQ(ended.status, kFailed);
   EXPECT_THAT(ended.err, HasSubstr("cp -rL"));

@@ -114,7 +114,7 @@ class PlanTest : public ::testing::Test {
     return (directory_.path() / "node.json").string();
   }
 
-  host_test::ScratchDirectory directory_;
+  lookalike::ScratchDirectory directory_;
 };
 
 TEST_F(PlanTest, PrintsBothTimesAndWhatSetsThePace) {
@@ -144,7 +144,7 @@ TEST_F(PlanTest, JsonHasTheSame) {
 }
 
 // 5 % of 960 GiB are written: the GPUs' own copies are the slowest then.
-TEST_F(PlanTest, TellsHowLongTheJobStandsStillForWhatHasChanged) {
+TEST_F(PlanTest, TellsHowLongTheJobIsStoppedForWhatHasChanged) {
   const std::string path = file(node_with("\"zero\"", "\"changed\": 0.05, \"zero\""));
   const Ended ended = sluice({"plan", path}, nullptr);
   EXPECT_EQ(ended.status, 0) << ended.err;

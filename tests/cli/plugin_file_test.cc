@@ -44,7 +44,8 @@ TEST(PluginFile, WhatIsNoPluginSaysNothing) {
   EXPECT_EQ(read_plugin_file(NO_PLUGIN).sluice_version, "9.9");
 }
 
-// Cut short, or with any of its bytes changed: at worst another version is read. What is needed may be whole.
+// Cut short, or with any of its bytes changed: at worst another version is read. What is needed may be
+// intact.
 TEST(PluginFile, ADamagedOneIsReadToItsEndAtMost) {
   const test::TempDir directory;
   const fs::path path = fs::path(directory.path()) / "plugin.so";

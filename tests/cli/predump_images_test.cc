@@ -19,7 +19,7 @@ class PreDumpImagesTest : public ImagesTest {
  protected:
   static void SetUpTestSuite() {
     ImagesTest::SetUpTestSuite();
-    host_test::Program subject = start_subject(
+    lookalike::Program subject = start_subject(
         images_->machine(),
         {"--vram", "4M", "--gtt", "1M", "--zero", "20", "--svm-context", "--gem-handles", "1,3"});
     ASSERT_EQ(images_->run_host("before", {"pre-dump", "--pid", std::to_string(subject.pid())}), "");
@@ -123,7 +123,7 @@ TEST_F(PreDumpImagesTest, AnUnfinishedOneIsCalledThat) {
 
 // Engines put one into an archive, too.
 TEST_F(PreDumpImagesTest, AnArchiveOfItIsOne) {
-  const host_test::ScratchDirectory scratch;
+  const lookalike::ScratchDirectory scratch;
   const std::string archive = (scratch.path() / "before.tar.gz").string();
   ASSERT_EQ(std::system(("tar -C " + before() + " -czf " + archive + " .").c_str()), 0);
   const json object = object_of(sluice({"verify", "--json", archive}));

@@ -72,7 +72,7 @@ TEST_F(ProcessStateTest, AFrozenCgroupIsNamedWhereverAboveTheProcessItIs) {
   EXPECT_EQ(read().frozen->thaw, "0");
 }
 
-TEST_F(ProcessStateTest, AVersionOneFreezerIsFoundBesideVersionTwo) {
+TEST_F(ProcessStateTest, AVersionOneFreezerIsFoundAlongsideVersionTwo) {
   write("proc/10/cgroup", "9:memory:/job\n4:freezer:/job/inner\n0::/\n");
   write("cgroup/freezer/job/inner/freezer.self_freezing", "0\n");
   write("cgroup/freezer/job/freezer.self_freezing", "1\n");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// `sluice show`: what images tell of themselves, whole, strange and hostile.
+// `sluice show`: what images tell of themselves, intact, strange and hostile.
 #include "images_test.h"
 
 #include <fcntl.h>
@@ -123,7 +123,7 @@ TEST_F(ImagesTest, ShowListsBosAsText) {
 TEST_F(ImagesTest, ShowOfImagesOfCriusOwnPlugin) {
   const std::string directory = damaged_copy();
   remove_sums(directory);
-  const auto as_upstream = [](kfd::KfdImage& image) {
+  const auto as_upstream = [](KfdImage& image) {
     image.sluice_version.clear();
     image.kernel_release.clear();
     image.kfd_minor_version = 0;
@@ -136,7 +136,7 @@ TEST_F(ImagesTest, ShowOfImagesOfCriusOwnPlugin) {
       node.location_id = 0;
     }
   };
-  change_image(directory, kKfdPrefix, unpack_kfd_image, as_upstream, kfd::encode_kfd_image);
+  change_image(directory, kKfdPrefix, unpack_kfd_image, as_upstream, encode_kfd_image);
   for (const std::string& name : names(directory, std::string(kRenderPrefix))) {
     change_image(
         directory, name, unpack_render_image,
@@ -166,10 +166,10 @@ TEST_F(ImagesTest, ShowOfImagesOfCriusOwnPlugin) {
 // A dump with a parent: what it lacks is there or not.
 class ShowParentTest : public ImagesTest {
  protected:
-  // A pre-dump and the dump that follows it, beside each other.
+  // A pre-dump and the dump that follows it, side by side.
   static void SetUpTestSuite() {
     images_ = new MadeImages;
-    host_test::Program subject =
+    lookalike::Program subject =
         start_subject(images_->machine(), {"--vram", "4M", "--gtt", "1M", "--zero", "20", "--no-queues"});
     const std::string pid = std::to_string(subject.pid());
     ASSERT_EQ(sluice({"predump", pid, "--images-dir", before()}, &images_->machine()).status, kDone);
@@ -258,7 +258,7 @@ TEST_F(ShowParentTest, AParentWithOtherContentsIsAFault) {
 // A link to a node that this process did not see, and a process that has nothing in its GPUs.
 TEST_F(ImagesTest, ShowOfLinksThatLeadNowhereAndOfNoContents) {
   const std::string directory = damaged_copy();
-  change_kfd_image(directory, [](kfd::KfdImage& image) {
+  change_kfd_image(directory, [](KfdImage& image) {
     for (kfd::Node& node : image.topology.nodes) {
       if (node.is_gpu() && !node.links.empty()) node.links.front().node_to = 99;
     }
@@ -270,7 +270,7 @@ TEST_F(ImagesTest, ShowOfLinksThatLeadNowhereAndOfNoContents) {
 
   remove_files(directory, "amdgpu-pages-");
   remove_files(directory, "amdgpu-sums-");
-  change_kfd_image(directory, [](kfd::KfdImage& image) { image.bos.clear(); });
+  change_kfd_image(directory, [](KfdImage& image) { image.bos.clear(); });
   const Ended none = sluice({"show", directory});
   EXPECT_EQ(none.status, kDone) << none.err;
   EXPECT_EQ(object_of(sluice({"show", "--json", directory}))["files"], json::array());
@@ -298,7 +298,7 @@ TEST_F(ImagesTest, TwoProcessesOfOneMachineAreMappedTogether) {
   const std::string first = names(directory, std::string(kKfdPrefix)).at(0);
   const std::string second = kfd_image_name(*id_of_image(first) + 900);
   const UniqueFd dir(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  kfd::KfdImage image = unpack_kfd_image(read_image(dir.get(), first).value(), first, {}).value();
+  KfdImage image = unpack_kfd_image(read_image(dir.get(), first).value(), first, {}).value();
   image.id = static_cast<std::uint32_t>(*id_of_image(second));
   image.pid += 1;
   image.bos.clear();
@@ -312,8 +312,8 @@ TEST_F(ImagesTest, TwoProcessesOfOneMachineAreMappedTogether) {
 // What no kernel of today has is shown, not taken for something else.
 TEST_F(ImagesTest, ShowNamesMemoryOfEveryKind) {
   const std::string directory = images_->copy("shared", "kinds").string();
-  change_kfd_image(directory, [](kfd::KfdImage& image) {
-    for (kfd::BoEntry& bo : image.bos) bo.alloc_flags &= ~kfd::kAllocDoorbell;
+  change_kfd_image(directory, [](KfdImage& image) {
+    for (BoEntry& bo : image.bos) bo.alloc_flags &= ~kfd::kAllocDoorbell;
   });
   change_render_image(directory, [](RenderImage& image) {
     ASSERT_GE(image.bos.size(), 3U);
@@ -344,15 +344,15 @@ TEST_F(ImagesTest, ShowTellsOfSharedMemoryThatNobodyMakes) {
   ASSERT_EQ(images_->dump("open", {"--svm-context", "--share", "kfd", "--share-fd"}), "");
   const std::string directory = images_->directory("open").string();
   EXPECT_THAT(sluice({"show", directory}).out, HasSubstr("\n     open dma-buf, file "));
-  change_kfd_image(directory, [](kfd::KfdImage& image) {
-    for (kfd::BoEntry& bo : image.bos) bo.shared = 0;
+  change_kfd_image(directory, [](KfdImage& image) {
+    for (BoEntry& bo : image.bos) bo.shared = 0;
   });
   EXPECT_THAT(sluice({"show", directory}).out, HasSubstr(" of no process in these images\n     "));
 }
 
 TEST_F(ImagesTest, BosThatNoFileCanHoldAreTold) {
   const std::string directory = damaged_copy();
-  change_kfd_image(directory, [](kfd::KfdImage& image) { vram_bo(image).bytes = INT64_MAX; });
+  change_kfd_image(directory, [](KfdImage& image) { vram_bo(image).bytes = INT64_MAX; });
   for (const Strings& command :
        {Strings{"show", directory}, Strings{"verify", directory}, Strings{"diff", plain(), directory}}) {
     const Ended ended = sluice(command);

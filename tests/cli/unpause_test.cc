@@ -21,7 +21,7 @@
 namespace sluice::cli_test {
 namespace {
 
-using host_test::Program;
+using lookalike::Program;
 
 constexpr std::uint32_t kCriuNr = 0x22;
 constexpr int kUnpauseOp = 2;
@@ -187,13 +187,13 @@ TEST_F(UnpauseTest, APluginsDumpThatIsKilledInsideItsHooks) {
   for (const char* step : {"dump_ext_file", "cpu_pages"}) {
     SCOPED_TRACE(step);
     ASSERT_NO_FATAL_FAILURE(start());
-    const host_test::ScratchDirectory images;
+    const lookalike::ScratchDirectory images;
     Program dump(
         {CRIU_HOST, "dump", "--pid", std::to_string(subject_.pid()), "--images", images.path().string(),
          "--libdir", std::filesystem::path(SLUICE_PLUGIN).parent_path(), "--log", images.path() / "log",
          "--hold", step, "--control-fd", std::to_string(Program::kControlFd)},
         machine_.process_environment(), true);
-    ASSERT_EQ(dump.hear_control(), step) << host_test::read_file(images.path() / "log");
+    ASSERT_EQ(dump.hear_control(), step) << lookalike::read_file(images.path() / "log");
     EXPECT_EQ(unpause_json(kRefused).at("reason"), "traced");
     expect_still_paused();
     dump.kill();
@@ -250,7 +250,7 @@ class UnpauseNotesTest : public UnpauseTest {
     EXPECT_NE(ended.out.find(note), std::string::npos) << ended.out;
   }
 
-  host_test::ScratchDirectory files_;
+  lookalike::ScratchDirectory files_;
 };
 
 TEST_F(UnpauseNotesTest, AFrozenCgroupIsNamedWithTheWayToThawIt) {

@@ -83,11 +83,11 @@ TEST_P(UpstreamImagesTest, DiffComparesThemByContents) {
 TEST_P(UpstreamImagesTest, MemoryThatTwoEntriesShareIsNoDamage) {
   const UniqueFd folder(::open(directory_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   const std::string name = list_kfd_images(folder.get())->at(0);
-  kfd::KfdImage image = *unpack_kfd_image(*read_image(folder.get(), name), name, {});
-  const auto with_contents = [](const kfd::BoEntry& bo) { return kfd::has_contents(bo.alloc_flags); };
+  KfdImage image = *unpack_kfd_image(*read_image(folder.get(), name), name, {});
+  const auto with_contents = [](const BoEntry& bo) { return kfd::has_contents(bo.alloc_flags); };
   const auto first = std::find_if(image.bos.begin(), image.bos.end(), with_contents);
   ASSERT_NE(first, image.bos.end());
-  const auto second = std::find_if(first + 1, image.bos.end(), [&](const kfd::BoEntry& bo) {
+  const auto second = std::find_if(first + 1, image.bos.end(), [&](const BoEntry& bo) {
     return with_contents(bo) && bo.gpu_id == first->gpu_id;
   });
   ASSERT_NE(second, image.bos.end());

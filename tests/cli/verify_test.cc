@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// `sluice verify`: whole images are whole, and each damage is named, with its place.
+// `sluice verify`: intact images verify, and each damage is named, with its place.
 #include "images_test.h"
 
 #include <gmock/gmock.h>
@@ -26,7 +26,7 @@
 namespace sluice::cli_test {
 namespace {
 
-TEST_F(ImagesTest, VerifyFindsWholeImagesWhole) {
+TEST_F(ImagesTest, VerifyFindsIntactImagesIntact) {
   for (const std::string& directory : {plain(), shared()}) {
     const Ended ended = sluice({"verify", directory});
     EXPECT_EQ(ended.status, kDone) << ended.out << ended.err;
@@ -87,7 +87,7 @@ std::string make_key(const std::filesystem::path& path, char digit) {
 }
 
 TEST_F(ImagesTest, VerifyWithTheKeySaysWhoMadeThem) {
-  const host_test::ScratchDirectory keys;
+  const lookalike::ScratchDirectory keys;
   const std::string mine = make_key(keys.path() / "mine", '7');
   const std::string others = make_key(keys.path() / "others", '9');
   ASSERT_EQ(images_->dump("keyed", {}, {"SLUICE_KEY_FILE=" + mine}), "");
@@ -108,7 +108,7 @@ TEST_F(ImagesTest, VerifyWithTheKeySaysWhoMadeThem) {
 
 // Whole as they are: nothing says who made them, and nothing that they are damaged.
 TEST_F(ImagesTest, WhatWasMadeWithoutTheKeyIsNotVerifiedAndNotDamaged) {
-  const host_test::ScratchDirectory keys;
+  const lookalike::ScratchDirectory keys;
   const Strings setting = {"SLUICE_KEY_FILE=" + make_key(keys.path() / "mine", '7')};
   const std::string upstreams = images_->copy("plain", "upstreams").string();
   ASSERT_TRUE(test::make_upstreams(upstreams, test::UpstreamForm::Released).ok());
@@ -131,7 +131,7 @@ TEST_F(ImagesTest, WhatWasMadeWithoutTheKeyIsNotVerifiedAndNotDamaged) {
 }
 
 TEST_F(ImagesTest, DamageIsDamageWithAKey) {
-  const host_test::ScratchDirectory keys;
+  const lookalike::ScratchDirectory keys;
   const Strings setting = {"SLUICE_KEY_FILE=" + make_key(keys.path() / "mine", '7')};
   const auto result = [&](const std::string& directory) {
     return object_of(sluice({"verify", "--json", directory}, nullptr, setting))["result"];
@@ -141,7 +141,7 @@ TEST_F(ImagesTest, DamageIsDamageWithAKey) {
   const std::string image = unkeyed + "/" + names(unkeyed, std::string(kKfdPrefix))[0];
   test::flip_byte(image, std::filesystem::file_size(image) / 2);
   EXPECT_EQ(result(unkeyed), "damaged");
-  // One image, or the sums, without the key beside others that have it.
+  // One image, or the sums, made without the key, among others that were made with it.
   ASSERT_EQ(images_->dump("signed", {"--svm-context", "--share", "kfd"}, setting), "");
   for (const std::string& prefix : {std::string(kRenderPrefix), std::string("amdgpu-sums-")}) {
     const std::string mixed = images_->copy("signed", "mixed-" + prefix).string();
@@ -153,7 +153,7 @@ TEST_F(ImagesTest, DamageIsDamageWithAKey) {
 }
 
 TEST_F(ImagesTest, NothingIsVerifiedWithAKeyThatCannotBeHad) {
-  const host_test::ScratchDirectory keys;
+  const lookalike::ScratchDirectory keys;
   const std::string key = make_key(keys.path() / "key", '7');
   std::filesystem::permissions(key, std::filesystem::perms::others_read, std::filesystem::perm_options::add);
   const Ended open = sluice({"verify", plain()}, nullptr, {"SLUICE_KEY_FILE=" + key});

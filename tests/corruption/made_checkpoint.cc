@@ -39,10 +39,10 @@ std::uint64_t bo_bytes(Rng& rng) {
   return rng.percent(10) ? bytes - rng.between(1, kPage - 1) : bytes;  // with an odd tail
 }
 
-void add_bos(kfd::KfdImage& image, std::uint32_t gpu_id, Rng& rng) {
+void add_bos(KfdImage& image, std::uint32_t gpu_id, Rng& rng) {
   const bool has_contents = gpu_id != kGpus.back();
   for (std::uint64_t left = rng.between(2, 6); left > 0; --left) {
-    kfd::BoEntry bo;
+    BoEntry bo;
     bo.addr = 0x7f0000000000 + image.bos.size() * 0x10000000;
     bo.bytes = bo_bytes(rng);
     bo.offset = image.bos.size() << 32U;
@@ -74,7 +74,7 @@ void stamp(MadeCheckpoint& made, Rng& rng) {
   const DumpId id = dump_id_from(rng);
   made.kfd.dump_id = made.idle.dump_id = made.render.dump_id = made.dmabuf.dump_id = id;
   made.kfd.has_sums = made.render.has_sums = true;
-  for (kfd::KfdImage* const process : {&made.kfd, &made.idle}) {
+  for (KfdImage* const process : {&made.kfd, &made.idle}) {
     process->priv_data.resize(rng.between(50, 6000));
     rng.fill(std::as_writable_bytes(std::span(process->priv_data)));
   }
@@ -129,7 +129,7 @@ Result<void> write_set(int dir_fd, const KnownSet& known, const DumpId& dump_id,
 
 MadeCheckpoint make_checkpoint(Rng& rng) {
   MadeCheckpoint made;
-  kfd::KfdImage& kfd = made.kfd;
+  KfdImage& kfd = made.kfd;
   kfd.pid = 1234;
   kfd.topology.nodes.push_back({.node_id = 0, .cpu_cores_count = 8});
   for (std::uint32_t i = 0; i < kGpus.size(); ++i) {

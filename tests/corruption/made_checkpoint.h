@@ -13,8 +13,8 @@
 namespace sluice::corruption_test {
 
 struct MadeCheckpoint {
-  kfd::KfdImage kfd;
-  kfd::KfdImage idle;  // of the second process
+  KfdImage kfd;
+  KfdImage idle;  // of the second process
   RenderImage render;
   DmaBufImage dmabuf;
   KnownCheckpoint known;  // all of it, as a restore should find it

@@ -44,8 +44,17 @@
 #include "pipeline/store/extent_cloner.h"
 #include "support/flip_byte.h"
 
-namespace sluice::host_test {
+namespace sluice::demo {
 namespace {
+
+using lookalike::FifoSubject;
+using lookalike::Program;
+using lookalike::read_file;
+using lookalike::Scene;
+using lookalike::ScratchDirectory;
+using lookalike::shipped_plugin_directory;
+using lookalike::Strings;
+using lookalike::TaskTree;
 
 constexpr const char* kHostVersion = "4.2";
 constexpr std::uint64_t kBlockBytes = 4 * kMiB;  // the plugin's defaults, for the raw measurement
@@ -555,10 +564,10 @@ int run_often(const DemoOptions& options) {
 }
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::demo
 
 int main(int argc, char** argv) {
-  using namespace sluice::host_test;
+  using namespace sluice::demo;
   if (argc == 2 && std::string_view(argv[1]) == "--help") return usage(stdout, 0);
   const auto options = parse(argc, argv);
   if (!options) return usage(stderr, 2);

@@ -9,7 +9,7 @@
 #include "base/units.h"
 #include "support/plugin_statistics.h"
 
-namespace sluice::host_test {
+namespace sluice::demo {
 namespace {
 
 template <class... Arguments>
@@ -137,4 +137,4 @@ std::string json_of(const Report& report) {
       report.peak_rss_bytes, report.dump.pinned_bytes, report.verified ? "true" : "false");
 }
 
-}  // namespace sluice::host_test
+}  // namespace sluice::demo

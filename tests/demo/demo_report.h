@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace sluice::host_test {
+namespace sluice::demo {
 
 // What the plugin's statistics files of one direction say, all KFD files together.
 struct PluginStats {
@@ -53,4 +53,4 @@ std::string json_of(const Report& report);
 
 std::string readable_bytes(std::uint64_t bytes);
 
-}  // namespace sluice::host_test
+}  // namespace sluice::demo

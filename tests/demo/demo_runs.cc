@@ -7,7 +7,7 @@
 
 #include "goals/goals.h"
 
-namespace sluice::host_test {
+namespace sluice::demo {
 namespace {
 
 constexpr double kDemoRatio = 0.95;
@@ -60,4 +60,4 @@ bench::Report report_of(unsigned processes, unsigned gpus, std::span<const RunRa
   return report;
 }
 
-}  // namespace sluice::host_test
+}  // namespace sluice::demo

@@ -7,7 +7,7 @@
 
 #include "report/report.h"
 
-namespace sluice::host_test {
+namespace sluice::demo {
 
 // One run. Rates in 10^9 bytes/s; the raw ones are what the disk did right before and right after.
 struct RunRates {
@@ -22,4 +22,4 @@ struct RunRates {
 // whether it is. REQUIRES: runs is not empty.
 bench::Report report_of(unsigned processes, unsigned gpus, std::span<const RunRates> runs);
 
-}  // namespace sluice::host_test
+}  // namespace sluice::demo

@@ -16,8 +16,15 @@
 
 extern char** environ;
 
-namespace sluice::host_test {
+namespace sluice::demo {
 namespace {
+
+using lookalike::Program;
+using lookalike::program_directory;
+using lookalike::read_file;
+using lookalike::ScratchDirectory;
+using lookalike::Strings;
+using plugin_test::Mounts;
 
 Strings our_environment() {
   Strings result;
@@ -251,4 +258,4 @@ TEST(DemoReportTest, StatisticsOfSeveralFilesAreAddedUp) {
 }
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::demo

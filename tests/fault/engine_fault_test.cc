@@ -21,8 +21,10 @@
 #include "support/engine_fixture.h"
 #include "support/rng.h"
 
-namespace sluice::test {
+namespace sluice {
 namespace {
+
+using namespace test;  // the fixture, and what it is made of
 
 constexpr std::uint64_t kChunk = 256 * kKiB;
 
@@ -255,4 +257,4 @@ TEST_P(EngineFault, ADirectoryThatWasRemovedIsAnError) {
 }
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice

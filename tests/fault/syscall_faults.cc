@@ -11,7 +11,7 @@
 #include <cstdarg>
 #include <cstdio>
 
-namespace sluice::test {
+namespace sluice {
 namespace {
 
 struct Armed {
@@ -47,10 +47,10 @@ const char* SyscallFault::fired() const {
   return armed.fired;
 }
 
-}  // namespace sluice::test
+}  // namespace sluice
 
-using sluice::test::fails;
-using sluice::test::next;
+using sluice::fails;
+using sluice::next;
 
 // With 64-bit file offsets the C library's headers give these functions the names that end in 64.
 #define SLUICE_TEST_NEXT64(name) next<decltype(::name)>(#name "64")

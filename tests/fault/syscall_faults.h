@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-namespace sluice::test {
+namespace sluice {
 
 // Armed while it lives. One at a time per thread.
 class SyscallFault {
@@ -20,4 +20,4 @@ class SyscallFault {
   const char* fired() const;
 };
 
-}  // namespace sluice::test
+}  // namespace sluice

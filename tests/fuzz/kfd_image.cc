@@ -21,16 +21,16 @@ fuzz::Goal an_image("an image that can be read"), records("one whose private dat
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  const auto image = kfd::decode_kfd_image({data, size});
+  const auto image = decode_kfd_image({data, size});
   if (!image) {
     FUZZ_CHECK(image.error().err > 0 && !image.error().what.empty());
     return 0;
   }
   an_image.reach();
   // Links that lead nowhere are read but not written.
-  const auto written = kfd::decode_kfd_image(kfd::encode_kfd_image(*image));
+  const auto written = decode_kfd_image(encode_kfd_image(*image));
   FUZZ_CHECK(written.ok() && written->bos == image->bos && written->priv_data == image->priv_data);
-  const auto again = kfd::decode_kfd_image(kfd::encode_kfd_image(*written));
+  const auto again = decode_kfd_image(encode_kfd_image(*written));
   FUZZ_CHECK(again.ok() && *again == *written);
 
   if (const auto private_data = private_records(*image)) {
@@ -45,7 +45,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     FUZZ_CHECK(private_data->edit(all, {}).size() <= image->priv_data.size());
     FUZZ_CHECK(private_data->edit({}, more).size() >= image->priv_data.size() + 2 * 8);
     // Where the image does not say the size of a record, another is never found.
-    kfd::KfdImage silent = *image;
+    KfdImage silent = *image;
     silent.bo_record_bytes = 0;
     const auto found = private_records(silent);
     FUZZ_CHECK(!found || found->bo_record_bytes() == private_data->bo_record_bytes());

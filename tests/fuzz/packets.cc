@@ -12,8 +12,8 @@
 
 namespace {
 
-using vamdgpu::packets_test::FlatMemory;
-using vamdgpu::packets_test::Owner;
+using vamdgpu::tests::FlatMemory;
+using vamdgpu::tests::Owner;
 
 sluice::fuzz::Goal an_sdma_ib("an SDMA ring with an IB, to its end");
 sluice::fuzz::Goal a_pm4_ib("a PM4 ring with an IB, to its end");

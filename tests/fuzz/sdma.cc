@@ -54,7 +54,7 @@ class Engine {
     FUZZ_CHECK(record->rec.live && offset <= record->size && bytes <= record->size - offset);
   }
 
-  vamdgpu::model_test::Machine machine_;
+  vamdgpu::tests::Machine machine_;
   std::uint32_t file_;
 };
 

@@ -31,7 +31,7 @@
 #include "lookalike/version.h"
 #include "subject/arena.h"
 
-namespace sluice::host {
+namespace sluice::lookalike {
 namespace {
 
 // CRIU exits on any child that ends while tasks are being dumped, without calling exit() of plugins, but with
@@ -352,4 +352,4 @@ int pre_dump(const Options& options) {
   return ret;
 }
 
-}  // namespace sluice::host
+}  // namespace sluice::lookalike

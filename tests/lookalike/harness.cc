@@ -19,7 +19,7 @@
 #include <system_error>
 #include <utility>
 
-namespace sluice::host_test {
+namespace sluice::lookalike {
 namespace {
 
 // Asked at the start: in a mount namespace that a test makes later the link may lead nowhere.
@@ -394,4 +394,4 @@ std::string read_file(const std::filesystem::path& path) {
   return text.str();
 }
 
-}  // namespace sluice::host_test
+}  // namespace sluice::lookalike

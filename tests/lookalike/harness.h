@@ -17,7 +17,7 @@
 #include "control.h"
 #include "machine_directory.h"
 
-namespace sluice::host_test {
+namespace sluice::lookalike {
 
 using Strings = std::vector<std::string>;
 
@@ -185,4 +185,4 @@ class FifoSubject {
 
 std::string read_file(const std::filesystem::path& path);
 
-}  // namespace sluice::host_test
+}  // namespace sluice::lookalike

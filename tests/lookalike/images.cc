@@ -20,7 +20,7 @@
 #include "lookalike/log.h"
 #include "lookalike/stream.h"
 
-namespace sluice::host {
+namespace sluice::lookalike {
 namespace {
 
 constexpr const char* kTreeImage = "host-pstree.img";
@@ -274,4 +274,4 @@ void* read_pages(int directory, unsigned task, std::uint64_t* address, std::uint
   return memory;
 }
 
-}  // namespace sluice::host
+}  // namespace sluice::lookalike

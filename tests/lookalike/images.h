@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace sluice::host {
+namespace sluice::lookalike {
 
 // One descriptor of the task.
 struct FdEntry {
@@ -50,4 +50,4 @@ int write_pages(int directory, unsigned task, int pid, std::uint64_t address, st
 // Maps anonymous memory anywhere and reads the pages image into it. nullptr: logged.
 void* read_pages(int directory, unsigned task, std::uint64_t* address, std::uint64_t* bytes);
 
-}  // namespace sluice::host
+}  // namespace sluice::lookalike

@@ -12,7 +12,7 @@
 
 #include <cerrno>
 
-namespace sluice::host {
+namespace sluice::lookalike {
 
 // In memory that nobody uses yet.
 inline void init_shared(pthread_mutex_t& mutex) {
@@ -37,4 +37,4 @@ class Locked {
   pthread_mutex_t& mutex_;
 };
 
-}  // namespace sluice::host
+}  // namespace sluice::lookalike

@@ -10,7 +10,7 @@
 #include <cerrno>
 #include <cstdio>
 
-namespace sluice::host {
+namespace sluice::lookalike {
 namespace {
 
 int g_fd = STDERR_FILENO;
@@ -113,4 +113,4 @@ unsigned violations() {
   return violation_count();
 }
 
-}  // namespace sluice::host
+}  // namespace sluice::lookalike

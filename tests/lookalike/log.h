@@ -7,7 +7,7 @@
 #include <cstdarg>
 #include <string>
 
-namespace sluice::host {
+namespace sluice::lookalike {
 
 enum Level : unsigned { kMessage = 0, kError = 1, kWarning = 2, kInfo = 3, kDebug = 4 };
 
@@ -29,4 +29,4 @@ void log_in_any_thread(const char* format, ...) __attribute__((format(printf, 1,
 void violation(const char* format, ...) __attribute__((format(printf, 1, 2)));
 unsigned violations();
 
-}  // namespace sluice::host
+}  // namespace sluice::lookalike

@@ -26,7 +26,7 @@
 #include "lookalike/task.h"
 #include "lookalike/version.h"
 
-namespace sluice::host {
+namespace sluice::lookalike {
 namespace {
 
 constexpr int kControlFloor = 4000;  // the control descriptor is kept out of every task's way
@@ -231,10 +231,10 @@ void check_left_over(const Before& before) {
   }
 }
 
-}  // namespace sluice::host
+}  // namespace sluice::lookalike
 
 int main(int argc, char** argv) {
-  sluice::host::Options options;
-  if (!sluice::host::parse(argc, argv, &options)) return sluice::host::usage();
-  return sluice::host::run(options);
+  sluice::lookalike::Options options;
+  if (!sluice::lookalike::parse(argc, argv, &options)) return sluice::lookalike::usage();
+  return sluice::lookalike::run(options);
 }

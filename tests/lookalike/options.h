@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace sluice::host {
+namespace sluice::lookalike {
 
 struct Options {
   std::string command;      // dump, pre-dump, restore
@@ -60,4 +60,4 @@ void check_left_over(const Before& before);
 int dump(const Options& options);
 int pre_dump(const Options& options);
 
-}  // namespace sluice::host
+}  // namespace sluice::lookalike

@@ -3,7 +3,7 @@
 // our own words: hook numbers, the descriptor's layout, stages, the rules of verification.
 #pragma once
 
-namespace sluice::host {
+namespace sluice::lookalike {
 
 enum Hook : unsigned {
   kDumpUnixSk = 0,
@@ -43,4 +43,4 @@ inline constexpr unsigned kOldPluginVersion =
 // What run_plugins answers when no plugin took the call, and what a plugin answers to pass it on.
 inline constexpr int kNotSupported = -95;
 
-}  // namespace sluice::host
+}  // namespace sluice::lookalike

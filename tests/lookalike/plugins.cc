@@ -14,7 +14,7 @@
 #include "lookalike/log.h"
 #include "lookalike/version.h"
 
-namespace sluice::host {
+namespace sluice::lookalike {
 namespace {
 
 struct Plugin {
@@ -204,4 +204,4 @@ int inventory_check_left() {
   return g_required.empty() ? 0 : -1;
 }
 
-}  // namespace sluice::host
+}  // namespace sluice::lookalike

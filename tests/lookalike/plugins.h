@@ -15,7 +15,7 @@
 
 #include "lookalike/plugin_abi.h"
 
-namespace sluice::host {
+namespace sluice::lookalike {
 
 // Loads every *.so of `directory`, in readdir order; init(stage) each. 0, or -1 with the reason logged; then
 // exit(stage, -1) has been called for those that were loaded before.
@@ -47,4 +47,4 @@ int inventory_add(const char* name);
 bool inventory_check_and_remove(const char* name, unsigned long length);
 int inventory_check_left();  // -1 and "Missing required plugin" when a name is left
 
-}  // namespace sluice::host
+}  // namespace sluice::lookalike

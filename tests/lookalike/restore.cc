@@ -24,7 +24,7 @@
 #include "lookalike/task.h"
 #include "lookalike/version.h"
 
-namespace sluice::host {
+namespace sluice::lookalike {
 namespace {
 
 RestoreShared* g_shared = nullptr;  // one for each task
@@ -251,4 +251,4 @@ int restore(const Options& options) {
   return ret;
 }
 
-}  // namespace sluice::host
+}  // namespace sluice::lookalike

@@ -7,7 +7,7 @@
 
 #include "lookalike/options.h"
 
-namespace sluice::host {
+namespace sluice::lookalike {
 
 // What main and a task share. A futex word each.
 struct RestoreShared {
@@ -30,4 +30,4 @@ void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t value);  // retu
 bool futex_wait_a_moment(std::atomic<std::uint32_t>& word, std::uint32_t value);  // whether it differs
 void futex_wake(std::atomic<std::uint32_t>& word);
 
-}  // namespace sluice::host
+}  // namespace sluice::lookalike

@@ -28,7 +28,7 @@
 #include "lookalike/version.h"
 #include "subject/subject.h"
 
-namespace sluice::host {
+namespace sluice::lookalike {
 namespace {
 
 // Descriptors that are still to be restored, for find_unused_fd_pid().
@@ -281,4 +281,4 @@ void restore_task(const Options& options, pid_t main, unsigned number, RestoreSh
   ::_exit(arena->magic == subject::kArenaMagic ? subject::subject_continue(*arena) : 1);
 }
 
-}  // namespace sluice::host
+}  // namespace sluice::lookalike

@@ -17,7 +17,7 @@
 #include "lookalike/log.h"
 #include "lookalike/version.h"
 
-namespace sluice::host {
+namespace sluice::lookalike {
 namespace {
 
 constexpr int kMostServices = 17;
@@ -153,4 +153,4 @@ int fdstore_get_fd(int id) {
   return fd;
 }
 
-}  // namespace sluice::host
+}  // namespace sluice::lookalike

@@ -6,7 +6,7 @@
 // And the fdstore: descriptors handed from any process of the restore to any other.
 #pragma once
 
-namespace sluice::host {
+namespace sluice::lookalike {
 
 enum ServiceFd : int { kLogFd = 1, kImageFd = 2, kStreamerFd = 3, kProcFd = 4 };
 
@@ -25,4 +25,4 @@ void fdstore_init();
 int fdstore_add_fd(int fd);  // id, or -1
 int fdstore_get_fd(int id);  // new descriptor, or -1
 
-}  // namespace sluice::host
+}  // namespace sluice::lookalike

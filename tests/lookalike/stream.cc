@@ -15,7 +15,7 @@
 #include "lookalike/service_fds.h"
 #include "streamer/wire.h"
 
-namespace sluice::host {
+namespace sluice::lookalike {
 namespace {
 
 pthread_mutex_t* g_lock = nullptr;  // in memory that all tasks share
@@ -77,4 +77,4 @@ UniqueFd open_image(int directory, const std::string& name, int flags) {
   return UniqueFd(fd < 0 ? -1 : fd);
 }
 
-}  // namespace sluice::host
+}  // namespace sluice::lookalike

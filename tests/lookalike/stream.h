@@ -11,7 +11,7 @@
 
 #include "base/unique_fd.h"
 
-namespace sluice::host {
+namespace sluice::lookalike {
 
 // Connects to the streamer in the image directory and installs the service descriptor. -1: logged.
 int stream_connect(const std::string& images, bool dump);
@@ -26,4 +26,4 @@ int stream_open(const char* name, int flags);
 // An image of the host's own, by openat() or from the streamer.
 UniqueFd open_image(int directory, const std::string& name, int flags);
 
-}  // namespace sluice::host
+}  // namespace sluice::lookalike

@@ -45,7 +45,7 @@
 #error "HOST_VERSION must be 3171, 319, 400, 411, 420 or 999"
 #endif
 
-namespace sluice::host {
+namespace sluice::lookalike {
 
 #if HOST_VERSION == 3171
 const HostVersion kHostVersion = {"3.17.1", HOST_HOOKS, true, false, false, true, false, 14, false};
@@ -61,9 +61,9 @@ const HostVersion kHostVersion = {"4.2", HOST_HOOKS, false, true, true, false, f
 const HostVersion kHostVersion = {"dev", HOST_HOOKS, false, true, true, false, true, 15, false};
 #endif
 
-}  // namespace sluice::host
+}  // namespace sluice::lookalike
 
-namespace host = sluice::host;
+namespace lookalike = sluice::lookalike;
 
 extern "C" {
 
@@ -114,51 +114,51 @@ void rlimit_unlimit_nofile(void);
 int read_fd_link(int fd, char* text, std::size_t bytes);
 
 int criu_get_image_dir(void) {
-  return host::service(host::kImageFd);
+  return lookalike::service(lookalike::kImageFd);
 }
 int get_service_fd(int type) {
-  return host::service(type);
+  return lookalike::service(type);
 }
 int install_service_fd(int type, int fd) {
-  host::install_service(type, fd);
-  return host::service(type);
+  lookalike::install_service(type, fd);
+  return lookalike::service(type);
 }
 int close_service_fd(int type) {
-  host::close_service(type);
+  lookalike::close_service(type);
   return 0;
 }
 bool is_any_service_fd(int fd) {
-  return host::is_service(fd);
+  return lookalike::is_service(fd);
 }
 int service_fd_rlim_cur(void) {
-  return host::service_limit();
+  return lookalike::service_limit();
 }
 
 int img_streamer_open(char* name, int flags) {
-  return host::stream_open(name, flags);
+  return lookalike::stream_open(name, flags);
 }
 
 int fdstore_add(int fd) {
-  return host::fdstore_add_fd(fd);
+  return lookalike::fdstore_add_fd(fd);
 }
 int fdstore_get(int id) {
-  return host::fdstore_get_fd(id);
+  return lookalike::fdstore_get_fd(id);
 }
 int find_unused_fd_pid(pid_t) {
-  return host::first_free_task_fd();
+  return lookalike::first_free_task_fd();
 }
 
 void print_on_level(unsigned level, const char* format, ...) {
   std::va_list arguments;
   va_start(arguments, format);
-  host::log_line_v(level, format, arguments);
+  lookalike::log_line_v(level, format, arguments);
   va_end(arguments);
 }
 unsigned log_get_loglevel(void) {
-  return host::log_level();
+  return lookalike::log_level();
 }
 int log_get_fd(void) {
-  return host::log_fd();
+  return lookalike::log_fd();
 }
 
 // There is no tree in this host: no plugin can do anything with a pointer into it.
@@ -171,7 +171,7 @@ void* pstree_item_by_real(pid_t) {
 
 // Disabled in a restored task, where CRIU stops with a BUG.
 void* shmalloc(std::size_t) {
-  host::log_line(host::kError, "Error: BUG: shmalloc\n");
+  lookalike::log_line(lookalike::kError, "Error: BUG: shmalloc\n");
   std::abort();
 }
 void shfree_last(void*) {}
@@ -200,16 +200,16 @@ int read_fd_link(int fd, char* text, std::size_t bytes) {
 
 void network_unlock(void);
 void network_unlock(void) {
-  host::log_line(host::kInfo, "Unlock network\n");
+  lookalike::log_line(lookalike::kInfo, "Unlock network\n");
 }
 
 // Exported by CRIU, of no use to a plugin in this host: present, so that whoever looks for them finds what
 // CRIU has.
-#define HOST_UNUSABLE(name)                                                 \
-  [[noreturn]] void name(void);                                             \
-  void name(void) {                                                         \
-    host::log_line(host::kError, "Error: %s is not offered here\n", #name); \
-    std::abort();                                                           \
+#define HOST_UNUSABLE(name)                                                           \
+  [[noreturn]] void name(void);                                                       \
+  void name(void) {                                                                   \
+    lookalike::log_line(lookalike::kError, "Error: %s is not offered here\n", #name); \
+    std::abort();                                                                     \
   }
 HOST_UNUSABLE(send_fds)
 HOST_UNUSABLE(__recv_fds)
@@ -238,16 +238,16 @@ void free_inventory_plugins_list(void);
 void set_compel_interrupt_only_mode(void);
 
 int add_inventory_plugin(const char* name) {
-  return host::inventory_add(name);
+  return lookalike::inventory_add(name);
 }
 bool check_and_remove_inventory_plugin(const char* name, std::size_t length) {
-  return host::inventory_check_and_remove(name, length);
+  return lookalike::inventory_check_and_remove(name, length);
 }
 int check_inventory_plugins(void) {
-  return host::inventory_check_left();
+  return lookalike::inventory_check_left();
 }
 void free_inventory_plugins_list(void) {
-  host::inventory_free();
+  lookalike::inventory_free();
 }
 void set_compel_interrupt_only_mode(void) {}  // this host always seizes by ptrace
 #endif

@@ -25,7 +25,7 @@
 #include "fault/seam/plan.h"
 #include "lookalike/log.h"
 
-namespace sluice::host {
+namespace sluice::lookalike {
 namespace {
 
 constexpr unsigned kMemMajor = 1;  // null, zero, urandom
@@ -232,4 +232,4 @@ std::set<std::string> maps_of_note() {
   return maps;
 }
 
-}  // namespace sluice::host
+}  // namespace sluice::lookalike

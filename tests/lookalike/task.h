@@ -14,7 +14,7 @@
 
 #include "base/unique_fd.h"
 
-namespace sluice::host {
+namespace sluice::lookalike {
 
 // Seizes every thread of a process and stops it; lets it go again.
 class Seized {
@@ -75,4 +75,4 @@ std::vector<int> extra_threads();
 // own.
 std::set<std::string> maps_of_note();
 
-}  // namespace sluice::host
+}  // namespace sluice::lookalike

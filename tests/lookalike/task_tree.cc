@@ -8,7 +8,7 @@
 #include <fstream>
 #include <iterator>
 
-namespace sluice::host_test {
+namespace sluice::lookalike {
 namespace {
 
 std::string line_of(const FifoSubject& task, const std::string& command, const std::string& answer) {
@@ -87,4 +87,4 @@ std::string TaskTree::who_does_not_quit() {
   return wrong;
 }
 
-}  // namespace sluice::host_test
+}  // namespace sluice::lookalike

@@ -8,7 +8,7 @@
 
 #include "lookalike/harness.h"
 
-namespace sluice::host_test {
+namespace sluice::lookalike {
 
 class TaskTree {
  public:
@@ -58,4 +58,4 @@ class TaskTree {
   std::list<FifoSubject> tasks_;
 };
 
-}  // namespace sluice::host_test
+}  // namespace sluice::lookalike

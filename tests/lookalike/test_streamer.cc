@@ -10,7 +10,7 @@
 #include "streamer/command.h"
 #include "streamer/wire.h"
 
-namespace sluice::host_test {
+namespace sluice::lookalike {
 namespace {
 
 std::string path_variable() {
@@ -83,4 +83,4 @@ bool capture_directory(const std::filesystem::path& place, const std::filesystem
   return streamer.wait() == 0;
 }
 
-}  // namespace sluice::host_test
+}  // namespace sluice::lookalike

@@ -8,7 +8,7 @@
 
 #include "lookalike/harness.h"
 
-namespace sluice::host_test {
+namespace sluice::lookalike {
 
 // `words` of a Streamer whose image is a file.
 std::string capture_to(const std::filesystem::path& image);
@@ -37,4 +37,4 @@ int extract_image(const std::filesystem::path& image, const std::filesystem::pat
 // The other way round: an image of all files in `place`. False: it could not be made.
 bool capture_directory(const std::filesystem::path& place, const std::filesystem::path& image);
 
-}  // namespace sluice::host_test
+}  // namespace sluice::lookalike

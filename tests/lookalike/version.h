@@ -6,7 +6,7 @@
 
 #include "lookalike/plugin_abi.h"
 
-namespace sluice::host {
+namespace sluice::lookalike {
 
 struct HostVersion {
   const char* name;
@@ -27,4 +27,4 @@ struct HostVersion {
 // Of this executable (host_symbols.cc).
 extern const HostVersion kHostVersion;
 
-}  // namespace sluice::host
+}  // namespace sluice::lookalike

@@ -18,8 +18,14 @@
 #include "plugin/plugin_test.h"
 #include "support/flip_byte.h"
 
-namespace sluice::host_test {
+namespace sluice::object_store_test {
 namespace {
+
+using lookalike::Program;
+using lookalike::ScratchDirectory;
+using lookalike::Streamer;
+using lookalike::Strings;
+using plugin_test::SceneTest;
 
 Strings own_environment() {
   Strings variables;
@@ -201,4 +207,4 @@ INSTANTIATE_TEST_SUITE_P(Through, ObjectStoreTest, ::testing::ValuesIn(kClients)
                          [](const auto& tested) { return tested.param.name; });
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::object_store_test

@@ -21,7 +21,7 @@
 #include "mounted_images.h"
 #include "plugin_test.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 
 inline const Kind kSharingKinds[] = {
     {"xfs", {"mkfs.xfs", "-q", "-m", "reflink=1"}, 1024 * kMiB},
@@ -83,4 +83,4 @@ class CloneScene : public MountedImages, public SceneTest, public ::testing::Wit
   std::string log_;
 };
 
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

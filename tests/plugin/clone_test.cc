@@ -23,7 +23,7 @@
 #include "seam_plan.h"
 #endif
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -151,7 +151,7 @@ TEST_P(CloneTest, AFailedDumpLeavesTheParentAsItIs) {
 #ifdef SEAM_LIBRARY
 // A share of the plugin's calls fails, each in a dump of its own: SLUICE_FAULT_SHARE and the others of
 // failure_points.h.
-TEST_P(CloneTest, WhicheverCallFailsTheDumpIsWholeOrUndoneAndTheParentAsItWas) {
+TEST_P(CloneTest, WhicheverCallFailsTheDumpIsCompleteOrUndoneAndTheParentAsItWas) {
   ASSERT_NO_FATAL_FAILURE(dump_as("first"));
   ASSERT_NO_FATAL_FAILURE(work());
   const auto contents = [this](const std::string& name) {
@@ -194,4 +194,4 @@ TEST_P(CloneTest, WhicheverCallFailsTheDumpIsWholeOrUndoneAndTheParentAsItWas) {
 #endif
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

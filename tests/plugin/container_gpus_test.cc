@@ -9,7 +9,7 @@
 
 #include "plugin_test.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -134,4 +134,4 @@ TEST_P(ContainerGpusTest, WhereCriuHasNoNodeEitherItIsSaidWhatHappened) {
 INSTANTIATE_TEST_SUITE_P(Versions, ContainerGpusTest, ::testing::ValuesIn(kVersions), name_of_version);
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <utility>
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 
 using test::Bytes;
 using test::Rng;
@@ -183,4 +183,4 @@ DirectoryState CrashModel::crash(Loss loss, Rng& rng) const {
   return state;
 }
 
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // A disk that loses power: what a directory can look like afterwards, from a record of what was done to it.
 //
-// What was synced is there. Of the rest any part may be: of a file's writes and cuts since its last sync
-// each, and of a write each block of 4 KiB; of renames, removals and new names since the directory's last
-// sync the first ones, as journalling file systems have it, or any of them.
+// What was synced is there. Of the rest any part may be. A file may have each of its writes and cuts since
+// its last sync, and each block of 4 KiB of a write. Of renames, removals and new names since the directory's
+// last sync the first ones may be there, as on journalling file systems, or any of them.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 #include "support/rng.h"
 #include "support/serial_writer.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 
 struct DiskEvent {
   DiskOp op = DiskOp::Write;
@@ -92,4 +92,4 @@ class CrashModel {
   std::size_t directory_sync_began_ = 0;
 };
 
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

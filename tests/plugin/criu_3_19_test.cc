@@ -5,7 +5,7 @@
 
 #include "plugin_test.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
 
 class Criu319Test : public SceneTest {
@@ -44,4 +44,4 @@ TEST_F(Criu319Test, ImagesGoToOtherHostsAndComeFromThem) {
 }
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

@@ -11,8 +11,14 @@
 #include "lookalike/test_streamer.h"
 #include "plugin_test.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
+
+using lookalike::capture_to;
+using lookalike::probe_plugin_directory;
+using lookalike::serve_from;
+using lookalike::Streamer;
+using lookalike::TaskTree;
 
 class Criu40Test : public SceneTest {
  protected:
@@ -131,7 +137,7 @@ TEST_F(Criu40Test, ADumpThatIsRefusedInTheHookLeavesAnOlderCheckpoint) {
 }
 
 // It asks for each task, and the first stands for all.
-TEST_F(Criu40Test, ATreeComesBackWhole) {
+TEST_F(Criu40Test, ATreeComesBackIntact) {
   TaskTree tasks(scene_);
   ASSERT_NO_FATAL_FAILURE(start_two(tasks));
   ASSERT_EQ(scene_.dump(kCriu40.name, tasks.with_pids()), 0) << scene_.log();
@@ -174,4 +180,4 @@ TEST_F(Criu40Test, APreDumpBeginsWhereItDoesInOtherVersions) {
 }
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

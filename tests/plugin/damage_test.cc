@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Damaged image directories, by seed, before the shipped plugin: it refuses what the trial restore of
-// tests/corruption refuses, names the damage, resumes nothing and keeps nothing; all else it restores whole.
-// The same where an image streamer gives it the files.
+// Damaged image directories, by seed, given to the shipped plugin. What the trial restore of tests/corruption
+// refuses it refuses, too: it names the damage, resumes nothing and keeps nothing. All else it restores
+// intact. The same where an image streamer gives it the files.
 //
 //   SLUICE_DAMAGE_SEEDS=n   cases for each version of the host (two of each kind of damage, one in streams)
 //   SLUICE_DAMAGE_SEED=n    this case alone
@@ -26,7 +26,7 @@
 #include "plugin_test.h"
 #include "support/seeds.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
 
 using corruption_test::Damage;
@@ -34,6 +34,11 @@ using corruption_test::DirectoryCopy;
 using corruption_test::KnownCheckpoint;
 using corruption_test::LaneKit;
 using corruption_test::TrialRestore;
+using lookalike::capture_directory;
+using lookalike::capture_to;
+using lookalike::extract_image;
+using lookalike::serve_from;
+using lookalike::Streamer;
 using test::Rng;
 
 constexpr std::uint64_t kChunkBytes = 4 * kMiB;
@@ -105,7 +110,7 @@ class DamageTest : public PluginTest {
     if (trial.errors.empty()) {
       ASSERT_NE(trial.became, nullptr) << "restored as what it never was";
       ASSERT_EQ(status, 0) << log;
-      // All of the older dump's images beside CRIU's newer ones: that these differ only CRIU could know. Its
+      // All of the older dump's images with CRIU's newer ones: only CRIU could know that these differ. Its
       // process compares with what the newer one had, and finds the older contents.
       if (trial.became == &known_) {
         ++restored_;
@@ -307,4 +312,4 @@ INSTANTIATE_TEST_SUITE_P(Versions, StreamDamageTest, ::testing::ValuesIn(kVersio
                          name_of_version);
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

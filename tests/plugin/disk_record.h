@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 
 enum class DiskOp : std::uint32_t {
   Write,      // of `inode` at `offset`; the bytes follow
@@ -33,4 +33,4 @@ struct DiskRecord {
 inline constexpr char kRecordDirectory[] = "DISK_RECORD_DIRECTORY";
 inline constexpr char kRecordFile[] = "DISK_RECORD_FILE";
 
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

@@ -22,8 +22,8 @@
 
 namespace {
 
-using sluice::host_test::DiskOp;
-using sluice::host_test::DiskRecord;
+using sluice::plugin_test::DiskOp;
+using sluice::plugin_test::DiskRecord;
 
 constexpr std::string_view kPrefix = "amdgpu-";
 
@@ -39,8 +39,8 @@ Function* next(const char* symbol) {
 #define NEXT64(name) next<decltype(::name)>(#name "64")
 
 [[gnu::constructor]] void begin() {
-  const char* const path = std::getenv(sluice::host_test::kRecordDirectory);
-  const char* const file = std::getenv(sluice::host_test::kRecordFile);
+  const char* const path = std::getenv(sluice::plugin_test::kRecordDirectory);
+  const char* const file = std::getenv(sluice::plugin_test::kRecordFile);
   if (path == nullptr || file == nullptr) return;
   (void)std::strncpy(directory.data(), path, directory.size() - 1);
   record_fd = ::open(file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);

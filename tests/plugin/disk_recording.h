@@ -13,7 +13,9 @@
 #include "disk_record.h"
 #include "lookalike/harness.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
+
+using lookalike::program_directory;
 
 // The environment of hosts that are recorded while it lives.
 class Recording {
@@ -39,4 +41,4 @@ class Recording {
   std::filesystem::path file_;
 };
 
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

@@ -4,9 +4,10 @@
 #include "lookalike/task_tree.h"
 #include "plugin_test.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
 
+using lookalike::TaskTree;
 using Amds = vamdgpu::OutOfTreeDriver;
 constexpr const Amds& kOldest = vamdgpu::kOutOfTreeDrivers[0];  // KFD 1.11: exports no dma-bufs
 constexpr const Amds& kNewest = vamdgpu::kOutOfTreeDrivers[1];  // KFD 1.18
@@ -275,4 +276,4 @@ TEST_P(IpcTest, AnExporterThatRunsOnEndsTheRestoreOfItsDump) {
 INSTANTIATE_TEST_SUITE_P(Versions, IpcTest, ::testing::Values(kVersions[0], kVersions[2]), name_of_version);
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The shipped plugin in all five hosts: what is dumped comes back whole, the KFD calls come in the one right
+// The shipped plugin in all five hosts: what is dumped comes back intact, the KFD calls come in the one right
 // order, and the images are what the serial way gives.
 #include <signal.h>
 #include <sys/stat.h>
@@ -20,7 +20,7 @@
 #include "base/units.h"
 #include "plugin_test.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
 
 using DumpRestoreTest = PluginTest;
@@ -49,7 +49,7 @@ std::size_t most_at_once(const std::vector<Period>& periods) {
   return static_cast<std::size_t>(most);
 }
 
-TEST_P(DumpRestoreTest, TheRestoredProcessIsWholeAndEndsWell) {
+TEST_P(DumpRestoreTest, TheRestoredProcessIsIntactAndEndsWell) {
   ASSERT_NO_FATAL_FAILURE(start());
   ASSERT_NO_FATAL_FAILURE(dump());
   EXPECT_EQ(scene_.subject().wait(), 128 + SIGKILL);
@@ -100,7 +100,7 @@ TEST_P(DumpRestoreTest, LeaveRunningLeavesTheProcessRunning) {
   expect_running();
 }
 
-// Memory that is shared, and that of private file systems, comes behind all hooks.
+// Memory that is shared, and that of private file systems, is dumped after all hooks.
 TEST_P(DumpRestoreTest, QueuesStayPausedUntilCpuPagesAreDumped) {
   ASSERT_NO_FATAL_FAILURE(start());
   Program host = scene_.start_host(version(), "dump", {"--leave-running", "--hold", "before_exit"});
@@ -190,8 +190,8 @@ TEST_P(DumpRestoreTest, AllZeroAndNoZeroComeBack) {
   }
 }
 
-// One for each direction, beside the images, with every chunk in every stage, one after the other: what a
-// restore copies onto a GPU has been compared before.
+// One for each direction, next to the images, with every chunk in every stage, in order: what a restore
+// copies onto a GPU has been compared before.
 TEST_P(DumpRestoreTest, ATraceIsWrittenWhereItIsAskedFor) {
   scene_.variables["SLUICE_TRACE"] = "on";
   scene_.variables["SLUICE_STATS"] = "off";
@@ -391,4 +391,4 @@ INSTANTIATE_TEST_SUITE_P(Versions, DumpRestoreTest, ::testing::ValuesIn(kVersion
 INSTANTIATE_TEST_SUITE_P(Criu40, DumpRestoreTest, ::testing::Values(kCriu40), name_of_version);
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// Every failure once: each call that the shipped plugin makes of something that can fail (tests/fault/seam)
-// fails once, is short once, is once the last thing that its process does, SIGTERM comes just before it, and
-// it hangs for ever, until SIGTERM comes; one process, a tree of two, one that streams. Whatever happens, a
-// dump either leaves a checkpoint that restores, or the processes running with their queues and no image that
-// looks complete; a restore either brings back all processes whole, or leaves none.
+// Every failure once. Each call of the shipped plugin that can fail (tests/fault/seam) fails once, is short
+// once, and is once the last thing that its process does. SIGTERM comes just before it, and it hangs until
+// SIGTERM comes. The jobs are one process, a tree of two, and one that streams. Whatever happens, a dump
+// either leaves a checkpoint that restores, or the processes running with their queues and no image that
+// looks complete. A restore either brings back all processes intact, or leaves none.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -41,8 +41,14 @@
 #include "thunk_memory.h"
 #include "times_taken.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
+
+using lookalike::capture_to;
+using lookalike::extract_image;
+using lookalike::serve_from;
+using lookalike::Streamer;
+using lookalike::TaskTree;
 
 namespace fs = std::filesystem;
 
@@ -66,7 +72,7 @@ const std::vector<Shape>& shapes() {
       {"tree", 2, false, nullptr, {}},
       // More processors than lanes: threads of their own hash.
       {"stream", 1, true, "16", {}},
-      // One memory behind a BO of the KFD, GEM BOs of two GPUs, another BO of the KFD, and a descriptor.
+      // One memory shared by a BO of the KFD, GEM BOs of two GPUs, another BO of the KFD, and a descriptor.
       {"shared", 1, false, "16", {"--share", "kfd", "--share-fd", "--kfd-import", "--gem-handles", "1,3"}},
       // Dumps write what an earlier one has not.
       {"parent", 1, false, nullptr, {}, true},
@@ -101,7 +107,7 @@ vamdgpu::MachineOptions tiny_machine(unsigned tasks) {
 }
 
 // The plugin's files in a directory, and what a streamer has captured, by what changes when somebody writes
-// one; but for the statistics of restores, which each of them writes anew.
+// one. Without the statistics of restores, which each restore writes anew.
 using Listing = std::map<std::string, std::pair<std::uintmax_t, fs::file_time_type>>;
 
 constexpr const char* kCaptured = "captured";
@@ -545,8 +551,8 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
     EXPECT_EQ(tasks_.what_is_not_whole(), "");
   }
 
-  // A stream cannot be taken back. What a failed dump has left of it is not restored, or verifies: the host
-  // was killed behind its last file.
+  // A stream cannot be taken back. What a failed dump has left of it is not restored, or it verifies
+  // because the host was killed after its last file.
   void judge_captured(bool killed) {
     const fs::path files = scratch_.path() / "extracted";
     fs::remove_all(files);
@@ -601,9 +607,9 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
     return 0;
   }
 
-  // The one time at which a host that dies lets tasks run that are not whole: they stand still, and the
-  // plugin has not laid hold of each of them yet (docs/internals/restore.md, "CRIU killed"). Where a thread
-  // hangs beside the main one, that may have come to anything before it looks at the content server's socket.
+  // The one moment at which a host that dies lets incomplete tasks run: they are stopped, and the plugin has
+  // not laid hold of each of them yet (docs/internals/restore.md, "CRIU killed"). Where another thread than
+  // the main one hangs, the main one may be anywhere before it looks at the content server's socket.
   bool before_hold() const {
     const bool beside = plan_.kind() == seam::kHang && !plan_.hangs_in_main();
     return log_.find("tasks run when they are let go") != std::string::npos &&
@@ -919,7 +925,7 @@ TEST_P(EveryFailureTest, JobsOfARestore) {
   EXPECT_EQ(tasks_.what_is_not_whole(), "");
 }
 
-// A pre-dump, whatever befalls it: the tasks run on, and the dump that follows comes back whole, whether it
+// A pre-dump, whatever befalls it: the tasks run on, and the dump that follows comes back intact, whether it
 // has a parent or not.
 class EveryFailureOfAPreDump : public EveryFailureTest {
  protected:
@@ -1007,7 +1013,7 @@ class EveryFailureOfAPreDump : public EveryFailureTest {
   const fs::path mark_ = predumped_ / "amdgpu-predump.img";
 };
 
-TEST_P(EveryFailureOfAPreDump, LeavesTheTasksAndTheNextDumpWhole) {
+TEST_P(EveryFailureOfAPreDump, LeavesTheTasksAndTheNextDumpIntact) {
   ASSERT_NO_FATAL_FAILURE(restore_earlier());
   for (const std::uint32_t kind : {seam::kError, seam::kShort, seam::kKill, seam::kSignal, seam::kHang}) {
     std::vector<Failure> all;
@@ -1076,4 +1082,4 @@ INSTANTIATE_TEST_SUITE_P(Runs, EveryFailureOfAPreDump, ::testing::Values(Run{kVe
                          name_of_run);
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

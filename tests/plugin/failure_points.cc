@@ -11,7 +11,7 @@
 #include <string_view>
 #include <system_error>
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 
 namespace {
 
@@ -116,4 +116,4 @@ std::vector<Failure> FailurePlan::failures(std::uint32_t kinds, Turns turns, std
   return all;
 }
 
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

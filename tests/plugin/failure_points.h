@@ -19,7 +19,7 @@
 #include "support/rng.h"
 #include "support/seeds.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 
 // A call of the plugin that fails.
 struct Failure {
@@ -73,7 +73,7 @@ class FailurePlan {
   std::optional<std::chrono::steady_clock::time_point> signalled() const;
   // The call that was to fail; "" where the run did not come to it.
   std::string call() const;
-  // How often it has come to `call`, but for the time at which it failed.
+  // How often it has made `call`, without the time at which it failed.
   std::uint32_t turns_at(const std::string& call) const;
   // What it could have failed of: each kind of `kinds` at each place, in a loop at `turns`. `places`: how
   // many they are.
@@ -110,4 +110,4 @@ std::vector<Any> share_of(std::vector<Any> all, std::uint64_t share) {
   return drawn;
 }
 
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What goes wrong: a dump that fails anywhere leaves the process running with its queues and no image that
-// looks whole; a restore that fails anywhere resumes nothing, says why, and leaves nothing.
+// What goes wrong. A dump that fails anywhere leaves the process running with its queues, and no image that
+// looks complete. A restore that fails anywhere resumes nothing, says why, and leaves nothing.
 #include <signal.h>
 #include <unistd.h>
 
@@ -15,7 +15,7 @@
 #include "plugin_test.h"
 #include "support/flip_byte.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
 
 constexpr std::uint32_t kGetVersionNr = 0x01;
@@ -85,7 +85,7 @@ TEST_P(FailureTest, ADumpThatIsRefusedInAdvanceLeavesAnOlderCheckpoint) {
 }
 
 // The kernel gives a restored SDMA queue its old number, which the dumped process still has.
-TEST_P(FailureTest, ARestoreBesideTheDumpedProcessIsToldWhatIsInTheWay) {
+TEST_P(FailureTest, ARestoreWhileTheDumpedProcessRunsIsToldWhatIsInTheWay) {
   ASSERT_NO_FATAL_FAILURE(start({"--svm-context"}));  // two save areas of BOs are more than the machine has
   ASSERT_EQ(scene_.dump(version(), {"--leave-running"}), 0) << scene_.log();
   (void)scene_.log();
@@ -100,7 +100,7 @@ TEST_P(FailureTest, ARestoreBesideTheDumpedProcessIsToldWhatIsInTheWay) {
   EXPECT_TRUE(heard("check").starts_with("ok check")) << last_;
 }
 
-// Whenever the GPU says so: no image has what came behind the reset. Before anything flows, the plugin's part
+// Whenever the GPU says so: no image has what came after the reset. Before anything flows, the plugin's part
 // of an older checkpoint stays.
 TEST_P(FailureTest, AGpuThatLosesItsVramFailsTheDump) {
   ASSERT_NO_FATAL_FAILURE(start());
@@ -122,7 +122,7 @@ TEST_P(FailureTest, AGpuThatLosesItsVramFailsTheDump) {
   EXPECT_EQ(failed, 4U) << "before the first contents, at a lane's start, at its end; then all is well";
 }
 
-// The same: nothing runs that has what came behind the reset.
+// The same: nothing runs that has what came after the reset.
 TEST_P(FailureTest, AGpuThatLosesItsVramFailsTheRestore) {
   ASSERT_NO_FATAL_FAILURE(start());
   ASSERT_NO_FATAL_FAILURE(dump());
@@ -411,7 +411,7 @@ TEST_P(FailureTest, AFailureIsToldOnce) {
   EXPECT_EQ(lines_with("[SL-C06]"), 1U);
 }
 
-// Then threads of their own hash, beside those of the lanes.
+// Then extra threads hash, in addition to those of the lanes.
 TEST_P(FailureTest, ACorruptBlockIsFoundWithManyProcessorsToo) {
   scene_.variables["VAMDGPU_CPUS"] = "16";
   ASSERT_NO_FATAL_FAILURE(start());
@@ -533,4 +533,4 @@ INSTANTIATE_TEST_SUITE_P(Newest, RemedyTest, ::testing::Values(kVersions[3]), na
 INSTANTIATE_TEST_SUITE_P(Versions, FailureTest, ::testing::ValuesIn(kVersionsOfLongSuites), name_of_version);
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Image directories on real file systems, each made for the test: what was dumped there comes back, and a
-// disk that is full, read-only, beyond its quota or broken fails the dump by name, leaves the process running
-// and nothing that looks complete.
+// Image directories on real file systems, each made for the test: what was dumped there comes back. A disk
+// that is full, read-only, beyond its quota or broken fails the dump, which names the cause. It leaves the
+// process running, and nothing that looks complete.
 //
 // Needs root, loop devices and the file systems' mkfs; what cannot be had here is skipped by name. Mounts are
 // in a mount namespace of this program's own.
@@ -29,7 +29,7 @@
 #include "plugin_test.h"
 #include "support/plugin_statistics.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -299,4 +299,4 @@ TEST_F(GroupQuotaTest, FailsTheDumpAndAHigherOneDoesNot) {
 }
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

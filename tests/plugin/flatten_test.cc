@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // `sluice flatten`, of what the shipped plugin has dumped: a checkpoint in the middle of a chain becomes
-// complete by itself, what is built on it stays whole without its parent, and wherever it is killed, or the
-// power fails, that is so, or the chain is as it was.
+// complete by itself, and what is built on it stays intact without its parent. Wherever it is killed, or the
+// power fails, either that is so, or the chain is as it was.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@
 #include "support/seeds.h"
 #include "support/temp_dir.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -245,7 +245,7 @@ class FlattenCutTest : public FlattenTest {
   std::size_t chains_ = 0, flat_ = 0;
 };
 
-TEST_F(FlattenCutTest, WhereverItEndsBothAreWholeAndAnotherRunGoesOn) {
+TEST_F(FlattenCutTest, WhereverItEndsBothAreIntactAndAnotherRunGoesOn) {
   ASSERT_NO_FATAL_FAILURE(make_chain({"--no-queues"}));
   CrashModel model(read_durable(place("second")));
   std::vector<DiskEvent> events;
@@ -275,4 +275,4 @@ TEST_F(FlattenCutTest, WhereverItEndsBothAreWholeAndAnotherRunGoesOn) {
 }
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 
 // Seconds.
 inline constexpr char kLinkAheadVariable[] = "SLUICE_TEST_LINK_AHEAD";
 
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

@@ -15,8 +15,10 @@
 #include "lookalike/task_tree.h"
 #include "plugin_test.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
+
+using lookalike::TaskTree;
 
 constexpr std::uint64_t kGpuVram = 48 * kMiB;
 
@@ -29,7 +31,7 @@ vamdgpu::MachineOptions equal_gpus(unsigned gpus) {
   return options;
 }
 
-// A process restored beside others.
+// A process restored alongside others.
 struct Replica {
   std::unique_ptr<ScratchDirectory> directory = std::make_unique<ScratchDirectory>();
   Program program;
@@ -238,8 +240,8 @@ TEST_P(GpuChoiceTest, VramThatARenderFileCannotHaveIsSaidTheSameWay) {
 }
 
 // As runc and crun have it from a container's annotation: CRIU loads the plugin from a folder of the
-// container's own, by a link, and the settings lie beside that.
-TEST_P(GpuChoiceTest, TwoContainersAtOnceTakeTheMapsBesideTheirLinksToThePlugin) {
+// container's own, by a link, and the settings are next to that link.
+TEST_P(GpuChoiceTest, TwoContainersAtOnceTakeTheMapsNextToTheirLinksToThePlugin) {
   ASSERT_NO_FATAL_FAILURE(dump_and_move("20M"));
   const ScratchDirectory containers;
   std::vector<Replica> replicas;
@@ -262,7 +264,7 @@ TEST_P(GpuChoiceTest, TwoContainersAtOnceTakeTheMapsBesideTheirLinksToThePlugin)
   EXPECT_EQ(gpus_in_use(), (std::set<unsigned>{2, 3}));
 }
 
-TEST_P(GpuChoiceTest, SettingsBesideThePluginThatOthersMayWriteAreIgnored) {
+TEST_P(GpuChoiceTest, SettingsNextToThePluginThatOthersMayWriteAreIgnored) {
   ASSERT_NO_FATAL_FAILURE(dump_and_move("20M"));
   const ScratchDirectory folder;
   std::filesystem::create_symlink(shipped_plugin_directory() / "amdgpu_plugin.so",
@@ -377,4 +379,4 @@ INSTANTIATE_TEST_SUITE_P(Versions, GpuChoiceTreeTest, ::testing::ValuesIn(kVersi
                          name_of_version);
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

@@ -12,7 +12,7 @@
 
 #include "plugin_test.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -184,4 +184,4 @@ INSTANTIATE_TEST_SUITE_P(Checkpoints, GpuForecastTest, ::testing::ValuesIn(kDump
                          [](const auto& tested) { return std::string(tested.param.name); });
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

@@ -11,7 +11,7 @@
 
 #include "plugin_test.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -93,4 +93,4 @@ TEST_P(HostileContainerTest, AFifoInPlaceOfTheNamesOfGpusIsNotWaitedFor) {
 INSTANTIATE_TEST_SUITE_P(Versions, HostileContainerTest, ::testing::ValuesIn(kVersions), name_of_version);
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

@@ -15,7 +15,7 @@
 
 #include "plugin_test.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -238,4 +238,4 @@ INSTANTIATE_TEST_SUITE_P(Versions, HostileDirectoryTest, ::testing::ValuesIn(kVe
                          name_of_version);
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

@@ -10,7 +10,7 @@
 
 #include "support/temp_dir.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 
 class ImagesInMemory {
  protected:
@@ -20,4 +20,4 @@ class ImagesInMemory {
   test::TempDir memory_{::access("/dev/shm", W_OK) == 0 ? "/dev/shm" : ""};
 };
 
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

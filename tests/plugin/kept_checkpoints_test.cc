@@ -14,7 +14,7 @@
 #include "images_in_memory.h"
 #include "plugin_test.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -129,4 +129,4 @@ TEST_P(KeptCheckpointsTest, TwoCallsDoNotWorkAtOnce) {
 }
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

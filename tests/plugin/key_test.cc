@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The operator's key with the shipped plugin: a checkpoint that was made with it comes
-// back whole, and one that somebody else has made or changed is refused before anything runs.
+// The operator's key with the shipped plugin: a checkpoint that was made with it comes back intact, and one
+// that somebody else has made or changed is refused before anything runs.
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -15,8 +15,14 @@
 #include "seam_plan.h"
 #endif
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
+
+using lookalike::capture_directory;
+using lookalike::capture_to;
+using lookalike::extract_image;
+using lookalike::serve_from;
+using lookalike::Streamer;
 
 class KeyTest : public PluginTest {
  protected:
@@ -72,7 +78,7 @@ class KeyTest : public PluginTest {
 // In one of them the task fills its memory, in the other the content server does.
 INSTANTIATE_TEST_SUITE_P(Hosts, KeyTest, ::testing::Values(kVersions[0], kVersions[2]), name_of_version);
 
-TEST_P(KeyTest, WhatWasMadeWithTheKeyComesBackWhole) {
+TEST_P(KeyTest, WhatWasMadeWithTheKeyComesBackIntact) {
   use_key("mine");
   ASSERT_NO_FATAL_FAILURE(start({"--gpus", "2", "--zero", "50"}));
   ASSERT_NO_FATAL_FAILURE(dump());
@@ -86,7 +92,7 @@ TEST_P(KeyTest, MemoryThatIsSharedToo) {
   restore_and_check();
 }
 
-TEST_P(KeyTest, AStreamThatWasMadeWithTheKeyComesBackWholeAndWithNoOther) {
+TEST_P(KeyTest, AStreamThatWasMadeWithTheKeyComesBackIntactAndWithNoOther) {
   use_key("mine");
   ASSERT_NO_FATAL_FAILURE(start());
   const std::string image = (directory_.path() / "image").string();
@@ -237,7 +243,7 @@ TEST_P(KeyTest, SumsThatWereMadeAnewAreRefused) {
 }
 
 // A dump without it would look as safe as one with it.
-TEST_P(KeyTest, AKeyThatIsNotToBeHadFailsTheDump) {
+TEST_P(KeyTest, AKeyThatCannotBeReadFailsTheDump) {
   ASSERT_NO_FATAL_FAILURE(start());
   use_key("missing");
   EXPECT_EQ(scene_.dump(version()), 1);
@@ -256,7 +262,7 @@ TEST_P(KeyTest, AKeyThatIsNotToBeHadFailsTheDump) {
   EXPECT_TRUE(images("amdgpu-").empty());
 }
 
-TEST_P(KeyTest, AKeyThatIsNotToBeHadFailsTheRestore) {
+TEST_P(KeyTest, AKeyThatCannotBeReadFailsTheRestore) {
   use_key("mine");
   ASSERT_NO_FATAL_FAILURE(start());
   ASSERT_NO_FATAL_FAILURE(dump());
@@ -267,4 +273,4 @@ TEST_P(KeyTest, AKeyThatIsNotToBeHadFailsTheRestore) {
 }
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

@@ -20,7 +20,7 @@
 #include "seam_plan.h"
 #endif
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
 
 constexpr std::uint64_t kSlowBytesPerSecond = 16 * kMiB;  // no dump ends before its signal comes
@@ -47,7 +47,7 @@ class LimitsTest : public PluginTest {
     for (const unsigned gpu : {0U, 1U}) scene_.control().set_engine_rate(gpu, 0);
   }
 
-  // The soft one, of a host that stands still: what CRIU does to its limits it has done at its start.
+  // The soft one, of a stopped host: what CRIU does to its limits it has done at its start.
   static void limit(pid_t pid, __rlimit_resource resource, rlim_t most) {
     rlimit now{};
     ASSERT_EQ(::prlimit(pid, resource, nullptr, &now), 0);
@@ -70,7 +70,7 @@ class LimitsTest : public PluginTest {
     return next;
   }
 
-  // A host that stands still before the plugin has done much.
+  // A host that is stopped before the plugin has done much.
   Program start_held(const std::string& command, const std::string& step) {
     Program host = scene_.start_host(version(), command, {"--hold", step});
     EXPECT_EQ(host.hear_control(), step) << scene_.log();
@@ -149,7 +149,7 @@ TEST_P(LimitsTest, AFileSizeLimitIsAnErrorOfTheHooksOwnImages) {
   expect_undone();
 }
 
-// CRIU itself writes between our hooks, while the queues stand still.
+// CRIU itself writes between our hooks, while the queues are stopped.
 TEST_P(LimitsTest, AFileSizeLimitThatTheHostMeetsLeavesNoQueueStopped) {
   ASSERT_NO_FATAL_FAILURE(start());
   Program host = start_held("dump", "dump_ext_file");
@@ -236,7 +236,7 @@ TEST_P(NewestLimitsTest, ALimitOfDescriptorsIsNamedByARestoreThatFails) {
 }
 
 // Threads have stacks of their own size.
-TEST_P(NewestLimitsTest, ALimitOfStacksIsNoMatter) {
+TEST_P(NewestLimitsTest, ALimitOfStacksDoesNotMatter) {
   scene_.run_by = {"/usr/bin/prlimit", "--stack=65536"};
   if (!std::filesystem::exists(scene_.run_by.front())) GTEST_SKIP() << "there is no prlimit";
   ASSERT_NO_FATAL_FAILURE(start());
@@ -277,4 +277,4 @@ INSTANTIATE_TEST_SUITE_P(Newest, NewestLimitsTest, ::testing::Values(kVersions[3
 INSTANTIATE_TEST_SUITE_P(Hosts, LimitsTest, ::testing::ValuesIn(kVersionsOfLongSuites), name_of_version);
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

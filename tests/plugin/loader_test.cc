@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The look-alike itself, with a plugin that writes down what happens to it: symbols, hook counts, order and
-// place of every call in each of the six versions, and that its checks for leftovers can fail.
+// The look-alike itself, with a plugin that writes down what happens to it. In each of the six versions:
+// symbols, hook counts, order and place of every call. And its checks for leftovers can fail.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -9,8 +9,14 @@
 
 #include "lookalike/harness.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
+
+using lookalike::probe_plugin_directory;
+using lookalike::read_file;
+using lookalike::Scene;
+using lookalike::ScratchDirectory;
+using lookalike::Strings;
 
 struct Version {
   const char* name;
@@ -143,7 +149,7 @@ TEST_P(HostTest, RestoreCallsHooksInOrderAndPlace) {
   EXPECT_EQ(scene_.restore(version()), 1);
   const Strings lines = calls();
   Strings in_main, in_task;
-  // Each in its own order: from criu 4.2 the host's hook runs beside the task's.
+  // Each in its own order: from criu 4.2 the host's hook runs at the same time as the task's.
   for (const std::string& line : lines) (line.starts_with("main") ? in_main : in_task).push_back(line);
   in_main = order(in_main);
   in_task = order(in_task);
@@ -239,4 +245,4 @@ INSTANTIATE_TEST_SUITE_P(Versions, HostTest,
                          });
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Dump and restore over and over, of random jobs, by hosts of random versions: all is whole each time, and
+// Dump and restore over and over, of random jobs, by hosts of random versions: all is intact each time, and
 // nothing grows. A job is a tree of one to three processes of seeded shapes; it is dumped, restored, checked
 // and sent to work many times, so each process but the first was restored. And one job for so long that what
 // grows by a page in a few cycles is seen.
@@ -20,8 +20,10 @@
 #include "support/rng.h"
 #include "support/seeds.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
+
+using lookalike::TaskTree;
 
 constexpr std::uint64_t kUsualCycles = 10, kMostCyclesOfAJob = 20;
 // A thread stack, which the C library keeps for the next thread, and heaps of threads that have ended: how
@@ -279,4 +281,4 @@ TEST_F(LongRunTest, ALongJobDoesNotGrow) {
 }
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

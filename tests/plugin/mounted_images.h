@@ -16,7 +16,11 @@
 
 #include "lookalike/harness.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
+
+using lookalike::Program;
+using lookalike::ScratchDirectory;
+using lookalike::Strings;
 
 // Runs a program of the system to its end; whether it ended well.
 inline bool run_to_its_end(const Strings& command) {
@@ -117,4 +121,4 @@ class MountedImages {
   std::string missing_;
 };
 
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

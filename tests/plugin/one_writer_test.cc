@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // One writer at a time in a directory: of dumps, pre-dumps and flattens the second is refused, and what the
-// first one makes stays whole.
+// first one makes stays intact.
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/file.h>
@@ -12,7 +12,7 @@
 #include "images_in_memory.h"
 #include "plugin_test.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -50,7 +50,7 @@ class OneWriterTest : private ImagesInMemory, public PluginTest {
 INSTANTIATE_TEST_SUITE_P(Versions, OneWriterTest, ::testing::Values(kVersions[0], kVersions[2]),
                          name_of_version);
 
-TEST_P(OneWriterTest, BesideAPreDumpThereIsNoOther) {
+TEST_P(OneWriterTest, DuringAPreDumpThereIsNoOther) {
   start({"--no-queues"});
   Program first = begin_predump();
   const std::set<std::string> before = images("amdgpu-");
@@ -67,7 +67,7 @@ TEST_P(OneWriterTest, BesideAPreDumpThereIsNoOther) {
   EXPECT_TRUE(has_mark());
 }
 
-TEST_P(OneWriterTest, BesideAPreDumpADumpIsRefusedBeforeAnyQueueStops) {
+TEST_P(OneWriterTest, DuringAPreDumpADumpIsRefusedBeforeAnyQueueStops) {
   start();
   Program first = begin_predump();
   const std::set<std::string> before = images("amdgpu-");
@@ -81,7 +81,7 @@ TEST_P(OneWriterTest, BesideAPreDumpADumpIsRefusedBeforeAnyQueueStops) {
   EXPECT_EQ(scene_.dump(version()), 0) << scene_.log();
 }
 
-TEST_P(OneWriterTest, BesideADumpThereIsNoOtherWriter) {
+TEST_P(OneWriterTest, DuringADumpThereIsNoOtherWriter) {
   start({"--no-queues"});
   Program first = scene_.start_host(version(), "dump", {"--hold", "dump_ext_file"});
   ASSERT_EQ(first.hear_control(), "dump_ext_file") << scene_.log();
@@ -120,7 +120,7 @@ TEST_P(OneWriterTest, AProcessWithoutAGpuIsDumpedWhoeverWorksThere) {
   EXPECT_EQ(scene_.dump(version()), 0) << scene_.log();
 }
 
-TEST_P(OneWriterTest, TheCommandReplacesWhatIsWholeOnlyIfItIsTold) {
+TEST_P(OneWriterTest, TheCommandReplacesWhatIsCompleteOnlyIfItIsTold) {
   start({"--no-queues"});
   EXPECT_EQ(predump(), kDone);
   const std::set<std::string> before = images("amdgpu-");
@@ -140,4 +140,4 @@ TEST_P(OneWriterTest, TheCommandReplacesWhatIsWholeOnlyIfItIsTold) {
 }
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

@@ -13,7 +13,7 @@
 #include "future_link.h"
 #include "parent_scene.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
 
 class ParentCareTest : public ParentTest {
@@ -53,7 +53,7 @@ class ParentCareTest : public ParentTest {
 INSTANTIATE_TEST_SUITE_P(Versions, ParentCareTest, ::testing::ValuesIn(kVersionsOfLongSuites),
                          name_of_version);
 
-TEST_P(ParentCareTest, AParentWhoseContentsAreNotWholeIsNoParent) {
+TEST_P(ParentCareTest, AParentWithIncompleteContentsIsNoParent) {
   start();
   ASSERT_NO_FATAL_FAILURE(dump_beside("first"));
   const std::pair<const char*, std::function<void(const fs::path&)>> kDamage[] = {
@@ -269,4 +269,4 @@ TEST_P(ParentCareTest, ALinkThatWillNotLastIsNamed) {
 }
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What tests of dumps with a parent share: checkpoints with names, beside each other.
+// What tests of dumps with a parent share: checkpoints with names, side by side.
 #pragma once
 
 #include <sys/stat.h>
@@ -12,7 +12,7 @@
 #include "images_in_memory.h"
 #include "plugin_test.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 
 namespace fs = std::filesystem;
 
@@ -21,7 +21,7 @@ class ParentTest : private ImagesInMemory, public PluginTest {
   explicit ParentTest(const vamdgpu::MachineOptions& machine = small_machine())
       : PluginTest(machine, images_in_memory()) {}
 
-  // Dumps into the scene's directory and moves that to `name`, beside it.
+  // Dumps into the scene's directory and moves that to `name`, next to it.
   void dump_as(const std::string& name, const Strings& more = {}) {
     ASSERT_EQ(scene_.dump(version(), more), 0) << scene_.log();
     scene_.wait_until_subject_is_gone();
@@ -104,4 +104,4 @@ class ParentTest : private ImagesInMemory, public PluginTest {
   std::string dump_log_, restore_log_;
 };
 
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

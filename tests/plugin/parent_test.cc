@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Dumps with a parent, by the shipped plugin: they write what has changed, come back whole, and a parent that
-// nobody has asked for, or that is not what it was, is not used, or is named.
+// Dumps with a parent, by the shipped plugin: they write what has changed, and come back intact. A parent
+// that nobody has asked for, or that is not what it was, is not used, or is named.
 #include <sys/stat.h>
 
 #include <filesystem>
@@ -13,12 +13,14 @@
 #include "support/equal_sums.h"
 #include "support/memory_copy.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
+
+using lookalike::probe_plugin_directory;
 
 INSTANTIATE_TEST_SUITE_P(Versions, ParentTest, ::testing::ValuesIn(kVersionsOfLongSuites), name_of_version);
 
-TEST_P(ParentTest, AChainOfThreeWritesWhatHasChangedAndComesBackWhole) {
+TEST_P(ParentTest, AChainOfThreeWritesWhatHasChangedAndComesBackIntact) {
   start();
   ASSERT_NO_FATAL_FAILURE(dump_as("first"));
   ASSERT_NO_FATAL_FAILURE(restore_from("first"));
@@ -162,7 +164,7 @@ TEST_P(ParentTest, ALinkThatNobodyHasAskedForIsNotFollowed) {
   ASSERT_NO_FATAL_FAILURE(restore_from("first"));
   fs::create_directory(scene_.images());
   fs::create_directory_symlink("../first", scene_.images() / "parent");
-  // Time stands still for nobody: older than the host's process by more than a tick.
+  // Older than the host's process by more than a tick.
   timespec now{};
   timespec began{};
   (void)::clock_gettime(CLOCK_MONOTONIC, &began);
@@ -212,8 +214,8 @@ TEST_P(ParentTest, ComesBackWithoutVerificationToo) {
   expect_whole();
 }
 
-// A dump that fails leaves nothing that looks whole, and its parent as it was.
-TEST_P(ParentTest, AFailedDumpLeavesTheParentWhole) {
+// A dump that fails leaves nothing that looks complete, and its parent as it was.
+TEST_P(ParentTest, AFailedDumpLeavesTheParentIntact) {
   start();
   ASSERT_NO_FATAL_FAILURE(dump_as("first"));
   ASSERT_NO_FATAL_FAILURE(restore_from("first"));
@@ -245,4 +247,4 @@ TEST_P(ParentTest, AnotherKeyMakesAFullDump) {
 }
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Dumps with a parent of all that a process can have, and on all that they can meet: memory of render nodes
-// and memory that is shared, trees, other GPUs, links of every kind, the longest chain, a stream, and ends
-// before the end.
+// Dumps with a parent, of all that a process can have: memory of render nodes and shared memory, in trees.
+// And under all that they can meet: other GPUs, links of every kind, the longest chain, a stream, an early
+// death.
 #include <sched.h>
 #include <signal.h>
 
@@ -11,8 +11,13 @@
 #include "lookalike/test_streamer.h"
 #include "parent_scene.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
+
+using lookalike::capture_to;
+using lookalike::serve_from;
+using lookalike::Streamer;
+using lookalike::TaskTree;
 
 constexpr std::uint64_t kSlowBytesPerSecond = 4 * kMiB;
 
@@ -70,7 +75,7 @@ TEST_P(ParentWorldTest, AProcessThatHasMovedToOtherGpusHasItsParentAllTheSame) {
   expect_whole();
 }
 
-TEST_P(ParentWorldTest, ATreeWritesWhatHasChangedAndComesBackWhole) {
+TEST_P(ParentWorldTest, ATreeWritesWhatHasChangedAndComesBackIntact) {
   TaskTree tasks(scene_);
   for (const char* seed : {"1", "2"}) {
     const std::string ready =
@@ -99,7 +104,7 @@ TEST_P(ParentWorldTest, ATreeWritesWhatHasChangedAndComesBackWhole) {
 }
 
 // Each on the one before: a dump, a pre-dump, a dump, two pre-dumps, a dump.
-TEST_P(ParentWorldTest, AChainOfDumpsAndPreDumpsComesBackWhole) {
+TEST_P(ParentWorldTest, AChainOfDumpsAndPreDumpsComesBackIntact) {
   const auto predump_on = [this](const std::string& parent, const std::string& name) {
     EXPECT_EQ(heard("change"), "ok change");
     EXPECT_EQ(scene_.start_host(version(), "pre-dump", {"--prev-images-dir", "../" + parent}).wait(), 0);
@@ -146,7 +151,7 @@ TEST_P(ParentWorldTest, AStreamIsCompleteByItself) {
   expect_whole();
 }
 
-TEST_P(ParentWorldTest, ADumpThatIsKilledLeavesItsParentAndNothingThatLooksWhole) {
+TEST_P(ParentWorldTest, ADumpThatIsKilledLeavesItsParentAndNothingThatLooksComplete) {
   start();
   ASSERT_NO_FATAL_FAILURE(dump_as("first"));
   ASSERT_NO_FATAL_FAILURE(restore_from("first"));
@@ -271,4 +276,4 @@ TEST_P(ParentLinkTest, OneThatLeadsElsewhereForTheTaskIsNotFollowed) {
 }
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

@@ -16,7 +16,16 @@
 #include "lookalike/harness.h"
 #include "pipeline/checksum/checksum.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
+
+using lookalike::FifoSubject;
+using lookalike::Program;
+using lookalike::program_directory;
+using lookalike::read_file;
+using lookalike::Scene;
+using lookalike::ScratchDirectory;
+using lookalike::shipped_plugin_directory;
+using lookalike::Strings;
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 
@@ -213,4 +222,4 @@ class PluginTest : public SceneTest, public ::testing::WithParamInterface<Versio
   void restore_and_check() { restore_and_check_with(version()); }
 };
 
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Power cuts: the shipped plugin dumps into a directory that has an older checkpoint, or none, and what it
 // does to the disk is recorded. After every step the power fails in several ways: what the directory can have
-// then is read as a restore does. It is the older checkpoint or the newer one, whole, or it is refused.
+// then is read as a restore does. It is the older checkpoint or the newer one, intact, or it is refused.
 //
 //   SLUICE_CUTS=n   ways that the power fails by chance, after each step and of each kind (8, under a
 //                   sanitizer 2)
@@ -31,7 +31,7 @@
 #include "support/seeds.h"
 #include "support/temp_dir.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
 
 using corruption_test::KnownCheckpoint;
@@ -340,7 +340,7 @@ TEST_P(PowerCutTest, ADumpThatFailsLate) {
   ASSERT_NO_FATAL_FAILURE(start_small("2"));
   const std::vector<DiskEvent> events = record_dump({"--fail-after", "inventory"}, 1);
   Counts counts;
-  // What stood for a moment was whole, too; but nobody knows it any more.
+  // What was there for a moment was complete, too; but nobody knows it any more.
   CrashModel at_the_end(before);
   std::optional<KnownCheckpoint> newer;
   for (const DiskEvent& event : events) {
@@ -368,4 +368,4 @@ INSTANTIATE_TEST_SUITE_P(Versions, ParentPowerCutTest, ::testing::Values(kVersio
 INSTANTIATE_TEST_SUITE_P(Versions, PreDumpPowerCutTest, ::testing::Values(kVersions[2]), name_of_version);
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

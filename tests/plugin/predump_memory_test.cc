@@ -12,8 +12,10 @@
 #include "lookalike/task_tree.h"
 #include "plugin_test.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
+
+using lookalike::TaskTree;
 
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
@@ -171,4 +173,4 @@ TEST_F(PreDumpMemoryTest, WhenOthersTakeMemoryItIsGivenBack) {
 }
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

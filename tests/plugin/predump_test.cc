@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Pre-dumps by the shipped plugin: contents are copied while the subject runs, the dump that follows writes
-// what has changed since, and comes back whole; what ends too early leaves nothing that looks like a parent.
+// Pre-dumps by the shipped plugin: contents are copied while the subject runs. The dump that follows writes
+// what has changed since, and comes back intact. What ends too early leaves nothing that looks like a parent.
 #include <sched.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -19,8 +19,10 @@
 #include "lookalike/task_tree.h"
 #include "plugin_test.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
+
+using lookalike::TaskTree;
 
 namespace fs = std::filesystem;
 
@@ -35,7 +37,7 @@ class PreDumpTest : private ImagesInMemory, public PluginTest {
     return options;
   }
 
-  // Into the scene's directory, which is moved to `name` beside it.
+  // Into the scene's directory, which is moved to `name`, next to it.
   void predump_as(const std::string& name, const Strings& more = {}) {
     EXPECT_EQ(scene_.start_host(version(), "pre-dump", more).wait(), 0) << scene_.log();
     move_to(name);
@@ -95,7 +97,7 @@ class PreDumpTest : private ImagesInMemory, public PluginTest {
 
 INSTANTIATE_TEST_SUITE_P(Versions, PreDumpTest, ::testing::ValuesIn(kVersionsOfLongSuites), name_of_version);
 
-TEST_P(PreDumpTest, TheDumpThatFollowsWritesWhatHasChangedAndComesBackWhole) {
+TEST_P(PreDumpTest, TheDumpThatFollowsWritesWhatHasChangedAndComesBackIntact) {
   start();
   ASSERT_NO_FATAL_FAILURE(predump_as("before"));
   EXPECT_TRUE(has_mark("before")) << log_;
@@ -257,7 +259,7 @@ TEST_P(PreDumpTest, FailsWithCriuAndLeavesNothing) {
   ASSERT_NO_FATAL_FAILURE(expect_full_dump_after("before"));
 }
 
-// Lanes that have ended have whole files, which have no names yet.
+// Lanes that have ended have complete files, which have no names yet.
 TEST_P(PreDumpTest, FailsWithCriuWhenAllIsCopiedAndLeavesNothing) {
   start({"--no-queues"});
   const vamdgpu::Counts before = scene_.control().counts();
@@ -293,7 +295,7 @@ TEST_P(PreDumpTest, LanesThatFailLeaveNothingAndCriusStatus) {
   expect_running();
 }
 
-// What cannot be copied beside the job is for the dump.
+// What cannot be copied while the job runs is left to the dump.
 TEST_P(PreDumpTest, BosThatCannotBeCopiedAreWrittenByTheDump) {
   start({"--no-queues"});
   constexpr std::uint32_t kSubmit = 0x44;
@@ -651,4 +653,4 @@ TEST_F(PreDumpCommandTest, RefusesWhatItMayNotTouch) {
 }
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

@@ -40,8 +40,10 @@ void print_on_level(unsigned int /*level*/, const char* /*format*/, ...) {
 }
 }
 
-namespace sluice::plugin {
+namespace sluice::plugin_test {
 namespace {
+
+using namespace plugin;  // hooks and stages by name
 
 class QuietTest : public ::testing::Test {
  protected:
@@ -163,4 +165,4 @@ TEST_F(QuietTest, ExportsItsDescriptorAndNothingElse) {
 }
 
 }  // namespace
-}  // namespace sluice::plugin
+}  // namespace sluice::plugin_test

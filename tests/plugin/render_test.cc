@@ -21,8 +21,10 @@
 #include "lookalike/task_tree.h"
 #include "support/flip_byte.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
+
+using lookalike::TaskTree;
 
 const Strings kHandlesWithGaps = {"--gem-handles", "1,3,70,4096"};
 
@@ -59,7 +61,7 @@ class RenderTest : public PluginTest {
     }
   }
 
-  // Twice, for the second dump is of a restored process.
+  // Twice, because the second dump is of a restored process.
   void dump_and_restore_twice() {
     for (int generation = 0; generation < 2; ++generation) {
       ASSERT_NO_FATAL_FAILURE(dump());
@@ -136,7 +138,7 @@ TEST_P(RenderTest, ABoWhoseMetadataCannotBeHadIsNamed) {
   restore_and_check();
 }
 
-// BOs of both are mapped by the CPU, one beside the other.
+// BOs of both are mapped by the CPU, side by side.
 TEST_P(RenderTest, TwoRenderFilesOfOneGpuKeepTheirOwn) {
   ASSERT_NO_FATAL_FAILURE(start_with({"--second-render", "--gem-handles", "2,5"}));
   if (hooks() >= 12) return dump_and_restore_twice();
@@ -159,8 +161,8 @@ TEST_P(RenderTest, AProcessThatHasNothingButMapsIsRefused) {
   EXPECT_TRUE(heard("check").starts_with("ok check")) << last_;
 }
 
-// What is frozen beside it, with a map of a device that is no GPU, is no matter.
-TEST_P(RenderTest, AProcessThatHasNothingButMapsIsRefusedBesideOneWithMapsOfOtherDevices) {
+// Another frozen process, with a map of a device that is no GPU, does not matter.
+TEST_P(RenderTest, AProcessThatHasNothingButMapsIsRefusedAlongsideOneWithMapsOfOtherDevices) {
   ASSERT_NO_FATAL_FAILURE(start_with({"--render-only", "--gem-handles", "1,3", "--close-render-after-map"}));
   const UniqueFd zero(::open("/dev/zero", O_RDWR | O_CLOEXEC));
   void* const map = ::mmap(nullptr, 4096, PROT_READ, MAP_PRIVATE, zero.get(), 0);
@@ -428,4 +430,4 @@ INSTANTIATE_TEST_SUITE_P(Hosts, HungJobTest, ::testing::Values(kVersions[2]), na
 INSTANTIATE_TEST_SUITE_P(Hosts, RenderTest, ::testing::ValuesIn(kVersionsOfLongSuites), name_of_version);
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // What several GPUs have is written once where extents cannot be shared, if the user says so: files that name
-// each other, by the shipped plugin. They come back whole, alone and in a chain; commands know them; damage
+// each other, by the shipped plugin. They come back intact, alone and in a chain; commands know them; damage
 // of one file is found for each GPU that needs it.
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -14,9 +14,10 @@
 #include "lookalike/task_tree.h"
 #include "parent_scene.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
 
+using lookalike::TaskTree;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -184,7 +185,7 @@ INSTANTIATE_TEST_SUITE_P(Versions, OtherContentsRunTest, ::testing::ValuesIn(kVe
                          name_of_version);
 
 // The names are those of partial files even so: they are chosen before anything is known.
-TEST_P(OtherContentsRunTest, AreWholeInEachFile) {
+TEST_P(OtherContentsRunTest, AreCompleteInEachFile) {
   start({"--no-queues", "--no-events", "--zero", "0", "--vram", "8M"});
   ASSERT_NO_FATAL_FAILURE(dump_as("other"));
   EXPECT_THAT(images_in(place("other"), "amdgpu-pages-"), SizeIs(kGpus));
@@ -195,4 +196,4 @@ TEST_P(OtherContentsRunTest, AreWholeInEachFile) {
 }
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

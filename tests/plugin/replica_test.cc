@@ -12,7 +12,7 @@
 #include "images/files/files.h"
 #include "images/metadata.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -131,4 +131,4 @@ TEST_P(OtherContentsTest, AreWrittenAsBefore) {
 }
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

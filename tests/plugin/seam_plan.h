@@ -10,7 +10,10 @@
 #include "failure_points.h"
 #include "lookalike/harness.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
+
+using lookalike::Scene;
+using lookalike::ScratchDirectory;
 
 // In hosts of `scene` that are started while it lives; one at a time.
 class SeamPlan {
@@ -46,4 +49,4 @@ class SeamPlan {
   FailurePlan plan_;
 };
 
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

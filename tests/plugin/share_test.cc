@@ -9,8 +9,10 @@
 #include "lookalike/task_tree.h"
 #include "plugin_test.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
+
+using lookalike::TaskTree;
 
 class ShareTest : public PluginTest {
  protected:
@@ -38,7 +40,7 @@ class ShareTest : public PluginTest {
     return imports;
   }
 
-  // Twice, for the second dump is of a restored process, and what is written through one is seen by all.
+  // Twice, because the second dump is of a restored process. What is written through one is seen by all.
   void dump_and_restore_twice() {
     come_back_twice();
     EXPECT_EQ(heard("quit"), "ok quit");
@@ -326,7 +328,7 @@ TEST_P(ShareTreeTest, WhenTheExporterFailsNobodyWaitsForEver) {
 }
 
 // Whose GPUs it does not share the names of: the KFD calls them otherwise in every process.
-class RenderOnlyBesideKfdTest : public ShareTreeTest {
+class RenderOnlyAlongsideKfdTest : public ShareTreeTest {
  protected:
   void SetUp() override {
     start({"--seed", "1"});
@@ -336,7 +338,7 @@ class RenderOnlyBesideKfdTest : public ShareTreeTest {
   }
 };
 
-TEST_P(RenderOnlyBesideKfdTest, BothComeBack) {
+TEST_P(RenderOnlyAlongsideKfdTest, BothComeBack) {
   for (int generation = 0; generation < 2; ++generation) {
     ASSERT_NO_FATAL_FAILURE(dump_tree());
     ASSERT_NO_FATAL_FAILURE(restore_tree());
@@ -345,7 +347,7 @@ TEST_P(RenderOnlyBesideKfdTest, BothComeBack) {
   EXPECT_EQ(tasks_.who_does_not_quit(), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Hosts, RenderOnlyBesideKfdTest, ::testing::ValuesIn(kVersionsOfLongSuites),
+INSTANTIATE_TEST_SUITE_P(Hosts, RenderOnlyAlongsideKfdTest, ::testing::ValuesIn(kVersionsOfLongSuites),
                          name_of_version);
 INSTANTIATE_TEST_SUITE_P(Hosts, ShareTest, ::testing::ValuesIn(kVersionsOfLongSuites), name_of_version);
 INSTANTIATE_TEST_SUITE_P(Hosts, KfdImportTreeTest, ::testing::ValuesIn(kVersionsOfLongSuites),
@@ -353,4 +355,4 @@ INSTANTIATE_TEST_SUITE_P(Hosts, KfdImportTreeTest, ::testing::ValuesIn(kVersions
 INSTANTIATE_TEST_SUITE_P(Hosts, ShareTreeTest, ::testing::ValuesIn(kVersionsOfLongSuites), name_of_version);
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

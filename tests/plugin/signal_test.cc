@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// SIGTERM, SIGINT, SIGHUP and SIGQUIT for CRIU while one of our hooks of a dump runs: the dump is undone, the
+// CRIU gets SIGTERM, SIGINT, SIGHUP or SIGQUIT while one of our hooks of a dump runs. The dump is undone, the
 // process and its queues run on, and then CRIU dies of the signal.
 #include <sched.h>
 #include <signal.h>
@@ -17,7 +17,7 @@
 #include "seam_plan.h"
 #endif
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
 
 constexpr std::uint64_t kSlowBytesPerSecond =
@@ -71,7 +71,7 @@ class SignalTest : public PluginTest {
     times_[what].end.add(Clock::now() - sent);
     expect_host_came_to_its_end();
   }
-  // Some versions undo what they have done to the tasks and to the network behind exit() of plugins.
+  // Some versions undo what they have done to the tasks and to the network after exit() of plugins.
   void expect_host_came_to_its_end() { EXPECT_TRUE(scene_.has_logged("Dumping FAILED.")) << scene_.log(); }
   void expect_queues_to_run(const Program& host, Clock::time_point sent, const std::string& what) {
     while (!queues_run() && !host.has_ended()) (void)::sched_yield();
@@ -301,4 +301,4 @@ TEST_P(SignalTest, AFenceThatNeverComesIsWaitedForAsLongAsTheUserSays) {
 INSTANTIATE_TEST_SUITE_P(Hosts, SignalTest, ::testing::ValuesIn(kVersionsOfLongSuites), name_of_version);
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

@@ -15,7 +15,7 @@
 #include "base/unique_fd.h"
 #include "plugin_test.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
 
 constexpr std::uint64_t kCache = 8 * kMiB;
@@ -78,4 +78,4 @@ TEST_P(SmallerCheckpointTest, WhatItKeepsIsThereAgain) {
 INSTANTIATE_TEST_SUITE_P(Versions, SmallerCheckpointTest, ::testing::ValuesIn(kVersions), name_of_version);
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

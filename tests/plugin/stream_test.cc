@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // --stream with the shipped plugin, in four hosts: what goes through a streamer, and through whatever its
-// user puts behind it, comes back whole; what is damaged or dies on the way is told, and nothing runs that
+// user puts after it, comes back intact. What is damaged or dies on the way is told, and nothing runs that
 // must not.
 #include <fcntl.h>
 #include <sched.h>
@@ -16,8 +16,15 @@
 #include "plugin_test.h"
 #include "support/flip_byte.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
+
+using lookalike::capture_directory;
+using lookalike::capture_to;
+using lookalike::extract_image;
+using lookalike::serve_from;
+using lookalike::Streamer;
+using lookalike::TaskTree;
 
 class StreamTest : public PluginTest {
  protected:
@@ -92,14 +99,14 @@ class StreamTest : public PluginTest {
 
 INSTANTIATE_TEST_SUITE_P(Hosts, StreamTest, ::testing::ValuesIn(kVersionsOfLongSuites), name_of_version);
 
-TEST_P(StreamTest, OneGpuComesBackWhole) {
+TEST_P(StreamTest, OneGpuComesBackIntact) {
   ASSERT_NO_FATAL_FAILURE(start());
   ASSERT_NO_FATAL_FAILURE(dump_and_restore());
   expect_no_local_images();
   EXPECT_EQ(heard("quit"), "ok quit");
 }
 
-TEST_P(StreamTest, TwoGpusAndZerosComeBackWhole) {
+TEST_P(StreamTest, TwoGpusAndZerosComeBackIntact) {
   ASSERT_NO_FATAL_FAILURE(start({"--gpus", "2", "--zero", "50"}));
   dump_and_restore();
 }
@@ -111,7 +118,7 @@ TEST_P(StreamTest, WithoutParallelWorkItIsTheSame) {
 }
 
 // The index has the maps of GPUs. Before 4.0 CRIU does not say who is of the tree.
-TEST_P(StreamTest, MapsOfOtherDevicesBesideTheTreeAreNoMatter) {
+TEST_P(StreamTest, MapsOfOtherDevicesOutsideTheTreeDoNotMatter) {
   ASSERT_NO_FATAL_FAILURE(start());
   const UniqueFd zero(::open("/dev/zero", O_RDWR | O_CLOEXEC));
   void* const map = ::mmap(nullptr, 4096, PROT_READ, MAP_PRIVATE, zero.get(), 0);
@@ -183,7 +190,7 @@ TEST_P(StreamTest, WhatIsExtractedIsRestoredFromFiles) {
   restore_and_check();
 }
 
-// A consumer that stands still holds the dump up, and no more. All the pipes on the way together hold less
+// A consumer that stalls holds the dump up, and no more. All the pipes on the way together hold less
 // than the contents, so the dump cannot be through when the last of them is full.
 TEST_P(StreamTest, AConsumerThatStallsHoldsTheDumpUp) {
   ASSERT_NO_FATAL_FAILURE(start());
@@ -304,7 +311,7 @@ TEST_P(StreamTest, ExtractedFilesHaveWhatTheUmaskLeaves) {
 }
 
 // Their BOs lie in a file each.
-TEST_P(StreamTest, BosOfRenderNodesComeBackWhole) {
+TEST_P(StreamTest, BosOfRenderNodesComeBackIntact) {
   ASSERT_NO_FATAL_FAILURE(start_small({"--gem-handles", "1,3,70"}));
   dump_and_restore();
 }
@@ -318,7 +325,7 @@ TEST_P(StreamTest, MapsThroughSeveralFilesOfOneGpuComeBack) {
   EXPECT_NE(scene_.log().find("through several files"), std::string::npos);
 }
 
-// One memory before, one memory behind; a stream that cannot be listed tells of it in time all the same.
+// One memory before, one memory after; a stream that cannot be listed tells of it in time all the same.
 TEST_P(StreamTest, SharedMemoryIsOneAgain) {
   ASSERT_NO_FATAL_FAILURE(start_small({"--share", "kfd", "--share-fd", "--gem-handles", "1,3"}));
   EXPECT_EQ(heard("poke 4711"), "ok poke 4711");
@@ -335,7 +342,7 @@ TEST_P(StreamTest, MemoryThatADescriptorAloneHasComesBack) {
   EXPECT_EQ(heard("quit"), "ok quit");
 }
 
-TEST_P(StreamTest, AFileBehindTheIndexIsRefused) {
+TEST_P(StreamTest, AFileAfterTheIndexIsRefused) {
   for (const char* device : {"/dev/dri/renderD128", "/dev/kfd"}) {
     SCOPED_TRACE(device);
     ASSERT_NO_FATAL_FAILURE(start_small({}));
@@ -358,7 +365,7 @@ TEST_P(StreamTest, AnImageWithoutSumsIsRestoredUnverified) {
   expect_whole();
 }
 
-TEST_P(StreamTest, ATreeComesBackWhole) {
+TEST_P(StreamTest, ATreeComesBackIntact) {
   TaskTree tasks(scene_);
   ASSERT_NO_FATAL_FAILURE(dump_tree(tasks));
   Streamer streamer(scene_.images(), "serve", serve_from(image()));
@@ -390,4 +397,4 @@ TEST_P(StreamTest, ADamagedBlockOfOneProcessEndsTheStreamForAll) {
 }
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

@@ -13,7 +13,7 @@
 #include "plugin_test.h"
 #include "queue_runner.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
 
 constexpr Version kNewest = {"dev", 15};
@@ -215,7 +215,7 @@ TEST_P(RestoredShapeTest, QueuesGoOnAfterADumpThatLeavesTheProcessRunning) {
 }
 
 // Nobody undoes what a dump that was killed in its middle has done: the process runs, its queues stand.
-TEST_P(RestoredShapeTest, QueuesStandAfterADumpThatWasKilled) {
+TEST_P(RestoredShapeTest, QueuesAreStoppedAfterADumpThatWasKilled) {
   const vamdgpu::QueueRunner runner(scene_.machine().directory());
   ASSERT_NO_FATAL_FAILURE(start({"--run-queues"}));
   EXPECT_TRUE(heard("queue-progress").starts_with("ok queue-progress runs")) << last_;
@@ -268,4 +268,4 @@ INSTANTIATE_TEST_SUITE_P(Versions, RestoredShapeTest, ::testing::Values(kVersion
                          name_of_version);
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

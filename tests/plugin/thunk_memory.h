@@ -12,7 +12,7 @@
 
 #include "base/unique_fd.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 
 // For this program and those that it starts from now on; false where it may not.
 inline bool make_private_shm() {
@@ -52,4 +52,4 @@ class ThunkMemory {
   bool made_ = false;
 };
 
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

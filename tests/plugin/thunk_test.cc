@@ -3,7 +3,7 @@
 #include "plugin_test.h"
 #include "thunk_memory.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
 
 class ThunkTest : public PluginTest {
@@ -26,4 +26,4 @@ TEST_P(ThunkTest, TheThunksSharedMemoryIsMadeAgain) {
 INSTANTIATE_TEST_SUITE_P(Versions, ThunkTest, ::testing::ValuesIn(kVersions), name_of_version);
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

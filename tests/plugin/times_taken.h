@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// How long something has taken, again and again: to be told, for no test asserts speed.
+// How long something has taken, again and again: only told, because no test asserts speed.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 
 class TimesTaken {
  public:
@@ -32,4 +32,4 @@ class TimesTaken {
   std::vector<std::chrono::nanoseconds> times_;
 };
 
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Several processes with GPU state of their own on the same GPUs, in four hosts: their contents flow at
-// once where the host lets them, within one GPU's staging memory, and what is wrong with one keeps all from
+// Several processes with GPU state of their own on the same GPUs, in four hosts. Their contents flow at the
+// same time where the host lets them, within one GPU's staging memory. A failure of one keeps all from
 // running.
 #include <poll.h>
 #include <signal.h>
@@ -16,8 +16,10 @@
 #include "support/flip_byte.h"
 #include "support/plugin_statistics.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
+
+using lookalike::TaskTree;
 
 constexpr unsigned kTasks = 4;
 constexpr std::uint64_t kSlowBytesPerSecond = 4 * kMiB;
@@ -129,7 +131,7 @@ class TreeTest : public PluginTest {
 };
 
 // The GPUs are too slow for any contents to be through before the host says that it is where all have begun.
-TEST_P(TreeTest, FourProcessesFlowAtOnceAndComeBackWhole) {
+TEST_P(TreeTest, FourProcessesFlowAtOnceAndComeBackIntact) {
   set_rate(kSlowBytesPerSecond);
   Program dumper = scene_.start_host(version(), "dump", tasks_.with_pids({"--hold", "checkpoint"}));
   ASSERT_EQ(dumper.hear_control(), "checkpoint") << scene_.log();
@@ -167,7 +169,7 @@ TEST_P(TreeTest, FourProcessesFlowAtOnceAndComeBackWhole) {
 
 // Staging memory for one lane of each GPU, and four processes on both. A lane has its contexts for as long as
 // it has memory.
-TEST_P(TreeTest, LanesForWhichThereIsNoStagingMemoryWaitForOthersToEnd) {
+TEST_P(TreeTest, LanesWithoutStagingMemoryWaitForOthersToEnd) {
   scene_.variables["SLUICE_STAGING_SIZE"] = "2M";
   const std::uint32_t of_tasks = scene_.control().counts().contexts;
   const auto most_contexts = [&](Program host) {
@@ -383,7 +385,7 @@ TEST_P(KilledRestoreTest, WhileTasksAskForTheirContents) {
   kill_and_expect_nothing_left(host);
 }
 
-// The tasks stand still, one step before they run, while the hook waits for their contents.
+// The tasks are stopped, one step before they run, while the hook waits for their contents.
 TEST_P(KilledRestoreTest, InResumeDevicesLate) {
   if (hooks() < 13) GTEST_SKIP() << "this host has no content server: the hook waits for nothing";
   Program host = start_restore("seized");
@@ -420,4 +422,4 @@ INSTANTIATE_TEST_SUITE_P(Hosts, KilledRestoreTest, ::testing::ValuesIn(kVersions
 INSTANTIATE_TEST_SUITE_P(Hosts, TreeTest, ::testing::ValuesIn(kVersionsOfLongSuites), name_of_version);
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

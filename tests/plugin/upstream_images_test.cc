@@ -14,7 +14,7 @@
 #include "kfd/uapi.h"
 #include "plugin_test.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
 
 using test::UpstreamForm;
@@ -54,7 +54,7 @@ class UpstreamImagesTest : public PluginTest {
     return image.bos;
   }
 
-  kfd::KfdImage kfd_image() const {
+  KfdImage kfd_image() const {
     const UniqueFd directory(::open(scene_.images().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     const std::string name = *images("amdgpu-kfd-").begin();
     return unpack_kfd_image(read_image(directory.get(), name).value(), name, {}).value();
@@ -176,7 +176,7 @@ TEST_P(UpstreamImagesTest, OursListNodesAndLinksAsTheDirectoriesDo) {
         scene_.start_subject({"--one-bo", "1M", "--no-queues", "--no-userptr", "--no-events"});
     ASSERT_TRUE(ready.starts_with("ready")) << ready;
     ASSERT_NO_FATAL_FAILURE(dump());
-    const kfd::KfdImage image = kfd_image();
+    const KfdImage image = kfd_image();
     const std::filesystem::path nodes = scene_.machine().topology() / "nodes";
     const std::vector<std::string> names = listed(nodes);
     ASSERT_EQ(image.topology.listing.size(), names.size());
@@ -199,4 +199,4 @@ TEST_P(UpstreamImagesTest, OursListNodesAndLinksAsTheDirectoriesDo) {
 INSTANTIATE_TEST_SUITE_P(Hosts, UpstreamImagesTest, ::testing::ValuesIn(kVersions), name_of_version);
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Kernels that run when their queues are stopped, on a kernel that does not save their waves (Linux 7.2,
-// which the machine resembles): a dump lets them end, or refuses; all queues run afterwards.
+// GPU kernels that run when their queues are stopped, on a Linux that does not save their waves (7.2, which
+// the machine resembles). A dump lets them end, or refuses; all queues run afterwards.
 #include <sched.h>
 #include <signal.h>
 
@@ -12,9 +12,10 @@
 #include "plugin_test.h"
 #include "support/plugin_statistics.h"
 
-namespace sluice::host_test {
+namespace sluice::plugin_test {
 namespace {
 
+using lookalike::TaskTree;
 using vamdgpu::Control;
 using vamdgpu::Waves;
 
@@ -281,4 +282,4 @@ TEST_F(WavesOnAnOlderKernelTest, WavesThatTheKernelSavesAreNoHindrance) {
 }
 
 }  // namespace
-}  // namespace sluice::host_test
+}  // namespace sluice::plugin_test

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "fault/fault_reactor.h"
+#include "support/fault_reactor.h"
 #include "support/lane.h"
 #include "support/process_state.h"
 #include "support/temp_dir.h"

@@ -8,11 +8,16 @@
 #include <iterator>
 #include <stdexcept>
 
-namespace sluice::kfd {
+namespace sluice::test {
 
 namespace fs = std::filesystem;
+using kfd::IoLink;
+using kfd::kLinkPcie;
+using kfd::kLinkXgmi;
+using kfd::Node;
+using kfd::Topology;
 
-TempDir::TempDir() {
+Folder::Folder() {
   // Thousands of small files: in memory if possible.
   const bool memory = ::access("/dev/shm", W_OK) == 0;
   std::string name =
@@ -21,7 +26,7 @@ TempDir::TempDir() {
   path_ = name;
 }
 
-TempDir::~TempDir() {
+Folder::~Folder() {
   std::error_code ignored;
   fs::remove_all(path_, ignored);
 }
@@ -227,4 +232,4 @@ void write_tree(const fs::path& root, const Topology& topology) {
   }
 }
 
-}  // namespace sluice::kfd
+}  // namespace sluice::test

@@ -8,15 +8,15 @@
 
 #include "kfd/topology.h"
 
-namespace sluice::kfd {
+namespace sluice::test {
 
 // A folder that is removed with its owner.
-class TempDir {
+class Folder {
  public:
-  TempDir();
-  ~TempDir();
-  TempDir(const TempDir&) = delete;
-  TempDir& operator=(const TempDir&) = delete;
+  Folder();
+  ~Folder();
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
   const std::filesystem::path& path() const { return path_; }
 
  private:
@@ -27,22 +27,22 @@ void write_text(const std::filesystem::path& file, const std::string& text);
 std::string read_whole(const std::filesystem::path& file);
 
 // GPU nodes without links.
-Node mi210(std::uint32_t node_id, std::uint32_t gpu_id, std::uint32_t render_minor);
-Node mi300x(std::uint32_t node_id, std::uint32_t gpu_id, std::uint32_t render_minor);
-Node mi300x_cpx(std::uint32_t node_id, std::uint32_t gpu_id, std::uint32_t render_minor);
-Node cpu(std::uint32_t node_id);
+kfd::Node mi210(std::uint32_t node_id, std::uint32_t gpu_id, std::uint32_t render_minor);
+kfd::Node mi300x(std::uint32_t node_id, std::uint32_t gpu_id, std::uint32_t render_minor);
+kfd::Node mi300x_cpx(std::uint32_t node_id, std::uint32_t gpu_id, std::uint32_t render_minor);
+kfd::Node cpu(std::uint32_t node_id);
 
 // Adds a link in both directions.
-void join(Topology& topology, std::uint32_t node_a, std::uint32_t node_b, std::uint32_t type);
+void join(kfd::Topology& topology, std::uint32_t node_a, std::uint32_t node_b, std::uint32_t type);
 
 // One CPU node and `gpus` MI210 on it, all in one hive if `hive`. gpu_ids count from `first_gpu_id`.
-Topology mi210_machine(std::size_t gpus, bool hive, std::uint32_t first_gpu_id = 0x2000);
+kfd::Topology mi210_machine(std::size_t gpus, bool hive, std::uint32_t first_gpu_id = 0x2000);
 // Two CPU nodes, four MI300X on each, all eight in one hive.
-Topology mi300x_machine();
+kfd::Topology mi300x_machine();
 // Two CPU nodes and 64 CPX partitions, eight to a GPU, all joined.
-Topology cpx_machine(std::uint32_t first_gpu_id = 0x4000);
+kfd::Topology cpx_machine(std::uint32_t first_gpu_id = 0x4000);
 
 // Writes `topology` as sysfs shows it: the kernel's files, in the kernel's order of properties.
-void write_tree(const std::filesystem::path& root, const Topology& topology);
+void write_tree(const std::filesystem::path& root, const kfd::Topology& topology);
 
-}  // namespace sluice::kfd
+}  // namespace sluice::test

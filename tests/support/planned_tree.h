@@ -50,10 +50,10 @@ class PlannedTree {
       surveyed.can_create = bo.can_create;
       surveyed.ipc = bo.ipc;
       surveyed.handle = bo.handle;
-      if (auto* const image = std::get_if<kfd::KfdImage>(&file_.image)) {
+      if (auto* const image = std::get_if<KfdImage>(&file_.image)) {
         surveyed.number = static_cast<std::uint32_t>(image->bos.size());
         surveyed.place = {bo.render_minor, bo.offset};
-        kfd::BoEntry entry;
+        BoEntry entry;
         entry.addr = 0x7f0000000000 + 0x1000 * image->bos.size();
         entry.bytes = bo.bytes;
         entry.offset = bo.offset;
@@ -82,7 +82,7 @@ class PlannedTree {
     }
     // As under a driver whose private data nobody knows.
     File& without_records() {
-      auto& image = std::get<kfd::KfdImage>(file_.image);
+      auto& image = std::get<KfdImage>(file_.image);
       image.bo_record_bytes = 0;
       image.priv_data.assign(image.priv_data.size() + 3, 0xFF);
       return *this;
@@ -90,7 +90,7 @@ class PlannedTree {
 
    private:
     // Of a BO that its GPU maps.
-    static void add_record(kfd::KfdImage& image) {
+    static void add_record(KfdImage& image) {
       std::vector<std::uint8_t> record(kRecordBytes);
       const auto handle = static_cast<std::uint32_t>(image.bos.size());
       const std::uint32_t address = 0x7f001000;
@@ -106,7 +106,7 @@ class PlannedTree {
 
   // The first of `holders` restores the file.
   File& add_kfd(std::vector<pid_t> holders) {
-    kfd::KfdImage image;
+    KfdImage image;
     for (const std::uint32_t minor : {128U, 129U}) {
       kfd::Node node;
       node.node_id = minor;

@@ -90,7 +90,7 @@ Bytes device_entry(const kfd::Topology& topology, const kfd::ListedNode& listed)
 
 // criu-dev imports each BO's dma-buf, if it has one, into its own render file, which counts handles from 1 on
 // each GPU.
-Bytes bo_entry(const kfd::BoEntry& bo, UpstreamForm form, std::map<std::uint32_t, std::uint32_t>& handles) {
+Bytes bo_entry(const BoEntry& bo, UpstreamForm form, std::map<std::uint32_t, std::uint32_t>& handles) {
   Message entry;
   entry.number(1, bo.addr).number(2, bo.bytes).number(3, bo.offset).number(4, bo.alloc_flags);
   entry.number(5, bo.gpu_id);
@@ -137,7 +137,7 @@ Result<void> rewrite(int dir_fd, const Result<std::vector<std::string>>& names, 
 
 }  // namespace
 
-Bytes upstream_kfd_image(const kfd::KfdImage& image, UpstreamForm form) {
+Bytes upstream_kfd_image(const KfdImage& image, UpstreamForm form) {
   const std::size_t gpus = image.topology.gpu_count();
   Message message;
   message.number(1, image.pid).number(2, gpus).number(3, image.topology.nodes.size() - gpus);
@@ -145,7 +145,7 @@ Bytes upstream_kfd_image(const kfd::KfdImage& image, UpstreamForm form) {
     message.bytes(4, device_entry(image.topology, listed));
   std::vector<Bytes> bos;
   std::map<std::uint32_t, std::uint32_t> handles;
-  for (const kfd::BoEntry& bo : image.bos) {
+  for (const BoEntry& bo : image.bos) {
     if (!bo.imports) bos.push_back(bo_entry(bo, form, handles));
   }
   message.number(5, bos.size());
@@ -173,11 +173,10 @@ Result<void> make_upstreams(const std::filesystem::path& directory, UpstreamForm
   const UniqueFd dir(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!dir) return make_error(errno, "open " + directory.string());
   std::map<std::uint32_t, std::uint32_t> bos;  // the KFD's, by GPU
-  SLUICE_TRY(
-      rewrite(dir.get(), list_kfd_images(dir.get()), unpack_kfd_image, [&](const kfd::KfdImage& image) {
-        for (const kfd::BoEntry& bo : image.bos) bos[bo.gpu_id] += kfd::has_contents(bo.alloc_flags) ? 1 : 0;
-        return upstream_kfd_image(image, form);
-      }));
+  SLUICE_TRY(rewrite(dir.get(), list_kfd_images(dir.get()), unpack_kfd_image, [&](const KfdImage& image) {
+    for (const BoEntry& bo : image.bos) bos[bo.gpu_id] += kfd::has_contents(bo.alloc_flags) ? 1 : 0;
+    return upstream_kfd_image(image, form);
+  }));
   std::uint32_t most = 0;
   for (const auto& [gpu_id, count] : bos) most = std::max(most, count);
   SLUICE_TRY(

@@ -22,7 +22,7 @@ enum class UpstreamForm {
 };
 
 // Payloads. Imported BOs are left out: our images do not tell what upstream's plugin makes of them.
-std::vector<std::uint8_t> upstream_kfd_image(const kfd::KfdImage& image, UpstreamForm form);
+std::vector<std::uint8_t> upstream_kfd_image(const KfdImage& image, UpstreamForm form);
 // `kfd_handles`: how many handles, from 1, criu-dev has given to the KFD's BOs. It marks a render file's BO
 // with one of these numbers as imported.
 std::vector<std::uint8_t> upstream_render_image(const RenderImage& image, UpstreamForm form,

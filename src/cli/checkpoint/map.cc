@@ -148,7 +148,7 @@ class Tree {
     }
   }
 
-  void note(int id, const kfd::KfdImage& image) {
+  void note(int id, const KfdImage& image) {
     const std::string name = checkpoint_.name_of(kfd_image_name(id));
     kfd::TreeChoice& choice = choices_.at(id);
     const auto same =
@@ -169,15 +169,15 @@ class Tree {
   kfd::TreeGpus gpus_;
   const Local& local_;
   const kfd::MatchRules& rules_;
-  std::map<int, const kfd::KfdImage*> processes_;  // by id, without further files of one process
-  std::map<int, kfd::TreeChoice> choices_;         // the same
+  std::map<int, const KfdImage*> processes_;  // by id, without further files of one process
+  std::map<int, kfd::TreeChoice> choices_;    // the same
   std::vector<kfd::MappedGpu> agreed_;
   Forecast forecast_;
 };
 
 // As a restore's survey reads them: in the order of the images' names.
 std::vector<kfd::Topology> topologies_of(const Checkpoint& checkpoint) {
-  std::map<std::string, const kfd::KfdImage*> images;
+  std::map<std::string, const KfdImage*> images;
   for (const auto& [id, image] : checkpoint.kfd) {
     if (!image.alias_of) images.emplace(checkpoint.name_of(kfd_image_name(id)), &image);
   }

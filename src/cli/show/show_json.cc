@@ -44,7 +44,7 @@ Json bos_json(const Checkpoint& checkpoint) {
   Json list = Json::array();
   for (const auto& [id, image] : checkpoint.kfd) {
     for (std::size_t i = 0; i < image.bos.size(); ++i) {
-      const kfd::BoEntry& bo = image.bos[i];
+      const BoEntry& bo = image.bos[i];
       list.push_back({{"image", checkpoint.name_of(kfd_image_name(id))},
                       {"gpu_id", bo.gpu_id},
                       {"bo", i},
@@ -52,7 +52,7 @@ Json bos_json(const Checkpoint& checkpoint) {
                       {"address", bo.addr},
                       {"bytes", bo.bytes},
                       {"alloc_flags", bo.alloc_flags},
-                      {"handle", bo.handle == kfd::kNoHandle ? Json() : Json(bo.handle)},
+                      {"handle", bo.handle == kNoHandle ? Json() : Json(bo.handle)},
                       {"imported", bo.imports},
                       {"shared", bo.shared}});
     }

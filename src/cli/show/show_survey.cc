@@ -179,7 +179,7 @@ std::map<std::uint32_t, SharedMemory> shared_in(const Checkpoint& checkpoint) {
   };
   for (const auto& [id, image] : checkpoint.kfd) {
     for (std::size_t i = 0; i < image.bos.size(); ++i) {
-      const kfd::BoEntry& bo = image.bos[i];
+      const BoEntry& bo = image.bos[i];
       add(bo.shared, bo.bytes, bo.imports,
           formatted("process {}, {} BO {}", image.pid, gpu_name(bo.gpu_id), i));
     }
@@ -200,7 +200,7 @@ std::map<std::uint32_t, SharedMemory> shared_in(const Checkpoint& checkpoint) {
 
 }  // namespace
 
-const char* kind_of(const kfd::BoEntry& bo) {
+const char* kind_of(const BoEntry& bo) {
   if ((bo.alloc_flags & kfd::kAllocVram) != 0) return "VRAM";
   if ((bo.alloc_flags & kfd::kAllocGtt) != 0) return "GTT";
   if ((bo.alloc_flags & kfd::kAllocUserptr) != 0) return "userptr";
@@ -218,9 +218,9 @@ const char* kind_of(const drm::GemBo& bo) {
   return (bo.domains & kCpu) != 0 ? "CPU" : "other";
 }
 
-Kinds kinds_of(const kfd::KfdImage& image) {
+Kinds kinds_of(const KfdImage& image) {
   Kinds kinds;
-  for (const kfd::BoEntry& bo : image.bos) {
+  for (const BoEntry& bo : image.bos) {
     KindTotal& sum = kinds[bo.imports ? "imported" : kind_of(bo)];
     ++sum.bos;
     sum.bytes += bo.bytes;

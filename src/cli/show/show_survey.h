@@ -16,7 +16,7 @@
 namespace sluice::cli {
 
 // Where a BO's memory is: "VRAM", "GTT", "userptr", ...
-const char* kind_of(const kfd::BoEntry& bo);
+const char* kind_of(const BoEntry& bo);
 const char* kind_of(const drm::GemBo& bo);
 
 // BOs of one kind.
@@ -26,7 +26,7 @@ struct KindTotal {
 };
 // By kind. BOs that another holder makes are "imported", wherever they are.
 using Kinds = std::map<std::string, KindTotal>;
-Kinds kinds_of(const kfd::KfdImage& image);
+Kinds kinds_of(const KfdImage& image);
 Kinds kinds_of(const RenderImage& image);
 
 struct GpuLink {

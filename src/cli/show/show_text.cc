@@ -142,11 +142,10 @@ std::string bos_text(const Checkpoint& checkpoint) {
   };
   for (const auto& [id, image] : checkpoint.kfd) {
     for (std::size_t i = 0; i < image.bos.size(); ++i) {
-      const kfd::BoEntry& bo = image.bos[i];
+      const BoEntry& bo = image.bos[i];
       table.add({checkpoint.name_of(kfd_image_name(id)), kfd::gpu_id_text(bo.gpu_id), std::to_string(i),
                  kind_of(bo), hex(bo.addr), bytes_text(bo.bytes), hex(bo.alloc_flags),
-                 bo.handle == kfd::kNoHandle ? "" : std::to_string(bo.handle),
-                 sharing(bo.shared, bo.imports)});
+                 bo.handle == kNoHandle ? "" : std::to_string(bo.handle), sharing(bo.shared, bo.imports)});
     }
   }
   for (const auto& [id, image] : checkpoint.render) {

@@ -31,7 +31,7 @@ Result<void> add_image(const ImageSource& source, const std::string& name, const
                               " names a file that is no image of a pre-dump; make another one [SL-I33]"};
   SLUICE_TRY_ASSIGN(const std::vector<std::uint8_t> bytes, read_image(source, name));
   if (of_kfd) {
-    SLUICE_TRY_ASSIGN(kfd::KfdImage image, unpack_kfd_image(bytes, name, source.keys()));
+    SLUICE_TRY_ASSIGN(KfdImage image, unpack_kfd_image(bytes, name, source.keys()));
     SLUICE_TRY(check_dump(name, image.dump_id, dump_id));
     all.kfd.push_back({*id, std::move(image)});
   } else {

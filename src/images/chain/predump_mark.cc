@@ -7,6 +7,7 @@
 
 #include "images/files/digest.h"
 #include "images/files/files.h"
+#include "repeated.h"
 #include "sluice-predump.pb-c.h"
 #include "unpack_memory.h"
 
@@ -20,14 +21,11 @@ struct FreeMark {
 }  // namespace
 
 std::vector<std::uint8_t> pack_predump_mark(const PreDumpMark& mark, const ImageKeys& keys) {
-  std::vector<std::string> names = mark.images;
-  std::vector<char*> pointers;
-  pointers.reserve(names.size());
-  for (std::string& name : names) pointers.push_back(name.data());
-  kfd::DumpId dump_id = mark.dump_id;
+  std::vector<char*> images = pointers_to(mark.images);
+  DumpId dump_id = mark.dump_id;
   PredumpMark message = PREDUMP_MARK__INIT;
-  message.n_images = pointers.size();
-  message.images = pointers.data();
+  message.n_images = images.size();
+  message.images = images.data();
   message.has_frozen_ns = 1;
   message.frozen_ns = mark.frozen_ns;
   message.has_dump_id = 1;

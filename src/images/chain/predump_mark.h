@@ -21,7 +21,7 @@ namespace sluice {
 struct PreDumpMark {
   std::vector<std::string> images;  // names of the metadata, kPreDumpPrefix and a dump's
   std::uint64_t frozen_ns = 0;      // how long GPU queues were stopped
-  kfd::DumpId dump_id{};
+  DumpId dump_id{};
 };
 
 std::vector<std::uint8_t> pack_predump_mark(const PreDumpMark& mark, const ImageKeys& keys);

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <list>
 #include <map>
 #include <memory>
 #include <string_view>
@@ -15,6 +14,7 @@
 #include "pipeline/store/pipe_store.h"
 #include "plugin/host/criu_host.h"
 #include "plugin/host/image_store.h"
+#include "repeated.h"
 #include "sluice-stream.pb-c.h"
 #include "unpack_memory.h"
 
@@ -46,29 +46,6 @@ struct FreeIndex {
   void operator()(StreamIndex* index) const { stream_index__free_unpacked(index, nullptr); }
 };
 
-// One task of the index; pointers into it are valid during its life.
-struct PackedTask {
-  PackedTask(std::uint32_t pid, const std::vector<PluginMap>& plugin_maps) : maps(plugin_maps.size()) {
-    pointers.reserve(maps.size());
-    for (std::size_t i = 0; i < maps.size(); ++i) {
-      maps[i] = STREAM_MAP__INIT;
-      maps[i].address = plugin_maps[i].address;
-      maps[i].offset = plugin_maps[i].offset;
-      pointers.push_back(&maps[i]);
-    }
-    task = STREAM_TASK__INIT;
-    task.pid = pid;
-    task.n_maps = pointers.size();
-    task.maps = pointers.data();
-  }
-  PackedTask(const PackedTask&) = delete;
-  PackedTask& operator=(const PackedTask&) = delete;
-
-  std::vector<StreamMap> maps;
-  std::vector<StreamMap*> pointers;
-  StreamTask task;
-};
-
 // Our end of a new pipe for that file, to write (dump) or read (restore). Any thread. Errors: ENOENT
 // (restore: no such file), ECONNRESET.
 Result<UniqueFd> open_stream(const std::string& name, Direction direction) {
@@ -87,20 +64,24 @@ Error early_end(const std::string& what) {
 }
 
 std::vector<std::uint8_t> pack_index(const ImageIndex& wanted) {
-  std::vector<std::string> names = wanted.images;
-  std::vector<char*> name_pointers(names.size());
-  std::transform(names.begin(), names.end(), name_pointers.begin(),
-                 [](std::string& name) { return name.data(); });
-  std::list<PackedTask> tasks;
-  std::vector<StreamTask*> task_pointers;
-  task_pointers.reserve(wanted.maps.size());
-  for (const auto& [pid, of_task] : wanted.maps)
-    task_pointers.push_back(&tasks.emplace_back(pid, of_task).task);
   StreamIndex index = STREAM_INDEX__INIT;
-  index.n_images = name_pointers.size();
-  index.images = name_pointers.data();
-  index.n_tasks = task_pointers.size();
-  index.tasks = task_pointers.data();
+  std::vector<char*> images = pointers_to(wanted.images);
+  index.n_images = images.size();
+  index.images = images.data();
+  Repeated<StreamTask> tasks(wanted.maps.size());
+  std::vector<Repeated<StreamMap>> maps;
+  for (const auto& [pid, of_task] : wanted.maps) {
+    StreamTask& task = tasks.add(STREAM_TASK__INIT);
+    task.pid = pid;
+    Repeated<StreamMap>& its_maps = maps.emplace_back(of_task.size());
+    for (const PluginMap& map : of_task) {
+      StreamMap& stored = its_maps.add(STREAM_MAP__INIT);
+      stored.address = map.address;
+      stored.offset = map.offset;
+    }
+    its_maps.put(task.n_maps, task.maps);
+  }
+  tasks.put(index.n_tasks, index.tasks);
   DumpId id = wanted.dump_id.value_or(DumpId{});
   index.has_dump_id = wanted.dump_id ? 1 : 0;
   index.dump_id = {id.size(), id.data()};
@@ -221,11 +202,10 @@ Result<ImageIndex> parse_index(std::span<const std::uint8_t> payload, const Imag
                              kIndexImage)};
     std::copy_n(message->dump_id.data, sizeof(DumpId), index.dump_id.emplace().begin());
   }
-  for (std::size_t i = 0; i < message->n_tasks; ++i) {
-    const StreamTask& task = *message->tasks[i];
-    std::vector<PluginMap>& maps = index.maps[task.pid];
-    for (std::size_t j = 0; j < task.n_maps; ++j)
-      maps.push_back({task.maps[j]->address, task.maps[j]->offset});
+  for (const StreamTask* const task : std::span(message->tasks, message->n_tasks)) {
+    std::vector<PluginMap>& maps = index.maps[task->pid];
+    for (const StreamMap* const map : std::span(task->maps, task->n_maps))
+      maps.push_back({map->address, map->offset});
   }
   return index;
 }

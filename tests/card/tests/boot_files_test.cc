@@ -12,7 +12,7 @@
 #include "boot/vbios.h"
 #include "bus_kit.h"
 
-namespace sluice::card::test {
+namespace sluice::card::tests {
 namespace {
 
 class VbiosTest : public testing::Test {
@@ -121,4 +121,4 @@ TEST(FirmwareTest, FilesHaveHeadersThatTheDriverAccepts) {
 }
 
 }  // namespace
-}  // namespace sluice::card::test
+}  // namespace sluice::card::tests

@@ -17,7 +17,7 @@
 #include "bus/vfio_user.h"
 #include "models/model.h"
 
-namespace sluice::card::test {
+namespace sluice::card::tests {
 
 using Bytes = std::vector<std::byte>;
 
@@ -163,4 +163,4 @@ inline Bytes message(std::uint16_t id, std::uint16_t command, const Bytes& body,
   return bytes;
 }
 
-}  // namespace sluice::card::test
+}  // namespace sluice::card::tests

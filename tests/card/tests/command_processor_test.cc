@@ -5,7 +5,7 @@
 
 #include "gpu_kit.h"
 
-namespace sluice::card::test {
+namespace sluice::card::tests {
 namespace {
 
 using P = Pm4;
@@ -737,4 +737,4 @@ TEST_F(CommandProcessorTest, AnSdmaRingStartsByItsRegisters) {
 }
 
 }  // namespace
-}  // namespace sluice::card::test
+}  // namespace sluice::card::tests

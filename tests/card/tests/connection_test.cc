@@ -14,7 +14,7 @@
 #include "bus_kit.h"
 #include "support/temp_dir.h"
 
-namespace sluice::card::test {
+namespace sluice::card::tests {
 namespace {
 
 // As QEMU's end does it.
@@ -182,7 +182,7 @@ TEST_F(ConnectionTest, SendToNobodyIsAnErrorAndNoSignal) {
 }
 
 TEST(ListenTest, OldSocketIsReplacedAndAFileIsNot) {
-  const sluice::test::TempDir directory;
+  const test::TempDir directory;
   const std::string path = directory.path() + "/socket";
   ASSERT_TRUE(listen_at(path));
   EXPECT_TRUE(listen_at(path)) << "left over from a card that was killed";
@@ -195,4 +195,4 @@ TEST(ListenTest, OldSocketIsReplacedAndAFileIsNot) {
 }
 
 }  // namespace
-}  // namespace sluice::card::test
+}  // namespace sluice::card::tests

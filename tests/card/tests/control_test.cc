@@ -13,7 +13,7 @@
 #include "control/mailbox.h"
 #include "support/temp_dir.h"
 
-namespace sluice::card::test {
+namespace sluice::card::tests {
 namespace {
 
 class ControlTest : public testing::Test {
@@ -162,7 +162,7 @@ TEST_F(MailboxTest, EverythingElseIsTheGpus) {
 }
 
 TEST(TraceTest, RepeatedLinesAreCounted) {
-  const sluice::test::TempDir directory;
+  const test::TempDir directory;
   const std::string path = directory.path() + "/trace";
   Trace trace;
   trace.line("to nobody");
@@ -178,4 +178,4 @@ TEST(TraceTest, RepeatedLinesAreCounted) {
 }
 
 }  // namespace
-}  // namespace sluice::card::test
+}  // namespace sluice::card::tests

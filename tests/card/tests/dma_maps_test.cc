@@ -8,7 +8,7 @@
 
 #include "bus_kit.h"
 
-namespace sluice::card::test {
+namespace sluice::card::tests {
 namespace {
 
 int error_of(const Result<void>& result) {
@@ -91,4 +91,4 @@ TEST_F(DmaMapsTest, MapWithoutAFileOrForReadingIsKnownAndHasNoBytes) {
 }
 
 }  // namespace
-}  // namespace sluice::card::test
+}  // namespace sluice::card::tests

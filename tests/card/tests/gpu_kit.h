@@ -17,7 +17,7 @@
 #include "models/model.h"
 #include "registers/names.h"
 
-namespace sluice::card::test {
+namespace sluice::card::tests {
 
 constexpr std::uint64_t kVramBytes = 32 << 20;
 constexpr std::uint64_t kGuestBytes = 4 << 20;
@@ -289,4 +289,4 @@ class RingKit {
   std::uint32_t doorbell_;
 };
 
-}  // namespace sluice::card::test
+}  // namespace sluice::card::tests

@@ -4,7 +4,7 @@
 
 #include "gpu_kit.h"
 
-namespace sluice::card::test {
+namespace sluice::card::tests {
 namespace {
 
 class MemoryTest : public ::testing::Test {
@@ -329,4 +329,4 @@ TEST_F(MemoryTest, AContextThatHasTheInterruptOffIsNotTold) {
 }
 
 }  // namespace
-}  // namespace sluice::card::test
+}  // namespace sluice::card::tests

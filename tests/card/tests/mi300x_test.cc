@@ -9,7 +9,7 @@
 #include "gpu_kit.h"
 #include "models/discovery.h"
 
-namespace sluice::card::test {
+namespace sluice::card::tests {
 namespace {
 
 using P = Pm4;
@@ -283,4 +283,4 @@ TEST(Models, AreFoundByTheirNames) {
 }
 
 }  // namespace
-}  // namespace sluice::card::test
+}  // namespace sluice::card::tests

@@ -9,7 +9,7 @@
 
 #include "bus_kit.h"
 
-namespace sluice::card::test {
+namespace sluice::card::tests {
 namespace {
 
 class PciConfigTest : public testing::Test {
@@ -108,4 +108,4 @@ TEST_F(PciConfigTest, WhatIsNotTheGuestsToWriteStays) {
 }
 
 }  // namespace
-}  // namespace sluice::card::test
+}  // namespace sluice::card::tests

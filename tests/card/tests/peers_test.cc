@@ -8,7 +8,7 @@
 #include "bus_kit.h"
 #include "support/temp_dir.h"
 
-namespace sluice::card::test {
+namespace sluice::card::tests {
 namespace {
 
 constexpr std::uint64_t kPlace = 0xff80000000;
@@ -33,7 +33,7 @@ class PeersTest : public testing::Test {
     return reached;
   }
 
-  const sluice::test::TempDir directory_;
+  const test::TempDir directory_;
   TestCard first_{directory_.path()};
   TestCard second_{directory_.path()};
 };
@@ -74,4 +74,4 @@ TEST_F(PeersTest, LinkOfACardThatWasKilledIsNobody) {
 }
 
 }  // namespace
-}  // namespace sluice::card::test
+}  // namespace sluice::card::tests

@@ -23,7 +23,7 @@
 #include "control/mailbox.h"
 #include "support/temp_dir.h"
 
-namespace sluice::card::test {
+namespace sluice::card::tests {
 namespace {
 
 class Program {
@@ -113,7 +113,7 @@ class CardProgramTest : public testing::Test {
   }
   int usage(std::vector<std::string> words) { return Program("AMDGPU_CARD", std::move(words), log_).wait(); }
 
-  const sluice::test::TempDir directory_;
+  const test::TempDir directory_;
   const std::string path_ = directory_.path() + "/card";
   const std::string log_ = directory_.path() + "/log";
   std::optional<Program> program_;
@@ -167,4 +167,4 @@ TEST_F(CardProgramTest, FilesAreWritten) {
 }
 
 }  // namespace
-}  // namespace sluice::card::test
+}  // namespace sluice::card::tests

@@ -10,12 +10,9 @@
 #include "registers/names.h"
 #include "sdma/sdma.h"
 
-namespace sluice::card {
+namespace sluice::card::tests {
 namespace {
 
-using tests::high;
-using tests::LooseChip;
-using tests::low;
 using Dwords = std::vector<std::uint32_t>;
 using State = Queue::State;
 
@@ -661,4 +658,4 @@ TEST_F(SdmaUserQueueTest, AReadPointerReportThatIsNotMappedStopsIt) {
 }
 
 }  // namespace
-}  // namespace sluice::card
+}  // namespace sluice::card::tests

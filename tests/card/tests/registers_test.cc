@@ -6,7 +6,7 @@
 
 #include "gpu_kit.h"
 
-namespace sluice::card::test {
+namespace sluice::card::tests {
 namespace {
 
 class RegistersTest : public ::testing::Test {
@@ -249,4 +249,4 @@ TEST_F(RegistersTest, AJobsInterruptHasThePasidOfItsVmid) {
 }
 
 }  // namespace
-}  // namespace sluice::card::test
+}  // namespace sluice::card::tests

@@ -13,7 +13,7 @@
 #include "bus_kit.h"
 #include "support/temp_dir.h"
 
-namespace sluice::card::test {
+namespace sluice::card::tests {
 namespace {
 
 UniqueFd connect_to(const std::string& path) {
@@ -58,7 +58,7 @@ class ServeTest : public testing::Test {
     return static_cast<int>(header.error);
   }
 
-  const sluice::test::TempDir directory_;
+  const test::TempDir directory_;
   const std::string path_ = directory_.path() + "/card";
   TestCard card_;
   Faults faults_;
@@ -140,4 +140,4 @@ TEST_F(ServeTest, ControlSocketAnswersLineByLine) {
 }
 
 }  // namespace
-}  // namespace sluice::card::test
+}  // namespace sluice::card::tests

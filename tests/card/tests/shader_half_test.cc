@@ -5,8 +5,14 @@
 
 #include <cmath>
 
-namespace sluice::card::shader {
+namespace sluice::card::tests {
 namespace {
+
+using shader::Half;
+using shader::to_float;
+using shader::to_half;
+using shader::U16;
+using shader::U32;
 
 TEST(ShaderHalf, EveryOneComesBackFromAFloat) {
   for (U32 bits = 0; bits < 0x10000; ++bits) {
@@ -28,4 +34,4 @@ TEST(ShaderHalf, WhatIsBetweenTwoGoesToTheNearestAndTiesToTheEven) {
 }
 
 }  // namespace
-}  // namespace sluice::card::shader
+}  // namespace sluice::card::tests

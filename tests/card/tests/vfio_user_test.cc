@@ -12,7 +12,7 @@
 
 #include "bus_kit.h"
 
-namespace sluice::card::test {
+namespace sluice::card::tests {
 namespace {
 
 struct Answer {
@@ -302,4 +302,4 @@ TEST_F(VfioUserTest, OtherMessagesAreNotSupported) {
 }
 
 }  // namespace
-}  // namespace sluice::card::test
+}  // namespace sluice::card::tests

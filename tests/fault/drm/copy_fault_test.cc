@@ -19,11 +19,11 @@
 #include "support/rng.h"
 #include "target.h"
 
-namespace sluice::drm::test {
+namespace sluice::drm {
 namespace {
 
-using sluice::test::open_fds;
-using sluice::test::Rng;
+using test::open_fds;
+using test::Rng;
 
 class CopyFaultTest : public testing::Test {
  protected:
@@ -319,4 +319,4 @@ TEST_F(BrokenReactor, TheEndIsWaitedForWhereItCannotBePolled) {
 }
 
 }  // namespace
-}  // namespace sluice::drm::test
+}  // namespace sluice::drm

@@ -10,7 +10,7 @@
 #include <mutex>
 #include <utility>
 
-namespace sluice::drm::test {
+namespace sluice::drm {
 namespace {
 
 struct Plan {
@@ -45,7 +45,7 @@ IoctlPlan::~IoctlPlan() {
   plan() = {};
 }
 
-}  // namespace sluice::drm::test
+}  // namespace sluice::drm
 
 extern "C" int ioctl(int fd, unsigned long request, ...) noexcept {
   using Function = int (*)(int, unsigned long, ...);
@@ -55,12 +55,12 @@ extern "C" int ioctl(int fd, unsigned long request, ...) noexcept {
   void* const args = va_arg(list, void*);
   va_end(list);
 
-  using sluice::drm::test::inside;
-  using sluice::drm::test::plan;
+  using sluice::drm::inside;
+  using sluice::drm::plan;
   const auto type = static_cast<char>(_IOC_TYPE(request));
   const auto number = static_cast<unsigned>(_IOC_NR(request));
   if (inside || (type != 'd' && type != '>')) return next(fd, request, args);
-  const std::lock_guard lock(sluice::drm::test::plan_mutex());
+  const std::lock_guard lock(sluice::drm::plan_mutex());
   if (!plan().active || fd == plan().spared_fd) return next(fd, request, args);
   inside = true;
   int outcome = -1;

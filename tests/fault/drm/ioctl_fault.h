@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <functional>
 
-namespace sluice::drm::test {
+namespace sluice::drm {
 
 // Decides about one ioctl before it happens: 0 lets it pass, an errno fails it. `number` is its _IOC_NR,
 // `type` its _IOC_TYPE ('d' for DRM, '>' for sync_files).
@@ -37,4 +37,4 @@ inline constexpr unsigned kGemUserptr = 0x51;
 inline constexpr unsigned kFenceToHandle = 0x54;
 inline constexpr unsigned kFileInfo = 4;  // of type '>'
 
-}  // namespace sluice::drm::test
+}  // namespace sluice::drm

@@ -22,17 +22,17 @@
 #include "support/rng.h"
 #include "target.h"
 
-namespace sluice::drm::test {
+namespace sluice::drm {
 namespace {
 
 using namespace std::chrono_literals;
-using sluice::test::Rng;
+using test::Rng;
 
 class LostFenceTest : public testing::TestWithParam<ReactorKind> {
  protected:
   void SetUp() override {
     if (!on_virtual_machine()) GTEST_SKIP() << "needs a virtual machine: run it by vamdgpu-run";
-    if (const std::string why = sluice::test::unavailable(GetParam()); !why.empty()) GTEST_SKIP() << why;
+    if (const std::string why = test::unavailable(GetParam()); !why.empty()) GTEST_SKIP() << why;
     control = vamdgpu::Control::open(std::getenv("VAMDGPU_DIR"));
     ASSERT_NE(control, nullptr);
     target.emplace();
@@ -110,7 +110,7 @@ TEST_P(LostFenceTest, ManyAtOnceDrain) {
 }
 
 // Its clock goes on by what a poll may take, at once.
-class HurriedReactor final : public sluice::test::ForwardingReactor {
+class HurriedReactor final : public test::ForwardingReactor {
  public:
   explicit HurriedReactor(std::unique_ptr<Reactor> inner)
       : ForwardingReactor(*inner), inner_(std::move(inner)), now_ns_(inner_->now_ns()) {}
@@ -199,13 +199,13 @@ TEST_P(LostFenceTest, WithoutMemoryForAnErrorKeepsWhatTheJobMayReachToo) {
     int fences = 0;
     const IoctlPlan plan(target->fd(), [&](char, unsigned number, void*) {
       if (number != kFenceToHandle || fences++ != 1) return 0;
-      sluice::test::failing_allocation().arm(nth);
+      test::failing_allocation().arm(nth);
       return EMFILE;
     });
     Bytes image;
     try {
       const CopyOutcome outcome = run_copy(*device, Direction::Dump, *target, bos, image, options);
-      ASSERT_FALSE(sluice::test::failing_allocation().disarm());
+      ASSERT_FALSE(test::failing_allocation().disarm());
       ASSERT_FALSE(outcome.result.ok());
       EXPECT_EQ(outcome.result.error().err, ENOMEM);
       ASSERT_TRUE(outcome.abandoned);
@@ -247,4 +247,4 @@ TEST_P(LostFenceTest, TheNextLaneStartsAfresh) {
 }
 
 }  // namespace
-}  // namespace sluice::drm::test
+}  // namespace sluice::drm

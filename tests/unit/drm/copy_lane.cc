@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-namespace sluice::drm::test {
+namespace sluice::drm {
 namespace {
 
 constexpr std::byte kJunk{0xA5};
@@ -66,17 +66,17 @@ CopyOutcome run_copy(const Device& device, Direction direction, const TargetFile
     dmabufs.push_back(bo.cpu().empty() ? UniqueFd() : target.dmabuf(bo));
   }
   const ImageLayout layout = std::move(ImageLayout::make(sizes, options.chunk_bytes)).value();
-  sluice::test::TestWorld world(options.reactor, options.wrap);
-  const auto lane = sluice::test::make_lane(layout, options.slots, world, options.cursors);
+  test::TestWorld world(options.reactor, options.wrap);
+  const auto lane = test::make_lane(layout, options.slots, world, options.cursors);
   outcome.result = run_lane(device, direction, std::move(dmabufs), *lane, image, options, outcome);
   outcome.abandoned = lane->arena().abandoned();
   return outcome;
 }
 
 Bytes serial_image(const std::vector<TargetBo>& bos) {
-  sluice::test::BoList contents;
+  test::BoList contents;
   for (const TargetBo& bo : bos) contents.emplace_back(bo.cpu().begin(), bo.cpu().end());
-  return sluice::test::serial_file(contents);
+  return test::serial_file(contents);
 }
 
-}  // namespace sluice::drm::test
+}  // namespace sluice::drm

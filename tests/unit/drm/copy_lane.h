@@ -14,11 +14,11 @@
 #include "support/serial_writer.h"
 #include "target.h"
 
-namespace sluice::drm::test {
+namespace sluice::drm {
 
-using sluice::test::Bytes;
-using sluice::test::LaneMemory;
-using sluice::test::ReactorKind;
+using test::Bytes;
+using test::LaneMemory;
+using test::ReactorKind;
 
 // The store's place on the route: keeps the image in memory. As a source it reports zero units as holes, and
 // fills their buffers with junk: a hole's bytes are undefined.
@@ -47,7 +47,7 @@ struct CopyLaneOptions {
   bool holes = true;
   std::uint32_t cursors = 1;
   SdmaCopyOptions copy;
-  sluice::test::TestWorld::Wrap wrap;  // of the reactor
+  test::TestWorld::Wrap wrap;  // of the reactor
 };
 
 struct CopyOutcome {
@@ -65,4 +65,4 @@ CopyOutcome run_copy(const Device& device, Direction direction, const TargetFile
 // The image that the serial algorithm writes of these BOs.
 Bytes serial_image(const std::vector<TargetBo>& bos);
 
-}  // namespace sluice::drm::test
+}  // namespace sluice::drm

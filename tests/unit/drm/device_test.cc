@@ -26,10 +26,10 @@
 #include "support/refuse_system_call.h"
 #include "target.h"
 
-namespace sluice::drm::test {
+namespace sluice::drm {
 namespace {
 
-using sluice::test::open_fds;
+using test::open_fds;
 
 class OnTwoGpus : public testing::Test {
  protected:
@@ -399,10 +399,10 @@ TEST_F(OnTwoGpus, OnlyTheFileThatHoldsABoMayMapIt) {
   EXPECT_FALSE(may_map(-1, bo.map_offset()).ok());
   // A BO that no CPU may map is nobody's secret.
   std::thread([&] {
-    if (!sluice::test::refuse_system_call(SYS_mmap, EPERM)) return;
+    if (!test::refuse_system_call(SYS_mmap, EPERM)) return;
     EXPECT_EQ(*may_map(owner.fd(), bo.map_offset()), MapAccess::Allowed);
   }).join();
 }
 
 }  // namespace
-}  // namespace sluice::drm::test
+}  // namespace sluice::drm

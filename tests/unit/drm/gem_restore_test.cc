@@ -16,8 +16,6 @@
 namespace sluice::drm {
 namespace {
 
-using test::TargetFile;
-
 GemBo bo_with(std::uint32_t handle) {
   return {handle, 8 * kKiB, 4 * kKiB, AMDGPU_GEM_DOMAIN_GTT, 0, {}, {}};
 }
@@ -25,7 +23,7 @@ GemBo bo_with(std::uint32_t handle) {
 class GemRestoreTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!test::on_virtual_machine()) GTEST_SKIP() << "needs a virtual machine";
+    if (!on_virtual_machine()) GTEST_SKIP() << "needs a virtual machine";
     control_ = vamdgpu::Control::open(std::getenv("VAMDGPU_DIR"));
     changes_ = control_->config().change_handle != 0;
   }
@@ -127,7 +125,7 @@ TEST_F(GemRestoreTest, TooManyPlaceholdersAreRefusedBeforeAnyIsMade) {
 // Memory of the KFD has none before.
 TEST_F(GemRestoreTest, MemoryThatIsImportedGetsItsMetadata) {
   const TargetFile other;
-  const auto memory = other.create(8 * kKiB, test::Domain::Gtt);
+  const auto memory = other.create(8 * kKiB, Domain::Gtt);
   GemBo bo = bo_with(2);
   bo.metadata = {5, 6, {7, 8}};
   GemRestore restore(target_.fd());
@@ -140,8 +138,8 @@ TEST_F(GemRestoreTest, MemoryThatIsImportedGetsItsMetadata) {
 // Where it is smaller, what is mapped of the BO would end in the middle.
 TEST_F(GemRestoreTest, MemoryOfAnotherFileIsImportedUnderTheHandleIfItIsAsLargeAsTheBo) {
   const TargetFile other;
-  const auto large = other.create(8 * kKiB, test::Domain::Gtt);
-  const auto small = other.create(4 * kKiB, test::Domain::Gtt);
+  const auto large = other.create(8 * kKiB, Domain::Gtt);
+  const auto small = other.create(4 * kKiB, Domain::Gtt);
   const UniqueFd large_dmabuf = other.dmabuf(large), small_dmabuf = other.dmabuf(small);
   {
     GemRestore restore(target_.fd());

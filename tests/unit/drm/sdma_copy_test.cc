@@ -22,11 +22,11 @@
 #include "support/rng.h"
 #include "target.h"
 
-namespace sluice::drm::test {
+namespace sluice::drm {
 namespace {
 
-using sluice::test::open_fds;
-using sluice::test::Rng;
+using test::open_fds;
+using test::Rng;
 
 // Sizes of BOs: mostly small, some as large as several chunks; whole pages as the kernel makes them.
 std::vector<TargetBo> random_bos(const TargetFile& target, Rng& rng) {
@@ -136,12 +136,12 @@ TEST_F(SdmaCopyTest, AnEmptyBoAmongOthersNeedsNoMemory) {
 
 TEST_F(SdmaCopyTest, RandomBosOnEveryReactor) {
   for (const ReactorKind kind : {ReactorKind::Threads, ReactorKind::Uring}) {
-    if (const std::string why = sluice::test::unavailable(kind); !why.empty()) {
-      std::printf("not on %s: %s\n", sluice::test::name_of(kind), why.c_str());
+    if (const std::string why = test::unavailable(kind); !why.empty()) {
+      std::printf("not on %s: %s\n", test::name_of(kind), why.c_str());
       continue;
     }
     for (std::uint64_t seed = 1; seed <= 25; ++seed) {
-      SCOPED_TRACE("seed " + std::to_string(seed) + " on " + sluice::test::name_of(kind));
+      SCOPED_TRACE("seed " + std::to_string(seed) + " on " + test::name_of(kind));
       Rng rng(seed);
       const auto bos = random_bos(*target, rng);
       fill_random(bos, rng);
@@ -245,7 +245,7 @@ TEST_F(SdmaCopyTest, OneBoTwice) {
   std::vector<UniqueFd> dmabufs;
   for (int i = 0; i < 2; ++i) dmabufs.push_back(target->dmabuf(bo));
   LaneMemory memory(layout.chunk_bytes(), 2);
-  auto reactor = sluice::test::make_reactor_of(ReactorKind::Threads, memory.entries());
+  auto reactor = test::make_reactor_of(ReactorKind::Threads, memory.entries());
   {
     auto copy = SdmaCopy::make(*device, Direction::Dump, layout, std::move(dmabufs), memory.arena,
                                memory.slots, *reactor);
@@ -276,7 +276,7 @@ TEST_F(SdmaCopyTest, ChunksInAnyOrder) {
   for (const TargetBo& bo : bos) dmabufs.push_back(target->dmabuf(bo));
   const auto chunks = static_cast<std::uint32_t>(layout.chunk_count());
   LaneMemory memory(layout.chunk_bytes(), chunks);  // every chunk has a slot
-  auto reactor = sluice::test::make_reactor_of(ReactorKind::Threads, memory.entries());
+  auto reactor = test::make_reactor_of(ReactorKind::Threads, memory.entries());
   auto copy = SdmaCopy::make(*device, Direction::Restore, layout, std::move(dmabufs), memory.arena,
                              memory.slots, *reactor);
   ASSERT_TRUE(copy.ok()) << copy.error().what;
@@ -315,7 +315,7 @@ TEST_F(SdmaCopyTest, FinishTellsWhatIsMissing) {
   std::vector<UniqueFd> dmabufs;
   dmabufs.push_back(target->dmabuf(bo));
   LaneMemory memory(layout.chunk_bytes(), 1);
-  auto reactor = sluice::test::make_reactor_of(ReactorKind::Threads, memory.entries());
+  auto reactor = test::make_reactor_of(ReactorKind::Threads, memory.entries());
   auto copy = SdmaCopy::make(*device, Direction::Dump, layout, std::move(dmabufs), memory.arena, memory.slots,
                              *reactor);
   ASSERT_TRUE(copy.ok());
@@ -328,7 +328,7 @@ TEST_F(SdmaCopyTest, EachBoNeedsItsDmabuf) {
   const std::array<std::uint64_t, 1> sizes{4096};
   const ImageLayout layout = std::move(ImageLayout::make(sizes, 64 * kKiB)).value();
   LaneMemory memory(layout.chunk_bytes(), 1);
-  auto reactor = sluice::test::make_reactor_of(ReactorKind::Threads, memory.entries());
+  auto reactor = test::make_reactor_of(ReactorKind::Threads, memory.entries());
   const auto copy =
       SdmaCopy::make(*device, Direction::Dump, layout, {}, memory.arena, memory.slots, *reactor);
   ASSERT_FALSE(copy.ok());
@@ -345,7 +345,7 @@ TEST_F(SdmaCopyTest, ADmabufThatIsTooSmallIsNamed) {
   std::vector<UniqueFd> dmabufs;
   for (std::size_t i = 0; i < 2; ++i) dmabufs.push_back(target->dmabuf(bos[i]));
   LaneMemory memory(layout.chunk_bytes(), 1);
-  auto reactor = sluice::test::make_reactor_of(ReactorKind::Threads, memory.entries());
+  auto reactor = test::make_reactor_of(ReactorKind::Threads, memory.entries());
   {
     auto copy = SdmaCopy::make(*device, Direction::Dump, layout, std::move(dmabufs), memory.arena,
                                memory.slots, *reactor);
@@ -371,7 +371,7 @@ TEST_F(SdmaCopyTest, TwoLanesOfOneGpuShareADevice) {
   const auto sizes = std::array<std::uint64_t, 1>{kMiB};
   const ImageLayout layout = std::move(ImageLayout::make(sizes, 64 * kKiB)).value();
   LaneMemory first_memory(layout.chunk_bytes(), 2);
-  auto first_reactor = sluice::test::make_reactor_of(ReactorKind::Threads, first_memory.entries());
+  auto first_reactor = test::make_reactor_of(ReactorKind::Threads, first_memory.entries());
   std::vector<UniqueFd> dmabufs;
   dmabufs.push_back(target->dmabuf(bos[0]));
   auto first = SdmaCopy::make(*device, Direction::Dump, layout, std::move(dmabufs), first_memory.arena,
@@ -401,4 +401,4 @@ TEST_F(SdmaCopyTest, TheOtherGpuMayCopyToo) {
 }
 
 }  // namespace
-}  // namespace sluice::drm::test
+}  // namespace sluice::drm

@@ -16,7 +16,7 @@
 
 #include "drm/target_file.h"
 
-namespace sluice::drm::test {
+namespace sluice::drm {
 namespace {
 
 [[noreturn]] void fail(int err, const std::string& what) {
@@ -77,4 +77,4 @@ bool on_virtual_machine() {
   return std::getenv("VAMDGPU_DIR") != nullptr;
 }
 
-}  // namespace sluice::drm::test
+}  // namespace sluice::drm

@@ -11,7 +11,7 @@
 
 #include "base/unique_fd.h"
 
-namespace sluice::drm::test {
+namespace sluice::drm {
 
 inline constexpr std::uint32_t kFirstMinor = 128, kSecondMinor = 129;
 inline const std::string kFirstNode = "/dev/dri/renderD128";
@@ -58,4 +58,4 @@ std::size_t handles_of_others(const std::string& path, const TargetFile& target)
 // Whether the program runs on a virtual machine (vamdgpu-run); tests that need one skip without.
 bool on_virtual_machine();
 
-}  // namespace sluice::drm::test
+}  // namespace sluice::drm

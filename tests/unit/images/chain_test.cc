@@ -49,8 +49,8 @@ struct Memory {
   BoList bos;
 };
 
-kfd::KfdImage image_of(const Memory& memory, const DumpId& dump_id) {
-  kfd::KfdImage image;
+KfdImage image_of(const Memory& memory, const DumpId& dump_id) {
+  KfdImage image;
   image.pid = 7;
   image.topology.nodes.push_back({.node_id = 0, .cpu_cores_count = 1});
   image.topology.nodes.push_back(
@@ -76,7 +76,7 @@ SumMethod method_of_chain() {
 
 // A dump, as the plugin writes it. `parent`: null, for a full one.
 void write_dump(const test::TempDir& dir, Memory memory, const DumpId& dump_id, const Ancestor* parent) {
-  const kfd::KfdImage image = image_of(memory, dump_id);
+  const KfdImage image = image_of(memory, dump_id);
   const PagesSet set = pages_of(image).front();
   const ImageLayout layout = std::move(set.layout(kMiB)).value();
   Sidecar sidecar{
@@ -109,7 +109,7 @@ Result<BoList> read_back(const test::TempDir& dir) {
   const DirectorySource source(dir.fd());
   SLUICE_TRY_ASSIGN(const Checkpoint checkpoint, read_checkpoint(source));
   if (!checkpoint.faults().empty()) return checkpoint.faults().front();
-  const kfd::KfdImage& image = checkpoint.kfd.front().image;
+  const KfdImage& image = checkpoint.kfd.front().image;
   const PagesSet set = pages_of(image).front();
   SLUICE_TRY_ASSIGN(const ImageLayout layout, set.layout(2 * kMiB));
   SLUICE_TRY_ASSIGN(auto sidecar, read_sidecar(source, kId, set, layout, *image.dump_id));
@@ -367,7 +367,7 @@ TEST_F(ChainTest, ABoThatHasGrownOrShrunkIsWrittenAnew) {
 TEST_F(ChainTest, ADumpWithoutSumsIsNobodysParent) {
   ASSERT_NO_FATAL_FAILURE(write_dump(dirs_[0], memory_, id_of(0), nullptr));
   link(1, 0);
-  kfd::KfdImage image = image_of(memory_, id_of(0));
+  KfdImage image = image_of(memory_, id_of(0));
   const std::string sums_name = pages_of(image).front().sums_name(kId);
   ASSERT_EQ(::unlinkat(dirs_[0].fd(), sums_name.c_str(), 0), 0);
   image.has_sums = false;

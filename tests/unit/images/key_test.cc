@@ -65,7 +65,7 @@ TEST_F(ImageKeysTest, AnImageMadeWithTheKeyIsReadWithItAndNoOther) {
 TEST_F(ImageKeysTest, WithAKeyNothingElseIsRead) {
   const auto image = dmabuf();
   const auto kfd = pack_kfd_image({}, keys_);
-  const auto upstreams = kfd::encode_kfd_image({});  // without a digest
+  const auto upstreams = encode_kfd_image({});  // without a digest
   use(1);
   EXPECT_EQ(error_of_dmabuf(image), kUnsigned);
   EXPECT_EQ(unpack_kfd_image(kfd, "amdgpu-kfd-1.img", keys_).error().err, kUnsigned);
@@ -126,10 +126,10 @@ TEST_F(ImageKeysTest, TheSumOfContentsIsNoDigest) {
 }
 
 TEST_F(ImageKeysTest, UpstreamsReaderPassesOverTheDigest) {
-  kfd::KfdImage image;
+  KfdImage image;
   image.pid = 77;
   use(1);
-  const auto read = kfd::decode_kfd_image(pack_kfd_image(image, keys_));
+  const auto read = decode_kfd_image(pack_kfd_image(image, keys_));
   ASSERT_TRUE(read.ok()) << read.error().what;
   EXPECT_EQ(read->pid, 77U);
 }

@@ -12,17 +12,26 @@
 #include "kfd/uapi.h"
 #include "support/machines.h"
 
-namespace sluice::kfd {
+namespace sluice {
 namespace {
+
+using kfd::IoLink;
+using kfd::Node;
+using kfd::Topology;
+using test::cpx_machine;
+using test::mi210_machine;
+using test::mi300x_machine;
 
 KfdImage sample() {
   KfdImage image;
   image.pid = 4711;
   image.topology = mi210_machine(2, true);
   image.bos = {
-      {{0x7f0000000000, 4096, 0x100000000, 0x2000, kAllocVram | kAllocWritable}, kNoHandle},
-      {{0x7f0000200000, 1U << 21, 0x100001000, 0x2001, kAllocGtt | kAllocWritable | kAllocCoherent}, 7},
-      {{0x7f0000600000, 8192, 0xC000000000000000, 0x2001, kAllocDoorbell}, kNoHandle}};
+      {{0x7f0000000000, 4096, 0x100000000, 0x2000, kfd::kAllocVram | kfd::kAllocWritable}, kNoHandle},
+      {{0x7f0000200000, 1U << 21, 0x100001000, 0x2001,
+        kfd::kAllocGtt | kfd::kAllocWritable | kfd::kAllocCoherent},
+       7},
+      {{0x7f0000600000, 8192, 0xC000000000000000, 0x2001, kfd::kAllocDoorbell}, kNoHandle}};
   image.num_objects = 5;
   image.shm = {4096, 0x12345678};
   image.priv_data = {1, 0, 0, 0, 2, 0, 0, 255};
@@ -72,7 +81,7 @@ TEST(KfdImage, imported_bos_keep_their_places) {
 
 TEST(KfdImage, links_that_lead_nowhere_are_not_stored) {
   KfdImage image = sample();
-  image.topology.nodes[1].links.push_back({kLinkXgmi, 9});
+  image.topology.nodes[1].links.push_back({kfd::kLinkXgmi, 9});
   const auto decoded = decode_kfd_image(encode_kfd_image(image));
   ASSERT_TRUE(decoded.ok());
   EXPECT_EQ(decoded->topology.nodes, sample().topology.nodes);
@@ -166,7 +175,8 @@ TEST(KfdImage, nodes_and_links_are_stored_as_the_topology_lists_them) {
   const std::vector<Node>& nodes = image.topology.nodes;
   const std::vector<IoLink> backwards(nodes[3].links.rbegin(), nodes[3].links.rend());
   ASSERT_NE(backwards, nodes[3].links);
-  image.topology.listing = {{3, backwards}, {9, {{kLinkPcie, 0}}}, {0, nodes[0].links}, {2, nodes[2].links}};
+  image.topology.listing = {
+      {3, backwards}, {9, {{kfd::kLinkPcie, 0}}}, {0, nodes[0].links}, {2, nodes[2].links}};
   edited(image, [&](CriuKfd& message) {
     ASSERT_EQ(message.n_device_entries, 4U);
     std::vector<std::uint32_t> stored;
@@ -279,7 +289,7 @@ TEST(KfdImage, a_topology_that_no_machine_has_is_refused) {
     cpus.topology.nodes.push_back({.node_id = id, .cpu_cores_count = 1});
   KfdImage links = sample();
   const IoLink first = links.topology.nodes.back().links.front();
-  links.topology.nodes.back().links.assign(kLinksMax + 1, first);
+  links.topology.nodes.back().links.assign(kfd::kLinksMax + 1, first);
   for (const auto& [image, complaint] :
        {std::pair(gpus, "65 GPUs"), {cpus, "CPU nodes"}, {links, "257 links"}}) {
     const auto decoded = decode_kfd_image(encode_kfd_image(image));
@@ -356,7 +366,7 @@ TEST(KfdImage, random_bytes_never_crash) {
 
 TEST(KfdImage, names_gpus_as_the_process_does) {
   const Topology local = mi210_machine(2, true, 0x5000);
-  const DeviceIds devices[] = {{0x2001, 0x5000}, {0x2000, 0x5001}};
+  const kfd::DeviceIds devices[] = {{0x2001, 0x5000}, {0x2000, 0x5001}};
   const auto named = topology_of_process(local, devices);
   ASSERT_TRUE(named.ok()) << named.error().what;
   EXPECT_EQ(named->nodes[1].gpu_id, 0x2001U);
@@ -366,7 +376,7 @@ TEST(KfdImage, names_gpus_as_the_process_does) {
 
 TEST(KfdImage, a_gpu_that_is_hidden_from_the_process_is_left_out_with_its_links) {
   const Topology local = mi210_machine(3, true, 0x5000);
-  const DeviceIds devices[] = {{0x2000, 0x5000}, {0x2002, 0x5002}};
+  const kfd::DeviceIds devices[] = {{0x2000, 0x5000}, {0x2002, 0x5002}};
   const auto named = topology_of_process(local, devices);
   ASSERT_TRUE(named.ok()) << named.error().what;
   ASSERT_EQ(named->nodes.size(), local.nodes.size() - 1);
@@ -388,11 +398,11 @@ TEST(KfdImage, a_gpu_that_is_hidden_from_the_process_is_left_out_with_its_links)
 
 TEST(KfdImage, the_process_cannot_have_what_sysfs_does_not_show) {
   const Topology local = mi210_machine(2, true, 0x5000);
-  const DeviceIds others[] = {{0x2000, 0x5000}, {0x2001, 0x5002}};
+  const kfd::DeviceIds others[] = {{0x2000, 0x5000}, {0x2001, 0x5002}};
   EXPECT_EQ(topology_of_process(local, others).error().err, ENODEV);
-  const DeviceIds twice[] = {{0x2000, 0x5000}, {0x2001, 0x5000}};
+  const kfd::DeviceIds twice[] = {{0x2000, 0x5000}, {0x2001, 0x5000}};
   EXPECT_EQ(topology_of_process(local, twice).error().err, EIO);
 }
 
 }  // namespace
-}  // namespace sluice::kfd
+}  // namespace sluice

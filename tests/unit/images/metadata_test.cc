@@ -328,7 +328,7 @@ TEST(RenderImage, WhatUpstreamCallsImportedIsBelievedWhereItMayBe) {
 
 // Whatever changes, in the digest itself too, and wherever it is cut.
 TEST(Digest, FindsEveryChangedBitOfEveryImage) {
-  kfd::KfdImage kfd;
+  KfdImage kfd;
   kfd.dump_id = DumpId{7};
   kfd.priv_data = {1, 2, 3};
   const auto expect_found = [](const std::vector<std::uint8_t>& whole, const auto& unpack) {
@@ -352,14 +352,14 @@ TEST(Digest, FindsEveryChangedBitOfEveryImage) {
 
 // What is lost is more than the digest: nothing in the rest says that it was there.
 TEST(Digest, AnImageThatHasLostItsEndIsNotTakenForUpstreams) {
-  kfd::KfdImage kfd;
+  KfdImage kfd;
   kfd.topology.nodes.push_back({.node_id = 1, .gpu_id = 7, .gfx_target_version = 90010});
-  EXPECT_EQ(unpack_kfd_image(kfd::encode_kfd_image(kfd), "k", {}).error().err, EBADMSG);
+  EXPECT_EQ(unpack_kfd_image(encode_kfd_image(kfd), "k", {}).error().err, EBADMSG);
 }
 
 TEST(Digest, UpstreamsImagesHaveNone) {
-  const kfd::KfdImage kfd;
-  EXPECT_TRUE(unpack_kfd_image(kfd::encode_kfd_image(kfd), "k", {}).ok());
+  const KfdImage kfd;
+  EXPECT_TRUE(unpack_kfd_image(encode_kfd_image(kfd), "k", {}).ok());
 }
 
 void expect_refused(const Result<void>& result, const std::string& words) {
@@ -445,9 +445,9 @@ TEST(RenderImage, TruncatedAnywhereIsRefusedOrShortOfNothing) {
 }
 
 TEST(BoTableDigest, CoversExactlyTheBosWithContentsOfTheGpu) {
-  const std::vector<kfd::BoEntry> bos = {{{0x1000, 4096, 0, 1, kfd::kAllocVram}},
-                                         {{0x2000, 4096, 0, 1, kfd::kAllocUserptr}},
-                                         {{0x3000, 4096, 0, 2, kfd::kAllocGtt}}};
+  const std::vector<BoEntry> bos = {{{0x1000, 4096, 0, 1, kfd::kAllocVram}},
+                                    {{0x2000, 4096, 0, 1, kfd::kAllocUserptr}},
+                                    {{0x3000, 4096, 0, 2, kfd::kAllocGtt}}};
   const Sum128 digest = bo_table_digest(bos, 1);
   EXPECT_NE(digest, bo_table_digest(bos, 2));
   auto changed = bos;
@@ -459,7 +459,7 @@ TEST(BoTableDigest, CoversExactlyTheBosWithContentsOfTheGpu) {
 }
 
 TEST(CheckPrivateData, RefusesOnlyWhatIsKnownToDiffer) {
-  kfd::KfdImage image;
+  KfdImage image;
   image.kernel_release = "6.1.0";
   image.bo_record_bytes = 80;
   EXPECT_TRUE(check_private_data(image, 0, 80).ok());
@@ -477,7 +477,7 @@ TEST(CheckPrivateData, RefusesOnlyWhatIsKnownToDiffer) {
 
 // The records must be known only where a restore edits them.
 TEST(CheckPrivateData, RefusesMoreGpusAndImportsIfTheRecordsAreUnknown) {
-  kfd::KfdImage image;
+  KfdImage image;
   image.bos.resize(1);
   image.priv_data.resize(8 + 72 + 1);  // no record has this size
   EXPECT_TRUE(check_private_data(image, 0, 272).ok());

@@ -54,9 +54,9 @@ bool has(const Error& error, const std::string& message_id) {
 }
 
 // A BO of each of these sizes on each GPU.
-kfd::KfdImage image_of(const DumpId& dump_id, std::uint32_t gpus = 1,
-                       const std::vector<std::uint64_t>& sizes = {kBoBytes}) {
-  kfd::KfdImage image;
+KfdImage image_of(const DumpId& dump_id, std::uint32_t gpus = 1,
+                  const std::vector<std::uint64_t>& sizes = {kBoBytes}) {
+  KfdImage image;
   image.pid = 7;
   image.topology.nodes.push_back({.node_id = 0, .cpu_cores_count = 1});
   for (std::uint32_t gpu = 0; gpu < gpus; ++gpu) {
@@ -114,7 +114,7 @@ void save(int dir_fd, const std::string& name, const std::vector<std::uint8_t>& 
 }
 
 using Change = std::function<void(Sidecar&, const PagesSet&)>;
-void plant(int dir_fd, const kfd::KfdImage& image, const Change& change = nullptr) {
+void plant(int dir_fd, const KfdImage& image, const Change& change = nullptr) {
   const int id = static_cast<int>(*image.id);
   for (const PagesSet& set : pages_of(image)) {
     Sidecar sidecar = sidecar_of(set, *image.dump_id);
@@ -126,7 +126,7 @@ void plant(int dir_fd, const kfd::KfdImage& image, const Change& change = nullpt
 }
 
 // As a dump on dump `parent`, the same pages file of which has all contents.
-void plant_on(int dir_fd, const DumpId& parent, const kfd::KfdImage& image) {
+void plant_on(int dir_fd, const DumpId& parent, const KfdImage& image) {
   plant(dir_fd, image,
         [&](Sidecar& sidecar, const PagesSet& set) { lean(sidecar, set, parent, set.pages_name(kId, 0)); });
 }
@@ -137,7 +137,7 @@ void make_pages(int dir_fd, const std::string& name, std::uint64_t bytes) {
   ASSERT_TRUE(fd) << name;
   ASSERT_EQ(::ftruncate(fd.get(), static_cast<off_t>(bytes)), 0);
 }
-void make_pages(int dir_fd, const kfd::KfdImage& image) {
+void make_pages(int dir_fd, const KfdImage& image) {
   for (const PagesSet& set : pages_of(image)) {
     make_pages(dir_fd, set.pages_name(static_cast<int>(*image.id), 0),
                std::move(set.layout(kMiB)).value().file_bytes());
@@ -196,7 +196,7 @@ TEST(PlantedParent, OfAnotherUserIsRefused) {
 
 TEST(PlantedParent, FindsUnitsOnlyWhereTheyBegin) {
   const test::TempDir dir;
-  const kfd::KfdImage image = image_of(id_of(1));
+  const KfdImage image = image_of(id_of(1));
   ASSERT_NO_FATAL_FAILURE(plant(dir.fd(), image));
   const auto parent = std::move(open_as_parent(dir.fd())).value();
   const std::string name = pages_of(image).front().pages_name(kId, 0);
@@ -266,7 +266,7 @@ TEST(PlantedParent, ThatCannotBeListedIsRefused) {
 
 // A pre-dump with a KFD's image and a render file's, written as the plugin does.
 struct PreDump {
-  kfd::KfdImage kfd = image_of(id_of(1));
+  KfdImage kfd = image_of(id_of(1));
   RenderImage render = render_image_of(id_of(1));
   PreDumpMark mark{{predump_name(kfd_image_name(kId)), predump_name(render_image_name(kId))}, 0, id_of(1)};
   bool kfd_sums = true, render_sums = true;
@@ -463,7 +463,7 @@ TEST(PlantedChain, WhatCannotBeLookedAtIsNotTrusted) {
 // Its sums name the all-zero dump for a parent, which is none.
 TEST(PlantedChain, ThatEndsBeforeTheContentsIsRefused) {
   const test::TempDir dir;
-  const kfd::KfdImage image = image_of(id_of(2));
+  const KfdImage image = image_of(id_of(2));
   ASSERT_NO_FATAL_FAILURE(plant_on(dir.fd(), id_of(1), image));
   ASSERT_NO_FATAL_FAILURE(plant_on(make_parent(dir.fd()).get(), DumpId{}, image_of(id_of(1))));
   const auto chain = std::move(Chain::open(dir.fd(), {.parent = id_of(1)}, kNoKeys)).value();
@@ -480,7 +480,7 @@ TEST(PlantedChain, ThatEndsBeforeTheContentsIsRefused) {
 // Two GPUs, the second one's contents in the first one's file; `change`: of the second's sidecar.
 Result<std::vector<ExtentMap>> resolve_replicas(const Change& change) {
   const test::TempDir dir;
-  const kfd::KfdImage image = image_of(id_of(1), 2);
+  const KfdImage image = image_of(id_of(1), 2);
   const std::vector<PagesSet> sets = pages_of(image);
   plant(dir.fd(), image, [&](Sidecar& sidecar, const PagesSet& set) {
     if (set.gpu_id == sets[0].gpu_id) return;
@@ -529,7 +529,7 @@ TEST(PlantedReplicas, ThatLeadNowhereAreRefused) {
 
 TEST(PlantedChain, HalvesThatAreTheOtherWayRoundInTheParentAreTwoExtents) {
   const test::TempDir dir;
-  const kfd::KfdImage image = image_of(id_of(2));
+  const KfdImage image = image_of(id_of(2));
   const PagesSet set = pages_of(image).front();
   const std::string name = set.pages_name(kId, 0);
   Sidecar sidecar = sidecar_of(set, id_of(2));
@@ -651,7 +651,7 @@ TEST(PlantedDiff, SumsThatCannotBeComparedAreNotBelieved) {
     SCOPED_TRACE("case " + std::to_string(i));
     const test::TempDir older, newer;
     const auto make = [](const test::TempDir& dir, const Side& side) {
-      kfd::KfdImage image = image_of(id_of(1), 1, side.sizes);
+      KfdImage image = image_of(id_of(1), 1, side.sizes);
       if (side.first_address != 0) image.bos[0].addr = side.first_address;
       plant(dir.fd(), image, side.change);
       make_pages(dir.fd(), image);
@@ -674,7 +674,7 @@ TEST(PlantedDiff, SumsThatCannotBeComparedAreNotBelieved) {
 TEST(PlantedDiff, ContentsOfAChainAreReadFromItsParentAndComparedWithASecret) {
   const auto [one, other] = test::contents_with_one_sum(static_cast<std::size_t>(kBoBytes));
   const test::TempDir older, newer;
-  const kfd::KfdImage image = image_of(id_of(2));
+  const KfdImage image = image_of(id_of(2));
   const PagesSet set = pages_of(image).front();
   const auto write = [&](int dir_fd, const std::string& name, const test::Bytes& contents) {
     ASSERT_NO_FATAL_FAILURE(make_pages(dir_fd, name, kHeaderBytes + kBoBytes));
@@ -707,9 +707,9 @@ TEST(PlantedDiff, ContentsOfAChainAreReadFromItsParentAndComparedWithASecret) {
 
 TEST(PlantedDiff, MemoryOfAnotherGpuOrProcessIsOther) {
   const test::TempDir older, newer;
-  const kfd::KfdImage before = image_of(id_of(1), 2);
+  const KfdImage before = image_of(id_of(1), 2);
   ASSERT_NO_FATAL_FAILURE(plant(older.fd(), before));
-  kfd::KfdImage after = before;
+  KfdImage after = before;
   after.bos.erase(after.bos.begin());  // the first GPU's
   ASSERT_NO_FATAL_FAILURE(plant(newer.fd(), after));
   const auto found = differences(older.fd(), newer.fd());
@@ -742,8 +742,8 @@ TEST(PlantedDiff, ABoOfAnotherSizeIsNewByUnitsToo) {
 // The first BO is gone, so contents are read from the middle of the older one's file.
 TEST(PlantedDiff, OnlyWhatBothHaveIsReadOfTheOlderOne) {
   const test::TempDir older, newer;
-  kfd::KfdImage before = image_of(id_of(1), 1, {kMiB, kBoBytes});
-  kfd::KfdImage after = before;
+  KfdImage before = image_of(id_of(1), 1, {kMiB, kBoBytes});
+  KfdImage after = before;
   after.bos.erase(after.bos.begin());
   ASSERT_NO_FATAL_FAILURE(plant(older.fd(), before, sums_by(SumMethod())));
   ASSERT_NO_FATAL_FAILURE(plant(newer.fd(), after, sums_by(SumMethod())));
@@ -773,7 +773,7 @@ TEST(PlantedDiff, OnlyWhatBothHaveIsReadOfTheOlderOne) {
 }
 
 TEST(PlantedDiff, DamageOfEitherIsNamed) {
-  const kfd::KfdImage image = image_of(id_of(1));
+  const KfdImage image = image_of(id_of(1));
   const std::string sums = pages_of(image).front().sums_name(kId);
   const std::string pages = pages_of(image).front().pages_name(kId, 0);
   for (const bool is_older : {true, false}) {
@@ -809,7 +809,7 @@ Found verify(const ImageSource& source, std::uint64_t chunk_bytes = kMiB) {
 }
 
 // The files are holes, as their sums say.
-void plant_zeros(int dir_fd, const kfd::KfdImage& image) {
+void plant_zeros(int dir_fd, const KfdImage& image) {
   plant(dir_fd, image, [](Sidecar& sidecar, const PagesSet& set) {
     ZeroSums zeros;
     SumTable& table = sidecar.tables[0];
@@ -856,7 +856,7 @@ TEST(PlantedVerify, WhereThereIsNoMemoryForAChunkNothingIsCalledDamaged) {
 // Two processes on one GPU, where there is no io_uring.
 TEST(PlantedVerify, WhatIsToBeSaidOfAGpuIsSaidOnce) {
   const test::TempDir dir;
-  kfd::KfdImage image = image_of(id_of(1));
+  KfdImage image = image_of(id_of(1));
   ASSERT_NO_FATAL_FAILURE(plant_zeros(dir.fd(), image));
   image.id = kId + 1;
   image.pid = 8;
@@ -947,7 +947,7 @@ TEST(PlantedVerify, AParentWithoutTheFileIsNamed) {
 
 TEST(PlantedFlatten, WhatHasNoParentIsLeftAsItIs) {
   const test::TempDir dir;
-  kfd::KfdImage image = image_of(id_of(1));
+  KfdImage image = image_of(id_of(1));
   ASSERT_NO_FATAL_FAILURE(plant(dir.fd(), image));
   RenderImage render = render_image_of(id_of(1));
   ASSERT_NO_FATAL_FAILURE(save(dir.fd(), pages_of(render).sums_name(kId),
@@ -972,7 +972,7 @@ TEST(PlantedFlatten, WhatHasNoParentIsLeftAsItIs) {
 }
 
 TEST(PlantedFlatten, WhatCannotBeMadeCompleteIsNamedAndStaysAsItWas) {
-  const kfd::KfdImage image = image_of(id_of(2));
+  const KfdImage image = image_of(id_of(2));
   const PagesSet set = pages_of(image).front();
   const std::uint64_t file_bytes = std::move(set.layout(kMiB)).value().file_bytes();
   struct Case {
@@ -1031,7 +1031,7 @@ TEST(PlantedFlatten, WhatCannotBeMadeCompleteIsNamedAndStaysAsItWas) {
     SCOPED_TRACE("case " + std::to_string(i));
     const test::TempDir dir;
     ASSERT_NO_FATAL_FAILURE(plant_on(dir.fd(), id_of(1), image));
-    const kfd::KfdImage parent = image_of(id_of(1));
+    const KfdImage parent = image_of(id_of(1));
     ASSERT_NO_FATAL_FAILURE(plant(make_parent(dir.fd()).get(), parent));
     ASSERT_NO_FATAL_FAILURE(make_pages(dir.fd(), set.pages_name(kId, 0, Lacks::Parents), file_bytes));
     ASSERT_NO_FATAL_FAILURE(cases[i].change(dir));
@@ -1047,7 +1047,7 @@ TEST(PlantedFlatten, WhatCannotBeMadeCompleteIsNamedAndStaysAsItWas) {
 
 TEST(PlantedFlatten, WhatCannotBeReadIsNamedAndNothingChanges) {
   const test::TempDir dir;
-  const kfd::KfdImage image = image_of(id_of(2));
+  const KfdImage image = image_of(id_of(2));
   const PagesSet set = pages_of(image).front();
   const std::string name = set.pages_name(kId, 0);
   ASSERT_NO_FATAL_FAILURE(plant_on(dir.fd(), id_of(1), image));
@@ -1071,7 +1071,7 @@ TEST(PlantedFlatten, WhatCannotBeReadIsNamedAndNothingChanges) {
 
 TEST(PlantedFlatten, ADirectoryUnderTheNameOfAFileThatGoesIsNamed) {
   const test::TempDir dir;
-  const kfd::KfdImage image = image_of(id_of(1));
+  const KfdImage image = image_of(id_of(1));
   ASSERT_NO_FATAL_FAILURE(plant(dir.fd(), image));
   const std::string name = pages_of(image).front().pages_name(kId, 0, Lacks::Parents);
   ASSERT_EQ(::mkdirat(dir.fd(), name.c_str(), 0700), 0);

@@ -13,15 +13,15 @@ namespace {
 
 constexpr std::uint32_t kGpu = 0x10, kOther = 0x20;
 
-kfd::KfdImage kfd_image() {
-  kfd::KfdImage image;
+KfdImage kfd_image() {
+  KfdImage image;
   image.topology.nodes = {{.node_id = 1, .gpu_id = kGpu, .drm_render_minor = 128},
                           {.node_id = 2, .gpu_id = kOther, .drm_render_minor = 129}};
   image.bos = {{{0x1000, 4096, 0x100000000, kGpu, kfd::kAllocVram}, 1},
                {{0x2000, 4096, 0x100001000, kGpu, kfd::kAllocGtt}, 2},
                {{0x3000, 4096, 0x100000000, kOther, kfd::kAllocVram}, 1},
-               {{0x4000, 8192, 0xC000000000000000, kGpu, kfd::kAllocDoorbell}, kfd::kNoHandle},
-               {{0x6000, 8192, 0xC000000000000000, kGpu, kfd::kAllocDoorbell}, kfd::kNoHandle}};
+               {{0x4000, 8192, 0xC000000000000000, kGpu, kfd::kAllocDoorbell}, kNoHandle},
+               {{0x6000, 8192, 0xC000000000000000, kGpu, kfd::kAllocDoorbell}, kNoHandle}};
   return image;
 }
 
@@ -63,14 +63,14 @@ TEST(UndeclaredSharing, ABoThatARenderFileHasTooIsFoundWhateverTheHandles) {
 TEST(UndeclaredSharing, ABoThatTwoProcessesHaveIsFound) {
   UndeclaredSharing images;
   ASSERT_TRUE(images.add("first", kfd_image()).ok());
-  kfd::KfdImage second = kfd_image();
+  KfdImage second = kfd_image();
   second.bos = {second.bos[1]};
   second.topology.nodes[0].gpu_id = second.bos[0].gpu_id = 0x77;
   expect_same(images.add("second", second), "first, BO 1 and second, BO 0");
 }
 
 TEST(UndeclaredSharing, ABoThatAProcessHasImportedFromItselfIsFound) {
-  kfd::KfdImage image = kfd_image();
+  KfdImage image = kfd_image();
   image.bos.push_back(image.bos[0]);
   image.bos.back().addr = 0x9000;
   UndeclaredSharing images;
@@ -89,7 +89,7 @@ TEST(UndeclaredSharing, AnImageMayBeLookedAtAgainAndOursSayItThemselves) {
   UndeclaredSharing images;
   EXPECT_TRUE(images.add("k", kfd_image()).ok());
   EXPECT_TRUE(images.add("k", kfd_image()).ok());
-  kfd::KfdImage ours = kfd_image();
+  KfdImage ours = kfd_image();
   ours.dump_id = DumpId{1};
   EXPECT_TRUE(images.add("ours", ours).ok());
   RenderImage render = render_image(0x100000000);

@@ -15,16 +15,16 @@ namespace {
 constexpr std::uint32_t kFirst = 0x2000, kSecond = 0x2001;
 constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
 
-kfd::BoEntry bo(std::uint32_t gpu_id, std::uint64_t bytes, std::uint32_t flags = kfd::kAllocVram) {
-  kfd::BoEntry entry;
+BoEntry bo(std::uint32_t gpu_id, std::uint64_t bytes, std::uint32_t flags = kfd::kAllocVram) {
+  BoEntry entry;
   entry.gpu_id = gpu_id;
   entry.bytes = bytes;
   entry.alloc_flags = flags;
   return entry;
 }
 
-kfd::KfdImage image_with(std::vector<kfd::BoEntry> bos) {
-  kfd::KfdImage image;
+KfdImage image_with(std::vector<BoEntry> bos) {
+  KfdImage image;
   for (const std::uint32_t gpu_id : {kFirst, kSecond}) {
     kfd::Node node;
     node.node_id = gpu_id;
@@ -37,7 +37,7 @@ kfd::KfdImage image_with(std::vector<kfd::BoEntry> bos) {
 }
 
 TEST(VramNeed, IsWhatAProcessHasInVramInWholePages) {
-  kfd::BoEntry imported = bo(kFirst, 1 << 20);
+  BoEntry imported = bo(kFirst, 1 << 20);
   imported.imports = true;
   const VramBytes bytes = vram_of(image_with(
       {bo(kFirst, 1), bo(kFirst, 8192), bo(kSecond, 4096), bo(kSecond, 1 << 20, kfd::kAllocGtt), imported}));

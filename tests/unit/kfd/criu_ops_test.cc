@@ -24,6 +24,9 @@
 namespace sluice::kfd {
 namespace {
 
+using test::Folder;
+using test::write_text;
+
 // A kernel of one process: two GPUs, three BOs, one of them without contents.
 class FakeKfd {
  public:
@@ -876,7 +879,7 @@ TEST(KfdDevice, one_that_cannot_be_opened_says_what_to_do) {
 
 TEST(KfdDevice, its_number_comes_from_the_node_or_from_sysfs) {
   EXPECT_EQ(kfd_device_number("/dev/null", "/nonexistent").value(), makedev(1, 3));
-  const TempDir dir;
+  const Folder dir;
   const std::string file = dir.path() / "dev";
   write_text(file, "511:0\n");
   EXPECT_EQ(kfd_device_number("/nonexistent", file.c_str()).value(), makedev(511, 0));

@@ -9,6 +9,8 @@
 namespace sluice::kfd {
 namespace {
 
+using test::mi210_machine;
+
 class GpuMapTest : public ::testing::Test {
  protected:
   GpuMapTest() {

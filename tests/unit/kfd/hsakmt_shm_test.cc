@@ -18,6 +18,10 @@
 namespace sluice::kfd {
 namespace {
 
+using test::Folder;
+using test::read_whole;
+using test::write_text;
+
 mode_t mode_of(const std::filesystem::path& file) {
   struct stat st {};
   EXPECT_EQ(::stat(file.c_str(), &st), 0) << file;
@@ -29,14 +33,14 @@ std::size_t entries(const std::filesystem::path& directory) {
 }
 
 TEST(HsakmtShm, is_noted_and_made_again) {
-  const TempDir before;
+  const Folder before;
   write_text(before.path() / "hsakmt_shared_mem",
              std::string("\x78\x56\x34\x12", 4) + std::string(4092, 'x'));
   const auto noted = read_hsakmt_shm(before.path().c_str());
   ASSERT_TRUE(noted.ok() && noted->has_value());
   EXPECT_EQ((*noted)->bytes, 4096U);
 
-  const TempDir after;
+  const Folder after;
   const mode_t umask_before = ::umask(077);
   const auto result = restore_hsakmt_shm(**noted, after.path().c_str());
   (void)::umask(umask_before);
@@ -57,13 +61,13 @@ TEST(HsakmtShm, the_semaphore_is_what_the_c_library_makes) {
   EXPECT_EQ(::sem_close(theirs), 0);
   EXPECT_EQ(::sem_unlink(name.c_str()), 0);
 
-  const TempDir dir;
+  const Folder dir;
   ASSERT_TRUE(restore_hsakmt_shm({64, 1}, dir.path().c_str()).ok());
   EXPECT_EQ(read_whole(dir.path() / "sem.hsakmt_semaphore"), expected);
 }
 
 TEST(HsakmtShm, what_exists_is_not_touched) {
-  const TempDir dir;
+  const Folder dir;
   write_text(dir.path() / "hsakmt_shared_mem", "mine");
   write_text(dir.path() / "sem.hsakmt_semaphore", "also mine");
   ASSERT_TRUE(restore_hsakmt_shm({4096, 1}, dir.path().c_str()).ok());
@@ -73,7 +77,7 @@ TEST(HsakmtShm, what_exists_is_not_touched) {
 }
 
 TEST(HsakmtShm, one_of_the_two_may_be_missing) {
-  const TempDir dir;
+  const Folder dir;
   write_text(dir.path() / "sem.hsakmt_semaphore", "mine");
   ASSERT_TRUE(restore_hsakmt_shm({16, 7}, dir.path().c_str()).ok());
   EXPECT_EQ(read_whole(dir.path() / "hsakmt_shared_mem").size(), 16U);
@@ -81,7 +85,7 @@ TEST(HsakmtShm, one_of_the_two_may_be_missing) {
 }
 
 TEST(HsakmtShm, none_is_none) {
-  const TempDir dir;
+  const Folder dir;
   EXPECT_EQ(read_hsakmt_shm(dir.path().c_str()).value(), std::nullopt);
   write_text(dir.path() / "hsakmt_shared_mem", "abc");
   EXPECT_EQ(read_hsakmt_shm(dir.path().c_str()).value(), std::nullopt);
@@ -89,7 +93,7 @@ TEST(HsakmtShm, none_is_none) {
 
 // Every user may put anything into /dev/shm.
 TEST(HsakmtShm, what_a_hostile_user_has_put_there_does_not_stop_a_dump) {
-  const TempDir dir;
+  const Folder dir;
   const std::filesystem::path file = dir.path() / "hsakmt_shared_mem";
   const auto expect_none = [&] {
     const auto found = read_hsakmt_shm(dir.path().c_str());
@@ -115,7 +119,7 @@ TEST(HsakmtShm, what_a_hostile_user_has_put_there_does_not_stop_a_dump) {
 
 // A link that leads nowhere is not filled with what it leads to.
 TEST(HsakmtShm, nothing_is_made_through_a_link) {
-  const TempDir dir;
+  const Folder dir;
   std::filesystem::create_symlink(dir.path() / "elsewhere", dir.path() / "hsakmt_shared_mem");
   ASSERT_TRUE(restore_hsakmt_shm({64, 1}, dir.path().c_str()).ok());
   EXPECT_FALSE(std::filesystem::exists(dir.path() / "elsewhere"));
@@ -123,7 +127,7 @@ TEST(HsakmtShm, nothing_is_made_through_a_link) {
 }
 
 TEST(HsakmtShm, nothing_is_made_in_a_folder_that_a_link_leads_to) {
-  const TempDir elsewhere, dir;
+  const Folder elsewhere, dir;
   const std::filesystem::path link = dir.path() / "shm";
   std::filesystem::create_directory_symlink(elsewhere.path(), link);
   const auto refused = restore_hsakmt_shm({64, 1}, link.c_str());
@@ -134,7 +138,7 @@ TEST(HsakmtShm, nothing_is_made_in_a_folder_that_a_link_leads_to) {
 }
 
 TEST(HsakmtShm, sizes_of_a_damaged_image_are_refused) {
-  const TempDir dir;
+  const Folder dir;
   for (const std::uint64_t bytes :
        {std::uint64_t{0}, std::uint64_t{3}, std::uint64_t{1} << 40, ~std::uint64_t{0}}) {
     EXPECT_EQ(restore_hsakmt_shm({bytes, 1}, dir.path().c_str()).error().err, EINVAL);

@@ -15,6 +15,12 @@
 namespace sluice::kfd {
 namespace {
 
+using test::cpu;
+using test::cpx_machine;
+using test::join;
+using test::mi210;
+using test::mi210_machine;
+
 // The match, or a failed test.
 Match match_or_die(const Topology& source, const Topology& local, const MatchRules& rules = {}) {
   MatchOutcome outcome = match_gpus(source, local, rules);

@@ -14,6 +14,14 @@
 namespace sluice::kfd {
 namespace {
 
+using test::cpx_machine;
+using test::Folder;
+using test::mi210_machine;
+using test::mi300x_machine;
+using test::read_whole;
+using test::write_text;
+using test::write_tree;
+
 namespace fs = std::filesystem;
 
 Topology read_or_die(const fs::path& root) {
@@ -72,7 +80,7 @@ TEST(KfdTopology, reads_the_folder_of_eight_mi300x) {
 
 TEST(KfdTopology, a_tree_reads_as_what_it_was_written_from) {
   for (const Topology& machine : {mi210_machine(4, true), mi300x_machine(), cpx_machine()}) {
-    const TempDir dir;
+    const Folder dir;
     write_tree(dir.path(), machine);
     EXPECT_EQ(read_or_die(dir.path()).nodes, as_read(machine).nodes);
   }
@@ -87,7 +95,7 @@ std::vector<std::uint32_t> numbers_as_listed(const fs::path& directory) {
 
 // Which is no order of numbers on most file systems, and none in sysfs.
 TEST(KfdTopology, keeps_the_order_in_which_directories_list_nodes_and_links) {
-  const TempDir dir;
+  const Folder dir;
   write_tree(dir.path(), mi300x_machine());
   const Topology topology = read_or_die(dir.path());
   const std::vector<std::uint32_t> nodes = numbers_as_listed(dir.path() / "nodes");
@@ -104,7 +112,7 @@ TEST(KfdTopology, keeps_the_order_in_which_directories_list_nodes_and_links) {
 }
 
 TEST(KfdTopology, more_nodes_than_any_machine_has_are_refused) {
-  const TempDir dir;
+  const Folder dir;
   for (int id = 0; id <= 4096; id++) fs::create_directories(dir.path() / "nodes" / std::to_string(id));
   const auto topology = read_topology(dir.path().string());
   ASSERT_FALSE(topology.ok());
@@ -113,7 +121,7 @@ TEST(KfdTopology, more_nodes_than_any_machine_has_are_refused) {
 }
 
 TEST(KfdTopology, a_gpu_that_may_not_be_looked_at_is_noted_and_its_links_are_not_valid) {
-  const TempDir dir;
+  const Folder dir;
   write_tree(dir.path(), mi210_machine(2, true));
   fs::remove(dir.path() / "nodes/2/gpu_id");
   const Topology topology = read_or_die(dir.path());
@@ -144,7 +152,7 @@ class OrdinaryUser {
 TEST(KfdTopology, permission_decides_what_is_hidden) {
   const OrdinaryUser user;
   if (!user.is_one()) GTEST_SKIP() << "cannot become an ordinary user";
-  const TempDir dir;
+  const Folder dir;
   write_tree(dir.path(), mi210_machine(2, true));
   ASSERT_EQ(::chmod((dir.path() / "nodes/1/gpu_id").c_str(), 0), 0);
   const Topology topology = read_or_die(dir.path());
@@ -155,21 +163,21 @@ TEST(KfdTopology, permission_decides_what_is_hidden) {
 TEST(KfdTopology, an_unreadable_link_is_one_to_a_hidden_gpu) {
   const OrdinaryUser user;
   if (!user.is_one()) GTEST_SKIP() << "cannot become an ordinary user";
-  const TempDir dir;
+  const Folder dir;
   write_tree(dir.path(), mi210_machine(2, true));
   ASSERT_EQ(::chmod((dir.path() / "nodes/1/io_links/1/properties").c_str(), 0), 0);
   EXPECT_EQ(read_or_die(dir.path()).nodes[1].links, (std::vector<IoLink>{{kLinkPcie, 0}}));
 }
 
 TEST(KfdTopology, node_numbers_are_ordered_as_numbers) {
-  const TempDir dir;
+  const Folder dir;
   write_tree(dir.path(), mi210_machine(12, false));
   const Topology topology = read_or_die(dir.path());
   for (std::size_t i = 0; i < topology.nodes.size(); i++) EXPECT_EQ(topology.nodes[i].node_id, i);
 }
 
 TEST(KfdTopology, small_bar_and_no_vram) {
-  const TempDir dir;
+  const Folder dir;
   write_tree(dir.path(), mi210_machine(2, false));
   write_text(dir.path() / "nodes/1/mem_banks/0/properties", "heap_type 2\nsize_in_bytes 4294967296\n");
   write_text(dir.path() / "nodes/2/mem_banks/0/properties", "heap_type 0\nsize_in_bytes 4294967296\n");
@@ -180,7 +188,7 @@ TEST(KfdTopology, small_bar_and_no_vram) {
 }
 
 TEST(KfdTopology, p2p_links_caches_and_unknown_properties_are_passed_over) {
-  const TempDir dir;
+  const Folder dir;
   write_tree(dir.path(), mi210_machine(1, false));
   write_text(dir.path() / "nodes/1/p2p_links/0/properties", "garbage");
   write_text(dir.path() / "nodes/1/caches/0/properties", "sibling_map 1,0,1,\n");
@@ -190,7 +198,7 @@ TEST(KfdTopology, p2p_links_caches_and_unknown_properties_are_passed_over) {
 }
 
 TEST(KfdTopology, links_between_cpus_and_of_other_kinds_are_dropped) {
-  const TempDir dir;
+  const Folder dir;
   write_tree(dir.path(), mi210_machine(1, false));
   write_text(dir.path() / "nodes/0/io_links/1/properties", "type 5\nnode_to 1\n");
   EXPECT_EQ(read_or_die(dir.path()).nodes[0].links, (std::vector<IoLink>{{kLinkPcie, 1}}));
@@ -208,7 +216,7 @@ class KfdTopologyJunk : public ::testing::TestWithParam<Junk> {};
 
 TEST_P(KfdTopologyJunk, is_refused_and_named) {
   const Junk& junk = GetParam();
-  const TempDir dir;
+  const Folder dir;
   write_tree(dir.path(), mi210_machine(2, true));
   const fs::path file = dir.path() / junk.file;
   std::string text = read_whole(file);
@@ -269,7 +277,7 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& test) { return std::string(test.param.name); });
 
 TEST(KfdTopology, a_file_longer_than_a_page_is_refused) {
-  const TempDir dir;
+  const Folder dir;
   write_tree(dir.path(), mi210_machine(1, false));
   const fs::path file = dir.path() / "nodes/1/properties";
   write_text(file, read_whole(file) + std::string(static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)), 'x'));
@@ -282,7 +290,7 @@ TEST(KfdTopology, a_file_longer_than_a_page_is_refused) {
 TEST(KfdTopology, missing_parts_are_errors_that_name_them) {
   for (const char* part :
        {"nodes", "nodes/1/properties", "nodes/1/mem_banks", "nodes/1/mem_banks/0/properties"}) {
-    const TempDir dir;
+    const Folder dir;
     write_tree(dir.path(), mi210_machine(1, false));
     fs::remove_all(dir.path() / part);
     const auto topology = read_topology(dir.path().string());
@@ -293,7 +301,7 @@ TEST(KfdTopology, missing_parts_are_errors_that_name_them) {
 }
 
 TEST(KfdTopology, the_same_node_number_twice_is_refused) {
-  const TempDir dir;
+  const Folder dir;
   write_tree(dir.path(), mi210_machine(2, false));
   fs::rename(dir.path() / "nodes/2", dir.path() / "nodes/01");
   const auto topology = read_topology(dir.path().string());
@@ -302,7 +310,7 @@ TEST(KfdTopology, the_same_node_number_twice_is_refused) {
 }
 
 TEST(KfdTopology, a_folder_where_a_file_should_be_is_an_error) {
-  const TempDir dir;
+  const Folder dir;
   write_tree(dir.path(), mi210_machine(1, false));
   fs::remove(dir.path() / "nodes/1/properties");
   fs::create_directory(dir.path() / "nodes/1/properties");
@@ -314,7 +322,7 @@ TEST(KfdTopology, a_folder_where_a_file_should_be_is_an_error) {
 // Random damage: any answer but a crash, and what is accepted keeps the promises of Topology.
 TEST(KfdTopology, survives_random_bytes) {
   std::mt19937 random(7);
-  const TempDir dir;
+  const Folder dir;
   write_tree(dir.path(), mi210_machine(2, true));
   const fs::path files[] = {dir.path() / "nodes/1/properties", dir.path() / "nodes/1/gpu_id",
                             dir.path() / "nodes/1/io_links/1/properties",

@@ -16,6 +16,10 @@
 namespace sluice::kfd {
 namespace {
 
+using test::Folder;
+using test::mi210;
+using test::write_text;
+
 class VramRoomTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -30,7 +34,7 @@ class VramRoomTest : public ::testing::Test {
     return VramMeter(0, tree_.path().string()).use(mi210(1, 0x978f, minor));
   }
 
-  TempDir tree_;
+  Folder tree_;
   std::filesystem::path device_ = tree_.path() / "renderD129" / "device";
 };
 
@@ -103,7 +107,7 @@ class GttRoomTest : public ::testing::Test {
   }
 
   static constexpr std::array<std::uint32_t, 2> kMinors = {128, 129};
-  TempDir tree_;
+  Folder tree_;
   std::filesystem::path meminfo_ = tree_.path() / "meminfo", pages_ = tree_.path() / "pages_limit";
 };
 

@@ -21,8 +21,10 @@
 #include "support/engine_fixture.h"
 #include "support/rng.h"
 
-namespace sluice::test {
+namespace sluice {
 namespace {
+
+using namespace test;  // the fixture, and what it is made of
 
 constexpr std::uint64_t kChunk = 128 * kKiB;
 
@@ -260,4 +262,4 @@ TEST_P(FileSet, EachOperationThatFailsIsNamedAndLeavesNothing) {
 }
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice

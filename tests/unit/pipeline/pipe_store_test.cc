@@ -20,8 +20,10 @@
 #include "support/engine_fixture.h"
 #include "support/rng.h"
 
-namespace sluice::test {
+namespace sluice {
 namespace {
+
+using namespace test;  // the fixture, and what it is made of
 
 constexpr std::uint64_t kChunk = 512 * kKiB;  // several transfers
 
@@ -274,4 +276,4 @@ TEST_P(PipeStoreTest, ABrokenRingEndsTheRun) {
 }
 
 }  // namespace
-}  // namespace sluice::test
+}  // namespace sluice

@@ -50,7 +50,7 @@ int find_unused_fd_pid(int /*pid*/) {
 namespace sluice::plugin {
 namespace {
 
-constexpr std::uint32_t kMinor = drm::test::kFirstMinor;
+constexpr std::uint32_t kMinor = drm::kFirstMinor;
 constexpr std::uint64_t kAddress = 0x7f0000000000, kOldOffset = 0x100000, kBytes = 8 * kKiB;
 
 // The image of a task's memory, with maps of one device file, 4 KiB each, one beside the other.
@@ -108,11 +108,11 @@ class Task {
   }
 
   Result<Answer> update(std::uint64_t& offset, int& fd) {
-    return maps_.update(drm::test::kFirstNode.c_str(), kAddress, kOldOffset, offset, fd);
+    return maps_.update(drm::kFirstNode.c_str(), kAddress, kOldOffset, offset, fd);
   }
 
  private:
-  drm::test::TargetFile other_;  // of the same GPU, lower, and may not map the BO
+  drm::TargetFile other_;  // of the same GPU, lower, and may not map the BO
   UniqueFd file_;
   DeviceMaps maps_;
   std::uint64_t offset_ = 0;
@@ -121,7 +121,7 @@ class Task {
 class DeviceMapsTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!drm::test::on_virtual_machine()) GTEST_SKIP() << "needs a virtual machine";
+    if (!drm::on_virtual_machine()) GTEST_SKIP() << "needs a virtual machine";
     host_proc = -1;
   }
 

@@ -42,8 +42,8 @@ DumpPlan plan_of(PlannedTree tree, const DumpPolicy& policy = kDump) {
   return std::move(plan).value();
 }
 
-const kfd::BoEntry& kfd_bo(const DumpPlan& plan, std::size_t file, std::size_t bo = 0) {
-  return std::get<kfd::KfdImage>(plan.files[file].image).bos[bo];
+const BoEntry& kfd_bo(const DumpPlan& plan, std::size_t file, std::size_t bo = 0) {
+  return std::get<KfdImage>(plan.files[file].image).bos[bo];
 }
 
 const RenderBo& render_bo(const DumpPlan& plan, std::size_t file, std::size_t bo = 0) {

@@ -30,8 +30,8 @@ class GpuMatchTest : public ::testing::Test {
   }
 
   // Of a process that has seen the first GPU alone, by the id that it knows of it.
-  kfd::KfdImage image_of_first(std::uint32_t id) const {
-    kfd::KfdImage image;
+  KfdImage image_of_first(std::uint32_t id) const {
+    KfdImage image;
     image.topology.nodes = others_;
     image.topology.nodes.push_back(gpus_[0]);
     image.topology.nodes.back().gpu_id = id;
@@ -58,7 +58,7 @@ TEST_F(GpuMatchTest, ARenderFileComesBackOnTheGpuThatStandsForItsOwn) {
 // As in images of CRIU 3.17 to 4.2. Its gpu_id is the one by which the process knows the GPU.
 TEST_F(GpuMatchTest, OneThatDoesNotTellItsMinorComesBackOnTheGpuThatTheProcessKnows) {
   GpuMatch match;
-  kfd::KfdImage kfd = image_of_first(gpus_[1].gpu_id);  // the first by what is the second's own id
+  KfdImage kfd = image_of_first(gpus_[1].gpu_id);  // the first by what is the second's own id
   ASSERT_TRUE(match.match(kfd, {}).ok());
   RenderImage image = image_of(gpus_[1]);
   image.minor = RenderImage::kUnknownMinor;
@@ -120,9 +120,9 @@ class TreeMatchTest : public GpuMatchTest {
   // The local GPU that a process of the tree gets for the first, which it knows by `id`; 0 where it is
   // refused.
   std::uint32_t gpu_of_process(std::uint32_t id, bool shares_memory = false) {
-    kfd::KfdImage image = image_of_first(id);
+    KfdImage image = image_of_first(id);
     if (shares_memory) {
-      kfd::BoEntry bo;
+      BoEntry bo;
       bo.shared = 1;
       image.bos.push_back(bo);
     }
@@ -214,7 +214,7 @@ TEST_F(TreeMatchTest, ARenderFileThatComesFirstDecidesForTheOthers) {
 
 // Alone or with others that agree on another GPU.
 TEST_F(TreeMatchTest, OneThatNoGpuFitsIsRefused) {
-  kfd::KfdImage image = image_of_first(gpus_[0].gpu_id);
+  KfdImage image = image_of_first(gpus_[0].gpu_id);
   ++image.topology.nodes.back().gfx_target_version;
   ++image.topology.nodes.back().simd_count;
   ++image.topology.nodes.back().device_id;

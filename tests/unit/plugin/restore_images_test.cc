@@ -28,8 +28,8 @@ constexpr DumpId kDump{1, 2, 3};
 class RestoreImagesTest : public ::testing::Test {
  protected:
   // Of a process that saw `gpus` GPUs, with one BO on the first.
-  static kfd::KfdImage image_of(std::uint32_t id, std::uint32_t gpus) {
-    kfd::KfdImage image;
+  static KfdImage image_of(std::uint32_t id, std::uint32_t gpus) {
+    KfdImage image;
     image.pid = kPid;
     image.id = id;
     image.dump_id = kDump;
@@ -52,7 +52,7 @@ class RestoreImagesTest : public ::testing::Test {
                             pack_render_image(image, store_->keys()), false)
                     .ok());
   }
-  void write(const kfd::KfdImage& image) {
+  void write(const KfdImage& image) {
     ASSERT_TRUE(write_image(dir_.fd(), kfd_image_name(static_cast<int>(*image.id)),
                             pack_kfd_image(image, store_->keys()), false)
                     .ok());
@@ -91,7 +91,7 @@ TEST_F(RestoreImagesTest, BesideDeltasSumsThatTheDumpDidNotWriteAreNotMissed) {
   write(empty);
   write(render_image_of(4));
   EXPECT_EQ(plan().found.needs.parent, DumpId{});
-  kfd::KfdImage summed = image_of(3, 1);
+  KfdImage summed = image_of(3, 1);
   summed.has_sums = true;
   write(summed);
   EXPECT_EQ(error_of_planning(), EBADMSG);
@@ -116,7 +116,7 @@ TEST_F(RestoreImagesTest, AnImageUnderBothOfItsNamesIsRefused) {
 
 TEST_F(RestoreImagesTest, BesideDeltasBosThatNoFileHoldsAreRefused) {
   dir_.write(pages_image_name(1, 16, Lacks::Parents), test::Bytes(8));
-  kfd::KfdImage image = image_of(1, 1);
+  KfdImage image = image_of(1, 1);
   image.bos.clear();
   for (std::uint64_t i = 0; i < 3; ++i)
     image.bos.push_back({{0x1000, std::uint64_t{1} << 62, i << 32, 16, kfd::kAllocVram}});
@@ -154,7 +154,7 @@ TEST_F(RestoreImagesTest, AnImageThatWasFoundStaysAsItWas) {
   const auto image = images.any(1);
   ASSERT_TRUE(image.ok()) << image.error().what;
   ASSERT_TRUE(image->has_value());
-  EXPECT_EQ(std::get<kfd::KfdImage>(**image).bos.size(), 1U);
+  EXPECT_EQ(std::get<KfdImage>(**image).bos.size(), 1U);
 }
 
 TEST_F(RestoreImagesTest, AFileWithoutAnImageIsNotOurs) {
@@ -172,7 +172,7 @@ TEST_F(RestoreImagesTest, AnImageThatComesLaterMustBeOfTheSameDump) {
   TaskImages images(*store_, made);
   write(image_of(2, 1));
   EXPECT_TRUE(images.any(2)->has_value());
-  kfd::KfdImage other = image_of(3, 1);
+  KfdImage other = image_of(3, 1);
   other.dump_id = DumpId{4};
   write(other);
   EXPECT_EQ(images.any(3).error().err, EBADMSG);
@@ -180,7 +180,7 @@ TEST_F(RestoreImagesTest, AnImageThatComesLaterMustBeOfTheSameDump) {
 
 // As images of upstream's plugin may.
 TEST_F(RestoreImagesTest, AnImageThatComesLaterMustShowNoMemoryTwice) {
-  kfd::KfdImage first = image_of(1, 1);
+  KfdImage first = image_of(1, 1);
   RenderImage render = render_image_of(3);
   first.dump_id = render.dump_id = std::nullopt;
   write(first);

@@ -28,8 +28,8 @@ constexpr std::uint32_t kPid = 17;
 constexpr DumpId kDump{1, 2, 3};
 
 // Of a process that saw `gpus` GPUs, with one BO on the first.
-kfd::KfdImage kfd_image(std::uint32_t id, std::uint32_t gpus = 1) {
-  kfd::KfdImage image;
+KfdImage kfd_image(std::uint32_t id, std::uint32_t gpus = 1) {
+  KfdImage image;
   image.pid = kPid;
   image.id = id;
   image.dump_id = kDump;
@@ -50,7 +50,7 @@ RenderImage render_image(std::uint32_t id, std::optional<std::uint32_t> pid = kP
   return image;
 }
 
-FoundImages found(const std::vector<kfd::KfdImage>& kfd, const std::vector<RenderImage>& render = {}) {
+FoundImages found(const std::vector<KfdImage>& kfd, const std::vector<RenderImage>& render = {}) {
   FoundImages found;
   for (const auto& image : kfd) found.checkpoint.kfd.push_back({static_cast<int>(*image.id), image});
   for (const auto& image : render) found.checkpoint.render.push_back({static_cast<int>(image.id), image});
@@ -72,7 +72,7 @@ TEST(RestorePlan, OfTheTopologiesTheWidestIsFirstAndEachIsOnce) {
 }
 
 TEST(RestorePlan, AnAliasIsNoProcess) {
-  kfd::KfdImage alias = kfd_image(2);
+  KfdImage alias = kfd_image(2);
   alias.bos.clear();
   alias.alias_of = 1;
   const RestorePlan plan = plan_of(found({kfd_image(1), alias}));
@@ -129,7 +129,7 @@ TEST(RestorePlan, ARenderFileOfUnknownProcessOrGpuMayBeAnyones) {
 
 // As images of upstream's plugin may.
 TEST(RestorePlan, ImagesThatShowOneMemoryTwiceAreRefused) {
-  kfd::KfdImage first = kfd_image(1), second = kfd_image(2);
+  KfdImage first = kfd_image(1), second = kfd_image(2);
   EXPECT_TRUE(plan_restore(found({first, second})).ok()) << "ours say what is shared";
   first.dump_id = second.dump_id = std::nullopt;
   EXPECT_EQ(plan_restore(found({first, second})).error().err, ENOSYS);
@@ -155,7 +155,7 @@ FoundImages images_of(const DumpPlan& plan) {
   };
   for (const PlannedFile& file : plan.files) {
     ++id;
-    if (const auto* kfd = std::get_if<kfd::KfdImage>(&file.image)) add(found.checkpoint.kfd, *kfd);
+    if (const auto* kfd = std::get_if<KfdImage>(&file.image)) add(found.checkpoint.kfd, *kfd);
     if (const auto* render = std::get_if<RenderImage>(&file.image)) add(found.checkpoint.render, *render);
   }
   return found;

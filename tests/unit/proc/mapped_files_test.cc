@@ -10,15 +10,18 @@
 
 #include "support/machines.h"
 
-namespace sluice::kfd {
+namespace sluice::proc {
 namespace {
 
-std::vector<proc::MappedFile> of_text(const std::string& maps) {
-  const TempDir proc;
+using test::Folder;
+using test::write_text;
+
+std::vector<MappedFile> of_text(const std::string& maps) {
+  const Folder proc;
   write_text(proc.path() / "7/maps", maps);
-  auto files = proc::mapped_files(7, proc.path().c_str());
+  auto files = mapped_files(7, proc.path().c_str());
   EXPECT_TRUE(files.ok());
-  return files.ok() ? *files : std::vector<proc::MappedFile>();
+  return files.ok() ? *files : std::vector<MappedFile>();
 }
 
 TEST(MappedFiles, each_file_once_anonymous_memory_never) {
@@ -42,43 +45,43 @@ TEST(MappedFiles, each_file_once_anonymous_memory_never) {
 // Which devices can be mapped everywhere? The guest's scenarios show that one is told; here, that files are
 // not taken for one.
 TEST(MappedFiles, an_ordinary_file_is_no_device) {
-  const auto files = proc::mapped_files(::getpid());
+  const auto files = mapped_files(::getpid());
   ASSERT_TRUE(files.ok()) << files.error().what;
   ASSERT_FALSE(files->empty());
   EXPECT_TRUE(std::none_of(files->begin(), files->end(),
-                           [](const proc::MappedFile& file) { return file.device.has_value(); }));
+                           [](const MappedFile& file) { return file.device.has_value(); }));
 }
 
 TEST(MappedFiles, maps_of_ordinary_files_are_no_maps_of_devices) {
-  const auto maps = proc::device_maps(::getpid());
+  const auto maps = device_maps(::getpid());
   ASSERT_TRUE(maps.ok()) << maps.error().what;
   EXPECT_TRUE(maps->empty());
 }
 
 // What was read until then may lack the map that has to be seen.
 TEST(MappedFiles, a_list_that_cannot_be_read_to_its_end_is_an_error) {
-  const TempDir proc;
+  const Folder proc;
   std::filesystem::create_directories(proc.path() / "7/maps");  // can be opened, and not read
-  const auto files = proc::mapped_files(7, proc.path().c_str());
+  const auto files = mapped_files(7, proc.path().c_str());
   ASSERT_FALSE(files.ok());
   EXPECT_NE(files.error().what.find("7/maps"), std::string::npos) << files.error().what;
 }
 
 TEST(MappedFiles, a_device_that_cannot_be_asked_is_an_error) {
-  const TempDir proc;
+  const Folder proc;
   write_text(proc.path() / "7/maps", "10000-11000 rw-s 00000000 00:05 11    /dev/kfd\n");
   std::filesystem::create_directory(proc.path() / "7/map_files");
-  EXPECT_EQ(proc::device_maps(7, proc.path().c_str()).value().size(), 0U) << "unmapped meanwhile";
+  EXPECT_EQ(device_maps(7, proc.path().c_str()).value().size(), 0U) << "unmapped meanwhile";
   std::filesystem::create_symlink("/dev/null/x", proc.path() / "7/map_files/10000-11000");
-  EXPECT_EQ(proc::device_maps(7, proc.path().c_str()).error().err, ENOTDIR);
+  EXPECT_EQ(device_maps(7, proc.path().c_str()).error().err, ENOTDIR);
 }
 
 TEST(MappedFiles, a_process_that_has_ended_maps_nothing) {
-  const TempDir proc;
-  const auto files = proc::mapped_files(7, proc.path().c_str());
+  const Folder proc;
+  const auto files = mapped_files(7, proc.path().c_str());
   ASSERT_TRUE(files.ok());
   EXPECT_TRUE(files->empty());
 }
 
 }  // namespace
-}  // namespace sluice::kfd
+}  // namespace sluice::proc

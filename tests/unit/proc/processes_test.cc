@@ -24,8 +24,11 @@
 
 #include "support/machines.h"
 
-namespace sluice::kfd {
+namespace sluice::proc {
 namespace {
+
+using test::Folder;
+using test::write_text;
 
 const dev_t kNull = makedev(1, 3);
 
@@ -65,12 +68,12 @@ void put(int fd, int at) {
 }
 
 bool can_compare() {
-  const auto same = proc::same_open_file({::getpid(), 0}, {::getpid(), 1});
+  const auto same = same_open_file({::getpid(), 0}, {::getpid(), 1});
   return same.ok() || same.error().err != ENOSYS;
 }
 
-std::vector<proc::FileHolder> from_300(std::vector<proc::FileHolder> holders) {
-  std::erase_if(holders, [](proc::FileHolder holder) { return holder.fd < 300; });
+std::vector<FileHolder> from_300(std::vector<FileHolder> holders) {
+  std::erase_if(holders, [](FileHolder holder) { return holder.fd < 300; });
   return holders;
 }
 
@@ -78,14 +81,14 @@ TEST(Processes, only_those_traced_by_this_thread_are_found) {
   const Child traced([] {});
   const Child other([] {});
   ASSERT_TRUE(traced.trace());
-  const auto pids = proc::traced_processes();
+  const auto pids = traced_processes();
   ASSERT_TRUE(pids.ok()) << pids.error().what;
   EXPECT_EQ(*pids, std::vector<pid_t>{traced.pid()});
-  EXPECT_EQ(proc::processes_traced_by(traced.pid()).value(), std::vector<pid_t>());
+  EXPECT_EQ(processes_traced_by(traced.pid()).value(), std::vector<pid_t>());
 }
 
 TEST(Processes, a_tracer_is_read_from_status_and_nothing_else) {
-  const TempDir proc;
+  const Folder proc;
   write_text(proc.path() / "10/status",
              "Name:\tx\nUmask:\t0022\nState:\tS\nTgid:\t10\nPid:\t10\nTracerPid:\t5\n");
   write_text(proc.path() / "9/status", "Name:\tx\nTracerPid:\t5\n");
@@ -94,7 +97,7 @@ TEST(Processes, a_tracer_is_read_from_status_and_nothing_else) {
   write_text(proc.path() / "13/status", "");
   write_text(proc.path() / "self/status", "Name:\tx\nTracerPid:\t5\n");
   std::filesystem::create_directory(proc.path() / "14");
-  EXPECT_EQ(proc::processes_traced_by(5, proc.path().c_str()).value(), (std::vector<pid_t>{9, 10}));
+  EXPECT_EQ(processes_traced_by(5, proc.path().c_str()).value(), (std::vector<pid_t>{9, 10}));
 }
 
 // As /proc/PID/stat. The name is the process' own choice.
@@ -111,7 +114,7 @@ std::string stat_line(const std::string& state, const std::string& flags, const 
 }
 
 TEST(Processes, one_is_ending_that_was_sent_sigkill_or_exits) {
-  const TempDir proc;
+  const Folder proc;
   const auto add = [&](int pid, const std::string& pending, const std::string& flags,
                        const std::string& state = "S", const std::string& exit_code = "0") {
     const std::string directory = std::to_string(pid);
@@ -134,11 +137,11 @@ TEST(Processes, one_is_ending_that_was_sent_sigkill_or_exits) {
                                   {15, true},
                                   {16, false},
                                   {17, false}})
-    EXPECT_EQ(proc::is_ending(pid, proc.path().c_str()), ends) << pid;
+    EXPECT_EQ(is_ending(pid, proc.path().c_str()), ends) << pid;
 }
 
 TEST(Processes, descendants_are_children_and_theirs) {
-  const TempDir proc;
+  const Folder proc;
   const auto add = [&](int pid, int parent) {
     write_text(proc.path() / std::to_string(pid) / "status",
                "Name:\tx\nPPid:\t" + std::to_string(parent) + "\n");
@@ -150,14 +153,14 @@ TEST(Processes, descendants_are_children_and_theirs) {
   add(5, 20);   // its number is lower than its parent's
   add(11, 1);
   write_text(proc.path() / "12/status", "");
-  std::vector<pid_t> found = proc::descendants(10, proc.path().c_str()).value();
+  std::vector<pid_t> found = descendants(10, proc.path().c_str()).value();
   std::sort(found.begin(), found.end());
   EXPECT_EQ(found, (std::vector<pid_t>{5, 20, 30}));
-  EXPECT_EQ(proc::descendants(30, proc.path().c_str()).value(), std::vector<pid_t>());
+  EXPECT_EQ(descendants(30, proc.path().c_str()).value(), std::vector<pid_t>());
 }
 
 TEST(Processes, a_process_has_ended_when_all_its_threads_have) {
-  const TempDir proc;
+  const Folder proc;
   const auto state = [&](const char* task, const char* is) {
     write_text(proc.path() / task / "status", std::string("Name:\tx\nState:\t") + is + "\n");
   };
@@ -166,32 +169,32 @@ TEST(Processes, a_process_has_ended_when_all_its_threads_have) {
   state("20/task/20", "Z (zombie)");
   state("20/task/21", "D (disk sleep)");
   write_text(proc.path() / "10/stat", stat_line("Z", "0", "2", "0"));
-  EXPECT_TRUE(proc::has_ended(10, proc.path().c_str()));
+  EXPECT_TRUE(has_ended(10, proc.path().c_str()));
   write_text(proc.path() / "10/stat", stat_line("Z", "0", "3", "0"));
-  EXPECT_FALSE(proc::has_ended(10, proc.path().c_str())) << "the list is not whole";
-  EXPECT_FALSE(proc::has_ended(20, proc.path().c_str()));
-  EXPECT_TRUE(proc::has_ended(30, proc.path().c_str())) << "it is gone";
-  EXPECT_FALSE(proc::has_ended(::getpid()));
+  EXPECT_FALSE(has_ended(10, proc.path().c_str())) << "the list is not whole";
+  EXPECT_FALSE(has_ended(20, proc.path().c_str()));
+  EXPECT_TRUE(has_ended(30, proc.path().c_str())) << "it is gone";
+  EXPECT_FALSE(has_ended(::getpid()));
 }
 
 TEST(Processes, a_task_that_is_gone_has_ended_and_one_that_cannot_be_read_has_not) {
-  const TempDir proc;
+  const Folder proc;
   std::filesystem::create_directories(proc.path() / "10/task/10");
-  EXPECT_TRUE(proc::has_ended(10, proc.path().c_str())) << "nothing is said of it any more";
+  EXPECT_TRUE(has_ended(10, proc.path().c_str())) << "nothing is said of it any more";
   std::filesystem::create_directories(proc.path() / "20/task/20/status");
-  EXPECT_FALSE(proc::has_ended(20, proc.path().c_str()));
+  EXPECT_FALSE(has_ended(20, proc.path().c_str()));
   std::filesystem::create_directory(proc.path() / "30");
   std::ofstream(proc.path() / "30/task") << "no directory";
-  EXPECT_FALSE(proc::has_ended(30, proc.path().c_str()));
+  EXPECT_FALSE(has_ended(30, proc.path().c_str()));
 }
 
 TEST(Processes, a_status_that_cannot_be_read_is_an_error) {
-  const TempDir proc;
+  const Folder proc;
   write_text(proc.path() / "10/status", "Name:\tx\nPPid:\t1\nTracerPid:\t5\n");
   std::filesystem::create_directories(proc.path() / "11/status");
-  EXPECT_EQ(proc::processes_traced_by(5, proc.path().c_str()).error().err, EISDIR);
-  EXPECT_EQ(proc::descendants(1, proc.path().c_str()).error().err, EISDIR);
-  EXPECT_EQ(proc::descendants(1, "/nonexistent").error().err, ENOENT);
+  EXPECT_EQ(processes_traced_by(5, proc.path().c_str()).error().err, EISDIR);
+  EXPECT_EQ(descendants(1, proc.path().c_str()).error().err, EISDIR);
+  EXPECT_EQ(descendants(1, "/nonexistent").error().err, ENOENT);
 }
 
 TEST(Processes, the_restoring_process_is_the_one_with_the_lowest_innermost_pid) {
@@ -199,7 +202,7 @@ TEST(Processes, the_restoring_process_is_the_one_with_the_lowest_innermost_pid) 
   const Child second([] {});
   const auto lowest = static_cast<std::uint32_t>(std::min(first.pid(), second.pid()));
   for (const auto& holders : {std::vector{first.pid(), second.pid()}, {second.pid(), first.pid()}}) {
-    const proc::RestoringProcess found = proc::restoring_process(holders);
+    const RestoringProcess found = restoring_process(holders);
     EXPECT_EQ(found.innermost, lowest);
     EXPECT_EQ(static_cast<std::uint32_t>(found.pid), lowest);
   }
@@ -208,21 +211,21 @@ TEST(Processes, the_restoring_process_is_the_one_with_the_lowest_innermost_pid) 
     const Child child([] {});
     gone = child.pid();
   }
-  EXPECT_EQ(proc::restoring_process({gone, first.pid()}).innermost, std::nullopt);
-  EXPECT_EQ(proc::restoring_process({gone, first.pid()}).pid, gone);
-  EXPECT_EQ(proc::restoring_process({}).innermost, std::nullopt);
+  EXPECT_EQ(restoring_process({gone, first.pid()}).innermost, std::nullopt);
+  EXPECT_EQ(restoring_process({gone, first.pid()}).pid, gone);
+  EXPECT_EQ(restoring_process({}).innermost, std::nullopt);
 }
 
 TEST(Processes, the_innermost_pid_is_the_last_of_its_line) {
-  const TempDir proc;
+  const Folder proc;
   write_text(proc.path() / "10/status", "Name:\tx\nPid:\t10\nNSpid:\t10\t4\t1\nNSpgid:\t10\t4\t2\n");
   write_text(proc.path() / "11/status", "Name:\tx\nPid:\t11\nNSpid:\t11\n");
   write_text(proc.path() / "12/status", "Name:\tx\nPid:\t12\n");
-  EXPECT_EQ(proc::innermost_pid(10, proc.path().c_str()), 1);
-  EXPECT_EQ(proc::innermost_pid(11, proc.path().c_str()), 11);
-  EXPECT_EQ(proc::innermost_pid(12, proc.path().c_str()), std::nullopt);
-  EXPECT_EQ(proc::innermost_pid(13, proc.path().c_str()), std::nullopt);
-  EXPECT_EQ(proc::innermost_pid(::getpid()), ::getpid());
+  EXPECT_EQ(innermost_pid(10, proc.path().c_str()), 1);
+  EXPECT_EQ(innermost_pid(11, proc.path().c_str()), 11);
+  EXPECT_EQ(innermost_pid(12, proc.path().c_str()), std::nullopt);
+  EXPECT_EQ(innermost_pid(13, proc.path().c_str()), std::nullopt);
+  EXPECT_EQ(innermost_pid(::getpid()), ::getpid());
 }
 
 TEST(Processes, an_open_file_has_its_holders_whatever_their_descriptors) {
@@ -241,19 +244,19 @@ TEST(Processes, an_open_file_has_its_holders_whatever_their_descriptors) {
   ASSERT_TRUE(first.trace());
   ASSERT_TRUE(second.trace());
 
-  const auto files = proc::open_device_files({first.pid(), second.pid()}, std::array{kNull});
+  const auto files = open_device_files({first.pid(), second.pid()}, std::array{kNull});
   ASSERT_TRUE(files.ok()) << files.error().what;
-  std::vector<std::vector<proc::FileHolder>> found;
-  for (const proc::OpenFile& file : *files) {
+  std::vector<std::vector<FileHolder>> found;
+  for (const OpenFile& file : *files) {
     if (const auto holders = from_300(file.holders); !holders.empty()) found.push_back(holders);
   }
   ASSERT_EQ(found.size(), 3U);
   EXPECT_EQ(found[0],
-            (std::vector<proc::FileHolder>{{first.pid(), 300}, {second.pid(), 301}, {second.pid(), 302}}));
-  EXPECT_EQ(found[1], (std::vector<proc::FileHolder>{{second.pid(), 310}}));
-  EXPECT_EQ(found[2], (std::vector<proc::FileHolder>{{second.pid(), 311}}));
+            (std::vector<FileHolder>{{first.pid(), 300}, {second.pid(), 301}, {second.pid(), 302}}));
+  EXPECT_EQ(found[1], (std::vector<FileHolder>{{second.pid(), 310}}));
+  EXPECT_EQ(found[2], (std::vector<FileHolder>{{second.pid(), 311}}));
 
-  auto taken = proc::take_descriptor({first.pid(), 300});
+  auto taken = take_descriptor({first.pid(), 300});
   if (!taken && taken.error().err == ENOSYS) GTEST_SKIP() << "this kernel has no pidfd_getfd";
   ASSERT_TRUE(taken.ok()) << taken.error().what;
   EXPECT_EQ(::fcntl(taken->get(), F_GETFD), FD_CLOEXEC);
@@ -265,11 +268,11 @@ TEST(Processes, what_has_been_put_in_a_listed_files_place_is_not_taken_for_it) {
     put(::open("/dev/null", O_RDWR), 301);
     put(::open("/proc/self/status", O_RDONLY), 302);
   });
-  const auto taken = proc::take_file({kNull, {{child.pid(), 301}, {child.pid(), 300}}});
+  const auto taken = take_file({kNull, {{child.pid(), 301}, {child.pid(), 300}}});
   if (!taken && taken.error().err == ENOSYS) GTEST_SKIP() << "this kernel has no pidfd_getfd";
   EXPECT_TRUE(taken.ok()) << taken.error().what;
   for (const int replaced : {300, 302}) {
-    const auto other = proc::take_file({kNull, {{child.pid(), replaced}, {child.pid(), 301}}});
+    const auto other = take_file({kNull, {{child.pid(), replaced}, {child.pid(), 301}}});
     ASSERT_FALSE(other.ok()) << replaced;
     EXPECT_EQ(other.error().err, ESTALE);
     const std::string named =
@@ -277,7 +280,7 @@ TEST(Processes, what_has_been_put_in_a_listed_files_place_is_not_taken_for_it) {
     EXPECT_TRUE(other.error().what.starts_with(named)) << other.error().what;
     EXPECT_TRUE(other.error().what.ends_with("[SL-D01]")) << other.error().what;
   }
-  EXPECT_EQ(proc::take_file({kNull, {{child.pid(), 999}}}).error().err, EBADF);
+  EXPECT_EQ(take_file({kNull, {{child.pid(), 999}}}).error().err, EBADF);
 }
 
 TEST(Processes, ended_processes_and_closed_descriptors_are_told_apart_from_errors) {
@@ -285,46 +288,46 @@ TEST(Processes, ended_processes_and_closed_descriptors_are_told_apart_from_error
   {
     const Child child([] {});
     gone = child.pid();
-    const auto none = proc::take_descriptor({gone, 999});
+    const auto none = take_descriptor({gone, 999});
     EXPECT_TRUE(none.error().err == EBADF || none.error().err == ENOSYS) << none.error().what;
   }
-  EXPECT_EQ(proc::device_descriptors(gone, kNull).value(), std::vector<int>());
-  EXPECT_EQ(proc::take_descriptor({gone, 0}).error().err, ESRCH);
-  EXPECT_EQ(proc::traced_processes("/nonexistent").error().err, ENOENT);
+  EXPECT_EQ(device_descriptors(gone, kNull).value(), std::vector<int>());
+  EXPECT_EQ(take_descriptor({gone, 0}).error().err, ESRCH);
+  EXPECT_EQ(traced_processes("/nonexistent").error().err, ENOENT);
 }
 
 // A made-up /proc: what a link leads to cannot be asked where a device is taken for a directory.
 TEST(Processes, a_descriptor_that_cannot_be_asked_is_no_answer_where_it_may_be_a_device) {
-  const TempDir proc;
+  const Folder proc;
   write_text(proc.path() / "7/status", "");
   const std::filesystem::path fds = proc.path() / "7/fd";
   std::filesystem::create_directory(fds);
   std::filesystem::create_symlink("/dev/null", fds / "3");
   std::filesystem::create_symlink(proc.path() / "gone", fds / "4");
   std::filesystem::create_symlink("/proc/version/x", fds / "5");
-  EXPECT_EQ(proc::device_descriptors(7, kNull, proc.path().c_str()).value(), std::vector<int>{3});
+  EXPECT_EQ(device_descriptors(7, kNull, proc.path().c_str()).value(), std::vector<int>{3});
   std::filesystem::create_symlink("/dev/null/x", fds / "6");
-  const auto found = proc::device_descriptors(7, kNull, proc.path().c_str());
+  const auto found = device_descriptors(7, kNull, proc.path().c_str());
   ASSERT_FALSE(found.ok());
   EXPECT_EQ(found.error().err, ENOTDIR);
   EXPECT_NE(found.error().what.find("descriptor 6 of process 7"), std::string::npos) << found.error().what;
 }
 
 TEST(Processes, a_dma_buf_that_is_closed_meanwhile_is_none_and_one_that_cannot_be_asked_is_an_error) {
-  const TempDir proc;
+  const Folder proc;
   write_text(proc.path() / "7/status", "");
   const std::filesystem::path fds = proc.path() / "7/fd";
   std::filesystem::create_directory(fds);
   std::filesystem::create_symlink("/dmabuf:gone", fds / "3");
   std::filesystem::create_symlink("/dev/null", fds / "4");
-  EXPECT_TRUE(proc::dmabuf_descriptors(7, proc.path().c_str()).value().empty());
+  EXPECT_TRUE(dmabuf_descriptors(7, proc.path().c_str()).value().empty());
   write_text(fds / "6", "no link");
-  const auto no_link = proc::dmabuf_descriptors(7, proc.path().c_str());
+  const auto no_link = dmabuf_descriptors(7, proc.path().c_str());
   ASSERT_FALSE(no_link.ok());
   EXPECT_EQ(no_link.error().err, EINVAL);
   std::filesystem::create_symlink("/dmabuf" + std::string(300, 'a'), fds / "5");
-  EXPECT_EQ(proc::dmabuf_descriptors(7, proc.path().c_str()).error().err, ENAMETOOLONG);
+  EXPECT_EQ(dmabuf_descriptors(7, proc.path().c_str()).error().err, ENAMETOOLONG);
 }
 
 }  // namespace
-}  // namespace sluice::kfd
+}  // namespace sluice::proc

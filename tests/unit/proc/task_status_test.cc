@@ -6,11 +6,11 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-namespace sluice::kfd {
+namespace sluice::proc {
 namespace {
 
 TEST(TaskStatus, OfOneself) {
-  const auto status = proc::read_task_status("/proc/self");
+  const auto status = read_task_status("/proc/self");
   ASSERT_TRUE(status.ok()) << status.error().what;
   EXPECT_EQ(status->tgid, ::getpid());
   EXPECT_EQ(status->parent, ::getppid());
@@ -21,7 +21,7 @@ TEST(TaskStatus, ANameCannotMakeUpLinesNorControlTheTerminal) {
   char old_name[16] = {};
   ASSERT_EQ(::prctl(PR_GET_NAME, old_name), 0);
   ASSERT_EQ(::prctl(PR_SET_NAME, "a\nTgid:\t1\x1b\xff"), 0);
-  const auto status = proc::read_task_status("/proc/thread-self");
+  const auto status = read_task_status("/proc/thread-self");
   ASSERT_EQ(::prctl(PR_SET_NAME, old_name), 0);
   ASSERT_TRUE(status.ok()) << status.error().what;
   EXPECT_EQ(status->tgid, ::getpid());
@@ -29,15 +29,15 @@ TEST(TaskStatus, ANameCannotMakeUpLinesNorControlTheTerminal) {
 }
 
 TEST(TaskStatus, OfNobody) {
-  EXPECT_TRUE(proc::no_such_task(proc::read_task_status("/proc/0").error()));
+  EXPECT_TRUE(no_such_task(read_task_status("/proc/0").error()));
 }
 
 TEST(TaskStatus, WhatCannotBeReadIsNotGone) {
-  const auto status = proc::read_task_status("/proc/version");
+  const auto status = read_task_status("/proc/version");
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().err, ENOTDIR);
-  EXPECT_FALSE(proc::no_such_task(status.error()));
+  EXPECT_FALSE(no_such_task(status.error()));
 }
 
 }  // namespace
-}  // namespace sluice::kfd
+}  // namespace sluice::proc

@@ -19,17 +19,17 @@
 #include "support/refuse_system_call.h"
 #include "support/temp_dir.h"
 
-namespace sluice::plugin {
+namespace sluice::settings {
 namespace {
 
 struct Parsed {
-  settings::Config config;
+  Config config;
   LogLines lines;
 };
 
 Parsed parse(const std::map<std::string, std::string>& settings) {
   Parsed parsed;
-  parsed.config = settings::parse_config(
+  parsed.config = parse_config(
       [&](const char* name) -> std::optional<std::string> {
         const auto found = settings.find(name);
         return found == settings.end() ? std::nullopt : std::optional(found->second);
@@ -39,17 +39,17 @@ Parsed parse(const std::map<std::string, std::string>& settings) {
 }
 
 TEST(ParseBytes, TakesNumbersWithASuffix) {
-  EXPECT_EQ(settings::parse_bytes("0"), 0U);
-  EXPECT_EQ(settings::parse_bytes("4096"), 4096U);
-  EXPECT_EQ(settings::parse_bytes("3k"), 3 * kKiB);
-  EXPECT_EQ(settings::parse_bytes("64M"), 64 * kMiB);
-  EXPECT_EQ(settings::parse_bytes("2G"), 2 * kGiB);
+  EXPECT_EQ(parse_bytes("0"), 0U);
+  EXPECT_EQ(parse_bytes("4096"), 4096U);
+  EXPECT_EQ(parse_bytes("3k"), 3 * kKiB);
+  EXPECT_EQ(parse_bytes("64M"), 64 * kMiB);
+  EXPECT_EQ(parse_bytes("2G"), 2 * kGiB);
 }
 
 TEST(ParseBytes, RefusesEverythingElse) {
   for (const char* text :
        {"", "M", "-1", " 1", "1 ", "1MB", "1T", "0x10", "1.5G", "18446744073709551616", "17179869184G"}) {
-    EXPECT_EQ(settings::parse_bytes(text), std::nullopt) << text;
+    EXPECT_EQ(parse_bytes(text), std::nullopt) << text;
   }
 }
 
@@ -62,10 +62,10 @@ TEST(Config, DefaultsAreDocumented) {
   EXPECT_TRUE(config.checksum && config.sync && config.zero_holes && config.parallel);
   EXPECT_TRUE(config.stats);
   EXPECT_FALSE(config.reuse_files || config.trace);
-  EXPECT_EQ(config.dedup, settings::Dedup::Auto);
+  EXPECT_EQ(config.dedup, Dedup::Auto);
   EXPECT_EQ(config.fence_timeout, std::chrono::seconds(60));
   EXPECT_EQ(config.waves_timeout, std::chrono::seconds(1));
-  EXPECT_EQ(config.lost_waves, settings::LostWaves::Refuse);
+  EXPECT_EQ(config.lost_waves, LostWaves::Refuse);
   EXPECT_EQ(config.match_rules, kfd::MatchRules{});
   EXPECT_TRUE(lines.empty());
 }
@@ -91,11 +91,11 @@ TEST(Config, TakesWhatIsSet) {
   EXPECT_EQ(config.io_mode, IoMode::Buffered);
   EXPECT_FALSE(config.checksum || config.sync || config.zero_holes || config.parallel);
   EXPECT_TRUE(config.reuse_files && config.trace);
-  EXPECT_EQ(config.dedup, settings::Dedup::Off);
+  EXPECT_EQ(config.dedup, Dedup::Off);
   EXPECT_FALSE(config.stats);
   EXPECT_EQ(config.fence_timeout, std::chrono::seconds(5));
   EXPECT_EQ(config.waves_timeout, std::chrono::seconds(0));
-  EXPECT_EQ(config.lost_waves, settings::LostWaves::Warn);
+  EXPECT_EQ(config.lost_waves, LostWaves::Warn);
   EXPECT_FALSE(config.match_rules.numa);
   EXPECT_TRUE(lines.empty());
 }
@@ -121,10 +121,10 @@ TEST(Config, BadValuesGiveOneWarningEachAndTheDefault) {
 TEST(Config, UpstreamsCapIsKeptByFewerThenSmallerChunks) {
   EXPECT_EQ(parse({{"KFD_MAX_BUFFER_SIZE", "0"}}).config.staging_bytes, 64 * kMiB);
   EXPECT_EQ(parse({{"KFD_MAX_BUFFER_SIZE", "1G"}}).config.staging_bytes, 64 * kMiB);
-  const settings::Config twelve = parse({{"KFD_MAX_BUFFER_SIZE", "13M"}}).config;
+  const Config twelve = parse({{"KFD_MAX_BUFFER_SIZE", "13M"}}).config;
   EXPECT_EQ(twelve.staging_bytes, 12 * kMiB);
   EXPECT_EQ(twelve.chunk_bytes, 4 * kMiB);
-  const settings::Config small = parse({{"KFD_MAX_BUFFER_SIZE", "4M"}}).config;
+  const Config small = parse({{"KFD_MAX_BUFFER_SIZE", "4M"}}).config;
   EXPECT_EQ(small.staging_bytes, 4 * kMiB);
   EXPECT_EQ(small.chunk_bytes, 2 * kMiB);
 }
@@ -196,7 +196,7 @@ TEST(Config, UpstreamsSwitchesAreReadAsUpstreamReadsThem) {
 }
 
 TEST(Config, LanesOfOneGpuShareItsStaging) {
-  const settings::Config config = parse({}).config;
+  const Config config = parse({}).config;
   EXPECT_EQ(config.shared_by(1).staging_bytes, 64 * kMiB);
   EXPECT_EQ(config.shared_by(1).chunk_bytes, 4 * kMiB);
   EXPECT_EQ(config.shared_by(2).staging_bytes, 32 * kMiB);
@@ -207,14 +207,14 @@ TEST(Config, LanesOfOneGpuShareItsStaging) {
 }
 
 TEST(Config, EachOfManyGpusHasLessStagingUnlessSomebodyHasSetIt) {
-  const settings::Config config = parse({}).config;
+  const Config config = parse({}).config;
   EXPECT_EQ(config.shared_by(1, 2).staging_bytes, 64 * kMiB);
   EXPECT_EQ(config.shared_by(1, 3).staging_bytes, 32 * kMiB);
   EXPECT_EQ(config.shared_by(4, 8).staging_bytes, 16 * kMiB) << "four lanes on each of two GPUs";
   EXPECT_EQ(config.shared_by(2, 8).staging_bytes, 16 * kMiB) << "two lanes on each of four GPUs";
   EXPECT_EQ(parse({{"KFD_MAX_BUFFER_SIZE", "16M"}}).config.shared_by(1, 8).staging_bytes, 16 * kMiB);
   for (const char* text : {"16M", "64M", "1G"}) {
-    const settings::Config set = parse({{"SLUICE_STAGING_SIZE", text}}).config;
+    const Config set = parse({{"SLUICE_STAGING_SIZE", text}}).config;
     EXPECT_EQ(set.shared_by(1, 8).staging_bytes, set.staging_bytes) << text;
   }
 }
@@ -242,7 +242,7 @@ TEST(ConfigFile, HoldsTheSameNamesAndYieldsToTheEnvironment) {
       make_config_file(dir, "# comment\n\n SLUICE_CHUNK_SIZE = 8M \r\nSLUICE_STAGING_SIZE=32M\nnonsense\n");
   ASSERT_EQ(setenv("SLUICE_STAGING_SIZE", "16M", 1), 0);
   LogLines lines;
-  const settings::Lookup lookup = settings::environment_and_file(path.c_str(), lines);
+  const Lookup lookup = environment_and_file(path.c_str(), lines);
   EXPECT_EQ(lookup("SLUICE_CHUNK_SIZE"), "8M");
   EXPECT_EQ(lookup("SLUICE_STAGING_SIZE"), "16M");
   EXPECT_EQ(lookup("SLUICE_SYNC"), std::nullopt);
@@ -256,8 +256,7 @@ TEST(ConfigFile, OfSeveralTheFirstThatHasANameCounts) {
   const std::string first = make_config_file(own, "SLUICE_GPU_MAP=0x1=0x2\nSLUICE_SYNC=off\n");
   const std::string second = make_config_file(machine, "SLUICE_SYNC=on\nSLUICE_TRACE=on\n");
   LogLines lines;
-  const settings::Lookup lookup =
-      settings::environment_and_files({own.path() + "/none", first, second}, lines);
+  const Lookup lookup = environment_and_files({own.path() + "/none", first, second}, lines);
   EXPECT_EQ(lookup("SLUICE_GPU_MAP"), "0x1=0x2");
   EXPECT_EQ(lookup("SLUICE_SYNC"), "off");
   EXPECT_EQ(lookup("SLUICE_TRACE"), "on");
@@ -269,7 +268,7 @@ TEST(ConfigFile, OfSeveralTheFirstThatHasANameCounts) {
 TEST(Config, AMapIsKeptAsItWasWrittenAndAnEmptyOneIsNone) {
   LogLines lines;
   const auto map = [&](const char* value) {
-    return settings::parse_config(
+    return parse_config(
                [&](const char* name) -> std::optional<std::string> {
                  return std::string_view(name) == "SLUICE_GPU_MAP" ? std::optional<std::string>(value)
                                                                    : std::nullopt;
@@ -287,7 +286,7 @@ TEST(ConfigFile, ANameThatIsNoSettingIsSaid) {
   const std::string path =
       make_config_file(dir, "SLUICE_SYNC=off\nSLUICE_CHEKSUM=off\nsluice_sync=on\nKFD_NUMA_CHECK=0\n");
   LogLines lines;
-  const settings::Lookup lookup = settings::environment_and_file(path.c_str(), lines);
+  const Lookup lookup = environment_and_file(path.c_str(), lines);
   EXPECT_EQ(lookup("SLUICE_SYNC"), "off");
   EXPECT_EQ(lookup("KFD_NUMA_CHECK"), "0");
   EXPECT_EQ(lookup("SLUICE_CHEKSUM"), std::nullopt);
@@ -300,7 +299,7 @@ TEST(ConfigFile, TheNameThatMayBeMeantIsSaid) {
   const test::TempDir dir;
   const std::string path = make_config_file(dir, "SLUICE_CHEKSUM=off\nFAST=yes\nKFD_\x1b[2JNUMA_CHECK=0\n");
   LogLines lines;
-  (void)settings::environment_and_file(path.c_str(), lines);
+  (void)environment_and_file(path.c_str(), lines);
   ASSERT_EQ(lines.size(), 3U);
   EXPECT_EQ(lines[0].text, path +
                                " line 1: there is no setting SLUICE_CHEKSUM; it is ignored, did you mean "
@@ -315,7 +314,7 @@ TEST(ConfigFile, OnlyTheFirstOfManyFaultsAreSaid) {
   for (int i = 0; i < 1000; ++i) text += i % 2 == 0 ? "nonsense\n" : "NONSENSE=1\n";
   const std::string path = make_config_file(dir, text);
   LogLines lines;
-  (void)settings::environment_and_file(path.c_str(), lines);
+  (void)environment_and_file(path.c_str(), lines);
   ASSERT_EQ(lines.size(), 17U);
   EXPECT_EQ(lines.back().text, path + " has 984 more faults like these; is it a file of settings? [SL-S05]");
 }
@@ -334,7 +333,7 @@ class Variable {
 
 LogLines complaints_of_the_environment() {
   LogLines lines;
-  (void)settings::environment_and_file("/none", lines);
+  (void)environment_and_file("/none", lines);
   return lines;
 }
 
@@ -411,8 +410,8 @@ TEST(Environment, NothingElseIsSaid) {
 }
 
 TEST(MeantSetting, IsASlipOrTwoAway) {
-  const std::set<std::string> names = settings::setting_names();
-  const auto meant = [&](const char* name) { return settings::meant_setting(name, names); };
+  const std::set<std::string> names = setting_names();
+  const auto meant = [&](const char* name) { return meant_setting(name, names); };
   EXPECT_EQ(meant("SLUICE_SNYC"), "SLUICE_SYNC") << "swapped";
   EXPECT_EQ(meant("SLUICE_SYN"), "SLUICE_SYNC") << "missing";
   EXPECT_EQ(meant("SLUICE_SYNCH"), "SLUICE_SYNC") << "too many";
@@ -430,10 +429,10 @@ TEST(MeantSetting, IsASlipOrTwoAway) {
 TEST(ConfigFile, MissingIsFineOverlongIsIgnored) {
   const test::TempDir dir;
   LogLines lines;
-  (void)settings::environment_and_file((dir.path() + "/none").c_str(), lines);
+  (void)environment_and_file((dir.path() + "/none").c_str(), lines);
   EXPECT_TRUE(lines.empty());
   const std::string path = make_config_file(dir, std::string(65 * kKiB, '#'));
-  (void)settings::environment_and_file(path.c_str(), lines);
+  (void)environment_and_file(path.c_str(), lines);
   ASSERT_EQ(lines.size(), 1U);
   EXPECT_NE(lines[0].text.find("longer than 64 KiB"), std::string::npos);
 }
@@ -443,7 +442,7 @@ TEST(ConfigFile, OneThatSomebodyElseCanWriteIsIgnored) {
   const std::string path = make_config_file(dir, "SLUICE_CHECKSUM=off\n");
   const auto is_read = [&] {
     LogLines lines;
-    const bool found = settings::environment_and_file(path.c_str(), lines)("SLUICE_CHECKSUM").has_value();
+    const bool found = environment_and_file(path.c_str(), lines)("SLUICE_CHECKSUM").has_value();
     EXPECT_EQ(lines.size(), found ? 0U : 1U);
     return found;
   };
@@ -464,7 +463,7 @@ TEST(Environment, WhatBeginsLikeTheSettingOfTheKeyIsToldHoweverItEnds) {
   for (const char* name : {"SLUICE_KEY", "SLUICE_KEY_PATH", "SLUICE_KEYFILE"}) {
     ASSERT_EQ(setenv(name, "/etc/criu/key", 1), 0);
     LogLines lines;
-    (void)settings::environment_and_file("/none", lines);
+    (void)environment_and_file("/none", lines);
     EXPECT_EQ(unsetenv(name), 0);
     ASSERT_EQ(lines.size(), 1U) << name;
     EXPECT_NE(lines[0].text.find(std::string("there is no setting ") + name), std::string::npos);
@@ -479,7 +478,7 @@ class KeyFile : public ::testing::Test {
   }
   Result<std::optional<ImageKey>> read(std::map<std::string, std::string> more = {}) const {
     more.emplace("SLUICE_KEY_FILE", path_);
-    return settings::read_key(parse(more).config);
+    return read_key(parse(more).config);
   }
   int error() const {
     const auto key = read();
@@ -540,10 +539,10 @@ TEST_F(KeyFile, OneThatIsNotThereIsAnError) {
 }
 
 TEST_F(KeyFile, ASettingThatNamesNoneIsAnErrorUnlessItSaysSo) {
-  EXPECT_EQ(settings::read_key(parse({}).config).value(), std::nullopt);
-  EXPECT_EQ(settings::read_key(parse({{"SLUICE_KEY_FILE", "none"}}).config).value(), std::nullopt);
-  EXPECT_EQ(settings::read_key(parse({{"SLUICE_KEY_FILE", ""}}).config).error().err, EINVAL);
-  EXPECT_EQ(settings::read_key(parse({{"SLUICE_KEY_FILE", "key"}}).config).error().err, EINVAL);
+  EXPECT_EQ(read_key(parse({}).config).value(), std::nullopt);
+  EXPECT_EQ(read_key(parse({{"SLUICE_KEY_FILE", "none"}}).config).value(), std::nullopt);
+  EXPECT_EQ(read_key(parse({{"SLUICE_KEY_FILE", ""}}).config).error().err, EINVAL);
+  EXPECT_EQ(read_key(parse({{"SLUICE_KEY_FILE", "key"}}).config).error().err, EINVAL);
 }
 
 TEST_F(KeyFile, ChecksumsThatAreSwitchedOffContradictIt) {
@@ -556,7 +555,7 @@ TEST(ConfigFile, AFifoIsNotWaitedFor) {
   const std::string path = dir.path() + "/sluice.conf";
   ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
   LogLines lines;
-  (void)settings::environment_and_file(path.c_str(), lines);
+  (void)environment_and_file(path.c_str(), lines);
   EXPECT_EQ(lines.size(), 1U);
 }
 
@@ -574,7 +573,7 @@ std::set<std::string> settings_named_in(const std::string& text) {
 
 // What users read names every setting, and none that there is not.
 TEST(SettingNames, AreThoseOfTheDocsAndOfTheManual) {
-  const std::set<std::string> names = settings::setting_names();
+  const std::set<std::string> names = setting_names();
   EXPECT_TRUE(names.contains("SLUICE_SYNC") && names.contains("KFD_NUMA_CHECK"));
   for (const char* page : {"docs/user/configuration.md", "man/sluice.conf.5"}) {
     std::ifstream file(std::string(SOURCE_ROOT "/") + page);
@@ -585,4 +584,4 @@ TEST(SettingNames, AreThoseOfTheDocsAndOfTheManual) {
 }
 
 }  // namespace
-}  // namespace sluice::plugin
+}  // namespace sluice::settings

@@ -23,13 +23,13 @@ constexpr std::uint64_t kBlock = 4 * kKiB;
 
 // One BO, all of it a hole, and sums that say otherwise: it costs nothing to make it large. `sums`: how many.
 void make_images(int dir_fd, std::uint64_t blocks, std::uint64_t& sums) {
-  kfd::KfdImage image;
+  KfdImage image;
   image.pid = 1;
   image.id = kId;
   image.dump_id = DumpId{7};
   image.has_sums = true;
   image.topology.nodes.push_back({.node_id = 1, .gpu_id = 0x5759, .drm_render_minor = 128});
-  kfd::BoEntry bo;
+  BoEntry bo;
   bo.addr = 0x7f0000000000;
   bo.bytes = blocks * kBlock - 8;  // with the length before it
   bo.alloc_flags = kfd::kAllocVram;

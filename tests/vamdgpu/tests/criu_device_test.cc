@@ -8,7 +8,7 @@
 
 #include "device_kit.h"
 
-namespace vamdgpu::test {
+namespace vamdgpu::tests {
 namespace {
 
 constexpr std::uint64_t kVa = 0x7f0000000000;
@@ -408,4 +408,4 @@ TEST_F(CriuDevice, NothingIsLeftOfAKilledProcess) {
 }
 
 }  // namespace
-}  // namespace vamdgpu::test
+}  // namespace vamdgpu::tests

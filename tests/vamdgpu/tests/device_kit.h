@@ -32,7 +32,7 @@
 
 #include "control.h"
 
-namespace vamdgpu::test {
+namespace vamdgpu::tests {
 
 class Fd {
  public:
@@ -393,4 +393,4 @@ class Pages {
   void* data_;
 };
 
-}  // namespace vamdgpu::test
+}  // namespace vamdgpu::tests

@@ -11,7 +11,7 @@
 
 #include "device_kit.h"
 
-namespace vamdgpu::test {
+namespace vamdgpu::tests {
 namespace {
 
 constexpr std::uint64_t kMiB = 1 << 20;
@@ -399,4 +399,4 @@ TEST_F(DrmDevice, AForkedChildHasEnginesOfItsOwn) {
 }
 
 }  // namespace
-}  // namespace vamdgpu::test
+}  // namespace vamdgpu::tests

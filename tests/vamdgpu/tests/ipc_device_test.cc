@@ -5,7 +5,7 @@
 
 #include "device_kit.h"
 
-namespace vamdgpu::test {
+namespace vamdgpu::tests {
 namespace {
 
 constexpr std::uint64_t kVa = 0x7f1000000000;
@@ -165,4 +165,4 @@ TEST_F(IpcDevice, WhatTheDriverLacksIsAnInvalidArgument) {
 }
 
 }  // namespace
-}  // namespace vamdgpu::test
+}  // namespace vamdgpu::tests

@@ -6,7 +6,7 @@
 #include "device_kit.h"
 #include "presets.h"
 
-namespace vamdgpu::test {
+namespace vamdgpu::tests {
 namespace {
 
 constexpr std::uint64_t kVa = 0x7f1000000000;
@@ -208,4 +208,4 @@ TEST_F(KfdDevice, SvmAttributesAreKeptAndGiven) {
 }
 
 }  // namespace
-}  // namespace vamdgpu::test
+}  // namespace vamdgpu::tests

@@ -12,7 +12,7 @@
 
 #include "model/model.h"
 
-namespace vamdgpu::model_test {
+namespace vamdgpu::tests {
 
 inline vam_limits small_limits() {
   vam_limits limits{};
@@ -165,4 +165,4 @@ class Machine {
   vam_call call_{};
 };
 
-}  // namespace vamdgpu::model_test
+}  // namespace vamdgpu::tests

@@ -14,10 +14,8 @@
 #include "model/sdma.h"
 #include "model_kit.h"
 
+namespace vamdgpu::tests {
 namespace {
-
-using vamdgpu::model_test::Machine;
-using vamdgpu::model_test::two_gpus;
 
 // Seeded; the same numbers on every run.
 class Random {
@@ -617,3 +615,4 @@ TEST_F(Events, WhoKnowsAnOlderAgeDoesNotSleep) {
 }
 
 }  // namespace
+}  // namespace vamdgpu::tests

@@ -10,7 +10,7 @@
 
 #include "packets/packets.h"
 
-namespace vamdgpu::packets_test {
+namespace vamdgpu::tests {
 
 // Bytes from kBase on; nothing else is mapped, and the page at kReadOnly is not for writing.
 class FlatMemory {
@@ -165,4 +165,4 @@ inline std::uint32_t pm4_header(std::uint32_t op, std::uint32_t dwords) {
   return 3u << 30 | (dwords - 2) << 16 | op << 8;
 }
 
-}  // namespace vamdgpu::packets_test
+}  // namespace vamdgpu::tests

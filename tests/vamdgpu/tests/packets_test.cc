@@ -10,13 +10,9 @@
 
 #include "packets_kit.h"
 
+namespace vamdgpu::tests {
 namespace {
 
-using vamdgpu::packets_test::FlatMemory;
-using vamdgpu::packets_test::high;
-using vamdgpu::packets_test::low;
-using vamdgpu::packets_test::Owner;
-using vamdgpu::packets_test::pm4_header;
 using Dwords = std::vector<std::uint32_t>;
 
 constexpr std::uint64_t kRing = FlatMemory::kBase, kData = kRing + 0x10000, kOther = kRing + 0x20000,
@@ -749,3 +745,4 @@ TEST_F(AqlPackets, WhatIsWrongStopsTheQueueBeforeThePacket) {
 }
 
 }  // namespace
+}  // namespace vamdgpu::tests

@@ -29,6 +29,7 @@
 
 #include "machine_directory.h"
 
+namespace vamdgpu::tests {
 namespace {
 
 namespace fs = std::filesystem;
@@ -37,8 +38,8 @@ constexpr const char* kTopology = "/sys/class/kfd/kfd/topology";
 constexpr unsigned kKfdMajor = 235;
 constexpr unsigned kDrmMajor = 226;
 
-vamdgpu::MachineOptions machine_options() {
-  vamdgpu::MachineOptions options;
+MachineOptions machine_options() {
+  MachineOptions options;
   options.gpus = 3;
   options.cpu_nodes = 2;
   options.minors = {128, 129, 140};
@@ -783,12 +784,13 @@ TEST(Descriptors, NoneIsLeftBehind) {
 }
 
 }  // namespace
+}  // namespace vamdgpu::tests
 
 int main(int argc, char** argv) {
   if (::getenv("VAMDGPU_DIR") == nullptr) {
-    const vamdgpu::Machine machine = vamdgpu::Machine::create(machine_options());
+    const vamdgpu::Machine machine = vamdgpu::Machine::create(vamdgpu::tests::machine_options());
     std::vector<std::string> arguments(argv, argv + argc);
-    arguments[0] = fs::read_symlink("/proc/self/exe");
+    arguments[0] = std::filesystem::read_symlink("/proc/self/exe");
     return machine.run(arguments);
   }
   ::testing::InitGoogleTest(&argc, argv);

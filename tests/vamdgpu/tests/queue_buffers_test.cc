@@ -5,7 +5,7 @@
 
 #include "model_kit.h"
 
-namespace vamdgpu::model_test {
+namespace vamdgpu::tests {
 namespace {
 
 constexpr std::uint64_t kVa = 0x100000000;
@@ -102,4 +102,4 @@ TEST_F(QueueBuffers, SdmaQueuesAreNumberedOverAllProcesses) {
 }
 
 }  // namespace
-}  // namespace vamdgpu::model_test
+}  // namespace vamdgpu::tests

@@ -13,10 +13,8 @@
 #include "model/sdma.h"
 #include "model_kit.h"
 
+namespace vamdgpu::tests {
 namespace {
-
-using vamdgpu::model_test::Machine;
-using vamdgpu::model_test::two_gpus;
 
 constexpr std::uint64_t kBase = 1ull << 40;
 constexpr std::uint64_t kRing = kBase, kReadPtr = kBase + (1 << 20), kWritePtr = kBase + (2 << 20),
@@ -694,3 +692,4 @@ TEST_F(Pm4QueueTest, WhatCannotBeExecutedStopsTheQueue) {
 }
 
 }  // namespace
+}  // namespace vamdgpu::tests

@@ -15,7 +15,7 @@
 
 #include "machine_directory.h"
 
-namespace vamdgpu {
+namespace vamdgpu::tests {
 namespace {
 
 namespace fs = std::filesystem;
@@ -255,11 +255,12 @@ TEST(Machine, LibraryAloneChangesNothing) {
 }
 
 }  // namespace
-}  // namespace vamdgpu
+}  // namespace vamdgpu::tests
 
 int main(int argc, char** argv) {
-  if (argc == 2 && std::string(argv[1]) == vamdgpu::kWaitForInput) return vamdgpu::wait_for_input();
-  if (argc == 2 && std::string(argv[1]) == vamdgpu::kAskForKfd)
+  if (argc == 2 && std::string(argv[1]) == vamdgpu::tests::kWaitForInput)
+    return vamdgpu::tests::wait_for_input();
+  if (argc == 2 && std::string(argv[1]) == vamdgpu::tests::kAskForKfd)
     return std::filesystem::exists("/dev/kfd") ? 0 : 1;
   // The commands here are the system's, which LeakSanitizer would judge too when this build is sanitized.
   ::setenv("ASAN_OPTIONS", "detect_leaks=0", 0);

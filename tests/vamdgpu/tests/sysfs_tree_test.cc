@@ -15,7 +15,7 @@
 
 #include "presets.h"
 
-namespace vamdgpu {
+namespace vamdgpu::tests {
 namespace {
 
 namespace fs = std::filesystem;
@@ -361,4 +361,4 @@ TEST(Tree, HiddenListNamesNodesAndMinors) {
 }
 
 }  // namespace
-}  // namespace vamdgpu
+}  // namespace vamdgpu::tests

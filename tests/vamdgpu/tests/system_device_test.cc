@@ -13,7 +13,7 @@
 
 #include "device_kit.h"
 
-namespace vamdgpu::test {
+namespace vamdgpu::tests {
 namespace {
 
 namespace fs = std::filesystem;
@@ -149,4 +149,4 @@ TEST_F(SystemDevice, MemoryInUseIsThatOfAllPrograms) {
 }
 
 }  // namespace
-}  // namespace vamdgpu::test
+}  // namespace vamdgpu::tests

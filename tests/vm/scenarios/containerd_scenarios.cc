@@ -69,7 +69,7 @@ class Containerd : public Scenario {
     launch.arguments.insert(launch.arguments.end(), arguments.begin(), arguments.end());
     launch.environment = {{"TMPDIR", images("containerd") / "tmp"}};
     launch.output = new_log("ctr");
-    // containerd hashes and packs a checkpoint and the files beside it, on an emulated processor.
+    // containerd hashes and packs a checkpoint and the files next to it, on an emulated processor.
     return run(launch, Seconds(600));
   }
 

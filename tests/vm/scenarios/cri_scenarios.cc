@@ -53,7 +53,7 @@ tar -cf image.tar manifest.json config.json layer.tar
 )script";
 
 // From now on each dump that runc asks for waits at CRIU's post-dump, when everything is written and the job
-// still stopped, for a line of release().
+// is still stopped, for a line of release().
 class HeldDumps {
  public:
   explicit HeldDumps(const fs::path& folder) : reached_(folder / "reached") {

@@ -72,7 +72,7 @@ struct SystemCall {
   std::function<std::string(std::uint64_t address, std::size_t bytes)> text;
 };
 
-// A criu that runs until a system call that the test names, and then stands still.
+// A criu that runs until a system call that the test names, and is then stopped.
 class StoppedCriu {
  public:
   // Starts it, stopped before its first instruction.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A dump that fails, and a criu that is killed in the middle of one: the process runs on, its queues run
-// (after `sluice unpause` where criu could not see to it), and nothing looks like a complete image.
+// A dump that fails, and a criu that is killed in the middle of one. The process runs on, and nothing looks
+// like a complete image. Its queues run, after `sluice unpause` where criu could not see to it.
 #include <linux/capability.h>
 #include <sched.h>
 #include <signal.h>
@@ -336,8 +336,8 @@ TEST_F(KilledCriu, IsMadeUpForByTheNextDump) {
   ASSERT_NO_FATAL_FAILURE(expect_next_dump_works());
 }
 
-// The copy is in the GPU when criu dies. Not before its first hook of a file: newer hosts let the GPU copy
-// while they put system calls into the task, and a task whose tracer dies in the middle of that dies of it,
+// The copy is in the GPU when criu dies. Not before its first hook of a file, because newer hosts let the GPU
+// copy while they put system calls into the task. A task whose tracer dies in the middle of that dies of it,
 // whatever the plugin does.
 TEST_F(KilledCriu, WhileTheGpuCopiesLeavesAProcessThatUnpauseMakesWholeAgain) {
   load();

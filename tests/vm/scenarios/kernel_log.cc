@@ -18,14 +18,14 @@ constexpr int kWarning = 4;
 constexpr std::array<std::string_view, 6> kBugs = {"BUG:",       "WARNING:",           "Call Trace",
                                                    "INFO: task", "possible recursive", "KASAN"};
 // Where the host gives the guest no CPU for a while, the kernel wonders, once, why a timer's interrupt took
-// so long. AMD's driver notes what it answers with an error: a dump asks whether a process is debugged, and,
-// of a second file of /dev/kfd, whether it is the same process, by a call that fails. And it looks into the
-// read pointer of an SDMA queue that ends, which a process need not have mapped. And it tries to reach memory
-// of another GPU before it moves that to where both do; 7.2 then counts that memory wrongly, and says so at
-// the end of the process. Whether a process is dumped already, the plugin asks by a checkpoint that is
-// refused where not. A task that is killed while the KFD gives it its memory again leaves that call in the
-// middle (EINTR). containerd mounts what a container has written beside the container, which goes on writing.
-// A container that is denied every GPU of the machine opens /dev/kfd: 7.2 warns.
+// so long. AMD's driver notes what it answers with an error. A dump asks by a call that fails whether a
+// process is debugged, and whether a second file of /dev/kfd is of the same process. The driver also reads
+// the read pointer of an SDMA queue that ends, which a process need not have mapped. It tries to reach memory
+// of another GPU before it moves that to where both can. 7.2 then counts that memory wrongly, and says so at
+// the end of the process. The plugin asks whether a process is dumped already by a checkpoint, which is
+// refused if it is not. A task that is killed while the KFD gives it its memory again leaves that call in the
+// middle (EINTR). containerd mounts what a container has written a second time, while the container goes on
+// writing. A container that is denied every GPU of the machine opens /dev/kfd: 7.2 warns.
 constexpr std::array<std::string_view, 14> kExpected = {"hrtimer: interrupt took",
                                                         "not debug enabled for op 11",
                                                         "Failed to copy process information to user",
@@ -86,7 +86,7 @@ std::vector<std::string> KernelLog::complaints() {
   std::array<char, 8192> record{};
   for (;;) {
     const ssize_t length = ::read(file_.get(), record.data(), record.size());
-    if (length < 0 && (errno == EPIPE || errno == EINTR)) continue;  // overwritten meanwhile: go on behind it
+    if (length < 0 && (errno == EPIPE || errno == EINTR)) continue;  // overwritten meanwhile: go on after it
     if (length <= 0) return lines;
     // "priority,sequence,time,flags;text\n", then lines of a dictionary.
     const std::string_view whole(record.data(), static_cast<std::size_t>(length));

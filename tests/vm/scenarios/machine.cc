@@ -162,10 +162,10 @@ void Machine::load(const Gpus& wanted) {
   if (!fs::exists(kDriver)) load_driver();
   const std::vector<Card> all = Card::all();
   const std::vector<Card> cards = chosen(all, wanted);
-  // Cards are bound once, in the order of the bus, and never unbound: a card that goes leaves /dev/kfd locked
-  // until the driver is unloaded (amdgpu_device_ip_fini_early calls amdgpu_amdkfd_suspend, which counts
-  // kfd_locked up; nothing counts it down; Linux 6.1, 6.12 and 7.2), and 6.1 dies of resetting an MI210 that
-  // has no SMU.
+  // Cards are bound once, in the order of the bus, and never unbound. A card that goes leaves /dev/kfd locked
+  // until the driver is unloaded: amdgpu_device_ip_fini_early calls amdgpu_amdkfd_suspend, which counts
+  // kfd_locked up, and nothing counts it down (Linux 6.1, 6.12 and 7.2). And 6.1 dies of resetting an MI210
+  // that has no SMU.
   for (const Card& card : all) {
     if (!card.bound()) card.bind();
   }

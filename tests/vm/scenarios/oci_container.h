@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
-// A container of an OCI runtime (runc, crun), without an engine above it: a bundle whose config.json is the
-// runtime's own `spec` with the subject as process 1, device nodes and the device cgroup's leave of the GPUs
-// that it is given, a mount for the subject's FIFOs and, where asked for, CRIU's configuration file.
+// A container of an OCI runtime (runc, crun), without an engine above it. The bundle's config.json is the
+// runtime's own `spec` with the subject as process 1. Added are device nodes of the GPUs that it is given,
+// with the device cgroup's permission, a mount for the subject's FIFOs and, if wanted, CRIU's configuration
+// file.
 //
 // Thread-bound; system errors throw std::system_error or std::runtime_error.
 #pragma once

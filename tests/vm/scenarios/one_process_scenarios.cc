@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // One process on two GPUs with all that a ROCm process has: VRAM, GTT, userptr, doorbell and MMIO BOs, SVM
-// ranges, CPU maps, events of every kind and a thread that waits for one, compute and SDMA queues with work
-// before and after, libhsakmt's shared memory file.
+// ranges, CPU maps, and libhsakmt's shared memory file. It has events of every kind, a thread that waits for
+// one, and compute and SDMA queues with work before and after.
 #include <sys/stat.h>
 
 #include <filesystem>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A plugin for CRIU that stands in for another vendor's beside ours: it dumps and restores open files of one
+// A plugin for CRIU that stands in for another vendor's next to ours: it dumps and restores open files of one
 // device, /dev/cpu_dma_latency, and leaves all else to others. Built like a plugin of its time: hooks of CRIU
 // 3.17, which every newer CRIU takes.
 //

@@ -27,7 +27,7 @@ class PodmanScenario : public Scenario, public testing::WithParamInterface<const
   }
   void TearDown() override {
     job_.reset();
-    // What Podman starts behind a container ends by itself.
+    // What Podman starts after a container ends by itself.
     (void)eventually([] { return living_children().empty(); });
     podman_.reset();
     Scenario::TearDown();

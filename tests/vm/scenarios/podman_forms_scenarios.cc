@@ -31,7 +31,7 @@ void tar(const Strings& arguments) {
 class PodmanForms : public PodmanScenario {};
 
 // Most memory of CPU and GPUs goes ahead while the job runs. The checkpoint has what has changed since, and a
-// restore wants both archives. Unpacked beside each other, they are a chain.
+// restore wants both archives. Unpacked side by side, they are a chain.
 TEST_P(PodmanForms, APreCheckpointComesBackWithTheCheckpointThatFollows) {
   load();
   ASSERT_NO_FATAL_FAILURE(start_job(devices({kFirstGpu, kSecondGpu})));

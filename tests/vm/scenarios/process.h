@@ -25,7 +25,7 @@ inline constexpr Seconds kPatience{180};
 
 struct Launch {
   Strings arguments;                               // [0] is looked up in PATH
-  std::map<std::string, std::string> environment;  // beside this program's own
+  std::map<std::string, std::string> environment;  // in addition to this program's own
   std::filesystem::path output;                    // standard output and error; empty: /dev/null
   bool own_session = false;
   unsigned namespaces =

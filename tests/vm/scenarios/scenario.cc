@@ -156,7 +156,7 @@ Strings Scenario::with_common_options(const Strings& options) {
   // Context save areas of real size would be most of what is dumped.
   Strings all = {"--empty-context"};
   for (const std::string& option : options) {
-    // Most subjects with SVM ranges have them beside much else.
+    // Most subjects with SVM ranges have much else, too.
     if (option != "--svm" || kernel_has_svm()) all.push_back(option);
   }
   return all;

@@ -2,8 +2,8 @@
 // Where things lie in the guest, told by the environment, and what differs between the versions of CRIU.
 //
 //   SLUICE_VM_PROGRAMS  directory of gpu-subject and sluice (this program's own)
-//   SLUICE_VM_PLUGIN    the amdgpu_plugin.so under test (beside the programs)
-//   SLUICE_VM_OTHER     a plugin that stands in for another vendor's (beside the programs)
+//   SLUICE_VM_PLUGIN    the amdgpu_plugin.so under test (next to the programs)
+//   SLUICE_VM_OTHER     a plugin that stands in for another vendor's (next to the programs)
 //   SLUICE_VM_IMAGES    a directory on the disk that images go to (/mnt)
 //   SLUICE_VM_OUT       where logs of failed scenarios are kept (none: they are only printed)
 //   SLUICE_VM_FOREIGN   images that other suites made, one directory for each suite (none)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// A tree of processes, each with GPU state of its own on the same two GPUs, below a parent that has none: all
-// of it comes back, the processes' contents flow at once, and what is wrong with one, or with criu, keeps all
-// from running.
+// A tree of processes, each with GPU state of its own on the same two GPUs, below a parent that has none. All
+// of it comes back, and the processes' contents flow at the same time. A failure of one, or of criu, keeps
+// all from running.
 #include <poll.h>
 #include <signal.h>
 #include <sys/ptrace.h>
@@ -34,8 +34,8 @@ bool is_in_plugin(pid_t pid) {
   return read_file("/proc/" + std::to_string(pid) + "/maps").find("amdgpu_plugin.so") != std::string::npos;
 }
 
-// Whether a task that is in the plugin leaves it, as it must when criu is dead: by ending, which is an event,
-// or for criu's last program, where it waits for criu for ever, and of which nothing tells.
+// Whether a task that is in the plugin leaves it, as it must when criu is dead. Either it ends, which is an
+// event. Or it goes to criu's last program, where it waits for criu for ever, and nothing tells of that.
 bool leaves_the_plugin(pid_t pid) {
   constexpr int kLookAgainMs = 200;
   const UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
@@ -132,7 +132,7 @@ class Tree : public Scenario {
     return criu;
   }
 
-  // Of a restoring criu: behind this point, a task runs when its tracer dies.
+  // Of a restoring criu: after this point, a task runs when its tracer dies.
   bool stops_a_task(const SystemCall& call) const {
     const auto pid = static_cast<pid_t>(call.arguments[1]);
     return call.number == SYS_ptrace && call.arguments[0] == PTRACE_SEIZE &&
@@ -321,7 +321,7 @@ TEST_F(Tree, WhoseCriuIsKilledWhileContentsFlowNeverRuns) {
   expect_restores_now();
 }
 
-// All tasks stand still one step before they run, and the kernel lets them go when their tracer dies.
+// All tasks are stopped one step before they run, and the kernel lets them go when their tracer dies.
 class TreeWhoseCriuIsKilled : public Tree {
  protected:
   // The last point before the hook waits for contents: the shell is held, too.

@@ -76,7 +76,7 @@ Result<void> Commit::finish(std::size_t number) {
 
 // A GPU without contents gets a file with only the header, as upstream writes it.
 Result<void> Commit::save_empty_pages(const PlannedFile& file, int id) {
-  const auto* const image = std::get_if<kfd::KfdImage>(&file.image);
+  const auto* const image = std::get_if<KfdImage>(&file.image);
   if (image == nullptr || basis_.policy.job_runs) return {};
   for (const kfd::Node& node : image->topology.nodes) {
     if (!node.is_gpu() || has_contents(*image, node.gpu_id)) continue;
@@ -94,7 +94,7 @@ Result<std::vector<std::uint8_t>> Commit::pack(std::size_t number) {
     render->id = id;
     return pack_render_image(*render, keys);
   }
-  if (auto* const process = std::get_if<kfd::KfdImage>(&image)) {
+  if (auto* const process = std::get_if<KfdImage>(&image)) {
     process->id = id;
     process->replica_files = carrier_.replica_files(number);
     if (basis_.policy.job_runs) process->priv_data.clear();
@@ -109,7 +109,7 @@ Result<std::vector<std::uint8_t>> Commit::pack(std::size_t number) {
             "must close all but one [SL-D36]",
             id)};
   }
-  kfd::KfdImage alias;
+  KfdImage alias;
   alias.alias_of = static_cast<std::uint32_t>(*first);
   alias.dump_id = basis_.dump_id;
   alias.id = id;

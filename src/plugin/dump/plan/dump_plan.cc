@@ -15,7 +15,6 @@ namespace sluice::plugin {
 
 namespace {
 
-using kfd::KfdImage;
 using Sizes = std::map<BoPlace, std::uint64_t>;  // bytes of BOs
 
 // The first BO of the lowest rank creates the memory.

@@ -22,8 +22,8 @@
 namespace sluice::plugin {
 
 struct PlannedFile {
-  std::variant<kfd::KfdImage, RenderImage, KfdAlias> image;  // complete, except for CRIU's id
-  std::string name;                                          // for messages
+  std::variant<KfdImage, RenderImage, KfdAlias> image;  // complete, except for CRIU's id
+  std::string name;                                     // for messages
   std::vector<pid_t> holders;
   int fd = -1;   // ours of the open file; a KFD file's session owns it
   UniqueFd own;  // the same, of a render file

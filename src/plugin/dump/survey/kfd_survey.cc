@@ -141,14 +141,14 @@ Result<void> KfdSurvey::stop() {
   if (!answer) return answer.error();
   SLUICE_TRY(check_owner(static_cast<pid_t>(answer->pid), restorer_));
   SLUICE_TRY_ASSIGN(checkpoint_, session_.checkpoint());
-  SLUICE_TRY_ASSIGN(topology_, kfd::topology_of_process(basis_.topology, checkpoint_.devices));
+  SLUICE_TRY_ASSIGN(topology_, topology_of_process(basis_.topology, checkpoint_.devices));
   const auto data = records_of(checkpoint_);
   losses_ = data ? kfd::losses_of_queues(*data, topology_) : kfd::QueueLosses{};
   return {};
 }
 
 Result<SurveyedFile> KfdSurvey::finish() && {
-  SurveyedFile file{.image = kfd::KfdImage{},
+  SurveyedFile file{.image = KfdImage{},
                     .name = name(),
                     .holders = holders_,
                     .restorer = restorer_,
@@ -161,14 +161,14 @@ Result<SurveyedFile> KfdSurvey::finish() && {
     file.image = KfdAlias{*alias_of_};
     return file;
   }
-  auto& image = std::get<kfd::KfdImage>(file.image);
+  auto& image = std::get<KfdImage>(file.image);
   SLUICE_TRY(take_image(image));
   SLUICE_TRY(take_bos(image, file.bos));
   return file;
 }
 
 // As a table of contents.
-Result<void> KfdSurvey::take_image(kfd::KfdImage& image) {
+Result<void> KfdSurvey::take_image(KfdImage& image) {
   if (session_.found_paused()) {
     log_line(Level::Warning,
              name() + ": its queues were still paused by a dump that was killed; nothing to do [SL-D40]");
@@ -207,11 +207,11 @@ std::uint32_t KfdSurvey::find_records() {
   return records->bo_record_bytes();
 }
 
-Result<void> KfdSurvey::take_bos(const kfd::KfdImage& image, std::vector<SurveyedBo>& bos) {
+Result<void> KfdSurvey::take_bos(const KfdImage& image, std::vector<SurveyedBo>& bos) {
   const auto records = private_records(image);
   std::size_t exported = 0;
   for (std::uint32_t i = 0; i < image.bos.size(); ++i) {
-    const kfd::BoEntry& entry = image.bos[i];
+    const BoEntry& entry = image.bos[i];
     if (!kfd::has_contents(entry.alloc_flags)) continue;
     SurveyedBo bo{.number = i, .dmabuf = std::move(checkpoint_.dmabufs[i])};
     SLUICE_TRY_ASSIGN(bo.inode, kfd::inode_of_dmabuf(bo.dmabuf.get()));

@@ -48,8 +48,8 @@ class KfdSurvey {
             const StoppedJob& job);
   Result<std::optional<std::size_t>> find_alias(const All& all) const;
   std::uint32_t find_records();
-  Result<void> take_image(kfd::KfdImage& image);
-  Result<void> take_bos(const kfd::KfdImage& image, std::vector<SurveyedBo>& bos);
+  Result<void> take_image(KfdImage& image);
+  Result<void> take_bos(const KfdImage& image, std::vector<SurveyedBo>& bos);
 
   kfd::CriuSession& session_;
   std::vector<pid_t> holders_;

@@ -112,7 +112,7 @@ Result<void> ask_who_acquired(std::size_t kfd, const MemoryTable& memory, const 
 Result<void> ask_who_acquired(Survey& survey) {
   for (std::size_t kfd = 0; kfd < survey.files.size(); ++kfd) {
     const SurveyedFile& process = survey.files[kfd];
-    if (!std::holds_alternative<kfd::KfdImage>(process.image)) continue;
+    if (!std::holds_alternative<KfdImage>(process.image)) continue;
     for (SurveyedFile& render : survey.files) {
       if (std::holds_alternative<RenderImage>(render.image))
         SLUICE_TRY(ask_who_acquired(kfd, survey.memory, process, render));
@@ -137,7 +137,7 @@ Result<void> read_maps(const std::vector<pid_t>& pids, const kfd::Topology& topo
 }  // namespace
 
 std::string describe_bo(const SurveyedFile& file, const SurveyedBo& bo) {
-  if (const auto* const image = std::get_if<kfd::KfdImage>(&file.image))
+  if (const auto* const image = std::get_if<KfdImage>(&file.image))
     return file.name + "'s BO at " + hex(image->bos[bo.number].addr);
   return file.name + ", GEM handle " +
          std::to_string(std::get<RenderImage>(file.image).bos[bo.number].gem.handle);

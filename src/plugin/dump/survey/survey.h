@@ -54,7 +54,7 @@ struct KfdAlias {
 // An open file of /dev/kfd or of a render node.
 struct SurveyedFile {
   // What its image will say, as far as it is known: everything but CRIU's id and what the plan decides.
-  std::variant<kfd::KfdImage, RenderImage, KfdAlias> image;
+  std::variant<KfdImage, RenderImage, KfdAlias> image;
   std::string name;            // for messages
   std::vector<pid_t> holders;  // processes that have it open
   // CRIU restores it in the one of lowest pid.

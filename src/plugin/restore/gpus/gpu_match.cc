@@ -56,7 +56,7 @@ Result<void> GpuMatch::read_local() {
 }
 
 // Chooses, and tells the tree and other restores before any other can choose.
-kfd::TreeChoice GpuMatch::choose(const kfd::KfdImage& image) {
+kfd::TreeChoice GpuMatch::choose(const KfdImage& image) {
   const kfd::ProcessGpus process = process_of(image);
   if (tree_ == nullptr) return kfd::choose_gpus(process, {}, {}, {local_, {}}, rules_);
   std::optional<FutexLocked> locked, ledger_locked;
@@ -81,7 +81,7 @@ void GpuMatch::agree(const std::vector<kfd::MappedGpu>& pairs) {
   }
 }
 
-Result<void> GpuMatch::match(const kfd::KfdImage& image, const kfd::MatchRules& rules) {
+Result<void> GpuMatch::match(const KfdImage& image, const kfd::MatchRules& rules) {
   SLUICE_TRY(read_local());
   rules_ = rules;
   kfd::TreeChoice choice = choose(image);

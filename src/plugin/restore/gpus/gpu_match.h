@@ -41,7 +41,7 @@ class GpuMatch {
   // Maps the GPUs of the image's machine to local ones. A task has one KFD process, whose image is matched
   // last. Images of other KFD processes, matched earlier for a render file, describe the same GPUs, perhaps
   // by other ids. ENODEV after a table with the reasons.
-  Result<void> match(const kfd::KfdImage& image, const kfd::MatchRules& rules);
+  Result<void> match(const KfdImage& image, const kfd::MatchRules& rules);
   bool matched() const { return match_.has_value(); }
 
   // The local GPU for one of the image, by the id that processes know. ENODEV: none. REQUIRES: matched().
@@ -65,7 +65,7 @@ class GpuMatch {
 
  private:
   Result<void> read_local();
-  kfd::TreeChoice choose(const kfd::KfdImage& image);
+  kfd::TreeChoice choose(const KfdImage& image);
   const kfd::Node* agreed_gpu(std::uint32_t source_minor) const;
   void agree(const std::vector<kfd::MappedGpu>& pairs);
   std::string why_moved(const kfd::DeviceIds& pair) const;

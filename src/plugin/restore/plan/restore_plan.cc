@@ -14,7 +14,7 @@ namespace sluice::plugin {
 namespace {
 
 // Dumps of sluice 0.2 and of upstream's plugin did not look for waves.
-void warn_of_lost_waves(RestorePlan& plan, const kfd::KfdImage& image, const kfd::PrivateData& records) {
+void warn_of_lost_waves(RestorePlan& plan, const KfdImage& image, const kfd::PrivateData& records) {
   const kfd::QueueLosses losses = kfd::losses_of_queues(records, image.topology);
   if (losses.no_stack != 0) {
     plan.warnings.push_back(
@@ -30,7 +30,7 @@ void warn_of_lost_waves(RestorePlan& plan, const kfd::KfdImage& image, const kfd
                 image.pid, losses.waves));
 }
 
-void note_ipc_memory(RestorePlan& plan, const kfd::KfdImage& image, const kfd::PrivateData& records) {
+void note_ipc_memory(RestorePlan& plan, const KfdImage& image, const kfd::PrivateData& records) {
   for (std::size_t i = 0; i < image.bos.size(); ++i) {
     const auto ipc = image.bos[i].imports ? std::nullopt : records.bo(i).ipc;
     if (ipc) plan.ipc_memory.push_back({image.pid, ipc->handle});
@@ -44,7 +44,7 @@ void note_shared(RestorePlan& plan, const Bos& bos) {
   }
 }
 
-void note(RestorePlan& plan, const kfd::KfdImage& image, int id) {
+void note(RestorePlan& plan, const KfdImage& image, int id) {
   if (plan.records.bo_bytes == 0) plan.records = driver_records_of(image);
   add_vram(plan.gpus.need, vram_of(image));
   if (!image.alias_of) {

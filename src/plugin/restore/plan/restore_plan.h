@@ -46,7 +46,7 @@ struct RestorePlan {
   std::vector<std::string> warnings;
 
   // REQUIRES: `id` is in kfd_pids, or in render_pids.
-  const kfd::KfdImage& kfd_image(int id) const { return *with_id(found.checkpoint.kfd, id); }
+  const KfdImage& kfd_image(int id) const { return *with_id(found.checkpoint.kfd, id); }
   const RenderImage& render_image(int id) const { return *with_id(found.checkpoint.render, id); }
 
   // Lanes of the whole restore on a GPU, by its render minor in the images, and on all GPUs; at least 1.

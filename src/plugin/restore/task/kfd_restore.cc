@@ -46,12 +46,12 @@ std::uint32_t free_gpu_id(std::span<const kfd::RestoreDevice> devices, std::uint
 
 // RESTORE, without imported BOs and with the GPUs that the image does not name. Returns one entry per BO of
 // the image, empty for those imported later.
-Result<std::vector<kfd::RestoredBo>> restore_process(const kfd::KfdDevice& own, const kfd::KfdImage& image,
+Result<std::vector<kfd::RestoredBo>> restore_process(const kfd::KfdDevice& own, const KfdImage& image,
                                                      std::span<const kfd::RestoreDevice> devices) {
   std::vector<kfd::KfdBo> made;
   std::vector<std::size_t> imported;
   for (std::size_t i = 0; i < image.bos.size(); ++i) {
-    const kfd::BoEntry& bo = image.bos[i];
+    const BoEntry& bo = image.bos[i];
     if (bo.imports) {
       imported.push_back(i);
     } else {
@@ -78,7 +78,7 @@ Result<std::vector<kfd::RestoredBo>> restore_process(const kfd::KfdDevice& own, 
 }  // namespace
 
 // The steps of a restore.
-Result<UniqueFd> KfdRestore::restore(const kfd::KfdImage& image, int id) {
+Result<UniqueFd> KfdRestore::restore(const KfdImage& image, int id) {
   SLUICE_TRY_ASSIGN(kfd::KfdDevice own, kfd::KfdDevice::open(task_.basis.kfd_device));
   if (image.alias_of) return another_file_of(image, id, std::move(own));
   task_.maps.set_task(image.pid);
@@ -100,7 +100,7 @@ Result<UniqueFd> KfdRestore::restore(const kfd::KfdImage& image, int id) {
 }
 
 // Another file of an existing KFD process: files come in order of their numbers.
-Result<UniqueFd> KfdRestore::another_file_of(const kfd::KfdImage& image, int id, kfd::KfdDevice own) const {
+Result<UniqueFd> KfdRestore::another_file_of(const KfdImage& image, int id, kfd::KfdDevice own) const {
   const int first = static_cast<int>(*image.alias_of);
   // unreached: no test
   if (std::find(restored_ids_.begin(), restored_ids_.end(), first) == restored_ids_.end()) {
@@ -112,7 +112,7 @@ Result<UniqueFd> KfdRestore::another_file_of(const kfd::KfdImage& image, int id,
   return std::move(own).take_fd();
 }
 
-Result<std::vector<kfd::RestoreDevice>> KfdRestore::devices_of(const kfd::KfdImage& image) {
+Result<std::vector<kfd::RestoreDevice>> KfdRestore::devices_of(const KfdImage& image) {
   std::vector<kfd::RestoreDevice> devices;
   for (const kfd::Node& source : image.topology.nodes) {
     if (!source.is_gpu()) continue;
@@ -136,15 +136,14 @@ Result<std::vector<kfd::RestoreDevice>> KfdRestore::devices_of(const kfd::KfdIma
 }
 
 // Creates the BOs and publishes shared ones.
-Result<std::vector<kfd::RestoredBo>> KfdRestore::make_bos(const kfd::KfdDevice& own,
-                                                          const kfd::KfdImage& image,
+Result<std::vector<kfd::RestoredBo>> KfdRestore::make_bos(const kfd::KfdDevice& own, const KfdImage& image,
                                                           std::span<const kfd::RestoreDevice> devices) {
   const GpuMatch::Rooms rooms = task_.gpus.rooms();
   auto restored = restore_process(own, image, devices);
   if (!restored) return task_.gpus.explain(restored.error(), vram_of(image), rooms);
   task_.gpus.allocated(vram_of(image));
   for (std::size_t i = 0; i < restored->size(); ++i) {
-    const kfd::BoEntry& bo = image.bos[i];
+    const BoEntry& bo = image.bos[i];
     const kfd::RestoredBo& made = (*restored)[i];
     if (bo.imports) continue;
     SLUICE_TRY(note_mapped(image, bo, made.offset, made.dmabuf.get()));
@@ -154,8 +153,8 @@ Result<std::vector<kfd::RestoredBo>> KfdRestore::make_bos(const kfd::KfdDevice& 
 }
 
 // Notes where a BO is mapped now, for UPDATE_VMA_MAP.
-Result<void> KfdRestore::note_mapped(const kfd::KfdImage& image, const kfd::BoEntry& bo,
-                                     std::uint64_t new_offset, int dmabuf) {
+Result<void> KfdRestore::note_mapped(const KfdImage& image, const BoEntry& bo, std::uint64_t new_offset,
+                                     int dmabuf) {
   const std::uint32_t source_minor = image.topology.find_gpu(bo.gpu_id)->drm_render_minor;
   SLUICE_TRY_ASSIGN(const kfd::Node* gpu, task_.gpus.local_gpu(bo.gpu_id));
   const bool in_kfd = (bo.alloc_flags & (kfd::kAllocDoorbell | kfd::kAllocMmioRemap)) != 0;
@@ -168,7 +167,7 @@ Result<void> KfdRestore::note_mapped(const kfd::KfdImage& image, const kfd::BoEn
   return maps.allow_in_common_file(gpu->drm_render_minor, dmabuf);
 }
 
-Result<ContentRequest> KfdRestore::request_of(const kfd::KfdImage& image, int id,
+Result<ContentRequest> KfdRestore::request_of(const KfdImage& image, int id,
                                               std::vector<kfd::RestoredBo> restored) const {
   ContentRequest request{id, image.dump_id.value_or(DumpId{}), {}};
   std::vector<UniqueFd> dmabufs;
@@ -182,7 +181,7 @@ Result<ContentRequest> KfdRestore::request_of(const kfd::KfdImage& image, int id
 }
 
 // Local GPUs of which the task gets a render file, sooner or later.
-std::set<std::uint32_t> KfdRestore::minors_of_files_to_come(const kfd::KfdImage& image) const {
+std::set<std::uint32_t> KfdRestore::minors_of_files_to_come(const KfdImage& image) const {
   std::set<std::uint32_t> minors;
   for (const kfd::Node& source : image.topology.nodes) {
     if (!source.is_gpu() || !task_.basis.plan.may_restore_render_file(image.pid, source)) continue;
@@ -192,10 +191,10 @@ std::set<std::uint32_t> KfdRestore::minors_of_files_to_come(const kfd::KfdImage&
 }
 
 // In ascending order of their handles on each GPU.
-Result<std::vector<KfdRestore::Import>> KfdRestore::imports_of(const kfd::KfdImage& image) {
+Result<std::vector<KfdRestore::Import>> KfdRestore::imports_of(const KfdImage& image) {
   std::vector<Import> imports;
   for (std::size_t i = 0; i < image.bos.size(); ++i) {
-    const kfd::BoEntry& bo = image.bos[i];
+    const BoEntry& bo = image.bos[i];
     if (bo.imports) imports.push_back({i, {bo.addr, bo.bytes, bo.gpu_id, 0, {}}});
   }
   if (imports.empty()) return imports;
@@ -236,7 +235,7 @@ Result<void> KfdRestore::import_bos() {
 }
 
 Result<void> KfdRestore::import_bo(const Importing& process, kfd::BoImport& kfd, const Import& next) {
-  const kfd::BoEntry& bo = process.image.bos[next.index];
+  const BoEntry& bo = process.image.bos[next.index];
   SLUICE_TRY_ASSIGN(const UniqueFd dmabuf, task_.basis.take_shared(bo.shared));
   SLUICE_TRY(kfd.import(next.bo, dmabuf.get()));
   SLUICE_TRY_ASSIGN(const kfd::Node* gpu, task_.gpus.local_gpu(bo.gpu_id));

@@ -36,7 +36,7 @@ class KfdRestore {
   // The descriptor of /dev/kfd for CRIU to take, with all BOs except imported ones. EPERM: the task is in a
   // user namespace of its own. EINVAL: the kernel does not understand the image's private data, or another
   // file of the same process must come first. ENODEV: no GPUs match. Else as kfd::restore().
-  Result<UniqueFd> restore(const kfd::KfdImage& image, int id);
+  Result<UniqueFd> restore(const KfdImage& image, int id);
 
   // Whether a process that restore() has made will import the memory `shared` and map it on the GPU, by its
   // id in the image, at `address`.
@@ -54,20 +54,19 @@ class KfdRestore {
   struct Importing {
     int id = 0;
     int file = -1;  // borrowed
-    kfd::KfdImage image;
+    KfdImage image;
     std::vector<Import> imports;
   };
 
-  Result<UniqueFd> another_file_of(const kfd::KfdImage& image, int id, kfd::KfdDevice own) const;
-  Result<std::vector<kfd::RestoreDevice>> devices_of(const kfd::KfdImage& image);
-  Result<std::vector<kfd::RestoredBo>> make_bos(const kfd::KfdDevice& own, const kfd::KfdImage& image,
+  Result<UniqueFd> another_file_of(const KfdImage& image, int id, kfd::KfdDevice own) const;
+  Result<std::vector<kfd::RestoreDevice>> devices_of(const KfdImage& image);
+  Result<std::vector<kfd::RestoredBo>> make_bos(const kfd::KfdDevice& own, const KfdImage& image,
                                                 std::span<const kfd::RestoreDevice> devices);
-  Result<void> note_mapped(const kfd::KfdImage& image, const kfd::BoEntry& bo, std::uint64_t new_offset,
-                           int dmabuf);
-  Result<ContentRequest> request_of(const kfd::KfdImage& image, int id,
+  Result<void> note_mapped(const KfdImage& image, const BoEntry& bo, std::uint64_t new_offset, int dmabuf);
+  Result<ContentRequest> request_of(const KfdImage& image, int id,
                                     std::vector<kfd::RestoredBo> restored) const;
-  std::set<std::uint32_t> minors_of_files_to_come(const kfd::KfdImage& image) const;
-  static Result<std::vector<Import>> imports_of(const kfd::KfdImage& image);
+  std::set<std::uint32_t> minors_of_files_to_come(const KfdImage& image) const;
+  static Result<std::vector<Import>> imports_of(const KfdImage& image);
   Result<void> import_bo(const Importing& process, kfd::BoImport& kfd, const Import& next);
 
   TaskParts& task_;

@@ -43,7 +43,7 @@ Result<UniqueFd> RestoreTask::find_or_make(int id) {
 Result<UniqueFd> RestoreTask::make(DeviceImage image, int id) {
   auto* render = std::get_if<RenderImage>(&image);
   SLUICE_TRY_ASSIGN(UniqueFd file, render != nullptr ? render_.restore(std::move(*render), id)
-                                                     : kfd_.restore(std::get<kfd::KfdImage>(image), id));
+                                                     : kfd_.restore(std::get<KfdImage>(image), id));
   restored_device_ = true;
   return file;
 }

@@ -11,7 +11,7 @@
 namespace sluice::plugin {
 
 template <>
-struct TaskImages::Kind<kfd::KfdImage> {
+struct TaskImages::Kind<KfdImage> {
   static constexpr auto kAll = &Checkpoint::kfd;
   static constexpr auto kName = kfd_image_name;
   static constexpr auto kUnpack = unpack_kfd_image;
@@ -61,7 +61,7 @@ Result<std::optional<Image>> TaskImages::find(int id) {
 }
 
 Result<std::optional<DeviceImage>> TaskImages::any(int id) {
-  SLUICE_TRY_ASSIGN(auto kfd, find<kfd::KfdImage>(id));
+  SLUICE_TRY_ASSIGN(auto kfd, find<KfdImage>(id));
   if (kfd) return std::optional<DeviceImage>(std::move(*kfd));
   SLUICE_TRY_ASSIGN(auto render, find<RenderImage>(id));
   if (render) return std::optional<DeviceImage>(std::move(*render));

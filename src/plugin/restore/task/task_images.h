@@ -18,7 +18,7 @@
 namespace sluice::plugin {
 
 // The image of any open file of ours.
-using DeviceImage = std::variant<kfd::KfdImage, RenderImage, DmaBufImage>;
+using DeviceImage = std::variant<KfdImage, RenderImage, DmaBufImage>;
 
 class TaskImages {
  public:
