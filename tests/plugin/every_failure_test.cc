@@ -207,8 +207,9 @@ class EveryFailureTest : public SceneTest, public ::testing::WithParamInterface<
     }
     fs::create_directory(earlier_);
     ASSERT_EQ(dump(earlier_), 0) << scene_.log();
-    if (GetParam().shape.has_replicas)
+    if (GetParam().shape.has_replicas) {
       ASSERT_FALSE(images_in(earlier_, "amdgpu-replica-").empty()) << scene_.log();
+    }
     tasks_.wait_until_dumped();
     earlier_files_ = listing(earlier_);
     // Where a run writes: as the earlier one, to begin with.

@@ -125,7 +125,7 @@ struct Case {
   std::uint64_t gap_ns_max = 0;   // between two jobs' starts
   unsigned refused_permille = 0;  // of clones
   std::uint64_t failing_clone = UINT64_MAX;
-  std::vector<kfd::KfdImage> processes;
+  std::vector<KfdImage> processes;
   SimContents contents;
 };
 
@@ -153,14 +153,14 @@ Case::Case(std::uint64_t seed) : rng(seed) {
   const std::uint64_t of_process = (all + 3) / rng.between(1, 4);
   for (std::uint32_t lane = 0; lane < all; ++lane) {
     if (lane % of_process == 0) {
-      kfd::KfdImage& image = processes.emplace_back();
+      KfdImage& image = processes.emplace_back();
       image.pid = lane + 1;
       image.dump_id = kDump;
       image.has_sums = true;
       image.id = static_cast<std::uint32_t>(kFirstId) + static_cast<std::uint32_t>(processes.size());
       image.topology.nodes.push_back({.node_id = 0, .cpu_cores_count = 1});
     }
-    kfd::KfdImage& image = processes.back();
+    KfdImage& image = processes.back();
     const std::uint32_t gpu_id = lane + 1;
     image.topology.nodes.push_back(
         {.node_id = gpu_id, .gpu_id = gpu_id, .drm_render_minor = 128 + lane, .gfx_target_version = 90010});
@@ -192,7 +192,7 @@ Case::Case(std::uint64_t seed) : rng(seed) {
 std::vector<std::vector<plugin::LaneContents>> Case::lanes() const {
   std::vector<std::vector<plugin::LaneContents>> all;
   std::map<std::uint32_t, unsigned> sharers;
-  for (const kfd::KfdImage& image : processes) {
+  for (const KfdImage& image : processes) {
     std::vector<plugin::LaneContents>& lanes = all.emplace_back();
     for (PagesSet& set : pages_of(image)) {
       plugin::LaneContents& lane = lanes.emplace_back();
@@ -508,7 +508,7 @@ void renew(Case& one) {
 
 void write_metadata(const Case& one, const Dumped& dumped, const test::TempDir& images) {
   for (std::size_t job = 0; job < one.processes.size(); ++job) {
-    kfd::KfdImage image = one.processes[job];
+    KfdImage image = one.processes[job];
     image.replica_files.assign(dumped.replica_files[job].begin(), dumped.replica_files[job].end());
     const std::string name = kfd_image_name(static_cast<int>(*image.id));
     ASSERT_TRUE(write_image(images.fd(), one.leaves_out ? partial_name(name, Lacks::Replicas) : name,
