@@ -144,14 +144,13 @@ Result<void> SharedReader::serve() {
 }
 
 Result<void> SharedReader::read_all(Reactor& reactor) {
-  Op wake;
   bool goes_on = true;
-  reactor.poll_readable(wake, wake_.get(), kForEver);
+  reactor.poll_readable(waking_, wake_.get(), kForEver);
   while (goes_on || reactor.in_flight() > 0) {
     std::array<Completion, 16> done;
     SLUICE_TRY_ASSIGN(const std::size_t count, reactor.wait(done));
     for (const Completion& each : std::span(done).first(count)) {
-      if (each.op != &wake) {
+      if (each.op != &waking_) {
         const Lock lock(mutex_);
         Block& block = blocks_[each.op->tag];
         end(block, std::cmp_equal(each.result, block.bytes) ? State::There : State::Failed);
@@ -160,7 +159,7 @@ Result<void> SharedReader::read_all(Reactor& reactor) {
       eventfd_t ignored = 0;
       (void)::eventfd_read(wake_.get(), &ignored);
       goes_on = read_asked(reactor);
-      if (goes_on) reactor.poll_readable(wake, wake_.get(), kForEver);
+      if (goes_on) reactor.poll_readable(waking_, wake_.get(), kForEver);
     }
   }
   return {};

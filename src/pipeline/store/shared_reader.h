@@ -121,7 +121,9 @@ class SharedReader {
   std::vector<Block> blocks_ SLUICE_GUARDED_BY(mutex_);
   std::uint64_t uses_ SLUICE_GUARDED_BY(mutex_) = 0;
   bool ends_ SLUICE_GUARDED_BY(mutex_) = false;
-  std::vector<Block*> beginning_;  // the thread's
+  // The thread's. Ops of a ring that broke outlive it.
+  Op waking_;
+  std::vector<Block*> beginning_;
   std::optional<LaneThread> thread_;
 };
 
