@@ -49,7 +49,6 @@ SharedReader::~SharedReader() {
     ends_ = true;
   }
   (void)::eventfd_write(wake_.get(), 1);
-  thread_.reset();
 }
 
 const SharedReader::File* SharedReader::add(int fd) {

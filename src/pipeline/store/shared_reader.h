@@ -124,7 +124,7 @@ class SharedReader {
   // The thread's. Ops of a ring that broke outlive it.
   Op waking_;
   std::vector<Block*> beginning_;
-  std::optional<LaneThread> thread_;
+  std::optional<LaneThread> thread_;  // last: ends before everything that it uses
 };
 
 // The reader of a process' lanes: made for the first that asks, ended by the last that lets go of it.
