@@ -12,12 +12,12 @@
 #include "measure/clock.h"
 #include "measure/process.h"
 #include "pipeline/chunk_walk.h"
+#include "pipeline/extents/extent_cloner.h"
+#include "pipeline/extents/extent_source.h"
 #include "pipeline/lane.h"
 #include "pipeline/lane_thread.h"
 #include "pipeline/late_stage.h"
 #include "pipeline/replica/replica_gate.h"
-#include "pipeline/store/extent_cloner.h"
-#include "pipeline/store/extent_source.h"
 #include "pipeline/store/file_set.h"
 
 namespace sluice::bench {
@@ -138,7 +138,7 @@ Result<void> run_lane(const LanePlan& plan, const ImageLayout& layout, std::span
         ExtentCloner::start({.runs = [&match](std::uint32_t of) { return match->clones(of); },
                              .ready = [&match] { return match->wait_for_leaders([] { return false; }); },
                              .sums = {&layout, std::span(sums, 1)}},
-                            lane->slot_count()));
+                            *lane));
     file.cloner = cloner.get();
     SLUICE_TRY_ASSIGN(std::unique_ptr<ReplicaGate> its, ReplicaGate::make(*match, lane->reactor()));
     gate = &lane->own(std::move(its));

@@ -15,8 +15,8 @@
 #include "measure/sample.h"
 #include "pipeline/checksum/checksum.h"
 #include "pipeline/checksum/content_match.h"
+#include "pipeline/extents/extent_reader.h"
 #include "pipeline/pipeline.h"
-#include "pipeline/store/extent_reader.h"
 #include "pipeline/store/file_runs.h"
 
 namespace sluice::bench {

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "cuda/driver.h"
-#include "pipeline/store/extent_cloner.h"
+#include "pipeline/extents/extent_cloner.h"
 #include "scenario/pairs.h"
 #include "scenario/place.h"
 #include "scenario/replica_lanes.h"

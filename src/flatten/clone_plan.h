@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "pipeline/extents/extent_cloner.h"
+#include "pipeline/extents/extent_reader.h"
 #include "pipeline/slot.h"
-#include "pipeline/store/extent_cloner.h"
-#include "pipeline/store/extent_reader.h"
 
 namespace sluice {
 

@@ -24,9 +24,9 @@
 #include "images/pages.h"
 #include "images/sums.h"
 #include "pipeline/checksum/checksum.h"
+#include "pipeline/extents/extent_source.h"
 #include "pipeline/lane.h"
 #include "pipeline/slot_workers.h"
-#include "pipeline/store/extent_source.h"
 #include "pipeline/store/file_set.h"
 
 namespace sluice {
@@ -245,7 +245,7 @@ Result<void> Flattener::make(const Item& item, Part part) {
                     ExtentCloner::start({.runs = [&plans](std::uint32_t file) { return plans[file].runs; },
                                          .sums = {&layout, part.tables},
                                          .call = options_.clone},
-                                        lane->slot_count()));
+                                        *lane));
   ExtentSource files(part.maps, layout, lane->reactor(), {.io_mode = IoMode::Uncached});
   MarkedSource source(files, plans);
   sink = std::make_unique<FileSetSink>(dir_fd_, part.names, layout, lane->reactor(),

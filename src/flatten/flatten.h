@@ -18,7 +18,7 @@
 #include "base/result.h"
 #include "images/checkpoint.h"
 #include "images/files/image_source.h"
-#include "pipeline/store/extent_cloner.h"
+#include "pipeline/extents/extent_cloner.h"
 
 namespace sluice {
 

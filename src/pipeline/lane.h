@@ -64,6 +64,7 @@ class Lane {
   ~Lane();
 
   const ImageLayout& layout() const { return layout_; }
+  LaneWorld& world() const { return world_; }
   StagingArena& arena() { return arena_; }
   Reactor& reactor() { return *reactor_; }
   std::span<Slot> slots() { return slots_; }

@@ -28,6 +28,10 @@ void LaneWorld::wake(std::condition_variable& changed) {
   changed.notify_all();
 }
 
+void LaneWorld::wake_one(std::condition_variable& changed) {
+  changed.notify_one();
+}
+
 Result<LaneThread> LaneWorld::start_thread(const std::string& name, std::function<Result<void>()> body) {
   return LaneThread::start(name, std::move(body));
 }

@@ -31,6 +31,7 @@ class LaneWorld {
   // Releases `lock` until wake() is called or `end_ns` has come. Wakes spuriously, so call it in a loop.
   virtual void wait(Lock& lock, std::condition_variable& changed, std::uint64_t end_ns = kNever);
   virtual void wake(std::condition_variable& changed);
+  virtual void wake_one(std::condition_variable& changed);
 
   // See LaneThread::start.
   virtual Result<LaneThread> start_thread(const std::string& name, std::function<Result<void>()> body);

@@ -31,12 +31,13 @@ unsigned spare_workers(std::size_t lanes) {
   return workers_of_lane(static_cast<std::size_t>(CPU_COUNT(&cpus)), lanes);
 }
 
-SlotWorkers::SlotWorkers(std::uint32_t slots) : outcomes_(slots), queue_(slots) {}
+SlotWorkers::SlotWorkers(std::uint32_t slots, LaneWorld& world)
+    : world_(world), outcomes_(slots), queue_(slots) {}
 
 Result<std::unique_ptr<SlotWorkers>> SlotWorkers::start(const std::string& name, unsigned threads,
-                                                        std::uint32_t slots) {
+                                                        std::uint32_t slots, LaneWorld& world) {
   assert(threads > 0);
-  std::unique_ptr<SlotWorkers> workers(new SlotWorkers(slots));
+  std::unique_ptr<SlotWorkers> workers(new SlotWorkers(slots, world));
   for (Outcome& outcome : workers->outcomes_) {
     outcome.done = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (!outcome.done) return make_error(errno, "eventfd of a worker");
@@ -44,7 +45,7 @@ Result<std::unique_ptr<SlotWorkers>> SlotWorkers::start(const std::string& name,
   workers->threads_.reserve(threads);  // a thread that could not be stored would be joined, and never end
   for (unsigned i = 0; i < threads; ++i) {
     SLUICE_TRY_ASSIGN(LaneThread thread,
-                      LaneThread::start(name, [self = workers.get()] { return self->serve(); }));
+                      world.start_thread(name, [self = workers.get()] { return self->serve(); }));
     workers->threads_.push_back(std::move(thread));
   }
   return workers;
@@ -55,7 +56,7 @@ SlotWorkers::~SlotWorkers() {
     const Lock lock(mutex_);
     ending_ = true;
   }
-  wake_.notify_all();
+  world_.wake(wake_);
   threads_.clear();  // joins
 }
 
@@ -66,7 +67,7 @@ void SlotWorkers::run(Slot& slot, SlotWork& work, Reactor& reactor) {
     assert(queued_ < queue_.size());
     queue_[(first_ + queued_++) % queue_.size()] = {&slot, &work};
   }
-  wake_.notify_one();
+  world_.wake_one(wake_);
 }
 
 Result<void> SlotWorkers::take(const Slot& slot, std::int32_t completion) {
@@ -80,7 +81,7 @@ Result<void> SlotWorkers::take(const Slot& slot, std::int32_t completion) {
 Result<void> SlotWorkers::serve() {
   Lock lock(mutex_);
   for (;;) {
-    while (!ending_ && queued_ == 0) lock.wait(wake_);
+    while (!ending_ && queued_ == 0) world_.wait(lock, wake_);
     if (queued_ == 0) return {};
     const Job job = queue_[first_];
     first_ = (first_ + 1) % queue_.size();

@@ -18,6 +18,7 @@
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "pipeline/lane_thread.h"
+#include "pipeline/lane_world.h"
 #include "pipeline/reactor/reactor.h"
 #include "pipeline/slot.h"
 
@@ -41,9 +42,10 @@ class SlotWork {
 class SlotWorkers {
  public:
   // `threads` > 0 threads named `name` for slots with an index below `slots`. Errors: EAGAIN (threads),
-  // EMFILE.
+  // EMFILE. `world`: borrowed.
   static Result<std::unique_ptr<SlotWorkers>> start(const std::string& name, unsigned threads,
-                                                    std::uint32_t slots);
+                                                    std::uint32_t slots,
+                                                    LaneWorld& world = LaneWorld::real());
   ~SlotWorkers();
   SlotWorkers(const SlotWorkers&) = delete;
   SlotWorkers& operator=(const SlotWorkers&) = delete;
@@ -64,9 +66,10 @@ class SlotWorkers {
     Result<void> result;
   };
 
-  explicit SlotWorkers(std::uint32_t slots);
+  SlotWorkers(std::uint32_t slots, LaneWorld& world);
   Result<void> serve();
 
+  LaneWorld& world_;
   std::vector<Outcome> outcomes_;  // by slot
   Mutex mutex_;
   std::condition_variable wake_;

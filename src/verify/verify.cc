@@ -9,9 +9,9 @@
 #include "images/files/digest.h"
 #include "images/files/files.h"
 #include "pipeline/checksum/checksum.h"
+#include "pipeline/extents/extent_source.h"
 #include "pipeline/lane.h"
 #include "pipeline/slot_workers.h"
-#include "pipeline/store/extent_source.h"
 #include "pipeline/store/file_set.h"
 
 namespace sluice {

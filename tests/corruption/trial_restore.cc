@@ -19,9 +19,9 @@
 #include "images/files/files.h"
 #include "images/metadata.h"
 #include "pipeline/checksum/checksum.h"
+#include "pipeline/extents/extent_source.h"
 #include "pipeline/pipeline.h"
 #include "pipeline/reactor/uring_reactor.h"
-#include "pipeline/store/extent_source.h"
 #include "pipeline/store/file_set.h"
 #include "support/memory_copy.h"
 

@@ -41,7 +41,7 @@
 #include "measure/process.h"
 #include "measure/raw_disk.h"
 #include "measure/statistics.h"
-#include "pipeline/store/extent_cloner.h"
+#include "pipeline/extents/extent_cloner.h"
 #include "support/flip_byte.h"
 
 namespace sluice::demo {

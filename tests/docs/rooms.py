@@ -8,7 +8,7 @@ import pathlib
 import re
 import sys
 
-ENGINE = ["base", "pipeline/reactor", "pipeline", "pipeline/checksum", "pipeline/replica", "pipeline/store"]
+ENGINE = ["base", "pipeline/reactor", "pipeline", "pipeline/checksum", "pipeline/replica", "pipeline/store", "pipeline/extents"]
 KFD = ["kfd", "kfd/matching", "kfd/memory", "kfd/records"]
 IMAGES = [*ENGINE, "proc", *KFD, "drm", "images", "images/files", "images/chain"]
 PLUGIN = [*IMAGES, "settings", "plugin/host", "plugin/contents"]
@@ -23,6 +23,7 @@ FLOORS = {
     "pipeline/checksum": ENGINE,
     "pipeline/replica": ENGINE,
     "pipeline/store": ENGINE,
+    "pipeline/extents": ENGINE,
     "kfd": ["base", "proc"],
     "kfd/matching": ["base", "kfd", "kfd/memory"],
     "kfd/memory": ["base", "proc", "kfd"],

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "base/units.h"
-#include "pipeline/store/extent_cloner.h"
-#include "pipeline/store/extent_source.h"
+#include "pipeline/extents/extent_cloner.h"
+#include "pipeline/extents/extent_source.h"
 #include "pipeline/store/file_set.h"
 #include "support/clone_emulator.h"
 #include "support/lane.h"
@@ -222,7 +222,7 @@ Result<std::uint64_t> dump_with_clones(const test::TempDir& dir, BoList& before,
                     ExtentCloner::start({.runs = [&match](std::uint32_t file) { return match.clones(file); },
                                          .sums = {&layout, tables},
                                          .call = call},
-                                        lane->slot_count()));
+                                        *lane));
   FileOptions options = run.file;
   options.cloner = cloner.get();
   FileSetSink sink(dir.fd(), {test::kPagesName}, layout, lane->reactor(), options);

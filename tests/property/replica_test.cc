@@ -18,9 +18,9 @@
 
 #include "base/units.h"
 #include "pipeline/checksum/content_match.h"
+#include "pipeline/extents/extent_cloner.h"
 #include "pipeline/lane.h"
 #include "pipeline/replica/replica_gate.h"
-#include "pipeline/store/extent_cloner.h"
 #include "pipeline/store/file_set.h"
 #include "support/clone_emulator.h"
 #include "support/lane.h"
@@ -150,7 +150,7 @@ class Dump {
              .sums = {&layout, *tables_[number]},
              .call = [this](int from_fd, std::uint64_t from, std::uint64_t bytes, int to_fd,
                             std::uint64_t to) { return emulator(from_fd, from, bytes, to_fd, to); }},
-            lane->slot_count()));
+            *lane));
     SLUICE_TRY_ASSIGN(const auto gate, ReplicaGate::make(match, lane->reactor()));
     FileSetSink sink(dir_.fd(), {name_of(number)}, layout, lane->reactor(),
                      {.holes = true, .sync = false, .cloner = how_ == How::Share ? cloner.get() : nullptr});

@@ -2,7 +2,7 @@
 // The real jobs of a dump whose lanes have contents alike, in the world of sim_contents.cc, and of the
 // restore from what it has left: one seed is one run (support/seeds.h). Two to eight lanes of up to four
 // processes; as the plan has them, each follows those before it. Their contents are equal, differ in half or
-// here and there, lie elsewhere in the file, or have other BOs beside them. Places for lanes, slots and the
+// here and there, lie elsewhere in the file, or have other BOs next to them. Places for lanes, slots and the
 // copy engine are scarce. A lane lags, has no place until another ends, does not open its GPU, fails in a
 // copy, a write, a clone, by its ring, or when all is written; a job is cancelled, or destroyed, or the dump
 // is stopped.
@@ -10,11 +10,11 @@
 // What others have is left out, or its extents are shared: FICLONERANGE copies then, and refuses as file
 // systems do (support/clone_emulator.h).
 //
-// Checked in every run: nobody waits for ever; a lane that waits for another holds two slots at most, and has
+// Checked in every run: nobody waits forever; a lane that waits for another holds two slots at most, and has
 // nothing else to do; a lane without leaders never waits for one; a serial reader finds the bytes of each
 // lane whose job succeeds, and each unit of a run in a complete lane's own part of a file, of a lane before
 // it; a job fails for a reason of its own, or of a leader that is not complete, which it names. In the
-// restore: whoever has no trouble has every byte, however late the others are, or whatever they fail of.
+// restore: a lane without trouble has every byte, however late the others are, or whatever they fail of.
 #include <gtest/gtest.h>
 
 #include <unistd.h>
@@ -620,9 +620,10 @@ TEST(Simulation, LanesWithContentsAlike) {
     if (HasFatalFailure()) return;
   }
   std::printf(
-      "shown: lanes with contents alike: %llu seeds, %llu steps; %llu dumps whole, %llu lanes complete with "
+      "shown: lanes with contents alike: %llu seeds, %llu steps; %llu dumps complete, %llu lanes complete "
+      "with "
       "%llu MiB from others, %llu waits; %llu jobs failed, %llu of them with a leader; %llu restores failed, "
-      "%llu were on time beside others that lagged, %llu reads for several lanes\n",
+      "%llu were on time although others lagged, %llu reads for several lanes\n",
       static_cast<unsigned long long>(totals.runs), static_cast<unsigned long long>(totals.steps),
       static_cast<unsigned long long>(totals.whole), static_cast<unsigned long long>(totals.complete),
       static_cast<unsigned long long>(totals.replica_bytes / kMiB),

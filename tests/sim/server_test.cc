@@ -347,8 +347,8 @@ TEST(Simulation, ContentServerLanesAndTasks) {
   }
 }
 
-// Lanes with equal contents read one file, through one reader: whoever lags, fails, is killed or does not
-// come, nobody waits for him. A damaged file of the one is read around by the others, in their own.
+// Lanes with equal contents read one file, through one reader. No lane waits for another that lags, fails, is
+// killed or does not come. If the file is damaged, the others read their own.
 TEST(Simulation, LanesThatReadOneFile) {
   const test::TempDir images = folder();
   Totals totals;

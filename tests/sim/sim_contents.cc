@@ -97,7 +97,7 @@ class PollingReactor : public SimReactor {
  private:
   // Nothing else is in flight.
   virtual void on_polls_only() {}
-  // The kernel's own descriptor, whoever's calls poll() is.
+  // Not through poll(), which is a call of the simulated processes.
   static bool is_ready(const Polled& each) {
     pollfd look{each.fd, POLLIN, 0};
     const timespec at_once{};
@@ -303,6 +303,10 @@ void SimContents::wait(Lock& lock, std::condition_variable& changed, std::uint64
 
 void SimContents::wake(std::condition_variable& changed) {
   ++wakes_[&changed];
+}
+
+void SimContents::wake_one(std::condition_variable& changed) {
+  wake(changed);
 }
 
 Result<LaneThread> SimContents::start_thread(const std::string& /*name*/,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // What contents have around them in simulations of the content server, its tasks and a dump's jobs: threads,
 // waits and time of SimProcesses, reactors and GPUs in virtual time. Handed to the plugin's own code, which
-// is all there: server, jobs, lanes, stages. Beside it CRIU's fdstore. It knows who has written which BOs.
+// is all there: server, jobs, lanes, stages. CRIU's fdstore is here, too. It knows who has written which BOs.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "pipeline/checksum/checksum.h"
-#include "pipeline/store/extent_cloner.h"
+#include "pipeline/extents/extent_cloner.h"
 #include "plugin/contents/contents_job.h"
 #include "plugin/contents/contents_world.h"
 #include "sim/sim_processes.h"
@@ -39,7 +39,7 @@ struct SimGpu {
   test::Rng rng;
   Trouble trouble;
   std::uint64_t at;
-  std::uint64_t lag_ns = 0;  // between any two steps of its lane, beside the seed's pauses
+  std::uint64_t lag_ns = 0;  // between any two steps of its lane, in addition to the seed's pauses
 
   // What happened.
   bool opened = false;       // by a lane: the file's contents have begun
@@ -59,7 +59,7 @@ struct SimContents final : public plugin::ContentsWorld {
   test::Rng reader_rng{0};
   std::set<std::uint64_t> no_threads;  // which of those that are asked for cannot be made; 0: the server's
   bool wakes_late = false;             // who is woken takes its time, so that others may come first
-  unsigned workers = 0;                // of each lane, where sim_workers.cc is linked
+  unsigned workers = 0;                // of each lane
   CloneCall clone;                     // what FICLONERANGE does there
 
   // Pages files and sums of all.
@@ -82,6 +82,7 @@ struct SimContents final : public plugin::ContentsWorld {
   std::uint64_t now_ns() override;
   void wait(Lock& lock, std::condition_variable& changed, std::uint64_t end_ns) override;
   void wake(std::condition_variable& changed) override;
+  void wake_one(std::condition_variable& changed) override;
   Result<LaneThread> start_thread(const std::string& name, std::function<Result<void>()> body) override;
   Result<std::unique_ptr<Reactor>> make_reactor(unsigned entries, std::span<std::byte> arena,
                                                 std::string& note) override;

@@ -17,7 +17,7 @@
 #include "images/files/files.h"
 #include "images/pages.h"
 #include "kfd/uapi.h"
-#include "pipeline/store/extent_reader.h"
+#include "pipeline/extents/extent_reader.h"
 #include "pipeline/store/file_reader.h"
 
 namespace sluice::cli {

@@ -31,7 +31,7 @@
 #include "images/pages.h"
 #include "images/sums.h"
 #include "pipeline/checksum/content_match.h"
-#include "pipeline/store/extent_reader.h"
+#include "pipeline/extents/extent_reader.h"
 
 namespace sluice {
 

@@ -15,8 +15,8 @@
 #include "images/chain/ancestor.h"
 #include "images/files/key.h"
 #include "images/sums.h"
+#include "pipeline/extents/extent_reader.h"
 #include "pipeline/layout.h"
-#include "pipeline/store/extent_reader.h"
 
 namespace sluice {
 

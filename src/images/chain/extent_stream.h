@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "images/files/image_source.h"
-#include "pipeline/store/extent_reader.h"
+#include "pipeline/extents/extent_reader.h"
 
 namespace sluice {
 

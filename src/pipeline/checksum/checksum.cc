@@ -315,7 +315,7 @@ Result<std::unique_ptr<Stage>> make_checksum(Lane& lane, Direction direction, st
                                              unsigned workers) {
   std::unique_ptr<SlotWorkers> threads;
   if (workers > 0) {
-    SLUICE_TRY_ASSIGN(threads, SlotWorkers::start("sluice-sum", workers, lane.slot_count()));
+    SLUICE_TRY_ASSIGN(threads, SlotWorkers::start("sluice-sum", workers, lane.slot_count(), lane.world()));
   }
   return std::unique_ptr<Stage>(std::make_unique<ChecksumStage>(
       direction, lane.layout(), lane.reactor(), tables, options, std::move(describe), std::move(threads)));

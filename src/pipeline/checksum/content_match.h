@@ -27,10 +27,10 @@
 #include "pipeline/checksum/known_files.h"
 #include "pipeline/checksum/known_runs.h"
 #include "pipeline/checksum/units.h"
+#include "pipeline/extents/extent_cloner.h"
 #include "pipeline/layout.h"
 #include "pipeline/replica/leader_lane.h"
 #include "pipeline/slot.h"
-#include "pipeline/store/extent_cloner.h"
 
 namespace sluice {
 

@@ -7,7 +7,7 @@
 #include <cassert>
 #include <utility>
 
-#include "pipeline/store/extent_cloner.h"
+#include "pipeline/extents/extent_cloner.h"
 
 namespace sluice {
 

@@ -17,11 +17,11 @@
 #include "pipeline/checksum/checksum.h"
 #include "pipeline/checksum/content_match.h"
 #include "pipeline/chunk_walk.h"
+#include "pipeline/extents/extent_cloner.h"
+#include "pipeline/extents/extent_source.h"
 #include "pipeline/lane.h"
 #include "pipeline/late_stage.h"
 #include "pipeline/replica/replica_gate.h"
-#include "pipeline/store/extent_cloner.h"
-#include "pipeline/store/extent_source.h"
 #include "pipeline/store/file_set.h"
 #include "plugin/contents/left_out.h"
 
@@ -454,7 +454,7 @@ Result<std::unique_ptr<ExtentCloner>> ContentsJob::make_cloner(Load& load, const
              if (shared_.warned.clone_refused.exchange(true)) return;
              note(Level::Warning, formatted("{}; such parts are copied instead [SL-C91]", why.what));
            }},
-      lane.slot_count());
+      lane);
 }
 
 Result<PagesStage> ContentsJob::make_store(Load& load, Lane& lane, ExtentCloner* cloner) {

@@ -14,8 +14,8 @@
 #include "images/chain/chain.h"
 #include "images/pages.h"
 #include "images/sums.h"
+#include "pipeline/extents/extent_reader.h"
 #include "pipeline/layout.h"
-#include "pipeline/store/extent_reader.h"
 
 namespace sluice::plugin {
 

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "base/units.h"
+#include "pipeline/extents/extent_reader.h"
 #include "pipeline/store/direct_io.h"
-#include "pipeline/store/extent_reader.h"
 #include "pipeline/store/file_reader.h"
 #include "support/lane.h"
 #include "support/rng.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // One reader for several lanes: what the disk is asked for, and what lanes do that get nothing from it.
-#include "pipeline/store/shared_reader.h"
+#include "pipeline/extents/shared_reader.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "pipeline/store/extent_source.h"
+#include "pipeline/extents/extent_source.h"
 #include "support/forwarding_reactor.h"
 #include "support/lane.h"
 #include "support/memory_copy.h"

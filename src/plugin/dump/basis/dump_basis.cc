@@ -3,7 +3,7 @@
 
 #include "images/files/files.h"
 #include "images/files/key.h"
-#include "pipeline/store/extent_cloner.h"
+#include "pipeline/extents/extent_cloner.h"
 #include "settings/settings.h"
 
 namespace sluice::plugin {

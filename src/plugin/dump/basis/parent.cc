@@ -25,8 +25,8 @@
 #include "flatten/flatten.h"
 #include "images/checkpoint.h"
 #include "images/files/image_source.h"
+#include "pipeline/extents/extent_cloner.h"
 #include "pipeline/lane_thread.h"
-#include "pipeline/store/extent_cloner.h"
 #include "plugin/host/criu_host.h"
 
 namespace sluice::plugin {

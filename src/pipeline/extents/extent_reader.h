@@ -19,9 +19,9 @@
 #include <vector>
 
 #include "base/unique_fd.h"
+#include "pipeline/extents/shared_reader.h"
 #include "pipeline/layout.h"
 #include "pipeline/store/file_runs.h"
-#include "pipeline/store/shared_reader.h"
 
 namespace sluice {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "pipeline/store/extent_reader.h"
+#include "pipeline/extents/extent_reader.h"
 #include "pipeline/store/file_set.h"
 
 namespace sluice {

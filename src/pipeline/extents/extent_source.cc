@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "pipeline/store/extent_source.h"
+#include "pipeline/extents/extent_source.h"
 
 #include <string>
 #include <utility>

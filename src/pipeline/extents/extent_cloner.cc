@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "pipeline/store/extent_cloner.h"
+#include "pipeline/extents/extent_cloner.h"
 
 #include <fcntl.h>
 #include <linux/fs.h>
@@ -16,6 +16,7 @@
 
 #include "base/image_file.h"
 #include "base/units.h"
+#include "pipeline/lane.h"
 #include "pipeline/store/file_reader.h"
 
 namespace sluice {
@@ -151,9 +152,9 @@ Result<RefusedRuns> clone_runs(int fd, const std::string& name, const CloneRuns&
   return refused;
 }
 
-Result<std::unique_ptr<ExtentCloner>> ExtentCloner::start(Options options, std::uint32_t slots) {
-  std::unique_ptr<ExtentCloner> cloner(new ExtentCloner(std::move(options), slots));
-  SLUICE_TRY_ASSIGN(cloner->workers_, SlotWorkers::start("sluice-clone", 1, slots));
+Result<std::unique_ptr<ExtentCloner>> ExtentCloner::start(Options options, const Lane& lane) {
+  std::unique_ptr<ExtentCloner> cloner(new ExtentCloner(std::move(options), lane.slot_count()));
+  SLUICE_TRY_ASSIGN(cloner->workers_, SlotWorkers::start("sluice-clone", 1, lane.slot_count(), lane.world()));
   return cloner;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "pipeline/store/shared_reader.h"
+#include "pipeline/extents/shared_reader.h"
 
 #include <fcntl.h>
 #include <sys/eventfd.h>

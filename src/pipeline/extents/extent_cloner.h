@@ -21,14 +21,16 @@
 
 #include "base/result.h"
 #include "base/unique_fd.h"
+#include "pipeline/extents/clone_runs.h"
+#include "pipeline/extents/extent_copier.h"
+#include "pipeline/extents/extent_reader.h"
 #include "pipeline/reactor/reactor.h"
 #include "pipeline/slot.h"
 #include "pipeline/slot_workers.h"
-#include "pipeline/store/clone_runs.h"
-#include "pipeline/store/extent_copier.h"
-#include "pipeline/store/extent_reader.h"
 
 namespace sluice {
+
+class Lane;
 
 // Files up to this size are written completely, and nothing is cloned from them: a clone costs as much as
 // writing them.
@@ -102,8 +104,8 @@ class ExtentCloner final : private SlotWork {
     // Called by the thread for each file with refused clones, before it is copied. May be null.
     std::function<void(const Error&)> on_refusal = nullptr;
   };
-  // For slots with an index below `slots`. Errors: those of SlotWorkers::start().
-  static Result<std::unique_ptr<ExtentCloner>> start(Options options, std::uint32_t slots);
+  // For the lane's slots. Errors: those of SlotWorkers::start().
+  static Result<std::unique_ptr<ExtentCloner>> start(Options options, const Lane& lane);
 
   // Clones into the file of the slot's chunk: slot.op() completes when done. `fd` and `name` are borrowed
   // until then. REQUIRES: the rest of the file was written.

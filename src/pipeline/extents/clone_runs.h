@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "pipeline/store/extent_reader.h"
+#include "pipeline/extents/extent_reader.h"
 
 namespace sluice {
 

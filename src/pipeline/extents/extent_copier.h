@@ -12,8 +12,8 @@
 
 #include "base/result.h"
 #include "pipeline/checksum/checksum.h"
+#include "pipeline/extents/clone_runs.h"
 #include "pipeline/layout.h"
-#include "pipeline/store/clone_runs.h"
 
 namespace sluice {
 

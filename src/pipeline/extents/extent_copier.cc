@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "pipeline/store/extent_copier.h"
+#include "pipeline/extents/extent_copier.h"
 
 #include <unistd.h>
 
@@ -14,7 +14,7 @@
 #include "base/format.h"
 #include "base/unique_fd.h"
 #include "base/units.h"
-#include "pipeline/store/extent_cloner.h"
+#include "pipeline/extents/extent_cloner.h"
 
 namespace sluice {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "pipeline/store/extent_reader.h"
+#include "pipeline/extents/extent_reader.h"
 
 #include <fcntl.h>
 #include <sys/eventfd.h>
